@@ -1,0 +1,70 @@
+package schema
+
+import "gradbus/lane"
+
+// Control is the body of a control frame: exactly one field is set. It travels as JSON; unknown fields are refused.
+type Control struct {
+	Join    *Join    `json:"join,omitempty"`
+	Joined  *Joined  `json:"joined,omitempty"`
+	Refused *Refused `json:"refused,omitempty"`
+	Start   *Start   `json:"start,omitempty"`
+	Leave   *Leave   `json:"leave,omitempty"`
+	Left    *Left    `json:"left,omitempty"`
+	Failed  *Failed  `json:"failed,omitempty"`
+}
+
+// Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
+type Join struct {
+	Job    *Job   `json:"job"`
+	Wanted Member `json:"wanted,omitempty"`
+	Host   string `json:"host"` // host name and process id, for messages to people
+}
+
+// Joined admits a trainer. Started is true once all trainers have joined.
+type Joined struct {
+	Member     Member     `json:"member"`
+	RunID      RunID      `json:"run_id,string"`
+	Generation Generation `json:"generation"`
+	FirstLane  lane.Lane  `json:"first_lane"`
+	LaneCount  int        `json:"lane_count"`
+	Shards     int        `json:"shards"`
+	Missing    int        `json:"missing"` // trainers that have not joined yet
+	Started    bool       `json:"started"`
+	DeadlineMS int64      `json:"deadline_ms"` // after which a silent member counts as lost
+}
+
+// Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,
+// Have the registered value and Want the trainer's.
+type Refused struct {
+	Reason string `json:"reason"` // "job_differs", "member_taken", "job_full", "invalid_job", "shutting_down"
+	Field  string `json:"field,omitempty"`
+	Have   string `json:"have,omitempty"`
+	Want   string `json:"want,omitempty"`
+	Text   string `json:"text"`
+}
+
+// Start tells the trainers that all have joined and that Batch is the first.
+type Start struct {
+	RunID RunID `json:"run_id,string"`
+	Batch Batch `json:"batch"`
+}
+
+// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job.
+type Leave struct {
+	Reason string `json:"reason,omitempty"`
+}
+
+// Left answers Leave.
+type Left struct{}
+
+// Failed ends the job for all of its trainers. Member is who caused it.
+type Failed struct {
+	Member Member `json:"member"`
+	Text   string `json:"text"`
+}
+
+// Refusal is the body of a refusal frame; the frame's head repeats batch, bucket, chunk and node of what was refused.
+type Refusal struct {
+	Reason string `json:"reason"` // a Reason's name
+	Text   string `json:"text"`
+}

@@ -1,0 +1,98 @@
+package schema
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+)
+
+// Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
+// be equal field by field. It travels as JSON within a control frame.
+type Job struct {
+	Name        JobName           `json:"name"`
+	Workload    string            `json:"workload"`    // what the trainers run, for example "packages"
+	Settings    map[string]string `json:"settings"`    // the workload's own settings and the digest of its data
+	Seed        uint64            `json:"seed"`        // of all random numbers of the job
+	Trainers    int               `json:"trainers"`    // how many take part
+	Lanes       int               `json:"lanes"`       // >= Trainers, at most lane.LanesMax
+	Consistency string            `json:"consistency"` // "sync"
+	Apply       string            `json:"apply"`       // "update" or "mean": who owns dense parameters and their optimizer
+	Policy      string            `json:"policy"`      // what happens when a member is lost: "fail"
+	ChunkBytes  int               `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
+	Optimizer   Optimizer         `json:"optimizer"`
+	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
+	Tables      []TableSpec       `json:"tables"`
+}
+
+// Optimizer names the update rule of every parameter and table of the job.
+type Optimizer struct {
+	Kind        string  `json:"kind"` // "sgd"
+	LR          float32 `json:"lr"`
+	Momentum    float32 `json:"momentum"`
+	Dampening   float32 `json:"dampening"`
+	WeightDecay float32 `json:"weight_decay"`
+	Nesterov    bool    `json:"nesterov"`
+}
+
+// Init says how a tensor's first values are drawn. Kind is "zeros", "uniform" (in [-Scale, Scale)) or "normal" (mean 0,
+// standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
+type Init struct {
+	Kind  string  `json:"kind"`
+	Scale float32 `json:"scale"`
+}
+
+// Parameter is a named dense tensor, float32.
+type Parameter struct {
+	Name  string `json:"name"`
+	Shape []int  `json:"shape"`
+	Init  Init   `json:"init"`
+}
+
+// Elements is the number of values of the parameter.
+func (p Parameter) Elements() int {
+	n := 1
+	for _, d := range p.Shape {
+		n *= d
+	}
+	return n
+}
+
+// TableSpec is an embedding table: an array of Rows rows of Dim float32 values, keys [0, Rows), cut into Partitions.
+type TableSpec struct {
+	Name       string `json:"name"`
+	Rows       uint64 `json:"rows"`
+	Dim        int    `json:"dim"`
+	Partitions int    `json:"partitions"`
+	Init       Init   `json:"init"`
+}
+
+// Digest is the SHA-256 of the manifest's canonical encoding: compact JSON with fields in the order of the type and
+// map keys sorted.
+func (j *Job) Digest() ([32]byte, error) {
+	b, err := j.Encode()
+	if err != nil {
+		return [32]byte{}, err
+	}
+	return sha256.Sum256(b), nil
+}
+
+// Encode gives the canonical encoding.
+func (j *Job) Encode() ([]byte, error) {
+	b, err := json.Marshal(j)
+	if err != nil {
+		return nil, fmt.Errorf("encode job %q: %w", j.Name, err)
+	}
+	return b, nil
+}
+
+// DecodeJob reads a manifest; unknown fields are refused, since a field that one side does not know cannot be agreed on.
+func DecodeJob(b []byte) (*Job, error) {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	var j Job
+	if err := d.Decode(&j); err != nil {
+		return nil, fmt.Errorf("decode job: %w", err)
+	}
+	return &j, nil
+}
