@@ -1,0 +1,65 @@
+# gradbus
+#
+#   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
+#   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
+#   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
+#   make test       every test: native and portable backends, race detector, native tests; about 8 minutes on 2 cores
+#   make test-all   make test, then what takes longer or needs more: no cgo, the fuzzers, each for FUZZ seconds
+#   make verify     writes the committed generated code again and compares it (needs flatc)
+#   make lint       gofmt, vet, staticcheck, clang-format
+#   make bench      this machine's rate next to a PyTorch process where python3 has torch; then Go's and C++'s benchmarks
+#   make clean      removes bin/ and build/
+#
+# CUDA=off leaves the CUDA backend out; CUDA=on refuses to do without it. The default takes it where nvcc is found, and
+# the configuration's last line says which, and why. One binary runs with and without a GPU or a driver.
+
+CUDA ?= auto
+FUZZ ?= 20
+GOTEST = go test -race -shuffle=on -timeout 20m
+NATIVE = -tags native
+
+.PHONY: all native native-tests deps demo test test-all verify lint bench clean
+
+all: native
+	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
+
+# CMake and go each decide for themselves what has to be done again; make compares no file times.
+native:
+	@scripts/deps.sh --check build
+	cmake -S . -B build -DGRADBUS_CUDA=$(CUDA)
+	cmake --build build --parallel
+
+deps:
+	@scripts/deps.sh build
+
+demo:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory all
+	scripts/demo.sh
+
+test:
+	@$(MAKE) --no-print-directory deps
+	@$(MAKE) --no-print-directory all
+	ctest --test-dir build --output-on-failure
+	$(GOTEST) $(NATIVE) ./...
+	$(GOTEST) ./...
+
+test-all: test
+	CGO_ENABLED=0 go vet ./...
+	CGO_ENABLED=0 go test -shuffle=on -timeout 20m ./...
+	scripts/fuzz.sh $(FUZZ)
+
+verify:
+	@scripts/deps.sh --check tools
+	scripts/verify.sh
+
+lint: native
+	@scripts/deps.sh --check tools
+	scripts/lint.sh
+
+bench: all
+	bin/psbench packages
+	go test $(NATIVE) -run '^$$' -bench . ./...
+
+clean:
+	rm -rf bin build

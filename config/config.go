@@ -1,0 +1,165 @@
+// Package config merges a YAML file under the flags of a command.
+//
+// A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
+// configuration struct. A configuration file is a YAML mapping from flag names to values; what was given on the command
+// line wins over the file, and the file over the default. The file is strict: a name that is no flag, a name given
+// twice or a value of the wrong type is an error that says file and line.
+//
+// The package knows pflag and YAML. It must not know any setting: commands and packages validate their own.
+package config
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// FileFlag is the name of the flag that names the file; it cannot be set within a file.
+const FileFlag = "config"
+
+// fileBytesMax bounds a configuration file; a larger one is a mistake in the name.
+const fileBytesMax = 1 << 20
+
+// AddFileFlag gives a command the flag --config.
+func AddFileFlag(flags *pflag.FlagSet) {
+	flags.String(FileFlag, "", "YAML `file` of settings, one `name: value` a line with the names of these flags; flags win over it")
+}
+
+// LoadFlagged reads the file that --config names, if it names one.
+func LoadFlagged(flags *pflag.FlagSet) error {
+	path, err := flags.GetString(FileFlag)
+	if err != nil || path == "" {
+		return err
+	}
+	return Load(path, flags)
+}
+
+// Load sets every flag that the file names and the command line did not. All that is wrong with the file is reported at
+// once, joined by "; ", each with file and line; the flags are then in no defined state. Flags set by the file do not
+// count as changed.
+func Load(path string, flags *pflag.FlagSet) error {
+	data, err := read(path)
+	if err != nil {
+		return err
+	}
+	var document yaml.Node
+	if err := yaml.Unmarshal(data, &document); err != nil {
+		return fmt.Errorf("%s: not YAML: %s", path, strings.TrimPrefix(err.Error(), "yaml: "))
+	}
+	if len(document.Content) == 0 || document.Content[0].Tag == "!!null" {
+		return nil // empty, or comments only
+	}
+	root := document.Content[0]
+	if root.Kind != yaml.MappingNode {
+		return fmt.Errorf("%s:%d: want a mapping from names of flags to values, one `name: value` a line", path, root.Line)
+	}
+	var wrong []string
+	seen := map[string]int{}
+	for i := 0; i < len(root.Content); i += 2 {
+		name, value := root.Content[i], root.Content[i+1]
+		if first, twice := seen[name.Value]; twice {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: %s: already given in line %d", path, name.Line, name.Value, first))
+			continue
+		}
+		seen[name.Value] = name.Line
+		if err := set(flags, name.Value, value); err != nil {
+			wrong = append(wrong, fmt.Sprintf("%s:%d: %v", path, name.Line, err))
+		}
+	}
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+func read(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file %w", err)
+	}
+	if info.Size() > fileBytesMax {
+		return nil, fmt.Errorf("configuration file %s: %d bytes, want at most %d", path, info.Size(), fileBytesMax)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file %w", err)
+	}
+	return data, nil
+}
+
+// set gives one flag its value from the file, unless the command line gave it one. The value is checked either way.
+func set(flags *pflag.FlagSet, name string, value *yaml.Node) error {
+	flag := flags.Lookup(name)
+	if flag == nil || name == FileFlag || name == "help" || name == "version" {
+		return unknown(flags, name)
+	}
+	text, err := scalar(value)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	given := flag.Value.String()
+	if err := flag.Value.Set(text); err != nil {
+		return fmt.Errorf("%s: %q is not a value of type %s", name, text, flag.Value.Type())
+	}
+	if flag.Changed {
+		if err := flag.Value.Set(given); err != nil {
+			return fmt.Errorf("%s: keep %q of the command line: %w", name, given, err)
+		}
+	}
+	return nil
+}
+
+func scalar(value *yaml.Node) (string, error) {
+	if value.Kind == yaml.AliasNode {
+		value = value.Alias
+	}
+	switch {
+	case value.Kind != yaml.ScalarNode:
+		return "", errors.New("want a single value, not a list or a mapping")
+	case value.Tag == "!!null":
+		return "", errors.New("has no value; leave the line out for the default")
+	}
+	return value.Value, nil
+}
+
+// unknown names the nearest setting, where one is near enough to be what was meant.
+func unknown(flags *pflag.FlagSet, name string) error {
+	nearest, least := "", 3
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name == FileFlag || f.Name == "help" || f.Name == "version" {
+			return
+		}
+		if d := distance(f.Name, strings.ReplaceAll(name, "_", "-")); d < least {
+			nearest, least = f.Name, d
+		}
+	})
+	if nearest == "" {
+		return fmt.Errorf("unknown setting %q (--help lists them)", name)
+	}
+	return fmt.Errorf("unknown setting %q (did you mean %s?)", name, nearest)
+}
+
+// distance is the Levenshtein distance of two short names.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}

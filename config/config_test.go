@@ -1,0 +1,136 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+)
+
+// settings is a command's configuration as the commands keep theirs.
+type settings struct {
+	shards   int
+	listen   string
+	insecure bool
+	deadline time.Duration
+	lr       float32
+}
+
+func flagsOf(s *settings) *pflag.FlagSet {
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	flags.IntVar(&s.shards, "shards", 2, "")
+	flags.StringVar(&s.listen, "listen", "127.0.0.1:4222", "")
+	flags.BoolVar(&s.insecure, "insecure", false, "")
+	flags.DurationVar(&s.deadline, "deadline", 30*time.Second, "")
+	flags.Float32Var(&s.lr, "lr", 20, "")
+	AddFileFlag(flags)
+	return flags
+}
+
+func write(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "ps.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadOrder(t *testing.T) {
+	path := write(t, "# two of five\nshards: 5\nlisten: 127.0.0.1:9\ndeadline: 2m\ninsecure: true\n")
+	var s settings
+	flags := flagsOf(&s)
+	if err := flags.Parse([]string{"--shards", "3", "--config", path}); err != nil {
+		t.Fatal(err)
+	}
+	if err := LoadFlagged(flags); err != nil {
+		t.Fatal(err)
+	}
+	want := settings{shards: 3, listen: "127.0.0.1:9", insecure: true, deadline: 2 * time.Minute, lr: 20}
+	if s != want {
+		t.Errorf("got %+v, want %+v: flag over file over default", s, want)
+	}
+}
+
+func TestLoadNothing(t *testing.T) {
+	for _, text := range []string{"", "# only a comment\n", "---\n", "{}\n"} {
+		var s settings
+		if err := Load(write(t, text), flagsOf(&s)); err != nil {
+			t.Errorf("%q: %v", text, err)
+		}
+		if s.shards != 2 {
+			t.Errorf("%q: shards %d, want the default 2", text, s.shards)
+		}
+	}
+	var s settings
+	if err := LoadFlagged(flagsOf(&s)); err != nil {
+		t.Errorf("no --config: %v", err)
+	}
+}
+
+func TestLoadWrong(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"unknown", "shards: 2\nshard: 2\n", `ps.yaml:2: unknown setting "shard" (did you mean shards?)`},
+		{"far", "colour: red\n", `ps.yaml:1: unknown setting "colour" (--help lists them)`},
+		{"underscore", "dead_line: 1s\n", `did you mean deadline?`},
+		{"itself", "config: other.yaml\n", `ps.yaml:1: unknown setting "config"`},
+		{"twice", "shards: 2\nlr: 1\nshards: 3\n", "ps.yaml:3: shards: already given in line 1"},
+		{"type", "lr: 1\nshards: two\n", `ps.yaml:2: shards: "two" is not a value of type int`},
+		{"duration", "deadline: 30\n", `ps.yaml:1: deadline: "30" is not a value of type duration`},
+		{"list", "shards: [1, 2]\n", "ps.yaml:1: shards: want a single value"},
+		{"null", "shards:\n", "ps.yaml:1: shards: has no value"},
+		{"sequence", "- shards\n", "ps.yaml:1: want a mapping"},
+		{"syntax", "shards: 2\n\tlr: 3\n", "ps.yaml: not YAML: "},
+		{"all at once", "shards: two\nlr: much\n", `type int; `},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var s settings
+			err := Load(write(t, c.text), flagsOf(&s))
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %v, want %q", err, c.want)
+			}
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one line: %q", err)
+			}
+		})
+	}
+}
+
+// A bad value is reported even where the command line makes it idle: it would bite at the next start.
+func TestLoadChecksIdleValues(t *testing.T) {
+	path := write(t, "shards: two\n")
+	var s settings
+	flags := flagsOf(&s)
+	if err := flags.Parse([]string{"--shards=3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Load(path, flags); err == nil {
+		t.Error("accepted")
+	}
+}
+
+func TestLoadNoFile(t *testing.T) {
+	var s settings
+	err := Load(filepath.Join(t.TempDir(), "none.yaml"), flagsOf(&s))
+	if err == nil || !strings.Contains(err.Error(), "none.yaml") {
+		t.Errorf("got %v", err)
+	}
+	large := write(t, strings.Repeat("#", fileBytesMax+1))
+	if err := Load(large, flagsOf(&s)); err == nil || !strings.Contains(err.Error(), "bytes, want at most") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestDistance(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want int
+	}{{"", "", 0}, {"a", "", 1}, {"shards", "shard", 1}, {"lr", "rl", 2}, {"kitten", "sitting", 3}} {
+		if got := distance(c.a, c.b); got != c.want {
+			t.Errorf("distance(%q, %q) = %d, want %d", c.a, c.b, got, c.want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# deps.sh [--check] GROUP...   installs what a group needs and this machine lacks, with apt, and says what it runs
+#
+#   build   CMake, a C++ compiler, make         what `make`, `make demo` and `make test` need besides Go and git
+#   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
+#   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
+#
+# With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
+# Where everything is there it does nothing, at once. Running it twice is harmless.
+set -euo pipefail
+
+has() { command -v "$1" >/dev/null 2>&1; }
+
+# missing GROUP prints "what is missing:debian package" for each thing that the machine lacks.
+missing() {
+  case $1 in
+    build)
+      has cmake || echo "cmake:cmake"
+      has c++ || has g++ || has clang++ || echo "a C++ compiler:g++"
+      has cc || has gcc || has clang || echo "a C compiler (for cgo):gcc"
+      has make || echo "make:make"
+      ;;
+    tools)
+      has clang-format || echo "clang-format:clang-format"
+      has flatc || echo "flatc:flatbuffers-compiler"
+      [ -e /usr/include/flatbuffers/flatbuffers.h ] || [ -e /usr/local/include/flatbuffers/flatbuffers.h ] ||
+        echo "the FlatBuffers headers:libflatbuffers-dev"
+      ;;
+    cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
+    *)
+      echo "deps: unknown group $1 (want build, tools or cuda)" >&2
+      exit 2
+      ;;
+  esac
+}
+
+# nonfree lets apt see contrib and non-free, where Debian keeps nvidia-cuda-toolkit.
+nonfree() {
+  apt-cache show nvidia-cuda-toolkit >/dev/null 2>&1 && return
+  local f
+  for f in /etc/apt/sources.list.d/*.sources; do
+    [ -e "$f" ] || continue
+    echo "deps: adding contrib and non-free to $f"
+    $sudo sed -i -E '/^Components:/{/ contrib/!s/$/ contrib/;/ non-free( |$)/!s/$/ non-free/}' "$f"
+  done
+  for f in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+    [ -e "$f" ] || continue
+    echo "deps: adding contrib and non-free to $f"
+    $sudo sed -i -E '/^deb .*debian.* main/{/ contrib/!s/$/ contrib/;/ non-free( |$)/!s/$/ non-free/}' "$f"
+  done
+}
+
+check=
+[ "${1:-}" = --check ] && check=1 && shift
+lacking=$(for group in "$@"; do missing "$group"; done)
+[ -n "$lacking" ] || exit 0
+
+what=$(cut -d: -f1 <<<"$lacking" | paste -sd, | sed 's/,/, /g')
+mapfile -t packages < <(cut -d: -f2 <<<"$lacking" | sort -u)
+if [ -n "$check" ]; then
+  echo "deps: this machine lacks $what. Run:  make deps" >&2
+  exit 1
+fi
+if ! has apt-get; then
+  echo "deps: this machine lacks $what, and has no apt-get: install them with its own package manager" >&2
+  exit 1
+fi
+sudo=
+if [ "$(id -u)" != 0 ]; then
+  has sudo || {
+    echo "deps: this machine lacks $what. As root, run:  apt-get install ${packages[*]}" >&2
+    exit 1
+  }
+  sudo=sudo
+fi
+echo "deps: this machine lacks $what"
+case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
+echo "deps: $sudo apt-get update && $sudo apt-get install --no-install-recommends ${packages[*]}"
+$sudo apt-get -qq update
+$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends \
+  "${packages[@]}" </dev/null >/dev/null
+left=$(for group in "$@"; do missing "$group"; done)
+[ -z "$left" ] || {
+  echo "deps: still missing after the installation: $left" >&2
+  exit 1
+}
+echo "deps: done"

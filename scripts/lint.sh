@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# lint.sh: gofmt, go vet and staticcheck with and without the build tag native, clang-format. Prints what is wrong and
+# ends with 1 where anything is.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+status=0
+
+step() {
+  echo "lint: $*"
+  "$@" || status=1
+}
+
+unformatted=$(gofmt -l $(git ls-files --cached --others --exclude-standard '*.go'))
+if [ -n "$unformatted" ]; then
+  printf 'lint: run gofmt -w on:\n%s\n' "$unformatted"
+  status=1
+fi
+step go vet ./...
+step go vet -tags native ./...
+step go tool staticcheck ./...
+step go tool staticcheck -tags native ./...
+mapfile -t native < <(git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
+if [ ${#native[@]} -gt 0 ]; then
+  echo "lint: clang-format --dry-run -Werror on ${#native[@]} files"
+  clang-format --dry-run -Werror "${native[@]}" || status=1
+fi
+[ $status = 0 ] && echo "lint: ok"
+exit $status
