@@ -1,0 +1,155 @@
+package gradbus_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// layer is what one package may import besides the standard library: packages of this module by their path below it,
+// and other modules by a prefix.
+type layer struct {
+	own, others []string
+	// noStd lists what it must not know of the standard library.
+	noStd []string
+}
+
+var (
+	// pure packages hold arithmetic and decisions: no clock is read and nothing is sent by accident of an import.
+	noNetwork = []string{"net", "net/http", "os/exec"}
+	nats      = []string{"github.com/nats-io/"}
+)
+
+// layers is the picture of the repository: every package is here, and arrows that are not here do not exist.
+var layers = map[string]layer{
+	"":            {noStd: noNetwork},
+	"lane":        {noStd: noNetwork},
+	"philox":      {noStd: noNetwork},
+	"cuda":        {own: []string{"lane"}, noStd: noNetwork},
+	"schema/wire": {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"schema":      {own: []string{"lane", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"fabric":      {others: nats, noStd: []string{"net/http", "os/exec"}},
+	"nn":          {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
+	"ps":          {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":     {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer/packages": {
+		own:    []string{"cuda", "lane", "nn", "philox", "schema", "trainer"},
+		others: []string{"github.com/ulikunitz/xz", "github.com/pierrec/lz4/v4", "github.com/klauspost/compress"},
+		noStd:  []string{"net", "net/http"},
+	},
+	"trainer/spawn": {noStd: []string{"net", "net/http"}, others: []string{"golang.org/x/sys"}},
+	"config":        {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
+}
+
+const module = "gradbus"
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+}
+
+// list is `go list` over the module, with the given flags.
+func list(t *testing.T, flags ...string) []listed {
+	t.Helper()
+	out, err := exec.Command("go", append(append([]string{"list"}, flags...), "-json=ImportPath,Imports", "./...")...).Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var all []listed
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+func TestLayering(t *testing.T) {
+	for _, flags := range [][]string{nil, {"-tags", "native"}} {
+		packages := list(t, flags...)
+		if len(packages) < 8 {
+			t.Fatalf("go list %v found %d packages only", flags, len(packages))
+		}
+		for _, p := range packages {
+			for _, wrong := range check(strings.TrimPrefix(strings.TrimPrefix(p.ImportPath, module), "/"), p.Imports) {
+				t.Errorf("go list %v: %s: %s", flags, p.ImportPath, wrong)
+			}
+		}
+	}
+}
+
+// check lists what is wrong with the imports of the package at path below the module.
+func check(path string, imports []string) []string {
+	var wrong []string
+	rule, known := layers[path]
+	command := strings.HasPrefix(path, "cmd/")
+	if !known && !command {
+		return []string{"not in the table of layers: say there what it may import"}
+	}
+	for _, name := range imports {
+		own, isOwn := strings.CutPrefix(name, module+"/")
+		switch {
+		case name == "C":
+			if path != "cuda" {
+				wrong = append(wrong, "only cuda may import C")
+			}
+		case isOwn && strings.HasPrefix(own, "cmd/"):
+			wrong = append(wrong, "imports the command "+own)
+		case own == "schema/wire" && path != "schema":
+			wrong = append(wrong, "imports schema/wire: only schema touches generated accessors")
+		case command && strings.HasPrefix(name, "github.com/nats-io/"):
+			wrong = append(wrong, "imports NATS: only fabric does")
+		case command || name == module:
+		case isOwn:
+			if !slices.Contains(rule.own, own) {
+				wrong = append(wrong, "may not import "+name)
+			}
+		case strings.Contains(strings.Split(name, "/")[0], "."):
+			if !slices.ContainsFunc(rule.others, func(prefix string) bool { return strings.HasPrefix(name, prefix) }) {
+				wrong = append(wrong, "may not import "+name)
+			}
+		case slices.Contains(rule.noStd, name):
+			wrong = append(wrong, "may not import "+name)
+		}
+	}
+	return wrong
+}
+
+// The check itself finds what it is for.
+func TestLayeringFinds(t *testing.T) {
+	for _, c := range []struct {
+		path, name string
+		ok         bool
+	}{
+		{"ps", "gradbus/schema", true},
+		{"ps", "gradbus/trainer", false},
+		{"trainer", "gradbus/ps", false},
+		{"trainer", "gradbus/schema/wire", false},
+		{"ps", "net/http", false},
+		{"ps", "C", false},
+		{"cuda", "C", true},
+		{"fabric", "gradbus/schema", false},
+		{"fabric", "github.com/nats-io/nats.go", true},
+		{"ps", "github.com/nats-io/nats.go", false},
+		{"cmd/ps", "github.com/nats-io/nats.go", false},
+		{"cmd/ps", "github.com/spf13/cobra", true},
+		{"trainer", "github.com/spf13/cobra", false},
+		{"config", "gradbus/cmd/ps", false},
+		{"somewhere/new", "fmt", false},
+	} {
+		if wrong := check(c.path, []string{c.name}); (len(wrong) == 0) != c.ok {
+			t.Errorf("%s importing %s: found %q", c.path, c.name, wrong)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package gradbus_test
+
+import (
+	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	fileLinesMax     = 500
+	functionLinesMax = 70
+)
+
+// sources are the repository's own source files, generated ones left out.
+func sources(t *testing.T) map[string][]byte {
+	t.Helper()
+	found := map[string][]byte{}
+	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() {
+			if slices.Contains([]string{".git", "bin", "build", "testdata", "shared"}, entry.Name()) {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		switch filepath.Ext(path) {
+		case ".go", ".h", ".cc", ".cpp", ".cu", ".cuh", ".py", ".sh":
+		default:
+			return nil
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		head, _, _ := bytes.Cut(data, []byte("\n\n"))
+		if !bytes.Contains(head, []byte("Code generated")) {
+			found[path] = data
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) < 10 {
+		t.Fatalf("found %d source files only", len(found))
+	}
+	return found
+}
+
+func TestStyle(t *testing.T) {
+	for path, data := range sources(t) {
+		for _, wrong := range styleOf(path, data) {
+			t.Error(wrong)
+		}
+	}
+}
+
+// styleOf lists what breaks the house rules in one file.
+func styleOf(path string, data []byte) []string {
+	var wrong []string
+	if lines := bytes.Count(data, []byte("\n")); lines > fileLinesMax {
+		wrong = append(wrong, fmt.Sprintf("%s: %d lines, want at most %d: one idea a file", path, lines, fileLinesMax))
+	}
+	if filepath.Ext(path) != ".go" {
+		return wrong
+	}
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, data, parser.SkipObjectResolution)
+	if err != nil {
+		return append(wrong, err.Error())
+	}
+	for _, declaration := range file.Decls {
+		function, ok := declaration.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		at := files.Position(function.Pos())
+		if lines := files.Position(function.End()).Line - at.Line + 1; lines > functionLinesMax {
+			wrong = append(wrong, fmt.Sprintf("%s: %s has %d lines, want at most %d", at, function.Name.Name, lines, functionLinesMax))
+		}
+		if function.Name.Name == "init" && function.Recv == nil {
+			wrong = append(wrong, fmt.Sprintf("%s: no init functions", at))
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		call, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
+			slices.Contains([]string{"Getenv", "LookupEnv", "Setenv"}, call.Sel.Name) {
+			wrong = append(wrong, fmt.Sprintf("%s: no configuration by environment variables", files.Position(n.Pos())))
+		}
+		return true
+	})
+	return wrong
+}
+
+// Every package says at its top what it is.
+func TestPackageComments(t *testing.T) {
+	documented := map[string]bool{}
+	for path, data := range sources(t) {
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, data, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		documented[filepath.Dir(path)] = documented[filepath.Dir(path)] || file.Doc != nil
+	}
+	for folder, ok := range documented {
+		if !ok {
+			t.Errorf("%s: no package comment: say what it knows and what it must not know", folder)
+		}
+	}
+}
+
+// The rules find what they are for.
+func TestStyleFinds(t *testing.T) {
+	long := "package p\n\nfunc f() {\n" + strings.Repeat("\tf()\n", functionLinesMax) + "}\n"
+	for name, c := range map[string]struct{ path, text, want string }{
+		"file":        {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
+		"function":    {"a.go", long, "f has 72 lines"},
+		"init":        {"a.go", "package p\n\nfunc init() {}\n", "no init"},
+		"environment": {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
+		"syntax":      {"a.go", "package", "expected"},
+	} {
+		if wrong := strings.Join(styleOf(c.path, []byte(c.text)), "\n"); !strings.Contains(wrong, c.want) {
+			t.Errorf("%s: found %q, want %q", name, wrong, c.want)
+		}
+	}
+}
