@@ -1,0 +1,145 @@
+// Package spawn runs several processes as one: the trainers of a job, started by one command.
+//
+// All are started; when one fails, or the caller's context ends, the others are asked to end and, after a grace period,
+// killed. Run returns only when every process is gone, so none is ever left over; on Linux they die with the caller
+// even where that is killed with -9. The package knows nothing of what the processes do: it hands their lines on.
+package spawn
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Process is one command. OnLine, where set, is called with each line of its standard output, from one goroutine; the
+// slice is reused.
+type Process struct {
+	Name   string // for messages, for example "trainer 1 of 2"
+	Path   string
+	Args   []string
+	OnLine func(line []byte)
+}
+
+const (
+	// graceDefault is how long processes have between being asked to end and being killed.
+	graceDefault = 10 * time.Second
+	// lineBytesMax bounds one line of a process's output.
+	lineBytesMax = 1 << 20
+	// errorLinesMax is how many of its last lines on standard error a failed process is quoted with.
+	errorLinesMax = 3
+)
+
+// Group runs processes. Its zero value is ready.
+type Group struct {
+	Grace time.Duration // 0: ten seconds
+}
+
+// Error says which process failed, how, and what it said last.
+type Error struct {
+	Name string
+	Said string // its last lines on standard error, joined by "; "
+	Err  error  // of exec
+}
+
+func (e *Error) Error() string {
+	if e.Said != "" {
+		return e.Name + ": " + e.Said
+	}
+	return fmt.Sprintf("%s: %v", e.Name, e.Err)
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run starts the processes and waits for all of them. The error is that of the first which failed by itself, as an
+// *Error; what the others say while they are being ended is not reported. When ctx ends, it is ctx's cause.
+func (g Group) Run(ctx context.Context, processes []Process) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	grace := g.Grace
+	if grace == 0 {
+		grace = graceDefault
+	}
+	var wait sync.WaitGroup
+	for _, p := range processes {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			if err := run(ctx, p, grace); err != nil {
+				cancel(err) // the first cause stays
+			}
+		}()
+	}
+	wait.Wait()
+	return context.Cause(ctx)
+}
+
+// run is one process from start to end. Its goroutine keeps its thread, since the kernel signals the child when the
+// thread that started it dies, not when the process does.
+func run(ctx context.Context, p Process, grace time.Duration) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var said []string
+	out := &lineWriter{do: p.OnLine}
+	stderr := &lineWriter{do: func(line []byte) {
+		if text := strings.TrimSpace(string(line)); text != "" {
+			said = append(said, text)
+		}
+		if len(said) > errorLinesMax {
+			said = said[1:]
+		}
+	}}
+	command := exec.CommandContext(ctx, p.Path, p.Args...)
+	command.Stdout, command.Stderr = out, stderr
+	command.SysProcAttr = attributes()
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = grace // after which it is killed
+	err := command.Run()
+	out.end()
+	stderr.end()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return &Error{Name: p.Name, Said: strings.Join(said, "; "), Err: err}
+	}
+	return nil
+}
+
+// lineWriter cuts what is written to it into lines. A line beyond lineBytesMax loses its end.
+type lineWriter struct {
+	do   func(line []byte)
+	part []byte
+}
+
+func (w *lineWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for {
+		line, rest, whole := bytes.Cut(p, []byte("\n"))
+		w.part = append(w.part, line[:min(len(line), lineBytesMax-len(w.part))]...)
+		if !whole {
+			return n, nil
+		}
+		w.emit()
+		p = rest
+	}
+}
+
+// end hands on what came after the last end of line.
+func (w *lineWriter) end() {
+	if len(w.part) > 0 {
+		w.emit()
+	}
+}
+
+func (w *lineWriter) emit() {
+	if w.do != nil {
+		w.do(w.part)
+	}
+	w.part = w.part[:0]
+}

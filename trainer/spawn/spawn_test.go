@@ -1,0 +1,116 @@
+package spawn
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// guard bounds what a test waits for; nothing here depends on how fast it is.
+const guard = time.Minute
+
+func shell(name, script string, onLine func(string)) Process {
+	p := Process{Name: name, Path: "/bin/sh", Args: []string{"-c", script}}
+	if onLine != nil {
+		p.OnLine = func(line []byte) { onLine(string(line)) }
+	}
+	return p
+}
+
+func TestRunHandsLinesOn(t *testing.T) {
+	got := make([][]string, 2)
+	err := Group{}.Run(t.Context(), []Process{
+		shell("a", "echo one; echo two; printf three", func(l string) { got[0] = append(got[0], l) }),
+		shell("b", "echo four", func(l string) { got[1] = append(got[1], l) }),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := strings.Join(got[0], ","), strings.Join(got[1], ","); a != "one,two,three" || b != "four" {
+		t.Errorf("got %q and %q", a, b)
+	}
+}
+
+func TestRunNamesTheFirstFailure(t *testing.T) {
+	started := make(chan int, 1)
+	err := Group{Grace: guard}.Run(t.Context(), []Process{
+		shell("long", "echo $$; exec sleep 600", func(l string) { pid, _ := strconv.Atoi(l); started <- pid }),
+		shell("short", "echo first >&2; echo why >&2; exit 3", nil),
+	})
+	var failed *Error
+	if !errors.As(err, &failed) || failed.Name != "short" || err.Error() != "short: first; why" {
+		t.Fatalf("got %v", err)
+	}
+	select {
+	case pid := <-started:
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			t.Errorf("process %d is left over: %v", pid, err)
+		}
+	default: // it was ended before it wrote
+	}
+}
+
+func TestRunEndsWithItsContext(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	pid := 0
+	err := Group{Grace: guard}.Run(ctx, []Process{
+		shell("a", "echo $$; exec sleep 600", func(l string) { pid, _ = strconv.Atoi(l); cancel() }),
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d is left over: %v", pid, err)
+	}
+}
+
+// A process that will not end is killed after the grace period.
+func TestRunKillsAfterGrace(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	pid := 0
+	err := Group{Grace: 50 * time.Millisecond}.Run(ctx, []Process{
+		shell("deaf", "trap '' TERM; echo $$; while :; do sleep 1; done", func(l string) { pid, _ = strconv.Atoi(l); cancel() }),
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("process %d is left over: %v", pid, err)
+	}
+}
+
+func TestRunNoProgram(t *testing.T) {
+	err := Group{}.Run(t.Context(), []Process{{Name: "a", Path: "/none/such"}})
+	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "a: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLineWriter(t *testing.T) {
+	var got []string
+	w := &lineWriter{do: func(l []byte) { got = append(got, string(l)) }}
+	for _, part := range []string{"a", "b\nc", "\n\n", "d"} {
+		if n, err := w.Write([]byte(part)); n != len(part) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	w.end()
+	if s := strings.Join(got, "|"); s != "ab|c||d" {
+		t.Errorf("got %q", s)
+	}
+	long := strings.Repeat("x", lineBytesMax+5) + "\nnext\n"
+	got = nil
+	_, _ = w.Write([]byte(long))
+	if len(got) != 2 || len(got[0]) != lineBytesMax || got[1] != "next" {
+		t.Errorf("long line: %d lines", len(got))
+	}
+}
