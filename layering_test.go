@@ -41,8 +41,9 @@ var layers = map[string]layer{
 		others: []string{"github.com/ulikunitz/xz", "github.com/pierrec/lz4/v4", "github.com/klauspost/compress"},
 		noStd:  []string{"net", "net/http"},
 	},
-	"trainer/spawn": {noStd: []string{"net", "net/http"}, others: []string{"golang.org/x/sys"}},
-	"config":        {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
+	"trainer/report": {noStd: noNetwork},
+	"trainer/spawn":  {noStd: []string{"net", "net/http"}, others: []string{"golang.org/x/sys"}},
+	"config":         {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
 }
 
 const module = "gradbus"

@@ -1,0 +1,98 @@
+// Package report is what a training command tells people and programs: progress while it runs and the result at the end.
+//
+// A trainer that another process started writes events instead, one JSON object a line, and its parent shows them and
+// adds up the results. The package knows nothing of sessions and workloads: it is handed numbers.
+package report
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Progress is one batch of a running job, as one of its trainers sees it.
+type Progress struct {
+	Batch            uint64  `json:"batch"`   // that was completed, from 0
+	Batches          uint64  `json:"batches"` // of the whole run
+	Loss             float64 `json:"loss"`    // mean over the samples of this trainer's lanes in this batch
+	SamplesPerSecond float64 `json:"samples_per_second"`
+}
+
+// Result is a run's outcome. Its JSON names are part of the interface of `trainer --json`: fields may be added, none
+// changes its meaning.
+type Result struct {
+	Workload         string  `json:"workload"`
+	Job              string  `json:"job"`
+	Input            string  `json:"input"`
+	Synthetic        bool    `json:"synthetic"` // the input was generated, its accuracy says nothing about real data
+	Accuracy         float64 `json:"accuracy"`  // on the test set
+	TestSamples      int     `json:"test_samples"`
+	SamplesPerSecond float64 `json:"samples_per_second"` // of all trainers, first to last training batch
+	Samples          uint64  `json:"samples"`            // trained on by all trainers in that time
+	Seconds          float64 `json:"seconds"`            // first to last training batch
+	Loss             float64 `json:"loss"`               // mean over the last epoch
+	Batches          uint64  `json:"batches"`
+	Epochs           int     `json:"epochs"`
+	Trainers         int     `json:"trainers"`
+	Shards           int     `json:"shards"`
+	Lanes            int     `json:"lanes"`
+	Backend          string  `json:"backend"`
+	BytesSent        uint64  `json:"bytes_sent"`     // by the trainer, or by all of them where they were started together
+	BytesReceived    uint64  `json:"bytes_received"` // likewise
+	WeightsSHA256    string  `json:"weights_sha256"`
+	Saved            string  `json:"saved,omitempty"` // the file the model was written to
+}
+
+// Event is one line from a trainer to the process that started it. Exactly one field is set.
+type Event struct {
+	Waiting  *int      `json:"waiting,omitempty"` // trainers that have not joined yet
+	Progress *Progress `json:"progress,omitempty"`
+	Result   *Result   `json:"result,omitempty"`
+}
+
+// Write appends the event to w as one line.
+func (e Event) Write(w io.Writer) error {
+	line, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode event: %w", err)
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
+
+// ParseEvent reads a line that Write wrote.
+func ParseEvent(line []byte) (Event, error) {
+	var e Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return Event{}, fmt.Errorf("event %.100q: %w", line, err)
+	}
+	return e, nil
+}
+
+// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, and
+// the loss is the mean, weighted by each trainer's share of the lanes. All must have ended with the same weights.
+func Add(results []Result) (Result, error) {
+	if len(results) == 0 {
+		return Result{}, errors.New("no results")
+	}
+	sum := results[0]
+	sum.BytesSent, sum.BytesReceived, sum.Loss = 0, 0, 0
+	for _, r := range results {
+		if r.WeightsSHA256 != sum.WeightsSHA256 {
+			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
+		}
+		sum.Seconds = max(sum.Seconds, r.Seconds)
+		sum.BytesSent += r.BytesSent
+		sum.BytesReceived += r.BytesReceived
+		sum.Loss += r.Loss / float64(len(results))
+		if r.Saved != "" {
+			sum.Saved = r.Saved
+		}
+	}
+	sum.SamplesPerSecond = 0
+	if sum.Seconds > 0 {
+		sum.SamplesPerSecond = float64(sum.Samples) / sum.Seconds
+	}
+	return sum, nil
+}
