@@ -1,0 +1,32 @@
+// Package cuda is the arithmetic of gradbus: bags of embedding rows, sums of sparse and dense gradients, the optimizer,
+// and the few dense operations that the layers of package nn need. It is the only package that imports "C".
+//
+// It knows pointers, lengths and the order of additions. It must not know of jobs, batches, buckets, frames or members.
+// The one word it shares with the rest is the lane tree (package lane), since sums across lanes run along it.
+//
+// # Backends
+//
+// Three backends implement the interface Backend: "go" (reference.go and its neighbours: portable, always there), "cpu"
+// (csrc/cpu, one copy per instruction set) and "cuda" (csrc/cuda). The last two need the build tag native and the
+// library that CMake builds. Open chooses one, and Describe says which and why.
+//
+// # Canonical order
+//
+// All backends give the same bits, which is why a job's result does not depend on who computed what. The rules:
+//
+//   - Everything is float32. A product is rounded before it is added (in Go: float32(a*b) + c, since the compiler may
+//     fuse otherwise). Division is true division. Nothing is flushed to zero.
+//   - A sum of n terms runs in blocks of 64 terms, counted from the segment's own start; 64 blocks are a superblock;
+//     the superblocks are added in sequence. Each of the three levels starts from +0, so a sum is never -0.
+//   - Terms of one segment come in order of position.
+//   - Across lanes, sums run along the lane tree. A node with one present child is that child: nothing is added to it.
+//   - exp and log are the fixed polynomials of math.go.
+//
+// One thing is left open: which NaN. The sign and payload of a NaN differ between processors, so two NaNs count as equal.
+//
+// # For a newcomer
+//
+// A new operation goes into the interface in cuda.go, into check.go (its argument rules), into a reference file, and
+// then into csrc/. The tests of backend_test.go run every backend through the same body; start with a vector that can
+// be checked by hand. Do not change the order of an existing sum: old checkpoints and other backends rely on it.
+package cuda

@@ -1,0 +1,53 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Every error of a Backend wraps one of these. The outputs of the call are untouched, and the backend stays usable,
+// unless the sentence says otherwise.
+var (
+	// ErrUnsupported: the backend lacks the operation, the mode or the type; another backend may have it.
+	ErrUnsupported = errors.New("unsupported")
+	// ErrShape: the lengths of the arguments do not fit together.
+	ErrShape = errors.New("bad shape")
+	// ErrArgument: a number that is not a length is wrong: a mode, a weight, a hyperparameter.
+	ErrArgument = errors.New("bad argument")
+	// ErrID: an id, index or target is out of range. The error is an *IDError, which names the first one.
+	ErrID = errors.New("id out of range")
+	// ErrOrder: keys that must be strictly ascending are not.
+	ErrOrder = errors.New("keys out of order")
+	// ErrNode: the terms of a sum across lanes are not disjoint nodes of the lane tree in lane order.
+	ErrNode = errors.New("bad tree nodes")
+	// ErrOverlap: an output shares memory with another argument that it may not share with.
+	ErrOverlap = errors.New("overlapping arguments")
+	// ErrMemory: the memory asked for is not to be had.
+	ErrMemory = errors.New("out of memory")
+	// ErrClosed: the backend was closed.
+	ErrClosed = errors.New("backend closed")
+	// ErrDevice: the device failed or was lost. Outputs are undefined and the backend answers ErrDevice from now on.
+	ErrDevice = errors.New("device failed")
+	// ErrNoBackend: Open cannot give the backend asked for; the text says why and what would work.
+	ErrNoBackend = errors.New("backend not available")
+)
+
+// IDError says which id was out of range. It wraps ErrID.
+type IDError struct {
+	Op       string // the operation, for example "bag forward"
+	Position int    // of the first bad id among the ids of the call
+	ID       int64
+	Limit    int64 // ids must be in [0, Limit)
+}
+
+func (e *IDError) Error() string {
+	return fmt.Sprintf("%s: id %d at position %d is not in [0,%d)", e.Op, e.ID, e.Position, e.Limit)
+}
+
+// Unwrap makes errors.Is(err, ErrID) true.
+func (e *IDError) Unwrap() error { return ErrID }
+
+// shapeError is an ErrShape with the operation and what is wrong.
+func shapeError(op, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", op, ErrShape, fmt.Sprintf(format, args...))
+}

@@ -1,0 +1,8 @@
+//go:build !native
+
+package cuda
+
+// nativeBuilt says whether the native library is in this build.
+const nativeBuilt = false
+
+func openNative(string, string, string) (Backend, error) { return nil, ErrNoBackend }

@@ -1,0 +1,6 @@
+//go:build !native
+
+package cuda
+
+// backendOptions lists the backends that the tests run on.
+func backendOptions() []Options { return []Options{{Name: "go"}} }
