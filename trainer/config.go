@@ -1,0 +1,112 @@
+package trainer
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/schema"
+)
+
+// Config says how a trainer reaches its server and how long it waits for what. What the trainers of a job must agree on
+// is not here but in the job's manifest (schema.Job). The zero value of every field but Server and Backend works.
+type Config struct {
+	// Server is the address of the ps, as in nats://127.0.0.1:4222.
+	Server string
+	// Member is the member id to ask for, t0, t1, ...; empty for the next free one.
+	Member schema.Member
+	// Token is the server's credential; empty where it asks for none.
+	Token string
+	// TLS encrypts the connection where it is not nil.
+	TLS *tls.Config
+	// Backend does the arithmetic. The session does not close it.
+	Backend cuda.Backend
+	// Log receives what a person may want to know later; nil discards it.
+	Log *slog.Logger
+	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
+	OnWaiting func(missing int)
+
+	// BeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
+	// coordinator's deadline (30 s by default).
+	BeatEvery time.Duration
+	// RetryAfter is how long an answer may be missing before it is asked for again. Zero means 1 s.
+	RetryAfter time.Duration
+	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
+	AnswerWithin time.Duration
+	// BackWithin is how long a lost connection may take to come back before the session ends with ErrServerLost. Zero
+	// means 5 s.
+	BackWithin time.Duration
+	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 2 s.
+	LeaveWithin time.Duration
+}
+
+// Errors of a session, wrapped with what happened.
+var (
+	// ErrConfig: the Config is not usable; nothing was sent.
+	ErrConfig = errors.New("invalid trainer configuration")
+	// ErrRefused: the coordinator turned the join away; the job goes on without this trainer.
+	ErrRefused = errors.New("join refused")
+	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
+	ErrServerLost = errors.New("server lost")
+	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
+	ErrJobFailed = errors.New("job failed")
+	// ErrFrameRefused: a shard refused a frame of this trainer, which it therefore will never answer. The job's weights
+	// are as they were before the batch.
+	ErrFrameRefused = errors.New("frame refused")
+	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
+	ErrWorkload = errors.New("workload")
+	// ErrLeft: the session has ended by Leave.
+	ErrLeft = errors.New("session has left its job")
+)
+
+// Validate lists everything that is wrong, each with the field, its value and what would be right.
+func (c Config) Validate() error {
+	var wrong []error
+	if u, err := url.Parse(c.Server); err != nil || u.Host == "" {
+		wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", c.Server))
+	}
+	if c.Member != "" {
+		if err := schema.CheckName("member", string(c.Member)); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if c.Backend == nil {
+		wrong = append(wrong, errors.New("backend is nil: want the one that does the arithmetic"))
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"beat every", c.BeatEvery}, {"retry after", c.RetryAfter}, {"answer within", c.AnswerWithin},
+		{"back within", c.BackWithin}, {"leave within", c.LeaveWithin}} {
+		if d.value < 0 {
+			wrong = append(wrong, fmt.Errorf("%s %v: want a positive time, or 0 for the default", d.name, d.value))
+		}
+	}
+	if len(wrong) > 0 {
+		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
+	}
+	return nil
+}
+
+func (c Config) withDefaults() Config {
+	for _, d := range []struct {
+		at    *time.Duration
+		value time.Duration
+	}{{&c.BeatEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
+		{&c.BackWithin, 5 * time.Second}, {&c.LeaveWithin, 2 * time.Second}} {
+		if *d.at == 0 {
+			*d.at = d.value
+		}
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.OnWaiting == nil {
+		c.OnWaiting = func(int) {}
+	}
+	return c
+}
