@@ -1,0 +1,277 @@
+package fabric
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+const (
+	// dialTimeout bounds connecting, handshake and all, where ctx does not.
+	dialTimeout = 5 * time.Second
+	// closeTimeout bounds Close: handlers that do not return by then are named in the log and left.
+	closeTimeout = 5 * time.Second
+	// subscribeTimeout bounds the round trip after which a subscription is known to be active.
+	subscribeTimeout = 5 * time.Second
+	// pendingMessagesMax bounds small messages that wait for one handler, which pendingBytesMax would let through in
+	// great numbers.
+	pendingMessagesMax = 1 << 16
+)
+
+// lineIndex names one of the two connections of a Conn.
+type lineIndex int
+
+const (
+	bulkLine lineIndex = iota
+	controlLine
+	lineCount
+)
+
+func (l lineIndex) String() string { return [...]string{"bulk", "control"}[l] }
+
+// Config describes a connection.
+type Config struct {
+	URL             string       // nats://host:port or tls://host:port; not used where Server is set
+	Server          *Server      // a server in this process, reached without a socket
+	Name            string       // connection name, "job/member"; Server.Clients lists it
+	Token           string       // secret that the server asks for; "" is none
+	TLS             *tls.Config  // how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
+	Log             *slog.Logger // receives faults; nil discards them
+	OnState         func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
+	PendingBytesMax int          // bytes that may wait for one handler before messages are dropped and counted; 0 is PendingBytesMaxDefault
+}
+
+// Conn is a member's way to the others: two NATS connections, one for bulk and one for control, so that neither an ack
+// nor a beat ever waits behind gradients. It reconnects by itself, for ever. It is safe for concurrent use.
+type Conn struct {
+	config   Config
+	lines    [lineCount]*line
+	states   *stateLoop
+	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
+
+	mu            sync.Mutex // guards what follows; never held while calling NATS
+	subscriptions []*nats.Subscription
+	dropped       uint64 // by subscriptions that have ended
+	err           error  // why the connection is closed; nil while it is not
+}
+
+// Message is one delivery. Data belongs to the receiver.
+type Message struct {
+	Subject string
+	Data    []byte
+}
+
+// Parse reads the subject.
+func (m *Message) Parse() (Subject, error) { return ParseSubject(m.Subject) }
+
+// Stats counts since Dial, over both connections. A message that arrives for two subscriptions counts twice.
+type Stats struct {
+	BytesSent, BytesReceived       uint64
+	MessagesSent, MessagesReceived uint64
+	Reconnects                     uint64
+	Dropped                        uint64 // messages that were dropped because a handler was too slow: a fault
+}
+
+// Dial connects both lines. It takes at most as long as ctx, or 5 s. Errors: ErrNoServer where nothing listens, or what
+// listens does not speak NATS; ErrRefused where the token or a certificate was refused; the cause of ctx.
+func Dial(ctx context.Context, config Config) (*Conn, error) {
+	if config.PendingBytesMax == 0 {
+		config.PendingBytesMax = PendingBytesMaxDefault
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	if config.Server == nil && config.URL == "" {
+		return nil, errors.New("dial: url: empty; want nats://host:port")
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
+	defer cancel()
+	c := &Conn{config: config, states: newStateLoop(config.OnState)}
+	for i := range c.lines {
+		l, err := dialLine(ctx, &config, lineIndex(i), c.lineEvent)
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		c.lines[i] = l
+	}
+	c.states.connected()
+	return c, nil
+}
+
+// lineEvent is told by a line what happened to it.
+func (c *Conn) lineEvent(event lineEvent, err error) {
+	switch event {
+	case lineLost:
+		c.states.lost()
+	case lineBack:
+		c.states.back()
+	case lineEnded:
+		c.fail(fmt.Errorf("%w: %w", ErrRefused, err))
+		c.states.end()
+	}
+}
+
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Publish sends data to a subject, on the connection that its kind belongs to, and returns when the data was copied:
+// it may be reused at once. It does not wait for the network but where the socket is full. Order is kept within a
+// connection. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
+func (c *Conn) Publish(subject string, data []byte) error {
+	parsed, err := ParseSubject(subject)
+	if err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	l := c.lines[route(parsed.Kind)]
+	if err := l.nats.Publish(subject, data); err != nil {
+		return c.publishError(l, subject, len(data), err)
+	}
+	return nil
+}
+
+func (c *Conn) publishError(l *line, subject string, bytes int, err error) error {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return fmt.Errorf("publish %s: %w: %d bytes, and the server takes at most %d; use smaller chunks",
+			subject, ErrPayload, bytes, l.nats.MaxPayload())
+	case errors.Is(err, nats.ErrConnectionClosed):
+		if err := c.Err(); err != nil {
+			return fmt.Errorf("publish %s: %w", subject, err)
+		}
+		return fmt.Errorf("publish %s: connection %w", subject, ErrClosed)
+	case errors.Is(err, nats.ErrBadSubject):
+		return fmt.Errorf("publish: %w %q", ErrSubject, clip(subject))
+	}
+	// What is left are failed writes, after which NATS reconnects: whether the message went out is not known.
+	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
+}
+
+// PayloadBytesMax is the size of the largest message that the server takes.
+func (c *Conn) PayloadBytesMax() int { return int(c.lines[bulkLine].nats.MaxPayload()) }
+
+// Subscribe calls the handler for every message that matches the pattern, in order of arrival, on one goroutine of its
+// own that lasts until Close. The subscription is active at the server when Subscribe returns. Where the pattern's kind
+// is a wildcard, a pattern of six tokens is delivered on the control connection and a longer one on the bulk
+// connection: see ListenAt. Two patterns that match the same message both get it, on two goroutines.
+//
+// Messages wait for a slow handler up to Config.PendingBytesMax and 65536 messages; beyond, they are dropped, counted in
+// Stats and logged. A handler must not call Close.
+func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
+	at, err := routePattern(pattern)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	if err := c.Err(); err != nil {
+		return fmt.Errorf("subscribe %s: %w", pattern, err)
+	}
+	nc := c.lines[at].nats
+	c.handlers.Add(1)
+	subscription, err := nc.Subscribe(pattern, func(m *nats.Msg) { handler(Message{m.Subject, m.Data}) })
+	if err != nil {
+		c.handlers.Done()
+		return c.subscribeError(pattern, err)
+	}
+	subscription.SetClosedHandler(func(string) { c.handlers.Done() })
+	c.mu.Lock()
+	c.subscriptions = append(c.subscriptions, subscription)
+	c.mu.Unlock()
+	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
+		return c.subscribeError(pattern, err)
+	}
+	if err := nc.FlushTimeout(subscribeTimeout); err != nil {
+		return c.subscribeError(pattern, err)
+	}
+	return nil
+}
+
+func (c *Conn) subscribeError(pattern string, err error) error {
+	if closed := c.Err(); closed != nil {
+		return fmt.Errorf("subscribe %s: %w", pattern, closed)
+	}
+	return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
+}
+
+// Flush waits until the server has taken in all that was published before. Publishing does not need it: what was
+// published leaves by itself within microseconds.
+func (c *Conn) Flush(ctx context.Context) error {
+	for _, l := range c.lines {
+		if err := l.nats.FlushWithContext(ctx); err != nil {
+			return fmt.Errorf("flush %s: %w: %w", l.index, ErrLost, err)
+		}
+	}
+	return nil
+}
+
+// Stats counts what went through.
+func (c *Conn) Stats() Stats {
+	var s Stats
+	for _, l := range c.lines {
+		n := l.nats.Stats()
+		s.BytesSent += n.OutBytes
+		s.BytesReceived += n.InBytes
+		s.MessagesSent += n.OutMsgs
+		s.MessagesReceived += n.InMsgs
+		s.Reconnects += n.Reconnects
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.Dropped = c.dropped
+	for _, sub := range c.subscriptions {
+		if n, err := sub.Dropped(); err == nil {
+			s.Dropped += uint64(n)
+		}
+	}
+	return s
+}
+
+// Close sends what was published, closes both connections and waits until every handler and OnState have returned, at
+// most about 10 s in all: where one does not return, the log says so. It may be called again.
+func (c *Conn) Close() {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = fmt.Errorf("connection %w", ErrClosed)
+	}
+	for _, sub := range c.subscriptions {
+		if n, err := sub.Dropped(); err == nil {
+			c.dropped += uint64(n)
+		}
+	}
+	c.subscriptions = nil
+	c.mu.Unlock()
+	for _, l := range c.lines {
+		if l != nil {
+			l.close()
+		}
+	}
+	c.states.end()
+	done := make(chan struct{})
+	go func() {
+		c.handlers.Wait()
+		c.states.wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(closeTimeout):
+		c.config.Log.Error("connection closed while a handler still runs", "name", c.config.Name, "after", closeTimeout)
+	}
+}

@@ -1,0 +1,2 @@
+// Package fabric carries bytes between the members of a job over NATS.
+package fabric

@@ -1,0 +1,411 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// WindowBytesDefault is the default of OutboxConfig.BytesMax: enough to keep a 10 Gbit/s link busy over 3 ms.
+	WindowBytesDefault = 4 << 20
+	resendAfterDefault = 250 * time.Millisecond
+	resendMaxDefault   = 2 * time.Second
+)
+
+// OutboxConfig describes the sending side of one window.
+type OutboxConfig struct {
+	// Envelope writes sequence numbers into frames. Required.
+	Envelope Envelope
+	// Publish sends a frame and may block for a while. Required. ErrLost from it is not the end: the frame stays in the
+	// window and is sent again. Any other error is.
+	Publish func(subject string, frame []byte) error
+	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
+	FramesMax int
+	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
+	// WindowBytesDefault. One frame is always allowed.
+	BytesMax int
+	// ResendAfter is the time without any acknowledgement after which the oldest frame is sent again; 0 is 250 ms. It
+	// doubles up to ResendMax (0 is 2 s) and falls back on the next acknowledgement.
+	ResendAfter, ResendMax time.Duration
+}
+
+// Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends again
+// what was lost. It has no goroutine and no clock: its owner calls Ack for every ack that arrives, Tick a few times a
+// second, and ResendAll when the connection is back. All methods are safe for concurrent use.
+//
+// Memory: it holds the caller's frames, at most FramesMax and, but for one, BytesMax bytes of them; itself it is of
+// fixed size.
+type Outbox struct {
+	config OutboxConfig
+
+	// turn is held by the one sender that waits for room or publishes, so that frames leave in the order of their
+	// numbers. Lock order: turn, then mu. A channel, so that waiting for it ends with ctx.
+	turn chan struct{}
+
+	mu      sync.Mutex    // never held while publishing
+	slots   [SpanMax]slot // frame n is in slot n%SpanMax
+	first   uint64        // oldest number still in the window
+	next    uint64        // number of the next frame; first <= next <= first+SpanMax
+	pending int           // frames in the window that are not released
+	bytes   int           // bytes of frames not acknowledged
+	total   uint64        // bytes of all frames ever numbered
+	credit  uint64        // highest window that the receiver granted
+	order   uint64        // counts transmissions
+	resend  time.Duration // present timeout
+	due     time.Time     // when the oldest is sent again; zero: to be set by the next Tick
+	starved bool          // the sender whose turn it is waits for credit alone
+	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
+	err     error         // what ended the window; set once
+	changed chan struct{} // closed and replaced when waiters should look again
+	stats   OutboxStats
+}
+
+// slot holds one frame on its way.
+type slot struct {
+	subject string
+	frame   []byte
+	order   uint64 // of its latest transmission
+	end     uint64 // bytes of all frames up to and with this one
+	busy    int    // transmissions in progress, which read frame
+	acked   bool
+	used    bool
+}
+
+// OutboxStats counts what a window did.
+type OutboxStats struct {
+	Frames  uint64 // sent for the first time
+	Gaps    uint64 // sent again because later ones had arrived
+	Timeout uint64 // sent again because nothing was heard
+	Back    uint64 // sent again because the connection was lost in between
+}
+
+// NewOutbox makes an empty window. It panics where Envelope or Publish is missing or a bound is out of range, which is
+// a fault of the program.
+func NewOutbox(config OutboxConfig) *Outbox {
+	if config.FramesMax == 0 {
+		config.FramesMax = SpanMax
+	}
+	if config.BytesMax == 0 {
+		config.BytesMax = WindowBytesDefault
+	}
+	if config.ResendAfter == 0 {
+		config.ResendAfter = resendAfterDefault
+	}
+	if config.ResendMax == 0 {
+		config.ResendMax = max(resendMaxDefault, config.ResendAfter)
+	}
+	if config.Envelope == nil || config.Publish == nil || config.FramesMax < 0 || config.FramesMax > SpanMax ||
+		config.BytesMax < 0 || config.ResendAfter < 0 || config.ResendMax < config.ResendAfter {
+		panic(fmt.Sprintf("fabric: outbox configuration %+v", config))
+	}
+	return &Outbox{
+		config:  config,
+		turn:    make(chan struct{}, 1),
+		first:   1,
+		next:    1,
+		credit:  uint64(config.BytesMax),
+		resend:  config.ResendAfter,
+		changed: make(chan struct{}),
+	}
+}
+
+// Send numbers a frame and publishes it. It blocks while the window is full, until ctx ends. The frame belongs to the
+// window and may not be changed before it was acknowledged and released: see Drained.
+//
+// An error says that the frame was not sent and took no number. That the server is lost is no error here: the frame is
+// in the window and will be sent again.
+func (o *Outbox) Send(ctx context.Context, subject string, frame []byte) error {
+	select {
+	case o.turn <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("send %s: %w", subject, context.Cause(ctx))
+	}
+	defer func() { <-o.turn }()
+	if err := o.waitForRoom(ctx, len(frame)); err != nil {
+		return fmt.Errorf("send %s: %w", subject, err)
+	}
+	sequence := o.admit(subject, frame)
+	err := o.config.Publish(subject, frame)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err != nil && !errors.Is(err, ErrLost) {
+		o.retract(sequence)
+		return fmt.Errorf("send %s: %w", subject, err)
+	}
+	o.stats.Frames++
+	o.published(sequence)
+	return nil
+}
+
+// waitForRoom returns when a frame of the given size fits. Only the holder of the turn calls it, so room stays.
+func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer func() { o.starved, o.probe = false, false }()
+	for {
+		if o.err != nil {
+			return o.err
+		}
+		fits := o.next-o.first < uint64(o.config.FramesMax) && (o.bytes == 0 || o.bytes+bytes <= o.config.BytesMax)
+		granted := o.total+uint64(bytes) <= o.credit
+		if fits && (granted || o.probe) {
+			return nil
+		}
+		o.starved = fits && !granted
+		changed := o.changed
+		o.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			o.mu.Lock()
+			return context.Cause(ctx)
+		}
+		o.mu.Lock()
+	}
+}
+
+// admit gives a frame its number and puts it into the window, before it is published: its ack may be faster than the
+// publisher's return.
+func (o *Outbox) admit(subject string, frame []byte) uint64 {
+	o.mu.Lock()
+	sequence := o.next
+	o.mu.Unlock()
+	o.config.Envelope.SetSequence(frame, sequence) // not yet in the window, so nobody else reads it
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.order++
+	o.next++
+	o.pending++
+	o.bytes += len(frame)
+	o.total += uint64(len(frame))
+	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, end: o.total, busy: 1, used: true}
+	return sequence
+}
+
+// retract takes back the newest frame, which was refused before anything was sent.
+func (o *Outbox) retract(sequence uint64) {
+	s := &o.slots[sequence%SpanMax]
+	if s.acked { // by a peer that cannot have it; the number is spent
+		o.published(sequence)
+		return
+	}
+	o.pending--
+	o.bytes -= len(s.frame)
+	o.total -= uint64(len(s.frame))
+	o.next--
+	*s = slot{}
+	o.wake()
+}
+
+// published ends one transmission of a frame.
+func (o *Outbox) published(sequence uint64) {
+	s := &o.slots[sequence%SpanMax]
+	s.busy--
+	if s.acked && s.busy == 0 {
+		o.release(s)
+	}
+}
+
+// release gives a frame back to its owner: acknowledged, and read by nobody.
+func (o *Outbox) release(s *slot) {
+	*s = slot{}
+	o.pending--
+	for o.first < o.next && !o.slots[o.first%SpanMax].used {
+		o.first++
+	}
+	o.wake()
+}
+
+func (o *Outbox) wake() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// Ack takes an acknowledgement in. A frame that is missing though one sent after it has arrived is sent again at once,
+// and not again before one sent after the repetition has arrived. An ack of frames that were never sent changes nothing
+// and gives ErrAck; old and repeated acks are fine.
+func (o *Outbox) Ack(a Ack) error {
+	o.mu.Lock()
+	if err := o.check(&a); err != nil {
+		o.mu.Unlock()
+		return err
+	}
+	before := o.credit
+	if a.Window > before {
+		o.credit = a.Window
+		o.wake()
+	}
+	var evidence uint64 // order of the latest transmission known to have arrived
+	progress := false
+	for n := o.first; n < o.next; n++ {
+		s := &o.slots[n%SpanMax]
+		if !s.used || s.acked || !a.Has(n) {
+			continue
+		}
+		s.acked, progress = true, true
+		evidence = max(evidence, s.order)
+		o.bytes -= len(s.frame)
+	}
+	for n, end := o.first, o.next; n < end; n++ {
+		if s := &o.slots[n%SpanMax]; s.acked && s.busy == 0 {
+			o.release(s)
+		}
+	}
+	if progress {
+		o.resend, o.due = o.config.ResendAfter, time.Time{}
+		o.wake()
+	}
+	lost := o.mark(SpanMax, func(s *slot) bool {
+		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
+		return s.order < evidence || refused
+	})
+	o.stats.Gaps += uint64(len(lost))
+	o.mu.Unlock()
+	return o.repeat(lost)
+}
+
+// check refuses an ack that no honest receiver can have sent.
+func (o *Outbox) check(a *Ack) error {
+	highest := a.Cumulative
+	for n := a.Cumulative + SpanMax; n > a.Cumulative; n-- {
+		if a.Has(n) {
+			highest = n
+			break
+		}
+	}
+	if highest >= o.next {
+		return fmt.Errorf("%w: of frame %d, but only %d were sent", ErrAck, highest, o.next-1)
+	}
+	return nil
+}
+
+// mark picks frames to send again, oldest first, and holds them until repeat is through with them.
+func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
+	var picked []uint64
+	for n := o.first; n < o.next && len(picked) < framesMax; n++ {
+		s := &o.slots[n%SpanMax]
+		if !s.used || s.acked || s.busy > 0 || !missing(s) {
+			continue
+		}
+		o.order++
+		s.order, s.busy = o.order, 1
+		picked = append(picked, n)
+	}
+	return picked
+}
+
+func every(*slot) bool { return true }
+
+// repeat publishes marked frames. It stops at the first error: ErrLost is left to the next Tick or ResendAll, any other
+// ends the window.
+func (o *Outbox) repeat(marked []uint64) error {
+	var failed error
+	for _, n := range marked {
+		o.mu.Lock()
+		s := o.slots[n%SpanMax]
+		o.mu.Unlock()
+		if failed == nil && !s.acked {
+			failed = o.config.Publish(s.subject, s.frame)
+		}
+		o.mu.Lock()
+		o.published(n)
+		o.mu.Unlock()
+	}
+	if failed == nil || errors.Is(failed, ErrLost) {
+		return nil
+	}
+	failed = fmt.Errorf("resend: %w", failed)
+	o.Close(failed)
+	return failed
+}
+
+// ResendAll sends everything again that was not acknowledged. Call it when the connection is back.
+func (o *Outbox) ResendAll() error {
+	o.mu.Lock()
+	o.resend, o.due = o.config.ResendAfter, time.Time{}
+	all := o.mark(SpanMax, every)
+	o.stats.Back += uint64(len(all))
+	o.mu.Unlock()
+	return o.repeat(all)
+}
+
+// Tick tells the window what time it is; call it a few times a second. Where nothing was acknowledged for the timeout,
+// the oldest frame is sent again: its ack shows what else is missing. Where a sender waits for credit and nothing is on
+// the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells.
+func (o *Outbox) Tick(now time.Time) error {
+	o.mu.Lock()
+	if o.next == o.first && !o.starved || o.err != nil {
+		o.due = time.Time{}
+		o.mu.Unlock()
+		return nil
+	}
+	if o.due.IsZero() {
+		o.due = now.Add(o.resend)
+	}
+	if now.Before(o.due) {
+		o.mu.Unlock()
+		return nil
+	}
+	o.resend = min(2*o.resend, o.config.ResendMax)
+	o.due = now.Add(o.resend)
+	var oldest []uint64
+	if o.next > o.first {
+		oldest = o.mark(1, every)
+		o.stats.Timeout += uint64(len(oldest))
+	} else {
+		o.probe = true
+		o.wake()
+	}
+	o.mu.Unlock()
+	return o.repeat(oldest)
+}
+
+// Pending is the number of frames that are not released: not acknowledged, or just being sent again.
+func (o *Outbox) Pending() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pending
+}
+
+// Drained waits until every frame sent before was released, so that all of them may be refilled.
+func (o *Outbox) Drained(ctx context.Context) error {
+	for {
+		o.mu.Lock()
+		pending, err, changed := o.pending, o.err, o.changed
+		o.mu.Unlock()
+		if pending == 0 {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("%d frames not acknowledged: %w", pending, err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("%d frames not acknowledged: %w", pending, context.Cause(ctx))
+		}
+	}
+}
+
+// Stats counts what the window did.
+func (o *Outbox) Stats() OutboxStats {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.stats
+}
+
+// Close ends the window with an error (nil is ErrClosed), which everyone who waits is given. It may be called again.
+func (o *Outbox) Close(err error) {
+	if err == nil {
+		err = fmt.Errorf("window %w", ErrClosed)
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err == nil {
+		o.err = err
+		o.wake()
+	}
+}

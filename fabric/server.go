@@ -1,0 +1,202 @@
+package fabric
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+const (
+	// PayloadBytesMaxDefault is the largest message the embedded server accepts where its configuration is silent:
+	// twice the largest chunk that is of any use, and the size beyond which NATS itself advises against more.
+	PayloadBytesMaxDefault = 8 << 20
+	// PendingBytesMaxDefault bounds what waits for one reader. Windows of 4 MiB each may fill half of it, so it serves
+	// 32 trainers that all send to one shard.
+	PendingBytesMaxDefault = 256 << 20
+
+	// connectionsMax bounds the server's memory and descriptors; a member holds two connections.
+	connectionsMax = 4096
+	// writeDeadline is how long a reader may leave its socket full before the server cuts it off.
+	writeDeadline = 10 * time.Second
+	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
+	pingInterval = 5 * time.Second
+	pingsMax     = 2
+	// readyTimeout bounds the start of a server, which takes milliseconds.
+	readyTimeout = 10 * time.Second
+)
+
+// ServerConfig describes an embedded NATS server.
+type ServerConfig struct {
+	Host            string       // address to listen at; "" is 127.0.0.1
+	Port            int          // TCP port; 0 is any free one
+	Name            string       // server name in logs; "" is "gradbus"
+	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
+	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
+	Token           string       // secret that every TCP connection must show; "" asks for none
+	TLS             *tls.Config  // server certificate; nil is plain TCP
+	Log             *slog.Logger // receives warnings and errors; nil discards them
+}
+
+func (c *ServerConfig) validate() error {
+	if c.Host == "" {
+		c.Host = "127.0.0.1"
+	}
+	if c.Name == "" {
+		c.Name = "gradbus"
+	}
+	if c.PayloadBytesMax == 0 {
+		c.PayloadBytesMax = PayloadBytesMaxDefault
+	}
+	if c.PendingBytesMax == 0 {
+		c.PendingBytesMax = PendingBytesMaxDefault
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	var errs []error
+	if c.Port < 0 || c.Port > 65535 {
+		errs = append(errs, fmt.Errorf("port %d: want 1 to 65535, or 0 for any free one", c.Port))
+	}
+	if c.PayloadBytesMax < 0 || c.PayloadBytesMax > server.MAX_PAYLOAD_MAX_SIZE*8 {
+		errs = append(errs, fmt.Errorf("payload_bytes_max %d: want 1 to %d", c.PayloadBytesMax, server.MAX_PAYLOAD_MAX_SIZE*8))
+	}
+	if c.PendingBytesMax < 2*int64(c.PayloadBytesMax) {
+		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least two messages, %d", c.PendingBytesMax, 2*c.PayloadBytesMax))
+	}
+	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
+		errs = append(errs, errors.New("tls: no certificate"))
+	}
+	return errors.Join(errs...)
+}
+
+// Server is an embedded NATS server. It is safe for concurrent use.
+type Server struct {
+	nats  *server.Server
+	url   string
+	close sync.Once
+}
+
+// StartServer starts a server and returns when it accepts connections. The caller owns it and calls Close. It installs
+// no signal handlers. Errors: ErrPortTaken; a host that is not of this machine; a configuration error naming the field.
+func StartServer(config ServerConfig) (*Server, error) {
+	if err := config.validate(); err != nil {
+		return nil, fmt.Errorf("start server: %w", err)
+	}
+	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
+	options := serverOptions(&config)
+	nats, err := server.NewServer(options)
+	if err != nil {
+		return nil, fmt.Errorf("start server at %s: %w", address, err)
+	}
+	log := &serverLog{log: config.Log}
+	nats.SetLoggerV2(log, false, false, false)
+	nats.Start()
+	s := &Server{nats: nats}
+	if err := log.fatal(); err != nil {
+		s.Close()
+		return nil, startError(address, err)
+	}
+	if !nats.ReadyForConnections(readyTimeout) {
+		s.Close()
+		return nil, fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
+	}
+	s.url = serverURL(nats.Addr().(*net.TCPAddr), config.TLS != nil)
+	return s, nil
+}
+
+func serverOptions(config *ServerConfig) *server.Options {
+	options := &server.Options{
+		ServerName:      config.Name,
+		Host:            config.Host,
+		Port:            config.Port,
+		NoSigs:          true,
+		NoLog:           true, // SetLoggerV2 sets ours
+		NoSystemAccount: true,
+		MaxConn:         connectionsMax,
+		MaxPayload:      int32(config.PayloadBytesMax),
+		MaxPending:      config.PendingBytesMax,
+		WriteDeadline:   writeDeadline,
+		PingInterval:    pingInterval,
+		MaxPingsOut:     pingsMax,
+		TLSConfig:       config.TLS,
+		TLS:             config.TLS != nil,
+	}
+	if config.Port == 0 {
+		options.Port = server.RANDOM_PORT
+	}
+	if config.TLS != nil {
+		options.TLSTimeout = 2
+	}
+	if config.Token != "" {
+		options.CustomClientAuthentication = tokenCheck(sha256.Sum256([]byte(config.Token)))
+	}
+	return options
+}
+
+// tokenCheck holds the digest of the token that connections must show, so that comparing takes the same time for any.
+type tokenCheck [sha256.Size]byte
+
+// Check implements server.Authentication.
+func (want tokenCheck) Check(client server.ClientAuthentication) bool {
+	got := sha256.Sum256([]byte(client.GetOpts().Token))
+	return subtle.ConstantTimeCompare(got[:], want[:]) == 1
+}
+
+func startError(address string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("start server: %w: %s is in use by another process; choose another address with --listen", ErrPortTaken, address)
+	}
+	return fmt.Errorf("start server at %s: %w; choose another address with --listen", address, err)
+}
+
+func serverURL(at *net.TCPAddr, secure bool) string {
+	host := at.IP.String()
+	if at.IP.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "nats"
+	if secure {
+		scheme = "tls"
+	}
+	return scheme + "://" + net.JoinHostPort(host, strconv.Itoa(at.Port))
+}
+
+// URL is the address that members on this machine dial, with the port that was chosen.
+func (s *Server) URL() string { return s.url }
+
+// Clients lists the names of the open client connections, ascending, each once though a member holds two. It takes
+// some microseconds a connection: poll it once a second, not once a message.
+func (s *Server) Clients() []string {
+	connections, err := s.nats.Connz(&server.ConnzOptions{Limit: connectionsMax})
+	if err != nil {
+		return nil // only for options that are not used here
+	}
+	names := make([]string, 0, len(connections.Conns))
+	for _, c := range connections.Conns {
+		names = append(names, c.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// SlowConsumers counts the readers that were cut off because they did not read in time.
+func (s *Server) SlowConsumers() int64 { return s.nats.NumSlowConsumers() }
+
+// Close cuts all connections, stops the server and waits until it is gone. It may be called again.
+func (s *Server) Close() {
+	s.close.Do(func() {
+		s.nats.Shutdown()
+		s.nats.WaitForShutdown()
+	})
+}

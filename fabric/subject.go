@@ -1,0 +1,225 @@
+package fabric
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Kinds of message, the fifth token of a subject. Those of acks, control and beats travel on the control connection,
+// all others on the bulk connection.
+const (
+	KindDense  = "dense"
+	KindSparse = "sparse"
+	KindMean   = "mean"
+	KindLookup = "lookup"
+	KindRows   = "rows"
+	KindPull   = "pull"
+	KindAck    = "ack"
+	KindCtl    = "ctl"
+	KindBeat   = "beat"
+)
+
+// Any stands for every value of a token in a pattern.
+const Any = "*"
+
+const (
+	subjectRoot      = "gradbus.v1."
+	tokenBytesMax    = 63
+	subjectTokensMax = 8 // gradbus v1 job from kind to batch bucket
+)
+
+// Subject is an address: who says what kind of thing to whom, and of which round.
+//
+//	gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]
+type Subject struct {
+	Job, From, Kind, To string
+	Batch               uint64 // meaningful where HasBatch
+	Bucket              uint32 // meaningful where HasBucket
+	HasBatch, HasBucket bool   // HasBucket implies HasBatch
+}
+
+// At is the subject without a batch. The tokens are checked where it is used (Publish), or by Check.
+func At(job, from, kind, to string) Subject {
+	return Subject{Job: job, From: from, Kind: kind, To: to}
+}
+
+// WithBatch is the subject keyed by a batch.
+func (s Subject) WithBatch(batch uint64) Subject {
+	s.Batch, s.HasBatch = batch, true
+	s.Bucket, s.HasBucket = 0, false
+	return s
+}
+
+// WithBucket is the subject keyed by a batch and a bucket.
+func (s Subject) WithBucket(batch uint64, bucket uint32) Subject {
+	s.Batch, s.HasBatch = batch, true
+	s.Bucket, s.HasBucket = bucket, true
+	return s
+}
+
+// Check reports the first token that is not of the form [a-z0-9-]{1,63}.
+func (s Subject) Check() error {
+	for _, t := range [...]struct{ what, token string }{
+		{"job", s.Job}, {"sender", s.From}, {"kind", s.Kind}, {"receiver", s.To},
+	} {
+		if !validToken(t.token) {
+			return fmt.Errorf("%w: %s %q: want 1 to 63 of a-z, 0-9 and -", ErrSubject, t.what, t.token)
+		}
+	}
+	if s.HasBucket && !s.HasBatch {
+		return fmt.Errorf("%w: bucket %d without a batch", ErrSubject, s.Bucket)
+	}
+	return nil
+}
+
+// Append appends the subject's text to b. It allocates only where b has no room.
+func (s Subject) Append(b []byte) []byte {
+	b = append(b, subjectRoot...)
+	b = append(b, s.Job...)
+	b = append(b, '.')
+	b = append(b, s.From...)
+	b = append(b, '.')
+	b = append(b, s.Kind...)
+	b = append(b, '.')
+	b = append(b, s.To...)
+	if s.HasBatch {
+		b = append(b, '.')
+		b = strconv.AppendUint(b, s.Batch, 10)
+		if s.HasBucket {
+			b = append(b, '.')
+			b = strconv.AppendUint(b, uint64(s.Bucket), 10)
+		}
+	}
+	return b
+}
+
+// String is the subject's text; one allocation. Tokens are not checked.
+func (s Subject) String() string {
+	var room [128]byte
+	return string(s.Append(room[:0]))
+}
+
+// ParseSubject reads a subject's text, without allocating where it is right. What it accepts, String gives back
+// unchanged: numbers have no leading zeros and no sign.
+func ParseSubject(text string) (Subject, error) {
+	rest, ok := strings.CutPrefix(text, subjectRoot)
+	if !ok {
+		return Subject{}, fmt.Errorf("%w %q: want it to begin with %s", ErrSubject, clip(text), subjectRoot)
+	}
+	var s Subject
+	more := true
+	for _, token := range [...]*string{&s.Job, &s.From, &s.Kind, &s.To} {
+		if *token, rest, more = strings.Cut(rest, "."); !validToken(*token) {
+			return Subject{}, fmt.Errorf("%w %q: want gradbus.v1.job.from.kind.to, each of a-z, 0-9 and -", ErrSubject, clip(text))
+		}
+	}
+	if !more {
+		return s, nil
+	}
+	number, rest, more := strings.Cut(rest, ".")
+	if s.Batch, s.HasBatch = decimal(number, 1<<64-1); !s.HasBatch {
+		return Subject{}, fmt.Errorf("%w %q: batch %q is not a number", ErrSubject, clip(text), clip(number))
+	}
+	if !more {
+		return s, nil
+	}
+	bucket, ok := decimal(rest, 1<<32-1)
+	if !ok {
+		return Subject{}, fmt.Errorf("%w %q: bucket %q is not a number of 32 bits", ErrSubject, clip(text), clip(rest))
+	}
+	s.Bucket, s.HasBucket = uint32(bucket), true
+	return s, nil
+}
+
+// ListenAt gives the two patterns that together catch everything addressed to a member, from anybody and of any kind:
+// first what is keyed by no batch (acks, control, beats, pulls), which is delivered on the control connection, then
+// what is keyed by a batch, delivered on the bulk connection. Job may be Any.
+func ListenAt(job, to string) [2]string {
+	at := subjectRoot + job + ".*.*." + to
+	return [2]string{at, at + ".>"}
+}
+
+// Pattern is a pattern over subjects of one kind, keyed or not as told. Any token may be Any.
+func Pattern(job, from, kind, to string, keyed bool) string {
+	p := Subject{Job: job, From: from, Kind: kind, To: to}.String()
+	if keyed {
+		p += ".>"
+	}
+	return p
+}
+
+// route says which connection carries a kind.
+func route(kind string) lineIndex {
+	switch kind {
+	case KindAck, KindCtl, KindBeat:
+		return controlLine
+	}
+	return bulkLine
+}
+
+// routePattern checks a pattern and says which connection is to deliver it. Where the kind is a wildcard, what is
+// keyed by a batch is bulk and what is not is small.
+func routePattern(pattern string) (lineIndex, error) {
+	tokens := strings.Split(pattern, ".")
+	bad := func(why string) (lineIndex, error) {
+		return 0, fmt.Errorf("%w: pattern %q: %s", ErrSubject, clip(pattern), why)
+	}
+	if len(tokens) < 3 || tokens[0]+"."+tokens[1]+"." != subjectRoot {
+		return bad("want it to begin with " + subjectRoot)
+	}
+	if len(tokens) > subjectTokensMax {
+		return bad("more than 8 tokens")
+	}
+	for i, token := range tokens {
+		if token == ">" && i == len(tokens)-1 || token == Any || validToken(token) {
+			continue
+		}
+		return bad(fmt.Sprintf("token %d, %q: want 1 to 63 of a-z, 0-9 and -, or * (or > at the end)", i+1, clip(token)))
+	}
+	if len(tokens) > 4 && tokens[4] != Any && tokens[4] != ">" {
+		return route(tokens[4]), nil
+	}
+	if len(tokens) == 6 && tokens[5] != ">" {
+		return controlLine, nil
+	}
+	return bulkLine, nil
+}
+
+func validToken(token string) bool {
+	if len(token) == 0 || len(token) > tokenBytesMax {
+		return false
+	}
+	for i := 0; i < len(token); i++ {
+		c := token[i]
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
+
+// decimal reads digits without sign or leading zeros, up to a limit.
+func decimal(text string, limit uint64) (uint64, bool) {
+	if text == "" || len(text) > 1 && text[0] == '0' {
+		return 0, false
+	}
+	var n uint64
+	for i := 0; i < len(text); i++ {
+		d := uint64(text[i] - '0')
+		if d > 9 || n > (limit-d)/10 {
+			return 0, false
+		}
+		n = n*10 + d
+	}
+	return n, true
+}
+
+// clip shortens foreign text in an error.
+func clip(text string) string {
+	const bytesMax = 100
+	if len(text) > bytesMax {
+		return text[:bytesMax] + "..."
+	}
+	return text
+}
