@@ -1,0 +1,238 @@
+package schema
+
+import (
+	"encoding/binary"
+	"fmt"
+	"unsafe"
+
+	"gradbus/schema/wire"
+)
+
+// Where this package lays out what it writes. Readers must not rely on it: they follow the vtable.
+//
+//	0    root offset, identifier
+//	8    vtable, 16 bytes
+//	24   table: offset of the vtable, offset of values, head (at 32), offsets of keys, sections and body, ack (at 128)
+//	124  first vector's length, where the frame has no ack; sections, keys, body, values follow in that order
+//
+// So the values of a dense chunk start at byte 128.
+const (
+	vtableAt      = 8
+	tableAt       = vtableAt + vtableMax
+	valuesFieldAt = tableAt + 4
+	frameHeadAt   = tableAt + 8
+	keysFieldAt   = frameHeadAt + headBytes
+	sectionsField = keysFieldAt + 4
+	bodyFieldAt   = sectionsField + 4
+	fixedEnd      = bodyFieldAt + 4
+	ackAt         = fixedEnd + 4
+	ackBytes      = 48
+
+	sectionBytes = 16
+	valuesAlign  = 64
+)
+
+// Layout is what a frame has room for.
+type Layout struct {
+	Kind     Kind
+	Values   int // bytes
+	Keys     int
+	Sections int
+	Body     int // bytes
+}
+
+// Frame is a frame being written: built once for a layout, refilled in place and sealed any number of times. Its bytes
+// belong to the frame: whoever was given them by Seal may use them until the next refill, so a frame that is in flight
+// is refilled only after it was acknowledged. Not safe for concurrent use.
+type Frame struct {
+	data     []byte
+	kind     Kind
+	values   span
+	keys     span
+	sections span
+	body     span
+}
+
+// span is bytes [lo, hi) of a frame.
+type span struct{ lo, hi int }
+
+func (s span) bytes() int { return s.hi - s.lo }
+
+// NewFrame builds a zeroed frame of the layout. It fails on a layout that no frame of the kind can have.
+//
+//	f, err := NewFrame(Layout{Kind: KindSparse, Sections: 1, Keys: 2, Values: 2 * 4 * dim})
+func NewFrame(l Layout) (*Frame, error) {
+	f := new(Frame)
+	return f, f.Reset(l)
+}
+
+// Reset lays the frame out anew, zeroed, in the same memory where that is large enough. It costs what clearing the
+// frame's bytes costs. On an error the frame is as it was.
+func (f *Frame) Reset(l Layout) error {
+	if err := checkLayout(l); err != nil {
+		return fmt.Errorf("lay out a %v frame: %w", l.Kind, err)
+	}
+	at := fixedEnd
+	if l.Kind == KindAck {
+		at = ackAt + ackBytes
+	}
+	sections, at := place(at, l.Sections, sectionBytes, 8)
+	keys, at := place(at, l.Keys, 8, 8)
+	body, at := place(at, l.Body, 1, 1)
+	values, at := place(at, l.Values, 1, valuesAlign)
+	if at > FrameBytesMax {
+		return fmt.Errorf("lay out a %v frame: %d bytes: want at most %d", l.Kind, at, FrameBytesMax)
+	}
+	if cap(f.data) < at {
+		f.data = alignedBytes(at)
+	}
+	f.data = f.data[:at]
+	clear(f.data)
+	f.kind, f.sections, f.keys, f.body, f.values = l.Kind, sections, keys, body, values
+	f.writeFixed()
+	return nil
+}
+
+func checkLayout(l Layout) error {
+	if l.Kind == 0 || l.Kind > kindMax {
+		return fmt.Errorf("no such kind: want 1 to %d", kindMax)
+	}
+	r := &rules[l.Kind]
+	for _, part := range []struct {
+		name      string
+		n, max    int
+		mayHaveIt bool
+	}{
+		{"bytes of values", l.Values, FrameBytesMax, r.values},
+		{"keys", l.Keys, KeysMax, r.sections},
+		{"sections", l.Sections, SectionsMax, r.sections},
+		{"bytes of body", l.Body, BodyBytesMax, r.body || r.mayBody},
+	} {
+		switch {
+		case part.n < 0 || part.n > part.max:
+			return fmt.Errorf("%d %s: want 0 to %d", part.n, part.name, part.max)
+		case part.n > 0 && !part.mayHaveIt:
+			return fmt.Errorf("%d %s: this kind has none", part.n, part.name)
+		}
+	}
+	if l.Values%DTypeFloat32.Bytes() != 0 {
+		return fmt.Errorf("%d bytes of values: want a multiple of %d", l.Values, DTypeFloat32.Bytes())
+	}
+	return nil
+}
+
+// place finds room for a vector of n elements after at: its length, then its elements, aligned. An empty vector is left
+// out and takes none.
+func place(at, n, size, align int) (elements span, end int) {
+	if n == 0 {
+		return span{}, at
+	}
+	lo := (at + 4 + align - 1) / align * align
+	hi := lo + n*size
+	return span{lo, hi}, hi
+}
+
+// writeFixed writes what only a new layout changes: offsets, vtable, vector lengths, magic, version, kind and dtype.
+func (f *Frame) writeFixed() {
+	le, d := binary.LittleEndian, f.data
+	le.PutUint32(d, tableAt)
+	copy(d[identifierAt:], identifier)
+	end := fixedEnd
+	if f.kind == KindAck {
+		end = ackAt + ackBytes
+		le.PutUint16(d[vtableAt+4+2*fieldAck:], ackAt-tableAt)
+	}
+	le.PutUint16(d[vtableAt:], vtableMax)
+	le.PutUint16(d[vtableAt+2:], uint16(end-tableAt))
+	le.PutUint32(d[tableAt:], tableAt-vtableAt)
+	le.PutUint16(d[vtableAt+4+2*fieldHead:], frameHeadAt-tableAt)
+	f.writeVector(fieldValues, valuesFieldAt, f.values, 1)
+	f.writeVector(fieldKeys, keysFieldAt, f.keys, 8)
+	f.writeVector(fieldSections, sectionsField, f.sections, sectionBytes)
+	f.writeVector(fieldBody, bodyFieldAt, f.body, 1)
+
+	var w wire.Head
+	w.Init(d, frameHeadAt)
+	w.MutateMagic(magic)
+	w.MutateVersion(WireVersion)
+	f.SetHead(Head{})
+}
+
+func (f *Frame) writeVector(slot, fieldAt int, v span, size int) {
+	if v.bytes() == 0 {
+		return
+	}
+	le := binary.LittleEndian
+	le.PutUint16(f.data[vtableAt+4+2*slot:], uint16(fieldAt-tableAt))
+	le.PutUint32(f.data[fieldAt:], uint32(v.lo-4-fieldAt))
+	le.PutUint32(f.data[v.lo-4:], uint32(v.bytes()/size))
+}
+
+// Kind is the layout's kind.
+func (f *Frame) Kind() Kind { return f.kind }
+
+// Bytes is the size of the whole frame.
+func (f *Frame) Bytes() int { return len(f.data) }
+
+// SetHead writes the head. Kind and DType are the frame's own: what h says of them is ignored, except in a refusal,
+// where the rest of the head repeats what was refused.
+func (f *Frame) SetHead(h Head) {
+	h.Kind, h.DType = f.kind, DTypeNone
+	if rules[f.kind].values {
+		h.DType = DTypeFloat32
+	}
+	writeHead(f.data, frameHeadAt, h)
+}
+
+// SetSequence numbers the frame; it may be called after Seal, whose checksum stays valid.
+func (f *Frame) SetSequence(s Sequence) {
+	binary.LittleEndian.PutUint64(f.data[frameHeadAt+sequenceAt:], uint64(s))
+}
+
+// Values is the frame's values as bytes, to be written to.
+func (f *Frame) Values() []byte { return f.data[f.values.lo:f.values.hi:f.values.hi] }
+
+// Float32s is the frame's values, to be written to in place: no copy.
+func (f *Frame) Float32s() []float32 { return float32sOf(f.Values()) }
+
+// Keys is the frame's keys, to be written to in place.
+func (f *Frame) Keys() []uint64 { return keysOf(f.data[f.keys.lo:f.keys.hi]) }
+
+// Sections is the frame's sections, to be written to in place.
+func (f *Frame) Sections() []Section { return sectionsOf(f.data[f.sections.lo:f.sections.hi]) }
+
+// SetSection writes the i-th section; i is below the layout's Sections.
+func (f *Frame) SetSection(i int, s Section) { f.Sections()[i] = s }
+
+// Body is the frame's body, to be written to in place.
+func (f *Frame) Body() []byte { return f.data[f.body.lo:f.body.hi:f.body.hi] }
+
+// SetAck writes the ack of a frame of KindAck; in another kind it does nothing.
+func (f *Frame) SetAck(a Ack) {
+	if f.kind != KindAck {
+		return
+	}
+	var w wire.Ack
+	w.Init(f.data, ackAt)
+	w.MutateCumulative(a.Cumulative)
+	w.MutateB0(a.Bitmap[0])
+	w.MutateB1(a.Bitmap[1])
+	w.MutateB2(a.Bitmap[2])
+	w.MutateB3(a.Bitmap[3])
+	w.MutateWindow(a.Window)
+}
+
+// Seal writes the checksum and returns the frame's bytes, which are valid until the frame is next refilled. It reads
+// every byte once and checks nothing: what it returns is as right as what was put in, and Verify at the other end tells.
+func (f *Frame) Seal() []byte {
+	binary.LittleEndian.PutUint32(f.data[frameHeadAt+checksumAt:], checksum(f.data, frameHeadAt))
+	return f.data
+}
+
+// alignedBytes allocates n bytes whose address is a multiple of 64, so that values are as aligned in memory as they are
+// within the frame.
+func alignedBytes(n int) []byte {
+	b := make([]byte, n+valuesAlign)
+	skip := -int(uintptr(unsafe.Pointer(&b[0]))) & (valuesAlign - 1)
+	return b[skip : skip+n : len(b)]
+}

@@ -1,0 +1,89 @@
+package schema
+
+import "strconv"
+
+// Kind says what a frame is for. The numbers are part of the protocol.
+type Kind uint16
+
+const (
+	KindDense   Kind = 1  // a chunk of a dense gradient, summed over a node's lanes: trainer to shard
+	KindSparse  Kind = 2  // gradients of table rows, summed over a node's lanes: trainer to shard
+	KindMean    Kind = 3  // the result of a dense chunk, or that a sparse round has closed: shard to trainers
+	KindLookup  Kind = 4  // a request for rows by key: trainer to shard
+	KindRows    Kind = 5  // rows: the answer to a lookup or to a pull of a table
+	KindPull    Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
+	KindAck     Kind = 7  // what has been received, and how much more may be in flight
+	KindControl Kind = 8  // membership: a Control as JSON
+	KindBeat    Kind = 9  // a sign of life
+	KindRefusal Kind = 10 // a frame was not taken: a Refusal as JSON
+)
+
+// kindMax is the greatest kind of this version.
+const kindMax = KindRefusal
+
+var kindNames = [kindMax + 1]string{
+	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
+	KindAck: "ack", KindControl: "control", KindBeat: "beat", KindRefusal: "refusal",
+}
+
+// String is the kind's name, or its number where it has none.
+func (k Kind) String() string {
+	if k > 0 && k <= kindMax {
+		return kindNames[k]
+	}
+	return "kind " + strconv.Itoa(int(k))
+}
+
+// DType is the type of a frame's values.
+type DType uint16
+
+const (
+	DTypeNone    DType = 0 // the kind has no values
+	DTypeFloat32 DType = 1 // IEEE 754 binary32, little-endian
+)
+
+// Bytes is the size of one value, 0 for DTypeNone and for unknown types.
+func (d DType) Bytes() int {
+	if d == DTypeFloat32 {
+		return 4
+	}
+	return 0
+}
+
+// Flags of a head. Bits that are not listed are zero.
+const (
+	// FlagMore, of rows that answer a pull: keys above the last one are still to be asked for.
+	FlagMore uint32 = 1 << 0
+	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for.
+	FlagParameters uint32 = 1 << 1
+
+	flagsAll = FlagMore | FlagParameters
+)
+
+// rule is what a kind's frames hold; the table in docs/protocol.md is the same one in words.
+type rule struct {
+	values   bool // may have values; then the head names their type
+	rows     bool // has sections whose counts add up to the keys, and values that are exactly their rows
+	sections bool // may have sections and keys
+	chunked  bool // chunk < chunks
+	series   bool // chunks may be 0: the end is not known
+	node     bool // node of the job's lane tree, and weight
+	result   bool // weight
+	ack      bool // has an ack, and nothing else has
+	body     bool // must have a body
+	mayBody  bool // may have a body
+	repeats  bool // the head repeats another frame's: its fields are not checked
+}
+
+var rules = [kindMax + 1]rule{
+	KindDense:   {values: true, chunked: true, node: true, result: true},
+	KindSparse:  {values: true, rows: true, sections: true, chunked: true, node: true, result: true},
+	KindMean:    {values: true, chunked: true, result: true},
+	KindLookup:  {sections: true, chunked: true},
+	KindRows:    {values: true, rows: true, sections: true, chunked: true, series: true},
+	KindPull:    {sections: true, series: true},
+	KindAck:     {ack: true},
+	KindControl: {body: true},
+	KindBeat:    {mayBody: true},
+	KindRefusal: {body: true, repeats: true},
+}

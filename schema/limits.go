@@ -1,0 +1,33 @@
+package schema
+
+// Limits of the protocol. Each is checked before anything is allocated or read by it.
+const (
+	FrameBytesMax = 8 << 20 // of one frame
+	BodyBytesMax  = 1 << 20 // of a JSON body
+	KeysMax       = 1 << 20 // in one frame
+	SectionsMax   = TablesMax
+	ChunksMax     = 1 << 20 // of one round or request
+	DimMax        = 1 << 16 // values in a row
+	TablesMax     = 1 << 12 // tables of a job
+)
+
+// Limits narrows the protocol's limits for one reader. Zero fields mean the protocol's own.
+type Limits struct {
+	FrameBytesMax int
+	BodyBytesMax  int
+	KeysMax       int
+}
+
+func (l Limits) orDefault() Limits {
+	l.FrameBytesMax = limit(l.FrameBytesMax, FrameBytesMax)
+	l.BodyBytesMax = limit(l.BodyBytesMax, BodyBytesMax)
+	l.KeysMax = limit(l.KeysMax, KeysMax)
+	return l
+}
+
+func limit(own, protocol int) int {
+	if own <= 0 || own > protocol {
+		return protocol
+	}
+	return own
+}

@@ -1,0 +1,132 @@
+package schema
+
+import (
+	"iter"
+	"unsafe"
+
+	"gradbus/schema/wire"
+)
+
+// Section says that the next Count keys of a frame, and rows of Dim values where the kind has them, belong to a table.
+// It lies in memory as on the wire.
+type Section struct {
+	Table Table
+	Dim   uint32
+	Count uint64
+}
+
+// Ack is what a receiver has of the frames of one (trainer, shard) pair: every sequence up to Cumulative, and
+// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is how many bytes may be in flight.
+type Ack struct {
+	Cumulative uint64
+	Bitmap     [4]uint64
+	Window     uint64
+}
+
+// View is a frame that Verify has found whole. Its slices point into the frame's bytes without a copy and live as long
+// as they do; they must not be written to. The zero View is an empty frame of no kind.
+type View struct {
+	data     []byte
+	head     Head
+	values   span
+	keys     span
+	sections span
+	body     span
+	ack      int // position, 0 where there is none
+	copied   bool
+}
+
+// Head is the frame's head, already decoded.
+func (v *View) Head() Head { return v.head }
+
+// Bytes is the whole frame.
+func (v *View) Bytes() []byte { return v.data }
+
+// Copied reports that the received bytes were not aligned to 8 in memory, so that Verify had to copy them once.
+func (v *View) Copied() bool { return v.copied }
+
+// Values is the values as bytes.
+func (v *View) Values() []byte { return v.data[v.values.lo:v.values.hi:v.values.hi] }
+
+// Float32s is the values.
+func (v *View) Float32s() []float32 { return float32sOf(v.Values()) }
+
+// Keys is the keys of all sections.
+func (v *View) Keys() []uint64 { return keysOf(v.data[v.keys.lo:v.keys.hi]) }
+
+// Sections is the sections, tables strictly ascending.
+func (v *View) Sections() []Section { return sectionsOf(v.data[v.sections.lo:v.sections.hi]) }
+
+// Section is the i-th section; i is below len(Sections()).
+func (v *View) Section(i int) Section { return v.Sections()[i] }
+
+// Body is the JSON body.
+func (v *View) Body() []byte { return v.data[v.body.lo:v.body.hi:v.body.hi] }
+
+// Ack is the frame's ack; false where its kind has none.
+func (v *View) Ack() (Ack, bool) {
+	if v.ack == 0 {
+		return Ack{}, false
+	}
+	var w wire.Ack
+	w.Init(v.data, flatOffset(v.ack))
+	return Ack{w.Cumulative(), [4]uint64{w.B0(), w.B1(), w.B2(), w.B3()}, w.Window()}, true
+}
+
+// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them.
+type Part struct {
+	Table Table
+	Dim   int
+	Keys  []uint64
+	Rows  []float32
+}
+
+// Parts yields the sections in order, each with its own keys and rows. A pull's section has the frame's one key.
+func (v *View) Parts() iter.Seq2[int, Part] {
+	return func(yield func(int, Part) bool) {
+		keys, rows := v.Keys(), v.Float32s()
+		for i, s := range v.Sections() {
+			n := int(s.Count)
+			if v.head.Kind == KindPull {
+				n = len(keys) // Count is how many rows are asked for
+			}
+			p := Part{Table: s.Table, Dim: int(s.Dim), Keys: keys[:n:n]}
+			keys = keys[n:]
+			if rules[v.head.Kind].rows {
+				values := n * p.Dim
+				p.Rows, rows = rows[:values:values], rows[values:]
+			}
+			if !yield(i, p) {
+				return
+			}
+		}
+	}
+}
+
+// The three views below are of bytes whose address and length Verify or Reset has made fit. An empty one is nil.
+
+func float32sOf(b []byte) []float32 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+func keysOf(b []byte) []uint64 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*uint64)(unsafe.Pointer(&b[0])), len(b)/8)
+}
+
+func sectionsOf(b []byte) []Section {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*Section)(unsafe.Pointer(&b[0])), len(b)/sectionBytes)
+}
+
+// Section has to be exactly the wire's 16 bytes.
+var _ = [1]struct{}{}[unsafe.Sizeof(Section{})-sectionBytes]
+
+const _ = onlyForLittleEndianMachines
