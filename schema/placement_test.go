@@ -1,0 +1,126 @@
+package schema
+
+import (
+	"reflect"
+	"testing"
+)
+
+const mib = 1 << 20 / 4 // elements
+
+func placementJob(elements ...int) *Job {
+	j := &Job{ChunkBytes: 256 << 10, Lanes: 4}
+	for _, n := range elements {
+		j.Parameters = append(j.Parameters, Parameter{Shape: []int{n}})
+	}
+	return j
+}
+
+func TestBucketsLiteral(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		parameters []int
+		want       [][]Span
+	}{
+		{"none", nil, nil},
+		{"reversed", []int{10, 20}, [][]Span{{{1, 0, 0, 0, 20}, {0, 0, 0, 20, 10}}}},
+		{"first bucket is small", []int{5, mib - 1, 1}, [][]Span{{{2, 0, 0, 0, 1}, {1, 0, 0, 1, mib - 1}}, {{0, 0, 1, 0, 5}}}},
+		{"a parameter is not cut", []int{mib, 1}, [][]Span{{{1, 0, 0, 0, 1}}, {{0, 0, 1, 0, mib}}}},
+		{"unless it is large", []int{7, 27 * mib}, [][]Span{
+			{{1, 0, 0, 0, mib}}, {{1, mib, 1, 0, 25 * mib}}, {{1, 26 * mib, 2, 0, mib}, {0, 0, 2, mib, 7}},
+		}},
+		{"exactly full", []int{1, 26 * mib}, [][]Span{{{1, 0, 0, 0, mib}}, {{1, mib, 1, 0, 25 * mib}}, {{0, 0, 2, 0, 1}}}},
+	} {
+		p := NewPlacement(placementJob(c.parameters...), 2)
+		var got [][]Span
+		for i, b := range p.Buckets {
+			if b.ID != Bucket(i) || p.ShardOfBucket(b.ID) != i%2 {
+				t.Errorf("%s: bucket %d has id %d and is on shard %d", c.name, i, b.ID, p.ShardOfBucket(b.ID))
+			}
+			got = append(got, b.Spans)
+		}
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// Every element of every parameter lies in one place, and every element of a bucket is one parameter's.
+func TestSpansCoverEveryElementOnce(t *testing.T) {
+	sizes := []int{3, 2 * mib, 1, 30 * mib, mib, mib, 60 * mib, 5}
+	p := NewPlacement(placementJob(sizes...), 3)
+	total := 0
+	for i, n := range sizes {
+		next := 0
+		for _, s := range p.Spans(i) {
+			if s.Parameter != i || s.From != next || s.Elements < 1 {
+				t.Fatalf("span %+v of parameter %d: want it to start at %d", s, i, next)
+			}
+			next += s.Elements
+		}
+		if next != n {
+			t.Errorf("spans cover %d of %d elements of parameter %d", next, n, i)
+		}
+		total += n
+	}
+	for _, b := range p.Buckets {
+		next := 0
+		for _, s := range b.Spans {
+			if s.Bucket != b.ID || s.Offset != next {
+				t.Fatalf("span %+v of bucket %d: want it at %d", s, b.ID, next)
+			}
+			next += s.Elements
+		}
+		if next != b.Elements || next > elementsMax(int(b.ID)) || next == 0 {
+			t.Errorf("bucket %d has %d elements, its spans %d", b.ID, b.Elements, next)
+		}
+		total -= b.Elements
+		next = 0
+		for c := range p.Chunks(b.ID) {
+			offset, elements := p.ChunkRange(b.ID, Chunk(c))
+			if offset != next || elements < 1 || elements > 65536 {
+				t.Fatalf("chunk %d of bucket %d is %d elements at %d", c, b.ID, elements, offset)
+			}
+			next += elements
+		}
+		if next != b.Elements {
+			t.Errorf("chunks cover %d of %d elements of bucket %d", next, b.Elements, b.ID)
+		}
+	}
+	if total != 0 {
+		t.Errorf("buckets lack %d elements", total)
+	}
+}
+
+func TestPlacementOfTables(t *testing.T) {
+	j := placementJob(8)
+	j.Tables = []TableSpec{{Rows: 100, Dim: 64, Partitions: 64}, {Rows: 100, Dim: 100, Partitions: 3}}
+	p := NewPlacement(j, 2)
+	if p.SparseBucket(0) != 1 || p.SparseBucket(1) != 2 || p.ShardOfBucket(2) != 1 || p.IsDense(1) || !p.Known(2) || p.Known(3) {
+		t.Error("sparse buckets are not those after the dense one")
+	}
+	if p.ShardOfPartition(63) != 1 || p.ShardOfPartition(64) != 0 {
+		t.Error("partition is not placed modulo shards")
+	}
+	for key := range uint64(100) {
+		if got, want := p.ShardOfKey(1, key), int(PartitionOf(key, 3))%2; got != want {
+			t.Fatalf("key %d is on shard %d, want %d", key, got, want)
+		}
+	}
+	if got := p.LookupKeysMax(); got != 655 { // 65536 values in rows of 100
+		t.Errorf("lookups of %d keys", got)
+	}
+	j.Tables[0].Dim = 1 << 16
+	j.ChunkBytes = 4096
+	if got := NewPlacement(j, 1).LookupKeysMax(); got != 1 {
+		t.Errorf("lookups of %d keys where a row is larger than a chunk, want 1", got)
+	}
+}
+
+// The placement of keys is part of the protocol: the splitmix64 finaliser of 0, 1, 2 and the largest key.
+func TestPartitionOfLiteral(t *testing.T) {
+	for key, want := range map[uint64]Partition{0: 0, 1: 37, 2: 10, 3: 48, 1<<64 - 1: 59} {
+		if got := PartitionOf(key, 64); got != want {
+			t.Errorf("key %d is in partition %d of 64, want %d", key, got, want)
+		}
+	}
+}
