@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/url"
 	"sync"
 	"time"
 
@@ -87,8 +88,8 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	if config.Server == nil && config.URL == "" {
-		return nil, errors.New("dial: url: empty; want nats://host:port")
+	if err := config.checkURL(); err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
@@ -103,6 +104,17 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	c.states.connected()
 	return c, nil
+}
+
+func (c *Config) checkURL() error {
+	if c.Server != nil {
+		return nil
+	}
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
+		return fmt.Errorf("url %q: want nats://host:port or tls://host:port", clip(c.URL))
+	}
+	return nil
 }
 
 // lineEvent is told by a line what happened to it.
@@ -142,6 +154,9 @@ func (c *Conn) Publish(subject string, data []byte) error {
 		return fmt.Errorf("publish: %w", err)
 	}
 	l := c.lines[route(parsed.Kind)]
+	if l.lost.Load() {
+		return fmt.Errorf("publish %s: %w", subject, ErrLost)
+	}
 	if err := l.nats.Publish(subject, data); err != nil {
 		return c.publishError(l, subject, len(data), err)
 	}
@@ -180,26 +195,48 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	if err := c.Err(); err != nil {
+	if err := c.addHandler(); err != nil {
 		return fmt.Errorf("subscribe %s: %w", pattern, err)
 	}
+	ended := sync.OnceFunc(c.handlers.Done)
 	nc := c.lines[at].nats
-	c.handlers.Add(1)
 	subscription, err := nc.Subscribe(pattern, func(m *nats.Msg) { handler(Message{m.Subject, m.Data}) })
 	if err != nil {
-		c.handlers.Done()
+		ended()
 		return c.subscribeError(pattern, err)
 	}
-	subscription.SetClosedHandler(func(string) { c.handlers.Done() })
-	c.mu.Lock()
-	c.subscriptions = append(c.subscriptions, subscription)
-	c.mu.Unlock()
-	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
+	subscription.SetClosedHandler(func(string) { ended() })
+	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
+		ended()
+	}
+	if err := c.activate(nc, subscription); err != nil {
+		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
 		return c.subscribeError(pattern, err)
+	}
+	return nil
+}
+
+// addHandler counts one more handler, unless Close waits for them already.
+func (c *Conn) addHandler() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.handlers.Add(1)
+	}
+	return c.err
+}
+
+// activate bounds a subscription's queue, and waits until the server knows it.
+func (c *Conn) activate(nc *nats.Conn, subscription *nats.Subscription) error {
+	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
+		return err
 	}
 	if err := nc.FlushTimeout(subscribeTimeout); err != nil {
-		return c.subscribeError(pattern, err)
+		return err
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscriptions = append(c.subscriptions, subscription)
 	return nil
 }
 

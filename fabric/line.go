@@ -7,12 +7,16 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
 )
 
 const (
+	// connectTimeout bounds one attempt to connect, and again one handshake: a loopback needs a millisecond, a long
+	// way with a lost packet a second.
+	connectTimeout = 2 * time.Second
 	// writeTimeout bounds a Publish whose socket is full: a server that takes nothing for so long counts as lost.
 	writeTimeout = 10 * time.Second
 	// closeGrace is what Close gives a full socket to empty.
@@ -34,6 +38,8 @@ type line struct {
 	index lineIndex
 	nats  *nats.Conn
 	ended chan struct{} // closed when NATS is through with the connection
+	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
+	lost atomic.Bool
 
 	ctx    context.Context // of all dialing; ends with close
 	cancel context.CancelFunc
@@ -50,7 +56,7 @@ func dialLine(ctx context.Context, config *Config, index lineIndex, tell func(li
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	// The handshake knows no context: cutting the socket ends it.
 	stop := context.AfterFunc(ctx, l.cut)
-	nc, err := nats.Connect(config.URL, l.options(ctx, config, tell)...)
+	nc, err := nats.Connect(config.URL, l.options(config, tell)...)
 	if !stop() && err == nil {
 		nc.Close()
 		err = context.Cause(ctx)
@@ -63,14 +69,10 @@ func dialLine(ctx context.Context, config *Config, index lineIndex, tell func(li
 	return l, nil
 }
 
-func (l *line) options(ctx context.Context, config *Config, tell func(lineEvent, error)) []nats.Option {
-	timeout := dialTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		timeout = max(time.Until(deadline), time.Millisecond)
-	}
+func (l *line) options(config *Config, tell func(lineEvent, error)) []nats.Option {
 	options := []nats.Option{
 		nats.Name(config.Name),
-		nats.Timeout(min(timeout, dialTimeout)),
+		nats.Timeout(connectTimeout),
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1), // what cannot be sent now is refused now; the windows repeat it
 		nats.CustomReconnectDelay(reconnectAfter),
@@ -82,10 +84,14 @@ func (l *line) options(ctx context.Context, config *Config, tell func(lineEvent,
 		nats.SkipHostLookup(),          // the dialer does it
 		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
 			if !nc.IsClosed() {
+				l.lost.Store(true)
 				tell(lineLost, nil)
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { tell(lineBack, nil) }),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			l.lost.Store(false)
+			tell(lineBack, nil)
+		}),
 		nats.ClosedHandler(func(nc *nats.Conn) {
 			if l.ctx.Err() == nil {
 				tell(lineEnded, nc.LastError())
@@ -96,11 +102,15 @@ func (l *line) options(ctx context.Context, config *Config, tell func(lineEvent,
 			l.report(config, sub, err)
 		}),
 	}
+	if config.Server != nil {
+		options = append(options, nats.InProcessServer(l.inProcess(config.Server)))
+		if token := config.Server.token; token != "" {
+			options = append(options, nats.Token(token))
+		}
+		return options
+	}
 	if config.Token != "" {
 		options = append(options, nats.Token(config.Token))
-	}
-	if config.Server != nil {
-		return append(options, nats.InProcessServer(l.inProcess(config.Server)))
 	}
 	if config.TLS != nil {
 		options = append(options, nats.Secure(config.TLS))
@@ -124,7 +134,7 @@ func (l *line) report(config *Config, sub *nats.Subscription, err error) {
 
 // Dial implements nats.CustomDialer.
 func (l *line) Dial(network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: dialTimeout}
+	dialer := net.Dialer{Timeout: connectTimeout}
 	return l.keep(dialer.DialContext(l.ctx, network, address))
 }
 
@@ -169,8 +179,11 @@ func (l *line) close() {
 // dialError says what is wrong and what would be right.
 func (l *line) dialError(ctx context.Context, config *Config, err error) error {
 	at := address(config)
-	if ctx.Err() != nil && !errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("dial %s: %w", at, context.Cause(ctx))
+	}
+	if ctx.Err() != nil { // what NATS says is that its socket was closed
+		err = context.Cause(ctx)
 	}
 	l.mu.Lock()
 	dialErr, reached := l.dialErr, l.socket != nil
@@ -178,8 +191,8 @@ func (l *line) dialError(ctx context.Context, config *Config, err error) error {
 	switch {
 	case dialErr != nil:
 		return fmt.Errorf("%w at %s: %w; ./bin/ps starts one", ErrNoServer, at, dialErr)
-	case !reached: // the URL was not even tried
-		return fmt.Errorf("dial %s: %w; want nats://host:port", at, err)
+	case !reached: // NATS did not even try
+		return fmt.Errorf("dial %s: %w", at, err)
 	case errors.Is(err, nats.ErrAuthorization):
 		if config.Token == "" {
 			return fmt.Errorf("dial %s: %w: it asks for a token and none was given", at, ErrRefused)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 	"time"
 )
@@ -59,7 +60,7 @@ type Outbox struct {
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
 	err     error         // what ended the window; set once
-	changed chan struct{} // closed and replaced when waiters should look again
+	changed chan struct{} // closed when waiters should look again; nil where nobody waits
 	stats   OutboxStats
 }
 
@@ -102,13 +103,12 @@ func NewOutbox(config OutboxConfig) *Outbox {
 		panic(fmt.Sprintf("fabric: outbox configuration %+v", config))
 	}
 	return &Outbox{
-		config:  config,
-		turn:    make(chan struct{}, 1),
-		first:   1,
-		next:    1,
-		credit:  uint64(config.BytesMax),
-		resend:  config.ResendAfter,
-		changed: make(chan struct{}),
+		config: config,
+		turn:   make(chan struct{}, 1),
+		first:  1,
+		next:   1,
+		credit: uint64(config.BytesMax),
+		resend: config.ResendAfter,
 	}
 }
 
@@ -155,7 +155,7 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 			return nil
 		}
 		o.starved = fits && !granted
-		changed := o.changed
+		changed := o.change()
 		o.mu.Unlock()
 		select {
 		case <-changed:
@@ -219,9 +219,19 @@ func (o *Outbox) release(s *slot) {
 	o.wake()
 }
 
+// wake tells those who wait to look again; change is what they wait for. Both are called with mu held.
 func (o *Outbox) wake() {
-	close(o.changed)
-	o.changed = make(chan struct{})
+	if o.changed != nil {
+		close(o.changed)
+		o.changed = nil
+	}
+}
+
+func (o *Outbox) change() <-chan struct{} {
+	if o.changed == nil {
+		o.changed = make(chan struct{})
+	}
+	return o.changed
 }
 
 // Ack takes an acknowledgement in. A frame that is missing though one sent after it has arrived is sent again at once,
@@ -270,14 +280,14 @@ func (o *Outbox) Ack(a Ack) error {
 // check refuses an ack that no honest receiver can have sent.
 func (o *Outbox) check(a *Ack) error {
 	highest := a.Cumulative
-	for n := a.Cumulative + SpanMax; n > a.Cumulative; n-- {
-		if a.Has(n) {
-			highest = n
+	for i := len(a.Bitmap) - 1; i >= 0; i-- {
+		if a.Bitmap[i] != 0 {
+			highest += uint64(i*64 + bits.Len64(a.Bitmap[i]))
 			break
 		}
 	}
-	if highest >= o.next {
-		return fmt.Errorf("%w: of frame %d, but only %d were sent", ErrAck, highest, o.next-1)
+	if highest >= o.next || highest < a.Cumulative {
+		return fmt.Errorf("%w: of frame %d, but only frames up to %d were sent", ErrAck, highest, o.next-1)
 	}
 	return nil
 }
@@ -374,7 +384,7 @@ func (o *Outbox) Pending() int {
 func (o *Outbox) Drained(ctx context.Context) error {
 	for {
 		o.mu.Lock()
-		pending, err, changed := o.pending, o.err, o.changed
+		pending, err, changed := o.pending, o.err, o.change()
 		o.mu.Unlock()
 		if pending == 0 {
 			return nil

@@ -84,6 +84,7 @@ func (c *ServerConfig) validate() error {
 type Server struct {
 	nats  *server.Server
 	url   string
+	token string // for connections of this process
 	close sync.Once
 }
 
@@ -102,7 +103,7 @@ func StartServer(config ServerConfig) (*Server, error) {
 	log := &serverLog{log: config.Log}
 	nats.SetLoggerV2(log, false, false, false)
 	nats.Start()
-	s := &Server{nats: nats}
+	s := &Server{nats: nats, token: config.Token}
 	if err := log.fatal(); err != nil {
 		s.Close()
 		return nil, startError(address, err)

@@ -1,7 +1,6 @@
 package fabric
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -32,7 +31,7 @@ func (l *serverLog) Errorf(format string, v ...any) {
 
 // Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not exit.
 func (l *serverLog) Fatalf(format string, v ...any) {
-	err := errors.New(fmt.Sprintf(format, v...))
+	err := fmt.Errorf(format, v...)
 	for _, arg := range v {
 		if cause, ok := arg.(error); ok {
 			err = cause

@@ -40,7 +40,8 @@ type stateLoop struct {
 	cond  *sync.Cond
 	queue []State // at most 4: Connected, Lost, Back, Closed
 	down  int     // lines that are lost
-	ended bool
+	open  bool    // Dial has succeeded; before, nothing is told
+	ended bool    // Closed is queued
 }
 
 func newStateLoop(tell func(State)) *stateLoop {
@@ -54,6 +55,7 @@ func (l *stateLoop) connected() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	// A line may have been lost between the two dials; then Connected comes first all the same.
+	l.open = true
 	l.queue = append([]State{Connected}, l.queue...)
 	l.cond.Signal()
 }
@@ -78,6 +80,9 @@ func (l *stateLoop) back() {
 
 // push queues Lost or Back. A Lost behind an untold Back takes that one's place away: Lost, Back, Lost is Lost.
 func (l *stateLoop) push(s State) {
+	if l.ended {
+		return
+	}
 	if n := len(l.queue); s == Lost && n > 0 && l.queue[n-1] == Back && n > 1 && l.queue[n-2] == Lost {
 		l.queue = l.queue[:n-1]
 		return
@@ -101,13 +106,13 @@ func (l *stateLoop) run() {
 	defer close(l.done)
 	for {
 		l.mu.Lock()
-		for len(l.queue) == 0 {
+		for len(l.queue) == 0 || !l.open && !l.ended {
 			l.cond.Wait()
 		}
-		s := l.queue[0]
+		s, open := l.queue[0], l.open
 		l.queue = l.queue[1:]
 		l.mu.Unlock()
-		if l.tell != nil {
+		if l.tell != nil && open {
 			l.tell(s)
 		}
 		if s == Closed {

@@ -1,0 +1,80 @@
+package fabric
+
+import (
+	"context"
+	"flag"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one and prints it")
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// newRand gives the generator of a test, and prints the seed that repeats it.
+func newRand(t *testing.T) *rand.Rand {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-seed=%d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}
+
+// eventually polls until the condition holds, and fails with what the last look saw.
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 20 s: %s", what)
+		}
+		time.Sleep(time.Millisecond) // the pause between two looks
+	}
+}
+
+// context20 ends what would otherwise hang a test.
+func context20(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func testLog(t *testing.T) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+func startServer(t *testing.T, config ServerConfig) *Server {
+	t.Helper()
+	config.Log = testLog(t)
+	server, err := StartServer(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func dial(t *testing.T, config Config) *Conn {
+	t.Helper()
+	if config.Log == nil {
+		config.Log = testLog(t)
+	}
+	conn, err := Dial(context20(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// counter counts calls from any goroutine.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) add()            { c.n.Add(1) }
+func (c *counter) is(n int64) bool { return c.n.Load() == n }
