@@ -1,0 +1,10 @@
+# Writes STAMP, a header with ARCHIVE's SHA-256, unless it is right already, so that nothing is rebuilt for nothing.
+file(SHA256 ${ARCHIVE} hash)
+set(text "// Written by CMake: the SHA-256 of libgradbus.a, through which go build sees that the library changed.\n#define GRADBUS_STAMP \"${hash}\"\n")
+set(before "")
+if(EXISTS ${STAMP})
+  file(READ ${STAMP} before)
+endif()
+if(NOT before STREQUAL text)
+  file(WRITE ${STAMP} "${text}")
+endif()

@@ -1,0 +1,181 @@
+#include "core/core.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace gradbus {
+
+gb_status Fail(gb_report* report, gb_status status, const char* message, int64_t position,
+               int64_t value, int64_t limit, int64_t term) {
+  if (report != nullptr) {
+    report->status = status;
+    report->count = 0;
+    report->position = position;
+    report->value = value;
+    report->limit = limit;
+    report->term = term;
+    report->message = message;
+  }
+  return status;
+}
+
+gb_status Done(gb_report* report, int64_t count, int64_t position) {
+  Fail(report, GB_OK, nullptr, position);
+  if (report != nullptr) report->count = count;
+  return GB_OK;
+}
+
+Arena::Arena(gb_workspace w) {
+  if (w.data == nullptr) return;
+  const uint64_t past = reinterpret_cast<uintptr_t>(w.data) % kLine;
+  const uint64_t skip = past == 0 ? 0 : kLine - past;
+  if (w.bytes < skip) return;
+  base_ = static_cast<char*>(w.data) + skip;
+  room_ = w.bytes - skip;
+}
+
+void* Arena::Bytes(uint64_t bytes) {
+  char* at = base_ + used_;
+  used_ += (bytes + kLine - 1) / kLine * kLine;
+  return base_ != nullptr && used_ <= room_ ? at : nullptr;
+}
+
+gb_status CheckSize(const void* args, uint32_t known, gb_report* report) {
+  if (args == nullptr) return Fail(report, GB_ARGUMENT, "no arguments");
+  uint32_t size;
+  std::memcpy(&size, args, sizeof size);
+  if (size < known) return Fail(report, GB_ARGUMENT, "size field is too small", -1, size, known);
+  const char* bytes = static_cast<const char*>(args);
+  for (uint32_t i = known; i < size; i++) {
+    if (bytes[i] != 0) return Fail(report, GB_UNSUPPORTED, "field of a newer version", i);
+  }
+  return GB_OK;
+}
+
+bool PowerOfTwo(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const uint32_t exponent =
+      bits >> 23;  // of a positive number; its reciprocal must be a normal one
+  return (bits & 0x7fffffu) == 0 && exponent >= 1 && exponent <= 253;
+}
+
+namespace {
+
+void InsertionSort(Pair* pairs, int64_t n) {
+  for (int64_t i = 1; i < n; i++) {
+    const Pair p = pairs[i];
+    int64_t j = i;
+    for (; j > 0 && pairs[j - 1].key > p.key; j--) pairs[j] = pairs[j - 1];
+    pairs[j] = p;
+  }
+}
+
+}  // namespace
+
+Pair* SortPairs(Pair* pairs, Pair* spare, int64_t n) {
+  if (n < 48) {
+    InsertionSort(pairs, n);
+    return pairs;
+  }
+  uint64_t differ = 0;
+  for (int64_t i = 0; i < n; i++) differ |= pairs[i].key ^ pairs[0].key;
+  for (int shift = 0; shift < 64; shift += 8) {
+    if ((differ >> shift & 0xff) == 0) continue;  // all keys agree in this byte
+    int64_t start[256] = {};
+    for (int64_t i = 0; i < n; i++) start[pairs[i].key >> shift & 0xff]++;
+    int64_t total = 0;
+    for (int64_t& s : start) {
+      const int64_t count = s;
+      s = total;
+      total += count;
+    }
+    for (int64_t i = 0; i < n; i++) spare[start[pairs[i].key >> shift & 0xff]++] = pairs[i];
+    Pair* const sorted = spare;
+    spare = pairs;
+    pairs = sorted;
+  }
+  return pairs;
+}
+
+int64_t Distinct(const Pair* sorted, int64_t n) {
+  int64_t count = n > 0;
+  for (int64_t i = 1; i < n; i++) count += sorted[i].key != sorted[i - 1].key;
+  return count;
+}
+
+void Planner::Push(int32_t term, int depth) {
+  if (count_ > 0) {
+    Fold(depth);
+    depths_[top_++] = depth;
+  }
+  steps_[count_++] = term;
+}
+
+void Planner::Fold(int depth) {
+  for (; top_ > 0 && depths_[top_ - 1] > depth; top_--) steps_[count_++] = kAdd;
+}
+
+namespace {
+
+bool Contains(gb_node n, gb_node m) {
+  return m.first >= n.first && m.first + m.count <= n.first + n.count;
+}
+
+// Left is the left child of a node of at least two lanes: the largest power of two below its count.
+gb_node Left(gb_node n) {
+  uint32_t half = 1;
+  while (half * 2 < n.count) half *= 2;
+  return {n.first, half};
+}
+
+gb_node Right(gb_node n, gb_node left) { return {n.first + left.count, n.count - left.count}; }
+
+}  // namespace
+
+bool IsNode(gb_node node, int64_t lanes) {
+  if (lanes < 1 || lanes > kLanesMax || node.count == 0 || node.first > kLanesMax ||
+      node.count > kLanesMax || node.first + node.count > lanes) {
+    return false;
+  }
+  gb_node at = {0, static_cast<uint32_t>(lanes)};
+  while (at.first != node.first || at.count != node.count) {
+    if (at.count == 1) return false;
+    const gb_node left = Left(at), right = Right(at, left);
+    if (Contains(left, node)) {
+      at = left;
+    } else if (Contains(right, node)) {
+      at = right;
+    } else {
+      return false;
+    }
+  }
+  return true;
+}
+
+int PartDepth(gb_node a, gb_node b, int64_t lanes) {
+  gb_node at = {0, static_cast<uint32_t>(lanes)};
+  for (int depth = 0;; depth++) {
+    const gb_node left = Left(at), right = Right(at, left);
+    if (Contains(left, a) && Contains(left, b)) {
+      at = left;
+    } else if (Contains(right, a) && Contains(right, b)) {
+      at = right;
+    } else {
+      return depth;
+    }
+  }
+}
+
+Sgd SgdOf(const gb_optimizer& optimizer) {
+  gb_sgd h;
+  std::memcpy(&h, optimizer.hyper, sizeof h);
+  Sgd s = {h.lr, h.momentum, 1.0f - h.dampening, h.weight_decay, h.nesterov != 0, nullptr, nullptr};
+  if (h.momentum != 0) {
+    s.before = Floats(optimizer.slots[0].before);
+    s.after = Floats(optimizer.slots[0].after);
+  }
+  return s;
+}
+
+}  // namespace gradbus

@@ -1,0 +1,120 @@
+// What every native backend shares: argument checks, workspace, sorting, and plans for sums along
+// the lane tree.
+//
+// It knows the structs of gradbus.h and nothing of instruction sets or devices. Nothing here
+// allocates.
+#ifndef GRADBUS_CORE_CORE_H_
+#define GRADBUS_CORE_CORE_H_
+
+#include <cstdint>
+
+#include "core/order.h"
+#include "gradbus.h"
+
+namespace gradbus {
+
+constexpr int64_t kDimMax = 1 << 20;  // bound on a row, so that products of lengths do not overflow
+constexpr int64_t kLanesMax =
+    4096;  // lanes travel as 16 bits; the tree over them is at most 12 deep
+
+// Fail fills the report and returns its status, so that checks read as `return Fail(...)`.
+gb_status Fail(gb_report* report, gb_status status, const char* message, int64_t position = -1,
+               int64_t value = 0, int64_t limit = 0, int64_t term = -1);
+gb_status Done(gb_report* report, int64_t count = 0, int64_t position = -1);
+
+// Arena hands out the caller's workspace. Without memory it only counts, so the same code gives the
+// size and the parts.
+class Arena {
+ public:
+  Arena() = default;
+  explicit Arena(gb_workspace w);
+  template <typename T>
+  T* Take(int64_t n) {
+    return static_cast<T*>(Bytes(n < 0 ? 0 : static_cast<uint64_t>(n) * sizeof(T)));
+  }
+  uint64_t needed() const { return used_ + kLine; }
+  bool enough() const { return used_ <= room_; }
+
+ private:
+  static constexpr uint64_t kLine = 64;
+  void* Bytes(uint64_t bytes);
+  char* base_ = nullptr;
+  uint64_t room_ = 0;
+  uint64_t used_ = 0;
+};
+
+// CheckSize refuses structs that are too short, and longer ones that set what this version does not
+// know.
+gb_status CheckSize(const void* args, uint32_t known, gb_report* report);
+
+// The checks read the data once and write nothing. After GB_OK every pointer and index of the
+// arguments may be followed.
+gb_status Check(const gb_bag_forward_args* a, gb_report* report);
+gb_status Check(const gb_bag_backward_args* a, gb_report* report);
+gb_status Check(const gb_coalesce_args* a, gb_report* report);
+gb_status Check(const gb_merge_args* a, gb_report* report);
+gb_status Check(const gb_apply_rows_args* a, gb_report* report);
+gb_status Check(const gb_apply_dense_args* a, gb_report* report);
+gb_status Check(const gb_average_args* a, gb_report* report);
+gb_status Check(const gb_matmul_args* a, gb_report* report);
+gb_status Check(const gb_softmax_args* a, gb_report* report);
+gb_status Check(const gb_first_nonfinite_args* a, gb_report* report);
+
+// Sgd is one optimizer call, taken apart. Momentum pointers are null where there is none.
+struct Sgd {
+  float lr, momentum, keep, weight_decay;  // keep is 1 - dampening
+  bool nesterov;
+  const float* before;
+  float* after;
+};
+// SgdOf takes apart an optimizer that Check has accepted.
+Sgd SgdOf(const gb_optimizer& optimizer);
+
+// Pair is a key and the row it came with.
+struct Pair {
+  uint64_t key;
+  int64_t row;
+};
+// SortPairs sorts by key, equal keys in the order they came in, and returns whichever of the two
+// arrays holds the result.
+Pair* SortPairs(Pair* pairs, Pair* spare, int64_t n);
+// Distinct counts the different keys of sorted pairs.
+int64_t Distinct(const Pair* sorted, int64_t n);
+
+// A step of a plan: push the term with this index, or kAdd: replace the two topmost sums by left +
+// right.
+using Step = int32_t;
+
+// Planner turns the depths at which neighbouring terms part into steps. steps needs room for 2n
+// - 1.
+class Planner {
+ public:
+  explicit Planner(Step* steps) : steps_(steps) {}
+  void Reset() { count_ = 0, top_ = 0; }
+  void Push(int32_t term,
+            int depth);  // depth of the gap to the term before; the first term's is not looked at
+  void End() { Fold(-1); }
+  const Step* steps() const { return steps_; }
+  int64_t count() const { return count_; }
+
+ private:
+  void Fold(int depth);
+  Step* steps_;
+  int64_t count_ = 0;
+  int depths_[kStackMax] = {};
+  int top_ = 0;
+};
+
+bool IsNode(gb_node node, int64_t lanes);
+// PartDepth is the depth of the smallest node that holds both a and b, where a ends before b
+// begins.
+int PartDepth(gb_node a, gb_node b, int64_t lanes);
+
+inline const float* Floats(const gb_in& in) { return static_cast<const float*>(in.data); }
+inline float* Floats(const gb_out& out) { return static_cast<float*>(out.data); }
+inline const int64_t* Ints(const gb_in& in) { return static_cast<const int64_t*>(in.data); }
+inline const uint64_t* Keys(const gb_in& in) { return static_cast<const uint64_t*>(in.data); }
+
+}  // namespace gradbus
+
+#endif  // GRADBUS_CORE_CORE_H_
