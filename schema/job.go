@@ -1,7 +1,6 @@
 package schema
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -16,18 +15,32 @@ type Job struct {
 	Seed        uint64            `json:"seed"`        // of all random numbers of the job
 	Trainers    int               `json:"trainers"`    // how many take part
 	Lanes       int               `json:"lanes"`       // >= Trainers, at most lane.LanesMax
-	Consistency string            `json:"consistency"` // "sync"
-	Apply       string            `json:"apply"`       // "update" or "mean": who owns dense parameters and their optimizer
-	Policy      string            `json:"policy"`      // what happens when a member is lost: "fail"
+	Consistency string            `json:"consistency"` // ConsistencySync
+	Apply       string            `json:"apply"`       // ApplyUpdate or ApplyMean
+	Policy      string            `json:"policy"`      // PolicyFail
 	ChunkBytes  int               `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	Optimizer   Optimizer         `json:"optimizer"`
 	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
 	Tables      []TableSpec       `json:"tables"`
 }
 
+// The words of a manifest.
+const (
+	ConsistencySync = "sync"   // every batch is computed on the version that the batch before it made
+	ApplyUpdate     = "update" // shards own dense parameters and their optimizer, and publish new parameters
+	ApplyMean       = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
+	PolicyFail      = "fail"   // a lost member ends the job
+	OptimizerSGD    = "sgd"
+	InitZeros       = "zeros"
+	InitUniform     = "uniform"
+	InitNormal      = "normal"
+	ChunkBytes      = 256 << 10 // the default of Job.ChunkBytes
+	Partitions      = 64        // the default of TableSpec.Partitions
+)
+
 // Optimizer names the update rule of every parameter and table of the job.
 type Optimizer struct {
-	Kind        string  `json:"kind"` // "sgd"
+	Kind        string  `json:"kind"` // OptimizerSGD
 	LR          float32 `json:"lr"`
 	Momentum    float32 `json:"momentum"`
 	Dampening   float32 `json:"dampening"`
@@ -35,8 +48,8 @@ type Optimizer struct {
 	Nesterov    bool    `json:"nesterov"`
 }
 
-// Init says how a tensor's first values are drawn. Kind is "zeros", "uniform" (in [-Scale, Scale)) or "normal" (mean 0,
-// standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
+// Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or InitNormal
+// (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
 type Init struct {
 	Kind  string  `json:"kind"`
 	Scale float32 `json:"scale"`
@@ -67,8 +80,7 @@ type TableSpec struct {
 	Init       Init   `json:"init"`
 }
 
-// Digest is the SHA-256 of the manifest's canonical encoding: compact JSON with fields in the order of the type and
-// map keys sorted.
+// Digest is the SHA-256 of the manifest's canonical encoding.
 func (j *Job) Digest() ([32]byte, error) {
 	b, err := j.Encode()
 	if err != nil {
@@ -77,21 +89,39 @@ func (j *Job) Digest() ([32]byte, error) {
 	return sha256.Sum256(b), nil
 }
 
-// Encode gives the canonical encoding.
+// Encode gives the canonical encoding: compact JSON as encoding/json writes it, fields in the order of the type, map
+// keys sorted, and empty lists and maps rather than null. It fails on a number that is NaN or infinite.
 func (j *Job) Encode() ([]byte, error) {
-	b, err := json.Marshal(j)
+	b, err := json.Marshal(j.normal())
 	if err != nil {
 		return nil, fmt.Errorf("encode job %q: %w", j.Name, err)
 	}
 	return b, nil
 }
 
-// DecodeJob reads a manifest; unknown fields are refused, since a field that one side does not know cannot be agreed on.
+// normal is j with empty lists and maps for absent ones, so that they are one thing to Encode and to Diff.
+func (j *Job) normal() *Job {
+	n := *j
+	if n.Settings == nil {
+		n.Settings = map[string]string{}
+	}
+	if n.Tables == nil {
+		n.Tables = []TableSpec{}
+	}
+	n.Parameters = append([]Parameter{}, n.Parameters...)
+	for i := range n.Parameters {
+		if n.Parameters[i].Shape == nil {
+			n.Parameters[i].Shape = []int{}
+		}
+	}
+	return &n
+}
+
+// DecodeJob reads a manifest, of at most BodyBytesMax bytes. Unknown fields are refused, since a field that one side
+// does not know cannot be agreed on. Whether the manifest makes sense is for Validate to say.
 func DecodeJob(b []byte) (*Job, error) {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
 	var j Job
-	if err := d.Decode(&j); err != nil {
+	if err := decodeJSON(b, &j); err != nil {
 		return nil, fmt.Errorf("decode job: %w", err)
 	}
 	return &j, nil

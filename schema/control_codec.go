@@ -1,0 +1,164 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// TextBytesMax bounds texts for people in control messages and refusals; longer ones are cut when written.
+const TextBytesMax = 4096
+
+// EncodeControl gives the sealed frame of a control message. Of the head, Kind is the frame's own.
+//
+//	frame, err := EncodeControl(Head{Job: run, Generation: 1}, Control{Leave: &Leave{}})
+func EncodeControl(h Head, c Control) ([]byte, error) {
+	if _, err := c.only(); err != nil {
+		return nil, fmt.Errorf("encode control: %w", err)
+	}
+	return encodeBody(KindControl, h, c)
+}
+
+// DecodeControl reads the body of a verified control frame: strict JSON with exactly one message. A manifest within it
+// has not been validated.
+func DecodeControl(v *View) (Control, error) {
+	var c Control
+	if v.head.Kind != KindControl {
+		return c, refused(ReasonUnknownKind, "%v frame: want a control frame", v.head.Kind)
+	}
+	if err := decodeJSON(v.Body(), &c); err != nil {
+		return Control{}, refused(ReasonMalformed, "control: %v", err)
+	}
+	name, err := c.only()
+	if err == nil {
+		err = c.check()
+	}
+	if err != nil {
+		return Control{}, refused(ReasonMalformed, "control %s: %v", name, err)
+	}
+	return c, nil
+}
+
+// Name is the JSON name of the message that is set, or empty.
+func (c Control) Name() string {
+	name, _ := c.only()
+	return name
+}
+
+// only is the name of the one message that is set.
+func (c Control) only() (name string, err error) {
+	v := reflect.ValueOf(c)
+	for i := range v.NumField() {
+		if v.Field(i).IsNil() {
+			continue
+		}
+		if name != "" {
+			return "", errors.New("more than one message: want exactly one")
+		}
+		name = jsonName(v.Type().Field(i))
+	}
+	if name == "" {
+		return "", errors.New("no message: want exactly one")
+	}
+	return name, nil
+}
+
+// check checks what a message must hold by itself.
+func (c Control) check() error {
+	texts := []string{}
+	switch {
+	case c.Join != nil:
+		if c.Join.Job == nil {
+			return errors.New("no job: want the manifest")
+		}
+		if c.Join.Wanted != "" {
+			if err := CheckName("wanted", string(c.Join.Wanted)); err != nil {
+				return err
+			}
+		}
+		texts = append(texts, c.Join.Host)
+	case c.Joined != nil:
+		if err := CheckName("member", string(c.Joined.Member)); err != nil {
+			return err
+		}
+		if j := c.Joined; j.LaneCount < 1 || j.Shards < 1 || j.Missing < 0 || j.DeadlineMS < 1 {
+			return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 1, 0 and 1",
+				j.LaneCount, j.Shards, j.Missing, j.DeadlineMS)
+		}
+	case c.Refused != nil:
+		r := c.Refused
+		texts = append(texts, r.Reason, r.Field, r.Have, r.Want, r.Text)
+	case c.Leave != nil:
+		texts = append(texts, c.Leave.Reason)
+	case c.Failed != nil:
+		texts = append(texts, string(c.Failed.Member), c.Failed.Text)
+	}
+	for _, t := range texts {
+		if len(t) > TextBytesMax {
+			return fmt.Errorf("text of %d bytes: want at most %d", len(t), TextBytesMax)
+		}
+	}
+	return nil
+}
+
+// EncodeRefusal gives the sealed frame that tells a sender that its frame was not taken. The head is that of the refused
+// frame, so that the sender knows which one it was.
+func EncodeRefusal(h Head, reason Reason, text string) ([]byte, error) {
+	return encodeBody(KindRefusal, h, Refusal{Reason: reason.String(), Text: Clip(text)})
+}
+
+// DecodeRefusal reads the body of a verified refusal frame. A reason that this program does not know is not an error:
+// its name is in the Refusal.
+func DecodeRefusal(v *View) (Refusal, error) {
+	var r Refusal
+	if v.head.Kind != KindRefusal {
+		return r, refused(ReasonUnknownKind, "%v frame: want a refusal", v.head.Kind)
+	}
+	if err := decodeJSON(v.Body(), &r); err != nil {
+		return Refusal{}, refused(ReasonMalformed, "refusal: %v", err)
+	}
+	if len(r.Reason) > TextBytesMax || len(r.Text) > TextBytesMax || r.Reason == "" {
+		return Refusal{}, refused(ReasonMalformed, "refusal with a reason of %d bytes and a text of %d: want 1 to %d and at most as many",
+			len(r.Reason), len(r.Text), TextBytesMax)
+	}
+	return r, nil
+}
+
+// Clip cuts a text for people to TextBytesMax bytes.
+func Clip(text string) string {
+	if len(text) <= TextBytesMax {
+		return text
+	}
+	const dots = "..."
+	end := TextBytesMax - len(dots)
+	for end > 0 && text[end]&0xc0 == 0x80 { // not within a character
+		end--
+	}
+	return text[:end] + dots
+}
+
+// EncodeAck gives the sealed frame of an ack. It allocates; a receiver of many frames keeps a Frame and uses SetAck.
+func EncodeAck(h Head, a Ack) ([]byte, error) {
+	f, err := NewFrame(Layout{Kind: KindAck})
+	if err != nil {
+		return nil, err
+	}
+	f.SetHead(h)
+	f.SetAck(a)
+	return f.Seal(), nil
+}
+
+func encodeBody(k Kind, h Head, body any) ([]byte, error) {
+	b, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("encode %v: %w", k, err)
+	}
+	f, err := NewFrame(Layout{Kind: k, Body: len(b)})
+	if err != nil {
+		return nil, fmt.Errorf("encode %v: %w", k, err)
+	}
+	f.SetHead(h)
+	copy(f.Body(), b)
+	return f.Seal(), nil
+}

@@ -1,0 +1,152 @@
+package schema
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func testControls() []Control {
+	return []Control{
+		{Join: &Join{Job: testJob(), Wanted: "t1", Host: "box 17"}},
+		{Joined: &Joined{Member: "t1", RunID: 1<<64 - 1, Generation: 1, FirstLane: 2, LaneCount: 2, Shards: 2, Missing: 1, DeadlineMS: 30000}},
+		{Refused: &Refused{Reason: "job_differs", Field: "optimizer.lr", Have: "0.1", Want: "0.2", Text: "no"}},
+		{Start: &Start{RunID: 5, Batch: 0}},
+		{Leave: &Leave{Reason: "disk full"}},
+		{Left: &Left{}},
+		{Failed: &Failed{Member: "t1", Text: "trainer t1 was last seen 30 s ago at batch 17 (deadline 30s)"}},
+	}
+}
+
+func TestControlSurvives(t *testing.T) {
+	controls := testControls()
+	if n := reflect.TypeFor[Control]().NumField(); len(controls) != n {
+		t.Fatalf("%d messages of %d are tested", len(controls), n)
+	}
+	for _, c := range controls {
+		frame, err := EncodeControl(Head{Job: 9, Generation: 1}, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := Verify(frame, Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := DecodeControl(&v)
+		if err != nil || !reflect.DeepEqual(got, c) {
+			t.Errorf("%s became %+v, %v", c.Name(), got, err)
+		}
+		if h := v.Head(); h.Job != 9 || h.Kind != KindControl {
+			t.Errorf("head %+v", h)
+		}
+	}
+}
+
+func controlView(t *testing.T, kind Kind, body string) *View {
+	t.Helper()
+	f, err := NewFrame(Layout{Kind: kind, Body: len(body)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(f.Body(), body)
+	v, err := Verify(f.Seal(), Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &v
+}
+
+func TestDecodeControlRefuses(t *testing.T) {
+	for body, want := range map[string]string{
+		`{}`:                         "no message",
+		`null`:                       "no message",
+		`[]`:                         "cannot unmarshal",
+		`{"left":{},"start":null}`:   "", // null is absent
+		`{"left":{},"leave":{}}`:     "more than one",
+		`{"left":{},"left":{}}`:      "twice",
+		`{"left":{}}{}`:              "exactly one",
+		`{"left":{"x":1}}`:           "unknown field",
+		`{"Left":{}}`:                "lower case",
+		`{"join":{"host":"h"}}`:      "no job",
+		`{"join":{"job":{},"x":""}}`: "unknown field",
+		`{"join":{"job":{},"wanted":"T 1","host":""}}`:                                                "1 to 63",
+		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:           "0 lanes",
+		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`:             "invalid",
+		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",
+		`{"failed":{"member":"t0","text":"` + strings.Repeat("x", TextBytesMax+1) + `"}}`:             "at most 4096",
+		`{"refused":{"reason":"` + strings.Repeat("x", TextBytesMax+1) + `","text":""}}`:              "at most 4096",
+		`{"join":{"job":{"settings":{"a":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `}}}}`: "deeper",
+	} {
+		_, err := DecodeControl(controlView(t, KindControl, body))
+		if want == "" && err == nil {
+			continue
+		}
+		var e *FrameError
+		if !errors.As(err, &e) || e.Reason != ReasonMalformed || want == "" || !strings.Contains(e.Detail, want) {
+			t.Errorf("%.60s: %v, want %q", body, err, want)
+		}
+	}
+	if _, err := DecodeControl(controlView(t, KindBeat, `{"left":{}}`)); ReasonOf(err) != ReasonUnknownKind {
+		t.Errorf("a beat decodes as control: %v", err)
+	}
+}
+
+func TestEncodeControlRefuses(t *testing.T) {
+	for name, c := range map[string]Control{"none": {}, "two": {Left: &Left{}, Leave: &Leave{}}} {
+		if _, err := EncodeControl(Head{}, c); err == nil {
+			t.Errorf("%s: encodes", name)
+		}
+	}
+	large := testJob()
+	large.Settings["x"] = strings.Repeat("x", BodyBytesMax)
+	if _, err := EncodeControl(Head{}, Control{Join: &Join{Job: large}}); err == nil || !strings.Contains(err.Error(), "1048576") {
+		t.Errorf("a body above the limit: %v", err)
+	}
+}
+
+func TestRefusalSurvives(t *testing.T) {
+	refusedHead := Head{Job: 3, Batch: 7, Bucket: 1 << 31, Chunk: 9, Chunks: 2, Lanes: 65535, DType: 77, Flags: 1 << 31, Weight: -1}
+	frame, err := EncodeRefusal(refusedHead, ReasonStaleBatch, strings.Repeat("ä", TextBytesMax))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := Verify(frame, Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := DecodeRefusal(&v)
+	if err != nil || r.Reason != "stale_batch" || len(r.Text) > TextBytesMax || !utf8.ValidString(r.Text) || !strings.HasSuffix(r.Text, "ä...") {
+		t.Errorf("%s %d bytes of text, %v", r.Reason, len(r.Text), err)
+	}
+	want := refusedHead
+	want.Kind, want.DType = KindRefusal, DTypeNone
+	if v.Head() != want {
+		t.Errorf("head %+v, want %+v", v.Head(), want)
+	}
+	for body, text := range map[string]string{
+		`{"reason":"","text":"x"}`: "reason of 0", `{"reason":"x","texts":""}`: "unknown field", `{}`: "reason of 0",
+	} {
+		if _, err := DecodeRefusal(controlView(t, KindRefusal, body)); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v, want %q", body, err, text)
+		}
+	}
+	if _, err := DecodeRefusal(controlView(t, KindControl, `{"reason":"x"}`)); ReasonOf(err) != ReasonUnknownKind {
+		t.Errorf("a control frame decodes as refusal: %v", err)
+	}
+}
+
+func TestReasonNames(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range Reason(ReasonCount) {
+		name := r.String()
+		if back, ok := ReasonNamed(name); !ok || back != r || seen[name] || name == "" {
+			t.Errorf("reason %d is named %q, which is %d", r, name, back)
+		}
+		seen[name] = true
+	}
+	if _, ok := ReasonNamed("no such"); ok || Reason(200).String() != "reason 200" {
+		t.Error("unknown reasons have names")
+	}
+}

@@ -1,0 +1,250 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode"
+
+	"gradbus/lane"
+)
+
+// Limits of a manifest.
+const (
+	ChunkBytesMin        = 4 << 10
+	ChunkBytesMax        = 4 << 20
+	ParametersMax        = 1 << 16
+	PartitionsMax        = 1<<16 - 1 // of one table
+	AllPartitionsMax     = 1 << 20   // of all tables together
+	ShapeMax             = 8         // dimensions
+	ParameterElementsMax = 1<<31 - 1
+	AllElementsMax       = 1 << 34 // of all parameters together
+	TableRowsMax         = 1 << 40
+	TableElementsMax     = 1 << 44
+	SettingsMax          = 256
+	SettingBytesMax      = 4096
+)
+
+// FieldError is what is wrong with one field of a manifest.
+type FieldError struct {
+	Field string // JSON path, for example tables[0].dim
+	Value string
+	Want  string // what would be right
+}
+
+func (e FieldError) Error() string { return fmt.Sprintf("%s: %s: want %s", e.Field, e.Value, e.Want) }
+
+// JobErrors is all that Validate found, in the order of the manifest.
+type JobErrors []FieldError
+
+func (e JobErrors) Error() string {
+	const shown = 8
+	texts := make([]string, 0, shown+1)
+	for i, f := range e {
+		if i == shown {
+			texts = append(texts, fmt.Sprintf("and %d more", len(e)-shown))
+			break
+		}
+		texts = append(texts, f.Error())
+	}
+	return "invalid job: " + strings.Join(texts, "; ")
+}
+
+// Validate reports everything that is wrong with the manifest, as JobErrors, or nil. A manifest that passes has sizes
+// whose products do not overflow; whether there is memory for them is for the server to say.
+func (j *Job) Validate() error {
+	c := &jobCheck{}
+	c.head(j)
+	c.settings(j.Settings)
+	c.optimizer(&j.Optimizer)
+	c.parameters(j)
+	c.tables(j)
+	if len(j.Parameters)+len(j.Tables) == 0 {
+		c.add("parameters", 0, "at least one parameter or table")
+	}
+	if len(c.errors) == 0 {
+		return nil
+	}
+	return c.errors
+}
+
+type jobCheck struct {
+	errors JobErrors
+	names  map[string]string // of tensors, to the field that has them
+}
+
+func (c *jobCheck) add(field string, value any, want string, args ...any) {
+	text := fmt.Sprint(value)
+	if s, ok := value.(string); ok {
+		if len(s) > 80 {
+			s = s[:80] + "..."
+		}
+		text = fmt.Sprintf("%q", s)
+	}
+	c.errors = append(c.errors, FieldError{field, text, fmt.Sprintf(want, args...)})
+}
+
+func (c *jobCheck) between(field string, value, low, high int) bool {
+	if value < low || value > high {
+		c.add(field, value, "%d to %d", low, high)
+		return false
+	}
+	return true
+}
+
+func (c *jobCheck) oneOf(field, value string, words ...string) {
+	if !slices.Contains(words, value) {
+		c.add(field, value, "%s", strings.Join(words, " or "))
+	}
+}
+
+func (c *jobCheck) number(field string, value float32) {
+	if v := float64(value); math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		c.add(field, value, "a finite number, at least 0")
+	}
+}
+
+func (c *jobCheck) head(j *Job) {
+	for _, n := range []struct{ field, name string }{{"name", string(j.Name)}, {"workload", j.Workload}} {
+		if !nameForm.MatchString(n.name) {
+			c.add(n.field, n.name, "1 to 63 of a-z, 0-9 and -")
+		}
+	}
+	if c.between("lanes", j.Lanes, 1, lane.LanesMax) {
+		c.between("trainers", j.Trainers, 1, j.Lanes)
+	}
+	c.oneOf("consistency", j.Consistency, ConsistencySync)
+	c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
+	c.oneOf("policy", j.Policy, PolicyFail)
+	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {
+		c.add("chunk_bytes", j.ChunkBytes, "a multiple of %d", valuesAlign)
+	}
+}
+
+var settingForm = regexp.MustCompile(`^[a-z0-9_.-]{1,63}$`)
+
+func (c *jobCheck) settings(settings map[string]string) {
+	if len(settings) > SettingsMax {
+		c.add("settings", len(settings), "at most %d", SettingsMax)
+		return
+	}
+	for _, key := range sortedKeys(settings) {
+		value := settings[key]
+		if !settingForm.MatchString(key) {
+			c.add("settings", key, "names of 1 to 63 of a-z, 0-9, _, . and -")
+		}
+		if len(value) > SettingBytesMax || strings.ContainsFunc(value, unprintable) {
+			c.add(join("settings", key), value, "at most %d bytes of printable text", SettingBytesMax)
+		}
+	}
+}
+
+func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func (c *jobCheck) optimizer(o *Optimizer) {
+	c.oneOf("optimizer.kind", o.Kind, OptimizerSGD)
+	c.number("optimizer.lr", o.LR)
+	c.number("optimizer.momentum", o.Momentum)
+	c.number("optimizer.dampening", o.Dampening)
+	c.number("optimizer.weight_decay", o.WeightDecay)
+	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
+		c.add("optimizer.nesterov", o.Nesterov, "a momentum above 0 and no dampening with it")
+	}
+}
+
+func (c *jobCheck) initial(field string, i Init) {
+	c.oneOf(field+".kind", i.Kind, InitZeros, InitUniform, InitNormal)
+	c.number(field+".scale", i.Scale)
+}
+
+var tensorForm = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,127}$`)
+
+// tensor checks the name of a parameter or table: they share one space of names, by which the digest of weights orders.
+func (c *jobCheck) tensor(field, name string) {
+	if !tensorForm.MatchString(name) {
+		c.add(field, name, "1 to 127 of letters, digits, _, ., / and -")
+		return
+	}
+	if first, taken := c.names[name]; taken {
+		c.add(field, name, "a name of its own: %s has it", first)
+		return
+	}
+	if c.names == nil {
+		c.names = map[string]string{}
+	}
+	c.names[name] = field
+}
+
+func (c *jobCheck) parameters(j *Job) {
+	if len(j.Parameters) > ParametersMax {
+		c.add("parameters", len(j.Parameters), "at most %d", ParametersMax)
+		return
+	}
+	all := uint64(0)
+	for i, p := range j.Parameters {
+		field := fmt.Sprintf("parameters[%d]", i)
+		c.tensor(field+".name", p.Name)
+		if n := len(p.Shape); n < 1 || n > ShapeMax {
+			c.add(field+".shape", p.Shape, "1 to %d dimensions", ShapeMax)
+		} else if n, ok := elements(p.Shape); !ok {
+			c.add(field+".shape", p.Shape, "dimensions of at least 1 and at most %d values", ParameterElementsMax)
+		} else {
+			all += n
+		}
+		c.initial(field+".init", p.Init)
+	}
+	if all > AllElementsMax {
+		c.add("parameters", all, "at most %d values in all", uint64(AllElementsMax))
+	}
+}
+
+// elements is the product of the dimensions, false where one is below 1 or the product too large.
+func elements(shape []int) (uint64, bool) {
+	n := uint64(1)
+	for _, d := range shape {
+		if d < 1 || uint64(d) > ParameterElementsMax {
+			return 0, false
+		}
+		if n *= uint64(d); n > ParameterElementsMax { // both factors are below 2^31
+			return 0, false
+		}
+	}
+	return n, true
+}
+
+func (c *jobCheck) tables(j *Job) {
+	if len(j.Tables) > TablesMax {
+		c.add("tables", len(j.Tables), "at most %d", TablesMax)
+		return
+	}
+	all := 0
+	for i, t := range j.Tables {
+		field := fmt.Sprintf("tables[%d]", i)
+		c.tensor(field+".name", t.Name)
+		rowsFit := t.Rows >= 1 && t.Rows <= TableRowsMax
+		if !rowsFit {
+			c.add(field+".rows", t.Rows, "1 to %d", uint64(TableRowsMax))
+		}
+		if c.between(field+".dim", t.Dim, 1, DimMax) && rowsFit && t.Rows*uint64(t.Dim) > TableElementsMax {
+			c.add(field+".rows", t.Rows, "at most %d rows of %d values", TableElementsMax/uint64(t.Dim), t.Dim)
+		}
+		if c.between(field+".partitions", t.Partitions, 1, PartitionsMax) {
+			all += t.Partitions
+		}
+		c.initial(field+".init", t.Init)
+	}
+	if all > AllPartitionsMax {
+		c.add("tables", all, "at most %d partitions in all", AllPartitionsMax)
+	}
+}
