@@ -18,8 +18,8 @@ const (
 	dialTimeout = 5 * time.Second
 	// closeTimeout bounds Close: handlers that do not return by then are named in the log and left.
 	closeTimeout = 5 * time.Second
-	// subscribeTimeout bounds the round trip after which a subscription is known to be active.
-	subscribeTimeout = 5 * time.Second
+	// roundTripTimeout bounds the wait for the server's word that it has taken in what was sent.
+	roundTripTimeout = 5 * time.Second
 	// pendingMessagesMax bounds small messages that wait for one handler, which pendingBytesMax would let through in
 	// great numbers.
 	pendingMessagesMax = 1 << 16
@@ -155,6 +155,9 @@ func (c *Conn) Publish(subject string, data []byte) error {
 	}
 	l := c.lines[route(parsed.Kind)]
 	if l.lost.Load() {
+		if err := c.Err(); err != nil {
+			return fmt.Errorf("publish %s: %w", subject, err)
+		}
 		return fmt.Errorf("publish %s: %w", subject, ErrLost)
 	}
 	if err := l.nats.Publish(subject, data); err != nil {
@@ -231,7 +234,7 @@ func (c *Conn) activate(nc *nats.Conn, subscription *nats.Subscription) error {
 	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
 		return err
 	}
-	if err := nc.FlushTimeout(subscribeTimeout); err != nil {
+	if err := nc.FlushTimeout(roundTripTimeout); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -247,11 +250,16 @@ func (c *Conn) subscribeError(pattern string, err error) error {
 	return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
 }
 
-// Flush waits until the server has taken in all that was published before. Publishing does not need it: what was
-// published leaves by itself within microseconds.
+// Flush waits until the server has taken in all that was published before, at most 5 s. Publishing does not need it:
+// what was published leaves by itself within microseconds.
 func (c *Conn) Flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
+	defer cancel()
 	for _, l := range c.lines {
 		if err := l.nats.FlushWithContext(ctx); err != nil {
+			if closed := c.Err(); closed != nil {
+				return fmt.Errorf("flush: %w", closed)
+			}
 			return fmt.Errorf("flush %s: %w: %w", l.index, ErrLost, err)
 		}
 	}

@@ -78,3 +78,6 @@ type counter struct{ n atomic.Int64 }
 
 func (c *counter) add()            { c.n.Add(1) }
 func (c *counter) is(n int64) bool { return c.n.Load() == n }
+
+// discard is for tests that provoke what would be logged.
+func discard() *slog.Logger { return slog.New(slog.DiscardHandler) }

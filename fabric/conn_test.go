@@ -1,0 +1,495 @@
+package fabric
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	crand "crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// portOf is the port of a server's URL.
+func portOf(t *testing.T, s *Server) int {
+	t.Helper()
+	u, err := url.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	port, err := strconv.Atoi(u.Port())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+// restart starts a server on a port that was just given up.
+func restart(t *testing.T, config ServerConfig) *Server {
+	t.Helper()
+	config.Log = testLog(t)
+	var server *Server
+	eventually(t, fmt.Sprintf("port %d is free again", config.Port), func() bool {
+		var err error
+		server, err = StartServer(config)
+		return err == nil
+	})
+	t.Cleanup(server.Close)
+	return server
+}
+
+// wantError compares an error's kind and words, which must be on one line.
+func wantError(t *testing.T, err, kind error, words ...string) {
+	t.Helper()
+	if !errors.Is(err, kind) {
+		t.Errorf("error %v; want %v", err, kind)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("error %q; want %q in it", err, word)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("error of more than one line: %q", err)
+	}
+}
+
+func TestDialNobodyListens(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	at := server.URL()
+	server.Close()
+	_, err := Dial(context20(t), Config{URL: at})
+	wantError(t, err, ErrNoServer, strings.TrimPrefix(at, "nats://"), "./bin/ps starts one", "refused")
+	_, err = Dial(context20(t), Config{Server: server})
+	wantError(t, err, ErrNoServer, "this process")
+}
+
+func TestDialUnknownHost(t *testing.T) {
+	_, err := Dial(context20(t), Config{URL: "nats://nobody.invalid:4222"})
+	wantError(t, err, ErrNoServer, "nobody.invalid:4222", "./bin/ps starts one")
+}
+
+func TestDialBadURL(t *testing.T) {
+	for _, at := range []string{"", "localhost:4222", "http://localhost:4222", "nats://", "nats://[::1", "nats://a b:1"} {
+		if _, err := Dial(context20(t), Config{URL: at}); err == nil || !strings.Contains(err.Error(), "want nats://host:port") {
+			t.Errorf("Dial(%q): %v", at, err)
+		}
+	}
+}
+
+// foreign listens and answers every connection with a greeting, or with silence.
+func foreign(t *testing.T, greeting string) (at string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var open []net.Conn
+	wg.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			c.Write([]byte(greeting))
+			mu.Lock()
+			open = append(open, c)
+			mu.Unlock()
+		}
+	})
+	t.Cleanup(func() {
+		listener.Close()
+		wg.Wait()
+		for _, c := range open {
+			c.Close()
+		}
+	})
+	return listener.Addr().String()
+}
+
+func TestDialForeignServer(t *testing.T) {
+	at := foreign(t, "SSH-2.0-OpenSSH_9.2\r\n")
+	_, err := Dial(context20(t), Config{URL: "nats://" + at})
+	wantError(t, err, ErrNoServer, at, "does not answer as NATS does")
+}
+
+func TestDialSilentServer(t *testing.T) {
+	at := foreign(t, "")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err := Dial(ctx, Config{URL: "nats://" + at})
+	wantError(t, err, ErrNoServer, at, "does not answer as NATS does", "deadline")
+	wantError(t, err, context.DeadlineExceeded)
+}
+
+func TestDialCancelled(t *testing.T) {
+	at := foreign(t, "")
+	why := errors.New("interrupted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	time.AfterFunc(10*time.Millisecond, func() { cancel(why) })
+	_, err := Dial(ctx, Config{URL: "nats://" + at})
+	wantError(t, err, why, at)
+}
+
+func TestToken(t *testing.T) {
+	server := startServer(t, ServerConfig{Token: "secret"})
+	told := 0
+	_, err := Dial(context20(t), Config{URL: server.URL(), Token: "guess", OnState: func(State) { told++ }})
+	wantError(t, err, ErrRefused, "wrong token", strings.TrimPrefix(server.URL(), "nats://"))
+	if strings.Contains(err.Error(), "guess") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("the error tells the token: %q", err)
+	}
+	if told != 0 {
+		t.Error("states were told of a connection that never was")
+	}
+	_, err = Dial(context20(t), Config{URL: server.URL()})
+	wantError(t, err, ErrRefused, "asks for a token")
+	dial(t, Config{URL: server.URL(), Token: "secret"})
+	dial(t, Config{Server: server})
+}
+
+func TestTLS(t *testing.T) {
+	certificate, roots := certify(t)
+	server := startServer(t, ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}})
+	if !strings.HasPrefix(server.URL(), "tls://") {
+		t.Errorf("URL %q", server.URL())
+	}
+	conn := dial(t, Config{URL: server.URL(), TLS: &tls.Config{RootCAs: roots}})
+	roundTrip(t, conn, conn)
+	inside := dial(t, Config{Server: server})
+	roundTrip(t, inside, conn)
+	_, err := Dial(context20(t), Config{URL: server.URL()})
+	wantError(t, err, ErrRefused, "certificate")
+	plain := startServer(t, ServerConfig{})
+	_, err = Dial(context20(t), Config{URL: plain.URL(), TLS: &tls.Config{RootCAs: roots}})
+	wantError(t, err, ErrRefused, "secure")
+}
+
+// certify makes a certificate for 127.0.0.1 that signs itself.
+func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(time.Hour),
+		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
+	}
+	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// roundTrip sends one message of each line.
+func roundTrip(t *testing.T, from, to *Conn) {
+	t.Helper()
+	got := make(chan Message, 2)
+	for _, pattern := range ListenAt("trip", "t1") {
+		if err := to.Subscribe(pattern, func(m Message) { got <- m }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, s := range []Subject{At("trip", "t0", KindCtl, "t1"), At("trip", "t0", KindMean, "t1").WithBucket(1, 2)} {
+		if err := from.Publish(s.String(), []byte(s.Kind)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case m := <-got:
+			if parsed, err := m.Parse(); err != nil || parsed != s || string(m.Data) != s.Kind {
+				t.Errorf("got %q on %q", m.Data, m.Subject)
+			}
+		case <-context20(t).Done():
+			t.Fatalf("%s did not arrive", s)
+		}
+	}
+}
+
+func TestRoundTrip(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	inside, outside := dial(t, Config{Server: server}), dial(t, Config{URL: server.URL()})
+	t.Run("out", func(t *testing.T) { roundTrip(t, inside, outside) })
+	t.Run("in", func(t *testing.T) { roundTrip(t, outside, inside) })
+}
+
+// Bulk and control never share a connection.
+func TestLinesAreApart(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	conn := dial(t, Config{URL: server.URL()})
+	for kind, at := range map[string]lineIndex{
+		KindDense: bulkLine, KindSparse: bulkLine, KindMean: bulkLine, KindLookup: bulkLine, KindRows: bulkLine,
+		KindPull: bulkLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
+	} {
+		before := conn.lines[at].nats.Stats().OutMsgs
+		if err := conn.Publish(At("j", "t0", kind, "s0").String(), nil); err != nil {
+			t.Fatal(err)
+		}
+		if after := conn.lines[at].nats.Stats().OutMsgs; after != before+1 {
+			t.Errorf("%s did not leave on the %s line", kind, at)
+		}
+	}
+}
+
+func TestPublishErrors(t *testing.T) {
+	server := startServer(t, ServerConfig{PayloadBytesMax: 1000})
+	conn := dial(t, Config{URL: server.URL()})
+	if got := conn.PayloadBytesMax(); got != 1000 {
+		t.Errorf("PayloadBytesMax %d, want 1000", got)
+	}
+	subject := At("j", "t0", KindDense, "s0").WithBucket(3, 1).String()
+	if err := conn.Publish(subject, make([]byte, 1000)); err != nil {
+		t.Errorf("at the limit: %v", err)
+	}
+	wantError(t, conn.Publish(subject, make([]byte, 1001)), ErrPayload, subject, "1001", "1000")
+	wantError(t, conn.Publish("gradbus.v1.j.t0.dense.*", nil), ErrSubject, "dense.*")
+	wantError(t, conn.Subscribe("gradbus.v1.j.T0", nil), ErrSubject)
+	if got := conn.Stats(); got.MessagesSent != 1 || got.BytesSent != 1000 || got.Reconnects != 0 {
+		t.Errorf("stats %+v", got)
+	}
+	conn.Close()
+	wantError(t, conn.Publish(subject, nil), ErrClosed, subject)
+	wantError(t, conn.Subscribe("gradbus.v1.j.*.ack.t0", func(Message) {}), ErrClosed)
+	wantError(t, conn.Err(), ErrClosed)
+	wantError(t, conn.Flush(t.Context()), ErrClosed)
+	conn.Close() // again
+}
+
+// A handler gets its messages one at a time, in order, whole.
+func TestHandlersRunInOrder(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	from, to := dial(t, Config{URL: server.URL()}), dial(t, Config{URL: server.URL()})
+	const messages = 2000
+	var got []uint64
+	done := make(chan struct{})
+	err := to.Subscribe(ListenAt("j", "s0")[1], func(m Message) {
+		s, err := m.Parse()
+		if err != nil || !bytes.Equal(m.Data, bytes.Repeat([]byte{byte(s.Batch)}, int(s.Batch)%5000)) {
+			t.Errorf("%s: %v", m.Subject, err)
+		}
+		got = append(got, s.Batch)
+		if len(got) == messages {
+			close(done)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	buffer := make([]byte, 5000)
+	for i := range uint64(messages) {
+		data := buffer[:i%5000]
+		for j := range data { // refilled at once: Publish has copied it
+			data[j] = byte(i)
+		}
+		kind := []string{KindDense, KindSparse}[i%2]
+		if err := from.Publish(At("j", "t0", kind, "s0").WithBatch(i).String(), data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-done
+	if !slices.IsSorted(got) {
+		t.Error("out of order")
+	}
+}
+
+// Two members of the same name, one server, two jobs: each hears its own job only.
+func TestJobsAreApart(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	jobs := []string{"red", "blue"}
+	heard := make([][]string, len(jobs))
+	conns := make([]*Conn, len(jobs))
+	marks := make([]chan struct{}, len(jobs))
+	for i, job := range jobs {
+		conns[i] = dial(t, Config{URL: server.URL(), Name: job + "/t0"})
+		marks[i] = make(chan struct{})
+		err := conns[i].Subscribe(ListenAt(job, "t0")[1], func(m Message) {
+			if string(m.Data) == "end" {
+				close(marks[i])
+				return
+			}
+			heard[i] = append(heard[i], string(m.Data))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	say := func(from int, job, what string) {
+		if err := conns[from].Publish(At(job, "s0", KindMean, "t0").WithBucket(1, 1).String(), []byte(what)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 {
+		for i, job := range jobs {
+			say(i, job, fmt.Sprintf("%s %d", job, n))
+		}
+	}
+	for i, job := range jobs {
+		say(i, job, "end")
+		<-marks[i]
+		if want := []string{job + " 0", job + " 1", job + " 2"}; !slices.Equal(heard[i], want) {
+			t.Errorf("%s heard %q, want %q", job, heard[i], want)
+		}
+	}
+}
+
+// states records what OnState is told.
+type states struct {
+	mu   sync.Mutex
+	told []State
+}
+
+func (s *states) add(state State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.told = append(s.told, state)
+}
+
+func (s *states) are(want ...State) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Equal(s.told, want)
+}
+
+func TestLostAndBack(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	port := portOf(t, server)
+	var told states
+	conn := dial(t, Config{URL: server.URL(), OnState: told.add})
+	var heard counter
+	if err := conn.Subscribe("gradbus.v1.j.*.beat.all", func(Message) { heard.add() }); err != nil {
+		t.Fatal(err)
+	}
+	subject := At("j", "t0", KindBeat, "all").String()
+	eventually(t, "connected", func() bool { return told.are(Connected) })
+	server.Close()
+	eventually(t, "lost", func() bool { return told.are(Connected, Lost) })
+	wantError(t, conn.Publish(subject, nil), ErrLost, subject)
+	wantError(t, conn.Subscribe("gradbus.v1.j.*.ack.t0", func(Message) {}), ErrLost)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	wantError(t, conn.Flush(ctx), ErrLost)
+	if err := conn.Err(); err != nil {
+		t.Errorf("Err while lost: %v", err)
+	}
+	restart(t, ServerConfig{Port: port})
+	eventually(t, "back", func() bool { return told.are(Connected, Lost, Back) })
+	if err := conn.Publish(subject, nil); err != nil {
+		t.Errorf("publish when back: %v", err)
+	}
+	eventually(t, "the subscription is back", func() bool { return heard.is(1) })
+	if got := conn.Stats(); got.Reconnects != 2 {
+		t.Errorf("stats %+v; want one reconnection of each line", got)
+	}
+	conn.Close()
+	if !told.are(Connected, Lost, Back, Closed) {
+		t.Errorf("states %v", told.told)
+	}
+}
+
+func TestServerComesBackWithAnotherToken(t *testing.T) {
+	server := startServer(t, ServerConfig{Token: "one"})
+	port := portOf(t, server)
+	var told states
+	conn := dial(t, Config{URL: server.URL(), Token: "one", OnState: told.add})
+	server.Close()
+	restart(t, ServerConfig{Port: port, Token: "two"})
+	eventually(t, "closed", func() bool { return told.are(Connected, Lost, Closed) })
+	wantError(t, conn.Err(), ErrRefused)
+	eventually(t, "publish says so", func() bool {
+		return errors.Is(conn.Publish(At("j", "t0", KindBeat, "all").String(), nil), ErrRefused)
+	})
+}
+
+func TestCloseWhileLost(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	conn := dial(t, Config{URL: server.URL()})
+	server.Close()
+	conn.Close()
+	wantError(t, conn.Publish(At("j", "t0", KindBeat, "all").String(), nil), ErrClosed)
+}
+
+// A handler that does not keep up loses messages, which are counted.
+func TestSlowHandlerIsCounted(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	conn := dial(t, Config{URL: server.URL(), PendingBytesMax: 10_000, Log: discard()})
+	release := make(chan struct{})
+	var heard counter
+	err := conn.Subscribe("gradbus.v1.j.*.mean.>", func(Message) {
+		<-release
+		heard.add()
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const messages = 50
+	for range messages {
+		if err := conn.Publish(At("j", "s0", KindMean, "all").WithBatch(1).String(), make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all arrived", func() bool { return conn.Stats().MessagesReceived == messages })
+	dropped := conn.Stats().Dropped
+	if dropped < messages-10_000/1000-1 || dropped >= messages {
+		t.Errorf("dropped %d of %d", dropped, messages)
+	}
+	close(release)
+	eventually(t, "the others were heard", func() bool { return heard.is(messages - int64(dropped)) })
+	conn.Close()
+	if got := conn.Stats().Dropped; got != dropped {
+		t.Errorf("dropped after Close: %d, want %d", got, dropped)
+	}
+}
+
+func TestAsk(t *testing.T) {
+	answers := make(chan int, 1)
+	asked := 0
+	got, err := Ask(context20(t), time.Millisecond, func() error {
+		switch asked++; asked {
+		case 1:
+			return fmt.Errorf("publish: %w", ErrLost)
+		case 3:
+			answers <- 42
+		}
+		return nil
+	}, answers)
+	if got != 42 || err != nil || asked != 3 {
+		t.Errorf("Ask = %d, %v after %d", got, err, asked)
+	}
+	_, err = Ask(t.Context(), time.Millisecond, func() error { return fmt.Errorf("publish: %w", ErrPayload) }, answers)
+	wantError(t, err, ErrPayload)
+	why := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	asked = 0
+	_, err = Ask(ctx, time.Millisecond, func() error {
+		if asked++; asked == 2 {
+			cancel(why)
+		}
+		return fmt.Errorf("publish: %w", ErrLost)
+	}, answers)
+	wantError(t, err, why, "2 requests")
+	wantError(t, err, ErrLost)
+	close(answers)
+	_, err = Ask(t.Context(), time.Millisecond, func() error { return nil }, answers)
+	wantError(t, err, ErrClosed)
+}
