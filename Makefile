@@ -26,7 +26,9 @@ all: native
 # CMake and go each decide for themselves what has to be done again; make compares no file times.
 native:
 	@scripts/deps.sh --check build
-	cmake -S . -B build -DGRADBUS_CUDA=$(CUDA)
+	@mkdir -p build
+	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@grep '^-- gradbus:' build/configure.log
 	cmake --build build --parallel
 
 deps:

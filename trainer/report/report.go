@@ -41,7 +41,16 @@ type Result struct {
 	BytesSent        uint64  `json:"bytes_sent"`     // by the trainer, or by all of them where they were started together
 	BytesReceived    uint64  `json:"bytes_received"` // likewise
 	WeightsSHA256    string  `json:"weights_sha256"`
+	Time             Time    `json:"time"`
 	Saved            string  `json:"saved,omitempty"` // the file the model was written to
+}
+
+// Time says where Seconds went, as the mean over the trainers. The parts do not overlap and leave out what is small.
+type Time struct {
+	Keys    float64 `json:"keys"`    // seconds finding the distinct keys of batches
+	Rows    float64 `json:"rows"`    // seconds waiting for embedding rows
+	Compute float64 `json:"compute"` // seconds in forward and backward passes, sending included
+	Results float64 `json:"results"` // seconds waiting for batches to complete
 }
 
 // Event is one line from a trainer to the process that started it. Exactly one field is set.
@@ -70,14 +79,14 @@ func ParseEvent(line []byte) (Event, error) {
 	return e, nil
 }
 
-// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, and
-// the loss is the mean, weighted by each trainer's share of the lanes. All must have ended with the same weights.
+// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, loss
+// and times are means. All must have ended with the same weights.
 func Add(results []Result) (Result, error) {
 	if len(results) == 0 {
 		return Result{}, errors.New("no results")
 	}
 	sum := results[0]
-	sum.BytesSent, sum.BytesReceived, sum.Loss = 0, 0, 0
+	sum.BytesSent, sum.BytesReceived, sum.Loss, sum.Time = 0, 0, 0, Time{}
 	for _, r := range results {
 		if r.WeightsSHA256 != sum.WeightsSHA256 {
 			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
@@ -86,6 +95,7 @@ func Add(results []Result) (Result, error) {
 		sum.BytesSent += r.BytesSent
 		sum.BytesReceived += r.BytesReceived
 		sum.Loss += r.Loss / float64(len(results))
+		sum.Time = sum.Time.plus(r.Time, 1/float64(len(results)))
 		if r.Saved != "" {
 			sum.Saved = r.Saved
 		}

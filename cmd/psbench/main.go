@@ -1,0 +1,56 @@
+// Command psbench measures gradbus on this machine, as processes, next to what it is compared with.
+//
+// It holds flags and wiring only; what it computes from its runs is package trainer/report.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"gradbus"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	err := command().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "psbench: interrupted")
+		os.Exit(130)
+	default:
+		fmt.Fprintf(os.Stderr, "psbench: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "psbench BENCHMARK",
+		Short:         "Measure gradbus on this machine",
+		Version:       gradbus.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Example: `  ./bin/psbench packages               two trainers and two shards next to one PyTorch process
+  ./bin/psbench packages --json        the same as one line of JSON`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unknown benchmark %q (known: packages)", args[0])
+			}
+			return nil
+		},
+		RunE: func(*cobra.Command, []string) error {
+			return fmt.Errorf("no benchmark given (known: packages); see psbench --help")
+		},
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(packagesCommand())
+	return root
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/trainer/report"
+)
+
+// startWithin is how long the server may take until it is ready.
+const startWithin = 30 * time.Second
+
+// comparison is what `psbench packages` was told.
+type comparison struct {
+	runs, epochs, trainers, shards, lanes int
+	input, python                         string
+	json                                  bool
+
+	bin, scripts, work string // folders
+	progress           io.Writer
+}
+
+func packagesCommand() *cobra.Command {
+	p := comparison{}
+	c := &cobra.Command{
+		Use:   "packages",
+		Short: "The rate of the workload packages next to one PyTorch process, on the same data, in alternating runs",
+		Example: `  ./bin/psbench packages
+  ./bin/psbench packages --runs 5 --trainers 1 --shards 1
+  ./bin/psbench packages --input Packages.xz --json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			p.progress = c.ErrOrStderr()
+			return p.run(c.Context(), c.OutOrStdout())
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.IntVar(&p.runs, "runs", 3, "`number` of runs of each")
+	set.IntVar(&p.epochs, "epochs", 4, "`number` of epochs of each run")
+	set.IntVar(&p.trainers, "trainers", 2, "`number` of trainer processes")
+	set.IntVar(&p.shards, "shards", 2, "`number` of shards")
+	set.IntVar(&p.lanes, "lanes", 4, "`number` of lanes")
+	set.StringVar(&p.input, "input", "", "package index `file`; empty is this machine's own")
+	set.StringVar(&p.python, "python", "", "python `program` that has torch; empty looks for one, none leaves PyTorch out")
+	set.BoolVar(&p.json, "json", false, "print one line of JSON and nothing else")
+	return c
+}
+
+func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
+	if p.runs < 1 {
+		return fmt.Errorf("runs %d: want at least 1", p.runs)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	p.bin = filepath.Dir(self)
+	p.scripts = filepath.Join(p.bin, "..", "scripts")
+	if p.work, err = os.MkdirTemp("", "psbench-"); err != nil {
+		return err
+	}
+	defer os.RemoveAll(p.work)
+
+	python := p.findPython(ctx)
+	data := filepath.Join(p.work, "examples.tsv")
+	if python != "" {
+		if _, err := p.output(ctx, p.program("trainer"), p.inputFlags("packages", "--dump", data)...); err != nil {
+			return err
+		}
+	}
+	url, end, err := p.server(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+
+	ours := report.Rates{Name: fmt.Sprintf("gradbus, %d trainers", p.trainers)}
+	torch := &report.Rates{Name: "PyTorch, one process"}
+	var last report.Result
+	for i := range p.runs {
+		fmt.Fprintf(p.progress, "run %d of %d\n", i+1, p.runs)
+		if last, err = p.train(ctx, url); err != nil {
+			return err
+		}
+		ours.Rates = append(ours.Rates, last.SamplesPerSecond)
+		if python == "" {
+			continue
+		}
+		rate, err := p.torch(ctx, python, data)
+		if err != nil {
+			return err
+		}
+		torch.Rates = append(torch.Rates, rate)
+	}
+	if python == "" {
+		torch = nil
+	}
+	found := report.Compare(ours, torch, last)
+	if p.json {
+		return json.NewEncoder(out).Encode(found)
+	}
+	return found.Print(out)
+}
+
+func (p *comparison) program(name string) string { return filepath.Join(p.bin, name) }
+
+func (p *comparison) inputFlags(args ...string) []string {
+	if p.input != "" {
+		args = append(args, "--input", p.input)
+	}
+	return args
+}
+
+// findPython is a python that can import torch, or "".
+func (p *comparison) findPython(ctx context.Context) string {
+	candidates := []string{p.python}
+	switch p.python {
+	case "none":
+		return ""
+	case "":
+		candidates = []string{"python3", "/usr/bin/python3"}
+	}
+	for _, python := range candidates {
+		if exec.CommandContext(ctx, python, "-c", "import torch").Run() == nil {
+			return python
+		}
+	}
+	fmt.Fprintf(p.progress, "no torch in %s: PyTorch is left out of the comparison\n", strings.Join(candidates, ", "))
+	return ""
+}
+
+// output runs a program and returns its standard output; a failure is told with the last line of its standard error.
+func (p *comparison) output(ctx context.Context, program string, args ...string) ([]byte, error) {
+	var stderr bytes.Buffer
+	command := exec.CommandContext(ctx, program, args...)
+	command.Stderr = &stderr
+	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
+	command.WaitDelay = 10 * time.Second
+	out, err := command.Output()
+	if err != nil {
+		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
+		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(program), err, lines[len(lines)-1])
+	}
+	return out, nil
+}
+
+// server starts a ps on a free port. The caller calls end.
+func (p *comparison) server(ctx context.Context) (url string, end func(), err error) {
+	file := filepath.Join(p.work, "url")
+	var stderr bytes.Buffer
+	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--port-file", file, "--shards", strconv.Itoa(p.shards))
+	command.Stderr = &stderr
+	if err := command.Start(); err != nil {
+		return "", nil, fmt.Errorf("start the server: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // how it ended does not matter once it was ready
+	}()
+	end = func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		<-ended
+	}
+	wait, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	for tick := time.Tick(20 * time.Millisecond); ; {
+		if data, err := os.ReadFile(file); err == nil {
+			return strings.TrimSpace(string(data)), end, nil
+		}
+		select {
+		case <-tick:
+		case <-ended:
+			return "", nil, fmt.Errorf("start the server: %s", strings.TrimSpace(stderr.String()))
+		case <-wait.Done():
+			end()
+			return "", nil, errors.New("start the server: not ready within " + startWithin.String())
+		}
+	}
+}
+
+func (p *comparison) train(ctx context.Context, url string) (report.Result, error) {
+	out, err := p.output(ctx, p.program("trainer"), p.inputFlags("packages", "--server", url, "--job", "psbench", "--spawn", "--json",
+		"--trainers", strconv.Itoa(p.trainers), "--lanes", strconv.Itoa(p.lanes), "--epochs", strconv.Itoa(p.epochs))...)
+	if err != nil {
+		return report.Result{}, err
+	}
+	var r report.Result
+	if err := json.Unmarshal(out, &r); err != nil {
+		return report.Result{}, fmt.Errorf("read the trainers' result: %w", err)
+	}
+	return r, nil
+}
+
+func (p *comparison) torch(ctx context.Context, python, data string) (float64, error) {
+	out, err := p.output(ctx, python, filepath.Join(p.scripts, "packages_torch.py"), "--data", data, "--epochs", strconv.Itoa(p.epochs))
+	if err != nil {
+		return 0, err
+	}
+	var r struct {
+		SamplesPerSecond float64 `json:"samples_per_second"`
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		return 0, fmt.Errorf("read PyTorch's result: %w", err)
+	}
+	return r.SamplesPerSecond, nil
+}
