@@ -116,20 +116,19 @@ func TestSplitCoversEveryKeyOnce(t *testing.T) {
 		split.assign(keys)
 		seen := 0
 		for shard := range shards {
-			values, chunk := 0, 0
-			for _, p := range split.pieces(shard) {
-				if p.chunk != chunk {
-					values, chunk = 0, p.chunk
-				}
-				values += p.count * dims[p.table]
-				if values > 100 {
-					t.Fatalf("seed %d: request %d of shard %d holds %d values, want at most 100", seed, chunk, shard, values)
-				}
-				for _, local := range split.locals(shard, p) {
-					if owner(p.table, keys[p.table][local]) != shard {
-						t.Fatalf("seed %d: key %d of table %d is asked of shard %d", seed, keys[p.table][local], p.table, shard)
+			for _, pieces := range split.chunks(shard) {
+				values := 0
+				for _, p := range pieces {
+					values += p.count * dims[p.table]
+					for _, at := range split.positions(shard, p) {
+						if owner(p.table, keys[p.table][at]) != shard {
+							t.Fatalf("seed %d: key %d of table %d is asked of shard %d", seed, keys[p.table][at], p.table, shard)
+						}
+						seen++
 					}
-					seen++
+				}
+				if values > 100 {
+					t.Fatalf("seed %d: a request of shard %d holds %d values, want at most 100", seed, shard, values)
 				}
 			}
 		}

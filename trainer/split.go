@@ -1,5 +1,7 @@
 package trainer
 
+import "gradbus/schema"
+
 // split deals the distinct keys of a batch to the shards that own them, and cuts each shard's share into messages whose
 // values fit a chunk. Lookups and sparse gradients both use it: the first for all keys, the second for those that a tree
 // node has a gradient for. Its memory is reused; what it returns is valid until the next assign.
@@ -13,12 +15,13 @@ type split struct {
 	of    [][]uint16 // [table][local id] owning shard
 }
 
-// shardKeys is one shard's share: local ids by table, ascending within a table.
+// shardKeys is one shard's share: positions of keys by table, ascending within a table.
 type shardKeys struct {
-	local  []int32
+	at     []int32
 	counts []int // of each table
-	starts []int // first index in local of each table
+	starts []int // first index in at of each table
 	pieces []piece
+	chunks [][]piece // pieces, by message
 }
 
 // piece is a run of one table's keys within one message: count of them, the first being number first of the shard's
@@ -39,76 +42,90 @@ func newSplit(dims []int, shards, valuesMax int, owner func(table int, key uint6
 
 // assign deals keys[table], ascending and distinct, to the shards.
 func (s *split) assign(keys [][]uint64) {
-	for i := range s.shard {
-		s.shard[i].local = s.shard[i].local[:0]
-	}
+	s.begin()
 	for table := range s.dims {
-		s.of[table] = grown(s.of[table], len(keys[table]))
-		s.begin(table)
-		for local, key := range keys[table] {
-			shard := s.owner(table, key)
-			s.of[table][local] = uint16(shard)
-			s.shard[shard].local = append(s.shard[shard].local, int32(local))
+		of := grown(s.of[table], len(keys[table]))
+		s.of[table] = of
+		for i, key := range keys[table] {
+			shard := 0
+			if s.shards > 1 {
+				shard = s.owner(table, key)
+			}
+			of[i] = uint16(shard)
+			s.shard[shard].at = append(s.shard[shard].at, int32(i))
 		}
 		s.end(table)
 	}
 	s.cut()
 }
 
-// assignLocals deals the keys that chosen[table] names by their local ids, ascending, to the shards that from gave them
-// to.
-func (s *split) assignLocals(from *split, chosen [][]uint64) {
-	for i := range s.shard {
-		s.shard[i].local = s.shard[i].local[:0]
-	}
+// assignLocals deals the keys whose local ids are in chosen[table], ascending, to the shards that from gave them to.
+// Positions are within chosen.
+func (s *split) assignLocals(from *split, chosen func(table int) []uint64) {
+	s.begin()
 	for table := range s.dims {
-		s.begin(table)
 		of := from.of[table]
-		for _, local := range chosen[table] {
+		for i, local := range chosen(table) {
 			shard := &s.shard[of[local]]
-			shard.local = append(shard.local, int32(local))
+			shard.at = append(shard.at, int32(i))
 		}
 		s.end(table)
 	}
 	s.cut()
 }
 
-func (s *split) begin(table int) {
+func (s *split) begin() {
 	for i := range s.shard {
-		s.shard[i].starts[table] = len(s.shard[i].local)
+		s.shard[i].at = s.shard[i].at[:0]
 	}
 }
 
 func (s *split) end(table int) {
 	for i := range s.shard {
-		s.shard[i].counts[table] = len(s.shard[i].local) - s.shard[i].starts[table]
+		k := &s.shard[i]
+		k.starts[table] = 0
+		if table > 0 {
+			k.starts[table] = k.starts[table-1] + k.counts[table-1]
+		}
+		k.counts[table] = len(k.at) - k.starts[table]
 	}
 }
 
 func (s *split) cut() {
 	for i := range s.shard {
 		k := &s.shard[i]
-		k.pieces = appendPieces(k.pieces[:0], k.counts, s.dims, s.valuesMax)
+		k.pieces, k.chunks = appendPieces(k.pieces[:0], k.counts, s.dims, s.valuesMax), k.chunks[:0]
+		for first := 0; first < len(k.pieces); {
+			end := first + 1
+			for end < len(k.pieces) && k.pieces[end].chunk == k.pieces[first].chunk {
+				end++
+			}
+			k.chunks = append(k.chunks, k.pieces[first:end])
+			first = end
+		}
 	}
 }
 
-// pieces lists what a shard is sent, by chunk and table.
-func (s *split) pieces(shard int) []piece { return s.shard[shard].pieces }
+// chunks lists what a shard is sent, message by message, and within a message table by table.
+func (s *split) chunks(shard int) [][]piece { return s.shard[shard].chunks }
 
-// chunks is the number of messages that a shard is sent.
-func (s *split) chunks(shard int) int {
-	p := s.shard[shard].pieces
-	if len(p) == 0 {
-		return 0
-	}
-	return p[len(p)-1].chunk + 1
-}
-
-// locals are the local ids of a piece, ascending.
-func (s *split) locals(shard int, p piece) []int32 {
+// positions are where the keys of a piece are among the keys of its table that were assigned, ascending.
+func (s *split) positions(shard int, p piece) []int32 {
 	k := &s.shard[shard]
 	first := k.starts[p.table] + p.first
-	return k.local[first : first+p.count]
+	return k.at[first : first+p.count]
+}
+
+// layout is the room that a frame needs for the pieces of one message.
+func (s *split) layout(kind schema.Kind, pieces []piece) schema.Layout {
+	l := schema.Layout{Kind: kind, Sections: len(pieces)}
+	for _, p := range pieces {
+		l.Keys += p.count
+		if kind != schema.KindLookup {
+			l.Values += 4 * p.count * s.dims[p.table]
+		}
+	}
+	return l
 }
 
 // appendPieces cuts counts[table] rows of dims[table] values into chunks of at most valuesMax values. A row that is

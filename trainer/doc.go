@@ -1,0 +1,42 @@
+// Package trainer is what a training program imports: it makes the program a trainer of a job, and runs the job's batches.
+//
+// # The story
+//
+// Join asks the coordinator for a place. The answer names the trainer, the lanes that it hosts and the shards; from
+// these and the manifest everything else follows (schema.Placement), so that nothing is negotiated later. Run then goes
+// from batch to batch:
+//
+//  1. keys.go, split.go, lookups.go: the workload names the keys of its lanes. The distinct ones are asked for, one
+//     message a shard and to all shards at once. Keys of batch b+1 are found while the results of b are under way.
+//  2. workload.go: the workload computes lane after lane, forward, loss, backward.
+//  3. lanes.go, gradients.go, rowgrads.go: gradients are added up the lane tree, dense ones chunk by chunk while the
+//     backward pass of the last lane runs, row gradients table by table.
+//  4. buckets.go, sender.go: sums go into frames that were built once, and leave through a window a shard
+//     (fabric.Outbox) as soon as they are complete.
+//  5. results.go, parameters.go: what the shards answer builds the next version of the parameters beside the present
+//     one. When everything is there the batch is complete, and only then the versions change places.
+//
+// session.go, join.go and receive.go hold it together: membership, signs of life, and every way in which a session can
+// end. weights.go reads what was trained: rows for an evaluation, whole tables, the digest.
+//
+// # Who does what when
+//
+// The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on goroutines of
+// fabric's, which put rows and results in place and wake it up. One goroutine of the session (keepTime) drives the
+// windows and sends beats. Per batch nothing is allocated but what the network client allocates for a message.
+//
+// # What it knows, and what it must not know
+//
+// It knows jobs, lanes, frames and subjects. It must not know how a shard works inside (package ps), nor what is trained:
+// that is the Workload's. It reads no clock but to wait and to report, and no random number but for its joining name.
+//
+// A newcomer may add a workload in a folder of its own (trainer/packages is one), a field to Progress or Stats, or a
+// way to read weights. The order in which rounds leave (sender.go) and in which sums run (lanes.go) are promises: the
+// first keeps trainers from waiting for each other, the second makes results independent of who computed them.
+//
+// # What it leaves out
+//
+// Only the consistency mode sync and the policy fail exist: a session that loses its server or its job has failed.
+// Lanes are computed one after the other; a workload that wants more processors uses them within a lane. There is no
+// all-reduce between trainers. One table's rows of one batch must fit memory, since they lie in one buffer.
+package trainer

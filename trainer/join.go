@@ -1,0 +1,213 @@
+package trainer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
+// equal. It returns when all trainers have joined and the job has started, at version 0.
+//
+// Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
+// ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
+// both values), ErrServerLost, ErrJobFailed, and the cause of ctx. Nothing is left behind.
+func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if err := job.Validate(); err != nil {
+		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
+	}
+	c = c.withDefaults()
+	j, err := newJoiner(ctx, c, job)
+	if err != nil {
+		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
+	}
+	defer j.conn.Close()
+	s, err := j.join(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.Server, err)
+	}
+	return s, nil
+}
+
+// joiner asks for a place in a job under a name of its own, since a trainer has no member id before it is admitted. It
+// has its own connection, because the name of a connection, by which the server knows when a member is gone, is fixed.
+type joiner struct {
+	config  Config
+	job     *schema.Job
+	name    string
+	conn    *fabric.Conn
+	subject string
+	request []byte
+	answers chan schema.Control
+}
+
+func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
+	var random [6]byte
+	_, _ = rand.Read(random[:]) // never fails
+	j := &joiner{config: c, job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown host"
+	}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: fmt.Sprintf("%s (pid %d)", host, os.Getpid())}
+	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join}); err != nil {
+		return nil, err
+	}
+	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
+	if j.conn, err = dial(ctx, c, job, j.name, nil); err != nil {
+		return nil, err
+	}
+	pattern := fabric.Pattern(string(job.Name), string(schema.Coordinator), fabric.KindCtl, j.name, false)
+	if err := j.conn.Subscribe(pattern, j.receive); err != nil {
+		j.conn.Close()
+		return nil, err
+	}
+	return j, nil
+}
+
+func dial(ctx context.Context, c Config, job *schema.Job, member string, onState func(fabric.State)) (*fabric.Conn, error) {
+	return fabric.Dial(ctx, fabric.Config{URL: c.Server, Name: string(job.Name) + "/" + member, Token: c.Token, TLS: c.TLS,
+		Log: c.Log, OnState: onState})
+}
+
+// receive keeps the latest answer.
+func (j *joiner) receive(m fabric.Message) {
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		return
+	}
+	c, err := schema.DecodeControl(&v)
+	if err != nil || c.Joined == nil && c.Refused == nil {
+		return
+	}
+	for {
+		select {
+		case j.answers <- c:
+			return
+		default:
+		}
+		select {
+		case <-j.answers:
+		default:
+		}
+	}
+}
+
+func (j *joiner) ask() error { return j.conn.Publish(j.subject, j.request) }
+
+// join asks until it is admitted, then builds the session and waits for the start.
+func (j *joiner) join(ctx context.Context) (*Session, error) {
+	within, cancel := context.WithTimeoutCause(ctx, j.config.AnswerWithin,
+		fmt.Errorf("no coordinator answered within %v: is that a gradbus ps?", j.config.AnswerWithin))
+	defer cancel()
+	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
+	if err != nil {
+		return nil, err
+	}
+	if answer.Refused != nil {
+		return nil, refusedError(answer.Refused)
+	}
+	s, err := newSession(j.config, j.job, *answer.Joined)
+	if err != nil {
+		return nil, err
+	}
+	if err = s.connect(ctx); err == nil {
+		err = j.waitForStart(ctx, s)
+	}
+	if err != nil {
+		if s.conn == nil {
+			return nil, err
+		}
+		if leaving := s.Leave(ctx, err.Error()); leaving != nil {
+			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
+		}
+		return nil, err
+	}
+	return s, nil
+}
+
+// refusedError words a refusal. Where manifests differ it names the field and both values.
+func refusedError(r *schema.Refused) error {
+	if r.Text == "" {
+		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s", ErrRefused, r.Reason, r.Field, r.Have, r.Want)
+	}
+	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Reason, r.Text)
+}
+
+// waitForStart repeats the request every second, since its answer says how many are missing, until one says that the job
+// has started or the coordinator tells all.
+func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
+	ctx, stop := s.running(ctx)
+	defer stop()
+	missing := -1
+	answer := func(joined *schema.Joined) (started bool) {
+		if joined.Missing != missing && !joined.Started {
+			missing = joined.Missing
+			j.config.OnWaiting(missing)
+		}
+		return joined.Started
+	}
+	if answer(&s.joined) {
+		return nil
+	}
+	s.retry.Reset(j.config.RetryAfter)
+	defer s.retry.Stop()
+	for {
+		select {
+		case c := <-s.controls:
+			if c.Start != nil {
+				return nil
+			}
+		case c := <-j.answers:
+			if c.Refused != nil {
+				return refusedError(c.Refused)
+			}
+			if c.Joined.RunID != s.joined.RunID || c.Joined.Member != s.joined.Member {
+				return fmt.Errorf("%w: it ended while this trainer waited for others", ErrJobFailed)
+			}
+			if answer(c.Joined) {
+				return nil
+			}
+		case <-s.retry.C:
+			if err := j.ask(); err != nil && !errors.Is(err, fabric.ErrLost) {
+				return err
+			}
+			s.retry.Reset(j.config.RetryAfter)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// connect dials under the member's name, listens, and starts to give signs of life.
+func (s *Session) connect(ctx context.Context) error {
+	s.heard.Store(int64(s.since()))
+	var err error
+	if s.conn, err = dial(ctx, s.config, s.job, string(s.joined.Member), s.connectionChanged); err != nil {
+		return err
+	}
+	job := string(s.job.Name)
+	for _, to := range []schema.Member{s.joined.Member, schema.All} {
+		small, bulk := fabric.ListenAt(job, string(to))[0], fabric.ListenAt(job, string(to))[1]
+		if to == schema.All { // not the other trainers' beats
+			small = fabric.Pattern(job, string(schema.Coordinator), fabric.Any, string(to), false)
+		}
+		for _, pattern := range []string{small, bulk} {
+			if err := s.conn.Subscribe(pattern, s.receive); err != nil {
+				return err
+			}
+		}
+	}
+	s.clock.Add(1)
+	go s.keepTime()
+	return nil
+}

@@ -1,0 +1,162 @@
+package trainer
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+
+	"gradbus/schema"
+)
+
+// lookups are the requests for the rows of one batch: built while the batch before is still under way, sent to all
+// shards at once, repeated where an answer is missing. Frames and memory are reused from batch to batch.
+type lookups struct {
+	split  *split
+	tables *tables
+
+	// mu guards what follows between begin and the last answer, when the goroutine that receives places rows.
+	mu       sync.Mutex
+	head     schema.Head
+	requests []lookup
+	open     int           // requests without an answer
+	ready    chan struct{} // gets a value when open falls to 0
+
+	frames []*schema.Frame
+}
+
+// lookup is one request.
+type lookup struct {
+	shard    int
+	pieces   []piece
+	frame    *schema.Frame
+	sealed   []byte
+	answered bool
+}
+
+func newLookups(s *split, t *tables) *lookups {
+	return &lookups{split: s, tables: t, ready: make(chan struct{}, 1)}
+}
+
+// build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
+func (l *lookups) build(head schema.Head) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.split.assign(l.tables.keys)
+	l.head, l.requests, l.open = head, l.requests[:0], 0
+	for shard := range l.split.shards {
+		for _, pieces := range l.split.chunks(shard) {
+			l.requests = append(l.requests, lookup{shard: shard, pieces: pieces})
+		}
+	}
+	for i := range l.requests {
+		if err := l.fill(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lookups) fill(i int) error {
+	r := &l.requests[i]
+	layout := l.split.layout(schema.KindLookup, r.pieces)
+	if i == len(l.frames) {
+		l.frames = append(l.frames, new(schema.Frame))
+	}
+	r.frame = l.frames[i]
+	if err := r.frame.Reset(layout); err != nil {
+		return fmt.Errorf("build lookup of batch %d: %w", l.head.Batch, err)
+	}
+	l.head.Chunk, l.head.Chunks = schema.Chunk(i), schema.Chunk(len(l.requests))
+	r.frame.SetHead(l.head)
+	keys := r.frame.Keys()
+	for j, p := range r.pieces {
+		r.frame.SetSection(j, schema.Section{Table: schema.Table(p.table), Dim: uint32(l.split.dims[p.table]), Count: uint64(p.count)})
+		all := l.tables.keys[p.table]
+		for k, at := range l.split.positions(r.shard, p) {
+			keys[k] = all[at]
+		}
+		keys = keys[p.count:]
+	}
+	r.sealed = r.frame.Seal()
+	return nil
+}
+
+// begin makes room for the rows and opens the requests for answers.
+func (l *lookups) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tables.size()
+	l.open = len(l.requests)
+	select {
+	case <-l.ready:
+	default:
+	}
+	if l.open == 0 {
+		l.ready <- struct{}{}
+	}
+}
+
+// unanswered calls send for each request without an answer.
+func (l *lookups) unanswered(send func(shard int, sealed []byte) error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.requests {
+		if r := &l.requests[i]; !r.answered {
+			if err := send(r.shard, r.sealed); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// take places the rows of an answer. One that repeats another or that nobody waits for is ignored: rows are the same
+// for the same keys and version. It fails on an answer that a correct shard cannot have given.
+func (l *lookups) take(shard int, v *schema.View) error {
+	h := v.Head()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if h.Batch != l.head.Batch || l.open == 0 || int(h.Chunk) >= len(l.requests) {
+		return nil
+	}
+	r := &l.requests[h.Chunk]
+	if r.answered || r.shard != shard || !slices.Equal(r.frame.Keys(), v.Keys()) {
+		return nil
+	}
+	if !slices.Equal(r.frame.Sections(), v.Sections()) {
+		return fmt.Errorf("rows of batch %d request %d from %s: sections %v, want %v", h.Batch, h.Chunk, schema.ShardMember(shard), v.Sections(), r.frame.Sections())
+	}
+	values := v.Float32s()
+	for _, p := range r.pieces {
+		dim := l.split.dims[p.table]
+		placeRows(l.tables.rows[p.table], dim, l.split.positions(shard, p), values)
+		values = values[p.count*dim:]
+	}
+	r.answered = true
+	if l.open--; l.open == 0 {
+		l.ready <- struct{}{}
+	}
+	return nil
+}
+
+// placeRows copies row i of from to row at[i] of to. Where one shard holds everything that is one copy.
+func placeRows(to []float32, dim int, at []int32, from []float32) {
+	if n := len(at); n > 0 && int(at[n-1]-at[0]) == n-1 {
+		copy(to[int(at[0])*dim:][:n*dim], from)
+		return
+	}
+	for i, row := range at {
+		copy(to[int(row)*dim:][:dim], from[i*dim:])
+	}
+}
+
+// takeRows is the reverse: it copies row at[i] of from to row i of to.
+func takeRows(to []float32, dim int, at []int32, from []float32) {
+	if n := len(at); n > 0 && int(at[n-1]-at[0]) == n-1 {
+		copy(to[:n*dim], from[int(at[0])*dim:])
+		return
+	}
+	for i, row := range at {
+		copy(to[i*dim:][:dim], from[int(row)*dim:])
+	}
+}

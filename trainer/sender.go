@@ -1,0 +1,199 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// shardLink is the way of gradients to one shard: its window, and how many frames have gone into it.
+type shardLink struct {
+	member schema.Member
+	outbox *fabric.Outbox
+	sent   uint64
+}
+
+func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []byte) error {
+	if err := l.outbox.Send(ctx, subject.String(), frame); err != nil {
+		return err
+	}
+	l.sent++
+	return nil
+}
+
+// received tells the window that the shard has everything, which the results of a complete batch prove whether or not
+// its acks have arrived, and waits until no frame is being sent again: then all frames may be refilled.
+func (l *shardLink) received(ctx context.Context) error {
+	if l.outbox.Pending() == 0 {
+		return nil
+	}
+	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.sent}); err != nil {
+		return fmt.Errorf("end window to %s: %w", l.member, err)
+	}
+	return l.outbox.Drained(ctx)
+}
+
+// sender sends a trainer's gradients.
+//
+// Rounds leave in one order, which is the same for all trainers: chunk after chunk of the flat space, each for all hosted
+// nodes, then the sparse rounds. With any other order two trainers whose windows are full of different rounds could wait
+// for each other for ever. So a trainer that hosts several nodes sends while the last of them is computed.
+type sender struct {
+	job, from string
+	links     []*shardLink
+	flat      *flatSpace
+	compute   *compute
+	sparse    []schema.Bucket // [shard]; empty where the job has no tables
+
+	dense  [][]*schema.Frame   // [node][chunk], built once and refilled in place
+	rows   [][][]*schema.Frame // [node][shard][chunk], as many as were ever needed
+	split  *split              // of a node's rows
+	lookup *split              // of all keys of the batch: which shard owns which
+
+	ctx      context.Context // of the batch under way
+	head     schema.Head     // what its frames have in common
+	sendTime time.Duration   // spent on it
+}
+
+func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
+	sparse []schema.Bucket, lookup *split) (*sender, error) {
+	s := &sender{job: string(job), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
+		split: newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil)}
+	for range c.plan.nodes {
+		var frames []*schema.Frame
+		for i, at := range flat.chunks {
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 4 * (at.hi - at.lo)})
+			if err != nil {
+				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
+			}
+			frames = append(frames, f)
+		}
+		s.dense, s.rows = append(s.dense, frames), append(s.rows, make([][]*schema.Frame, len(sparse)))
+	}
+	c.dense.frame = func(node, chunk int) []float32 { return s.dense[node][chunk].Float32s() }
+	c.dense.closed = s.chunkClosed
+	return s, nil
+}
+
+// begin starts a batch: the one before is complete, so that its frames may be refilled.
+func (s *sender) begin(ctx context.Context, head schema.Head) error {
+	s.ctx, s.head, s.sendTime = ctx, head, 0
+	for _, l := range s.links {
+		if err := l.received(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// chunkClosed is told that the sum of a node over a chunk is in its frame. Once the last present node's is, the chunk
+// leaves for all nodes.
+func (s *sender) chunkClosed(node, chunk int) error {
+	plan := s.compute.plan
+	if node != plan.lanes[plan.last].closes {
+		return nil
+	}
+	return s.sendChunk(chunk)
+}
+
+// sendAbsent sends the dense rounds of a batch in which no lane of this trainer has samples.
+func (s *sender) sendAbsent() error {
+	for chunk := range s.flat.chunks {
+		if err := s.sendChunk(chunk); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sender) sendChunk(chunk int) error {
+	begin := time.Now()
+	defer func() { s.sendTime += time.Since(begin) }()
+	round := &s.flat.rounds[chunk]
+	for i, node := range s.compute.plan.nodes {
+		h, f := s.head, s.dense[i][chunk]
+		h.Node, h.Weight = node, float64(s.compute.plan.weight(node))
+		h.Bucket, h.Chunk, h.Chunks, h.Offset = round.bucket, round.chunk, round.chunks, round.offset
+		if h.Weight == 0 {
+			clear(f.Float32s())
+		}
+		f.SetHead(h)
+		if err := s.send(round.shard, fabric.KindDense, round.bucket, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendRows sends every node's rows to every shard, or that it has none.
+func (s *sender) sendRows() error {
+	if len(s.sparse) == 0 {
+		return nil
+	}
+	begin := time.Now()
+	defer func() { s.sendTime += time.Since(begin) }()
+	for i, node := range s.compute.plan.nodes {
+		rows := s.compute.rows.node[i]
+		s.split.assignLocals(s.lookup, func(table int) []uint64 { return rows[table].ids })
+		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weight(node))
+		for shard := range s.sparse {
+			if err := s.sendShare(i, shard, rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// sendShare sends a shard its part of a node's rows, in at least one frame.
+func (s *sender) sendShare(node, shard int, rows []rows) error {
+	chunks := s.split.chunks(shard)
+	n := max(1, len(chunks))
+	for i := range n {
+		if i == len(s.rows[node][shard]) {
+			s.rows[node][shard] = append(s.rows[node][shard], new(schema.Frame))
+		}
+		f := s.rows[node][shard][i]
+		var pieces []piece
+		if len(chunks) > 0 {
+			pieces = chunks[i]
+		}
+		if err := s.fillRows(f, shard, pieces, rows); err != nil {
+			return err
+		}
+		h := s.head
+		h.Bucket, h.Chunk, h.Chunks = s.sparse[shard], schema.Chunk(i), schema.Chunk(n)
+		f.SetHead(h)
+		if err := s.send(shard, fabric.KindSparse, h.Bucket, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *sender) fillRows(f *schema.Frame, shard int, pieces []piece, rows []rows) error {
+	if err := f.Reset(s.split.layout(schema.KindSparse, pieces)); err != nil {
+		return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
+	}
+	keys, values := f.Keys(), f.Float32s()
+	for j, p := range pieces {
+		dim, from, all := s.split.dims[p.table], rows[p.table], s.compute.tables.keys[p.table]
+		f.SetSection(j, schema.Section{Table: schema.Table(p.table), Dim: uint32(dim), Count: uint64(p.count)})
+		at := s.split.positions(shard, p)
+		for k, position := range at {
+			keys[k] = all[from.ids[position]]
+		}
+		takeRows(values, dim, at, from.values)
+		keys, values = keys[p.count:], values[p.count*dim:]
+	}
+	return nil
+}
+
+func (s *sender) send(shard int, kind string, bucket schema.Bucket, f *schema.Frame) error {
+	link := s.links[shard]
+	subject := fabric.At(s.job, s.from, kind, string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
+	return link.send(s.ctx, subject, f.Seal())
+}

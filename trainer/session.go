@@ -1,0 +1,249 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Session is a trainer's membership in a job, from Join to Leave. Its methods may be called from one goroutine at a time,
+// but for Stats, Member and Job, which any may call.
+//
+// A session that has failed stays failed: every call gives the first error, and only Leave is of use.
+type Session struct {
+	config Config
+	job    *schema.Job
+	joined schema.Joined
+	place  *schema.Placement
+	conn   *fabric.Conn
+
+	compute *compute
+	links   []*shardLink
+	shards  map[string]int // by member name
+	flat    *flatSpace
+	sender  *sender
+	lookups *lookups
+	results *results
+
+	// ctx ends with the session; its cause is the error that every later call gives.
+	ctx  context.Context
+	fail context.CancelCauseFunc
+
+	clock    sync.WaitGroup // the goroutine of keepTime
+	controls chan schema.Control
+	rowsFor  atomic.Pointer[rowsTaker] // who waits for rows: lookups of a batch, of an evaluation, or a scan
+	batch    atomic.Uint64             // under way; also the version that is whole here
+	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
+	lost     atomic.Int64              // since when the connection is gone, as time since epoch; 0 while it is there
+	faults   atomic.Uint64             // frames that did not verify
+	epoch    time.Time                 // what heard and lost count from
+	beat     *schema.Frame             // of the goroutine of keepTime
+	pull     *schema.Frame
+	retry    *time.Timer
+	left     bool
+
+	evaluation *evaluation  // made when first needed
+	scans      schema.Chunk // requests of table scans so far
+
+	statsMu sync.Mutex
+	stats   Stats
+}
+
+// rowsTaker takes rows that arrive from a shard.
+type rowsTaker interface {
+	take(shard int, v *schema.View) error
+}
+
+// newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
+func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
+	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), shards: map[string]int{},
+		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
+	s.ctx, s.fail = context.WithCancelCause(context.Background())
+	s.retry.Stop()
+	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
+		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane, int(joined.FirstLane)+joined.LaneCount, job.Lanes)
+	}
+	var err error
+	if s.flat, err = newFlatSpace(job, s.place); err != nil {
+		return nil, err
+	}
+	params, err := newParameters(job, c.Backend, s.flat.specs, s.flat.params)
+	if err != nil {
+		return nil, err
+	}
+	for i := range joined.Shards {
+		member := schema.ShardMember(i)
+		s.shards[string(member)] = i
+		s.links = append(s.links, &shardLink{member: member, outbox: fabric.NewOutbox(fabric.OutboxConfig{
+			Envelope: schema.Envelope{}, Publish: s.publish})})
+	}
+	if s.beat, err = schema.NewFrame(schema.Layout{Kind: schema.KindBeat}); err != nil {
+		return nil, err
+	}
+	if s.pull, err = schema.NewFrame(schema.Layout{Kind: schema.KindPull}); err != nil {
+		return nil, err
+	}
+	return s, s.build(params)
+}
+
+// build makes what one batch needs.
+func (s *Session) build(params *parameters) (err error) {
+	job, lanes := s.job, s.joined.LaneCount
+	plan := newLanePlan(s.joined.FirstLane, lanes, job.Lanes)
+	t := newTables(job.Tables, lanes)
+	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
+		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
+		rows:  newRowSums(s.config.Backend, job.Lanes, plan.slots(), len(plan.nodes), t.dims())}
+	owners := s.newSplit(t.dims())
+	s.lookups = newLookups(owners, t)
+	var sparse []schema.Bucket
+	if len(job.Tables) > 0 {
+		for i := range s.links {
+			sparse = append(sparse, s.place.SparseBucket(i))
+		}
+	}
+	s.results = newResults(s.flat, params, job.Apply == schema.ApplyMean, sparse)
+	s.sender, err = newSender(job.Name, s.joined.Member, s.links, s.flat, s.compute, sparse, owners)
+	return err
+}
+
+func (s *Session) newSplit(dims []int) *split {
+	return newSplit(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
+		return s.place.ShardOfKey(schema.Table(table), key)
+	})
+}
+
+// Member is the trainer's id within the job.
+func (s *Session) Member() schema.Member { return s.joined.Member }
+
+// Job is the manifest. It is not to be changed.
+func (s *Session) Job() *schema.Job { return s.job }
+
+// RunID tells this run of the job from others of its name.
+func (s *Session) RunID() schema.RunID { return s.joined.RunID }
+
+// Shards is the number of shards that hold the job.
+func (s *Session) Shards() int { return s.joined.Shards }
+
+// Lanes is the range of lanes that this trainer hosts.
+func (s *Session) Lanes() (first lane.Lane, count int) {
+	return s.joined.FirstLane, s.joined.LaneCount
+}
+
+// Version is the number of batches applied: the next batch's number.
+func (s *Session) Version() schema.Version { return schema.Version(s.batch.Load()) }
+
+// Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
+// the session's own: read only, and valid until the next Run.
+func (s *Session) Param(name string) []float32 {
+	i, ok := s.compute.params.index[name]
+	if !ok {
+		return nil
+	}
+	return s.compute.params.value(i)
+}
+
+// Err is nil while the session is usable, and then why it is not.
+func (s *Session) Err() error {
+	if s.ctx.Err() == nil {
+		return nil
+	}
+	return context.Cause(s.ctx)
+}
+
+// head is what all frames of a batch have in common.
+func (s *Session) head(b schema.Batch) schema.Head {
+	return schema.Head{Job: s.joined.RunID, Generation: s.joined.Generation, Batch: b, Lanes: uint16(s.job.Lanes)}
+}
+
+func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
+	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
+}
+
+// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
+func (s *Session) publish(subject string, frame []byte) error {
+	if err := s.conn.Publish(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// running gives a context that ends with ctx or with the session, whichever is first, with the cause.
+func (s *Session) running(ctx context.Context) (context.Context, func()) {
+	both, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })
+	return both, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// wait returns when ready gets a value. Each time that RetryAfter passes without one, it calls again.
+func (s *Session) wait(ctx context.Context, ready <-chan struct{}, again func() error) error {
+	s.retry.Reset(s.config.RetryAfter)
+	defer s.retry.Stop()
+	for {
+		select {
+		case <-ready:
+			return nil
+		case <-s.retry.C:
+			if err := again(); err != nil {
+				return err
+			}
+			s.retry.Reset(s.config.RetryAfter)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Leave ends the membership and frees what the session holds. An empty reason says that this trainer is done; any other
+// says that it could not finish, and ends the job for the others with that reason. It works, for at most LeaveWithin,
+// also where ctx has ended, since that is when it is needed most. A second call does nothing.
+//
+// The error says that the coordinator was not seen to take the leave; the session is gone all the same.
+func (s *Session) Leave(ctx context.Context, reason string) error {
+	if s.left {
+		return nil
+	}
+	s.left = true
+	err := s.sayLeave(ctx, reason)
+	s.close()
+	return err
+}
+
+func (s *Session) close() {
+	s.fail(ErrLeft)
+	s.clock.Wait()
+	if s.conn != nil {
+		s.conn.Close()
+	}
+}
+
+func (s *Session) sayLeave(ctx context.Context, reason string) error {
+	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
+		return nil // there is nobody to tell, or nobody who does not know
+	}
+	frame, err := schema.EncodeControl(s.head(s.Version()), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason)}})
+	if err != nil {
+		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.LeaveWithin)
+	defer cancel()
+	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
+	for answered := false; !answered; {
+		c, err := fabric.Ask(ctx, s.config.RetryAfter, func() error { return s.conn.Publish(subject, frame) }, s.controls)
+		if err != nil {
+			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)
+		}
+		answered = c.Left != nil || c.Failed != nil
+	}
+	return nil
+}

@@ -1,0 +1,75 @@
+package trainer
+
+import "time"
+
+// Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
+// calls Run; they add up to the time between the first batch and the last but for report.
+type Stats struct {
+	Batches uint64
+	Samples uint64 // of this trainer's lanes
+
+	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
+	LookupTime  time.Duration // waiting for rows
+	ComputeTime time.Duration // in the workload, and adding up lanes
+	SendTime    time.Duration // building and publishing gradient frames, and waiting for room in the windows
+	ResultTime  time.Duration // waiting for results after everything was sent
+
+	BytesSent, BytesReceived       uint64 // payload, over all connections of the session
+	MessagesSent, MessagesReceived uint64
+	Reconnects                     uint64
+	LookupsRepeated                uint64 // times that rows were late and asked for again
+	Pulls                          uint64 // times that results were late and asked for again
+	Resent                         uint64 // gradient frames that were sent again
+	Dropped                        uint64 // messages lost to a slow reader, or damaged
+}
+
+func (t *Stats) add(samples int, times *batchTimes) {
+	t.Batches++
+	t.Samples += uint64(samples)
+	t.KeysTime += times.keys
+	t.LookupTime += times.lookup
+	t.ComputeTime += times.compute
+	t.SendTime += times.send
+	t.ResultTime += times.result
+}
+
+// Stats is what was counted so far. It may be called at any time, from any goroutine.
+func (s *Session) Stats() Stats {
+	s.statsMu.Lock()
+	t := s.stats
+	s.statsMu.Unlock()
+	c := s.conn.Stats()
+	t.BytesSent, t.BytesReceived = c.BytesSent, c.BytesReceived
+	t.MessagesSent, t.MessagesReceived = c.MessagesSent, c.MessagesReceived
+	t.Reconnects, t.Dropped = c.Reconnects, c.Dropped+s.faults.Load()
+	for _, l := range s.links {
+		o := l.outbox.Stats()
+		t.Resent += o.Gaps + o.Timeout + o.Back
+	}
+	return t
+}
+
+func (s *Session) count(add func(*Stats)) {
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
+	add(&s.stats)
+}
+
+// batchTimes is where the time of one batch went.
+type batchTimes struct {
+	begin, last                         time.Time
+	keys, lookup, compute, send, result time.Duration
+}
+
+func startTimes() *batchTimes {
+	now := time.Now()
+	return &batchTimes{begin: now, last: now}
+}
+
+// lap is the time since the lap before.
+func (t *batchTimes) lap() time.Duration {
+	now := time.Now()
+	lap := now.Sub(t.last)
+	t.last = now
+	return lap
+}

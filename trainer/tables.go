@@ -1,0 +1,93 @@
+package trainer
+
+import (
+	"fmt"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// tables holds what a trainer needs of the embedding tables for one batch: the keys of its lanes, the distinct ones, and
+// their rows.
+type tables struct {
+	specs []schema.TableSpec
+	used  [][]uint64  // [table] keys of all hosted lanes, lane after lane
+	ends  [][]int     // [table][hosted lane] end of the lane's part of used
+	sets  []keySet    // [table] distinct keys and local ids
+	keys  [][]uint64  // [table] the distinct keys, of sets
+	rows  [][]float32 // [table] [U, dim], filled as answers arrive
+}
+
+func newTables(specs []schema.TableSpec, lanes int) *tables {
+	t := &tables{specs: specs, used: make([][]uint64, len(specs)), ends: make([][]int, len(specs)),
+		sets: make([]keySet, len(specs)), keys: make([][]uint64, len(specs)), rows: make([][]float32, len(specs))}
+	for i := range t.ends {
+		t.ends[i] = make([]int, lanes)
+	}
+	return t
+}
+
+func (t *tables) dims() []int {
+	dims := make([]int, len(t.specs))
+	for i, s := range t.specs {
+		dims[i] = s.Dim
+	}
+	return dims
+}
+
+func (t *tables) reset() {
+	for i := range t.used {
+		t.used[i] = t.used[i][:0]
+	}
+}
+
+// collect appends the keys of one lane, number at of the hosted ones.
+func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (samples int, err error) {
+	samples, out := w.Keys(b, l, t.used)
+	if len(out) != len(t.specs) || samples < 0 {
+		return 0, fmt.Errorf("%d samples with keys of %d tables: the job has %d tables", samples, len(out), len(t.specs))
+	}
+	for table, keys := range out {
+		before := 0
+		if at > 0 {
+			before = t.ends[table][at-1]
+		}
+		if len(keys) < before || samples == 0 && len(keys) != before {
+			return 0, fmt.Errorf("%d samples with %d keys of table %q: keys are appended, and a lane without samples has none",
+				samples, len(keys)-before, t.specs[table].Name)
+		}
+		t.used[table], t.ends[table][at] = keys, len(keys)
+	}
+	return samples, nil
+}
+
+// find reduces the collected keys to distinct ones.
+func (t *tables) find(b schema.Batch) error {
+	for i := range t.sets {
+		set, spec := &t.sets[i], &t.specs[i]
+		if err := set.find(t.used[i]); err != nil {
+			return fmt.Errorf("batch %d table %q: %w", b, spec.Name, err)
+		}
+		t.keys[i] = set.keys
+		if n := len(set.keys); n > 0 && set.keys[n-1] >= spec.Rows {
+			return fmt.Errorf("%w: batch %d: key %d of table %q, which has %d rows", ErrWorkload, b, set.keys[n-1], spec.Name, spec.Rows)
+		}
+	}
+	return nil
+}
+
+// size makes room for the rows of the distinct keys. Their values are what they happen to be until they arrive.
+func (t *tables) size() {
+	for i := range t.rows {
+		t.rows[i] = grown(t.rows[i], len(t.keys[i])*t.specs[i].Dim)
+	}
+}
+
+// laneIDs are the local ids of the keys of hosted lane number at.
+func (t *tables) laneIDs(table, at int) []int64 {
+	before := 0
+	if at > 0 {
+		before = t.ends[table][at-1]
+	}
+	return t.sets[table].ids[before:t.ends[table][at]]
+}

@@ -1,0 +1,204 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// TableKeys are keys of one table to look up: in any order, and as often as one likes.
+type TableKeys struct {
+	Table schema.Table
+	Keys  []uint64
+}
+
+// evaluationValuesMax bounds the values that one round of an evaluation's lookups asks for: 16 MiB.
+const evaluationValuesMax = 4 << 20
+
+// evaluation is what Lookup needs, kept from call to call.
+type evaluation struct {
+	tables  *tables
+	lookups *lookups
+}
+
+// Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
+// Keys, in new memory. It is for evaluation and prediction between runs, and takes any number of keys.
+//
+//	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
+func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	if s.evaluation == nil {
+		t := newTables(s.job.Tables, 1)
+		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t)}
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	out := make([][]float32, len(asks))
+	for i, ask := range asks {
+		if int(ask.Table) >= len(s.job.Tables) {
+			return nil, fmt.Errorf("lookup: table %d: the job has %d", ask.Table, len(s.job.Tables))
+		}
+		dim := s.job.Tables[ask.Table].Dim
+		out[i] = make([]float32, len(ask.Keys)*dim)
+		most := max(1, evaluationValuesMax/dim)
+		for first := 0; first < len(ask.Keys); first += most {
+			end := min(first+most, len(ask.Keys))
+			if err := s.lookup(ctx, int(ask.Table), ask.Keys[first:end], out[i][first*dim:end*dim]); err != nil {
+				return nil, fmt.Errorf("lookup of %d keys of table %q at version %d: %w", len(ask.Keys), s.job.Tables[ask.Table].Name, s.Version(), err)
+			}
+		}
+	}
+	return out, nil
+}
+
+func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []float32) error {
+	e, b := s.evaluation, s.Version()
+	e.tables.reset()
+	e.tables.used[table] = append(e.tables.used[table], keys...)
+	if err := e.tables.find(b); err != nil {
+		return err
+	}
+	if err := e.lookups.build(s.head(b)); err != nil {
+		return err
+	}
+	if err := s.fetch(ctx, e.lookups, b); err != nil {
+		return err
+	}
+	dim, rows := e.tables.specs[table].Dim, e.tables.rows[table]
+	for i, id := range e.tables.sets[table].ids {
+		copy(out[i*dim:(i+1)*dim], rows[int(id)*dim:])
+	}
+	return nil
+}
+
+// Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
+// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and valid
+// until yield returns. An error of yield ends the scan and is returned.
+func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64, rows []float32) error) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if int(table) >= len(s.job.Tables) {
+		return fmt.Errorf("scan table %d: the job has %d", table, len(s.job.Tables))
+	}
+	scan, err := newScan(s.head(s.Version()), table, &s.job.Tables[table], s.job.ChunkBytes/4)
+	if err != nil {
+		return err
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	for p := range s.job.Tables[table].Partitions {
+		if err := s.scanPartition(ctx, scan, schema.Partition(p), yield); err != nil {
+			return fmt.Errorf("scan table %q partition %d at version %d: %w", s.job.Tables[table].Name, p, s.Version(), err)
+		}
+	}
+	return nil
+}
+
+func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partition, yield func(schema.Partition, []uint64, []float32) error) error {
+	var taker rowsTaker = scan
+	s.rowsFor.Store(&taker)
+	shard := s.place.ShardOfPartition(p)
+	subject := s.subject(fabric.KindPull, s.links[shard].member).String()
+	cursor := uint64(0)
+	for more := true; more; {
+		s.scans++
+		request := scan.ask(shard, p, cursor, s.scans)
+		if err := s.publish(subject, request); err != nil {
+			return err
+		}
+		again := func() error { return s.publish(subject, request) }
+		if err := s.wait(ctx, scan.ready, again); err != nil {
+			return err
+		}
+		keys, rows := scan.answer.Keys(), scan.answer.Float32s()
+		more = scan.answer.Head().Flags&schema.FlagMore != 0
+		if len(keys) == 0 {
+			if more {
+				return fmt.Errorf("no rows from key %d on, and more to follow", cursor)
+			}
+			return nil
+		}
+		if err := yield(p, keys, rows); err != nil {
+			return err
+		}
+		cursor = keys[len(keys)-1] + 1
+	}
+	return nil
+}
+
+// scan pulls a table piece by piece, one request at a time.
+type scan struct {
+	head    schema.Head
+	section schema.Section
+	request *schema.Frame
+	ready   chan struct{}
+
+	mu     sync.Mutex // guards what follows while a request is open
+	open   bool
+	asked  schema.Head // of the open request
+	shard  int
+	answer schema.View
+}
+
+func newScan(head schema.Head, table schema.Table, spec *schema.TableSpec, valuesMax int) (*scan, error) {
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+	if err != nil {
+		return nil, err
+	}
+	return &scan{head: head, request: f, ready: make(chan struct{}, 1),
+		section: schema.Section{Table: table, Dim: uint32(spec.Dim), Count: uint64(max(1, valuesMax/spec.Dim))}}, nil
+}
+
+// ask opens a request for rows of a partition from a key on, and gives its frame. The number, which the answer repeats
+// as its chunk, tells its answer from a late one to an earlier request.
+func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Chunk) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.open, c.asked, c.shard = true, c.head, shard
+	c.asked.Bucket, c.asked.Chunk = schema.Bucket(p), number
+	c.request.SetHead(c.asked)
+	c.request.SetSection(0, c.section)
+	c.request.Keys()[0] = cursor
+	return c.request.Seal()
+}
+
+// take keeps the answer to the open request and ignores all others.
+func (c *scan) take(shard int, v *schema.View) error {
+	h := v.Head()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.open || shard != c.shard || h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket || h.Chunk != c.asked.Chunk {
+		return nil
+	}
+	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim {
+		return fmt.Errorf("rows of version %d partition %d from %s: sections %v, want one of table %d with dim %d",
+			h.Batch, h.Bucket, schema.ShardMember(shard), got, c.section.Table, c.section.Dim)
+	}
+	c.open, c.answer = false, *v
+	c.ready <- struct{}{}
+	return nil
+}
+
+// Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
+// any number of trainers and shards, and reads every table from the shards.
+func (s *Session) Digest(ctx context.Context) ([32]byte, error) {
+	d := schema.NewWeightsDigest(s.job)
+	for t, ok := d.Next(); ok; t, ok = d.Next() {
+		var err error
+		if t.IsTable {
+			err = s.Table(ctx, schema.Table(t.Index), d.Rows)
+		} else {
+			err = d.Values(s.Param(t.Name))
+		}
+		if err != nil {
+			return [32]byte{}, fmt.Errorf("digest of weights: %w", err)
+		}
+	}
+	return d.Sum()
+}

@@ -1,0 +1,196 @@
+package trainer
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Workload is what a job trains: where the samples come from, and forward, loss and backward of one lane. Both methods
+// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that it does
+// not matter who computes a lane. They are called from the goroutine that calls Run, lane after lane.
+type Workload interface {
+	// Keys appends to keys[table] the keys of every example of the lane, in the order in which the lane will use them,
+	// and returns the number of samples and the slices. It is called for batch b+1 while the results of b are under way,
+	// so it may not look at parameters. A lane without samples is absent from the batch: Lane is not called for it, and
+	// it may not have keys.
+	Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64)
+
+	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too,
+	// never divided.
+	Lane(step *LaneStep) (lossSum float64, err error)
+}
+
+// LaneStep is what a workload sees of one lane of one batch. It and all slices it gives are valid until Lane returns.
+type LaneStep struct {
+	Batch   schema.Batch
+	Lane    lane.Lane
+	Samples int // as Keys said
+
+	index   int // of the lane among the hosted ones
+	compute *compute
+	err     error // first broken rule, kept until Lane returns
+}
+
+// Rows are the embedding rows of a table that the trainer's lanes use in this batch, [U, dim] row-major, in ascending
+// order of their keys. They are read only: version Batch of the table.
+func (s *LaneStep) Rows(table schema.Table) []float32 {
+	if !s.knows(table) {
+		return nil
+	}
+	return s.compute.tables.rows[table]
+}
+
+// IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of Rows.
+func (s *LaneStep) IDs(table schema.Table) []int64 {
+	if !s.knows(table) {
+		return nil
+	}
+	return s.compute.tables.laneIDs(int(table), s.index)
+}
+
+// Param is a dense parameter's values, row-major and read only: version Batch.
+func (s *LaneStep) Param(name string) []float32 {
+	i, ok := s.param(name)
+	if !ok {
+		return nil
+	}
+	return s.compute.params.value(i)
+}
+
+// Grad is where the lane's gradient of a parameter is to be written, as long as the parameter. It holds anything before:
+// overwrite it. A parameter whose Grad is never asked for has gradient zero.
+func (s *LaneStep) Grad(name string) []float32 {
+	i, ok := s.param(name)
+	if !ok {
+		return nil
+	}
+	if s.compute.dense.final[i] {
+		s.broken("gradient of %q is asked for after Done", name)
+		return nil
+	}
+	return s.compute.dense.grad(i)
+}
+
+// Done says that a parameter's gradient is final. Calling it as soon as that is so lets the gradient travel while the
+// rest of the backward pass runs; what was not declared by the time Lane returns is final then. Parameters travel in
+// the reverse order of the manifest, so that is the order in which calling it is worth most.
+func (s *LaneStep) Done(name string) {
+	i, ok := s.param(name)
+	if !ok || s.err != nil {
+		return
+	}
+	if err := s.compute.dense.done(i); err != nil {
+		s.err = err
+	}
+}
+
+// RowGrad gives the lane's gradient of a table, at most once: ids are rows of Rows, ascending and distinct, and
+// rows [len(ids), dim] the sum over the lane's samples for each. Both are copied. This is what
+// cuda.Backend.BagBackward gives for the IDs of the lane.
+//
+//	step.RowGrad(0, []int64{0, 2}, []float32{0.5, 0.5, -1, -1}) // dim 2: rows 0 and 2 of the trainer's rows
+func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
+	if !s.knows(table) || s.err != nil {
+		return
+	}
+	if err := s.compute.rowGrad(int(table), ids, rows); err != nil {
+		s.err = err
+	}
+}
+
+func (s *LaneStep) knows(table schema.Table) bool {
+	if n := len(s.compute.tables.specs); int(table) >= n {
+		s.broken("table %d: the job has %d tables", table, n)
+		return false
+	}
+	return true
+}
+
+func (s *LaneStep) param(name string) (int, bool) {
+	i, ok := s.compute.params.index[name]
+	if !ok {
+		s.broken("parameter %q: the job has %q", name, s.compute.params.names())
+	}
+	return i, ok
+}
+
+func (s *LaneStep) broken(format string, args ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf(format, args...)
+	}
+}
+
+// compute is the arithmetic of a trainer's batch: it knows lanes, keys and sums, and neither frames nor shards.
+type compute struct {
+	plan   *lanePlan
+	tables *tables
+	params *parameters
+	dense  *denseSums
+	rows   *rowSums
+
+	samples []int // of each hosted lane
+	ids     []uint64
+	step    LaneStep
+}
+
+// collect asks the workload for the keys of a batch and finds the distinct ones.
+func (c *compute) collect(w Workload, b schema.Batch) error {
+	c.tables.reset()
+	for i := range c.samples {
+		l := c.plan.first + lane.Lane(i)
+		n, err := c.tables.collect(w, b, l, i)
+		if err != nil {
+			return fmt.Errorf("%w: keys of batch %d lane %d: %w", ErrWorkload, b, l, err)
+		}
+		c.samples[i] = n
+	}
+	return c.tables.find(b)
+}
+
+// begin starts the batch whose keys were collected last.
+func (c *compute) begin() {
+	c.plan.present(c.samples)
+	c.rows.reset()
+}
+
+// lane runs the workload on hosted lane number i.
+func (c *compute) lane(w Workload, b schema.Batch, i int) (lossSum float64, err error) {
+	l := c.plan.lanes[i]
+	c.dense.begin(l)
+	c.rows.begin(l)
+	c.step = LaneStep{Batch: b, Lane: c.plan.first + lane.Lane(i), Samples: c.samples[i], index: i, compute: c}
+	if lossSum, err = w.Lane(&c.step); err == nil {
+		err = c.step.err
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, b, c.step.Lane, err)
+	}
+	if err = c.rows.end(); err != nil {
+		return 0, fmt.Errorf("batch %d lane %d: %w", b, c.step.Lane, err)
+	}
+	if err = c.dense.end(); err != nil {
+		return 0, fmt.Errorf("batch %d lane %d: %w", b, c.step.Lane, err)
+	}
+	return lossSum, nil
+}
+
+// rowGrad checks a row gradient and adds it up.
+func (c *compute) rowGrad(table int, ids []int64, values []float32) error {
+	dim := c.tables.specs[table].Dim
+	if len(values) != len(ids)*dim {
+		return fmt.Errorf("row gradient of table %d: %d values for %d rows of %d", table, len(values), len(ids), dim)
+	}
+	c.ids = slices.Grow(c.ids[:0], len(ids))
+	before := int64(-1)
+	for i, id := range ids {
+		if id <= before || id >= int64(len(c.tables.sets[table].keys)) {
+			return fmt.Errorf("row gradient of table %d: id %d at position %d follows %d: want ascending ids below %d",
+				table, id, i, before, len(c.tables.sets[table].keys))
+		}
+		c.ids, before = append(c.ids, uint64(id)), id
+	}
+	return c.rows.add(table, c.ids, values)
+}
