@@ -1,0 +1,193 @@
+package corpus
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Synthetic is the input that is generated instead of read.
+const Synthetic = "synthetic"
+
+// ownMin is the fewest labelled packages that make a machine's own index worth training on. A machine whose lists were
+// never fetched still knows the few hundred packages that are installed on it.
+const ownMin = 1000
+
+// Load reads the data of an input: the path of a Packages index (plain, gz, xz or lz4, or what apt-cache dumpavail
+// prints), "" for this machine's own index, or Synthetic. Who has a file of that name writes ./synthetic.
+//
+// For this machine's own it fails with ErrNoIndex where there is none; for a file with the errors of ReadIndex and
+// Unpack, of opening (fs.ErrNotExist) and with ErrTooFew. It ends early when ctx does.
+func Load(ctx context.Context, input string) (*Data, error) {
+	switch input {
+	case "":
+		return Machine{Lists: "/var/lib/apt/lists", Dumpavail: []string{"apt-cache", "dumpavail"}}.Load(ctx)
+	case Synthetic:
+		return loadSynthetic(ctx)
+	}
+	c := newCollector()
+	if err := c.readFile(ctx, input); err != nil {
+		return nil, err
+	}
+	return c.data(input)
+}
+
+func (c *collector) readFile(ctx context.Context, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("read package index: %w", err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return fmt.Errorf("read package index %s: it is a directory, want a file", path)
+	}
+	return c.read(ctx, f, path)
+}
+
+func (c *collector) read(ctx context.Context, r io.Reader, label string) error {
+	text, err := Unpack(r)
+	if err != nil {
+		return fmt.Errorf("read package index %s: %w", label, err)
+	}
+	_, err = ReadIndex(text, label, func(r Record) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		return c.add(r)
+	})
+	if err != nil {
+		return fmt.Errorf("read package index %w", err)
+	}
+	return nil
+}
+
+func loadSynthetic(ctx context.Context) (*Data, error) {
+	var text bytes.Buffer
+	if err := WriteSynthetic(&text, SyntheticRecords, SyntheticSeed); err != nil {
+		return nil, err
+	}
+	c := newCollector()
+	if err := c.read(ctx, &text, Synthetic); err != nil {
+		return nil, err
+	}
+	d, err := c.data("generated text (synthetic, not real packages)")
+	if err == nil {
+		d.Synthetic = true
+	}
+	return d, err
+}
+
+// Machine is where a machine keeps its own index.
+type Machine struct {
+	Lists     string   // folder of the lists that apt has fetched
+	Dumpavail []string // command that prints the index where the lists cannot be read here
+}
+
+// Load reads the lists of the folder, all *_Packages files in the order of their names, plain or compressed; where there
+// are none, or some are compressed in a way not read here, what the command prints. It fails with ErrNoIndex where that
+// is nothing, or fewer than a thousand labelled packages.
+func (m Machine) Load(ctx context.Context) (*Data, error) {
+	paths, err := listFiles(m.Lists)
+	if err != nil {
+		return nil, fmt.Errorf("read package lists: %w", err)
+	}
+	if len(paths) > 0 {
+		d, err := loadLists(ctx, m.Lists, paths)
+		if !errors.Is(err, ErrCompression) {
+			return d, err
+		}
+	}
+	return m.dumpavail(ctx)
+}
+
+func loadLists(ctx context.Context, folder string, paths []string) (*Data, error) {
+	c := newCollector()
+	for _, path := range paths {
+		// An archive without packages has an empty list.
+		if err := c.readFile(ctx, path); err != nil && !errors.Is(err, ErrEmpty) {
+			return nil, err
+		}
+	}
+	return c.own(fmt.Sprintf("%d lists in %s", len(paths), folder))
+}
+
+// own makes data of a machine's own index, unless it is next to nothing.
+func (c *collector) own(source string) (*Data, error) {
+	if n := c.labelled(); n < ownMin {
+		return nil, fmt.Errorf("%w: %s give %d packages, want %d; apt-get update fetches it", ErrNoIndex, source, n, ownMin)
+	}
+	return c.data(source)
+}
+
+// listFiles gives the Packages files among apt's lists, sorted by name. A folder that is not there has none.
+func listFiles(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, e := range entries {
+		_, suffix, ok := cutLast(e.Name(), "_Packages")
+		if ok && !e.IsDir() && slices.Contains([]string{"", ".gz", ".xz", ".lz4", ".zst", ".bz2", ".lzma"}, suffix) {
+			paths = append(paths, filepath.Join(folder, e.Name()))
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
+
+func cutLast(s, sep string) (before, after string, ok bool) {
+	if i := strings.LastIndex(s, sep); i >= 0 {
+		return s[:i], s[i+len(sep):], true
+	}
+	return s, "", false
+}
+
+// dumpavail runs the command and reads what it prints.
+func (m Machine) dumpavail(ctx context.Context) (*Data, error) {
+	if len(m.Dumpavail) == 0 {
+		return nil, fmt.Errorf("%w: no lists in %s", ErrNoIndex, m.Lists)
+	}
+	label := strings.Join(m.Dumpavail, " ")
+	cmd := exec.CommandContext(ctx, m.Dumpavail[0], m.Dumpavail[1:]...)
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w", label, err)
+	}
+	if err := cmd.Start(); err != nil {
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		return nil, fmt.Errorf("%w: no lists in %s, and %w", ErrNoIndex, m.Lists, err)
+	}
+	c := newCollector()
+	readErr := c.read(ctx, out, label)
+	out.Close() // ends a command whose output was not read to its end
+	waitErr := cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case readErr != nil && !errors.Is(readErr, ErrEmpty):
+		return nil, readErr
+	case waitErr != nil:
+		return nil, fmt.Errorf("%w: no lists in %s, and %s: %w: %s", ErrNoIndex, m.Lists, label, waitErr, firstLine(complaint.String()))
+	}
+	return c.own(label)
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(s), "\n")
+	return line
+}
