@@ -76,10 +76,10 @@ func (f *Frame) Reset(l Layout) error {
 	if l.Kind == KindAck {
 		at = ackAt + ackBytes
 	}
-	sections, at := place(at, l.Sections, sectionBytes, 8)
-	keys, at := place(at, l.Keys, 8, 8)
-	body, at := place(at, l.Body, 1, 1)
-	values, at := place(at, l.Values, 1, valuesAlign)
+	sections, at := room(at, l.Sections, sectionBytes, 8)
+	keys, at := room(at, l.Keys, 8, 8)
+	body, at := room(at, l.Body, 1, 1)
+	values, at := room(at, l.Values, 1, valuesAlign)
 	if at > FrameBytesMax {
 		return fmt.Errorf("lay out a %v frame: %d bytes: want at most %d", l.Kind, at, FrameBytesMax)
 	}
@@ -104,9 +104,9 @@ func checkLayout(l Layout) error {
 		mayHaveIt bool
 	}{
 		{"bytes of values", l.Values, FrameBytesMax, r.values},
-		{"keys", l.Keys, KeysMax, r.sections},
-		{"sections", l.Sections, SectionsMax, r.sections},
-		{"bytes of body", l.Body, BodyBytesMax, r.body || r.mayBody},
+		{"keys", l.Keys, KeysMax, r.keys},
+		{"sections", l.Sections, SectionsMax, r.keys},
+		{"bytes of body", l.Body, BodyBytesMax, r.body != never},
 	} {
 		switch {
 		case part.n < 0 || part.n > part.max:
@@ -121,9 +121,9 @@ func checkLayout(l Layout) error {
 	return nil
 }
 
-// place finds room for a vector of n elements after at: its length, then its elements, aligned. An empty vector is left
+// room finds room for a vector of n elements after at: its length, then its elements, aligned. An empty vector is left
 // out and takes none.
-func place(at, n, size, align int) (elements span, end int) {
+func room(at, n, size, align int) (elements span, end int) {
 	if n == 0 {
 		return span{}, at
 	}
@@ -174,8 +174,8 @@ func (f *Frame) Kind() Kind { return f.kind }
 // Bytes is the size of the whole frame.
 func (f *Frame) Bytes() int { return len(f.data) }
 
-// SetHead writes the head. Kind and DType are the frame's own: what h says of them is ignored, except in a refusal,
-// where the rest of the head repeats what was refused.
+// SetHead writes the head. Kind and DType are the frame's own: what h says of them is ignored, so that a refusal may be
+// given the head of what it refuses.
 func (f *Frame) SetHead(h Head) {
 	h.Kind, h.DType = f.kind, DTypeNone
 	if rules[f.kind].values {

@@ -81,38 +81,49 @@ func checkHead(h *Head) *FrameError {
 	if r.repeats {
 		return nil
 	}
-	if h.Flags&^flagsAll != 0 {
-		return refused(ReasonMalformed, "flags %#x: want none but %#x", h.Flags, flagsAll)
-	}
-	if err := checkChunk(h, r); err != nil {
+	if err := checkPlace(h, r.place); err != nil {
 		return err
 	}
-	if int(h.Lanes) > lane.LanesMax {
-		return refused(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
-	}
-	if (r.node || h.Node != lane.Node{}) && !lane.IsNode(h.Node, int(h.Lanes)) {
-		return refused(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
+	if err := checkSum(h, r); err != nil {
+		return err
 	}
 	switch {
-	case math.IsNaN(h.Weight) || math.IsInf(h.Weight, 0):
-		return refused(ReasonNonFinite, "weight %v: want a number of samples", h.Weight)
-	case h.Weight < 0:
-		return refused(ReasonWrongWeight, "weight %v: want at least 0", h.Weight)
-	case h.Weight != 0 && !r.result:
-		return refused(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
-	}
-	if r.values && h.DType != DTypeFloat32 {
+	case h.Flags&^r.flags != 0:
+		return refused(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
+	case h.Offset != 0 && !r.offset:
+		return refused(ReasonMalformed, "offset %d: a %v frame has none", h.Offset, h.Kind)
+	case r.values && h.DType != DTypeFloat32:
 		return refused(ReasonWrongDType, "dtype %d of a %v frame: want %d (float32)", h.DType, h.Kind, DTypeFloat32)
-	}
-	if !r.values && h.DType != DTypeNone {
+	case !r.values && h.DType != DTypeNone:
 		return refused(ReasonWrongDType, "dtype %d: a %v frame has no values", h.DType, h.Kind)
 	}
 	return nil
 }
 
-func checkChunk(h *Head, r *rule) *FrameError {
+// checkSum checks lanes, node and weight. Any kind may say how many lanes the job has.
+func checkSum(h *Head, r *rule) *FrameError {
 	switch {
-	case h.Chunks == 0 && r.series, h.Chunks == 0 && h.Chunk == 0 && !r.chunked:
+	case int(h.Lanes) > lane.LanesMax:
+		return refused(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
+	case r.sum && !lane.IsNode(h.Node, int(h.Lanes)):
+		return refused(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
+	case h.Node != lane.Node{} && !r.sum:
+		return refused(ReasonMalformed, "node %v: a %v frame has none", h.Node, h.Kind)
+	case h.Weight != 0 && !r.weight:
+		return refused(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
+	case math.IsNaN(h.Weight) || math.IsInf(h.Weight, 0):
+		return refused(ReasonNonFinite, "weight %v: want a number of samples", h.Weight)
+	case h.Weight < 0:
+		return refused(ReasonWrongWeight, "weight %v: want at least 0", h.Weight)
+	}
+	return nil
+}
+
+func checkPlace(h *Head, p place) *FrameError {
+	switch {
+	case p == placeNone && (h.Bucket != 0 || h.Chunk != 0 || h.Chunks != 0):
+		return refused(ReasonMalformed, "bucket %d, chunk %d of %d: a %v frame has none", h.Bucket, h.Chunk, h.Chunks, h.Kind)
+	case p == placeNone, p == placeSeries && h.Chunks == 0:
 		return nil
 	case h.Chunk >= h.Chunks:
 		return refused(ReasonWrongChunk, "chunk %d of %d of a %v frame", h.Chunk, h.Chunks, h.Kind)

@@ -56,34 +56,51 @@ const (
 	FlagMore uint32 = 1 << 0
 	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for.
 	FlagParameters uint32 = 1 << 1
-
-	flagsAll = FlagMore | FlagParameters
 )
 
-// rule is what a kind's frames hold; the table in docs/protocol.md is the same one in words.
+// rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
+// absent or empty.
 type rule struct {
-	values   bool // may have values; then the head names their type
-	rows     bool // has sections whose counts add up to the keys, and values that are exactly their rows
-	sections bool // may have sections and keys
-	chunked  bool // chunk < chunks
-	series   bool // chunks may be 0: the end is not known
-	node     bool // node of the job's lane tree, and weight
-	result   bool // weight
-	ack      bool // has an ack, and nothing else has
-	body     bool // must have a body
-	mayBody  bool // may have a body
-	repeats  bool // the head repeats another frame's: its fields are not checked
+	place   place // bucket, chunk and chunks
+	sum     bool  // node, a node of the tree over lanes, and weight
+	weight  bool  // weight
+	offset  bool
+	flags   uint32
+	values  bool // values; then dtype says of which type
+	keys    bool // sections and keys
+	rows    bool // values are exactly the rows of the sections' keys
+	ack     bool // an ack, always
+	body    need
+	repeats bool // the head repeats that of a refused frame and is not checked
 }
 
+// place is what a kind's bucket, chunk and chunks are.
+type place uint8
+
+const (
+	placeNone   place = iota // zero
+	placeChunk               // chunk < chunks
+	placeSeries              // chunk < chunks, or any chunk where chunks is 0: how many there are is not known
+)
+
+// need is whether a kind has a part.
+type need uint8
+
+const (
+	never need = iota
+	maybe
+	always
+)
+
 var rules = [kindMax + 1]rule{
-	KindDense:   {values: true, chunked: true, node: true, result: true},
-	KindSparse:  {values: true, rows: true, sections: true, chunked: true, node: true, result: true},
-	KindMean:    {values: true, chunked: true, result: true},
-	KindLookup:  {sections: true, chunked: true},
-	KindRows:    {values: true, rows: true, sections: true, chunked: true, series: true},
-	KindPull:    {sections: true, series: true},
+	KindDense:   {place: placeChunk, sum: true, weight: true, offset: true, values: true},
+	KindSparse:  {place: placeChunk, sum: true, weight: true, values: true, keys: true, rows: true},
+	KindMean:    {place: placeChunk, weight: true, offset: true, flags: FlagParameters, values: true},
+	KindLookup:  {place: placeChunk, keys: true},
+	KindRows:    {place: placeSeries, flags: FlagMore, values: true, keys: true, rows: true},
+	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},
 	KindAck:     {ack: true},
-	KindControl: {body: true},
-	KindBeat:    {mayBody: true},
-	KindRefusal: {body: true, repeats: true},
+	KindControl: {body: always},
+	KindBeat:    {body: maybe},
+	KindRefusal: {body: always, repeats: true},
 }

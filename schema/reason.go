@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 )
@@ -88,7 +89,7 @@ func ReasonOf(err error) Reason {
 	if err == nil {
 		return ReasonOK
 	}
-	if e, ok := err.(*FrameError); ok {
+	if e, ok := errors.AsType[*FrameError](err); ok {
 		return e.Reason
 	}
 	return ReasonMalformed

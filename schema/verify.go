@@ -78,22 +78,18 @@ func checkSeal(data []byte, headPos int) *FrameError {
 }
 
 // locate finds the frame's parts.
-func (v *View) locate(t *flatTable) *FrameError {
-	for _, p := range [...]struct {
-		name              string
-		slot, size, align int
-		to                *span
-	}{
-		{"values", fieldValues, 1, valuesAlign, &v.values},
-		{"keys", fieldKeys, 8, 8, &v.keys},
-		{"sections", fieldSections, sectionBytes, 8, &v.sections},
-		{"body", fieldBody, 1, 1, &v.body},
-	} {
-		lo, hi, problem := t.vector(p.slot, p.size, p.align)
-		if problem != "" {
-			return refused(ReasonMalformed, "%s: %s", p.name, problem)
-		}
-		*p.to = span{lo, hi}
+func (v *View) locate(t *flatTable) (err *FrameError) {
+	if v.values, err = locateVector(t, "values", fieldValues, 1, valuesAlign); err != nil {
+		return err
+	}
+	if v.keys, err = locateVector(t, "keys", fieldKeys, 8, 8); err != nil {
+		return err
+	}
+	if v.sections, err = locateVector(t, "sections", fieldSections, sectionBytes, 8); err != nil {
+		return err
+	}
+	if v.body, err = locateVector(t, "body", fieldBody, 1, 1); err != nil {
+		return err
 	}
 	pos, problem := t.field(fieldAck, ackBytes, 8)
 	if problem != "" {
@@ -103,6 +99,14 @@ func (v *View) locate(t *flatTable) *FrameError {
 	return nil
 }
 
+func locateVector(t *flatTable, name string, slot, size, align int) (span, *FrameError) {
+	lo, hi, problem := t.vector(slot, size, align)
+	if problem != "" {
+		return span{}, refused(ReasonMalformed, "%s: %s", name, problem)
+	}
+	return span{lo, hi}, nil
+}
+
 // checkParts checks that the parts are those of the kind and fit each other.
 func (v *View) checkParts(lim *Limits) *FrameError {
 	r := &rules[v.head.Kind]
@@ -110,13 +114,13 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	switch {
 	case v.values.bytes() != 0 && !r.values:
 		return refused(ReasonMalformed, "values: a %v frame has none", v.head.Kind)
-	case (keys != 0 || sections != 0) && !r.sections:
+	case (keys != 0 || sections != 0) && !r.keys:
 		return refused(ReasonMalformed, "keys or sections: a %v frame has none", v.head.Kind)
 	case (v.ack != 0) != r.ack:
 		return refused(ReasonMalformed, "ack: an ack frame has one, and no other has; this is a %v frame", v.head.Kind)
-	case v.body.bytes() != 0 && !r.body && !r.mayBody:
+	case v.body.bytes() != 0 && r.body == never:
 		return refused(ReasonMalformed, "body: a %v frame has none", v.head.Kind)
-	case v.body.bytes() == 0 && r.body:
+	case v.body.bytes() == 0 && r.body == always:
 		return refused(ReasonMalformed, "body: a %v frame has one", v.head.Kind)
 	case v.body.bytes() > lim.BodyBytesMax:
 		return refused(ReasonOversized, "body of %d bytes: want at most %d", v.body.bytes(), lim.BodyBytesMax)

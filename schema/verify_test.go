@@ -1,0 +1,342 @@
+package schema
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"gradbus/lane"
+)
+
+// reseal gives any bytes a right checksum, where they have a head to put it into: the checks behind it are reached.
+func reseal(data []byte) bool {
+	pos, ok := headAt(data)
+	if ok {
+		binary.LittleEndian.PutUint32(data[pos+checksumAt:], checksum(data, pos))
+	}
+	return ok
+}
+
+// sweep reads everything that a view offers. It panics or races where Verify let something through.
+func sweep(v *View) (sum float64) {
+	for _, x := range v.Float32s() {
+		sum += float64(x)
+	}
+	for _, k := range v.Keys() {
+		sum += float64(k)
+	}
+	for i := range v.Sections() {
+		sum += float64(v.Section(i).Count)
+	}
+	for _, p := range v.Parts() {
+		for _, k := range p.Keys {
+			sum += float64(k)
+		}
+		for _, x := range p.Rows {
+			sum += float64(x)
+		}
+	}
+	for _, b := range v.Body() {
+		sum += float64(b)
+	}
+	for _, b := range v.Values() {
+		sum += float64(b)
+	}
+	a, _ := v.Ack()
+	c, _ := DecodeControl(v)
+	r, _ := DecodeRefusal(v)
+	place := NewPlacement(testJob(), 2)
+	if place.CheckFrame(v, 1) == nil && v.CheckJob(1, 1) == nil {
+		sum++
+	}
+	s, _ := SequenceOf(v.Bytes())
+	return sum + float64(a.Window) + float64(len(c.Name())+len(r.Text)) + float64(s) + float64(len(describe(v)))
+}
+
+// change is a sample with something written over it before the checksum is.
+type change func(data []byte)
+
+func put16(at int, x uint16) change {
+	return func(d []byte) { binary.LittleEndian.PutUint16(d[at:], x) }
+}
+func put32(at int, x uint32) change {
+	return func(d []byte) { binary.LittleEndian.PutUint32(d[at:], x) }
+}
+func put64(at int, x uint64) change {
+	return func(d []byte) { binary.LittleEndian.PutUint64(d[at:], x) }
+}
+
+// Positions within the samples' heads; see gradbus.fbs.
+const (
+	inMagic = frameHeadAt + 4*iota
+	inVersionKind
+	inSequence
+	_
+	inChecksum
+	inGeneration
+	inJob
+	_
+	inBatch
+	_
+	inOffset
+	_
+	inWeight
+	_
+	inBucket
+	inChunk
+	inChunks
+	inFlags
+	inNode
+	inLanesDType
+)
+
+func TestVerifyNamesWhatIsWrong(t *testing.T) {
+	weight := func(w float64) change { return put64(inWeight, math.Float64bits(w)) }
+	const sectionsAt, keysAt, bodyAt = 128, 168, 128 // in samples with two sections, or a body alone
+	for _, c := range []struct {
+		sample string
+		change change
+		reason Reason
+		detail string
+	}{
+		{"dense", put32(identifierAt, 0), ReasonMalformed, "identifier"},
+		{"dense", put32(0, 4), ReasonMalformed, "root offset"},
+		{"dense", put32(0, 26), ReasonMalformed, "root offset"},
+		{"dense", put32(0, 1<<31), ReasonMalformed, "root offset"},
+		{"dense", put32(tableAt, 1<<30), ReasonMalformed, "vtable offset"},
+		{"dense", put32(tableAt, 0xffff0000), ReasonMalformed, "vtable offset"},
+		{"dense", put16(vtableAt, 3), ReasonMalformed, "vtable size"},
+		{"dense", put16(vtableAt, 18), ReasonMalformed, "version 1 does not have"},
+		{"dense", put16(vtableAt, 60000), ReasonMalformed, "vtable size"},
+		{"dense", put16(vtableAt+2, 2), ReasonMalformed, "table size"},
+		{"dense", put16(vtableAt+2, 60000), ReasonMalformed, "table size"},
+		{"dense", put16(vtableAt+4, 0), ReasonMalformed, "head: absent"},
+		{"dense", put16(vtableAt+4, 12), ReasonMalformed, "head: field not aligned"},
+		{"dense", put16(vtableAt+4, 24), ReasonMalformed, "head: field outside"},
+		{"dense", put16(vtableAt+4, 2), ReasonMalformed, "head: field outside"},
+		{"dense", put32(inMagic, 1), ReasonMalformed, "magic"},
+		{"dense", put16(inVersionKind, 2), ReasonUnknownVersion, "version 2"},
+		{"dense", put16(inVersionKind, 0), ReasonUnknownVersion, "version 0"},
+		{"dense", put16(inVersionKind+2, 0), ReasonUnknownKind, "kind 0"},
+		{"dense", put16(inVersionKind+2, 11), ReasonUnknownKind, "kind 11"},
+		{"dense", put32(valuesFieldAt, 0), ReasonMalformed, "values: vector offset"},
+		{"dense", put32(valuesFieldAt, 1<<31), ReasonMalformed, "values: vector offset"},
+		{"dense", put32(valuesFieldAt, 92), ReasonMalformed, "values: vector not aligned"},
+		{"dense", put32(124, 13), ReasonMalformed, "values: vector longer"},
+		{"dense", put32(124, math.MaxUint32), ReasonMalformed, "values: vector longer"},
+		{"dense", put32(124, 11), ReasonWrongShape, "multiple of 4"},
+		{"dense", put32(124, 0), ReasonWrongShape, "weight of 32"},
+		{"dense", put32(inChunk, 2), ReasonWrongChunk, "chunk 2 of 2"},
+		{"dense", put32(inChunks, 0), ReasonWrongChunk, "chunk 1 of 0"},
+		{"dense", put32(inChunks, ChunksMax+1), ReasonOversized, "chunks"},
+		{"dense", put32(inFlags, 4), ReasonMalformed, "flags"},
+		{"dense", put16(inNode, 1), ReasonWrongNode, "[1,3)"},
+		{"dense", put16(inNode+2, 0), ReasonWrongNode, "[0,0)"},
+		{"dense", put16(inNode+2, 8), ReasonWrongNode, "[0,8)"},
+		{"dense", put16(inLanesDType, 0), ReasonWrongNode, "0 lanes"},
+		{"dense", put16(inLanesDType, lane.LanesMax+1), ReasonOversized, "4097 lanes"},
+		{"dense", put16(inLanesDType+2, 0), ReasonWrongDType, "dtype 0"},
+		{"dense", put16(inLanesDType+2, 2), ReasonWrongDType, "dtype 2"},
+		{"dense", weight(math.NaN()), ReasonNonFinite, "NaN"},
+		{"dense", weight(math.Inf(1)), ReasonNonFinite, "Inf"},
+		{"dense", weight(-1), ReasonWrongWeight, "-1"},
+		{"dense", put16(inVersionKind+2, uint16(KindLookup)), ReasonMalformed, "node [0,2)"}, // a lookup has no sum
+		{"lookup", put16(inLanesDType+2, 1), ReasonWrongDType, "no values"},
+		{"lookup", weight(1), ReasonMalformed, "weight"},
+		{"lookup", put32(sectionsAt, 1), ReasonUnsortedKeys, "tables ascending"},
+		{"lookup", put32(sectionsAt+4, 0), ReasonWrongShape, "dim 0"},
+		{"lookup", put32(sectionsAt+4, DimMax+1), ReasonWrongShape, "dim 65537"},
+		{"lookup", put64(sectionsAt+24, 2), ReasonWrongShape, "2 keys where the frame has 1 left"},
+		{"lookup", put64(sectionsAt+8, math.MaxUint64), ReasonWrongShape, "has 3 left"},
+		{"lookup", put64(sectionsAt+24, 0), ReasonWrongShape, "1 are in no section"},
+		{"lookup", put64(keysAt, 1<<40), ReasonUnsortedKeys, "strictly ascending"},
+		{"lookup", put64(keysAt, 1<<40+1), ReasonUnsortedKeys, "strictly ascending"},
+		{"sparse", put32(sectionsAt+4, 3), ReasonWrongShape, "want 28"},
+		{"rows", put32(sectionsAt+4, 1), ReasonWrongShape, "want 12"},
+		{"rows-more", put32(inChunks, 2), ReasonWrongChunk, "chunk 2 of 2"},
+		{"pull-table", put64(sectionsAt+8, 0), ReasonWrongShape, "0 rows"},
+		{"pull-table", put32(sectionsAt+4, 0), ReasonWrongShape, "dim 0"},
+		{"pull-table", put16(vtableAt+4+2*fieldKeys, 0), ReasonWrongShape, "1 sections and 0 keys"},
+		{"ack", put16(vtableAt+4+2*fieldAck, 0), ReasonMalformed, "ack"},
+		{"ack", put16(vtableAt+4+2*fieldAck, 100), ReasonMalformed, "ack: field not aligned"},
+		{"ack", put16(vtableAt+4+2*fieldAck, 112), ReasonMalformed, "ack: field outside"},
+		{"ack", put16(inVersionKind+2, uint16(KindBeat)), ReasonMalformed, "ack"},
+		{"control", put16(vtableAt+4+2*fieldBody, 0), ReasonMalformed, "body"},
+		{"control", put16(inVersionKind+2, uint16(KindAck)), ReasonMalformed, "ack"},
+		{"control", put16(inVersionKind+2, uint16(KindPull)), ReasonMalformed, "body: a pull frame has none"},
+		{"control", put32(bodyAt-4, 1<<20), ReasonMalformed, "body: vector longer"},
+		{"lookup-empty", put16(inVersionKind+2, uint16(KindBeat)), ReasonMalformed, "chunk 0 of 1: a beat frame has none"},
+		{"beat", put32(inBucket, 1), ReasonMalformed, "bucket 1"},
+		{"ack", put16(inLanesDType+2, 1), ReasonWrongDType, "no values"},
+		{"lookup", put64(inOffset, 1), ReasonMalformed, "offset 1"},
+		{"lookup", put32(inFlags, FlagMore), ReasonMalformed, "flags 0x1: a lookup frame may have 0x0"},
+		{"mean", put32(inFlags, FlagMore), ReasonMalformed, "flags"},
+		{"mean", weight(-1), ReasonWrongWeight, "-1"},
+	} {
+		var data []byte
+		for _, s := range samples(t) {
+			if s.name == c.sample {
+				data = s.frame
+			}
+		}
+		c.change(data)
+		reseal(data)
+		_, err := Verify(data, Limits{})
+		var e *FrameError
+		if !errors.As(err, &e) || e.Reason != c.reason || !strings.Contains(e.Detail, c.detail) {
+			t.Errorf("%s: %v, want %v saying %q", c.sample, err, c.reason, c.detail)
+		}
+	}
+}
+
+func TestVerifyHoldsLimits(t *testing.T) {
+	large := make([]byte, FrameBytesMax+1)
+	if _, err := Verify(large, Limits{}); ReasonOf(err) != ReasonOversized {
+		t.Errorf("a frame above the protocol's limit: %v", err)
+	}
+	for _, s := range samples(t) {
+		if _, err := Verify(s.frame, Limits{FrameBytesMax: len(s.frame)}); err != nil {
+			t.Errorf("%s at its size: %v", s.name, err)
+		}
+		if _, err := Verify(s.frame, Limits{FrameBytesMax: len(s.frame) - 1}); ReasonOf(err) != ReasonOversized {
+			t.Errorf("%s above the limit: %v", s.name, err)
+		}
+		v, err := Verify(s.frame, Limits{})
+		check(t, err)
+		_, err = Verify(s.frame, Limits{BodyBytesMax: 4, KeysMax: 2})
+		if above := len(v.Body()) > 4 || len(v.Keys()) > 2; above != (ReasonOf(err) == ReasonOversized) {
+			t.Errorf("%s with %d keys and %d bytes of body: %v", s.name, len(v.Keys()), len(v.Body()), err)
+		}
+	}
+}
+
+// Every cut of a frame is refused, and so is every change of one byte, but for the sequence number, which is not sealed.
+func TestVerifyCatchesEveryCutAndEveryByte(t *testing.T) {
+	for _, s := range samples(t) {
+		for n := range s.frame {
+			if _, err := Verify(s.frame[:n:n], Limits{}); err == nil {
+				t.Fatalf("%s cut to %d of %d bytes passes", s.name, n, len(s.frame))
+			}
+		}
+		for at := range s.frame {
+			old := s.frame[at]
+			for x := 1; x < 256; x++ {
+				s.frame[at] = old ^ byte(x)
+				_, err := Verify(s.frame, Limits{})
+				if sequence := at >= inSequence && at < inSequence+8; (err == nil) != sequence {
+					t.Fatalf("%s with byte %d changed from %02x to %02x: %v", s.name, at, old, old^byte(x), err)
+				}
+			}
+			s.frame[at] = old
+		}
+	}
+}
+
+// A wrong byte under a right checksum is either found by the other checks or harmless: whatever passes can be read.
+func TestWhatPassesCanBeRead(t *testing.T) {
+	passed, refusedOnes := 0, 0
+	for _, s := range samples(t) {
+		for at := range s.frame {
+			for _, x := range []byte{1, 2, 4, 8, 16, 32, 64, 128, 255, 3} {
+				data := append([]byte(nil), s.frame...)
+				data[at] ^= x
+				reseal(data)
+				v, err := Verify(data, Limits{})
+				if err != nil {
+					refusedOnes++
+					continue
+				}
+				passed++
+				sweep(&v)
+			}
+		}
+	}
+	if passed < 1000 || refusedOnes < 1000 {
+		t.Errorf("%d changes pass and %d do not: the test does not reach what it is for", passed, refusedOnes)
+	}
+}
+
+// Bytes at an odd address are copied once, and the copy is what is read.
+func TestVerifyAtAnyAddress(t *testing.T) {
+	for _, s := range samples(t) {
+		want, err := Verify(s.frame, Limits{})
+		check(t, err)
+		for shift := range 9 {
+			moved := append(alignedBytes(shift), s.frame...)
+			moved = append(alignedBytes(len(moved) + 64)[:0], moved...)[shift:]
+			v, err := Verify(moved, Limits{})
+			if err != nil {
+				t.Fatalf("%s at address %d: %v", s.name, shift, err)
+			}
+			if v.Copied() != (shift%8 != 0) {
+				t.Errorf("%s at address %d: copied is %v", s.name, shift, v.Copied())
+			}
+			if describe(&v) != describe(&want) {
+				t.Errorf("%s at address %d reads otherwise", s.name, shift)
+			}
+		}
+	}
+}
+
+func TestHappyPathAllocatesNothing(t *testing.T) {
+	for _, s := range samples(t) {
+		if n := testing.AllocsPerRun(50, func() {
+			v, err := Verify(s.frame, Limits{})
+			if err != nil || v.Head().Kind == 0 || len(v.Float32s())+len(v.Keys())+len(v.Sections()) > 100 {
+				t.Fatal("not verified")
+			}
+			if !SetSequence(s.frame, 5) {
+				t.Fatal("not numbered")
+			}
+		}); n != 0 {
+			t.Errorf("%s: %v allocations", s.name, n)
+		}
+	}
+	f, err := NewFrame(Layout{Kind: KindSparse, Values: 4096, Keys: 1024, Sections: 1})
+	check(t, err)
+	if n := testing.AllocsPerRun(50, func() {
+		if f.Reset(Layout{Kind: KindSparse, Values: 400, Keys: 100, Sections: 1}) != nil {
+			t.Fatal("no room")
+		}
+		f.SetHead(Head{Chunks: 1, Lanes: 1, Node: lane.Node{Count: 1}})
+		f.SetSection(0, Section{Dim: 1, Count: 100})
+		f.SetSequence(3)
+		f.Seal()
+	}); n != 0 {
+		t.Errorf("refilling: %v allocations", n)
+	}
+}
+
+func FuzzVerify(f *testing.F) {
+	for _, s := range samples(f) {
+		for n := range s.frame {
+			f.Add(s.frame[:n])
+			data := append([]byte(nil), s.frame...)
+			data[n] ^= 0xff
+			f.Add(data)
+		}
+		f.Add(s.frame)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if v, err := Verify(data, Limits{}); err == nil {
+			sweep(&v)
+		}
+		data = append([]byte(nil), data...)
+		if !reseal(data) {
+			return
+		}
+		v, err := Verify(data, Limits{})
+		if err != nil {
+			return
+		}
+		sweep(&v)
+		if !SetSequence(data, 12345) {
+			t.Fatal("a whole frame has no sequence")
+		}
+		if _, err := Verify(data, Limits{}); err != nil {
+			t.Fatalf("numbering breaks the frame: %v", err)
+		}
+	})
+}
