@@ -67,10 +67,10 @@ func samples(t testing.TB) []sample {
 		{"sparse-empty", build(t, Layout{Kind: KindSparse}, Head{
 			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 12}, nil)},
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Lanes: 4, Weight: 64}, values(0.5, -1, 0.25))},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root, Lanes: 4, Weight: 64}, values(0.5, -1, 0.25))},
 		{"mean-parameters", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Lanes: 4, Weight: 64, Flags: FlagParameters}, values(8, 9, 10))},
-		{"mean-closed", build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Lanes: 4, Weight: 64}, nil)},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root, Lanes: 4, Weight: 64, Flags: FlagParameters}, values(8, 9, 10))},
+		{"mean-closed", build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64}, nil)},
 		{"lookup", build(t, Layout{Kind: KindLookup, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, keys)},
 		{"lookup-empty", build(t, Layout{Kind: KindLookup}, Head{Batch: 7, Chunks: 1}, nil)},
 		{"rows", build(t, Layout{Kind: KindRows, Values: 20, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, keys)},

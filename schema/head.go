@@ -102,13 +102,14 @@ func checkHead(h *Head) *FrameError {
 
 // checkSum checks lanes, node and weight. Any kind may say how many lanes the job has.
 func checkSum(h *Head, r *rule) *FrameError {
+	has := h.Node != lane.Node{}
 	switch {
 	case int(h.Lanes) > lane.LanesMax:
 		return refused(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
-	case r.sum && !lane.IsNode(h.Node, int(h.Lanes)):
-		return refused(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
-	case h.Node != lane.Node{} && !r.sum:
+	case has && r.node == never:
 		return refused(ReasonMalformed, "node %v: a %v frame has none", h.Node, h.Kind)
+	case (has || r.node == always) && !lane.IsNode(h.Node, int(h.Lanes)):
+		return refused(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
 	case h.Weight != 0 && !r.weight:
 		return refused(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
 	case math.IsNaN(h.Weight) || math.IsInf(h.Weight, 0):

@@ -62,8 +62,8 @@ const (
 // absent or empty.
 type rule struct {
 	place   place // bucket, chunk and chunks
-	sum     bool  // node, a node of the tree over lanes, and weight
-	weight  bool  // weight
+	node    need  // node, of the tree over lanes
+	weight  bool
 	offset  bool
 	flags   uint32
 	values  bool // values; then dtype says of which type
@@ -93,9 +93,9 @@ const (
 )
 
 var rules = [kindMax + 1]rule{
-	KindDense:   {place: placeChunk, sum: true, weight: true, offset: true, values: true},
-	KindSparse:  {place: placeChunk, sum: true, weight: true, values: true, keys: true, rows: true},
-	KindMean:    {place: placeChunk, weight: true, offset: true, flags: FlagParameters, values: true},
+	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true},
+	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, keys: true, rows: true},
+	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true},
 	KindLookup:  {place: placeChunk, keys: true},
 	KindRows:    {place: placeSeries, flags: FlagMore, values: true, keys: true, rows: true},
 	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},

@@ -12,7 +12,7 @@ func (p *Placement) CheckFrame(v *View, shard int) error {
 
 func (p *Placement) checkFrame(v *View, shard int) *FrameError {
 	h := v.Head()
-	if rules[h.Kind].sum && int(h.Lanes) != p.job.Lanes {
+	if rules[h.Kind].node != never && int(h.Lanes) != p.job.Lanes {
 		return refused(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
 	}
 	switch h.Kind {
