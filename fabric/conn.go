@@ -55,6 +55,7 @@ type Conn struct {
 	lines    [lineCount]*line
 	states   *stateLoop
 	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
+	patience time.Duration  // closeTimeout
 
 	mu            sync.Mutex // guards what follows; never held while calling NATS
 	subscriptions []*nats.Subscription
@@ -93,7 +94,7 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	c := &Conn{config: config, states: newStateLoop(config.OnState)}
+	c := &Conn{config: config, states: newStateLoop(config.OnState), patience: closeTimeout}
 	for i := range c.lines {
 		l, err := dialLine(ctx, &config, lineIndex(i), c.lineEvent)
 		if err != nil {
@@ -155,10 +156,7 @@ func (c *Conn) Publish(subject string, data []byte) error {
 	}
 	l := c.lines[route(parsed.Kind)]
 	if l.lost.Load() {
-		if err := c.Err(); err != nil {
-			return fmt.Errorf("publish %s: %w", subject, err)
-		}
-		return fmt.Errorf("publish %s: %w", subject, ErrLost)
+		return c.publishError(l, subject, len(data), errReconnecting)
 	}
 	if err := l.nats.Publish(subject, data); err != nil {
 		return c.publishError(l, subject, len(data), err)
@@ -171,15 +169,10 @@ func (c *Conn) publishError(l *line, subject string, bytes int, err error) error
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("publish %s: %w: %d bytes, and the server takes at most %d; use smaller chunks",
 			subject, ErrPayload, bytes, l.nats.MaxPayload())
-	case errors.Is(err, nats.ErrConnectionClosed):
-		if err := c.Err(); err != nil {
-			return fmt.Errorf("publish %s: %w", subject, err)
-		}
-		return fmt.Errorf("publish %s: connection %w", subject, ErrClosed)
-	case errors.Is(err, nats.ErrBadSubject):
-		return fmt.Errorf("publish: %w %q", ErrSubject, clip(subject))
+	case c.Err() != nil:
+		return fmt.Errorf("publish %s: %w", subject, c.Err())
 	}
-	// What is left are failed writes, after which NATS reconnects: whether the message went out is not known.
+	// Reconnecting, or a failed write, after which NATS reconnects: whether the message went out is not known.
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
 }
 
@@ -198,12 +191,15 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
+	l := c.lines[at]
+	if l.lost.Load() {
+		return c.subscribeError(pattern, errReconnecting)
+	}
 	if err := c.addHandler(); err != nil {
 		return fmt.Errorf("subscribe %s: %w", pattern, err)
 	}
 	ended := sync.OnceFunc(c.handlers.Done)
-	nc := c.lines[at].nats
-	subscription, err := nc.Subscribe(pattern, func(m *nats.Msg) { handler(Message{m.Subject, m.Data}) })
+	subscription, err := l.nats.Subscribe(pattern, func(m *nats.Msg) { handler(Message{m.Subject, m.Data}) })
 	if err != nil {
 		ended()
 		return c.subscribeError(pattern, err)
@@ -212,7 +208,7 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
 		ended()
 	}
-	if err := c.activate(nc, subscription); err != nil {
+	if err := c.activate(l, subscription); err != nil {
 		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
 		return c.subscribeError(pattern, err)
 	}
@@ -230,11 +226,13 @@ func (c *Conn) addHandler() error {
 }
 
 // activate bounds a subscription's queue, and waits until the server knows it.
-func (c *Conn) activate(nc *nats.Conn, subscription *nats.Subscription) error {
+func (c *Conn) activate(l *line, subscription *nats.Subscription) error {
 	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
 		return err
 	}
-	if err := nc.FlushTimeout(roundTripTimeout); err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	if err := l.flush(ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -242,6 +240,9 @@ func (c *Conn) activate(nc *nats.Conn, subscription *nats.Subscription) error {
 	c.subscriptions = append(c.subscriptions, subscription)
 	return nil
 }
+
+// errReconnecting explains an ErrLost that was given without trying.
+var errReconnecting = errors.New("reconnecting")
 
 func (c *Conn) subscribeError(pattern string, err error) error {
 	if closed := c.Err(); closed != nil {
@@ -256,11 +257,11 @@ func (c *Conn) Flush(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
 	defer cancel()
 	for _, l := range c.lines {
-		if err := l.nats.FlushWithContext(ctx); err != nil {
+		if err := l.flush(ctx); err != nil {
 			if closed := c.Err(); closed != nil {
 				return fmt.Errorf("flush: %w", closed)
 			}
-			return fmt.Errorf("flush %s: %w: %w", l.index, ErrLost, err)
+			return fmt.Errorf("flush: %w: %w", ErrLost, err)
 		}
 	}
 	return nil
@@ -316,7 +317,7 @@ func (c *Conn) Close() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(closeTimeout):
-		c.config.Log.Error("connection closed while a handler still runs", "name", c.config.Name, "after", closeTimeout)
+	case <-time.After(c.patience):
+		c.config.Log.Error("connection closed while a handler still runs", "name", c.config.Name, "after", c.patience)
 	}
 }

@@ -123,7 +123,7 @@ func foreign(t *testing.T, greeting string) (at string) {
 func TestDialForeignServer(t *testing.T) {
 	at := foreign(t, "SSH-2.0-OpenSSH_9.2\r\n")
 	_, err := Dial(context20(t), Config{URL: "nats://" + at})
-	wantError(t, err, ErrNoServer, at, "does not answer as NATS does")
+	wantError(t, err, ErrNoServer, at, "NATS greeting failed")
 }
 
 func TestDialSilentServer(t *testing.T) {
@@ -131,7 +131,7 @@ func TestDialSilentServer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err := Dial(ctx, Config{URL: "nats://" + at})
-	wantError(t, err, ErrNoServer, at, "does not answer as NATS does", "deadline")
+	wantError(t, err, ErrNoServer, at, "NATS greeting failed", "deadline")
 	wantError(t, err, context.DeadlineExceeded)
 }
 

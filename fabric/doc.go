@@ -1,2 +1,86 @@
-// Package fabric carries bytes between the members of a job over NATS.
+// Package fabric carries bytes between the members of a job over NATS: an embedded server, connections, subjects, and
+// windows that make sure of arrival.
+//
+// # What it knows and what it must not know
+//
+// It knows members' names, kinds of message and numbers of frames. It does not know what is in a frame: not gradients,
+// not shapes, not what a batch is. It imports nats.go, nats-server and the standard library only. The one thing it reads
+// and writes inside a frame is the sequence number, through an Envelope that its caller supplies. Ids are plain strings
+// and integers here; callers have types for them.
+//
+// # The pieces
+//
+//	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
+//	Conn      a member's two connections, bulk and control                 conn.go, line.go, tls.go
+//	State     Connected, Lost, Back, Closed                                state.go
+//	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
+//	Ask       a request that is repeated until it is answered              ask.go
+//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, window.go
+//	Inbox     receiving side: what has arrived, how much more may come     inbox.go
+//
+// A newcomer may add a kind (subject.go), an error (errors.go) and anything to tests. The rules of Outbox and Inbox are
+// protocol: a change of them is a change of docs/protocol.md and of every other client.
+//
+// # How a frame gets across, exactly once
+//
+// NATS delivers at most once. Outbox numbers the frames of one (sender, receiver) pair from 1 without gaps and keeps
+// each until it is acknowledged. Inbox marks what has arrived, so that a repetition is known as one, and makes an Ack: all
+// up to Cumulative, a bitmap over the 256 after it, and a credit in bytes. Acks are sent for every frame that arrives,
+// fresh or not, and whenever credit was given back; each says everything, so that any may be lost.
+//
+// A frame is sent again
+//   - when one that was sent after it has arrived, once for each such piece of evidence;
+//   - when nothing was acknowledged for 250 ms (doubling up to 2 s): the oldest only, whose ack tells what else is missing;
+//   - when the connection is back (ResendAll): all;
+//   - when the receiver had no credit for it and now has.
+//
+// The credit is absolute, counted from the first byte of the first frame: it cannot be misread when acks overtake each
+// other, and it never falls. It moves when the receiver has worked frames off, not when they arrive. Where a sender has
+// no credit left and nothing on the way, the ack that would grant it may be the one that was lost: then Tick lets one
+// frame go beyond the credit, which the receiver refuses with an ack.
+//
+// An ack says received. That a batch is complete, or safe on a disk, is said by others in other messages.
+//
+// # Bounds
+//
+//	frames on the way            256 a window               what the bitmap covers
+//	bytes on the way             4 MiB a window             OutboxConfig.BytesMax; a single larger frame goes alone
+//	bytes held by a receiver     NewInbox's argument        at least one frame, and whatever cannot be worked off before
+//	                                                        later frames of the same sender have come
+//	message                      8 MiB                      ServerConfig.PayloadBytesMax, known to Conn from the server
+//	waiting in the server        256 MiB a reader           ServerConfig.PendingBytesMax; then the reader is cut off. Keep the
+//	                                                        sum of the windows that lead to one reader below half of it
+//	waiting for a handler        256 MiB, 65536 messages    Config.PendingBytesMax; then messages are dropped and counted
+//	while the server is lost     nothing is queued          Publish gives ErrLost; windows send again
+//	states not told yet          4                          a loss and return stand for all later ones
+//	Dial                         5 s                        or less by ctx
+//	Publish into a full socket   10 s                       then the server counts as lost
+//	Close                        1 s a line, 5 s handlers   a handler that still runs is logged
+//
+// # Locks and goroutines
+//
+// Outbox: turn, then mu; mu is never held while publishing. Conn.mu and stateLoop.mu are leaves: nothing is called under
+// them but reading a subscription's counter. Inbox has no lock. A Conn owns one goroutine for OnState, NATS's own for
+// each line (reader, flusher, callbacks), and one for each subscription; Close waits for those that run foreign code.
+//
+// # Measured
+//
+// Two cores of a Xeon (model 207), go test -bench . ./fabric, all in one process. Request to answer, through the server and
+// both handlers:
+//
+//	128 B over loopback TCP                24 µs p50, 53 µs p99
+//	4 KiB                                  26 µs p50
+//	128 B while 256 KiB frames stream      22 µs p50, 1.5 ms p99 (two cores are one too few for it)
+//	128 B, answering side in process       18 µs p50
+//	256 KiB both ways                      0.84 ms p50
+//
+// So the flusher of nats.go, which sends what Publish left in its buffer, costs nothing that an explicit flush would win
+// back. A window moves 480 MB/s in frames of 256 KiB over TCP, 550 MB/s where the receiver is in process, and 340 MB/s in
+// frames of 4 KiB; most of it is copying. ParseSubject takes 0.11 µs and allocates nothing; Server.Clients some 3 µs a
+// connection.
+//
+// # Left out
+//
+// JetStream, clusters, permissions by credential, and all-reduce between trainers are to come. Headers and reply fields
+// are not used: the former destroy the alignment of frames, the latter let a message choose where an answer goes.
 package fabric

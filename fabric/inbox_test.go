@@ -80,16 +80,16 @@ func TestInboxFreeBeyondTakenPanics(t *testing.T) {
 // naiveInbox is the same contract over a set.
 type naiveInbox struct {
 	seen       map[uint64]bool
+	low        uint64 // where to begin counting, for the sake of the test's time
 	budget     uint64
 	taken, off uint64
 }
 
 func (n *naiveInbox) cumulative() uint64 {
-	c := uint64(0)
-	for n.seen[c+1] {
-		c++
+	for n.seen[n.low+1] {
+		n.low++
 	}
-	return c
+	return n.low
 }
 
 func (n *naiveInbox) accept(sequence uint64, bytes int) (fresh, ok bool) {
@@ -145,7 +145,7 @@ func compareAck(t *testing.T, got Ack, naive *naiveInbox) {
 	if got.Cumulative != naive.cumulative() || got.Window != naive.off+naive.budget {
 		t.Fatalf("Ack %+v; want cumulative %d, window %d", got, naive.cumulative(), naive.off+naive.budget)
 	}
-	for s := uint64(0); s < got.Cumulative+SpanMax+10; s++ {
+	for s := got.Cumulative - min(got.Cumulative, 3); s < got.Cumulative+SpanMax+10; s++ {
 		if got.Has(s) != (s == 0 || naive.seen[s]) {
 			t.Fatalf("Ack %+v has %d: %v", got, s, got.Has(s))
 		}

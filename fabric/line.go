@@ -167,6 +167,14 @@ func (l *line) cut() {
 	}
 }
 
+// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
+func (l *line) flush(ctx context.Context) error {
+	if l.lost.Load() {
+		return errReconnecting
+	}
+	return l.nats.FlushWithContext(ctx)
+}
+
 // close flushes for a moment, then ends the line and waits for its last callback.
 func (l *line) close() {
 	l.cancel()
@@ -201,7 +209,7 @@ func (l *line) dialError(ctx context.Context, config *Config, err error) error {
 	case isTLS(err):
 		return fmt.Errorf("dial %s: %w: %w", at, ErrRefused, err)
 	}
-	return fmt.Errorf("%w at %s: something listens there, but it does not answer as NATS does (%w); ./bin/ps starts one",
+	return fmt.Errorf("%w at %s: something listens there, but the NATS greeting failed (%w): it is another program, or has no room for more connections; ./bin/ps starts one",
 		ErrNoServer, at, err)
 }
 

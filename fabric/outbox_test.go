@@ -352,8 +352,7 @@ func TestOutboxHoldsFrameWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		through := make(chan struct{})
 		held := false
-		var o *Outbox
-		o = NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(string, []byte) error {
+		o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(string, []byte) error {
 			if held {
 				<-through
 			}

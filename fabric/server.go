@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"slices"
 	"strconv"
@@ -25,8 +26,9 @@ const (
 	// 32 trainers that all send to one shard.
 	PendingBytesMaxDefault = 256 << 20
 
-	// connectionsMax bounds the server's memory and descriptors; a member holds two connections.
-	connectionsMax = 4096
+	// ConnectionsMaxDefault bounds the server's memory and descriptors; a member holds two connections.
+	ConnectionsMaxDefault = 4096
+
 	// writeDeadline is how long a reader may leave its socket full before the server cuts it off.
 	writeDeadline = 10 * time.Second
 	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
@@ -43,6 +45,7 @@ type ServerConfig struct {
 	Name            string       // server name in logs; "" is "gradbus"
 	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
+	ConnectionsMax  int          // open connections, two a member; 0 is ConnectionsMaxDefault
 	Token           string       // secret that every TCP connection must show; "" asks for none
 	TLS             *tls.Config  // server certificate; nil is plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
@@ -61,6 +64,9 @@ func (c *ServerConfig) validate() error {
 	if c.PendingBytesMax == 0 {
 		c.PendingBytesMax = PendingBytesMaxDefault
 	}
+	if c.ConnectionsMax == 0 {
+		c.ConnectionsMax = ConnectionsMaxDefault
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -73,6 +79,9 @@ func (c *ServerConfig) validate() error {
 	}
 	if c.PendingBytesMax < 2*int64(c.PayloadBytesMax) {
 		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least two messages, %d", c.PendingBytesMax, 2*c.PayloadBytesMax))
+	}
+	if c.ConnectionsMax < 0 {
+		errs = append(errs, fmt.Errorf("connections_max %d: want two a member", c.ConnectionsMax))
 	}
 	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
 		errs = append(errs, errors.New("tls: no certificate"))
@@ -124,7 +133,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		NoSigs:          true,
 		NoLog:           true, // SetLoggerV2 sets ours
 		NoSystemAccount: true,
-		MaxConn:         connectionsMax,
+		MaxConn:         config.ConnectionsMax,
 		MaxPayload:      int32(config.PayloadBytesMax),
 		MaxPending:      config.PendingBytesMax,
 		WriteDeadline:   writeDeadline,
@@ -179,7 +188,7 @@ func (s *Server) URL() string { return s.url }
 // Clients lists the names of the open client connections, ascending, each once though a member holds two. It takes
 // some microseconds a connection: poll it once a second, not once a message.
 func (s *Server) Clients() []string {
-	connections, err := s.nats.Connz(&server.ConnzOptions{Limit: connectionsMax})
+	connections, err := s.nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
 	}

@@ -1,0 +1,153 @@
+package fabric
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+// BenchmarkRequestReply is the time from publishing a request to the answer in the asker's handler: four hops through
+// the server and two handlers.
+func BenchmarkRequestReply(b *testing.B) {
+	for _, c := range []struct {
+		name      string
+		inProcess bool // the answering side, as in ./bin/ps
+		bulk      bool // while 256 KiB frames stream the same way
+		kind      string
+		bytes     int
+	}{
+		{"tcp/ctl/128B", false, false, KindCtl, 128},
+		{"tcp/lookup/4KiB", false, false, KindLookup, 4 << 10},
+		{"tcp/lookup/256KiB", false, false, KindLookup, 256 << 10},
+		{"tcp/ctl-behind-bulk/128B", false, true, KindCtl, 128},
+		{"in-process/ctl/128B", true, false, KindCtl, 128},
+		{"in-process/lookup/256KiB", true, false, KindLookup, 256 << 10},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			server, asker, answerer := benchPair(b, c.inProcess)
+			_ = server
+			if c.bulk {
+				defer stream(b, asker, answerer)()
+			}
+			request := At("j", "t0", c.kind, "s0").WithBatch(1).String()
+			reply := At("j", "s0", c.kind, "t0").WithBatch(1).String()
+			payload := make([]byte, c.bytes)
+			arrived := make(chan struct{}, 1)
+			must(b, answerer.Subscribe(Pattern("j", "t0", c.kind, "s0", true), func(m Message) {
+				_ = answerer.Publish(reply, m.Data)
+			}))
+			must(b, asker.Subscribe(Pattern("j", "s0", c.kind, "t0", true), func(Message) { arrived <- struct{}{} }))
+			var took []time.Duration
+			for b.Loop() {
+				start := time.Now()
+				must(b, asker.Publish(request, payload))
+				<-arrived
+				took = append(took, time.Since(start))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Nanoseconds())/1000, "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Nanoseconds())/1000, "p99-µs")
+		})
+	}
+}
+
+// BenchmarkWindow is the throughput of frames through an Outbox and an Inbox, acks and all.
+func BenchmarkWindow(b *testing.B) {
+	for _, c := range []struct {
+		name      string
+		inProcess bool
+		bytes     int
+	}{
+		{"tcp/4KiB", false, 4 << 10},
+		{"tcp/256KiB", false, 256 << 10},
+		{"tcp/1MiB", false, 1 << 20},
+		{"in-process/256KiB", true, 256 << 10},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			_, from, to := benchPair(b, c.inProcess)
+			o := benchWindow(b, from, to)
+			subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1).String()
+			frame := make([]byte, c.bytes)
+			b.SetBytes(int64(c.bytes))
+			for b.Loop() {
+				must(b, o.Send(b.Context(), subject, slices.Clone(frame)))
+			}
+			must(b, o.Drained(b.Context()))
+		})
+	}
+}
+
+func benchWindow(b *testing.B, from, to *Conn) *Outbox {
+	in := NewInbox(8 << 20)
+	acks := At("j", "s0", KindAck, "t0").String()
+	must(b, to.Subscribe(Pattern("j", "t0", KindDense, "s0", true), func(m Message) {
+		sequence, _ := envelope{}.Sequence(m.Data)
+		if fresh, _ := in.AcceptBytes(sequence, len(m.Data)); fresh {
+			in.Free(len(m.Data))
+		}
+		_ = to.Publish(acks, encodeAck(in.Ack()))
+	}))
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Publish})
+	must(b, from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) { _ = o.Ack(decodeAck(m.Data)) }))
+	return o
+}
+
+func BenchmarkParseSubject(b *testing.B) {
+	text := At("debian", "t3", KindDense, "s0").WithBucket(1234, 17).String()
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := ParseSubject(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func BenchmarkClients(b *testing.B) {
+	server, _, _ := benchPair(b, false)
+	for b.Loop() {
+		if len(server.Clients()) != 2 {
+			b.Fatal("lost a client")
+		}
+	}
+}
+
+// benchPair is a server with one connection over TCP and one of the given sort.
+func benchPair(b *testing.B, inProcess bool) (server *Server, a, z *Conn) {
+	server, err := StartServer(ServerConfig{})
+	must(b, err)
+	b.Cleanup(server.Close)
+	a, err = Dial(b.Context(), Config{URL: server.URL(), Name: "j/t0"})
+	must(b, err)
+	b.Cleanup(a.Close)
+	config := Config{URL: server.URL(), Name: "j/s0"}
+	if inProcess {
+		config = Config{Server: server, Name: "j/s0"}
+	}
+	z, err = Dial(b.Context(), config)
+	must(b, err)
+	b.Cleanup(z.Close)
+	return server, a, z
+}
+
+// stream keeps the bulk line from one to the other full, until the returned function is called.
+func stream(b *testing.B, from, to *Conn) (stop func()) {
+	o := benchWindow(b, from, to)
+	var wg sync.WaitGroup
+	subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1).String()
+	wg.Go(func() {
+		for o.Send(b.Context(), subject, make([]byte, 256<<10)) == nil {
+		}
+	})
+	return func() {
+		o.Close(nil)
+		wg.Wait()
+	}
+}
+
+func must(b *testing.B, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
