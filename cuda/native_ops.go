@@ -6,10 +6,12 @@ package cuda
 import "C"
 
 import (
+	"cmp"
 	"unsafe"
 )
 
-// The operations, each one crossing into the library.
+// The operations, each one crossing into the library. Where the library refuses offsets or ids, the check in Go runs
+// once more, for its wording.
 
 // BagForward: see the interface.
 func (n *native) BagForward(a BagForward) error {
@@ -21,7 +23,11 @@ func (n *native) BagForward(a BagForward) error {
 			floats(a.Rows), size(a.Rows), ints(a.IDs), size(a.IDs), ints(a.Offsets), size(a.Offsets),
 			floats(a.Out), size(a.Out), ws, bytes, &c.report)
 	})
-	return err
+	if err != nil {
+		_, wording := a.check()
+		return cmp.Or(wording, err)
+	}
+	return nil
 }
 
 // BagBackward: see the interface.
@@ -29,11 +35,16 @@ func (n *native) BagBackward(a BagBackward) (int, error) {
 	if _, err := a.shape(); err != nil {
 		return 0, err
 	}
-	return n.run("bag backward", func(c *call, ws *C.uint8_t, bytes C.uint64_t) C.gb_status {
+	count, err := n.run("bag backward", func(c *call, ws *C.uint8_t, bytes C.uint64_t) C.gb_status {
 		return C.bridge_bag_backward(n.api, n.context, C.gb_mode(a.Mode), C.int64_t(a.Dim), C.int64_t(a.Padding),
 			C.int64_t(a.R), ints(a.IDs), size(a.IDs), ints(a.Offsets), size(a.Offsets), floats(a.GradOut), size(a.GradOut),
 			ints(a.Keys), size(a.Keys), floats(a.Out), size(a.Out), ws, bytes, &c.report)
 	})
+	if err != nil {
+		_, wording := a.check()
+		return 0, cmp.Or(wording, err)
+	}
+	return count, nil
 }
 
 // Coalesce: see the interface.
