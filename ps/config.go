@@ -1,0 +1,138 @@
+package ps
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+)
+
+// Config is all that a server can be told. Default gives one that works; Validate finds everything that is wrong with
+// one. Names in the comments are those that errors use.
+type Config struct {
+	// Host (host) is the address to listen at: a name or IP of this machine. Empty means 127.0.0.1. Anything but
+	// loopback needs a Token, or Insecure.
+	Host string
+	// Port (port) is the TCP port, 0 to 65535. 0 means any free one; Server.URL tells which.
+	Port int
+	// Shards (shards) is how many shards each job is cut into, 1 to 64. 0 means 1. A shard is one goroutine, so more of
+	// them than processors gains nothing.
+	Shards int
+	// Token (token) is what every connection must show. Empty means that none is asked for.
+	Token string
+	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
+	// and end every job.
+	Insecure bool
+	// TLS encrypts all connections where it is not nil.
+	TLS *tls.Config
+
+	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
+	// job ends: 1 s to 1 h. 0 means 30 s.
+	Deadline time.Duration
+
+	// Backend (backend) names what does the arithmetic: see cuda.Names. Empty means auto. Options.Backend wins over it.
+	Backend string
+	// ISA (isa) forces an instruction set of the cpu backend. Empty means the best.
+	ISA string
+
+	// MemoryBytesMax (memory_bytes_max) bounds what all jobs may hold in parameters, tables and open rounds; a job that
+	// would need more is refused when it is registered. 0 means three quarters of the machine's memory.
+	MemoryBytesMax int64
+	// StagedBytesMax (staged_bytes_max) bounds the contributions to open rounds of one job on one shard, at least 16 MiB.
+	// Each trainer may use its share of it, at least 8 MiB, which must hold its sparse gradients of one batch. 0 means
+	// 128 MiB.
+	StagedBytesMax int64
+	// JobsMax (jobs_max) is how many jobs may exist at once, 1 to 1024. 0 means 16.
+	JobsMax int
+	// PayloadBytesMax (payload_bytes_max) is the largest message taken, 1 MiB to 8 MiB. 0 means 8 MiB.
+	PayloadBytesMax int
+}
+
+// Options are what a server is given rather than told.
+type Options struct {
+	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
+	Log     *slog.Logger // nil discards
+}
+
+// Limits of a configuration.
+const (
+	shardsMax          = 64
+	jobsMax            = 1024
+	stagedBytesMin     = 16 << 20
+	payloadBytesMin    = 1 << 20
+	deadlineMin        = time.Second
+	deadlineMax        = time.Hour
+	deadlineDefault    = 30 * time.Second
+	stagedDefault      = 128 << 20
+	jobsDefault        = 16
+	memoryBytesDefault = 8 << 30 // where the machine does not say how much it has
+)
+
+// Default is a server on loopback, at the port that trainers try first, with everything else as zero means.
+func Default() Config {
+	return Config{Host: "127.0.0.1", Port: 4222}.withDefaults()
+}
+
+// withDefaults puts in what zero means. MemoryBytesMax stays: what the machine has is asked for when the server starts.
+func (c Config) withDefaults() Config {
+	set(&c.Host, "127.0.0.1")
+	set(&c.Shards, 1)
+	set(&c.Deadline, deadlineDefault)
+	set(&c.Backend, "auto")
+	set(&c.StagedBytesMax, stagedDefault)
+	set(&c.JobsMax, jobsDefault)
+	set(&c.PayloadBytesMax, fabric.PayloadBytesMaxDefault)
+	return c
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Validate lists everything that is wrong, in one line: each field, its value and what would be right.
+func (c Config) Validate() error {
+	c = c.withDefaults()
+	var wrong []string
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	check(c.Port >= 0 && c.Port <= 65535, "port %d: want 1 to 65535, or 0 for any free one", c.Port)
+	check(c.Shards >= 1 && c.Shards <= shardsMax, "shards %d: want 1 to %d", c.Shards, shardsMax)
+	check(isLoopback(c.Host) || c.Token != "" || c.Insecure,
+		"host %s: other machines can reach it, and there is no token: give one, listen at 127.0.0.1, or say insecure", c.Host)
+	check(!strings.ContainsAny(c.Token, " \t\r\n"), "token: it holds white space: want letters, digits and signs")
+	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin, deadlineMax)
+	known := false
+	for _, name := range cuda.Names() {
+		known = known || name == c.Backend
+	}
+	check(known, "backend %q: want one of %s", c.Backend, strings.Join(cuda.Names(), ", "))
+	check(c.MemoryBytesMax >= 0, "memory_bytes_max %d: want a number of bytes, or 0 for three quarters of the machine's", c.MemoryBytesMax)
+	check(c.StagedBytesMax >= stagedBytesMin, "staged_bytes_max %d: want at least %d", c.StagedBytesMax, stagedBytesMin)
+	check(c.JobsMax >= 1 && c.JobsMax <= jobsMax, "jobs_max %d: want 1 to %d", c.JobsMax, jobsMax)
+	check(c.PayloadBytesMax >= payloadBytesMin && c.PayloadBytesMax <= fabric.PayloadBytesMaxDefault,
+		"payload_bytes_max %d: want %d to %d", c.PayloadBytesMax, payloadBytesMin, fabric.PayloadBytesMaxDefault)
+	if wrong == nil {
+		return nil
+	}
+	return fmt.Errorf("invalid configuration: %s", strings.Join(wrong, "; "))
+}
+
+// isLoopback reports whether a host is reached from this machine only.
+func isLoopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return ip != nil && ip.IsLoopback()
+}

@@ -1,0 +1,259 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// goneAfter is how long a trainer whose connection is gone may stay silent before it counts as lost. It covers a
+// reconnection, whose first attempts follow each other within a second.
+const goneAfter = 3 * time.Second
+
+// CoordinatorConfig is what the coordinator of a job is made from. Every field is needed.
+type CoordinatorConfig struct {
+	Job        *schema.Job // validated
+	RunID      schema.RunID
+	Generation schema.Generation
+	Shards     int
+	Deadline   time.Duration // after which a silent or idle trainer counts as lost
+}
+
+// Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
+// call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
+//
+// A job gathers its trainers, runs, and ends: when all have left, or when one was lost (policy fail). An ended
+// coordinator decides nothing more.
+type Coordinator struct {
+	config  CoordinatorConfig
+	phase   Phase
+	ready   bool // every shard has version 0 in place
+	members []member
+	failed  *schema.Failed
+}
+
+// Phase is where a job is in its life.
+type Phase int
+
+// Phases of a job, in this order.
+const (
+	Gathering Phase = iota // trainers are missing, or shards are not ready
+	Running
+	Ended
+)
+
+func (p Phase) String() string { return [...]string{"gathering", "running", "ended"}[p] }
+
+// member is the place of one trainer.
+type member struct {
+	joiner    schema.Member // the name it joined under; empty where the place is free
+	host      string
+	seen      time.Time // its last join or beat
+	batch     schema.Batch
+	left      bool
+	connected bool // a connection of it was seen
+	gone      bool // and then seen no more
+
+	waited      bool // rounds wait for it
+	waitedBatch schema.Batch
+	waitedSince time.Time
+}
+
+// Decision is something to publish, to note, or both.
+type Decision struct {
+	To      schema.Member // where empty, there is nothing to publish
+	Control schema.Control
+	Note    string // for the log, where something has changed
+}
+
+// NewCoordinator makes the coordinator of a job that nobody has joined yet.
+func NewCoordinator(c CoordinatorConfig) *Coordinator {
+	return &Coordinator{config: c, members: make([]member, c.Job.Trainers)}
+}
+
+// Phase is where the job is in its life.
+func (c *Coordinator) Phase() Phase { return c.phase }
+
+// Failed says why the job ended; nil while it has not, or where all trainers left in peace.
+func (c *Coordinator) Failed() *schema.Failed { return c.failed }
+
+// find is the index of the trainer who goes by a name, its member id or the one it joined under.
+func (c *Coordinator) find(name schema.Member) (int, bool) {
+	for i := range c.members {
+		if m := &c.members[i]; m.joiner != "" && (m.joiner == name || schema.TrainerMember(i) == name) {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// Join answers a trainer that wants to take part. A repeated request gets the same answer, brought up to date.
+func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if i, ok := c.find(from); ok {
+		c.members[i].seen = now
+		return []Decision{c.joined(i)}
+	}
+	i, refused := c.admit(now, j)
+	if refused != nil {
+		return []Decision{{To: from, Control: schema.Control{Refused: refused}, Note: "join refused: " + refused.Text}}
+	}
+	c.members[i] = member{joiner: from, host: j.Host, seen: now}
+	d := c.joined(i)
+	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", schema.TrainerMember(i), j.Host, c.missing())
+	return append([]Decision{d}, c.start()...)
+}
+
+// admit finds a place for a newcomer, or says why there is none.
+func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
+	if field, have, want, differs := c.config.Job.Diff(j.Job); differs {
+		return 0, &schema.Refused{
+			Reason: "job_differs", Field: field, Have: have, Want: want,
+			Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want),
+		}
+	}
+	if c.phase != Gathering {
+		return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
+			c.config.Job.Name, len(c.members))}
+	}
+	if j.Wanted != "" {
+		return c.place(now, j.Wanted)
+	}
+	for i := range c.members {
+		if c.members[i].joiner == "" {
+			return i, nil
+		}
+	}
+	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name, len(c.members))}
+}
+
+// place is the place of a member id that a newcomer asks for.
+func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.Refused) {
+	number, isTrainer := strings.CutPrefix(string(wanted), "t")
+	i, err := strconv.Atoi(number)
+	if !isTrainer || err != nil || i < 0 || i >= len(c.members) || schema.TrainerMember(i) != wanted {
+		return 0, &schema.Refused{Reason: "invalid_job", Field: "wanted", Want: string(wanted),
+			Text: fmt.Sprintf("member %q: the trainers of job %s are t0 to t%d", wanted, c.config.Job.Name, len(c.members)-1)}
+	}
+	if m := &c.members[i]; m.joiner != "" {
+		return 0, &schema.Refused{Reason: "member_taken", Field: "wanted", Want: string(wanted),
+			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host, round(now.Sub(m.seen)))}
+	}
+	return i, nil
+}
+
+func (c *Coordinator) joined(i int) Decision {
+	first, count := lane.Share(i, len(c.members), c.config.Job.Lanes)
+	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
+		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
+		Shards: c.config.Shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
+	}}}
+}
+
+// missing is the number of trainers that have not joined.
+func (c *Coordinator) missing() int {
+	n := 0
+	for i := range c.members {
+		if c.members[i].joiner == "" {
+			n++
+		}
+	}
+	return n
+}
+
+// ShardsReady says that every shard has version 0 in place.
+func (c *Coordinator) ShardsReady() []Decision {
+	c.ready = true
+	return c.start()
+}
+
+// start begins the job once nobody and nothing is missing.
+func (c *Coordinator) start() []Decision {
+	if c.phase != Gathering || !c.ready || c.missing() > 0 {
+		return nil
+	}
+	c.phase = Running
+	return []Decision{{
+		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID}},
+		Note: fmt.Sprintf("job started with %d trainers and %d shards", len(c.members), c.config.Shards),
+	}}
+}
+
+// Beat notes a sign of life of a trainer that works at a batch. It reports whether the trainer is a member.
+func (c *Coordinator) Beat(now time.Time, from schema.Member, batch schema.Batch) bool {
+	i, ok := c.find(from)
+	if ok {
+		c.members[i].seen, c.members[i].batch = now, batch
+	}
+	return ok
+}
+
+// Leave ends a trainer's membership. A reason fails the job for the others, once it runs.
+func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
+	i, ok := c.find(from)
+	if !ok {
+		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before
+	}
+	m, name := &c.members[i], schema.TrainerMember(i)
+	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}}
+	switch {
+	case m.left:
+		return []Decision{d}
+	case c.phase == Gathering:
+		d.Note = fmt.Sprintf("trainer %s left before the start", name)
+		*m = member{}
+		c.endIfEmpty()
+	case l.Reason != "":
+		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		m.left = true
+		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
+	default:
+		d.Note = fmt.Sprintf("trainer %s left after batch %d", name, m.batch)
+		m.left = true
+		c.endIfEmpty()
+	}
+	return []Decision{d}
+}
+
+// endIfEmpty ends a job that nobody is left of.
+func (c *Coordinator) endIfEmpty() {
+	if !slices.ContainsFunc(c.members, func(m member) bool { return m.joiner != "" && !m.left }) {
+		c.phase = Ended
+	}
+}
+
+// Fail ends the job and tells every trainer why.
+func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
+	if c.phase == Ended {
+		return nil
+	}
+	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: text}
+	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text}}
+}
+
+// Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).
+// A trainer whose connection was there and is gone counts as lost sooner.
+func (c *Coordinator) Connections(names []string) {
+	for i := range c.members {
+		m := &c.members[i]
+		if m.joiner == "" {
+			continue
+		}
+		job := string(c.config.Job.Name) + "/"
+		there := slices.Contains(names, job+string(m.joiner)) || slices.Contains(names, job+string(schema.TrainerMember(i)))
+		m.gone = m.connected && !there
+		m.connected = m.connected || there
+	}
+}
+
+// round shortens a duration for people.
+func round(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(time.Second)
+}

@@ -1,0 +1,97 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Tick looks at deadlines. waiting is what the shards say of their open rounds, as of the last second or so.
+func (c *Coordinator) Tick(now time.Time, waiting []Waiting) []Decision {
+	switch c.phase {
+	case Gathering:
+		return c.freePlaces(now)
+	case Running:
+		if d := c.findLost(now); d != nil {
+			return d
+		}
+		return c.findSlow(now, waiting)
+	}
+	return nil
+}
+
+// lost says that a trainer was silent for too long, and how to say so.
+func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
+	m := &c.members[i]
+	silent := now.Sub(m.seen)
+	if m.joiner == "" || m.left {
+		return "", false
+	}
+	text := fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d", schema.TrainerMember(i), m.host, round(silent), m.batch)
+	switch {
+	case silent > c.config.Deadline:
+		return fmt.Sprintf("%s (deadline %s)", text, c.config.Deadline), true
+	case m.gone && silent > goneAfter:
+		return text + ", and its connection is gone", true
+	}
+	return "", false
+}
+
+// freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
+func (c *Coordinator) freePlaces(now time.Time) []Decision {
+	var decisions []Decision
+	for i := range c.members {
+		if text, ok := c.lost(now, i); ok {
+			c.members[i] = member{}
+			decisions = append(decisions, Decision{Note: text + "; its place is free again"})
+		}
+	}
+	if decisions != nil {
+		c.endIfEmpty()
+	}
+	return decisions
+}
+
+// findLost runs the policy fail for the first trainer that was silent for too long.
+func (c *Coordinator) findLost(now time.Time) []Decision {
+	for i := range c.members {
+		if text, ok := c.lost(now, i); ok {
+			return c.Fail(schema.TrainerMember(i), text)
+		}
+	}
+	return nil
+}
+
+// findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left too early.
+func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		at, waited := waitedFor(waiting, name)
+		if !waited || !m.waited || m.waitedBatch != at {
+			m.waitedSince = now
+		}
+		m.waited, m.waitedBatch = waited, at
+		since := now.Sub(m.waitedSince)
+		switch {
+		case waited && m.left && since > goneAfter:
+			return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
+				name, m.host, at))
+		case waited && since > c.config.Deadline:
+			return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
+				name, m.host, at, round(since), c.config.Deadline))
+		}
+	}
+	return nil
+}
+
+// waitedFor says at which batch any shard waits for a trainer; the earliest, should they differ.
+func waitedFor(waiting []Waiting, name schema.Member) (batch schema.Batch, ok bool) {
+	for _, w := range waiting {
+		if slices.Contains(w.Members, name) && (!ok || w.Batch < batch) {
+			batch, ok = w.Batch, true
+		}
+	}
+	return batch, ok
+}

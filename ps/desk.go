@@ -1,0 +1,259 @@
+package ps
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+const (
+	// tickEvery is how often coordinators look at deadlines and send beats.
+	tickEvery = time.Second
+	// lettersMax bounds what waits for the desk: a second of beats of the largest job, and joins. What finds it full is
+	// dropped; trainers repeat all of it.
+	lettersMax = 4 * 4096
+)
+
+// desk runs the coordinators of all jobs on one goroutine. Control messages are few: a beat a second for each trainer.
+type desk struct {
+	server  *Server
+	letters chan letter
+	news    chan shardNews
+	done    chan struct{}
+
+	shutting chan struct{}
+	once     sync.Once
+
+	snapshot atomic.Pointer[Stats]
+
+	// What follows belongs to the goroutine.
+	jobs  map[schema.JobName]*job
+	ended []endedJob
+}
+
+// letter is a verified control or beat frame.
+type letter struct {
+	job  schema.JobName
+	from schema.Member
+	view schema.View
+}
+
+func newDesk(s *Server) *desk {
+	d := &desk{
+		server: s, letters: make(chan letter, lettersMax), news: make(chan shardNews), done: make(chan struct{}),
+		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{},
+	}
+	d.snapshot.Store(&Stats{})
+	return d
+}
+
+// receive takes what comes in for coordinators. It never waits.
+func (d *desk) receive(m fabric.Message) {
+	s := d.server
+	subject, err := m.Parse()
+	if err == nil && subject.From == string(schema.Coordinator) {
+		return // our own beats
+	}
+	s.counters.received(len(m.Data))
+	if err != nil {
+		s.counters.count(schema.ReasonMalformed)
+		return
+	}
+	view, err := schema.Verify(m.Data, s.limits)
+	if err != nil {
+		d.refuse(&subject, schema.Head{}, refuseFrame(err))
+		return
+	}
+	head := view.Head()
+	if kindToken(head.Kind) != subject.Kind {
+		d.refuse(&subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		return
+	}
+	select {
+	case d.letters <- letter{schema.JobName(subject.Job), schema.Member(subject.From), view}:
+	default:
+		s.counters.dropped.Add(1)
+	}
+}
+
+// refuse is Server.refuse in the coordinator's name.
+func (d *desk) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
+	s := d.server
+	s.counters.count(r.reason)
+	if !s.strays.allow(time.Now()) {
+		return
+	}
+	frame, err := schema.EncodeRefusal(head, r.reason, r.text)
+	if err != nil {
+		s.log.Error("encode refusal", "reason", r.reason.String(), "err", err)
+		return
+	}
+	s.publish(fabric.At(subject.Job, string(schema.Coordinator), fabric.KindCtl, subject.From).String(), frame)
+}
+
+// close asks the goroutine to take leave of all jobs and end.
+func (d *desk) close() { d.once.Do(func() { close(d.shutting) }) }
+
+// run is the desk's goroutine.
+func (d *desk) run(ctx context.Context) {
+	defer close(d.done)
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case l := <-d.letters:
+			d.read(ctx, &l)
+		case n := <-d.news:
+			d.hear(n)
+		case <-ticker.C:
+			d.tick(time.Now())
+		case <-d.shutting:
+			d.shutdown()
+			return
+		case <-ctx.Done():
+			d.shutdown()
+			return
+		}
+		d.publishStats()
+	}
+}
+
+// tick beats for every job and lets its coordinator look at deadlines.
+func (d *desk) tick(now time.Time) {
+	if len(d.jobs) == 0 {
+		return
+	}
+	clients := d.server.nats.Clients()
+	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
+		j := d.jobs[name]
+		waiting := make([]Waiting, len(j.workers))
+		for i, w := range j.workers {
+			waiting[i] = w.lately()
+			w.refresh()
+		}
+		j.coordinator.Connections(clients)
+		d.carryOut(j, j.coordinator.Tick(now, waiting))
+		if j.coordinator.Phase() != Ended {
+			d.beat(j)
+		}
+	}
+}
+
+// beat tells a job's trainers that the coordinator is there.
+func (d *desk) beat(j *job) {
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindBeat})
+	if err != nil {
+		d.server.log.Error("build beat", "err", err)
+		return
+	}
+	f.SetHead(schema.Head{Job: j.run, Generation: generationFirst})
+	d.server.publish(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)).String(), f.Seal())
+}
+
+// hear takes what a shard has to say about itself.
+func (d *desk) hear(n shardNews) {
+	if d.jobs[n.job.manifest.Name] != n.job {
+		return // has ended meanwhile
+	}
+	if n.err != nil {
+		d.carryOut(n.job, n.job.coordinator.Fail(n.member, n.err.Error()))
+		return
+	}
+	if n.job.building.Add(-1) == 0 {
+		d.carryOut(n.job, n.job.coordinator.ShardsReady())
+	}
+}
+
+// carryOut publishes and logs what a coordinator decided, and frees the job where it has ended.
+func (d *desk) carryOut(j *job, decisions []Decision) {
+	log := d.server.log.With("job", j.manifest.Name)
+	for _, decision := range decisions {
+		if decision.To != "" {
+			d.send(j.manifest.Name, j.run, decision.To, decision.Control)
+		}
+		switch {
+		case decision.Note == "":
+		case decision.Control.Failed != nil || decision.Control.Refused != nil:
+			log.Warn(decision.Note)
+		default:
+			log.Info(decision.Note)
+		}
+	}
+	if j.coordinator.Phase() == Ended {
+		d.free(j)
+	}
+}
+
+// send publishes a control message from the coordinator.
+func (d *desk) send(name schema.JobName, run schema.RunID, to schema.Member, c schema.Control) {
+	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
+	if err != nil {
+		d.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
+		return
+	}
+	d.server.publish(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(to)).String(), frame)
+}
+
+// free takes a job off the server. Its name may be registered again when this returns.
+func (d *desk) free(j *job) {
+	delete(d.jobs, j.manifest.Name)
+	d.shareJobs()
+	j.stop()
+	d.remember(j)
+	d.server.log.Info("job freed", "job", j.manifest.Name, "bytes", j.bytes)
+}
+
+// shareJobs shows receiving goroutines which jobs there are now.
+func (d *desk) shareJobs() {
+	jobs := maps.Clone(d.jobs)
+	d.server.jobs.Store(&jobs)
+}
+
+// shutdown ends every job.
+func (d *desk) shutdown() {
+	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
+		d.carryOut(d.jobs[name], d.jobs[name].coordinator.Fail(schema.Coordinator, "the parameter server is shutting down"))
+	}
+	for {
+		select {
+		case l := <-d.letters:
+			d.sendAway(&l)
+		default:
+			d.publishStats()
+			return
+		}
+	}
+}
+
+func (d *desk) publishStats() {
+	stats := &Stats{}
+	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
+		j := d.jobs[name]
+		status := j.coordinator.Status()
+		status.Bytes = j.bytes
+		stats.Jobs = append(stats.Jobs, status)
+		stats.Memory += j.bytes
+	}
+	d.snapshot.Store(stats)
+}
+
+// newRunID draws the number that tells this run of a job from every other.
+func newRunID() (schema.RunID, error) {
+	var b [8]byte
+	for {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, err
+		}
+		if id := schema.RunID(binary.LittleEndian.Uint64(b[:])); id != 0 {
+			return id, nil
+		}
+	}
+}

@@ -1,0 +1,39 @@
+// Package ps is the parameter server: shards that own parameters, tables and optimizers, a coordinator for each job,
+// and the server that runs them behind an embedded NATS server.
+//
+// # What is where
+//
+//   - Shard (shard.go) is a pure state machine: frames in, frames out. dense.go and sparse.go are its rounds, tables.go
+//     its rows, lookups.go and results.go what it answers. Given the same frames in the same order it gives the same
+//     bits, whoever runs it.
+//   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
+//     comes in with every call.
+//   - Server (server.go) runs both: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
+//     shard of one job, the desk (desk.go, letters.go) the one goroutine of all coordinators.
+//
+// # A batch
+//
+// Trainers look rows up at version b, and contribute sums over nodes of the lane tree. A dense chunk closes when its
+// nodes cover all lanes, the sparse round of a shard when those of all its tables do. Outcomes lie beside version b,
+// dense ones in the frame they are published in, rows in a staging area, until a frame of batch b+1 comes: its sender
+// holds every result of b from every shard, so b is complete everywhere, and the shard moves on. Until then version b
+// is whole, and so are the results of b-1 for trainers that missed some.
+//
+// # Goroutines and locks
+//
+// Two goroutines for each shard id receive (one a connection), verify and queue; they never wait. One worker for each
+// shard of each job steps the shard and publishes. The desk's goroutine owns the coordinators and the list of jobs; it
+// alone starts and stops workers, and waits for them. No lock is held while another is taken.
+//
+// # What it must not know
+//
+// HTTP, NVML and dashboards (package ops builds on Stats), and package trainer: the two meet on the wire only. The shard
+// and the coordinator moreover know no clock, no I/O, no subject and no goroutine.
+//
+// # For a newcomer
+//
+// A refusal, a counter or a field of Config is easily added. The stories in testdata are the place to begin: change one,
+// run go test -rewrite and look at the difference. Whatever changes the order of a sum, what closes a round or when
+// staged rows are committed needs the property test in shard_test.go to hold, and a word in docs/protocol.md where the
+// wire shows it.
+package ps

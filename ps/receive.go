@@ -1,0 +1,75 @@
+package ps
+
+import (
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// receive takes what comes in for one shard, of whichever job: verified here, once, then queued for the job's worker.
+// It runs on the two goroutines of the shard's subscriptions and never waits, so that no job can hold up another.
+func (s *Server) receive(shard int, m fabric.Message) {
+	s.counters.received(len(m.Data))
+	subject, err := m.Parse()
+	if err != nil {
+		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
+		return
+	}
+	view, err := schema.Verify(m.Data, s.limits)
+	if err != nil {
+		s.refuse(shard, &subject, schema.Head{}, refuseFrame(err))
+		return
+	}
+	head := view.Head()
+	if kindToken(head.Kind) != subject.Kind {
+		s.refuse(shard, &subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		return
+	}
+	j := (*s.jobs.Load())[schema.JobName(subject.Job)]
+	if j == nil {
+		s.refuse(shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
+		return
+	}
+	if !j.workers[shard].queue.put(item{schema.Member(subject.From), view}) {
+		s.counters.dropped.Add(1)
+	}
+}
+
+// refuse tells a sender why its frame went nowhere, unless it, or others, were told too often this second.
+func (s *Server) refuse(shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
+	s.counters.count(r.reason)
+	if !s.strays.allow(time.Now()) {
+		return
+	}
+	frame, err := schema.EncodeRefusal(head, r.reason, r.text)
+	if err != nil {
+		s.log.Error("encode refusal", "reason", r.reason.String(), "err", err)
+		return
+	}
+	s.log.Warn("frame refused", "job", subject.Job, "member", subject.From, "reason", r.reason.String())
+	s.publish(fabric.At(subject.Job, string(schema.ShardMember(shard)), fabric.KindCtl, subject.From).String(), frame)
+}
+
+// kindToken is the word for a kind in subjects.
+func kindToken(k schema.Kind) string {
+	switch k {
+	case schema.KindDense:
+		return fabric.KindDense
+	case schema.KindSparse:
+		return fabric.KindSparse
+	case schema.KindMean:
+		return fabric.KindMean
+	case schema.KindLookup:
+		return fabric.KindLookup
+	case schema.KindRows:
+		return fabric.KindRows
+	case schema.KindPull:
+		return fabric.KindPull
+	case schema.KindAck:
+		return fabric.KindAck
+	case schema.KindBeat:
+		return fabric.KindBeat
+	}
+	return fabric.KindCtl
+}

@@ -1,0 +1,72 @@
+package ps
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gradbus/schema"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func startServer(t testing.TB, c Config) *Server {
+	t.Helper()
+	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	must(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// eventually polls until a condition holds.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// A job joins, runs, is read back and leaves: every value is, bit for bit, that of the naive model.
+func TestServerRunsAJob(t *testing.T) {
+	s := startServer(t, Config{Shards: 2})
+	p := newProblem(t, smallJob("first", 2, 4))
+	const batches = 5
+	want := p.model(t)
+	for b := range schema.Batch(batches) {
+		want.step(t, b)
+	}
+	trainers := []*miniTrainer{newMiniTrainer(t, s, p, "j-a"), newMiniTrainer(t, s, p, "j-b")}
+	for _, m := range trainers {
+		m.join()
+	}
+	var wg sync.WaitGroup
+	for _, m := range trainers {
+		m.start()
+		wg.Go(func() {
+			for b := range schema.Batch(batches) {
+				m.batch(b)
+			}
+		})
+	}
+	wg.Wait()
+	for _, m := range trainers {
+		for i := range p.job.Parameters {
+			if d := firstDifference(m.params[i], want.params[i]); d != "" {
+				t.Errorf("%s: parameter %s: %s", m.member(), p.job.Parameters[i].Name, d)
+			}
+		}
+		for i := range p.job.Tables {
+			if d := firstDifference(m.table(batches, i), want.tables[i]); d != "" {
+				t.Errorf("%s: table %s: %s", m.member(), p.job.Tables[i].Name, d)
+			}
+		}
+		m.leave("")
+	}
+	eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 0 && s.Stats().Memory == 0 })
+}

@@ -1,0 +1,283 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// ShardConfig is what a shard is made from. Every field is needed.
+type ShardConfig struct {
+	Job        *schema.Job       // validated; the shard keeps and does not change it
+	Placement  *schema.Placement // of the job over all shards
+	Index      int               // of this shard, from 0
+	RunID      schema.RunID
+	Generation schema.Generation
+	Backend    cuda.Backend
+	// Hosts says which lanes each trainer hosts. Contributions to other lanes are refused.
+	Hosts []Host
+	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
+	StagedBytesMax int64
+}
+
+// Host is a trainer and the lanes it hosts: [First, First+Count).
+type Host struct {
+	Member schema.Member
+	First  lane.Lane
+	Count  int
+}
+
+// Output is a frame that the shard wants published.
+type Output struct {
+	Kind   schema.Kind   // schema.KindMean, KindRows or KindRefusal
+	To     schema.Member // a trainer, or schema.All
+	Batch  schema.Batch
+	Bucket schema.Bucket
+	Reason schema.Reason // of a refusal; ReasonOK otherwise
+	Frame  []byte        // valid until the next call of Step
+}
+
+// Shard is one shard of one job: a pure state machine. Frames go in by Step, frames come out as outputs. It reads no
+// clock, does no I/O, starts no goroutine once it is made, draws no random number and depends on no map's order, so that
+// the same frames in the same order always give the same outputs. It is not safe for concurrent use.
+//
+// Invariants, for batch b, which is the batch under way:
+//
+//   - version b is in the tables and in result[b%2] of every dense chunk, and is not written to;
+//   - a closed round of b has its outcome beside it: in result[(b+1)%2], or in staged rows;
+//   - kept results of b-1 stay until the first round of b+1 closes, which needs every trainer to have them.
+type Shard struct {
+	job        *schema.Job
+	place      *schema.Placement
+	index      int
+	member     schema.Member
+	run        schema.RunID
+	generation schema.Generation
+	backend    cuda.Backend
+	hosts      []Host
+	sgd        cuda.SGD
+
+	batch  schema.Batch // under way; also the version that lookups see
+	open   int          // rounds of batch that are not closed: dense chunks and the sparse round
+	weight batchWeight
+
+	dense  denseRounds
+	sparse sparseRound
+	tables []*table // by index; nil where no partition of the table is on this shard
+
+	held      []int64 // by host: bytes of its contributions to open rounds
+	staged    int64   // their sum
+	stagedMax int64
+
+	rows    *schema.Frame // the answer to a lookup, refilled each time
+	outputs []Output
+	freed   []func()
+}
+
+// NewShard makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
+// 15 ns a value and uses all processors. ctx only cuts that short. Close frees the tables.
+func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
+	s := &Shard{
+		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
+		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
+		held: make([]int64, len(c.Hosts)),
+		sgd: cuda.SGD{
+			LR: c.Job.Optimizer.LR, Momentum: c.Job.Optimizer.Momentum, Dampening: c.Job.Optimizer.Dampening,
+			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,
+		},
+	}
+	err := s.build(ctx)
+	if err != nil {
+		s.Close()
+		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
+	}
+	s.open = s.rounds()
+	return s, nil
+}
+
+func (s *Shard) build(ctx context.Context) error {
+	if err := s.makeDense(); err != nil {
+		return err
+	}
+	if err := s.makeTables(ctx); err != nil {
+		return err
+	}
+	return s.makeSparse()
+}
+
+// Close frees the shard's memory. The shard must not be used afterwards.
+func (s *Shard) Close() {
+	for _, free := range s.freed {
+		free()
+	}
+	s.freed, s.tables, s.dense = nil, nil, denseRounds{}
+}
+
+// alloc gives zeroed memory outside the Go heap that lives as long as the shard.
+func (s *Shard) alloc(float32s int) ([]float32, error) {
+	if float32s == 0 {
+		return nil, nil
+	}
+	b, err := s.backend.Alloc(float32s)
+	if err != nil {
+		return nil, fmt.Errorf("allocate %d values: %w", float32s, err)
+	}
+	s.freed = append(s.freed, b.Free)
+	return b.Float32s(), nil
+}
+
+// Batch is the batch under way: all rounds of the one before are closed.
+func (s *Shard) Batch() schema.Batch { return s.batch }
+
+// StagedBytes is the memory held by contributions to open rounds.
+func (s *Shard) StagedBytes() int64 { return s.staged }
+
+// HeldBytes is the part of StagedBytes that came from the host-th trainer.
+func (s *Shard) HeldBytes(host int) int64 { return s.held[host] }
+
+// hold counts the bytes of a contribution that stays; a negative number lets them go.
+func (s *Shard) hold(host int, bytes int64) {
+	s.held[host] += bytes
+	s.staged += bytes
+}
+
+// rounds is the number of rounds of every batch on this shard, each dense chunk counting as one.
+func (s *Shard) rounds() int {
+	n := len(s.dense.chunks)
+	if s.sparse.exists {
+		n++
+	}
+	return n
+}
+
+// Step takes one verified frame that from has sent, and returns what is to be published and what became of the frame:
+// schema.ReasonOK, schema.ReasonDuplicate where it was taken before, or why it was refused. A refused frame changes
+// nothing and gives one refusal for its sender; a repeated one gives nothing. Outputs are valid until the next call.
+//
+// The View may be reused afterwards, the bytes that it views may not: they stay with the shard until their round closes.
+//
+// An error says that the shard's state can no longer be trusted, because the backend failed: the job must end.
+func (s *Shard) Step(from schema.Member, v *schema.View) ([]Output, schema.Reason, error) {
+	s.outputs = s.outputs[:0]
+	h := v.Head()
+	host, refused := s.admit(from, v)
+	if refused == nil {
+		var err error
+		if refused, err = s.take(host, &h, v); err != nil {
+			return nil, schema.ReasonOK, fmt.Errorf("shard %s of job %s: %v batch %d bucket %d chunk %d: %w",
+				s.member, s.job.Name, h.Kind, h.Batch, h.Bucket, h.Chunk, err)
+		}
+	}
+	switch {
+	case refused == nil:
+		return s.outputs, schema.ReasonOK, nil
+	case refused.reason != schema.ReasonDuplicate:
+		s.outputRefusal(from, h, refused)
+	}
+	return s.outputs, refused.reason, nil
+}
+
+func (s *Shard) take(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+	switch h.Kind {
+	case schema.KindDense:
+		return s.stepDense(host, h, v)
+	case schema.KindSparse:
+		return s.stepSparse(host, h, v)
+	case schema.KindLookup:
+		return s.stepLookup(s.hosts[host].Member, h, v)
+	case schema.KindPull:
+		return s.stepPull(s.hosts[host].Member, h, v)
+	}
+	return refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
+}
+
+// admit checks what every frame must have right: job, generation and a sender who is a trainer of the job.
+func (s *Shard) admit(from schema.Member, v *schema.View) (host int, refused *refusal) {
+	if err := v.CheckJob(s.run, s.generation); err != nil {
+		return 0, refuseFrame(err)
+	}
+	for i := range s.hosts {
+		if s.hosts[i].Member == from {
+			return i, nil
+		}
+	}
+	return 0, refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.job.Name)
+}
+
+// reach says whether a frame may speak of batch b: 0 for the batch under way, 1 for the next one, when every round
+// here is closed. A frame for the next batch is the evidence that the one under way is complete on every shard, since
+// its sender holds all of its results; so whoever admits it calls advance.
+func (s *Shard) reach(b schema.Batch) (ahead int, refused *refusal) {
+	switch {
+	case b == s.batch:
+		return 0, nil
+	case b < s.batch:
+		return 0, refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, s.batch)
+	case b == s.batch+1 && s.open == 0:
+		return 1, nil
+	}
+	return 0, refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
+		b, s.batch, s.open, s.rounds(), s.member)
+}
+
+// advance makes version batch+1 the current one and opens the rounds of the next batch.
+func (s *Shard) advance() {
+	if s.open != 0 {
+		panic(fmt.Sprintf("ps: batch %d is left with %d open rounds", s.batch, s.open))
+	}
+	s.commitRows()
+	s.batch++
+	s.open = s.rounds()
+	s.weight.reset()
+	s.dense.reset()
+	s.sparse.reset()
+}
+
+// Waiting is what an open batch lacks. It lists members only while somebody else has contributed to a round that they
+// have not, so an idle job waits for nobody.
+type Waiting struct {
+	Batch   schema.Batch
+	Members []schema.Member // in the order of their lanes
+	Rounds  int             // open rounds that have a contribution
+}
+
+// Waiting says whom the rounds of the current batch wait for.
+func (s *Shard) Waiting() Waiting {
+	w := Waiting{Batch: s.batch}
+	late := make([]bool, len(s.hosts))
+	look := func(nodes []lane.Node) {
+		if len(nodes) == 0 {
+			return
+		}
+		w.Rounds++
+		for i, h := range s.hosts {
+			late[i] = late[i] || covered(nodes, int(h.First), h.Count) < h.Count
+		}
+	}
+	for i := range s.dense.chunks {
+		if c := &s.dense.chunks[i]; !c.closed {
+			look(c.nodes)
+		}
+	}
+	if s.sparse.exists && !s.sparse.closed {
+		look(s.sparse.completeNodes())
+	}
+	for i, h := range s.hosts {
+		if late[i] {
+			w.Members = append(w.Members, h.Member)
+		}
+	}
+	return w
+}
+
+// covered is how many of the lanes [first, first+count) the disjoint nodes hold.
+func covered(nodes []lane.Node, first, count int) int {
+	n := 0
+	for _, node := range nodes {
+		n += max(0, min(node.End(), first+count)-max(int(node.First), first))
+	}
+	return n
+}

@@ -1,0 +1,259 @@
+package ps
+
+import (
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// sparseRound is the one sparse round of a batch on this shard: over all its table partitions. It closes whole, when
+// every lane's contribution is there with all its chunks.
+type sparseRound struct {
+	exists bool // the job has tables
+	bucket schema.Bucket
+	closed bool
+	terms  []sparseTerm // by node, in lane order; their parts go when the round closes
+	nodes  []lane.Node  // of terms, so that place can search them
+
+	result [2]*schema.Frame // says that the round of version v's batch has closed
+	sealed [2][]byte
+
+	// Scratch of closing, reused from batch to batch; at most the size of what the round merges.
+	merge     []cuda.RowsTerm
+	keys      []uint64 // chunks of one term put together
+	rows      []float32
+	outKeys   []uint64
+	outRows   []float32
+	firstStep []uint8
+}
+
+// sparseTerm is one node's contribution.
+type sparseTerm struct {
+	node   lane.Node
+	weight float64
+	host   int
+	chunks schema.Chunk
+	parts  []sparsePart // by chunk; complete when there are chunks of them
+	bytes  int64
+}
+
+// sparsePart is one chunk of a contribution, as it lies in the received payload.
+type sparsePart struct {
+	chunk     schema.Chunk
+	view      schema.View
+	low, high rowName // first and last row of the chunk, where it has any
+}
+
+// rowName orders rows as they follow each other over the chunks of a contribution.
+type rowName struct {
+	table schema.Table
+	key   uint64
+}
+
+func (a rowName) before(b rowName) bool {
+	return a.table < b.table || a.table == b.table && a.key < b.key
+}
+
+func (s *Shard) makeSparse() (err error) {
+	r := &s.sparse
+	r.exists, r.bucket = len(s.job.Tables) > 0, s.place.SparseBucket(s.index)
+	for v := range r.result {
+		if r.result[v], err = schema.NewFrame(schema.Layout{Kind: schema.KindMean}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *sparseRound) reset() {
+	clear(r.terms)
+	r.terms, r.nodes, r.closed = r.terms[:0], r.nodes[:0], false
+}
+
+// completeNodes are the nodes whose contributions are there with all chunks.
+func (r *sparseRound) completeNodes() []lane.Node {
+	var nodes []lane.Node
+	for i := range r.terms {
+		if r.terms[i].complete() {
+			nodes = append(nodes, r.terms[i].node)
+		}
+	}
+	return nodes
+}
+
+func (t *sparseTerm) complete() bool { return len(t.parts) == int(t.chunks) }
+
+// stepSparse takes one chunk of one node's contribution.
+func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+	ahead, refused := s.reach(h.Batch)
+	if refused != nil {
+		return refused, nil
+	}
+	if !s.sparse.exists || h.Bucket != s.sparse.bucket {
+		return refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
+	}
+	node, refused := s.checkContribution(host, h)
+	if refused != nil {
+		return refused, nil
+	}
+	part, refused := s.checkPart(h, v)
+	if refused != nil {
+		return refused, nil
+	}
+	at, in := 0, 0
+	if ahead == 0 {
+		if at, in, refused = s.checkTerm(host, node, h, &part); refused != nil {
+			return refused, nil
+		}
+	}
+	bytes := int64(len(v.Bytes()))
+	if refused = s.checkSpread(h, bytes); refused != nil {
+		return refused, nil
+	}
+	if refused = s.checkStaged(bytes); refused != nil {
+		return refused, nil
+	}
+	if i := s.backend.FirstNonFinite(v.Float32s()); i >= 0 {
+		return s.refuseNonFinite(v, node, i), nil
+	}
+	if ahead == 1 {
+		s.advance()
+	}
+	s.weight.note(node, h.Weight)
+	r := &s.sparse
+	if at == len(r.nodes) || r.nodes[at] != node {
+		r.nodes = slices.Insert(r.nodes, at, node)
+		r.terms = slices.Insert(r.terms, at, sparseTerm{node: node, weight: h.Weight, host: host, chunks: h.Chunks})
+	}
+	t := &r.terms[at]
+	t.parts = slices.Insert(t.parts, in, part)
+	t.bytes += bytes
+	s.hold(host, bytes)
+	if !t.complete() || covered(r.completeNodes(), 0, s.job.Lanes) < s.job.Lanes {
+		return nil, nil
+	}
+	return nil, s.closeSparse()
+}
+
+// checkPart checks a chunk on its own.
+func (s *Shard) checkPart(h *schema.Head, v *schema.View) (sparsePart, *refusal) {
+	p := sparsePart{chunk: h.Chunk, view: *v}
+	if _, refused := s.checkSections(v); refused != nil {
+		return p, refused
+	}
+	if h.Chunks > 1 && len(v.Keys()) == 0 {
+		return p, refuse(schema.ReasonWrongShape, "chunk %d of %d has no rows: want no chunks without rows but for a contribution of one",
+			h.Chunk, h.Chunks)
+	}
+	first := true
+	for _, part := range v.Parts() {
+		if len(part.Keys) == 0 {
+			continue
+		}
+		if first {
+			p.low, first = rowName{part.Table, part.Keys[0]}, false
+		}
+		p.high = rowName{part.Table, part.Keys[len(part.Keys)-1]}
+	}
+	return p, nil
+}
+
+// checkTerm finds where a chunk belongs among what is there: the term's index and the chunk's within it.
+func (s *Shard) checkTerm(host int, node lane.Node, h *schema.Head, p *sparsePart) (at, in int, refused *refusal) {
+	r := &s.sparse
+	if refused = s.weight.check(node, h.Weight); refused != nil {
+		return 0, 0, refused
+	}
+	at, refused = place(r.nodes, node)
+	if refused == nil {
+		return at, 0, s.checkSparseTotal(at, node, h.Weight)
+	}
+	if refused.reason != schema.ReasonDuplicate || r.closed {
+		return 0, 0, refused
+	}
+	t := &r.terms[at]
+	if t.chunks != h.Chunks {
+		return 0, 0, refuse(schema.ReasonWrongChunk, "chunk %d of %d of lanes %v: its other chunks say %d", h.Chunk, h.Chunks, node, t.chunks)
+	}
+	in, found := slices.BinarySearchFunc(t.parts, p.chunk, func(x sparsePart, c schema.Chunk) int { return int(x.chunk) - int(c) })
+	if found {
+		return 0, 0, repeated()
+	}
+	if in > 0 && !t.parts[in-1].high.before(p.low) || in < len(t.parts) && !p.high.before(t.parts[in].low) {
+		return 0, 0, refuse(schema.ReasonUnsortedKeys, "chunk %d of lanes %v: keys do not follow on those of the other chunks", h.Chunk, node)
+	}
+	return at, in, nil
+}
+
+// checkSpread refuses a contribution whose chunks together cannot fit its sender's share of the budget: all of them have
+// to be here before the round closes, so waiting for room would never end. All chunks but the last are about full.
+func (s *Shard) checkSpread(h *schema.Head, bytes int64) *refusal {
+	share := s.stagedMax / int64(len(s.hosts))
+	if h.Chunk+1 == h.Chunks || int64(h.Chunks-1)*bytes <= share {
+		return nil
+	}
+	return refuse(schema.ReasonOverBudget, "%d chunks of %d bytes: a trainer's sparse gradients of one batch may take %d bytes on a shard; "+
+		"raise staged_bytes_max of the server or send smaller batches", h.Chunks, bytes, share)
+}
+
+// checkSparseTotal looks ahead: where the node is the last, the weights must add up as in other rounds.
+func (s *Shard) checkSparseTotal(at int, node lane.Node, weight float64) *refusal {
+	r := &s.sparse
+	if covered(r.nodes, 0, s.job.Lanes)+int(node.Count) < s.job.Lanes {
+		return nil
+	}
+	return s.weight.checkTotal(treeWeight(s.job.Lanes, slices.Insert(slices.Clone(r.nodes), at, node), func(i int) float64 {
+		switch {
+		case i < at:
+			return r.terms[i].weight
+		case i == at:
+			return weight
+		}
+		return r.terms[i-1].weight
+	}))
+}
+
+// refuseNonFinite names the row and column of the i-th value of a frame.
+func (s *Shard) refuseNonFinite(v *schema.View, node lane.Node, i int) *refusal {
+	value := v.Float32s()[i]
+	for _, part := range v.Parts() {
+		if i >= len(part.Rows) {
+			i -= len(part.Rows)
+			continue
+		}
+		return refuse(schema.ReasonNonFinite, "column %d of key %d of table %q, lanes %v, is %v",
+			i%part.Dim, part.Keys[i/part.Dim], s.job.Tables[part.Table].Name, node, value)
+	}
+	panic("ps: a value outside of every row") // schema.Verify: rows are all values
+}
+
+// closeSparse merges the contributions along the lane tree and runs the optimizer on the touched rows, beside the table.
+func (s *Shard) closeSparse() error {
+	r := &s.sparse
+	total := treeWeight(s.job.Lanes, r.nodes, func(i int) float64 { return r.terms[i].weight })
+	if total > 0 {
+		for _, t := range s.tables {
+			if t == nil {
+				continue
+			}
+			if err := s.closeTable(t, float32(total)); err != nil {
+				return err
+			}
+		}
+	}
+	s.weight.noteTotal(total)
+	for i := range r.terms {
+		t := &r.terms[i]
+		s.hold(t.host, -t.bytes)
+		t.parts = nil
+	}
+	r.closed = true
+	s.open--
+	version := (s.batch + 1) % 2
+	r.result[version].SetHead(s.meanHead(r.bucket, total))
+	r.sealed[version] = r.result[version].Seal()
+	s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: schema.All, Batch: s.batch, Bucket: r.bucket, Frame: r.sealed[version]})
+	return nil
+}

@@ -1,0 +1,67 @@
+package ps
+
+import (
+	"sync/atomic"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Stats is what a server has done since it started, and what it is doing.
+type Stats struct {
+	Frames  uint64                     // received, by shards and coordinator
+	Bytes   uint64                     // received
+	Dropped uint64                     // frames that found their shard's queue or window full; they are sent again
+	Reasons [schema.ReasonCount]uint64 // frames by what became of them; index schema.ReasonOK counts those taken
+	Memory  int64                      // bytes promised to jobs
+	Jobs    []JobStatus                // by name
+}
+
+// JobStatus is one job.
+type JobStatus struct {
+	Name    schema.JobName
+	RunID   schema.RunID
+	Phase   Phase
+	Bytes   int64 // of memory promised to it
+	Batch   schema.Batch
+	Members []MemberStatus // in order of their ids
+}
+
+// MemberStatus is the place of one trainer.
+type MemberStatus struct {
+	Member schema.Member
+	Host   string // empty where the place is free
+	Batch  schema.Batch
+	Seen   time.Time // when it last gave a sign of life
+	Left   bool
+}
+
+// counters are written by every goroutine of the server.
+type counters struct {
+	frames, bytes, dropped atomic.Uint64
+	reasons                [schema.ReasonCount]atomic.Uint64
+}
+
+func (c *counters) received(bytes int) {
+	c.frames.Add(1)
+	c.bytes.Add(uint64(bytes))
+}
+
+func (c *counters) count(r schema.Reason) { c.reasons[r].Add(1) }
+
+func (c *counters) read(s *Stats) {
+	s.Frames, s.Bytes, s.Dropped = c.frames.Load(), c.bytes.Load(), c.dropped.Load()
+	for r := range s.Reasons {
+		s.Reasons[r] = c.reasons[r].Load()
+	}
+}
+
+// Status is the coordinator's part of a job's status.
+func (c *Coordinator) Status() JobStatus {
+	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, Phase: c.phase}
+	for i, m := range c.members {
+		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.seen, m.left})
+		s.Batch = max(s.Batch, m.batch)
+	}
+	return s
+}
