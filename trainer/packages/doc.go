@@ -1,0 +1,25 @@
+// Package packages is the workload of that name: predict the section of a Debian package from its name and the first
+// line of its description. It is small, trains on data that every Debian or Ubuntu machine has, and uses all that a
+// large model needs: a table of 2^18 rows on the shards, dense parameters, lookups, sparse and dense gradients.
+//
+// # The model
+//
+// Each token has a row of 64 values; a package is the mean of its tokens' rows; a linear layer turns that into one score
+// a section; softmax cross-entropy is the loss, plain SGD the optimizer. Package corpus makes examples of an index.
+//
+// # Who sees which example when
+//
+// Everything follows from (seed, batch, lane), so it does not matter how many trainers there are. An epoch is one
+// permutation of the training set, a function of (seed, epoch). It is dealt into the fewest batches of at most the
+// batch size, whose sizes differ by at most one: a small last batch would count as much as the others do, at a learning
+// rate of 20. A batch is cut into lanes by lane.Slice.
+//
+// # Files
+//
+// settings.go is what a person may choose and the manifest that follows; workload.go feeds and computes a lane; evaluate.go
+// measures accuracy; model.go is a trained model: collected, saved, loaded, asked; safetensors.go is the file format.
+//
+// The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting (with a
+// line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains the same
+// model in one process without any of this, must then learn it too.
+package packages

@@ -1,0 +1,266 @@
+package packages
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The header
+// maps each tensor's name to its dtype, shape and place, and "__metadata__" to a map of strings.
+//
+// Source: huggingface/safetensors, README. Of the format this file reads and writes float32 alone.
+
+const (
+	headerBytesMax  = 4 << 20
+	tensorsMax      = 64
+	tensorBytesMax  = 1 << 34
+	copyBufferBytes = 1 << 16
+)
+
+// tensor is a named tensor, row-major float32.
+type tensor struct {
+	name   string
+	shape  []int
+	values []float32
+}
+
+// tensorHeader is a tensor's entry in the header.
+type tensorHeader struct {
+	DType   string   `json:"dtype"`
+	Shape   []int    `json:"shape"`
+	Offsets [2]int64 `json:"data_offsets"`
+}
+
+// saveSafetensors writes the file beside path, makes sure that it is on disk, and renames it to path.
+func saveSafetensors(path string, metadata map[string]string, tensors []tensor) (err error) {
+	f, err := createBeside(path)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			f.Close()
+			os.Remove(f.Name())
+		}
+	}()
+	w := bufio.NewWriterSize(f, copyBufferBytes)
+	if err = writeSafetensors(w, metadata, tensors); err != nil {
+		return fmt.Errorf("write %s: %w", f.Name(), err)
+	}
+	for _, do := range []func() error{w.Flush, f.Sync, f.Close} {
+		if err = do(); err != nil {
+			return err
+		}
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// CheckSave reports whether a model could be saved at path, before the time for training it is spent. It leaves
+// nothing behind.
+func CheckSave(path string) error {
+	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+		return fmt.Errorf("save model: %s is there and not a file", path)
+	}
+	f, err := createBeside(path)
+	if err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+// createBeside creates a file in the folder of path, whose permissions follow the user's mask.
+func createBeside(path string) (*os.File, error) {
+	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
+	return os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
+}
+
+func writeSafetensors(w io.Writer, metadata map[string]string, tensors []tensor) error {
+	header := map[string]any{"__metadata__": metadata}
+	at := int64(0)
+	for _, t := range tensors {
+		end := at + 4*int64(len(t.values))
+		header[t.name] = tensorHeader{"F32", t.shape, [2]int64{at, end}}
+		at = end
+	}
+	text, err := json.Marshal(header)
+	if err != nil {
+		return err
+	}
+	text = append(text, bytes.Repeat([]byte{' '}, -len(text)&7)...) // values begin at a multiple of eight
+	if _, err := w.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)); err != nil {
+		return err
+	}
+	buffer := make([]byte, 0, copyBufferBytes)
+	for _, t := range tensors {
+		for chunk := range slices.Chunk(t.values, copyBufferBytes/4) {
+			buffer = buffer[:0]
+			for _, v := range chunk {
+				buffer = binary.LittleEndian.AppendUint32(buffer, math.Float32bits(v))
+			}
+			if _, err := w.Write(buffer); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// loadSafetensors reads a whole file. It fails with ErrModel where the file is not a safetensors file of float32 tensors
+// whose places tile the rest of the file exactly.
+func loadSafetensors(path string) (metadata map[string]string, tensors map[string]tensor, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, nil, fmt.Errorf("%s: %w: not a regular file", path, ErrModel)
+	}
+	metadata, tensors, err = readSafetensors(f, info.Size())
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return metadata, tensors, nil
+}
+
+func readSafetensors(r io.Reader, size int64) (map[string]string, map[string]tensor, error) {
+	var prefix [8]byte
+	if size < int64(len(prefix)) {
+		return nil, nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrModel, size)
+	}
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return nil, nil, err
+	}
+	length := binary.LittleEndian.Uint64(prefix[:])
+	switch {
+	case length < 2 || length > headerBytesMax:
+		return nil, nil, fmt.Errorf("%w: no safetensors file: its header would have %d bytes", ErrModel, length)
+	case int64(length) > size-8:
+		return nil, nil, fmt.Errorf("%w: cut short: %d bytes, of which the header alone takes %d", ErrModel, size, length+8)
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, nil, err
+	}
+	metadata, headers, err := parseHeader(text)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrModel, err)
+	}
+	names, err := layout(headers, size-8-int64(length))
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", ErrModel, err)
+	}
+	tensors := map[string]tensor{}
+	in := bufio.NewReaderSize(r, copyBufferBytes)
+	for _, name := range names {
+		h := headers[name]
+		t := tensor{name, h.Shape, make([]float32, (h.Offsets[1]-h.Offsets[0])/4)}
+		if err := readValues(in, t.values); err != nil {
+			return nil, nil, fmt.Errorf("%w: %s: %w", ErrModel, name, err)
+		}
+		tensors[name] = t
+	}
+	return metadata, tensors, nil
+}
+
+// parseHeader reads the JSON strictly: no name twice, no unknown field, nothing after it but blanks.
+func parseHeader(text []byte) (metadata map[string]string, headers map[string]tensorHeader, err error) {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return nil, nil, fmt.Errorf("%.20q is no JSON object", text)
+	}
+	metadata, headers = map[string]string{}, map[string]tensorHeader{}
+	seen := map[string]bool{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, nil, err
+		}
+		name, _ := t.(string)
+		if seen[name] || len(seen) > tensorsMax {
+			return nil, nil, fmt.Errorf("%q is there twice, or is one tensor too many of more than %d", name, tensorsMax)
+		}
+		seen[name] = true
+		if name == "__metadata__" {
+			err = d.Decode(&metadata)
+		} else {
+			var h tensorHeader
+			err = d.Decode(&h)
+			headers[name] = h
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("%q: %w", name, err)
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, nil, errors.New("something follows the object")
+	}
+	return metadata, headers, nil
+}
+
+// layout checks that the tensors are float32 and lie side by side in size bytes, and gives their names in that order.
+func layout(headers map[string]tensorHeader, size int64) ([]string, error) {
+	names := slices.SortedFunc(maps.Keys(headers), func(a, b string) int {
+		if d := headers[a].Offsets[0] - headers[b].Offsets[0]; d != 0 {
+			return int(max(-1, min(1, d)))
+		}
+		return int(max(-1, min(1, headers[a].Offsets[1]-headers[b].Offsets[1])))
+	})
+	at := int64(0)
+	for _, name := range names {
+		h := headers[name]
+		if h.DType != "F32" {
+			return nil, fmt.Errorf("%s has dtype %q, want F32", name, h.DType)
+		}
+		bytes := int64(4)
+		for _, n := range h.Shape {
+			if n < 0 || n > tensorBytesMax || bytes > tensorBytesMax/int64(max(n, 1)) {
+				return nil, fmt.Errorf("%s has shape %v, beyond %d bytes", name, h.Shape, int64(tensorBytesMax))
+			}
+			bytes *= int64(n)
+		}
+		if h.Offsets[0] != at || h.Offsets[1] != at+bytes {
+			return nil, fmt.Errorf("%s of shape %v lies at %v, want [%d %d]", name, h.Shape, h.Offsets, at, at+bytes)
+		}
+		at += bytes
+	}
+	switch {
+	case size < at:
+		return nil, fmt.Errorf("cut short: %d bytes of values, want %d", size, at)
+	case size > at:
+		return nil, fmt.Errorf("%d bytes of values, %d more than its tensors have", size, size-at)
+	}
+	return names, nil
+}
+
+func readValues(r io.Reader, values []float32) error {
+	buffer := make([]byte, copyBufferBytes)
+	for chunk := range slices.Chunk(values, copyBufferBytes/4) {
+		b := buffer[:4*len(chunk)]
+		if _, err := io.ReadFull(r, b); err != nil {
+			return err
+		}
+		for i := range chunk {
+			chunk[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+package packages
+
+import (
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/philox"
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/packages/corpus"
+)
+
+// Workload feeds and computes the lanes of a job; it is a trainer.Workload. It is not safe for concurrent use.
+type Workload struct {
+	settings Settings
+	data     *corpus.Data
+	perEpoch int
+	layers   *layers
+
+	orders [2]order // of an even and an odd epoch: keys are asked for one batch ahead, so two epochs may be in use
+
+	offsets                                []int64
+	targets                                []int32
+	pooled, logits, gradLogits, gradPooled []float32
+}
+
+// order is the permutation of one epoch.
+type order struct {
+	known bool
+	epoch uint64
+	of    []int32
+}
+
+var _ trainer.Workload = (*Workload)(nil)
+
+// NewWorkload readies the examples of data for the job of s, which must be valid.
+func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) *Workload {
+	return &Workload{settings: s, data: data, perEpoch: s.BatchesPerEpoch(data.Train.Len()),
+		layers: newLayers(backend, s.Dim, len(data.Classes))}
+}
+
+// layers is the model without its parameters.
+type layers struct {
+	bag    *nn.EmbeddingBag
+	linear *nn.Linear
+	loss   *nn.CrossEntropy
+}
+
+func newLayers(backend cuda.Backend, dim, classes int) *layers {
+	return &layers{bag: nn.NewEmbeddingBag(backend, dim, cuda.Mean), linear: nn.NewLinear(backend, dim, classes),
+		loss: nn.NewCrossEntropy(backend, classes)}
+}
+
+// examples are the training examples of a lane, as indices into the training set.
+func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 {
+	epoch, at := uint64(b)/uint64(w.perEpoch), int(uint64(b)%uint64(w.perEpoch))
+	n := w.data.Train.Len()
+	o := &w.orders[epoch%2]
+	if !o.known || o.epoch != epoch {
+		*o = order{true, epoch, philox.Permutation(w.settings.Seed, epoch, n)}
+	}
+	batch := o.of[at*n/w.perEpoch : (at+1)*n/w.perEpoch]
+	lo, hi := lane.Slice(l, w.settings.lanes(), len(batch))
+	return batch[lo:hi]
+}
+
+// Keys appends the keys of a lane's examples.
+func (w *Workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
+	chosen := w.examples(b, l)
+	for _, i := range chosen {
+		keys[0] = append(keys[0], w.data.Train.KeysOf(int(i))...)
+	}
+	return len(chosen), keys
+}
+
+// Lane computes forward, loss and backward of a lane. The linear layer's gradients are declared final before those of the
+// rows are computed, so that they are under way meanwhile.
+func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
+	rows, ids := step.Rows(0), step.IDs(0)
+	w.describe(w.examples(step.Batch, step.Lane))
+	n, dim, classes := len(w.targets), w.settings.Dim, len(w.data.Classes)
+	w.pooled, w.gradPooled = grown(w.pooled, n*dim), grown(w.gradPooled, n*dim)
+	w.logits, w.gradLogits = grown(w.logits, n*classes), grown(w.gradLogits, n*classes)
+
+	if err := w.layers.bag.Forward(rows, ids, w.offsets, w.pooled); err != nil {
+		return 0, err
+	}
+	weight := step.Param(weightName)
+	if err := w.layers.linear.Forward(weight, step.Param(biasName), w.pooled, w.logits); err != nil {
+		return 0, err
+	}
+	if lossSum, err = w.layers.loss.Loss(w.logits, w.targets, w.gradLogits); err != nil {
+		return 0, err
+	}
+	if err := w.layers.linear.BackwardParams(w.pooled, w.gradLogits, step.Grad(weightName), step.Grad(biasName)); err != nil {
+		return 0, err
+	}
+	step.Done(biasName)
+	step.Done(weightName)
+	if err := w.layers.linear.BackwardInput(weight, w.gradLogits, w.gradPooled); err != nil {
+		return 0, err
+	}
+	distinct, grad, err := w.layers.bag.Backward(len(rows)/dim, ids, w.offsets, w.gradPooled)
+	if err != nil {
+		return 0, err
+	}
+	step.RowGrad(0, distinct, grad)
+	return lossSum, nil
+}
+
+// describe sets where each chosen example's keys begin, and what its class is.
+func (w *Workload) describe(chosen []int32) {
+	w.offsets, w.targets = append(w.offsets[:0], 0), w.targets[:0]
+	at := int64(0)
+	for _, i := range chosen {
+		at += int64(len(w.data.Train.KeysOf(int(i))))
+		w.offsets, w.targets = append(w.offsets, at), append(w.targets, w.data.Train.Labels[i])
+	}
+}
+
+// grown gives s the length n, keeping its memory where that suffices. Values are what they happen to be.
+func grown[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n, n+n/4)
+	}
+	return s[:n]
+}
