@@ -1,0 +1,139 @@
+package schema
+
+import (
+	"strings"
+	"testing"
+
+	"gradbus/lane"
+)
+
+// checkedJob has dense buckets 0 (1 MiB, 256 chunks of 4 KiB) and 1 (5 values), sparse buckets 2 and 3 on two shards,
+// and a table of 10 rows, of which each shard has some.
+func checkedJob() *Job {
+	j := testJob()
+	j.ChunkBytes = 4096
+	j.Parameters = []Parameter{{Name: "b", Shape: []int{5}, Init: Init{Kind: InitZeros}}, {Name: "a", Shape: []int{mib}, Init: Init{Kind: InitZeros}}}
+	j.Tables = []TableSpec{{Name: "t", Rows: 10, Dim: 2, Partitions: 8, Init: Init{Kind: InitZeros}}}
+	return j
+}
+
+func TestCheckFrame(t *testing.T) {
+	node := lane.Node{First: 0, Count: 4}
+	place := NewPlacement(checkedJob(), 2)
+	var even, odd []uint64 // keys by shard
+	for key := range uint64(10) {
+		if place.ShardOfKey(0, key) == 0 {
+			even = append(even, key)
+		} else {
+			odd = append(odd, key)
+		}
+	}
+	if len(even) == 0 || len(odd) == 0 {
+		t.Fatal("all keys are on one shard")
+	}
+	type form struct {
+		kind   Kind
+		head   Head
+		values int
+		dim    uint32
+		table  Table
+		keys   []uint64
+	}
+	dense := func(bucket Bucket, chunk, chunks Chunk, offset uint64, values int, weight float64) form {
+		return form{kind: KindDense, values: values, head: Head{
+			Bucket: bucket, Chunk: chunk, Chunks: chunks, Offset: offset, Node: node, Lanes: 4, Weight: weight}}
+	}
+	sparse := func(bucket Bucket, keys ...uint64) form {
+		return form{kind: KindSparse, dim: 2, keys: keys, values: 2 * len(keys), head: Head{Bucket: bucket, Chunks: 1, Node: node, Lanes: 4}}
+	}
+	pull := func(bucket Bucket, chunk Chunk, dim uint32, keys ...uint64) form {
+		return form{kind: KindPull, head: Head{Bucket: bucket, Chunk: chunk}, dim: dim, keys: keys}
+	}
+	lookup := func(table Table, dim uint32, keys ...uint64) form {
+		return form{kind: KindLookup, head: Head{Chunks: 1}, table: table, dim: dim, keys: keys}
+	}
+	for _, c := range []struct {
+		name   string
+		form   form
+		shard  int
+		reason Reason
+		detail string
+	}{
+		{"first chunk", dense(0, 0, 256, 0, 1024, 1), 0, ReasonOK, ""},
+		{"last chunk", dense(0, 255, 256, 255*1024, 1024, 1), 0, ReasonOK, ""},
+		{"small bucket", dense(1, 0, 1, 0, 5, 1), 1, ReasonOK, ""},
+		{"nothing", dense(1, 0, 1, 0, 0, 0), 1, ReasonOK, ""},
+		{"zeros without weight", dense(1, 0, 1, 0, 5, 0), 1, ReasonOK, ""},
+		{"another shard's", dense(1, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "bucket 1 is on shard 1"},
+		{"no such bucket", dense(4, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "the job has 4"},
+		{"huge bucket", dense(1<<32-1, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "the job has 4"},
+		{"dense in a sparse bucket", dense(2, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "sparse"},
+		{"other chunks", dense(1, 0, 2, 0, 5, 1), 1, ReasonWrongChunk, "it has 1"},
+		{"another offset", dense(0, 1, 256, 0, 1024, 1), 0, ReasonWrongShape, "want 1024"},
+		{"too short", dense(1, 0, 1, 0, 4, 1), 1, ReasonWrongShape, "with 4 values: want 5"},
+		{"too long", dense(1, 0, 1, 0, 6, 1), 1, ReasonWrongShape, "with 6 values: want 5"},
+		{"other lanes", form{kind: KindDense, values: 5, head: Head{
+			Bucket: 1, Chunks: 1, Node: node, Lanes: 5, Weight: 1}}, 1, ReasonWrongNode, "the job has 4"},
+
+		{"mean", form{kind: KindMean, values: 5, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonOK, ""},
+		{"mean too short", form{kind: KindMean, values: 4, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonWrongShape, "want 5"},
+		{"mean of nobody", form{kind: KindMean, head: Head{Bucket: 1, Chunks: 1, Lanes: 4}}, 1, ReasonOK, ""},
+		{"sparse closed", form{kind: KindMean, head: Head{Bucket: 3, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonOK, ""},
+		{"sparse closed with values", form{kind: KindMean, values: 1, head: Head{Bucket: 3, Chunks: 1, Lanes: 4}}, 1, ReasonUnknownBucket, "sparse"},
+
+		{"rows of shard 0", sparse(2, even...), 0, ReasonOK, ""},
+		{"rows of shard 1", sparse(3, odd...), 1, ReasonOK, ""},
+		{"no rows", sparse(3), 1, ReasonOK, ""},
+		{"sparse in another's bucket", sparse(3, even...), 0, ReasonUnknownBucket, "shard 0 is 2"},
+		{"sparse in a dense bucket", sparse(0), 0, ReasonUnknownBucket, "shard 0 is 2"},
+		{"another's rows", sparse(2, odd[0]), 0, ReasonUnknownKey, "on shard 1, not on 0"},
+		{"no such row", sparse(2, 10), 0, ReasonUnknownKey, "has 10 rows"},
+
+		{"lookup", lookup(0, 2, even...), 0, ReasonOK, ""},
+		{"lookup of another table", lookup(1, 2, 0), 0, ReasonUnknownTable, "table 1: the job has 1"},
+		{"lookup of a huge table", lookup(1<<32-1, 2, 0), 0, ReasonUnknownTable, "the job has 1"},
+		{"lookup of other rows", lookup(0, 3, 0), 0, ReasonWrongShape, "dim 3 of table \"t\": want 2"},
+		{"lookup elsewhere", lookup(0, 2, even...), 1, ReasonUnknownKey, "on shard 0, not on 1"},
+
+		{"pull", pull(0, 255, 0), 0, ReasonOK, ""},
+		{"pull of what is not there", pull(0, 256, 0), 0, ReasonWrongChunk, "it has 256"},
+		{"pull of a sparse result", pull(2, 0, 0), 0, ReasonOK, ""},
+		{"pull elsewhere", pull(0, 0, 0), 1, ReasonUnknownBucket, "on shard 0"},
+		{"pull of a partition", pull(7, 9, 2, 3), 1, ReasonOK, ""},
+		{"pull of another partition", pull(8, 0, 2, 3), 0, ReasonUnknownBucket, "it has 8"},
+		{"pull of a partition elsewhere", pull(7, 0, 2, 3), 0, ReasonUnknownBucket, "on shard 1"},
+		{"pull of other rows", pull(7, 0, 3, 3), 1, ReasonWrongShape, "want 2"},
+		{"beat", form{kind: KindBeat}, 0, ReasonOK, ""},
+	} {
+		l := Layout{Kind: c.form.kind, Values: 4 * c.form.values, Keys: len(c.form.keys), Sections: min(1, len(c.form.keys))}
+		v, err := Verify(build(t, l, c.form.head, func(f *Frame) {
+			if l.Sections == 1 {
+				f.SetSection(0, Section{c.form.table, c.form.dim, uint64(l.Keys)})
+				copy(f.Keys(), c.form.keys)
+			}
+		}), Limits{})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if err := place.CheckFrame(&v, c.shard); ReasonOf(err) != c.reason || err != nil && !strings.Contains(err.Error(), c.detail) {
+			t.Errorf("%s: %v, want %v saying %q", c.name, err, c.reason, c.detail)
+		}
+	}
+}
+
+func TestCheckJob(t *testing.T) {
+	v, err := Verify(build(t, Layout{Kind: KindBeat}, Head{}, nil), Limits{})
+	check(t, err)
+	for _, c := range []struct {
+		run        RunID
+		generation Generation
+		want       Reason
+	}{
+		{sampleRun, 1, ReasonOK}, {sampleRun + 1, 1, ReasonForeignJob}, {sampleRun, 2, ReasonOldGeneration}, {sampleRun, 0, ReasonEarlyGeneration},
+	} {
+		if got := ReasonOf(v.CheckJob(c.run, c.generation)); got != c.want {
+			t.Errorf("run %x generation %d: %v, want %v", c.run, c.generation, got, c.want)
+		}
+	}
+}
