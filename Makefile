@@ -29,7 +29,7 @@ native:
 	@mkdir -p build
 	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
-	cmake --build build --parallel
+	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
 deps:
 	@scripts/deps.sh build

@@ -55,17 +55,19 @@ func (c Comparison) Print(to io.Writer) error {
 		line(*c.Baseline)
 		fmt.Fprintf(&b, "ratio                  %.2f\n", c.Ratio)
 	}
-	b.WriteString(c.Last.Time.String())
+	fmt.Fprintf(&b, "seconds of a trainer   %s\n", c.Last.Time)
 	_, err := io.WriteString(to, b.String())
 	return err
 }
 
+// plus adds a share of u to t.
 func (t Time) plus(u Time, share float64) Time {
-	return Time{Keys: t.Keys + u.Keys*share, Rows: t.Rows + u.Rows*share, Compute: t.Compute + u.Compute*share, Results: t.Results + u.Results*share}
+	return Time{Keys: t.Keys + u.Keys*share, Rows: t.Rows + u.Rows*share, Compute: t.Compute + u.Compute*share,
+		Send: t.Send + u.Send*share, Results: t.Results + u.Results*share}
 }
 
-// String is one line: seconds by what they were spent on.
+// String is seconds by what they were spent on.
 func (t Time) String() string {
-	return fmt.Sprintf("seconds of a trainer    %.2f computing, %.2f waiting for rows, %.2f waiting for results, %.2f finding keys\n",
-		t.Compute, t.Rows, t.Results, t.Keys)
+	return fmt.Sprintf("%.2f computing, %.2f sending, %.2f waiting for rows, %.2f waiting for results, %.2f finding keys",
+		t.Compute, t.Send, t.Rows, t.Results, t.Keys)
 }

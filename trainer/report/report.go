@@ -49,7 +49,8 @@ type Result struct {
 type Time struct {
 	Keys    float64 `json:"keys"`    // seconds finding the distinct keys of batches
 	Rows    float64 `json:"rows"`    // seconds waiting for embedding rows
-	Compute float64 `json:"compute"` // seconds in forward and backward passes, sending included
+	Compute float64 `json:"compute"` // seconds in forward and backward passes and adding up lanes
+	Send    float64 `json:"send"`    // seconds building and publishing gradient frames
 	Results float64 `json:"results"` // seconds waiting for batches to complete
 }
 

@@ -31,8 +31,6 @@ const (
 	graceDefault = 10 * time.Second
 	// lineBytesMax bounds one line of a process's output.
 	lineBytesMax = 1 << 20
-	// errorLinesMax is how many of its last lines on standard error a failed process is quoted with.
-	errorLinesMax = 3
 )
 
 // Group runs processes. Its zero value is ready.
@@ -43,7 +41,7 @@ type Group struct {
 // Error says which process failed, how, and what it said last.
 type Error struct {
 	Name string
-	Said string // its last lines on standard error, joined by "; "
+	Said string // its last line on standard error, or the one that says why a Go program crashed
 	Err  error  // of exec
 }
 
@@ -84,14 +82,11 @@ func (g Group) Run(ctx context.Context, processes []Process) error {
 func run(ctx context.Context, p Process, grace time.Duration) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var said []string
+	said, crashed := "", false
 	out := &lineWriter{do: p.OnLine}
 	stderr := &lineWriter{do: func(line []byte) {
-		if text := strings.TrimSpace(string(line)); text != "" {
-			said = append(said, text)
-		}
-		if len(said) > errorLinesMax {
-			said = said[1:]
+		if text := strings.TrimSpace(string(line)); text != "" && !crashed {
+			said, crashed = text, strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ")
 		}
 	}}
 	command := exec.CommandContext(ctx, p.Path, p.Args...)
@@ -106,7 +101,7 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		return &Error{Name: p.Name, Said: strings.Join(said, "; "), Err: err}
+		return &Error{Name: p.Name, Said: said, Err: err}
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func TestRunNamesTheFirstFailure(t *testing.T) {
 		shell("short", "echo first >&2; echo why >&2; exit 3", nil),
 	})
 	var failed *Error
-	if !errors.As(err, &failed) || failed.Name != "short" || err.Error() != "short: first; why" {
+	if !errors.As(err, &failed) || failed.Name != "short" || err.Error() != "short: why" {
 		t.Fatalf("got %v", err)
 	}
 	select {
@@ -85,6 +85,13 @@ func TestRunKillsAfterGrace(t *testing.T) {
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("process %d is left over: %v", pid, err)
+	}
+}
+
+func TestRunNamesTheCrash(t *testing.T) {
+	err := Group{}.Run(t.Context(), []Process{shell("a", "echo log >&2; echo panic: nil map >&2; echo goroutine 1 >&2; exit 2", nil)})
+	if err == nil || err.Error() != "a: panic: nil map" {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gradbus"
+	"gradbus/config"
+	"gradbus/cuda"
+	"gradbus/ps"
+)
+
+// flags are what the command line and the configuration file may say.
+type flags struct {
+	listen, tokenFile, portFile string
+	logFormat                   string
+	server                      ps.Config
+	memoryMiB, stagedMiB        int64
+}
+
+func command() *cobra.Command {
+	f := flags{server: ps.Default()}
+	f.server.Shards = shardsDefault
+	c := &cobra.Command{
+		Use:   "ps",
+		Short: "Serve parameters: an embedded NATS server and the shards of any number of jobs",
+		Long: `Serve parameters: an embedded NATS server and the shards of any number of jobs.
+
+With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
+registers it, and when the last one has left, its name is free and its memory returned.`,
+		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards
+  ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
+  ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it`,
+		Version:       gradbus.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("unexpected argument %q: settings are flags (see ps --help)", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := config.LoadFlagged(c.Flags()); err != nil {
+				return err
+			}
+			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+	f.add(c)
+	return c
+}
+
+// shardsDefault suits a machine of two cores and keeps the parts honest on a larger one.
+const shardsDefault = 2
+
+func (f *flags) add(c *cobra.Command) {
+	s, set := &f.server, c.Flags()
+	set.SortFlags = false
+	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), "`host:port` to listen at; port 0 is any free one")
+	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
+	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
+	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line every connection must show")
+	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
+	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
+	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
+	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
+	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
+	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
+	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	config.AddFileFlag(set)
+}
+
+// run serves until ctx ends, which is a clean end.
+func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
+	log, err := f.logger(logTo)
+	if err != nil {
+		return err
+	}
+	if err := f.fill(); err != nil {
+		return err
+	}
+	backend, err := cuda.Open(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Log: log})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log})
+	if err != nil {
+		return err
+	}
+	if f.portFile != "" {
+		if err := writeWhole(f.portFile, server.URL()+"\n"); err != nil {
+			server.Close()
+			return err
+		}
+		defer os.Remove(f.portFile)
+	}
+	fmt.Fprintf(out, "gradbus ps is ready at %s: %d shards, deadline %s.\nNext, in another terminal:  ./bin/trainer packages%s\n",
+		server.URL(), f.server.Shards, f.server.Deadline, f.hint(server.URL()))
+	select {
+	case <-ctx.Done():
+		log.Info("ending", "reason", "asked to")
+	case <-server.Done():
+	}
+	server.Close()
+	return nil
+}
+
+// fill completes the server's configuration from the flags that are not fields of it.
+func (f *flags) fill() error {
+	host, port, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return fmt.Errorf("listen %q: want host:port, for example 127.0.0.1:4222", f.listen)
+	}
+	if f.server.Port, err = strconv.Atoi(port); err != nil {
+		return fmt.Errorf("listen %q: port %q is not a number", f.listen, port)
+	}
+	f.server.Host = host
+	if host == "" { // as in :4222, which people write for all addresses
+		f.server.Host = "0.0.0.0"
+	}
+	f.server.MemoryBytesMax, f.server.StagedBytesMax = f.memoryMiB<<20, f.stagedMiB<<20
+	if f.server.Token, err = config.Secret(f.tokenFile); err != nil {
+		return err
+	}
+	return f.server.Validate()
+}
+
+// hint is what a trainer has to be told besides its workload.
+func (f *flags) hint(url string) string {
+	more := ""
+	if url != "nats://127.0.0.1:4222" {
+		more += " --server " + url
+	}
+	if f.tokenFile != "" {
+		more += " --token-file " + f.tokenFile
+	}
+	return more
+}
+
+func (f *flags) logger(to io.Writer) (*slog.Logger, error) {
+	switch f.logFormat {
+	case "text":
+		return slog.New(slog.NewTextHandler(to, nil)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(to, nil)), nil
+	}
+	return nil, fmt.Errorf("log-format %q: want text or json", f.logFormat)
+}
+
+// writeWhole writes a file that appears with its whole content or not at all.
+func writeWhole(path, text string) error {
+	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
+	if err == nil {
+		defer os.Remove(part.Name())
+		_, err = io.WriteString(part, text)
+		if closed := part.Close(); err == nil {
+			err = closed
+		}
+	}
+	if err == nil {
+		err = os.Rename(part.Name(), path)
+	}
+	if err != nil {
+		return fmt.Errorf("write the server's address: %w", err)
+	}
+	return nil
+}

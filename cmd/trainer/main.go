@@ -1,0 +1,65 @@
+// Command trainer runs a workload as one trainer of a job, or as all of them.
+//
+// It holds flags and wiring only; the workloads are under package trainer.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"gradbus"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
+	err := command().ExecuteContext(ctx)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		fmt.Fprintln(os.Stderr, "trainer: interrupted")
+		os.Exit(130)
+	default:
+		fmt.Fprintf(os.Stderr, "trainer: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "trainer WORKLOAD",
+		Short:         "Run a workload as one trainer of a job, or as all of them",
+		Version:       gradbus.Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Example: `  ./bin/ps                                            the server, in another terminal
+  ./bin/trainer packages                              a job of one trainer
+  ./bin/trainer packages --spawn --trainers 2         a job of two, both started here
+  ./bin/trainer packages --trainers 2 --lanes 4       one of two: start it twice`,
+	}
+	workloads := []*cobra.Command{packagesCommand()}
+	var names []string
+	for _, w := range workloads {
+		names = append(names, w.Name())
+	}
+	known := strings.Join(names, ", ")
+	root.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unknown workload %q (known: %s)", args[0], known)
+		}
+		return nil
+	}
+	root.RunE = func(*cobra.Command, []string) error {
+		return errors.New("no workload given (known: " + known + "); see trainer --help")
+	}
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.AddCommand(workloads...)
+	return root
+}

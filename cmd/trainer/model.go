@@ -1,0 +1,45 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"gradbus/cuda"
+	"gradbus/trainer/packages"
+)
+
+// sectionsShown is how many sections a prediction lists for people.
+const sectionsShown = 5
+
+// ask answers --predict with a saved model; no server is needed.
+func (o *options) ask() error {
+	if o.predict == "" {
+		return errors.New("--load needs a question: give a text with --predict")
+	}
+	model, err := packages.LoadModel(o.load)
+	if err != nil {
+		return err
+	}
+	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa})
+	if err != nil {
+		return err
+	}
+	defer backend.Close()
+	predictions, err := model.Predict(backend, o.predict, "")
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return json.NewEncoder(o.out).Encode(map[string]any{"text": o.predict, "synthetic": model.Synthetic, "predictions": predictions})
+	}
+	if model.Synthetic {
+		fmt.Fprintln(o.errOut, "note: this model was trained on the synthetic corpus; its answers say nothing about real packages")
+	}
+	for _, p := range predictions[:min(sectionsShown, len(predictions))] {
+		if _, err := fmt.Fprintf(o.out, "%-16s %.4f\n", p.Section, p.Probability); err != nil {
+			return err
+		}
+	}
+	return nil
+}

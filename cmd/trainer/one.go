@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"time"
+
+	"gradbus/config"
+	"gradbus/cuda"
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/packages"
+	"gradbus/trainer/packages/corpus"
+	"gradbus/trainer/report"
+)
+
+// barEvery is how often the bar on a terminal is drawn at most.
+const barEvery = 100 * time.Millisecond
+
+// trainOne is one trainer, from reading the data to leaving the job.
+func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.Result, err error) {
+	token, err := config.Secret(o.tokenFile)
+	if err != nil {
+		return r, err
+	}
+	data, err := corpus.Load(ctx, o.input)
+	if err != nil {
+		return r, err
+	}
+	if data.Synthetic {
+		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
+	}
+	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, Backend: backend,
+		Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
+	if err != nil {
+		return r, err
+	}
+	defer func() {
+		reason := ""
+		switch {
+		case ctx.Err() != nil:
+			reason = "interrupted"
+		case err != nil:
+			reason = err.Error()
+		}
+		if leaving := session.Leave(ctx, reason); err == nil {
+			err = leaving
+		}
+	}()
+	m := o.newMeter(session, data)
+	err = session.Run(ctx, packages.NewWorkload(o.settings, data, backend), o.settings.Batches(data), m.batch)
+	m.show.End()
+	if err != nil {
+		return r, err
+	}
+	return o.conclude(ctx, session, backend, data, m)
+}
+
+// conclude measures what was trained, and saves it where asked to.
+func (o *options) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *corpus.Data, m *meter) (report.Result, error) {
+	r := m.result(session, backend)
+	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
+	var err error
+	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes), &data.Test); err != nil {
+		return r, err
+	}
+	digest, err := session.Digest(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.WeightsSHA256 = hex.EncodeToString(digest[:])
+	if o.save != "" {
+		model, err := packages.Collect(ctx, session, o.settings, data)
+		if err == nil {
+			err = model.Save(o.save)
+		}
+		if err != nil {
+			return r, err
+		}
+		r.Saved = o.save
+	}
+	return r, nil
+}
+
+func (o *options) showWaiting(missing int) {
+	switch {
+	case o.events != "":
+		_ = report.Event{Waiting: &missing}.Write(o.out) // a parent that is gone ends this process anyway
+	case missing == 1:
+		fmt.Fprintf(o.errOut, "waiting for 1 more trainer of job %s\n", o.settings.Job)
+	case missing > 1:
+		fmt.Fprintf(o.errOut, "waiting for %d more trainers of job %s\n", missing, o.settings.Job)
+	}
+}
+
+// meter adds up what the batches report.
+type meter struct {
+	options  *options
+	show     shower
+	perEpoch uint64
+	samples  float64 // of all trainers
+	own      float64 // of this trainer, in the epoch under way
+	loss     float64 // sum over own
+	last     trainer.Progress
+}
+
+func (o *options) newMeter(_ *trainer.Session, data *corpus.Data) *meter {
+	return &meter{options: o, show: newShower(o), perEpoch: uint64(o.settings.BatchesPerEpoch(data.Train.Len()))}
+}
+
+func (m *meter) batch(p trainer.Progress) {
+	if uint64(p.Batch)%m.perEpoch == 0 {
+		m.own, m.loss = 0, 0
+	}
+	m.samples += p.SamplesAll
+	m.own += float64(p.Samples)
+	m.loss += p.Loss * float64(p.Samples)
+	m.last = p
+	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: p.Batches, Loss: p.Loss, SamplesPerSecond: m.rate()})
+}
+
+func (m *meter) rate() float64 {
+	if m.last.ElapsedTime <= 0 {
+		return 0
+	}
+	return m.samples / m.last.ElapsedTime.Seconds()
+}
+
+// result is what is known when the last batch is done. Traffic is that of the training alone.
+func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
+	stats, s := session.Stats(), m.options.settings
+	return report.Result{
+		Workload: packages.Name, Job: s.Job, SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
+		Loss: m.loss / max(m.own, 1), Batches: m.last.Done, Epochs: s.Epochs, Trainers: s.Trainers, Shards: session.Shards(),
+		Lanes: session.Job().Lanes, Backend: backend.Name() + " " + backend.ISA(),
+		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
+		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(), Compute: stats.ComputeTime.Seconds(),
+			Send: stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},
+	}
+}
