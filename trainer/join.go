@@ -143,8 +143,8 @@ func refusedError(r *schema.Refused) error {
 	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Reason, r.Text)
 }
 
-// waitForStart repeats the request every second, since its answer says how many are missing, until one says that the job
-// has started or the coordinator tells all.
+// waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started
+// or the coordinator tells all.
 func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -159,7 +159,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 	if answer(&s.joined) {
 		return nil
 	}
-	s.retry.Reset(j.config.RetryAfter)
+	s.retry.Reset(0) // the start may have been told before this session listened
 	defer s.retry.Stop()
 	for {
 		select {

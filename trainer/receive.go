@@ -85,7 +85,9 @@ func (s *Session) control(from string, v *schema.View) error {
 	return nil
 }
 
-// refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions.
+// refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that the
+// shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind, or the
+// server was started anew, and no word will come.
 func (s *Session) refused(from string, v *schema.View) error {
 	r, err := schema.DecodeRefusal(v)
 	if err != nil {
@@ -100,8 +102,8 @@ func (s *Session) refused(from string, v *schema.View) error {
 			return nil // sent again because an ack was late
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
-		return fmt.Errorf("%w: %s at %s does not know job %s of this run any more (%s): it was started anew", ErrServerLost,
-			from, s.config.Server, s.job.Name, r.Text)
+		s.disowned.CompareAndSwap(0, max(1, int64(s.since())))
+		return nil
 	}
 	what := fmt.Sprintf("batch %d bucket %d chunk %d", h.Batch, h.Bucket, h.Chunk)
 	if h.Node.Count > 0 {
@@ -179,6 +181,10 @@ func (s *Session) checkSilence() error {
 				gone.Round(100*time.Millisecond), s.Version(), s.job.Name)
 		}
 		return nil
+	}
+	if at := s.disowned.Load(); at != 0 && s.since()-time.Duration(at) > s.config.RetryAfter {
+		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
+			ErrServerLost, s.config.Server, s.job.Name, s.Version())
 	}
 	deadline := time.Duration(s.joined.DeadlineMS) * time.Millisecond
 	if silent := s.since() - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {

@@ -42,6 +42,7 @@ type Session struct {
 	batch    atomic.Uint64             // under way; also the version that is whole here
 	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
 	lost     atomic.Int64              // since when the connection is gone, as time since epoch; 0 while it is there
+	disowned atomic.Int64              // since when a shard does not know the job, as time since epoch; 0 while all do
 	faults   atomic.Uint64             // frames that did not verify
 	epoch    time.Time                 // what heard and lost count from
 	beat     *schema.Frame             // of the goroutine of keepTime

@@ -1,0 +1,190 @@
+package trainer
+
+import (
+	"testing"
+
+	"gradbus/lane"
+	"gradbus/philox"
+	"gradbus/schema"
+)
+
+// oracle trains a job in one process without frames, shards or windows: whole tables by key, the lane tree by recursion,
+// SGD written out. It shares only the toy's lanes with what it judges.
+type oracle struct {
+	job      *schema.Job
+	params   [][]float32
+	momentum [][]float32
+	tables   []oracleTable
+	stepped  bool
+}
+
+type oracleTable struct {
+	rows, momentum [][]float32 // by key; momentum nil before the row's first step
+}
+
+func newOracle(t *testing.T, job *schema.Job) *oracle {
+	t.Helper()
+	o := &oracle{job: job}
+	for _, p := range job.Parameters {
+		values := make([]float32, p.Elements())
+		if err := philox.FillTensor(values, p.Init.Kind, p.Init.Scale, job.Seed, p.Name); err != nil {
+			t.Fatal(err)
+		}
+		o.params, o.momentum = append(o.params, values), append(o.momentum, make([]float32, len(values)))
+	}
+	for _, spec := range job.Tables {
+		table := oracleTable{rows: make([][]float32, spec.Rows), momentum: make([][]float32, spec.Rows)}
+		for key := range table.rows {
+			table.rows[key] = make([]float32, spec.Dim)
+			if err := philox.FillRow(table.rows[key], spec.Init.Kind, spec.Init.Scale, job.Seed, spec.Name, uint64(key)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		o.tables = append(o.tables, table)
+	}
+	return o
+}
+
+// laneGrads is what one lane adds to a batch; nil where it is absent.
+type laneGrads struct {
+	params [][]float32
+	rows   []map[uint64][]float32 // [table][key]
+}
+
+// step trains one batch on a workload and returns the sum of losses and the number of samples.
+func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, samples int) {
+	t.Helper()
+	grads := make([]*laneGrads, o.job.Lanes)
+	for l := range grads {
+		g, lossSum, n := o.lane(t, w, b, lane.Lane(l))
+		if n > 0 {
+			grads[l] = g
+			loss, samples = loss+lossSum, samples+n
+		}
+	}
+	if samples == 0 {
+		return 0, 0
+	}
+	root, weight := lane.Root(o.job.Lanes), float32(samples)
+	for i, p := range o.params {
+		sum := treeSum(root, func(l lane.Lane) []float32 {
+			if grads[l] == nil {
+				return nil
+			}
+			return grads[l].params[i]
+		})
+		o.sgd(p, o.momentum[i], sum, weight, !o.stepped)
+	}
+	for i := range o.tables {
+		table := &o.tables[i]
+		for key := range table.rows {
+			sum := treeSum(root, func(l lane.Lane) []float32 {
+				if grads[l] == nil {
+					return nil
+				}
+				return grads[l].rows[i][uint64(key)]
+			})
+			if sum == nil {
+				continue
+			}
+			first := table.momentum[key] == nil
+			if first {
+				table.momentum[key] = make([]float32, len(sum))
+			}
+			o.sgd(table.rows[key], table.momentum[key], sum, weight, first)
+		}
+	}
+	o.stepped = true
+	return loss, samples
+}
+
+func (o *oracle) sgd(p, m, grad []float32, weight float32, first bool) {
+	c := o.job.Optimizer
+	for i := range p {
+		d := grad[i] / weight
+		if c.WeightDecay != 0 {
+			d = d + float32(c.WeightDecay*p[i])
+		}
+		if c.Momentum == 0 {
+			p[i] = p[i] - float32(c.LR*d)
+			continue
+		}
+		if first {
+			m[i] = d
+		} else {
+			m[i] = float32(c.Momentum*m[i]) + float32((1-c.Dampening)*d)
+		}
+		step := m[i]
+		if c.Nesterov {
+			step = d + float32(c.Momentum*m[i])
+		}
+		p[i] = p[i] - float32(c.LR*step)
+	}
+}
+
+// lane runs the workload on one lane alone and takes its gradients out.
+func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*laneGrads, float64, int) {
+	t.Helper()
+	var params []span
+	p := &parameters{specs: o.job.Parameters, index: map[string]int{}}
+	for i, values := range o.params {
+		at := len(p.values[0])
+		params = append(params, span{at, at + len(values)})
+		p.values[0] = append(p.values[0], values...)
+		p.index[o.job.Parameters[i].Name] = i
+	}
+	p.spans = params
+	plan, tables := newLanePlan(l, 1, o.job.Lanes), newTables(o.job.Tables, 1)
+	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
+		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, 1, 1, tables.dims())}
+	if err := c.collect(w, b); err != nil {
+		t.Fatal(err)
+	}
+	if c.samples[0] == 0 {
+		return nil, 0, 0
+	}
+	tables.size()
+	for i, keys := range tables.keys {
+		for j, key := range keys {
+			copy(tables.rows[i][j*o.job.Tables[i].Dim:], o.tables[i].rows[key])
+		}
+	}
+	c.begin()
+	loss, err := c.lane(w, b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &laneGrads{}
+	for _, at := range params {
+		g.params = append(g.params, c.dense.slots[0][at.lo:at.hi])
+	}
+	for i, spec := range o.job.Tables {
+		byKey := map[uint64][]float32{}
+		for j, id := range c.rows.node[0][i].ids {
+			byKey[tables.keys[i][id]] = c.rows.node[0][i].values[j*spec.Dim : (j+1)*spec.Dim]
+		}
+		g.rows = append(g.rows, byKey)
+	}
+	return g, loss, c.samples[0]
+}
+
+func (o *oracle) digest(t *testing.T) [32]byte {
+	t.Helper()
+	d := schema.NewWeightsDigest(o.job)
+	for at, ok := d.Next(); ok; at, ok = d.Next() {
+		if !at.IsTable {
+			_ = d.Values(o.params[at.Index])
+			continue
+		}
+		var all []float32
+		for _, row := range o.tables[at.Index].rows {
+			all = append(all, row...)
+		}
+		_ = d.Table(all)
+	}
+	sum, err := d.Sum()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sum
+}

@@ -1,0 +1,150 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+const testTimeout = 60 * time.Second
+
+func testContext(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), testTimeout, errors.New("the test has taken too long"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func startServer(t testing.TB, shards int) *ps.Server {
+	t.Helper()
+	return startServerWith(t, ps.Config{Shards: shards})
+}
+
+func startServerWith(t testing.TB, config ps.Config) *ps.Server {
+	t.Helper()
+	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server
+}
+
+func testConfig(t testing.TB, server *ps.Server) Config {
+	t.Helper()
+	return Config{Server: server.URL(), Backend: testBackend(t), BeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond}
+}
+
+// outcome is what one trainer of a job saw.
+type outcome struct {
+	digest   [32]byte
+	progress []Progress
+	stats    Stats
+	err      error
+}
+
+// trainAll runs a job to its end with all of its trainers in this process.
+func trainAll(t testing.TB, config Config, job *schema.Job, batches uint64) []outcome {
+	t.Helper()
+	out := make([]outcome, job.Trainers)
+	var all sync.WaitGroup
+	for i := range out {
+		c := config
+		c.Member = schema.TrainerMember(i)
+		all.Go(func() { out[i] = train(testContext(t), c, job, newToy(t, job), batches) })
+	}
+	all.Wait()
+	return out
+}
+
+func train(ctx context.Context, c Config, job *schema.Job, w Workload, batches uint64) (o outcome) {
+	s, err := Join(ctx, c, job)
+	if err != nil {
+		return outcome{err: err}
+	}
+	// In two runs, with a look at the weights in between.
+	o.err = s.Run(ctx, w, batches/2, func(p Progress) { o.progress = append(o.progress, p) })
+	if o.err == nil {
+		_, o.err = s.Lookup(ctx, []TableKeys{{0, []uint64{3, 3, 1}}})
+	}
+	if o.err == nil {
+		o.err = s.Run(ctx, w, batches-batches/2, func(p Progress) { o.progress = append(o.progress, p) })
+	}
+	if o.err == nil {
+		o.digest, o.err = s.Digest(ctx)
+	}
+	o.stats = s.Stats()
+	reason := ""
+	if o.err != nil {
+		reason = o.err.Error()
+	}
+	return outcome{o.digest, o.progress, o.stats, errors.Join(o.err, s.Leave(ctx, reason))}
+}
+
+// The promise of the whole: equal bits, and those of the oracle, for any number of trainers and shards, whoever runs the
+// optimizer, with momentum, uneven and empty lanes and a batch without any sample.
+func TestEqualBitsAtAnyPlacement(t *testing.T) {
+	const lanes, batches = 6, 7
+	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
+	w := newToy(t, o.job)
+	losses := make([]float64, batches)
+	for b := range losses {
+		losses[b], _ = o.step(t, w, schema.Batch(b))
+	}
+	want := o.digest(t)
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		for shards := 1; shards <= 3; shards++ {
+			server := startServer(t, shards)
+			for _, trainers := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%s/%d shards/%d trainers", apply, shards, trainers), func(t *testing.T) {
+					job := toyJob(fmt.Sprintf("equal-%d", trainers), trainers, lanes, apply)
+					checkOutcomes(t, trainAll(t, testConfig(t, server), job, batches), want, losses)
+				})
+			}
+			server.Close()
+		}
+	}
+}
+
+func checkOutcomes(t *testing.T, all []outcome, want [32]byte, losses []float64) {
+	t.Helper()
+	sums := make([]float64, len(losses))
+	for i, o := range all {
+		if o.err != nil {
+			t.Fatalf("trainer %d: %v", i, o.err)
+		}
+		if o.digest != want {
+			t.Errorf("trainer %d: weights %x, want %x", i, o.digest[:6], want[:6])
+		}
+		if len(o.progress) != len(losses) {
+			t.Fatalf("trainer %d reports %d batches, want %d", i, len(o.progress), len(losses))
+		}
+		for b, p := range o.progress {
+			if p.Batch != schema.Batch(b) {
+				t.Errorf("trainer %d reports batch %d as number %d", i, p.Batch, b)
+			}
+			sums[b] += p.Loss * float64(p.Samples)
+		}
+		if o.stats.Batches != uint64(len(losses)) || o.stats.Dropped != 0 {
+			t.Errorf("trainer %d: stats %+v", i, o.stats)
+		}
+	}
+	for b, sum := range sums {
+		if math.Abs(sum-losses[b]) > 1e-9*math.Abs(losses[b]) { // float64 sums of equal terms in another order
+			t.Errorf("batch %d: losses add up to %v, want %v", b, sum, losses[b])
+		}
+	}
+}
