@@ -63,6 +63,9 @@ func newProblem(t testing.TB, job *schema.Job) *problem {
 func (p *problem) lane(b schema.Batch, l int) *laneWork {
 	r := rand.New(rand.NewPCG(p.job.Seed^uint64(b)<<20, uint64(l)))
 	w := &laneWork{weight: float64(r.IntN(5))}
+	if (uint64(b)+p.job.Seed)%5 == 0 {
+		w.weight = 0 // a batch that nobody has samples for
+	}
 	for _, param := range p.job.Parameters {
 		w.dense = append(w.dense, w.values(r, param.Elements()))
 	}

@@ -1,0 +1,388 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Whatever the order of arrival, however often frames are repeated, however lanes are cut into nodes, whatever stale,
+// early and foreign frames come between, and on any number of shards: every result and every row is, bit for bit, that
+// of the naive model.
+func TestShardsAgreeWithTheModel(t *testing.T) {
+	counts := map[schema.Reason]int{}
+	for seed := range uint64(40) {
+		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
+			s := newSimulation(t, seed)
+			s.run(4)
+			for reason, n := range s.counts {
+				counts[reason] += n
+			}
+		})
+	}
+	for _, r := range []schema.Reason{schema.ReasonDuplicate, schema.ReasonForeignJob, schema.ReasonEarlyBatch, schema.ReasonStaleBatch,
+		schema.ReasonUnknownSender, schema.ReasonNonFinite} {
+		if counts[r] == 0 {
+			t.Errorf("no frame was %v: the simulation disturbs less than it should", r)
+		}
+	}
+}
+
+// simulation drives the shards of one random job through batches.
+type simulation struct {
+	t      *testing.T
+	r      *rand.Rand
+	p      *problem
+	place  *schema.Placement
+	shards []*Shard
+	hosts  []Host
+	model  *model
+
+	batch  schema.Batch
+	before [][]float32    // the model's tables at version batch
+	means  [][]float32    // by parameter: what the batch's results must be
+	weight float64        // of the batch
+	seen   map[string]int // results of the batch, by bucket and chunk
+	old    []delivery     // of batches that are over
+	sent   []delivery     // of this batch
+	counts map[schema.Reason]int
+}
+
+// delivery is a frame on its way.
+type delivery struct {
+	from  schema.Member
+	shard int
+	frame *schema.Frame
+}
+
+func newSimulation(t *testing.T, seed uint64) *simulation {
+	r := rand.New(rand.NewPCG(seed, 1))
+	trainers := 1 + r.IntN(4)
+	job := smallJob("simulated", trainers, trainers+r.IntN(6))
+	job.Seed = seed
+	switch r.IntN(4) {
+	case 0:
+		job.Apply = schema.ApplyMean
+	case 1:
+		job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.05}
+	case 2:
+		job.Optimizer.Nesterov = true
+	case 3:
+		job.Optimizer.Dampening = 0.25
+	}
+	if r.IntN(5) == 0 {
+		job.Tables = nil
+	}
+	p := newProblem(t, job)
+	s := &simulation{t: t, r: r, p: p, hosts: hostsOf(job), model: p.model(t), counts: map[schema.Reason]int{}}
+	s.place = schema.NewPlacement(job, 1+r.IntN(3))
+	for i := range s.place.Shards {
+		shard, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: s.place, Index: i, RunID: storyRun,
+			Generation: generationFirst, Backend: p.backend, Hosts: s.hosts, StagedBytesMax: 64 << 20})
+		must(t, err)
+		t.Cleanup(shard.Close)
+		s.shards = append(s.shards, shard)
+	}
+	return s
+}
+
+func (s *simulation) run(batches int) {
+	for b := range schema.Batch(batches) {
+		s.begin(b)
+		s.sent = s.contributions()
+		for i, at := range s.r.Perm(len(s.sent)) {
+			s.deliver(&s.sent[at], schema.ReasonOK)
+			s.disturb(at, i)
+		}
+		s.complete()
+		s.old = append(s.old, s.sent[:min(len(s.sent), 20)]...)
+	}
+	s.begin(schema.Batch(batches))
+	for i := range s.p.job.Tables {
+		s.compareTable(i)
+	}
+	for i, shard := range s.shards {
+		if shard.StagedBytes() != 0 {
+			s.t.Errorf("s%d still holds %d bytes of closed rounds", i, shard.StagedBytes())
+		}
+	}
+}
+
+// begin notes what a batch must result in, and steps the model past it.
+func (s *simulation) begin(b schema.Batch) {
+	s.batch, s.seen, s.before, s.means = b, map[string]int{}, nil, nil
+	for _, rows := range s.model.tables {
+		s.before = append(s.before, slices.Clone(rows))
+	}
+	w := s.p.node(s.t, b, lane.Root(s.p.job.Lanes))
+	s.weight = w.weight
+	s.model.step(s.t, b)
+	for i := range s.p.job.Parameters {
+		if s.p.job.Apply == schema.ApplyUpdate {
+			s.means = append(s.means, slices.Clone(s.model.params[i]))
+			continue
+		}
+		mean := make([]float32, len(w.dense[i]))
+		if w.weight > 0 {
+			must(s.t, s.p.backend.Average(cuda.Average{Lanes: 1, Weight: float32(w.weight), Terms: []cuda.Term{{Count: 1, Values: w.dense[i]}}, Out: mean}))
+		}
+		s.means = append(s.means, mean)
+	}
+}
+
+// contributions are all frames of the batch. Every round is cut into nodes in its own way.
+func (s *simulation) contributions() []delivery {
+	var out []delivery
+	built := map[lane.Node][]contribution{}
+	type round struct {
+		bucket schema.Bucket
+		chunk  schema.Chunk
+	}
+	for _, host := range s.hosts {
+		cuts := map[round][]lane.Node{}
+		var order []round
+		for _, node := range lane.Nodes(host.First, host.Count, s.p.job.Lanes) {
+			for _, sub := range subtree(node) {
+				built[sub] = s.p.frames(s.t, s.place, storyRun, s.batch, sub)
+			}
+			for _, c := range built[node] {
+				h := view(s.t, c.frame.Seal()).Head()
+				at := round{h.Bucket, h.Chunk}
+				if c.kind == schema.KindSparse {
+					at.chunk = 0
+				}
+				if h.Chunk == at.chunk {
+					if cuts[at] == nil {
+						order = append(order, at)
+					}
+					cuts[at] = append(cuts[at], s.cut(node)...)
+				}
+			}
+		}
+		for _, at := range order {
+			for _, node := range cuts[at] {
+				for _, c := range built[node] {
+					h := view(s.t, c.frame.Seal()).Head()
+					if h.Bucket == at.bucket && (c.kind == schema.KindSparse || h.Chunk == at.chunk) {
+						out = append(out, delivery{host.Member, c.shard, c.frame})
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// subtree is a node and all nodes below it.
+func subtree(n lane.Node) []lane.Node {
+	if n.Count == 1 {
+		return []lane.Node{n}
+	}
+	left, right := n.Split()
+	return append(append([]lane.Node{n}, subtree(left)...), subtree(right)...)
+}
+
+// cut replaces a node by nodes below it, at random.
+func (s *simulation) cut(n lane.Node) []lane.Node {
+	if n.Count == 1 || s.r.IntN(2) == 0 {
+		return []lane.Node{n}
+	}
+	left, right := n.Split()
+	return append(s.cut(left), s.cut(right)...)
+}
+
+// deliver hands a frame over and checks what comes back.
+func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
+	s.t.Helper()
+	outputs, reason, err := s.shards[d.shard].Step(d.from, view(s.t, d.frame.Seal()))
+	must(s.t, err)
+	s.counts[reason]++
+	if !slices.Contains(want, reason) {
+		text := ""
+		for _, o := range outputs {
+			text += string(view(s.t, o.Frame).Body())
+		}
+		s.t.Fatalf("%v frame of batch %d from %s: %v, want %v: %s", view(s.t, d.frame.Seal()).Head().Kind, s.batch, d.from, reason, want, text)
+	}
+	for _, o := range outputs {
+		v := view(s.t, o.Frame)
+		switch o.Kind {
+		case schema.KindMean:
+			s.checkMean(&o, v)
+		case schema.KindRows:
+			s.checkRows(v)
+		case schema.KindRefusal:
+			if reason == schema.ReasonOK || o.To != d.from {
+				s.t.Fatalf("%v frame gave a refusal to %s", reason, o.To)
+			}
+		}
+	}
+}
+
+// disturb sends something that must change nothing.
+func (s *simulation) disturb(at, sent int) {
+	some := s.sent[s.r.IntN(len(s.sent))]
+	v := view(s.t, some.frame.Seal())
+	switch s.r.IntN(8) {
+	case 0:
+		s.deliver(&s.sent[at], schema.ReasonDuplicate)
+	case 1: // a frame of another run
+		s.deliver(s.reheaded(some, func(h *schema.Head) { h.Job++ }), schema.ReasonForeignJob)
+	case 2: // of a batch that has not begun
+		s.deliver(s.reheaded(some, func(h *schema.Head) { h.Batch += 2 }), schema.ReasonEarlyBatch)
+	case 3: // under a wrong name
+		d := some
+		d.from = "t9"
+		s.deliver(&d, schema.ReasonUnknownSender)
+	case 4: // of a batch that is over; before the shard has moved on, it is a repetition
+		if len(s.old) > 0 {
+			s.deliver(&s.old[s.r.IntN(len(s.old))], schema.ReasonStaleBatch, schema.ReasonDuplicate)
+		}
+	case 5: // a lookup at this version, whatever has closed
+		s.lookup(schema.ReasonOK)
+	case 6: // a pull, open or closed
+		h := v.Head()
+		f := newFrame(s.t, schema.Layout{Kind: schema.KindPull})
+		f.SetHead(schema.Head{Job: storyRun, Generation: generationFirst, Batch: s.shards[some.shard].Batch(), Bucket: h.Bucket})
+		s.deliver(&delivery{some.from, some.shard, f}, schema.ReasonOK)
+	case 7: // values that are not numbers, in a place that is still open
+		if v.Head().Weight > 0 && len(v.Float32s()) > 0 && sent < len(s.sent)-1 {
+			d := s.reheaded(some, func(*schema.Head) {})
+			values := d.frame.Float32s()
+			values[s.r.IntN(len(values))] = []float32{float32(math.NaN()), float32(math.Inf(1)), float32(math.Inf(-1))}[s.r.IntN(3)]
+			s.deliver(d, schema.ReasonNonFinite, schema.ReasonDuplicate)
+		}
+	}
+}
+
+// reheaded is a copy of a frame with another head.
+func (s *simulation) reheaded(d delivery, change func(*schema.Head)) *delivery {
+	v := view(s.t, d.frame.Seal())
+	h := v.Head()
+	f := newFrame(s.t, schema.Layout{Kind: h.Kind, Values: 4 * len(v.Float32s()), Keys: len(v.Keys()), Sections: len(v.Sections())})
+	change(&h)
+	f.SetHead(h)
+	copy(f.Float32s(), v.Float32s())
+	copy(f.Keys(), v.Keys())
+	copy(f.Sections(), v.Sections())
+	return &delivery{d.from, d.shard, f}
+}
+
+// lookup asks a random shard for some of its rows at the batch's version.
+func (s *simulation) lookup(want ...schema.Reason) {
+	if len(s.p.job.Tables) == 0 {
+		return
+	}
+	shard := s.r.IntN(len(s.shards))
+	keys := make([][]uint64, len(s.p.job.Tables))
+	for i, table := range s.p.job.Tables {
+		for key := range table.Rows {
+			if s.r.IntN(9) == 0 && s.place.ShardOfKey(schema.Table(i), key) == shard {
+				keys[i] = append(keys[i], key)
+			}
+		}
+	}
+	f := lookupFrame(s.t, s.p.job, storyRun, s.batch, keys)
+	s.deliver(&delivery{s.hosts[s.r.IntN(len(s.hosts))].Member, shard, f}, want...)
+}
+
+// checkMean compares a dense result with what the batch must result in.
+func (s *simulation) checkMean(o *Output, v *schema.View) {
+	s.t.Helper()
+	h := v.Head()
+	if h.Batch != s.batch {
+		return // a kept result that was pulled; it was checked when it was new
+	}
+	if o.To == schema.All {
+		s.seen[fmt.Sprint(h.Bucket, "/", h.Chunk)]++
+	}
+	if h.Weight != s.weight {
+		s.t.Errorf("batch %d bucket %d: weight %v, want %v", h.Batch, h.Bucket, h.Weight, s.weight)
+	}
+	if !s.place.IsDense(h.Bucket) {
+		return
+	}
+	want := make([]float32, s.place.Buckets[h.Bucket].Elements)
+	for _, span := range s.place.Buckets[h.Bucket].Spans {
+		copy(want[span.Offset:], s.means[span.Parameter][span.From:span.From+span.Elements])
+	}
+	offset, elements := s.place.ChunkRange(h.Bucket, h.Chunk)
+	if d := firstDifference(v.Float32s(), want[offset:offset+elements]); d != "" {
+		s.t.Errorf("batch %d bucket %d chunk %d: %s", h.Batch, h.Bucket, h.Chunk, d)
+	}
+}
+
+// checkRows compares rows with the model's at the version they were asked for.
+func (s *simulation) checkRows(v *schema.View) {
+	s.t.Helper()
+	for _, part := range v.Parts() {
+		for i, key := range part.Keys {
+			want := s.before[part.Table][int(key)*part.Dim:][:part.Dim]
+			if d := firstDifference(part.Rows[i*part.Dim:(i+1)*part.Dim], want); d != "" {
+				s.t.Fatalf("version %d table %d key %d: %s", s.batch, part.Table, key, d)
+			}
+		}
+	}
+}
+
+// complete checks that every round has closed, once.
+func (s *simulation) complete() {
+	s.t.Helper()
+	rounds := 0
+	for i, shard := range s.shards {
+		if shard.open != 0 {
+			s.t.Fatalf("batch %d: s%d has %d open rounds: %+v", s.batch, i, shard.open, shard.Waiting())
+		}
+		rounds += shard.rounds()
+	}
+	if len(s.seen) != rounds {
+		s.t.Errorf("batch %d: %d results, want %d", s.batch, len(s.seen), rounds)
+	}
+	for name, n := range s.seen {
+		if n != 1 {
+			s.t.Errorf("batch %d: result %s was published %d times", s.batch, name, n)
+		}
+	}
+	s.lookup(schema.ReasonOK) // still at version batch
+}
+
+// compareTable pulls a whole table and compares it with the model's.
+func (s *simulation) compareTable(id int) {
+	s.t.Helper()
+	spec := s.p.job.Tables[id]
+	rows := 0
+	for part := range spec.Partitions {
+		shard := s.shards[s.place.ShardOfPartition(schema.Partition(part))]
+		for cursor, more := uint64(0), true; more; {
+			f := newFrame(s.t, schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+			f.SetHead(schema.Head{Job: storyRun, Generation: generationFirst, Batch: s.batch, Bucket: schema.Bucket(part)})
+			f.SetSection(0, schema.Section{Table: schema.Table(id), Dim: uint32(spec.Dim), Count: uint64(1 + s.r.IntN(30))})
+			f.Keys()[0] = cursor
+			outputs, reason, err := shard.Step(s.hosts[0].Member, view(s.t, f.Seal()))
+			must(s.t, err)
+			if reason != schema.ReasonOK || len(outputs) != 1 {
+				s.t.Fatalf("pull of table %d partition %d: %v", id, part, reason)
+			}
+			v := view(s.t, outputs[0].Frame)
+			s.checkRows(v)
+			for _, key := range v.Keys() {
+				if key < cursor {
+					s.t.Fatalf("key %d came below cursor %d", key, cursor)
+				}
+				cursor = key + 1
+				rows++
+			}
+			more = v.Head().Flags&schema.FlagMore != 0
+		}
+	}
+	if rows != int(spec.Rows) {
+		s.t.Errorf("table %d has %d rows, want %d", id, rows, spec.Rows)
+	}
+}
