@@ -163,8 +163,8 @@ func TestDiffFindsEveryField(t *testing.T) {
 // An absent list and an empty one are the same manifest, also by its digest.
 func TestAbsentIsEmpty(t *testing.T) {
 	a, b := testJob(), testJob()
-	a.Settings, a.Tables = nil, nil
-	b.Settings, b.Tables = map[string]string{}, []TableSpec{}
+	a.Settings, a.Tables, a.Parameters[1].Shape = nil, nil, nil
+	b.Settings, b.Tables, b.Parameters[1].Shape = map[string]string{}, []TableSpec{}, []int{}
 	if field, _, _, differs := a.Diff(b); differs {
 		t.Errorf("differ in %s", field)
 	}

@@ -1,8 +1,8 @@
-// The C++ FlatBuffers library on the frames of gradbus: an oracle for schema.Verify, and a writer in
-// another language.
+// The C++ FlatBuffers library on the frames of gradbus: an oracle for schema.Verify, and a writer
+// in another language.
 //
-//   oracle verify   reads frames from standard input, each after its length (4 bytes, little-endian);
-//                   writes 1 for each that the library's verifier accepts and 0 for each other
+//   oracle verify   reads frames from standard input, each after its length (4 bytes,
+//                   little-endian); writes 1 for each that the library's verifier accepts, else 0
 //   oracle write    writes a dense and a sparse frame to standard output, in the same form
 //
 // oracle_test.go compiles it against what `flatc --cpp` makes of gradbus.fbs.
