@@ -36,9 +36,9 @@ type tensor struct {
 
 // tensorHeader is a tensor's entry in the header.
 type tensorHeader struct {
-	DType   string   `json:"dtype"`
-	Shape   []int    `json:"shape"`
-	Offsets [2]int64 `json:"data_offsets"`
+	DType   string  `json:"dtype"`
+	Shape   []int   `json:"shape"`
+	Offsets []int64 `json:"data_offsets"` // first byte and end
 }
 
 // saveSafetensors writes the file beside path, makes sure that it is on disk, and renames it to path.
@@ -89,7 +89,7 @@ func writeSafetensors(w io.Writer, metadata map[string]string, tensors []tensor)
 	at := int64(0)
 	for _, t := range tensors {
 		end := at + 4*int64(len(t.values))
-		header[t.name] = tensorHeader{"F32", t.shape, [2]int64{at, end}}
+		header[t.name] = tensorHeader{"F32", t.shape, []int64{at, end}}
 		at = end
 	}
 	text, err := json.Marshal(header)
@@ -192,15 +192,19 @@ func parseHeader(text []byte) (metadata map[string]string, headers map[string]te
 			return nil, nil, err
 		}
 		name, _ := t.(string)
-		if seen[name] || len(seen) > tensorsMax {
-			return nil, nil, fmt.Errorf("%q is there twice, or is one tensor too many of more than %d", name, tensorsMax)
+		if seen[name] {
+			return nil, nil, fmt.Errorf("%q is there twice", name)
+		}
+		if len(headers) == tensorsMax {
+			return nil, nil, fmt.Errorf("more than %d tensors", tensorsMax)
 		}
 		seen[name] = true
+		var h tensorHeader
 		if name == "__metadata__" {
 			err = d.Decode(&metadata)
+		} else if err = d.Decode(&h); err == nil && len(h.Offsets) != 2 {
+			err = fmt.Errorf("data_offsets %v, want two", h.Offsets)
 		} else {
-			var h tensorHeader
-			err = d.Decode(&h)
 			headers[name] = h
 		}
 		if err != nil {

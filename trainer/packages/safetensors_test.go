@@ -1,0 +1,173 @@
+package packages
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// file puts a header and values together as the format says.
+func file(header, values string) []byte {
+	return slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), []byte(header), []byte(values))
+}
+
+// Two tensors, byte for byte: w = {{1, -2}}, b = {0.5}.
+const (
+	goldenHeader = `{"__metadata__":{"k":"v"},"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},` +
+		`"w":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}} `
+	goldenValues = "\x00\x00\x80\x3f" + "\x00\x00\x00\xc0" + "\x00\x00\x00\x3f"
+)
+
+func TestWriteSafetensorsGolden(t *testing.T) {
+	var out bytes.Buffer
+	err := writeSafetensors(&out, map[string]string{"k": "v"}, []tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
+	if want := file(goldenHeader, goldenValues); err != nil || !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("%v\ngot  %q\nwant %q", err, out.Bytes(), want)
+	}
+	if len(goldenHeader)%8 != 0 {
+		t.Errorf("values begin at %d", 8+len(goldenHeader))
+	}
+}
+
+func read(b []byte) (map[string]string, map[string]tensor, error) {
+	return readSafetensors(bytes.NewReader(b), int64(len(b)))
+}
+
+func TestReadSafetensorsGolden(t *testing.T) {
+	metadata, tensors, err := read(file(goldenHeader, goldenValues))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, b := tensors["w"], tensors["b"]
+	if !maps.Equal(metadata, map[string]string{"k": "v"}) || len(tensors) != 2 ||
+		!slices.Equal(w.values, []float32{1, -2}) || !slices.Equal(w.shape, []int{1, 2}) || !slices.Equal(b.values, []float32{0.5}) {
+		t.Errorf("metadata %v, tensors %v", metadata, tensors)
+	}
+	// No metadata, no tensors, blanks before and after: all of it is allowed.
+	if _, tensors, err := read(file(" {} ", "")); err != nil || len(tensors) != 0 {
+		t.Errorf("empty object: %v, %v", tensors, err)
+	}
+	if _, tensors, err := read(file(`{"e":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, goldenValues[:4])); err != nil ||
+		len(tensors["e"].values) != 0 || !slices.Equal(tensors["s"].values, []float32{1}) {
+		t.Errorf("empty tensor and scalar: %v, %v", tensors, err)
+	}
+}
+
+func TestReadSafetensorsRefuses(t *testing.T) {
+	one := func(dtype, shape, offsets string) []byte {
+		return file(`{"w":{"dtype":"`+dtype+`","shape":`+shape+`,"data_offsets":`+offsets+`}}`, goldenValues[:8])
+	}
+	many := ""
+	for i := range tensorsMax + 1 {
+		many += fmt.Sprintf(`"w%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},`, i)
+	}
+	for name, c := range map[string]struct {
+		file []byte
+		says string
+	}{
+		"nothing":          {nil, "0 bytes, too short"},
+		"seven bytes":      {make([]byte, 7), "7 bytes, too short"},
+		"header of zero":   {make([]byte, 16), "its header would have 0 bytes"},
+		"header too long":  {slices.Concat(bytes.Repeat([]byte{0xff}, 8), []byte("{}")), "its header would have 18446744073709551615 bytes"},
+		"header beyond":    {file("{}", "")[:9], "cut short: 9 bytes, of which the header alone takes 10"},
+		"no json":          {file("hello", ""), `"hello" is no JSON object`},
+		"json list":        {file("[]", ""), `"[]" is no JSON object`},
+		"json cut":         {file(`{"w":`, ""), `"w": EOF`},
+		"more after":       {file("{}{}", ""), "something follows the object"},
+		"twice":            {file(`{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`, ""), `"w" is there twice`},
+		"unknown field":    {file(`{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1}}`, ""), `unknown field "x"`},
+		"metadata number":  {file(`{"__metadata__":{"a":1}}`, ""), "__metadata__"},
+		"null":             {file(`{"w":null}`, ""), `"w": data_offsets [], want two`},
+		"other dtype":      {one("F16", "[4]", "[0,8]"), `w has dtype "F16", want F32`},
+		"other length":     {one("F32", "[1]", "[0,8]"), "w of shape [1] lies at [0 8], want [0 4]"},
+		"hole":             {one("F32", "[1]", "[4,8]"), "w of shape [1] lies at [4 8], want [0 4]"},
+		"backwards":        {one("F32", "[2]", "[8,0]"), "w of shape [2] lies at [8 0], want [0 8]"},
+		"negative place":   {one("F32", "[2]", "[-8,0]"), "w of shape [2] lies at [-8 0], want [0 8]"},
+		"negative shape":   {one("F32", "[-1,-2]", "[0,8]"), "beyond"},
+		"enormous":         {one("F32", "[4294967296,4294967296]", "[0,8]"), "beyond"},
+		"enormous and 0":   {one("F32", "[0,99999999999]", "[0,0]"), "beyond"},
+		"three offsets":    {one("F32", "[2]", "[0,8,9]"), `"w": data_offsets [0 8 9], want two`},
+		"values cut":       {one("F32", "[3]", "[0,12]"), "cut short: 8 bytes of values, want 12"},
+		"values too many":  {one("F32", "[1]", "[0,4]"), "8 bytes of values, 4 more than its tensors have"},
+		"too many tensors": {file("{"+many[:len(many)-1]+"}", ""), "more than 64 tensors"},
+	} {
+		_, _, err := read(c.file)
+		if !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
+		}
+	}
+}
+
+// Cut anywhere, the file is refused.
+func TestReadSafetensorsEveryCut(t *testing.T) {
+	whole := file(goldenHeader, goldenValues)
+	for at := range len(whole) {
+		if _, _, err := read(whole[:at]); !errors.Is(err, ErrModel) {
+			t.Errorf("cut at %d of %d: %v", at, len(whole), err)
+		}
+	}
+}
+
+func TestWriteSafetensorsFails(t *testing.T) {
+	full := errors.New("disk full")
+	for after := range 3 {
+		w := &failingWriter{after: after, err: full}
+		err := writeSafetensors(w, nil, []tensor{{"a", []int{1}, []float32{1}}, {"b", []int{1}, []float32{1}}})
+		if !errors.Is(err, full) {
+			t.Errorf("after %d writes: %v", after, err)
+		}
+	}
+}
+
+type failingWriter struct {
+	after int
+	err   error
+}
+
+func (w *failingWriter) Write(p []byte) (int, error) {
+	if w.after == 0 {
+		return 0, w.err
+	}
+	w.after--
+	return len(p), nil
+}
+
+var _ io.Writer = (*failingWriter)(nil)
+
+// No bytes make the reader panic or hold more than they have; what it reads, it writes and reads again alike.
+func FuzzReadSafetensors(f *testing.F) {
+	f.Add(file(goldenHeader, goldenValues))
+	f.Add(file("{}", ""))
+	f.Add(file(`{"w":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}`, goldenValues[:8]))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		metadata, tensors, err := read(b)
+		if err != nil {
+			if !errors.Is(err, ErrModel) {
+				t.Errorf("error of another kind: %v", err)
+			}
+			return
+		}
+		var list []tensor
+		total := 0
+		for _, x := range tensors {
+			list, total = append(list, x), total+4*len(x.values)
+		}
+		if total > len(b) {
+			t.Errorf("%d bytes of values from %d bytes", total, len(b))
+		}
+		var out bytes.Buffer
+		if err := writeSafetensors(&out, metadata, list); err != nil {
+			t.Fatal(err)
+		}
+		again, tensorsAgain, err := read(out.Bytes())
+		if err != nil || !maps.Equal(again, metadata) || len(tensorsAgain) != len(tensors) {
+			t.Errorf("written and read again: %v", err)
+		}
+	})
+}
