@@ -68,10 +68,14 @@ type call struct {
 const workspaceBytes = 64 << 10
 
 func openNative(name, isa, why string) (Backend, error) {
-	api := C.gb_backend(C.GB_ABI)
-	if name == "cuda" {
-		api = C.gb_cuda_backend(C.GB_ABI)
-		if api == nil {
+	var api *C.gb_api
+	switch name {
+	case "cpu":
+		api = C.gb_backend(C.GB_ABI)
+	case "emu":
+		api = emuAPI()
+	case "cuda":
+		if api = C.gb_cuda_backend(C.GB_ABI); api == nil {
 			return nil, fmt.Errorf("%w: the native library was built without CUDA; use cpu, or rebuild where nvcc is", ErrNoBackend)
 		}
 	}

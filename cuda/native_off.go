@@ -5,4 +5,6 @@ package cuda
 // nativeBuilt says whether the native library is in this build.
 const nativeBuilt = false
 
+const emuBuilt = false
+
 func openNative(string, string, string) (Backend, error) { return nil, ErrNoBackend }

@@ -57,6 +57,10 @@ func open(o Options) (Backend, error) {
 			return nil, fmt.Errorf("%w: this build has no native library: %s, or use go", ErrNoBackend, howToBuild)
 		}
 		return openNative(o.Name, o.ISA, "asked for")
+	case "emu": // the CUDA kernels run on the CPU, for tests of a build with the tag emu; not in Names
+		if emuBuilt {
+			return openNative(o.Name, o.ISA, "asked for")
+		}
 	}
 	return nil, fmt.Errorf("%w: want one of %q", ErrArgument, Names())
 }
