@@ -169,8 +169,10 @@ func (c *Conn) publishError(l *line, subject string, bytes int, err error) error
 	case errors.Is(err, nats.ErrMaxPayload):
 		return fmt.Errorf("publish %s: %w: %d bytes, and the server takes at most %d; use smaller chunks",
 			subject, ErrPayload, bytes, l.nats.MaxPayload())
-	case c.Err() != nil:
+	case c.Err() != nil && (err == errReconnecting || errors.Is(err, nats.ErrConnectionClosed)):
 		return fmt.Errorf("publish %s: %w", subject, c.Err())
+	case c.Err() != nil:
+		return fmt.Errorf("publish %s: %w: %w", subject, c.Err(), err)
 	}
 	// Reconnecting, or a failed write, after which NATS reconnects: whether the message went out is not known.
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)

@@ -384,6 +384,8 @@ func TestLostAndBack(t *testing.T) {
 	eventually(t, "connected", func() bool { return told.are(Connected) })
 	server.Close()
 	eventually(t, "lost", func() bool { return told.are(Connected, Lost) })
+	// Lost is told when the first line is; the other may take what is published for a moment longer.
+	eventually(t, "control is lost too", func() bool { return conn.lines[controlLine].lost.Load() })
 	wantError(t, conn.Publish(subject, nil), ErrLost, subject)
 	wantError(t, conn.Subscribe("gradbus.v1.j.*.ack.t0", func(Message) {}), ErrLost)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

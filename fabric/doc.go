@@ -48,7 +48,7 @@
 //	bytes held by a receiver     NewInbox's argument        at least one frame, and whatever cannot be worked off before
 //	                                                        later frames of the same sender have come
 //	message                      8 MiB                      ServerConfig.PayloadBytesMax, known to Conn from the server
-//	waiting in the server        256 MiB a reader           ServerConfig.PendingBytesMax; then the reader is cut off. Keep the
+//	waiting in the server        256 MiB a reader           ServerConfig.PendingBytesMax; then the reader is cut off; keep the
 //	                                                        sum of the windows that lead to one reader below half of it
 //	waiting for a handler        256 MiB, 65536 messages    Config.PendingBytesMax; then messages are dropped and counted
 //	while the server is lost     nothing is queued          Publish gives ErrLost; windows send again

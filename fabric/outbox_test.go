@@ -169,8 +169,8 @@ func TestOutboxResendAllAfterReconnect(t *testing.T) {
 	r.want(t, "back", 1, 3, 4)
 }
 
-func TestOutboxRefusedFrameTakesNoNumber(t *testing.T) {
-	r := newRecorder(OutboxConfig{})
+func TestOutboxRefusedFrameTakesNoNumberAndNoCredit(t *testing.T) {
+	r := newRecorder(OutboxConfig{BytesMax: 16})
 	r.send(t, 1, 8)
 	r.err = fmt.Errorf("publish: %w", ErrPayload)
 	if err := r.Send(t.Context(), "subject", make([]byte, 8)); !errors.Is(err, ErrPayload) {
@@ -376,4 +376,25 @@ func TestOutboxHoldsFrameWhileItIsRead(t *testing.T) {
 			t.Errorf("pending %d, want 0", got)
 		}
 	})
+}
+
+// What was acknowledged while others were sent again is not sent again.
+func TestOutboxSkipsWhatWasAcknowledgedMeanwhile(t *testing.T) {
+	r := newRecorder(OutboxConfig{})
+	r.send(t, 3, 8)
+	r.want(t, "sent", 1, 2, 3)
+	publish := r.config.Publish
+	r.config.Publish = func(subject string, frame []byte) error {
+		if len(r.sent) == 0 { // in the middle of the first repetition
+			if err := r.Ack(Ack{Cumulative: 2}); err != nil {
+				t.Error(err)
+			}
+		}
+		return publish(subject, frame)
+	}
+	if err := r.ResendAll(); err != nil {
+		t.Fatal(err)
+	}
+	r.want(t, "sent again", 1, 3)
+	r.pending(t, 1)
 }

@@ -77,8 +77,9 @@ func (c *ServerConfig) validate() error {
 	if c.PayloadBytesMax < 0 || c.PayloadBytesMax > server.MAX_PAYLOAD_MAX_SIZE*8 {
 		errs = append(errs, fmt.Errorf("payload_bytes_max %d: want 1 to %d", c.PayloadBytesMax, server.MAX_PAYLOAD_MAX_SIZE*8))
 	}
-	if c.PendingBytesMax < 2*int64(c.PayloadBytesMax) {
-		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least two messages, %d", c.PendingBytesMax, 2*c.PayloadBytesMax))
+	// A message counts as pending a little beyond its arrival: with room for two, a reader who is on time is cut off.
+	if c.PendingBytesMax < 4*int64(c.PayloadBytesMax) {
+		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax, 4*c.PayloadBytesMax))
 	}
 	if c.ConnectionsMax < 0 {
 		errs = append(errs, fmt.Errorf("connections_max %d: want two a member", c.ConnectionsMax))

@@ -3,9 +3,11 @@ package fabric
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -35,7 +37,7 @@ func (l *logBuffer) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, 
 // A reader that takes nothing is cut off, counted and logged, and others go on.
 func TestServerCutsOffWhoDoesNotRead(t *testing.T) {
 	var log logBuffer
-	server, err := StartServer(ServerConfig{PayloadBytesMax: 1 << 20, PendingBytesMax: 2 << 20, Log: log.log()})
+	server, err := StartServer(ServerConfig{PayloadBytesMax: 1 << 20, PendingBytesMax: 8 << 20, Log: log.log()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +129,11 @@ func TestCloseEndsABlockedPublish(t *testing.T) {
 	<-publishing
 	conn.Close()
 	select {
-	case <-failed:
+	case err := <-failed:
+		wantError(t, err, ErrClosed)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("Close waited until Publish gave up by itself: %v", err)
+		}
 	case <-context20(t).Done():
 		t.Fatal("Publish goes on after Close")
 	}
