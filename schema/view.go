@@ -16,7 +16,8 @@ type Section struct {
 }
 
 // Ack is what a receiver has of the frames of one (trainer, shard) pair: every sequence up to Cumulative, and
-// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is how many bytes may be in flight.
+// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is the credit: how many bytes of frames the
+// sender may have sent in all, each frame counted once, from its first frame on. It is fabric.Ack, field by field.
 type Ack struct {
 	Cumulative uint64
 	Bitmap     [4]uint64
