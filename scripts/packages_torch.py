@@ -73,7 +73,10 @@ def main():
     if a.threads:
         torch.set_num_threads(a.threads)
     torch.manual_seed(a.seed)
-    classes, train, test = read(a.data)
+    try:
+        classes, train, test = read(a.data)
+    except OSError as error:
+        sys.exit(f"packages_torch.py: {error}")
     labels, keys, starts = flatten(torch, train)
     bag = torch.nn.EmbeddingBag(ROWS, a.dim, mode="mean", sparse=True)
     torch.nn.init.normal_(bag.weight, 0, 0.05)
