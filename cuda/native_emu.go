@@ -3,7 +3,7 @@
 package cuda
 
 /*
-#cgo LDFLAGS: ${SRCDIR}/../build/libgradbus_emu.a ${SRCDIR}/../build/libgradbus.a
+#cgo LDFLAGS: ${SRCDIR}/../build/libgradbus_emu.a ${SRCDIR}/../build/libgradbus.a -lstdc++
 #include "bridge.h"
 
 #ifndef GRADBUS_EMU_STAMP
