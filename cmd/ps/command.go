@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -107,7 +108,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		}
 		defer os.Remove(f.portFile)
 	}
-	fmt.Fprintf(out, "gradbus ps is ready at %s: %d shards, deadline %s.\nNext, in another terminal:  ./bin/trainer packages%s\n",
+	fmt.Fprintf(out, "gradbus ps is ready at %s (shards %d, deadline %s).\nNext, in another terminal:  ./bin/trainer packages%s\n",
 		server.URL(), f.server.Shards, f.server.Deadline, f.hint(server.URL()))
 	select {
 	case <-ctx.Done():
@@ -120,6 +121,9 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 
 // fill completes the server's configuration from the flags that are not fields of it.
 func (f *flags) fill() error {
+	if f.server.Shards == 0 {
+		return errors.New("shards 0: want at least 1")
+	}
 	host, port, err := net.SplitHostPort(f.listen)
 	if err != nil {
 		return fmt.Errorf("listen %q: want host:port, for example 127.0.0.1:4222", f.listen)

@@ -132,7 +132,7 @@ func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Re
 	stats, s := session.Stats(), m.options.settings
 	return report.Result{
 		Workload: packages.Name, Job: s.Job, SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
-		Loss: m.loss / max(m.own, 1), Batches: m.last.Done, Epochs: s.Epochs, Trainers: s.Trainers, Shards: session.Shards(),
+		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Epochs: s.Epochs, Trainers: s.Trainers, Shards: session.Shards(),
 		Lanes: session.Job().Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
 		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(), Compute: stats.ComputeTime.Seconds(),

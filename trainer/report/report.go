@@ -31,7 +31,8 @@ type Result struct {
 	SamplesPerSecond float64 `json:"samples_per_second"` // of all trainers, first to last training batch
 	Samples          uint64  `json:"samples"`            // trained on by all trainers in that time
 	Seconds          float64 `json:"seconds"`            // first to last training batch
-	Loss             float64 `json:"loss"`               // mean over the last epoch
+	Loss             float64 `json:"loss"`               // mean over LossSamples
+	LossSamples      uint64  `json:"loss_samples"`       // of the last epoch, that this trainer or all of them computed
 	Batches          uint64  `json:"batches"`
 	Epochs           int     `json:"epochs"`
 	Trainers         int     `json:"trainers"`
@@ -80,14 +81,14 @@ func ParseEvent(line []byte) (Event, error) {
 	return e, nil
 }
 
-// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, loss
-// and times are means. All must have ended with the same weights.
+// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, the
+// loss is the mean over all samples, and times are means. All must have ended with the same weights.
 func Add(results []Result) (Result, error) {
 	if len(results) == 0 {
 		return Result{}, errors.New("no results")
 	}
 	sum := results[0]
-	sum.BytesSent, sum.BytesReceived, sum.Loss, sum.Time = 0, 0, 0, Time{}
+	sum.BytesSent, sum.BytesReceived, sum.Loss, sum.LossSamples, sum.Time = 0, 0, 0, 0, Time{}
 	for _, r := range results {
 		if r.WeightsSHA256 != sum.WeightsSHA256 {
 			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
@@ -95,11 +96,15 @@ func Add(results []Result) (Result, error) {
 		sum.Seconds = max(sum.Seconds, r.Seconds)
 		sum.BytesSent += r.BytesSent
 		sum.BytesReceived += r.BytesReceived
-		sum.Loss += r.Loss / float64(len(results))
+		sum.Loss += r.Loss * float64(r.LossSamples)
+		sum.LossSamples += r.LossSamples
 		sum.Time = sum.Time.plus(r.Time, 1/float64(len(results)))
 		if r.Saved != "" {
 			sum.Saved = r.Saved
 		}
+	}
+	if sum.LossSamples > 0 {
+		sum.Loss /= float64(sum.LossSamples)
 	}
 	sum.SamplesPerSecond = 0
 	if sum.Seconds > 0 {

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// What a person can mistype: one clear line, status 1, nothing on standard output.
+func TestMistakes(t *testing.T) {
+	folder := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(folder, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	data := index(t, 50)
+	settings := file("ps.yaml", "shards: 2\nshard: 3\n")
+	for _, c := range []struct {
+		name, bin string
+		args      []string
+		want      []string
+	}{
+		{"unknown workload", "trainer", []string{"pakcages"}, []string{`unknown workload "pakcages"`, "packages"}},
+		{"no workload", "trainer", nil, []string{"no workload", "packages"}},
+		{"unknown flag", "trainer", []string{"packages", "--epoch", "4"}, []string{"--epoch"}},
+		{"unknown flag of ps", "ps", []string{"--shard", "4"}, []string{"--shard"}},
+		{"argument to ps", "ps", []string{"start"}, []string{`"start"`}},
+		{"no shards", "ps", []string{"--shards", "0"}, []string{"shards", "0"}},
+		{"listen", "ps", []string{"--listen", "localhost"}, []string{"listen", "localhost", "host:port"}},
+		{"everybody", "ps", []string{"--listen", "0.0.0.0:0"}, []string{"0.0.0.0", "token", "insecure"}},
+		{"backend", "ps", []string{"--backend", "tpu"}, []string{"tpu", "go"}},
+		{"settings", "ps", []string{"--config", settings}, []string{"ps.yaml:2", `"shard"`, "shards"}},
+		{"no settings", "ps", []string{"--config", filepath.Join(folder, "none")}, []string{"none"}},
+		{"missing index", "trainer", []string{"packages", "--input", filepath.Join(folder, "none")}, []string{"none"}},
+		{"empty index", "trainer", []string{"packages", "--input", file("empty", "")}, []string{"empty"}},
+		{"no index", "trainer", []string{"packages", "--input", file("prose", "It was a dark and stormy night.\n")}, []string{"prose"}},
+		{"cut index", "trainer", []string{"packages", "--input", file("cut.gz", "\x1f\x8b\x08\x00\x00\x00")}, []string{"cut.gz"}},
+		{"more trainers than lanes", "trainer", []string{"packages", "--input", data, "--trainers", "3", "--lanes", "2"},
+			[]string{"lanes", "2", "3"}},
+		{"predict without a model", "trainer", []string{"packages", "--predict", "x"}, []string{"--load"}},
+		{"no model", "trainer", []string{"packages", "--load", filepath.Join(folder, "none"), "--predict", "x"}, []string{"none"}},
+		{"not a model", "trainer", []string{"packages", "--load", data, "--predict", "x"}, []string{"Packages"}},
+		{"unwritable model", "trainer", []string{"packages", "--input", data, "--save", "/none/such/m.safetensors"}, []string{"/none/such"}},
+		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"}, []string{"nonsense", "nats://127.0.0.1:4222"}},
+		{"no server", "trainer", []string{"packages", "--input", data, "--server", "nats://" + freeAddress(t)},
+			[]string{"no gradbus server", "./bin/ps"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, c.bin, c.args...)
+			p.fails(t, c.want...)
+			if out := p.stdout.String(); out != "" {
+				t.Errorf("printed %q", out)
+			}
+		})
+	}
+}
+
+// freeAddress is a loopback address where nothing listens.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+func TestHelpShowsExamples(t *testing.T) {
+	for _, c := range []struct {
+		bin  string
+		args []string
+	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}} {
+		p := start(t, c.bin, c.args...)
+		p.succeeds(t)
+		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  ./bin/") || !strings.Contains(out, "Usage:") {
+			t.Errorf("%s %q printed %q", c.bin, c.args, out)
+		}
+	}
+}
+
+func TestVersion(t *testing.T) {
+	for _, bin := range []string{"ps", "trainer"} {
+		p := start(t, bin, "--version")
+		p.succeeds(t)
+		if out := p.stdout.String(); !strings.HasPrefix(out, bin+" version ") || strings.Count(out, "\n") != 1 {
+			t.Errorf("%s printed %q", bin, out)
+		}
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	_, url := server(t)
+	address := strings.TrimPrefix(url, "nats://")
+	start(t, "ps", "--listen", address).fails(t, address, "--listen")
+}
+
+func TestToken(t *testing.T) {
+	folder := t.TempDir()
+	right, wrong := filepath.Join(folder, "right"), filepath.Join(folder, "wrong")
+	for path, text := range map[string]string{right: "open-sesame\n", wrong: "open-barley\n"} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, url := server(t, "--token-file", right)
+	data := index(t, 50)
+	train := []string{"packages", "--server", url, "--input", data, "--epochs", "1", "--batch", "16", "--dim", "8"}
+	start(t, "trainer", train...).fails(t, "token", "none was given")
+	start(t, "trainer", append(train, "--token-file", wrong)...).fails(t, "wrong token")
+	start(t, "trainer", append(train, "--token-file", right)...).succeeds(t)
+}

@@ -1,0 +1,142 @@
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// One line of JSON, nothing else there.
+func TestSpawnJSON(t *testing.T) {
+	_, url := server(t)
+	p := start(t, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--json")...)
+	p.succeeds(t)
+	r := p.result(t)
+	if r.Accuracy < 0 || r.TestSamples == 0 || r.SamplesPerSecond <= 0 || r.BytesSent == 0 || r.BytesReceived == 0 || len(r.WeightsSHA256) != 64 {
+		t.Errorf("got %+v", r)
+	}
+	if r.Trainers != 2 || r.Shards != 2 || r.Lanes != 4 || r.Batches == 0 || r.Loss <= 0 || r.Seconds <= 0 || r.Backend == "" {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// The weights do not depend on how many trainers and shards there are, nor on the backend of either.
+func TestSameWeightsEverywhere(t *testing.T) {
+	data := index(t, 200)
+	want := ""
+	for _, backend := range backends {
+		for _, shards := range []int{1, 2, 3} {
+			_, url := server(t, "--shards", strconv.Itoa(shards), "--backend", backend)
+			for _, trainers := range []int{1, 2, 4} {
+				p := start(t, "trainer", short(url, data, "--spawn", "--trainers", strconv.Itoa(trainers), "--json", "--backend", backend)...)
+				p.succeeds(t)
+				got := p.result(t)
+				if want == "" {
+					want = got.WeightsSHA256
+				}
+				if got.WeightsSHA256 != want || got.Trainers != trainers || got.Shards != shards || got.Lanes != 4 {
+					t.Errorf("backend %s, %d shards, %d trainers: weights %s, want %s", backend, shards, trainers, got.WeightsSHA256, want)
+				}
+			}
+		}
+	}
+}
+
+// Owning the dense parameters or only averaging their gradients is the same arithmetic.
+func TestSameWeightsUpdateAndMean(t *testing.T) {
+	_, url := server(t)
+	data := index(t, 200)
+	var weights []string
+	for _, apply := range []string{"update", "mean"} {
+		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", "2", "--json", "--apply", apply)...)
+		p.succeeds(t)
+		weights = append(weights, p.result(t).WeightsSHA256)
+	}
+	if weights[0] != weights[1] {
+		t.Errorf("update %s, mean %s", weights[0], weights[1])
+	}
+}
+
+// Two jobs on one server at once end as each does alone.
+func TestTwoJobsAtOnce(t *testing.T) {
+	_, url := server(t)
+	data := index(t, 200)
+	args := func(job string, seed int) []string {
+		return short(url, data, "--spawn", "--trainers", "2", "--json", "--job", job, "--seed", strconv.Itoa(seed), "--epochs", "3")
+	}
+	alone := make([]string, 2)
+	for i := range alone {
+		p := start(t, "trainer", args("alone", i+1)...)
+		p.succeeds(t)
+		alone[i] = p.result(t).WeightsSHA256
+	}
+	if alone[0] == alone[1] {
+		t.Fatal("two seeds gave the same weights")
+	}
+	together := []*process{start(t, "trainer", args("a", 1)...), start(t, "trainer", args("b", 2)...)}
+	for i, p := range together {
+		p.succeeds(t)
+		if got := p.result(t).WeightsSHA256; got != alone[i] {
+			t.Errorf("job %d beside another: weights %s, alone %s", i, got, alone[i])
+		}
+	}
+}
+
+// A trainer whose job differs is turned away with the field and both values; one that wants a taken id likewise. The
+// job that they wanted to join is not disturbed.
+func TestTurnedAway(t *testing.T) {
+	_, url := server(t)
+	data := index(t, 200)
+	first := start(t, "trainer", short(url, data, "--trainers", "2", "--id", "t0", "--lr", "3")...)
+	first.says(t, "waiting")
+	start(t, "trainer", short(url, data, "--trainers", "2", "--lr", "4")...).fails(t, "lr", "3", "4")
+	start(t, "trainer", short(url, data, "--trainers", "2", "--lr", "3", "--id", "t0")...).fails(t, "t0")
+	start(t, "trainer", short(url, index(t, 150), "--trainers", "2", "--lr", "3")...).fails(t, "differs")
+	second := start(t, "trainer", short(url, data, "--trainers", "2", "--lr", "3")...)
+	first.succeeds(t)
+	second.succeeds(t)
+}
+
+// Without --json a person is told the result; the server says on which backend it runs before anything else.
+func TestResultForPeople(t *testing.T) {
+	ps, url := server(t)
+	p := start(t, "trainer", short(url, index(t, 200))...)
+	p.succeeds(t)
+	for _, word := range []string{"accuracy", "samples/s", "sent", "received", "sha256"} {
+		if !strings.Contains(p.stdout.String(), word) {
+			t.Errorf("no %q in %q", word, p.stdout.String())
+		}
+	}
+	for _, of := range []*process{ps, p} {
+		if line, _, _ := strings.Cut(of.stderr.String(), "\n"); !strings.Contains(line, "backend") {
+			t.Errorf("the first log line of %s is %q, want the backend", of.name, line)
+		}
+	}
+	if !strings.Contains(ps.stdout.String(), url) || !strings.Contains(ps.stdout.String(), "./bin/trainer packages") {
+		t.Errorf("ps printed %q, want its address and what to do next", ps.stdout.String())
+	}
+}
+
+// A saved model answers without a server.
+func TestSaveAndPredict(t *testing.T) {
+	ps, url := server(t)
+	model := filepath.Join(t.TempDir(), "m.safetensors")
+	p := start(t, "trainer", short(url, index(t, 400), "--spawn", "--trainers", "2", "--epochs", "20", "--save", model)...)
+	p.succeeds(t)
+	if !strings.Contains(p.stdout.String(), model) {
+		t.Errorf("no file name in %q", p.stdout.String())
+	}
+	ps.signal(t, 2)
+	ps.succeeds(t)
+	for _, section := range []string{"games", "math"} {
+		text := fmt.Sprintf("%sword1 %sword2", section, section)
+		predict := start(t, "trainer", "packages", "--load", model, "--predict", text)
+		predict.succeeds(t)
+		first, _, _ := strings.Cut(predict.stdout.String(), "\n")
+		if !strings.HasPrefix(first, section+" ") {
+			t.Errorf("%q: first answer %q, want %s", text, first, section)
+		}
+	}
+}
