@@ -120,7 +120,7 @@ func place(nodes []lane.Node, n lane.Node) (int, *refusal) {
 func (s *Shard) checkStaged(bytes int64) *refusal {
 	if s.staged+bytes > s.stagedMax {
 		return refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; "+
-			"raise staged_bytes_max of the server or let trainers send smaller batches", bytes, s.staged, s.stagedMax)
+			"raise the server's --staged-mib or send smaller batches", bytes, s.staged, s.stagedMax)
 	}
 	return nil
 }

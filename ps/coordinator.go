@@ -15,6 +15,10 @@ import (
 // reconnection, whose first attempts follow each other within a second.
 const goneAfter = 3 * time.Second
 
+// pauseMin is how late a tick must be for the coordinator to take it that its own process was suspended, and everybody's
+// beats with it. Ticks come every second.
+const pauseMin = 5 * time.Second
+
 // CoordinatorConfig is what the coordinator of a job is made from. Every field is needed.
 type CoordinatorConfig struct {
 	Job        *schema.Job // validated
@@ -35,6 +39,7 @@ type Coordinator struct {
 	ready   bool // every shard has version 0 in place
 	members []member
 	failed  *schema.Failed
+	ticked  time.Time // the last Tick; zero before the first
 }
 
 // Phase is where a job is in its life.
@@ -179,7 +184,7 @@ func (c *Coordinator) start() []Decision {
 	c.phase = Running
 	return []Decision{{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID}},
-		Note: fmt.Sprintf("job started with %d trainers and %d shards", len(c.members), c.config.Shards),
+		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.config.Shards),
 	}}
 }
 

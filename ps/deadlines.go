@@ -10,6 +10,7 @@ import (
 
 // Tick looks at deadlines. waiting is what the shards say of their open rounds, as of the last second or so.
 func (c *Coordinator) Tick(now time.Time, waiting []Waiting) []Decision {
+	c.forgivePause(now)
 	switch c.phase {
 	case Gathering:
 		return c.freePlaces(now)
@@ -20,6 +21,21 @@ func (c *Coordinator) Tick(now time.Time, waiting []Waiting) []Decision {
 		return c.findSlow(now, waiting)
 	}
 	return nil
+}
+
+// forgivePause moves every deadline by the time in which this process did not run: nobody was heard then.
+func (c *Coordinator) forgivePause(now time.Time) {
+	pause := now.Sub(c.ticked)
+	if !c.ticked.IsZero() && pause > pauseMin {
+		for i := range c.members {
+			m := &c.members[i]
+			m.seen, m.waitedSince = m.seen.Add(pause), m.waitedSince.Add(pause)
+			if m.seen.After(now) { // heard since
+				m.seen = now
+			}
+		}
+	}
+	c.ticked = now
 }
 
 // lost says that a trainer was silent for too long, and how to say so.

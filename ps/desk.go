@@ -84,19 +84,9 @@ func (d *desk) receive(m fabric.Message) {
 	}
 }
 
-// refuse is Server.refuse in the coordinator's name.
+// refuse tells a sender in the coordinator's name why its frame went nowhere.
 func (d *desk) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
-	s := d.server
-	s.counters.count(r.reason)
-	if !s.strays.allow(time.Now()) {
-		return
-	}
-	frame, err := schema.EncodeRefusal(head, r.reason, r.text)
-	if err != nil {
-		s.log.Error("encode refusal", "reason", r.reason.String(), "err", err)
-		return
-	}
-	s.publish(fabric.At(subject.Job, string(schema.Coordinator), fabric.KindCtl, subject.From).String(), frame)
+	d.server.refuseAs(schema.Coordinator, subject, head, r)
 }
 
 // close asks the goroutine to take leave of all jobs and end.

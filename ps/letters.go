@@ -169,7 +169,7 @@ func (d *desk) checkManifest(name schema.JobName, manifest *schema.Job) *schema.
 		return r
 	}
 	if len(d.jobs) >= c.JobsMax {
-		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and jobs_max of the server is %d", len(d.jobs), c.JobsMax)}
+		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(d.jobs), c.JobsMax)}
 	}
 	var used int64
 	for _, j := range d.jobs {
@@ -177,7 +177,7 @@ func (d *desk) checkManifest(name schema.JobName, manifest *schema.Job) *schema.
 	}
 	if need := JobBytes(manifest, c.Shards, c.StagedBytesMax); need > c.MemoryBytesMax-used {
 		return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(c.MemoryBytesMax-used, 10), Want: strconv.FormatInt(need, 10),
-			Text: fmt.Sprintf("job %s needs %d bytes, and %d of the server's %d are free: use smaller tables or raise memory_bytes_max",
+			Text: fmt.Sprintf("job %s needs %d bytes, and %d of the server's %d are free: use smaller tables or raise the server's --memory-mib",
 				manifest.Name, need, c.MemoryBytesMax-used, c.MemoryBytesMax)}
 	}
 	return nil

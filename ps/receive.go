@@ -36,9 +36,15 @@ func (s *Server) receive(shard int, m fabric.Message) {
 	}
 }
 
-// refuse tells a sender why its frame went nowhere, unless it, or others, were told too often this second.
+// refuse tells a sender in a shard's name why its frame went nowhere.
 func (s *Server) refuse(shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
+	s.refuseAs(schema.ShardMember(shard), subject, head, r)
+}
+
+// refuseAs counts a refusal and tells the sender, unless it, or others, were told too often this second.
+func (s *Server) refuseAs(who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
 	s.counters.count(r.reason)
+	s.logRefusal(subject.Job, subject.From, r.reason, r.text)
 	if !s.strays.allow(time.Now()) {
 		return
 	}
@@ -47,8 +53,7 @@ func (s *Server) refuse(shard int, subject *fabric.Subject, head schema.Head, r 
 		s.log.Error("encode refusal", "reason", r.reason.String(), "err", err)
 		return
 	}
-	s.log.Warn("frame refused", "job", subject.Job, "member", subject.From, "reason", r.reason.String())
-	s.publish(fabric.At(subject.Job, string(schema.ShardMember(shard)), fabric.KindCtl, subject.From).String(), frame)
+	s.publish(fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From).String(), frame)
 }
 
 // kindToken is the word for a kind in subjects.

@@ -37,6 +37,6 @@ func (s *Shard) outputRefusal(to schema.Member, h schema.Head, r *refusal) {
 		panic(fmt.Sprintf("ps: encode refusal %v: %v", r.reason, err)) // a clipped text always fits
 	}
 	s.outputs = append(s.outputs, Output{
-		Kind: schema.KindRefusal, To: to, Batch: h.Batch, Bucket: h.Bucket, Reason: r.reason, Frame: frame,
+		Kind: schema.KindRefusal, To: to, Batch: h.Batch, Bucket: h.Bucket, Reason: r.reason, Text: r.text, Frame: frame,
 	})
 }

@@ -17,6 +17,8 @@ import (
 const (
 	// refusalsPerSecond bounds the refusals that one shard of a job, or the server for what belongs to no job, sends.
 	refusalsPerSecond = 100
+	// logsPerSecond bounds what refusals write to the log.
+	logsPerSecond = 5
 	// farewell bounds how long Close waits for its last words to reach the embedded server.
 	farewell = time.Second
 )
@@ -33,6 +35,7 @@ type Server struct {
 	limits   schema.Limits
 	counters counters
 	strays   limiter // of refusals that belong to no job
+	logs     limiter // of refusals in the log
 	desk     *desk
 
 	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
@@ -60,7 +63,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	}
 	s := &Server{
 		config: config, log: options.Log, backend: options.Backend, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
-		strays: limiter{perSecond: refusalsPerSecond}, done: make(chan struct{}),
+		strays: limiter{perSecond: refusalsPerSecond}, logs: limiter{perSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -172,6 +175,13 @@ func (s *Server) release() {
 		if err := s.backend.Close(); err != nil {
 			s.log.Warn("close backend", "err", err)
 		}
+	}
+}
+
+// logRefusal notes a refusal for the person on call, unless there were many this second.
+func (s *Server) logRefusal(job, member string, r schema.Reason, text string) {
+	if s.logs.allow(time.Now()) {
+		s.log.Warn("frame refused", "job", job, "member", member, "reason", r.String(), "text", text)
 	}
 }
 

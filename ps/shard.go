@@ -37,6 +37,7 @@ type Output struct {
 	Batch  schema.Batch
 	Bucket schema.Bucket
 	Reason schema.Reason // of a refusal; ReasonOK otherwise
+	Text   string        // of a refusal: what is in the frame, for a log
 	Frame  []byte        // valid until the next call of Step
 }
 

@@ -195,7 +195,7 @@ func (s *Shard) checkSpread(h *schema.Head, bytes int64) *refusal {
 		return nil
 	}
 	return refuse(schema.ReasonOverBudget, "%d chunks of %d bytes: a trainer's sparse gradients of one batch may take %d bytes on a shard; "+
-		"raise staged_bytes_max of the server or send smaller batches", h.Chunks, bytes, share)
+		"raise the server's --staged-mib or send smaller batches", h.Chunks, bytes, share)
 }
 
 // checkSparseTotal looks ahead: where the node is the last, the weights must add up as in other rounds.

@@ -134,6 +134,11 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 	if host < 0 || h.Job != w.config.RunID || h.Generation != w.config.Generation {
 		return true
 	}
+	if h.Sequence == 0 {
+		subject := fabric.At(w.name, string(from), "", "")
+		w.server.refuse(w.config.Index, &subject, *h, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind))
+		return false
+	}
 	p := &w.peers[host]
 	p.due = true
 	fresh, ok := p.inbox.AcceptBytes(uint64(h.Sequence), bytes)
@@ -188,11 +193,11 @@ func (w *worker) publish(o *Output) {
 		at = at.WithBatch(uint64(o.Batch))
 	case schema.KindRefusal:
 		at.Kind = fabric.KindCtl
+		if o.Reason != schema.ReasonStaleBatch {
+			w.server.logRefusal(w.name, string(o.To), o.Reason, o.Text)
+		}
 		if !w.limit.allow(time.Now()) {
 			return
-		}
-		if o.Reason != schema.ReasonStaleBatch {
-			w.log.Warn("frame refused", "member", o.To, "batch", o.Batch, "bucket", o.Bucket, "reason", o.Reason.String())
 		}
 	}
 	w.server.publish(at.String(), o.Frame)

@@ -1,0 +1,86 @@
+package ps
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestDefaultIsValid(t *testing.T) {
+	c := Default()
+	if err := c.Validate(); err != nil || c.Host != "127.0.0.1" || c.Port != 4222 || c.Deadline != 30*time.Second {
+		t.Errorf("default %+v: %v", c, err)
+	}
+	if err := (Config{}).Validate(); err != nil {
+		t.Errorf("zero configuration: %v", err)
+	}
+}
+
+// Everything that is wrong is said at once: field, value and what would be right.
+func TestValidateListsEveryError(t *testing.T) {
+	err := Config{Host: "0.0.0.0", Port: 70000, Shards: 65, Token: "", Deadline: time.Millisecond, Backend: "gpu", MemoryBytesMax: -1,
+		StagedBytesMax: 5, JobsMax: -2, PayloadBytesMax: 100 << 20}.Validate()
+	if err == nil {
+		t.Fatal("passes")
+	}
+	for _, want := range []string{
+		"port 70000: want 1 to 65535", "shards 65: want 1 to 64", "host 0.0.0.0: other machines can reach it, and there is no token",
+		"deadline 1ms: want 1s to 1h0m0s", `backend "gpu": want one of auto, go, cpu, cuda`, "memory_bytes_max -1",
+		"staged_bytes_max 5: want at least 16777216", "jobs_max -2: want 1 to 1024", "payload_bytes_max 104857600: want 1048576 to 8388608",
+	} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("no word of %q in: %v", want, err)
+		}
+	}
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than one line: %q", err)
+	}
+}
+
+func TestListeningBeyondLoopback(t *testing.T) {
+	for _, c := range []struct {
+		config Config
+		ok     bool
+	}{
+		{Config{Host: "127.0.0.1"}, true},
+		{Config{Host: "127.8.9.1"}, true},
+		{Config{Host: "localhost"}, true},
+		{Config{Host: "::1"}, true},
+		{Config{Host: "0.0.0.0"}, false},
+		{Config{Host: "::"}, false},
+		{Config{Host: "10.0.0.1"}, false},
+		{Config{Host: "trainers.example"}, false},
+		{Config{Host: "10.0.0.1", Token: "secret"}, true},
+		{Config{Host: "10.0.0.1", Token: "two words"}, false},
+		{Config{Host: "10.0.0.1", Insecure: true}, true},
+	} {
+		if err := c.config.Validate(); (err == nil) != c.ok {
+			t.Errorf("%+v: %v, want ok %v", c.config, err, c.ok)
+		}
+	}
+}
+
+func TestJobBytes(t *testing.T) {
+	job := smallJob("bytes", 2, 2)
+	job.Parameters, job.Tables = job.Parameters[1:], job.Tables[:1] // 3 values; 400 rows of 5
+	const shards, staged = 2, 16 << 20
+	// rows and momentum 2*400*5*4, keys 400*4, slots 400*4 on each shard, flags 400; two versions of values and momentum 3*16.
+	if got, want := JobBytes(job, shards, staged), int64(16000+1600+3200+400+48+shards*staged); got != want {
+		t.Errorf("with momentum: %d bytes, want %d", got, want)
+	}
+	job.Optimizer.Momentum = 0
+	if got, want := JobBytes(job, shards, staged), int64(8000+1600+3200+24+shards*staged); got != want {
+		t.Errorf("without: %d bytes, want %d", got, want)
+	}
+}
+
+func TestMemTotal(t *testing.T) {
+	if n := memTotal("MemTotal:       16318480 kB\nMemFree: 1 kB\n"); n != 16318480<<10 {
+		t.Errorf("%d", n)
+	}
+	for _, text := range []string{"", "MemTotal: x kB\n", "MemTotal:\n"} {
+		if n := memTotal(text); n != 0 {
+			t.Errorf("%q gives %d", text, n)
+		}
+	}
+}

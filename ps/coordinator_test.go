@@ -1,0 +1,164 @@
+package ps
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"gradbus/schema"
+)
+
+// TestCoordinatorStories runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
+// says what it shows, as a duration since the job was registered.
+//
+//	job trainers= lanes= [deadline=]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=]
+//	ready
+//	beat from= [at=] [batch=]
+//	leave from= [reason=word-word]
+//	connections name ...
+//	tick at= [waiting=batch:t0+t1]
+//	status
+func TestCoordinatorStories(t *testing.T) {
+	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
+		s := &membership{}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.t, s.d = t, d
+			return s.run()
+		})
+	})
+}
+
+type membership struct {
+	t   *testing.T
+	d   *datadriven.TestData
+	c   *Coordinator
+	now time.Time
+}
+
+func (s *membership) text(name, otherwise string) string {
+	s.d.MaybeScanArgs(s.t, name, &otherwise)
+	return otherwise
+}
+
+func (s *membership) count(name string, otherwise int) int {
+	s.d.MaybeScanArgs(s.t, name, &otherwise)
+	return otherwise
+}
+
+func (s *membership) duration(name, otherwise string) time.Duration {
+	d, err := time.ParseDuration(s.text(name, otherwise))
+	must(s.t, err)
+	return d
+}
+
+func (s *membership) manifest() *schema.Job {
+	j := smallJob("story", s.count("trainers", 2), s.count("lanes", 4))
+	if s.d.HasArg("lr") {
+		j.Optimizer.LR = 0.5
+	}
+	if s.d.HasArg("rows") {
+		j.Tables[1].Rows = uint64(s.count("rows", 0))
+	}
+	return j
+}
+
+func (s *membership) run() string {
+	epoch := time.Unix(1000, 0)
+	if s.d.HasArg("at") {
+		s.now = epoch.Add(s.duration("at", ""))
+	}
+	from := schema.Member(s.text("from", ""))
+	switch s.d.Cmd {
+	case "job":
+		s.now = epoch
+		job := s.manifest()
+		must(s.t, job.Validate())
+		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Shards: 2, Deadline: s.duration("deadline", "30s")})
+		return ""
+	case "join":
+		job := s.manifest()
+		job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
+		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")), Host: s.text("host", "host")}))
+	case "ready":
+		return s.tell(s.c.ShardsReady())
+	case "beat":
+		if !s.c.Beat(s.now, from, schema.Batch(s.count("batch", 0))) {
+			return "not a member\n"
+		}
+		return ""
+	case "leave":
+		reason := strings.ReplaceAll(s.text("reason", ""), "-", " ")
+		return s.tell(s.c.Leave(from, &schema.Leave{Reason: reason}))
+	case "connections":
+		var names []string
+		for _, a := range s.d.CmdArgs {
+			names = append(names, "story/"+a.Key)
+		}
+		s.c.Connections(names)
+		return ""
+	case "tick":
+		return s.tell(s.c.Tick(s.now, s.waiting()))
+	case "status":
+		return s.status()
+	}
+	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
+	return ""
+}
+
+// waiting reads 17:t0+t1, once for each shard.
+func (s *membership) waiting() []Waiting {
+	var all []Waiting
+	for _, a := range s.d.CmdArgs {
+		if a.Key != "waiting" {
+			continue
+		}
+		for _, v := range a.Vals {
+			batch, names, _ := strings.Cut(v, ":")
+			w := Waiting{}
+			_, err := fmt.Sscan(batch, &w.Batch)
+			must(s.t, err)
+			for name := range strings.SplitSeq(names, "+") {
+				w.Members = append(w.Members, schema.Member(name))
+			}
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+func (s *membership) tell(decisions []Decision) string {
+	var b strings.Builder
+	for _, d := range decisions {
+		if d.To != "" {
+			text, err := json.Marshal(d.Control)
+			must(s.t, err)
+			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)
+		}
+		if d.Note != "" {
+			fmt.Fprintf(&b, "log: %s\n", d.Note)
+		}
+	}
+	if s.c.Phase() == Ended {
+		fmt.Fprintf(&b, "the job has ended\n")
+	}
+	return b.String()
+}
+
+func (s *membership) status() string {
+	var b strings.Builder
+	st := s.c.Status()
+	fmt.Fprintf(&b, "%v\n", st.Phase)
+	for _, m := range st.Members {
+		state := "free"
+		if m.Host != "" {
+			state = fmt.Sprintf("on %s, at batch %d, left %v", m.Host, m.Batch, m.Left)
+		}
+		fmt.Fprintf(&b, "  %s: %s\n", m.Member, state)
+	}
+	return b.String()
+}

@@ -1,0 +1,232 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// gather joins trainers and waits for the start.
+func gather(t testing.TB, s *Server, p *problem, joiners ...string) []*miniTrainer {
+	t.Helper()
+	var all []*miniTrainer
+	for _, j := range joiners {
+		m := newMiniTrainer(t, s, p, j)
+		m.join()
+		all = append(all, m)
+	}
+	for _, m := range all {
+		m.start()
+	}
+	return all
+}
+
+// Two jobs at once, with tensors of the same names, do not see each other.
+func TestTwoJobsAtOnce(t *testing.T) {
+	s := startServer(t, Config{Shards: 2})
+	const batches = 6
+	var wg sync.WaitGroup
+	for i, name := range []string{"one", "two"} {
+		job := smallJob(name, 2, 3+i)
+		job.Seed = uint64(100 + i)
+		p := newProblem(t, job)
+		want := p.model(t)
+		for b := range schema.Batch(batches) {
+			want.step(t, b)
+		}
+		for _, m := range gather(t, s, p, "j-a", "j-b") {
+			wg.Go(func() {
+				for b := range schema.Batch(batches) {
+					m.batch(b)
+				}
+				for i := range job.Parameters {
+					if d := firstDifference(m.params[i], want.params[i]); d != "" {
+						t.Errorf("job %s, %s, parameter %s: %s", name, m.member(), job.Parameters[i].Name, d)
+					}
+				}
+				if d := firstDifference(m.table(batches, 0), want.tables[0]); d != "" {
+					t.Errorf("job %s, %s, table 0: %s", name, m.member(), d)
+				}
+				m.leave("")
+			})
+		}
+	}
+	wg.Wait()
+	eventually(t, "both jobs are freed", func() bool { return len(s.Stats().Jobs) == 0 })
+	if r := s.Stats().Reasons; r[schema.ReasonForeignJob]+r[schema.ReasonJobUnknown] > 0 {
+		t.Errorf("frames went astray: %v", r)
+	}
+}
+
+// When a job has ended, in whatever way, its name is free for another manifest, and all its memory is returned.
+func TestNameIsFreeAgain(t *testing.T) {
+	s := startServer(t, Config{Shards: 2})
+	for i, end := range []func(*miniTrainer, *miniTrainer){
+		func(a, b *miniTrainer) { a.leave(""); b.leave("") },
+		func(a, b *miniTrainer) {
+			a.leave("loss is NaN")
+			c := b.answer()
+			for c.Failed == nil {
+				c = b.answer()
+			}
+			if c.Failed.Member != "t0" || !strings.Contains(c.Failed.Text, "loss is NaN") {
+				t.Errorf("told %+v, want t0 and its reason", c.Failed)
+			}
+		},
+	} {
+		for round := range 2 {
+			job := smallJob("again", 2, 2)
+			job.Seed = uint64(10*i + round) // another manifest every time
+			trainers := gather(t, s, newProblem(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
+			if got := s.Stats(); len(got.Jobs) != 1 || got.Memory != JobBytes(job, 2, s.config.StagedBytesMax) || got.Jobs[0].Phase != Running {
+				t.Errorf("stats say %+v", got)
+			}
+			end(trainers[0], trainers[1])
+			eventually(t, "the job is freed", func() bool { return s.Stats().Memory == 0 })
+		}
+	}
+}
+
+// A trainer that missed the end of its job is told when it next speaks, and so is one whose server was restarted.
+func TestLateTrainerIsTold(t *testing.T) {
+	s := startServer(t, Config{})
+	m := gather(t, s, newProblem(t, smallJob("late", 1, 1)), "j-a")[0]
+	m.leave("enough")
+	eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 0 })
+	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
+	beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
+	at := fabric.At("late", "t0", fabric.KindBeat, "all").String()
+	drain(m.mail)
+	must(t, m.conn.Publish(at, beat.Seal()))
+	if c := m.answer(); c.Failed == nil || !strings.Contains(c.Failed.Text, "enough") {
+		t.Errorf("a late beat is answered by %+v, want the reason of the end", c)
+	}
+	m.control(schema.Control{Leave: &schema.Leave{}})
+	if c := m.answer(); c.Failed == nil {
+		t.Errorf("a late leave is answered by %+v, want the reason of the end", c)
+	}
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Host: "test"}})
+	if c := m.answer(); c.Failed == nil || len(s.Stats().Jobs) > 0 {
+		t.Errorf("a late join is answered by %+v, want the reason of the end and no new job", c)
+	}
+	beat.SetHead(schema.Head{Job: m.joined.RunID + 1, Generation: 1})
+	must(t, m.conn.Publish(at, beat.Seal()))
+	if r := refusalFor(t, m.mail); r.Reason != schema.ReasonJobUnknown.String() {
+		t.Errorf("a beat of a run that never was gets %+v", r)
+	}
+}
+
+func drain(mail chan *schema.View) {
+	for {
+		select {
+		case <-mail:
+		default:
+			return
+		}
+	}
+}
+
+// A job that the server cannot take is refused with the field and what would be right, and leaves nothing behind.
+func TestJobsRefused(t *testing.T) {
+	s := startServer(t, Config{JobsMax: 1, MemoryBytesMax: 1 << 30})
+	for _, c := range []struct {
+		name   string
+		change func(*schema.Job)
+		reason string
+		field  string
+		text   string
+	}{
+		{"no lanes", func(j *schema.Job) { j.Lanes = 0 }, "invalid_job", "lanes", "lanes: 0: want 1 to 4096"},
+		{"another name", func(j *schema.Job) { j.Name = "other" }, "invalid_job", "name", "manifest of job other sent as job refused"},
+		{"too much", func(j *schema.Job) { j.Tables[0].Rows = 1 << 28 }, "invalid_job", "tables", "raise the server's --memory-mib"},
+		{"too many rows", func(j *schema.Job) { j.Tables[0].Rows = 1 << 33 }, "invalid_job", "tables[0].rows", "at most 4294967294"},
+	} {
+		p := &problem{job: smallJob("refused", 1, 1)}
+		m := newMiniTrainer(t, s, p, "j-"+strings.ReplaceAll(c.name, " ", ""))
+		c.change(p.job)
+		frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Join: &schema.Join{Job: p.job}})
+		must(t, err)
+		must(t, m.conn.Publish(fabric.At("refused", m.joiner, fabric.KindCtl, "coordinator").String(), frame))
+		r := m.answer().Refused
+		if r == nil || r.Reason != c.reason || r.Field != c.field || !strings.Contains(r.Text, c.text) {
+			t.Errorf("%s: %+v, want %s of %s: %s", c.name, r, c.reason, c.field, c.text)
+		}
+	}
+	if got := s.Stats(); len(got.Jobs) != 0 || got.Memory != 0 {
+		t.Errorf("refused jobs left %+v", got)
+	}
+	m := gather(t, s, newProblem(t, smallJob("taken", 1, 1)), "j-a")[0]
+	other := newMiniTrainer(t, s, newProblem(t, smallJob("further", 1, 1)), "j-b")
+	other.control2(schema.Control{Join: &schema.Join{Job: other.p.job}})
+	if r := other.answer().Refused; r == nil || r.Reason != "server_full" {
+		t.Errorf("a second job of a server for one: %+v", r)
+	}
+	m.leave("")
+}
+
+// A server that shuts down says so to every trainer, and leaves nothing running (TestMain looks for goroutines).
+func TestShutdownIsAnnounced(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := Start(ctx, Config{Shards: 2}, Options{})
+	must(t, err)
+	a := gather(t, s, newProblem(t, smallJob("one", 2, 2)), "j-a", "j-b")
+	waiting := newMiniTrainer(t, s, newProblem(t, smallJob("two", 2, 2)), "j-c")
+	waiting.join()
+	for _, m := range a {
+		drain(m.mail)
+	}
+	cancel() // as good as Close
+	for _, m := range append(a, waiting) {
+		c := m.answer()
+		for c.Failed == nil {
+			c = m.answer()
+		}
+		if c.Failed.Member != schema.Coordinator || !strings.Contains(c.Failed.Text, "shutting down") {
+			t.Errorf("%s is told %+v", m.member(), c.Failed)
+		}
+	}
+	<-s.Done()
+	s.Close()
+}
+
+// A trainer that is gone without a word is named, and the job ends.
+func TestLostTrainerIsNamed(t *testing.T) {
+	s := startServer(t, Config{Deadline: 1e9})
+	trainers := gather(t, s, newProblem(t, smallJob("lost", 2, 2)), "j-a", "j-b")
+	trainers[1].conn.Close()
+	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
+	m := trainers[0]
+	beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1, Batch: 3})
+	var failed *schema.Failed
+	eventually(t, "the job fails", func() bool {
+		must(t, m.conn.Publish(fabric.At("lost", "t0", fabric.KindBeat, "all").String(), beat.Seal()))
+		select {
+		case v := <-m.mail:
+			c, err := schema.DecodeControl(v)
+			must(t, err)
+			failed = c.Failed
+		default:
+		}
+		return failed != nil
+	})
+	if failed.Member != "t1" || !strings.Contains(failed.Text, "trainer t1 on test was last seen") || !strings.Contains(failed.Text, "(deadline 1s)") {
+		t.Errorf("told %+v", failed)
+	}
+}
+
+func TestPortTaken(t *testing.T) {
+	s := startServer(t, Config{})
+	port := s.nats.URL()[strings.LastIndex(s.nats.URL(), ":")+1:]
+	var c Config
+	for _, d := range port {
+		c.Port = 10*c.Port + int(d-'0')
+	}
+	if _, err := Start(context.Background(), c, Options{}); !errors.Is(err, fabric.ErrPortTaken) {
+		t.Errorf("second server: %v, want %v", err, fabric.ErrPortTaken)
+	}
+}
