@@ -1,4 +1,4 @@
-// Package config merges a YAML file under the flags of a command.
+// Package config is how a command gets its settings: it merges a YAML file under the flags.
 //
 // A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
 // configuration struct. A configuration file is a YAML mapping from flag names to values; what was given on the command

@@ -78,6 +78,7 @@ wait "$first" || {
 }
 
 text="text editor with syntax highlighting"
+[ ${#more[@]} -eq 0 ] || text="gamesword1 gamesword2 gamesword3"
 echo "== a prediction:  ./bin/trainer packages --load $model --predict \"$text\""
 bin/trainer packages --load "$model" --predict "$text"
 

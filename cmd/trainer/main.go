@@ -15,9 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
+	"gradbus/config"
 )
 
 func main() {
+	config.PaceCollector()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
 	err := command().ExecuteContext(ctx)
