@@ -1,0 +1,141 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"gradbus/philox"
+)
+
+// docs/protocol.md is what a client in another language is written from, so what can be compared with the code is.
+
+func document(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("../docs/protocol.md")
+	check(t, err)
+	return string(b)
+}
+
+func needs(t *testing.T, doc, what, text string) {
+	t.Helper()
+	if !strings.Contains(doc, text) {
+		t.Errorf("docs/protocol.md: %s: want\n%s", what, text)
+	}
+}
+
+// kindTable is the rules as the document has them.
+func kindTable() string {
+	yes := func(b bool) string { return map[bool]string{true: "yes", false: "-"}[b] }
+	need := func(n need) string { return [...]string{"-", "may", "yes"}[n] }
+	var b strings.Builder
+	b.WriteString("| kind | number | chunk | node | weight | offset | flags | values | sections, keys | ack | body |\n" +
+		"|---|---|---|---|---|---|---|---|---|---|---|\n")
+	for k := Kind(1); k <= kindMax; k++ {
+		r := &rules[k]
+		values := yes(r.values)
+		if r.rows {
+			values = "rows"
+		}
+		flags := map[uint32]string{0: "-", FlagMore: "more", FlagParameters: "parameters"}[r.flags]
+		chunk := [...]string{"-", "of chunks", "of chunks, or open"}[r.place]
+		if r.repeats {
+			fmt.Fprintf(&b, "| %v | %d | the refused frame's head, unchecked |||||||| %s |\n", k, k, need(r.body))
+			continue
+		}
+		fmt.Fprintf(&b, "| %v | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
+			k, k, chunk, need(r.node), yes(r.weight), yes(r.offset), flags, values, yes(r.keys), yes(r.ack), need(r.body))
+	}
+	return b.String()
+}
+
+func TestDocumentHasTheRules(t *testing.T) {
+	doc := document(t)
+	needs(t, doc, "kinds", kindTable())
+	for r := range Reason(ReasonCount) {
+		needs(t, doc, "reasons", fmt.Sprintf("| `%v` |", r))
+	}
+	for _, limit := range []string{
+		fmt.Sprintf("| bytes of a frame | %d |", FrameBytesMax),
+		fmt.Sprintf("| bytes of a body | %d |", BodyBytesMax),
+		fmt.Sprintf("| keys in a frame | %d |", KeysMax),
+		fmt.Sprintf("| sections in a frame, tables of a job | %d |", TablesMax),
+		fmt.Sprintf("| chunks of a round or request | %d |", ChunksMax),
+		fmt.Sprintf("| values in a row | %d |", DimMax),
+		fmt.Sprintf("| bytes of a text for people | %d |", TextBytesMax),
+		fmt.Sprintf("| depth of JSON | %d |", jsonDepthMax),
+	} {
+		needs(t, doc, "limits", limit)
+	}
+}
+
+var fieldForm = regexp.MustCompile(`(?m)^  (\w+):(uint16|uint32|uint64|float64);`)
+
+// The table of the head's fields follows from gradbus.fbs.
+func TestDocumentHasTheHead(t *testing.T) {
+	fbs, err := os.ReadFile("gradbus.fbs")
+	check(t, err)
+	_, head, _ := strings.Cut(string(fbs), "struct Head {")
+	head, _, _ = strings.Cut(head, "}")
+	doc, at, fields := document(t), 0, 0
+	for _, field := range fieldForm.FindAllStringSubmatch(head, -1) {
+		needs(t, doc, "head", fmt.Sprintf("| %d | %s | %s |", at, field[1], field[2]))
+		at += map[string]int{"uint16": 2, "uint32": 4, "uint64": 8, "float64": 8}[field[2]]
+		fields++
+	}
+	if at != headBytes || fields != 18 {
+		t.Errorf("%d fields of %d bytes, want a head of %d", fields, at, headBytes)
+	}
+	needs(t, doc, "schema", string(fbs))
+}
+
+// The annotated frame is the golden one, and every message of control has an example that is one.
+func TestDocumentHasTheFrames(t *testing.T) {
+	doc := document(t)
+	var dense []byte
+	for _, s := range samples(t) {
+		if s.name == "dense" {
+			dense = s.frame
+		}
+	}
+	var shown []string
+	for _, line := range regexp.MustCompile(`(?m)^\d{3}  ((?:[0-9a-f]{2} )+) `).FindAllStringSubmatch(doc, -1) {
+		shown = append(shown, strings.Fields(line[1])...)
+	}
+	if got, want := strings.Join(shown, " "), strings.TrimSpace(fmt.Sprintf("% x", dense)); got != want {
+		t.Errorf("docs/protocol.md shows the frame\n%s\nwant\n%s", got, want)
+	}
+	examples := map[string]bool{}
+	for _, line := range strings.Split(doc, "\n") {
+		if strings.HasPrefix(line, `{"`) {
+			c, err := DecodeControl(controlView(t, KindControl, line))
+			if err != nil {
+				t.Errorf("docs/protocol.md: %s: %v", line, err)
+			}
+			examples[c.Name()] = true
+		}
+	}
+	for _, c := range testControls() {
+		if !examples[c.Name()] {
+			t.Errorf("docs/protocol.md: no example of %s", c.Name())
+		}
+	}
+}
+
+// The initial values that the document gives to check an implementation against.
+func TestDocumentHasInitialValues(t *testing.T) {
+	doc := document(t)
+	for _, kind := range []string{InitUniform, InitNormal} {
+		var values [4]float32
+		check(t, philox.FillRow(values[:], kind, 0.5, 7, "hidden.weight", 3))
+		line := fmt.Sprintf("%-8s", kind)
+		for _, v := range values {
+			line += fmt.Sprintf(" %08x", math.Float32bits(v))
+		}
+		needs(t, doc, "initial values", line)
+	}
+	needs(t, doc, "partitions", "keys 0, 1, 2, 3 and 2^64-1 are in partitions 0, 37, 10, 48 and 59 of 64")
+}
