@@ -49,6 +49,7 @@ var layers = map[string]layer{
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
 	"trainer/report":             {noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}, others: []string{"golang.org/x/sys"}},
+	"e2e":                        {}, // tests of the commands as processes
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
 }
 
