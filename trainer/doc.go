@@ -23,7 +23,7 @@
 //
 // The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on goroutines of
 // fabric's, which put rows and results in place and wake it up. One goroutine of the session (keepTime) drives the
-// windows and sends beats. Per batch nothing is allocated but what the network client allocates for a message.
+// windows and sends beats. Per batch a session allocates some hundred bytes; the network client allocates each message.
 //
 // # What it knows, and what it must not know
 //

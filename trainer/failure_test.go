@@ -6,7 +6,6 @@ import (
 	"io"
 	"math"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -270,25 +269,21 @@ func TestLostTrainerIsNamed(t *testing.T) {
 // proxy stands between trainers and a server, so that the way can be cut.
 type proxy struct {
 	listener net.Listener
-	to       string
 	all      sync.WaitGroup
 
 	mu    sync.Mutex
+	to    string
 	down  bool
 	conns []net.Conn
 }
 
 func startProxy(t *testing.T, server string) *proxy {
 	t.Helper()
-	u, err := url.Parse(server)
-	if err != nil {
-		t.Fatal(err)
-	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{listener: l, to: u.Host}
+	p := &proxy{listener: l, to: strings.TrimPrefix(server, "nats://")}
 	p.all.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
@@ -306,8 +301,8 @@ func (p *proxy) accept() {
 		if err != nil {
 			return
 		}
-		out, err := net.Dial("tcp", p.to)
 		p.mu.Lock()
+		out, err := net.Dial("tcp", p.to)
 		if err != nil || p.down {
 			in.Close()
 			if err == nil {
@@ -320,6 +315,14 @@ func (p *proxy) accept() {
 		}
 		p.mu.Unlock()
 	}
+}
+
+// redirect ends all connections; new ones lead to another server.
+func (p *proxy) redirect(to string) {
+	p.mu.Lock()
+	p.to = to
+	p.mu.Unlock()
+	p.cut(false)
 }
 
 // cut ends all connections; where down, there are no new ones.

@@ -62,15 +62,15 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 }
 
 // find reduces the collected keys to distinct ones.
-func (t *tables) find(b schema.Batch) error {
+func (t *tables) find() error {
 	for i := range t.sets {
 		set, spec := &t.sets[i], &t.specs[i]
 		if err := set.find(t.used[i]); err != nil {
-			return fmt.Errorf("batch %d table %q: %w", b, spec.Name, err)
+			return fmt.Errorf("table %q: %w", spec.Name, err)
 		}
 		t.keys[i] = set.keys
 		if n := len(set.keys); n > 0 && set.keys[n-1] >= spec.Rows {
-			return fmt.Errorf("%w: batch %d: key %d of table %q, which has %d rows", ErrWorkload, b, set.keys[n-1], spec.Name, spec.Rows)
+			return fmt.Errorf("table %q: key %d: it has %d rows, so keys are below that", spec.Name, set.keys[n-1], spec.Rows)
 		}
 	}
 	return nil

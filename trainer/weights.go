@@ -49,7 +49,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 		for first := 0; first < len(ask.Keys); first += most {
 			end := min(first+most, len(ask.Keys))
 			if err := s.lookup(ctx, int(ask.Table), ask.Keys[first:end], out[i][first*dim:end*dim]); err != nil {
-				return nil, fmt.Errorf("lookup of %d keys of table %q at version %d: %w", len(ask.Keys), s.job.Tables[ask.Table].Name, s.Version(), err)
+				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.Version(), err)
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 	e, b := s.evaluation, s.Version()
 	e.tables.reset()
 	e.tables.used[table] = append(e.tables.used[table], keys...)
-	if err := e.tables.find(b); err != nil {
+	if err := e.tables.find(); err != nil {
 		return err
 	}
 	if err := e.lookups.build(s.head(b)); err != nil {

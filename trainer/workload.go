@@ -147,7 +147,10 @@ func (c *compute) collect(w Workload, b schema.Batch) error {
 		}
 		c.samples[i] = n
 	}
-	return c.tables.find(b)
+	if err := c.tables.find(); err != nil {
+		return fmt.Errorf("%w: keys of batch %d: %w", ErrWorkload, b, err)
+	}
+	return nil
 }
 
 // begin starts the batch whose keys were collected last.

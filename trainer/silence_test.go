@@ -1,0 +1,88 @@
+package trainer
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// poll waits until a condition holds.
+func poll(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, testTimeout)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// A session hears the coordinator while nothing else happens, and is heard.
+func TestSilentSessionStaysAlive(t *testing.T) {
+	server := startServerWith(t, ps.Config{Deadline: 2 * time.Second})
+	job := toyJob("silent", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, testConfig(t, server), job)[0]
+	poll(t, "longer than the deadline", func() bool { return s.since() > 3*time.Second })
+	heard := s.heard.Load()
+	poll(t, "a beat of the coordinator", func() bool { return s.heard.Load() > heard })
+	if err := s.Run(testContext(t), newToy(t, job), 3, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// What each kind of silence becomes, without waiting for it.
+func TestCheckSilence(t *testing.T) {
+	quiet := func() *Session {
+		s := &Session{job: toyJob("quiet", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-time.Minute)}
+		s.heard.Store(int64(s.since()))
+		s.batch.Store(17)
+		return s
+	}
+	for _, c := range []struct {
+		name string
+		make func(*Session)
+		says []string
+	}{
+		{"all is well", func(*Session) {}, nil},
+		{"connection just lost", func(s *Session) { s.lost.Store(int64(s.since())) }, nil},
+		{"connection lost", func(s *Session) { s.lost.Store(int64(s.since() - 6*time.Second)) }, []string{"nats://there:1", "out of reach for 6s", "batch 17"}},
+		{"coordinator late", func(s *Session) { s.heard.Store(int64(s.since() - 31*time.Second)) }, nil},
+		{"coordinator silent", func(s *Session) { s.heard.Store(int64(s.since() - 33*time.Second)) },
+			[]string{"coordinator of job quiet", "nats://there:1", "silent for 33s", "deadline 30s", "batch 17"}},
+		{"silent because lost", func(s *Session) { s.heard.Store(0); s.lost.Store(int64(s.since())) }, nil},
+		{"just disowned", func(s *Session) { s.disowned.Store(int64(s.since())) }, nil},
+		{"disowned", func(s *Session) { s.disowned.Store(int64(s.since() - 2*time.Second)) }, []string{"does not know this run of job quiet", "batch 17"}},
+	} {
+		s := quiet()
+		c.make(s)
+		err := s.checkSilence()
+		if c.says == nil {
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		checkError(t, err, ErrServerLost, c.says...)
+	}
+}
+
+// A server that was started anew at the same address is there, but does not know the job.
+func TestServerStartedAnew(t *testing.T) {
+	server := startServer(t, 1)
+	p := startProxy(t, server.URL())
+	c := testConfig(t, server)
+	c.Server = p.url()
+	job := toyJob("anew", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, c, job)[0]
+	if err := s.Run(testContext(t), newToy(t, job), 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	other := startServer(t, 1)
+	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
+	checkError(t, s.Run(testContext(t), newToy(t, job), 1000, nil), ErrServerLost, p.url(), "does not know this run of job anew")
+}
