@@ -17,48 +17,52 @@ func checkedJob() *Job {
 	return j
 }
 
-func TestCheckFrame(t *testing.T) {
-	node := lane.Node{First: 0, Count: 4}
+// form is a frame in short.
+type form struct {
+	kind   Kind
+	head   Head
+	values int
+	dim    uint32
+	table  Table
+	keys   []uint64
+}
+
+type checked struct {
+	name   string
+	form   form
+	shard  int
+	reason Reason
+	detail string
+}
+
+func checkAll(t *testing.T, cases []checked) {
+	t.Helper()
 	place := NewPlacement(checkedJob(), 2)
-	var even, odd []uint64 // keys by shard
-	for key := range uint64(10) {
-		if place.ShardOfKey(0, key) == 0 {
-			even = append(even, key)
-		} else {
-			odd = append(odd, key)
+	for _, c := range cases {
+		l := Layout{Kind: c.form.kind, Values: 4 * c.form.values, Keys: len(c.form.keys), Sections: min(1, len(c.form.keys))}
+		v, err := Verify(build(t, l, c.form.head, func(f *Frame) {
+			if l.Sections == 1 {
+				f.SetSection(0, Section{c.form.table, c.form.dim, uint64(l.Keys)})
+				copy(f.Keys(), c.form.keys)
+			}
+		}), Limits{})
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if err := place.CheckFrame(&v, c.shard); ReasonOf(err) != c.reason || err != nil && !strings.Contains(err.Error(), c.detail) {
+			t.Errorf("%s: %v, want %v saying %q", c.name, err, c.reason, c.detail)
 		}
 	}
-	if len(even) == 0 || len(odd) == 0 {
-		t.Fatal("all keys are on one shard")
-	}
-	type form struct {
-		kind   Kind
-		head   Head
-		values int
-		dim    uint32
-		table  Table
-		keys   []uint64
-	}
+}
+
+func TestCheckFrameOfChunks(t *testing.T) {
+	node := lane.Node{First: 0, Count: 4}
 	dense := func(bucket Bucket, chunk, chunks Chunk, offset uint64, values int, weight float64) form {
 		return form{kind: KindDense, values: values, head: Head{
 			Bucket: bucket, Chunk: chunk, Chunks: chunks, Offset: offset, Node: node, Lanes: 4, Weight: weight}}
 	}
-	sparse := func(bucket Bucket, keys ...uint64) form {
-		return form{kind: KindSparse, dim: 2, keys: keys, values: 2 * len(keys), head: Head{Bucket: bucket, Chunks: 1, Node: node, Lanes: 4}}
-	}
-	pull := func(bucket Bucket, chunk Chunk, dim uint32, keys ...uint64) form {
-		return form{kind: KindPull, head: Head{Bucket: bucket, Chunk: chunk}, dim: dim, keys: keys}
-	}
-	lookup := func(table Table, dim uint32, keys ...uint64) form {
-		return form{kind: KindLookup, head: Head{Chunks: 1}, table: table, dim: dim, keys: keys}
-	}
-	for _, c := range []struct {
-		name   string
-		form   form
-		shard  int
-		reason Reason
-		detail string
-	}{
+	checkAll(t, []checked{
 		{"first chunk", dense(0, 0, 256, 0, 1024, 1), 0, ReasonOK, ""},
 		{"last chunk", dense(0, 255, 256, 255*1024, 1024, 1), 0, ReasonOK, ""},
 		{"small bucket", dense(1, 0, 1, 0, 5, 1), 1, ReasonOK, ""},
@@ -80,7 +84,33 @@ func TestCheckFrame(t *testing.T) {
 		{"mean of nobody", form{kind: KindMean, head: Head{Bucket: 1, Chunks: 1, Lanes: 4}}, 1, ReasonOK, ""},
 		{"sparse closed", form{kind: KindMean, head: Head{Bucket: 3, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonOK, ""},
 		{"sparse closed with values", form{kind: KindMean, values: 1, head: Head{Bucket: 3, Chunks: 1, Lanes: 4}}, 1, ReasonUnknownBucket, "sparse"},
+	})
+}
 
+func TestCheckFrameOfRows(t *testing.T) {
+	node := lane.Node{First: 0, Count: 4}
+	place := NewPlacement(checkedJob(), 2)
+	var even, odd []uint64 // keys by shard
+	for key := range uint64(10) {
+		if place.ShardOfKey(0, key) == 0 {
+			even = append(even, key)
+		} else {
+			odd = append(odd, key)
+		}
+	}
+	if len(even) == 0 || len(odd) == 0 {
+		t.Fatal("all keys are on one shard")
+	}
+	sparse := func(bucket Bucket, keys ...uint64) form {
+		return form{kind: KindSparse, dim: 2, keys: keys, values: 2 * len(keys), head: Head{Bucket: bucket, Chunks: 1, Node: node, Lanes: 4}}
+	}
+	pull := func(bucket Bucket, chunk Chunk, dim uint32, keys ...uint64) form {
+		return form{kind: KindPull, head: Head{Bucket: bucket, Chunk: chunk}, dim: dim, keys: keys}
+	}
+	lookup := func(table Table, dim uint32, keys ...uint64) form {
+		return form{kind: KindLookup, head: Head{Chunks: 1}, table: table, dim: dim, keys: keys}
+	}
+	checkAll(t, []checked{
 		{"rows of shard 0", sparse(2, even...), 0, ReasonOK, ""},
 		{"rows of shard 1", sparse(3, odd...), 1, ReasonOK, ""},
 		{"no rows", sparse(3), 1, ReasonOK, ""},
@@ -104,22 +134,7 @@ func TestCheckFrame(t *testing.T) {
 		{"pull of a partition elsewhere", pull(7, 0, 2, 3), 0, ReasonUnknownBucket, "on shard 1"},
 		{"pull of other rows", pull(7, 0, 3, 3), 1, ReasonWrongShape, "want 2"},
 		{"beat", form{kind: KindBeat}, 0, ReasonOK, ""},
-	} {
-		l := Layout{Kind: c.form.kind, Values: 4 * c.form.values, Keys: len(c.form.keys), Sections: min(1, len(c.form.keys))}
-		v, err := Verify(build(t, l, c.form.head, func(f *Frame) {
-			if l.Sections == 1 {
-				f.SetSection(0, Section{c.form.table, c.form.dim, uint64(l.Keys)})
-				copy(f.Keys(), c.form.keys)
-			}
-		}), Limits{})
-		if err != nil {
-			t.Errorf("%s: %v", c.name, err)
-			continue
-		}
-		if err := place.CheckFrame(&v, c.shard); ReasonOf(err) != c.reason || err != nil && !strings.Contains(err.Error(), c.detail) {
-			t.Errorf("%s: %v, want %v saying %q", c.name, err, c.reason, c.detail)
-		}
-	}
+	})
 }
 
 func TestCheckJob(t *testing.T) {

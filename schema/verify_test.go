@@ -92,15 +92,35 @@ const (
 	inLanesDType
 )
 
-func TestVerifyNamesWhatIsWrong(t *testing.T) {
-	weight := func(w float64) change { return put64(inWeight, math.Float64bits(w)) }
-	const sectionsAt, keysAt, bodyAt = 128, 168, 128 // in samples with two sections, or a body alone
-	for _, c := range []struct {
-		sample string
-		change change
-		reason Reason
-		detail string
-	}{
+// wrong is a sample with a change that has to be refused.
+type wrong struct {
+	sample string
+	change change
+	reason Reason
+	detail string
+}
+
+func refuseAll(t *testing.T, cases []wrong) {
+	t.Helper()
+	for _, c := range cases {
+		var data []byte
+		for _, s := range samples(t) {
+			if s.name == c.sample {
+				data = s.frame
+			}
+		}
+		c.change(data)
+		reseal(data)
+		_, err := Verify(data, Limits{})
+		var e *FrameError
+		if !errors.As(err, &e) || e.Reason != c.reason || !strings.Contains(e.Detail, c.detail) {
+			t.Errorf("%s: %v, want %v saying %q", c.sample, err, c.reason, c.detail)
+		}
+	}
+}
+
+func TestVerifyNamesWhatIsWrongWithTheLayout(t *testing.T) {
+	refuseAll(t, []wrong{
 		{"dense", put32(identifierAt, 0), ReasonMalformed, "identifier"},
 		{"dense", put32(0, 4), ReasonMalformed, "root offset"},
 		{"dense", put32(0, 26), ReasonMalformed, "root offset"},
@@ -128,6 +148,13 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		{"dense", put32(124, math.MaxUint32), ReasonMalformed, "values: vector longer"},
 		{"dense", put32(124, 11), ReasonWrongShape, "multiple of 4"},
 		{"dense", put32(124, 0), ReasonWrongShape, "weight of 32"},
+	})
+}
+
+func TestVerifyNamesWhatIsWrongForTheKind(t *testing.T) {
+	weight := func(w float64) change { return put64(inWeight, math.Float64bits(w)) }
+	const sectionsAt, keysAt, bodyAt = 128, 168, 128 // in samples with two sections, or a body alone
+	refuseAll(t, []wrong{
 		{"dense", put32(inChunk, 2), ReasonWrongChunk, "chunk 2 of 2"},
 		{"dense", put32(inChunks, 0), ReasonWrongChunk, "chunk 1 of 0"},
 		{"dense", put32(inChunks, ChunksMax+1), ReasonOversized, "chunks"},
@@ -174,21 +201,7 @@ func TestVerifyNamesWhatIsWrong(t *testing.T) {
 		{"lookup", put32(inFlags, FlagMore), ReasonMalformed, "flags 0x1: a lookup frame may have 0x0"},
 		{"mean", put32(inFlags, FlagMore), ReasonMalformed, "flags"},
 		{"mean", weight(-1), ReasonWrongWeight, "-1"},
-	} {
-		var data []byte
-		for _, s := range samples(t) {
-			if s.name == c.sample {
-				data = s.frame
-			}
-		}
-		c.change(data)
-		reseal(data)
-		_, err := Verify(data, Limits{})
-		var e *FrameError
-		if !errors.As(err, &e) || e.Reason != c.reason || !strings.Contains(e.Detail, c.detail) {
-			t.Errorf("%s: %v, want %v saying %q", c.sample, err, c.reason, c.detail)
-		}
-	}
+	})
 }
 
 func TestVerifyHoldsLimits(t *testing.T) {
