@@ -268,7 +268,7 @@ func TestAverageBits(t *testing.T) {
 			if len(terms) == 0 {
 				continue
 			}
-			weight := []float32{1, 512, 3, 1e-3, 0x1p127, 0x1p-126, 0x1p-140}[r.IntN(7)]
+			weight := []float32{1, 512, 3, 1e-3, 0x1p127, 0x1p-126, 0x1p-140, 0x1.00001ep0}[r.IntN(8)]
 			want := slices.Clone(naiveTree(lane.Root(lanes), byNode))
 			for i := range want {
 				want[i] /= weight

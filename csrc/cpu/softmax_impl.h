@@ -13,12 +13,26 @@ constexpr int64_t PaddedClasses(int64_t classes) {
 
 int64_t SoftmaxFloats(int64_t classes) { return kTogether * PaddedClasses(classes); }
 
-// Largest passes a NaN on.
+// Largest may miss a NaN, which then spoils the sum all the same. Of zeros of both signs either may
+// come out, which no result shows, so the order of comparisons is free.
 inline float Largest(const float* x, int64_t n) {
+  using V = Vec<kWidth>;
   float top = x[0];
-  for (int64_t i = 1; i < n; i++) {
-    if (x[i] > top || x[i] != x[i]) top = x[i];
+  int64_t i = 0;
+  if (n >= kWidth) {
+    V::Type tops = V::Load(x);
+    for (i = kWidth; n - i >= kWidth; i += kWidth) {
+      const V::Type v = V::Load(x + i);
+      tops = v > tops ? v : tops;
+    }
+    const V::Type last = V::Load(x + n - kWidth);  // overlaps what was seen
+    tops = last > tops ? last : tops;
+    float lanes[kWidth];
+    V::Store(lanes, tops);
+    for (const float v : lanes) top = v > top ? v : top;
+    return top;
   }
+  for (; i < n; i++) top = x[i] > top ? x[i] : top;
   return top;
 }
 

@@ -16,7 +16,7 @@ __global__ void bag_forward_kernel(const float* __restrict__ rows, const int64_t
     const int64_t bag = i / dim, column = i % dim;
     CanonicalSum sum;
     for (int64_t at = offsets[bag]; at < offsets[bag + 1]; at++) {
-      if (ids[at] == padding && padding != GB_NO_PADDING) continue;
+      if (ids[at] == padding) continue;  // no id is GB_NO_PADDING
       sum.Add(rows[ids[at] * dim + column]);
     }
     const float total = sum.Total();

@@ -17,7 +17,7 @@ __global__ void softmax_kernel(const float* __restrict__ logits,
     float* mine = e + sample * classes;
     float top = x[0];
     for (int64_t c = 1; c < classes; c++) {
-      if (x[c] > top || x[c] != x[c]) top = x[c];
+      if (x[c] > top) top = x[c];  // a NaN spoils the sum in any case
     }
     CanonicalSum sum;
     for (int64_t c = 0; c < classes; c++) {
