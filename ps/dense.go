@@ -49,70 +49,78 @@ type densePart struct {
 // makeDense builds a frame pair for every chunk and, in mode update, draws version 0 into them.
 func (s *Shard) makeDense() error {
 	s.dense.first = map[schema.Bucket]int{}
-	update := s.job.Apply == schema.ApplyUpdate
 	largest := 0
 	for _, b := range s.place.Buckets {
 		if s.place.ShardOfBucket(b.ID) != s.index {
 			continue
 		}
 		s.dense.first[b.ID] = len(s.dense.chunks)
-		values, err := s.bucketValues(b, update)
-		if err != nil {
-			return err
-		}
 		count := s.place.Chunks(b.ID)
 		for i := range count {
 			offset, elements := s.place.ChunkRange(b.ID, schema.Chunk(i))
 			c := denseChunk{
 				bucket: b.ID, chunk: schema.Chunk(i), chunks: schema.Chunk(count), offset: uint64(offset), elements: elements,
 			}
-			largest = max(largest, elements)
-			for v := range c.result {
-				c.result[v], err = schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * elements})
-				if err != nil {
-					return fmt.Errorf("build result frame of bucket %d chunk %d: %w", b.ID, i, err)
-				}
-			}
-			if update {
-				copy(c.result[0].Float32s(), values[offset:offset+elements])
-				if err := s.makeMomentum(&c); err != nil {
-					return err
-				}
+			if err := s.makeVersions(&c); err != nil {
+				return fmt.Errorf("bucket %d chunk %d: %w", b.ID, i, err)
 			}
 			s.dense.chunks = append(s.dense.chunks, c)
+			largest = max(largest, elements)
 		}
 	}
 	s.dense.sum = make([]float32, largest)
-	return nil
-}
-
-func (s *Shard) makeMomentum(c *denseChunk) (err error) {
-	if s.sgd.Momentum == 0 {
+	if s.job.Apply != schema.ApplyUpdate {
 		return nil
 	}
-	for v := range c.momentum {
-		if c.momentum[v], err = s.alloc(c.elements); err != nil {
+	return s.drawParameters()
+}
+
+// makeVersions allocates what a chunk holds of two versions.
+func (s *Shard) makeVersions(c *denseChunk) (err error) {
+	for v := range c.result {
+		c.result[v], err = schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * c.elements})
+		if err != nil {
 			return err
+		}
+		if s.job.Apply == schema.ApplyUpdate && s.sgd.Momentum != 0 {
+			if c.momentum[v], err = s.alloc(c.elements); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// bucketValues are the initial values of the parameters in a bucket, in the bucket's order; nil where nobody asks.
-func (s *Shard) bucketValues(b schema.DenseBucket, wanted bool) ([]float32, error) {
-	if !wanted {
-		return nil, nil
-	}
-	values := make([]float32, b.Elements)
-	for _, span := range b.Spans {
-		p := s.job.Parameters[span.Parameter]
-		tensor := make([]float32, p.Elements())
-		if err := philox.FillTensor(tensor, p.Init.Kind, p.Init.Scale, s.job.Seed, p.Name); err != nil {
-			return nil, fmt.Errorf("initial values of parameter %q: %w", p.Name, err)
+// drawParameters draws version 0 of every parameter that has a part here, and puts the parts in their chunks.
+func (s *Shard) drawParameters() error {
+	var tensor []float32
+	for i, p := range s.job.Parameters {
+		drawn := false
+		for _, span := range s.place.Spans(i) {
+			first, here := s.dense.first[span.Bucket]
+			if !here {
+				continue
+			}
+			if !drawn {
+				tensor, drawn = grown(tensor, p.Elements()), true
+				if err := philox.FillTensor(tensor, p.Init.Kind, p.Init.Scale, s.job.Seed, p.Name); err != nil {
+					return fmt.Errorf("initial values of parameter %q: %w", p.Name, err)
+				}
+			}
+			s.putInitial(first, span, tensor[span.From:span.From+span.Elements])
 		}
-		copy(values[span.Offset:], tensor[span.From:span.From+span.Elements])
 	}
-	return values, nil
+	return nil
+}
+
+// putInitial puts a stretch of a bucket into version 0 of the bucket's chunks, of which first is the first.
+func (s *Shard) putInitial(first int, span schema.Span, values []float32) {
+	for at := span.Offset; len(values) > 0; {
+		full := s.dense.chunks[first].elements // of every chunk but the last
+		c := &s.dense.chunks[first+at/full]
+		n := copy(c.result[0].Float32s()[at-int(c.offset):], values)
+		at, values = at+n, values[n:]
+	}
 }
 
 func (d *denseRounds) reset() {

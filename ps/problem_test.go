@@ -243,15 +243,14 @@ func (p *problem) frames(t testing.TB, place *schema.Placement, run schema.RunID
 	}
 	if len(p.job.Tables) > 0 {
 		for shard := range place.Shards {
-			out = append(out, p.sparseFrames(t, place, head, w, shard)...)
+			out = append(out, p.sparseFrames(t, place, head, w, shard, 7)...)
 		}
 	}
 	return out
 }
 
 // sparseFrames cuts a shard's share of the rows into frames of a few rows each.
-func (p *problem) sparseFrames(t testing.TB, place *schema.Placement, head schema.Head, w *laneWork, shard int) []contribution {
-	const rowsMax = 7
+func (p *problem) sparseFrames(t testing.TB, place *schema.Placement, head schema.Head, w *laneWork, shard, rowsMax int) []contribution {
 	type row struct {
 		table schema.Table
 		key   uint64

@@ -201,9 +201,13 @@ func (s *simulation) cut(n lane.Node) []lane.Node {
 // deliver hands a frame over and checks what comes back.
 func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
 	s.t.Helper()
+	before := fingerprint(s.shards[d.shard])
 	outputs, reason, err := s.shards[d.shard].Step(d.from, view(s.t, d.frame.Seal()))
 	must(s.t, err)
 	s.counts[reason]++
+	if after := fingerprint(s.shards[d.shard]); reason != schema.ReasonOK && after != before {
+		s.t.Fatalf("a frame that was %v changed the shard:\n%s\n%s", reason, before, after)
+	}
 	if !slices.Contains(want, reason) {
 		text := ""
 		for _, o := range outputs {

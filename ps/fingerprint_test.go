@@ -1,0 +1,60 @@
+package ps
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"gradbus/schema"
+)
+
+// fingerprint is everything that a frame may change in a shard, as a text.
+func fingerprint(s *Shard) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "batch %d open %d staged %d held %v weights %v total %v %v sparse closed %v", s.batch, s.open, s.staged, s.held,
+		s.weight.nodes, s.weight.total, s.weight.totaled, s.sparse.closed)
+	for i := range s.sparse.terms {
+		t := &s.sparse.terms[i]
+		fmt.Fprintf(&b, " %v:%v/%d(%d)", t.node, len(t.parts), t.chunks, t.bytes)
+	}
+	for i := range s.dense.chunks {
+		c := &s.dense.chunks[i]
+		fmt.Fprintf(&b, " %d.%d:%v %v %d %v %x %x", c.bucket, c.chunk, c.closed, c.nodes, len(c.parts), c.stepped,
+			sum(c.result[0].Float32s()), sum(c.result[1].Float32s()))
+	}
+	for _, t := range s.tables {
+		if t != nil {
+			fmt.Fprintf(&b, " table %d: %x %x %v staged %v", t.id, sum(t.rows), sum(t.momentum), len(t.stepped), t.staged.index)
+		}
+	}
+	return b.String()
+}
+
+func sum(values []float32) uint64 {
+	h := fnv.New64a()
+	if len(values) > 0 {
+		h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values)))
+	}
+	return h.Sum64()
+}
+
+// The fingerprint sees what frames change.
+func TestFingerprintSees(t *testing.T) {
+	s := newSimulation(t, 3)
+	s.begin(0)
+	shard := s.shards[0]
+	before := fingerprint(shard)
+	for _, d := range s.contributions() {
+		if d.shard == 0 {
+			_, reason, err := shard.Step(d.from, view(t, d.frame.Seal()))
+			must(t, err)
+			after := fingerprint(shard)
+			if reason != schema.ReasonOK || after == before {
+				t.Fatalf("%v, and the fingerprint is the same", reason)
+			}
+			before = after
+		}
+	}
+}
