@@ -326,6 +326,40 @@ func TestMergeBits(t *testing.T) {
 	})
 }
 
+// TestMergeInTwoSteps: terms that were merged at the nodes below give what merging them all at once gives.
+func TestMergeInTwoSteps(t *testing.T) {
+	onEach(t, func(t *testing.T, b Backend) {
+		for seed := range uint64(50) {
+			r := rand.New(rand.NewPCG(seed, 37))
+			lanes, dim := 2+r.IntN(12), 1+r.IntN(70)
+			left, right := lane.Root(lanes).Split()
+			merge := func(terms []RowsTerm, node lane.Node) RowsTerm {
+				keys, rows := make([]uint64, 40), make([]float32, 40*dim)
+				n, err := b.Merge(Merge{dim, lanes, terms, keys, rows})
+				must(t, err)
+				return RowsTerm{uint16(node.First), node.Count, keys[:n], rows[:n*dim]}
+			}
+			var halves [2][]RowsTerm
+			for l := range lanes {
+				term := RowsTerm{First: uint16(l), Count: 1}
+				for key := range uint64(40) {
+					if r.IntN(2) == 0 {
+						term.Keys = append(term.Keys, key)
+					}
+				}
+				term.Rows = awkward(r, len(term.Keys)*dim, false)
+				half := min(1, l/int(left.Count))
+				halves[half] = append(halves[half], term)
+			}
+			once := merge(slices.Concat(halves[0], halves[1]), lane.Root(lanes))
+			twice := merge([]RowsTerm{merge(halves[0], left), merge(halves[1], right)}, lane.Root(lanes))
+			if !slices.Equal(once.Keys, twice.Keys) || !sameBits(once.Rows, twice.Rows) {
+				t.Fatalf("seed %d, %d lanes: merging in two steps differs", seed, lanes)
+			}
+		}
+	})
+}
+
 // TestOneSegmentOfAMillion holds the order of a sum with many superblocks.
 func TestOneSegmentOfAMillion(t *testing.T) {
 	const n = 1_000_000

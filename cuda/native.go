@@ -160,7 +160,7 @@ func ints(s []int64) *C.int64_t    { return (*C.int64_t)(unsafe.SliceData(s)) }
 func words(s []uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.SliceData(s)) }
 func size[T any](s []T) C.int64_t  { return C.int64_t(len(s)) }
 
-func flag(b bool) C.uint32_t {
+func bit(b bool) C.uint32_t {
 	if b {
 		return 1
 	}

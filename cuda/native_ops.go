@@ -116,7 +116,7 @@ func (c *call) unpin() {
 
 func (h SGD) native() C.gb_sgd {
 	return C.gb_sgd{lr: C.float(h.LR), momentum: C.float(h.Momentum), dampening: C.float(h.Dampening),
-		weight_decay: C.float(h.WeightDecay), nesterov: flag(h.Nesterov)}
+		weight_decay: C.float(h.WeightDecay), nesterov: bit(h.Nesterov)}
 }
 
 // ApplyRows: see the interface.
@@ -139,7 +139,7 @@ func (n *native) ApplyDense(a ApplyDense) error {
 		return err
 	}
 	_, err := n.run("apply dense", func(c *call, ws *C.uint8_t, bytes C.uint64_t) C.gb_status {
-		return C.bridge_apply_dense(n.api, n.context, a.SGD.native(), C.float(a.Weight), flag(a.First), size(a.Param),
+		return C.bridge_apply_dense(n.api, n.context, a.SGD.native(), C.float(a.Weight), bit(a.First), size(a.Param),
 			floats(a.Param), floats(a.Grad), floats(a.Momentum), floats(a.Out), floats(a.OutMomentum), ws, bytes, &c.report)
 	})
 	return err
@@ -151,7 +151,7 @@ func (n *native) MatMul(a MatMul) error {
 		return err
 	}
 	_, err := n.run("matmul", func(c *call, ws *C.uint8_t, bytes C.uint64_t) C.gb_status {
-		return C.bridge_matmul(n.api, n.context, C.int64_t(a.M), C.int64_t(a.N), C.int64_t(a.K), flag(a.TransA), flag(a.TransB),
+		return C.bridge_matmul(n.api, n.context, C.int64_t(a.M), C.int64_t(a.N), C.int64_t(a.K), bit(a.TransA), bit(a.TransB),
 			floats(a.A), floats(a.B), floats(a.Bias), size(a.Bias), floats(a.C), ws, bytes, &c.report)
 	})
 	return err
