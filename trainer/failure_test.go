@@ -13,7 +13,6 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/lane"
-	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -251,12 +250,13 @@ func TestCancelEndsCleanly(t *testing.T) {
 
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
 func TestLostTrainerIsNamed(t *testing.T) {
-	server := startServerWith(t, ps.Config{Deadline: 2 * time.Second})
+	server := startServer(t, 1)
 	job := toyJob("lost", 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
-	sessions[1].close() // no leave
+	waitForBeats(t, sessions[0], 2) // by then the server has seen the connections of both
+	sessions[1].close()             // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
-	checkError(t, err, ErrJobFailed, "trainer t1", "last seen")
+	checkError(t, err, ErrJobFailed, "trainer t1", "last seen", "connection is gone")
 	_ = sessions[0].Leave(testContext(t), err.Error())
 	again := joinAll(t, testConfig(t, server), job)
 	for i, err := range runAll(testContext(t), again, newToy(t, job), 3) {

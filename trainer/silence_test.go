@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -21,14 +20,31 @@ func poll(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// waitForBeats waits until a session has heard the coordinator so many times more.
+func waitForBeats(t *testing.T, s *Session, beats int) {
+	t.Helper()
+	for range beats {
+		heard := s.heard.Load()
+		poll(t, "a beat of the coordinator", func() bool { return s.heard.Load() > heard })
+	}
+}
+
 // A session hears the coordinator while nothing else happens, and is heard.
 func TestSilentSessionStaysAlive(t *testing.T) {
-	server := startServerWith(t, ps.Config{Deadline: 2 * time.Second})
+	server := startServer(t, 1)
 	job := toyJob("silent", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
-	poll(t, "longer than the deadline", func() bool { return s.since() > 3*time.Second })
-	heard := s.heard.Load()
-	poll(t, "a beat of the coordinator", func() bool { return s.heard.Load() > heard })
+	seen := func() time.Time {
+		for _, j := range server.Stats().Jobs {
+			if j.Name == job.Name {
+				return j.Members[0].Seen
+			}
+		}
+		return time.Time{}
+	}
+	first := seen()
+	waitForBeats(t, s, 2)
+	poll(t, "the server to hear the trainer", func() bool { return seen().After(first) })
 	if err := s.Run(testContext(t), newToy(t, job), 3, nil); err != nil {
 		t.Error(err)
 	}

@@ -142,31 +142,38 @@ func TestJobsOfAllShapes(t *testing.T) {
 	zeros, small := schema.Init{Kind: schema.InitZeros}, schema.Init{Kind: schema.InitUniform, Scale: 0.5}
 	for _, c := range []struct {
 		name       string
+		shards     int
 		parameters []schema.Parameter
 		tables     []schema.TableSpec
 	}{
-		{"dense-only", []schema.Parameter{{Name: "w", Shape: []int{3}, Init: small}}, nil},
-		{"tables-only", nil, []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, Partitions: 2, Init: small}}},
-		{"large", []schema.Parameter{{Name: "w", Shape: []int{700, 1024}, Init: zeros}, {Name: "v", Shape: []int{800, 1024}, Init: zeros}},
-			[]schema.TableSpec{{Name: "t", Rows: 24000, Dim: 64, Partitions: 7, Init: zeros}}},
+		{"dense-only", 2, []schema.Parameter{{Name: "w", Shape: []int{3}, Init: small}}, nil},
+		{"tables-only", 2, nil, []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, Partitions: 2, Init: small}}},
+		{"large", 1, []schema.Parameter{{Name: "w", Shape: []int{700, 1024}, Init: zeros}, {Name: "v", Shape: []int{500, 1024}, Init: zeros}},
+			[]schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}}},
 	} {
+		jobOf := func(trainers int, apply string) *schema.Job {
+			job := toyJob(c.name, trainers, 3, apply)
+			job.Parameters, job.Tables, job.ChunkBytes = c.parameters, c.tables, schema.ChunkBytes
+			return job
+		}
+		o := newOracle(t, jobOf(1, schema.ApplyUpdate))
+		for b := range schema.Batch(2) {
+			o.step(t, plain{o.job}, b)
+		}
+		want := o.digest(t)
+		server := startServer(t, c.shards)
 		for _, trainers := range []int{1, 2} {
 			for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
 				t.Run(fmt.Sprintf("%s/%d/%s", c.name, trainers, apply), func(t *testing.T) {
-					job := toyJob(c.name, trainers, 3, apply)
-					job.Parameters, job.Tables, job.ChunkBytes = c.parameters, c.tables, schema.ChunkBytes
-					o, w := newOracle(t, job), plain{job}
-					for b := range schema.Batch(2) {
-						o.step(t, w, b)
-					}
-					sessions := joinAll(t, testConfig(t, startServer(t, 2)), job)
-					for _, err := range runAll(testContext(t), sessions, w, 2) {
+					job := jobOf(trainers, apply)
+					sessions := joinAll(t, testConfig(t, server), job)
+					for _, err := range runAll(testContext(t), sessions, plain{job}, 2) {
 						if err != nil {
 							t.Fatal(err)
 						}
 					}
-					if got, err := sessions[0].Digest(testContext(t)); err != nil || got != o.digest(t) {
-						t.Errorf("weights %x, want %x: %v", got[:6], o.digest(t), err)
+					if got, err := sessions[0].Digest(testContext(t)); err != nil || got != want {
+						t.Errorf("weights %x, want %x: %v", got[:6], want[:6], err)
 					}
 				})
 			}

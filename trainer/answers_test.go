@@ -1,0 +1,168 @@
+package trainer
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"gradbus/schema"
+)
+
+// viewOf seals and verifies a frame as it would arrive.
+func viewOf(t *testing.T, l schema.Layout, h schema.Head, fill func(*schema.Frame)) *schema.View {
+	t.Helper()
+	f, err := schema.NewFrame(l)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.SetHead(h)
+	if fill != nil {
+		fill(f)
+	}
+	v, err := schema.Verify(f.Seal(), schema.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &v
+}
+
+// rowsOf is an answer with rows of two values; each value of a row is its key plus the given amount.
+func rowsOf(t *testing.T, h schema.Head, plus float32, keys ...uint64) *schema.View {
+	t.Helper()
+	return viewOf(t, schema.Layout{Kind: schema.KindRows, Values: 8 * len(keys), Keys: len(keys), Sections: 1}, h, func(f *schema.Frame) {
+		f.SetSection(0, schema.Section{Dim: 2, Count: uint64(len(keys))})
+		copy(f.Keys(), keys)
+		for i := range f.Float32s() {
+			f.Float32s()[i] = float32(keys[i/2]) + plus
+		}
+	})
+}
+
+// Answers out of order, twice, late, from the wrong shard and to other requests: rows are placed once and whole.
+func TestLookupsTake(t *testing.T) {
+	tables := newTables([]schema.TableSpec{{Name: "t", Rows: 100, Dim: 2}}, 1)
+	l := newLookups(newSplit([]int{2}, 2, 1024, func(_ int, key uint64) int { return int(key % 2) }), tables)
+	tables.used[0] = []uint64{7, 4, 6, 4, 9}
+	if err := tables.find(); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.build(schema.Head{Job: 1, Batch: 5, Lanes: 1}); err != nil {
+		t.Fatal(err)
+	}
+	head := func(b schema.Batch, chunk schema.Chunk) schema.Head {
+		return schema.Head{Job: 1, Batch: b, Chunk: chunk, Chunks: 2}
+	}
+	take := func(what string, shard int, v *schema.View, wrong string) {
+		t.Helper()
+		err := l.take(shard, v)
+		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v, want %q", what, err, wrong)
+		}
+	}
+	narrow := viewOf(t, schema.Layout{Kind: schema.KindRows, Values: 8, Keys: 2, Sections: 1}, head(5, 0), func(f *schema.Frame) {
+		f.SetSection(0, schema.Section{Dim: 1, Count: 2})
+		copy(f.Keys(), []uint64{4, 6})
+	})
+	take("before the start", 0, rowsOf(t, head(5, 0), 99, 4, 6), "")
+	l.begin()
+	take("of the batch before", 0, rowsOf(t, head(4, 0), 99, 4, 6), "")
+	take("from another shard", 1, rowsOf(t, head(5, 0), 99, 4, 6), "")
+	take("to another request", 0, rowsOf(t, head(5, 1), 99, 4, 6), "")
+	take("to an earlier lookup of other keys", 0, rowsOf(t, head(5, 0), 99, 4, 8), "")
+	take("of another width", 0, narrow, "sections")
+	if l.open != 2 {
+		t.Fatalf("%d requests are open, want 2", l.open)
+	}
+	take("the second", 1, rowsOf(t, head(5, 1), 0, 7, 9), "")
+	take("the second again", 1, rowsOf(t, head(5, 1), 99, 7, 9), "")
+	select {
+	case <-l.ready:
+		t.Fatal("ready with a request open")
+	default:
+	}
+	var asked []int
+	_ = l.unanswered(func(shard int, _ []byte) error { asked = append(asked, shard); return nil })
+	if !slices.Equal(asked, []int{0}) {
+		t.Errorf("shards %v are asked again, want 0", asked)
+	}
+	take("the first", 0, rowsOf(t, head(5, 0), 0, 4, 6), "")
+	<-l.ready
+	take("the first, late", 0, rowsOf(t, head(5, 0), 99, 4, 6), "")
+	if want := []float32{4, 4, 6, 6, 7, 7, 9, 9}; !slices.Equal(tables.rows[0], want) {
+		t.Errorf("rows are %v, want %v", tables.rows[0], want)
+	}
+}
+
+func TestLookupsOfNothingAreReady(t *testing.T) {
+	tables := newTables(nil, 1)
+	l := newLookups(newSplit(nil, 2, 1024, nil), tables)
+	if err := l.build(schema.Head{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // also where the first was never waited for
+		l.begin()
+	}
+	<-l.ready
+}
+
+// Results out of order, twice, late, and wrong: each round counts once, and a wrong one is an error.
+func TestResultsTake(t *testing.T) {
+	job := toyJob("results", 1, 1, schema.ApplyUpdate)
+	place := schema.NewPlacement(job, 1)
+	flat, err := newFlatSpace(job, place)
+	if err != nil {
+		t.Fatal(err)
+	}
+	params, err := newParameters(job, testBackend(t), flat.specs, flat.params)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := slices.Clone(params.values[0])
+	r := newResults(flat, params, false, []schema.Bucket{place.SparseBucket(0)})
+	mean := func(b schema.Batch, chunk schema.Chunk, offset uint64, n int, weight float64, value float32) *schema.View {
+		return viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * n}, schema.Head{Batch: b, Chunk: chunk, Chunks: 2, Offset: offset, Weight: weight},
+			func(f *schema.Frame) {
+				for i := range f.Float32s() {
+					f.Float32s()[i] = value
+				}
+			})
+	}
+	closed := viewOf(t, schema.Layout{Kind: schema.KindMean}, schema.Head{Batch: 4, Bucket: 1, Chunks: 1, Weight: 3}, nil)
+	take := func(what string, shard int, v *schema.View, open int, wrong string) {
+		t.Helper()
+		err := r.take(shard, v)
+		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
+			t.Errorf("%s: %v, want %q", what, err, wrong)
+		}
+		if r.open != open {
+			t.Errorf("%s: %d rounds are open, want %d", what, r.open, open)
+		}
+	}
+	take("before the start", 0, mean(0, 0, 0, 1024, 3, 9), 0, "")
+	r.begin(4)
+	take("late", 0, mean(3, 0, 0, 1024, 3, 9), 3, "")
+	take("second chunk", 0, mean(4, 1, 1024, 516, 3, 2), 2, "")
+	take("second chunk again", 0, mean(4, 1, 1024, 516, 3, 9), 2, "")
+	take("other weight", 0, mean(4, 0, 0, 1024, 2, 9), 2, "over 2 samples")
+	take("other shard", 1, mean(4, 0, 0, 1024, 3, 9), 2, "no such round")
+	take("sparse round", 0, closed, 1, "")
+	take("sparse round again", 0, closed, 1, "")
+	var missing []schema.Chunk
+	_ = r.missing(func(_ int, _ schema.Bucket, chunk schema.Chunk) error { missing = append(missing, chunk); return nil })
+	if !slices.Equal(missing, []schema.Chunk{0}) {
+		t.Errorf("chunks %v are missing, want 0", missing)
+	}
+	take("first chunk", 0, mean(4, 0, 0, 1024, 3, 1), 0, "")
+	<-r.ready
+	if !sameBits(params.values[0], before) {
+		t.Error("results have changed the version that the batch is computed on")
+	}
+	params.commit(r.weightOf())
+	for i, v := range params.values[params.now] {
+		if want := float32(1 + i/1024); v != want {
+			t.Fatalf("value %d is %v, want %v", i, v, want)
+		}
+	}
+	r.begin(5)
+	take("wrong length", 0, mean(5, 0, 0, 1023, 3, 9), 3, "1023 values at element 0: want 1024")
+}
