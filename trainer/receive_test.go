@@ -1,0 +1,130 @@
+package trainer
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// bareSession is a session without a connection, at batch 17 of run 5, that is given what arrives.
+func bareSession(t *testing.T) *Session {
+	t.Helper()
+	c := Config{Server: "nats://there:1", Backend: testBackend(t)}.withDefaults()
+	s, err := newSession(c, toyJob("bare", 1, 2, schema.ApplyUpdate),
+		schema.Joined{Member: "t0", RunID: 5, Generation: 1, LaneCount: 2, Shards: 1, DeadlineMS: 30_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.batch.Store(17)
+	return s
+}
+
+func arrives(t *testing.T, s *Session, from string, frame []byte, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.receive(fabric.Message{Subject: fabric.At("bare", from, fabric.KindCtl, "t0").String(), Data: frame})
+}
+
+// Which refusals end a session, and what it then says.
+func TestRefusalsThatMatter(t *testing.T) {
+	node := lane.Node{Count: 2}
+	for _, c := range []struct {
+		name   string
+		head   schema.Head
+		reason schema.Reason
+		from   string
+		says   []string
+	}{
+		{"gradient that is not finite", schema.Head{Job: 5, Batch: 17, Bucket: 3, Chunk: 2, Node: node}, schema.ReasonNonFinite, "s0",
+			[]string{"s0", "batch 17 bucket 3 chunk 2 lanes [0,2)", "non_finite", "because"}},
+		{"gradient sent again after its batch", schema.Head{Job: 5, Batch: 17, Node: node}, schema.ReasonStaleBatch, "s0", nil},
+		{"lookup sent again after its batch", schema.Head{Job: 5, Batch: 16}, schema.ReasonStaleBatch, "s0", nil},
+		{"reading a version that others have left", schema.Head{Job: 5, Batch: 17}, schema.ReasonStaleBatch, "s0", []string{"stale_batch", "batch 17"}},
+		{"repetition", schema.Head{Job: 5, Batch: 17}, schema.ReasonDuplicate, "s0", nil},
+		{"unknown job, for which the coordinator is waited for", schema.Head{Job: 5, Batch: 17}, schema.ReasonJobUnknown, "s0", nil},
+		{"of an earlier run", schema.Head{Job: 4, Batch: 17}, schema.ReasonNonFinite, "s0", nil},
+		{"from nobody", schema.Head{Job: 5, Batch: 17}, schema.ReasonNonFinite, "s7", nil},
+	} {
+		s := bareSession(t)
+		frame, err := schema.EncodeRefusal(c.head, c.reason, "because")
+		arrives(t, s, c.from, frame, err)
+		if c.says == nil {
+			if s.Err() != nil {
+				t.Errorf("%s: %v", c.name, s.Err())
+			}
+		} else {
+			checkError(t, s.Err(), ErrFrameRefused, c.says...)
+		}
+		if disowned := s.disowned.Load() != 0; disowned != (c.reason == schema.ReasonJobUnknown) {
+			t.Errorf("%s: disowned %v", c.name, disowned)
+		}
+	}
+}
+
+// The end of the job counts from the coordinator and of this run only.
+func TestOnlyTheCoordinatorEndsTheJob(t *testing.T) {
+	failed := schema.Control{Failed: &schema.Failed{Member: "t1", Text: "trainer t1 is gone"}}
+	s := bareSession(t)
+	frame, err := schema.EncodeControl(schema.Head{Job: 4}, failed)
+	arrives(t, s, "coordinator", frame, err)
+	frame, err = schema.EncodeControl(schema.Head{Job: 5}, failed)
+	arrives(t, s, "t1", frame, err)
+	if s.Err() != nil {
+		t.Fatalf("session ended: %v", s.Err())
+	}
+	arrives(t, s, "coordinator", frame[:len(frame)-1], nil)
+	if s.Err() != nil || s.faults.Load() != 1 {
+		t.Fatalf("a cut frame: %v, %d faults, want none and 1", s.Err(), s.faults.Load())
+	}
+	arrives(t, s, "coordinator", frame, nil)
+	checkError(t, s.Err(), ErrJobFailed, "job bare", "trainer t1 is gone")
+}
+
+// Once a batch is complete its frames are nobody's any more, whether their acks have come or not.
+func TestCompleteBatchFreesItsFrames(t *testing.T) {
+	published := 0
+	l := &shardLink{member: "s0", outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
+		Publish: func(string, []byte) error { published++; return nil }})}
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := testContext(t)
+	for round := range 3 {
+		if err := l.send(ctx, fabric.At("bare", "t0", fabric.KindDense, "s0").WithBucket(0, 0), f.Seal()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.received(ctx); err != nil || l.outbox.Pending() != 0 {
+			t.Fatalf("round %d: %d frames pending, %v", round, l.outbox.Pending(), err)
+		}
+		for i := range 10 { // long after any time to send again
+			if err := l.outbox.Tick(time.Now().Add(time.Duration(i) * time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if published != 3 {
+		t.Errorf("%d frames published, want 3: none again", published)
+	}
+	// A late ack of the same frames is no fault.
+	if err := l.outbox.Ack(fabric.Ack{Cumulative: 2, Window: 1 << 30}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestSessionEndsWithEitherContext(t *testing.T) {
+	s := bareSession(t)
+	ctx, stop := s.running(context.Background())
+	defer stop()
+	s.fail(ErrServerLost)
+	<-ctx.Done()
+	if context.Cause(ctx) != ErrServerLost {
+		t.Errorf("cause %v, want that of the session", context.Cause(ctx))
+	}
+}
