@@ -33,7 +33,8 @@ type Config struct {
 	// BeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
 	// coordinator's deadline (30 s by default).
 	BeatEvery time.Duration
-	// RetryAfter is how long an answer may be missing before it is asked for again. Zero means 1 s.
+	// RetryAfter is how long an answer may be missing before it is asked for again; from time to time twice as long, up
+	// to eight times. Zero means 1 s.
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
 	AnswerWithin time.Duration

@@ -13,7 +13,8 @@ type lanePlan struct {
 	lanes []laneSums  // of each hosted lane
 	last  int         // index of the last present lane, or -1 where none is
 
-	samples []int
+	samples []int // of each hosted lane
+	weights []int // samples of each node
 }
 
 // laneSums is what follows the computation of one lane.
@@ -56,7 +57,13 @@ func (p *lanePlan) present(samples []int) {
 	for i := range p.lanes {
 		p.lanes[i].adds, p.lanes[i].closes = p.lanes[i].adds[:0], -1
 	}
+	p.weights = p.weights[:0]
 	for i, n := range p.nodes {
+		weight := 0
+		for l := int(n.First); l < n.End(); l++ {
+			weight += samples[l-int(p.first)]
+		}
+		p.weights = append(p.weights, weight)
 		if p.lay(n, 0) {
 			p.lanes[p.last].closes = i
 		}
@@ -82,13 +89,4 @@ func (p *lanePlan) lay(n lane.Node, slot int) bool {
 		end.adds = append(end.adds, slotSum{into: slot, from: slot + 1, left: left, right: right})
 	}
 	return true
-}
-
-// weight is the number of samples of a hosted node.
-func (p *lanePlan) weight(n lane.Node) int {
-	sum := 0
-	for l := int(n.First); l < n.End(); l++ {
-		sum += p.samples[l-int(p.first)]
-	}
-	return sum
 }

@@ -34,7 +34,7 @@ func TestLanePlanSkipsAbsentLanes(t *testing.T) {
 	if p.last != 2 {
 		t.Errorf("last present lane = %d, want 2", p.last)
 	}
-	if w := p.weight(p.nodes[1]); w != 5 {
+	if w := p.weights[1]; w != 5 {
 		t.Errorf("weight of %v = %d, want 5", p.nodes[1], w)
 	}
 	p.present([]int{0, 0, 0})

@@ -136,6 +136,10 @@ func (s *Session) connectionChanged(state fabric.State) {
 				s.fail(fmt.Errorf("send to %s again: %w", l.member, err))
 			}
 		}
+		select {
+		case s.back <- struct{}{}:
+		default:
+		}
 	case fabric.Closed:
 		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, s.config.Server))
 	}

@@ -115,7 +115,7 @@ func (s *sender) sendChunk(chunk int) error {
 	round := &s.flat.rounds[chunk]
 	for i, node := range s.compute.plan.nodes {
 		h, f := s.head, s.dense[i][chunk]
-		h.Node, h.Weight = node, float64(s.compute.plan.weight(node))
+		h.Node, h.Weight = node, float64(s.compute.plan.weights[i])
 		h.Bucket, h.Chunk, h.Chunks, h.Offset = round.bucket, round.chunk, round.chunks, round.offset
 		if h.Weight == 0 {
 			clear(f.Float32s())
@@ -138,7 +138,7 @@ func (s *sender) sendRows() error {
 	for i, node := range s.compute.plan.nodes {
 		rows := s.compute.rows.node[i]
 		s.split.assignLocals(s.lookup, func(table int) []uint64 { return rows[table].ids })
-		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weight(node))
+		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weights[i])
 		for shard := range s.sparse {
 			if err := s.sendShare(i, shard, rows); err != nil {
 				return err

@@ -38,6 +38,7 @@ type Session struct {
 
 	clock    sync.WaitGroup // the goroutine of keepTime
 	controls chan schema.Control
+	back     chan struct{}             // gets a value when the connection is back after a loss
 	rowsFor  atomic.Pointer[rowsTaker] // who waits for rows: lookups of a batch, of an evaluation, or a scan
 	batch    atomic.Uint64             // under way; also the version that is whole here
 	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
@@ -65,7 +66,7 @@ type rowsTaker interface {
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
 func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), shards: map[string]int{},
-		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
+		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
 	s.ctx, s.fail = context.WithCancelCause(context.Background())
 	s.retry.Stop()
 	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
@@ -186,22 +187,28 @@ func (s *Session) running(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// wait returns when ready gets a value. Each time that RetryAfter passes without one, it calls again.
+// wait returns when ready gets a value. It calls again where none comes within RetryAfter, then after twice the time and
+// so on up to eight times, since what is late is more often not there yet than lost; and at once when the connection is
+// back, since whatever was sent to it meanwhile is lost.
 func (s *Session) wait(ctx context.Context, ready <-chan struct{}, again func() error) error {
-	s.retry.Reset(s.config.RetryAfter)
+	after := s.config.RetryAfter
+	s.retry.Reset(after)
 	defer s.retry.Stop()
 	for {
 		select {
 		case <-ready:
 			return nil
+		case <-s.back:
+			after = s.config.RetryAfter
 		case <-s.retry.C:
-			if err := again(); err != nil {
-				return err
-			}
-			s.retry.Reset(s.config.RetryAfter)
+			after = min(2*after, 8*s.config.RetryAfter)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		if err := again(); err != nil {
+			return err
+		}
+		s.retry.Reset(after)
 	}
 }
 
