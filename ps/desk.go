@@ -144,7 +144,7 @@ func (d *desk) beat(j *job) {
 		d.server.log.Error("build beat", "err", err)
 		return
 	}
-	f.SetHead(schema.Head{Job: j.run, Generation: generationFirst})
+	f.SetHead(schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes)})
 	d.server.publish(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)).String(), f.Seal())
 }
 

@@ -2,7 +2,7 @@ package ps
 
 import (
 	"fmt"
-	"hash/fnv"
+	"hash/crc32"
 	"strings"
 	"testing"
 	"unsafe"
@@ -32,12 +32,11 @@ func fingerprint(s *Shard) string {
 	return b.String()
 }
 
-func sum(values []float32) uint64 {
-	h := fnv.New64a()
-	if len(values) > 0 {
-		h.Write(unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values)))
+func sum(values []float32) uint32 {
+	if len(values) == 0 {
+		return 0
 	}
-	return h.Sum64()
+	return crc32.Checksum(unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), 4*len(values)), crc32.MakeTable(crc32.Castagnoli))
 }
 
 // The fingerprint sees what frames change.

@@ -70,12 +70,8 @@ func TestNameIsFreeAgain(t *testing.T) {
 		func(a, b *miniTrainer) { a.leave(""); b.leave("") },
 		func(a, b *miniTrainer) {
 			a.leave("loss is NaN")
-			c := b.answer()
-			for c.Failed == nil {
-				c = b.answer()
-			}
-			if c.Failed.Member != "t0" || !strings.Contains(c.Failed.Text, "loss is NaN") {
-				t.Errorf("told %+v, want t0 and its reason", c.Failed)
+			if f := b.failure(); f.Member != "t0" || !strings.Contains(f.Text, "loss is NaN") {
+				t.Errorf("told %+v, want t0 and its reason", f)
 			}
 		},
 	} {
@@ -83,9 +79,10 @@ func TestNameIsFreeAgain(t *testing.T) {
 			job := smallJob("again", 2, 2)
 			job.Seed = uint64(10*i + round) // another manifest every time
 			trainers := gather(t, s, newProblem(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
-			if got := s.Stats(); len(got.Jobs) != 1 || got.Memory != JobBytes(job, 2, s.config.StagedBytesMax) || got.Jobs[0].Phase != Running {
-				t.Errorf("stats say %+v", got)
-			}
+			eventually(t, "the statistics show the job and its memory", func() bool {
+				got := s.Stats()
+				return len(got.Jobs) == 1 && got.Memory == JobBytes(job, 2, s.config.StagedBytesMax) && got.Jobs[0].Phase == Running
+			})
 			end(trainers[0], trainers[1])
 			eventually(t, "the job is freed", func() bool { return s.Stats().Memory == 0 })
 		}
@@ -97,22 +94,22 @@ func TestLateTrainerIsTold(t *testing.T) {
 	s := startServer(t, Config{})
 	m := gather(t, s, newProblem(t, smallJob("late", 1, 1)), "j-a")[0]
 	m.leave("enough")
+	m.failure() // told to all, when it happens
 	eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 0 })
 	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
 	beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
 	at := fabric.At("late", "t0", fabric.KindBeat, "all").String()
-	drain(m.mail)
 	must(t, m.conn.Publish(at, beat.Seal()))
-	if c := m.answer(); c.Failed == nil || !strings.Contains(c.Failed.Text, "enough") {
-		t.Errorf("a late beat is answered by %+v, want the reason of the end", c)
+	if f := m.failure(); !strings.Contains(f.Text, "enough") {
+		t.Errorf("a late beat is answered by %+v, want the reason of the end", f)
 	}
 	m.control(schema.Control{Leave: &schema.Leave{}})
-	if c := m.answer(); c.Failed == nil {
-		t.Errorf("a late leave is answered by %+v, want the reason of the end", c)
+	if f := m.failure(); !strings.Contains(f.Text, "enough") {
+		t.Errorf("a late leave is answered by %+v, want the reason of the end", f)
 	}
 	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Host: "test"}})
-	if c := m.answer(); c.Failed == nil || len(s.Stats().Jobs) > 0 {
-		t.Errorf("a late join is answered by %+v, want the reason of the end and no new job", c)
+	if f := m.failure(); !strings.Contains(f.Text, "enough") || len(s.Stats().Jobs) > 0 {
+		t.Errorf("a late join is answered by %+v, want the reason of the end and no new job", f)
 	}
 	beat.SetHead(schema.Head{Job: m.joined.RunID + 1, Generation: 1})
 	must(t, m.conn.Publish(at, beat.Seal()))
@@ -182,12 +179,8 @@ func TestShutdownIsAnnounced(t *testing.T) {
 	}
 	cancel() // as good as Close
 	for _, m := range append(a, waiting) {
-		c := m.answer()
-		for c.Failed == nil {
-			c = m.answer()
-		}
-		if c.Failed.Member != schema.Coordinator || !strings.Contains(c.Failed.Text, "shutting down") {
-			t.Errorf("%s is told %+v", m.member(), c.Failed)
+		if f := m.failure(); f.Member != schema.Coordinator || !strings.Contains(f.Text, "shutting down") {
+			t.Errorf("%s is told %+v", m.member(), f)
 		}
 	}
 	<-s.Done()
@@ -207,9 +200,11 @@ func TestLostTrainerIsNamed(t *testing.T) {
 		must(t, m.conn.Publish(fabric.At("lost", "t0", fabric.KindBeat, "all").String(), beat.Seal()))
 		select {
 		case v := <-m.mail:
-			c, err := schema.DecodeControl(v)
-			must(t, err)
-			failed = c.Failed
+			if v.Head().Kind == schema.KindControl {
+				c, err := schema.DecodeControl(v)
+				must(t, err)
+				failed = c.Failed
+			}
 		default:
 		}
 		return failed != nil

@@ -88,6 +88,23 @@ func (m *miniTrainer) answer() schema.Control {
 	return c
 }
 
+// failure waits until the trainer is told that its job has failed. Refusals of what it sent meanwhile may come first, since
+// they come on another subscription.
+func (m *miniTrainer) failure() *schema.Failed {
+	m.t.Helper()
+	for {
+		v := m.letter()
+		if v.Head().Kind != schema.KindControl {
+			continue
+		}
+		c, err := schema.DecodeControl(v)
+		must(m.t, err)
+		if c.Failed != nil {
+			return c.Failed
+		}
+	}
+}
+
 func (m *miniTrainer) letter() *schema.View {
 	m.t.Helper()
 	select {

@@ -175,7 +175,9 @@ func (w *worker) acknowledge() {
 			continue
 		}
 		p.due, p.unsaid = false, 0
-		p.ack.SetHead(schema.Head{Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch()})
+		p.ack.SetHead(schema.Head{
+			Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch(), Lanes: uint16(w.config.Job.Lanes),
+		})
 		p.ack.SetAck(schema.Ack(p.inbox.Ack()))
 		w.server.publish(p.subject, p.ack.Seal())
 	}

@@ -1,0 +1,193 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// badBackend fails or panics on the next dense sum when told to, and remembers what it allocated.
+type badBackend struct {
+	cuda.Backend
+
+	mu      sync.Mutex
+	fails   func() error
+	buffers []*cuda.Buffer
+}
+
+func newBadBackend(t testing.TB) *badBackend {
+	t.Helper()
+	b, err := cuda.Open(cuda.Options{Name: "go"})
+	must(t, err)
+	return &badBackend{Backend: b}
+}
+
+func (b *badBackend) Average(a cuda.Average) error {
+	b.mu.Lock()
+	fails := b.fails
+	b.mu.Unlock()
+	if fails != nil {
+		if err := fails(); err != nil {
+			return err
+		}
+	}
+	return b.Backend.Average(a)
+}
+
+func (b *badBackend) Alloc(n int) (*cuda.Buffer, error) {
+	if n > 1<<30 {
+		return nil, cuda.ErrMemory
+	}
+	buffer, err := b.Backend.Alloc(n)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buffers = append(b.buffers, buffer)
+	return buffer, err
+}
+
+// held is how many buffers were allocated and how many of them are not free.
+func (b *badBackend) held() (allocated, held int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, buffer := range b.buffers {
+		if buffer.Float32s() != nil {
+			held++
+		}
+	}
+	return len(b.buffers), held
+}
+
+// A shard that fails, or that finds its own state broken, ends its job with what happened; the server and the job beside
+// it go on, and the memory of the ended one is free.
+func TestShardFailureEndsItsJobAlone(t *testing.T) {
+	for name, fails := range map[string]func() error{
+		"device failed":        func() error { return fmt.Errorf("average: %w", cuda.ErrDevice) },
+		"internal error: torn": func() error { panic("torn") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			backend := newBadBackend(t)
+			s, err := Start(context.Background(), Config{Shards: 1}, Options{Backend: backend})
+			must(t, err)
+			defer s.Close()
+			healthy := newProblem(t, smallJob("healthy", 1, 2))
+			beside := gather(t, s, healthy, "j-c")[0]
+			_, before := backend.held()
+			trainers := gather(t, s, newProblem(t, smallJob("ill", 2, 2)), "j-a", "j-b")
+			backend.mu.Lock()
+			backend.fails = fails
+			backend.mu.Unlock()
+			for _, m := range trainers {
+				for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: m.joined.FirstLane, Count: 1}) {
+					m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+				}
+			}
+			for _, m := range trainers {
+				if f := m.failure(); f.Member != "s0" || !strings.Contains(f.Text, name) {
+					t.Errorf("told %+v, want s0 and %q", f, name)
+				}
+			}
+			backend.mu.Lock()
+			backend.fails = nil
+			backend.mu.Unlock()
+			eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 1 })
+			if allocated, held := backend.held(); held != before || allocated == before {
+				t.Errorf("%d of %d buffers are held, want %d", held, allocated, before)
+			}
+			beside.batch(0)
+			beside.leave("")
+			s.Close()
+			if _, held := backend.held(); held != 0 {
+				t.Errorf("%d buffers are still held", held)
+			}
+		})
+	}
+}
+
+// A trainer that is alive but sends no gradients is named, by what the shards say of their open rounds.
+func TestSlowTrainerIsNamed(t *testing.T) {
+	s := startServer(t, Config{Shards: 2, Deadline: time.Second})
+	trainers := gather(t, s, newProblem(t, smallJob("slow", 2, 2)), "j-a", "j-b")
+	m := trainers[0]
+	for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 1}) {
+		m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+	}
+	var failed *schema.Failed
+	eventually(t, "the job fails", func() bool {
+		for _, m := range trainers {
+			beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
+			beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
+			must(t, m.conn.Publish(fabric.At("slow", m.member(), fabric.KindBeat, "all").String(), beat.Seal()))
+		}
+		select {
+		case v := <-m.mail:
+			if v.Head().Kind == schema.KindControl {
+				c, err := schema.DecodeControl(v)
+				must(t, err)
+				failed = c.Failed
+			}
+		default:
+		}
+		return failed != nil
+	})
+	if failed.Member != "t1" || !strings.Contains(failed.Text, "has kept batch 0 waiting") {
+		t.Errorf("told %+v", failed)
+	}
+}
+
+// A job whose memory is not to be had ends at once, and says why.
+func TestJobWithoutMemory(t *testing.T) {
+	s, err := Start(context.Background(), Config{Shards: 1, MemoryBytesMax: 1 << 62}, Options{Backend: newBadBackend(t)})
+	must(t, err)
+	defer s.Close()
+	p := newProblem(t, smallJob("vast", 1, 1))
+	p.job.Tables[0].Rows, p.job.Tables[0].Dim = 1<<20, schema.DimMax
+	m := newMiniTrainer(t, s, p, "j-a")
+	m.control2(schema.Control{Join: &schema.Join{Job: p.job}})
+	if f := m.failure(); f.Member != "s0" || !strings.Contains(f.Text, `table "words"`) || !strings.Contains(f.Text, "out of memory") {
+		t.Errorf("told %+v", f)
+	}
+}
+
+func TestQueueIsBounded(t *testing.T) {
+	q := newQueue()
+	big := newFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4 << 20})
+	big.SetHead(schema.Head{Node: lane.Root(1), Lanes: 1, Weight: 1, Chunks: 1})
+	v := view(t, big.Seal())
+	taken := 0
+	for q.put(item{"t0", *v}) {
+		taken++
+	}
+	if taken != 15 { // 15 frames of 4 MiB and a head fit 64 MiB
+		t.Errorf("took %d frames of 4 MiB", taken)
+	}
+	<-q.wake
+	items := q.swap(nil)
+	if len(items) != taken || !q.put(item{"t0", *v}) {
+		t.Errorf("gave %d items of %d, or takes none afterwards", len(items), taken)
+	}
+	items = q.swap(items)
+	if len(items) != 1 || items[0].from != "t0" {
+		t.Errorf("gave %d items, want the one put last", len(items))
+	}
+	q.close()
+	if q.put(item{"t0", *v}) {
+		t.Error("takes frames after close")
+	}
+}
+
+func TestLimiter(t *testing.T) {
+	l := limiter{perSecond: 2}
+	at := time.Unix(100, 0)
+	got := []bool{l.allow(at), l.allow(at), l.allow(at.Add(900 * time.Millisecond)), l.allow(at.Add(time.Second)), l.allow(at.Add(time.Second))}
+	if want := []bool{true, true, false, true, true}; fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
