@@ -93,7 +93,7 @@ func TestNameIsFreeAgain(t *testing.T) {
 func TestLateTrainerIsTold(t *testing.T) {
 	s := startServer(t, Config{})
 	m := gather(t, s, newProblem(t, smallJob("late", 1, 1)), "j-a")[0]
-	m.leave("enough")
+	m.control(schema.Control{Leave: &schema.Leave{Reason: "enough"}})
 	m.failure() // told to all, when it happens
 	eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 0 })
 	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
