@@ -75,7 +75,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "deps: this machine lacks $what"
 case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
-echo "deps: $sudo apt-get update && $sudo apt-get install --no-install-recommends ${packages[*]}"
+echo "deps: ${sudo:+sudo }apt-get update && ${sudo:+sudo }apt-get install --no-install-recommends ${packages[*]}"
 $sudo apt-get -qq update
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends \
   "${packages[@]}" </dev/null >/dev/null
