@@ -25,6 +25,19 @@
 // shard of each job steps the shard and publishes. The desk's goroutine owns the coordinators and the list of jobs; it
 // alone starts and stops workers, and waits for them. No lock is held while another is taken.
 //
+// # Memory
+//
+// JobBytes is what a job is promised, and refused where it is not there. Beyond it, for each shard of a job: at most
+// 64 MiB of verified frames in its queue (queue.go), and what a batch's distinct rows take in staged rows and scratch.
+// Contributions wait in the payloads they came in, each trainer within its share of the staged budget: its window
+// (fabric.Inbox) opens as rounds close. The connection that receives is bounded by fabric.
+//
+// # What a refusal tells whom
+//
+// A frame that verifies is refused under its own head, so its sender knows which one it was. One that does not verify is
+// refused under an empty head: its sender's name is known from the subject alone, and a frame that was damaged on its way
+// is better sent again than mourned. Refusals are bounded per second; what is held back is counted all the same.
+//
 // # What it must not know
 //
 // HTTP, NVML and dashboards (package ops builds on Stats), and package trainer: the two meet on the wire only. The shard

@@ -56,6 +56,8 @@ func TestServerRefusesDamagedFrames(t *testing.T) {
 	hostile := newPublisher(t, s, "victim")
 	whole := p.frames(t, m.place, m.joined.RunID, 1, lane.Node{First: 0, Count: 2})[0].frame.Seal()
 	dense := fabric.At("victim", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String()
+	numbered := bytes.Clone(whole)
+	schema.SetSequence(numbered, m.seq[0]+1)
 	flip := func(at int) []byte {
 		b := bytes.Clone(whole)
 		b[at] ^= 0x10
@@ -73,7 +75,7 @@ func TestServerRefusesDamagedFrames(t *testing.T) {
 		{"a cut head", dense, whole[:60], schema.ReasonMalformed},
 		{"a flipped value", dense, flip(len(whole) - 5), schema.ReasonDamaged},
 		{"a flipped weight", dense, flip(32 + 48), schema.ReasonDamaged},
-		{"a frame on another kind's subject", fabric.At("victim", "t0", fabric.KindLookup, "s0").WithBatch(1).String(), whole, schema.ReasonMalformed},
+		{"a frame on another kind's subject", fabric.At("victim", "t0", fabric.KindLookup, "s0").WithBatch(1).String(), numbered, schema.ReasonMalformed},
 		{"a dense frame as control", fabric.At("victim", "t0", fabric.KindCtl, "coordinator").String(), whole, schema.ReasonMalformed},
 		{"a frame of no job", fabric.At("nobody", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String(), whole, schema.ReasonJobUnknown},
 		{"a frame without a number", dense, whole, schema.ReasonMalformed},
@@ -205,6 +207,17 @@ func TestServerAcknowledges(t *testing.T) {
 	})
 	if n := s.Stats().Reasons[schema.ReasonDuplicate]; n != uint64(len(contributions)) {
 		t.Errorf("%d duplicates counted, want %d", n, len(contributions))
+	}
+	// A repetition that comes when its batch is over is still only a repetition.
+	m.seq[0] = schema.Sequence(len(contributions))
+	m.batch(1)
+	c := contributions[0]
+	must(t, m.conn.Publish(fabric.At("acks", "t0", kindToken(c.kind), "s0").WithBucket(0, uint32(c.bucket)).String(), c.frame.Seal()))
+	eventually(t, "the late repetition is counted", func() bool {
+		return s.Stats().Reasons[schema.ReasonDuplicate] == uint64(len(contributions))+1
+	})
+	if r := s.Stats().Reasons; r[schema.ReasonStaleBatch] != 0 {
+		t.Errorf("a repetition was refused: %v", r)
 	}
 	m.leave("")
 }

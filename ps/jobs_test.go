@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gradbus/fabric"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -116,6 +117,33 @@ func TestLateTrainerIsTold(t *testing.T) {
 	if r := refusalFor(t, m.mail); r.Reason != schema.ReasonJobUnknown.String() {
 		t.Errorf("a beat of a run that never was gets %+v", r)
 	}
+}
+
+// What the trainers of an earlier run of a name still say does not touch the run of today.
+func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
+	s := startServer(t, Config{})
+	p := newProblem(t, smallJob("twice", 1, 1))
+	old := gather(t, s, p, "j-a")[0]
+	old.leave("")
+	eventually(t, "the first run is freed", func() bool { return len(s.Stats().Jobs) == 0 })
+	m := gather(t, s, p, "j-b")[0]
+	old.control(schema.Control{Leave: &schema.Leave{Reason: "late"}})
+	for c := old.answer(); c.Left == nil; c = old.answer() {
+		if c.Failed != nil {
+			t.Fatalf("the earlier run's late leave ended this one: %+v", c.Failed)
+		}
+	}
+	c := p.frames(t, m.place, old.joined.RunID, 0, lane.Root(1))[0]
+	old.send(fabric.KindDense, 0, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+	if r := refusalFor(t, old.mail); r.Reason != schema.ReasonForeignJob.String() {
+		t.Errorf("a gradient of the earlier run is answered by %+v", r)
+	}
+	refusalFor(t, m.mail) // it goes by the same name; the head says that it is not meant
+	m.batch(0)
+	if st := s.Stats().Jobs; len(st) != 1 || st[0].RunID != m.joined.RunID || st[0].Members[0].Left {
+		t.Errorf("after the earlier run has spoken: %+v", st)
+	}
+	m.leave("")
 }
 
 func drain(mail chan *schema.View) {
