@@ -34,7 +34,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	args := append([]string{"build", "-o", binaries + "/"}, buildFlags...)
-	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench")...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}

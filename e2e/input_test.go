@@ -29,6 +29,7 @@ func TestMistakes(t *testing.T) {
 		{"no workload", "trainer", nil, []string{"no workload", "packages"}},
 		{"unknown flag", "trainer", []string{"packages", "--epoch", "4"}, []string{"--epoch"}},
 		{"unknown flag of ps", "ps", []string{"--shard", "4"}, []string{"--shard"}},
+		{"unknown benchmark", "psbench", []string{"resnet"}, []string{`unknown benchmark "resnet"`, "packages"}},
 		{"argument to ps", "ps", []string{"start"}, []string{`"start"`}},
 		{"no shards", "ps", []string{"--shards", "0"}, []string{"shards", "0"}},
 		{"listen", "ps", []string{"--listen", "localhost"}, []string{"listen", "localhost", "host:port"}},
@@ -76,7 +77,7 @@ func TestHelpShowsExamples(t *testing.T) {
 	for _, c := range []struct {
 		bin  string
 		args []string
-	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}} {
+	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
 		p := start(t, c.bin, c.args...)
 		p.succeeds(t)
 		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  ./bin/") || !strings.Contains(out, "Usage:") {
@@ -86,7 +87,7 @@ func TestHelpShowsExamples(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	for _, bin := range []string{"ps", "trainer"} {
+	for _, bin := range []string{"ps", "trainer", "psbench"} {
 		p := start(t, bin, "--version")
 		p.succeeds(t)
 		if out := p.stdout.String(); !strings.HasPrefix(out, bin+" version ") || strings.Count(out, "\n") != 1 {

@@ -1,11 +1,17 @@
 package e2e
 
 import (
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+
+	"gradbus/trainer/packages/corpus"
+	"gradbus/trainer/packages/reference"
+	"gradbus/trainer/report"
 )
 
 // One line of JSON, nothing else there.
@@ -22,10 +28,11 @@ func TestSpawnJSON(t *testing.T) {
 	}
 }
 
-// The weights do not depend on how many trainers and shards there are, nor on the backend of either.
+// The weights do not depend on how many trainers and shards there are, nor on the backend of either: they are those of a
+// single process that knows neither frames nor shards.
 func TestSameWeightsEverywhere(t *testing.T) {
 	data := index(t, 200)
-	want := ""
+	want := single(t, data)
 	for _, backend := range backends {
 		for _, shards := range []int{1, 2, 3} {
 			_, url := server(t, "--shards", strconv.Itoa(shards), "--backend", backend)
@@ -33,15 +40,26 @@ func TestSameWeightsEverywhere(t *testing.T) {
 				p := start(t, "trainer", short(url, data, "--spawn", "--trainers", strconv.Itoa(trainers), "--json", "--backend", backend)...)
 				p.succeeds(t)
 				got := p.result(t)
-				if want == "" {
-					want = got.WeightsSHA256
-				}
 				if got.WeightsSHA256 != want || got.Trainers != trainers || got.Shards != shards || got.Lanes != 4 {
 					t.Errorf("backend %s, %d shards, %d trainers: weights %s, want %s", backend, shards, trainers, got.WeightsSHA256, want)
 				}
 			}
 		}
 	}
+}
+
+// single is the digest of the weights that the job of short has when one process trains it on the portable backend.
+func single(t *testing.T, path string) string {
+	t.Helper()
+	data, err := corpus.Load(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := reference.Train(reference.Options{Epochs: 1, Batch: 32, Dim: 8, Lanes: 4, LR: 1, Seed: 1, Partitions: 64}, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hex.EncodeToString(r.Digest[:])
 }
 
 // Owning the dense parameters or only averaging their gradients is the same arithmetic.
@@ -138,5 +156,18 @@ func TestSaveAndPredict(t *testing.T) {
 		if !strings.HasPrefix(first, section+" ") {
 			t.Errorf("%q: first answer %q, want %s", text, first, section)
 		}
+	}
+}
+
+// The benchmark starts its own server and ends it; without PyTorch it says what gradbus does alone.
+func TestBenchmark(t *testing.T) {
+	p := start(t, "psbench", "packages", "--input", index(t, 200), "--python", "none", "--runs", "2", "--epochs", "1", "--json")
+	p.succeeds(t)
+	var c report.Comparison
+	if err := json.Unmarshal([]byte(p.stdout.String()), &c); err != nil || strings.Count(p.stdout.String(), "\n") != 1 {
+		t.Fatalf("printed %q: %v", p.stdout.String(), err)
+	}
+	if len(c.Gradbus.Rates) != 2 || c.Gradbus.Median() <= 0 || c.Baseline != nil || c.Last.Trainers != 2 || c.Last.Time.Compute <= 0 {
+		t.Errorf("got %+v", c)
 	}
 }

@@ -88,8 +88,8 @@ func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
 	}
 	defer end()
 
-	ours := report.Rates{Name: fmt.Sprintf("gradbus, %d trainers", p.trainers)}
-	torch := &report.Rates{Name: "PyTorch, one process"}
+	ours := report.Rates{Name: fmt.Sprintf("gradbus (trainers %d, shards %d)", p.trainers, p.shards)}
+	torch := &report.Rates{Name: "PyTorch (one process)"}
 	var last report.Result
 	for i := range p.runs {
 		fmt.Fprintf(p.progress, "run %d of %d\n", i+1, p.runs)

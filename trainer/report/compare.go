@@ -44,7 +44,7 @@ func Compare(gradbus Rates, baseline *Rates, last Result) Comparison {
 func (c Comparison) Print(to io.Writer) error {
 	var b strings.Builder
 	line := func(r Rates) {
-		fmt.Fprintf(&b, "%-22s median %9s samples/s, runs", r.Name, Thousands(r.Median()))
+		fmt.Fprintf(&b, "%-31s  median %9s samples/s, runs", r.Name, Thousands(r.Median()))
 		for _, x := range r.Rates {
 			fmt.Fprintf(&b, " %s", Thousands(x))
 		}
@@ -53,9 +53,9 @@ func (c Comparison) Print(to io.Writer) error {
 	line(c.Gradbus)
 	if c.Baseline != nil {
 		line(*c.Baseline)
-		fmt.Fprintf(&b, "ratio                  %.2f\n", c.Ratio)
+		fmt.Fprintf(&b, "%-31s  %.2f\n", "ratio", c.Ratio)
 	}
-	fmt.Fprintf(&b, "seconds of a trainer   %s\n", c.Last.Time)
+	fmt.Fprintf(&b, "%-31s  %s\n", "seconds of a trainer", c.Last.Time)
 	_, err := io.WriteString(to, b.String())
 	return err
 }

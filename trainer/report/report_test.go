@@ -125,7 +125,8 @@ saved      m.safetensors
 
 func TestCompare(t *testing.T) {
 	last := Result{Time: Time{Keys: 0.5, Rows: 1, Compute: 2, Send: 0.25, Results: 3}}
-	c := Compare(Rates{"gradbus, 2 trainers", []float64{50000, 90000, 60000}}, &Rates{"PyTorch, one process", []float64{100000, 140000}}, last)
+	c := Compare(Rates{"gradbus (trainers 2, shards 2)", []float64{50000, 90000, 60000}},
+		&Rates{"PyTorch (one process)", []float64{100000, 140000}}, last)
 	if c.Ratio != 0.5 {
 		t.Errorf("ratio %v, want 60000 / 120000", c.Ratio)
 	}
@@ -133,10 +134,10 @@ func TestCompare(t *testing.T) {
 	if err := c.Print(&out); err != nil {
 		t.Fatal(err)
 	}
-	want := `gradbus, 2 trainers    median    60,000 samples/s, runs 50,000 90,000 60,000
-PyTorch, one process   median   120,000 samples/s, runs 100,000 140,000
-ratio                  0.50
-seconds of a trainer   2.00 computing, 0.25 sending, 1.00 waiting for rows, 3.00 waiting for results, 0.50 finding keys
+	want := `gradbus (trainers 2, shards 2)   median    60,000 samples/s, runs 50,000 90,000 60,000
+PyTorch (one process)            median   120,000 samples/s, runs 100,000 140,000
+ratio                            0.50
+seconds of a trainer             2.00 computing, 0.25 sending, 1.00 waiting for rows, 3.00 waiting for results, 0.50 finding keys
 `
 	if out.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
