@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# lint.sh: gofmt, go vet and staticcheck with and without the build tag native, clang-format. Prints what is wrong and
-# ends with 1 where anything is.
+# lint.sh: gofmt, go vet and staticcheck with every combination of build tags that make uses, clang-format. Prints what
+# is wrong and ends with 1 where anything is.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -15,10 +15,10 @@ if [ -n "$unformatted" ]; then
   printf 'lint: run gofmt -w on:\n%s\n' "$unformatted"
   status=1
 fi
-step go vet ./...
-step go vet -tags native ./...
-step go tool staticcheck ./...
-step go tool staticcheck -tags native ./...
+for tags in "" native native,emu; do
+  step go vet -tags "$tags" ./...
+  step go tool staticcheck -tags "$tags" ./...
+done
 mapfile -t native < <(git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
 if [ ${#native[@]} -gt 0 ]; then
   echo "lint: clang-format --dry-run -Werror on ${#native[@]} files"
