@@ -105,6 +105,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	}
 	i, refused := c.admit(now, j)
 	if refused != nil {
+		c.endIfEmpty() // where it was the first, nobody is here
 		return []Decision{{To: from, Control: schema.Control{Refused: refused}, Note: "join refused: " + refused.Text}}
 	}
 	c.members[i] = member{joiner: from, host: j.Host, seen: now}
@@ -217,7 +218,7 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		m.left = true
 		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
 	default:
-		d.Note = fmt.Sprintf("trainer %s left after batch %d", name, m.batch)
+		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
 		m.left = true
 		c.endIfEmpty()
 	}

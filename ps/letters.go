@@ -106,6 +106,7 @@ func (d *desk) readControl(ctx context.Context, j *job, l *letter, head *schema.
 	case control.Leave != nil && j == nil:
 		return d.farewell(l, head)
 	case control.Leave != nil:
+		j.coordinator.Beat(time.Now(), l.from, head.Batch) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
 		return refuse(schema.ReasonMalformed, "control %s: a coordinator takes join and leave", control.Name())
@@ -166,6 +167,9 @@ func (d *desk) checkManifest(name schema.JobName, manifest *schema.Job) *schema.
 			Text: fmt.Sprintf("manifest of job %s sent as job %s", manifest.Name, name)}
 	}
 	if r := checkTables(manifest); r != nil {
+		return r
+	}
+	if r := checkMessages(manifest, c.PayloadBytesMax); r != nil {
 		return r
 	}
 	if len(d.jobs) >= c.JobsMax {
