@@ -36,7 +36,7 @@ missing() {
 
 # nonfree lets apt see contrib and non-free, where Debian keeps nvidia-cuda-toolkit.
 nonfree() {
-  apt-cache show nvidia-cuda-toolkit >/dev/null 2>&1 && return
+  apt-cache policy nvidia-cuda-toolkit 2>/dev/null | grep -q 'Candidate: [0-9]' && return
   local f
   for f in /etc/apt/sources.list.d/*.sources; do
     [ -e "$f" ] || continue
@@ -58,7 +58,8 @@ lacking=$(for group in "$@"; do missing "$group"; done)
 what=$(cut -d: -f1 <<<"$lacking" | paste -sd, | sed 's/,/, /g')
 mapfile -t packages < <(cut -d: -f2 <<<"$lacking" | sort -u)
 if [ -n "$check" ]; then
-  echo "deps: this machine lacks $what. Run:  make deps" >&2
+  [ "$*" = build ] && command="make deps" || command="scripts/deps.sh $*"
+  echo "deps: this machine lacks $what. Run:  $command" >&2
   exit 1
 fi
 if ! has apt-get; then
