@@ -17,15 +17,17 @@ import (
 const (
 	// tickEvery is how often coordinators look at deadlines and send beats.
 	tickEvery = time.Second
-	// lettersMax bounds what waits for the desk: a second of beats of the largest job, and joins. What finds it full is
-	// dropped; trainers repeat all of it.
-	lettersMax = 4 * 4096
+	// lettersMax and letterBytesMax bound what waits for the desk: a second of beats of the largest job, and joins, which
+	// may take 1 MiB each. What finds it full is dropped; trainers repeat all of it.
+	lettersMax     = 4 * 4096
+	letterBytesMax = 64 << 20
 )
 
 // desk runs the coordinators of all jobs on one goroutine. Control messages are few: a beat a second for each trainer.
 type desk struct {
 	server  *Server
 	letters chan letter
+	bytes   atomic.Int64 // of the letters in letters
 	news    chan shardNews
 	done    chan struct{}
 
@@ -77,12 +79,20 @@ func (d *desk) receive(m fabric.Message) {
 		d.refuse(&subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return
 	}
-	select {
-	case d.letters <- letter{schema.JobName(subject.Job), schema.Member(subject.From), view}:
-	default:
-		s.counters.dropped.Add(1)
+	bytes := int64(len(view.Bytes()))
+	if d.bytes.Add(bytes) <= letterBytesMax {
+		select {
+		case d.letters <- letter{schema.JobName(subject.Job), schema.Member(subject.From), view}:
+			return
+		default:
+		}
 	}
+	d.bytes.Add(-bytes)
+	s.counters.dropped.Add(1)
 }
+
+// taken gives back the room of a letter that waits no more.
+func (d *desk) taken(l *letter) { d.bytes.Add(-int64(len(l.view.Bytes()))) }
 
 // refuse tells a sender in the coordinator's name why its frame went nowhere.
 func (d *desk) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
@@ -100,6 +110,7 @@ func (d *desk) run(ctx context.Context) {
 	for {
 		select {
 		case l := <-d.letters:
+			d.taken(&l)
 			d.read(ctx, &l)
 		case n := <-d.news:
 			d.hear(n)
@@ -215,6 +226,7 @@ func (d *desk) shutdown() {
 	for {
 		select {
 		case l := <-d.letters:
+			d.taken(&l)
 			d.sendAway(&l)
 		default:
 			d.publishStats()

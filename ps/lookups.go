@@ -24,6 +24,9 @@ func (s *Shard) stepLookup(from schema.Member, h *schema.Head, v *schema.View) (
 	if 4*values > answerBytesMax && rows > 1 {
 		return refuse(schema.ReasonOversized, "%d keys ask for %d bytes of rows: want at most %d in one lookup", rows, 4*values, answerBytesMax), nil
 	}
+	if bytes := 4*values + len(v.Bytes()) + frameBytesOver; bytes > schema.FrameBytesMax {
+		return refuse(schema.ReasonOversized, "%d keys and their rows take %d bytes: want at most %d in one lookup", rows, bytes, schema.FrameBytesMax), nil
+	}
 	if ahead == 1 {
 		s.advance()
 	}

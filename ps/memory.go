@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gradbus/fabric"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -35,10 +36,38 @@ func JobBytes(job *schema.Job, shards int, stagedBytesMax int64) int64 {
 	return total
 }
 
+// frameBytesOver bounds what a frame has besides its values, keys and sections.
+const frameBytesOver = 1 << 10
+
 // stagedBytes is the budget for a job's open rounds on one shard: what the configuration says, but enough for the share
-// of every trainer to hold what it may send before it hears of its window.
+// of every trainer to hold what it may send before it hears of its window, and one dense chunk of each of its nodes: they
+// are sent one after the other and close together, so with less room they would wait for ever.
 func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
-	return max(stagedBytesMax, int64(job.Trainers)*2*fabric.WindowBytesDefault)
+	share := int64(2 * fabric.WindowBytesDefault)
+	if len(job.Parameters) > 0 {
+		for _, h := range hostsOf(job) {
+			nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
+			share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
+		}
+	}
+	return max(stagedBytesMax, int64(job.Trainers)*share)
+}
+
+// checkMessages refuses a job whose frames would not fit a message: a chunk's values, or one row that is larger, and the
+// keys of as many rows as that holds, of every table one section.
+func checkMessages(job *schema.Job, payloadBytesMax int) *schema.Refused {
+	need := job.ChunkBytes
+	for _, t := range job.Tables {
+		values := max(job.ChunkBytes/4, t.Dim)
+		need = max(need, 4*values+8*(values/t.Dim))
+	}
+	need += 16*len(job.Tables) + frameBytesOver
+	if need <= payloadBytesMax {
+		return nil
+	}
+	return &schema.Refused{Reason: "invalid_job", Field: "chunk_bytes", Want: strconv.Itoa(job.ChunkBytes),
+		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and this server takes %d: use smaller chunks",
+			job.ChunkBytes, job.Name, need, payloadBytesMax)}
 }
 
 // checkTables refuses what a table's 32-bit slots cannot name.

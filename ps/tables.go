@@ -60,7 +60,9 @@ func (s *Shard) makeTables(ctx context.Context) error {
 			return fmt.Errorf("table %q: %d rows: want at most %d", spec.Name, spec.Rows, uint64(tableRowsMax))
 		}
 		t := &table{id: schema.Table(id), spec: spec, dim: spec.Dim}
-		t.lay(func(p schema.Partition) bool { return s.place.ShardOfPartition(p) == s.index })
+		if err := t.lay(ctx, func(p schema.Partition) bool { return s.place.ShardOfPartition(p) == s.index }); err != nil {
+			return err
+		}
 		if len(t.partitions) == 0 {
 			continue
 		}
@@ -72,10 +74,16 @@ func (s *Shard) makeTables(ctx context.Context) error {
 	return nil
 }
 
+// lookEvery is after how many rows work on a table looks whether it is still wanted: the desk waits for its end.
+const lookEvery = 1 << 12
+
 // lay gives every key of the owned partitions its slot.
-func (t *table) lay(owned func(schema.Partition) bool) {
+func (t *table) lay(ctx context.Context, owned func(schema.Partition) bool) error {
 	counts := make([]int, t.spec.Partitions)
 	for key := range t.spec.Rows {
+		if key%lookEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		counts[schema.PartitionOf(key, t.spec.Partitions)]++
 	}
 	next, total := make([]int, t.spec.Partitions), 0
@@ -89,6 +97,9 @@ func (t *table) lay(owned func(schema.Partition) bool) {
 	}
 	t.slots, t.keys = make([]uint32, t.spec.Rows), make([]uint32, total)
 	for key := range t.spec.Rows {
+		if key%lookEvery == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
 		p := schema.PartitionOf(key, t.spec.Partitions)
 		if next[p] < 0 {
 			t.slots[key] = absent
@@ -97,6 +108,7 @@ func (t *table) lay(owned func(schema.Partition) bool) {
 		t.slots[key], t.keys[next[p]] = uint32(next[p]), uint32(key)
 		next[p]++
 	}
+	return nil
 }
 
 // makeRows allocates rows and draws them, partitions in parallel: a row is a pure function of (seed, table, key).
@@ -124,6 +136,9 @@ func (s *Shard) makeRows(ctx context.Context, t *table) (err error) {
 					return
 				}
 				for slot := t.partitions[i].first; slot < t.partitions[i].end; slot++ {
+					if slot%lookEvery == 0 && ctx.Err() != nil {
+						return
+					}
 					filler.Row(t.row(slot), uint64(t.keys[slot]))
 				}
 			}

@@ -1,0 +1,128 @@
+package ps
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// What waits for the desk is bounded in bytes: control messages may have a body of 1 MiB.
+func TestLettersAreBounded(t *testing.T) {
+	d := newDesk(&Server{strays: limiter{}}) // its goroutine does not run
+	f := newFrame(t, schema.Layout{Kind: schema.KindBeat, Body: 1 << 20})
+	sealed := f.Seal()
+	subject := fabric.At("job", "t0", fabric.KindBeat, string(schema.All)).String()
+	for range 200 {
+		d.receive(fabric.Message{Subject: subject, Data: sealed})
+	}
+	if n := len(d.letters); n == 0 || n > 64 {
+		t.Errorf("%d letters of 1 MiB wait, want at most 64", n)
+	}
+	if n := d.server.counters.dropped.Load(); int(n) != 200-len(d.letters) {
+		t.Errorf("%d dropped, %d wait", n, len(d.letters))
+	}
+}
+
+// A trainer that is turned away leaves no job behind, though its manifest was the first.
+func TestRefusedFirstTrainerLeavesNoJob(t *testing.T) {
+	s := startServer(t, Config{})
+	m := newMiniTrainer(t, s, newProblem(t, smallJob("wanted", 2, 2)), "j-a")
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Wanted: "t7"}})
+	if r := m.answer().Refused; r == nil || r.Field != "wanted" {
+		t.Fatalf("%+v, want a refusal of t7", r)
+	}
+	eventually(t, "the job to be gone", func() bool { return len(s.Stats().Jobs) == 0 })
+	other := newMiniTrainer(t, s, newProblem(t, smallJob("wanted", 1, 3)), "j-b") // another manifest
+	other.join()
+	other.leave("")
+}
+
+// Rows of few values have keys of twice their size: a job whose rows and keys do not fit a message is refused when it is
+// registered, since no answer to its lookups could be sent.
+func TestChunksBeyondTheMessageAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		payload      int
+		dim, chunk   int
+		tables, fits bool
+	}{
+		{"rows of one value", 8 << 20, 1, 4 << 20, true, false},
+		{"rows of one value, smaller chunks", 8 << 20, 1, 2 << 20, true, true},
+		{"rows of 64", 8 << 20, 64, 4 << 20, true, true},
+		{"small messages", 1 << 20, 64, 1 << 20, true, false},
+		{"small messages and chunks", 1 << 20, 64, 256 << 10, true, true},
+		{"small messages, dense alone", 1 << 20, 64, 1 << 20, false, false},
+	} {
+		job := smallJob("job", 1, 1)
+		job.ChunkBytes, job.Tables[0].Dim = c.chunk, c.dim
+		if !c.tables {
+			job.Tables = nil
+		}
+		r := checkMessages(job, c.payload)
+		if (r == nil) != c.fits {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+		if r != nil && (r.Field != "chunk_bytes" || !strings.Contains(r.Text, "chunk_bytes")) {
+			t.Errorf("%s: %+v does not name chunk_bytes", c.name, r)
+		}
+	}
+}
+
+// A trainer's share of the budget holds a dense chunk of each of its nodes, which wait for each other.
+func TestStagedBytesHoldOneChunkOfEveryNode(t *testing.T) {
+	job := smallJob("job", 3, 4096)
+	job.ChunkBytes = 4 << 20
+	nodes := 0
+	for _, h := range hostsOf(job) {
+		nodes = max(nodes, len(lane.Nodes(h.First, h.Count, job.Lanes)))
+	}
+	if share, need := stagedBytes(job, stagedDefault)/3, int64(nodes)*(4<<20); nodes < 10 || share < need {
+		t.Errorf("share of %d bytes, and %d nodes take %d", share, nodes, need)
+	}
+	job.ChunkBytes = schema.ChunkBytes
+	if n := stagedBytes(job, stagedDefault); n != stagedDefault {
+		t.Errorf("%d bytes with usual chunks, want what was configured", n)
+	}
+}
+
+// fading is a context that ends after a number of looks at it.
+type fading struct {
+	context.Context
+	looks atomic.Int64
+}
+
+func (f *fading) Err() error {
+	if f.looks.Add(-1) < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// A job may end while its tables are drawn, and the desk waits for that: it must not take as long as the largest
+// partition.
+func TestDrawingEndsWithItsContext(t *testing.T) {
+	p := newProblem(t, smallJob("drawn", 1, 1))
+	p.job.Tables = []schema.TableSpec{{Name: "t", Rows: 100_000, Dim: 1, Partitions: 1, Init: schema.Init{Kind: schema.InitUniform, Scale: 1}}}
+	ctx := &fading{Context: context.Background()}
+	ctx.looks.Store(5)
+	s := &Shard{job: p.job, place: schema.NewPlacement(p.job, 1), backend: p.backend, sgd: cuda.SGD{}}
+	defer s.Close()
+	table := &table{spec: p.job.Tables[0], dim: 1}
+	must(t, table.lay(context.Background(), func(schema.Partition) bool { return true }))
+	if err := s.makeRows(ctx, table); err == nil {
+		t.Error("no error of a context that ended")
+	}
+	if table.rows[len(table.rows)-1] != 0 {
+		t.Error("the last row was drawn after the context had ended")
+	}
+	ctx.looks.Store(1)
+	if err := table.lay(ctx, func(schema.Partition) bool { return true }); err == nil {
+		t.Error("keys were laid out after the context had ended")
+	}
+}
