@@ -109,7 +109,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View) (*refusal, 
 		}
 	}
 	bytes := int64(len(v.Bytes()))
-	if refused = s.checkSpread(h, bytes); refused != nil {
+	if refused = s.checkShare(host, h, bytes); refused != nil {
 		return refused, nil
 	}
 	if refused = s.checkStaged(bytes); refused != nil {
@@ -187,15 +187,25 @@ func (s *Shard) checkTerm(host int, node lane.Node, h *schema.Head, p *sparsePar
 	return at, in, nil
 }
 
-// checkSpread refuses a contribution whose chunks together cannot fit its sender's share of the budget: all of them have
-// to be here before the round closes, so waiting for room would never end. All chunks but the last are about full.
-func (s *Shard) checkSpread(h *schema.Head, bytes int64) *refusal {
+// checkShare refuses what does not fit its sender's share of the budget together with the sparse contributions to this
+// batch that it has sent: all of them have to be here before the round closes, so waiting for room would never end.
+// Dense contributions do not count, since their rounds close without it.
+func (s *Shard) checkShare(host int, h *schema.Head, bytes int64) *refusal {
 	share := s.stagedMax / int64(len(s.hosts))
-	if h.Chunk+1 == h.Chunks || int64(h.Chunks-1)*bytes <= share {
+	if h.Kind != schema.KindSparse || h.Batch != s.batch || s.sparse.closed {
 		return nil
 	}
-	return refuse(schema.ReasonOverBudget, "%d chunks of %d bytes: a trainer's sparse gradients of one batch may take %d bytes on a shard; "+
-		"raise the server's --staged-mib or send smaller batches", h.Chunks, bytes, share)
+	held := int64(0)
+	for i := range s.sparse.terms {
+		if t := &s.sparse.terms[i]; t.host == host {
+			held += t.bytes
+		}
+	}
+	if held+bytes <= share {
+		return nil
+	}
+	return refuse(schema.ReasonOverBudget, "%d bytes after %d: a trainer's sparse gradients of one batch may take %d bytes on a shard, "+
+		"its share of %d; raise the server's --staged-mib or send smaller batches", bytes, held, share, s.stagedMax)
 }
 
 // checkSparseTotal looks ahead: where the node is the last, the weights must add up as in other rounds.

@@ -148,9 +148,21 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 	case ok:
 		w.server.counters.count(schema.ReasonDuplicate)
 	default:
-		w.server.counters.dropped.Add(1)
+		w.outside(host, h, bytes)
 	}
 	return false
+}
+
+// outside takes what its sender's window has no room for. It is dropped and will come again; but what will not fit then
+// either is refused, so that the sender does not wait for ever.
+func (w *worker) outside(host int, h *schema.Head, bytes int) {
+	refused := w.shard.checkShare(host, h, int64(bytes))
+	if refused == nil {
+		w.server.counters.dropped.Add(1)
+		return
+	}
+	subject := fabric.At(w.name, string(w.config.Hosts[host].Member), "", "")
+	w.server.refuse(w.config.Index, &subject, *h, refused)
 }
 
 func (w *worker) hostOf(from schema.Member) int {

@@ -1,0 +1,39 @@
+package trainer
+
+import (
+	"testing"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// Gradients of one batch that a shard has no room for can never be aggregated: the trainer is told at once, and by which
+// setting, rather than wait for room until the deadline. Here two contributions exceed together what each would not.
+func TestSparseGradientsBeyondTheBudgetAreRefused(t *testing.T) {
+	zeros := schema.Init{Kind: schema.InitZeros}
+	server := startServerWith(t, ps.Config{Shards: 1, StagedBytesMax: 16 << 20})
+	job := toyJob("too-much", 2, 3, schema.ApplyUpdate)
+	job.Parameters, job.ChunkBytes = nil, schema.ChunkBytes
+	job.Tables = []schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}} // 5 MB a node, 8 MiB a trainer
+	sessions := joinAll(t, testConfig(t, server), job)
+	failed := make(chan error, 1)
+	go func() { failed <- sessions[0].Run(testContext(t), plain{job}, 1, nil) }()
+	err := sessions[1].Run(testContext(t), plain{job}, 1, nil) // lanes 1 and 2, two nodes of the tree
+	checkError(t, err, ErrFrameRefused, "over_budget", "--staged-mib")
+	_ = sessions[1].Leave(testContext(t), err.Error())
+	checkError(t, <-failed, ErrJobFailed, "t1", "--staged-mib")
+}
+
+// Large chunks times many nodes of the tree need more room than a trainer's usual share, and get it.
+func TestLargeChunksOfManyNodes(t *testing.T) {
+	server := startServerWith(t, ps.Config{Shards: 1, StagedBytesMax: 16 << 20})
+	job := toyJob("large-chunks", 2, 7, schema.ApplyUpdate)
+	job.Parameters = []schema.Parameter{{Name: "w", Shape: []int{2 << 20}, Init: schema.Init{Kind: schema.InitZeros}}}
+	job.Tables, job.ChunkBytes = nil, schema.ChunkBytesMax // lanes 0 to 2 are two nodes, 3 to 6 another two
+	sessions := joinAll(t, testConfig(t, server), job)
+	for _, err := range runAll(testContext(t), sessions, plain{job}, 2) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+}
