@@ -29,6 +29,9 @@ func (s *Shard) stepPull(from schema.Member, h *schema.Head, v *schema.View) (*r
 // the one before. A round that is still open gives no answer; its result goes to all when it closes.
 func (s *Shard) pullResult(from schema.Member, h *schema.Head, batch schema.Batch) *refusal {
 	switch {
+	case batch == h.Batch && batch == s.batch+1 && s.open == 0:
+		s.advance() // it has overtaken its sender's contributions: pulls and bulk come in on two connections
+		return nil
 	case batch > s.batch:
 		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", batch, s.batch)
 	case batch+1 < s.batch:
