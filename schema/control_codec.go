@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strings"
 )
 
 // TextBytesMax bounds texts for people in control messages and refusals; longer ones are cut when written.
@@ -17,7 +18,30 @@ func EncodeControl(h Head, c Control) ([]byte, error) {
 	if _, err := c.only(); err != nil {
 		return nil, fmt.Errorf("encode control: %w", err)
 	}
-	return encodeBody(KindControl, h, c)
+	return encodeBody(KindControl, h, c.clipped())
+}
+
+// clipped is c with every text for people cut to what a reader takes. c itself is not changed.
+func (c Control) clipped() Control {
+	switch {
+	case c.Join != nil:
+		m := *c.Join
+		m.Host = Clip(m.Host)
+		c.Join = &m
+	case c.Refused != nil:
+		m := *c.Refused
+		m.Field, m.Have, m.Want, m.Text = Clip(m.Field), Clip(m.Have), Clip(m.Want), Clip(m.Text)
+		c.Refused = &m
+	case c.Leave != nil:
+		m := *c.Leave
+		m.Reason = Clip(m.Reason)
+		c.Leave = &m
+	case c.Failed != nil:
+		m := *c.Failed
+		m.Text = Clip(m.Text)
+		c.Failed = &m
+	}
+	return c
 }
 
 // DecodeControl reads the body of a verified control frame: strict JSON with exactly one message. A manifest within it
@@ -125,8 +149,9 @@ func DecodeRefusal(v *View) (Refusal, error) {
 	return r, nil
 }
 
-// Clip cuts a text for people to TextBytesMax bytes.
+// Clip cuts a text for people to TextBytesMax bytes, and makes it UTF-8, which JSON would do later and make it longer.
 func Clip(text string) string {
+	text = strings.ToValidUTF8(text, "\ufffd")
 	if len(text) <= TextBytesMax {
 		return text
 	}
