@@ -77,7 +77,12 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	s.cancel = cancel
 	s.desk = newDesk(s)
 	go s.desk.run(running)
-	s.unwatch = context.AfterFunc(ctx, s.Close)
+	watched := make(chan struct{})
+	s.unwatch = context.AfterFunc(ctx, func() {
+		<-watched // ctx may have ended already, and Close reads unwatch
+		s.Close()
+	})
+	close(watched)
 	if err := s.subscribe(); err != nil {
 		s.Close()
 		return nil, err
