@@ -35,7 +35,7 @@ func (c *countdown) Err() error {
 // A context that ends at any moment of the start leaves either an error or a server that ends.
 func TestStartInterrupted(t *testing.T) {
 	started := 0
-	for looks := 1; looks <= 8; looks++ {
+	for _, looks := range []int{1, 2, 3, 4, 5, 6, 7, 8, 1000} {
 		s, err := Start(&countdown{Context: context.Background(), looks: looks, done: make(chan struct{})}, Config{}, Options{})
 		if err != nil {
 			continue
