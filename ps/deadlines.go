@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -81,7 +82,9 @@ func (c *Coordinator) findLost(now time.Time) []Decision {
 }
 
 // findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left too early.
+// Of several it names one that the earliest round waits for, since the others may be waiting for that one themselves.
 func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
+	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
 		at, waited := waitedFor(waiting, name)
@@ -90,16 +93,42 @@ func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 		}
 		m.waited, m.waitedBatch = waited, at
 		since := now.Sub(m.waitedSince)
-		switch {
-		case waited && m.left && since > goneAfter:
-			return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
-				name, m.host, at))
-		case waited && since > c.config.Deadline:
-			return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
-				name, m.host, at, round(since), c.config.Deadline))
+		if overdue := since > c.config.Deadline || m.left && since > goneAfter; !waited || !overdue {
+			continue
+		}
+		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
+			slow = i
 		}
 	}
-	return nil
+	if slow < 0 {
+		return nil
+	}
+	m, name := &c.members[slow], schema.TrainerMember(slow)
+	if m.left {
+		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
+			name, m.host, m.waitedBatch))
+	}
+	return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
+		name, m.host, m.waitedBatch, round(now.Sub(m.waitedSince)), c.config.Deadline))
+}
+
+// firstWaitedFor are the trainers that the earliest round of all shards waits for.
+func firstWaitedFor(waiting []Waiting) []schema.Member {
+	var first *Waiting
+	for i := range waiting {
+		if w := &waiting[i]; len(w.First) > 0 && (first == nil || w.before(first)) {
+			first = w
+		}
+	}
+	if first == nil {
+		return nil
+	}
+	return first.First
+}
+
+// before orders what two shards wait for as trainers send it.
+func (w *Waiting) before(v *Waiting) bool {
+	return cmp.Or(cmp.Compare(w.Batch, v.Batch), cmp.Compare(w.Bucket, v.Bucket), cmp.Compare(w.Chunk, v.Chunk)) < 0
 }
 
 // waitedFor says at which batch any shard waits for a trainer; the earliest, should they differ.

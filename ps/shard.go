@@ -243,28 +243,38 @@ type Waiting struct {
 	Batch   schema.Batch
 	Members []schema.Member // in the order of their lanes
 	Rounds  int             // open rounds that have a contribution
+
+	// First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
+	// lacks a later one may itself have no room to send it before the earliest has closed.
+	First  []schema.Member
+	Bucket schema.Bucket // of the earliest round
+	Chunk  schema.Chunk
 }
 
 // Waiting says whom the rounds of the current batch wait for.
 func (s *Shard) Waiting() Waiting {
 	w := Waiting{Batch: s.batch}
 	late := make([]bool, len(s.hosts))
-	look := func(nodes []lane.Node) {
+	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
 		if len(nodes) == 0 {
 			return
 		}
 		w.Rounds++
 		for i, h := range s.hosts {
-			late[i] = late[i] || covered(nodes, int(h.First), h.Count) < h.Count
+			lacks := covered(nodes, int(h.First), h.Count) < h.Count
+			late[i] = late[i] || lacks
+			if lacks && w.Rounds == 1 {
+				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
+			}
 		}
 	}
 	for i := range s.dense.chunks {
 		if c := &s.dense.chunks[i]; !c.closed {
-			look(c.nodes)
+			look(c.nodes, c.bucket, c.chunk)
 		}
 	}
 	if s.sparse.exists && !s.sparse.closed {
-		look(s.sparse.completeNodes())
+		look(s.sparse.completeNodes(), s.sparse.bucket, 0)
 	}
 	for i, h := range s.hosts {
 		if late[i] {
