@@ -8,6 +8,7 @@ package spawn
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"runtime"
@@ -41,7 +42,7 @@ type Group struct {
 // Error says which process failed, how, and what it said last.
 type Error struct {
 	Name string
-	Said string // its last line on standard error, or the one that says why a Go program crashed
+	Said string // its last line on standard error, or the one that says why a Go program crashed; empty when killed
 	Err  error  // of exec
 }
 
@@ -101,9 +102,22 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
+		if killed(err) && !crashed {
+			said = "" // what it logged last has nothing to do with its end
+		}
 		return &Error{Name: p.Name, Said: said, Err: err}
 	}
 	return nil
+}
+
+// killed tells whether a process ended by a signal, as by kill -9 or where the machine is out of memory.
+func killed(err error) bool {
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) {
+		return false
+	}
+	status, ok := exit.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled()
 }
 
 // lineWriter cuts what is written to it into lines. A line beyond lineBytesMax loses its end.

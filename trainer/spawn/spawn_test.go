@@ -95,6 +95,14 @@ func TestRunNamesTheCrash(t *testing.T) {
 	}
 }
 
+// A killed process had no chance to say why it ends: its last line is not the reason.
+func TestRunNamesTheSignal(t *testing.T) {
+	err := Group{}.Run(t.Context(), []Process{shell("a", "echo log >&2; kill -9 $$", nil)})
+	if err == nil || err.Error() != "a: signal: killed" {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestRunNoProgram(t *testing.T) {
 	err := Group{}.Run(t.Context(), []Process{{Name: "a", Path: "/none/such"}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "a: ") {
