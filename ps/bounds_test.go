@@ -126,3 +126,14 @@ func TestDrawingEndsWithItsContext(t *testing.T) {
 		t.Error("keys were laid out after the context had ended")
 	}
 }
+
+// Members have names of their own: a join from one of those would be taken for the member.
+func TestJoinComesFromADrawnName(t *testing.T) {
+	s := startServer(t, Config{})
+	m := newMiniTrainer(t, s, newProblem(t, smallJob("named", 1, 2)), "t5")
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job}})
+	eventually(t, "the join to be refused", func() bool { return s.Stats().Reasons[schema.ReasonUnknownSender] == 1 })
+	if n := len(s.Stats().Jobs); n != 0 {
+		t.Errorf("%d jobs, want none", n)
+	}
+}

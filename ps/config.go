@@ -43,7 +43,7 @@ type Config struct {
 	// MemoryBytesMax (memory_bytes_max) bounds what all jobs may hold in parameters, tables and open rounds; a job that
 	// would need more is refused when it is registered. 0 means three quarters of the machine's memory.
 	MemoryBytesMax int64
-	// StagedBytesMax (staged_bytes_max) bounds the contributions to open rounds of one job on one shard, at least 16 MiB.
+	// StagedBytesMax (staged_bytes_max) bounds the contributions to open rounds of one job on one shard, 16 MiB to 1 TiB.
 	// Each trainer may use its share of it, at least 8 MiB, which must hold its sparse gradients of one batch. 0 means
 	// 128 MiB.
 	StagedBytesMax int64
@@ -64,6 +64,8 @@ const (
 	shardsMax          = 64
 	jobsMax            = 1024
 	stagedBytesMin     = 16 << 20
+	stagedBytesLimit   = 1 << 40 // of one job and shard; 64 shards and a trainer's share of each add up without overflow
+	memoryBytesLimit   = 1 << 50
 	payloadBytesMin    = 1 << 20
 	deadlineMin        = time.Second
 	deadlineMax        = time.Hour
@@ -117,8 +119,10 @@ func (c Config) Validate() error {
 		known = known || name == c.Backend
 	}
 	check(known, "backend %q: want one of %s", c.Backend, strings.Join(cuda.Names(), ", "))
-	check(c.MemoryBytesMax >= 0, "memory_bytes_max %d: want a number of bytes, or 0 for three quarters of the machine's", c.MemoryBytesMax)
-	check(c.StagedBytesMax >= stagedBytesMin, "staged_bytes_max %d: want at least %d", c.StagedBytesMax, stagedBytesMin)
+	check(c.MemoryBytesMax >= 0 && c.MemoryBytesMax <= memoryBytesLimit,
+		"memory_bytes_max %d: want at most %d, or 0 for three quarters of the machine's", c.MemoryBytesMax, int64(memoryBytesLimit))
+	check(c.StagedBytesMax >= stagedBytesMin && c.StagedBytesMax <= stagedBytesLimit,
+		"staged_bytes_max %d: want %d to %d", c.StagedBytesMax, stagedBytesMin, int64(stagedBytesLimit))
 	check(c.JobsMax >= 1 && c.JobsMax <= jobsMax, "jobs_max %d: want 1 to %d", c.JobsMax, jobsMax)
 	check(c.PayloadBytesMax >= payloadBytesMin && c.PayloadBytesMax <= fabric.PayloadBytesMaxDefault,
 		"payload_bytes_max %d: want %d to %d", c.PayloadBytesMax, payloadBytesMin, fabric.PayloadBytesMaxDefault)

@@ -26,7 +26,7 @@ func TestValidateListsEveryError(t *testing.T) {
 	for _, want := range []string{
 		"port 70000: want 1 to 65535", "shards 65: want 1 to 64", "host 0.0.0.0: other machines can reach it, and there is no token",
 		"deadline 1ms: want 1s to 1h0m0s", `backend "gpu": want one of auto, go, cpu, cuda`, "memory_bytes_max -1",
-		"staged_bytes_max 5: want at least 16777216", "jobs_max -2: want 1 to 1024", "payload_bytes_max 104857600: want 1048576 to 8388608",
+		"staged_bytes_max 5: want 16777216 to 1099511627776", "jobs_max -2: want 1 to 1024", "payload_bytes_max 104857600: want 1048576 to 8388608",
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no word of %q in: %v", want, err)

@@ -11,9 +11,9 @@ import (
 	"gradbus/schema"
 )
 
-// goneAfter is how long a trainer whose connection is gone may stay silent before it counts as lost. It covers a
-// reconnection, whose first attempts follow each other within a second.
-const goneAfter = 3 * time.Second
+// goneAfter is how long a trainer whose connection is gone may stay silent before it counts as lost. A trainer
+// gives its own connection 5 s to come back, which is not to be cut short.
+const goneAfter = 6 * time.Second
 
 // pauseMin is how late a tick must be for the coordinator to take it that its own process was suspended, and everybody's
 // beats with it. Ticks come every second.

@@ -144,7 +144,7 @@ func TestSlowTrainerIsNamed(t *testing.T) {
 
 // A job whose memory is not to be had ends at once, and says why.
 func TestJobWithoutMemory(t *testing.T) {
-	s, err := Start(context.Background(), Config{Shards: 1, MemoryBytesMax: 1 << 62}, Options{Backend: newBadBackend(t)})
+	s, err := Start(context.Background(), Config{Shards: 1, MemoryBytesMax: memoryBytesLimit}, Options{Backend: newBadBackend(t)})
 	must(t, err)
 	defer s.Close()
 	p := newProblem(t, smallJob("vast", 1, 1))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"gradbus/fabric"
@@ -101,6 +102,8 @@ func (d *desk) readControl(ctx context.Context, j *job, l *letter, head *schema.
 		return refuseFrame(err)
 	}
 	switch {
+	case control.Join != nil && !strings.HasPrefix(string(l.from), "j-"):
+		return refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
 	case control.Join != nil:
 		d.join(ctx, l, control.Join)
 	case control.Leave != nil && j == nil:

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -135,7 +136,9 @@ func (f *flags) fill() error {
 	if host == "" { // as in :4222, which people write for all addresses
 		f.server.Host = "0.0.0.0"
 	}
-	f.server.MemoryBytesMax, f.server.StagedBytesMax = f.memoryMiB<<20, f.stagedMiB<<20
+	const mib = 1 << 20
+	inBytes := func(n int64) int64 { return max(-1, min(n, math.MaxInt64/mib)) * mib } // Validate refuses both ends
+	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
 	if f.server.Token, err = config.Secret(f.tokenFile); err != nil {
 		return err
 	}
