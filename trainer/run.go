@@ -26,6 +26,9 @@ type Progress struct {
 // Run trains for a number of batches, from the current version on. report is called after each completed batch, from
 // the goroutine that calls Run; nil for nothing. All trainers of a job must run the same number of batches.
 //
+// Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
+// ends as it does for any slow trainer.
+//
 // After an error the session has failed, and Leave should be called with the error's text as reason. Errors: ErrWorkload,
 // ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. The weights that shards hold are those of
 // a whole number of batches in any case.
