@@ -140,10 +140,13 @@ func (o *options) run(ctx context.Context) error {
 	return result.Print(o.out)
 }
 
-// writable fails where a file cannot be made beside path, so that this is known before the training and not after it.
+// writable fails where path cannot become a file, so that this is known before the training and not after it.
 func writable(path string) error {
 	if path == "" {
 		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("--save %s: it is a directory, want the name of a file", path)
 	}
 	probe, err := os.CreateTemp(filepath.Dir(path), ".probe-*")
 	if err != nil {
