@@ -87,7 +87,11 @@ func openNative(name, isa, why string) (Backend, error) {
 	n := &native{api: api, name: C.GoString(api.name), why: why}
 	var report C.bridge_report
 	if status := C.bridge_open(api, text, &n.context, &report); status != C.GB_OK {
-		return nil, fmt.Errorf("%w: %s (code %d)", ErrNoBackend, C.GoString(C.bridge_message(report.message)), report.value)
+		message := C.GoString(C.bridge_message(report.message))
+		if isa != "" && name == "cpu" {
+			return nil, fmt.Errorf("%w: instruction set %q: %s; want baseline, avx2 or avx512, or none for the best", ErrNoBackend, isa, message)
+		}
+		return nil, fmt.Errorf("%w: %s (code %d)", ErrNoBackend, message, report.value)
 	}
 	n.isa = C.GoString(C.bridge_isa(api, n.context))
 	n.calls.New = func() any { return &call{workspace: make([]byte, workspaceBytes)} }
