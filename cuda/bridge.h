@@ -5,6 +5,9 @@
 #define GRADBUS_BRIDGE_H_
 
 #include "gradbus.h"
+#if !__has_include("native_stamp.h")
+#error "the native library is not built: run make, or leave the tag native out"
+#endif
 #include "native_stamp.h"
 
 // gradbus_stamp changes with the library, and with it this package's build.

@@ -151,7 +151,7 @@ func TestNaNGradientEndsTheJobWithAReason(t *testing.T) {
 			}
 		}
 		errs := runAll(testContext(t), joinAll(t, testConfig(t, server), job), w, 6)
-		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", "NaN")
+		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", "NaN", "learning rate")
 		checkError(t, errs[0], ErrJobFailed, "t1", "non_finite")
 	}
 }

@@ -104,6 +104,8 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
 		s.disowned.CompareAndSwap(0, max(1, int64(s.since())))
 		return nil
+	case schema.ReasonNonFinite.String():
+		r.Text += "; where the loss had been growing, a smaller learning rate helps"
 	}
 	what := fmt.Sprintf("batch %d bucket %d chunk %d", h.Batch, h.Bucket, h.Chunk)
 	if h.Node.Count > 0 {

@@ -122,8 +122,16 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 
 // fill completes the server's configuration from the flags that are not fields of it.
 func (f *flags) fill() error {
-	if f.server.Shards == 0 {
+	// What zero stands for in ps.Config is a default, which nobody who writes 0 means.
+	switch {
+	case f.server.Shards == 0:
 		return errors.New("shards 0: want at least 1")
+	case f.server.Deadline == 0:
+		return errors.New("deadline 0: want a time, for example 30s")
+	case f.stagedMiB == 0:
+		return errors.New("staged-mib 0: want at least 16")
+	case f.server.JobsMax == 0:
+		return errors.New("jobs-max 0: want at least 1")
 	}
 	host, port, err := net.SplitHostPort(f.listen)
 	if err != nil {

@@ -40,7 +40,7 @@ func Load(ctx context.Context, input string) (*Data, error) {
 }
 
 func (c *collector) readFile(ctx context.Context, path string) error {
-	f, err := os.Open(path)
+	f, err := open(ctx, path)
 	if err != nil {
 		return fmt.Errorf("read package index: %w", err)
 	}
