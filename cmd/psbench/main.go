@@ -4,31 +4,17 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"gradbus"
+	"gradbus/config"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
-	err := command().ExecuteContext(ctx)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "psbench: interrupted")
-		os.Exit(130)
-	default:
-		fmt.Fprintf(os.Stderr, "psbench: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-		os.Exit(1)
-	}
+	os.Exit(config.Run("psbench", os.Stderr, command().ExecuteContext))
 }
 
 func command() *cobra.Command {

@@ -4,13 +4,10 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -20,18 +17,7 @@ import (
 
 func main() {
 	config.PaceCollector()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends the process at once
-	err := command().ExecuteContext(ctx)
-	switch {
-	case err == nil:
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "trainer: interrupted")
-		os.Exit(130)
-	default:
-		fmt.Fprintf(os.Stderr, "trainer: %s\n", strings.ReplaceAll(err.Error(), "\n", "; "))
-		os.Exit(1)
-	}
+	os.Exit(config.Run("trainer", os.Stderr, command().ExecuteContext))
 }
 
 func command() *cobra.Command {

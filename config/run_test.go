@@ -1,0 +1,37 @@
+//go:build unix
+
+package config
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"syscall"
+	"testing"
+)
+
+func TestRun(t *testing.T) {
+	interrupted := func(ctx context.Context) error {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGTERM); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	for _, c := range []struct {
+		name    string
+		execute func(context.Context) error
+		status  int
+		says    string
+	}{
+		{"well", func(context.Context) error { return nil }, 0, ""},
+		{"wrong", func(context.Context) error { return errors.New("port taken\nby another") }, 1, "ps: port taken; by another\n"},
+		{"interrupted", interrupted, 130, "ps: interrupted\n"},
+	} {
+		var errs bytes.Buffer
+		if status := Run("ps", &errs, c.execute); status != c.status || errs.String() != c.says {
+			t.Errorf("%s: status %d and %q, want %d and %q", c.name, status, errs.String(), c.status, c.says)
+		}
+	}
+}
