@@ -1,4 +1,5 @@
-// Package config is how a command gets its settings: it merges a YAML file under the flags.
+// Package config is how a command gets its settings and how it ends: it merges a YAML file under the flags, and turns
+// interrupts and errors into one line and an exit status (run.go).
 //
 // A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
 // configuration struct. A configuration file is a YAML mapping from flag names to values; what was given on the command
