@@ -4,166 +4,272 @@ package cuda
 type Mode uint32
 
 const (
-	Sum  Mode = 0 // out = sum of rows
+	Sum  Mode = 0 // out = sum of rows, each times its weight where weights are given
 	Mean Mode = 1 // out = (sum of rows) / number of rows
+	Max  Mode = 2 // out = the largest of each column; NaN passes on, of equals the first is taken
 )
 
 // NoPadding is the padding id of calls that have none.
 const NoPadding int64 = -1
 
+// NonFinite says what to do with gradient values that are NaN or Inf when the optimizer would use them, that is after
+// the sum and the division.
+type NonFinite uint32
+
+const (
+	Ignore NonFinite = 0 // apply them
+	Count  NonFinite = 1 // apply them, and say in Report.NonFinite how many there are
+	Refuse NonFinite = 2 // refuse the whole call: ErrNonFinite
+)
+
+// Report is what a call says beside its error. Give a pointer to one where it is of interest.
+type Report struct {
+	Skipped   int64 // ids out of range that SkipBadIDs skipped
+	NonFinite int64 // see NonFinite; counted by Count and Refuse
+}
+
 // Backend does the arithmetic. Every method is synchronous, may be given Go memory, and leaves its outputs untouched
 // when it returns an error (see the errors in errors.go). Every backend gives the same bits: float32 accumulation in
-// canonical order (doc.go), true division, no fused multiply-add. Methods may be called from several goroutines at once.
+// canonical order (doc.go), true division, no fused multiply-add, one rounding to nearest even where less than float32 is
+// stored. Methods may be called from several goroutines at once.
 type Backend interface {
 	// Name is "go", "cpu" or "cuda"; ISA is the instruction set in use ("portable", "baseline", "avx2", "avx512", "sm_90").
 	Name() string
 	ISA() string
+	// Threads is how many threads one call may use.
+	Threads() int
 
-	// BagForward pools rows into bags: Out[b] = mode over i in [Offsets[b], Offsets[b+1]) of Rows[IDs[i]].
+	// BagForward pools rows into bags: Out[b] = mode over i in [Offsets[b], Offsets[b+1]) of Weights[i] * Rows[IDs[i]].
 	BagForward(BagForward) error
 	// BagBackward is the gradient of BagForward, coalesced: for each distinct id, ascending, the sum over its positions
-	// (ascending, canonical order) of GradOut[bag of position], divided by the bag's length first where the mode is Mean.
+	// (ascending, canonical order) of GradOut[bag of position], divided by the bag's length first where the mode is Mean,
+	// times Weights[position] first where they are given, and only where ArgMax names the position where it is Max.
 	// It returns the number n of distinct ids: Keys[:n] and Out[:n*Dim] are written.
 	BagBackward(BagBackward) (int, error)
 	// Coalesce sums the rows of equal keys: distinct keys ascending, rows summed in order of position, canonically.
 	Coalesce(Coalesce) (int, error)
 	// Merge adds coalesced terms of disjoint tree nodes along the lane tree: union of keys ascending; a term without a
-	// key is skipped for that key. Not divided.
+	// key is skipped for that key.
 	Merge(Merge) (int, error)
-	// ApplyRows runs the optimizer on chosen rows, from Table (and Momentum) into Out (and OutMomentum).
+	// ApplyRows runs the optimizer on chosen rows of a table.
 	ApplyRows(ApplyRows) error
+	// CoalesceApply is Coalesce and ApplyRows in one pass, with the bits of the two in turn. It returns the number of
+	// distinct keys.
+	CoalesceApply(CoalesceApply) (int, error)
 	// ApplyDense runs the optimizer on a dense tensor, from Param into Out.
 	ApplyDense(ApplyDense) error
 	// Average adds terms of disjoint tree nodes along the lane tree and divides once by Weight.
 	Average(Average) error
+	// AverageApply is Average and ApplyDense in one pass, with the bits of the two in turn.
+	AverageApply(AverageApply) error
 	// MatMul is C = op(A) x op(B) (+ Bias), canonical order over K.
 	MatMul(MatMul) error
 	// SoftmaxCrossEntropy gives the loss of each sample and the gradient with respect to the logits, undivided.
 	SoftmaxCrossEntropy(SoftmaxCrossEntropy) error
-	// FirstNonFinite is the index of the first NaN or Inf, or -1.
-	FirstNonFinite(values []float32) int
+	// FirstNonFinite is the index of the first NaN or Inf of a float32 vector, or -1.
+	FirstNonFinite(values Vector) int
+	// Copy copies from to to, which are of equal type and length and share no memory.
+	Copy(to, from Vector) error
 
-	// Alloc gives zeroed memory outside the Go heap, aligned to 64 bytes. The caller frees it.
+	// NewBatch gives an empty batch of commands for this backend; Submit runs one in a single call.
+	NewBatch() *Batch
+	// Submit runs the batch's commands in order and stops at the first that fails, which the error names. It allocates
+	// nothing; the batch may be submitted again.
+	Submit(*Batch) error
+
+	// Alloc gives zeroed memory outside the Go heap, aligned to 64 bytes, on huge pages where there are some. The caller
+	// frees it.
 	Alloc(float32s int) (*Buffer, error)
 	Close() error
 }
 
-// BagForward: Rows [R, Dim]; IDs [N] in [0, R); Offsets [B+1], 0 first, never falling, N last; Out [B, Dim].
-// Positions with id Padding are neither read nor counted. An empty bag is a zero row.
+// BagForward: Rows [R, Dim]; IDs [N] int32 or int64 in [0, R); Offsets [B+1] int32 or int64, 0 first, never falling, N
+// last, or, with OpenOffsets, [B] where the last bag ends at N; Weights [N] float32 or none, with Sum only; Out [B, Dim]
+// float32 or of Rows' type; ArgMax [B, Dim] int32 or none, with Max only: positions among IDs, -1 in an empty bag.
+// Positions with id Padding are neither read nor counted. An empty bag is a zero row. N < 2^31.
 type BagForward struct {
-	Dim     int
-	Mode    Mode
-	Padding int64
-	Rows    []float32
-	IDs     []int64
-	Offsets []int64
-	Out     []float32
+	Dim         int
+	Mode        Mode
+	Padding     int64
+	SkipBadIDs  bool // skip and count ids out of range, as if they were padding, instead of refusing the call
+	OpenOffsets bool
+	Rows        Vector
+	IDs         Vector
+	Offsets     Vector
+	Weights     Vector
+	Out         Vector
+	ArgMax      Vector
+	Report      *Report
 }
 
-// BagBackward: GradOut [B, Dim]; R the number of rows that ids may name; Keys capacity >= distinct ids (N suffices);
-// Out capacity >= len(Keys)*Dim.
+// BagBackward: GradOut [B, Dim]; R the number of rows that ids may name; Keys int64 with room for the distinct ids (N
+// suffices); Out room for as many rows as Keys, float32 or of GradOut's type. The rest as in BagForward; ArgMax is
+// BagForward's and must be given with Max.
 type BagBackward struct {
-	Dim     int
-	Mode    Mode
-	Padding int64
-	R       int64
-	IDs     []int64
-	Offsets []int64
-	GradOut []float32
-	Keys    []int64
-	Out     []float32
+	Dim         int
+	Mode        Mode
+	Padding     int64
+	SkipBadIDs  bool
+	OpenOffsets bool
+	R           int64
+	IDs         Vector
+	Offsets     Vector
+	Weights     Vector
+	ArgMax      Vector
+	GradOut     Vector
+	Keys        Vector
+	Out         Vector
+	Report      *Report
 }
 
-// Coalesce: Keys [N], Rows [N, Dim]; OutKeys [>= distinct], OutRows [>= distinct, Dim].
+// Coalesce: Keys [N] uint64, int64 or int32, not negative; Rows [N, Dim]; OutKeys [>= distinct] of Keys' type, OutRows
+// [>= distinct, Dim] float32 or of Rows' type. Each sum is divided once by Weight; 0 leaves it undivided.
 type Coalesce struct {
 	Dim     int
-	Keys    []uint64
-	Rows    []float32
-	OutKeys []uint64
-	OutRows []float32
+	Weight  float32
+	Keys    Vector
+	Rows    Vector
+	OutKeys Vector
+	OutRows Vector
 }
 
-// RowsTerm is one coalesced contribution: strictly ascending Keys [n], Rows [n, Dim], of the tree node over lanes
+// RowsTerm is one coalesced contribution: strictly ascending Keys [n] uint64, Rows [n, Dim], of the tree node over lanes
 // [First, First+Count).
 type RowsTerm struct {
 	First, Count uint16
-	Keys         []uint64
-	Rows         []float32
+	Keys         Vector
+	Rows         Vector
 }
 
-// Merge: Terms disjoint nodes of the tree over Lanes lanes, in lane order.
+// Merge: Terms disjoint nodes of the tree over Lanes lanes, in lane order, all rows of one type; OutKeys uint64, OutRows
+// float32 or of the terms' type. Each sum is divided once by Weight; 0 leaves it undivided.
 type Merge struct {
 	Dim     int
 	Lanes   int
+	Weight  float32
 	Terms   []RowsTerm
-	OutKeys []uint64
-	OutRows []float32
+	OutKeys Vector
+	OutRows Vector
 }
 
-// SGD holds the hyperparameters in PyTorch's form: d = g/weight + WeightDecay*p; on the first step m = d, else
-// m = Momentum*m + (1-Dampening)*d; p -= LR * (Nesterov ? d + Momentum*m : m). With Momentum 0 no m is kept: p -= LR*d.
-type SGD struct {
-	LR, Momentum, Dampening, WeightDecay float32
-	Nesterov                             bool
+// Steps says which steps a row has had. Rows are lazy: those that no gradient names do not move. With Exact a row first
+// makes up for the steps it sat out, each as if with a gradient of zero, so that the table is bit for bit what dense
+// steps make of it (not for Adam). Last [R] int64 is the number of the step that wrote each row, 0 for none; LastAfter,
+// laid out as the operation's Out rows, gets Step, which counts from 1. Both may be none: every row then counts as having
+// had a step.
+type Steps struct {
+	Last      Vector
+	LastAfter Vector
+	Step      int64
+	Exact     bool
 }
 
-// ApplyRows: Table and Momentum [R, Dim] (Momentum nil where SGD.Momentum is 0); Index [n] distinct rows in [0, R);
-// Grad [n, Dim] undivided, divided once by Weight; First [n] nonzero where the row has had no step yet (nil where
-// Momentum is nil). Out and OutMomentum are compact [n, Dim] and may not overlap Table or Momentum.
+// Slot is one named state of an optimizer. Before is of all rows of the table, or of the dense tensor; After is laid out
+// as the operation's Out, and of Before's type.
+type Slot struct {
+	Name          string
+	Before, After Vector
+}
+
+// ApplyRows: Table [R, Dim]; Index [n] int64 or int32, rows in [0, R); Grad [n, Dim] undivided, divided once by Weight;
+// First [n] uint8, nonzero where the row has had no step yet, or none. Out is compact [n, Dim], of Table's type, sharing
+// memory with nothing; or it is Table itself, with every slot's After its Before, LastAfter Last, and Index strictly
+// ascending. Slots are those that the optimizer names.
 type ApplyRows struct {
-	Dim         int
-	SGD         SGD
-	Weight      float32
-	Table       []float32
-	Momentum    []float32
-	Index       []int64
-	First       []uint8
-	Grad        []float32
-	Out         []float32
-	OutMomentum []float32
+	Dim        int
+	Optimizer  Optimizer
+	Weight     float32
+	SkipBadIDs bool // rows of a bad index are neither read nor written
+	NonFinite  NonFinite
+	Slots      []Slot
+	Steps      Steps
+	Table      Vector
+	Index      Vector
+	First      Vector
+	Grad       Vector
+	Out        Vector
+	Report     *Report
 }
 
-// ApplyDense: all [n]. Momentum and OutMomentum nil where SGD.Momentum is 0. Out may equal Param, OutMomentum may equal Momentum.
+// CoalesceApply: Keys [N] int64, int32 or uint64, rows in [0, R); Rows [N, Dim]; OutKeys int64 [>= distinct], Out
+// [>= distinct, Dim], both compact; or Out is Table itself, when OutKeys may be none. The rest as in ApplyRows.
+type CoalesceApply struct {
+	Dim        int
+	Optimizer  Optimizer
+	Weight     float32
+	SkipBadIDs bool
+	NonFinite  NonFinite
+	Slots      []Slot
+	Steps      Steps
+	Table      Vector
+	Keys       Vector
+	Rows       Vector
+	OutKeys    Vector
+	Out        Vector
+	Report     *Report
+}
+
+// ApplyDense: all [n], of n/Dim rows; Dim matters to row-wise optimizers only and may be 0, one row. Out may be Param,
+// and a slot's After its Before.
 type ApplyDense struct {
-	SGD         SGD
-	Weight      float32
-	First       bool
-	Param       []float32
-	Grad        []float32
-	Momentum    []float32
-	Out         []float32
-	OutMomentum []float32
+	Dim       int
+	Optimizer Optimizer
+	Weight    float32
+	First     bool // no step before this one
+	NonFinite NonFinite
+	Slots     []Slot
+	Param     Vector
+	Grad      Vector
+	Out       Vector
+	Report    *Report
 }
 
 // Term is one dense contribution of the tree node over lanes [First, First+Count).
 type Term struct {
 	First, Count uint16
-	Values       []float32
+	Values       Vector
 }
 
-// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n]; Out [n], which may be one of the
-// terms. Weight 1 gives the plain sum (division by one is exact).
+// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n] and of one type; Out [n], which may
+// be one of the terms. Weight 1 gives the plain sum (division by one is exact).
 type Average struct {
 	Lanes  int
 	Weight float32
 	Terms  []Term
-	Out    []float32
+	Out    Vector
 }
 
-// MatMul: A is [M, K] row-major ([K, M] where TransA), B is [K, N] ([N, K] where TransB), Bias [N] or nil, C [M, N].
+// AverageApply: as Average and ApplyDense; the terms' sum is the gradient.
+type AverageApply struct {
+	Dim       int
+	Lanes     int
+	Optimizer Optimizer
+	Weight    float32
+	First     bool
+	NonFinite NonFinite
+	Terms     []Term
+	Slots     []Slot
+	Param     Vector
+	Out       Vector
+	Report    *Report
+}
+
+// MatMul: A is [M, K] row-major ([K, M] where TransA), B is [K, N] ([N, K] where TransB), Bias [N] or none, C [M, N]; all
+// float32.
 type MatMul struct {
 	M, N, K        int
 	TransA, TransB bool
-	A, B, Bias, C  []float32
+	A, B, Bias, C  Vector
 }
 
-// SoftmaxCrossEntropy: Logits [B, Classes], Targets [B] in [0, Classes), Loss [B] or nil, Grad [B, Classes] or nil
-// (softmax - onehot, not divided by B), Probabilities [B, Classes] or nil. Targets may be nil where only Probabilities are asked for.
+// SoftmaxCrossEntropy: Logits [B, Classes], Targets [B] int32 in [0, Classes), Loss [B] or none, Grad [B, Classes] or none
+// (softmax - onehot, not divided by B), Probabilities [B, Classes] or none. Targets may be none where only Probabilities
+// are asked for.
 type SoftmaxCrossEntropy struct {
 	Classes       int
-	Logits        []float32
-	Targets       []int32
-	Loss          []float32
-	Grad          []float32
-	Probabilities []float32
+	Logits        Vector
+	Targets       Vector
+	Loss          Vector
+	Grad          Vector
+	Probabilities Vector
 }

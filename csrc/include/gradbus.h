@@ -18,8 +18,16 @@
  * not overlap unless the operation says so. Pointers to no elements may be NULL. Floats need the
  * alignment of a float, no more.
  *   - A stream of NULL asks for the synchronous form: when the call returns the outputs are
- * written. It is the only form that may be given memory the backend did not allocate, and the only
- * one that this version has.
+ * written. It is the only form that may be given memory the backend did not allocate.
+ *   - With a stream the call only queues work. Arrays and workspace then lie in memory of
+ * device_alloc or alloc; the report, where one is given, lies in memory of alloc and is GB_BUSY
+ * until the work has ended. The structs themselves, terms, slots and hyperparameters stay the
+ * host's and are read during the call. What the host can see of the arguments is checked at once;
+ * offsets, ids and key order are checked on the device, and a call that is refused there writes
+ * nothing but its report. A fault of the device is in the report of stream_query and stream_wait.
+ *   - Floats are stored as float32, float16 or bfloat16. Every sum, product and quotient is
+ * float32, and what is stored in fewer bits is rounded once, to nearest even. Unless it is said
+ * otherwise an output is float32 or of its input's type.
  *   - Functions may be called from several threads at once, each with its own outputs and
  * workspace.
  */
@@ -39,7 +47,7 @@ extern "C" {
 #endif
 
 /* GB_ABI is raised when something changes that appended fields cannot express. */
-#define GB_ABI 1u
+#define GB_ABI 2u
 
 typedef int32_t gb_status;
 enum {
@@ -54,7 +62,9 @@ enum {
   GB_WORKSPACE = 8,   /* report: value is the number of bytes needed */
   GB_MEMORY = 9,      /* gb_api.open or gb_api.alloc found no memory */
   GB_DEVICE = 10,     /* the device failed or was lost; report.value is the driver's own code */
-  GB_NO_DEVICE = 11   /* no device or no driver on this machine */
+  GB_NO_DEVICE = 11,  /* no device or no driver on this machine */
+  GB_NONFINITE = 12,  /* report: position of the first value that is not finite, and their number */
+  GB_BUSY = 13        /* the work queued on a stream has not ended */
 };
 
 typedef uint32_t gb_dtype;
@@ -75,7 +85,14 @@ enum { GB_SUM = 0, GB_MEAN = 1, GB_MAX = 2 };
 typedef uint32_t gb_id_policy;
 enum { GB_REFUSE = 0, GB_SKIP = 1 };
 
+/* What to do with gradient values that are NaN or Inf at the moment the optimizer would use them
+ * (summed and divided): nothing, count them in report.nonfinite, or refuse the whole call. */
+typedef uint32_t gb_nonfinite;
+enum { GB_NONFINITE_IGNORE = 0, GB_NONFINITE_COUNT = 1, GB_NONFINITE_REFUSE = 2 };
+
 #define GB_NO_PADDING ((int64_t)-1)
+/* Positions travel as 32 bits, so an operation takes fewer ids or keys than this. */
+#define GB_POSITIONS_MAX ((int64_t)1 << 31)
 
 typedef struct gb_context gb_context; /* an opened backend */
 typedef struct gb_stream gb_stream;   /* a queue of a device; NULL is the synchronous form */
@@ -109,56 +126,66 @@ typedef struct gb_report {
   int64_t position; /* of the first fault */
   int64_t value;
   int64_t limit;
-  int64_t term; /* which term a fault is in */
+  int64_t term;      /* which term a fault is in */
+  int64_t skipped;   /* ids out of range that were skipped */
+  int64_t nonfinite; /* values that are not finite, where the call was to count them */
   const char* message;
 } gb_report;
 
-/* out[b] = mode over i in [offsets[b], offsets[b+1]) of rows[ids[i]].
- * rows [R, dim], ids [N], offsets [B+1] from 0 to N and never falling, out [B, dim]. Positions with
- * the padding id are neither read nor counted. An empty bag is a zero row. {1 2|10 20|100 200}, ids
- * 0 2 1, offsets 0 2 3 -> {101 202|10 20} */
+/* out[b] = mode over i in [offsets[b], offsets[b+1]) of weights[i] * rows[ids[i]].
+ * rows [R, dim], ids [N] int32 or int64, offsets [B+1] int32 or int64, from 0 to N and never
+ * falling; with open_offsets they are [B], and the last bag ends at N. out [B, dim]. weights [N]
+ * float32 or empty; only with sum. Positions with the padding id, and skipped ones, are neither
+ * read nor counted. An empty bag is a zero row. Max passes NaN on and takes the first of equals;
+ * argmax [B, dim] int32, empty or only with max, is the position in ids of the row that was taken,
+ * -1 in an empty bag. {1 2|10 20|100 200}, ids 0 2 1, offsets 0 2 3 -> {101 202|10 20} */
 typedef struct gb_bag_forward_args {
   uint32_t size;
   gb_mode mode;
   int64_t dim;
   int64_t padding;
-  gb_in rows;
-  gb_in ids;     /* int64 */
-  gb_in offsets; /* int64 */
-  gb_in weights; /* one factor a position; must be empty in this version */
-  gb_out out;
   gb_id_policy policy;
-  uint32_t reserved;
+  uint32_t open_offsets;
+  gb_in rows;
+  gb_in ids;
+  gb_in offsets;
+  gb_in weights;
+  gb_out out;
+  gb_out argmax;
 } gb_bag_forward_args;
 
-/* The gradient of bag_forward with respect to rows, coalesced: distinct ids ascending to keys, sums
- * of grad_out rows to out, each divided first by its bag's length where the mode is mean. keys need
- * room for the distinct ids, out for as many rows as keys. rows is R. The number of ids written is
- * report.count. */
+/* The gradient of bag_forward with respect to rows, coalesced: distinct ids ascending to keys
+ * (int64), and to out the sums over their positions, ascending, of grad_out[bag] divided first by
+ * the bag's length (mean), multiplied first by weights[i] (sum with weights), or, with max, only
+ * where argmax, which must be forward's, names the position. keys need room for the distinct ids,
+ * out for as many rows as keys. rows is R. The number of ids written is report.count. out is
+ * float32 or of grad_out's type. */
 typedef struct gb_bag_backward_args {
   uint32_t size;
   gb_mode mode;
   int64_t dim;
   int64_t padding;
+  gb_id_policy policy;
+  uint32_t open_offsets;
   int64_t rows;
   gb_in ids;
   gb_in offsets;
-  gb_in weights; /* must be empty in this version */
+  gb_in weights;
+  gb_in argmax;
   gb_in grad_out;
-  gb_out keys; /* int64 */
+  gb_out keys;
   gb_out out;
-  gb_id_policy policy;
-  uint32_t reserved;
 } gb_bag_backward_args;
 
-/* Sums the rows of equal keys: keys 9 5 9, rows 1|2|4 -> keys 5 9, rows 2|5. */
+/* Sums the rows of equal keys in order of position, each sum divided once by weight (0: not
+ * divided): keys 9 5 9, rows 1|2|4 -> keys 5 9, rows 2|5. */
 typedef struct gb_coalesce_args {
   uint32_t size;
-  uint32_t reserved;
+  float weight;
   int64_t dim;
-  gb_in keys; /* uint64 */
+  gb_in keys; /* uint64, int64 or int32, not negative */
   gb_in rows;
-  gb_out out_keys;
+  gb_out out_keys; /* of the keys' type */
   gb_out out_rows;
 } gb_coalesce_args;
 
@@ -175,10 +202,11 @@ typedef struct gb_rows_term {
 } gb_rows_term;
 
 /* Adds sparse terms along the lane tree: the union of keys ascending; a term without a key is
- * skipped for it. */
+ * skipped for it. Each sum is divided once by weight (0: not divided). All terms' rows are of one
+ * type. */
 typedef struct gb_merge_args {
   uint32_t size;
-  uint32_t reserved;
+  float weight;
   int64_t dim;
   int64_t lanes;
   const gb_rows_term* terms;
@@ -188,9 +216,24 @@ typedef struct gb_merge_args {
 } gb_merge_args;
 
 /* An optimizer: its kind, a block of hyperparameters whose meaning is the kind's, and named slots.
- * Slots are matched by name, so that their order and number are the kind's own affair. Adagrad
- * would have "sum" with one value a row, Adam "mean" and "square" with dim values. */
-enum { GB_SGD = 1 };
+ * Slots are matched by name, in any order. p, d and slots are float32 while they are worked on; a
+ * product is rounded before it is added. d = grad/weight, then, where weight_decay is not 0,
+ * d = d + weight_decay*p.
+ *
+ * GB_SGD, PyTorch's form. Slot "momentum" [dim values a row], where momentum is not 0:
+ *   m = momentum*m + (1-dampening)*d, at the first step m = d
+ *   p = p - lr*u, u = nesterov ? d + momentum*m : m (without momentum: u = d)
+ * GB_ROWWISE_ADAGRAD. Slot "sum" [one float32 a row]:
+ *   s = s + columns(d*d)/dim;  p = p - lr*(d/(sqrt(s) + eps))
+ *   columns(x): 16 partial sums, the j-th over x[j], x[j+16], ... in turn from +0, then
+ *   pairwise: i with i+8, i+4, i+2, i+1.
+ * GB_ADAM. Slots "mean" and "square" [dim values a row]. step counts from 1:
+ *   mean = beta1*mean + (1-beta1)*d;  square = beta2*square + ((1-beta2)*d)*d
+ *   p = p - (lr/b1)*(mean/(sqrt(square)/b2 + eps)),  b1 = 1 - beta1^step,
+ *   b2 = sqrt(1 - beta2^step)
+ *   The powers are double, by repeated squaring of the float32 beta; b1 and b2 are rounded to
+ *   float32 once, and lr/b1 is a float32 division. 1-beta1, 1-beta2, 1-dampening are float32. */
+enum { GB_SGD = 1, GB_ROWWISE_ADAGRAD = 2, GB_ADAM = 3 };
 
 typedef struct gb_sgd {
   float lr, momentum, dampening, weight_decay;
@@ -198,42 +241,94 @@ typedef struct gb_sgd {
   uint32_t reserved;
 } gb_sgd;
 
+typedef struct gb_adagrad {
+  float lr, eps, weight_decay;
+  uint32_t reserved;
+} gb_adagrad;
+
+typedef struct gb_adam {
+  float lr, beta1, beta2, eps, weight_decay;
+  uint32_t reserved;
+  uint64_t step;
+} gb_adam;
+
 typedef struct gb_slot {
-  const char* name; /* "momentum" */
-  gb_in before;     /* [R, dim] for apply_rows, [n] for apply_dense */
-  gb_out after;     /* [n, dim] compact for apply_rows, [n] for apply_dense */
+  const char* name;
+  gb_in before; /* of all rows, or of the dense tensor */
+  gb_out after; /* of the rows written: laid out as the operation's out; of before's type */
 } gb_slot;
 
 typedef struct gb_optimizer {
   uint32_t kind;
   uint32_t hyper_bytes;
-  const void* hyper; /* gb_sgd for GB_SGD */
-  const gb_slot* slots;
-  int64_t slots_n; /* GB_SGD: "momentum" where sgd.momentum is not 0, else none */
+  const void* hyper;    /* gb_sgd, gb_adagrad or gb_adam; host memory, read during the call */
+  const gb_slot* slots; /* host memory, read during the call */
+  int64_t slots_n;
 } gb_optimizer;
 
-/* The optimizer on the rows index[i] of table, into out[i]: separate memory, so that the version
- * before stays readable. grad [n, dim] is divided once by weight. first[i] is not 0 where the row
- * has had no step yet (empty without slots). An index that comes twice gives its result twice, both
- * from the table. */
+/* Which steps a row has had. Rows are lazy: those that no gradient names do not move. With exact
+ * a row first makes up for the steps it sat out, each as if with a gradient of zero, so that the
+ * table is bit for bit what dense steps make of it; not for GB_ADAM. last[row] is the number of the
+ * step that wrote the row, 0 for none; last_after, laid out as the operation's out rows, gets step.
+ * Both are int64, and empty where neither the first step of a row nor exact matters: every row then
+ * counts as having had a step. step, from 1, is the number of this one. */
+typedef struct gb_steps {
+  gb_in last;
+  gb_out last_after;
+  int64_t step;
+  uint32_t exact;
+  uint32_t reserved;
+} gb_steps;
+
+/* The optimizer on the rows index[i] of table, grad [n, dim] being divided once by weight. The new
+ * rows go to out [n, dim], separate memory, so that the version before stays readable; an index
+ * that comes twice gives its result twice, both from the table. Or out is the table itself: then
+ * every slot's after is its before and last_after is last, row i goes to index[i], and index must
+ * be strictly ascending. first[i] is not 0 where the row has had no step yet; empty where
+ * steps.last is given or where every row has had one. With skip, rows of a bad index are neither
+ * read nor written. */
 typedef struct gb_apply_rows_args {
   uint32_t size;
   float weight;
   int64_t dim;
+  gb_id_policy policy;
+  gb_nonfinite nonfinite;
   gb_optimizer optimizer;
+  gb_steps steps;
   gb_in table;
-  gb_in index; /* int64 */
+  gb_in index; /* int64 or int32 */
   gb_in first; /* uint8 */
   gb_in grad;
   gb_out out;
 } gb_apply_rows_args;
 
-/* The optimizer on a dense tensor. out may be param itself, and a slot's after its before. */
+/* coalesce and apply_rows in one pass, bit for bit what the two give in turn: the rows of equal
+ * keys are summed, divided once by weight, and the optimizer runs on the table's row of that key.
+ * keys [N] are rows of the table; out_keys [>= distinct] int64, ascending; out [>= distinct, dim]
+ * or the table itself, when out_keys may be empty. report.count is the number of distinct keys. */
+typedef struct gb_coalesce_apply_args {
+  uint32_t size;
+  float weight;
+  int64_t dim;
+  gb_id_policy policy;
+  gb_nonfinite nonfinite;
+  gb_optimizer optimizer;
+  gb_steps steps;
+  gb_in table;
+  gb_in keys; /* int64, int32 or uint64 */
+  gb_in rows;
+  gb_out out_keys;
+  gb_out out;
+} gb_coalesce_apply_args;
+
+/* The optimizer on a dense tensor of n/dim rows. out may be param itself, and a slot's after its
+ * before. dim matters to row-wise optimizers only. */
 typedef struct gb_apply_dense_args {
   uint32_t size;
   float weight;
+  int64_t dim;    /* 0: one row */
   uint32_t first; /* not 0: no step before this one */
-  uint32_t reserved;
+  gb_nonfinite nonfinite;
   gb_optimizer optimizer;
   gb_in param;
   gb_in grad;
@@ -246,7 +341,7 @@ typedef struct gb_term {
 } gb_term;
 
 /* The sum of dense terms along the lane tree, divided once by weight. out may be one of the terms.
- */
+ * All terms are of one type. */
 typedef struct gb_average_args {
   uint32_t size;
   float weight;
@@ -255,6 +350,30 @@ typedef struct gb_average_args {
   int64_t terms_n;
   gb_out out;
 } gb_average_args;
+
+/* average and apply_dense in one pass: the terms' sum along the lane tree is the gradient. */
+typedef struct gb_average_apply_args {
+  uint32_t size;
+  float weight;
+  int64_t dim;
+  uint32_t first;
+  gb_nonfinite nonfinite;
+  int64_t lanes;
+  const gb_term* terms;
+  int64_t terms_n;
+  gb_optimizer optimizer;
+  gb_in param;
+  gb_out out;
+} gb_average_apply_args;
+
+/* to = from, bytes of any type. */
+typedef struct gb_copy_args {
+  uint32_t size;
+  uint32_t reserved;
+  const void* from;
+  void* to;
+  int64_t bytes;
+} gb_copy_args;
 
 /* c [m, n] = op(a) x op(b) (+ bias [n]), the sum over k in canonical order. a is [m, k], or [k, m]
  * with trans_a; b is [k, n], or [n, k] with trans_b. Bias may be empty. */
@@ -300,18 +419,22 @@ enum {
   GB_OP_AVERAGE = 7,
   GB_OP_MATMUL = 8,
   GB_OP_SOFTMAX = 9,
-  GB_OP_FIRST_NONFINITE = 10
+  GB_OP_FIRST_NONFINITE = 10,
+  GB_OP_COALESCE_APPLY = 11,
+  GB_OP_AVERAGE_APPLY = 12,
+  GB_OP_COPY = 13
 };
 
 typedef struct gb_command {
   gb_op op;
   uint32_t reserved;
-  const void* args; /* the operation's struct */
+  const void* args;  /* the operation's struct */
+  gb_report* report; /* of this command, or NULL */
 } gb_command;
 
 typedef struct gb_open_args {
   uint32_t size;
-  uint32_t threads; /* 0 and 1: the caller's thread; more is GB_UNSUPPORTED in this version */
+  uint32_t threads; /* CPU: threads of one call, the caller's among them; 0 is 1, at most 256 */
   const char* isa;  /* NULL or "": the best one. CPU: "baseline", "avx2", "avx512" */
   int32_t device;   /* which GPU */
   uint32_t reserved;
@@ -328,7 +451,8 @@ typedef struct gb_api {
   void (*close)(gb_context*);
   const char* (*isa)(const gb_context*); /* "avx512", "sm_90"; valid until close */
 
-  /* Zeroed memory that the device can read, aligned to 64 bytes. */
+  /* Zeroed memory that host and device can read, aligned to 64 bytes: on huge pages where the host
+   * is the device, else pinned. */
   gb_status (*alloc)(gb_context*, uint64_t bytes, void** memory, gb_report*);
   void (*free)(gb_context*, void* memory, uint64_t bytes);
 
@@ -353,11 +477,28 @@ typedef struct gb_api {
   gb_status (*first_nonfinite)(gb_context*, gb_stream*, const gb_first_nonfinite_args*,
                                gb_workspace, gb_report*);
 
+  gb_status (*coalesce_apply)(gb_context*, gb_stream*, const gb_coalesce_apply_args*, gb_workspace,
+                              gb_report*);
+  gb_status (*average_apply)(gb_context*, gb_stream*, const gb_average_apply_args*, gb_workspace,
+                             gb_report*);
+  gb_status (*copy)(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
+
   /* Runs commands in order in one call and stops at the first that fails, whose number is *done.
    * The workspace is shared by all: as large as the largest needs. report is that of the last
-   * command run. */
+   * command run. On a stream every command is queued, and its own report says how it went. */
   gb_status (*submit)(gb_context*, gb_stream*, const gb_command*, int64_t n, gb_workspace,
                       int64_t* done, gb_report*);
+
+  /* What only a backend with a device of its own has (NULL otherwise). */
+  gb_status (*device_alloc)(gb_context*, uint64_t bytes, void** memory, gb_report*); /* zeroed */
+  void (*device_free)(gb_context*, void* memory);
+  gb_status (*stream_open)(gb_context*, gb_stream**, gb_report*);
+  void (*stream_close)(gb_context*, gb_stream*);                  /* waits for what is queued */
+  gb_status (*stream_query)(gb_context*, gb_stream*, gb_report*); /* GB_OK, GB_BUSY or GB_DEVICE */
+  gb_status (*stream_wait)(gb_context*, gb_stream*, gb_report*);  /* blocks the calling thread */
+  /* Adds 1 to the eventfd fd when everything queued so far has ended, however it ended: for waiting
+   * without a blocked thread. */
+  gb_status (*stream_notify)(gb_context*, gb_stream*, int fd, gb_report*);
 } gb_api;
 
 /* The CPU backend, or NULL where the library does not speak this abi. */
