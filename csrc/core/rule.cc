@@ -155,6 +155,10 @@ Slots SlotsOf(const gb_optimizer& o) {
   return slots;
 }
 
+int64_t SlotValues(const Rule& rule, int64_t dim) {
+  return rule.kind == GB_ROWWISE_ADAGRAD ? 1 : dim;
+}
+
 gb_status CheckOptimizer(const gb_optimizer& o, float weight, gb_report* report) {
   if (!(std::isfinite(weight) && weight > 0)) {
     return Fail(report, GB_ARGUMENT, "weight is not a finite number above 0");

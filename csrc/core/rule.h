@@ -1,5 +1,5 @@
 // The optimizers, taken apart: what a step computes, as plain data for the kernels of every
-// backend.
+// backend. No inline functions here: kernels that are compiled for one instruction set include it.
 //
 // For each value, with d = grad/weight and, where decay is not 0, d = d + decay*p, every product
 // rounded before it is added:
@@ -44,9 +44,7 @@ struct Slots {
 Slots SlotsOf(const gb_optimizer& optimizer);
 
 // SlotValues is how many values of a slot belong to a row of dim values: dim, or 1 (adagrad).
-inline int64_t SlotValues(const Rule& rule, int64_t dim) {
-  return rule.kind == GB_ROWWISE_ADAGRAD ? 1 : dim;
-}
+int64_t SlotValues(const Rule& rule, int64_t dim);
 
 // CheckOptimizer checks kind, hyperparameters, weight and the names of the slots, not their
 // lengths.
