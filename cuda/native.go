@@ -8,27 +8,9 @@ package cuda
 #include <stdlib.h>
 #include "bridge.h"
 
-// The library neither keeps pointers nor calls back, so arguments may stay on the stack and a call costs less.
-#cgo noescape bridge_bag_forward
-#cgo nocallback bridge_bag_forward
-#cgo noescape bridge_bag_backward
-#cgo nocallback bridge_bag_backward
-#cgo noescape bridge_coalesce
-#cgo nocallback bridge_coalesce
-#cgo noescape bridge_merge
-#cgo nocallback bridge_merge
-#cgo noescape bridge_average
-#cgo nocallback bridge_average
-#cgo noescape bridge_apply_rows
-#cgo nocallback bridge_apply_rows
-#cgo noescape bridge_apply_dense
-#cgo nocallback bridge_apply_dense
-#cgo noescape bridge_matmul
-#cgo nocallback bridge_matmul
-#cgo noescape bridge_softmax
-#cgo nocallback bridge_softmax
-#cgo noescape bridge_first_nonfinite
-#cgo nocallback bridge_first_nonfinite
+// The library neither keeps pointers nor calls back, so a call costs less. There is no noescape for bridge_call on
+// purpose: a command holds addresses as numbers, so what they point to must not lie on a stack, which may move.
+#cgo nocallback bridge_call
 */
 import "C"
 
@@ -46,55 +28,55 @@ const nativeBuilt = true
 // native is a backend of the library. Checks of shape run in Go; those that read the data run in the library, whose
 // report is turned into the same errors.
 type native struct {
-	api     *C.gb_api
+	api     *C.gb_api // a copy outside the Go heap
 	context *C.gb_context
 	name    string
 	isa     string
 	why     string
+	threads int
 	calls   sync.Pool // of *call
+	regions *regions  // of a backend with a device, else nil
 	closed  atomic.Bool
 }
 
-// call is the memory of one call: the workspace, and the terms of a sum with the pins of what they point to.
+// call is the memory of one call. The garbage collector sees numbers alone in command and terms.
 type call struct {
-	report    C.bridge_report
+	command   [commandWords]uint64 // a bridge_command
+	terms     []uint64             // gb_terms or gb_rows_terms
 	workspace []byte
-	pins      runtime.Pinner
-	terms     []C.gb_term
-	rowsTerms []C.gb_rows_term
+	pins      pins // what the terms point to
 }
+
+const commandWords = C.sizeof_bridge_command / 8
 
 // workspaceBytes is what a new call starts with; a larger need shows in the first call and is kept.
 const workspaceBytes = 64 << 10
 
-func openNative(name, isa, why string) (Backend, error) {
-	var api *C.gb_api
-	switch name {
-	case "cpu":
-		api = C.gb_backend(C.GB_ABI)
-	case "emu":
-		api = emuAPI()
-	case "cuda":
-		if api = C.gb_cuda_backend(C.GB_ABI); api == nil {
-			return nil, fmt.Errorf("%w: the native library was built without CUDA; use cpu, or rebuild where nvcc is", ErrNoBackend)
-		}
+func openNative(name, why string, o Options) (Backend, error) {
+	api, err := findAPI(name, o.Library)
+	if err != nil {
+		return nil, err
 	}
-	if api == nil {
-		return nil, fmt.Errorf("%w: the native library is of another version: rebuild it", ErrNoBackend)
-	}
-	text := C.CString(isa)
+	n := &native{name: C.GoString(api.name), why: why, threads: max(o.Threads, 1)}
+	n.api = (*C.gb_api)(C.malloc(C.sizeof_gb_api))
+	C.bridge_adopt(api, n.api)
+	text := C.CString(o.ISA)
 	defer C.free(unsafe.Pointer(text))
-	n := &native{api: api, name: C.GoString(api.name), why: why}
-	var report C.bridge_report
-	if status := C.bridge_open(api, text, &n.context, &report); status != C.GB_OK {
-		message := C.GoString(C.bridge_message(report.message))
-		if isa != "" && name == "cpu" {
-			return nil, fmt.Errorf("%w: instruction set %q: %s; want baseline, avx2 or avx512, or none for the best", ErrNoBackend, isa, message)
+	var report C.gb_report
+	if status := C.bridge_open(n.api, text, C.uint32_t(n.threads), &n.context, &report); status != C.GB_OK {
+		C.free(unsafe.Pointer(n.api))
+		message := C.GoString(report.message)
+		if o.ISA != "" && name == "cpu" {
+			return nil, fmt.Errorf("%w: instruction set %q: %s; want baseline, avx2 or avx512, or none for the best", ErrNoBackend, o.ISA, message)
 		}
 		return nil, fmt.Errorf("%w: %s (code %d)", ErrNoBackend, message, report.value)
 	}
-	n.isa = C.GoString(C.bridge_isa(api, n.context))
+	n.isa = C.GoString(C.bridge_isa(n.api, n.context))
 	n.calls.New = func() any { return &call{workspace: make([]byte, workspaceBytes)} }
+	if C.bridge_has_device(n.api) != 0 {
+		n.regions = new(regions)
+		n.threads = 1
+	}
 	return n, nil
 }
 
@@ -103,12 +85,10 @@ func nativeStamp() string { return C.GoString(C.gradbus_stamp()) }
 
 func (n *native) Name() string   { return n.name }
 func (n *native) ISA() string    { return n.isa }
+func (n *native) Threads() int   { return n.threads }
 func (n *native) reason() string { return n.why }
 
-// Alloc maps memory outside the Go heap; see allocate.
-func (n *native) Alloc(float32s int) (*Buffer, error) { return allocate(float32s) }
-
-// Close ends the backend. No other call may be under way.
+// Close ends the backend. No other call may be under way, and batches, streams and memory of it must be gone.
 func (n *native) Close() error {
 	if n.closed.CompareAndSwap(false, true) {
 		C.bridge_close(n.api, n.context)
@@ -116,53 +96,118 @@ func (n *native) Close() error {
 	return nil
 }
 
-// run calls f, once more with a larger workspace where the library asks for it.
-func (n *native) run(op string, f func(c *call, ws *C.uint8_t, bytes C.uint64_t) C.gb_status) (int, error) {
-	if n.closed.Load() {
-		return 0, fmt.Errorf("%s: %w", op, ErrClosed)
+// begin gives the memory of a call, to be handed to run.
+func (n *native) begin() *call { return n.calls.Get().(*call) }
+
+// encoding gives where to encode the call's command, which has so many bytes of terms.
+func (n *native) encoding(c *call, termBytes uintptr) encoding {
+	e := encoding{command: unsafe.Pointer(&c.command), regions: n.regions}
+	if termBytes > 0 {
+		c.terms = grow(c.terms, int(termBytes/8))
+		e.terms, e.pins = unsafe.Pointer(unsafe.SliceData(c.terms)), &c.pins
+		e.holdAddress(e.terms)
 	}
-	c := n.calls.Get().(*call)
-	defer n.calls.Put(c)
-	status := f(c, (*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)))
+	return e
+}
+
+// run makes the call, once more with a larger workspace where the library asks for it, and takes the memory back. The
+// report is the caller's, or nil.
+func (n *native) run(c *call, e *encoding, report *Report) (int, error) {
+	count, err := n.cross(c, e)
+	if report != nil {
+		*report = reportOf(e.report())
+	}
+	if e.pins != nil {
+		c.pins.unpin()
+	}
+	n.calls.Put(c)
+	return count, err
+}
+
+func (n *native) cross(c *call, e *encoding) (int, error) {
+	if n.closed.Load() {
+		return 0, fmt.Errorf("%s: %w", opName(e.op), ErrClosed)
+	}
+	if e.device {
+		return 0, fmt.Errorf("%s: %w: memory of a device is for the batches of a stream", opName(e.op), ErrArgument)
+	}
+	command := (*C.uint8_t)(e.command)
+	status := C.bridge_call(n.api, n.context, e.op, command,
+		(*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)), e.held)
 	if status == C.GB_WORKSPACE {
-		c.workspace = make([]byte, int(c.report.value)+int(c.report.value)/4)
-		status = f(c, (*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)))
+		bytes := int(e.report().value)
+		c.workspace = make([]byte, bytes+bytes/4)
+		status = C.bridge_call(n.api, n.context, e.op, command,
+			(*C.uint8_t)(unsafe.SliceData(c.workspace)), C.uint64_t(len(c.workspace)), e.held)
 	}
 	if status != C.GB_OK {
-		return 0, c.err(op, status)
+		return 0, nativeError(opName(e.op), status, e.report())
 	}
-	return int(c.report.count), nil
+	return int(e.report().count), nil
 }
 
-// err is the library's report as an error of this package.
-func (c *call) err(op string, status C.gb_status) error {
-	r := &c.report
-	text := "failed"
-	if r.message != 0 {
-		text = C.GoString(C.bridge_message(r.message))
-	}
+func reportOf(r *C.gb_report) Report {
+	return Report{Skipped: int64(r.skipped), NonFinite: int64(r.nonfinite)}
+}
+
+// nativeError is the library's report as an error of this package.
+func nativeError(name string, status C.gb_status, r *C.gb_report) error {
 	switch status {
 	case C.GB_ID:
-		return &IDError{op, int(r.position), int64(r.value), int64(r.limit)}
+		return &IDError{name, int(r.position), int64(r.value), int64(r.limit)}
 	case C.GB_ROOM:
-		return tooFew(op, int(r.limit), int(r.value))
+		return tooFew(name, int(r.limit), int(r.value))
 	case C.GB_ORDER:
-		return orderError(int(r.term), int(r.position))
+		return orderError(name, int(r.term), int(r.position))
+	case C.GB_NONFINITE:
+		return &NonFiniteError{name, int64(r.position), int64(r.value)}
 	}
-	sentinel := map[C.gb_status]error{
-		C.GB_UNSUPPORTED: ErrUnsupported, C.GB_SHAPE: ErrShape, C.GB_ARGUMENT: ErrArgument, C.GB_NODE: ErrNode,
-		C.GB_MEMORY: ErrMemory, C.GB_DEVICE: ErrDevice, C.GB_NO_DEVICE: ErrDevice,
-	}[status]
-	if sentinel == nil {
-		sentinel = fmt.Errorf("%w: status %d", ErrDevice, status)
+	var sentinel error
+	switch status {
+	case C.GB_UNSUPPORTED:
+		sentinel = ErrUnsupported
+	case C.GB_SHAPE:
+		sentinel = ErrShape
+	case C.GB_ARGUMENT:
+		sentinel = ErrArgument
+	case C.GB_NODE:
+		sentinel = ErrNode
+	case C.GB_MEMORY:
+		sentinel = ErrMemory
+	default:
+		sentinel = ErrDevice
 	}
-	return fmt.Errorf("%s: %w: %s (position %d, have %d, want %d)", op, sentinel, text, r.position, r.value, r.limit)
+	text := "failed"
+	if r.message != nil {
+		text = C.GoString(r.message)
+	}
+	return fmt.Errorf("%s: %w: %s (status %d, term %d, position %d, have %d, want %d)",
+		name, sentinel, text, status, r.term, r.position, r.value, r.limit)
 }
 
-func floats(s []float32) *C.float  { return (*C.float)(unsafe.SliceData(s)) }
-func ints(s []int64) *C.int64_t    { return (*C.int64_t)(unsafe.SliceData(s)) }
-func words(s []uint64) *C.uint64_t { return (*C.uint64_t)(unsafe.SliceData(s)) }
-func size[T any](s []T) C.int64_t  { return C.int64_t(len(s)) }
+// pins keeps Go memory in place whose addresses C memory holds. A runtime.Pinner allocates from its sixth pin on, so
+// each takes five: then pinning allocates nothing once the pinners are there.
+type pins struct {
+	pinners []runtime.Pinner
+	n       int
+}
+
+const pinsEach = 5
+
+func (p *pins) pin(at unsafe.Pointer) {
+	if p.n == len(p.pinners)*pinsEach {
+		p.pinners = append(p.pinners, runtime.Pinner{})
+	}
+	p.pinners[p.n/pinsEach].Pin(at)
+	p.n++
+}
+
+func (p *pins) unpin() {
+	for i := range (p.n + pinsEach - 1) / pinsEach {
+		p.pinners[i].Unpin()
+	}
+	p.n = 0
+}
 
 func bit(b bool) C.uint32_t {
 	if b {

@@ -7,4 +7,4 @@ const nativeBuilt = false
 
 const emuBuilt = false
 
-func openNative(string, string, string) (Backend, error) { return nil, ErrNoBackend }
+func openNative(string, string, Options) (Backend, error) { return nil, ErrNoBackend }

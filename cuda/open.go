@@ -10,11 +10,14 @@ type Options struct {
 	// Name is "auto" (or empty), "go", "cpu" or "cuda". Auto is cpu where the native library is built in, else go. It is
 	// never cuda, whose calls in this version copy their arguments to the device and back; ask for it by name.
 	Name string
-	// Threads is how many threads one call may use; 0 is 1. In this version every call runs on its caller's thread, so
-	// other values are refused.
+	// Threads is how many threads one call of the cpu backend may use, its caller's among them: at most 256, and 0 is 1. The
+	// results do not depend on it. The go backend runs on its caller's thread whatever it says, and a GPU has its own.
 	Threads int
 	// ISA forces an instruction set of the cpu backend: "" (the best), "baseline", "avx2" or "avx512".
 	ISA string
+	// Library is the path of a shared library, libgradbus.so, from which to take the backend cpu or cuda instead of from the
+	// linked one: to test or measure a library that was built elsewhere. It must have been built from the same interface.
+	Library string
 	// Log, where set, gets one line with what was chosen and why.
 	Log *slog.Logger
 }
@@ -29,37 +32,41 @@ func Open(o Options) (Backend, error) {
 		return nil, fmt.Errorf("open backend %q: %w", o.Name, err)
 	}
 	if o.Log != nil {
-		o.Log.Info("backend chosen", "backend", b.Name(), "isa", b.ISA(), "reason", reasonOf(b))
+		o.Log.Info("backend chosen", "backend", b.Name(), "isa", b.ISA(), "threads", b.Threads(), "reason", reasonOf(b))
 	}
 	return b, nil
 }
 
+// threadsMax bounds Options.Threads.
+const threadsMax = 256
+
 func open(o Options) (Backend, error) {
-	if o.Threads < 0 || o.Threads > 1 {
-		return nil, fmt.Errorf("%w: threads %d, want 0 or 1 in this version", ErrArgument, o.Threads)
+	if o.Threads < 0 || o.Threads > threadsMax {
+		return nil, fmt.Errorf("%w: threads %d, want 0 to %d", ErrArgument, o.Threads, threadsMax)
 	}
 	switch o.Name {
 	case "", "auto":
 		if nativeBuilt {
-			return openNative("cpu", o.ISA, "auto: the native library is built in")
+			return openNative("cpu", "auto: the native library is built in", o)
 		}
-		if o.ISA != "" {
-			return nil, fmt.Errorf("%w: instruction set %q needs the native library: %s", ErrNoBackend, o.ISA, howToBuild)
+		if o.ISA != "" || o.Library != "" {
+			return nil, fmt.Errorf("%w: instruction set %q, library %q: this build has no native code: %s",
+				ErrNoBackend, o.ISA, o.Library, howToBuild)
 		}
 		return &described{newReference(), "auto: this build has no native library (" + howToBuild + ")"}, nil
 	case "go":
-		if o.ISA != "" {
-			return nil, fmt.Errorf("%w: instruction set %q is for the cpu backend, go has none", ErrArgument, o.ISA)
+		if o.ISA != "" || o.Library != "" {
+			return nil, fmt.Errorf("%w: instruction set %q, library %q: the go backend has none", ErrArgument, o.ISA, o.Library)
 		}
 		return &described{newReference(), "asked for"}, nil
 	case "cpu", "cuda":
 		if !nativeBuilt {
 			return nil, fmt.Errorf("%w: this build has no native library: %s, or use go", ErrNoBackend, howToBuild)
 		}
-		return openNative(o.Name, o.ISA, "asked for")
+		return openNative(o.Name, "asked for", o)
 	case "emu": // the CUDA kernels run on the CPU, for tests of a build with the tag emu; not in Names
 		if emuBuilt {
-			return openNative(o.Name, o.ISA, "asked for")
+			return openNative(o.Name, "asked for", o)
 		}
 	}
 	return nil, fmt.Errorf("%w: want one of %q", ErrArgument, Names())
@@ -69,7 +76,11 @@ const howToBuild = "build it with make, which sets the tag native"
 
 // Describe is one line for a log or a version screen: the backend, its instruction set, and why it was chosen.
 func Describe(b Backend) string {
-	return fmt.Sprintf("%s (%s), %s", b.Name(), b.ISA(), reasonOf(b))
+	threads := ""
+	if n := b.Threads(); n > 1 {
+		threads = fmt.Sprintf(", %d threads", n)
+	}
+	return fmt.Sprintf("%s (%s%s), %s", b.Name(), b.ISA(), threads, reasonOf(b))
 }
 
 func reasonOf(b Backend) string {

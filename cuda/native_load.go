@@ -1,0 +1,71 @@
+//go:build native
+
+package cuda
+
+/*
+#include <dlfcn.h>
+#include <stdlib.h>
+#include "bridge.h"
+
+typedef const gb_api* (*bridge_entry)(uint32_t abi);
+
+static const gb_api* bridge_enter(void* entry) { return ((bridge_entry)entry)(GB_ABI); }
+*/
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+)
+
+// findAPI gives a backend's table of functions, of the linked library or of the shared one at the path.
+func findAPI(name, path string) (*C.gb_api, error) {
+	if path != "" {
+		return loadAPI(name, path)
+	}
+	var api *C.gb_api
+	switch name {
+	case "cpu":
+		api = C.gb_backend(C.GB_ABI)
+	case "emu":
+		api = emuAPI()
+	case "cuda":
+		if api = C.gb_cuda_backend(C.GB_ABI); api == nil {
+			return nil, fmt.Errorf("%w: the native library was built without CUDA; use cpu, or rebuild where nvcc is", ErrNoBackend)
+		}
+	}
+	if api == nil {
+		return nil, fmt.Errorf("%w: the native library is of another version: rebuild it", ErrNoBackend)
+	}
+	return api, nil
+}
+
+// loadAPI takes it from a shared library, which stays loaded: its threads and its device outlive any backend.
+func loadAPI(name, path string) (*C.gb_api, error) {
+	symbol := map[string]string{"cpu": "gb_backend", "cuda": "gb_cuda_backend"}[name]
+	if symbol == "" {
+		return nil, fmt.Errorf("%w: backend %s comes from no shared library; cpu and cuda do", ErrArgument, name)
+	}
+	file, entry := C.CString(path), C.CString(symbol)
+	defer C.free(unsafe.Pointer(file))
+	defer C.free(unsafe.Pointer(entry))
+	library := C.dlopen(file, C.RTLD_NOW|C.RTLD_LOCAL)
+	if library == nil {
+		return nil, fmt.Errorf("%w: library %s: %s", ErrNoBackend, path, C.GoString(C.dlerror()))
+	}
+	at := C.dlsym(library, entry)
+	if at == nil {
+		return nil, fmt.Errorf("%w: library %s has no function %s: it is no libgradbus.so", ErrNoBackend, path, symbol)
+	}
+	api := C.bridge_enter(at)
+	if api == nil && name == "cuda" {
+		if cpu, err := loadAPI("cpu", path); err == nil && cpu != nil {
+			return nil, fmt.Errorf("%w: library %s was built without CUDA; rebuild it where nvcc is", ErrNoBackend, path)
+		}
+	}
+	if api == nil || api.abi != C.GB_ABI {
+		return nil, fmt.Errorf("%w: library %s does not speak version %d of the interface: rebuild it from these sources",
+			ErrNoBackend, path, int(C.GB_ABI))
+	}
+	return api, nil
+}
