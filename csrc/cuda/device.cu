@@ -1,54 +1,79 @@
+#include <cstring>
+
 #include "cuda/device.h"
 
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
+namespace {
 
-gb_status Begin(gb_context* context, gb_stream* stream, gb_report* report) {
-  if (context == nullptr) return Fail(report, GB_ARGUMENT, "no context");
-  if (stream != nullptr) return Fail(report, GB_UNSUPPORTED, "streams are not written yet");
-  return GB_OK;
+constexpr int kBlocksEach = 8;  // of kThreads threads, on one multiprocessor at once
+
+// Kernel parameters may be 4096 bytes.
+struct Piece {
+  static constexpr unsigned kMost = 3968;
+  unsigned char bytes[kMost];
+};
+
+__global__ void bring_kernel(Piece piece, unsigned bytes, unsigned char* to) {
+  GB_EACH(i, bytes) to[i] = piece.bytes[i];
 }
 
-gb_status TooSmall(const Arena& arena, gb_workspace w, gb_report* report) {
-  return Fail(report, GB_WORKSPACE, "workspace is too small", -1,
-              static_cast<int64_t>(arena.needed()), static_cast<int64_t>(w.bytes));
+}  // namespace
+
+Queue::Queue(Context* context, cudaStream_t stream)
+    : context_(context), stream_(stream), fault_(cudaSuccess) {
+  Note(static_cast<cudaError_t>(context->lost.load(std::memory_order_relaxed)));
+  if (ok()) Note(cudaSetDevice(context->device));  // a thread's current device is the thread's own
 }
 
-Use::Use(gb_context* context, gb_report* report)
-    : context_(Of(context)), lock_(context_->busy), report_(report), fault_(context_->lost) {
-  Note(cudaSetDevice(context_->device));  // a thread's current device is the thread's own
+unsigned Queue::Blocks(int64_t n, int64_t per_block) const {
+  const int64_t blocks = n <= 0 ? 0 : (n - 1) / per_block + 1;
+  const int64_t most = static_cast<int64_t>(context_->multiprocessors) * kBlocksEach;
+  return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
-// Memory makes the context's memory at least so large. It grows by doubling, so a steady state
-// allocates nothing.
-gb_workspace Use::Memory(uint64_t bytes) {
-  if (ok() && bytes > context_->bytes) {
-    const uint64_t wanted = bytes > 2 * context_->bytes ? bytes : 2 * context_->bytes;
-    Note(cudaFree(context_->memory));
-    context_->memory = nullptr;
-    context_->bytes = 0;
-    void* memory = nullptr;
-    if (ok()) Note(cudaMalloc(&memory, wanted));
-    if (ok()) {
-      context_->memory = static_cast<char*>(memory);
-      context_->bytes = wanted;
-    }
+void Queue::Zero(void* memory, uint64_t bytes) {
+  if (ok() && bytes > 0) Note(cudaMemsetAsync(memory, 0, bytes, stream_));
+}
+
+void Queue::Copy(void* to, const void* from, uint64_t bytes) {
+  if (ok() && bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_));
+}
+
+void Queue::Bring(void* to, const void* from, uint64_t bytes) {
+  const unsigned char* at = static_cast<const unsigned char*>(from);
+  unsigned char* there = static_cast<unsigned char*>(to);
+  Piece piece;
+  while (bytes > 0) {
+    const unsigned n = bytes < Piece::kMost ? static_cast<unsigned>(bytes) : Piece::kMost;
+    std::memcpy(piece.bytes, at, n);
+    std::memset(piece.bytes + n, 0, Piece::kMost - n);
+    Launch(*this, 1, kThreads, bring_kernel, piece, n, there);
+    at += n;
+    there += n;
+    bytes -= n;
   }
-  return {context_->memory, context_->bytes};
 }
 
-void Use::Note(cudaError_t e) {
-  if (fault_ == cudaSuccess) fault_ = e;
+void Queue::Wait() {
+  if (ok()) Note(cudaStreamSynchronize(stream_));
 }
 
-gb_status Use::End(int64_t count, int64_t position) {
-  if (ok()) return Done(report_, count, position);
-  if (fault_ == cudaErrorMemoryAllocation) {  // the device itself is well
+gb_status Queue::End(gb_report* report) {
+  return ok() ? gb_status{GB_OK} : DeviceFault(context_, stream_, fault_, report);
+}
+
+gb_status DeviceFault(Context* context, cudaStream_t stream, cudaError_t e, gb_report* report) {
+  if (e == cudaErrorMemoryAllocation) {  // the device itself is well
     cudaGetLastError();
-    return Fail(report_, GB_MEMORY, "the device has too little memory", -1, fault_);
+    return Fail(report, GB_MEMORY, "the device has too little memory", -1, e);
   }
-  context_->lost = fault_;
-  return Fail(report_, GB_DEVICE, cudaGetErrorString(fault_), -1, fault_);
+  cudaGetLastError();
+  const cudaError_t still = cudaStreamQuery(stream);
+  if (still != cudaSuccess && still != cudaErrorNotReady) {
+    context->lost.store(still, std::memory_order_relaxed);
+  }
+  return Fail(report, GB_DEVICE, cudaGetErrorString(e), -1, e);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

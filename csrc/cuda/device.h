@@ -1,113 +1,129 @@
-// What the operations of the CUDA backend share: the opened device, its memory, and launches.
+// What the operations of the CUDA backend share: the opened device, the queue that an operation
+// puts its work on, and launches.
 //
-// The same sources are compiled twice: by nvcc for a GPU, and by the C++ compiler with
-// emu/cuda_runtime.h, which runs the kernels on the CPU so that tests can compare their bits on a
-// machine without a GPU. Kernels therefore keep to what the emulation knows: no shared memory, no
-// barriers, one thread per output value.
+// The same sources are compiled twice: by nvcc for a GPU, and by the C++ compiler with csrc/emu
+// first on the include path, which runs the kernels on the CPU, so that tests can compare their
+// bits on a machine without a GPU. Kernels keep to what the emulation knows: shared memory only
+// through GB_SHARED, launches only through Launch, one-dimensional grids.
 //
-// This version has only the synchronous form: an operation copies its arguments to the device,
-// runs, and copies the results back. Calls on one context run one after the other. That is right,
-// and slower than the CPU for small work: streams and memory that stays on the device are what will
-// make it fast.
+// How an operation is written (apply_dense.cu is the example to read):
+//   - It has one implementation, the asynchronous one: Run(Queue&, parts, args, report) queues
+//     kernels and nothing else. It never waits, never allocates, and follows no pointer of args but
+//     those to slots and terms, which are the host's.
+//   - Its workspace is a struct of parts whose constructor takes them from core's Arena, so the
+//     size query and the call count the same bytes.
+//   - What only the device can see goes wrong there: flags.cuh. Kernels that write look at the
+//     flags first, and the last kernel turns them into the report.
+//   - Stage says how its arrays travel when the caller's memory is the host's: stage.h. Call<Op>
+//     makes both forms out of these.
 #ifndef GRADBUS_CUDA_DEVICE_H_
 #define GRADBUS_CUDA_DEVICE_H_
 
-#ifdef GRADBUS_EMU
-#include "emu/cuda_runtime.h"
-#define GB_DEVICE_NAMESPACE emu
-#else
 #include <cuda_runtime.h>
-#define GB_DEVICE_NAMESPACE cuda
-#endif
 
+#include <atomic>
 #include <mutex>
 
 #include "core/core.h"
 
+#ifdef GRADBUS_EMU  // has a GB_SHARED that is poisoned anew for every block
+#define GB_DEVICE_NAMESPACE emu
+#else
+#define GB_DEVICE_NAMESPACE cuda
+#define GB_SHARED(type, name, count) __shared__ type name[count]
+#endif
+
+// The loop over the values of a kernel, each thread taking every so many.
+#define GB_EACH(i, n)                                                                    \
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < (n); \
+       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 
+constexpr unsigned kWarp = 32;
+constexpr unsigned kThreads = 256;  // of a block, where nothing speaks for another number
+
+// Context is an opened device. What the synchronous form needs is one call's at a time.
 struct Context {
-  int device;
-  char isa[24];
-  std::mutex busy;   // held during an operation: its memory is shared by all
-  char* memory;      // on the device
-  uint64_t bytes;    // of it
-  cudaError_t lost;  // not 0: the device failed, and every call says so
+  int device = 0;
+  int multiprocessors = 1;
+  char isa[24] = {};
+  std::atomic<int> lost{0};  // the error after which the device answers nothing more
+
+  const char** texts = nullptr;  // pinned: the messages of reports, which kernels may point at
+
+  std::mutex busy;                // guards the rest
+  cudaStream_t stream = nullptr;  // of the synchronous form
+  char* memory = nullptr;         // on the device
+  uint64_t bytes = 0;             // of it
+  char* host = nullptr;           // pinned
+  uint64_t host_bytes = 0;
+  gb_report* report = nullptr;  // pinned; the kernels of a synchronous call write it
 };
 
 inline Context* Of(gb_context* context) {
   return static_cast<Context*>(static_cast<void*>(context));
 }
 
-// Use is one operation on the device: it holds the context and its memory, and remembers the first
-// fault.
-class Use {
+// Queue is where one call puts its work: a stream, and the first error met there. After an error it
+// takes nothing more.
+class Queue {
  public:
-  Use(gb_context* context, gb_report* report);
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  Queue(Context* context, cudaStream_t stream);
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
 
-  // Reserve gives device memory for an operation: the parts are counted and handed out as from a
-  // workspace.
-  template <typename Parts, typename... Args>
-  Parts Reserve(const Args&... args) {
-    Arena count;
-    Parts counted(count, args...);
-    Arena arena(Memory(count.needed()));
-    return ok() ? Parts(arena, args...) : counted;
-  }
-  template <typename T>
-  void Upload(T* to, const T* from, int64_t n) {
-    if (ok() && n > 0) Note(cudaMemcpy(to, from, n * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  template <typename T>
-  void Download(T* to, const T* from, int64_t n) {
-    if (ok() && n > 0) Note(cudaMemcpy(to, from, n * sizeof(T), cudaMemcpyDeviceToHost));
-  }
-  // Launch runs a kernel with enough threads for n values; kernels loop, so there may be fewer
-  // threads than values.
-  template <typename... Params, typename... Args>
-  void Launch(void (*kernel)(Params...), int64_t n, Args... args) {
-    if (!ok() || n == 0) return;
-    const int64_t blocks = (n + kThreads - 1) / kThreads;
-    const unsigned grid = static_cast<unsigned>(blocks < kBlocksMost ? blocks : kBlocksMost);
-#ifdef GRADBUS_EMU
-    EmuLaunch(grid, kThreads, kernel, args...);
-#else
-    // The formatter would take the chevrons apart.
-    // clang-format off
-    kernel<<<grid, kThreads>>>(static_cast<Params>(args)...);
-    // clang-format on
-#endif
-    Note(cudaGetLastError());
-  }
+  cudaStream_t stream() const { return stream_; }
+  const Context& context() const { return *context_; }
   bool ok() const { return fault_ == cudaSuccess; }
-  gb_status End(int64_t count = 0, int64_t position = -1);
+  void Note(cudaError_t e) {
+    if (fault_ == cudaSuccess) fault_ = e;
+  }
+  // Blocks is how many blocks for n items, each block taking per_block of them in one turn: no more
+  // than the device can hold at once, since kernels loop.
+  unsigned Blocks(int64_t n, int64_t per_block) const;
+  void Zero(void* memory, uint64_t bytes);
+  void Copy(void* to, const void* from, uint64_t bytes);  // between any two memories
+  // Bring copies what the host has to device memory by way of kernel parameters: it is read before
+  // Bring returns, unlike what cudaMemcpyAsync may do, so it may lie on the stack.
+  void Bring(void* to, const void* from, uint64_t bytes);
+  void Wait();
+  // End turns the queue's error into a status: GB_OK, GB_MEMORY or GB_DEVICE.
+  gb_status End(gb_report* report);
 
  private:
-  static constexpr int kThreads = 128;
-  static constexpr int64_t kBlocksMost = 1 << 16;
-  gb_workspace Memory(uint64_t bytes);
-  void Note(cudaError_t e);
-
   Context* context_;
-  std::lock_guard<std::mutex> lock_;
-  gb_report* report_;
+  cudaStream_t stream_;
   cudaError_t fault_;
 };
 
-gb_status Begin(gb_context* context, gb_stream* stream, gb_report* report);
-gb_status TooSmall(const Arena& arena, gb_workspace w, gb_report* report);
+// Fault reports error e of a runtime call. An error that does not go away with reading it means
+// that the device is lost, which every later call then says.
+gb_status DeviceFault(Context* context, cudaStream_t stream, cudaError_t e, gb_report* report);
 
-#define GB_BEGIN(context, stream, args, report)                                    \
-  if (const gb_status s_ = Begin(context, stream, report); s_ != GB_OK) return s_; \
-  if (const gb_status s_ = Check(args, report); s_ != GB_OK) return s_
+// Launch runs a kernel and notes whether that went well. No blocks are no launch.
+template <typename... Params, typename... Args>
+void Launch(Queue& queue, unsigned blocks, unsigned threads, void (*kernel)(Params...),
+            Args... args) {
+  if (!queue.ok() || blocks == 0) return;
+#ifdef GRADBUS_EMU
+  queue.Note(LaunchKernel(queue.stream(), blocks, threads, kernel, args...));
+#else
+  // The formatter would take the chevrons apart.
+  // clang-format off
+  kernel<<<blocks, threads, 0, queue.stream()>>>(static_cast<Params>(args)...);
+  // clang-format on
+  queue.Note(cudaGetLastError());
+#endif
+}
 
-// GB_EACH is the loop over the values of a kernel, each thread taking every so many.
-#define GB_EACH(i, n)                                                                    \
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < (n); \
-       i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+struct Stream {
+  Context* context;
+  cudaStream_t handle;
+};
+
+inline Stream* Of(gb_stream* stream) { return static_cast<Stream*>(static_cast<void*>(stream)); }
 
 gb_status BagForward(gb_context*, gb_stream*, const gb_bag_forward_args*, gb_workspace, gb_report*);
 gb_status BagBackward(gb_context*, gb_stream*, const gb_bag_backward_args*, gb_workspace,
@@ -121,12 +137,25 @@ gb_status MatMul(gb_context*, gb_stream*, const gb_matmul_args*, gb_workspace, g
 gb_status Softmax(gb_context*, gb_stream*, const gb_softmax_args*, gb_workspace, gb_report*);
 gb_status FirstNonFinite(gb_context*, gb_stream*, const gb_first_nonfinite_args*, gb_workspace,
                          gb_report*);
+gb_status CoalesceApply(gb_context*, gb_stream*, const gb_coalesce_apply_args*, gb_workspace,
+                        gb_report*);
+gb_status AverageApply(gb_context*, gb_stream*, const gb_average_apply_args*, gb_workspace,
+                       gb_report*);
+gb_status Copy(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
 
-uint64_t NeedsOf(const gb_bag_backward_args& a);
-uint64_t NeedsOf(const gb_coalesce_args& a);
-uint64_t NeedsOf(const gb_merge_args& a);
-uint64_t NeedsOf(const gb_average_args& a);
-uint64_t NeedsOf(const gb_apply_rows_args& a);
+// Bytes of workspace.
+uint64_t NeedsOf(const Context&, const gb_bag_forward_args&);
+uint64_t NeedsOf(const Context&, const gb_bag_backward_args&);
+uint64_t NeedsOf(const Context&, const gb_coalesce_args&);
+uint64_t NeedsOf(const Context&, const gb_merge_args&);
+uint64_t NeedsOf(const Context&, const gb_apply_rows_args&);
+uint64_t NeedsOf(const Context&, const gb_apply_dense_args&);
+uint64_t NeedsOf(const Context&, const gb_average_args&);
+uint64_t NeedsOf(const Context&, const gb_matmul_args&);
+uint64_t NeedsOf(const Context&, const gb_softmax_args&);
+uint64_t NeedsOf(const Context&, const gb_first_nonfinite_args&);
+uint64_t NeedsOf(const Context&, const gb_coalesce_apply_args&);
+uint64_t NeedsOf(const Context&, const gb_average_apply_args&);
 
 }  // namespace GB_DEVICE_NAMESPACE
 }  // namespace gradbus

@@ -1,0 +1,152 @@
+// The synchronous form: the host's arrays travel to the device, the asynchronous form runs on the
+// context's own stream, and what it made travels back, unless the call was refused.
+//
+// An operation's Stage(Travel&, Args&) goes through the arrays of a copy of the arguments and lets
+// each be replaced by its place on the device. It runs twice: once to count the memory, once to
+// move the data.
+#ifndef GRADBUS_CUDA_STAGE_H_
+#define GRADBUS_CUDA_STAGE_H_
+
+#include "cuda/device.h"
+
+namespace gradbus {
+namespace GB_DEVICE_NAMESPACE {
+
+// BytesOf is the size of n elements.
+uint64_t BytesOf(int64_t n, gb_dtype dtype);
+
+class Travel {
+ public:
+  // Without a queue a Travel only counts.
+  Travel() = default;
+  Travel(Queue* queue, gb_workspace device, gb_workspace host)
+      : queue_(queue), device_(device), host_(host) {}
+  Travel(const Travel&) = delete;
+  Travel& operator=(const Travel&) = delete;
+
+  bool counting() const { return queue_ == nullptr; }
+  // Host is memory of the host, Device of the device, until the call ends.
+  template <typename T>
+  T* Host(int64_t n) {
+    return host_.Take<T>(n);
+  }
+  void* Device(uint64_t bytes) { return device_.Take<char>(static_cast<int64_t>(bytes)); }
+  // Room is the operation's own workspace.
+  Arena& Room() { return device_; }
+
+  // In brings an array to the device.
+  void In(gb_in& a);
+  // Out gives an array room there and brings it back at the end: whole, or, with per_key > 0, as
+  // many times per_key elements as report.count says.
+  void Out(gb_out& a, int64_t per_key = 0);
+  // Over is an Out that may be the same memory as was, which has travelled already and is now
+  // there.
+  void Over(gb_out& a, const gb_in& was, const gb_in& now);
+  // Kept is an Out whose elements the call may leave as they are.
+  void Kept(gb_out& a);
+
+  uint64_t device_bytes() const { return device_.needed(); }
+  uint64_t host_bytes() const { return host_.needed(); }
+  // Back queues the way back.
+  void Back(int64_t count);
+
+ private:
+  struct Home {
+    void* host;
+    const void* device;
+    int64_t n;
+    int64_t per_key;
+    gb_dtype dtype;
+  };
+  static constexpr int kHomesMost = 8;
+  void Note(void* host, const void* device, const gb_out& a, int64_t per_key);
+
+  Queue* queue_ = nullptr;
+  Arena device_, host_;
+  Home homes_[kHomesMost];
+  int homes_n_ = 0;
+};
+
+// StageSlots lets an optimizer's slots travel: each after is over its before, whole. It replaces
+// the array of slots by a copy.
+void StageSlots(Travel& travel, gb_optimizer& optimizer);
+
+// Reserve makes the context's memory at least so large. It grows by doubling, so a steady state
+// allocates nothing.
+void Reserve(Queue& queue, Context* context, uint64_t device_bytes, uint64_t host_bytes);
+
+// Needs is the size of an operation's workspace: 0 where it takes nothing from it.
+template <typename Op>
+uint64_t Needs(const Context& context, const typename Op::Args& a) {
+  Arena count, nothing;
+  typename Op::Parts parts(count, context, a);
+  return count.needed() == nothing.needed() ? 0 : count.needed();
+}
+
+template <typename Op>
+gb_status RunHere(Context* context, const typename Op::Args& a, gb_report* report) {
+  const std::lock_guard<std::mutex> lock(context->busy);
+  Queue queue(context, context->stream);
+  Travel count;
+  typename Op::Args copy = a;
+  Op::Stage(count, copy);
+  typename Op::Parts counted(count.Room(), *context, copy);
+  Reserve(queue, context, count.device_bytes(), count.host_bytes());
+  if (!queue.ok()) return queue.End(report);
+  Travel travel(&queue, {context->memory, context->bytes}, {context->host, context->host_bytes});
+  copy = a;
+  Op::Stage(travel, copy);
+  const typename Op::Parts parts(travel.Room(), *context, copy);
+  context->report->status = GB_BUSY;
+  Op::Run(queue, parts, copy, context->report);
+  queue.Wait();
+  if (!queue.ok()) return queue.End(report);
+  const gb_status status = context->report->status;
+  if (status == GB_OK) {
+    travel.Back(context->report->count);
+    queue.Wait();
+    if (!queue.ok()) return queue.End(report);
+  }
+  if (report != nullptr) {
+    const uint32_t size = report->size;
+    *report = *context->report;
+    report->size = size;
+  }
+  return status;
+}
+
+template <typename Op>
+gb_status RunThere(Context* context, gb_stream* stream, const typename Op::Args& a, gb_workspace w,
+                   gb_report* report) {
+  Queue queue(context, Of(stream)->handle);
+  Arena arena(w);
+  const typename Op::Parts parts(arena, *context, a);
+  Fail(report, GB_BUSY, nullptr);
+  Op::Run(queue, parts, a, report);
+  return queue.End(report);
+}
+
+// Call is an operation of the interface.
+template <typename Op>
+gb_status Call(gb_context* c, gb_stream* stream, const typename Op::Args* a, gb_workspace w,
+               gb_report* report) {
+  if (c == nullptr) return Fail(report, GB_ARGUMENT, "no context");
+  if (const gb_status s = CheckShapes(a, report); s != GB_OK) return s;
+  if (stream == nullptr) {
+    if (const gb_status s = CheckData(a, report); s != GB_OK) return s;
+  }
+  Arena arena(w);
+  const typename Op::Parts parts(arena, *Of(c), *a);
+  if (!arena.enough()) {
+    return Fail(report, GB_WORKSPACE, "workspace is too small", -1,
+                static_cast<int64_t>(arena.needed()), static_cast<int64_t>(w.bytes));
+  }
+  if (Op::Nothing(*a)) return Done(report);
+  return stream == nullptr ? RunHere<Op>(Of(c), *a, report)
+                           : RunThere<Op>(Of(c), stream, *a, w, report);
+}
+
+}  // namespace GB_DEVICE_NAMESPACE
+}  // namespace gradbus
+
+#endif  // GRADBUS_CUDA_STAGE_H_
