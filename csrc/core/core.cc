@@ -14,6 +14,8 @@ gb_status Fail(gb_report* report, gb_status status, const char* message, int64_t
     report->value = value;
     report->limit = limit;
     report->term = term;
+    report->skipped = 0;
+    report->nonfinite = 0;
     report->message = message;
   }
   return status;

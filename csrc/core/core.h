@@ -47,18 +47,44 @@ class Arena {
 // know.
 gb_status CheckSize(const void* args, uint32_t known, gb_report* report);
 
-// The checks read the data once and write nothing. After GB_OK every pointer and index of the
-// arguments may be followed.
-gb_status Check(const gb_bag_forward_args* a, gb_report* report);
-gb_status Check(const gb_bag_backward_args* a, gb_report* report);
-gb_status Check(const gb_coalesce_args* a, gb_report* report);
-gb_status Check(const gb_merge_args* a, gb_report* report);
-gb_status Check(const gb_apply_rows_args* a, gb_report* report);
-gb_status Check(const gb_apply_dense_args* a, gb_report* report);
-gb_status Check(const gb_average_args* a, gb_report* report);
-gb_status Check(const gb_matmul_args* a, gb_report* report);
-gb_status Check(const gb_softmax_args* a, gb_report* report);
-gb_status Check(const gb_first_nonfinite_args* a, gb_report* report);
+// CheckShapes looks at everything but the arrays; after GB_OK every length and type fits the
+// others. CheckData then reads the offsets, ids, keys and targets once; after GB_OK every index of
+// them may be followed, but for the ids that the policy skips. Neither writes anything.
+gb_status CheckShapes(const gb_bag_forward_args* a, gb_report* report);
+gb_status CheckData(const gb_bag_forward_args* a, gb_report* report);
+gb_status CheckShapes(const gb_bag_backward_args* a, gb_report* report);
+gb_status CheckData(const gb_bag_backward_args* a, gb_report* report);
+gb_status CheckShapes(const gb_coalesce_args* a, gb_report* report);
+gb_status CheckData(const gb_coalesce_args* a, gb_report* report);
+gb_status CheckShapes(const gb_merge_args* a, gb_report* report);
+gb_status CheckData(const gb_merge_args* a, gb_report* report);
+gb_status CheckShapes(const gb_apply_rows_args* a, gb_report* report);
+gb_status CheckData(const gb_apply_rows_args* a, gb_report* report);
+gb_status CheckShapes(const gb_coalesce_apply_args* a, gb_report* report);
+gb_status CheckData(const gb_coalesce_apply_args* a, gb_report* report);
+gb_status CheckShapes(const gb_apply_dense_args* a, gb_report* report);
+gb_status CheckData(const gb_apply_dense_args* a, gb_report* report);
+gb_status CheckShapes(const gb_average_args* a, gb_report* report);
+gb_status CheckData(const gb_average_args* a, gb_report* report);
+gb_status CheckShapes(const gb_average_apply_args* a, gb_report* report);
+gb_status CheckData(const gb_average_apply_args* a, gb_report* report);
+gb_status CheckShapes(const gb_copy_args* a, gb_report* report);
+gb_status CheckData(const gb_copy_args* a, gb_report* report);
+gb_status CheckShapes(const gb_matmul_args* a, gb_report* report);
+gb_status CheckData(const gb_matmul_args* a, gb_report* report);
+gb_status CheckShapes(const gb_softmax_args* a, gb_report* report);
+gb_status CheckData(const gb_softmax_args* a, gb_report* report);
+gb_status CheckShapes(const gb_first_nonfinite_args* a, gb_report* report);
+gb_status CheckData(const gb_first_nonfinite_args* a, gb_report* report);
+
+template <typename Args>
+gb_status Check(const Args* a, gb_report* report) {
+  const gb_status status = CheckShapes(a, report);
+  return status != GB_OK ? status : CheckData(a, report);
+}
+
+// CheckOffsets is the part of CheckData that looks at the offsets of bags over n ids.
+gb_status CheckOffsets(const gb_in& offsets, bool open, int64_t n, gb_report* report);
 
 // Sgd is one optimizer call, taken apart. Momentum pointers are null where there is none.
 struct Sgd {

@@ -1,17 +1,18 @@
 // The table of the CPU backend, and the choice of the instruction set.
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "cpu/cpu.h"
 
 namespace gradbus {
 namespace {
 
-gb_context contexts[] = {
-    {&kKernelsBaseline},
+const Kernels* const isas[] = {
+    // from the least to the best
+    &kKernelsBaseline,
 #ifdef GRADBUS_X86
-    {&kKernelsAvx2},
-    {&kKernelsAvx512},
+    &kKernelsAvx2,
+    &kKernelsAvx512,
 #endif
 };
 
@@ -19,7 +20,7 @@ gb_context contexts[] = {
 // support.
 bool Runs(const Kernels& k) {
 #ifdef GRADBUS_X86
-  if (&k == &kKernelsAvx2) return __builtin_cpu_supports("avx2");
+  if (&k == &kKernelsAvx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
   if (&k == &kKernelsAvx512) {
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
@@ -31,68 +32,67 @@ bool Runs(const Kernels& k) {
 gb_status Open(const gb_open_args* a, gb_context** out, gb_report* report) {
   if (const gb_status s = CheckSize(a, sizeof *a, report); s != GB_OK) return s;
   if (out == nullptr) return Fail(report, GB_ARGUMENT, "no place for the context");
-  if (a->threads > 1) {
-    return Fail(report, GB_UNSUPPORTED, "more than one thread", -1, a->threads, 1);
+  if (a->threads > kThreadsMost) {
+    return Fail(report, GB_ARGUMENT, "threads", -1, a->threads, kThreadsMost);
   }
   const bool best = a->isa == nullptr || a->isa[0] == 0;
   bool known = false;
-  gb_context* found = nullptr;
-  for (gb_context& c : contexts) {  // from the least to the best
-    const bool named = !best && std::strcmp(c.kernels->isa, a->isa) == 0;
+  const Kernels* found = nullptr;
+  for (const Kernels* k : isas) {
+    const bool named = !best && std::strcmp(k->isa, a->isa) == 0;
     known = known || named;
-    if ((best || named) && Runs(*c.kernels)) found = &c;
+    if ((best || named) && Runs(*k)) found = k;
   }
   if (found == nullptr) {
     return known ? Fail(report, GB_NO_DEVICE, "this processor lacks the instruction set")
                  : Fail(report, GB_ARGUMENT, "no such instruction set in this library");
   }
-  *out = found;
+  const int threads = a->threads == 0 ? 1 : static_cast<int>(a->threads);
+  *out = new (std::nothrow) gb_context{found, Pool(threads)};
+  if (*out == nullptr) return Fail(report, GB_MEMORY, "out of memory");
   return Done(report);
 }
 
-void Close(gb_context*) {}
+void Close(gb_context* c) { delete c; }
 
 const char* Isa(const gb_context* c) { return c->kernels->isa; }
 
-gb_status Alloc(gb_context*, uint64_t bytes, void** memory, gb_report* report) {
-  if (memory == nullptr || bytes > (UINT64_MAX >> 1)) return Fail(report, GB_ARGUMENT, "memory");
-  *memory = nullptr;
-  if (bytes == 0) return Done(report);
-  const uint64_t rounded = (bytes + 63) / 64 * 64;
-  *memory = std::aligned_alloc(64, rounded);
-  if (*memory == nullptr) return Fail(report, GB_MEMORY, "out of memory", -1, rounded);
-  std::memset(*memory, 0, rounded);
-  return Done(report);
-}
-
-void Free(gb_context*, void* memory, uint64_t) { std::free(memory); }
-
 template <typename Args>
-const Args& As(const void* args) {
-  return *static_cast<const Args*>(args);
+uint64_t Needs(const gb_context& c, const void* args) {
+  return CheckSize(args, sizeof(Args), nullptr) == GB_OK
+             ? NeedsOf(c, *static_cast<const Args*>(args))
+             : UINT64_MAX;
 }
 
 uint64_t Workspace(gb_context* c, gb_op op, const void* args) {
   if (c == nullptr || args == nullptr) return UINT64_MAX;
   switch (op) {
     case GB_OP_BAG_FORWARD:
-      return NeedsOf(As<gb_bag_forward_args>(args));
+      return Needs<gb_bag_forward_args>(*c, args);
     case GB_OP_BAG_BACKWARD:
-      return NeedsOf(As<gb_bag_backward_args>(args));
+      return Needs<gb_bag_backward_args>(*c, args);
     case GB_OP_COALESCE:
-      return NeedsOf(As<gb_coalesce_args>(args));
+      return Needs<gb_coalesce_args>(*c, args);
     case GB_OP_MERGE:
-      return NeedsOf(As<gb_merge_args>(args));
-    case GB_OP_AVERAGE:
-      return NeedsOf(As<gb_average_args>(args));
-    case GB_OP_MATMUL:
-      return NeedsOf(*c, As<gb_matmul_args>(args));
-    case GB_OP_SOFTMAX:
-      return NeedsOf(*c, As<gb_softmax_args>(args));
+      return Needs<gb_merge_args>(*c, args);
     case GB_OP_APPLY_ROWS:
+      return Needs<gb_apply_rows_args>(*c, args);
+    case GB_OP_COALESCE_APPLY:
+      return Needs<gb_coalesce_apply_args>(*c, args);
     case GB_OP_APPLY_DENSE:
+      return Needs<gb_apply_dense_args>(*c, args);
+    case GB_OP_AVERAGE:
+      return Needs<gb_average_args>(*c, args);
+    case GB_OP_AVERAGE_APPLY:
+      return Needs<gb_average_apply_args>(*c, args);
+    case GB_OP_COPY:
+      return Needs<gb_copy_args>(*c, args);
+    case GB_OP_MATMUL:
+      return Needs<gb_matmul_args>(*c, args);
+    case GB_OP_SOFTMAX:
+      return Needs<gb_softmax_args>(*c, args);
     case GB_OP_FIRST_NONFINITE:
-      return 0;
+      return Needs<gb_first_nonfinite_args>(*c, args);
     default:
       return UINT64_MAX;
   }
@@ -112,10 +112,16 @@ gb_status Run(gb_context* c, gb_stream* s, const gb_command& command, gb_workspa
       return CpuMerge(c, s, static_cast<const gb_merge_args*>(a), w, report);
     case GB_OP_APPLY_ROWS:
       return CpuApplyRows(c, s, static_cast<const gb_apply_rows_args*>(a), w, report);
+    case GB_OP_COALESCE_APPLY:
+      return CpuCoalesceApply(c, s, static_cast<const gb_coalesce_apply_args*>(a), w, report);
     case GB_OP_APPLY_DENSE:
       return CpuApplyDense(c, s, static_cast<const gb_apply_dense_args*>(a), w, report);
     case GB_OP_AVERAGE:
       return CpuAverage(c, s, static_cast<const gb_average_args*>(a), w, report);
+    case GB_OP_AVERAGE_APPLY:
+      return CpuAverageApply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
+    case GB_OP_COPY:
+      return CpuCopy(c, s, static_cast<const gb_copy_args*>(a), w, report);
     case GB_OP_MATMUL:
       return CpuMatMul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
     case GB_OP_SOFTMAX:
@@ -127,6 +133,14 @@ gb_status Run(gb_context* c, gb_stream* s, const gb_command& command, gb_workspa
   }
 }
 
+// Copy gives the caller's report what a command's own says.
+void Copy(const gb_report* from, gb_report* to) {
+  if (from == nullptr || to == nullptr || from == to) return;
+  const uint32_t size = to->size;
+  *to = *from;
+  to->size = size;
+}
+
 gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_t n, gb_workspace w,
                  int64_t* done, gb_report* report) {
   if (done == nullptr || n < 0 || (n > 0 && commands == nullptr)) {
@@ -134,9 +148,11 @@ gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_
   }
   Done(report);
   for (*done = 0; *done < n; ++*done) {
-    if (const gb_status status = Run(c, s, commands[*done], w, report); status != GB_OK) {
-      return status;
-    }
+    const gb_command& command = commands[*done];
+    gb_report* const own = command.report != nullptr ? command.report : report;
+    const gb_status status = Run(c, s, command, w, own);
+    Copy(own, report);
+    if (status != GB_OK) return status;
   }
   return GB_OK;
 }
@@ -148,8 +164,8 @@ const gb_api api = {
     Open,
     Close,
     Isa,
-    Alloc,
-    Free,
+    CpuAlloc,
+    CpuFree,
     Workspace,
     CpuBagForward,
     CpuBagBackward,
@@ -161,7 +177,17 @@ const gb_api api = {
     CpuMatMul,
     CpuSoftmax,
     CpuFirstNonFinite,
+    CpuCoalesceApply,
+    CpuAverageApply,
+    CpuCopy,
     Submit,
+    nullptr,  // memory and streams of a device of its own, from here on
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// bag_forward, bag_backward and coalesce: sums of rows that an index chooses.
+// bag_forward and bag_backward: sums of rows that an index chooses.
 //
 // Bytes moved: every chosen row is read once and every output row written once; the indices are
 // read twice, once to be checked.
@@ -24,12 +24,6 @@ struct BackwardParts {
         scaled(a.mode == GB_MEAN ? arena.Take<float>(a.grad_out.n) : nullptr) {}
 };
 
-struct CoalesceParts {
-  Pair *pairs, *spare;
-  CoalesceParts(Arena& arena, const gb_coalesce_args& a)
-      : pairs(arena.Take<Pair>(a.keys.n)), spare(arena.Take<Pair>(a.keys.n)) {}
-};
-
 // SumSegments sums the rows of each run of equal keys. The rows of a run lie a Pair apart in
 // memory.
 template <typename Key>
@@ -41,34 +35,33 @@ void SumSegments(const Kernels& k, const Pair* sorted, int64_t n, const float* r
     int64_t end = lo + 1;
     while (end < n && sorted[end].key == sorted[lo].key) end++;
     keys[segment] = static_cast<Key>(sorted[lo].key);
-    k.sum_rows(rows, dim, &sorted[lo].row, kStride, end - lo, out + segment * dim);
+    k.bags.sum_rows(rows, dim, &sorted[lo].row, kStride, end - lo, out + segment * dim);
     lo = end;
   }
 }
 
 }  // namespace
 
-uint64_t NeedsOf(const gb_bag_forward_args& a) {
+uint64_t NeedsOf(const gb_context&, const gb_bag_forward_args& a) {
   Arena arena;
   ForwardParts parts(arena, a);
   return arena.needed();
 }
 
-uint64_t NeedsOf(const gb_bag_backward_args& a) {
+uint64_t NeedsOf(const gb_context&, const gb_bag_backward_args& a) {
   Arena arena;
   BackwardParts parts(arena, a);
-  return arena.needed();
-}
-
-uint64_t NeedsOf(const gb_coalesce_args& a) {
-  Arena arena;
-  CoalesceParts parts(arena, a);
   return arena.needed();
 }
 
 gb_status CpuBagForward(gb_context* context, gb_stream* stream, const gb_bag_forward_args* a,
                         gb_workspace w, gb_report* report) {
   GB_BEGIN(context, stream, a, report);
+  if (a->mode == GB_MAX || a->policy != GB_REFUSE || a->open_offsets != 0 || a->weights.n != 0 ||
+      a->rows.dtype != GB_FLOAT32 || a->ids.dtype == GB_INT32 || a->offsets.dtype == GB_INT32 ||
+      a->out.dtype != GB_FLOAT32) {
+    return Fail(report, GB_UNSUPPORTED, "not written yet");
+  }
   Arena arena(w);
   const ForwardParts parts(arena, *a);
   if (!arena.enough()) return TooSmall(arena, w, report);
@@ -86,8 +79,8 @@ gb_status CpuBagForward(gb_context* context, gb_stream* stream, const gb_bag_for
       n = kept;
     }
     float* out = Floats(a->out) + b * a->dim;
-    k.sum_rows(Floats(a->rows), a->dim, index, 1, n, out);
-    if (a->mode == GB_MEAN && n > 1) k.divide(out, static_cast<float>(n), a->dim, out);
+    k.bags.sum_rows(Floats(a->rows), a->dim, index, 1, n, out);
+    if (a->mode == GB_MEAN && n > 1) k.bags.divide(out, static_cast<float>(n), a->dim, out);
   }
   return Done(report);
 }
@@ -95,6 +88,11 @@ gb_status CpuBagForward(gb_context* context, gb_stream* stream, const gb_bag_for
 gb_status CpuBagBackward(gb_context* context, gb_stream* stream, const gb_bag_backward_args* a,
                          gb_workspace w, gb_report* report) {
   GB_BEGIN(context, stream, a, report);
+  if (a->mode == GB_MAX || a->policy != GB_REFUSE || a->open_offsets != 0 || a->weights.n != 0 ||
+      a->grad_out.dtype != GB_FLOAT32 || a->ids.dtype == GB_INT32 || a->offsets.dtype == GB_INT32 ||
+      a->out.dtype != GB_FLOAT32) {
+    return Fail(report, GB_UNSUPPORTED, "not written yet");
+  }
   Arena arena(w);
   const BackwardParts parts(arena, *a);
   if (!arena.enough()) return TooSmall(arena, w, report);
@@ -110,8 +108,8 @@ gb_status CpuBagBackward(gb_context* context, gb_stream* stream, const gb_bag_ba
       }
     }
     if (a->mode == GB_MEAN && n > before) {
-      k.divide(grad + b * a->dim, static_cast<float>(n - before), a->dim,
-               parts.scaled + b * a->dim);
+      k.bags.divide(grad + b * a->dim, static_cast<float>(n - before), a->dim,
+                    parts.scaled + b * a->dim);
     }
   }
   const Pair* sorted = SortPairs(parts.pairs, parts.spare, n);
@@ -121,25 +119,6 @@ gb_status CpuBagBackward(gb_context* context, gb_stream* stream, const gb_bag_ba
   }
   SumSegments(k, sorted, n, a->mode == GB_MEAN ? parts.scaled : grad, a->dim,
               static_cast<int64_t*>(a->keys.data), Floats(a->out));
-  return Done(report, distinct);
-}
-
-gb_status CpuCoalesce(gb_context* context, gb_stream* stream, const gb_coalesce_args* a,
-                      gb_workspace w, gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  Arena arena(w);
-  const CoalesceParts parts(arena, *a);
-  if (!arena.enough()) return TooSmall(arena, w, report);
-  const int64_t n = a->keys.n;
-  for (int64_t i = 0; i < n; i++) parts.pairs[i] = {Keys(a->keys)[i], i};
-  const Pair* sorted = SortPairs(parts.pairs, parts.spare, n);
-  const int64_t distinct = Distinct(sorted, n);
-  if (distinct > a->out_keys.n) {
-    return Fail(report, GB_ROOM, "too little room for the distinct keys", -1, distinct,
-                a->out_keys.n);
-  }
-  SumSegments(*context->kernels, sorted, n, Floats(a->rows), a->dim,
-              static_cast<uint64_t*>(a->out_keys.data), Floats(a->out_rows));
   return Done(report, distinct);
 }
 

@@ -4,13 +4,18 @@
 
 #include "core/core.h"
 #include "cpu/kernels.h"
+#include "cpu/pool.h"
 
-// An opened CPU backend: one constant per instruction set, so opening allocates nothing.
+// An opened CPU backend.
 struct gb_context {
   const gradbus::Kernels* kernels;
+  gradbus::Pool pool;
 };
 
 namespace gradbus {
+
+gb_status CpuAlloc(gb_context*, uint64_t bytes, void** memory, gb_report* report);
+void CpuFree(gb_context*, void* memory, uint64_t bytes);
 
 // Operations of the table, and the part of the workspace that each takes. A Needs function is run
 // twice: on an empty arena to count, and on the caller's workspace to get the parts.
@@ -20,23 +25,34 @@ gb_status CpuBagBackward(gb_context*, gb_stream*, const gb_bag_backward_args*, g
                          gb_report*);
 gb_status CpuCoalesce(gb_context*, gb_stream*, const gb_coalesce_args*, gb_workspace, gb_report*);
 gb_status CpuMerge(gb_context*, gb_stream*, const gb_merge_args*, gb_workspace, gb_report*);
-gb_status CpuAverage(gb_context*, gb_stream*, const gb_average_args*, gb_workspace, gb_report*);
 gb_status CpuApplyRows(gb_context*, gb_stream*, const gb_apply_rows_args*, gb_workspace,
                        gb_report*);
+gb_status CpuCoalesceApply(gb_context*, gb_stream*, const gb_coalesce_apply_args*, gb_workspace,
+                           gb_report*);
 gb_status CpuApplyDense(gb_context*, gb_stream*, const gb_apply_dense_args*, gb_workspace,
                         gb_report*);
+gb_status CpuAverage(gb_context*, gb_stream*, const gb_average_args*, gb_workspace, gb_report*);
+gb_status CpuAverageApply(gb_context*, gb_stream*, const gb_average_apply_args*, gb_workspace,
+                          gb_report*);
+gb_status CpuCopy(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
 gb_status CpuMatMul(gb_context*, gb_stream*, const gb_matmul_args*, gb_workspace, gb_report*);
 gb_status CpuSoftmax(gb_context*, gb_stream*, const gb_softmax_args*, gb_workspace, gb_report*);
 gb_status CpuFirstNonFinite(gb_context*, gb_stream*, const gb_first_nonfinite_args*, gb_workspace,
                             gb_report*);
 
-uint64_t NeedsOf(const gb_bag_forward_args& a);
-uint64_t NeedsOf(const gb_bag_backward_args& a);
-uint64_t NeedsOf(const gb_coalesce_args& a);
-uint64_t NeedsOf(const gb_merge_args& a);
-uint64_t NeedsOf(const gb_average_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_bag_forward_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_bag_backward_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_coalesce_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_merge_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_apply_rows_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_coalesce_apply_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_apply_dense_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_average_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_average_apply_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_copy_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_matmul_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_softmax_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_first_nonfinite_args& a);
 
 // Begin refuses streams, which this backend does not have, before anything else is looked at.
 inline gb_status Begin(gb_context* context, gb_stream* stream, gb_report* report) {
@@ -44,6 +60,9 @@ inline gb_status Begin(gb_context* context, gb_stream* stream, gb_report* report
   if (stream != nullptr) return Fail(report, GB_UNSUPPORTED, "the cpu backend has no streams");
   return GB_OK;
 }
+
+// Below so many bytes moved a job is not worth waking threads for.
+constexpr int64_t kInlineBytes = 128 << 10;
 
 inline gb_status TooSmall(const Arena& arena, gb_workspace w, gb_report* report) {
   return Fail(report, GB_WORKSPACE, "workspace is too small", -1,

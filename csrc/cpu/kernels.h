@@ -5,16 +5,10 @@
 
 #include <cstdint>
 
-namespace gradbus {
+#include "cpu/bag_kernels.h"
+#include "cpu/step_kernels.h"
 
-struct SgdRun {
-  float lr, momentum, keep, weight_decay;
-  float weight;
-  bool has_momentum, nesterov, first;
-  const float *p, *g, *m;
-  float *out, *out_m;
-  int64_t n;
-};
+namespace gradbus {
 
 struct MatMulRun {
   int64_t m, n, k;
@@ -34,16 +28,8 @@ struct SoftmaxRun {
 
 struct Kernels {
   const char* isa;
-
-  // out[0, dim) = canonical sum of rows[index[i * stride]] for i in [0, n).
-  void (*sum_rows)(const float* rows, int64_t dim, const int64_t* index, int64_t stride, int64_t n,
-                   float* out);
-  // out = x / by; out may be x.
-  void (*divide)(const float* x, float by, int64_t n, float* out);
-  // out = (the plan over terms) / by, elementwise over n; out may be one of the terms.
-  void (*run_plan)(const float* const* terms, const int32_t* steps, int64_t steps_n, float by,
-                   int64_t n, float* out);
-  void (*sgd)(const SgdRun& run);  // out may be p, out_m may be m
+  BagKernels bags;
+  StepKernels steps;
   int64_t (*packed_floats)(int64_t n, int64_t k);
   void (*matmul)(const MatMulRun& run);
   int64_t (*softmax_floats)(int64_t classes);

@@ -1,4 +1,4 @@
-// merge and average: sums of sparse and of dense terms along the lane tree.
+// merge: the sum of sparse terms along the lane tree.
 //
 // Bytes moved: every term once, every output once, keys twice.
 #include "core/union.h"
@@ -14,30 +14,23 @@ struct MergeParts {
       : all(arena, a), rows(arena.Take<const float*>(a.terms_n)) {}
 };
 
-struct AverageParts {
-  const float** terms;
-  Step* steps;
-  AverageParts(Arena& arena, const gb_average_args& a)
-      : terms(arena.Take<const float*>(a.terms_n)), steps(arena.Take<Step>(2 * a.terms_n)) {}
-};
-
 }  // namespace
 
-uint64_t NeedsOf(const gb_merge_args& a) {
+uint64_t NeedsOf(const gb_context&, const gb_merge_args& a) {
   Arena arena;
   MergeParts parts(arena, a);
-  return arena.needed();
-}
-
-uint64_t NeedsOf(const gb_average_args& a) {
-  Arena arena;
-  AverageParts parts(arena, a);
   return arena.needed();
 }
 
 gb_status CpuMerge(gb_context* context, gb_stream* stream, const gb_merge_args* a, gb_workspace w,
                    gb_report* report) {
   GB_BEGIN(context, stream, a, report);
+  if (a->weight != 0) return Fail(report, GB_UNSUPPORTED, "not written yet");
+  for (int64_t i = 0; i < a->terms_n; i++) {
+    if (a->terms[i].rows.n > 0 && a->terms[i].rows.dtype != GB_FLOAT32) {
+      return Fail(report, GB_UNSUPPORTED, "not written yet");
+    }
+  }
   Arena arena(w);
   const MergeParts p(arena, *a);
   if (!arena.enough()) return TooSmall(arena, w, report);
@@ -51,28 +44,10 @@ gb_status CpuMerge(gb_context* context, gb_stream* stream, const gb_merge_args* 
       p.rows[i] = Floats(a->terms[t].rows) + p.all.heads[t] * a->dim;
     }
     PlanOf(p.all, n, plan);
-    context->kernels->run_plan(p.rows, plan.steps(), plan.count(), 1.0f, a->dim,
-                               Floats(a->out_rows) + position * a->dim);
+    context->kernels->steps.run_plan(p.rows, plan.steps(), plan.count(), 1.0f, a->dim,
+                                     Floats(a->out_rows) + position * a->dim);
   });
   return Done(report, count);
-}
-
-gb_status CpuAverage(gb_context* context, gb_stream* stream, const gb_average_args* a,
-                     gb_workspace w, gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  Arena arena(w);
-  const AverageParts p(arena, *a);
-  if (!arena.enough()) return TooSmall(arena, w, report);
-  Planner plan(p.steps);
-  for (int64_t i = 0; i < a->terms_n; i++) {
-    p.terms[i] = Floats(a->terms[i].values);
-    plan.Push(static_cast<int32_t>(i),
-              i == 0 ? 0 : PartDepth(a->terms[i - 1].node, a->terms[i].node, a->lanes));
-  }
-  plan.End();
-  context->kernels->run_plan(p.terms, plan.steps(), plan.count(), a->weight, a->out.n,
-                             Floats(a->out));
-  return Done(report);
 }
 
 }  // namespace gradbus

@@ -5,6 +5,9 @@
 // Everything lies in the instruction set's own namespace, and the kernels use no templates of the
 // standard library: a function of the same name compiled twice is one function to the linker, and
 // the copy it keeps may hold instructions that the machine lacks.
+#ifndef GRADBUS_CPU_VECTOR_H_
+#define GRADBUS_CPU_VECTOR_H_
+
 #include <cstdint>
 
 namespace gradbus {
@@ -15,6 +18,7 @@ struct VectorOf {
   typedef float Float __attribute__((vector_size(kFloats * 4)));
   typedef int32_t Int __attribute__((vector_size(kFloats * 4)));
   typedef uint32_t Uint __attribute__((vector_size(kFloats * 4)));
+  typedef uint16_t Short __attribute__((vector_size(kFloats * 2)));
 };
 
 // Vec is a float vector of the given width, or a plain float where it is 1, with what the two do
@@ -80,3 +84,5 @@ inline int64_t Least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 }  // namespace GB_ISA
 }  // namespace gradbus
+
+#endif  // GRADBUS_CPU_VECTOR_H_
