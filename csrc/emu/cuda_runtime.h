@@ -27,16 +27,4 @@
 #include "emu/runtime.h"
 #include "emu/vectors.h"
 
-namespace gradbus {
-namespace emu {
-
-// EmuLaunch is the older name of LaunchKernel.
-template <typename... Params, typename... Args>
-void EmuLaunch(unsigned blocks, unsigned threads, void (*kernel)(Params...), Args... args) {
-  LaunchKernel(blocks, threads, kernel, args...);
-}
-
-}  // namespace emu
-}  // namespace gradbus
-
 #endif  // GRADBUS_EMU_CUDA_RUNTIME_H_

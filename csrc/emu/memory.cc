@@ -45,6 +45,11 @@ const std::pair<const char* const, Piece>* Find(const void* memory) {
   return at < after->first + after->second.bytes ? &*after : nullptr;
 }
 
+// LeftIn is how many bytes of the piece lie at memory and behind it.
+size_t LeftIn(const std::pair<const char* const, Piece>& piece, const void* memory) {
+  return static_cast<size_t>(piece.first + piece.second.bytes - static_cast<const char*>(memory));
+}
+
 void Forbid(const char* memory, size_t bytes, bool forbid) {
 #ifdef GB_EMU_ASAN
   if (forbid) {
@@ -127,8 +132,13 @@ bool IsDevice(const void* memory, size_t bytes) {
   if (bytes == 0) return true;
   const std::lock_guard<std::mutex> lock(All().busy);
   const auto* piece = Find(memory);
-  return piece != nullptr && bytes <= static_cast<size_t>(piece->first + piece->second.bytes -
-                                                          static_cast<const char*>(memory));
+  return piece != nullptr && bytes <= LeftIn(*piece, memory);
+}
+
+bool Fits(const void* memory, size_t bytes) {
+  const std::lock_guard<std::mutex> lock(All().busy);
+  const auto* piece = Find(memory);
+  return piece == nullptr || bytes <= LeftIn(*piece, memory);
 }
 
 bool HoldsNoHostPointer(const void* argument, size_t bytes, bool pointer) {

@@ -112,6 +112,7 @@ cudaError_t Launch(cudaStream_t stream, unsigned blocks, unsigned threads, bool 
 
 using gradbus::emu::internal::Call;
 using gradbus::emu::internal::Enqueue;
+using gradbus::emu::internal::Fits;
 using gradbus::emu::internal::IsDevice;
 using gradbus::emu::internal::OnDevice;
 using gradbus::emu::internal::Open;
@@ -225,7 +226,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
   const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
-  const bool good = (!to_device || IsDevice(to, bytes)) && (!from_device || IsDevice(from, bytes));
+  const bool good = (to_device ? IsDevice(to, bytes) : Fits(to, bytes)) &&
+                    (from_device ? IsDevice(from, bytes) : Fits(from, bytes));
   const auto copy = [=] {
     return good ? gradbus::emu::internal::Copy(to, from, bytes) : cudaErrorInvalidValue;
   };

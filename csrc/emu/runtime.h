@@ -181,6 +181,9 @@ bool HoldsNoHostPointer(const void* argument, size_t bytes, bool pointer);
 // cudaHostAlloc, to its end. No bytes may lie anywhere.
 bool IsDevice(const void* memory, size_t bytes);
 
+// Fits is the same, but for memory that the device does not know of, which it leaves alone.
+bool Fits(const void* memory, size_t bytes);
+
 // OnDevice is the time in which the memory of the device may be touched.
 class OnDevice {
  public:
