@@ -83,7 +83,7 @@ func TestBagForward(t *testing.T) {
 			{"no bags", Sum, NoPadding, nil, []int64{0}, nil},
 		} {
 			out := slices.Repeat([]float32{7}, len(c.want))
-			must(t, b.BagForward(BagForward{2, c.mode, c.padding, rows, c.ids, c.offsets, out}))
+			must(t, b.BagForward(bagForward(2, c.mode, c.padding, rows, c.ids, c.offsets, out)))
 			wantFloats(t, c.name, out, c.want)
 		}
 	})
@@ -92,7 +92,7 @@ func TestBagForward(t *testing.T) {
 func TestBagBackward(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		keys, out := make([]int64, 4), make([]float32, 8)
-		a := BagBackward{2, Sum, NoPadding, 9, []int64{8, 3, 3, 8}, []int64{0, 3, 4}, []float32{1, 2, 10, 20}, keys, out}
+		a := bagBackward(2, Sum, NoPadding, 9, []int64{8, 3, 3, 8}, []int64{0, 3, 4}, []float32{1, 2, 10, 20}, keys, out)
 		mustCount(t, 2)(b.BagBackward(a))
 		wantFloats(t, "sum", out[:4], []float32{2, 4, 11, 22})
 		if !slices.Equal(keys[:2], []int64{3, 8}) {
@@ -110,21 +110,21 @@ func TestBagBackward(t *testing.T) {
 func TestCoalesce(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		keys, out := make([]uint64, 3), make([]float32, 3)
-		mustCount(t, 2)(b.Coalesce(Coalesce{1, []uint64{1 << 63, 5, 1 << 63}, []float32{1, 2, 4}, keys, out}))
+		mustCount(t, 2)(b.Coalesce(coalesce(1, []uint64{1 << 63, 5, 1 << 63}, []float32{1, 2, 4}, keys, out)))
 		if !slices.Equal(keys[:2], []uint64{5, 1 << 63}) {
 			t.Errorf("keys %v", keys)
 		}
 		wantFloats(t, "rows", out[:2], []float32{2, 5})
 		// 2^24 + 1 is 2^24 in float32, so the order of additions shows: (2^24 + 1) + 1 = 2^24, but 2^24 + (1 + 1) is not.
-		mustCount(t, 1)(b.Coalesce(Coalesce{1, []uint64{4, 4, 4}, []float32{1 << 24, 1, 1}, keys, out}))
+		mustCount(t, 1)(b.Coalesce(coalesce(1, []uint64{4, 4, 4}, []float32{1 << 24, 1, 1}, keys, out)))
 		wantFloats(t, "in order of position", out[:1], []float32{1 << 24})
 		// Blocks of 64: the last term of the first block is 2^24; 64 ones in the second block add up before they meet it.
 		many := slices.Repeat([]float32{1}, 128)
 		many[63] = 1 << 24
 		clear(many[:63])
-		mustCount(t, 1)(b.Coalesce(Coalesce{1, make([]uint64, 128), many, keys, out}))
+		mustCount(t, 1)(b.Coalesce(coalesce(1, make([]uint64, 128), many, keys, out)))
 		wantFloats(t, "in blocks", out[:1], []float32{1<<24 + 64})
-		mustCount(t, 1)(b.Coalesce(Coalesce{1, []uint64{3}, []float32{float32(math.Copysign(0, -1))}, keys, out}))
+		mustCount(t, 1)(b.Coalesce(coalesce(1, []uint64{3}, []float32{float32(math.Copysign(0, -1))}, keys, out)))
 		wantFloats(t, "a sum is never -0", out[:1], []float32{0})
 	})
 }
@@ -138,13 +138,13 @@ func TestMerge(t *testing.T) {
 			{1, 1, []uint64{5}, []float32{1}},
 			{2, 2, []uint64{5, 7}, []float32{1, float32(math.Copysign(0, -1))}},
 		}
-		mustCount(t, 4)(b.Merge(Merge{1, 4, terms, keys, out}))
+		mustCount(t, 4)(b.Merge(merge(1, 4, terms, keys, out)))
 		if !slices.Equal(keys, []uint64{1, 5, 7, 9}) {
 			t.Errorf("keys %v", keys)
 		}
 		wantFloats(t, "(a+b)+cd", out, []float32{1, big, float32(math.Copysign(0, -1)), 1})
 		terms = []RowsTerm{{0, 1, []uint64{5}, []float32{big}}, {2, 1, []uint64{5}, []float32{1}}, {3, 1, []uint64{5}, []float32{1}}}
-		mustCount(t, 1)(b.Merge(Merge{1, 4, terms, keys, out}))
+		mustCount(t, 1)(b.Merge(merge(1, 4, terms, keys, out)))
 		wantFloats(t, "a+(c+d)", out[:1], []float32{big + 2})
 	})
 }
@@ -153,13 +153,13 @@ func TestAverage(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		const big = 1 << 24
 		out := make([]float32, 2)
-		lane := func(first uint16, a, b float32) Term { return Term{first, 1, []float32{a, b}} }
-		must(t, b.Average(Average{4, 1, []Term{lane(0, big, 1), lane(1, 1, 2), lane(2, 1, 3)}, out}))
+		lane := func(first uint16, a, b float32) Term { return term(first, 1, []float32{a, b}) }
+		must(t, b.Average(average(4, 1, []Term{lane(0, big, 1), lane(1, 1, 2), lane(2, 1, 3)}, out)))
 		wantFloats(t, "(a+b)+c", out, []float32{big, 6})
-		must(t, b.Average(Average{4, 2, []Term{lane(0, big, 1), lane(2, 1, 2), lane(3, 1, 3)}, out}))
+		must(t, b.Average(average(4, 2, []Term{lane(0, big, 1), lane(2, 1, 2), lane(3, 1, 3)}, out)))
 		wantFloats(t, "(a+(c+d))/2", out, []float32{(big + 2) / 2, 3})
 		only := lane(3, float32(math.Copysign(0, -1)), 9)
-		must(t, b.Average(Average{4, 3, []Term{only}, only.Values}))
+		must(t, b.Average(average(4, 3, []Term{only}, only.Values)))
 		wantFloats(t, "one term, in place", only.Values, []float32{float32(math.Copysign(0, -1)), 3})
 	})
 }
@@ -197,13 +197,13 @@ func TestMatMul(t *testing.T) {
 			must(t, b.MatMul(m))
 			wantFloats(t, "c", c, want)
 		}
-		must(t, b.MatMul(MatMul{2, 2, 3, false, false, a, w, []float32{100, 200}, c}))
+		must(t, b.MatMul(matMul(2, 2, 3, false, false, a, w, []float32{100, 200}, c)))
 		wantFloats(t, "with bias", c, []float32{107, 208, 116, 217})
 		must(t, b.MatMul(MatMul{M: 1, N: 2, K: 0, Bias: []float32{3, 4}, C: c[:2]}))
 		wantFloats(t, "k is 0", c[:2], []float32{3, 4})
 		// (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 rounds to 1 + 2^-11: a fused multiply-add would leave 2^-24 in the difference.
 		e := float32(1 + 0x1p-12)
-		must(t, b.MatMul(MatMul{1, 1, 2, false, false, []float32{1, e}, []float32{-(1 + 0x1p-11), e}, nil, c[:1]}))
+		must(t, b.MatMul(matMul(1, 1, 2, false, false, []float32{1, e}, []float32{-(1 + 0x1p-11), e}, nil, c[:1])))
 		wantFloats(t, "not fused", c[:1], []float32{0})
 	})
 }
@@ -211,7 +211,7 @@ func TestMatMul(t *testing.T) {
 func TestSoftmaxCrossEntropy(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		loss, grad, prob := make([]float32, 2), make([]float32, 4), make([]float32, 4)
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{2, []float32{3, 3, 200, -200}, []int32{1, 0}, loss, grad, prob}))
+		must(t, b.SoftmaxCrossEntropy(softmax(2, []float32{3, 3, 200, -200}, []int32{1, 0}, loss, grad, prob)))
 		wantFloats(t, "loss", loss, []float32{0.6931472, 0})
 		wantFloats(t, "gradient", grad, []float32{0.5, -0.5, 0, 0})
 		wantFloats(t, "probabilities", prob, []float32{0.5, 0.5, 1, 0})

@@ -58,7 +58,7 @@ func BenchmarkBagForward(b *testing.B) {
 	rows, out := noise(r, 1500*64), make([]float32, 256*64)
 	ids, offsets := benchBags(r)
 	benchEach(b, (2560+256)*64*4, func(b *testing.B, k Backend) {
-		fail(b, k.BagForward(BagForward{64, Mean, NoPadding, rows, ids, offsets, out}))
+		fail(b, k.BagForward(bagForward(64, Mean, NoPadding, rows, ids, offsets, out)))
 	})
 }
 
@@ -67,7 +67,7 @@ func BenchmarkBagBackward(b *testing.B) {
 	ids, offsets := benchBags(r)
 	grad, keys, out := noise(r, 256*64), make([]int64, len(ids)), make([]float32, len(ids)*64)
 	benchEach(b, (2560+1250)*64*4, func(b *testing.B, k Backend) {
-		_, err := k.BagBackward(BagBackward{64, Mean, NoPadding, 1500, ids, offsets, grad, keys, out})
+		_, err := k.BagBackward(bagBackward(64, Mean, NoPadding, 1500, ids, offsets, grad, keys, out))
 		fail(b, err)
 	})
 }
@@ -95,7 +95,7 @@ func BenchmarkMerge(b *testing.B) {
 		keys, out := make([]uint64, total), make([]float32, total*64)
 		b.Run(fmt.Sprintf("%dterms", n), func(b *testing.B) {
 			benchEach(b, total*64*4, func(b *testing.B, k Backend) {
-				_, err := k.Merge(Merge{64, n, terms, keys, out})
+				_, err := k.Merge(merge(64, n, terms, keys, out))
 				fail(b, err)
 			})
 		})
@@ -130,11 +130,11 @@ func BenchmarkAverage(b *testing.B) {
 	for _, count := range []int{2, 8} {
 		var terms []Term
 		for i := range count {
-			terms = append(terms, Term{uint16(i), 1, noise(r, n)})
+			terms = append(terms, term(uint16(i), 1, noise(r, n)))
 		}
 		out := make([]float32, n)
 		b.Run(fmt.Sprintf("%dterms", count), func(b *testing.B) {
-			benchEach(b, (count+1)*n*4, func(b *testing.B, k Backend) { fail(b, k.Average(Average{count, 510, terms, out})) })
+			benchEach(b, (count+1)*n*4, func(b *testing.B, k Backend) { fail(b, k.Average(average(count, 510, terms, out))) })
 		})
 	}
 }
@@ -146,7 +146,7 @@ func BenchmarkMatMul(b *testing.B) {
 			x, w, y := noise(r, c.m*c.k), noise(r, c.k*c.n), make([]float32, c.m*c.n)
 			b.Run(fmt.Sprintf("%dx%dx%d%s", c.m, c.n, c.k, t), func(b *testing.B) {
 				benchEach(b, 2*c.m*c.n*c.k, func(b *testing.B, k Backend) { // MB/s reads as Mflop/s
-					fail(b, k.MatMul(MatMul{c.m, c.n, c.k, t[0] == 't', t[1] == 't', x, w, nil, y}))
+					fail(b, k.MatMul(matMul(c.m, c.n, c.k, t[0] == 't', t[1] == 't', x, w, nil, y)))
 				})
 			})
 		}
@@ -157,7 +157,7 @@ func BenchmarkSoftmaxCrossEntropy(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	logits, targets, loss, grad := noise(r, 256*58), make([]int32, 256), make([]float32, 256), make([]float32, 256*58)
 	benchEach(b, 256*58*4, func(b *testing.B, k Backend) {
-		fail(b, k.SoftmaxCrossEntropy(SoftmaxCrossEntropy{58, logits, targets, loss, grad, nil}))
+		fail(b, k.SoftmaxCrossEntropy(softmax(58, logits, targets, loss, grad, nil)))
 	})
 }
 

@@ -31,7 +31,7 @@ func TestMatMulBits(t *testing.T) {
 				}
 			}
 			for trans := range 4 {
-				a := MatMul{m, n, k, trans&1 > 0, trans&2 > 0, x, w, nil, make([]float32, m*n+1)[1:]}
+				a := matMul(m, n, k, trans&1 > 0, trans&2 > 0, x, w, nil, make([]float32, m*n+1)[1:])
 				if seed%3 > 0 {
 					a.Bias = bias
 				}

@@ -119,7 +119,7 @@ func TestBagForwardBits(t *testing.T) {
 			for _, padding := range []int64{NoPadding, 0, 17} {
 				ids, offsets := randomBags(r, 9, longestOf(r, dim), rows, padding)
 				out := awkward(r, (len(offsets)-1)*dim, true)
-				must(t, b.BagForward(BagForward{dim, mode, padding, table, ids, offsets, out}))
+				must(t, b.BagForward(bagForward(dim, mode, padding, table, ids, offsets, out)))
 				for bag := range len(offsets) - 1 {
 					want := naiveBag(table, dim, mode, padding, ids[offsets[bag]:offsets[bag+1]])
 					if got := out[bag*dim:][:dim]; !sameBits(got, want) {
@@ -156,7 +156,7 @@ func TestBagBackwardBits(t *testing.T) {
 				grad := awkward(r, (len(offsets)-1)*dim, special)
 				wantKeys, wantRows := naiveBackward(grad, dim, mode, padding, ids, offsets)
 				keys, out := make([]int64, len(ids)), awkward(r, len(ids)*dim, true)
-				n, err := b.BagBackward(BagBackward{dim, mode, padding, rows, ids, offsets, grad, keys, out})
+				n, err := b.BagBackward(bagBackward(dim, mode, padding, rows, ids, offsets, grad, keys, out))
 				must(t, err)
 				if !slices.Equal(keys[:n], wantKeys) || !sameBits(out[:n*dim], wantRows) {
 					t.Fatalf("mode %d padding %d: wrong keys or rows", mode, padding)
@@ -204,7 +204,7 @@ func TestCoalesceBits(t *testing.T) {
 				index[keys[i]] = append(index[keys[i]], i)
 			}
 			outKeys, outRows := make([]uint64, n), awkward(r, n*dim, true)
-			got, err := b.Coalesce(Coalesce{dim, keys, rows, outKeys, outRows})
+			got, err := b.Coalesce(coalesce(dim, keys, rows, outKeys, outRows))
 			must(t, err)
 			if got != len(index) || !slices.IsSorted(outKeys[:got]) {
 				t.Fatalf("%d keys, want %d; sorted %v", got, len(index), slices.IsSorted(outKeys[:got]))
@@ -262,7 +262,7 @@ func TestAverageBits(t *testing.T) {
 			byNode := map[lane.Node][]float32{}
 			for _, node := range randomNodes(r, lane.Root(lanes)) {
 				v := awkward(r, n, seed%2 == 1)
-				terms = append(terms, Term{uint16(node.First), node.Count, v})
+				terms = append(terms, term(uint16(node.First), node.Count, v))
 				byNode[node] = v
 			}
 			if len(terms) == 0 {
@@ -277,7 +277,7 @@ func TestAverageBits(t *testing.T) {
 			if seed%3 == 0 {
 				out = terms[r.IntN(len(terms))].Values // in place
 			}
-			must(t, b.Average(Average{lanes, weight, terms, out}))
+			must(t, b.Average(average(lanes, weight, terms, out)))
 			if !sameBits(out, want) {
 				t.Fatalf("seed %d, %d lanes, %d terms, weight %v: wrong bits", seed, lanes, len(terms), weight)
 			}
@@ -335,9 +335,9 @@ func TestMergeInTwoSteps(t *testing.T) {
 			left, right := lane.Root(lanes).Split()
 			merge := func(terms []RowsTerm, node lane.Node) RowsTerm {
 				keys, rows := make([]uint64, 40), make([]float32, 40*dim)
-				n, err := b.Merge(Merge{dim, lanes, terms, keys, rows})
+				n, err := b.Merge(merge(dim, lanes, terms, keys, rows))
 				must(t, err)
-				return RowsTerm{uint16(node.First), node.Count, keys[:n], rows[:n*dim]}
+				return rowsTerm(uint16(node.First), node.Count, keys[:n], rows[:n*dim])
 			}
 			var halves [2][]RowsTerm
 			for l := range lanes {
@@ -367,7 +367,7 @@ func TestOneSegmentOfAMillion(t *testing.T) {
 	keys, out := make([]uint64, 1), make([]float32, 1)
 	want := naiveSum(rows)
 	onEach(t, func(t *testing.T, b Backend) {
-		mustCount(t, 1)(b.Coalesce(Coalesce{1, make([]uint64, n), rows, keys, out}))
+		mustCount(t, 1)(b.Coalesce(coalesce(1, make([]uint64, n), rows, keys, out)))
 		wantFloats(t, "sum", out, []float32{want})
 	})
 }

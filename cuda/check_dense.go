@@ -6,126 +6,137 @@ import (
 	"gradbus/lane"
 )
 
-func (a *ApplyDense) check() error {
-	const op = "apply dense"
-	if err := checkSGD(op, a.SGD, a.Weight); err != nil {
-		return err
+// checkTerms checks the terms of a sum along the lane tree; each has n values. It returns one of them, for its type.
+func checkTerms(op string, lanes int, terms []Term, n int) (Vector, error) {
+	if len(terms) == 0 {
+		return Vector{}, shapeError(op, "no terms: a round without a term has no average")
 	}
-	n := len(a.Param)
-	if len(a.Grad) != n || len(a.Out) != n {
-		return shapeError(op, "param has %d values, grad %d, out %d: want them equal", n, len(a.Grad), len(a.Out))
+	if err := checkNodes(op, lanes, func(i int) lane.Node { return terms[i].node() }, len(terms)); err != nil {
+		return Vector{}, err
 	}
-	if a.SGD.Momentum == 0 {
-		if a.Momentum != nil || a.OutMomentum != nil {
-			return shapeError(op, "momentum is 0, so momentum and out momentum must be nil")
+	like := terms[0].Values
+	for i := range terms {
+		v := terms[i].Values
+		if v.n != n {
+			return like, shapeError(op, "term %d has %d values, out %d", i, v.n, n)
 		}
-	} else if len(a.Momentum) != n || len(a.OutMomentum) != n {
-		return shapeError(op, "momentum has %d values, out momentum %d: want %d", len(a.Momentum), len(a.OutMomentum), n)
-	}
-	if !same(a.Out, a.Param) {
-		if err := apart(op, "out", a.Out, a.Param); err != nil {
-			return err
+		if err := typed(op, "a term", v, floats&only(like.dtype)); err != nil {
+			return like, err
 		}
 	}
-	if !same(a.OutMomentum, a.Momentum) {
-		if err := apart(op, "out momentum", a.OutMomentum, a.Momentum); err != nil {
-			return err
-		}
-	}
-	if err := apart(op, "out", a.Out, a.Grad, a.Momentum, a.OutMomentum); err != nil {
-		return err
-	}
-	return apart(op, "out momentum", a.OutMomentum, a.Grad, a.Param)
+	return like, nil
 }
 
-func (a *Average) check() error {
+func (a *Average) shape() error {
 	const op = "average"
-	if !finite(a.Weight) || a.Weight <= 0 {
-		return fmt.Errorf("%s: %w: weight %v, want a finite number above 0", op, ErrArgument, a.Weight)
+	if err := checkDivisor(op, a.Weight, false); err != nil {
+		return err
 	}
-	if len(a.Terms) == 0 {
-		return shapeError(op, "no terms: a round without a term has no average")
+	like, err := checkTerms(op, a.Lanes, a.Terms, a.Out.n)
+	if err != nil {
+		return err
 	}
-	if err := checkNodes(op, a.Lanes, func(i int) lane.Node { return a.Terms[i].node() }, len(a.Terms)); err != nil {
+	if err := typed(op, "out", a.Out, float32Or(like)); err != nil {
 		return err
 	}
 	for i := range a.Terms {
-		v := a.Terms[i].Values
-		if len(v) != len(a.Out) {
-			return shapeError(op, "term %d has %d values, out %d", i, len(v), len(a.Out))
-		}
-		if !same(v, a.Out) && overlaps(v, a.Out) {
+		if v := a.Terms[i].Values; !v.is(a.Out) && overlaps(v, a.Out) {
 			return fmt.Errorf("%s: %w: out is shifted against term %d", op, ErrOverlap, i)
 		}
 	}
 	return nil
 }
 
-// extent refuses a matrix that does not have rows x cols values.
-func extent(op, name string, n, rows, cols int) error {
-	if rows < 0 || cols < 0 || rows > 1<<31 || cols > 1<<31 {
-		return shapeError(op, "%s is %d x %d", name, rows, cols)
+func (a *Average) check() error { return a.shape() }
+
+func (a *AverageApply) shape() error {
+	u := a.update()
+	if err := u.dense(a.Dim); err != nil {
+		return err
 	}
-	if n != rows*cols {
-		return shapeError(op, "%s has %d values, want %d x %d", name, n, rows, cols)
+	if _, err := checkTerms(u.op, a.Lanes, a.Terms, a.Param.n); err != nil {
+		return err
+	}
+	for i := range a.Terms {
+		if err := u.apart(a.Terms[i].Values); err != nil {
+			return fmt.Errorf("term %d: %w", i, err)
+		}
 	}
 	return nil
 }
 
-func (a *MatMul) check() error {
+func (a *AverageApply) check() error { return a.shape() }
+
+// extent refuses a matrix that does not have rows x cols values of float32.
+func extent(op, name string, v Vector, rows, cols int) error {
+	if rows < 0 || cols < 0 || rows > 1<<31 || cols > 1<<31 {
+		return shapeError(op, "%s is %d x %d", name, rows, cols)
+	}
+	if v.n != rows*cols {
+		return shapeError(op, "%s has %d values, want %d x %d", name, v.n, rows, cols)
+	}
+	return typed(op, name, v, only(Float32))
+}
+
+func (a *MatMul) shape() error {
 	const op = "matmul"
-	if err := extent(op, "a", len(a.A), a.M, a.K); err != nil {
+	if err := firstOf(extent(op, "a", a.A, a.M, a.K), extent(op, "b", a.B, a.K, a.N), extent(op, "c", a.C, a.M, a.N),
+		typed(op, "bias", a.Bias, only(Float32))); err != nil {
 		return err
 	}
-	if err := extent(op, "b", len(a.B), a.K, a.N); err != nil {
-		return err
-	}
-	if err := extent(op, "c", len(a.C), a.M, a.N); err != nil {
-		return err
-	}
-	if a.Bias != nil && len(a.Bias) != a.N {
-		return shapeError(op, "bias has %d values, want %d", len(a.Bias), a.N)
+	if a.Bias.n != 0 && a.Bias.n != a.N {
+		return shapeError(op, "bias has %d values, want %d", a.Bias.n, a.N)
 	}
 	return apart(op, "c", a.C, a.A, a.B, a.Bias)
 }
 
-func (a *SoftmaxCrossEntropy) shape() (samples int, err error) {
+func (a *MatMul) check() error { return a.shape() }
+
+func (a *SoftmaxCrossEntropy) shape() error {
 	const op = "softmax cross entropy"
 	if a.Classes < 1 || a.Classes > dimMax {
-		return 0, shapeError(op, "%d classes, want 1 to %d", a.Classes, dimMax)
+		return shapeError(op, "%d classes, want 1 to %d", a.Classes, dimMax)
 	}
-	if samples, err = rowsOf(op, "logits", len(a.Logits), a.Classes); err != nil {
-		return
+	samples, err := rowsOf(op, "logits", a.Logits.n, a.Classes)
+	if err != nil {
+		return err
 	}
-	if a.Loss != nil && len(a.Loss) != samples {
-		return 0, shapeError(op, "loss has %d values, want %d", len(a.Loss), samples)
-	}
-	if a.Grad != nil && len(a.Grad) != len(a.Logits) {
-		return 0, shapeError(op, "grad has %d values, want %d", len(a.Grad), len(a.Logits))
-	}
-	if a.Probabilities != nil && len(a.Probabilities) != len(a.Logits) {
-		return 0, shapeError(op, "probabilities have %d values, want %d", len(a.Probabilities), len(a.Logits))
-	}
-	if (a.Targets != nil || a.Loss != nil || a.Grad != nil) && len(a.Targets) != samples {
-		return 0, shapeError(op, "targets has %d values, want %d", len(a.Targets), samples)
-	}
-	if err = apart(op, "loss", a.Loss, a.Logits, a.Grad, a.Probabilities); err != nil {
-		return
-	}
-	if err = apart(op, "grad", a.Grad, a.Logits, a.Probabilities); err != nil {
-		return
-	}
-	return samples, apart(op, "probabilities", a.Probabilities, a.Logits)
-}
-
-func (a *SoftmaxCrossEntropy) check() (samples int, err error) {
-	if samples, err = a.shape(); err != nil {
-		return
-	}
-	for i, t := range a.Targets {
-		if uint32(t) >= uint32(a.Classes) {
-			return 0, &IDError{"softmax cross entropy", i, int64(t), int64(a.Classes)}
+	for _, v := range [...]struct {
+		name   string
+		v      Vector
+		n      int
+		needed bool
+		types  typeSet
+	}{
+		{"logits", a.Logits, a.Logits.n, true, only(Float32)},
+		{"loss", a.Loss, samples, false, only(Float32)},
+		{"grad", a.Grad, a.Logits.n, false, only(Float32)},
+		{"probabilities", a.Probabilities, a.Logits.n, false, only(Float32)},
+		{"targets", a.Targets, samples, a.Loss.n > 0 || a.Grad.n > 0, only(Int32)},
+	} {
+		if v.v.n != v.n && (v.v.n > 0 || v.needed) {
+			return shapeError(op, "%s has %d values, want %d", v.name, v.v.n, v.n)
+		}
+		if err := typed(op, v.name, v.v, v.types); err != nil {
+			return err
 		}
 	}
-	return samples, nil
+	if err := apart(op, "loss", a.Loss, a.Logits, a.Targets, a.Grad, a.Probabilities); err != nil {
+		return err
+	}
+	if err := apart(op, "grad", a.Grad, a.Logits, a.Targets, a.Probabilities); err != nil {
+		return err
+	}
+	return apart(op, "probabilities", a.Probabilities, a.Logits, a.Targets)
+}
+
+func (a *SoftmaxCrossEntropy) data() error {
+	return checkIDs("softmax cross entropy", a.Targets, int64(a.Classes), NoPadding)
+}
+
+func (a *SoftmaxCrossEntropy) check() error {
+	if err := a.shape(); err != nil {
+		return err
+	}
+	return a.data()
 }

@@ -9,25 +9,25 @@ func (r *reference) MatMul(a MatMul) error {
 	}
 	s := r.borrow()
 	defer r.giveBack(s)
-	b := a.B
+	left, b, bias, out := view[float32](a.A), view[float32](a.B), optional[float32](a.Bias), view[float32](a.C)
 	if a.TransB {
-		s.values = grow(s.values, len(a.B))
+		s.values = grow(s.values, len(b))
+		transpose(s.values, b, a.N, a.K)
 		b = s.values
-		transpose(b, a.B, a.N, a.K)
 	}
 	for m := range a.M {
-		row := a.A[min(m*a.K, len(a.A)):]
+		row := left[min(m*a.K, len(left)):]
 		if a.TransA {
 			s.row = grow(s.row, a.K)
 			row = s.row
 			for k := range row {
-				row[k] = a.A[k*a.M+m]
+				row[k] = left[k*a.M+m]
 			}
 		}
-		c := a.C[m*a.N:][:a.N]
+		c := out[m*a.N:][:a.N]
 		s.product(c, row[:a.K], b)
-		if a.Bias != nil {
-			add(c, a.Bias)
+		if bias != nil {
+			add(c, bias)
 		}
 	}
 	return nil
@@ -45,34 +45,35 @@ func transpose(to, from []float32, rows, cols int) {
 // SoftmaxCrossEntropy: see the interface. With m the largest logit and s the canonical sum of e = exp(logit - m):
 // probability = e / s, loss = log(s) - (logit of the target - m), gradient = probability - onehot.
 func (r *reference) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error {
-	samples, err := a.check()
-	if err != nil {
+	if err := a.check(); err != nil {
 		return err
 	}
 	s := r.borrow()
 	defer r.giveBack(s)
 	s.row = grow(s.row, a.Classes)
-	for i := range samples {
-		logits := a.Logits[i*a.Classes:][:a.Classes]
+	all, targets := view[float32](a.Logits), view[int32](a.Targets)
+	loss, probabilities, gradient := view[float32](a.Loss), view[float32](a.Probabilities), view[float32](a.Grad)
+	for i := range len(all) / a.Classes {
+		logits := all[i*a.Classes:][:a.Classes]
 		top := largest(logits)
 		for c, x := range logits {
 			s.row[c] = exp(x - top)
 		}
 		total := sumValues(s.row)
-		if a.Loss != nil {
-			a.Loss[i] = log(total) - (logits[a.Targets[i]] - top)
+		if len(loss) > 0 {
+			loss[i] = log(total) - (logits[targets[i]] - top)
 		}
-		if a.Probabilities == nil && a.Grad == nil {
+		if len(probabilities) == 0 && len(gradient) == 0 {
 			continue
 		}
 		divide(s.row, s.row, total)
-		if a.Probabilities != nil {
-			copy(a.Probabilities[i*a.Classes:], s.row)
+		if len(probabilities) > 0 {
+			copy(probabilities[i*a.Classes:], s.row)
 		}
-		if a.Grad != nil {
-			grad := a.Grad[i*a.Classes:][:a.Classes]
+		if len(gradient) > 0 {
+			grad := gradient[i*a.Classes:][:a.Classes]
 			copy(grad, s.row)
-			grad[a.Targets[i]] -= 1
+			grad[targets[i]] -= 1
 		}
 	}
 	return nil
@@ -91,7 +92,12 @@ func largest(x []float32) float32 {
 }
 
 // FirstNonFinite: see the interface.
-func (r *reference) FirstNonFinite(values []float32) int { return firstNonFinite(values) }
+func (r *reference) FirstNonFinite(values Vector) int {
+	if values.n == 0 || values.dtype != Float32 {
+		return -1
+	}
+	return firstNonFinite(view[float32](values))
+}
 
 func firstNonFinite(values []float32) int {
 	const exponent = 0x7f800000

@@ -14,7 +14,7 @@ var (
 	ErrShape = errors.New("bad shape")
 	// ErrArgument: a number that is not a length is wrong: a mode, a weight, a hyperparameter.
 	ErrArgument = errors.New("bad argument")
-	// ErrID: an id, index or target is out of range. The error is an *IDError, which names the first one.
+	// ErrID: an id, index key or target is out of range. The error is an *IDError, which names the first one.
 	ErrID = errors.New("id out of range")
 	// ErrOrder: keys that must be strictly ascending are not.
 	ErrOrder = errors.New("keys out of order")
@@ -22,6 +22,8 @@ var (
 	ErrNode = errors.New("bad tree nodes")
 	// ErrOverlap: an output shares memory with another argument that it may not share with.
 	ErrOverlap = errors.New("overlapping arguments")
+	// ErrNonFinite: a gradient value is NaN or Inf and the call was to refuse such. The error is a *NonFiniteError.
+	ErrNonFinite = errors.New("value not finite")
 	// ErrMemory: the memory asked for is not to be had.
 	ErrMemory = errors.New("out of memory")
 	// ErrClosed: the backend was closed.
@@ -46,6 +48,25 @@ func (e *IDError) Error() string {
 
 // Unwrap makes errors.Is(err, ErrID) true.
 func (e *IDError) Unwrap() error { return ErrID }
+
+// NonFiniteError says where a gradient stopped being finite. It wraps ErrNonFinite.
+type NonFiniteError struct {
+	Op       string // the operation, for example "apply rows"
+	Position int64  // of the first value that is NaN or Inf: the gradient's row times dim plus the column
+	Count    int64  // how many there are
+}
+
+func (e *NonFiniteError) Error() string {
+	return fmt.Sprintf("%s: %d gradient values are not finite, the first at position %d", e.Op, e.Count, e.Position)
+}
+
+// Unwrap makes errors.Is(err, ErrNonFinite) true.
+func (e *NonFiniteError) Unwrap() error { return ErrNonFinite }
+
+// argumentError is an ErrArgument with the operation and what is wrong.
+func argumentError(op, format string, args ...any) error {
+	return fmt.Errorf("%s: %w: %s", op, ErrArgument, fmt.Sprintf(format, args...))
+}
 
 // shapeError is an ErrShape with the operation and what is wrong.
 func shapeError(op, format string, args ...any) error {

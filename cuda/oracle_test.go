@@ -27,7 +27,7 @@ func TestSumsWithinTheBound(t *testing.T) {
 				size += math.Abs(float64(x[i]) * float64(w[i]))
 			}
 			c := make([]float32, 1)
-			must(t, b.MatMul(MatMul{1, 1, n, false, false, x, w, nil, c}))
+			must(t, b.MatMul(matMul(1, 1, n, false, false, x, w, nil, c)))
 			if off := math.Abs(float64(c[0]) - sum); off > sumBound(n, size) {
 				t.Errorf("product of %d: off by %v, bound %v", n, off, sumBound(n, size))
 			}
@@ -38,7 +38,7 @@ func TestSumsWithinTheBound(t *testing.T) {
 				sum += float64(x[ids[i]])
 				size += math.Abs(float64(x[ids[i]]))
 			}
-			must(t, b.BagForward(BagForward{1, Mean, NoPadding, x, ids, []int64{0, int64(n)}, c}))
+			must(t, b.BagForward(bagForward(1, Mean, NoPadding, x, ids, []int64{0, int64(n)}, c)))
 			if off := math.Abs(float64(c[0]) - sum/float64(n)); off > sumBound(n, size)/float64(n) {
 				t.Errorf("mean of %d: off by %v, bound %v", n, off, sumBound(n, size)/float64(n))
 			}
@@ -52,7 +52,7 @@ func TestSoftmaxAgainstFloat64(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 31))
 		const samples, classes = 33, 58
 		x := noise(r, samples*classes)
-		a := SoftmaxCrossEntropy{classes, x, make([]int32, samples), make([]float32, samples), make([]float32, len(x)), nil}
+		a := softmax(classes, x, make([]int32, samples), make([]float32, samples), make([]float32, len(x)), nil)
 		for i := range a.Targets {
 			a.Targets[i] = r.Int32N(classes)
 		}

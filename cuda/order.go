@@ -9,12 +9,18 @@ const (
 
 // scratch is the memory of one call. It belongs to a pool of its backend.
 type scratch struct {
-	pairs, spare []pair
-	index        []int64
-	levels       []float32 // two rows: the block's and the superblock's running sums
-	values       []float32 // an operation's own: a scaled gradient, a transposed matrix
-	row          []float32 // one row of a transposed matrix, or the exponentials of one sample
-	merge        mergeScratch
+	pairs, spare    []pair
+	index, position []int64   // rows of a sum, and their positions among the ids
+	bags            []int64   // of each position
+	ids, offsets    []int64   // widened from int32
+	levels          []float32 // two rows: the block's and the superblock's running sums
+	term            []float32 // one row, widened or weighted
+	values          []float32 // an operation's own: a scaled gradient, a transposed matrix
+	row             []float32 // one row: of a transposed matrix, the exponentials of one sample, a result to be narrowed
+	state           [2 * (1 + slotsMax)][]float32
+	replayed        [1 + slotsMax][]float32
+	zeros, before   []float32 // of a replayed step: its gradient, and the row before it
+	merge           mergeScratch
 }
 
 // grow returns a slice of n elements, reusing the memory of s. The contents are undefined.
@@ -25,27 +31,76 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// sumRows writes the canonical sum of the chosen rows to out, len(out) being the length of a row.
-func (s *scratch) sumRows(out, rows []float32, index []int64) {
+// addends are the rows that a sum chooses from: rows [R, dim] of floats. Where weights are given, a row is multiplied by
+// the weight of its position; where argmax [R, dim] is, elements count only where it names the position.
+type addends struct {
+	rows    Vector
+	weights []float32
+	argmax  []int32
+}
+
+// direct is the rows where they can be added as they are, else nil.
+func (a *addends) direct() []float32 {
+	if a.rows.dtype != Float32 || a.weights != nil || a.argmax != nil {
+		return nil
+	}
+	return view[float32](a.rows)
+}
+
+// sumRows writes the canonical sum of the chosen rows to out, len(out) being the length of a row. position is that of
+// each row, for weights and argmax.
+func (s *scratch) sumRows(out []float32, from *addends, index, position []int64) {
 	clear(out)
 	if len(index) <= blockTerms {
-		addRows(out, rows, index) // a sum is never -0, so adding it to +0 at the two upper levels would change nothing
+		s.addBlock(out, from, index, position) // a sum is never -0, so adding it to +0 at the two upper levels would change nothing
 		return
 	}
 	s.levels = grow(s.levels, 2*len(out))
 	block, super := s.levels[:len(out)], s.levels[len(out):]
-	for len(index) > 0 {
-		part := index[:min(superTerms, len(index))]
-		index = index[len(part):]
+	for lo := 0; lo < len(index); lo += superTerms {
+		end := min(lo+superTerms, len(index))
 		clear(super)
-		for len(part) > 0 {
-			n := min(blockTerms, len(part))
+		for at := lo; at < end; at += blockTerms {
+			n := min(blockTerms, end-at)
 			clear(block)
-			addRows(block, rows, part[:n])
+			if position != nil {
+				s.addBlock(block, from, index[at:at+n], position[at:at+n])
+			} else {
+				s.addBlock(block, from, index[at:at+n], nil)
+			}
 			add(super, block)
-			part = part[n:]
 		}
 		add(out, super)
+	}
+}
+
+// addBlock adds the rows of one block to acc, one after the other.
+func (s *scratch) addBlock(acc []float32, from *addends, index, position []int64) {
+	if rows := from.direct(); rows != nil {
+		addRows(acc, rows, index)
+		return
+	}
+	dim := len(acc)
+	for i, row := range index {
+		lo := int(row) * dim
+		term := floats32(from.rows.Slice(lo, lo+dim), &s.term)
+		if from.weights != nil {
+			s.term = grow(s.term, dim)
+			w := from.weights[position[i]]
+			for d := range s.term {
+				s.term[d] = float32(w * term[d])
+			}
+			term = s.term
+		}
+		if from.argmax != nil {
+			for d, at := range from.argmax[lo:][:dim] {
+				if int64(at) == position[i] {
+					acc[d] += term[d]
+				}
+			}
+			continue
+		}
+		add(acc, term)
 	}
 }
 

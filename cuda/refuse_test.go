@@ -39,14 +39,14 @@ func bagRefusals() []refusal {
 	rows := []float32{1, 2, 3, 4}
 	forward := func(name string, want error, text string, change func(a *BagForward)) refusal {
 		return refusal{"bag forward " + name, want, text, func(b Backend, o *outputs) error {
-			a := BagForward{2, Sum, NoPadding, rows, []int64{0, 1, 0}, []int64{0, 1, 3}, o.floats(4)}
+			a := bagForward(2, Sum, NoPadding, rows, []int64{0, 1, 0}, []int64{0, 1, 3}, o.floats(4))
 			change(&a)
 			return b.BagForward(a)
 		}}
 	}
 	backward := func(name string, want error, text string, change func(a *BagBackward)) refusal {
 		return refusal{"bag backward " + name, want, text, func(b Backend, o *outputs) error {
-			a := BagBackward{2, Sum, NoPadding, 2, []int64{0, 1, 0}, []int64{0, 1, 3}, rows, make([]int64, 3), o.floats(6)}
+			a := bagBackward(2, Sum, NoPadding, 2, []int64{0, 1, 0}, []int64{0, 1, 3}, rows, make([]int64, 3), o.floats(6))
 			change(&a)
 			n, err := b.BagBackward(a)
 			if n != 0 || slices.ContainsFunc(a.Keys, func(k int64) bool { return k != 0 }) {
@@ -82,7 +82,7 @@ func bagRefusals() []refusal {
 func sumRefusals() []refusal {
 	coalesce := func(name string, want error, text string, change func(a *Coalesce)) refusal {
 		return refusal{"coalesce " + name, want, text, func(b Backend, o *outputs) error {
-			a := Coalesce{1, []uint64{5, 3, 5}, []float32{1, 2, 3}, make([]uint64, 3), o.floats(3)}
+			a := coalesce(1, []uint64{5, 3, 5}, []float32{1, 2, 3}, make([]uint64, 3), o.floats(3))
 			change(&a)
 			_, err := b.Coalesce(a)
 			return err
@@ -91,7 +91,7 @@ func sumRefusals() []refusal {
 	merge := func(name string, want error, text string, change func(a *Merge)) refusal {
 		return refusal{"merge " + name, want, text, func(b Backend, o *outputs) error {
 			terms := []RowsTerm{{0, 1, []uint64{1, 2}, []float32{1, 2}}, {2, 1, []uint64{2, 3}, []float32{1, 2}}}
-			a := Merge{1, 3, terms, make([]uint64, 4), o.floats(4)}
+			a := merge(1, 3, terms, make([]uint64, 4), o.floats(4))
 			change(&a)
 			_, err := b.Merge(a)
 			return err
@@ -99,7 +99,7 @@ func sumRefusals() []refusal {
 	}
 	average := func(name string, want error, text string, change func(a *Average)) refusal {
 		return refusal{"average " + name, want, text, func(b Backend, o *outputs) error {
-			a := Average{3, 2, []Term{{0, 1, []float32{1, 2}}, {2, 1, []float32{1, 2}}}, o.floats(2)}
+			a := average(3, 2, []Term{{0, 1, []float32{1, 2}}, {2, 1, []float32{1, 2}}}, o.floats(2))
 			change(&a)
 			return b.Average(a)
 		}}
@@ -165,14 +165,14 @@ func applyRefusals() []refusal {
 func layerRefusals() []refusal {
 	matmul := func(name string, want error, text string, change func(a *MatMul)) refusal {
 		return refusal{"matmul " + name, want, text, func(b Backend, o *outputs) error {
-			a := MatMul{1, 2, 2, false, false, []float32{1, 2}, []float32{1, 2, 3, 4}, []float32{1, 2}, o.floats(2)}
+			a := matMul(1, 2, 2, false, false, []float32{1, 2}, []float32{1, 2, 3, 4}, []float32{1, 2}, o.floats(2))
 			change(&a)
 			return b.MatMul(a)
 		}}
 	}
 	softmax := func(name string, want error, text string, change func(a *SoftmaxCrossEntropy)) refusal {
 		return refusal{"softmax " + name, want, text, func(b Backend, o *outputs) error {
-			a := SoftmaxCrossEntropy{2, []float32{1, 2, 3, 4}, []int32{1, 0}, o.floats(2), o.floats(4), o.floats(4)}
+			a := softmax(2, []float32{1, 2, 3, 4}, []int32{1, 0}, o.floats(2), o.floats(4), o.floats(4))
 			change(&a)
 			return b.SoftmaxCrossEntropy(a)
 		}}
@@ -215,7 +215,7 @@ func TestRefusals(t *testing.T) {
 func TestPaddingBeyondTheTable(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		out := make([]float32, 1)
-		must(t, b.BagForward(BagForward{1, Mean, 99, []float32{5}, []int64{99, 0}, []int64{0, 2}, out}))
+		must(t, b.BagForward(bagForward(1, Mean, 99, []float32{5}, []int64{99, 0}, []int64{0, 2}, out)))
 		wantFloats(t, "out", out, []float32{5})
 	})
 }
@@ -270,11 +270,11 @@ func TestConcurrentUse(t *testing.T) {
 			wait.Go(func() {
 				x, c := slices.Repeat([]float32{float32(g)}, 100*60), make([]float32, 100*60)
 				for range 50 {
-					if err := b.Average(Average{2, 2, []Term{{0, 1, x}, {1, 1, x}}, c}); err != nil || !slices.Equal(x, c) {
+					if err := b.Average(average(2, 2, []Term{{0, 1, x}, {1, 1, x}}, c)); err != nil || !slices.Equal(x, c) {
 						t.Errorf("average of goroutine %d: %v", g, err)
 					}
 					keys, rows := make([]uint64, 100), make([]float32, 100*60)
-					n, err := b.Coalesce(Coalesce{60, make([]uint64, 100), x, keys, rows})
+					n, err := b.Coalesce(coalesce(60, make([]uint64, 100), x, keys, rows))
 					if err != nil || n != 1 || rows[59] != float32(100*g) {
 						t.Errorf("coalesce of goroutine %d: %d %v %v", g, n, rows[59], err)
 					}

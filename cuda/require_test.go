@@ -38,7 +38,7 @@ func TestTableBeyond2To31(t *testing.T) {
 		table := m.Float32s()
 		copy(table[row*dim:], []float32{1, 2, 3})
 		out := make([]float32, dim)
-		must(t, b.BagForward(BagForward{dim, Sum, NoPadding, table, []int64{row, 0, row}, []int64{0, 3}, out}))
+		must(t, b.BagForward(bagForward(dim, Sum, NoPadding, table, []int64{row, 0, row}, []int64{0, 3}, out)))
 		wantFloats(t, "bag", out[:4], []float32{2, 4, 6, 0})
 		g := make([]float32, dim)
 		g[2] = 8

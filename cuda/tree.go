@@ -60,6 +60,8 @@ type mergeScratch struct {
 	active []int       // terms that have the present key
 	stack  [][]float32 // sums that wait; entry i is a term's own memory or own[i]
 	own    [][]float32
+
+	quotient []float32 // a sum divided, before it is narrowed
 }
 
 // gapsOf fills gaps for n nodes.
@@ -71,14 +73,14 @@ func (m *mergeScratch) gapsOf(lanes, n int, node func(i int) lane.Node) {
 }
 
 // run executes the plan over rows of n values and returns the sum, which is a term's memory or scratch.
-func (m *mergeScratch) run(n int, term func(i int) []float32) []float32 {
+func (m *mergeScratch) run(n int, term func(i int) Vector) []float32 {
 	top := 0
 	for _, s := range m.plan.steps {
 		if s != addStep {
 			if top == len(m.stack) {
 				m.stack, m.own = append(m.stack, nil), append(m.own, nil)
 			}
-			m.stack[top] = term(int(s))
+			m.stack[top] = floats32(term(int(s)), &m.own[top])
 			top++
 			continue
 		}
@@ -104,12 +106,13 @@ func (r *reference) Merge(a Merge) (int, error) {
 	defer r.giveBack(s)
 	m := &s.merge
 	n := m.union(a.Terms, func(int, uint64) {})
-	if n > len(a.OutKeys) {
-		return 0, tooFew("merge", len(a.OutKeys), n)
+	if n > a.OutKeys.n {
+		return 0, tooFew("merge", a.OutKeys.n, n)
 	}
 	m.gapsOf(a.Lanes, len(a.Terms), func(i int) lane.Node { return a.Terms[i].node() })
+	keys := view[uint64](a.OutKeys)
 	return m.union(a.Terms, func(position int, key uint64) {
-		a.OutKeys[position] = key
+		keys[position] = key
 		m.plan.reset()
 		for i, t := range m.active {
 			depth := 0
@@ -119,10 +122,25 @@ func (r *reference) Merge(a Merge) (int, error) {
 			m.plan.push(t, depth)
 		}
 		m.plan.fold(-1)
-		copy(a.OutRows[position*a.Dim:][:a.Dim], m.run(a.Dim, func(i int) []float32 {
-			return a.Terms[i].Rows[m.heads[i]*a.Dim:][:a.Dim]
-		}))
+		sum := m.run(a.Dim, func(i int) Vector {
+			return a.Terms[i].Rows.Slice(m.heads[i]*a.Dim, (m.heads[i]+1)*a.Dim)
+		})
+		m.store(a.OutRows.Slice(position*a.Dim, (position+1)*a.Dim), sum, a.Weight)
 	}), nil
+}
+
+// store divides a sum, unless weight is 0, and writes it.
+func (m *mergeScratch) store(to Vector, sum []float32, weight float32) {
+	switch {
+	case weight == 0:
+		narrow(to, sum)
+	case to.dtype == Float32:
+		divide(view[float32](to), sum, weight)
+	default:
+		m.quotient = grow(m.quotient, to.n)
+		divide(m.quotient, sum, weight)
+		narrow(to, m.quotient)
+	}
 }
 
 // union visits the union of the terms' keys, ascending, with m.active naming the terms that have the key and m.heads
@@ -134,10 +152,10 @@ func (m *mergeScratch) union(terms []RowsTerm, visit func(position int, key uint
 		m.active = m.active[:0]
 		var key uint64
 		for i := range terms {
-			if m.heads[i] == len(terms[i].Keys) {
+			if m.heads[i] == terms[i].Keys.n {
 				continue
 			}
-			k := terms[i].Keys[m.heads[i]]
+			k := view[uint64](terms[i].Keys)[m.heads[i]]
 			if len(m.active) == 0 || k < key {
 				m.active, key = append(m.active[:0], i), k
 			} else if k == key {
@@ -165,17 +183,11 @@ func lowest(depths []int) int {
 // tileValues is how much of a dense term is summed at a time, so that the waiting sums stay in the first-level cache.
 const tileValues = 512
 
-// Average: see the interface.
-func (r *reference) Average(a Average) error {
-	if err := a.check(); err != nil {
-		return err
-	}
-	s := r.borrow()
-	defer r.giveBack(s)
-	m := &s.merge
-	m.gapsOf(a.Lanes, len(a.Terms), func(i int) lane.Node { return a.Terms[i].node() })
+// planOf is the plan of a sum of dense terms.
+func (m *mergeScratch) planOf(lanes int, terms []Term) {
+	m.gapsOf(lanes, len(terms), func(i int) lane.Node { return terms[i].node() })
 	m.plan.reset()
-	for i := range a.Terms {
+	for i := range terms {
 		depth := 0
 		if i > 0 {
 			depth = m.gaps[i-1]
@@ -183,10 +195,24 @@ func (r *reference) Average(a Average) error {
 		m.plan.push(i, depth)
 	}
 	m.plan.fold(-1)
-	for lo := 0; lo < len(a.Out); lo += tileValues {
-		hi := min(lo+tileValues, len(a.Out))
-		sum := m.run(hi-lo, func(i int) []float32 { return a.Terms[i].Values[lo:hi] })
-		divide(a.Out[lo:hi], sum, a.Weight)
+}
+
+// sum runs the plan over elements [lo, hi).
+func (m *mergeScratch) sum(terms []Term, lo, hi int) []float32 {
+	return m.run(hi-lo, func(i int) Vector { return terms[i].Values.Slice(lo, hi) })
+}
+
+// Average: see the interface.
+func (r *reference) Average(a Average) error {
+	if err := a.check(); err != nil {
+		return err
+	}
+	s := r.borrow()
+	defer r.giveBack(s)
+	s.merge.planOf(a.Lanes, a.Terms)
+	for lo := 0; lo < a.Out.n; lo += tileValues {
+		hi := min(lo+tileValues, a.Out.n)
+		s.merge.store(a.Out.Slice(lo, hi), s.merge.sum(a.Terms, lo, hi), a.Weight)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ func NewEmbeddingBag(backend cuda.Backend, dim int, mode cuda.Mode) *EmbeddingBa
 //	rows = {{1, 2}, {3, 4}}, ids = {0, 1, 1}, offsets = {0, 2, 3}, mean   ->   out = {{2, 3}, {3, 4}}
 func (e *EmbeddingBag) Forward(rows []float32, ids, offsets []int64, out []float32) error {
 	return e.backend.BagForward(cuda.BagForward{Dim: e.Dim, Mode: e.Mode, Padding: cuda.NoPadding,
-		Rows: rows, IDs: ids, Offsets: offsets, Out: out})
+		Rows: cuda.Float32s(rows), IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), Out: cuda.Float32s(out)})
 }
 
 // Backward gives the gradient of the rows from gradOut [B, Dim]: the distinct ids, ascending, and for each the sum over
@@ -44,7 +44,7 @@ func (e *EmbeddingBag) Backward(rowCount int, ids, offsets []int64, gradOut []fl
 	room := min(len(ids), rowCount) // no more ids than that can be distinct
 	e.keys, e.rows = grown(e.keys, room), grown(e.rows, room*e.Dim)
 	n, err := e.backend.BagBackward(cuda.BagBackward{Dim: e.Dim, Mode: e.Mode, Padding: cuda.NoPadding, R: int64(rowCount),
-		IDs: ids, Offsets: offsets, GradOut: gradOut, Keys: e.keys, Out: e.rows})
+		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(gradOut), Keys: cuda.Int64s(e.keys), Out: cuda.Float32s(e.rows)})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -37,8 +37,8 @@ func (c *CrossEntropy) Loss(logits []float32, targets []int32, grad []float32) (
 		return 0, fmt.Errorf("cross-entropy: %w", err)
 	}
 	c.losses = grown(c.losses, n)
-	err := c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: logits, Targets: targets,
-		Loss: c.losses, Grad: grad})
+	err := c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: cuda.Float32s(logits),
+		Targets: cuda.Int32s(targets), Loss: cuda.Float32s(c.losses), Grad: cuda.Float32s(grad)})
 	if err != nil {
 		return 0, err
 	}
@@ -61,5 +61,5 @@ func (c *CrossEntropy) Probabilities(logits, out []float32) error {
 	if err := want("out", out, n, c.Classes); err != nil {
 		return fmt.Errorf("softmax: %w", err)
 	}
-	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: logits, Probabilities: out})
+	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: cuda.Float32s(logits), Probabilities: cuda.Float32s(out)})
 }

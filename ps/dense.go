@@ -36,7 +36,8 @@ type denseChunk struct {
 	result   [2]*schema.Frame
 	sealed   [2][]byte // result as published, nil before the first batch
 	momentum [2][]float32
-	stepped  [2]bool // momentum holds the outcome of at least one step
+	slots    [2][]cuda.Slot // of the optimizer, from each version to the other
+	stepped  [2]bool        // momentum holds the outcome of at least one step
 }
 
 type densePart struct {
@@ -86,6 +87,11 @@ func (s *Shard) makeVersions(c *denseChunk) (err error) {
 			if c.momentum[v], err = s.alloc(c.elements); err != nil {
 				return err
 			}
+		}
+	}
+	if c.momentum[0] != nil {
+		for v := range c.slots {
+			c.slots[v] = []cuda.Slot{{Name: "momentum", Before: cuda.Float32s(c.momentum[v]), After: cuda.Float32s(c.momentum[1-v])}}
 		}
 	}
 	return nil
@@ -165,7 +171,7 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View) (*refusal, e
 	if refused = s.checkStaged(bytes); refused != nil {
 		return refused, nil
 	}
-	if i := s.backend.FirstNonFinite(values); i >= 0 {
+	if i := s.backend.FirstNonFinite(cuda.Float32s(values)); i >= 0 {
 		return refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v",
 			c.offset+uint64(i), c.bucket, node, values[i]), nil
 	}
@@ -256,7 +262,7 @@ func (s *Shard) present(c *denseChunk) []cuda.Term {
 	terms := s.dense.terms[:0]
 	for i, p := range c.parts {
 		if p.weight > 0 {
-			terms = append(terms, cuda.Term{First: uint16(c.nodes[i].First), Count: c.nodes[i].Count, Values: p.values})
+			terms = append(terms, cuda.Term{First: uint16(c.nodes[i].First), Count: c.nodes[i].Count, Values: cuda.Float32s(p.values)})
 		}
 	}
 	s.dense.terms = terms
@@ -267,7 +273,7 @@ func (s *Shard) present(c *denseChunk) []cuda.Term {
 func (s *Shard) averageDense(c *denseChunk, weight float32, out []float32) error {
 	terms := s.present(c)
 	defer clear(terms) // payloads are let go
-	return s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: weight, Terms: terms, Out: out})
+	return s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: weight, Terms: terms, Out: cuda.Float32s(out)})
 }
 
 // updateDense sums along the lane tree and runs the optimizer from version batch to batch+1, which divides once.
@@ -276,7 +282,7 @@ func (s *Shard) updateDense(c *denseChunk, weight float32, out []float32) error 
 	defer clear(terms)
 	grad := terms[0].Values
 	if len(terms) > 1 {
-		grad = s.dense.sum[:c.elements]
+		grad = cuda.Float32s(s.dense.sum[:c.elements])
 		if err := s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: 1, Terms: terms, Out: grad}); err != nil {
 			return err
 		}
@@ -284,7 +290,7 @@ func (s *Shard) updateDense(c *denseChunk, weight float32, out []float32) error 
 	now, next := s.batch%2, (s.batch+1)%2
 	c.stepped[next] = true
 	return s.backend.ApplyDense(cuda.ApplyDense{
-		SGD: s.sgd, Weight: weight, First: !c.stepped[now], Param: c.result[now].Float32s(), Grad: grad,
-		Momentum: c.momentum[now], Out: out, OutMomentum: c.momentum[next],
+		Optimizer: s.optimizer, Weight: weight, First: !c.stepped[now], Slots: c.slots[now],
+		Param: cuda.Float32s(c.result[now].Float32s()), Grad: grad, Out: cuda.Float32s(out),
 	})
 }

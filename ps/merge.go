@@ -13,23 +13,29 @@ func (s *Shard) closeTable(t *table, weight float32) error {
 	switch len(r.merge) {
 	case 0:
 	case 1: // a node with one present child is that child
-		keys, grads = r.merge[0].Keys, r.merge[0].Rows
+		keys, grads = r.lastKeys, r.lastRows
 	default:
 		most := 0
 		for _, term := range r.merge {
-			most += len(term.Keys)
+			most += term.Keys.Len()
 		}
 		r.outKeys, r.outRows = grown(r.outKeys, most), grown(r.outRows, most*t.dim)
 		n, err := s.backend.Merge(cuda.Merge{
-			Dim: t.dim, Lanes: s.job.Lanes, Terms: r.merge, OutKeys: r.outKeys, OutRows: r.outRows,
+			Dim: t.dim, Lanes: s.job.Lanes, Terms: r.merge, OutKeys: cuda.Uint64s(r.outKeys), OutRows: cuda.Float32s(r.outRows),
 		})
 		if err != nil {
 			return err
 		}
 		keys, grads = r.outKeys[:n], r.outRows[:n*t.dim]
 	}
-	defer clear(r.merge) // payloads are let go
+	defer r.letGo()
 	return s.stageRows(t, keys, grads, weight)
+}
+
+// letGo forgets the payloads of the terms.
+func (r *sparseRound) letGo() {
+	clear(r.merge)
+	r.lastKeys, r.lastRows = nil, nil
 }
 
 // stageRows runs the optimizer on the rows of keys, from the table into the staged rows.
@@ -43,14 +49,16 @@ func (s *Shard) stageRows(t *table, keys []uint64, grads []float32, weight float
 		return nil
 	}
 	a := cuda.ApplyRows{
-		Dim: t.dim, SGD: s.sgd, Weight: weight, Table: t.rows, Index: st.index, Grad: grads, Out: st.rows,
+		Dim: t.dim, Optimizer: s.optimizer, Weight: weight, Table: cuda.Float32s(t.rows), Index: cuda.Int64s(st.index),
+		Grad: cuda.Float32s(grads), Out: cuda.Float32s(st.rows),
 	}
 	if t.momentum != nil {
 		st.momentum, r.firstStep = grown(st.momentum, n*t.dim), grown(r.firstStep, n)
 		for i, slot := range st.index {
 			r.firstStep[i] = 1 - t.stepped[slot]
 		}
-		a.Momentum, a.First, a.OutMomentum = t.momentum, r.firstStep, st.momentum
+		r.slots = append(r.slots[:0], cuda.Slot{Name: "momentum", Before: cuda.Float32s(t.momentum), After: cuda.Float32s(st.momentum)})
+		a.Slots, a.First = r.slots, cuda.Uint8s(r.firstStep)
 	}
 	return s.backend.ApplyRows(a)
 }
@@ -69,11 +77,12 @@ func (r *sparseRound) gather(id schema.Table, dim int) {
 		if t.weight == 0 {
 			continue // lanes without samples are absent
 		}
-		term := cuda.RowsTerm{First: uint16(t.node.First), Count: t.node.Count}
+		var termKeys []uint64
+		var termRows []float32
 		if t.spread(id) == 0 {
 			for _, p := range t.parts {
 				if keys, rows := p.section(id); len(keys) > 0 {
-					term.Keys, term.Rows = keys, rows
+					termKeys, termRows = keys, rows
 				}
 			}
 		} else {
@@ -82,10 +91,12 @@ func (r *sparseRound) gather(id schema.Table, dim int) {
 				keys, rows := p.section(id)
 				r.keys, r.rows = append(r.keys, keys...), append(r.rows, rows...)
 			}
-			term.Keys, term.Rows = r.keys[firstKey:], r.rows[firstRow:]
+			termKeys, termRows = r.keys[firstKey:], r.rows[firstRow:]
 		}
-		if len(term.Keys) > 0 {
-			r.merge = append(r.merge, term)
+		if len(termKeys) > 0 {
+			r.lastKeys, r.lastRows = termKeys, termRows
+			r.merge = append(r.merge, cuda.RowsTerm{First: uint16(t.node.First), Count: t.node.Count,
+				Keys: cuda.Uint64s(termKeys), Rows: cuda.Float32s(termRows)})
 		}
 	}
 }

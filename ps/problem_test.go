@@ -110,10 +110,10 @@ func (p *problem) node(t testing.TB, b schema.Batch, n lane.Node) *laneWork {
 		out := make([]float32, param.Elements())
 		var terms []cuda.Term
 		for k, w := range lanes {
-			terms = append(terms, cuda.Term{First: uint16(at[k]), Count: 1, Values: w.dense[i]})
+			terms = append(terms, cuda.Term{First: uint16(at[k]), Count: 1, Values: cuda.Float32s(w.dense[i])})
 		}
 		if len(terms) > 0 {
-			must(t, p.backend.Average(cuda.Average{Lanes: p.job.Lanes, Weight: 1, Terms: terms, Out: out}))
+			must(t, p.backend.Average(cuda.Average{Lanes: p.job.Lanes, Weight: 1, Terms: terms, Out: cuda.Float32s(out)}))
 		}
 		sum.dense = append(sum.dense, out)
 	}
@@ -122,7 +122,7 @@ func (p *problem) node(t testing.TB, b schema.Batch, n lane.Node) *laneWork {
 		most := 0
 		for k, w := range lanes {
 			if len(w.keys[i]) > 0 {
-				terms = append(terms, cuda.RowsTerm{First: uint16(at[k]), Count: 1, Keys: w.keys[i], Rows: w.rows[i]})
+				terms = append(terms, cuda.RowsTerm{First: uint16(at[k]), Count: 1, Keys: cuda.Uint64s(w.keys[i]), Rows: cuda.Float32s(w.rows[i])})
 				most += len(w.keys[i])
 			}
 		}
@@ -130,7 +130,7 @@ func (p *problem) node(t testing.TB, b schema.Batch, n lane.Node) *laneWork {
 		n := 0
 		if len(terms) > 0 {
 			var err error
-			n, err = p.backend.Merge(cuda.Merge{Dim: table.Dim, Lanes: p.job.Lanes, Terms: terms, OutKeys: keys, OutRows: rows})
+			n, err = p.backend.Merge(cuda.Merge{Dim: table.Dim, Lanes: p.job.Lanes, Terms: terms, OutKeys: cuda.Uint64s(keys), OutRows: cuda.Float32s(rows)})
 			must(t, err)
 		}
 		sum.keys, sum.rows = append(sum.keys, keys[:n]), append(sum.rows, rows[:n*table.Dim])
@@ -185,9 +185,10 @@ func (m *model) step(t testing.TB, b schema.Batch) {
 	o := m.p.job.Optimizer
 	sgd := cuda.SGD{LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
 	for i := range m.params {
-		a := cuda.ApplyDense{SGD: sgd, Weight: float32(w.weight), First: !m.stepped, Param: m.params[i], Grad: w.dense[i], Out: m.params[i]}
+		a := cuda.ApplyDense{Optimizer: sgd, Weight: float32(w.weight), First: !m.stepped, Param: cuda.Float32s(m.params[i]), Grad: cuda.Float32s(w.dense[i]), Out: cuda.Float32s(m.params[i])}
 		if o.Momentum != 0 {
-			a.Momentum, a.OutMomentum = m.mParams[i], m.mParams[i]
+			v := cuda.Float32s(m.mParams[i])
+			a.Slots = []cuda.Slot{{Name: "momentum", Before: v, After: v}}
 		}
 		must(t, m.p.backend.ApplyDense(a))
 	}
@@ -197,14 +198,15 @@ func (m *model) step(t testing.TB, b schema.Batch) {
 		for k, key := range w.keys[i] {
 			at := int(key) * d
 			row, mom := slices.Clone(m.tables[i][at:at+d]), slices.Clone(m.mTables[i][at:at+d])
-			a := cuda.ApplyRows{Dim: d, SGD: sgd, Weight: float32(w.weight), Table: row, Index: []int64{0},
-				Grad: w.rows[i][k*d : (k+1)*d], Out: m.tables[i][at : at+d]}
+			a := cuda.ApplyRows{Dim: d, Optimizer: sgd, Weight: float32(w.weight), Table: cuda.Float32s(row), Index: cuda.Int64s([]int64{0}),
+				Grad: cuda.Float32s(w.rows[i][k*d : (k+1)*d]), Out: cuda.Float32s(m.tables[i][at : at+d])}
 			if o.Momentum != 0 {
 				first := []uint8{1}
 				if m.rowsSeen[i][key] {
 					first[0] = 0
 				}
-				a.Momentum, a.First, a.OutMomentum = mom, first, m.mTables[i][at:at+d]
+				a.First = cuda.Uint8s(first)
+				a.Slots = []cuda.Slot{{Name: "momentum", Before: cuda.Float32s(mom), After: cuda.Float32s(m.mTables[i][at : at+d])}}
 			}
 			must(t, m.p.backend.ApplyRows(a))
 			m.rowsSeen[i][key] = true

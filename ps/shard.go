@@ -60,6 +60,7 @@ type Shard struct {
 	backend    cuda.Backend
 	hosts      []Host
 	sgd        cuda.SGD
+	optimizer  cuda.Optimizer // sgd, boxed once
 
 	batch  schema.Batch // under way; also the version that lookups see
 	open   int          // rounds of batch that are not closed: dense chunks and the sparse round
@@ -90,6 +91,7 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,
 		},
 	}
+	s.optimizer = s.sgd
 	err := s.build(ctx)
 	if err != nil {
 		s.Close()

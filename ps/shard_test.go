@@ -131,7 +131,7 @@ func (s *simulation) begin(b schema.Batch) {
 		}
 		mean := make([]float32, len(w.dense[i]))
 		if w.weight > 0 {
-			must(s.t, s.p.backend.Average(cuda.Average{Lanes: 1, Weight: float32(w.weight), Terms: []cuda.Term{{Count: 1, Values: w.dense[i]}}, Out: mean}))
+			must(s.t, s.p.backend.Average(cuda.Average{Lanes: 1, Weight: float32(w.weight), Terms: []cuda.Term{{Count: 1, Values: cuda.Float32s(w.dense[i])}}, Out: cuda.Float32s(mean)}))
 		}
 		s.means = append(s.means, mean)
 	}

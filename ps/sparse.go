@@ -22,11 +22,14 @@ type sparseRound struct {
 
 	// Scratch of closing, reused from batch to batch; at most the size of what the round merges.
 	merge     []cuda.RowsTerm
+	lastKeys  []uint64 // the last of merge as slices, for a round of one term
+	lastRows  []float32
 	keys      []uint64 // chunks of one term put together
 	rows      []float32
 	outKeys   []uint64
 	outRows   []float32
 	firstStep []uint8
+	slots     []cuda.Slot // of the optimizer
 }
 
 // sparseTerm is one node's contribution.
@@ -115,7 +118,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View) (*refusal, 
 	if refused = s.checkStaged(bytes); refused != nil {
 		return refused, nil
 	}
-	if i := s.backend.FirstNonFinite(v.Float32s()); i >= 0 {
+	if i := s.backend.FirstNonFinite(cuda.Float32s(v.Float32s())); i >= 0 {
 		return s.refuseNonFinite(v, node, i), nil
 	}
 	if ahead == 1 {

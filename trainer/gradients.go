@@ -97,11 +97,11 @@ func (d *denseSums) add(chunk int) error {
 	at := d.chunks[chunk]
 	for i, a := range d.now.adds {
 		out := d.slots[a.into][at.lo:at.hi]
-		sum := cuda.Average{Lanes: d.lanes, Weight: 1, Out: out, Terms: []cuda.Term{
-			{First: uint16(a.left.First), Count: a.left.Count, Values: out},
-			{First: uint16(a.right.First), Count: a.right.Count, Values: d.slots[a.from][at.lo:at.hi]}}}
+		sum := cuda.Average{Lanes: d.lanes, Weight: 1, Out: cuda.Float32s(out), Terms: []cuda.Term{
+			{First: uint16(a.left.First), Count: a.left.Count, Values: cuda.Float32s(out)},
+			{First: uint16(a.right.First), Count: a.right.Count, Values: cuda.Float32s(d.slots[a.from][at.lo:at.hi])}}}
 		if i == len(d.now.adds)-1 && d.now.closes >= 0 {
-			sum.Out = d.frame(d.now.closes, chunk)
+			sum.Out = cuda.Float32s(d.frame(d.now.closes, chunk))
 		}
 		if err := d.backend.Average(sum); err != nil {
 			return fmt.Errorf("add gradients of %v and %v: %w", a.left, a.right, err)

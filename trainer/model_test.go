@@ -116,9 +116,9 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 		ones[i] = 1
 	}
 	errs = append(errs,
-		m.backend.MatMul(cuda.MatMul{M: n, N: toyClasses, K: toyInputs, A: x, B: step.Param("weight"), Bias: bias, C: logits}),
-		m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: toyClasses, Logits: logits, Targets: targets, Loss: loss, Grad: grad}),
-		m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: n, A: ones, B: grad, C: step.Grad("bias")}))
+		m.backend.MatMul(cuda.MatMul{M: n, N: toyClasses, K: toyInputs, A: cuda.Float32s(x), B: cuda.Float32s(step.Param("weight")), Bias: cuda.Float32s(bias), C: cuda.Float32s(logits)}),
+		m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: toyClasses, Logits: cuda.Float32s(logits), Targets: cuda.Int32s(targets), Loss: cuda.Float32s(loss), Grad: cuda.Float32s(grad)}),
+		m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: n, A: cuda.Float32s(ones), B: cuda.Float32s(grad), C: cuda.Float32s(step.Grad("bias"))}))
 	if m.spoil != nil {
 		m.spoil(step, step.Grad("bias"))
 	}
@@ -128,8 +128,8 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 	}
 	step.Done("shift")
 	errs = append(errs,
-		m.backend.MatMul(cuda.MatMul{M: toyInputs, N: toyClasses, K: n, TransA: true, A: x, B: grad, C: step.Grad("weight")}),
-		m.backend.MatMul(cuda.MatMul{M: n, N: toyInputs, K: toyClasses, TransB: true, A: grad, B: step.Param("weight"), C: dx}))
+		m.backend.MatMul(cuda.MatMul{M: toyInputs, N: toyClasses, K: n, TransA: true, A: cuda.Float32s(x), B: cuda.Float32s(grad), C: cuda.Float32s(step.Grad("weight"))}),
+		m.backend.MatMul(cuda.MatMul{M: n, N: toyInputs, K: toyClasses, TransB: true, A: cuda.Float32s(grad), B: cuda.Float32s(step.Param("weight")), C: cuda.Float32s(dx)}))
 	for i, g := 0, step.Grad("ballast"); i < len(g); i++ {
 		g[i] = float32(step.Param("ballast")[i]*loss[0]) + float32(i)
 	}
@@ -170,13 +170,13 @@ func newBag(step *LaneStep, table schema.Table, dim int, all []sample, length fu
 }
 
 func (b *bag) forward(backend cuda.Backend) error {
-	return backend.BagForward(cuda.BagForward{Dim: b.dim, Padding: cuda.NoPadding, Rows: b.rows, IDs: b.ids, Offsets: b.offsets, Out: b.out})
+	return backend.BagForward(cuda.BagForward{Dim: b.dim, Padding: cuda.NoPadding, Rows: cuda.Float32s(b.rows), IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.out)})
 }
 
 func (b *bag) backward(backend cuda.Backend, step *LaneStep) error {
 	keys, out := make([]int64, len(b.ids)), make([]float32, len(b.ids)*b.dim)
-	n, err := backend.BagBackward(cuda.BagBackward{Dim: b.dim, Padding: cuda.NoPadding, R: int64(len(b.rows) / b.dim), IDs: b.ids,
-		Offsets: b.offsets, GradOut: b.grad, Keys: keys, Out: out})
+	n, err := backend.BagBackward(cuda.BagBackward{Dim: b.dim, Padding: cuda.NoPadding, R: int64(len(b.rows) / b.dim), IDs: cuda.Int64s(b.ids),
+		Offsets: cuda.Int64s(b.offsets), GradOut: cuda.Float32s(b.grad), Keys: cuda.Int64s(keys), Out: cuda.Float32s(out)})
 	if err == nil && n > 0 { // without keys the gradient need not be given
 		step.RowGrad(b.table, keys[:n], out[:n*b.dim])
 	}
@@ -186,7 +186,7 @@ func (b *bag) backward(backend cuda.Backend, step *LaneStep) error {
 // columnSums is the gradient of the shift: that of the bias, computed apart.
 func (m *toy) columnSums(ones, grad []float32) []float32 {
 	out := make([]float32, toyClasses)
-	if err := m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: len(ones), A: ones, B: grad, C: out}); err != nil {
+	if err := m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: len(ones), A: cuda.Float32s(ones), B: cuda.Float32s(grad), C: cuda.Float32s(out)}); err != nil {
 		panic(err)
 	}
 	return out

@@ -19,21 +19,24 @@ type parameters struct {
 	index map[string]int     // by name
 
 	backend  cuda.Backend
-	sgd      cuda.SGD
+	sgd      cuda.Optimizer
 	values   [2][]float32
 	momentum [2][]float32 // nil where there is none
+	slots    [1]cuda.Slot // the momentum, as the call under way sees it
 	now      int          // which of the two is the current version
 	stepped  bool         // the optimizer has run: momentum means something
 }
 
 // newParameters draws the initial values, which every trainer does alike.
 func newParameters(job *schema.Job, backend cuda.Backend, specs []schema.Parameter, spans []span) (*parameters, error) {
-	p := &parameters{specs: specs, spans: spans, index: map[string]int{}, backend: backend, sgd: sgdOf(job.Optimizer)}
+	p := &parameters{specs: specs, spans: spans, index: map[string]int{}, backend: backend}
+	sgd := sgdOf(job.Optimizer)
+	p.sgd = sgd
 	size := 0
 	if len(spans) > 0 {
 		size = spans[len(spans)-1].hi
 	}
-	keepsMomentum := job.Apply == schema.ApplyMean && p.sgd.Momentum != 0
+	keepsMomentum := job.Apply == schema.ApplyMean && sgd.Momentum != 0
 	for i := range p.values {
 		p.values[i] = make([]float32, size)
 		if keepsMomentum {
@@ -79,10 +82,12 @@ func (p *parameters) keep(at span) {
 
 // apply makes values of the next version from a mean gradient.
 func (p *parameters) apply(at span, mean []float32) error {
-	a := cuda.ApplyDense{SGD: p.sgd, Weight: 1, First: !p.stepped, Grad: mean,
-		Param: p.values[p.now][at.lo:at.hi], Out: p.values[1-p.now][at.lo:at.hi]}
+	a := cuda.ApplyDense{Optimizer: p.sgd, Weight: 1, First: !p.stepped, Grad: cuda.Float32s(mean),
+		Param: cuda.Float32s(p.values[p.now][at.lo:at.hi]), Out: cuda.Float32s(p.values[1-p.now][at.lo:at.hi])}
 	if p.momentum[0] != nil {
-		a.Momentum, a.OutMomentum = p.momentum[p.now][at.lo:at.hi], p.momentum[1-p.now][at.lo:at.hi]
+		p.slots[0] = cuda.Slot{Name: "momentum", Before: cuda.Float32s(p.momentum[p.now][at.lo:at.hi]),
+			After: cuda.Float32s(p.momentum[1-p.now][at.lo:at.hi])}
+		a.Slots = p.slots[:]
 	}
 	return p.backend.ApplyDense(a)
 }
