@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# gpu_pack.sh [FOLDER]: builds what gpu_check.sh needs and a machine without Go cannot build, into FOLDER (build/gpu-pack)
+#
+# The test binaries of package cuda and the measuring command, stripped, without this machine's kernels mattering: over there
+# they load the shared library that its own nvcc built. They need a glibc no older than this machine's. Carry the repository
+# and FOLDER, then run scripts/gpu_check.sh there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+to=${1:-build/gpu-pack}
+[ -e build/libgradbus.a ] && [ -e build/libgradbus_emu.a ] || {
+  echo "gpu_pack: no build/libgradbus.a and build/libgradbus_emu.a: run make first" >&2
+  exit 1
+}
+mkdir -p "$to"
+go test -c -tags native,emu -ldflags '-s -w' -o "$to/cuda.test" ./cuda/
+go build -tags native -ldflags '-s -w' -o "$to/psbench" ./cmd/psbench
+{
+  echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain -- '*.go' '*.h')" ] || echo ' with changes')"
+  echo "glibc $(ldd --version | sed -n '1s/.* //p')"
+} >"$to/MANIFEST"
+echo "gpu_pack: $to: $(du -sh "$to" | cut -f1)"
+cat "$to/MANIFEST"
