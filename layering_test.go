@@ -30,6 +30,7 @@ var layers = map[string]layer{
 	"lane":        {noStd: noNetwork},
 	"philox":      {noStd: noNetwork},
 	"cuda":        {own: []string{"lane"}, noStd: noNetwork},
+	"cuda/bench":  {own: []string{"cuda", "philox"}, noStd: noNetwork},
 	"schema/wire": {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":      {own: []string{"lane", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"fabric":      {others: nats, noStd: []string{"net/http", "os/exec"}},

@@ -1,6 +1,6 @@
 // Command psbench measures gradbus on this machine, as processes, next to what it is compared with.
 //
-// It holds flags and wiring only; what it computes from its runs is package trainer/report.
+// It holds flags and wiring only; what it computes from its runs are packages trainer/report and cuda/bench.
 package main
 
 import (
@@ -25,18 +25,19 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example: `  ./bin/psbench packages               two trainers and two shards next to one PyTorch process
-  ./bin/psbench packages --json        the same as one line of JSON`,
+  ./bin/psbench packages --json        the same as one line of JSON
+  ./bin/psbench kernels --threads 2    every kernel, as a share of the rate at which memory streams`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown benchmark %q (known: packages)", args[0])
+				return fmt.Errorf("unknown benchmark %q (known: packages, kernels)", args[0])
 			}
 			return nil
 		},
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("no benchmark given (known: packages); see psbench --help")
+			return fmt.Errorf("no benchmark given (known: packages, kernels); see psbench --help")
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(packagesCommand())
+	root.AddCommand(packagesCommand(), kernelsCommand())
 	return root
 }

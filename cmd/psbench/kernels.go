@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/cuda"
+	"gradbus/cuda/bench"
+)
+
+// kernels is what `psbench kernels` was told.
+type kernels struct {
+	device, isa, library string
+	threads              int
+	ops                  []string
+	quick, json          bool
+	progress             io.Writer
+}
+
+func kernelsCommand() *cobra.Command {
+	k := kernels{}
+	c := &cobra.Command{
+		Use:   "kernels",
+		Short: "Each operation's time, its bytes by formula, and their rate as a share of this machine's streaming rate",
+		Example: `  ./bin/psbench kernels --threads 2
+  ./bin/psbench kernels --ops bag_forward,coalesce --isa avx2 --json
+  ./bin/psbench kernels --device cuda`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			k.progress = c.ErrOrStderr()
+			return k.run(c.Context(), c.OutOrStdout())
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.StringVar(&k.device, "device", "cpu", "`cpu`, or cuda for the first GPU; go is the portable backend")
+	set.IntVar(&k.threads, "threads", 1, "`number` of threads of one call on the CPU")
+	set.StringVar(&k.isa, "isa", "", "instruction `set` of the CPU: baseline, avx2 or avx512; empty is the best")
+	set.StringSliceVar(&k.ops, "ops", nil, "only these operations, a `list` of "+strings.Join(bench.Ops(), ", "))
+	set.StringVar(&k.library, "library", "", "shared library to take the kernels from, `path`; empty is the one built in")
+	set.BoolVar(&k.quick, "quick", false, "small sizes and short runs: shows that it works, its figures mean little")
+	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
+	return c
+}
+
+func (k *kernels) run(ctx context.Context, out io.Writer) (err error) {
+	name := k.device
+	switch name {
+	case "cpu":
+		name = "auto" // the portable backend where there is no native code
+	case "cuda", "go":
+	default:
+		return fmt.Errorf("unknown device %q (known: cpu, cuda, go)", k.device)
+	}
+	if k.threads < 1 {
+		return fmt.Errorf("threads %d: want at least 1", k.threads)
+	}
+	backend, err := cuda.Open(cuda.Options{Name: name, Threads: k.threads, ISA: k.isa, Library: k.library})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := backend.Close(); err == nil {
+			err = e
+		}
+	}()
+	fmt.Fprintln(k.progress, cuda.Describe(backend))
+	results, err := bench.Run(ctx, bench.Config{Backend: backend, Quick: k.quick, Ops: k.ops, Progress: k.progress})
+	if err != nil {
+		return err
+	}
+	if k.json {
+		return bench.PrintJSON(out, results)
+	}
+	return bench.Print(out, results)
+}
