@@ -63,7 +63,7 @@ func mustCount(t *testing.T, want int) func(int, error) {
 	}
 }
 
-var inf, nan = float32(math.Inf(1)), float32(math.NaN())
+var inf, nan, negativeZero = float32(math.Inf(1)), float32(math.NaN()), float32(math.Copysign(0, -1))
 
 func TestBagForward(t *testing.T) {
 	rows := []float32{1, 2, 10, 20, 100, 200} // three rows of two
@@ -98,10 +98,10 @@ func TestBagBackward(t *testing.T) {
 		if !slices.Equal(keys[:2], []int64{3, 8}) {
 			t.Errorf("keys %v", keys)
 		}
-		a.Mode, a.GradOut = Mean, []float32{3, 6, 10, 20}
+		a.Mode, a.GradOut = Mean, Float32s([]float32{3, 6, 10, 20})
 		mustCount(t, 2)(b.BagBackward(a))
 		wantFloats(t, "mean", out[:4], []float32{2, 4, 11, 22})
-		a.Padding, a.GradOut = 8, []float32{2, 4, 10, 20}
+		a.Padding, a.GradOut = 8, Float32s([]float32{2, 4, 10, 20})
 		mustCount(t, 1)(b.BagBackward(a))
 		wantFloats(t, "padding 8", out[:2], []float32{2, 4})
 	})
@@ -124,7 +124,7 @@ func TestCoalesce(t *testing.T) {
 		clear(many[:63])
 		mustCount(t, 1)(b.Coalesce(coalesce(1, make([]uint64, 128), many, keys, out)))
 		wantFloats(t, "in blocks", out[:1], []float32{1<<24 + 64})
-		mustCount(t, 1)(b.Coalesce(coalesce(1, []uint64{3}, []float32{float32(math.Copysign(0, -1))}, keys, out)))
+		mustCount(t, 1)(b.Coalesce(coalesce(1, []uint64{3}, []float32{negativeZero}, keys, out)))
 		wantFloats(t, "a sum is never -0", out[:1], []float32{0})
 	})
 }
@@ -134,16 +134,16 @@ func TestMerge(t *testing.T) {
 		keys, out := make([]uint64, 4), make([]float32, 4)
 		const big = 1 << 24
 		terms := []RowsTerm{
-			{0, 1, []uint64{1, 5, 9}, []float32{1, big, 1}},
-			{1, 1, []uint64{5}, []float32{1}},
-			{2, 2, []uint64{5, 7}, []float32{1, float32(math.Copysign(0, -1))}},
+			rowsTerm(0, 1, []uint64{1, 5, 9}, []float32{1, big, 1}),
+			rowsTerm(1, 1, []uint64{5}, []float32{1}),
+			rowsTerm(2, 2, []uint64{5, 7}, []float32{1, negativeZero}),
 		}
 		mustCount(t, 4)(b.Merge(merge(1, 4, terms, keys, out)))
 		if !slices.Equal(keys, []uint64{1, 5, 7, 9}) {
 			t.Errorf("keys %v", keys)
 		}
-		wantFloats(t, "(a+b)+cd", out, []float32{1, big, float32(math.Copysign(0, -1)), 1})
-		terms = []RowsTerm{{0, 1, []uint64{5}, []float32{big}}, {2, 1, []uint64{5}, []float32{1}}, {3, 1, []uint64{5}, []float32{1}}}
+		wantFloats(t, "(a+b)+cd", out, []float32{1, big, negativeZero, 1})
+		terms = []RowsTerm{rowsTerm(0, 1, []uint64{5}, []float32{big}), rowsTerm(2, 1, []uint64{5}, []float32{1}), rowsTerm(3, 1, []uint64{5}, []float32{1})}
 		mustCount(t, 1)(b.Merge(merge(1, 4, terms, keys, out)))
 		wantFloats(t, "a+(c+d)", out[:1], []float32{big + 2})
 	})
@@ -158,9 +158,9 @@ func TestAverage(t *testing.T) {
 		wantFloats(t, "(a+b)+c", out, []float32{big, 6})
 		must(t, b.Average(average(4, 2, []Term{lane(0, big, 1), lane(2, 1, 2), lane(3, 1, 3)}, out)))
 		wantFloats(t, "(a+(c+d))/2", out, []float32{(big + 2) / 2, 3})
-		only := lane(3, float32(math.Copysign(0, -1)), 9)
-		must(t, b.Average(average(4, 3, []Term{only}, only.Values)))
-		wantFloats(t, "one term, in place", only.Values, []float32{float32(math.Copysign(0, -1)), 3})
+		only := []float32{negativeZero, 9}
+		must(t, b.Average(average(4, 3, []Term{term(3, 1, only)}, only)))
+		wantFloats(t, "one term, in place", only, []float32{negativeZero, 3})
 	})
 }
 
@@ -168,19 +168,17 @@ func TestApply(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		h := SGD{LR: 0.5, Momentum: 0.5, Dampening: 0.25, WeightDecay: 0.25}
 		// d = 8/4 + 0.25*4 = 3. First: m = 3, p = 4 - 1.5. Later: m = 0.5*10 + 0.75*3 = 7.25, p = 4 - 3.625.
-		a := ApplyRows{
-			Dim: 1, SGD: h, Weight: 4, Table: []float32{0, 4, 4}, Momentum: []float32{0, 10, 10}, Index: []int64{2, 1},
-			First: []uint8{0, 1}, Grad: []float32{8, 8}, Out: make([]float32, 2), OutMomentum: make([]float32, 2),
-		}
-		must(t, b.ApplyRows(a))
-		wantFloats(t, "rows", a.Out, []float32{4 - 3.625, 2.5})
-		wantFloats(t, "momentum of rows", a.OutMomentum, []float32{7.25, 3})
+		rows, rowsM := make([]float32, 2), make([]float32, 2)
+		must(t, b.ApplyRows(applyRows(1, h, 4, []float32{0, 4, 4}, []int64{2, 1}, []uint8{0, 1}, []float32{8, 8}, rows,
+			slot("momentum", []float32{0, 10, 10}, rowsM))))
+		wantFloats(t, "rows", rows, []float32{4 - 3.625, 2.5})
+		wantFloats(t, "momentum of rows", rowsM, []float32{7.25, 3})
 		p, m := []float32{4}, []float32{10}
 		h.Nesterov = true // p = 4 - 0.5*(3 + 0.5*7.25)
-		must(t, b.ApplyDense(ApplyDense{h, 4, false, p, []float32{8}, m, p, m}))
+		must(t, b.ApplyDense(applyDense(h, 4, false, p, []float32{8}, p, slot("momentum", m, m))))
 		wantFloats(t, "nesterov in place", []float32{p[0], m[0]}, []float32{4 - 0.5*6.625, 7.25})
 		out := make([]float32, 2)
-		must(t, b.ApplyDense(ApplyDense{SGD: SGD{LR: 2}, Weight: 1, Param: []float32{1, inf}, Grad: []float32{3, 1}, Out: out}))
+		must(t, b.ApplyDense(applyDense(SGD{LR: 2}, 1, false, []float32{1, inf}, []float32{3, 1}, out)))
 		wantFloats(t, "plain", out, []float32{-5, inf})
 	})
 }
@@ -191,15 +189,15 @@ func TestMatMul(t *testing.T) {
 		w, wt := []float32{1, 0, 0, 1, 2, 2}, []float32{1, 0, 2, 0, 1, 2} // 3 x 2 and its transpose
 		want := []float32{7, 8, 16, 17}
 		c := make([]float32, 4)
-		for _, m := range []MatMul{{2, 2, 3, false, false, a, w, nil, c}, {2, 2, 3, true, false, at, w, nil, c},
-			{2, 2, 3, false, true, a, wt, nil, c}, {2, 2, 3, true, true, at, wt, nil, c}} {
+		for _, m := range []MatMul{matMul(2, 2, 3, false, false, a, w, nil, c), matMul(2, 2, 3, true, false, at, w, nil, c),
+			matMul(2, 2, 3, false, true, a, wt, nil, c), matMul(2, 2, 3, true, true, at, wt, nil, c)} {
 			clear(c)
 			must(t, b.MatMul(m))
 			wantFloats(t, "c", c, want)
 		}
 		must(t, b.MatMul(matMul(2, 2, 3, false, false, a, w, []float32{100, 200}, c)))
 		wantFloats(t, "with bias", c, []float32{107, 208, 116, 217})
-		must(t, b.MatMul(MatMul{M: 1, N: 2, K: 0, Bias: []float32{3, 4}, C: c[:2]}))
+		must(t, b.MatMul(MatMul{M: 1, N: 2, K: 0, Bias: Float32s([]float32{3, 4}), C: Float32s(c[:2])}))
 		wantFloats(t, "k is 0", c[:2], []float32{3, 4})
 		// (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24 rounds to 1 + 2^-11: a fused multiply-add would leave 2^-24 in the difference.
 		e := float32(1 + 0x1p-12)
@@ -215,7 +213,7 @@ func TestSoftmaxCrossEntropy(t *testing.T) {
 		wantFloats(t, "loss", loss, []float32{0.6931472, 0})
 		wantFloats(t, "gradient", grad, []float32{0.5, -0.5, 0, 0})
 		wantFloats(t, "probabilities", prob, []float32{0.5, 0.5, 1, 0})
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: []float32{nan, 1}, Probabilities: prob[:2]}))
+		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s([]float32{nan, 1}), Probabilities: Float32s(prob[:2])}))
 		wantFloats(t, "NaN", prob[:2], []float32{nan, nan})
 	})
 }
@@ -224,15 +222,15 @@ func TestFirstNonFinite(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		v := make([]float32, 131)
 		v[0], v[1] = math.MaxFloat32, math.SmallestNonzeroFloat32
-		if got := b.FirstNonFinite(v); got != -1 {
+		if got := b.FirstNonFinite(Float32s(v)); got != -1 {
 			t.Errorf("all finite: %d", got)
 		}
-		if got := b.FirstNonFinite(nil); got != -1 {
+		if got := b.FirstNonFinite(Vector{}); got != -1 {
 			t.Errorf("empty: %d", got)
 		}
 		for _, at := range []int{130, 64, 17, 15, 7, 1} {
 			v[at] = []float32{inf, -inf, nan}[at%3]
-			if got := b.FirstNonFinite(v); got != at {
+			if got := b.FirstNonFinite(Float32s(v)); got != at {
 				t.Errorf("got %d, want %d", got, at)
 			}
 		}

@@ -50,7 +50,9 @@ func benchBags(r *rand.Rand) (ids, offsets []int64) {
 // BenchmarkCall is the cost of a call that does nothing.
 func BenchmarkCall(b *testing.B) {
 	none := []int64{0}
-	benchEach(b, 0, func(b *testing.B, k Backend) { fail(b, k.BagForward(BagForward{Dim: 1, Offsets: none})) })
+	benchEach(b, 0, func(b *testing.B, k Backend) {
+		fail(b, k.BagForward(BagForward{Dim: 1, Padding: NoPadding, Offsets: Int64s(none)}))
+	})
 }
 
 func BenchmarkBagForward(b *testing.B) {
@@ -76,15 +78,14 @@ func benchTerms(r *rand.Rand, terms int) ([]RowsTerm, int) {
 	var all []RowsTerm
 	total := 0
 	for i := range terms {
-		t := RowsTerm{First: uint16(i), Count: 1}
+		var keys []uint64
 		for key := uint64(0); key < 3000; key++ {
 			if r.IntN(2) == 0 {
-				t.Keys = append(t.Keys, key)
+				keys = append(keys, key)
 			}
 		}
-		t.Rows = noise(r, len(t.Keys)*64)
-		total += len(t.Keys)
-		all = append(all, t)
+		total += len(keys)
+		all = append(all, rowsTerm(uint16(i), 1, keys, noise(r, len(keys)*64)))
 	}
 	return all, total
 }
@@ -110,18 +111,16 @@ func BenchmarkApplyRows(b *testing.B) {
 	for i := range index {
 		index[i] = int64(i * 2)
 	}
-	benchEach(b, 5*n*64*4, func(b *testing.B, k Backend) {
-		fail(b, k.ApplyRows(ApplyRows{64, SGD{LR: 0.1, Momentum: 0.9}, 512, table, m, index, first, g, out, outM}))
-	})
+	a := applyRows(64, SGD{LR: 0.1, Momentum: 0.9}, 512, table, index, first, g, out, slot("momentum", m, outM))
+	benchEach(b, 5*n*64*4, func(b *testing.B, k Backend) { fail(b, k.ApplyRows(a)) })
 }
 
 func BenchmarkApplyDense(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	const n = 65536
 	p, g, m, out := noise(r, n), noise(r, n), noise(r, n), make([]float32, n)
-	benchEach(b, 5*n*4, func(b *testing.B, k Backend) {
-		fail(b, k.ApplyDense(ApplyDense{SGD{LR: 0.1, Momentum: 0.9}, 510, false, p, g, m, out, m}))
-	})
+	a := applyDense(SGD{LR: 0.1, Momentum: 0.9}, 510, false, p, g, out, slot("momentum", m, m))
+	benchEach(b, 5*n*4, func(b *testing.B, k Backend) { fail(b, k.ApplyDense(a)) })
 }
 
 func BenchmarkAverage(b *testing.B) {
@@ -164,7 +163,7 @@ func BenchmarkSoftmaxCrossEntropy(b *testing.B) {
 func BenchmarkFirstNonFinite(b *testing.B) {
 	x := noise(rand.New(rand.NewPCG(1, 1)), 65536)
 	benchEach(b, 65536*4, func(b *testing.B, k Backend) {
-		if k.FirstNonFinite(x) != -1 {
+		if k.FirstNonFinite(Float32s(x)) != -1 {
 			b.Fatal("found one")
 		}
 	})

@@ -31,18 +31,19 @@ func TestMatMulBits(t *testing.T) {
 				}
 			}
 			for trans := range 4 {
-				a := matMul(m, n, k, trans&1 > 0, trans&2 > 0, x, w, nil, make([]float32, m*n+1)[1:])
+				c := make([]float32, m*n+1)[1:]
+				a := matMul(m, n, k, trans&1 > 0, trans&2 > 0, x, w, nil, c)
 				if seed%3 > 0 {
-					a.Bias = bias
+					a.Bias = Float32s(bias)
 				}
 				if a.TransA {
-					a.A = transposed(x, m, k)
+					a.A = Float32s(transposed(x, m, k))
 				}
 				if a.TransB {
-					a.B = transposed(w, k, n)
+					a.B = Float32s(transposed(w, k, n))
 				}
 				must(t, b.MatMul(a))
-				if !sameBits(a.C, want) {
+				if !sameBits(c, want) {
 					t.Fatalf("seed %d, %d x %d x %d, trans %v %v: wrong bits", seed, m, n, k, a.TransA, a.TransB)
 				}
 			}
@@ -92,25 +93,25 @@ func TestApplyDenseBits(t *testing.T) {
 		for seed := range uint64(300) {
 			r := rand.New(rand.NewPCG(seed, 13))
 			h, weight := randomSGD(r)
-			n := r.IntN(300)
-			a := ApplyDense{SGD: h, Weight: weight, First: r.IntN(2) == 1}
-			a.Param, a.Grad, a.Out = awkward(r, n, seed%2 == 1), awkward(r, n, seed%2 == 1), make([]float32, n)
+			n, first := r.IntN(300), r.IntN(2) == 1
+			param, grad, out := awkward(r, n, seed%2 == 1), awkward(r, n, seed%2 == 1), make([]float32, n)
+			m, outM := make([]float32, n), make([]float32, n)
 			if h.Momentum != 0 {
-				a.Momentum, a.OutMomentum = awkward(r, n, seed%2 == 1), make([]float32, n)
+				m = awkward(r, n, seed%2 == 1)
 			}
 			wantP, wantM := make([]float32, n), make([]float32, n)
 			for i := range n {
-				var m float32
-				if a.Momentum != nil {
-					m = a.Momentum[i]
-				}
-				wantP[i], wantM[i] = naiveSGD(h, a.First, weight, a.Param[i], a.Grad[i], m)
+				wantP[i], wantM[i] = naiveSGD(h, first, weight, param[i], grad[i], m[i])
 			}
 			if seed%3 == 0 {
-				a.Out, a.OutMomentum = a.Param, a.Momentum
+				out, outM = param, m
+			}
+			a := applyDense(h, weight, first, param, grad, out)
+			if h.Momentum != 0 {
+				a.Slots = momentum(m, outM)
 			}
 			must(t, b.ApplyDense(a))
-			if !sameBits(a.Out, wantP) || a.OutMomentum != nil && !sameBits(a.OutMomentum, wantM) {
+			if !sameBits(out, wantP) || h.Momentum != 0 && !sameBits(outM, wantM) {
 				t.Fatalf("seed %d, %d values, %+v: wrong bits", seed, n, h)
 			}
 		}
@@ -122,31 +123,27 @@ func TestApplyRowsBits(t *testing.T) {
 		const rows = 40
 		h, weight := randomSGD(r)
 		n := r.IntN(rows)
-		a := ApplyRows{Dim: dim, SGD: h, Weight: weight, Table: awkward(r, rows*dim, special), Grad: awkward(r, n*dim, special)}
-		a.Out = make([]float32, n*dim+1)[1:]
+		table, grad := awkward(r, rows*dim, special), awkward(r, n*dim, special)
+		m, out, outM := awkward(r, rows*dim, special), make([]float32, n*dim+1)[1:], make([]float32, n*dim)
+		var index []int64
+		var first []uint8
 		for _, row := range r.Perm(rows)[:n] {
-			a.Index = append(a.Index, int64(row))
+			index, first = append(index, int64(row)), append(first, uint8(r.IntN(3)))
 		}
+		a := applyRows(dim, h, weight, table, index, first, grad, out)
 		if h.Momentum != 0 {
-			a.Momentum, a.OutMomentum = awkward(r, rows*dim, special), make([]float32, n*dim)
-			for range n {
-				a.First = append(a.First, uint8(r.IntN(3)))
-			}
+			a.Slots = momentum(m, outM)
 		}
-		table := slices.Clone(a.Table)
+		before := slices.Clone(table)
 		must(t, b.ApplyRows(a))
 		for i := range n * dim {
-			var m float32
-			at, first := int(a.Index[i/dim])*dim+i%dim, false
-			if a.Momentum != nil {
-				m, first = a.Momentum[at], a.First[i/dim] != 0
-			}
-			p, m := naiveSGD(h, first, weight, a.Table[at], a.Grad[i], m)
-			if !sameBits(a.Out[i:i+1], []float32{p}) || a.OutMomentum != nil && !sameBits(a.OutMomentum[i:i+1], []float32{m}) {
+			at := int(index[i/dim])*dim + i%dim
+			p, m := naiveSGD(h, first[i/dim] != 0, weight, table[at], grad[i], m[at])
+			if !sameBits(out[i:i+1], []float32{p}) || h.Momentum != 0 && !sameBits(outM[i:i+1], []float32{m}) {
 				t.Fatalf("%+v, value %d of dim %d: wrong bits", h, i, dim)
 			}
 		}
-		if !sameBits(a.Table, table) {
+		if !sameBits(table, before) {
 			t.Fatal("the table changed")
 		}
 	})
@@ -157,23 +154,23 @@ func TestSoftmaxCrossEntropyBits(t *testing.T) {
 		for seed := range uint64(120) {
 			r := rand.New(rand.NewPCG(seed, 17))
 			samples, classes := r.IntN(20), []int{1, 2, 5, 16, 58, 64, 65, 5000}[r.IntN(8)]
-			a := SoftmaxCrossEntropy{Classes: classes, Logits: awkward(r, samples*classes, seed%4 == 3)}
+			logits, targets := awkward(r, samples*classes, seed%4 == 3), make([]int32, samples)
 			scale := []float32{1, 40, 1000}[r.IntN(3)]
-			for i := range a.Logits {
-				a.Logits[i] *= scale
+			for i := range logits {
+				logits[i] *= scale
 				if r.IntN(10) > 0 {
-					a.Logits[i] = float32(math.Mod(float64(a.Logits[i]), 120))
+					logits[i] = float32(math.Mod(float64(logits[i]), 120))
 				}
 			}
-			for range samples {
-				a.Targets = append(a.Targets, r.Int32N(int32(classes)))
+			for i := range targets {
+				targets[i] = r.Int32N(int32(classes))
 			}
-			a.Loss, a.Grad, a.Probabilities = make([]float32, samples), make([]float32, len(a.Logits)), make([]float32, len(a.Logits))
-			must(t, b.SoftmaxCrossEntropy(a))
+			losses, grads, probs := make([]float32, samples), make([]float32, len(logits)), make([]float32, len(logits))
+			must(t, b.SoftmaxCrossEntropy(softmax(classes, logits, targets, losses, grads, probs)))
 			for i := range samples {
-				loss, grad, prob := naiveSoftmax(a.Logits[i*classes:][:classes], int(a.Targets[i]))
-				if !sameBits(a.Loss[i:i+1], []float32{loss}) || !sameBits(a.Grad[i*classes:][:classes], grad) ||
-					!sameBits(a.Probabilities[i*classes:][:classes], prob) {
+				loss, grad, prob := naiveSoftmax(logits[i*classes:][:classes], int(targets[i]))
+				if !sameBits(losses[i:i+1], []float32{loss}) || !sameBits(grads[i*classes:][:classes], grad) ||
+					!sameBits(probs[i*classes:][:classes], prob) {
 					t.Fatalf("seed %d, sample %d of %d, %d classes: wrong bits", seed, i, samples, classes)
 				}
 			}
@@ -216,7 +213,7 @@ func TestExpOnEveryBackend(t *testing.T) {
 				logits[2*i+1] = float32(-110 * r.Float64())
 			}
 		}
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: logits, Probabilities: prob}))
+		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s(logits), Probabilities: Float32s(prob)}))
 		for i := range n {
 			_, _, want := naiveSoftmax(logits[2*i:][:2], 0)
 			if !sameBits(prob[2*i:][:2], want) {

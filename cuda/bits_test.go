@@ -275,7 +275,7 @@ func TestAverageBits(t *testing.T) {
 			}
 			out := make([]float32, n)
 			if seed%3 == 0 {
-				out = terms[r.IntN(len(terms))].Values // in place
+				out = view[float32](terms[r.IntN(len(terms))].Values) // in place
 			}
 			must(t, b.Average(average(lanes, weight, terms, out)))
 			if !sameBits(out, want) {
@@ -294,32 +294,33 @@ func TestMergeBits(t *testing.T) {
 			byKey := map[uint64]map[lane.Node][]float32{}
 			total := 0
 			for _, node := range randomNodes(r, lane.Root(lanes)) {
-				term := RowsTerm{First: uint16(node.First), Count: node.Count}
+				var keys []uint64
 				for key := range uint64(30) {
 					if r.IntN(3) > 0 {
-						term.Keys = append(term.Keys, key*key<<20)
+						keys = append(keys, key*key<<20)
 					}
 				}
-				term.Rows = awkward(r, len(term.Keys)*dim, seed%2 == 1)
-				for i, key := range term.Keys {
+				rows := awkward(r, len(keys)*dim, seed%2 == 1)
+				for i, key := range keys {
 					if byKey[key] == nil {
 						byKey[key] = map[lane.Node][]float32{}
 					}
-					byKey[key][node] = term.Rows[i*dim:][:dim]
+					byKey[key][node] = rows[i*dim:][:dim]
 				}
-				total += len(term.Keys)
-				m.Terms = append(m.Terms, term)
+				total += len(keys)
+				m.Terms = append(m.Terms, rowsTerm(uint16(node.First), node.Count, keys, rows))
 			}
 			room := []int{total, len(byKey)}[r.IntN(2)] // more than enough, or just enough
-			m.OutKeys, m.OutRows = make([]uint64, room), awkward(r, room*dim, true)
+			keys, rows := make([]uint64, room), awkward(r, room*dim, true)
+			m.OutKeys, m.OutRows = Uint64s(keys), Float32s(rows)
 			n, err := b.Merge(m)
 			must(t, err)
-			if n != len(byKey) || !slices.IsSorted(m.OutKeys[:n]) {
+			if n != len(byKey) || !slices.IsSorted(keys[:n]) {
 				t.Fatalf("seed %d: %d keys, want %d", seed, n, len(byKey))
 			}
-			for i, key := range m.OutKeys[:n] {
-				if want := naiveTree(lane.Root(lanes), byKey[key]); !sameBits(m.OutRows[i*dim:][:dim], want) {
-					t.Fatalf("seed %d, %d lanes, key %d: got %v, want %v", seed, lanes, key, m.OutRows[i*dim:][:dim], want)
+			for i, key := range keys[:n] {
+				if want := naiveTree(lane.Root(lanes), byKey[key]); !sameBits(rows[i*dim:][:dim], want) {
+					t.Fatalf("seed %d, %d lanes, key %d: got %v, want %v", seed, lanes, key, rows[i*dim:][:dim], want)
 				}
 			}
 		}
@@ -341,19 +342,18 @@ func TestMergeInTwoSteps(t *testing.T) {
 			}
 			var halves [2][]RowsTerm
 			for l := range lanes {
-				term := RowsTerm{First: uint16(l), Count: 1}
+				var keys []uint64
 				for key := range uint64(40) {
 					if r.IntN(2) == 0 {
-						term.Keys = append(term.Keys, key)
+						keys = append(keys, key)
 					}
 				}
-				term.Rows = awkward(r, len(term.Keys)*dim, false)
 				half := min(1, l/int(left.Count))
-				halves[half] = append(halves[half], term)
+				halves[half] = append(halves[half], rowsTerm(uint16(l), 1, keys, awkward(r, len(keys)*dim, false)))
 			}
 			once := merge(slices.Concat(halves[0], halves[1]), lane.Root(lanes))
 			twice := merge([]RowsTerm{merge(halves[0], left), merge(halves[1], right)}, lane.Root(lanes))
-			if !slices.Equal(once.Keys, twice.Keys) || !sameBits(once.Rows, twice.Rows) {
+			if !slices.Equal(view[uint64](once.Keys), view[uint64](twice.Keys)) || !sameBits(view[float32](once.Rows), view[float32](twice.Rows)) {
 				t.Fatalf("seed %d, %d lanes: merging in two steps differs", seed, lanes)
 			}
 		}

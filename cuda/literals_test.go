@@ -59,3 +59,10 @@ func applyRows(dim int, o Optimizer, weight float32, table []float32, index []in
 	return ApplyRows{Dim: dim, Optimizer: o, Weight: weight, Slots: slots, Table: Float32s(table), Index: Int64s(index),
 		First: Uint8s(first), Grad: Float32s(grad), Out: Float32s(out)}
 }
+
+// Vectors over literals.
+func floatsOf(x ...float32) Vector { return Float32s(x) }
+func int64sOf(x ...int64) Vector   { return Int64s(x) }
+func int32sOf(x ...int32) Vector   { return Int32s(x) }
+func uint64sOf(x ...uint64) Vector { return Uint64s(x) }
+func uint8sOf(x ...uint8) Vector   { return Uint8s(x) }

@@ -52,9 +52,10 @@ func TestSoftmaxAgainstFloat64(t *testing.T) {
 		r := rand.New(rand.NewPCG(1, 31))
 		const samples, classes = 33, 58
 		x := noise(r, samples*classes)
-		a := softmax(classes, x, make([]int32, samples), make([]float32, samples), make([]float32, len(x)), nil)
-		for i := range a.Targets {
-			a.Targets[i] = r.Int32N(classes)
+		targets, loss, grad := make([]int32, samples), make([]float32, samples), make([]float32, len(x))
+		a := softmax(classes, x, targets, loss, grad, nil)
+		for i := range targets {
+			targets[i] = r.Int32N(classes)
 		}
 		must(t, b.SoftmaxCrossEntropy(a))
 		for i := range samples {
@@ -62,17 +63,17 @@ func TestSoftmaxAgainstFloat64(t *testing.T) {
 			for _, v := range x[i*classes:][:classes] {
 				sum += math.Exp(float64(v))
 			}
-			target := int(a.Targets[i])
-			if want := math.Log(sum) - float64(x[i*classes+target]); math.Abs(float64(a.Loss[i])-want) > 1e-5*(1+want) {
-				t.Errorf("loss %v, want %v", a.Loss[i], want)
+			target := int(targets[i])
+			if want := math.Log(sum) - float64(x[i*classes+target]); math.Abs(float64(loss[i])-want) > 1e-5*(1+want) {
+				t.Errorf("loss %v, want %v", loss[i], want)
 			}
 			for c := range classes {
 				want := math.Exp(float64(x[i*classes+c])) / sum
 				if c == target {
 					want--
 				}
-				if math.Abs(float64(a.Grad[i*classes+c])-want) > 1e-5 {
-					t.Errorf("gradient %v, want %v", a.Grad[i*classes+c], want)
+				if math.Abs(float64(grad[i*classes+c])-want) > 1e-5 {
+					t.Errorf("gradient %v, want %v", grad[i*classes+c], want)
 				}
 			}
 		}

@@ -49,7 +49,7 @@ func bagRefusals() []refusal {
 			a := bagBackward(2, Sum, NoPadding, 2, []int64{0, 1, 0}, []int64{0, 1, 3}, rows, make([]int64, 3), o.floats(6))
 			change(&a)
 			n, err := b.BagBackward(a)
-			if n != 0 || slices.ContainsFunc(a.Keys, func(k int64) bool { return k != 0 }) {
+			if n != 0 || slices.ContainsFunc(view[int64](a.Keys), func(k int64) bool { return k != 0 }) {
 				return errors.New("keys written")
 			}
 			return err
@@ -57,24 +57,24 @@ func bagRefusals() []refusal {
 	}
 	return []refusal{
 		forward("dim 0", ErrShape, "dim 0", func(a *BagForward) { a.Dim = 0 }),
-		forward("half a row", ErrShape, "dim 2", func(a *BagForward) { a.Rows = rows[:3] }),
-		forward("short output", ErrShape, "want 2 rows of 2", func(a *BagForward) { a.Out = a.Out[:2] }),
-		forward("no offsets", ErrShape, "offsets", func(a *BagForward) { a.Offsets = nil }),
-		forward("offsets from 1", ErrShape, "offsets", func(a *BagForward) { a.Offsets = []int64{1, 2, 3} }),
-		forward("falling offsets", ErrShape, "offsets fall", func(a *BagForward) { a.Offsets = []int64{0, 4, 3} }),
-		forward("offsets beyond the ids", ErrShape, "offsets", func(a *BagForward) { a.Offsets = []int64{0, 1, 4} }),
-		forward("mode", ErrUnsupported, "mode 2", func(a *BagForward) { a.Mode = 2 }),
+		forward("half a row", ErrShape, "dim 2", func(a *BagForward) { a.Rows = Float32s(rows[:3]) }),
+		forward("short output", ErrShape, "want 2 rows of 2", func(a *BagForward) { a.Out = a.Out.Slice(0, 2) }),
+		forward("no offsets", ErrShape, "offsets", func(a *BagForward) { a.Offsets = Vector{} }),
+		forward("offsets from 1", ErrShape, "offsets", func(a *BagForward) { a.Offsets = int64sOf(1, 2, 3) }),
+		forward("falling offsets", ErrShape, "offsets fall", func(a *BagForward) { a.Offsets = int64sOf(0, 4, 3) }),
+		forward("offsets beyond the ids", ErrShape, "offsets", func(a *BagForward) { a.Offsets = int64sOf(0, 1, 4) }),
+		forward("mode", ErrUnsupported, "mode 3", func(a *BagForward) { a.Mode = 3 }),
 		forward("padding", ErrArgument, "-2", func(a *BagForward) { a.Padding = -2 }),
-		forward("id 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagForward) { a.IDs = []int64{0, 2, -1} }),
-		forward("id -1", ErrID, "id -1 at position 2", func(a *BagForward) { a.IDs = []int64{0, 1, -1} }),
-		forward("huge id", ErrID, "id 9223372036854775807 at position 0", func(a *BagForward) { a.IDs = []int64{math.MaxInt64, 1, 1} }),
-		forward("id beside padding", ErrID, "id 3 at position 1", func(a *BagForward) { a.Padding, a.IDs = 2, []int64{2, 3, 0} }),
+		forward("id 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagForward) { a.IDs = int64sOf(0, 2, -1) }),
+		forward("id -1", ErrID, "id -1 at position 2", func(a *BagForward) { a.IDs = int64sOf(0, 1, -1) }),
+		forward("huge id", ErrID, "id 9223372036854775807 at position 0", func(a *BagForward) { a.IDs = int64sOf(math.MaxInt64, 1, 1) }),
+		forward("id beside padding", ErrID, "id 3 at position 1", func(a *BagForward) { a.Padding, a.IDs = 2, int64sOf(2, 3, 0) }),
 		forward("output over input", ErrOverlap, "out", func(a *BagForward) { a.Rows = a.Out }),
-		backward("id", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagBackward) { a.IDs = []int64{0, 2, 5} }),
-		backward("room for keys", ErrShape, "room for 1 keys, want 2", func(a *BagBackward) { a.Keys = a.Keys[:1] }),
-		backward("room for rows", ErrShape, "want at least 3 rows", func(a *BagBackward) { a.Out = a.Out[:5] }),
-		backward("gradient", ErrShape, "grad out", func(a *BagBackward) { a.GradOut = rows[:2] }),
-		backward("offsets", ErrShape, "offsets end at 2", func(a *BagBackward) { a.Offsets = []int64{0, 1, 2} }),
+		backward("id", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagBackward) { a.IDs = int64sOf(0, 2, 5) }),
+		backward("room for keys", ErrShape, "room for 1 keys, want 2", func(a *BagBackward) { a.Keys = a.Keys.Slice(0, 1) }),
+		backward("room for rows", ErrShape, "want at least 3 rows", func(a *BagBackward) { a.Out = a.Out.Slice(0, 5) }),
+		backward("gradient", ErrShape, "grad out", func(a *BagBackward) { a.GradOut = Float32s(rows[:2]) }),
+		backward("offsets", ErrShape, "offsets end at 2", func(a *BagBackward) { a.Offsets = int64sOf(0, 1, 2) }),
 		backward("rows", ErrShape, "-1 rows", func(a *BagBackward) { a.R = -1 }),
 	}
 }
@@ -90,7 +90,7 @@ func sumRefusals() []refusal {
 	}
 	merge := func(name string, want error, text string, change func(a *Merge)) refusal {
 		return refusal{"merge " + name, want, text, func(b Backend, o *outputs) error {
-			terms := []RowsTerm{{0, 1, []uint64{1, 2}, []float32{1, 2}}, {2, 1, []uint64{2, 3}, []float32{1, 2}}}
+			terms := []RowsTerm{{0, 1, uint64sOf(1, 2), floatsOf(1, 2)}, {2, 1, uint64sOf(2, 3), floatsOf(1, 2)}}
 			a := merge(1, 3, terms, make([]uint64, 4), o.floats(4))
 			change(&a)
 			_, err := b.Merge(a)
@@ -99,30 +99,30 @@ func sumRefusals() []refusal {
 	}
 	average := func(name string, want error, text string, change func(a *Average)) refusal {
 		return refusal{"average " + name, want, text, func(b Backend, o *outputs) error {
-			a := average(3, 2, []Term{{0, 1, []float32{1, 2}}, {2, 1, []float32{1, 2}}}, o.floats(2))
+			a := average(3, 2, []Term{{0, 1, floatsOf(1, 2)}, {2, 1, floatsOf(1, 2)}}, o.floats(2))
 			change(&a)
 			return b.Average(a)
 		}}
 	}
 	return []refusal{
-		coalesce("rows", ErrShape, "want 3 rows of 1", func(a *Coalesce) { a.Rows = a.Rows[:2] }),
-		coalesce("room", ErrShape, "room for 1 keys, want 2", func(a *Coalesce) { a.OutKeys = a.OutKeys[:1] }),
+		coalesce("rows", ErrShape, "want 3 rows of 1", func(a *Coalesce) { a.Rows = a.Rows.Slice(0, 2) }),
+		coalesce("room", ErrShape, "room for 1 keys, want 2", func(a *Coalesce) { a.OutKeys = a.OutKeys.Slice(0, 1) }),
 		coalesce("overlap", ErrOverlap, "out keys", func(a *Coalesce) { a.OutKeys = a.Keys }),
-		merge("order", ErrOrder, "term 1, position 1", func(a *Merge) { a.Terms[1].Keys = []uint64{3, 3} }),
-		merge("rows", ErrShape, "term 1", func(a *Merge) { a.Terms[1].Rows = nil }),
-		merge("room", ErrShape, "room for 2 keys, want 3", func(a *Merge) { a.OutKeys = a.OutKeys[:2] }),
+		merge("order", ErrOrder, "term 1, position 1", func(a *Merge) { a.Terms[1].Keys = uint64sOf(3, 3) }),
+		merge("rows", ErrShape, "term 1", func(a *Merge) { a.Terms[1].Rows = Vector{} }),
+		merge("room", ErrShape, "room for 2 keys, want 3", func(a *Merge) { a.OutKeys = a.OutKeys.Slice(0, 2) }),
 		merge("no node", ErrNode, "term 0, lanes [0,3), is no node", func(a *Merge) { a.Lanes, a.Terms[0].Count = 4, 3 }),
 		merge("twice the same lane", ErrNode, "term 1", func(a *Merge) { a.Terms[0].Count = 2; a.Terms[1].First = 1 }),
 		merge("beyond the tree", ErrNode, "term 1", func(a *Merge) { a.Terms[1].First = 3 }),
-		merge("overlap", ErrOverlap, "term 0", func(a *Merge) { a.OutKeys, a.OutRows = a.OutKeys[:2], a.Terms[0].Rows }),
+		merge("overlap", ErrOverlap, "term 0", func(a *Merge) { a.OutKeys, a.OutRows = a.OutKeys.Slice(0, 2), a.Terms[0].Rows }),
 		average("no terms", ErrShape, "no terms", func(a *Average) { a.Terms = nil }),
 		average("weight 0", ErrArgument, "weight 0", func(a *Average) { a.Weight = 0 }),
 		average("weight NaN", ErrArgument, "weight NaN", func(a *Average) { a.Weight = nan }),
-		average("length", ErrShape, "term 1 has 1 values", func(a *Average) { a.Terms[1].Values = []float32{1} }),
+		average("length", ErrShape, "term 1 has 1 values", func(a *Average) { a.Terms[1].Values = floatsOf(1) }),
 		average("order", ErrNode, "term 1", func(a *Average) { slices.Reverse(a.Terms) }),
 		average("shifted", ErrOverlap, "term 0", func(a *Average) {
 			three := []float32{7, 7, 7}
-			a.Terms[0].Values, a.Out = three[:2], three[1:]
+			a.Terms[0].Values, a.Out = Float32s(three[:2]), Float32s(three[1:])
 		}),
 	}
 }
@@ -130,33 +130,33 @@ func sumRefusals() []refusal {
 func applyRefusals() []refusal {
 	rows := func(name string, want error, text string, change func(a *ApplyRows)) refusal {
 		return refusal{"apply rows " + name, want, text, func(b Backend, o *outputs) error {
-			a := ApplyRows{1, SGD{LR: 1, Momentum: 0.5}, 1, []float32{1, 2}, []float32{0, 0}, []int64{1}, []uint8{0}, []float32{5},
-				o.floats(1), o.floats(1)}
+			a := applyRows(1, SGD{LR: 1, Momentum: 0.5}, 1, []float32{1, 2}, []int64{1}, []uint8{0}, []float32{5}, o.floats(1),
+				slot("momentum", []float32{0, 0}, o.floats(1)))
 			change(&a)
 			return b.ApplyRows(a)
 		}}
 	}
 	dense := func(name string, want error, text string, change func(a *ApplyDense)) refusal {
 		return refusal{"apply dense " + name, want, text, func(b Backend, o *outputs) error {
-			a := ApplyDense{SGD{LR: 1, Momentum: 0.5}, 1, false, []float32{1, 2}, []float32{1, 2}, []float32{1, 2}, o.floats(2), o.floats(2)}
+			a := applyDense(SGD{LR: 1, Momentum: 0.5}, 1, false, []float32{1, 2}, []float32{1, 2}, o.floats(2), slot("momentum", []float32{1, 2}, o.floats(2)))
 			change(&a)
 			return b.ApplyDense(a)
 		}}
 	}
 	return []refusal{
-		rows("index", ErrID, "id 2 at position 0 is not in [0,2)", func(a *ApplyRows) { a.Index = []int64{2} }),
+		rows("index", ErrID, "id 2 at position 0 is not in [0,2)", func(a *ApplyRows) { a.Index = int64sOf(2) }),
 		rows("weight", ErrArgument, "weight -1", func(a *ApplyRows) { a.Weight = -1 }),
-		rows("hyperparameter", ErrArgument, "finite", func(a *ApplyRows) { a.SGD.LR = inf }),
-		rows("first", ErrShape, "first", func(a *ApplyRows) { a.First = nil }),
-		rows("momentum", ErrShape, "momentum", func(a *ApplyRows) { a.Momentum = nil }),
-		rows("momentum without use", ErrShape, "must be nil", func(a *ApplyRows) { a.SGD.Momentum = 0 }),
-		rows("in place", ErrOverlap, "out", func(a *ApplyRows) { a.Table = append(a.Out, 7)[:2]; a.Out = a.Table[:1] }),
-		dense("length", ErrShape, "grad 1", func(a *ApplyDense) { a.Grad = a.Grad[:1] }),
-		dense("momentum", ErrShape, "momentum", func(a *ApplyDense) { a.OutMomentum = nil }),
+		rows("hyperparameter", ErrArgument, "finite", func(a *ApplyRows) { a.Optimizer = SGD{LR: inf, Momentum: 0.5} }),
+		rows("first", ErrShape, "first", func(a *ApplyRows) { a.First = uint8sOf(0, 1) }),
+		rows("momentum", ErrShape, "no slot momentum", func(a *ApplyRows) { a.Slots = nil }),
+		rows("momentum without use", ErrShape, "1 slots, want 0", func(a *ApplyRows) { a.Optimizer = SGD{LR: 1} }),
+		rows("in place", ErrOverlap, "out", func(a *ApplyRows) { a.Table = floatsOf(7, 7); a.Out = a.Table.Slice(0, 1) }),
+		dense("length", ErrShape, "grad 1", func(a *ApplyDense) { a.Grad = a.Grad.Slice(0, 1) }),
+		dense("momentum", ErrShape, "momentum", func(a *ApplyDense) { a.Slots[0].After = Vector{} }),
 		dense("weight", ErrArgument, "weight +Inf", func(a *ApplyDense) { a.Weight = inf }),
 		dense("shifted", ErrOverlap, "out", func(a *ApplyDense) {
 			three := []float32{7, 7, 7}
-			a.Param, a.Out = three[:2], three[1:]
+			a.Param, a.Out = Float32s(three[:2]), Float32s(three[1:])
 		}),
 		dense("out over gradient", ErrOverlap, "out", func(a *ApplyDense) { a.Grad = a.Out }),
 	}
@@ -178,18 +178,18 @@ func layerRefusals() []refusal {
 		}}
 	}
 	return []refusal{
-		matmul("a", ErrShape, "a has 1 values, want 1 x 2", func(a *MatMul) { a.A = a.A[:1] }),
-		matmul("b", ErrShape, "b has", func(a *MatMul) { a.B = nil }),
-		matmul("c", ErrShape, "c has", func(a *MatMul) { a.C = a.C[:1] }),
-		matmul("bias", ErrShape, "bias has 1", func(a *MatMul) { a.Bias = a.Bias[:1] }),
+		matmul("a", ErrShape, "a has 1 values, want 1 x 2", func(a *MatMul) { a.A = a.A.Slice(0, 1) }),
+		matmul("b", ErrShape, "b has", func(a *MatMul) { a.B = Vector{} }),
+		matmul("c", ErrShape, "c has", func(a *MatMul) { a.C = a.C.Slice(0, 1) }),
+		matmul("bias", ErrShape, "bias has 1", func(a *MatMul) { a.Bias = a.Bias.Slice(0, 1) }),
 		matmul("negative", ErrShape, "-1", func(a *MatMul) { a.M = -1 }),
 		matmul("overflow", ErrShape, "x", func(a *MatMul) { a.M, a.K = math.MaxInt, math.MaxInt }),
 		matmul("in place", ErrOverlap, "c", func(a *MatMul) { a.A = a.C }),
-		softmax("target 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *SoftmaxCrossEntropy) { a.Targets = []int32{0, 2} }),
-		softmax("target -1", ErrID, "id -1 at position 0", func(a *SoftmaxCrossEntropy) { a.Targets = []int32{-1, 2} }),
-		softmax("no targets", ErrShape, "targets", func(a *SoftmaxCrossEntropy) { a.Targets = nil }),
+		softmax("target 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *SoftmaxCrossEntropy) { a.Targets = int32sOf(0, 2) }),
+		softmax("target -1", ErrID, "id -1 at position 0", func(a *SoftmaxCrossEntropy) { a.Targets = int32sOf(-1, 2) }),
+		softmax("no targets", ErrShape, "targets", func(a *SoftmaxCrossEntropy) { a.Targets = Vector{} }),
 		softmax("classes", ErrShape, "0 classes", func(a *SoftmaxCrossEntropy) { a.Classes = 0 }),
-		softmax("loss", ErrShape, "loss", func(a *SoftmaxCrossEntropy) { a.Loss = a.Loss[:1] }),
+		softmax("loss", ErrShape, "loss", func(a *SoftmaxCrossEntropy) { a.Loss = a.Loss.Slice(0, 1) }),
 		softmax("in place", ErrOverlap, "grad", func(a *SoftmaxCrossEntropy) { a.Grad = a.Logits }),
 	}
 }
@@ -222,12 +222,12 @@ func TestPaddingBeyondTheTable(t *testing.T) {
 
 func TestZeroWork(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
-		mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: NoPadding, Offsets: []int64{0}}))
+		mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: NoPadding, Offsets: int64sOf(0)}))
 		mustCount(t, 0)(b.Coalesce(Coalesce{Dim: 3}))
 		mustCount(t, 0)(b.Merge(Merge{Dim: 3, Lanes: 2}))
 		mustCount(t, 0)(b.Merge(Merge{Dim: 3, Lanes: 2, Terms: []RowsTerm{{First: 0, Count: 2}}}))
-		must(t, b.ApplyRows(ApplyRows{Dim: 3, Weight: 1}))
-		must(t, b.ApplyDense(ApplyDense{Weight: 1}))
+		must(t, b.ApplyRows(ApplyRows{Dim: 3, Weight: 1, Optimizer: SGD{}}))
+		must(t, b.ApplyDense(ApplyDense{Weight: 1, Optimizer: SGD{}}))
 		must(t, b.Average(Average{Lanes: 1, Weight: 1, Terms: []Term{{First: 0, Count: 1}}}))
 		must(t, b.MatMul(MatMul{K: 5, N: 0, M: 0}))
 		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 4}))
@@ -270,7 +270,7 @@ func TestConcurrentUse(t *testing.T) {
 			wait.Go(func() {
 				x, c := slices.Repeat([]float32{float32(g)}, 100*60), make([]float32, 100*60)
 				for range 50 {
-					if err := b.Average(average(2, 2, []Term{{0, 1, x}, {1, 1, x}}, c)); err != nil || !slices.Equal(x, c) {
+					if err := b.Average(average(2, 2, []Term{term(0, 1, x), term(1, 1, x)}, c)); err != nil || !slices.Equal(x, c) {
 						t.Errorf("average of goroutine %d: %v", g, err)
 					}
 					keys, rows := make([]uint64, 100), make([]float32, 100*60)

@@ -42,7 +42,7 @@ func TestTableBeyond2To31(t *testing.T) {
 		wantFloats(t, "bag", out[:4], []float32{2, 4, 6, 0})
 		g := make([]float32, dim)
 		g[2] = 8
-		must(t, b.ApplyRows(ApplyRows{Dim: dim, SGD: SGD{LR: 0.5}, Weight: 2, Table: table, Index: []int64{row}, Grad: g, Out: out}))
+		must(t, b.ApplyRows(applyRows(dim, SGD{LR: 0.5}, 2, table, []int64{row}, nil, g, out)))
 		wantFloats(t, "row", out[:4], []float32{1, 2, 1, 0})
 	})
 }
