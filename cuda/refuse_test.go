@@ -293,7 +293,7 @@ func TestOpen(t *testing.T) {
 	}{
 		{Options{Name: "gpu"}, ErrArgument, `want one of ["auto" "go" "cpu" "cuda"]`},
 		{Options{Name: "go", ISA: "avx2"}, ErrArgument, "avx2"},
-		{Options{Name: "go", Threads: 4}, ErrArgument, "threads 4"},
+		{Options{Name: "go", Threads: 257}, ErrArgument, "threads 257, want 0 to 256"},
 		{Options{Name: "cpu", ISA: "sse9"}, ErrNoBackend, ""},
 	} {
 		if b, err := Open(c.options); b != nil || !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
