@@ -1,48 +1,13 @@
 // The rules for the arguments of the operations that run an optimizer: apply_rows, coalesce_apply,
 // apply_dense, average_apply.
-#include "core/core.h"
+#include "core/check.h"
 #include "core/rule.h"
 
 namespace gradbus {
 namespace {
 
-#define GB_TRY(call)                                \
-  do {                                              \
-    if (const gb_status s_ = (call); s_ != GB_OK) { \
-      return s_;                                    \
-    }                                               \
-  } while (0)
-
-gb_status Shape(gb_report* r, const char* message, int64_t have = 0, int64_t want = 0) {
-  return Fail(r, GB_SHAPE, message, -1, have, want);
-}
-
-bool IsFloat(gb_dtype t) { return t <= GB_BFLOAT16; }
-
-// Present checks length, pointer and reserved bytes of an argument of any type.
-template <typename InOrOut>
-gb_status Present(const InOrOut& x, const char* message, gb_report* r) {
-  if (x.n < 0 || (x.n > 0 && x.data == nullptr)) return Shape(r, message, x.n);
-  if (x.n > 0 && x.reserved != 0) return Fail(r, GB_UNSUPPORTED, message, -1, x.reserved);
-  return GB_OK;
-}
-
-template <typename InOrOut>
-gb_status OfType(const InOrOut& x, gb_dtype dtype, const char* message, gb_report* r) {
-  GB_TRY(Present(x, message, r));
-  if (x.n > 0 && x.dtype != dtype) return Fail(r, GB_UNSUPPORTED, message, -1, x.dtype, dtype);
-  return GB_OK;
-}
-
-template <typename InOrOut>
-gb_status OfFloats(const InOrOut& x, const char* message, gb_report* r) {
-  GB_TRY(Present(x, message, r));
-  if (x.n > 0 && !IsFloat(x.dtype)) return Fail(r, GB_UNSUPPORTED, message, -1, x.dtype);
-  return GB_OK;
-}
-
 gb_status Policies(gb_id_policy ids, gb_nonfinite nonfinite, gb_report* r) {
-  if (ids > GB_SKIP) return Fail(r, GB_UNSUPPORTED, "policy for ids", -1, ids);
+  GB_TRY(Policy(ids, r));
   if (nonfinite > GB_NONFINITE_REFUSE) {
     return Fail(r, GB_UNSUPPORTED, "policy for values that are not finite", -1, nonfinite);
   }
@@ -64,8 +29,8 @@ bool Same(const gb_in& before, const gb_out& after) {
 // output.
 template <typename Args>
 gb_status PlaceOf(const Args& a, Place* place, gb_report* r) {
-  GB_TRY(OfFloats(a.table, "table", r));
-  GB_TRY(OfFloats(a.out, "out", r));
+  GB_TRY(Array(a.table, kFloats, "table", r));
+  GB_TRY(Array(a.out, kFloats, "out", r));
   if (a.table.n % a.dim != 0) return Shape(r, "table", a.table.n, a.dim);
   if (a.out.n % a.dim != 0) return Shape(r, "out", a.out.n, a.dim);
   if (a.out.n > 0 && a.table.n > 0 && a.out.dtype != a.table.dtype) {
@@ -79,7 +44,7 @@ gb_status PlaceOf(const Args& a, Place* place, gb_report* r) {
   return GB_OK;
 }
 
-// Pair checks one before and its after: lengths, and that both are one memory or neither is.
+// Before checks one before and its after: lengths, and that both are one memory or neither is.
 gb_status Before(const gb_in& before, const gb_out& after, const Place& place, int64_t values,
                  const char* message, gb_report* r) {
   if (before.n != place.table_rows * values) {
@@ -96,9 +61,10 @@ gb_status Before(const gb_in& before, const gb_out& after, const Place& place, i
 
 // SlotTypes checks the type of a slot: float32 for a row's own number, else any float.
 gb_status SlotTypes(const gb_slot& s, const Rule& rule, gb_report* r) {
-  GB_TRY(OfFloats(s.before, "slot", r));
-  GB_TRY(OfFloats(s.after, "slot after", r));
-  if (rule.kind == GB_ROWWISE_ADAGRAD) GB_TRY(OfType(s.before, GB_FLOAT32, "sum is float32", r));
+  GB_TRY(Array(s.before, kFloats, "slot", r));
+  GB_TRY(Array(s.after, kFloats, "slot after", r));
+  if (rule.kind == GB_ROWWISE_ADAGRAD)
+    GB_TRY(Array(s.before, Only(GB_FLOAT32), "sum is float32", r));
   if (s.before.n > 0 && s.after.n > 0 && s.before.dtype != s.after.dtype) {
     return Fail(r, GB_UNSUPPORTED, "slot after is not of the slot's type", -1, s.after.dtype,
                 s.before.dtype);
@@ -118,8 +84,8 @@ gb_status RowSlots(const gb_optimizer& o, int64_t dim, const Place& place, gb_re
 }
 
 gb_status StepsOf(const gb_steps& s, uint32_t kind, const Place& place, gb_report* r) {
-  GB_TRY(OfType(s.last, GB_INT64, "last", r));
-  GB_TRY(OfType(s.last_after, GB_INT64, "last_after", r));
+  GB_TRY(Array(s.last, Only(GB_INT64), "last", r));
+  GB_TRY(Array(s.last_after, Only(GB_INT64), "last_after", r));
   if (s.reserved != 0) return Fail(r, GB_UNSUPPORTED, "steps of a newer version");
   if (s.exact != 0 && kind == GB_ADAM) {
     return Fail(r, GB_ARGUMENT, "adam cannot make up for steps that a row sat out");
@@ -150,8 +116,8 @@ gb_status DenseSlots(const gb_optimizer& o, int64_t n, int64_t dim, gb_report* r
 
 // DenseOut checks param and out.
 gb_status DenseOut(const gb_in& param, const gb_out& out, gb_report* r) {
-  GB_TRY(OfFloats(param, "param", r));
-  GB_TRY(OfFloats(out, "out", r));
+  GB_TRY(Array(param, kFloats, "param", r));
+  GB_TRY(Array(out, kFloats, "out", r));
   if (out.n != param.n) return Shape(r, "out", out.n, param.n);
   if (out.n > 0 && out.dtype != param.dtype) {
     return Fail(r, GB_UNSUPPORTED, "out is not of param's type", -1, out.dtype, param.dtype);
@@ -159,24 +125,8 @@ gb_status DenseOut(const gb_in& param, const gb_out& out, gb_report* r) {
   return GB_OK;
 }
 
-gb_status IdType(const gb_in& ids, bool unsigned_too, const char* message, gb_report* r) {
-  GB_TRY(Present(ids, message, r));
-  if (ids.n >= GB_POSITIONS_MAX) return Shape(r, message, ids.n, GB_POSITIONS_MAX);
-  const bool known =
-      ids.dtype == GB_INT64 || ids.dtype == GB_INT32 || (unsigned_too && ids.dtype == GB_UINT64);
-  if (ids.n > 0 && !known) return Fail(r, GB_UNSUPPORTED, message, -1, ids.dtype);
-  return GB_OK;
-}
-
-// Bad is where ids leave [0, rows) or, below, where they stop ascending; n where they do not. A
-// negative id is a very large one.
-template <typename Id>
-int64_t Bad(const Id* ids, int64_t n, int64_t rows) {
-  int64_t i = 0;
-  while (i < n && static_cast<uint64_t>(ids[i]) < static_cast<uint64_t>(rows)) i++;
-  return i;
-}
-
+// NotAbove is where ids that are rows of the table stop ascending; n where they do not. A negative
+// id is a very large one.
 template <typename Id>
 int64_t NotAbove(const Id* ids, int64_t n, int64_t rows) {
   int64_t before = -1;
@@ -188,30 +138,21 @@ int64_t NotAbove(const Id* ids, int64_t n, int64_t rows) {
   return n;
 }
 
-gb_status GoodIds(const gb_in& ids, int64_t rows, gb_report* r) {
-  const auto bad = [&](auto* typed) -> gb_status {
-    const int64_t at = Bad(typed, ids.n, rows);
-    if (at == ids.n) return GB_OK;
-    return Fail(r, GB_ID, "id out of range", at, static_cast<int64_t>(typed[at]), rows);
-  };
-  if (ids.dtype == GB_INT32) return bad(static_cast<const int32_t*>(ids.data));
-  return bad(static_cast<const int64_t*>(ids.data));  // uint64 too: what is bad is the same
-}
-
 }  // namespace
 
 gb_status CheckShapes(const gb_apply_rows_args* a, gb_report* r) {
   GB_TRY(CheckSize(a, sizeof *a, r));
-  if (a->dim < 1 || a->dim > kDimMax) return Shape(r, "dim", a->dim, kDimMax);
+  GB_TRY(Dim(a->dim, r));
   GB_TRY(Policies(a->policy, a->nonfinite, r));
   GB_TRY(CheckOptimizer(a->optimizer, a->weight, r));
-  GB_TRY(IdType(a->index, false, "index", r));
-  GB_TRY(OfType(a->first, GB_UINT8, "first", r));
-  GB_TRY(OfFloats(a->grad, "grad", r));
+  GB_TRY(Array(a->index, kIds, "index", r));
+  GB_TRY(Positions(a->index.n, "index", r));
+  GB_TRY(Array(a->first, Only(GB_UINT8), "first", r));
+  GB_TRY(Array(a->grad, kFloats, "grad", r));
   Place place;
   GB_TRY(PlaceOf(*a, &place, r));
   const int64_t n = a->index.n;
-  if (a->grad.n % a->dim != 0 || a->grad.n / a->dim != n) return Shape(r, "grad", a->grad.n, n);
+  if (!IsRows(a->grad.n, n, a->dim)) return Shape(r, "grad", a->grad.n, n);
   if (!place.in_place && place.out_rows != n) return Shape(r, "out", a->out.n, n);
   if (a->first.n != 0 && (a->first.n != n || a->steps.last.n != 0)) {
     return Shape(r, "first", a->first.n, n);
@@ -222,7 +163,7 @@ gb_status CheckShapes(const gb_apply_rows_args* a, gb_report* r) {
 
 gb_status CheckData(const gb_apply_rows_args* a, gb_report* r) {
   const int64_t rows = a->table.n / a->dim;
-  if (a->policy == GB_REFUSE) GB_TRY(GoodIds(a->index, rows, r));
+  GB_TRY(IdsInRange(a->index, rows, GB_NO_PADDING, a->policy, "index out of range", r));
   if (!Same(a->table, a->out)) return GB_OK;
   const gb_in& ids = a->index;
   const int64_t at = ids.dtype == GB_INT32
@@ -234,16 +175,17 @@ gb_status CheckData(const gb_apply_rows_args* a, gb_report* r) {
 
 gb_status CheckShapes(const gb_coalesce_apply_args* a, gb_report* r) {
   GB_TRY(CheckSize(a, sizeof *a, r));
-  if (a->dim < 1 || a->dim > kDimMax) return Shape(r, "dim", a->dim, kDimMax);
+  GB_TRY(Dim(a->dim, r));
   GB_TRY(Policies(a->policy, a->nonfinite, r));
   GB_TRY(CheckOptimizer(a->optimizer, a->weight, r));
-  GB_TRY(IdType(a->keys, true, "keys", r));
-  GB_TRY(OfFloats(a->rows, "rows", r));
-  GB_TRY(OfType(a->out_keys, GB_INT64, "out_keys", r));
+  GB_TRY(Array(a->keys, kKeys, "keys", r));
+  GB_TRY(Positions(a->keys.n, "keys", r));
+  GB_TRY(Array(a->rows, kFloats, "rows", r));
+  GB_TRY(Array(a->out_keys, Only(GB_INT64), "out_keys", r));
   Place place;
   GB_TRY(PlaceOf(*a, &place, r));
   const int64_t n = a->keys.n;
-  if (a->rows.n % a->dim != 0 || a->rows.n / a->dim != n) return Shape(r, "rows", a->rows.n, n);
+  if (!IsRows(a->rows.n, n, a->dim)) return Shape(r, "rows", a->rows.n, n);
   if (!place.in_place && place.out_rows < a->out_keys.n) {
     return Shape(r, "out has fewer rows than out_keys", a->out.n, a->dim);
   }
@@ -252,7 +194,7 @@ gb_status CheckShapes(const gb_coalesce_apply_args* a, gb_report* r) {
 }
 
 gb_status CheckData(const gb_coalesce_apply_args* a, gb_report* r) {
-  return a->policy == GB_REFUSE ? GoodIds(a->keys, a->table.n / a->dim, r) : gb_status{GB_OK};
+  return IdsInRange(a->keys, a->table.n / a->dim, GB_NO_PADDING, a->policy, "key out of range", r);
 }
 
 gb_status CheckShapes(const gb_apply_dense_args* a, gb_report* r) {
@@ -260,7 +202,7 @@ gb_status CheckShapes(const gb_apply_dense_args* a, gb_report* r) {
   GB_TRY(Policies(GB_REFUSE, a->nonfinite, r));
   GB_TRY(CheckOptimizer(a->optimizer, a->weight, r));
   GB_TRY(DenseOut(a->param, a->out, r));
-  GB_TRY(OfFloats(a->grad, "grad", r));
+  GB_TRY(Array(a->grad, kFloats, "grad", r));
   if (a->grad.n != a->param.n) return Shape(r, "grad", a->grad.n, a->param.n);
   return DenseSlots(a->optimizer, a->param.n, a->dim, r);
 }
@@ -272,15 +214,8 @@ gb_status CheckShapes(const gb_average_apply_args* a, gb_report* r) {
   GB_TRY(Policies(GB_REFUSE, a->nonfinite, r));
   GB_TRY(CheckOptimizer(a->optimizer, a->weight, r));
   GB_TRY(DenseOut(a->param, a->out, r));
-  GB_TRY(DenseSlots(a->optimizer, a->param.n, a->dim, r));
-  gb_average_args average = {};  // the half of it that is an average into float32
-  average.size = sizeof average;
-  average.weight = 1;
-  average.lanes = a->lanes;
-  average.terms = a->terms;
-  average.terms_n = a->terms_n;
-  average.out = {a->out.data, a->out.n, GB_FLOAT32, 0};
-  return CheckShapes(&average, r);
+  GB_TRY(Values(a->terms, a->terms_n, a->lanes, a->param.n, r));
+  return DenseSlots(a->optimizer, a->param.n, a->dim, r);
 }
 
 gb_status CheckData(const gb_average_apply_args*, gb_report*) { return GB_OK; }

@@ -1,20 +1,75 @@
 // apply_rows and apply_dense.
+//
+// Bytes moved: gradient once, table and slots of the chosen rows (of everything) read and written
+// once.
 #include "cpu/cpu.h"
+#include "cpu/dense_step.h"
+#include "cpu/row_step.h"
 
 namespace gradbus {
 namespace {
 
-SgdRun RunOf(const Sgd& s, float weight) {
-  SgdRun run = {};
-  run.lr = s.lr;
-  run.momentum = s.momentum;
-  run.keep = s.keep;
-  run.weight_decay = s.weight_decay;
-  run.weight = weight;
-  run.has_momentum = s.momentum != 0;
-  run.nesterov = s.nesterov;
-  return run;
-}
+struct RowsCall {
+  const gb_apply_rows_args& a;
+  Pool& pool;
+  RowStep step;
+  Parts parts;
+  NonFinite found;
+  std::atomic<int64_t> skipped{0};
+
+  RowsCall(gb_context* c, const gb_apply_rows_args& args)
+      : a(args),
+        pool(c->pool),
+        step(*c->kernels, a.dim, a.weight, a.optimizer, a.steps, a.table, a.out, a.grad.dtype),
+        parts(pool, a.index.n, step.bytes()) {}
+
+  int64_t Row(int64_t i) const {
+    return a.index.dtype == GB_INT32 ? static_cast<const int32_t*>(a.index.data)[i]
+                                     : static_cast<const int64_t*>(a.index.data)[i];
+  }
+  bool IsRow(int64_t row) const {
+    return static_cast<uint64_t>(row) < static_cast<uint64_t>(a.table.n / a.dim);
+  }
+  const char* Grad(int64_t i) const {
+    return static_cast<const char*>(a.grad.data) + i * a.dim * BytesOf(a.grad.dtype);
+  }
+
+  void Look() {
+    pool.Run(parts.count, [&](int64_t part, int) {
+      RowStep::Worker w;
+      step.Start(w);
+      for (int64_t i = parts.Lo(part); i < parts.Hi(part); i++) {
+        int64_t at = 0;
+        if (!IsRow(Row(i))) continue;
+        const int64_t bad = step.NonFinite(w, Grad(i), &at);
+        if (bad > 0) found.Found(bad, i * a.dim + at);
+      }
+    });
+  }
+
+  void Apply() {
+    const int64_t ahead = RowsAhead(a.dim * BytesOf(a.table.dtype));
+    const auto* first = static_cast<const uint8_t*>(a.first.data);
+    const bool count = a.nonfinite == GB_NONFINITE_COUNT;
+    pool.Run(parts.count, [&](int64_t part, int) {
+      RowStep::Worker w;
+      step.Start(w);
+      int64_t left_out = 0;
+      for (int64_t i = parts.Lo(part); i < parts.Hi(part); i++) {
+        if (i + ahead < a.index.n && IsRow(Row(i + ahead))) step.Prefetch(Row(i + ahead));
+        const int64_t row = Row(i);
+        if (!IsRow(row)) {
+          left_out++;
+          continue;
+        }
+        step.Apply(w, row, step.in_place() ? row : i, Grad(i), a.first.n > 0 && first[i] != 0,
+                   count);
+      }
+      skipped += left_out;
+      found.count += w.nonfinite;
+    });
+  }
+};
 
 }  // namespace
 
@@ -24,38 +79,40 @@ uint64_t NeedsOf(const gb_context&, const gb_apply_dense_args&) { return 0; }
 gb_status CpuApplyRows(gb_context* context, gb_stream* stream, const gb_apply_rows_args* a,
                        gb_workspace, gb_report* report) {
   GB_BEGIN(context, stream, a, report);
-  const Sgd s = SgdOf(a->optimizer);
-  SgdRun run = RunOf(s, a->weight);
-  run.n = a->dim;
-  const int64_t* index = Ints(a->index);
-  for (int64_t i = 0; i < a->index.n; i++) {
-    run.p = Floats(a->table) + index[i] * a->dim;
-    run.g = Floats(a->grad) + i * a->dim;
-    run.out = Floats(a->out) + i * a->dim;
-    if (run.has_momentum) {
-      run.first = static_cast<const uint8_t*>(a->first.data)[i] != 0;
-      run.m = s.before + index[i] * a->dim;
-      run.out_m = s.after + i * a->dim;
-    }
-    context->kernels->steps.sgd(run);
+  RowsCall call(context, *a);
+  if (a->nonfinite == GB_NONFINITE_REFUSE) {
+    call.Look();
+    if (call.found.count > 0) return call.found.Refused(report);
   }
-  return Done(report);
+  call.Apply();
+  Done(report);
+  if (report != nullptr) {
+    report->skipped = call.skipped;
+    report->nonfinite = call.found.count;
+  }
+  return GB_OK;
 }
 
 gb_status CpuApplyDense(gb_context* context, gb_stream* stream, const gb_apply_dense_args* a,
                         gb_workspace, gb_report* report) {
   GB_BEGIN(context, stream, a, report);
-  const Sgd s = SgdOf(a->optimizer);
-  SgdRun run = RunOf(s, a->weight);
-  run.n = a->param.n;
-  run.first = a->first != 0;
-  run.p = Floats(a->param);
-  run.g = Floats(a->grad);
-  run.out = Floats(a->out);
-  run.m = s.before;
-  run.out_m = s.after;
-  context->kernels->steps.sgd(run);
-  return Done(report);
+  const DenseStep d = {context,
+                       &a->optimizer,
+                       a->weight,
+                       a->dim,
+                       a->first != 0,
+                       a->nonfinite,
+                       a->param,
+                       a->out,
+                       BytesOf(a->grad.dtype),
+                       a->grad.dtype == GB_FLOAT32};
+  const StepKernels& k = context->kernels->steps;
+  const auto gradient = [&](int64_t at, int64_t n, float* tile) -> const float* {
+    if (a->grad.dtype == GB_FLOAT32) return Floats(a->grad) + at;
+    k.widen(static_cast<const char*>(a->grad.data) + at * 2, a->grad.dtype, n, tile);
+    return tile;
+  };
+  return RunDense(d, gradient, report);
 }
 
 }  // namespace gradbus

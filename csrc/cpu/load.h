@@ -85,6 +85,11 @@ inline typename Narrow<V::kWidth>::Bits BitsOfB16(typename V::Type x) {
   return (bits & 0x7fffffffu) > 0x7f800000u ? bits >> 16 | 0x40u : rounded;
 }
 
+#ifdef __AVX512F__
+// The masked forms of intrinsics: the others name an undefined register, of which GCC 12 warns.
+constexpr __mmask16 kAll = 0xffff;
+#endif
+
 // Load<V>(p) reads V::kWidth values, Store<V>(p, x) writes them.
 template <typename V>
 inline typename V::Type Load(const float* p) {
@@ -112,7 +117,7 @@ inline typename V::Type Load(const Float16* p) {
   if constexpr (V::kWidth == 16) {
     __m256i v;
     __builtin_memcpy(&v, p, sizeof v);
-    return BitsAs<typename V::Type>(_mm512_cvtph_ps(v));
+    return BitsAs<typename V::Type>(_mm512_maskz_cvtph_ps(kAll, v));
   }
 #endif
 #ifdef __F16C__
@@ -129,7 +134,7 @@ template <typename V>
 inline void Store(Float16* p, typename V::Type x) {
 #ifdef __AVX512F__
   if constexpr (V::kWidth == 16) {
-    const __m256i v = _mm512_cvtps_ph(BitsAs<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
+    const __m256i v = _mm512_maskz_cvtps_ph(kAll, BitsAs<__m512>(x), _MM_FROUND_TO_NEAREST_INT);
     __builtin_memcpy(p, &v, sizeof v);
     return;
   }

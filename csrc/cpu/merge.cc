@@ -9,9 +9,9 @@ namespace {
 
 struct MergeParts {
   UnionParts all;
-  const float** rows;  // of the active terms
+  const void** rows;  // of the active terms
   MergeParts(Arena& arena, const gb_merge_args& a)
-      : all(arena, a), rows(arena.Take<const float*>(a.terms_n)) {}
+      : all(arena, a), rows(arena.Take<const void*>(a.terms_n)) {}
 };
 
 }  // namespace
@@ -44,8 +44,14 @@ gb_status CpuMerge(gb_context* context, gb_stream* stream, const gb_merge_args* 
       p.rows[i] = Floats(a->terms[t].rows) + p.all.heads[t] * a->dim;
     }
     PlanOf(p.all, n, plan);
-    context->kernels->steps.run_plan(p.rows, plan.steps(), plan.count(), 1.0f, a->dim,
-                                     Floats(a->out_rows) + position * a->dim);
+    PlanRun run = {};
+    run.terms = p.rows;
+    run.steps = plan.steps();
+    run.steps_n = plan.count();
+    run.by = 1;
+    run.n = a->dim;
+    run.out = Floats(a->out_rows) + position * a->dim;
+    context->kernels->steps.run_plan(run);
   });
   return Done(report, count);
 }

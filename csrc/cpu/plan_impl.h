@@ -2,41 +2,83 @@
 #ifndef GRADBUS_CPU_PLAN_IMPL_H_
 #define GRADBUS_CPU_PLAN_IMPL_H_
 
+#include "core/order.h"
 #include "cpu/load.h"
 #include "cpu/step_kernels.h"
+#include "cpu/stream.h"
 
 namespace gradbus {
 namespace GB_ISA {
 
-template <typename V, int kCount>
-inline void PlanTile(const float* const* terms, const int32_t* steps, int64_t steps_n, float by,
-                     bool multiply, int64_t column, float* out) {
+// PlanTile adds up one tile of columns, the waiting sums lying in L1. A term that is added as soon
+// as it comes never lies there.
+template <typename V, int kCount, typename In, bool kStream, typename Out>
+inline void PlanTile(const PlanRun& r, float by, bool multiply, int64_t column, Out* out) {
   using T = typename V::Type;
   T stack[kStackMax][kCount];
   int top = 0;
-  for (int64_t s = 0; s < steps_n; s++) {
-    if (steps[s] != kAdd) {
-      const float* term = terms[steps[s]] + column;
-      for (int t = 0; t < kCount; t++) stack[top][t] = V::Load(term + t * V::kWidth);
-      top++;
-    } else {
+  for (int64_t s = 0; s < r.steps_n; s++) {
+    if (r.steps[s] == kAdd) {
       top--;
       for (int t = 0; t < kCount; t++) stack[top - 1][t] += stack[top][t];
+      continue;
+    }
+    const In* term = static_cast<const In*>(r.terms[r.steps[s]]) + r.at + column;
+    if (s + 1 < r.steps_n && r.steps[s + 1] == kAdd) {
+      for (int t = 0; t < kCount; t++) stack[top - 1][t] += Load<V>(term + t * V::kWidth);
+      s++;
+    } else {
+      for (int t = 0; t < kCount; t++) stack[top][t] = Load<V>(term + t * V::kWidth);
+      top++;
     }
   }
   for (int t = 0; t < kCount; t++) {
-    V::Store(out + column + t * V::kWidth, multiply ? stack[0][t] * by : stack[0][t] / by);
+    const T x = multiply ? stack[0][t] * by : stack[0][t] / by;
+    if constexpr (kStream) {
+      Emit<V, true>(out + column + t * V::kWidth, x);
+    } else {
+      Store<V>(out + column + t * V::kWidth, x);
+    }
   }
 }
 
-void RunPlan(const float* const* terms, const int32_t* steps, int64_t steps_n, float by, int64_t n,
-             float* out) {
-  const bool multiply = PowerOfTwo(by);
-  if (multiply) by = 1.0f / by;
-  ForTiles<8>(n, 0, [=](auto vec, auto count, int64_t column) {
-    PlanTile<decltype(vec), decltype(count)::kValue>(terms, steps, steps_n, by, multiply, column,
-                                                     out);
+template <typename In, bool kStream, typename Out>
+inline void PlanTiles(const PlanRun& r, int64_t from, int64_t to, Out* out) {
+  const bool multiply = PowerOfTwo(r.by);
+  const float by = multiply ? 1.0f / r.by : r.by;
+  ForTiles<8>(to, from, [&](auto vec, auto count, int64_t column) {
+    PlanTile<decltype(vec), decltype(count)::kValue, In, kStream>(r, by, multiply, column, out);
   });
+}
+
+template <typename In>
+inline void PlanFrom(const PlanRun& r) {
+  if (r.out_type != GB_FLOAT32) {
+    PlanTiles<In, false>(r, 0, r.n, static_cast<In*>(r.out));
+    return;
+  }
+  float* out = static_cast<float*>(r.out);
+  int64_t done = 0;
+  if (r.stream) {
+    done = Least(ToRegister(out), r.n);
+    PlanTiles<In, false>(r, 0, done, out);
+    const int64_t whole = (r.n - done) / kWidth * kWidth;
+    PlanTiles<In, true>(r, done, done + whole, out);
+    EmitEnd();
+    done += whole;
+  }
+  PlanTiles<In, false>(r, done, r.n, out);
+}
+
+void RunPlan(const PlanRun& r) {
+  switch (r.type) {
+    case GB_FLOAT16:
+      return PlanFrom<Float16>(r);
+    case GB_BFLOAT16:
+      return PlanFrom<BFloat16>(r);
+    default:
+      return PlanFrom<float>(r);
+  }
 }
 
 }  // namespace GB_ISA

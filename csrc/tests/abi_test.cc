@@ -189,7 +189,7 @@ void Optimizers() {
   a.grad = In(g, 1);
   a.out = Out(out, 1);
   const auto run = [&] { return o.api->apply_dense(o.context, nullptr, &a, kNone, &o.report); };
-  a.optimizer.kind = 2;
+  a.optimizer.kind = 99;
   EXPECT(run() == GB_UNSUPPORTED);
   a.optimizer.kind = GB_SGD;
   a.optimizer.hyper_bytes = 8;
