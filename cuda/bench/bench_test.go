@@ -165,7 +165,7 @@ func measureSmall(t *testing.T, b cuda.Backend) {
 	l := &lab{machine: m, effort: effort{atLeast: 1, atMost: 1}}
 	defer l.close()
 	for _, s := range append(streams(true), plan(true)...) {
-		s.rows, s.dim, s.bags, s.length, s.n = min(s.rows, 50), min(s.dim, 4), min(s.bags, 6), min(s.length, 3), min(s.n, 64)
+		s.rows, s.dim, s.bags, s.length, s.n = min(s.rows, 50), min(s.dim, 4), min(s.bags, 6), min(s.length, 3), min(s.n, 40)
 		r, err := l.measure(s)
 		if err != nil {
 			t.Errorf("%s: %v", s, err)
