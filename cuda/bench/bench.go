@@ -27,7 +27,7 @@ type Config struct {
 	Quick bool
 	// Ops are the operations to measure; empty is all of them (see Ops).
 	Ops []string
-	// Progress gets a line for each operation, and what was left out and why.
+	// Progress gets a line for each operation, and what was left out and why: what the backend lacks, or has no memory for.
 	Progress io.Writer
 }
 
@@ -64,7 +64,7 @@ const (
 )
 
 // errLeftOut says that a measurement needs more memory than there is.
-var errLeftOut = errors.New("left out")
+var errLeftOut = errors.New("too little memory")
 
 // Run measures one operation after the other. The streaming rate is measured first and last, and the better counts.
 func Run(ctx context.Context, c Config) ([]Result, error) {
@@ -86,8 +86,8 @@ func Run(ctx context.Context, c Config) ([]Result, error) {
 	measure := func(s spec) error {
 		r, err := l.measure(s)
 		switch {
-		case errors.Is(err, errLeftOut):
-			fmt.Fprintf(c.Progress, "%s: %v\n", s, err)
+		case errors.Is(err, errLeftOut), errors.Is(err, cuda.ErrUnsupported):
+			fmt.Fprintf(c.Progress, "%s: LEFT OUT: %v\n", s, err)
 			return nil
 		case err != nil:
 			return fmt.Errorf("measure %s: %w", s, err)
