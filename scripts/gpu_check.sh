@@ -92,7 +92,8 @@ if [ -z "$nvcc" ]; then
   cannot build "there is no nvcc"
 elif ! command -v cmake >/dev/null; then
   cannot build "there is no cmake"
-elif step configure 60 cmake -S . -B "$build" -DGRADBUS_CUDA=ON "-DGRADBUS_CUDA_ARCHITECTURES=$arch-real" -DCMAKE_BUILD_TYPE=Release; then
+elif step configure 60 cmake -S . -B "$build" -DGRADBUS_CUDA=ON "-DGRADBUS_CUDA_ARCHITECTURES=$arch-real" \
+  "-DGRADBUS_STAMP=$build/native_stamp.h" -DCMAKE_BUILD_TYPE=Release; then
   step build 240 cmake --build "$build" --parallel "$(nproc)" && built=1
 fi
 
@@ -155,7 +156,7 @@ done
 rm -f "$out/step.txt"
 
 # --- the end: a table, and the same as JSON
-text() { printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g; s/^/"/; s/$/"/'; }
+text() { printf '"%s"' "$(printf '%s' "$1" | tr '\n\t' '  ' | tr -d '\000-\037' | sed 's/\\/\\\\/g; s/"/\\"/g')"; }
 failed=0
 {
   printf '%s, nvcc %s, sm_%s, %s\n' "${device:-NO DEVICE}" \

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # gpu_pack.sh [FOLDER]: builds what gpu_check.sh needs and a machine without Go cannot build, into FOLDER (build/gpu-pack)
 #
-# The test binaries of package cuda and the measuring command, stripped, without this machine's kernels mattering: over there
-# they load the shared library that its own nvcc built. They need a glibc no older than this machine's. Carry the repository
-# and FOLDER, then run scripts/gpu_check.sh there.
+# The test binary of package cuda and the measuring command, stripped. Which kernels are linked in does not matter: over
+# there they load the shared library that its own nvcc built. Without the emulated device, which a real one makes needless.
+# They need a glibc no older than this machine's. Carry the repository and FOLDER, then run scripts/gpu_check.sh there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-build/gpu-pack}
-[ -e build/libgradbus.a ] && [ -e build/libgradbus_emu.a ] || {
-  echo "gpu_pack: no build/libgradbus.a and build/libgradbus_emu.a: run make first" >&2
+[ -e build/libgradbus.a ] || {
+  echo "gpu_pack: no build/libgradbus.a: run make first" >&2
   exit 1
 }
 mkdir -p "$to"
-go test -c -tags native,emu -ldflags '-s -w' -o "$to/cuda.test" ./cuda/
+go test -c -tags native -ldflags '-s -w' -o "$to/cuda.test" ./cuda/
 go build -tags native -ldflags '-s -w' -o "$to/psbench" ./cmd/psbench
 {
   echo "commit $(git rev-parse HEAD)$([ -z "$(git status --porcelain -- '*.go' '*.h')" ] || echo ' with changes')"
