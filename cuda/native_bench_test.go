@@ -1,0 +1,62 @@
+//go:build native
+
+package cuda
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// BenchmarkCrossing is what Go adds to a batch of 64 tiny commands: the same batch submitted by a loop in Go, one crossing
+// each, and by a loop in C, one crossing for all, in turn. The figures are medians of the rounds.
+func BenchmarkCrossing(b *testing.B) {
+	k, err := Open(Options{Name: "cpu"})
+	fail(b, err)
+	defer k.Close()
+	batch := k.NewBatch()
+	defer batch.Free()
+	out := make([]float32, 64)
+	for i := range out {
+		fail(b, batch.BagForward(addOne(1, out[i:i+1])))
+	}
+	const times = 1000
+	var inGo, inC, added []float64
+	b.ReportAllocs()
+	for b.Loop() {
+		start := time.Now()
+		for range times {
+			_ = k.Submit(batch)
+		}
+		middle := time.Now()
+		fail(b, k.(*native).submit(batch, times))
+		end := time.Now()
+		g, c := float64(middle.Sub(start))/times, float64(end.Sub(middle))/times
+		inGo, inC, added = append(inGo, g), append(inC, c), append(added, g-c)
+	}
+	b.ReportMetric(median(inGo), "ns/submit-from-Go")
+	b.ReportMetric(median(inC), "ns/submit-from-C")
+	b.ReportMetric(median(added), "ns/crossing")
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(testing.AllocsPerRun(100, func() { _ = k.Submit(batch) }), "allocs/submit")
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
+}
+
+// BenchmarkAdd is what it costs to encode a batch of 64 commands anew, pins and all.
+func BenchmarkAdd(b *testing.B) {
+	benchEach(b, 0, func(b *testing.B, k Backend) {
+		batch := k.NewBatch()
+		defer batch.Free()
+		a := addOne(1, make([]float32, 1))
+		for b.Loop() {
+			batch.Reset()
+			for range 64 {
+				fail(b, batch.BagForward(a))
+			}
+		}
+	})
+}
