@@ -5,8 +5,10 @@ package cuda
 import (
 	"bytes"
 	"cmp"
+	"debug/elf"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -161,6 +163,29 @@ func TestClosed(t *testing.T) {
 		t.Errorf("a closed backend answered a batch with %v", err)
 	}
 	batch.Free()
+}
+
+// TestGlibc says which glibc this test binary needs, since it is carried to machines with another; see -library.
+func TestGlibc(t *testing.T) {
+	path, err := os.Executable()
+	must(t, err)
+	file, err := elf.Open(path)
+	must(t, err)
+	defer file.Close()
+	symbols, err := file.ImportedSymbols()
+	must(t, err)
+	const want = 34
+	newest, name := 0, ""
+	for _, s := range symbols {
+		var minor int
+		if n, _ := fmt.Sscanf(s.Version, "GLIBC_2.%d", &minor); n == 1 && minor > newest {
+			newest, name = minor, s.Name
+		}
+	}
+	t.Logf("needs glibc 2.%d, for instance for %s", newest, name)
+	if newest > want {
+		leftOut(t, "glibc", fmt.Errorf("%s needs glibc 2.%d, want at most 2.%d", name, newest, want))
+	}
 }
 
 func TestStamp(t *testing.T) {

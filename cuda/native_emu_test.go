@@ -1,0 +1,125 @@
+//go:build native && emu
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// emulated is the emulated device with its switches as they were, before and after the test.
+func emulated(t *testing.T) Backend {
+	t.Helper()
+	emuReset()
+	b, err := Open(Options{Name: "emu"})
+	must(t, err)
+	t.Cleanup(func() {
+		emuReset()
+		must(t, b.Close())
+	})
+	return b
+}
+
+// osThreads is how many threads this process has.
+func osThreads(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile("/proc/self/status")
+	must(t, err)
+	_, after, _ := strings.Cut(string(status), "Threads:")
+	n, err := strconv.Atoi(strings.TrimSpace(after[:strings.Index(after, "\n")]))
+	must(t, err)
+	return n
+}
+
+// TestWaitParks: goroutines that wait for a busy device block no thread, and let go when their context ends.
+func TestWaitParks(t *testing.T) {
+	b := emulated(t)
+	const waiters = 50
+	before := osThreads(t)
+	emuDefer(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	streams, batches := make([]*Stream, waiters), make([]*Batch, waiters)
+	for i := range streams {
+		var err error
+		streams[i], err = OpenStream(b)
+		must(t, err)
+		a := addOne(0, []float32{7})
+		c := carry(t, b, streams[i], &a)
+		batches[i] = b.NewBatch()
+		must(t, batches[i].add(c.command))
+		must(t, streams[i].Submit(batches[i]))
+		all.Go(func() {
+			if err := streams[i].Wait(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("wait: %v", err)
+			}
+		})
+	}
+	// A thread blocked in a read would be one more for each waiter.
+	for range 20 {
+		time.Sleep(5 * time.Millisecond)
+		if n := osThreads(t) - before; n > waiters/2 {
+			t.Errorf("%d more threads for %d waiting goroutines", n, waiters)
+			break
+		}
+	}
+	cancel()
+	all.Wait()
+	emuDefer(false)
+	for i, s := range streams {
+		must(t, s.Wait(t.Context()))
+		batches[i].Free()
+		must(t, s.Close())
+	}
+}
+
+// TestLostDevice lets each call that the device gets fail in turn, as a driver does whose device is gone: whichever it
+// is, the caller is told ErrDevice, by Submit or by Wait, and nothing hangs.
+func TestLostDevice(t *testing.T) {
+	const launchFailed = 719 // cudaErrorLaunchFailure
+	b := emulated(t)
+	batch := b.NewBatch()
+	var all []command
+	setup, err := OpenStream(b)
+	must(t, err)
+	for _, c := range samples(1) {
+		c := carry(t, b, setup, c)
+		all = append(all, c.command)
+		must(t, batch.add(c.command))
+	}
+	must(t, setup.Wait(t.Context()))
+	run := func(s *Stream) error {
+		if err := s.Submit(batch); err != nil {
+			return err
+		}
+		return s.Wait(t.Context())
+	}
+	before := emuCalls()
+	must(t, run(setup))
+	calls := emuCalls() - before
+	if calls < int64(len(all)) {
+		t.Fatalf("%d calls of the device for %d commands", calls, len(all))
+	}
+	for n := int64(1); n <= calls; n++ {
+		s, err := OpenStream(b)
+		must(t, err)
+		must(t, run(s)) // makes the workspace
+		emuFailAt(n, launchFailed)
+		if err := run(s); !errors.Is(err, ErrDevice) {
+			t.Errorf("call %d of %d failed: %v, want ErrDevice", n, calls, err)
+		}
+		if err := s.Wait(t.Context()); !errors.Is(err, ErrDevice) {
+			t.Errorf("call %d of %d failed, and then: %v, want ErrDevice", n, calls, err)
+		}
+		emuReset()
+		must(t, s.Close())
+	}
+	batch.Free()
+	must(t, setup.Close())
+}
