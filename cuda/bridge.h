@@ -96,9 +96,10 @@ static inline uint64_t bridge_workspace(const gb_api* api, gb_context* context, 
   case OP:                          \
     return api->entry ? api->entry(context, NULL, &c->args.field, w, &c->report) : GB_UNSUPPORTED
 
-static inline gb_status bridge_call(const gb_api* api, gb_context* context, gb_op op,
+static inline gb_status bridge_call(uintptr_t table, gb_context* context, gb_op op,
                                     uint8_t* command, uint8_t* ws, uint64_t ws_bytes,
                                     bridge_held held) {
+  const gb_api* api = (const gb_api*)table;
   bridge_command* c = (bridge_command*)command;
   gb_workspace w = {ws, ws_bytes};
   (void)held;
@@ -126,22 +127,24 @@ typedef struct bridge_batch {
   gb_report report;
 } bridge_batch;
 
-static inline gb_status bridge_submit(const gb_api* api, gb_context* context, gb_stream* stream,
-                                      const gb_command* commands, int64_t n, uint8_t* ws,
-                                      uint64_t ws_bytes, bridge_batch* answer) {
+static inline gb_status bridge_submit(uintptr_t table, gb_context* context, gb_stream* stream,
+                                      uintptr_t commands, int64_t n, uint8_t* ws, uint64_t ws_bytes,
+                                      uintptr_t answer) {
+  const gb_api* api = (const gb_api*)table;
+  bridge_batch* to = (bridge_batch*)answer;
   gb_workspace w = {ws, ws_bytes};
   if (!api->submit) return GB_UNSUPPORTED;
-  return api->submit(context, stream, commands, n, w, &answer->done, &answer->report);
+  return api->submit(context, stream, (const gb_command*)commands, n, w, &to->done, &to->report);
 }
 
 // bridge_submit_many submits a batch again and again in one crossing: what a crossing costs is the
 // difference to as many calls of bridge_submit.
-static inline gb_status bridge_submit_many(const gb_api* api, gb_context* context,
-                                           const gb_command* commands, int64_t n, uint8_t* ws,
-                                           uint64_t ws_bytes, bridge_batch* answer, int64_t times) {
+static inline gb_status bridge_submit_many(uintptr_t table, gb_context* context, uintptr_t commands,
+                                           int64_t n, uint8_t* ws, uint64_t ws_bytes,
+                                           uintptr_t answer, int64_t times) {
   gb_status status = GB_OK;
   for (int64_t i = 0; i < times && status == GB_OK; ++i)
-    status = bridge_submit(api, context, NULL, commands, n, ws, ws_bytes, answer);
+    status = bridge_submit(table, context, NULL, commands, n, ws, ws_bytes, answer);
   return status;
 }
 

@@ -291,11 +291,12 @@ func (n *native) submit(b *Batch, times int) error {
 	}
 	ws := c.workspace.values
 	at, bytes := (*C.uint8_t)(unsafe.Pointer(unsafe.SliceData(ws))), C.uint64_t(len(ws)*4)
+	list, count, answer := c.addresses()
 	var status C.gb_status
 	if times == 1 {
-		status = C.bridge_submit(n.api, n.context, nil, c.list, C.int64_t(len(c.encoded)), at, bytes, c.answer)
+		status = C.bridge_submit(n.table, n.context, nil, list, count, at, bytes, answer)
 	} else {
-		status = C.bridge_submit_many(n.api, n.context, c.list, C.int64_t(len(c.encoded)), at, bytes, c.answer, C.int64_t(times))
+		status = C.bridge_submit_many(n.table, n.context, list, count, at, bytes, answer, C.int64_t(times))
 	}
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
@@ -304,6 +305,11 @@ func (n *native) submit(b *Batch, times int) error {
 	}
 	c.tell()
 	return err
+}
+
+// addresses are what the library is given, as numbers, since cgo would look into what pointers lead to.
+func (c *nativeBatch) addresses() (list C.uintptr_t, n C.int64_t, answer C.uintptr_t) {
+	return C.uintptr_t(uintptr(unsafe.Pointer(c.list))), C.int64_t(len(c.encoded)), C.uintptr_t(uintptr(unsafe.Pointer(c.answer)))
 }
 
 func (c *nativeBatch) failed(i int, status C.gb_status, r *C.gb_report) error {

@@ -130,8 +130,8 @@ func (q *nativeQueue) submit(b *Batch) (int, error) {
 		return 0, err
 	}
 	ws := q.workspace.region
-	status := C.bridge_submit(q.n.api, q.n.context, q.stream, c.list, C.int64_t(len(c.encoded)), (*C.uint8_t)(ws.data),
-		C.uint64_t(ws.n), c.answer)
+	list, n, answer := c.addresses()
+	status := C.bridge_submit(q.n.table, q.n.context, q.stream, list, n, (*C.uint8_t)(ws.data), C.uint64_t(ws.n), answer)
 	c.ran = len(c.encoded)
 	if status != C.GB_OK {
 		c.ran = int(c.answer.done)
