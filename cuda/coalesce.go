@@ -38,7 +38,7 @@ func (s *scratch) sortKeys(keys Vector, limit int64) (sorted []pair, skipped int
 		}
 		s.pairs = append(s.pairs, pair{uint64(key), int64(i)})
 	}
-	return sortPairs(s.pairs, s.spare), skipped
+	return sortPairs(s.pairs, s.spare[:len(s.pairs)]), skipped
 }
 
 // segment takes the run of equal keys at the front of sorted pairs. It returns the rows that came with them, in scratch

@@ -192,7 +192,7 @@ func TestNarrowing(t *testing.T) {
 	in := make([]float32, n)
 	for i := range in {
 		in[i] = math.Float32frombits(r.Uint32() | 1) // no zeros: p - lr*g is never -0
-		if i%2 == 0 { // around the range of float16, now and then halfway between two of its values
+		if i%2 == 0 {                                // around the range of float16, now and then halfway between two of its values
 			in[i] = float32(math.Ldexp(1+r.Float64(), r.IntN(45)-28))
 			if i%4 == 0 {
 				in[i] = float32(math.Copysign(float64(math.Float32frombits(math.Float32bits(in[i])&^0xfff)), r.Float64()-0.5))
