@@ -220,8 +220,21 @@ void Machine::Suspend() {
   Switch(&t.context, &home_, false);
 }
 
+// Demote makes the thread that runs the last one of the order, and the last one takes its place.
+void Machine::Demote() {
+  const unsigned mine = rank_[at_], last = n_ - 1, other = order_[last];
+  if (mine == last) return;
+  const bool other_ready = (ready_[last / 64] >> (last % 64) & 1) != 0;
+  ready_[last / 64] &= ~(uint64_t{1} << (last % 64));
+  std::swap(order_[mine], order_[last]);
+  rank_[at_] = last;
+  rank_[other] = mine;
+  if (other_ready) Ready(other);
+}
+
 void Machine::Pause(unsigned one_in) {
   if (!running() || Random() % one_in != 0) return;
+  if (!anew_) Demote();
   Ready(at_);
   Suspend();
 }

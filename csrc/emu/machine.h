@@ -83,6 +83,7 @@ class Machine {
   void Resume(unsigned thread);
   void Leave();
   void Suspend();
+  void Demote();
   void Ready(unsigned thread);
   void Finish(unsigned warp, const Round& round);
   void CheckRounds(const char* what, int site);
