@@ -37,12 +37,12 @@ func Open(o Options) (Backend, error) {
 	return b, nil
 }
 
-// threadsMax bounds Options.Threads.
-const threadsMax = 256
+// ThreadsMax bounds Options.Threads.
+const ThreadsMax = 256
 
 func open(o Options) (Backend, error) {
-	if o.Threads < 0 || o.Threads > threadsMax {
-		return nil, fmt.Errorf("%w: threads %d, want 0 to %d", ErrArgument, o.Threads, threadsMax)
+	if o.Threads < 0 || o.Threads > ThreadsMax {
+		return nil, fmt.Errorf("%w: threads %d, want 0 to %d", ErrArgument, o.Threads, ThreadsMax)
 	}
 	switch o.Name {
 	case "", "auto":

@@ -39,6 +39,8 @@ type Config struct {
 	Backend string
 	// ISA (isa) forces an instruction set of the cpu backend. Empty means the best.
 	ISA string
+	// Threads (threads) is how many threads one call of the cpu backend may use. Zero means 1. Results do not depend on it.
+	Threads int
 
 	// MemoryBytesMax (memory_bytes_max) bounds what all jobs may hold in parameters, tables and open rounds; a job that
 	// would need more is refused when it is registered. 0 means three quarters of the machine's memory.
@@ -119,6 +121,7 @@ func (c Config) Validate() error {
 		known = known || name == c.Backend
 	}
 	check(known, "backend %q: want one of %s", c.Backend, strings.Join(cuda.Names(), ", "))
+	check(c.Threads >= 0 && c.Threads <= cuda.ThreadsMax, "threads %d: want 1 to %d, or 0 for one", c.Threads, cuda.ThreadsMax)
 	check(c.MemoryBytesMax >= 0 && c.MemoryBytesMax <= memoryBytesLimit,
 		"memory_bytes_max %d: want at most %d, or 0 for three quarters of the machine's", c.MemoryBytesMax, int64(memoryBytesLimit))
 	check(c.StagedBytesMax >= stagedBytesMin && c.StagedBytesMax <= stagedBytesLimit,

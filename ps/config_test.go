@@ -18,14 +18,14 @@ func TestDefaultIsValid(t *testing.T) {
 
 // Everything that is wrong is said at once: field, value and what would be right.
 func TestValidateListsEveryError(t *testing.T) {
-	err := Config{Host: "0.0.0.0", Port: 70000, Shards: 65, Token: "", Deadline: time.Millisecond, Backend: "gpu", MemoryBytesMax: -1,
+	err := Config{Host: "0.0.0.0", Port: 70000, Shards: 65, Token: "", Deadline: time.Millisecond, Backend: "gpu", Threads: 257, MemoryBytesMax: -1,
 		StagedBytesMax: 5, JobsMax: -2, PayloadBytesMax: 100 << 20}.Validate()
 	if err == nil {
 		t.Fatal("passes")
 	}
 	for _, want := range []string{
 		"port 70000: want 1 to 65535", "shards 65: want 1 to 64", "host 0.0.0.0: other machines can reach it, and there is no token",
-		"deadline 1ms: want 1s to 1h0m0s", `backend "gpu": want one of auto, go, cpu, cuda`, "memory_bytes_max -1",
+		"deadline 1ms: want 1s to 1h0m0s", `backend "gpu": want one of auto, go, cpu, cuda`, "threads 257: want 1 to 256", "memory_bytes_max -1",
 		"staged_bytes_max 5: want 16777216 to 1099511627776", "jobs_max -2: want 1 to 1024", "payload_bytes_max 104857600: want 1048576 to 8388608",
 	} {
 		if !strings.Contains(err.Error(), want) {

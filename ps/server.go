@@ -95,7 +95,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 // open acquires backend, NATS server and connection, in this order.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.backend == nil {
-		s.backend, err = cuda.Open(cuda.Options{Name: s.config.Backend, ISA: s.config.ISA, Log: s.log})
+		s.backend, err = cuda.Open(cuda.Options{Name: s.config.Backend, ISA: s.config.ISA, Threads: s.config.Threads, Log: s.log})
 		if err != nil {
 			return err
 		}

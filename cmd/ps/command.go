@@ -76,6 +76,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")

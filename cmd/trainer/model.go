@@ -21,7 +21,7 @@ func (o *options) ask() error {
 	if err != nil {
 		return err
 	}
-	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa})
+	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads})
 	if err != nil {
 		return err
 	}

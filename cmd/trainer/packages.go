@@ -25,6 +25,7 @@ type options struct {
 
 	server, tokenFile, id string
 	backend, isa          string
+	threads               int
 	input                 string
 	spawn, json           bool
 	save, load            string
@@ -92,6 +93,7 @@ func (o *options) add(c *cobra.Command) {
 	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the dense parameters and their optimizer: update is the shards, mean the trainers")
 	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&o.isa, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.IntVar(&o.threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
@@ -117,7 +119,7 @@ func (o *options) run(ctx context.Context) error {
 	if err := writable(o.save); err != nil {
 		return err
 	}
-	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Log: o.log})
+	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})
 	if err != nil {
 		return err
 	}
