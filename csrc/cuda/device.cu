@@ -6,8 +6,6 @@ namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 namespace {
 
-constexpr int kBlocksEach = 8;  // of kThreads threads, on one multiprocessor at once
-
 // Kernel parameters may be 4096 bytes.
 struct Piece {
   static constexpr unsigned kMost = 3968;
@@ -28,8 +26,7 @@ Queue::Queue(Context* context, cudaStream_t stream)
 
 unsigned Queue::Blocks(int64_t n, int64_t per_block) const {
   const int64_t blocks = n <= 0 ? 0 : (n - 1) / per_block + 1;
-  const int64_t most = static_cast<int64_t>(context_->multiprocessors) * kBlocksEach;
-  return static_cast<unsigned>(blocks < most ? blocks : most);
+  return static_cast<unsigned>(blocks < context_->blocks_most ? blocks : context_->blocks_most);
 }
 
 void Queue::Zero(void* memory, uint64_t bytes) {

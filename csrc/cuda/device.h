@@ -6,7 +6,7 @@
 // bits on a machine without a GPU. Kernels keep to what the emulation knows: shared memory only
 // through GB_SHARED, launches only through Launch, one-dimensional grids.
 //
-// How an operation is written (apply_dense.cu is the example to read):
+// How an operation is written (apply_dense.cu is the example):
 //   - It has one implementation, the asynchronous one: Run(Queue&, parts, args, report) queues
 //     kernels and nothing else. It never waits, never allocates, and follows no pointer of args but
 //     those to slots and terms, which are the host's.
@@ -43,11 +43,15 @@ namespace GB_DEVICE_NAMESPACE {
 
 constexpr unsigned kWarp = 32;
 constexpr unsigned kThreads = 256;  // of a block, where nothing speaks for another number
+// Blocks of kThreads that a multiprocessor should hold at once, for __launch_bounds__: 1024 threads
+// with a few 16-byte accesses in flight each are more than its share of the memory's rate needs.
+constexpr unsigned kBlocksEach = 4;
 
 // Context is an opened device. What the synchronous form needs is one call's at a time.
 struct Context {
   int device = 0;
   int multiprocessors = 1;
+  int64_t blocks_most = 1;  // of a launch
   char isa[24] = {};
   std::atomic<int> lost{0};  // the error after which the device answers nothing more
 
@@ -80,8 +84,8 @@ class Queue {
   void Note(cudaError_t e) {
     if (fault_ == cudaSuccess) fault_ = e;
   }
-  // Blocks is how many blocks for n items, each block taking per_block of them in one turn: no more
-  // than the device can hold at once, since kernels loop.
+  // Blocks is how many blocks for n items, each block taking per_block of them in one turn. There
+  // is a bound on it, since kernels loop; it is so high that the last blocks to run hardly count.
   unsigned Blocks(int64_t n, int64_t per_block) const;
   void Zero(void* memory, uint64_t bytes);
   void Copy(void* to, const void* from, uint64_t bytes);  // between any two memories
