@@ -1,9 +1,9 @@
 // The table of the CUDA backend, and the opening of a device.
 #include <cstdio>
-#include <cstring>
 #include <new>
 
-#include "cuda/device.h"
+#include "cuda/flags.cuh"
+#include "cuda/memory.h"
 
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
@@ -24,6 +24,52 @@ gb_status NoDevice(cudaError_t e, gb_report* report) {
     default:
       return Fail(report, GB_NO_DEVICE, cudaGetErrorString(e), -1, e);
   }
+}
+
+void Close(gb_context* context) {
+  if (context == nullptr) return;
+  Context* c = Of(context);
+  cudaSetDevice(c->device);
+  if (c->stream != nullptr) cudaStreamDestroy(c->stream);
+  cudaFree(c->memory);
+  cudaFreeHost(c->host);
+  cudaFreeHost(c->report);
+  cudaFreeHost(c->texts);
+  delete c;
+}
+
+// Pinned memory for the small things that kernels and host share.
+template <typename T>
+cudaError_t Pinned(T** memory, size_t n) {
+  void* got = nullptr;
+  const cudaError_t e =
+      cudaHostAlloc(&got, n * sizeof(T), cudaHostAllocPortable | cudaHostAllocMapped);
+  *memory = static_cast<T*>(got);
+  return e;
+}
+
+// Equip gives a context what it keeps until it is closed.
+gb_status Equip(Context* c, gb_report* report) {
+  cudaError_t e = cudaSetDevice(c->device);
+  if (e == cudaSuccess) {
+    e = cudaDeviceGetAttribute(&c->multiprocessors, cudaDevAttrMultiProcessorCount, c->device);
+  }
+  if (e == cudaSuccess) e = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+  if (e == cudaSuccess) e = Pinned(&c->report, 1);
+  if (e == cudaSuccess) e = Pinned(&c->texts, kTexts);
+  if (e != cudaSuccess) {
+    cudaGetLastError();
+    return e == cudaErrorMemoryAllocation
+               ? Fail(report, GB_MEMORY, "the device has too little memory", -1, e)
+               : NoDevice(e, report);
+  }
+  for (uint32_t i = 0; i < kTexts; i++) c->texts[i] = TextOf(static_cast<Text>(i));
+#ifdef GRADBUS_EMU
+  c->blocks_most = 3;  // so that the kernels' loops are exercised
+#else
+  c->blocks_most = static_cast<int64_t>(c->multiprocessors) * kBlocksEach * 32;
+#endif
+  return Done(report);
 }
 
 gb_status Open(const gb_open_args* a, gb_context** out, gb_report* report) {
@@ -59,70 +105,131 @@ gb_status Open(const gb_open_args* a, gb_context** out, gb_report* report) {
 #else
   std::snprintf(c->isa, sizeof c->isa, "sm_%d", capability);
 #endif
+  if (const gb_status s = Equip(c, report); s != GB_OK) {
+    Close(static_cast<gb_context*>(static_cast<void*>(c)));
+    return s;
+  }
   *out = static_cast<gb_context*>(static_cast<void*>(c));
   return Done(report);
-}
-
-void Close(gb_context* context) {
-  Context* c = Of(context);
-  cudaSetDevice(c->device);
-  cudaFree(c->memory);
-  delete c;
 }
 
 const char* Isa(const gb_context* c) {
   return static_cast<const Context*>(static_cast<const void*>(c))->isa;
 }
 
-gb_status Alloc(gb_context* context, uint64_t bytes, void** memory, gb_report* report) {
-  if (context == nullptr || memory == nullptr) return Fail(report, GB_ARGUMENT, "memory");
-  *memory = nullptr;
-  if (bytes == 0) return Done(report);
-  cudaSetDevice(Of(context)->device);
-  if (const cudaError_t e = cudaHostAlloc(memory, bytes, cudaHostAllocDefault); e != cudaSuccess) {
-    cudaGetLastError();
-    return Fail(report, GB_MEMORY, "no pinned memory", -1, e);
-  }
-  std::memset(*memory, 0, bytes);
-  return Done(report);
-}
-
-void Free(gb_context*, void* memory, uint64_t) { cudaFreeHost(memory); }
-
+// The size of a command's workspace.
 template <typename Args>
-const Args& As(const void* args) {
-  return *static_cast<const Args*>(args);
+uint64_t NeedsOf(Context* c, const void* args) {
+  if (CheckSize(args, sizeof(Args), nullptr) != GB_OK) return UINT64_MAX;
+  return NeedsOf(*c, *static_cast<const Args*>(args));
 }
 
-uint64_t Workspace(gb_context*, gb_op op, const void* args) {
-  if (args == nullptr) return UINT64_MAX;
+uint64_t Workspace(gb_context* context, gb_op op, const void* args) {
+  if (context == nullptr || args == nullptr) return UINT64_MAX;
+  Context* c = Of(context);
+  cudaSetDevice(c->device);  // some sizes depend on the device
   switch (op) {
-    case GB_OP_BAG_BACKWARD:
-      return NeedsOf(As<gb_bag_backward_args>(args));
-    case GB_OP_COALESCE:
-      return NeedsOf(As<gb_coalesce_args>(args));
-    case GB_OP_MERGE:
-      return NeedsOf(As<gb_merge_args>(args));
-    case GB_OP_AVERAGE:
-      return NeedsOf(As<gb_average_args>(args));
-    case GB_OP_APPLY_ROWS:
-      return NeedsOf(As<gb_apply_rows_args>(args));
     case GB_OP_BAG_FORWARD:
+      return NeedsOf<gb_bag_forward_args>(c, args);
+    case GB_OP_BAG_BACKWARD:
+      return NeedsOf<gb_bag_backward_args>(c, args);
+    case GB_OP_COALESCE:
+      return NeedsOf<gb_coalesce_args>(c, args);
+    case GB_OP_MERGE:
+      return NeedsOf<gb_merge_args>(c, args);
+    case GB_OP_APPLY_ROWS:
+      return NeedsOf<gb_apply_rows_args>(c, args);
+    case GB_OP_COALESCE_APPLY:
+      return NeedsOf<gb_coalesce_apply_args>(c, args);
     case GB_OP_APPLY_DENSE:
+      return NeedsOf<gb_apply_dense_args>(c, args);
+    case GB_OP_AVERAGE:
+      return NeedsOf<gb_average_args>(c, args);
+    case GB_OP_AVERAGE_APPLY:
+      return NeedsOf<gb_average_apply_args>(c, args);
     case GB_OP_MATMUL:
+      return NeedsOf<gb_matmul_args>(c, args);
     case GB_OP_SOFTMAX:
+      return NeedsOf<gb_softmax_args>(c, args);
     case GB_OP_FIRST_NONFINITE:
+      return NeedsOf<gb_first_nonfinite_args>(c, args);
+    case GB_OP_COPY:
       return 0;
     default:
       return UINT64_MAX;
   }
 }
 
+gb_status Run(gb_context* c, gb_stream* s, const gb_command& command, gb_workspace w,
+              gb_report* report) {
+  const void* a = command.args;
+  switch (command.op) {
+    case GB_OP_BAG_FORWARD:
+      return BagForward(c, s, static_cast<const gb_bag_forward_args*>(a), w, report);
+    case GB_OP_BAG_BACKWARD:
+      return BagBackward(c, s, static_cast<const gb_bag_backward_args*>(a), w, report);
+    case GB_OP_COALESCE:
+      return Coalesce(c, s, static_cast<const gb_coalesce_args*>(a), w, report);
+    case GB_OP_MERGE:
+      return Merge(c, s, static_cast<const gb_merge_args*>(a), w, report);
+    case GB_OP_APPLY_ROWS:
+      return ApplyRows(c, s, static_cast<const gb_apply_rows_args*>(a), w, report);
+    case GB_OP_COALESCE_APPLY:
+      return CoalesceApply(c, s, static_cast<const gb_coalesce_apply_args*>(a), w, report);
+    case GB_OP_APPLY_DENSE:
+      return ApplyDense(c, s, static_cast<const gb_apply_dense_args*>(a), w, report);
+    case GB_OP_AVERAGE:
+      return Average(c, s, static_cast<const gb_average_args*>(a), w, report);
+    case GB_OP_AVERAGE_APPLY:
+      return AverageApply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
+    case GB_OP_MATMUL:
+      return MatMul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
+    case GB_OP_SOFTMAX:
+      return Softmax(c, s, static_cast<const gb_softmax_args*>(a), w, report);
+    case GB_OP_FIRST_NONFINITE:
+      return FirstNonFinite(c, s, static_cast<const gb_first_nonfinite_args*>(a), w, report);
+    case GB_OP_COPY:
+      return Copy(c, s, static_cast<const gb_copy_args*>(a), w, report);
+    default:
+      return Fail(report, GB_UNSUPPORTED, "unknown operation", -1, command.op);
+  }
+}
+
+// Pass gives the caller's report what a command's own says.
+void Pass(const gb_report* from, gb_report* to) {
+  if (from == nullptr || to == nullptr || from == to) return;
+  const uint32_t size = to->size;
+  *to = *from;
+  to->size = size;
+}
+
+// On a stream a command's report is written later, so the caller's says only how queueing went.
+gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_t n, gb_workspace w,
+                 int64_t* done, gb_report* report) {
+  if (done == nullptr || n < 0 || (n > 0 && commands == nullptr)) {
+    return Fail(report, GB_ARGUMENT, "commands");
+  }
+  Done(report);
+  for (*done = 0; *done < n; ++*done) {
+    const gb_command& command = commands[*done];
+    gb_report* own = command.report;
+    if (own == nullptr && s == nullptr) own = report;
+    const gb_status status = Run(c, s, command, w, own);
+    if (s == nullptr || (status != GB_OK && own != nullptr)) Pass(own, report);
+    if (status != GB_OK) {
+      if (own == nullptr) Fail(report, status, "a command without a report was not queued");
+      return status;
+    }
+  }
+  return GB_OK;
+}
+
 const gb_api api = {
-    sizeof(gb_api), GB_ABI,    "cuda",     Open,        Close,          Isa,   Alloc,
-    Free,           Workspace, BagForward, BagBackward, Coalesce,       Merge, ApplyRows,
-    ApplyDense,     Average,   MatMul,     Softmax,     FirstNonFinite,
-    nullptr,  // submit: batches of commands come with streams
+    sizeof(gb_api), GB_ABI,        "cuda",       Open,        Close,       Isa,
+    Alloc,          Free,          Workspace,    BagForward,  BagBackward, Coalesce,
+    Merge,          ApplyRows,     ApplyDense,   Average,     MatMul,      Softmax,
+    FirstNonFinite, CoalesceApply, AverageApply, Copy,        Submit,      DeviceAlloc,
+    DeviceFree,     StreamOpen,    StreamClose,  StreamQuery, StreamWait,  StreamNotify,
 };
 
 }  // namespace

@@ -33,6 +33,13 @@
 #define GB_SHARED(type, name, count) __shared__ type name[count]
 #endif
 
+// A kernel's parameter that is indexed, so that it is not copied to local memory first.
+#ifdef __CUDACC__
+#define GB_CONSTANT __grid_constant__
+#else
+#define GB_CONSTANT
+#endif
+
 // The loop over the values of a kernel, each thread taking every so many.
 #define GB_EACH(i, n)                                                                    \
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < (n); \

@@ -1,6 +1,8 @@
 // matmul: one thread per value of C. Plain on purpose: large dense layers belong to a library, and
 // the canonical order rules out the tensor cores.
+#include "cuda/flags.cuh"
 #include "cuda/order.cuh"
+#include "cuda/stage.h"
 
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
@@ -23,32 +25,39 @@ __global__ void matmul_kernel(const float* __restrict__ a, const float* __restri
   }
 }
 
-struct Parts {
-  float *a, *b, *bias, *c;
-  Parts(Arena& arena, const gb_matmul_args& m)
-      : a(arena.Take<float>(m.a.n)),
-        b(arena.Take<float>(m.b.n)),
-        bias(m.bias.n == 0 ? nullptr : arena.Take<float>(m.bias.n)),
-        c(arena.Take<float>(m.c.n)) {}
+struct Op {
+  using Args = gb_matmul_args;
+
+  struct Parts {
+    Parts(Arena&, const Context&, const Args&) {}
+  };
+
+  static bool Nothing(const Args& a) { return a.c.n == 0; }
+
+  static void Stage(Travel& travel, Args& a) {
+    travel.In(a.a);
+    travel.In(a.b);
+    travel.In(a.bias);
+    travel.Out(a.c);
+  }
+
+  static void Run(Queue& queue, const Parts&, const Args& a, gb_report* report) {
+    const int64_t one = 1;
+    Launch(queue, queue.Blocks(a.c.n, kThreads), kThreads, matmul_kernel, Floats(a.a), Floats(a.b),
+           a.bias.n == 0 ? nullptr : Floats(a.bias), a.n, a.k, a.c.n, a.trans_a != 0 ? one : a.k,
+           a.trans_a != 0 ? a.m : one, a.trans_b != 0 ? one : a.n, a.trans_b != 0 ? a.k : one,
+           Floats(a.c));
+    Report(queue, nullptr, Verdict(), report);
+  }
 };
 
 }  // namespace
 
-gb_status MatMul(gb_context* context, gb_stream* stream, const gb_matmul_args* a, gb_workspace,
+uint64_t NeedsOf(const Context& context, const gb_matmul_args& a) { return Needs<Op>(context, a); }
+
+gb_status MatMul(gb_context* context, gb_stream* stream, const gb_matmul_args* a, gb_workspace w,
                  gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  if (a->c.n == 0) return Done(report);
-  Use device(context, report);
-  const Parts p = device.Reserve<Parts>(*a);
-  device.Upload(p.a, Floats(a->a), a->a.n);
-  device.Upload(p.b, Floats(a->b), a->b.n);
-  device.Upload(p.bias, Floats(a->bias), a->bias.n);
-  const int64_t one = 1;
-  device.Launch(matmul_kernel, a->c.n, p.a, p.b, p.bias, a->n, a->k, a->c.n,
-                a->trans_a ? one : a->k, a->trans_a ? a->m : one, a->trans_b ? one : a->n,
-                a->trans_b ? a->k : one, p.c);
-  device.Download(Floats(a->c), p.c, a->c.n);
-  return device.End();
+  return Call<Op>(context, stream, a, w, report);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

@@ -9,8 +9,8 @@ namespace {
 
 // Rows of a group in flight: of each there are 2 (sgd) to 4 (adam) arrays to be read. A row that
 // may have steps to make up for needs the registers itself.
-template <bool kPast>
-constexpr int kFlight = kPast ? 1 : 2;
+template <Kind kKind, bool kPast>
+constexpr int kFlight = kPast || kKind == kAdam ? 1 : 2;
 
 // RowAt is where row i of the gradient belongs, or -1 where its index is bad and to be skipped.
 __device__ __forceinline__ int64_t RowAt(const RowsCall& c, int64_t i) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ Mine MineOf(unsigned group) {
 template <Kind kKind, Access kAccess, bool kPast>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c) {
   if (Refused(c.flags)) return;
-  constexpr int kTurn = kFlight<kPast>;
+  constexpr int kTurn = kFlight<kKind, kPast>;
   const Group g = GroupOf(c.group);
   const Mine mine = MineOf(c.group);
   const int64_t dim = c.target.dim, vectors = (dim + 3) / 4;
@@ -176,10 +176,10 @@ template <Kind kKind, Access kAccess>
 void LaunchPast(Queue& queue, const RowsCall& c) {
   const int64_t block = kThreads / c.group;
   if (c.past.last != nullptr) {
-    Launch(queue, queue.Blocks(c.n, block * kFlight<true>), kThreads,
+    Launch(queue, queue.Blocks(c.n, block * kFlight<kKind, true>), kThreads,
            rows_kernel<kKind, kAccess, true>, c);
   } else {
-    Launch(queue, queue.Blocks(c.n, block * kFlight<false>), kThreads,
+    Launch(queue, queue.Blocks(c.n, block * kFlight<kKind, false>), kThreads,
            rows_kernel<kKind, kAccess, false>, c);
   }
 }
