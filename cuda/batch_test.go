@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -215,6 +216,41 @@ func TestBatchRefuses(t *testing.T) {
 		}
 		batch.Free()
 		batch.Free()
+	})
+}
+
+// TestBatchKeepsMemory: a batch alone holds on to what its commands name.
+func TestBatchKeepsMemory(t *testing.T) {
+	onEach(t, func(t *testing.T, b Backend) {
+		batch := b.NewBatch()
+		defer batch.Free()
+		const n = 1 << 12
+		outs := make([]float32, 20)
+		for i := range outs {
+			rows, ones := make([]float32, n), make([]float32, n)
+			for k := range rows {
+				rows[k], ones[k] = float32(i), 1
+			}
+			must(t, batch.MatMul(MatMul{M: 1, N: 1, K: n, A: Float32s(rows), B: Float32s(ones), C: Float32s(outs[i : i+1])}))
+		}
+		var garbage [][]float32
+		runtime.GC()
+		runtime.GC()
+		for range 200 { // memory that was let go would be taken and written over
+			x := make([]float32, n)
+			for k := range x {
+				x[k] = nan
+			}
+			if garbage = append(garbage, x); len(garbage) > 50 {
+				garbage = nil
+			}
+		}
+		must(t, b.Submit(batch))
+		for i, got := range outs {
+			if got != float32(i*n) {
+				t.Errorf("command %d: %v, want %v", i, got, i*n)
+			}
+		}
 	})
 }
 

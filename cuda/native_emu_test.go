@@ -79,47 +79,75 @@ func TestWaitParks(t *testing.T) {
 	}
 }
 
+// doomed is a backend with a stream and a batch of every operation, to be run on a device that fails.
+type doomed struct {
+	backend Backend
+	stream  *Stream
+	batch   *Batch
+	carried []*carried
+}
+
+func newDoomed(t *testing.T) *doomed {
+	t.Helper()
+	b, err := Open(Options{Name: "emu"})
+	must(t, err)
+	s, err := OpenStream(b)
+	must(t, err)
+	d := &doomed{backend: b, stream: s, batch: b.NewBatch()}
+	for _, c := range samples(1) {
+		c := carry(t, b, s, c)
+		d.carried = append(d.carried, c)
+		must(t, d.batch.add(c.command))
+	}
+	must(t, d.run(t)) // makes the workspace
+	return d
+}
+
+func (d *doomed) run(t *testing.T) error {
+	if err := d.stream.Submit(d.batch); err != nil {
+		return err
+	}
+	return d.stream.Wait(t.Context())
+}
+
+func (d *doomed) close(t *testing.T) {
+	t.Helper()
+	must(t, d.stream.Close())
+	d.batch.Free()
+	for _, c := range d.carried {
+		c.device.Free()
+		c.host.Free()
+	}
+	must(t, d.backend.Close())
+}
+
 // TestLostDevice lets each call that the device gets fail in turn, as a driver does whose device is gone: whichever it
-// is, the caller is told ErrDevice, by Submit or by Wait, and nothing hangs.
+// is, the caller is told ErrDevice, by Submit or by Wait, from then on, and nothing hangs.
 func TestLostDevice(t *testing.T) {
 	const launchFailed = 719 // cudaErrorLaunchFailure
-	b := emulated(t)
-	batch := b.NewBatch()
-	var all []command
-	setup, err := OpenStream(b)
-	must(t, err)
-	for _, c := range samples(1) {
-		c := carry(t, b, setup, c)
-		all = append(all, c.command)
-		must(t, batch.add(c.command))
-	}
-	must(t, setup.Wait(t.Context()))
-	run := func(s *Stream) error {
-		if err := s.Submit(batch); err != nil {
-			return err
-		}
-		return s.Wait(t.Context())
-	}
+	emuReset()
+	defer emuReset()
+	d := newDoomed(t)
 	before := emuCalls()
-	must(t, run(setup))
+	must(t, d.run(t))
 	calls := emuCalls() - before
-	if calls < int64(len(all)) {
-		t.Fatalf("%d calls of the device for %d commands", calls, len(all))
+	d.close(t)
+	if calls < int64(len(d.carried)) {
+		t.Fatalf("%d calls of the device for %d commands", calls, len(d.carried))
 	}
 	for n := int64(1); n <= calls; n++ {
-		s, err := OpenStream(b)
-		must(t, err)
-		must(t, run(s)) // makes the workspace
+		d := newDoomed(t)
 		emuFailAt(n, launchFailed)
-		if err := run(s); !errors.Is(err, ErrDevice) {
+		if err := d.run(t); !errors.Is(err, ErrDevice) {
 			t.Errorf("call %d of %d failed: %v, want ErrDevice", n, calls, err)
 		}
-		if err := s.Wait(t.Context()); !errors.Is(err, ErrDevice) {
+		if err := d.stream.Wait(t.Context()); !errors.Is(err, ErrDevice) {
 			t.Errorf("call %d of %d failed, and then: %v, want ErrDevice", n, calls, err)
 		}
+		if err := d.backend.BagForward(addOne(0, make([]float32, 1))); !errors.Is(err, ErrDevice) {
+			t.Errorf("call %d of %d failed, and then the backend: %v, want ErrDevice", n, calls, err)
+		}
 		emuReset()
-		must(t, s.Close())
+		d.close(t)
 	}
-	batch.Free()
-	must(t, setup.Close())
 }
