@@ -14,7 +14,8 @@ const gb_api* gb_emu_backend(uint32_t abi);
 static inline const char* gradbus_emu_stamp(void) { return GRADBUS_EMU_STAMP; }
 
 // The switches of csrc/emu/emu.h, which are C++ functions.
-void bridge_emu_reset(void) __asm__("_ZN7gradbus3emu5ResetEv");
+void emu_reset(void) __asm__("_ZN7gradbus3emu5ResetEv");
+static int bridge_emu_reset(void) { emu_reset(); return 0; } // what cgo makes of no argument and no result is a warning
 void bridge_emu_defer(bool on) __asm__("_ZN7gradbus3emu5DeferEb");
 void bridge_emu_fail_at(int64_t n, int error) __asm__("_ZN7gradbus3emu6FailAtEli");
 int64_t bridge_emu_calls(void) __asm__("_ZN7gradbus3emu5CallsEv");
