@@ -10,12 +10,19 @@
 // (csrc/cpu, one copy per instruction set) and "cuda" (csrc/cuda). The last two need the build tag native and the
 // library that CMake builds. Open chooses one, and Describe says which and why.
 //
+// # Calls, batches, streams
+//
+// A call of a native backend crosses into C once, which costs about as much as adding up a few rows. Where many small
+// operations belong together, a Batch keeps them encoded and Submit runs them all in one crossing, without allocating. On
+// a GPU a call copies its arguments there and back; a Stream runs batches on memory that stays there, beside the caller.
+//
 // # Canonical order
 //
 // All backends give the same bits, which is why a job's result does not depend on who computed what. The rules:
 //
-//   - Everything is float32. A product is rounded before it is added (in Go: float32(a*b) + c, since the compiler may
-//     fuse otherwise). Division is true division. Nothing is flushed to zero.
+//   - All arithmetic is float32; what is stored in 16 bits is rounded once, when it is stored. A product is rounded before
+//     it is added (in Go: float32(a*b) + c, since the compiler may fuse otherwise). Division is true division. Nothing is
+//     flushed to zero.
 //   - A sum of n terms runs in blocks of 64 terms, counted from the segment's own start; 64 blocks are a superblock;
 //     the superblocks are added in sequence. Each of the three levels starts from +0, so a sum is never -0.
 //   - Terms of one segment come in order of position.
