@@ -36,10 +36,13 @@ Arena::Arena(gb_workspace w) {
   room_ = w.bytes - skip;
 }
 
-void* Arena::Bytes(uint64_t bytes) {
-  char* at = base_ + used_;
-  used_ += (bytes + kLine - 1) / kLine * kLine;
-  return base_ != nullptr && used_ <= room_ ? at : nullptr;
+void* Arena::Bytes(int64_t bytes) {
+  constexpr int64_t kMost = INT64_MAX / 2;  // no machine has it, and sums of a few do not overflow
+  const uint64_t rounded =
+      (static_cast<uint64_t>(bytes < kMost ? bytes : kMost) + kLine - 1) / kLine * kLine;
+  const uint64_t at = used_;
+  used_ = used_ + rounded < used_ ? UINT64_MAX - kLine : used_ + rounded;
+  return base_ != nullptr && used_ <= room_ ? base_ + at : nullptr;
 }
 
 gb_status CheckSize(const void* args, uint32_t known, gb_report* report) {

@@ -22,6 +22,12 @@ gb_status Fail(gb_report* report, gb_status status, const char* message, int64_t
                int64_t value = 0, int64_t limit = 0, int64_t term = -1);
 gb_status Done(gb_report* report, int64_t count = 0, int64_t position = -1);
 
+// Times is a product of lengths, the largest number where it is larger.
+inline int64_t Times(int64_t a, int64_t b) {
+  int64_t product;
+  return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
+}
+
 // Arena hands out the caller's workspace. Without memory it only counts, so the same code gives the
 // size and the parts.
 class Arena {
@@ -30,14 +36,14 @@ class Arena {
   explicit Arena(gb_workspace w);
   template <typename T>
   T* Take(int64_t n) {
-    return static_cast<T*>(Bytes(n < 0 ? 0 : static_cast<uint64_t>(n) * sizeof(T)));
+    return static_cast<T*>(Bytes(n < 0 ? 0 : Times(n, sizeof(T))));
   }
   uint64_t needed() const { return used_ + kLine; }
   bool enough() const { return used_ <= room_; }
 
  private:
   static constexpr uint64_t kLine = 64;
-  void* Bytes(uint64_t bytes);
+  void* Bytes(int64_t bytes);
   char* base_ = nullptr;
   uint64_t room_ = 0;
   uint64_t used_ = 0;

@@ -1,62 +1,86 @@
 // coalesce.
-#include <cstddef>
-
-#include "cpu/cpu.h"
+//
+// Bytes moved: every row is read once and every sum written once; 16 bytes a key and pass of the
+// sort, which for ids below 2^22 has two.
+#include "core/check.h"
+#include "cpu/segments.h"
 
 namespace gradbus {
 namespace {
 
+SortRequest RequestOf(const gb_coalesce_args& a) {
+  SortRequest s = {};
+  s.keys = a.keys;
+  if (a.keys.dtype != GB_UINT64) s.limit = uint64_t{1} << 63;  // not negative
+  return s;
+}
+
 struct CoalesceParts {
-  Pair *pairs, *spare;
-  CoalesceParts(Arena& arena, const gb_coalesce_args& a)
-      : pairs(arena.Take<Pair>(a.keys.n)), spare(arena.Take<Pair>(a.keys.n)) {}
+  SortParts sort;
+  SegmentParts segments;
+  CoalesceParts(Arena& arena, const gb_context& c, const gb_coalesce_args& a)
+      : sort(arena, c, RequestOf(a)), segments(arena, a.keys.n, a.dim) {}
 };
 
-// SumSegments sums the rows of each run of equal keys. The rows of a run lie a Pair apart in
-// memory.
-template <typename Key>
-void SumSegments(const Kernels& k, const Pair* sorted, int64_t n, const float* rows, int64_t dim,
-                 Key* keys, float* out) {
-  constexpr int64_t kStride = sizeof(Pair) / sizeof(int64_t);
-  static_assert(offsetof(Pair, row) == 8 && sizeof(Pair) == 16, "rows are read by their stride");
-  for (int64_t lo = 0, segment = 0; lo < n; segment++) {
-    int64_t end = lo + 1;
-    while (end < n && sorted[end].key == sorted[lo].key) end++;
-    keys[segment] = static_cast<Key>(sorted[lo].key);
-    k.bags.sum_rows(rows, dim, &sorted[lo].row, kStride, end - lo, out + segment * dim);
-    lo = end;
+void KeepKey(const gb_out& keys, int64_t at, uint64_t key) {
+  if (keys.dtype == GB_INT32) {
+    static_cast<int32_t*>(keys.data)[at] = static_cast<int32_t>(key);
+  } else {
+    static_cast<uint64_t*>(keys.data)[at] = key;
   }
 }
 
 }  // namespace
 
-uint64_t NeedsOf(const gb_context&, const gb_coalesce_args& a) {
+void WriteSums(gb_context& c, const Segments& s, const RowSource& source, float weight,
+               const gb_out& keys, const gb_out& rows) {
+  const int64_t bytes = source.dim * BytesOfFloat(rows.dtype);
+  const Kernels& k = *c.kernels;
+  char* const out = static_cast<char*>(rows.data);
+  const bool stream = s.distinct * bytes >= kAroundBytes;
+  EachSegment(
+      c, s, source,
+      [&](Span& span, int) {
+        span.run.out_type = rows.dtype;
+        span.run.out = out + span.rank * bytes;
+        span.run.by = weight;
+        span.run.stream = stream;
+        k.bags.sum(span.run);
+        for (int64_t i = 0; i < span.run.segments; i++) {
+          KeepKey(keys, span.rank + i, s.sorted->KeyOf(span.WordOf(i)));
+        }
+      },
+      [&](const LongSegment& l, const float* sums, int) {
+        k.bags.total(sums, l.supers(), source.dim, weight, out + l.rank * bytes, rows.dtype);
+        KeepKey(keys, l.rank, s.sorted->KeyOf(s.sorted->words[l.lo]));
+      });
+}
+
+uint64_t NeedsOf(const gb_context& c, const gb_coalesce_args& a) {
   Arena arena;
-  CoalesceParts parts(arena, a);
+  CoalesceParts parts(arena, c, a);
   return arena.needed();
 }
 
 gb_status CpuCoalesce(gb_context* context, gb_stream* stream, const gb_coalesce_args* a,
                       gb_workspace w, gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  if (a->weight != 0 || a->rows.dtype != GB_FLOAT32 || a->out_rows.dtype != GB_FLOAT32 ||
-      (a->keys.n > 0 && a->keys.dtype != GB_UINT64)) {
-    return Fail(report, GB_UNSUPPORTED, "not written yet");
-  }
+  GB_BEGIN_SHAPES(context, stream, a, report);
   Arena arena(w);
-  const CoalesceParts parts(arena, *a);
+  const CoalesceParts parts(arena, *context, *a);
   if (!arena.enough()) return TooSmall(arena, w, report);
-  const int64_t n = a->keys.n;
-  for (int64_t i = 0; i < n; i++) parts.pairs[i] = {Keys(a->keys)[i], i};
-  const Pair* sorted = SortPairs(parts.pairs, parts.spare, n);
-  const int64_t distinct = Distinct(sorted, n);
-  if (distinct > a->out_keys.n) {
-    return Fail(report, GB_ROOM, "too little room for the distinct keys", -1, distinct,
+  Sorted sorted;
+  if (const gb_status s = SortKeys(*context, RequestOf(*a), parts.sort, &sorted, report);
+      s != GB_OK) {
+    return s;
+  }
+  const Segments s = FindSegments(context->pool, sorted, parts.segments);
+  if (s.distinct > a->out_keys.n) {
+    return Fail(report, GB_ROOM, "too little room for the distinct keys", -1, s.distinct,
                 a->out_keys.n);
   }
-  SumSegments(*context->kernels, sorted, n, Floats(a->rows), a->dim,
-              static_cast<uint64_t*>(a->out_keys.data), Floats(a->out_rows));
-  return Done(report, distinct);
+  const RowSource source = {a->rows.data, a->rows.dtype, a->dim};
+  WriteSums(*context, s, source, a->weight, a->out_keys, a->out_rows);
+  return Done(report, s.distinct);
 }
 
 }  // namespace gradbus

@@ -64,6 +64,19 @@ inline gb_status Begin(gb_context* context, gb_stream* stream, gb_report* report
 // Below so many bytes moved a job is not worth waking threads for.
 constexpr int64_t kInlineBytes = 128 << 10;
 
+// An output from here on is too much for the caches, and is written around them.
+constexpr int64_t kAroundBytes = 4 << 20;
+
+// RunFor runs the parts of a job that moves so many bytes.
+template <typename F>
+void RunFor(Pool& pool, int64_t bytes, int64_t parts, F&& f) {
+  if (bytes < kInlineBytes) {
+    for (int64_t part = 0; part < parts; part++) f(part, 0);
+  } else {
+    pool.Run(parts, f);
+  }
+}
+
 inline gb_status TooSmall(const Arena& arena, gb_workspace w, gb_report* report) {
   return Fail(report, GB_WORKSPACE, "workspace is too small", -1,
               static_cast<int64_t>(arena.needed()), static_cast<int64_t>(w.bytes));
@@ -74,5 +87,10 @@ inline gb_status TooSmall(const Arena& arena, gb_workspace w, gb_report* report)
 #define GB_BEGIN(context, stream, args, report)                                    \
   if (const gb_status s_ = Begin(context, stream, report); s_ != GB_OK) return s_; \
   if (const gb_status s_ = Check(args, report); s_ != GB_OK) return s_
+
+// GB_BEGIN_SHAPES leaves the arrays to the operation, which looks at them with all threads.
+#define GB_BEGIN_SHAPES(context, stream, args, report)                             \
+  if (const gb_status s_ = Begin(context, stream, report); s_ != GB_OK) return s_; \
+  if (const gb_status s_ = CheckShapes(args, report); s_ != GB_OK) return s_
 
 #endif  // GRADBUS_CPU_CPU_H_

@@ -35,6 +35,7 @@ struct Kernels {
   int64_t (*softmax_floats)(int64_t classes);
   void (*softmax)(const SoftmaxRun& run);
   int64_t (*first_nonfinite)(const float* values, int64_t n);
+  void (*copy)(const void* from, int64_t bytes, bool stream, void* to);  // stream as in RowsRun
 };
 
 extern const Kernels kKernelsBaseline;

@@ -9,6 +9,7 @@
 #include "cpu/load.h"
 #include "cpu/plan_impl.h"
 #include "cpu/step_impl.h"
+#include "cpu/stream.h"
 #include "cpu/vector.h"
 
 namespace gradbus {
@@ -37,6 +38,29 @@ int64_t FirstNonFinite(const float* values, int64_t n) {
   return -1;
 }
 
+void Copy(const void* from, int64_t bytes, bool stream, void* to) {
+  const char* source = static_cast<const char*>(from);
+  char* target = static_cast<char*>(to);
+  constexpr int64_t kLine = 4 * kRegister;
+  const int64_t past = static_cast<int64_t>(reinterpret_cast<uintptr_t>(target) % kRegister);
+  int64_t at = past == 0 ? 0 : Least(kRegister - past, bytes);
+  if (!stream || bytes < 2 * kLine) {
+    __builtin_memcpy(target, source, bytes);
+    return;
+  }
+  using V = Vec<kWidth>;
+  __builtin_memcpy(target, source, at);
+  for (; bytes - at >= kLine; at += kLine) {
+    V::Type x[4];
+    __builtin_memcpy(x, source + at, sizeof x);
+    for (int t = 0; t < 4; t++) {
+      Emit<V, true>(reinterpret_cast<float*>(target + at) + t * kWidth, x[t]);
+    }
+  }
+  __builtin_memcpy(target + at, source + at, bytes - at);
+  EmitEnd();
+}
+
 }  // namespace GB_ISA
 }  // namespace gradbus
 
@@ -53,6 +77,7 @@ extern const Kernels GB_JOIN(kKernels, GB_SUFFIX);
 const Kernels GB_JOIN(kKernels, GB_SUFFIX) = {
     GB_NAME,        GB_ISA::kBagKernels,   GB_ISA::kStepKernels, GB_ISA::PackedFloats,
     GB_ISA::MatMul, GB_ISA::SoftmaxFloats, GB_ISA::Softmax,      GB_ISA::FirstNonFinite,
+    GB_ISA::Copy,
 };
 
 }  // namespace gradbus

@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <type_traits>
 
 namespace gradbus {
 
@@ -35,7 +36,10 @@ class Pool {
       return;
     }
     RunJob(
-        parts, [](void* at, int64_t part, int worker) { (*static_cast<F*>(at))(part, worker); },
+        parts,
+        [](void* at, int64_t part, int worker) {
+          (*static_cast<std::remove_reference_t<F>*>(at))(part, worker);
+        },
         const_cast<void*>(static_cast<const void*>(&f)));
   }
 

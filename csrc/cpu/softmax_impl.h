@@ -86,9 +86,9 @@ inline void SoftmaxGroup(const SoftmaxRun& r, int64_t sample) {
       r.loss[sample + s] = Log(total[s]) - (r.logits[at + r.targets[sample + s]] - top[s]);
     }
     const float by = total[s];
-    if (r.probabilities != nullptr) Divide(e, by, r.classes, r.probabilities + at);
+    if (r.probabilities != nullptr) ScaleAs(e, by, r.classes, r.probabilities + at);
     if (r.grad != nullptr) {
-      Divide(e, by, r.classes, r.grad + at);
+      ScaleAs(e, by, r.classes, r.grad + at);
       r.grad[at + r.targets[sample + s]] -= 1;
     }
   }

@@ -34,6 +34,13 @@ struct Vec {
   }
   static void Store(float* p, Type v) { __builtin_memcpy(p, &v, sizeof v); }
   static Type All(float x) { return Type{} + x; }
+  using Ints = typename VectorOf<kFloats>::Int;
+  static Ints LoadInts(const int32_t* p) {
+    Ints v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+  }
+  static void StoreInts(int32_t* p, Ints v) { __builtin_memcpy(p, &v, sizeof v); }
 };
 
 template <>
@@ -43,6 +50,9 @@ struct Vec<1> {
   static Type Load(const float* p) { return *p; }
   static void Store(float* p, Type v) { *p = v; }
   static Type All(float x) { return x; }
+  using Ints = int32_t;
+  static Ints LoadInts(const int32_t* p) { return *p; }
+  static void StoreInts(int32_t* p, Ints v) { *p = v; }
 };
 
 constexpr int kWidth = GB_WIDTH;
