@@ -24,7 +24,10 @@ uint64_t BytesOf(int64_t n, gb_dtype dtype) {
 }
 
 void Travel::In(gb_in& a) {
-  if (a.n == 0) return;
+  if (a.n == 0) {
+    a.data = nullptr;
+    return;
+  }
   const uint64_t bytes = BytesOf(a.n, a.dtype);
   void* there = Device(bytes);
   if (counting()) return;
@@ -37,7 +40,10 @@ void Travel::Note(void* host, const void* device, const gb_out& a, int64_t per_k
 }
 
 void Travel::Out(gb_out& a, int64_t per_key) {
-  if (a.n == 0) return;
+  if (a.n == 0) {
+    a.data = nullptr;
+    return;
+  }
   void* there = Device(BytesOf(a.n, a.dtype));
   if (counting()) return;
   Note(a.data, there, a, per_key);
