@@ -91,8 +91,10 @@ func TestDraw(t *testing.T) {
 	if n := distinct([]int64{5, 63, 64, 5, 64}, 65); n != 3 {
 		t.Errorf("%d distinct, want 3", n)
 	}
-	if got := ascending(4, 10); !slices.Equal(got, []int64{0, 2, 5, 7}) {
-		t.Errorf("ascending %v", got)
+	for shift, want := range map[uint64][]int64{0: {0, 2, 5, 7}, 1: {1, 3, 6, 8}, 2: {0, 2, 5, 7}} {
+		if got := ascending(4, 10, shift); !slices.Equal(got, want) {
+			t.Errorf("ascending, shift %d: %v, want %v", shift, got, want)
+		}
 	}
 }
 
@@ -162,7 +164,7 @@ func measureSmall(t *testing.T, b cuda.Backend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &lab{machine: m, effort: effort{atLeast: 1, atMost: 1}}
+	l := &lab{machine: m, quick: true, effort: effort{atLeast: 1, atMost: 1}}
 	defer l.close()
 	for _, s := range append(streams(true), plan(true)...) {
 		s.rows, s.dim, s.bags, s.length, s.n = min(s.rows, 50), min(s.dim, 4), min(s.bags, 6), min(s.length, 3), min(s.n, 40)

@@ -135,43 +135,48 @@ func (d *device) close() {
 const burstSeconds = 10e-3
 
 // seconds queues so many calls that waiting for their end does not show.
-func (d *device) seconds(args any, e effort) (float64, int, error) {
-	one := d.backend.NewBatch()
-	defer one.Free()
-	if err := add(one, args); err != nil {
+func (d *device) seconds(args []any, e effort) (float64, int, error) {
+	single, err := batchesOf(d.backend, args)
+	defer free(single)
+	if err != nil {
 		return 0, 0, err
 	}
-	burst := func(batch *cuda.Batch) (float64, error) {
-		start := time.Now()
-		err := d.stream.Submit(batch)
-		if err == nil {
-			err = d.stream.Wait(context.Background())
+	var one float64
+	for i, b := range single {
+		for range 2 { // the first loads code and lets workspaces grow
+			if one, err = d.burst(b); err != nil {
+				return 0, 0, err
+			}
 		}
-		return time.Since(start).Seconds(), err
-	}
-	var first float64
-	for range 2 { // the first loads code and lets workspaces grow
-		var err error
-		if first, err = burst(one); err != nil {
+		if err := checkFound(b, args[i]); err != nil {
 			return 0, 0, err
 		}
 	}
-	if err := checkFound(one, args); err != nil {
-		return 0, 0, err
-	}
-	calls := min(max(int(burstSeconds/first), 1), 500)
+	rounds := min(max(int(burstSeconds/one), 1), 500)/len(args) + 1
 	many := d.backend.NewBatch()
 	defer many.Free()
-	for range calls {
-		if err := add(many, args); err != nil {
-			return 0, 0, err
+	for range rounds {
+		for _, a := range args {
+			if err := add(many, a); err != nil {
+				return 0, 0, err
+			}
 		}
 	}
-	if _, err := burst(many); err != nil {
+	if _, err := d.burst(many); err != nil {
 		return 0, 0, err
 	}
 	return e.median(func() (float64, error) {
-		s, err := burst(many)
-		return s / float64(calls), err
+		s, err := d.burst(many)
+		return s / float64(many.Len()), err
 	})
+}
+
+// burst is the time from queueing a batch to its end.
+func (d *device) burst(b *cuda.Batch) (float64, error) {
+	start := time.Now()
+	err := d.stream.Submit(b)
+	if err == nil {
+		err = d.stream.Wait(context.Background())
+	}
+	return time.Since(start).Seconds(), err
 }

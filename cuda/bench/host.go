@@ -81,24 +81,47 @@ func (h *host) close() {
 	}
 }
 
-func (h *host) seconds(args any, e effort) (float64, int, error) {
-	batch := h.backend.NewBatch()
-	defer batch.Free()
-	if err := add(batch, args); err != nil {
+func (h *host) seconds(args []any, e effort) (float64, int, error) {
+	batches, err := batchesOf(h.backend, args)
+	defer free(batches)
+	if err != nil {
 		return 0, 0, err
 	}
-	call := func() error { return h.backend.Submit(batch) }
-	if err := call(); err != nil { // to warm up, and to let workspaces grow
-		return 0, 0, err
+	for i, b := range batches { // to warm up, and to let workspaces grow
+		if err := h.backend.Submit(b); err != nil {
+			return 0, 0, err
+		}
+		if err := checkFound(b, args[i]); err != nil {
+			return 0, 0, err
+		}
 	}
-	if err := checkFound(batch, args); err != nil {
-		return 0, 0, err
-	}
+	next := 0
 	return e.median(func() (float64, error) {
+		b := batches[next%len(batches)]
+		next++
 		start := time.Now()
-		err := call()
+		err := h.backend.Submit(b)
 		return time.Since(start).Seconds(), err
 	})
+}
+
+// batchesOf gives a batch of one command for each of args, to be freed also where there is an error.
+func batchesOf(backend cuda.Backend, args []any) ([]*cuda.Batch, error) {
+	var all []*cuda.Batch
+	for _, a := range args {
+		b := backend.NewBatch()
+		all = append(all, b)
+		if err := add(b, a); err != nil {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+func free(batches []*cuda.Batch) {
+	for _, b := range batches {
+		b.Free()
+	}
 }
 
 // add gives the batch the command that takes these arguments.

@@ -75,11 +75,13 @@ func (d *idSource) draw(n, rows int, kind string, stream uint64) []int64 {
 	return ids
 }
 
-// ascending gives n different ids in [0, rows), ascending and evenly spread: as a gradient that was summed before.
-func ascending(n, rows int) []int64 {
+// ascending gives n different ids in [0, rows), ascending and evenly spread, as a gradient that was summed before; those
+// of another shift lie between.
+func ascending(n, rows int, shift uint64) []int64 {
 	ids := make([]int64, n)
+	gap := max(int64(rows/n), 1)
 	for i := range ids {
-		ids[i] = int64(i) * int64(rows) / int64(n)
+		ids[i] = int64(i)*int64(rows)/int64(n) + int64(shift)%gap
 	}
 	return ids
 }

@@ -14,8 +14,9 @@ type machine interface {
 	int64s([]int64) (cuda.Vector, error)
 	uint64s([]uint64) (cuda.Vector, error)
 	free(cuda.Vector)
-	// seconds is the time of one call with these arguments, a struct of package cuda such as cuda.BagForward.
-	seconds(args any, e effort) (median float64, runs int, err error)
+	// seconds is the time of one call. Calls go round through the arguments, each a struct of package cuda such as
+	// cuda.BagForward.
+	seconds(args []any, e effort) (median float64, runs int, err error)
 	close()
 }
 
@@ -28,8 +29,11 @@ type lab struct {
 
 	table     cuda.Vector
 	tableRows int
-	used      []cuda.Vector // by the measurement under way
-	failed    error         // the first failure to give memory
+
+	// Of the measurement under way:
+	param, moved cuda.Vector   // the table that an optimizer moves, and its slot
+	used         []cuda.Vector // to be freed
+	failed       error         // the first failure to give memory
 }
 
 func (l *lab) close() {
@@ -49,19 +53,38 @@ func (l *lab) measure(s spec) (Result, error) {
 		l.used, l.failed = nil, nil
 	}()
 	r := Result{Op: s.op, Dim: s.dim, Rows: s.rows, Bags: s.bags, Length: s.length, N: s.n, Terms: s.terms, IDs: s.ids, DType: s.dtype.String()}
-	args := l.arguments(s, &r)
-	if l.failed != nil {
-		return Result{}, l.failed
+	var args []any
+	var bytes, distinct int64
+	for len(args) == 0 || len(args) < variantsMax && bytes < l.roundBytes() {
+		args = append(args, l.arguments(s, uint64(len(args)), &r))
+		if l.failed != nil {
+			return Result{}, l.failed
+		}
+		bytes += r.Bytes
+		distinct += int64(r.Distinct)
 	}
+	r.Bytes, r.Distinct = bytes/int64(len(args)), int(distinct/int64(len(args)))
 	var err error
 	r.Seconds, r.Runs, err = l.seconds(args, l.effort)
 	return r, err
 }
 
+// Calls go round through different arguments until they have moved so many bytes, so that none finds in a near cache what
+// it left there itself.
+const variantsMax = 16
+
+func (l *lab) roundBytes() int64 {
+	if l.quick {
+		return 8 << 20
+	}
+	return 1 << 30
+}
+
 // sgd is the optimizer of every measurement, with one slot.
 var sgd = cuda.SGD{LR: 0.01, Momentum: 0.9}
 
-func (l *lab) arguments(s spec, r *Result) any {
+// arguments are those of one call, with ids of their own for each variant, and its bytes in r.
+func (l *lab) arguments(s spec, variant uint64, r *Result) any {
 	switch s.op {
 	case opRead:
 		r.Bytes = rowsBytes(s.n, 1, 4)
@@ -70,9 +93,9 @@ func (l *lab) arguments(s spec, r *Result) any {
 		r.Bytes = 2 * rowsBytes(s.n, 1, 4)
 		return copyOf{to: l.take(s.n, cuda.Float32), from: l.take(s.n, cuda.Float32)}
 	case "bag_forward", "bag_backward":
-		return l.bags(s, r)
+		return l.bags(s, variant, r)
 	case "coalesce", "coalesce_apply", "apply_rows", "merge":
-		return l.sparse(s, r)
+		return l.sparse(s, variant, r)
 	}
 	return l.dense(s, r)
 }
@@ -80,9 +103,9 @@ func (l *lab) arguments(s spec, r *Result) any {
 // copyOf are the arguments of Backend.Copy.
 type copyOf struct{ to, from cuda.Vector }
 
-func (l *lab) bags(s spec, r *Result) any {
+func (l *lab) bags(s spec, variant uint64, r *Result) any {
 	n, value := s.bags*s.length, s.dtype.Bytes()
-	ids, offsets := l.ids.draw(n, s.rows, s.ids, 0), make([]int64, s.bags+1)
+	ids, offsets := l.ids.draw(n, s.rows, s.ids, variant), make([]int64, s.bags+1)
 	for i := range offsets {
 		offsets[i] = int64(i * s.length)
 	}
@@ -106,14 +129,14 @@ func (l *lab) bags(s spec, r *Result) any {
 	}
 }
 
-func (l *lab) sparse(s spec, r *Result) any {
+func (l *lab) sparse(s spec, variant uint64, r *Result) any {
 	if s.op == "merge" {
-		return l.merge(s, r)
+		return l.merge(s, variant, r)
 	}
 	value := s.dtype.Bytes()
-	ids := ascending(s.n, s.rows)
+	ids := ascending(s.n, s.rows, variant)
 	if s.ids != idsAscending {
-		ids = l.ids.draw(s.n, s.rows, s.ids, 0)
+		ids = l.ids.draw(s.n, s.rows, s.ids, variant)
 	}
 	r.Distinct = distinct(ids, s.rows)
 	keys, grad := l.takeInts(ids), l.take(s.n*s.dim, s.dtype)
@@ -123,8 +146,10 @@ func (l *lab) sparse(s spec, r *Result) any {
 			Dim: s.dim, Keys: keys, Rows: grad, OutKeys: l.takeInts(make([]int64, s.n)), OutRows: l.take(s.n*s.dim, s.dtype),
 		}
 	}
-	table, moved := l.take(s.rows*s.dim, s.dtype), l.take(s.rows*s.dim, s.dtype)
-	slots := []cuda.Slot{{Name: "momentum", Before: moved, After: moved}}
+	if variant == 0 {
+		l.param, l.moved = l.take(s.rows*s.dim, s.dtype), l.take(s.rows*s.dim, s.dtype)
+	}
+	table, slots := l.param, []cuda.Slot{{Name: "momentum", Before: l.moved, After: l.moved}}
 	if s.op == "apply_rows" {
 		r.Bytes = applyRowsBytes(s.n, s.dim, value, 1)
 		return cuda.ApplyRows{Dim: s.dim, Optimizer: sgd, Weight: 1, Slots: slots, Table: table, Index: keys, Grad: grad, Out: table}
@@ -134,11 +159,11 @@ func (l *lab) sparse(s spec, r *Result) any {
 }
 
 // merge adds terms whose keys were drawn each for itself, so that some meet and some do not.
-func (l *lab) merge(s spec, r *Result) any {
+func (l *lab) merge(s spec, variant uint64, r *Result) any {
 	m := cuda.Merge{Dim: s.dim, Lanes: s.terms, Weight: 1}
 	var all []int64
 	for i := range s.terms {
-		ids := l.ids.draw(s.n/s.terms, s.rows, s.ids, uint64(i))
+		ids := l.ids.draw(s.n/s.terms, s.rows, s.ids, variant*uint64(s.terms)+uint64(i))
 		slices.Sort(ids)
 		ids = slices.Compact(ids)
 		all = append(all, ids...)
