@@ -4,6 +4,7 @@ A case is made on a device, checks that both give the same, and holds the two fu
 do is said in `torch_form`, word for word, since that is what a ratio is worth.
 """
 import ctypes
+import itertools
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +24,15 @@ def draw(n, rows, zipf, seed=1):
     return torch.randperm(rows, generator=random)[rank.clamp_(max=rows - 1)]
 
 
+def around(functions):
+    """One function that calls them in turn."""
+    turn = itertools.cycle(functions)
+    return lambda: next(turn)()
+
+
 class Case:
     """What all have; a subclass's constructor sets ours and theirs, and check compares them once."""
     target = {}  # least ratio by device
-    exact = False
 
     def __init__(self, device):
         self.device, self.tensors = device, []
@@ -50,32 +56,39 @@ class Bags(Case):
     op = "bag_forward"
     target = {"cpu": 1.3, "cuda": 1.3}
     torch_form = "nn.functional.embedding_bag(ids, table, offsets, mode='sum', include_last_offset=True)"
+    # Calls go round through so many sets of ids, for both: one would leave its rows in a near cache.
+    sets = 8
 
-    def __init__(self, device, rows, dim, bags, length, zipf, table=None):
+    def __init__(self, device, rows, dim, bags, length, zipf):
         super().__init__(device)
         self.size = dict(rows=rows, dim=dim, bags=bags, length=length, ids="zipf" if zipf else "uniform")
         self.length = length
-        ids = draw(bags * length, rows, zipf)
-        self.bytes = 4 * dim * (torch.unique(ids).numel() + bags) + 8 * (ids.numel() + bags + 1)
-        self.table = device.noise(rows, dim) if table is None else table
-        if table is None:
-            self.keep(self.table)
-        self.ids, self.offsets = self.keep(device.put(ids), device.put(torch.arange(0, bags * length + 1, length)))
-        self.out = self.keep(device.empty(bags, dim))
-        args = device.library.args(
-            "gb_bag_forward_args", dim=dim, padding=-1, rows=device.read(self.table), ids=device.read(self.ids),
-            offsets=device.read(self.offsets), out=device.write(self.out))
-        self.ours = self.call("bag_forward", "GB_OP_BAG_FORWARD", args)
-        self.theirs = lambda: F.embedding_bag(self.ids, self.table, self.offsets, mode="sum", include_last_offset=True)
+        self.table, self.out = self.keep(device.noise(rows, dim), device.empty(bags, dim))
+        self.offsets = self.keep(device.put(torch.arange(0, bags * length + 1, length)))
+        self.bytes, self.calls, self.ids = 0, [], []
+        for seed in range(self.sets):
+            ids = draw(bags * length, rows, zipf, seed)
+            self.bytes += (4 * dim * (torch.unique(ids).numel() + bags) + 8 * (ids.numel() + bags + 1)) // self.sets
+            self.ids.append(self.keep(device.put(ids)))
+            args = device.library.args(
+                "gb_bag_forward_args", dim=dim, padding=-1, rows=device.read(self.table), ids=device.read(self.ids[-1]),
+                offsets=device.read(self.offsets), out=device.write(self.out))
+            self.calls.append(self.call("bag_forward", "GB_OP_BAG_FORWARD", args))
+        self.ours = around(self.calls)
+        self.theirs = around([lambda ids=ids: self.torch(ids) for ids in self.ids])
+
+    def torch(self, ids):
+        return F.embedding_bag(ids, self.table, self.offsets, mode="sum", include_last_offset=True)
 
     def check(self):
-        self.device.run(self.ours)
-        theirs = self.theirs()
+        self.device.run(self.calls[0])
+        theirs = self.torch(self.ids[0])
         if self.length <= 64:  # one block: ours adds one by one, as PyTorch does
             return same_bits("bags", self.out, theirs)
         for bag in range(0, self.out.shape[0], 128):  # in parts: rows as float64 take room
             part = slice(bag, min(bag + 128, self.out.shape[0]))
-            rows = self.table[self.ids[part.start * self.length:part.stop * self.length]].double().view(-1, self.length, self.table.shape[1])
+            ids = self.ids[0][part.start * self.length:part.stop * self.length]
+            rows = self.table[ids].double().view(-1, self.length, self.table.shape[1])
             n = torch.tensor(float(self.length), dtype=torch.float64)
             sums, sizes = rows.sum(1), rows.abs().sum(1)
             within("ours", self.out[part], sums, depth(n) * U * sizes)
@@ -84,22 +97,26 @@ class Bags(Case):
 
 
 class Sparse(Case):
-    """A sparse gradient of n rows into a table: what coalesce, and coalesce followed by an update, start from."""
+    """A sparse gradient of n rows into a table: what coalesce, and coalesce followed by an update, start from. As with
+    bags, calls go round through several sets of ids."""
 
-    def __init__(self, device, rows, dim, n, zipf):
+    def __init__(self, device, rows, dim, n, zipf, sets):
         super().__init__(device)
         self.size = dict(rows=rows, dim=dim, n=n, ids="zipf" if zipf else "uniform")
-        ids = draw(n, rows, zipf)
-        self.distinct = torch.unique(ids).numel()
-        self.ids, self.values = self.keep(device.put(ids), device.noise(n, dim))
-        self.sparse = torch.sparse_coo_tensor(self.ids[None], self.values, (rows, dim))
+        self.ids, self.values, self.sparse, self.distinct = [], [], [], 0
+        for seed in range(sets):
+            ids = draw(n, rows, zipf, seed)
+            self.distinct += torch.unique(ids).numel() // sets
+            self.ids.append(self.keep(device.put(ids)))
+            self.values.append(self.keep(device.noise(n, dim)))
+            self.sparse.append(torch.sparse_coo_tensor(self.ids[-1][None], self.values[-1], (rows, dim)))
 
     def sums(self):
-        """The distinct ids, their sums in float64, how many rows each has, and the sums of magnitudes."""
-        keys, inverse, counts = torch.unique(self.ids, return_inverse=True, return_counts=True)
-        like = torch.zeros(keys.numel(), self.values.shape[1], dtype=torch.float64, device=self.ids.device)
-        sums = like.clone().index_add_(0, inverse, self.values.double())
-        return keys, sums, counts.double()[:, None], like.index_add_(0, inverse, self.values.double().abs())
+        """Of the first set: distinct ids, their sums in float64, how many rows each has, and the sums of magnitudes."""
+        keys, inverse, counts = torch.unique(self.ids[0], return_inverse=True, return_counts=True)
+        like = torch.zeros(keys.numel(), self.values[0].shape[1], dtype=torch.float64, device=keys.device)
+        sums = like.clone().index_add_(0, inverse, self.values[0].double())
+        return keys, sums, counts.double()[:, None], like.index_add_(0, inverse, self.values[0].double().abs())
 
 
 class Coalesce(Sparse):
@@ -108,18 +125,21 @@ class Coalesce(Sparse):
     torch_form = "sparse_coo_tensor.coalesce()"
 
     def __init__(self, device, rows, dim, n, zipf):
-        super().__init__(device, rows, dim, n, zipf)
+        super().__init__(device, rows, dim, n, zipf, 4)
         self.bytes = (8 + 4 * dim) * (n + self.distinct)
         self.keys, self.out = self.keep(device.empty(n, dtype=torch.int64), device.empty(n, dim))
-        args = device.library.args(
-            "gb_coalesce_args", dim=dim, keys=device.read(self.ids), rows=device.read(self.values),
-            out_keys=device.write(self.keys), out_rows=device.write(self.out))
-        self.ours = self.call("coalesce", "GB_OP_COALESCE", args)
-        self.theirs = lambda: self.sparse.coalesce()
+        self.calls = []
+        for ids, values in zip(self.ids, self.values):
+            args = device.library.args(
+                "gb_coalesce_args", dim=dim, keys=device.read(ids), rows=device.read(values),
+                out_keys=device.write(self.keys), out_rows=device.write(self.out))
+            self.calls.append(self.call("coalesce", "GB_OP_COALESCE", args))
+        self.ours = around(self.calls)
+        self.theirs = around([s.coalesce for s in self.sparse])
 
     def check(self):
-        count = self.device.run(self.ours).count
-        theirs = self.theirs()
+        count = self.device.run(self.calls[0]).count
+        theirs = self.sparse[0].coalesce()
         keys, sums, counts, sizes = self.sums()
         same_bits("distinct ids", self.keys[:count], keys)
         same_bits("PyTorch's distinct ids", theirs.indices()[0], keys)
@@ -139,7 +159,7 @@ class CoalesceApply(Sparse):
     }
 
     def __init__(self, device, rows, dim, n, zipf, form):
-        super().__init__(device, rows, dim, n, zipf)
+        super().__init__(device, rows, dim, n, zipf, 1)
         self.form, self.torch_form = form, self.forms[form]
         self.target = {"cpu": 12.0} if form == "index" else {}
         momentum = 0.0 if form == "plain" else MOMENTUM
@@ -154,14 +174,14 @@ class CoalesceApply(Sparse):
         d = self.device
         optimizer = d.sgd(momentum, LR, moved)
         args = d.library.args(
-            "gb_coalesce_apply_args", dim=param.shape[1], weight=1.0, optimizer=optimizer, table=d.read(param), keys=d.read(self.ids),
-            rows=d.read(self.values), out=d.write(param))
+            "gb_coalesce_apply_args", dim=param.shape[1], weight=1.0, optimizer=optimizer, table=d.read(param), keys=d.read(self.ids[0]),
+            rows=d.read(self.values[0]), out=d.write(param))
         args.keep = optimizer
         return args
 
     def theirs_index(self, param, moved):
         def step():
-            g = self.sparse.coalesce()
+            g = self.sparse[0].coalesce()
             index = g.indices()[0]
             m = moved[index].mul_(MOMENTUM).add_(g.values())
             moved.index_copy_(0, index, m)
@@ -173,17 +193,17 @@ class CoalesceApply(Sparse):
         optimizer = torch.optim.SGD([p], lr=LR)
 
         def step():
-            p.grad = self.sparse.coalesce()
+            p.grad = self.sparse[0].coalesce()
             optimizer.step()
         return step
 
     def theirs_optim(self, param, _):
         p = torch.nn.Parameter(param)
         optimizer = torch.optim.SGD([p], lr=LR, momentum=MOMENTUM)
-        before = self.sparse.coalesce()
+        before = self.sparse[0].coalesce()
 
         def step():
-            p.grad = self.sparse.coalesce()
+            p.grad = self.sparse[0].coalesce()
             optimizer.state[p]["momentum_buffer"] = before.clone()
             optimizer.step()
         return step
