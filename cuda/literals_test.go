@@ -1,5 +1,7 @@
 package cuda
 
+import "math/rand/v2"
+
 // Arguments over plain slices, the most common types, for tests to change as they please.
 
 func bagForward(dim int, mode Mode, padding int64, rows []float32, ids, offsets []int64, out []float32) BagForward {
@@ -66,3 +68,6 @@ func int64sOf(x ...int64) Vector   { return Int64s(x) }
 func int32sOf(x ...int32) Vector   { return Int32s(x) }
 func uint64sOf(x ...uint64) Vector { return Uint64s(x) }
 func uint8sOf(x ...uint8) Vector   { return Uint8s(x) }
+
+// newRand draws the same numbers for the same seed.
+func newRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 97)) }
