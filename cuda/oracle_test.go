@@ -79,3 +79,53 @@ func TestSoftmaxAgainstFloat64(t *testing.T) {
 		}
 	})
 }
+
+// TestRowSumsWithinTheBound holds the weighted, coalesced and scattered sums to the bound; float16 results may be off by
+// half of their own last place on top of it.
+func TestRowSumsWithinTheBound(t *testing.T) {
+	onEach(t, func(t *testing.T, b Backend) {
+		for seed := range uint64(24) {
+			r := rand.New(rand.NewPCG(seed, 71))
+			n, dtype := []int{1, 10, 64, 65, 1000, 5000, 60_000}[seed%7], []DType{Float32, Float16}[seed%2]
+			table, weights, ids := packed(dtype, noise(r, n)), noise(r, n), make([]int64, n)
+			x := unpacked(table)
+			var weighted, sum [2]float64 // value, and the sum of magnitudes
+			for i := range ids {
+				ids[i] = int64(r.IntN(n))
+				v := float64(x[ids[i]])
+				weighted[0] += v * float64(weights[i])
+				weighted[1] += math.Abs(v * float64(weights[i]))
+				sum[0] += float64(x[i])
+				sum[1] += math.Abs(float64(x[i]))
+			}
+			out, keys := cleared(dtype, 1), make([]int64, 1)
+			check := func(what string, want [2]float64, scale float64) {
+				t.Helper()
+				got := float64(unpacked(out)[0])
+				bound := sumBound(n, want[1]) * scale
+				if dtype == Float16 {
+					bound += 0x1p-11*math.Abs(want[0]*scale) + 0x1p-25
+				}
+				if off := math.Abs(got - want[0]*scale); off > bound {
+					t.Errorf("%s of %d in %v: off by %v, bound %v", what, n, dtype, off, bound)
+				}
+			}
+			must(t, b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: table, IDs: Int64s(ids), Offsets: int64sOf(0, int64(n)), Weights: Float32s(weights), Out: out}))
+			check("weighted bag", weighted, 1)
+			mustCount(t, 1)(b.Coalesce(Coalesce{Dim: 1, Weight: 3, Keys: Int64s(make([]int64, n)), Rows: table, OutKeys: Int64s(keys), OutRows: out}))
+			check("coalesced mean", sum, 1.0/3)
+			offsets := make([]int64, n+1)
+			for i := range offsets {
+				offsets[i] = int64(i)
+			}
+			mustCount(t, 1)(b.BagBackward(BagBackward{Dim: 1, Mode: Mean, Padding: NoPadding, R: 1, IDs: Int64s(make([]int64, n)), Offsets: Int64s(offsets), GradOut: table,
+				Keys: Int64s(keys), Out: out}))
+			check("scattered", sum, 1)
+			param := cleared(dtype, 1)
+			narrow(param, []float32{0})
+			mustCount(t, 1)(b.CoalesceApply(CoalesceApply{Dim: 1, Optimizer: SGD{LR: -1}, Weight: 3, Table: param, Keys: Int64s(make([]int64, n)), Rows: table, Out: param}))
+			out = param
+			check("applied", sum, 1.0/3)
+		}
+	})
+}
