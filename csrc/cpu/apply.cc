@@ -54,16 +54,19 @@ struct RowsCall {
     pool.Run(parts.count, [&](int64_t part, int) {
       RowStep::Worker w;
       step.Start(w);
-      int64_t left_out = 0;
-      for (int64_t i = parts.Lo(part); i < parts.Hi(part); i++) {
-        if (i + ahead < a.index.n && IsRow(Row(i + ahead))) step.Prefetch(Row(i + ahead));
-        const int64_t row = Row(i);
-        if (!IsRow(row)) {
-          left_out++;
-          continue;
+      int64_t rows[RowStep::kMany], to[RowStep::kMany];
+      int64_t left_out = 0, hi = parts.Hi(part);
+      for (int64_t i = parts.Lo(part); i < hi;) {
+        int64_t n = 0;  // rows in a row that none is skipped between
+        for (; n < RowStep::kMany && i + n < hi && IsRow(Row(i + n)); n++) {
+          const int64_t next = i + n + ahead;
+          if (next < a.index.n && IsRow(Row(next))) step.Prefetch(Row(next));
+          rows[n] = Row(i + n);
+          to[n] = step.in_place() ? rows[n] : i + n;
         }
-        step.Apply(w, row, step.in_place() ? row : i, Grad(i), a.first.n > 0 && first[i] != 0,
-                   count);
+        step.ApplyMany(w, rows, to, n, Grad(i), a.first.n > 0 ? first + i : nullptr, count);
+        i += n;
+        if (i < hi && !IsRow(Row(i))) i++, left_out++;
       }
       skipped += left_out;
       found.count += w.nonfinite;

@@ -57,6 +57,34 @@ void RowStep::Apply(Worker& w, int64_t row, int64_t to, const void* g, bool firs
   Rowwise(w, at, g, count);
 }
 
+// plain: a kernel can do many rows in one call.
+bool RowStep::plain() const {
+  return !stepper_.rowwise() && !stepper_.narrow() && gradients_ == GB_FLOAT32 && !exact_;
+}
+
+void RowStep::ApplyMany(Worker& w, const int64_t* rows, const int64_t* to, int64_t n, const void* g,
+                        const uint8_t* first, bool count) const {
+  const char* gradient = static_cast<const char*>(g);
+  if (!plain()) {
+    for (int64_t i = 0; i < n; i++) {
+      Apply(w, rows[i], to[i], gradient, first != nullptr && first[i] != 0, count);
+      gradient += dim_ * BytesOf(gradients_);
+    }
+    return;
+  }
+  uint8_t firsts[kMany];
+  if (last_ != nullptr) {
+    for (int64_t i = 0; i < n; i++) {
+      firsts[i] = last_[rows[i]] == 0;
+      last_after_[to[i]] = step_;
+    }
+    first = firsts;
+  }
+  w.run.g = static_cast<const float*>(g);
+  if (count) w.nonfinite += stepper_.CountNonFinite(w.run, n * dim_);
+  stepper_.Rows(w.run, At(0, 0), {{}, n, rows, to, first}, dim_);
+}
+
 void RowStep::Columns(Worker& w, const Spot& at, const Turn& turn, const void* g,
                       bool count) const {
   const bool replay = turn.from < turn.to;

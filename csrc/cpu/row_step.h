@@ -22,6 +22,11 @@ class RowStep {
   // Apply does the step of table row `row` into out's row `to`; first is looked at only where the
   // last steps are not given. With count it adds what is not finite to w.nonfinite.
   void Apply(Worker& w, int64_t row, int64_t to, const void* g, bool first, bool count) const;
+  // ApplyMany does the steps of rows[0, n) with the n gradients that lie one after the other at g;
+  // n <= kMany. to are the rows of out, first is null where no row is at its first step.
+  static constexpr int64_t kMany = 64;
+  void ApplyMany(Worker& w, const int64_t* rows, const int64_t* to, int64_t n, const void* g,
+                 const uint8_t* first, bool count) const;
   // NonFinite counts the values of a gradient that are not finite once divided; *at is the first.
   int64_t NonFinite(Worker& w, const void* g, int64_t* at) const;
   // Prefetch fetches the beginning of a row and of its slots.
@@ -35,6 +40,7 @@ class RowStep {
     int64_t from, to;
     bool first;
   };
+  bool plain() const;
   Turn TurnOf(int64_t row, int64_t to, bool first) const;
   Spot At(int64_t row, int64_t to) const;
   void Columns(Worker& w, const Spot& at, const Turn& turn, const void* g, bool count) const;

@@ -113,28 +113,56 @@ inline void StepTiles(const StepRun& r, int64_t from, int64_t to, RuleAt&& rule)
   });
 }
 
-template <bool kStream>
-inline void StepRange(const StepRun& given, int64_t from, int64_t to) {
-  const StepRun r = given;  // a copy that no store below can change, so it stays in registers
+// WithRule calls run(number of slots, rule), the rule being that of r.
+template <bool kStream, typename F>
+inline void WithRule(const StepRun& r, F&& run) {
   switch (r.rule.kind) {
     case GB_SGD:
       if (r.rule.momentum) {
-        return StepTiles<kStream, 1>(r, from, to, [&](auto vec, int64_t i, auto p) {
+        return run(Count<1>(), [&r](auto vec, int64_t i, auto p) {
           return Momentum<decltype(vec), kStream>(r, i, p);
         });
       }
-      return StepTiles<kStream, 0>(r, from, to, [&](auto vec, int64_t i, auto p) {
+      return run(Count<0>(), [&r](auto vec, int64_t i, auto p) {
         return Sgd<decltype(vec), kStream>(r, i, p);
       });
     case GB_ROWWISE_ADAGRAD:
-      return StepTiles<kStream, 0>(r, from, to, [&](auto vec, int64_t i, auto p) {
+      return run(Count<0>(), [&r](auto vec, int64_t i, auto p) {
         return Adagrad<decltype(vec), kStream>(r, i, p);
       });
     default:
-      return StepTiles<kStream, 2>(r, from, to, [&](auto vec, int64_t i, auto p) {
+      return run(Count<2>(), [&r](auto vec, int64_t i, auto p) {
         return Adam<decltype(vec), kStream>(r, i, p);
       });
   }
+}
+
+template <bool kStream>
+inline void StepRange(const StepRun& given, int64_t from, int64_t to) {
+  const StepRun r = given;  // a copy that no store below can change, so it stays in registers
+  WithRule<kStream>(r, [&](auto slots, auto rule) {
+    StepTiles<kStream, decltype(slots)::kValue>(r, from, to, rule);
+  });
+}
+
+void StepRows(const RowsStep& given) {
+  const RowsStep all = given;
+  StepRun r = all.one;
+  WithRule<false>(r, [&](auto slots, auto rule) {
+    constexpr int kSlots = decltype(slots)::kValue;
+    for (int64_t i = 0; i < all.rows; i++) {
+      const int64_t from = all.from[i] * r.n, to = all.to[i] * r.n;
+      r.p = all.one.p + from;
+      r.g = all.one.g + i * r.n;
+      r.out = all.one.out + to;
+      for (int s = 0; s < kSlots; s++) {
+        r.s[s] = all.one.s[s] + from;
+        r.out_s[s] = all.one.out_s[s] + to;
+      }
+      if (all.first != nullptr) r.first = all.first[i] != 0;
+      StepTiles<false, kSlots>(r, 0, r.n, rule);
+    }
+  });
 }
 
 // Streams says whether all that a step writes can be aligned to registers at once.
@@ -238,7 +266,7 @@ void NarrowAny(const float* from, int64_t n, void* to, gb_dtype type) {
   }
 }
 
-constexpr StepKernels kStepKernels = {RunPlan,        RunStep,  SquareColumns,
+constexpr StepKernels kStepKernels = {RunPlan,        RunStep,  StepRows, SquareColumns,
                                       CountNonFinite, WidenAny, NarrowAny};
 
 }  // namespace GB_ISA

@@ -30,6 +30,15 @@ struct StepRun {
   float* out_s[kSlotsMax];
 };
 
+// RowsStep is one step of rows of one.n values each, all float32, not row-wise: row from[i] of p
+// and s, with row i of g, gives row to[i] of out and out_s.
+struct RowsStep {
+  StepRun one;
+  int64_t rows;
+  const int64_t *from, *to;
+  const uint8_t* first;  // of each row; null: one.first for all
+};
+
 // PlanRun is the sum of terms along the lane tree, divided by by, for values [at, at+n) of each
 // term. out, which gets n values, is float32 or of the terms' type, and may be a term's own [at,
 // at+n).
@@ -48,6 +57,7 @@ struct PlanRun {
 struct StepKernels {
   void (*run_plan)(const PlanRun& run);
   void (*step)(const StepRun& run);
+  void (*step_rows)(const RowsStep& run);
   // sums[j] += d*d over the values j, j+16, ...: the first half of row-wise Adagrad.
   void (*square_columns)(const StepRun& run, float* sums);
   // How many of the n values d = g/weight are NaN or Inf; reads g, n and by alone.

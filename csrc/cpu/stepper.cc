@@ -64,6 +64,19 @@ void Stepper::Piece(StepRun& run, const Spot& at, int64_t column, int64_t n, Til
   }
 }
 
+void Stepper::Rows(const StepRun& run, const Spot& base, RowsStep rows, int64_t dim) const {
+  rows.one = run;
+  rows.one.n = dim;
+  rows.one.first = false;
+  rows.one.p = FloatsAt(base.p, 0);
+  rows.one.out = reinterpret_cast<float*>(base.out);
+  for (int i = 0; i < slots_n_; i++) {
+    rows.one.s[i] = FloatsAt(base.s[i], 0);
+    rows.one.out_s[i] = reinterpret_cast<float*>(base.out_s[i]);
+  }
+  k_.step_rows(rows);
+}
+
 void Stepper::Squares(StepRun& run, const Spot& at, int64_t column, int64_t n, Tiles& t,
                       float* sums) const {
   run.n = n;

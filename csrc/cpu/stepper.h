@@ -47,6 +47,8 @@ class Stepper {
   // Piece does the step on values [column, column+n); run.g, run.first and, row-wise, run.root are
   // the caller's.
   void Piece(StepRun& run, const Spot& at, int64_t column, int64_t n, Tiles& t) const;
+  // Rows does the step on many rows of float32; base is where row 0 lies.
+  void Rows(const StepRun& run, const Spot& base, RowsStep rows, int64_t dim) const;
   // Squares is the first half of a row-wise step.
   void Squares(StepRun& run, const Spot& at, int64_t column, int64_t n, Tiles& t,
                float* sums) const;
