@@ -60,7 +60,7 @@ func TestInstructionSets(t *testing.T) {
 
 func TestThreads(t *testing.T) {
 	for _, c := range []struct{ ask, want int }{{0, 1}, {1, 1}, {5, 5}, {256, 256}} {
-		b, err := Open(Options{Name: "cpu", Threads: c.ask})
+		b, err := Open(Options{Name: "cpu", Threads: c.ask, Library: *library})
 		must(t, err)
 		if b.Threads() != c.want {
 			t.Errorf("asked for %d threads, got %d", c.ask, b.Threads())
@@ -150,7 +150,7 @@ func TestCallsAllocateNothing(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
-	b, err := Open(Options{Name: "cpu"})
+	b, err := Open(Options{Name: "cpu", Library: *library})
 	must(t, err)
 	batch := b.NewBatch()
 	must(t, batch.BagForward(addOne(0, make([]float32, 1))))
