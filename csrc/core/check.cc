@@ -79,7 +79,7 @@ template <typename T>
 gb_status NotNegative(const gb_in& keys, gb_report* r) {
   const T* k = static_cast<const T*>(keys.data);
   for (int64_t i = 0; i < keys.n; i++) {
-    if (k[i] < 0) return Bad(i, k[i], 0, "key is negative", r);
+    if (k[i] < 0) return Bad(i, k[i], INT64_MAX, "key is negative", r);
   }
   return GB_OK;
 }
