@@ -263,7 +263,7 @@ gb_status Learn(gb_context& context, const SortRequest& s, const SortParts& p, C
       const int64_t bad = chunks[c].bad;
       return Fail(report, GB_ID, "id out of range", bad,
                   static_cast<int64_t>(static_cast<const Id*>(s.keys.data)[bad]),
-                  s.limit > INT64_MAX ? 0 : static_cast<int64_t>(s.limit));
+                  s.limit > INT64_MAX ? INT64_MAX : static_cast<int64_t>(s.limit));
     }
     ones |= chunks[c].ones;
     all &= chunks[c].all;
