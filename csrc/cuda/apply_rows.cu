@@ -38,28 +38,62 @@ struct Op {
 
   static bool Nothing(const Args& a) { return a.index.n == 0; }
 
-  // Compact output of a call that skips bad ids keeps what was there for them.
-  static void StageOut(Travel& travel, const Args& a, gb_out& out, const gb_in& was,
-                       const gb_in& now) {
-    if (a.policy == GB_SKIP && out.data != was.data) return travel.Kept(out);
-    travel.Over(out, was, now);
+  // What goes with the table, row by row: the table itself, the last steps, the slots. A table much
+  // larger than what the index names stays at home but for those rows.
+  struct Rows {
+    Travel& travel;
+    bool keep;  // compact output keeps what was there for ids that are skipped
+    bool picked;
+    Chosen chosen;
+
+    void Go(gb_in& before, gb_out& after, int64_t width) {
+      const gb_in was = before;
+      const bool over = after.data == was.data;
+      if (picked) {
+        travel.Picked(before, chosen, width);
+      } else {
+        travel.In(before);
+      }
+      if (over && picked) {
+        travel.PickedOver(after, before, chosen, width);
+      } else if (!over && keep) {
+        travel.Kept(after);
+      } else {
+        travel.Over(after, was, before);
+      }
+    }
+  };
+
+  // The rows that the index names, and in its place one that counts them.
+  static Chosen Choose(Travel& travel, gb_in& index, int64_t rows) {
+    int64_t* at = travel.Host<int64_t>(index.n);
+    int64_t* place = travel.Host<int64_t>(index.n);
+    if (!travel.counting()) {
+      for (int64_t i = 0; i < index.n; i++) {
+        const int64_t id = index.dtype == GB_INT32 ? static_cast<const int32_t*>(index.data)[i]
+                                                   : static_cast<const int64_t*>(index.data)[i];
+        at[i] = id >= 0 && id < rows ? id : -1;
+        place[i] = at[i] < 0 ? -1 : i;
+      }
+      index.data = place;
+    }
+    index.dtype = GB_INT64;
+    return {at, index.n};
   }
 
   static void Stage(Travel& travel, Args& a) {
-    const Args was = a;
-    travel.In(a.table);
+    const int64_t table_rows = a.table.n / a.dim;
+    Rows rows = {travel, a.policy == GB_SKIP, table_rows > 2 * a.index.n, {nullptr, 0}};
+    if (rows.picked) rows.chosen = Choose(travel, a.index, table_rows);
     travel.In(a.index);
     travel.In(a.first);
     travel.In(a.grad);
-    travel.In(a.steps.last);
-    StageOut(travel, a, a.out, was.table, a.table);
-    StageOut(travel, a, a.steps.last_after, was.steps.last, a.steps.last);
+    rows.Go(a.table, a.out, a.dim);
+    rows.Go(a.steps.last, a.steps.last_after, 1);
     gb_slot* slots = travel.Host<gb_slot>(a.optimizer.slots_n);
     for (int64_t i = 0; i < a.optimizer.slots_n; i++) {
       gb_slot s = a.optimizer.slots[i];
-      const gb_in before = s.before;
-      travel.In(s.before);
-      StageOut(travel, a, s.after, before, s.before);
+      rows.Go(s.before, s.after, s.before.n / table_rows);
       if (!travel.counting()) slots[i] = s;
     }
     if (!travel.counting()) a.optimizer.slots = slots;

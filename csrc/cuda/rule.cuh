@@ -38,8 +38,13 @@ inline Quotient QuotientOf(float weight) {
 
 __device__ __forceinline__ Four Divided(const Quotient& q, const Four& x) {
   Four d;
+  if (q.multiply != 0) {
 #pragma unroll
-  for (int i = 0; i < 4; i++) d.x[i] = q.multiply ? x.x[i] * q.times : x.x[i] / q.by;
+    for (int i = 0; i < 4; i++) d.x[i] = x.x[i] * q.times;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; i++) d.x[i] = x.x[i] / q.by;
+  }
   return d;
 }
 

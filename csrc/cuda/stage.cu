@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "cuda/stage.h"
 
 namespace gradbus {
@@ -36,7 +38,7 @@ void Travel::In(gb_in& a) {
 }
 
 void Travel::Note(void* host, const void* device, const gb_out& a, int64_t per_key) {
-  homes_[homes_n_++] = {host, device, a.n, per_key, a.dtype};
+  homes_[homes_n_++] = {host, device, a.n, per_key, a.dtype, nullptr, {}, 0};
 }
 
 void Travel::Out(gb_out& a, int64_t per_key) {
@@ -68,6 +70,50 @@ void Travel::Back(int64_t count) {
     const Home& h = homes_[i];
     const int64_t keyed = count * h.per_key;
     queue_->Copy(h.host, h.device, BytesOf(h.per_key > 0 && keyed < h.n ? keyed : h.n, h.dtype));
+  }
+}
+
+void Travel::Picked(gb_in& a, const Chosen& rows, int64_t width) {
+  if (a.n == 0) return In(a);
+  const uint64_t row = BytesOf(width, a.dtype), bytes = static_cast<uint64_t>(rows.n) * row;
+  char* gathered = Host<char>(static_cast<int64_t>(bytes));
+  void* there = Device(bytes);
+  const char* from = static_cast<const char*>(a.data);
+  a.n = rows.n * width;
+  if (counting()) return;
+  for (int64_t i = 0; i < rows.n; i++) {
+    if (rows.at[i] < 0) continue;
+    std::memcpy(gathered + static_cast<uint64_t>(i) * row,
+                from + static_cast<uint64_t>(rows.at[i]) * row, row);
+  }
+  queue_->Copy(there, gathered, bytes);
+  a.data = there;
+}
+
+void Travel::PickedOver(gb_out& a, const gb_in& now, const Chosen& rows, int64_t width) {
+  if (a.n == 0) return Out(a);
+  const uint64_t row = BytesOf(width, a.dtype);
+  char* gathered = Host<char>(rows.n * static_cast<int64_t>(row));
+  char* table = static_cast<char*>(a.data);
+  a.n = rows.n * width;
+  if (counting()) return;
+  Note(gathered, now.data, a, 0);
+  homes_[homes_n_ - 1].table = table;
+  homes_[homes_n_ - 1].rows = rows;
+  homes_[homes_n_ - 1].row_bytes = row;
+  a.data = const_cast<void*>(now.data);
+}
+
+void Travel::Settle() {
+  for (int k = 0; k < homes_n_; k++) {
+    const Home& h = homes_[k];
+    if (h.table == nullptr) continue;
+    for (int64_t i = 0; i < h.rows.n; i++) {
+      if (h.rows.at[i] < 0) continue;
+      std::memcpy(h.table + static_cast<uint64_t>(h.rows.at[i]) * h.row_bytes,
+                  static_cast<const char*>(h.host) + static_cast<uint64_t>(i) * h.row_bytes,
+                  h.row_bytes);
+    }
   }
 }
 

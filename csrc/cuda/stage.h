@@ -15,6 +15,13 @@ namespace GB_DEVICE_NAMESPACE {
 // BytesOf is the size of n elements.
 uint64_t BytesOf(int64_t n, gb_dtype dtype);
 
+// Chosen are the rows of a large table that a call names. Only those travel: row i there is row
+// at[i] of the host's, and nothing where that is negative.
+struct Chosen {
+  const int64_t* at;
+  int64_t n;
+};
+
 class Travel {
  public:
   // Without a queue a Travel only counts.
@@ -45,10 +52,16 @@ class Travel {
   // Kept is an Out whose elements the call may leave as they are.
   void Kept(gb_out& a);
 
+  // Picked brings the chosen rows of width elements; PickedOver is an Out over such, whose rows go
+  // home one by one.
+  void Picked(gb_in& a, const Chosen& rows, int64_t width);
+  void PickedOver(gb_out& a, const gb_in& now, const Chosen& rows, int64_t width);
+
   uint64_t device_bytes() const { return device_.needed(); }
   uint64_t host_bytes() const { return host_.needed(); }
-  // Back queues the way back.
+  // Back queues the way back; Settle ends it, after the queue's work has ended.
   void Back(int64_t count);
+  void Settle();
 
  private:
   struct Home {
@@ -57,6 +70,9 @@ class Travel {
     int64_t n;
     int64_t per_key;
     gb_dtype dtype;
+    char* table;  // where rows go home to, one by one, from host
+    Chosen rows;
+    uint64_t row_bytes;
   };
   static constexpr int kHomesMost = 8;
   void Note(void* host, const void* device, const gb_out& a, int64_t per_key);
@@ -106,6 +122,7 @@ gb_status RunHere(Context* context, const typename Op::Args& a, gb_report* repor
     travel.Back(context->report->count);
     queue.Wait();
     if (!queue.ok()) return queue.End(report);
+    travel.Settle();
   }
   if (report != nullptr) {
     const uint32_t size = report->size;

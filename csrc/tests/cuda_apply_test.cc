@@ -121,7 +121,7 @@ RowsCase ARowsCase(Random& r) {
                           32, 63, 64, 100, 127, 128, 132, 257, 300};
   RowsCase c;
   c.dim = dims[r.Below(19)];
-  c.rows = 1 + r.Below(60);
+  c.rows = 1 + r.Below(r.Below(3) == 0 ? 600 : 60);
   c.in_place = r.Below(2) == 0;
   c.n = r.Below(8) == 0 ? 0 : r.Below(c.in_place ? c.rows + 1 : 80);
   c.skip = r.Below(2) == 0;
