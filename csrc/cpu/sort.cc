@@ -303,11 +303,11 @@ gb_status SortIds(gb_context& context, const SortRequest& s, const SortParts& p,
 }  // namespace
 
 SortParts::SortParts(Arena& arena, const gb_context& c, const SortRequest& s) {
-  const int64_t bytes = Fits(s) ? sizeof(uint64_t) : sizeof(WidePair);
   const int64_t n = s.keys.n;
-  first = arena.Take<char>(n * bytes);
-  second = arena.Take<char>(n * bytes);
-  counts = arena.Take<uint32_t>(static_cast<int64_t>(ChunksOf(c.pool, n)) * kDigits);
+  const int64_t bytes = Times(n, Fits(s) ? sizeof(uint64_t) : sizeof(WidePair));
+  first = arena.Take<char>(bytes);
+  second = arena.Take<char>(bytes);
+  counts = n <= kSmall ? nullptr : arena.Take<uint32_t>(ChunksOf(c.pool, n) * int64_t{kDigits});
 }
 
 gb_status SortKeys(gb_context& c, const SortRequest& s, const SortParts& parts, Sorted* sorted,
