@@ -3,7 +3,7 @@
 #
 # The test binary of package cuda and the measuring command, stripped. Which kernels are linked in does not matter: over
 # there they load the shared library that its own nvcc built. Without the emulated device, which a real one makes needless.
-# They need a glibc no older than this machine's. Carry the repository and FOLDER, then run scripts/gpu_check.sh there.
+# TestGlibc holds how new a glibc they may need. Carry the repository and FOLDER, then run scripts/gpu_check.sh there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 to=${1:-build/gpu-pack}
