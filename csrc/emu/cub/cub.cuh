@@ -132,9 +132,12 @@ struct DeviceRadixSort {
                                int end_bit = sizeof(K) * 8, cudaStream_t stream = nullptr,
                                bool = false) {
     const int64_t items = static_cast<int64_t>(n);
+    // Asked for the size alone, nobody has to have the arrays.
+    const bool overlap = temporary != nullptr &&
+                         (internal::Overlap(keys_in, const_cast<const K*>(keys_out), items) ||
+                          internal::Overlap(values_in, const_cast<const V*>(values_out), items));
     if (begin_bit < 0 || end_bit > static_cast<int>(sizeof(K) * 8) || begin_bit > end_bit ||
-        internal::Overlap(keys_in, const_cast<const K*>(keys_out), items) ||
-        internal::Overlap(values_in, const_cast<const V*>(values_out), items)) {
+        overlap) {
       return gradbus::emu::internal::Fail(cudaErrorInvalidValue);
     }
     const bool good =
