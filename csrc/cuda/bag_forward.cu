@@ -1,54 +1,114 @@
-// bag_forward. Each thread makes one value of one bag: it walks the bag's ids and adds that column
-// of their rows.
+// bag_forward. The bags are the segments of segments.cuh, their places the positions of ids, or,
+// where ids may drop out, the positions that count, packed first.
 //
-// Bytes moved on the device: N*dim floats of rows, read by neighbouring threads side by side; B*dim
+// Bytes moved: the rows that ids name, once each where the cache holds them; N ids twice; B*dim
 // written.
-#include "cuda/order.cuh"
+#include "cuda/bag_max.cuh"
+#include "cuda/stage.h"
 
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 namespace {
 
-__global__ void bag_forward_kernel(const float* __restrict__ rows, const int64_t* __restrict__ ids,
-                                   const int64_t* __restrict__ offsets, int64_t dim, int64_t values,
-                                   int64_t padding, bool mean, float* __restrict__ out) {
-  GB_EACH(i, values) {
-    const int64_t bag = i / dim, column = i % dim;
-    CanonicalSum sum;
-    for (int64_t at = offsets[bag]; at < offsets[bag + 1]; at++) {
-      if (ids[at] == padding) continue;  // no id is GB_NO_PADDING
-      sum.Add(rows[ids[at] * dim + column]);
-    }
-    const float total = sum.Total();
-    out[i] = mean && sum.n > 0 ? total / static_cast<float>(sum.n) : total;
+// Packed is what is left of the positions that count.
+struct Packed {
+  int64_t* ids;
+  float* weights;
+  uint32_t* positions;
+};
+
+__global__ void pack_kernel(const State* state, Ids ids, const float* weights, Ranks ranks,
+                            Packed to) {
+  if (Refused(&state->flags)) return;
+  GB_EACH(i, ids.n) {
+    if (ranks.counted[i] == 0) continue;
+    const uint32_t rank = ranks.rank[i];
+    to.ids[rank] = IntAt(ids.data, ids.dtype, i);
+    if (to.weights != nullptr) to.weights[rank] = weights[i];
+    if (to.positions != nullptr) to.positions[rank] = static_cast<uint32_t>(i);
   }
 }
 
-struct Parts {
-  float *rows, *out;
-  int64_t *ids, *offsets;
-  Parts(Arena& arena, const gb_bag_forward_args& a)
-      : rows(arena.Take<float>(a.rows.n)),
-        out(arena.Take<float>(a.out.n)),
-        ids(arena.Take<int64_t>(a.ids.n)),
-        offsets(arena.Take<int64_t>(a.offsets.n)) {}
+struct BagForwardOp {
+  using Args = gb_bag_forward_args;
+
+  struct Parts {
+    State* state;
+    uint32_t* begin;
+    RankParts ranks;
+    Packed packed;
+    SegmentParts segments;
+    int32_t* winners;  // of blocks, with max
+    Parts(Arena& arena, const Context& context, const Args& a)
+        : state(arena.Take<State>(1)),
+          begin(arena.Take<uint32_t>(BagsOf(a, 0).bags + 1)),
+          ranks(arena, context, a.ids.n, Drops(a)),
+          packed(PackedOf(arena, a)),
+          segments(arena, a.ids.n, a.dim),
+          winners(a.mode == GB_MAX ? arena.Take<int32_t>(SlotsOf(a.ids.n) * a.dim) : nullptr) {}
+    static Packed PackedOf(Arena& arena, const Args& a) {
+      if (!Drops(a)) return {nullptr, nullptr, nullptr};
+      return {arena.Take<int64_t>(a.ids.n), a.weights.n > 0 ? arena.Take<float>(a.ids.n) : nullptr,
+              a.argmax.n > 0 ? arena.Take<uint32_t>(a.ids.n) : nullptr};
+    }
+  };
+
+  static bool Nothing(const Args& a) { return a.offsets.n == 0; }
+
+  static void Stage(Travel& travel, Args& a) {
+    travel.In(a.rows);
+    travel.In(a.ids);
+    travel.In(a.offsets);
+    travel.In(a.weights);
+    travel.Out(a.out);
+    travel.Out(a.argmax);
+  }
+
+  static void Run(Queue& queue, const Parts& p, const Args& a, gb_report* report) {
+    const Bags bags = BagsOf(a, a.rows.n / a.dim);
+    const Flags* flags = &p.state->flags;
+    queue.Zero(p.state, sizeof *p.state);
+    CheckBags(queue, p.state, bags, p.ranks, p.begin);
+    const float* weights = a.weights.n > 0 ? static_cast<const float*>(a.weights.data) : nullptr;
+    const bool packs = Drops(a) && a.ids.n > 0;
+    if (packs) {
+      Launch(queue, queue.Blocks(a.ids.n, kThreads), kThreads, pack_kernel, p.state, bags.ids,
+             weights, p.ranks.ranks, p.packed);
+    }
+    Sources t = {};
+    t.rows = a.rows.data;
+    t.dtype = a.rows.dtype;
+    t.huge = a.ids.dtype == GB_INT64 && bags.ids.limit > int64_t{1} << 32;
+    t.shift = packs || a.ids.dtype == GB_INT64 ? 1 : 0;
+    t.index = static_cast<const uint32_t*>(packs ? p.packed.ids : a.ids.data);
+    t.factor = packs ? p.packed.weights : weights;
+    t.dim = a.dim;
+    t.by_place = true;
+    const Segments s = {p.begin,         nullptr,         bags.bags,          a.ids.n,
+                        &p.state->longs, p.segments.list, p.segments.partials};
+    if (a.mode == GB_MAX) {
+      MaxInto(queue, flags, t, s, packs ? p.packed.positions : nullptr, p.winners, a.out, a.argmax);
+    } else {
+      RowsOut out = RowsOutOf(a.out, a.dim);
+      if (a.mode == GB_MEAN) out.divide = Divide::kPlaces;
+      SumInto(queue, flags, weights == nullptr ? Term::kPlain : Term::kWeighted, t, s, out);
+    }
+    Verdict verdict;
+    verdict.Offsets(a.offsets, a.open_offsets != 0, a.ids.n);
+    verdict.Ids(a.ids, bags.ids.limit);
+    Report(queue, flags, verdict, report);
+  }
 };
 
 }  // namespace
 
+uint64_t NeedsOf(const Context& context, const gb_bag_forward_args& a) {
+  return Needs<BagForwardOp>(context, a);
+}
+
 gb_status BagForward(gb_context* context, gb_stream* stream, const gb_bag_forward_args* a,
-                     gb_workspace, gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  if (a->out.n == 0) return Done(report);
-  Use device(context, report);
-  const Parts p = device.Reserve<Parts>(*a);
-  device.Upload(p.rows, Floats(a->rows), a->rows.n);
-  device.Upload(p.ids, Ints(a->ids), a->ids.n);
-  device.Upload(p.offsets, Ints(a->offsets), a->offsets.n);
-  device.Launch(bag_forward_kernel, a->out.n, p.rows, p.ids, p.offsets, a->dim, a->out.n,
-                a->padding, a->mode == GB_MEAN, p.out);
-  device.Download(Floats(a->out), p.out, a->out.n);
-  return device.End();
+                     gb_workspace w, gb_report* report) {
+  return Call<BagForwardOp>(context, stream, a, w, report);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

@@ -1,44 +1,84 @@
-// coalesce: see segments.cuh for the sums.
-#include "cuda/segments.cuh"
+// coalesce: keys are sorted with their positions; see segments.cuh for the sums.
+#include "cuda/sort.cuh"
+#include "cuda/stage.h"
 
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 namespace {
 
-struct HostParts {
-  Pair *pairs,
-      *spare;  // one more than the keys: the array the sort leaves free becomes index and begin
-  HostParts(Arena& arena, const gb_coalesce_args& a)
-      : pairs(arena.Take<Pair>(a.keys.n + 1)), spare(arena.Take<Pair>(a.keys.n + 1)) {}
+// order_kernel numbers the positions, which travel with their keys, and looks for negative keys.
+__global__ void order_kernel(State* state, const void* keys, gb_dtype dtype, int64_t n,
+                             uint32_t* values) {
+  GB_EACH(i, n) {
+    values[i] = static_cast<uint32_t>(i);
+    if (dtype != GB_UINT64 && IntAt(keys, dtype, i) < 0) Raise(&state->flags, kBadId, 0, i);
+  }
+}
+
+struct CoalesceOp {
+  using Args = gb_coalesce_args;
+
+  // Nothing is known of the keys but their type.
+  static SortKeys KeysOf(const Args& a) {
+    if (a.keys.dtype == GB_INT32) return {false, 31};
+    return {true, a.keys.dtype == GB_INT64 ? 63 : 64};
+  }
+
+  struct Parts {
+    State* state;
+    uint32_t* values;
+    SortParts sort;
+    Parts(Arena& arena, const Context& context, const Args& a)
+        : state(arena.Take<State>(1)),
+          values(arena.Take<uint32_t>(a.keys.n)),
+          sort(arena, context, a.keys.n, a.dim, KeysOf(a)) {}
+  };
+
+  static bool Nothing(const Args& a) { return a.keys.n == 0; }
+
+  static void Stage(Travel& travel, Args& a) {
+    travel.In(a.keys);
+    travel.In(a.rows);
+    travel.Out(a.out_keys, 1);
+    travel.Out(a.out_rows, a.dim);
+  }
+
+  static void Run(Queue& queue, const Parts& p, const Args& a, gb_report* report) {
+    const int64_t n = a.keys.n;
+    const SortKeys keys = KeysOf(a);
+    queue.Zero(p.state, sizeof *p.state);
+    Launch(queue, queue.Blocks(n, kThreads), kThreads, order_kernel, p.state, a.keys.data,
+           a.keys.dtype, n, p.values);
+    const RunsOf runs = {keys, false, 0, a.out_keys.n};
+    const Segments s = SortRuns(queue, p.state, p.sort, runs, a.keys.data, p.values, n);
+    Sources t = {};
+    t.rows = a.rows.data;
+    t.dtype = a.rows.dtype;
+    t.index = p.sort.order;
+    t.dim = a.dim;
+    RowsOut out = RowsOutOf(a.out_rows, a.dim);
+    out.keys = a.out_keys.data;
+    out.keys_type = a.out_keys.dtype;
+    out.sorted = {p.sort.sorted, keys.wide};
+    if (a.weight != 0) out.divide = Divide::kWeight;
+    out.weight = QuotientOf(a.weight);
+    SumInto(queue, &p.state->flags, Term::kPlain, t, s, out);
+    Verdict verdict;
+    verdict.Ids(a.keys, INT64_MAX, kTextNegativeKey);
+    verdict.Room(a.out_keys.n, kTextRoomKeys);
+    Report(queue, &p.state->flags, verdict, report);
+  }
 };
 
 }  // namespace
 
-uint64_t NeedsOf(const gb_coalesce_args& a) {
-  Arena arena;
-  HostParts parts(arena, a);
-  return arena.needed();
+uint64_t NeedsOf(const Context& context, const gb_coalesce_args& a) {
+  return Needs<CoalesceOp>(context, a);
 }
 
 gb_status Coalesce(gb_context* context, gb_stream* stream, const gb_coalesce_args* a,
                    gb_workspace w, gb_report* report) {
-  GB_BEGIN(context, stream, a, report);
-  Arena arena(w);
-  const HostParts host(arena, *a);
-  if (!arena.enough()) return TooSmall(arena, w, report);
-  const int64_t n = a->keys.n;
-  for (int64_t i = 0; i < n; i++) host.pairs[i] = {Keys(a->keys)[i], i};
-  const Pair* sorted = SortPairs(host.pairs, host.spare, n);
-  const int64_t distinct = Distinct(sorted, n);
-  if (distinct > a->out_keys.n) {
-    return Fail(report, GB_ROOM, "too little room for the distinct keys", -1, distinct,
-                a->out_keys.n);
-  }
-  const Segments s(sorted, n, distinct, sorted == host.pairs ? host.spare : host.pairs);
-  for (int64_t i = 0; i < distinct; i++) {
-    static_cast<uint64_t*>(a->out_keys.data)[i] = sorted[s.begin[i]].key;
-  }
-  return RunSegments(context, s, a->rows, a->dim, nullptr, 0, Floats(a->out_rows), report);
+  return Call<CoalesceOp>(context, stream, a, w, report);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

@@ -29,7 +29,7 @@ __device__ gb_status ReportFault(const Flags& f, const Verdict& v, const char* c
   const unsigned kind = static_cast<unsigned>(code >> (kPositionBits + kTermBits));
   const int64_t position = static_cast<int64_t>(code & kPositionMask);
   const Verdict::Line line = v.lines[kind < kFaultKinds ? kind : 0];
-  if (v.has_terms != 0) {
+  if (v.has_terms != 0 && kind != kNoRoom) {
     report->term = static_cast<int64_t>((code >> kPositionBits) & kTermMask);
   }
   report->position = kind == kNoRoom ? -1 : position;
@@ -88,15 +88,19 @@ const char* TextOf(Text text) {
       return "too little room for the distinct keys";
     case kTextNonFinite:
       return "a gradient is not finite";
+    case kTextOffsetsBeyond:
+      return "offsets go beyond the ids";
+    case kTextNegativeKey:
+      return "key is negative";
     default:
       return nullptr;
   }
 }
 
-void Verdict::Offsets(const gb_in& o, int64_t ids) {
+void Verdict::Offsets(const gb_in& o, bool open, int64_t ids) {
   lines[kOffsetsStart] = {o.data, 0, o.dtype, 0, kTextOffsetsStart};
   lines[kOffsetsFall] = {o.data, 0, o.dtype, 1, kTextOffsetsFall};
-  lines[kOffsetsEnd] = {o.data, ids, o.dtype, 0, kTextOffsetsEnd};
+  lines[kOffsetsEnd] = {o.data, ids, o.dtype, 0, open ? kTextOffsetsBeyond : kTextOffsetsEnd};
 }
 
 void Verdict::Ids(const gb_in& ids, int64_t limit, Text text) {

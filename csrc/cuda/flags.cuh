@@ -63,6 +63,8 @@ enum Text : uint32_t {
   kTextRoomIds,
   kTextRoomKeys,
   kTextNonFinite,
+  kTextOffsetsBeyond,
+  kTextNegativeKey,
   kTexts
 };
 const char* TextOf(Text text);
@@ -79,7 +81,7 @@ struct Verdict {
   Line lines[kFaultKinds] = {};
   uint32_t has_terms = 0;
 
-  void Offsets(const gb_in& offsets, int64_t ids);
+  void Offsets(const gb_in& offsets, bool open, int64_t ids);
   void Ids(const gb_in& ids, int64_t limit, Text text = kTextId);
   void Order(Text text);
   void Room(int64_t room, Text text);

@@ -33,6 +33,7 @@ __device__ __forceinline__ Mine MineOf(unsigned group) {
 template <Kind kKind, Access kAccess, bool kPast>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c) {
   if (Refused(c.flags)) return;
+  if (c.count != nullptr) c.n = static_cast<int64_t>(*c.count);
   constexpr int kTurn = kFlight<kKind, kPast>;
   const Group g = GroupOf(c.group);
   const Mine mine = MineOf(c.group);
@@ -101,6 +102,7 @@ __device__ __forceinline__ Four GradAt(const RowsCall& c, int64_t i, int64_t v) 
 template <Access kAccess, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) adagrad_rows_kernel(RowsCall c) {
   if (Refused(c.flags)) return;
+  if (c.count != nullptr) c.n = static_cast<int64_t>(*c.count);
   const Group g = GroupOf(c.group);
   const Mine mine = MineOf(c.group);
   const int64_t dim = c.target.dim, vectors = (dim + 3) / 4;
@@ -141,6 +143,8 @@ __device__ __forceinline__ void RaiseNonFinite(Flags* flags, const Four& d, int6
 // Looks at the gradient of the rows that would be applied, and writes nothing.
 template <Access kAccess>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) look_rows_kernel(RowsCall c) {
+  // Not if it is refused already: some blocks of this very kernel may have seen to that.
+  if (c.count != nullptr) c.n = static_cast<int64_t>(*c.count);
   const Mine mine = MineOf(c.group);
   const int64_t dim = c.target.dim, vectors = (dim + 3) / 4;
   unsigned bad = 0;
