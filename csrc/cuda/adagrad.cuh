@@ -49,6 +49,13 @@ __device__ __forceinline__ Four Squares(const Four& d) {
   return x;
 }
 
+// SumOf is a row's slot. The thread that writes it later is the only one to read it, so no other
+// can read too late.
+__device__ __forceinline__ float SumOf(const Group& g, const Target& t, int64_t row) {
+  const float sum = g.t == 0 ? static_cast<const float*>(t.a.before)[row] : 0;
+  return __shfl_sync(g.mask, sum, threadIdx.x % kWarp - g.t);
+}
+
 // AdagradSum is the new sum of a row's slot.
 __device__ __forceinline__ float AdagradSum(float sum, ColumnSum& columns, const Group& g,
                                             int64_t dim) {
@@ -75,7 +82,7 @@ __device__ __forceinline__ void AdagradNarrow(const Group& g, const Target& t, c
                                               const When& when, const Bits& p_bits,
                                               const Four& grad, int64_t from, int64_t to) {
   const int count = ColumnsOf(t.dim, g.t);
-  float sum = static_cast<const float*>(t.a.before)[from];
+  float sum = SumOf(g, t, from);
   Four p = Widen<kAccess>(p_bits, t.p.dtype);
   const Four zero = {{0, 0, 0, 0}};
   for (int64_t s = when.begin; s < when.step; s++) {
@@ -96,7 +103,6 @@ __device__ __forceinline__ void AdagradNarrow(const Group& g, const Target& t, c
   sum = AdagradSum(sum, columns, g, t.dim);
   AdagradStep(r, sum, d, p);
   if (count > 0) Store<kAccess, kStream>(t.p.after, t.p.dtype, to * t.dim + 4 * g.t, count, p);
-  __syncwarp(g.mask);  // the sum may be written where others of the group still have to read it
   if (g.t == 0) static_cast<float*>(t.a.after)[to] = sum;
 }
 
@@ -135,7 +141,7 @@ __device__ __forceinline__ float AdagradPass(const Group& g, const Target& t, co
 template <Access kAccess, typename Grad>
 __device__ __forceinline__ void AdagradWide(const Group& g, const Target& t, const Rule& r,
                                             const When& when, int64_t from, int64_t to, Grad grad) {
-  float sum = static_cast<const float*>(t.a.before)[from];
+  float sum = SumOf(g, t, from);
   const void* before = t.p.before;
   int64_t row = from;
   const Four zero = {{0, 0, 0, 0}};
@@ -150,7 +156,6 @@ __device__ __forceinline__ void AdagradWide(const Group& g, const Target& t, con
   }
   bool same = true;
   sum = AdagradPass<kAccess>(g, t, r, before, row, to, sum, &same, grad);
-  __syncwarp(g.mask);
   if (g.t == 0) static_cast<float*>(t.a.after)[to] = sum;
 }
 

@@ -62,6 +62,11 @@ void Spoil(Random& r, Array& a, int64_t n) {
   for (int64_t i = 0; i < n && a.n > 0; i++) SetFloat(a, r.Below(a.n), values[r.Below(7)]);
 }
 
+// Zeros, and values so small that a step of row-wise Adagrad moves them but not the row's sum.
+void Fade(Random& r, Array& a) {
+  for (int64_t i = 0; i < a.n; i++) SetFloat(a, i, r.Below(2) == 0 ? 0 : 1e-4f * r.Normal());
+}
+
 // A slot's values: the second of adam and the sum are never negative.
 Array SlotValues(Random& r, const Optimizer& o, int which, int64_t n, int64_t shift) {
   const bool positive = o.kind == GB_ROWWISE_ADAGRAD || which == 1;
@@ -162,6 +167,7 @@ void Rows(Both& both, Random& r, bool plain) {
   const int64_t out_rows = k.in_place ? k.rows : n;
   std::vector<Array> a;
   a.push_back(Floats(r, AFloat(r, plain), k.rows * k.dim, shift()));
+  if (r.Below(3) == 0) Fade(r, a[0]);
   if (r.Below(2) == 0) {
     a.push_back(Ints(GB_INT32, std::vector<int32_t>(index.begin(), index.end()), shift()));
   } else {
@@ -365,6 +371,40 @@ void Softmaxes(Both& both, Random& r) {
                });
 }
 
+void Round(Both& both, uint64_t seed, int i) {
+  Random r = {seed + static_cast<uint64_t>(i) * 1000003};
+  gradbus::emu::Seed(r.Next());
+  gradbus::emu::Defer(i % 2 != 0);  // as on a device that is behind with its work
+  const bool plain = i % 3 == 0;
+  Dense(both, r, plain);
+  Rows(both, r, plain);
+  Averages(both, r, plain, false);
+  Averages(both, r, plain, true);
+  Found(both, r);
+  Multiply(both, r);
+  Softmaxes(both, r);
+}
+
+// Every barrier, shuffle and vote that the kernels have met must be needed: without it some round
+// fails.
+void Barriers(uint64_t seed, int rounds) {
+  const std::vector<std::string> all = gradbus::emu::Barriers();
+  quiet = true;
+  for (size_t site = 0; site < all.size(); site++) {
+    const int before = failures;
+    {
+      Both both;
+      gradbus::emu::Drop(static_cast<int>(site));
+      for (int i = 0; i < rounds && failures == before; i++) Round(both, seed, i);
+    }
+    gradbus::emu::Reset();
+    const bool missed = failures == before;
+    failures = before + missed;
+    if (missed) std::printf("nothing fails without %s\n", all[site].c_str());
+  }
+  std::printf("%zu barriers\n", all.size());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -373,23 +413,14 @@ int main(int argc, char** argv) {
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 150;
   Both both;
   for (int i = 0; i < rounds && failures < 20; i++) {
-    Random r = {seed + static_cast<uint64_t>(i) * 1000003};
-    gradbus::emu::Seed(r.Next());
-    gradbus::emu::Defer(i % 2 != 0);  // as on a device that is behind with its work
     const int before = failures;
-    const bool plain = i % 3 == 0;
-    Dense(both, r, plain);
-    Rows(both, r, plain);
-    Averages(both, r, plain, false);
-    Averages(both, r, plain, true);
-    Found(both, r);
-    Multiply(both, r);
-    Softmaxes(both, r);
+    Round(both, seed, i);
     if (failures > before) std::printf("round %d of seed %lu\n", i, seed);
   }
   for (gb_status status = GB_OK; status <= GB_BUSY; status++) {
     if (both.Seen(status) > 0) std::printf("status %d: %ld cases\n", status, both.Seen(status));
   }
+  if (failures == 0) Barriers(seed, 4 * rounds);
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
 }
