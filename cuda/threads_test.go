@@ -168,11 +168,11 @@ func stepWorkloads() []workload {
 	return all
 }
 
-// threadOptions lists the cpu backends of this machine, each with one, two and three threads.
+// threadOptions lists the instruction sets of this machine, each with one, two and three threads.
 func threadOptions() []Options {
 	var all []Options
 	for _, o := range backendOptions() {
-		if o.Name != "cpu" {
+		if o.Name != "cpu" || o.ISA == "" {
 			continue
 		}
 		for threads := range 3 {
