@@ -88,67 +88,6 @@ func randomSGD(r *rand.Rand) (SGD, float32) {
 		pick(1, 64, 3, 511, 0.1)
 }
 
-func TestApplyDenseBits(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		for seed := range uint64(300) {
-			r := rand.New(rand.NewPCG(seed, 13))
-			h, weight := randomSGD(r)
-			n, first := r.IntN(300), r.IntN(2) == 1
-			param, grad, out := awkward(r, n, seed%2 == 1), awkward(r, n, seed%2 == 1), make([]float32, n)
-			m, outM := make([]float32, n), make([]float32, n)
-			if h.Momentum != 0 {
-				m = awkward(r, n, seed%2 == 1)
-			}
-			wantP, wantM := make([]float32, n), make([]float32, n)
-			for i := range n {
-				wantP[i], wantM[i] = naiveSGD(h, first, weight, param[i], grad[i], m[i])
-			}
-			if seed%3 == 0 {
-				out, outM = param, m
-			}
-			a := applyDense(h, weight, first, param, grad, out)
-			if h.Momentum != 0 {
-				a.Slots = momentum(m, outM)
-			}
-			must(t, b.ApplyDense(a))
-			if !sameBits(out, wantP) || h.Momentum != 0 && !sameBits(outM, wantM) {
-				t.Fatalf("seed %d, %d values, %+v: wrong bits", seed, n, h)
-			}
-		}
-	})
-}
-
-func TestApplyRowsBits(t *testing.T) {
-	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		const rows = 40
-		h, weight := randomSGD(r)
-		n := r.IntN(rows)
-		table, grad := awkward(r, rows*dim, special), awkward(r, n*dim, special)
-		m, out, outM := awkward(r, rows*dim, special), make([]float32, n*dim+1)[1:], make([]float32, n*dim)
-		var index []int64
-		var first []uint8
-		for _, row := range r.Perm(rows)[:n] {
-			index, first = append(index, int64(row)), append(first, uint8(r.IntN(3)))
-		}
-		a := applyRows(dim, h, weight, table, index, first, grad, out)
-		if h.Momentum != 0 {
-			a.Slots = momentum(m, outM)
-		}
-		before := slices.Clone(table)
-		must(t, b.ApplyRows(a))
-		for i := range n * dim {
-			at := int(index[i/dim])*dim + i%dim
-			p, m := naiveSGD(h, first[i/dim] != 0, weight, table[at], grad[i], m[at])
-			if !sameBits(out[i:i+1], []float32{p}) || h.Momentum != 0 && !sameBits(outM[i:i+1], []float32{m}) {
-				t.Fatalf("%+v, value %d of dim %d: wrong bits", h, i, dim)
-			}
-		}
-		if !sameBits(table, before) {
-			t.Fatal("the table changed")
-		}
-	})
-}
-
 func TestSoftmaxCrossEntropyBits(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for seed := range uint64(120) {

@@ -32,6 +32,9 @@ func drawBags(r *rand.Rand, dim int, rows int64) bagCase {
 	c := bagCase{dim: dim, mode: Mode(r.IntN(3)), padding: []int64{NoPadding, 0, 17, 99}[r.IntN(4)], skip: r.IntN(3) == 0,
 		open: r.IntN(3) == 0, rows: rows, idType: []DType{Int64, Int32}[r.IntN(2)], offsetsType: []DType{Int64, Int32}[r.IntN(2)],
 		rowType: floatTypes[r.IntN(3)]}
+	if r.IntN(3) == 0 { // the types that most calls have
+		c.idType, c.offsetsType, c.rowType = Int64, Int64, Float32
+	}
 	c.outType = []DType{Float32, c.rowType}[r.IntN(2)]
 	c.ids, c.offsets = randomBags(r, 7, longestOf(r, dim), rows, c.padding)
 	if c.skip {
@@ -103,11 +106,11 @@ func (c *bagCase) naivePool(table []float32, bag int) (out []float32, argmax []i
 	return out, argmax, skipped
 }
 
-func TestBagForwardOfEveryType(t *testing.T) {
+func TestBagForwardBits(t *testing.T) {
 	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		const rows = 50
-		for range 6 {
-			c := drawBags(r, dim, rows)
+		rows := 2 * rowsFor(dim)
+		for range 4 {
+			c := drawBags(r, dim, int64(rows))
 			table, bags := awkwardOf(r, c.rowType, rows*dim, special), len(c.offsets)-1
 			argmax := slices.Repeat([]int32{-7}, bags*dim)
 			var report Report
@@ -117,9 +120,9 @@ func TestBagForwardOfEveryType(t *testing.T) {
 				a.ArgMax = Int32s(argmax)
 			}
 			must(t, b.BagForward(a))
-			var skipped int64
+			values, skipped := unpacked(table), int64(0)
 			for bag := range bags {
-				out, at, bad := c.naivePool(unpacked(table), bag)
+				out, at, bad := c.naivePool(values, bag)
 				wantVector(t, fmt.Sprintf("%v: bag %d", c, bag), a.Out.Slice(bag*dim, (bag+1)*dim), naiveRounds(c.outType, out))
 				if got := argmax[bag*dim:][:dim]; a.ArgMax.Len() > 0 && !slices.Equal(got, at) {
 					t.Fatalf("%v: argmax of bag %d is %v, want %v", c, bag, got, at)
@@ -169,9 +172,9 @@ func (c *bagCase) naiveScatter(grad []float32, argmax []int32) (keys []int64, ro
 	return keys, rows, skipped
 }
 
-func TestBagBackwardOfEveryType(t *testing.T) {
+func TestBagBackwardBits(t *testing.T) {
 	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		for range 6 {
+		for range 4 {
 			c := drawBags(r, dim, []int64{5, 300}[r.IntN(2)])
 			bags := len(c.offsets) - 1
 			grad := awkwardOf(r, c.rowType, bags*dim, special)
@@ -199,7 +202,7 @@ func TestBagBackwardOfEveryType(t *testing.T) {
 			if !slices.Equal(keys[:n], wantKeys) || report.Skipped != skipped {
 				t.Fatalf("%v: keys %v and %d skipped, want %v and %d", c, keys[:n], report.Skipped, wantKeys, skipped)
 			}
-			wantVector(t, c.String(), a.Out.Slice(0, n*dim), naiveRounds(c.outType, wantRows))
+			wantVector(t, c, a.Out.Slice(0, n*dim), naiveRounds(c.outType, wantRows))
 		}
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 // Sums across rows and lanes in every type, with division by the weight, against the naive ones.
 
-func TestCoalesceOfEveryType(t *testing.T) {
+func TestCoalesceBits(t *testing.T) {
 	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
 		for range 5 {
 			n := r.IntN(longestOf(r, dim) + 1)
@@ -34,12 +34,13 @@ func TestCoalesceOfEveryType(t *testing.T) {
 				distinct = append(distinct, key)
 			}
 			slices.Sort(distinct)
+			values := unpacked(rows)
 			outKeys = append(outKeys, ints64(a.OutKeys, &outKeys)...)[:got]
 			if !slices.Equal(outKeys, distinct) {
 				t.Fatalf("%v: keys %v, want %v", keyType, outKeys, distinct)
 			}
 			for i, key := range distinct {
-				want := naiveRows(unpacked(rows), dim, index[key])
+				want := naiveRows(values, dim, index[key])
 				for d := range want {
 					if a.Weight != 0 {
 						want[d] /= a.Weight
@@ -52,11 +53,14 @@ func TestCoalesceOfEveryType(t *testing.T) {
 	})
 }
 
-func TestAverageOfEveryType(t *testing.T) {
+func TestAverageBits(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for seed := range uint64(200) {
 			r := rand.New(rand.NewPCG(seed, 43))
 			lanes, n, dtype := 1+r.IntN(40), 1+r.IntN(1300), floatTypes[r.IntN(3)]
+			if seed%50 == 0 {
+				lanes = lane.LanesMax
+			}
 			outType := []DType{Float32, dtype}[r.IntN(2)]
 			var terms []Term
 			byNode := map[lane.Node][]float32{}
@@ -67,7 +71,7 @@ func TestAverageOfEveryType(t *testing.T) {
 			if len(terms) == 0 {
 				continue
 			}
-			weight := []float32{1, 512, 3, 1e-3}[r.IntN(4)]
+			weight := []float32{1, 512, 3, 1e-3, 0x1p127, 0x1p-126, 0x1p-140, 0x1.00001ep0}[r.IntN(8)]
 			want := slices.Clone(naiveTree(lane.Root(lanes), byNode))
 			for i := range want {
 				want[i] = naiveRound(outType, want[i]/weight)
@@ -82,7 +86,7 @@ func TestAverageOfEveryType(t *testing.T) {
 	})
 }
 
-func TestMergeOfEveryType(t *testing.T) {
+func TestMergeBits(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for seed := range uint64(120) {
 			r := rand.New(rand.NewPCG(seed, 47))

@@ -41,19 +41,20 @@ func awkward(r *rand.Rand, n int, special bool) []float32 {
 
 // naiveSum is the canonical sum as the text has it: three levels, each from +0.
 func naiveSum(terms []float32) float32 {
-	var total float32
-	for super := range slices.Chunk(terms, superTerms) {
-		var s float32
-		for block := range slices.Chunk(super, blockTerms) {
-			var b float32
-			for _, v := range block {
-				b += v
-			}
-			s += b
+	var total, super, block float32
+	for i, v := range terms {
+		block += v
+		if i%64 == 63 {
+			super += block
+			block = 0
 		}
-		total += s
+		if i%4096 == 4095 {
+			total += super
+			super = 0
+		}
 	}
-	return total
+	super += block
+	return total + super
 }
 
 // naiveRows sums the rows at index, column by column.
@@ -111,113 +112,6 @@ func longestOf(r *rand.Rand, dim int) int {
 	return []int{12, 200}[r.IntN(2)]
 }
 
-func TestBagForwardBits(t *testing.T) {
-	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		const rows = 50
-		table := awkward(r, rows*dim, special)
-		for _, mode := range []Mode{Sum, Mean} {
-			for _, padding := range []int64{NoPadding, 0, 17} {
-				ids, offsets := randomBags(r, 9, longestOf(r, dim), rows, padding)
-				out := awkward(r, (len(offsets)-1)*dim, true)
-				must(t, b.BagForward(bagForward(dim, mode, padding, table, ids, offsets, out)))
-				for bag := range len(offsets) - 1 {
-					want := naiveBag(table, dim, mode, padding, ids[offsets[bag]:offsets[bag+1]])
-					if got := out[bag*dim:][:dim]; !sameBits(got, want) {
-						t.Fatalf("mode %d padding %d bag %d of %v:\n got %v\nwant %v", mode, padding, bag, offsets, got, want)
-					}
-				}
-			}
-		}
-	})
-}
-
-func naiveBag(table []float32, dim int, mode Mode, padding int64, ids []int64) []float32 {
-	var index []int
-	for _, id := range ids {
-		if padding == NoPadding || id != padding {
-			index = append(index, int(id))
-		}
-	}
-	out := naiveRows(table, dim, index)
-	for d := range out {
-		if mode == Mean && len(index) > 0 {
-			out[d] /= float32(len(index))
-		}
-	}
-	return out
-}
-
-func TestBagBackwardBits(t *testing.T) {
-	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		for _, mode := range []Mode{Sum, Mean} {
-			for _, padding := range []int64{NoPadding, 3} {
-				rows := []int64{5, 300, 1 << 40}[r.IntN(3)]
-				ids, offsets := randomBags(r, 9, longestOf(r, dim), rows, padding)
-				grad := awkward(r, (len(offsets)-1)*dim, special)
-				wantKeys, wantRows := naiveBackward(grad, dim, mode, padding, ids, offsets)
-				keys, out := make([]int64, len(ids)), awkward(r, len(ids)*dim, true)
-				n, err := b.BagBackward(bagBackward(dim, mode, padding, rows, ids, offsets, grad, keys, out))
-				must(t, err)
-				if !slices.Equal(keys[:n], wantKeys) || !sameBits(out[:n*dim], wantRows) {
-					t.Fatalf("mode %d padding %d: wrong keys or rows", mode, padding)
-				}
-			}
-		}
-	})
-}
-
-func naiveBackward(grad []float32, dim int, mode Mode, padding int64, ids, offsets []int64) (keys []int64, rows []float32) {
-	index := map[int64][]int{}
-	scaled := slices.Clone(grad)
-	for bag := range len(offsets) - 1 {
-		count := 0
-		for _, id := range ids[offsets[bag]:offsets[bag+1]] {
-			if padding == NoPadding || id != padding {
-				index[id] = append(index[id], bag)
-				count++
-			}
-		}
-		for d := range dim {
-			if mode == Mean {
-				scaled[bag*dim+d] /= float32(max(count, 1))
-			}
-		}
-	}
-	for id := range index {
-		keys = append(keys, id)
-	}
-	slices.Sort(keys)
-	for _, id := range keys {
-		rows = append(rows, naiveRows(scaled, dim, index[id])...)
-	}
-	return keys, rows
-}
-
-func TestCoalesceBits(t *testing.T) {
-	eachCase(t, func(t *testing.T, r *rand.Rand, b Backend, dim int, special bool) {
-		for _, spread := range []uint64{1, 7, 1000, math.MaxUint64} {
-			n := r.IntN(longestOf(r, dim) + 1)
-			keys, rows := make([]uint64, n), awkward(r, n*dim, special)
-			index := map[uint64][]int{}
-			for i := range keys {
-				keys[i] = r.Uint64N(spread)
-				index[keys[i]] = append(index[keys[i]], i)
-			}
-			outKeys, outRows := make([]uint64, n), awkward(r, n*dim, true)
-			got, err := b.Coalesce(coalesce(dim, keys, rows, outKeys, outRows))
-			must(t, err)
-			if got != len(index) || !slices.IsSorted(outKeys[:got]) {
-				t.Fatalf("%d keys, want %d; sorted %v", got, len(index), slices.IsSorted(outKeys[:got]))
-			}
-			for i, key := range outKeys[:got] {
-				if want := naiveRows(rows, dim, index[key]); !sameBits(outRows[i*dim:][:dim], want) {
-					t.Fatalf("key %d at %v: got %v, want %v", key, index[key], outRows[i*dim:][:dim], want)
-				}
-			}
-		}
-	})
-}
-
 // naiveTree sums along the tree by its definition: a node is its term, or the sum of its children that are there.
 func naiveTree(at lane.Node, terms map[lane.Node][]float32) []float32 {
 	if term, ok := terms[at]; ok {
@@ -248,83 +142,6 @@ func randomNodes(r *rand.Rand, at lane.Node) []lane.Node {
 	}
 	left, right := at.Split()
 	return append(randomNodes(r, left), randomNodes(r, right)...)
-}
-
-func TestAverageBits(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		for seed := range uint64(300) {
-			r := rand.New(rand.NewPCG(seed, 3))
-			lanes, n := 1+r.IntN(40), 1+r.IntN(700)
-			if seed%50 == 0 {
-				lanes = lane.LanesMax
-			}
-			var terms []Term
-			byNode := map[lane.Node][]float32{}
-			for _, node := range randomNodes(r, lane.Root(lanes)) {
-				v := awkward(r, n, seed%2 == 1)
-				terms = append(terms, term(uint16(node.First), node.Count, v))
-				byNode[node] = v
-			}
-			if len(terms) == 0 {
-				continue
-			}
-			weight := []float32{1, 512, 3, 1e-3, 0x1p127, 0x1p-126, 0x1p-140, 0x1.00001ep0}[r.IntN(8)]
-			want := slices.Clone(naiveTree(lane.Root(lanes), byNode))
-			for i := range want {
-				want[i] /= weight
-			}
-			out := make([]float32, n)
-			if seed%3 == 0 {
-				out = view[float32](terms[r.IntN(len(terms))].Values) // in place
-			}
-			must(t, b.Average(average(lanes, weight, terms, out)))
-			if !sameBits(out, want) {
-				t.Fatalf("seed %d, %d lanes, %d terms, weight %v: wrong bits", seed, lanes, len(terms), weight)
-			}
-		}
-	})
-}
-
-func TestMergeBits(t *testing.T) {
-	onEach(t, func(t *testing.T, b Backend) {
-		for seed := range uint64(200) {
-			r := rand.New(rand.NewPCG(seed, 5))
-			lanes, dim := 1+r.IntN(24), dims[r.IntN(len(dims)-1)]
-			m := Merge{Dim: dim, Lanes: lanes}
-			byKey := map[uint64]map[lane.Node][]float32{}
-			total := 0
-			for _, node := range randomNodes(r, lane.Root(lanes)) {
-				var keys []uint64
-				for key := range uint64(30) {
-					if r.IntN(3) > 0 {
-						keys = append(keys, key*key<<20)
-					}
-				}
-				rows := awkward(r, len(keys)*dim, seed%2 == 1)
-				for i, key := range keys {
-					if byKey[key] == nil {
-						byKey[key] = map[lane.Node][]float32{}
-					}
-					byKey[key][node] = rows[i*dim:][:dim]
-				}
-				total += len(keys)
-				m.Terms = append(m.Terms, rowsTerm(uint16(node.First), node.Count, keys, rows))
-			}
-			room := []int{total, len(byKey)}[r.IntN(2)] // more than enough, or just enough
-			keys, rows := make([]uint64, room), awkward(r, room*dim, true)
-			m.OutKeys, m.OutRows = Uint64s(keys), Float32s(rows)
-			n, err := b.Merge(m)
-			must(t, err)
-			if n != len(byKey) || !slices.IsSorted(keys[:n]) {
-				t.Fatalf("seed %d: %d keys, want %d", seed, n, len(byKey))
-			}
-			for i, key := range keys[:n] {
-				if want := naiveTree(lane.Root(lanes), byKey[key]); !sameBits(rows[i*dim:][:dim], want) {
-					t.Fatalf("seed %d, %d lanes, key %d: got %v, want %v", seed, lanes, key, rows[i*dim:][:dim], want)
-				}
-			}
-		}
-	})
 }
 
 // TestMergeInTwoSteps: terms that were merged at the nodes below give what merging them all at once gives.

@@ -66,6 +66,19 @@ func (s *naiveState) clone() *naiveState {
 	return &to
 }
 
+// only is a state of which one row may be moved; the others are shared.
+func (s *naiveState) only(row int) *naiveState {
+	to := *s
+	to.p, to.last, to.slots = slices.Clone(s.p), slices.Clone(s.last), nil
+	to.p[row] = slices.Clone(s.p[row])
+	for _, slot := range s.slots {
+		slot = slices.Clone(slot)
+		slot[row] = slices.Clone(slot[row])
+		to.slots = append(to.slots, slot)
+	}
+	return &to
+}
+
 // table and slot vectors of the whole state.
 func (s *naiveState) table() Vector     { return packed(s.dtype, slices.Concat(s.p...)) }
 func (s *naiveState) slot(i int) Vector { return packed(s.slotTypes[i], slices.Concat(s.slots[i]...)) }

@@ -115,16 +115,16 @@ func idsOf(dtype DType, ids []int64) Vector {
 }
 
 // wantVector compares a vector of any type of floats bit for bit.
-func wantVector(t *testing.T, what string, got Vector, want []float32) {
+func wantVector(t *testing.T, what any, got Vector, want []float32) {
 	t.Helper()
 	x := unpacked(got)
 	for i := range want {
 		if i >= len(x) || !sameBits(x[i:i+1], want[i:i+1]) {
-			t.Fatalf("%s, %v: value %d of %d is %v, want %v", what, got.dtype, i, len(want), x[i:min(i+1, len(x))], want[i])
+			t.Fatalf("%v, %v: value %d of %d is %v, want %v", what, got.dtype, i, len(want), x[i:min(i+1, len(x))], want[i])
 		}
 	}
 	if len(x) < len(want) {
-		t.Fatalf("%s: %d values, want %d", what, len(x), len(want))
+		t.Fatalf("%v: %d values, want %d", what, len(x), len(want))
 	}
 }
 
