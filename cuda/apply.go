@@ -91,12 +91,13 @@ func (c *nonFinite) look(g []float32, weight float32, position int64) {
 	}
 }
 
-// verdict fills the report and is the error of a call that was to refuse such values.
+// verdict fills the report and is the error of a call that was to refuse such values. A refused call has skipped nothing.
 func (u *update) verdict(c *nonFinite, skipped int64, to *Report) error {
-	tell(to, Report{Skipped: skipped, NonFinite: c.count})
 	if c.count > 0 && u.nonFinite == Refuse {
+		tell(to, Report{NonFinite: c.count})
 		return &NonFiniteError{u.op, c.at, c.count}
 	}
+	tell(to, Report{Skipped: skipped, NonFinite: c.count})
 	return nil
 }
 
