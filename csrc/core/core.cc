@@ -172,15 +172,4 @@ int PartDepth(gb_node a, gb_node b, int64_t lanes) {
   }
 }
 
-Sgd SgdOf(const gb_optimizer& optimizer) {
-  gb_sgd h;
-  std::memcpy(&h, optimizer.hyper, sizeof h);
-  Sgd s = {h.lr, h.momentum, 1.0f - h.dampening, h.weight_decay, h.nesterov != 0, nullptr, nullptr};
-  if (h.momentum != 0) {
-    s.before = Floats(optimizer.slots[0].before);
-    s.after = Floats(optimizer.slots[0].after);
-  }
-  return s;
-}
-
 }  // namespace gradbus

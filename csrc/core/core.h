@@ -92,16 +92,6 @@ gb_status Check(const Args* a, gb_report* report) {
 // CheckOffsets is the part of CheckData that looks at the offsets of bags over n ids.
 gb_status CheckOffsets(const gb_in& offsets, bool open, int64_t n, gb_report* report);
 
-// Sgd is one optimizer call, taken apart. Momentum pointers are null where there is none.
-struct Sgd {
-  float lr, momentum, keep, weight_decay;  // keep is 1 - dampening
-  bool nesterov;
-  const float* before;
-  float* after;
-};
-// SgdOf takes apart an optimizer that Check has accepted.
-Sgd SgdOf(const gb_optimizer& optimizer);
-
 // Pair is a key and the row it came with.
 struct Pair {
   uint64_t key;
