@@ -1,15 +1,16 @@
 // The optimizers of the CPU backend: vectors that one checks by hand, then every instruction set
 // and number of threads against each other and against dense steps. The same arithmetic on random
 // numbers, against a second implementation, is tested from Go.
+#include "tests/apply.h"
+
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "core/half.h"
-#include "gradbus.h"
+#include "tests/expect.h"
 
 namespace {
 
@@ -17,87 +18,6 @@ using gradbus::BF16ToFloat;
 using gradbus::F16ToFloat;
 using gradbus::FloatToBF16;
 using gradbus::FloatToF16;
-
-int failures = 0;
-
-#define EXPECT(condition)                                                   \
-  do {                                                                      \
-    if (!(condition)) {                                                     \
-      std::printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
-      failures++;                                                           \
-    }                                                                       \
-  } while (0)
-
-template <typename Args>
-Args Sized() {
-  Args a;
-  std::memset(&a, 0, sizeof a);
-  a.size = sizeof a;
-  return a;
-}
-
-gb_dtype TypeOf(float) { return GB_FLOAT32; }
-gb_dtype TypeOf(int64_t) { return GB_INT64; }
-gb_dtype TypeOf(int32_t) { return GB_INT32; }
-
-template <typename T>
-gb_in In(const std::vector<T>& v) {
-  return {v.data(), static_cast<int64_t>(v.size()), TypeOf(T{}), 0};
-}
-template <typename T>
-gb_out Out(std::vector<T>& v) {
-  return {v.data(), static_cast<int64_t>(v.size()), TypeOf(T{}), 0};
-}
-
-using Floats = std::vector<float>;
-using Ids = std::vector<int64_t>;
-
-bool Same(const Floats& a, const Floats& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
-}
-
-struct Cpu {
-  const gb_api* api = gb_backend(GB_ABI);
-  gb_context* context = nullptr;
-  gb_report report = Sized<gb_report>();
-  std::vector<char> memory;
-  explicit Cpu(uint32_t threads = 1, const char* isa = nullptr) {
-    gb_open_args a = Sized<gb_open_args>();
-    a.threads = threads;
-    a.isa = isa;
-    if (api->open(&a, &context, &report) != GB_OK) context = nullptr;
-  }
-  ~Cpu() {
-    if (context != nullptr) api->close(context);
-  }
-  template <typename Args>
-  gb_status Run(gb_op op, const Args& a) {
-    memory.resize(api->workspace(context, op, &a));
-    const gb_command command = {op, 0, &a, nullptr};
-    int64_t done = 0;
-    return api->submit(context, nullptr, &command, 1, {memory.data(), memory.size()}, &done,
-                       &report);
-  }
-};
-
-// Random numbers, the same everywhere.
-struct Random {
-  uint64_t state;
-  uint32_t Next() {
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<uint32_t>(state >> 33);
-  }
-  float Unit() { return static_cast<float>(Next() % 20001) / 10000.0f - 1.0f; }
-  Floats Many(int64_t n) {
-    Floats v(static_cast<size_t>(n));
-    for (float& x : v) x = Unit();
-    return v;
-  }
-};
-
-gb_slot Slot(const char* name, const Floats& before, Floats& after) {
-  return {name, In(before), Out(after)};
-}
 
 // Two steps of SGD with momentum 0.5 and weight 2: d = 1, m = 1, p = 10 - 0.5; d = 2, m = 0.5 + 2,
 // p = 9.5 - 1.25.
