@@ -1,6 +1,5 @@
 #include "core/core.h"
 
-#include <cmath>
 #include <cstring>
 
 namespace gradbus {
@@ -63,50 +62,6 @@ bool PowerOfTwo(float x) {
   const uint32_t exponent =
       bits >> 23;  // of a positive number; its reciprocal must be a normal one
   return (bits & 0x7fffffu) == 0 && exponent >= 1 && exponent <= 253;
-}
-
-namespace {
-
-void InsertionSort(Pair* pairs, int64_t n) {
-  for (int64_t i = 1; i < n; i++) {
-    const Pair p = pairs[i];
-    int64_t j = i;
-    for (; j > 0 && pairs[j - 1].key > p.key; j--) pairs[j] = pairs[j - 1];
-    pairs[j] = p;
-  }
-}
-
-}  // namespace
-
-Pair* SortPairs(Pair* pairs, Pair* spare, int64_t n) {
-  if (n < 48) {
-    InsertionSort(pairs, n);
-    return pairs;
-  }
-  uint64_t differ = 0;
-  for (int64_t i = 0; i < n; i++) differ |= pairs[i].key ^ pairs[0].key;
-  for (int shift = 0; shift < 64; shift += 8) {
-    if ((differ >> shift & 0xff) == 0) continue;  // all keys agree in this byte
-    int64_t start[256] = {};
-    for (int64_t i = 0; i < n; i++) start[pairs[i].key >> shift & 0xff]++;
-    int64_t total = 0;
-    for (int64_t& s : start) {
-      const int64_t count = s;
-      s = total;
-      total += count;
-    }
-    for (int64_t i = 0; i < n; i++) spare[start[pairs[i].key >> shift & 0xff]++] = pairs[i];
-    Pair* const sorted = spare;
-    spare = pairs;
-    pairs = sorted;
-  }
-  return pairs;
-}
-
-int64_t Distinct(const Pair* sorted, int64_t n) {
-  int64_t count = n > 0;
-  for (int64_t i = 1; i < n; i++) count += sorted[i].key != sorted[i - 1].key;
-  return count;
 }
 
 void Planner::Push(int32_t term, int depth) {

@@ -1,5 +1,5 @@
-// What every native backend shares: argument checks, workspace, sorting, and plans for sums along
-// the lane tree.
+// What every native backend shares: argument checks, workspace, and plans for sums along the lane
+// tree.
 //
 // It knows the structs of gradbus.h and nothing of instruction sets or devices. Nothing here
 // allocates.
@@ -91,17 +91,6 @@ gb_status Check(const Args* a, gb_report* report) {
 
 // CheckOffsets is the part of CheckData that looks at the offsets of bags over n ids.
 gb_status CheckOffsets(const gb_in& offsets, bool open, int64_t n, gb_report* report);
-
-// Pair is a key and the row it came with.
-struct Pair {
-  uint64_t key;
-  int64_t row;
-};
-// SortPairs sorts by key, equal keys in the order they came in, and returns whichever of the two
-// arrays holds the result.
-Pair* SortPairs(Pair* pairs, Pair* spare, int64_t n);
-// Distinct counts the different keys of sorted pairs.
-int64_t Distinct(const Pair* sorted, int64_t n);
 
 // A step of a plan: push the term with this index, or kAdd: replace the two topmost sums by left +
 // right.

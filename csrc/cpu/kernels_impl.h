@@ -15,23 +15,30 @@
 namespace gradbus {
 namespace GB_ISA {
 
-int64_t FirstNonFinite(const float* values, int64_t n) {
+// Finite says whether kSteps times four registers of values are all finite: x - x is 0 for a finite
+// number and NaN for the others, and a NaN stays in the sum.
+template <int kSteps>
+inline bool Finite(const float* values) {
   using V = Vec<kWidth>;
-  constexpr int kStep = 4 * kWidth;
-  int64_t at = 0;
-  for (; n - at >= kStep; at += kStep) {
-    // x - x is 0 for a finite number and NaN for the others, and a NaN stays in the sum.
-    V::Type sum = {};
+  V::Type sums[4] = {};
+  for (int i = 0; i < 4 * kSteps; i += 4) {
     for (int t = 0; t < 4; t++) {
-      const V::Type x = V::Load(values + at + t * kWidth);
-      sum += x - x;
+      const V::Type x = V::Load(values + (i + t) * kWidth);
+      sums[t] += x - x;
     }
-    float lanes[kWidth];
-    V::Store(lanes, sum);
-    float all = 0;
-    for (const float s : lanes) all += s;
-    if (all != 0) break;
   }
+  float lanes[kWidth];
+  V::Store(lanes, (sums[0] + sums[1]) + (sums[2] + sums[3]));
+  float all = 0;
+  for (const float s : lanes) all += s;
+  return all == 0;
+}
+
+int64_t FirstNonFinite(const float* values, int64_t n) {
+  constexpr int kSteps = 32, kStep = 4 * kWidth;
+  int64_t at = 0;
+  while (n - at >= kSteps * kStep && Finite<kSteps>(values + at)) at += kSteps * kStep;
+  while (n - at >= kStep && Finite<1>(values + at)) at += kStep;
   for (; at < n; at++) {
     if (!(values[at] - values[at] == 0)) return at;
   }

@@ -2,15 +2,15 @@
 
 #include <cstring>
 
+#include "cpu/buckets.h"
+
 namespace gradbus {
 namespace {
 
-constexpr int kDigitBits = 11;
-constexpr int kDigits = 1 << kDigitBits;
 constexpr int64_t kSmall = 64;            // fewer are sorted by insertion
 constexpr int64_t kChunkLeast = 1 << 13;  // keys worth a thread's turn
-
-int BitsOf(uint64_t x) { return x == 0 ? 0 : 64 - __builtin_clzll(x); }
+constexpr int64_t kBucket = 512;          // keys of a bucket, if they are spread evenly
+constexpr int64_t kBucketMost = 1 << 15;  // beyond, all threads sort a bucket together
 
 int PayloadBits(const SortRequest& s) {
   const int64_t most = s.payload_most();
@@ -45,46 +45,55 @@ bool Keeps(const SortRequest& s, Id id) {
   return static_cast<uint64_t>(key) < s.limit && (key != s.padding || s.padding == GB_NO_PADDING);
 }
 
-// Scan learns the range of a chunk's keys and counts their lowest digits, unless counts is null.
+// Scan learns the range of a chunk's keys.
 template <typename Id>
-void Scan(const Kernels& k, const SortRequest& s, Chunk& c, uint32_t* counts) {
+void Scan(const Kernels& k, const SortRequest& s, Chunk& c) {
   const Id* ids = static_cast<const Id*>(s.keys.data);
   c.bad = c.hi;
   if (!s.skip && s.limit != UINT64_MAX) {
     c.bad = c.lo + k.bags.first_above(ids + c.lo, s.keys.dtype, c.hi - c.lo, s.limit, s.padding);
     if (c.bad < c.hi) return;
   }
-  uint32_t none[1] = {};  // where nothing is counted, every digit is 0
-  const uint64_t digit = counts != nullptr ? kDigits - 1 : 0;
-  if (counts != nullptr) {
-    std::memset(counts, 0, kDigits * sizeof *counts);
-  } else {
-    counts = none;
-  }
   uint64_t ones = 0, all = ~uint64_t{};
   if (!s.filtered()) {
     for (int64_t i = c.lo; i < c.hi; i++) {
-      const uint64_t key = static_cast<uint64_t>(ids[i]);
-      ones |= key;
-      all &= key;
-      counts[key & digit]++;
+      ones |= static_cast<uint64_t>(ids[i]);
+      all &= static_cast<uint64_t>(ids[i]);
     }
     c.kept = c.hi - c.lo;
   } else {
     for (int64_t i = c.lo; i < c.hi; i++) {
-      const uint64_t key = static_cast<uint64_t>(static_cast<int64_t>(ids[i]));
+      const int64_t key = static_cast<int64_t>(ids[i]);
       if (!Keeps(s, ids[i])) {
-        c.skipped += static_cast<int64_t>(key) != s.padding || s.padding == GB_NO_PADDING;
+        c.skipped += key != s.padding || s.padding == GB_NO_PADDING;
         continue;
       }
-      ones |= key;
-      all &= key;
-      counts[key & digit]++;
+      ones |= static_cast<uint64_t>(key);
+      all &= static_cast<uint64_t>(key);
       c.kept++;
     }
   }
   c.ones = ones;
   c.all = all;
+}
+
+// Digit is the upper bits of a key, which choose its bucket.
+struct Digit {
+  uint64_t own;  // the bits that keys do not share
+  int shift, bits;
+  uint64_t operator()(uint64_t key) const { return (key & own) >> shift; }
+};
+
+// Count counts the keys of a chunk by their bucket.
+template <typename Id>
+void Count(const SortRequest& s, const Chunk& c, const Digit& digit, uint32_t* counts) {
+  const Id* ids = static_cast<const Id*>(s.keys.data);
+  std::memset(counts, 0, sizeof *counts << digit.bits);
+  const bool filtered = s.filtered();
+  for (int64_t i = c.lo; i < c.hi; i++) {
+    if (filtered && !Keeps(s, ids[i])) continue;
+    counts[digit(static_cast<uint64_t>(ids[i]))]++;
+  }
 }
 
 // EachKept visits the keys of a chunk that count: visit(key, payload).
@@ -114,9 +123,9 @@ void EachKept(const SortRequest& s, const Chunk& c, Visit&& visit) {
 }
 
 // Starts turns the counts of all chunks into where each chunk puts the first of each digit.
-void Starts(uint32_t* counts, int chunks) {
+void Starts(uint32_t* counts, int chunks, int digits) {
   uint32_t total = 0;
-  for (int d = 0; d < kDigits; d++) {
+  for (int d = 0; d < digits; d++) {
     for (int c = 0; c < chunks; c++) {
       uint32_t& at = counts[c * kDigits + d];
       const uint32_t count = at;
@@ -126,10 +135,7 @@ void Starts(uint32_t* counts, int chunks) {
   }
 }
 
-uint64_t SortedBy(uint64_t word) { return word; }
-uint64_t SortedBy(const WidePair& pair) { return pair.key; }
-
-// Pass sorts n elements by one digit, stably, from one place to another.
+// Pass sorts n elements by one digit, stably, from one place to another, with all threads.
 template <typename T>
 void Pass(Pool& pool, int chunks, const T* from, T* to, int64_t n, int shift, uint32_t* counts) {
   const auto digit = [shift](const T& x) { return SortedBy(x) >> shift & (kDigits - 1); };
@@ -139,37 +145,27 @@ void Pass(Pool& pool, int chunks, const T* from, T* to, int64_t n, int shift, ui
     std::memset(count, 0, kDigits * sizeof *count);
     for (int64_t i = lo(c); i < lo(c + 1); i++) count[digit(from[i])]++;
   });
-  Starts(counts, chunks);
+  Starts(counts, chunks, kDigits);
   pool.Run(chunks, [&](int64_t c, int) {
     uint32_t* at = counts + c * kDigits;
     for (int64_t i = lo(c); i < lo(c + 1); i++) to[at[digit(from[i])]++] = from[i];
   });
 }
 
-// Passes sorts by the digits above the lowest, skipping those in which all keys agree, and returns
-// whichever place holds the result.
+// SortTogether sorts a large bucket where it is, with all threads.
 template <typename T>
-T* Passes(Pool& pool, int chunks, T* from, T* to, int64_t n, int shift, uint64_t differ,
-          uint32_t* counts) {
-  for (int d = kDigitBits; d < 64; d += kDigitBits) {
+void SortTogether(Pool& pool, int chunks, T* x, T* spare, int64_t n, int shift, uint32_t* counts) {
+  const uint64_t differ = Differ(x, n, shift);
+  T* from = x;
+  T* to = spare;
+  for (int d = 0; d < 64 - shift; d += kDigitBits) {
     if ((differ >> d & (kDigits - 1)) == 0) continue;
     Pass(pool, chunks, from, to, n, shift + d, counts);
     T* const sorted = to;
     to = from;
     from = sorted;
   }
-  return from;
-}
-
-// InsertionSort is for few elements, which are all that a chunk has.
-template <typename T, typename Key>
-void InsertionSort(T* x, int64_t n, Key&& key) {
-  for (int64_t i = 1; i < n; i++) {
-    const T one = x[i];
-    int64_t j = i;
-    for (; j > 0 && key(x[j - 1]) > key(one); j--) x[j] = x[j - 1];
-    x[j] = one;
-  }
+  if (from != x) std::memcpy(static_cast<void*>(x), from, n * sizeof(T));
 }
 
 // Number writes words with the numbers of the keys, and their names, into the place that the pairs
@@ -196,66 +192,88 @@ struct Sharing {
   const SortParts& parts;
   const Chunk* chunks;
   int count;
-  uint64_t differ;  // the bits in which keys differ
+  int64_t n;     // keys that are kept
+  uint64_t own;  // the bits that keys do not share
+  int bits;      // from the highest of them down
 };
 
-// Place puts the kept keys into elements made by make(key, row), sorted by the lowest digit.
+// Buckets sorts the elements x, which lie in the order of their buckets: ends says where those end.
+template <typename T>
+void Buckets(const Sharing& s, T* x, T* spare, int shift, int buckets, const uint32_t* ends) {
+  constexpr int kTurn = 8;  // buckets of a thread's turn
+  const auto lo = [ends](int64_t b) { return b == 0 ? 0 : static_cast<int64_t>(ends[b - 1]); };
+  const int64_t most = s.count > 1 ? kBucketMost : INT64_MAX;
+  RunFor(s.pool, s.n * static_cast<int64_t>(sizeof(T)), (buckets + kTurn - 1) / kTurn,
+         [&](int64_t turn, int) {
+           for (int64_t b = turn * kTurn; b < (turn + 1) * kTurn && b < buckets; b++) {
+             const int64_t n = ends[b] - lo(b);
+             if (n <= most) SortBucket(x + lo(b), spare + lo(b), n, shift);
+           }
+         });
+  // The last chunk's counters hold the ends, and those of the first are free.
+  for (int64_t b = 0; b < buckets && s.count > 1; b++) {
+    const int64_t n = ends[b] - lo(b);
+    if (n <= most) continue;
+    SortTogether(s.pool, s.count - 1, x + lo(b), spare + lo(b), n, shift, s.parts.counts);
+  }
+}
+
+// SortElements puts what make(key, row) gives for every key that is kept into place, sorted by the
+// bits of SortedBy above shift.
 template <typename Id, typename T, typename Make>
-void Place(const Sharing& s, T* to, Make&& make) {
+void SortElements(const Sharing& s, T* to, T* spare, int shift, Make&& make) {
+  if (s.request.keys.n <= kSmall) {
+    int64_t n = 0;
+    EachKept<Id>(s.request, s.chunks[0],
+                 [&](uint64_t key, uint64_t row) { to[n++] = make(key, row); });
+    return InsertionSort(to, n, shift);
+  }
+  int top = BitsOf(static_cast<uint64_t>(s.n / kBucket));
+  top = top > kDigitBits ? kDigitBits : top;
+  top = top > s.bits ? s.bits : top;
+  const Digit digit = {top > 0 ? s.own : 0, top > 0 ? s.bits - top : 0, top};
+  uint32_t* const counts = s.parts.counts;
   s.pool.Run(s.count, [&](int64_t c, int) {
-    uint32_t* at = s.parts.counts + c * kDigits;
-    EachKept<Id>(s.request, s.chunks[c],
-                 [&](uint64_t key, uint64_t row) { to[at[key % kDigits]++] = make(key, row); });
+    Count<Id>(s.request, s.chunks[c], digit, counts + c * kDigits);
   });
+  Starts(counts, s.count, 1 << top);
+  s.pool.Run(s.count, [&](int64_t c, int) {
+    uint32_t* at = counts + c * kDigits;
+    EachKept<Id>(s.request, s.chunks[c],
+                 [&](uint64_t key, uint64_t row) { to[at[digit(key)]++] = make(key, row); });
+  });
+  Buckets(s, to, spare, shift, 1 << top, counts + (s.count - 1) * kDigits);
 }
 
 template <typename Id>
 void SortPairs(const Sharing& s, Sorted* sorted) {
   WidePair* const to = reinterpret_cast<WidePair*>(s.parts.first);
   WidePair* const spare = reinterpret_cast<WidePair*>(s.parts.second);
-  const auto make = [](uint64_t key, uint64_t row) { return WidePair{key, row}; };
-  const WidePair* pairs = to;
-  if (s.request.keys.n <= kSmall) {
-    int64_t n = 0;
-    EachKept<Id>(s.request, s.chunks[0],
-                 [&](uint64_t key, uint64_t row) { to[n++] = make(key, row); });
-    InsertionSort(to, n, [](const WidePair& p) { return p.key; });
-  } else {
-    Place<Id>(s, to, make);
-    pairs = Passes(s.pool, s.count, to, spare, sorted->n, 0, s.differ, s.parts.counts);
-  }
+  SortElements<Id>(s, to, spare, 0, [](uint64_t key, uint64_t row) { return WidePair{key, row}; });
   sorted->common = 0;
-  Number(pairs, sorted->n, pairs == to ? s.parts.second : s.parts.first, sorted);
+  Number(to, sorted->n, s.parts.second, sorted);
 }
 
 template <typename Id>
 void SortWords(const Sharing& s, Sorted* sorted) {
   uint64_t* const to = reinterpret_cast<uint64_t*>(s.parts.first);
   uint64_t* const spare = reinterpret_cast<uint64_t*>(s.parts.second);
-  const uint64_t own = ~sorted->common;
+  const uint64_t own = s.own;
   const int shift = sorted->shift;
-  const auto make = [=](uint64_t key, uint64_t row) { return (key & own) << shift | row; };
+  SortElements<Id>(s, to, spare, shift,
+                   [own, shift](uint64_t key, uint64_t row) { return (key & own) << shift | row; });
   sorted->words = to;
-  if (s.request.keys.n <= kSmall) {
-    int64_t n = 0;
-    EachKept<Id>(s.request, s.chunks[0],
-                 [&](uint64_t key, uint64_t row) { to[n++] = make(key, row); });
-    InsertionSort(to, n, [shift](uint64_t word) { return word >> shift; });
-    return;
-  }
-  Place<Id>(s, to, make);
-  sorted->words = Passes(s.pool, s.count, to, spare, sorted->n, shift, s.differ, s.parts.counts);
 }
 
 // Learn scans the keys and puts together what the chunks know; GB_ID names the first bad one.
 template <typename Id>
-gb_status Learn(gb_context& context, const SortRequest& s, const SortParts& p, Chunk* chunks,
-                int count, uint64_t* differ, Sorted* sorted, gb_report* report) {
+gb_status Learn(gb_context& context, const SortRequest& s, Chunk* chunks, int count, int* bits,
+                Sorted* sorted, gb_report* report) {
   const int64_t n = s.keys.n;
   context.pool.Run(count, [&](int64_t c, int) {
     chunks[c].lo = n * c / count;
     chunks[c].hi = n * (c + 1) / count;
-    Scan<Id>(*context.kernels, s, chunks[c], n <= kSmall ? nullptr : p.counts + c * kDigits);
+    Scan<Id>(*context.kernels, s, chunks[c]);
   });
   uint64_t ones = 0, all = ~uint64_t{};
   for (int c = 0; c < count; c++) {
@@ -270,10 +288,9 @@ gb_status Learn(gb_context& context, const SortRequest& s, const SortParts& p, C
     sorted->n += chunks[c].kept;
     sorted->skipped += chunks[c].skipped;
   }
-  *differ = ones & ~all;
   // The bits above the highest that differs are the same in all keys.
-  const int bits = BitsOf(*differ);
-  sorted->common = sorted->n == 0 || bits == 64 ? 0 : all >> bits << bits;
+  *bits = sorted->n == 0 ? 0 : BitsOf(ones & ~all);
+  sorted->common = sorted->n == 0 || *bits == 64 ? 0 : all >> *bits << *bits;
   return GB_OK;
 }
 
@@ -282,17 +299,16 @@ gb_status SortIds(gb_context& context, const SortRequest& s, const SortParts& p,
                   gb_report* report) {
   Chunk chunks[kChunksMost];
   const int count = ChunksOf(context.pool, s.keys.n);
-  uint64_t differ = 0;
+  int bits = 0;
   *sorted = {};
   sorted->shift = PayloadBits(s);
   sorted->mask = (uint64_t{1} << sorted->shift) - 1;
-  if (const gb_status status = Learn<Id>(context, s, p, chunks, count, &differ, sorted, report);
+  if (const gb_status status = Learn<Id>(context, s, chunks, count, &bits, sorted, report);
       status != GB_OK) {
     return status;
   }
-  const Sharing sharing = {context.pool, s, p, chunks, count, differ};
-  if (s.keys.n > kSmall) Starts(p.counts, count);
-  if (BitsOf(differ) + sorted->shift > 64) {
+  const Sharing sharing = {context.pool, s, p, chunks, count, sorted->n, ~sorted->common, bits};
+  if (bits + sorted->shift > 64) {
     SortPairs<Id>(sharing, sorted);
   } else {
     SortWords<Id>(sharing, sorted);

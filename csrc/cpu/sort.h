@@ -1,8 +1,9 @@
 // Sorting of keys, each with the row that came with it.
 //
-// A key and its row lie in one word of 64 bits, key above row, so that a pass moves 8 bytes a row.
-// Only the bits in which the keys differ count: ids below a million are sorted in two passes of 11
-// bits. Keys that fill a word by themselves are sorted as pairs and then numbered.
+// A key and its row lie in one word of 64 bits, key above row. Only the bits in which the keys
+// differ count: the upper ones put every word into a bucket of some hundreds, in one pass over
+// memory, and each bucket is then sorted by the others in L1. Keys that fill a word by themselves
+// are sorted as pairs and then numbered.
 #ifndef GRADBUS_CPU_SORT_H_
 #define GRADBUS_CPU_SORT_H_
 
@@ -23,10 +24,6 @@ struct SortRequest {
 
   bool filtered() const { return skip || padding != GB_NO_PADDING; }
   int64_t payload_most() const { return (row_is_bag ? bags->bags : keys.n) - 1; }
-};
-
-struct WidePair {
-  uint64_t key, row;
 };
 
 constexpr int kChunksMost = 16;  // shares of a sort

@@ -173,6 +173,7 @@ void OpenClose() {
 
 int main() {
   SameBits(40, 5);
+  SameBits(400, 1);  // one bucket of keys that differ in every bit
   SameBits(3000, 33);
   SameBits(60000, 16);
   Callers();
