@@ -44,7 +44,8 @@ func (e *EmbeddingBag) Backward(rowCount int, ids, offsets []int64, gradOut []fl
 	room := min(len(ids), rowCount) // no more ids than that can be distinct
 	e.keys, e.rows = grown(e.keys, room), grown(e.rows, room*e.Dim)
 	n, err := e.backend.BagBackward(cuda.BagBackward{Dim: e.Dim, Mode: e.Mode, Padding: cuda.NoPadding, R: int64(rowCount),
-		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(gradOut), Keys: cuda.Int64s(e.keys), Out: cuda.Float32s(e.rows)})
+		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets),
+		GradOut: cuda.Float32s(gradOut), Keys: cuda.Int64s(e.keys), Out: cuda.Float32s(e.rows)})
 	if err != nil {
 		return nil, nil, err
 	}

@@ -42,7 +42,8 @@ func (l *Linear) Forward(weight, bias, x, y []float32) error {
 	if err := errors.Join(l.checkWeight(weight), want("x", x, n, l.In), want("y", y, n, l.Out), optional("bias", bias, 1, l.Out)); err != nil {
 		return fmt.Errorf("linear forward: %w", err)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: n, N: l.Out, K: l.In, TransB: true, A: cuda.Float32s(x), B: cuda.Float32s(weight), Bias: cuda.Float32s(bias), C: cuda.Float32s(y)})
+	return l.backend.MatMul(cuda.MatMul{M: n, N: l.Out, K: l.In, TransB: true,
+		A: cuda.Float32s(x), B: cuda.Float32s(weight), Bias: cuda.Float32s(bias), C: cuda.Float32s(y)})
 }
 
 // BackwardParams writes gradWeight [Out, In] = gradY' x and gradBias [Out] = the sum of gradY over its samples, from x
@@ -61,14 +62,16 @@ func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error 
 		clear(gradBias)
 		return nil
 	}
-	err := l.backend.MatMul(cuda.MatMul{M: l.Out, N: l.In, K: n, TransA: true, A: cuda.Float32s(gradY), B: cuda.Float32s(x), C: cuda.Float32s(gradWeight)})
+	err := l.backend.MatMul(cuda.MatMul{M: l.Out, N: l.In, K: n, TransA: true,
+		A: cuda.Float32s(gradY), B: cuda.Float32s(x), C: cuda.Float32s(gradWeight)})
 	if err != nil || gradBias == nil {
 		return err
 	}
 	for len(l.ones) < n {
 		l.ones = append(l.ones, 1)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: 1, N: l.Out, K: n, A: cuda.Float32s(l.ones[:n]), B: cuda.Float32s(gradY), C: cuda.Float32s(gradBias)})
+	return l.backend.MatMul(cuda.MatMul{M: 1, N: l.Out, K: n,
+		A: cuda.Float32s(l.ones[:n]), B: cuda.Float32s(gradY), C: cuda.Float32s(gradBias)})
 }
 
 // BackwardInput writes gradX [n, In] = gradY [n, Out] times weight [Out, In]. The sums over Out run in canonical order.
@@ -80,7 +83,8 @@ func (l *Linear) BackwardInput(weight, gradY, gradX []float32) error {
 	if err := errors.Join(l.checkWeight(weight), want("gradY", gradY, n, l.Out), want("gradX", gradX, n, l.In)); err != nil {
 		return fmt.Errorf("linear backward: %w", err)
 	}
-	return l.backend.MatMul(cuda.MatMul{M: n, N: l.In, K: l.Out, A: cuda.Float32s(gradY), B: cuda.Float32s(weight), C: cuda.Float32s(gradX)})
+	return l.backend.MatMul(cuda.MatMul{M: n, N: l.In, K: l.Out,
+		A: cuda.Float32s(gradY), B: cuda.Float32s(weight), C: cuda.Float32s(gradX)})
 }
 
 func (l *Linear) checkWeight(weight []float32) error { return want("weight", weight, l.Out, l.In) }

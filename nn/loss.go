@@ -61,5 +61,6 @@ func (c *CrossEntropy) Probabilities(logits, out []float32) error {
 	if err := want("out", out, n, c.Classes); err != nil {
 		return fmt.Errorf("softmax: %w", err)
 	}
-	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes, Logits: cuda.Float32s(logits), Probabilities: cuda.Float32s(out)})
+	return c.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: c.Classes,
+		Logits: cuda.Float32s(logits), Probabilities: cuda.Float32s(out)})
 }

@@ -14,7 +14,6 @@ import (
 type denseRounds struct {
 	chunks []denseChunk
 	first  map[schema.Bucket]int // index in chunks of the bucket's chunk 0; looked up, never ranged over
-	sum    []float32             // scratch: the sum of a chunk along the lane tree
 	terms  []cuda.Term           // scratch
 }
 
@@ -50,7 +49,6 @@ type densePart struct {
 // makeDense builds a frame pair for every chunk and, in mode update, draws version 0 into them.
 func (s *Shard) makeDense() error {
 	s.dense.first = map[schema.Bucket]int{}
-	largest := 0
 	for _, b := range s.place.Buckets {
 		if s.place.ShardOfBucket(b.ID) != s.index {
 			continue
@@ -66,10 +64,8 @@ func (s *Shard) makeDense() error {
 				return fmt.Errorf("bucket %d chunk %d: %w", b.ID, i, err)
 			}
 			s.dense.chunks = append(s.dense.chunks, c)
-			largest = max(largest, elements)
 		}
 	}
-	s.dense.sum = make([]float32, largest)
 	if s.job.Apply != schema.ApplyUpdate {
 		return nil
 	}
@@ -276,21 +272,14 @@ func (s *Shard) averageDense(c *denseChunk, weight float32, out []float32) error
 	return s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: weight, Terms: terms, Out: cuda.Float32s(out)})
 }
 
-// updateDense sums along the lane tree and runs the optimizer from version batch to batch+1, which divides once.
+// updateDense sums along the lane tree and runs the optimizer, which divides once, from version batch to batch+1 in one pass.
 func (s *Shard) updateDense(c *denseChunk, weight float32, out []float32) error {
 	terms := s.present(c)
 	defer clear(terms)
-	grad := terms[0].Values
-	if len(terms) > 1 {
-		grad = cuda.Float32s(s.dense.sum[:c.elements])
-		if err := s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: 1, Terms: terms, Out: grad}); err != nil {
-			return err
-		}
-	}
 	now, next := s.batch%2, (s.batch+1)%2
 	c.stepped[next] = true
-	return s.backend.ApplyDense(cuda.ApplyDense{
-		Optimizer: s.optimizer, Weight: weight, First: !c.stepped[now], Slots: c.slots[now],
-		Param: cuda.Float32s(c.result[now].Float32s()), Grad: grad, Out: cuda.Float32s(out),
+	return s.backend.AverageApply(cuda.AverageApply{
+		Lanes: s.job.Lanes, Optimizer: s.optimizer, Weight: weight, First: !c.stepped[now], Terms: terms, Slots: c.slots[now],
+		Param: cuda.Float32s(c.result[now].Float32s()), Out: cuda.Float32s(out),
 	})
 }

@@ -30,16 +30,28 @@ func newBadBackend(t testing.TB) *badBackend {
 	return &badBackend{Backend: b}
 }
 
-func (b *badBackend) Average(a cuda.Average) error {
+func (b *badBackend) failing() error {
 	b.mu.Lock()
 	fails := b.fails
 	b.mu.Unlock()
 	if fails != nil {
-		if err := fails(); err != nil {
-			return err
-		}
+		return fails()
+	}
+	return nil
+}
+
+func (b *badBackend) Average(a cuda.Average) error {
+	if err := b.failing(); err != nil {
+		return err
 	}
 	return b.Backend.Average(a)
+}
+
+func (b *badBackend) AverageApply(a cuda.AverageApply) error {
+	if err := b.failing(); err != nil {
+		return err
+	}
+	return b.Backend.AverageApply(a)
 }
 
 func (b *badBackend) Alloc(n int) (*cuda.Buffer, error) {

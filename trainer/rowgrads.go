@@ -92,9 +92,11 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 func (s *rowSums) merge(table int, a slotSum, left, right rows) error {
 	out, n := &s.spare[table], len(left.ids)+len(right.ids)
 	out.ids, out.values = grown(out.ids, n), grown(out.values, n*s.dims[table])
-	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes, OutKeys: cuda.Uint64s(out.ids), OutRows: cuda.Float32s(out.values), Terms: []cuda.RowsTerm{
-		{First: uint16(a.left.First), Count: a.left.Count, Keys: cuda.Uint64s(left.ids), Rows: cuda.Float32s(left.values)},
-		{First: uint16(a.right.First), Count: a.right.Count, Keys: cuda.Uint64s(right.ids), Rows: cuda.Float32s(right.values)}}})
+	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes,
+		OutKeys: cuda.Uint64s(out.ids), OutRows: cuda.Float32s(out.values), Terms: []cuda.RowsTerm{
+			{First: uint16(a.left.First), Count: a.left.Count, Keys: cuda.Uint64s(left.ids), Rows: cuda.Float32s(left.values)},
+			{First: uint16(a.right.First), Count: a.right.Count,
+				Keys: cuda.Uint64s(right.ids), Rows: cuda.Float32s(right.values)}}})
 	if err != nil {
 		return fmt.Errorf("add row gradients of table %d over %v and %v: %w", table, a.left, a.right, err)
 	}

@@ -176,7 +176,8 @@ func (m *model) lane(chosen []int32) (g laneGrads, err error) {
 		return g, err
 	}
 	losses, gradLogits := make([]float32, n), make([]float32, n*m.classes)
-	err = m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: m.classes, Logits: cuda.Float32s(logits), Targets: cuda.Int32s(targets),
+	err = m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: m.classes,
+		Logits: cuda.Float32s(logits), Targets: cuda.Int32s(targets),
 		Loss: cuda.Float32s(losses), Grad: cuda.Float32s(gradLogits)})
 	if err != nil {
 		return g, err
@@ -185,7 +186,8 @@ func (m *model) lane(chosen []int32) (g laneGrads, err error) {
 		g.loss += float64(l)
 	}
 	g.weight, g.bias = make([]float32, m.classes*dim), make([]float32, m.classes)
-	err = m.backend.MatMul(cuda.MatMul{M: m.classes, N: dim, K: n, TransA: true, A: cuda.Float32s(gradLogits), B: cuda.Float32s(pooled), C: cuda.Float32s(g.weight)})
+	err = m.backend.MatMul(cuda.MatMul{M: m.classes, N: dim, K: n, TransA: true,
+		A: cuda.Float32s(gradLogits), B: cuda.Float32s(pooled), C: cuda.Float32s(g.weight)})
 	if err != nil {
 		return g, err
 	}
@@ -193,19 +195,22 @@ func (m *model) lane(chosen []int32) (g laneGrads, err error) {
 	for i := range every {
 		every[i] = int64(i)
 	}
-	err = m.backend.BagForward(cuda.BagForward{Dim: m.classes, Mode: cuda.Sum, Padding: cuda.NoPadding, Rows: cuda.Float32s(gradLogits),
-		IDs: cuda.Int64s(every), Offsets: cuda.Int64s([]int64{0, int64(n)}), Out: cuda.Float32s(g.bias)})
+	err = m.backend.BagForward(cuda.BagForward{Dim: m.classes, Mode: cuda.Sum, Padding: cuda.NoPadding,
+		Rows: cuda.Float32s(gradLogits),
+		IDs:  cuda.Int64s(every), Offsets: cuda.Int64s([]int64{0, int64(n)}), Out: cuda.Float32s(g.bias)})
 	if err != nil {
 		return g, err
 	}
 	gradPooled := make([]float32, n*dim)
-	err = m.backend.MatMul(cuda.MatMul{M: n, N: dim, K: m.classes, A: cuda.Float32s(gradLogits), B: cuda.Float32s(m.weight.values), C: cuda.Float32s(gradPooled)})
+	err = m.backend.MatMul(cuda.MatMul{M: n, N: dim, K: m.classes,
+		A: cuda.Float32s(gradLogits), B: cuda.Float32s(m.weight.values), C: cuda.Float32s(gradPooled)})
 	if err != nil {
 		return g, err
 	}
 	keys, rows := make([]int64, len(ids)), make([]float32, len(ids)*dim)
 	distinct, err := m.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: cuda.Mean, Padding: cuda.NoPadding,
-		R: corpus.Rows, IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(gradPooled), Keys: cuda.Int64s(keys), Out: cuda.Float32s(rows)})
+		R: corpus.Rows, IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets),
+		GradOut: cuda.Float32s(gradPooled), Keys: cuda.Int64s(keys), Out: cuda.Float32s(rows)})
 	if err != nil {
 		return g, err
 	}
@@ -226,7 +231,8 @@ func (m *model) step(lanes []laneGrads, samples float32) error {
 		first, count := uint16(g.node.First), g.node.Count
 		weights = append(weights, cuda.Term{First: first, Count: count, Values: cuda.Float32s(g.weight)})
 		biases = append(biases, cuda.Term{First: first, Count: count, Values: cuda.Float32s(g.bias)})
-		rows = append(rows, cuda.RowsTerm{First: first, Count: count, Keys: cuda.Uint64s(g.keys), Rows: cuda.Float32s(g.rows)})
+		rows = append(rows, cuda.RowsTerm{First: first, Count: count,
+			Keys: cuda.Uint64s(g.keys), Rows: cuda.Float32s(g.rows)})
 		keys += len(g.keys)
 	}
 	for _, dense := range []struct {
@@ -239,7 +245,8 @@ func (m *model) step(lanes []laneGrads, samples float32) error {
 	}
 	m.first = false
 	merged, mergedRows := make([]uint64, keys), make([]float32, keys*m.o.Dim)
-	n, err := m.backend.Merge(cuda.Merge{Dim: m.o.Dim, Lanes: m.o.Lanes, Terms: rows, OutKeys: cuda.Uint64s(merged), OutRows: cuda.Float32s(mergedRows)})
+	n, err := m.backend.Merge(cuda.Merge{Dim: m.o.Dim, Lanes: m.o.Lanes, Terms: rows,
+		OutKeys: cuda.Uint64s(merged), OutRows: cuda.Float32s(mergedRows)})
 	if err != nil {
 		return err
 	}
@@ -251,7 +258,8 @@ func (m *model) stepDense(sgd cuda.SGD, to *tensor, terms []cuda.Term, samples f
 	if err := m.backend.Average(cuda.Average{Lanes: m.o.Lanes, Weight: 1, Terms: terms, Out: cuda.Float32s(sum)}); err != nil {
 		return err
 	}
-	a := cuda.ApplyDense{Optimizer: sgd, Weight: samples, First: m.first, Param: cuda.Float32s(to.values), Grad: cuda.Float32s(sum), Out: cuda.Float32s(to.values)}
+	a := cuda.ApplyDense{Optimizer: sgd, Weight: samples, First: m.first,
+		Param: cuda.Float32s(to.values), Grad: cuda.Float32s(sum), Out: cuda.Float32s(to.values)}
 	if sgd.Momentum != 0 {
 		m := cuda.Float32s(to.momentum)
 		a.Slots = []cuda.Slot{{Name: "momentum", Before: m, After: m}}
@@ -262,7 +270,8 @@ func (m *model) stepDense(sgd cuda.SGD, to *tensor, terms []cuda.Term, samples f
 func (m *model) stepRows(sgd cuda.SGD, keys []uint64, grad []float32, samples float32) error {
 	dim := m.o.Dim
 	out := make([]float32, len(grad))
-	a := cuda.ApplyRows{Dim: dim, Optimizer: sgd, Weight: samples, Table: cuda.Float32s(m.table.values), Grad: cuda.Float32s(grad), Out: cuda.Float32s(out)}
+	a := cuda.ApplyRows{Dim: dim, Optimizer: sgd, Weight: samples,
+		Table: cuda.Float32s(m.table.values), Grad: cuda.Float32s(grad), Out: cuda.Float32s(out)}
 	index, news, momentum := make([]int64, len(keys)), make([]uint8, len(keys)), make([]float32, len(grad))
 	for i, k := range keys {
 		index[i], news[i] = int64(k), 1-m.stepped[k]
