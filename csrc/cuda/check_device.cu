@@ -21,7 +21,7 @@ __global__ void check_bags_kernel(State* state, Bags b, uint32_t* counted, uint3
         begin[i] = static_cast<uint32_t>(OffsetAt(b, i));
         // With offsets that are wrong the length may be anything: nobody will look.
         const uint64_t next = static_cast<uint64_t>(OffsetAt(b, i < b.bags ? i + 1 : i));
-        if (next - static_cast<uint64_t>(OffsetAt(b, i)) > kLong) state->longs.any = 1;
+        if (next - static_cast<uint64_t>(OffsetAt(b, i)) > kLong) atomicOr(&state->longs.any, 1u);
       }
     }
   }
@@ -34,7 +34,8 @@ __global__ void rank_bags_kernel(State* state, Bags b, Ranks ranks, uint32_t* be
   GB_EACH(i, b.bags + 1) {
     const uint32_t at = RankAt(ranks, OffsetAt(b, i));
     begin[i] = at;
-    if (i < b.bags && RankAt(ranks, OffsetAt(b, i + 1)) - at > kLong) state->longs.any = 1;
+    const bool is_long = i < b.bags && RankAt(ranks, OffsetAt(b, i + 1)) - at > kLong;
+    if (is_long) atomicOr(&state->longs.any, 1u);
   }
 }
 

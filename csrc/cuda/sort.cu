@@ -40,7 +40,7 @@ __global__ void heads_kernel(State* state, SortedKeys keys, bool bounded, uint64
     const uint64_t key = KeyAt(keys, i);
     const bool head = (!bounded || key < limit) && (i == 0 || KeyAt(keys, i - 1) != key);
     heads[i] = head ? 1 : 0;
-    if (head && n - i > kLong && KeyAt(keys, i + kLong) == key) state->longs.any = 1;
+    if (head && n - i > kLong && KeyAt(keys, i + kLong) == key) atomicOr(&state->longs.any, 1u);
   }
 }
 

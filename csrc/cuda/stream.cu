@@ -26,12 +26,6 @@ void Tell(int fd) {
   (void)written;
 }
 
-#if defined(GRADBUS_EMU)
-void TellHost(void* fd) { Tell(static_cast<int>(reinterpret_cast<intptr_t>(fd))); }
-cudaError_t Notify(cudaStream_t stream, void* fd) {
-  return cudaLaunchHostFunc(stream, TellHost, fd);
-}
-#else
 // cudaLaunchHostFunc would not be called after a fault of the device, and then nobody would wake
 // who waits; a callback is.
 void CUDART_CB TellCallback(cudaStream_t, cudaError_t, void* fd) {
@@ -40,7 +34,6 @@ void CUDART_CB TellCallback(cudaStream_t, cudaError_t, void* fd) {
 cudaError_t Notify(cudaStream_t stream, void* fd) {
   return cudaStreamAddCallback(stream, TellCallback, fd, 0);
 }
-#endif
 
 }  // namespace
 

@@ -37,6 +37,10 @@ int64_t Calls();
 // call should have read before it returned is then read too late, which shows.
 void Defer(bool on);
 
+// Watches says whether races between threads are faults too: in a program whose kernels are
+// compiled for it, see races.cc.
+bool Watches();
+
 // Reset forgets faults, switches and the loss of the device. Memory and streams stay.
 void Reset();
 

@@ -1,5 +1,6 @@
 #include "emu/machine.h"
 
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -22,6 +23,9 @@ constexpr uint64_t kTurnsMost = uint64_t{1} << 32;
 
 uint32_t BitOf(unsigned thread) { return uint32_t{1} << (thread % kWarp); }
 
+std::atomic<bool> watches{false};
+std::atomic<uint32_t> runs{1};
+
 const char* NameOf(Kind kind) {
   switch (kind) {
     case Kind::kSync:
@@ -40,6 +44,9 @@ Machine& Machine::Here() {
   static thread_local Machine machine;
   return machine;
 }
+
+void Machine::WatchAll() { watches = true; }
+bool Machine::Watches() { return watches; }
 
 Machine::~Machine() {
   for (const Stack& stack : stacks_) GiveStack(stack);
@@ -66,6 +73,8 @@ bool Machine::Run(unsigned blocks, unsigned threads, const std::function<void()>
   rank_.resize(threads);
   ready_.resize((threads + 63) / 64);
   shared_.resize(kSharedBytes);
+  first_run_ = runs.fetch_add(blocks);
+  runs_ = blocks;
   gridDim = blocks;
   blockDim = threads;
   // Every so many blocks, in a step that shares no factor with their number.
@@ -78,6 +87,7 @@ bool Machine::Run(unsigned blocks, unsigned threads, const std::function<void()>
   uint64_t block = Random() % blocks;
   for (unsigned i = 0; i < blocks && !faulty_; i++) {
     blockIdx = {static_cast<unsigned>(block), 0, 0};
+    run_ = first_run_ + i;
     RunBlock();
     block = (block + step) % blocks;
   }
@@ -130,6 +140,11 @@ void Machine::Begin() {
   }
   arrays_.clear();
   shared_used_ = 0;
+  epoch_ = 0;
+  if (watches) {
+    clocks_.assign(size_t{kWarp} * warps_.size() * kWarp, 0);
+    for (size_t t = 0; t < warps_.size() * kWarp; t++) clocks_[t * kWarp + t % kWarp] = 1;
+  }
 #ifdef GB_EMU_ASAN
   __asan_poison_memory_region(shared_.data(), shared_.size());
 #endif
@@ -264,6 +279,7 @@ void Machine::SyncThreads(int site) {
   if (++waiting_ == n_) {
     waiting_ = 0;
     barrier_ = -1;
+    epoch_++;
     for (Warp& w : warps_) w.waiting = 0;
     for (unsigned t = 0; t < n_; t++) Ready(t);
   }
@@ -320,9 +336,26 @@ uint64_t Machine::Meet(int site, Kind kind, uint32_t mask, uint64_t value, int s
   return threads_[at_].result;
 }
 
+// Join lets all that the threads of a mask did so far come before all that they do from now on.
+void Machine::Join(unsigned warp, uint32_t mask) {
+  uint32_t* const clocks = clocks_.data() + size_t{warp} * kWarp * kWarp;
+  uint32_t all[kWarp] = {};
+  for (unsigned l = 0; l < kWarp; l++) {
+    for (unsigned o = 0; o < kWarp && (mask >> l & 1) != 0; o++) {
+      if (clocks[l * kWarp + o] > all[o]) all[o] = clocks[l * kWarp + o];
+    }
+  }
+  for (unsigned l = 0; l < kWarp; l++) {
+    if ((mask >> l & 1) == 0) continue;
+    std::memcpy(clocks + l * kWarp, all, sizeof all);
+    clocks[l * kWarp + l]++;
+  }
+}
+
 // Finish gives every thread of a round what it came for.
 void Machine::Finish(unsigned warp, const Round& round) {
   const unsigned first = warp * kWarp;
+  if (round.kind == Kind::kSync && watches) Join(warp, round.mask);
   uint64_t votes = 0;
   for (unsigned l = 0; l < kWarp && first + l < n_; l++) {
     if ((round.mask >> l & 1) != 0) votes |= threads_[first + l].value << l;

@@ -68,6 +68,28 @@ class Machine {
   bool Run(unsigned blocks, unsigned threads, const std::function<void()>& kernel);
 
   bool running() const { return current_ != nullptr; }
+
+  // For races.cc, which WatchAll turns on: who runs, and what is ordered before it. A run is a
+  // block of a launch, its epoch the barriers that it has passed; a thread's tick are the barriers
+  // of its warp that it has passed since then.
+  static void WatchAll();
+  static bool Watches();
+  uint32_t run() const { return run_; }
+  uint32_t launch() const { return first_run_; }
+  bool InLaunch(uint32_t run) const { return run - first_run_ < runs_; }
+  uint32_t epoch() const { return epoch_; }
+  uint32_t at() const { return at_; }
+  uint32_t tick() const { return Passed(at_ % kWarp); }
+  // Passed is the tick of a lane of the warp up to which all it did comes before what runs now.
+  uint32_t Passed(unsigned lane) const { return clocks_[at_ * kWarp + lane]; }
+  bool OnStack(const void* at) const {
+    const char* p = static_cast<const char*>(at);
+    return p >= current_->stack.low && p < current_->stack.low + current_->stack.bytes;
+  }
+  bool IsShared(const void* at) const {
+    const char* p = static_cast<const char*>(at);
+    return p >= shared_.data() && p < shared_.data() + shared_.size();
+  }
   void SyncThreads(int site);
   uint64_t Meet(int site, Kind kind, uint32_t mask, uint64_t value, int source);
   void* Shared(const void* key, size_t bytes, size_t align);
@@ -86,6 +108,7 @@ class Machine {
   void Demote();
   void Ready(unsigned thread);
   void Finish(unsigned warp, const Round& round);
+  void Join(unsigned warp, uint32_t mask);
   void CheckRounds(const char* what, int site);
   uint64_t Random();
   static void Start();
@@ -106,6 +129,8 @@ class Machine {
   bool anew_ = false;  // picks a thread at random each time
   bool faulty_ = false;
   uint64_t random_ = 0, seed_of_ = 0;
+  std::vector<uint32_t> clocks_;  // of each thread, by lane of its warp
+  uint32_t run_ = 0, first_run_ = 0, runs_ = 0, epoch_ = 0;
 };
 
 }  // namespace internal

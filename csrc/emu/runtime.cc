@@ -15,7 +15,7 @@
 
 struct CUstream_st {
   std::recursive_mutex busy;  // held while its work runs, so that it runs in order
-  std::deque<std::function<cudaError_t()>> work;
+  std::deque<gradbus::emu::internal::Work> work;
   bool blocking = true;  // the default stream waits for it
 };
 
@@ -44,9 +44,12 @@ cudaError_t Run(cudaStream_t stream, size_t most) {
   const std::lock_guard<std::recursive_mutex> lock(stream->busy);
   cudaError_t error = cudaSuccess;
   for (size_t i = 0; i < most && !stream->work.empty(); i++) {
-    const auto work = std::move(stream->work.front());
+    const Work work = std::move(stream->work.front());
     stream->work.pop_front();
-    if (const cudaError_t e = work(); e != cudaSuccess && error == cudaSuccess) error = e;
+    const cudaError_t lost = Lost();
+    if (lost != cudaSuccess && !work.always) continue;
+    const cudaError_t e = work.run(lost);
+    if (error == cudaSuccess) error = e;
   }
   return error;
 }
@@ -73,15 +76,19 @@ cudaError_t RunAll(bool not_blocking) {
   return error;
 }
 
-cudaError_t Enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
+cudaError_t Enqueue(cudaStream_t stream, Work work) {
   if (const cudaError_t e = Call(); e != cudaSuccess) return Return(e);
   if (stream == nullptr) {
     if (const cudaError_t e = RunAll(false); e != cudaSuccess) return Return(e);
-    return Return(work());
+    return Return(work.run(cudaSuccess));
   }
   const std::lock_guard<std::recursive_mutex> lock(stream->busy);
   stream->work.push_back(std::move(work));
   return Deferred() ? cudaSuccess : Return(Run(stream, SIZE_MAX));
+}
+
+cudaError_t Enqueue(cudaStream_t stream, std::function<cudaError_t()> work) {
+  return Enqueue(stream, Work{[work](cudaError_t) { return work(); }, false});
 }
 
 cudaError_t Fail(cudaError_t e) { return Return(e); }
@@ -302,6 +309,12 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* with) {
   return Enqueue(stream, [=] { return function(with), cudaSuccess; });
+}
+
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* with,
+                                  unsigned) {
+  const auto call = [=](cudaError_t lost) { return function(stream, lost, with), cudaSuccess; };
+  return Enqueue(stream, gradbus::emu::internal::Work{call, true});
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {

@@ -76,6 +76,7 @@ enum : unsigned {
 typedef struct CUstream_st* cudaStream_t;
 typedef struct CUevent_st* cudaEvent_t;
 typedef void (*cudaHostFn_t)(void*);
+typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
 
 struct cudaPointerAttributes {
   cudaMemoryType type;
@@ -126,7 +127,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags = 0);
+// Of a lost device the host functions are not called, the callbacks are.
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* with);
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* with,
+                                  unsigned flags);
 
 cudaError_t cudaEventCreate(cudaEvent_t* event);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
@@ -158,7 +162,15 @@ namespace gradbus {
 namespace emu {
 namespace internal {
 
+// Work is a piece of a stream's work. It is told why the device is lost; where it is, only that
+// work is done which is to be done always.
+struct Work {
+  std::function<cudaError_t(cudaError_t lost)> run;
+  bool always;
+};
+
 // Enqueue runs work on the stream, in its turn. What work answers is the stream's error.
+cudaError_t Enqueue(cudaStream_t stream, Work work);
 cudaError_t Enqueue(cudaStream_t stream, std::function<cudaError_t()> work);
 
 // RunAll does the work of all streams; of those that are not blocking only where asked.

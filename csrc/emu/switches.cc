@@ -61,6 +61,8 @@ int64_t Calls() { return Now().calls; }
 
 void Defer(bool on) { Now().deferred = on; }
 
+bool Watches() { return internal::Machine::Watches(); }
+
 void Reset() {
   Drop(-1);
   FailAt(0, 0);
@@ -107,10 +109,12 @@ cudaError_t Call() {
   return static_cast<cudaError_t>(s.lost.load());
 }
 
+cudaError_t Lost() { return static_cast<cudaError_t>(Now().lost.load()); }
+
 cudaError_t Return(cudaError_t e) {
   if (e == cudaSuccess) return e;
   last_error = e;
-  if (Loses(e)) Now().lost = e;
+  if (Loses(e) && Now().lost.exchange(e) == 0) RunAll(true);  // whoever waits is told
   return e;
 }
 

@@ -26,6 +26,9 @@ void NoteFault(const std::string& text);
 // device, or the one that FailAt asks for.
 cudaError_t Call();
 
+// Lost is the error that the device was lost by.
+cudaError_t Lost();
+
 // Return notes an error as the thread's last, and loses the device where the error is of that kind.
 cudaError_t Return(cudaError_t e);
 

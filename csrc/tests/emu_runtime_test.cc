@@ -120,6 +120,8 @@ void TestMemory() {
 
 void CountUp(void* count) { ++*static_cast<int*>(count); }
 
+void Called(cudaStream_t, cudaError_t e, void* what) { *static_cast<int*>(what) = e; }
+
 void TestStreams() {
   int* memory = Device(std::vector<int>{0});
   cudaStream_t a = nullptr, b = nullptr;
@@ -148,13 +150,17 @@ void TestStreams() {
   EXPECT(cudaStreamWaitEvent(b, event) == cudaSuccess);
   EXPECT(cudaLaunchHostFunc(b, CountUp, &count) == cudaSuccess && count == 2);
   EXPECT(Host(memory, 1)[0] == 6 && count == 3);
-  // A fault shows when the work is waited for.
+  // A fault shows when the work is waited for. Callbacks are called all the same, host functions
+  // are not.
+  int called = 0;
+  EXPECT(cudaStreamAddCallback(a, Called, &called, 0) == cudaSuccess && called == 0);
   FailAt(2, cudaErrorLaunchFailure);
   EXPECT(cudaLaunchHostFunc(a, CountUp, &count) == cudaSuccess);
   EXPECT(cudaStreamSynchronize(a) == cudaErrorLaunchFailure);
+  EXPECT(called == cudaErrorLaunchFailure && count == 3);
   Reset();
   EXPECT(cudaEventDestroy(event) == cudaSuccess);
-  EXPECT(cudaStreamDestroy(a) == cudaSuccess && count == 4);
+  EXPECT(cudaStreamDestroy(a) == cudaSuccess && count == 3);
   EXPECT(cudaStreamDestroy(b) == cudaSuccess && cudaFree(memory) == cudaSuccess);
 }
 

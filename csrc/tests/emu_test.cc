@@ -76,7 +76,7 @@ __global__ void warp_kernel(const int* in, int* out) {
   __syncwarp(kAll);
   part[threadIdx.x] = next;
   __syncwarp();
-  out[threadIdx.x] =
+  out[blockIdx.x * blockDim.x + threadIdx.x] =
       part[threadIdx.x / 32 * 32 + (lane + 1) % 32] + static_cast<int>(odd % 1000) + 2 * big + low;
 }
 
@@ -96,7 +96,7 @@ bool Gives(void (*kernel)(const int*, int*), const std::vector<int>& want, uint6
 
 std::vector<int> WantOfWarps() {
   const std::vector<int> in = Numbers(64);
-  std::vector<int> mixed(64), want(64);
+  std::vector<int> mixed(64), want(128);
   for (int w = 0; w < 64; w += 32) {
     int sum = 0, big = 0, low = 1;
     unsigned odd = 0;
@@ -117,12 +117,14 @@ std::vector<int> WantOfWarps() {
                                          static_cast<int>(odd % 1000) + 2 * big + low;
     }
   }
+  std::copy(want.begin(), want.begin() + 64, want.begin() + 64);  // the other block
   return want;
 }
 
 void EachBarrierMatters(void (*kernel)(const int*, int*), const std::vector<int>& want) {
   const size_t known = Barriers().size();
   for (uint64_t seed = 0; seed < kSeeds; seed++) EXPECT(Gives(kernel, want, seed));
+  if (!Faults().empty()) std::printf("%s\n", Faults().c_str());
   EXPECT(Faults().empty());
   const std::vector<std::string> all = Barriers();
   EXPECT(all.size() > known);
@@ -209,7 +211,7 @@ __global__ void wrong_kernel(int what, int* out) {
     default:
       break;
   }
-  out[t] = x;
+  out[blockIdx.x * blockDim.x + t] = x;
 }
 
 __global__ void half_warp_kernel(int* out) {
@@ -235,7 +237,7 @@ void TestFaults() {
     int faults = 0;
     for (uint64_t seed = 0; seed < kSeeds; seed++) {
       Seed(seed);
-      const Array<int> out(64);
+      const Array<int> out(128);
       const cudaError_t e = LaunchKernel(2u, 64u, wrong_kernel, what, out.data);
       const std::string text = Faults();
       faults += e == cudaErrorLaunchFailure && !text.empty();
@@ -308,9 +310,68 @@ void TestOrder() {
     for (unsigned i = 0; i < order.size(); i++) EXPECT(order[i] == i);
   }
   EXPECT(std::count(first.begin(), first.end(), true) == 7);  // each block comes first at times
+  if (gradbus::emu::Watches()) return;                        // which sees the race itself
   const Array<unsigned> count(std::vector<unsigned>{0}), other(std::vector<unsigned>{0});
   EXPECT(LaunchKernel(4u, 256u, lost_update_kernel, count.data, other.data) == cudaSuccess);
   EXPECT(count.Host()[0] < 1024 && other.Host()[0] == 1024);
+}
+
+// ---- Races, where the kernels are compiled for it: what no order of threads brings to light.
+
+__global__ void race_kernel(int what, int* out, int* last) {
+  const unsigned t = threadIdx.x;
+  switch (what) {
+    case 0:  // right: every thread reads, all meet, one writes
+      out[t] = *last;
+      __syncthreads();
+      if (t == 0) *last = 7;
+      break;
+    case 1: {  // a shuffle orders no memory
+      const int x = *last;
+      out[t] = __shfl_xor_sync(kAll, x, 1);
+      if (t == 0) *last = 7;
+      break;
+    }
+    case 2:  // blocks are not ordered, though the value is the same
+      *last = 5;
+      break;
+    case 3:  // an atomic operation beside a plain one
+      if (t == 0) atomicAdd(last, 1);
+      if (t == 1) out[0] = *last;
+      break;
+    case 4:  // right: atomic operations among themselves
+      atomicMax(last, static_cast<int>(t));
+      break;
+    case 5:  // a barrier of one half of the warp is none between the halves
+      if (t < 16) out[t] = 1;
+      if (t < 32) __syncwarp(t < 16 ? 0xffffu : 0xffff0000u);
+      if (t >= 16 && t < 32) *last = out[t - 16];
+      break;
+    case 6:  // right: what lane 0 wrote comes to lane 20 by way of lane 10
+      if (t == 0) out[0] = 3;
+      if (t == 0 || t == 10) __syncwarp(1u | 1u << 10);
+      if (t == 10 || t == 20) __syncwarp(1u << 10 | 1u << 20);
+      if (t == 20) *last = out[0];
+      break;
+    default:
+      break;
+  }
+}
+
+void TestRaces() {
+  if (!gradbus::emu::Watches()) return;
+  for (int what = 0; what < 7; what++) {
+    const bool right = what == 0 || what == 4 || what == 6;
+    for (uint64_t seed = 0; seed < kSeeds; seed++) {
+      Seed(seed);
+      const Array<int> out(64), last(std::vector<int>{1});
+      const cudaError_t e =
+          LaunchKernel(what == 2 ? 2u : 1u, 64u, race_kernel, what, out.data, last.data);
+      EXPECT((e == cudaSuccess) == right);
+      EXPECT((Faults().find("race: ") != std::string::npos) != right);
+      Reset();
+    }
+  }
 }
 
 // ---- Several threads of the host.
@@ -338,6 +399,7 @@ int main() {
   TestFaults();
   TestPoison();
   TestOrder();
+  TestRaces();
   TestThreads();
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
