@@ -202,6 +202,13 @@ func TestSteps(t *testing.T) {
 		a.Steps.Exact = true
 		must(t, b.ApplyRows(a))
 		wantFloats(t, "exact", slices.Concat(out, outM), []float32{15, 8, 1, 2})
+		// A first step that happens to change nothing is no end of the steps to be made up for: m = 2, 0.5*2 + 2, 0.5*3 + 2.
+		still, stillM := []float32{4}, []float32{2}
+		rest := applyRows(1, SGD{Momentum: 0.5, WeightDecay: 0.5}, 1, still, []int64{0}, nil, []float32{0}, still, slot("momentum", stillM, stillM))
+		rest.Steps = Steps{int64sOf(0), Vector{}, 3, true}
+		rest.Steps.LastAfter = rest.Steps.Last
+		must(t, b.ApplyRows(rest))
+		wantFloats(t, "still at first", stillM, []float32{3.5})
 		// In place, coalesced.
 		fused := CoalesceApply{Dim: 1, Optimizer: h, Weight: 1, Slots: []Slot{slot("momentum", m, m)}, Table: Float32s(table), Keys: int64sOf(1, 0, 1),
 			Rows: floatsOf(1, 2, 1), Out: Float32s(table), Steps: Steps{Int64s(last), Int64s(last), 4, true}}

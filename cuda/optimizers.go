@@ -124,24 +124,25 @@ func (h *hyper) move(first bool, weight float32, p, g, out []float32, slots, out
 // finite do not spread through 0 * p.
 func (h *hyper) moveSGD(first bool, weight float32, p, g, m, out, outM []float32) {
 	g, out = g[:len(p)], out[:len(p)]
+	lr, decay, mu, keep, nesterov := h.lr, h.decay, h.momentum, h.keep, h.nesterov // not read again for each value
 	for i, pv := range p {
 		d := g[i] / weight
-		if h.decay != 0 {
-			d += float32(h.decay * pv)
+		if decay != 0 {
+			d += float32(decay * pv)
 		}
 		u := d
 		if m != nil {
 			mv := d
 			if !first {
-				mv = float32(h.momentum*m[i]) + float32(h.keep*d)
+				mv = float32(mu*m[i]) + float32(keep*d)
 			}
 			u = mv
-			if h.nesterov {
-				u = d + float32(h.momentum*mv)
+			if nesterov {
+				u = d + float32(mu*mv)
 			}
 			outM[i] = mv
 		}
-		out[i] = pv - float32(h.lr*u)
+		out[i] = pv - float32(lr*u)
 	}
 }
 
