@@ -33,7 +33,9 @@
 //
 // # For a newcomer
 //
-// A new operation goes into the interface in cuda.go, into check.go (its argument rules), into a reference file, and
-// then into csrc/. The tests of backend_test.go run every backend through the same body; start with a vector that can
-// be checked by hand. Do not change the order of an existing sum: old checkpoints and other backends rely on it.
+// A new operation goes into the interface in cuda.go, into a check file (its argument rules: shape, then data), into a
+// reference file, and then into csrc/. The tests run every backend through the same body: start with a vector that can be
+// checked by hand (features_test.go), go on with a naive second implementation and random arguments (bits_*_test.go), say
+// what is refused (refuse_*_test.go), and let property_test.go draw calls of it, right and wrong. Do not change the order
+// of an existing sum: old checkpoints and other backends rely on it.
 package cuda
