@@ -47,7 +47,10 @@ class Forward {
     row_bytes_ = a.dim * BytesOfFloat(a.rows.dtype);
     out_bytes_ = a.dim * BytesOfFloat(a.out.dtype);
     limit_ = static_cast<uint64_t>(a.rows.n / a.dim);
-    ahead_ = FetchAhead(row_bytes_);
+    // No further than there are ids: the addresses up to there are filled in, which would be most of
+    // a small call's cost.
+    const int64_t ahead = FetchAhead(row_bytes_);
+    ahead_ = ahead < a.ids.n ? ahead : a.ids.n > 0 ? a.ids.n : 1;
     positions_ = a.argmax.n > 0;
     stream_ = bags_.bags * out_bytes_ >= kAroundBytes;
   }
