@@ -47,8 +47,8 @@ class Forward {
     row_bytes_ = a.dim * BytesOfFloat(a.rows.dtype);
     out_bytes_ = a.dim * BytesOfFloat(a.out.dtype);
     limit_ = static_cast<uint64_t>(a.rows.n / a.dim);
-    // No further than there are ids: the addresses up to there are filled in, which would be most of
-    // a small call's cost.
+    // No further than there are ids: the addresses up to there are filled in, which would be most
+    // of a small call's cost.
     const int64_t ahead = FetchAhead(row_bytes_);
     ahead_ = ahead < a.ids.n ? ahead : a.ids.n > 0 ? a.ids.n : 1;
     positions_ = a.argmax.n > 0;

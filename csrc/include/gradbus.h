@@ -1,35 +1,33 @@
 /* gradbus.h: the C interface of the native arithmetic, the only header that other languages see.
  *
  * A backend is a table of functions (gb_api). gb_backend gives the CPU's; gb_cuda_backend gives the
- * GPU's, or NULL where the library was built without it. What the operations compute, and in which
- * order they add, is written down in cuda/doc.go and cuda/cuda.go; every backend gives the same
- * bits (but for the payload of a NaN).
+ * GPU's, or NULL where the library was built without it. Every backend gives the same bits (but for
+ * the payload of a NaN); in which order they add is written down in docs/kernels.md.
  *
  * Rules of the interface
  *   - Functions return a gb_status and never exit, abort, throw or print. A call that fails leaves
  * its outputs untouched, except GB_DEVICE, after which they are undefined.
  *   - Every struct that the caller fills starts with its size in bytes, and unknown bytes of a
- * longer one must be zero, else the call answers GB_UNSUPPORTED. So fields are only ever appended,
- * and zero always means "as before".
+ * longer one must be zero, else the call answers GB_UNSUPPORTED. Zero in a field is always the
+ * plain case.
  *   - Operations allocate nothing. What they need beyond their arguments is the caller's workspace,
- * whose size is a pure function of the lengths in the arguments (gb_api.workspace); any alignment
- * will do.
+ * of any alignment, whose size is a pure function of the lengths in the arguments
+ * (gb_api.workspace).
  *   - All data belong to the caller and must stay in place during the call. Inputs and outputs may
- * not overlap unless the operation says so. Pointers to no elements may be NULL. Floats need the
- * alignment of a float, no more.
+ * not overlap unless the operation says so. Pointers to no elements may be NULL. Numbers need their
+ * own alignment, no more. Functions may be called from several threads at once, each with its own
+ * outputs and workspace.
  *   - A stream of NULL asks for the synchronous form: when the call returns the outputs are
  * written. It is the only form that may be given memory the backend did not allocate.
  *   - With a stream the call only queues work. Arrays and workspace then lie in memory of
- * device_alloc or alloc; the report, where one is given, lies in memory of alloc and is GB_BUSY
- * until the work has ended. The structs themselves, terms, slots and hyperparameters stay the
- * host's and are read during the call. What the host can see of the arguments is checked at once;
- * offsets, ids and key order are checked on the device, and a call that is refused there writes
- * nothing but its report. A fault of the device is in the report of stream_query and stream_wait.
+ * device_alloc or alloc; the report, if any, in memory of alloc, and is GB_BUSY until the work has
+ * ended. The structs themselves, terms, slots and hyperparameters stay the host's and are read
+ * during the call. What the host can see of the arguments is checked at once; offsets, ids and key
+ * order are checked on the device, and a call that is refused there writes nothing but its report.
+ * A fault of the device is in the report of stream_query and stream_wait.
  *   - Floats are stored as float32, float16 or bfloat16. Every sum, product and quotient is
  * float32, and what is stored in fewer bits is rounded once, to nearest even. Unless it is said
  * otherwise an output is float32 or of its input's type.
- *   - Functions may be called from several threads at once, each with its own outputs and
- * workspace.
  */
 #ifndef GRADBUS_H_
 #define GRADBUS_H_
@@ -40,11 +38,7 @@
 extern "C" {
 #endif
 
-#if defined(__GNUC__)
 #define GB_EXPORT __attribute__((visibility("default")))
-#else
-#define GB_EXPORT
-#endif
 
 /* GB_ABI is raised when something changes that appended fields cannot express. */
 #define GB_ABI 2u
@@ -81,7 +75,7 @@ enum {
 typedef uint32_t gb_mode;
 enum { GB_SUM = 0, GB_MEAN = 1, GB_MAX = 2 };
 
-/* What to do with ids out of range: refuse the call and name the first, or skip and count them. */
+/* Ids out of range: refuse the call and name the first, or skip and count them. */
 typedef uint32_t gb_id_policy;
 enum { GB_REFUSE = 0, GB_SKIP = 1 };
 
@@ -117,8 +111,7 @@ typedef struct gb_workspace {
   uint64_t bytes;
 } gb_workspace;
 
-/* gb_report says more than the status. The library fills it in every call; message is static text
- * or NULL. */
+/* gb_report says more than the status. Every call fills it; message is static text or NULL. */
 typedef struct gb_report {
   uint32_t size;
   gb_status status;
@@ -440,8 +433,7 @@ typedef struct gb_open_args {
   uint32_t reserved;
 } gb_open_args;
 
-/* A backend. Entries that it lacks are NULL, and so are entries beyond size: look before calling.
- */
+/* A backend. Entries that it lacks are NULL; those beyond size are not there. */
 typedef struct gb_api {
   uint32_t size;
   uint32_t abi;
@@ -451,13 +443,11 @@ typedef struct gb_api {
   void (*close)(gb_context*);
   const char* (*isa)(const gb_context*); /* "avx512", "sm_90"; valid until close */
 
-  /* Zeroed memory that host and device can read, aligned to 64 bytes: on huge pages where the host
-   * is the device, else pinned. */
+  /* Zeroed memory for host and device, aligned to 64 bytes: on huge pages (CPU) or pinned (GPU). */
   gb_status (*alloc)(gb_context*, uint64_t bytes, void** memory, gb_report*);
   void (*free)(gb_context*, void* memory, uint64_t bytes);
 
-  /* Bytes of workspace for an operation; args need only their lengths, modes and dims. UINT64_MAX
-   * for an unknown one. */
+  /* Bytes of workspace; args need only lengths, modes and dims. UINT64_MAX: unknown operation. */
   uint64_t (*workspace)(gb_context*, gb_op op, const void* args);
 
   gb_status (*bag_forward)(gb_context*, gb_stream*, const gb_bag_forward_args*, gb_workspace,
@@ -483,9 +473,9 @@ typedef struct gb_api {
                              gb_report*);
   gb_status (*copy)(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
 
-  /* Runs commands in order in one call and stops at the first that fails, whose number is *done.
-   * The workspace is shared by all: as large as the largest needs. report is that of the last
-   * command run. On a stream every command is queued, and its own report says how it went. */
+  /* Runs commands in order and stops at the first that fails, whose number is *done. They share
+   * the workspace: as large as the largest needs. report is that of the last command run. On a
+   * stream every command is queued, and its own report says how it went. */
   gb_status (*submit)(gb_context*, gb_stream*, const gb_command*, int64_t n, gb_workspace,
                       int64_t* done, gb_report*);
 
@@ -496,15 +486,13 @@ typedef struct gb_api {
   void (*stream_close)(gb_context*, gb_stream*);                  /* waits for what is queued */
   gb_status (*stream_query)(gb_context*, gb_stream*, gb_report*); /* GB_OK, GB_BUSY or GB_DEVICE */
   gb_status (*stream_wait)(gb_context*, gb_stream*, gb_report*);  /* blocks the calling thread */
-  /* Adds 1 to the eventfd fd when everything queued so far has ended, however it ended: for waiting
-   * without a blocked thread. */
+  /* Adds 1 to the eventfd fd when everything queued so far has ended, however it ended. */
   gb_status (*stream_notify)(gb_context*, gb_stream*, int fd, gb_report*);
 } gb_api;
 
 /* The CPU backend, or NULL where the library does not speak this abi. */
 GB_EXPORT const gb_api* gb_backend(uint32_t abi);
-/* The CUDA backend, or NULL where it was not compiled in or the abi is another. Needs no driver
- * until open is called. */
+/* The CUDA backend, or NULL where it was not compiled in; needs no driver until open is called. */
 GB_EXPORT const gb_api* gb_cuda_backend(uint32_t abi);
 
 #ifdef __cplusplus
