@@ -85,8 +85,7 @@ typedef uint32_t gb_nonfinite;
 enum { GB_NONFINITE_IGNORE = 0, GB_NONFINITE_COUNT = 1, GB_NONFINITE_REFUSE = 2 };
 
 #define GB_NO_PADDING ((int64_t)-1)
-/* Positions travel as 32 bits, so an operation takes fewer ids or keys than this. */
-#define GB_POSITIONS_MAX ((int64_t)1 << 31)
+#define GB_POSITIONS_MAX ((int64_t)1 << 31) /* a call has fewer ids or keys than this */
 
 typedef struct gb_context gb_context; /* an opened backend */
 typedef struct gb_stream gb_stream;   /* a queue of a device; NULL is the synchronous form */
