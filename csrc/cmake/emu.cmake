@@ -30,22 +30,15 @@ if(NOT GRADBUS_TESTS)
   return()
 endif()
 
-add_library(gradbus_cases STATIC EXCLUDE_FROM_ALL csrc/tests/call.cc csrc/tests/cases.cc)
+add_library(gradbus_cases STATIC csrc/tests/call.cc csrc/tests/cases.cc)
 target_include_directories(gradbus_cases PRIVATE csrc/include csrc)
 target_compile_options(gradbus_cases PRIVATE ${GRADBUS_CXX_FLAGS})
 
-# Only who runs these tests builds them: the kernels are compiled twice for them. ctest begins with that.
-cmake_host_system_information(RESULT cores QUERY NUMBER_OF_LOGICAL_CORES)
-add_test(NAME build_tests
-  COMMAND ${CMAKE_COMMAND} --build ${CMAKE_BINARY_DIR} --parallel ${cores} --target gradbus_tests)
-set_tests_properties(build_tests PROPERTIES FIXTURES_SETUP built)
-
 function(gradbus_emu_test name source emulation)
-  add_executable(gradbus_${name} EXCLUDE_FROM_ALL csrc/tests/${source})
+  add_executable(gradbus_${name} csrc/tests/${source})
   gradbus_emulates(gradbus_${name})
   target_link_libraries(gradbus_${name} PRIVATE gradbus_cases ${emulation} gradbus_own pthread)
   add_test(NAME ${name} COMMAND gradbus_${name} ${ARGN})
-  set_tests_properties(${name} PROPERTIES FIXTURES_REQUIRED built)
   add_dependencies(gradbus_tests gradbus_${name})
 endfunction()
 gradbus_emu_test(emu_test emu_test.cc gradbus_emu)
@@ -60,10 +53,10 @@ if(GRADBUS_SANITIZE)
   gradbus_emu_test(barrier_test barrier_test.cc gradbus_emu ${CMAKE_SOURCE_DIR}/csrc/cuda)
 else()
   set(GRADBUS_WATCH -fsanitize=thread -O1)
-  add_library(gradbus_watched_kernels OBJECT EXCLUDE_FROM_ALL ${GRADBUS_EMU_KERNELS})
+  add_library(gradbus_watched_kernels OBJECT ${GRADBUS_EMU_KERNELS})
   gradbus_emulates(gradbus_watched_kernels)
   target_compile_options(gradbus_watched_kernels PRIVATE ${GRADBUS_WATCH})
-  add_library(gradbus_watched_emu STATIC EXCLUDE_FROM_ALL ${GRADBUS_EMU_SOURCES} csrc/emu/races.cc
+  add_library(gradbus_watched_emu STATIC ${GRADBUS_EMU_SOURCES} csrc/emu/races.cc
     $<TARGET_OBJECTS:gradbus_watched_kernels>)
   gradbus_emulates(gradbus_watched_emu)
   gradbus_emu_test(barrier_test barrier_test.cc gradbus_watched_emu ${CMAKE_SOURCE_DIR}/csrc/cuda)

@@ -22,33 +22,34 @@ __device__ __forceinline__ void Take(Best& best, int i, float x, int32_t place) 
 }
 
 // MaxPlaces takes places begin to end in turn.
-template <Access kAccess, bool kHuge>
+template <Reading kReading, bool kHuge>
 __device__ __forceinline__ Best MaxPlaces(const Sources& t, const Group& g, int64_t column,
                                           uint32_t begin, uint32_t end) {
   Best best = NoBest();
-  const int count = CountFrom(column, t.dim);
-  EachRow<Term::kPlain, kHuge>(t, g, begin, end, [&](uint32_t at, auto&& place) {
-    Bits bits[kInFlight];
+  const Columns<kReading> columns(column, t.dim);
+  const uint32_t row_bytes = static_cast<uint32_t>(t.dim) * Columns<kReading>::kSize;
+  EachRow<Term::kPlain, kHuge>(
+      t, g, begin, end, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
+        constexpr int kRows = decltype(rows)::value;
+        Bits bits[kRows];
 #pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
-      const Place<kHuge> p = place(k);
-      const int64_t at_row = static_cast<int64_t>(p.row) * t.dim + column;
-      bits[k] = {{0, 0, 0, 0}};
-      if (count > 0 && static_cast<uint32_t>(k) < end - at) {
-        bits[k] = Fetch<kAccess, false>(t.rows, t.dtype, at_row, count);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
-      const Four x = Widen<kAccess>(bits[k], t.dtype);
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        if (static_cast<uint32_t>(k) < end - at) {
-          Take(best, i, x.x[i], static_cast<int32_t>(at) + k);
+        for (int k = 0; k < kRows; k++) {
+          bits[k] = columns.Read(static_cast<const char*>(t.rows) +
+                                 static_cast<uint64_t>(place(k).row) * row_bytes);
         }
-      }
-    }
-  });
+#pragma unroll
+        for (int k = 0; k < kRows; k++) Columns<kReading>::Hold(bits[k]);
+#pragma unroll
+        for (int k = 0; k < kRows; k++) {
+          const Four x = Columns<kReading>::Wide(bits[k], t.dtype);
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            if (static_cast<uint32_t>(k) < left) {
+              Take(best, i, x.x[i], static_cast<int32_t>(at) + k);
+            }
+          }
+        }
+      });
   return best;
 }
 
@@ -95,25 +96,17 @@ struct MaxOut {
   }
 };
 
-template <Access kAccess, bool kHuge>
-__global__ void __launch_bounds__(kSumThreads)
+template <Reading kReading, bool kHuge>
+__global__ void __launch_bounds__(kSumThreads, Columns<kReading>::kFours ? 3 : 2)
     max_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, MaxOut out) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
-  const Work work(s, tiling.tiles);
-  const uint32_t groups = blockDim.x / g.size;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / g.size;
-       i < work.pieces; i += static_cast<int64_t>(gridDim.x) * groups) {
-    const Piece piece = PieceAt(s, tiling, work, g, i);
-    if (piece.skip) continue;
-    const Best best =
-        MaxPlaces<kAccess, kHuge>(t, g, piece.column, piece.range.begin, piece.range.end);
-    if (piece.slot >= 0) {
-      out.Keep(s, tiling, piece.slot, piece.column, best);
-    } else {
-      out.End(tiling, piece.segment, piece.column, best);
-    }
-  }
+  EachSlot(s, tiling, g, [&](int64_t slot, const Range& r, int64_t column) {
+    out.Keep(s, tiling, slot, column, MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end));
+  });
+  EachSegment(s, tiling, g, [&](int64_t segment, const Range& r, int64_t column) {
+    out.End(tiling, segment, column, MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end));
+  });
 }
 
 // The maxima of blocks, 64 at a time by the groups of a thread block, then of those.
@@ -145,12 +138,12 @@ __global__ void __launch_bounds__(kTotalThreads)
   }
 }
 
-template <Access kAccess, bool kHuge>
+template <Reading kReading, bool kHuge>
 void RunMax(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
             const MaxOut& out) {
   const Tiling tiling = TilingOf(t.dim);
   const int64_t longs = LongsMost(s.places);
-  Launch(queue, BlocksFor(queue, s, tiling), kSumThreads, max_kernel<kAccess, kHuge>, flags, t, s,
+  Launch(queue, BlocksFor(queue, s, tiling), kSumThreads, max_kernel<kReading, kHuge>, flags, t, s,
          tiling, out);
   if (longs > 0) {
     Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, max_total_kernel, flags, s,
@@ -165,16 +158,19 @@ void MaxInto(Queue& queue, const Flags* flags, const Sources& t, const Segments&
   const MaxOut to = {positions, winners,
                      out.data,  argmax.n > 0 ? static_cast<int32_t*>(argmax.data) : nullptr,
                      out.dtype, AccessOf(t.dim).And(out).best()};
-  switch (AccessOf(t.dim).And(t.rows, t.dtype).best()) {
-    case kFloats:
-      return t.huge ? RunMax<kFloats, true>(queue, flags, t, s, to)
-                    : RunMax<kFloats, false>(queue, flags, t, s, to);
-    case kVectors:
-      return t.huge ? RunMax<kVectors, true>(queue, flags, t, s, to)
-                    : RunMax<kVectors, false>(queue, flags, t, s, to);
-    default:
-      return t.huge ? RunMax<kSingles, true>(queue, flags, t, s, to)
-                    : RunMax<kSingles, false>(queue, flags, t, s, to);
+  switch (ReadingOf(AccessOf(t.dim).And(t.rows, t.dtype).best(), t.dtype)) {
+    case kFours32:
+      return t.huge ? RunMax<kFours32, true>(queue, flags, t, s, to)
+                    : RunMax<kFours32, false>(queue, flags, t, s, to);
+    case kFours16:
+      return t.huge ? RunMax<kFours16, true>(queue, flags, t, s, to)
+                    : RunMax<kFours16, false>(queue, flags, t, s, to);
+    case kOnes32:
+      return t.huge ? RunMax<kOnes32, true>(queue, flags, t, s, to)
+                    : RunMax<kOnes32, false>(queue, flags, t, s, to);
+    case kOnes16:
+      return t.huge ? RunMax<kOnes16, true>(queue, flags, t, s, to)
+                    : RunMax<kOnes16, false>(queue, flags, t, s, to);
   }
 }
 

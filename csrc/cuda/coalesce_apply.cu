@@ -48,6 +48,7 @@ struct Step {
 // StepOut is the epilogue that applies the optimizer. kPast: rows have a last step.
 template <Kind kKind, Access kAccess, bool kPast>
 struct StepOut {
+  static constexpr bool kHeavy = true;  // in registers
   Step s;
 
   struct Held {
@@ -59,10 +60,10 @@ struct StepOut {
   __device__ __forceinline__ Held Begin(int64_t segment, const Range& r, int64_t column) const {
     Held h = {};
     h.from = static_cast<int64_t>(KeyAt(s.sorted, r.begin));
+    // Fetched in any case, see places.cuh; a thread without columns gets those of another.
     const int count = CountFrom(column, s.target.dim);
-    if (count > 0) {
-      h.row = FetchRow<kKind, kAccess, false>(s.target, h.from * s.target.dim + column, count);
-    }
+    h.row = FetchRow<kKind, kAccess, false>(
+        s.target, h.from * s.target.dim + (count > 0 ? column : 0), count > 0 ? count : 1);
     if (kPast) h.when = WhenOf(s.past, h.from, segment);
     return h;
   }
@@ -71,14 +72,17 @@ struct StepOut {
                                       const Held& h, const Four& sum) const {
     const int64_t to = s.in_place ? h.from : segment, dim = s.target.dim;
     const int count = CountFrom(column, dim);
-    const Four d = Divided(s.weight, sum);
+    const Four d = Divided(s.weight, Present(sum, count));
     if (column == 0 && s.out_keys != nullptr) s.out_keys[segment] = h.from;
     if (s.counted != nullptr && count > 0) {
-      const unsigned bad = CountNonFinite(d);  // columns that are not there are zero
+      const unsigned bad = CountNonFinite(d);
       if (bad != 0) atomicAdd(s.counted, static_cast<unsigned long long>(bad));
     }
     if constexpr (kKind == kAdagrad) {
-      AdagradNarrow<kAccess, false>(g, s.target, s.rule, h.when, h.row.p, d, h.from, to);
+      Bits p;
+#pragma unroll
+      for (int i = 0; i < 4; i++) p.w[i] = count > 0 ? h.row.p.w[i] : 0;
+      AdagradNarrow<kAccess, false>(g, s.target, s.rule, h.when, p, d, h.from, to);
     } else if (count > 0) {
       FinishRow<kKind, kAccess, false>(s.target, s.rule, h.when, h.row, d, to * dim + column,
                                        count);
@@ -174,16 +178,16 @@ struct CoalesceApplyOp {
     return s;
   }
 
-  template <Kind kKind, Access kAccess>
+  template <Kind kKind, Access kAccess, Reading kReading>
   static void OnePass(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
                       const Step& step) {
     const StepOut<kKind, kSingles, true> longs = {step};
     if (step.past.last != nullptr || step.past.last_after != nullptr) {
-      RunSums<Term::kPlain, kAccess, false>(queue, flags, t, s, StepOut<kKind, kAccess, true>{step},
-                                            longs);
+      RunSums<Term::kPlain, kReading, false>(queue, flags, t, s,
+                                             StepOut<kKind, kAccess, true>{step}, longs);
     } else {
-      RunSums<Term::kPlain, kAccess, false>(queue, flags, t, s,
-                                            StepOut<kKind, kAccess, false>{step}, longs);
+      RunSums<Term::kPlain, kReading, false>(queue, flags, t, s,
+                                             StepOut<kKind, kAccess, false>{step}, longs);
     }
   }
 
@@ -192,13 +196,16 @@ struct CoalesceApplyOp {
                        const Step& step) {
     AccessOf access(t.dim);
     access.And(t.rows, t.dtype);
+    const bool wide = t.dtype == GB_FLOAT32;
     switch (And(access, step.target, kKind).best()) {
       case kFloats:
-        return OnePass<kKind, kFloats>(queue, flags, t, s, step);
+        return OnePass<kKind, kFloats, kFours32>(queue, flags, t, s, step);
       case kVectors:
-        return OnePass<kKind, kVectors>(queue, flags, t, s, step);
+        return wide ? OnePass<kKind, kVectors, kFours32>(queue, flags, t, s, step)
+                    : OnePass<kKind, kVectors, kFours16>(queue, flags, t, s, step);
       default:
-        return OnePass<kKind, kSingles>(queue, flags, t, s, step);
+        return wide ? OnePass<kKind, kSingles, kOnes32>(queue, flags, t, s, step)
+                    : OnePass<kKind, kSingles, kOnes16>(queue, flags, t, s, step);
     }
   }
 

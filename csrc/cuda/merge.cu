@@ -124,14 +124,13 @@ struct TermRow {
   uint32_t lane;
 };
 
-template <int kDigits, Access kAccess>
+template <int kDigits, Reading kReading>
 __device__ __forceinline__ Four SumLanes(const MergeTerms& terms, gb_dtype dtype,
                                          const uint32_t* order, const Group& g, int64_t column,
                                          int64_t dim, const Range& r) {
-  const int count = CountFrom(column, dim);
   LaneSum<kDigits> sum = {};
+  const Columns<kReading> columns(column, dim);
   const auto look = [&](uint32_t at) -> TermRow {
-    if (at >= r.end) return {0, 0};
     const uint32_t number = order[at];
     const MergeTerm t = terms.at[TermAt(terms, number)];
     const char* row = t.rows + static_cast<int64_t>(number - t.begin) * terms.row_bytes;
@@ -141,47 +140,47 @@ __device__ __forceinline__ Four SumLanes(const MergeTerms& terms, gb_dtype dtype
     const int size = static_cast<int>(g.size);
     return {__shfl_sync(g.mask, p.row, from, size), __shfl_sync(g.mask, p.lane, from, size)};
   };
-  EachChunk(g, r.begin, r.end, look, pass, [&](uint32_t at, auto&& place) {
-    Bits bits[kInFlight];
-    uint32_t lane[kInFlight];
+  const auto visit = [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
+    constexpr int kRows = decltype(rows)::value;
+    Bits bits[kRows];
+    uint32_t lane[kRows];
 #pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
+    for (int k = 0; k < kRows; k++) {
       const TermRow p = place(k);
       lane[k] = p.lane;
-      bits[k] = {{0, 0, 0, 0}};
-      if (count > 0 && static_cast<uint32_t>(k) < r.end - at) {
-        bits[k] = Fetch<kAccess, true>(reinterpret_cast<const void*>(p.row), dtype, column, count);
-      }
+      bits[k] = columns.Read(reinterpret_cast<const char*>(p.row));
     }
 #pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
-      if (static_cast<uint32_t>(k) >= r.end - at) continue;
-      const Four x = Widen<kAccess>(bits[k], dtype);
+    for (int k = 0; k < kRows; k++) Columns<kReading>::Hold(bits[k]);
+#pragma unroll
+    for (int k = 0; k < kRows; k++) {
+      if (static_cast<uint32_t>(k) >= left) continue;
+      const Four x = Columns<kReading>::Wide(bits[k], dtype);
       if (at + static_cast<uint32_t>(k) == r.begin) {
         sum.Begin(x, lane[k]);
       } else {
         sum.Take(x, lane[k]);
       }
     }
-  });
+  };
+  EachChunk(g, r.begin, r.end, look, pass, visit);
   return sum.Total();
 }
 
-template <int kDigits, Access kAccess>
-__global__ void __launch_bounds__(kSumThreads)
+template <int kDigits, Reading kReading>
+__global__ void __launch_bounds__(kSumThreads, 2)
     merge_kernel(const Flags* flags, MergeTerms terms, gb_dtype dtype, const uint32_t* order,
                  Segments s, Tiling tiling, RowsOut out) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
-  const Work work(s, tiling.tiles);
-  const uint32_t groups = blockDim.x / g.size;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / g.size;
-       i < work.pieces; i += static_cast<int64_t>(gridDim.x) * groups) {
-    const int64_t segment = tiling.tiles == 1 ? i : i / tiling.tiles;
-    const int64_t column = ((i - segment * tiling.tiles) * g.size + g.t) * 4;
-    const Range r = {s.begin[segment], s.begin[segment + 1]};
-    const Four sum = SumLanes<kDigits, kAccess>(terms, dtype, order, g, column, tiling.dim, r);
-    out.End(g, segment, r, column, {}, sum);
+  const int64_t pieces_n = CountOf(s) * tiling.tiles;
+  const Pieces pieces(g);
+#pragma unroll 1
+  for (int64_t i = pieces.begin; i < pieces_n; i += pieces.step) {
+    const Piece p(tiling, g, i);
+    const Range r = {s.begin[p.item], s.begin[p.item + 1]};
+    const Four sum = SumLanes<kDigits, kReading>(terms, dtype, order, g, p.column, tiling.dim, r);
+    out.End(g, p.item, r, p.column, {}, sum);
   }
 }
 
@@ -249,14 +248,17 @@ struct MergeOp {
   }
 
   template <int kDigits>
-  static void Sum(Queue& queue, const Parts& p, const MergeTerms& terms, gb_dtype dtype,
-                  Access access, const Segments& s, const RowsOut& out) {
-    const Tiling tiling = TilingOf(out.dim);
-    auto* kernel = access == kFloats    ? merge_kernel<kDigits, kFloats>
-                   : access == kVectors ? merge_kernel<kDigits, kVectors>
-                                        : merge_kernel<kDigits, kSingles>;
-    Launch(queue, queue.Blocks(s.most * tiling.tiles, kSumThreads / tiling.width), kSumThreads,
-           kernel, &p.state->flags, terms, dtype, p.sort.order, s, tiling, out);
+  static auto Kernel(Reading reading) {
+    switch (reading) {
+      case kFours32:
+        return merge_kernel<kDigits, kFours32>;
+      case kFours16:
+        return merge_kernel<kDigits, kFours16>;
+      case kOnes32:
+        return merge_kernel<kDigits, kOnes32>;
+      default:
+        return merge_kernel<kDigits, kOnes16>;
+    }
   }
 
   static Segments Order(Queue& queue, const Parts& p, const Args& a, const MergeTerms& terms) {
@@ -284,13 +286,13 @@ struct MergeOp {
     out.sorted = {p.sort.sorted, true};
     if (a.weight != 0) out.divide = Divide::kWeight;
     out.weight = QuotientOf(a.weight);
-    if (a.lanes <= 16) {
-      Sum<4>(queue, p, terms, dtype, access.best(), s, out);
-    } else if (a.lanes <= 128) {
-      Sum<7>(queue, p, terms, dtype, access.best(), s, out);
-    } else {
-      Sum<12>(queue, p, terms, dtype, access.best(), s, out);
-    }
+    const Tiling tiling = TilingOf(a.dim);
+    const Reading reading = ReadingOf(access.best(), dtype);
+    auto* kernel = a.lanes <= 16    ? Kernel<4>(reading)
+                   : a.lanes <= 128 ? Kernel<7>(reading)
+                                    : Kernel<12>(reading);
+    Launch(queue, queue.Blocks(s.most * tiling.tiles, kSumThreads / tiling.width), kSumThreads,
+           kernel, &p.state->flags, terms, dtype, p.sort.order, s, tiling, out);
     Verdict verdict;
     verdict.has_terms = 1;
     verdict.Order(kTextKeyOrder);

@@ -1,5 +1,9 @@
 // Places and the rows they name: how a group of threads reads row after row, with several on their
 // way at a time, and adds them up.
+//
+// Loads are never conditional: what should not be read is replaced by what has been, and left out
+// when it comes to adding. A load under a condition needs a value for the other case, the compiler
+// merges the two right behind the load, and waits there before it asks for the next row.
 #ifndef GRADBUS_CUDA_PLACES_CUH_
 #define GRADBUS_CUDA_PLACES_CUH_
 
@@ -31,6 +35,72 @@ __device__ __forceinline__ int CountFrom(int64_t column, int64_t dim) {
   return column >= dim ? 0 : dim - column < 4 ? static_cast<int>(dim - column) : 4;
 }
 
+// Reading says how rows are read: 4 values of 32 or of 16 bits at once, or one by one.
+enum Reading { kFours32, kFours16, kOnes32, kOnes16 };
+
+inline Reading ReadingOf(Access access, gb_dtype dtype) {
+  if (access == kSingles) return dtype == GB_FLOAT32 ? kOnes32 : kOnes16;
+  return dtype == GB_FLOAT32 ? kFours32 : kFours16;
+}
+
+// Columns is the 4 columns of a row that a thread reads. Those beyond the row are others of it.
+template <Reading kReading>
+struct Columns {
+  static constexpr bool kFours = kReading == kFours32 || kReading == kFours16;
+  static constexpr uint32_t kSize = kReading == kFours32 || kReading == kOnes32 ? 4 : 2;
+  uint32_t at[kFours ? 1 : 4];  // bytes from the row's begin
+
+  __device__ __forceinline__ Columns(int64_t column, int64_t dim) {
+    if (kFours) {
+      at[0] = column < dim ? static_cast<uint32_t>(column) * kSize : 0;
+    } else {
+#pragma unroll
+      for (int i = 0; i < (kFours ? 1 : 4); i++) {
+        at[i] = static_cast<uint32_t>(column + i < dim ? column + i : dim - 1) * kSize;
+      }
+    }
+  }
+  __device__ __forceinline__ Bits Read(const char* row) const {
+    Bits b = {{0, 0, 0, 0}};
+    if constexpr (kReading == kFours32) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(row + at[0]));
+      b = {{v.x, v.y, v.z, v.w}};
+    } else if constexpr (kReading == kFours16) {
+      const uint2 v = __ldg(reinterpret_cast<const uint2*>(row + at[0]));
+      b = {{v.x, v.y, 0, 0}};
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        b.w[i] = kReading == kOnes32 ? __ldg(reinterpret_cast<const unsigned*>(row + at[i]))
+                                     : __ldg(reinterpret_cast<const unsigned short*>(row + at[i]));
+      }
+    }
+    return b;
+  }
+  // Hold is called for all rows when all have been asked for: where the values are used under a
+  // condition only, the compiler would else move the load there too.
+  __device__ __forceinline__ static void Hold(Bits& b) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(b.w[0]), "+r"(b.w[1]));
+    if (kReading != kFours16) asm volatile("" : "+r"(b.w[2]), "+r"(b.w[3]));
+#else
+    static_cast<void>(b);
+#endif
+  }
+  __device__ __forceinline__ static Four Wide(const Bits& b, gb_dtype dtype) {
+    Four f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (kSize == 4) {
+        f.x[i] = __int_as_float(static_cast<int>(b.w[i]));
+      } else {
+        f.x[i] = ToFloat(kFours ? (b.w[i / 2] >> (16 * (i % 2))) & 0xffffu : b.w[i], dtype);
+      }
+    }
+    return f;
+  }
+};
+
 // What a place adds: its row; the row times a weight; the row divided by a bag's length; or those
 // columns of the row that name the place as their winner.
 enum class Term { kPlain, kWeighted, kDivided, kWinner };
@@ -57,10 +127,8 @@ struct Place {
 };
 
 template <Term kTerm, bool kHuge>
-__device__ __forceinline__ Place<kHuge> PlaceAt(const Sources& t, uint32_t at, uint32_t end) {
-  // Behind the end a term of zero is added, which changes nothing: no sum is ever -0.
-  Place<kHuge> p = {0, kTerm == Term::kDivided ? 0x3f800000 : 0};
-  if (at >= end) return p;
+__device__ __forceinline__ Place<kHuge> PlaceAt(const Sources& t, uint32_t at) {
+  Place<kHuge> p = {0, 0};
   if (kHuge) {
     p.row = static_cast<const uint64_t*>(static_cast<const void*>(t.index))[at];
   } else {
@@ -84,27 +152,37 @@ __device__ __forceinline__ Place<kHuge> Shuffled(const Group& g, const Place<kHu
           kTerm == Term::kPlain ? 0 : __shfl_sync(g.mask, p.extra, from, size)};
 }
 
-__device__ __forceinline__ void Add(Four& sum, const Four& x) {
-#pragma unroll
-  for (int i = 0; i < 4; i++) sum.x[i] += x.x[i];
-}
+// Rows is a number of rows as a type.
+template <int kRows>
+using Rows = std::integral_constant<int, kRows>;
 
-// EachChunk walks over places begin to end, kInFlight at a time: visit(at, place), where place(k)
-// is what is known of place at + k. look(at) finds that out, also for places behind the end, and
-// pass(place, from) is what the group's thread from found. All threads of a group must call it with
-// the same places.
+// EachChunk walks over places begin to end in turn: visit(Rows<n>, at, left, place) has n rows read
+// and uses the first left of them, place(k) being what is known of place at + k. n is kInFlight but
+// for the last, so that a short segment does not read the same row eight times. look(at) finds out
+// about a place, pass(found, from) is what the group's thread from found. All threads of a group
+// must call it with the same places.
 template <typename Look, typename Pass, typename Visit>
 __device__ __forceinline__ void EachChunk(const Group& g, uint32_t begin, uint32_t end, Look&& look,
                                           Pass&& pass, Visit&& visit) {
+  if (begin == end) return;
+  const auto look_at = [&](uint32_t at) { return look(at < end ? at : end - 1); };
   // Each thread looks up one of the next g.size places while the rows of the present ones come.
-  auto next = look(begin + g.t);
+  auto next = look_at(begin + g.t);
 #pragma unroll 1
   for (uint32_t turn = begin; turn < end; turn += g.size) {
     const auto mine = next;
-    next = look(turn + g.size + g.t);
+    const uint32_t here = end - turn < g.size ? end - turn : g.size;
+    if (end - turn > g.size) next = look_at(turn + g.size + g.t);
 #pragma unroll 1
-    for (uint32_t u = 0; u < g.size && turn + u < end; u += kInFlight) {
-      visit(turn + u, [&](int k) { return pass(mine, static_cast<int>(u) + k); });
+    for (uint32_t u = 0; u < here; u += kInFlight) {
+      const auto place = [&](int k) { return pass(mine, static_cast<int>(u) + k); };
+      if (here - u > 4) {
+        visit(Rows<kInFlight>(), turn + u, here - u, place);
+      } else if (here - u > 1) {
+        visit(Rows<4>(), turn + u, here - u, place);
+      } else {
+        visit(Rows<1>(), turn + u, here - u, place);
+      }
     }
   }
 }
@@ -114,14 +192,17 @@ template <Term kTerm, bool kHuge, typename Visit>
 __device__ __forceinline__ void EachRow(const Sources& t, const Group& g, uint32_t begin,
                                         uint32_t end, Visit&& visit) {
   EachChunk(
-      g, begin, end, [&](uint32_t at) { return PlaceAt<kTerm, kHuge>(t, at, end); },
+      g, begin, end, [&](uint32_t at) { return PlaceAt<kTerm, kHuge>(t, at); },
       [&](const Place<kHuge>& p, int from) { return Shuffled<kTerm, kHuge>(g, p, from); }, visit);
 }
 
-template <Term kTerm, Access kAccess>
-__device__ __forceinline__ Four TermOf(const Sources& t, const Bits& bits, int32_t extra,
-                                       const int32_t (&winner)[4]) {
-  Four x = Widen<kAccess>(bits, t.dtype);
+__device__ __forceinline__ void Add(Four& sum, const Four& x) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) sum.x[i] += x.x[i];
+}
+
+template <Term kTerm>
+__device__ __forceinline__ Four TermOf(Four x, int32_t extra, const int32_t (&winner)[4]) {
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     if (kTerm == Term::kWeighted) x.x[i] = __int_as_float(extra) * x.x[i];
@@ -131,36 +212,45 @@ __device__ __forceinline__ Four TermOf(const Sources& t, const Bits& bits, int32
   return x;
 }
 
-// SumPlaces adds places begin to end, at most a superblock, for the group's columns.
-template <Term kTerm, Access kAccess, bool kHuge>
+// SumPlaces adds places begin to end, at most a superblock, for the group's columns. Columns that
+// do not exist have the sums of others.
+template <Term kTerm, Reading kReading, bool kHuge>
 __device__ __forceinline__ Four SumPlaces(const Sources& t, const Group& g, int64_t column,
                                           uint32_t begin, uint32_t end) {
   Four super = {}, block = {};
-  const int count = CountFrom(column, t.dim);
-  EachRow<kTerm, kHuge>(t, g, begin, end, [&](uint32_t at, auto&& place) {
+  const Columns<kReading> columns(column, t.dim);
+  const Columns<kOnes32> winners(column, t.dim);
+  const uint32_t row_bytes = static_cast<uint32_t>(t.dim) * Columns<kReading>::kSize;
+  EachRow<kTerm, kHuge>(t, g, begin, end, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
+    constexpr int kRows = decltype(rows)::value;
     if (at != begin && (at - begin) % kBlock == 0) {
       Add(super, block);
       block = {};
     }
-    Bits bits[kInFlight];
-    int32_t extra[kInFlight], winner[kInFlight][4];
+    Bits bits[kRows];
+    int32_t extra[kRows], winner[kRows][4];
 #pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
+    for (int k = 0; k < kRows; k++) {
       const Place<kHuge> p = place(k);
-      const int64_t at_row = static_cast<int64_t>(p.row) * t.dim + column;
-      const int here = static_cast<uint32_t>(k) < end - at ? count : 0;
       extra[k] = p.extra;
-      bits[k] = {{0, 0, 0, 0}};
-      if (here > 0) bits[k] = Fetch<kAccess, false>(t.rows, t.dtype, at_row, here);
+      bits[k] =
+          columns.Read(static_cast<const char*>(t.rows) + static_cast<uint64_t>(p.row) * row_bytes);
+      if (kTerm == Term::kWinner) {
+        const Bits won = winners.Read(static_cast<const char*>(static_cast<const void*>(t.winner)) +
+                                      p.row * t.dim * 4);
 #pragma unroll
-      for (int i = 0; i < 4; i++) {
-        winner[k][i] = -1;
-        if (kTerm == Term::kWinner && i < here) winner[k][i] = t.winner[at_row + i];
+        for (int i = 0; i < 4; i++) winner[k][i] = static_cast<int32_t>(won.w[i]);
       }
     }
 #pragma unroll
-    for (int k = 0; k < kInFlight; k++) {
-      Add(block, TermOf<kTerm, kAccess>(t, bits[k], extra[k], winner[k]));
+    for (int k = 0; k < kRows; k++) Columns<kReading>::Hold(bits[k]);
+#pragma unroll
+    for (int k = 0; k < kRows; k++) {
+      const Four x = TermOf<kTerm>(Columns<kReading>::Wide(bits[k], t.dtype), extra[k], winner[k]);
+      // A row too many is added as zeros, which change nothing: no sum is ever -0. Not adding it
+      // would again be a condition that a load could be moved behind.
+#pragma unroll
+      for (int i = 0; i < 4; i++) block.x[i] += static_cast<uint32_t>(k) < left ? x.x[i] : 0;
     }
   });
   Add(super, block);

@@ -7,13 +7,15 @@ namespace {
 template <Term kTerm, bool kHuge>
 void WithTerm(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
               const RowsOut& out) {
-  switch (AccessOf(t.dim).And(t.rows, t.dtype).best()) {
-    case kFloats:
-      return RunSums<kTerm, kFloats, kHuge>(queue, flags, t, s, out, out);
-    case kVectors:
-      return RunSums<kTerm, kVectors, kHuge>(queue, flags, t, s, out, out);
-    default:
-      return RunSums<kTerm, kSingles, kHuge>(queue, flags, t, s, out, out);
+  switch (ReadingOf(AccessOf(t.dim).And(t.rows, t.dtype).best(), t.dtype)) {
+    case kFours32:
+      return RunSums<kTerm, kFours32, kHuge>(queue, flags, t, s, out, out);
+    case kFours16:
+      return RunSums<kTerm, kFours16, kHuge>(queue, flags, t, s, out, out);
+    case kOnes32:
+      return RunSums<kTerm, kOnes32, kHuge>(queue, flags, t, s, out, out);
+    case kOnes16:
+      return RunSums<kTerm, kOnes16, kHuge>(queue, flags, t, s, out, out);
   }
 }
 

@@ -84,42 +84,63 @@ __device__ __forceinline__ int64_t SlotOf(uint32_t begin, uint32_t block) {
   return block == 0 && begin % kWindow != 0 ? slot + 1 : slot;
 }
 
-// Work walks over what there is to do: first the slots of blocks, if any segment is long, then the
-// segments. A piece is one tile of one of them.
-struct Work {
-  int64_t count, slots, pieces;
-  __device__ __forceinline__ Work(const Segments& s, int tiles)
-      : count(s.count == nullptr ? s.most : static_cast<int64_t>(*s.count)),
-        slots(s.longs != nullptr && s.longs->any != 0
-                  ? static_cast<int64_t>((s.begin[count] + kWindow - 1) / kWindow) * 2
-                  : 0),
-        pieces((slots + count) * tiles) {}
+// CountOf is how many segments there are.
+__device__ __forceinline__ int64_t CountOf(const Segments& s) {
+  return s.count == nullptr ? s.most : static_cast<int64_t>(*s.count);
+}
+
+// Pieces are what the groups of a launch share out among themselves: tiles of items, an item being
+// a slot or a segment.
+struct Pieces {
+  int64_t begin, step;
+  __device__ __forceinline__ explicit Pieces(const Group& g) {
+    const uint32_t groups = blockDim.x / g.size;
+    begin = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / g.size;
+    step = static_cast<int64_t>(gridDim.x) * groups;
+  }
 };
 
-// Piece is one of them: a slot, or (slot -1) a segment.
 struct Piece {
-  int64_t slot, segment, column;
-  Range range;
-  bool skip;  // there is nothing to do, or total_kernel will do it
+  int64_t item, column;
+  __device__ __forceinline__ Piece(const Tiling& tiling, const Group& g, int64_t i) {
+    item = tiling.tiles == 1 ? i : i / tiling.tiles;
+    column = ((i - item * tiling.tiles) * g.size + g.t) * 4;
+  }
 };
 
-__device__ __forceinline__ Piece PieceAt(const Segments& s, const Tiling& tiling, const Work& work,
-                                         const Group& g, int64_t i) {
-  const int64_t which = tiling.tiles == 1 ? i : i / tiling.tiles;
-  const int64_t tile = i - which * tiling.tiles;
-  Piece p = {-1, which - work.slots, (tile * g.size + g.t) * 4, {0, 0}, false};
-  if (which < work.slots) {
-    p.slot = which;
-    p.range = BlockIn(s, work.count, which);
-    p.skip = p.range.begin == p.range.end;
-    return p;
+// EachSlot calls f(slot, range, column) for the group's share of the blocks of long segments.
+template <typename F>
+__device__ __forceinline__ void EachSlot(const Segments& s, const Tiling& tiling, const Group& g,
+                                         F&& f) {
+  if (s.longs == nullptr || s.longs->any == 0) return;
+  const int64_t count = CountOf(s);
+  const int64_t slots = static_cast<int64_t>((s.begin[count] + kWindow - 1) / kWindow) * 2;
+  const Pieces pieces(g);
+#pragma unroll 1
+  for (int64_t i = pieces.begin; i < slots * tiling.tiles; i += pieces.step) {
+    const Piece p(tiling, g, i);
+    const Range r = BlockIn(s, count, p.item);
+    if (r.begin != r.end) f(p.item, r, p.column);
   }
-  p.range = {s.begin[p.segment], s.begin[p.segment + 1]};
-  p.skip = p.range.end - p.range.begin > kLong;
-  if (p.skip && tile == 0 && g.t == 0) {
-    s.list[atomicAdd(&s.longs->count, 1u)] = static_cast<uint32_t>(p.segment);
+}
+
+// EachSegment calls f(segment, range, column) for the group's share of the short segments, and puts
+// the long ones into the list.
+template <typename F>
+__device__ __forceinline__ void EachSegment(const Segments& s, const Tiling& tiling, const Group& g,
+                                            F&& f) {
+  const int64_t pieces_n = CountOf(s) * tiling.tiles;
+  const Pieces pieces(g);
+#pragma unroll 1
+  for (int64_t i = pieces.begin; i < pieces_n; i += pieces.step) {
+    const Piece p(tiling, g, i);
+    const Range r = {s.begin[p.item], s.begin[p.item + 1]};
+    if (r.end - r.begin <= kLong) {
+      f(p.item, r, p.column);
+    } else if (p.column == 0) {
+      s.list[atomicAdd(&s.longs->count, 1u)] = static_cast<uint32_t>(p.item);
+    }
   }
-  return p;
 }
 
 // Partial sums are aligned where rows of them are.
@@ -144,29 +165,32 @@ __device__ __forceinline__ void StorePartial(const Segments& s, int64_t dim, int
   }
 }
 
+// SumBlocks is how many thread blocks a multiprocessor should hold at once: three, where that
+// leaves the registers that eight rows on their way take.
+template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue>
+constexpr int SumBlocks() {
+  const bool fours = Columns<kReading>::kFours;
+  if (kTerm == Term::kWinner) return 1;  // twice the loads
+  return kTerm == Term::kPlain && fours && !kHuge && !Epilogue::kHeavy ? 3 : 2;
+}
+
 // An Epilogue takes the sums. All threads of a group call it, also those whose columns are beyond
 // the row: held = end.Begin(segment, range, column) before the rows are read, so that what it needs
 // comes with them, and end.End(group, segment, range, column, held, sum) after.
-template <Term kTerm, Access kAccess, bool kHuge, typename Epilogue>
-__global__ void __launch_bounds__(kSumThreads)
+template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue>
+__global__ void __launch_bounds__(kSumThreads, (SumBlocks<kTerm, kReading, kHuge, Epilogue>()))
     sum_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, Epilogue end) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
-  const Work work(s, tiling.tiles);
-  const uint32_t groups = blockDim.x / g.size;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / g.size;
-       i < work.pieces; i += static_cast<int64_t>(gridDim.x) * groups) {
-    const Piece p = PieceAt(s, tiling, work, g, i);
-    if (p.skip) continue;
-    typename Epilogue::Held held = {};
-    if (p.slot < 0) held = end.Begin(p.segment, p.range, p.column);
-    const Four sum = SumPlaces<kTerm, kAccess, kHuge>(t, g, p.column, p.range.begin, p.range.end);
-    if (p.slot >= 0) {
-      StorePartial(s, tiling.dim, p.slot, p.column, sum);
-    } else {
-      end.End(g, p.segment, p.range, p.column, held, sum);
-    }
-  }
+  EachSlot(s, tiling, g, [&](int64_t slot, const Range& r, int64_t column) {
+    StorePartial(s, tiling.dim, slot, column,
+                 SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end));
+  });
+  EachSegment(s, tiling, g, [&](int64_t segment, const Range& r, int64_t column) {
+    const typename Epilogue::Held held = end.Begin(segment, r, column);
+    const Four sum = SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end);
+    end.End(g, segment, r, column, held, sum);
+  });
 }
 
 // SumSlots adds the sums of blocks from, from + step, ... before to, in turn.
@@ -255,6 +279,7 @@ struct RowsOut {
   Access access;       // to out
   Divide divide;
 
+  static constexpr bool kHeavy = false;
   struct Held {};
   __device__ __forceinline__ Held Begin(int64_t, const Range&, int64_t) const { return {}; }
   __device__ __forceinline__ void End(const Group&, int64_t segment, const Range& r, int64_t column,
@@ -308,13 +333,13 @@ inline unsigned BlocksFor(const Queue& queue, const Segments& s, const Tiling& t
 }
 
 // RunSums queues the two kernels, each with its epilogue.
-template <Term kTerm, Access kAccess, bool kHuge, typename Epilogue, typename LongEpilogue>
+template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue, typename LongEpilogue>
 void RunSums(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
              const Epilogue& end, const LongEpilogue& long_end) {
   const Tiling tiling = TilingOf(t.dim);
   const int64_t longs = LongsMost(s.places);
   Launch(queue, BlocksFor(queue, s, tiling), kSumThreads,
-         sum_kernel<kTerm, kAccess, kHuge, Epilogue>, flags, t, s, tiling, end);
+         sum_kernel<kTerm, kReading, kHuge, Epilogue>, flags, t, s, tiling, end);
   if (longs > 0) {
     Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, total_kernel<LongEpilogue>,
            flags, s, tiling, long_end);
