@@ -5,9 +5,11 @@
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make test       every test: native and portable backends, race detector, native tests; about 8 minutes on 2 cores
 #   make test-all   make test, then what takes longer or needs more: no cgo, the fuzzers, each for FUZZ seconds
+#   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
+#   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
 #   make lint       gofmt, vet, staticcheck, clang-format
-#   make bench      this machine's rate next to a PyTorch process where python3 has torch; then Go's and C++'s benchmarks
+#   make bench      this machine's rate next to a PyTorch process where python3 has torch; the kernels; Go's benchmarks
 #   make clean      removes bin/ and build/
 #
 # CUDA=off leaves the CUDA backend out; CUDA=on refuses to do without it. The default takes it where nvcc is found, and
@@ -15,10 +17,11 @@
 
 CUDA ?= auto
 FUZZ ?= 20
+TESTS = OFF
 GOTEST = go test -race -shuffle=on -timeout 20m
 NATIVE = -tags native
 
-.PHONY: all native native-tests deps demo test test-all verify lint bench clean
+.PHONY: all native deps demo test test-all sanitize budget verify lint bench clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -27,7 +30,7 @@ all: native
 native:
 	@scripts/deps.sh --check build
 	@mkdir -p build
-	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
@@ -41,7 +44,7 @@ demo:
 
 test:
 	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory all
+	@$(MAKE) --no-print-directory all TESTS=ON
 	ctest --test-dir build --output-on-failure
 	$(GOTEST) -tags native,emu ./...
 	$(GOTEST) ./...
@@ -51,16 +54,24 @@ test-all: test
 	CGO_ENABLED=0 go test -shuffle=on -timeout 20m ./...
 	scripts/fuzz.sh $(FUZZ)
 
+sanitize:
+	scripts/sanitize.sh
+
+budget:
+	scripts/cuda_budget.sh
+
 verify:
 	@scripts/deps.sh --check tools
 	scripts/verify.sh
 
-lint: native
+lint:
+	@$(MAKE) --no-print-directory native TESTS=ON
 	@scripts/deps.sh --check tools
 	scripts/lint.sh
 
 bench: all
 	bin/psbench packages
+	bin/psbench kernels --threads $$(nproc)
 	go test $(NATIVE) -run '^$$' -bench . ./...
 
 clean:

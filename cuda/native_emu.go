@@ -8,7 +8,7 @@ package cuda
 #include "bridge.h"
 
 #ifndef GRADBUS_EMU_STAMP
-#error "the library was configured without GRADBUS_EMU"
+#error "the library was configured without GRADBUS_EMU: run make TESTS=ON"
 #endif
 const gb_api* gb_emu_backend(uint32_t abi);
 static inline const char* gradbus_emu_stamp(void) { return GRADBUS_EMU_STAMP; }
