@@ -20,6 +20,8 @@ namespace emu {
 namespace internal {
 namespace {
 
+constexpr size_t kBytesMost = size_t{1} << 38;  // of one piece: more has no device
+
 struct Piece {
   size_t bytes;
   bool device;  // else pinned
@@ -78,7 +80,7 @@ cudaError_t Allocate(void** memory, size_t bytes, bool device) {
   if (const cudaError_t e = Call(); e != cudaSuccess) return Return(e);
   *memory = nullptr;
   if (bytes == 0) return cudaSuccess;
-  if (bytes > PTRDIFF_MAX / 2) return Return(cudaErrorMemoryAllocation);
+  if (bytes > kBytesMost) return Return(cudaErrorMemoryAllocation);
   // To the byte, so that the sanitizer sees the end.
   void* piece = std::aligned_alloc(256, (bytes + 255) & ~size_t{255});
   if (piece == nullptr) return Return(cudaErrorMemoryAllocation);
