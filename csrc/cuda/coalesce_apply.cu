@@ -58,12 +58,13 @@ struct StepOut {
   };
 
   __device__ __forceinline__ Held Begin(int64_t segment, const Range& r, int64_t column) const {
-    Held h = {};
+    Held h;  // a value for threads without columns would be one to wait for, see places.cuh
     h.from = static_cast<int64_t>(KeyAt(s.sorted, r.begin));
-    // Fetched in any case, see places.cuh; a thread without columns gets those of another.
+    h.when = {false, 0, 0};
     const int count = CountFrom(column, s.target.dim);
-    h.row = FetchRow<kKind, kAccess, false>(
-        s.target, h.from * s.target.dim + (count > 0 ? column : 0), count > 0 ? count : 1);
+    if (count > 0) {
+      h.row = FetchRow<kKind, kAccess, false>(s.target, h.from * s.target.dim + column, count);
+    }
     if (kPast) h.when = WhenOf(s.past, h.from, segment);
     return h;
   }

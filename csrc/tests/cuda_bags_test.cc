@@ -1,5 +1,5 @@
 // Bags, coalesce, coalesce_apply and merge of the emulated CUDA backend against the CPU backend:
-// random calls, edges, and what must be refused. With the word "large", also what takes long.
+// random calls, edges, and what must be refused.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -431,7 +431,6 @@ void Applies(Both& both) {
   }
 }
 
-// What takes long comes last.
 void Large(Both& both) {
   Random r = {18};
   BagCase c;
@@ -446,8 +445,7 @@ void Large(Both& both) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const bool large = argc > 1 && std::strcmp(argv[1], "large") == 0;
+int main() {
   Both both;
   EdgeBags(both);
   RandomBags(both);
@@ -456,7 +454,7 @@ int main(int argc, char** argv) {
   Coalesces(both);
   Merges(both);
   Applies(both);
-  if (large) Large(both);
+  Large(both);
   std::printf("%d failures\n", failures);
   return failures == 0 ? 0 : 1;
 }
