@@ -24,12 +24,12 @@ __device__ __forceinline__ void Take(Best& best, int i, float x, int32_t place) 
 // MaxPlaces takes places begin to end in turn.
 template <Reading kReading, bool kHuge>
 __device__ __forceinline__ Best MaxPlaces(const Sources& t, const Group& g, int64_t column,
-                                          uint32_t begin, uint32_t end) {
+                                          uint32_t begin, uint32_t end, const Place<kHuge>& first) {
   Best best = NoBest();
   const Columns<kReading> columns(column, t.dim);
   const uint32_t row_bytes = static_cast<uint32_t>(t.dim) * Columns<kReading>::kSize;
   EachRow<Term::kPlain, kHuge>(
-      t, g, begin, end, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
+      t, g, begin, end, first, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
         constexpr int kRows = decltype(rows)::value;
         Bits bits[kRows];
 #pragma unroll
@@ -96,17 +96,27 @@ struct MaxOut {
   }
 };
 
+// As SumBlocks.
+template <Reading kReading>
+constexpr int kMaxBlocks = Columns<kReading>::kFours ? 5 : 4;
+
 template <Reading kReading, bool kHuge>
-__global__ void __launch_bounds__(kSumThreads, Columns<kReading>::kFours ? 3 : 2)
+__global__ void __launch_bounds__(kSumThreads, kMaxBlocks<kReading>)
     max_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, MaxOut out) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
+  const auto look = [&](const Range& r) {
+    return FirstPlace<Term::kPlain, kHuge>(t, g, r.begin, r.end);
+  };
   EachSlot(s, tiling, g, [&](int64_t slot, const Range& r, int64_t column) {
-    out.Keep(s, tiling, slot, column, MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end));
+    out.Keep(s, tiling, slot, column,
+             MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end, look(r)));
   });
-  EachSegment(s, tiling, g, [&](int64_t segment, const Range& r, int64_t column) {
-    out.End(tiling, segment, column, MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end));
-  });
+  EachSegment(s, tiling, g, look,
+              [&](int64_t segment, const Range& r, int64_t column, const Place<kHuge>& first) {
+                out.End(tiling, segment, column,
+                        MaxPlaces<kReading, kHuge>(t, g, column, r.begin, r.end, first));
+              });
 }
 
 // The maxima of blocks, 64 at a time by the groups of a thread block, then of those.
@@ -143,8 +153,8 @@ void RunMax(Queue& queue, const Flags* flags, const Sources& t, const Segments& 
             const MaxOut& out) {
   const Tiling tiling = TilingOf(t.dim);
   const int64_t longs = LongsMost(s.places);
-  Launch(queue, BlocksFor(queue, s, tiling), kSumThreads, max_kernel<kReading, kHuge>, flags, t, s,
-         tiling, out);
+  Launch(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kMaxBlocks<kReading>),
+         kSumThreads, max_kernel<kReading, kHuge>, flags, t, s, tiling, out);
   if (longs > 0) {
     Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, max_total_kernel, flags, s,
            tiling, out);

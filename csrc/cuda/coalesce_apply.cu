@@ -57,9 +57,12 @@ struct StepOut {
     GB_DEVICE_NAMESPACE::Held row;
   };
 
-  __device__ __forceinline__ Held Begin(int64_t segment, const Range& r, int64_t column) const {
+  typedef uint64_t Key;
+  __device__ __forceinline__ Key Look(const Range& r) const { return KeyAt(s.sorted, r.begin); }
+
+  __device__ __forceinline__ Held Begin(Key key, int64_t segment, int64_t column) const {
     Held h;  // a value for threads without columns would be one to wait for, see places.cuh
-    h.from = static_cast<int64_t>(KeyAt(s.sorted, r.begin));
+    h.from = static_cast<int64_t>(key);
     h.when = {false, 0, 0};
     const int count = CountFrom(column, s.target.dim);
     if (count > 0) {

@@ -124,18 +124,12 @@ struct TermRow {
   uint32_t lane;
 };
 
-template <int kDigits, Reading kReading>
-__device__ __forceinline__ Four SumLanes(const MergeTerms& terms, gb_dtype dtype,
-                                         const uint32_t* order, const Group& g, int64_t column,
-                                         int64_t dim, const Range& r) {
+template <int kDigits, Reading kReading, typename Look>
+__device__ __forceinline__ Four SumLanes(gb_dtype dtype, const Group& g, int64_t column,
+                                         int64_t dim, const Range& r, const TermRow& first,
+                                         Look&& look) {
   LaneSum<kDigits> sum = {};
   const Columns<kReading> columns(column, dim);
-  const auto look = [&](uint32_t at) -> TermRow {
-    const uint32_t number = order[at];
-    const MergeTerm t = terms.at[TermAt(terms, number)];
-    const char* row = t.rows + static_cast<int64_t>(number - t.begin) * terms.row_bytes;
-    return {reinterpret_cast<uint64_t>(row), t.lane};
-  };
   const auto pass = [&](const TermRow& p, int from) -> TermRow {
     const int size = static_cast<int>(g.size);
     return {__shfl_sync(g.mask, p.row, from, size), __shfl_sync(g.mask, p.lane, from, size)};
@@ -163,25 +157,35 @@ __device__ __forceinline__ Four SumLanes(const MergeTerms& terms, gb_dtype dtype
       }
     }
   };
-  EachChunk(g, r.begin, r.end, look, pass, visit);
+  EachChunk(g, r.begin, r.end, first, look, pass, visit);
   return sum.Total();
 }
 
+// As SumBlocks.
+template <int kDigits>
+constexpr int kMergeBlocks = kDigits > 7 ? 3 : 4;
+
 template <int kDigits, Reading kReading>
-__global__ void __launch_bounds__(kSumThreads, 2)
+__global__ void __launch_bounds__(kSumThreads, kMergeBlocks<kDigits>)
     merge_kernel(const Flags* flags, MergeTerms terms, gb_dtype dtype, const uint32_t* order,
                  Segments s, Tiling tiling, RowsOut out) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
-  const int64_t pieces_n = CountOf(s) * tiling.tiles;
-  const Pieces pieces(g);
-#pragma unroll 1
-  for (int64_t i = pieces.begin; i < pieces_n; i += pieces.step) {
-    const Piece p(tiling, g, i);
-    const Range r = {s.begin[p.item], s.begin[p.item + 1]};
-    const Four sum = SumLanes<kDigits, kReading>(terms, dtype, order, g, p.column, tiling.dim, r);
-    out.End(g, p.item, r, p.column, {}, sum);
-  }
+  const auto look = [&](uint32_t at) -> TermRow {
+    const uint32_t number = order[at];
+    const MergeTerm t = terms.at[TermAt(terms, number)];
+    const char* row = t.rows + static_cast<int64_t>(number - t.begin) * terms.row_bytes;
+    return {reinterpret_cast<uint64_t>(row), t.lane};
+  };
+  const auto first = [&](const Range& r) {
+    return look(r.begin + g.t < r.end ? r.begin + g.t : r.end - 1);
+  };
+  EachSegment(s, tiling, g, first,
+              [&](int64_t segment, const Range& r, int64_t column, const TermRow& found) {
+                const Four sum =
+                    SumLanes<kDigits, kReading>(dtype, g, column, tiling.dim, r, found, look);
+                out.End(g, segment, r, column, {}, sum);
+              });
 }
 
 struct MergeOp {
@@ -291,8 +295,9 @@ struct MergeOp {
     auto* kernel = a.lanes <= 16    ? Kernel<4>(reading)
                    : a.lanes <= 128 ? Kernel<7>(reading)
                                     : Kernel<12>(reading);
-    Launch(queue, queue.Blocks(s.most * tiling.tiles, kSumThreads / tiling.width), kSumThreads,
-           kernel, &p.state->flags, terms, dtype, p.sort.order, s, tiling, out);
+    const int each = a.lanes <= 128 ? kMergeBlocks<7> : kMergeBlocks<12>;
+    Launch(queue, BlocksFor(queue, s.most, tiling, each), kSumThreads, kernel, &p.state->flags,
+           terms, dtype, p.sort.order, s, tiling, out);
     Verdict verdict;
     verdict.has_terms = 1;
     verdict.Order(kTextKeyOrder);

@@ -159,15 +159,14 @@ using Rows = std::integral_constant<int, kRows>;
 // EachChunk walks over places begin to end in turn: visit(Rows<n>, at, left, place) has n rows read
 // and uses the first left of them, place(k) being what is known of place at + k. n is kInFlight but
 // for the last, so that a short segment does not read the same row eight times. look(at) finds out
-// about a place, pass(found, from) is what the group's thread from found. All threads of a group
-// must call it with the same places.
-template <typename Look, typename Pass, typename Visit>
-__device__ __forceinline__ void EachChunk(const Group& g, uint32_t begin, uint32_t end, Look&& look,
-                                          Pass&& pass, Visit&& visit) {
-  if (begin == end) return;
-  const auto look_at = [&](uint32_t at) { return look(at < end ? at : end - 1); };
+// about a place, pass(found, from) is what the group's thread from found; next is what this thread
+// found at begin + g.t, or, behind the end, at the last place. All threads of a group must call it
+// with the same places.
+template <typename Found, typename Look, typename Pass, typename Visit>
+__device__ __forceinline__ void EachChunk(const Group& g, uint32_t begin, uint32_t end, Found next,
+                                          Look&& look, Pass&& pass, Visit&& visit) {
   // Each thread looks up one of the next g.size places while the rows of the present ones come.
-  auto next = look_at(begin + g.t);
+  const auto look_at = [&](uint32_t at) { return look(at < end ? at : end - 1); };
 #pragma unroll 1
   for (uint32_t turn = begin; turn < end; turn += g.size) {
     const auto mine = next;
@@ -187,12 +186,23 @@ __device__ __forceinline__ void EachChunk(const Group& g, uint32_t begin, uint32
   }
 }
 
+// FirstPlace is what EachRow begins with. Of no places it finds nothing.
+template <Term kTerm, bool kHuge>
+__device__ __forceinline__ Place<kHuge> FirstPlace(const Sources& t, const Group& g, uint32_t begin,
+                                                   uint32_t end) {
+  Place<kHuge> p;  // a value for the other case would be one to wait for
+  if (begin != end) {
+    p = PlaceAt<kTerm, kHuge>(t, begin + g.t < end ? begin + g.t : end - 1);
+  }
+  return p;
+}
+
 // EachRow does so for sources: place(k) is a Place.
 template <Term kTerm, bool kHuge, typename Visit>
 __device__ __forceinline__ void EachRow(const Sources& t, const Group& g, uint32_t begin,
-                                        uint32_t end, Visit&& visit) {
+                                        uint32_t end, const Place<kHuge>& first, Visit&& visit) {
   EachChunk(
-      g, begin, end, [&](uint32_t at) { return PlaceAt<kTerm, kHuge>(t, at); },
+      g, begin, end, first, [&](uint32_t at) { return PlaceAt<kTerm, kHuge>(t, at); },
       [&](const Place<kHuge>& p, int from) { return Shuffled<kTerm, kHuge>(g, p, from); }, visit);
 }
 
@@ -216,43 +226,45 @@ __device__ __forceinline__ Four TermOf(Four x, int32_t extra, const int32_t (&wi
 // do not exist have the sums of others.
 template <Term kTerm, Reading kReading, bool kHuge>
 __device__ __forceinline__ Four SumPlaces(const Sources& t, const Group& g, int64_t column,
-                                          uint32_t begin, uint32_t end) {
+                                          uint32_t begin, uint32_t end, const Place<kHuge>& first) {
   Four super = {}, block = {};
   const Columns<kReading> columns(column, t.dim);
   const Columns<kOnes32> winners(column, t.dim);
   const uint32_t row_bytes = static_cast<uint32_t>(t.dim) * Columns<kReading>::kSize;
-  EachRow<kTerm, kHuge>(t, g, begin, end, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
-    constexpr int kRows = decltype(rows)::value;
-    if (at != begin && (at - begin) % kBlock == 0) {
-      Add(super, block);
-      block = {};
-    }
-    Bits bits[kRows];
-    int32_t extra[kRows], winner[kRows][4];
+  EachRow<kTerm, kHuge>(
+      t, g, begin, end, first, [&](auto rows, uint32_t at, uint32_t left, auto&& place) {
+        constexpr int kRows = decltype(rows)::value;
+        if (at != begin && (at - begin) % kBlock == 0) {
+          Add(super, block);
+          block = {};
+        }
+        Bits bits[kRows];
+        int32_t extra[kRows], winner[kRows][4];
 #pragma unroll
-    for (int k = 0; k < kRows; k++) {
-      const Place<kHuge> p = place(k);
-      extra[k] = p.extra;
-      bits[k] =
-          columns.Read(static_cast<const char*>(t.rows) + static_cast<uint64_t>(p.row) * row_bytes);
-      if (kTerm == Term::kWinner) {
-        const Bits won = winners.Read(static_cast<const char*>(static_cast<const void*>(t.winner)) +
-                                      p.row * t.dim * 4);
+        for (int k = 0; k < kRows; k++) {
+          const Place<kHuge> p = place(k);
+          extra[k] = p.extra;
+          bits[k] = columns.Read(static_cast<const char*>(t.rows) +
+                                 static_cast<uint64_t>(p.row) * row_bytes);
+          if (kTerm == Term::kWinner) {
+            const Bits won = winners.Read(
+                static_cast<const char*>(static_cast<const void*>(t.winner)) + p.row * t.dim * 4);
 #pragma unroll
-        for (int i = 0; i < 4; i++) winner[k][i] = static_cast<int32_t>(won.w[i]);
-      }
-    }
+            for (int i = 0; i < 4; i++) winner[k][i] = static_cast<int32_t>(won.w[i]);
+          }
+        }
 #pragma unroll
-    for (int k = 0; k < kRows; k++) Columns<kReading>::Hold(bits[k]);
+        for (int k = 0; k < kRows; k++) Columns<kReading>::Hold(bits[k]);
 #pragma unroll
-    for (int k = 0; k < kRows; k++) {
-      const Four x = TermOf<kTerm>(Columns<kReading>::Wide(bits[k], t.dtype), extra[k], winner[k]);
+        for (int k = 0; k < kRows; k++) {
+          const Four x =
+              TermOf<kTerm>(Columns<kReading>::Wide(bits[k], t.dtype), extra[k], winner[k]);
       // A row too many is added as zeros, which change nothing: no sum is ever -0. Not adding it
       // would again be a condition that a load could be moved behind.
 #pragma unroll
-      for (int i = 0; i < 4; i++) block.x[i] += static_cast<uint32_t>(k) < left ? x.x[i] : 0;
-    }
-  });
+          for (int i = 0; i < 4; i++) block.x[i] += static_cast<uint32_t>(k) < left ? x.x[i] : 0;
+        }
+      });
   Add(super, block);
   return super;
 }

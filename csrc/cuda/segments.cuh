@@ -21,7 +21,7 @@
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 
-constexpr int kSumThreads = 256;
+constexpr int kSumThreads = 128;
 constexpr int kTotalThreads = 512;
 constexpr uint32_t kWindow = 64;  // places: a canonical block
 
@@ -124,22 +124,39 @@ __device__ __forceinline__ void EachSlot(const Segments& s, const Tiling& tiling
   }
 }
 
-// EachSegment calls f(segment, range, column) for the group's share of the short segments, and puts
-// the long ones into the list.
-template <typename F>
+// RangeAt is the segment of a piece; behind the last piece, of that.
+__device__ __forceinline__ Range RangeAt(const Segments& s, const Tiling& tiling, int64_t i,
+                                         int64_t pieces) {
+  if (i >= pieces) i = pieces - 1;
+  const int64_t segment = tiling.tiles == 1 ? i : i / tiling.tiles;
+  return {s.begin[segment], s.begin[segment + 1]};
+}
+
+// EachSegment calls f(segment, range, column, found) for the group's share of the short segments,
+// and puts the long ones, where that is how they go, into the list. found is look(range), called a
+// segment ahead, for ranges known another segment ahead: a short segment is a chain of loads, each
+// telling where the next one is, and so the group waits once for each segment, not once for each
+// link.
+template <typename Look, typename F>
 __device__ __forceinline__ void EachSegment(const Segments& s, const Tiling& tiling, const Group& g,
-                                            F&& f) {
+                                            Look&& look, F&& f) {
   const int64_t pieces_n = CountOf(s) * tiling.tiles;
   const Pieces pieces(g);
+  if (pieces.begin >= pieces_n) return;
+  Range r = RangeAt(s, tiling, pieces.begin, pieces_n);
+  Range next = RangeAt(s, tiling, pieces.begin + pieces.step, pieces_n);
+  auto found = look(r);
 #pragma unroll 1
   for (int64_t i = pieces.begin; i < pieces_n; i += pieces.step) {
+    const Range later = RangeAt(s, tiling, i + 2 * pieces.step, pieces_n);
+    const auto ahead = look(next);
     const Piece p(tiling, g, i);
-    const Range r = {s.begin[p.item], s.begin[p.item + 1]};
-    if (r.end - r.begin <= kLong) {
-      f(p.item, r, p.column);
+    if (s.longs == nullptr || r.end - r.begin <= kLong) {
+      f(p.item, r, p.column, found);
     } else if (p.column == 0) {
       s.list[atomicAdd(&s.longs->count, 1u)] = static_cast<uint32_t>(p.item);
     }
+    r = next, next = later, found = ahead;
   }
 }
 
@@ -165,32 +182,46 @@ __device__ __forceinline__ void StorePartial(const Segments& s, int64_t dim, int
   }
 }
 
-// SumBlocks is how many thread blocks a multiprocessor should hold at once: three, where that
-// leaves the registers that eight rows on their way take.
+// SumBlocks is how many thread blocks a multiprocessor should hold at once: as many as leave the
+// registers that eight rows on their way take.
 template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue>
 constexpr int SumBlocks() {
-  const bool fours = Columns<kReading>::kFours;
-  if (kTerm == Term::kWinner) return 1;  // twice the loads
-  return kTerm == Term::kPlain && fours && !kHuge && !Epilogue::kHeavy ? 3 : 2;
+  if (kTerm == Term::kWinner) return 3;  // twice the loads
+  const bool light = kTerm == Term::kPlain && !kHuge && !Epilogue::kHeavy;
+  return light && kReading == kFours16 ? 6 : light && kReading == kFours32 ? 5 : 4;
 }
 
 // An Epilogue takes the sums. All threads of a group call it, also those whose columns are beyond
-// the row: held = end.Begin(segment, range, column) before the rows are read, so that what it needs
-// comes with them, and end.End(group, segment, range, column, held, sum) after.
+// the row: key = end.Look(range) some time ahead; held = end.Begin(key, segment, column) before the
+// rows are read, so that what it needs comes with them; and end.End(group, segment, range, column,
+// held, sum) after.
+template <typename Epilogue, bool kHuge>
+struct Ahead {
+  typename Epilogue::Key key;
+  Place<kHuge> place;
+};
+
 template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue>
 __global__ void __launch_bounds__(kSumThreads, (SumBlocks<kTerm, kReading, kHuge, Epilogue>()))
     sum_kernel(const Flags* flags, Sources t, Segments s, Tiling tiling, Epilogue end) {
   if (Refused(flags)) return;
   const Group g = GroupOf(tiling.width);
   EachSlot(s, tiling, g, [&](int64_t slot, const Range& r, int64_t column) {
+    const Place<kHuge> first = FirstPlace<kTerm, kHuge>(t, g, r.begin, r.end);
     StorePartial(s, tiling.dim, slot, column,
-                 SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end));
+                 SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end, first));
   });
-  EachSegment(s, tiling, g, [&](int64_t segment, const Range& r, int64_t column) {
-    const typename Epilogue::Held held = end.Begin(segment, r, column);
-    const Four sum = SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end);
-    end.End(g, segment, r, column, held, sum);
-  });
+  const auto look = [&](const Range& r) -> Ahead<Epilogue, kHuge> {
+    return {end.Look(r), FirstPlace<kTerm, kHuge>(t, g, r.begin, r.end)};
+  };
+  EachSegment(
+      s, tiling, g, look,
+      [&](int64_t segment, const Range& r, int64_t column, const Ahead<Epilogue, kHuge>& found) {
+        const typename Epilogue::Held held = end.Begin(found.key, segment, column);
+        const Four sum =
+            SumPlaces<kTerm, kReading, kHuge>(t, g, column, r.begin, r.end, found.place);
+        end.End(g, segment, r, column, held, sum);
+      });
 }
 
 // SumSlots adds the sums of blocks from, from + step, ... before to, in turn.
@@ -234,7 +265,7 @@ __global__ void __launch_bounds__(kTotalThreads)
     }
     __syncthreads();
     if (group == 0) {
-      const typename Epilogue::Held held = end.Begin(segment, r, column);
+      const typename Epilogue::Held held = end.Begin(end.Look(r), segment, column);
       const Four sum = SumSlots(s, tiling.dim, column, r.begin, 0, blocks, 64);
       end.End(g, segment, r, column, held, sum);
     }
@@ -280,8 +311,10 @@ struct RowsOut {
   Divide divide;
 
   static constexpr bool kHeavy = false;
+  struct Key {};
   struct Held {};
-  __device__ __forceinline__ Held Begin(int64_t, const Range&, int64_t) const { return {}; }
+  __device__ __forceinline__ Key Look(const Range&) const { return {}; }
+  __device__ __forceinline__ Held Begin(const Key&, int64_t, int64_t) const { return {}; }
   __device__ __forceinline__ void End(const Group&, int64_t segment, const Range& r, int64_t column,
                                       const Held&, Four sum) const {
     if (column == 0 && keys != nullptr) {
@@ -327,9 +360,14 @@ struct SegmentParts {
 void SumInto(Queue& queue, const Flags* flags, Term term, const Sources& t, const Segments& s,
              const RowsOut& out);
 
-// BlocksFor is how many thread blocks go over all pieces.
-inline unsigned BlocksFor(const Queue& queue, const Segments& s, const Tiling& tiling) {
-  return queue.Blocks((s.most + SlotsOf(s.places)) * tiling.tiles, kSumThreads / tiling.width);
+// BlocksFor is how many thread blocks share out so many items, the device holding each blocks of
+// them on a multiprocessor: a few times as many as it holds at once, so that those that are done
+// early are replaced, and groups still look ahead.
+inline unsigned BlocksFor(const Queue& queue, int64_t items, const Tiling& tiling, int each) {
+  constexpr int64_t kWaves = 4;
+  const int64_t blocks = queue.Blocks(items * tiling.tiles, kSumThreads / tiling.width);
+  const int64_t most = queue.context().multiprocessors * kWaves * each;
+  return static_cast<unsigned>(blocks < most ? blocks : most);
 }
 
 // RunSums queues the two kernels, each with its epilogue.
@@ -337,8 +375,9 @@ template <Term kTerm, Reading kReading, bool kHuge, typename Epilogue, typename 
 void RunSums(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
              const Epilogue& end, const LongEpilogue& long_end) {
   const Tiling tiling = TilingOf(t.dim);
+  constexpr int kEach = SumBlocks<kTerm, kReading, kHuge, Epilogue>();
   const int64_t longs = LongsMost(s.places);
-  Launch(queue, BlocksFor(queue, s, tiling), kSumThreads,
+  Launch(queue, BlocksFor(queue, s.most + SlotsOf(s.places), tiling, kEach), kSumThreads,
          sum_kernel<kTerm, kReading, kHuge, Epilogue>, flags, t, s, tiling, end);
   if (longs > 0) {
     Launch(queue, queue.Blocks(longs * tiling.tiles, 1), kTotalThreads, total_kernel<LongEpilogue>,

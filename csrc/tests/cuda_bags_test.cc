@@ -327,7 +327,7 @@ struct MergeCase {
 void Merges(Both& both) {
   Random r = {16};
   int turn = 0;
-  for (const int64_t lanes : {1, 2, 3, 5, 8, 9, 13, 16, 17, 100, 129, 300}) {
+  for (const int64_t lanes : {1, 2, 3, 5, 8, 9, 13, 16, 17, 100, 129, 300, 1500}) {
     for (int i = 0; i < 3; i++, turn++) {
       const gb_dtype dtype = kFloats[turn % 3], out = turn % 2 == 0 ? kFloats[0] : dtype;
       MergeCase m(lanes, turn % 4 == 0 ? 5 : 12, dtype, out, i == 1, 20, turn % 5 == 0 ? 1 : 0, r);
