@@ -70,7 +70,7 @@ def measure(device, case, seconds):
                torch=case.torch_form, **case.size)
     try:
         row["equality"] = case.check()
-        ours, theirs, runs = in_turn(device, case.ours, case.theirs, seconds, 0 if device.stream else 0.01)
+        ours, theirs, runs = in_turn(device, case.ours, case.theirs, seconds, 0 if device.stream else 0.05)
     except (bounds.Wrong, gradbus.Failed) as error:
         row["error"] = str(error)
         return row

@@ -115,7 +115,7 @@ class Device:
 
 def in_turn(device, ours, theirs, seconds, rest):
     """Median seconds of a call of each. They alternate, several calls at a time where one is short; in between both rest, so
-    that threads of the one that still spin do not take a core from the other."""
+    that threads of the one that still spin do not take a core from the other: those of libgomp do for some 20 ms."""
     def burst(f, calls):
         device.wait()
         start = time.perf_counter()
