@@ -40,16 +40,9 @@ func softmax(classes int, logits []float32, targets []int32, loss, grad, prob []
 	return SoftmaxCrossEntropy{classes, Float32s(logits), Int32s(targets), Float32s(loss), Float32s(grad), Float32s(prob)}
 }
 
-// slot is one slot of float32; momentum is SGD's, or none where there is no memory for it.
+// slot is one slot of float32.
 func slot(name string, before, after []float32) Slot {
 	return Slot{name, Float32s(before), Float32s(after)}
-}
-
-func momentum(before, after []float32) []Slot {
-	if before == nil {
-		return nil
-	}
-	return []Slot{slot("momentum", before, after)}
 }
 
 func applyDense(o Optimizer, weight float32, first bool, param, grad, out []float32, slots ...Slot) ApplyDense {
