@@ -31,11 +31,11 @@ const (
 	keyTypes = typeSet(1<<Int64 | 1<<Int32 | 1<<Uint64)
 )
 
-func only(d DType) typeSet         { return 1 << d }
-func (s typeSet) has(d DType) bool { return d < 32 && s>>d&1 > 0 }
-func float32Or(of Vector) typeSet  { return only(Float32) | only(of.dtype) }
-func finite(v float32) bool        { return v-v == 0 }
-func (a Vector) is(b Vector) bool  { return a.n > 0 && a == b }
+func only(d DType) typeSet          { return 1 << d }
+func (s typeSet) has(d DType) bool  { return d < 32 && s>>d&1 > 0 }
+func float32Or(of Vector) typeSet   { return only(Float32) | only(of.dtype) }
+func finite(v float32) bool         { return v-v == 0 }
+func (a Vector) is(b Vector) bool   { return a.n > 0 && a == b }
 func (t *RowsTerm) node() lane.Node { return lane.Node{First: lane.Lane(t.First), Count: t.Count} }
 func (t *Term) node() lane.Node     { return lane.Node{First: lane.Lane(t.First), Count: t.Count} }
 

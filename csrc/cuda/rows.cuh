@@ -15,9 +15,9 @@ struct RowsCall {
   Past past;
   const void* index;  // null: all rows, row i goes to i
   const void* grad;
-  int64_t n;     // rows of the gradient
+  int64_t n;                        // rows of the gradient
   const unsigned long long* count;  // where the device alone knows how many there are; else null
-  int64_t rows;  // of the table
+  int64_t rows;                     // of the table
   gb_dtype index_dtype;
   gb_dtype grad_dtype;
   uint32_t in_place;  // row i goes to index[i]
