@@ -17,7 +17,28 @@ type Control struct {
 type Join struct {
 	Job    *Job   `json:"job"`
 	Wanted Member `json:"wanted,omitempty"`
-	Host   string `json:"host"` // host name and process id, for messages to people
+	Host   string `json:"host"`           // host name and process id, for messages to people
+	Data   string `json:"data,omitempty"` // how it reaches shards: DataDirect (also "") or DataCluster
+	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
+}
+
+// How a trainer reaches shards.
+const (
+	DataDirect  = "direct"  // it dials the data server of every ps
+	DataCluster = "cluster" // by way of the NATS that carries control
+)
+
+// DataServer is where some shards of a job are reached.
+type DataServer struct {
+	ID     string `json:"id"`  // of the ps
+	URL    string `json:"url"` // nats://host:port or tls://host:port
+	Shards []int  `json:"shards"`
+}
+
+// Peer is another trainer's own data server.
+type Peer struct {
+	Member Member `json:"member"`
+	URL    string `json:"url"`
 }
 
 // Joined admits a trainer. Started is true once all trainers have joined.
@@ -31,6 +52,9 @@ type Joined struct {
 	Missing    int        `json:"missing"` // trainers that have not joined yet
 	Started    bool       `json:"started"`
 	DeadlineMS int64      `json:"deadline_ms"` // after which a silent member counts as lost
+
+	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
+	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
 }
 
 // Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,

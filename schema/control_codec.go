@@ -21,12 +21,16 @@ func EncodeControl(h Head, c Control) ([]byte, error) {
 	return encodeBody(KindControl, h, c.clipped())
 }
 
-// clipped is c with every text for people cut to what a reader takes. c itself is not changed.
+// clipped is c with every text for people cut to what a reader takes, and a manifest with its defaults written out. c
+// itself is not changed.
 func (c Control) clipped() Control {
 	switch {
 	case c.Join != nil:
 		m := *c.Join
 		m.Host = Clip(m.Host)
+		if m.Job != nil {
+			m.Job = m.Job.normal()
+		}
 		c.Join = &m
 	case c.Refused != nil:
 		m := *c.Refused

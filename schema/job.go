@@ -15,7 +15,10 @@ type Job struct {
 	Seed        uint64            `json:"seed"`        // of all random numbers of the job
 	Trainers    int               `json:"trainers"`    // how many take part
 	Lanes       int               `json:"lanes"`       // >= Trainers, at most lane.LanesMax
-	Consistency string            `json:"consistency"` // ConsistencySync
+	Consistency string            `json:"consistency"` // ConsistencySync, ConsistencyBounded or ConsistencyAsync
+	Ahead       int               `json:"ahead"`       // batches that a trainer may run ahead where that is bounded; else 0
+	Wire        Wire              `json:"wire"`        // how gradients travel
+	Reduce      string            `json:"reduce"`      // who adds up: ReduceShards (also "") or ReduceTrainers
 	Apply       string            `json:"apply"`       // ApplyUpdate or ApplyMean
 	Policy      string            `json:"policy"`      // PolicyFail
 	ChunkBytes  int               `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
@@ -26,17 +29,35 @@ type Job struct {
 
 // The words of a manifest.
 const (
-	ConsistencySync = "sync"   // every batch is computed on the version that the batch before it made
-	ApplyUpdate     = "update" // shards own dense parameters and their optimizer, and publish new parameters
-	ApplyMean       = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
-	PolicyFail      = "fail"   // a lost member ends the job
-	OptimizerSGD    = "sgd"
-	InitZeros       = "zeros"
-	InitUniform     = "uniform"
-	InitNormal      = "normal"
-	ChunkBytes      = 256 << 10 // the default of Job.ChunkBytes
-	Partitions      = 64        // the default of TableSpec.Partitions
+	ConsistencySync    = "sync"     // every batch is computed on the version that the batch before it made
+	ConsistencyBounded = "bounded"  // a trainer may be up to Ahead batches ahead of the version it computes on
+	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
+	ReduceShards       = "shards"   // contributions go to shards, which own the sums
+	ReduceTrainers     = "trainers" // every trainer owns a segment of every bucket and adds it up for all
+	GradientsFloat32   = "float32"
+	GradientsBFloat16  = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
+	GradientsFloat16   = "float16"
+	SparseRows         = "rows"   // row gradients travel as keys and rows
+	SparseBags         = "bags"   // as gradients of bags, with each bag's keys, which the shard expands
+	SparseAuto         = "auto"   // whichever is smaller for the job
+	ApplyUpdate        = "update" // shards own dense parameters and their optimizer, and publish new parameters
+	ApplyMean          = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
+	PolicyFail         = "fail"   // a lost member ends the job
+	OptimizerSGD       = "sgd"
+	InitZeros          = "zeros"
+	InitUniform        = "uniform"
+	InitNormal         = "normal"
+	AheadMax           = 16        // of Job.Ahead
+	ChunkBytes         = 256 << 10 // the default of Job.ChunkBytes
+	Partitions         = 64        // the default of TableSpec.Partitions
 )
+
+// Wire says how gradients travel. The zero value is float32 and rows.
+type Wire struct {
+	Gradients     string `json:"gradients"`      // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
+	ErrorFeedback bool   `json:"error_feedback"` // what rounding to 16 bits took away is added to the next batch's gradient
+	Sparse        string `json:"sparse"`         // SparseRows (also ""), SparseBags or SparseAuto
+}
 
 // Optimizer names the update rule of every parameter and table of the job.
 type Optimizer struct {
@@ -77,6 +98,7 @@ type TableSpec struct {
 	Rows       uint64 `json:"rows"`
 	Dim        int    `json:"dim"`
 	Partitions int    `json:"partitions"`
+	Replicated bool   `json:"replicated"` // every trainer keeps the whole table and its optimizer, and is told mean gradients
 	Init       Init   `json:"init"`
 }
 
@@ -99,9 +121,17 @@ func (j *Job) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// normal is j with empty lists and maps for absent ones, so that they are one thing to Encode and to Diff.
+// normal is j with defaults, empty lists and maps for absent ones, so that they are one thing to Encode and to Diff.
 func (j *Job) normal() *Job {
 	n := *j
+	for _, d := range []struct {
+		field *string
+		value string
+	}{{&n.Reduce, ReduceShards}, {&n.Wire.Gradients, GradientsFloat32}, {&n.Wire.Sparse, SparseRows}} {
+		if *d.field == "" {
+			*d.field = d.value
+		}
+	}
 	if n.Settings == nil {
 		n.Settings = map[string]string{}
 	}

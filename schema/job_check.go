@@ -116,6 +116,14 @@ func (c *jobCheck) head(j *Job) {
 		c.between("trainers", j.Trainers, 1, j.Lanes)
 	}
 	c.oneOf("consistency", j.Consistency, ConsistencySync)
+	c.between("ahead", j.Ahead, 0, 0)
+	n := j.normal()
+	c.oneOf("wire.gradients", n.Wire.Gradients, GradientsFloat32)
+	if j.Wire.ErrorFeedback && n.Wire.Gradients == GradientsFloat32 {
+		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
+	}
+	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows)
+	c.oneOf("reduce", n.Reduce, ReduceShards)
 	c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	c.oneOf("policy", j.Policy, PolicyFail)
 	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {
@@ -241,6 +249,9 @@ func (c *jobCheck) tables(j *Job) {
 		}
 		if c.between(field+".partitions", t.Partitions, 1, PartitionsMax) {
 			all += t.Partitions
+		}
+		if t.Replicated {
+			c.add(field+".replicated", t.Replicated, "false")
 		}
 		c.initial(field+".init", t.Init)
 	}

@@ -14,7 +14,8 @@ import (
 func testJob() *Job {
 	return &Job{
 		Name: "demo", Workload: "packages", Settings: map[string]string{"batch_size": "256", "data": "ab12"}, Seed: 7,
-		Trainers: 2, Lanes: 4, Consistency: ConsistencySync, Apply: ApplyUpdate, Policy: PolicyFail, ChunkBytes: ChunkBytes,
+		Trainers: 2, Lanes: 4, Consistency: ConsistencySync, Wire: Wire{Gradients: GradientsFloat32, Sparse: SparseRows}, Reduce: ReduceShards,
+		Apply: ApplyUpdate, Policy: PolicyFail, ChunkBytes: ChunkBytes,
 		Optimizer: Optimizer{Kind: OptimizerSGD, LR: 0.1, Momentum: 0.9},
 		Parameters: []Parameter{
 			{Name: "hidden.weight", Shape: []int{3, 2}, Init: Init{InitUniform, 0.5}},
@@ -89,7 +90,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"tables", "1114095", "1048576 partitions", func(j *Job) {
 			j.Tables = nil
 			for i := range 17 {
-				j.Tables = append(j.Tables, TableSpec{fmt.Sprint(i), 1, 1, 65535, Init{InitZeros, 0}})
+				j.Tables = append(j.Tables, TableSpec{Name: fmt.Sprint(i), Rows: 1, Dim: 1, Partitions: 65535, Init: Init{Kind: InitZeros}})
 			}
 		}},
 	} {
@@ -129,6 +130,11 @@ func TestDiffFindsEveryField(t *testing.T) {
 		{"trainers", "2", "1", func(j *Job) { j.Trainers = 1 }},
 		{"lanes", "4", "8", func(j *Job) { j.Lanes = 8 }},
 		{"consistency", `"sync"`, `""`, func(j *Job) { j.Consistency = "" }},
+		{"ahead", "0", "2", func(j *Job) { j.Ahead = 2 }},
+		{"wire.gradients", `"float32"`, `"bfloat16"`, func(j *Job) { j.Wire.Gradients = GradientsBFloat16 }},
+		{"wire.error_feedback", "false", "true", func(j *Job) { j.Wire.ErrorFeedback = true }},
+		{"wire.sparse", `"rows"`, `"auto"`, func(j *Job) { j.Wire.Sparse = SparseAuto }},
+		{"reduce", `"shards"`, `"trainers"`, func(j *Job) { j.Reduce = ReduceTrainers }},
 		{"apply", `"update"`, `"mean"`, func(j *Job) { j.Apply = ApplyMean }},
 		{"policy", `"fail"`, `"wait"`, func(j *Job) { j.Policy = "wait" }},
 		{"chunk_bytes", "262144", "4096", func(j *Job) { j.ChunkBytes = 4096 }},
