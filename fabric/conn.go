@@ -69,6 +69,9 @@ type Message struct {
 	Data    []byte
 }
 
+// Release says that Data is needed no more. It must be called at most once.
+func (m *Message) Release() {}
+
 // Parse reads the subject.
 func (m *Message) Parse() (Subject, error) { return ParseSubject(m.Subject) }
 

@@ -70,7 +70,7 @@ func BenchmarkShardBatch(b *testing.B) {
 				rebatch(b, d.frame, batch)
 				v, err := schema.Verify(d.frame.Seal(), schema.Limits{})
 				must(b, err)
-				if _, reason, err := s.Step(d.from, &v); err != nil || reason != schema.ReasonOK {
+				if _, reason, err := s.Step(d.from, &v, nil); err != nil || reason != schema.ReasonOK {
 					b.Fatalf("%v %v", reason, err)
 				}
 			}

@@ -22,7 +22,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	for trainer, chunks := range []int{1, 0, 2} { // t1 has sent nothing, and t0 less than t2
 		sent := p.frames(t, place, 5, 0, lane.Node{First: lane.Lane(trainer), Count: 1})
 		for _, c := range sent[:chunks] {
-			if _, reason, err := s.Step(schema.TrainerMember(trainer), view(t, c.frame.Seal())); err != nil || reason != schema.ReasonOK {
+			if _, reason, err := s.Step(schema.TrainerMember(trainer), view(t, c.frame.Seal()), nil); err != nil || reason != schema.ReasonOK {
 				t.Fatal(reason, err)
 			}
 		}

@@ -40,10 +40,11 @@ type denseChunk struct {
 }
 
 type densePart struct {
-	values []float32 // within the received payload; may be empty where the weight is 0
-	weight float64
-	host   int   // who sent it
-	bytes  int64 // of the payload
+	values  []float32 // within the received payload; may be empty where the weight is 0
+	weight  float64
+	host    int   // who sent it
+	bytes   int64 // of the payload
+	payload Payload
 }
 
 // makeDense builds a frame pair for every chunk and, in mode update, draws version 0 into them.
@@ -138,7 +139,7 @@ func (s *Shard) chunk(h *schema.Head) *denseChunk {
 }
 
 // stepDense takes one node's sum over one chunk. The chunk closes when its nodes cover all lanes.
-func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	ahead, refused := s.reach(h.Batch)
 	if refused != nil {
 		return refused, nil
@@ -176,8 +177,9 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View) (*refusal, e
 	}
 	s.weight.note(node, h.Weight)
 	c.nodes = slices.Insert(c.nodes, at, node)
-	c.parts = slices.Insert(c.parts, at, densePart{values, h.Weight, host, bytes})
+	c.parts = slices.Insert(c.parts, at, densePart{values, h.Weight, host, bytes, payload})
 	s.hold(host, bytes)
+	s.kept = true
 	if covered(c.nodes, 0, s.job.Lanes) < s.job.Lanes {
 		return nil, nil
 	}
@@ -226,6 +228,7 @@ func (s *Shard) closeDense(c *denseChunk) error {
 	s.weight.noteTotal(total)
 	for _, p := range c.parts {
 		s.hold(p.host, -p.bytes)
+		release(p.payload)
 	}
 	clear(c.parts)
 	c.parts, c.closed = c.parts[:0], true

@@ -29,7 +29,7 @@
 //
 // JobBytes is what a job is promised, and refused where it is not there. Beyond it, for each shard of a job: at most
 // 64 MiB of verified frames in its queue (queue.go), and what a batch's distinct rows take in staged rows and scratch.
-// Contributions wait in the payloads they came in, each trainer within its share of the staged budget: its window
+// Contributions wait in the payloads they came in, which are leases of fabric's memory and released once (payload.go), each trainer within its share of the staged budget: its window
 // (fabric.Inbox) opens as rounds close. The connection that receives is bounded by fabric.
 //
 // # What a refusal tells whom

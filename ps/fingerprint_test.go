@@ -47,7 +47,7 @@ func TestFingerprintSees(t *testing.T) {
 	before := fingerprint(shard)
 	for _, d := range s.contributions() {
 		if d.shard == 0 {
-			_, reason, err := shard.Step(d.from, view(t, d.frame.Seal()))
+			_, reason, err := shard.Step(d.from, view(t, d.frame.Seal()), nil)
 			must(t, err)
 			after := fingerprint(shard)
 			if reason != schema.ReasonOK || after == before {

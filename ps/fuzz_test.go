@@ -35,7 +35,7 @@ func FuzzShardStep(f *testing.F) {
 				continue
 			}
 			before := fingerprint(s)
-			outputs, reason, err := s.Step(from, &v)
+			outputs, reason, err := s.Step(from, &v, nil)
 			must(t, err)
 			if reason != schema.ReasonOK && fingerprint(s) != before {
 				t.Fatalf("a frame that was %v changed the shard", reason)
@@ -66,7 +66,7 @@ func TestFuzzFramesAreTaken(t *testing.T) {
 				counts[schema.ReasonOf(err)]++
 				continue
 			}
-			_, reason, err := s.Step(from, &v)
+			_, reason, err := s.Step(from, &v, nil)
 			must(t, err)
 			counts[reason]++
 		}

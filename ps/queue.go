@@ -13,10 +13,11 @@ const (
 	queueItemsMax = 1 << 14
 )
 
-// item is a verified frame and who sent it.
+// item is a verified frame, who sent it and the memory that it lies in.
 type item struct {
-	from schema.Member
-	view schema.View
+	from    schema.Member
+	view    schema.View
+	payload Payload
 }
 
 // queue holds frames between the goroutine that receives for all jobs and the one that runs a shard. The reader takes
@@ -32,7 +33,7 @@ type queue struct {
 
 func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
 
-// put appends a frame; false says that it was dropped.
+// put appends a frame; false says that it was dropped, its payload being released.
 func (q *queue) put(it item) bool {
 	bytes := len(it.view.Bytes())
 	q.mu.Lock()
@@ -42,10 +43,12 @@ func (q *queue) put(it item) bool {
 		q.bytes += bytes
 	}
 	q.mu.Unlock()
-	if ok {
-		q.signal()
+	if !ok {
+		release(it.payload)
+		return false
 	}
-	return ok
+	q.signal()
+	return true
 }
 
 func (q *queue) signal() {
@@ -55,9 +58,10 @@ func (q *queue) signal() {
 	}
 }
 
-// swap gives what has come in since the last call, and takes room that the reader is done with for what comes next.
+// swap gives what has come in since the last call, and takes room that the reader is done with for what comes next. The
+// payloads of what it gives are the reader's to release.
 func (q *queue) swap(done []item) []item {
-	clear(done) // payloads are let go
+	clear(done) // views and payloads are forgotten
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	items := q.items
@@ -65,9 +69,13 @@ func (q *queue) swap(done []item) []item {
 	return items
 }
 
-// close makes every further put fail.
+// close makes every further put fail, and releases what nobody has taken.
 func (q *queue) close() {
 	q.mu.Lock()
+	items := q.items
 	q.closed, q.items, q.bytes = true, nil, 0
 	q.mu.Unlock()
+	for i := range items {
+		release(items[i].payload)
+	}
 }

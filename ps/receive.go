@@ -8,32 +8,42 @@ import (
 )
 
 // receive takes what comes in for one shard, of whichever job: verified here, once, then queued for the job's worker.
-// It runs on the two goroutines of the shard's subscriptions and never waits, so that no job can hold up another.
+// It runs on the two goroutines of the shard's subscriptions and never waits, so that no job can hold up another. The
+// message is released by whoever sees the last of it.
 func (s *Server) receive(shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
+	if it, to, ok := s.admit(shard, &m); ok {
+		if !to.put(it) {
+			s.counters.dropped.Add(1)
+		}
+		return
+	}
+	m.Release()
+}
+
+// admit verifies a message and finds whose queue it is for. Where that fails its sender has been told.
+func (s *Server) admit(shard int, m *fabric.Message) (it item, to *queue, ok bool) {
 	subject, err := m.Parse()
 	if err != nil {
 		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
-		return
+		return it, nil, false
 	}
 	view, err := schema.Verify(m.Data, s.limits)
 	if err != nil {
 		s.refuse(shard, &subject, schema.Head{}, refuseFrame(err))
-		return
+		return it, nil, false
 	}
 	head := view.Head()
 	if kindToken(head.Kind) != subject.Kind {
 		s.refuse(shard, &subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
-		return
+		return it, nil, false
 	}
 	j := (*s.jobs.Load())[schema.JobName(subject.Job)]
 	if j == nil {
 		s.refuse(shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
-		return
+		return it, nil, false
 	}
-	if !j.workers[shard].queue.put(item{schema.Member(subject.From), view}) {
-		s.counters.dropped.Add(1)
-	}
+	return item{schema.Member(subject.From), view, m}, j.workers[shard].queue, true
 }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.

@@ -76,6 +76,7 @@ type Shard struct {
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
 	outputs []Output
+	kept    bool // the frame of this Step stays, and its payload with it
 	freed   []func()
 }
 
@@ -111,12 +112,27 @@ func (s *Shard) build(ctx context.Context) error {
 	return s.makeSparse()
 }
 
-// Close frees the shard's memory. The shard must not be used afterwards.
+// Close frees the shard's memory and releases the payloads of open rounds. The shard must not be used afterwards.
 func (s *Shard) Close() {
+	s.letGo()
 	for _, free := range s.freed {
 		free()
 	}
 	s.freed, s.tables, s.dense = nil, nil, denseRounds{}
+}
+
+// letGo releases what open rounds hold.
+func (s *Shard) letGo() {
+	for i := range s.dense.chunks {
+		c := &s.dense.chunks[i]
+		for _, p := range c.parts {
+			release(p.payload)
+		}
+		c.parts = nil
+	}
+	for i := range s.sparse.terms {
+		s.sparse.terms[i].release()
+	}
 }
 
 // alloc gives zeroed memory outside the Go heap that lives as long as the shard.
@@ -160,16 +176,23 @@ func (s *Shard) rounds() int {
 // schema.ReasonOK, schema.ReasonDuplicate where it was taken before, or why it was refused. A refused frame changes
 // nothing and gives one refusal for its sender; a repeated one gives nothing. Outputs are valid until the next call.
 //
-// The View may be reused afterwards, the bytes that it views may not: they stay with the shard until their round closes.
+// The View may be reused afterwards; the bytes that it views belong to payload, which the shard releases exactly once:
+// within this call where the frame is refused, repeated, a lookup or a pull, else when its round has no more use for it,
+// at the latest in Close. A nil payload is nobody's to release, and its bytes must then stay until the round closes.
 //
 // An error says that the shard's state can no longer be trusted, because the backend failed: the job must end.
-func (s *Shard) Step(from schema.Member, v *schema.View) ([]Output, schema.Reason, error) {
-	s.outputs = s.outputs[:0]
+func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Output, schema.Reason, error) {
+	s.outputs, s.kept = s.outputs[:0], false
+	defer func() {
+		if !s.kept {
+			release(payload)
+		}
+	}()
 	h := v.Head()
 	host, refused := s.admit(from, v)
 	if refused == nil {
 		var err error
-		if refused, err = s.take(host, &h, v); err != nil {
+		if refused, err = s.take(host, &h, v, payload); err != nil {
 			return nil, schema.ReasonOK, fmt.Errorf("shard %s of job %s: %v batch %d bucket %d chunk %d: %w",
 				s.member, s.job.Name, h.Kind, h.Batch, h.Bucket, h.Chunk, err)
 		}
@@ -183,12 +206,12 @@ func (s *Shard) Step(from schema.Member, v *schema.View) ([]Output, schema.Reaso
 	return s.outputs, refused.reason, nil
 }
 
-func (s *Shard) take(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+func (s *Shard) take(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	switch h.Kind {
 	case schema.KindDense:
-		return s.stepDense(host, h, v)
+		return s.stepDense(host, h, v, payload)
 	case schema.KindSparse:
-		return s.stepSparse(host, h, v)
+		return s.stepSparse(host, h, v, payload)
 	case schema.KindLookup:
 		return s.stepLookup(s.hosts[host].Member, h, v)
 	case schema.KindPull:

@@ -53,6 +53,7 @@ type simulation struct {
 	old    []delivery     // of batches that are over
 	sent   []delivery     // of this batch
 	counts map[schema.Reason]int
+	leases leases
 }
 
 // delivery is a frame on its way.
@@ -202,7 +203,9 @@ func (s *simulation) cut(n lane.Node) []lane.Node {
 func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
 	s.t.Helper()
 	before := fingerprint(s.shards[d.shard])
-	outputs, reason, err := s.shards[d.shard].Step(d.from, view(s.t, d.frame.Seal()))
+	v := view(s.t, d.frame.Seal())
+	h, payload := v.Head(), s.leases.of(v.Bytes())
+	outputs, reason, err := s.shards[d.shard].Step(d.from, v, payload)
 	must(s.t, err)
 	s.counts[reason]++
 	if after := fingerprint(s.shards[d.shard]); reason != schema.ReasonOK && after != before {
@@ -213,7 +216,7 @@ func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
 		for _, o := range outputs {
 			text += string(view(s.t, o.Frame).Body())
 		}
-		s.t.Fatalf("%v frame of batch %d from %s: %v, want %v: %s", view(s.t, d.frame.Seal()).Head().Kind, s.batch, d.from, reason, want, text)
+		s.t.Fatalf("%v frame of batch %d from %s: %v, want %v: %s", h.Kind, s.batch, d.from, reason, want, text)
 	}
 	for _, o := range outputs {
 		v := view(s.t, o.Frame)
@@ -369,7 +372,7 @@ func (s *simulation) compareTable(id int) {
 			f.SetHead(schema.Head{Job: storyRun, Generation: generationFirst, Batch: s.batch, Bucket: schema.Bucket(part)})
 			f.SetSection(0, schema.Section{Table: schema.Table(id), Dim: uint32(spec.Dim), Count: uint64(1 + s.r.IntN(30))})
 			f.Keys()[0] = cursor
-			outputs, reason, err := shard.Step(s.hosts[0].Member, view(s.t, f.Seal()))
+			outputs, reason, err := shard.Step(s.hosts[0].Member, view(s.t, f.Seal()), nil)
 			must(s.t, err)
 			if reason != schema.ReasonOK || len(outputs) != 1 {
 				s.t.Fatalf("pull of table %d partition %d: %v", id, part, reason)

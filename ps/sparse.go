@@ -46,6 +46,7 @@ type sparseTerm struct {
 type sparsePart struct {
 	chunk     schema.Chunk
 	view      schema.View
+	payload   Payload
 	low, high rowName // first and last row of the chunk, where it has any
 }
 
@@ -86,10 +87,18 @@ func (r *sparseRound) completeNodes() []lane.Node {
 	return nodes
 }
 
+// release lets the payloads of the term's chunks go.
+func (t *sparseTerm) release() {
+	for i := range t.parts {
+		release(t.parts[i].payload)
+	}
+	t.parts = nil
+}
+
 func (t *sparseTerm) complete() bool { return len(t.parts) == int(t.chunks) }
 
 // stepSparse takes one chunk of one node's contribution.
-func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	ahead, refused := s.reach(h.Batch)
 	if refused != nil {
 		return refused, nil
@@ -131,6 +140,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View) (*refusal, 
 		r.terms = slices.Insert(r.terms, at, sparseTerm{node: node, weight: h.Weight, host: host, chunks: h.Chunks})
 	}
 	t := &r.terms[at]
+	part.payload, s.kept = payload, true
 	t.parts = slices.Insert(t.parts, in, part)
 	t.bytes += bytes
 	s.hold(host, bytes)
@@ -260,7 +270,7 @@ func (s *Shard) closeSparse() error {
 	for i := range r.terms {
 		t := &r.terms[i]
 		s.hold(t.host, -t.bytes)
-		t.parts = nil
+		t.release()
 	}
 	r.closed = true
 	s.open--

@@ -276,7 +276,7 @@ func (s *story) step(f *schema.Frame) string {
 	if err != nil {
 		return fmt.Sprintf("not a frame: %v\n", err)
 	}
-	outputs, reason, err := s.shard.Step(schema.Member(s.text("from", "t0")), &v)
+	outputs, reason, err := s.shard.Step(schema.Member(s.text("from", "t0")), &v, nil)
 	must(s.t, err)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v\n", reason)

@@ -87,12 +87,19 @@ func (w *worker) serve(ctx context.Context) (err error) {
 	}
 	w.result(nil)
 	var items []item
+	next := 0 // of items: those from here on have not been stepped
+	defer func() {
+		for ; next < len(items); next++ {
+			release(items[next].payload)
+		}
+	}()
 	for {
 		select {
 		case <-w.queue.wake:
 			items = w.queue.swap(items)
-			for i := range items {
-				if err := w.step(&items[i]); err != nil {
+			for next = 0; next < len(items); {
+				next++
+				if err := w.step(&items[next-1]); err != nil {
 					return err
 				}
 			}
@@ -108,15 +115,16 @@ func (w *worker) serve(ctx context.Context) (err error) {
 	}
 }
 
-// step takes one frame: its window first, then the shard.
+// step takes one frame: its window first, then the shard, which releases its payload.
 func (w *worker) step(it *item) error {
 	h := it.view.Head()
 	if h.Kind == schema.KindDense || h.Kind == schema.KindSparse {
 		if !w.accept(it.from, &h, len(it.view.Bytes())) {
+			release(it.payload)
 			return nil
 		}
 	}
-	outputs, reason, err := w.shard.Step(it.from, &it.view)
+	outputs, reason, err := w.shard.Step(it.from, &it.view, it.payload)
 	if err != nil {
 		return err
 	}
