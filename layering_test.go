@@ -34,9 +34,13 @@ var layers = map[string]layer{
 	"schema/wire": {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":      {own: []string{"lane", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"fabric":      {others: nats, noStd: []string{"net/http", "os/exec"}},
-	"nn":          {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":          {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":     {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
+
+	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
+	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
+
+	"nn":      {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
+	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus"},
 		noStd: []string{"net", "net/http"},
