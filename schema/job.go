@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"slices"
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
@@ -100,6 +101,12 @@ type TableSpec struct {
 	Partitions int    `json:"partitions"`
 	Replicated bool   `json:"replicated"` // every trainer keeps the whole table and its optimizer, and is told mean gradients
 	Init       Init   `json:"init"`
+}
+
+// OnShards reports whether the job has anything for shards to do. Where trainers reduce among themselves, that is the
+// tables that they do not keep.
+func (j *Job) OnShards() bool {
+	return j.Reduce != ReduceTrainers || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return !t.Replicated })
 }
 
 // Digest is the SHA-256 of the manifest's canonical encoding.

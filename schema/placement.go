@@ -20,13 +20,20 @@ const (
 //
 // Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards. All rows on shard k are
 // one sparse bucket, whose id is the number of dense buckets plus k.
+//
+// Owners are who adds up: the shards, and after them, in a job that reduces between trainers, the trainers. There the
+// chunks of all dense buckets, counted through in the order of the buckets, go to the trainers in turn: chunk i to trainer
+// i modulo trainers. So do the partitions of replicated tables; all rows that trainer k adds up are one sparse bucket,
+// the k-th after those of the shards.
 type Placement struct {
-	Shards  int
-	Buckets []DenseBucket // by id
+	Shards   int
+	Trainers int           // that own segments: those of the job where it reduces between trainers, else 0
+	Buckets  []DenseBucket // by id
 
 	job           *Job
 	chunkElements int
 	spans         [][]Span // by parameter, in its order
+	firstChunks   []int    // by bucket: how many chunks the buckets before it have
 }
 
 // DenseBucket is a stretch of dense values: the unit of aggregation.
@@ -45,17 +52,26 @@ type Span struct {
 	Elements  int
 }
 
-// NewPlacement places a job that Validate has found right on one or more shards.
+// NewPlacement places a job that Validate has found right on one or more shards; on none where the job has no use for
+// them (Job.OnShards).
 //
 //	p := NewPlacement(job, 2)
 //	for _, b := range p.Buckets { send(b, p.ShardOfBucket(b.ID)) }
 func NewPlacement(job *Job, shards int) *Placement {
-	if shards < 1 {
+	if shards < 0 || shards == 0 && job.OnShards() {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
 	p := &Placement{Shards: shards, job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
+	if job.Reduce == ReduceTrainers {
+		p.Trainers = job.Trainers
+	}
 	for i := len(job.Parameters) - 1; i >= 0; i-- {
 		p.add(i, job.Parameters[i].Elements())
+	}
+	chunks := 0
+	for _, b := range p.Buckets {
+		p.firstChunks = append(p.firstChunks, chunks)
+		chunks += p.Chunks(b.ID)
 	}
 	return p
 }
@@ -95,27 +111,79 @@ func elementsMax(bucket int) int {
 // Spans is where a parameter lies, in the order of its elements. Read only.
 func (p *Placement) Spans(parameter int) []Span { return p.spans[parameter] }
 
-// SparseBucket is the bucket of all rows on a shard.
-func (p *Placement) SparseBucket(shard int) Bucket { return Bucket(len(p.Buckets) + shard) }
+// Owners is how many members add up: shards, then trainers where they reduce among themselves. Owner numbers run through
+// both, so that shard i is owner i.
+func (p *Placement) Owners() int { return p.Shards + p.Trainers }
+
+// Owner is the member id of an owner.
+func (p *Placement) Owner(i int) Member {
+	if i < p.Shards {
+		return ShardMember(i)
+	}
+	return TrainerMember(i - p.Shards)
+}
+
+// SparseBucket is the bucket of all rows whose gradients an owner adds up.
+func (p *Placement) SparseBucket(owner int) Bucket { return Bucket(len(p.Buckets) + owner) }
+
+// HasRows reports whether an owner has a sparse round in every batch: a shard has one where any table is on shards, a
+// trainer where any is reduced between trainers.
+func (p *Placement) HasRows(owner int) bool {
+	for i := range p.job.Tables {
+		if p.betweenTrainers(Table(i)) == (owner >= p.Shards) {
+			return true
+		}
+	}
+	return false
+}
+
+// betweenTrainers reports whether the trainers add up a table's gradients.
+func (p *Placement) betweenTrainers(t Table) bool {
+	return p.Trainers > 0 && p.job.Tables[t].Replicated
+}
 
 // IsDense reports whether b is a dense bucket of the job.
 func (p *Placement) IsDense(b Bucket) bool { return int(b) < len(p.Buckets) }
 
 // Known reports whether b is a bucket of the job, dense or sparse.
-func (p *Placement) Known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Shards }
+func (p *Placement) Known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Owners() }
 
-// ShardOfBucket is the shard that aggregates a known bucket.
+// ShardOfBucket is the shard that aggregates a known bucket; -1 where trainers do.
 func (p *Placement) ShardOfBucket(b Bucket) int {
-	if p.IsDense(b) {
-		return int(b) % p.Shards
+	if owner := p.OwnerOfChunk(b, 0); owner < p.Shards {
+		return owner
 	}
-	return int(b) - len(p.Buckets)
+	return -1
 }
 
-// ShardOfPartition is the shard that owns a partition, of whichever table.
+// OwnerOfChunk is who adds up a chunk of a known bucket.
+func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
+	switch {
+	case !p.IsDense(b):
+		return int(b) - len(p.Buckets)
+	case p.Trainers > 0:
+		return p.Shards + (p.firstChunks[b]+int(c))%p.Trainers
+	}
+	return int(b) % p.Shards
+}
+
+// OwnerOfPartition is who adds up the gradients of a table's partition.
+func (p *Placement) OwnerOfPartition(t Table, part Partition) int {
+	if p.betweenTrainers(t) {
+		return p.Shards + int(part)%p.Trainers
+	}
+	return int(part) % p.Shards
+}
+
+// OwnerOfKey is who adds up the gradients of a row.
+func (p *Placement) OwnerOfKey(t Table, key uint64) int {
+	return p.OwnerOfPartition(t, PartitionOf(key, p.job.Tables[t].Partitions))
+}
+
+// ShardOfPartition is the shard that owns a partition, of whichever table that is on shards.
 func (p *Placement) ShardOfPartition(part Partition) int { return int(part) % p.Shards }
 
-// ShardOfKey is the shard that owns a row.
+// ShardOfKey is the shard that owns a row of a table that is on shards.
 func (p *Placement) ShardOfKey(t Table, key uint64) int {
 	return p.ShardOfPartition(PartitionOf(key, p.job.Tables[t].Partitions))
 }

@@ -1,23 +1,23 @@
 package schema
 
-// CheckFrame checks a verified frame to or from a shard against the job: that its bucket is known and on that shard,
-// that chunk, offset and lengths are what the placement says, and that tables, dims and keys exist and are on that
-// shard. Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
-func (p *Placement) CheckFrame(v *View, shard int) error {
-	if err := p.checkFrame(v, shard); err != nil {
+// CheckFrame checks a verified frame to or from an owner against the job: that its bucket is known and is that owner's,
+// that chunk, offset and lengths are what the placement says, and that tables, dims and keys exist and are that owner's.
+// Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
+func (p *Placement) CheckFrame(v *View, owner int) error {
+	if err := p.checkFrame(v, owner); err != nil {
 		return err
 	}
 	return nil
 }
 
-func (p *Placement) checkFrame(v *View, shard int) *FrameError {
+func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 	h := v.Head()
 	if rules[h.Kind].node != never && int(h.Lanes) != p.job.Lanes {
 		return refused(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
 	}
 	switch h.Kind {
 	case KindDense, KindMean:
-		if err := p.checkBucket(h.Bucket, shard); err != nil {
+		if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
 			return err
 		}
 		if p.IsDense(h.Bucket) {
@@ -28,24 +28,24 @@ func (p *Placement) checkFrame(v *View, shard int) *FrameError {
 		}
 		return nil
 	case KindSparse:
-		if h.Bucket != p.SparseBucket(shard) {
-			return refused(ReasonUnknownBucket, "bucket %d: the sparse bucket of shard %d is %d", h.Bucket, shard, p.SparseBucket(shard))
+		if h.Bucket != p.SparseBucket(owner) {
+			return refused(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner), p.SparseBucket(owner))
 		}
-		return p.checkTables(v, shard)
+		return p.checkTables(v, owner)
 	case KindLookup, KindRows:
-		return p.checkTables(v, shard)
+		return p.checkTables(v, owner)
 	case KindPull:
-		return p.checkPull(v, shard)
+		return p.checkPull(v, owner)
 	}
 	return nil
 }
 
-func (p *Placement) checkBucket(b Bucket, shard int) *FrameError {
+func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	switch {
 	case !p.Known(b):
-		return refused(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Shards)
-	case p.ShardOfBucket(b) != shard:
-		return refused(ReasonUnknownBucket, "bucket %d is on shard %d, not on %d", b, p.ShardOfBucket(b), shard)
+		return refused(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
+	case p.OwnerOfChunk(b, c) != owner:
+		return refused(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)), p.Owner(owner))
 	}
 	return nil
 }
@@ -67,7 +67,7 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 	return refused(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
 }
 
-func (p *Placement) checkTables(v *View, shard int) *FrameError {
+func (p *Placement) checkTables(v *View, owner int) *FrameError {
 	for _, part := range v.Parts() {
 		if err := p.checkTable(part.Table, part.Dim); err != nil {
 			return err
@@ -77,8 +77,9 @@ func (p *Placement) checkTables(v *View, shard int) *FrameError {
 			switch {
 			case key >= spec.Rows:
 				return refused(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
-			case p.ShardOfPartition(PartitionOf(key, spec.Partitions)) != shard:
-				return refused(ReasonUnknownKey, "key %d of table %q is on shard %d, not on %d", key, spec.Name, p.ShardOfKey(part.Table, key), shard)
+			case p.OwnerOfPartition(part.Table, PartitionOf(key, spec.Partitions)) != owner:
+				return refused(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
+					p.Owner(p.OwnerOfKey(part.Table, key)), p.Owner(owner))
 			}
 		}
 	}
@@ -96,12 +97,12 @@ func (p *Placement) checkTable(t Table, dim int) *FrameError {
 }
 
 // checkPull: without a section, bucket and chunk say which result is asked for; with one, bucket is a partition.
-func (p *Placement) checkPull(v *View, shard int) *FrameError {
+func (p *Placement) checkPull(v *View, owner int) *FrameError {
 	h := &v.head
 	if v.sections.bytes() != 0 {
-		return p.checkTablePull(h.Bucket, v.Section(0), shard)
+		return p.checkTablePull(h.Bucket, v.Section(0), owner)
 	}
-	if err := p.checkBucket(h.Bucket, shard); err != nil {
+	if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
 		return err
 	}
 	if p.IsDense(h.Bucket) && int64(h.Chunk) >= int64(p.Chunks(h.Bucket)) {
@@ -110,7 +111,7 @@ func (p *Placement) checkPull(v *View, shard int) *FrameError {
 	return nil
 }
 
-func (p *Placement) checkTablePull(partition Bucket, s Section, shard int) *FrameError {
+func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *FrameError {
 	if err := p.checkTable(s.Table, int(s.Dim)); err != nil {
 		return err
 	}
@@ -118,8 +119,11 @@ func (p *Placement) checkTablePull(partition Bucket, s Section, shard int) *Fram
 	switch {
 	case uint64(partition) >= uint64(spec.Partitions):
 		return refused(ReasonUnknownBucket, "partition %d of table %q: it has %d", partition, spec.Name, spec.Partitions)
-	case p.ShardOfPartition(Partition(partition)) != shard:
-		return refused(ReasonUnknownBucket, "partition %d is on shard %d, not on %d", partition, p.ShardOfPartition(Partition(partition)), shard)
+	case spec.Replicated:
+		return refused(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
+	case p.OwnerOfPartition(s.Table, Partition(partition)) != owner:
+		return refused(ReasonUnknownBucket, "partition %d is on %s, not on %s", partition,
+			p.Owner(p.OwnerOfPartition(s.Table, Partition(partition))), p.Owner(owner))
 	}
 	return nil
 }

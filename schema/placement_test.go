@@ -124,3 +124,50 @@ func TestPartitionOfLiteral(t *testing.T) {
 		}
 	}
 }
+
+// Where trainers reduce, chunks are dealt to them in turn over all buckets, and so are partitions of replicated tables;
+// other tables stay on shards.
+func TestPlacementBetweenTrainers(t *testing.T) {
+	j := placementJob(26*mib, 3) // 1 MiB and 25 MiB in chunks of 256 KiB: 4, 100, and 1 with the 3 values
+	j.Reduce, j.Trainers = ReduceTrainers, 3
+	j.Tables = []TableSpec{{Rows: 10, Dim: 1, Partitions: 8}, {Rows: 10, Dim: 1, Partitions: 8, Replicated: true}}
+	p := NewPlacement(j, 2)
+	if p.Owners() != 5 || p.Owner(1) != "s1" || p.Owner(2) != "t0" || p.Owner(4) != "t2" {
+		t.Fatalf("%d owners, the third being %s", p.Owners(), p.Owner(2))
+	}
+	next := 0
+	for _, b := range p.Buckets {
+		if p.ShardOfBucket(b.ID) != -1 {
+			t.Errorf("bucket %d is on shard %d", b.ID, p.ShardOfBucket(b.ID))
+		}
+		for c := range p.Chunks(b.ID) {
+			if got, want := p.OwnerOfChunk(b.ID, Chunk(c)), 2+next%3; got != want {
+				t.Fatalf("chunk %d of bucket %d is on %s, want %s", c, b.ID, p.Owner(got), p.Owner(want))
+			}
+			next++
+		}
+	}
+	if next < 100 {
+		t.Fatalf("%d chunks", next)
+	}
+	for part := range Partition(8) {
+		if p.OwnerOfPartition(0, part) != int(part)%2 || p.OwnerOfPartition(1, part) != 2+int(part)%3 {
+			t.Errorf("partition %d is on %s and %s", part, p.Owner(p.OwnerOfPartition(0, part)), p.Owner(p.OwnerOfPartition(1, part)))
+		}
+	}
+	sparse := Bucket(len(p.Buckets))
+	if p.SparseBucket(2) != sparse+2 || p.OwnerOfChunk(sparse+4, 7) != 4 || !p.Known(sparse+4) || p.Known(sparse+5) {
+		t.Error("sparse buckets are not those of the owners in turn")
+	}
+	if !p.HasRows(0) || !p.HasRows(4) || !j.OnShards() {
+		t.Error("each kind of owner has rows, and shards are needed")
+	}
+	j.Tables = j.Tables[1:]
+	if p = NewPlacement(j, 0); p.Owners() != 3 || p.Owner(0) != "t0" || !p.HasRows(0) || j.OnShards() {
+		t.Error("a job whose tables are all replicated needs no shard")
+	}
+	j.Tables = nil
+	if p = NewPlacement(j, 0); p.HasRows(0) || j.OnShards() {
+		t.Error("a job without tables has rows")
+	}
+}
