@@ -38,9 +38,10 @@ var layers = map[string]layer{
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
 
+	"round":   {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":      {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus"},
 		noStd: []string{"net", "net/http"},

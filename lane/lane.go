@@ -63,6 +63,21 @@ func IsNode(n Node, lanes int) bool {
 	return true
 }
 
+// Parent is the node of the tree over lanes that n is a child of; false for the root. n must be a node of the tree.
+func Parent(n Node, lanes int) (Node, bool) {
+	at := Root(lanes)
+	for at != n && at.Count > 1 {
+		left, right := at.Split()
+		if left == n || right == n {
+			return at, true
+		}
+		if at = right; left.Contains(n) {
+			at = left
+		}
+	}
+	return Node{}, false
+}
+
 // Nodes returns the fewest nodes of the tree over lanes that together are exactly [first, first+count), in lane order.
 // A trainer that hosts those lanes contributes one sum for each of them.
 func Nodes(first Lane, count, lanes int) []Node {

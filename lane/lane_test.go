@@ -34,6 +34,29 @@ func TestNodes(t *testing.T) {
 	}
 }
 
+// A node is a child of its parent, and the root has none.
+func TestParent(t *testing.T) {
+	for lanes := 1; lanes <= 17; lanes++ {
+		var visit func(n Node)
+		visit = func(n Node) {
+			if n.Count == 1 {
+				return
+			}
+			left, right := n.Split()
+			for _, child := range []Node{left, right} {
+				if p, ok := Parent(child, lanes); !ok || p != n {
+					t.Errorf("parent of %v of %d lanes = %v %v, want %v", child, lanes, p, ok, n)
+				}
+				visit(child)
+			}
+		}
+		visit(Root(lanes))
+		if p, ok := Parent(Root(lanes), lanes); ok {
+			t.Errorf("the root over %d lanes has parent %v", lanes, p)
+		}
+	}
+}
+
 // Every share of every number of trainers decomposes into true nodes that cover its lanes once.
 func TestSharesCoverEveryLaneOnce(t *testing.T) {
 	for lanes := 1; lanes <= 17; lanes++ {

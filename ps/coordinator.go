@@ -147,7 +147,7 @@ func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.R
 	}
 	if m := &c.members[i]; m.joiner != "" {
 		return 0, &schema.Refused{Reason: "member_taken", Field: "wanted", Want: string(wanted),
-			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host, round(now.Sub(m.seen)))}
+			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host, rounded(now.Sub(m.seen)))}
 	}
 	return i, nil
 }
@@ -256,8 +256,8 @@ func (c *Coordinator) Connections(names []string) {
 	}
 }
 
-// round shortens a duration for people.
-func round(d time.Duration) time.Duration {
+// rounded shortens a duration for people.
+func rounded(d time.Duration) time.Duration {
 	if d < time.Second {
 		return d.Round(time.Millisecond)
 	}

@@ -46,7 +46,7 @@ func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
 	if m.joiner == "" || m.left {
 		return "", false
 	}
-	text := fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d", schema.TrainerMember(i), m.host, round(silent), m.batch)
+	text := fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d", schema.TrainerMember(i), m.host, rounded(silent), m.batch)
 	switch {
 	case silent > c.config.Deadline:
 		return fmt.Sprintf("%s (deadline %s)", text, c.config.Deadline), true
@@ -109,7 +109,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 			name, m.host, m.waitedBatch))
 	}
 	return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
-		name, m.host, m.waitedBatch, round(now.Sub(m.waitedSince)), c.config.Deadline))
+		name, m.host, m.waitedBatch, rounded(now.Sub(m.waitedSince)), c.config.Deadline))
 }
 
 // firstWaitedFor are the trainers that the earliest round of all shards waits for.

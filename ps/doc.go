@@ -3,9 +3,9 @@
 //
 // # What is where
 //
-//   - Shard (shard.go) is a pure state machine: frames in, frames out. dense.go and sparse.go are its rounds, tables.go
-//     its rows, lookups.go and results.go what it answers. Given the same frames in the same order it gives the same
-//     bits, whoever runs it.
+//   - Shard (shard.go) is a pure state machine: frames in, frames out. dense.go and sparse.go are its rounds, whose state
+//     package round keeps where values are dense; tables.go is its rows, lookups.go and results.go what it answers. Given
+//     the same frames in the same order it gives the same bits, whoever runs it.
 //   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
 //     comes in with every call.
 //   - Server (server.go) runs both: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
@@ -29,8 +29,9 @@
 //
 // JobBytes is what a job is promised, and refused where it is not there. Beyond it, for each shard of a job: at most
 // 64 MiB of verified frames in its queue (queue.go), and what a batch's distinct rows take in staged rows and scratch.
-// Contributions wait in the payloads they came in, which are leases of fabric's memory and released once (payload.go), each trainer within its share of the staged budget: its window
-// (fabric.Inbox) opens as rounds close. The connection that receives is bounded by fabric.
+// Contributions wait in the payloads they came in, which are leases of fabric's memory (round.Payload) and released once:
+// dense ones when they have been added to another. Each trainer keeps within its share of the staged budget: its window
+// (fabric.Inbox) opens as payloads are released. The connection that receives is bounded by fabric.
 //
 // # What a refusal tells whom
 //

@@ -13,16 +13,20 @@ import (
 // fingerprint is everything that a frame may change in a shard, as a text.
 func fingerprint(s *Shard) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "batch %d open %d staged %d held %v weights %v total %v %v sparse closed %v", s.batch, s.open, s.staged, s.held,
-		s.weight.nodes, s.weight.total, s.weight.totaled, s.sparse.closed)
+	fmt.Fprintf(&b, "batch %d open %d staged %d held %v weights %v sparse closed %v", s.batch, s.open, s.held.Bytes(), *s.held,
+		&s.weight, s.sparse.closed)
 	for i := range s.sparse.terms {
 		t := &s.sparse.terms[i]
 		fmt.Fprintf(&b, " %v:%v/%d(%d)", t.node, len(t.parts), t.chunks, t.bytes)
 	}
-	for i := range s.dense.chunks {
-		c := &s.dense.chunks[i]
-		fmt.Fprintf(&b, " %d.%d:%v %v %d %v %x %x", c.bucket, c.chunk, c.closed, c.nodes, len(c.parts), c.stepped,
-			sum(c.result[0].Float32s()), sum(c.result[1].Float32s()))
+	for i := range s.dense.Chunks() {
+		fmt.Fprintf(&b, " %d:%v %v %d", i, s.dense.Closed(i), s.dense.Nodes(i, s.batch), s.dense.Sums(i, s.batch))
+		for v := range schema.Version(2) {
+			fmt.Fprintf(&b, " %x", sum(s.dense.Result(i, v)))
+		}
+		if s.dense.owned != nil {
+			fmt.Fprintf(&b, " %v %x %x", s.dense.owned[i].stepped, sum(s.dense.owned[i].momentum[0]), sum(s.dense.owned[i].momentum[1]))
+		}
 	}
 	for _, t := range s.tables {
 		if t != nil {

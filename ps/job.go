@@ -64,7 +64,7 @@ func hostsOf(manifest *schema.Job) []Host {
 	hosts := make([]Host, manifest.Trainers)
 	for i := range hosts {
 		first, count := lane.Share(i, manifest.Trainers, manifest.Lanes)
-		hosts[i] = Host{schema.TrainerMember(i), first, count}
+		hosts[i] = Host{Member: schema.TrainerMember(i), First: first, Count: count}
 	}
 	return hosts
 }

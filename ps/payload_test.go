@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -79,8 +80,8 @@ func TestPayloadsAreReleasedOnce(t *testing.T) {
 func (s *simulation) held() int {
 	n := 0
 	for _, shard := range s.shards {
-		for i := range shard.dense.chunks {
-			n += len(shard.dense.chunks[i].parts)
+		for i := range shard.dense.Chunks() {
+			n += shard.dense.Sums(i, shard.batch)
 		}
 		for i := range shard.sparse.terms {
 			n += len(shard.sparse.terms[i].parts)
@@ -100,7 +101,7 @@ func TestQueueReleases(t *testing.T) {
 	l.check(t, queueItemsMax)
 	for i, it := range q.swap(nil) { // the reader's now
 		if i < 7 {
-			release(it.payload)
+			round.Release(it.payload)
 		}
 	}
 	q.put(item{"t0", *view(t, f.Seal()), l.of(nil)})

@@ -3,6 +3,7 @@ package ps
 import (
 	"sync"
 
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -44,7 +45,7 @@ func (q *queue) put(it item) bool {
 	}
 	q.mu.Unlock()
 	if !ok {
-		release(it.payload)
+		round.Release(it.payload)
 		return false
 	}
 	q.signal()
@@ -76,6 +77,6 @@ func (q *queue) close() {
 	q.closed, q.items, q.bytes = true, nil, 0
 	q.mu.Unlock()
 	for i := range items {
-		release(items[i].payload)
+		round.Release(items[i].payload)
 	}
 }

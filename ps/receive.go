@@ -53,14 +53,14 @@ func (s *Server) refuse(shard int, subject *fabric.Subject, head schema.Head, r 
 
 // refuseAs counts a refusal and tells the sender, unless it, or others, were told too often this second.
 func (s *Server) refuseAs(who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
-	s.counters.count(r.reason)
-	s.logRefusal(subject.Job, subject.From, r.reason, r.text)
+	s.counters.count(r.Reason)
+	s.logRefusal(subject.Job, subject.From, r.Reason, r.Detail)
 	if !s.strays.allow(time.Now()) {
 		return
 	}
-	frame, err := schema.EncodeRefusal(head, r.reason, r.text)
+	frame, err := schema.EncodeRefusal(head, r.Reason, r.Detail)
 	if err != nil {
-		s.log.Error("encode refusal", "reason", r.reason.String(), "err", err)
+		s.log.Error("encode refusal", "reason", r.Reason.String(), "err", err)
 		return
 	}
 	s.publish(fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From).String(), frame)

@@ -48,11 +48,11 @@ func (s *Shard) pullResult(from schema.Member, h *schema.Head, batch schema.Batc
 		}
 		frame = s.sparse.sealed[version]
 	} else {
-		c := s.chunk(h)
-		if current && !c.closed {
+		i := s.chunk(h)
+		if current && s.dense.Closed(i) <= batch {
 			return nil
 		}
-		frame = c.sealed[version]
+		frame = s.dense.Kept(i, batch)
 	}
 	s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: from, Batch: batch, Bucket: h.Bucket, Frame: frame})
 	return nil

@@ -6,6 +6,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -21,13 +22,6 @@ type ShardConfig struct {
 	Hosts []Host
 	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
 	StagedBytesMax int64
-}
-
-// Host is a trainer and the lanes it hosts: [First, First+Count).
-type Host struct {
-	Member schema.Member
-	First  lane.Lane
-	Count  int
 }
 
 // Output is a frame that the shard wants published.
@@ -62,16 +56,15 @@ type Shard struct {
 	sgd        cuda.SGD
 	optimizer  cuda.Optimizer // sgd, boxed once
 
-	batch  schema.Batch // under way; also the version that lookups see
-	open   int          // rounds of batch that are not closed: dense chunks and the sparse round
-	weight batchWeight
+	batch  schema.Batch  // under way; also the version that lookups see
+	open   int           // rounds of batch that are not closed: dense chunks and the sparse round
+	weight round.Weights // of batch
 
 	dense  denseRounds
 	sparse sparseRound
 	tables []*table // by index; nil where no partition of the table is on this shard
 
-	held      []int64 // by host: bytes of its contributions to open rounds
-	staged    int64   // their sum
+	held      *round.Held // by host: bytes of its contributions to open rounds
 	stagedMax int64
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
@@ -86,7 +79,7 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 	s := &Shard{
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
 		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
-		held: make([]int64, len(c.Hosts)),
+		held: round.NewHeld(len(c.Hosts)),
 		sgd: cuda.SGD{
 			LR: c.Job.Optimizer.LR, Momentum: c.Job.Optimizer.Momentum, Dampening: c.Job.Optimizer.Dampening,
 			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,
@@ -123,12 +116,8 @@ func (s *Shard) Close() {
 
 // letGo releases what open rounds hold.
 func (s *Shard) letGo() {
-	for i := range s.dense.chunks {
-		c := &s.dense.chunks[i]
-		for _, p := range c.parts {
-			release(p.payload)
-		}
-		c.parts = nil
+	if s.dense.Dense != nil {
+		s.dense.Release()
 	}
 	for i := range s.sparse.terms {
 		s.sparse.terms[i].release()
@@ -152,20 +141,14 @@ func (s *Shard) alloc(float32s int) ([]float32, error) {
 func (s *Shard) Batch() schema.Batch { return s.batch }
 
 // StagedBytes is the memory held by contributions to open rounds.
-func (s *Shard) StagedBytes() int64 { return s.staged }
+func (s *Shard) StagedBytes() int64 { return s.held.Bytes() }
 
 // HeldBytes is the part of StagedBytes that came from the host-th trainer.
-func (s *Shard) HeldBytes(host int) int64 { return s.held[host] }
-
-// hold counts the bytes of a contribution that stays; a negative number lets them go.
-func (s *Shard) hold(host int, bytes int64) {
-	s.held[host] += bytes
-	s.staged += bytes
-}
+func (s *Shard) HeldBytes(host int) int64 { return s.held.Of(host) }
 
 // rounds is the number of rounds of every batch on this shard, each dense chunk counting as one.
 func (s *Shard) rounds() int {
-	n := len(s.dense.chunks)
+	n := s.dense.Chunks()
 	if s.sparse.exists {
 		n++
 	}
@@ -185,7 +168,7 @@ func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Out
 	s.outputs, s.kept = s.outputs[:0], false
 	defer func() {
 		if !s.kept {
-			release(payload)
+			round.Release(payload)
 		}
 	}()
 	h := v.Head()
@@ -200,10 +183,10 @@ func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Out
 	switch {
 	case refused == nil:
 		return s.outputs, schema.ReasonOK, nil
-	case refused.reason != schema.ReasonDuplicate:
+	case refused.Reason != schema.ReasonDuplicate:
 		s.outputRefusal(from, h, refused)
 	}
-	return s.outputs, refused.reason, nil
+	return s.outputs, refused.Reason, nil
 }
 
 func (s *Shard) take(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
@@ -257,8 +240,7 @@ func (s *Shard) advance() {
 	s.commitRows()
 	s.batch++
 	s.open = s.rounds()
-	s.weight.reset()
-	s.dense.reset()
+	s.weight.Reset()
 	s.sparse.reset()
 }
 
@@ -286,16 +268,17 @@ func (s *Shard) Waiting() Waiting {
 		}
 		w.Rounds++
 		for i, h := range s.hosts {
-			lacks := covered(nodes, int(h.First), h.Count) < h.Count
+			lacks := round.Covered(nodes, int(h.First), h.Count) < h.Count
 			late[i] = late[i] || lacks
 			if lacks && w.Rounds == 1 {
 				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
 			}
 		}
 	}
-	for i := range s.dense.chunks {
-		if c := &s.dense.chunks[i]; !c.closed {
-			look(c.nodes, c.bucket, c.chunk)
+	for i := range s.dense.Chunks() {
+		if s.dense.Closed(i) <= s.batch {
+			c := s.dense.Chunk(i)
+			look(s.dense.Nodes(i, s.batch), c.Bucket, c.Chunk)
 		}
 	}
 	if s.sparse.exists && !s.sparse.closed {
@@ -307,13 +290,4 @@ func (s *Shard) Waiting() Waiting {
 		}
 	}
 	return w
-}
-
-// covered is how many of the lanes [first, first+count) the disjoint nodes hold.
-func covered(nodes []lane.Node, first, count int) int {
-	n := 0
-	for _, node := range nodes {
-		n += max(0, min(node.End(), first+count)-max(int(node.First), first))
-	}
-	return n
 }

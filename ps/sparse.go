@@ -5,6 +5,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -87,10 +88,19 @@ func (r *sparseRound) completeNodes() []lane.Node {
 	return nodes
 }
 
+// weights are those of terms.
+func (r *sparseRound) weights() []float64 {
+	weights := make([]float64, 0, len(r.terms))
+	for i := range r.terms {
+		weights = append(weights, r.terms[i].weight)
+	}
+	return weights
+}
+
 // release lets the payloads of the term's chunks go.
 func (t *sparseTerm) release() {
 	for i := range t.parts {
-		release(t.parts[i].payload)
+		round.Release(t.parts[i].payload)
 	}
 	t.parts = nil
 }
@@ -106,8 +116,8 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	if !s.sparse.exists || h.Bucket != s.sparse.bucket {
 		return refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
 	}
-	node, refused := s.checkContribution(host, h)
-	if refused != nil {
+	node := h.Node
+	if refused = round.CheckSender(&s.hosts[host], s.job.Lanes, h); refused != nil {
 		return refused, nil
 	}
 	part, refused := s.checkPart(h, v)
@@ -133,7 +143,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	if ahead == 1 {
 		s.advance()
 	}
-	s.weight.note(node, h.Weight)
+	s.weight.Note(node, h.Weight)
 	r := &s.sparse
 	if at == len(r.nodes) || r.nodes[at] != node {
 		r.nodes = slices.Insert(r.nodes, at, node)
@@ -143,8 +153,8 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	part.payload, s.kept = payload, true
 	t.parts = slices.Insert(t.parts, in, part)
 	t.bytes += bytes
-	s.hold(host, bytes)
-	if !t.complete() || covered(r.completeNodes(), 0, s.job.Lanes) < s.job.Lanes {
+	s.held.Add(host, bytes)
+	if !t.complete() || round.Covered(r.completeNodes(), 0, s.job.Lanes) < s.job.Lanes {
 		return nil, nil
 	}
 	return nil, s.closeSparse()
@@ -176,14 +186,14 @@ func (s *Shard) checkPart(h *schema.Head, v *schema.View) (sparsePart, *refusal)
 // checkTerm finds where a chunk belongs among what is there: the term's index and the chunk's within it.
 func (s *Shard) checkTerm(host int, node lane.Node, h *schema.Head, p *sparsePart) (at, in int, refused *refusal) {
 	r := &s.sparse
-	if refused = s.weight.check(node, h.Weight); refused != nil {
+	if refused = s.weight.Check(node, h.Weight); refused != nil {
 		return 0, 0, refused
 	}
-	at, refused = place(r.nodes, node)
+	at, refused = round.Place(r.nodes, node)
 	if refused == nil {
 		return at, 0, s.checkSparseTotal(at, node, h.Weight)
 	}
-	if refused.reason != schema.ReasonDuplicate || r.closed {
+	if refused.Reason != schema.ReasonDuplicate || r.closed {
 		return 0, 0, refused
 	}
 	t := &r.terms[at]
@@ -223,19 +233,7 @@ func (s *Shard) checkShare(host int, h *schema.Head, bytes int64) *refusal {
 
 // checkSparseTotal looks ahead: where the node is the last, the weights must add up as in other rounds.
 func (s *Shard) checkSparseTotal(at int, node lane.Node, weight float64) *refusal {
-	r := &s.sparse
-	if covered(r.nodes, 0, s.job.Lanes)+int(node.Count) < s.job.Lanes {
-		return nil
-	}
-	return s.weight.checkTotal(treeWeight(s.job.Lanes, slices.Insert(slices.Clone(r.nodes), at, node), func(i int) float64 {
-		switch {
-		case i < at:
-			return r.terms[i].weight
-		case i == at:
-			return weight
-		}
-		return r.terms[i-1].weight
-	}))
+	return s.weight.CheckTotal(s.job.Lanes, s.sparse.nodes, s.sparse.weights(), at, node, weight)
 }
 
 // refuseNonFinite names the row and column of the i-th value of a frame.
@@ -255,7 +253,7 @@ func (s *Shard) refuseNonFinite(v *schema.View, node lane.Node, i int) *refusal 
 // closeSparse merges the contributions along the lane tree and runs the optimizer on the touched rows, beside the table.
 func (s *Shard) closeSparse() error {
 	r := &s.sparse
-	total := treeWeight(s.job.Lanes, r.nodes, func(i int) float64 { return r.terms[i].weight })
+	total := round.TreeWeight(s.job.Lanes, r.nodes, r.weights())
 	if total > 0 {
 		for _, t := range s.tables {
 			if t == nil {
@@ -266,10 +264,10 @@ func (s *Shard) closeSparse() error {
 			}
 		}
 	}
-	s.weight.noteTotal(total)
+	s.weight.NoteTotal(total)
 	for i := range r.terms {
 		t := &r.terms[i]
-		s.hold(t.host, -t.bytes)
+		s.held.Add(t.host, -t.bytes)
 		t.release()
 	}
 	r.closed = true

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -90,7 +91,7 @@ func (w *worker) serve(ctx context.Context) (err error) {
 	next := 0 // of items: those from here on have not been stepped
 	defer func() {
 		for ; next < len(items); next++ {
-			release(items[next].payload)
+			round.Release(items[next].payload)
 		}
 	}()
 	for {
@@ -120,7 +121,7 @@ func (w *worker) step(it *item) error {
 	h := it.view.Head()
 	if h.Kind == schema.KindDense || h.Kind == schema.KindSparse {
 		if !w.accept(it.from, &h, len(it.view.Bytes())) {
-			release(it.payload)
+			round.Release(it.payload)
 			return nil
 		}
 	}

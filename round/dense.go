@@ -1,0 +1,348 @@
+package round
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// DenseConfig is what the dense rounds of one owner are made from.
+type DenseConfig struct {
+	Backend cuda.Backend
+	Lanes   int
+	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
+	// once, and the results of Ahead+2 are kept.
+	Ahead int
+	// AtClose leaves all sums to the end of a round. The bits are the same; each round then holds every contribution
+	// until its last has come, and is added up in one pass.
+	AtClose bool
+	// Head is what the heads of results have in common: run id, generation and flags.
+	Head schema.Head
+	// Held counts the bytes of what is held.
+	Held *Held
+	// Chunks are the owner's chunks. Their indices name them in calls.
+	Chunks []Chunk
+}
+
+// Chunk is one chunk of a bucket.
+type Chunk struct {
+	Bucket   schema.Bucket
+	Chunk    schema.Chunk
+	Chunks   schema.Chunk // of the bucket
+	Offset   uint64       // of the first element within the bucket
+	Elements int
+}
+
+// Dense is the state of the dense chunk rounds of one owner: who has contributed what to those that are open, the sums
+// so far, and the results of those that have closed. It is not safe for concurrent use.
+//
+// The owner passes a contribution through Check, CheckFinite and Add. Then it closes what Next says, by computing the
+// outcome of the terms into the result's frame and calling Close. It sees to it itself that a contribution's batch is one
+// of the Ahead+1 that may be open: not more than Ahead beyond the batches that have closed for every chunk of every owner.
+//
+// Invariants: sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a closed round
+// has no sums.
+type Dense struct {
+	config DenseConfig
+	chunks []denseChunk
+	terms  []cuda.Term  // of the round that Next gave; scratch
+	pair   [2]cuda.Term // of an early addition; scratch
+}
+
+// denseChunk is a chunk with its rounds.
+type denseChunk struct {
+	Chunk
+	closed schema.Batch    // batches before this one have closed
+	open   []denseRound    // of batch b at b % len: Ahead+1
+	result []*schema.Frame // of version v, which batch v-1 makes, at v % len: Ahead+2
+	sealed [][]byte        // of the same index: as published; nil before the batch
+}
+
+// denseRound is the round of one batch over one chunk.
+type denseRound struct {
+	batch   schema.Batch
+	nodes   []lane.Node // that have contributed, in lane order; kept after closing so that repeats are known
+	weights []float64   // of nodes
+	lanes   int         // that nodes cover
+	sums    []denseSum  // in lane order
+}
+
+// denseSum is the sum over a node of the tree, which its contributor or the additions so far have made.
+type denseSum struct {
+	node    lane.Node
+	values  cuda.Vector // within payload; none where the lanes of the node have no samples
+	host    int         // whose payload it is
+	bytes   int64
+	payload Payload
+}
+
+// Contribution is one node's sum over one chunk.
+type Contribution struct {
+	Batch   schema.Batch
+	Chunk   int // index of the chunk
+	Node    lane.Node
+	Weight  float64
+	Values  cuda.Vector // [elements of the chunk], or none where Weight is 0; written to, unless they are of 16 bits
+	Host    int         // who sent it, as Held counts
+	Bytes   int64       // of the payload
+	Payload Payload     // released once, when Values is needed no more; nil where nobody waits for that
+}
+
+// NewDense makes the rounds of batch 0 and frames for results, zeroed.
+func NewDense(c DenseConfig) (*Dense, error) {
+	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
+	for i := range d.chunks {
+		k := &d.chunks[i]
+		k.Chunk, k.open = c.Chunks[i], make([]denseRound, c.Ahead+1)
+		k.result, k.sealed = make([]*schema.Frame, c.Ahead+2), make([][]byte, c.Ahead+2)
+		for v := range k.result {
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * k.Elements})
+			if err != nil {
+				return nil, fmt.Errorf("bucket %d chunk %d: %w", k.Bucket, k.Chunk.Chunk, err)
+			}
+			k.result[v] = f
+		}
+	}
+	return d, nil
+}
+
+// Chunks is the number of chunks.
+func (d *Dense) Chunks() int { return len(d.chunks) }
+
+// Chunk names the i-th chunk.
+func (d *Dense) Chunk(i int) *Chunk { return &d.chunks[i].Chunk }
+
+// Closed is the number of batches that have closed for the i-th chunk.
+func (d *Dense) Closed(i int) schema.Batch { return d.chunks[i].closed }
+
+// round is the round of a batch, and nil where nobody has contributed to it, or where it was given up for a later one.
+func (c *denseChunk) round(b schema.Batch) *denseRound {
+	if r := &c.open[b%schema.Batch(len(c.open))]; r.batch == b {
+		return r
+	}
+	return nil
+}
+
+// begin is the round of a batch, made anew where there is none. It takes the place of one that has closed.
+func (c *denseChunk) begin(b schema.Batch) *denseRound {
+	r := &c.open[b%schema.Batch(len(c.open))]
+	if r.batch != b {
+		if len(r.sums) > 0 || b < r.batch {
+			panic(fmt.Sprintf("round: batch %d begins in place of batch %d, which is open", b, r.batch))
+		}
+		*r = denseRound{batch: b, nodes: r.nodes[:0], weights: r.weights[:0], sums: r.sums}
+	}
+	return r
+}
+
+// Nodes are those that have contributed to a batch, in lane order, also after it has closed. They are the Dense's own.
+func (d *Dense) Nodes(i int, b schema.Batch) []lane.Node {
+	if r := d.chunks[i].round(b); r != nil {
+		return r.nodes
+	}
+	return nil
+}
+
+// Check says why a contribution cannot be added: its lanes have been counted, or its weight contradicts another one of
+// the batch. Nothing changes.
+func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
+	r := d.chunks[c.Chunk].round(c.Batch)
+	if r == nil {
+		return w.Check(c.Node, c.Weight)
+	}
+	at, refused := Place(r.nodes, c.Node)
+	if refused == nil {
+		refused = w.Check(c.Node, c.Weight)
+	}
+	if refused == nil {
+		refused = w.CheckTotal(d.config.Lanes, r.nodes, r.weights, at, c.Node, c.Weight)
+	}
+	return refused
+}
+
+// CheckFinite refuses values that are NaN or infinite, the first of which it names.
+func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
+	i := d.config.Backend.FirstNonFinite(c.Values)
+	if i < 0 {
+		return nil
+	}
+	var value [1]float32 // the element, of whatever type
+	one := []cuda.Term{{First: uint16(c.Node.First), Count: c.Node.Count, Values: c.Values.Slice(i, i+1)}}
+	if err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: one, Out: cuda.Float32s(value[:])}); err != nil {
+		value[0] = float32(math.NaN()) // which it may be
+	}
+	k := &d.chunks[c.Chunk]
+	return refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v", k.Offset+uint64(i), k.Bucket, c.Node, value[0])
+}
+
+// Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next
+// gives all that is left, to be added in one pass. An error is the backend's, and leaves sums that cannot be trusted.
+func (d *Dense) Add(c *Contribution, w *Weights) error {
+	r := d.chunks[c.Chunk].begin(c.Batch)
+	at, refused := Place(r.nodes, c.Node)
+	if refused != nil {
+		panic("round: a contribution was added that Check refuses")
+	}
+	w.Note(c.Node, c.Weight)
+	r.nodes = slices.Insert(r.nodes, at, c.Node)
+	r.weights = slices.Insert(r.weights, at, c.Weight)
+	r.lanes += int(c.Node.Count)
+	s := denseSum{node: c.Node}
+	if c.Weight == 0 { // absent lanes: there is nothing to add
+		Release(c.Payload)
+	} else {
+		s = denseSum{c.Node, c.Values, c.Host, c.Bytes, c.Payload}
+		d.config.Held.Add(c.Host, c.Bytes)
+	}
+	at, _ = slices.BinarySearchFunc(r.sums, c.Node, func(x denseSum, n lane.Node) int { return compareNodes(x.node, n) })
+	r.sums = slices.Insert(r.sums, at, s)
+	if d.config.AtClose || r.lanes == d.config.Lanes {
+		return nil
+	}
+	return d.climb(r, at)
+}
+
+// climb adds the sum at index at to its sibling where that is there, and so on up the tree, but for the root's children.
+func (d *Dense) climb(r *denseRound, at int) error {
+	for {
+		node := r.sums[at].node
+		parent, ok := lane.Parent(node, d.config.Lanes)
+		if !ok || int(parent.Count) == d.config.Lanes {
+			return nil
+		}
+		left, right := parent.Split()
+		if node == right {
+			at--
+		}
+		if at < 0 || at+1 >= len(r.sums) || r.sums[at].node != left || r.sums[at+1].node != right {
+			return nil
+		}
+		if ok, err := d.join(r, at); err != nil || !ok {
+			return err
+		}
+		r.sums[at].node = parent
+	}
+}
+
+// join makes the sums at and at+1 one, in the memory of the left one, and gives the other's back. An absent one is left
+// out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room.
+func (d *Dense) join(r *denseRound, at int) (bool, error) {
+	left, right := &r.sums[at], &r.sums[at+1]
+	gone := *right
+	switch {
+	case right.values.Len() == 0:
+	case left.values.Len() == 0:
+		gone, *left = *left, *right
+	default:
+		if left.values.DType() != cuda.Float32 || right.values.DType() != cuda.Float32 {
+			return false, nil
+		}
+		d.pair[0] = cuda.Term{First: uint16(left.node.First), Count: left.node.Count, Values: left.values}
+		d.pair[1] = cuda.Term{First: uint16(right.node.First), Count: right.node.Count, Values: right.values}
+		err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: d.pair[:], Out: left.values})
+		clear(d.pair[:])
+		if err != nil {
+			return false, fmt.Errorf("add lanes %v and %v: %w", left.node, right.node, err)
+		}
+	}
+	d.letGo(&gone)
+	r.sums = slices.Delete(r.sums, at+1, at+2)
+	return true, nil
+}
+
+// letGo gives a sum's memory back.
+func (d *Dense) letGo(s *denseSum) {
+	d.config.Held.Add(s.host, -s.bytes)
+	Release(s.payload)
+}
+
+// Closing is a round whose lanes are all there.
+type Closing struct {
+	Batch  schema.Batch
+	Weight float64     // over all lanes
+	Terms  []cuda.Term // sums over nodes that have samples, in lane order; none where Weight is 0
+}
+
+// Next gives the oldest open round of the i-th chunk if all its lanes are there. Compute its outcome into Result of
+// version Batch+1 and call Close, then ask again: a later round may have waited for it. Terms is valid until Close.
+func (d *Dense) Next(i int) (Closing, bool) {
+	c := &d.chunks[i]
+	r := c.round(c.closed)
+	if r == nil || r.lanes < d.config.Lanes {
+		return Closing{}, false
+	}
+	d.terms = d.terms[:0]
+	for _, s := range r.sums {
+		if s.values.Len() > 0 {
+			d.terms = append(d.terms, cuda.Term{First: uint16(s.node.First), Count: s.node.Count, Values: s.values})
+		}
+	}
+	return Closing{r.batch, TreeWeight(d.config.Lanes, r.nodes, r.weights), d.terms}, true
+}
+
+// Close ends the round that Next gave: its payloads are released, and the result's frame is sealed, as which it is
+// returned and kept.
+func (d *Dense) Close(i int, w *Weights, total float64) []byte {
+	c := &d.chunks[i]
+	r := c.round(c.closed)
+	for j := range r.sums {
+		d.letGo(&r.sums[j])
+	}
+	clear(r.sums)
+	clear(d.terms) // payloads are let go
+	r.sums = r.sums[:0]
+	w.NoteTotal(total)
+	c.closed++
+	h := d.config.Head
+	h.Batch, h.Weight, h.Node, h.Lanes = r.batch, total, lane.Root(d.config.Lanes), uint16(d.config.Lanes)
+	h.Bucket, h.Chunk, h.Chunks, h.Offset = c.Bucket, c.Chunk.Chunk, c.Chunks, c.Offset
+	v := int(c.closed % schema.Batch(len(c.result)))
+	c.result[v].SetHead(h)
+	c.sealed[v] = c.result[v].Seal()
+	return c.sealed[v]
+}
+
+// Result is where the values of a version of the i-th chunk lie, version v being the outcome of batch v-1. There is room
+// for Ahead+2 versions. They are what is published: once Close has sealed one it may not be changed.
+func (d *Dense) Result(i int, version schema.Version) []float32 {
+	c := &d.chunks[i]
+	return c.result[int(version%schema.Version(len(c.result)))].Float32s()
+}
+
+// Kept is the result of a batch as it was published. It is nil where the batch has not closed, or is too long ago.
+func (d *Dense) Kept(i int, b schema.Batch) []byte {
+	c := &d.chunks[i]
+	if b >= c.closed || b+schema.Batch(len(c.result)) < c.closed {
+		return nil
+	}
+	return c.sealed[int((b+1)%schema.Batch(len(c.result)))]
+}
+
+// Sums is how many sums are held for a batch of the i-th chunk.
+func (d *Dense) Sums(i int, b schema.Batch) int {
+	n := 0
+	if r := d.chunks[i].round(b); r != nil {
+		for _, s := range r.sums {
+			if s.values.Len() > 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Release gives back what open rounds hold. The Dense must not be used afterwards.
+func (d *Dense) Release() {
+	for i := range d.chunks {
+		for j := range d.chunks[i].open {
+			for k := range d.chunks[i].open[j].sums {
+				d.letGo(&d.chunks[i].open[j].sums[k])
+			}
+		}
+	}
+	d.chunks = nil
+}

@@ -1,0 +1,76 @@
+package round
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Host is a trainer and the lanes it hosts: [First, First+Count).
+type Host struct {
+	Member schema.Member
+	First  lane.Lane
+	Count  int
+}
+
+// Weights are sample counts. The bounds keep float32(weight) and sums of weights finite and normal.
+const (
+	weightMin = 1.0 / (1 << 40)
+	weightMax = 1 << 53
+)
+
+// CheckSender checks what dense and sparse contributions of a host have in common: that the node is one of the tree and
+// the host's, and that the weight is a number of samples.
+func CheckSender(host *Host, lanes int, h *schema.Head) *schema.FrameError {
+	node := h.Node
+	if int(h.Lanes) != lanes || !lane.IsNode(node, lanes) {
+		return refuse(schema.ReasonWrongNode, "lanes %v of %d: want a node of the tree over %d lanes", node, h.Lanes, lanes)
+	}
+	if int(node.First) < int(host.First) || node.End() > int(host.First)+host.Count {
+		return refuse(schema.ReasonWrongSender, "lanes %v: %s hosts lanes [%d,%d)",
+			node, host.Member, host.First, int(host.First)+host.Count)
+	}
+	if w := h.Weight; math.IsNaN(w) || w != 0 && (w < weightMin || w > weightMax) {
+		return refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: want a number of samples, 0 to 2^53", w, node)
+	}
+	return nil
+}
+
+func refuse(reason schema.Reason, format string, args ...any) *schema.FrameError {
+	return &schema.FrameError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
+// (schema.ReasonDuplicate, without a text); one that shares lanes with another is refused, since those lanes have been
+// counted.
+func Place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
+	at, found := slices.BinarySearchFunc(nodes, n, compareNodes)
+	switch {
+	case found:
+		return at, &schema.FrameError{Reason: schema.ReasonDuplicate}
+	case at > 0 && nodes[at-1].End() > int(n.First):
+		return at, refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at-1])
+	case at < len(nodes) && int(nodes[at].First) < n.End():
+		return at, refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at])
+	}
+	return at, nil
+}
+
+func compareNodes(a, b lane.Node) int {
+	if a.First != b.First {
+		return int(a.First) - int(b.First)
+	}
+	return int(a.Count) - int(b.Count)
+}
+
+// Covered is how many of the lanes [first, first+count) the disjoint nodes hold.
+func Covered(nodes []lane.Node, first, count int) int {
+	n := 0
+	for _, node := range nodes {
+		n += max(0, min(node.End(), first+count)-max(int(node.First), first))
+	}
+	return n
+}
