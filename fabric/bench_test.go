@@ -67,7 +67,7 @@ func BenchmarkWindow(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			_, from, to := benchPair(b, c.inProcess)
 			o := benchWindow(b, from, to)
-			subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1).String()
+			subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
 			frame := make([]byte, c.bytes)
 			b.SetBytes(int64(c.bytes))
 			for b.Loop() {
@@ -88,7 +88,7 @@ func benchWindow(b *testing.B, from, to *Conn) *Outbox {
 		}
 		_ = to.Publish(acks, encodeAck(in.Ack()))
 	}))
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Publish})
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send})
 	must(b, from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) { _ = o.Ack(decodeAck(m.Data)) }))
 	return o
 }
@@ -134,7 +134,7 @@ func benchPair(b *testing.B, inProcess bool) (server *Server, a, z *Conn) {
 func stream(b *testing.B, from, to *Conn) (stop func()) {
 	o := benchWindow(b, from, to)
 	var wg sync.WaitGroup
-	subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1).String()
+	subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
 	wg.Go(func() {
 		for o.Send(b.Context(), subject, make([]byte, 256<<10)) == nil {
 		}

@@ -25,16 +25,18 @@ const (
 	pendingMessagesMax = 1 << 16
 )
 
-// lineIndex names one of the two connections of a Conn.
+// lineIndex names one of the connections of a Conn. Bulk goes one way on each of the first two, so that what comes in
+// never waits for what goes out.
 type lineIndex int
 
 const (
-	bulkLine lineIndex = iota
-	controlLine
+	bulkLine    lineIndex = iota // what is published: dense, sparse, reduce, mean, rows
+	resultsLine                  // what is subscribed to of these kinds
+	controlLine                  // ack, ctl, beat, pull and lookup, both ways
 	lineCount
 )
 
-func (l lineIndex) String() string { return [...]string{"bulk", "control"}[l] }
+func (l lineIndex) String() string { return [...]string{"bulk", "results", "control"}[l] }
 
 // Config describes a connection.
 type Config struct {
@@ -48,8 +50,8 @@ type Config struct {
 	PendingBytesMax int          // bytes that may wait for one handler before messages are dropped and counted; 0 is PendingBytesMaxDefault
 }
 
-// Conn is a member's way to the others: two NATS connections, one for bulk and one for control, so that neither an ack
-// nor a beat ever waits behind gradients. It reconnects by itself, for ever. It is safe for concurrent use.
+// Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for bulk
+// that comes in and one for control, so that neither an ack nor a beat ever waits behind gradients. It reconnects by itself, for ever. It is safe for concurrent use.
 type Conn struct {
 	config   Config
 	lines    [lineCount]*line
@@ -63,19 +65,7 @@ type Conn struct {
 	err           error  // why the connection is closed; nil while it is not
 }
 
-// Message is one delivery. Data belongs to the receiver.
-type Message struct {
-	Subject string
-	Data    []byte
-}
-
-// Release says that Data is needed no more. It must be called at most once.
-func (m *Message) Release() {}
-
-// Parse reads the subject.
-func (m *Message) Parse() (Subject, error) { return ParseSubject(m.Subject) }
-
-// Stats counts since Dial, over both connections. A message that arrives for two subscriptions counts twice.
+// Stats counts since Dial, over all connections. A message that arrives for two subscriptions counts twice.
 type Stats struct {
 	BytesSent, BytesReceived       uint64
 	MessagesSent, MessagesReceived uint64
@@ -83,7 +73,7 @@ type Stats struct {
 	Dropped                        uint64 // messages that were dropped because a handler was too slow: a fault
 }
 
-// Dial connects both lines. It takes at most as long as ctx, or 5 s. Errors: ErrNoServer where nothing listens, or what
+// Dial connects all lines. It takes at most as long as ctx, or 5 s. Errors: ErrNoServer where nothing listens, or what
 // listens does not speak NATS; ErrRefused where the token or a certificate was refused; the cause of ctx.
 func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.PendingBytesMax == 0 {
@@ -157,6 +147,18 @@ func (c *Conn) Publish(subject string, data []byte) error {
 	if err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
+	return c.publish(&parsed, subject, data)
+}
+
+// Send is Publish without a text for the subject.
+func (c *Conn) Send(s Subject, data []byte) error {
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	return c.publish(&s, s.String(), data)
+}
+
+func (c *Conn) publish(parsed *Subject, subject string, data []byte) error {
 	l := c.lines[route(parsed.Kind)]
 	if l.lost.Load() {
 		return c.publishError(l, subject, len(data), errReconnecting)
@@ -204,7 +206,7 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 		return fmt.Errorf("subscribe %s: %w", pattern, err)
 	}
 	ended := sync.OnceFunc(c.handlers.Done)
-	subscription, err := l.nats.Subscribe(pattern, func(m *nats.Msg) { handler(Message{m.Subject, m.Data}) })
+	subscription, err := l.nats.Subscribe(pattern, func(m *nats.Msg) { handler(NewMessage(m.Subject, m.Data)) })
 	if err != nil {
 		ended()
 		return c.subscribeError(pattern, err)
@@ -294,7 +296,7 @@ func (c *Conn) Stats() Stats {
 	return s
 }
 
-// Close sends what was published, closes both connections and waits until every handler and OnState have returned, at
+// Close sends what was published, closes all connections and waits until every handler and OnState have returned, at
 // most about 10 s in all: where one does not return, the log says so. It may be called again.
 func (c *Conn) Close() {
 	c.mu.Lock()

@@ -219,7 +219,7 @@ func roundTrip(t *testing.T, from, to *Conn) {
 		select {
 		case m := <-got:
 			if parsed, err := m.Parse(); err != nil || parsed != s || string(m.Data) != s.Kind {
-				t.Errorf("got %q on %q", m.Data, m.Subject)
+				t.Errorf("got %q on %q", m.Data, m.Text())
 			}
 		case <-context20(t).Done():
 			t.Fatalf("%s did not arrive", s)
@@ -239,8 +239,8 @@ func TestLinesAreApart(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL()})
 	for kind, at := range map[string]lineIndex{
-		KindDense: bulkLine, KindSparse: bulkLine, KindMean: bulkLine, KindLookup: bulkLine, KindRows: bulkLine,
-		KindPull: bulkLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
+		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine,
+		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
 	} {
 		before := conn.lines[at].nats.Stats().OutMsgs
 		if err := conn.Publish(At("j", "t0", kind, "s0").String(), nil); err != nil {
@@ -283,10 +283,10 @@ func TestHandlersRunInOrder(t *testing.T) {
 	const messages = 2000
 	var got []uint64
 	done := make(chan struct{})
-	err := to.Subscribe(ListenAt("j", "s0")[1], func(m Message) {
+	err := to.Subscribe(Pattern("j", Any, Any, "s0", true), func(m Message) {
 		s, err := m.Parse()
 		if err != nil || !bytes.Equal(m.Data, bytes.Repeat([]byte{byte(s.Batch)}, int(s.Batch)%5000)) {
-			t.Errorf("%s: %v", m.Subject, err)
+			t.Errorf("%s: %v", m.Text(), err)
 		}
 		got = append(got, s.Batch)
 		if len(got) == messages {
@@ -323,7 +323,7 @@ func TestJobsAreApart(t *testing.T) {
 	for i, job := range jobs {
 		conns[i] = dial(t, Config{URL: server.URL(), Name: job + "/t0"})
 		marks[i] = make(chan struct{})
-		err := conns[i].Subscribe(ListenAt(job, "t0")[1], func(m Message) {
+		err := conns[i].Subscribe(Pattern(job, Any, Any, "t0", true), func(m Message) {
 			if string(m.Data) == "end" {
 				close(marks[i])
 				return
@@ -400,7 +400,7 @@ func TestLostAndBack(t *testing.T) {
 		t.Errorf("publish when back: %v", err)
 	}
 	eventually(t, "the subscription is back", func() bool { return heard.is(1) })
-	if got := conn.Stats(); got.Reconnects != 2 {
+	if got := conn.Stats(); got.Reconnects != 3 {
 		t.Errorf("stats %+v; want one reconnection of each line", got)
 	}
 	conn.Close()

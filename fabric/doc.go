@@ -11,7 +11,8 @@
 // # The pieces
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
-//	Conn      a member's two connections, bulk and control                 conn.go, line.go, tls.go
+//	Conn      a member's connections: bulk, results and control            conn.go, line.go, tls.go
+//	Message   a delivery, and the lease of its bytes                       message.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
 //	Ask       a request that is repeated until it is answered              ask.go

@@ -67,7 +67,7 @@ func newSimulation(t *testing.T, rng *rand.Rand) *simulation {
 	return s
 }
 
-func (s *simulation) publish(_ string, frame []byte) error {
+func (s *simulation) publish(_ Subject, frame []byte) error {
 	if s.broken {
 		return fmt.Errorf("publish: %w", ErrLost)
 	}
@@ -98,7 +98,7 @@ func (s *simulation) send(sizes []int, drainEvery int) error {
 	var sent [][]byte
 	for i, size := range sizes {
 		frame := simulationFrame(uint64(i), size)
-		if err := s.outbox.Send(s.t.Context(), "subject", frame); err != nil {
+		if err := s.outbox.Send(s.t.Context(), At("j", "t0", KindDense, "s0"), frame); err != nil {
 			return err
 		}
 		sent = append(sent, frame)

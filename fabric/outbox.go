@@ -22,7 +22,7 @@ type OutboxConfig struct {
 	Envelope Envelope
 	// Publish sends a frame and may block for a while. Required. ErrLost from it is not the end: the frame stays in the
 	// window and is sent again. Any other error is.
-	Publish func(subject string, frame []byte) error
+	Publish func(subject Subject, frame []byte) error
 	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
 	FramesMax int
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
@@ -66,7 +66,7 @@ type Outbox struct {
 
 // slot holds one frame on its way.
 type slot struct {
-	subject string
+	subject Subject
 	frame   []byte
 	order   uint64 // of its latest transmission
 	end     uint64 // bytes of all frames up to and with this one
@@ -117,7 +117,7 @@ func NewOutbox(config OutboxConfig) *Outbox {
 //
 // An error says that the frame was not sent and took no number. That the server is lost is no error here: the frame is
 // in the window and will be sent again.
-func (o *Outbox) Send(ctx context.Context, subject string, frame []byte) error {
+func (o *Outbox) Send(ctx context.Context, subject Subject, frame []byte) error {
 	select {
 	case o.turn <- struct{}{}:
 	case <-ctx.Done():
@@ -169,7 +169,7 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 
 // admit gives a frame its number and puts it into the window, before it is published: its ack may be faster than the
 // publisher's return.
-func (o *Outbox) admit(subject string, frame []byte) uint64 {
+func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
 	o.mu.Lock()
 	sequence := o.next
 	o.mu.Unlock()

@@ -12,6 +12,8 @@ import (
 	"time"
 )
 
+var someSubject = At("j", "t0", KindDense, "s0")
+
 // envelope keeps the number in the first 8 bytes.
 type envelope struct{}
 
@@ -36,7 +38,7 @@ type recorder struct {
 func newRecorder(config OutboxConfig) *recorder {
 	r := &recorder{}
 	config.Envelope = envelope{}
-	config.Publish = func(subject string, frame []byte) error {
+	config.Publish = func(subject Subject, frame []byte) error {
 		if r.err != nil {
 			return r.err
 		}
@@ -51,7 +53,7 @@ func newRecorder(config OutboxConfig) *recorder {
 func (r *recorder) send(t *testing.T, frames, bytes int) {
 	t.Helper()
 	for range frames {
-		if err := r.Send(t.Context(), "subject", make([]byte, bytes)); err != nil {
+		if err := r.Send(t.Context(), someSubject, make([]byte, bytes)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -173,7 +175,7 @@ func TestOutboxRefusedFrameTakesNoNumberAndNoCredit(t *testing.T) {
 	r := newRecorder(OutboxConfig{BytesMax: 16})
 	r.send(t, 1, 8)
 	r.err = fmt.Errorf("publish: %w", ErrPayload)
-	if err := r.Send(t.Context(), "subject", make([]byte, 8)); !errors.Is(err, ErrPayload) {
+	if err := r.Send(t.Context(), someSubject, make([]byte, 8)); !errors.Is(err, ErrPayload) {
 		t.Errorf("Send: %v; want ErrPayload", err)
 	}
 	r.err = nil
@@ -208,7 +210,7 @@ type blockedSend struct {
 
 func sendInBackground(ctx context.Context, r *recorder, bytes int) *blockedSend {
 	b := &blockedSend{make(chan error, 1)}
-	go func() { b.done <- r.Send(ctx, "subject", make([]byte, bytes)) }()
+	go func() { b.done <- r.Send(ctx, someSubject, make([]byte, bytes)) }()
 	return b
 }
 
@@ -342,7 +344,7 @@ func TestOutboxFatalErrorWhileResending(t *testing.T) {
 		t.Errorf("ResendAll: %v", err)
 	}
 	r.err = nil
-	if err := r.Send(t.Context(), "subject", make([]byte, 8)); !errors.Is(err, ErrRefused) {
+	if err := r.Send(t.Context(), someSubject, make([]byte, 8)); !errors.Is(err, ErrRefused) {
 		t.Errorf("Send: %v", err)
 	}
 }
@@ -352,13 +354,13 @@ func TestOutboxHoldsFrameWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		through := make(chan struct{})
 		held := false
-		o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(string, []byte) error {
+		o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, []byte) error {
 			if held {
 				<-through
 			}
 			return nil
 		}})
-		if err := o.Send(t.Context(), "subject", make([]byte, 8)); err != nil {
+		if err := o.Send(t.Context(), someSubject, make([]byte, 8)); err != nil {
 			t.Fatal(err)
 		}
 		held = true
@@ -384,7 +386,7 @@ func TestOutboxSkipsWhatWasAcknowledgedMeanwhile(t *testing.T) {
 	r.send(t, 3, 8)
 	r.want(t, "sent", 1, 2, 3)
 	publish := r.config.Publish
-	r.config.Publish = func(subject string, frame []byte) error {
+	r.config.Publish = func(subject Subject, frame []byte) error {
 		if len(r.sent) == 0 { // in the middle of the first repetition
 			if err := r.Ack(Ack{Cumulative: 2}); err != nil {
 				t.Error(err)

@@ -70,7 +70,7 @@ func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), r.take); err != nil {
 		t.Fatal(err)
 	}
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Publish, BytesMax: 1 << 20, ResendAfter: 50 * time.Millisecond})
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send, BytesMax: 1 << 20, ResendAfter: 50 * time.Millisecond})
 	err := from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) {
 		if err := o.Ack(decodeAck(m.Data)); err != nil {
 			t.Error(err)
@@ -123,7 +123,7 @@ func TestServerRestartInMidFlow(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		for i := range uint64(frames) {
-			subject := At("j", "t0", KindDense, "s0").WithBucket(i/10, uint32(i%10)).String()
+			subject := At("j", "t0", KindDense, "s0").WithBucket(i/10, uint32(i%10))
 			if err := f.outbox.Send(context20(t), subject, simulationFrame(i, int(i*37%4096))); err != nil {
 				sent <- err
 				return

@@ -26,7 +26,7 @@ const (
 	// 32 trainers that all send to one shard.
 	PendingBytesMaxDefault = 256 << 20
 
-	// ConnectionsMaxDefault bounds the server's memory and descriptors; a member holds two connections.
+	// ConnectionsMaxDefault bounds the server's memory and descriptors; a member holds three connections.
 	ConnectionsMaxDefault = 4096
 
 	// writeDeadline is how long a reader may leave its socket full before the server cuts it off.
@@ -45,7 +45,7 @@ type ServerConfig struct {
 	Name            string       // server name in logs; "" is "gradbus"
 	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
-	ConnectionsMax  int          // open connections, two a member; 0 is ConnectionsMaxDefault
+	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
 	Token           string       // secret that every TCP connection must show; "" asks for none
 	TLS             *tls.Config  // server certificate; nil is plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
@@ -82,7 +82,7 @@ func (c *ServerConfig) validate() error {
 		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax, 4*c.PayloadBytesMax))
 	}
 	if c.ConnectionsMax < 0 {
-		errs = append(errs, fmt.Errorf("connections_max %d: want two a member", c.ConnectionsMax))
+		errs = append(errs, fmt.Errorf("connections_max %d: want three a member", c.ConnectionsMax))
 	}
 	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
 		errs = append(errs, errors.New("tls: no certificate"))
@@ -186,7 +186,7 @@ func serverURL(at *net.TCPAddr, secure bool) string {
 // URL is the address that members on this machine dial, with the port that was chosen.
 func (s *Server) URL() string { return s.url }
 
-// Clients lists the names of the open client connections, ascending, each once though a member holds two. It takes
+// Clients lists the names of the open client connections, ascending, each once though a member holds three. It takes
 // some microseconds a connection: poll it once a second, not once a message.
 func (s *Server) Clients() []string {
 	connections, err := s.nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})

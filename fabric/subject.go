@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// Kinds of message, the fifth token of a subject. Those of acks, control and beats travel on the control connection,
-// all others on the bulk connection.
+// Kinds of message, the fifth token of a subject. Acks, control, beats, pulls and lookups travel on the control
+// connection, all others on the bulk connection of who sends and the results connection of who receives.
 const (
 	KindDense  = "dense"
 	KindSparse = "sparse"
+	KindReduce = "reduce"
 	KindMean   = "mean"
 	KindLookup = "lookup"
 	KindRows   = "rows"
@@ -132,12 +133,15 @@ func ParseSubject(text string) (Subject, error) {
 	return s, nil
 }
 
-// ListenAt gives the two patterns that together catch everything addressed to a member, from anybody and of any kind:
-// first what is keyed by no batch (acks, control, beats, pulls), which is delivered on the control connection, then
-// what is keyed by a batch, delivered on the bulk connection. Job may be Any.
-func ListenAt(job, to string) [2]string {
-	at := subjectRoot + job + ".*.*." + to
-	return [2]string{at, at + ".>"}
+// ListenAt gives the patterns that together catch everything addressed to a member, from anybody: first what is keyed
+// by no batch (acks, control, beats, pulls), then each kind that is keyed by one. No message matches two of them. Job may
+// be Any.
+func ListenAt(job, to string) []string {
+	patterns := []string{Pattern(job, Any, Any, to, false)}
+	for _, kind := range []string{KindLookup, KindDense, KindSparse, KindReduce, KindMean, KindRows} {
+		patterns = append(patterns, Pattern(job, Any, kind, to, true))
+	}
+	return patterns
 }
 
 // Pattern is a pattern over subjects of one kind, keyed or not as told. Any token may be Any.
@@ -149,17 +153,25 @@ func Pattern(job, from, kind, to string, keyed bool) string {
 	return p
 }
 
-// route says which connection carries a kind.
+// route says which connection sends a kind.
 func route(kind string) lineIndex {
-	switch kind {
-	case KindAck, KindCtl, KindBeat:
+	if small(kind) {
 		return controlLine
 	}
 	return bulkLine
 }
 
+// small tells the kinds that must not wait behind bulk. A lookup's keys are a hundredth of the rows that answer it.
+func small(kind string) bool {
+	switch kind {
+	case KindAck, KindCtl, KindBeat, KindPull, KindLookup:
+		return true
+	}
+	return false
+}
+
 // routePattern checks a pattern and says which connection is to deliver it. Where the kind is a wildcard, what is
-// keyed by a batch is bulk and what is not is small.
+// keyed by a batch counts as bulk and what is not as small.
 func routePattern(pattern string) (lineIndex, error) {
 	tokens := strings.Split(pattern, ".")
 	bad := func(why string) (lineIndex, error) {
@@ -177,13 +189,11 @@ func routePattern(pattern string) (lineIndex, error) {
 		}
 		return bad(fmt.Sprintf("token %d, %q: want 1 to 63 of a-z, 0-9 and -, or * (or > at the end)", i+1, clip(token)))
 	}
-	if len(tokens) > 4 && tokens[4] != Any && tokens[4] != ">" {
-		return route(tokens[4]), nil
-	}
-	if len(tokens) == 6 && tokens[5] != ">" {
+	wild := len(tokens) < 5 || tokens[4] == Any || tokens[4] == ">"
+	if !wild && small(tokens[4]) || wild && len(tokens) == 6 && tokens[5] != ">" {
 		return controlLine, nil
 	}
-	return bulkLine, nil
+	return resultsLine, nil
 }
 
 func validToken(token string) bool {

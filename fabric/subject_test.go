@@ -77,17 +77,17 @@ func TestSubjectAllocations(t *testing.T) {
 func TestRoutePattern(t *testing.T) {
 	for pattern, want := range map[string]lineIndex{
 		"gradbus.v1.*.*.*.s0":                   controlLine,
-		"gradbus.v1.*.*.*.s0.>":                 bulkLine,
+		"gradbus.v1.*.*.*.s0.>":                 resultsLine,
 		"gradbus.v1.j.*.ack.t0":                 controlLine,
 		"gradbus.v1.*.*.beat.>":                 controlLine,
 		"gradbus.v1.*.*.ctl.coordinator":        controlLine,
-		"gradbus.v1.j.*.mean.all.>":             bulkLine,
-		"gradbus.v1.j.*.pull.s0":                bulkLine,
-		"gradbus.v1.j.*.*.*.*.*":                bulkLine,
-		"gradbus.v1.>":                          bulkLine,
-		ListenAt(Any, "s0")[0]:                  controlLine,
-		ListenAt(Any, "s0")[1]:                  bulkLine,
-		Pattern("j", Any, KindRows, "t1", true): bulkLine,
+		"gradbus.v1.*.*.lookup.s0.>":            controlLine,
+		"gradbus.v1.j.*.mean.all.>":             resultsLine,
+		"gradbus.v1.j.*.dense.s0":               resultsLine,
+		"gradbus.v1.j.*.pull.s0":                controlLine,
+		"gradbus.v1.j.*.*.*.*.*":                resultsLine,
+		"gradbus.v1.>":                          resultsLine,
+		Pattern("j", Any, KindRows, "t1", true): resultsLine,
 		Pattern("j", Any, KindAck, "t1", false): controlLine,
 	} {
 		if got, err := routePattern(pattern); err != nil || got != want {

@@ -19,7 +19,7 @@ func TestLettersAreBounded(t *testing.T) {
 	sealed := f.Seal()
 	subject := fabric.At("job", "t0", fabric.KindBeat, string(schema.All)).String()
 	for range 200 {
-		d.receive(fabric.Message{Subject: subject, Data: sealed})
+		d.receive(fabric.NewMessage(subject, sealed))
 	}
 	if n := len(d.letters); n == 0 || n > 64 {
 		t.Errorf("%d letters of 1 MiB wait, want at most 64", n)

@@ -156,7 +156,7 @@ func (d *desk) beat(j *job) {
 		return
 	}
 	f.SetHead(schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes)})
-	d.server.publish(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)).String(), f.Seal())
+	d.server.publish(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)), f.Seal())
 }
 
 // hear takes what a shard has to say about itself.
@@ -200,7 +200,7 @@ func (d *desk) send(name schema.JobName, run schema.RunID, to schema.Member, c s
 		d.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
 		return
 	}
-	d.server.publish(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(to)).String(), frame)
+	d.server.publish(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(to)), frame)
 }
 
 // free takes a job off the server. Its name may be registered again when this returns.

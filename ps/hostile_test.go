@@ -31,7 +31,7 @@ func newPublisher(t testing.TB, s *Server, job string) *publisher {
 	must(t, conn.Subscribe(fabric.Pattern(job, fabric.Any, fabric.KindCtl, "t0", false), func(m fabric.Message) {
 		v, err := schema.Verify(m.Data, schema.Limits{})
 		if err != nil {
-			t.Errorf("%s: %v", m.Subject, err)
+			t.Errorf("%s: %v", m.Text(), err)
 			return
 		}
 		p.mail <- &v

@@ -53,7 +53,7 @@ func (m *miniTrainer) listen(name string) {
 			}
 			v, err := schema.Verify(msg.Data, schema.Limits{})
 			if err != nil {
-				m.t.Errorf("%s: %v", msg.Subject, err)
+				m.t.Errorf("%s: %v", msg.Text(), err)
 				return
 			}
 			switch v.Head().Kind {

@@ -8,7 +8,7 @@ import (
 )
 
 // receive takes what comes in for one shard, of whichever job: verified here, once, then queued for the job's worker.
-// It runs on the two goroutines of the shard's subscriptions and never waits, so that no job can hold up another. The
+// It runs on the goroutines of the shard's lines and never waits, so that no job can hold up another. The
 // message is released by whoever sees the last of it.
 func (s *Server) receive(shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
@@ -43,7 +43,7 @@ func (s *Server) admit(shard int, m *fabric.Message) (it item, to *queue, ok boo
 		s.refuse(shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
-	return item{schema.Member(subject.From), view, m}, j.workers[shard].queue, true
+	return item{schema.Member(subject.From), view, m.Lease()}, j.workers[shard].queue, true
 }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.
@@ -63,7 +63,7 @@ func (s *Server) refuseAs(who schema.Member, subject *fabric.Subject, head schem
 		s.log.Error("encode refusal", "reason", r.Reason.String(), "err", err)
 		return
 	}
-	s.publish(fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From).String(), frame)
+	s.publish(fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From), frame)
 }
 
 // kindToken is the word for a kind in subjects.

@@ -192,8 +192,8 @@ func (s *Server) logRefusal(job, member string, r schema.Reason, text string) {
 
 // publish sends a frame, which may be reused at once. It cannot be done on a connection within this process unless the
 // server is closing; receivers ask again for what they miss.
-func (s *Server) publish(subject string, frame []byte) {
-	if err := s.conn.Publish(subject, frame); err != nil && !errors.Is(err, fabric.ErrClosed) {
-		s.log.Error("not published", "subject", subject, "err", err)
+func (s *Server) publish(subject fabric.Subject, frame []byte) {
+	if err := s.conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrClosed) {
+		s.log.Error("not published", "subject", subject.String(), "err", err)
 	}
 }

@@ -38,7 +38,7 @@ type worker struct {
 type peer struct {
 	inbox   *fabric.Inbox
 	ack     *schema.Frame
-	subject string
+	subject fabric.Subject
 	due     bool // something came that has to be acknowledged
 	unsaid  int  // bytes given back that no ack has carried yet
 }
@@ -57,7 +57,7 @@ func newWorker(s *Server, c ShardConfig, log *slog.Logger, result func(error)) (
 		}
 		w.peers = append(w.peers, peer{
 			inbox: fabric.NewInbox(share), ack: ack,
-			subject: fabric.At(w.name, string(w.member), fabric.KindAck, string(h.Member)).String(),
+			subject: fabric.At(w.name, string(w.member), fabric.KindAck, string(h.Member)),
 		})
 	}
 	return w, nil
@@ -223,7 +223,7 @@ func (w *worker) publish(o *Output) {
 			return
 		}
 	}
-	w.server.publish(at.String(), o.Frame)
+	w.server.publish(at, o.Frame)
 }
 
 // refresh asks for a new answer from lately.

@@ -126,7 +126,7 @@ func TestServerKeepsToTheTranscript(t *testing.T) {
 	heard := make(chan message, 1000)
 	for _, to := range []string{"t0", "all", "j-0123456789ab"} {
 		for _, pattern := range fabric.ListenAt("demo", to) {
-			if err := conn.Subscribe(pattern, func(m fabric.Message) { heard <- message{m.Subject, m.Data} }); err != nil {
+			if err := conn.Subscribe(pattern, func(m fabric.Message) { heard <- message{m.Text(), m.Data} }); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -197,11 +197,11 @@ func (s *Session) connect(ctx context.Context) error {
 	}
 	job := string(s.job.Name)
 	for _, to := range []schema.Member{s.joined.Member, schema.All} {
-		small, bulk := fabric.ListenAt(job, string(to))[0], fabric.ListenAt(job, string(to))[1]
+		small, keyed := fabric.Pattern(job, fabric.Any, fabric.Any, string(to), false), fabric.Pattern(job, fabric.Any, fabric.Any, string(to), true)
 		if to == schema.All { // not the other trainers' beats
 			small = fabric.Pattern(job, string(schema.Coordinator), fabric.Any, string(to), false)
 		}
-		for _, pattern := range []string{small, bulk} {
+		for _, pattern := range []string{small, keyed} {
 			if err := s.conn.Subscribe(pattern, s.receive); err != nil {
 				return err
 			}

@@ -14,7 +14,7 @@ func (s *Session) receive(m fabric.Message) {
 	v, err := schema.Verify(m.Data, schema.Limits{})
 	if err != nil {
 		s.faults.Add(1)
-		s.config.Log.Warn("frame dropped", "subject", m.Subject, "err", err)
+		s.config.Log.Warn("frame dropped", "subject", m.Text(), "err", err)
 		return
 	}
 	subject, err := m.Parse()
@@ -177,7 +177,7 @@ func (s *Session) keepTime() {
 
 func (s *Session) sendBeat() error {
 	s.beat.SetHead(s.head(s.Version()))
-	return s.publish(s.subject(fabric.KindBeat, schema.All).String(), s.beat.Seal())
+	return s.publish(s.subject(fabric.KindBeat, schema.All), s.beat.Seal())
 }
 
 func (s *Session) checkSilence() error {

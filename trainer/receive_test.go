@@ -28,7 +28,7 @@ func arrives(t *testing.T, s *Session, from string, frame []byte, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.receive(fabric.Message{Subject: fabric.At("bare", from, fabric.KindCtl, "t0").String(), Data: frame})
+	s.receive(fabric.NewMessage(fabric.At("bare", from, fabric.KindCtl, "t0").String(), frame))
 }
 
 // Which refusals end a session, and what it then says.
@@ -90,7 +90,7 @@ func TestOnlyTheCoordinatorEndsTheJob(t *testing.T) {
 func TestCompleteBatchFreesItsFrames(t *testing.T) {
 	published := 0
 	l := &shardLink{member: "s0", outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
-		Publish: func(string, []byte) error { published++; return nil }})}
+		Publish: func(fabric.Subject, []byte) error { published++; return nil }})}
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 8})
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
 	s.rowsFor.Store(&taker)
 	l.begin()
 	send := func(shard int, sealed []byte) error {
-		return s.publish(s.subject(fabric.KindLookup, s.links[shard].member).WithBatch(uint64(b)).String(), sealed)
+		return s.publish(s.subject(fabric.KindLookup, s.links[shard].member).WithBatch(uint64(b)), sealed)
 	}
 	if err := l.unanswered(send); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (s *Session) pullMissing(b schema.Batch) error {
 		h.Bucket, h.Chunk = bucket, chunk
 		h.Chunks = chunk + 1
 		s.pull.SetHead(h)
-		return s.publish(s.subject(fabric.KindPull, s.links[shard].member).String(), s.pull.Seal())
+		return s.publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal())
 	})
 }
 

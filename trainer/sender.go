@@ -17,7 +17,7 @@ type shardLink struct {
 }
 
 func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []byte) error {
-	if err := l.outbox.Send(ctx, subject.String(), frame); err != nil {
+	if err := l.outbox.Send(ctx, subject, frame); err != nil {
 		return err
 	}
 	l.sent++

@@ -170,8 +170,8 @@ func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
 }
 
 // publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
-func (s *Session) publish(subject string, frame []byte) error {
-	if err := s.conn.Publish(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
+func (s *Session) publish(subject fabric.Subject, frame []byte) error {
+	if err := s.conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
 		return err
 	}
 	return nil

@@ -104,7 +104,7 @@ func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partit
 	var taker rowsTaker = scan
 	s.rowsFor.Store(&taker)
 	shard := s.place.ShardOfPartition(p)
-	subject := s.subject(fabric.KindPull, s.links[shard].member).String()
+	subject := s.subject(fabric.KindPull, s.links[shard].member)
 	cursor := uint64(0)
 	for more := true; more; {
 		s.scans++
