@@ -127,4 +127,46 @@ int PartDepth(gb_node a, gb_node b, int64_t lanes) {
   }
 }
 
+gb_status RunCommand(const gb_api& api, gb_context* c, gb_stream* s, const gb_command& command,
+                     gb_workspace w, gb_report* report) {
+  const void* a = command.args;
+  switch (command.op) {
+    case GB_OP_BAG_FORWARD:
+      return api.bag_forward(c, s, static_cast<const gb_bag_forward_args*>(a), w, report);
+    case GB_OP_BAG_BACKWARD:
+      return api.bag_backward(c, s, static_cast<const gb_bag_backward_args*>(a), w, report);
+    case GB_OP_COALESCE:
+      return api.coalesce(c, s, static_cast<const gb_coalesce_args*>(a), w, report);
+    case GB_OP_MERGE:
+      return api.merge(c, s, static_cast<const gb_merge_args*>(a), w, report);
+    case GB_OP_APPLY_ROWS:
+      return api.apply_rows(c, s, static_cast<const gb_apply_rows_args*>(a), w, report);
+    case GB_OP_COALESCE_APPLY:
+      return api.coalesce_apply(c, s, static_cast<const gb_coalesce_apply_args*>(a), w, report);
+    case GB_OP_APPLY_DENSE:
+      return api.apply_dense(c, s, static_cast<const gb_apply_dense_args*>(a), w, report);
+    case GB_OP_AVERAGE:
+      return api.average(c, s, static_cast<const gb_average_args*>(a), w, report);
+    case GB_OP_AVERAGE_APPLY:
+      return api.average_apply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
+    case GB_OP_COPY:
+      return api.copy(c, s, static_cast<const gb_copy_args*>(a), w, report);
+    case GB_OP_MATMUL:
+      return api.matmul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
+    case GB_OP_SOFTMAX:
+      return api.softmax_cross_entropy(c, s, static_cast<const gb_softmax_args*>(a), w, report);
+    case GB_OP_FIRST_NONFINITE:
+      return api.first_nonfinite(c, s, static_cast<const gb_first_nonfinite_args*>(a), w, report);
+    default:
+      return Fail(report, GB_UNSUPPORTED, "unknown operation", -1, command.op);
+  }
+}
+
+void PassReport(const gb_report* from, gb_report* to) {
+  if (from == nullptr || to == nullptr || from == to) return;
+  const uint32_t size = to->size;
+  *to = *from;
+  to->size = size;
+}
+
 }  // namespace gradbus

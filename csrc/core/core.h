@@ -28,6 +28,29 @@ inline int64_t Times(int64_t a, int64_t b) {
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX : product;
 }
 
+// BytesOf is the size of one element.
+inline int64_t BytesOf(gb_dtype dtype) {
+  switch (dtype) {
+    case GB_FLOAT16:
+    case GB_BFLOAT16:
+      return 2;
+    case GB_FLOAT32:
+    case GB_INT32:
+      return 4;
+    case GB_UINT8:
+      return 1;
+    default:
+      return 8;
+  }
+}
+
+// RunCommand calls the operation that a command names; what a backend lacks is GB_UNSUPPORTED.
+gb_status RunCommand(const gb_api& api, gb_context* c, gb_stream* s, const gb_command& command,
+                     gb_workspace w, gb_report* report);
+
+// PassReport gives the caller's report what a command's own says. Either may be null.
+void PassReport(const gb_report* from, gb_report* to);
+
 // Arena hands out the caller's workspace. Without memory it only counts, so the same code gives the
 // size and the parts.
 class Arena {

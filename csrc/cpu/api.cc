@@ -98,48 +98,7 @@ uint64_t Workspace(gb_context* c, gb_op op, const void* args) {
   }
 }
 
-gb_status Run(gb_context* c, gb_stream* s, const gb_command& command, gb_workspace w,
-              gb_report* report) {
-  const void* a = command.args;
-  switch (command.op) {
-    case GB_OP_BAG_FORWARD:
-      return CpuBagForward(c, s, static_cast<const gb_bag_forward_args*>(a), w, report);
-    case GB_OP_BAG_BACKWARD:
-      return CpuBagBackward(c, s, static_cast<const gb_bag_backward_args*>(a), w, report);
-    case GB_OP_COALESCE:
-      return CpuCoalesce(c, s, static_cast<const gb_coalesce_args*>(a), w, report);
-    case GB_OP_MERGE:
-      return CpuMerge(c, s, static_cast<const gb_merge_args*>(a), w, report);
-    case GB_OP_APPLY_ROWS:
-      return CpuApplyRows(c, s, static_cast<const gb_apply_rows_args*>(a), w, report);
-    case GB_OP_COALESCE_APPLY:
-      return CpuCoalesceApply(c, s, static_cast<const gb_coalesce_apply_args*>(a), w, report);
-    case GB_OP_APPLY_DENSE:
-      return CpuApplyDense(c, s, static_cast<const gb_apply_dense_args*>(a), w, report);
-    case GB_OP_AVERAGE:
-      return CpuAverage(c, s, static_cast<const gb_average_args*>(a), w, report);
-    case GB_OP_AVERAGE_APPLY:
-      return CpuAverageApply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
-    case GB_OP_COPY:
-      return CpuCopy(c, s, static_cast<const gb_copy_args*>(a), w, report);
-    case GB_OP_MATMUL:
-      return CpuMatMul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
-    case GB_OP_SOFTMAX:
-      return CpuSoftmax(c, s, static_cast<const gb_softmax_args*>(a), w, report);
-    case GB_OP_FIRST_NONFINITE:
-      return CpuFirstNonFinite(c, s, static_cast<const gb_first_nonfinite_args*>(a), w, report);
-    default:
-      return Fail(report, GB_UNSUPPORTED, "unknown operation", -1, command.op);
-  }
-}
-
-// Copy gives the caller's report what a command's own says.
-void Copy(const gb_report* from, gb_report* to) {
-  if (from == nullptr || to == nullptr || from == to) return;
-  const uint32_t size = to->size;
-  *to = *from;
-  to->size = size;
-}
+extern const gb_api api;
 
 gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_t n, gb_workspace w,
                  int64_t* done, gb_report* report) {
@@ -150,8 +109,8 @@ gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_
   for (*done = 0; *done < n; ++*done) {
     const gb_command& command = commands[*done];
     gb_report* const own = command.report != nullptr ? command.report : report;
-    const gb_status status = Run(c, s, command, w, own);
-    Copy(own, report);
+    const gb_status status = RunCommand(api, c, s, command, w, own);
+    PassReport(own, report);
     if (status != GB_OK) return status;
   }
   return GB_OK;

@@ -55,7 +55,7 @@ int64_t Counted(const gb_bag_backward_args& a, const Bags& bags, int64_t bag) {
 // Scale divides the gradient of every bag by its length.
 void Scale(gb_context& c, const gb_bag_backward_args& a, const BackwardParts& p) {
   constexpr int64_t kCost = 4096;
-  const int64_t row = a.dim * BytesOfFloat(a.grad_out.dtype);
+  const int64_t row = a.dim * BytesOf(a.grad_out.dtype);
   const char* const grad = static_cast<const char*>(a.grad_out.data);
   RunFor(c.pool, p.bags.bags * row, p.bags.Cost() / kCost + 1, [&](int64_t part, int) {
     const int64_t end = p.bags.Cut((part + 1) * kCost);

@@ -44,8 +44,8 @@ class Forward {
  public:
   Forward(gb_context& c, const gb_bag_forward_args& a, const ForwardParts& p)
       : c_(c), k_(*c.kernels), a_(a), p_(p), bags_(a), filtered_(ForwardParts::Filtered(a)) {
-    row_bytes_ = a.dim * BytesOfFloat(a.rows.dtype);
-    out_bytes_ = a.dim * BytesOfFloat(a.out.dtype);
+    row_bytes_ = a.dim * BytesOf(a.rows.dtype);
+    out_bytes_ = a.dim * BytesOf(a.out.dtype);
     limit_ = static_cast<uint64_t>(a.rows.n / a.dim);
     // No further than there are ids: the addresses up to there are filled in, which would be most
     // of a small call's cost.

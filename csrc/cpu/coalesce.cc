@@ -34,7 +34,7 @@ void KeepKey(const gb_out& keys, int64_t at, uint64_t key) {
 
 void WriteSums(gb_context& c, const Segments& s, const RowSource& source, float weight,
                const gb_out& keys, const gb_out& rows) {
-  const int64_t bytes = source.dim * BytesOfFloat(rows.dtype);
+  const int64_t bytes = source.dim * BytesOf(rows.dtype);
   const Kernels& k = *c.kernels;
   char* const out = static_cast<char*>(rows.data);
   const bool stream = s.distinct * bytes >= kAroundBytes;

@@ -150,8 +150,8 @@ gb_status CpuMerge(gb_context* context, gb_stream* stream, const gb_merge_args* 
                        p,
                        s,
                        type,
-                       a->dim * BytesOfFloat(type),
-                       a->dim * BytesOfFloat(a->out_rows.dtype)};
+                       a->dim * BytesOf(type),
+                       a->dim * BytesOf(a->out_rows.dtype)};
   RunFor(context->pool, Times(sorted.n, merge.row_bytes), s.parts,
          [&](int64_t part, int worker) { merge.Part(part, worker); });
   return Done(report, s.distinct);

@@ -15,8 +15,6 @@ constexpr int64_t kPart = 2048;        // words of a part: half a superblock
 constexpr int64_t kAheadMost = 256;    // rows fetched ahead
 constexpr int64_t kFetchBytes = 8192;  // bytes fetched ahead
 
-inline int64_t BytesOfFloat(gb_dtype type) { return type == GB_FLOAT32 ? 4 : 2; }
-
 // FetchAhead is how many rows ahead of its use a row is fetched.
 inline int64_t FetchAhead(int64_t row_bytes) {
   const int64_t rows = kFetchBytes / row_bytes;
@@ -44,7 +42,7 @@ struct RowSource {
   const float* weights = nullptr;    // of positions
   const int32_t* argmax = nullptr;   // of bags
 
-  int64_t row_bytes() const { return dim * BytesOfFloat(type); }
+  int64_t row_bytes() const { return dim * BytesOf(type); }
   // Fill gives the rows of n words, and then those of what follows them, to be fetched.
   void Fill(const Kernels& k, const Sorted& s, int64_t from, int64_t n, Batch& b,
             RowsRun* run) const;

@@ -10,8 +10,6 @@ namespace gradbus {
 
 constexpr int64_t kTile = 1024;  // values: four tiles of 4 KB are a third of the smallest L1
 
-inline int64_t BytesOf(gb_dtype t) { return t == GB_FLOAT32 ? 4 : 2; }
-
 // Spot is where a row, or a dense tensor, and its slots lie before and after the step.
 struct Spot {
   const char* p;

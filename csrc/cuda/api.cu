@@ -160,48 +160,7 @@ uint64_t Workspace(gb_context* context, gb_op op, const void* args) {
   }
 }
 
-gb_status Run(gb_context* c, gb_stream* s, const gb_command& command, gb_workspace w,
-              gb_report* report) {
-  const void* a = command.args;
-  switch (command.op) {
-    case GB_OP_BAG_FORWARD:
-      return BagForward(c, s, static_cast<const gb_bag_forward_args*>(a), w, report);
-    case GB_OP_BAG_BACKWARD:
-      return BagBackward(c, s, static_cast<const gb_bag_backward_args*>(a), w, report);
-    case GB_OP_COALESCE:
-      return Coalesce(c, s, static_cast<const gb_coalesce_args*>(a), w, report);
-    case GB_OP_MERGE:
-      return Merge(c, s, static_cast<const gb_merge_args*>(a), w, report);
-    case GB_OP_APPLY_ROWS:
-      return ApplyRows(c, s, static_cast<const gb_apply_rows_args*>(a), w, report);
-    case GB_OP_COALESCE_APPLY:
-      return CoalesceApply(c, s, static_cast<const gb_coalesce_apply_args*>(a), w, report);
-    case GB_OP_APPLY_DENSE:
-      return ApplyDense(c, s, static_cast<const gb_apply_dense_args*>(a), w, report);
-    case GB_OP_AVERAGE:
-      return Average(c, s, static_cast<const gb_average_args*>(a), w, report);
-    case GB_OP_AVERAGE_APPLY:
-      return AverageApply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
-    case GB_OP_MATMUL:
-      return MatMul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
-    case GB_OP_SOFTMAX:
-      return Softmax(c, s, static_cast<const gb_softmax_args*>(a), w, report);
-    case GB_OP_FIRST_NONFINITE:
-      return FirstNonFinite(c, s, static_cast<const gb_first_nonfinite_args*>(a), w, report);
-    case GB_OP_COPY:
-      return Copy(c, s, static_cast<const gb_copy_args*>(a), w, report);
-    default:
-      return Fail(report, GB_UNSUPPORTED, "unknown operation", -1, command.op);
-  }
-}
-
-// Pass gives the caller's report what a command's own says.
-void Pass(const gb_report* from, gb_report* to) {
-  if (from == nullptr || to == nullptr || from == to) return;
-  const uint32_t size = to->size;
-  *to = *from;
-  to->size = size;
-}
+const gb_api& Table();
 
 // On a stream a command's report is written later, so the caller's says only how queueing went.
 gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_t n, gb_workspace w,
@@ -214,8 +173,8 @@ gb_status Submit(gb_context* c, gb_stream* s, const gb_command* commands, int64_
     const gb_command& command = commands[*done];
     gb_report* own = command.report;
     if (own == nullptr && s == nullptr) own = report;
-    const gb_status status = Run(c, s, command, w, own);
-    if (s == nullptr || (status != GB_OK && own != nullptr)) Pass(own, report);
+    const gb_status status = RunCommand(Table(), c, s, command, w, own);
+    if (s == nullptr || (status != GB_OK && own != nullptr)) PassReport(own, report);
     if (status != GB_OK) {
       if (own == nullptr) Fail(report, status, "a command without a report was not queued");
       return status;
@@ -231,6 +190,8 @@ const gb_api api = {
     FirstNonFinite, CoalesceApply, AverageApply, Copy,        Submit,      DeviceAlloc,
     DeviceFree,     StreamOpen,    StreamClose,  StreamQuery, StreamWait,  StreamNotify,
 };
+
+const gb_api& Table() { return api; }
 
 }  // namespace
 }  // namespace GB_DEVICE_NAMESPACE

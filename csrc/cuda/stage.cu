@@ -6,23 +6,7 @@ namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 
 uint64_t BytesOf(int64_t n, gb_dtype dtype) {
-  uint64_t size = 8;
-  switch (dtype) {
-    case GB_FLOAT16:
-    case GB_BFLOAT16:
-      size = 2;
-      break;
-    case GB_FLOAT32:
-    case GB_INT32:
-      size = 4;
-      break;
-    case GB_UINT8:
-      size = 1;
-      break;
-    default:
-      break;
-  }
-  return n < 0 ? 0 : static_cast<uint64_t>(n) * size;
+  return n < 0 ? 0 : static_cast<uint64_t>(n * gradbus::BytesOf(dtype));
 }
 
 void Travel::In(gb_in& a) {
