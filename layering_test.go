@@ -56,6 +56,7 @@ var layers = map[string]layer{
 	"trainer/report":             {noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
 	"e2e":                        {}, // tests of the commands as processes
+	"e2e/faults":                 {}, // the fault suite
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
 }
 

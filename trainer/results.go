@@ -24,7 +24,8 @@ type results struct {
 	weighed  bool
 	weight   float64       // of the batch over all lanes, once weighed
 	ready    chan struct{} // gets a value when open falls to 0
-	repeated int           // answers that were there already
+	taken    uint64        // answers since the session began
+	repeated uint64        // answers that were there already, or of a batch that is over
 }
 
 func newResults(flat *flatSpace, params *parameters, average bool, sparse []schema.Bucket) *results {
@@ -54,6 +55,7 @@ func (r *results) take(shard int, v *schema.View) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Batch != r.batch || r.open == 0 {
+		r.repeated++
 		return nil
 	}
 	if r.weighed && r.weight != h.Weight {
@@ -68,6 +70,7 @@ func (r *results) take(shard int, v *schema.View) error {
 		r.repeated++
 		return nil
 	}
+	r.taken++
 	r.weighed, r.weight = true, h.Weight
 	if r.open--; r.open == 0 {
 		r.ready <- struct{}{}
@@ -130,4 +133,11 @@ func (r *results) weightOf() float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.weight
+}
+
+// counts are how many answers were taken, and how many were there already.
+func (r *results) counts() (taken, repeated uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.taken, r.repeated
 }

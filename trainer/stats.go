@@ -19,7 +19,10 @@ type Stats struct {
 	Reconnects                     uint64
 	LookupsRepeated                uint64 // times that rows were late and asked for again
 	Pulls                          uint64 // times that results were late and asked for again
+	GradientFrames                 uint64 // that were sent, each counted once
 	Resent                         uint64 // gradient frames that were sent again
+	Results                        uint64 // rounds whose outcome was taken
+	ResultsRepeated                uint64 // outcomes that came once more, or after their batch
 	Dropped                        uint64 // messages lost to a slow reader, or damaged
 }
 
@@ -44,8 +47,10 @@ func (s *Session) Stats() Stats {
 	t.Reconnects, t.Dropped = c.Reconnects, c.Dropped+s.faults.Load()
 	for _, l := range s.links {
 		o := l.outbox.Stats()
+		t.GradientFrames += o.Frames
 		t.Resent += o.Gaps + o.Timeout + o.Back
 	}
+	t.Results, t.ResultsRepeated = s.results.counts()
 	return t
 }
 

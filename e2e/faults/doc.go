@@ -1,0 +1,15 @@
+// Package faults holds the fault suite: whole jobs, with real servers and trainers, over a network that loses, repeats,
+// delays, reorders and damages messages (fabric/chaos), and past servers that stop and readers that do not read.
+//
+// Every job trains a ledger (ledger_test.go): gradients are small integers, weights powers of two, so that every sum,
+// mean and parameter is exact in float32, and each trainer compares all parameters and rows that it sees, in every round,
+// bit by bit with what the sums must be. A gradient that is lost or counted twice anywhere shows at the next batch. After
+// each run the books are balanced (rig_test.go): what the proxy did, what trainers sent again and what shards refused as
+// duplicate or damaged must add up exactly.
+//
+// The seed of every run is printed; -seed repeats its decisions. The default volume is moderate; -full runs all of it:
+//
+//	go test -tags native ./e2e/faults -full
+//
+// Nothing depends on speed: what is waited for is polled, under guards that are reached only by what never comes.
+package faults
