@@ -11,12 +11,28 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // sealedZeros stands in for sequence and checksum. Read only.
 var sealedZeros [afterSealed - sequenceAt]byte
 
-// checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero: a frame
-// may be numbered, and numbered again, after it was sealed.
+// checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero, and with
+// that of the sequence on top: a frame may be numbered, and numbered again, after it was sealed, without another pass.
 func checksum(data []byte, pos int) uint32 {
 	sum := crc32.Update(0, castagnoli, data[:pos+sequenceAt])
 	sum = crc32.Update(sum, castagnoli, sealedZeros[:])
-	return crc32.Update(sum, castagnoli, data[pos+afterSealed:])
+	return crc32.Update(sum, castagnoli, data[pos+afterSealed:]) ^ numberSum(data[pos+sequenceAt:])
+}
+
+// numberSum is what a sequence number adds to a checksum: the CRC-32C of its eight bytes, less that of eight zeros, so that
+// number 0 adds nothing. A number that was changed on the way would otherwise mark another frame as received, which would
+// then never be taken.
+func numberSum(sequence []byte) uint32 {
+	const zeros = 0x8c28b28a // the CRC-32C of eight zero bytes
+	return crc32.Update(0, castagnoli, sequence[:8]) ^ zeros
+}
+
+// number writes a sequence number into a frame whose head is at pos, and into its checksum.
+func number(data []byte, pos int, sequence Sequence) {
+	le, at := binary.LittleEndian, data[pos+sequenceAt:]
+	sum := le.Uint32(data[pos+checksumAt:]) ^ numberSum(at)
+	le.PutUint64(at, uint64(sequence))
+	le.PutUint32(data[pos+checksumAt:], sum^numberSum(at))
 }
 
 // Envelope gives fabric the only field of a frame that it needs. Both methods may be called on frames that Verify or
@@ -51,7 +67,7 @@ func SequenceOf(frame []byte) (Sequence, bool) {
 func SetSequence(frame []byte, sequence Sequence) bool {
 	pos, ok := headAt(frame)
 	if ok {
-		binary.LittleEndian.PutUint64(frame[pos+sequenceAt:], uint64(sequence))
+		number(frame, pos, sequence)
 	}
 	return ok
 }

@@ -185,9 +185,7 @@ func (f *Frame) SetHead(h Head) {
 }
 
 // SetSequence numbers the frame; it may be called after Seal, whose checksum stays valid.
-func (f *Frame) SetSequence(s Sequence) {
-	binary.LittleEndian.PutUint64(f.data[frameHeadAt+sequenceAt:], uint64(s))
-}
+func (f *Frame) SetSequence(s Sequence) { number(f.data, frameHeadAt, s) }
 
 // Values is the frame's values as bytes, to be written to.
 func (f *Frame) Values() []byte { return f.data[f.values.lo:f.values.hi:f.values.hi] }

@@ -20,17 +20,23 @@
 
 namespace {
 
-// CRC-32C bit by bit, reflected, with sequence and crc of the head taken as zero.
-uint32_t Checksum(std::vector<uint8_t> frame, size_t head) {
-  std::memset(&frame[head + 8], 0, 12);
+// CRC-32C bit by bit, reflected.
+uint32_t Crc(const uint8_t* bytes, size_t n) {
   uint32_t crc = 0xffffffffu;
-  for (uint8_t byte : frame) {
-    crc ^= byte;
+  for (size_t i = 0; i < n; i++) {
+    crc ^= bytes[i];
     for (int bit = 0; bit < 8; bit++) {
       crc = (crc & 1) ? (crc >> 1) ^ 0x82f63b78u : crc >> 1;
     }
   }
   return ~crc;
+}
+
+// Of the frame with sequence and crc of the head taken as zero, and of the sequence by itself.
+uint32_t Checksum(std::vector<uint8_t> frame, size_t head) {
+  uint32_t sequence = Crc(&frame[head + 8], 8);
+  std::memset(&frame[head + 8], 0, 12);
+  return Crc(frame.data(), frame.size()) ^ sequence ^ Crc(&frame[head + 8], 8);
 }
 
 bool ReadFrame(std::vector<uint8_t>* frame) {
