@@ -30,8 +30,9 @@
 // fresh or not, and whenever credit was given back; each says everything, so that any may be lost.
 //
 // A frame is sent again
-//   - when one that was sent after it has arrived, once for each such piece of evidence;
-//   - when nothing was acknowledged for 250 ms (doubling up to 2 s): the oldest only, whose ack tells what else is missing;
+//   - when one that was sent after it has arrived, once for each such piece of evidence; a frame that was sent several
+//     times proves no more than its first sending would;
+//   - when nothing was acknowledged for 50 ms (doubling up to 2 s): the oldest only, whose ack tells what else is missing;
 //   - when the connection is back (ResendAll): all;
 //   - when the receiver had no credit for it and now has.
 //

@@ -12,7 +12,7 @@ import (
 const (
 	// WindowBytesDefault is the default of OutboxConfig.BytesMax: enough to keep a 10 Gbit/s link busy over 3 ms.
 	WindowBytesDefault = 4 << 20
-	resendAfterDefault = 250 * time.Millisecond
+	resendAfterDefault = 50 * time.Millisecond
 	resendMaxDefault   = 2 * time.Second
 )
 
@@ -28,7 +28,7 @@ type OutboxConfig struct {
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
 	// WindowBytesDefault. One frame is always allowed.
 	BytesMax int
-	// ResendAfter is the time without any acknowledgement after which the oldest frame is sent again; 0 is 250 ms. It
+	// ResendAfter is the time without any acknowledgement after which the oldest frame is sent again; 0 is 50 ms. It
 	// doubles up to ResendMax (0 is 2 s) and falls back on the next acknowledgement.
 	ResendAfter, ResendMax time.Duration
 }
@@ -66,13 +66,14 @@ type Outbox struct {
 
 // slot holds one frame on its way.
 type slot struct {
-	subject Subject
-	frame   []byte
-	order   uint64 // of its latest transmission
-	end     uint64 // bytes of all frames up to and with this one
-	busy    int    // transmissions in progress, which read frame
-	acked   bool
-	used    bool
+	subject  Subject
+	frame    []byte
+	order    uint64 // of its latest transmission
+	earliest uint64 // order of its first transmission
+	end      uint64 // bytes of all frames up to and with this one
+	busy     int    // transmissions in progress, which read frame
+	acked    bool
+	used     bool
 }
 
 // OutboxStats counts what a window did.
@@ -181,7 +182,7 @@ func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
 	o.pending++
 	o.bytes += len(frame)
 	o.total += uint64(len(frame))
-	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, end: o.total, busy: 1, used: true}
+	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order, end: o.total, busy: 1, used: true}
 	return sequence
 }
 
@@ -248,7 +249,9 @@ func (o *Outbox) Ack(a Ack) error {
 		o.credit = a.Window
 		o.wake()
 	}
-	var evidence uint64 // order of the latest transmission known to have arrived
+	// Order of the latest transmission known to have arrived. Of a frame that was sent several times it is not known which
+	// one did, so it proves no more than its first: else a late original would condemn all that left before its repetition.
+	var evidence uint64
 	progress := false
 	for n := o.first; n < o.next; n++ {
 		s := &o.slots[n%SpanMax]
@@ -256,7 +259,7 @@ func (o *Outbox) Ack(a Ack) error {
 			continue
 		}
 		s.acked, progress = true, true
-		evidence = max(evidence, s.order)
+		evidence = max(evidence, s.earliest)
 		o.bytes -= len(s.frame)
 	}
 	for n, end := o.first, o.next; n < end; n++ {

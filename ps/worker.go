@@ -43,6 +43,10 @@ type peer struct {
 	unsaid  int  // bytes given back that no ack has carried yet
 }
 
+// acknowledgeEvery bounds the frames that are worked before their senders hear of them, and of gaps between them: a
+// whole queue may take as long as the timeout after which they would send again.
+const acknowledgeEvery = 32
+
 func newWorker(s *Server, c ShardConfig, log *slog.Logger, result func(error)) (*worker, error) {
 	w := &worker{
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
@@ -102,6 +106,9 @@ func (w *worker) serve(ctx context.Context) (err error) {
 				next++
 				if err := w.step(&items[next-1]); err != nil {
 					return err
+				}
+				if next%acknowledgeEvery == 0 {
+					w.acknowledge()
 				}
 			}
 			w.acknowledge()

@@ -118,7 +118,7 @@ func TestResultsTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := slices.Clone(params.values[0])
-	r := newResults(flat, params, false, []schema.Bucket{place.SparseBucket(0)})
+	r := newResults(1, flat, params, false, []schema.Bucket{place.SparseBucket(0)})
 	mean := func(b schema.Batch, chunk schema.Chunk, offset uint64, n int, weight float64, value float32) *schema.View {
 		return viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * n}, schema.Head{Batch: b, Chunk: chunk, Chunks: 2, Offset: offset, Weight: weight},
 			func(f *schema.Frame) {
@@ -128,9 +128,11 @@ func TestResultsTake(t *testing.T) {
 			})
 	}
 	closed := viewOf(t, schema.Layout{Kind: schema.KindMean}, schema.Head{Batch: 4, Bucket: 1, Chunks: 1, Weight: 3}, nil)
+	var lost []roundName
 	take := func(what string, shard int, v *schema.View, open int, wrong string) {
 		t.Helper()
-		err := r.take(shard, v)
+		more, err := r.take(shard, false, v)
+		lost = append(lost, more...)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v, want %q", what, err, wrong)
 		}
@@ -147,10 +149,15 @@ func TestResultsTake(t *testing.T) {
 	take("other shard", 1, mean(4, 0, 0, 1024, 3, 9), 2, "no such round")
 	take("sparse round", 0, closed, 1, "")
 	take("sparse round again", 0, closed, 1, "")
-	var missing []schema.Chunk
-	_ = r.missing(func(_ int, _ schema.Bucket, chunk schema.Chunk) error { missing = append(missing, chunk); return nil })
-	if !slices.Equal(missing, []schema.Chunk{0}) {
-		t.Errorf("chunks %v are missing, want 0", missing)
+	first := []roundName{{0, 0}}
+	if !slices.Equal(lost, first) {
+		t.Errorf("rounds %v were asked for, want the first, once", lost)
+	}
+	if moved, of := r.late(false); !moved || of != nil {
+		t.Errorf("after results came: %v, ask for %v", moved, of)
+	}
+	if moved, of := r.late(false); moved || !slices.Equal(of[0], first) {
+		t.Errorf("after nothing came: %v, ask for %v", moved, of)
 	}
 	take("first chunk", 0, mean(4, 0, 0, 1024, 3, 1), 0, "")
 	<-r.ready

@@ -21,13 +21,13 @@ func (s *Session) receive(m fabric.Message) {
 	if err != nil || v.Head().Job != s.joined.RunID {
 		return // of an earlier run of the same name
 	}
-	if err := s.dispatch(subject.From, &v); err != nil {
+	if err := s.dispatch(&subject, &v); err != nil {
 		s.fail(err)
 	}
 }
 
-func (s *Session) dispatch(from string, v *schema.View) error {
-	h := v.Head()
+func (s *Session) dispatch(subject *fabric.Subject, v *schema.View) error {
+	h, from := v.Head(), subject.From
 	switch h.Kind {
 	case schema.KindControl:
 		return s.control(from, v)
@@ -41,7 +41,7 @@ func (s *Session) dispatch(from string, v *schema.View) error {
 	}
 	switch h.Kind {
 	case schema.KindMean:
-		return s.results.take(shard, v)
+		return s.takeResult(shard, subject.To != string(schema.All), v)
 	case schema.KindRows:
 		if taker := s.rowsFor.Load(); taker != nil {
 			return (*taker).take(shard, v)
@@ -115,8 +115,8 @@ func (s *Session) refused(from string, v *schema.View) error {
 }
 
 const (
-	// tickEvery is how often windows look for what was not acknowledged. They resend after 250 ms.
-	tickEvery = 50 * time.Millisecond
+	// tickEvery is how often windows look for what was not acknowledged. They resend after 50 ms.
+	tickEvery = 10 * time.Millisecond
 	// graceOfCoordinator is added to the deadline for the coordinator's own silence, so that it speaks first.
 	graceOfCoordinator = 2 * time.Second
 )

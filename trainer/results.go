@@ -14,32 +14,36 @@ type results struct {
 	params  *parameters
 	average bool            // answers are mean gradients and the trainers run the optimizer
 	sparse  []schema.Bucket // [shard] sparse bucket; empty where the job has no tables
+	at      []int           // [dense chunk] which of its shard's rounds it is
 
 	// mu guards what follows, and the next version of params while open > 0.
 	mu       sync.Mutex
 	batch    schema.Batch
-	chunks   []bool // [dense chunk] is there
-	closes   []bool // [shard] its sparse round has closed
+	gaps     []gaps // [shard] which rounds are there
 	open     int
 	weighed  bool
 	weight   float64       // of the batch over all lanes, once weighed
 	ready    chan struct{} // gets a value when open falls to 0
 	taken    uint64        // answers since the session began
+	seen     uint64        // of these, when late was called last
 	repeated uint64        // answers that were there already, or of a batch that is over
 }
 
-func newResults(flat *flatSpace, params *parameters, average bool, sparse []schema.Bucket) *results {
-	return &results{flat: flat, params: params, average: average, sparse: sparse,
-		chunks: make([]bool, len(flat.chunks)), closes: make([]bool, len(sparse)), ready: make(chan struct{}, 1)}
+func newResults(shards int, flat *flatSpace, params *parameters, average bool, sparse []schema.Bucket) *results {
+	r := &results{flat: flat, params: params, average: average, sparse: sparse, ready: make(chan struct{}, 1)}
+	r.gaps, r.at = newGaps(shards, flat, sparse)
+	return r
 }
 
 // begin waits for the results of a batch. Those of the one before are complete.
 func (r *results) begin(b schema.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	clear(r.chunks)
-	clear(r.closes)
-	r.batch, r.open, r.weighed, r.weight = b, len(r.chunks)+len(r.closes), false, 0
+	r.batch, r.open, r.weighed, r.weight = b, 0, false, 0
+	for i := range r.gaps {
+		r.gaps[i].reset()
+		r.open += len(r.gaps[i].rounds)
+	}
 	select {
 	case <-r.ready:
 	default:
@@ -49,83 +53,78 @@ func (r *results) begin(b schema.Batch) {
 	}
 }
 
-// take puts a result in place. It fails on one that a correct shard cannot have sent.
-func (r *results) take(shard int, v *schema.View) error {
+// take puts a result in place, and names those that must have been lost on their way. pulled says that it is the answer to
+// a pull. It fails on one that a correct shard cannot have sent.
+func (r *results) take(shard int, pulled bool, v *schema.View) (lost []roundName, err error) {
 	h := v.Head()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Batch != r.batch || r.open == 0 {
 		r.repeated++
-		return nil
+		return nil, nil
 	}
 	if r.weighed && r.weight != h.Weight {
-		return fmt.Errorf("result of batch %d bucket %d from %s is over %v samples: other rounds of the batch are over %v",
+		return nil, fmt.Errorf("result of batch %d bucket %d from %s is over %v samples: other rounds of the batch are over %v",
 			h.Batch, h.Bucket, schema.ShardMember(shard), h.Weight, r.weight)
 	}
-	fresh, err := r.place(shard, &h, v)
+	round, fresh, err := r.place(shard, &h, v)
 	if err != nil {
-		return fmt.Errorf("result of batch %d bucket %d chunk %d from %s: %w", h.Batch, h.Bucket, h.Chunk, schema.ShardMember(shard), err)
+		return nil, fmt.Errorf("result of batch %d bucket %d chunk %d from %s: %w", h.Batch, h.Bucket, h.Chunk, schema.ShardMember(shard), err)
 	}
 	if !fresh {
 		r.repeated++
-		return nil
+		return nil, nil
 	}
 	r.taken++
 	r.weighed, r.weight = true, h.Weight
 	if r.open--; r.open == 0 {
 		r.ready <- struct{}{}
 	}
-	return nil
+	return r.gaps[shard].came(round, pulled), nil
 }
 
-func (r *results) place(shard int, h *schema.Head, v *schema.View) (fresh bool, err error) {
+func (r *results) place(shard int, h *schema.Head, v *schema.View) (round int, fresh bool, err error) {
 	if shard < len(r.sparse) && h.Bucket == r.sparse[shard] {
-		fresh = !r.closes[shard]
-		r.closes[shard] = true
-		return fresh, nil
+		round = len(r.gaps[shard].rounds) - 1
+		return round, !r.gaps[shard].there[round], nil
 	}
 	at, ok := r.flat.find(h.Bucket, h.Chunk)
 	if !ok || r.flat.rounds[at].shard != shard {
-		return false, fmt.Errorf("no such round on this shard")
+		return 0, false, fmt.Errorf("no such round on this shard")
 	}
-	if r.chunks[at] {
-		return false, nil
+	round = r.at[at]
+	if r.gaps[shard].there[round] {
+		return round, false, nil
 	}
-	r.chunks[at] = true
 	to, values := r.flat.chunks[at], v.Float32s()
 	if h.Weight == 0 { // nobody had a sample: nothing changes, and the frame need not say so again
 		r.params.keep(to)
-		return true, nil
+		return round, true, nil
 	}
 	if len(values) != to.hi-to.lo || h.Offset != r.flat.rounds[at].offset {
-		return false, fmt.Errorf("%d values at element %d: want %d at %d", len(values), h.Offset, to.hi-to.lo, r.flat.rounds[at].offset)
+		return 0, false, fmt.Errorf("%d values at element %d: want %d at %d", len(values), h.Offset, to.hi-to.lo, r.flat.rounds[at].offset)
 	}
 	if !r.average {
 		r.params.set(to, values)
-		return true, nil
+		return round, true, nil
 	}
-	return true, r.params.apply(to, values)
+	return round, true, r.params.apply(to, values)
 }
 
-// missing calls ask for each round that has no result yet.
-func (r *results) missing(ask func(shard int, bucket schema.Bucket, chunk schema.Chunk) error) error {
+// late names what to ask each shard for. moved says that results have come since it was called last: then there is
+// nothing to ask for yet, unless the connection was lost.
+func (r *results) late(lost bool) (moved bool, of [][]roundName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i, there := range r.chunks {
-		if d := &r.flat.rounds[i]; !there {
-			if err := ask(d.shard, d.bucket, d.chunk); err != nil {
-				return err
-			}
-		}
+	if moved = r.taken != r.seen; moved && !lost {
+		r.seen = r.taken
+		return moved, nil
 	}
-	for shard, there := range r.closes {
-		if !there {
-			if err := ask(shard, r.sparse[shard], 0); err != nil {
-				return err
-			}
-		}
+	r.seen = r.taken
+	for i := range r.gaps {
+		of = append(of, r.gaps[i].probe(lost))
 	}
-	return nil
+	return moved, of
 }
 
 // weightOf is the number of samples of the complete batch, over all trainers.

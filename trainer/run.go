@@ -99,7 +99,7 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 		}
 	}
 	times.keys += times.lap()
-	if err := r.wait(ctx, r.results.ready, func() error { return r.pullMissing(b) }); err != nil {
+	if err := r.wait(ctx, r.results.ready, probeAfter, func(lost bool) (bool, error) { return r.pullLate(b, lost) }); err != nil {
 		return fmt.Errorf("wait for results: %w", err)
 	}
 	times.result = times.lap()
@@ -124,13 +124,19 @@ func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
 	send := func(shard int, sealed []byte) error {
 		return s.publish(s.subject(fabric.KindLookup, s.links[shard].member).WithBatch(uint64(b)), sealed)
 	}
+	began, repeated := time.Now(), false
 	if err := l.unanswered(send); err != nil {
 		return err
 	}
-	return s.wait(ctx, l.ready, func() error {
+	err := s.wait(ctx, l.ready, s.answers.first(s.config.RetryAfter), func(bool) (bool, error) {
+		repeated = true
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
-		return l.unanswered(send)
+		return false, l.unanswered(send)
 	})
+	if err == nil && !repeated {
+		s.answers.took(time.Since(began))
+	}
+	return err
 }
 
 // lanes computes the lanes that have samples, one after the other; gradients leave meanwhile.
@@ -153,18 +159,6 @@ func (r *run) lanes(ctx context.Context, b schema.Batch) (lossSum float64, sampl
 		err = r.sender.sendAbsent()
 	}
 	return lossSum, samples, err
-}
-
-// pullMissing asks the shards for the results that have not arrived.
-func (s *Session) pullMissing(b schema.Batch) error {
-	s.count(func(t *Stats) { t.Pulls++ })
-	return s.results.missing(func(shard int, bucket schema.Bucket, chunk schema.Chunk) error {
-		h := s.head(b)
-		h.Bucket, h.Chunk = bucket, chunk
-		h.Chunks = chunk + 1
-		s.pull.SetHead(h)
-		return s.publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal())
-	})
 }
 
 // complete makes version b+1 the current one.

@@ -47,8 +47,10 @@ type Session struct {
 	faults   atomic.Uint64             // frames that did not verify
 	epoch    time.Time                 // what heard and lost count from
 	beat     *schema.Frame             // of the goroutine of keepTime
+	pullMu   sync.Mutex                // guards pull; a leaf but for publishing
 	pull     *schema.Frame
 	retry    *time.Timer
+	answers  patience // of lookups and scans
 	left     bool
 
 	evaluation *evaluation  // made when first needed
@@ -111,7 +113,7 @@ func (s *Session) build(params *parameters) (err error) {
 			sparse = append(sparse, s.place.SparseBucket(i))
 		}
 	}
-	s.results = newResults(s.flat, params, job.Apply == schema.ApplyMean, sparse)
+	s.results = newResults(len(s.links), s.flat, params, job.Apply == schema.ApplyMean, sparse)
 	s.sender, err = newSender(job.Name, s.joined.Member, s.links, s.flat, s.compute, sparse, owners)
 	return err
 }
@@ -187,26 +189,31 @@ func (s *Session) running(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// wait returns when ready gets a value. It calls again where none comes within RetryAfter, then after twice the time and
-// so on up to eight times, since what is late is more often not there yet than lost; and at once when the connection is
-// back, since whatever was sent to it meanwhile is lost.
-func (s *Session) wait(ctx context.Context, ready <-chan struct{}, again func() error) error {
-	after := s.config.RetryAfter
+// wait returns when ready gets a value. It calls again where none comes within a first time, then after twice the time and
+// so on up to eight times RetryAfter, since what is late is more often not there yet than lost; and at once when the
+// connection is back, since whatever was sent to it meanwhile is lost. again says whether things have moved, so that the
+// time begins anew.
+func (s *Session) wait(ctx context.Context, ready <-chan struct{}, first time.Duration, again func(lost bool) (moved bool, err error)) error {
+	after := first
 	s.retry.Reset(after)
 	defer s.retry.Stop()
 	for {
+		lost := false
 		select {
 		case <-ready:
 			return nil
 		case <-s.back:
-			after = s.config.RetryAfter
+			lost = true
 		case <-s.retry.C:
-			after = min(2*after, 8*s.config.RetryAfter)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if err := again(); err != nil {
+		moved, err := again(lost)
+		if err != nil {
 			return err
+		}
+		if after = min(2*after, 8*s.config.RetryAfter); lost || moved {
+			after = first
 		}
 		s.retry.Reset(after)
 	}

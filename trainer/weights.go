@@ -112,8 +112,8 @@ func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partit
 		if err := s.publish(subject, request); err != nil {
 			return err
 		}
-		again := func() error { return s.publish(subject, request) }
-		if err := s.wait(ctx, scan.ready, again); err != nil {
+		again := func(bool) (bool, error) { return false, s.publish(subject, request) }
+		if err := s.wait(ctx, scan.ready, s.answers.first(s.config.RetryAfter), again); err != nil {
 			return err
 		}
 		keys, rows := scan.answer.Keys(), scan.answer.Float32s()

@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"fmt"
 	"testing"
 
 	"gradbus/fabric/chaos"
@@ -32,7 +31,7 @@ func TestFramesInEveryWay(t *testing.T) {
 		{large("large-1"), 0.01, volume(5, 100)},
 		{large("large-5"), 0.05, volume(5, 100)},
 	} {
-		t.Run(fmt.Sprintf("%s", c.plan.name), func(t *testing.T) {
+		t.Run(c.plan.name, func(t *testing.T) {
 			r := newRig(t, c.plan)
 			r.proxy.SetRules(everyFault(c.share)...)
 			r.train(c.n, nil)

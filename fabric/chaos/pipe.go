@@ -52,7 +52,6 @@ type pipe struct {
 	out   *bufio.Writer
 	held  []*held
 	bytes int // of held
-	ended bool
 }
 
 // held is a message that was held back.

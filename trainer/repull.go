@@ -1,0 +1,149 @@
+package trainer
+
+import (
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+const (
+	// probeAfter is how long nothing may come before a shard is asked for its oldest missing result, at first. Its answer
+	// proves that results were lost; without one the round is still open, and there was nothing to lose.
+	probeAfter = 25 * time.Millisecond
+	// answerAfterMin bounds from below how long an answer is waited for: a busy machine's scheduling takes as long.
+	answerAfterMin = 20 * time.Millisecond
+)
+
+// patience is how long answers to lookups and scans took lately. It belongs to the goroutine that calls Run.
+type patience struct{ lately time.Duration }
+
+// first is how long to wait for an answer before it is asked for again: four times what they took lately, and as long as
+// nothing is known a quarter of what the configuration says.
+func (p *patience) first(retry time.Duration) time.Duration {
+	if p.lately == 0 {
+		return retry / 4
+	}
+	return min(max(4*p.lately, answerAfterMin), retry)
+}
+
+// took notes the time of an answer that was asked for once, so that it is known which request it answers.
+func (p *patience) took(d time.Duration) {
+	if p.lately == 0 {
+		p.lately = d
+	}
+	p.lately += (d - p.lately) / 8
+}
+
+// gaps are the rounds of one shard in the order in which trainers send them, which is that in which they close but for
+// what was lost, and in which their results arrive. So a result that comes before an earlier one tells of a loss at once.
+type gaps struct {
+	rounds []roundName
+	there  []bool
+	asked  []bool // since the last probe
+	low    int    // first that is not there
+}
+
+// roundName is what a pull asks for.
+type roundName struct {
+	bucket schema.Bucket
+	chunk  schema.Chunk
+}
+
+func newGaps(shards int, flat *flatSpace, sparse []schema.Bucket) (of []gaps, at []int) {
+	of, at = make([]gaps, shards), make([]int, len(flat.rounds))
+	for i := range flat.rounds {
+		d := &flat.rounds[i]
+		at[i] = len(of[d.shard].rounds)
+		of[d.shard].rounds = append(of[d.shard].rounds, roundName{d.bucket, d.chunk})
+	}
+	for shard, bucket := range sparse {
+		of[shard].rounds = append(of[shard].rounds, roundName{bucket, 0})
+	}
+	for i := range of {
+		of[i].there, of[i].asked = make([]bool, len(of[i].rounds)), make([]bool, len(of[i].rounds))
+	}
+	return of, at
+}
+
+func (g *gaps) reset() {
+	clear(g.there)
+	clear(g.asked)
+	g.low = 0
+}
+
+// came notes the result of a round, and names those that must have been lost: all before it, and where it was pulled all
+// others too, since it left after whatever had been published by then. What is open yet is asked for in vain, once.
+func (g *gaps) came(round int, pulled bool) []roundName {
+	g.there[round] = true
+	for g.low < len(g.there) && g.there[g.low] {
+		g.low++
+	}
+	if pulled {
+		round = len(g.there)
+	}
+	var lost []roundName
+	for i := g.low; i < round; i++ {
+		if !g.there[i] && !g.asked[i] {
+			g.asked[i] = true
+			lost = append(lost, g.rounds[i])
+		}
+	}
+	return lost
+}
+
+// probe names the oldest that is missing, or all where everything may have been lost; what was asked for before may be
+// asked for again.
+func (g *gaps) probe(all bool) []roundName {
+	clear(g.asked)
+	var late []roundName
+	for i := g.low; i < len(g.there); i++ {
+		if !g.there[i] {
+			g.asked[i] = true
+			late = append(late, g.rounds[i])
+			if !all {
+				break
+			}
+		}
+	}
+	return late
+}
+
+// takeResult puts a result in place, and asks for those that must have been lost before it.
+func (s *Session) takeResult(shard int, pulled bool, v *schema.View) error {
+	lost, err := s.results.take(shard, pulled, v)
+	if err != nil {
+		return err
+	}
+	return s.pullRounds(shard, v.Head().Batch, lost)
+}
+
+// pullLate asks for results of batch b when none has come for a while: of each shard for the oldest that is missing, or
+// for all where lost says that the connection was.
+func (s *Session) pullLate(b schema.Batch, lost bool) (moved bool, err error) {
+	moved, late := s.results.late(lost)
+	for shard, rounds := range late {
+		if err := s.pullRounds(shard, b, rounds); err != nil {
+			return moved, err
+		}
+	}
+	return moved, nil
+}
+
+func (s *Session) pullRounds(shard int, b schema.Batch, rounds []roundName) error {
+	if len(rounds) == 0 {
+		return nil
+	}
+	s.count(func(t *Stats) { t.Pulls += uint64(len(rounds)) })
+	s.pullMu.Lock()
+	defer s.pullMu.Unlock()
+	for _, r := range rounds {
+		h := s.head(b)
+		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
+		s.pull.SetHead(h)
+		if err := s.publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal()); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,73 @@
+package trainer
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"gradbus/schema"
+)
+
+func testGaps(rounds int) *gaps {
+	g := &gaps{there: make([]bool, rounds), asked: make([]bool, rounds)}
+	for i := range rounds {
+		g.rounds = append(g.rounds, roundName{1, schema.Chunk(i)})
+	}
+	return g
+}
+
+func chunks(names []roundName) []int {
+	var all []int
+	for _, n := range names {
+		all = append(all, int(n.chunk))
+	}
+	return all
+}
+
+func checkChunks(t *testing.T, what string, got []roundName, want ...int) {
+	t.Helper()
+	if !slices.Equal(chunks(got), want) {
+		t.Errorf("%s: asks for %v, want %v", what, chunks(got), want)
+	}
+}
+
+// What is missing before a result is asked for at once, and once; the answer to a pull proves the loss of everything else.
+func TestGaps(t *testing.T) {
+	g := testGaps(8)
+	checkChunks(t, "in order", g.came(0, false))
+	checkChunks(t, "1 and 2 are missing", g.came(3, false), 1, 2)
+	checkChunks(t, "asked for already", g.came(4, false))
+	checkChunks(t, "answer of the one that was missing", g.came(1, true), 5, 6, 7)
+	checkChunks(t, "second answer", g.came(2, true))
+	checkChunks(t, "nothing came", g.probe(false), 5)
+	checkChunks(t, "its answer", g.came(5, true), 6, 7)
+	checkChunks(t, "connection lost", g.probe(true), 6, 7)
+	checkChunks(t, "the last but one", g.came(6, false))
+	checkChunks(t, "the last", g.came(7, false))
+	checkChunks(t, "all there", g.probe(true))
+	g.reset()
+	checkChunks(t, "next batch", g.came(1, false), 0)
+}
+
+func TestPatience(t *testing.T) {
+	var p patience
+	if got := p.first(time.Second); got != 250*time.Millisecond {
+		t.Errorf("before any answer: %v", got)
+	}
+	p.took(time.Millisecond)
+	if got := p.first(time.Second); got != answerAfterMin {
+		t.Errorf("after 1 ms: %v", got)
+	}
+	for range 100 {
+		p.took(100 * time.Millisecond)
+	}
+	if got := p.first(time.Second); got < 390*time.Millisecond || got > 400*time.Millisecond {
+		t.Errorf("after many of 100 ms: %v", got)
+	}
+	for range 100 {
+		p.took(time.Second)
+	}
+	if got := p.first(time.Second); got != time.Second {
+		t.Errorf("after many of 1 s: %v", got)
+	}
+}
