@@ -234,5 +234,25 @@ func TestFirstNonFinite(t *testing.T) {
 				t.Errorf("got %d, want %d", got, at)
 			}
 		}
+		for dtype, c := range map[DType]struct{ largest, inf, nan uint16 }{Float16: {0x7bff, 0x7c00, 0xfe01}, BFloat16: {0x7f7f, 0x7f80, 0xffff}} {
+			bits := make([]uint16, 131)
+			for i := range bits {
+				bits[i] = c.largest | uint16(i)<<15
+			}
+			if got := b.FirstNonFinite(packed(dtype, nil)); got != -1 {
+				t.Errorf("no %v: %d", dtype, got)
+			}
+			for shift := range 4 { // of the words that are looked at
+				if got := b.FirstNonFinite(vectorOf(bits[shift:], dtype)); got != -1 {
+					t.Errorf("all finite %v from %d: %d", dtype, shift, got)
+				}
+			}
+			for _, at := range []int{130, 129, 64, 33, 17, 15, 7, 3, 0} {
+				bits[at] = []uint16{c.inf, c.inf | 0x8000, c.nan}[at%3]
+				if got := b.FirstNonFinite(vectorOf(bits, dtype)); got != at {
+					t.Errorf("%v: got %d, want %d", dtype, got, at)
+				}
+			}
+		}
 	})
 }

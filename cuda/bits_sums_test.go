@@ -62,6 +62,9 @@ func TestAverageBits(t *testing.T) {
 				lanes = lane.LanesMax
 			}
 			outType := []DType{Float32, dtype}[r.IntN(2)]
+			if dtype == Float32 {
+				outType = floatTypes[r.IntN(3)]
+			}
 			var terms []Term
 			byNode := map[lane.Node][]float32{}
 			for _, node := range randomNodes(r, lane.Root(lanes)) {

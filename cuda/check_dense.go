@@ -36,7 +36,11 @@ func (a *Average) shape() error {
 	if err != nil {
 		return err
 	}
-	if err := typed(op, "out", a.Out, float32Or(like)); err != nil {
+	types := float32Or(like)
+	if like.dtype == Float32 {
+		types = floats // one term of weight 1 rounds a tensor for storage
+	}
+	if err := typed(op, "out", a.Out, types); err != nil {
 		return err
 	}
 	for i := range a.Terms {

@@ -66,7 +66,7 @@ type Backend interface {
 	MatMul(MatMul) error
 	// SoftmaxCrossEntropy gives the loss of each sample and the gradient with respect to the logits, undivided.
 	SoftmaxCrossEntropy(SoftmaxCrossEntropy) error
-	// FirstNonFinite is the index of the first NaN or Inf of a float32 vector, or -1.
+	// FirstNonFinite is the index of the first NaN or Inf of a vector of floats, or -1.
 	FirstNonFinite(values Vector) int
 	// Copy copies from to to, which are of equal type and length and share no memory.
 	Copy(to, from Vector) error
@@ -230,8 +230,8 @@ type Term struct {
 	Values       Vector
 }
 
-// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n] and of one type; Out [n], which may
-// be one of the terms. Weight 1 gives the plain sum (division by one is exact).
+// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n] and of one type; Out [n], float32, or
+// of the terms' type, or of any type of floats where the terms are float32, which may be one of the terms. Weight 1 gives the plain sum (division by one is exact).
 type Average struct {
 	Lanes  int
 	Weight float32

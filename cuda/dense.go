@@ -93,10 +93,16 @@ func largest(x []float32) float32 {
 
 // FirstNonFinite: see the interface.
 func (r *reference) FirstNonFinite(values Vector) int {
-	if values.n == 0 || values.dtype != Float32 {
+	if values.n == 0 {
 		return -1
 	}
-	return firstNonFinite(view[float32](values))
+	switch values.dtype {
+	case Float32:
+		return firstNonFinite(view[float32](values))
+	case Float16, BFloat16:
+		return firstNonFinite16(values)
+	}
+	return -1
 }
 
 func firstNonFinite(values []float32) int {

@@ -1,6 +1,9 @@
 package cuda
 
-import "math"
+import (
+	"encoding/binary"
+	"math"
+)
 
 // Conversions between float32 and the 16-bit formats, in integers and one addition, so that they are the same on every
 // machine. Widening is exact. Narrowing rounds to nearest even, keeps subnormals, and turns what is too large into an
@@ -152,4 +155,31 @@ func equalBits(a, b []float32) bool {
 		}
 	}
 	return true
+}
+
+// firstNonFinite16 is FirstNonFinite of 16-bit values: of those whose exponent has all bits set.
+func firstNonFinite16(v Vector) int {
+	exponent := uint64(0x7c00)
+	if v.dtype == BFloat16 {
+		exponent = 0x7f80
+	}
+	const each, high = 0x0001_0001_0001_0001, 0x8000_8000_8000_8000
+	bytes, at, mask := v.bytes(), 0, exponent*each
+	// A value's exponent, its bits turned over, is zero where it is not finite; anything else reaches the top bit when
+	// 0x7fff is added. No carry leaves the 16 bits.
+	lacks := func(i int) uint64 {
+		return (binary.LittleEndian.Uint64(bytes[i:])&mask ^ mask) + (high - each)
+	}
+	for ; len(bytes)-2*at >= 32; at += 16 {
+		i := 2 * at
+		if lacks(i)&lacks(i+8)&lacks(i+16)&lacks(i+24)&high != high {
+			break
+		}
+	}
+	for ; at < v.n; at++ {
+		if uint64(binary.LittleEndian.Uint16(bytes[2*at:]))&exponent == exponent {
+			return at
+		}
+	}
+	return -1
 }

@@ -98,7 +98,7 @@ func sumKindRefusals() []refusal {
 			return b.Average(average(2, 1, []Term{term(0, 1, []float32{1}), {1, 1, packed(Float16, []float32{1})}}, o.floats(1)))
 		}},
 		{"average type of out", ErrUnsupported, "out of float16", func(b Backend, o *outputs) error {
-			return b.Average(Average{1, 1, []Term{term(0, 1, []float32{1})}, Float16s(make([]uint16, 1))})
+			return b.Average(Average{1, 1, []Term{{0, 1, packed(BFloat16, []float32{1})}}, Float16s(make([]uint16, 1))})
 		}},
 		copies("length", ErrShape, "from 4 of float32 to 3 of float32", some.Slice(0, 3), floatsOf(1, 2, 3, 4)),
 		copies("type", ErrShape, "from 4 of float32 to 4 of int32", int32sOf(1, 2, 3, 4), some),

@@ -210,7 +210,8 @@ gb_status CheckShapes(const gb_average_args* a, gb_report* r) {
   if (!GoodWeight(a->weight)) return Fail(r, GB_ARGUMENT, "weight is not a finite number above 0");
   GB_TRY(Array(a->out, kFloats, "out", r));
   GB_TRY(Values(a->terms, a->terms_n, a->lanes, a->out.n, r));
-  return Result(a->out, a->terms[0].values.dtype, "out", r);
+  const gb_dtype like = a->terms[0].values.dtype;
+  return like == GB_FLOAT32 ? GB_OK : Result(a->out, like, "out", r);
 }
 
 gb_status CheckData(const gb_average_args*, gb_report*) { return GB_OK; }

@@ -53,9 +53,15 @@ inline void PlanTiles(const PlanRun& r, int64_t from, int64_t to, Out* out) {
 
 template <typename In>
 inline void PlanFrom(const PlanRun& r) {
-  if (r.out_type != GB_FLOAT32) {
-    PlanTiles<In, false>(r, 0, r.n, static_cast<In*>(r.out));
-    return;
+  if constexpr (sizeof(In) == sizeof(float)) {  // float32 may be rounded to either 16-bit type
+    if (r.out_type == GB_FLOAT16) {
+      return PlanTiles<In, false>(r, 0, r.n, static_cast<Float16*>(r.out));
+    }
+    if (r.out_type == GB_BFLOAT16) {
+      return PlanTiles<In, false>(r, 0, r.n, static_cast<BFloat16*>(r.out));
+    }
+  } else if (r.out_type != GB_FLOAT32) {
+    return PlanTiles<In, false>(r, 0, r.n, static_cast<In*>(r.out));
   }
   float* out = static_cast<float*>(r.out);
   int64_t done = 0;

@@ -333,7 +333,7 @@ typedef struct gb_term {
 } gb_term;
 
 /* The sum of dense terms along the lane tree, divided once by weight. out may be one of the terms.
- * All terms are of one type. */
+ * All terms are of one type; where that is float32, out may be of any type of floats. */
 typedef struct gb_average_args {
   uint32_t size;
   float weight;
