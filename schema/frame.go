@@ -35,7 +35,8 @@ const (
 // Layout is what a frame has room for.
 type Layout struct {
 	Kind     Kind
-	Values   int // bytes
+	DType    DType // of the values; zero is float32 in kinds that have some
+	Values   int   // bytes
 	Keys     int
 	Sections int
 	Body     int // bytes
@@ -47,6 +48,7 @@ type Layout struct {
 type Frame struct {
 	data     []byte
 	kind     Kind
+	dtype    DType
 	values   span
 	keys     span
 	sections span
@@ -69,6 +71,9 @@ func NewFrame(l Layout) (*Frame, error) {
 // Reset lays the frame out anew, zeroed, in the same memory where that is large enough. It costs what clearing the
 // frame's bytes costs. On an error the frame is as it was.
 func (f *Frame) Reset(l Layout) error {
+	if l.DType == DTypeNone && l.Kind <= kindMax && rules[l.Kind].values {
+		l.DType = DTypeFloat32
+	}
 	if err := checkLayout(l); err != nil {
 		return fmt.Errorf("lay out a %v frame: %w", l.Kind, err)
 	}
@@ -88,7 +93,7 @@ func (f *Frame) Reset(l Layout) error {
 	}
 	f.data = f.data[:at]
 	clear(f.data)
-	f.kind, f.sections, f.keys, f.body, f.values = l.Kind, sections, keys, body, values
+	f.kind, f.dtype, f.sections, f.keys, f.body, f.values = l.Kind, l.DType, sections, keys, body, values
 	f.writeFixed()
 	return nil
 }
@@ -115,8 +120,11 @@ func checkLayout(l Layout) error {
 			return fmt.Errorf("%d %s: this kind has none", part.n, part.name)
 		}
 	}
-	if l.Values%DTypeFloat32.Bytes() != 0 {
-		return fmt.Errorf("%d bytes of values: want a multiple of %d", l.Values, DTypeFloat32.Bytes())
+	if (l.DType != DTypeNone) != r.values || l.DType > dtypeMax || l.DType > DTypeFloat32 && !r.half {
+		return fmt.Errorf("values of %v: this kind has none", l.DType)
+	}
+	if size := l.DType.Bytes(); l.Values > 0 && l.Values%size != 0 {
+		return fmt.Errorf("%d bytes of values: want a multiple of %d", l.Values, size)
 	}
 	return nil
 }
@@ -177,10 +185,7 @@ func (f *Frame) Bytes() int { return len(f.data) }
 // SetHead writes the head. Kind and DType are the frame's own: what h says of them is ignored, so that a refusal may be
 // given the head of what it refuses.
 func (f *Frame) SetHead(h Head) {
-	h.Kind, h.DType = f.kind, DTypeNone
-	if rules[f.kind].values {
-		h.DType = DTypeFloat32
-	}
+	h.Kind, h.DType = f.kind, f.dtype
 	writeHead(f.data, frameHeadAt, h)
 }
 
@@ -190,8 +195,24 @@ func (f *Frame) SetSequence(s Sequence) { number(f.data, frameHeadAt, s) }
 // Values is the frame's values as bytes, to be written to.
 func (f *Frame) Values() []byte { return f.data[f.values.lo:f.values.hi:f.values.hi] }
 
-// Float32s is the frame's values, to be written to in place: no copy.
-func (f *Frame) Float32s() []float32 { return float32sOf(f.Values()) }
+// DType is the type of the values.
+func (f *Frame) DType() DType { return f.dtype }
+
+// Float32s is the frame's values, to be written to in place: no copy. It is nil where they are of another type.
+func (f *Frame) Float32s() []float32 {
+	if f.dtype != DTypeFloat32 {
+		return nil
+	}
+	return float32sOf(f.Values())
+}
+
+// Halves is the bits of the frame's values, to be written to in place; nil where they are not of 16 bits.
+func (f *Frame) Halves() []uint16 {
+	if f.dtype.Bytes() != 2 {
+		return nil
+	}
+	return halvesOf(f.Values())
+}
 
 // Keys is the frame's keys, to be written to in place.
 func (f *Frame) Keys() []uint64 { return keysOf(f.data[f.keys.lo:f.keys.hi]) }

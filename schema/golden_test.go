@@ -62,6 +62,17 @@ func samples(t testing.TB) []sample {
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9}, values(1, -2, 0.5))},
 		{"dense-absent", build(t, Layout{Kind: KindDense}, Head{
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Sequence: 10}, nil)},
+		{"dense-bfloat16", build(t, Layout{Kind: KindDense, DType: DTypeBFloat16, Values: 6}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
+			func(f *Frame) { copy(f.Halves(), []uint16{0x3f80, 0xc000, 0x3f00}) })}, // 1, -2, 0.5
+		{"dense-float16", build(t, Layout{Kind: KindDense, DType: DTypeFloat16, Values: 6}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
+			func(f *Frame) { copy(f.Halves(), []uint16{0x3c00, 0xc000, 0x3800}) })},
+		{"sparse-bfloat16", build(t, Layout{Kind: KindSparse, DType: DTypeBFloat16, Values: 10, Keys: 3, Sections: 2}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, func(f *Frame) {
+			keys(f)
+			copy(f.Halves(), []uint16{0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0}) // 1 to 5
+		})},
 		{"sparse", build(t, Layout{Kind: KindSparse, Values: 20, Keys: 3, Sections: 2}, Head{
 			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, keys)},
 		{"sparse-empty", build(t, Layout{Kind: KindSparse}, Head{
@@ -111,6 +122,9 @@ func describe(v *View) string {
 	}
 	if v.Float32s() != nil {
 		fmt.Fprintln(&b, "values", v.Float32s())
+	}
+	if v.Halves() != nil {
+		fmt.Fprintf(&b, "values %04x\n", v.Halves())
 	}
 	if a, ok := v.Ack(); ok {
 		fmt.Fprintln(&b, "ack", a.Cumulative, a.Bitmap, a.Window)

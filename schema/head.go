@@ -1,6 +1,7 @@
 package schema
 
 import (
+	"fmt"
 	"math"
 
 	"gradbus/lane"
@@ -92,12 +93,20 @@ func checkHead(h *Head) *FrameError {
 		return refused(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
 	case h.Offset != 0 && !r.offset:
 		return refused(ReasonMalformed, "offset %d: a %v frame has none", h.Offset, h.Kind)
+	case r.half && (h.DType == DTypeBFloat16 || h.DType == DTypeFloat16):
 	case r.values && h.DType != DTypeFloat32:
-		return refused(ReasonWrongDType, "dtype %d of a %v frame: want %d (float32)", h.DType, h.Kind, DTypeFloat32)
+		return refused(ReasonWrongDType, "%v of a %v frame: want %d (float32)%s", h.DType, h.Kind, DTypeFloat32, orHalf(r))
 	case !r.values && h.DType != DTypeNone:
 		return refused(ReasonWrongDType, "dtype %d: a %v frame has no values", h.DType, h.Kind)
 	}
 	return nil
+}
+
+func orHalf(r *rule) string {
+	if !r.half {
+		return ""
+	}
+	return fmt.Sprintf(", %d (bfloat16) or %d (float16)", DTypeBFloat16, DTypeFloat16)
 }
 
 // checkSum checks lanes, node and weight. Any kind may say how many lanes the job has.

@@ -60,6 +60,17 @@ type Wire struct {
 	Sparse        string `json:"sparse"`         // SparseRows (also ""), SparseBags or SparseAuto
 }
 
+// DType is the type of the values of dense and sparse frames: the gradients' own.
+func (w Wire) DType() DType {
+	switch w.Gradients {
+	case GradientsBFloat16:
+		return DTypeBFloat16
+	case GradientsFloat16:
+		return DTypeFloat16
+	}
+	return DTypeFloat32
+}
+
 // Optimizer names the update rule of every parameter and table of the job.
 type Optimizer struct {
 	Kind        string  `json:"kind"` // OptimizerSGD

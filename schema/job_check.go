@@ -118,7 +118,7 @@ func (c *jobCheck) head(j *Job) {
 	c.oneOf("consistency", j.Consistency, ConsistencySync)
 	c.between("ahead", j.Ahead, 0, 0)
 	n := j.normal()
-	c.oneOf("wire.gradients", n.Wire.Gradients, GradientsFloat32)
+	c.oneOf("wire.gradients", n.Wire.Gradients, GradientsFloat32, GradientsBFloat16, GradientsFloat16)
 	if j.Wire.ErrorFeedback && n.Wire.Gradients == GradientsFloat32 {
 		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
 	}

@@ -38,16 +38,35 @@ func (k Kind) String() string {
 type DType uint16
 
 const (
-	DTypeNone    DType = 0 // the kind has no values
-	DTypeFloat32 DType = 1 // IEEE 754 binary32, little-endian
+	DTypeNone     DType = 0 // the kind has no values
+	DTypeFloat32  DType = 1 // IEEE 754 binary32, little-endian
+	DTypeBFloat16 DType = 2 // the upper half of a binary32; gradients only
+	DTypeFloat16  DType = 3 // IEEE 754 binary16; gradients only
 )
+
+// dtypeMax is the greatest type of this version.
+const dtypeMax = DTypeFloat16
+
+// dtypes has the types' names, as manifests spell those of gradients, and the sizes of their values.
+var dtypes = [dtypeMax + 1]struct {
+	name  string
+	bytes int
+}{{"none", 0}, {GradientsFloat32, 4}, {GradientsBFloat16, 2}, {GradientsFloat16, 2}}
 
 // Bytes is the size of one value, 0 for DTypeNone and for unknown types.
 func (d DType) Bytes() int {
-	if d == DTypeFloat32 {
-		return 4
+	if d > dtypeMax {
+		return 0
 	}
-	return 0
+	return dtypes[d].bytes
+}
+
+// String is the type's name, or its number where it has none.
+func (d DType) String() string {
+	if d > dtypeMax {
+		return "dtype " + strconv.Itoa(int(d))
+	}
+	return dtypes[d].name
 }
 
 // Flags of a head. Bits that are not listed are zero.
@@ -67,6 +86,7 @@ type rule struct {
 	offset  bool
 	flags   uint32
 	values  bool // values; then dtype says of which type
+	half    bool // values may be of 16 bits
 	keys    bool // sections and keys
 	rows    bool // values are exactly the rows of the sections' keys
 	ack     bool // an ack, always
@@ -93,8 +113,8 @@ const (
 )
 
 var rules = [kindMax + 1]rule{
-	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true},
-	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, keys: true, rows: true},
+	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true, half: true},
+	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true},
 	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true},
 	KindLookup:  {place: placeChunk, keys: true},
 	KindRows:    {place: placeSeries, flags: FlagMore, values: true, keys: true, rows: true},

@@ -15,6 +15,9 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 	if rules[h.Kind].node != never && int(h.Lanes) != p.job.Lanes {
 		return refused(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
 	}
+	if want := p.job.Wire.DType(); rules[h.Kind].half && h.DType != want {
+		return refused(ReasonWrongDType, "%v values: the job's gradients travel as %v", h.DType, want)
+	}
 	switch h.Kind {
 	case KindDense, KindMean:
 		if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
@@ -60,7 +63,7 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 	if h.Offset != uint64(offset) {
 		return refused(ReasonWrongShape, "chunk %d of bucket %d at element %d: want %d", h.Chunk, h.Bucket, h.Offset, offset)
 	}
-	have := v.values.bytes() / valueBytes
+	have := v.values.bytes() / h.DType.Bytes()
 	if have == elements || (have == 0 && h.Weight == 0) {
 		return nil
 	}

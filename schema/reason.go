@@ -21,7 +21,7 @@ const (
 	ReasonUnknownSender                 // not a member of the job
 	ReasonWrongSender                   // a member, but not of these lanes
 	ReasonWrongShape                    // lengths or counts do not fit each other or the job
-	ReasonWrongDType                    // values of another type
+	ReasonWrongDType                    // values of a type that the kind does not have, or that is not the job's
 	ReasonWrongNode                     // not a node of the lane tree, or one that overlaps what is already there
 	ReasonWrongWeight                   // a weight that is negative, or differs from the batch's
 	ReasonWrongChunk                    // chunk not below chunks, or chunks not as the job has them

@@ -128,8 +128,8 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 		return refused(ReasonOversized, "%d keys: want at most %d", keys, lim.KeysMax)
 	case sections > SectionsMax:
 		return refused(ReasonOversized, "%d sections: want at most %d", sections, SectionsMax)
-	case v.values.bytes()%DTypeFloat32.Bytes() != 0:
-		return refused(ReasonWrongShape, "%d bytes of values: want a multiple of %d", v.values.bytes(), DTypeFloat32.Bytes())
+	case v.values.bytes() != 0 && v.values.bytes()%v.head.DType.Bytes() != 0:
+		return refused(ReasonWrongShape, "%d bytes of values: want a multiple of %d", v.values.bytes(), v.head.DType.Bytes())
 	case v.head.Kind == KindDense && v.values.bytes() == 0 && v.head.Weight != 0:
 		return refused(ReasonWrongShape, "no values, but a weight of %v", v.head.Weight)
 	}
@@ -178,8 +178,9 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 	if len(all) != 0 {
 		return refused(ReasonWrongShape, "%d keys, of which %d are in no section", keys, len(all))
 	}
-	if bytes := uint64(v.values.bytes()); rows && bytes != values*uint64(DTypeFloat32.Bytes()) {
-		return refused(ReasonWrongShape, "%d bytes of values: want %d for the sections' rows", bytes, values*uint64(DTypeFloat32.Bytes()))
+	want := values * uint64(v.head.DType.Bytes())
+	if bytes := uint64(v.values.bytes()); rows && bytes != want {
+		return refused(ReasonWrongShape, "%d bytes of values: want %d for the sections' rows", bytes, want)
 	}
 	return nil
 }

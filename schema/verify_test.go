@@ -24,6 +24,9 @@ func sweep(v *View) (sum float64) {
 	for _, x := range v.Float32s() {
 		sum += float64(x)
 	}
+	for _, x := range v.Halves() {
+		sum += float64(x)
+	}
 	for _, k := range v.Keys() {
 		sum += float64(k)
 	}
@@ -37,6 +40,9 @@ func sweep(v *View) (sum float64) {
 		for _, x := range p.Rows {
 			sum += float64(x)
 		}
+		for _, x := range p.Halves {
+			sum += float64(x)
+		}
 	}
 	for _, b := range v.Body() {
 		sum += float64(b)
@@ -47,9 +53,12 @@ func sweep(v *View) (sum float64) {
 	a, _ := v.Ack()
 	c, _ := DecodeControl(v)
 	r, _ := DecodeRefusal(v)
-	place := NewPlacement(testJob(), 2)
-	if place.CheckFrame(v, 1) == nil && v.CheckJob(1, 1) == nil {
-		sum++
+	for _, gradients := range []string{GradientsFloat32, GradientsBFloat16, GradientsFloat16} {
+		job := testJob()
+		job.Wire.Gradients = gradients
+		if NewPlacement(job, 2).CheckFrame(v, 1) == nil && v.CheckJob(1, 1) == nil {
+			sum++
+		}
 	}
 	s, _ := SequenceOf(v.Bytes())
 	return sum + float64(a.Window) + float64(len(c.Name())+len(r.Text)) + float64(s) + float64(len(describe(v)))
@@ -164,8 +173,14 @@ func TestVerifyNamesWhatIsWrongForTheKind(t *testing.T) {
 		{"dense", put16(inNode+2, 8), ReasonWrongNode, "[0,8)"},
 		{"dense", put16(inLanesDType, 0), ReasonWrongNode, "0 lanes"},
 		{"dense", put16(inLanesDType, lane.LanesMax+1), ReasonOversized, "4097 lanes"},
-		{"dense", put16(inLanesDType+2, 0), ReasonWrongDType, "dtype 0"},
-		{"dense", put16(inLanesDType+2, 2), ReasonWrongDType, "dtype 2"},
+		{"dense", put16(inLanesDType+2, 0), ReasonWrongDType, "none of a dense frame"},
+		{"dense", put16(inLanesDType+2, 4), ReasonWrongDType, "dtype 4 of a dense frame: want 1 (float32), 2 (bfloat16) or 3 (float16)"},
+		{"mean", put16(inLanesDType+2, 2), ReasonWrongDType, "bfloat16 of a mean frame: want 1 (float32)"},
+		{"rows", put16(inLanesDType+2, 3), ReasonWrongDType, "float16 of a rows frame: want 1 (float32)"},
+		{"dense-bfloat16", put32(124, 5), ReasonWrongShape, "multiple of 2"},
+		{"dense-bfloat16", put16(inLanesDType+2, 1), ReasonWrongShape, "multiple of 4"},
+		{"sparse-bfloat16", put32(sectionsAt+4, 3), ReasonWrongShape, "10 bytes of values: want 14"},
+		{"sparse", put16(inLanesDType+2, 2), ReasonWrongShape, "20 bytes of values: want 10"},
 		{"dense", weight(math.NaN()), ReasonNonFinite, "NaN"},
 		{"dense", weight(math.Inf(1)), ReasonNonFinite, "Inf"},
 		{"dense", weight(-1), ReasonWrongWeight, "-1"},

@@ -49,8 +49,21 @@ func (v *View) Copied() bool { return v.copied }
 // Values is the values as bytes.
 func (v *View) Values() []byte { return v.data[v.values.lo:v.values.hi:v.values.hi] }
 
-// Float32s is the values.
-func (v *View) Float32s() []float32 { return float32sOf(v.Values()) }
+// Float32s is the values; nil where they are of another type.
+func (v *View) Float32s() []float32 {
+	if v.head.DType != DTypeFloat32 {
+		return nil
+	}
+	return float32sOf(v.Values())
+}
+
+// Halves is the bits of the values; nil where they are not of 16 bits.
+func (v *View) Halves() []uint16 {
+	if v.head.DType.Bytes() != 2 {
+		return nil
+	}
+	return halvesOf(v.Values())
+}
 
 // Keys is the keys of all sections.
 func (v *View) Keys() []uint64 { return keysOf(v.data[v.keys.lo:v.keys.hi]) }
@@ -74,18 +87,20 @@ func (v *View) Ack() (Ack, bool) {
 	return Ack{w.Cumulative(), [4]uint64{w.B0(), w.B1(), w.B2(), w.B3()}, w.Window()}, true
 }
 
-// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them.
+// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them: in Rows where the frame's values
+// are float32, else their bits in Halves.
 type Part struct {
-	Table Table
-	Dim   int
-	Keys  []uint64
-	Rows  []float32
+	Table  Table
+	Dim    int
+	Keys   []uint64
+	Rows   []float32
+	Halves []uint16
 }
 
 // Parts yields the sections in order, each with its own keys and rows. A pull's section has the frame's one key.
 func (v *View) Parts() iter.Seq2[int, Part] {
 	return func(yield func(int, Part) bool) {
-		keys, rows := v.Keys(), v.Float32s()
+		keys, rows, halves := v.Keys(), v.Float32s(), v.Halves()
 		for i, s := range v.Sections() {
 			n := int(s.Count)
 			if v.head.Kind == KindPull {
@@ -95,7 +110,11 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 			keys = keys[n:]
 			if rules[v.head.Kind].rows {
 				values := n * p.Dim
-				p.Rows, rows = rows[:values:values], rows[values:]
+				if v.head.DType == DTypeFloat32 {
+					p.Rows, rows = rows[:values:values], rows[values:]
+				} else {
+					p.Halves, halves = halves[:values:values], halves[values:]
+				}
 			}
 			if !yield(i, p) {
 				return
@@ -104,13 +123,20 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 	}
 }
 
-// The three views below are of bytes whose address and length Verify or Reset has made fit. An empty one is nil.
+// The views below are of bytes whose address and length Verify or Reset has made fit. An empty one is nil.
 
 func float32sOf(b []byte) []float32 {
 	if len(b) == 0 {
 		return nil
 	}
 	return unsafe.Slice((*float32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+func halvesOf(b []byte) []uint16 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*uint16)(unsafe.Pointer(&b[0])), len(b)/2)
 }
 
 func keysOf(b []byte) []uint64 {
