@@ -127,7 +127,7 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 		return refused, nil
 	}
 	c := round.Contribution{
-		Batch: h.Batch, Chunk: s.chunk(h), Node: h.Node, Weight: h.Weight, Values: cuda.Float32s(v.Float32s()),
+		Batch: h.Batch, Chunk: s.chunk(h), Node: h.Node, Weight: h.Weight, Values: round.Values(v),
 		Host: host, Bytes: int64(len(v.Bytes())), Payload: payload,
 	}
 	if ahead == 0 {

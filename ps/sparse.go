@@ -24,9 +24,10 @@ type sparseRound struct {
 	// Scratch of closing, reused from batch to batch; at most the size of what the round merges.
 	merge     []cuda.RowsTerm
 	lastKeys  []uint64 // the last of merge as slices, for a round of one term
-	lastRows  []float32
+	lastRows  cuda.Vector
 	keys      []uint64 // chunks of one term put together
 	rows      []float32
+	halves    []uint16 // or these, where values are of 16 bits
 	outKeys   []uint64
 	outRows   []float32
 	firstStep []uint8
@@ -137,7 +138,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	if refused = s.checkStaged(bytes); refused != nil {
 		return refused, nil
 	}
-	if i := s.backend.FirstNonFinite(cuda.Float32s(v.Float32s())); i >= 0 {
+	if i := s.backend.FirstNonFinite(round.Values(v)); i >= 0 {
 		return s.refuseNonFinite(v, node, i), nil
 	}
 	if ahead == 1 {
@@ -238,14 +239,14 @@ func (s *Shard) checkSparseTotal(at int, node lane.Node, weight float64) *refusa
 
 // refuseNonFinite names the row and column of the i-th value of a frame.
 func (s *Shard) refuseNonFinite(v *schema.View, node lane.Node, i int) *refusal {
-	value := v.Float32s()[i]
+	value, help := round.NonFinite(s.backend, round.Values(v), i)
 	for _, part := range v.Parts() {
-		if i >= len(part.Rows) {
-			i -= len(part.Rows)
+		if n := len(part.Keys) * part.Dim; i >= n {
+			i -= n
 			continue
 		}
-		return refuse(schema.ReasonNonFinite, "column %d of key %d of table %q, lanes %v, is %v",
-			i%part.Dim, part.Keys[i/part.Dim], s.job.Tables[part.Table].Name, node, value)
+		return refuse(schema.ReasonNonFinite, "column %d of key %d of table %q, lanes %v, is %v%s",
+			i%part.Dim, part.Keys[i/part.Dim], s.job.Tables[part.Table].Name, node, value, help)
 	}
 	panic("ps: a value outside of every row") // schema.Verify: rows are all values
 }

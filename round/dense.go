@@ -2,7 +2,6 @@ package round
 
 import (
 	"fmt"
-	"math"
 	"slices"
 
 	"gradbus/cuda"
@@ -170,13 +169,9 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 	if i < 0 {
 		return nil
 	}
-	var value [1]float32 // the element, of whatever type
-	one := []cuda.Term{{First: uint16(c.Node.First), Count: c.Node.Count, Values: c.Values.Slice(i, i+1)}}
-	if err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: one, Out: cuda.Float32s(value[:])}); err != nil {
-		value[0] = float32(math.NaN()) // which it may be
-	}
+	value, help := NonFinite(d.config.Backend, c.Values, i)
 	k := &d.chunks[c.Chunk]
-	return refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v", k.Offset+uint64(i), k.Bucket, c.Node, value[0])
+	return refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v%s", k.Offset+uint64(i), k.Bucket, c.Node, value, help)
 }
 
 // Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next
@@ -229,7 +224,8 @@ func (d *Dense) climb(r *denseRound, at int) error {
 }
 
 // join makes the sums at and at+1 one, in the memory of the left one, and gives the other's back. An absent one is left
-// out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room.
+// out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room. They stay until the
+// round closes, at half the bytes each.
 func (d *Dense) join(r *denseRound, at int) (bool, error) {
 	left, right := &r.sums[at], &r.sums[at+1]
 	gone := *right

@@ -16,10 +16,15 @@ type denseSums struct {
 	params  []span
 	chunks  []span
 	slots   [][]float32 // each as long as the flat space
+	rounder rounder
 
-	// frame is where the sum of a node over a chunk goes; closed says that it is there.
-	frame  func(node, chunk int) []float32
+	// frame is where the sum of a node over a chunk goes, in the type in which gradients travel; closed says that it is
+	// there.
+	frame  func(node, chunk int) cuda.Vector
 	closed func(node, chunk int) error
+
+	// residuals are what rounding has taken from each hosted node, as long as the flat space; nil without error feedback.
+	residuals [][]float32
 
 	now     laneSums // the lane being computed
 	touched []bool   // of each parameter: its gradient was asked for
@@ -32,7 +37,7 @@ type denseSums struct {
 type span struct{ lo, hi int }
 
 func newDenseSums(backend cuda.Backend, lanes, slots int, params, chunks []span) *denseSums {
-	d := &denseSums{backend: backend, lanes: lanes, params: params, chunks: chunks,
+	d := &denseSums{backend: backend, rounder: newRounder(backend), lanes: lanes, params: params, chunks: chunks,
 		touched: make([]bool, len(params)), final: make([]bool, len(params))}
 	values := 0
 	if len(params) > 0 {
@@ -92,26 +97,42 @@ func (d *denseSums) end() error {
 	return nil
 }
 
-// add brings the lane's values of a chunk up the tree as far as its subtrees are complete.
+// keepResiduals turns error feedback on, for a number of hosted nodes. All residuals begin at zero.
+func (d *denseSums) keepResiduals(nodes int) {
+	d.residuals = make([][]float32, nodes)
+	for i := range d.residuals {
+		d.residuals[i] = make([]float32, len(d.slots[0]))
+	}
+}
+
+// add brings the lane's values of a chunk up the tree as far as its subtrees are complete. What completes a hosted node
+// goes to the node's frame, rounded once where that holds 16 bits.
 func (d *denseSums) add(chunk int) error {
-	at := d.chunks[chunk]
+	at, node := d.chunks[chunk], d.now.closes
+	inFrame := false
 	for i, a := range d.now.adds {
-		out := d.slots[a.into][at.lo:at.hi]
-		sum := cuda.Average{Lanes: d.lanes, Weight: 1, Out: cuda.Float32s(out), Terms: []cuda.Term{
-			{First: uint16(a.left.First), Count: a.left.Count, Values: cuda.Float32s(out)},
-			{First: uint16(a.right.First), Count: a.right.Count, Values: cuda.Float32s(d.slots[a.from][at.lo:at.hi])}}}
-		if i == len(d.now.adds)-1 && d.now.closes >= 0 {
-			sum.Out = cuda.Float32s(d.frame(d.now.closes, chunk))
+		left := d.slots[a.into][at.lo:at.hi]
+		out := cuda.Float32s(left)
+		if i == len(d.now.adds)-1 && node >= 0 && d.residuals == nil {
+			out, inFrame = d.frame(node, chunk), true
 		}
-		if err := d.backend.Average(sum); err != nil {
+		if err := d.rounder.sum(d.lanes, a.left, a.right, left, d.slots[a.from][at.lo:at.hi], out); err != nil {
 			return fmt.Errorf("add gradients of %v and %v: %w", a.left, a.right, err)
 		}
 	}
-	if d.now.closes < 0 {
+	if node < 0 {
 		return nil
 	}
-	if len(d.now.adds) == 0 {
-		copy(d.frame(d.now.closes, chunk), d.slots[0][at.lo:at.hi])
+	var err error
+	switch sum := d.slots[0][at.lo:at.hi]; {
+	case inFrame:
+	case d.residuals != nil:
+		err = d.rounder.feedBack(d.frame(node, chunk), sum, d.residuals[node][at.lo:at.hi])
+	default:
+		err = d.rounder.round(d.frame(node, chunk), sum)
 	}
-	return d.closed(d.now.closes, chunk)
+	if err != nil {
+		return fmt.Errorf("round gradients of node %d to %d values: %w", node, at.hi-at.lo, err)
+	}
+	return d.closed(node, chunk)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"gradbus/cuda"
 	"gradbus/lane"
 )
 
@@ -18,7 +19,7 @@ func TestDenseSumsLiteral(t *testing.T) {
 	d := newDenseSums(testBackend(t), 3, p.slots(), []span{{0, 2}}, []span{{0, 2}})
 	out := make([]float32, 2)
 	closed := 0
-	d.frame = func(node, chunk int) []float32 { return out }
+	d.frame = func(node, chunk int) cuda.Vector { return cuda.Float32s(out) }
 	d.closed = func(node, chunk int) error { closed++; return nil }
 	for i, values := range [][]float32{{big, 1}, {1, 2}, {1, 4}} {
 		d.begin(p.lanes[i])
@@ -65,12 +66,13 @@ func TestDenseSumsAgainstTree(t *testing.T) {
 		chunks := fixedSpans(values, 1+random.IntN(16))
 		p := newLanePlan(lane.Lane(first), count, lanes)
 		d := newDenseSums(testBackend(t), lanes, p.slots(), params, chunks)
-		frames := make([][]float32, len(p.nodes))
+		frames, closed := make([][]float32, len(p.nodes)), make([]int, len(p.nodes))
 		for i := range frames {
 			frames[i] = make([]float32, values)
 		}
-		closed := make([]int, len(p.nodes))
-		d.frame = func(node, chunk int) []float32 { return frames[node][chunks[chunk].lo:chunks[chunk].hi] }
+		d.frame = func(node, chunk int) cuda.Vector {
+			return cuda.Float32s(frames[node]).Slice(chunks[chunk].lo, chunks[chunk].hi)
+		}
 		d.closed = func(node, chunk int) error {
 			if closed[node] != chunk {
 				return fmt.Errorf("node %d closes chunk %d, want %d", node, chunk, closed[node])

@@ -58,7 +58,7 @@ func (l *lookups) build(head schema.Head) error {
 
 func (l *lookups) fill(i int) error {
 	r := &l.requests[i]
-	layout := l.split.layout(schema.KindLookup, r.pieces)
+	layout := l.split.layout(schema.KindLookup, schema.DTypeNone, r.pieces)
 	if i == len(l.frames) {
 		l.frames = append(l.frames, new(schema.Frame))
 	}
@@ -151,7 +151,7 @@ func placeRows(to []float32, dim int, at []int32, from []float32) {
 }
 
 // takeRows is the reverse: it copies row at[i] of from to row i of to.
-func takeRows(to []float32, dim int, at []int32, from []float32) {
+func takeRows[T any](to []T, dim int, at []int32, from []T) {
 	if n := len(at); n > 0 && int(at[n-1]-at[0]) == n-1 {
 		copy(to[:n*dim], from[int(at[0])*dim:])
 		return

@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"gradbus/lane"
@@ -16,6 +18,52 @@ type oracle struct {
 	momentum [][]float32
 	tables   []oracleTable
 	stepped  bool
+	sent     *oracleWire // rounds what trainers send; nil sends the lanes as they are
+}
+
+// oracleWire is what happens to gradients on their way.
+type oracleWire struct {
+	dtype     schema.DType
+	feedback  bool
+	nodes     []lane.Node
+	residuals map[string][]float32 // by node and parameter
+}
+
+func newOracleWire(job *schema.Job, nodes []lane.Node) *oracleWire {
+	return &oracleWire{dtype: job.Wire.DType(), feedback: job.Wire.ErrorFeedback, nodes: nodes, residuals: map[string][]float32{}}
+}
+
+// sum adds up the tree, what each node's trainer sends being rounded. key names the parameter that error feedback is for;
+// an empty one has none.
+func (w *oracleWire) sum(root lane.Node, key string, of func(lane.Lane) []float32) []float32 {
+	if w == nil {
+		return treeSum(root, of)
+	}
+	if !slices.Contains(w.nodes, root) {
+		left, right := root.Split()
+		l, r := w.sum(left, key, of), w.sum(right, key, of)
+		if l == nil || r == nil {
+			return append(l, r...)
+		}
+		return treeSum(lane.Node{Count: 2}, func(side lane.Lane) []float32 { return [][]float32{l, r}[side] })
+	}
+	sum := slices.Clone(treeSum(root, of))
+	if sum == nil {
+		return nil
+	}
+	residual := make([]float32, len(sum))
+	if name := fmt.Sprint(root, key); w.feedback && key != "" {
+		if w.residuals[name] == nil {
+			w.residuals[name] = residual
+		}
+		residual = w.residuals[name]
+	}
+	for i := range sum {
+		t := sum[i] + residual[i]
+		sum[i] = naiveRound(w.dtype, t)
+		residual[i] = t - sum[i]
+	}
+	return sum
 }
 
 type oracleTable struct {
@@ -67,7 +115,7 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 	}
 	root, weight := lane.Root(o.job.Lanes), float32(samples)
 	for i, p := range o.params {
-		sum := treeSum(root, func(l lane.Lane) []float32 {
+		sum := o.sent.sum(root, o.job.Parameters[i].Name, func(l lane.Lane) []float32 {
 			if grads[l] == nil {
 				return nil
 			}
@@ -78,7 +126,7 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 	for i := range o.tables {
 		table := &o.tables[i]
 		for key := range table.rows {
-			sum := treeSum(root, func(l lane.Lane) []float32 {
+			sum := o.sent.sum(root, "", func(l lane.Lane) []float32 {
 				if grads[l] == nil {
 					return nil
 				}

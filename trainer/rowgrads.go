@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/schema"
 )
 
 // rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table. Rows are named by local ids,
@@ -12,6 +13,9 @@ type rowSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
 	dims    []int
+
+	dtype   schema.DType // in which sums travel
+	rounder rounder
 
 	slots [][]rows // [slot][table]
 	spare []rows   // [table] output of the next addition
@@ -25,6 +29,7 @@ type rowSums struct {
 type rows struct {
 	ids    []uint64
 	values []float32
+	halves []uint16 // values as they travel, where that is in 16 bits
 }
 
 func (r *rows) set(ids []uint64, values []float32) {
@@ -32,7 +37,7 @@ func (r *rows) set(ids []uint64, values []float32) {
 }
 
 func newRowSums(backend cuda.Backend, lanes, slots, nodes int, dims []int) *rowSums {
-	s := &rowSums{backend: backend, lanes: lanes, dims: dims,
+	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes, dims: dims,
 		slots: make([][]rows, slots), spare: make([]rows, len(dims)), node: make([][]rows, nodes), given: make([]bool, len(dims))}
 	for i := range s.slots {
 		s.slots[i] = make([]rows, len(dims))
@@ -70,7 +75,7 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 		own.set(ids, values)
 		return nil
 	}
-	term := rows{ids, values}
+	term := rows{ids: ids, values: values}
 	for _, a := range s.now.adds {
 		left := &s.slots[a.into][table]
 		switch {
@@ -117,4 +122,22 @@ func (s *rowSums) end() error {
 		}
 	}
 	return nil
+}
+
+// rounded rounds the sums of a hosted node to what travels, where that has 16 bits. Rows have no error feedback: a
+// residual for every row that a trainer ever touches would be as large as the table, and what a rare row is owed would be
+// added many batches later, to a gradient that has nothing to do with it.
+func (s *rowSums) rounded(node int) ([]rows, error) {
+	sums := s.node[node]
+	if s.dtype == schema.DTypeFloat32 {
+		return sums, nil
+	}
+	for table := range sums {
+		r := &sums[table]
+		r.halves = grown(r.halves, len(r.values))
+		if err := s.rounder.round(halfVector(s.dtype, r.halves), r.values); err != nil {
+			return nil, fmt.Errorf("round %d row gradients of table %d: %w", len(r.ids), table, err)
+		}
+	}
+	return sums, nil
 }

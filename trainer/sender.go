@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/schema"
 )
@@ -65,7 +66,7 @@ func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat 
 	for range c.plan.nodes {
 		var frames []*schema.Frame
 		for i, at := range flat.chunks {
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 4 * (at.hi - at.lo)})
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: c.rows.dtype, Values: c.rows.dtype.Bytes() * (at.hi - at.lo)})
 			if err != nil {
 				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
 			}
@@ -73,7 +74,7 @@ func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat 
 		}
 		s.dense, s.rows = append(s.dense, frames), append(s.rows, make([][]*schema.Frame, len(sparse)))
 	}
-	c.dense.frame = func(node, chunk int) []float32 { return s.dense[node][chunk].Float32s() }
+	c.dense.frame = func(node, chunk int) cuda.Vector { return vectorOf(s.dense[node][chunk]) }
 	c.dense.closed = s.chunkClosed
 	return s, nil
 }
@@ -118,7 +119,7 @@ func (s *sender) sendChunk(chunk int) error {
 		h.Node, h.Weight = node, float64(s.compute.plan.weights[i])
 		h.Bucket, h.Chunk, h.Chunks, h.Offset = round.bucket, round.chunk, round.chunks, round.offset
 		if h.Weight == 0 {
-			clear(f.Float32s())
+			clear(f.Values())
 		}
 		f.SetHead(h)
 		if err := s.send(round.shard, fabric.KindDense, round.bucket, f); err != nil {
@@ -136,7 +137,10 @@ func (s *sender) sendRows() error {
 	begin := time.Now()
 	defer func() { s.sendTime += time.Since(begin) }()
 	for i, node := range s.compute.plan.nodes {
-		rows := s.compute.rows.node[i]
+		rows, err := s.compute.rows.rounded(i)
+		if err != nil {
+			return err
+		}
 		s.split.assignLocals(s.lookup, func(table int) []uint64 { return rows[table].ids })
 		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weights[i])
 		for shard := range s.sparse {
@@ -175,10 +179,10 @@ func (s *sender) sendShare(node, shard int, rows []rows) error {
 }
 
 func (s *sender) fillRows(f *schema.Frame, shard int, pieces []piece, rows []rows) error {
-	if err := f.Reset(s.split.layout(schema.KindSparse, pieces)); err != nil {
+	if err := f.Reset(s.split.layout(schema.KindSparse, s.compute.rows.dtype, pieces)); err != nil {
 		return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
 	}
-	keys, values := f.Keys(), f.Float32s()
+	keys, values, halves := f.Keys(), f.Float32s(), f.Halves()
 	for j, p := range pieces {
 		dim, from, all := s.split.dims[p.table], rows[p.table], s.compute.tables.keys[p.table]
 		f.SetSection(j, schema.Section{Table: schema.Table(p.table), Dim: uint32(dim), Count: uint64(p.count)})
@@ -186,8 +190,14 @@ func (s *sender) fillRows(f *schema.Frame, shard int, pieces []piece, rows []row
 		for k, position := range at {
 			keys[k] = all[from.ids[position]]
 		}
-		takeRows(values, dim, at, from.values)
-		keys, values = keys[p.count:], values[p.count*dim:]
+		keys = keys[p.count:]
+		if halves != nil {
+			takeRows(halves, dim, at, from.halves)
+			halves = halves[p.count*dim:]
+		} else {
+			takeRows(values, dim, at, from.values)
+			values = values[p.count*dim:]
+		}
 	}
 	return nil
 }

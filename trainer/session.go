@@ -105,6 +105,10 @@ func (s *Session) build(params *parameters) (err error) {
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
 		rows:  newRowSums(s.config.Backend, job.Lanes, plan.slots(), len(plan.nodes), t.dims())}
+	s.compute.rows.dtype = job.Wire.DType()
+	if job.Wire.ErrorFeedback {
+		s.compute.dense.keepResiduals(len(plan.nodes))
+	}
 	owners := s.newSplit(t.dims())
 	s.lookups = newLookups(owners, t)
 	var sparse []schema.Bucket

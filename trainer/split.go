@@ -117,13 +117,11 @@ func (s *split) positions(shard int, p piece) []int32 {
 }
 
 // layout is the room that a frame needs for the pieces of one message.
-func (s *split) layout(kind schema.Kind, pieces []piece) schema.Layout {
-	l := schema.Layout{Kind: kind, Sections: len(pieces)}
+func (s *split) layout(kind schema.Kind, dtype schema.DType, pieces []piece) schema.Layout {
+	l := schema.Layout{Kind: kind, DType: dtype, Sections: len(pieces)}
 	for _, p := range pieces {
 		l.Keys += p.count
-		if kind != schema.KindLookup {
-			l.Values += 4 * p.count * s.dims[p.table]
-		}
+		l.Values += dtype.Bytes() * p.count * s.dims[p.table]
 	}
 	return l
 }
