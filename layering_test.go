@@ -58,6 +58,11 @@ var layers = map[string]layer{
 	"e2e":                        {}, // tests of the commands as processes
 	"e2e/faults":                 {}, // the fault suite
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
+	// A benchmark uses everything as its users do.
+	"bench/exchange": {
+		own:   []string{"config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
+		noStd: []string{"net/http", "os/exec"},
+	},
 }
 
 const module = "gradbus"

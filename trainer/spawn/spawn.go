@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -19,11 +20,13 @@ import (
 )
 
 // Process is one command. OnLine, where set, is called with each line of its standard output, from one goroutine; the
-// slice is reused.
+// slice is reused. Stdin is what the process reads; nil is nothing. It stays the caller's, who may close it once the
+// process has started, that is, after its first line.
 type Process struct {
 	Name   string // for messages, for example "trainer 1 of 2"
 	Path   string
 	Args   []string
+	Stdin  *os.File
 	OnLine func(line []byte)
 }
 
@@ -92,6 +95,9 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	}}
 	command := exec.CommandContext(ctx, p.Path, p.Args...)
 	command.Stdout, command.Stderr = out, stderr
+	if p.Stdin != nil {
+		command.Stdin = p.Stdin
+	}
 	command.SysProcAttr = attributes()
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = grace // after which it is killed

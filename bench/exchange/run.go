@@ -1,0 +1,431 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// Names of figures in Result.Turns and, where they are measures, in Result.CPU.
+const (
+	nameRaw         = "raw_tcp"
+	nameNATS        = "nats"
+	nameFanIn       = "fan_in_sum"
+	nameRound       = "round"
+	nameRequest     = "request"
+	nameLoad        = "request_under_load"
+	nameLoad1MiB    = "request_under_load_1mib"
+	nameSmall       = "small_round"
+	suffixRate      = "_gb_per_second"
+	suffixP50       = "_p50_us"
+	suffixP99       = "_p99_us"
+	suffixCPU       = "_cpu"
+	suffixShare     = "_share"
+	nameRatio       = "fan_in_ratio"
+	nameRoundTime   = "round_seconds"
+	giga            = 1e9
+	tenths          = 10
+	micro           = 1e6
+	warmUp          = 100 * time.Millisecond // of streams, before the clock starts
+	loadWindowBytes = 4 << 20
+	loadWindowSmall = 1 << 20
+)
+
+// bench is one Run.
+type bench struct {
+	Config
+	turn    int
+	figures map[string][]float64
+	result  Result
+	raw     map[int][]float64 // rates by size of write
+}
+
+// Run measures everything, in turns, and fails where a sum is wrong, a process fails or ctx ends. No process is left over.
+func Run(ctx context.Context, c Config) (*Result, error) {
+	c.Bytes -= c.Bytes % 4
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	b := &bench{Config: c, figures: map[string][]float64{}, raw: map[int][]float64{}}
+	measures := []struct {
+		name string
+		run  func(context.Context) error
+	}{
+		{"raw TCP", b.rawTCP}, {"NATS", b.nats}, {"fan-in", b.fanIn}, {"full round", b.round}, {"requests", b.requests},
+		{"requests under load, windows of 4 MiB", func(ctx context.Context) error { return b.load(ctx, nameLoad, loadWindowBytes) }},
+		{"requests under load, windows of 1 MiB", func(ctx context.Context) error { return b.load(ctx, nameLoad1MiB, loadWindowSmall) }},
+		{"small round", b.small},
+	}
+	for b.turn = range c.Turns {
+		for _, m := range measures {
+			fmt.Fprintf(c.Progress, "turn %d of %d: %s\n", b.turn+1, c.Turns, m.name)
+			if err := m.run(ctx); err != nil {
+				return nil, fmt.Errorf("%s: %w", m.name, err)
+			}
+		}
+	}
+	return b.summarize()
+}
+
+func (b *bench) note(name string, value float64) { b.figures[name] = append(b.figures[name], value) }
+
+// last is the latest value of a figure, which is that of this turn.
+func (b *bench) last(name string) float64 {
+	all := b.figures[name]
+	return all[len(all)-1]
+}
+
+// within starts the children of a measure, connects them, and ends them after do.
+func (b *bench) within(ctx context.Context, measure string, specs []spec, do func(*tree) error) error {
+	for i := range specs {
+		if b.Profile != "" && b.turn == 0 {
+			specs[i].Profile = filepath.Join(b.Profile, fmt.Sprintf("%s-%s%d.pprof", measure, specs[i].Role, specs[i].Index))
+		}
+	}
+	t, err := startTree(ctx, b.Launch, specs)
+	if err != nil {
+		return err
+	}
+	if err = t.connect(ctx); err == nil {
+		err = do(t)
+	}
+	if ended := t.end(); err == nil {
+		err = ended
+	}
+	return err
+}
+
+// flow marks the children before and after a stretch of time and gives the seconds, the bytes that child 0 received and
+// the processor seconds of all.
+func (b *bench) flow(ctx context.Context, t *tree, stretch time.Duration) (seconds, bytes, used float64, err error) {
+	if err := sleep(ctx, warmUp); err != nil {
+		return 0, 0, 0, err
+	}
+	before, err := t.marks(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if err := sleep(ctx, stretch); err != nil {
+		return 0, 0, 0, err
+	}
+	after, err := t.marks(ctx)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return after[0].At - before[0].At, float64(after[0].Bytes - before[0].Bytes), cpu(before, after), nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (b *bench) stretch(parts int) time.Duration {
+	return time.Duration(b.Seconds / float64(parts) * float64(time.Second))
+}
+
+// rawTCP takes the best of three sizes of write.
+func (b *bench) rawTCP(ctx context.Context) error {
+	specs := []spec{{Role: roleSink}, {Role: roleSource}}
+	return b.within(ctx, nameRaw, specs, func(t *tree) error {
+		best, used := 0.0, 0.0
+		sizes := []int{64 << 10, 256 << 10, 1 << 20}
+		for _, size := range sizes {
+			if _, err := t.ask(ctx, 1, order{Op: opWrite, Bytes: size}); err != nil {
+				return err
+			}
+			seconds, bytes, cpu, err := b.flow(ctx, t, b.stretch(len(sizes)))
+			if err != nil {
+				return err
+			}
+			rate := bytes / seconds / giga
+			b.raw[size] = append(b.raw[size], rate)
+			if rate > best {
+				best, used = rate, cpu/bytes*giga
+			}
+		}
+		b.note(nameRaw+suffixRate, best)
+		b.note(nameRaw+suffixCPU, used)
+		return nil
+	})
+}
+
+func (b *bench) nats(ctx context.Context) error {
+	specs := []spec{{Role: roleReader, WindowBytes: b.WindowBytes}, {Role: roleWriter, WindowBytes: b.WindowBytes, ChunkBytes: b.ChunkBytes}}
+	return b.within(ctx, nameNATS, specs, func(t *tree) error {
+		seconds, bytes, cpu, err := b.flow(ctx, t, b.stretch(1))
+		if err != nil {
+			return err
+		}
+		b.note(nameNATS+suffixRate, bytes/seconds/giga)
+		b.note(nameNATS+suffixCPU, cpu/bytes*giga)
+		return nil
+	})
+}
+
+// feeders are the children of a fan-in: the shards' process, and trainers whose values count.
+func (b *bench) feeders(job *schema.Job, window int) []spec {
+	specs := []spec{{Role: roleShard, Shards: b.Shards}}
+	for i := range b.Trainers {
+		specs = append(specs, spec{Role: roleFeeder, Index: i, Job: job, WindowBytes: window, Feeders: b.Trainers})
+	}
+	return specs
+}
+
+func (b *bench) fanIn(ctx context.Context) error {
+	job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes, b.DType))
+	return b.within(ctx, nameFanIn, b.feeders(job, b.WindowBytes), func(t *tree) error {
+		_, err := b.rounds(ctx, t, nameFanIn, b.Trainers)
+		if err != nil {
+			return err
+		}
+		b.note(nameRatio, b.last(nameFanIn+suffixRate)/b.last(nameRaw+suffixRate))
+		return nil
+	})
+}
+
+// warm has all children but the first run some rounds, and says how many the time holds, at least three.
+func (b *bench) warm(ctx context.Context, t *tree) (count int, err error) {
+	const few = 2
+	for range 2 {
+		got, err := t.all(ctx, 1, len(t.children), order{Op: opRun, Rounds: few})
+		if err != nil {
+			return 0, err
+		}
+		b.counted(got)
+		count = max(3, int(b.Seconds/longest(got)*few))
+	}
+	return count, nil
+}
+
+// rounds has all children but the first run as many rounds as the time holds. It notes the rate at which the values of the
+// given number of trainers went in.
+func (b *bench) rounds(ctx context.Context, t *tree, name string, trainers int) ([]answer, error) {
+	kids := len(t.children)
+	count, err := b.warm(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	before, err := t.marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: count})
+	if err != nil {
+		return nil, err
+	}
+	after, err := t.marks(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.counted(got)
+	b.noteRate(name, trainers*count, longest(got), before, after)
+	return got, nil
+}
+
+// noteRate notes what rounds of the given number of gradients gave.
+func (b *bench) noteRate(name string, gradients int, seconds float64, before, after []mark) {
+	bytes := float64(gradients) * float64(b.Bytes)
+	b.note(name+suffixRate, bytes/seconds/giga)
+	b.note(name+suffixCPU, cpu(before, after)/bytes*giga)
+}
+
+// longest is the time of the slowest.
+func longest(all []answer) (seconds float64) {
+	for _, a := range all {
+		seconds = max(seconds, a.Ran.Seconds)
+	}
+	return seconds
+}
+
+func (b *bench) counted(all []answer) {
+	for _, a := range all {
+		b.result.ValuesChecked += a.Ran.Checked
+		b.result.Again += a.Ran.Again
+	}
+}
+
+// round runs full rounds in ten parts, after each of which it looks at the server's memory.
+func (b *bench) round(ctx context.Context) error {
+	job := jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes, b.DType)
+	return b.within(ctx, nameRound, b.sessions(job), func(t *tree) error {
+		count, err := b.warm(ctx, t)
+		if err != nil {
+			return err
+		}
+		if b.Rounds > 0 {
+			count = b.Rounds
+		}
+		before, err := t.marks(ctx)
+		if err != nil {
+			return err
+		}
+		after, seconds := before, 0.0
+		b.result.RSSTenths = b.result.RSSTenths[:0]
+		for part := range tenths {
+			n := count*(part+1)/tenths - count*part/tenths
+			if n == 0 {
+				continue
+			}
+			got, err := t.all(ctx, 1, len(t.children), order{Op: opRun, Rounds: n})
+			if err != nil {
+				return err
+			}
+			b.counted(got)
+			seconds += longest(got)
+			if after, err = t.marks(ctx); err != nil {
+				return err
+			}
+			b.result.RSSTenths = append(b.result.RSSTenths, after[0].RSS)
+		}
+		b.noteRate(nameRound, roundTrainers*count, seconds, before, after)
+		b.note(nameRoundTime, seconds/float64(count))
+		b.result.RoundsRun += count
+		b.result.PeakRSS = max(b.result.PeakRSS, after[0].PeakRSS)
+		b.result.RSSBound = ps.JobBytes(job, b.Shards, ps.Default().StagedBytesMax)
+		return nil
+	})
+}
+
+// sessions are the children of a full round.
+func (b *bench) sessions(job *schema.Job) []spec {
+	specs := []spec{{Role: roleShard, Shards: b.Shards}}
+	for i := range roundTrainers {
+		specs = append(specs, spec{Role: roleTrainer, Index: i, Job: job, WindowBytes: b.WindowBytes, Feeders: roundTrainers})
+	}
+	return specs
+}
+
+func (b *bench) requests(ctx context.Context) error {
+	job := withTable(jobOf("requests", 1, b.Bytes, b.ChunkBytes, b.DType))
+	specs := []spec{{Role: roleShard, Shards: b.Shards}, {Role: roleAsker, Job: job, WindowBytes: b.WindowBytes}}
+	return b.within(ctx, nameRequest, specs, func(t *tree) error {
+		if _, err := t.ask(ctx, 1, order{Op: opAsk, Seconds: warmUp.Seconds()}); err != nil {
+			return err
+		}
+		before, err := t.marks(ctx)
+		if err != nil {
+			return err
+		}
+		a, err := t.ask(ctx, 1, order{Op: opAsk, Seconds: b.Seconds})
+		if err != nil {
+			return err
+		}
+		after, err := t.marks(ctx)
+		if err != nil {
+			return err
+		}
+		b.noteTimes(nameRequest, a.Ran)
+		b.note(nameRequest+suffixCPU, cpu(before, after)/float64(a.Ran.Count)*1e6)
+		return nil
+	})
+}
+
+func (b *bench) noteTimes(name string, r *ran) {
+	b.note(name+suffixP50, r.P50*micro)
+	b.note(name+suffixP99, r.P99*micro)
+}
+
+// load is the fan-in once more, with another member of the job that asks all the while.
+func (b *bench) load(ctx context.Context, name string, window int) error {
+	job := withTable(jobOf("load", b.Trainers+1, b.Bytes, b.ChunkBytes, b.DType))
+	specs := append(b.feeders(job, window), spec{Role: roleAsker, Index: b.Trainers, Job: job, WindowBytes: window})
+	return b.within(ctx, name, specs, func(t *tree) error {
+		got, err := b.rounds(ctx, t, name, b.Trainers)
+		if err != nil {
+			return err
+		}
+		b.noteTimes(name, got[len(got)-1].Ran)
+		b.note(name+suffixShare, b.last(name+suffixRate)/b.last(nameFanIn+suffixRate))
+		return nil
+	})
+}
+
+func (b *bench) small(ctx context.Context) error {
+	job := jobOf("small", roundTrainers, smallBytes, max(b.ChunkBytes, smallBytes), b.DType)
+	return b.within(ctx, nameSmall, b.sessions(job), func(t *tree) error {
+		kids := len(t.children)
+		if _, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: max(2, b.SmallRounds/10)}); err != nil {
+			return err
+		}
+		before, err := t.marks(ctx)
+		if err != nil {
+			return err
+		}
+		got, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: b.SmallRounds})
+		if err != nil {
+			return err
+		}
+		after, err := t.marks(ctx)
+		if err != nil {
+			return err
+		}
+		b.counted(got)
+		b.noteTimes(nameSmall, got[0].Ran)
+		b.note(nameSmall+suffixCPU, cpu(before, after)/(roundTrainers*smallBytes*float64(b.SmallRounds))*giga)
+		return nil
+	})
+}
+
+// summarize takes medians.
+func (b *bench) summarize() (*Result, error) {
+	r := &b.result
+	for _, f := range []struct {
+		to   *float64
+		name string
+	}{
+		{&r.RawTCP, nameRaw + suffixRate}, {&r.NATS, nameNATS + suffixRate}, {&r.FanIn, nameFanIn + suffixRate}, {&r.FanInRatio, nameRatio},
+		{&r.Round, nameRound + suffixRate}, {&r.RoundSeconds, nameRoundTime},
+		{&r.RequestP50, nameRequest + suffixP50}, {&r.RequestP99, nameRequest + suffixP99},
+		{&r.RequestLoadP50, nameLoad + suffixP50}, {&r.RequestLoadP99, nameLoad + suffixP99},
+		{&r.RequestLoadRate, nameLoad + suffixRate}, {&r.RequestLoadShare, nameLoad + suffixShare},
+		{&r.Request1MiBP50, nameLoad1MiB + suffixP50}, {&r.Request1MiBP99, nameLoad1MiB + suffixP99},
+		{&r.Request1MiBRate, nameLoad1MiB + suffixRate}, {&r.Request1MiBShare, nameLoad1MiB + suffixShare},
+		{&r.SmallP50, nameSmall + suffixP50}, {&r.SmallP99, nameSmall + suffixP99},
+	} {
+		*f.to = median(b.figures[f.name])
+	}
+	r.CPU = map[string]float64{}
+	for _, name := range []string{nameRaw, nameNATS, nameFanIn, nameRound, nameRequest, nameLoad, nameLoad1MiB, nameSmall} {
+		r.CPU[name] = median(b.figures[name+suffixCPU])
+	}
+	for size, rates := range b.raw {
+		if r.RawTCPWrite == 0 || median(rates) > median(b.raw[r.RawTCPWrite]) {
+			r.RawTCPWrite = size
+		}
+	}
+	if r.ValuesChecked == 0 {
+		return nil, errors.New("no sum was checked")
+	}
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return nil, err
+	}
+	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes, ChunkBytes: b.ChunkBytes,
+		DType: b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns, Backend: cuda.Describe(backend)}
+	r.SumsExact, r.Machine, r.Turns = true, thisMachine(), b.figures
+	return r, backend.Close()
+}
+
+// median is the middle of some numbers, or the mean of the two in the middle; 0 of none.
+func median(all []float64) float64 {
+	sorted := slices.Sorted(slices.Values(all))
+	n := len(sorted)
+	if n == 0 {
+		return 0
+	}
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}

@@ -1,0 +1,43 @@
+package exchange
+
+import (
+	"context"
+	"errors"
+
+	"gradbus/cuda"
+	"gradbus/ps"
+)
+
+// shard is a parameter server, as ./bin/ps is one.
+type shard struct {
+	backend cuda.Backend
+	server  *ps.Server
+}
+
+func newShard(ctx context.Context, s *spec) (*shard, error) {
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return nil, err
+	}
+	c := ps.Default()
+	c.Port, c.Shards = 0, s.Shards
+	server, err := ps.Start(ctx, c, ps.Options{Backend: backend})
+	if err != nil {
+		return nil, errors.Join(err, backend.Close())
+	}
+	return &shard{backend, server}, nil
+}
+
+func (s *shard) order(_ context.Context, o order) (answer, error) {
+	if o.Op != opListen {
+		return answer{}, errors.New("unknown order")
+	}
+	return answer{URL: s.server.URL()}, nil
+}
+
+func (s *shard) bytes() uint64 { return s.server.Stats().Bytes }
+
+func (s *shard) close() {
+	s.server.Close()
+	_ = s.backend.Close() // nothing is left to be lost
+}

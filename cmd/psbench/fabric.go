@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/bench/exchange"
+	"gradbus/schema"
+)
+
+// fabricChild is the hidden command that `psbench fabric` starts itself with.
+const fabricChild = "fabric-child"
+
+// fabric is what `psbench fabric` was told.
+type fabric struct {
+	exchange.Config
+	windowMiB int
+	json      bool
+}
+
+func fabricCommand() *cobra.Command {
+	f := fabric{Config: exchange.DefaultConfig()}
+	c := &cobra.Command{
+		Use:   "fabric",
+		Short: "The exchange of gradients between processes, as a share of what one TCP connection carries in the same run",
+		Example: `  ./bin/psbench fabric
+  ./bin/psbench fabric --trainers 2 --bytes 1048576 --json
+  ./bin/psbench fabric --turns 1 --rounds 10000      is memory flat?`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			f.Progress = c.ErrOrStderr()
+			return f.run(c.Context(), c.OutOrStdout())
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`number` of trainers of the fan-in; full rounds have two")
+	set.IntVar(&f.Shards, "shards", f.Shards, "`number` of shards")
+	set.IntVar(&f.Bytes, "bytes", f.Bytes, "`bytes` of float32 gradients that a trainer has in a batch")
+	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`bytes` of values in one frame")
+	set.StringVar(&f.DType, "dtype", f.DType, "`type` of gradients on the wire: "+
+		strings.Join([]string{schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16}, ", "))
+	set.IntVar(&f.windowMiB, "window-mib", f.WindowBytes>>20, "`MiB` on the way from each trainer to each shard")
+	set.Float64Var(&f.Seconds, "seconds", f.Seconds, "`seconds` that each measure takes in each turn, about")
+	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`number` of full rounds in each turn; 0 is as many as the seconds hold")
+	set.IntVar(&f.Turns, "turns", f.Turns, "`number` of turns; figures are medians over them")
+	set.BoolVar(&f.json, "json", false, "print one line of JSON and nothing else")
+	set.StringVar(&f.Profile, "profile", "", "write a CPU profile of each child of the first turn into this `folder`")
+	_ = set.MarkHidden("profile") // it exists
+	return c
+}
+
+func (f *fabric) run(ctx context.Context, out io.Writer) error {
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	f.Launch = exchange.Launch{Path: self, Args: []string{fabricChild}}
+	f.WindowBytes = f.windowMiB << 20
+	found, err := exchange.Run(ctx, f.Config)
+	if err != nil {
+		return err
+	}
+	if f.json {
+		return found.PrintJSON(out)
+	}
+	return found.Print(out)
+}
+
+func fabricChildCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    fabricChild,
+		Short:  "One process of the benchmark fabric, told by its standard input what to do",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return exchange.Child(c.Context(), c.InOrStdin(), c.OutOrStdout())
+		},
+	}
+}
