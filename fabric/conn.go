@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,6 +45,7 @@ type Config struct {
 	Server          *Server      // a server in this process, reached without a socket
 	Name            string       // connection name, "job/member"; Server.Clients lists it
 	Token           string       // secret that the server asks for; "" is none
+	CredsFile       string       // file with NATS credentials, where the server wants such; "" is none
 	TLS             *tls.Config  // how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
 	Log             *slog.Logger // receives faults; nil discards them
 	OnState         func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
@@ -104,9 +106,11 @@ func (c *Config) checkURL() error {
 	if c.Server != nil {
 		return nil
 	}
-	u, err := url.Parse(c.URL)
-	if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
-		return fmt.Errorf("url %q: want nats://host:port or tls://host:port", clip(c.URL))
+	for one := range strings.SplitSeq(c.URL, ",") {
+		u, err := url.Parse(one)
+		if err != nil || u.Scheme != "nats" && u.Scheme != "tls" || u.Hostname() == "" {
+			return fmt.Errorf("url %q: want nats://host:port or tls://host:port", clip(WithoutUser(one)))
+		}
 	}
 	return nil
 }

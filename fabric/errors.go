@@ -21,6 +21,14 @@ var (
 	ErrSubject = errors.New("bad subject")
 	// ErrPortTaken: another process listens at the address. No server was started.
 	ErrPortTaken = errors.New("port taken")
+	// ErrNoJetStream: the control server does not have JetStream, or not for this account. Nothing was written.
+	ErrNoJetStream = errors.New("no JetStream")
+	// ErrNoBucket: the control server has no such bucket, or has it no more since it was started anew. Nothing was written.
+	ErrNoBucket = errors.New("no such bucket")
+	// ErrKeyExists: somebody else has written the key. Nothing was written.
+	ErrKeyExists = errors.New("key exists")
+	// ErrNoKey: the bucket has no such key.
+	ErrNoKey = errors.New("no such key")
 	// ErrAck: a peer acknowledged what was never sent. The window is as it was.
 	ErrAck = errors.New("bad acknowledgement")
 )

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,7 +110,10 @@ func (l *line) options(config *Config, tell func(lineEvent, error)) []nats.Optio
 		}
 		return options
 	}
-	if config.Token != "" {
+	switch {
+	case config.CredsFile != "":
+		options = append(options, nats.UserCredentials(config.CredsFile))
+	case config.Token != "" && !strings.Contains(config.URL, "@"): // else the address says who this is
 		options = append(options, nats.Token(config.Token))
 	}
 	if config.TLS != nil {
@@ -155,6 +159,16 @@ func (l *line) keep(socket net.Conn, err error) (net.Conn, error) {
 		socket.Close()
 	}
 	return socket, err
+}
+
+// local is our side of the latest socket; nil where there is none.
+func (l *line) local() net.Addr {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.socket == nil {
+		return nil
+	}
+	return l.socket.LocalAddr()
 }
 
 // cut ends whatever the line is doing.
@@ -217,8 +231,30 @@ func address(config *Config) string {
 	if config.Server != nil {
 		return "the server of this process"
 	}
-	if u, err := url.Parse(config.URL); err == nil && u.Host != "" {
-		return u.Host // without user and password
+	var hosts []string
+	for one := range strings.SplitSeq(config.URL, ",") {
+		u, err := url.Parse(one)
+		if err != nil || u.Host == "" {
+			return clip(WithoutUser(config.URL))
+		}
+		hosts = append(hosts, u.Host)
 	}
-	return clip(config.URL)
+	return strings.Join(hosts, ",")
+}
+
+// WithoutUser takes what may be a password out of addresses, separated by commas, for people to see. They need not be valid.
+func WithoutUser(addresses string) string {
+	all := strings.Split(addresses, ",")
+	for i, one := range all {
+		scheme, rest, found := strings.Cut(one, "://")
+		if !found {
+			scheme, rest = "", one
+		}
+		rest = rest[strings.LastIndex(rest, "@")+1:]
+		if found {
+			rest = scheme + "://" + rest
+		}
+		all[i] = rest
+	}
+	return strings.Join(all, ",")
 }

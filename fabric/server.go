@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -36,6 +37,8 @@ const (
 	pingsMax     = 2
 	// readyTimeout bounds the start of a server, which takes milliseconds.
 	readyTimeout = 10 * time.Second
+	// bucketBytesMax bounds what JetStream keeps in memory.
+	bucketBytesMax = 256 << 20
 )
 
 // ServerConfig describes an embedded NATS server.
@@ -46,6 +49,7 @@ type ServerConfig struct {
 	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
 	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
+	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
 	Token           string       // secret that every TCP connection must show; "" asks for none
 	TLS             *tls.Config  // server certificate; nil is plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
@@ -106,6 +110,13 @@ func StartServer(config ServerConfig) (*Server, error) {
 	}
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
 	options := serverOptions(&config)
+	if config.JetStream {
+		var err error
+		if options.StoreDir, err = os.MkdirTemp("", "gradbus-"); err != nil {
+			return nil, fmt.Errorf("start server at %s: folder of JetStream: %w", address, err)
+		}
+		defer os.RemoveAll(options.StoreDir) // empty folders that JetStream wants to see when it starts, and never again
+	}
 	nats, err := server.NewServer(options)
 	if err != nil {
 		return nil, fmt.Errorf("start server at %s: %w", address, err)
@@ -145,6 +156,9 @@ func serverOptions(config *ServerConfig) *server.Options {
 	}
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
+	}
+	if config.JetStream {
+		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1 // 0 would be three quarters of the disk
 	}
 	if config.TLS != nil {
 		options.TLSTimeout = 2

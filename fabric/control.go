@@ -1,0 +1,190 @@
+package fabric
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Control is a member's connection to the NATS server, or cluster, that carries control: letters between members, beats,
+// and the buckets in which ps processes and jobs are written down. Gradients never travel on it. It reconnects by itself,
+// for ever, to any server of the cluster. It is safe for concurrent use.
+type Control struct {
+	config   Config
+	line     *line
+	js       jetstream.JetStream
+	states   *stateLoop
+	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
+
+	mu  sync.Mutex
+	err error // why the connection is closed; nil while it is not
+}
+
+// DialControl connects. Config.URL may name several servers of one cluster, separated by commas, and may carry
+// user:password; otherwise it is as for Dial, and so are the errors.
+func DialControl(ctx context.Context, config Config) (*Control, error) {
+	if config.PendingBytesMax == 0 {
+		config.PendingBytesMax = PendingBytesMaxDefault
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	if err := config.checkURL(); err != nil {
+		return nil, fmt.Errorf("dial: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
+	defer cancel()
+	c := &Control{config: config, states: newStateLoop(config.OnState)}
+	var err error
+	if c.line, err = dialLine(ctx, &c.config, controlLine, c.lineEvent); err != nil {
+		c.states.end()
+		c.states.wait()
+		return nil, err
+	}
+	if c.js, err = jetstream.New(c.line.nats); err != nil { // only for options that are not used here
+		c.Close()
+		return nil, fmt.Errorf("dial %s: %w", address(&config), err)
+	}
+	c.states.connected()
+	return c, nil
+}
+
+func (c *Control) lineEvent(event lineEvent, err error) {
+	switch event {
+	case lineLost:
+		c.states.lost()
+	case lineBack:
+		c.states.back()
+	case lineEnded:
+		c.fail(fmt.Errorf("%w: %w", ErrRefused, err))
+		c.states.end()
+	}
+}
+
+func (c *Control) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.err = err
+	}
+}
+
+// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
+func (c *Control) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Address is the host and port that was dialed, without credentials, for messages to people.
+func (c *Control) Address() string { return address(&c.config) }
+
+// LocalHost is this machine's address on the way to the server; "" within one process.
+func (c *Control) LocalHost() string {
+	if at, ok := c.line.local().(*net.TCPAddr); ok {
+		return at.IP.String()
+	}
+	return ""
+}
+
+// Publish sends data, which may be reused at once. Nothing is queued while the server is lost. Errors: ErrSubject,
+// ErrPayload, ErrLost, ErrRefused, ErrClosed.
+func (c *Control) Publish(subject string, data []byte) error {
+	parsed, err := ParseSubject(subject)
+	if err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	return c.Send(parsed, data)
+}
+
+// Send is Publish without a text for the subject.
+func (c *Control) Send(at Subject, data []byte) error {
+	if err := at.Check(); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	subject, err := at.String(), errReconnecting
+	if most := c.PayloadBytesMax(); len(data) > most {
+		return fmt.Errorf("publish %s: %w: %d bytes, and %s takes at most %d: raise max_payload there", subject, ErrPayload, len(data), c.Address(), most)
+	}
+	if !c.line.lost.Load() {
+		err = c.line.nats.Publish(subject, data)
+	}
+	if err == nil {
+		return nil
+	}
+	if closed := c.Err(); closed != nil {
+		return fmt.Errorf("publish %s: %w", subject, closed)
+	}
+	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
+}
+
+// PayloadBytesMax is the size of the largest message that the server takes.
+func (c *Control) PayloadBytesMax() int { return int(c.line.nats.MaxPayload()) }
+
+// Subscribe calls the handler for every message that matches the pattern, in order, on a goroutine of its own that lasts
+// until Close. The subscription is active at the server when Subscribe returns. A handler must not call Close.
+func (c *Control) Subscribe(pattern string, handler func(Message)) error {
+	if _, err := routePattern(pattern); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	if err := c.addHandler(); err != nil {
+		return fmt.Errorf("subscribe %s: %w", pattern, err)
+	}
+	ended := sync.OnceFunc(c.handlers.Done)
+	subscription, err := c.line.nats.Subscribe(pattern, func(m *nats.Msg) { handler(NewMessage(m.Subject, m.Data)) })
+	if err != nil {
+		ended()
+		return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
+	}
+	subscription.SetClosedHandler(func(string) { ended() })
+	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
+		ended()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
+	defer cancel()
+	if err = subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err == nil {
+		err = c.line.flush(ctx)
+	}
+	if err != nil {
+		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
+		return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
+	}
+	return nil
+}
+
+func (c *Control) addHandler() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err == nil {
+		c.handlers.Add(1)
+	}
+	return c.err
+}
+
+// Flush waits until the server has taken in all that was published before, at most 5 s.
+func (c *Control) Flush(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
+	defer cancel()
+	if err := c.line.flush(ctx); err != nil {
+		if closed := c.Err(); closed != nil {
+			return fmt.Errorf("flush: %w", closed)
+		}
+		return fmt.Errorf("flush: %w: %w", ErrLost, err)
+	}
+	return nil
+}
+
+// Close sends what was published, closes the connection and waits until every handler and OnState have returned. It may
+// be called again.
+func (c *Control) Close() {
+	c.fail(fmt.Errorf("connection %w", ErrClosed))
+	c.line.close()
+	c.states.end()
+	c.handlers.Wait()
+	c.states.wait()
+}

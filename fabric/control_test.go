@@ -1,0 +1,197 @@
+package fabric
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func dialControl(t *testing.T, config Config) *Control {
+	t.Helper()
+	if config.Log == nil {
+		config.Log = testLog(t)
+	}
+	c, err := DialControl(context20(t), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Of many who create one key at once exactly one succeeds, and every later step says what it finds.
+func TestBucket(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	ctx := context20(t)
+	const many = 8
+	buckets := make([]*Bucket, many)
+	for i := range buckets {
+		c := dialControl(t, Config{URL: server.URL(), Name: fmt.Sprint("c", i)})
+		var err error
+		if buckets[i], err = c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var all sync.WaitGroup
+	var won [many]uint64
+	for i, b := range buckets {
+		all.Go(func() {
+			revision, err := b.Create(ctx, "a", []byte{byte(i)})
+			if err == nil {
+				won[i] = revision
+			} else if !errors.Is(err, ErrKeyExists) {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	winner, winners := 0, 0
+	for i, revision := range won {
+		if revision > 0 {
+			winner, winners = i, winners+1
+		}
+	}
+	if winners != 1 {
+		t.Fatalf("%d created the key, want 1", winners)
+	}
+	b := buckets[(winner+1)%many]
+	e, err := b.Get(ctx, "a")
+	if err != nil || e.Key != "a" || len(e.Value) != 1 || int(e.Value[0]) != winner || e.Revision != won[winner] {
+		t.Fatalf("got %+v, %v, want what %d wrote", e, err, winner)
+	}
+	if _, err := b.Get(ctx, "b"); !errors.Is(err, ErrNoKey) {
+		t.Errorf("get of no key: %v", err)
+	}
+	if _, err := b.Update(ctx, "a", []byte("x"), e.Revision+5); !errors.Is(err, ErrKeyExists) {
+		t.Errorf("update of another revision: %v", err)
+	}
+	if err := b.Delete(ctx, "a", e.Revision+5); !errors.Is(err, ErrKeyExists) {
+		t.Errorf("delete of another revision: %v", err)
+	}
+	revision, err := b.Update(ctx, "a", []byte("x"), e.Revision)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(ctx, "b", []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := b.All(ctx)
+	if err != nil || len(entries) != 2 {
+		t.Fatalf("%+v, %v, want a and b", entries, err)
+	}
+	if err := b.Delete(ctx, "a", revision); err != nil {
+		t.Fatal(err)
+	}
+	if entries, err = b.All(ctx); err != nil || len(entries) != 1 || entries[0].Key != "b" || string(entries[0].Value) != "y" {
+		t.Errorf("%+v, %v, want b alone", entries, err)
+	}
+	if _, err := b.Create(ctx, "a", nil); err != nil { // the name of a deleted key is free
+		t.Error(err)
+	}
+}
+
+// A key that nobody writes any more is gone after its time.
+func TestBucketForgets(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	ctx := context20(t)
+	c := dialControl(t, Config{Server: server, Name: "c"})
+	b, err := c.OpenBucket(ctx, BucketConfig{Name: "leases", BytesMax: 1 << 20, TTL: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(ctx, "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the key is gone", func() bool {
+		_, err := b.Get(ctx, "a")
+		return errors.Is(err, ErrNoKey)
+	})
+}
+
+// Where there is no JetStream the error says so and what to do; where there is no bucket likewise, also after the server
+// was started anew, since buckets are in memory.
+func TestNoBuckets(t *testing.T) {
+	ctx := context20(t)
+	plain := dialControl(t, Config{Server: startServer(t, ServerConfig{}), Name: "c"})
+	if _, err := plain.OpenBucket(ctx, BucketConfig{Name: "things"}); !errors.Is(err, ErrNoJetStream) || !strings.Contains(err.Error(), "-js") {
+		t.Errorf("%v, want ErrNoJetStream and what to set", err)
+	}
+	server := startServer(t, ServerConfig{JetStream: true})
+	c := dialControl(t, Config{Server: server, Name: "c"})
+	if _, err := c.LookBucket(ctx, "things"); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("%v, want ErrNoBucket", err)
+	}
+	b, err := c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.js.DeleteKeyValue(ctx, "things"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(ctx, "a", nil); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("put: %v, want ErrNoBucket", err)
+	}
+	if _, err := b.Get(ctx, "a"); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("get: %v, want ErrNoBucket", err)
+	}
+	if _, err := b.Create(ctx, "a", nil); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("create: %v, want ErrNoBucket", err)
+	}
+	if _, err := b.All(ctx); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("all: %v, want ErrNoBucket", err)
+	}
+}
+
+// Letters arrive in order, one that is too large is refused with what to set, and the password of an address is not told.
+func TestControlLetters(t *testing.T) {
+	server := startServer(t, ServerConfig{PayloadBytesMax: 1 << 10})
+	a, b := dialControl(t, Config{URL: server.URL(), Name: "a"}), dialControl(t, Config{URL: server.URL(), Name: "b"})
+	var got counter
+	want := int64(0)
+	if err := b.Subscribe(Pattern("job", Any, KindCtl, "coordinator", false), func(m Message) {
+		if string(m.Data) != fmt.Sprint(got.n.Load()) {
+			t.Errorf("letter %d: %q", got.n.Load(), m.Data)
+		}
+		got.add()
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for ; want < 100; want++ {
+		if err := a.Publish(At("job", "t0", KindCtl, "coordinator").String(), []byte(fmt.Sprint(want))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "all letters", func() bool { return got.is(want) })
+	if err := a.Publish(At("job", "t0", KindCtl, "coordinator").String(), make([]byte, 1<<10+1)); !errors.Is(err, ErrPayload) || !strings.Contains(err.Error(), "max_payload") {
+		t.Errorf("%v, want ErrPayload and what to set", err)
+	}
+	_, err := DialControl(context20(t), Config{URL: "nats://me:secret@127.0.0.1:1,nats://me:secret@127.0.0.1:2", Name: "c"})
+	if !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "127.0.0.1:2") {
+		t.Errorf("%v, want the addresses without the password", err)
+	}
+	if _, err := DialControl(context20(t), Config{URL: "me:secret@there", Name: "c"}); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%v, want no password in it", err)
+	}
+}
+
+// A server with JetStream leaves no folder behind, and while it runs none either.
+func TestJetStreamLeavesNoFolder(t *testing.T) {
+	folder := t.TempDir()
+	t.Setenv("TMPDIR", folder)
+	server := startServer(t, ServerConfig{JetStream: true})
+	c := dialControl(t, Config{Server: server, Name: "c"})
+	b, err := c.OpenBucket(context20(t), BucketConfig{Name: "things", BytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Put(context20(t), "a", nil); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := os.ReadDir(folder); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v, want nothing", names, err)
+	}
+}
