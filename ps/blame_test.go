@@ -30,18 +30,22 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	if w := s.Waiting(); len(w.Members) != 2 || len(w.First) != 1 || w.First[0] != "t1" {
 		t.Fatalf("waits for %v, first of all for %v", w.Members, w.First)
 	}
-	c := NewCoordinator(CoordinatorConfig{Job: p.job, RunID: 5, Generation: generationFirst, Shards: 1, Deadline: 10 * time.Second})
+	c := NewCoordinator(CoordinatorConfig{Job: p.job, RunID: 5, Generation: generationFirst, Deadline: 10 * time.Second,
+		Keepers: []Keeper{{Member: "p-a", Server: schema.DataServer{ID: "a", Shards: []int{0}}}}})
 	now := time.Unix(1000, 0)
+	c.Assign(now)
 	for _, joiner := range []schema.Member{"j-a", "j-b", "j-c"} {
 		c.Join(now, joiner, &schema.Join{Job: p.job, Host: "test"})
 	}
-	c.ShardsReady()
+	w := s.Waiting()
+	report := &schema.Report{Serial: 1, Ready: true, Waiting: mergeWaiting(nil, &w)}
 	for range 12 {
 		now = now.Add(time.Second)
 		for i := range 3 {
 			c.Beat(now, schema.TrainerMember(i), 0)
 		}
-		c.Tick(now, []Waiting{s.Waiting()})
+		c.Report(now, "p-a", report)
+		c.Tick(now)
 	}
 	if f := c.Failed(); f == nil || f.Member != "t1" {
 		t.Errorf("%+v, want a failure of t1", f)

@@ -64,7 +64,7 @@ func TestChunksBeyondTheMessageAreRefused(t *testing.T) {
 		if !c.tables {
 			job.Tables = nil
 		}
-		r := checkMessages(job, c.payload)
+		r := checkMessages(job, "the server", c.payload)
 		if (r == nil) != c.fits {
 			t.Errorf("%s: %+v", c.name, r)
 		}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/schema"
 )
 
 // Config is all that a server can be told. Default gives one that works; Validate finds everything that is wrong with
@@ -30,6 +32,19 @@ type Config struct {
 	Insecure bool
 	// TLS encrypts all connections where it is not nil.
 	TLS *tls.Config
+
+	// ID (id) names this ps among all that share a control server: 1 to 61 of a-z, 0-9 and -. The order of a job's shards
+	// follows from it. Empty means the machine's name and the port.
+	ID string
+	// NATS (nats) is the address of a NATS server or cluster with JetStream, or of another ps, that carries control: several
+	// addresses are separated by commas, and user:password@ may be part of each. Empty means the server of this process.
+	NATS string
+	// NATSCredsFile (nats_creds) is a file with credentials for NATS. Empty means none.
+	NATSCredsFile string
+	// NATSTLS says how to check the certificate of NATS; nil is plain TCP, or the system's roots for tls://.
+	NATSTLS *tls.Config
+	// Advertise (advertise) is the host:port at which trainers dial this ps, where that is not Host and Port. Used with NATS.
+	Advertise string
 
 	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
 	// job ends: 1 s to 1 h. 0 means 30 s.
@@ -115,6 +130,13 @@ func (c Config) Validate() error {
 	check(isLoopback(c.Host) || c.Token != "" || c.Insecure,
 		"host %s: other machines can reach it, and there is no token: give one, listen at 127.0.0.1, or say insecure", c.Host)
 	check(!strings.ContainsAny(c.Token, " \t\r\n"), "token: it holds white space: want letters, digits and signs")
+	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil, "id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
+	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "", "nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
+	if c.Advertise != "" {
+		host, port, err := net.SplitHostPort(c.Advertise)
+		number, errPort := strconv.Atoi(port)
+		check(err == nil && host != "" && errPort == nil && number > 0 && number <= 65535, "advertise %q: want host:port, for example 10.0.0.2:4222", c.Advertise)
+	}
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin, deadlineMax)
 	known := false
 	for _, name := range cuda.Names() {

@@ -24,8 +24,14 @@ type CoordinatorConfig struct {
 	Job        *schema.Job // validated
 	RunID      schema.RunID
 	Generation schema.Generation
-	Shards     int
-	Deadline   time.Duration // after which a silent or idle trainer counts as lost
+	Keepers    []Keeper      // of all shards, each once
+	Deadline   time.Duration // after which a silent or idle member counts as lost
+}
+
+// Keeper is a ps that keeps some shards of a job.
+type Keeper struct {
+	Member schema.Member // p-{id}
+	Server schema.DataServer
 }
 
 // Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
@@ -36,10 +42,13 @@ type CoordinatorConfig struct {
 type Coordinator struct {
 	config  CoordinatorConfig
 	phase   Phase
-	ready   bool // every shard has version 0 in place
+	shards  int // of all keepers
 	members []member
+	keepers []keeper
+	serial  int // of what keepers are told: rises with every change
 	failed  *schema.Failed
 	ticked  time.Time // the last Tick; zero before the first
+	blind   time.Time // since when nothing can be heard; zero where it can
 }
 
 // Phase is where a job is in its life.
@@ -60,6 +69,7 @@ type member struct {
 	host      string
 	seen      time.Time // its last join or beat
 	batch     schema.Batch
+	cluster   bool // it sends by way of the control cluster
 	left      bool
 	connected bool // a connection of it was seen
 	gone      bool // and then seen no more
@@ -77,8 +87,12 @@ type Decision struct {
 }
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
-func NewCoordinator(c CoordinatorConfig) *Coordinator {
-	return &Coordinator{config: c, members: make([]member, c.Job.Trainers)}
+func NewCoordinator(config CoordinatorConfig) *Coordinator {
+	c := &Coordinator{config: config, members: make([]member, config.Job.Trainers), keepers: make([]keeper, len(config.Keepers)), serial: 1}
+	for _, k := range config.Keepers {
+		c.shards += len(k.Server.Shards)
+	}
+	return c
 }
 
 // Phase is where the job is in its life.
@@ -108,10 +122,14 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.endIfEmpty() // where it was the first, nobody is here
 		return []Decision{{To: from, Control: schema.Control{Refused: refused}, Note: "join refused: " + refused.Text}}
 	}
-	c.members[i] = member{joiner: from, host: j.Host, seen: now}
+	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster}
 	d := c.joined(i)
 	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", schema.TrainerMember(i), j.Host, c.missing())
-	return append([]Decision{d}, c.start()...)
+	decisions := []Decision{d}
+	if c.members[i].cluster {
+		decisions = append(decisions, c.reassign()...)
+	}
+	return append(decisions, c.start()...)
 }
 
 // admit finds a place for a newcomer, or says why there is none.
@@ -156,7 +174,7 @@ func (c *Coordinator) joined(i int) Decision {
 	first, count := lane.Share(i, len(c.members), c.config.Job.Lanes)
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
-		Shards: c.config.Shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
+		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
 	}}}
 }
 
@@ -171,21 +189,15 @@ func (c *Coordinator) missing() int {
 	return n
 }
 
-// ShardsReady says that every shard has version 0 in place.
-func (c *Coordinator) ShardsReady() []Decision {
-	c.ready = true
-	return c.start()
-}
-
 // start begins the job once nobody and nothing is missing.
 func (c *Coordinator) start() []Decision {
-	if c.phase != Gathering || !c.ready || c.missing() > 0 {
+	if c.phase != Gathering || !c.ready() || c.missing() > 0 {
 		return nil
 	}
 	c.phase = Running
 	return []Decision{{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID}},
-		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.config.Shards),
+		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}}
 }
 

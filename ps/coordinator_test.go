@@ -3,6 +3,7 @@ package ps
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +16,13 @@ import (
 // TestCoordinatorStories runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=]
-//	ready
+//	job trainers= lanes= [deadline=] [keepers=a:2+b:1]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster]
+//	ready [ps=a] [serial=]
+//	unready ps= [serial=]
+//	shard-failed ps= member= text=word-word
+//	replaced ps=
+//	blind at=
 //	beat from= [at=] [batch=]
 //	leave from= [reason=word-word]
 //	connections name ...
@@ -38,6 +43,39 @@ type membership struct {
 	d   *datadriven.TestData
 	c   *Coordinator
 	now time.Time
+
+	several bool // ps, who report by themselves
+}
+
+// keepers reads a:2+b:1: the ps and how many shards each keeps.
+func (s *membership) keepers() (all []Keeper) {
+	s.several = s.d.HasArg("keepers")
+	next := 0
+	for one := range strings.SplitSeq(s.text("keepers", "a:2"), "+") {
+		id, count, _ := strings.Cut(one, ":")
+		k := Keeper{Member: schema.ServerMember(id), Server: schema.DataServer{ID: id}}
+		if s.several {
+			k.Server.URL = "nats://" + id + ":4222"
+		}
+		n, err := strconv.Atoi(count)
+		must(s.t, err)
+		for range n {
+			k.Server.Shards = append(k.Server.Shards, next)
+			next++
+		}
+		all = append(all, k)
+	}
+	return all
+}
+
+func (s *membership) keeper() schema.Member { return schema.ServerMember(s.text("ps", "a")) }
+
+func (s *membership) report(r *schema.Report) []Decision {
+	d, ok := s.c.Report(s.now, s.keeper(), r)
+	if !ok {
+		return []Decision{{Note: string(s.keeper()) + " keeps no shard"}}
+	}
+	return d
 }
 
 func (s *membership) text(name, otherwise string) string {
@@ -78,14 +116,30 @@ func (s *membership) run() string {
 		s.now = epoch
 		job := s.manifest()
 		must(s.t, job.Validate())
-		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Shards: 2, Deadline: s.duration("deadline", "30s")})
+		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Keepers: s.keepers(), Deadline: s.duration("deadline", "30s")})
+		assigned := s.c.Assign(s.now)
+		if s.d.HasArg("keepers") {
+			return s.tell(assigned)
+		}
+		s.report(&schema.Report{Serial: 1})
 		return ""
 	case "join":
 		job := s.manifest()
 		job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
-		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")), Host: s.text("host", "host")}))
-	case "ready":
-		return s.tell(s.c.ShardsReady())
+		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")), Host: s.text("host", "host"),
+			Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")]}))
+	case "ready", "unready":
+		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: s.d.Cmd == "ready"}))
+	case "shard-failed":
+		d, ok := s.c.KeeperFailed(s.keeper(), &schema.Failed{Member: schema.Member(s.text("member", "")), Text: strings.ReplaceAll(s.text("text", ""), "-", " ")})
+		if !ok {
+			return "keeps no shard\n"
+		}
+		return s.tell(d)
+	case "replaced":
+		return s.tell(s.c.KeeperReplaced(s.c.keeperOf(s.keeper()), "new-host"))
+	case "blind":
+		return s.tell(s.c.Blind(s.now, "nats:4222"))
 	case "beat":
 		if !s.c.Beat(s.now, from, schema.Batch(s.count("batch", 0))) {
 			return "not a member\n"
@@ -102,7 +156,12 @@ func (s *membership) run() string {
 		s.c.Connections(names)
 		return ""
 	case "tick":
-		return s.tell(s.c.Tick(s.now, s.waiting()))
+		for i := range s.c.keepers {
+			if !s.d.HasArg("silent") && !s.several {
+				s.c.keepers[i].seen, s.c.keepers[i].waiting = s.now, s.waiting()
+			}
+		}
+		return s.tell(s.c.Tick(s.now))
 	case "status":
 		return s.status()
 	}
@@ -135,6 +194,11 @@ func (s *membership) tell(decisions []Decision) string {
 	var b strings.Builder
 	for _, d := range decisions {
 		if d.To != "" {
+			if a := d.Control.Assign; a != nil { // the manifest is the same everywhere
+				short := *a
+				short.Job = nil
+				d.Control.Assign = &short
+			}
 			text, err := json.Marshal(d.Control)
 			must(s.t, err)
 			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)

@@ -9,34 +9,52 @@ import (
 	"gradbus/schema"
 )
 
-// Tick looks at deadlines. waiting is what the shards say of their open rounds, as of the last second or so.
-func (c *Coordinator) Tick(now time.Time, waiting []Waiting) []Decision {
+// Tick looks at deadlines, and says again what was not heard. What shards wait for is as of their last report.
+func (c *Coordinator) Tick(now time.Time) []Decision {
 	c.forgivePause(now)
-	switch c.phase {
-	case Gathering:
-		return c.freePlaces(now)
-	case Running:
-		if d := c.findLost(now); d != nil {
-			return d
-		}
-		return c.findSlow(now, waiting)
+	if c.phase == Ended {
+		return nil
 	}
-	return nil
+	if d := c.lostKeeper(now); d != nil {
+		return d
+	}
+	var decisions []Decision
+	if c.phase == Gathering {
+		decisions = c.freePlaces(now)
+	} else if decisions = c.findLost(now); decisions == nil {
+		decisions = c.findSlow(now, c.waiting())
+	}
+	if c.phase != Ended {
+		decisions = append(decisions, c.assign()...)
+	}
+	return decisions
 }
 
 // forgivePause moves every deadline by the time in which this process did not run: nobody was heard then.
 func (c *Coordinator) forgivePause(now time.Time) {
-	pause := now.Sub(c.ticked)
-	if !c.ticked.IsZero() && pause > pauseMin {
-		for i := range c.members {
-			m := &c.members[i]
-			m.seen, m.waitedSince = m.seen.Add(pause), m.waitedSince.Add(pause)
-			if m.seen.After(now) { // heard since
-				m.seen = now
-			}
+	if pause := now.Sub(c.ticked); !c.ticked.IsZero() && pause > pauseMin {
+		c.forgive(pause, now)
+	}
+	c.ticked, c.blind = now, time.Time{}
+}
+
+// forgive moves every deadline by a time in which nobody could be heard.
+func (c *Coordinator) forgive(pause time.Duration, now time.Time) {
+	if c.ticked.IsZero() {
+		return
+	}
+	later := func(t *time.Time) {
+		if *t = t.Add(pause); t.After(now) { // heard since
+			*t = now
 		}
 	}
-	c.ticked = now
+	for i := range c.members {
+		later(&c.members[i].seen)
+		later(&c.members[i].waitedSince)
+	}
+	for i := range c.keepers {
+		later(&c.keepers[i].seen)
+	}
 }
 
 // lost says that a trainer was silent for too long, and how to say so.

@@ -37,21 +37,27 @@ type desk struct {
 	snapshot atomic.Pointer[Stats]
 
 	// What follows belongs to the goroutine.
-	jobs  map[schema.JobName]*job
-	ended []endedJob
+	jobs      map[schema.JobName]*job      // that this ps coordinates
+	kept      map[schema.JobName]*kept     // that it keeps shards of
+	waiting   map[schema.JobName][]letter  // joins, until it is known who coordinates the job
+	joins     int                          // in waiting
+	elsewhere map[schema.JobName]time.Time // until when a job counts as another's, who keeps no shard here
+	own       []ownLetter                  // between this ps and the coordinators on it
+	ended     []endedJob
 }
 
 // letter is a verified control or beat frame.
 type letter struct {
-	job  schema.JobName
-	from schema.Member
-	view schema.View
+	job      schema.JobName
+	from, to schema.Member
+	view     schema.View
 }
 
 func newDesk(s *Server) *desk {
 	d := &desk{
 		server: s, letters: make(chan letter, lettersMax), news: make(chan shardNews), done: make(chan struct{}),
-		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{},
+		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, kept: map[schema.JobName]*kept{},
+		waiting: map[schema.JobName][]letter{}, elsewhere: map[schema.JobName]time.Time{},
 	}
 	d.snapshot.Store(&Stats{})
 	return d
@@ -61,10 +67,9 @@ func newDesk(s *Server) *desk {
 func (d *desk) receive(m fabric.Message) {
 	s := d.server
 	subject, err := m.Parse()
-	if err == nil && subject.From == string(schema.Coordinator) {
-		return // our own beats
+	if err != nil || subject.From != string(schema.Coordinator) { // whose beats are our own, or nearly
+		s.counters.received(len(m.Data))
 	}
-	s.counters.received(len(m.Data))
 	if err != nil {
 		s.counters.count(schema.ReasonMalformed)
 		return
@@ -82,7 +87,7 @@ func (d *desk) receive(m fabric.Message) {
 	bytes := int64(len(view.Bytes()))
 	if d.bytes.Add(bytes) <= letterBytesMax {
 		select {
-		case d.letters <- letter{schema.JobName(subject.Job), schema.Member(subject.From), view}:
+		case d.letters <- letter{schema.JobName(subject.Job), schema.Member(subject.From), schema.Member(subject.To), view}:
 			return
 		default:
 		}
@@ -96,7 +101,9 @@ func (d *desk) taken(l *letter) { d.bytes.Add(-int64(len(l.view.Bytes()))) }
 
 // refuse tells a sender in the coordinator's name why its frame went nowhere.
 func (d *desk) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
-	d.server.refuseAs(schema.Coordinator, subject, head, r)
+	if d.server.control != nil {
+		d.server.refuseAs(d.server.control, schema.Coordinator, subject, head, r)
+	}
 }
 
 // close asks the goroutine to take leave of all jobs and end.
@@ -114,8 +121,12 @@ func (d *desk) run(ctx context.Context) {
 			d.read(ctx, &l)
 		case n := <-d.news:
 			d.hear(n)
+		case c := <-d.server.registry.results:
+			d.claimed(c)
+		case n := <-d.server.registry.news:
+			d.look(n)
 		case <-ticker.C:
-			d.tick(time.Now())
+			d.tick(ctx, time.Now())
 		case <-d.shutting:
 			d.shutdown()
 			return
@@ -123,32 +134,37 @@ func (d *desk) run(ctx context.Context) {
 			d.shutdown()
 			return
 		}
+		d.readOwn(ctx)
 		d.publishStats()
 	}
 }
 
-// tick beats for every job and lets its coordinator look at deadlines.
-func (d *desk) tick(now time.Time) {
+// tick beats for every job and lets its coordinator look at deadlines; coordinators elsewhere are told how our shards fare.
+func (d *desk) tick(ctx context.Context, now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
+		d.tickKept(d.kept[name], now)
+	}
+	d.readOwn(ctx)
+	maps.DeleteFunc(d.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
 	if len(d.jobs) == 0 {
 		return
 	}
 	clients := d.server.nats.Clients()
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
 		j := d.jobs[name]
-		waiting := make([]Waiting, len(j.workers))
-		for i, w := range j.workers {
-			waiting[i] = w.lately()
-			w.refresh()
+		if d.server.controlLost.Load() {
+			d.carryOut(j, j.coordinator.Blind(now, d.server.control.Address()))
+			continue
 		}
 		j.coordinator.Connections(clients)
-		d.carryOut(j, j.coordinator.Tick(now, waiting))
+		d.carryOut(j, j.coordinator.Tick(now))
 		if j.coordinator.Phase() != Ended {
 			d.beat(j)
 		}
 	}
 }
 
-// beat tells a job's trainers that the coordinator is there.
+// beat tells a job's trainers, and who keeps its shards, that the coordinator is there.
 func (d *desk) beat(j *job) {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindBeat})
 	if err != nil {
@@ -156,28 +172,18 @@ func (d *desk) beat(j *job) {
 		return
 	}
 	f.SetHead(schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes)})
-	d.server.publish(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)), f.Seal())
-}
-
-// hear takes what a shard has to say about itself.
-func (d *desk) hear(n shardNews) {
-	if d.jobs[n.job.manifest.Name] != n.job {
-		return // has ended meanwhile
-	}
-	if n.err != nil {
-		d.carryOut(n.job, n.job.coordinator.Fail(n.member, n.err.Error()))
-		return
-	}
-	if n.job.building.Add(-1) == 0 {
-		d.carryOut(n.job, n.job.coordinator.ShardsReady())
-	}
+	d.server.post(fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindBeat, string(schema.All)), f.Seal())
 }
 
 // carryOut publishes and logs what a coordinator decided, and frees the job where it has ended.
 func (d *desk) carryOut(j *job, decisions []Decision) {
 	log := d.server.log.With("job", j.manifest.Name)
 	for _, decision := range decisions {
-		if decision.To != "" {
+		switch decision.To {
+		case "":
+		case d.server.member:
+			d.own = append(d.own, ownLetter{j.manifest.Name, j.run, schema.Coordinator, decision.Control})
+		default:
 			d.send(j.manifest.Name, j.run, decision.To, decision.Control)
 		}
 		switch {
@@ -195,33 +201,48 @@ func (d *desk) carryOut(j *job, decisions []Decision) {
 
 // send publishes a control message from the coordinator.
 func (d *desk) send(name schema.JobName, run schema.RunID, to schema.Member, c schema.Control) {
+	d.sendAs(schema.Coordinator, name, run, to, c)
+}
+
+func (d *desk) sendAs(from schema.Member, name schema.JobName, run schema.RunID, to schema.Member, c schema.Control) {
 	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
 	if err != nil {
 		d.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
 		return
 	}
-	d.server.publish(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(to)), frame)
+	d.server.post(fabric.At(string(name), string(from), fabric.KindCtl, string(to)), frame)
 }
 
-// free takes a job off the server. Its name may be registered again when this returns.
+// free ends a job that this ps coordinates. Its name may be registered again when this returns.
 func (d *desk) free(j *job) {
+	if d.jobs[j.manifest.Name] != j {
+		return
+	}
 	delete(d.jobs, j.manifest.Name)
-	d.shareJobs()
-	j.stop()
+	d.server.registry.end(j.manifest.Name)
 	d.remember(j)
-	d.server.log.Info("job freed", "job", j.manifest.Name, "bytes", j.bytes)
-}
-
-// shareJobs shows receiving goroutines which jobs there are now.
-func (d *desk) shareJobs() {
-	jobs := maps.Clone(d.jobs)
-	d.server.jobs.Store(&jobs)
+	for i := range j.servers {
+		if member := schema.ServerMember(j.servers[i].ID); member != d.server.member {
+			d.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})
+		}
+	}
+	if k := d.kept[j.manifest.Name]; k != nil && k.run == j.run {
+		d.release(k)
+	}
 }
 
 // shutdown ends every job.
 func (d *desk) shutdown() {
+	const why = "the parameter server is shutting down"
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
-		d.carryOut(d.jobs[name], d.jobs[name].coordinator.Fail(schema.Coordinator, "the parameter server is shutting down"))
+		d.carryOut(d.jobs[name], d.jobs[name].coordinator.Fail(schema.Coordinator, why))
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
+		d.keeperFailed(d.kept[name], d.server.member, why)
+		d.release(d.kept[name])
+	}
+	for name := range d.waiting {
+		d.turnAway(name, &schema.Refused{Reason: "shutting_down", Text: why})
 	}
 	for {
 		select {
@@ -240,9 +261,13 @@ func (d *desk) publishStats() {
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
 		j := d.jobs[name]
 		status := j.coordinator.Status()
-		status.Bytes = j.bytes
+		if k := d.kept[name]; k != nil {
+			status.Bytes = k.bytes
+		}
 		stats.Jobs = append(stats.Jobs, status)
-		stats.Memory += j.bytes
+	}
+	for _, k := range d.kept {
+		stats.Memory += k.bytes
 	}
 	d.snapshot.Store(stats)
 }

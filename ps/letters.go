@@ -48,9 +48,13 @@ func (d *desk) over(l *letter, run schema.RunID) *endedJob {
 	return nil
 }
 
-// read takes a letter to the coordinator it is for.
+// read takes a letter to the coordinator it is for, or to the shards that are kept here.
 func (d *desk) read(ctx context.Context, l *letter) {
 	head := l.view.Head()
+	if l.from == schema.Coordinator {
+		d.readCoordinator(ctx, l, &head)
+		return
+	}
 	j := d.jobs[l.job]
 	if j != nil && head.Job != 0 && head.Job != j.run {
 		j = nil // of an earlier run of the name
@@ -60,7 +64,7 @@ func (d *desk) read(ctx context.Context, l *letter) {
 	case schema.KindBeat:
 		r = d.readBeat(j, l, &head)
 	case schema.KindControl:
-		r = d.readControl(ctx, j, l, &head)
+		r = d.readControl(j, l, &head)
 	case schema.KindRefusal: // a trainer has no reason to refuse anything of ours
 		d.server.log.Warn("trainer refused a frame", "job", l.job, "member", l.from)
 	}
@@ -70,6 +74,20 @@ func (d *desk) read(ctx context.Context, l *letter) {
 	}
 	subject := fabric.At(string(l.job), string(l.from), fabric.KindCtl, string(schema.Coordinator))
 	d.refuse(&subject, head, r)
+}
+
+// readCoordinator takes what a coordinator on another ps says to those who keep shards of its job.
+func (d *desk) readCoordinator(ctx context.Context, l *letter, head *schema.Head) {
+	if head.Kind == schema.KindBeat {
+		d.hearCoordinator(l.job, head.Job)
+		return
+	}
+	control, err := schema.DecodeControl(&l.view)
+	if err != nil || l.to != d.server.member {
+		d.server.log.Warn("word of a coordinator not understood", "job", l.job, "to", l.to, "err", err)
+		return
+	}
+	d.readAsKeeper(ctx, l.job, head.Job, &control)
 }
 
 func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
@@ -86,6 +104,8 @@ func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
 func (d *desk) farewell(l *letter, head *schema.Head) *refusal {
 	e := d.over(l, head.Job)
 	switch {
+	case e == nil && !d.server.registry.alone.Load():
+		return nil // another ps may know more
 	case e == nil:
 		return refuse(schema.ReasonJobUnknown, "job %s with this run id is not registered here: it has ended, or the server has restarted", l.job)
 	case e.failed != nil:
@@ -96,7 +116,7 @@ func (d *desk) farewell(l *letter, head *schema.Head) *refusal {
 	return nil
 }
 
-func (d *desk) readControl(ctx context.Context, j *job, l *letter, head *schema.Head) *refusal {
+func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 	control, err := schema.DecodeControl(&l.view)
 	if err != nil {
 		return refuseFrame(err)
@@ -104,59 +124,157 @@ func (d *desk) readControl(ctx context.Context, j *job, l *letter, head *schema.
 	switch {
 	case control.Join != nil && !strings.HasPrefix(string(l.from), "j-"):
 		return refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
+	case control.Join != nil && control.Join.Job.Name != l.job:
+		d.send(l.job, 0, l.from, schema.Control{Refused: &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(l.job), Want: string(control.Join.Job.Name),
+			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, l.job))}})
 	case control.Join != nil:
-		d.join(ctx, l, control.Join)
+		d.join(l, control.Join)
+	case control.Report != nil || control.Failed != nil:
+		return d.readKeeper(j, l, head, &control)
 	case control.Leave != nil && j == nil:
 		return d.farewell(l, head)
 	case control.Leave != nil:
 		j.coordinator.Beat(time.Now(), l.from, head.Batch) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
-		return refuse(schema.ReasonMalformed, "control %s: a coordinator takes join and leave", control.Name())
+		return refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, report and failed", control.Name())
 	}
 	return nil
 }
 
-// join finds or registers the job that a trainer wants to take part in.
-func (d *desk) join(ctx context.Context, l *letter, request *schema.Join) {
+// readKeeper takes a word of a ps that keeps shards of a job. Who keeps them for a job that has ended is told.
+func (d *desk) readKeeper(j *job, l *letter, head *schema.Head, control *schema.Control) *refusal {
+	switch {
+	case j != nil && d.readFromKeeper(j, l.from, control):
+		return nil
+	case j != nil:
+		return refuse(schema.ReasonUnknownSender, "%s keeps no shard of job %s", l.from, l.job)
+	case d.over(l, head.Job) != nil:
+		d.send(l.job, head.Job, l.from, schema.Control{Release: &schema.Release{}})
+	}
+	return nil
+}
+
+// joinsMax bounds the joins that wait until it is known who coordinates their job. They are repeated each second.
+const joinsMax = 256
+
+// join takes a trainer's wish to take part to the job's coordinator. A job that nobody coordinates, as far as this ps
+// knows, is claimed: the registry decides which ps it is.
+func (d *desk) join(l *letter, request *schema.Join) {
 	if e := d.over(l, 0); e != nil { // a late repetition of a join that led to a job which has ended
 		_ = d.farewell(l, &schema.Head{Job: e.run}) // e is known, so it does not refuse
 		return
 	}
-	j := d.jobs[l.job]
-	if j == nil {
-		var refused *schema.Refused
-		if j, refused = d.register(ctx, l.job, request.Job); refused != nil {
-			d.server.log.Warn("job refused", "job", l.job, "member", l.from, "reason", refused.Text)
-			d.send(l.job, 0, l.from, schema.Control{Refused: refused})
+	if j := d.jobs[l.job]; j != nil {
+		d.admit(j, l, request)
+		return
+	}
+	now := time.Now()
+	if k := d.kept[l.job]; k != nil && now.Sub(k.heard) < leaseTime || now.Before(d.elsewhere[l.job]) {
+		return // its coordinator is on another ps, and answers
+	}
+	waiting, asked := d.waiting[l.job]
+	if slices.ContainsFunc(waiting, func(w letter) bool { return w.from == l.from }) || d.joins == joinsMax {
+		return
+	}
+	if !asked {
+		select {
+		case d.server.registry.claims <- request.Job:
+		default:
+			return // many others come first
+		}
+	}
+	d.waiting[l.job] = append(waiting, *l)
+	d.joins++
+}
+
+func (d *desk) admit(j *job, l *letter, request *schema.Join) {
+	if request.Data == schema.DataCluster {
+		if r := checkMessages(j.manifest, "the NATS server at "+d.server.control.Address(), d.server.control.PayloadBytesMax()); r != nil {
+			d.send(l.job, j.run, l.from, schema.Control{Refused: r})
 			return
 		}
 	}
 	d.carryOut(j, j.coordinator.Join(time.Now(), l.from, request))
 }
 
-// register makes a job from the first trainer's manifest, or says why not.
-func (d *desk) register(ctx context.Context, name schema.JobName, manifest *schema.Job) (*job, *schema.Refused) {
-	if refused := d.checkManifest(name, manifest); refused != nil {
-		return nil, refused
+// claimed takes the registry's word on who coordinates a job: this ps, if it wrote the job down first.
+func (d *desk) claimed(c claim) {
+	name := c.job.Name
+	switch {
+	case c.err != nil:
+		d.turnAway(name, &schema.Refused{Reason: "server_full", Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
+		return
+	case c.record == nil:
+		d.elsewhere[name] = time.Now().Add(announceEvery)
+		d.takeWaiting(name)
+		return
 	}
-	run, err := newRunID()
-	if err != nil {
-		return nil, &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("draw run id: %v", err)}
+	refused := d.checkManifest(c.job)
+	if refused == nil {
+		refused = d.checkServers(&c)
 	}
-	j, err := newJob(ctx, d.server, manifest, run, d.news)
-	if err != nil {
-		return nil, &schema.Refused{Reason: "server_full", Text: err.Error()}
+	if refused != nil {
+		d.server.registry.end(name)
+		d.turnAway(name, refused)
+		return
 	}
+	j := newJob(d.server, c)
 	d.jobs[name] = j
-	d.shareJobs()
-	d.server.log.Info("job registered", "job", name, "run_id", uint64(run), "trainers", manifest.Trainers, "bytes", j.bytes)
-	return j, nil
+	d.server.log.Info("job registered", "job", name, "run_id", uint64(j.run), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
+	d.carryOut(j, j.coordinator.Assign(time.Now()))
+	for _, l := range d.takeWaiting(name) {
+		control, err := schema.DecodeControl(&l.view)
+		if err == nil && d.jobs[name] == j {
+			d.admit(j, &l, control.Join)
+		}
+	}
 }
 
-// checkManifest refuses what this server cannot run.
-func (d *desk) checkManifest(name schema.JobName, manifest *schema.Job) *schema.Refused {
-	c := d.server.config
+// takeWaiting takes the joins for a job that wait.
+func (d *desk) takeWaiting(name schema.JobName) []letter {
+	waiting := d.waiting[name]
+	delete(d.waiting, name)
+	d.joins -= len(waiting)
+	return waiting
+}
+
+// turnAway refuses all that wait for a job.
+func (d *desk) turnAway(name schema.JobName, refused *schema.Refused) {
+	for _, l := range d.takeWaiting(name) {
+		d.server.log.Warn("job refused", "job", name, "member", l.from, "reason", refused.Text)
+		d.send(name, 0, l.from, schema.Control{Refused: refused})
+	}
+}
+
+// checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards.
+func (d *desk) checkServers(c *claim) *schema.Refused {
+	shards := 0
+	for _, s := range c.servers {
+		shards += s.Shards
+	}
+	if shards > schema.ShardsMax {
+		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d shards on %d ps: want at most %d; give fewer with --shards", shards, len(c.servers), schema.ShardsMax)}
+	}
+	for _, s := range c.servers {
+		if s.ID == d.server.registry.self.ID {
+			if r := d.checkRoom(c.job, s.Shards, shards); r != nil {
+				return r
+			}
+		} else if need := shareBytes(c.job, s.Shards, shards, d.server.config.StagedBytesMax); need > s.MemoryBytes {
+			return noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
+		}
+	}
+	return nil
+}
+
+func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
+	return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(free, 10), Want: strconv.FormatInt(need, 10),
+		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's --memory-mib", job.Name, need, free, who)}
+}
+
+// checkManifest refuses what no server can run, or this one cannot.
+func (d *desk) checkManifest(manifest *schema.Job) *schema.Refused {
 	if err := manifest.Validate(); err != nil {
 		r := &schema.Refused{Reason: "invalid_job", Text: schema.Clip(err.Error())}
 		var fields schema.JobErrors
@@ -165,29 +283,31 @@ func (d *desk) checkManifest(name schema.JobName, manifest *schema.Job) *schema.
 		}
 		return r
 	}
-	if manifest.Name != name {
-		return &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(name), Want: string(manifest.Name),
-			Text: fmt.Sprintf("manifest of job %s sent as job %s", manifest.Name, name)}
-	}
 	if r := checkTables(manifest); r != nil {
 		return r
 	}
-	if r := checkMessages(manifest, c.PayloadBytesMax); r != nil {
-		return r
+	return checkMessages(manifest, "this server", d.server.config.PayloadBytesMax)
+}
+
+// checkRoom refuses a job whose shards here would not fit beside those of others.
+func (d *desk) checkRoom(manifest *schema.Job, own, shards int) *schema.Refused {
+	c := &d.server.config
+	if len(d.kept) >= c.JobsMax {
+		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(d.kept), c.JobsMax)}
 	}
-	if len(d.jobs) >= c.JobsMax {
-		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(d.jobs), c.JobsMax)}
-	}
-	var used int64
-	for _, j := range d.jobs {
-		used += j.bytes
-	}
-	if need := JobBytes(manifest, c.Shards, c.StagedBytesMax); need > c.MemoryBytesMax-used {
-		return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(c.MemoryBytesMax-used, 10), Want: strconv.FormatInt(need, 10),
-			Text: fmt.Sprintf("job %s needs %d bytes, and %d of the server's %d are free: use smaller tables or raise the server's --memory-mib",
-				manifest.Name, need, c.MemoryBytesMax-used, c.MemoryBytesMax)}
+	if need, free := shareBytes(manifest, own, shards, c.StagedBytesMax), d.freeBytes(); need > free {
+		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
 	}
 	return nil
+}
+
+// freeBytes is the memory that is promised to no job.
+func (d *desk) freeBytes() int64 {
+	free := d.server.config.MemoryBytesMax
+	for _, k := range d.kept {
+		free -= k.bytes
+	}
+	return free
 }
 
 // sendAway answers a letter that came too late.

@@ -11,7 +11,7 @@ import (
 	"gradbus/schema"
 )
 
-// JobBytes is the memory that a job takes on a server with the given number of shards and budget for open rounds:
+// JobBytes is the memory that a job takes on a server that keeps all of its shards, with a budget for open rounds on each:
 //
 //	tables      rows*dim*4 (twice with momentum), rows*4 for keys, rows*4 on each shard for slots, rows with momentum
 //	parameters  two versions of every value: 8 bytes each (16 with momentum)
@@ -36,6 +36,13 @@ func JobBytes(job *schema.Job, shards int, stagedBytesMax int64) int64 {
 	return total
 }
 
+// shareBytes is the part of JobBytes of a server that keeps some of a job's shards: tables and parameters are spread
+// evenly, but for one bucket and one partition, which their sizes bound; the part is rounded up.
+func shareBytes(job *schema.Job, own, shards int, stagedBytesMax int64) int64 {
+	all := JobBytes(job, shards, stagedBytesMax)
+	return all/int64(shards)*int64(own) + all%int64(shards)
+}
+
 // frameBytesOver bounds what a frame has besides its values, keys and sections.
 const frameBytesOver = 1 << 10
 
@@ -53,21 +60,15 @@ func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
 	return max(stagedBytesMax, int64(job.Trainers)*share)
 }
 
-// checkMessages refuses a job whose frames would not fit a message: a chunk's values, or one row that is larger, and the
-// keys of as many rows as that holds, of every table one section.
-func checkMessages(job *schema.Job, payloadBytesMax int) *schema.Refused {
-	need := job.ChunkBytes
-	for _, t := range job.Tables {
-		values := max(job.ChunkBytes/4, t.Dim)
-		need = max(need, 4*values+8*(values/t.Dim))
-	}
-	need += 16*len(job.Tables) + frameBytesOver
+// checkMessages refuses a job whose frames would not fit a message of the server that at names: see Job.MessageBytesMax.
+func checkMessages(job *schema.Job, at string, payloadBytesMax int) *schema.Refused {
+	need := job.MessageBytesMax()
 	if need <= payloadBytesMax {
 		return nil
 	}
 	return &schema.Refused{Reason: "invalid_job", Field: "chunk_bytes", Want: strconv.Itoa(job.ChunkBytes),
-		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and this server takes %d: use smaller chunks",
-			job.ChunkBytes, job.Name, need, payloadBytesMax)}
+		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and %s takes %d: use smaller chunks, or set max_payload there",
+			job.ChunkBytes, job.Name, need, at, payloadBytesMax)}
 }
 
 // checkTables refuses what a table's 32-bit slots cannot name.

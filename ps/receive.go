@@ -8,11 +8,11 @@ import (
 )
 
 // receive takes what comes in for one shard, of whichever job: verified here, once, then queued for the job's worker.
-// It runs on the goroutines of the shard's lines and never waits, so that no job can hold up another. The
-// message is released by whoever sees the last of it.
-func (s *Server) receive(shard int, m fabric.Message) {
+// It runs on the goroutines of the shard's lines and never waits, so that no job can hold up another. The message is
+// released by whoever sees the last of it. Who is refused is told on the connection it came by.
+func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
-	if it, to, ok := s.admit(shard, &m); ok {
+	if it, to, ok := s.admit(conn, shard, &m); ok {
 		if !to.put(it) {
 			s.counters.dropped.Add(1)
 		}
@@ -22,7 +22,7 @@ func (s *Server) receive(shard int, m fabric.Message) {
 }
 
 // admit verifies a message and finds whose queue it is for. Where that fails its sender has been told.
-func (s *Server) admit(shard int, m *fabric.Message) (it item, to *queue, ok bool) {
+func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item, to *queue, ok bool) {
 	subject, err := m.Parse()
 	if err != nil {
 		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
@@ -30,29 +30,29 @@ func (s *Server) admit(shard int, m *fabric.Message) (it item, to *queue, ok boo
 	}
 	view, err := schema.Verify(m.Data, s.limits)
 	if err != nil {
-		s.refuse(shard, &subject, schema.Head{}, refuseFrame(err))
+		s.refuse(conn, shard, &subject, schema.Head{}, refuseFrame(err))
 		return it, nil, false
 	}
 	head := view.Head()
 	if kindToken(head.Kind) != subject.Kind {
-		s.refuse(shard, &subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		s.refuse(conn, shard, &subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return it, nil, false
 	}
-	j := (*s.jobs.Load())[schema.JobName(subject.Job)]
-	if j == nil {
-		s.refuse(shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
+	k := (*s.jobs.Load())[schema.JobName(subject.Job)]
+	if k == nil || shard >= k.shards || k.workers[shard] == nil {
+		s.refuse(conn, shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
-	return item{schema.Member(subject.From), view, m.Lease()}, j.workers[shard].queue, true
+	return item{schema.Member(subject.From), view, m.Lease()}, k.workers[shard].queue, true
 }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.
-func (s *Server) refuse(shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
-	s.refuseAs(schema.ShardMember(shard), subject, head, r)
+func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
+	s.refuseAs(conn, schema.ShardMember(shard), subject, head, r)
 }
 
 // refuseAs counts a refusal and tells the sender, unless it, or others, were told too often this second.
-func (s *Server) refuseAs(who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
+func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
 	s.counters.count(r.Reason)
 	s.logRefusal(subject.Job, subject.From, r.Reason, r.Detail)
 	if !s.strays.allow(time.Now()) {
@@ -63,7 +63,7 @@ func (s *Server) refuseAs(who schema.Member, subject *fabric.Subject, head schem
 		s.log.Error("encode refusal", "reason", r.Reason.String(), "err", err)
 		return
 	}
-	s.publish(fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From), frame)
+	s.publish(conn, fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From), frame)
 }
 
 // kindToken is the word for a kind in subjects.

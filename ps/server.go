@@ -5,6 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,9 +33,12 @@ type Server struct {
 	config   Config
 	log      *slog.Logger
 	backend  cuda.Backend
-	own      bool // the backend is ours to close
-	nats     *fabric.Server
-	conn     *fabric.Conn
+	own      bool            // the backend is ours to close
+	nats     *fabric.Server  // of this process: data, and control where Config.NATS is empty
+	conn     *fabric.Conn    // to it
+	control  *fabric.Control // where members, jobs and the other ps are heard of
+	registry *registry
+	member   schema.Member // p-{id}
 	limits   schema.Limits
 	counters counters
 	strays   limiter // of refusals that belong to no job
@@ -39,17 +46,23 @@ type Server struct {
 	desk     *desk
 
 	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
-	jobs atomic.Pointer[map[schema.JobName]*job]
+	jobs atomic.Pointer[map[schema.JobName]*kept]
 
-	cancel  context.CancelFunc
-	unwatch func() bool // stops waiting for the end of Start's context
+	controlLost atomic.Bool      // the control server is out of reach
+	freeBytes   atomic.Int64     // of memory, promised to no job
+	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
+	opening     sync.WaitGroup   // of ways to a cluster
+
+	end     context.CancelCauseFunc
+	running context.Context // ends with the server; the cause is what Err gives
+	unwatch func() bool     // stops waiting for the end of running
 	closed  sync.Once
 	done    chan struct{}
 }
 
 // Start starts a server and returns when it accepts trainers. It ends with ctx or by Close, whichever comes first, and
-// Done tells when it has. Errors: everything Validate finds; fabric.ErrPortTaken; cuda.ErrNoBackend. After an error
-// nothing is left running.
+// Done tells when it has. Errors: everything Validate finds; fabric.ErrPortTaken; cuda.ErrNoBackend; where control is on
+// another server, fabric.ErrNoServer, fabric.ErrRefused and fabric.ErrNoJetStream. After an error nothing is left running.
 func Start(ctx context.Context, config Config, options Options) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -62,23 +75,24 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, backend: options.Backend, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
+		config: config, log: options.Log, backend: options.Backend, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: limiter{perSecond: refusalsPerSecond}, logs: limiter{perSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.jobs.Store(&map[schema.JobName]*job{})
+	s.jobs.Store(&map[schema.JobName]*kept{})
+	s.freeBytes.Store(config.MemoryBytesMax)
 	if err := s.open(ctx); err != nil {
 		s.release()
 		return nil, err
 	}
-	running, cancel := context.WithCancel(ctx)
-	s.cancel = cancel
+	s.running, s.end = context.WithCancelCause(ctx)
 	s.desk = newDesk(s)
-	go s.desk.run(running)
+	go s.desk.run(s.running)
+	go s.registry.run(s.running)
 	watched := make(chan struct{})
-	s.unwatch = context.AfterFunc(ctx, func() {
+	s.unwatch = context.AfterFunc(s.running, func() {
 		<-watched // ctx may have ended already, and Close reads unwatch
 		s.Close()
 	})
@@ -88,11 +102,11 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	s.log.Info("server ready", "url", s.nats.URL(), "shards", config.Shards, "backend", cuda.Describe(s.backend),
-		"memory_bytes_max", config.MemoryBytesMax)
+		"memory_bytes_max", config.MemoryBytesMax, "id", s.registry.self.ID)
 	return s, nil
 }
 
-// open acquires backend, NATS server and connection, in this order.
+// open acquires backend, NATS server, connections and a place in the registry, in this order.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.backend == nil {
 		s.backend, err = cuda.Open(cuda.Options{Name: s.config.Backend, ISA: s.config.ISA, Threads: s.config.Threads, Log: s.log})
@@ -103,6 +117,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	}
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
 		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
+		JetStream: s.embedsControl(),
 	})
 	if err != nil {
 		return err
@@ -111,26 +126,148 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("connect to the embedded server: %w", err)
 	}
+	return s.openControl(ctx)
+}
+
+// embedsControl reports whether control is on the server of this process.
+func (s *Server) embedsControl() bool { return s.config.NATS == "" }
+
+// controlConfig is how to reach the server that carries control.
+func (s *Server) controlConfig(name string) fabric.Config {
+	if s.embedsControl() {
+		return fabric.Config{Server: s.nats, Name: name, Token: s.config.Token, Log: s.log}
+	}
+	return fabric.Config{URL: s.config.NATS, Name: name, Token: s.config.Token, CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
+}
+
+// openControl connects to the control server and announces this ps there.
+func (s *Server) openControl(ctx context.Context) (err error) {
+	id := s.config.ID
+	if id == "" {
+		id = idOf(s.nats.URL())
+	}
+	config := s.controlConfig("ps/" + id)
+	config.OnState = s.controlChanged
+	if s.control, err = fabric.DialControl(ctx, config); err != nil {
+		return fmt.Errorf("connect to the control server: %w", err)
+	}
+	s.member = schema.ServerMember(id)
+	incarnation, err := newRunID()
+	if err != nil {
+		return err
+	}
+	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: hostAndProcess()}
+	s.registry = newRegistry(s.control, self, s.freeBytes.Load, s.log)
+	return s.registry.open(ctx)
+}
+
+// advertised is where trainers find our data server: on the server that carries control, or at an address.
+func (s *Server) advertised() string {
+	if s.embedsControl() {
+		return ""
+	}
+	u, err := url.Parse(s.nats.URL())
+	if err != nil {
+		return s.nats.URL() // which we made ourselves
+	}
+	if s.config.Advertise != "" {
+		u.Host = s.config.Advertise
+		return u.String()
+	}
+	// Where all addresses are listened at, the one by which we reach the control server is as good a guess as any.
+	if ip := net.ParseIP(s.config.Host); ip != nil && ip.IsUnspecified() {
+		if local := s.control.LocalHost(); local != "" {
+			u.Host = net.JoinHostPort(local, u.Port())
+		}
+	}
+	return u.String()
+}
+
+// idOf makes an id from this machine's name and the port of a URL, by which a ps that is started again is known.
+func idOf(serverURL string) string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "ps"
+	}
+	port := ""
+	if u, err := url.Parse(serverURL); err == nil {
+		port = "-" + u.Port()
+	}
+	clean := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' {
+			return r
+		}
+		return '-'
+	}, strings.ToLower(name))
+	return clean[:min(len(clean), schema.ServerIDBytesMax-len(port))] + port
+}
+
+// hostAndProcess says for people where this process runs.
+func hostAndProcess() string {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "unknown host"
+	}
+	return fmt.Sprintf("%s (pid %d)", name, os.Getpid())
+}
+
+// controlChanged is told by fabric.
+func (s *Server) controlChanged(state fabric.State) {
+	switch state {
+	case fabric.Lost:
+		s.controlLost.Store(true)
+		s.log.Warn("control server lost", "server", s.control.Address())
+	case fabric.Back:
+		s.controlLost.Store(false)
+		s.log.Info("control server back", "server", s.control.Address())
+	}
+}
+
+// fail ends the server for a reason of its own.
+func (s *Server) fail(err error) { s.end(err) }
+
+// Err says why a server has ended by itself; nil where it has not, or ended as it was asked to.
+func (s *Server) Err() error {
+	if err := context.Cause(s.running); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
 	return nil
 }
 
 // subscribe listens for every job there will ever be: subscriptions are static, since each change of one empties the
-// server's caches.
+// server's caches. Shards of numbers that only a job on several ps has are added when the first such job comes.
 func (s *Server) subscribe() error {
-	for shard := range s.config.Shards {
-		for _, pattern := range fabric.ListenAt(fabric.Any, string(schema.ShardMember(shard))) {
-			if err := s.conn.Subscribe(pattern, func(m fabric.Message) { s.receive(shard, m) }); err != nil {
-				return err
-			}
-		}
+	own := make([]int, s.config.Shards)
+	for i := range own {
+		own[i] = i
+	}
+	if err := s.listen(own); err != nil {
+		return err
 	}
 	for _, pattern := range []string{
 		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindCtl, string(schema.Coordinator), false),
 		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindBeat, string(schema.All), false),
+		fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false),
 	} {
-		if err := s.conn.Subscribe(pattern, s.desk.receive); err != nil {
+		if err := s.control.Subscribe(pattern, s.desk.receive); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// listen subscribes to what is sent to shards, unless that is done.
+func (s *Server) listen(shards []int) error {
+	for _, shard := range shards {
+		if _, ok := s.listening[shard]; ok {
+			continue
+		}
+		for _, pattern := range fabric.ListenAt(fabric.Any, string(schema.ShardMember(shard))) {
+			if err := s.conn.Subscribe(pattern, func(m fabric.Message) { s.receive(s.conn, shard, m) }); err != nil {
+				return err
+			}
+		}
+		s.listening[shard] = struct{}{}
 	}
 	return nil
 }
@@ -155,10 +292,12 @@ func (s *Server) Close() {
 		s.unwatch()
 		s.desk.close()
 		<-s.desk.done
-		s.cancel()
+		s.end(nil)
+		<-s.registry.done
+		s.opening.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
-		if err := s.conn.Flush(ctx); err != nil {
+		if err := errors.Join(s.conn.Flush(ctx), s.control.Flush(ctx)); err != nil {
 			s.log.Warn("last words not sent", "err", err)
 		}
 		s.release()
@@ -170,6 +309,9 @@ func (s *Server) Close() {
 
 // release gives back what open has acquired.
 func (s *Server) release() {
+	if s.control != nil {
+		s.control.Close()
+	}
 	if s.conn != nil {
 		s.conn.Close()
 	}
@@ -190,10 +332,14 @@ func (s *Server) logRefusal(job, member string, r schema.Reason, text string) {
 	}
 }
 
-// publish sends a frame, which may be reused at once. It cannot be done on a connection within this process unless the
-// server is closing; receivers ask again for what they miss.
-func (s *Server) publish(subject fabric.Subject, frame []byte) {
-	if err := s.conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrClosed) {
+// outlet is a connection.
+type outlet interface {
+	Send(subject fabric.Subject, data []byte) error
+}
+
+// publish sends a frame, which may be reused at once. What a lost server does not take is asked for again.
+func (s *Server) publish(conn outlet, subject fabric.Subject, frame []byte) {
+	if err := conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrClosed) && !errors.Is(err, fabric.ErrLost) {
 		s.log.Error("not published", "subject", subject.String(), "err", err)
 	}
 }

@@ -28,6 +28,7 @@ type worker struct {
 	shard  *Shard
 	peers  []peer // by host
 	limit  limiter
+	send   func(to schema.Member, subject fabric.Subject, frame []byte)
 	result func(error) // told once that the shard is ready (nil), and once that it failed
 
 	mu      sync.Mutex
@@ -47,11 +48,11 @@ type peer struct {
 // whole queue may take as long as the timeout after which they would send again.
 const acknowledgeEvery = 32
 
-func newWorker(s *Server, c ShardConfig, log *slog.Logger, result func(error)) (*worker, error) {
+func newWorker(s *Server, c ShardConfig, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
 	w := &worker{
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(), ask: make(chan struct{}, 1), done: make(chan struct{}),
-		limit: limiter{perSecond: refusalsPerSecond}, result: result,
+		limit: limiter{perSecond: refusalsPerSecond}, send: send, result: result,
 	}
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
 	for _, h := range c.Hosts {
@@ -152,7 +153,7 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 	}
 	if h.Sequence == 0 {
 		subject := fabric.At(w.name, string(from), "", "")
-		w.server.refuse(w.config.Index, &subject, *h, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind))
+		w.server.refuse(w, w.config.Index, &subject, *h, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind))
 		return false
 	}
 	p := &w.peers[host]
@@ -178,7 +179,7 @@ func (w *worker) outside(host int, h *schema.Head, bytes int) {
 		return
 	}
 	subject := fabric.At(w.name, string(w.config.Hosts[host].Member), "", "")
-	w.server.refuse(w.config.Index, &subject, *h, refused)
+	w.server.refuse(w, w.config.Index, &subject, *h, refused)
 }
 
 func (w *worker) hostOf(from schema.Member) int {
@@ -207,8 +208,14 @@ func (w *worker) acknowledge() {
 			Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch(), Lanes: uint16(w.config.Job.Lanes),
 		})
 		p.ack.SetAck(schema.Ack(p.inbox.Ack()))
-		w.server.publish(p.subject, p.ack.Seal())
+		w.send(w.config.Hosts[i].Member, p.subject, p.ack.Seal())
 	}
+}
+
+// Send implements outlet, for refusals to a trainer.
+func (w *worker) Send(subject fabric.Subject, frame []byte) error {
+	w.send(schema.Member(subject.To), subject, frame)
+	return nil
 }
 
 // publish sends what the shard has put out.
@@ -230,7 +237,7 @@ func (w *worker) publish(o *Output) {
 			return
 		}
 	}
-	w.server.publish(at, o.Frame)
+	w.send(o.To, at, o.Frame)
 }
 
 // refresh asks for a new answer from lately.

@@ -11,6 +11,9 @@ type Control struct {
 	Leave   *Leave   `json:"leave,omitempty"`
 	Left    *Left    `json:"left,omitempty"`
 	Failed  *Failed  `json:"failed,omitempty"`
+	Assign  *Assign  `json:"assign,omitempty"`
+	Report  *Report  `json:"report,omitempty"`
+	Release *Release `json:"release,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -31,7 +34,7 @@ const (
 // DataServer is where some shards of a job are reached.
 type DataServer struct {
 	ID     string `json:"id"`  // of the ps
-	URL    string `json:"url"` // nats://host:port or tls://host:port
+	URL    string `json:"url"` // nats://host:port or tls://host:port; "": the server that carries control
 	Shards []int  `json:"shards"`
 }
 
@@ -92,3 +95,34 @@ type Refusal struct {
 	Reason string `json:"reason"` // a Reason's name
 	Text   string `json:"text"`
 }
+
+// Assign tells a ps to keep some shards of a job, from the coordinator to the member p-{id}. It is repeated until a Report
+// repeats its serial.
+type Assign struct {
+	Job        *Job     `json:"job"`
+	Serial     int      `json:"serial"`      // rises with every change; a ps ignores older ones
+	Shards     int      `json:"shards"`      // of the job
+	Own        []int    `json:"own"`         // those that this ps keeps
+	Cluster    []Member `json:"cluster"`     // trainers that send and receive by way of the NATS that carries control
+	DeadlineMS int64    `json:"deadline_ms"` // after which a silent coordinator counts as lost
+}
+
+// Report tells the coordinator each second how the shards of a ps fare.
+type Report struct {
+	Serial  int       `json:"serial"` // of the last Assign that was carried out
+	Ready   bool      `json:"ready"`  // version 0 is in place on all of them
+	Waiting []Waiting `json:"waiting"`
+}
+
+// Waiting is what a shard waits for: the trainers that lack in its open rounds of a batch, and those that lack in the
+// first of them.
+type Waiting struct {
+	Batch   Batch    `json:"batch"`
+	Bucket  Bucket   `json:"bucket"` // of the first round
+	Chunk   Chunk    `json:"chunk"`
+	Members []Member `json:"members"`
+	First   []Member `json:"first"`
+}
+
+// Release tells a ps that the job has ended.
+type Release struct{}

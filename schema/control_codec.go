@@ -105,6 +105,9 @@ func (c Control) check() error {
 				return err
 			}
 		}
+		if d := c.Join.Data; d != "" && d != DataDirect && d != DataCluster {
+			return fmt.Errorf("data %q: want %s or %s", Clip(d), DataDirect, DataCluster)
+		}
 		texts = append(texts, c.Join.Host)
 	case c.Joined != nil:
 		if err := CheckName("member", string(c.Joined.Member)); err != nil {
@@ -121,6 +124,8 @@ func (c Control) check() error {
 		texts = append(texts, c.Leave.Reason)
 	case c.Failed != nil:
 		texts = append(texts, string(c.Failed.Member), c.Failed.Text)
+	case c.Assign != nil:
+		return c.Assign.check()
 	}
 	for _, t := range texts {
 		if len(t) > TextBytesMax {

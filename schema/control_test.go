@@ -17,6 +17,9 @@ func testControls() []Control {
 		{Leave: &Leave{Reason: "disk full"}},
 		{Left: &Left{}},
 		{Failed: &Failed{Member: "t1", Text: "trainer t1 was last seen 30 s ago at batch 17 (deadline 30s)"}},
+		{Assign: &Assign{Job: testJob(), Serial: 2, Shards: 4, Own: []int{1, 2}, Cluster: []Member{"t1"}, DeadlineMS: 30000}},
+		{Report: &Report{Serial: 2, Ready: true, Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
+		{Release: &Release{}},
 	}
 }
 
@@ -60,18 +63,26 @@ func controlView(t *testing.T, kind Kind, body string) *View {
 
 func TestDecodeControlRefuses(t *testing.T) {
 	for body, want := range map[string]string{
-		`{}`:                         "no message",
-		`null`:                       "no message",
-		`[]`:                         "cannot unmarshal",
-		`{"left":{},"start":null}`:   "", // null is absent
-		`{"left":{},"leave":{}}`:     "more than one",
-		`{"left":{},"left":{}}`:      "twice",
-		`{"left":{}}{}`:              "exactly one",
-		`{"left":{"x":1}}`:           "unknown field",
-		`{"Left":{}}`:                "lower case",
-		`{"join":{"host":"h"}}`:      "no job",
-		`{"join":{"job":{},"x":""}}`: "unknown field",
-		`{"join":{"job":{},"wanted":"T 1","host":""}}`:                                                "1 to 63",
+		`{}`:                       "no message",
+		`null`:                     "no message",
+		`[]`:                       "cannot unmarshal",
+		`{"left":{},"start":null}`: "", // null is absent
+		`{"left":{},"leave":{}}`:   "more than one",
+		`{"left":{},"left":{}}`:    "twice",
+		`{"assign":{"serial":1,"shards":2,"own":[0],"deadline_ms":1}}`:                "no job",
+		`{"assign":{"job":{},"serial":1,"shards":2,"own":[],"deadline_ms":1}}`:        "own shards",
+		`{"assign":{"job":{},"serial":1,"shards":2,"own":[1,0],"deadline_ms":1}}`:     "own shards",
+		`{"assign":{"job":{},"serial":1,"shards":2,"own":[1,1],"deadline_ms":1}}`:     "own shards",
+		`{"assign":{"job":{},"serial":1,"shards":2,"own":[2],"deadline_ms":1}}`:       "own shards",
+		`{"assign":{"job":{},"serial":1,"shards":2,"own":[-1],"deadline_ms":1}}`:      "own shards",
+		`{"assign":{"job":{},"serial":1,"shards":5000000,"own":[0],"deadline_ms":1}}`: "5000000 shards",
+		`{"assign":{"job":{},"serial":0,"shards":2,"own":[0],"deadline_ms":1}}`:       "serial 0",
+		`{"left":{}}{}`:                                "exactly one",
+		`{"left":{"x":1}}`:                             "unknown field",
+		`{"Left":{}}`:                                  "lower case",
+		`{"join":{"host":"h"}}`:                        "no job",
+		`{"join":{"job":{},"x":""}}`:                   "unknown field",
+		`{"join":{"job":{},"wanted":"T 1","host":""}}`: "1 to 63",
 		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:           "0 lanes",
 		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`:             "invalid",
 		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",

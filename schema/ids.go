@@ -9,7 +9,7 @@ import (
 type (
 	// JobName names a training run; it matches [a-z0-9-]{1,63} and is a token of every subject.
 	JobName string
-	// Member names a process within a job: t0, t1, ... for trainers, s0, s1, ... for shards, "coordinator".
+	// Member names a process within a job: t0, t1, ... for trainers, s0, s1, ... for shards, "coordinator", p-{id} for a ps.
 	Member string
 	// RunID tells apart two jobs of one name; the coordinator draws it when the job is registered.
 	RunID uint64
@@ -52,6 +52,12 @@ func TrainerMember(i int) Member { return Member(fmt.Sprintf("t%d", i)) }
 
 // ShardMember is the member name of the i-th shard.
 func ShardMember(i int) Member { return Member(fmt.Sprintf("s%d", i)) }
+
+// ServerIDBytesMax is the length of the longest id of a ps, which is a member under that name with p- before it.
+const ServerIDBytesMax = 61
+
+// ServerMember is the member name of the ps with an id.
+func ServerMember(id string) Member { return Member("p-" + id) }
 
 // PartitionOf is the partition of a key in a table cut into the given number of partitions: the splitmix64 finaliser
 // of the key, modulo partitions. It is part of the protocol: trainers and shards must agree.

@@ -6,22 +6,30 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"strings"
 	"time"
 
 	"gradbus/cuda"
+	"gradbus/fabric"
 	"gradbus/schema"
 )
 
 // Config says how a trainer reaches its server and how long it waits for what. What the trainers of a job must agree on
 // is not here but in the job's manifest (schema.Job). The zero value of every field but Server and Backend works.
 type Config struct {
-	// Server is the address of the ps, as in nats://127.0.0.1:4222.
+	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
+	// know each other; user:password@ may be part of it.
 	Server string
+	// Data says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
+	// schema.DataCluster, all by way of Server, which is slower.
+	Data string
 	// Member is the member id to ask for, t0, t1, ...; empty for the next free one.
 	Member schema.Member
 	// Token is the server's credential; empty where it asks for none.
 	Token string
-	// TLS encrypts the connection where it is not nil.
+	// CredsFile is a file with NATS credentials for Server; empty where it wants none.
+	CredsFile string
+	// TLS encrypts the connections to Server, and to those ps whose address begins with tls://, where it is not nil.
 	TLS *tls.Config
 	// Backend does the arithmetic. The session does not close it.
 	Backend cuda.Backend
@@ -38,8 +46,8 @@ type Config struct {
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
 	AnswerWithin time.Duration
-	// BackWithin is how long a lost connection may take to come back before the session ends with ErrServerLost. Zero
-	// means 5 s.
+	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
+	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.
 	BackWithin time.Duration
 	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 2 s.
 	LeaveWithin time.Duration
@@ -67,8 +75,13 @@ var (
 // Validate lists everything that is wrong, each with the field, its value and what would be right.
 func (c Config) Validate() error {
 	var wrong []error
-	if u, err := url.Parse(c.Server); err != nil || u.Host == "" {
-		wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", c.Server))
+	for one := range strings.SplitSeq(c.Server, ",") {
+		if u, err := url.Parse(one); err != nil || u.Host == "" {
+			wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", fabric.WithoutUser(one)))
+		}
+	}
+	if c.Data != "" && c.Data != schema.DataDirect && c.Data != schema.DataCluster {
+		wrong = append(wrong, fmt.Errorf("data %q: want %s or %s", c.Data, schema.DataDirect, schema.DataCluster))
 	}
 	if c.Member != "" {
 		if err := schema.CheckName("member", string(c.Member)); err != nil {
@@ -93,12 +106,15 @@ func (c Config) Validate() error {
 	return nil
 }
 
+// serverName is Server for people: without a password.
+func (c *Config) serverName() string { return fabric.WithoutUser(c.Server) }
+
 func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		at    *time.Duration
 		value time.Duration
 	}{{&c.BeatEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
-		{&c.BackWithin, 5 * time.Second}, {&c.LeaveWithin, 2 * time.Second}} {
+		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 2 * time.Second}} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}

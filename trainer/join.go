@@ -33,7 +33,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	defer j.conn.Close()
 	s, err := j.join(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.Server, err)
+		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
 }
@@ -44,7 +44,7 @@ type joiner struct {
 	config  Config
 	job     *schema.Job
 	name    string
-	conn    *fabric.Conn
+	conn    *fabric.Control
 	subject string
 	request []byte
 	answers chan schema.Control
@@ -58,12 +58,12 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 	if err != nil {
 		host = "unknown host"
 	}
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: fmt.Sprintf("%s (pid %d)", host, os.Getpid())}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: fmt.Sprintf("%s (pid %d)", host, os.Getpid()), Data: c.Data}
 	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join}); err != nil {
 		return nil, err
 	}
 	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
-	if j.conn, err = dial(ctx, c, job, j.name, nil); err != nil {
+	if j.conn, err = fabric.DialControl(ctx, c.fabricConfig(job, j.name, nil)); err != nil {
 		return nil, err
 	}
 	pattern := fabric.Pattern(string(job.Name), string(schema.Coordinator), fabric.KindCtl, j.name, false)
@@ -72,11 +72,6 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) 
 		return nil, err
 	}
 	return j, nil
-}
-
-func dial(ctx context.Context, c Config, job *schema.Job, member string, onState func(fabric.State)) (*fabric.Conn, error) {
-	return fabric.Dial(ctx, fabric.Config{URL: c.Server, Name: string(job.Name) + "/" + member, Token: c.Token, TLS: c.TLS,
-		Log: c.Log, OnState: onState})
 }
 
 // receive keeps the latest answer.
@@ -124,7 +119,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		err = j.waitForStart(ctx, s)
 	}
 	if err != nil {
-		if s.conn == nil {
+		if s.control == nil {
 			return nil, err
 		}
 		if leaving := s.Leave(ctx, err.Error()); leaving != nil {
@@ -186,28 +181,4 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			return context.Cause(ctx)
 		}
 	}
-}
-
-// connect dials under the member's name, listens, and starts to give signs of life.
-func (s *Session) connect(ctx context.Context) error {
-	s.heard.Store(int64(s.since()))
-	var err error
-	if s.conn, err = dial(ctx, s.config, s.job, string(s.joined.Member), s.connectionChanged); err != nil {
-		return err
-	}
-	job := string(s.job.Name)
-	for _, to := range []schema.Member{s.joined.Member, schema.All} {
-		small, keyed := fabric.Pattern(job, fabric.Any, fabric.Any, string(to), false), fabric.Pattern(job, fabric.Any, fabric.Any, string(to), true)
-		if to == schema.All { // not the other trainers' beats
-			small = fabric.Pattern(job, string(schema.Coordinator), fabric.Any, string(to), false)
-		}
-		for _, pattern := range []string{small, keyed} {
-			if err := s.conn.Subscribe(pattern, s.receive); err != nil {
-				return err
-			}
-		}
-	}
-	s.clock.Add(1)
-	go s.keepTime()
-	return nil
 }

@@ -8,38 +8,56 @@ import (
 	"gradbus/schema"
 )
 
-// receive is called for every message to this trainer, from one goroutine for each kind of address. What does not verify
-// is counted and dropped: what it was meant to be will be asked for again.
+// receive is called for every message of a shard to this trainer, from one goroutine for each kind of address and server.
+// What does not verify is counted and dropped: what it was meant to be will be asked for again.
 func (s *Session) receive(m fabric.Message) {
-	v, err := schema.Verify(m.Data, schema.Limits{})
-	if err != nil {
-		s.faults.Add(1)
-		s.config.Log.Warn("frame dropped", "subject", m.Text(), "err", err)
+	v, subject, ok := s.open(&m)
+	if !ok {
 		return
 	}
-	subject, err := m.Parse()
-	if err != nil || v.Head().Job != s.joined.RunID {
-		return // of an earlier run of the same name
+	if shard, ok := s.shards[subject.From]; ok { // where it is the same server, the coordinator is heard here too
+		if err := s.dispatch(shard, &subject, &v); err != nil {
+			s.fail(err)
+		}
 	}
-	if err := s.dispatch(&subject, &v); err != nil {
+}
+
+// receiveControl is called for every message of the coordinator.
+func (s *Session) receiveControl(m fabric.Message) {
+	v, subject, ok := s.open(&m)
+	if !ok {
+		return
+	}
+	from := subject.From
+	var err error
+	switch v.Head().Kind {
+	case schema.KindControl:
+		err = s.word(from, &v)
+	case schema.KindBeat:
+		s.hear(from)
+	case schema.KindRefusal:
+		err = s.refused(from, &v)
+	}
+	if err != nil {
 		s.fail(err)
 	}
 }
 
-func (s *Session) dispatch(subject *fabric.Subject, v *schema.View) error {
-	h, from := v.Head(), subject.From
-	switch h.Kind {
-	case schema.KindControl:
-		return s.control(from, v)
-	case schema.KindBeat:
-		s.hear(from)
-		return nil
+// open verifies a message and says who sent it, and to whom.
+func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject, ok bool) {
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		s.faults.Add(1)
+		s.config.Log.Warn("frame dropped", "subject", m.Text(), "err", err)
+		return v, subject, false
 	}
-	shard, ok := s.shards[from]
-	if !ok {
-		return nil
-	}
-	switch h.Kind {
+	subject, err = m.Parse()
+	return v, subject, err == nil && v.Head().Job == s.joined.RunID // else of an earlier run of the same name
+}
+
+func (s *Session) dispatch(shard int, subject *fabric.Subject, v *schema.View) error {
+	from := subject.From
+	switch v.Head().Kind {
 	case schema.KindMean:
 		return s.takeResult(shard, subject.To != string(schema.All), v)
 	case schema.KindRows:
@@ -64,9 +82,9 @@ func (s *Session) hear(from string) {
 	}
 }
 
-// control takes a word of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
+// word takes one of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
 // latest: it is never full but for words that nobody waits for.
-func (s *Session) control(from string, v *schema.View) error {
+func (s *Session) word(from string, v *schema.View) error {
 	if from != string(schema.Coordinator) {
 		return nil
 	}
@@ -124,16 +142,19 @@ const (
 // since is the time since the session was made, on the monotonic clock.
 func (s *Session) since() time.Duration { return time.Since(s.epoch) }
 
-// connectionChanged is told by fabric.
-func (s *Session) connectionChanged(state fabric.State) {
+// dataChanged is told by fabric how a server of shards fares.
+func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 	switch state {
 	case fabric.Lost:
-		s.lost.Store(max(1, int64(s.since())))
-		s.config.Log.Warn("server lost", "server", s.config.Server, "job", s.job.Name, "member", s.joined.Member)
+		d.lost.Store(max(1, int64(s.since())))
+		s.config.Log.Warn("server lost", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
 	case fabric.Back:
-		s.lost.Store(0)
-		s.config.Log.Info("server back", "server", s.config.Server, "job", s.job.Name, "member", s.joined.Member)
+		d.lost.Store(0)
+		s.config.Log.Info("server back", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
 		for _, l := range s.links {
+			if l.server != d {
+				continue
+			}
 			if err := l.outbox.ResendAll(); err != nil {
 				s.fail(fmt.Errorf("send to %s again: %w", l.member, err))
 			}
@@ -143,7 +164,23 @@ func (s *Session) connectionChanged(state fabric.State) {
 		default:
 		}
 	case fabric.Closed:
-		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, s.config.Server))
+		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, d.name()))
+	}
+}
+
+// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it for as
+// long as the job's deadline.
+func (s *Session) controlChanged(state fabric.State) {
+	switch state {
+	case fabric.Lost:
+		s.lost.Store(max(1, int64(s.since())))
+		s.config.Log.Warn("control server lost", "server", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+	case fabric.Back:
+		s.heard.Store(int64(s.since())) // it could not be
+		s.lost.Store(0)
+		s.config.Log.Info("control server back", "server", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+	case fabric.Closed:
+		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, s.config.serverName()))
 	}
 }
 
@@ -177,25 +214,34 @@ func (s *Session) keepTime() {
 
 func (s *Session) sendBeat() error {
 	s.beat.SetHead(s.head(s.Version()))
-	return s.publish(s.subject(fabric.KindBeat, schema.All), s.beat.Seal())
+	return publish(s.control, s.subject(fabric.KindBeat, schema.All), s.beat.Seal())
 }
 
+// checkSilence says whom to give up: a server of shards after BackWithin, control and the coordinator after the job's
+// deadline.
 func (s *Session) checkSilence() error {
+	now := s.since()
+	for _, d := range s.servers {
+		if at := d.lost.Load(); at != 0 && now-time.Duration(at) > s.config.BackWithin {
+			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", ErrServerLost, d.name(),
+				(now - time.Duration(at)).Round(100*time.Millisecond), s.Version(), s.job.Name)
+		}
+	}
+	if at := s.disowned.Load(); at != 0 && now-time.Duration(at) > s.config.RetryAfter {
+		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
+			ErrServerLost, s.config.serverName(), s.job.Name, s.Version())
+	}
+	deadline := time.Duration(s.joined.DeadlineMS) * time.Millisecond
 	if at := s.lost.Load(); at != 0 {
-		if gone := s.since() - time.Duration(at); gone > s.config.BackWithin {
-			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", ErrServerLost, s.config.Server,
-				gone.Round(100*time.Millisecond), s.Version(), s.job.Name)
+		if gone := now - time.Duration(at); gone > deadline {
+			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s", ErrServerLost, s.config.serverName(),
+				gone.Round(100*time.Millisecond), deadline, s.Version(), s.job.Name)
 		}
 		return nil
 	}
-	if at := s.disowned.Load(); at != 0 && s.since()-time.Duration(at) > s.config.RetryAfter {
-		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
-			ErrServerLost, s.config.Server, s.job.Name, s.Version())
-	}
-	deadline := time.Duration(s.joined.DeadlineMS) * time.Millisecond
-	if silent := s.since() - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {
+	if silent := now - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {
 		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d", ErrServerLost,
-			s.job.Name, s.config.Server, silent.Round(time.Second), deadline, s.Version())
+			s.job.Name, s.config.serverName(), silent.Round(time.Second), deadline, s.Version())
 	}
 	return nil
 }

@@ -28,7 +28,12 @@ func arrives(t *testing.T, s *Session, from string, frame []byte, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.receive(fabric.NewMessage(fabric.At("bare", from, fabric.KindCtl, "t0").String(), frame))
+	m := fabric.NewMessage(fabric.At("bare", from, fabric.KindCtl, "t0").String(), frame)
+	if from[0] == 's' {
+		s.receive(m)
+	} else {
+		s.receiveControl(m)
+	}
 }
 
 // Which refusals end a session, and what it then says.

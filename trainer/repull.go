@@ -141,7 +141,7 @@ func (s *Session) pullRounds(shard int, b schema.Batch, rounds []roundName) erro
 		h := s.head(b)
 		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
 		s.pull.SetHead(h)
-		if err := s.publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal()); err != nil {
+		if err := s.links[shard].publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal()); err != nil {
 			return err
 		}
 	}

@@ -122,7 +122,8 @@ func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
 	s.rowsFor.Store(&taker)
 	l.begin()
 	send := func(shard int, sealed []byte) error {
-		return s.publish(s.subject(fabric.KindLookup, s.links[shard].member).WithBatch(uint64(b)), sealed)
+		l := s.links[shard]
+		return l.publish(s.subject(fabric.KindLookup, l.member).WithBatch(uint64(b)), sealed)
 	}
 	began, repeated := time.Now(), false
 	if err := l.unanswered(send); err != nil {

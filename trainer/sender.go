@@ -13,6 +13,7 @@ import (
 // shardLink is the way of gradients to one shard: its window, and how many frames have gone into it.
 type shardLink struct {
 	member schema.Member
+	server *dataServer
 	outbox *fabric.Outbox
 	sent   uint64
 }

@@ -22,7 +22,9 @@ type Session struct {
 	job    *schema.Job
 	joined schema.Joined
 	place  *schema.Placement
-	conn   *fabric.Conn
+
+	control *fabric.Control // to the coordinator
+	servers []*dataServer   // of the shards
 
 	compute *compute
 	links   []*shardLink
@@ -38,11 +40,11 @@ type Session struct {
 
 	clock    sync.WaitGroup // the goroutine of keepTime
 	controls chan schema.Control
-	back     chan struct{}             // gets a value when the connection is back after a loss
+	back     chan struct{}             // gets a value when a data server is back after a loss
 	rowsFor  atomic.Pointer[rowsTaker] // who waits for rows: lookups of a batch, of an evaluation, or a scan
 	batch    atomic.Uint64             // under way; also the version that is whole here
 	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
-	lost     atomic.Int64              // since when the connection is gone, as time since epoch; 0 while it is there
+	lost     atomic.Int64              // since when the control server is gone, as time since epoch; 0 while it is there
 	disowned atomic.Int64              // since when a shard does not know the job, as time since epoch; 0 while all do
 	faults   atomic.Uint64             // frames that did not verify
 	epoch    time.Time                 // what heard and lost count from
@@ -75,18 +77,15 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane, int(joined.FirstLane)+joined.LaneCount, job.Lanes)
 	}
 	var err error
+	if err = s.findServers(); err != nil {
+		return nil, err
+	}
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
 	}
 	params, err := newParameters(job, c.Backend, s.flat.specs, s.flat.params)
 	if err != nil {
 		return nil, err
-	}
-	for i := range joined.Shards {
-		member := schema.ShardMember(i)
-		s.shards[string(member)] = i
-		s.links = append(s.links, &shardLink{member: member, outbox: fabric.NewOutbox(fabric.OutboxConfig{
-			Envelope: schema.Envelope{}, Publish: s.publish})})
 	}
 	if s.beat, err = schema.NewFrame(schema.Layout{Kind: schema.KindBeat}); err != nil {
 		return nil, err
@@ -175,14 +174,6 @@ func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
 	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
 }
 
-// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
-func (s *Session) publish(subject fabric.Subject, frame []byte) error {
-	if err := s.conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
-		return err
-	}
-	return nil
-}
-
 // running gives a context that ends with ctx or with the session, whichever is first, with the cause.
 func (s *Session) running(ctx context.Context) (context.Context, func()) {
 	both, cancel := context.WithCancelCause(ctx)
@@ -241,8 +232,13 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 func (s *Session) close() {
 	s.fail(ErrLeft)
 	s.clock.Wait()
-	if s.conn != nil {
-		s.conn.Close()
+	if s.control != nil {
+		s.control.Close()
+	}
+	for _, d := range s.servers {
+		if d.conn != nil {
+			d.conn.Close()
+		}
 	}
 }
 
@@ -258,7 +254,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	defer cancel()
 	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
 	for answered := false; !answered; {
-		c, err := fabric.Ask(ctx, s.config.RetryAfter, func() error { return s.conn.Publish(subject, frame) }, s.controls)
+		c, err := fabric.Ask(ctx, s.config.RetryAfter, func() error { return s.control.Publish(subject, frame) }, s.controls)
 		if err != nil {
 			return fmt.Errorf("leave job %s as %s: %w", s.job.Name, s.joined.Member, err)
 		}

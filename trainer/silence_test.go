@@ -54,7 +54,8 @@ func TestSilentSessionStaysAlive(t *testing.T) {
 func TestCheckSilence(t *testing.T) {
 	quiet := func() *Session {
 		s := &Session{job: toyJob("quiet", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
-			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-time.Minute)}
+			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-time.Minute),
+			servers: []*dataServer{{url: "nats://there:1"}, {id: "b", url: "nats://b:2"}}}
 		s.heard.Store(int64(s.since()))
 		s.batch.Store(17)
 		return s
@@ -65,8 +66,12 @@ func TestCheckSilence(t *testing.T) {
 		says []string
 	}{
 		{"all is well", func(*Session) {}, nil},
-		{"connection just lost", func(s *Session) { s.lost.Store(int64(s.since())) }, nil},
-		{"connection lost", func(s *Session) { s.lost.Store(int64(s.since() - 6*time.Second)) }, []string{"nats://there:1", "out of reach for 6s", "batch 17"}},
+		{"control just lost", func(s *Session) { s.lost.Store(int64(s.since() - 29*time.Second)) }, nil},
+		{"control lost", func(s *Session) { s.lost.Store(int64(s.since() - 31*time.Second)) },
+			[]string{"control server nats://there:1", "out of reach for 31s", "deadline 30s", "batch 17"}},
+		{"data server just lost", func(s *Session) { s.servers[1].lost.Store(int64(s.since() - 29*time.Second)) }, nil},
+		{"data server lost", func(s *Session) { s.servers[1].lost.Store(int64(s.since() - 31*time.Second)) },
+			[]string{"ps b at nats://b:2", "out of reach for 31s", "batch 17"}},
 		{"coordinator late", func(s *Session) { s.heard.Store(int64(s.since() - 31*time.Second)) }, nil},
 		{"coordinator silent", func(s *Session) { s.heard.Store(int64(s.since() - 33*time.Second)) },
 			[]string{"coordinator of job quiet", "nats://there:1", "silent for 33s", "deadline 30s", "batch 17"}},

@@ -41,10 +41,13 @@ func (s *Session) Stats() Stats {
 	s.statsMu.Lock()
 	t := s.stats
 	s.statsMu.Unlock()
-	c := s.conn.Stats()
-	t.BytesSent, t.BytesReceived = c.BytesSent, c.BytesReceived
-	t.MessagesSent, t.MessagesReceived = c.MessagesSent, c.MessagesReceived
-	t.Reconnects, t.Dropped = c.Reconnects, c.Dropped+s.faults.Load()
+	t.Dropped = s.faults.Load()
+	for _, d := range s.servers {
+		c := d.conn.Stats()
+		t.BytesSent, t.BytesReceived = t.BytesSent+c.BytesSent, t.BytesReceived+c.BytesReceived
+		t.MessagesSent, t.MessagesReceived = t.MessagesSent+c.MessagesSent, t.MessagesReceived+c.MessagesReceived
+		t.Reconnects, t.Dropped = t.Reconnects+c.Reconnects, t.Dropped+c.Dropped
+	}
 	for _, l := range s.links {
 		o := l.outbox.Stats()
 		t.GradientFrames += o.Frames

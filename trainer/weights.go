@@ -104,15 +104,16 @@ func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partit
 	var taker rowsTaker = scan
 	s.rowsFor.Store(&taker)
 	shard := s.place.ShardOfPartition(p)
-	subject := s.subject(fabric.KindPull, s.links[shard].member)
+	link := s.links[shard]
+	subject := s.subject(fabric.KindPull, link.member)
 	cursor := uint64(0)
 	for more := true; more; {
 		s.scans++
 		request := scan.ask(shard, p, cursor, s.scans)
-		if err := s.publish(subject, request); err != nil {
+		if err := link.publish(subject, request); err != nil {
 			return err
 		}
-		again := func(bool) (bool, error) { return false, s.publish(subject, request) }
+		again := func(bool) (bool, error) { return false, link.publish(subject, request) }
 		if err := s.wait(ctx, scan.ready, s.answers.first(s.config.RetryAfter), again); err != nil {
 			return err
 		}

@@ -18,12 +18,14 @@ import (
 	"gradbus"
 	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/fabric"
 	"gradbus/ps"
 )
 
 // flags are what the command line and the configuration file may say.
 type flags struct {
 	listen, tokenFile, portFile string
+	natsCA                      string
 	logFormat                   string
 	server                      ps.Config
 	memoryMiB, stagedMiB        int64
@@ -42,7 +44,9 @@ registers it, and when the last one has left, its name is free and its memory re
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
-  ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it`,
+  ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
+                                                       one of several: they find each other at that NATS server, or ps`,
 		Version:       gradbus.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -74,6 +78,11 @@ func (f *flags) add(c *cobra.Command) {
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
 	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
+	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
+	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well")
+	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
+	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
+	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
@@ -110,15 +119,19 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		}
 		defer os.Remove(f.portFile)
 	}
-	fmt.Fprintf(out, "gradbus ps is ready at %s (shards %d, deadline %s).\nNext, in another terminal:  ./bin/trainer packages%s\n",
-		server.URL(), f.server.Shards, f.server.Deadline, f.hint(server.URL()))
+	at, through := server.URL(), ""
+	if f.server.NATS != "" {
+		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
+	}
+	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\nNext, in another terminal:  ./bin/trainer packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.hint(fabric.WithoutUser(at)))
 	select {
 	case <-ctx.Done():
 		log.Info("ending", "reason", "asked to")
 	case <-server.Done():
 	}
 	server.Close()
-	return nil
+	return server.Err()
 }
 
 // fill completes the server's configuration from the flags that are not fields of it.
@@ -149,6 +162,9 @@ func (f *flags) fill() error {
 	inBytes := func(n int64) int64 { return max(-1, min(n, math.MaxInt64/mib)) * mib } // Validate refuses both ends
 	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
 	if f.server.Token, err = config.Secret(f.tokenFile); err != nil {
+		return err
+	}
+	if f.server.NATSTLS, err = config.RootCAs(f.natsCA); err != nil {
 		return err
 	}
 	return f.server.Validate()

@@ -24,6 +24,10 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if err != nil {
 		return r, err
 	}
+	tls, err := config.RootCAs(o.ca)
+	if err != nil {
+		return r, err
+	}
 	data, err := corpus.Load(ctx, o.input)
 	if err != nil {
 		return r, err
@@ -31,8 +35,8 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if data.Synthetic {
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, Backend: backend,
-		Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
+		Data: o.data, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
 	if err != nil {
 		return r, err
 	}

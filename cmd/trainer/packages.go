@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/schema"
 	"gradbus/trainer/packages"
 	"gradbus/trainer/packages/corpus"
 	"gradbus/trainer/report"
@@ -24,6 +26,8 @@ type options struct {
 	settings packages.Settings
 
 	server, tokenFile, id string
+	creds, ca, data       string
+	backWithin            time.Duration
 	backend, isa          string
 	threads               int
 	input                 string
@@ -76,8 +80,12 @@ want the same settings and have the same data. The default data are this machine
 func (o *options) add(c *cobra.Command) {
 	s, set := &o.settings, c.Flags()
 	set.SortFlags = false
-	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps")
+	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps, or of the NATS server where several ps find each other")
 	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
+	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
+	set.StringVar(&o.ca, "nats-ca", "", "`file` with the certificates that vouch for --server, where the system's do not")
+	set.StringVar(&o.data, "data", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
+	set.DurationVar(&o.backWithin, "back-within", 30*time.Second, "`time` that a lost connection to shards may take to come back")
 	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
 	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")

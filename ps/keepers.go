@@ -1,0 +1,165 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gradbus/schema"
+)
+
+// keeper is what a coordinator knows of a ps that keeps shards of its job.
+type keeper struct {
+	seen    time.Time // its last report; zero before the first Tick
+	ready   bool      // version 0 is in place on its shards
+	serial  int       // of the last assignment that it has carried out
+	waiting []Waiting // what its shards waited for when it last reported
+}
+
+// Assign tells every ps which shards to keep. It is the first that a coordinator has to say, and said again, by Tick, to those
+// who have not carried it out.
+func (c *Coordinator) Assign(now time.Time) []Decision {
+	for i := range c.keepers {
+		c.keepers[i].seen = now
+	}
+	return c.assign()
+}
+
+// reassign tells every ps what has changed: how trainers are reached.
+func (c *Coordinator) reassign() []Decision {
+	c.serial++
+	return c.assign()
+}
+
+// assign is what those are to be told who have not carried out the latest.
+func (c *Coordinator) assign() (decisions []Decision) {
+	for i := range c.keepers {
+		if c.keepers[i].serial != c.serial {
+			decisions = append(decisions, c.assignTo(i))
+		}
+	}
+	return decisions
+}
+
+func (c *Coordinator) assignTo(i int) Decision {
+	a := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards, Own: c.config.Keepers[i].Server.Shards, Cluster: []schema.Member{},
+		DeadlineMS: c.config.Deadline.Milliseconds()}
+	for m := range c.members {
+		if c.members[m].cluster {
+			a.Cluster = append(a.Cluster, schema.TrainerMember(m))
+		}
+	}
+	return Decision{To: c.config.Keepers[i].Member, Control: schema.Control{Assign: a}}
+}
+
+// Report takes what a ps says of its shards. It reports whether the ps keeps any.
+func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {
+	i := c.keeperOf(from)
+	if i < 0 {
+		return nil, false
+	}
+	k := &c.keepers[i]
+	behind := r.Serial > k.serial && r.Serial < c.serial // it has carried out what is no longer the latest
+	k.seen, k.ready, k.serial, k.waiting = now, r.Ready, r.Serial, k.waiting[:0]
+	for _, w := range r.Waiting {
+		k.waiting = append(k.waiting, Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
+	}
+	if behind {
+		return []Decision{c.assignTo(i)}, true
+	}
+	return c.start(), true
+}
+
+// KeeperFailed ends the job because a ps, or one of its shards, cannot go on. It reports whether the ps keeps any.
+func (c *Coordinator) KeeperFailed(from schema.Member, f *schema.Failed) ([]Decision, bool) {
+	i := c.keeperOf(from)
+	if i < 0 {
+		return nil, false
+	}
+	text := f.Text
+	if len(c.keepers) > 1 {
+		text = fmt.Sprintf("%s: %s", c.keeperName(i), f.Text)
+	}
+	return c.Fail(f.Member, text), true
+}
+
+// KeeperReplaced ends the job because a ps was started anew, and has lost its shards.
+func (c *Coordinator) KeeperReplaced(i int, host string) []Decision {
+	return c.Fail(c.config.Keepers[i].Member, fmt.Sprintf("%s was started anew on %s and has lost its shards", c.keeperName(i), host))
+}
+
+func (c *Coordinator) keeperOf(from schema.Member) int {
+	return slices.IndexFunc(c.config.Keepers, func(k Keeper) bool { return k.Member == from })
+}
+
+// keeperName names a ps for people.
+func (c *Coordinator) keeperName(i int) string {
+	d := &c.config.Keepers[i].Server
+	names := make([]string, len(d.Shards))
+	for n, shard := range d.Shards {
+		names[n] = string(schema.ShardMember(shard))
+	}
+	at := ""
+	if d.URL != "" {
+		at = " at " + d.URL
+	}
+	return fmt.Sprintf("ps %s%s with shards %s", d.ID, at, strings.Join(names, " "))
+}
+
+// ready reports whether all shards are, and all ps know how to reach every trainer.
+func (c *Coordinator) ready() bool {
+	for i := range c.keepers {
+		if k := &c.keepers[i]; !k.ready || k.serial != c.serial {
+			return false
+		}
+	}
+	return true
+}
+
+// servers is where a trainer finds the shards: nothing where all of them are on the server that carries control, or where
+// the trainer reaches all of them by way of that.
+func (c *Coordinator) servers(cluster bool) (all []schema.DataServer) {
+	if cluster || len(c.config.Keepers) == 1 && c.config.Keepers[0].Server.URL == "" {
+		return nil
+	}
+	for _, k := range c.config.Keepers {
+		all = append(all, k.Server)
+	}
+	return all
+}
+
+// waiting is what all shards waited for when they were last heard of.
+func (c *Coordinator) waiting() (all []Waiting) {
+	for i := range c.keepers {
+		all = append(all, c.keepers[i].waiting...)
+	}
+	return all
+}
+
+// lostKeeper ends the job because of a ps that was silent for too long.
+func (c *Coordinator) lostKeeper(now time.Time) []Decision {
+	for i := range c.keepers {
+		if silent := now.Sub(c.keepers[i].seen); silent > c.config.Deadline {
+			return c.Fail(c.config.Keepers[i].Member, fmt.Sprintf("%s was last heard %s ago (deadline %s)", c.keeperName(i), rounded(silent), c.config.Deadline))
+		}
+	}
+	return nil
+}
+
+// Blind is called in place of Tick while the control server is out of reach, so that nobody can be heard: no clock runs but
+// that of the blindness. After the deadline the job ends.
+func (c *Coordinator) Blind(now time.Time, server string) []Decision {
+	if c.blind.IsZero() {
+		c.blind = now
+		if !c.ticked.IsZero() {
+			c.blind = c.ticked
+		}
+	}
+	c.forgive(now.Sub(c.ticked), now)
+	c.ticked = now
+	if gone := now.Sub(c.blind); gone > c.config.Deadline {
+		return c.Fail(schema.Coordinator, fmt.Sprintf("the control server at %s has been out of reach of the coordinator for %s (deadline %s)", server, rounded(gone), c.config.Deadline))
+	}
+	return nil
+}

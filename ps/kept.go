@@ -1,0 +1,200 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// graceOfCoordinator is added to the deadline for a coordinator's silence, so that it ends the job first.
+const graceOfCoordinator = 5 * time.Second
+
+// kept is what this ps keeps of a job, whoever coordinates it: some of its shards, with a worker each. The desk's
+// goroutine owns it, but for routes, which workers read.
+type kept struct {
+	server   *Server
+	manifest *schema.Job
+	run      schema.RunID
+	shards   int       // of the job
+	own      []int     // those kept here
+	workers  []*worker // by shard of the job; nil where another ps keeps it
+	bytes    int64     // of memory promised to it
+	deadline time.Duration
+
+	ctx      context.Context
+	cancel   context.CancelFunc
+	building int       // shards that are not ready yet
+	serial   int       // of the last assignment that was carried out
+	wanted   int       // of the one that is being carried out
+	heard    time.Time // last sign of the coordinator
+	routes   atomic.Pointer[routes]
+}
+
+// routes are the ways to the trainers of a job.
+type routes struct {
+	direct    *fabric.Conn               // our own data server; nil where nobody is on it
+	cluster   *fabric.Conn               // by way of the control cluster; nil where nobody is
+	onCluster map[schema.Member]struct{} // whom it leads to; all others are direct
+}
+
+// newKept makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they are
+// done, or fail.
+func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign, news chan<- shardNews) (*kept, error) {
+	k := &kept{
+		server: s, manifest: a.Job, run: run, shards: a.Shards, own: a.Own, workers: make([]*worker, a.Shards), building: len(a.Own),
+		bytes: shareBytes(a.Job, len(a.Own), a.Shards, s.config.StagedBytesMax), deadline: time.Duration(a.DeadlineMS) * time.Millisecond,
+	}
+	k.routes.Store(&routes{direct: s.conn})
+	k.ctx, k.cancel = context.WithCancel(ctx)
+	place, hosts := schema.NewPlacement(a.Job, a.Shards), hostsOf(a.Job)
+	for _, i := range a.Own {
+		config := ShardConfig{
+			Job: a.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend, Hosts: hosts,
+			StagedBytesMax: stagedBytes(a.Job, s.config.StagedBytesMax),
+		}
+		tell := func(err error) {
+			select {
+			case news <- shardNews{k, schema.ShardMember(i), err}:
+			case <-k.ctx.Done():
+			}
+		}
+		w, err := newWorker(s, config, s.log.With("job", a.Job.Name, "shard", schema.ShardMember(i)), k.publish, tell)
+		if err != nil {
+			k.cancel()
+			return nil, fmt.Errorf("keep shard %d of job %s: %w", i, a.Job.Name, err)
+		}
+		k.workers[i] = w
+	}
+	for _, i := range k.own {
+		go k.workers[i].run(k.ctx)
+	}
+	return k, nil
+}
+
+// shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open.
+type shardNews struct {
+	kept   *kept
+	member schema.Member
+	err    error
+}
+
+// stop ends the workers and waits until their memory is free.
+func (k *kept) stop() {
+	k.cancel()
+	for _, i := range k.own {
+		<-k.workers[i].done
+	}
+	if r := k.routes.Load(); r.cluster != nil {
+		r.cluster.Close()
+	}
+}
+
+// report says how our shards fare.
+func (k *kept) report() *schema.Report {
+	r := &schema.Report{Serial: k.serial, Ready: k.building == 0, Waiting: []schema.Waiting{}}
+	for _, i := range k.own {
+		w := k.workers[i].lately()
+		k.workers[i].refresh()
+		r.Waiting = mergeWaiting(r.Waiting, &w)
+	}
+	return r
+}
+
+// mergeWaiting adds what a shard waits for to what others of this ps wait for: one entry for each batch, so that a report
+// is not larger for more shards.
+func mergeWaiting(all []schema.Waiting, w *Waiting) []schema.Waiting {
+	if len(w.Members) == 0 {
+		return all
+	}
+	i, found := slices.BinarySearchFunc(all, w.Batch, func(e schema.Waiting, b schema.Batch) int { return int(int64(e.Batch) - int64(b)) })
+	if !found {
+		return slices.Insert(all, i, schema.Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
+	}
+	e := &all[i]
+	if !slices.Equal(e.Members, w.Members) {
+		e.Members = slices.Concat(e.Members, w.Members)
+		slices.Sort(e.Members)
+		e.Members = slices.Compact(e.Members)
+	}
+	if w.Bucket < e.Bucket || w.Bucket == e.Bucket && w.Chunk < e.Chunk {
+		e.Bucket, e.Chunk, e.First = w.Bucket, w.Chunk, w.First
+	}
+	return all
+}
+
+// publish sends a frame of one of our shards to a trainer, or to all of them by every route in use. It may be reused at
+// once. What a lost server does not take is asked for again.
+func (k *kept) publish(to schema.Member, subject fabric.Subject, frame []byte) {
+	r := k.routes.Load()
+	_, away := r.onCluster[to]
+	if r.direct != nil && !away {
+		k.server.publish(r.direct, subject, frame)
+	}
+	if r.cluster != nil && (away || to == schema.All) {
+		k.server.publish(r.cluster, subject, frame)
+	}
+}
+
+// route makes the ways to trainers as an assignment wants them, and tells news with an empty member. What may wait for the
+// cluster is done on a goroutine, which ends with the job.
+func (k *kept) route(a *schema.Assign, news chan<- shardNews) {
+	old := k.routes.Load()
+	next := &routes{cluster: old.cluster, onCluster: map[schema.Member]struct{}{}}
+	for _, m := range a.Cluster {
+		next.onCluster[m] = struct{}{}
+	}
+	if len(next.onCluster) < k.manifest.Trainers {
+		next.direct = k.server.conn
+	}
+	k.wanted = a.Serial
+	if len(next.onCluster) == 0 || next.cluster != nil || k.server.embedsControl() {
+		if k.server.embedsControl() { // the control server is our own data server
+			next.direct, next.onCluster = k.server.conn, nil
+		}
+		k.routes.Store(next)
+		k.serial = a.Serial
+		return
+	}
+	k.server.opening.Go(func() {
+		conn, err := k.server.dialCluster(k)
+		if err == nil {
+			next.cluster = conn
+			k.routes.Store(next)
+		}
+		select {
+		case news <- shardNews{k, "", err}:
+		case <-k.ctx.Done():
+			if err == nil {
+				conn.Close()
+			}
+		}
+	})
+}
+
+// dialCluster connects a job's shards here to the control cluster, by which some of its trainers send.
+func (s *Server) dialCluster(k *kept) (*fabric.Conn, error) {
+	config := s.controlConfig(string(k.manifest.Name) + "/" + string(s.member))
+	conn, err := fabric.Dial(k.ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if r := checkMessages(k.manifest, "the NATS server at "+s.control.Address(), conn.PayloadBytesMax()); r != nil {
+		conn.Close()
+		return nil, errors.New(r.Text)
+	}
+	for _, i := range k.own {
+		for _, pattern := range fabric.ListenAt(string(k.manifest.Name), string(schema.ShardMember(i))) {
+			if err := conn.Subscribe(pattern, func(m fabric.Message) { s.receive(conn, i, m) }); err != nil {
+				conn.Close()
+				return nil, err
+			}
+		}
+	}
+	return conn, nil
+}

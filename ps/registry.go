@@ -1,0 +1,495 @@
+package ps
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+const (
+	serversBucket = "gradbus-servers" // by id: what each ps announces
+	jobsBucket    = "gradbus-jobs"    // by name: who coordinates a job, and where its shards are
+
+	// announceEvery is how often a ps writes its announcement, and leaseTime after how much silence it is gone. A lease
+	// decides who is asked to keep shards of a new job; running jobs have their own deadline.
+	announceEvery = 2 * time.Second
+	leaseTime     = 8 * time.Second
+	// sweepEvery is how often jobs of the registry are looked at whose coordinator is gone; what is found twice is deleted.
+	sweepEvery = 10 * time.Second
+
+	// Bounds of the buckets: announcements of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
+	serversBytesMax = 8 << 20
+	jobsBytesMax    = 128 << 20
+	// claimWithin bounds the work on one claim; what the control server does not answer meanwhile is refused.
+	claimWithin = 5 * time.Second
+	// claimsMax bounds the jobs that wait to be claimed; beyond, trainers repeat their join.
+	claimsMax = 64
+)
+
+// announcement is what a ps says of itself.
+type announcement struct {
+	ID          string `json:"id"`
+	Incarnation uint64 `json:"incarnation,string"` // drawn at its start
+	URL         string `json:"url"`                // of its data server; "": the server that has the bucket
+	Shards      int    `json:"shards"`
+	MemoryBytes int64  `json:"memory_bytes"` // free for jobs
+	Host        string `json:"host"`         // host name and process id, for people
+}
+
+// jobRecord says who coordinates a job and where its shards are.
+type jobRecord struct {
+	RunID       schema.RunID        `json:"run_id,string"`
+	Generation  schema.Generation   `json:"generation"`
+	Coordinator string              `json:"coordinator"` // id of the ps
+	Incarnation uint64              `json:"incarnation,string"`
+	Servers     []schema.DataServer `json:"servers"`
+	Job         *schema.Job         `json:"job"`
+}
+
+// registry writes down, where all ps of a control server see it, which of them there are and who coordinates which job.
+// Its goroutine does all that waits for the control server, so that the desk never does.
+type registry struct {
+	control *fabric.Control
+	self    announcement
+	log     *slog.Logger
+	free    func() int64 // memory, for the announcement
+	claims  chan *schema.Job
+	results chan claim // to the desk
+	news    chan registryNews
+	done    chan struct{}
+
+	alone atomic.Bool // no other ps is announced, as of the last look
+
+	// What follows belongs to the goroutine, and to open before it runs.
+	servers, jobs *fabric.Bucket
+	revision      uint64 // of our announcement
+	own           map[schema.JobName]*ownJob
+	dead          map[string]uint64 // jobs without a coordinator, and the revision at which they were seen first
+	swept         time.Time
+
+	wake chan struct{}    // has room for one: jobs have ended
+	mu   sync.Mutex       // guards over
+	over []schema.JobName // jobs that have ended, at most as many as there may be
+}
+
+// ownJob is a job that this ps coordinates.
+type ownJob struct {
+	record   jobRecord
+	value    []byte
+	revision uint64
+}
+
+// claim is the outcome of a claim: this ps coordinates the job, or another does, or nobody can.
+type claim struct {
+	job     *schema.Job
+	record  *jobRecord     // nil where another ps has the job, or err is set
+	servers []announcement // that the record names, in its order
+	err     error
+}
+
+// registryNews is what the desk has to know of the other ps.
+type registryNews struct {
+	servers []announcement // all that are announced
+	stolen  schema.JobName // a job of ours that another ps has registered, after the registry was lost; else ""
+	taken   error          // another ps goes by our id: this one has to end; else nil
+}
+
+func newRegistry(control *fabric.Control, self announcement, free func() int64, log *slog.Logger) *registry {
+	return &registry{
+		control: control, self: self, log: log, free: free, claims: make(chan *schema.Job, claimsMax), results: make(chan claim),
+		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]uint64{},
+		wake: make(chan struct{}, 1),
+	}
+}
+
+// errTaken says that another ps goes by our id.
+var errTaken = errors.New("id taken")
+
+// open finds or makes the buckets and announces this ps. It takes up to leaseTime where an earlier ps of this id, at another
+// address, was lost without a word.
+func (r *registry) open(ctx context.Context) error {
+	if err := r.openBuckets(ctx); err != nil {
+		return err
+	}
+	for looked := time.Now(); ; {
+		e, err := r.servers.Get(ctx, r.self.ID)
+		if errors.Is(err, fabric.ErrNoKey) {
+			r.revision, err = r.servers.Create(ctx, r.self.ID, r.announcement())
+			if err == nil || !errors.Is(err, fabric.ErrKeyExists) {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		var there announcement
+		broken := json.Unmarshal(e.Value, &there) != nil
+		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
+		if broken || there.URL == r.self.URL || time.Since(looked) > 2*announceEvery && e.Revision == r.revision {
+			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
+				return err
+			}
+			continue
+		}
+		if r.revision != 0 && e.Revision != r.revision {
+			return fmt.Errorf("announce ps %s at %s: %w: another ps of that id runs on %s, at %s: choose another with --id", r.self.ID, r.control.Address(), errTaken, there.Host, there.URL)
+		}
+		if r.revision == 0 {
+			r.revision = e.Revision
+			r.log.Info("waiting for the lease of an earlier ps of this id", "id", r.self.ID, "host", there.Host, "url", there.URL)
+		}
+		if err := sleep(ctx, announceEvery/8); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *registry) openBuckets(ctx context.Context) (err error) {
+	r.servers, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: serversBucket, BytesMax: serversBytesMax, TTL: leaseTime})
+	if err == nil {
+		r.jobs, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: jobsBucket, BytesMax: jobsBytesMax})
+	}
+	return err
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (r *registry) announcement() []byte {
+	a := r.self
+	a.MemoryBytes = r.free()
+	text, _ := json.Marshal(a) // strings and numbers always can be
+	return text
+}
+
+// run is the registry's goroutine. It ends with ctx, after it has taken the announcement and our jobs back.
+func (r *registry) run(ctx context.Context) {
+	defer close(r.done)
+	defer r.farewell(context.WithoutCancel(ctx))
+	ticker := time.NewTicker(announceEvery)
+	defer ticker.Stop()
+	r.look(ctx)
+	for {
+		select {
+		case job := <-r.claims:
+			within, cancel := context.WithTimeout(ctx, claimWithin)
+			c := r.claim(within, job)
+			cancel()
+			select {
+			case r.results <- c:
+			case <-ctx.Done():
+			}
+		case <-r.wake:
+			r.dropAll(ctx)
+		case <-ticker.C:
+			r.keep(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// keep renews the lease and looks around.
+func (r *registry) keep(ctx context.Context) {
+	within, cancel := context.WithTimeout(ctx, announceEvery)
+	defer cancel()
+	if err := r.announce(within); err != nil {
+		if ctx.Err() == nil {
+			r.log.Warn("announcement not renewed", "id", r.self.ID, "err", err)
+		}
+		if errors.Is(err, errTaken) {
+			r.tell(ctx, registryNews{taken: err})
+		}
+		return
+	}
+	r.look(within)
+	if now := time.Now(); now.Sub(r.swept) >= sweepEvery {
+		r.swept = now
+		r.sweep(within)
+	}
+}
+
+// announce renews our lease. Where the control server has lost its buckets they are made anew, with all that is ours.
+func (r *registry) announce(ctx context.Context) error {
+	revision, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision)
+	switch {
+	case err == nil:
+		r.revision = revision
+		return nil
+	case errors.Is(err, fabric.ErrNoBucket):
+		r.log.Warn("the control server has lost its buckets; they are made anew", "server", r.control.Address())
+		if err := r.openBuckets(ctx); err != nil {
+			return err
+		}
+	case !errors.Is(err, fabric.ErrKeyExists):
+		return err
+	}
+	if r.revision, err = r.servers.Create(ctx, r.self.ID, r.announcement()); errors.Is(err, fabric.ErrKeyExists) {
+		return r.reclaim(ctx)
+	} else if err != nil {
+		return err
+	}
+	r.restore(ctx)
+	return nil
+}
+
+// reclaim finds out who has written our announcement.
+func (r *registry) reclaim(ctx context.Context) error {
+	e, err := r.servers.Get(ctx, r.self.ID)
+	if err != nil {
+		return err
+	}
+	var there announcement
+	if json.Unmarshal(e.Value, &there) == nil && there.Incarnation != r.self.Incarnation {
+		return fmt.Errorf("%w: another ps of id %s was started on %s, at %s", errTaken, r.self.ID, there.Host, there.URL)
+	}
+	r.revision = e.Revision // our own write, whose answer was lost
+	return nil
+}
+
+// restore writes our jobs down again where they are not.
+func (r *registry) restore(ctx context.Context) {
+	for name, o := range r.own {
+		revision, err := r.jobs.Create(ctx, string(name), o.value)
+		if err == nil {
+			o.revision = revision
+			continue
+		}
+		if !errors.Is(err, fabric.ErrKeyExists) {
+			r.log.Warn("job not written down again", "job", name, "err", err)
+			continue
+		}
+		if e, err := r.jobs.Get(ctx, string(name)); err == nil {
+			var there jobRecord
+			if json.Unmarshal(e.Value, &there) == nil && there.RunID != o.record.RunID {
+				delete(r.own, name)
+				r.tell(ctx, registryNews{stolen: name})
+			}
+		}
+	}
+}
+
+// list is who is announced, by id.
+func (r *registry) list(ctx context.Context) ([]announcement, error) {
+	entries, err := r.servers.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var all []announcement
+	for _, e := range entries {
+		var a announcement
+		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 {
+			all = append(all, a)
+		}
+	}
+	slices.SortFunc(all, func(a, b announcement) int { return cmp.Compare(a.ID, b.ID) })
+	return all, nil
+}
+
+// look tells the desk who is announced.
+func (r *registry) look(ctx context.Context) {
+	all, err := r.list(ctx)
+	if err != nil {
+		return // the next look is soon, and announce says what is wrong
+	}
+	r.alone.Store(len(all) == 0 || len(all) == 1 && all[0].ID == r.self.ID)
+	r.tell(ctx, registryNews{servers: all})
+}
+
+func (r *registry) tell(ctx context.Context, n registryNews) {
+	select {
+	case r.news <- n:
+	case <-ctx.Done():
+	}
+}
+
+// claim makes this ps the coordinator of a job, unless another is.
+func (r *registry) claim(ctx context.Context, job *schema.Job) claim {
+	r.dropAll(ctx)
+	for {
+		c, err := r.tryClaim(ctx, job)
+		switch {
+		case err == nil:
+			return c
+		case errors.Is(err, errAgain):
+		case errors.Is(err, fabric.ErrNoBucket):
+			if err := r.announce(ctx); err != nil {
+				return claim{job: job, err: err}
+			}
+		case !errors.Is(err, fabric.ErrLost) || sleep(ctx, announceEvery/8) != nil:
+			return claim{job: job, err: fmt.Errorf("write job %s down: %w", job.Name, err)}
+		}
+	}
+}
+
+// errAgain says that a claim has changed under our hands.
+var errAgain = errors.New("changed meanwhile")
+
+func (r *registry) tryClaim(ctx context.Context, job *schema.Job) (claim, error) {
+	nobody := claim{job: job}
+	servers, err := r.list(ctx)
+	if err != nil {
+		return nobody, err
+	}
+	if !slices.ContainsFunc(servers, func(a announcement) bool { return a.ID == r.self.ID }) {
+		if err := r.announce(ctx); err != nil {
+			return nobody, err
+		}
+		return nobody, errAgain
+	}
+	run, err := newRunID()
+	if err != nil {
+		return nobody, err
+	}
+	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID, Incarnation: r.self.Incarnation,
+		Servers: dataServers(servers), Job: job}}
+	if o.value, err = json.Marshal(o.record); err != nil {
+		return nobody, fmt.Errorf("encode: %w", err)
+	}
+	o.revision, err = r.jobs.Create(ctx, string(job.Name), o.value)
+	if err == nil {
+		r.own[job.Name] = o
+		return claim{job: job, record: &o.record, servers: servers}, nil
+	}
+	if !errors.Is(err, fabric.ErrKeyExists) {
+		return nobody, err
+	}
+	e, err := r.jobs.Get(ctx, string(job.Name))
+	if errors.Is(err, fabric.ErrNoKey) {
+		return nobody, errAgain
+	} else if err != nil {
+		return nobody, err
+	}
+	if r.alive(servers, e) {
+		return nobody, nil
+	}
+	// Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
+	if err := r.jobs.Delete(ctx, e.Key, e.Revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) {
+		return nobody, err
+	}
+	return nobody, errAgain
+}
+
+// alive reports whether the coordinator of a job that is written down is announced.
+func (r *registry) alive(servers []announcement, e fabric.Entry) bool {
+	var record jobRecord
+	if json.Unmarshal(e.Value, &record) != nil {
+		return false
+	}
+	if record.Incarnation == r.self.Incarnation {
+		_, ours := r.own[schema.JobName(e.Key)]
+		return ours
+	}
+	return slices.ContainsFunc(servers, func(a announcement) bool {
+		return a.ID == record.Coordinator && a.Incarnation == record.Incarnation
+	})
+}
+
+// dataServers gives the shards of a job to the ps that are announced: in the order of their ids, each as many as it says.
+func dataServers(servers []announcement) []schema.DataServer {
+	var all []schema.DataServer
+	next := 0
+	for _, a := range servers {
+		d := schema.DataServer{ID: a.ID, URL: a.URL}
+		for range a.Shards {
+			d.Shards = append(d.Shards, next)
+			next++
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// end notes that a job of ours has ended. It never waits.
+func (r *registry) end(name schema.JobName) {
+	r.mu.Lock()
+	r.over = append(r.over, name)
+	r.mu.Unlock()
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (r *registry) dropAll(ctx context.Context) {
+	r.mu.Lock()
+	over := r.over
+	r.over = nil
+	r.mu.Unlock()
+	for _, name := range over {
+		r.drop(ctx, name)
+	}
+}
+
+// drop takes a job of ours that has ended out of the registry.
+func (r *registry) drop(ctx context.Context, name schema.JobName) {
+	o, ok := r.own[name]
+	if !ok {
+		return
+	}
+	delete(r.own, name)
+	within, cancel := context.WithTimeout(ctx, announceEvery)
+	defer cancel()
+	if err := r.jobs.Delete(within, string(name), o.revision); err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
+		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)
+	}
+}
+
+// sweep deletes the jobs whose coordinator is gone, once it has found them so twice, and restores our own.
+func (r *registry) sweep(ctx context.Context) {
+	servers, err := r.list(ctx)
+	if err != nil {
+		return
+	}
+	r.restore(ctx)
+	entries, err := r.jobs.All(ctx)
+	if err != nil {
+		return
+	}
+	seen := map[string]uint64{}
+	for _, e := range entries {
+		if r.alive(servers, e) {
+			continue
+		}
+		if r.dead[e.Key] != e.Revision {
+			seen[e.Key] = e.Revision
+			continue
+		}
+		if err := r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
+			r.log.Info("job whose coordinator is gone taken out of the registry", "job", e.Key)
+		}
+	}
+	r.dead = seen
+}
+
+// farewell takes back what we have written.
+func (r *registry) farewell(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, farewell)
+	defer cancel()
+	r.dropAll(ctx)
+	for name := range r.own {
+		r.drop(ctx, name)
+	}
+	if err := r.servers.Delete(ctx, r.self.ID, r.revision); err != nil {
+		r.log.Debug("announcement not taken back; it will run out", "id", r.self.ID, "err", err)
+	}
+}

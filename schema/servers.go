@@ -1,0 +1,63 @@
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// ShardsMax bounds the shards of a job, over all ps.
+const ShardsMax = 4096
+
+// check checks what an assignment must hold by itself; its manifest is the receiver's to validate.
+func (a *Assign) check() error {
+	switch {
+	case a.Job == nil:
+		return errors.New("no job: want the manifest")
+	case a.Shards < 1 || a.Shards > ShardsMax || a.DeadlineMS < 1 || a.Serial < 1:
+		return fmt.Errorf("%d shards, deadline %d ms, serial %d: want 1 to %d, at least 1 and at least 1", a.Shards, a.DeadlineMS, a.Serial, ShardsMax)
+	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) || a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
+		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
+	}
+	return nil
+}
+
+// ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then one
+// server keeps all. Every shard must be kept once.
+//
+//	at, err := ServerOfShard([]DataServer{{ID: "a", Shards: []int{0, 2}}, {ID: "b", Shards: []int{1}}}, 3) // 0, 1, 0
+func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
+	if len(servers) == 0 {
+		return nil, nil
+	}
+	at := make([]int, shards)
+	for i := range at {
+		at[i] = -1
+	}
+	for i, s := range servers {
+		for _, shard := range s.Shards {
+			if shard < 0 || shard >= shards || at[shard] >= 0 {
+				return nil, fmt.Errorf("servers %+v: shard %d of %d is not there or there twice", servers, shard, shards)
+			}
+			at[shard] = i
+		}
+	}
+	if i := slices.Index(at, -1); i >= 0 {
+		return nil, fmt.Errorf("servers %+v: nobody keeps shard %d of %d", servers, i, shards)
+	}
+	return at, nil
+}
+
+// frameBytesOver bounds what a frame has besides its values, keys and sections.
+const frameBytesOver = 1 << 10
+
+// MessageBytesMax is how large the frames of a job with gradients, rows and results may be: a chunk's values, or one row
+// that is larger, and the keys of as many rows as that holds, and a section for every table.
+func (j *Job) MessageBytesMax() int {
+	need := j.ChunkBytes
+	for _, t := range j.Tables {
+		values := max(j.ChunkBytes/valueBytes, t.Dim)
+		need = max(need, valueBytes*values+8*(values/t.Dim))
+	}
+	return need + 16*len(j.Tables) + frameBytesOver
+}

@@ -1,0 +1,136 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// dataServer is a server that shards of the job are reached by.
+type dataServer struct {
+	id   string // of the ps; empty where the server that carries control leads to all shards
+	url  string
+	own  bool // it is the server that carries control, under the address that this trainer knows
+	conn *fabric.Conn
+	lost atomic.Int64 // since when it is gone, as time since the session's epoch; 0 while it is there
+}
+
+// name is what messages to people call it.
+func (d *dataServer) name() string {
+	at := fabric.WithoutUser(d.url)
+	if d.id == "" {
+		return at
+	}
+	return "ps " + d.id + " at " + at
+}
+
+// findServers makes the links to all shards, and the servers that they go by. Nothing is dialed yet.
+func (s *Session) findServers() error {
+	at, err := schema.ServerOfShard(s.joined.Servers, s.joined.Shards)
+	if err != nil {
+		return fmt.Errorf("the coordinator's answer: %w", err)
+	}
+	if at == nil {
+		s.servers = []*dataServer{{url: s.config.Server, own: true}}
+	}
+	for _, d := range s.joined.Servers {
+		if d.URL == "" {
+			s.servers = append(s.servers, &dataServer{id: d.ID, url: s.config.Server, own: true})
+		} else {
+			s.servers = append(s.servers, &dataServer{id: d.ID, url: d.URL})
+		}
+	}
+	for i := range s.joined.Shards {
+		l := &shardLink{member: schema.ShardMember(i), server: s.servers[0]}
+		if at != nil {
+			l.server = s.servers[at[i]]
+		}
+		l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish})
+		s.shards[string(l.member)] = i
+		s.links = append(s.links, l)
+	}
+	return nil
+}
+
+// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
+func (l *shardLink) publish(subject fabric.Subject, frame []byte) error {
+	return publish(l.server.conn, subject, frame)
+}
+
+// outlet is a connection.
+type outlet interface {
+	Send(subject fabric.Subject, data []byte) error
+}
+
+func publish(conn outlet, subject fabric.Subject, frame []byte) error {
+	if err := conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
+		return err
+	}
+	return nil
+}
+
+// fabricConfig is how to reach a server under a member's name.
+func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabric.State)) fabric.Config {
+	return fabric.Config{URL: c.Server, Name: string(job.Name) + "/" + member, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
+}
+
+// connect dials under the member's name, listens, and starts to give signs of life.
+func (s *Session) connect(ctx context.Context) error {
+	s.heard.Store(int64(s.since()))
+	var err error
+	if s.control, err = fabric.DialControl(ctx, s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
+		return err
+	}
+	for _, to := range []schema.Member{s.joined.Member, schema.All} {
+		pattern := fabric.Pattern(string(s.job.Name), string(schema.Coordinator), fabric.Any, string(to), false)
+		if err := s.control.Subscribe(pattern, s.receiveControl); err != nil {
+			return err
+		}
+	}
+	for _, d := range s.servers {
+		if err := s.connectData(ctx, d); err != nil {
+			return err
+		}
+	}
+	s.clock.Add(1)
+	go s.keepTime()
+	return nil
+}
+
+// connectData dials a server of shards. A chunk that it would not take is an error now, not in the middle of a batch.
+func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
+	config := s.config.fabricConfig(s.job, string(s.joined.Member), func(state fabric.State) { s.dataChanged(d, state) })
+	if !d.own {
+		config.URL, config.CredsFile = d.url, ""
+		if !strings.HasPrefix(d.url, "tls:") {
+			config.TLS = nil
+		}
+	}
+	conn, err := fabric.Dial(ctx, config)
+	if err != nil {
+		if d.own || ctx.Err() != nil {
+			return err
+		}
+		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; start that ps with --advertise and an address that leads to it from here, or this trainer with --data cluster",
+			d.id, d.url, err)
+	}
+	d.conn = conn
+	if need, most := s.job.MessageBytesMax(), d.conn.PayloadBytesMax(); need > most {
+		return fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to %d: set max_payload there to at least that, or use smaller chunks",
+			fabric.ErrPayload, d.name(), most, s.job.Name, s.job.ChunkBytes, need)
+	}
+	at := func(to schema.Member, keyed bool) string {
+		return fabric.Pattern(string(s.job.Name), fabric.Any, fabric.Any, string(to), keyed)
+	}
+	for _, pattern := range []string{at(s.joined.Member, false), at(s.joined.Member, true), at(schema.All, true)} {
+		if err := d.conn.Subscribe(pattern, s.receive); err != nil {
+			return err
+		}
+	}
+	return nil
+}
