@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gradbus/schema"
 )
 
 func TestDefaultIsValid(t *testing.T) {
@@ -71,6 +73,10 @@ func TestJobBytes(t *testing.T) {
 	job.Optimizer.Momentum = 0
 	if got, want := JobBytes(job, shards, staged), int64(8000+1600+3200+24+shards*staged); got != want {
 		t.Errorf("without: %d bytes, want %d", got, want)
+	}
+	job.Consistency, job.Ahead = schema.ConsistencyBounded, 3 // five versions of three values
+	if got, want := JobBytes(job, shards, staged), int64(8000+1600+3200+60+shards*staged); got != want {
+		t.Errorf("three batches ahead: %d bytes, want %d", got, want)
 	}
 }
 

@@ -10,25 +10,26 @@ import (
 	"gradbus/schema"
 )
 
-// denseRounds are the dense chunks of the buckets that this shard owns. Chunks close one by one.
+// denseOwner is what a shard makes of the dense chunks that it owns. Chunks close one by one.
 //
 // The result frame of a version is also where the chunk's values of that version live in mode update: the optimizer reads
 // one frame and writes another, and publishing needs no copy.
-type denseRounds struct {
-	*round.Dense
-	first map[schema.Bucket]int // index of the bucket's chunk 0; looked up, never ranged over
-	owned []denseOwned          // by chunk; what the optimizer keeps
+type denseOwner struct {
+	first   map[schema.Bucket]int // index of the bucket's chunk 0; looked up, never ranged over
+	results *round.Results
+	chunks  []denseChunk
 }
 
-// denseOwned is what the optimizer keeps of a chunk. Index v%2 is version v.
-type denseOwned struct {
-	momentum [2][]float32
-	slots    [2][]cuda.Slot // from each version to the other
+// denseChunk is what a chunk has beside its rounds.
+type denseChunk struct {
+	version  schema.Version // newest: how often an outcome was computed
+	momentum [2][]float32   // index v%2 is version v's
+	slots    [2][]cuda.Slot // of the optimizer, from each version to the other
 	stepped  [2]bool        // momentum holds the outcome of at least one step
 }
 
-// makeDense builds the rounds of every chunk and, in mode update, draws version 0 into them.
-func (s *Shard) makeDense() (err error) {
+// ownedChunks lists the chunks of the buckets that this shard owns.
+func (s *Shard) ownedChunks() []round.Chunk {
 	s.dense.first = map[schema.Bucket]int{}
 	var chunks []round.Chunk
 	for _, b := range s.place.Buckets {
@@ -44,27 +45,33 @@ func (s *Shard) makeDense() (err error) {
 			})
 		}
 	}
-	head := schema.Head{Job: s.run, Generation: s.generation}
+	return chunks
+}
+
+// makeDense builds the frames of results and, in mode update, draws version 0 into them. Results of ahead+2 batches are
+// kept: a trainer may lack as many.
+func (s *Shard) makeDense(chunks []round.Chunk) (err error) {
+	head := schema.Head{Job: s.run, Generation: s.generation, Lanes: uint16(s.job.Lanes)}
 	if s.job.Apply == schema.ApplyUpdate {
 		head.Flags = schema.FlagParameters
 	}
-	s.dense.Dense, err = round.NewDense(round.DenseConfig{
-		Backend: s.backend, Lanes: s.job.Lanes, Ahead: s.job.Ahead, Head: head, Held: s.held, Chunks: chunks,
-	})
-	if err != nil || s.job.Apply != schema.ApplyUpdate {
+	if s.dense.results, err = round.NewResults(chunks, s.job.Ahead+2, head); err != nil {
 		return err
 	}
-	s.dense.owned = make([]denseOwned, len(chunks))
+	s.dense.chunks = make([]denseChunk, len(chunks))
+	if s.job.Apply != schema.ApplyUpdate {
+		return nil
+	}
 	for i := range chunks {
-		if err := s.makeMomentum(&s.dense.owned[i], chunks[i].Elements); err != nil {
+		if err := s.makeMomentum(&s.dense.chunks[i], chunks[i].Elements); err != nil {
 			return fmt.Errorf("bucket %d chunk %d: %w", chunks[i].Bucket, chunks[i].Chunk, err)
 		}
 	}
-	return s.drawParameters()
+	return s.drawParameters(chunks)
 }
 
 // makeMomentum allocates what the optimizer keeps of two versions of a chunk.
-func (s *Shard) makeMomentum(o *denseOwned, elements int) (err error) {
+func (s *Shard) makeMomentum(o *denseChunk, elements int) (err error) {
 	if s.sgd.Momentum == 0 {
 		return nil
 	}
@@ -80,7 +87,7 @@ func (s *Shard) makeMomentum(o *denseOwned, elements int) (err error) {
 }
 
 // drawParameters draws version 0 of every parameter that has a part here, and puts the parts in their chunks.
-func (s *Shard) drawParameters() error {
+func (s *Shard) drawParameters(chunks []round.Chunk) error {
 	var tensor []float32
 	for i, p := range s.job.Parameters {
 		drawn := false
@@ -95,18 +102,17 @@ func (s *Shard) drawParameters() error {
 					return fmt.Errorf("initial values of parameter %q: %w", p.Name, err)
 				}
 			}
-			s.putInitial(first, span, tensor[span.From:span.From+span.Elements])
+			s.putInitial(chunks[first:], first, span, tensor[span.From:span.From+span.Elements])
 		}
 	}
 	return nil
 }
 
 // putInitial puts a stretch of a bucket into version 0 of the bucket's chunks, of which first is the first.
-func (s *Shard) putInitial(first int, span schema.Span, values []float32) {
+func (s *Shard) putInitial(chunks []round.Chunk, first int, span schema.Span, values []float32) {
 	for at := span.Offset; len(values) > 0; {
-		full := s.dense.Chunk(first).Elements // of every chunk but the last
-		i := first + at/full
-		n := copy(s.dense.Result(i, 0)[at-int(s.dense.Chunk(i).Offset):], values)
+		i := at / chunks[0].Elements // as many as every chunk but the last
+		n := copy(s.dense.results.Values(first+i, 0)[at-int(chunks[i].Offset):], values)
 		at, values = at+n, values[n:]
 	}
 }
@@ -116,7 +122,8 @@ func (s *Shard) chunk(h *schema.Head) int { return s.dense.first[h.Bucket] + int
 
 // stepDense takes one node's sum over one chunk. The chunk closes when its nodes cover all lanes.
 func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
-	ahead, refused := s.reach(h.Batch)
+	l := s.line(host)
+	fresh, refused := s.reach(l, h.Batch)
 	if refused != nil {
 		return refused, nil
 	}
@@ -130,55 +137,75 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 		Batch: h.Batch, Chunk: s.chunk(h), Node: h.Node, Weight: h.Weight, Values: round.Values(v),
 		Host: host, Bytes: int64(len(v.Bytes())), Payload: payload,
 	}
-	if ahead == 0 {
-		if refused = s.dense.Check(&c, &s.weight); refused != nil {
+	if !fresh {
+		if refused = l.dense.Check(&c, l.weight(h.Batch)); refused != nil {
 			return refused, nil
 		}
 	}
 	if refused = s.checkStaged(c.Bytes); refused != nil {
 		return refused, nil
 	}
-	if refused = s.dense.CheckFinite(&c); refused != nil {
+	if refused = l.dense.CheckFinite(&c); refused != nil {
 		return refused, nil
 	}
-	if ahead == 1 {
-		s.advance()
-	}
+	s.advance(l, h.Batch)
 	s.kept = true
-	if err := s.dense.Add(&c, &s.weight); err != nil {
+	if err := l.dense.Add(&c, l.weight(h.Batch)); err != nil {
 		return nil, err
 	}
-	return nil, s.closeDense(c.Chunk)
+	return nil, s.closeDense(l, c.Chunk)
 }
 
 // closeDense computes and publishes the outcome of every round of a chunk whose turn it is and whose lanes are all there.
-func (s *Shard) closeDense(i int) error {
+func (s *Shard) closeDense(l *timeline, i int) error {
 	for {
-		c, ok := s.dense.Next(i)
+		c, ok := l.dense.Next(i)
 		if !ok {
 			return nil
 		}
 		if err := s.outcome(i, &c); err != nil {
 			return err
 		}
-		frame := s.dense.Close(i, &s.weight, c.Weight)
-		s.open--
-		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: schema.All, Batch: c.Batch, Bucket: s.dense.Chunk(i).Bucket, Frame: frame})
+		l.dense.Finish(i, l.weight(c.Batch), c.Weight)
+		l.closed(c.Batch)
+		s.outputs = append(s.outputs, Output{
+			Kind: schema.KindMean, To: s.audience(l), Batch: c.Batch, Bucket: l.dense.Chunk(i).Bucket, Frame: s.sealDense(i, c.Batch, c.Weight),
+		})
 	}
 }
 
-// outcome computes what a round makes of a chunk into the frame of the next version.
+// audience is whom the results of a timeline are for.
+func (s *Shard) audience(l *timeline) schema.Member {
+	if s.job.Consistency == schema.ConsistencyAsync {
+		return s.hosts[l.hosts[0]].Member
+	}
+	return schema.All
+}
+
+// sealDense makes the newest version of a chunk the result of a batch. Its node is the whole tree, but in async, where
+// the result is of one trainer's lanes and there is none.
+func (s *Shard) sealDense(i int, b schema.Batch, weight float64) []byte {
+	h := schema.Head{Batch: b, Weight: weight, Node: lane.Root(s.job.Lanes)}
+	if s.job.Consistency == schema.ConsistencyAsync {
+		h.Node = lane.Node{}
+	}
+	return s.dense.results.Seal(i, s.dense.chunks[i].version, h)
+}
+
+// outcome computes what a round makes of a chunk, as the chunk's next version.
 func (s *Shard) outcome(i int, c *round.Closing) error {
-	now, out := s.dense.Result(i, c.Batch), s.dense.Result(i, c.Batch+1)
+	k := &s.dense.chunks[i]
+	now, out := s.dense.results.Values(i, k.version), s.dense.results.Values(i, k.version+1)
+	k.version++
 	switch {
 	case s.job.Apply == schema.ApplyUpdate && c.Weight == 0:
-		o, next := &s.dense.owned[i], (c.Batch+1)%2
+		was, next := (k.version-1)%2, k.version%2
 		copy(out, now)
-		copy(o.momentum[next], o.momentum[c.Batch%2])
-		o.stepped[next] = o.stepped[c.Batch%2]
+		copy(k.momentum[next], k.momentum[was])
+		k.stepped[next] = k.stepped[was]
 		return nil
 	case s.job.Apply == schema.ApplyUpdate:
-		return s.updateDense(i, c, now, out)
+		return s.updateDense(k, c, now, out)
 	case c.Weight == 0:
 		clear(out)
 		return nil
@@ -188,19 +215,11 @@ func (s *Shard) outcome(i int, c *round.Closing) error {
 
 // updateDense adds up what is left of the sum and runs the optimizer, which divides once, from one version to the next in
 // one pass.
-func (s *Shard) updateDense(i int, c *round.Closing, now, out []float32) error {
-	o := &s.dense.owned[i]
-	o.stepped[(c.Batch+1)%2] = true
+func (s *Shard) updateDense(k *denseChunk, c *round.Closing, now, out []float32) error {
+	was, next := (k.version-1)%2, k.version%2
+	k.stepped[next] = true
 	return s.backend.AverageApply(cuda.AverageApply{
-		Lanes: s.job.Lanes, Optimizer: s.optimizer, Weight: float32(c.Weight), First: !o.stepped[c.Batch%2], Terms: c.Terms,
-		Slots: o.slots[c.Batch%2], Param: cuda.Float32s(now), Out: cuda.Float32s(out),
+		Lanes: s.job.Lanes, Optimizer: s.optimizer, Weight: float32(c.Weight), First: !k.stepped[was], Terms: c.Terms,
+		Slots: k.slots[was], Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
-}
-
-// meanHead is the head of a result of the batch under way. Its node is the whole tree.
-func (s *Shard) meanHead(bucket schema.Bucket, total float64) schema.Head {
-	return schema.Head{
-		Kind: schema.KindMean, Job: s.run, Generation: s.generation, Batch: s.batch, Bucket: bucket, Chunks: 1,
-		Node: lane.Root(s.job.Lanes), Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Weight: total,
-	}
 }

@@ -13,19 +13,28 @@ import (
 // fingerprint is everything that a frame may change in a shard, as a text.
 func fingerprint(s *Shard) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "batch %d open %d staged %d held %v weights %v sparse closed %v", s.batch, s.open, s.held.Bytes(), *s.held,
-		&s.weight, s.sparse.closed)
-	for i := range s.sparse.terms {
-		t := &s.sparse.terms[i]
-		fmt.Fprintf(&b, " %v:%v/%d(%d)", t.node, len(t.parts), t.chunks, t.bytes)
-	}
-	for i := range s.dense.Chunks() {
-		fmt.Fprintf(&b, " %d:%v %v %d", i, s.dense.Closed(i), s.dense.Nodes(i, s.batch), s.dense.Sums(i, s.batch))
-		for v := range schema.Version(2) {
-			fmt.Fprintf(&b, " %x", sum(s.dense.Result(i, v)))
+	fmt.Fprintf(&b, "held %v", *s.held)
+	for i := range s.lines {
+		l := &s.lines[i]
+		fmt.Fprintf(&b, " batch %d done %d open %v", l.batch, l.done, l.open)
+		for k := range l.weights {
+			fmt.Fprintf(&b, " weights %v", &l.weights[k])
 		}
-		if s.dense.owned != nil {
-			fmt.Fprintf(&b, " %v %x %x", s.dense.owned[i].stepped, sum(s.dense.owned[i].momentum[0]), sum(s.dense.owned[i].momentum[1]))
+		if l.sparse != nil {
+			fmt.Fprintf(&b, " sparse %v", l.sparse)
+		}
+		for k := range l.dense.Chunks() {
+			fmt.Fprintf(&b, " %d:%v", k, l.dense.Closed(k))
+			for batch := l.batch - min(l.batch, l.ahead); batch <= l.batch; batch++ {
+				fmt.Fprintf(&b, " %v %d", l.dense.Nodes(k, batch), l.dense.Sums(k, batch))
+			}
+		}
+	}
+	for i := range s.dense.chunks {
+		c := &s.dense.chunks[i]
+		fmt.Fprintf(&b, " chunk %d: version %d %v %x %x", i, c.version, c.stepped, sum(c.momentum[0]), sum(c.momentum[1]))
+		for v := range schema.Version(s.job.Ahead + 2) {
+			fmt.Fprintf(&b, " %x", sum(s.dense.results.Values(i, v)))
 		}
 	}
 	for _, t := range s.tables {

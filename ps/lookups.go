@@ -11,8 +11,9 @@ import (
 const answerBytesMax = 4 << 20
 
 // stepLookup answers with the rows of the keys asked for, at the version of the batch named.
-func (s *Shard) stepLookup(from schema.Member, h *schema.Head, v *schema.View) (*refusal, error) {
-	ahead, refused := s.reach(h.Batch)
+func (s *Shard) stepLookup(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+	l := s.line(host)
+	_, refused := s.reach(l, h.Batch)
 	if refused != nil {
 		return refused, nil
 	}
@@ -27,9 +28,7 @@ func (s *Shard) stepLookup(from schema.Member, h *schema.Head, v *schema.View) (
 	if bytes := 4*values + len(v.Bytes()) + frameBytesOver; bytes > schema.FrameBytesMax {
 		return refuse(schema.ReasonOversized, "%d keys and their rows take %d bytes: want at most %d in one lookup", rows, bytes, schema.FrameBytesMax), nil
 	}
-	if ahead == 1 {
-		s.advance()
-	}
+	s.advance(l, h.Batch)
 	f, err := s.answer(schema.Layout{Kind: schema.KindRows, Values: 4 * values, Keys: rows, Sections: len(v.Sections())})
 	if err != nil {
 		return nil, err
@@ -43,7 +42,7 @@ func (s *Shard) stepLookup(from schema.Member, h *schema.Head, v *schema.View) (
 			out = out[copy(out, t.row(int(t.slots[key]))):]
 		}
 	}
-	s.outputRows(from, h, 0)
+	s.outputRows(host, h, 0)
 	return nil, nil
 }
 
@@ -60,17 +59,23 @@ func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 	return s.rows, nil
 }
 
-func (s *Shard) outputRows(to schema.Member, h *schema.Head, flags uint32) {
+func (s *Shard) outputRows(host int, h *schema.Head, flags uint32) {
+	lag := schema.Batch(0)
+	if l := s.line(host); s.job.Consistency == schema.ConsistencyBounded && l.sparse.Closed() < h.Batch {
+		lag = h.Batch - l.sparse.Closed()
+	}
 	s.rows.SetHead(schema.Head{
-		Kind: schema.KindRows, Job: s.run, Generation: s.generation, Batch: h.Batch, Bucket: h.Bucket, Chunk: h.Chunk, Chunks: h.Chunks,
+		Offset: uint64(lag),
+		Kind:   schema.KindRows, Job: s.run, Generation: s.generation, Batch: h.Batch, Bucket: h.Bucket, Chunk: h.Chunk, Chunks: h.Chunks,
 		Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Flags: flags,
 	})
-	s.outputs = append(s.outputs, Output{Kind: schema.KindRows, To: to, Batch: h.Batch, Bucket: h.Bucket, Frame: s.rows.Seal()})
+	s.outputs = append(s.outputs, Output{Kind: schema.KindRows, To: s.hosts[host].Member, Batch: h.Batch, Bucket: h.Bucket, Frame: s.rows.Seal()})
 }
 
 // pullTable answers with the rows of one partition from a cursor key on, as many as are asked for and fit.
-func (s *Shard) pullTable(from schema.Member, h *schema.Head, v *schema.View) (*refusal, error) {
-	ahead, refused := s.reach(h.Batch)
+func (s *Shard) pullTable(host int, h *schema.Head, v *schema.View) (*refusal, error) {
+	l := s.line(host)
+	_, refused := s.reach(l, h.Batch)
 	if refused != nil {
 		return refused, nil
 	}
@@ -80,13 +85,11 @@ func (s *Shard) pullTable(from schema.Member, h *schema.Head, v *schema.View) (*
 	if !ok {
 		return refuse(schema.ReasonUnknownBucket, "partition %d of table %q is not on %s", h.Bucket, t.spec.Name, s.member), nil
 	}
-	if ahead == 1 {
-		s.advance()
-	}
-	return nil, s.answerPartition(from, h, t, p, v.Keys()[0], sec.Count)
+	s.advance(l, h.Batch)
+	return nil, s.answerPartition(host, h, t, p, v.Keys()[0], sec.Count)
 }
 
-func (s *Shard) answerPartition(from schema.Member, h *schema.Head, t *table, p partition, cursor, limit uint64) error {
+func (s *Shard) answerPartition(host int, h *schema.Head, t *table, p partition, cursor, limit uint64) error {
 	keys := t.keys[p.first:p.end]
 	at := sort.Search(len(keys), func(i int) bool { return uint64(keys[i]) >= cursor })
 	fit := max(1, s.job.ChunkBytes/(4*t.dim))
@@ -108,6 +111,6 @@ func (s *Shard) answerPartition(from schema.Member, h *schema.Head, t *table, p 
 	if at+n < len(keys) {
 		flags = schema.FlagMore
 	}
-	s.outputRows(from, h, flags)
+	s.outputRows(host, h, flags)
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // JobBytes is the memory that a job takes on a server that keeps all of its shards, with a budget for open rounds on each:
 //
 //	tables      rows*dim*4 (twice with momentum), rows*4 for keys, rows*4 on each shard for slots, rows with momentum
-//	parameters  two versions of every value: 8 bytes each (16 with momentum)
+//	parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum
 //	rounds      stagedBytes, on each shard
 //
 // Staged rows and scratch, which a batch's distinct keys determine, come on top; they are about three times what the
@@ -31,7 +31,7 @@ func JobBytes(job *schema.Job, shards int, stagedBytesMax int64) int64 {
 		total += rows*int64(t.Dim)*valueBytes*copies + rows*slotBytes*int64(shards+1) + rows*(copies-1)
 	}
 	for _, p := range job.Parameters {
-		total += int64(p.Elements()) * valueBytes * 2 * copies
+		total += int64(p.Elements()) * valueBytes * (int64(job.Ahead) + 2*copies)
 	}
 	return total
 }

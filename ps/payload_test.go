@@ -80,11 +80,16 @@ func TestPayloadsAreReleasedOnce(t *testing.T) {
 func (s *simulation) held() int {
 	n := 0
 	for _, shard := range s.shards {
-		for i := range shard.dense.Chunks() {
-			n += shard.dense.Sums(i, shard.batch)
-		}
-		for i := range shard.sparse.terms {
-			n += len(shard.sparse.terms[i].parts)
+		for i := range shard.lines {
+			l := &shard.lines[i]
+			for b := l.batch - min(l.batch, l.ahead); b <= l.batch; b++ {
+				for k := range l.dense.Chunks() {
+					n += l.dense.Sums(k, b)
+				}
+				if l.sparse != nil {
+					n += l.sparse.Chunks(b)
+				}
+			}
 		}
 	}
 	return n

@@ -5,12 +5,12 @@ import (
 )
 
 // stepPull answers what a trainer asks for again: a kept result, current parameters, or rows of a table.
-func (s *Shard) stepPull(from schema.Member, h *schema.Head, v *schema.View) (*refusal, error) {
+func (s *Shard) stepPull(host int, h *schema.Head, v *schema.View) (*refusal, error) {
 	if err := s.place.CheckFrame(v, s.index); err != nil {
 		return refuseFrame(err), nil
 	}
 	if len(v.Sections()) > 0 {
-		return s.pullTable(from, h, v)
+		return s.pullTable(host, h, v)
 	}
 	batch := h.Batch
 	if h.Flags&schema.FlagParameters != 0 {
@@ -22,38 +22,48 @@ func (s *Shard) stepPull(from schema.Member, h *schema.Head, v *schema.View) (*r
 		}
 		batch-- // version v is the result of batch v-1
 	}
-	return s.pullResult(from, h, batch), nil
+	return s.pullResult(host, h, batch), nil
 }
 
-// pullResult publishes a kept result once more, to one trainer: of the batch under way if its round is closed, or of
-// the one before. A round that is still open gives no answer; its result goes to all when it closes.
-func (s *Shard) pullResult(from schema.Member, h *schema.Head, batch schema.Batch) *refusal {
-	switch {
-	case batch == h.Batch && batch == s.batch+1 && s.open == 0:
-		s.advance() // it has overtaken its sender's contributions: pulls and bulk come in on two connections
+// pullResult publishes a kept result once more, to one trainer. A round that is still open gives no answer; its result
+// goes out when it closes.
+func (s *Shard) pullResult(host int, h *schema.Head, batch schema.Batch) *refusal {
+	l := s.line(host)
+	if batch == h.Batch && batch > l.batch && batch <= l.done+l.ahead {
+		s.advance(l, batch) // it has overtaken its sender's contributions: pulls and bulk come in on two connections
 		return nil
-	case batch > s.batch:
-		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", batch, s.batch)
-	case batch+1 < s.batch:
-		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d and %d are kept", batch, s.batch-1, s.batch)
 	}
-	current, version := batch == s.batch, (batch+1)%2
-	var frame []byte
-	if !s.place.IsDense(h.Bucket) {
-		if !s.sparse.exists {
-			return refuse(schema.ReasonUnknownBucket, "bucket %d: job %s has no tables", h.Bucket, s.job.Name)
-		}
-		if current && !s.sparse.closed {
-			return nil
-		}
-		frame = s.sparse.sealed[version]
-	} else {
-		i := s.chunk(h)
-		if current && s.dense.Closed(i) <= batch {
-			return nil
-		}
-		frame = s.dense.Kept(i, batch)
+	switch kept := l.ahead + 1; {
+	case batch > l.batch:
+		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", batch, l.batch)
+	case batch+kept < l.batch:
+		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d to %d are kept", batch, l.batch-kept, l.batch)
 	}
-	s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: from, Batch: batch, Bucket: h.Bucket, Frame: frame})
+	frame := s.keptResult(l, h, batch)
+	if !s.place.IsDense(h.Bucket) && l.sparse == nil {
+		return refuse(schema.ReasonUnknownBucket, "bucket %d: job %s has no tables", h.Bucket, s.job.Name)
+	}
+	if frame != nil {
+		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.hosts[host].Member, Batch: batch, Bucket: h.Bucket, Frame: frame})
+	}
 	return nil
+}
+
+// keptResult is the result that a pull asks for; nil where its round is open. In async it is the newest version of the
+// chunk, whoever made it.
+func (s *Shard) keptResult(l *timeline, h *schema.Head, batch schema.Batch) []byte {
+	if !s.place.IsDense(h.Bucket) {
+		if l.sparse == nil || batch >= l.sparse.Closed() {
+			return nil
+		}
+		if s.job.Consistency == schema.ConsistencyAsync {
+			return s.sealSparse(batch, l.weight(l.batch).Total())
+		}
+		return s.sparse.sealed[int(batch%schema.Batch(len(s.sparse.sealed)))]
+	}
+	i := s.chunk(h)
+	if s.job.Consistency == schema.ConsistencyAsync && batch < l.dense.Closed(i) {
+		return s.sealDense(i, batch, l.weight(l.batch).Total())
+	}
+	return l.dense.Kept(i, batch)
 }

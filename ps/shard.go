@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
-	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
 )
@@ -39,11 +38,15 @@ type Output struct {
 // clock, does no I/O, starts no goroutine once it is made, draws no random number and depends on no map's order, so that
 // the same frames in the same order always give the same outputs. It is not safe for concurrent use.
 //
-// Invariants, for batch b, which is the batch under way:
+// Invariants, in sync, for batch b, which is the batch under way:
 //
-//   - version b is in the tables and in result[b%2] of every dense chunk, and is not written to;
-//   - a closed round of b has its outcome beside it: in result[(b+1)%2], or in staged rows;
+//   - version b is in the tables and in the results of every dense chunk, and is not written to;
+//   - a closed round of b has its outcome beside it: in the results as version b+1, or in staged rows;
 //   - kept results of b-1 stay until the first round of b+1 closes, which needs every trainer to have them.
+//
+// In bounded the same holds of k+1 batches at once for dense chunks, and rows are committed when their round closes, as
+// they are in async, where each trainer has rounds of its own (timeline.go) and a chunk's version counts what was applied
+// to it.
 type Shard struct {
 	job        *schema.Job
 	place      *schema.Placement
@@ -56,12 +59,9 @@ type Shard struct {
 	sgd        cuda.SGD
 	optimizer  cuda.Optimizer // sgd, boxed once
 
-	batch  schema.Batch  // under way; also the version that lookups see
-	open   int           // rounds of batch that are not closed: dense chunks and the sparse round
-	weight round.Weights // of batch
-
-	dense  denseRounds
-	sparse sparseRound
+	lines  []timeline // one for all trainers; in async one each, by host
+	dense  denseOwner
+	sparse sparseOwner
 	tables []*table // by index; nil where no partition of the table is on this shard
 
 	held      *round.Held // by host: bytes of its contributions to open rounds
@@ -91,18 +91,21 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 		s.Close()
 		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
 	}
-	s.open = s.rounds()
 	return s, nil
 }
 
 func (s *Shard) build(ctx context.Context) error {
-	if err := s.makeDense(); err != nil {
-		return err
-	}
 	if err := s.makeTables(ctx); err != nil {
 		return err
 	}
-	return s.makeSparse()
+	chunks := s.ownedChunks()
+	if err := s.makeDense(chunks); err != nil {
+		return err
+	}
+	if err := s.makeSparse(); err != nil {
+		return err
+	}
+	return s.makeTimelines(chunks)
 }
 
 // Close frees the shard's memory and releases the payloads of open rounds. The shard must not be used afterwards.
@@ -111,16 +114,16 @@ func (s *Shard) Close() {
 	for _, free := range s.freed {
 		free()
 	}
-	s.freed, s.tables, s.dense = nil, nil, denseRounds{}
+	s.freed, s.tables, s.lines, s.dense = nil, nil, nil, denseOwner{}
 }
 
 // letGo releases what open rounds hold.
 func (s *Shard) letGo() {
-	if s.dense.Dense != nil {
-		s.dense.Release()
-	}
-	for i := range s.sparse.terms {
-		s.sparse.terms[i].release()
+	for i := range s.lines {
+		s.lines[i].dense.Release()
+		if s.lines[i].sparse != nil {
+			s.lines[i].sparse.Release()
+		}
 	}
 }
 
@@ -137,23 +140,20 @@ func (s *Shard) alloc(float32s int) ([]float32, error) {
 	return b.Float32s(), nil
 }
 
-// Batch is the batch under way: all rounds of the one before are closed.
-func (s *Shard) Batch() schema.Batch { return s.batch }
+// Batch is the newest batch under way; in async that of the trainer who is furthest.
+func (s *Shard) Batch() schema.Batch {
+	b := schema.Batch(0)
+	for i := range s.lines {
+		b = max(b, s.lines[i].batch)
+	}
+	return b
+}
 
 // StagedBytes is the memory held by contributions to open rounds.
 func (s *Shard) StagedBytes() int64 { return s.held.Bytes() }
 
 // HeldBytes is the part of StagedBytes that came from the host-th trainer.
 func (s *Shard) HeldBytes(host int) int64 { return s.held.Of(host) }
-
-// rounds is the number of rounds of every batch on this shard, each dense chunk counting as one.
-func (s *Shard) rounds() int {
-	n := s.dense.Chunks()
-	if s.sparse.exists {
-		n++
-	}
-	return n
-}
 
 // Step takes one verified frame that from has sent, and returns what is to be published and what became of the frame:
 // schema.ReasonOK, schema.ReasonDuplicate where it was taken before, or why it was refused. A refused frame changes
@@ -196,9 +196,9 @@ func (s *Shard) take(host int, h *schema.Head, v *schema.View, payload Payload) 
 	case schema.KindSparse:
 		return s.stepSparse(host, h, v, payload)
 	case schema.KindLookup:
-		return s.stepLookup(s.hosts[host].Member, h, v)
+		return s.stepLookup(host, h, v)
 	case schema.KindPull:
-		return s.stepPull(s.hosts[host].Member, h, v)
+		return s.stepPull(host, h, v)
 	}
 	return refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
 }
@@ -214,80 +214,4 @@ func (s *Shard) admit(from schema.Member, v *schema.View) (host int, refused *re
 		}
 	}
 	return 0, refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.job.Name)
-}
-
-// reach says whether a frame may speak of batch b: 0 for the batch under way, 1 for the next one, when every round
-// here is closed. A frame for the next batch is the evidence that the one under way is complete on every shard, since
-// its sender holds all of its results; so whoever admits it calls advance.
-func (s *Shard) reach(b schema.Batch) (ahead int, refused *refusal) {
-	switch {
-	case b == s.batch:
-		return 0, nil
-	case b < s.batch:
-		return 0, refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, s.batch)
-	case b == s.batch+1 && s.open == 0:
-		return 1, nil
-	}
-	return 0, refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
-		b, s.batch, s.open, s.rounds(), s.member)
-}
-
-// advance makes version batch+1 the current one and opens the rounds of the next batch.
-func (s *Shard) advance() {
-	if s.open != 0 {
-		panic(fmt.Sprintf("ps: batch %d is left with %d open rounds", s.batch, s.open))
-	}
-	s.commitRows()
-	s.batch++
-	s.open = s.rounds()
-	s.weight.Reset()
-	s.sparse.reset()
-}
-
-// Waiting is what an open batch lacks. It lists members only while somebody else has contributed to a round that they
-// have not, so an idle job waits for nobody.
-type Waiting struct {
-	Batch   schema.Batch
-	Members []schema.Member // in the order of their lanes
-	Rounds  int             // open rounds that have a contribution
-
-	// First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
-	// lacks a later one may itself have no room to send it before the earliest has closed.
-	First  []schema.Member
-	Bucket schema.Bucket // of the earliest round
-	Chunk  schema.Chunk
-}
-
-// Waiting says whom the rounds of the current batch wait for.
-func (s *Shard) Waiting() Waiting {
-	w := Waiting{Batch: s.batch}
-	late := make([]bool, len(s.hosts))
-	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
-		if len(nodes) == 0 {
-			return
-		}
-		w.Rounds++
-		for i, h := range s.hosts {
-			lacks := round.Covered(nodes, int(h.First), h.Count) < h.Count
-			late[i] = late[i] || lacks
-			if lacks && w.Rounds == 1 {
-				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
-			}
-		}
-	}
-	for i := range s.dense.Chunks() {
-		if s.dense.Closed(i) <= s.batch {
-			c := s.dense.Chunk(i)
-			look(s.dense.Nodes(i, s.batch), c.Bucket, c.Chunk)
-		}
-	}
-	if s.sparse.exists && !s.sparse.closed {
-		look(s.sparse.completeNodes(), s.sparse.bucket, 0)
-	}
-	for i, h := range s.hosts {
-		if late[i] {
-			w.Members = append(w.Members, h.Member)
-		}
-	}
-	return w
 }

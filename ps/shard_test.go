@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"context"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -46,14 +45,26 @@ type simulation struct {
 	model  *model
 
 	batch  schema.Batch
-	before [][]float32    // the model's tables at version batch
-	means  [][]float32    // by parameter: what the batch's results must be
-	weight float64        // of the batch
+	want   []expectation  // by batch
 	seen   map[string]int // results of the batch, by bucket and chunk
 	old    []delivery     // of batches that are over
 	sent   []delivery     // of this batch
 	counts map[schema.Reason]int
 	leases leases
+
+	// Of modes_test.go.
+	lags    map[uint64]int                                 // how often rows were so many batches behind
+	order   map[string]schema.Batch                        // where not nil: the next batch of each round
+	applied func(*Output, *schema.View)                    // where not nil: takes results
+	pulling bool                                           // the result was asked for again
+	rowsNow func(table schema.Table, key uint64) []float32 // where not nil: what rows must be
+}
+
+// expectation is what a batch begins with and must result in.
+type expectation struct {
+	before [][]float32 // the model's tables at the version of the batch
+	means  [][]float32 // by parameter: what the batch's results must be
+	weight float64     // of the batch
 }
 
 // delivery is a frame on its way.
@@ -64,34 +75,7 @@ type delivery struct {
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
-	r := rand.New(rand.NewPCG(seed, 1))
-	trainers := 1 + r.IntN(4)
-	job := smallJob("simulated", trainers, trainers+r.IntN(6))
-	job.Seed = seed
-	switch r.IntN(4) {
-	case 0:
-		job.Apply = schema.ApplyMean
-	case 1:
-		job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.05}
-	case 2:
-		job.Optimizer.Nesterov = true
-	case 3:
-		job.Optimizer.Dampening = 0.25
-	}
-	if r.IntN(5) == 0 {
-		job.Tables = nil
-	}
-	p := newProblem(t, job)
-	s := &simulation{t: t, r: r, p: p, hosts: hostsOf(job), model: p.model(t), counts: map[schema.Reason]int{}}
-	s.place = schema.NewPlacement(job, 1+r.IntN(3))
-	for i := range s.place.Shards {
-		shard, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: s.place, Index: i, RunID: storyRun,
-			Generation: generationFirst, Backend: p.backend, Hosts: s.hosts, StagedBytesMax: 64 << 20})
-		must(t, err)
-		t.Cleanup(shard.Close)
-		s.shards = append(s.shards, shard)
-	}
-	return s
+	return newSimulationOf(t, seed, schema.ConsistencySync, 0)
 }
 
 func (s *simulation) run(batches int) {
@@ -118,24 +102,26 @@ func (s *simulation) run(batches int) {
 
 // begin notes what a batch must result in, and steps the model past it.
 func (s *simulation) begin(b schema.Batch) {
-	s.batch, s.seen, s.before, s.means = b, map[string]int{}, nil, nil
+	s.batch, s.seen = b, map[string]int{}
+	var e expectation
 	for _, rows := range s.model.tables {
-		s.before = append(s.before, slices.Clone(rows))
+		e.before = append(e.before, slices.Clone(rows))
 	}
 	w := s.p.node(s.t, b, lane.Root(s.p.job.Lanes))
-	s.weight = w.weight
+	e.weight = w.weight
 	s.model.step(s.t, b)
 	for i := range s.p.job.Parameters {
 		if s.p.job.Apply == schema.ApplyUpdate {
-			s.means = append(s.means, slices.Clone(s.model.params[i]))
+			e.means = append(e.means, slices.Clone(s.model.params[i]))
 			continue
 		}
 		mean := make([]float32, len(w.dense[i]))
 		if w.weight > 0 {
 			must(s.t, s.p.backend.Average(cuda.Average{Lanes: 1, Weight: float32(w.weight), Terms: []cuda.Term{{Count: 1, Values: cuda.Float32s(w.dense[i])}}, Out: cuda.Float32s(mean)}))
 		}
-		s.means = append(s.means, mean)
+		e.means = append(e.means, mean)
 	}
+	s.want = append(s.want, e)
 }
 
 // contributions are all frames of the batch. Every round is cut into nodes in its own way.
@@ -222,6 +208,10 @@ func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
 		v := view(s.t, o.Frame)
 		switch o.Kind {
 		case schema.KindMean:
+			if s.applied != nil {
+				s.applied(&o, v)
+				continue
+			}
 			s.checkMean(&o, v)
 		case schema.KindRows:
 			s.checkRows(v)
@@ -283,7 +273,9 @@ func (s *simulation) reheaded(d delivery, change func(*schema.Head)) *delivery {
 }
 
 // lookup asks a random shard for some of its rows at the batch's version.
-func (s *simulation) lookup(want ...schema.Reason) {
+func (s *simulation) lookup(want ...schema.Reason) { s.lookupBy(s.r.IntN(len(s.hosts)), want...) }
+
+func (s *simulation) lookupBy(host int, want ...schema.Reason) {
 	if len(s.p.job.Tables) == 0 {
 		return
 	}
@@ -297,28 +289,27 @@ func (s *simulation) lookup(want ...schema.Reason) {
 		}
 	}
 	f := lookupFrame(s.t, s.p.job, storyRun, s.batch, keys)
-	s.deliver(&delivery{s.hosts[s.r.IntN(len(s.hosts))].Member, shard, f}, want...)
+	s.deliver(&delivery{s.hosts[host].Member, shard, f}, want...)
 }
 
 // checkMean compares a dense result with what the batch must result in.
 func (s *simulation) checkMean(o *Output, v *schema.View) {
 	s.t.Helper()
 	h := v.Head()
-	if h.Batch != s.batch {
-		return // a kept result that was pulled; it was checked when it was new
-	}
 	if o.To == schema.All {
 		s.seen[fmt.Sprint(h.Bucket, "/", h.Chunk)]++
 	}
-	if h.Weight != s.weight {
-		s.t.Errorf("batch %d bucket %d: weight %v, want %v", h.Batch, h.Bucket, h.Weight, s.weight)
+	s.noteOrder(o, &h)
+	e := &s.want[h.Batch]
+	if h.Weight != e.weight {
+		s.t.Errorf("batch %d bucket %d: weight %v, want %v", h.Batch, h.Bucket, h.Weight, e.weight)
 	}
 	if !s.place.IsDense(h.Bucket) {
 		return
 	}
 	want := make([]float32, s.place.Buckets[h.Bucket].Elements)
 	for _, span := range s.place.Buckets[h.Bucket].Spans {
-		copy(want[span.Offset:], s.means[span.Parameter][span.From:span.From+span.Elements])
+		copy(want[span.Offset:], e.means[span.Parameter][span.From:span.From+span.Elements])
 	}
 	offset, elements := s.place.ChunkRange(h.Bucket, h.Chunk)
 	if d := firstDifference(v.Float32s(), want[offset:offset+elements]); d != "" {
@@ -329,11 +320,21 @@ func (s *simulation) checkMean(o *Output, v *schema.View) {
 // checkRows compares rows with the model's at the version they were asked for.
 func (s *simulation) checkRows(v *schema.View) {
 	s.t.Helper()
+	version := v.Head().Batch - schema.Batch(v.Head().Offset)
+	s.lags[v.Head().Offset]++
 	for _, part := range v.Parts() {
 		for i, key := range part.Keys {
-			want := s.before[part.Table][int(key)*part.Dim:][:part.Dim]
+			var want []float32
+			switch {
+			case s.rowsNow != nil:
+				want = s.rowsNow(part.Table, key)
+			case s.want == nil: // async, before the first step
+				want = s.model.tables[part.Table][int(key)*part.Dim:][:part.Dim]
+			default:
+				want = s.want[version].before[part.Table][int(key)*part.Dim:][:part.Dim]
+			}
 			if d := firstDifference(part.Rows[i*part.Dim:(i+1)*part.Dim], want); d != "" {
-				s.t.Fatalf("version %d table %d key %d: %s", s.batch, part.Table, key, d)
+				s.t.Fatalf("version %d table %d key %d: %s", version, part.Table, key, d)
 			}
 		}
 	}
@@ -344,10 +345,10 @@ func (s *simulation) complete() {
 	s.t.Helper()
 	rounds := 0
 	for i, shard := range s.shards {
-		if shard.open != 0 {
-			s.t.Fatalf("batch %d: s%d has %d open rounds: %+v", s.batch, i, shard.open, shard.Waiting())
+		if l := &shard.lines[0]; l.rounds > 0 && l.done <= s.batch {
+			s.t.Fatalf("batch %d: s%d has open rounds: %+v", s.batch, i, shard.Waiting())
 		}
-		rounds += shard.rounds()
+		rounds += shard.lines[0].rounds
 	}
 	if len(s.seen) != rounds {
 		s.t.Errorf("batch %d: %d results, want %d", s.batch, len(s.seen), rounds)

@@ -74,10 +74,21 @@ func (s *story) run() string {
 		w := s.shard.Waiting()
 		return fmt.Sprintf("batch %d: %d rounds wait for %v\n", w.Batch, w.Rounds, w.Members)
 	case "state":
-		return fmt.Sprintf("batch %d, %d rounds open, staged %v\n", s.shard.Batch(), s.shard.open, s.shard.StagedBytes() > 0)
+		return fmt.Sprintf("batch %d, %d rounds open, staged %v\n", s.shard.Batch(), s.open(), s.shard.StagedBytes() > 0)
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
+}
+
+// open is the number of open rounds of all batches under way.
+func (s *story) open() int {
+	n := 0
+	for i := range s.shard.lines {
+		for _, open := range s.shard.lines[i].open {
+			n += open
+		}
+	}
+	return n
 }
 
 func (s *story) text(name, otherwise string) string {
@@ -126,7 +137,7 @@ func (s *story) begin() string {
 		Backend: s.backend, Hosts: hostsOf(s.job), StagedBytesMax: int64(s.count("budget", 1<<20)),
 	})
 	must(s.t, err)
-	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.shard.open)
+	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.open())
 }
 
 // head is what the arguments say of a frame's head.

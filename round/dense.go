@@ -13,14 +13,19 @@ import (
 type DenseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
+	// Count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer, where
+	// each trainer's contributions are a round of their own.
+	Count int
 	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
 	// once, and the results of Ahead+2 are kept.
 	Ahead int
 	// AtClose leaves all sums to the end of a round. The bits are the same; each round then holds every contribution
 	// until its last has come, and is added up in one pass.
 	AtClose bool
-	// Head is what the heads of results have in common: run id, generation and flags.
+	// Head is what the heads of results have in common: run id, generation and flags. Unused with Results.
 	Head schema.Head
+	// Results is where results go; nil for frames of the Dense's own, of Ahead+2 versions of each chunk.
+	Results *Results
 	// Held counts the bytes of what is held.
 	Held *Held
 	// Chunks are the owner's chunks. Their indices name them in calls.
@@ -46,19 +51,18 @@ type Chunk struct {
 // Invariants: sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a closed round
 // has no sums.
 type Dense struct {
-	config DenseConfig
-	chunks []denseChunk
-	terms  []cuda.Term  // of the round that Next gave; scratch
-	pair   [2]cuda.Term // of an early addition; scratch
+	config  DenseConfig
+	results *Results
+	chunks  []denseChunk
+	terms   []cuda.Term  // of the round that Next gave; scratch
+	pair    [2]cuda.Term // of an early addition; scratch
 }
 
 // denseChunk is a chunk with its rounds.
 type denseChunk struct {
 	Chunk
-	closed schema.Batch    // batches before this one have closed
-	open   []denseRound    // of batch b at b % len: Ahead+1
-	result []*schema.Frame // of version v, which batch v-1 makes, at v % len: Ahead+2
-	sealed [][]byte        // of the same index: as published; nil before the batch
+	closed schema.Batch // batches before this one have closed
+	open   []denseRound // of batch b at b % len: Ahead+1
 }
 
 // denseRound is the round of one batch over one chunk.
@@ -93,20 +97,20 @@ type Contribution struct {
 
 // NewDense makes the rounds of batch 0 and frames for results, zeroed.
 func NewDense(c DenseConfig) (*Dense, error) {
-	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
-	for i := range d.chunks {
-		k := &d.chunks[i]
-		k.Chunk, k.open = c.Chunks[i], make([]denseRound, c.Ahead+1)
-		k.result, k.sealed = make([]*schema.Frame, c.Ahead+2), make([][]byte, c.Ahead+2)
-		for v := range k.result {
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * k.Elements})
-			if err != nil {
-				return nil, fmt.Errorf("bucket %d chunk %d: %w", k.Bucket, k.Chunk.Chunk, err)
-			}
-			k.result[v] = f
-		}
+	if c.Count == 0 {
+		c.Count = c.Lanes
 	}
-	return d, nil
+	d := &Dense{config: c, results: c.Results, chunks: make([]denseChunk, len(c.Chunks))}
+	for i := range d.chunks {
+		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], open: make([]denseRound, c.Ahead+1)}
+	}
+	if d.results != nil {
+		return d, nil
+	}
+	c.Head.Lanes = uint16(c.Lanes)
+	var err error
+	d.results, err = NewResults(c.Chunks, c.Ahead+2, c.Head)
+	return d, err
 }
 
 // Chunks is the number of chunks.
@@ -158,7 +162,7 @@ func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
 		refused = w.Check(c.Node, c.Weight)
 	}
 	if refused == nil {
-		refused = w.CheckTotal(d.config.Lanes, r.nodes, r.weights, at, c.Node, c.Weight)
+		refused = w.CheckTotal(d.config.Lanes, d.config.Count-r.lanes, r.nodes, r.weights, at, c.Node, c.Weight)
 	}
 	return refused
 }
@@ -195,7 +199,7 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 	}
 	at, _ = slices.BinarySearchFunc(r.sums, c.Node, func(x denseSum, n lane.Node) int { return compareNodes(x.node, n) })
 	r.sums = slices.Insert(r.sums, at, s)
-	if d.config.AtClose || r.lanes == d.config.Lanes {
+	if d.config.AtClose || r.lanes == d.config.Count {
 		return nil
 	}
 	return d.climb(r, at)
@@ -268,7 +272,7 @@ type Closing struct {
 func (d *Dense) Next(i int) (Closing, bool) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)
-	if r == nil || r.lanes < d.config.Lanes {
+	if r == nil || r.lanes < d.config.Count {
 		return Closing{}, false
 	}
 	d.terms = d.terms[:0]
@@ -280,9 +284,15 @@ func (d *Dense) Next(i int) (Closing, bool) {
 	return Closing{r.batch, TreeWeight(d.config.Lanes, r.nodes, r.weights), d.terms}, true
 }
 
-// Close ends the round that Next gave: its payloads are released, and the result's frame is sealed, as which it is
-// returned and kept.
+// Close ends the round that Next gave, as Finish does, and seals the result's frame, as which it is returned and kept.
 func (d *Dense) Close(i int, w *Weights, total float64) []byte {
+	b := d.chunks[i].closed
+	d.Finish(i, w, total)
+	return d.results.Seal(i, schema.Version(b+1), schema.Head{Batch: b, Weight: total, Node: lane.Root(d.config.Lanes)})
+}
+
+// Finish ends the round that Next gave without a result of its own: its payloads are released.
+func (d *Dense) Finish(i int, w *Weights, total float64) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)
 	for j := range r.sums {
@@ -293,29 +303,21 @@ func (d *Dense) Close(i int, w *Weights, total float64) []byte {
 	r.sums = r.sums[:0]
 	w.NoteTotal(total)
 	c.closed++
-	h := d.config.Head
-	h.Batch, h.Weight, h.Node, h.Lanes = r.batch, total, lane.Root(d.config.Lanes), uint16(d.config.Lanes)
-	h.Bucket, h.Chunk, h.Chunks, h.Offset = c.Bucket, c.Chunk.Chunk, c.Chunks, c.Offset
-	v := int(c.closed % schema.Batch(len(c.result)))
-	c.result[v].SetHead(h)
-	c.sealed[v] = c.result[v].Seal()
-	return c.sealed[v]
 }
 
 // Result is where the values of a version of the i-th chunk lie, version v being the outcome of batch v-1. There is room
 // for Ahead+2 versions. They are what is published: once Close has sealed one it may not be changed.
 func (d *Dense) Result(i int, version schema.Version) []float32 {
-	c := &d.chunks[i]
-	return c.result[int(version%schema.Version(len(c.result)))].Float32s()
+	return d.results.Values(i, version)
 }
 
 // Kept is the result of a batch as it was published. It is nil where the batch has not closed, or is too long ago.
 func (d *Dense) Kept(i int, b schema.Batch) []byte {
 	c := &d.chunks[i]
-	if b >= c.closed || b+schema.Batch(len(c.result)) < c.closed {
+	if b >= c.closed || b+schema.Batch(d.config.Ahead)+2 < c.closed {
 		return nil
 	}
-	return c.sealed[int((b+1)%schema.Batch(len(c.result)))]
+	return d.results.Sealed(i, schema.Version(b+1))
 }
 
 // Sums is how many sums are held for a batch of the i-th chunk.

@@ -1,17 +1,19 @@
 // Package round is the state of rounds: what has been contributed to each of them, by whom, and what came out. A round
-// is one aggregation over all lanes, here over one chunk of dense values (Dense). Whoever owns values uses it, a shard of
+// is one aggregation: over one chunk of dense values (Dense), or over all rows that an owner has (Sparse). Whoever owns values uses it, a shard of
 // package ps or a trainer that owns a segment of an all-reduce between trainers, so that both keep the same rules:
 //
 //   - Each lane counts at most once. A contribution is a node of the lane tree; the same node again is a repeat, and
 //     one that shares lanes with another is refused (nodes.go). All rounds of a batch agree on what each node weighs
 //     (weights.go).
-//   - A round closes by lanes: when its nodes cover the tree, never by a count of messages. Rounds of one chunk close in
-//     the order of their batches; where trainers may run ahead, later ones are kept until it is their turn.
+//   - A round closes by lanes: when its nodes cover the tree, or a trainer's share of it where each trainer has rounds of
+//     its own; never by a count of messages. Rounds of one chunk close in the order of their batches; where trainers may
+//     run ahead, later ones are kept until it is their turn.
 //   - Sums run along the lane tree, so that the bits do not depend on the order of arrival. Two children of a node are
 //     added as soon as both are there, in the left one's memory, and the right one's is given back at once: what a round
 //     holds while it waits for its last lane is the fewest nodes that cover the others. The addition below the root is
-//     left to the owner, who divides and may run an optimizer in the same pass.
-//   - Results are kept in the frames that they are published in, for as many batches as a trainer may lack.
+//     left to the owner, who divides and may run an optimizer in the same pass. Rows wait for all and are merged at once.
+//   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may lack
+//     (results.go).
 //
 // # What it must not know
 //

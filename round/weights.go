@@ -51,9 +51,10 @@ func (w *Weights) Note(n lane.Node, weight float64) {
 }
 
 // CheckTotal looks ahead: where a node of this weight, which belongs at index at of the nodes of a round, is the last
-// that the round lacks, the weights must add up to what those of other rounds of the batch did.
-func (w *Weights) CheckTotal(lanes int, nodes []lane.Node, weights []float64, at int, node lane.Node, weight float64) *schema.FrameError {
-	if !w.totaled || Covered(nodes, 0, lanes)+int(node.Count) < lanes {
+// that the round lacks, so many lanes being missing, the weights must add up to what those of other rounds of the batch
+// did.
+func (w *Weights) CheckTotal(lanes, missing int, nodes []lane.Node, weights []float64, at int, node lane.Node, weight float64) *schema.FrameError {
+	if !w.totaled || int(node.Count) < missing {
 		return nil
 	}
 	w.ahead = append(append(append(w.ahead[:0], nodes[:at]...), node), nodes[at:]...)
@@ -66,6 +67,9 @@ func (w *Weights) CheckTotal(lanes int, nodes []lane.Node, weights []float64, at
 
 // NoteTotal remembers the sum over all lanes, which a round has closed with.
 func (w *Weights) NoteTotal(total float64) { w.total, w.totaled = total, true }
+
+// Total is the sum over all lanes, as rounds of the batch closed with; 0 where none has.
+func (w *Weights) Total() float64 { return w.total }
 
 // TreeWeight adds the weights of nodes that cover the tree, along the tree, so that it does not matter who added which.
 // Counts of samples are exact anyway. nodes are in lane order.

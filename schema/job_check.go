@@ -115,19 +115,36 @@ func (c *jobCheck) head(j *Job) {
 	if c.between("lanes", j.Lanes, 1, lane.LanesMax) {
 		c.between("trainers", j.Trainers, 1, j.Lanes)
 	}
-	c.oneOf("consistency", j.Consistency, ConsistencySync)
-	c.between("ahead", j.Ahead, 0, 0)
 	n := j.normal()
+	c.consistency(n)
 	c.oneOf("wire.gradients", n.Wire.Gradients, GradientsFloat32, GradientsBFloat16, GradientsFloat16)
 	if j.Wire.ErrorFeedback && n.Wire.Gradients == GradientsFloat32 {
 		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
 	}
 	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows)
 	c.oneOf("reduce", n.Reduce, ReduceShards)
-	c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
+	if j.Consistency != ConsistencyAsync {
+		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
+	}
 	c.oneOf("policy", j.Policy, PolicyFail)
 	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {
 		c.add("chunk_bytes", j.ChunkBytes, "a multiple of %d", valuesAlign)
+	}
+}
+
+// consistency checks what a mode of consistency asks of other fields.
+func (c *jobCheck) consistency(j *Job) {
+	c.oneOf("consistency", j.Consistency, ConsistencySync, ConsistencyBounded, ConsistencyAsync)
+	least, most := 0, 0
+	if j.Consistency == ConsistencyBounded {
+		least, most = 1, AheadMax
+	}
+	c.between("ahead", j.Ahead, least, most)
+	if j.Consistency == ConsistencyAsync && j.Apply != ApplyUpdate {
+		c.add("apply", j.Apply, `"update": in async there is no average over all trainers`)
+	}
+	if j.Consistency != ConsistencySync && j.Reduce == ReduceTrainers {
+		c.add("reduce", j.Reduce, `"shards": trainers reduce among themselves in sync only`)
 	}
 }
 

@@ -117,7 +117,7 @@ var rules = [kindMax + 1]rule{
 	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true},
 	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true},
 	KindLookup:  {place: placeChunk, keys: true},
-	KindRows:    {place: placeSeries, flags: FlagMore, values: true, keys: true, rows: true},
+	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true},
 	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},
 	KindAck:     {ack: true},
 	KindControl: {body: always},

@@ -1,0 +1,203 @@
+package ps
+
+import (
+	"fmt"
+
+	"gradbus/lane"
+	"gradbus/round"
+	"gradbus/schema"
+)
+
+// timeline is the batches of those who share their rounds: all trainers of a job, or, in async, one trainer, whose rounds
+// are its own and wait for nobody.
+//
+// Rounds of batches [batch-ahead, batch] may be open. A trainer that sends a frame of batch b holds every result of batch
+// b-ahead-1 from every shard, so whoever admits the first frame of a batch knows that these are complete everywhere.
+type timeline struct {
+	hosts  []int // who takes part, in the order of their lanes
+	ahead  schema.Batch
+	rounds int // of every batch here, each dense chunk counting as one
+
+	batch   schema.Batch    // the newest under way
+	done    schema.Batch    // every round of the batches before this one is closed
+	open    []int           // rounds that are not closed, of batch b at b % len: ahead+1
+	weights []round.Weights // of the same index
+
+	dense  *round.Dense
+	sparse *round.Sparse // nil where the shard has no rows
+}
+
+// begin opens batch 0.
+func (l *timeline) begin() {
+	l.rounds = l.dense.Chunks()
+	if l.sparse != nil {
+		l.rounds++
+	}
+	l.open, l.weights = make([]int, l.ahead+1), make([]round.Weights, l.ahead+1)
+	l.open[0] = l.rounds
+	l.settle()
+}
+
+func (l *timeline) at(b schema.Batch) int { return int(b % (l.ahead + 1)) }
+
+func (l *timeline) weight(b schema.Batch) *round.Weights { return &l.weights[l.at(b)] }
+
+// closed is told that a round of a batch has closed.
+func (l *timeline) closed(b schema.Batch) {
+	l.open[l.at(b)]--
+	l.settle()
+}
+
+func (l *timeline) settle() {
+	for l.done <= l.batch && l.open[l.at(l.done)] == 0 {
+		l.done++
+	}
+}
+
+// reach says whether a frame may speak of batch b: of one under way, or of the next that may begin, fresh then being true
+// and advance to be called by whoever takes the frame.
+func (s *Shard) reach(l *timeline, b schema.Batch) (fresh bool, refused *refusal) {
+	switch {
+	case b <= l.batch && b+l.ahead >= l.batch:
+		return false, nil
+	case b < l.batch:
+		return false, refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, l.batch)
+	case b <= l.done+l.ahead:
+		return true, nil
+	}
+	oldest := min(l.done, l.batch)
+	return false, refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
+		b, oldest, l.open[l.at(oldest)], l.rounds, s.member)
+}
+
+// advance opens the rounds of the batches up to b, which reach has found that may begin. In sync, where only one batch is
+// open at a time, it makes version b the one that lookups see.
+func (s *Shard) advance(l *timeline, b schema.Batch) {
+	for l.batch < b {
+		if s.job.Consistency == schema.ConsistencySync {
+			s.commitRows()
+		}
+		l.batch++
+		at := l.at(l.batch)
+		if l.open[at] != 0 {
+			panic(fmt.Sprintf("ps: batch %d begins while batch %d has %d open rounds", l.batch, l.batch-l.ahead-1, l.open[at]))
+		}
+		l.open[at] = l.rounds
+		l.weights[at].Reset()
+		l.settle()
+	}
+}
+
+// makeTimelines divides the shard's rounds among those who share them. Whoever keeps to a timeline of its own closes its
+// rounds with its own lanes.
+func (s *Shard) makeTimelines(chunks []round.Chunk) error {
+	all := make([]int, len(s.hosts))
+	for i := range all {
+		all[i] = i
+	}
+	groups := [][]int{all}
+	if s.job.Consistency == schema.ConsistencyAsync {
+		groups = nil
+		for i := range all {
+			groups = append(groups, all[i:i+1])
+		}
+	}
+	var names []string
+	for _, t := range s.job.Tables {
+		names = append(names, t.Name)
+	}
+	for _, group := range groups {
+		l := timeline{hosts: group, ahead: schema.Batch(s.job.Ahead)}
+		count := s.job.Lanes
+		if len(group) < len(all) {
+			count = s.hosts[group[0]].Count
+		}
+		var err error
+		l.dense, err = round.NewDense(round.DenseConfig{
+			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, Results: s.dense.results, Held: s.held, Chunks: chunks,
+		})
+		if err != nil {
+			return err
+		}
+		if s.sparse.exists {
+			l.sparse = round.NewSparse(round.SparseConfig{
+				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, DType: s.job.Wire.DType(),
+				Held: s.held, Tables: names,
+			})
+		}
+		l.begin()
+		s.lines = append(s.lines, l)
+	}
+	return nil
+}
+
+// line is the timeline of the host-th trainer.
+func (s *Shard) line(host int) *timeline {
+	if len(s.lines) == 1 {
+		return &s.lines[0]
+	}
+	return &s.lines[host]
+}
+
+// Waiting is what an open batch lacks. It lists members only while somebody else has contributed to a round that they
+// have not, so an idle job waits for nobody. In async nobody ever waits for another.
+type Waiting struct {
+	Batch   schema.Batch
+	Members []schema.Member // in the order of their lanes
+	Rounds  int             // open rounds that have a contribution and lack one
+
+	// First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
+	// lacks a later one may itself have no room to send it before the earliest has closed.
+	First  []schema.Member
+	Bucket schema.Bucket // of the earliest round
+	Chunk  schema.Chunk
+}
+
+// Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
+func (s *Shard) Waiting() Waiting {
+	w := Waiting{Batch: s.Batch()}
+	if s.job.Consistency == schema.ConsistencyAsync {
+		return w
+	}
+	l := &s.lines[0]
+	for b := l.done; b <= l.batch; b++ {
+		if w = s.waitingFor(l, b); w.Rounds > 0 {
+			return w
+		}
+	}
+	return w
+}
+
+// waitingFor is Waiting of one batch.
+func (s *Shard) waitingFor(l *timeline, b schema.Batch) Waiting {
+	w := Waiting{Batch: b}
+	late := make([]bool, len(s.hosts))
+	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
+		if len(nodes) == 0 || round.Covered(nodes, 0, s.job.Lanes) == s.job.Lanes {
+			return // complete: it waits for a batch before it
+		}
+		w.Rounds++
+		for i, h := range s.hosts {
+			lacks := round.Covered(nodes, int(h.First), h.Count) < h.Count
+			late[i] = late[i] || lacks
+			if lacks && w.Rounds == 1 {
+				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
+			}
+		}
+	}
+	for i := range l.dense.Chunks() {
+		if l.dense.Closed(i) <= b {
+			c := l.dense.Chunk(i)
+			look(l.dense.Nodes(i, b), c.Bucket, c.Chunk)
+		}
+	}
+	if l.sparse != nil && l.sparse.Closed() <= b {
+		look(l.sparse.Nodes(b), s.sparse.bucket, 0)
+	}
+	for i, h := range s.hosts {
+		if late[i] {
+			w.Members = append(w.Members, h.Member)
+		}
+	}
+	return w
+}

@@ -1,0 +1,65 @@
+package round
+
+import (
+	"fmt"
+
+	"gradbus/schema"
+)
+
+// Results are the frames that results over dense chunks are published in, of several versions of each chunk. Whoever
+// computes a result writes it where it is sent from. Where the owner keeps parameters, they live here.
+//
+// Version v of a chunk is what v results have made of it, and lies at v modulo the number of versions that are kept.
+type Results struct {
+	head   schema.Head
+	chunks []resultChunk
+}
+
+type resultChunk struct {
+	Chunk
+	frames []*schema.Frame
+	sealed [][]byte // as published; nil where version has not been
+}
+
+// NewResults makes zeroed frames for a number of versions of each chunk. head is what the results' heads have in common:
+// run id, generation, lanes and flags.
+func NewResults(chunks []Chunk, versions int, head schema.Head) (*Results, error) {
+	r := &Results{head: head, chunks: make([]resultChunk, len(chunks))}
+	for i := range r.chunks {
+		c := &r.chunks[i]
+		c.Chunk, c.frames, c.sealed = chunks[i], make([]*schema.Frame, versions), make([][]byte, versions)
+		for v := range c.frames {
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * c.Elements})
+			if err != nil {
+				return nil, fmt.Errorf("bucket %d chunk %d: %w", c.Bucket, c.Chunk.Chunk, err)
+			}
+			c.frames[v] = f
+		}
+	}
+	return r, nil
+}
+
+func (r *Results) at(i int, v schema.Version) int {
+	return int(v % schema.Version(len(r.chunks[i].frames)))
+}
+
+// Values is where the values of a version of the i-th chunk lie. Once sealed they may not be changed until they are too
+// old to be asked for.
+func (r *Results) Values(i int, v schema.Version) []float32 {
+	return r.chunks[i].frames[r.at(i, v)].Float32s()
+}
+
+// Seal gives a version of the i-th chunk its head, as the result of a batch, and its checksum. The frame is valid until
+// its memory is needed for a later version. h says batch, weight and node.
+func (r *Results) Seal(i int, v schema.Version, h schema.Head) []byte {
+	c, at := &r.chunks[i], r.at(i, v)
+	full := r.head
+	full.Batch, full.Weight, full.Node = h.Batch, h.Weight, h.Node
+	full.Bucket, full.Chunk, full.Chunks, full.Offset = c.Bucket, c.Chunk.Chunk, c.Chunks, c.Offset
+	c.frames[at].SetHead(full)
+	c.sealed[at] = c.frames[at].Seal()
+	return c.sealed[at]
+}
+
+// Sealed is a version of the i-th chunk as it was sealed last; nil where it never was.
+func (r *Results) Sealed(i int, v schema.Version) []byte { return r.chunks[i].sealed[r.at(i, v)] }

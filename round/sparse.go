@@ -1,0 +1,298 @@
+package round
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// SparseConfig is what the sparse rounds of one owner are made from.
+type SparseConfig struct {
+	Backend cuda.Backend
+	Lanes   int
+	Count   int          // as in DenseConfig
+	Ahead   int          // as in DenseConfig
+	DType   schema.DType // of the rows of contributions
+	Held    *Held        // counts the bytes of what is held
+	Tables  []string     // names of the job's tables, for texts
+}
+
+// Sparse is the state of the sparse rounds of one owner, over all rows that it owns of all tables. A round closes whole,
+// when every lane's contribution is there with all its chunks, and rounds close in the order of their batches. It is not
+// safe for concurrent use.
+//
+// The owner passes a frame through SparseChunk.Check, Check, CheckFinite and Add, and then closes what Next says: Merge gives the sum of
+// each table, and Close ends the round.
+type Sparse struct {
+	config SparseConfig
+	closed schema.Batch  // batches before this one have closed
+	open   []sparseRound // of batch b at b % len: Ahead+1
+	merge  merging
+}
+
+// sparseRound is the round of one batch.
+type sparseRound struct {
+	batch   schema.Batch
+	nodes   []lane.Node  // that have contributed, if only in part; in lane order, kept after closing
+	weights []float64    // of nodes
+	terms   []sparseTerm // of nodes; without parts after closing
+	lanes   int          // of nodes whose contribution is there with all chunks
+	begun   int          // of nodes
+}
+
+// sparseTerm is one node's contribution.
+type sparseTerm struct {
+	host   int
+	chunks schema.Chunk
+	parts  []SparseChunk // by chunk; complete when there are chunks of them
+	bytes  int64
+}
+
+// SparseChunk is one chunk of one node's contribution, as it lies in the received payload.
+type SparseChunk struct {
+	Head    schema.Head
+	View    schema.View
+	Host    int     // who sent it, as Held counts
+	Bytes   int64   // of the payload
+	Payload Payload // released once, when the rows are needed no more; nil where nobody waits for that
+
+	low, high rowName // first and last row, where there is any
+}
+
+// rowName orders rows as they follow each other over the chunks of a contribution.
+type rowName struct {
+	table schema.Table
+	key   uint64
+}
+
+func (a rowName) before(b rowName) bool {
+	return a.table < b.table || a.table == b.table && a.key < b.key
+}
+
+// NewSparse makes the round of batch 0.
+func NewSparse(c SparseConfig) *Sparse {
+	if c.Count == 0 {
+		c.Count = c.Lanes
+	}
+	return &Sparse{config: c, open: make([]sparseRound, c.Ahead+1)}
+}
+
+// Closed is the number of batches that have closed.
+func (s *Sparse) Closed() schema.Batch { return s.closed }
+
+func (s *Sparse) round(b schema.Batch) *sparseRound {
+	if r := &s.open[b%schema.Batch(len(s.open))]; r.batch == b {
+		return r
+	}
+	return nil
+}
+
+// begin is the round of a batch, made anew where there is none. It takes the place of one that has closed.
+func (s *Sparse) begin(b schema.Batch) *sparseRound {
+	r := &s.open[b%schema.Batch(len(s.open))]
+	if r.batch != b {
+		if r.batch >= s.closed && len(r.terms) > 0 || b < r.batch {
+			panic(fmt.Sprintf("round: sparse batch %d begins in place of batch %d, which is open", b, r.batch))
+		}
+		*r = sparseRound{batch: b, nodes: r.nodes[:0], weights: r.weights[:0], terms: r.terms[:0]}
+	}
+	return r
+}
+
+// Nodes are those whose contributions to a batch are there with all chunks.
+func (s *Sparse) Nodes(b schema.Batch) []lane.Node {
+	var nodes []lane.Node
+	if r := s.round(b); r != nil {
+		for i := range r.terms {
+			if r.complete(s, i) {
+				nodes = append(nodes, r.nodes[i])
+			}
+		}
+	}
+	return nodes
+}
+
+// complete reports that the i-th contribution is there with all its chunks.
+func (r *sparseRound) complete(s *Sparse, i int) bool {
+	return r.batch < s.closed || len(r.terms[i].parts) == int(r.terms[i].chunks)
+}
+
+// HeldOf is the bytes that a batch's open round holds of a sender.
+func (s *Sparse) HeldOf(b schema.Batch, host int) int64 {
+	n := int64(0)
+	if r := s.round(b); r != nil && b >= s.closed {
+		for i := range r.terms {
+			if t := &r.terms[i]; t.host == host {
+				n += t.bytes
+			}
+		}
+	}
+	return n
+}
+
+// Check says why a chunk cannot be added: it was, its lanes have been counted, its weight contradicts another one of the
+// batch, or its keys do not follow on those of the contribution's other chunks. c.Check comes first. Nothing changes.
+func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
+	h := &c.Head
+	if refused := w.Check(h.Node, h.Weight); refused != nil {
+		return refused
+	}
+	r := s.round(h.Batch)
+	if r == nil {
+		return nil
+	}
+	at, refused := Place(r.nodes, h.Node)
+	if refused == nil {
+		return w.CheckTotal(s.config.Lanes, s.config.Count-r.begun, r.nodes, r.weights, at, h.Node, h.Weight)
+	}
+	if refused.Reason != schema.ReasonDuplicate || h.Batch < s.closed {
+		return refused
+	}
+	_, refused = r.terms[at].place(c)
+	return refused
+}
+
+// Check checks a chunk on its own, and finds its first and last row.
+func (c *SparseChunk) Check() *schema.FrameError {
+	if c.Head.Chunks > 1 && len(c.View.Keys()) == 0 {
+		return refuse(schema.ReasonWrongShape, "chunk %d of %d has no rows: want no chunks without rows but for a contribution of one",
+			c.Head.Chunk, c.Head.Chunks)
+	}
+	first := true
+	for _, part := range c.View.Parts() {
+		if len(part.Keys) == 0 {
+			continue
+		}
+		if first {
+			c.low, first = rowName{part.Table, part.Keys[0]}, false
+		}
+		c.high = rowName{part.Table, part.Keys[len(part.Keys)-1]}
+	}
+	return nil
+}
+
+// place finds where a chunk belongs among those of its contribution.
+func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
+	h := &c.Head
+	if t.chunks != h.Chunks {
+		return 0, refuse(schema.ReasonWrongChunk, "chunk %d of %d of lanes %v: its other chunks say %d", h.Chunk, h.Chunks, h.Node, t.chunks)
+	}
+	in, found := slices.BinarySearchFunc(t.parts, h.Chunk, func(x SparseChunk, c schema.Chunk) int { return int(x.Head.Chunk) - int(c) })
+	if found {
+		return in, &schema.FrameError{Reason: schema.ReasonDuplicate}
+	}
+	if in > 0 && !t.parts[in-1].high.before(c.low) || in < len(t.parts) && !c.high.before(t.parts[in].low) {
+		return in, refuse(schema.ReasonUnsortedKeys, "chunk %d of lanes %v: keys do not follow on those of the other chunks", h.Chunk, h.Node)
+	}
+	return in, nil
+}
+
+// CheckFinite refuses values that are NaN or infinite, and names row and column of the first.
+func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
+	values := Values(&c.View)
+	i := s.config.Backend.FirstNonFinite(values)
+	if i < 0 {
+		return nil
+	}
+	value, help := NonFinite(s.config.Backend, values, i)
+	for _, part := range c.View.Parts() {
+		if n := len(part.Keys) * part.Dim; i >= n {
+			i -= n
+			continue
+		}
+		return refuse(schema.ReasonNonFinite, "column %d of key %d of table %q, lanes %v, is %v%s",
+			i%part.Dim, part.Keys[i/part.Dim], s.config.Tables[part.Table], c.Head.Node, value, help)
+	}
+	panic("round: a value outside of every row") // schema.Verify: rows are all values
+}
+
+// Add takes a chunk that Check has passed.
+func (s *Sparse) Add(c *SparseChunk, w *Weights) {
+	h := &c.Head
+	r := s.begin(h.Batch)
+	at, refused := Place(r.nodes, h.Node)
+	if refused == nil {
+		w.Note(h.Node, h.Weight)
+		r.nodes = slices.Insert(r.nodes, at, h.Node)
+		r.weights = slices.Insert(r.weights, at, h.Weight)
+		r.begun += int(h.Node.Count)
+		r.terms = slices.Insert(r.terms, at, sparseTerm{host: c.Host, chunks: h.Chunks})
+	}
+	t := &r.terms[at]
+	in, refused := t.place(c)
+	if refused != nil {
+		panic("round: rows were added that Check refuses")
+	}
+	t.parts = slices.Insert(t.parts, in, *c)
+	t.bytes += c.Bytes
+	s.config.Held.Add(c.Host, c.Bytes)
+	if len(t.parts) == int(t.chunks) {
+		r.lanes += int(h.Node.Count)
+	}
+}
+
+// Next gives the oldest open round if all its lanes are there: its batch and its weight over all lanes. Merge then gives
+// the sums, and Close ends it; then ask again, since a later round may have waited for it.
+func (s *Sparse) Next() (b schema.Batch, weight float64, ok bool) {
+	r := s.round(s.closed)
+	if r == nil || r.lanes < s.config.Count {
+		return 0, 0, false
+	}
+	return r.batch, TreeWeight(s.config.Lanes, r.nodes, r.weights), true
+}
+
+// Close ends the round that Next gave, and releases its payloads.
+func (s *Sparse) Close(w *Weights, total float64) {
+	r := s.round(s.closed)
+	for i := range r.terms {
+		s.letGo(&r.terms[i])
+	}
+	w.NoteTotal(total)
+	s.closed++
+}
+
+func (s *Sparse) letGo(t *sparseTerm) {
+	s.config.Held.Add(t.host, -t.bytes)
+	for i := range t.parts {
+		Release(t.parts[i].Payload)
+	}
+	t.parts, t.bytes = nil, 0
+}
+
+// Chunks is how many chunks are held of a batch.
+func (s *Sparse) Chunks(b schema.Batch) int {
+	n := 0
+	if r := s.round(b); r != nil {
+		for i := range r.terms {
+			n += len(r.terms[i].parts)
+		}
+	}
+	return n
+}
+
+// String lists what is known of the open rounds, for tests.
+func (s *Sparse) String() string {
+	text := fmt.Sprint("closed ", s.closed)
+	for i := range s.open {
+		r := &s.open[i]
+		text += fmt.Sprint(" batch ", r.batch, ":")
+		for k := range r.terms {
+			t := &r.terms[k]
+			text += fmt.Sprintf(" %v:%v/%d(%d)", r.nodes[k], len(t.parts), t.chunks, t.bytes)
+		}
+	}
+	return text
+}
+
+// Release gives back what open rounds hold. The Sparse must not be used afterwards.
+func (s *Sparse) Release() {
+	for i := range s.open {
+		for k := range s.open[i].terms {
+			s.letGo(&s.open[i].terms[k])
+		}
+	}
+	s.open = nil
+}
