@@ -26,14 +26,15 @@ var (
 
 // layers is the picture of the repository: every package is here, and arrows that are not here do not exist.
 var layers = map[string]layer{
-	"":            {noStd: noNetwork},
-	"lane":        {noStd: noNetwork},
-	"philox":      {noStd: noNetwork},
-	"cuda":        {own: []string{"lane"}, noStd: noNetwork},
-	"cuda/bench":  {own: []string{"cuda", "philox"}, noStd: noNetwork},
-	"schema/wire": {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"schema":      {own: []string{"lane", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"fabric":      {others: nats, noStd: []string{"net/http", "os/exec"}},
+	"":              {noStd: noNetwork},
+	"lane":          {noStd: noNetwork},
+	"philox":        {noStd: noNetwork},
+	"cuda":          {own: []string{"lane"}, noStd: noNetwork},
+	"cuda/bench":    {own: []string{"cuda", "philox"}, noStd: noNetwork},
+	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
+	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},

@@ -2,11 +2,9 @@ package schema
 
 import (
 	"encoding/binary"
-	"hash/crc32"
-)
 
-// castagnoli is CRC-32C, which amd64 and arm64 compute by instruction. Read only.
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	"gradbus/schema/crc32c"
+)
 
 // sealedZeros stands in for sequence and checksum. Read only.
 var sealedZeros [afterSealed - sequenceAt]byte
@@ -14,9 +12,9 @@ var sealedZeros [afterSealed - sequenceAt]byte
 // checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero, and with
 // that of the sequence on top: a frame may be numbered, and numbered again, after it was sealed, without another pass.
 func checksum(data []byte, pos int) uint32 {
-	sum := crc32.Update(0, castagnoli, data[:pos+sequenceAt])
-	sum = crc32.Update(sum, castagnoli, sealedZeros[:])
-	return crc32.Update(sum, castagnoli, data[pos+afterSealed:]) ^ numberSum(data[pos+sequenceAt:])
+	sum := crc32c.Update(0, data[:pos+sequenceAt])
+	sum = crc32c.Update(sum, sealedZeros[:])
+	return crc32c.Update(sum, data[pos+afterSealed:]) ^ numberSum(data[pos+sequenceAt:])
 }
 
 // numberSum is what a sequence number adds to a checksum: the CRC-32C of its eight bytes, less that of eight zeros, so that
@@ -24,7 +22,7 @@ func checksum(data []byte, pos int) uint32 {
 // then never be taken.
 func numberSum(sequence []byte) uint32 {
 	const zeros = 0x8c28b28a // the CRC-32C of eight zero bytes
-	return crc32.Update(0, castagnoli, sequence[:8]) ^ zeros
+	return crc32c.Update(0, sequence[:8]) ^ zeros
 }
 
 // number writes a sequence number into a frame whose head is at pos, and into its checksum.
