@@ -10,8 +10,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 const (
@@ -49,22 +47,23 @@ type Config struct {
 	TLS             *tls.Config  // how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
 	Log             *slog.Logger // receives faults; nil discards them
 	OnState         func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
-	PendingBytesMax int          // bytes that may wait for one handler before messages are dropped and counted; 0 is PendingBytesMaxDefault
+	PendingBytesMax int          // bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is PendingBytesMaxDefault
+	FreeBytesMax    int          // bytes of buffers that wait to be used again; 0 is FreeBytesMaxDefault
+	Plain           bool         // bulk too goes over nats.go: slower, with allocations and copies, otherwise the same
 }
 
 // Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for bulk
 // that comes in and one for control, so that neither an ack nor a beat ever waits behind gradients. It reconnects by itself, for ever. It is safe for concurrent use.
 type Conn struct {
 	config   Config
-	lines    [lineCount]*line
+	lines    [lineCount]line // nil after a failed Dial
+	pool     leasePool       // of both data lines
 	states   *stateLoop
-	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
+	handlers sync.WaitGroup // one count for each goroutine that runs handlers
 	patience time.Duration  // closeTimeout
 
-	mu            sync.Mutex // guards what follows; never held while calling NATS
-	subscriptions []*nats.Subscription
-	dropped       uint64 // by subscriptions that have ended
-	err           error  // why the connection is closed; nil while it is not
+	mu  sync.Mutex // a leaf
+	err error      // why the connection is closed; nil while it is not
 }
 
 // Stats counts since Dial, over all connections. A message that arrives for two subscriptions counts twice.
@@ -81,6 +80,9 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.PendingBytesMax == 0 {
 		config.PendingBytesMax = PendingBytesMaxDefault
 	}
+	if config.FreeBytesMax == 0 {
+		config.FreeBytesMax = FreeBytesMaxDefault
+	}
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
@@ -89,17 +91,32 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	c := &Conn{config: config, states: newStateLoop(config.OnState), patience: closeTimeout}
+	c := &Conn{config: config, pool: leasePool{bytesMax: config.FreeBytesMax}, states: newStateLoop(config.OnState), patience: closeTimeout}
 	for i := range c.lines {
-		l, err := dialLine(ctx, &config, lineIndex(i), c.lineEvent)
-		if err != nil {
+		if err := c.dialLine(ctx, lineIndex(i)); err != nil {
 			c.Close()
 			return nil, err
 		}
-		c.lines[i] = l
 	}
 	c.states.connected()
 	return c, nil
+}
+
+func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
+	if at == controlLine || c.config.Plain {
+		l, err := dialNats(ctx, &c.config, at, &c.handlers, c.lineEvent)
+		if err != nil {
+			return err
+		}
+		c.lines[at] = l
+		return nil
+	}
+	l, err := dialData(ctx, &c.config, at, &c.pool, &c.handlers, c.lineEvent)
+	if err != nil {
+		return err
+	}
+	c.lines[at] = l
+	return nil
 }
 
 func (c *Config) checkURL() error {
@@ -143,112 +160,75 @@ func (c *Conn) Err() error {
 	return c.err
 }
 
-// Publish sends data to a subject, on the connection that its kind belongs to, and returns when the data was copied:
-// it may be reused at once. It does not wait for the network but where the socket is full. Order is kept within a
-// connection. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
-func (c *Conn) Publish(subject string, data []byte) error {
-	parsed, err := ParseSubject(subject)
-	if err != nil {
-		return fmt.Errorf("publish: %w", err)
-	}
-	return c.publish(&parsed, subject, data)
-}
-
-// Send is Publish without a text for the subject.
+// Send sends data to a subject, on the connection that its kind belongs to, and returns when the data was copied or
+// written: it may be reused at once. It waits for the network only where the socket is full. Order is kept within a
+// connection. On the bulk line nothing is allocated. Errors: ErrSubject, ErrPayload, ErrLost, ErrRefused, ErrClosed.
 func (c *Conn) Send(s Subject, data []byte) error {
 	if err := s.Check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	return c.publish(&s, s.String(), data)
+	l := c.lines[route(s.Kind)]
+	if err := l.publish(&s, "", data); err != nil {
+		return c.publishError(l, s.String(), len(data), err)
+	}
+	return nil
 }
 
-func (c *Conn) publish(parsed *Subject, subject string, data []byte) error {
-	l := c.lines[route(parsed.Kind)]
-	if l.lost.Load() {
-		return c.publishError(l, subject, len(data), errReconnecting)
+// Publish is Send to a subject's text.
+func (c *Conn) Publish(subject string, data []byte) error {
+	s, err := ParseSubject(subject)
+	if err != nil {
+		return fmt.Errorf("publish: %w", err)
 	}
-	if err := l.nats.Publish(subject, data); err != nil {
+	l := c.lines[route(s.Kind)]
+	if err := l.publish(&s, subject, data); err != nil {
 		return c.publishError(l, subject, len(data), err)
 	}
 	return nil
 }
 
-func (c *Conn) publishError(l *line, subject string, bytes int, err error) error {
+func (c *Conn) publishError(l line, subject string, bytes int, err error) error {
 	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
+	case errors.Is(err, errPayload):
 		return fmt.Errorf("publish %s: %w: %d bytes, and the server takes at most %d; use smaller chunks",
-			subject, ErrPayload, bytes, l.nats.MaxPayload())
-	case c.Err() != nil && (err == errReconnecting || errors.Is(err, nats.ErrConnectionClosed)):
+			subject, ErrPayload, bytes, l.payloadMax())
+	case c.Err() != nil && (errors.Is(err, errReconnecting) || isClosed(err)):
 		return fmt.Errorf("publish %s: %w", subject, c.Err())
 	case c.Err() != nil:
 		return fmt.Errorf("publish %s: %w: %w", subject, c.Err(), err)
 	}
-	// Reconnecting, or a failed write, after which NATS reconnects: whether the message went out is not known.
+	// Reconnecting, or a failed write, after which the line reconnects: whether the message went out is not known.
 	return fmt.Errorf("publish %s: %w: %w", subject, ErrLost, err)
 }
 
 // PayloadBytesMax is the size of the largest message that the server takes.
-func (c *Conn) PayloadBytesMax() int { return int(c.lines[bulkLine].nats.MaxPayload()) }
+func (c *Conn) PayloadBytesMax() int { return c.lines[bulkLine].payloadMax() }
 
-// Subscribe calls the handler for every message that matches the pattern, in order of arrival, on one goroutine of its
-// own that lasts until Close. The subscription is active at the server when Subscribe returns. Where the pattern's kind
-// is a wildcard, a pattern of six tokens is delivered on the control connection and a longer one on the bulk
-// connection: see ListenAt. Two patterns that match the same message both get it, on two goroutines.
+// Subscribe calls the handler for every message that matches the pattern, in order of arrival, until Close. The
+// subscription is active at the server when Subscribe returns. Where the pattern's kind is a wildcard, a pattern of six
+// tokens is delivered on the control connection and a longer one on the results connection: see ListenAt. Where two
+// patterns match a message both handlers get it.
 //
-// Messages wait for a slow handler up to Config.PendingBytesMax and 65536 messages; beyond, they are dropped, counted in
-// Stats and logged. A handler must not call Close.
+// On the control connection each subscription has a goroutine of its own. Messages wait for a slow handler up to
+// Config.PendingBytesMax and 65536 messages; beyond, they are dropped, counted in Stats and logged.
+//
+// On the results connection all handlers run one after the other on the goroutine that reads, and nothing waits here:
+// while a handler runs, messages wait in the socket and in the server, up to its ServerConfig.PendingBytesMax. Then the
+// server cuts the connection off: the state is Lost, then Back, Stats.Reconnects counts it, and windows send again what
+// was dropped. So a handler that may take long passes its work on.
+//
+// A handler must not call Close, nor, on the results connection, Subscribe or Flush.
 func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	at, err := routePattern(pattern)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	l := c.lines[at]
-	if l.lost.Load() {
-		return c.subscribeError(pattern, errReconnecting)
-	}
-	if err := c.addHandler(); err != nil {
+	if err := c.Err(); err != nil {
 		return fmt.Errorf("subscribe %s: %w", pattern, err)
 	}
-	ended := sync.OnceFunc(c.handlers.Done)
-	subscription, err := l.nats.Subscribe(pattern, func(m *nats.Msg) { handler(NewMessage(m.Subject, m.Data)) })
-	if err != nil {
-		ended()
+	if err := c.lines[at].subscribe(pattern, handler); err != nil {
 		return c.subscribeError(pattern, err)
 	}
-	subscription.SetClosedHandler(func(string) { ended() })
-	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
-		ended()
-	}
-	if err := c.activate(l, subscription); err != nil {
-		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
-		return c.subscribeError(pattern, err)
-	}
-	return nil
-}
-
-// addHandler counts one more handler, unless Close waits for them already.
-func (c *Conn) addHandler() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.handlers.Add(1)
-	}
-	return c.err
-}
-
-// activate bounds a subscription's queue, and waits until the server knows it.
-func (c *Conn) activate(l *line, subscription *nats.Subscription) error {
-	if err := subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
-	defer cancel()
-	if err := l.flush(ctx); err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.subscriptions = append(c.subscriptions, subscription)
 	return nil
 }
 
@@ -282,20 +262,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 func (c *Conn) Stats() Stats {
 	var s Stats
 	for _, l := range c.lines {
-		n := l.nats.Stats()
-		s.BytesSent += n.OutBytes
-		s.BytesReceived += n.InBytes
-		s.MessagesSent += n.OutMsgs
-		s.MessagesReceived += n.InMsgs
-		s.Reconnects += n.Reconnects
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s.Dropped = c.dropped
-	for _, sub := range c.subscriptions {
-		if n, err := sub.Dropped(); err == nil {
-			s.Dropped += uint64(n)
-		}
+		l.count(&s)
 	}
 	return s
 }
@@ -303,17 +270,7 @@ func (c *Conn) Stats() Stats {
 // Close sends what was published, closes all connections and waits until every handler and OnState have returned, at
 // most about 10 s in all: where one does not return, the log says so. It may be called again.
 func (c *Conn) Close() {
-	c.mu.Lock()
-	if c.err == nil {
-		c.err = fmt.Errorf("connection %w", ErrClosed)
-	}
-	for _, sub := range c.subscriptions {
-		if n, err := sub.Dropped(); err == nil {
-			c.dropped += uint64(n)
-		}
-	}
-	c.subscriptions = nil
-	c.mu.Unlock()
+	c.fail(fmt.Errorf("connection %w", ErrClosed))
 	for _, l := range c.lines {
 		if l != nil {
 			l.close()

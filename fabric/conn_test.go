@@ -3,15 +3,8 @@ package fabric
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	crand "crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -66,143 +59,6 @@ func wantError(t *testing.T, err, kind error, words ...string) {
 	}
 }
 
-func TestDialNobodyListens(t *testing.T) {
-	server := startServer(t, ServerConfig{})
-	at := server.URL()
-	server.Close()
-	_, err := Dial(context20(t), Config{URL: at})
-	wantError(t, err, ErrNoServer, strings.TrimPrefix(at, "nats://"), "./bin/ps starts one", "refused")
-	_, err = Dial(context20(t), Config{Server: server})
-	wantError(t, err, ErrNoServer, "this process")
-}
-
-func TestDialUnknownHost(t *testing.T) {
-	_, err := Dial(context20(t), Config{URL: "nats://nobody.invalid:4222"})
-	wantError(t, err, ErrNoServer, "nobody.invalid:4222", "./bin/ps starts one")
-}
-
-func TestDialBadURL(t *testing.T) {
-	for _, at := range []string{"", "localhost:4222", "http://localhost:4222", "nats://", "nats://[::1", "nats://a b:1"} {
-		if _, err := Dial(context20(t), Config{URL: at}); err == nil || !strings.Contains(err.Error(), "want nats://host:port") {
-			t.Errorf("Dial(%q): %v", at, err)
-		}
-	}
-}
-
-// foreign listens and answers every connection with a greeting, or with silence.
-func foreign(t *testing.T, greeting string) (at string) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	var open []net.Conn
-	wg.Go(func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			c.Write([]byte(greeting))
-			mu.Lock()
-			open = append(open, c)
-			mu.Unlock()
-		}
-	})
-	t.Cleanup(func() {
-		listener.Close()
-		wg.Wait()
-		for _, c := range open {
-			c.Close()
-		}
-	})
-	return listener.Addr().String()
-}
-
-func TestDialForeignServer(t *testing.T) {
-	at := foreign(t, "SSH-2.0-OpenSSH_9.2\r\n")
-	_, err := Dial(context20(t), Config{URL: "nats://" + at})
-	wantError(t, err, ErrNoServer, at, "NATS greeting failed")
-}
-
-func TestDialSilentServer(t *testing.T) {
-	at := foreign(t, "")
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	_, err := Dial(ctx, Config{URL: "nats://" + at})
-	wantError(t, err, ErrNoServer, at, "NATS greeting failed", "deadline")
-	wantError(t, err, context.DeadlineExceeded)
-}
-
-func TestDialCancelled(t *testing.T) {
-	at := foreign(t, "")
-	why := errors.New("interrupted")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	time.AfterFunc(10*time.Millisecond, func() { cancel(why) })
-	_, err := Dial(ctx, Config{URL: "nats://" + at})
-	wantError(t, err, why, at)
-}
-
-func TestToken(t *testing.T) {
-	server := startServer(t, ServerConfig{Token: "secret"})
-	told := 0
-	_, err := Dial(context20(t), Config{URL: server.URL(), Token: "guess", OnState: func(State) { told++ }})
-	wantError(t, err, ErrRefused, "wrong token", strings.TrimPrefix(server.URL(), "nats://"))
-	if strings.Contains(err.Error(), "guess") || strings.Contains(err.Error(), "secret") {
-		t.Errorf("the error tells the token: %q", err)
-	}
-	if told != 0 {
-		t.Error("states were told of a connection that never was")
-	}
-	_, err = Dial(context20(t), Config{URL: server.URL()})
-	wantError(t, err, ErrRefused, "asks for a token")
-	dial(t, Config{URL: server.URL(), Token: "secret"})
-	dial(t, Config{Server: server})
-}
-
-func TestTLS(t *testing.T) {
-	certificate, roots := certify(t)
-	server := startServer(t, ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}})
-	if !strings.HasPrefix(server.URL(), "tls://") {
-		t.Errorf("URL %q", server.URL())
-	}
-	conn := dial(t, Config{URL: server.URL(), TLS: &tls.Config{RootCAs: roots}})
-	roundTrip(t, conn, conn)
-	inside := dial(t, Config{Server: server})
-	roundTrip(t, inside, conn)
-	_, err := Dial(context20(t), Config{URL: server.URL()})
-	wantError(t, err, ErrRefused, "certificate")
-	plain := startServer(t, ServerConfig{})
-	_, err = Dial(context20(t), Config{URL: plain.URL(), TLS: &tls.Config{RootCAs: roots}})
-	wantError(t, err, ErrRefused, "secure")
-}
-
-// certify makes a certificate for 127.0.0.1 that signs itself.
-func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
-}
-
 // roundTrip sends one message of each line.
 func roundTrip(t *testing.T, from, to *Conn) {
 	t.Helper()
@@ -227,7 +83,9 @@ func roundTrip(t *testing.T, from, to *Conn) {
 	}
 }
 
-func TestRoundTrip(t *testing.T) {
+func TestRoundTrip(t *testing.T) { overBoth(t, testRoundTrip) }
+
+func testRoundTrip(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	inside, outside := dial(t, Config{Server: server}), dial(t, Config{URL: server.URL()})
 	t.Run("out", func(t *testing.T) { roundTrip(t, inside, outside) })
@@ -235,24 +93,28 @@ func TestRoundTrip(t *testing.T) {
 }
 
 // Bulk and control never share a connection.
-func TestLinesAreApart(t *testing.T) {
+func TestLinesAreApart(t *testing.T) { overBoth(t, testLinesAreApart) }
+
+func testLinesAreApart(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL()})
 	for kind, at := range map[string]lineIndex{
 		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine,
 		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
 	} {
-		before := conn.lines[at].nats.Stats().OutMsgs
+		before := sent(conn.lines[at])
 		if err := conn.Publish(At("j", "t0", kind, "s0").String(), nil); err != nil {
 			t.Fatal(err)
 		}
-		if after := conn.lines[at].nats.Stats().OutMsgs; after != before+1 {
+		if after := sent(conn.lines[at]); after != before+1 {
 			t.Errorf("%s did not leave on the %s line", kind, at)
 		}
 	}
 }
 
-func TestPublishErrors(t *testing.T) {
+func TestPublishErrors(t *testing.T) { overBoth(t, testPublishErrors) }
+
+func testPublishErrors(t *testing.T) {
 	server := startServer(t, ServerConfig{PayloadBytesMax: 1000})
 	conn := dial(t, Config{URL: server.URL()})
 	if got := conn.PayloadBytesMax(); got != 1000 {
@@ -277,7 +139,9 @@ func TestPublishErrors(t *testing.T) {
 }
 
 // A handler gets its messages one at a time, in order, whole.
-func TestHandlersRunInOrder(t *testing.T) {
+func TestHandlersRunInOrder(t *testing.T) { overBoth(t, testHandlersRunInOrder) }
+
+func testHandlersRunInOrder(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	from, to := dial(t, Config{URL: server.URL()}), dial(t, Config{URL: server.URL()})
 	const messages = 2000
@@ -314,7 +178,9 @@ func TestHandlersRunInOrder(t *testing.T) {
 }
 
 // Two members of the same name, one server, two jobs: each hears its own job only.
-func TestJobsAreApart(t *testing.T) {
+func TestJobsAreApart(t *testing.T) { overBoth(t, testJobsAreApart) }
+
+func testJobsAreApart(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	jobs := []string{"red", "blue"}
 	heard := make([][]string, len(jobs))
@@ -371,7 +237,9 @@ func (s *states) are(want ...State) bool {
 	return slices.Equal(s.told, want)
 }
 
-func TestLostAndBack(t *testing.T) {
+func TestLostAndBack(t *testing.T) { overBoth(t, testLostAndBack) }
+
+func testLostAndBack(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	port := portOf(t, server)
 	var told states
@@ -385,7 +253,7 @@ func TestLostAndBack(t *testing.T) {
 	server.Close()
 	eventually(t, "lost", func() bool { return told.are(Connected, Lost) })
 	// Lost is told when the first line is; the other may take what is published for a moment longer.
-	eventually(t, "control is lost too", func() bool { return conn.lines[controlLine].lost.Load() })
+	eventually(t, "control is lost too", func() bool { return conn.lines[controlLine].isLost() })
 	wantError(t, conn.Publish(subject, nil), ErrLost, subject)
 	wantError(t, conn.Subscribe("gradbus.v1.j.*.ack.t0", func(Message) {}), ErrLost)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -410,6 +278,10 @@ func TestLostAndBack(t *testing.T) {
 }
 
 func TestServerComesBackWithAnotherToken(t *testing.T) {
+	overBoth(t, testServerComesBackWithAnotherToken)
+}
+
+func testServerComesBackWithAnotherToken(t *testing.T) {
 	server := startServer(t, ServerConfig{Token: "one"})
 	port := portOf(t, server)
 	var told states
@@ -423,7 +295,9 @@ func TestServerComesBackWithAnotherToken(t *testing.T) {
 	})
 }
 
-func TestCloseWhileLost(t *testing.T) {
+func TestCloseWhileLost(t *testing.T) { overBoth(t, testCloseWhileLost) }
+
+func testCloseWhileLost(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL()})
 	server.Close()
@@ -434,7 +308,7 @@ func TestCloseWhileLost(t *testing.T) {
 // A handler that does not keep up loses messages, which are counted.
 func TestSlowHandlerIsCounted(t *testing.T) {
 	server := startServer(t, ServerConfig{})
-	conn := dial(t, Config{URL: server.URL(), PendingBytesMax: 10_000, Log: discard()})
+	conn := dial(t, Config{URL: server.URL(), PendingBytesMax: 10_000, Log: discard(), Plain: true})
 	release := make(chan struct{})
 	var heard counter
 	err := conn.Subscribe("gradbus.v1.j.*.mean.>", func(Message) {

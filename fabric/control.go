@@ -16,7 +16,7 @@ import (
 // for ever, to any server of the cluster. It is safe for concurrent use.
 type Control struct {
 	config   Config
-	line     *line
+	line     *natsLine
 	js       jetstream.JetStream
 	states   *stateLoop
 	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
@@ -41,7 +41,7 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	defer cancel()
 	c := &Control{config: config, states: newStateLoop(config.OnState)}
 	var err error
-	if c.line, err = dialLine(ctx, &c.config, controlLine, c.lineEvent); err != nil {
+	if c.line, err = dialNats(ctx, &c.config, controlLine, &c.handlers, c.lineEvent); err != nil {
 		c.states.end()
 		c.states.wait()
 		return nil, err

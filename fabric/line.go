@@ -4,11 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -34,188 +31,50 @@ const (
 	lineEnded
 )
 
-// line is one NATS connection of a Conn. It keeps hold of the socket, so that Close cannot hang on a full one.
-type line struct {
-	index lineIndex
-	nats  *nats.Conn
-	ended chan struct{} // closed when NATS is through with the connection
-	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
-	lost atomic.Bool
-
-	ctx    context.Context // of all dialing; ends with close
-	cancel context.CancelFunc
-
-	mu      sync.Mutex
-	socket  net.Conn // latest
-	dialErr error    // of the latest attempt
+// line is one connection of a Conn: natsLine over nats.go, or dataLine over fabric's own. Both reconnect for ever.
+type line interface {
+	// publish sends a message. text is the subject's where the caller has it, else "". Errors: errReconnecting,
+	// errPayload, or what the connection says, after which whether the message went out is not known.
+	publish(s *Subject, text string, data []byte) error
+	// subscribe returns when the server knows the subscription.
+	subscribe(pattern string, handler func(Message)) error
+	// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
+	flush(ctx context.Context) error
+	isLost() bool
+	payloadMax() int
+	count(*Stats)
+	// close ends the line within about closeGrace and tells nothing afterwards. Handlers may still run.
+	close()
 }
 
-// dialLine connects, or says clearly why not. tell is called from a goroutine of NATS's, in order, and not after close
-// has returned.
-func dialLine(ctx context.Context, config *Config, index lineIndex, tell func(lineEvent, error)) (*line, error) {
-	l := &line{index: index, ended: make(chan struct{})}
-	l.ctx, l.cancel = context.WithCancel(context.Background())
-	// The handshake knows no context: cutting the socket ends it.
-	stop := context.AfterFunc(ctx, l.cut)
-	nc, err := nats.Connect(config.URL, l.options(config, tell)...)
-	if !stop() && err == nil {
-		nc.Close()
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		l.cancel()
-		return nil, l.dialError(ctx, config, err)
-	}
-	l.nats = nc
-	return l, nil
-}
-
-func (l *line) options(config *Config, tell func(lineEvent, error)) []nats.Option {
-	options := []nats.Option{
-		nats.Name(config.Name),
-		nats.Timeout(connectTimeout),
-		nats.MaxReconnects(-1),
-		nats.ReconnectBufSize(-1), // what cannot be sent now is refused now; the windows repeat it
-		nats.CustomReconnectDelay(reconnectAfter),
-		nats.PingInterval(pingInterval),
-		nats.MaxPingsOutstanding(pingsMax),
-		nats.FlusherTimeout(writeTimeout),
-		nats.ReconnectOnFlusherError(),
-		nats.IgnoreDiscoveredServers(), // members dial the addresses they were given
-		nats.SkipHostLookup(),          // the dialer does it
-		nats.DisconnectErrHandler(func(nc *nats.Conn, _ error) {
-			if !nc.IsClosed() {
-				l.lost.Store(true)
-				tell(lineLost, nil)
-			}
-		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
-			l.lost.Store(false)
-			tell(lineBack, nil)
-		}),
-		nats.ClosedHandler(func(nc *nats.Conn) {
-			if l.ctx.Err() == nil {
-				tell(lineEnded, nc.LastError())
-			}
-			close(l.ended)
-		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			l.report(config, sub, err)
-		}),
-	}
-	if config.Server != nil {
-		options = append(options, nats.InProcessServer(l.inProcess(config.Server)))
-		if token := config.Server.token; token != "" {
-			options = append(options, nats.Token(token))
-		}
-		return options
-	}
-	switch {
-	case config.CredsFile != "":
-		options = append(options, nats.UserCredentials(config.CredsFile))
-	case config.Token != "" && !strings.Contains(config.URL, "@"): // else the address says who this is
-		options = append(options, nats.Token(config.Token))
-	}
-	if config.TLS != nil {
-		options = append(options, nats.Secure(config.TLS))
-	}
-	return append(options, nats.SetCustomDialer(l))
-}
+// errPayload: the message is larger than the server takes.
+var errPayload = errors.New("larger than max_payload")
 
 func reconnectAfter(attempts int) time.Duration {
 	return min(50*time.Millisecond<<min(attempts-1, 10), reconnectAfterMax)
 }
 
-// report passes on what NATS finds wrong outside of any call.
-func (l *line) report(config *Config, sub *nats.Subscription, err error) {
-	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
-		dropped, _ := sub.Dropped()
-		config.Log.Error("messages dropped, handler too slow", "name", config.Name, "pattern", sub.Subject, "dropped", dropped)
-		return
-	}
-	config.Log.Warn("connection fault", "name", config.Name, "line", l.index.String(), "err", err)
+// dialed is how far an attempt to connect came.
+type dialed struct {
+	reached bool  // something listens there
+	dialErr error // why it was not reached
 }
 
-// Dial implements nats.CustomDialer.
-func (l *line) Dial(network, address string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: connectTimeout}
-	return l.keep(dialer.DialContext(l.ctx, network, address))
-}
-
-// inProcess implements nats.InProcessConnProvider over a server of this process.
-func (l *line) inProcess(s *Server) nats.InProcessConnProvider {
-	return provider(func() (net.Conn, error) { return l.keep(s.nats.InProcessConn()) })
-}
-
-type provider func() (net.Conn, error)
-
-func (p provider) InProcessConn() (net.Conn, error) { return p() }
-
-func (l *line) keep(socket net.Conn, err error) (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.socket, l.dialErr = socket, err
-	if err == nil && l.ctx.Err() != nil { // closed meanwhile
-		socket.Close()
-	}
-	return socket, err
-}
-
-// local is our side of the latest socket; nil where there is none.
-func (l *line) local() net.Addr {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.socket == nil {
-		return nil
-	}
-	return l.socket.LocalAddr()
-}
-
-// cut ends whatever the line is doing.
-func (l *line) cut() {
-	l.cancel()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.socket != nil {
-		l.socket.Close()
-	}
-}
-
-// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
-func (l *line) flush(ctx context.Context) error {
-	if l.lost.Load() {
-		return errReconnecting
-	}
-	return l.nats.FlushWithContext(ctx)
-}
-
-// close flushes for a moment, then ends the line and waits for its last callback.
-func (l *line) close() {
-	l.cancel()
-	late := time.AfterFunc(closeGrace, l.cut)
-	l.nats.Close()
-	late.Stop()
-	<-l.ended
-}
-
-// dialError says what is wrong and what would be right.
-func (l *line) dialError(ctx context.Context, config *Config, err error) error {
+// explain says what is wrong with an attempt to connect and what would be right.
+func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 	at := address(config)
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return fmt.Errorf("dial %s: %w", at, context.Cause(ctx))
 	}
-	if ctx.Err() != nil { // what NATS says is that its socket was closed
+	if ctx.Err() != nil { // what is known otherwise is that the socket was closed
 		err = context.Cause(ctx)
 	}
-	l.mu.Lock()
-	dialErr, reached := l.dialErr, l.socket != nil
-	l.mu.Unlock()
 	switch {
-	case dialErr != nil:
-		return fmt.Errorf("%w at %s: %w; ./bin/ps starts one", ErrNoServer, at, dialErr)
-	case !reached: // NATS did not even try
+	case d.dialErr != nil:
+		return fmt.Errorf("%w at %s: %w; ./bin/ps starts one", ErrNoServer, at, d.dialErr)
+	case !d.reached: // nobody even tried
 		return fmt.Errorf("dial %s: %w", at, err)
-	case errors.Is(err, nats.ErrAuthorization):
+	case errors.Is(err, nats.ErrAuthorization) || errors.Is(err, errUnauthorized):
 		if config.Token == "" {
 			return fmt.Errorf("dial %s: %w: it asks for a token and none was given", at, ErrRefused)
 		}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -60,12 +61,38 @@ func startServer(t *testing.T, config ServerConfig) *Server {
 	return server
 }
 
+// overBoth runs a test over nats.go alone and over data connections: what dial and tryDial make there.
+func overBoth(t *testing.T, body func(*testing.T)) {
+	for _, lines := range []string{"data", "plain"} {
+		t.Run(lines, body)
+	}
+}
+
+func plain(t *testing.T) bool {
+	_, lines, _ := strings.Cut(t.Name(), "/")
+	return strings.HasPrefix(lines, "plain")
+}
+
+// tryDial is Dial over the lines that the test is about.
+func tryDial(t *testing.T, config Config) (*Conn, error) {
+	t.Helper()
+	config.Plain = config.Plain || plain(t)
+	return Dial(context20(t), config)
+}
+
+// sent counts a line's messages.
+func sent(l line) uint64 {
+	var s Stats
+	l.count(&s)
+	return s.MessagesSent
+}
+
 func dial(t *testing.T, config Config) *Conn {
 	t.Helper()
 	if config.Log == nil {
 		config.Log = testLog(t)
 	}
-	conn, err := Dial(context20(t), config)
+	conn, err := tryDial(t, config)
 	if err != nil {
 		t.Fatal(err)
 	}

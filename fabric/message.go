@@ -1,12 +1,12 @@
 package fabric
 
 // Message is one delivery. Data belongs to the receiver, who may write to it, until Release; the receiver that never
-// calls it keeps Data for good.
+// calls it keeps Data for good. Data begins at a multiple of 64 in memory where it came over a data connection.
 type Message struct {
 	Data []byte
 
 	subject Subject
-	text    string // where it is not what the subject prints as
+	text    string // where it is no subject
 	parsed  bool
 	lease   *Lease // nil: Data is nobody else's
 }
@@ -46,8 +46,25 @@ func (m *Message) Release() { m.lease.Release() }
 // Release does nothing.
 func (m *Message) Lease() *Lease { return m.lease }
 
-// Lease is a receiver's right to the bytes of one message.
-type Lease struct{}
+// tokenTable keeps one string for each token that a line has seen, so that subjects are read without allocating.
+// Bounded, since a stranger may make up tokens: once full it begins anew.
+type tokenTable map[string]string
 
-// Release gives the bytes back; from then on they may be overwritten at any time. Call it at most once.
-func (l *Lease) Release() {}
+const tokenTableMax = 4096
+
+func (t tokenTable) keep(token string) string {
+	if kept, ok := t[token]; ok {
+		return kept
+	}
+	if len(t) >= tokenTableMax {
+		clear(t)
+	}
+	kept := string([]byte(token))
+	t[kept] = kept
+	return kept
+}
+
+// keepSubject makes a subject's tokens outlive the text they were read from.
+func (t tokenTable) keepSubject(s *Subject) {
+	s.Job, s.From, s.Kind, s.To = t.keep(s.Job), t.keep(s.From), t.keep(s.Kind), t.keep(s.To)
+}

@@ -103,7 +103,9 @@ func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 }
 
 // The server goes away in mid-flow and another one takes its port: everything arrives exactly once.
-func TestServerRestartInMidFlow(t *testing.T) {
+func TestServerRestartInMidFlow(t *testing.T) { overBoth(t, testServerRestartInMidFlow) }
+
+func testServerRestartInMidFlow(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	port := portOf(t, server)
 	back := make(chan struct{}, 1)
@@ -135,7 +137,7 @@ func TestServerRestartInMidFlow(t *testing.T) {
 		eventually(t, "part of the flow", func() bool { return f.receiver.count() >= frames/share })
 		server.Close()
 		eventually(t, "frames wait for the server", func() bool {
-			return from.lines[bulkLine].lost.Load() && f.outbox.Pending() > 0
+			return from.lines[bulkLine].isLost() && f.outbox.Pending() > 0
 		})
 		server = restart(t, ServerConfig{Port: port})
 	}

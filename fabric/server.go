@@ -96,10 +96,14 @@ func (c *ServerConfig) validate() error {
 
 // Server is an embedded NATS server. It is safe for concurrent use.
 type Server struct {
-	nats  *server.Server
-	url   string
-	token string // for connections of this process
-	close sync.Once
+	config ServerConfig
+	url    string
+	token  string // for connections of this process
+
+	mu     sync.Mutex
+	nats   *server.Server
+	cutOff int64 // readers, by servers before the present one
+	closed bool
 }
 
 // StartServer starts a server and returns when it accepts connections. The caller owns it and calls Close. It installs
@@ -108,8 +112,19 @@ func StartServer(config ServerConfig) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
 	}
+	nats, err := startNATS(&config)
+	if err != nil {
+		return nil, err
+	}
+	at := nats.Addr().(*net.TCPAddr)
+	config.Port = at.Port // of every later one too
+	return &Server{config: config, nats: nats, token: config.Token, url: serverURL(at, config.TLS != nil)}, nil
+}
+
+// startNATS starts what serves, and waits until it accepts connections.
+func startNATS(config *ServerConfig) (*server.Server, error) {
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
-	options := serverOptions(&config)
+	options := serverOptions(config)
 	if config.JetStream {
 		var err error
 		if options.StoreDir, err = os.MkdirTemp("", "gradbus-"); err != nil {
@@ -124,17 +139,18 @@ func StartServer(config ServerConfig) (*Server, error) {
 	log := &serverLog{log: config.Log}
 	nats.SetLoggerV2(log, false, false, false)
 	nats.Start()
-	s := &Server{nats: nats, token: config.Token}
-	if err := log.fatal(); err != nil {
-		s.Close()
-		return nil, startError(address, err)
+	err = log.fatal()
+	switch {
+	case err != nil:
+		err = startError(address, err)
+	case !nats.ReadyForConnections(readyTimeout):
+		err = fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
+	default:
+		return nats, nil
 	}
-	if !nats.ReadyForConnections(readyTimeout) {
-		s.Close()
-		return nil, fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
-	}
-	s.url = serverURL(nats.Addr().(*net.TCPAddr), config.TLS != nil)
-	return s, nil
+	nats.Shutdown()
+	nats.WaitForShutdown()
+	return nil, err
 }
 
 func serverOptions(config *ServerConfig) *server.Options {
@@ -200,10 +216,19 @@ func serverURL(at *net.TCPAddr, secure bool) string {
 // URL is the address that members on this machine dial, with the port that was chosen.
 func (s *Server) URL() string { return s.url }
 
+// inProcess connects to the server without a socket.
+func (s *Server) inProcess() (net.Conn, error) { return s.serving().InProcessConn() }
+
+func (s *Server) serving() *server.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nats
+}
+
 // Clients lists the names of the open client connections, ascending, each once though a member holds three. It takes
 // some microseconds a connection: poll it once a second, not once a message.
 func (s *Server) Clients() []string {
-	connections, err := s.nats.Connz(&server.ConnzOptions{Limit: math.MaxInt32})
+	connections, err := s.serving().Connz(&server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
@@ -215,13 +240,44 @@ func (s *Server) Clients() []string {
 	return slices.Compact(names)
 }
 
-// SlowConsumers counts the readers that were cut off because they did not read in time.
-func (s *Server) SlowConsumers() int64 { return s.nats.NumSlowConsumers() }
+// SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.
+func (s *Server) SlowConsumers() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cutOff + s.nats.NumSlowConsumers()
+}
+
+// Stop cuts all connections and stops serving, until Start. Connections, those of this process too, are Lost and go on
+// trying.
+func (s *Server) Stop() {
+	nats := s.serving()
+	nats.Shutdown()
+	nats.WaitForShutdown()
+}
+
+// Start serves again after Stop, at the same address. Errors as of StartServer, and ErrClosed after Close.
+func (s *Server) Start() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return fmt.Errorf("start server: %w", ErrClosed)
+	}
+	if s.nats.Running() {
+		return nil
+	}
+	nats, err := startNATS(&s.config)
+	if err != nil {
+		return err
+	}
+	s.cutOff += s.nats.NumSlowConsumers()
+	s.nats = nats
+	return nil
+}
 
 // Close cuts all connections, stops the server and waits until it is gone. It may be called again.
 func (s *Server) Close() {
-	s.close.Do(func() {
-		s.nats.Shutdown()
-		s.nats.WaitForShutdown()
-	})
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.Stop()
 }

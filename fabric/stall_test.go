@@ -35,7 +35,9 @@ func (l *logBuffer) has(words string) bool {
 func (l *logBuffer) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // A reader that takes nothing is cut off, counted and logged, and others go on.
-func TestServerCutsOffWhoDoesNotRead(t *testing.T) {
+func TestServerCutsOffWhoDoesNotRead(t *testing.T) { overBoth(t, testServerCutsOffWhoDoesNotRead) }
+
+func testServerCutsOffWhoDoesNotRead(t *testing.T) {
 	var log logBuffer
 	server, err := StartServer(ServerConfig{PayloadBytesMax: 1 << 20, PendingBytesMax: 8 << 20, Log: log.log()})
 	if err != nil {
@@ -68,9 +70,11 @@ func TestServerCutsOffWhoDoesNotRead(t *testing.T) {
 	eventually(t, "the log says so", func() bool { return log.has("level=WARN") && log.has("Slow Consumer") })
 }
 
-func TestConnectionsMax(t *testing.T) {
+func TestConnectionsMax(t *testing.T) { overBoth(t, testConnectionsMax) }
+
+func testConnectionsMax(t *testing.T) {
 	server := startServer(t, ServerConfig{ConnectionsMax: 1})
-	_, err := Dial(context20(t), Config{URL: server.URL(), Log: discard()})
+	_, err := tryDial(t, Config{URL: server.URL(), Log: discard()})
 	wantError(t, err, ErrNoServer, "no room for more connections")
 }
 
@@ -114,7 +118,9 @@ func stuckServer(t *testing.T) (at string, publishing <-chan struct{}) {
 }
 
 // Close ends a Publish that waits for a full socket, and does not wait for it for ever.
-func TestCloseEndsABlockedPublish(t *testing.T) {
+func TestCloseEndsABlockedPublish(t *testing.T) { overBoth(t, testCloseEndsABlockedPublish) }
+
+func testCloseEndsABlockedPublish(t *testing.T) {
 	at, publishing := stuckServer(t)
 	conn := dial(t, Config{URL: at, Log: discard()})
 	failed := make(chan error, 1)
@@ -140,6 +146,10 @@ func TestCloseEndsABlockedPublish(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForAHandlerForEver(t *testing.T) {
+	overBoth(t, testCloseDoesNotWaitForAHandlerForEver)
+}
+
+func testCloseDoesNotWaitForAHandlerForEver(t *testing.T) {
 	var log logBuffer
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL(), Log: log.log()})

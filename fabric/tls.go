@@ -13,5 +13,5 @@ func isTLS(err error) bool {
 	var alert tls.AlertError
 	var record tls.RecordHeaderError
 	return errors.As(err, &unverified) || errors.As(err, &alert) || errors.As(err, &record) ||
-		errors.Is(err, nats.ErrSecureConnWanted) || errors.Is(err, nats.ErrSecureConnRequired)
+		errors.Is(err, errNotSecure) || errors.Is(err, nats.ErrSecureConnWanted) || errors.Is(err, nats.ErrSecureConnRequired)
 }

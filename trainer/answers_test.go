@@ -54,7 +54,7 @@ func TestLookupsTake(t *testing.T) {
 	}
 	take := func(what string, shard int, v *schema.View, wrong string) {
 		t.Helper()
-		err := l.take(shard, v)
+		_, err := l.take(shard, v)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v, want %q", what, err, wrong)
 		}

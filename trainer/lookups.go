@@ -112,19 +112,19 @@ func (l *lookups) unanswered(send func(shard int, sealed []byte) error) error {
 
 // take places the rows of an answer. One that repeats another or that nobody waits for is ignored: rows are the same
 // for the same keys and version. It fails on an answer that a correct shard cannot have given.
-func (l *lookups) take(shard int, v *schema.View) error {
+func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h.Batch != l.head.Batch || l.open == 0 || int(h.Chunk) >= len(l.requests) {
-		return nil
+		return false, nil
 	}
 	r := &l.requests[h.Chunk]
 	if r.answered || r.shard != shard || !slices.Equal(r.frame.Keys(), v.Keys()) {
-		return nil
+		return false, nil
 	}
 	if !slices.Equal(r.frame.Sections(), v.Sections()) {
-		return fmt.Errorf("rows of batch %d request %d from %s: sections %v, want %v", h.Batch, h.Chunk, schema.ShardMember(shard), v.Sections(), r.frame.Sections())
+		return false, fmt.Errorf("rows of batch %d request %d from %s: sections %v, want %v", h.Batch, h.Chunk, schema.ShardMember(shard), v.Sections(), r.frame.Sections())
 	}
 	values := v.Float32s()
 	for _, p := range r.pieces {
@@ -136,7 +136,7 @@ func (l *lookups) take(shard int, v *schema.View) error {
 	if l.open--; l.open == 0 {
 		l.ready <- struct{}{}
 	}
-	return nil
+	return false, nil
 }
 
 // placeRows copies row i of from to row at[i] of to. Where one shard holds everything that is one copy.

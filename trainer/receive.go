@@ -8,17 +8,21 @@ import (
 	"gradbus/schema"
 )
 
-// receive is called for every message of a shard to this trainer, from one goroutine for each kind of address and server.
-// What does not verify is counted and dropped: what it was meant to be will be asked for again.
+// receive is called for every message of a shard to this trainer, from one goroutine for each connection of each server.
+// What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go back to the
+// fabric at once, but for rows that somebody keeps.
 func (s *Session) receive(m fabric.Message) {
-	v, subject, ok := s.open(&m)
-	if !ok {
-		return
-	}
-	if shard, ok := s.shards[subject.From]; ok { // where it is the same server, the coordinator is heard here too
-		if err := s.dispatch(shard, &subject, &v); err != nil {
-			s.fail(err)
+	kept := false
+	if v, subject, ok := s.open(&m); ok {
+		if shard, ok := s.shards[subject.From]; ok { // where it is the same server, the coordinator is heard here too
+			var err error
+			if kept, err = s.dispatch(shard, &subject, &v); err != nil {
+				s.fail(err)
+			}
 		}
+	}
+	if !kept {
+		m.Release()
 	}
 }
 
@@ -55,15 +59,23 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 	return v, subject, err == nil && v.Head().Job == s.joined.RunID // else of an earlier run of the same name
 }
 
-func (s *Session) dispatch(shard int, subject *fabric.Subject, v *schema.View) error {
+// dispatch gives a frame to who waits for it, and tells whether that one keeps it.
+func (s *Session) dispatch(shard int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
+	if v.Head().Kind == schema.KindRows {
+		if taker := s.rowsFor.Load(); taker != nil {
+			return (*taker).take(shard, v)
+		}
+		return false, nil
+	}
+	return false, s.use(shard, subject, v)
+}
+
+// use takes in a frame of which nothing is kept.
+func (s *Session) use(shard int, subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	switch v.Head().Kind {
 	case schema.KindMean:
 		return s.takeResult(shard, subject.To != string(schema.All), v)
-	case schema.KindRows:
-		if taker := s.rowsFor.Load(); taker != nil {
-			return (*taker).take(shard, v)
-		}
 	case schema.KindAck:
 		if a, ok := v.Ack(); ok {
 			if err := s.links[shard].outbox.Ack(fabric.Ack(a)); err != nil {

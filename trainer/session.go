@@ -64,7 +64,7 @@ type Session struct {
 
 // rowsTaker takes rows that arrive from a shard.
 type rowsTaker interface {
-	take(shard int, v *schema.View) error
+	take(shard int, v *schema.View) (kept bool, err error)
 }
 
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.

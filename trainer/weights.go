@@ -170,20 +170,20 @@ func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.C
 }
 
 // take keeps the answer to the open request and ignores all others.
-func (c *scan) take(shard int, v *schema.View) error {
+func (c *scan) take(shard int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.open || shard != c.shard || h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket || h.Chunk != c.asked.Chunk {
-		return nil
+		return false, nil
 	}
 	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim {
-		return fmt.Errorf("rows of version %d partition %d from %s: sections %v, want one of table %d with dim %d",
+		return false, fmt.Errorf("rows of version %d partition %d from %s: sections %v, want one of table %d with dim %d",
 			h.Batch, h.Bucket, schema.ShardMember(shard), got, c.section.Table, c.section.Dim)
 	}
 	c.open, c.answer = false, *v
 	c.ready <- struct{}{}
-	return nil
+	return true, nil
 }
 
 // Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
