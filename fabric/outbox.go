@@ -275,9 +275,8 @@ func (o *Outbox) Ack(a Ack) error {
 		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
 		return s.order < evidence || refused
 	})
-	o.stats.Gaps += uint64(len(lost))
 	o.mu.Unlock()
-	return o.repeat(lost)
+	return o.repeat(lost, &o.stats.Gaps)
 }
 
 // check refuses an ack that no honest receiver can have sent.
@@ -312,18 +311,22 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 
 func every(*slot) bool { return true }
 
-// repeat publishes marked frames. It stops at the first error: ErrLost is left to the next Tick or ResendAll, any other
+// repeat publishes marked frames, but for those that were acknowledged meanwhile, and counts them. It stops at the first error: ErrLost is left to the next Tick or ResendAll, any other
 // ends the window.
-func (o *Outbox) repeat(marked []uint64) error {
+func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 	var failed error
 	for _, n := range marked {
 		o.mu.Lock()
 		s := o.slots[n%SpanMax]
 		o.mu.Unlock()
-		if failed == nil && !s.acked {
+		again := failed == nil && !s.acked
+		if again {
 			failed = o.config.Publish(s.subject, s.frame)
 		}
 		o.mu.Lock()
+		if again && failed == nil {
+			*count++
+		}
 		o.published(n)
 		o.mu.Unlock()
 	}
@@ -340,9 +343,8 @@ func (o *Outbox) ResendAll() error {
 	o.mu.Lock()
 	o.resend, o.due = o.config.ResendAfter, time.Time{}
 	all := o.mark(SpanMax, every)
-	o.stats.Back += uint64(len(all))
 	o.mu.Unlock()
-	return o.repeat(all)
+	return o.repeat(all, &o.stats.Back)
 }
 
 // Tick tells the window what time it is; call it a few times a second. Where nothing was acknowledged for the timeout,
@@ -367,13 +369,12 @@ func (o *Outbox) Tick(now time.Time) error {
 	var oldest []uint64
 	if o.next > o.first {
 		oldest = o.mark(1, every)
-		o.stats.Timeout += uint64(len(oldest))
 	} else {
 		o.probe = true
 		o.wake()
 	}
 	o.mu.Unlock()
-	return o.repeat(oldest)
+	return o.repeat(oldest, &o.stats.Timeout)
 }
 
 // Pending is the number of frames that are not released: not acknowledged, or just being sent again.

@@ -128,8 +128,10 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonDuplicate.String():
 		return nil
 	case schema.ReasonStaleBatch.String():
-		if h.Node.Count > 0 || h.Batch < s.Version() {
-			return nil // sent again because an ack was late
+		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
+		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
+		if h.Node.Count > 0 || h.Batch < s.Version() || s.results.began(h.Batch) {
+			return nil
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
 		s.disowned.CompareAndSwap(0, max(1, int64(s.since())))

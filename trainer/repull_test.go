@@ -71,3 +71,14 @@ func TestPatience(t *testing.T) {
 		t.Errorf("after many of 1 s: %v", got)
 	}
 }
+
+// A lookup or pull of the batch under way that comes so late that others have gone on is no reason to end.
+func TestLateRepetitionOfTheBatchUnderWay(t *testing.T) {
+	s := bareSession(t)
+	s.results.begin(17)
+	frame, err := schema.EncodeRefusal(schema.Head{Job: 5, Batch: 17}, schema.ReasonStaleBatch, "batch 18 is under way")
+	arrives(t, s, "s0", frame, err)
+	if s.Err() != nil {
+		t.Error(s.Err())
+	}
+}

@@ -19,6 +19,7 @@ type results struct {
 	// mu guards what follows, and the next version of params while open > 0.
 	mu       sync.Mutex
 	batch    schema.Batch
+	begun    bool   // batch has begun here
 	gaps     []gaps // [shard] which rounds are there
 	open     int
 	weighed  bool
@@ -39,7 +40,7 @@ func newResults(shards int, flat *flatSpace, params *parameters, average bool, s
 func (r *results) begin(b schema.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.batch, r.open, r.weighed, r.weight = b, 0, false, 0
+	r.batch, r.begun, r.open, r.weighed, r.weight = b, true, 0, false, 0
 	for i := range r.gaps {
 		r.gaps[i].reset()
 		r.open += len(r.gaps[i].rounds)
@@ -132,6 +133,13 @@ func (r *results) weightOf() float64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.weight
+}
+
+// began says that b is the batch that was begun last.
+func (r *results) began(b schema.Batch) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.begun && r.batch == b
 }
 
 // counts are how many answers were taken, and how many were there already.

@@ -118,6 +118,14 @@ func (r *rig) balance() {
 	}
 }
 
+// frames is how many gradient frames the trainers have sent, each counted once.
+func (r *rig) frames() (n uint64) {
+	for _, s := range r.sessions {
+		n += s.Stats().GradientFrames
+	}
+	return n
+}
+
 // rounds is how many results a batch has, and how many frames a trainer contributes at least.
 func (r *rig) rounds() (results, frames uint64) {
 	place := schema.NewPlacement(r.job, r.sessions[0].Shards())

@@ -8,6 +8,8 @@ import (
 	"gradbus/schema"
 )
 
+const largeChunk = 256 << 10
+
 // small is a job of many small chunks and a table: 48 dense chunks of 4 KiB over two parameters, on two shards.
 func small(name string) plan {
 	return plan{name: name, server: ps.Config{Shards: 2}, trainers: 2, chunk: schema.ChunkBytesMin, elements: []int{40 * 1024, 7*1024 + 500}, table: true}
@@ -15,62 +17,77 @@ func small(name string) plan {
 
 // large is a job of chunks of 256 KiB, 20 of them.
 func large(name string) plan {
-	return plan{name: name, server: ps.Config{Shards: 1}, trainers: 2, chunk: 256 << 10, elements: []int{20 * 65536}, table: true}
+	return plan{name: name, server: ps.Config{Shards: 1}, trainers: 2, chunk: largeChunk, elements: []int{20 * largeChunk / 4}, table: true}
 }
 
-// 1 % and 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged: every
-// sum is exact, and every loss is noticed and made good.
-func TestFramesInEveryWay(t *testing.T) {
-	for _, c := range []struct {
-		plan  plan
-		share float64
-		n     uint64
-	}{
-		{small("mixed-1"), 0.01, volume(20, 250)},
-		{small("mixed-5"), 0.05, volume(20, 250)},
-		{large("large-1"), 0.01, volume(5, 100)},
-		{large("large-5"), 0.05, volume(5, 100)},
-	} {
-		t.Run(c.plan.name, func(t *testing.T) {
-			r := newRig(t, c.plan)
-			r.proxy.SetRules(everyFault(c.share)...)
-			r.train(c.n, nil)
+func (p plan) with(change func(*plan)) plan {
+	change(&p)
+	return p
+}
+
+func mean(p *plan)   { p.apply = schema.ApplyMean }
+func uneven(p *plan) { p.trainers = 3 }
+
+// ways are what happens to messages of every kind, in both directions, and to how many batches.
+func ways() []way {
+	drop := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Drop = share }) }
+	repeat := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Repeat = share }) }
+	delay := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Delay = share }) }
+	reorder := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Reorder = share }) }
+	flip := func(share float64) []chaos.Rule { return oneFault(func(r *chaos.Rule) { r.Flip = share }) }
+	return []way{
+		{"none", small("none"), nil, 20, 50},
+		{"every 1", small("every-1"), everyFault(0.01), 20, 150},
+		{"every 5", small("every-5"), everyFault(0.05), 20, 150},
+		{"every 5 mean", small("every-5-mean").with(mean), everyFault(0.05), 10, 100},
+		{"every 5 uneven", small("every-5-uneven").with(uneven), everyFault(0.05), 10, 100},
+		{"drop 1", small("drop-1"), drop(0.01), 5, 50},
+		{"drop 5", small("drop-5"), drop(0.05), 10, 100},
+		{"repeat 1", small("repeat-1"), repeat(0.01), 5, 50},
+		{"repeat 5", small("repeat-5").with(mean), repeat(0.05), 10, 100},
+		{"delay 1", small("delay-1"), delay(0.01), 5, 50},
+		{"delay 5", small("delay-5"), delay(0.05), 10, 100},
+		{"reorder 1", small("reorder-1"), reorder(0.01), 5, 50},
+		{"reorder 5", small("reorder-5").with(mean), reorder(0.05), 10, 100},
+		{"flip 1", small("flip-1"), flip(0.01), 5, 50},
+		{"flip 5", small("flip-5"), flip(0.05), 10, 100},
+		{"large every 1", large("large-1"), everyFault(0.01), 3, 130},
+		{"large every 5", large("large-5").with(mean), everyFault(0.05), 3, 130},
+	}
+}
+
+type way struct {
+	name          string
+	plan          plan
+	rules         []chaos.Rule
+	batches, full uint64
+}
+
+// 1 % and 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged, each
+// alone and all together: every sum is exact, every loss is noticed and made good, and nothing counts twice.
+func TestFrames(t *testing.T) {
+	var frames, largeFrames, harmed uint64
+	for _, w := range ways() {
+		t.Run(w.name, func(t *testing.T) {
+			r := newRig(t, w.plan)
+			r.proxy.SetRules(w.rules...)
+			r.train(volume(w.batches, w.full), nil)
 			r.proxy.SetRules()
 			r.balance()
 			r.report()
+			harm := r.proxy.Counts(chaos.ToServer, "").Harmed() + r.proxy.Counts(chaos.FromServer, "").Harmed()
+			if (harm == 0) != (w.rules == nil) {
+				t.Errorf("%d messages were harmed", harm)
+			}
+			n := r.frames()
+			frames, harmed = frames+n, harmed+harm
+			if w.plan.chunk == largeChunk {
+				largeFrames += n
+			}
 		})
 	}
-}
-
-// Each way alone, of all kinds of message, in both modes.
-func TestFramesInOneWay(t *testing.T) {
-	for name, set := range map[string]func(*chaos.Rule){
-		"drop":    func(r *chaos.Rule) { r.Drop = 0.05 },
-		"repeat":  func(r *chaos.Rule) { r.Repeat = 0.05 },
-		"delay":   func(r *chaos.Rule) { r.Delay = 0.05 },
-		"reorder": func(r *chaos.Rule) { r.Reorder = 0.05 },
-		"flip":    func(r *chaos.Rule) { r.Flip = 0.05 },
-	} {
-		for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
-			t.Run(name+"/"+apply, func(t *testing.T) {
-				p := small(name + "-" + apply)
-				p.apply = apply
-				r := newRig(t, p)
-				r.proxy.SetRules(oneFault(set)...)
-				r.train(volume(10, 60), nil)
-				r.proxy.SetRules()
-				r.balance()
-			})
-		}
-	}
-}
-
-// A harmless network is balanced without anything having been sent again by guess.
-func TestNothingHappens(t *testing.T) {
-	r := newRig(t, small("calm"))
-	r.train(volume(20, 100), nil)
-	r.balance()
-	if c := r.proxy.Counts(chaos.ToServer, "").Harmed() + r.proxy.Counts(chaos.FromServer, "").Harmed(); c != 0 {
-		t.Errorf("%d messages harmed without a rule", c)
+	t.Logf("%d chunks, %d of them of 256 KiB; %d messages were harmed; every sum exact", frames, largeFrames, harmed)
+	if *fullFlag && !t.Failed() && (frames < 100_000 || largeFrames < 10_000) {
+		t.Errorf("want 100,000 chunks and 10,000 of 256 KiB")
 	}
 }
