@@ -66,6 +66,10 @@ type Config struct {
 	StagedBytesMax int64
 	// JobsMax (jobs_max) is how many jobs may exist at once, 1 to 1024. 0 means 16.
 	JobsMax int
+	// PendingBytesMax (pending_bytes_max) bounds what may wait in the NATS server for one reader, four times PayloadBytesMax
+	// to 4 GiB. One that lets more come together is cut off, and asks again for what it missed. The windows of all trainers
+	// to the shards of a job may fill half of it: see WindowBytes. 0 means 256 MiB.
+	PendingBytesMax int64
 	// PayloadBytesMax (payload_bytes_max) is the largest message taken, 1 MiB to 8 MiB. 0 means 8 MiB.
 	PayloadBytesMax int
 }
@@ -84,6 +88,7 @@ const (
 	stagedBytesLimit   = 1 << 40 // of one job and shard; 64 shards and a trainer's share of each add up without overflow
 	memoryBytesLimit   = 1 << 50
 	payloadBytesMin    = 1 << 20
+	pendingBytesLimit  = 4 << 30
 	deadlineMin        = time.Second
 	deadlineMax        = time.Hour
 	deadlineDefault    = 30 * time.Second
@@ -106,6 +111,7 @@ func (c Config) withDefaults() Config {
 	set(&c.StagedBytesMax, stagedDefault)
 	set(&c.JobsMax, jobsDefault)
 	set(&c.PayloadBytesMax, fabric.PayloadBytesMaxDefault)
+	set(&c.PendingBytesMax, fabric.PendingBytesMaxDefault)
 	return c
 }
 
@@ -151,6 +157,8 @@ func (c Config) Validate() error {
 	check(c.JobsMax >= 1 && c.JobsMax <= jobsMax, "jobs_max %d: want 1 to %d", c.JobsMax, jobsMax)
 	check(c.PayloadBytesMax >= payloadBytesMin && c.PayloadBytesMax <= fabric.PayloadBytesMaxDefault,
 		"payload_bytes_max %d: want %d to %d", c.PayloadBytesMax, payloadBytesMin, fabric.PayloadBytesMaxDefault)
+	check(c.PendingBytesMax >= 4*int64(c.PayloadBytesMax) && c.PendingBytesMax <= pendingBytesLimit,
+		"pending_bytes_max %d: want four times payload_bytes_max, %d, to %d", c.PendingBytesMax, 4*c.PayloadBytesMax, int64(pendingBytesLimit))
 	if wrong == nil {
 		return nil
 	}

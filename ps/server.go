@@ -116,7 +116,8 @@ func (s *Server) open(ctx context.Context) (err error) {
 		s.own = true
 	}
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
-		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
+		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
+		PendingBytesMax: s.config.PendingBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
 		JetStream: s.embedsControl(),
 	})
 	if err != nil {
@@ -282,6 +283,7 @@ func (s *Server) Done() <-chan struct{} { return s.done }
 func (s *Server) Stats() Stats {
 	stats := *s.desk.snapshot.Load()
 	s.counters.read(&stats)
+	stats.SlowReaders = uint64(s.nats.SlowConsumers())
 	return stats
 }
 

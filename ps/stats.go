@@ -9,12 +9,15 @@ import (
 
 // Stats is what a server has done since it started, and what it is doing.
 type Stats struct {
-	Frames  uint64                     // received, by shards and coordinator
-	Bytes   uint64                     // received
-	Dropped uint64                     // frames that found their shard's queue or window full; they are sent again
-	Reasons [schema.ReasonCount]uint64 // frames by what became of them; index schema.ReasonOK counts those taken
-	Memory  int64                      // bytes promised to jobs
-	Jobs    []JobStatus                // by name
+	Frames  uint64 // received, by shards and coordinator
+	Bytes   uint64 // received
+	Dropped uint64 // frames that found their shard's queue or window full; they are sent again
+	// SlowReaders counts the connections that the NATS server cut off because they did not read in time. What they missed
+	// is asked for again.
+	SlowReaders uint64
+	Reasons     [schema.ReasonCount]uint64 // frames by what became of them; index schema.ReasonOK counts those taken
+	Memory      int64                      // bytes promised to jobs
+	Jobs        []JobStatus                // by name
 }
 
 // JobStatus is one job.

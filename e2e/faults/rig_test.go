@@ -68,6 +68,9 @@ type rig struct {
 }
 
 func (p *plan) job() *schema.Job {
+	if p.apply == "" {
+		p.apply = schema.ApplyUpdate
+	}
 	job := &schema.Job{
 		Name: schema.JobName(p.name), Workload: "ledger", Seed: 1, Trainers: p.trainers, Lanes: lanes,
 		Consistency: schema.ConsistencySync, Apply: p.apply, Policy: schema.PolicyFail, ChunkBytes: p.chunk,
@@ -104,9 +107,6 @@ func newRig(t *testing.T, p plan) *rig {
 		seed = rand.Uint64()
 	}
 	t.Logf("-seed=%d", seed)
-	if p.apply == "" {
-		p.apply = schema.ApplyUpdate
-	}
 	r := &rig{t: t, plan: p, job: p.job()}
 	backend := openBackend(t)
 	var err error

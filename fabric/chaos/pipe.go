@@ -79,7 +79,15 @@ func (p *pipe) run() error {
 		if err != nil {
 			return err
 		}
-		p.link.proxy.waitWhileStalled(p.direction, p.link.getName())
+		kind := ""
+		if f.subject != nil {
+			kind = kinds[kindOf(f.subject)]
+		}
+		p.link.proxy.waitWhileStalled(p.direction, p.link.getName(), kind, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			_ = p.out.Flush() // what came before is not stalled; an error shows at the next write
+		})
 		if f.name != "" {
 			p.link.setName(f.name)
 		}

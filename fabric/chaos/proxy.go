@@ -45,8 +45,12 @@ type Proxy struct {
 }
 
 type stall struct {
-	direction Direction
-	member    string // "" is every one
+	direction    Direction
+	member, kind string // "" is every one
+}
+
+func (s stall) holds(d Direction, member, kind string) bool {
+	return s.direction == d && (s.member == "" || s.member == member) && (s.kind == "" || s.kind == kind)
 }
 
 // Start starts a proxy. The caller owns it and calls Close.
@@ -187,12 +191,13 @@ func (p *Proxy) Redirect(server string) error {
 	return nil
 }
 
-// Stall stops reading in one direction on the connections of that name, or on all where it is empty: to the sender its
-// peer is one that has stopped reading. Resume ends every stall.
-func (p *Proxy) Stall(d Direction, member string) {
+// Stall stops reading in one direction on the connections of that name, or on all where it is empty, from the next message
+// of that kind on, or from the next unit of any sort where kind is empty: to the sender its peer is one that has stopped
+// reading. Resume ends every stall.
+func (p *Proxy) Stall(d Direction, member, kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.stalls[stall{d, member}] = true
+	p.stalls[stall{d, member, kind}] = true
 }
 
 // Resume ends every stall.
@@ -204,14 +209,21 @@ func (p *Proxy) Resume() {
 	p.resumed = make(chan struct{})
 }
 
-func (p *Proxy) waitWhileStalled(d Direction, member string) {
+// waitWhileStalled calls before once, where it has to wait.
+func (p *Proxy) waitWhileStalled(d Direction, member, kind string, before func()) {
 	for {
 		p.mu.Lock()
-		stalled, resumed := !p.closed && (p.stalls[stall{d, ""}] || p.stalls[stall{d, member}]), p.resumed
-		p.mu.Unlock()
-		if !stalled {
+		stalled, resumed := false, p.resumed
+		for s := range p.stalls {
+			stalled = stalled || s.holds(d, member, kind)
+		}
+		if p.closed || !stalled {
+			p.mu.Unlock()
 			return
 		}
+		p.mu.Unlock()
+		before()
+		before = func() {}
 		<-resumed
 	}
 }

@@ -272,7 +272,7 @@ func TestCutRefuseRedirect(t *testing.T) {
 func TestStall(t *testing.T) {
 	e := newEnds(t, 1)
 	e.pass(ToServer, "CONNECT {\"name\":\"j/t0\"}\r\n", 25)
-	e.proxy.Stall(FromServer, "j/t0")
+	e.proxy.Stall(FromServer, "j/t0", "")
 	text := strings.Repeat("MSG a 1 65536\r\n"+strings.Repeat("x", 1<<16)+"\r\n", 224) // 14 MiB: more than sockets hold
 	wrote := make(chan error, 1)
 	go func() {
@@ -294,6 +294,23 @@ func TestStall(t *testing.T) {
 	}
 	if err := <-wrote; err != nil {
 		t.Error(err)
+	}
+}
+
+// A stall of one kind begins with its first message, and holds up what is behind it.
+func TestStallOfAKind(t *testing.T) {
+	e := newEnds(t, 1)
+	e.proxy.Stall(ToServer, "", "dense")
+	beat := "PUB gradbus.v1.j.t0.beat.all 1\r\nx\r\n"
+	if got := e.pass(ToServer, beat+publication(1)+mark, len(beat)); string(got) != beat {
+		t.Errorf("got %q", got)
+	}
+	if n := e.proxy.Counts(ToServer, "dense").Messages; n != 0 {
+		t.Errorf("%d messages passed a stall", n)
+	}
+	e.proxy.Resume()
+	if got := e.pass(ToServer, "", len(publication(1)+mark)); string(got) != publication(1)+mark {
+		t.Errorf("got %q", got)
 	}
 }
 
