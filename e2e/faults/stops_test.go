@@ -96,8 +96,8 @@ func (r *rig) notLost() {
 // what it missed, and every sum is exact. The other trainer and the server hold no more than the limit meanwhile.
 func TestReaderTooSlow(t *testing.T) {
 	p := large("slow-reader")
-	p.elements = []int{120 * largeChunk / 4} // 30 MiB, many times what sockets and the limit hold
-	p.server.PayloadBytesMax, p.server.PendingBytesMax = 1<<20, 4<<20
+	p.elements = []int{160 * largeChunk / 4} // 40 MiB, more than sockets and the limit hold
+	p.server.PayloadBytesMax, p.server.PendingBytesMax = 1<<20, 16<<20
 	r := newRig(t, p)
 	batches := volume(3, 8)
 	wait := r.meanwhile(func() {
