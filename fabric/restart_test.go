@@ -70,7 +70,12 @@ func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), r.take); err != nil {
 		t.Fatal(err)
 	}
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send, BytesMax: 1 << 20, ResendAfter: 50 * time.Millisecond})
+	return newFlowTo(t, from, r, back, 1<<20)
+}
+
+// newFlowTo is a flow to a receiver that listens already.
+func newFlowTo(t *testing.T, from *Conn, r *receiver, back <-chan struct{}, bytesMax int) *flow {
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send, BytesMax: bytesMax, ResendAfter: 50 * time.Millisecond})
 	err := from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) {
 		if err := o.Ack(decodeAck(m.Data)); err != nil {
 			t.Error(err)

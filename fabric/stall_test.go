@@ -32,6 +32,12 @@ func (l *logBuffer) has(words string) bool {
 	return strings.Contains(l.text.String(), words)
 }
 
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 func (l *logBuffer) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 
 // A reader that takes nothing is cut off, counted and logged, and others go on.

@@ -1,0 +1,119 @@
+package fabric
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// loopback is a TCP connection to itself.
+func loopback(t testing.TB) (near, far net.Conn) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	if near, err = net.Dial("tcp", listener.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	if far, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); far.Close() })
+	return near, far
+}
+
+func TestPadBytes(t *testing.T) {
+	for n, want := range map[int]int{
+		10: 0, 32767 - 1024: 0, 32768 - 1024: 1024, 32767: 1, 32768: 0, 32769: 0,
+		65535 - 1024: 0, 65536 - 1024: 1024, 65500: 36, 65536: 0, 65537: 0,
+	} {
+		if got := padBytes(n); got != want {
+			t.Errorf("a message of %d bytes is filled up by %d, want %d", n, got, want)
+		}
+	}
+}
+
+// The words are the protocol's, whatever the connection and the size; near 64 KiB they are filled up with spaces.
+func TestWireWriter(t *testing.T) {
+	subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
+	for _, kind := range []string{"tcp", "pipe"} {
+		for _, size := range []int{0, 1, 4000, 65024 + 128, 65536 - 40, 65536, 70_000, 262_144 + 128, 1_000_000} {
+			near, far := net.Pipe()
+			if kind == "tcp" {
+				near, far = loopback(t)
+			}
+			data := bytes.Repeat([]byte("0123456789\r\n"), size/12+1)[:size]
+			var w wireWriter
+			w.use(near)
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				for range 2 {
+					if err := w.message(&subject, data); err != nil {
+						t.Error(err)
+					}
+				}
+				near.Close()
+			})
+			var said bytes.Buffer
+			if _, err := said.ReadFrom(far); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			whole := said.Bytes()
+			one := whole[:len(whole)/2]
+			head, rest, _ := bytes.Cut(one, crlf)
+			fields := strings.Fields(string(head))
+			if len(fields) != 3 || fields[0] != "PUB" || fields[1] != subject.String() || !bytes.Equal(rest, append(bytes.Clone(data), crlf...)) {
+				t.Errorf("%s, %d bytes: %.100q", kind, size, one)
+			}
+			if bare := len("PUB  ") + len(fields[1]) + len(fields[2]) + 2 + size + 2; len(one) != bare+padBytes(bare) {
+				t.Errorf("%s, %d bytes: %d on the wire, want %d", kind, size, len(one), bare+padBytes(bare))
+			}
+			if !bytes.Equal(one, whole[len(whole)/2:]) {
+				t.Errorf("%s, %d bytes: the second message differs", kind, size)
+			}
+		}
+	}
+}
+
+// In process each write is a read of the server's: a message of up to 64 KiB is one.
+func TestWireWriterInOnePiece(t *testing.T) {
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	var w wireWriter
+	w.use(near)
+	subject := At("j", "s0", KindMean, "all").WithBucket(1, 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = w.message(&subject, make([]byte, 65024+128)) })
+	read := make([]byte, 100_000)
+	if n, err := far.Read(read); n != readBytes || err != nil {
+		t.Errorf("the first read gives %d bytes, %v; want %d", n, err, readBytes)
+	}
+	wg.Wait()
+}
+
+func TestWireWriterAllocations(t *testing.T) {
+	near, far := loopback(t)
+	var w wireWriter
+	w.use(near)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		room := make([]byte, 1<<16)
+		for {
+			if _, err := far.Read(room); err != nil {
+				return
+			}
+		}
+	})
+	subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
+	data := make([]byte, 65024+128)
+	if n := testing.AllocsPerRun(200, func() { _ = w.message(&subject, data) }); n != 0 {
+		t.Errorf("publishing allocates %v times", n)
+	}
+	near.Close()
+	wg.Wait()
+}
