@@ -37,7 +37,8 @@ type Keeper struct {
 // Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
 // call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
 //
-// A job gathers its trainers, runs, and ends: when all have left, or when one was lost (policy fail). An ended
+// A job gathers its trainers, runs, and ends: when all have left, or when one was lost (policy fail). In async, where
+// nobody waits for another, it goes on without those who are lost or leave with a reason, while anybody is there. An ended
 // coordinator decides nothing more.
 type Coordinator struct {
 	config  CoordinatorConfig
@@ -71,6 +72,7 @@ type member struct {
 	batch     schema.Batch
 	cluster   bool // it sends by way of the control cluster
 	left      bool
+	lost      bool // in a job that goes on without it
 	connected bool // a connection of it was seen
 	gone      bool // and then seen no more
 
@@ -210,7 +212,7 @@ func (c *Coordinator) Beat(now time.Time, from schema.Member, batch schema.Batch
 	return ok
 }
 
-// Leave ends a trainer's membership. A reason fails the job for the others, once it runs.
+// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for it.
 func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 	i, ok := c.find(from)
 	if !ok {
@@ -228,6 +230,9 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		m.left = true
+		if c.alone() && c.anybody() {
+			break
+		}
 		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
 	default:
 		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
@@ -239,9 +244,14 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 
 // endIfEmpty ends a job that nobody is left of.
 func (c *Coordinator) endIfEmpty() {
-	if !slices.ContainsFunc(c.members, func(m member) bool { return m.joiner != "" && !m.left }) {
+	if !c.anybody() {
 		c.phase = Ended
 	}
+}
+
+// anybody reports that a trainer is there.
+func (c *Coordinator) anybody() bool {
+	return slices.ContainsFunc(c.members, func(m member) bool { return m.joiner != "" && !m.left && !m.lost })
 }
 
 // Fail ends the job and tells every trainer why.

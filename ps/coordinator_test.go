@@ -16,7 +16,7 @@ import (
 // TestCoordinatorStories runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=] [keepers=a:2+b:1]
+//	job trainers= lanes= [deadline=] [consistency=async] [keepers=a:2+b:1]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster]
 //	ready [ps=a] [serial=]
 //	unready ps= [serial=]
@@ -39,10 +39,11 @@ func TestCoordinatorStories(t *testing.T) {
 }
 
 type membership struct {
-	t   *testing.T
-	d   *datadriven.TestData
-	c   *Coordinator
-	now time.Time
+	consistency string // of the job
+	t           *testing.T
+	d           *datadriven.TestData
+	c           *Coordinator
+	now         time.Time
 
 	several bool // ps, who report by themselves
 }
@@ -96,6 +97,10 @@ func (s *membership) duration(name, otherwise string) time.Duration {
 
 func (s *membership) manifest() *schema.Job {
 	j := smallJob("story", s.count("trainers", 2), s.count("lanes", 4))
+	if s.text("consistency", s.consistency) == schema.ConsistencyAsync {
+		s.consistency = schema.ConsistencyAsync
+		j.Consistency, j.Apply = schema.ConsistencyAsync, schema.ApplyUpdate
+	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}
@@ -113,7 +118,7 @@ func (s *membership) run() string {
 	from := schema.Member(s.text("from", ""))
 	switch s.d.Cmd {
 	case "job":
-		s.now = epoch
+		s.now, s.consistency = epoch, ""
 		job := s.manifest()
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Keepers: s.keepers(), Deadline: s.duration("deadline", "30s")})

@@ -21,6 +21,8 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	var decisions []Decision
 	if c.phase == Gathering {
 		decisions = c.freePlaces(now)
+	} else if c.alone() {
+		decisions = c.goOn(now)
 	} else if decisions = c.findLost(now); decisions == nil {
 		decisions = c.findSlow(now, c.waiting())
 	}
@@ -97,6 +99,31 @@ func (c *Coordinator) findLost(now time.Time) []Decision {
 		}
 	}
 	return nil
+}
+
+// alone reports that no trainer of the job waits for another.
+func (c *Coordinator) alone() bool { return c.config.Job.Consistency == schema.ConsistencyAsync }
+
+// goOn notes who was lost, and who is back, in a job that goes on without them. It fails when nobody else is there.
+func (c *Coordinator) goOn(now time.Time) []Decision {
+	var decisions []Decision
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		text, lost := c.lost(now, i)
+		switch was := m.lost; {
+		case lost == was:
+		case was:
+			m.lost = false
+			decisions = append(decisions, Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch)})
+		default:
+			m.lost = true
+			if !c.anybody() {
+				return append(decisions, c.Fail(name, text)...)
+			}
+			decisions = append(decisions, Decision{Note: text + "; the job goes on without it"})
+		}
+	}
+	return decisions
 }
 
 // findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left too early.

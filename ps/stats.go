@@ -37,6 +37,7 @@ type MemberStatus struct {
 	Batch  schema.Batch
 	Seen   time.Time // when it last gave a sign of life
 	Left   bool
+	Lost   bool // silent for too long, in a job that goes on without it
 }
 
 // counters are written by every goroutine of the server.
@@ -63,7 +64,7 @@ func (c *counters) read(s *Stats) {
 func (c *Coordinator) Status() JobStatus {
 	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, Phase: c.phase}
 	for i, m := range c.members {
-		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.seen, m.left})
+		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.seen, m.left, m.lost})
 		s.Batch = max(s.Batch, m.batch)
 	}
 	return s

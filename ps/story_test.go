@@ -17,7 +17,7 @@ import (
 // TestShardStories runs the scripts of testdata/shard. A script starts with a job and then tells what trainers send, one
 // frame a paragraph; below each stands what the shard answers. go test -rewrite writes the answers anew.
 //
-//	job trainers= lanes= [shards=] [index=] [apply=] [lr=] [momentum=] [w=] [words=] [dim=] [budget=]
+//	job trainers= lanes= [consistency=] [ahead=] [shards=] [index=] [apply=] [lr=] [momentum=] [w=] [words=] [dim=] [budget=]
 //	dense from= batch= node=first+count weight= value= [bucket= chunk= chunks= offset= values= run= generation= lanes= at=i:x]
 //	sparse from= batch= node= weight= [chunk=i/n]      then lines "table key: value" (every column has that value)
 //	lookup from= batch= [chunk=]                       then lines "table: key key ..."
@@ -112,7 +112,7 @@ func (s *story) begin() string {
 	s.close()
 	s.job = &schema.Job{
 		Name: "story", Workload: "test", Trainers: s.count("trainers", 1), Lanes: s.count("lanes", 1),
-		Consistency: schema.ConsistencySync, Apply: s.text("apply", schema.ApplyUpdate), Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
+		Consistency: s.text("consistency", schema.ConsistencySync), Ahead: s.count("ahead", 0), Apply: s.text("apply", schema.ApplyUpdate), Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(s.number("lr", 1)), Momentum: float32(s.number("momentum", 0))},
 	}
 	if n := s.count("w", 0); n > 0 {
@@ -137,7 +137,7 @@ func (s *story) begin() string {
 		Backend: s.backend, Hosts: hostsOf(s.job), StagedBytesMax: int64(s.count("budget", 1<<20)),
 	})
 	must(s.t, err)
-	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.open())
+	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.shard.lines[0].rounds)
 }
 
 // head is what the arguments say of a frame's head.
@@ -314,7 +314,11 @@ func (s *story) tell(b *strings.Builder, o *Output) {
 			map[bool]string{true: "parameters", false: "mean"}[h.Flags&schema.FlagParameters != 0], h.Batch, h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight,
 			runs(v.Float32s()))
 	case schema.KindRows:
-		fmt.Fprintf(b, "  to %s: rows of batch %d chunk %d, more %v\n", o.To, h.Batch, h.Chunk, h.Flags&schema.FlagMore != 0)
+		fmt.Fprintf(b, "  to %s: rows of batch %d chunk %d, more %v", o.To, h.Batch, h.Chunk, h.Flags&schema.FlagMore != 0)
+		if h.Offset > 0 {
+			fmt.Fprintf(b, ", %d behind", h.Offset)
+		}
+		b.WriteString("\n")
 		for _, part := range v.Parts() {
 			for i, key := range part.Keys {
 				fmt.Fprintf(b, "    %s %d:%s\n", s.job.Tables[part.Table].Name, key, runs(part.Rows[i*part.Dim:(i+1)*part.Dim]))
