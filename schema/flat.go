@@ -14,6 +14,8 @@ const (
 	fieldSections
 	fieldAck
 	fieldBody
+	fieldBags
+	fieldOffsets
 	fieldCount
 
 	identifier   = "GB01"

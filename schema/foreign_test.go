@@ -27,6 +27,8 @@ func foreign(v *View, emptyVectors bool) []byte {
 		s := v.Section(i)
 		wire.CreateSection(b, uint32(s.Table), s.Dim, s.Count)
 	})
+	bags := vector(len(v.Bags()), bagsBytes, 4, func(i int) { wire.CreateBags(b, v.Bags()[i].Lane, v.Bags()[i].Count) })
+	offsets := vector(len(v.Offsets()), 4, 4, func(i int) { b.PrependUint32(v.Offsets()[i]) })
 	body := vector(len(v.Body()), 1, 1, func(i int) { b.PrependByte(v.Body()[i]) })
 	values := vector(len(v.Values()), 1, valuesAlign, func(i int) { b.PrependByte(v.Values()[i]) })
 	keys := vector(len(v.Keys()), 8, 8, func(i int) { b.PrependUint64(v.Keys()[i]) })
@@ -40,6 +42,8 @@ func foreign(v *View, emptyVectors bool) []byte {
 	wire.FrameAddKeys(b, keys)
 	wire.FrameAddSections(b, sections)
 	wire.FrameAddBody(b, body)
+	wire.FrameAddBags(b, bags)
+	wire.FrameAddOffsets(b, offsets)
 	if a, ok := v.Ack(); ok {
 		wire.FrameAddAck(b, wire.CreateAck(b, a.Cumulative, a.Bitmap[0], a.Bitmap[1], a.Bitmap[2], a.Bitmap[3], a.Window))
 	}
@@ -96,6 +100,20 @@ func TestStockAccessorsRead(t *testing.T) {
 			var got wire.Section
 			if !f.Sections(&got, i) || got.TableId() != uint32(want.Table) || got.Dim() != want.Dim || got.Count() != want.Count {
 				t.Errorf("%s: section %d is read otherwise", s.name, i)
+			}
+		}
+		if f.BagsLength() != len(v.Bags()) || f.OffsetsLength() != len(v.Offsets()) {
+			t.Fatalf("%s: %d bags entries and %d offsets, want %d and %d", s.name, f.BagsLength(), f.OffsetsLength(), len(v.Bags()), len(v.Offsets()))
+		}
+		for i, want := range v.Bags() {
+			var got wire.Bags
+			if !f.Bags(&got, i) || got.Lane() != want.Lane || got.Count() != want.Count {
+				t.Errorf("%s: bags of section %d are read otherwise", s.name, i)
+			}
+		}
+		for i, want := range v.Offsets() {
+			if f.Offsets(i) != want {
+				t.Errorf("%s: offset %d is %d, want %d", s.name, i, f.Offsets(i), want)
 			}
 		}
 		if a, ok := v.Ack(); ok != (f.Ack(nil) != nil) || ok && f.Ack(nil).B3() != a.Bitmap[3] {

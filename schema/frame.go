@@ -15,10 +15,15 @@ import (
 //	24   table: offset of the vtable, offset of values, head (at 32), offsets of keys, sections and body, ack (at 128)
 //	124  first vector's length, where the frame has no ack; sections, keys, body, values follow in that order
 //
-// So the values of a dense chunk start at byte 128.
+// So the values of a dense chunk start at byte 128. A frame with bags goes on with its own vtable instead:
+//
+//	124  offsets of bags and offsets
+//	132  vtable, 20 bytes
+//	152  first vector's length; bags and offsets follow the sections
 const (
 	vtableAt      = 8
-	tableAt       = vtableAt + vtableMax
+	vtableShort   = 4 + 2*fieldBags // without the fields of bags
+	tableAt       = vtableAt + vtableShort
 	valuesFieldAt = tableAt + 4
 	frameHeadAt   = tableAt + 8
 	keysFieldAt   = frameHeadAt + headBytes
@@ -27,8 +32,13 @@ const (
 	fixedEnd      = bodyFieldAt + 4
 	ackAt         = fixedEnd + 4
 	ackBytes      = 48
+	bagsFieldAt   = fixedEnd
+	offsetsField  = bagsFieldAt + 4
+	bagsVtableAt  = offsetsField + 4
+	bagsFixedEnd  = bagsVtableAt + vtableMax
 
 	sectionBytes = 16
+	bagsBytes    = 8
 	valuesAlign  = 64
 )
 
@@ -39,6 +49,7 @@ type Layout struct {
 	Values   int   // bytes
 	Keys     int
 	Sections int
+	Bags     int // of all sections together; zero says that all of them are rows
 	Body     int // bytes
 }
 
@@ -52,6 +63,8 @@ type Frame struct {
 	values   span
 	keys     span
 	sections span
+	bags     span
+	offsets  span
 	body     span
 }
 
@@ -77,11 +90,16 @@ func (f *Frame) Reset(l Layout) error {
 	if err := checkLayout(l); err != nil {
 		return fmt.Errorf("lay out a %v frame: %w", l.Kind, err)
 	}
-	at := fixedEnd
-	if l.Kind == KindAck {
+	at, bagged := fixedEnd, 0
+	switch {
+	case l.Kind == KindAck:
 		at = ackAt + ackBytes
+	case l.Bags > 0:
+		at, bagged = bagsFixedEnd, l.Sections
 	}
 	sections, at := room(at, l.Sections, sectionBytes, 8)
+	bags, at := room(at, bagged, bagsBytes, 4)
+	offsets, at := room(at, l.Bags, 4, 4)
 	keys, at := room(at, l.Keys, 8, 8)
 	body, at := room(at, l.Body, 1, 1)
 	values, at := room(at, l.Values, 1, valuesAlign)
@@ -94,6 +112,7 @@ func (f *Frame) Reset(l Layout) error {
 	f.data = f.data[:at]
 	clear(f.data)
 	f.kind, f.dtype, f.sections, f.keys, f.body, f.values = l.Kind, l.DType, sections, keys, body, values
+	f.bags, f.offsets = bags, offsets
 	f.writeFixed()
 	return nil
 }
@@ -111,6 +130,7 @@ func checkLayout(l Layout) error {
 		{"bytes of values", l.Values, FrameBytesMax, r.values},
 		{"keys", l.Keys, KeysMax, r.keys},
 		{"sections", l.Sections, SectionsMax, r.keys},
+		{"bags", l.Bags, l.Keys, r.bags},
 		{"bytes of body", l.Body, BodyBytesMax, r.body != never},
 	} {
 		switch {
@@ -145,35 +165,37 @@ func (f *Frame) writeFixed() {
 	le, d := binary.LittleEndian, f.data
 	le.PutUint32(d, tableAt)
 	copy(d[identifierAt:], identifier)
-	end := fixedEnd
-	if f.kind == KindAck {
+	vtable, vtableBytes, end := vtableAt, vtableShort, fixedEnd
+	switch {
+	case f.kind == KindAck:
 		end = ackAt + ackBytes
 		le.PutUint16(d[vtableAt+4+2*fieldAck:], ackAt-tableAt)
+	case f.bags.bytes() > 0:
+		vtable, vtableBytes, end = bagsVtableAt, vtableMax, bagsVtableAt
 	}
-	le.PutUint16(d[vtableAt:], vtableMax)
-	le.PutUint16(d[vtableAt+2:], uint16(end-tableAt))
-	le.PutUint32(d[tableAt:], tableAt-vtableAt)
-	le.PutUint16(d[vtableAt+4+2*fieldHead:], frameHeadAt-tableAt)
-	f.writeVector(fieldValues, valuesFieldAt, f.values, 1)
-	f.writeVector(fieldKeys, keysFieldAt, f.keys, 8)
-	f.writeVector(fieldSections, sectionsField, f.sections, sectionBytes)
-	f.writeVector(fieldBody, bodyFieldAt, f.body, 1)
+	le.PutUint16(d[vtable:], uint16(vtableBytes))
+	le.PutUint16(d[vtable+2:], uint16(end-tableAt))
+	le.PutUint32(d[tableAt:], uint32(int32(tableAt-vtable)))
+	le.PutUint16(d[vtable+4+2*fieldHead:], frameHeadAt-tableAt)
+	for _, part := range [...]struct {
+		slot, fieldAt, size int
+		at                  span
+	}{
+		{fieldValues, valuesFieldAt, 1, f.values}, {fieldKeys, keysFieldAt, 8, f.keys}, {fieldSections, sectionsField, sectionBytes, f.sections},
+		{fieldBody, bodyFieldAt, 1, f.body}, {fieldBags, bagsFieldAt, bagsBytes, f.bags}, {fieldOffsets, offsetsField, 4, f.offsets},
+	} {
+		if part.at.bytes() > 0 {
+			le.PutUint16(d[vtable+4+2*part.slot:], uint16(part.fieldAt-tableAt))
+			le.PutUint32(d[part.fieldAt:], uint32(part.at.lo-4-part.fieldAt))
+			le.PutUint32(d[part.at.lo-4:], uint32(part.at.bytes()/part.size))
+		}
+	}
 
 	var w wire.Head
 	w.Init(d, frameHeadAt)
 	w.MutateMagic(magic)
 	w.MutateVersion(WireVersion)
 	f.SetHead(Head{})
-}
-
-func (f *Frame) writeVector(slot, fieldAt int, v span, size int) {
-	if v.bytes() == 0 {
-		return
-	}
-	le := binary.LittleEndian
-	le.PutUint16(f.data[vtableAt+4+2*slot:], uint16(fieldAt-tableAt))
-	le.PutUint32(f.data[fieldAt:], uint32(v.lo-4-fieldAt))
-	le.PutUint32(f.data[v.lo-4:], uint32(v.bytes()/size))
 }
 
 // Kind is the layout's kind.
@@ -222,6 +244,12 @@ func (f *Frame) Sections() []Section { return sectionsOf(f.data[f.sections.lo:f.
 
 // SetSection writes the i-th section; i is below the layout's Sections.
 func (f *Frame) SetSection(i int, s Section) { f.Sections()[i] = s }
+
+// Bags is what each section holds, to be written to in place; nil where all are rows.
+func (f *Frame) Bags() []Bags { return bagsOf(f.data[f.bags.lo:f.bags.hi]) }
+
+// Offsets is where each bag's keys begin within its section's, to be written to in place.
+func (f *Frame) Offsets() []uint32 { return offsetsOf(f.data[f.offsets.lo:f.offsets.hi]) }
 
 // Body is the frame's body, to be written to in place.
 func (f *Frame) Body() []byte { return f.data[f.body.lo:f.body.hi:f.body.hi] }

@@ -47,6 +47,16 @@ func samples(t testing.TB) []sample {
 		copy(f.Keys(), []uint64{3, 1 << 40, 5})
 		copy(f.Float32s(), []float32{1, 2, 3, 4, 5})
 	}
+	// Table 0: bags {9, 3, 9} and {3} of lane 1, bag {4} of lane 3. Table 1: the row of key 5, which has no bag.
+	bags := func(f *Frame) {
+		for i, s := range []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1}, {Table: 1, Dim: 1, Count: 1}} {
+			f.SetSection(i, s)
+		}
+		copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
+		copy(f.Offsets(), []uint32{0, 3, 0})
+		copy(f.Keys(), []uint64{9, 3, 9, 3, 4, 5})
+		copy(f.Float32s(), []float32{1, 2, 3, 4, 5, 6, 7})
+	}
 	left, root := lane.Node{First: 0, Count: 2}, lane.Node{First: 0, Count: 4}
 	leave, err := EncodeControl(Head{Job: sampleRun, Generation: 1}, Control{Leave: &Leave{Reason: "disk full"}})
 	if err != nil {
@@ -77,6 +87,8 @@ func samples(t testing.TB) []sample {
 			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, keys)},
 		{"sparse-empty", build(t, Layout{Kind: KindSparse}, Head{
 			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 12}, nil)},
+		{"sparse-bags", build(t, Layout{Kind: KindSparse, Values: 28, Keys: 6, Sections: 3, Bags: 3}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, bags)},
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root, Lanes: 4, Weight: 64}, values(0.5, -1, 0.25))},
 		{"mean-parameters", build(t, Layout{Kind: KindMean, Values: 12}, Head{
@@ -116,6 +128,12 @@ func describe(v *View) string {
 		h.Node.First, h.Node.Count, h.Lanes, h.DType, h.Flags, h.Offset, h.Weight, h.Sequence)
 	for _, s := range v.Sections() {
 		fmt.Fprintf(&b, "section table %d dim %d count %d\n", s.Table, s.Dim, s.Count)
+	}
+	for _, s := range v.Bags() {
+		fmt.Fprintf(&b, "bags lane %d count %d\n", s.Lane, s.Count)
+	}
+	if v.Offsets() != nil {
+		fmt.Fprintln(&b, "offsets", v.Offsets())
 	}
 	if v.Keys() != nil {
 		fmt.Fprintln(&b, "keys", v.Keys())

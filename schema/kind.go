@@ -89,6 +89,7 @@ type rule struct {
 	half    bool // values may be of 16 bits
 	keys    bool // sections and keys
 	rows    bool // values are exactly the rows of the sections' keys
+	bags    bool // sections may hold bags; their values are then exactly one row for each bag
 	ack     bool // an ack, always
 	body    need
 	repeats bool // the head repeats that of a refused frame and is not checked
@@ -114,7 +115,7 @@ const (
 
 var rules = [kindMax + 1]rule{
 	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true, half: true},
-	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true},
+	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true, bags: true},
 	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true},
 	KindLookup:  {place: placeChunk, keys: true},
 	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true},

@@ -71,6 +71,9 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 }
 
 func (p *Placement) checkTables(v *View, owner int) *FrameError {
+	if sparse := p.job.Wire.Sparse; v.bags.bytes() != 0 && sparse != SparseBags && sparse != SparseAuto {
+		return refused(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
+	}
 	for _, part := range v.Parts() {
 		if err := p.checkTable(part.Table, part.Dim); err != nil {
 			return err

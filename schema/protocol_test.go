@@ -40,6 +40,9 @@ func kindTable() string {
 		if r.rows {
 			values = "rows"
 		}
+		if r.bags {
+			values = "rows or bags"
+		}
 		flags := map[uint32]string{0: "-", FlagMore: "more", FlagParameters: "parameters"}[r.flags]
 		chunk := [...]string{"-", "of chunks", "of chunks, or open"}[r.place]
 		if r.repeats {

@@ -88,6 +88,12 @@ func (v *View) locate(t *flatTable) (err *FrameError) {
 	if v.sections, err = locateVector(t, "sections", fieldSections, sectionBytes, 8); err != nil {
 		return err
 	}
+	if v.bags, err = locateVector(t, "bags", fieldBags, bagsBytes, 4); err != nil {
+		return err
+	}
+	if v.offsets, err = locateVector(t, "offsets", fieldOffsets, 4, 4); err != nil {
+		return err
+	}
 	if v.body, err = locateVector(t, "body", fieldBody, 1, 1); err != nil {
 		return err
 	}
@@ -116,6 +122,10 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 		return refused(ReasonMalformed, "values: a %v frame has none", v.head.Kind)
 	case (keys != 0 || sections != 0) && !r.keys:
 		return refused(ReasonMalformed, "keys or sections: a %v frame has none", v.head.Kind)
+	case (v.bags.bytes() != 0 || v.offsets.bytes() != 0) && !r.bags:
+		return refused(ReasonMalformed, "bags or offsets: a %v frame has none", v.head.Kind)
+	case v.bags.bytes() != 0 && v.bags.bytes()/bagsBytes != sections:
+		return refused(ReasonWrongShape, "%d bags entries of %d sections: want one of each, or none", v.bags.bytes()/bagsBytes, sections)
 	case (v.ack != 0) != r.ack:
 		return refused(ReasonMalformed, "ack: an ack frame has one, and no other has; this is a %v frame", v.head.Kind)
 	case v.body.bytes() != 0 && r.body == never:
@@ -153,34 +163,82 @@ func (v *View) checkPull(keys, sections int) *FrameError {
 }
 
 // checkSections checks that counts add up to the keys and, with rows, dims to the values; that tables ascend, and that
-// keys do within each.
+// keys do within each, or, with bags, lanes and offsets.
 func (v *View) checkSections(keys int, rows bool) *FrameError {
-	var all = v.Keys()
+	all, bags, offsets := v.Keys(), v.Bags(), v.Offsets()
 	var values uint64
+	var before Bags
 	for i, s := range v.Sections() {
+		var b Bags
+		if bags != nil {
+			b = bags[i]
+		}
 		switch {
-		case i > 0 && s.Table <= v.Section(i-1).Table:
-			return refused(ReasonUnsortedKeys, "section %d is of table %d after table %d: want tables ascending", i, s.Table, v.Section(i-1).Table)
+		case i > 0 && s.Table <= v.Section(i-1).Table && !follows(s, b, v.Section(i-1), before):
+			return refused(ReasonUnsortedKeys, "section %d is of table %d after table %d: want tables ascending, or lanes with bags of one table",
+				i, s.Table, v.Section(i-1).Table)
 		case s.Dim < 1 || s.Dim > DimMax:
 			return refused(ReasonWrongShape, "section %d: dim %d: want 1 to %d", i, s.Dim, DimMax)
 		case s.Count > uint64(len(all)):
 			return refused(ReasonWrongShape, "section %d: %d keys where the frame has %d left", i, s.Count, len(all))
+		case uint64(b.Count) > min(s.Count, uint64(len(offsets))):
+			return refused(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count, s.Count, len(offsets))
 		}
 		own := all[:s.Count]
 		all = all[s.Count:]
-		values += s.Count * uint64(s.Dim) // at most KeysMax * DimMax in all
+		if b.Count > 0 {
+			if err := checkBags(i, b, offsets[:b.Count], len(own), &v.head); err != nil {
+				return err
+			}
+			offsets, before = offsets[b.Count:], b
+			values += uint64(b.Count) * uint64(s.Dim) // at most KeysMax * DimMax in all
+			continue
+		}
+		if b.Lane != 0 {
+			return refused(ReasonMalformed, "section %d: lane %d without bags", i, b.Lane)
+		}
+		before = b
+		values += s.Count * uint64(s.Dim)
 		for k := 1; k < len(own); k++ {
 			if own[k] <= own[k-1] {
 				return refused(ReasonUnsortedKeys, "table %d: key %d after key %d: want keys strictly ascending", s.Table, own[k], own[k-1])
 			}
 		}
 	}
-	if len(all) != 0 {
+	switch {
+	case len(all) != 0:
 		return refused(ReasonWrongShape, "%d keys, of which %d are in no section", keys, len(all))
+	case len(offsets) != 0:
+		return refused(ReasonWrongShape, "%d offsets, of which %d are of no bag", len(v.Offsets()), len(offsets))
 	}
 	want := values * uint64(v.head.DType.Bytes())
 	if bytes := uint64(v.values.bytes()); rows && bytes != want {
 		return refused(ReasonWrongShape, "%d bytes of values: want %d for the sections' rows", bytes, want)
+	}
+	return nil
+}
+
+// follows reports whether a section with bags may follow one of the same table: with those of a later lane.
+func follows(s Section, b Bags, last Section, before Bags) bool {
+	return s.Table == last.Table && b.Count > 0 && before.Count > 0 && b.Lane > before.Lane
+}
+
+// checkBags checks one section's bags: their lane is one of the node's, and each has a key of its own.
+func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
+	if b.Lane < uint32(h.Node.First) || uint64(b.Lane) >= uint64(h.Node.End()) {
+		return refused(ReasonWrongNode, "section %d: bags of lane %d in a frame of lanes %v", i, b.Lane, h.Node)
+	}
+	if offsets[0] != 0 {
+		return refused(ReasonWrongShape, "section %d: the first bag begins at key %d: want 0", i, offsets[0])
+	}
+	for k := 1; k < len(offsets); k++ {
+		if offsets[k] <= offsets[k-1] {
+			return refused(ReasonWrongShape, "section %d: bag %d begins at key %d, the one before it at %d: want a key in each bag",
+				i, k, offsets[k], offsets[k-1])
+		}
+	}
+	if last := offsets[len(offsets)-1]; uint64(last) >= uint64(keys) {
+		return refused(ReasonWrongShape, "section %d: the last bag begins at key %d of %d", i, last, keys)
 	}
 	return nil
 }

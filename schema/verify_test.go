@@ -43,6 +43,9 @@ func sweep(v *View) (sum float64) {
 		for _, x := range p.Halves {
 			sum += float64(x)
 		}
+		for i, x := range p.Offsets { // Bags of them, each the begin of a bag with a key
+			sum += float64(p.Keys[x]) + float64(len(p.Rows)/p.Bags*i) + float64(p.Lane)
+		}
 	}
 	for _, b := range v.Body() {
 		sum += float64(b)
@@ -55,7 +58,7 @@ func sweep(v *View) (sum float64) {
 	r, _ := DecodeRefusal(v)
 	for _, gradients := range []string{GradientsFloat32, GradientsBFloat16, GradientsFloat16} {
 		job := testJob()
-		job.Wire.Gradients = gradients
+		job.Wire.Gradients, job.Wire.Sparse = gradients, SparseBags
 		if NewPlacement(job, 2).CheckFrame(v, 1) == nil && v.CheckJob(1, 1) == nil {
 			sum++
 		}
@@ -137,7 +140,7 @@ func TestVerifyNamesWhatIsWrongWithTheLayout(t *testing.T) {
 		{"dense", put32(tableAt, 1<<30), ReasonMalformed, "vtable offset"},
 		{"dense", put32(tableAt, 0xffff0000), ReasonMalformed, "vtable offset"},
 		{"dense", put16(vtableAt, 3), ReasonMalformed, "vtable size"},
-		{"dense", put16(vtableAt, 18), ReasonMalformed, "version 1 does not have"},
+		{"dense", put16(vtableAt, 22), ReasonMalformed, "version 1 does not have"},
 		{"dense", put16(vtableAt, 60000), ReasonMalformed, "vtable size"},
 		{"dense", put16(vtableAt+2, 2), ReasonMalformed, "table size"},
 		{"dense", put16(vtableAt+2, 60000), ReasonMalformed, "table size"},
@@ -216,6 +219,38 @@ func TestVerifyNamesWhatIsWrongForTheKind(t *testing.T) {
 		{"lookup", put32(inFlags, FlagMore), ReasonMalformed, "flags 0x1: a lookup frame may have 0x0"},
 		{"mean", put32(inFlags, FlagMore), ReasonMalformed, "flags"},
 		{"mean", weight(-1), ReasonWrongWeight, "-1"},
+	})
+}
+
+func TestVerifyNamesWhatIsWrongWithBags(t *testing.T) {
+	// The sample's vectors lie one after the other, each behind its length.
+	const sectionsAt = 160
+	const bagsAt, offsetsAt = sectionsAt + 3*sectionBytes + 4, sectionsAt + 3*sectionBytes + 4 + 3*bagsBytes + 4
+	refuseAll(t, []wrong{
+		{"sparse-bags", put32(bagsAt-4, 2), ReasonWrongShape, "2 bags entries of 3 sections"},
+		{"sparse-bags", put32(bagsAt-4, 1<<30), ReasonMalformed, "bags: vector longer"},
+		{"sparse-bags", put32(offsetsAt-4, 1<<31), ReasonMalformed, "offsets: vector longer"},
+		{"sparse-bags", put32(offsetsAt-4, 2), ReasonWrongShape, "1 bags of 1 keys where the frame has 0 offsets left"},
+		{"sparse-bags", put16(bagsVtableAt+4+2*fieldOffsets, 0), ReasonWrongShape, "2 bags of 4 keys where the frame has 0 offsets left"},
+		{"sparse-bags", put16(bagsVtableAt+4+2*fieldBags, 0), ReasonUnsortedKeys, "key 3 after key 9"},
+		{"sparse-bags", put32(bagsAt+12, 0), ReasonUnsortedKeys, "lanes with bags of one table"}, // rows after bags
+		{"sparse-bags", put16(bagsVtableAt, 22), ReasonMalformed, "version 1 does not have"},
+		{"sparse-bags", put32(bagsAt, 4), ReasonWrongNode, "bags of lane 4 in a frame of lanes [0,4)"},
+		{"sparse-bags", put32(bagsAt, math.MaxUint32), ReasonWrongNode, "lane 4294967295"},
+		{"sparse-bags", put32(bagsAt, 3), ReasonUnsortedKeys, "lanes with bags of one table"},
+		{"sparse-bags", put32(bagsAt+4, math.MaxUint32), ReasonWrongShape, "4294967295 bags of 4 keys"},
+		{"sparse-bags", put32(bagsAt+4, 3), ReasonWrongShape, "begins at key 0, the one before it at 3"},
+		{"sparse-bags", put32(bagsAt+4, 1), ReasonWrongShape, "first bag begins at key 3"},
+		{"sparse-bags", put32(bagsAt+4, 0), ReasonMalformed, "lane 1 without bags"},
+		{"sparse-bags", put32(bagsAt+16, 1), ReasonMalformed, "lane 1 without bags"},
+		{"sparse-bags", put32(bagsAt+20, 1), ReasonWrongShape, "0 offsets left"},
+		{"sparse-bags", put32(offsetsAt, 1), ReasonWrongShape, "first bag begins at key 1: want 0"},
+		{"sparse-bags", put32(offsetsAt+4, 0), ReasonWrongShape, "want a key in each bag"},
+		{"sparse-bags", put32(offsetsAt+4, 4), ReasonWrongShape, "last bag begins at key 4 of 4"},
+		{"sparse-bags", put32(offsetsAt+4, math.MaxUint32), ReasonWrongShape, "begins at key 4294967295 of 4"},
+		{"sparse-bags", put32(sectionsAt+4, 3), ReasonWrongShape, "28 bytes of values: want 36"},
+		{"sparse-bags", put16(inVersionKind+2, uint16(KindRows)), ReasonMalformed, "rows frame"},
+		{"sparse-bags", put32(sectionsAt+2*sectionBytes, 0), ReasonUnsortedKeys, "table 0 after table 0"}, // rows after bags of one table
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"unsafe"
 
+	"gradbus/lane"
 	"gradbus/schema/wire"
 )
 
@@ -13,6 +14,13 @@ type Section struct {
 	Table Table
 	Dim   uint32
 	Count uint64
+}
+
+// Bags says what a section of a sparse frame holds: rows, where Count is 0, or the bags of one lane, Count of them. It lies
+// in memory as on the wire.
+type Bags struct {
+	Lane  uint32
+	Count uint32
 }
 
 // Ack is what a receiver has of the frames of one (trainer, shard) pair: every sequence up to Cumulative, and
@@ -32,6 +40,8 @@ type View struct {
 	values   span
 	keys     span
 	sections span
+	bags     span
+	offsets  span
 	body     span
 	ack      int // position, 0 where there is none
 	copied   bool
@@ -74,6 +84,12 @@ func (v *View) Sections() []Section { return sectionsOf(v.data[v.sections.lo:v.s
 // Section is the i-th section; i is below len(Sections()).
 func (v *View) Section(i int) Section { return v.Sections()[i] }
 
+// Bags is what each section holds; nil where all are rows.
+func (v *View) Bags() []Bags { return bagsOf(v.data[v.bags.lo:v.bags.hi]) }
+
+// Offsets is where each bag's keys begin within its section's, bags of all sections one after the other.
+func (v *View) Offsets() []uint32 { return offsetsOf(v.data[v.offsets.lo:v.offsets.hi]) }
+
 // Body is the JSON body.
 func (v *View) Body() []byte { return v.data[v.body.lo:v.body.hi:v.body.hi] }
 
@@ -89,18 +105,24 @@ func (v *View) Ack() (Ack, bool) {
 
 // Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them: in Rows where the frame's values
 // are float32, else their bits in Halves.
+//
+// In form bags a part is Bags bags of one lane, at least one, and Rows or Halves are their gradients [Bags, Dim]. Bag i has
+// the keys from Offsets[i] on, up to the next bag's; they ascend in no way and may repeat. In form rows Bags is 0.
 type Part struct {
-	Table  Table
-	Dim    int
-	Keys   []uint64
-	Rows   []float32
-	Halves []uint16
+	Table   Table
+	Dim     int
+	Keys    []uint64
+	Rows    []float32
+	Halves  []uint16
+	Bags    int
+	Lane    lane.Lane
+	Offsets []uint32
 }
 
 // Parts yields the sections in order, each with its own keys and rows. A pull's section has the frame's one key.
 func (v *View) Parts() iter.Seq2[int, Part] {
 	return func(yield func(int, Part) bool) {
-		keys, rows, halves := v.Keys(), v.Float32s(), v.Halves()
+		keys, rows, halves, bags, offsets := v.Keys(), v.Float32s(), v.Halves(), v.Bags(), v.Offsets()
 		for i, s := range v.Sections() {
 			n := int(s.Count)
 			if v.head.Kind == KindPull {
@@ -108,6 +130,11 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 			}
 			p := Part{Table: s.Table, Dim: int(s.Dim), Keys: keys[:n:n]}
 			keys = keys[n:]
+			if bags != nil && bags[i].Count > 0 {
+				p.Bags, p.Lane = int(bags[i].Count), lane.Lane(bags[i].Lane)
+				p.Offsets, offsets = offsets[:p.Bags:p.Bags], offsets[p.Bags:]
+				n = p.Bags
+			}
 			if rules[v.head.Kind].rows {
 				values := n * p.Dim
 				if v.head.DType == DTypeFloat32 {
@@ -153,7 +180,24 @@ func sectionsOf(b []byte) []Section {
 	return unsafe.Slice((*Section)(unsafe.Pointer(&b[0])), len(b)/sectionBytes)
 }
 
-// Section has to be exactly the wire's 16 bytes.
-var _ = [1]struct{}{}[unsafe.Sizeof(Section{})-sectionBytes]
+func bagsOf(b []byte) []Bags {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*Bags)(unsafe.Pointer(&b[0])), len(b)/bagsBytes)
+}
+
+func offsetsOf(b []byte) []uint32 {
+	if len(b) == 0 {
+		return nil
+	}
+	return unsafe.Slice((*uint32)(unsafe.Pointer(&b[0])), len(b)/4)
+}
+
+// Section and Bags have to be exactly the wire's 16 and 8 bytes.
+var (
+	_ = [1]struct{}{}[unsafe.Sizeof(Section{})-sectionBytes]
+	_ = [1]struct{}{}[unsafe.Sizeof(Bags{})-bagsBytes]
+)
 
 const _ = onlyForLittleEndianMachines
