@@ -46,8 +46,8 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	if refused = round.CheckSender(&s.hosts[host], s.job.Lanes, h); refused != nil {
 		return refused, nil
 	}
-	if want := s.job.Wire.DType(); h.DType != want {
-		return refuse(schema.ReasonWrongDType, "%v values: the job's gradients travel as %v", h.DType, want), nil
+	if err := s.place.CheckWire(v); err != nil {
+		return refuseFrame(err), nil
 	}
 	if _, refused = s.checkSections(v); refused != nil {
 		return refused, nil
@@ -61,7 +61,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 			return refused, nil
 		}
 	}
-	if refused = s.checkShare(host, h, c.Bytes); refused != nil {
+	if refused = s.checkShare(host, h, l.sparse.Cost(&c)); refused != nil {
 		return refused, nil
 	}
 	if refused = s.checkStaged(c.Bytes); refused != nil {

@@ -102,10 +102,6 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 			groups = append(groups, all[i:i+1])
 		}
 	}
-	var names []string
-	for _, t := range s.job.Tables {
-		names = append(names, t.Name)
-	}
 	for _, group := range groups {
 		l := timeline{hosts: group, ahead: schema.Batch(s.job.Ahead)}
 		count := s.job.Lanes
@@ -122,7 +118,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
 				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, DType: s.job.Wire.DType(),
-				Held: s.held, Tables: names,
+				Held: s.held, Tables: s.job.Tables,
 			})
 		}
 		l.begin()

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"gradbus/cuda"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -17,6 +18,7 @@ type merging struct {
 	halves   []uint16 // or these, where values are of 16 bits
 	outKeys  []uint64
 	outRows  []float32
+	bags     expanding
 }
 
 // Merge adds up the contributions to one table of the round that Next gave, along the lane tree: keys ascending and a row
@@ -24,11 +26,13 @@ type merging struct {
 // the table.
 func (s *Sparse) Merge(id schema.Table, dim int) (keys []uint64, rows cuda.Vector, err error) {
 	m := &s.merge
-	m.gather(s.round(s.closed), id, s.config.DType)
 	defer func() { // payloads are let go
 		clear(m.terms)
 		m.lastKeys, m.lastRows = nil, cuda.Vector{}
 	}()
+	if err := s.gather(s.round(s.closed), id); err != nil {
+		return nil, cuda.Vector{}, err
+	}
 	switch len(m.terms) {
 	case 0:
 		return nil, cuda.Vector{}, nil
@@ -50,35 +54,42 @@ func (s *Sparse) Merge(id schema.Table, dim int) (keys []uint64, rows cuda.Vecto
 }
 
 // gather lists the terms of one table. A contribution in one chunk is used where it lies; one in several is put together
-// first.
-func (m *merging) gather(r *sparseRound, id schema.Table, dtype schema.DType) {
+// first, and bags are expanded.
+func (s *Sparse) gather(r *sparseRound, id schema.Table) error {
+	m, dtype := &s.merge, s.config.DType
 	m.terms = m.terms[:0]
 	total := 0
 	for i := range r.terms {
 		total += r.terms[i].spread(id)
 	}
-	m.keys, m.rows, m.halves = grown(m.keys, total)[:0], m.rows[:0], m.halves[:0]
+	m.keys, m.rows, m.halves, m.bags.used = grown(m.keys, total)[:0], m.rows[:0], m.halves[:0], 0
 	for i := range r.terms {
-		t, node := &r.terms[i], r.nodes[i]
+		t := &r.terms[i]
 		if r.weights[i] == 0 {
 			continue // lanes without samples are absent
 		}
-		var keys []uint64
-		var rows cuda.Vector
-		if t.spread(id) == 0 {
-			for k := range t.parts {
-				if part := t.parts[k].section(id); len(part.Keys) > 0 {
-					keys, rows = part.Keys, Rows(dtype, &part)
-				}
+		switch first, chunks := t.first(id); {
+		case len(first.Keys) == 0:
+		case first.Bags > 0:
+			if err := s.expand(t, id); err != nil {
+				return err
 			}
-		} else {
-			keys, rows = m.join(t, id, dtype)
-		}
-		if len(keys) > 0 {
-			m.lastKeys, m.lastRows = keys, rows
-			m.terms = append(m.terms, cuda.RowsTerm{First: uint16(node.First), Count: node.Count, Keys: cuda.Uint64s(keys), Rows: rows})
+		case chunks == 1:
+			m.add(r.nodes[i], first.Keys, Rows(dtype, &first))
+		default:
+			keys, rows := m.join(t, id, dtype)
+			m.add(r.nodes[i], keys, rows)
 		}
 	}
+	if m.bags.used > 0 && len(m.terms) > 1 {
+		return s.widen()
+	}
+	return nil
+}
+
+func (m *merging) add(n lane.Node, keys []uint64, rows cuda.Vector) {
+	m.lastKeys, m.lastRows = keys, rows
+	m.terms = append(m.terms, cuda.RowsTerm{First: uint16(n.First), Count: n.Count, Keys: cuda.Uint64s(keys), Rows: rows})
 }
 
 // join puts the chunks of one term together.
@@ -93,20 +104,29 @@ func (m *merging) join(t *sparseTerm, id schema.Table, dtype schema.DType) ([]ui
 
 // spread is the number of the term's keys of a table where they lie in more than one chunk, else 0.
 func (t *sparseTerm) spread(id schema.Table) int {
-	keys, parts := 0, 0
-	for i := range t.parts {
-		if own := t.parts[i].section(id).Keys; len(own) > 0 {
-			keys += len(own)
-			parts++
-		}
-	}
-	if parts < 2 {
+	if first, chunks := t.first(id); chunks < 2 || first.Bags > 0 {
 		return 0
+	}
+	keys := 0
+	for i := range t.parts {
+		keys += len(t.parts[i].section(id).Keys)
 	}
 	return keys
 }
 
-// section is the part of a chunk that belongs to a table, without keys where there is none.
+// first is the term's first part of a table, and in how many chunks there are some.
+func (t *sparseTerm) first(id schema.Table) (first schema.Part, chunks int) {
+	for i := range t.parts {
+		if own := t.parts[i].section(id); len(own.Keys) > 0 {
+			if chunks++; chunks == 1 {
+				first = own
+			}
+		}
+	}
+	return first, chunks
+}
+
+// section is a chunk's first part of a table, without keys where there is none. In form rows it is the only one.
 func (c *SparseChunk) section(id schema.Table) schema.Part {
 	for _, part := range c.View.Parts() {
 		if part.Table == id {

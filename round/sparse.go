@@ -17,7 +17,7 @@ type SparseConfig struct {
 	Ahead   int          // as in DenseConfig
 	DType   schema.DType // of the rows of contributions
 	Held    *Held        // counts the bytes of what is held
-	Tables  []string     // names of the job's tables, for texts
+	Tables  []schema.TableSpec
 }
 
 // Sparse is the state of the sparse rounds of one owner, over all rows that it owns of all tables. A round closes whole,
@@ -49,6 +49,7 @@ type sparseTerm struct {
 	chunks schema.Chunk
 	parts  []SparseChunk // by chunk; complete when there are chunks of them
 	bytes  int64
+	cost   int64 // of its chunks, as Cost counts
 }
 
 // SparseChunk is one chunk of one node's contribution, as it lies in the received payload.
@@ -62,14 +63,27 @@ type SparseChunk struct {
 	low, high rowName // first and last row, where there is any
 }
 
-// rowName orders rows as they follow each other over the chunks of a contribution.
+// rowName orders rows as they follow each other over the chunks of a contribution, and bags: those of one lane may go on
+// in the next chunk. A table has one form in all chunks.
 type rowName struct {
 	table schema.Table
-	key   uint64
+	bags  bool
+	key   uint64 // or the lane, of bags
+}
+
+func rowNames(p *schema.Part) (low, high rowName) {
+	if p.Bags > 0 {
+		low = rowName{p.Table, true, uint64(p.Lane)}
+		return low, low
+	}
+	return rowName{p.Table, false, p.Keys[0]}, rowName{p.Table, false, p.Keys[len(p.Keys)-1]}
 }
 
 func (a rowName) before(b rowName) bool {
-	return a.table < b.table || a.table == b.table && a.key < b.key
+	if a.table != b.table {
+		return a.table < b.table
+	}
+	return a.bags == b.bags && (a.key < b.key || a.bags && a.key == b.key)
 }
 
 // NewSparse makes the round of batch 0.
@@ -120,13 +134,13 @@ func (r *sparseRound) complete(s *Sparse, i int) bool {
 	return r.batch < s.closed || len(r.terms[i].parts) == int(r.terms[i].chunks)
 }
 
-// HeldOf is the bytes that a batch's open round holds of a sender.
+// HeldOf is the cost of what a batch's open round holds of a sender.
 func (s *Sparse) HeldOf(b schema.Batch, host int) int64 {
 	n := int64(0)
 	if r := s.round(b); r != nil && b >= s.closed {
 		for i := range r.terms {
 			if t := &r.terms[i]; t.host == host {
-				n += t.bytes
+				n += t.cost
 			}
 		}
 	}
@@ -166,10 +180,11 @@ func (c *SparseChunk) Check() *schema.FrameError {
 		if len(part.Keys) == 0 {
 			continue
 		}
+		low, high := rowNames(&part)
 		if first {
-			c.low, first = rowName{part.Table, part.Keys[0]}, false
+			c.low, first = low, false
 		}
-		c.high = rowName{part.Table, part.Keys[len(part.Keys)-1]}
+		c.high = high
 	}
 	return nil
 }
@@ -199,12 +214,20 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 	}
 	value, help := NonFinite(s.config.Backend, values, i)
 	for _, part := range c.View.Parts() {
-		if n := len(part.Keys) * part.Dim; i >= n {
+		n, what := len(part.Keys), "key"
+		if part.Bags > 0 {
+			n, what = part.Bags, "bag"
+		}
+		if n *= part.Dim; i >= n {
 			i -= n
 			continue
 		}
-		return refuse(schema.ReasonNonFinite, "column %d of key %d of table %q, lanes %v, is %v%s",
-			i%part.Dim, part.Keys[i/part.Dim], s.config.Tables[part.Table], c.Head.Node, value, help)
+		row := uint64(i / part.Dim)
+		if part.Bags == 0 {
+			row = part.Keys[row]
+		}
+		return refuse(schema.ReasonNonFinite, "column %d of %s %d of table %q, lanes %v, is %v%s",
+			i%part.Dim, what, row, s.config.Tables[part.Table].Name, c.Head.Node, value, help)
 	}
 	panic("round: a value outside of every row") // schema.Verify: rows are all values
 }
@@ -227,7 +250,7 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) {
 		panic("round: rows were added that Check refuses")
 	}
 	t.parts = slices.Insert(t.parts, in, *c)
-	t.bytes += c.Bytes
+	t.bytes, t.cost = t.bytes+c.Bytes, t.cost+s.Cost(c)
 	s.config.Held.Add(c.Host, c.Bytes)
 	if len(t.parts) == int(t.chunks) {
 		r.lanes += int(h.Node.Count)
@@ -259,7 +282,7 @@ func (s *Sparse) letGo(t *sparseTerm) {
 	for i := range t.parts {
 		Release(t.parts[i].Payload)
 	}
-	t.parts, t.bytes = nil, 0
+	t.parts, t.bytes, t.cost = nil, 0, 0
 }
 
 // Chunks is how many chunks are held of a batch.

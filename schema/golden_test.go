@@ -38,15 +38,21 @@ func build(t testing.TB, l Layout, h Head, fill func(*Frame)) []byte {
 	return f.Seal()
 }
 
-// samples are frames of a job of one trainer, one shard, four lanes, and two tables of dim 2 and 1.
-func samples(t testing.TB) []sample {
-	values := func(v ...float32) func(*Frame) { return func(f *Frame) { copy(f.Float32s(), v) } }
-	keys := func(f *Frame) {
-		f.SetSection(0, Section{Table: 0, Dim: 2, Count: 2})
-		f.SetSection(1, Section{Table: 1, Dim: 1, Count: 1})
-		copy(f.Keys(), []uint64{3, 1 << 40, 5})
-		copy(f.Float32s(), []float32{1, 2, 3, 4, 5})
-	}
+// left and root are nodes of the samples.
+func left() lane.Node { return lane.Node{First: 0, Count: 2} }
+func root() lane.Node { return lane.Node{First: 0, Count: 4} }
+
+func sampleValues(v ...float32) func(*Frame) { return func(f *Frame) { copy(f.Float32s(), v) } }
+
+func sampleKeys(f *Frame) {
+	f.SetSection(0, Section{Table: 0, Dim: 2, Count: 2})
+	f.SetSection(1, Section{Table: 1, Dim: 1, Count: 1})
+	copy(f.Keys(), []uint64{3, 1 << 40, 5})
+	copy(f.Float32s(), []float32{1, 2, 3, 4, 5})
+}
+
+// contributions are the samples of what trainers send shards to be added up.
+func contributions(t testing.TB) []sample {
 	// Table 0: bags {9, 3, 9} and {3} of lane 1, bag {4} of lane 3. Table 1: the row of key 5, which has no bag.
 	bags := func(f *Frame) {
 		for i, s := range []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1}, {Table: 1, Dim: 1, Count: 1}} {
@@ -57,46 +63,51 @@ func samples(t testing.TB) []sample {
 		copy(f.Keys(), []uint64{9, 3, 9, 3, 4, 5})
 		copy(f.Float32s(), []float32{1, 2, 3, 4, 5, 6, 7})
 	}
-	left, root := lane.Node{First: 0, Count: 2}, lane.Node{First: 0, Count: 4}
+	return []sample{
+		{"dense", build(t, Layout{Kind: KindDense, Values: 12}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9}, sampleValues(1, -2, 0.5))},
+		{"dense-absent", build(t, Layout{Kind: KindDense}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Sequence: 10}, nil)},
+		{"dense-bfloat16", build(t, Layout{Kind: KindDense, DType: DTypeBFloat16, Values: 6}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
+			func(f *Frame) { copy(f.Halves(), []uint16{0x3f80, 0xc000, 0x3f00}) })}, // 1, -2, 0.5
+		{"dense-float16", build(t, Layout{Kind: KindDense, DType: DTypeFloat16, Values: 6}, Head{
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
+			func(f *Frame) { copy(f.Halves(), []uint16{0x3c00, 0xc000, 0x3800}) })},
+		{"sparse-bfloat16", build(t, Layout{Kind: KindSparse, DType: DTypeBFloat16, Values: 10, Keys: 3, Sections: 2}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64, Sequence: 11}, func(f *Frame) {
+			sampleKeys(f)
+			copy(f.Halves(), []uint16{0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0}) // 1 to 5
+		})},
+		{"sparse", build(t, Layout{Kind: KindSparse, Values: 20, Keys: 3, Sections: 2}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64, Sequence: 11}, sampleKeys)},
+		{"sparse-empty", build(t, Layout{Kind: KindSparse}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64, Sequence: 12}, nil)},
+		{"sparse-bags", build(t, Layout{Kind: KindSparse, Values: 28, Keys: 6, Sections: 3, Bags: 3}, Head{
+			Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64, Sequence: 11}, bags)},
+	}
+}
+
+// samples are frames of a job of one trainer, one shard, four lanes, and two tables of dim 2 and 1.
+func samples(t testing.TB) []sample {
 	leave, err := EncodeControl(Head{Job: sampleRun, Generation: 1}, Control{Leave: &Leave{Reason: "disk full"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusal, err := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3, Node: left, Lanes: 4},
+	refusal, err := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3, Node: left(), Lanes: 4},
 		ReasonStaleBatch, "batch 6: batch 7 is under way")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []sample{
-		{"dense", build(t, Layout{Kind: KindDense, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9}, values(1, -2, 0.5))},
-		{"dense-absent", build(t, Layout{Kind: KindDense}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Sequence: 10}, nil)},
-		{"dense-bfloat16", build(t, Layout{Kind: KindDense, DType: DTypeBFloat16, Values: 6}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
-			func(f *Frame) { copy(f.Halves(), []uint16{0x3f80, 0xc000, 0x3f00}) })}, // 1, -2, 0.5
-		{"dense-float16", build(t, Layout{Kind: KindDense, DType: DTypeFloat16, Values: 6}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left, Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
-			func(f *Frame) { copy(f.Halves(), []uint16{0x3c00, 0xc000, 0x3800}) })},
-		{"sparse-bfloat16", build(t, Layout{Kind: KindSparse, DType: DTypeBFloat16, Values: 10, Keys: 3, Sections: 2}, Head{
-			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, func(f *Frame) {
-			keys(f)
-			copy(f.Halves(), []uint16{0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0}) // 1 to 5
-		})},
-		{"sparse", build(t, Layout{Kind: KindSparse, Values: 20, Keys: 3, Sections: 2}, Head{
-			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, keys)},
-		{"sparse-empty", build(t, Layout{Kind: KindSparse}, Head{
-			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 12}, nil)},
-		{"sparse-bags", build(t, Layout{Kind: KindSparse, Values: 28, Keys: 6, Sections: 3, Bags: 3}, Head{
-			Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64, Sequence: 11}, bags)},
+	return append(contributions(t), []sample{
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root, Lanes: 4, Weight: 64}, values(0.5, -1, 0.25))},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64}, sampleValues(0.5, -1, 0.25))},
 		{"mean-parameters", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root, Lanes: 4, Weight: 64, Flags: FlagParameters}, values(8, 9, 10))},
-		{"mean-closed", build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root, Lanes: 4, Weight: 64}, nil)},
-		{"lookup", build(t, Layout{Kind: KindLookup, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, keys)},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64, Flags: FlagParameters}, sampleValues(8, 9, 10))},
+		{"mean-closed", build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64}, nil)},
+		{"lookup", build(t, Layout{Kind: KindLookup, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},
 		{"lookup-empty", build(t, Layout{Kind: KindLookup}, Head{Batch: 7, Chunks: 1}, nil)},
-		{"rows", build(t, Layout{Kind: KindRows, Values: 20, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, keys)},
+		{"rows", build(t, Layout{Kind: KindRows, Values: 20, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},
 		{"rows-more", build(t, Layout{Kind: KindRows, Values: 8, Keys: 1, Sections: 1}, Head{
 			Batch: 8, Bucket: 5, Chunk: 2, Flags: FlagMore}, func(f *Frame) {
 			f.SetSection(0, Section{Table: 0, Dim: 2, Count: 1})
@@ -116,7 +127,7 @@ func samples(t testing.TB) []sample {
 		{"beat", build(t, Layout{Kind: KindBeat}, Head{Batch: 7}, nil)},
 		{"beat-report", build(t, Layout{Kind: KindBeat, Body: 13}, Head{Batch: 7}, func(f *Frame) { copy(f.Body(), `{"loss":0.25}`) })},
 		{"refusal", refusal},
-	}
+	}...)
 }
 
 // describe is a frame as text: what a reader of any version must find in it.

@@ -121,7 +121,7 @@ func (c *jobCheck) head(j *Job) {
 	if j.Wire.ErrorFeedback && n.Wire.Gradients == GradientsFloat32 {
 		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
 	}
-	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows)
+	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows, SparseBags, SparseAuto)
 	c.oneOf("reduce", n.Reduce, ReduceShards)
 	if j.Consistency != ConsistencyAsync {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)

@@ -10,13 +10,33 @@ func (p *Placement) CheckFrame(v *View, owner int) error {
 	return nil
 }
 
+// CheckWire checks a verified frame's form alone, which CheckFrame does too: gradients are of the type that the job's
+// manifest names, and tables travel as bags only where it says so. Errors are *FrameError.
+func (p *Placement) CheckWire(v *View) error {
+	if err := p.checkWire(v); err != nil {
+		return err
+	}
+	return nil
+}
+
+func (p *Placement) checkWire(v *View) *FrameError {
+	w := &p.job.Wire
+	if want := w.DType(); rules[v.head.Kind].half && v.head.DType != want {
+		return refused(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
+	}
+	if v.bags.bytes() != 0 && w.Sparse != SparseBags && w.Sparse != SparseAuto {
+		return refused(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
+	}
+	return nil
+}
+
 func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 	h := v.Head()
 	if rules[h.Kind].node != never && int(h.Lanes) != p.job.Lanes {
 		return refused(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
 	}
-	if want := p.job.Wire.DType(); rules[h.Kind].half && h.DType != want {
-		return refused(ReasonWrongDType, "%v values: the job's gradients travel as %v", h.DType, want)
+	if err := p.checkWire(v); err != nil {
+		return err
 	}
 	switch h.Kind {
 	case KindDense, KindMean:
@@ -71,9 +91,6 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 }
 
 func (p *Placement) checkTables(v *View, owner int) *FrameError {
-	if sparse := p.job.Wire.Sparse; v.bags.bytes() != 0 && sparse != SparseBags && sparse != SparseAuto {
-		return refused(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
-	}
 	for _, part := range v.Parts() {
 		if err := p.checkTable(part.Table, part.Dim); err != nil {
 			return err

@@ -99,11 +99,7 @@ func (w *text) Lane(step *LaneStep) (float64, error) {
 	if err := w.linear.BackwardInput(weight, w.gl, w.gp); err != nil {
 		return 0, err
 	}
-	distinct, grad, err := w.bag.Backward(len(rows)/textDim, ids, t.offsets, w.gp)
-	if err != nil {
-		return 0, err
-	}
-	step.RowGrad(0, distinct, grad)
+	step.BagGrad(0, w.bag.Mode, t.offsets, w.gp)
 	return loss, nil
 }
 

@@ -169,7 +169,7 @@ func TestRowSumsAgainstTree(t *testing.T) {
 			s.reset()
 			for i := range samples {
 				if samples[i] > 0 {
-					randomRowGrad(t, random, s, p.lanes[i], dims, grads[i])
+					randomRowGrad(t, random, s, i, p.lanes[i], dims, grads[i])
 				}
 			}
 			for i, n := range p.nodes {
@@ -183,9 +183,9 @@ func TestRowSumsAgainstTree(t *testing.T) {
 
 const testIDs = 12
 
-func randomRowGrad(t *testing.T, random *rand.Rand, s *rowSums, l laneSums, dims []int, to map[[2]int][]float32) {
+func randomRowGrad(t *testing.T, random *rand.Rand, s *rowSums, at int, l laneSums, dims []int, to map[[2]int][]float32) {
 	t.Helper()
-	s.begin(l)
+	s.begin(at, l)
 	for table, dim := range dims {
 		if random.IntN(4) == 0 {
 			continue
@@ -235,7 +235,7 @@ func checkNodeRows(t *testing.T, seed uint64, node []rows, dims []int, want func
 
 func TestRowSumsRefusesTwice(t *testing.T) {
 	s := newRowSums(testBackend(t), 1, 1, 1, []int{1})
-	s.begin(laneSums{})
+	s.begin(0, laneSums{})
 	if err := s.add(0, []uint64{1}, []float32{1}); err != nil {
 		t.Fatal(err)
 	}

@@ -22,6 +22,10 @@ type toy struct {
 	spoil func(step *LaneStep, bias []float32)
 	// enter is called when a lane begins; nil for nothing.
 	enter func(b schema.Batch, l lane.Lane)
+	// roundBags rounds the gradients of bags as a job does that sends them in 16 bits; zero for nothing.
+	roundBags schema.DType
+	// alwaysBags gives no gradient by rows.
+	alwaysBags bool
 }
 
 const (
@@ -96,8 +100,8 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 		return 0, fmt.Errorf("%d samples, want %d", step.Samples, len(all))
 	}
 	n := len(all)
-	words := newBag(step, 0, toyWordDim, all, func(s sample) int { return len(s.words) })
-	tags := newBag(step, 1, toyTagDim, all, func(s sample) int { return len(s.tags) })
+	words := newBag(step, 0, toyWordDim, cuda.Sum, all, func(s sample) int { return len(s.words) })
+	tags := newBag(step, 1, toyTagDim, cuda.Mean, all, func(s sample) int { return len(s.tags) })
 	x, logits, grad, loss := make([]float32, n*toyInputs), make([]float32, n*toyClasses), make([]float32, n*toyClasses), make([]float32, n)
 	bias, targets := make([]float32, toyClasses), make([]int32, n)
 	for i, s := range all {
@@ -137,7 +141,7 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 		copy(words.grad[i*toyWordDim:(i+1)*toyWordDim], dx[i*toyInputs:])
 		copy(tags.grad[i*toyTagDim:(i+1)*toyTagDim], dx[i*toyInputs+toyWordDim:])
 	}
-	errs = append(errs, words.backward(m.backend, step), tags.backward(m.backend, step))
+	errs = append(errs, words.backward(m, step), tags.backward(m, step))
 	for _, err := range errs {
 		if err != nil {
 			return 0, err
@@ -154,14 +158,15 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 type bag struct {
 	table     schema.Table
 	dim       int
+	mode      cuda.Mode
 	rows      []float32
 	ids       []int64
 	offsets   []int64
 	out, grad []float32
 }
 
-func newBag(step *LaneStep, table schema.Table, dim int, all []sample, length func(sample) int) *bag {
-	b := &bag{table: table, dim: dim, rows: step.Rows(table), ids: step.IDs(table), offsets: []int64{0},
+func newBag(step *LaneStep, table schema.Table, dim int, mode cuda.Mode, all []sample, length func(sample) int) *bag {
+	b := &bag{table: table, dim: dim, mode: mode, rows: step.Rows(table), ids: step.IDs(table), offsets: []int64{0},
 		out: make([]float32, len(all)*dim), grad: make([]float32, len(all)*dim)}
 	for i, s := range all {
 		b.offsets = append(b.offsets, b.offsets[i]+int64(length(s)))
@@ -170,17 +175,39 @@ func newBag(step *LaneStep, table schema.Table, dim int, all []sample, length fu
 }
 
 func (b *bag) forward(backend cuda.Backend) error {
-	return backend.BagForward(cuda.BagForward{Dim: b.dim, Padding: cuda.NoPadding, Rows: cuda.Float32s(b.rows), IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.out)})
+	return backend.BagForward(cuda.BagForward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding, Rows: cuda.Float32s(b.rows), IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.out)})
 }
 
-func (b *bag) backward(backend cuda.Backend, step *LaneStep) error {
+// backward gives the gradient by bags, but for the tags of one batch in three, which it gives by rows.
+func (b *bag) backward(m *toy, step *LaneStep) error {
+	switch {
+	case len(b.ids) == 0: // without keys the gradient need not be given
+		return nil
+	case b.table == 0 || step.Batch%3 != 1 || m.alwaysBags || m.roundBags != 0:
+		mode := b.mode
+		if m.roundBags != 0 {
+			mode = cuda.Sum
+			b.round(m.roundBags)
+		}
+		step.BagGrad(b.table, mode, b.offsets, b.grad)
+		return nil
+	}
 	keys, out := make([]int64, len(b.ids)), make([]float32, len(b.ids)*b.dim)
-	n, err := backend.BagBackward(cuda.BagBackward{Dim: b.dim, Padding: cuda.NoPadding, R: int64(len(b.rows) / b.dim), IDs: cuda.Int64s(b.ids),
+	n, err := m.backend.BagBackward(cuda.BagBackward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding, R: int64(len(b.rows) / b.dim), IDs: cuda.Int64s(b.ids),
 		Offsets: cuda.Int64s(b.offsets), GradOut: cuda.Float32s(b.grad), Keys: cuda.Int64s(keys), Out: cuda.Float32s(out)})
-	if err == nil && n > 0 { // without keys the gradient need not be given
+	if err == nil {
 		step.RowGrad(b.table, keys[:n], out[:n*b.dim])
 	}
 	return err
+}
+
+func (b *bag) round(dtype schema.DType) {
+	for i := range b.grad {
+		if n := b.offsets[i/b.dim+1] - b.offsets[i/b.dim]; b.mode == cuda.Mean && n > 0 {
+			b.grad[i] /= float32(n)
+		}
+		b.grad[i] = naiveRound(dtype, b.grad[i])
+	}
 }
 
 // columnSums is the gradient of the shift: that of the bias, computed apart.

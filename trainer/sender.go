@@ -52,7 +52,7 @@ type sender struct {
 
 	dense  [][]*schema.Frame   // [node][chunk], built once and refilled in place
 	rows   [][][]*schema.Frame // [node][shard][chunk], as many as were ever needed
-	split  *split              // of a node's rows
+	shares *shares             // of a node's rows
 	lookup *split              // of all keys of the batch: which shard owns which
 
 	ctx      context.Context // of the batch under way
@@ -63,7 +63,7 @@ type sender struct {
 func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
 	sparse []schema.Bucket, lookup *split) (*sender, error) {
 	s := &sender{job: string(job), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
-		split: newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil)}
+		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), func(table int) []uint64 { return c.tables.keys[table] })}
 	for range c.plan.nodes {
 		var frames []*schema.Frame
 		for i, at := range flat.chunks {
@@ -138,14 +138,12 @@ func (s *sender) sendRows() error {
 	begin := time.Now()
 	defer func() { s.sendTime += time.Since(begin) }()
 	for i, node := range s.compute.plan.nodes {
-		rows, err := s.compute.rows.rounded(i)
-		if err != nil {
+		if err := s.shares.assign(i, s.lookup); err != nil {
 			return err
 		}
-		s.split.assignLocals(s.lookup, func(table int) []uint64 { return rows[table].ids })
 		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weights[i])
 		for shard := range s.sparse {
-			if err := s.sendShare(i, shard, rows); err != nil {
+			if err := s.sendShare(i, shard); err != nil {
 				return err
 			}
 		}
@@ -154,50 +152,27 @@ func (s *sender) sendRows() error {
 }
 
 // sendShare sends a shard its part of a node's rows, in at least one frame.
-func (s *sender) sendShare(node, shard int, rows []rows) error {
-	chunks := s.split.chunks(shard)
+func (s *sender) sendShare(node, shard int) error {
+	chunks := s.shares.share(shard)
 	n := max(1, len(chunks))
 	for i := range n {
 		if i == len(s.rows[node][shard]) {
 			s.rows[node][shard] = append(s.rows[node][shard], new(schema.Frame))
 		}
 		f := s.rows[node][shard][i]
-		var pieces []piece
+		var pieces []sharePiece
 		if len(chunks) > 0 {
 			pieces = chunks[i]
 		}
-		if err := s.fillRows(f, shard, pieces, rows); err != nil {
-			return err
+		if err := f.Reset(s.shares.layout(pieces)); err != nil {
+			return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
 		}
+		s.shares.fill(f, shard, pieces)
 		h := s.head
 		h.Bucket, h.Chunk, h.Chunks = s.sparse[shard], schema.Chunk(i), schema.Chunk(n)
 		f.SetHead(h)
 		if err := s.send(shard, fabric.KindSparse, h.Bucket, f); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-func (s *sender) fillRows(f *schema.Frame, shard int, pieces []piece, rows []rows) error {
-	if err := f.Reset(s.split.layout(schema.KindSparse, s.compute.rows.dtype, pieces)); err != nil {
-		return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
-	}
-	keys, values, halves := f.Keys(), f.Float32s(), f.Halves()
-	for j, p := range pieces {
-		dim, from, all := s.split.dims[p.table], rows[p.table], s.compute.tables.keys[p.table]
-		f.SetSection(j, schema.Section{Table: schema.Table(p.table), Dim: uint32(dim), Count: uint64(p.count)})
-		at := s.split.positions(shard, p)
-		for k, position := range at {
-			keys[k] = all[from.ids[position]]
-		}
-		keys = keys[p.count:]
-		if halves != nil {
-			takeRows(halves, dim, at, from.halves)
-			halves = halves[p.count*dim:]
-		} else {
-			takeRows(values, dim, at, from.values)
-			values = values[p.count*dim:]
 		}
 	}
 	return nil

@@ -104,11 +104,14 @@ func (s *Session) build(params *parameters) (err error) {
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
 		rows:  newRowSums(s.config.Backend, job.Lanes, plan.slots(), len(plan.nodes), t.dims())}
-	s.compute.rows.dtype = job.Wire.DType()
+	s.compute.rows.dtype, s.compute.rows.count = job.Wire.DType(), func(table int) int { return len(t.keys[table]) }
 	if job.Wire.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
 	owners := s.newSplit(t.dims())
+	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto {
+		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, len(job.Tables))
+	}
 	s.lookups = newLookups(owners, t)
 	var sparse []schema.Bucket
 	if len(job.Tables) > 0 {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -89,7 +90,7 @@ func (s *LaneStep) Done(name string) {
 
 // RowGrad gives the lane's gradient of a table, at most once: ids are rows of Rows, ascending and distinct, and
 // rows [len(ids), dim] the sum over the lane's samples for each. Both are copied. This is what
-// cuda.Backend.BagBackward gives for the IDs of the lane.
+// cuda.Backend.BagBackward gives for the IDs of the lane. It travels as rows in any job; see BagGrad.
 //
 //	step.RowGrad(0, []int64{0, 2}, []float32{0.5, 0.5, -1, -1}) // dim 2: rows 0 and 2 of the trainer's rows
 func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
@@ -98,6 +99,26 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 	}
 	if err := s.compute.rowGrad(int(table), ids, rows); err != nil {
 		s.err = err
+	}
+}
+
+// BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of IDs[offsets[i]] up to
+// IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient of what it pooled. offsets
+// go from 0 to the number of IDs. Both are copied. The session sums the bags up by row, or sends them as they are and lets
+// the shards do that, as the manifest's wire.sparse says.
+//
+//	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
+func (s *LaneStep) BagGrad(table schema.Table, mode cuda.Mode, offsets []int64, grad []float32) {
+	if !s.knows(table) || s.err != nil {
+		return
+	}
+	ids := s.compute.tables.laneIDs(int(table), s.index)
+	err := checkBags(mode, s.compute.tables.specs[table].Dim, len(ids), offsets, grad)
+	if err == nil {
+		err = s.compute.rows.addBags(int(table), mode, ids, offsets, grad)
+	}
+	if err != nil {
+		s.err = fmt.Errorf("bag gradient of table %d: %w", table, err)
 	}
 }
 
@@ -163,7 +184,7 @@ func (c *compute) begin() {
 func (c *compute) lane(w Workload, b schema.Batch, i int) (lossSum float64, err error) {
 	l := c.plan.lanes[i]
 	c.dense.begin(l)
-	c.rows.begin(l)
+	c.rows.begin(i, l)
 	c.step = LaneStep{Batch: b, Lane: c.plan.first + lane.Lane(i), Samples: c.samples[i], index: i, compute: c}
 	if lossSum, err = w.Lane(&c.step); err == nil {
 		err = c.step.err

@@ -44,6 +44,8 @@ type Settings struct {
 	Momentum float64 // of SGD, in [0, 1); 0 keeps no velocity
 	Seed     uint64  // of initial values and order
 	Apply    string  // who owns the linear layer and its optimizer: "update" is the shards, "mean" the trainers
+
+	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
 }
 
 // Defaults are the settings of the measured figures.
@@ -89,6 +91,14 @@ func (s Settings) Validate() error {
 	if s.Apply != schema.ApplyUpdate && s.Apply != schema.ApplyMean {
 		add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
 	}
+	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
+		add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
+		add("error feedback with wire %s: want %s or %s", schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+	}
+	if f := s.Wire.Sparse; f != "" && f != schema.SparseRows && f != schema.SparseBags && f != schema.SparseAuto {
+		add("sparse %q: want %q, %q or %q", f, schema.SparseRows, schema.SparseBags, schema.SparseAuto)
+	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrSettings, errors.Join(wrong...))
 	}
@@ -129,6 +139,7 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 		Trainers:    s.Trainers,
 		Lanes:       s.lanes(),
 		Consistency: schema.ConsistencySync,
+		Wire:        s.Wire,
 		Apply:       s.Apply,
 		Policy:      schema.PolicyFail,
 		ChunkBytes:  schema.ChunkBytes,

@@ -100,11 +100,7 @@ func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	if err := w.layers.linear.BackwardInput(weight, w.gradLogits, w.gradPooled); err != nil {
 		return 0, err
 	}
-	distinct, grad, err := w.layers.bag.Backward(len(rows)/dim, ids, w.offsets, w.gradPooled)
-	if err != nil {
-		return 0, err
-	}
-	step.RowGrad(0, distinct, grad)
+	step.BagGrad(0, w.layers.bag.Mode, w.offsets, w.gradPooled)
 	return lossSum, nil
 }
 

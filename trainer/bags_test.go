@@ -1,0 +1,306 @@
+package trainer
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// The form in which row gradients travel changes no bit: rows, bags or whichever is smaller, for any number of trainers and
+// shards, with tables of which the workload gives some batches by rows and others by bags.
+func TestSparseFormsGiveEqualBits(t *testing.T) {
+	const lanes, batches = 6, 7
+	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
+	w := newToy(t, o.job)
+	losses := make([]float64, batches)
+	for b := range losses {
+		losses[b], _ = o.step(t, w, schema.Batch(b))
+	}
+	want := o.digest(t)
+	for shards := 1; shards <= 3; shards++ {
+		server := startServer(t, shards)
+		sent := map[string]uint64{}
+		for _, sparse := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto} {
+			for _, trainers := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%d shards/%s/%d trainers", shards, sparse, trainers), func(t *testing.T) {
+					job := toyJob(fmt.Sprintf("%s-%d", sparse, trainers), trainers, lanes, schema.ApplyUpdate)
+					job.Wire.Sparse = sparse
+					all := trainAll(t, testConfig(t, server), job, batches)
+					checkOutcomes(t, all, want, losses)
+					for _, one := range all {
+						sent[sparse] += one.stats.BytesSent
+					}
+				})
+			}
+		}
+		if sent[schema.SparseRows] == sent[schema.SparseBags] {
+			t.Errorf("%d shards: %v bytes in both forms: nothing has travelled as bags", shards, sent)
+		}
+		server.Close()
+	}
+}
+
+// With 16 bits on the wire, form bags rounds the gradients of bags: the oracle does so in the workload. What remains of
+// rounding sums is that of dense parameters.
+func TestRoundedBagsAgainstOracle(t *testing.T) {
+	const lanes, batches = 6, 6
+	best, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer best.Close()
+	for shards := 1; shards <= 3; shards++ {
+		server := startServer(t, shards)
+		for i, gradients := range []string{schema.GradientsBFloat16, schema.GradientsFloat16} {
+			for _, trainers := range []int{1, 2, 4} {
+				t.Run(fmt.Sprintf("%d shards/%s/%d trainers", shards, gradients, trainers), func(t *testing.T) {
+					job := toyJob(fmt.Sprintf("%s-%d", gradients, trainers), trainers, lanes, schema.ApplyUpdate)
+					job.Wire = schema.Wire{Gradients: gradients, Sparse: schema.SparseBags}
+					o := newOracle(t, job)
+					o.sent = newOracleWire(job, nodesOf(trainers, lanes))
+					o.sent.rowsAsTheyAre = true
+					w := newToy(t, job)
+					w.roundBags = job.Wire.DType()
+					losses := make([]float64, batches)
+					for b := range losses {
+						losses[b], _ = o.step(t, w, schema.Batch(b))
+					}
+					config := testConfig(t, server)
+					if i == shards%2 {
+						config.Backend = best
+					}
+					all := make([]outcome, trainers)
+					done := make(chan int)
+					for at := range all {
+						c := config
+						c.Member = schema.TrainerMember(at)
+						go func() {
+							w := newToy(t, job)
+							w.alwaysBags = true
+							all[at] = train(testContext(t), c, job, w, batches)
+							done <- at
+						}()
+					}
+					for range all {
+						<-done
+					}
+					checkOutcomes(t, all, o.digest(t), losses)
+				})
+			}
+		}
+		server.Close()
+	}
+}
+
+// Bags by hand: two lanes of one node, keys 7, 8 and 9 (local ids 0, 1, 2) on two shards, key 8 alone on the second.
+func TestSharesLiteral(t *testing.T) {
+	s, _ := handShares(t, schema.SparseBags, 100)
+	check := func(shard int, want ...sharePiece) schema.View {
+		t.Helper()
+		chunks := s.share(shard)
+		if len(chunks) != 1 || !slices.Equal(chunks[0], want) {
+			t.Fatalf("shard %d is sent %v, want %v", shard, chunks, want)
+		}
+		return filled(t, s, shard, chunks[0])
+	}
+	v := check(0, sharePiece{piece{0, 0, 0, 2}, 0, 0, 3}, sharePiece{piece{0, 0, 0, 1}, 1, 0, 1})
+	if !slices.Equal(v.Keys(), []uint64{7, 7, 9, 9}) || !slices.Equal(v.Offsets(), []uint32{0, 2, 0}) ||
+		!slices.Equal(v.Float32s(), []float32{1, 2, 3, 4, 5, 6}) || !slices.Equal(v.Bags(), []schema.Bags{{Lane: 0, Count: 2}, {Lane: 1, Count: 1}}) {
+		t.Errorf("shard 0: keys %v offsets %v values %v bags %v", v.Keys(), v.Offsets(), v.Float32s(), v.Bags())
+	}
+	v = check(1, sharePiece{piece{0, 0, 0, 1}, 0, 0, 1}, sharePiece{piece{0, 0, 0, 1}, 1, 0, 1})
+	if !slices.Equal(v.Keys(), []uint64{8, 8}) || !slices.Equal(v.Offsets(), []uint32{0, 0}) || !slices.Equal(v.Float32s(), []float32{3, 4, 5, 6}) {
+		t.Errorf("shard 1: keys %v offsets %v values %v", v.Keys(), v.Offsets(), v.Float32s())
+	}
+}
+
+// handShares are lane 0's bags {7, 7}, {9, 8} and {} and lane 1's bag {8, 9}, with gradients {1, 2} {3, 4} and {5, 6}.
+func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) {
+	t.Helper()
+	keys := []uint64{7, 8, 9}
+	owners := newSplit([]int{2}, 2, valuesMax, func(_ int, key uint64) int { return int(key+1) % 2 })
+	owners.assign([][]uint64{keys})
+	plan := newLanePlan(0, 2, 2)
+	plan.present([]int{3, 1})
+	sums := newRowSums(testBackend(t), 2, plan.slots(), 1, []int{2})
+	sums.count = func(int) int { return len(keys) }
+	sums.bags = newBagGrads(schema.Wire{Sparse: sparse}, plan, owners, 1)
+	sums.reset()
+	sums.begin(0, plan.lanes[0])
+	err := sums.addBags(0, cuda.Sum, []int64{0, 0, 2, 1}, []int64{0, 2, 4, 4}, []float32{1, 2, 3, 4, 9, 9})
+	if err == nil {
+		err = sums.end()
+	}
+	sums.begin(1, plan.lanes[1])
+	if err == nil {
+		err = sums.addBags(0, cuda.Mean, []int64{1, 2}, []int64{0, 2}, []float32{10, 12})
+	}
+	if err == nil {
+		err = sums.end()
+	}
+	s := newShares(sums, newSplit([]int{2}, 2, valuesMax, nil), func(int) []uint64 { return keys })
+	if err == nil {
+		err = s.assign(0, owners)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, sums
+}
+
+func filled(t *testing.T, s *shares, shard int, pieces []sharePiece) schema.View {
+	t.Helper()
+	f, err := schema.NewFrame(s.layout(pieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{Count: 2}, Lanes: 2, Weight: 4})
+	s.fill(f, shard, pieces)
+	v, err := schema.Verify(f.Seal(), schema.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// The bytes that form auto compares are those of sections, keys, offsets and values in the frames of each form.
+func TestFormBytesAreThoseOfFrames(t *testing.T) {
+	count := func(sparse string) (bytes int) {
+		s, _ := handShares(t, sparse, 100)
+		for shard := range 2 {
+			for _, pieces := range s.share(shard) {
+				v := filled(t, s, shard, pieces)
+				bytes += 16*len(v.Sections()) + 8*len(v.Bags()) + 8*len(v.Keys()) + 4*len(v.Offsets()) + len(v.Values())
+			}
+		}
+		return bytes
+	}
+	s, sums := handShares(t, schema.SparseBags, 100)
+	rows, bags := sums.bags.bytes(0, 0, 2, 2, 3)
+	if got := count(schema.SparseBags); got != bags {
+		t.Errorf("%d bytes of bags, and %d in the frames", bags, got)
+	}
+	_ = s
+	// Three rows, on two shards, are 3 * (8 + 8) + 2 * 16; auto takes them.
+	if rows != 80 || bags <= rows {
+		t.Errorf("%d bytes of rows and %d of bags, want 80 and more", rows, bags)
+	}
+	if got := count(schema.SparseAuto); got != rows {
+		t.Errorf("%d bytes of rows, and %d in the frames that auto chooses", rows, got)
+	}
+}
+
+// Random bags of several lanes and tables, cut into messages of any size: put together again they are the bags that were
+// given, each position once, with its own gradient, and no message is larger than it may be.
+func TestSharesHoldEveryPosition(t *testing.T) {
+	seed := rand.Uint64()
+	random := rand.New(rand.NewPCG(seed, 6))
+	for range 300 {
+		shards, lanes, valuesMax := 1+random.IntN(3), 1+random.IntN(3), 1+random.IntN(40)
+		dims := []int{1 + random.IntN(6), 1 + random.IntN(6)}
+		keys := [][]uint64{{2, 3, 5, 7, 11, 13, 17}, {0, 1, 4}}
+		owners := newSplit(dims, shards, valuesMax, func(_ int, key uint64) int { return int(key) % shards })
+		owners.assign(keys)
+		plan := newLanePlan(0, lanes, lanes)
+		samples := make([]int, lanes)
+		for i := range samples {
+			samples[i] = 1
+		}
+		plan.present(samples)
+		sums := newRowSums(testBackend(t), lanes, plan.slots(), 1, dims)
+		sums.count = func(table int) int { return len(keys[table]) }
+		sums.bags = newBagGrads(schema.Wire{Sparse: schema.SparseBags}, plan, owners, len(dims))
+		sums.reset()
+		want := map[position][]float32{} // gradients in the order of positions
+		for l := range lanes {
+			sums.begin(l, plan.lanes[l])
+			for table, dim := range dims {
+				ids, offsets, grad := randomBags(random, len(keys[table]), dim)
+				if err := sums.addBags(table, cuda.Sum, ids, offsets, grad); err != nil {
+					t.Fatal(err)
+				}
+				for bag := range len(offsets) - 1 {
+					for _, id := range ids[offsets[bag]:offsets[bag+1]] {
+						p := position{table, l, keys[table][id]}
+						want[p] = append(want[p], grad[bag*dim:(bag+1)*dim]...)
+					}
+				}
+			}
+			if err := sums.end(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := newShares(sums, newSplit(dims, shards, valuesMax, nil), func(table int) []uint64 { return keys[table] })
+		if err := s.assign(0, owners); err != nil {
+			t.Fatal(err)
+		}
+		got := map[position][]float32{}
+		for shard := range shards {
+			for _, pieces := range s.share(shard) {
+				readShare(t, s, shard, pieces, got)
+			}
+		}
+		if len(got) != len(want) {
+			t.Fatalf("seed %d: %d keys of %d arrive", seed, len(got), len(want))
+		}
+		for p, values := range want {
+			if !slices.Equal(got[p], values) {
+				t.Fatalf("seed %d: %v gets %v, want %v", seed, p, got[p], values)
+			}
+		}
+	}
+}
+
+type position struct {
+	table, lane int
+	key         uint64
+}
+
+func randomBags(random *rand.Rand, keys, dim int) (ids, offsets []int64, grad []float32) {
+	offsets = []int64{0}
+	for range random.IntN(5) {
+		for range random.IntN(30) {
+			ids = append(ids, random.Int64N(int64(keys)))
+		}
+		offsets = append(offsets, int64(len(ids)))
+		for range dim {
+			grad = append(grad, random.Float32())
+		}
+	}
+	return ids, offsets, grad
+}
+
+func readShare(t *testing.T, s *shares, shard int, pieces []sharePiece, got map[position][]float32) {
+	t.Helper()
+	f, err := schema.NewFrame(s.layout(pieces))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{Count: uint16(len(s.sums.bags.lanes))}, Lanes: uint16(len(s.sums.bags.lanes)), Weight: 4})
+	s.fill(f, shard, pieces)
+	v, err := schema.Verify(f.Seal(), schema.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := len(v.Float32s()) + len(v.Offsets()) + 2*len(v.Keys())
+	if single := len(v.Offsets()) == 1 && len(v.Keys()) <= max(1, s.rows.valuesMax/2); size > s.rows.valuesMax && !single {
+		t.Fatalf("a message of %d values, of %d", size, s.rows.valuesMax)
+	}
+	for _, part := range v.Parts() {
+		for i, begin := range part.Offsets {
+			end := len(part.Keys)
+			if i+1 < part.Bags {
+				end = int(part.Offsets[i+1])
+			}
+			for _, key := range part.Keys[begin:end] {
+				p := position{int(part.Table), int(part.Lane), key}
+				got[p] = append(got[p], part.Rows[i*part.Dim:(i+1)*part.Dim]...)
+			}
+		}
+	}
+}
