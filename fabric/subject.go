@@ -11,7 +11,7 @@ import (
 const (
 	KindDense  = "dense"
 	KindSparse = "sparse"
-	KindReduce = "reduce"
+	KindReduce = "reduce" // dense and sparse contributions from trainer to trainer
 	KindMean   = "mean"
 	KindLookup = "lookup"
 	KindRows   = "rows"

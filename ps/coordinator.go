@@ -70,7 +70,8 @@ type member struct {
 	host      string
 	seen      time.Time // its last join or beat
 	batch     schema.Batch
-	cluster   bool // it sends by way of the control cluster
+	cluster   bool   // it sends by way of the control cluster
+	url       string // of its data server, where trainers reduce among themselves
 	left      bool
 	lost      bool // in a job that goes on without it
 	connected bool // a connection of it was seen
@@ -124,7 +125,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.endIfEmpty() // where it was the first, nobody is here
 		return []Decision{{To: from, Control: schema.Control{Refused: refused}, Note: "join refused: " + refused.Text}}
 	}
-	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster}
+	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster, url: j.URL}
 	d := c.joined(i)
 	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", schema.TrainerMember(i), j.Host, c.missing())
 	decisions := []Decision{d}
@@ -145,6 +146,10 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if c.phase != Gathering {
 		return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
 			c.config.Job.Name, len(c.members))}
+	}
+	if c.config.Job.Reduce == schema.ReduceTrainers && j.URL == "" {
+		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
+			"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
 	}
 	if j.Wanted != "" {
 		return c.place(now, j.Wanted)
@@ -177,7 +182,20 @@ func (c *Coordinator) joined(i int) Decision {
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
 		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
+		Peers: c.peers(),
 	}}}
+}
+
+// peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
+func (c *Coordinator) peers() []schema.Peer {
+	if c.config.Job.Reduce != schema.ReduceTrainers || c.phase != Running {
+		return nil
+	}
+	var all []schema.Peer
+	for i := range c.members {
+		all = append(all, schema.Peer{Member: schema.TrainerMember(i), URL: c.members[i].url})
+	}
+	return all
 }
 
 // missing is the number of trainers that have not joined.

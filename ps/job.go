@@ -19,6 +19,9 @@ type job struct {
 func newJob(s *Server, c claim) *job {
 	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers}
 	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline}
+	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
+		j.servers, c.record.Servers = nil, nil
+	}
 	for _, d := range c.record.Servers {
 		config.Keepers = append(config.Keepers, Keeper{Member: schema.ServerMember(d.ID), Server: d})
 	}

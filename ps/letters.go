@@ -249,6 +249,9 @@ func (d *desk) turnAway(name schema.JobName, refused *schema.Refused) {
 
 // checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards.
 func (d *desk) checkServers(c *claim) *schema.Refused {
+	if !c.job.OnShards() {
+		return nil
+	}
 	shards := 0
 	for _, s := range c.servers {
 		shards += s.Shards

@@ -23,7 +23,7 @@ type sparseOwner struct {
 
 func (s *Shard) makeSparse() (err error) {
 	r := &s.sparse
-	r.exists, r.bucket = len(s.job.Tables) > 0, s.place.SparseBucket(s.index)
+	r.exists, r.bucket = s.place.HasRows(s.index), s.place.SparseBucket(s.index)
 	r.result, r.sealed = make([]*schema.Frame, s.job.Ahead+2), make([][]byte, s.job.Ahead+2)
 	for v := range r.result {
 		if r.result[v], err = schema.NewFrame(schema.Layout{Kind: schema.KindMean}); err != nil {

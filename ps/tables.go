@@ -60,7 +60,7 @@ func (s *Shard) makeTables(ctx context.Context) error {
 			return fmt.Errorf("table %q: %d rows: want at most %d", spec.Name, spec.Rows, uint64(tableRowsMax))
 		}
 		t := &table{id: schema.Table(id), spec: spec, dim: spec.Dim}
-		if err := t.lay(ctx, func(p schema.Partition) bool { return s.place.ShardOfPartition(p) == s.index }); err != nil {
+		if err := t.lay(ctx, func(p schema.Partition) bool { return s.place.OwnerOfPartition(schema.Table(id), p) == s.index }); err != nil {
 			return err
 		}
 		if len(t.partitions) == 0 {

@@ -122,8 +122,10 @@ func (c *jobCheck) head(j *Job) {
 		c.add("wire.error_feedback", j.Wire.ErrorFeedback, "gradients of 16 bits with it")
 	}
 	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows, SparseBags, SparseAuto)
-	c.oneOf("reduce", n.Reduce, ReduceShards)
-	if j.Consistency != ConsistencyAsync {
+	c.oneOf("reduce", n.Reduce, ReduceShards, ReduceTrainers)
+	if j.Reduce == ReduceTrainers {
+		c.oneOf("apply", j.Apply, ApplyMean) // there is nobody else to apply
+	} else if j.Consistency != ConsistencyAsync {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
 	c.oneOf("policy", j.Policy, PolicyFail)

@@ -118,7 +118,7 @@ func TestResultsTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := slices.Clone(params.values[0])
-	r := newResults(1, flat, params, false, []schema.Bucket{place.SparseBucket(0)})
+	r := newResults(flat, params, false, rowOwners(place))
 	mean := func(b schema.Batch, chunk schema.Chunk, offset uint64, n int, weight float64, value float32) *schema.View {
 		return viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * n}, schema.Head{Batch: b, Chunk: chunk, Chunks: 2, Offset: offset, Weight: weight},
 			func(f *schema.Frame) {
@@ -146,7 +146,7 @@ func TestResultsTake(t *testing.T) {
 	take("second chunk", 0, mean(4, 1, 1024, 516, 3, 2), 2, "")
 	take("second chunk again", 0, mean(4, 1, 1024, 516, 3, 9), 2, "")
 	take("other weight", 0, mean(4, 0, 0, 1024, 2, 9), 2, "over 2 samples")
-	take("other shard", 1, mean(4, 0, 0, 1024, 3, 9), 2, "no such round")
+	take("other shard", 1, mean(4, 0, 0, 1024, 3, 9), 2, "no such round there")
 	take("sparse round", 0, closed, 1, "")
 	take("sparse round again", 0, closed, 1, "")
 	first := []roundName{{0, 0}}

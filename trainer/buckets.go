@@ -9,6 +9,7 @@ import (
 // flatSpace lays all dense parameters of the job end to end: bucket after bucket, in the order in which rounds are sent,
 // which is the reverse of the forward pass. Chunks cut it into wire frames.
 type flatSpace struct {
+	place  *schema.Placement
 	specs  []schema.Parameter // in the order of the space
 	params []span             // of specs
 	chunks []span
@@ -18,14 +19,14 @@ type flatSpace struct {
 
 // denseRound names a chunk on the wire.
 type denseRound struct {
-	shard         int
+	owner         int // who adds it up
 	bucket        schema.Bucket
 	chunk, chunks schema.Chunk
 	offset        uint64 // first element within the bucket
 }
 
 func newFlatSpace(job *schema.Job, place *schema.Placement) (*flatSpace, error) {
-	f := &flatSpace{}
+	f := &flatSpace{place: place}
 	base := 0
 	for i, b := range place.Buckets {
 		if int(b.ID) != i {
@@ -41,7 +42,7 @@ func newFlatSpace(job *schema.Job, place *schema.Placement) (*flatSpace, error) 
 		for c := range chunks {
 			offset, elements := place.ChunkRange(b.ID, schema.Chunk(c))
 			f.chunks = append(f.chunks, span{base + offset, base + offset + elements})
-			f.rounds = append(f.rounds, denseRound{shard: place.ShardOfBucket(b.ID), bucket: b.ID, chunk: schema.Chunk(c),
+			f.rounds = append(f.rounds, denseRound{owner: place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
 				chunks: schema.Chunk(chunks), offset: uint64(offset)})
 		}
 		base += b.Elements

@@ -57,7 +57,7 @@ func TestFlatSpaceCoversEverything(t *testing.T) {
 		checkCover(t, seed, f.params)
 		checkCover(t, seed, f.chunks)
 		for i, r := range f.rounds {
-			if at, ok := f.find(r.bucket, r.chunk); !ok || at != i || r.shard != place.ShardOfBucket(r.bucket) {
+			if at, ok := f.find(r.bucket, r.chunk); !ok || at != i || r.owner != place.ShardOfBucket(r.bucket) {
 				t.Fatalf("seed %d: round %+v is found at %d, %v", seed, r, at, ok)
 			}
 		}

@@ -31,6 +31,13 @@ type Config struct {
 	CredsFile string
 	// TLS encrypts the connections to Server, and to those ps whose address begins with tls://, where it is not nil.
 	TLS *tls.Config
+	// DataHost is where this trainer's own data server listens in a job that reduces between trainers: a name or IP of
+	// this machine, empty for 127.0.0.1. Anything but loopback needs a Token.
+	DataHost string
+	// Advertise is the host by which the other trainers reach the data server; empty means DataHost.
+	Advertise string
+	// DataTLS holds the data server's certificate; nil means that it speaks plain TCP. TLS says how others' are checked.
+	DataTLS *tls.Config
 	// Backend does the arithmetic. The session does not close it.
 	Backend cuda.Backend
 	// Log receives what a person may want to know later; nil discards it.
@@ -61,6 +68,9 @@ var (
 	ErrRefused = errors.New("join refused")
 	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
 	ErrServerLost = errors.New("server lost")
+	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between
+	// trainers.
+	ErrPeerLost = errors.New("data server of a trainer lost")
 	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
 	// ErrFrameRefused: a shard refused a frame of this trainer, which it therefore will never answer. The job's weights

@@ -26,13 +26,19 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
 	c = c.withDefaults()
-	j, err := newJoiner(ctx, c, job)
+	own, err := startOwnServer(ctx, c, job)
 	if err != nil {
+		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
+	}
+	j, err := newJoiner(ctx, c, job, own)
+	if err != nil {
+		own.close()
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
 	defer j.conn.Close()
 	s, err := j.join(ctx)
 	if err != nil {
+		own.close()
 		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
@@ -44,21 +50,25 @@ type joiner struct {
 	config  Config
 	job     *schema.Job
 	name    string
+	own     *ownServer // of a job that reduces between trainers; else nil
 	conn    *fabric.Control
 	subject string
 	request []byte
 	answers chan schema.Control
 }
 
-func newJoiner(ctx context.Context, c Config, job *schema.Job) (*joiner, error) {
+func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (*joiner, error) {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
-	j := &joiner{config: c, job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown host"
 	}
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: fmt.Sprintf("%s (pid %d)", host, os.Getpid()), Data: c.Data}
+	if own != nil {
+		join.URL = own.url
+	}
 	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join}); err != nil {
 		return nil, err
 	}
@@ -115,8 +125,11 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = s.connect(ctx); err == nil {
+	if err = s.connect(ctx, j.own); err == nil {
 		err = j.waitForStart(ctx, s)
+	}
+	if err == nil && s.own != nil {
+		err = s.connectPeers(ctx)
 	}
 	if err != nil {
 		if s.control == nil {
@@ -149,6 +162,7 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			missing = joined.Missing
 			j.config.OnWaiting(missing)
 		}
+		s.joined.Peers = joined.Peers
 		return joined.Started
 	}
 	if answer(&s.joined) {
@@ -159,9 +173,10 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 	for {
 		select {
 		case c := <-s.controls:
-			if c.Start != nil {
+			if c.Start != nil && s.own == nil {
 				return nil
 			}
+			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
 			if c.Refused != nil {
 				return refusedError(c.Refused)

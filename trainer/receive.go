@@ -8,15 +8,15 @@ import (
 	"gradbus/schema"
 )
 
-// receive is called for every message of a shard to this trainer, from one goroutine for each connection of each server.
+// receive is called for every message of an owner to this trainer, from one goroutine for each connection of each server.
 // What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go back to the
 // fabric at once, but for rows that somebody keeps.
 func (s *Session) receive(m fabric.Message) {
 	kept := false
 	if v, subject, ok := s.open(&m); ok {
-		if shard, ok := s.shards[subject.From]; ok { // where it is the same server, the coordinator is heard here too
+		if owner, ok := s.owners[subject.From]; ok { // where it is the same server, the coordinator is heard here too
 			var err error
-			if kept, err = s.dispatch(shard, &subject, &v); err != nil {
+			if kept, err = s.dispatch(owner, &subject, &v); err != nil {
 				s.fail(err)
 			}
 		}
@@ -60,25 +60,25 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 }
 
 // dispatch gives a frame to who waits for it, and tells whether that one keeps it.
-func (s *Session) dispatch(shard int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
+func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
 	if v.Head().Kind == schema.KindRows {
 		if taker := s.rowsFor.Load(); taker != nil {
-			return (*taker).take(shard, v)
+			return (*taker).take(owner, v)
 		}
 		return false, nil
 	}
-	return false, s.use(shard, subject, v)
+	return false, s.use(owner, subject, v)
 }
 
 // use takes in a frame of which nothing is kept.
-func (s *Session) use(shard int, subject *fabric.Subject, v *schema.View) error {
+func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error {
 	from := subject.From
 	switch v.Head().Kind {
 	case schema.KindMean:
-		return s.takeResult(shard, subject.To != string(schema.All), v)
+		return s.takeResult(owner, subject.To != string(schema.All), v)
 	case schema.KindAck:
-		if a, ok := v.Ack(); ok {
-			if err := s.links[shard].outbox.Ack(fabric.Ack(a)); err != nil {
+		if a, ok := v.Ack(); ok && s.links[owner].outbox != nil {
+			if err := s.links[owner].outbox.Ack(fabric.Ack(a)); err != nil {
 				return fmt.Errorf("ack from %s: %w", from, err)
 			}
 		}
@@ -137,7 +137,7 @@ func (s *Session) refused(from string, v *schema.View) error {
 		s.disowned.CompareAndSwap(0, max(1, int64(s.since())))
 		return nil
 	case schema.ReasonNonFinite.String():
-		r.Text += "; where the loss had been growing, a smaller learning rate helps"
+		r.Text += adviceFor(r.Reason)
 	}
 	what := fmt.Sprintf("batch %d bucket %d chunk %d", h.Batch, h.Bucket, h.Chunk)
 	if h.Node.Count > 0 {
@@ -152,6 +152,14 @@ const (
 	// graceOfCoordinator is added to the deadline for the coordinator's own silence, so that it speaks first.
 	graceOfCoordinator = 2 * time.Second
 )
+
+// adviceFor is what a person may want to know of a reason, as text to append.
+func adviceFor(reason string) string {
+	if reason == schema.ReasonNonFinite.String() {
+		return "; where the loss had been growing, a smaller learning rate helps"
+	}
+	return ""
+}
 
 // since is the time since the session was made, on the monotonic clock.
 func (s *Session) since() time.Duration { return time.Since(s.epoch) }
@@ -178,7 +186,7 @@ func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 		default:
 		}
 	case fabric.Closed:
-		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, d.name()))
+		s.fail(fmt.Errorf("%w: %s: the connection has ended", d.lostError(), d.name()))
 	}
 }
 
@@ -215,7 +223,7 @@ func (s *Session) keepTime() {
 				beat, err = now, s.sendBeat()
 			}
 			for _, l := range s.links {
-				if err == nil {
+				if err == nil && l.outbox != nil {
 					err = l.outbox.Tick(now)
 				}
 			}
@@ -236,8 +244,11 @@ func (s *Session) sendBeat() error {
 func (s *Session) checkSilence() error {
 	now := s.since()
 	for _, d := range s.servers {
+		if d.peer != "" && !s.training.Load() {
+			continue // it may have left; who is needed for the next batch is told then
+		}
 		if at := d.lost.Load(); at != 0 && now-time.Duration(at) > s.config.BackWithin {
-			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", ErrServerLost, d.name(),
+			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
 				(now - time.Duration(at)).Round(100*time.Millisecond), s.Version(), s.job.Name)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// probeAfter is how long nothing may come before a shard is asked for its oldest missing result, at first. Its answer
+	// probeAfter is how long nothing may come before an owner is asked for its oldest missing result, at first. Its answer
 	// proves that results were lost; without one the round is still open, and there was nothing to lose.
 	probeAfter = 25 * time.Millisecond
 	// answerAfterMin bounds from below how long an answer is waited for: a busy machine's scheduling takes as long.
@@ -35,7 +35,7 @@ func (p *patience) took(d time.Duration) {
 	p.lately += (d - p.lately) / 8
 }
 
-// gaps are the rounds of one shard in the order in which trainers send them, which is that in which they close but for
+// gaps are the rounds of one owner in the order in which trainers send them, which is that in which they close but for
 // what was lost, and in which their results arrive. So a result that comes before an earlier one tells of a loss at once.
 type gaps struct {
 	rounds []roundName
@@ -50,15 +50,15 @@ type roundName struct {
 	chunk  schema.Chunk
 }
 
-func newGaps(shards int, flat *flatSpace, sparse []schema.Bucket) (of []gaps, at []int) {
-	of, at = make([]gaps, shards), make([]int, len(flat.rounds))
+func newGaps(flat *flatSpace, sparse []rowOwner) (of []gaps, at []int) {
+	of, at = make([]gaps, flat.place.Owners()), make([]int, len(flat.rounds))
 	for i := range flat.rounds {
 		d := &flat.rounds[i]
-		at[i] = len(of[d.shard].rounds)
-		of[d.shard].rounds = append(of[d.shard].rounds, roundName{d.bucket, d.chunk})
+		at[i] = len(of[d.owner].rounds)
+		of[d.owner].rounds = append(of[d.owner].rounds, roundName{d.bucket, d.chunk})
 	}
-	for shard, bucket := range sparse {
-		of[shard].rounds = append(of[shard].rounds, roundName{bucket, 0})
+	for _, s := range sparse {
+		of[s.owner].rounds = append(of[s.owner].rounds, roundName{s.bucket, 0})
 	}
 	for i := range of {
 		of[i].there, of[i].asked = make([]bool, len(of[i].rounds)), make([]bool, len(of[i].rounds))
@@ -110,28 +110,30 @@ func (g *gaps) probe(all bool) []roundName {
 }
 
 // takeResult puts a result in place, and asks for those that must have been lost before it.
-func (s *Session) takeResult(shard int, pulled bool, v *schema.View) error {
-	lost, err := s.results.take(shard, pulled, v)
+func (s *Session) takeResult(owner int, pulled bool, v *schema.View) error {
+	lost, err := s.results.take(owner, pulled, v)
 	if err != nil {
 		return err
 	}
-	return s.pullRounds(shard, v.Head().Batch, lost)
+	return s.pullRounds(owner, v.Head().Batch, lost)
 }
 
-// pullLate asks for results of batch b when none has come for a while: of each shard for the oldest that is missing, or
+// pullLate asks for results of batch b when none has come for a while: of each owner for the oldest that is missing, or
 // for all where lost says that the connection was.
 func (s *Session) pullLate(b schema.Batch, lost bool) (moved bool, err error) {
 	moved, late := s.results.late(lost)
-	for shard, rounds := range late {
-		if err := s.pullRounds(shard, b, rounds); err != nil {
+	for owner, rounds := range late {
+		if err := s.pullRounds(owner, b, rounds); err != nil {
 			return moved, err
 		}
 	}
 	return moved, nil
 }
 
-func (s *Session) pullRounds(shard int, b schema.Batch, rounds []roundName) error {
-	if len(rounds) == 0 {
+// pullRounds asks an owner for results. What this trainer adds up itself is not there because a contribution is not.
+func (s *Session) pullRounds(owner int, b schema.Batch, rounds []roundName) error {
+	link := s.links[owner]
+	if len(rounds) == 0 || link.outbox == nil {
 		return nil
 	}
 	s.count(func(t *Stats) { t.Pulls += uint64(len(rounds)) })
@@ -141,7 +143,7 @@ func (s *Session) pullRounds(shard int, b schema.Batch, rounds []roundName) erro
 		h := s.head(b)
 		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
 		s.pull.SetHead(h)
-		if err := s.links[shard].publish(s.subject(fabric.KindPull, s.links[shard].member), s.pull.Seal()); err != nil {
+		if err := link.publish(s.subject(fabric.KindPull, link.member), s.pull.Seal()); err != nil {
 			return err
 		}
 	}

@@ -38,6 +38,8 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
+	s.training.Store(true)
+	defer s.training.Store(false)
 	r := &run{Session: s, workload: w, batches: batches, report: report, began: time.Now()}
 	for r.done < batches {
 		b := s.Version()

@@ -10,12 +10,22 @@ import (
 	"gradbus/schema"
 )
 
-// shardLink is the way of gradients to one shard: its window, and how many frames have gone into it.
+// shardLink is the way of gradients to one owner, a shard or another trainer: its window, and how many frames have gone
+// into it. What this trainer owns itself is not sent: that link has neither server nor window.
 type shardLink struct {
 	member schema.Member
+	reduce bool // the owner is a trainer
 	server *dataServer
 	outbox *fabric.Outbox
 	sent   uint64
+}
+
+// kind is the token of the subjects of contributions to the owner.
+func (l *shardLink) kind(k string) string {
+	if l.reduce {
+		return fabric.KindReduce
+	}
+	return k
 }
 
 func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []byte) error {
@@ -26,10 +36,10 @@ func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []by
 	return nil
 }
 
-// received tells the window that the shard has everything, which the results of a complete batch prove whether or not
+// received tells the window that the owner has everything, which the results of a complete batch prove whether or not
 // its acks have arrived, and waits until no frame is being sent again: then all frames may be refilled.
 func (l *shardLink) received(ctx context.Context) error {
-	if l.outbox.Pending() == 0 {
+	if l.outbox == nil || l.outbox.Pending() == 0 {
 		return nil
 	}
 	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.sent}); err != nil {
@@ -45,15 +55,16 @@ func (l *shardLink) received(ctx context.Context) error {
 // for each other for ever. So a trainer that hosts several nodes sends while the last of them is computed.
 type sender struct {
 	job, from string
-	links     []*shardLink
+	links     []*shardLink // by owner
+	own       *segment     // what this trainer adds up itself; nil where it owns nothing
 	flat      *flatSpace
 	compute   *compute
-	sparse    []schema.Bucket // [shard]; empty where the job has no tables
+	sparse    []rowOwner // empty where the job has no tables
 
 	dense  [][]*schema.Frame   // [node][chunk], built once and refilled in place
-	rows   [][][]*schema.Frame // [node][shard][chunk], as many as were ever needed
+	rows   [][][]*schema.Frame // [node][of sparse][chunk], as many as were ever needed
 	shares *shares             // of a node's rows
-	lookup *split              // of all keys of the batch: which shard owns which
+	lookup *split              // of all keys of the batch: who owns which
 
 	ctx      context.Context // of the batch under way
 	head     schema.Head     // what its frames have in common
@@ -61,7 +72,7 @@ type sender struct {
 }
 
 func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
-	sparse []schema.Bucket, lookup *split) (*sender, error) {
+	sparse []rowOwner, lookup *split) (*sender, error) {
 	s := &sender{job: string(job), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
 		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), func(table int) []uint64 { return c.tables.keys[table] })}
 	for range c.plan.nodes {
@@ -122,15 +133,21 @@ func (s *sender) sendChunk(chunk int) error {
 		if h.Weight == 0 {
 			clear(f.Values())
 		}
+		if s.links[round.owner].outbox == nil {
+			if err := s.own.contribute(&h, vectorOf(f)); err != nil {
+				return err
+			}
+			continue
+		}
 		f.SetHead(h)
-		if err := s.send(round.shard, fabric.KindDense, round.bucket, f); err != nil {
+		if err := s.send(round.owner, fabric.KindDense, round.bucket, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// sendRows sends every node's rows to every shard, or that it has none.
+// sendRows sends every node's rows to every owner, or that it has none.
 func (s *sender) sendRows() error {
 	if len(s.sparse) == 0 {
 		return nil
@@ -142,8 +159,8 @@ func (s *sender) sendRows() error {
 			return err
 		}
 		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weights[i])
-		for shard := range s.sparse {
-			if err := s.sendShare(i, shard); err != nil {
+		for at := range s.sparse {
+			if err := s.sendShare(i, at); err != nil {
 				return err
 			}
 		}
@@ -151,15 +168,16 @@ func (s *sender) sendRows() error {
 	return nil
 }
 
-// sendShare sends a shard its part of a node's rows, in at least one frame.
-func (s *sender) sendShare(node, shard int) error {
-	chunks := s.shares.share(shard)
+// sendShare sends an owner its part of a node's rows, in at least one frame.
+func (s *sender) sendShare(node, at int) error {
+	owner, bucket := s.sparse[at].owner, s.sparse[at].bucket
+	chunks := s.shares.share(owner)
 	n := max(1, len(chunks))
 	for i := range n {
-		if i == len(s.rows[node][shard]) {
-			s.rows[node][shard] = append(s.rows[node][shard], new(schema.Frame))
+		if i == len(s.rows[node][at]) {
+			s.rows[node][at] = append(s.rows[node][at], new(schema.Frame))
 		}
-		f := s.rows[node][shard][i]
+		f := s.rows[node][at][i]
 		var pieces []sharePiece
 		if len(chunks) > 0 {
 			pieces = chunks[i]
@@ -167,19 +185,19 @@ func (s *sender) sendShare(node, shard int) error {
 		if err := f.Reset(s.shares.layout(pieces)); err != nil {
 			return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
 		}
-		s.shares.fill(f, shard, pieces)
+		s.shares.fill(f, owner, pieces)
 		h := s.head
-		h.Bucket, h.Chunk, h.Chunks = s.sparse[shard], schema.Chunk(i), schema.Chunk(n)
+		h.Bucket, h.Chunk, h.Chunks = bucket, schema.Chunk(i), schema.Chunk(n)
 		f.SetHead(h)
-		if err := s.send(shard, fabric.KindSparse, h.Bucket, f); err != nil {
+		if err := s.send(owner, fabric.KindSparse, h.Bucket, f); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *sender) send(shard int, kind string, bucket schema.Bucket, f *schema.Frame) error {
-	link := s.links[shard]
-	subject := fabric.At(s.job, s.from, kind, string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
+func (s *sender) send(owner int, kind string, bucket schema.Bucket, f *schema.Frame) error {
+	link := s.links[owner]
+	subject := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
 	return link.send(s.ctx, subject, f.Seal())
 }

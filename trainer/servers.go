@@ -11,9 +11,10 @@ import (
 	"gradbus/schema"
 )
 
-// dataServer is a server that shards of the job are reached by.
+// dataServer is a server that shards of the job are reached by, or another trainer.
 type dataServer struct {
-	id   string // of the ps; empty where the server that carries control leads to all shards
+	id   string        // of the ps; empty where the server that carries control leads to all shards
+	peer schema.Member // whose data server it is, where trainers reduce among themselves; else empty
 	url  string
 	own  bool // it is the server that carries control, under the address that this trainer knows
 	conn *fabric.Conn
@@ -23,19 +24,43 @@ type dataServer struct {
 // name is what messages to people call it.
 func (d *dataServer) name() string {
 	at := fabric.WithoutUser(d.url)
-	if d.id == "" {
-		return at
+	switch {
+	case d.peer != "":
+		return "trainer " + string(d.peer) + " at " + at
+	case d.id != "":
+		return "ps " + d.id + " at " + at
 	}
-	return "ps " + d.id + " at " + at
+	return at
 }
 
-// findServers makes the links to all shards, and the servers that they go by. Nothing is dialed yet.
+// lostError is what the loss of the server is to the session.
+func (d *dataServer) lostError() error {
+	if d.peer != "" {
+		return ErrPeerLost
+	}
+	return ErrServerLost
+}
+
+// conns are the connections that carry data.
+func (s *Session) conns() (all []*fabric.Conn) {
+	for _, d := range s.servers {
+		if d.conn != nil {
+			all = append(all, d.conn)
+		}
+	}
+	if s.own != nil {
+		all = append(all, s.own.conn)
+	}
+	return all
+}
+
+// findServers makes the links to all owners, and the servers that they go by. Nothing is dialed yet.
 func (s *Session) findServers() error {
 	at, err := schema.ServerOfShard(s.joined.Servers, s.joined.Shards)
 	if err != nil {
 		return fmt.Errorf("the coordinator's answer: %w", err)
 	}
-	if at == nil {
+	if at == nil && s.joined.Shards > 0 {
 		s.servers = []*dataServer{{url: s.config.Server, own: true}}
 	}
 	for _, d := range s.joined.Servers {
@@ -45,13 +70,23 @@ func (s *Session) findServers() error {
 			s.servers = append(s.servers, &dataServer{id: d.ID, url: d.URL})
 		}
 	}
-	for i := range s.joined.Shards {
-		l := &shardLink{member: schema.ShardMember(i), server: s.servers[0]}
-		if at != nil {
+	for i := range s.place.Owners() {
+		l := &shardLink{member: s.place.Owner(i)}
+		switch {
+		case i >= s.joined.Shards:
+			if l.reduce = true; l.member != s.joined.Member {
+				l.server = &dataServer{peer: l.member} // its address is told at the start
+				s.servers = append(s.servers, l.server)
+			}
+		case at != nil:
 			l.server = s.servers[at[i]]
+		default:
+			l.server = s.servers[0]
 		}
-		l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish})
-		s.shards[string(l.member)] = i
+		if l.server != nil {
+			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish})
+		}
+		s.owners[string(l.member)] = i
 		s.links = append(s.links, l)
 	}
 	return nil
@@ -80,7 +115,7 @@ func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabri
 }
 
 // connect dials under the member's name, listens, and starts to give signs of life.
-func (s *Session) connect(ctx context.Context) error {
+func (s *Session) connect(ctx context.Context, own *ownServer) error {
 	s.heard.Store(int64(s.since()))
 	var err error
 	if s.control, err = fabric.DialControl(ctx, s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
@@ -92,7 +127,15 @@ func (s *Session) connect(ctx context.Context) error {
 			return err
 		}
 	}
+	if own != nil {
+		if err := s.listenOwn(own); err != nil {
+			return err
+		}
+	}
 	for _, d := range s.servers {
+		if d.peer != "" {
+			continue // connectPeers
+		}
 		if err := s.connectData(ctx, d); err != nil {
 			return err
 		}
@@ -113,8 +156,12 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 	}
 	conn, err := fabric.Dial(ctx, config)
 	if err != nil {
-		if d.own || ctx.Err() != nil {
+		switch {
+		case d.own || ctx.Err() != nil:
 			return err
+		case d.peer != "":
+			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; start it with --advertise and an address that leads to it from here",
+				ErrPeerLost, d.peer, d.url, err)
 		}
 		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; start that ps with --advertise and an address that leads to it from here, or this trainer with --data cluster",
 			d.id, d.url, err)

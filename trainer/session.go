@@ -24,20 +24,23 @@ type Session struct {
 	place  *schema.Placement
 
 	control *fabric.Control // to the coordinator
-	servers []*dataServer   // of the shards
+	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
+	own     *ownServer      // this trainer's, in such a job; else nil
 
 	compute *compute
 	links   []*shardLink
-	shards  map[string]int // by member name
+	owners  map[string]int // of links, by member name
 	flat    *flatSpace
 	sender  *sender
 	lookups *lookups
 	results *results
+	segment *segment // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
 	fail context.CancelCauseFunc
 
+	training atomic.Bool    // Run is under way
 	clock    sync.WaitGroup // the goroutine of keepTime
 	controls chan schema.Control
 	back     chan struct{}             // gets a value when a data server is back after a loss
@@ -69,7 +72,10 @@ type rowsTaker interface {
 
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
 func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
-	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), shards: map[string]int{},
+	if joined.Shards < 1 && job.OnShards() {
+		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
+	}
+	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
 		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
 	s.ctx, s.fail = context.WithCancelCause(context.Background())
 	s.retry.Stop()
@@ -113,20 +119,23 @@ func (s *Session) build(params *parameters) (err error) {
 		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, len(job.Tables))
 	}
 	s.lookups = newLookups(owners, t)
-	var sparse []schema.Bucket
-	if len(job.Tables) > 0 {
-		for i := range s.links {
-			sparse = append(sparse, s.place.SparseBucket(i))
+	sparse := rowOwners(s.place)
+	s.results = newResults(s.flat, params, job.Apply == schema.ApplyMean, sparse)
+	if s.place.Trainers > 0 {
+		if s.segment, err = newSegment(s); err != nil {
+			return err
 		}
 	}
-	s.results = newResults(len(s.links), s.flat, params, job.Apply == schema.ApplyMean, sparse)
-	s.sender, err = newSender(job.Name, s.joined.Member, s.links, s.flat, s.compute, sparse, owners)
-	return err
+	if s.sender, err = newSender(job.Name, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
+		return err
+	}
+	s.sender.own = s.segment
+	return nil
 }
 
 func (s *Session) newSplit(dims []int) *split {
 	return newSplit(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
-		return s.place.ShardOfKey(schema.Table(table), key)
+		return s.place.OwnerOfKey(schema.Table(table), key)
 	})
 }
 
@@ -243,6 +252,7 @@ func (s *Session) close() {
 			d.conn.Close()
 		}
 	}
+	s.own.close()
 }
 
 func (s *Session) sayLeave(ctx context.Context, reason string) error {

@@ -42,13 +42,16 @@ func (s *Session) Stats() Stats {
 	t := s.stats
 	s.statsMu.Unlock()
 	t.Dropped = s.faults.Load()
-	for _, d := range s.servers {
-		c := d.conn.Stats()
+	for _, conn := range s.conns() {
+		c := conn.Stats()
 		t.BytesSent, t.BytesReceived = t.BytesSent+c.BytesSent, t.BytesReceived+c.BytesReceived
 		t.MessagesSent, t.MessagesReceived = t.MessagesSent+c.MessagesSent, t.MessagesReceived+c.MessagesReceived
 		t.Reconnects, t.Dropped = t.Reconnects+c.Reconnects, t.Dropped+c.Dropped
 	}
 	for _, l := range s.links {
+		if l.outbox == nil {
+			continue
+		}
 		o := l.outbox.Stats()
 		t.GradientFrames += o.Frames
 		t.Resent += o.Gaps + o.Timeout + o.Back

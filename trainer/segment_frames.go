@@ -1,0 +1,216 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/round"
+	"gradbus/schema"
+)
+
+// refusalsPerSecond bounds what a segment says about bad frames, so that a flood of them costs its sender's line alone.
+const refusalsPerSecond = 100
+
+// frameBytesOver bounds what a frame has besides its values.
+const frameBytesOver = 1 << 10
+
+// contributor is the receiving side of another trainer's window.
+type contributor struct {
+	inbox   *fabric.Inbox
+	ack     *schema.Frame
+	subject fabric.Subject
+	due     bool // something came that has to be acknowledged
+	unsaid  int  // bytes given back that no ack has carried yet
+}
+
+// stagedBytes is the budget for open rounds on one trainer: enough for the share of every other one to hold what it may
+// send before it hears of its window, and one chunk of each of its nodes, which close together.
+func stagedBytes(job *schema.Job) int64 {
+	share := int64(2 * fabric.WindowBytesDefault)
+	for _, h := range hostsOf(job) {
+		nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
+		share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
+	}
+	return max(segmentBytesMax, int64(job.Trainers)*share)
+}
+
+func (g *segment) makeSenders() error {
+	g.stagedMax = stagedBytes(g.job)
+	share := uint64(g.stagedMax) / uint64(len(g.hosts))
+	for _, h := range g.hosts {
+		ack, err := schema.NewFrame(schema.Layout{Kind: schema.KindAck})
+		if err != nil {
+			return fmt.Errorf("build ack: %w", err)
+		}
+		g.senders = append(g.senders, contributor{inbox: fabric.NewInbox(share), ack: ack, subject: g.subject(fabric.KindAck, h.Member)})
+	}
+	return nil
+}
+
+// receive takes a message that came in at the data server. It does not wait for anything but the other goroutine that
+// adds up.
+func (g *segment) receive(m fabric.Message) {
+	subject, err := m.Parse()
+	if err != nil {
+		g.note(func(n *segmentCounts) { n.refused++ })
+		m.Release()
+		return
+	}
+	kept, head, refused := g.read(&subject, &m)
+	if !kept {
+		m.Release()
+	}
+	if refused != nil {
+		g.refuse(&subject, head, refused)
+	}
+}
+
+// read verifies a message and takes its frame. kept says that its bytes stay with the segment.
+func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, head schema.Head, refused *schema.FrameError) {
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		return false, head, asRefusal(err)
+	}
+	head = v.Head()
+	host := g.hostOf(subject.From)
+	wanted := fabric.KindReduce
+	switch head.Kind {
+	case schema.KindDense, schema.KindSparse:
+	case schema.KindPull:
+		wanted = fabric.KindPull
+	default:
+		return false, head, refuse(schema.ReasonUnknownKind, "a trainer takes no frames of kind %v from another", head.Kind)
+	}
+	if subject.Kind != wanted {
+		return false, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind)
+	}
+	if host < 0 || host == g.self {
+		return false, head, refuse(schema.ReasonUnknownSender, "%s is not another trainer of job %s", subject.From, g.job.Name)
+	}
+	if err := v.CheckJob(g.joined.RunID, g.joined.Generation); err != nil {
+		return false, head, asRefusal(err)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if head.Kind == schema.KindPull {
+		return false, head, g.takePull(g.hosts[host].Member, &head, &v)
+	}
+	kept, refused, err = g.take(host, &head, &v, m.Lease())
+	if err != nil {
+		g.fail(fmt.Errorf("segment of %s: %w", g.joined.Member, err))
+	}
+	g.acknowledge()
+	return kept, head, refused
+}
+
+// take passes a contribution through its sender's window.
+func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload) (kept bool, refused *schema.FrameError, err error) {
+	if h.Sequence == 0 {
+		return false, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind), nil
+	}
+	c := &g.senders[host]
+	c.due = true
+	bytes := len(v.Bytes())
+	fresh, ok := c.inbox.AcceptBytes(uint64(h.Sequence), bytes)
+	switch {
+	case !fresh && ok:
+		g.counts.repeated++
+		return false, nil, nil
+	case !fresh:
+		g.counts.dropped++ // beyond the window: it will come again
+		return false, nil, nil
+	}
+	kept, refused, err = g.takeDense(host, h, v, p)
+	switch {
+	case refused == nil:
+		g.counts.taken++
+	case refused.Reason == schema.ReasonDuplicate:
+		g.counts.repeated++
+		refused = nil
+	}
+	return kept, refused, err
+}
+
+// acknowledge tells every other trainer what has come in, and what of it is no longer held. Whom nothing came from is
+// told only once the bytes given back are worth a message.
+func (g *segment) acknowledge() {
+	for i := range g.senders {
+		c := &g.senders[i]
+		if back := int(c.inbox.HeldBytes()) - int(g.held.Of(i)); back > 0 && i != g.self {
+			c.inbox.Free(back)
+			c.unsaid += back
+		}
+		if !c.due && c.unsaid < fabric.WindowBytesDefault/4 {
+			continue
+		}
+		c.due, c.unsaid = false, 0
+		c.ack.SetHead(schema.Head{Job: g.joined.RunID, Generation: g.joined.Generation, Batch: g.batch, Lanes: uint16(g.job.Lanes)})
+		c.ack.SetAck(schema.Ack(c.inbox.Ack()))
+		g.own.publish(c.subject, c.ack.Seal())
+	}
+}
+
+func (g *segment) hostOf(from string) int {
+	for i := range g.hosts {
+		if string(g.hosts[i].Member) == from {
+			return i
+		}
+	}
+	return -1
+}
+
+// refuse counts a refusal and tells the sender, unless others were told too often this second.
+func (g *segment) refuse(subject *fabric.Subject, head schema.Head, r *schema.FrameError) {
+	allowed := false
+	g.note(func(n *segmentCounts) {
+		n.refused++
+		allowed = g.limit.allow(time.Now())
+	})
+	if !allowed {
+		return
+	}
+	frame, err := schema.EncodeRefusal(head, r.Reason, r.Detail)
+	if err != nil {
+		g.fail(fmt.Errorf("encode refusal: %w", err))
+		return
+	}
+	g.own.publish(g.subject(fabric.KindCtl, schema.Member(subject.From)), frame)
+}
+
+func (g *segment) note(add func(*segmentCounts)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	add(&g.counts)
+}
+
+// refuse says why a frame is not taken.
+func refuse(reason schema.Reason, format string, args ...any) *schema.FrameError {
+	return &schema.FrameError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
+}
+
+func asRefusal(err error) *schema.FrameError {
+	var frame *schema.FrameError
+	if errors.As(err, &frame) {
+		return frame
+	}
+	return &schema.FrameError{Reason: schema.ReasonOf(err), Detail: err.Error()}
+}
+
+// limiter bounds what is said in a second. It has no lock.
+type limiter struct {
+	perSecond int
+	second    int64
+	used      int
+}
+
+// allow reports whether one more may go out at a time.
+func (l *limiter) allow(now time.Time) bool {
+	if s := now.Unix(); s != l.second {
+		l.second, l.used = s, 0
+	}
+	l.used++
+	return l.used <= l.perSecond
+}
