@@ -12,17 +12,18 @@ import (
 // Config says what Run measures.
 type Config struct {
 	Launch      Launch
-	Trainers    int     // of the fan-in; rounds always have two
-	Shards      int     // in one server process
-	Bytes       int     // of float32 gradients that each trainer has in a batch; rounded down to values
-	ChunkBytes  int     // of values in one frame
-	DType       string  // of gradients on the wire: one of schema's
-	WindowBytes int     // of each trainer and shard; requests under load take 4 MiB and 1 MiB
-	Seconds     float64 // of each measure in each turn, about
-	Rounds      int     // of the full round in each turn; 0 is as many as Seconds hold
-	Turns       int     // that the measures take
-	SmallRounds int     // in each turn
-	Profile     string  // directory for CPU profiles of the children of the first turn; empty for none
+	Trainers    int      // of the fan-in; rounds always have two
+	Shards      int      // in one server process
+	Bytes       int      // of float32 gradients that each trainer has in a batch; rounded down to values
+	ChunkBytes  int      // of values in one frame
+	DType       string   // of gradients on the wire: one of schema's
+	WindowBytes int      // of each trainer and shard; requests under load take 4 MiB and 1 MiB
+	Seconds     float64  // of each measure in each turn, about
+	Rounds      int      // of the full round in each turn; 0 is as many as Seconds hold
+	Turns       int      // that the measures take
+	SmallRounds int      // in each turn
+	Only        []string // measures to take, by their names in Result.CPU; empty is all. What is left out is zero in the result
+	Profile     string   // directory for CPU profiles of the children of the first turn; empty for none
 	Progress    io.Writer
 }
 
@@ -62,6 +63,10 @@ func (c *Config) Validate() error {
 	check(c.Seconds > 0 && c.Seconds <= 3600, "seconds %v: want more than 0, up to 3600", c.Seconds)
 	check(c.Rounds >= 0 && c.Rounds <= 1<<20, "rounds %d: want 0 to %d", c.Rounds, 1<<20)
 	check(c.Turns >= 1 && c.Turns <= 1000, "turns %d: want 1 to 1000", c.Turns)
+	for _, name := range c.Only {
+		known := slices.ContainsFunc((&bench{}).measures(), func(m measure) bool { return m.name == name })
+		check(known, "only %q: no such measure", name)
+	}
 	check(c.SmallRounds >= 1, "small rounds %d: want at least 1", c.SmallRounds)
 	if wrong != nil {
 		return errors.Join(wrong...)

@@ -54,24 +54,37 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		return nil, err
 	}
 	b := &bench{Config: c, figures: map[string][]float64{}, raw: map[int][]float64{}}
-	measures := []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"raw TCP", b.rawTCP}, {"NATS", b.nats}, {"fan-in", b.fanIn}, {"full round", b.round}, {"requests", b.requests},
-		{"requests under load, windows of 4 MiB", func(ctx context.Context) error { return b.load(ctx, nameLoad, loadWindowBytes) }},
-		{"requests under load, windows of 1 MiB", func(ctx context.Context) error { return b.load(ctx, nameLoad1MiB, loadWindowSmall) }},
-		{"small round", b.small},
-	}
 	for b.turn = range c.Turns {
-		for _, m := range measures {
-			fmt.Fprintf(c.Progress, "turn %d of %d: %s\n", b.turn+1, c.Turns, m.name)
+		for _, m := range b.measures() {
+			if len(c.Only) > 0 && !slices.Contains(c.Only, m.name) {
+				continue
+			}
+			fmt.Fprintf(c.Progress, "turn %d of %d: %s\n", b.turn+1, c.Turns, m.text)
 			if err := m.run(ctx); err != nil {
-				return nil, fmt.Errorf("%s: %w", m.name, err)
+				return nil, fmt.Errorf("%s: %w", m.text, err)
 			}
 		}
 	}
 	return b.summarize()
+}
+
+type measure struct {
+	name, text string
+	run        func(context.Context) error
+}
+
+// measures are those of a turn, in their order.
+func (b *bench) measures() []measure {
+	load := func(name string, window int) func(context.Context) error {
+		return func(ctx context.Context) error { return b.load(ctx, name, window) }
+	}
+	return []measure{
+		{nameRaw, "raw TCP", b.rawTCP}, {nameNATS, "NATS", b.nats}, {nameFanIn, "fan-in", b.fanIn}, {nameRound, "full round", b.round},
+		{nameRequest, "requests", b.requests},
+		{nameLoad, "requests under load, windows of 4 MiB", load(nameLoad, loadWindowBytes)},
+		{nameLoad1MiB, "requests under load, windows of 1 MiB", load(nameLoad1MiB, loadWindowSmall)},
+		{nameSmall, "small round", b.small},
+	}
 }
 
 func (b *bench) note(name string, value float64) { b.figures[name] = append(b.figures[name], value) }
@@ -79,6 +92,9 @@ func (b *bench) note(name string, value float64) { b.figures[name] = append(b.fi
 // last is the latest value of a figure, which is that of this turn.
 func (b *bench) last(name string) float64 {
 	all := b.figures[name]
+	if len(all) == 0 {
+		return 0 // left out
+	}
 	return all[len(all)-1]
 }
 
@@ -192,7 +208,7 @@ func (b *bench) fanIn(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		b.note(nameRatio, b.last(nameFanIn+suffixRate)/b.last(nameRaw+suffixRate))
+		b.note(nameRatio, over(b.last(nameFanIn+suffixRate), b.last(nameRaw+suffixRate)))
 		return nil
 	})
 }
@@ -349,7 +365,7 @@ func (b *bench) load(ctx context.Context, name string, window int) error {
 			return err
 		}
 		b.noteTimes(name, got[len(got)-1].Ran)
-		b.note(name+suffixShare, b.last(name+suffixRate)/b.last(nameFanIn+suffixRate))
+		b.note(name+suffixShare, over(b.last(name+suffixRate), b.last(nameFanIn+suffixRate)))
 		return nil
 	})
 }
@@ -407,7 +423,7 @@ func (b *bench) summarize() (*Result, error) {
 			r.RawTCPWrite = size
 		}
 	}
-	if r.ValuesChecked == 0 {
+	if r.ValuesChecked == 0 && len(b.Only) == 0 {
 		return nil, errors.New("no sum was checked")
 	}
 	backend, err := cuda.Open(cuda.Options{})
@@ -418,6 +434,14 @@ func (b *bench) summarize() (*Result, error) {
 		DType: b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns, Backend: cuda.Describe(backend)}
 	r.SumsExact, r.Machine, r.Turns = true, thisMachine(), b.figures
 	return r, backend.Close()
+}
+
+// over is a share, 0 where what it is of was left out.
+func over(x, of float64) float64 {
+	if of == 0 {
+		return 0
+	}
+	return x / of
 }
 
 // median is the middle of some numbers, or the mean of the two in the middle; 0 of none.

@@ -51,7 +51,10 @@ func fabricCommand() *cobra.Command {
 	set.IntVar(&f.Turns, "turns", f.Turns, "`number` of turns; figures are medians over them")
 	set.BoolVar(&f.json, "json", false, "print one line of JSON and nothing else")
 	set.StringVar(&f.Profile, "profile", "", "write a CPU profile of each child of the first turn into this `folder`")
-	_ = set.MarkHidden("profile") // it exists
+	set.StringSliceVar(&f.Only, "only", nil, "take these measures only, a `list`; what is left out is zero in the result")
+	for _, name := range []string{"profile", "only"} {
+		_ = set.MarkHidden(name) // it exists
+	}
 	return c
 }
 
