@@ -26,8 +26,8 @@
 //
 // NATS delivers at most once. Outbox numbers the frames of one (sender, receiver) pair from 1 without gaps and keeps
 // each until it is acknowledged. Inbox marks what has arrived, so that a repetition is known as one, and makes an Ack: all
-// up to Cumulative, a bitmap over the 256 after it, and a credit in bytes. Acks are sent for every frame that arrives,
-// fresh or not, and whenever credit was given back; each says everything, so that any may be lost.
+// up to Cumulative, a bitmap over the 256 after it, and a credit in bytes. Acks are sent at once for a gap and a repetition, soon for
+// what else arrives, and whenever credit was given back; each says everything, so that any may be lost.
 //
 // A frame is sent again
 //   - when one that was sent after it has arrived, once for each such piece of evidence; a frame that was sent several

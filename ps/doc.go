@@ -21,9 +21,11 @@
 //
 // # Goroutines and locks
 //
-// Two goroutines for each shard id receive (one a connection), verify and queue; they never wait. One worker for each
-// shard of each job steps the shard and publishes. The desk's goroutine owns the coordinators and the list of jobs; it
-// alone starts and stops workers, and waits for them. No lock is held while another is taken.
+// Two goroutines for each shard id receive (one a connection) and verify. A dense frame that finds nothing waiting they step
+// themselves, whose bytes are in their cache; everything else is queued for the worker, a goroutine for each shard of each job, but
+// lookups and pulls go before what waits (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's
+// goroutine owns the coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Locks: a turn, then
+// its queue's; else none is held while another is taken.
 //
 // # Memory
 //

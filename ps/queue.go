@@ -2,6 +2,7 @@ package ps
 
 import (
 	"sync"
+	"sync/atomic"
 
 	"gradbus/round"
 	"gradbus/schema"
@@ -21,16 +22,22 @@ type item struct {
 	payload Payload
 }
 
-// queue holds frames between the goroutine that receives for all jobs and the one that runs a shard. The reader takes
-// all that is there at once, so that one wake-up and one ack serve many frames.
+// queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so that one
+// wake-up and one ack serve many frames. What trainers wait for, lookups and pulls, is kept apart, since it goes first: it may
+// overtake contributions, which come on another connection anyway.
 type queue struct {
 	wake chan struct{} // has room for one: something was put in, or close was called
+	ask  atomic.Int32  // len(asks), to be read without the lock
 
 	mu     sync.Mutex
-	items  []item
+	items  []item // contributions, in their order
+	asks   []item // lookups and pulls, in theirs
 	bytes  int
 	closed bool
 }
+
+// isAsk reports whether a trainer waits for the answer to a frame of the kind.
+func isAsk(k schema.Kind) bool { return k == schema.KindLookup || k == schema.KindPull }
 
 func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
 
@@ -38,8 +45,14 @@ func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
 func (q *queue) put(it item) bool {
 	bytes := len(it.view.Bytes())
 	q.mu.Lock()
-	ok := !q.closed && len(q.items) < queueItemsMax && q.bytes+bytes <= queueBytesMax
-	if ok {
+	ok := !q.closed && len(q.items)+len(q.asks) < queueItemsMax && q.bytes+bytes <= queueBytesMax
+	switch {
+	case !ok:
+	case isAsk(it.view.Head().Kind):
+		q.asks = append(q.asks, it)
+		q.ask.Store(int32(len(q.asks)))
+		q.bytes += bytes
+	default:
 		q.items = append(q.items, it)
 		q.bytes += bytes
 	}
@@ -59,22 +72,48 @@ func (q *queue) signal() {
 	}
 }
 
-// swap gives what has come in since the last call, and takes room that the reader is done with for what comes next. The
-// payloads of what it gives are the reader's to release.
+// swap gives the contributions that have come in since the last call, and takes room that the reader is done with for what comes
+// next. The payloads of what it gives are the reader's to release.
 func (q *queue) swap(done []item) []item {
 	clear(done) // views and payloads are forgotten
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	items := q.items
-	q.items, q.bytes = done[:0], 0
+	q.items = done[:0]
+	q.taken(items)
 	return items
+}
+
+// swapAsks is swap for lookups and pulls.
+func (q *queue) swapAsks(done []item) []item {
+	clear(done)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	items := q.asks
+	q.asks = done[:0]
+	q.ask.Store(0)
+	q.taken(items)
+	return items
+}
+
+func (q *queue) taken(items []item) {
+	for i := range items {
+		q.bytes -= len(items[i].view.Bytes())
+	}
+}
+
+// empty reports whether no contribution waits.
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) == 0 && !q.closed
 }
 
 // close makes every further put fail, and releases what nobody has taken.
 func (q *queue) close() {
 	q.mu.Lock()
-	items := q.items
-	q.closed, q.items, q.bytes = true, nil, 0
+	items := append(q.items, q.asks...)
+	q.closed, q.items, q.asks, q.bytes = true, nil, nil, 0
 	q.mu.Unlock()
 	for i := range items {
 		round.Release(items[i].payload)

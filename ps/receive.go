@@ -7,13 +7,13 @@ import (
 	"gradbus/schema"
 )
 
-// receive takes what comes in for one shard, of whichever job: verified here, once, then queued for the job's worker.
-// It runs on the goroutines of the shard's lines and never waits, so that no job can hold up another. The message is
-// released by whoever sees the last of it. Who is refused is told on the connection it came by.
+// receive takes what comes in for one shard, of whichever job: verified here, once, then given to the job's worker, which
+// may step it at once. It runs on the goroutines of the shard's lines and waits for nobody's turn, so that no job holds up another
+// for longer than a step. The message is released by whoever sees the last of it. Who is refused is told on the connection it came by.
 func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
 	if it, to, ok := s.admit(conn, shard, &m); ok {
-		if !to.put(it) {
+		if !to.deliver(&it) {
 			s.counters.dropped.Add(1)
 		}
 		return
@@ -21,8 +21,8 @@ func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	m.Release()
 }
 
-// admit verifies a message and finds whose queue it is for. Where that fails its sender has been told.
-func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item, to *queue, ok bool) {
+// admit verifies a message and finds whose worker it is for. Where that fails its sender has been told.
+func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item, to *worker, ok bool) {
 	subject, err := m.Parse()
 	if err != nil {
 		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
@@ -43,7 +43,7 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		s.refuse(conn, shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
-	return item{schema.Member(subject.From), view, m.Lease()}, k.workers[shard].queue, true
+	return item{schema.Member(subject.From), view, m.Lease()}, k.workers[shard], true
 }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.

@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/round"
 	"gradbus/schema"
 )
 
-// worker runs one shard of one job: the goroutine that owns the pure state machine, and what surrounds it: a queue,
-// windows, subjects, the clock.
+// worker runs one shard of one job: who steps the pure state machine when (turn.go), and what surrounds it: a queue, windows,
+// subjects, the clock.
 type worker struct {
 	server *Server
 	config ShardConfig
@@ -25,9 +24,17 @@ type worker struct {
 	ask    chan struct{} // has room for one: somebody wants a fresh waiting
 	done   chan struct{}
 
-	shard  *Shard
-	peers  []peer // by host
-	limit  limiter
+	turn  sync.Mutex // held by the goroutine that steps; guards what follows. Lock order: turn, then queue.mu
+	shard *Shard     // nil before it is ready, and after its end
+	err   error      // why it has failed
+	peers []peer     // by host
+	limit limiter
+	here  item   // the frame that is stepped where it was received
+	items []item // contributions that were taken from the queue
+	asks  []item // lookups and pulls that were
+	owing bool   // owed has been told since the last time that everything was acknowledged
+
+	owed   chan struct{} // has room for one: somebody is to be acknowledged soon
 	send   func(to schema.Member, subject fabric.Subject, frame []byte)
 	result func(error) // told once that the shard is ready (nil), and once that it failed
 
@@ -40,18 +47,25 @@ type peer struct {
 	inbox   *fabric.Inbox
 	ack     *schema.Frame
 	subject fabric.Subject
-	due     bool // something came that has to be acknowledged
+	frames  int  // that came since the last ack
+	bytes   int  // of these
+	now     bool // an ack is due at once: something is missing, or came again
 	unsaid  int  // bytes given back that no ack has carried yet
 }
 
-// acknowledgeEvery bounds the frames that are worked before their senders hear of them, and of gaps between them: a
-// whole queue may take as long as the timeout after which they would send again.
-const acknowledgeEvery = 32
+// An ack costs some 15 us of processor time over all processes, so it stands for several frames: as many as a sender with a window of
+// 1 MiB need not wait for, and as many as it may have under way, which is 256, do not run out by. A sender that pauses hears after a
+// moment. What is missing, or came again, is said at once.
+const (
+	acknowledgeBytes  = 256 << 10
+	acknowledgeFrames = 32
+	acknowledgeAfter  = 2 * time.Millisecond
+)
 
 func newWorker(s *Server, c ShardConfig, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
 	w := &worker{
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
-		queue: newQueue(), ask: make(chan struct{}, 1), done: make(chan struct{}),
+		queue: newQueue(), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: limiter{perSecond: refusalsPerSecond}, send: send, result: result,
 	}
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
@@ -71,50 +85,41 @@ func newWorker(s *Server, c ShardConfig, log *slog.Logger, send func(schema.Memb
 // run is the worker's goroutine. It ends with ctx, having freed the shard's memory.
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
-	defer w.queue.close()
 	if err := w.serve(ctx); err != nil && ctx.Err() == nil {
 		w.result(err)
 	}
+	w.queue.close()
+	w.turn.Lock()
+	defer w.turn.Unlock()
 	if w.shard != nil {
 		w.shard.Close()
+		w.shard = nil
 	}
 }
 
-// serve makes the shard and steps it until ctx ends or the shard fails. A broken invariant ends the job, not the server.
+// serve makes the shard, and does what is not done by those who receive, until ctx ends or the shard fails.
 func (w *worker) serve(ctx context.Context) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			w.log.Error("shard panicked", "panic", r, "stack", string(debug.Stack()))
-			err = fmt.Errorf("shard %s failed: internal error: %v", w.member, r)
-		}
-	}()
-	if w.shard, err = NewShard(ctx, w.config); err != nil {
+	if err := w.build(ctx); err != nil {
 		return err
 	}
 	w.result(nil)
-	var items []item
-	next := 0 // of items: those from here on have not been stepped
-	defer func() {
-		for ; next < len(items); next++ {
-			round.Release(items[next].payload)
-		}
-	}()
+	late := time.NewTimer(time.Hour)
+	late.Stop()
+	defer late.Stop()
 	for {
 		select {
 		case <-w.queue.wake:
-			items = w.queue.swap(items)
-			for next = 0; next < len(items); {
-				next++
-				if err := w.step(&items[next-1]); err != nil {
-					return err
-				}
-				if next%acknowledgeEvery == 0 {
-					w.acknowledge()
-				}
+			if err := w.drain(ctx); err != nil {
+				return err
 			}
-			w.acknowledge()
+		case <-w.owed:
+			late.Reset(acknowledgeAfter)
+		case <-late.C:
+			w.acknowledgeAll()
 		case <-w.ask:
+			w.turn.Lock()
 			waiting := w.shard.Waiting()
+			w.turn.Unlock()
 			w.mu.Lock()
 			w.waiting = waiting
 			w.mu.Unlock()
@@ -124,24 +129,25 @@ func (w *worker) serve(ctx context.Context) (err error) {
 	}
 }
 
-// step takes one frame: its window first, then the shard, which releases its payload.
-func (w *worker) step(it *item) error {
-	h := it.view.Head()
-	if h.Kind == schema.KindDense || h.Kind == schema.KindSparse {
-		if !w.accept(it.from, &h, len(it.view.Bytes())) {
-			round.Release(it.payload)
-			return nil
-		}
-	}
-	outputs, reason, err := w.shard.Step(it.from, &it.view, it.payload)
+// build makes the shard. A broken invariant ends the job, not the server.
+func (w *worker) build(ctx context.Context) (err error) {
+	defer w.recovered(&err)
+	made, err := NewShard(ctx, w.config)
 	if err != nil {
 		return err
 	}
-	w.server.counters.count(reason)
-	for i := range outputs {
-		w.publish(&outputs[i])
-	}
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	w.shard = made
 	return nil
+}
+
+// recovered makes a panic an error. It is deferred.
+func (w *worker) recovered(err *error) {
+	if r := recover(); r != nil {
+		w.log.Error("shard panicked", "panic", r, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("shard %s failed: internal error: %v", w.member, r)
+	}
 }
 
 // accept passes a sequenced frame through its sender's window. A sender or run that is not known is left to the shard,
@@ -157,8 +163,9 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 		return false
 	}
 	p := &w.peers[host]
-	p.due = true
+	p.frames, p.bytes = p.frames+1, p.bytes+bytes
 	fresh, ok := p.inbox.AcceptBytes(uint64(h.Sequence), bytes)
+	p.now = p.now || !fresh || p.inbox.Ack().Cumulative < uint64(h.Sequence)
 	switch {
 	case fresh:
 		return true
@@ -191,25 +198,25 @@ func (w *worker) hostOf(from schema.Member) int {
 	return -1
 }
 
-// acknowledge tells every trainer what has come in, and what of it is no longer held. Whom nothing came from is told
-// only once the bytes given back are worth a message.
-func (w *worker) acknowledge() {
-	for i := range w.peers {
-		p := &w.peers[i]
-		if back := int(p.inbox.HeldBytes()) - int(w.shard.HeldBytes(i)); back > 0 {
-			p.inbox.Free(back)
-			p.unsaid += back
-		}
-		if !p.due && p.unsaid < fabric.WindowBytesDefault/4 {
-			continue
-		}
-		p.due, p.unsaid = false, 0
-		p.ack.SetHead(schema.Head{
-			Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch(), Lanes: uint16(w.config.Job.Lanes),
-		})
-		p.ack.SetAck(schema.Ack(p.inbox.Ack()))
-		w.send(w.config.Hosts[i].Member, p.subject, p.ack.Seal())
+// acknowledge tells a trainer what has come in, and what of it is no longer held, where that is worth a message or all is to be
+// said. It reports whether something is left to be said. The turn is held.
+func (w *worker) acknowledge(host int, all bool) (owing bool) {
+	p := &w.peers[host]
+	if back := int(p.inbox.HeldBytes()) - int(w.shard.HeldBytes(host)); back > 0 {
+		p.inbox.Free(back)
+		p.unsaid += back
 	}
+	worth := p.now || p.bytes >= acknowledgeBytes || p.frames >= acknowledgeFrames || p.unsaid >= fabric.WindowBytesDefault/4
+	if !worth && (p.frames == 0 || !all) {
+		return p.frames > 0
+	}
+	p.frames, p.bytes, p.now, p.unsaid = 0, 0, false, 0
+	p.ack.SetHead(schema.Head{
+		Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch(), Lanes: uint16(w.config.Job.Lanes),
+	})
+	p.ack.SetAck(schema.Ack(p.inbox.Ack()))
+	w.send(w.config.Hosts[host].Member, p.subject, p.ack.Seal())
+	return false
 }
 
 // Send implements outlet, for refusals to a trainer.

@@ -1,0 +1,270 @@
+package ps
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// workbench is a worker of one shard, with the heads of what it sends kept.
+type workbench struct {
+	*worker
+	t        *testing.T
+	p        *problem
+	place    *schema.Placement
+	sequence []schema.Sequence // by trainer
+	leases   leases
+	told     chan error
+
+	sentMu sync.Mutex
+	heads  []schema.Head
+	acks   map[string]schema.Ack // the latest, by trainer
+	acked  int
+}
+
+// newWorkbench makes a worker. Its goroutine runs where run is set, until the test ends.
+func newWorkbench(t *testing.T, p *problem, run bool) *workbench {
+	t.Helper()
+	b := &workbench{t: t, p: p, place: schema.NewPlacement(p.job, 1), sequence: make([]schema.Sequence, p.job.Trainers),
+		told: make(chan error, 2), acks: map[string]schema.Ack{}}
+	config := ShardConfig{Job: p.job, Placement: b.place, RunID: storyRun, Generation: generationFirst, Backend: p.backend,
+		Hosts: hostsOf(p.job), StagedBytesMax: 1 << 30}
+	s := &Server{log: slog.New(slog.DiscardHandler)}
+	var err error
+	b.worker, err = newWorker(s, config, s.log, b.keep, func(err error) { b.told <- err })
+	must(t, err)
+	if !run {
+		must(t, b.build(t.Context()))
+		t.Cleanup(b.shard.Close)
+		return b
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go b.run(ctx)
+	t.Cleanup(func() { cancel(); <-b.done; b.leases.check(t, 0) })
+	must(t, <-b.told)
+	return b
+}
+
+// keep takes what the worker sends.
+func (b *workbench) keep(_ schema.Member, at fabric.Subject, frame []byte) {
+	v, err := schema.Verify(frame, schema.Limits{})
+	if err != nil {
+		b.t.Errorf("%v: %v", at, err)
+		return
+	}
+	b.sentMu.Lock()
+	defer b.sentMu.Unlock()
+	b.heads = append(b.heads, v.Head())
+	if a, ok := v.Ack(); ok {
+		b.acks[at.To], b.acked = a, b.acked+1
+	}
+}
+
+// sent counts what was sent of a kind.
+func (b *workbench) sent(kind schema.Kind) (n int) {
+	b.sentMu.Lock()
+	defer b.sentMu.Unlock()
+	for _, h := range b.heads {
+		if h.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// frames are a trainer's contributions to a batch, numbered, in the order in which they are sent.
+func (b *workbench) frames(trainer int, batch schema.Batch) (items []item) {
+	b.t.Helper()
+	for _, c := range b.p.frames(b.t, b.place, storyRun, batch, lane.Node{First: lane.Lane(trainer), Count: 1}) {
+		b.sequence[trainer]++
+		c.frame.SetSequence(b.sequence[trainer])
+		items = append(items, b.item(trainer, c.frame))
+	}
+	return items
+}
+
+func (b *workbench) item(trainer int, f *schema.Frame) item {
+	b.t.Helper()
+	v := view(b.t, f.Seal())
+	return item{schema.TrainerMember(trainer), *v, b.leases.of(v.Bytes())}
+}
+
+func (b *workbench) lookup(batch schema.Batch) item {
+	b.t.Helper()
+	return b.item(0, lookupFrame(b.t, b.p.job, storyRun, batch, [][]uint64{{1, 2}}))
+}
+
+func (b *workbench) deliver(it item) {
+	b.t.Helper()
+	if !b.worker.deliver(&it) {
+		b.t.Error("a frame was dropped")
+	}
+}
+
+// until polls for something that must come.
+func (b *workbench) until(what string, there func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !there(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("no %s", what)
+		}
+	}
+}
+
+// Contributions come from one goroutine, lookups from others, and the worker's own takes part: all rounds close, every
+// lookup is answered, everybody hears that everything has arrived, and every payload is released.
+func TestTurns(t *testing.T) {
+	p := newProblem(t, smallJob("turns", 3, 3))
+	b := newWorkbench(t, p, true)
+	rounds := 1 // the sparse one
+	for _, bucket := range b.place.Buckets {
+		rounds += b.place.Chunks(bucket.ID)
+	}
+	const batches, lookups = 20, 200
+	for batch := range schema.Batch(batches) {
+		var asks []item
+		for range lookups {
+			asks = append(asks, b.lookup(batch))
+		}
+		var all []item
+		for trainer := range p.job.Trainers {
+			all = append(all, b.frames(trainer, batch)...)
+		}
+		b.deliver(b.lookup(batch)) // the shard moves on to the batch
+		var wait sync.WaitGroup
+		for i := range 2 {
+			wait.Go(func() {
+				for _, it := range asks[i*lookups/2 : (i+1)*lookups/2] {
+					b.deliver(it)
+				}
+			})
+		}
+		for _, it := range all {
+			b.deliver(it)
+		}
+		wait.Wait()
+		b.until("result", func() bool { return b.sent(schema.KindMean) == rounds*int(batch+1) })
+		b.until("answer", func() bool { return b.sent(schema.KindRows) == (lookups+1)*int(batch+1) })
+	}
+	if n := b.sent(schema.KindRefusal); n > 0 {
+		t.Errorf("%d refusals", n)
+	}
+	for trainer, sequence := range b.sequence {
+		b.until("last ack", func() bool {
+			b.sentMu.Lock()
+			defer b.sentMu.Unlock()
+			return b.acks[string(schema.TrainerMember(trainer))].Cumulative == uint64(sequence)
+		})
+	}
+}
+
+// Whatever waits, lookups go first, and contributions keep their order: what comes behind a sparse one, which is queued, is
+// queued too.
+func TestAsksGoFirst(t *testing.T) {
+	p := newProblem(t, smallJob("order", 2, 2))
+	b := newWorkbench(t, p, false)
+	own := b.frames(0, 0) // of which the last ones are sparse
+	for _, it := range slices.Backward(own) {
+		b.deliver(it) // so the sparse ones come first
+	}
+	if n := b.sent(schema.KindAck); n > 0 {
+		t.Errorf("%d acks: contributions were stepped past a sparse one that waits", n)
+	}
+	other := b.frames(1, 0)
+	b.turn.Lock() // somebody steps
+	for _, it := range other {
+		b.deliver(it)
+	}
+	b.deliver(b.lookup(0))
+	b.turn.Unlock()
+	must(t, b.drain(t.Context()))
+	if b.heads[0].Kind != schema.KindRows {
+		t.Errorf("%v was sent first: want the answer to the lookup", b.heads[0].Kind)
+	}
+	// The first of trainer 0 that was stepped is the last of its numbers, so there was a gap at once.
+	if b.heads[1].Kind != schema.KindAck {
+		t.Errorf("%v was sent second: want an ack that tells of the gap", b.heads[1].Kind)
+	}
+	if b.sent(schema.KindMean) == 0 || b.shard.StagedBytes() != 0 {
+		t.Errorf("%d results, %d bytes are held", b.sent(schema.KindMean), b.shard.StagedBytes())
+	}
+	b.leases.check(t, 0)
+	b.deliver(b.lookup(0)) // nobody steps and nothing waits: at once
+	if n := b.sent(schema.KindRows); n != 2 {
+		t.Errorf("%d answers to 2 lookups", n)
+	}
+}
+
+// An ack stands for several frames, but what is missing or comes again is said at once, and what is left after a moment.
+func TestAcksAreFew(t *testing.T) {
+	job := smallJob("acks", 2, 2)
+	job.Tables = nil
+	job.Parameters = []schema.Parameter{{Name: "w", Shape: []int{100, schema.ChunkBytesMin / 4}, Init: schema.Init{Kind: schema.InitZeros}}}
+	p := newProblem(t, job)
+	b := newWorkbench(t, p, true)
+	own := b.frames(0, 1) // refused, as early: received all the same, and nothing closes
+	b.deliver(own[0])
+	b.until("ack after a pause", func() bool { return b.sent(schema.KindAck) == 1 })
+	b.deliver(own[2])
+	b.until("ack of a gap", func() bool { return b.sent(schema.KindAck) == 2 })
+	b.deliver(own[1])
+	again := own[1]
+	again.payload = b.leases.of(nil)
+	b.deliver(again)
+	b.until("ack of a repetition", func() bool { return b.sent(schema.KindAck) >= 3 })
+	b.sentMu.Lock()
+	if a := b.acks["t0"]; a.Cumulative != 3 {
+		t.Errorf("ack says %+v: want 3 received", a)
+	}
+	before := b.acked
+	b.sentMu.Unlock()
+	for _, it := range own[3:] {
+		b.deliver(it)
+	}
+	b.until("last ack", func() bool {
+		b.sentMu.Lock()
+		defer b.sentMu.Unlock()
+		return b.acks["t0"].Cumulative == 100
+	})
+	b.sentMu.Lock()
+	defer b.sentMu.Unlock()
+	if n := b.acked - before; n < 3 {
+		t.Errorf("%d acks of 97 frames: a sender may have 256 under way, and wants one for 32", n)
+	}
+}
+
+// fragile panics.
+type fragile struct{ cuda.Backend }
+
+func (fragile) FirstNonFinite(cuda.Vector) int { panic("broken") }
+
+// A shard that breaks where a frame is received ends its job by the worker's goroutine, as one that breaks there does.
+func TestStepHereFails(t *testing.T) {
+	p := newProblem(t, smallJob("fails", 2, 2))
+	p.backend = fragile{p.backend}
+	b := newWorkbench(t, p, true)
+	own := b.frames(0, 0)
+	b.deliver(own[0])
+	select {
+	case err := <-b.told:
+		if err == nil || !strings.Contains(err.Error(), "broken") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the failure is not told")
+	}
+	<-b.done
+	if b.worker.deliver(&own[1]) {
+		t.Error("a frame was taken by a shard that has failed")
+	}
+	b.leases.all = b.leases.all[1:2] // of what broke it nobody can tell
+}
