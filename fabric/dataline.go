@@ -119,7 +119,7 @@ func (l *dataLine) dial(ctx context.Context) (socket net.Conn, at *url.URL, err 
 // use makes a session the line's, unless the line was closed meanwhile.
 func (l *dataLine) use(s *wireSession) {
 	l.maximum.Store(int64(s.info.PayloadMax))
-	l.writer.use(s.conn)
+	l.writer.use(s.conn, s.info.PayloadMax)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.socket, l.silent = s.conn, 0
@@ -176,7 +176,7 @@ func (l *dataLine) pause(d time.Duration) bool {
 
 // leave forgets the connection, and ends the waiting of those who flush.
 func (l *dataLine) leave() {
-	l.writer.use(nil)
+	l.writer.use(nil, 0)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, w := range l.waiting {

@@ -19,6 +19,9 @@ const (
 	KindAck    = "ack"
 	KindCtl    = "ctl"
 	KindBeat   = "beat"
+
+	// kindFill is what the data connection sends to nobody, now and then.
+	kindFill = "fill"
 )
 
 // Any stands for every value of a token in a pattern.

@@ -13,8 +13,11 @@ const (
 	// first put together in memory that is allocated for it. So messages a little smaller than 64 or 32 KiB are filled
 	// up with spaces, which the protocol allows between words: then one, or two, fill a read, and the next begins with
 	// the next. It saves a copy, the clearing and the collection of each byte (docs/memory.md, Copies).
-	readBytes  = 64 << 10
-	padMaxByte = 1 << 10
+	readBytes   = 64 << 10
+	padBytesMax = 1 << 10
+	// fillEvery is how many bytes at least go between two fillings: where messages of other sizes have put the stream out
+	// of step, one to nobody brings it back, and costs half of readBytes on average.
+	fillEvery = 1 << 20
 	// joinBytesMax is the size up to which a message is copied together for one write, where the connection has no
 	// vectors: to a reader in process each write is a read.
 	joinBytesMax = readBytes
@@ -37,13 +40,21 @@ type wireWriter struct {
 	join    []byte     // scratch of joinBytesMax where there are no vectors, else of what head and small messages need
 	parts   [3][]byte
 	buffers net.Buffers
+	phase   int // bytes written since the last that filled a read
+	since   int // bytes written since the last filling
+	// payloadMax is what the server takes.
+	payloadMax int
 }
 
-// use makes a connection the one that is written to; nil is none.
-func (w *wireWriter) use(conn net.Conn) {
+// nothing is what fillings are made of.
+var nothing [readBytes]byte
+
+// use makes a connection, whose server takes so much in a message, the one that is written to; nil is none.
+func (w *wireWriter) use(conn net.Conn, payloadMax int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.conn = conn
+	w.payloadMax = payloadMax
+	w.conn, w.phase, w.since = conn, 0, 0
 	_, w.vectors = conn.(*net.TCPConn)
 	if conn != nil && !w.vectors && cap(w.join) < joinBytesMax {
 		w.join = make([]byte, 0, joinBytesMax)
@@ -64,6 +75,7 @@ func (w *wireWriter) rawLocked(text string) error {
 	w.writes.Add(1)
 	_, err := w.conn.Write([]byte(text))
 	w.writes.Add(1)
+	w.step(len(text))
 	if err != nil {
 		w.abandon()
 	}
@@ -93,25 +105,73 @@ func (w *wireWriter) message(s *Subject, data []byte) error {
 	if w.conn == nil {
 		return errReconnecting
 	}
-	w.text = s.Append(w.text[:0])
-	w.text = append(w.text, ' ')
-	w.text = strconv.AppendInt(w.text, int64(len(data)), 10)
-	w.text = append(w.text, crlf...)
-	head := append(w.join[:0], "PUB "...)
-	for pad := padBytes(len("PUB ") + len(w.text) + len(data) + len(crlf)); pad > 0; {
-		n := min(pad, len(padding))
-		head = append(head, padding[:n]...)
-		pad -= n
-	}
-	head = append(head, w.text...)
-	w.writes.Add(1)
-	err := w.write(head, data)
-	w.writes.Add(1)
-	w.join = head[:0]
+	err := w.compose(s, data)
 	if err != nil {
 		w.abandon()
 	}
 	return err
+}
+
+// compose writes one message, and before it a filling where that is of use and allowed.
+func (w *wireWriter) compose(s *Subject, data []byte) error {
+	w.phrase(s, len(data))
+	bare := len("PUB ") + len(w.text) + len(data) + len(crlf)
+	pad := padBytes(bare)
+	if w.vectors && w.phase > 0 && w.since >= fillEvery && (bare+pad)%(readBytes/2) == 0 {
+		if err := w.fill(s); err != nil {
+			return err
+		}
+		w.phrase(s, len(data))
+	}
+	return w.put(pad, data)
+}
+
+// phrase makes "subject bytes CRLF" in text.
+func (w *wireWriter) phrase(s *Subject, bytes int) {
+	w.text = s.Append(w.text[:0])
+	w.text = append(w.text, ' ')
+	w.text = strconv.AppendInt(w.text, int64(bytes), 10)
+	w.text = append(w.text, crlf...)
+}
+
+// put writes a message whose phrase is in text, with so many spaces more than needed.
+func (w *wireWriter) put(pad int, data []byte) error {
+	head := append(w.join[:0], "PUB "...)
+	for left := pad; left > 0; {
+		n := min(left, len(padding))
+		head = append(head, padding[:n]...)
+		left -= n
+	}
+	head = append(head, w.text...)
+	w.step(len(head) + len(data) + len(crlf))
+	w.writes.Add(1)
+	err := w.write(head, data)
+	w.writes.Add(1)
+	w.join = head[:0]
+	return err
+}
+
+// step counts what is written.
+func (w *wireWriter) step(bytes int) {
+	w.phase = (w.phase + bytes) % readBytes
+	w.since += bytes
+}
+
+// fill brings the stream back into step with the server's reads, by a message of the same sender that nobody hears.
+func (w *wireWriter) fill(s *Subject) error {
+	to := Subject{Job: s.Job, From: s.From, Kind: kindFill, To: "nobody"}
+	w.phrase(&to, readBytes) // five digits; of fewer, spaces take the place
+	bare := len("PUB ") + len(w.text) + len(crlf)
+	size := readBytes - w.phase - bare
+	if size < 0 {
+		size += readBytes
+	}
+	w.since = 0
+	if size > w.payloadMax {
+		return nil
+	}
+	w.phrase(&to, size)
+	return w.put(bare-len("PUB ")-len(w.text)-len(crlf), nothing[:size])
 }
 
 func (w *wireWriter) write(head, data []byte) error {
@@ -142,7 +202,7 @@ func (w *wireWriter) write(head, data []byte) error {
 // padBytes is by how much a message of n bytes in all is filled up.
 func padBytes(n int) int {
 	for _, full := range [...]int{readBytes, readBytes / 2} {
-		if n <= full && full-n <= padMaxByte {
+		if n <= full && full-n <= padBytesMax {
 			return full - n
 		}
 	}

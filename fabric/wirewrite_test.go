@@ -1,8 +1,10 @@
 package fabric
 
 import (
+	"bufio"
 	"bytes"
 	"net"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -47,7 +49,7 @@ func TestWireWriter(t *testing.T) {
 			}
 			data := bytes.Repeat([]byte("0123456789\r\n"), size/12+1)[:size]
 			var w wireWriter
-			w.use(near)
+			w.use(near, 1<<20)
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				for range 2 {
@@ -85,7 +87,7 @@ func TestWireWriterInOnePiece(t *testing.T) {
 	defer near.Close()
 	defer far.Close()
 	var w wireWriter
-	w.use(near)
+	w.use(near, 1<<20)
 	subject := At("j", "s0", KindMean, "all").WithBucket(1, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = w.message(&subject, make([]byte, 65024+128)) })
@@ -99,7 +101,7 @@ func TestWireWriterInOnePiece(t *testing.T) {
 func TestWireWriterAllocations(t *testing.T) {
 	near, far := loopback(t)
 	var w wireWriter
-	w.use(near)
+	w.use(near, 1<<20)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		room := make([]byte, 1<<16)
@@ -116,4 +118,81 @@ func TestWireWriterAllocations(t *testing.T) {
 	}
 	near.Close()
 	wg.Wait()
+}
+
+// A message of another size puts the stream out of step; the next large one, a mebibyte later, finds it in step again. What
+// the server hears is the same.
+func TestWireWriterFills(t *testing.T) {
+	rng := newRand(t)
+	near, far := loopback(t)
+	var w wireWriter
+	w.use(near, 1<<20)
+	large := make([]byte, 65024+128)
+	subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
+	const rounds = 300
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range rounds {
+			if err := w.message(&subject, make([]byte, rng.IntN(70_000))); err != nil {
+				t.Error(err)
+			}
+			for range fillEvery / readBytes {
+				_ = w.message(&subject, large)
+			}
+			if err := w.message(&subject, large); err != nil || w.phase != 0 {
+				t.Errorf("%v; %d bytes behind the border of a read", err, w.phase)
+			}
+		}
+		near.Close()
+	})
+	heard := map[string]int{}
+	lines := bufio.NewReader(far)
+	for {
+		line, err := lines.ReadString('\n')
+		if err != nil {
+			break
+		}
+		fields := strings.Fields(line)
+		if len(fields) != 3 || fields[0] != "PUB" {
+			t.Fatalf("%q", line)
+		}
+		size, _ := strconv.Atoi(fields[2])
+		if _, err := lines.Discard(size); err != nil {
+			t.Fatal(err)
+		}
+		if end, err := lines.ReadString('\n'); err != nil || end != "\r\n" {
+			t.Fatalf("%q does not end after %d bytes: %q, %v", line, size, end, err)
+		}
+		heard[fields[1]]++
+	}
+	wg.Wait()
+	const fillings = "gradbus.v1.j.t0.fill.nobody"
+	if n := rounds * (2 + fillEvery/readBytes); heard[subject.String()] != n || heard[fillings] == 0 || heard[fillings] > rounds || len(heard) != 2 {
+		t.Errorf("heard %v; want %d messages and up to %d fillings", heard, n, rounds)
+	}
+}
+
+// Where the server takes too little for a filling there is none.
+func TestWireWriterFillsWithinPayloadMax(t *testing.T) {
+	near, far := loopback(t)
+	var w wireWriter
+	w.use(near, 32<<10)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
+		_ = w.message(&subject, make([]byte, 100))
+		for range 100 {
+			_ = w.message(&subject, make([]byte, 32<<10-100))
+		}
+		near.Close()
+	})
+	var said bytes.Buffer
+	_, _ = said.ReadFrom(far)
+	wg.Wait()
+	for _, after := range bytes.Split(said.Bytes(), []byte("fill.nobody "))[1:] {
+		digits, _, _ := bytes.Cut(after, crlf)
+		if size, err := strconv.Atoi(string(digits)); err != nil || size > 32<<10 {
+			t.Errorf("filled with %q bytes", digits)
+		}
+	}
 }
