@@ -60,18 +60,23 @@ func BenchmarkWindow(b *testing.B) {
 		bytes     int
 	}{
 		{"tcp/4KiB", false, 4 << 10},
+		{"tcp/64KiB", false, 65024 + 128},
 		{"tcp/256KiB", false, 256 << 10},
 		{"tcp/1MiB", false, 1 << 20},
+		{"in-process/64KiB", true, 65024 + 128},
 		{"in-process/256KiB", true, 256 << 10},
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			_, from, to := benchPair(b, c.inProcess)
 			o := benchWindow(b, from, to)
 			subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
-			frame := make([]byte, c.bytes)
+			var frames [SpanMax + 1][]byte // so that none is sent again while it is under way
+			for i := range frames {
+				frames[i] = make([]byte, c.bytes)
+			}
 			b.SetBytes(int64(c.bytes))
-			for b.Loop() {
-				must(b, o.Send(b.Context(), subject, slices.Clone(frame)))
+			for i := 0; b.Loop(); i++ {
+				must(b, o.Send(b.Context(), subject, frames[i%len(frames)]))
 			}
 			must(b, o.Drained(b.Context()))
 		})
@@ -86,6 +91,7 @@ func benchWindow(b *testing.B, from, to *Conn) *Outbox {
 		if fresh, _ := in.AcceptBytes(sequence, len(m.Data)); fresh {
 			in.Free(len(m.Data))
 		}
+		m.Release()
 		_ = to.Publish(acks, encodeAck(in.Ack()))
 	}))
 	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send})

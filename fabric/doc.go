@@ -11,8 +11,10 @@
 // # The pieces
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
-//	Conn      a member's connections: bulk, results and control            conn.go, line.go, tls.go
-//	Message   a delivery, and the lease of its bytes                       message.go
+//	Conn      a member's lines to a server: bulk, results and control      conn.go, line.go, tls.go
+//	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
+//	natsLine  a line over nats.go, for control                             natsline.go
+//	Message   a delivery, and the lease of its bytes                       message.go, lease.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
 //	Ask       a request that is repeated until it is answered              ask.go
@@ -21,6 +23,30 @@
 //
 // A newcomer may add a kind (subject.go), an error (errors.go) and anything to tests. The rules of Outbox and Inbox are
 // protocol: a change of them is a change of docs/protocol.md and of every other client.
+//
+// # The data connection
+//
+// Bulk leaves a member on one connection and comes in on another, results; both speak NATS's protocol to an unmodified
+// server with as few copies as that server allows. Config.Plain puts nats.go in their place, and the tests of connections
+// run over both; it keeps order within a pattern only, where a data connection keeps it over all.
+//
+// Send writes header, frame and end with one system call from where they lie. A payload is read from the connection right
+// into a leased buffer whose first byte is at a multiple of 64, and the handler is called by the goroutine that reads. Who
+// has the Message, or its Lease, may pass it on and releases it once; the buffer is then used again. A second Release
+// panics, as far as it can be told; none at all leaves the buffer to the collector.
+//
+// That handlers run where reading happens is also the back-pressure: while one runs, messages wait in the socket and in the
+// server. A reader that is more than ServerConfig.PendingBytesMax behind is cut off. It is told Lost, reconnects, counts
+// that, and windows send again what was dropped: so the windows that lead to a reader have to fit below half of that bound.
+//
+// A server reads 64 KiB at a time and passes on from there what lies whole in one read; the rest it first puts together in
+// fresh memory. So messages up to 1 KiB short of 64 or 32 KiB are filled up with spaces between the words of their header,
+// and where another size has put the stream out of step, a message to nobody brings it back, once a mebibyte at most. A
+// frame of 65024 bytes of values is the largest that fits. docs/memory.md counts the copies.
+//
+// Each line has two goroutines: one reads and reconnects, one sends a PING every 5 s and cuts a connection whose server has
+// said nothing for three of them, or has taken nothing of a message for 10 s. Whatever a server says, the worst it can do
+// to a member is an error and a new connection: lengths are checked before memory is taken, against max_payload and 64 MiB.
 //
 // # How a frame gets across, exactly once
 //
@@ -52,7 +78,12 @@
 //	message                      8 MiB                      ServerConfig.PayloadBytesMax, known to Conn from the server
 //	waiting in the server        256 MiB a reader           ServerConfig.PendingBytesMax; then the reader is cut off; keep the
 //	                                                        sum of the windows that lead to one reader below half of it
-//	waiting for a handler        256 MiB, 65536 messages    Config.PendingBytesMax; then messages are dropped and counted
+//	waiting for a handler        nothing                    on results; what is not handled is not read
+//	  on control                 256 MiB, 65536 messages    Config.PendingBytesMax; then messages are dropped and counted
+//	buffers of messages          what was not released
+//	  and waits to be used again 32 MiB a Conn              Config.FreeBytesMax
+//	reading and writing a line   33 KiB                     and 64 KiB where there is no TCP socket, in process or under TLS
+//	tokens of subjects           4096 a line, of 63 bytes
 //	while the server is lost     nothing is queued          Publish gives ErrLost; windows send again
 //	states not told yet          4                          a loss and return stand for all later ones
 //	Dial                         5 s                        or less by ctx
@@ -62,8 +93,9 @@
 // # Locks and goroutines
 //
 // Outbox: turn, then mu; mu is never held while publishing. Conn.mu and stateLoop.mu are leaves: nothing is called under
-// them but reading a subscription's counter. Inbox has no lock. A Conn owns one goroutine for OnState, NATS's own for
-// each line (reader, flusher, callbacks), and one for each subscription; Close waits for those that run foreign code.
+// them but reading a subscription's counter. dataLine: writer.mu, then mu; writer.mu is held while writing, mu never.
+// leasePool.mu is a leaf. Inbox has no lock. A Conn owns one goroutine for OnState, two for each data line, NATS's own for
+// control (reader, flusher, callbacks), and one for each subscription there; Close waits for those that run foreign code.
 //
 // # Measured
 //
