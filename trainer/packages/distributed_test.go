@@ -56,6 +56,7 @@ type outcome struct {
 	digest   [32]byte
 	accuracy float64
 	model    *packages.Model
+	stats    trainer.Stats // of the training alone
 	err      error
 }
 
@@ -108,6 +109,7 @@ func trainOne(ctx context.Context, url string, s packages.Settings, data *corpus
 	if o.err = session.Run(ctx, packages.NewWorkload(s, data, b), s.Batches(data), nil); o.err != nil {
 		return o
 	}
+	o.stats = session.Stats()
 	if o.digest, o.err = session.Digest(ctx); o.err != nil {
 		return o
 	}
