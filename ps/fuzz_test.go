@@ -81,7 +81,7 @@ func TestFuzzFramesAreTaken(t *testing.T) {
 // fuzzShard is a shard of a small job, and all of it.
 func fuzzShard(t testing.TB) (*schema.Job, *Shard) {
 	job := smallJob("fuzz", 2, 3)
-	job.Parameters = job.Parameters[1:]
+	job.Parameters, job.Wire.Sparse = job.Parameters[1:], schema.SparseAuto
 	s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1), RunID: storyRun,
 		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: hostsOf(job), StagedBytesMax: 1 << 20})
 	must(t, err)
@@ -128,8 +128,15 @@ func fuzzFrame(job *schema.Job, batch schema.Batch, b []byte) (from schema.Membe
 			keys += n
 		}
 	}
+	var bags []schema.Bags
 	if kind == schema.KindSparse {
-		for _, s := range sections {
+		if b[14]%2 == 0 {
+			bags = fuzzBags(sections, node, b)
+		}
+		for i, s := range sections {
+			if bags != nil && bags[i].Count > 0 {
+				s.Count = uint64(bags[i].Count)
+			}
 			values += int(s.Count) * int(s.Dim)
 		}
 		if h.Bucket++; b[15]%32 == 0 { // in two chunks
@@ -142,23 +149,48 @@ func fuzzFrame(job *schema.Job, batch schema.Batch, b []byte) (from schema.Membe
 			h.Weight = float64(b[16] % 4)
 		}
 	}
-	return from, fuzzFill(schema.Layout{Kind: kind, Values: 4 * values, Keys: keys, Sections: len(sections)}, h, sections, b)
+	l := schema.Layout{Kind: kind, Values: 4 * values, Keys: keys, Sections: len(sections)}
+	for _, s := range bags {
+		l.Bags += int(s.Count)
+	}
+	return from, fuzzFill(l, h, sections, bags, b)
+}
+
+// fuzzBags makes sections with keys bags of one of the node's lanes.
+func fuzzBags(sections []schema.Section, node lane.Node, b []byte) []schema.Bags {
+	bags := make([]schema.Bags, len(sections))
+	for i, s := range sections {
+		if s.Count > 0 && b[21+i]%4 > 0 {
+			bags[i] = schema.Bags{Lane: uint32(node.First) + uint32(b[20])%uint32(node.Count), Count: 1 + uint32(b[23+i])%uint32(s.Count)}
+		}
+	}
+	return bags
 }
 
 // fuzzFill builds the frame with keys and values of the bytes.
-func fuzzFill(l schema.Layout, h schema.Head, sections []schema.Section, b []byte) []byte {
+func fuzzFill(l schema.Layout, h schema.Head, sections []schema.Section, bags []schema.Bags, b []byte) []byte {
 	f, err := schema.NewFrame(l)
 	if err != nil {
 		panic(err) // the layouts above are all small and of their kinds
 	}
 	f.SetHead(h)
 	copy(f.Sections(), sections)
+	copy(f.Bags(), bags)
+	offsets := f.Offsets()
+	for _, s := range f.Bags() {
+		for k := range s.Count {
+			offsets[k] = k
+		}
+		offsets = offsets[s.Count:]
+	}
 	at := 0
-	for _, s := range sections {
+	for i, s := range sections {
 		key := uint64(b[17])
 		for range min(int(s.Count), len(f.Keys())-at) {
 			f.Keys()[at] = key % 60
-			key += 1 + uint64(b[18+at%8]%8)
+			if key += 1 + uint64(b[18+at%8]%8); l.Bags > 0 && bags[i].Count > 0 {
+				key = key * 37 % 61 // in no order
+			}
 			at++
 		}
 	}
