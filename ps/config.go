@@ -78,6 +78,8 @@ type Config struct {
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
 	Log     *slog.Logger // nil discards
+
+	lease time.Duration // of the announcement, for tests; 0 is leaseTime
 }
 
 // Limits of a configuration.

@@ -170,7 +170,7 @@ func (d *desk) join(l *letter, request *schema.Join) {
 		return
 	}
 	now := time.Now()
-	if k := d.kept[l.job]; k != nil && now.Sub(k.heard) < leaseTime || now.Before(d.elsewhere[l.job]) {
+	if k := d.kept[l.job]; k != nil && now.Sub(k.heard) < d.server.registry.lease || now.Before(d.elsewhere[l.job]) {
 		return // its coordinator is on another ps, and answers
 	}
 	waiting, asked := d.waiting[l.job]
@@ -206,7 +206,7 @@ func (d *desk) claimed(c claim) {
 		d.turnAway(name, &schema.Refused{Reason: "server_full", Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
 		return
 	case c.record == nil:
-		d.elsewhere[name] = time.Now().Add(announceEvery)
+		d.elsewhere[name] = time.Now().Add(d.server.registry.renew())
 		d.takeWaiting(name)
 		return
 	}

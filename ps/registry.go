@@ -17,15 +17,13 @@ import (
 )
 
 const (
-	serversBucket = "gradbus-servers" // by id: what each ps announces
-	jobsBucket    = "gradbus-jobs"    // by name: who coordinates a job, and where its shards are
-
-	// announceEvery is how often a ps writes its announcement, and leaseTime after how much silence it is gone. A lease
+	// leaseTime is how long an announcement lasts that its ps does not renew, which it does four times as often. A lease
 	// decides who is asked to keep shards of a new job; running jobs have their own deadline.
-	announceEvery = 2 * time.Second
-	leaseTime     = 8 * time.Second
-	// sweepEvery is how often jobs of the registry are looked at whose coordinator is gone; what is found twice is deleted.
-	sweepEvery = 10 * time.Second
+	leaseTime = 8 * time.Second
+	renewals  = 4
+	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone; what is found twice
+	// is deleted.
+	sweepEvery = 5
 
 	// Bounds of the buckets: announcements of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
 	serversBytesMax = 8 << 20
@@ -63,6 +61,7 @@ type registry struct {
 	self    announcement
 	log     *slog.Logger
 	free    func() int64 // memory, for the announcement
+	lease   time.Duration
 	claims  chan *schema.Job
 	results chan claim // to the desk
 	news    chan registryNews
@@ -75,7 +74,7 @@ type registry struct {
 	revision      uint64 // of our announcement
 	own           map[schema.JobName]*ownJob
 	dead          map[string]uint64 // jobs without a coordinator, and the revision at which they were seen first
-	swept         time.Time
+	looks         int               // since the last sweep
 
 	wake chan struct{}    // has room for one: jobs have ended
 	mu   sync.Mutex       // guards over
@@ -104,13 +103,16 @@ type registryNews struct {
 	taken   error          // another ps goes by our id: this one has to end; else nil
 }
 
-func newRegistry(control *fabric.Control, self announcement, free func() int64, log *slog.Logger) *registry {
+func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, log *slog.Logger) *registry {
 	return &registry{
-		control: control, self: self, log: log, free: free, claims: make(chan *schema.Job, claimsMax), results: make(chan claim),
+		control: control, self: self, lease: lease, log: log, free: free, claims: make(chan *schema.Job, claimsMax), results: make(chan claim),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]uint64{},
 		wake: make(chan struct{}, 1),
 	}
 }
+
+// renew is the time between two announcements.
+func (r *registry) renew() time.Duration { return r.lease / renewals }
 
 // errTaken says that another ps goes by our id.
 var errTaken = errors.New("id taken")
@@ -136,7 +138,7 @@ func (r *registry) open(ctx context.Context) error {
 		var there announcement
 		broken := json.Unmarshal(e.Value, &there) != nil
 		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
-		if broken || there.URL == r.self.URL || time.Since(looked) > 2*announceEvery && e.Revision == r.revision {
+		if broken || there.URL == r.self.URL || time.Since(looked) > 2*r.renew() && e.Revision == r.revision {
 			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
 				return err
 			}
@@ -149,16 +151,16 @@ func (r *registry) open(ctx context.Context) error {
 			r.revision = e.Revision
 			r.log.Info("waiting for the lease of an earlier ps of this id", "id", r.self.ID, "host", there.Host, "url", there.URL)
 		}
-		if err := sleep(ctx, announceEvery/8); err != nil {
+		if err := sleep(ctx, r.renew()/8); err != nil {
 			return err
 		}
 	}
 }
 
 func (r *registry) openBuckets(ctx context.Context) (err error) {
-	r.servers, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: serversBucket, BytesMax: serversBytesMax, TTL: leaseTime})
+	r.servers, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: serversBytesMax, TTL: r.lease})
 	if err == nil {
-		r.jobs, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: jobsBucket, BytesMax: jobsBytesMax})
+		r.jobs, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.JobsBucket, BytesMax: jobsBytesMax})
 	}
 	return err
 }
@@ -185,7 +187,7 @@ func (r *registry) announcement() []byte {
 func (r *registry) run(ctx context.Context) {
 	defer close(r.done)
 	defer r.farewell(context.WithoutCancel(ctx))
-	ticker := time.NewTicker(announceEvery)
+	ticker := time.NewTicker(r.renew())
 	defer ticker.Stop()
 	r.look(ctx)
 	for {
@@ -210,7 +212,7 @@ func (r *registry) run(ctx context.Context) {
 
 // keep renews the lease and looks around.
 func (r *registry) keep(ctx context.Context) {
-	within, cancel := context.WithTimeout(ctx, announceEvery)
+	within, cancel := context.WithTimeout(ctx, r.renew())
 	defer cancel()
 	if err := r.announce(within); err != nil {
 		if ctx.Err() == nil {
@@ -222,8 +224,8 @@ func (r *registry) keep(ctx context.Context) {
 		return
 	}
 	r.look(within)
-	if now := time.Now(); now.Sub(r.swept) >= sweepEvery {
-		r.swept = now
+	if r.looks++; r.looks == sweepEvery {
+		r.looks = 0
 		r.sweep(within)
 	}
 }
@@ -335,7 +337,7 @@ func (r *registry) claim(ctx context.Context, job *schema.Job) claim {
 			if err := r.announce(ctx); err != nil {
 				return claim{job: job, err: err}
 			}
-		case !errors.Is(err, fabric.ErrLost) || sleep(ctx, announceEvery/8) != nil:
+		case !errors.Is(err, fabric.ErrLost) || sleep(ctx, r.renew()/8) != nil:
 			return claim{job: job, err: fmt.Errorf("write job %s down: %w", job.Name, err)}
 		}
 	}
@@ -447,7 +449,7 @@ func (r *registry) drop(ctx context.Context, name schema.JobName) {
 		return
 	}
 	delete(r.own, name)
-	within, cancel := context.WithTimeout(ctx, announceEvery)
+	within, cancel := context.WithTimeout(ctx, r.renew())
 	defer cancel()
 	if err := r.jobs.Delete(within, string(name), o.revision); err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
 		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,6 +39,7 @@ type Server struct {
 	conn     *fabric.Conn    // to it
 	control  *fabric.Control // where members, jobs and the other ps are heard of
 	registry *registry
+	lease    time.Duration // of our announcement
 	member   schema.Member // p-{id}
 	limits   schema.Limits
 	counters counters
@@ -75,7 +77,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, backend: options.Backend, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, backend: options.Backend, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: limiter{perSecond: refusalsPerSecond}, logs: limiter{perSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
@@ -158,7 +160,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: hostAndProcess()}
-	s.registry = newRegistry(s.control, self, s.freeBytes.Load, s.log)
+	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.log)
 	return s.registry.open(ctx)
 }
 

@@ -9,6 +9,12 @@ import (
 // ShardsMax bounds the shards of a job, over all ps.
 const ShardsMax = 4096
 
+// Buckets of the control server, in which ps write down what others have to know. Keys are ids of ps and names of jobs.
+const (
+	ServersBucket = "gradbus-servers"
+	JobsBucket    = "gradbus-jobs"
+)
+
 // check checks what an assignment must hold by itself; its manifest is the receiver's to validate.
 func (a *Assign) check() error {
 	switch {

@@ -66,6 +66,8 @@ var (
 	ErrConfig = errors.New("invalid trainer configuration")
 	// ErrRefused: the coordinator turned the join away; the job goes on without this trainer.
 	ErrRefused = errors.New("join refused")
+	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
+	ErrNoServers = errors.New("no ps is announced at")
 	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
 	ErrServerLost = errors.New("server lost")
 	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between

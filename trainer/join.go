@@ -116,7 +116,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	defer cancel()
 	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
 	if err != nil {
-		return nil, err
+		return nil, j.explain(ctx, within, err)
 	}
 	if answer.Refused != nil {
 		return nil, refusedError(answer.Refused)
@@ -141,6 +141,29 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// explain says why nobody answered, where that can be found out.
+func (j *joiner) explain(ctx, within context.Context, err error) error {
+	if ctx.Err() != nil || within.Err() == nil || errors.Is(err, fabric.ErrLost) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, j.config.AnswerWithin)
+	defer cancel()
+	var there []fabric.Entry
+	bucket, looked := j.conn.LookBucket(ctx, schema.ServersBucket)
+	if looked == nil {
+		there, looked = bucket.All(ctx)
+	}
+	switch at := j.config.serverName(); {
+	case errors.Is(looked, fabric.ErrNoJetStream):
+		return fmt.Errorf("%w; %w", err, looked)
+	case errors.Is(looked, fabric.ErrNoBucket), looked == nil && len(there) == 0:
+		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", ErrNoServers, at, at, err)
+	case looked == nil:
+		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s", err, len(there), there[0].Key)
+	}
+	return err
 }
 
 // refusedError words a refusal. Where manifests differ it names the field and both values.

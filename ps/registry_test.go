@@ -1,0 +1,354 @@
+package ps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// shortLease lets tests wait for the end of one.
+const shortLease = 800 * time.Millisecond
+
+// startControl starts a NATS server as one that is not of gradbus would be.
+func startControl(t testing.TB, c fabric.ServerConfig) *fabric.Server {
+	t.Helper()
+	c.JetStream, c.Log = true, slog.New(slog.DiscardHandler)
+	s, err := fabric.StartServer(c)
+	must(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+func startAt(t testing.TB, c Config) (*Server, error) {
+	t.Helper()
+	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), lease: shortLease})
+	if err == nil {
+		t.Cleanup(s.Close)
+	}
+	return s, err
+}
+
+func mustStart(t testing.TB, c Config) *Server {
+	t.Helper()
+	s, err := startAt(t, c)
+	must(t, err)
+	return s
+}
+
+// buckets opens the registry as an observer.
+func buckets(t testing.TB, url string) (servers, jobs *fabric.Bucket) {
+	t.Helper()
+	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: "observer"})
+	must(t, err)
+	t.Cleanup(c.Close)
+	r := newRegistry(c, announcement{}, shortLease, nil, nil)
+	must(t, r.openBuckets(context.Background()))
+	return r.servers, r.jobs
+}
+
+func keys(t testing.TB, b *fabric.Bucket) (names []string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	all, err := b.All(ctx)
+	must(t, err)
+	for _, e := range all {
+		names = append(names, e.Key)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// letters is a trainer's connection for control, which is all that joining takes.
+type letters struct {
+	t       testing.TB
+	conn    *fabric.Control
+	job     *schema.Job
+	name    string
+	answers chan schema.Control
+}
+
+func newLetters(t testing.TB, url string, job *schema.Job, name string) *letters {
+	t.Helper()
+	conn, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: string(job.Name) + "/" + name})
+	must(t, err)
+	t.Cleanup(conn.Close)
+	l := &letters{t, conn, job, name, make(chan schema.Control, 1000)}
+	for _, to := range []string{name, string(schema.All), "t0"} {
+		must(t, conn.Subscribe(fabric.Pattern(string(job.Name), string(schema.Coordinator), fabric.KindCtl, to, false), func(m fabric.Message) {
+			if v, err := schema.Verify(m.Data, schema.Limits{}); err == nil {
+				if c, err := schema.DecodeControl(&v); err == nil {
+					l.answers <- c
+				}
+			}
+		}))
+	}
+	return l
+}
+
+func (l *letters) say(from string, run schema.RunID, c schema.Control) {
+	l.t.Helper()
+	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
+	must(l.t, err)
+	must(l.t, l.conn.Send(fabric.At(string(l.job.Name), from, fabric.KindCtl, string(schema.Coordinator)), frame))
+}
+
+// hear waits for an answer that satisfies, and repeats a join meanwhile, as trainers do.
+func (l *letters) hear(what string, is func(schema.Control) bool) schema.Control {
+	l.t.Helper()
+	deadline, again := time.After(patience), time.NewTicker(50*time.Millisecond)
+	defer again.Stop()
+	for {
+		select {
+		case c := <-l.answers:
+			if is(c) {
+				return c
+			}
+		case <-again.C:
+			l.say(l.name, 0, schema.Control{Join: &schema.Join{Job: l.job, Host: "test"}})
+		case <-deadline:
+			l.t.Fatalf("%s: never heard %s", l.name, what)
+		}
+	}
+}
+
+func (l *letters) join() *schema.Joined {
+	l.t.Helper()
+	return l.hear("joined", func(c schema.Control) bool { return c.Joined != nil }).Joined
+}
+
+func isFailed(c schema.Control) bool { return c.Failed != nil }
+
+// Whoever joins, and to whichever of many ps the letters come first, a name is one job with one coordinator, which all
+// trainers hear of alike; its shards are numbered in the order of the ids. When it has ended nothing of it is left.
+func TestOneCoordinatorForEachName(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	var servers []*Server
+	for i, id := range []string{"c", "a", "b"} {
+		servers = append(servers, mustStart(t, Config{NATS: control.URL(), ID: id, Shards: i + 1}))
+	}
+	announced, registered := buckets(t, control.URL())
+	if names := keys(t, announced); !slices.Equal(names, []string{"a", "b", "c"}) {
+		t.Fatalf("announced: %v", names)
+	}
+	const jobs, trainers = 3, 4
+	var all sync.WaitGroup
+	joined := make([]*schema.Joined, jobs*trainers)
+	for i := range joined {
+		l := newLetters(t, control.URL(), smallJob(fmt.Sprint("job-", i%jobs), trainers, trainers), fmt.Sprint("j-", i))
+		all.Go(func() { joined[i] = l.join() })
+	}
+	all.Wait()
+	for i, j := range joined {
+		if first := joined[i%jobs]; j.RunID != first.RunID || j.Shards != 6 {
+			t.Errorf("trainer %d was given run %d of %d shards, want %d of 6", i, j.RunID, j.Shards, first.RunID)
+		}
+		for n, want := range []struct {
+			id     string
+			shards []int
+		}{{"a", []int{0, 1}}, {"b", []int{2, 3, 4}}, {"c", []int{5}}} {
+			if d := j.Servers[n]; d.ID != want.id || !slices.Equal(d.Shards, want.shards) || !strings.HasPrefix(d.URL, "nats://127.0.0.1:") {
+				t.Errorf("server %d is %+v, want %+v", n, d, want)
+			}
+		}
+	}
+	coordinated := 0
+	for _, s := range servers {
+		coordinated += len(s.Stats().Jobs)
+	}
+	if coordinated != jobs {
+		t.Errorf("%d jobs are coordinated, want %d", coordinated, jobs)
+	}
+	if names := keys(t, registered); len(names) != jobs {
+		t.Errorf("registered: %v", names)
+	}
+	for i := range joined {
+		l := newLetters(t, control.URL(), smallJob(fmt.Sprint("job-", i%jobs), trainers, trainers), fmt.Sprint("l-", i))
+		l.say(string(joined[i].Member), joined[i].RunID, schema.Control{Leave: &schema.Leave{}})
+	}
+	eventually(t, "all jobs are gone from every ps and the registry", func() bool {
+		free := len(keys(t, registered)) == 0
+		for _, s := range servers {
+			free = free && len(s.Stats().Jobs) == 0 && s.Stats().Memory == 0
+		}
+		return free
+	})
+	for _, s := range servers {
+		s.Close()
+	}
+	if names := keys(t, announced); len(names) != 0 {
+		t.Errorf("still announced: %v", names)
+	}
+}
+
+// A ps that ends while it keeps shards ends the job, whose trainers are told which ps it was; so does one that is started
+// anew, though the lease of the first has not run out.
+func TestLostKeeperIsNamed(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	a := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	b := mustStart(t, Config{NATS: control.URL(), ID: "b"})
+	l := newLetters(t, control.URL(), smallJob("first", 2, 2), "j-a")
+	l.join()
+	owner, other := a, b // the job is lost by the one that does not coordinate it
+	if len(a.Stats().Jobs) == 0 {
+		owner, other = b, a
+	}
+	id := other.registry.self.ID
+	other.Close()
+	f := l.hear("the failure", isFailed).Failed
+	if f.Member != schema.ServerMember(id) || !strings.Contains(f.Text, "ps "+id) || !strings.Contains(f.Text, "shutting down") {
+		t.Errorf("%+v, want one that names ps %s", f, id)
+	}
+	eventually(t, "the job is freed", func() bool { return owner.Stats().Memory == 0 && len(owner.Stats().Jobs) == 0 })
+
+	other = mustStart(t, Config{NATS: control.URL(), ID: id})
+	l = newLetters(t, control.URL(), smallJob("second", 2, 2), "j-b")
+	l.join()
+	if len(owner.Stats().Jobs) == 0 {
+		owner, other = other, owner
+	}
+	kill(other)
+	_ = mustStart(t, Config{NATS: control.URL(), ID: other.registry.self.ID, Port: portOf(t, other)})
+	f = l.hear("the failure", isFailed).Failed
+	if !strings.Contains(f.Text, "ps "+other.registry.self.ID) || !strings.Contains(f.Text, "started anew") {
+		t.Errorf("%+v, want one that says that ps %s was started anew", f, other.registry.self.ID)
+	}
+}
+
+// kill ends a server without a word, as a signal 9 would: nothing is said or taken back.
+func kill(s *Server) {
+	s.control.Close()
+	s.Close()
+}
+
+func portOf(t testing.TB, s *Server) int {
+	t.Helper()
+	var port int
+	_, err := fmt.Sscanf(s.URL()[strings.LastIndex(s.URL(), ":"):], ":%d", &port)
+	must(t, err)
+	return port
+}
+
+// One id is one ps: a second is told where the first is. One that was lost without a word gives its id up with its lease.
+func TestOneServerForEachID(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	_, err := startAt(t, Config{NATS: control.URL(), ID: "a"})
+	if !errors.Is(err, errTaken) || !strings.Contains(err.Error(), first.URL()) || !strings.Contains(err.Error(), "--id") {
+		t.Fatalf("%v, want that the id is taken, by whom, and what to do", err)
+	}
+	kill(first)
+	second := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	servers, _ := buckets(t, control.URL())
+	e, err := servers.Get(context.Background(), "a")
+	must(t, err)
+	var there announcement
+	must(t, json.Unmarshal(e.Value, &there))
+	if there.URL != second.URL() {
+		t.Errorf("%+v, want the second, at %s", there, second.URL())
+	}
+}
+
+// A ps that finds its id taken, because it was out of reach for longer than its lease, ends and says why.
+func TestServerWhoseIDWasTakenEnds(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	servers, _ := buckets(t, control.URL())
+	text, err := json.Marshal(announcement{ID: "a", Incarnation: 1, URL: "nats://there:1", Shards: 1, Host: "there"})
+	must(t, err)
+	_, err = servers.Put(context.Background(), "a", text)
+	must(t, err)
+	select {
+	case <-s.Done():
+	case <-time.After(patience):
+		t.Fatal("it goes on")
+	}
+	if !errors.Is(s.Err(), errTaken) || !strings.Contains(s.Err().Error(), "there") {
+		t.Errorf("%v, want who has taken the id", s.Err())
+	}
+}
+
+// A job whose coordinator was lost without a word does not hold its name: whoever joins next registers it anew, and one
+// that nobody asks for again is swept away.
+func TestNamesOfDeadJobsAreFree(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	runs := map[string]schema.RunID{}
+	for _, name := range []string{"again", "never"} {
+		runs[name] = newLetters(t, control.URL(), smallJob(name, 1, 1), "j-"+name).join().RunID
+	}
+	kill(first)
+	mustStart(t, Config{NATS: control.URL(), ID: "b"})
+	_, registered := buckets(t, control.URL())
+	if names := keys(t, registered); len(names) != 2 {
+		t.Fatalf("registered: %v", names)
+	}
+	joined := newLetters(t, control.URL(), smallJob("again", 1, 1), "j-again").join()
+	if joined.RunID == runs["again"] || joined.Servers[0].ID != "b" {
+		t.Errorf("%+v, want another run, on b", joined)
+	}
+	eventually(t, "the other name is free", func() bool { return slices.Equal(keys(t, registered), []string{"again"}) })
+}
+
+// A control server that was started anew has lost all that was written down, and is told again. Jobs go on.
+func TestRegistryIsWrittenAgain(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	url := control.URL()
+	a := mustStart(t, Config{NATS: url, ID: "a"})
+	mustStart(t, Config{NATS: url, ID: "b"})
+	l := newLetters(t, url, smallJob("kept", 2, 2), "j-a")
+	run := l.join().RunID
+	port := 0
+	_, err := fmt.Sscanf(url[strings.LastIndex(url, ":"):], ":%d", &port)
+	must(t, err)
+	control.Close()
+	eventually(t, "the loss is noticed", a.controlLost.Load)
+	startControl(t, fabric.ServerConfig{Port: port})
+	servers, registered := buckets(t, url)
+	eventually(t, "both are announced again", func() bool { return slices.Equal(keys(t, servers), []string{"a", "b"}) })
+	eventually(t, "the job is written down again", func() bool { return slices.Equal(keys(t, registered), []string{"kept"}) })
+	if again := l.join(); again.RunID != run {
+		t.Errorf("run %d, want that of before, %d", again.RunID, run)
+	}
+	second := newLetters(t, url, smallJob("kept", 2, 2), "j-b")
+	if joined := second.join(); joined.RunID != run {
+		t.Errorf("the second trainer was given run %d, want %d", joined.RunID, run)
+	}
+	second.hear("the start", func(c schema.Control) bool { return c.Start != nil || c.Joined != nil && c.Joined.Started })
+}
+
+// Where a ps cannot find a place it says what to do.
+func TestControlServersThatDoNotServe(t *testing.T) {
+	plain, err := fabric.StartServer(fabric.ServerConfig{})
+	must(t, err)
+	t.Cleanup(plain.Close)
+	_, err = startAt(t, Config{NATS: plain.URL()})
+	if !errors.Is(err, fabric.ErrNoJetStream) || !strings.Contains(err.Error(), "-js") {
+		t.Errorf("%v, want that JetStream is missing and how to set it", err)
+	}
+	_, err = startAt(t, Config{NATS: "nats://me:secret@127.0.0.1:1"})
+	if !errors.Is(err, fabric.ErrNoServer) || !strings.Contains(err.Error(), "127.0.0.1:1") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("%v, want the address without the password", err)
+	}
+	for _, c := range []struct {
+		config Config
+		says   string
+	}{
+		{Config{ID: "A b"}, "id"}, {Config{Advertise: "there:1"}, "advertise"}, {Config{NATS: "nats://x", Advertise: "there"}, "advertise"},
+		{Config{NATSCredsFile: "x"}, "nats_creds"},
+	} {
+		if err := c.config.Validate(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v, want something of %s", c.config, err, c.says)
+		}
+	}
+}
