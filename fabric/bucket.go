@@ -48,6 +48,9 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) {
 	kv, err := c.js.KeyValue(ctx, name)
 	if err != nil {
+		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) || errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
+			err = account // nobody answers for a bucket either way
+		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
 	return &Bucket{BucketConfig{Name: name}, c.Address(), kv}, nil

@@ -120,6 +120,9 @@ func TestNoBuckets(t *testing.T) {
 	if _, err := plain.OpenBucket(ctx, BucketConfig{Name: "things"}); !errors.Is(err, ErrNoJetStream) || !strings.Contains(err.Error(), "-js") {
 		t.Errorf("%v, want ErrNoJetStream and what to set", err)
 	}
+	if _, err := plain.LookBucket(ctx, "things"); !errors.Is(err, ErrNoJetStream) {
+		t.Errorf("%v, want ErrNoJetStream", err)
+	}
 	server := startServer(t, ServerConfig{JetStream: true})
 	c := dialControl(t, Config{Server: server, Name: "c"})
 	if _, err := c.LookBucket(ctx, "things"); !errors.Is(err, ErrNoBucket) {

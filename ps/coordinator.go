@@ -122,8 +122,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	}
 	i, refused := c.admit(now, j)
 	if refused != nil {
-		c.endIfEmpty() // where it was the first, nobody is here
-		return []Decision{{To: from, Control: schema.Control{Refused: refused}, Note: "join refused: " + refused.Text}}
+		return c.Refuse(from, refused)
 	}
 	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster, url: j.URL}
 	d := c.joined(i)
@@ -133,6 +132,12 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		decisions = append(decisions, c.reassign()...)
 	}
 	return append(decisions, c.start()...)
+}
+
+// Refuse turns a trainer away that is no member.
+func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
+	c.endIfEmpty() // where it was the first, nobody is here
+	return []Decision{{To: from, Control: schema.Control{Refused: r}, Note: "join refused: " + r.Text}}
 }
 
 // admit finds a place for a newcomer, or says why there is none.

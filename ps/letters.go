@@ -103,7 +103,10 @@ func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
 // farewell answers who speaks of a job that is no more.
 func (d *desk) farewell(l *letter, head *schema.Head) *refusal {
 	e := d.over(l, head.Job)
+	k := d.kept[l.job]
 	switch {
+	case e == nil && k != nil && k.run == head.Job:
+		return nil // its coordinator is on another ps
 	case e == nil && !d.server.registry.alone.Load():
 		return nil // another ps may know more
 	case e == nil:
@@ -191,7 +194,7 @@ func (d *desk) join(l *letter, request *schema.Join) {
 func (d *desk) admit(j *job, l *letter, request *schema.Join) {
 	if request.Data == schema.DataCluster {
 		if r := checkMessages(j.manifest, "the NATS server at "+d.server.control.Address(), d.server.control.PayloadBytesMax()); r != nil {
-			d.send(l.job, j.run, l.from, schema.Control{Refused: r})
+			d.carryOut(j, j.coordinator.Refuse(l.from, r))
 			return
 		}
 	}

@@ -199,10 +199,7 @@ func TestLostKeeperIsNamed(t *testing.T) {
 	b := mustStart(t, Config{NATS: control.URL(), ID: "b"})
 	l := newLetters(t, control.URL(), smallJob("first", 2, 2), "j-a")
 	l.join()
-	owner, other := a, b // the job is lost by the one that does not coordinate it
-	if len(a.Stats().Jobs) == 0 {
-		owner, other = b, a
-	}
+	owner, other := whoCoordinates(t, a, b) // the job is lost by the one that does not
 	id := other.registry.self.ID
 	other.Close()
 	f := l.hear("the failure", isFailed).Failed
@@ -214,15 +211,23 @@ func TestLostKeeperIsNamed(t *testing.T) {
 	other = mustStart(t, Config{NATS: control.URL(), ID: id})
 	l = newLetters(t, control.URL(), smallJob("second", 2, 2), "j-b")
 	l.join()
-	if len(owner.Stats().Jobs) == 0 {
-		owner, other = other, owner
-	}
+	_, other = whoCoordinates(t, owner, other)
 	kill(other)
 	_ = mustStart(t, Config{NATS: control.URL(), ID: other.registry.self.ID, Port: portOf(t, other)})
 	f = l.hear("the failure", isFailed).Failed
 	if !strings.Contains(f.Text, "ps "+other.registry.self.ID) || !strings.Contains(f.Text, "started anew") {
 		t.Errorf("%+v, want one that says that ps %s was started anew", f, other.registry.self.ID)
 	}
+}
+
+// whoCoordinates tells which of two ps coordinates the one job that there is.
+func whoCoordinates(t testing.TB, a, b *Server) (owner, other *Server) {
+	t.Helper()
+	eventually(t, "one of them coordinates", func() bool { return len(a.Stats().Jobs)+len(b.Stats().Jobs) == 1 })
+	if len(a.Stats().Jobs) == 1 {
+		return a, b
+	}
+	return b, a
 }
 
 // kill ends a server without a word, as a signal 9 would: nothing is said or taken back.

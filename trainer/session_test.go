@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"sync"
 	"testing"
@@ -35,7 +36,7 @@ func startServer(t testing.TB, shards int) *ps.Server {
 
 func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	t.Helper()
-	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t)})
+	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,295 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// startControl starts a NATS server as one that is not of gradbus would be.
+func startControl(t *testing.T, c fabric.ServerConfig) *fabric.Server {
+	t.Helper()
+	c.JetStream = true
+	s, err := fabric.StartServer(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// startSeveral starts a ps for each of shards, in whose order their ids are, at a control server.
+func startSeveral(t *testing.T, control string, config ps.Config, shards ...int) (all []*ps.Server) {
+	t.Helper()
+	for i, n := range shards {
+		config.NATS, config.ID, config.Shards = control, fmt.Sprint("ps-", i), n
+		all = append(all, startServerWith(t, config))
+	}
+	return all
+}
+
+// controlConfig is of trainers that know the control server alone.
+func controlConfig(t *testing.T, control string) Config {
+	return Config{Server: control, Backend: testBackend(t), BeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond,
+		LeaveWithin: 20 * time.Second}
+}
+
+// digestOnOne is what a job comes to on one ps.
+func digestOnOne(t *testing.T, shards int, job *schema.Job, batches uint64) [32]byte {
+	t.Helper()
+	o := trainAll(t, testConfig(t, startServer(t, shards)), job, batches)[0]
+	if o.err != nil {
+		t.Fatal(o.err)
+	}
+	return o.digest
+}
+
+// However the shards lie on several ps, and whichever way trainers reach them, the weights are those of one ps.
+func TestSeveralServersSameWeights(t *testing.T) {
+	const batches = 7
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		want := digestOnOne(t, 3, toyJob("one", 2, 6, apply), batches)
+		for _, shards := range [][]int{{1, 2}, {2, 1}, {1, 1, 1}} {
+			control := startControl(t, fabric.ServerConfig{})
+			servers := startSeveral(t, control.URL(), ps.Config{}, shards...)
+			for _, data := range [][2]string{{"direct", "direct"}, {"cluster", "cluster"}, {"direct", "cluster"}} {
+				t.Run(fmt.Sprintf("%s/%v/%v", apply, shards, data), func(t *testing.T) {
+					before := control.Clients()
+					job := toyJob("several", 2, 6, apply)
+					out := make([]outcome, 2)
+					var all sync.WaitGroup
+					for i := range out {
+						c := controlConfig(t, control.URL())
+						c.Member, c.Data = schema.TrainerMember(i), data[i]
+						all.Go(func() { out[i] = train(testContext(t), c, job, newToy(t, job), batches) })
+					}
+					all.Wait()
+					for i, o := range out {
+						if o.err != nil || o.digest != want {
+							t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
+						}
+						if o.stats.Dropped != 0 {
+							t.Errorf("trainer %d: %+v", i, o.stats)
+						}
+					}
+					poll(t, "the ways by the cluster are closed", func() bool { return len(control.Clients()) <= len(before) })
+				})
+			}
+			for i, s := range servers {
+				if s.Stats().Bytes == 0 {
+					t.Errorf("nothing went to ps %d of %v", i, shards)
+				}
+				s.Close()
+			}
+			control.Close()
+		}
+	}
+}
+
+// A ps may be the control server of others; each job is on all of them, and several jobs go on side by side.
+func TestServerAsControl(t *testing.T) {
+	const batches = 5
+	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret"})
+	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret", NATS: first.URL()})
+	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
+	var all sync.WaitGroup
+	for _, name := range []string{"left", "right", "middle"} {
+		all.Go(func() {
+			c := controlConfig(t, first.URL())
+			c.Token, c.Data = "secret", map[string]string{"middle": schema.DataCluster}[name]
+			for i, o := range trainAll(t, c, toyJob(name, 2, 4, schema.ApplyUpdate), batches) {
+				if o.err != nil || o.digest != want {
+					t.Errorf("job %s, trainer %d: %v, weights %x, want %x", name, i, o.err, o.digest[:6], want[:6])
+				}
+			}
+		})
+	}
+	all.Wait()
+	if second.Stats().Bytes == 0 {
+		t.Error("nothing went to the second ps")
+	}
+}
+
+// The control server is out of reach in the middle of a job, for trainers and ps alike: batches go on meanwhile, and the
+// weights are what they would have been.
+func TestControlLostWhileDataFlows(t *testing.T) {
+	const lanes, batches, from, to = 4, 60, 5, 30
+	away := 10 * time.Second
+	if testing.Short() {
+		away = 2 * time.Second
+	}
+	want := digestOnOne(t, 2, toyJob("here", 2, lanes, schema.ApplyUpdate), batches)
+	control := startControl(t, fabric.ServerConfig{})
+	p := startProxy(t, control.URL())
+	startSeveral(t, p.url(), ps.Config{}, 1, 1)
+	job := toyJob("away", 2, lanes, schema.ApplyUpdate)
+	var lost, back atomic.Bool
+	since := time.Time{}
+	w := newToy(t, job)
+	w.enter = func(b schema.Batch, l lane.Lane) {
+		switch {
+		case b == from && l == 0 && !lost.Swap(true):
+			since = time.Now()
+			p.cut(true)
+		case b == to && l == 0 && !back.Swap(true): // both trainers have come this far without it
+			time.Sleep(time.Until(since.Add(away)))
+			p.cut(false)
+		}
+	}
+	out := make([]outcome, 2)
+	var all sync.WaitGroup
+	for i := range out {
+		c := controlConfig(t, p.url())
+		c.Member = schema.TrainerMember(i)
+		all.Go(func() { out[i] = train(testContext(t), c, job, w, batches) })
+	}
+	all.Wait()
+	for i, o := range out {
+		if o.err != nil || o.digest != want {
+			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
+		}
+	}
+	if !back.Load() {
+		t.Error("the control server was not away")
+	}
+}
+
+// After the job's deadline without a control server everybody gives up, and says why.
+func TestControlGoneIsNamed(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	p := startProxy(t, control.URL())
+	servers := startSeveral(t, p.url(), ps.Config{Deadline: time.Second}, 1, 1)
+	job := toyJob("gone", 1, 2, schema.ApplyUpdate)
+	w := newToy(t, job)
+	w.enter = func(b schema.Batch, _ lane.Lane) {
+		if b == 4 {
+			p.cut(true)
+		}
+	}
+	c := controlConfig(t, p.url())
+	c.LeaveWithin = time.Second
+	s := joinAll(t, c, job)[0]
+	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+p.url(), "out of reach", "deadline 1s", "job gone")
+	for i, server := range servers {
+		poll(t, fmt.Sprintf("ps %d frees the job", i), func() bool { return server.Stats().Memory == 0 })
+	}
+}
+
+// A ps whose data server is out of reach for a while costs time and nothing else.
+func TestDataServerLostForAWhile(t *testing.T) {
+	const lanes, batches = 4, 40
+	want := digestOnOne(t, 2, toyJob("whole", 2, lanes, schema.ApplyUpdate), batches)
+	control := startControl(t, fabric.ServerConfig{})
+	startSeveral(t, control.URL(), ps.Config{}, 1)
+	// The second is announced at the address of a proxy that stands before it.
+	port, release := freePort(t)
+	p := startProxy(t, fmt.Sprint("nats://127.0.0.1:", port))
+	release()
+	startServerWith(t, ps.Config{NATS: control.URL(), ID: "second", Port: port, Advertise: strings.TrimPrefix(p.url(), "nats://")})
+	job := toyJob("cut", 2, lanes, schema.ApplyUpdate)
+	var cut atomic.Bool
+	var restore sync.WaitGroup
+	w := newToy(t, job)
+	w.enter = func(b schema.Batch, _ lane.Lane) {
+		if b == 10 && !cut.Swap(true) {
+			p.cut(true)
+			restore.Go(func() {
+				time.Sleep(time.Second)
+				p.cut(false)
+			})
+		}
+	}
+	out := make([]outcome, 2)
+	var all sync.WaitGroup
+	for i := range out {
+		c := controlConfig(t, control.URL())
+		c.Member = schema.TrainerMember(i)
+		all.Go(func() { out[i] = train(testContext(t), c, job, w, batches) })
+	}
+	all.Wait()
+	restore.Wait()
+	for i, o := range out {
+		if o.err != nil || o.digest != want {
+			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
+		}
+		if o.stats.Reconnects == 0 {
+			t.Errorf("trainer %d: the connection was not cut", i)
+		}
+	}
+}
+
+// What a trainer is told where it cannot take part.
+func TestSeveralServersErrors(t *testing.T) {
+	job := toyJob("wrong", 1, 2, schema.ApplyUpdate)
+	join := func(c Config) error {
+		s, err := Join(testContext(t), c, job)
+		if err == nil {
+			err = errors.Join(errors.New("joined"), s.Leave(context.Background(), ""))
+		}
+		return err
+	}
+	control := startControl(t, fabric.ServerConfig{PayloadBytesMax: 1 << 16})
+	c := controlConfig(t, control.URL())
+	c.AnswerWithin = time.Second
+	t.Run("nobody is announced", func(t *testing.T) {
+		checkError(t, join(c), ErrNoServers, control.URL(), "ps --nats "+control.URL())
+	})
+	t.Run("no JetStream", func(t *testing.T) {
+		plain, err := fabric.StartServer(fabric.ServerConfig{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer plain.Close()
+		c := c
+		c.Server = plain.URL()
+		checkError(t, join(c), fabric.ErrNoJetStream, "-js")
+	})
+	c.AnswerWithin = 0
+	port, release := freePort(t)
+	release()
+	server := startServerWith(t, ps.Config{NATS: control.URL(), ID: "far", Advertise: fmt.Sprint("127.0.0.1:", port)})
+	t.Run("not to be reached", func(t *testing.T) {
+		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", "--data cluster")
+	})
+	t.Run("chunks beyond the cluster's messages", func(t *testing.T) {
+		c := c
+		c.Data = schema.DataCluster
+		job.ChunkBytes = 1 << 18
+		defer func() { job.ChunkBytes = schema.ChunkBytesMin }()
+		checkError(t, join(c), ErrRefused, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536", "max_payload")
+	})
+	t.Run("by the cluster it goes", func(t *testing.T) {
+		c := c
+		c.Data = schema.DataCluster
+		if o := trainAll(t, c, job, 3)[0]; o.err != nil {
+			t.Error(o.err)
+		}
+	})
+	t.Run("no such way", func(t *testing.T) {
+		c := c
+		c.Data = "pigeon"
+		checkError(t, join(c), ErrConfig, `data "pigeon"`, schema.DataCluster)
+	})
+	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
+}
+
+// freePort finds a port that nobody listens at. It is held until release, so that two do not get the same.
+func freePort(t *testing.T) (port int, release func()) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().(*net.TCPAddr).Port, func() { l.Close() }
+}
