@@ -21,7 +21,7 @@ import (
 //	ready [ps=a] [serial=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
-//	replaced ps=
+//	gone ps=
 //	blind at=
 //	beat from= [at=] [batch=]
 //	leave from= [reason=word-word]
@@ -141,8 +141,8 @@ func (s *membership) run() string {
 			return "keeps no shard\n"
 		}
 		return s.tell(d)
-	case "replaced":
-		return s.tell(s.c.KeeperReplaced(s.c.keeperOf(s.keeper()), "new-host"))
+	case "gone":
+		return s.tell(s.c.KeeperGone(s.c.keeperOf(s.keeper()), "has ended"))
 	case "blind":
 		return s.tell(s.c.Blind(s.now, "nats:4222"))
 	case "beat":

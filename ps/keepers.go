@@ -84,9 +84,9 @@ func (c *Coordinator) KeeperFailed(from schema.Member, f *schema.Failed) ([]Deci
 	return c.Fail(f.Member, text), true
 }
 
-// KeeperReplaced ends the job because a ps was started anew, and has lost its shards.
-func (c *Coordinator) KeeperReplaced(i int, host string) []Decision {
-	return c.Fail(c.config.Keepers[i].Member, fmt.Sprintf("%s was started anew on %s and has lost its shards", c.keeperName(i), host))
+// KeeperGone ends the job because a ps keeps nothing any more, how says why.
+func (c *Coordinator) KeeperGone(i int, how string) []Decision {
+	return c.Fail(c.config.Keepers[i].Member, c.keeperName(i)+" "+how)
 }
 
 func (c *Coordinator) keeperOf(from schema.Member) int {

@@ -201,14 +201,19 @@ func (d *desk) look(n registryNews) {
 	}
 }
 
-// findReplaced ends a job whose shards were lost by a ps that was started anew.
+// findReplaced ends a job whose shards were lost by a ps that has ended, or was started anew.
 func (d *desk) findReplaced(j *job, servers []announcement) {
 	for i := range j.servers {
 		for _, there := range servers {
-			if there.ID == j.servers[i].ID && there.Incarnation != j.servers[i].Incarnation {
-				d.carryOut(j, j.coordinator.KeeperReplaced(i, there.Host))
-				return
+			if there.ID != j.servers[i].ID || there.Incarnation == j.servers[i].Incarnation && !there.Leaving {
+				continue
 			}
+			how := "has ended"
+			if there.Incarnation != j.servers[i].Incarnation {
+				how = "was started anew on " + there.Host + " and has lost its shards"
+			}
+			d.carryOut(j, j.coordinator.KeeperGone(i, how))
+			return
 		}
 	}
 }

@@ -42,6 +42,7 @@ type announcement struct {
 	Shards      int    `json:"shards"`
 	MemoryBytes int64  `json:"memory_bytes"` // free for jobs
 	Host        string `json:"host"`         // host name and process id, for people
+	Leaving     bool   `json:"leaving"`      // its last word: it keeps nothing any more
 }
 
 // jobRecord says who coordinates a job and where its shards are.
@@ -138,7 +139,7 @@ func (r *registry) open(ctx context.Context) error {
 		var there announcement
 		broken := json.Unmarshal(e.Value, &there) != nil
 		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
-		if broken || there.URL == r.self.URL || time.Since(looked) > 2*r.renew() && e.Revision == r.revision {
+		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 2*r.renew() && e.Revision == r.revision {
 			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
 				return err
 			}
@@ -290,13 +291,17 @@ func (r *registry) restore(ctx context.Context) {
 	}
 }
 
-// list is who is announced, by id.
+// list is who is announced, by id, without those that are leaving.
 func (r *registry) list(ctx context.Context) ([]announcement, error) {
+	all, err := r.listAll(ctx)
+	return slices.DeleteFunc(all, func(a announcement) bool { return a.Leaving }), err
+}
+
+func (r *registry) listAll(ctx context.Context) (all []announcement, err error) {
 	entries, err := r.servers.All(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var all []announcement
 	for _, e := range entries {
 		var a announcement
 		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 {
@@ -309,7 +314,7 @@ func (r *registry) list(ctx context.Context) ([]announcement, error) {
 
 // look tells the desk who is announced.
 func (r *registry) look(ctx context.Context) {
-	all, err := r.list(ctx)
+	all, err := r.listAll(ctx)
 	if err != nil {
 		return // the next look is soon, and announce says what is wrong
 	}
@@ -483,7 +488,8 @@ func (r *registry) sweep(ctx context.Context) {
 	r.dead = seen
 }
 
-// farewell takes back what we have written.
+// farewell takes back what we have written. The announcement stays as a last word, until its time is over: a coordinator
+// elsewhere may have given us shards a moment ago.
 func (r *registry) farewell(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, farewell)
 	defer cancel()
@@ -491,7 +497,8 @@ func (r *registry) farewell(ctx context.Context) {
 	for name := range r.own {
 		r.drop(ctx, name)
 	}
-	if err := r.servers.Delete(ctx, r.self.ID, r.revision); err != nil {
+	r.self.Leaving = true
+	if _, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision); err != nil {
 		r.log.Debug("announcement not taken back; it will run out", "id", r.self.ID, "err", err)
 	}
 }
