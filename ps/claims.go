@@ -1,0 +1,117 @@
+package ps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// claim is the outcome of a claim: this ps coordinates the job, or another does, or nobody can.
+type claim struct {
+	job     *schema.Job
+	record  *jobRecord     // nil where another ps has the job, or err is set
+	servers []announcement // that the record names, in its order
+	err     error
+}
+
+// claim makes this ps the coordinator of a job, unless another is.
+func (r *registry) claim(ctx context.Context, job *schema.Job) claim {
+	r.dropAll(ctx)
+	for {
+		c, err := r.tryClaim(ctx, job)
+		switch {
+		case err == nil:
+			return c
+		case errors.Is(err, errAgain):
+		case errors.Is(err, fabric.ErrNoBucket):
+			if err := r.announce(ctx); err != nil {
+				return claim{job: job, err: err}
+			}
+		case !errors.Is(err, fabric.ErrLost) || sleep(ctx, r.renew()/8) != nil:
+			return claim{job: job, err: fmt.Errorf("write job %s down: %w", job.Name, err)}
+		}
+	}
+}
+
+// errAgain says that a claim has changed under our hands.
+var errAgain = errors.New("changed meanwhile")
+
+func (r *registry) tryClaim(ctx context.Context, job *schema.Job) (claim, error) {
+	nobody := claim{job: job}
+	servers, err := r.list(ctx)
+	if err != nil {
+		return nobody, err
+	}
+	if !slices.ContainsFunc(servers, func(a announcement) bool { return a.ID == r.self.ID }) {
+		if err := r.announce(ctx); err != nil {
+			return nobody, err
+		}
+		return nobody, errAgain
+	}
+	run, err := newRunID()
+	if err != nil {
+		return nobody, err
+	}
+	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID, Incarnation: r.self.Incarnation,
+		Servers: dataServers(servers), Job: job}}
+	if o.value, err = json.Marshal(o.record); err != nil {
+		return nobody, fmt.Errorf("encode: %w", err)
+	}
+	o.revision, err = r.jobs.Create(ctx, string(job.Name), o.value)
+	if err == nil {
+		r.own[job.Name] = o
+		return claim{job: job, record: &o.record, servers: servers}, nil
+	}
+	if !errors.Is(err, fabric.ErrKeyExists) {
+		return nobody, err
+	}
+	e, err := r.jobs.Get(ctx, string(job.Name))
+	if errors.Is(err, fabric.ErrNoKey) {
+		return nobody, errAgain
+	} else if err != nil {
+		return nobody, err
+	}
+	if r.alive(servers, e) {
+		return nobody, nil
+	}
+	// Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
+	if err := r.jobs.Delete(ctx, e.Key, e.Revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) {
+		return nobody, err
+	}
+	return nobody, errAgain
+}
+
+// alive reports whether the coordinator of a job that is written down is announced.
+func (r *registry) alive(servers []announcement, e fabric.Entry) bool {
+	var record jobRecord
+	if json.Unmarshal(e.Value, &record) != nil {
+		return false
+	}
+	if record.Incarnation == r.self.Incarnation {
+		_, ours := r.own[schema.JobName(e.Key)]
+		return ours
+	}
+	return slices.ContainsFunc(servers, func(a announcement) bool {
+		return a.ID == record.Coordinator && a.Incarnation == record.Incarnation
+	})
+}
+
+// dataServers gives the shards of a job to the ps that are announced: in the order of their ids, each as many as it says.
+func dataServers(servers []announcement) []schema.DataServer {
+	var all []schema.DataServer
+	next := 0
+	for _, a := range servers {
+		d := schema.DataServer{ID: a.ID, URL: a.URL}
+		for range a.Shards {
+			d.Shards = append(d.Shards, next)
+			next++
+		}
+		all = append(all, d)
+	}
+	return all
+}
