@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,6 +23,7 @@ type BucketConfig struct {
 type Bucket struct {
 	config BucketConfig
 	at     string
+	js     jetstream.JetStream
 	kv     jetstream.KeyValue
 }
 
@@ -41,7 +43,7 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return &Bucket{config, c.Address(), kv}, nil
+	return &Bucket{config, c.Address(), c.js, kv}, nil
 }
 
 // LookBucket finds a bucket without making one: ErrNoBucket where there is none.
@@ -53,7 +55,7 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
-	return &Bucket{BucketConfig{Name: name}, c.Address(), kv}, nil
+	return &Bucket{BucketConfig{Name: name}, c.Address(), c.js, kv}, nil
 }
 
 // bucketError turns what the library says into the errors of this package.
@@ -117,31 +119,26 @@ func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 	return nil
 }
 
-// All reads every key, in no particular order.
+// All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for all,
+// but waits for ever for a key that runs out meanwhile.)
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
-	w, err := b.kv.WatchAll(ctx, jetstream.IgnoreDeletes())
+	stream, err := b.js.Stream(ctx, "KV_"+b.config.Name)
 	if err != nil {
 		return nil, b.failed("list", "*", err)
 	}
-	defer func() {
-		if stopped := w.Stop(); err == nil && stopped != nil {
-			err = b.failed("list", "*", stopped)
-		}
-	}()
-	for {
-		select {
-		case e, ok := <-w.Updates():
-			if !ok {
-				return nil, b.failed("list", "*", errListCut)
-			}
-			if e == nil {
-				return entries, nil
-			}
-			entries = append(entries, Entry{e.Key(), e.Value(), e.Revision()})
-		case <-ctx.Done():
-			return nil, b.failed("list", "*", context.Cause(ctx))
+	prefix := "$KV." + b.config.Name + "."
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	if err != nil {
+		return nil, b.failed("list", "*", err)
+	}
+	for subject := range info.State.Subjects {
+		e, err := b.Get(ctx, strings.TrimPrefix(subject, prefix))
+		switch {
+		case err == nil:
+			entries = append(entries, e)
+		case !errors.Is(err, ErrNoKey): // deleted, or run out
+			return nil, err
 		}
 	}
+	return entries, nil
 }
-
-var errListCut = errors.New("the list was cut off")

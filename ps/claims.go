@@ -11,6 +11,12 @@ import (
 	"gradbus/schema"
 )
 
+// claimRequest asks for a job that nobody coordinates.
+type claimRequest struct {
+	job  *schema.Job
+	over schema.RunID // an earlier run of it whose shards are kept here, and whose coordinator is no more; 0 is none
+}
+
 // claim is the outcome of a claim: this ps coordinates the job, or another does, or nobody can.
 type claim struct {
 	job     *schema.Job
@@ -20,9 +26,12 @@ type claim struct {
 }
 
 // claim makes this ps the coordinator of a job, unless another is.
-func (r *registry) claim(ctx context.Context, job *schema.Job) claim {
+func (r *registry) claim(ctx context.Context, job *schema.Job, over schema.RunID) claim {
 	r.dropAll(ctx)
 	for {
+		if run := r.keeps(job.Name); run != 0 && run != over {
+			return claim{job: job} // another ps was first, and has given us shards of it meanwhile
+		}
 		c, err := r.tryClaim(ctx, job)
 		switch {
 		case err == nil:

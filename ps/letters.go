@@ -173,8 +173,8 @@ func (d *desk) join(l *letter, request *schema.Join) {
 		return
 	}
 	now := time.Now()
-	if k := d.kept[l.job]; k != nil && now.Sub(k.heard) < d.server.registry.lease || now.Before(d.elsewhere[l.job]) {
-		return // its coordinator is on another ps, and answers
+	if d.coordinatedElsewhere(now, l.job) {
+		return // by who answers
 	}
 	waiting, asked := d.waiting[l.job]
 	if slices.ContainsFunc(waiting, func(w letter) bool { return w.from == l.from }) || d.joins == joinsMax {
@@ -182,13 +182,23 @@ func (d *desk) join(l *letter, request *schema.Join) {
 	}
 	if !asked {
 		select {
-		case d.server.registry.claims <- request.Job:
+		case d.server.registry.claims <- claimRequest{request.Job, d.server.keeps(l.job)}:
 		default:
 			return // many others come first
 		}
 	}
 	d.waiting[l.job] = append(waiting, *l)
 	d.joins++
+}
+
+// coordinatedElsewhere reports whether another ps is known to coordinate a job. Who keeps shards of it hears that ps every
+// second, but for times when nobody can be heard: then, and some beats longer, the registry may have lost the job.
+func (d *desk) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
+	if k := d.kept[name]; k != nil {
+		patience := max(d.server.registry.lease, 4*tickEvery)
+		return now.Sub(k.heard) < patience || now.Sub(time.Unix(0, d.server.controlBack.Load())) < patience
+	}
+	return now.Before(d.elsewhere[name])
 }
 
 func (d *desk) admit(j *job, l *letter, request *schema.Join) {

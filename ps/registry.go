@@ -61,9 +61,10 @@ type registry struct {
 	control *fabric.Control
 	self    announcement
 	log     *slog.Logger
-	free    func() int64 // memory, for the announcement
+	free    func() int64                      // memory, for the announcement
+	keeps   func(schema.JobName) schema.RunID // the run of a job that shards are kept of here; 0 is none
 	lease   time.Duration
-	claims  chan *schema.Job
+	claims  chan claimRequest
 	results chan claim // to the desk
 	news    chan registryNews
 	done    chan struct{}
@@ -96,9 +97,9 @@ type registryNews struct {
 	taken   error          // another ps goes by our id: this one has to end; else nil
 }
 
-func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, log *slog.Logger) *registry {
+func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
 	return &registry{
-		control: control, self: self, lease: lease, log: log, free: free, claims: make(chan *schema.Job, claimsMax), results: make(chan claim),
+		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]uint64{},
 		wake: make(chan struct{}, 1),
 	}
@@ -185,9 +186,9 @@ func (r *registry) run(ctx context.Context) {
 	r.look(ctx)
 	for {
 		select {
-		case job := <-r.claims:
+		case q := <-r.claims:
 			within, cancel := context.WithTimeout(ctx, claimWithin)
-			c := r.claim(within, job)
+			c := r.claim(within, q.job, q.over)
 			cancel()
 			select {
 			case r.results <- c:

@@ -51,7 +51,7 @@ func buckets(t testing.TB, url string) (servers, jobs *fabric.Bucket) {
 	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: "observer"})
 	must(t, err)
 	t.Cleanup(c.Close)
-	r := newRegistry(c, announcement{}, shortLease, nil, nil)
+	r := newRegistry(c, announcement{}, shortLease, nil, nil, nil)
 	must(t, r.openBuckets(context.Background()))
 	return r.servers, r.jobs
 }
@@ -307,10 +307,10 @@ func TestNamesOfDeadJobsAreFree(t *testing.T) {
 func TestRegistryIsWrittenAgain(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	url := control.URL()
-	a := mustStart(t, Config{NATS: url, ID: "a"})
-	mustStart(t, Config{NATS: url, ID: "b"})
+	a, b := mustStart(t, Config{NATS: url, ID: "a"}), mustStart(t, Config{NATS: url, ID: "b"})
 	l := newLetters(t, url, smallJob("kept", 2, 2), "j-a")
 	run := l.join().RunID
+	eventually(t, "both keep shards", func() bool { return a.Stats().Memory > 0 && b.Stats().Memory > 0 })
 	port := 0
 	_, err := fmt.Sscanf(url[strings.LastIndex(url, ":"):], ":%d", &port)
 	must(t, err)

@@ -51,6 +51,7 @@ type Server struct {
 	jobs atomic.Pointer[map[schema.JobName]*kept]
 
 	controlLost atomic.Bool      // the control server is out of reach
+	controlBack atomic.Int64     // when it last came back, in ns since 1970; 0: it was never lost
 	freeBytes   atomic.Int64     // of memory, promised to no job
 	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
 	opening     sync.WaitGroup   // of ways to a cluster
@@ -160,8 +161,16 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return err
 	}
 	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: hostAndProcess()}
-	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.log)
+	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.keeps, s.log)
 	return s.registry.open(ctx)
+}
+
+// keeps is the run of a job that shards are kept of here; 0 is none.
+func (s *Server) keeps(name schema.JobName) schema.RunID {
+	if k := (*s.jobs.Load())[name]; k != nil {
+		return k.run
+	}
+	return 0
 }
 
 // advertised is where trainers find our data server: on the server that carries control, or at an address.
@@ -221,6 +230,7 @@ func (s *Server) controlChanged(state fabric.State) {
 		s.controlLost.Store(true)
 		s.log.Warn("control server lost", "server", s.control.Address())
 	case fabric.Back:
+		s.controlBack.Store(time.Now().UnixNano())
 		s.controlLost.Store(false)
 		s.log.Info("control server back", "server", s.control.Address())
 	}
