@@ -81,10 +81,13 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 // Dense contributions do not count, since their rounds close without it.
 func (s *Shard) checkShare(host int, h *schema.Head, bytes int64) *refusal {
 	share, l := s.stagedMax/int64(len(s.hosts)), s.line(host)
-	if h.Kind != schema.KindSparse || l.sparse == nil || h.Batch > l.batch || h.Batch < l.sparse.Closed() {
+	if h.Kind != schema.KindSparse || l.sparse == nil || h.Batch < l.sparse.Closed() {
 		return nil
 	}
-	held := l.sparse.HeldOf(h.Batch, host)
+	held := int64(0) // of a batch that this frame is the first of
+	if h.Batch <= l.batch {
+		held = l.sparse.HeldOf(h.Batch, host)
+	}
 	if held+bytes <= share {
 		return nil
 	}

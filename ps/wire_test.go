@@ -68,3 +68,35 @@ func TestShardRefusesOtherWireForms(t *testing.T) {
 		s.Close()
 	}
 }
+
+// The first frame of a batch is held to the share as well.
+func TestShareHoldsForTheFirstFrameOfABatch(t *testing.T) {
+	job := smallJob("share", 1, 1)
+	job.Parameters, job.Tables, job.Wire.Sparse = nil, job.Tables[:1], schema.SparseBags
+	must(t, job.Validate())
+	const share = 400*(8+4*5) - 1
+	s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1), RunID: storyRun,
+		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: hostsOf(job), StagedBytesMax: share})
+	must(t, err)
+	defer s.Close()
+	h := schema.Head{Job: storyRun, Generation: generationFirst, Chunks: 1, Node: lane.Node{Count: 1}, Lanes: 1, Weight: 1}
+	for batch, want := range []schema.Reason{schema.ReasonOK, schema.ReasonOverBudget} {
+		f := newFrame(t, schema.Layout{Kind: schema.KindSparse, Sections: batch, Keys: 400 * batch, Bags: batch, Values: 20 * batch})
+		h.Batch = schema.Batch(batch)
+		f.SetHead(h)
+		if batch > 0 {
+			f.SetSection(0, schema.Section{Dim: 5, Count: 400})
+			f.Bags()[0].Count = 1
+			for i := range f.Keys() {
+				f.Keys()[i] = uint64(i)
+			}
+		}
+		v, err := schema.Verify(f.Seal(), schema.Limits{})
+		must(t, err)
+		_, reason, err := s.Step("t0", &v, nil)
+		must(t, err)
+		if reason != want {
+			t.Errorf("batch %d: %v, want %v", batch, reason, want)
+		}
+	}
+}

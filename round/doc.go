@@ -15,6 +15,9 @@
 //   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may lack
 //     (results.go).
 //
+// Gradients of 16 bits are widened by the kernels that add them, exactly, and sums are float32. Rows of a table may come as
+// the bags of single lanes; bags.go sums them up by row first, which is what a trainer does that sends rows.
+//
 // # What it must not know
 //
 // Subjects, windows, optimizers, clocks: an owner takes frames in, decides what a result is made of the sum, and

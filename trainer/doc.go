@@ -10,8 +10,10 @@
 //     message a shard and to all shards at once. Keys of batch b+1 are found while the results of b are under way.
 //  2. workload.go: the workload computes lane after lane, forward, loss, backward.
 //  3. lanes.go, gradients.go, rowgrads.go: gradients are added up the lane tree, dense ones chunk by chunk while the
-//     backward pass of the last lane runs, row gradients table by table.
-//  4. buckets.go, sender.go: sums go into frames that were built once, and leave through a window a shard
+//     backward pass of the last lane runs, row gradients table by table. What the manifest wants in 16 bits is rounded once
+//     when the sum of a hosted node is complete (round.go), with error feedback where it wants that. Row gradients that
+//     may travel as the bags they come from wait until all lanes of the node are there (baggrads.go).
+//  4. buckets.go, shares.go, sender.go: sums go into frames that were built once, and leave through a window a shard
 //     (fabric.Outbox) as soon as they are complete.
 //  5. results.go, parameters.go: what the shards answer builds the next version of the parameters beside the present
 //     one. When everything is there the batch is complete, and only then the versions change places.
