@@ -115,7 +115,7 @@ func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	f := newFlowTo(t, from, r, back, 32<<20)
+	f := newFlowTo(t, from, r, back, 6<<20) // a little more than may wait for a reader
 	defer f.stop()
 	const frames = 200
 	sent := make(chan error, 1)
@@ -135,8 +135,8 @@ func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 	}
 	f.stop()
 	for i := range uint64(frames) {
-		if r.got[i] != 1 {
-			t.Fatalf("frame %d arrived %d times", i, r.got[i])
+		if n := r.times(i); n != 1 {
+			t.Fatalf("frame %d arrived %d times", i, n)
 		}
 	}
 	eventually(t, "lost and back were told", func() bool { return to.Stats().Reconnects > 0 && told.are(Connected, Lost, Back) })

@@ -44,6 +44,13 @@ func (r *receiver) count() int {
 	return len(r.got)
 }
 
+// times is how often a frame was taken as fresh.
+func (r *receiver) times(index uint64) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.got[index]
+}
+
 func encodeAck(a Ack) []byte {
 	b := binary.LittleEndian.AppendUint64(nil, a.Cumulative)
 	for _, word := range a.Bitmap {
@@ -151,8 +158,8 @@ func testServerRestartInMidFlow(t *testing.T) {
 	}
 	f.stop()
 	for i := range uint64(frames) {
-		if f.receiver.got[i] != 1 {
-			t.Fatalf("frame %d arrived %d times", i, f.receiver.got[i])
+		if n := f.receiver.times(i); n != 1 {
+			t.Fatalf("frame %d arrived %d times", i, n)
 		}
 	}
 	stats := f.outbox.Stats()

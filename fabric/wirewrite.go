@@ -82,16 +82,6 @@ func (w *wireWriter) rawLocked(text string) error {
 	return err
 }
 
-// tryRaw is raw, unless a write is in progress: false.
-func (w *wireWriter) tryRaw(text string) bool {
-	if !w.mu.TryLock() {
-		return false
-	}
-	defer w.mu.Unlock()
-	_ = w.rawLocked(text) // the reader finds the connection cut
-	return true
-}
-
 // abandon cuts a connection that failed in the middle of a word. Its reader does the rest.
 func (w *wireWriter) abandon() {
 	w.conn.Close()
