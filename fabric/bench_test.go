@@ -18,6 +18,8 @@ func BenchmarkRequestReply(b *testing.B) {
 		bytes     int
 	}{
 		{"tcp/ctl/128B", false, false, KindCtl, 128},
+		{"tcp/mean/128B", false, false, KindMean, 128},
+		{"in-process/mean/128B", true, false, KindMean, 128},
 		{"tcp/lookup/4KiB", false, false, KindLookup, 4 << 10},
 		{"tcp/lookup/256KiB", false, false, KindLookup, 256 << 10},
 		{"tcp/ctl-behind-bulk/128B", false, true, KindCtl, 128},

@@ -21,6 +21,8 @@ const (
 	// joinBytesMax is the size up to which a message is copied together for one write, where the connection has no
 	// vectors: to a reader in process each write is a read.
 	joinBytesMax = readBytes
+	// smallBytesMax is the payload up to which a copy is cheaper than two vectors more.
+	smallBytesMax = 2 << 10
 )
 
 var crlf = []byte("\r\n")
@@ -134,11 +136,10 @@ func (w *wireWriter) put(pad int, data []byte) error {
 	}
 	head = append(head, w.text...)
 	w.step(len(head) + len(data) + len(crlf))
+	w.join = head[:0] // with the room that it has now
 	w.writes.Add(1)
-	err := w.write(head, data)
-	w.writes.Add(1)
-	w.join = head[:0]
-	return err
+	defer w.writes.Add(1)
+	return w.write(head, data)
 }
 
 // step counts what is written.
@@ -166,14 +167,16 @@ func (w *wireWriter) fill(s *Subject) error {
 
 func (w *wireWriter) write(head, data []byte) error {
 	switch {
-	case w.vectors:
+	case w.vectors && len(data) > smallBytesMax:
 		w.parts = [3][]byte{head, data, crlf}
 		w.buffers = w.parts[:]
 		_, err := w.buffers.WriteTo(w.conn)
 		w.parts[1] = nil
 		return err
 	case len(head)+len(data)+len(crlf) <= joinBytesMax:
-		_, err := w.conn.Write(append(append(head, data...), crlf...))
+		whole := append(append(head, data...), crlf...)
+		w.join = whole[:0]
+		_, err := w.conn.Write(whole)
 		return err
 	}
 	// One full read first, then the rest as it lies.
