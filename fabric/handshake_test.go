@@ -77,10 +77,10 @@ func TestCredentialsFromAFile(t *testing.T) {
 	}
 	near, far := net.Pipe()
 	defer near.Close()
+	defer far.Close()
 	said := make(chan connectOptions, 1)
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer far.Close()
 		fmt.Fprintf(far, "INFO {\"max_payload\":1000,\"nonce\":\"abc\"}\r\n")
 		lines := bufio.NewReader(far)
 		line, _ := lines.ReadString('\n')
