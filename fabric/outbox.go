@@ -60,7 +60,8 @@ type Outbox struct {
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
 	err     error         // what ended the window; set once
-	changed chan struct{} // closed when waiters should look again; nil where nobody waits
+	changed chan struct{} // closed when those who wait for Drained should look again; nil where nobody does
+	room    chan struct{} // of one: told when the one whose turn it is should look again, with nothing allocated for it
 	stats   OutboxStats
 }
 
@@ -106,6 +107,7 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	return &Outbox{
 		config: config,
 		turn:   make(chan struct{}, 1),
+		room:   make(chan struct{}, 1),
 		first:  1,
 		next:   1,
 		credit: uint64(config.BytesMax),
@@ -156,10 +158,9 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 			return nil
 		}
 		o.starved = fits && !granted
-		changed := o.change()
 		o.mu.Unlock()
 		select {
-		case <-changed:
+		case <-o.room:
 		case <-ctx.Done():
 			o.mu.Lock()
 			return context.Cause(ctx)
@@ -222,6 +223,10 @@ func (o *Outbox) release(s *slot) {
 
 // wake tells those who wait to look again; change is what they wait for. Both are called with mu held.
 func (o *Outbox) wake() {
+	select {
+	case o.room <- struct{}{}:
+	default: // told already
+	}
 	if o.changed != nil {
 		close(o.changed)
 		o.changed = nil

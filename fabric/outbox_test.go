@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -411,4 +412,34 @@ func TestOutboxSkipsWhatWasAcknowledgedMeanwhile(t *testing.T) {
 	}
 	r.want(t, "sent again", 1, 3)
 	r.pending(t, 1)
+}
+
+// A window that is always full makes its sender wait for every frame, and allocates nothing.
+func TestOutboxAllocations(t *testing.T) {
+	sent := make(chan uint64, SpanMax)
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, FramesMax: 2, Publish: func(_ Subject, frame []byte) error {
+		sequence, _ := envelope{}.Sequence(frame)
+		sent <- sequence
+		return nil
+	}})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for sequence := range sent {
+			if err := o.Ack(Ack{Cumulative: sequence}); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	frames := [][]byte{make([]byte, 64), make([]byte, 64), make([]byte, 64), make([]byte, 64)}
+	ctx, i := context20(t), 0
+	if n := testing.AllocsPerRun(2000, func() {
+		if err := o.Send(ctx, someSubject, frames[i%len(frames)]); err != nil {
+			t.Error(err)
+		}
+		i++
+	}); n != 0 {
+		t.Errorf("a frame takes %v allocations", n)
+	}
+	close(sent)
+	wg.Wait()
 }
