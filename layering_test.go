@@ -56,8 +56,9 @@ var layers = map[string]layer{
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
 	"trainer/report":             {noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
-	"e2e":                        {}, // tests of the commands as processes
-	"e2e/faults":                 {}, // the fault suite
+	"e2e":                        {},             // tests of the commands as processes
+	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests
+	"e2e/faults":                 {},             // the fault suite
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
 	// A benchmark uses everything as its users do.
 	"bench/exchange": {

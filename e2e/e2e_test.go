@@ -34,7 +34,7 @@ var build = sync.OnceValue(func() error {
 		return err
 	}
 	args := append([]string{"build", "-o", binaries + "/"}, buildFlags...)
-	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench")...).CombinedOutput()
+	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench", "gradbus/e2e/natsd")...).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
@@ -98,7 +98,13 @@ func start(t *testing.T, name string, args ...string) *process {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	p := &process{Cmd: exec.Command(filepath.Join(binaries, name), args...), name: name, done: make(chan struct{})}
+	return startCommand(t, name, exec.Command(filepath.Join(binaries, name), args...))
+}
+
+// startCommand runs a command that is known by name.
+func startCommand(t *testing.T, name string, command *exec.Cmd) *process {
+	t.Helper()
+	p := &process{Cmd: command, name: name, done: make(chan struct{})}
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
@@ -111,7 +117,7 @@ func start(t *testing.T, name string, args ...string) *process {
 		_ = p.Process.Kill()
 		<-p.done
 		if t.Failed() {
-			t.Logf("%s %q\nstdout:\n%sstderr:\n%s", name, args, p.stdout.String(), p.stderr.String())
+			t.Logf("%s %q\nstdout:\n%sstderr:\n%s", name, command.Args, p.stdout.String(), p.stderr.String())
 		}
 	})
 	return p

@@ -14,6 +14,8 @@
 //	Conn      a member's lines to a server: bulk, results and control      conn.go, line.go, tls.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
 //	natsLine  a line over nats.go, for control                             natsline.go
+//	Control   a member's connection to the server that carries control     control.go
+//	Bucket    keys and values at that server, in JetStream                 bucket.go
 //	Message   a delivery, and the lease of its bytes                       message.go, lease.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
@@ -115,6 +117,6 @@
 //
 // # Left out
 //
-// JetStream, clusters, permissions by credential, and all-reduce between trainers are to come. Headers and reply fields
+// Permissions by credential are to come. JetStream keeps buckets and nothing else: gradients never pass it. Headers and reply fields
 // are not used: the former destroy the alignment of frames, the latter let a message choose where an answer goes.
 package fabric

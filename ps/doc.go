@@ -8,7 +8,12 @@
 //     the same frames in the same order it gives the same bits, whoever runs it.
 //   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
 //     comes in with every call.
-//   - Server (server.go) runs both: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
+//     keepers.go is what it knows of the ps that keep the shards.
+//   - registry (registry.go, claims.go) is the place among other ps: who is announced, who coordinates which job. It alone waits
+//     for the control server, on a goroutine of its own.
+//   - kept (kept.go, keeping.go) is what this ps keeps of a job, whoever coordinates it. Coordinator and shards on one ps speak
+//     as they would over the wire, by letters, which then stay in the desk.
+//   - Server (server.go) runs them: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
 //     shard of one job, the desk (desk.go, letters.go) the one goroutine of all coordinators.
 //
 // # A batch
@@ -21,7 +26,7 @@
 //
 // # Goroutines and locks
 //
-// Two goroutines for each shard id receive (one a connection) and verify. A dense frame that finds nothing waiting they step
+// The desk never waits for another server. Two goroutines for each shard id receive (one a connection) and verify. A dense frame that finds nothing waiting they step
 // themselves, whose bytes are in their cache; everything else is queued for the worker, a goroutine for each shard of each job, but
 // lookups and pulls go before what waits (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's
 // goroutine owns the coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Locks: a turn, then

@@ -104,7 +104,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		s.Close()
 		return nil, err
 	}
-	s.log.Info("server ready", "url", s.nats.URL(), "shards", config.Shards, "backend", cuda.Describe(s.backend),
+	s.log.Info("server ready", "url", s.nats.URL(), "announced", s.registry.self.URL, "shards", config.Shards, "backend", cuda.Describe(s.backend),
 		"memory_bytes_max", config.MemoryBytesMax, "id", s.registry.self.ID)
 	return s, nil
 }
