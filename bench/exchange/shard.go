@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/ps"
 )
@@ -15,6 +16,7 @@ type shard struct {
 }
 
 func newShard(ctx context.Context, s *spec) (*shard, error) {
+	config.PaceScheduler()
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		return nil, err

@@ -11,5 +11,6 @@ import (
 
 func main() {
 	config.PaceCollector()
+	config.PaceScheduler()
 	os.Exit(config.Run("ps", os.Stderr, command().ExecuteContext))
 }
