@@ -131,6 +131,20 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// With 16 bits on the wire every sum is exact too, since the values are small whole numbers; half the bytes flow.
+func TestRun16Bits(t *testing.T) {
+	for _, dtype := range []string{schema.GradientsBFloat16, schema.GradientsFloat16} {
+		c := tiny(t)
+		c.DType, c.Only = dtype, []string{nameFanIn, nameRound, nameLoad}
+		r, err := Run(t.Context(), c)
+		if err != nil {
+			t.Errorf("%s: %v", dtype, err)
+		} else if r.FanIn <= 0 || r.Round <= 0 || r.ValuesChecked == 0 {
+			t.Errorf("%s: %+v", dtype, r)
+		}
+	}
+}
+
 // An interrupt at any point leaves nothing running.
 func TestRunInterrupted(t *testing.T) {
 	for _, after := range []int{1, 3, 4, 6} { // lines of progress
@@ -228,7 +242,7 @@ func TestCompare(t *testing.T) {
 		}
 		return made
 	}
-	c := &feederRound{element: 1000, frame: frame(schema.KindDense)}
+	c := &feederRound{element: 1000, elements: values, frame: frame(schema.KindDense)}
 	compare := func(weight float64, at int, off float32) error {
 		m := frame(schema.KindMean)
 		for i := range values {

@@ -27,6 +27,7 @@ type feederRound struct {
 	chunk, chunks schema.Chunk
 	offset        int // within the bucket
 	element       int // of the flat space: the buckets, one behind the other
+	elements      int
 	frame         *schema.Frame
 }
 
@@ -54,13 +55,13 @@ func (f *feeder) build() (err error) {
 		for c := range chunks {
 			offset, elements := f.place.ChunkRange(b.ID, schema.Chunk(c))
 			r := feederRound{shard: f.place.ShardOfBucket(b.ID), bucket: b.ID, chunk: schema.Chunk(c), chunks: schema.Chunk(chunks),
-				offset: offset, element: element + offset}
-			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 4 * elements}); err != nil {
+				offset: offset, element: element + offset, elements: elements}
+			dtype := f.job.Wire.DType()
+			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype, Values: elements * dtype.Bytes()}); err != nil {
 				return err
 			}
-			values := r.frame.Float32s()
-			for i := range values {
-				values[i] = pattern(f.spec.Index, r.element+i)
+			for i := range elements {
+				put(r.frame, dtype, i, pattern(f.spec.Index, r.element+i))
 			}
 			f.rounds = append(f.rounds, r)
 		}
@@ -98,7 +99,7 @@ func (f *feeder) run(ctx context.Context, rounds int) (*ran, error) {
 func (f *feeder) round(ctx context.Context) error {
 	for i := range f.rounds {
 		c := &f.rounds[i]
-		c.frame.Float32s()[0] = stamp(f.batch)
+		put(c.frame, f.job.Wire.DType(), 0, stamp(f.batch))
 		h := f.head(f.batch)
 		h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = c.bucket, c.chunk, c.chunks, uint64(c.offset), 1
 		h.Node = lane.Node{First: f.joined.FirstLane, Count: uint16(f.joined.LaneCount)}
@@ -106,7 +107,7 @@ func (f *feeder) round(ctx context.Context) error {
 		if err := f.send(ctx, fabric.KindDense, c.shard, &h, c.frame.Seal()); err != nil {
 			return err
 		}
-		f.count.Add(uint64(4 * len(c.frame.Float32s())))
+		f.count.Add(uint64(len(c.frame.Values())))
 	}
 	return f.finish(ctx, 1)
 }
@@ -136,8 +137,8 @@ func (f *feeder) check(ctx context.Context, b schema.Batch) (values int, err err
 
 func (f *feeder) compare(c *feederRound, b schema.Batch, v *schema.View) error {
 	got := v.Float32s()
-	if len(got) != len(c.frame.Float32s()) {
-		return fmt.Errorf("bucket %d chunk %d: %d values: want %d", c.bucket, c.chunk, len(got), len(c.frame.Float32s()))
+	if len(got) != c.elements {
+		return fmt.Errorf("bucket %d chunk %d: %d values: want %d", c.bucket, c.chunk, len(got), c.elements)
 	}
 	if w := v.Head().Weight; w != float64(f.spec.Feeders) {
 		return fmt.Errorf("bucket %d chunk %d: weight %v: want %d", c.bucket, c.chunk, w, f.spec.Feeders)

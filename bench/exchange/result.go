@@ -30,6 +30,8 @@ type Config struct {
 const (
 	// DummyBytes is the default size of a gradient, 38 MB: an embedding and eight layers of 1024 by 1024.
 	DummyBytes = 37_781_504
+	// chunkBytes is the default size of chunks: a frame with its NATS header is 64 KiB, what the server reads at once.
+	chunkBytes = 65024
 	// roundTrainers is how many trainers a full round has.
 	roundTrainers = 2
 	// smallBytes is what a trainer contributes to a small round.
@@ -40,7 +42,7 @@ const (
 
 // DefaultConfig is what the documented figures are measured with.
 func DefaultConfig() Config {
-	return Config{Trainers: 4, Shards: 1, Bytes: DummyBytes, ChunkBytes: schema.ChunkBytes, DType: schema.GradientsFloat32,
+	return Config{Trainers: 4, Shards: 1, Bytes: DummyBytes, ChunkBytes: chunkBytes, DType: schema.GradientsFloat32,
 		WindowBytes: 4 << 20, Seconds: 2, Turns: 3, SmallRounds: smallRoundsDefault, Progress: io.Discard}
 }
 
@@ -85,7 +87,7 @@ type Result struct {
 	NATS         float64 `json:"nats_gb_per_second"`
 	FanIn        float64 `json:"fan_in_sum_gb_per_second"` // into the shards, sums included
 	FanInRatio   float64 `json:"fan_in_ratio"`             // of raw TCP, each turn's by itself
-	Round        float64 `json:"round_gb_per_second"`      // into the shards; as much goes out
+	Round        float64 `json:"round_gb_per_second"`      // into the shards; as much goes out, or twice as much where gradients have 16 bits
 	RoundSeconds float64 `json:"round_seconds"`            // of one round
 
 	RequestP50       float64 `json:"request_p50_us"`

@@ -254,10 +254,13 @@ func (b *bench) rounds(ctx context.Context, t *tree, name string, trainers int) 
 
 // noteRate notes what rounds of the given number of gradients gave.
 func (b *bench) noteRate(name string, gradients int, seconds float64, before, after []mark) {
-	bytes := float64(gradients) * float64(b.Bytes)
+	bytes := float64(gradients) * float64(b.Bytes/4*b.wire().Bytes())
 	b.note(name+suffixRate, bytes/seconds/giga)
 	b.note(name+suffixCPU, cpu(before, after)/bytes*giga)
 }
+
+// wire is the type of gradients on their way to the shards.
+func (b *bench) wire() schema.DType { return schema.Wire{Gradients: b.DType}.DType() }
 
 // longest is the time of the slowest.
 func longest(all []answer) (seconds float64) {
@@ -391,7 +394,7 @@ func (b *bench) small(ctx context.Context) error {
 		}
 		b.counted(got)
 		b.noteTimes(nameSmall, got[0].Ran)
-		b.note(nameSmall+suffixCPU, cpu(before, after)/(roundTrainers*smallBytes*float64(b.SmallRounds))*giga)
+		b.note(nameSmall+suffixCPU, cpu(before, after)/(roundTrainers*smallBytes/4*float64(b.wire().Bytes()*b.SmallRounds))*giga)
 		return nil
 	})
 }

@@ -1,7 +1,9 @@
 package exchange
 
 import (
+	"encoding/binary"
 	"fmt"
+	"math"
 
 	"gradbus/schema"
 )
@@ -15,6 +17,23 @@ const (
 // pattern is the value at an element of the flat space of a member's gradient, 0 to patternMax.
 func pattern(member, element int) float32 {
 	return float32((uint32(element)*2654435761 + uint32(member)*40503*65536) >> 24 & patternMax)
+}
+
+// put writes a value of a frame, which is a whole number from 0 to patternMax, so that no type rounds it.
+func put(f *schema.Frame, dtype schema.DType, at int, value float32) {
+	bits := math.Float32bits(value)
+	switch dtype {
+	case schema.DTypeBFloat16:
+		binary.LittleEndian.PutUint16(f.Values()[2*at:], uint16(bits>>16))
+	case schema.DTypeFloat16: // of the exponent's bias 15 is left of 127, of the fraction 10 bits of 23
+		half := uint16(0)
+		if value != 0 {
+			half = uint16(bits>>13 - (127-15)<<10)
+		}
+		binary.LittleEndian.PutUint16(f.Values()[2*at:], half)
+	default:
+		f.Float32s()[at] = value
+	}
 }
 
 // stamp tells one batch's gradient from the next one's.
