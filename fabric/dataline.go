@@ -335,19 +335,18 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 	}
 }
 
-// overdue counts a PING about to be sent, and tells whether too many went unanswered. While a handler runs answers are
-// not heard, and while bulk comes in they stand behind it.
+// overdue tells whether too many PINGs went unanswered. While a handler runs answers are not heard, and while bulk comes in
+// they stand behind it.
 func (l *dataLine) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.handling.Load() {
 		l.silent = 0
 	}
-	l.silent++
-	return l.silent > pingsMax+1
+	return l.silent >= pingsMax
 }
 
-// keepAlive sends a PING that nobody waits for, unless a write is in progress.
+// keepAlive sends a PING that nobody waits for, unless a write is in progress, which is watched by itself.
 func (l *dataLine) keepAlive() {
 	if !l.writer.mu.TryLock() {
 		return
@@ -358,6 +357,7 @@ func (l *dataLine) keepAlive() {
 	}
 	l.mu.Lock()
 	l.waiting = append(l.waiting, nil)
+	l.silent++
 	l.mu.Unlock()
 	_ = l.writer.rawLocked("PING\r\n") // the reader finds the connection cut
 }

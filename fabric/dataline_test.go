@@ -240,3 +240,54 @@ func TestDataLineAndAStrangeServer(t *testing.T) {
 		})
 	}
 }
+
+// A server that does not answer is given up after two PINGs, but not while messages come in, a handler runs or a write is
+// in progress.
+func TestDataLineOverdue(t *testing.T) {
+	near, far := net.Pipe()
+	var heard sync.WaitGroup
+	heard.Go(func() {
+		room := make([]byte, 100)
+		for {
+			if _, err := far.Read(room); err != nil {
+				return
+			}
+		}
+	})
+	l := &dataLine{pool: &leasePool{}, tokens: tokenTable{}, subscriptions: map[uint64]subscription{}}
+	l.writer.use(near, 1000)
+	pings := func(n int) {
+		for range n {
+			l.keepAlive()
+		}
+	}
+	if l.overdue() {
+		t.Error("overdue before the first PING")
+	}
+	if pings(pingsMax - 1); l.overdue() {
+		t.Error("overdue after one PING")
+	}
+	if pings(1); !l.overdue() {
+		t.Error("not overdue after two PINGs")
+	}
+	if l.pong(); l.overdue() {
+		t.Error("overdue after an answer")
+	}
+	pings(pingsMax)
+	if l.deliver(&wireEvent{op: opMsg}); l.overdue() {
+		t.Error("overdue although messages come in")
+	}
+	pings(pingsMax)
+	l.handling.Store(true)
+	if l.overdue() {
+		t.Error("overdue while a handler runs")
+	}
+	l.handling.Store(false)
+	l.writer.mu.Lock()
+	if pings(3 * pingsMax); l.overdue() {
+		t.Error("overdue while a write is in progress, of PINGs that were never sent")
+	}
+	l.writer.mu.Unlock()
+	near.Close()
+	heard.Wait()
+}

@@ -47,7 +47,7 @@
 // frame of 65024 bytes of values is the largest that fits. docs/memory.md counts the copies.
 //
 // Each line has two goroutines: one reads and reconnects, one sends a PING every 5 s and cuts a connection whose server has
-// said nothing for three of them, or has taken nothing of a message for 10 s. Whatever a server says, the worst it can do
+// said nothing for two of them, or has taken nothing of a message for 10 s. Whatever a server says, the worst it can do
 // to a member is an error and a new connection: lengths are checked before memory is taken, against max_payload and 64 MiB.
 //
 // # How a frame gets across, exactly once
