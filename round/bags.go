@@ -17,6 +17,9 @@ type expanding struct {
 	lanes []expanded // of the table that is merged
 	used  int
 
+	parts []schema.Part // of one lane
+	one   [1]cuda.Term
+
 	// One lane's bags of several chunks put together.
 	keys    []uint64
 	offsets []uint32
@@ -49,33 +52,35 @@ func (s *Sparse) Cost(c *SparseChunk) int64 {
 
 // expand appends the terms of a contribution whose rows of a table travel as bags.
 func (s *Sparse) expand(t *sparseTerm, id schema.Table) error {
-	var parts []schema.Part // of one lane
-	flush := func() error {
-		if len(parts) == 0 {
-			return nil
-		}
-		keys, rows, err := s.expandLane(parts)
-		if err != nil {
-			return err
-		}
-		s.merge.add(lane.Node{First: parts[0].Lane, Count: 1}, keys, rows)
-		parts = parts[:0]
-		return nil
-	}
+	e := &s.merge.bags
+	e.parts = e.parts[:0]
 	for k := range t.parts {
 		for _, part := range t.parts[k].View.Parts() {
 			if part.Table != id {
 				continue
 			}
-			if len(parts) > 0 && parts[0].Lane != part.Lane {
-				if err := flush(); err != nil {
+			if len(e.parts) > 0 && e.parts[0].Lane != part.Lane {
+				if err := s.expandParts(); err != nil {
 					return err
 				}
 			}
-			parts = append(parts, part)
+			e.parts = append(e.parts, part)
 		}
 	}
-	return flush()
+	return s.expandParts()
+}
+
+// expandParts appends the term of the one lane whose parts have been collected.
+func (s *Sparse) expandParts() error {
+	e := &s.merge.bags
+	keys, rows, err := s.expandLane(e.parts)
+	if err != nil {
+		return err
+	}
+	s.merge.add(lane.Node{First: e.parts[0].Lane, Count: 1}, keys, rows)
+	clear(e.parts) // payloads are let go
+	e.parts = e.parts[:0]
+	return nil
 }
 
 // expandLane sums one lane's bags up by row.
@@ -130,8 +135,10 @@ func (s *Sparse) widen() error {
 		out := &e.lanes[e.used]
 		e.used++
 		out.rows = grown(out.rows, t.Rows.Len())
-		one := []cuda.Term{{Count: 1, Values: t.Rows}}
-		if err := s.config.Backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: one, Out: cuda.Float32s(out.rows)}); err != nil {
+		e.one[0] = cuda.Term{Count: 1, Values: t.Rows}
+		err := s.config.Backend.Average(cuda.Average{Lanes: 1, Weight: 1, Terms: e.one[:], Out: cuda.Float32s(out.rows)})
+		e.one[0] = cuda.Term{}
+		if err != nil {
 			return err
 		}
 		t.Rows = cuda.Float32s(out.rows)

@@ -147,7 +147,9 @@ const (
 	offsetBytes      = 4
 )
 
-// bytes are those of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all shards.
+// bytes are those of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all shards. With
+// 16-bit values they are counted as if there were one shard: the form then shows in the bits, which may not depend on how
+// many shards there are.
 func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 	of, row := g.owners.of[table], dim*g.dtype.Bytes()
 	g.seen = grown(g.seen, distinct)
@@ -163,7 +165,10 @@ func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 		}
 		for bag := range len(b.offsets) - 1 {
 			for _, id := range b.ids[b.offsets[bag]:b.offsets[bag+1]] {
-				last := &g.last[of[id]]
+				last := &g.last[0]
+				if g.dtype == schema.DTypeFloat32 {
+					last = &g.last[of[id]]
+				}
 				if g.seen[id] != g.now {
 					g.seen[id] = g.now
 					rows += keyBytes + row

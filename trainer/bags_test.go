@@ -180,18 +180,27 @@ func TestFormBytesAreThoseOfFrames(t *testing.T) {
 		}
 		return bytes
 	}
-	s, sums := handShares(t, schema.SparseBags, 100)
+	_, sums := handShares(t, schema.SparseBags, 100)
 	rows, bags := sums.bags.bytes(0, 0, 2, 2, 3)
 	if got := count(schema.SparseBags); got != bags {
 		t.Errorf("%d bytes of bags, and %d in the frames", bags, got)
 	}
-	_ = s
 	// Three rows, on two shards, are 3 * (8 + 8) + 2 * 16; auto takes them.
 	if rows != 80 || bags <= rows {
 		t.Errorf("%d bytes of rows and %d of bags, want 80 and more", rows, bags)
 	}
 	if got := count(schema.SparseAuto); got != rows {
 		t.Errorf("%d bytes of rows, and %d in the frames that auto chooses", rows, got)
+	}
+}
+
+// In 16 bits the form shows in the bits, so that the choice may not depend on the number of shards: it is that of one.
+func TestFormOfHalvesIgnoresShards(t *testing.T) {
+	_, sums := handShares(t, schema.SparseBags, 100)
+	sums.bags.dtype = schema.DTypeBFloat16
+	// Rows: 3 keys of 12 bytes and a section of 16. Bags: 6 positions of 8, 3 bags of 8, a section of 24 for each lane.
+	if rows, bags := sums.bags.bytes(0, 0, 2, 2, 3); rows != 52 || bags != 120 {
+		t.Errorf("%d bytes of rows and %d of bags, want 52 and 120", rows, bags)
 	}
 }
 

@@ -51,6 +51,10 @@ func TestSettingsValidate(t *testing.T) {
 		`momentum 1: want at least 0 and below 1`:      func(s *Settings) { s.Momentum = 1 },
 		`momentum -0.1: want at least 0 and below 1`:   func(s *Settings) { s.Momentum = -0.1 },
 		`apply "both": want "update" or "mean"`:        func(s *Settings) { s.Apply = "both" },
+
+		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
+		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },
+		`sparse "dense": want "rows", "bags" or "auto"`:              func(s *Settings) { s.Wire.Sparse = "dense" },
 	} {
 		s := Defaults()
 		change(&s)
@@ -92,6 +96,8 @@ func TestJob(t *testing.T) {
 		"settings.batch":  func(s *Settings, _ *corpus.Data) { s.Batch = 3 },
 		"tables[0].dim":   func(s *Settings, _ *corpus.Data) { s.Dim = 8 },
 		"optimizer.lr":    func(s *Settings, _ *corpus.Data) { s.LR = 1 },
+		"wire.gradients":  func(s *Settings, _ *corpus.Data) { s.Wire.Gradients = schema.GradientsBFloat16 },
+		"wire.sparse":     func(s *Settings, _ *corpus.Data) { s.Wire.Sparse = schema.SparseAuto },
 		"seed":            func(s *Settings, _ *corpus.Data) { s.Seed = 8 },
 		"apply":           func(s *Settings, _ *corpus.Data) { s.Apply = schema.ApplyMean },
 		"settings.data":   func(_ *Settings, d *corpus.Data) { d.Digest[5] = 1 },

@@ -44,7 +44,7 @@ func TestWireTypesConverge(t *testing.T) {
 	}
 	for _, wire := range []schema.Wire{
 		{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsBFloat16, ErrorFeedback: true}, {Gradients: schema.GradientsFloat16},
-		{Gradients: schema.GradientsBFloat16, ErrorFeedback: true, Sparse: schema.SparseBags},
+		{Gradients: schema.GradientsBFloat16, ErrorFeedback: true, Sparse: schema.SparseAuto},
 	} {
 		s.Wire = wire
 		var first outcome
