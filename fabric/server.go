@@ -37,6 +37,8 @@ const (
 	pingsMax     = 2
 	// readyTimeout bounds the start of a server, which takes milliseconds.
 	readyTimeout = 10 * time.Second
+	// closedMax bounds what the server remembers of connections that have ended, some hundred bytes each.
+	closedMax = 1024
 	// bucketBytesMax bounds what JetStream keeps in memory.
 	bucketBytesMax = 256 << 20
 )
@@ -155,20 +157,21 @@ func startNATS(config *ServerConfig) (*server.Server, error) {
 
 func serverOptions(config *ServerConfig) *server.Options {
 	options := &server.Options{
-		ServerName:      config.Name,
-		Host:            config.Host,
-		Port:            config.Port,
-		NoSigs:          true,
-		NoLog:           true, // SetLoggerV2 sets ours
-		NoSystemAccount: true,
-		MaxConn:         config.ConnectionsMax,
-		MaxPayload:      int32(config.PayloadBytesMax),
-		MaxPending:      config.PendingBytesMax,
-		WriteDeadline:   writeDeadline,
-		PingInterval:    pingInterval,
-		MaxPingsOut:     pingsMax,
-		TLSConfig:       config.TLS,
-		TLS:             config.TLS != nil,
+		ServerName:       config.Name,
+		Host:             config.Host,
+		Port:             config.Port,
+		NoSigs:           true,
+		NoLog:            true, // SetLoggerV2 sets ours
+		NoSystemAccount:  true,
+		MaxConn:          config.ConnectionsMax,
+		MaxClosedClients: closedMax,
+		MaxPayload:       int32(config.PayloadBytesMax),
+		MaxPending:       config.PendingBytesMax,
+		WriteDeadline:    writeDeadline,
+		PingInterval:     pingInterval,
+		MaxPingsOut:      pingsMax,
+		TLSConfig:        config.TLS,
+		TLS:              config.TLS != nil,
 	}
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
@@ -238,6 +241,31 @@ func (s *Server) Clients() []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing, and
+// that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last closedMax
+// connections that have ended, and costs as much as Clients.
+func (s *Server) Faded() []string {
+	closed, err := s.nats.Connz(&server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
+	if err != nil {
+		return nil // only for options that are not used here
+	}
+	last := map[string]*server.ConnInfo{}
+	for _, c := range closed.Conns {
+		if at := last[c.Name]; at == nil || c.Stop.After(*at.Stop) {
+			last[c.Name] = c
+		}
+	}
+	var names []string
+	for name, c := range last {
+		switch c.Reason {
+		case server.StaleConnection.String(), server.SlowConsumerWriteDeadline.String(), server.SlowConsumerPendingBytes.String():
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.

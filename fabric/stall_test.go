@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -72,6 +73,11 @@ func testServerCutsOffWhoDoesNotRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "the other reader heard it", func() bool { return heard.is(sent + 1) })
+	}
+	eventually(t, "it is said that it was given up, and nobody else", func() bool { return slices.Equal(server.Faded(), []string{"stuck"}) })
+	conn.Close()
+	if names := server.Faded(); !slices.Equal(names, []string{"stuck"}) {
+		t.Errorf("given up: %v, want only who did not read", names)
 	}
 	eventually(t, "the log says so", func() bool { return log.has("level=WARN") && log.has("Slow Consumer") })
 }

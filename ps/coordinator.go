@@ -11,8 +11,8 @@ import (
 	"gradbus/schema"
 )
 
-// goneAfter is how long a trainer whose connection is gone may stay silent before it counts as lost. A trainer
-// gives its own connection 5 s to come back, which is not to be cut short.
+// goneAfter is how long a trainer whose connections have ended may stay silent before it counts as lost: time for connections
+// that were broken between two who both live to be made again.
 const goneAfter = 6 * time.Second
 
 // pauseMin is how late a tick must be for the coordinator to take it that its own process was suspended, and everybody's

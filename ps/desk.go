@@ -149,7 +149,8 @@ func (d *desk) tick(ctx context.Context, now time.Time) {
 	if len(d.jobs) == 0 {
 		return
 	}
-	clients := d.server.nats.Clients()
+	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come back.
+	clients := append(d.server.nats.Clients(), d.server.nats.Faded()...)
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
 		j := d.jobs[name]
 		if d.server.controlLost.Load() {

@@ -2,8 +2,15 @@ package trainer
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"math/big"
 	"net"
 	"strings"
 	"sync"
@@ -292,4 +299,59 @@ func freePort(t *testing.T) (port int, release func()) {
 		t.Fatal(err)
 	}
 	return l.Addr().(*net.TCPAddr).Port, func() { l.Close() }
+}
+
+// certify makes a certificate for this machine, and the pool that vouches for it.
+func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
+}
+
+// A control server behind TLS, with a token of its own in its address, and data servers without TLS: each is dialed as it
+// wants to be, directly and by the cluster. Without its certificate nobody gets in, and says why.
+func TestControlOverTLS(t *testing.T) {
+	const batches = 4
+	certificate, roots := certify(t)
+	control := startControl(t, fabric.ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}, Token: "inner"})
+	url := strings.Replace(control.URL(), "://", "://inner@", 1)
+	trust := &tls.Config{RootCAs: roots}
+	startSeveral(t, url, ps.Config{NATSTLS: trust, Token: "outer"}, 1, 1)
+	want := digestOnOne(t, 2, toyJob("plain", 2, 4, schema.ApplyUpdate), batches)
+	for _, data := range []string{schema.DataDirect, schema.DataCluster} {
+		c := controlConfig(t, url)
+		c.TLS, c.Token, c.Data = trust, "outer", data
+		for i, o := range trainAll(t, c, toyJob("tls", 2, 4, schema.ApplyUpdate), batches) {
+			if o.err != nil || o.digest != want {
+				t.Errorf("%s, trainer %d: %v, weights %x, want %x", data, i, o.err, o.digest[:6], want[:6])
+			}
+		}
+	}
+	c := controlConfig(t, url)
+	c.Token = "outer"
+	_, err := Join(testContext(t), c, toyJob("tls", 1, 1, schema.ApplyUpdate))
+	checkError(t, err, fabric.ErrRefused, "certificate")
+	if strings.Contains(err.Error(), "inner") {
+		t.Errorf("%v tells the token", err)
+	}
+	c.TLS, c.Server = trust, control.URL()
+	_, err = Join(testContext(t), c, toyJob("tls", 1, 1, schema.ApplyUpdate))
+	checkError(t, err, fabric.ErrRefused, "wrong token")
 }
