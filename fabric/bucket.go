@@ -34,12 +34,24 @@ type Entry struct {
 	Revision uint64
 }
 
-// OpenBucket finds a bucket, or makes it. Errors: ErrNoJetStream; ErrLost where the server does not answer, wrapped with
-// the cause of ctx.
+// clusterReplicas is how many servers of a cluster keep a bucket, so that it outlives one of them.
+const clusterReplicas = 3
+
+// OpenBucket finds a bucket, or makes it: on a cluster of three servers or more on three of them, else on one. Errors:
+// ErrNoJetStream; ErrLost where the server does not answer, wrapped with the cause of ctx.
 func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
-	kv, err := c.js.CreateOrUpdateKeyValue(ctx, jetstream.KeyValueConfig{
-		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
-	})
+	wanted := jetstream.KeyValueConfig{
+		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage, Replicas: 1,
+	}
+	if c.line.nats.ConnectedClusterName() != "" {
+		wanted.Replicas = clusterReplicas
+	}
+	kv, err := c.js.CreateOrUpdateKeyValue(ctx, wanted)
+	var refused *jetstream.APIError
+	if wanted.Replicas > 1 && errors.As(err, &refused) { // fewer servers, or not all of them there
+		wanted.Replicas = 1
+		kv, err = c.js.CreateOrUpdateKeyValue(ctx, wanted)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
