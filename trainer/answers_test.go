@@ -118,7 +118,7 @@ func TestResultsTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := slices.Clone(params.values[0])
-	r := newResults(flat, params, false, rowOwners(place))
+	r := newResults(flat, params, job, rowOwners(place))
 	mean := func(b schema.Batch, chunk schema.Chunk, offset uint64, n int, weight float64, value float32) *schema.View {
 		return viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * n}, schema.Head{Batch: b, Chunk: chunk, Chunks: 2, Offset: offset, Weight: weight},
 			func(f *schema.Frame) {
@@ -136,8 +136,8 @@ func TestResultsTake(t *testing.T) {
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v, want %q", what, err, wrong)
 		}
-		if r.open != open {
-			t.Errorf("%s: %d rounds are open, want %d", what, r.open, open)
+		if r.open[0].open != open {
+			t.Errorf("%s: %d rounds are open, want %d", what, r.open[0].open, open)
 		}
 	}
 	take("before the start", 0, mean(0, 0, 0, 1024, 3, 9), 0, "")
@@ -156,7 +156,7 @@ func TestResultsTake(t *testing.T) {
 	if moved, of := r.late(false); !moved || of != nil {
 		t.Errorf("after results came: %v, ask for %v", moved, of)
 	}
-	if moved, of := r.late(false); moved || !slices.Equal(of[0], first) {
+	if moved, of := r.late(false); moved || len(of) != 1 || !slices.Equal(of[0].rounds, first) {
 		t.Errorf("after nothing came: %v, ask for %v", moved, of)
 	}
 	take("first chunk", 0, mean(4, 0, 0, 1024, 3, 1), 0, "")
@@ -164,8 +164,11 @@ func TestResultsTake(t *testing.T) {
 	if !sameBits(params.values[0], before) {
 		t.Error("results have changed the version that the batch is computed on")
 	}
-	params.commit(r.weightOf())
-	for i, v := range params.values[params.now] {
+	if r.weightOf(4) != 3 || r.completed() != 5 {
+		t.Errorf("version %d is complete, over %v samples", r.completed(), r.weightOf(4))
+	}
+	params.commit(5)
+	for i, v := range params.values[1] {
 		if want := float32(1 + i/1024); v != want {
 			t.Fatalf("value %d is %v, want %v", i, v, want)
 		}

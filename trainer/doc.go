@@ -22,6 +22,10 @@
 // shards, membership, signs of life, and every way in which a session can
 // end. weights.go reads what was trained: rows for an evaluation, whole tables, the digest.
 //
+// Where the job's consistency is bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open, each batch
+// is computed on the newest version that is complete when it begins, and results build ahead+1 versions beside it. In
+// async the same five steps are a trainer's own: its answers are to its own contributions, and it waits for no other.
+//
 // # Who does what when
 //
 // The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on goroutines of
@@ -39,7 +43,7 @@
 //
 // # What it leaves out
 //
-// Only the consistency mode sync and the policy fail exist: a session that loses its server or its job has failed.
+// Only the policy fail exists: a session that loses its server or its job has failed.
 // Lanes are computed one after the other; a workload that wants more processors uses them within a lane. There is no
 // all-reduce between trainers. One table's rows of one batch must fit memory, since they lie in one buffer.
 package trainer

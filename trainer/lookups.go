@@ -31,6 +31,7 @@ type lookup struct {
 	frame    *schema.Frame
 	sealed   []byte
 	answered bool
+	behind   schema.Batch // the rows are of the version so many batches before
 }
 
 func newLookups(s *split, t *tables) *lookups {
@@ -132,7 +133,7 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 		placeRows(l.tables.rows[p.table], dim, l.split.positions(shard, p), values)
 		values = values[p.count*dim:]
 	}
-	r.answered = true
+	r.answered, r.behind = true, schema.Batch(h.Offset)
 	if l.open--; l.open == 0 {
 		l.ready <- struct{}{}
 	}

@@ -20,6 +20,10 @@ type toy struct {
 
 	// spoil changes a lane's gradient of the bias; nil for nothing.
 	spoil func(step *LaneStep, bias []float32)
+	// same gives the lanes of every batch the samples of batch 0, which can be learnt.
+	same bool
+	// ask is called when keys of a lane are wanted, which is when the batch before was sent; nil for nothing.
+	ask func(b schema.Batch)
 	// enter is called when a lane begins; nil for nothing.
 	enter func(b schema.Batch, l lane.Lane)
 	// roundBags rounds the gradients of bags as a job does that sends them in 16 bits; zero for nothing.
@@ -63,6 +67,9 @@ type sample struct {
 
 // samples are those of a lane: none in one lane of four, and none at all in batch 3.
 func (m *toy) samples(b schema.Batch, l lane.Lane) []sample {
+	if m.same {
+		b = 0
+	}
 	random := rand.New(rand.NewPCG(m.job.Seed, uint64(b)<<16|uint64(l)))
 	n := random.IntN(6)
 	if b == 3 || (int(l)+int(b))%4 == 3 {
@@ -83,6 +90,9 @@ func (m *toy) samples(b schema.Batch, l lane.Lane) []sample {
 }
 
 func (m *toy) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	if m.ask != nil {
+		m.ask(b)
+	}
 	all := m.samples(b, l)
 	for _, s := range all {
 		keys[0] = append(keys[0], s.words...)

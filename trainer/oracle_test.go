@@ -18,7 +18,8 @@ type oracle struct {
 	momentum [][]float32
 	tables   []oracleTable
 	stepped  bool
-	sent     *oracleWire // rounds what trainers send; nil sends the lanes as they are
+	sees     func(lane.Lane) *oracle // whose weights a lane is computed on; nil means its own
+	sent     *oracleWire             // rounds what trainers send; nil sends the lanes as they are
 }
 
 // oracleWire is what happens to gradients on their way.
@@ -106,7 +107,11 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 	t.Helper()
 	grads := make([]*laneGrads, o.job.Lanes)
 	for l := range grads {
-		g, lossSum, n := o.lane(t, w, b, lane.Lane(l))
+		see := o
+		if o.sees != nil {
+			see = o.sees(lane.Lane(l))
+		}
+		g, lossSum, n := see.lane(t, w, b, lane.Lane(l))
 		if n > 0 {
 			grads[l] = g
 			loss, samples = loss+lossSum, samples+n
@@ -176,7 +181,7 @@ func (o *oracle) sgd(p, m, grad []float32, weight float32, first bool) {
 func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*laneGrads, float64, int) {
 	t.Helper()
 	var params []span
-	p := &parameters{specs: o.job.Parameters, index: map[string]int{}}
+	p := &parameters{values: make([][]float32, 1), specs: o.job.Parameters, index: map[string]int{}}
 	for i, values := range o.params {
 		at := len(p.values[0])
 		params = append(params, span{at, at + len(values)})

@@ -9,10 +9,11 @@ import (
 	"gradbus/schema"
 )
 
-// parameters are the dense parameters in two versions: the one that the batch under way is computed on, and the next,
-// which results build chunk by chunk. They lie in one flat space in the order in which buckets are sent.
+// parameters are the dense parameters in several versions: the one that the batch under way is computed on, and the next
+// ones, which results build chunk by chunk. In sync there are two; where a trainer may run k batches ahead, k+2. They lie in
+// one flat space in the order in which buckets are sent.
 //
-// Where the trainers own the optimizer (apply "mean"), it has its momentum here, likewise in two versions.
+// Where the trainers own the optimizer (apply "mean"), it has its momentum here, likewise by version.
 type parameters struct {
 	specs []schema.Parameter // in flat order
 	spans []span             // of each
@@ -20,27 +21,28 @@ type parameters struct {
 
 	backend  cuda.Backend
 	sgd      cuda.Optimizer
-	values   [2][]float32
-	momentum [2][]float32 // nil where there is none
-	slots    [1]cuda.Slot // the momentum, as the call under way sees it
-	now      int          // which of the two is the current version
-	stepped  bool         // the optimizer has run: momentum means something
+	values   [][]float32    // version v at v % len
+	momentum [][]float32    // likewise; empty where there is none
+	slots    [1]cuda.Slot   // the momentum, as the call under way sees it
+	now      schema.Version // the current one
 }
 
 // newParameters draws the initial values, which every trainer does alike.
 func newParameters(job *schema.Job, backend cuda.Backend, specs []schema.Parameter, spans []span) (*parameters, error) {
-	p := &parameters{specs: specs, spans: spans, index: map[string]int{}, backend: backend}
+	versions := job.Ahead + 2
+	p := &parameters{values: make([][]float32, versions), specs: specs, spans: spans, index: map[string]int{}, backend: backend}
 	sgd := sgdOf(job.Optimizer)
 	p.sgd = sgd
 	size := 0
 	if len(spans) > 0 {
 		size = spans[len(spans)-1].hi
 	}
-	keepsMomentum := job.Apply == schema.ApplyMean && sgd.Momentum != 0
 	for i := range p.values {
 		p.values[i] = make([]float32, size)
-		if keepsMomentum {
-			p.momentum[i] = make([]float32, size)
+	}
+	if job.Apply == schema.ApplyMean && sgd.Momentum != 0 {
+		for range versions {
+			p.momentum = append(p.momentum, make([]float32, size))
 		}
 	}
 	for i, s := range specs {
@@ -66,34 +68,40 @@ func (p *parameters) names() []string {
 }
 
 // value is the current version of a parameter.
-func (p *parameters) value(i int) []float32 { return p.values[p.now][p.spans[i].lo:p.spans[i].hi] }
+func (p *parameters) value(i int) []float32 {
+	return p.of(p.values, p.now, p.spans[i])
+}
 
-// set takes values of the next version as they are.
-func (p *parameters) set(at span, values []float32) { copy(p.values[1-p.now][at.lo:at.hi], values) }
+// of is a stretch of a version of what is kept by version.
+func (p *parameters) of(kept [][]float32, v schema.Version, at span) []float32 {
+	return kept[v%schema.Version(len(kept))][at.lo:at.hi]
+}
 
-// keep makes values of the next version those of the current one.
-func (p *parameters) keep(at span) {
-	for _, v := range [2]*[2][]float32{&p.values, &p.momentum} {
-		if v[0] != nil {
-			copy(v[1-p.now][at.lo:at.hi], v[p.now][at.lo:at.hi])
-		}
+// set takes values of version v as they are.
+func (p *parameters) set(v schema.Version, at span, values []float32) {
+	copy(p.of(p.values, v, at), values)
+}
+
+// keep makes values of version v those of the one before.
+func (p *parameters) keep(v schema.Version, at span) {
+	copy(p.of(p.values, v, at), p.of(p.values, v-1, at))
+	if len(p.momentum) > 0 {
+		copy(p.of(p.momentum, v, at), p.of(p.momentum, v-1, at))
 	}
 }
 
-// apply makes values of the next version from a mean gradient.
-func (p *parameters) apply(at span, mean []float32) error {
-	a := cuda.ApplyDense{Optimizer: p.sgd, Weight: 1, First: !p.stepped, Grad: cuda.Float32s(mean),
-		Param: cuda.Float32s(p.values[p.now][at.lo:at.hi]), Out: cuda.Float32s(p.values[1-p.now][at.lo:at.hi])}
-	if p.momentum[0] != nil {
-		p.slots[0] = cuda.Slot{Name: "momentum", Before: cuda.Float32s(p.momentum[p.now][at.lo:at.hi]),
-			After: cuda.Float32s(p.momentum[1-p.now][at.lo:at.hi])}
+// apply makes values of version v from those of the one before and a mean gradient. first says that the optimizer has
+// never run on them.
+func (p *parameters) apply(v schema.Version, at span, mean []float32, first bool) error {
+	a := cuda.ApplyDense{Optimizer: p.sgd, Weight: 1, First: first, Grad: cuda.Float32s(mean),
+		Param: cuda.Float32s(p.of(p.values, v-1, at)), Out: cuda.Float32s(p.of(p.values, v, at))}
+	if len(p.momentum) > 0 {
+		p.slots[0] = cuda.Slot{Name: "momentum", Before: cuda.Float32s(p.of(p.momentum, v-1, at)),
+			After: cuda.Float32s(p.of(p.momentum, v, at))}
 		a.Slots = p.slots[:]
 	}
 	return p.backend.ApplyDense(a)
 }
 
-// commit makes the next version the current one, once it is whole.
-func (p *parameters) commit(weight float64) {
-	p.now = 1 - p.now
-	p.stepped = p.stepped || weight > 0
-}
+// commit makes version v the current one, once it is whole.
+func (p *parameters) commit(v schema.Version) { p.now = v }

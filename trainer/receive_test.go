@@ -94,7 +94,7 @@ func TestOnlyTheCoordinatorEndsTheJob(t *testing.T) {
 // Once a batch is complete its frames are nobody's any more, whether their acks have come or not.
 func TestCompleteBatchFreesItsFrames(t *testing.T) {
 	published := 0
-	l := &shardLink{member: "s0", outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
+	l := &shardLink{member: "s0", marks: make([]uint64, 1), outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
 		Publish: func(fabric.Subject, []byte) error { published++; return nil }})}
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 8})
 	if err != nil {
@@ -105,7 +105,8 @@ func TestCompleteBatchFreesItsFrames(t *testing.T) {
 		if err := l.send(ctx, fabric.At("bare", "t0", fabric.KindDense, "s0").WithBucket(0, 0), f.Seal()); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.received(ctx); err != nil || l.outbox.Pending() != 0 {
+		l.marks[0] = l.sent
+		if err := l.received(ctx, 1); err != nil || l.outbox.Pending() != 0 {
 			t.Fatalf("round %d: %d frames pending, %v", round, l.outbox.Pending(), err)
 		}
 		for i := range 10 { // long after any time to send again

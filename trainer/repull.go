@@ -118,12 +118,12 @@ func (s *Session) takeResult(owner int, pulled bool, v *schema.View) error {
 	return s.pullRounds(owner, v.Head().Batch, lost)
 }
 
-// pullLate asks for results of batch b when none has come for a while: of each owner for the oldest that is missing, or
+// pullLate asks for results when none has come for a while: of each owner for the oldest that is missing, or
 // for all where lost says that the connection was.
-func (s *Session) pullLate(b schema.Batch, lost bool) (moved bool, err error) {
+func (s *Session) pullLate(lost bool) (moved bool, err error) {
 	moved, late := s.results.late(lost)
-	for owner, rounds := range late {
-		if err := s.pullRounds(owner, b, rounds); err != nil {
+	for _, l := range late {
+		if err := s.pullRounds(l.owner, l.batch, l.rounds); err != nil {
 			return moved, err
 		}
 	}

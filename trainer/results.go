@@ -8,27 +8,36 @@ import (
 	"gradbus/schema"
 )
 
-// results gathers what the owners answer to a batch: every dense chunk, which goes into the next version of the
-// parameters as it arrives, and the close of every sparse round. The batch is complete when all are there.
+// results gathers what the owners answer: every dense chunk, which goes into the next version of the parameters as it
+// arrives, and the close of every sparse round. A batch is complete when all are there. Batches are complete in their order,
+// since each round's results are taken in it; ahead+1 of them may be open.
 type results struct {
 	flat    *flatSpace
 	params  *parameters
 	average bool       // answers are mean gradients and the trainers run the optimizer
+	alone   bool       // answers are to this trainer's contributions alone
 	sparse  []rowOwner // who has a sparse round; empty where the job has no tables
 	at      []int      // [dense chunk] which of its owner's rounds it is
 
-	// mu guards what follows, and the next version of params while open > 0.
+	// mu guards what follows, and the versions of params that are not complete.
 	mu       sync.Mutex
-	batch    schema.Batch
-	begun    bool   // batch has begun here
-	gaps     []gaps // [owner] which rounds are there
-	open     int
-	weighed  bool
-	weight   float64       // of the batch over all lanes, once weighed
-	ready    chan struct{} // gets a value when open falls to 0
-	taken    uint64        // answers since the session began
-	seen     uint64        // of these, when late was called last
-	repeated uint64        // answers that were there already, or of a batch that is over
+	open     []batchResults // of batch b at b % len: ahead+1
+	complete schema.Batch   // batches before this one are
+	begun    schema.Batch   // batches before this one have begun here
+	stepped  []bool         // [dense chunk] the optimizer has run on it
+	ready    chan struct{}  // gets a value when another batch is complete
+	taken    uint64         // answers since the session began
+	seen     uint64         // of these, when late was called last
+	repeated uint64         // answers that were there already, of a batch that is over, or before their turn
+}
+
+// batchResults is what has come of one batch.
+type batchResults struct {
+	batch   schema.Batch
+	gaps    []gaps // [owner] which rounds are there
+	open    int    // rounds that are not
+	weighed bool
+	weight  float64 // of the batch over all lanes, once weighed
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -47,27 +56,47 @@ func rowOwners(place *schema.Placement) []rowOwner {
 	return all
 }
 
-func newResults(flat *flatSpace, params *parameters, average bool, sparse []rowOwner) *results {
-	r := &results{flat: flat, params: params, average: average, sparse: sparse, ready: make(chan struct{}, 1)}
-	r.gaps, r.at = newGaps(flat, sparse)
+func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []rowOwner) *results {
+	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean, alone: job.Consistency == schema.ConsistencyAsync,
+		sparse: sparse, open: make([]batchResults, job.Ahead+1), stepped: make([]bool, len(flat.chunks)), ready: make(chan struct{}, 1)}
+	for i := range r.open {
+		r.open[i].gaps, r.at = newGaps(flat, sparse)
+	}
 	return r
 }
 
-// begin waits for the results of a batch. Those of the one before are complete.
+func (r *results) of(b schema.Batch) *batchResults { return &r.open[b%schema.Batch(len(r.open))] }
+
+// begin waits for the results of a batch, the one after that which was begun last. The one that was ahead+1 before it is
+// complete.
 func (r *results) begin(b schema.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.batch, r.begun, r.open, r.weighed, r.weight = b, true, 0, false, 0
-	for i := range r.gaps {
-		r.gaps[i].reset()
-		r.open += len(r.gaps[i].rounds)
+	o := r.of(b)
+	o.batch, o.open, o.weighed, o.weight = b, 0, false, 0
+	for i := range o.gaps {
+		o.gaps[i].reset()
+		o.open += len(o.gaps[i].rounds)
+	}
+	if b > r.begun { // none before it was begun here
+		r.complete = b
+	}
+	r.begun = b + 1
+	r.settle()
+}
+
+// settle finds the batches that are complete.
+func (r *results) settle() {
+	was := r.complete
+	for r.complete < r.begun && r.of(r.complete).open == 0 {
+		r.complete++
+	}
+	if r.complete == was {
+		return
 	}
 	select {
-	case <-r.ready:
-	default:
-	}
-	if r.open == 0 {
-		r.ready <- struct{}{}
+	case r.ready <- struct{}{}:
+	default: // somebody has yet to look
 	}
 }
 
@@ -82,15 +111,16 @@ func (r *results) take(owner int, pulled bool, v *schema.View) (lost []roundName
 func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32) (lost []roundName, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h.Batch != r.batch || r.open == 0 {
+	if h.Batch < r.complete || h.Batch >= r.begun {
 		r.repeated++
 		return nil, nil
 	}
-	if r.weighed && r.weight != h.Weight {
+	o := r.of(h.Batch)
+	if o.weighed && o.weight != h.Weight {
 		return nil, fmt.Errorf("result of batch %d bucket %d from %s is over %v samples: other rounds of the batch are over %v",
-			h.Batch, h.Bucket, r.flat.place.Owner(owner), h.Weight, r.weight)
+			h.Batch, h.Bucket, r.flat.place.Owner(owner), h.Weight, o.weight)
 	}
-	round, fresh, err := r.place(owner, h, values)
+	round, fresh, err := r.place(o, owner, h, values)
 	if err != nil {
 		return nil, fmt.Errorf("result of batch %d bucket %d chunk %d from %s: %w", h.Batch, h.Bucket, h.Chunk, r.flat.place.Owner(owner), err)
 	}
@@ -99,18 +129,18 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32) 
 		return nil, nil
 	}
 	r.taken++
-	r.weighed, r.weight = true, h.Weight
-	if r.open--; r.open == 0 {
-		r.ready <- struct{}{}
-	}
-	return r.gaps[owner].came(round, pulled), nil
+	o.weighed, o.weight = true, h.Weight
+	o.open--
+	lost = o.gaps[owner].came(round, pulled && !r.alone)
+	r.settle()
+	return lost, nil
 }
 
-func (r *results) place(owner int, h *schema.Head, values []float32) (round int, fresh bool, err error) {
-	if owner >= len(r.gaps) {
+func (r *results) place(o *batchResults, owner int, h *schema.Head, values []float32) (round int, fresh bool, err error) {
+	if owner >= len(o.gaps) {
 		return 0, false, fmt.Errorf("no such round there")
 	}
-	g := &r.gaps[owner]
+	g := &o.gaps[owner]
 	if slices.Contains(r.sparse, rowOwner{owner, h.Bucket}) {
 		round = len(g.rounds) - 1
 		return round, !g.there[round], nil
@@ -120,27 +150,37 @@ func (r *results) place(owner int, h *schema.Head, values []float32) (round int,
 		return 0, false, fmt.Errorf("no such round there")
 	}
 	round = r.at[at]
-	if g.there[round] {
-		return round, false, nil
+	if g.there[round] || h.Batch > r.complete && !r.of(h.Batch - 1).gaps[owner].there[round] {
+		return round, false, nil // there already, or the result of the batch before was lost: both are asked for again
 	}
 	to := r.flat.chunks[at]
-	if h.Weight == 0 { // nobody had a sample: nothing changes, and the frame need not say so again
-		r.params.keep(to)
+	if h.Weight == 0 && !r.alone { // nobody had a sample: nothing changes, and the frame need not say so again
+		r.params.keep(schema.Version(h.Batch+1), to)
 		return round, true, nil
 	}
 	if len(values) != to.hi-to.lo || h.Offset != r.flat.rounds[at].offset {
 		return 0, false, fmt.Errorf("%d values at element %d: want %d at %d", len(values), h.Offset, to.hi-to.lo, r.flat.rounds[at].offset)
 	}
 	if !r.average {
-		r.params.set(to, values)
+		r.params.set(schema.Version(h.Batch+1), to, values)
 		return round, true, nil
 	}
-	return round, true, r.params.apply(to, values)
+	first := !r.stepped[at]
+	r.stepped[at] = true
+	return round, true, r.params.apply(schema.Version(h.Batch+1), to, values, first)
 }
 
-// late names what to ask each owner for. moved says that results have come since it was called last: then there is
-// nothing to ask for yet, unless the connection was lost.
-func (r *results) late(lost bool) (moved bool, of [][]roundName) {
+// lateRounds is what to ask an owner for.
+type lateRounds struct {
+	batch  schema.Batch
+	owner  int
+	rounds []roundName
+}
+
+// late names what to ask each owner for: of the oldest open batch what has been missing for longest, or, where lost says
+// that everything may have been lost, all that is missing. moved says that results have come since it was called last:
+// then there is nothing to ask for yet, unless the connection was lost.
+func (r *results) late(lost bool) (moved bool, of []lateRounds) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if moved = r.taken != r.seen; moved && !lost {
@@ -148,24 +188,35 @@ func (r *results) late(lost bool) (moved bool, of [][]roundName) {
 		return moved, nil
 	}
 	r.seen = r.taken
-	for i := range r.gaps {
-		of = append(of, r.gaps[i].probe(lost))
+	for b := r.complete; b < r.begun && (lost || b == r.complete); b++ {
+		o := r.of(b)
+		for i := range o.gaps {
+			of = append(of, lateRounds{b, i, o.gaps[i].probe(lost)})
+		}
 	}
 	return moved, of
 }
 
-// weightOf is the number of samples of the complete batch, over all trainers.
-func (r *results) weightOf() float64 {
+// completed is the number of batches that are complete: the newest version that is whole.
+func (r *results) completed() schema.Version {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.weight
+	return schema.Version(r.complete)
 }
 
-// began says that b is the batch that was begun last.
+// weightOf is the number of samples of a complete batch, over all trainers. Not more than ahead batches may have begun
+// after it.
+func (r *results) weightOf(b schema.Batch) float64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.of(b).weight
+}
+
+// began says that a batch is under way here: begun, though maybe complete, and not followed by as many as may be open.
 func (r *results) began(b schema.Batch) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.begun && r.batch == b
+	return b < r.begun && b+schema.Batch(len(r.open)) >= r.begun
 }
 
 // counts are how many answers were taken, and how many were there already.

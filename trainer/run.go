@@ -30,8 +30,12 @@ type Progress struct {
 // ends as it does for any slow trainer.
 //
 // After an error the session has failed, and Leave should be called with the error's text as reason. Errors: ErrWorkload,
-// ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. The weights that shards hold are those of
-// a whole number of batches in any case.
+// ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that shards hold are
+// those of a whole number of batches in any case.
+//
+// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete; Run
+// returns when all are. In async the trainers of a job need not run the same number of batches, report tells of this
+// trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
 func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -41,18 +45,28 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	s.training.Store(true)
 	defer s.training.Store(false)
 	r := &run{Session: s, workload: w, batches: batches, report: report, began: time.Now()}
-	for r.done < batches {
-		b := s.Version()
+	r.waiting = make([]batchDone, s.job.Ahead+1)
+	first := s.Version()
+	for b := first; b < first+schema.Batch(batches); b++ {
+		r.prepareNext = b+1 < first+schema.Batch(batches)
 		if err := r.step(ctx, b); err != nil {
-			err = fmt.Errorf("batch %d: %w", b, err)
-			if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-				err = context.Cause(ctx) // says the batch itself, or that of another trainer
-			}
-			s.fail(err)
-			return err
+			return r.failed(ctx, b, err)
 		}
 	}
+	if err := r.settle(ctx, first+schema.Batch(batches)); err != nil { // ahead of what is complete
+		return r.failed(ctx, s.Version(), err)
+	}
 	return nil
+}
+
+// failed ends the session with an error of batch b.
+func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
+	err = fmt.Errorf("batch %d: %w", b, err)
+	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
+		err = context.Cause(ctx) // says the batch itself, or that of another trainer
+	}
+	r.fail(err)
+	return err
 }
 
 // run is one call of Run.
@@ -63,12 +77,23 @@ type run struct {
 	report   func(Progress)
 	began    time.Time
 
-	done     uint64
-	samples  uint64
-	prepared bool // keys and lookups of the next batch are there
+	done        uint64
+	samples     uint64
+	prepareNext bool          // another batch follows the one under way
+	prepared    bool          // keys and lookups of the next batch are there
+	waiting     []batchDone   // for results: batch b at b % len
+	waited      time.Duration // for results, since a batch was complete
 }
 
-// step is one batch.
+// batchDone is what this trainer has done of a batch that is to be completed.
+type batchDone struct {
+	samples int
+	lossSum float64
+	times   *batchTimes
+}
+
+// step is this trainer's part of batch b, computed on the newest version that is complete when it begins: in sync that is
+// b, else at most ahead batches behind. It returns when batch b+1 may begin.
 func (r *run) step(ctx context.Context, b schema.Batch) error {
 	times := startTimes()
 	if !r.prepared {
@@ -93,20 +118,38 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 	if err := r.sender.sendRows(); err != nil {
 		return err
 	}
+	r.sender.end(b)
 	times.send = r.sender.sendTime
 	times.compute = times.lap() - times.send
-	if r.prepared = r.done+1 < r.batches; r.prepared {
+	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
+	if r.prepared = r.prepareNext; r.prepared {
 		if err := r.prepare(b + 1); err != nil {
 			return err
 		}
 	}
 	times.keys += times.lap()
-	if err := r.wait(ctx, r.results.ready, probeAfter, func(lost bool) (bool, error) { return r.pullLate(b, lost) }); err != nil {
-		return fmt.Errorf("wait for results: %w", err)
+	r.waiting[int(b)%len(r.waiting)] = batchDone{samples, lossSum, times}
+	if ahead := schema.Batch(r.job.Ahead); b+1 > ahead {
+		return r.settle(ctx, b+1-ahead)
 	}
-	times.result = times.lap()
-	r.complete(b, samples, lossSum, times)
-	return nil
+	return r.settle(ctx, 0)
+}
+
+// settle waits until the batches before a version are complete, and makes the newest complete version the current one.
+func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
+	for {
+		for v := r.results.completed(); r.Version() < v; {
+			r.complete(r.Version())
+		}
+		if r.Version() >= atLeast {
+			return nil
+		}
+		began := time.Now()
+		if err := r.wait(ctx, r.results.ready, probeAfter, r.pullLate); err != nil {
+			return fmt.Errorf("wait for results: %w", err)
+		}
+		r.waited += time.Since(began)
+	}
 }
 
 // prepare finds the keys of a batch and builds the lookups for their rows. It looks at no parameter, so that it can be
@@ -165,18 +208,20 @@ func (r *run) lanes(ctx context.Context, b schema.Batch) (lossSum float64, sampl
 }
 
 // complete makes version b+1 the current one.
-func (r *run) complete(b schema.Batch, samples int, lossSum float64, times *batchTimes) {
-	weight := r.results.weightOf()
-	r.compute.params.commit(weight)
+func (r *run) complete(b schema.Batch) {
+	w := &r.waiting[int(b)%len(r.waiting)]
+	weight := r.results.weightOf(b)
+	r.compute.params.commit(b + 1)
 	r.batch.Store(uint64(b) + 1)
 	r.done++
-	r.samples += uint64(samples)
-	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: samples, SamplesRun: r.samples, SamplesAll: weight,
-		BatchTime: time.Since(times.begin), ElapsedTime: time.Since(r.began)}
-	if samples > 0 {
-		p.Loss = lossSum / float64(samples)
+	r.samples += uint64(w.samples)
+	w.times.result, r.waited = r.waited, 0
+	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight,
+		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
+	if w.samples > 0 {
+		p.Loss = w.lossSum / float64(w.samples)
 	}
-	r.count(func(t *Stats) { t.add(samples, times) })
+	r.count(func(t *Stats) { t.add(w.samples, w.times) })
 	if r.report != nil {
 		r.report(p)
 	}

@@ -18,6 +18,7 @@ type shardLink struct {
 	server *dataServer
 	outbox *fabric.Outbox
 	sent   uint64
+	marks  []uint64 // sent at the end of batch b, at b % len: ahead+1
 }
 
 // kind is the token of the subjects of contributions to the owner.
@@ -36,13 +37,14 @@ func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []by
 	return nil
 }
 
-// received tells the window that the owner has everything, which the results of a complete batch prove whether or not
-// its acks have arrived, and waits until no frame is being sent again: then all frames may be refilled.
-func (l *shardLink) received(ctx context.Context) error {
+// received tells the window that the owner has the frames of batch b-ahead-1 and before, which is complete: that proves it
+// whether or not the acks have arrived. It waits until no frame is on its way: then all frames may be refilled. Where later
+// batches are open, their acks have to come for that; they say received, and so do not wait for a round to close.
+func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if l.outbox == nil || l.outbox.Pending() == 0 {
 		return nil
 	}
-	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.sent}); err != nil {
+	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
 		return fmt.Errorf("end window to %s: %w", l.member, err)
 	}
 	return l.outbox.Drained(ctx)
@@ -91,15 +93,24 @@ func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat 
 	return s, nil
 }
 
-// begin starts a batch: the one before is complete, so that its frames may be refilled.
+// begin starts a batch, and waits until the frames of the one before may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.ctx, s.head, s.sendTime = ctx, head, 0
 	for _, l := range s.links {
-		if err := l.received(ctx); err != nil {
+		if err := l.received(ctx, head.Batch); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// end notes what has been sent up to the end of batch b.
+func (s *sender) end(b schema.Batch) {
+	for _, l := range s.links {
+		if l.outbox != nil {
+			l.marks[int(b)%len(l.marks)] = l.sent
+		}
+	}
 }
 
 // chunkClosed is told that the sum of a node over a chunk is in its frame. Once the last present node's is, the chunk

@@ -71,7 +71,7 @@ func (s *Session) findServers() error {
 		}
 	}
 	for i := range s.place.Owners() {
-		l := &shardLink{member: s.place.Owner(i)}
+		l := &shardLink{member: s.place.Owner(i), marks: make([]uint64, s.job.Ahead+1)}
 		switch {
 		case i >= s.joined.Shards:
 			if l.reduce = true; l.member != s.joined.Member {

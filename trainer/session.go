@@ -120,7 +120,7 @@ func (s *Session) build(params *parameters) (err error) {
 	}
 	s.lookups = newLookups(owners, t)
 	sparse := rowOwners(s.place)
-	s.results = newResults(s.flat, params, job.Apply == schema.ApplyMean, sparse)
+	s.results = newResults(s.flat, params, job, sparse)
 	if s.place.Trainers > 0 {
 		if s.segment, err = newSegment(s); err != nil {
 			return err

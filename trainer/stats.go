@@ -7,6 +7,7 @@ import "time"
 type Stats struct {
 	Batches uint64
 	Samples uint64 // of this trainer's lanes
+	Behind  uint64 // versions that batches were computed behind, in all: 0 in sync
 
 	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
 	LookupTime  time.Duration // waiting for rows
