@@ -34,8 +34,8 @@ func (r *Result) PrintJSON(to io.Writer) error {
 // Print writes the result as a table for people, with what is to be reached and whether it was.
 func (r *Result) Print(to io.Writer) error {
 	s, m := &r.Settings, &r.Machine
-	if _, err := fmt.Fprintf(to, "%s, %d cores, %s, %s, backend %s\n%d shards, %d bytes of gradients in chunks of %d, %s; medians of %d turns\n\n",
-		m.CPU, m.Cores, m.Kernel, m.Go, s.Backend, s.Shards, s.Bytes, s.ChunkBytes, s.DType, s.Turns); err != nil {
+	if _, err := fmt.Fprintf(to, "%s, %s, %s, %s, backend %s\n%s, %d bytes of gradients in chunks of %d, %s; medians of %s\n\n",
+		m.CPU, count(m.Cores, "core"), m.Kernel, m.Go, s.Backend, count(s.Shards, "shard"), s.Bytes, s.ChunkBytes, s.DType, count(s.Turns, "turn")); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
@@ -57,7 +57,7 @@ func (r *Result) Print(to io.Writer) error {
 	rate := func(gb float64) string { return fmt.Sprintf("%.2f GB/s", gb) }
 	line(fmt.Sprintf("raw TCP, one hop, writes of %d KiB", r.RawTCPWrite>>10), rate(r.RawTCP), "", true, nameRaw)
 	line("NATS, publisher to in-process reader", rate(r.NATS), "", true, nameNATS)
-	line(fmt.Sprintf("%d trainers to %d shard, with the sum", s.Trainers, s.Shards), rate(r.FanIn), "", true, nameFanIn)
+	line(fmt.Sprintf("%s to %s, with the sum", count(s.Trainers, "trainer"), count(s.Shards, "shard")), rate(r.FanIn), "", true, nameFanIn)
 	line("  of raw TCP", fmt.Sprintf("%.2f", r.FanInRatio), fmt.Sprintf("%.2f", wantFanInRatio), r.FanInRatio >= wantFanInRatio, "")
 	line(fmt.Sprintf("full round, %d trainers", s.RoundTrainers), rate(r.Round), rate(wantRound), r.Round >= wantRound, nameRound)
 	line("request and reply, 16 bytes, p50, p99", micros(r.RequestP50, r.RequestP99), fmt.Sprintf("%d us", wantRequest), r.RequestP50 <= wantRequest, "")
@@ -86,6 +86,13 @@ func (r *Result) growth() float64 {
 	}
 	middle := float64(r.RSSTenths[n/2-1])
 	return 100 * (float64(r.RSSTenths[n-1]) - middle) / middle
+}
+
+func count(n int, of string) string {
+	if n != 1 {
+		of += "s"
+	}
+	return fmt.Sprintf("%d %s", n, of)
 }
 
 func micros(p50, p99 float64) string { return fmt.Sprintf("%.0f, %.0f us", p50, p99) }
