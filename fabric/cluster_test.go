@@ -5,12 +5,16 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
+
+// clusterPatience bounds every wait for elections: they are a matter of a second, and of minutes on a machine that is busy.
+const clusterPatience = 3 * time.Minute
 
 // startCluster starts three NATS servers that are one cluster with JetStream.
 func startCluster(t *testing.T) (all []*server.Server, urls string) {
@@ -50,30 +54,54 @@ func startCluster(t *testing.T) (all []*server.Server, urls string) {
 		}
 		addresses = append(addresses, "nats://"+s.Addr().String())
 	}
-	eventually(t, "the cluster has a leader", func() bool {
-		for _, s := range all {
-			if s.JetStreamIsLeader() {
-				return s.JetStreamClusterPeers() != nil && len(s.JetStreamClusterPeers()) == count
-			}
+	for deadline := time.Now().Add(clusterPatience); !led(all); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the cluster has no leader within %v", clusterPatience)
 		}
-		return false
-	})
+	}
 	return all, strings.Join(addresses, ",")
+}
+
+// led reports whether one of the servers leads all of them.
+func led(all []*server.Server) bool {
+	return slices.ContainsFunc(all, func(s *server.Server) bool {
+		return s.JetStreamIsLeader() && len(s.JetStreamClusterPeers()) == len(all)
+	})
 }
 
 // On a cluster a bucket outlives any one of its servers, and so does the connection.
 func TestBucketOutlivesAServer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("three servers elect leaders again and again where the machine is busy; without -short they may take their time")
+	}
 	servers, urls := startCluster(t)
 	c := dialControl(t, Config{URL: urls, Name: "c", Log: discard()})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), clusterPatience)
 	defer cancel()
-	b, err := c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20, TTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
+	soon := func(what string, call func(context.Context) error) { // what was asked of a server that ended is never answered
+		t.Helper()
+		for {
+			within, cancel := context.WithTimeout(ctx, 5*time.Second)
+			err := call(within)
+			cancel()
+			if err == nil {
+				return
+			}
+			if ctx.Err() != nil {
+				t.Fatalf("%s: not within %v: %v", what, clusterPatience, err)
+			}
+		}
 	}
-	if _, err := b.Put(ctx, "a", []byte("x")); err != nil {
-		t.Fatal(err)
-	}
+	things := BucketConfig{Name: "things", BytesMax: 1 << 20, TTL: time.Hour}
+	var b *Bucket
+	soon("open", func(ctx context.Context) (err error) {
+		b, err = c.OpenBucket(ctx, things)
+		return err
+	})
+	soon("put", func(ctx context.Context) error {
+		_, err := b.Put(ctx, "a", []byte("x"))
+		return err
+	})
 	info, err := c.js.Stream(ctx, "KV_things")
 	if err != nil {
 		t.Fatal(err)
@@ -87,28 +115,27 @@ func TestBucketOutlivesAServer(t *testing.T) {
 	if n := info.CachedInfo().Config.Replicas; n != clusterReplicas {
 		t.Fatalf("%d servers keep the bucket, want %d", n, clusterReplicas)
 	}
-	soon := func(call func(context.Context) error) func() bool { // what was asked of the server that ended is never answered
-		return func() bool {
-			ctx, cancel := context.WithTimeout(ctx, time.Second)
-			defer cancel()
-			return call(ctx) == nil
-		}
-	}
 	var e Entry
-	eventually(t, "the key is read from another server", soon(func(ctx context.Context) (err error) {
+	soon("read from another server", func(ctx context.Context) (err error) {
 		e, err = b.Get(ctx, "a")
 		return err
-	}))
+	})
 	if string(e.Value) != "x" {
 		t.Errorf("read %q, want x", e.Value)
 	}
-	eventually(t, "another is written", soon(func(ctx context.Context) error {
+	soon("write another", func(ctx context.Context) error {
 		_, err := b.Put(ctx, "b", nil)
 		return err
-	}))
-	if again, err := c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20, TTL: time.Hour}); err != nil {
-		t.Errorf("open again: %v", err)
-	} else if all, err := again.All(ctx); err != nil || len(all) != 2 {
-		t.Errorf("%+v, %v, want both keys", all, err)
+	})
+	var all []Entry
+	soon("open again and list", func(ctx context.Context) error {
+		again, err := c.OpenBucket(ctx, things)
+		if err == nil {
+			all, err = again.All(ctx)
+		}
+		return err
+	})
+	if len(all) != 2 {
+		t.Errorf("%+v, want both keys", all)
 	}
 }
