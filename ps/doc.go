@@ -3,8 +3,8 @@
 //
 // # What is where
 //
-//   - Shard (shard.go) is a pure state machine: frames in, frames out. dense.go and sparse.go are its rounds, whose state
-//     package round keeps where values are dense; tables.go is its rows, lookups.go and results.go what it answers. Given
+//   - Shard (shard.go) is a pure state machine: frames in, frames out. timeline.go says which batches are open and whose
+//     rounds they are, dense.go and sparse.go what becomes of a round, whose state package round keeps; tables.go is its rows, lookups.go and results.go what it answers. Given
 //     the same frames in the same order it gives the same bits, whoever runs it.
 //   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
 //     comes in with every call.
@@ -23,6 +23,10 @@
 // dense ones in the frame they are published in, rows in a staging area, until a frame of batch b+1 comes: its sender
 // holds every result of b from every shard, so b is complete everywhere, and the shard moves on. Until then version b
 // is whole, and so are the results of b-1 for trainers that missed some.
+//
+// So it is in sync. In bounded rounds of several batches are open at once, and rows change when their round closes. In async
+// each trainer has rounds of its own, which are applied as they close, and the coordinator lets the job go on without a
+// trainer that is lost.
 //
 // # Goroutines and locks
 //

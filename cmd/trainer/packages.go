@@ -99,6 +99,8 @@ func (o *options) add(c *cobra.Command) {
 	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that initial values and order follow from")
 	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the dense parameters and their optimizer: update is the shards, mean the trainers")
+	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
+	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
 	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a dense gradient to the next batch's, with 16-bit types")
 	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients: rows, bags, or auto for whichever is smaller")

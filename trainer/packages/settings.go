@@ -45,6 +45,9 @@ type Settings struct {
 	Seed     uint64  // of initial values and order
 	Apply    string  // who owns the linear layer and its optimizer: "update" is the shards, "mean" the trainers
 
+	Consistency string // mode of the job: "sync", "bounded" or "async"; empty means sync
+	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
+
 	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
 }
 
@@ -91,6 +94,7 @@ func (s Settings) Validate() error {
 	if s.Apply != schema.ApplyUpdate && s.Apply != schema.ApplyMean {
 		add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
 	}
+	s.validateMode(add)
 	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
 		add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
 	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
@@ -111,6 +115,33 @@ func (s Settings) lanes() int {
 		return s.Trainers
 	}
 	return s.Lanes
+}
+
+// consistency is the mode, the default filled in.
+func (s Settings) consistency() string {
+	if s.Consistency == "" {
+		return schema.ConsistencySync
+	}
+	return s.Consistency
+}
+
+// validateMode lists what is wrong with the mode of consistency.
+func (s Settings) validateMode(add func(format string, args ...any)) {
+	least, most := 0, 0
+	switch s.consistency() {
+	case schema.ConsistencySync:
+	case schema.ConsistencyBounded:
+		least, most = 1, schema.AheadMax
+	case schema.ConsistencyAsync:
+		if s.Apply == schema.ApplyMean {
+			add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
+		}
+	default:
+		add("consistency %q: want %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync)
+	}
+	if s.Ahead < least || s.Ahead > most {
+		add("ahead %d with consistency %q: want %d to %d", s.Ahead, s.consistency(), least, most)
+	}
 }
 
 // BatchesPerEpoch is the number of batches that n training examples are dealt into.
@@ -138,7 +169,8 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 		Seed:        s.Seed,
 		Trainers:    s.Trainers,
 		Lanes:       s.lanes(),
-		Consistency: schema.ConsistencySync,
+		Consistency: s.consistency(),
+		Ahead:       s.Ahead,
 		Wire:        s.Wire,
 		Apply:       s.Apply,
 		Policy:      schema.PolicyFail,

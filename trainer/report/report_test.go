@@ -25,7 +25,7 @@ func TestAdd(t *testing.T) {
 	a := Result{Samples: 1000, Seconds: 2, Loss: 1, LossSamples: 30, BytesSent: 5, BytesReceived: 7, WeightsSHA256: "ab", Accuracy: 0.5, Trainers: 2}
 	b := a
 	b.Seconds, b.Loss, b.LossSamples, b.BytesSent, b.Saved = 4, 3, 10, 1, "m.safetensors"
-	got, err := Add([]Result{a, b})
+	got, err := Add([]Result{a, b}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,10 +36,13 @@ func TestAdd(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	b.WeightsSHA256 = "cd"
-	if _, err := Add([]Result{a, b}); err == nil || !strings.Contains(err.Error(), "different weights: ab and cd") {
+	if _, err := Add([]Result{a, b}, true); err == nil || !strings.Contains(err.Error(), "different weights: ab and cd") {
 		t.Errorf("got %v", err)
 	}
-	if _, err := Add(nil); err == nil {
+	if got, err := Add([]Result{a, b}, false); err != nil || got.WeightsSHA256 != "ab" {
+		t.Errorf("where weights may differ: %q, %v; want the first one's", got.WeightsSHA256, err)
+	}
+	if _, err := Add(nil, true); err == nil {
 		t.Error("accepted nothing")
 	}
 }
