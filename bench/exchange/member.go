@@ -32,6 +32,7 @@ type member struct {
 	rows     []*schema.Frame  // by shard: the sparse contribution, which is empty
 	lookup   []*schema.Frame  // by shard: a request for one row
 	batch    schema.Batch
+	again    int // frames sent again, as resent last counted
 
 	letters chan schema.Control
 	closed  chan closedRound  // sparse rounds
@@ -355,13 +356,15 @@ func (m *member) newLookup(shard, rows int) (*schema.Frame, error) {
 	return f, nil
 }
 
-// resent counts the frames that were sent again.
-func (m *member) resent() (n int) {
+// resent counts the frames that were sent again since it was last called.
+func (m *member) resent() int {
+	before := m.again
+	m.again = 0
 	for _, o := range m.outboxes {
 		s := o.Stats()
-		n += int(s.Gaps + s.Timeout + s.Back)
+		m.again += int(s.Gaps + s.Timeout + s.Back)
 	}
-	return n
+	return m.again - before
 }
 
 func (m *member) close() {

@@ -20,6 +20,7 @@ type sessionTrainer struct {
 	session *trainer.Session
 	work    *gradients
 	count   atomic.Uint64
+	again   int // frames and requests sent again by the end of the last run
 }
 
 func newTrainer(s *spec) (*sessionTrainer, error) {
@@ -61,7 +62,8 @@ func (t *sessionTrainer) run(ctx context.Context, rounds int) (*ran, error) {
 	}
 	r := summary(times)
 	stats := t.session.Stats()
-	r.Seconds, r.Checked, r.Again = took, t.work.checked, int(stats.Resent+stats.Pulls)
+	again := int(stats.Resent + stats.Pulls)
+	r.Seconds, r.Checked, r.Again, t.again = took, t.work.checked, again-t.again, again
 	return r, nil
 }
 
