@@ -1,6 +1,9 @@
 package config
 
-import "runtime/debug"
+import (
+	"math"
+	"runtime/debug"
+)
 
 // gcPercent makes garbage collections rarer than Go's default of 100 does. Tables lie outside the Go heap, which holds
 // little besides messages under way, so the default would collect every few MiB: measured on two cores, two trainers and
@@ -12,4 +15,13 @@ func PaceCollector() {
 	if before := debug.SetGCPercent(gcPercent); before != 100 {
 		debug.SetGCPercent(before)
 	}
+}
+
+// HeapLimiter gives a function that limits what the Go runtime holds, so that garbage does not grow with what lives, as
+// gcPercent alone would have it. Where GOMEMLIMIT says a limit that one holds, and the function does nothing.
+func HeapLimiter() func(bytes int64) {
+	if debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		return func(int64) {}
+	}
+	return func(bytes int64) { debug.SetMemoryLimit(bytes) }
 }

@@ -137,3 +137,52 @@ func TestJoinComesFromADrawnName(t *testing.T) {
 		t.Errorf("%d jobs, want none", n)
 	}
 }
+
+// Windows are 4 MiB where there is room, and together no more than half of what is left of half of the server's queues,
+// nor any more than half of a trainer's share of the budget. A job that they would be too small for is refused.
+func TestWindowsFollowFromTheBudgets(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		trainers, own int
+		staged, free  int64
+		want          int64
+		refused       bool
+	}{
+		{"usual", 2, 2, stagedDefault, 128 << 20, 4 << 20, false},
+		{"16 windows", 8, 2, stagedDefault, 128 << 20, 4 << 20, false},
+		{"64 windows", 32, 2, stagedDefault, 128 << 20, 1 << 20, false},
+		{"budget for rounds", 32, 1, 32 << 20, 1 << 40, 1 << 19, false},
+		{"other jobs", 2, 1, stagedDefault, 4 << 20, 1 << 20, false},
+		{"too many", 64, 2, stagedDefault, 8 << 20, 1 << 15, true},
+		{"nothing left", 1, 1, stagedDefault, 0, 0, true},
+	} {
+		job := smallJob("job", c.trainers, c.trainers)
+		job.ChunkBytes, job.Tables = 64<<10, nil
+		got := windowBytes(job, c.own, c.staged, c.free)
+		if got != c.want {
+			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
+		}
+		if r := checkWindows(job, c.own, got); (r != nil) != c.refused || r != nil && !strings.Contains(r.Text, "--pending-mib") {
+			t.Errorf("%s: refused %+v", c.name, r)
+		}
+	}
+}
+
+// What trainers are told is what the server counts on: the windows of all jobs stay below half of its queues.
+func TestTrainersAreToldTheirWindow(t *testing.T) {
+	s := startServer(t, Config{Shards: 2, PendingBytesMax: 64 << 20})
+	sum, last := int64(0), int64(4<<20)
+	for _, name := range []string{"one", "two", "three"} {
+		job := smallJob(name, 2, 2)
+		for _, m := range gather(t, s, newProblem(t, job), "j-"+name+"a", "j-"+name+"b") {
+			window := m.joined.WindowBytes
+			if window <= 0 || window > last {
+				t.Errorf("job %s: window of %d bytes after one of %d", name, window, last)
+			}
+			sum, last = sum+2*window, window
+		}
+	}
+	if sum > 32<<20 {
+		t.Errorf("windows of %d bytes in all, want at most half of 64 MiB", sum)
+	}
+}

@@ -78,6 +78,9 @@ type Config struct {
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
 	Log     *slog.Logger // nil discards
+	// LimitHeap is told, whenever jobs come and go, how much the Go heap of this process may hold so that ProcessBytes
+	// holds; nil for nothing. ./bin/ps gives the runtime that limit.
+	LimitHeap func(bytes int64)
 
 	lease time.Duration // of the announcement, for tests; 0 is leaseTime
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/schema"
 )
 
@@ -66,18 +67,36 @@ func TestJobBytes(t *testing.T) {
 	job := smallJob("bytes", 2, 2)
 	job.Parameters, job.Tables = job.Parameters[1:], job.Tables[:1] // 3 values; 400 rows of 5
 	const shards, staged = 2, 16 << 20
+	c := Config{Shards: shards, StagedBytesMax: staged}
+	check := func(what string, got, want int64) {
+		t.Helper()
+		if got != want {
+			t.Errorf("%s: %d bytes, want %d", what, got, want)
+		}
+	}
 	// rows and momentum 2*400*5*4, keys 400*4, slots 400*4 on each shard, flags 400; two versions of values and momentum 3*16.
-	if got, want := JobBytes(job, shards, staged), int64(16000+1600+3200+400+48+shards*staged); got != want {
-		t.Errorf("with momentum: %d bytes, want %d", got, want)
-	}
+	m := MemoryOf(c, job, shards, shards)
+	check("tables with momentum", m.Tables, 16000+1600+3200+400)
+	check("parameters with momentum", m.Parameters, 48)
+	check("outside the heap", m.outside, 16000+24)
+	// 12 bytes of values, 400 rows of 20 with keys of 8, and room beside for 7 frames; both nodes, in buffers a 16th larger.
+	all := int64(12+400*28) + 7*frameBytesOver
+	check("staged", m.Staged, 2*(all+all/16))
+	check("scratch with momentum", m.Scratch, 4*2*(400*28+7*frameBytesOver))
+	check("under way", m.UnderWay, 2*4*(4<<20))
+	check("fan-out", m.FanOut, 2*all)
+	check("all", JobBytes(c, job, shards), m.Tables+m.Parameters+m.Staged+m.Scratch+m.UnderWay+m.FanOut)
+	check("process", ProcessBytes(c, job), JobBytes(c, job, shards)+baseBytes+garbageBytes+32<<20)
 	job.Optimizer.Momentum = 0
-	if got, want := JobBytes(job, shards, staged), int64(8000+1600+3200+24+shards*staged); got != want {
-		t.Errorf("without: %d bytes, want %d", got, want)
-	}
+	m = MemoryOf(c, job, shards, shards)
+	check("tables", m.Tables, 8000+1600+3200)
+	check("parameters", m.Parameters, 24)
 	job.Consistency, job.Ahead = schema.ConsistencyBounded, 3 // five versions of three values
-	if got, want := JobBytes(job, shards, staged), int64(8000+1600+3200+60+shards*staged); got != want {
-		t.Errorf("three batches ahead: %d bytes, want %d", got, want)
-	}
+	check("parameters, three batches ahead", MemoryOf(c, job, shards, shards).Parameters, 60)
+	job.Tables[0].Rows = 1 << 24
+	m = MemoryOf(c, job, shards, shards)
+	check("staged at the budget", m.Staged, shards*staged)
+	check("fan-out at the limit", m.FanOut, 2*fabric.PendingBytesMaxDefault)
 }
 
 func TestMemTotal(t *testing.T) {

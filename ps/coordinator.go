@@ -26,6 +26,8 @@ type CoordinatorConfig struct {
 	Generation schema.Generation
 	Keepers    []Keeper      // of all shards, each once
 	Deadline   time.Duration // after which a silent or idle member counts as lost
+	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4 MiB.
+	WindowBytes int64
 }
 
 // Keeper is a ps that keeps some shards of a job.
@@ -187,7 +189,7 @@ func (c *Coordinator) joined(i int) Decision {
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
 		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers: c.peers(),
+		Peers: c.peers(), WindowBytes: c.config.WindowBytes,
 	}}}
 }
 

@@ -263,12 +263,12 @@ func (d *desk) publishStats() {
 		j := d.jobs[name]
 		status := j.coordinator.Status()
 		if k := d.kept[name]; k != nil {
-			status.Bytes = k.bytes
+			status.Bytes = k.memory.Bytes()
 		}
 		stats.Jobs = append(stats.Jobs, status)
 	}
 	for _, k := range d.kept {
-		stats.Memory += k.bytes
+		stats.Memory += k.memory.Bytes()
 	}
 	d.snapshot.Store(stats)
 }

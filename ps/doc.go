@@ -38,11 +38,10 @@
 //
 // # Memory
 //
-// JobBytes is what a job is promised, and refused where it is not there. Beyond it, for each shard of a job: at most
-// 64 MiB of verified frames in its queue (queue.go), and what a batch's distinct rows take in staged rows and scratch.
-// Contributions wait in the payloads they came in, which are leases of fabric's memory (round.Payload) and released once:
-// dense ones when they have been added to another. Each trainer keeps within its share of the staged budget: its window
-// (fabric.Inbox) opens as payloads are released. The connection that receives is bounded by fabric.
+// JobBytes is what a job is promised, and refused where it is not there; MemoryOf lists its parts, ProcessBytes adds those
+// of the process, and docs/memory.md tells the whole story. Contributions wait in the payloads they came in, each trainer
+// within its share of the staged budget: its credit (fabric.Inbox) moves as rounds close. What is between socket and shard
+// the trainers' windows bound, which follow from the server's own limit (budget.go); a shard's queue holds them twice.
 //
 // # What a refusal tells whom
 //

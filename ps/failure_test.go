@@ -169,7 +169,7 @@ func TestJobWithoutMemory(t *testing.T) {
 }
 
 func TestQueueIsBounded(t *testing.T) {
-	q := newQueue()
+	q := newQueue(64 << 20)
 	big := newFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4 << 20})
 	big.SetHead(schema.Head{Node: lane.Root(1), Lanes: 1, Weight: 1, Chunks: 1})
 	v := view(t, big.Seal())

@@ -16,9 +16,9 @@ type job struct {
 	servers     []announcement // that keep its shards, in the coordinator's order
 }
 
-func newJob(s *Server, c claim) *job {
+func newJob(s *Server, c claim, window int64) *job {
 	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers}
-	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline}
+	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, WindowBytes: window}
 	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil
 	}

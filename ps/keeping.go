@@ -116,7 +116,7 @@ func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, 
 	if err := d.server.listen(a.Own); err != nil {
 		return nil, err
 	}
-	k, err := newKept(ctx, d.server, run, a, d.news)
+	k, err := newKept(ctx, d.server, run, a, d.window(a.Job, len(a.Own)), d.news)
 	if err != nil {
 		return nil, err
 	}
@@ -130,12 +130,19 @@ func (d *desk) release(k *kept) {
 	delete(d.kept, k.manifest.Name)
 	d.shareJobs()
 	k.stop()
-	d.server.log.Info("job freed", "job", k.manifest.Name, "bytes", k.bytes)
+	d.server.log.Info("job freed", "job", k.manifest.Name, "bytes", k.memory.Bytes())
 }
 
 // shareJobs shows receiving goroutines which jobs there are now.
 func (d *desk) shareJobs() {
 	jobs := maps.Clone(d.kept)
+	if limit := d.server.limitHeap; limit != nil {
+		var all []Memory
+		for _, k := range d.kept {
+			all = append(all, k.memory)
+		}
+		limit(heapBytes(all))
+	}
 	d.server.jobs.Store(&jobs)
 	d.server.freeBytes.Store(d.freeBytes())
 }

@@ -24,7 +24,8 @@ type kept struct {
 	shards   int       // of the job
 	own      []int     // those kept here
 	workers  []*worker // by shard of the job; nil where another ps keeps it
-	bytes    int64     // of memory promised to it
+	memory   Memory    // that it is promised
+	window   int64     // bytes that each trainer may have under way to each shard here
 	deadline time.Duration
 
 	ctx      context.Context
@@ -45,10 +46,10 @@ type routes struct {
 
 // newKept makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they are
 // done, or fail.
-func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign, news chan<- shardNews) (*kept, error) {
+func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign, window int64, news chan<- shardNews) (*kept, error) {
 	k := &kept{
 		server: s, manifest: a.Job, run: run, shards: a.Shards, own: a.Own, workers: make([]*worker, a.Shards), building: len(a.Own),
-		bytes: shareBytes(a.Job, len(a.Own), a.Shards, s.config.StagedBytesMax), deadline: time.Duration(a.DeadlineMS) * time.Millisecond,
+		memory: MemoryOf(s.config, a.Job, len(a.Own), a.Shards), window: window, deadline: time.Duration(a.DeadlineMS) * time.Millisecond,
 	}
 	k.routes.Store(&routes{direct: s.conn})
 	k.ctx, k.cancel = context.WithCancel(ctx)
@@ -64,7 +65,7 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 			case <-k.ctx.Done():
 			}
 		}
-		w, err := newWorker(s, config, s.log.With("job", a.Job.Name, "shard", schema.ShardMember(i)), k.publish, tell)
+		w, err := newWorker(s, config, window, s.log.With("job", a.Job.Name, "shard", schema.ShardMember(i)), k.publish, tell)
 		if err != nil {
 			k.cancel()
 			return nil, fmt.Errorf("keep shard %d of job %s: %w", i, a.Job.Name, err)

@@ -232,7 +232,7 @@ func (d *desk) claimed(c claim) {
 		d.turnAway(name, refused)
 		return
 	}
-	j := newJob(d.server, c)
+	j := newJob(d.server, c, d.window(c.job, d.ownShards(&c)))
 	d.jobs[name] = j
 	d.server.log.Info("job registered", "job", name, "run_id", uint64(j.run), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	d.carryOut(j, j.coordinator.Assign(time.Now()))
@@ -277,11 +277,21 @@ func (d *desk) checkServers(c *claim) *schema.Refused {
 			if r := d.checkRoom(c.job, s.Shards, shards); r != nil {
 				return r
 			}
-		} else if need := shareBytes(c.job, s.Shards, shards, d.server.config.StagedBytesMax); need > s.MemoryBytes {
+		} else if need := MemoryOf(d.server.config, c.job, s.Shards, shards).Bytes(); need > s.MemoryBytes {
 			return noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
 		}
 	}
 	return nil
+}
+
+// ownShards is how many shards of a job are kept here.
+func (d *desk) ownShards(c *claim) int {
+	for _, s := range c.servers {
+		if s.ID == d.server.registry.self.ID {
+			return s.Shards
+		}
+	}
+	return 1 // this ps coordinates a job that others keep
 }
 
 func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
@@ -311,17 +321,29 @@ func (d *desk) checkRoom(manifest *schema.Job, own, shards int) *schema.Refused 
 	if len(d.kept) >= c.JobsMax {
 		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(d.kept), c.JobsMax)}
 	}
-	if need, free := shareBytes(manifest, own, shards, c.StagedBytesMax), d.freeBytes(); need > free {
+	if need, free := MemoryOf(*c, manifest, own, shards).Bytes(), d.freeBytes(); need > free {
 		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
 	}
-	return nil
+	return checkWindows(manifest, own, d.window(manifest, own))
+}
+
+// window is what each trainer of a job may have under way to each of its own shards here, beside the jobs that there are.
+func (d *desk) window(manifest *schema.Job, own int) int64 {
+	c := &d.server.config
+	free := c.PendingBytesMax / 2
+	for _, k := range d.kept {
+		if k.manifest.Name != manifest.Name {
+			free -= int64(k.manifest.Trainers*len(k.own)) * k.window
+		}
+	}
+	return windowBytes(manifest, own, c.StagedBytesMax, free)
 }
 
 // freeBytes is the memory that is promised to no job.
 func (d *desk) freeBytes() int64 {
 	free := d.server.config.MemoryBytesMax
 	for _, k := range d.kept {
-		free -= k.bytes
+		free -= k.memory.Bytes()
 	}
 	return free
 }

@@ -6,59 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"gradbus/fabric"
-	"gradbus/lane"
 	"gradbus/schema"
 )
-
-// JobBytes is the memory that a job takes on a server that keeps all of its shards, with a budget for open rounds on each:
-//
-//	tables      rows*dim*4 (twice with momentum), rows*4 for keys, rows*4 on each shard for slots, rows with momentum
-//	parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum
-//	rounds      stagedBytes, on each shard
-//
-// Staged rows and scratch, which a batch's distinct keys determine, come on top; they are about three times what the
-// batch's lookups transfer.
-func JobBytes(job *schema.Job, shards int, stagedBytesMax int64) int64 {
-	const valueBytes, slotBytes = 4, 4
-	copies := int64(1)
-	if job.Optimizer.Momentum != 0 {
-		copies = 2
-	}
-	total := int64(shards) * stagedBytes(job, stagedBytesMax)
-	for _, t := range job.Tables {
-		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
-		total += rows*int64(t.Dim)*valueBytes*copies + rows*slotBytes*int64(shards+1) + rows*(copies-1)
-	}
-	for _, p := range job.Parameters {
-		total += int64(p.Elements()) * valueBytes * (int64(job.Ahead) + 2*copies)
-	}
-	return total
-}
-
-// shareBytes is the part of JobBytes of a server that keeps some of a job's shards: tables and parameters are spread
-// evenly, but for one bucket and one partition, which their sizes bound; the part is rounded up.
-func shareBytes(job *schema.Job, own, shards int, stagedBytesMax int64) int64 {
-	all := JobBytes(job, shards, stagedBytesMax)
-	return all/int64(shards)*int64(own) + all%int64(shards)
-}
-
-// frameBytesOver bounds what a frame has besides its values, keys and sections.
-const frameBytesOver = 1 << 10
-
-// stagedBytes is the budget for a job's open rounds on one shard: what the configuration says, but enough for the share
-// of every trainer to hold what it may send before it hears of its window, and one dense chunk of each of its nodes: they
-// are sent one after the other and close together, so with less room they would wait for ever.
-func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
-	share := int64(2 * fabric.WindowBytesDefault)
-	if len(job.Parameters) > 0 {
-		for _, h := range hostsOf(job) {
-			nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
-			share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
-		}
-	}
-	return max(stagedBytesMax, int64(job.Trainers)*share)
-}
 
 // checkMessages refuses a job whose frames would not fit a message of the server that at names: see Job.MessageBytesMax.
 func checkMessages(job *schema.Job, at string, payloadBytesMax int) *schema.Refused {

@@ -99,7 +99,7 @@ func (s *simulation) held() int {
 func TestQueueReleases(t *testing.T) {
 	f := newFrame(t, schema.Layout{Kind: schema.KindBeat})
 	var l leases
-	q := newQueue()
+	q := newQueue(64 << 20)
 	for range queueItemsMax + 5 {
 		q.put(item{"t0", *view(t, f.Seal()), l.of(nil)})
 	}

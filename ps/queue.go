@@ -8,12 +8,9 @@ import (
 	"gradbus/schema"
 )
 
-// Bounds of what waits for one shard of one job. Beyond them frames are dropped, not refused: trainers send again what
-// was neither acknowledged nor answered. Windows of 4 MiB keep 16 trainers below.
-const (
-	queueBytesMax = 64 << 20
-	queueItemsMax = 1 << 14
-)
+// queueItemsMax bounds what waits for one shard of one job, as queue.bytesMax does. Beyond them frames are dropped, not
+// refused: trainers send again what was neither acknowledged nor answered.
+const queueItemsMax = 1 << 14
 
 // item is a verified frame, who sent it and the memory that it lies in.
 type item struct {
@@ -26,8 +23,9 @@ type item struct {
 // wake-up and one ack serve many frames. What trainers wait for, lookups and pulls, is kept apart, since it goes first: it may
 // overtake contributions, which come on another connection anyway.
 type queue struct {
-	wake chan struct{} // has room for one: something was put in, or close was called
-	ask  atomic.Int32  // len(asks), to be read without the lock
+	wake     chan struct{} // has room for one: something was put in, or close was called
+	ask      atomic.Int32  // len(asks), to be read without the lock
+	bytesMax int           // of frames that wait: the windows of all trainers, twice, since frames may be repeated
 
 	mu     sync.Mutex
 	items  []item // contributions, in their order
@@ -39,13 +37,13 @@ type queue struct {
 // isAsk reports whether a trainer waits for the answer to a frame of the kind.
 func isAsk(k schema.Kind) bool { return k == schema.KindLookup || k == schema.KindPull }
 
-func newQueue() *queue { return &queue{wake: make(chan struct{}, 1)} }
+func newQueue(bytesMax int) *queue { return &queue{wake: make(chan struct{}, 1), bytesMax: bytesMax} }
 
 // put appends a frame; false says that it was dropped, its payload being released.
 func (q *queue) put(it item) bool {
 	bytes := len(it.view.Bytes())
 	q.mu.Lock()
-	ok := !q.closed && len(q.items)+len(q.asks) < queueItemsMax && q.bytes+bytes <= queueBytesMax
+	ok := !q.closed && len(q.items)+len(q.asks) < queueItemsMax && q.bytes+bytes <= q.bytesMax
 	switch {
 	case !ok:
 	case isAsk(it.view.Head().Kind):

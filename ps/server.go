@@ -31,21 +31,22 @@ const (
 // Server is a running parameter server: an embedded NATS server, and the shards and coordinators of any number of jobs.
 // It is safe for concurrent use.
 type Server struct {
-	config   Config
-	log      *slog.Logger
-	backend  cuda.Backend
-	own      bool            // the backend is ours to close
-	nats     *fabric.Server  // of this process: data, and control where Config.NATS is empty
-	conn     *fabric.Conn    // to it
-	control  *fabric.Control // where members, jobs and the other ps are heard of
-	registry *registry
-	lease    time.Duration // of our announcement
-	member   schema.Member // p-{id}
-	limits   schema.Limits
-	counters counters
-	strays   limiter // of refusals that belong to no job
-	logs     limiter // of refusals in the log
-	desk     *desk
+	config    Config
+	log       *slog.Logger
+	limitHeap func(bytes int64) // may be nil
+	backend   cuda.Backend
+	own       bool            // the backend is ours to close
+	nats      *fabric.Server  // of this process: data, and control where Config.NATS is empty
+	conn      *fabric.Conn    // to it
+	control   *fabric.Control // where members, jobs and the other ps are heard of
+	registry  *registry
+	lease     time.Duration // of our announcement
+	member    schema.Member // p-{id}
+	limits    schema.Limits
+	counters  counters
+	strays    limiter // of refusals that belong to no job
+	logs      limiter // of refusals in the log
+	desk      *desk
 
 	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*kept]
@@ -78,7 +79,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, backend: options.Backend, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, backend: options.Backend, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: limiter{perSecond: refusalsPerSecond}, logs: limiter{perSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {

@@ -40,7 +40,7 @@ func newWorkbench(t *testing.T, p *problem, run bool) *workbench {
 		Hosts: hostsOf(p.job), StagedBytesMax: 1 << 30}
 	s := &Server{log: slog.New(slog.DiscardHandler)}
 	var err error
-	b.worker, err = newWorker(s, config, s.log, b.keep, func(err error) { b.told <- err })
+	b.worker, err = newWorker(s, config, 4<<20, s.log, b.keep, func(err error) { b.told <- err })
 	must(t, err)
 	if !run {
 		must(t, b.build(t.Context()))

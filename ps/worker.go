@@ -62,10 +62,10 @@ const (
 	acknowledgeAfter  = 2 * time.Millisecond
 )
 
-func newWorker(s *Server, c ShardConfig, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
+func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
 	w := &worker{
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
-		queue: newQueue(), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
+		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: limiter{perSecond: refusalsPerSecond}, send: send, result: result,
 	}
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))

@@ -45,6 +45,10 @@ type Config struct {
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
 	OnWaiting func(missing int)
 
+	// WindowBytes is how many bytes of gradients may be on the way to each shard, 64 KiB to 64 MiB; the server may grant
+	// less. 0 means what it grants: 4 MiB as a rule, which keeps 10 Gbit/s busy over 3 ms; with less, requests wait less behind gradients.
+	WindowBytes int
+
 	// BeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
 	// coordinator's deadline (30 s by default).
 	BeatEvery time.Duration
@@ -59,6 +63,12 @@ type Config struct {
 	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 2 s.
 	LeaveWithin time.Duration
 }
+
+// Limits of Config.WindowBytes.
+const (
+	windowBytesMin = 64 << 10
+	windowBytesMax = 64 << 20
+)
 
 // Errors of a session, wrapped with what happened.
 var (
@@ -102,6 +112,9 @@ func (c Config) Validate() error {
 	}
 	if c.Backend == nil {
 		wrong = append(wrong, errors.New("backend is nil: want the one that does the arithmetic"))
+	}
+	if n := c.WindowBytes; n != 0 && (n < windowBytesMin || n > windowBytesMax) {
+		wrong = append(wrong, fmt.Errorf("window bytes %d: want %d to %d, or 0 for what the server grants", n, windowBytesMin, windowBytesMax))
 	}
 	for _, d := range []struct {
 		name  string

@@ -84,12 +84,25 @@ func (s *Session) findServers() error {
 			l.server = s.servers[0]
 		}
 		if l.server != nil {
-			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish})
+			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish, BytesMax: s.window(l.reduce)})
 		}
 		s.owners[string(l.member)] = i
 		s.links = append(s.links, l)
 	}
 	return nil
+}
+
+// window is how many bytes may be on the way to a shard: what the server grants, or less where that was configured. It is
+// also the first credit, which the server counts on. Other trainers grant what is usual.
+func (s *Session) window(reduce bool) int {
+	granted := int(min(s.joined.WindowBytes, windowBytesMax))
+	if granted <= 0 || reduce {
+		granted = fabric.WindowBytesDefault
+	}
+	if s.config.WindowBytes == 0 {
+		return granted
+	}
+	return min(s.config.WindowBytes, granted)
 }
 
 // publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.

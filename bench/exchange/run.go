@@ -314,7 +314,7 @@ func (b *bench) round(ctx context.Context) error {
 		b.note(nameRoundTime, seconds/float64(count))
 		b.result.RoundsRun += count
 		b.result.PeakRSS = max(b.result.PeakRSS, after[0].PeakRSS)
-		b.result.RSSBound = ps.JobBytes(job, b.Shards, ps.Default().StagedBytesMax)
+		b.result.RSSBound = ps.ProcessBytes(serverConfig(b.Shards), job)
 		return nil
 	})
 }

@@ -15,15 +15,20 @@ type shard struct {
 	server  *ps.Server
 }
 
+// serverConfig is that of the server, at any free port.
+func serverConfig(shards int) ps.Config {
+	c := ps.Default()
+	c.Port, c.Shards = 0, shards
+	return c
+}
+
 func newShard(ctx context.Context, s *spec) (*shard, error) {
 	config.PaceScheduler()
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		return nil, err
 	}
-	c := ps.Default()
-	c.Port, c.Shards = 0, s.Shards
-	server, err := ps.Start(ctx, c, ps.Options{Backend: backend})
+	server, err := ps.Start(ctx, serverConfig(s.Shards), ps.Options{Backend: backend, LimitHeap: config.HeapLimiter()})
 	if err != nil {
 		return nil, errors.Join(err, backend.Close())
 	}

@@ -36,7 +36,7 @@ func (t *sessionTrainer) order(ctx context.Context, o order) (answer, error) {
 	case opConnect:
 		var err error
 		t.session, err = trainer.Join(ctx, trainer.Config{Server: o.URL, Backend: t.backend,
-			Member: schema.TrainerMember(t.spec.Index)}, t.spec.Job)
+			Member: schema.TrainerMember(t.spec.Index), WindowBytes: t.spec.WindowBytes}, t.spec.Job)
 		return answer{}, err
 	case opRun:
 		r, err := t.run(ctx, o.Rounds)

@@ -29,6 +29,7 @@ type flags struct {
 	logFormat                   string
 	server                      ps.Config
 	memoryMiB, stagedMiB        int64
+	pendingMiB                  int64
 }
 
 func command() *cobra.Command {
@@ -88,6 +89,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
+	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
@@ -108,7 +110,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer backend.Close()
-	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log})
+	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter()})
 	if err != nil {
 		return err
 	}
@@ -144,6 +146,8 @@ func (f *flags) fill() error {
 		return errors.New("deadline 0: want a time, for example 30s")
 	case f.stagedMiB == 0:
 		return errors.New("staged-mib 0: want at least 16")
+	case f.pendingMiB == 0:
+		return errors.New("pending-mib 0: want at least 32")
 	case f.server.JobsMax == 0:
 		return errors.New("jobs-max 0: want at least 1")
 	}
@@ -161,6 +165,7 @@ func (f *flags) fill() error {
 	const mib = 1 << 20
 	inBytes := func(n int64) int64 { return max(-1, min(n, math.MaxInt64/mib)) * mib } // Validate refuses both ends
 	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
+	f.server.PendingBytesMax = inBytes(f.pendingMiB)
 	if f.server.Token, err = config.Secret(f.tokenFile); err != nil {
 		return err
 	}

@@ -64,7 +64,8 @@ func (o *options) childArgs(i int) []string {
 		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead), "--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback), "--sparse", s.Wire.Sparse,
 		"--backend", o.backend, "--isa", o.isa, "--threads", strconv.Itoa(o.threads), "--input", o.input, "--token-file", o.tokenFile,
-		"--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data, "--back-within", o.backWithin.String()}
+		"--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data, "--back-within", o.backWithin.String(),
+		"--window-mib", strconv.Itoa(o.windowMiB)}
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}

@@ -36,7 +36,7 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
 	}
 	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
-		Data: o.data, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
+		Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
 	if err != nil {
 		return r, err
 	}

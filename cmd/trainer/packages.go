@@ -28,6 +28,7 @@ type options struct {
 	server, tokenFile, id string
 	creds, ca, data       string
 	backWithin            time.Duration
+	windowMiB             int
 	backend, isa          string
 	threads               int
 	input                 string
@@ -86,6 +87,7 @@ func (o *options) add(c *cobra.Command) {
 	set.StringVar(&o.ca, "nats-ca", "", "`file` with the certificates that vouch for --server, where the system's do not")
 	set.StringVar(&o.data, "data", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
 	set.DurationVar(&o.backWithin, "back-within", 30*time.Second, "`time` that a lost connection to shards may take to come back")
+	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server grants, 4 as a rule. With less, requests wait less behind them")
 	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
 	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -25,7 +26,13 @@ var (
 	fullFlag = flag.Bool("full", false, "run the whole volume: 100,000 chunks and more")
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if *childFlag != "" {
+		os.Exit(runChild(*childFlag))
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // guard bounds every run; it is reached only by what never comes.
 const guard = 4 * time.Minute
@@ -102,24 +109,36 @@ func warnings(t *testing.T) *slog.Logger {
 // newRig starts a job whose trainers reach their server through a proxy that passes everything on as yet.
 func newRig(t *testing.T, p plan) *rig {
 	t.Helper()
+	r := &rig{t: t, plan: p, job: p.job()}
+	r.serve()
+	r.join(openBackend(t))
+	return r
+}
+
+// serve starts a server in this process, and the proxy before it.
+func (r *rig) serve() {
+	r.t.Helper()
+	var err error
+	if r.server, err = ps.Start(guarded(r.t), r.plan.server, ps.Options{Backend: openBackend(r.t), Log: warnings(r.t)}); err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(r.server.Close)
+	r.proxied(r.server.URL())
+}
+
+// proxied starts the proxy before a server.
+func (r *rig) proxied(server string) {
+	r.t.Helper()
 	seed := *seedFlag
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
-	t.Logf("-seed=%d", seed)
-	r := &rig{t: t, plan: p, job: p.job()}
-	backend := openBackend(t)
+	r.t.Logf("-seed=%d", seed)
 	var err error
-	if r.server, err = ps.Start(guarded(t), p.server, ps.Options{Backend: backend, Log: warnings(t)}); err != nil {
-		t.Fatal(err)
+	if r.proxy, err = chaos.Start(chaos.Config{Server: server, Seed: seed, Log: warnings(r.t)}); err != nil {
+		r.t.Fatal(err)
 	}
-	t.Cleanup(r.server.Close)
-	if r.proxy, err = chaos.Start(chaos.Config{Server: r.server.URL(), Seed: seed, Log: warnings(t)}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(r.proxy.Close)
-	r.join(backend)
-	return r
+	r.t.Cleanup(r.proxy.Close)
 }
 
 func (r *rig) join(backend cuda.Backend) {

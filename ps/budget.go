@@ -1,0 +1,152 @@
+package ps
+
+import (
+	"fmt"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// The fixed parts of a process's memory, besides what its jobs take. docs/memory.md says how they were measured.
+const (
+	// baseBytes is a server without jobs: 26 MiB resident, most of it the program's own pages, and as much again for
+	// connections, stacks and what the runtime keeps of its own.
+	baseBytes = 48 << 20
+	// garbageBytes is what may lie about until the collector has been by.
+	garbageBytes = 48 << 20
+	// frameBytesOver bounds what a frame has besides its values, keys and sections.
+	frameBytesOver = 1 << 10
+	valueBytes     = 4
+	keyBytes       = 8
+	slotBytes      = 4
+)
+
+// Memory is what a job takes on one ps, in bytes, each part at its most. With T trainers, n nodes of the lane tree that
+// they contribute all together, and S of the job's shards here:
+//
+//	Tables      rows*dim*4 (twice with momentum), 4 a row for keys, 4 a row and shard for slots, 1 a row with momentum
+//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum
+//	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is less
+//	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
+//	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
+//	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
+type Memory struct {
+	Tables, Parameters, Staged, Scratch, UnderWay, FanOut int64
+
+	outside int64 // of these, not on the Go heap
+}
+
+// Bytes is the sum of all parts.
+func (m Memory) Bytes() int64 {
+	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut
+}
+
+// MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
+func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
+	c = c.withDefaults()
+	copies, batches := int64(1), int64(job.Ahead)+1
+	if job.Optimizer.Momentum != 0 {
+		copies = 2
+	}
+	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
+	var m Memory
+	sparse := int64(0) // keys and rows of every row of every table
+	for _, t := range job.Tables {
+		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
+		values := rows * int64(t.Dim) * valueBytes
+		m.outside += share(values * copies)
+		m.Tables += share(values*copies + rows*slotBytes*int64(shards+1) + rows*(copies-1))
+		sparse += values + rows*keyBytes
+	}
+	dense := int64(0)
+	for _, p := range job.Parameters {
+		dense += int64(p.Elements()) * valueBytes
+	}
+	m.Parameters = share(dense * (batches - 1 + 2*copies))
+	m.outside += share(dense * 2 * (copies - 1))
+	nodes := int64(0)
+	for _, h := range hostsOf(job) {
+		nodes += int64(len(lane.Nodes(h.First, h.Count, job.Lanes)))
+	}
+	budget := int64(own) * stagedBytes(job, c.StagedBytesMax)
+	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
+	all := dense + sparse + frames*frameBytesOver
+	m.Staged = min(budget, share(nodes*batches*(all+all/16))) // a received frame lies in a buffer up to 1/16 larger
+	if len(job.Tables) > 0 {
+		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*frameBytesOver)))
+	}
+	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/2))
+	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, share(batches*dense+sparse+frames*frameBytesOver))
+	return m
+}
+
+// JobBytes is what a job takes on a ps that keeps all of its shards: Memory.Bytes. Registration refuses a job whose part
+// exceeds what is left of Config.MemoryBytesMax.
+func JobBytes(c Config, job *schema.Job, shards int) int64 {
+	return MemoryOf(c, job, shards, shards).Bytes()
+}
+
+// ProcessBytes bounds the resident memory of a ps process that keeps all shards of the jobs: what the jobs take, and a base
+// for the program, buffers that wait to be used again, and garbage. It holds while the Go heap is limited to HeapBytes, as
+// ./bin/ps does; see docs/memory.md.
+func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
+	total := int64(baseBytes + garbageBytes + fabric.FreeBytesMaxDefault)
+	for _, job := range jobs {
+		total += JobBytes(c, job, c.withDefaults().Shards)
+	}
+	return total
+}
+
+// heapBytes is the part of a process's memory that is on the Go heap, with these jobs.
+func heapBytes(jobs []Memory) int64 {
+	total := int64(baseBytes/2 + garbageBytes + fabric.FreeBytesMaxDefault) // the other half of the base is the program itself
+	for _, m := range jobs {
+		total += m.Bytes() - m.outside
+	}
+	return total
+}
+
+// stagedBytes is the budget for a job's open rounds on one shard: what the configuration says, but enough for the share
+// of every trainer to hold two of the smallest windows, and one dense chunk of each of its nodes: they are sent one after
+// the other and close together, so with less room they would wait for ever.
+func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
+	share := 2 * windowBytesMin(job)
+	if len(job.Parameters) > 0 {
+		for _, h := range hostsOf(job) {
+			nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
+			share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
+		}
+	}
+	return max(stagedBytesMax, int64(job.Trainers)*share)
+}
+
+// windowBytesMin is the smallest window that moves a job: two of its largest messages, so that one is on its way while
+// another is worked.
+func windowBytesMin(job *schema.Job) int64 { return 2 * int64(job.MessageBytesMax()) }
+
+// windowBytes is what a trainer may have under way to one shard before it hears of more, which is its first credit: 4 MiB,
+// or windowBytesMin where that is more, but for all trainers and shards here together no more than half of free, which is what is left of half of
+// pending_bytes_max, and for each no more than half of its share of the budget for open rounds. The result may be below
+// windowBytesMin, which a job cannot run with: see checkWindows.
+func windowBytes(job *schema.Job, own int, stagedBytesMax, free int64) int64 {
+	most := max(fabric.WindowBytesDefault, windowBytesMin(job))
+	return min(most, stagedBytes(job, stagedBytesMax)/int64(job.Trainers)/2, free/2/int64(job.Trainers*own))
+}
+
+// queueBytes bounds what waits for one shard: all windows twice, since frames may be repeated, and at least one message of
+// any size.
+func queueBytes(trainers int, window int64) int64 {
+	return max(2*int64(trainers)*window, schema.FrameBytesMax)
+}
+
+// checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left.
+func checkWindows(job *schema.Job, own int, window int64) *schema.Refused {
+	need := windowBytesMin(job)
+	if window >= need {
+		return nil
+	}
+	return &schema.Refused{Reason: "server_full", Field: "chunk_bytes", Text: fmt.Sprintf(
+		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: raise the server's --pending-mib, or use smaller chunks",
+		job.Name, job.Trainers, own, window, need)}
+}
