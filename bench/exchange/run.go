@@ -309,6 +309,7 @@ func (b *bench) round(ctx context.Context) error {
 				return err
 			}
 			b.result.RSSTenths = append(b.result.RSSTenths, after[0].RSS)
+			b.result.PeakRSS = max(b.result.PeakRSS, after[0].PeakRSS) // of every look: the kernel's own peak lags behind
 		}
 		b.noteRate(nameRound, roundTrainers*count, seconds, before, after)
 		b.note(nameRoundTime, seconds/float64(count))
