@@ -4,7 +4,7 @@
 #   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make test       every test: native and portable backends, race detector, native tests; about 8 minutes on 2 cores
-#   make test-all   make test, then what takes longer or needs more: no cgo, hosts (as root), the fuzzers, each FUZZ seconds
+#   make test-all   make test, then what takes longer or needs more: no cgo, hosts (as root), all faults, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
@@ -53,6 +53,7 @@ test-all: test
 	CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go test -shuffle=on -timeout 20m ./...
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts
+	go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
 	scripts/fuzz.sh $(FUZZ)
 
 sanitize:

@@ -289,6 +289,17 @@ func (s *Server) listen(shards []int) error {
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 
+// RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and starts
+// it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is of no use then.
+func (s *Server) RestartNATS(meanwhile func()) error {
+	s.nats.Stop()
+	meanwhile()
+	if err := s.nats.Start(); err != nil {
+		return fmt.Errorf("restart the embedded server: %w", err)
+	}
+	return nil
+}
+
 // Done is closed when the server has ended and everything it held is free.
 func (s *Server) Done() <-chan struct{} { return s.done }
 

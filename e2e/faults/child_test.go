@@ -27,7 +27,7 @@ var childFlag = flag.String("child", "", "for the tests' own use")
 
 // errand is what a child process is to do.
 type errand struct {
-	Server  *ps.Config  // be a server, until standard input ends
+	Shards  int         // be a server with so many, until standard input ends
 	Job     *schema.Job // be a trainer of it
 	URL     string      // of the trainer's server
 	Member  schema.Member
@@ -47,8 +47,8 @@ func runChild(text string) int {
 	defer stop()
 	switch {
 	case err != nil:
-	case e.Server != nil:
-		err = beServer(ctx, *e.Server)
+	case e.Shards > 0:
+		err = beServer(ctx, serverConfig(e.Shards))
 	default:
 		err = beTrainer(ctx, &e)
 	}
@@ -60,6 +60,13 @@ func runChild(text string) int {
 }
 
 func say(t tale) error { return json.NewEncoder(os.Stdout).Encode(t) }
+
+// serverConfig is that of ./bin/ps, at any free port.
+func serverConfig(shards int) ps.Config {
+	c := ps.Default()
+	c.Port, c.Shards = 0, shards
+	return c
+}
 
 // beServer is what ./bin/ps does, collector and all.
 func beServer(ctx context.Context, c ps.Config) error {

@@ -7,6 +7,14 @@
 // each run the books are balanced (rig_test.go): what the proxy did, what trainers sent again and what shards refused as
 // duplicate or damaged must add up exactly.
 //
+//	frames_test.go    messages harmed in every way, each alone and all together, small chunks and large
+//	stops_test.go     ways cut in mid-round, a reader too slow, messages too large, control lost while data flows
+//	restart_test.go   the embedded server stopped and started in mid-round
+//	process_test.go   a trainer's process stopped for 5 s; the memory of a server process against its formula
+//
+// A handler that does not keep up, so that a connection exceeds the server's max_pending, is package fabric's own test; the
+// way between hosts cut, that of the commands (e2e).
+//
 // The seed of every run is printed; -seed repeats its decisions. The default volume is moderate; -full runs all of it:
 //
 //	go test -tags native ./e2e/faults -full

@@ -57,9 +57,7 @@ func TestServerStaysWithinItsFormula(t *testing.T) {
 		{small("mixed"), 0, volume(40, 400)},
 	} {
 		t.Run(c.plan.name, func(t *testing.T) {
-			config := ps.Default()
-			config.Port, config.Shards = 0, 1
-			server := send(t, errand{Server: &config})
+			server := send(t, errand{Shards: 1})
 			r := &rig{t: t, plan: c.plan, job: c.plan.job()}
 			r.proxied(server.tale().URL)
 			r.join(openBackend(t))
@@ -67,7 +65,7 @@ func TestServerStaysWithinItsFormula(t *testing.T) {
 			r.train(c.batches, nil)
 			r.proxy.SetRules()
 			r.notLost()
-			bound, peak := ps.ProcessBytes(config, r.job), server.peakBytes()
+			bound, peak := ps.ProcessBytes(serverConfig(1), r.job), server.peakBytes()
 			t.Logf("peak %d MB, by the formula %d MB", peak/1e6, bound/1e6)
 			if peak > bound {
 				t.Errorf("peak of %d bytes, and the formula says %d", peak, bound)

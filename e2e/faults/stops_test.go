@@ -44,34 +44,18 @@ func TestWayCutInMidRound(t *testing.T) {
 			r := newRig(t, p)
 			r.proxy.SetRules(everyFault(0.01)...)
 			const cuts = 5
-			batches := volume(12, 60)
-			_, frames := r.rounds()
-			all := frames * batches * uint64(p.trainers)
-			var mu sync.Mutex
-			through, done := false, 0
-			wait := r.meanwhile(func() {
-				for range cuts {
-					r.until(all/(cuts+1)-7, &through, &mu) // not a whole number of rounds
-					r.proxy.Refuse(true)
-					r.proxy.Cut()
-					time.Sleep(100 * time.Millisecond) // how long the server is away
-					r.proxy.Refuse(false)
-					done++
-				}
+			during(t, r, cuts, volume(12, 60), func() {
+				r.proxy.Refuse(true)
+				r.proxy.Cut()
+				time.Sleep(100 * time.Millisecond) // how long the server is away
+				r.proxy.Refuse(false)
 			})
-			r.train(batches, nil)
-			mu.Lock()
-			through = true
-			mu.Unlock()
-			wait()
-			r.report()
-			r.notLost()
 			reconnects := uint64(0)
 			for _, s := range r.sessions {
 				reconnects += s.Stats().Reconnects
 			}
-			if totals := r.proxy.Totals(); done != cuts || totals.Cut == 0 || reconnects == 0 {
-				t.Errorf("%d of %d cuts, %d connections cut, %d reconnects", done, cuts, totals.Cut, reconnects)
+			if totals := r.proxy.Totals(); totals.Cut < cuts || reconnects == 0 {
+				t.Errorf("%d cuts, %d connections cut, %d reconnects", cuts, totals.Cut, reconnects)
 			}
 		})
 	}
