@@ -52,8 +52,7 @@ test:
 test-all: test
 	CGO_ENABLED=0 go vet ./...
 	CGO_ENABLED=0 go test -shuffle=on -timeout 20m ./...
-	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts
-	go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
+	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
 	scripts/fuzz.sh $(FUZZ)
 
 sanitize:
