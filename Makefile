@@ -71,7 +71,7 @@ lint:
 	scripts/lint.sh
 
 bench: all
-	bin/psbench packages
+	bin/psbench packages && bin/psbench fabric
 	bin/psbench kernels --threads $$(nproc)
 	go test $(NATIVE) -run '^$$' -bench . ./...
 
