@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/bits"
 	"sync"
 	"time"
@@ -390,12 +391,15 @@ func (o *Outbox) Pending() int {
 }
 
 // Drained waits until every frame sent before was released, so that all of them may be refilled.
-func (o *Outbox) Drained(ctx context.Context) error {
+func (o *Outbox) Drained(ctx context.Context) error { return o.DrainedTo(ctx, math.MaxUint64) }
+
+// DrainedTo waits until every frame up to a number was released, whatever is on the way beyond it.
+func (o *Outbox) DrainedTo(ctx context.Context, sequence uint64) error {
 	for {
 		o.mu.Lock()
-		pending, err, changed := o.pending, o.err, o.change()
+		pending, first, err, changed := o.pending, o.first, o.err, o.change()
 		o.mu.Unlock()
-		if pending == 0 {
+		if pending == 0 || first > sequence {
 			return nil
 		}
 		if err != nil {

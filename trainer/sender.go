@@ -38,8 +38,7 @@ func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []by
 }
 
 // received tells the window that the owner has the frames of batch b-ahead-1 and before, which is complete: that proves it
-// whether or not the acks have arrived. It waits until no frame is on its way: then all frames may be refilled. Where later
-// batches are open, their acks have to come for that; they say received, and so do not wait for a round to close.
+// whether or not the acks have arrived. It waits until none of them is being sent again: then they may be refilled.
 func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if l.outbox == nil || l.outbox.Pending() == 0 {
 		return nil
@@ -47,7 +46,7 @@ func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
 		return fmt.Errorf("end window to %s: %w", l.member, err)
 	}
-	return l.outbox.Drained(ctx)
+	return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
 }
 
 // sender sends a trainer's gradients.
@@ -63,39 +62,60 @@ type sender struct {
 	compute   *compute
 	sparse    []rowOwner // empty where the job has no tables
 
-	dense  [][]*schema.Frame   // [node][chunk], built once and refilled in place
-	rows   [][][]*schema.Frame // [node][of sparse][chunk], as many as were ever needed
-	shares *shares             // of a node's rows
-	lookup *split              // of all keys of the batch: who owns which
+	sets      []*frameSet // of batch b at b % len: ahead+1
+	*frameSet             // of the batch under way
+	shares    *shares     // of a node's rows
+	lookup    *split      // of all keys of the batch: who owns which
 
 	ctx      context.Context // of the batch under way
 	head     schema.Head     // what its frames have in common
 	sendTime time.Duration   // spent on it
 }
 
-func newSender(job schema.JobName, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
+// frameSet is the frames of one batch, built once and refilled in place.
+type frameSet struct {
+	dense [][]*schema.Frame   // [node][chunk]
+	rows  [][][]*schema.Frame // [node][of sparse][chunk], as many as were ever needed
+}
+
+func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
 	sparse []rowOwner, lookup *split) (*sender, error) {
-	s := &sender{job: string(job), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
+	s := &sender{job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
 		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), func(table int) []uint64 { return c.tables.keys[table] })}
-	for range c.plan.nodes {
-		var frames []*schema.Frame
-		for i, at := range flat.chunks {
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: c.rows.dtype, Values: c.rows.dtype.Bytes() * (at.hi - at.lo)})
-			if err != nil {
-				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
-			}
-			frames = append(frames, f)
+	for range job.Ahead + 1 {
+		set, err := s.newFrames()
+		if err != nil {
+			return nil, err
 		}
-		s.dense, s.rows = append(s.dense, frames), append(s.rows, make([][]*schema.Frame, len(sparse)))
+		s.sets = append(s.sets, set)
 	}
+	s.frameSet = s.sets[0]
 	c.dense.frame = func(node, chunk int) cuda.Vector { return vectorOf(s.dense[node][chunk]) }
 	c.dense.closed = s.chunkClosed
 	return s, nil
 }
 
-// begin starts a batch, and waits until the frames of the one before may be refilled.
+// newFrames builds the frames of one batch.
+func (s *sender) newFrames() (*frameSet, error) {
+	set, dtype := new(frameSet), s.compute.rows.dtype
+	for range s.compute.plan.nodes {
+		var frames []*schema.Frame
+		for i, at := range s.flat.chunks {
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype, Values: dtype.Bytes() * (at.hi - at.lo)})
+			if err != nil {
+				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
+			}
+			frames = append(frames, f)
+		}
+		set.dense, set.rows = append(set.dense, frames), append(set.rows, make([][]*schema.Frame, len(s.sparse)))
+	}
+	return set, nil
+}
+
+// begin starts a batch, and waits until the frames of the one that used the same may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.ctx, s.head, s.sendTime = ctx, head, 0
+	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
 	for _, l := range s.links {
 		if err := l.received(ctx, head.Batch); err != nil {
 			return err

@@ -126,7 +126,7 @@ func (s *Session) build(params *parameters) (err error) {
 			return err
 		}
 	}
-	if s.sender, err = newSender(job.Name, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
+	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
 	s.sender.own = s.segment
