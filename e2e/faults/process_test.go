@@ -47,6 +47,9 @@ func TestTrainerPaused(t *testing.T) {
 
 // The memory of a server process stays within the formula, with dense rounds of 38 MB, and with sparse ones under faults.
 func TestServerStaysWithinItsFormula(t *testing.T) {
+	if raced {
+		t.Skip("the race detector takes memory of its own; make test-all runs this without it")
+	}
 	dense := plan{name: "dense", trainers: 2, chunk: largeChunk, elements: []int{9_445_376}}
 	for _, c := range []struct {
 		plan    plan
