@@ -21,6 +21,11 @@ func (s *Shard) stepLookup(host int, h *schema.Head, v *schema.View) (*refusal, 
 	if refused != nil {
 		return refused, nil
 	}
+	for _, part := range v.Parts() {
+		if spec := &s.job.Tables[part.Table]; spec.Replicated {
+			return refuse(schema.ReasonUnknownTable, "table %q is kept by the trainers", spec.Name), nil
+		}
+	}
 	rows := len(v.Keys())
 	if 4*values > answerBytesMax && rows > 1 {
 		return refuse(schema.ReasonOversized, "%d keys ask for %d bytes of rows: want at most %d in one lookup", rows, 4*values, answerBytesMax), nil

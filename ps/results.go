@@ -39,6 +39,12 @@ func (s *Shard) pullResult(host int, h *schema.Head, batch schema.Batch) *refusa
 	case batch+kept < l.batch:
 		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d to %d are kept", batch, l.batch-kept, l.batch)
 	}
+	if s.sparse.means != nil && !s.place.IsDense(h.Bucket) && batch < l.sparse.Closed() {
+		for _, frame := range s.sparse.means.Kept(batch) { // all of it: who asks does not know how much it is
+			s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.hosts[host].Member, Batch: batch, Bucket: h.Bucket, Frame: frame})
+		}
+		return nil
+	}
 	frame := s.keptResult(l, h, batch)
 	if !s.place.IsDense(h.Bucket) && l.sparse == nil {
 		return refuse(schema.ReasonUnknownBucket, "bucket %d: job %s has no tables", h.Bucket, s.job.Name)

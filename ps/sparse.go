@@ -15,6 +15,9 @@ type sparseOwner struct {
 
 	result []*schema.Frame // says that the round of batch b has closed, at b % len: ahead+2
 	sealed [][]byte
+	one    [1][]byte // of these, as it is published
+
+	means *round.RowResults // in place of these, where tables are replicated: mean gradients of their rows
 
 	// Scratch of closing, reused from batch to batch.
 	firstStep []uint8
@@ -29,6 +32,10 @@ func (s *Shard) makeSparse() (err error) {
 		if r.result[v], err = schema.NewFrame(schema.Layout{Kind: schema.KindMean}); err != nil {
 			return err
 		}
+	}
+	if tables := round.Replicated(s.job); len(tables) > 0 && s.job.Reduce != schema.ReduceTrainers {
+		r.means = round.NewRowResults(round.RowResultsConfig{Backend: s.backend, Lanes: s.job.Lanes, ChunkBytes: s.job.ChunkBytes, Versions: 2,
+			Head: schema.Head{Job: s.run, Generation: s.generation, Bucket: r.bucket}, Tables: tables})
 	}
 	return nil
 }
@@ -104,7 +111,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 			return nil
 		}
 		for _, t := range s.tables {
-			if t == nil || total == 0 {
+			if t == nil || t.spec.Replicated || total == 0 {
 				continue
 			}
 			keys, rows, err := l.sparse.Merge(t.id, t.dim)
@@ -118,12 +125,25 @@ func (s *Shard) closeSparse(l *timeline) error {
 		if s.job.Consistency != schema.ConsistencySync {
 			s.commitRows()
 		}
+		frames, err := s.sparseResult(l, b, total)
+		if err != nil {
+			return err
+		}
 		l.sparse.Close(l.weight(b), total)
 		l.closed(b)
-		s.outputs = append(s.outputs, Output{
-			Kind: schema.KindMean, To: s.audience(l), Batch: b, Bucket: s.sparse.bucket, Frame: s.sealSparse(b, total),
-		})
+		for _, frame := range frames {
+			s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.audience(l), Batch: b, Bucket: s.sparse.bucket, Frame: frame})
+		}
 	}
+}
+
+// sparseResult makes what is published of a round that closes.
+func (s *Shard) sparseResult(l *timeline, b schema.Batch, total float64) ([][]byte, error) {
+	if s.sparse.means != nil {
+		return s.sparse.means.Make(l.sparse, b, total)
+	}
+	s.sparse.one[0] = s.sealSparse(b, total)
+	return s.sparse.one[:], nil
 }
 
 // sealSparse makes the frame that says that a round has closed.

@@ -66,10 +66,13 @@ func (s *Shard) makeTables(ctx context.Context) error {
 		if len(t.partitions) == 0 {
 			continue
 		}
+		s.tables[id] = t
+		if spec.Replicated {
+			continue // its rows are the trainers'; here it is only known whose they add up to
+		}
 		if err := s.makeRows(ctx, t); err != nil {
 			return fmt.Errorf("table %q: %w", spec.Name, err)
 		}
-		s.tables[id] = t
 	}
 	return nil
 }

@@ -113,8 +113,8 @@ func (c Control) check() error {
 		if err := CheckName("member", string(c.Joined.Member)); err != nil {
 			return err
 		}
-		if j := c.Joined; j.LaneCount < 1 || j.Shards < 1 || j.Missing < 0 || j.DeadlineMS < 1 {
-			return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 1, 0 and 1",
+		if j := c.Joined; j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 {
+			return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 0, 0 and 1",
 				j.LaneCount, j.Shards, j.Missing, j.DeadlineMS)
 		}
 	case c.Refused != nil:

@@ -211,6 +211,12 @@ func (f *Frame) SetHead(h Head) {
 	writeHead(f.data, frameHeadAt, h)
 }
 
+// View is the frame as who receives it sees it, without a checksum or any check: for an owner that takes its own frames.
+// It is valid until the next Reset, and shows what is written to the frame later.
+func (f *Frame) View() View {
+	return View{data: f.data, head: readHead(f.data, frameHeadAt), values: f.values, keys: f.keys, sections: f.sections, bags: f.bags, offsets: f.offsets, body: f.body}
+}
+
 // SetSequence numbers the frame; it may be called after Seal, whose checksum stays valid.
 func (f *Frame) SetSequence(s Sequence) { number(f.data, frameHeadAt, s) }
 

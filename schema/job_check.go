@@ -269,8 +269,8 @@ func (c *jobCheck) tables(j *Job) {
 		if c.between(field+".partitions", t.Partitions, 1, PartitionsMax) {
 			all += t.Partitions
 		}
-		if t.Replicated {
-			c.add(field+".replicated", t.Replicated, "false")
+		if t.Replicated && (j.Apply != ApplyMean || j.Consistency != ConsistencySync) {
+			c.add(field+".replicated", t.Replicated, "apply %s and consistency %s with it", ApplyMean, ConsistencySync)
 		}
 		c.initial(field+".init", t.Init)
 	}

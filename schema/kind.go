@@ -8,7 +8,7 @@ type Kind uint16
 const (
 	KindDense   Kind = 1  // a chunk of a dense gradient, summed over a node's lanes: trainer to shard
 	KindSparse  Kind = 2  // gradients of table rows, summed over a node's lanes: trainer to shard
-	KindMean    Kind = 3  // the result of a dense chunk, or that a sparse round has closed: shard to trainers
+	KindMean    Kind = 3  // the result of a dense chunk, or of a sparse round: owner to trainers
 	KindLookup  Kind = 4  // a request for rows by key: trainer to shard
 	KindRows    Kind = 5  // rows: the answer to a lookup or to a pull of a table
 	KindPull    Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
@@ -89,6 +89,7 @@ type rule struct {
 	half    bool // values may be of 16 bits
 	keys    bool // sections and keys
 	rows    bool // values are exactly the rows of the sections' keys
+	someRow bool // where there are sections, likewise; else values are a chunk's
 	bags    bool // sections may hold bags; their values are then exactly one row for each bag
 	ack     bool // an ack, always
 	body    need
@@ -116,7 +117,7 @@ const (
 var rules = [kindMax + 1]rule{
 	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true, half: true},
 	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true, bags: true},
-	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true},
+	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true, keys: true, someRow: true},
 	KindLookup:  {place: placeChunk, keys: true},
 	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true},
 	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},

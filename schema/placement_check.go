@@ -43,13 +43,16 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 		if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
 			return err
 		}
-		if p.IsDense(h.Bucket) {
+		rows := v.sections.bytes() != 0
+		switch {
+		case p.IsDense(h.Bucket) && rows:
+			return refused(ReasonUnknownBucket, "bucket %d of a %v frame with rows is dense", h.Bucket, h.Kind)
+		case p.IsDense(h.Bucket):
 			return p.checkChunk(v)
-		}
-		if h.Kind == KindDense || v.values.bytes() != 0 {
+		case h.Kind == KindDense || v.values.bytes() != 0 && !rows:
 			return refused(ReasonUnknownBucket, "bucket %d of a %v frame with values is sparse", h.Bucket, h.Kind)
 		}
-		return nil
+		return p.checkMeans(v, owner)
 	case KindSparse:
 		if h.Bucket != p.SparseBucket(owner) {
 			return refused(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner), p.SparseBucket(owner))
@@ -61,6 +64,16 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 		return p.checkPull(v, owner)
 	}
 	return nil
+}
+
+// checkMeans checks the result of a sparse round: rows of tables that trainers keep.
+func (p *Placement) checkMeans(v *View, owner int) *FrameError {
+	for _, s := range v.Sections() {
+		if uint64(s.Table) < uint64(len(p.job.Tables)) && !p.job.Tables[s.Table].Replicated {
+			return refused(ReasonUnknownTable, "means of table %q, whose rows are on shards", p.job.Tables[s.Table].Name)
+		}
+	}
+	return p.checkTables(v, owner)
 }
 
 func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {

@@ -45,12 +45,16 @@ func kindTable() string {
 		}
 		flags := map[uint32]string{0: "-", FlagMore: "more", FlagParameters: "parameters"}[r.flags]
 		chunk := [...]string{"-", "of chunks", "of chunks, or open"}[r.place]
+		keys := yes(r.keys)
+		if r.someRow {
+			values, keys = "yes, or rows", "may"
+		}
 		if r.repeats {
 			fmt.Fprintf(&b, "| %v | %d | the refused frame's head, unchecked |||||||| %s |\n", k, k, need(r.body))
 			continue
 		}
 		fmt.Fprintf(&b, "| %v | %d | %s | %s | %s | %s | %s | %s | %s | %s | %s |\n",
-			k, k, chunk, need(r.node), yes(r.weight), yes(r.offset), flags, values, yes(r.keys), yes(r.ack), need(r.body))
+			k, k, chunk, need(r.node), yes(r.weight), yes(r.offset), flags, values, keys, yes(r.ack), need(r.body))
 	}
 	return b.String()
 }

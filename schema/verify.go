@@ -146,7 +146,7 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	if v.head.Kind == KindPull {
 		return v.checkPull(keys, sections)
 	}
-	return v.checkSections(keys, r.rows)
+	return v.checkSections(keys, r.rows || r.someRow && sections > 0)
 }
 
 // checkPull: a pull of a table has one section, and the key to go on from; other pulls have neither.

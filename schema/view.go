@@ -135,7 +135,7 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 				p.Offsets, offsets = offsets[:p.Bags:p.Bags], offsets[p.Bags:]
 				n = p.Bags
 			}
-			if rules[v.head.Kind].rows {
+			if r := &rules[v.head.Kind]; r.rows || r.someRow {
 				values := n * p.Dim
 				if v.head.DType == DTypeFloat32 {
 					p.Rows, rows = rows[:values:values], rows[values:]

@@ -127,7 +127,7 @@ func TestResultsTake(t *testing.T) {
 				}
 			})
 	}
-	closed := viewOf(t, schema.Layout{Kind: schema.KindMean}, schema.Head{Batch: 4, Bucket: 1, Chunks: 1, Weight: 3}, nil)
+	closed := viewOf(t, schema.Layout{Kind: schema.KindMean}, schema.Head{Batch: 4, Bucket: 1, Chunks: 1, Weight: 3, Lanes: 1}, nil)
 	var lost []roundName
 	take := func(what string, shard int, v *schema.View, open int, wrong string) {
 		t.Helper()

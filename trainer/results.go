@@ -19,6 +19,9 @@ type results struct {
 	sparse  []rowOwner // who has a sparse round; empty where the job has no tables
 	at      []int      // [dense chunk] which of its owner's rounds it is
 
+	replicas *replicas  // where results over rows go
+	parts    []rowParts // [of sparse] what is there of the result of its round; guarded by mu
+
 	// mu guards what follows, and the versions of params that are not complete.
 	mu       sync.Mutex
 	open     []batchResults // of batch b at b % len: ahead+1
@@ -59,6 +62,7 @@ func rowOwners(place *schema.Placement) []rowOwner {
 func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []rowOwner) *results {
 	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean, alone: job.Consistency == schema.ConsistencyAsync,
 		sparse: sparse, open: make([]batchResults, job.Ahead+1), stepped: make([]bool, len(flat.chunks)), ready: make(chan struct{}, 1)}
+	r.parts = make([]rowParts, len(sparse))
 	for i := range r.open {
 		r.open[i].gaps, r.at = newGaps(flat, sparse)
 	}
@@ -77,6 +81,9 @@ func (r *results) begin(b schema.Batch) {
 	for i := range o.gaps {
 		o.gaps[i].reset()
 		o.open += len(o.gaps[i].rounds)
+	}
+	for i := range r.parts {
+		r.parts[i].chunks = 0
 	}
 	if b > r.begun { // none before it was begun here
 		r.complete = b
@@ -104,11 +111,11 @@ func (r *results) settle() {
 // a pull. It fails on one that a correct owner cannot have sent.
 func (r *results) take(owner int, pulled bool, v *schema.View) (lost []roundName, err error) {
 	h := v.Head()
-	return r.put(owner, pulled, &h, v.Float32s())
+	return r.put(owner, pulled, &h, v.Float32s(), v)
 }
 
-// put is take for a result that need not have come in a frame.
-func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32) (lost []roundName, err error) {
+// put is take for a result that need not have come in a frame, if it is over a dense chunk: then v may be nil.
+func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, v *schema.View) (lost []roundName, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Batch < r.complete || h.Batch >= r.begun {
@@ -120,7 +127,7 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32) 
 		return nil, fmt.Errorf("result of batch %d bucket %d from %s is over %v samples: other rounds of the batch are over %v",
 			h.Batch, h.Bucket, r.flat.place.Owner(owner), h.Weight, o.weight)
 	}
-	round, fresh, err := r.place(o, owner, h, values)
+	round, fresh, err := r.place(o, owner, h, values, v)
 	if err != nil {
 		return nil, fmt.Errorf("result of batch %d bucket %d chunk %d from %s: %w", h.Batch, h.Bucket, h.Chunk, r.flat.place.Owner(owner), err)
 	}
@@ -130,20 +137,33 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32) 
 	}
 	r.taken++
 	o.weighed, o.weight = true, h.Weight
+	if round == inParts {
+		return nil, nil
+	}
 	o.open--
 	lost = o.gaps[owner].came(round, pulled && !r.alone)
 	r.settle()
 	return lost, nil
 }
 
-func (r *results) place(o *batchResults, owner int, h *schema.Head, values []float32) (round int, fresh bool, err error) {
+// inParts is in place of a round of whose result more has to come.
+const inParts = -1
+
+func (r *results) place(o *batchResults, owner int, h *schema.Head, values []float32, v *schema.View) (round int, fresh bool, err error) {
 	if owner >= len(o.gaps) {
 		return 0, false, fmt.Errorf("no such round there")
 	}
 	g := &o.gaps[owner]
-	if slices.Contains(r.sparse, rowOwner{owner, h.Bucket}) {
+	if i := slices.Index(r.sparse, rowOwner{owner, h.Bucket}); i >= 0 && v != nil {
 		round = len(g.rounds) - 1
-		return round, !g.there[round], nil
+		if g.there[round] {
+			return round, false, nil
+		}
+		whole, fresh, err := r.placeRows(owner, &r.parts[i], h, v)
+		if !whole {
+			round = inParts
+		}
+		return round, fresh, err
 	}
 	at, ok := r.flat.find(h.Bucket, h.Chunk)
 	if !ok || r.flat.rounds[at].owner != owner {
@@ -168,6 +188,41 @@ func (r *results) place(o *batchResults, owner int, h *schema.Head, values []flo
 	first := !r.stepped[at]
 	r.stepped[at] = true
 	return round, true, r.params.apply(schema.Version(h.Batch+1), to, values, first)
+}
+
+// rowParts is what is there of one result over rows, which comes in as many frames as its rows need.
+type rowParts struct {
+	chunks int // how many; 0 before the first has come
+	left   int
+	there  []bool
+}
+
+// placeRows applies a part of a result over rows to the tables that are kept here. It reports whether that was the last.
+func (r *results) placeRows(owner int, p *rowParts, h *schema.Head, v *schema.View) (whole, fresh bool, err error) {
+	if r.replicas == nil || !slices.Contains(r.replicas.replicated(), true) {
+		return true, true, nil // it only says that the round has closed; several batches may be open
+	}
+	if p.chunks == 0 {
+		p.chunks, p.left, p.there = int(h.Chunks), int(h.Chunks), grown(p.there, int(h.Chunks))
+		clear(p.there)
+	}
+	if int(h.Chunks) != p.chunks {
+		return false, false, fmt.Errorf("part of %d: others say %d", h.Chunks, p.chunks)
+	}
+	if p.there[h.Chunk] {
+		return false, false, nil
+	}
+	if err := r.flat.place.CheckFrame(v, owner); err != nil {
+		return false, false, err
+	}
+	for _, part := range v.Parts() {
+		if err := r.replicas.stage(part.Table, part.Keys, part.Rows); err != nil {
+			return false, false, err
+		}
+	}
+	p.there[h.Chunk] = true
+	p.left--
+	return p.left == 0, true, nil
 }
 
 // lateRounds is what to ask an owner for.

@@ -166,6 +166,7 @@ func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker)
 	l.begin()
+	s.replicas.fill(l.tables)
 	send := func(shard int, sealed []byte) error {
 		l := s.links[shard]
 		return l.publish(s.subject(fabric.KindLookup, l.member).WithBatch(uint64(b)), sealed)
@@ -212,6 +213,7 @@ func (r *run) complete(b schema.Batch) {
 	w := &r.waiting[int(b)%len(r.waiting)]
 	weight := r.results.weightOf(b)
 	r.compute.params.commit(b + 1)
+	r.replicas.commit()
 	r.batch.Store(uint64(b) + 1)
 	r.done++
 	r.samples += uint64(w.samples)

@@ -40,6 +40,8 @@ type segment struct {
 	weights round.Weights
 	held    *round.Held
 	dense   *round.Dense
+	sparse  *round.Sparse // nil where no table is reduced between trainers
+	means   *round.RowResults
 	senders []contributor // by host
 
 	stagedMax int64 // bytes of contributions to open rounds
@@ -71,6 +73,9 @@ func newSegment(s *Session) (*segment, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make segment of %s: %w", s.joined.Member, err)
 	}
+	if s.place.HasRows(g.owner) {
+		g.makeSparse()
+	}
 	g.open = g.rounds()
 	return g, g.makeSenders()
 }
@@ -86,7 +91,12 @@ func hostsOf(job *schema.Job) []round.Host {
 }
 
 // rounds is the number of rounds of every batch that this trainer closes.
-func (g *segment) rounds() int { return g.dense.Chunks() }
+func (g *segment) rounds() int {
+	if g.sparse != nil {
+		return g.dense.Chunks() + 1
+	}
+	return g.dense.Chunks()
+}
 
 // reach says whether a frame may speak of batch b: 0 for the batch under way, 1 for the next one, when every round here
 // is closed. Who speaks of the next batch holds all results of this one, so whoever takes its frame calls advance.
@@ -198,7 +208,7 @@ func (g *segment) closeDense(i int) error {
 		k := g.dense.Chunk(i)
 		g.own.publish(g.subject(fabric.KindMean, schema.All).WithBucket(uint64(c.Batch), uint32(k.Bucket)), sealed)
 		h := schema.Head{Batch: c.Batch, Bucket: k.Bucket, Chunk: k.Chunk, Chunks: k.Chunks, Offset: k.Offset, Weight: c.Weight}
-		if _, err := g.results.put(g.owner, false, &h, out); err != nil {
+		if _, err := g.results.put(g.owner, false, &h, out, nil); err != nil {
 			return err
 		}
 	}
@@ -219,6 +229,10 @@ func (g *segment) takePull(from schema.Member, h *schema.Head, v *schema.View) *
 		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", h.Batch, g.batch)
 	case h.Batch+1 < g.batch:
 		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d and %d are kept", h.Batch, g.batch-1, g.batch)
+	}
+	if !g.place.IsDense(h.Bucket) {
+		g.repeatRows(from, h)
+		return nil
 	}
 	at, _ := g.flat.find(h.Bucket, h.Chunk)
 	if kept := g.dense.Kept(at/g.place.Trainers, h.Batch); kept != nil {

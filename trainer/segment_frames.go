@@ -120,10 +120,14 @@ func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload
 		g.counts.repeated++
 		return false, nil, nil
 	case !fresh:
-		g.counts.dropped++ // beyond the window: it will come again
-		return false, nil, nil
+		g.counts.dropped++ // beyond the window: it will come again, unless it never fits
+		return false, g.checkShare(host, h, int64(bytes)), nil
 	}
-	kept, refused, err = g.takeDense(host, h, v, p)
+	if h.Kind == schema.KindDense {
+		kept, refused, err = g.takeDense(host, h, v, p)
+	} else {
+		kept, refused, err = g.takeSparse(host, h, v, p)
+	}
 	switch {
 	case refused == nil:
 		g.counts.taken++

@@ -220,6 +220,12 @@ func (s *sender) sendShare(node, at int) error {
 		h := s.head
 		h.Bucket, h.Chunk, h.Chunks = bucket, schema.Chunk(i), schema.Chunk(n)
 		f.SetHead(h)
+		if s.links[owner].outbox == nil {
+			if err := s.own.contributeRows(f); err != nil {
+				return err
+			}
+			continue
+		}
 		if err := s.send(owner, fabric.KindSparse, h.Bucket, f); err != nil {
 			return err
 		}

@@ -27,14 +27,15 @@ type Session struct {
 	servers []*dataServer   // of the shards, and of other trainers where those reduce among themselves
 	own     *ownServer      // this trainer's, in such a job; else nil
 
-	compute *compute
-	links   []*shardLink
-	owners  map[string]int // of links, by member name
-	flat    *flatSpace
-	sender  *sender
-	lookups *lookups
-	results *results
-	segment *segment // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	compute  *compute
+	links    []*shardLink
+	owners   map[string]int // of links, by member name
+	flat     *flatSpace
+	sender   *sender
+	lookups  *lookups
+	results  *results
+	replicas *replicas
+	segment  *segment // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -114,6 +115,9 @@ func (s *Session) build(params *parameters) (err error) {
 	if job.Wire.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
+	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend); err != nil {
+		return err
+	}
 	owners := s.newSplit(t.dims())
 	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto {
 		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, len(job.Tables))
@@ -121,6 +125,7 @@ func (s *Session) build(params *parameters) (err error) {
 	s.lookups = newLookups(owners, t)
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, sparse)
+	s.results.replicas = s.replicas
 	if s.place.Trainers > 0 {
 		if s.segment, err = newSegment(s); err != nil {
 			return err
@@ -134,9 +139,11 @@ func (s *Session) build(params *parameters) (err error) {
 }
 
 func (s *Session) newSplit(dims []int) *split {
-	return newSplit(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
+	split := newSplit(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
 		return s.place.OwnerOfKey(schema.Table(table), key)
 	})
+	split.quiet = s.replicas.replicated()
+	return split
 }
 
 // Member is the trainer's id within the job.
@@ -253,6 +260,9 @@ func (s *Session) close() {
 		}
 	}
 	s.own.close()
+	if s.replicas != nil {
+		s.replicas.free() // nobody receives any more
+	}
 }
 
 func (s *Session) sayLeave(ctx context.Context, reason string) error {

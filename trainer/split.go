@@ -10,6 +10,7 @@ type split struct {
 	shards    int
 	valuesMax int // float32 values in one message
 	owner     func(table int, key uint64) int
+	quiet     []bool // of each table: its keys are dealt, but not sent; nil where all are
 
 	shard []shardKeys
 	of    [][]uint16 // [table][local id] owning shard
@@ -52,6 +53,9 @@ func (s *split) assign(keys [][]uint64) {
 				shard = s.owner(table, key)
 			}
 			of[i] = uint16(shard)
+			if s.quiet != nil && s.quiet[table] {
+				continue
+			}
 			s.shard[shard].at = append(s.shard[shard].at, int32(i))
 		}
 		s.end(table)

@@ -86,6 +86,9 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	if int(table) >= len(s.job.Tables) {
 		return fmt.Errorf("scan table %d: the job has %d", table, len(s.job.Tables))
 	}
+	if r := s.replicas.of(table); r != nil {
+		return r.scan(s.job.ChunkBytes/4, yield)
+	}
 	scan, err := newScan(s.head(s.Version()), table, &s.job.Tables[table], s.job.ChunkBytes/4)
 	if err != nil {
 		return err
