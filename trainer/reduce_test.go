@@ -1,9 +1,14 @@
 package trainer
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -52,5 +57,60 @@ func TestEveryRouteGivesEqualBits(t *testing.T) {
 			}
 		}
 		server.Close()
+	}
+}
+
+// A trainer whose data server cannot be reached any more is named by the others, and by the job's end.
+func TestLostPeerIsNamed(t *testing.T) {
+	server := startServer(t, 1)
+	c := testConfig(t, server)
+	c.BackWithin = 300 * time.Millisecond
+	sessions := joinAll(t, c, routeJob("lost-peer", 4, 2, 4))
+	job := sessions[0].Job()
+	w := newToy(t, job)
+	w.enter = func(b schema.Batch, l lane.Lane) {
+		if b == 2 && l == 2 { // t1 computes it
+			sessions[1].own.server.Close()
+		}
+	}
+	errs := runAll(testContext(t), sessions, w, 5)
+	if !errors.Is(errs[0], ErrPeerLost) && !errors.Is(errs[0], ErrJobFailed) {
+		t.Fatalf("t0: %v, want that a peer was lost", errs[0])
+	}
+	if !strings.Contains(errs[0].Error(), "t1") {
+		t.Errorf("t0: %v, want t1 to be named", errs[0])
+	}
+}
+
+// Who is through first keeps its results until the others have them: one of two leaves at once, while what it published of
+// the last batch never reached the other.
+func TestLeaverKeepsTheLastResults(t *testing.T) {
+	server := startServer(t, 1)
+	sessions := joinAll(t, testConfig(t, server), routeJob("leaver", 4, 2, 4))
+	w := newToy(t, sessions[0].Job())
+	for _, err := range runAll(testContext(t), sessions, w, 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	g := sessions[0].segment
+	for !g.done(1, nil) { // t1 has said that it has everything
+		time.Sleep(time.Millisecond)
+	}
+	g.mu.Lock()
+	g.senders[1].speaks = 0 // as if that had been lost
+	g.mu.Unlock()
+	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if err := sessions[0].awaitOthers(ctx); err != nil || time.Since(begin) < 250*time.Millisecond {
+		t.Errorf("a trainer leaves after %v while another may need its results: %v", time.Since(begin), err)
+	}
+	if err := sessions[1].sayComplete(1); err != nil {
+		t.Fatal(err)
+	}
+	begin = time.Now()
+	if err := sessions[0].Leave(testContext(t), ""); err != nil || time.Since(begin) > 10*time.Second {
+		t.Errorf("it leaves after %v: %v", time.Since(begin), err)
 	}
 }

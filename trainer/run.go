@@ -56,7 +56,7 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if err := r.settle(ctx, first+schema.Batch(batches)); err != nil { // ahead of what is complete
 		return r.failed(ctx, s.Version(), err)
 	}
-	return nil
+	return s.sayComplete(s.Version())
 }
 
 // failed ends the session with an error of batch b.

@@ -22,8 +22,9 @@ type contributor struct {
 	inbox   *fabric.Inbox
 	ack     *schema.Frame
 	subject fabric.Subject
-	due     bool // something came that has to be acknowledged
-	unsaid  int  // bytes given back that no ack has carried yet
+	speaks  schema.Batch // the latest batch that it has begun, or asked for
+	due     bool         // something came that has to be acknowledged
+	unsaid  int          // bytes given back that no ack has carried yet
 }
 
 // stagedBytes is the budget for open rounds on one trainer: enough for the share of every other one to hold what it may
@@ -95,6 +96,7 @@ func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, h
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.senders[host].speaks = max(g.senders[host].speaks, head.Batch)
 	if head.Kind == schema.KindPull {
 		return false, head, g.takePull(g.hosts[host].Member, &head, &v)
 	}

@@ -243,6 +243,11 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 		return nil
 	}
 	s.left = true
+	if reason == "" {
+		if err := s.awaitOthers(ctx); err != nil {
+			reason = err.Error()
+		}
+	}
 	err := s.sayLeave(ctx, reason)
 	s.close()
 	return err

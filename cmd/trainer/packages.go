@@ -100,6 +100,7 @@ func (o *options) add(c *cobra.Command) {
 	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
 	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that initial values and order follow from")
+	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
 	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the dense parameters and their optimizer: update is the shards, mean the trainers")
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")

@@ -44,6 +44,7 @@ type Settings struct {
 	Momentum float64 // of SGD, in [0, 1); 0 keeps no velocity
 	Seed     uint64  // of initial values and order
 	Apply    string  // who owns the linear layer and its optimizer: "update" is the shards, "mean" the trainers
+	Reduce   string  // who adds gradients up: "shards" (also ""), or "trainers", who then keep the table too; needs "mean"
 
 	Consistency string // mode of the job: "sync", "bounded" or "async"; empty means sync
 	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
@@ -95,6 +96,7 @@ func (s Settings) Validate() error {
 		add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
 	}
 	s.validateMode(add)
+	s.validateReduce(add)
 	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
 		add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
 	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
@@ -107,6 +109,16 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("%w: %w", ErrSettings, errors.Join(wrong...))
 	}
 	return nil
+}
+
+// validateReduce checks who adds up.
+func (s Settings) validateReduce(add func(format string, args ...any)) {
+	switch {
+	case s.Reduce != "" && s.Reduce != schema.ReduceShards && s.Reduce != schema.ReduceTrainers:
+		add("reduce %q: want %q or %q", s.Reduce, schema.ReduceShards, schema.ReduceTrainers)
+	case s.Reduce == schema.ReduceTrainers && s.Apply != schema.ApplyMean:
+		add("apply %q with reduce %q: want %q", s.Apply, s.Reduce, schema.ApplyMean)
+	}
 }
 
 // lanes is the number of lanes, the default filled in.
@@ -173,6 +185,7 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 		Ahead:       s.Ahead,
 		Wire:        s.Wire,
 		Apply:       s.Apply,
+		Reduce:      s.Reduce,
 		Policy:      schema.PolicyFail,
 		ChunkBytes:  schema.ChunkBytes,
 		Optimizer:   schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(s.LR), Momentum: float32(s.Momentum)},
@@ -181,7 +194,7 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 			{Name: biasName, Shape: []int{classes}, Init: schema.Init{Kind: philox.Uniform, Scale: bound}},
 		},
 		Tables: []schema.TableSpec{
-			{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions,
+			{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions, Replicated: s.Reduce == schema.ReduceTrainers,
 				Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}},
 		},
 	}

@@ -1,0 +1,85 @@
+package trainer
+
+import (
+	"context"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// farewellEvery is how often a trainer that leaves says again that it has all results: nothing acknowledges that.
+const farewellEvery = 100 * time.Millisecond
+
+// sayComplete tells the other trainers, in a job that reduces between trainers, that this one has all results of the batches
+// before b: by a pull of batch b, which nobody has begun and to which there is no answer. They may leave then.
+func (s *Session) sayComplete(b schema.Batch) error {
+	for owner, l := range s.links {
+		if !l.reduce || l.outbox == nil || len(s.results.open[0].gaps[owner].rounds) == 0 {
+			continue // this trainer itself, or one who has added up nothing
+		}
+		r := s.results.open[0].gaps[owner].rounds[0]
+		h := s.head(b)
+		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
+		s.pullMu.Lock()
+		s.pull.SetHead(h)
+		err := l.publish(s.subject(fabric.KindPull, l.member), s.pull.Seal())
+		s.pullMu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them no
+// more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not waited for,
+// and none for longer than the job's deadline.
+func (s *Session) awaitOthers(ctx context.Context) error {
+	if s.segment == nil || s.Err() != nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.joined.DeadlineMS)*time.Millisecond)
+	defer cancel()
+	again := time.NewTicker(farewellEvery)
+	defer again.Stop()
+	for !s.segment.done(s.Version(), s.gone()) {
+		if err := s.sayComplete(s.Version()); err != nil {
+			return err
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
+			return nil // the coordinator will say who was missing
+		case <-s.ctx.Done():
+			return nil
+		}
+	}
+	return nil
+}
+
+// gone are the trainers whose data servers are out of reach.
+func (s *Session) gone() map[schema.Member]bool {
+	all := map[schema.Member]bool{}
+	for _, d := range s.servers {
+		if d.peer != "" && d.lost.Load() != 0 {
+			all[d.peer] = true
+		}
+	}
+	return all
+}
+
+// done reports whether every other trainer has all results of the batches before b, or is gone.
+func (g *segment) done(b schema.Batch, gone map[schema.Member]bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.rounds() == 0 {
+		return true
+	}
+	for i := range g.hosts {
+		if i != g.self && g.senders[i].speaks < b && !gone[g.hosts[i].Member] {
+			return false
+		}
+	}
+	return true
+}
