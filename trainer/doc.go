@@ -44,6 +44,5 @@
 // # What it leaves out
 //
 // Only the policy fail exists: a session that loses its server or its job has failed.
-// Lanes are computed one after the other; a workload that wants more processors uses them within a lane. There is no
-// all-reduce between trainers. One table's rows of one batch must fit memory, since they lie in one buffer.
+// Lanes are computed one after the other; a workload that wants more processors uses them within a lane. One table's rows of one batch must fit memory, since they lie in one buffer.
 package trainer
