@@ -22,9 +22,6 @@ func refuseFrame(err error) *refusal {
 	return &refusal{Reason: schema.ReasonOf(err), Detail: err.Error()}
 }
 
-// repeated is the answer to a frame that was taken before.
-func repeated() *refusal { return &refusal{Reason: schema.ReasonDuplicate} }
-
 // outputRefusal tells the sender. The frame is a new one: refusals are rare and small.
 func (s *Shard) outputRefusal(to schema.Member, h schema.Head, r *refusal) {
 	frame, err := schema.EncodeRefusal(h, r.Reason, r.Detail)
