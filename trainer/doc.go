@@ -18,9 +18,8 @@
 //  5. results.go, parameters.go: what the shards answer builds the next version of the parameters beside the present
 //     one. When everything is there the batch is complete, and only then the versions change places.
 //
-// session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each server of
-// shards, membership, signs of life, and every way in which a session can
-// end. weights.go reads what was trained: rows for an evaluation, whole tables, the digest.
+// session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
+// server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was trained: rows for an evaluation, whole tables, the digest.
 //
 // Where the job's consistency is bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open, each batch
 // is computed on the newest version that is complete when it begins, and results build ahead+1 versions beside it. In
@@ -43,6 +42,8 @@
 //
 // # What it leaves out
 //
-// Only the policy fail exists: a session that loses its server or its job has failed.
-// Lanes are computed one after the other; a workload that wants more processors uses them within a lane. One table's rows of one batch must fit memory, since they lie in one buffer.
+// Only the policy fail exists: a session that loses its server or its job has failed. Lanes are computed one after the
+// other; a workload that wants more processors uses them within a lane. One table's rows of one batch must fit memory,
+// since they lie in one buffer. Trainers that reduce among themselves do not report whom their segments wait for, so one
+// that lives and sends nothing is not named.
 package trainer

@@ -62,9 +62,11 @@ func (o *options) childArgs(i int) []string {
 	args := []string{"packages", "--server", o.server, "--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes),
 		"--id", fmt.Sprintf("t%d", i), "--epochs", strconv.Itoa(s.Epochs), "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim),
 		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead), "--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback), "--sparse", s.Wire.Sparse,
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback), "--sparse", s.Wire.Sparse,
 		"--backend", o.backend, "--isa", o.isa, "--threads", strconv.Itoa(o.threads), "--input", o.input, "--token-file", o.tokenFile,
-		"--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data, "--back-within", o.backWithin.String(),
+		"--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
+		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(),
 		"--window-mib", strconv.Itoa(o.windowMiB)}
 	if i > 0 {
 		return append(args, "--events", eventsResult)

@@ -35,8 +35,9 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if data.Synthetic {
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
-		Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting}, packages.Job(o.settings, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token,
+		CredsFile: o.creds, TLS: tls, DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting},
+		packages.Job(o.settings, data))
 	if err != nil {
 		return r, err
 	}
