@@ -34,6 +34,34 @@ func TestTrainerKilled(t *testing.T) {
 	start(t, "trainer", short(url, data)...).succeeds(t)
 }
 
+// So does one of those who add up among themselves, each of whom has a part of the sums.
+func TestReducingTrainerKilled(t *testing.T) {
+	_, url := server(t, "--deadline", "10s")
+	data := index(t, 200)
+	reduce := []string{"--trainers", "2", "--apply", "mean", "--reduce", "trainers"}
+	first := start(t, "trainer", long(url, data, append(reduce, "--id", "t0")...)...)
+	second := start(t, "trainer", long(url, data, append(reduce, "--id", "t1")...)...)
+	first.says(t, "batch 1 of")
+	second.says(t, "batch 1 of")
+	second.signal(t, syscall.SIGKILL)
+	first.fails(t, "t1")
+	start(t, "trainer", short(url, data)...).succeeds(t)
+}
+
+// In async a trainer killed with -9 is named by the server, and the other one finishes.
+func TestAsyncTrainerKilled(t *testing.T) {
+	ps, url := server(t, "--deadline", "10s")
+	data := index(t, 200)
+	async := []string{"--trainers", "2", "--consistency", "async", "--epochs", "2000"}
+	first := start(t, "trainer", short(url, data, append(async, "--id", "t0")...)...)
+	second := start(t, "trainer", short(url, data, append(async, "--id", "t1")...)...)
+	first.says(t, "batch 1 of")
+	second.says(t, "batch 1 of")
+	second.signal(t, syscall.SIGKILL)
+	first.succeeds(t)
+	ps.says(t, "trainer t1 on")
+}
+
 // A server killed with -9 ends its trainers with an error that says so; one started again at the address serves.
 func TestServerKilled(t *testing.T) {
 	ps, url := server(t)

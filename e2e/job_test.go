@@ -88,6 +88,20 @@ func single(t *testing.T, path string) string {
 	return hex.EncodeToString(r.Digest[:])
 }
 
+// Trainers that add up among themselves, with the table kept by each of them, make the weights that shards make.
+func TestSameWeightsReducedByTrainers(t *testing.T) {
+	_, url := server(t)
+	data := index(t, 200)
+	want := single(t, data)
+	for _, trainers := range []string{"1", "2", "4"} {
+		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", trainers, "--json", "--apply", "mean", "--reduce", "trainers")...)
+		p.succeeds(t)
+		if got := p.result(t).WeightsSHA256; got != want {
+			t.Errorf("%s trainers: weights %s, want %s", trainers, got, want)
+		}
+	}
+}
+
 // Owning the dense parameters or only averaging their gradients is the same arithmetic.
 func TestSameWeightsUpdateAndMean(t *testing.T) {
 	_, url := server(t)
