@@ -80,6 +80,9 @@ func (f *denseFlow) step(t testing.TB) {
 
 // In steady state a dense chunk costs a shard no allocation, from its verification to its result, whatever becomes of it.
 func TestDenseChunksAllocateNothing(t *testing.T) {
+	if raced {
+		t.Skip("the race detector allocates; make test-all runs this without it")
+	}
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
 		for _, gradients := range []string{schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16} {
 			f := newDenseFlow(t, apply, schema.Wire{Gradients: gradients}, 4, 3, schema.ChunkBytesMin)

@@ -138,6 +138,9 @@ func TestRoundingAgainstModel(t *testing.T) {
 
 // A chunk costs no allocation, whatever travels and however many lanes are added up.
 func TestChunksAllocateNothing(t *testing.T) {
+	if raced {
+		t.Skip("the race detector allocates; make test-all runs this without it")
+	}
 	for _, dtype := range []schema.DType{schema.DTypeFloat32, schema.DTypeBFloat16, schema.DTypeFloat16} {
 		for _, feedback := range []bool{false, true} {
 			const values, lanes = 4096, 4
