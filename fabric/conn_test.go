@@ -237,6 +237,13 @@ func (s *states) are(want ...State) bool {
 	return slices.Equal(s.told, want)
 }
 
+// isBack says that the connection was lost and came back, as often as that happened.
+func (s *states) isBack() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.told) > 2 && slices.Equal(s.told[:3], []State{Connected, Lost, Back}) && s.told[len(s.told)-1] == Back
+}
+
 func TestLostAndBack(t *testing.T) { overBoth(t, testLostAndBack) }
 
 func testLostAndBack(t *testing.T) {

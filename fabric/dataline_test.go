@@ -139,7 +139,7 @@ func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 			t.Fatalf("frame %d arrived %d times", i, n)
 		}
 	}
-	eventually(t, "lost and back were told", func() bool { return to.Stats().Reconnects > 0 && told.are(Connected, Lost, Back) })
+	eventually(t, "lost and back were told", func() bool { return to.Stats().Reconnects > 0 && told.isBack() })
 }
 
 // The server of a process stops and starts while the process lives: what is in the process follows to the new one.

@@ -247,7 +247,7 @@ func (s *Server) Clients() []string {
 // that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last closedMax
 // connections that have ended, and costs as much as Clients.
 func (s *Server) Faded() []string {
-	closed, err := s.nats.Connz(&server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
+	closed, err := s.serving().Connz(&server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
