@@ -3,7 +3,7 @@
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
 #   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
-#   make test       every test: native and portable backends, race detector, native tests; about 12 minutes on 2 cores
+#   make test       every test: native backend with the race detector, portable one, C++; about 8 minutes on 2 cores
 #   make test-all   make test, then what takes longer or needs more: no cgo, hosts (as root), all faults, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
@@ -18,7 +18,6 @@
 CUDA ?= auto
 FUZZ ?= 20
 TESTS = OFF
-GOTEST = go test -race -shuffle=on -timeout 20m
 NATIVE = -tags native
 PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the native build, which has both backends
 
@@ -47,12 +46,12 @@ test:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory all TESTS=ON
 	ctest --test-dir build --output-on-failure
-	$(GOTEST) -tags native,emu ./...
-	$(GOTEST) $(PORTABLE)
+	go test -race -shuffle=on -timeout 20m -tags native,emu ./...
+	go test -shuffle=on -timeout 20m $(PORTABLE)
 
 test-all: test
 	CGO_ENABLED=0 go vet ./...
-	CGO_ENABLED=0 go test -shuffle=on -timeout 20m $(PORTABLE)
+	CGO_ENABLED=0 go test -shuffle=on -timeout 20m ./cuda ./ps ./trainer
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
 	scripts/fuzz.sh $(FUZZ)
 
