@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -58,12 +57,9 @@ type Conn struct {
 	config   Config
 	lines    [lineCount]line // nil after a failed Dial
 	pool     leasePool       // of both data lines
-	states   *stateLoop
-	handlers sync.WaitGroup // one count for each goroutine that runs handlers
-	patience time.Duration  // closeTimeout
+	patience time.Duration   // closeTimeout
 
-	mu  sync.Mutex // a leaf
-	err error      // why the connection is closed; nil while it is not
+	life
 }
 
 // Stats counts since Dial, over all connections. A message that arrives for two subscriptions counts twice.
@@ -91,7 +87,8 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	c := &Conn{config: config, pool: leasePool{bytesMax: config.FreeBytesMax}, states: newStateLoop(config.OnState), patience: closeTimeout}
+	c := &Conn{config: config, pool: leasePool{bytesMax: config.FreeBytesMax}, patience: closeTimeout,
+		life: life{states: newStateLoop(config.OnState)}}
 	for i := range c.lines {
 		if err := c.dialLine(ctx, lineIndex(i)); err != nil {
 			c.Close()
@@ -130,34 +127,6 @@ func (c *Config) checkURL() error {
 		}
 	}
 	return nil
-}
-
-// lineEvent is told by a line what happened to it.
-func (c *Conn) lineEvent(event lineEvent, err error) {
-	switch event {
-	case lineLost:
-		c.states.lost()
-	case lineBack:
-		c.states.back()
-	case lineEnded:
-		c.fail(fmt.Errorf("%w: %w", ErrRefused, err))
-		c.states.end()
-	}
-}
-
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
-}
-
-// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
-func (c *Conn) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
 }
 
 // Send sends data to a subject, on the connection that its kind belongs to, and returns when the data was copied or
@@ -223,39 +192,16 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	if err := c.Err(); err != nil {
-		return fmt.Errorf("subscribe %s: %w", pattern, err)
-	}
-	if err := c.lines[at].subscribe(pattern, handler); err != nil {
-		return c.subscribeError(pattern, err)
-	}
-	return nil
+	return c.subscribe(c.lines[at], pattern, handler)
 }
 
 // errReconnecting explains an ErrLost that was given without trying.
 var errReconnecting = errors.New("reconnecting")
 
-func (c *Conn) subscribeError(pattern string, err error) error {
-	if closed := c.Err(); closed != nil {
-		return fmt.Errorf("subscribe %s: %w", pattern, closed)
-	}
-	return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
-}
-
 // Flush waits until the server has taken in all that was published before, at most 5 s. Publishing does not need it:
 // what was published leaves by itself within microseconds.
 func (c *Conn) Flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
-	defer cancel()
-	for _, l := range c.lines {
-		if err := l.flush(ctx); err != nil {
-			if closed := c.Err(); closed != nil {
-				return fmt.Errorf("flush: %w", closed)
-			}
-			return fmt.Errorf("flush: %w: %w", ErrLost, err)
-		}
-	}
-	return nil
+	return c.flush(ctx, c.lines[:]...)
 }
 
 // Stats counts what went through.

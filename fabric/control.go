@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"sync"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 )
 
@@ -15,14 +13,11 @@ import (
 // and the buckets in which ps processes and jobs are written down. Gradients never travel on it. It reconnects by itself,
 // for ever, to any server of the cluster. It is safe for concurrent use.
 type Control struct {
-	config   Config
-	line     *natsLine
-	js       jetstream.JetStream
-	states   *stateLoop
-	handlers sync.WaitGroup // one count for each subscription whose goroutine runs
+	config Config
+	line   *natsLine
+	js     jetstream.JetStream
 
-	mu  sync.Mutex
-	err error // why the connection is closed; nil while it is not
+	life
 }
 
 // DialControl connects. Config.URL may name several servers of one cluster, separated by commas, and may carry
@@ -39,7 +34,7 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	c := &Control{config: config, states: newStateLoop(config.OnState)}
+	c := &Control{config: config, life: life{states: newStateLoop(config.OnState)}}
 	var err error
 	if c.line, err = dialNats(ctx, &c.config, controlLine, &c.handlers, c.lineEvent); err != nil {
 		c.states.end()
@@ -52,33 +47,6 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	}
 	c.states.connected()
 	return c, nil
-}
-
-func (c *Control) lineEvent(event lineEvent, err error) {
-	switch event {
-	case lineLost:
-		c.states.lost()
-	case lineBack:
-		c.states.back()
-	case lineEnded:
-		c.fail(fmt.Errorf("%w: %w", ErrRefused, err))
-		c.states.end()
-	}
-}
-
-func (c *Control) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.err = err
-	}
-}
-
-// Err is nil while the connection is open or trying to be, then ErrClosed after Close, or what ended it.
-func (c *Control) Err() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.err
 }
 
 // Address is the host and port that was dialed, without credentials, for messages to people.
@@ -107,13 +75,11 @@ func (c *Control) Send(at Subject, data []byte) error {
 	if err := at.Check(); err != nil {
 		return fmt.Errorf("publish: %w", err)
 	}
-	subject, err := at.String(), errReconnecting
+	subject := at.String()
 	if most := c.PayloadBytesMax(); len(data) > most {
 		return fmt.Errorf("publish %s: %w: %d bytes, and %s takes at most %d: raise max_payload there", subject, ErrPayload, len(data), c.Address(), most)
 	}
-	if !c.line.lost.Load() {
-		err = c.line.nats.Publish(subject, data)
-	}
+	err := c.line.publish(&at, subject, data)
 	if err == nil {
 		return nil
 	}
@@ -132,51 +98,12 @@ func (c *Control) Subscribe(pattern string, handler func(Message)) error {
 	if _, err := routePattern(pattern); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	if err := c.addHandler(); err != nil {
-		return fmt.Errorf("subscribe %s: %w", pattern, err)
-	}
-	ended := sync.OnceFunc(c.handlers.Done)
-	subscription, err := c.line.nats.Subscribe(pattern, func(m *nats.Msg) { handler(NewMessage(m.Subject, m.Data)) })
-	if err != nil {
-		ended()
-		return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
-	}
-	subscription.SetClosedHandler(func(string) { ended() })
-	if !subscription.IsValid() { // closed before the handler was set, which may then never be called
-		ended()
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), roundTripTimeout)
-	defer cancel()
-	if err = subscription.SetPendingLimits(pendingMessagesMax, c.config.PendingBytesMax); err == nil {
-		err = c.line.flush(ctx)
-	}
-	if err != nil {
-		_ = subscription.Unsubscribe() // what matters is err; a closed connection has no subscriptions
-		return fmt.Errorf("subscribe %s: %w: %w", pattern, ErrLost, err)
-	}
-	return nil
-}
-
-func (c *Control) addHandler() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.err == nil {
-		c.handlers.Add(1)
-	}
-	return c.err
+	return c.subscribe(c.line, pattern, handler)
 }
 
 // Flush waits until the server has taken in all that was published before, at most 5 s.
 func (c *Control) Flush(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, roundTripTimeout)
-	defer cancel()
-	if err := c.line.flush(ctx); err != nil {
-		if closed := c.Err(); closed != nil {
-			return fmt.Errorf("flush: %w", closed)
-		}
-		return fmt.Errorf("flush: %w: %w", ErrLost, err)
-	}
-	return nil
+	return c.flush(ctx, c.line)
 }
 
 // Close sends what was published, closes the connection and waits until every handler and OnState have returned. It may
