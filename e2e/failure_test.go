@@ -22,25 +22,17 @@ func short(url, data string, more ...string) []string {
 }
 
 // A trainer killed with -9 ends the others with an error that names it, and the next job of that name runs at once.
-func TestTrainerKilled(t *testing.T) {
-	_, url := server(t, "--deadline", "10s")
-	data := index(t, 200)
-	first := start(t, "trainer", long(url, data, "--trainers", "2", "--id", "t0")...)
-	second := start(t, "trainer", long(url, data, "--trainers", "2", "--id", "t1")...)
-	first.says(t, "batch 1 of")
-	second.says(t, "batch 1 of")
-	second.signal(t, syscall.SIGKILL)
-	first.fails(t, "t1")
-	start(t, "trainer", short(url, data)...).succeeds(t)
-}
+func TestTrainerKilled(t *testing.T) { killed(t) }
 
 // So does one of those who add up among themselves, each of whom has a part of the sums.
-func TestReducingTrainerKilled(t *testing.T) {
+func TestReducingTrainerKilled(t *testing.T) { killed(t, "--apply", "mean", "--reduce", "trainers") }
+
+func killed(t *testing.T, flags ...string) {
 	_, url := server(t, "--deadline", "10s")
 	data := index(t, 200)
-	reduce := []string{"--trainers", "2", "--apply", "mean", "--reduce", "trainers"}
-	first := start(t, "trainer", long(url, data, append(reduce, "--id", "t0")...)...)
-	second := start(t, "trainer", long(url, data, append(reduce, "--id", "t1")...)...)
+	flags = append(flags, "--trainers", "2")
+	first := start(t, "trainer", long(url, data, append(flags, "--id", "t0")...)...)
+	second := start(t, "trainer", long(url, data, append(flags, "--id", "t1")...)...)
 	first.says(t, "batch 1 of")
 	second.says(t, "batch 1 of")
 	second.signal(t, syscall.SIGKILL)

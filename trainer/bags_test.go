@@ -15,13 +15,7 @@ import (
 // shards, with tables of which the workload gives some batches by rows and others by bags.
 func TestSparseFormsGiveEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
-	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
-	w := newToy(t, o.job)
-	losses := make([]float64, batches)
-	for b := range losses {
-		losses[b], _ = o.step(t, w, schema.Batch(b))
-	}
-	want := o.digest(t)
+	want, losses := toyOutcome(t, lanes, batches)
 	for shards := 1; shards <= 3; shards++ {
 		server := startServer(t, shards)
 		sent := map[string]uint64{}

@@ -244,3 +244,15 @@ func (o *oracle) digest(t *testing.T) [32]byte {
 	}
 	return sum
 }
+
+// toyOutcome is what the oracle makes of the toy job: its digest and the loss of each batch.
+func toyOutcome(t *testing.T, lanes, batches int) (digest [32]byte, losses []float64) {
+	t.Helper()
+	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
+	w := newToy(t, o.job)
+	losses = make([]float64, batches)
+	for b := range losses {
+		losses[b], _ = o.step(t, w, schema.Batch(b))
+	}
+	return o.digest(t), losses
+}

@@ -39,13 +39,7 @@ func routeJob(name string, route, trainers, lanes int) *schema.Job {
 // batch without any sample.
 func TestEveryRouteGivesEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
-	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
-	w := newToy(t, o.job)
-	losses := make([]float64, batches)
-	for b := range losses {
-		losses[b], _ = o.step(t, w, schema.Batch(b))
-	}
-	want := o.digest(t)
+	want, losses := toyOutcome(t, lanes, batches)
 	for shards := 1; shards <= 2; shards++ {
 		server := startServer(t, shards)
 		for route := range routes {

@@ -99,13 +99,7 @@ func train(ctx context.Context, c Config, job *schema.Job, w Workload, batches u
 // optimizer, with momentum, uneven and empty lanes and a batch without any sample.
 func TestEqualBitsAtAnyPlacement(t *testing.T) {
 	const lanes, batches = 6, 7
-	o := newOracle(t, toyJob("oracle", 1, lanes, schema.ApplyUpdate))
-	w := newToy(t, o.job)
-	losses := make([]float64, batches)
-	for b := range losses {
-		losses[b], _ = o.step(t, w, schema.Batch(b))
-	}
-	want := o.digest(t)
+	want, losses := toyOutcome(t, lanes, batches)
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
 		for shards := 1; shards <= 3; shards++ {
 			server := startServer(t, shards)
