@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/core.h"
 #include "emu/emu.h"
 #include "expect.h"
 #include "gradbus.h"
@@ -51,11 +52,7 @@ struct Random {
   }
 };
 
-inline size_t SizeOf(gb_dtype t) {
-  if (t == GB_FLOAT16 || t == GB_BFLOAT16) return 2;
-  if (t == GB_UINT8) return 1;
-  return t == GB_FLOAT32 || t == GB_INT32 ? 4 : 8;
-}
+inline size_t SizeOf(gb_dtype t) { return static_cast<size_t>(gradbus::BytesOf(t)); }
 
 // Array is one array of a case, and what a form leaves in it.
 struct Array {

@@ -4,26 +4,12 @@
 #include <cmath>
 #include <cstdio>
 
+#include "core/core.h"
 #include "core/half.h"
 
 namespace gradbus {
 namespace tests {
 namespace {
-
-int64_t SizeOf(gb_dtype dtype) {
-  switch (dtype) {
-    case GB_FLOAT16:
-    case GB_BFLOAT16:
-      return 2;
-    case GB_FLOAT32:
-    case GB_INT32:
-      return 4;
-    case GB_UINT8:
-      return 1;
-    default:
-      return 8;
-  }
-}
 
 void Append(std::string* text, const char* format, long long value) {
   char line[64];
@@ -34,7 +20,7 @@ void Append(std::string* text, const char* format, long long value) {
 // One element as text; all NaNs are alike.
 void AppendElement(std::string* text, const char* at, gb_dtype dtype) {
   uint64_t bits = 0;
-  std::memcpy(&bits, at, static_cast<size_t>(SizeOf(dtype)));
+  std::memcpy(&bits, at, static_cast<size_t>(BytesOf(dtype)));
   const bool nan = (dtype == GB_FLOAT32 && (bits & 0x7fffffffu) > 0x7f800000u) ||
                    (dtype == GB_FLOAT16 && (bits & 0x7fffu) > 0x7c00u) ||
                    (dtype == GB_BFLOAT16 && (bits & 0x7fffu) > 0x7f80u);
@@ -104,9 +90,9 @@ void Call::Copy(void* to, const void* from, uint64_t bytes) {
 
 // Place puts an array somewhere, now and then where only its elements are aligned.
 char* Call::Place(const void* from, int64_t n, gb_dtype dtype) {
-  const size_t bytes = static_cast<size_t>(n * SizeOf(dtype));
+  const size_t bytes = static_cast<size_t>(n * BytesOf(dtype));
   const size_t skip =
-      random.OneIn(3) ? static_cast<size_t>(random.Below(4) * SizeOf(dtype)) : size_t{0};
+      random.OneIn(3) ? static_cast<size_t>(random.Below(4) * BytesOf(dtype)) : size_t{0};
   if (n == 0) return nullptr;
   if (backend_.stream == nullptr) {
     arrays_.emplace_back(bytes + skip + 16);
@@ -142,7 +128,7 @@ gb_in Call::Values(int64_t n, gb_dtype dtype) {
 gb_in Call::Ints(const std::vector<int64_t>& values, gb_dtype dtype) {
   const int64_t n = static_cast<int64_t>(values.size());
   std::vector<char> bytes(values.size() * 8);
-  const int64_t size = SizeOf(dtype);
+  const int64_t size = BytesOf(dtype);
   for (int64_t i = 0; i < n; i++) {
     std::memcpy(bytes.data() + i * size, &values[static_cast<size_t>(i)],
                 static_cast<size_t>(size));
@@ -151,7 +137,7 @@ gb_in Call::Ints(const std::vector<int64_t>& values, gb_dtype dtype) {
 }
 
 gb_out Call::Room(int64_t n, gb_dtype dtype, int64_t per_key) {
-  const std::vector<char> before(static_cast<size_t>(n * SizeOf(dtype)), 0x55);
+  const std::vector<char> before(static_cast<size_t>(n * BytesOf(dtype)), 0x55);
   char* at = Place(before.data(), n, dtype);
   outputs_.push_back({at, n, per_key, dtype});
   return {at, n, dtype, 0};
@@ -200,7 +186,7 @@ std::string Call::Outcome() {
   if (status_ != GB_OK) Append(&text, " value %lld", r.value);
   for (const Output& o : outputs_) {
     const int64_t keyed = status_ == GB_OK && o.per_key > 0 ? r.count * o.per_key : o.n;
-    const int64_t n = keyed < o.n ? keyed : o.n, size = SizeOf(o.dtype);
+    const int64_t n = keyed < o.n ? keyed : o.n, size = BytesOf(o.dtype);
     text += "\n";
     if (n == 0) continue;
     const char* at = o.at;

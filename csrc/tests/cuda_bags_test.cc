@@ -389,7 +389,7 @@ struct ApplyCase {
       const int64_t values = row_wise ? 1 : dim;
       slots.push_back(Floats(type, all * values, r, false, shift));
       Data& s = slots.back();  // sums and squares are not negative
-      for (int64_t i = 0; i < s.n; i++) s.at()[(i + 1) * SizeOf(type) - 1] &= 0x7f;
+      for (int64_t i = 0; i < s.n; i++) s.at()[(i + 1) * gradbus::BytesOf(type) - 1] &= 0x7f;
       slots_after.emplace_back(type, n * values, shift);
       named.push_back({name, s.In(), in_place ? s.Out() : slots_after.back().Out()});
     }

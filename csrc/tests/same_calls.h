@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "core/core.h"
 #include "emu/emu.h"
 #include "gradbus.h"
 
@@ -51,21 +52,6 @@ Args Sized() {
   return a;
 }
 
-int64_t SizeOf(gb_dtype dtype) {
-  switch (dtype) {
-    case GB_FLOAT16:
-    case GB_BFLOAT16:
-      return 2;
-    case GB_FLOAT32:
-    case GB_INT32:
-      return 4;
-    case GB_UINT8:
-      return 1;
-    default:
-      return 8;
-  }
-}
-
 // Data is an array of any type. It lies so many bytes behind an aligned place.
 struct Data {
   gb_dtype dtype = GB_FLOAT32;
@@ -77,13 +63,14 @@ struct Data {
   Data(gb_dtype type, int64_t count, int64_t shift = 0)
       : dtype(type),
         n(count),
-        past(shift * SizeOf(type)),
-        memory(static_cast<size_t>((count + shift) * SizeOf(type) / 8 + 2), 0x7b7b7b7b7b7b7b7bu) {}
+        past(shift * gradbus::BytesOf(type)),
+        memory(static_cast<size_t>((count + shift) * gradbus::BytesOf(type) / 8 + 2),
+               0x7b7b7b7b7b7b7b7bu) {}
   char* at() { return reinterpret_cast<char*>(memory.data()) + past; }
   gb_in In() { return {n == 0 ? nullptr : at(), n, dtype, 0}; }
   gb_out Out() { return {n == 0 ? nullptr : at(), n, dtype, 0}; }
   void Set(int64_t i, int64_t x) {
-    if (SizeOf(dtype) == 4) {
+    if (gradbus::BytesOf(dtype) == 4) {
       const int32_t narrow = static_cast<int32_t>(x);
       std::memcpy(at() + i * 4, &narrow, 4);
     } else {
@@ -211,7 +198,7 @@ struct Ran {
 };
 
 void Keep(Ran& ran, const gb_out& out, const char* from) {
-  ran.outs.emplace_back(from, from + out.n * SizeOf(out.dtype));
+  ran.outs.emplace_back(from, from + out.n * gradbus::BytesOf(out.dtype));
 }
 void Keep(Ran&, const gb_in&, const char*) {}
 
@@ -222,7 +209,7 @@ Ran Here(Backend& b, Args a) {
   std::vector<std::vector<char>> saved;
   Arrays(a, [&](auto& x) {
     const char* p = static_cast<const char*>(x.data);
-    saved.emplace_back(p, p + x.n * SizeOf(x.dtype));
+    saved.emplace_back(p, p + x.n * gradbus::BytesOf(x.dtype));
   });
   std::vector<char> memory(b.api->workspace(b.context, OpOf(a), &a) + 1);
   const gb_workspace w = {memory.data() + 1, memory.size() - 1};
@@ -277,7 +264,7 @@ Ran There(Backend& b, Args a) {
   const uint64_t bytes = b.api->workspace(b.context, OpOf(a), &a);
   Arrays(a, [&](auto& x) {
     homes.push_back(x.data);
-    if (x.n > 0) x.data = Send(b, all, x.data, x.n * SizeOf(x.dtype)).device;
+    if (x.n > 0) x.data = Send(b, all, x.data, x.n * gradbus::BytesOf(x.dtype)).device;
   });
   void* memory = nullptr;
   void* pinned = nullptr;
@@ -318,14 +305,14 @@ Ran There(Backend& b, Args a) {
 
 bool IsNan(gb_dtype dtype, const char* p) {
   uint32_t bits = 0;
-  std::memcpy(&bits, p, static_cast<size_t>(SizeOf(dtype)));
+  std::memcpy(&bits, p, static_cast<size_t>(gradbus::BytesOf(dtype)));
   if (dtype == GB_FLOAT32) return (bits & 0x7fffffff) > 0x7f800000;
   if (dtype == GB_FLOAT16) return (bits & 0x7fff) > 0x7c00;
   return dtype == GB_BFLOAT16 && (bits & 0x7fff) > 0x7f80;
 }
 
 void SameOut(const gb_out& out, const std::vector<char>& want, const std::vector<char>& have) {
-  const int64_t size = SizeOf(out.dtype);
+  const int64_t size = gradbus::BytesOf(out.dtype);
   for (int64_t i = 0; i < out.n; i++) {
     const char *w = want.data() + i * size, *h = have.data() + i * size;
     if (std::memcmp(w, h, static_cast<size_t>(size)) == 0) continue;
