@@ -8,6 +8,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -27,7 +28,7 @@ func BenchmarkShardBatch(b *testing.B) {
 	defer backend.Close()
 	place := schema.NewPlacement(job, 2)
 	s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: place, RunID: storyRun, Generation: generationFirst,
-		Backend: backend, Hosts: hostsOf(job), StagedBytesMax: 64 << 20})
+		Backend: backend, Hosts: round.HostsOf(job), StagedBytesMax: 64 << 20})
 	must(b, err)
 	defer s.Close()
 

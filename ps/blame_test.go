@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -16,7 +17,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	p.job.Tables = nil // chunks 0, 1 and 2 of one bucket
 	place := schema.NewPlacement(p.job, 1)
 	s, err := NewShard(context.Background(), ShardConfig{Job: p.job, Placement: place, RunID: 5, Generation: generationFirst,
-		Backend: p.backend, Hosts: hostsOf(p.job), StagedBytesMax: 1 << 20})
+		Backend: p.backend, Hosts: round.HostsOf(p.job), StagedBytesMax: 1 << 20})
 	must(t, err)
 	defer s.Close()
 	for trainer, chunks := range []int{1, 0, 2} { // t1 has sent nothing, and t0 less than t2

@@ -9,12 +9,13 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
 // What waits for the desk is bounded in bytes: control messages may have a body of 1 MiB.
 func TestLettersAreBounded(t *testing.T) {
-	d := newDesk(&Server{strays: limiter{}}) // its goroutine does not run
+	d := newDesk(&Server{strays: fabric.Limiter{}}) // its goroutine does not run
 	f := newFrame(t, schema.Layout{Kind: schema.KindBeat, Body: 1 << 20})
 	sealed := f.Seal()
 	subject := fabric.At("job", "t0", fabric.KindBeat, string(schema.All)).String()
@@ -79,7 +80,7 @@ func TestStagedBytesHoldOneChunkOfEveryNode(t *testing.T) {
 	job := smallJob("job", 3, 4096)
 	job.ChunkBytes = 4 << 20
 	nodes := 0
-	for _, h := range hostsOf(job) {
+	for _, h := range round.HostsOf(job) {
 		nodes = max(nodes, len(lane.Nodes(h.First, h.Count, job.Lanes)))
 	}
 	if share, need := stagedBytes(job, stagedDefault)/3, int64(nodes)*(4<<20); nodes < 10 || share < need {

@@ -5,6 +5,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -66,7 +67,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	m.Parameters = share(dense * (batches - 1 + 2*copies))
 	m.outside += share(dense * 2 * (copies - 1))
 	nodes := int64(0)
-	for _, h := range hostsOf(job) {
+	for _, h := range round.HostsOf(job) {
 		nodes += int64(len(lane.Nodes(h.First, h.Count, job.Lanes)))
 	}
 	budget := int64(own) * stagedBytes(job, c.StagedBytesMax)
@@ -113,7 +114,7 @@ func heapBytes(jobs []Memory) int64 {
 func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
 	share := 2 * windowBytesMin(job)
 	if len(job.Parameters) > 0 {
-		for _, h := range hostsOf(job) {
+		for _, h := range round.HostsOf(job) {
 			nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
 			share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
 		}

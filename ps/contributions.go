@@ -14,7 +14,7 @@ type Payload = round.Payload
 // checkStaged refuses what the budget for open rounds has no room for.
 func (s *Shard) checkStaged(bytes int64) *refusal {
 	if held := s.held.Bytes(); held+bytes > s.stagedMax {
-		return refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; "+
+		return schema.Refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; "+
 			"raise the server's --staged-mib or send smaller batches", bytes, held, s.stagedMax)
 	}
 	return nil

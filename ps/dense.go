@@ -128,7 +128,7 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 		return refused, nil
 	}
 	if err := s.place.CheckFrame(v, s.index); err != nil {
-		return refuseFrame(err), nil
+		return schema.Refusing(err), nil
 	}
 	if refused = round.CheckSender(&s.hosts[host], s.job.Lanes, h); refused != nil {
 		return refused, nil

@@ -76,12 +76,12 @@ func (d *desk) receive(m fabric.Message) {
 	}
 	view, err := schema.Verify(m.Data, s.limits)
 	if err != nil {
-		d.refuse(&subject, schema.Head{}, refuseFrame(err))
+		d.refuse(&subject, schema.Head{}, schema.Refusing(err))
 		return
 	}
 	head := view.Head()
 	if kindToken(head.Kind) != subject.Kind {
-		d.refuse(&subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		d.refuse(&subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return
 	}
 	bytes := int64(len(view.Bytes()))

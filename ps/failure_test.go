@@ -196,9 +196,9 @@ func TestQueueIsBounded(t *testing.T) {
 }
 
 func TestLimiter(t *testing.T) {
-	l := limiter{perSecond: 2}
+	l := fabric.Limiter{PerSecond: 2}
 	at := time.Unix(100, 0)
-	got := []bool{l.allow(at), l.allow(at), l.allow(at.Add(900 * time.Millisecond)), l.allow(at.Add(time.Second)), l.allow(at.Add(time.Second))}
+	got := []bool{l.Allow(at), l.Allow(at), l.Allow(at.Add(900 * time.Millisecond)), l.Allow(at.Add(time.Second)), l.Allow(at.Add(time.Second))}
 	if want := []bool{true, true, false, true, true}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}

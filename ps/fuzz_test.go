@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -83,7 +84,7 @@ func fuzzShard(t testing.TB) (*schema.Job, *Shard) {
 	job := smallJob("fuzz", 2, 3)
 	job.Parameters, job.Wire.Sparse = job.Parameters[1:], schema.SparseAuto
 	s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1), RunID: storyRun,
-		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: hostsOf(job), StagedBytesMax: 1 << 20})
+		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: round.HostsOf(job), StagedBytesMax: 1 << 20})
 	must(t, err)
 	return job, s
 }

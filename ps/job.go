@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"gradbus/lane"
 	"gradbus/schema"
 )
 
@@ -27,14 +26,4 @@ func newJob(s *Server, c claim, window int64) *job {
 	}
 	j.coordinator = NewCoordinator(config)
 	return j
-}
-
-// hostsOf is which lanes each trainer of a job hosts.
-func hostsOf(manifest *schema.Job) []Host {
-	hosts := make([]Host, manifest.Trainers)
-	for i := range hosts {
-		first, count := lane.Share(i, manifest.Trainers, manifest.Lanes)
-		hosts[i] = Host{Member: schema.TrainerMember(i), First: first, Count: count}
-	}
-	return hosts
 }

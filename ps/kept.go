@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -53,7 +54,7 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 	}
 	k.routes.Store(&routes{direct: s.conn})
 	k.ctx, k.cancel = context.WithCancel(ctx)
-	place, hosts := schema.NewPlacement(a.Job, a.Shards), hostsOf(a.Job)
+	place, hosts := schema.NewPlacement(a.Job, a.Shards), round.HostsOf(a.Job)
 	for _, i := range a.Own {
 		config := ShardConfig{
 			Job: a.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend, Hosts: hosts,

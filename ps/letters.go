@@ -95,7 +95,7 @@ func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
 		return d.farewell(l, head)
 	}
 	if !j.coordinator.Beat(time.Now(), l.from, head.Batch) {
-		return refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", l.from, l.job)
+		return schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", l.from, l.job)
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (d *desk) farewell(l *letter, head *schema.Head) *refusal {
 	case e == nil && !d.server.registry.alone.Load():
 		return nil // another ps may know more
 	case e == nil:
-		return refuse(schema.ReasonJobUnknown, "job %s with this run id is not registered here: it has ended, or the server has restarted", l.job)
+		return schema.Refuse(schema.ReasonJobUnknown, "job %s with this run id is not registered here: it has ended, or the server has restarted", l.job)
 	case e.failed != nil:
 		d.send(e.name, e.run, l.from, schema.Control{Failed: e.failed})
 	default:
@@ -122,11 +122,11 @@ func (d *desk) farewell(l *letter, head *schema.Head) *refusal {
 func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 	control, err := schema.DecodeControl(&l.view)
 	if err != nil {
-		return refuseFrame(err)
+		return schema.Refusing(err)
 	}
 	switch {
 	case control.Join != nil && !strings.HasPrefix(string(l.from), "j-"):
-		return refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
+		return schema.Refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
 	case control.Join != nil && control.Join.Job.Name != l.job:
 		d.send(l.job, 0, l.from, schema.Control{Refused: &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(l.job), Want: string(control.Join.Job.Name),
 			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, l.job))}})
@@ -140,7 +140,7 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 		j.coordinator.Beat(time.Now(), l.from, head.Batch) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
-		return refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, report and failed", control.Name())
+		return schema.Refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, report and failed", control.Name())
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (d *desk) readKeeper(j *job, l *letter, head *schema.Head, control *schema.
 	case j != nil && d.readFromKeeper(j, l.from, control):
 		return nil
 	case j != nil:
-		return refuse(schema.ReasonUnknownSender, "%s keeps no shard of job %s", l.from, l.job)
+		return schema.Refuse(schema.ReasonUnknownSender, "%s keeps no shard of job %s", l.from, l.job)
 	case d.over(l, head.Job) != nil:
 		d.send(l.job, head.Job, l.from, schema.Control{Release: &schema.Release{}})
 	}

@@ -23,15 +23,15 @@ func (s *Shard) stepLookup(host int, h *schema.Head, v *schema.View) (*refusal, 
 	}
 	for _, part := range v.Parts() {
 		if spec := &s.job.Tables[part.Table]; spec.Replicated {
-			return refuse(schema.ReasonUnknownTable, "table %q is kept by the trainers", spec.Name), nil
+			return schema.Refuse(schema.ReasonUnknownTable, "table %q is kept by the trainers", spec.Name), nil
 		}
 	}
 	rows := len(v.Keys())
 	if 4*values > answerBytesMax && rows > 1 {
-		return refuse(schema.ReasonOversized, "%d keys ask for %d bytes of rows: want at most %d in one lookup", rows, 4*values, answerBytesMax), nil
+		return schema.Refuse(schema.ReasonOversized, "%d keys ask for %d bytes of rows: want at most %d in one lookup", rows, 4*values, answerBytesMax), nil
 	}
 	if bytes := 4*values + len(v.Bytes()) + frameBytesOver; bytes > schema.FrameBytesMax {
-		return refuse(schema.ReasonOversized, "%d keys and their rows take %d bytes: want at most %d in one lookup", rows, bytes, schema.FrameBytesMax), nil
+		return schema.Refuse(schema.ReasonOversized, "%d keys and their rows take %d bytes: want at most %d in one lookup", rows, bytes, schema.FrameBytesMax), nil
 	}
 	s.advance(l, h.Batch)
 	f, err := s.answer(schema.Layout{Kind: schema.KindRows, Values: 4 * values, Keys: rows, Sections: len(v.Sections())})
@@ -88,7 +88,7 @@ func (s *Shard) pullTable(host int, h *schema.Head, v *schema.View) (*refusal, e
 	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
 	p, ok := t.find(schema.Partition(h.Bucket))
 	if !ok {
-		return refuse(schema.ReasonUnknownBucket, "partition %d of table %q is not on %s", h.Bucket, t.spec.Name, s.member), nil
+		return schema.Refuse(schema.ReasonUnknownBucket, "partition %d of table %q is not on %s", h.Bucket, t.spec.Name, s.member), nil
 	}
 	s.advance(l, h.Batch)
 	return nil, s.answerPartition(host, h, t, p, v.Keys()[0], sec.Count)

@@ -9,6 +9,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -377,7 +378,7 @@ func newSimulationOf(t *testing.T, seed uint64, consistency string, ahead int) *
 		job.Tables = nil
 	}
 	p := newProblem(t, job)
-	s := &simulation{t: t, r: r, p: p, hosts: hostsOf(job), model: p.model(t), counts: map[schema.Reason]int{}, lags: map[uint64]int{}}
+	s := &simulation{t: t, r: r, p: p, hosts: round.HostsOf(job), model: p.model(t), counts: map[schema.Reason]int{}, lags: map[uint64]int{}}
 	s.place = schema.NewPlacement(job, 1+r.IntN(3))
 	for i := range s.place.Shards {
 		shard, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: s.place, Index: i, RunID: storyRun,

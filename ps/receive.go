@@ -30,17 +30,17 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 	}
 	view, err := schema.Verify(m.Data, s.limits)
 	if err != nil {
-		s.refuse(conn, shard, &subject, schema.Head{}, refuseFrame(err))
+		s.refuse(conn, shard, &subject, schema.Head{}, schema.Refusing(err))
 		return it, nil, false
 	}
 	head := view.Head()
 	if kindToken(head.Kind) != subject.Kind {
-		s.refuse(conn, shard, &subject, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return it, nil, false
 	}
 	k := (*s.jobs.Load())[schema.JobName(subject.Job)]
 	if k == nil || shard >= k.shards || k.workers[shard] == nil {
-		s.refuse(conn, shard, &subject, head, refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
+		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
 	return item{schema.Member(subject.From), view, m.Lease()}, k.workers[shard], true
@@ -55,7 +55,7 @@ func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head sc
 func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
 	s.counters.count(r.Reason)
 	s.logRefusal(subject.Job, subject.From, r.Reason, r.Detail)
-	if !s.strays.allow(time.Now()) {
+	if !s.strays.Allow(time.Now()) {
 		return
 	}
 	frame, err := schema.EncodeRefusal(head, r.Reason, r.Detail)

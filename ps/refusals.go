@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"errors"
 	"fmt"
 
 	"gradbus/schema"
@@ -9,18 +8,6 @@ import (
 
 // refusal says why a frame was not taken. It changes nothing but a counter.
 type refusal = schema.FrameError
-
-func refuse(reason schema.Reason, format string, args ...any) *refusal {
-	return &refusal{Reason: reason, Detail: fmt.Sprintf(format, args...)}
-}
-
-// refuseFrame passes on what package schema has found.
-func refuseFrame(err error) *refusal {
-	if r, ok := errors.AsType[*schema.FrameError](err); ok {
-		return r
-	}
-	return &refusal{Reason: schema.ReasonOf(err), Detail: err.Error()}
-}
 
 // outputRefusal tells the sender. The frame is a new one: refusals are rare and small.
 func (s *Shard) outputRefusal(to schema.Member, h schema.Head, r *refusal) {

@@ -7,7 +7,7 @@ import (
 // stepPull answers what a trainer asks for again: a kept result, current parameters, or rows of a table.
 func (s *Shard) stepPull(host int, h *schema.Head, v *schema.View) (*refusal, error) {
 	if err := s.place.CheckFrame(v, s.index); err != nil {
-		return refuseFrame(err), nil
+		return schema.Refusing(err), nil
 	}
 	if len(v.Sections()) > 0 {
 		return s.pullTable(host, h, v)
@@ -15,10 +15,10 @@ func (s *Shard) stepPull(host int, h *schema.Head, v *schema.View) (*refusal, er
 	batch := h.Batch
 	if h.Flags&schema.FlagParameters != 0 {
 		if s.job.Apply != schema.ApplyUpdate {
-			return refuse(schema.ReasonUnknownBucket, "parameters of job %s are kept by its trainers: its shards only average", s.job.Name), nil
+			return schema.Refuse(schema.ReasonUnknownBucket, "parameters of job %s are kept by its trainers: its shards only average", s.job.Name), nil
 		}
 		if batch == 0 {
-			return refuse(schema.ReasonStaleBatch, "parameters of version 0 follow from the manifest: want version 1 or later"), nil
+			return schema.Refuse(schema.ReasonStaleBatch, "parameters of version 0 follow from the manifest: want version 1 or later"), nil
 		}
 		batch-- // version v is the result of batch v-1
 	}
@@ -35,9 +35,9 @@ func (s *Shard) pullResult(host int, h *schema.Head, batch schema.Batch) *refusa
 	}
 	switch kept := l.ahead + 1; {
 	case batch > l.batch:
-		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", batch, l.batch)
+		return schema.Refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", batch, l.batch)
 	case batch+kept < l.batch:
-		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d to %d are kept", batch, l.batch-kept, l.batch)
+		return schema.Refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d to %d are kept", batch, l.batch-kept, l.batch)
 	}
 	if s.sparse.means != nil && !s.place.IsDense(h.Bucket) && batch < l.sparse.Closed() {
 		for _, frame := range s.sparse.means.Kept(batch) { // all of it: who asks does not know how much it is
@@ -47,7 +47,7 @@ func (s *Shard) pullResult(host int, h *schema.Head, batch schema.Batch) *refusa
 	}
 	frame := s.keptResult(l, h, batch)
 	if !s.place.IsDense(h.Bucket) && l.sparse == nil {
-		return refuse(schema.ReasonUnknownBucket, "bucket %d: job %s has no tables", h.Bucket, s.job.Name)
+		return schema.Refuse(schema.ReasonUnknownBucket, "bucket %d: job %s has no tables", h.Bucket, s.job.Name)
 	}
 	if frame != nil {
 		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.hosts[host].Member, Batch: batch, Bucket: h.Bucket, Frame: frame})

@@ -44,8 +44,8 @@ type Server struct {
 	member    schema.Member // p-{id}
 	limits    schema.Limits
 	counters  counters
-	strays    limiter // of refusals that belong to no job
-	logs      limiter // of refusals in the log
+	strays    fabric.Limiter // of refusals that belong to no job
+	logs      fabric.Limiter // of refusals in the log
 	desk      *desk
 
 	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
@@ -80,7 +80,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	}
 	s := &Server{
 		config: config, log: options.Log, limitHeap: options.LimitHeap, backend: options.Backend, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
-		strays: limiter{perSecond: refusalsPerSecond}, logs: limiter{perSecond: logsPerSecond}, done: make(chan struct{}),
+		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -353,7 +353,7 @@ func (s *Server) release() {
 
 // logRefusal notes a refusal for the person on call, unless there were many this second.
 func (s *Server) logRefusal(job, member string, r schema.Reason, text string) {
-	if s.logs.allow(time.Now()) {
+	if s.logs.Allow(time.Now()) {
 		s.log.Warn("frame refused", "job", job, "member", member, "reason", r.String(), "text", text)
 	}
 }

@@ -200,18 +200,18 @@ func (s *Shard) take(host int, h *schema.Head, v *schema.View, payload Payload) 
 	case schema.KindPull:
 		return s.stepPull(host, h, v)
 	}
-	return refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
+	return schema.Refuse(schema.ReasonUnknownKind, "a shard takes no frames of kind %v", h.Kind), nil
 }
 
 // admit checks what every frame must have right: job, generation and a sender who is a trainer of the job.
 func (s *Shard) admit(from schema.Member, v *schema.View) (host int, refused *refusal) {
 	if err := v.CheckJob(s.run, s.generation); err != nil {
-		return 0, refuseFrame(err)
+		return 0, schema.Refusing(err)
 	}
 	for i := range s.hosts {
 		if s.hosts[i].Member == from {
 			return i, nil
 		}
 	}
-	return 0, refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.job.Name)
+	return 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.job.Name)
 }

@@ -48,13 +48,13 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 		return refused, nil
 	}
 	if l.sparse == nil || h.Bucket != s.sparse.bucket {
-		return refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
+		return schema.Refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
 	}
 	if refused = round.CheckSender(&s.hosts[host], s.job.Lanes, h); refused != nil {
 		return refused, nil
 	}
 	if err := s.place.CheckWire(v); err != nil {
-		return refuseFrame(err), nil
+		return schema.Refusing(err), nil
 	}
 	if _, refused = s.checkSections(v); refused != nil {
 		return refused, nil
@@ -98,7 +98,7 @@ func (s *Shard) checkShare(host int, h *schema.Head, bytes int64) *refusal {
 	if held+bytes <= share {
 		return nil
 	}
-	return refuse(schema.ReasonOverBudget, "%d bytes after %d: a trainer's sparse gradients of one batch may take %d bytes on a shard, "+
+	return schema.Refuse(schema.ReasonOverBudget, "%d bytes after %d: a trainer's sparse gradients of one batch may take %d bytes on a shard, "+
 		"its share of %d; raise the server's --staged-mib or send smaller batches", bytes, held, share, s.stagedMax)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -28,7 +29,7 @@ func newDenseFlow(t testing.TB, apply string, wire schema.Wire, trainers, chunks
 	}
 	backend, err := cuda.Open(cuda.Options{})
 	must(t, err)
-	f := &denseFlow{hosts: hostsOf(job)}
+	f := &denseFlow{hosts: round.HostsOf(job)}
 	place := schema.NewPlacement(job, 1)
 	f.shard, err = NewShard(context.Background(), ShardConfig{Job: job, Placement: place, RunID: storyRun, Generation: generationFirst,
 		Backend: backend, Hosts: f.hosts, StagedBytesMax: 1 << 30})

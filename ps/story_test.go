@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"gradbus/cuda"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -134,7 +135,7 @@ func (s *story) begin() string {
 	var err error
 	s.shard, err = NewShard(context.Background(), ShardConfig{
 		Job: s.job, Placement: s.place, Index: s.count("index", 0), RunID: storyRun, Generation: 2,
-		Backend: s.backend, Hosts: hostsOf(s.job), StagedBytesMax: int64(s.count("budget", 1<<20)),
+		Backend: s.backend, Hosts: round.HostsOf(s.job), StagedBytesMax: int64(s.count("budget", 1<<20)),
 	})
 	must(s.t, err)
 	return fmt.Sprintf("%s has %d rounds a batch\n", s.shard.member, s.shard.lines[0].rounds)

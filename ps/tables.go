@@ -194,10 +194,10 @@ func (s *Shard) commitRows() {
 func (s *Shard) checkSections(v *schema.View) (values int, refused *refusal) {
 	for _, part := range v.Parts() {
 		if int(part.Table) >= len(s.job.Tables) {
-			return 0, refuse(schema.ReasonUnknownTable, "table %d: job %s has %d tables", part.Table, s.job.Name, len(s.job.Tables))
+			return 0, schema.Refuse(schema.ReasonUnknownTable, "table %d: job %s has %d tables", part.Table, s.job.Name, len(s.job.Tables))
 		}
 		if spec := &s.job.Tables[part.Table]; part.Dim != spec.Dim {
-			return 0, refuse(schema.ReasonWrongShape, "rows of %d values for table %q: want %d", part.Dim, spec.Name, spec.Dim)
+			return 0, schema.Refuse(schema.ReasonWrongShape, "rows of %d values for table %q: want %d", part.Dim, spec.Name, spec.Dim)
 		}
 		if r := s.checkKeys(part.Table, part.Keys); r != nil {
 			return 0, r
@@ -212,9 +212,9 @@ func (s *Shard) checkKeys(id schema.Table, keys []uint64) *refusal {
 	for _, key := range keys {
 		switch {
 		case key >= spec.Rows:
-			return refuse(schema.ReasonUnknownKey, "key %d of table %q: it has keys 0 to %d", key, spec.Name, spec.Rows-1)
+			return schema.Refuse(schema.ReasonUnknownKey, "key %d of table %q: it has keys 0 to %d", key, spec.Name, spec.Rows-1)
 		case t == nil || t.slots[key] == absent:
-			return refuse(schema.ReasonUnknownKey, "key %d of table %q: its partition %d is not on %s",
+			return schema.Refuse(schema.ReasonUnknownKey, "key %d of table %q: its partition %d is not on %s",
 				key, spec.Name, schema.PartitionOf(key, spec.Partitions), s.member)
 		}
 	}

@@ -61,12 +61,12 @@ func (s *Shard) reach(l *timeline, b schema.Batch) (fresh bool, refused *refusal
 	case b <= l.batch && b+l.ahead >= l.batch:
 		return false, nil
 	case b < l.batch:
-		return false, refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, l.batch)
+		return false, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, l.batch)
 	case b <= l.done+l.ahead:
 		return true, nil
 	}
 	oldest := min(l.done, l.batch)
-	return false, refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
+	return false, schema.Refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
 		b, oldest, l.open[l.at(oldest)], l.rounds, s.member)
 }
 

@@ -12,6 +12,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -37,7 +38,7 @@ func newWorkbench(t *testing.T, p *problem, run bool) *workbench {
 	b := &workbench{t: t, p: p, place: schema.NewPlacement(p.job, 1), sequence: make([]schema.Sequence, p.job.Trainers),
 		told: make(chan error, 2), acks: map[string]schema.Ack{}}
 	config := ShardConfig{Job: p.job, Placement: b.place, RunID: storyRun, Generation: generationFirst, Backend: p.backend,
-		Hosts: hostsOf(p.job), StagedBytesMax: 1 << 30}
+		Hosts: round.HostsOf(p.job), StagedBytesMax: 1 << 30}
 	s := &Server{log: slog.New(slog.DiscardHandler)}
 	var err error
 	b.worker, err = newWorker(s, config, 4<<20, s.log, b.keep, func(err error) { b.told <- err })

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gradbus/lane"
+	"gradbus/round"
 	"gradbus/schema"
 )
 
@@ -55,7 +56,7 @@ func TestShardRefusesOtherWireForms(t *testing.T) {
 		own.Wire.Sparse = c.sparse
 		must(t, own.Validate())
 		s, err := NewShard(context.Background(), ShardConfig{Job: &own, Placement: schema.NewPlacement(&own, 1), RunID: storyRun,
-			Generation: generationFirst, Backend: newProblem(t, &own).backend, Hosts: hostsOf(&own), StagedBytesMax: c.share})
+			Generation: generationFirst, Backend: newProblem(t, &own).backend, Hosts: round.HostsOf(&own), StagedBytesMax: c.share})
 		must(t, err)
 		outputs, reason, err := s.Step("t0", c.view, nil)
 		must(t, err)
@@ -76,7 +77,7 @@ func TestShareHoldsForTheFirstFrameOfABatch(t *testing.T) {
 	must(t, job.Validate())
 	const share = 400*(8+4*5) - 1
 	s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1), RunID: storyRun,
-		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: hostsOf(job), StagedBytesMax: share})
+		Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: round.HostsOf(job), StagedBytesMax: share})
 	must(t, err)
 	defer s.Close()
 	h := schema.Head{Job: storyRun, Generation: generationFirst, Chunks: 1, Node: lane.Node{Count: 1}, Lanes: 1, Weight: 1}

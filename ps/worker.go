@@ -28,7 +28,7 @@ type worker struct {
 	shard *Shard     // nil before it is ready, and after its end
 	err   error      // why it has failed
 	peers []peer     // by host
-	limit limiter
+	limit fabric.Limiter
 	here  item   // the frame that is stepped where it was received
 	items []item // contributions that were taken from the queue
 	asks  []item // lookups and pulls that were
@@ -66,7 +66,7 @@ func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send fu
 	w := &worker{
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
-		limit: limiter{perSecond: refusalsPerSecond}, send: send, result: result,
+		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
 	}
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
 	for _, h := range c.Hosts {
@@ -159,7 +159,7 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 	}
 	if h.Sequence == 0 {
 		subject := fabric.At(w.name, string(from), "", "")
-		w.server.refuse(w, w.config.Index, &subject, *h, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind))
+		w.server.refuse(w, w.config.Index, &subject, *h, schema.Refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind))
 		return false
 	}
 	p := &w.peers[host]
@@ -240,7 +240,7 @@ func (w *worker) publish(o *Output) {
 		if o.Reason != schema.ReasonStaleBatch {
 			w.server.logRefusal(w.name, string(o.To), o.Reason, o.Text)
 		}
-		if !w.limit.allow(time.Now()) {
+		if !w.limit.Allow(time.Now()) {
 			return
 		}
 	}

@@ -175,7 +175,7 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 	}
 	value, help := NonFinite(d.config.Backend, c.Values, i)
 	k := &d.chunks[c.Chunk]
-	return refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v%s", k.Offset+uint64(i), k.Bucket, c.Node, value, help)
+	return schema.Refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v%s", k.Offset+uint64(i), k.Bucket, c.Node, value, help)
 }
 
 // Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next

@@ -1,7 +1,6 @@
 package round
 
 import (
-	"fmt"
 	"math"
 	"slices"
 
@@ -16,6 +15,16 @@ type Host struct {
 	Count  int
 }
 
+// HostsOf is which lanes each trainer of a job hosts, in the order of trainers.
+func HostsOf(job *schema.Job) []Host {
+	hosts := make([]Host, job.Trainers)
+	for i := range hosts {
+		first, count := lane.Share(i, job.Trainers, job.Lanes)
+		hosts[i] = Host{Member: schema.TrainerMember(i), First: first, Count: count}
+	}
+	return hosts
+}
+
 // Weights are sample counts. The bounds keep float32(weight) and sums of weights finite and normal.
 const (
 	weightMin = 1.0 / (1 << 40)
@@ -27,20 +36,16 @@ const (
 func CheckSender(host *Host, lanes int, h *schema.Head) *schema.FrameError {
 	node := h.Node
 	if int(h.Lanes) != lanes || !lane.IsNode(node, lanes) {
-		return refuse(schema.ReasonWrongNode, "lanes %v of %d: want a node of the tree over %d lanes", node, h.Lanes, lanes)
+		return schema.Refuse(schema.ReasonWrongNode, "lanes %v of %d: want a node of the tree over %d lanes", node, h.Lanes, lanes)
 	}
 	if int(node.First) < int(host.First) || node.End() > int(host.First)+host.Count {
-		return refuse(schema.ReasonWrongSender, "lanes %v: %s hosts lanes [%d,%d)",
+		return schema.Refuse(schema.ReasonWrongSender, "lanes %v: %s hosts lanes [%d,%d)",
 			node, host.Member, host.First, int(host.First)+host.Count)
 	}
 	if w := h.Weight; math.IsNaN(w) || w != 0 && (w < weightMin || w > weightMax) {
-		return refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: want a number of samples, 0 to 2^53", w, node)
+		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: want a number of samples, 0 to 2^53", w, node)
 	}
 	return nil
-}
-
-func refuse(reason schema.Reason, format string, args ...any) *schema.FrameError {
-	return &schema.FrameError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
 }
 
 // Place finds where a node belongs among the disjoint nodes of a round, in lane order. The same node is a repeat
@@ -52,9 +57,9 @@ func Place(nodes []lane.Node, n lane.Node) (int, *schema.FrameError) {
 	case found:
 		return at, &schema.FrameError{Reason: schema.ReasonDuplicate}
 	case at > 0 && nodes[at-1].End() > int(n.First):
-		return at, refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at-1])
+		return at, schema.Refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at-1])
 	case at < len(nodes) && int(nodes[at].First) < n.End():
-		return at, refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at])
+		return at, schema.Refuse(schema.ReasonWrongNode, "lanes %v overlap lanes %v, which have contributed", n, nodes[at])
 	}
 	return at, nil
 }

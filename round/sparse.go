@@ -172,7 +172,7 @@ func (s *Sparse) Check(c *SparseChunk, w *Weights) *schema.FrameError {
 // Check checks a chunk on its own, and finds its first and last row.
 func (c *SparseChunk) Check() *schema.FrameError {
 	if c.Head.Chunks > 1 && len(c.View.Keys()) == 0 {
-		return refuse(schema.ReasonWrongShape, "chunk %d of %d has no rows: want no chunks without rows but for a contribution of one",
+		return schema.Refuse(schema.ReasonWrongShape, "chunk %d of %d has no rows: want no chunks without rows but for a contribution of one",
 			c.Head.Chunk, c.Head.Chunks)
 	}
 	first := true
@@ -193,14 +193,14 @@ func (c *SparseChunk) Check() *schema.FrameError {
 func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 	h := &c.Head
 	if t.chunks != h.Chunks {
-		return 0, refuse(schema.ReasonWrongChunk, "chunk %d of %d of lanes %v: its other chunks say %d", h.Chunk, h.Chunks, h.Node, t.chunks)
+		return 0, schema.Refuse(schema.ReasonWrongChunk, "chunk %d of %d of lanes %v: its other chunks say %d", h.Chunk, h.Chunks, h.Node, t.chunks)
 	}
 	in, found := slices.BinarySearchFunc(t.parts, h.Chunk, func(x SparseChunk, c schema.Chunk) int { return int(x.Head.Chunk) - int(c) })
 	if found {
 		return in, &schema.FrameError{Reason: schema.ReasonDuplicate}
 	}
 	if in > 0 && !t.parts[in-1].high.before(c.low) || in < len(t.parts) && !c.high.before(t.parts[in].low) {
-		return in, refuse(schema.ReasonUnsortedKeys, "chunk %d of lanes %v: keys do not follow on those of the other chunks", h.Chunk, h.Node)
+		return in, schema.Refuse(schema.ReasonUnsortedKeys, "chunk %d of lanes %v: keys do not follow on those of the other chunks", h.Chunk, h.Node)
 	}
 	return in, nil
 }
@@ -226,7 +226,7 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 		if part.Bags == 0 {
 			row = part.Keys[row]
 		}
-		return refuse(schema.ReasonNonFinite, "column %d of %s %d of table %q, lanes %v, is %v%s",
+		return schema.Refuse(schema.ReasonNonFinite, "column %d of %s %d of table %q, lanes %v, is %v%s",
 			i%part.Dim, what, row, s.config.Tables[part.Table].Name, c.Head.Node, value, help)
 	}
 	panic("round: a value outside of every row") // schema.Verify: rows are all values

@@ -38,7 +38,7 @@ func (w *Weights) String() string { return fmt.Sprint(w.nodes, w.total, w.totale
 // Check refuses a weight that differs from an earlier one of the same node.
 func (w *Weights) Check(n lane.Node, weight float64) *schema.FrameError {
 	if at, ok := w.find(n); ok && w.nodes[at].weight != weight {
-		return refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: other contributions of this batch say %v", weight, n, w.nodes[at].weight)
+		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: other contributions of this batch say %v", weight, n, w.nodes[at].weight)
 	}
 	return nil
 }
@@ -60,7 +60,7 @@ func (w *Weights) CheckTotal(lanes, missing int, nodes []lane.Node, weights []fl
 	w.ahead = append(append(append(w.ahead[:0], nodes[:at]...), node), nodes[at:]...)
 	w.aheadW = append(append(append(w.aheadW[:0], weights[:at]...), weight), weights[at:]...)
 	if total := TreeWeight(lanes, w.ahead, w.aheadW); w.total != total {
-		return refuse(schema.ReasonWrongWeight, "weights add up to %v: in other rounds of this batch to %v", total, w.total)
+		return schema.Refuse(schema.ReasonWrongWeight, "weights add up to %v: in other rounds of this batch to %v", total, w.total)
 	}
 	return nil
 }

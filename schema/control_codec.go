@@ -53,17 +53,17 @@ func (c Control) clipped() Control {
 func DecodeControl(v *View) (Control, error) {
 	var c Control
 	if v.head.Kind != KindControl {
-		return c, refused(ReasonUnknownKind, "%v frame: want a control frame", v.head.Kind)
+		return c, Refuse(ReasonUnknownKind, "%v frame: want a control frame", v.head.Kind)
 	}
 	if err := decodeJSON(v.Body(), &c); err != nil {
-		return Control{}, refused(ReasonMalformed, "control: %v", err)
+		return Control{}, Refuse(ReasonMalformed, "control: %v", err)
 	}
 	name, err := c.only()
 	if err == nil {
 		err = c.check()
 	}
 	if err != nil {
-		return Control{}, refused(ReasonMalformed, "control %s: %v", name, err)
+		return Control{}, Refuse(ReasonMalformed, "control %s: %v", name, err)
 	}
 	return c, nil
 }
@@ -146,13 +146,13 @@ func EncodeRefusal(h Head, reason Reason, text string) ([]byte, error) {
 func DecodeRefusal(v *View) (Refusal, error) {
 	var r Refusal
 	if v.head.Kind != KindRefusal {
-		return r, refused(ReasonUnknownKind, "%v frame: want a refusal", v.head.Kind)
+		return r, Refuse(ReasonUnknownKind, "%v frame: want a refusal", v.head.Kind)
 	}
 	if err := decodeJSON(v.Body(), &r); err != nil {
-		return Refusal{}, refused(ReasonMalformed, "refusal: %v", err)
+		return Refusal{}, Refuse(ReasonMalformed, "refusal: %v", err)
 	}
 	if len(r.Reason) > TextBytesMax || len(r.Text) > TextBytesMax || r.Reason == "" {
-		return Refusal{}, refused(ReasonMalformed, "refusal with a reason of %d bytes and a text of %d: want 1 to %d and at most as many",
+		return Refusal{}, Refuse(ReasonMalformed, "refusal with a reason of %d bytes and a text of %d: want 1 to %d and at most as many",
 			len(r.Reason), len(r.Text), TextBytesMax)
 	}
 	return r, nil

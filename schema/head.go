@@ -76,7 +76,7 @@ func writeHead(data []byte, pos int, h Head) {
 // checkHead checks what a head of its kind must hold by itself.
 func checkHead(h *Head) *FrameError {
 	if h.Kind == 0 || h.Kind > kindMax {
-		return refused(ReasonUnknownKind, "%v: want 1 to %d", h.Kind, kindMax)
+		return Refuse(ReasonUnknownKind, "%v: want 1 to %d", h.Kind, kindMax)
 	}
 	r := &rules[h.Kind]
 	if r.repeats {
@@ -90,14 +90,14 @@ func checkHead(h *Head) *FrameError {
 	}
 	switch {
 	case h.Flags&^r.flags != 0:
-		return refused(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
+		return Refuse(ReasonMalformed, "flags %#x: a %v frame may have %#x", h.Flags, h.Kind, r.flags)
 	case h.Offset != 0 && !r.offset:
-		return refused(ReasonMalformed, "offset %d: a %v frame has none", h.Offset, h.Kind)
+		return Refuse(ReasonMalformed, "offset %d: a %v frame has none", h.Offset, h.Kind)
 	case r.half && (h.DType == DTypeBFloat16 || h.DType == DTypeFloat16):
 	case r.values && h.DType != DTypeFloat32:
-		return refused(ReasonWrongDType, "%v of a %v frame: want %d (float32)%s", h.DType, h.Kind, DTypeFloat32, orHalf(r))
+		return Refuse(ReasonWrongDType, "%v of a %v frame: want %d (float32)%s", h.DType, h.Kind, DTypeFloat32, orHalf(r))
 	case !r.values && h.DType != DTypeNone:
-		return refused(ReasonWrongDType, "dtype %d: a %v frame has no values", h.DType, h.Kind)
+		return Refuse(ReasonWrongDType, "dtype %d: a %v frame has no values", h.DType, h.Kind)
 	}
 	return nil
 }
@@ -114,17 +114,17 @@ func checkSum(h *Head, r *rule) *FrameError {
 	has := h.Node != lane.Node{}
 	switch {
 	case int(h.Lanes) > lane.LanesMax:
-		return refused(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
+		return Refuse(ReasonOversized, "%d lanes: want at most %d", h.Lanes, lane.LanesMax)
 	case has && r.node == never:
-		return refused(ReasonMalformed, "node %v: a %v frame has none", h.Node, h.Kind)
+		return Refuse(ReasonMalformed, "node %v: a %v frame has none", h.Node, h.Kind)
 	case (has || r.node == always) && !lane.IsNode(h.Node, int(h.Lanes)):
-		return refused(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
+		return Refuse(ReasonWrongNode, "lanes %v: not a node of the tree over %d lanes", h.Node, h.Lanes)
 	case h.Weight != 0 && !r.weight:
-		return refused(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
+		return Refuse(ReasonMalformed, "weight %v: a %v frame has none", h.Weight, h.Kind)
 	case math.IsNaN(h.Weight) || math.IsInf(h.Weight, 0):
-		return refused(ReasonNonFinite, "weight %v: want a number of samples", h.Weight)
+		return Refuse(ReasonNonFinite, "weight %v: want a number of samples", h.Weight)
 	case h.Weight < 0:
-		return refused(ReasonWrongWeight, "weight %v: want at least 0", h.Weight)
+		return Refuse(ReasonWrongWeight, "weight %v: want at least 0", h.Weight)
 	}
 	return nil
 }
@@ -132,13 +132,13 @@ func checkSum(h *Head, r *rule) *FrameError {
 func checkPlace(h *Head, p place) *FrameError {
 	switch {
 	case p == placeNone && (h.Bucket != 0 || h.Chunk != 0 || h.Chunks != 0):
-		return refused(ReasonMalformed, "bucket %d, chunk %d of %d: a %v frame has none", h.Bucket, h.Chunk, h.Chunks, h.Kind)
+		return Refuse(ReasonMalformed, "bucket %d, chunk %d of %d: a %v frame has none", h.Bucket, h.Chunk, h.Chunks, h.Kind)
 	case p == placeNone, p == placeSeries && h.Chunks == 0:
 		return nil
 	case h.Chunk >= h.Chunks:
-		return refused(ReasonWrongChunk, "chunk %d of %d of a %v frame", h.Chunk, h.Chunks, h.Kind)
+		return Refuse(ReasonWrongChunk, "chunk %d of %d of a %v frame", h.Chunk, h.Chunks, h.Kind)
 	case h.Chunks > ChunksMax:
-		return refused(ReasonOversized, "%d chunks: want at most %d", h.Chunks, ChunksMax)
+		return Refuse(ReasonOversized, "%d chunks: want at most %d", h.Chunks, ChunksMax)
 	}
 	return nil
 }

@@ -22,10 +22,10 @@ func (p *Placement) CheckWire(v *View) error {
 func (p *Placement) checkWire(v *View) *FrameError {
 	w := &p.job.Wire
 	if want := w.DType(); rules[v.head.Kind].half && v.head.DType != want {
-		return refused(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
+		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
 	}
 	if v.bags.bytes() != 0 && w.Sparse != SparseBags && w.Sparse != SparseAuto {
-		return refused(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
+		return Refuse(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
 	}
 	return nil
 }
@@ -33,7 +33,7 @@ func (p *Placement) checkWire(v *View) *FrameError {
 func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 	h := v.Head()
 	if rules[h.Kind].node != never && int(h.Lanes) != p.job.Lanes {
-		return refused(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
+		return Refuse(ReasonWrongNode, "%d lanes: the job has %d", h.Lanes, p.job.Lanes)
 	}
 	if err := p.checkWire(v); err != nil {
 		return err
@@ -46,16 +46,16 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 		rows := v.sections.bytes() != 0
 		switch {
 		case p.IsDense(h.Bucket) && rows:
-			return refused(ReasonUnknownBucket, "bucket %d of a %v frame with rows is dense", h.Bucket, h.Kind)
+			return Refuse(ReasonUnknownBucket, "bucket %d of a %v frame with rows is dense", h.Bucket, h.Kind)
 		case p.IsDense(h.Bucket):
 			return p.checkChunk(v)
 		case h.Kind == KindDense || v.values.bytes() != 0 && !rows:
-			return refused(ReasonUnknownBucket, "bucket %d of a %v frame with values is sparse", h.Bucket, h.Kind)
+			return Refuse(ReasonUnknownBucket, "bucket %d of a %v frame with values is sparse", h.Bucket, h.Kind)
 		}
 		return p.checkMeans(v, owner)
 	case KindSparse:
 		if h.Bucket != p.SparseBucket(owner) {
-			return refused(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner), p.SparseBucket(owner))
+			return Refuse(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner), p.SparseBucket(owner))
 		}
 		return p.checkTables(v, owner)
 	case KindLookup, KindRows:
@@ -70,7 +70,7 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 func (p *Placement) checkMeans(v *View, owner int) *FrameError {
 	for _, s := range v.Sections() {
 		if uint64(s.Table) < uint64(len(p.job.Tables)) && !p.job.Tables[s.Table].Replicated {
-			return refused(ReasonUnknownTable, "means of table %q, whose rows are on shards", p.job.Tables[s.Table].Name)
+			return Refuse(ReasonUnknownTable, "means of table %q, whose rows are on shards", p.job.Tables[s.Table].Name)
 		}
 	}
 	return p.checkTables(v, owner)
@@ -79,9 +79,9 @@ func (p *Placement) checkMeans(v *View, owner int) *FrameError {
 func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	switch {
 	case !p.Known(b):
-		return refused(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
+		return Refuse(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
 	case p.OwnerOfChunk(b, c) != owner:
-		return refused(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)), p.Owner(owner))
+		return Refuse(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)), p.Owner(owner))
 	}
 	return nil
 }
@@ -90,17 +90,17 @@ func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 func (p *Placement) checkChunk(v *View) *FrameError {
 	h := &v.head
 	if have, want := int64(h.Chunks), int64(p.Chunks(h.Bucket)); have != want {
-		return refused(ReasonWrongChunk, "%d chunks of bucket %d: it has %d", have, h.Bucket, want)
+		return Refuse(ReasonWrongChunk, "%d chunks of bucket %d: it has %d", have, h.Bucket, want)
 	}
 	offset, elements := p.ChunkRange(h.Bucket, h.Chunk)
 	if h.Offset != uint64(offset) {
-		return refused(ReasonWrongShape, "chunk %d of bucket %d at element %d: want %d", h.Chunk, h.Bucket, h.Offset, offset)
+		return Refuse(ReasonWrongShape, "chunk %d of bucket %d at element %d: want %d", h.Chunk, h.Bucket, h.Offset, offset)
 	}
 	have := v.values.bytes() / h.DType.Bytes()
 	if have == elements || (have == 0 && h.Weight == 0) {
 		return nil
 	}
-	return refused(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
+	return Refuse(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
 }
 
 func (p *Placement) checkTables(v *View, owner int) *FrameError {
@@ -112,9 +112,9 @@ func (p *Placement) checkTables(v *View, owner int) *FrameError {
 		for _, key := range part.Keys {
 			switch {
 			case key >= spec.Rows:
-				return refused(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
+				return Refuse(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
 			case p.OwnerOfPartition(part.Table, PartitionOf(key, spec.Partitions)) != owner:
-				return refused(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
+				return Refuse(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
 					p.Owner(p.OwnerOfKey(part.Table, key)), p.Owner(owner))
 			}
 		}
@@ -124,10 +124,10 @@ func (p *Placement) checkTables(v *View, owner int) *FrameError {
 
 func (p *Placement) checkTable(t Table, dim int) *FrameError {
 	if uint64(t) >= uint64(len(p.job.Tables)) {
-		return refused(ReasonUnknownTable, "table %d: the job has %d", t, len(p.job.Tables))
+		return Refuse(ReasonUnknownTable, "table %d: the job has %d", t, len(p.job.Tables))
 	}
 	if spec := &p.job.Tables[t]; dim != spec.Dim {
-		return refused(ReasonWrongShape, "dim %d of table %q: want %d", dim, spec.Name, spec.Dim)
+		return Refuse(ReasonWrongShape, "dim %d of table %q: want %d", dim, spec.Name, spec.Dim)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (p *Placement) checkPull(v *View, owner int) *FrameError {
 		return err
 	}
 	if p.IsDense(h.Bucket) && int64(h.Chunk) >= int64(p.Chunks(h.Bucket)) {
-		return refused(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", h.Chunk, h.Bucket, p.Chunks(h.Bucket))
+		return Refuse(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", h.Chunk, h.Bucket, p.Chunks(h.Bucket))
 	}
 	return nil
 }
@@ -154,11 +154,11 @@ func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *Fram
 	spec := &p.job.Tables[s.Table]
 	switch {
 	case uint64(partition) >= uint64(spec.Partitions):
-		return refused(ReasonUnknownBucket, "partition %d of table %q: it has %d", partition, spec.Name, spec.Partitions)
+		return Refuse(ReasonUnknownBucket, "partition %d of table %q: it has %d", partition, spec.Name, spec.Partitions)
 	case spec.Replicated:
-		return refused(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
+		return Refuse(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
 	case p.OwnerOfPartition(s.Table, Partition(partition)) != owner:
-		return refused(ReasonUnknownBucket, "partition %d is on %s, not on %s", partition,
+		return Refuse(ReasonUnknownBucket, "partition %d is on %s, not on %s", partition,
 			p.Owner(p.OwnerOfPartition(s.Table, Partition(partition))), p.Owner(owner))
 	}
 	return nil

@@ -80,8 +80,17 @@ type FrameError struct {
 
 func (e *FrameError) Error() string { return fmt.Sprintf("frame refused (%v): %s", e.Reason, e.Detail) }
 
-func refused(r Reason, format string, args ...any) *FrameError {
+// Refuse says why a frame is refused, in the form of fmt.Sprintf.
+func Refuse(r Reason, format string, args ...any) *FrameError {
 	return &FrameError{r, fmt.Sprintf(format, args...)}
+}
+
+// Refusing is the FrameError within err; where there is none, err becomes the text of one.
+func Refusing(err error) *FrameError {
+	if e, ok := errors.AsType[*FrameError](err); ok {
+		return e
+	}
+	return &FrameError{ReasonOf(err), err.Error()}
 }
 
 // ReasonOf is the reason within err: that of a FrameError, ReasonOK for nil, and ReasonMalformed for any other error.

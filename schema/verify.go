@@ -31,18 +31,18 @@ func Verify(data []byte, lim Limits) (View, error) {
 func verify(data []byte, lim Limits) (View, *FrameError) {
 	var v View
 	if len(data) > lim.FrameBytesMax {
-		return v, refused(ReasonOversized, "%d bytes: want at most %d", len(data), lim.FrameBytesMax)
+		return v, Refuse(ReasonOversized, "%d bytes: want at most %d", len(data), lim.FrameBytesMax)
 	}
 	t, problem := rootTable(data)
 	if problem != "" {
-		return v, refused(ReasonMalformed, "%s (%d bytes)", problem, len(data))
+		return v, Refuse(ReasonMalformed, "%s (%d bytes)", problem, len(data))
 	}
 	headPos, problem := t.field(fieldHead, headBytes, headAlign)
 	if problem == "" && headPos == 0 {
 		problem = "absent"
 	}
 	if problem != "" {
-		return v, refused(ReasonMalformed, "head: %s", problem)
+		return v, Refuse(ReasonMalformed, "head: %s", problem)
 	}
 	if err := checkSeal(data, headPos); err != nil {
 		return v, err
@@ -66,13 +66,13 @@ func checkSeal(data []byte, headPos int) *FrameError {
 	var w wire.Head
 	w.Init(data, flatOffset(headPos))
 	if m := w.Magic(); m != magic {
-		return refused(ReasonMalformed, "magic %#08x: want %#08x", m, uint32(magic))
+		return Refuse(ReasonMalformed, "magic %#08x: want %#08x", m, uint32(magic))
 	}
 	if n := w.Version(); n != WireVersion {
-		return refused(ReasonUnknownVersion, "version %d: this program speaks %d", n, WireVersion)
+		return Refuse(ReasonUnknownVersion, "version %d: this program speaks %d", n, WireVersion)
 	}
 	if have, want := w.Crc(), checksum(data, headPos); have != want {
-		return refused(ReasonDamaged, "checksum %08x, but the bytes give %08x", have, want)
+		return Refuse(ReasonDamaged, "checksum %08x, but the bytes give %08x", have, want)
 	}
 	return nil
 }
@@ -99,7 +99,7 @@ func (v *View) locate(t *flatTable) (err *FrameError) {
 	}
 	pos, problem := t.field(fieldAck, ackBytes, 8)
 	if problem != "" {
-		return refused(ReasonMalformed, "ack: %s", problem)
+		return Refuse(ReasonMalformed, "ack: %s", problem)
 	}
 	v.ack = pos
 	return nil
@@ -108,7 +108,7 @@ func (v *View) locate(t *flatTable) (err *FrameError) {
 func locateVector(t *flatTable, name string, slot, size, align int) (span, *FrameError) {
 	lo, hi, problem := t.vector(slot, size, align)
 	if problem != "" {
-		return span{}, refused(ReasonMalformed, "%s: %s", name, problem)
+		return span{}, Refuse(ReasonMalformed, "%s: %s", name, problem)
 	}
 	return span{lo, hi}, nil
 }
@@ -119,29 +119,29 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	keys, sections := v.keys.bytes()/8, v.sections.bytes()/sectionBytes
 	switch {
 	case v.values.bytes() != 0 && !r.values:
-		return refused(ReasonMalformed, "values: a %v frame has none", v.head.Kind)
+		return Refuse(ReasonMalformed, "values: a %v frame has none", v.head.Kind)
 	case (keys != 0 || sections != 0) && !r.keys:
-		return refused(ReasonMalformed, "keys or sections: a %v frame has none", v.head.Kind)
+		return Refuse(ReasonMalformed, "keys or sections: a %v frame has none", v.head.Kind)
 	case (v.bags.bytes() != 0 || v.offsets.bytes() != 0) && !r.bags:
-		return refused(ReasonMalformed, "bags or offsets: a %v frame has none", v.head.Kind)
+		return Refuse(ReasonMalformed, "bags or offsets: a %v frame has none", v.head.Kind)
 	case v.bags.bytes() != 0 && v.bags.bytes()/bagsBytes != sections:
-		return refused(ReasonWrongShape, "%d bags entries of %d sections: want one of each, or none", v.bags.bytes()/bagsBytes, sections)
+		return Refuse(ReasonWrongShape, "%d bags entries of %d sections: want one of each, or none", v.bags.bytes()/bagsBytes, sections)
 	case (v.ack != 0) != r.ack:
-		return refused(ReasonMalformed, "ack: an ack frame has one, and no other has; this is a %v frame", v.head.Kind)
+		return Refuse(ReasonMalformed, "ack: an ack frame has one, and no other has; this is a %v frame", v.head.Kind)
 	case v.body.bytes() != 0 && r.body == never:
-		return refused(ReasonMalformed, "body: a %v frame has none", v.head.Kind)
+		return Refuse(ReasonMalformed, "body: a %v frame has none", v.head.Kind)
 	case v.body.bytes() == 0 && r.body == always:
-		return refused(ReasonMalformed, "body: a %v frame has one", v.head.Kind)
+		return Refuse(ReasonMalformed, "body: a %v frame has one", v.head.Kind)
 	case v.body.bytes() > lim.BodyBytesMax:
-		return refused(ReasonOversized, "body of %d bytes: want at most %d", v.body.bytes(), lim.BodyBytesMax)
+		return Refuse(ReasonOversized, "body of %d bytes: want at most %d", v.body.bytes(), lim.BodyBytesMax)
 	case keys > lim.KeysMax:
-		return refused(ReasonOversized, "%d keys: want at most %d", keys, lim.KeysMax)
+		return Refuse(ReasonOversized, "%d keys: want at most %d", keys, lim.KeysMax)
 	case sections > SectionsMax:
-		return refused(ReasonOversized, "%d sections: want at most %d", sections, SectionsMax)
+		return Refuse(ReasonOversized, "%d sections: want at most %d", sections, SectionsMax)
 	case v.values.bytes() != 0 && v.values.bytes()%v.head.DType.Bytes() != 0:
-		return refused(ReasonWrongShape, "%d bytes of values: want a multiple of %d", v.values.bytes(), v.head.DType.Bytes())
+		return Refuse(ReasonWrongShape, "%d bytes of values: want a multiple of %d", v.values.bytes(), v.head.DType.Bytes())
 	case v.head.Kind == KindDense && v.values.bytes() == 0 && v.head.Weight != 0:
-		return refused(ReasonWrongShape, "no values, but a weight of %v", v.head.Weight)
+		return Refuse(ReasonWrongShape, "no values, but a weight of %v", v.head.Weight)
 	}
 	if v.head.Kind == KindPull {
 		return v.checkPull(keys, sections)
@@ -152,11 +152,11 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 // checkPull: a pull of a table has one section, and the key to go on from; other pulls have neither.
 func (v *View) checkPull(keys, sections int) *FrameError {
 	if keys != sections || keys > 1 {
-		return refused(ReasonWrongShape, "pull with %d sections and %d keys: want one of each, or none", sections, keys)
+		return Refuse(ReasonWrongShape, "pull with %d sections and %d keys: want one of each, or none", sections, keys)
 	}
 	for _, s := range v.Sections() {
 		if s.Dim < 1 || s.Dim > DimMax || s.Count < 1 || s.Count > KeysMax {
-			return refused(ReasonWrongShape, "pull of %d rows of dim %d: want 1 to %d rows, dim 1 to %d", s.Count, s.Dim, KeysMax, DimMax)
+			return Refuse(ReasonWrongShape, "pull of %d rows of dim %d: want 1 to %d rows, dim 1 to %d", s.Count, s.Dim, KeysMax, DimMax)
 		}
 	}
 	return nil
@@ -175,14 +175,14 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 		}
 		switch {
 		case i > 0 && s.Table <= v.Section(i-1).Table && !follows(s, b, v.Section(i-1), before):
-			return refused(ReasonUnsortedKeys, "section %d is of table %d after table %d: want tables ascending, or lanes with bags of one table",
+			return Refuse(ReasonUnsortedKeys, "section %d is of table %d after table %d: want tables ascending, or lanes with bags of one table",
 				i, s.Table, v.Section(i-1).Table)
 		case s.Dim < 1 || s.Dim > DimMax:
-			return refused(ReasonWrongShape, "section %d: dim %d: want 1 to %d", i, s.Dim, DimMax)
+			return Refuse(ReasonWrongShape, "section %d: dim %d: want 1 to %d", i, s.Dim, DimMax)
 		case s.Count > uint64(len(all)):
-			return refused(ReasonWrongShape, "section %d: %d keys where the frame has %d left", i, s.Count, len(all))
+			return Refuse(ReasonWrongShape, "section %d: %d keys where the frame has %d left", i, s.Count, len(all))
 		case uint64(b.Count) > min(s.Count, uint64(len(offsets))):
-			return refused(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count, s.Count, len(offsets))
+			return Refuse(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count, s.Count, len(offsets))
 		}
 		own := all[:s.Count]
 		all = all[s.Count:]
@@ -195,25 +195,25 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 			continue
 		}
 		if b.Lane != 0 {
-			return refused(ReasonMalformed, "section %d: lane %d without bags", i, b.Lane)
+			return Refuse(ReasonMalformed, "section %d: lane %d without bags", i, b.Lane)
 		}
 		before = b
 		values += s.Count * uint64(s.Dim)
 		for k := 1; k < len(own); k++ {
 			if own[k] <= own[k-1] {
-				return refused(ReasonUnsortedKeys, "table %d: key %d after key %d: want keys strictly ascending", s.Table, own[k], own[k-1])
+				return Refuse(ReasonUnsortedKeys, "table %d: key %d after key %d: want keys strictly ascending", s.Table, own[k], own[k-1])
 			}
 		}
 	}
 	switch {
 	case len(all) != 0:
-		return refused(ReasonWrongShape, "%d keys, of which %d are in no section", keys, len(all))
+		return Refuse(ReasonWrongShape, "%d keys, of which %d are in no section", keys, len(all))
 	case len(offsets) != 0:
-		return refused(ReasonWrongShape, "%d offsets, of which %d are of no bag", len(v.Offsets()), len(offsets))
+		return Refuse(ReasonWrongShape, "%d offsets, of which %d are of no bag", len(v.Offsets()), len(offsets))
 	}
 	want := values * uint64(v.head.DType.Bytes())
 	if bytes := uint64(v.values.bytes()); rows && bytes != want {
-		return refused(ReasonWrongShape, "%d bytes of values: want %d for the sections' rows", bytes, want)
+		return Refuse(ReasonWrongShape, "%d bytes of values: want %d for the sections' rows", bytes, want)
 	}
 	return nil
 }
@@ -226,19 +226,19 @@ func follows(s Section, b Bags, last Section, before Bags) bool {
 // checkBags checks one section's bags: their lane is one of the node's, and each has a key of its own.
 func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
 	if b.Lane < uint32(h.Node.First) || uint64(b.Lane) >= uint64(h.Node.End()) {
-		return refused(ReasonWrongNode, "section %d: bags of lane %d in a frame of lanes %v", i, b.Lane, h.Node)
+		return Refuse(ReasonWrongNode, "section %d: bags of lane %d in a frame of lanes %v", i, b.Lane, h.Node)
 	}
 	if offsets[0] != 0 {
-		return refused(ReasonWrongShape, "section %d: the first bag begins at key %d: want 0", i, offsets[0])
+		return Refuse(ReasonWrongShape, "section %d: the first bag begins at key %d: want 0", i, offsets[0])
 	}
 	for k := 1; k < len(offsets); k++ {
 		if offsets[k] <= offsets[k-1] {
-			return refused(ReasonWrongShape, "section %d: bag %d begins at key %d, the one before it at %d: want a key in each bag",
+			return Refuse(ReasonWrongShape, "section %d: bag %d begins at key %d, the one before it at %d: want a key in each bag",
 				i, k, offsets[k], offsets[k-1])
 		}
 	}
 	if last := offsets[len(offsets)-1]; uint64(last) >= uint64(keys) {
-		return refused(ReasonWrongShape, "section %d: the last bag begins at key %d of %d", i, last, keys)
+		return Refuse(ReasonWrongShape, "section %d: the last bag begins at key %d of %d", i, last, keys)
 	}
 	return nil
 }
@@ -247,11 +247,11 @@ func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
 func (v *View) CheckJob(run RunID, generation Generation) error {
 	switch {
 	case v.head.Job != run:
-		return refused(ReasonForeignJob, "run id %016x: want %016x", uint64(v.head.Job), uint64(run))
+		return Refuse(ReasonForeignJob, "run id %016x: want %016x", uint64(v.head.Job), uint64(run))
 	case v.head.Generation < generation:
-		return refused(ReasonOldGeneration, "generation %d: the job is at %d", v.head.Generation, generation)
+		return Refuse(ReasonOldGeneration, "generation %d: the job is at %d", v.head.Generation, generation)
 	case v.head.Generation > generation:
-		return refused(ReasonEarlyGeneration, "generation %d: the job is at %d here", v.head.Generation, generation)
+		return Refuse(ReasonEarlyGeneration, "generation %d: the job is at %d here", v.head.Generation, generation)
 	}
 	return nil
 }

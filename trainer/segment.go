@@ -6,7 +6,6 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
 )
@@ -45,7 +44,7 @@ type segment struct {
 	senders []contributor // by host
 
 	stagedMax int64 // bytes of contributions to open rounds
-	limit     limiter
+	limit     fabric.Limiter
 	counts    segmentCounts
 }
 
@@ -56,8 +55,8 @@ type segmentCounts struct {
 
 func newSegment(s *Session) (*segment, error) {
 	g := &segment{job: s.job, place: s.place, flat: s.flat, joined: &s.joined, owner: s.owners[string(s.joined.Member)],
-		backend: s.config.Backend, results: s.results, fail: s.fail, hosts: hostsOf(s.job), held: round.NewHeld(s.job.Trainers),
-		limit: limiter{perSecond: refusalsPerSecond}}
+		backend: s.config.Backend, results: s.results, fail: s.fail, hosts: round.HostsOf(s.job), held: round.NewHeld(s.job.Trainers),
+		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	g.self = g.owner - s.place.Shards
 	var chunks []round.Chunk
 	for i := range s.flat.rounds {
@@ -80,16 +79,6 @@ func newSegment(s *Session) (*segment, error) {
 	return g, g.makeSenders()
 }
 
-// hostsOf is which lanes each trainer of a job hosts.
-func hostsOf(job *schema.Job) []round.Host {
-	hosts := make([]round.Host, job.Trainers)
-	for i := range hosts {
-		first, count := lane.Share(i, job.Trainers, job.Lanes)
-		hosts[i] = round.Host{Member: schema.TrainerMember(i), First: first, Count: count}
-	}
-	return hosts
-}
-
 // rounds is the number of rounds of every batch that this trainer closes.
 func (g *segment) rounds() int {
 	if g.sparse != nil {
@@ -105,11 +94,11 @@ func (g *segment) reach(b schema.Batch) (ahead int, refused *schema.FrameError) 
 	case b == g.batch:
 		return 0, nil
 	case b < g.batch:
-		return 0, refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, g.batch)
+		return 0, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d is under way", b, g.batch)
 	case b == g.batch+1 && g.open == 0:
 		return 1, nil
 	}
-	return 0, refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
+	return 0, schema.Refuse(schema.ReasonEarlyBatch, "batch %d: batch %d is under way with %d of %d rounds open on %s",
 		b, g.batch, g.open, g.rounds(), g.joined.Member)
 }
 
@@ -145,7 +134,7 @@ func (g *segment) refusedOwn(h *schema.Head, r *schema.FrameError) error {
 // takeDense takes a contribution of another trainer's. It keeps the payload where it says so.
 func (g *segment) takeDense(host int, h *schema.Head, v *schema.View, p round.Payload) (kept bool, refused *schema.FrameError, err error) {
 	if err := g.place.CheckFrame(v, g.owner); err != nil {
-		return false, asRefusal(err), nil
+		return false, schema.Refusing(err), nil
 	}
 	at, _ := g.flat.find(h.Bucket, h.Chunk) // found by CheckFrame
 	c := round.Contribution{Batch: h.Batch, Chunk: at / g.place.Trainers, Node: h.Node, Weight: h.Weight,
@@ -184,7 +173,7 @@ func (g *segment) add(c *round.Contribution, h *schema.Head) (refused *schema.Fr
 // checkStaged refuses what the budget for open rounds has no room for.
 func (g *segment) checkStaged(bytes int64) *schema.FrameError {
 	if staged := g.held.Bytes(); staged+bytes > g.stagedMax {
-		return refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; use smaller batches",
+		return schema.Refuse(schema.ReasonOverBudget, "%d bytes: %d of the %d bytes for open rounds are in use; use smaller batches",
 			bytes, staged, g.stagedMax)
 	}
 	return nil
@@ -217,18 +206,18 @@ func (g *segment) closeDense(i int) error {
 // takePull answers with a kept result: of the batch under way if its round is closed, or of the one before.
 func (g *segment) takePull(from schema.Member, h *schema.Head, v *schema.View) *schema.FrameError {
 	if err := g.place.CheckFrame(v, g.owner); err != nil {
-		return asRefusal(err)
+		return schema.Refusing(err)
 	}
 	switch {
 	case h.Flags&schema.FlagParameters != 0 || len(v.Sections()) > 0:
-		return refuse(schema.ReasonUnknownBucket, "parameters and tables of job %s are kept by every trainer: segments only average", g.job.Name)
+		return schema.Refuse(schema.ReasonUnknownBucket, "parameters and tables of job %s are kept by every trainer: segments only average", g.job.Name)
 	case h.Batch == g.batch+1 && g.open == 0:
 		g.advance() // it has overtaken its sender's contributions
 		return nil
 	case h.Batch > g.batch:
-		return refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", h.Batch, g.batch)
+		return schema.Refuse(schema.ReasonEarlyBatch, "result of batch %d: batch %d is under way", h.Batch, g.batch)
 	case h.Batch+1 < g.batch:
-		return refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d and %d are kept", h.Batch, g.batch-1, g.batch)
+		return schema.Refuse(schema.ReasonStaleBatch, "result of batch %d: those of batches %d and %d are kept", h.Batch, g.batch-1, g.batch)
 	}
 	if !g.place.IsDense(h.Bucket) {
 		g.repeatRows(from, h)

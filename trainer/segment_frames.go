@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +30,7 @@ type contributor struct {
 // send before it hears of its window, and one chunk of each of its nodes, which close together.
 func stagedBytes(job *schema.Job) int64 {
 	share := int64(2 * fabric.WindowBytesDefault)
-	for _, h := range hostsOf(job) {
+	for _, h := range round.HostsOf(job) {
 		nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
 		share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
 	}
@@ -73,7 +72,7 @@ func (g *segment) receive(m fabric.Message) {
 func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, head schema.Head, refused *schema.FrameError) {
 	v, err := schema.Verify(m.Data, schema.Limits{})
 	if err != nil {
-		return false, head, asRefusal(err)
+		return false, head, schema.Refusing(err)
 	}
 	head = v.Head()
 	host := g.hostOf(subject.From)
@@ -83,16 +82,16 @@ func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, h
 	case schema.KindPull:
 		wanted = fabric.KindPull
 	default:
-		return false, head, refuse(schema.ReasonUnknownKind, "a trainer takes no frames of kind %v from another", head.Kind)
+		return false, head, schema.Refuse(schema.ReasonUnknownKind, "a trainer takes no frames of kind %v from another", head.Kind)
 	}
 	if subject.Kind != wanted {
-		return false, head, refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind)
+		return false, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind)
 	}
 	if host < 0 || host == g.self {
-		return false, head, refuse(schema.ReasonUnknownSender, "%s is not another trainer of job %s", subject.From, g.job.Name)
+		return false, head, schema.Refuse(schema.ReasonUnknownSender, "%s is not another trainer of job %s", subject.From, g.job.Name)
 	}
 	if err := v.CheckJob(g.joined.RunID, g.joined.Generation); err != nil {
-		return false, head, asRefusal(err)
+		return false, head, schema.Refusing(err)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -111,7 +110,7 @@ func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, h
 // take passes a contribution through its sender's window.
 func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload) (kept bool, refused *schema.FrameError, err error) {
 	if h.Sequence == 0 {
-		return false, refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind), nil
+		return false, schema.Refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind), nil
 	}
 	c := &g.senders[host]
 	c.due = true
@@ -173,7 +172,7 @@ func (g *segment) refuse(subject *fabric.Subject, head schema.Head, r *schema.Fr
 	allowed := false
 	g.note(func(n *segmentCounts) {
 		n.refused++
-		allowed = g.limit.allow(time.Now())
+		allowed = g.limit.Allow(time.Now())
 	})
 	if !allowed {
 		return
@@ -193,30 +192,3 @@ func (g *segment) note(add func(*segmentCounts)) {
 }
 
 // refuse says why a frame is not taken.
-func refuse(reason schema.Reason, format string, args ...any) *schema.FrameError {
-	return &schema.FrameError{Reason: reason, Detail: fmt.Sprintf(format, args...)}
-}
-
-func asRefusal(err error) *schema.FrameError {
-	var frame *schema.FrameError
-	if errors.As(err, &frame) {
-		return frame
-	}
-	return &schema.FrameError{Reason: schema.ReasonOf(err), Detail: err.Error()}
-}
-
-// limiter bounds what is said in a second. It has no lock.
-type limiter struct {
-	perSecond int
-	second    int64
-	used      int
-}
-
-// allow reports whether one more may go out at a time.
-func (l *limiter) allow(now time.Time) bool {
-	if s := now.Unix(); s != l.second {
-		l.second, l.used = s, 0
-	}
-	l.used++
-	return l.used <= l.perSecond
-}

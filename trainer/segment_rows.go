@@ -37,7 +37,7 @@ func (g *segment) contributeRows(f *schema.Frame) error {
 // takeSparse takes a chunk of another trainer's rows. It keeps the payload where it says so.
 func (g *segment) takeSparse(host int, h *schema.Head, v *schema.View, p round.Payload) (kept bool, refused *schema.FrameError, err error) {
 	if err := g.place.CheckFrame(v, g.owner); err != nil {
-		return false, asRefusal(err), nil
+		return false, schema.Refusing(err), nil
 	}
 	c := round.SparseChunk{Head: *h, View: *v, Host: host, Bytes: int64(len(v.Bytes())), Payload: p}
 	refused, err = g.addRows(&c)
@@ -48,7 +48,7 @@ func (g *segment) takeSparse(host int, h *schema.Head, v *schema.View, p round.P
 func (g *segment) addRows(c *round.SparseChunk) (refused *schema.FrameError, err error) {
 	h := &c.Head
 	if g.sparse == nil {
-		return refuse(schema.ReasonUnknownBucket, "no table of job %s is reduced between trainers", g.job.Name), nil
+		return schema.Refuse(schema.ReasonUnknownBucket, "no table of job %s is reduced between trainers", g.job.Name), nil
 	}
 	ahead, refused := g.reach(h.Batch)
 	if refused == nil {
@@ -89,7 +89,7 @@ func (g *segment) checkShare(host int, h *schema.Head, bytes int64) *schema.Fram
 	if held+bytes <= share {
 		return nil
 	}
-	return refuse(schema.ReasonOverBudget, "%d bytes after %d: a trainer's rows of one batch may take %d bytes with one that adds them up, "+
+	return schema.Refuse(schema.ReasonOverBudget, "%d bytes after %d: a trainer's rows of one batch may take %d bytes with one that adds them up, "+
 		"its share of %d; use smaller batches", bytes, held, share, g.stagedMax)
 }
 
