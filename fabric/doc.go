@@ -11,7 +11,7 @@
 // # The pieces
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
-//	Conn      a member's lines to a server: bulk, results and control      conn.go, line.go, tls.go
+//	Conn      a member's lines to a server: bulk, results and control      conn.go, life.go, line.go, tls.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
 //	natsLine  a line over nats.go, for control                             natsline.go
 //	Control   a member's connection to the server that carries control     control.go
@@ -22,6 +22,7 @@
 //	Ask       a request that is repeated until it is answered              ask.go
 //	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
+//	Limiter   how much may be said in a second                             limiter.go
 //
 // A newcomer may add a kind (subject.go), an error (errors.go) and anything to tests. The rules of Outbox and Inbox are
 // protocol: a change of them is a change of docs/protocol.md and of every other client.
@@ -32,35 +33,39 @@
 // server with as few copies as that server allows. Config.Plain puts nats.go in their place, and the tests of connections
 // run over both; it keeps order within a pattern only, where a data connection keeps it over all.
 //
-// Send writes header, frame and end with one system call from where they lie. A payload is read from the connection right
-// into a leased buffer whose first byte is at a multiple of 64, and the handler is called by the goroutine that reads. Who
-// has the Message, or its Lease, may pass it on and releases it once; the buffer is then used again. A second Release
-// panics, as far as it can be told; none at all leaves the buffer to the collector.
+// Send writes header, frame and end with one system call from where they lie. A payload is read from the connection
+// right into a leased buffer whose first byte is at a multiple of 64, and the handler is called by the goroutine that
+// reads. Who has the Message, or its Lease, may pass it on and releases it once; the buffer is then used again. A
+// second Release panics, as far as it can be told; none at all leaves the buffer to the collector.
 //
-// That handlers run where reading happens is also the back-pressure: while one runs, messages wait in the socket and in the
-// server. A reader that is more than ServerConfig.PendingBytesMax behind is cut off. It is told Lost, reconnects, counts
-// that, and windows send again what was dropped: so the windows that lead to a reader have to fit below half of that bound.
+// That handlers run where reading happens is also the back-pressure: while one runs, messages wait in the socket and
+// in the server. A reader that is more than ServerConfig.PendingBytesMax behind is cut off. It is told Lost,
+// reconnects, counts that, and windows send again what was dropped: so the windows that lead to a reader have to fit
+// below half of that bound.
 //
-// A server reads 64 KiB at a time and passes on from there what lies whole in one read; the rest it first puts together in
-// fresh memory. So messages up to 1 KiB short of 64 or 32 KiB are filled up with spaces between the words of their header,
-// and where another size has put the stream out of step, a message to nobody brings it back, once a mebibyte at most. A
-// frame of 65024 bytes of values is the largest that fits. docs/memory.md counts the copies.
+// A server reads 64 KiB at a time and passes on from there what lies whole in one read; the rest it first puts
+// together in fresh memory. So messages up to 1 KiB short of 64 or 32 KiB are filled up with spaces between the words
+// of their header, and where another size has put the stream out of step, a message to nobody brings it back, once a
+// mebibyte at most. A frame of 65024 bytes of values is the largest that fits. docs/memory.md counts the copies.
 //
-// Each line has two goroutines: one reads and reconnects, one sends a PING every 5 s and cuts a connection whose server has
-// said nothing for two of them, or has taken nothing of a message for 10 s. Whatever a server says, the worst it can do
-// to a member is an error and a new connection: lengths are checked before memory is taken, against max_payload and 64 MiB.
+// Each line has two goroutines: one reads and reconnects, one sends a PING every 5 s and cuts a connection whose
+// server has said nothing for two of them, or has taken nothing of a message for 10 s. Whatever a server says, the
+// worst it can do to a member is an error and a new connection: lengths are checked before memory is taken, against
+// max_payload and 64 MiB.
 //
 // # How a frame gets across, exactly once
 //
 // NATS delivers at most once. Outbox numbers the frames of one (sender, receiver) pair from 1 without gaps and keeps
-// each until it is acknowledged. Inbox marks what has arrived, so that a repetition is known as one, and makes an Ack: all
-// up to Cumulative, a bitmap over the 256 after it, and a credit in bytes. Acks are sent at once for a gap and a repetition, soon for
-// what else arrives, and whenever credit was given back; each says everything, so that any may be lost.
+// each until it is acknowledged. Inbox marks what has arrived, so that a repetition is known as one, and makes an
+// Ack: all up to Cumulative, a bitmap over the 256 after it, and a credit in bytes. Acks are sent at once for a gap
+// and a repetition, soon for what else arrives, and whenever credit was given back; each says everything, so that any
+// may be lost.
 //
 // A frame is sent again
 //   - when one that was sent after it has arrived, once for each such piece of evidence; a frame that was sent several
 //     times proves no more than its first sending would;
-//   - when nothing was acknowledged for 50 ms (doubling up to 2 s): the oldest only, whose ack tells what else is missing;
+//   - when nothing was acknowledged for 50 ms (doubling up to 2 s): the oldest only, whose ack tells what else is
+//     missing;
 //   - when the connection is back (ResendAll): all;
 //   - when the receiver had no credit for it and now has.
 //
@@ -94,15 +99,16 @@
 //
 // # Locks and goroutines
 //
-// Outbox: turn, then mu; mu is never held while publishing. Conn.mu and stateLoop.mu are leaves: nothing is called under
-// them but reading a subscription's counter. dataLine: writer.mu, then mu; writer.mu is held while writing, mu never.
-// leasePool.mu is a leaf. Inbox has no lock. A Conn owns one goroutine for OnState, two for each data line, NATS's own for
-// control (reader, flusher, callbacks), and one for each subscription there; Close waits for those that run foreign code.
+// Outbox: turn, then mu; mu is never held while publishing. Conn.mu and stateLoop.mu are leaves: nothing is called
+// under them but reading a subscription's counter. dataLine: writer.mu, then mu; writer.mu is held while writing, mu
+// never. leasePool.mu is a leaf. Inbox has no lock. A Conn owns one goroutine for OnState, two for each data line,
+// NATS's own for control (reader, flusher, callbacks), and one for each subscription there; Close waits for those
+// that run foreign code.
 //
 // # Measured
 //
-// Two cores of a Xeon (model 207), go test -bench . ./fabric, all in one process. Request to answer, through the server and
-// both handlers:
+// Two cores of a Xeon (model 207), go test -bench . ./fabric, all in one process. Request to answer, through the
+// server and both handlers:
 //
 //	128 B over loopback TCP                24 µs p50, 53 µs p99
 //	4 KiB                                  26 µs p50
@@ -113,8 +119,8 @@
 // So the flusher of nats.go, which sends what Publish left in its buffer, costs nothing that an explicit flush would win
 // back; over a data connection, whose two ways are two connections, the same takes a few µs more.
 //
-// A window with one sender, everything in one process, on two cores of an AMD EPYC that were busy with other work; the best
-// of six runs, MB/s:
+// A window with one sender, everything in one process, on two cores of an AMD EPYC that were busy with other work;
+// the best of six runs, MB/s:
 //
 //	frames                   over data connections    over nats.go
 //	4 KiB, TCP               410                      310

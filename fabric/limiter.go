@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// Limiter bounds how many refusals are sent, so that a flood of bad frames costs its sender's line and not ours. What it
-// holds back is still counted.
+// Limiter bounds how much is said in a second, refusals for example, so that a flood of bad frames costs its sender's line
+// and not ours. It is safe for concurrent use.
 type Limiter struct {
-	PerSecond int
+	PerSecond int // at most so many times; 0 allows none
 
 	mu     sync.Mutex
 	second int64

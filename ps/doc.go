@@ -3,16 +3,17 @@
 //
 // # What is where
 //
-//   - Shard (shard.go) is a pure state machine: frames in, frames out. timeline.go says which batches are open and whose
-//     rounds they are, dense.go and sparse.go what becomes of a round, whose state package round keeps; tables.go is its rows, lookups.go and results.go what it answers. Given
-//     the same frames in the same order it gives the same bits, whoever runs it.
+//   - Shard (shard.go) is a pure state machine: frames in, frames out. timeline.go says which batches are open and
+//     whose rounds they are, dense.go and sparse.go what becomes of a round, whose state package round keeps;
+//     tables.go is its rows, lookups.go and results.go what it answers. Given the same frames in the same order it
+//     gives the same bits, whoever runs it.
 //   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
 //     comes in with every call.
 //     keepers.go is what it knows of the ps that keep the shards.
-//   - registry (registry.go, claims.go) is the place among other ps: who is announced, who coordinates which job. It alone waits
-//     for the control server, on a goroutine of its own.
-//   - kept (kept.go, keeping.go) is what this ps keeps of a job, whoever coordinates it. Coordinator and shards on one ps speak
-//     as they would over the wire, by letters, which then stay in the desk.
+//   - registry (registry.go, claims.go) is the place among other ps: who is announced, who coordinates which job. It
+//     alone waits for the control server, on a goroutine of its own.
+//   - kept (kept.go, keeping.go) is what this ps keeps of a job, whoever coordinates it. Coordinator and shards on
+//     one ps speak as they would over the wire, by letters, which then stay in the desk.
 //   - Server (server.go) runs them: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
 //     shard of one job, the desk (desk.go, letters.go) the one goroutine of all coordinators.
 //
@@ -24,24 +25,26 @@
 // holds every result of b from every shard, so b is complete everywhere, and the shard moves on. Until then version b
 // is whole, and so are the results of b-1 for trainers that missed some.
 //
-// So it is in sync. In bounded rounds of several batches are open at once, and rows change when their round closes. In async
-// each trainer has rounds of its own, which are applied as they close, and the coordinator lets the job go on without a
-// trainer that is lost.
+// So it is in sync. In bounded rounds of several batches are open at once, and rows change when their round closes.
+// In async each trainer has rounds of its own, which are applied as they close, and the coordinator lets the job go
+// on without a trainer that is lost.
 //
 // # Goroutines and locks
 //
-// The desk never waits for another server. Two goroutines for each shard id receive (one a connection) and verify. A dense frame that finds nothing waiting they step
-// themselves, whose bytes are in their cache; everything else is queued for the worker, a goroutine for each shard of each job, but
-// lookups and pulls go before what waits (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's
-// goroutine owns the coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Locks: a turn, then
-// its queue's; else none is held while another is taken.
+// The desk never waits for another server. Two goroutines for each shard id receive (one a connection) and verify. A
+// dense frame that finds nothing waiting they step themselves, whose bytes are in their cache; everything else is
+// queued for the worker, a goroutine for each shard of each job, but lookups and pulls go before what waits
+// (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's goroutine owns the
+// coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Locks: a turn, then its
+// queue's; else none is held while another is taken.
 //
 // # Memory
 //
-// JobBytes is what a job is promised, and refused where it is not there; MemoryOf lists its parts, ProcessBytes adds those
-// of the process, and docs/memory.md tells the whole story. Contributions wait in the payloads they came in, each trainer
-// within its share of the staged budget: its credit (fabric.Inbox) moves as rounds close. What is between socket and shard
-// the trainers' windows bound, which follow from the server's own limit (budget.go); a shard's queue holds them twice.
+// JobBytes is what a job is promised, and refused where it is not there; MemoryOf lists its parts, ProcessBytes adds
+// those of the process, and docs/memory.md tells the whole story. Contributions wait in the payloads they came in,
+// each trainer within its share of the staged budget: its credit (fabric.Inbox) moves as rounds close. What is
+// between socket and shard the trainers' windows bound, which follow from the server's own limit (budget.go); a
+// shard's queue holds them twice.
 //
 // # What a refusal tells whom
 //

@@ -1,6 +1,7 @@
-// Package round is the state of rounds: what has been contributed to each of them, by whom, and what came out. A round
-// is one aggregation: over one chunk of dense values (Dense), or over all rows that an owner has (Sparse). Whoever owns values uses it, a shard of
-// package ps or a trainer that owns a segment of an all-reduce between trainers, so that both keep the same rules:
+// Package round is the state of rounds: what has been contributed to each of them, by whom, and what came out. A
+// round is one aggregation: over one chunk of dense values (Dense), or over all rows that an owner has (Sparse).
+// Whoever owns values uses it, a shard of package ps or a trainer that owns a segment of an all-reduce between
+// trainers, so that both keep the same rules:
 //
 //   - Each lane counts at most once. A contribution is a node of the lane tree; the same node again is a repeat, and
 //     one that shares lanes with another is refused (nodes.go). All rounds of a batch agree on what each node weighs
@@ -15,8 +16,8 @@
 //   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may lack
 //     (results.go).
 //
-// Gradients of 16 bits are widened by the kernels that add them, exactly, and sums are float32. Rows of a table may come as
-// the bags of single lanes; bags.go sums them up by row first, which is what a trainer does that sends rows.
+// Gradients of 16 bits are widened by the kernels that add them, exactly, and sums are float32. Rows of a table may
+// come as the bags of single lanes; bags.go sums them up by row first, which is what a trainer does that sends rows.
 //
 // # What it must not know
 //

@@ -1,4 +1,5 @@
-// Package trainer is what a training program imports: it makes the program a trainer of a job, and runs the job's batches.
+// Package trainer is what a training program imports: it makes the program a trainer of a job, and runs the job's
+// batches.
 //
 // # The story
 //
@@ -19,11 +20,13 @@
 //     one. When everything is there the batch is complete, and only then the versions change places.
 //
 // session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
-// server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was trained: rows for an evaluation, whole tables, the digest.
+// server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was
+// trained: rows for an evaluation, whole tables, the digest.
 //
-// Where the job's consistency is bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open, each batch
-// is computed on the newest version that is complete when it begins, and results build ahead+1 versions beside it. In
-// async the same five steps are a trainer's own: its answers are to its own contributions, and it waits for no other.
+// Where the job's consistency is bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open,
+// each batch is computed on the newest version that is complete when it begins, and results build ahead+1 versions
+// beside it. In async the same five steps are a trainer's own: its answers are to its own contributions, and it waits
+// for no other.
 //
 // # Who does what when
 //
