@@ -60,6 +60,12 @@ var layers = map[string]layer{
 	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests
 	"e2e/faults":                 {},             // the fault suite
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
+	// Processes of a measured system; what they do is not its business.
+	"bench/crew": {
+		own:    []string{"config", "cuda", "ps", "schema", "trainer/spawn"},
+		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
+		noStd:  []string{"net/http", "os/exec"},
+	},
 	// A benchmark uses everything as its users do.
 	"bench/exchange": {
 		own:   []string{"config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},

@@ -1,15 +1,17 @@
 // Command psbench measures gradbus on this machine, as processes, next to what it is compared with.
 //
-// It holds flags and wiring only; what it computes from its runs are packages trainer/report, cuda/bench and bench/exchange.
+// It holds flags and wiring only; what it computes from its runs are packages trainer/report, cuda/bench and those below bench.
 package main
 
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gradbus"
+	"gradbus/bench/crew"
 	"gradbus/config"
 )
 
@@ -17,7 +19,43 @@ func main() {
 	os.Exit(config.Run("psbench", os.Stderr, command().ExecuteContext))
 }
 
+// benchmarks are the commands, in the order of the help.
+func benchmarks() []*cobra.Command {
+	return []*cobra.Command{
+		packagesCommand(),
+		kernelsCommand(),
+		fabricCommand(),
+	}
+}
+
+// roles are what the member processes of all systems can be.
+func roles() map[string]crew.Role {
+	return merged(
+		map[string]crew.Role{crew.RoleServer: crew.Server},
+	)
+}
+
+// merged is all of the tables in one. Two roles of one name are a broken invariant: a process would be the wrong one.
+func merged(tables ...map[string]crew.Role) map[string]crew.Role {
+	all := map[string]crew.Role{}
+	for _, table := range tables {
+		for name, role := range table {
+			if all[name] != nil {
+				panic("two roles are called " + name)
+			}
+			all[name] = role
+		}
+	}
+	return all
+}
+
 func command() *cobra.Command {
+	all := benchmarks()
+	names := make([]string, len(all))
+	for i, c := range all {
+		names[i] = c.Name()
+	}
+	known := "known: " + strings.Join(names, ", ")
 	root := &cobra.Command{
 		Use:           "psbench BENCHMARK",
 		Short:         "Measure gradbus on this machine",
@@ -30,15 +68,29 @@ func command() *cobra.Command {
   ./bin/psbench fabric                 the exchange of gradients, as a share of one TCP connection's rate`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown benchmark %q (known: packages, kernels, fabric)", args[0])
+				return fmt.Errorf("unknown benchmark %q (%s)", args[0], known)
 			}
 			return nil
 		},
 		RunE: func(*cobra.Command, []string) error {
-			return fmt.Errorf("no benchmark given (known: packages, kernels, fabric); see psbench --help")
+			return fmt.Errorf("no benchmark given (%s); see psbench --help", known)
 		},
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.AddCommand(packagesCommand(), kernelsCommand(), fabricCommand(), fabricChildCommand())
+	cobra.EnableCommandSorting = false // a variable of the library's
+	root.AddCommand(all...)
+	root.AddCommand(fabricChildCommand(), memberCommand())
 	return root
+}
+
+func memberCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    crew.ChildArgument,
+		Short:  "One process of a measured system, told by its standard input what to be",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return crew.Child(c.Context(), roles(), c.InOrStdin(), c.OutOrStdout())
+		},
+	}
 }

@@ -1,0 +1,99 @@
+package crew
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"slices"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"gradbus/schema"
+)
+
+// Flags are those that every measured system has. Their names are those of the command line.
+type Flags struct {
+	JSON      bool   // print one line of JSON and nothing else
+	InProcess bool   // members are goroutines
+	Join      string // address of a running ps, or of a control server; empty starts servers
+	Here      int    // how many of the job's trainers run on this host; 0 is all
+	Job       string // name of the job
+	Seed      uint64
+	Runs      int // figures are medians over them
+	Profile   string
+}
+
+// DefaultFlags are the flags of a system whose job has its name.
+func DefaultFlags(system string) Flags { return Flags{Job: system, Seed: 1, Runs: 1} }
+
+// AddTo gives a command these flags, with what is in f as their defaults.
+func (f *Flags) AddTo(set *pflag.FlagSet) {
+	set.Uint64Var(&f.Seed, "seed", f.Seed, "`number` that initial values and data follow from")
+	set.IntVar(&f.Runs, "runs", f.Runs, "`number` of runs; figures are medians over them")
+	set.StringVar(&f.Join, "join", f.Join, "`address` of a running ps, as in nats://10.0.0.1:4222: no server is started, and the trainers join the job there")
+	set.IntVar(&f.Here, "here", f.Here, "`number` of the job's trainers that run on this host, with --join; 0 is all")
+	set.StringVar(&f.Job, "job", f.Job, "`name` of the job")
+	set.BoolVar(&f.InProcess, "in-process", f.InProcess, "run servers and trainers as goroutines of this process, for debugging")
+	set.BoolVar(&f.JSON, "json", f.JSON, "print one line of JSON and nothing else")
+	set.StringVar(&f.Profile, "profile", f.Profile, "write a CPU profile of each process into this `folder`")
+	_ = set.MarkHidden("profile") // it exists
+}
+
+// Validate says what is wrong with the flags of a system with so many trainers: the flag, its value and what would be right.
+func (f *Flags) Validate(trainers int) error {
+	switch u, err := url.Parse(f.Join); {
+	case f.Runs < 1:
+		return fmt.Errorf("runs %d: want at least 1", f.Runs)
+	case f.Join != "" && (err != nil || u.Host == ""):
+		return fmt.Errorf("join %q: want an address such as nats://127.0.0.1:4222", f.Join)
+	case f.Here != 0 && f.Join == "":
+		return fmt.Errorf("here %d: only with --join, where other hosts run the other trainers", f.Here)
+	case f.Here < 0 || f.Here > trainers:
+		return fmt.Errorf("here %d: want 1 to %d, the number of trainers, or 0 for all", f.Here, trainers)
+	}
+	return schema.CheckName("job", f.Job)
+}
+
+// TrainersHere is how many of the job's trainers this process starts.
+func (f *Flags) TrainersHere(trainers int) int {
+	if f.Here == 0 {
+		return trainers
+	}
+	return f.Here
+}
+
+// Crew is one that is run as these flags say: what members say goes to out, or to errs where out gets JSON only; progress is drawn on
+// errs where that is a terminal.
+func (f *Flags) Crew(title string, roles map[string]Role, out, errs io.Writer) *Crew {
+	c := &Crew{Roles: roles, InProcess: f.InProcess, Title: title, Profile: f.Profile, Out: out}
+	if f.JSON {
+		c.Out = errs
+	}
+	if file, ok := errs.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		c.Bar = errs
+	}
+	return c
+}
+
+// PrintJSON writes a result as exactly one line.
+func PrintJSON(to io.Writer, result any) error {
+	line, err := json.Marshal(result)
+	if err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	_, err = to.Write(append(line, '\n'))
+	return err
+}
+
+// Median is the middle value, or the mean of the two in the middle; 0 where there are none.
+func Median(values []float64) float64 {
+	n := len(values)
+	if n == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}

@@ -1,0 +1,146 @@
+package crew
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gradbus/config"
+	"gradbus/cuda"
+	"gradbus/ps"
+)
+
+// RoleServer is the name of the role Server, which every crew knows.
+const RoleServer = "server"
+
+// KeyURL is what a server tells when it is ready: the address that trainers join at.
+const KeyURL = "url"
+
+// serverWithin is how long a server may take until it is ready.
+const serverWithin = 30 * time.Second
+
+// ServerSettings are those of one ps process. The zero value is a server of one shard on loopback, at any free port.
+type ServerSettings struct {
+	Shards         int           `json:"shards,omitempty"`           // 0 means 1
+	ID             string        `json:"id,omitempty"`               // where several ps share a control server; their order follows from it
+	NATS           string        `json:"nats,omitempty"`             // the control server, where that is not this one
+	Backend        string        `json:"backend,omitempty"`          // of cuda.Names; empty is the best of the CPU
+	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
+	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
+	StagedBytesMax int64         `json:"staged_bytes_max,omitempty"` // 0 means 128 MiB
+}
+
+// ServerResult is what a server has received in all.
+type ServerResult struct {
+	Frames uint64 `json:"frames"`
+	Bytes  uint64 `json:"bytes"`
+}
+
+// OpenServer starts a server with these settings, for roles that look into it; Server is the role of one that need not be looked into.
+// close ends it and returns when it is gone.
+func OpenServer(ctx context.Context, m *Member, s ServerSettings) (server *ps.Server, close func() error, err error) {
+	backend, err := cuda.Open(cuda.Options{Name: s.Backend, Threads: s.Threads})
+	if err != nil {
+		return nil, nil, err
+	}
+	c := ps.Default()
+	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline, s.StagedBytesMax
+	options := ps.Options{Backend: backend}
+	if m.alone { // else the limit would hold for the trainers of this process as well
+		config.PaceScheduler()
+		options.LimitHeap = config.HeapLimiter()
+	}
+	server, err = ps.Start(ctx, c, options)
+	if err != nil {
+		return nil, nil, errors.Join(err, backend.Close())
+	}
+	return server, func() error {
+		server.Close()
+		return errors.Join(server.Err(), backend.Close())
+	}, nil
+}
+
+// Server is the role of a parameter server, as ./bin/ps is one. It tells its address, and serves until it is stopped.
+func Server(ctx context.Context, m *Member) (result any, err error) {
+	var s ServerSettings
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	server, end, err := OpenServer(ctx, m, s)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if e := end(); err == nil {
+			err = e
+		}
+	}()
+	if err := m.Tell(KeyURL, server.URL()); err != nil {
+		return nil, err
+	}
+	select {
+	case <-m.Done():
+	case <-server.Done():
+		return nil, server.Err()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	stats := server.Stats()
+	return ServerResult{Frames: stats.Frames, Bytes: stats.Bytes}, nil
+}
+
+// StartServers starts n ps processes for one job and returns when all are ready: the first, "s0", is the control server of the others,
+// "s1" and so on, and url is what trainers join. Each has s.Shards shards, which are numbered in the order of the processes.
+func (c *Crew) StartServers(ctx context.Context, n int, s ServerSettings) (servers []*Handle, url string, err error) {
+	return c.StartServersAs(ctx, RoleServer, n, func(i int, id, nats string) any {
+		s.ID, s.NATS = id, nats
+		return s
+	})
+}
+
+// StartServersAs is StartServers for a role that runs a server of its own by OpenServer and tells KeyURL; settings gives those of
+// the i-th, with what has to be its id and its control server.
+func (c *Crew) StartServersAs(ctx context.Context, role string, n int, settings func(i int, id, nats string) any) (servers []*Handle, url string, err error) {
+	within, cancel := context.WithTimeoutCause(ctx, serverWithin, fmt.Errorf("servers not ready within %v", serverWithin))
+	defer cancel()
+	spec := func(i int) Spec {
+		return Spec{Role: role, Name: fmt.Sprintf("s%d", i), Settings: settings(i, fmt.Sprintf("s%02d", i), url)}
+	}
+	if servers, err = c.Start(ctx, spec(0)); err != nil {
+		return servers, "", err
+	}
+	if err := servers[0].Told(within, KeyURL, &url); err != nil {
+		return servers, "", err
+	}
+	for i := 1; i < n; i++ {
+		more, err := c.Start(ctx, spec(i))
+		servers = append(servers, more...)
+		if err != nil {
+			return servers, "", err
+		}
+	}
+	for _, h := range servers[1:] {
+		var own string
+		if err := h.Told(within, KeyURL, &own); err != nil {
+			return servers, "", err
+		}
+	}
+	return servers, url, nil
+}
+
+// StopServers asks servers to end and waits for their results, which it adds up.
+func (c *Crew) StopServers(ctx context.Context, servers ...*Handle) (ServerResult, error) {
+	var sum ServerResult
+	for i := len(servers) - 1; i >= 0; i-- { // the control server last
+		var r ServerResult
+		if err := servers[i].Stop(ctx); err != nil {
+			return sum, err
+		}
+		if err := servers[i].Result(ctx, &r); err != nil {
+			return sum, err
+		}
+		sum.Frames, sum.Bytes = sum.Frames+r.Frames, sum.Bytes+r.Bytes
+	}
+	return sum, nil
+}
