@@ -62,13 +62,13 @@ func wantError(t *testing.T, err, kind error, words ...string) {
 // roundTrip sends one message of each line.
 func roundTrip(t *testing.T, from, to *Conn) {
 	t.Helper()
-	got := make(chan Message, 2)
+	got := make(chan Message, 8) // a second round trip on a connection brings each message twice
 	for _, pattern := range ListenAt("trip", "t1") {
 		if err := to.Subscribe(pattern, func(m Message) { got <- m }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, s := range []Subject{At("trip", "t0", KindCtl, "t1"), At("trip", "t0", KindMean, "t1").WithBucket(1, 2)} {
+	for _, s := range []Subject{At("trip", "t0", KindCtl, "t1"), At("trip", "t0", KindMean, "t1").WithBucket(1, 2), At("trip", "t0", "", "t1").OfModule("net")} {
 		if err := from.Publish(s.String(), []byte(s.Kind)); err != nil {
 			t.Fatal(err)
 		}
@@ -99,11 +99,14 @@ func testLinesAreApart(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL()})
 	for kind, at := range map[string]lineIndex{
-		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine,
+		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine, KindModule: bulkLine,
 		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
 	} {
-		before := sent(conn.lines[at])
-		if err := conn.Publish(At("j", "t0", kind, "s0").String(), nil); err != nil {
+		before, subject := sent(conn.lines[at]), At("j", "t0", kind, "s0")
+		if kind == KindModule {
+			subject = subject.OfModule("net")
+		}
+		if err := conn.Publish(subject.String(), nil); err != nil {
 			t.Fatal(err)
 		}
 		if after := sent(conn.lines[at]); after != before+1 {

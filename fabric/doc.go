@@ -19,6 +19,7 @@
 //	Message   a delivery, and the lease of its bytes                       message.go, lease.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
+//	          gradbus.v1.{job}.{from}.module.{to}.{name}
 //	Ask       a request that is repeated until it is answered              ask.go
 //	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go

@@ -67,4 +67,7 @@ func (t tokenTable) keep(token string) string {
 // keepSubject makes a subject's tokens outlive the text they were read from.
 func (t tokenTable) keepSubject(s *Subject) {
 	s.Job, s.From, s.Kind, s.To = t.keep(s.Job), t.keep(s.From), t.keep(s.Kind), t.keep(s.To)
+	if s.Name != "" {
+		s.Name = t.keep(s.Name)
+	}
 }

@@ -19,6 +19,7 @@ const (
 	KindAck    = "ack"
 	KindCtl    = "ctl"
 	KindBeat   = "beat"
+	KindModule = "module" // to and from a hosted module, whose name the subject ends with
 
 	// kindFill is what the data connection sends to nobody, now and then.
 	kindFill = "fill"
@@ -36,8 +37,10 @@ const (
 // Subject is an address: who says what kind of thing to whom, and of which round.
 //
 //	gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]
+//	gradbus.v1.{job}.{from}.module.{to}.{name}
 type Subject struct {
 	Job, From, Kind, To string
+	Name                string // of a module; of kind module only, and always there
 	Batch               uint64 // meaningful where HasBatch
 	Bucket              uint32 // meaningful where HasBucket
 	HasBatch, HasBucket bool   // HasBucket implies HasBatch
@@ -46,6 +49,12 @@ type Subject struct {
 // At is the subject without a batch. The tokens are checked where it is used (Publish), or by Check.
 func At(job, from, kind, to string) Subject {
 	return Subject{Job: job, From: from, Kind: kind, To: to}
+}
+
+// OfModule is the subject of kind module about the module of that name.
+func (s Subject) OfModule(name string) Subject {
+	s.Kind, s.Name = KindModule, name
+	return s
 }
 
 // WithBatch is the subject keyed by a batch.
@@ -71,6 +80,9 @@ func (s Subject) Check() error {
 			return fmt.Errorf("%w: %s %q: want 1 to 63 of a-z, 0-9 and -", ErrSubject, t.what, t.token)
 		}
 	}
+	if s.Kind == KindModule && (!validToken(s.Name) || s.HasBatch) || s.Kind != KindModule && s.Name != "" {
+		return fmt.Errorf("%w: module %q in a subject of kind %s: want 1 to 63 of a-z, 0-9 and - in kind %s alone, and no batch", ErrSubject, s.Name, s.Kind, KindModule)
+	}
 	if s.HasBucket && !s.HasBatch {
 		return fmt.Errorf("%w: bucket %d without a batch", ErrSubject, s.Bucket)
 	}
@@ -87,6 +99,10 @@ func (s Subject) Append(b []byte) []byte {
 	b = append(b, s.Kind...)
 	b = append(b, '.')
 	b = append(b, s.To...)
+	if s.Name != "" {
+		b = append(b, '.')
+		b = append(b, s.Name...)
+	}
 	if s.HasBatch {
 		b = append(b, '.')
 		b = strconv.AppendUint(b, s.Batch, 10)
@@ -118,6 +134,12 @@ func ParseSubject(text string) (Subject, error) {
 			return Subject{}, fmt.Errorf("%w %q: want gradbus.v1.job.from.kind.to, each of a-z, 0-9 and -", ErrSubject, clip(text))
 		}
 	}
+	if s.Kind == KindModule {
+		if s.Name = rest; !more || !validToken(rest) {
+			return Subject{}, fmt.Errorf("%w %q: want gradbus.v1.job.from.module.to.name", ErrSubject, clip(text))
+		}
+		return s, nil
+	}
 	if !more {
 		return s, nil
 	}
@@ -137,11 +159,11 @@ func ParseSubject(text string) (Subject, error) {
 }
 
 // ListenAt gives the patterns that together catch everything addressed to a member, from anybody: first what is keyed
-// by no batch (acks, control, beats, pulls), then each kind that is keyed by one. No message matches two of them. Job may
+// by no batch (acks, control, beats, pulls), then each kind that is keyed by one, and what is for modules. No message matches two of them. Job may
 // be Any.
 func ListenAt(job, to string) []string {
 	patterns := []string{Pattern(job, Any, Any, to, false)}
-	for _, kind := range []string{KindLookup, KindDense, KindSparse, KindReduce, KindMean, KindRows} {
+	for _, kind := range []string{KindLookup, KindDense, KindSparse, KindReduce, KindMean, KindRows, KindModule} {
 		patterns = append(patterns, Pattern(job, Any, kind, to, true))
 	}
 	return patterns

@@ -17,6 +17,8 @@ func TestSubjectLiterals(t *testing.T) {
 		{"gradbus.v1.j.s1.mean.t2.9.4294967295", At("j", "s1", KindMean, "t2").WithBucket(9, 1<<32-1)},
 		{"gradbus.v1.j.j-0123456789ab.ctl.coordinator", At("j", "j-0123456789ab", KindCtl, "coordinator")},
 		{"gradbus.v1.j.t0.beat.all", At("j", "t0", KindBeat, "all")},
+		{"gradbus.v1.j.t3.module.s0.net", At("j", "t3", "", "s0").OfModule("net")},
+		{"gradbus.v1.j.s0.module.t3.0", At("j", "s0", KindModule, "t3").OfModule("0")},
 	} {
 		if got := c.want.String(); got != c.text {
 			t.Errorf("String of %+v: %q, want %q", c.want, got, c.text)
@@ -41,6 +43,7 @@ func TestParseSubjectRefuses(t *testing.T) {
 		"gradbus.v1.j.t0.dense.s0.-1", "gradbus.v1.j.t0.dense.s0.18446744073709551616", "gradbus.v1.j.t0.dense.s0.1.",
 		"gradbus.v1.j.t0.dense.s0.1.4294967296", "gradbus.v1.j.t0.dense.s0.1.2.3", "gradbus.v1.j.t0.dense.s0.1 .2",
 		"gradbus.v1.j.t0.dense.s0.x", "gradbus.v1.j\x00.t0.ack.s0", "gradbus.v1.j.t0.ack.s0.99999999999999999999999",
+		"gradbus.v1.j.t0.module.s0", "gradbus.v1.j.t0.module.s0.", "gradbus.v1.j.t0.module.s0.Net", "gradbus.v1.j.t0.module.s0.net.1",
 	} {
 		if got, err := ParseSubject(text); !errors.Is(err, ErrSubject) {
 			t.Errorf("ParseSubject(%q) = %+v, %v; want ErrSubject", text, got, err)
@@ -55,6 +58,10 @@ func TestSubjectCheckNamesTheToken(t *testing.T) {
 		`kind "a.b"`:      At("j", "t0", "a.b", "s0"),
 		`receiver "*"`:    At("j", "t0", KindAck, "*"),
 		"without a batch": {Job: "j", From: "t0", Kind: KindMean, To: "all", HasBucket: true},
+		`module ""`:       At("j", "t0", KindModule, "s0"),
+		`module "Net"`:    At("j", "t0", KindModule, "s0").OfModule("Net"),
+		`module "net"`:    At("j", "t0", KindModule, "s0").OfModule("net").WithBatch(1),
+		`module "x"`:      {Job: "j", From: "t0", Kind: KindAck, To: "s0", Name: "x"},
 	} {
 		if err := s.Check(); !errors.Is(err, ErrSubject) || !strings.Contains(err.Error(), want) {
 			t.Errorf("Check of %+v: %v; want ErrSubject with %q", s, err, want)
@@ -105,6 +112,7 @@ func TestRoutePattern(t *testing.T) {
 func FuzzParseSubject(f *testing.F) {
 	f.Add("gradbus.v1.debian.t3.dense.s0.17.2")
 	f.Add("gradbus.v1.j.t0.ack.s0")
+	f.Add("gradbus.v1.j.t0.module.s0.net")
 	f.Add("gradbus.v1.j.t0.lookup.s0.18446744073709551615")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := ParseSubject(text)

@@ -128,7 +128,7 @@ func checkLayout(l Layout) error {
 		mayHaveIt bool
 	}{
 		{"bytes of values", l.Values, FrameBytesMax, r.values},
-		{"keys", l.Keys, KeysMax, r.keys},
+		{"keys", l.Keys, KeysMax, r.keys || r.contexts.most > 0},
 		{"sections", l.Sections, SectionsMax, r.keys},
 		{"bags", l.Bags, l.Keys, r.bags},
 		{"bytes of body", l.Body, BodyBytesMax, r.body != never},

@@ -26,6 +26,7 @@ type Job struct {
 	Optimizer   Optimizer         `json:"optimizer"`
 	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
 	Tables      []TableSpec       `json:"tables"`
+	Modules     []ModuleSpec      `json:"modules,omitempty"` // that shards host; left out where there are none
 }
 
 // The words of a manifest.
@@ -114,10 +115,10 @@ type TableSpec struct {
 	Init       Init   `json:"init"`
 }
 
-// OnShards reports whether the job has anything for shards to do. Where trainers reduce among themselves, that is the
-// tables that they do not keep.
+// OnShards reports whether the job has anything for shards to do. Where trainers reduce among themselves, that is modules
+// and the tables that they do not keep.
 func (j *Job) OnShards() bool {
-	return j.Reduce != ReduceTrainers || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return !t.Replicated })
+	return j.Reduce != ReduceTrainers || len(j.Modules) > 0 || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return !t.Replicated })
 }
 
 // Digest is the SHA-256 of the manifest's canonical encoding.

@@ -61,8 +61,9 @@ func (j *Job) Validate() error {
 	c.optimizer(&j.Optimizer)
 	c.parameters(j)
 	c.tables(j)
-	if len(j.Parameters)+len(j.Tables) == 0 {
-		c.add("parameters", 0, "at least one parameter or table")
+	c.modules(j)
+	if len(j.Parameters)+len(j.Tables)+len(j.Modules) == 0 {
+		c.add("parameters", 0, "at least one parameter, table or module")
 	}
 	if len(c.errors) == 0 {
 		return nil

@@ -16,14 +16,21 @@ const (
 	KindControl Kind = 8  // membership: a Control as JSON
 	KindBeat    Kind = 9  // a sign of life
 	KindRefusal Kind = 10 // a frame was not taken: a Refusal as JSON
+
+	KindForward  Kind = 11 // the input of a hosted module: trainer to shard
+	KindBackward Kind = 12 // the gradient of the loss by a module's output, for a context: trainer to shard
+	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
+	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
+	KindOutput   Kind = 15 // what a module answers: shard to trainer
 )
 
 // kindMax is the greatest kind of this version.
-const kindMax = KindRefusal
+const kindMax = KindOutput
 
 var kindNames = [kindMax + 1]string{
 	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
 	KindAck: "ack", KindControl: "control", KindBeat: "beat", KindRefusal: "refusal",
+	KindForward: "forward", KindBackward: "backward", KindStep: "step", KindWeights: "weights", KindOutput: "output",
 }
 
 // String is the kind's name, or its number where it has none.
@@ -75,25 +82,35 @@ const (
 	FlagMore uint32 = 1 << 0
 	// FlagParameters, of a mean: the values are the new parameters, not an average. Of a pull: parameters are asked for.
 	FlagParameters uint32 = 1 << 1
+	// FlagEvaluate, of a forward: nothing is dropped, and no context is opened.
+	FlagEvaluate uint32 = 1 << 2
+	// FlagInput, of a backward: the gradient by the module's input is asked for too.
+	FlagInput uint32 = 1 << 3
+	// FlagStep, of a backward: a step by its context follows at once.
+	FlagStep uint32 = 1 << 4
+	// FlagGradients, of a weights frame: the gradients of its context are asked for, not the parameters.
+	FlagGradients uint32 = 1 << 5
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
 // absent or empty.
 type rule struct {
-	place   place // bucket, chunk and chunks
-	node    need  // node, of the tree over lanes
-	weight  bool
-	offset  bool
-	flags   uint32
-	values  bool // values; then dtype says of which type
-	half    bool // values may be of 16 bits
-	keys    bool // sections and keys
-	rows    bool // values are exactly the rows of the sections' keys
-	someRow bool // where there are sections, likewise; else values are a chunk's
-	bags    bool // sections may hold bags; their values are then exactly one row for each bag
-	ack     bool // an ack, always
-	body    need
-	repeats bool // the head repeats that of a refused frame and is not checked
+	place    place // bucket, chunk and chunks
+	node     need  // node, of the tree over lanes
+	weight   bool
+	offset   bool
+	flags    uint32
+	values   bool     // values; then dtype says of which type
+	half     bool     // values may be of 16 bits
+	keys     bool     // sections and keys
+	rows     bool     // values are exactly the rows of the sections' keys
+	someRow  bool     // where there are sections, likewise; else values are a chunk's
+	bags     bool     // sections may hold bags; their values are then exactly one row for each bag
+	contexts contexts // keys are contexts, of no section; as many
+	module   bool     // it is about a hosted module, whose index is the bucket
+	ack      bool     // an ack, always
+	body     need
+	repeats  bool // the head repeats that of a refused frame and is not checked
 }
 
 // place is what a kind's bucket, chunk and chunks are.
@@ -125,4 +142,10 @@ var rules = [kindMax + 1]rule{
 	KindControl: {body: always},
 	KindBeat:    {body: maybe},
 	KindRefusal: {body: always, repeats: true},
+
+	KindForward:  {module: true, place: placeChunk, node: always, weight: true, offset: true, flags: FlagEvaluate, values: true},
+	KindBackward: {module: true, place: placeChunk, weight: true, offset: true, flags: FlagInput | FlagStep, values: true, contexts: contexts{1, 1}},
+	KindStep:     {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
+	KindWeights:  {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
+	KindOutput:   {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
 }

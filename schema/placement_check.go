@@ -62,6 +62,8 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 		return p.checkTables(v, owner)
 	case KindPull:
 		return p.checkPull(v, owner)
+	case KindForward, KindBackward, KindStep, KindWeights, KindOutput:
+		return p.checkModule(v, owner)
 	}
 	return nil
 }

@@ -27,6 +27,19 @@ func needs(t *testing.T, doc, what, text string) {
 	}
 }
 
+func flagNames(flags uint32) string {
+	var names []string
+	for i, name := range []string{"more", "parameters", "evaluate", "input", "step", "gradients"} {
+		if flags&(1<<i) != 0 {
+			names = append(names, name)
+		}
+	}
+	if names == nil {
+		return "-"
+	}
+	return strings.Join(names, ", ")
+}
+
 // kindTable is the rules as the document has them.
 func kindTable() string {
 	yes := func(b bool) string { return map[bool]string{true: "yes", false: "-"}[b] }
@@ -43,11 +56,17 @@ func kindTable() string {
 		if r.bags {
 			values = "rows or bags"
 		}
-		flags := map[uint32]string{0: "-", FlagMore: "more", FlagParameters: "parameters"}[r.flags]
+		flags := flagNames(r.flags)
 		chunk := [...]string{"-", "of chunks", "of chunks, or open"}[r.place]
 		keys := yes(r.keys)
 		if r.someRow {
 			values, keys = "yes, or rows", "may"
+		}
+		if r.contexts.most > 0 {
+			keys = r.contexts.String() + " contexts"
+			if r.contexts.most == 1 {
+				keys = r.contexts.String() + " context"
+			}
 		}
 		if r.repeats {
 			fmt.Fprintf(&b, "| %v | %d | the refused frame's head, unchecked |||||||| %s |\n", k, k, need(r.body))

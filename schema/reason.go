@@ -36,6 +36,8 @@ const (
 	ReasonUnknownKey                    // no such key, or not of this shard
 	ReasonUnsortedKeys                  // sections or keys that are not strictly ascending
 	ReasonOverBudget                    // would need more memory than there is
+	ReasonUnknownModule                 // no such module, or not on this shard
+	ReasonUnknownContext                // no such context: never opened, stepped, released, expired, or another trainer's
 	reasonCount
 )
 
@@ -51,7 +53,7 @@ var reasonNames = [reasonCount]string{
 	ReasonDamaged: "damaged", ReasonMalformed: "malformed", ReasonOversized: "oversized",
 	ReasonUnknownVersion: "unknown_version", ReasonUnknownKind: "unknown_kind", ReasonUnknownBucket: "unknown_bucket",
 	ReasonUnknownTable: "unknown_table", ReasonUnknownKey: "unknown_key", ReasonUnsortedKeys: "unsorted_keys",
-	ReasonOverBudget: "over_budget",
+	ReasonOverBudget: "over_budget", ReasonUnknownModule: "unknown_module", ReasonUnknownContext: "unknown_context",
 }
 
 // String is the reason's name on the wire and in counters, or its number where it has none.

@@ -120,7 +120,7 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	switch {
 	case v.values.bytes() != 0 && !r.values:
 		return Refuse(ReasonMalformed, "values: a %v frame has none", v.head.Kind)
-	case (keys != 0 || sections != 0) && !r.keys:
+	case sections != 0 && !r.keys, keys != 0 && !r.keys && r.contexts.most == 0:
 		return Refuse(ReasonMalformed, "keys or sections: a %v frame has none", v.head.Kind)
 	case (v.bags.bytes() != 0 || v.offsets.bytes() != 0) && !r.bags:
 		return Refuse(ReasonMalformed, "bags or offsets: a %v frame has none", v.head.Kind)
@@ -143,7 +143,10 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	case v.head.Kind == KindDense && v.values.bytes() == 0 && v.head.Weight != 0:
 		return Refuse(ReasonWrongShape, "no values, but a weight of %v", v.head.Weight)
 	}
-	if v.head.Kind == KindPull {
+	switch {
+	case r.module:
+		return v.checkContexts(r)
+	case v.head.Kind == KindPull:
 		return v.checkPull(keys, sections)
 	}
 	return v.checkSections(keys, r.rows || r.someRow && sections > 0)

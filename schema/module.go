@@ -1,0 +1,151 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+)
+
+// Limits of hosted modules.
+const (
+	ModulesMax        = 64
+	ModuleConfigBytes = 64 << 10 // of one module's configuration
+	ModuleSamplesMax  = 1 << 16  // in one request
+	ModuleContextsMax = 64       // of one trainer and module
+	// ModuleTensorElementsMax bounds the values of one request's tensor, and of its answer's: 32 MiB.
+	ModuleTensorElementsMax = 8 << 20
+)
+
+// ModuleSpec is a module that a shard hosts: it holds the parameters and computes, and trainers send inputs and gradients of
+// outputs. Its optimizer is the job's. Shards know what a configuration means; the manifest only carries it.
+type ModuleSpec struct {
+	Name     string `json:"name"`     // a token of subjects: 1 to 63 of a-z, 0-9 and -
+	Shard    int    `json:"shard"`    // of S shards it is on shard Shard mod S
+	Seed     uint64 `json:"seed"`     // of its initial values and of what it drops
+	In       []int  `json:"in"`       // shape of one sample of its input
+	Module   string `json:"module"`   // configuration, JSON, as package nn builds from it
+	Samples  int    `json:"samples"`  // most samples in one request
+	Contexts int    `json:"contexts"` // most contexts that one trainer may hold
+}
+
+// InElements is the number of values of one sample of the input.
+func (m *ModuleSpec) InElements() int { return Parameter{Shape: m.In}.Elements() }
+
+// ShardOfModule is the shard that hosts the i-th module of the manifest.
+func (p *Placement) ShardOfModule(i int) int { return p.job.Modules[i].Shard % max(1, p.Shards) }
+
+// TensorChunks is how many frames a tensor of so many values takes, at least one.
+func (p *Placement) TensorChunks(elements int) int {
+	return max(1, (elements+p.chunkElements-1)/p.chunkElements)
+}
+
+// TensorRange is the elements [offset, offset+count) of a tensor that one of its frames carries.
+func (p *Placement) TensorRange(elements, chunk int) (offset, count int) {
+	offset = chunk * p.chunkElements
+	return offset, min(p.chunkElements, elements-offset)
+}
+
+// IsModuleRequest reports whether frames of the kind ask something of a hosted module.
+func (k Kind) IsModuleRequest() bool {
+	return k == KindForward || k == KindBackward || k == KindStep || k == KindWeights
+}
+
+// checkModule checks a request to a module, or an answer of it: that it exists and is that shard's, and that chunk and lengths fit
+// each other. How long a tensor is in all only the module knows.
+func (p *Placement) checkModule(v *View, owner int) *FrameError {
+	h := &v.head
+	switch {
+	case uint64(h.Bucket) >= uint64(len(p.job.Modules)):
+		return Refuse(ReasonUnknownModule, "module %d: the job has %d", h.Bucket, len(p.job.Modules))
+	case p.ShardOfModule(int(h.Bucket)) != owner:
+		return Refuse(ReasonUnknownModule, "module %q is on %s, not on %s", p.job.Modules[h.Bucket].Name, ShardMember(p.ShardOfModule(int(h.Bucket))), ShardMember(owner))
+	case h.Sequence == 0:
+		return Refuse(ReasonMalformed, "%v frame without a request's number", h.Kind)
+	}
+	if h.Kind == KindWeights || h.Kind == KindStep {
+		return nil
+	}
+	have, offset := uint64(v.values.bytes()/4), uint64(h.Chunk)*uint64(p.chunkElements)
+	switch {
+	case h.Offset != offset:
+		return Refuse(ReasonWrongShape, "chunk %d of a tensor at element %d: want %d", h.Chunk, h.Offset, offset)
+	case h.Chunk+1 < h.Chunks && have != uint64(p.chunkElements), have > uint64(p.chunkElements):
+		return Refuse(ReasonWrongShape, "chunk %d of %d of a tensor with %d values: want %d, or less in the last", h.Chunk, h.Chunks, have, p.chunkElements)
+	case offset+have > ModuleTensorElementsMax:
+		return Refuse(ReasonOversized, "a tensor of %d values or more: want at most %d", offset+have, ModuleTensorElementsMax)
+	}
+	if h.Kind != KindForward {
+		return nil
+	}
+	spec := &p.job.Modules[h.Bucket]
+	if n := h.Weight; n < 1 || n > float64(spec.Samples) || n != math.Trunc(n) {
+		return Refuse(ReasonWrongWeight, "%v samples for module %q: want 1 to %d", n, spec.Name, spec.Samples)
+	}
+	if want := p.TensorChunks(int(h.Weight) * spec.InElements()); int(h.Chunks) != want {
+		return Refuse(ReasonWrongChunk, "%d chunks of %v samples for module %q: want %d", h.Chunks, h.Weight, spec.Name, want)
+	}
+	if _, want := p.TensorRange(int(h.Weight)*spec.InElements(), int(h.Chunk)); have != uint64(want) {
+		return Refuse(ReasonWrongShape, "chunk %d of %v samples for module %q with %d values: want %d", h.Chunk, h.Weight, spec.Name, have, want)
+	}
+	return nil
+}
+
+// checkContexts checks that a frame's keys are as many contexts as its kind has, ascending.
+func (v *View) checkContexts(r *rule) *FrameError {
+	keys := v.Keys()
+	if n := len(keys); n < r.contexts.least || n > r.contexts.most {
+		return Refuse(ReasonWrongShape, "%d contexts in a %v frame: want %s", n, v.head.Kind, r.contexts)
+	}
+	for i, k := range keys {
+		if k == 0 || i > 0 && k <= keys[i-1] {
+			return Refuse(ReasonUnsortedKeys, "context %d at position %d of a %v frame: want contexts from 1, ascending", k, i, v.head.Kind)
+		}
+	}
+	return nil
+}
+
+// contexts is how many contexts a kind's frames name.
+type contexts struct{ least, most int }
+
+func (c contexts) String() string {
+	switch {
+	case c.most == 0:
+		return "-"
+	case c.least == c.most:
+		return fmt.Sprint(c.least)
+	}
+	return fmt.Sprintf("%d to %d", c.least, c.most)
+}
+
+// modules checks the manifest's modules.
+func (c *jobCheck) modules(j *Job) {
+	if len(j.Modules) > ModulesMax {
+		c.add("modules", len(j.Modules), "at most %d", ModulesMax)
+		return
+	}
+	names := map[string]int{}
+	for i := range j.Modules {
+		m, field := &j.Modules[i], fmt.Sprintf("modules[%d]", i)
+		if !nameForm.MatchString(m.Name) {
+			c.add(field+".name", m.Name, "1 to 63 of a-z, 0-9 and -")
+		} else if first, taken := names[m.Name]; taken {
+			c.add(field+".name", m.Name, "a name of its own: modules[%d].name has it", first)
+		} else {
+			names[m.Name] = i
+		}
+		if m.Shard < 0 {
+			c.add(field+".shard", m.Shard, "0 or more")
+		}
+		samplesFit := c.between(field+".samples", m.Samples, 1, ModuleSamplesMax)
+		if n := len(m.In); n < 1 || n > ShapeMax {
+			c.add(field+".in", m.In, "1 to %d dimensions", ShapeMax)
+		} else if n, ok := elements(m.In); !ok || n > ModuleTensorElementsMax {
+			c.add(field+".in", m.In, "dimensions of at least 1 and at most %d values", ModuleTensorElementsMax)
+		} else if samplesFit && n*uint64(m.Samples) > ModuleTensorElementsMax {
+			c.add(field+".samples", m.Samples, "at most %d of %d values each", ModuleTensorElementsMax/n, n)
+		}
+		if n := len(m.Module); n < 1 || n > ModuleConfigBytes {
+			c.add(field+".module", n, "a configuration of 1 to %d bytes", ModuleConfigBytes)
+		}
+		c.between(field+".contexts", m.Contexts, 1, ModuleContextsMax)
+	}
+}
