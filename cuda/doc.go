@@ -16,6 +16,12 @@
 // operations belong together, a Batch keeps them encoded and Submit runs them all in one crossing, without allocating. On
 // a GPU a call copies its arguments there and back; a Stream runs batches on memory that stays there, beside the caller.
 //
+// # Dense layers
+//
+// OpenDense gives the operations of layers beside a backend: matrix products and convolutions by a library made for them,
+// whose bits are its own and whose name goes into a job's manifest, and pooling, ReLU, softmax and the like, which have
+// the same bits everywhere. The library "own" is the backend's MatMul: slow, canonical, always there.
+//
 // # Canonical order
 //
 // All backends give the same bits, which is why a job's result does not depend on who computed what. The rules:

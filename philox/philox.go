@@ -12,6 +12,8 @@
 // add purposes and distributions but never change the values of those that exist; the golden values in the tests say so.
 package philox
 
+import "fmt"
+
 // Multipliers and key increments of Philox4x32 (Random123, philox.h).
 const (
 	multiplier0 = 0xD2511F53
@@ -115,6 +117,23 @@ func (s *Source) Below(n uint32) uint32 {
 		}
 	}
 	return uint32(product >> 32)
+}
+
+// Mask writes a dropout mask: each value is 0 with probability p, rounded up to a multiple of 2^-24, else 1/(1-p), one
+// uniform number a value. p is in [0, 1]; where it is 1, all are 0.
+//
+//	s := New(seed, "dropout", batch, lane, layer); s.Mask(mask, 0.5) // mask is 0 2 2 0 ...
+func (s *Source) Mask(mask []float32, p float32) {
+	if !(p >= 0 && p <= 1) {
+		panic(fmt.Sprintf("philox: Mask with probability %v", p))
+	}
+	keep := float32(1) / (1 - p)
+	for i := range mask {
+		mask[i] = 0
+		if s.Uniform() >= p {
+			mask[i] = keep
+		}
+	}
 }
 
 // Permutation gives the order in which epoch runs through n examples: each of 0..n-1 once, a pure function of (seed,

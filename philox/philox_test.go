@@ -192,6 +192,32 @@ func TestNormalMoments(t *testing.T) {
 	}
 }
 
+// A mask is zero where the number drawn for it is below p, and the rest makes up for it; the draws are the sequence's.
+func TestMask(t *testing.T) {
+	const n = 1 << 16
+	for _, p := range []float32{0, 0.25, 0.5, 1} {
+		s, numbers := New(7, "dropout", 1, 2, 3), New(7, "dropout", 1, 2, 3)
+		mask := make([]float32, n)
+		s.Mask(mask, p)
+		zeros := 0
+		for i, v := range mask {
+			dropped := numbers.Uniform() < p
+			if dropped {
+				zeros++
+			}
+			if dropped != (v == 0) || v != 0 && v != 1/(1-p) {
+				t.Fatalf("p %v: value %d is %v, dropped %v", p, i, v, dropped)
+			}
+		}
+		if f := float64(zeros) / n; math.Abs(f-float64(p)) > 6*math.Sqrt(float64(p*(1-p))/n) {
+			t.Errorf("p %v: a share of %v is dropped", p, f)
+		}
+		if s.Uint32() != numbers.Uint32() {
+			t.Errorf("p %v: the sequence goes on elsewhere", p)
+		}
+	}
+}
+
 func TestBelow(t *testing.T) {
 	s := New(4, "below", 0, 0, 0)
 	if got := s.Below(1); got != 0 {
