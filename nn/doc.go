@@ -1,15 +1,21 @@
-// Package nn is the layers and losses that the workloads need, over a cuda.Backend: an embedding bag, a linear layer and
-// softmax cross-entropy, forward and backward written out.
+// Package nn is layers and losses over a cuda.Backend, forward and backward written out, in two forms.
 //
-// A layer holds its sizes and scratch memory, which it reuses from call to call, and no parameters: those belong to the
-// session, so a layer is handed them. Gradients are sums over the samples, never divided; whoever knows the weight of
-// the whole batch divides once. Sums run in the canonical order of package cuda, so that the same samples give the same
-// bits on every backend.
+// EmbeddingBag, Linear and CrossEntropy are single operations: the caller hands them every tensor and says when each runs.
+//
+// Module is a function made of layers, as configuration: LinearLayer, BagLayer, ReLU, Flatten and Sequential of them, written
+// in Go or as JSON (Build). A Net is a module with the memory of one pass. It runs forward and backward, and says of each
+// parameter's gradient when it is final, so that it travels while the rest is computed.
+//
+// Neither holds parameters: those belong to the session or to the server, so a layer is handed them. Gradients are sums
+// over the samples, never divided; whoever knows the weight of the whole batch divides once. Initial values have
+// PyTorch's default bounds and are counter-based (package philox), and so is what dropout drops. Sums of single operations
+// run in the canonical order of package cuda, so that the same samples give the same bits on every backend.
 //
 // The package knows shapes and derivatives. It must not know of jobs, batches, lanes, tables' keys or optimizers. A
-// newcomer may add a layer: one file, explicit Forward and Backward, a comment that names every shape, a test against
-// finite differences and golden values made by testdata/golden.py with PyTorch. Layers are not safe for concurrent use.
+// newcomer may add a layer: one file, a comment that names every shape, an entry in kinds (build.go), a naive version and
+// a case in the tests against finite differences, and golden values made by testdata/golden.py with PyTorch. Layers and
+// Nets are not safe for concurrent use; Modules are.
 //
-// Left out on purpose: a graph that differentiates by itself. Three layers do not need one, and explicit backward passes
-// let a workload say when a gradient is final, so that it travels while the rest is computed.
+// Left out on purpose: a graph that differentiates by itself. A sequence of layers with explicit backward passes is what
+// the programs need, and shows when a gradient is final.
 package nn
