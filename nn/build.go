@@ -16,7 +16,9 @@ var ErrConfig = errors.New("bad module")
 
 // Limits of what a configuration may ask for.
 const (
-	sizeMax       = 1 << 24 // of any size of a layer
+	sizeMax       = 1 << 24 // of any size of a linear layer or a table
+	channelsMax   = 1 << 16 // of images
+	kernelMax     = 1 << 10 // side of a kernel, its stride and padding
 	layersMax     = 1024
 	depthMax      = 8       // of sequential within sequential
 	configMax     = 1 << 20 // bytes
@@ -42,7 +44,7 @@ func Build(config []byte) (Module, error) {
 		return nil, err
 	}
 	total := 0
-	for _, p := range m.Parameters() { // each has at most sizeMax * sizeMax * 2^16 values, which an int holds
+	for _, p := range m.Parameters() { // each has at most 2^52 values, which an int holds
 		if total += p.Elements(); p.Elements() > parametersMax || total > parametersMax {
 			return nil, fmt.Errorf("%w: parameters up to %s have over %d values: want fewer", ErrConfig, p.Name, parametersMax)
 		}
@@ -134,7 +136,8 @@ type kind struct {
 // kinds are all layers but sequential.
 func kinds() []kind {
 	return []kind{
-		kindOf[LinearLayer](), kindOf[BagLayer](), kindOf[ReLU](), kindOf[Flatten](),
+		kindOf[LinearLayer](), kindOf[BagLayer](), kindOf[Conv2d](), kindOf[MaxPool2d](), kindOf[ReLU](), kindOf[Dropout](),
+		kindOf[Dropout2d](), kindOf[Flatten](), kindOf[Softmax](), kindOf[LogSoftmax](),
 	}
 }
 

@@ -2,9 +2,11 @@
 //
 // EmbeddingBag, Linear and CrossEntropy are single operations: the caller hands them every tensor and says when each runs.
 //
-// Module is a function made of layers, as configuration: LinearLayer, BagLayer, ReLU, Flatten and Sequential of them, written
-// in Go or as JSON (Build). A Net is a module with the memory of one pass. It runs forward and backward, and says of each
-// parameter's gradient when it is final, so that it travels while the rest is computed.
+// Module is a function made of layers, as configuration, written in Go or as JSON (Build): LinearLayer, BagLayer, Conv2d,
+// MaxPool2d, ReLU, Dropout, Dropout2d, Flatten, Softmax, LogSoftmax, and Sequential of them. A Net is a module with the memory
+// of one pass. It runs forward and backward, and says of each parameter's gradient when it is final, so that it travels
+// while the rest is computed. Its products and convolutions are a library's (cuda.Dense), whose bits they have; images lie
+// inside as that library is fastest with (plan.go).
 //
 // Neither holds parameters: those belong to the session or to the server, so a layer is handed them. Gradients are sums
 // over the samples, never divided; whoever knows the weight of the whole batch divides once. Initial values have
@@ -13,7 +15,7 @@
 //
 // The package knows shapes and derivatives. It must not know of jobs, batches, lanes, tables' keys or optimizers. A
 // newcomer may add a layer: one file, a comment that names every shape, an entry in kinds (build.go), a naive version and
-// a case in the tests against finite differences, and golden values made by testdata/golden.py with PyTorch. Layers and
+// a case in the tests against finite differences, and golden values made with PyTorch by testdata/layers.py. Layers and
 // Nets are not safe for concurrent use; Modules are.
 //
 // Left out on purpose: a graph that differentiates by itself. A sequence of layers with explicit backward passes is what

@@ -66,7 +66,9 @@ func (l BagLayer) check() error {
 	return firstError(between(name, "dim", l.Dim, 1, sizeMax), between(name, "rows", l.Rows, least, most))
 }
 
-func (l BagLayer) work(e Env, _, _ []int, _ int) work {
+func (l BagLayer) layout(cuda.Layout) (cuda.Layout, bool) { return cuda.NCHW, true }
+
+func (l BagLayer) work(e Env, _ site) work {
 	mode := cuda.Sum
 	if l.Mode == BagMean {
 		mode = cuda.Mean
@@ -81,6 +83,7 @@ type bagWork struct {
 }
 
 func (w *bagWork) keepsY() bool { return false }
+func (w *bagWork) values() int  { return w.spec.Dim }
 
 func (w *bagWork) forward(p *pass, _ []float32) ([]float32, error) {
 	rows := p.bags.Rows

@@ -1,5 +1,7 @@
 package nn
 
+import "gradbus/cuda"
+
 // LinearLayer is y = x W' + b as a module: x [n, In], W [Out, In] called "weight", b [Out] called "bias", y [n, Out]. Both
 // begin uniform in [-1/sqrt(In), 1/sqrt(In)), as in PyTorch.
 //
@@ -38,27 +40,30 @@ func (l LinearLayer) check() error {
 	return firstError(between("linear", "in", l.In, 1, sizeMax), between("linear", "out", l.Out, 1, sizeMax))
 }
 
-func (l LinearLayer) work(e Env, _, _ []int, _ int) work {
-	return &linearWork{spec: l, layer: NewLinear(e.Backend, l.In, l.Out)}
+func (l LinearLayer) layout(cuda.Layout) (cuda.Layout, bool) { return cuda.NCHW, true }
+
+func (l LinearLayer) work(e Env, s site) work {
+	return &linearWork{spec: l, dense: e.Dense, relu: s.relu}
 }
 
 type linearWork struct {
 	spec     LinearLayer
-	layer    *Linear
+	dense    *cuda.Dense
+	relu     bool // of the layer that follows
 	x        []float32
 	y, gradX []float32
-	unwanted []float32 // a weight's gradient that nobody wants
 }
 
 func (w *linearWork) keepsY() bool { return false }
+func (w *linearWork) values() int  { return w.spec.In + w.spec.Out }
 
 func (w *linearWork) forward(p *pass, x []float32) ([]float32, error) {
 	w.x, w.y = x, grown(w.y, p.n*w.spec.Out)
-	var bias []float32
+	g := cuda.Gemm{M: p.n, N: w.spec.Out, K: w.spec.In, TransB: true, ReLU: w.relu, A: x, B: p.params[0], C: w.y}
 	if !w.spec.NoBias {
-		bias = p.params[1]
+		g.Bias = p.params[1]
 	}
-	return w.y, w.layer.Forward(p.params[0], bias, x, w.y)
+	return w.y, w.dense.Gemm(g)
 }
 
 func (w *linearWork) backward(p *pass, gradY []float32) ([]float32, error) {
@@ -66,30 +71,31 @@ func (w *linearWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		return nil, err
 	}
 	w.gradX = grown(w.gradX, p.n*w.spec.In)
-	return w.gradX, w.layer.BackwardInput(p.params[0], gradY, w.gradX)
+	return w.gradX, w.dense.Gemm(cuda.Gemm{M: p.n, N: w.spec.In, K: w.spec.Out, A: gradY, B: p.params[0], C: w.gradX})
 }
 
 func (w *linearWork) backwardParams(p *pass, gradY []float32) error {
-	var bias []float32
 	if !w.spec.NoBias {
-		var err error
-		if bias, err = p.gradOf(1); err != nil {
+		bias, err := p.gradOf(1)
+		if err != nil {
 			return err
 		}
+		if bias != nil {
+			if err := w.dense.ColumnSums(cuda.ColumnSums{Rows: p.n, Columns: w.spec.Out, X: gradY, Out: bias}); err != nil {
+				return err
+			}
+		}
+		p.finish(1)
 	}
 	weight, err := p.gradOf(0)
 	if err != nil {
 		return err
 	}
-	if weight == nil {
-		w.unwanted = grown(w.unwanted, w.spec.Out*w.spec.In)
-		weight = w.unwanted
-	}
-	if err := w.layer.BackwardParams(w.x, gradY, weight, bias); err != nil {
-		return err
-	}
-	if !w.spec.NoBias {
-		p.finish(1)
+	if weight != nil {
+		err = w.dense.Gemm(cuda.Gemm{M: w.spec.Out, N: w.spec.In, K: p.n, TransA: true, A: gradY, B: w.x, C: weight})
+		if err != nil {
+			return err
+		}
 	}
 	p.finish(0)
 	return nil

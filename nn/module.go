@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"gradbus/cuda"
 	"gradbus/philox"
 )
 
@@ -61,9 +62,18 @@ type layer interface {
 	Module
 	// parameters are Parameters without the names' prefix.
 	parameters() []Parameter
-	// work gives the memory of one pass over samples of the shape in, which OutShape accepted. at is the layer's place in the
-	// module.
-	work(e Env, in, out []int, at int) work
+	// layout is the layout of images that the layer takes and gives, where it must be a certain one; fast is the library's.
+	layout(fast cuda.Layout) (l cuda.Layout, must bool)
+	// work gives the memory of one pass.
+	work(e Env, s site) work
+}
+
+// site is where a layer stands in a Net.
+type site struct {
+	at                  int   // place among the layers of the module
+	in, out             []int // shapes of a sample, which OutShape accepted
+	inLayout, outLayout cuda.Layout
+	relu                bool // the layer before a ReLU computes it too, and the ReLU goes without
 }
 
 // placed is a layer, and what the names of its parameters begin with.

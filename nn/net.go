@@ -11,9 +11,11 @@ import (
 // ErrOrder says that a Backward has no Forward before it. Nothing was written.
 var ErrOrder = errors.New("backward without forward")
 
-// Env is what a Net computes with. A nil Dense stands for the canonical products of Backend, which are slower.
+// Env is what a Net computes with: bags by Backend, everything else by Dense. A nil Dense stands for the library own, whose
+// sums are canonical and slower.
 type Env struct {
 	Backend cuda.Backend
+	Dense   *cuda.Dense
 }
 
 // Mode is how a forward pass runs. The zero value is evaluation.
@@ -44,7 +46,7 @@ type Net struct {
 	GradX bool
 
 	layers []placed
-	works  []work
+	steps  []step
 	first  []int // index of each layer's first parameter; one more, the number of parameters
 	params []Parameter
 	in     []int
@@ -53,6 +55,13 @@ type Net struct {
 	pass    pass
 	forward bool // a forward pass is there to go back through
 	y       []float32
+}
+
+// step is one piece of work of a pass: a layer's, or moving images from one layout into the other before it.
+type step struct {
+	work
+	layer  int
+	before int // parameters of the layers before it
 }
 
 // pass is what the layers are told of the pass under way.
@@ -97,6 +106,8 @@ type work interface {
 	backward(p *pass, gradY []float32) (gradX []float32, err error)
 	// keepsY says that the backward pass reads y again, so that the next layer may not write over it.
 	keepsY() bool
+	// values is how many values of memory a sample takes at most.
+	values() int
 }
 
 // NewNet gives the memory of a pass of m over samples of the shape in, which is nil where m begins with a BagLayer. It
@@ -107,28 +118,46 @@ func NewNet(m Module, in []int, e Env) (*Net, error) {
 	if err := m.check(); err != nil {
 		return nil, err
 	}
-	n := &Net{layers: flatten(m), params: m.Parameters(), in: slices.Clone(in)}
 	if e.Backend == nil {
 		return nil, errors.New("net without a backend")
 	}
-	shape, from := n.in, 0
-	for i, l := range n.layers {
-		if _, bags := l.layer.(BagLayer); bags && i > 0 {
-			return nil, fmt.Errorf("%w: layer %d pools embedding rows: want it first", ErrShape, i)
-		}
-		out, err := l.OutShape(shape)
-		if err == nil {
-			err = sampleSize(out)
-		}
+	if e.Dense == nil {
+		own, err := cuda.OpenDense(e.Backend, cuda.DenseOptions{Library: "own"}) // holds nothing that is to be closed
 		if err != nil {
-			return nil, fmt.Errorf("layer %d: %w", i, err)
+			return nil, err
 		}
-		n.works = append(n.works, l.work(e, shape, out, i))
-		n.first = append(n.first, from)
-		shape, from = out, from+len(l.parameters())
+		e.Dense = own
 	}
-	n.first, n.out = append(n.first, from), shape
+	return netIn(m, in, e, e.Dense.Layout())
+}
+
+// netIn is NewNet with the layout of images in which convolutions are to run.
+func netIn(m Module, in []int, e Env, fast cuda.Layout) (*Net, error) {
+	n := &Net{layers: flatten(m), params: m.Parameters(), in: slices.Clone(in)}
+	sites, err := plan(n.layers, n.in, fast)
+	if err != nil {
+		return nil, err
+	}
+	n.out = n.in
+	layout, from := cuda.NCHW, 0 // of x, and of what comes out
+	for i, l := range n.layers {
+		s := sites[i]
+		n.relayout(e, step{nil, i, from}, s.in, layout, s.inLayout)
+		n.steps = append(n.steps, step{l.work(e, s), i, from})
+		n.first = append(n.first, from)
+		n.out, layout, from = s.out, s.outLayout, from+len(l.parameters())
+	}
+	n.relayout(e, step{nil, len(n.layers) - 1, from}, n.out, layout, cuda.NCHW)
+	n.first = append(n.first, from)
 	return n, nil
+}
+
+// relayout adds the step that moves images from one layout into the other, where they differ.
+func (n *Net) relayout(e Env, s step, shape []int, from, to cuda.Layout) {
+	if from != to && len(shape) == 3 && shape[0] > 1 {
+		s.work = &relayoutWork{dense: e.Dense, channels: shape[0], plane: shape[1] * shape[2], from: from, to: to}
+		n.steps = append(n.steps, s)
+	}
 }
 
 // In and Out are the shapes of a sample; Parameters are the module's.
@@ -176,13 +205,13 @@ func (n *Net) run(params [][]float32, x []float32, samples int, mode Mode, bags 
 	}
 	n.pass = pass{n: samples, mode: mode, bags: bags}
 	mayWrite := false // x is the caller's
-	for i, w := range n.works {
-		n.enter(i, params, mayWrite)
-		y, err := w.forward(&n.pass, x)
+	for _, s := range n.steps {
+		n.enter(s.layer, params, mayWrite)
+		y, err := s.forward(&n.pass, x)
 		if err != nil {
-			return nil, fmt.Errorf("forward of layer %d: %w", i, err)
+			return nil, fmt.Errorf("forward of layer %d: %w", s.layer, err)
 		}
-		mayWrite = (mayWrite || !same(x, y)) && !w.keepsY()
+		mayWrite = (mayWrite || !same(x, y)) && !s.keepsY()
 		x = y
 	}
 	n.forward, n.y = true, x
@@ -208,12 +237,12 @@ func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []f
 	n.pass.grad, n.pass.done = grad, done
 	n.forward = false // layers write over what they kept
 	mayWrite := false // gradY is the caller's
-	for i := len(n.works) - 1; i >= 0; i-- {
-		n.enter(i, params, mayWrite)
-		n.pass.wantX = n.first[i] > 0 || n.GradX // a layer before it has parameters
-		gradX, err := n.works[i].backward(&n.pass, gradY)
+	for _, s := range slices.Backward(n.steps) {
+		n.enter(s.layer, params, mayWrite)
+		n.pass.wantX = s.before > 0 || n.GradX
+		gradX, err := s.backward(&n.pass, gradY)
 		if err != nil {
-			return nil, fmt.Errorf("backward of layer %d: %w", i, err)
+			return nil, fmt.Errorf("backward of layer %d: %w", s.layer, err)
 		}
 		if !n.pass.wantX {
 			return nil, nil
@@ -239,6 +268,16 @@ func (n *Net) checkParams(params [][]float32) error {
 		}
 	}
 	return nil
+}
+
+// Bytes is the memory that the Net takes for passes over so many samples, beside parameters and their gradients, and beside
+// what the library of Env.Dense takes while it computes.
+func (n *Net) Bytes(samples int) int64 {
+	total := int64(0)
+	for _, s := range n.steps {
+		total += int64(s.values()) * int64(samples) * 4
+	}
+	return total + total/4 // grown's reserve
 }
 
 // same says whether a and b are the same memory.

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"gradbus/cuda"
 )
 
 func testEnv(t testing.TB) Env { return Env{Backend: testBackend(t)} }
@@ -102,6 +104,17 @@ func layerCases(r *rand.Rand) []layerCase {
 		{name: "bag sum", module: BagLayer{Rows: b, Dim: a}, bags: true},
 		{name: "bag mean", module: BagLayer{Rows: b, Dim: a, Mode: BagMean}, bags: true},
 		{name: "served bag", module: BagLayer{Dim: a, Mode: BagMean, Served: true}, bags: true},
+		{name: "conv2d", in: []int{a, 5, 4}, module: Conv2d{In: a, Out: b, Kernel: 3}},
+		{name: "conv2d with stride and padding", in: []int{a, 5, 6}, module: Conv2d{In: a, Out: b, Kernel: 2, Stride: 2, Padding: 1, NoBias: true}},
+		{name: "max-pool", in: []int{a, 5, 6}, module: MaxPool2d{Kernel: 2}},
+		{name: "max-pool that overlaps", in: []int{a, 5, 4}, module: MaxPool2d{Kernel: 3, Stride: 1, Padding: 1}},
+		{name: "dropout", in: []int{a, b, 2}, module: Dropout{P: 0.4}},
+		{name: "dropout2d", in: []int{b, a, 2}, module: Dropout2d{P: 0.4}},
+		{name: "softmax", in: []int{a}, module: Softmax{}},
+		{name: "log-softmax", in: []int{a}, module: LogSoftmax{}},
+		{name: "image to image", in: []int{a, 4, 4}, module: Sequential(Conv2d{In: a, Out: b, Kernel: 2}, Dropout{P: 0.2}, ReLU{}, MaxPool2d{Kernel: 2, Stride: 1}, Dropout2d{P: 0.2})},
+		{name: "image model", in: []int{a, 6, 6}, module: Sequential(Conv2d{In: a, Out: b, Kernel: 3}, ReLU{}, Conv2d{In: b, Out: c, Kernel: 3}, MaxPool2d{Kernel: 2},
+			Dropout2d{P: 0.25}, Flatten{}, LinearLayer{In: c, Out: a}, ReLU{}, Dropout{P: 0.5}, LinearLayer{In: a, Out: b}, LogSoftmax{})},
 		{name: "several", in: []int{a}, module: Sequential(LinearLayer{In: a, Out: b}, ReLU{}, Sequential(LinearLayer{In: b, Out: c}, ReLU{}), Flatten{})},
 	}
 }
@@ -140,7 +153,12 @@ func checkLayer(t *testing.T, c layerCase, r *rand.Rand) {
 
 func tried(t *testing.T, c layerCase, r *rand.Rand) bool {
 	samples := r.IntN(5)
-	net := mustNet(t, c.module, c.in...)
+	e := testEnv(t)
+	e.Dense, _ = cuda.OpenDense(e.Backend, cuda.DenseOptions{Library: "own"})
+	net, err := netIn(c.module, c.in, e, cuda.Layout(r.IntN(2)))
+	if err != nil {
+		t.Fatal(err)
+	}
 	bag, _ := c.module.(BagLayer)
 	net.GradX = !c.bags || bag.Served
 	var params [][]float32
@@ -163,7 +181,6 @@ func tried(t *testing.T, c layerCase, r *rand.Rand) bool {
 		return false
 	}
 	var y []float32
-	var err error
 	if c.bags {
 		y, err = net.ForwardBags(params, v.bags, v.mode)
 	} else {
@@ -249,7 +266,7 @@ func TestBuildRefuses(t *testing.T) {
 		`[]`:                             "no layers: want at least one",
 		`[{}]`:                           `layer 0: bad module: 0 names: want one`,
 		`[{"relu":{},"flatten":{}}]`:     `layer 0: bad module: 2 names: want one`,
-		`[{"relu":{}},{"relo":{}}]`:      `layer 1: bad module: unknown layer "relo": want one of linear, embedding_bag, relu`,
+		`[{"relu":{}},{"relo":{}}]`:      `layer 1: bad module: unknown layer "relo": want one of linear, embedding_bag, conv2d`,
 		`[{"relu":{"p":1}}]`:             `layer 0: bad module: relu: json: unknown field "p"`,
 		`[{"relu":{}}] x`:                "want a list of layers",
 		`[{"linear":{"in":0,"out":3}}]`:  `layer 0: bad module: linear in 0: want 1 to 16777216`,
