@@ -154,7 +154,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 		return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
 			c.config.Job.Name, len(c.members))}
 	}
-	if c.config.Job.Reduce == schema.ReduceTrainers && j.URL == "" {
+	if c.config.Job.BetweenTrainers() && j.URL == "" {
 		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
 			"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
 	}
@@ -195,7 +195,7 @@ func (c *Coordinator) joined(i int) Decision {
 
 // peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
 func (c *Coordinator) peers() []schema.Peer {
-	if c.config.Job.Reduce != schema.ReduceTrainers || c.phase != Running {
+	if !c.config.Job.BetweenTrainers() || c.phase != Running {
 		return nil
 	}
 	var all []schema.Peer

@@ -33,7 +33,7 @@ func (s *Shard) makeSparse() (err error) {
 			return err
 		}
 	}
-	if tables := round.Replicated(s.job); len(tables) > 0 && s.job.Reduce != schema.ReduceTrainers {
+	if tables := round.Replicated(s.job, schema.ReduceShards); len(tables) > 0 {
 		r.means = round.NewRowResults(round.RowResultsConfig{Backend: s.backend, Lanes: s.job.Lanes, ChunkBytes: s.job.ChunkBytes, Versions: 2,
 			Head: schema.Head{Job: s.run, Generation: s.generation, Bucket: r.bucket}, Tables: tables})
 	}
@@ -79,7 +79,9 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	}
 	s.advance(l, h.Batch)
 	s.kept = true
-	l.sparse.Add(&c, l.weight(h.Batch))
+	if err := l.sparse.Add(&c, l.weight(h.Batch)); err != nil {
+		return nil, err
+	}
 	return nil, s.closeSparse(l)
 }
 

@@ -110,15 +110,16 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		}
 		var err error
 		l.dense, err = round.NewDense(round.DenseConfig{
-			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, Results: s.dense.results, Held: s.held, Chunks: chunks,
+			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, AtClose: s.job.Sum == schema.SumClose,
+			Results: s.dense.results, Held: s.held, Chunks: chunks,
 		})
 		if err != nil {
 			return err
 		}
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
-				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, DType: s.job.Wire.DType(),
-				Held: s.held, Tables: s.job.Tables,
+				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, AtClose: s.job.Sum == schema.SumClose,
+				DType: s.job.Wire.DType(), Held: s.held, Tables: s.job.Tables,
 			})
 		}
 		l.begin()

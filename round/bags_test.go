@@ -79,7 +79,9 @@ func addBags(t testing.TB, s *Sparse, w *Weights, chunks ...*SparseChunk) {
 				t.Fatal(refused)
 			}
 		}
-		s.Add(c, w)
+		if err := s.Add(c, w); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -25,12 +25,17 @@ type merging struct {
 // of dim values for each, undivided. Both are valid until the next Merge or Close. There are none where nobody touched
 // the table.
 func (s *Sparse) Merge(id schema.Table, dim int) (keys []uint64, rows cuda.Vector, err error) {
+	return s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes))
+}
+
+// mergeNode is Merge over one node of the tree, whose lanes are there as far as the round needs them.
+func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Node) (keys []uint64, rows cuda.Vector, err error) {
 	m := &s.merge
 	defer func() { // payloads are let go
 		clear(m.terms)
 		m.lastKeys, m.lastRows = nil, cuda.Vector{}
 	}()
-	if err := s.gather(s.round(s.closed), id); err != nil {
+	if err := s.gather(r, id, at); err != nil {
 		return nil, cuda.Vector{}, err
 	}
 	switch len(m.terms) {
@@ -53,9 +58,9 @@ func (s *Sparse) Merge(id schema.Table, dim int) (keys []uint64, rows cuda.Vecto
 	return m.outKeys[:n], cuda.Float32s(m.outRows[:n*dim]), nil
 }
 
-// gather lists the terms of one table. A contribution in one chunk is used where it lies; one in several is put together
-// first, and bags are expanded.
-func (s *Sparse) gather(r *sparseRound, id schema.Table) error {
+// gather lists the terms of one table below a node. A contribution in one chunk is used where it lies; one in several is
+// put together first, and bags are expanded.
+func (s *Sparse) gather(r *sparseRound, id schema.Table, at lane.Node) error {
 	m, dtype := &s.merge, s.config.DType
 	m.terms = m.terms[:0]
 	total := 0
@@ -63,9 +68,17 @@ func (s *Sparse) gather(r *sparseRound, id schema.Table) error {
 		total += r.terms[i].spread(id)
 	}
 	m.keys, m.rows, m.halves, m.bags.used = grown(m.keys, total)[:0], m.rows[:0], m.halves[:0], 0
+	var last *sparseSum
 	for i := range r.terms {
 		t := &r.terms[i]
-		if r.weights[i] == 0 {
+		if t.merged && at.Contains(r.nodes[i]) {
+			if sum := r.over(r.nodes[i]); sum != last {
+				last = sum
+				m.addSum(sum, id)
+			}
+			continue
+		}
+		if r.weights[i] == 0 || !at.Contains(r.nodes[i]) {
 			continue // lanes without samples are absent
 		}
 		switch first, chunks := t.first(id); {
@@ -90,6 +103,12 @@ func (s *Sparse) gather(r *sparseRound, id schema.Table) error {
 func (m *merging) add(n lane.Node, keys []uint64, rows cuda.Vector) {
 	m.lastKeys, m.lastRows = keys, rows
 	m.terms = append(m.terms, cuda.RowsTerm{First: uint16(n.First), Count: n.Count, Keys: cuda.Uint64s(keys), Rows: rows})
+}
+
+func (m *merging) addSum(sum *sparseSum, id schema.Table) {
+	if t := &sum.tables[id]; len(t.keys) > 0 {
+		m.add(sum.node, t.keys, cuda.Float32s(t.rows))
+	}
 }
 
 // join puts the chunks of one term together.

@@ -24,11 +24,12 @@ type RowTable struct {
 	Dim int
 }
 
-// Replicated lists the replicated tables of a job.
-func Replicated(job *schema.Job) []RowTable {
+// Replicated lists the replicated tables of a job that are added up by shards, or between trainers (schema.ReduceShards,
+// schema.ReduceTrainers).
+func Replicated(job *schema.Job, reduce string) []RowTable {
 	var all []RowTable
 	for i, t := range job.Tables {
-		if t.Replicated {
+		if t.Replicated && job.ReduceOf(schema.Table(i)) == reduce {
 			all = append(all, RowTable{ID: schema.Table(i), Dim: t.Dim})
 		}
 	}

@@ -15,6 +15,7 @@ type SparseConfig struct {
 	Lanes   int
 	Count   int          // as in DenseConfig
 	Ahead   int          // as in DenseConfig
+	AtClose bool         // as in DenseConfig
 	DType   schema.DType // of the rows of contributions
 	Held    *Held        // counts the bytes of what is held
 	Tables  []schema.TableSpec
@@ -31,6 +32,7 @@ type Sparse struct {
 	closed schema.Batch  // batches before this one have closed
 	open   []sparseRound // of batch b at b % len: Ahead+1
 	merge  merging
+	spare  []*sparseSum // of no round, to be used again
 }
 
 // sparseRound is the round of one batch.
@@ -41,6 +43,7 @@ type sparseRound struct {
 	terms   []sparseTerm // of nodes; without parts after closing
 	lanes   int          // of nodes whose contribution is there with all chunks
 	begun   int          // of nodes
+	sums    []*sparseSum // of terms that are merged, in lane order
 }
 
 // sparseTerm is one node's contribution.
@@ -50,6 +53,7 @@ type sparseTerm struct {
 	parts  []SparseChunk // by chunk; complete when there are chunks of them
 	bytes  int64
 	cost   int64 // of its chunks, as Cost counts
+	merged bool  // into one of the round's sums, without parts
 }
 
 // SparseChunk is one chunk of one node's contribution, as it lies in the received payload.
@@ -111,7 +115,7 @@ func (s *Sparse) begin(b schema.Batch) *sparseRound {
 		if r.batch >= s.closed && len(r.terms) > 0 || b < r.batch {
 			panic(fmt.Sprintf("round: sparse batch %d begins in place of batch %d, which is open", b, r.batch))
 		}
-		*r = sparseRound{batch: b, nodes: r.nodes[:0], weights: r.weights[:0], terms: r.terms[:0]}
+		*r = sparseRound{batch: b, nodes: r.nodes[:0], weights: r.weights[:0], terms: r.terms[:0], sums: r.sums}
 	}
 	return r
 }
@@ -131,7 +135,7 @@ func (s *Sparse) Nodes(b schema.Batch) []lane.Node {
 
 // complete reports that the i-th contribution is there with all its chunks.
 func (r *sparseRound) complete(s *Sparse, i int) bool {
-	return r.batch < s.closed || len(r.terms[i].parts) == int(r.terms[i].chunks)
+	return r.batch < s.closed || r.terms[i].merged || len(r.terms[i].parts) == int(r.terms[i].chunks)
 }
 
 // HeldOf is the cost of what a batch's open round holds of a sender.
@@ -195,6 +199,9 @@ func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 	if t.chunks != h.Chunks {
 		return 0, schema.Refuse(schema.ReasonWrongChunk, "chunk %d of %d of lanes %v: its other chunks say %d", h.Chunk, h.Chunks, h.Node, t.chunks)
 	}
+	if t.merged {
+		return 0, &schema.FrameError{Reason: schema.ReasonDuplicate}
+	}
 	in, found := slices.BinarySearchFunc(t.parts, h.Chunk, func(x SparseChunk, c schema.Chunk) int { return int(x.Head.Chunk) - int(c) })
 	if found {
 		return in, &schema.FrameError{Reason: schema.ReasonDuplicate}
@@ -232,8 +239,9 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 	panic("round: a value outside of every row") // schema.Verify: rows are all values
 }
 
-// Add takes a chunk that Check has passed.
-func (s *Sparse) Add(c *SparseChunk, w *Weights) {
+// Add takes a chunk that Check has passed. Where it completes a contribution it adds up what can be, unless the round is
+// now complete: then Merge adds all that is left. An error is the backend's, and leaves sums that cannot be trusted.
+func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	h := &c.Head
 	r := s.begin(h.Batch)
 	at, refused := Place(r.nodes, h.Node)
@@ -252,9 +260,14 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) {
 	t.parts = slices.Insert(t.parts, in, *c)
 	t.bytes, t.cost = t.bytes+c.Bytes, t.cost+s.Cost(c)
 	s.config.Held.Add(c.Host, c.Bytes)
-	if len(t.parts) == int(t.chunks) {
-		r.lanes += int(h.Node.Count)
+	if len(t.parts) < int(t.chunks) {
+		return nil
 	}
+	r.lanes += int(h.Node.Count)
+	if s.config.AtClose || r.lanes == s.config.Count || s.config.DType != schema.DTypeFloat32 { // sums are float32
+		return nil
+	}
+	return s.climb(r, h.Node)
 }
 
 // Next gives the oldest open round if all its lanes are there: its batch and its weight over all lanes. Merge then gives
@@ -273,6 +286,7 @@ func (s *Sparse) Close(w *Weights, total float64) {
 	for i := range r.terms {
 		s.letGo(&r.terms[i])
 	}
+	s.spare, r.sums = append(s.spare, r.sums...), r.sums[:0]
 	w.NoteTotal(total)
 	s.closed++
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"slices"
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
@@ -27,6 +26,15 @@ type Job struct {
 	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
 	Tables      []TableSpec       `json:"tables"`
 	Modules     []ModuleSpec      `json:"modules,omitempty"` // that shards host; left out where there are none
+
+	// What follows is left out of the encoding where it has its default.
+
+	// Sum is when contributions are added up: SumArrival (also "") or SumClose. The bits are the same.
+	Sum string `json:"sum,omitempty"`
+	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of which is
+	// small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
+	FirstBucketBytes int `json:"first_bucket_bytes,omitempty"`
+	BucketBytes      int `json:"bucket_bytes,omitempty"`
 }
 
 // The words of a manifest.
@@ -36,6 +44,8 @@ const (
 	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
 	ReduceTrainers     = "trainers" // every trainer owns a segment of every bucket and adds it up for all
+	SumArrival         = "arrival"  // two children of a lane-tree node are added as soon as both are there
+	SumClose           = "close"    // a round keeps all contributions and adds them up when the last has come
 	GradientsFloat32   = "float32"
 	GradientsBFloat16  = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
 	GradientsFloat16   = "float16"
@@ -113,12 +123,9 @@ type TableSpec struct {
 	Partitions int    `json:"partitions"`
 	Replicated bool   `json:"replicated"` // every trainer keeps the whole table and its optimizer, and is told mean gradients
 	Init       Init   `json:"init"`
-}
 
-// OnShards reports whether the job has anything for shards to do. Where trainers reduce among themselves, that is modules
-// and the tables that they do not keep.
-func (j *Job) OnShards() bool {
-	return j.Reduce != ReduceTrainers || len(j.Modules) > 0 || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return !t.Replicated })
+	// Reduce is who adds up a replicated table's gradients: "" as the job's, ReduceShards or ReduceTrainers.
+	Reduce string `json:"reduce,omitempty"`
 }
 
 // Digest is the SHA-256 of the manifest's canonical encoding.
@@ -151,6 +158,7 @@ func (j *Job) normal() *Job {
 			*d.field = d.value
 		}
 	}
+	n.normalRoutes()
 	if n.Settings == nil {
 		n.Settings = map[string]string{}
 	}

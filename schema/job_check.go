@@ -124,6 +124,7 @@ func (c *jobCheck) head(j *Job) {
 	}
 	c.oneOf("wire.sparse", n.Wire.Sparse, SparseRows, SparseBags, SparseAuto)
 	c.oneOf("reduce", n.Reduce, ReduceShards, ReduceTrainers)
+	c.routes(j)
 	if j.Reduce == ReduceTrainers {
 		c.oneOf("apply", j.Apply, ApplyMean) // there is nobody else to apply
 	} else if j.Consistency != ConsistencyAsync {
@@ -273,6 +274,7 @@ func (c *jobCheck) tables(j *Job) {
 		if t.Replicated && (j.Apply != ApplyMean || j.Consistency != ConsistencySync) {
 			c.add(field+".replicated", t.Replicated, "apply %s and consistency %s with it", ApplyMean, ConsistencySync)
 		}
+		c.tableRoute(field, &t)
 		c.initial(field+".init", t.Init)
 	}
 	if all > AllPartitionsMax {

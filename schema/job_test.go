@@ -69,6 +69,11 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"ahead", "17", "1 to 16", func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 17 }},
 		{"apply", `"mean"`, "update", func(j *Job) { j.Consistency, j.Apply = ConsistencyAsync, ApplyMean }},
 		{"apply", `""`, "update or mean", func(j *Job) { j.Apply = "" }},
+		{"sum", `"often"`, "arrival or close", func(j *Job) { j.Sum = "often" }},
+		{"first_bucket_bytes", "4095", "4096 to", func(j *Job) { j.FirstBucketBytes = 4095 }},
+		{"bucket_bytes", "4098", "multiple of 4", func(j *Job) { j.BucketBytes = 4098 }},
+		{"tables[0].reduce", `"all"`, "shards or trainers", func(j *Job) { j.Tables[0].Reduce = "all" }},
+		{"tables[0].reduce", `"trainers"`, "replicated with it", func(j *Job) { j.Tables[0].Reduce = ReduceTrainers }},
 		{"policy", `"recover"`, "fail", func(j *Job) { j.Policy = "recover" }},
 		{"chunk_bytes", "4095", "4096 to 4194304", func(j *Job) { j.ChunkBytes = 4095 }},
 		{"chunk_bytes", "4100", "multiple of 64", func(j *Job) { j.ChunkBytes = 4100 }},
@@ -139,6 +144,10 @@ func TestDiffFindsEveryField(t *testing.T) {
 		{"wire.error_feedback", "false", "true", func(j *Job) { j.Wire.ErrorFeedback = true }},
 		{"wire.sparse", `"rows"`, `"auto"`, func(j *Job) { j.Wire.Sparse = SparseAuto }},
 		{"reduce", `"shards"`, `"trainers"`, func(j *Job) { j.Reduce = ReduceTrainers }},
+		{"sum", `""`, `"close"`, func(j *Job) { j.Sum = SumClose }},
+		{"first_bucket_bytes", "0", "4096", func(j *Job) { j.FirstBucketBytes = 4096 }},
+		{"bucket_bytes", "0", "8192", func(j *Job) { j.BucketBytes = 8192 }},
+		{"tables[1].reduce", `""`, `"trainers"`, func(j *Job) { j.Tables[1].Reduce = ReduceTrainers }},
 		{"apply", `"update"`, `"mean"`, func(j *Job) { j.Apply = ApplyMean }},
 		{"policy", `"fail"`, `"wait"`, func(j *Job) { j.Policy = "wait" }},
 		{"chunk_bytes", "262144", "4096", func(j *Job) { j.ChunkBytes = 4096 }},
@@ -167,6 +176,24 @@ func TestDiffFindsEveryField(t *testing.T) {
 		if !differs || field != c.field || have != c.have || want != c.want {
 			t.Errorf("%s %s -> %s: found %s %s -> %s", c.field, c.have, c.want, field, have, want)
 		}
+	}
+}
+
+// A default that is said and one that is not are the same manifest, also by its digest.
+func TestSaidDefaultsAreDefaults(t *testing.T) {
+	a, b := testJob(), testJob()
+	b.Sum, b.FirstBucketBytes, b.BucketBytes, b.Reduce = SumArrival, 1<<20, 25<<20, ReduceShards
+	b.Tables[0].Reduce, b.Tables[1].Reduce = ReduceShards, ReduceShards
+	if field, _, _, differs := a.Diff(b); differs {
+		t.Errorf("differ in %s", field)
+	}
+	da, errA := a.Digest()
+	db, errB := b.Digest()
+	if errA != nil || errB != nil || da != db {
+		t.Errorf("digests %x %v and %x %v", da, errA, db, errB)
+	}
+	if b.Tables[0].Reduce != ReduceShards {
+		t.Error("what was encoded has changed")
 	}
 }
 

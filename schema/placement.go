@@ -1,6 +1,9 @@
 package schema
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Sizes at which parameters are gathered into buckets. The first bucket is small so that its gradient, the first that a
 // backward pass finishes, is on its way early.
@@ -15,19 +18,19 @@ const (
 //
 // Dense buckets: the parameters in reverse order of the manifest (the last layer's gradient is ready first), one after
 // the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
-// 25 MiB (the others). Only a parameter that is larger than that by itself is cut, into consecutive buckets. Bucket i is
+// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say. Only a parameter that is larger than that by itself is cut, into consecutive buckets. Bucket i is
 // on shard i modulo shards.
 //
 // Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards. All rows on shard k are
 // one sparse bucket, whose id is the number of dense buckets plus k.
 //
-// Owners are who adds up: the shards, and after them, in a job that reduces between trainers, the trainers. There the
-// chunks of all dense buckets, counted through in the order of the buckets, go to the trainers in turn: chunk i to trainer
-// i modulo trainers. So do the partitions of replicated tables; all rows that trainer k adds up are one sparse bucket,
-// the k-th after those of the shards.
+// Owners are who adds up: the shards, and after them, where anything is reduced between trainers, the trainers. Where
+// dense gradients are, the chunks of all dense buckets, counted through in the order of the buckets, go to the trainers in
+// turn: chunk i to trainer i modulo trainers. So do the partitions of tables that are; all rows that trainer k adds up are
+// one sparse bucket, the k-th after those of the shards.
 type Placement struct {
 	Shards   int
-	Trainers int           // that own segments: those of the job where it reduces between trainers, else 0
+	Trainers int           // that own segments: those of the job where anything is reduced between trainers, else 0
 	Buckets  []DenseBucket // by id
 
 	job           *Job
@@ -62,7 +65,7 @@ func NewPlacement(job *Job, shards int) *Placement {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
 	p := &Placement{Shards: shards, job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
-	if job.Reduce == ReduceTrainers {
+	if job.BetweenTrainers() {
 		p.Trainers = job.Trainers
 	}
 	for i := len(job.Parameters) - 1; i >= 0; i-- {
@@ -78,13 +81,13 @@ func NewPlacement(job *Job, shards int) *Placement {
 
 // add places a parameter behind what is there.
 func (p *Placement) add(parameter, elements int) {
-	if last := len(p.Buckets) - 1; last < 0 || p.Buckets[last].Elements+elements > elementsMax(last) {
+	if last := len(p.Buckets) - 1; last < 0 || p.Buckets[last].Elements+elements > p.elementsMax(last) {
 		p.begin()
 	}
 	for from := 0; from < elements; {
 		last := len(p.Buckets) - 1
 		b := &p.Buckets[last]
-		n := min(elements-from, elementsMax(last)-b.Elements)
+		n := min(elements-from, p.elementsMax(last)-b.Elements)
 		if n == 0 {
 			p.begin()
 			continue
@@ -101,11 +104,11 @@ func (p *Placement) begin() {
 	p.Buckets = append(p.Buckets, DenseBucket{ID: Bucket(len(p.Buckets))})
 }
 
-func elementsMax(bucket int) int {
+func (p *Placement) elementsMax(bucket int) int {
 	if bucket == 0 {
-		return firstBucketBytesMax / valueBytes
+		return cmp.Or(p.job.FirstBucketBytes, firstBucketBytesMax) / valueBytes
 	}
-	return bucketBytesMax / valueBytes
+	return cmp.Or(p.job.BucketBytes, bucketBytesMax) / valueBytes
 }
 
 // Spans is where a parameter lies, in the order of its elements. Read only.
@@ -139,7 +142,7 @@ func (p *Placement) HasRows(owner int) bool {
 
 // betweenTrainers reports whether the trainers add up a table's gradients.
 func (p *Placement) betweenTrainers(t Table) bool {
-	return p.Trainers > 0 && p.job.Tables[t].Replicated
+	return p.job.ReduceOf(t) == ReduceTrainers
 }
 
 // IsDense reports whether b is a dense bucket of the job.
@@ -161,7 +164,7 @@ func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 	switch {
 	case !p.IsDense(b):
 		return int(b) - len(p.Buckets)
-	case p.Trainers > 0:
+	case p.job.Reduce == ReduceTrainers:
 		return p.Shards + (p.firstChunks[b]+int(c))%p.Trainers
 	}
 	return int(b) % p.Shards

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -70,7 +71,7 @@ func TestSpansCoverEveryElementOnce(t *testing.T) {
 			}
 			next += s.Elements
 		}
-		if next != b.Elements || next > elementsMax(int(b.ID)) || next == 0 {
+		if next != b.Elements || next > p.elementsMax(int(b.ID)) || next == 0 {
 			t.Errorf("bucket %d has %d elements, its spans %d", b.ID, b.Elements, next)
 		}
 		total -= b.Elements
@@ -169,5 +170,53 @@ func TestPlacementBetweenTrainers(t *testing.T) {
 	j.Tables = nil
 	if p = NewPlacement(j, 0); p.HasRows(0) || j.OnShards() {
 		t.Error("a job without tables has rows")
+	}
+}
+
+// Dense gradients and those of each replicated table go their own ways.
+func TestPlacementOfRoutes(t *testing.T) {
+	for _, c := range []struct {
+		dense, table     string
+		shards, trainers bool // have something to add up
+	}{
+		{ReduceShards, "", true, false},
+		{ReduceShards, ReduceTrainers, true, true},
+		{ReduceTrainers, ReduceShards, true, true},
+		{ReduceTrainers, "", false, true},
+	} {
+		j := placementJob(2*mib, 3)
+		j.Reduce, j.Trainers = c.dense, 2
+		j.Tables = []TableSpec{{Rows: 10, Dim: 1, Partitions: 8, Replicated: true, Reduce: c.table}}
+		if j.OnShards() != c.shards || j.BetweenTrainers() != c.trainers {
+			t.Errorf("%+v: on shards %v, between trainers %v", c, j.OnShards(), j.BetweenTrainers())
+		}
+		p := NewPlacement(j, 3)
+		denseOwner, rowsOwner := 1, 2 // of bucket 1 and of partition 5, where shards add up
+		if c.dense == ReduceTrainers {
+			denseOwner = 4 // chunk 1, of two trainers
+		}
+		if j.ReduceOf(0) == ReduceTrainers {
+			rowsOwner = 4
+		}
+		if got := p.OwnerOfChunk(1, 0); got != denseOwner {
+			t.Errorf("%+v: bucket 1 begins on %s", c, p.Owner(got))
+		}
+		if got := p.OwnerOfPartition(0, 5); got != rowsOwner || !p.HasRows(rowsOwner) || p.HasRows(3) != (rowsOwner > 2) || p.HasRows(0) == p.HasRows(3) {
+			t.Errorf("%+v: partition 5 is on %s", c, p.Owner(got))
+		}
+	}
+}
+
+// Buckets are cut at the sizes that the manifest says.
+func TestPlacementBucketBytes(t *testing.T) {
+	j := placementJob(3*mib, 1)
+	j.FirstBucketBytes, j.BucketBytes = 4096, 1<<20
+	p := NewPlacement(j, 1)
+	var sizes []int
+	for _, b := range p.Buckets {
+		sizes = append(sizes, 4*b.Elements)
+	}
+	if !slices.Equal(sizes, []int{4, 1 << 20, 1 << 20, 1 << 20}) {
+		t.Errorf("buckets of %v bytes", sizes)
 	}
 }

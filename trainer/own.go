@@ -20,9 +20,9 @@ type ownServer struct {
 	fail   func(error) // set before anything is published
 }
 
-// startOwnServer starts this trainer's data server. It gives nil where the job's shards add up.
+// startOwnServer starts this trainer's data server. It gives nil where shards add up everything.
 func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer, error) {
-	if job.Reduce != schema.ReduceTrainers {
+	if !job.BetweenTrainers() {
 		return nil, nil
 	}
 	if ip := net.ParseIP(c.DataHost); c.DataHost != "" && c.DataHost != "localhost" && (ip == nil || !ip.IsLoopback()) && c.Token == "" {

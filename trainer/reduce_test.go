@@ -17,20 +17,31 @@ var routes = []struct {
 	name       string
 	reduce     string
 	replicated []bool // of the toy's tables
+	tables     []string
+	sum        string
 }{
-	{"shards, tables there", schema.ReduceShards, []bool{false, false}},
-	{"shards, tables replicated", schema.ReduceShards, []bool{true, true}},
-	{"shards, one table replicated", schema.ReduceShards, []bool{false, true}},
-	{"trainers, tables on shards", schema.ReduceTrainers, []bool{false, false}},
-	{"trainers, tables replicated", schema.ReduceTrainers, []bool{true, true}},
-	{"trainers, one table replicated", schema.ReduceTrainers, []bool{true, false}},
+	{"shards, tables there", schema.ReduceShards, []bool{false, false}, nil, ""},
+	{"shards, tables replicated", schema.ReduceShards, []bool{true, true}, nil, ""},
+	{"shards, one table replicated", schema.ReduceShards, []bool{false, true}, nil, ""},
+	{"trainers, tables on shards", schema.ReduceTrainers, []bool{false, false}, nil, ""},
+	{"trainers, tables replicated", schema.ReduceTrainers, []bool{true, true}, nil, ""},
+	{"trainers, one table replicated", schema.ReduceTrainers, []bool{true, false}, nil, ""},
+	{"trainers, tables by shards", schema.ReduceTrainers, []bool{true, true}, []string{schema.ReduceShards, schema.ReduceShards}, ""},
+	{"shards, tables by trainers", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, schema.ReduceTrainers}, ""},
+	{"shards, one table by either", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, ""}, ""},
+	{"trainers, one table by either, at the end", schema.ReduceTrainers, []bool{true, true}, []string{"", schema.ReduceShards}, schema.SumClose},
+	{"shards, tables there, at the end", schema.ReduceShards, []bool{false, false}, nil, schema.SumClose},
+	{"trainers, tables replicated, at the end", schema.ReduceTrainers, []bool{true, true}, nil, schema.SumClose},
 }
 
 func routeJob(name string, route, trainers, lanes int) *schema.Job {
 	job := toyJob(name, trainers, lanes, schema.ApplyMean)
-	job.Reduce = routes[route].reduce
+	job.Reduce, job.Sum = routes[route].reduce, routes[route].sum
 	for i, replicated := range routes[route].replicated {
 		job.Tables[i].Replicated = replicated
+		if tables := routes[route].tables; tables != nil {
+			job.Tables[i].Reduce = tables[i]
+		}
 	}
 	return job
 }

@@ -67,7 +67,7 @@ func newSegment(s *Session) (*segment, error) {
 		}
 	}
 	var err error
-	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, Held: g.held, Chunks: chunks,
+	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks,
 		Head: schema.Head{Kind: schema.KindMean, Job: s.joined.RunID, Generation: s.joined.Generation, Lanes: uint16(s.job.Lanes)}})
 	if err != nil {
 		return nil, fmt.Errorf("make segment of %s: %w", s.joined.Member, err)

@@ -10,10 +10,11 @@ import (
 
 // makeSparse makes the rounds over the rows of replicated tables whose partitions this trainer adds up.
 func (g *segment) makeSparse() {
-	g.sparse = round.NewSparse(round.SparseConfig{Backend: g.backend, Lanes: g.job.Lanes, DType: g.job.Wire.DType(), Held: g.held, Tables: g.job.Tables})
+	g.sparse = round.NewSparse(round.SparseConfig{Backend: g.backend, Lanes: g.job.Lanes, AtClose: g.job.Sum == schema.SumClose,
+		DType: g.job.Wire.DType(), Held: g.held, Tables: g.job.Tables})
 	g.means = round.NewRowResults(round.RowResultsConfig{Backend: g.backend, Lanes: g.job.Lanes, ChunkBytes: g.job.ChunkBytes, Versions: 2,
 		Head:   schema.Head{Job: g.joined.RunID, Generation: g.joined.Generation, Bucket: g.place.SparseBucket(g.owner)},
-		Tables: round.Replicated(g.job)})
+		Tables: round.Replicated(g.job, schema.ReduceTrainers)})
 }
 
 // contributeRows takes a chunk of this trainer's own rows, in a frame that must not change until the batch is complete.
@@ -75,7 +76,9 @@ func (g *segment) addRows(c *round.SparseChunk) (refused *schema.FrameError, err
 	if ahead == 1 {
 		g.advance()
 	}
-	g.sparse.Add(c, &g.weights)
+	if err := g.sparse.Add(c, &g.weights); err != nil {
+		return nil, err
+	}
 	return nil, g.closeRows()
 }
 
