@@ -149,7 +149,9 @@ func TestServerSurvivesNoise(t *testing.T) {
 			data = data[:r.IntN(len(data))]
 		}
 		at := fabric.At("noise", fmt.Sprintf("t%d", 1+r.IntN(3)), kinds[r.IntN(len(kinds))], targets[r.IntN(len(targets))])
-		if r.IntN(2) == 0 {
+		if bucket := r.IntN(2) == 0; at.Kind == fabric.KindModule {
+			at.Name = "m"
+		} else if bucket {
 			at = at.WithBucket(r.Uint64N(3), uint32(r.IntN(4)))
 		}
 		hostile.send(at.String(), data)
