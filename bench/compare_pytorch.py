@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""Compare psbench's four reference systems with the same loops in PyTorch, side by side.
+
+Runs ./bin/psbench and bench/pytorch_systems.py in turn, several turns in one session, since figures of one machine drift by a
+factor of two within an hour; prints the medians of both, the ratio of the medians, and what is to be reached. Every process of
+either side has one thread of arithmetic and they are all on this host.
+
+    bench/compare_pytorch.py                     everything, three turns; about six minutes on two quiet cores
+    bench/compare_pytorch.py --only A,C --turns 5
+    bench/compare_pytorch.py --only B1 --json
+    bench/compare_pytorch.py --quick             short runs: shows that it works, its figures mean little
+
+The status is 0 where every run worked, whether the ratios are reached or not.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TORCH = ROOT / "bench" / "pytorch_systems.py"
+
+# Case: a line of the table. ours and theirs are commands with {n} for how much to do; full and quick are that n for either side. field is
+# the figure in the JSON of both, or two names of it. more tells whether more is better; want is the ratio to reach.
+Case = collections.namedtuple("Case", "key name ours theirs full quick field unit more want")
+
+UPDATE = "--in {i} --out {o} --batch-size {b} --batches {{n}}"
+SMALL, WIDE, LARGE = (UPDATE.format(i=i, o=o, b=b) for i, o, b in ((100, 30, 20), (1024, 1024, 32), (4096, 1600, 32)))
+AVERAGE = "average --trainers 2 {more}--hook {hook} --epochs {{n}}"
+HYBRID = "hybrid --trainers {t} --servers 8 --embeddings 300 --dim 64 --lr 0.05 --warmup 5 --epochs {{n}}"
+CASES = [
+    Case("A1", "A  update, 3 trainers, Linear(100, 30)", f"update --trainers 3 {SMALL}", f"update --trainers 3 {SMALL}",
+         (4000, 1000), (200, 50), "rounds_per_second", "rounds/s", True, 10),
+    Case("A2", "A  update, 4 trainers, Linear(1024, 1024)", f"update --trainers 4 {WIDE}", f"update --trainers 4 {WIDE}",
+         (400, 150), (20, 10), "rounds_per_second", "rounds/s", True, 3),
+    Case("A3", "A  update, 4 trainers, Linear(4096, 1600)", f"update --trainers 4 {LARGE}", f"update --trainers 4 {LARGE}",
+         (60, 20), (4, 2), "rounds_per_second", "rounds/s", True, 3),
+    Case("B1", "B  average, rpc, sparse, 2 trainers", AVERAGE.format(more="--servers 1 --server average --sparse ", hook="rpc"),
+         AVERAGE.format(more="", hook="rpc"), (2, 1), (1, 1), "batch_all_ms", "ms", False, 3),
+    Case("B2", "B  average, sparse-rpc, 2 trainers", AVERAGE.format(more="--servers 1 --server average --sparse ", hook="sparse-rpc"),
+         AVERAGE.format(more="", hook="sparse-rpc"), (2, 1), (1, 1), "batch_all_ms", "ms", False, 3),
+    Case("C1", "C  hybrid, 8 trainers, 8 servers", HYBRID.format(t=8) + " --mode async", HYBRID.format(t=8),
+         (100, 20), (3, 1), "p50_seconds_per_epoch", "s/epoch", False, 10),
+    Case("C2", "C  hybrid, 2 trainers, 8 servers", HYBRID.format(t=2) + " --mode async", HYBRID.format(t=2),
+         (100, 50), (3, 1), "p50_seconds_per_epoch", "s/epoch", False, 10),
+    Case("D1", "D  hosted, 2 trainers remote : 1 trainer", "hosted --trainers 2 --mode remote --data synthetic --batches {n}", "hosted --batches {n}",
+         (150, 150), (5, 5), "images_per_second", "images/s", True, 1.6),
+    Case("D2", "D  hosted, 2 trainers pull : 1 trainer", "hosted --trainers 2 --mode pull --data synthetic --batches {n}", "hosted --batches {n}",
+         (150, 150), (5, 5), "images_per_second", "images/s", True, 1.8),
+    Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --batches {n}", "local --batches {n}",
+         (60, 60), (3, 3), ("local_step_ms", "step_ms"), "ms", False, 1),
+]
+
+
+def run(command, field, env, verbose):
+    """The figure of one run, from the one line of JSON on its standard output."""
+    done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    if verbose:
+        print("$", " ".join(map(str, command)), "->", done.stdout.strip(), file=sys.stderr)
+    if done.returncode:
+        said = done.stderr.strip().splitlines() or ["it said nothing"]
+        sys.exit(f"compare_pytorch.py: {' '.join(map(str, command))}: status {done.returncode}: {said[-1]}")
+    try:
+        return float(json.loads(done.stdout)[field])
+    except (ValueError, KeyError, TypeError) as e:
+        sys.exit(f"compare_pytorch.py: {' '.join(map(str, command))}: no {field} in {done.stdout.strip()[:200]!r}: {e!r}")
+
+
+def find_python(given):
+    """A python that has torch."""
+    for python in [given] if given else ["python3", "/usr/bin/python3"]:
+        path = shutil.which(python)
+        if path and subprocess.run([path, "-c", "import torch.distributed.rpc"], capture_output=True).returncode == 0:
+            version = subprocess.run([path, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
+            return path, version.stdout.strip()
+    sys.exit("compare_pytorch.py: no python with torch: apt install python3-torch, or --python PROGRAM")
+
+
+def measure(case, options, python, env):
+    ours, theirs = [], []
+    n_ours, n_theirs = case.quick if options.quick else case.full
+    field_ours, field_theirs = case.field if isinstance(case.field, tuple) else (case.field, case.field)
+    sides = [
+        (ours, [ROOT / options.psbench, *case.ours.format(n=n_ours).split(), "--json"], field_ours),
+        (theirs, [python, TORCH, *case.theirs.format(n=n_theirs).split()], field_theirs),
+    ]
+    for turn in range(options.turns):
+        for figures, command, field in sides if turn % 2 == 0 else reversed(sides):
+            figures.append(run(command, field, env, options.verbose))
+    a, b = statistics.median(ours), statistics.median(theirs)
+    return {"key": case.key, "name": case.name, "unit": case.unit, "gradbus": ours, "pytorch": theirs, "gradbus_median": a, "pytorch_median": b,
+            "ratio": a / b if case.more else b / a, "to_reach": case.want, "psbench": case.ours.format(n=n_ours)}
+
+
+def short(x):
+    return f"{x:,.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.4f}" if x < 0.1 else f"{x:.3f}"
+
+
+def line(r):
+    reached = "yes" if r["ratio"] >= r["to_reach"] else "no"
+    spread = f"{short(min(r['gradbus']))}..{short(max(r['gradbus']))} : {short(min(r['pytorch']))}..{short(max(r['pytorch']))}"
+    return (f"| {r['name']} | {short(r['gradbus_median'])} | {short(r['pytorch_median'])} | {r['unit']} | {r['ratio']:.2f} | "
+            f"{r['to_reach']} | {reached} | {spread} |")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--only", default="", help="cases or systems, a comma-separated list of A, B, C, D, " + ", ".join(c.key for c in CASES))
+    parser.add_argument("--turns", type=int, default=3, help="runs of each side (3)")
+    parser.add_argument("--quick", action="store_true", help="short runs: shows that it works, its figures mean little")
+    parser.add_argument("--json", action="store_true", help="print one line of JSON and nothing else")
+    parser.add_argument("--verbose", action="store_true", help="show every command and what it found, on standard error")
+    parser.add_argument("--python", default="", help="python program that has torch")
+    parser.add_argument("--psbench", default="bin/psbench", help="program to compare (bin/psbench)")
+    options = parser.parse_args()
+    if options.turns < 1:
+        parser.error(f"turns {options.turns}: want at least 1")
+    only = [o for o in options.only.split(",") if o]
+    for o in only:
+        if not any(c.key.startswith(o) for c in CASES):
+            parser.error(f"only {o!r}: want one of A, B, C, D, " + ", ".join(c.key for c in CASES))
+    cases = [c for c in CASES if not only or any(c.key.startswith(o) for o in only)]
+    python, version = find_python(options.python)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    results, begin = [], time.time()
+    if not options.json:
+        print(f"medians of {options.turns} turns; load at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, PyTorch {version}\n")
+        print("| system | gradbus | PyTorch | | ratio | to reach | reached | runs, gradbus : PyTorch |")
+        print("|---|---|---|---|---|---|---|---|", flush=True)
+    for case in cases:
+        results.append(measure(case, options, python, env))
+        if not options.json:
+            print(line(results[-1]), flush=True)
+    if options.json:
+        print(json.dumps({"pytorch_version": version, "turns": options.turns, "cores": os.cpu_count(), "results": results}))
+    else:
+        print(f"\n{time.time() - begin:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
