@@ -66,6 +66,8 @@ var layers = map[string]layer{
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
+	// The measured systems one after the other, as commands.
+	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/exchange": {
 		own:   []string{"config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},

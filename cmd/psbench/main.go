@@ -25,6 +25,7 @@ func benchmarks() []*cobra.Command {
 		packagesCommand(),
 		kernelsCommand(),
 		fabricCommand(),
+		allCommand(),
 	}
 }
 
