@@ -67,10 +67,11 @@ var layers = map[string]layer{
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	// The measured systems one after the other, as commands.
-	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
+	"bench/machine": {noStd: noNetwork},
+	"bench/suite":   {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/exchange": {
-		own:   []string{"config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
+		own:   []string{"bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},
 	},
 }

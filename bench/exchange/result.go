@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 
+	"gradbus/bench/machine"
 	"gradbus/schema"
 )
 
@@ -118,7 +119,7 @@ type Result struct {
 	SumsExact     bool `json:"sums_exact"`     // always true: Run fails otherwise
 
 	Settings Settings             `json:"settings"`
-	Machine  Machine              `json:"machine"`
+	Machine  machine.Machine      `json:"machine"`
 	Turns    map[string][]float64 `json:"turns"` // every figure of every turn
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/bench/machine"
 	"gradbus/cuda"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -436,7 +437,7 @@ func (b *bench) summarize() (*Result, error) {
 	}
 	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes, ChunkBytes: b.ChunkBytes,
 		DType: b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns, Backend: cuda.Describe(backend)}
-	r.SumsExact, r.Machine, r.Turns = true, thisMachine(), b.figures
+	r.SumsExact, r.Machine, r.Turns = true, machine.This(), b.figures
 	return r, backend.Close()
 }
 

@@ -42,27 +42,3 @@ func statusBytes(status, field string) int64 {
 	}
 	return 0
 }
-
-// Machine is where a measurement ran.
-type Machine struct {
-	CPU    string `json:"cpu"`
-	Cores  int    `json:"cores"` // that the process may use
-	Kernel string `json:"kernel"`
-	Go     string `json:"go"`
-}
-
-func thisMachine() Machine {
-	m := Machine{CPU: runtime.GOARCH, Cores: runtime.NumCPU(), Kernel: runtime.GOOS, Go: runtime.Version()}
-	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(info)) {
-			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == "model name" {
-				m.CPU = strings.TrimSpace(value)
-				break
-			}
-		}
-	}
-	if release, err := os.ReadFile("/proc/sys/kernel/osrelease"); err == nil {
-		m.Kernel += " " + strings.TrimSpace(string(release))
-	}
-	return m
-}
