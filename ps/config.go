@@ -81,6 +81,9 @@ type Options struct {
 	// LimitHeap is told, whenever jobs come and go, how much the Go heap of this process may hold so that ProcessBytes
 	// holds; nil for nothing. ./bin/ps gives the runtime that limit.
 	LimitHeap func(bytes int64)
+	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil for
+	// nothing. Shards call it at the same time.
+	Journal func(job schema.JobName, shard int, entry Journal)
 
 	lease time.Duration // of the announcement, for tests; 0 is leaseTime
 }

@@ -176,7 +176,7 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 
 // audience is whom the results of a timeline are for.
 func (s *Shard) audience(l *timeline) schema.Member {
-	if s.job.Consistency == schema.ConsistencyAsync {
+	if s.job.SparseAlone() {
 		return s.hosts[l.hosts[0]].Member
 	}
 	return schema.All

@@ -60,6 +60,9 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 			Job: a.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend, Hosts: hosts,
 			StagedBytesMax: stagedBytes(a.Job, s.config.StagedBytesMax),
 		}
+		if tell := s.journal; tell != nil {
+			config.Journal = func(e Journal) { tell(a.Job.Name, i, e) }
+		}
 		tell := func(err error) {
 			select {
 			case news <- shardNews{k, schema.ShardMember(i), err}:

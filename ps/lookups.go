@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"sort"
 
+	"gradbus/cuda"
 	"gradbus/schema"
 )
 
@@ -26,29 +27,86 @@ func (s *Shard) stepLookup(host int, h *schema.Head, v *schema.View) (*refusal, 
 			return schema.Refuse(schema.ReasonUnknownTable, "table %q is kept by the trainers", spec.Name), nil
 		}
 	}
-	rows := len(v.Keys())
-	if 4*values > answerBytesMax && rows > 1 {
+	if v.Bags() != nil {
+		if err := s.place.CheckWire(v); err != nil {
+			return schema.Refusing(err), nil
+		}
+	}
+	rows, layout := len(v.Keys()), answerLayout(v, values)
+	if 4*values > answerBytesMax && (layout.Keys > 1 || layout.Pooled) {
 		return schema.Refuse(schema.ReasonOversized, "%d keys ask for %d bytes of rows: want at most %d in one lookup", rows, 4*values, answerBytesMax), nil
 	}
 	if bytes := 4*values + len(v.Bytes()) + frameBytesOver; bytes > schema.FrameBytesMax {
 		return schema.Refuse(schema.ReasonOversized, "%d keys and their rows take %d bytes: want at most %d in one lookup", rows, bytes, schema.FrameBytesMax), nil
 	}
 	s.advance(l, h.Batch)
-	f, err := s.answer(schema.Layout{Kind: schema.KindRows, Values: 4 * values, Keys: rows, Sections: len(v.Sections())})
-	if err != nil {
+	if err := s.fillAnswer(v, layout); err != nil {
 		return nil, err
 	}
-	copy(f.Keys(), v.Keys())
-	copy(f.Sections(), v.Sections())
-	out := f.Float32s()
-	for _, part := range v.Parts() {
+	s.outputRows(host, h, 0)
+	if s.journal != nil {
+		s.journal(Journal{Kind: schema.KindLookup, From: s.hosts[host].Member, Batch: h.Batch})
+	}
+	return nil, nil
+}
+
+// answerLayout is the room that the answer to a lookup takes. Bags are answered without their keys.
+func answerLayout(v *schema.View, values int) schema.Layout {
+	l := schema.Layout{Kind: schema.KindRows, Values: 4 * values, Keys: len(v.Keys()), Sections: len(v.Sections()), Pooled: v.Bags() != nil}
+	for i, b := range v.Bags() {
+		if b.Count > 0 {
+			l.Keys -= int(v.Section(i).Count)
+		}
+	}
+	return l
+}
+
+// fillAnswer puts rows, and pooled rows of bags, into the answer to a lookup.
+func (s *Shard) fillAnswer(v *schema.View, layout schema.Layout) error {
+	f, err := s.answer(layout)
+	if err != nil {
+		return err
+	}
+	sections, keys, out := f.Sections(), f.Keys(), f.Float32s()
+	copy(sections, v.Sections())
+	copy(f.Bags(), v.Bags())
+	for i, part := range v.Parts() {
 		t := s.tables[part.Table] // nil only where the part has no keys
+		if part.Bags > 0 {
+			sections[i].Count = 0
+			if err := s.pool(t, &part, out[:part.Bags*part.Dim]); err != nil {
+				return err
+			}
+			out = out[part.Bags*part.Dim:]
+			continue
+		}
+		keys = keys[copy(keys, part.Keys):]
 		for _, key := range part.Keys {
 			out = out[copy(out, t.row(int(t.slots[key]))):]
 		}
 	}
-	s.outputRows(host, h, 0)
-	return nil, nil
+	return nil
+}
+
+// pool writes a pooled row for each bag of a part: the sum over its keys in the order of their positions, or their mean.
+func (s *Shard) pool(t *table, part *schema.Part, out []float32) error {
+	s.ids, s.offsets = grown(s.ids, len(part.Keys)), grown(s.offsets, len(part.Offsets))
+	for i, key := range part.Keys {
+		s.ids[i] = int64(t.slots[key])
+	}
+	for i, at := range part.Offsets {
+		s.offsets[i] = int64(at)
+	}
+	mode := cuda.Sum
+	if t.spec.Pooling == schema.PoolingMean {
+		mode = cuda.Mean
+	}
+	err := s.backend.BagForward(cuda.BagForward{Dim: t.dim, Mode: mode, Padding: cuda.NoPadding, OpenOffsets: true, Rows: cuda.Float32s(t.rows),
+		IDs: cuda.Int64s(s.ids), Offsets: cuda.Int64s(s.offsets), Out: cuda.Float32s(out)})
+	if err != nil {
+		return fmt.Errorf("pool %d bags of table %q: %w", part.Bags, t.spec.Name, err)
+	}
+	return nil
 }
 
 // answer readies the frame of rows for a layout.

@@ -35,10 +35,11 @@ type Server struct {
 	log       *slog.Logger
 	limitHeap func(bytes int64) // may be nil
 	backend   cuda.Backend
-	own       bool            // the backend is ours to close
-	nats      *fabric.Server  // of this process: data, and control where Config.NATS is empty
-	conn      *fabric.Conn    // to it
-	control   *fabric.Control // where members, jobs and the other ps are heard of
+	journal   func(schema.JobName, int, Journal) // may be nil
+	own       bool                               // the backend is ours to close
+	nats      *fabric.Server                     // of this process: data, and control where Config.NATS is empty
+	conn      *fabric.Conn                       // to it
+	control   *fabric.Control                    // where members, jobs and the other ps are heard of
 	registry  *registry
 	lease     time.Duration // of our announcement
 	member    schema.Member // p-{id}
@@ -79,7 +80,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, backend: options.Backend, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, backend: options.Backend, journal: options.Journal, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {

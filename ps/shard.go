@@ -21,6 +21,16 @@ type ShardConfig struct {
 	Hosts []Host
 	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
 	StagedBytesMax int64
+	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is applied, in
+	// their order, within Step. With it a run whose order depends on timing can be replayed.
+	Journal func(Journal)
+}
+
+// Journal is one entry of what a shard has done to its tables and answered from them.
+type Journal struct {
+	Kind  schema.Kind   // KindLookup: rows were read; KindSparse: a round was applied
+	From  schema.Member // the trainer who asked, or whose round it was; All where it was that of all
+	Batch schema.Batch  // of its frames
 }
 
 // Output is a frame that the shard wants published.
@@ -68,6 +78,9 @@ type Shard struct {
 	stagedMax int64
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
+	ids     []int64       // scratch of pool
+	offsets []int64
+	journal func(Journal)
 	outputs []Output
 	kept    bool // the frame of this Step stays, and its payload with it
 	freed   []func()
@@ -79,7 +92,7 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 	s := &Shard{
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
 		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
-		held: round.NewHeld(len(c.Hosts)),
+		held: round.NewHeld(len(c.Hosts)), journal: c.Journal,
 		sgd: cuda.SGD{
 			LR: c.Job.Optimizer.LR, Momentum: c.Job.Optimizer.Momentum, Dampening: c.Job.Optimizer.Dampening,
 			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,

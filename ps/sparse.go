@@ -124,8 +124,11 @@ func (s *Shard) closeSparse(l *timeline) error {
 				return err
 			}
 		}
-		if s.job.Consistency != schema.ConsistencySync {
+		if s.job.Consistency != schema.ConsistencySync || s.job.RowsAlone() {
 			s.commitRows()
+		}
+		if s.journal != nil {
+			s.journal(Journal{Kind: schema.KindSparse, From: s.audience(l), Batch: b})
 		}
 		frames, err := s.sparseResult(l, b, total)
 		if err != nil {
@@ -133,6 +136,9 @@ func (s *Shard) closeSparse(l *timeline) error {
 		}
 		l.sparse.Close(l.weight(b), total)
 		l.closed(b)
+		if s.job.RowsAlone() {
+			continue // its trainer waits for no result: that the round is received is enough
+		}
 		for _, frame := range frames {
 			s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.audience(l), Batch: b, Bucket: s.sparse.bucket, Frame: frame})
 		}
@@ -155,7 +161,7 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 		Kind: schema.KindMean, Job: s.run, Generation: s.generation, Batch: b, Bucket: r.bucket, Chunks: 1,
 		Node: lane.Root(s.job.Lanes), Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Weight: total,
 	}
-	if s.job.Consistency == schema.ConsistencyAsync {
+	if s.job.SparseAlone() {
 		h.Node = lane.Node{}
 	}
 	at := int(b % schema.Batch(len(r.result)))

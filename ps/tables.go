@@ -26,7 +26,8 @@ const tableRowsMax = math.MaxUint32 - 1
 type table struct {
 	id         schema.Table
 	spec       schema.TableSpec
-	dim        int
+	dim        int         // columns that are here
+	column     int         // the first of them
 	partitions []partition // of this shard, ascending
 	slots      []uint32    // by key: where its row lies
 	keys       []uint32    // by slot
@@ -59,8 +60,11 @@ func (s *Shard) makeTables(ctx context.Context) error {
 		if spec.Rows > tableRowsMax {
 			return fmt.Errorf("table %q: %d rows: want at most %d", spec.Name, spec.Rows, uint64(tableRowsMax))
 		}
-		t := &table{id: schema.Table(id), spec: spec, dim: spec.Dim}
-		if err := t.lay(ctx, func(p schema.Partition) bool { return s.place.OwnerOfPartition(schema.Table(id), p) == s.index }); err != nil {
+		t := &table{id: schema.Table(id), spec: spec}
+		if t.column, t.dim = s.place.Columns(t.id, s.index); t.dim == 0 {
+			continue
+		}
+		if err := t.lay(ctx, func(p schema.Partition) bool { return s.place.Holds(t.id, p, s.index) }); err != nil {
 			return err
 		}
 		if len(t.partitions) == 0 {
@@ -133,6 +137,7 @@ func (s *Shard) makeRows(ctx context.Context, t *table) (err error) {
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(t.partitions)) {
 		workers.Go(func() {
+			row := make([]float32, t.spec.Dim)
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(t.partitions) || ctx.Err() != nil {
@@ -142,7 +147,8 @@ func (s *Shard) makeRows(ctx context.Context, t *table) (err error) {
 					if slot%lookEvery == 0 && ctx.Err() != nil {
 						return
 					}
-					filler.Row(t.row(slot), uint64(t.keys[slot]))
+					filler.Row(row, uint64(t.keys[slot]))
+					copy(t.row(slot), row[t.column:])
 				}
 			}
 		})
@@ -190,19 +196,23 @@ func (s *Shard) commitRows() {
 // checkSections checks that the tables of a frame exist, that their rows are as wide as the frame says and that every key
 // is on this shard. It does for sparse frames and lookups what Placement.CheckFrame does, by the index of slots instead
 // of a hash of every key: 1300 keys take 1 us instead of 20. Order and lengths are schema.Verify's. It returns how many
-// values the rows have.
+// values the rows have, or those of the bags.
 func (s *Shard) checkSections(v *schema.View) (values int, refused *refusal) {
 	for _, part := range v.Parts() {
 		if int(part.Table) >= len(s.job.Tables) {
 			return 0, schema.Refuse(schema.ReasonUnknownTable, "table %d: job %s has %d tables", part.Table, s.job.Name, len(s.job.Tables))
 		}
-		if spec := &s.job.Tables[part.Table]; part.Dim != spec.Dim {
-			return 0, schema.Refuse(schema.ReasonWrongShape, "rows of %d values for table %q: want %d", part.Dim, spec.Name, spec.Dim)
+		if _, dim := s.place.Columns(part.Table, s.index); part.Dim != dim {
+			return 0, schema.Refuse(schema.ReasonWrongShape, "rows of %d values for table %q: want %d", part.Dim, s.job.Tables[part.Table].Name, dim)
 		}
 		if r := s.checkKeys(part.Table, part.Keys); r != nil {
 			return 0, r
 		}
-		values += len(part.Keys) * part.Dim
+		rows := len(part.Keys)
+		if part.Bags > 0 {
+			rows = part.Bags
+		}
+		values += rows * part.Dim
 	}
 	return values, nil
 }

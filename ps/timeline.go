@@ -74,7 +74,7 @@ func (s *Shard) reach(l *timeline, b schema.Batch) (fresh bool, refused *refusal
 // open at a time, it makes version b the one that lookups see.
 func (s *Shard) advance(l *timeline, b schema.Batch) {
 	for l.batch < b {
-		if s.job.Consistency == schema.ConsistencySync {
+		if s.job.Consistency == schema.ConsistencySync && !s.job.RowsAlone() {
 			s.commitRows()
 		}
 		l.batch++
@@ -96,21 +96,25 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		all[i] = i
 	}
 	groups := [][]int{all}
-	if s.job.Consistency == schema.ConsistencyAsync {
+	ahead := s.job.Ahead
+	if s.job.RowsAlone() {
+		ahead = schema.RowsAloneAhead
+	}
+	if s.job.SparseAlone() {
 		groups = nil
 		for i := range all {
 			groups = append(groups, all[i:i+1])
 		}
 	}
 	for _, group := range groups {
-		l := timeline{hosts: group, ahead: schema.Batch(s.job.Ahead)}
+		l := timeline{hosts: group, ahead: schema.Batch(ahead)}
 		count := s.job.Lanes
 		if len(group) < len(all) {
 			count = s.hosts[group[0]].Count
 		}
 		var err error
 		l.dense, err = round.NewDense(round.DenseConfig{
-			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, AtClose: s.job.Sum == schema.SumClose,
+			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: ahead, AtClose: s.job.Sum == schema.SumClose,
 			Results: s.dense.results, Held: s.held, Chunks: chunks,
 		})
 		if err != nil {
@@ -118,8 +122,8 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		}
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
-				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: s.job.Ahead, AtClose: s.job.Sum == schema.SumClose,
-				DType: s.job.Wire.DType(), Held: s.held, Tables: s.job.Tables,
+				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: ahead, AtClose: s.job.Sum == schema.SumClose,
+				DType: s.job.Wire.DType(), Held: s.held, Tables: s.place.LocalTables(s.index),
 			})
 		}
 		l.begin()
@@ -153,7 +157,7 @@ type Waiting struct {
 // Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
 func (s *Shard) Waiting() Waiting {
 	w := Waiting{Batch: s.Batch()}
-	if s.job.Consistency == schema.ConsistencyAsync {
+	if s.job.SparseAlone() {
 		return w
 	}
 	l := &s.lines[0]

@@ -49,8 +49,9 @@ type Layout struct {
 	Values   int   // bytes
 	Keys     int
 	Sections int
-	Bags     int // of all sections together; zero says that all of them are rows
-	Body     int // bytes
+	Bags     int  // of all sections together; zero says that all of them are rows
+	Pooled   bool // sections say how many bags they have, and their keys and offsets are left out
+	Body     int  // bytes
 }
 
 // Frame is a frame being written: built once for a layout, refilled in place and sealed any number of times. Its bytes
@@ -94,7 +95,7 @@ func (f *Frame) Reset(l Layout) error {
 	switch {
 	case l.Kind == KindAck:
 		at = ackAt + ackBytes
-	case l.Bags > 0:
+	case l.Bags > 0 || l.Pooled:
 		at, bagged = bagsFixedEnd, l.Sections
 	}
 	sections, at := room(at, l.Sections, sectionBytes, 8)
@@ -130,7 +131,7 @@ func checkLayout(l Layout) error {
 		{"bytes of values", l.Values, FrameBytesMax, r.values},
 		{"keys", l.Keys, KeysMax, r.keys || r.contexts.most > 0},
 		{"sections", l.Sections, SectionsMax, r.keys},
-		{"bags", l.Bags, l.Keys, r.bags},
+		{"bags", l.Bags, l.Keys, r.bags && !r.pooled},
 		{"bytes of body", l.Body, BodyBytesMax, r.body != never},
 	} {
 		switch {
@@ -139,6 +140,9 @@ func checkLayout(l Layout) error {
 		case part.n > 0 && !part.mayHaveIt:
 			return fmt.Errorf("%d %s: this kind has none", part.n, part.name)
 		}
+	}
+	if l.Pooled && !r.pooled {
+		return fmt.Errorf("pooled rows: this kind has none")
 	}
 	if (l.DType != DTypeNone) != r.values || l.DType > dtypeMax || l.DType > DTypeFloat32 && !r.half {
 		return fmt.Errorf("values of %v: this kind has none", l.DType)

@@ -35,6 +35,9 @@ type Job struct {
 	// small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
 	FirstBucketBytes int `json:"first_bucket_bytes,omitempty"`
 	BucketBytes      int `json:"bucket_bytes,omitempty"`
+	// TableConsistency is "" or ConsistencySync where tables keep to Consistency; ConsistencyAsync where each trainer's
+	// contribution to them is applied when it arrives, undivided by others, while dense gradients stay in step.
+	TableConsistency string `json:"table_consistency,omitempty"`
 }
 
 // The words of a manifest.
@@ -123,6 +126,8 @@ type TableSpec struct {
 	Partitions int    `json:"partitions"`
 	Replicated bool   `json:"replicated"` // every trainer keeps the whole table and its optimizer, and is told mean gradients
 	Init       Init   `json:"init"`
+	Placement  string `json:"placement,omitempty"` // PlacementRows (also ""), PlacementColumns or PlacementTables
+	Pooling    string `json:"pooling,omitempty"`   // of bags: PoolingSum or PoolingMean; "" where the table has none
 
 	// Reduce is who adds up a replicated table's gradients: "" as the job's, ReduceShards or ReduceTrainers.
 	Reduce string `json:"reduce,omitempty"`
@@ -162,8 +167,14 @@ func (j *Job) normal() *Job {
 	if n.Settings == nil {
 		n.Settings = map[string]string{}
 	}
-	if n.Tables == nil {
-		n.Tables = []TableSpec{}
+	n.Tables = append([]TableSpec{}, n.Tables...)
+	for i := range n.Tables {
+		if n.Tables[i].Placement == PlacementRows {
+			n.Tables[i].Placement = "" // the default is left out
+		}
+	}
+	if n.TableConsistency == ConsistencySync && n.Consistency == ConsistencySync {
+		n.TableConsistency = ""
 	}
 	n.Parameters = append([]Parameter{}, n.Parameters...)
 	for i := range n.Parameters {

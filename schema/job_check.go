@@ -61,6 +61,7 @@ func (j *Job) Validate() error {
 	c.optimizer(&j.Optimizer)
 	c.parameters(j)
 	c.tables(j)
+	c.tableConsistency(j.normal())
 	c.modules(j)
 	if len(j.Parameters)+len(j.Tables)+len(j.Modules) == 0 {
 		c.add("parameters", 0, "at least one parameter, table or module")
@@ -276,6 +277,7 @@ func (c *jobCheck) tables(j *Job) {
 		}
 		c.tableRoute(field, &t)
 		c.initial(field+".init", t.Init)
+		c.pooling(j, field, &t)
 	}
 	if all > AllPartitionsMax {
 		c.add("tables", all, "at most %d partitions in all", AllPartitionsMax)

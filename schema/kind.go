@@ -105,7 +105,8 @@ type rule struct {
 	keys     bool     // sections and keys
 	rows     bool     // values are exactly the rows of the sections' keys
 	someRow  bool     // where there are sections, likewise; else values are a chunk's
-	bags     bool     // sections may hold bags; their values are then exactly one row for each bag
+	bags     bool     // sections may hold bags; their values, where the kind has them, are then exactly one row for each bag
+	pooled   bool     // bags have no keys here: only how many there are
 	contexts contexts // keys are contexts, of no section; as many
 	module   bool     // it is about a hosted module, whose index is the bucket
 	ack      bool     // an ack, always
@@ -135,8 +136,8 @@ var rules = [kindMax + 1]rule{
 	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true, half: true},
 	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true, bags: true},
 	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true, keys: true, someRow: true},
-	KindLookup:  {place: placeChunk, keys: true},
-	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true},
+	KindLookup:  {place: placeChunk, keys: true, bags: true},
+	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true, bags: true, pooled: true},
 	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},
 	KindAck:     {ack: true},
 	KindControl: {body: always},

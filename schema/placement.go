@@ -21,7 +21,8 @@ const (
 // 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say. Only a parameter that is larger than that by itself is cut, into consecutive buckets. Bucket i is
 // on shard i modulo shards.
 //
-// Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards. All rows on shard k are
+// Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards; or a shard holds some
+// columns of every row (Columns), or a table is whole on one. All rows on shard k are
 // one sparse bucket, whose id is the number of dense buckets plus k.
 //
 // Owners are who adds up: the shards, and after them, where anything is reduced between trainers, the trainers. Where
@@ -37,6 +38,7 @@ type Placement struct {
 	chunkElements int
 	spans         [][]Span // by parameter, in its order
 	firstChunks   []int    // by bucket: how many chunks the buckets before it have
+	homes         []int    // by table: the shard of one that is whole on one
 }
 
 // DenseBucket is a stretch of dense values: the unit of aggregation.
@@ -65,6 +67,7 @@ func NewPlacement(job *Job, shards int) *Placement {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
 	p := &Placement{Shards: shards, job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
+	p.placeHomes()
 	if job.BetweenTrainers() {
 		p.Trainers = job.Trainers
 	}
@@ -133,7 +136,10 @@ func (p *Placement) SparseBucket(owner int) Bucket { return Bucket(len(p.Buckets
 // trainer where any is reduced between trainers.
 func (p *Placement) HasRows(owner int) bool {
 	for i := range p.job.Tables {
-		if p.betweenTrainers(Table(i)) == (owner >= p.Shards) {
+		if p.betweenTrainers(Table(i)) != (owner >= p.Shards) {
+			continue
+		}
+		if _, columns := p.Columns(Table(i), owner); columns > 0 {
 			return true
 		}
 	}
@@ -170,10 +176,14 @@ func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 	return int(b) % p.Shards
 }
 
-// OwnerOfPartition is who adds up the gradients of a table's partition.
+// OwnerOfPartition is who adds up the gradients of a table's partition. Of a table that is cut by columns every shard
+// does, for its own (Holds).
 func (p *Placement) OwnerOfPartition(t Table, part Partition) int {
-	if p.betweenTrainers(t) {
+	switch {
+	case p.betweenTrainers(t):
 		return p.Shards + int(part)%p.Trainers
+	case p.job.Tables[t].Placement == PlacementTables:
+		return p.homes[t]
 	}
 	return int(part) % p.Shards
 }

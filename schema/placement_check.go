@@ -24,8 +24,8 @@ func (p *Placement) checkWire(v *View) *FrameError {
 	if want := w.DType(); rules[v.head.Kind].half && v.head.DType != want {
 		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
 	}
-	if v.bags.bytes() != 0 && w.Sparse != SparseBags && w.Sparse != SparseAuto {
-		return Refuse(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
+	if v.bags.bytes() != 0 && (v.head.Kind != KindSparse || w.Sparse != SparseBags && w.Sparse != SparseAuto) {
+		return p.checkBagTables(v)
 	}
 	return nil
 }
@@ -107,7 +107,7 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 
 func (p *Placement) checkTables(v *View, owner int) *FrameError {
 	for _, part := range v.Parts() {
-		if err := p.checkTable(part.Table, part.Dim); err != nil {
+		if err := p.checkTable(part.Table, part.Dim, owner); err != nil {
 			return err
 		}
 		spec := &p.job.Tables[part.Table]
@@ -115,7 +115,7 @@ func (p *Placement) checkTables(v *View, owner int) *FrameError {
 			switch {
 			case key >= spec.Rows:
 				return Refuse(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
-			case p.OwnerOfPartition(part.Table, PartitionOf(key, spec.Partitions)) != owner:
+			case !p.Holds(part.Table, PartitionOf(key, spec.Partitions), owner):
 				return Refuse(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
 					p.Owner(p.OwnerOfKey(part.Table, key)), p.Owner(owner))
 			}
@@ -124,12 +124,12 @@ func (p *Placement) checkTables(v *View, owner int) *FrameError {
 	return nil
 }
 
-func (p *Placement) checkTable(t Table, dim int) *FrameError {
+func (p *Placement) checkTable(t Table, dim, owner int) *FrameError {
 	if uint64(t) >= uint64(len(p.job.Tables)) {
 		return Refuse(ReasonUnknownTable, "table %d: the job has %d", t, len(p.job.Tables))
 	}
-	if spec := &p.job.Tables[t]; dim != spec.Dim {
-		return Refuse(ReasonWrongShape, "dim %d of table %q: want %d", dim, spec.Name, spec.Dim)
+	if _, want := p.Columns(t, owner); dim != want {
+		return Refuse(ReasonWrongShape, "dim %d of table %q: want %d", dim, p.job.Tables[t].Name, want)
 	}
 	return nil
 }
@@ -150,7 +150,7 @@ func (p *Placement) checkPull(v *View, owner int) *FrameError {
 }
 
 func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *FrameError {
-	if err := p.checkTable(s.Table, int(s.Dim)); err != nil {
+	if err := p.checkTable(s.Table, int(s.Dim), owner); err != nil {
 		return err
 	}
 	spec := &p.job.Tables[s.Table]
@@ -159,7 +159,7 @@ func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *Fram
 		return Refuse(ReasonUnknownBucket, "partition %d of table %q: it has %d", partition, spec.Name, spec.Partitions)
 	case spec.Replicated:
 		return Refuse(ReasonUnknownTable, "table %q is kept by the trainers", spec.Name)
-	case p.OwnerOfPartition(s.Table, Partition(partition)) != owner:
+	case !p.Holds(s.Table, Partition(partition), owner):
 		return Refuse(ReasonUnknownBucket, "partition %d is on %s, not on %s", partition,
 			p.Owner(p.OwnerOfPartition(s.Table, Partition(partition))), p.Owner(owner))
 	}

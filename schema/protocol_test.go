@@ -53,12 +53,15 @@ func kindTable() string {
 		if r.rows {
 			values = "rows"
 		}
-		if r.bags {
+		if r.bags && r.values {
 			values = "rows or bags"
 		}
 		flags := flagNames(r.flags)
 		chunk := [...]string{"-", "of chunks", "of chunks, or open"}[r.place]
 		keys := yes(r.keys)
+		if r.bags && !r.values {
+			keys = "yes, or bags"
+		}
 		if r.someRow {
 			values, keys = "yes, or rows", "may"
 		}

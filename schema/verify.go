@@ -3,6 +3,7 @@ package schema
 import (
 	"unsafe"
 
+	"gradbus/lane"
 	"gradbus/schema/wire"
 )
 
@@ -184,11 +185,19 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 			return Refuse(ReasonWrongShape, "section %d: dim %d: want 1 to %d", i, s.Dim, DimMax)
 		case s.Count > uint64(len(all)):
 			return Refuse(ReasonWrongShape, "section %d: %d keys where the frame has %d left", i, s.Count, len(all))
-		case uint64(b.Count) > min(s.Count, uint64(len(offsets))):
+		case uint64(b.Count) > min(s.Count, uint64(len(offsets))) && !rules[v.head.Kind].pooled:
 			return Refuse(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count, s.Count, len(offsets))
 		}
 		own := all[:s.Count]
 		all = all[s.Count:]
+		if b.Count > 0 && rules[v.head.Kind].pooled {
+			if err := checkPooled(i, s, len(offsets)); err != nil {
+				return err
+			}
+			before = b
+			values += uint64(b.Count) * uint64(s.Dim) // below 2^49, of at most 2^12 sections
+			continue
+		}
 		if b.Count > 0 {
 			if err := checkBags(i, b, offsets[:b.Count], len(own), &v.head); err != nil {
 				return err
@@ -228,7 +237,10 @@ func follows(s Section, b Bags, last Section, before Bags) bool {
 
 // checkBags checks one section's bags: their lane is one of the node's, and each has a key of its own.
 func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
-	if b.Lane < uint32(h.Node.First) || uint64(b.Lane) >= uint64(h.Node.End()) {
+	if rules[h.Kind].node == never && b.Lane >= lane.LanesMax {
+		return Refuse(ReasonWrongNode, "section %d: bags of lane %d: want one below %d", i, b.Lane, lane.LanesMax)
+	}
+	if rules[h.Kind].node != never && (b.Lane < uint32(h.Node.First) || uint64(b.Lane) >= uint64(h.Node.End())) {
 		return Refuse(ReasonWrongNode, "section %d: bags of lane %d in a frame of lanes %v", i, b.Lane, h.Node)
 	}
 	if offsets[0] != 0 {

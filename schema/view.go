@@ -16,7 +16,7 @@ type Section struct {
 	Count uint64
 }
 
-// Bags says what a section of a sparse frame holds: rows, where Count is 0, or the bags of one lane, Count of them. It lies
+// Bags says what a section of a sparse frame, a lookup or its answer holds: rows, where Count is 0, or the bags of one lane, Count of them. It lies
 // in memory as on the wire.
 type Bags struct {
 	Lane  uint32
@@ -108,6 +108,7 @@ func (v *View) Ack() (Ack, bool) {
 //
 // In form bags a part is Bags bags of one lane, at least one, and Rows or Halves are their gradients [Bags, Dim]. Bag i has
 // the keys from Offsets[i] on, up to the next bag's; they ascend in no way and may repeat. In form rows Bags is 0.
+// In a lookup they ask for the bags' pooled rows; in its answer Rows are these, without keys and offsets.
 type Part struct {
 	Table   Table
 	Dim     int
@@ -132,7 +133,9 @@ func (v *View) Parts() iter.Seq2[int, Part] {
 			keys = keys[n:]
 			if bags != nil && bags[i].Count > 0 {
 				p.Bags, p.Lane = int(bags[i].Count), lane.Lane(bags[i].Lane)
-				p.Offsets, offsets = offsets[:p.Bags:p.Bags], offsets[p.Bags:]
+				if !rules[v.head.Kind].pooled {
+					p.Offsets, offsets = offsets[:p.Bags:p.Bags], offsets[p.Bags:]
+				}
 				n = p.Bags
 			}
 			if r := &rules[v.head.Kind]; r.rows || r.someRow {

@@ -41,7 +41,7 @@ func rowsOf(t *testing.T, h schema.Head, plus float32, keys ...uint64) *schema.V
 // Answers out of order, twice, late, from the wrong shard and to other requests: rows are placed once and whole.
 func TestLookupsTake(t *testing.T) {
 	tables := newTables([]schema.TableSpec{{Name: "t", Rows: 100, Dim: 2}}, 1)
-	l := newLookups(newSplit([]int{2}, 2, 1024, func(_ int, key uint64) int { return int(key % 2) }), tables)
+	l := newLookups(newSplit([]int{2}, 2, 1024, func(_ int, key uint64) int { return int(key % 2) }), tables, nil)
 	tables.used[0] = []uint64{7, 4, 6, 4, 9}
 	if err := tables.find(); err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func TestLookupsTake(t *testing.T) {
 
 func TestLookupsOfNothingAreReady(t *testing.T) {
 	tables := newTables(nil, 1)
-	l := newLookups(newSplit(nil, 2, 1024, nil), tables)
+	l := newLookups(newSplit(nil, 2, 1024, nil), tables, nil)
 	if err := l.build(schema.Head{}); err != nil {
 		t.Fatal(err)
 	}

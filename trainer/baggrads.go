@@ -27,12 +27,15 @@ type bagGrads struct {
 	seen []uint32  // of a table's local ids: the count that has seen it
 	now  uint32    // number of the count
 	last []counted // of each shard
+
+	whole []bool // of each table: shards pool it, so it always travels as bags
 }
 
 // bagGrad is one lane's gradient of one table.
 type bagGrad struct {
 	given   givenAs
 	ids     []int64   // local ids of the lane's keys, in the order of the bags
+	keys    []uint64  // in place of ids: the keys themselves, where shards pool the table
 	offsets []int64   // [bags+1]
 	values  []float32 // [bags, dim], scaled so that rows are plain sums of them
 	halves  []uint16  // values as they travel, where that is in 16 bits
@@ -47,10 +50,14 @@ const (
 	givenBags
 )
 
-func newBagGrads(wire schema.Wire, plan *lanePlan, owners *split, tables int) *bagGrads {
+func newBagGrads(wire schema.Wire, plan *lanePlan, owners *split, specs []schema.TableSpec) *bagGrads {
+	tables := len(specs)
 	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType(), first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
-		plans: make([]laneSums, len(plan.lanes)), there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards)}
+		plans: make([]laneSums, len(plan.lanes)), there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables)}
+	for i := range specs {
+		g.whole[i] = onShardsWhole(specs[i])
+	}
 	for i := range g.lanes {
 		g.lanes[i] = make([]bagGrad, tables)
 	}
@@ -84,7 +91,7 @@ func (g *bagGrads) lanesOf(node int) (lo, hi int) {
 
 // set keeps a gradient given by bags. Mean bags are divided by their length here, in float32, as BagBackward does.
 func (b *bagGrad) set(mode cuda.Mode, dim int, ids, offsets []int64, grad []float32) {
-	b.given, b.ids = givenBags, ids
+	b.given, b.ids, b.keys = givenBags, ids, nil
 	b.offsets, b.values = append(b.offsets[:0], offsets...), append(b.values[:0], grad...)
 	if mode != cuda.Mean {
 		return
@@ -128,12 +135,15 @@ func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 		case !g.there[at]:
 		case b.given == givenRows && len(b.rows.ids) > 0:
 			return false
-		case b.given == givenBags && len(b.ids) > 0:
+		case b.given == givenBags && len(b.ids)+len(b.keys) > 0:
 			some = true
 		}
 	}
-	if !some || g.sparse == schema.SparseBags {
+	if !some || g.sparse == schema.SparseBags || g.whole[table] {
 		return some
+	}
+	if g.sparse != schema.SparseAuto {
+		return false
 	}
 	rows, bags := g.bytes(table, lo, hi, dim, distinct)
 	return bags < rows

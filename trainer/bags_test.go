@@ -123,7 +123,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	plan.present([]int{3, 1})
 	sums := newRowSums(testBackend(t), 2, plan.slots(), 1, []int{2})
 	sums.count = func(int) int { return len(keys) }
-	sums.bags = newBagGrads(schema.Wire{Sparse: sparse}, plan, owners, 1)
+	sums.bags = newBagGrads(schema.Wire{Sparse: sparse}, plan, owners, make([]schema.TableSpec, 1))
 	sums.reset()
 	sums.begin(0, plan.lanes[0])
 	err := sums.addBags(0, cuda.Sum, []int64{0, 0, 2, 1}, []int64{0, 2, 4, 4}, []float32{1, 2, 3, 4, 9, 9})
@@ -137,7 +137,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	if err == nil {
 		err = sums.end()
 	}
-	s := newShares(sums, newSplit([]int{2}, 2, valuesMax, nil), func(int) []uint64 { return keys })
+	s := newShares(sums, newSplit([]int{2}, 2, valuesMax, nil), nil, func(int) []uint64 { return keys })
 	if err == nil {
 		err = s.assign(0, owners)
 	}
@@ -149,7 +149,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 
 func filled(t *testing.T, s *shares, shard int, pieces []sharePiece) schema.View {
 	t.Helper()
-	f, err := schema.NewFrame(s.layout(pieces))
+	f, err := schema.NewFrame(s.layout(shard, pieces))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,7 +217,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 		plan.present(samples)
 		sums := newRowSums(testBackend(t), lanes, plan.slots(), 1, dims)
 		sums.count = func(table int) int { return len(keys[table]) }
-		sums.bags = newBagGrads(schema.Wire{Sparse: schema.SparseBags}, plan, owners, len(dims))
+		sums.bags = newBagGrads(schema.Wire{Sparse: schema.SparseBags}, plan, owners, make([]schema.TableSpec, len(dims)))
 		sums.reset()
 		want := map[position][]float32{} // gradients in the order of positions
 		for l := range lanes {
@@ -238,7 +238,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := newShares(sums, newSplit(dims, shards, valuesMax, nil), func(table int) []uint64 { return keys[table] })
+		s := newShares(sums, newSplit(dims, shards, valuesMax, nil), nil, func(table int) []uint64 { return keys[table] })
 		if err := s.assign(0, owners); err != nil {
 			t.Fatal(err)
 		}
@@ -280,7 +280,7 @@ func randomBags(random *rand.Rand, keys, dim int) (ids, offsets []int64, grad []
 
 func readShare(t *testing.T, s *shares, shard int, pieces []sharePiece, got map[position][]float32) {
 	t.Helper()
-	f, err := schema.NewFrame(s.layout(pieces))
+	f, err := schema.NewFrame(s.layout(shard, pieces))
 	if err != nil {
 		t.Fatal(err)
 	}

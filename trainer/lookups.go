@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"gradbus/schema"
 )
@@ -13,13 +14,16 @@ import (
 type lookups struct {
 	split  *split
 	tables *tables
+	place  *schema.Placement
 
 	// mu guards what follows between begin and the last answer, when the goroutine that receives places rows.
 	mu       sync.Mutex
 	head     schema.Head
 	requests []lookup
+	number   schema.Bucket // of the requests built last, which answers to bags repeat
 	open     int           // requests without an answer
 	ready    chan struct{} // gets a value when open falls to 0
+	asked    time.Time     // when they were sent first; of the goroutine that sends
 
 	frames []*schema.Frame
 }
@@ -28,14 +32,15 @@ type lookups struct {
 type lookup struct {
 	shard    int
 	pieces   []piece
+	bags     []bagPiece // in place of pieces: bags that the shard pools
 	frame    *schema.Frame
 	sealed   []byte
 	answered bool
 	behind   schema.Batch // the rows are of the version so many batches before
 }
 
-func newLookups(s *split, t *tables) *lookups {
-	return &lookups{split: s, tables: t, ready: make(chan struct{}, 1)}
+func newLookups(s *split, t *tables, place *schema.Placement) *lookups {
+	return &lookups{split: s, tables: t, place: place, ready: make(chan struct{}, 1)}
 }
 
 // build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
@@ -44,10 +49,12 @@ func (l *lookups) build(head schema.Head) error {
 	defer l.mu.Unlock()
 	l.split.assign(l.tables.keys)
 	l.head, l.requests, l.open = head, l.requests[:0], 0
+	l.number += 2 // odd ones are those of evaluations
 	for shard := range l.split.shards {
 		for _, pieces := range l.split.chunks(shard) {
 			l.requests = append(l.requests, lookup{shard: shard, pieces: pieces})
 		}
+		l.addBags(shard)
 	}
 	for i := range l.requests {
 		if err := l.fill(i); err != nil {
@@ -60,6 +67,9 @@ func (l *lookups) build(head schema.Head) error {
 func (l *lookups) fill(i int) error {
 	r := &l.requests[i]
 	layout := l.split.layout(schema.KindLookup, schema.DTypeNone, r.pieces)
+	if r.bags != nil {
+		layout = bagsLayout(r.bags)
+	}
 	if i == len(l.frames) {
 		l.frames = append(l.frames, new(schema.Frame))
 	}
@@ -68,7 +78,16 @@ func (l *lookups) fill(i int) error {
 		return fmt.Errorf("build lookup of batch %d: %w", l.head.Batch, err)
 	}
 	l.head.Chunk, l.head.Chunks = schema.Chunk(i), schema.Chunk(len(l.requests))
-	r.frame.SetHead(l.head)
+	h := l.head
+	if r.bags != nil {
+		h.Bucket = l.number
+	}
+	r.frame.SetHead(h)
+	if r.bags != nil {
+		l.fillBags(r)
+		r.sealed = r.frame.Seal()
+		return nil
+	}
 	keys := r.frame.Keys()
 	for j, p := range r.pieces {
 		r.frame.SetSection(j, schema.Section{Table: schema.Table(p.table), Dim: uint32(l.split.dims[p.table]), Count: uint64(p.count)})
@@ -121,7 +140,20 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 		return false, nil
 	}
 	r := &l.requests[h.Chunk]
-	if r.answered || r.shard != shard || !slices.Equal(r.frame.Keys(), v.Keys()) {
+	if r.answered || r.shard != shard {
+		return false, nil
+	}
+	if r.bags != nil {
+		if h.Bucket != l.number {
+			return false, nil
+		}
+		if err := l.takeBags(r, v); err != nil {
+			return false, fmt.Errorf("pooled rows of batch %d request %d from %s: %w", h.Batch, h.Chunk, schema.ShardMember(shard), err)
+		}
+		l.done(r, h)
+		return false, nil
+	}
+	if !slices.Equal(r.frame.Keys(), v.Keys()) {
 		return false, nil
 	}
 	if !slices.Equal(r.frame.Sections(), v.Sections()) {
@@ -133,11 +165,16 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 		placeRows(l.tables.rows[p.table], dim, l.split.positions(shard, p), values)
 		values = values[p.count*dim:]
 	}
+	l.done(r, h)
+	return false, nil
+}
+
+// done notes that a request is answered.
+func (l *lookups) done(r *lookup, h schema.Head) {
 	r.answered, r.behind = true, schema.Batch(h.Offset)
 	if l.open--; l.open == 0 {
 		l.ready <- struct{}{}
 	}
-	return false, nil
 }
 
 // placeRows copies row i of from to row at[i] of to. Where one shard holds everything that is one copy.

@@ -18,8 +18,10 @@ type oracle struct {
 	momentum [][]float32
 	tables   []oracleTable
 	stepped  bool
-	sees     func(lane.Lane) *oracle // whose weights a lane is computed on; nil means its own
-	sent     *oracleWire             // rounds what trainers send; nil sends the lanes as they are
+	batches  int                                                      // that a replay has taken
+	sees     func(lane.Lane) *oracle                                  // whose weights a lane is computed on; nil means its own
+	alone    func(schema.Batch, lane.Lane) (*laneGrads, float64, int) // computes a lane; nil runs the workload on it
+	sent     *oracleWire                                              // rounds what trainers send; nil sends the lanes as they are
 }
 
 // oracleWire is what happens to gradients on their way.
@@ -111,7 +113,14 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 		if o.sees != nil {
 			see = o.sees(lane.Lane(l))
 		}
-		g, lossSum, n := see.lane(t, w, b, lane.Lane(l))
+		var g *laneGrads
+		var lossSum float64
+		var n int
+		if o.alone != nil {
+			g, lossSum, n = o.alone(b, lane.Lane(l))
+		} else {
+			g, lossSum, n = see.lane(t, w, b, lane.Lane(l))
+		}
 		if n > 0 {
 			grads[l] = g
 			loss, samples = loss+lossSum, samples+n
@@ -120,24 +129,38 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 	if samples == 0 {
 		return 0, 0
 	}
-	root, weight := lane.Root(o.job.Lanes), float32(samples)
+	of := func(l lane.Lane) *laneGrads { return grads[l] }
+	o.applyParams(of, float32(samples))
+	o.applyRows(of, float32(samples))
+	return loss, samples
+}
+
+// applyParams takes a step of the dense parameters.
+func (o *oracle) applyParams(grads func(lane.Lane) *laneGrads, weight float32) {
+	root := lane.Root(o.job.Lanes)
 	for i, p := range o.params {
 		sum := o.sent.sum(root, o.job.Parameters[i].Name, func(l lane.Lane) []float32 {
-			if grads[l] == nil {
+			if grads(l) == nil {
 				return nil
 			}
-			return grads[l].params[i]
+			return grads(l).params[i]
 		})
 		o.sgd(p, o.momentum[i], sum, weight, !o.stepped)
 	}
+	o.stepped = true
+}
+
+// applyRows takes a step of the rows that anybody touched.
+func (o *oracle) applyRows(grads func(lane.Lane) *laneGrads, weight float32) {
+	root := lane.Root(o.job.Lanes)
 	for i := range o.tables {
 		table := &o.tables[i]
 		for key := range table.rows {
 			sum := o.sent.sum(root, "", func(l lane.Lane) []float32 {
-				if grads[l] == nil {
+				if grads(l) == nil {
 					return nil
 				}
-				return grads[l].rows[i][uint64(key)]
+				return grads(l).rows[i][uint64(key)]
 			})
 			if sum == nil {
 				continue
@@ -149,8 +172,6 @@ func (o *oracle) step(t *testing.T, w Workload, b schema.Batch) (loss float64, s
 			o.sgd(table.rows[key], table.momentum[key], sum, weight, first)
 		}
 	}
-	o.stepped = true
-	return loss, samples
 }
 
 func (o *oracle) sgd(p, m, grad []float32, weight float32, first bool) {

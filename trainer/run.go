@@ -56,6 +56,9 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if err := r.settle(ctx, first+schema.Batch(batches)); err != nil { // ahead of what is complete
 		return r.failed(ctx, s.Version(), err)
 	}
+	if err := s.settleRows(ctx); err != nil {
+		return r.failed(ctx, s.Version(), err)
+	}
 	return s.sayComplete(s.Version())
 }
 
@@ -81,6 +84,7 @@ type run struct {
 	samples     uint64
 	prepareNext bool          // another batch follows the one under way
 	prepared    bool          // keys and lookups of the next batch are there
+	asked       bool          // these have been sent
 	waiting     []batchDone   // for results: batch b at b % len
 	waited      time.Duration // for results, since a batch was complete
 }
@@ -107,7 +111,7 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 		return err
 	}
 	times.keys = times.lap()
-	if err := r.fetch(ctx, r.lookups, b); err != nil {
+	if err := r.fetchNext(ctx, b); err != nil {
 		return fmt.Errorf("wait for rows: %w", err)
 	}
 	times.lookup = times.lap()
@@ -123,7 +127,7 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 	times.compute = times.lap() - times.send
 	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
 	if r.prepared = r.prepareNext; r.prepared {
-		if err := r.prepare(b + 1); err != nil {
+		if err := r.prepareNextBatch(b + 1); err != nil {
 			return err
 		}
 	}
@@ -163,25 +167,41 @@ func (r *run) prepare(b schema.Batch) error {
 
 // fetch sends lookups, all to all shards at once, and waits until every answer is in place.
 func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
+	if err := s.askFor(l, b); err != nil {
+		return err
+	}
+	return s.answered(ctx, l, b)
+}
+
+// askFor sends lookups. From here on until the last answer nothing else may use the rows.
+func (s *Session) askFor(l *lookups, b schema.Batch) error {
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker)
 	l.begin()
 	s.replicas.fill(l.tables)
-	send := func(shard int, sealed []byte) error {
+	l.asked = time.Now()
+	return l.unanswered(s.sendLookup(b))
+}
+
+func (s *Session) sendLookup(b schema.Batch) func(shard int, sealed []byte) error {
+	return func(shard int, sealed []byte) error {
 		l := s.links[shard]
 		return l.publish(s.subject(fabric.KindLookup, l.member).WithBatch(uint64(b)), sealed)
 	}
-	began, repeated := time.Now(), false
-	if err := l.unanswered(send); err != nil {
-		return err
-	}
+}
+
+// answered waits for the answers to lookups that were sent.
+func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) error {
+	var taker rowsTaker = l
+	s.rowsFor.Store(&taker) // an evaluation may have come between
+	repeated := false
 	err := s.wait(ctx, l.ready, s.answers.first(s.config.RetryAfter), func(bool) (bool, error) {
 		repeated = true
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
-		return false, l.unanswered(send)
+		return false, l.unanswered(s.sendLookup(b))
 	})
 	if err == nil && !repeated {
-		s.answers.took(time.Since(began))
+		s.answers.took(time.Since(l.asked))
 	}
 	return err
 }

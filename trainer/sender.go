@@ -19,6 +19,7 @@ type shardLink struct {
 	outbox *fabric.Outbox
 	sent   uint64
 	marks  []uint64 // sent at the end of batch b, at b % len: ahead+1
+	alone  bool     // no result says that the owner has the frames of a batch: acks alone do
 }
 
 // kind is the token of the subjects of contributions to the owner.
@@ -43,6 +44,9 @@ func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if l.outbox == nil || l.outbox.Pending() == 0 {
 		return nil
 	}
+	if l.alone {
+		return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
+	}
 	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
 		return fmt.Errorf("end window to %s: %w", l.member, err)
 	}
@@ -64,6 +68,8 @@ type sender struct {
 
 	sets      []*frameSet // of batch b at b % len: ahead+1
 	*frameSet             // of the batch under way
+	alone     bool        // frames of rows are refilled only when they were received, which no result says
+	rowSets   []rowFrames // where alone: of batch b at b % len
 	shares    *shares     // of a node's rows
 	lookup    *split      // of all keys of the batch: who owns which
 
@@ -74,20 +80,34 @@ type sender struct {
 
 // frameSet is the frames of one batch, built once and refilled in place.
 type frameSet struct {
-	dense [][]*schema.Frame   // [node][chunk]
-	rows  [][][]*schema.Frame // [node][of sparse][chunk], as many as were ever needed
+	dense [][]*schema.Frame // [node][chunk]
+	rows  rowFrames
+}
+
+// rowFrames are those of one batch's rows, [node][of sparse][chunk], as many as were ever needed.
+type rowFrames [][][]*schema.Frame
+
+func newRowFrames(nodes, sparse int) rowFrames {
+	all := make(rowFrames, nodes)
+	for i := range all {
+		all[i] = make([][]*schema.Frame, sparse)
+	}
+	return all
 }
 
 func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
 	sparse []rowOwner, lookup *split) (*sender, error) {
-	s := &sender{job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
-		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), func(table int) []uint64 { return c.tables.keys[table] })}
+	s := &sender{alone: job.RowsAlone(), job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
+		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
 		if err != nil {
 			return nil, err
 		}
 		s.sets = append(s.sets, set)
+	}
+	for range schema.RowsAloneAhead {
+		s.rowSets = append(s.rowSets, newRowFrames(len(c.plan.nodes), len(sparse)))
 	}
 	s.frameSet = s.sets[0]
 	c.dense.frame = func(node, chunk int) cuda.Vector { return vectorOf(s.dense[node][chunk]) }
@@ -97,7 +117,7 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 
 // newFrames builds the frames of one batch.
 func (s *sender) newFrames() (*frameSet, error) {
-	set, dtype := new(frameSet), s.compute.rows.dtype
+	set, dtype := &frameSet{rows: newRowFrames(len(s.compute.plan.nodes), len(s.sparse))}, s.compute.rows.dtype
 	for range s.compute.plan.nodes {
 		var frames []*schema.Frame
 		for i, at := range s.flat.chunks {
@@ -107,7 +127,7 @@ func (s *sender) newFrames() (*frameSet, error) {
 			}
 			frames = append(frames, f)
 		}
-		set.dense, set.rows = append(set.dense, frames), append(set.rows, make([][]*schema.Frame, len(s.sparse)))
+		set.dense = append(set.dense, frames)
 	}
 	return set, nil
 }
@@ -116,6 +136,9 @@ func (s *sender) newFrames() (*frameSet, error) {
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	s.ctx, s.head, s.sendTime = ctx, head, 0
 	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
+	if s.alone {
+		s.rows = s.rowSets[int(head.Batch)%len(s.rowSets)]
+	}
 	for _, l := range s.links {
 		if err := l.received(ctx, head.Batch); err != nil {
 			return err
@@ -213,7 +236,7 @@ func (s *sender) sendShare(node, at int) error {
 		if len(chunks) > 0 {
 			pieces = chunks[i]
 		}
-		if err := f.Reset(s.shares.layout(pieces)); err != nil {
+		if err := f.Reset(s.shares.layout(owner, pieces)); err != nil {
 			return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
 		}
 		s.shares.fill(f, owner, pieces)

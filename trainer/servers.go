@@ -72,6 +72,9 @@ func (s *Session) findServers() error {
 	}
 	for i := range s.place.Owners() {
 		l := &shardLink{member: s.place.Owner(i), marks: make([]uint64, s.job.Ahead+1)}
+		if l.alone = s.job.RowsAlone() && i < s.joined.Shards; l.alone {
+			l.marks = make([]uint64, schema.RowsAloneAhead)
+		}
 		switch {
 		case i >= s.joined.Shards:
 			if l.reduce = true; l.member != s.joined.Member {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -119,12 +120,12 @@ func (s *Session) build(params *parameters) (err error) {
 		return err
 	}
 	owners := s.newSplit(t.dims())
-	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto {
-		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, len(job.Tables))
+	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto || slices.ContainsFunc(t.specs, onShardsWhole) {
+		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, t.specs)
 	}
-	s.lookups = newLookups(owners, t)
+	s.lookups = newLookups(owners, t, s.place)
 	sparse := rowOwners(s.place)
-	s.results = newResults(s.flat, params, job, sparse)
+	s.results = newResults(s.flat, params, job, waitedFor(job, sparse))
 	s.results.replicas = s.replicas
 	if s.place.Trainers > 0 {
 		if s.segment, err = newSegment(s); err != nil {

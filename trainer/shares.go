@@ -7,9 +7,10 @@ import "gradbus/schema"
 // share is cut table by table, and within a table lane by lane. A bag that does not fit goes on in the next message with
 // the same gradient, which changes nothing: a gradient counts once for each key.
 type shares struct {
-	sums *rowSums
-	rows *split                   // deals the rows of a node
-	keys func(table int) []uint64 // by local id
+	sums  *rowSums
+	place *schema.Placement
+	rows  *split                   // deals the rows of a node
+	keys  func(table int) []uint64 // by local id
 
 	node   int
 	of     []rows    // the node's
@@ -33,8 +34,8 @@ type sharePiece struct {
 	keys     int
 }
 
-func newShares(sums *rowSums, rows *split, keys func(table int) []uint64) *shares {
-	s := &shares{sums: sums, rows: rows, keys: keys}
+func newShares(sums *rowSums, rows *split, place *schema.Placement, keys func(table int) []uint64) *shares {
+	s := &shares{sums: sums, rows: rows, place: place, keys: keys}
 	if sums.bags == nil {
 		return s
 	}
@@ -68,7 +69,11 @@ func (s *shares) assign(node int, owners *split) (err error) {
 				d := s.at(shard, table, at-lo)
 				d.keys, d.bags, d.starts = d.keys[:0], d.bags[:0], d.starts[:0]
 			}
-			if b := &g.lanes[at][table]; g.there[at] && b.given == givenBags {
+			switch b := &g.lanes[at][table]; {
+			case !g.there[at] || b.given != givenBags:
+			case g.whole[table]:
+				s.dealWhole(b, table, at-lo)
+			default:
 				s.deal(b, table, at-lo, owners)
 			}
 		}
@@ -105,7 +110,7 @@ func (s *shares) share(shard int) [][]sharePiece {
 		}
 		lo, hi := s.sums.bags.lanesOf(s.node)
 		for at := lo; at < hi; at++ {
-			c.bags(table, dim, at, s.at(shard, table, at-lo))
+			c.bags(table, s.dim(shard, table), at, s.at(shard, table, at-lo))
 		}
 	}
 	s.pieces, s.chunks = c.pieces, s.chunks[:0]
@@ -191,10 +196,10 @@ func (d *dealt) end(bag int) int {
 }
 
 // layout is the room that a frame needs for the pieces of one message.
-func (s *shares) layout(pieces []sharePiece) schema.Layout {
+func (s *shares) layout(shard int, pieces []sharePiece) schema.Layout {
 	l := schema.Layout{Kind: schema.KindSparse, DType: s.sums.dtype, Sections: len(pieces)}
 	for _, p := range pieces {
-		l.Values += l.DType.Bytes() * p.count * s.rows.dims[p.table]
+		l.Values += l.DType.Bytes() * p.count * s.dim(shard, p.table)
 		if p.lane < 0 {
 			l.Keys += p.count
 			continue
@@ -208,7 +213,7 @@ func (s *shares) layout(pieces []sharePiece) schema.Layout {
 func (s *shares) fill(f *schema.Frame, shard int, pieces []sharePiece) {
 	keys, values, halves, offsets := f.Keys(), f.Float32s(), f.Halves(), f.Offsets()
 	for i, p := range pieces {
-		dim := s.rows.dims[p.table]
+		dim, whole, column := s.rows.dims[p.table], s.rows.dims[p.table], 0
 		var at []int32 // which rows of from32 or from16
 		var from32 []float32
 		var from16 []uint16
@@ -228,15 +233,18 @@ func (s *shares) fill(f *schema.Frame, shard int, pieces []sharePiece) {
 				offsets[k] = uint32(max(d.starts[p.first+k], p.firstKey) - p.firstKey)
 			}
 			offsets = offsets[p.count:]
+			if g.whole[p.table] {
+				column, dim = s.place.Columns(schema.Table(p.table), shard)
+			}
 			f.Bags()[i] = schema.Bags{Lane: uint32(g.first) + uint32(p.lane), Count: uint32(p.count)}
 		}
 		f.SetSection(i, schema.Section{Table: schema.Table(p.table), Dim: uint32(dim), Count: uint64(p.keys)})
 		keys = keys[p.keys:]
 		if halves != nil {
-			takeRows(halves, dim, at, from16)
+			takeColumns(halves, column, dim, whole, at, from16)
 			halves = halves[p.count*dim:]
 		} else {
-			takeRows(values, dim, at, from32)
+			takeColumns(values, column, dim, whole, at, from32)
 			values = values[p.count*dim:]
 		}
 	}

@@ -16,6 +16,9 @@ type tables struct {
 	sets  []keySet    // [table] distinct keys and local ids
 	keys  [][]uint64  // [table] the distinct keys, of sets
 	rows  [][]float32 // [table] [U, dim], filled as answers arrive
+
+	bags    [][]laneBags // [table][hosted lane] of tables that have a pooling
+	offsets [][]int64    // scratch of collectBags
 }
 
 func newTables(specs []schema.TableSpec, lanes int) *tables {
@@ -23,6 +26,12 @@ func newTables(specs []schema.TableSpec, lanes int) *tables {
 		sets: make([]keySet, len(specs)), keys: make([][]uint64, len(specs)), rows: make([][]float32, len(specs))}
 	for i := range t.ends {
 		t.ends[i] = make([]int, lanes)
+	}
+	t.bags = make([][]laneBags, len(specs))
+	for i := range specs {
+		if specs[i].Pooling != "" {
+			t.bags[i] = make([]laneBags, lanes)
+		}
 	}
 	return t
 }
@@ -58,13 +67,19 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 		}
 		t.used[table], t.ends[table][at] = keys, len(keys)
 	}
-	return samples, nil
+	return samples, t.collectBags(w, b, l, at, samples)
 }
 
 // find reduces the collected keys to distinct ones.
 func (t *tables) find() error {
 	for i := range t.sets {
 		set, spec := &t.sets[i], &t.specs[i]
+		if spec.OnShardsWhole() {
+			if err := t.checkKeys(i); err != nil {
+				return err
+			}
+			continue // what is distinct is for the shards to find
+		}
 		if err := set.find(t.used[i]); err != nil {
 			return fmt.Errorf("table %q: %w", spec.Name, err)
 		}
@@ -81,6 +96,7 @@ func (t *tables) size() {
 	for i := range t.rows {
 		t.rows[i] = grown(t.rows[i], len(t.keys[i])*t.specs[i].Dim)
 	}
+	t.sizeBags()
 }
 
 // laneIDs are the local ids of the keys of hosted lane number at.

@@ -34,7 +34,8 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 	}
 	if s.evaluation == nil {
 		t := newTables(s.job.Tables, 1)
-		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t)}
+		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place)}
+		s.evaluation.lookups.number = 1
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -60,6 +61,9 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 	e, b := s.evaluation, s.Version()
 	e.tables.reset()
 	e.tables.used[table] = append(e.tables.used[table], keys...)
+	if e.tables.specs[table].OnShardsWhole() {
+		return s.lookupWhole(ctx, table, len(keys), out)
+	}
 	if err := e.tables.find(); err != nil {
 		return err
 	}
@@ -95,43 +99,55 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
+	pieces := s.piecesOf(table)
 	for p := range s.job.Tables[table].Partitions {
-		if err := s.scanPartition(ctx, scan, schema.Partition(p), yield); err != nil {
+		if len(pieces) > 0 {
+			err = s.scanColumns(ctx, scan, pieces, schema.Partition(p), yield)
+		} else {
+			err = s.scanPartition(ctx, scan, s.place.OwnerOfPartition(table, schema.Partition(p)), schema.Partition(p), yield)
+		}
+		if err != nil {
 			return fmt.Errorf("scan table %q partition %d at version %d: %w", s.job.Tables[table].Name, p, s.Version(), err)
 		}
 	}
 	return nil
 }
 
-func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partition, yield func(schema.Partition, []uint64, []float32) error) error {
-	var taker rowsTaker = scan
-	s.rowsFor.Store(&taker)
-	shard := s.place.ShardOfPartition(p)
-	link := s.links[shard]
-	subject := s.subject(fabric.KindPull, link.member)
+func (s *Session) scanPartition(ctx context.Context, scan *scan, shard int, p schema.Partition, yield func(schema.Partition, []uint64, []float32) error) error {
 	cursor := uint64(0)
 	for more := true; more; {
-		s.scans++
-		request := scan.ask(shard, p, cursor, s.scans)
-		if err := link.publish(subject, request); err != nil {
-			return err
-		}
-		again := func(bool) (bool, error) { return false, link.publish(subject, request) }
-		if err := s.wait(ctx, scan.ready, s.answers.first(s.config.RetryAfter), again); err != nil {
+		if err := s.scanFrom(ctx, scan, shard, p, cursor); err != nil {
 			return err
 		}
 		keys, rows := scan.answer.Keys(), scan.answer.Float32s()
-		more = scan.answer.Head().Flags&schema.FlagMore != 0
-		if len(keys) == 0 {
-			if more {
-				return fmt.Errorf("no rows from key %d on, and more to follow", cursor)
-			}
+		if more = scan.answer.Head().Flags&schema.FlagMore != 0; len(keys) == 0 {
 			return nil
 		}
 		if err := yield(p, keys, rows); err != nil {
 			return err
 		}
 		cursor = keys[len(keys)-1] + 1
+	}
+	return nil
+}
+
+// scanFrom asks a shard for rows of a partition from a key on, and waits for them.
+func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.Partition, cursor uint64) error {
+	var taker rowsTaker = scan
+	s.rowsFor.Store(&taker)
+	link := s.links[shard]
+	subject := s.subject(fabric.KindPull, link.member)
+	s.scans++
+	request := scan.ask(shard, p, cursor, s.scans)
+	if err := link.publish(subject, request); err != nil {
+		return err
+	}
+	again := func(bool) (bool, error) { return false, link.publish(subject, request) }
+	if err := s.wait(ctx, scan.ready, s.answers.first(s.config.RetryAfter), again); err != nil {
+		return err
+	}
+	if len(scan.answer.Keys()) == 0 && scan.answer.Head().Flags&schema.FlagMore != 0 {
+		return fmt.Errorf("no rows from key %d on, and more to follow", cursor)
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ type LaneStep struct {
 // Rows are the embedding rows of a table that the trainer's lanes use in this batch, [U, dim] row-major, in ascending
 // order of their keys. They are read only: version Batch of the table.
 func (s *LaneStep) Rows(table schema.Table) []float32 {
-	if !s.knows(table) {
+	if !s.hasRows(table) {
 		return nil
 	}
 	return s.compute.tables.rows[table]
@@ -46,7 +46,7 @@ func (s *LaneStep) Rows(table schema.Table) []float32 {
 
 // IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of Rows.
 func (s *LaneStep) IDs(table schema.Table) []int64 {
-	if !s.knows(table) {
+	if !s.hasRows(table) {
 		return nil
 	}
 	return s.compute.tables.laneIDs(int(table), s.index)
@@ -94,7 +94,7 @@ func (s *LaneStep) Done(name string) {
 //
 //	step.RowGrad(0, []int64{0, 2}, []float32{0.5, 0.5, -1, -1}) // dim 2: rows 0 and 2 of the trainer's rows
 func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
-	if !s.knows(table) || s.err != nil {
+	if !s.hasRows(table) || s.err != nil {
 		return
 	}
 	if err := s.compute.rowGrad(int(table), ids, rows); err != nil {
@@ -109,7 +109,7 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 //
 //	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
 func (s *LaneStep) BagGrad(table schema.Table, mode cuda.Mode, offsets []int64, grad []float32) {
-	if !s.knows(table) || s.err != nil {
+	if !s.hasRows(table) || s.err != nil {
 		return
 	}
 	ids := s.compute.tables.laneIDs(int(table), s.index)

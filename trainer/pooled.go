@@ -1,0 +1,331 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Bagged is a workload that uses tables by their bags, those whose manifest names a pooling. Written against it, a
+// workload is the same at any placement: where rows are cut over the shards the trainer fetches and pools them, in the
+// canonical order, and where a shard holds whole bags it does, with equal bits.
+type Bagged interface {
+	Workload
+
+	// Bags appends to offsets[table], which is empty, where each bag of the lane begins among the keys that Keys has just
+	// given, and where the last one ends: from 0 to the number of the lane's keys, one more than there are bags. Tables
+	// without a pooling are left as they are. It is called after Keys, for every lane that has samples.
+	//
+	//	keys 4 4 9 7, bags {4, 4}, {}, {9, 7}  ->  0 2 2 4
+	Bags(b schema.Batch, l lane.Lane, offsets [][]int64) (out [][]int64)
+}
+
+// Pooled is a table's pooled rows, one for each of the lane's bags, [bags, dim] row-major and read only: the sum or the
+// mean of the bag's rows, as the manifest says, and zeros where the bag is empty.
+func (s *LaneStep) Pooled(table schema.Table) []float32 {
+	b, ok := s.bags(table)
+	if !ok {
+		return nil
+	}
+	if !b.there {
+		if err := s.compute.pool(int(table), s.index, b); err != nil {
+			s.broken("pool table %d: %v", table, err)
+			return nil
+		}
+	}
+	return b.pooled
+}
+
+// PooledGrad gives the lane's gradient of what Pooled gave, [bags, dim], at most once. It is copied.
+//
+//	step.PooledGrad(0, []float32{0.5, 0.5, -1, -1}) // two bags, dim 2
+func (s *LaneStep) PooledGrad(table schema.Table, grad []float32) {
+	b, ok := s.bags(table)
+	if !ok || s.err != nil {
+		return
+	}
+	t := s.compute.tables
+	mode := poolingMode(&t.specs[table])
+	if !t.specs[table].OnShardsWhole() {
+		s.BagGrad(table, mode, b.offsets, grad)
+		return
+	}
+	keys := t.laneKeys(int(table), s.index)
+	err := checkBags(mode, t.specs[table].Dim, len(keys), b.offsets, grad)
+	if err == nil {
+		err = s.compute.rows.addWhole(int(table), mode, keys, b.offsets, grad)
+	}
+	if err != nil {
+		s.err = fmt.Errorf("gradient of the bags of table %d: %w", table, err)
+	}
+}
+
+// bags are the lane's of a table.
+func (s *LaneStep) bags(table schema.Table) (*laneBags, bool) {
+	if !s.knows(table) {
+		return nil, false
+	}
+	all := s.compute.tables.bags[table]
+	if all == nil || len(all[s.index].offsets) == 0 {
+		s.broken("table %d has no bags: the manifest names its pooling, and the workload gives them by Bags", table)
+		return nil, false
+	}
+	return &all[s.index], true
+}
+
+// hasRows reports whether rows of a table come here one by one.
+func (s *LaneStep) hasRows(table schema.Table) bool {
+	if !s.knows(table) {
+		return false
+	}
+	if spec := &s.compute.tables.specs[table]; spec.OnShardsWhole() {
+		s.broken("table %d is pooled on its shards (placement %s): use Pooled and PooledGrad", table, spec.Placement)
+		return false
+	}
+	return true
+}
+
+func onShardsWhole(t schema.TableSpec) bool { return t.OnShardsWhole() }
+
+func poolingMode(t *schema.TableSpec) cuda.Mode {
+	if t.Pooling == schema.PoolingMean {
+		return cuda.Mean
+	}
+	return cuda.Sum
+}
+
+// laneBags are the bags of one lane in one table.
+type laneBags struct {
+	offsets []int64   // [bags+1]; none where the lane has no samples
+	full    []int32   // the bags that have a key
+	pooled  []float32 // [bags, dim]
+	there   bool      // pooled is; shards fill it otherwise
+}
+
+// collectBags asks for the bags of one lane.
+func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, samples int) error {
+	t.offsets = grown(t.offsets, len(t.specs))
+	some := false
+	for i := range t.specs {
+		t.offsets[i] = nil
+		if t.bags[i] != nil {
+			t.offsets[i], some = t.bags[i][at].offsets[:0], true
+			t.bags[i][at].offsets = t.offsets[i]
+		}
+	}
+	if !some || samples == 0 {
+		return nil
+	}
+	bagged, ok := w.(Bagged)
+	if !ok {
+		for i := range t.specs {
+			if t.specs[i].OnShardsWhole() {
+				return fmt.Errorf("table %q is pooled on its shards, and the workload does not say what its bags are: it lacks Bags", t.specs[i].Name)
+			}
+		}
+		return nil
+	}
+	out := bagged.Bags(b, l, t.offsets)
+	if len(out) != len(t.specs) {
+		return fmt.Errorf("bags of %d tables: the job has %d", len(out), len(t.specs))
+	}
+	for i := range t.specs {
+		if t.bags[i] == nil {
+			continue
+		}
+		if err := t.bags[i][at].set(out[i], len(t.laneKeys(i, at))); err != nil {
+			return fmt.Errorf("bags of table %q: %w", t.specs[i].Name, err)
+		}
+	}
+	return nil
+}
+
+// set takes the offsets of a lane's bags over so many keys.
+func (b *laneBags) set(offsets []int64, keys int) error {
+	bags := len(offsets) - 1
+	if bags < 0 || offsets[0] != 0 || offsets[bags] != int64(keys) {
+		return fmt.Errorf("%d offsets: want one more than bags, from 0 to %d, the number of the lane's keys", len(offsets), keys)
+	}
+	b.offsets, b.full = offsets, b.full[:0]
+	for i := range bags {
+		switch n := offsets[i+1] - offsets[i]; {
+		case n < 0:
+			return fmt.Errorf("offset %d after %d: want offsets that do not fall", offsets[i+1], offsets[i])
+		case n > 0:
+			b.full = append(b.full, int32(i))
+		}
+	}
+	return nil
+}
+
+// laneKeys are the keys of hosted lane number at, as the workload gave them.
+func (t *tables) laneKeys(table, at int) []uint64 {
+	before := 0
+	if at > 0 {
+		before = t.ends[table][at-1]
+	}
+	return t.used[table][before:t.ends[table][at]]
+}
+
+// checkKeys checks the collected keys of a table whose distinct ones nobody looks for.
+func (t *tables) checkKeys(table int) error {
+	for _, key := range t.used[table] {
+		if spec := &t.specs[table]; key >= spec.Rows {
+			return fmt.Errorf("table %q: key %d: it has %d rows, so keys are below that", spec.Name, key, spec.Rows)
+		}
+	}
+	return nil
+}
+
+// sizeBags makes room for pooled rows. Those of empty bags are zero, and of the others until they arrive.
+func (t *tables) sizeBags() {
+	for i, lanes := range t.bags {
+		for at := range lanes {
+			b := &lanes[at]
+			b.there = t.specs[i].OnShardsWhole()
+			b.pooled = grown(b.pooled, max(0, len(b.offsets)-1)*t.specs[i].Dim)
+			clear(b.pooled)
+		}
+	}
+}
+
+// pool computes the pooled rows of one lane from the rows that are here.
+func (c *compute) pool(table, at int, b *laneBags) error {
+	t := c.tables
+	b.there = true
+	if len(b.full) == 0 {
+		return nil
+	}
+	return c.rows.backend.BagForward(cuda.BagForward{Dim: t.specs[table].Dim, Mode: poolingMode(&t.specs[table]), Padding: cuda.NoPadding,
+		Rows: cuda.Float32s(t.rows[table]), IDs: cuda.Int64s(t.laneIDs(table, at)), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.pooled)})
+}
+
+// addWhole takes the lane's gradient of a table that shards pool. keys must stay as they are until the batch has been sent.
+func (s *rowSums) addWhole(table int, mode cuda.Mode, keys []uint64, offsets []int64, grad []float32) error {
+	if err := s.give(table); err != nil {
+		return err
+	}
+	b := &s.bags.lanes[s.at][table]
+	b.set(mode, s.dims[table], nil, offsets, grad)
+	b.keys = keys
+	return nil
+}
+
+// dealWhole gives every shard that has columns of a table all of one lane's bags.
+func (s *shares) dealWhole(b *bagGrad, table, lane int) {
+	for shard := range s.rows.shards {
+		if s.dim(shard, table) == 0 {
+			continue
+		}
+		d := s.at(shard, table, lane)
+		for bag := range len(b.offsets) - 1 {
+			if b.offsets[bag+1] > b.offsets[bag] {
+				d.bags, d.starts = append(d.bags, int32(bag)), append(d.starts, int(b.offsets[bag]))
+			}
+		}
+		d.keys = append(d.keys, b.keys...)
+	}
+}
+
+// dim is how many columns of a table a shard has.
+func (s *shares) dim(shard, table int) int {
+	if s.sums.bags == nil || !s.sums.bags.whole[table] {
+		return s.rows.dims[table]
+	}
+	_, n := s.place.Columns(schema.Table(table), shard)
+	return n
+}
+
+// takeColumns copies columns [column, column+dim) of row at[i] of from, whose rows are whole wide, to row i of to.
+func takeColumns[T any](to []T, column, dim, whole int, at []int32, from []T) {
+	if dim == whole {
+		takeRows(to, dim, at, from)
+		return
+	}
+	for i, row := range at {
+		copy(to[i*dim:(i+1)*dim], from[int(row)*whole+column:])
+	}
+}
+
+// lookupWhole is lookup of a table that shards pool: every key is a bag of its own.
+func (s *Session) lookupWhole(ctx context.Context, table, keys int, out []float32) error {
+	t := s.evaluation.tables
+	if err := t.checkKeys(table); err != nil {
+		return err
+	}
+	offsets := make([]int64, keys+1)
+	for i := range offsets {
+		offsets[i] = int64(i)
+	}
+	b := &t.bags[table][0]
+	t.ends[table][0] = keys
+	if err := b.set(offsets, keys); err != nil {
+		return err
+	}
+	defer func() { b.offsets = nil }()
+	if err := t.find(); err != nil { // the other tables have none
+		return err
+	}
+	if err := s.evaluation.lookups.build(s.head(s.Version())); err != nil {
+		return err
+	}
+	if err := s.fetch(ctx, s.evaluation.lookups, s.Version()); err != nil {
+		return err
+	}
+	copy(out, b.pooled)
+	return nil
+}
+
+// columns are those of a table that one shard has.
+type columns struct{ shard, first, count int }
+
+// piecesOf lists who has which columns of a table, where more than one shard may have rows of one key.
+func (s *Session) piecesOf(t schema.Table) (all []columns) {
+	if s.job.Tables[t].Placement != schema.PlacementColumns {
+		return nil
+	}
+	for shard := range s.place.Shards {
+		if first, n := s.place.Columns(t, shard); n > 0 {
+			all = append(all, columns{shard, first, n})
+		}
+	}
+	return all
+}
+
+// scanColumns is scanPartition of a table that is cut by columns: it puts the rows together.
+func (s *Session) scanColumns(ctx context.Context, scan *scan, pieces []columns, p schema.Partition,
+	yield func(schema.Partition, []uint64, []float32) error) error {
+	dim := s.job.Tables[scan.section.Table].Dim
+	var keys []uint64
+	var rows []float32
+	for cursor, more := uint64(0), true; more; {
+		for i, c := range pieces {
+			scan.section.Dim = uint32(c.count)
+			if err := s.scanFrom(ctx, scan, c.shard, p, cursor); err != nil {
+				return err
+			}
+			got, values := scan.answer.Keys(), scan.answer.Float32s()
+			if i == 0 {
+				keys, rows = append(keys[:0], got...), grown(rows, len(got)*dim)
+				more = scan.answer.Head().Flags&schema.FlagMore != 0
+			}
+			if len(got) != len(keys) || len(got) > 0 && got[len(got)-1] != keys[len(keys)-1] {
+				return fmt.Errorf("%d keys from %s, and %d from %s", len(got), schema.ShardMember(c.shard), len(keys), schema.ShardMember(pieces[0].shard))
+			}
+			for k := range got {
+				copy(rows[k*dim+c.first:k*dim+c.first+c.count], values[k*c.count:])
+			}
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		if err := yield(p, keys, rows); err != nil {
+			return err
+		}
+		cursor = keys[len(keys)-1] + 1
+	}
+	return nil
+}
