@@ -70,6 +70,11 @@ var layers = map[string]layer{
 	"bench/machine": {noStd: noNetwork},
 	"bench/suite":   {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
+	"bench/average": {
+		own:    []string{"bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		others: []string{"github.com/spf13/pflag"},
+		noStd:  []string{"net/http", "os/exec"},
+	},
 	"bench/exchange": {
 		own:   []string{"bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},

@@ -38,8 +38,9 @@ type ServerResult struct {
 }
 
 // OpenServer starts a server with these settings, for roles that look into it; Server is the role of one that need not be looked into.
+// adjust may change what the server is given.
 // close ends it and returns when it is gone.
-func OpenServer(ctx context.Context, m *Member, s ServerSettings) (server *ps.Server, close func() error, err error) {
+func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func(*ps.Options)) (server *ps.Server, close func() error, err error) {
 	backend, err := cuda.Open(cuda.Options{Name: s.Backend, Threads: s.Threads})
 	if err != nil {
 		return nil, nil, err
@@ -50,6 +51,9 @@ func OpenServer(ctx context.Context, m *Member, s ServerSettings) (server *ps.Se
 	if m.alone { // else the limit would hold for the trainers of this process as well
 		config.PaceScheduler()
 		options.LimitHeap = config.HeapLimiter()
+	}
+	for _, f := range adjust {
+		f(&options)
 	}
 	server, err = ps.Start(ctx, c, options)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
+	"gradbus/bench/average"
 	"gradbus/bench/crew"
 	"gradbus/config"
 )
@@ -26,6 +27,8 @@ func benchmarks() []*cobra.Command {
 		kernelsCommand(),
 		fabricCommand(),
 		allCommand(),
+		averageCommand(),
+		diffCommand(),
 	}
 }
 
@@ -33,6 +36,7 @@ func benchmarks() []*cobra.Command {
 func roles() map[string]crew.Role {
 	return merged(
 		map[string]crew.Role{crew.RoleServer: crew.Server},
+		average.Roles(),
 	)
 }
 

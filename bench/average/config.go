@@ -1,0 +1,264 @@
+package average
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"gradbus/bench/crew"
+	"gradbus/cuda"
+	"gradbus/schema"
+)
+
+// Config is what a run of the benchmark is told. Names in the comments are those of the flags, and of errors.
+type Config struct {
+	crew.Flags
+
+	Trainers, Servers int
+	Server            string // (server) how servers add up: average, as gradients arrive, or average-batch, when the last is there
+	Hook              string // (hook) who averages what: allreduce, hybrid, rpc or sparse-rpc
+	Epochs, BatchSize int
+	DataFile          string // (data) a configuration of DummyData, FILE or FILE:ID; empty is the default one
+	ModelFile         string // (model) a configuration of DummyModel, likewise
+	Sparse            *bool  // (sparse) instead of what the model's configuration says; nil leaves that
+	LR                float64
+	Timeout           time.Duration // (rpc-timeout) how long a member may be silent or out of reach before the run ends
+	Criterion         string
+	Preprocess        string
+	IterationStep     string
+	Device            string // (device) of trainers: cpu or cuda
+	ServerDevice      string // (server-device) of servers: cpu or cuda
+	CSV               string // (csv) folder for the tables; empty for none
+	Trace             string // (trace) file for the timeline; empty for none
+}
+
+// DefaultConfig is the setting of the original: two trainers and a server, by the rpc hook.
+func DefaultConfig() Config {
+	return Config{Flags: crew.DefaultFlags("average"), Trainers: 2, Servers: 1, Server: servers[0].name, Hook: "rpc", Epochs: 1, BatchSize: 32,
+		LR: 1e-4, Timeout: 30 * time.Second, Criterion: criteria[0].name, Preprocess: preprocessings[0].name,
+		IterationStep: iterationSteps[0].name, Device: deviceCPU, ServerDevice: deviceCPU}
+}
+
+// Devices of trainers and servers.
+const (
+	deviceCPU  = "cpu"
+	deviceCUDA = "cuda"
+)
+
+// devices are the backends of the devices.
+var devices = choice[string]{{deviceCPU, "auto"}, {deviceCUDA, "cuda"}}
+
+// servers are when servers add up: schema.Job.Sum.
+var servers = choice[string]{{"average", schema.SumArrival}, {"average-batch", schema.SumClose}}
+
+// hook says who averages what.
+type hook struct {
+	dense  string // schema.Job.Reduce
+	sparse string // schema.TableSpec.Reduce
+}
+
+var hooks = choice[hook]{
+	{"allreduce", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
+	{"hybrid", hook{schema.ReduceTrainers, schema.ReduceTrainers}},
+	{"rpc", hook{schema.ReduceShards, schema.ReduceShards}},
+	{"sparse-rpc", hook{schema.ReduceTrainers, schema.ReduceShards}},
+}
+
+// seconds is a flag that takes a time with its unit, or a number of seconds.
+type seconds time.Duration
+
+func (s *seconds) String() string { return time.Duration(*s).String() }
+func (s *seconds) Type() string   { return "seconds" }
+func (s *seconds) Set(text string) error {
+	d, err := time.ParseDuration(text)
+	if v, e := strconv.ParseFloat(text, 64); e == nil && math.Abs(v) < 1e9 {
+		d, err = time.Duration(v*float64(time.Second)), nil
+	}
+	if err != nil {
+		return fmt.Errorf("want seconds, as in 30, or a time with its unit, as in 500ms")
+	}
+	*s = seconds(d)
+	return nil
+}
+
+// maybe is a flag that is true or false, or was not given.
+type maybe struct{ to **bool }
+
+func (m maybe) String() string {
+	if m.to == nil || *m.to == nil {
+		return ""
+	}
+	return strconv.FormatBool(**m.to)
+}
+func (m maybe) Type() string { return "bool" }
+func (m maybe) Set(text string) error {
+	v, err := strconv.ParseBool(text)
+	if err != nil {
+		return fmt.Errorf("want true or false")
+	}
+	*m.to = &v
+	return nil
+}
+
+// AddTo gives a command the flags, with what is in c as their defaults.
+func (c *Config) AddTo(set *pflag.FlagSet) {
+	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`number` of trainers")
+	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets")
+	set.StringVar(&c.Server, "server", c.Server, "`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
+	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc")
+	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`number` of epochs")
+	set.IntVar(&c.BatchSize, "batch-size", c.BatchSize, "`number` of samples in a batch; batches are dealt to the trainers in turn")
+	set.StringVar(&c.DataFile, "data", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
+	set.StringVar(&c.ModelFile, "model", c.ModelFile, "configuration of the model, a `file`, or FILE:ID for one of several")
+	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; instead of what the model says").NoOptDefVal = "true"
+	set.Float64Var(&c.LR, "lr", c.LR, "learning `rate` of SGD")
+	set.Var((*seconds)(&c.Timeout), "rpc-timeout", "`seconds` that a member may be silent or out of reach before the run ends")
+	set.StringVar(&c.Criterion, "criterion", c.Criterion, "loss, a `name`: cel, or nll, which leaves out the second softmax")
+	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess, "what is done to the data first, a `name`: preprocess_dummy_data or sort_ids")
+	set.StringVar(&c.IterationStep, "iteration-step", c.IterationStep,
+		"a step, by `name`: basic_iteration_step, or sequential_iteration_step, which sends nothing before the backward pass is over")
+	set.StringVar(&c.Device, "device", c.Device, "`device` of the trainers: cpu or cuda")
+	set.StringVar(&c.ServerDevice, "server-device", c.ServerDevice, "`device` of the servers: cpu or cuda")
+	set.StringVar(&c.CSV, "csv", c.CSV, "save the tables of metrics into this `folder`")
+	set.StringVar(&c.Trace, "trace", c.Trace, "save a timeline for chrome://tracing or Perfetto in this `file`")
+	c.Flags.AddTo(set)
+}
+
+// Limits of a run.
+const (
+	trainersMax = 256
+	serversMax  = 64
+	epochsMax   = 1 << 20
+	batchMax    = 1 << 20
+	timeoutMin  = time.Second
+	timeoutMax  = time.Hour
+	runsMax     = 1000
+)
+
+// Validate says what is wrong first: the flag, its value and what would be right.
+func (c *Config) Validate() error {
+	for _, n := range []struct {
+		name             string
+		value, low, high int
+	}{{"trainers", c.Trainers, 1, trainersMax}, {"servers", c.Servers, 1, serversMax}, {"epochs", c.Epochs, 1, epochsMax},
+		{"batch-size", c.BatchSize, 1, batchMax}, {"runs", c.Runs, 1, runsMax}} {
+		if n.value < n.low || n.value > n.high {
+			return fmt.Errorf("%s %d: want %d to %d", n.name, n.value, n.low, n.high)
+		}
+	}
+	if c.Timeout < timeoutMin || c.Timeout > timeoutMax {
+		return fmt.Errorf("rpc-timeout %v: want %v to %v", c.Timeout, timeoutMin, timeoutMax)
+	}
+	if !(c.LR >= 0) || c.LR > math.MaxFloat32 {
+		return fmt.Errorf("lr %v: want a number, at least 0", c.LR)
+	}
+	for _, find := range []func() error{
+		func() error { _, err := servers.find("server", c.Server); return err },
+		func() error { _, err := hooks.find("hook", c.Hook); return err },
+		func() error { _, err := criteria.find("criterion", c.Criterion); return err },
+		func() error { _, err := preprocessings.find("preprocess", c.Preprocess); return err },
+		func() error { _, err := iterationSteps.find("iteration-step", c.IterationStep); return err },
+		func() error { _, err := devices.find("device", c.Device); return err },
+		func() error { _, err := devices.find("server-device", c.ServerDevice); return err },
+	} {
+		if err := find(); err != nil {
+			return err
+		}
+	}
+	return c.Flags.Validate(c.Trainers)
+}
+
+// checkDevices opens each device once, so that one that is not there is one clear error, before anything is started.
+func (c *Config) checkDevices() error {
+	for _, d := range []struct{ flag, name string }{{"device", c.Device}, {"server-device", c.ServerDevice}} {
+		if d.name == deviceCPU {
+			continue
+		}
+		b, err := cuda.Open(cuda.Options{Name: d.name})
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", d.flag, d.name, err)
+		}
+		if err := b.Close(); err != nil {
+			return fmt.Errorf("%s %s: %w", d.flag, d.name, err)
+		}
+	}
+	return nil
+}
+
+// system is what trainers and servers are told: the parts of a Config that follow from files, loaded and checked.
+type system struct {
+	Trainers      int         `json:"trainers"`
+	Server        string      `json:"server"`
+	Hook          string      `json:"hook"`
+	Epochs        int         `json:"epochs"`
+	BatchSize     int         `json:"batch_size"`
+	Data          DataConfig  `json:"data"`
+	Model         ModelConfig `json:"model"`
+	Seed          uint64      `json:"seed"`
+	LR            float32     `json:"lr"`
+	Criterion     string      `json:"criterion"`
+	Preprocess    string      `json:"preprocess"`
+	IterationStep string      `json:"iteration_step"`
+}
+
+// system loads the configurations.
+func (c *Config) system() (s system, err error) {
+	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize, Seed: c.Seed, LR: float32(c.LR),
+		Criterion: c.Criterion, Preprocess: c.Preprocess, IterationStep: c.IterationStep}
+	if s.Model, err = LoadModel(c.ModelFile); err != nil {
+		return s, err
+	}
+	if c.Sparse != nil {
+		s.Model.Sparse = *c.Sparse
+	}
+	if s.Data, err = LoadData(c.DataFile); err != nil {
+		return s, err
+	}
+	return s, s.Data.fits(s.Model)
+}
+
+func (s *system) dealt() dealt { return dealt{s.Data.SampleCount, s.BatchSize, s.Trainers} }
+
+// steps is how many batches a run of the job has.
+func (s *system) steps() uint64 { return uint64(s.dealt().steps()) * uint64(s.Epochs) }
+
+// chunkBytes is the size of values in a frame: with its head it is what the NATS server reads at once, which is what goes fastest.
+const chunkBytes = 65024
+
+// job is the manifest of one run. Each trainer has one lane: its batches. dense names the library of their matrix products, on which bits depend.
+func (s *system) job(name, dense string) (*schema.Job, error) {
+	model, err := json.Marshal(s.Model)
+	if err != nil {
+		return nil, err
+	}
+	data, err := json.Marshal(s.Data)
+	if err != nil {
+		return nil, err
+	}
+	by, err := hooks.find("hook", s.Hook)
+	if err != nil {
+		return nil, err
+	}
+	sum, err := servers.find("server", s.Server)
+	if err != nil {
+		return nil, err
+	}
+	j := &schema.Job{Name: schema.JobName(name), Workload: "average", Seed: s.Seed, Trainers: s.Trainers, Lanes: s.Trainers,
+		Settings: map[string]string{"model": string(model), "data": string(data), "hook": s.Hook, "criterion": s.Criterion,
+			"preprocess": s.Preprocess, "dense": dense, "batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
+		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail, ChunkBytes: chunkBytes,
+		Wire:      schema.Wire{Sparse: schema.SparseAuto},
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: s.LR}}
+	j.Parameters, j.Tables = s.Model.tensors()
+	for i := range j.Tables {
+		j.Tables[i].Reduce = by.sparse
+	}
+	if err := j.Validate(); err != nil {
+		return nil, err
+	}
+	return j, nil
+}

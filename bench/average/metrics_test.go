@@ -1,0 +1,94 @@
+package average
+
+import (
+	"bytes"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTableByHand(t *testing.T) {
+	m := Metrics{}
+	for _, d := range []time.Duration{1, 2, 6} {
+		m.add("b,two", d*time.Millisecond)
+	}
+	m.add("a,one", 1500*time.Microsecond)
+	got := m.table()
+	if len(got) != 2 || got[0].Name != "a,one" || !math.IsNaN(got[0].Variance) || !math.IsNaN(got[0].Stdev) {
+		t.Fatalf("table %+v", got)
+	}
+	if r := got[1]; r != (Row{"b,two", 1, 6, 3, 7, math.Sqrt(7)}) { // (4 + 1 + 9) / 2
+		t.Errorf("row %+v", r)
+	}
+	var out bytes.Buffer
+	if err := got.Print(&out, "metrics for trainer=0 (ms)"); err != nil {
+		t.Fatal(err)
+	}
+	want := `metrics for trainer=0 (ms)
++-------+--------+--------+--------+----------+--------+
+| name  |    min |    max |   mean | variance |  stdev |
++=======+========+========+========+==========+========+
+| a,one | 1.5000 | 1.5000 | 1.5000 |        - |      - |
++-------+--------+--------+--------+----------+--------+
+| b,two | 1.0000 | 6.0000 | 3.0000 |   7.0000 | 2.6458 |
++-------+--------+--------+--------+----------+--------+
+`
+	if out.String() != want {
+		t.Errorf("got\n%swant\n%s", out.String(), want)
+	}
+}
+
+func TestMerged(t *testing.T) {
+	got := merged([]Metrics{{"a": {1}, "b": {2}}, {"a": {3, 4}}})
+	if !slices.Equal(got["a"], []float64{1, 3, 4}) || !slices.Equal(got["b"], []float64{2}) {
+		t.Errorf("merged %v", got)
+	}
+}
+
+func TestDiff(t *testing.T) {
+	folder := t.TempDir()
+	a, b, out := filepath.Join(folder, "a.csv"), filepath.Join(folder, "b.csv"), filepath.Join(folder, "diff.csv")
+	for path, m := range map[string]Metrics{a: {"x,y": {3, 5}, "only,a": {1}}, b: {"x,y": {1, 2}, "only,b": {1}}} {
+		if err := m.table().Save(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var text bytes.Buffer
+	if err := DiffFiles(a, b, out, &text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| x,y  | 2.0000 | 3.0000 | 2.5000 |   1.5000 | 0.7071 |", "only in " + a + ": only,a", "only in " + b + ": only,b"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("difference has no %q:\n%s", want, text.String())
+		}
+	}
+	saved, err := LoadTable(out)
+	if want := (Row{"x,y", 2, 3, 2.5, 1.5, math.Sqrt(2) - math.Sqrt(0.5)}); err != nil || len(saved) != 1 || saved[0] != want {
+		t.Errorf("saved %+v, %v", saved, err)
+	}
+	again, err := LoadTable(a)
+	if err != nil || len(again) != 2 || !math.IsNaN(again[0].Stdev) || again[1] != rowOf("x,y", []float64{3, 5}) {
+		t.Errorf("read again %+v, %v", again, err)
+	}
+}
+
+func TestBadTables(t *testing.T) {
+	const head = "name,min,max,mean,variance,stdev\n"
+	for text, want := range map[string]string{
+		"":                         "no metrics: want a CSV file that --csv wrote",
+		head:                       "no metrics",
+		"a,b\n1,2\n":               `line 1: "a,b": want the columns name,min,max,mean,variance,stdev`,
+		head + "a,1,2\n":           "line 2: 3 fields: want 6",
+		head + "a,1,2,x,4,5\n":     `line 2: mean "x": want a number, or nothing`,
+		head + "\"a,1,2,x,4,5\n":   "line 2",
+		head + "a,1,2,3,,\n" + "b": "line 3: 1 fields",
+	} {
+		_, err := LoadTable(file(t, "t.csv", text))
+		checkError(t, text, err, want)
+	}
+	_, err := LoadTable("/nowhere.csv")
+	checkError(t, "no file", err, `table "/nowhere.csv": want a CSV file that --csv wrote: no such file or directory`)
+}

@@ -1,0 +1,162 @@
+package average
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+
+	"gradbus/bench/crew"
+)
+
+// Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all trainers
+// that were started here, or over the rounds of all servers. A figure that nobody measured is null: those of servers where
+// gradients went between trainers alone, or to servers that were running before.
+type Result struct {
+	Hook          string   `json:"hook"`
+	Server        string   `json:"server"`
+	Trainers      int      `json:"trainers"`
+	Servers       int      `json:"servers"`
+	Sparse        bool     `json:"sparse"`
+	Device        string   `json:"device"`
+	ServerDevice  string   `json:"server_device"`
+	Dense         string   `json:"dense"` // the trainers' library of matrix products
+	Runs          int      `json:"runs"`
+	Batches       uint64   `json:"batches"` // of the trainers here, in one run
+	Samples       uint64   `json:"samples"`
+	BatchAllMS    float64  `json:"batch_all_ms"`
+	ForwardMS     float64  `json:"forward_ms"`
+	BackwardMS    float64  `json:"backward_ms"`
+	StragglerMS   *float64 `json:"straggler_ms"`
+	BatchMS       *float64 `json:"batch_ms"`
+	AverageMS     *float64 `json:"average_ms"`
+	Seconds       float64  `json:"seconds"`    // of one run, the longest of the trainers
+	BytesSent     uint64   `json:"bytes_sent"` // by the trainers here, in one run
+	LossFirst     float64  `json:"loss_first"`
+	LossLast      float64  `json:"loss_last"`
+	WeightsSHA256 string   `json:"weights_sha256"`
+
+	trainers, servers []ranked
+	processes         []process
+}
+
+// newResult sums up what the members found. It fails where replicas or runs ended with different weights.
+func newResult(c *Config, s *system, trained []trainerResult, served []serverResult) (*Result, error) {
+	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse, Device: c.Device,
+		ServerDevice: c.ServerDevice, Runs: c.Runs}
+	if c.Join != "" {
+		r.Servers = 0
+	}
+	slices.SortFunc(trained, func(a, b trainerResult) int { return cmp.Compare(a.Rank, b.Rank) })
+	if len(trained) > 0 {
+		r.Dense = trained[0].Dense
+	}
+	var seconds, sent []float64
+	for run := range c.Runs {
+		longest, bytes := 0.0, uint64(0)
+		r.Batches, r.Samples, r.LossFirst, r.LossLast = 0, 0, 0, 0
+		trainersWithLoss := 0
+		for _, t := range trained {
+			one := &t.Runs[run]
+			if r.WeightsSHA256 = cmp.Or(r.WeightsSHA256, one.Weights); one.Weights != r.WeightsSHA256 {
+				return nil, fmt.Errorf("weights of t%d in run %d are %.16s..., those of t%d in the first %.16s...: they have to be equal",
+					t.Rank, run+1, one.Weights, trained[0].Rank, r.WeightsSHA256)
+			}
+			longest, bytes = max(longest, one.Seconds), bytes+one.BytesSent
+			r.Batches, r.Samples = r.Batches+one.Batches, r.Samples+one.Samples
+			if one.Batches > 0 {
+				r.LossFirst, r.LossLast, trainersWithLoss = r.LossFirst+one.LossFirst, r.LossLast+one.LossLast, trainersWithLoss+1
+			}
+		}
+		n := float64(max(1, trainersWithLoss))
+		r.LossFirst, r.LossLast = r.LossFirst/n, r.LossLast/n
+		seconds, sent = append(seconds, longest), append(sent, float64(bytes))
+	}
+	r.Seconds, r.BytesSent = crew.Median(seconds), uint64(crew.Median(sent))
+	for _, t := range trained {
+		var metrics []Metrics
+		p := process{name: fmt.Sprintf("trainer %d", t.Rank)}
+		for _, one := range t.Runs {
+			metrics, p.spans = append(metrics, one.Metrics), append(p.spans, one.Spans...)
+		}
+		r.trainers, r.processes = append(r.trainers, ranked{t.Rank, merged(metrics)}), append(r.processes, p)
+	}
+	for _, s := range served {
+		r.servers = append(r.servers, ranked{s.Rank, s.Metrics})
+		r.processes = append(r.processes, process{fmt.Sprintf("server %d", s.Rank), s.Spans})
+	}
+	r.medians()
+	return r, nil
+}
+
+func (r *Result) medians() {
+	all := allOf(r.trainers)
+	r.BatchAllMS, r.ForwardMS, r.BackwardMS = crew.Median(all[metricBatch]), crew.Median(all[metricForward]), crew.Median(all[metricBackward])
+	all = allOf(r.servers)
+	for _, of := range []struct {
+		to   **float64
+		name string
+	}{{&r.StragglerMS, metricStraggler}, {&r.BatchMS, metricAnswered}, {&r.AverageMS, metricAverage}} {
+		if values := all[of.name]; len(values) > 0 {
+			v := crew.Median(values)
+			*of.to = &v
+		}
+	}
+}
+
+// allOf is the samples of all ranks together.
+func allOf(ranks []ranked) Metrics {
+	var all []Metrics
+	for _, r := range ranks {
+		all = append(all, r.metrics)
+	}
+	return merged(all)
+}
+
+// save writes the tables and the timeline where they are wanted.
+func (r *Result) save(c *Config) error {
+	if c.CSV != "" {
+		if err := saveTables(c.CSV, "trainer", r.trainers, allOf(r.trainers)); err != nil {
+			return err
+		}
+		if len(r.servers) > 0 {
+			if err := saveTables(c.CSV, "server", r.servers, allOf(r.servers)); err != nil {
+				return err
+			}
+		}
+	}
+	if c.Trace != "" {
+		return saveTrace(c.Trace, r.processes)
+	}
+	return nil
+}
+
+// Print writes a table for each rank and one for all, of trainers and of servers, and what they come to.
+func (r *Result) Print(to io.Writer) error {
+	for _, kind := range []struct {
+		name  string
+		ranks []ranked
+	}{{"trainer", r.trainers}, {"server", r.servers}} {
+		for _, one := range kind.ranks {
+			if err := printTable(to, fmt.Sprintf("metrics for %s=%d (ms)", kind.name, one.rank), one.metrics); err != nil {
+				return err
+			}
+		}
+		if len(kind.ranks) > 0 {
+			if err := printTable(to, fmt.Sprintf("metrics for all %ss (ms)", kind.name), allOf(kind.ranks)); err != nil {
+				return err
+			}
+		}
+	}
+	_, err := fmt.Fprintf(to, "\nhook       %s, server %s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, backward %.2f (medians)\nloss       %.6f, then %.6f\nsent       %.1f MB in %d batches, %.2f s\nweights    sha256 %s\n",
+		r.Hook, r.Server, r.Trainers, r.Servers, r.BatchAllMS, r.ForwardMS, r.BackwardMS, r.LossFirst, r.LossLast, float64(r.BytesSent)/1e6, r.Batches, r.Seconds, r.WeightsSHA256)
+	return err
+}
+
+func printTable(to io.Writer, title string, m Metrics) error {
+	if len(m) == 0 {
+		_, err := fmt.Fprintf(to, "%s: none\n", title)
+		return err
+	}
+	return m.table().Print(to, title)
+}

@@ -1,0 +1,160 @@
+package average
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+
+	"gradbus/bench/crew"
+)
+
+// Names of the roles.
+const (
+	trainerRoleName = "average-trainer"
+	serverRoleName  = "average-server"
+)
+
+// Roles are what the members of this system can be.
+func Roles() map[string]crew.Role {
+	return map[string]crew.Role{trainerRoleName: trainerRole, serverRoleName: serverRole}
+}
+
+// Run runs the benchmark: servers and trainers, a whole run to warm up, and the runs that count. It prints the tables to
+// out, or the result as one line of JSON, and saves what was asked for. What is for people goes to errs where out gets JSON.
+func Run(ctx context.Context, c Config, out, errs io.Writer) error {
+	found, err := Measure(ctx, c, out, errs)
+	if err != nil {
+		return err
+	}
+	if err := found.save(&c); err != nil {
+		return err
+	}
+	if c.JSON {
+		return crew.PrintJSON(out, found)
+	}
+	return found.Print(out)
+}
+
+// Measure is Run without what it prints and saves in the end.
+func Measure(ctx context.Context, c Config, out, errs io.Writer) (found *Result, err error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	s, err := c.system()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.job(c.jobs()[0], ""); err != nil {
+		return nil, err
+	}
+	if err := c.checkDevices(); err != nil {
+		return nil, err
+	}
+	if err := c.checkOutputs(); err != nil {
+		return nil, err
+	}
+	members := c.Flags.Crew("average", Roles(), out, errs)
+	if members.Roles == nil {
+		members.Roles = Roles()
+	}
+	defer func() {
+		if e := members.Close(); err == nil {
+			err = e
+		}
+	}()
+	d := &driver{config: &c, system: s, members: members}
+	return d.run(ctx)
+}
+
+// checkOutputs finds out that results could not be written before they are there.
+func (c *Config) checkOutputs() error {
+	if c.CSV != "" {
+		if err := os.MkdirAll(c.CSV, 0o755); err != nil {
+			return fmt.Errorf("csv %q: want a folder that can be written: %w", c.CSV, reason(err))
+		}
+	}
+	if c.Trace != "" {
+		f, err := os.OpenFile(c.Trace, os.O_CREATE|os.O_WRONLY, 0o644)
+		if err != nil {
+			return fmt.Errorf("trace %q: want a file that can be written: %w", c.Trace, reason(err))
+		}
+		return f.Close()
+	}
+	return nil
+}
+
+// jobs are the names of the jobs that a run of the benchmark has: one to warm up, and those that count.
+func (c *Config) jobs() []string {
+	names := []string{c.Job + "-warmup", c.Job}
+	for i := 2; i <= c.Runs; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", c.Job, i))
+	}
+	return names
+}
+
+type driver struct {
+	config  *Config
+	system  system
+	members *crew.Crew
+}
+
+func (d *driver) run(ctx context.Context) (*Result, error) {
+	url, servers := d.config.Join, []*crew.Handle(nil)
+	var err error
+	if url == "" {
+		if servers, url, err = d.startServers(ctx); err != nil {
+			return nil, err
+		}
+	}
+	trainers, err := d.members.Start(ctx, d.trainerSpecs(url)...)
+	if err != nil {
+		return nil, err
+	}
+	var trained []trainerResult
+	for _, h := range trainers {
+		var r trainerResult
+		if err := h.Result(ctx, &r); err != nil {
+			return nil, err
+		}
+		trained = append(trained, r)
+	}
+	var served []serverResult
+	for i := len(servers) - 1; i >= 0; i-- { // the control server last
+		var r serverResult
+		if err := servers[i].Stop(ctx); err != nil {
+			return nil, err
+		}
+		if err := servers[i].Result(ctx, &r); err != nil {
+			return nil, err
+		}
+		served = append([]serverResult{r}, served...)
+	}
+	return newResult(d.config, &d.system, trained, served)
+}
+
+func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, error) {
+	device, err := devices.find("server-device", d.config.ServerDevice)
+	if err != nil {
+		return nil, "", err
+	}
+	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, id, nats string) any {
+		return serverSettings{Server: crew.ServerSettings{ID: id, NATS: nats, Backend: device, Deadline: d.config.Timeout}, Rank: i,
+			Jobs: d.config.jobs()[1:], Timeline: d.config.Trace != ""}
+	})
+}
+
+// trainerSpecs are the trainers that run here.
+func (d *driver) trainerSpecs(url string) []crew.Spec {
+	c := d.config
+	var specs []crew.Spec
+	for i := range c.TrainersHere(c.Trainers) {
+		s := trainerSettings{System: d.system, URL: url, Jobs: c.jobs(), Device: c.Device, Timeout: c.Timeout, Timeline: c.Trace != ""}
+		name := fmt.Sprintf("t%d", i)
+		if c.Join == "" {
+			s.Member = name
+		}
+		specs = append(specs, crew.Spec{Role: trainerRoleName, Name: name, Settings: s})
+	}
+	return specs
+}
