@@ -35,7 +35,7 @@ native:
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
 deps:
-	@scripts/deps.sh build
+	@scripts/deps.sh build run
 
 demo:
 	@$(MAKE) --no-print-directory deps

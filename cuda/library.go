@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 )
 
 // DenseOptions of OpenDense. The zero value takes the fastest library that this machine has.
@@ -11,6 +12,8 @@ type DenseOptions struct {
 	// backend's MatMul, in canonical order, and always there. Auto is onednn where it is installed, then openblas, then own;
 	// it is own on the backend go, which stands for portable bits.
 	Library string
+	// Path is the file of the library, where the system's own is not wanted: to test or measure another build of it.
+	Path string
 	// Log, where set, gets one line with what was chosen and why.
 	Log *slog.Logger
 }
@@ -64,7 +67,7 @@ type maps interface {
 // OpenDense gives the dense operations beside a backend, or an error that wraps ErrNoBackend or ErrArgument and says what
 // would work. A Dense is closed before its backend.
 func OpenDense(b Backend, o DenseOptions) (*Dense, error) {
-	d, err := openDense(b, o.Library)
+	d, err := openDense(b, o)
 	if err != nil {
 		return nil, fmt.Errorf("open dense library %q: %w", o.Library, err)
 	}
@@ -74,19 +77,21 @@ func OpenDense(b Backend, o DenseOptions) (*Dense, error) {
 	return d, nil
 }
 
-func openDense(b Backend, name string) (*Dense, error) {
+func openDense(b Backend, o DenseOptions) (*Dense, error) {
 	d := &Dense{backend: b, maps: goMaps{}}
 	if b.Name() != "go" {
 		d.maps = nativeMaps(b.ISA())
 	}
 	var err error
-	switch name {
-	case "", "auto":
+	switch {
+	case o.Path != "" && !slices.Contains([]string{"onednn", "openblas", "cublas"}, o.Library):
+		err = fmt.Errorf("%w: path %q goes with onednn, openblas or cublas", ErrArgument, o.Path)
+	case o.Library == "" || o.Library == "auto":
 		d.products, d.why = autoProducts(b)
-	case "own":
+	case o.Library == "own":
 		d.products, d.why = newOwnProducts(b), "asked for"
-	case "onednn", "openblas", "cublas":
-		d.products, err = openProducts(b, name)
+	case slices.Contains(DenseNames(), o.Library):
+		d.products, err = openProducts(o.Library, o.Path)
 		d.why = "asked for"
 	default:
 		err = fmt.Errorf("%w: want one of %q", ErrArgument, DenseNames())
@@ -107,7 +112,7 @@ func autoProducts(b Backend) (products, string) {
 	}
 	why := "auto"
 	for _, name := range []string{"onednn", "openblas"} {
-		p, err := openProducts(b, name)
+		p, err := openProducts(name, "")
 		if err == nil {
 			return p, why
 		}

@@ -2,6 +2,7 @@
 # deps.sh [--check] GROUP...   installs what a group needs and this machine lacks, with apt, and says what it runs
 #
 #   build   CMake, a C++ compiler, make         what `make`, `make demo` and `make test` need besides Go and git
+#   run     libdnnl2 (oneDNN)               dense layers and convolutions run without it too, some ten times slower
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
@@ -20,6 +21,9 @@ missing() {
       has cc || has gcc || has clang || echo "a C compiler (for cgo):gcc"
       has make || echo "make:make"
       ;;
+    run)
+      PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libdnnl\.so\.2 ' || echo "oneDNN:libdnnl2"
+      ;;
     tools)
       has clang-format || echo "clang-format:clang-format"
       has flatc || echo "flatc:flatbuffers-compiler"
@@ -28,7 +32,7 @@ missing() {
       ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want build, tools or cuda)" >&2
+      echo "deps: unknown group $1 (want build, run, tools or cuda)" >&2
       exit 2
       ;;
   esac

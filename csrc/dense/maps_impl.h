@@ -1,0 +1,343 @@
+// Pooling and the elementwise operations of layers, compiled once per instruction set by
+// maps_<isa>.cc after GB_ISA, GB_WIDTH, GB_MAPS and GB_NAME. Plain loops along contiguous memory:
+// the compiler makes vectors of them, and an element's operations are the same in all. Sums are in
+// canonical order.
+#include <cstdint>
+
+#include "core/order.h"
+#include "cpu/vector.h"
+#include "gradbus_dense.h"
+
+#include "cpu/math.h"  // after vector.h
+
+namespace gradbus {
+namespace GB_ISA {
+namespace {
+
+void ReluForward(const float* x, int64_t n, float* y) {
+  for (int64_t i = 0; i < n; i++) y[i] = x[i] <= 0 ? 0 : x[i];
+}
+
+void ReluBackward(const float* y, const float* grad_y, int64_t n, float* grad_x) {
+  for (int64_t i = 0; i < n; i++) grad_x[i] = y[i] > 0 ? grad_y[i] : 0;
+}
+
+void AddBias(const float* x, const float* bias, int64_t rows, int64_t columns, float* y) {
+  for (int64_t i = 0; i < rows; i++) {
+    for (int64_t j = 0; j < columns; j++) y[i * columns + j] = x[i * columns + j] + bias[j];
+  }
+}
+
+// Columns sums kWide columns.
+template <int kWide>
+inline void Columns(const float* x, int64_t rows, int64_t columns, float* out) {
+  float total[kWide] = {};
+  for (int64_t lo = 0; lo < rows; lo += kSuper) {
+    const int64_t end = Least(lo + kSuper, rows);
+    float super[kWide] = {};
+    for (int64_t at = lo; at < end; at += kBlock) {
+      const int64_t stop = Least(at + kBlock, end);
+      float block[kWide] = {};
+      for (int64_t i = at; i < stop; i++) {
+        for (int j = 0; j < kWide; j++) block[j] += x[i * columns + j];
+      }
+      for (int j = 0; j < kWide; j++) super[j] += block[j];
+    }
+    for (int j = 0; j < kWide; j++) total[j] += super[j];
+  }
+  for (int j = 0; j < kWide; j++) out[j] = total[j];
+}
+
+void ColumnSums(const float* x, int64_t rows, int64_t columns, float* out) {
+  int64_t at = 0;
+  for (; columns - at >= 64; at += 64) Columns<64>(x + at, rows, columns, out + at);
+  for (; columns - at >= 16; at += 16) Columns<16>(x + at, rows, columns, out + at);
+  for (; at < columns; at++) Columns<1>(x + at, rows, columns, out + at);
+}
+
+void Scale(const float* x, const float* by, int64_t n, int64_t c, int64_t plane, uint32_t last,
+           float* out) {
+  if (last != 0 || plane == 1) {
+    for (int64_t i = 0; i < n; i++) {
+      for (int64_t p = 0; p < plane; p++) {
+        const int64_t at = (i * plane + p) * c;
+        for (int64_t j = 0; j < c; j++) out[at + j] = x[at + j] * by[i * c + j];
+      }
+    }
+    return;
+  }
+  for (int64_t i = 0; i < n * c; i++) {
+    const float factor = by[i];
+    for (int64_t p = 0; p < plane; p++) out[i * plane + p] = x[i * plane + p] * factor;
+  }
+}
+
+constexpr int kSide = 16;  // of the tiles that are transposed
+
+void Transpose(const float* x, int64_t n, int64_t rows, int64_t columns, float* y) {
+  for (; n > 0; n--, x += rows * columns, y += rows * columns) {
+    for (int64_t row = 0; row < rows; row += kSide) {
+      const int64_t tall = Least(kSide, rows - row);
+      for (int64_t column = 0; column < columns; column += kSide) {
+        const int64_t wide = Least(kSide, columns - column);
+        for (int64_t j = 0; j < wide; j++) {
+          for (int64_t i = 0; i < tall; i++) {
+            y[(column + j) * rows + row + i] = x[(row + i) * columns + column + j];
+          }
+        }
+      }
+    }
+  }
+}
+
+// Strides say where the value (channel, place) of an image lies.
+struct Strides {
+  int64_t image, channel, place;
+  Strides(uint32_t last, int64_t c, int64_t plane)
+      : image(c * plane), channel(last ? 1 : plane), place(last ? c : 1) {}
+};
+
+// Window is the part of a window that lies in the image.
+struct Window {
+  int64_t top, bottom, left, right;
+  Window(const gb_pool_shape& s, int64_t row, int64_t column) {
+    const int64_t h = row * s.stride_h - s.pad_h, w = column * s.stride_w - s.pad_w;
+    top = h < 0 ? 0 : h;
+    bottom = Least(h + s.kernel_h, s.h);
+    left = w < 0 ? 0 : w;
+    right = Least(w + s.kernel_w, s.w);
+  }
+};
+
+// Largest finds the largest values of a window in kWide neighbouring channels.
+template <int kWide>
+inline void Largest(const gb_pool_shape& s, const Window& window, const float* x, float* top,
+                    int32_t* place) {
+  bool first = true;
+  for (int64_t h = window.top; h < window.bottom; h++) {
+    for (int64_t w = window.left; w < window.right; w++) {
+      const int32_t at = static_cast<int32_t>(h * s.w + w);
+      const float* from = x + at * s.c;
+      if (first) {
+        for (int j = 0; j < kWide; j++) top[j] = from[j];
+        for (int j = 0; j < kWide; j++) place[j] = at;
+        first = false;
+        continue;
+      }
+      for (int j = 0; j < kWide; j++) {
+        const float v = from[j];
+        const bool take = (v > top[j]) | ((v != v) & (top[j] == top[j]));
+        top[j] = take ? v : top[j];
+        place[j] = take ? at : place[j];
+      }
+    }
+  }
+}
+
+// PoolChannels does kWide channels of a row of windows, whose channels lie together in x.
+template <int kWide>
+inline void PoolChannels(const gb_pool_shape& s, int64_t row, const float* x, const Strides& out,
+                         float* y, int32_t* argmax) {
+  float top[kSide][kWide];
+  int32_t place[kSide][kWide];
+  for (int64_t column = 0; column < s.out_w; column += kSide) {
+    const int64_t many = Least(kSide, s.out_w - column);
+    for (int64_t i = 0; i < many; i++) {
+      Largest<kWide>(s, Window(s, row, column + i), x, top[i], place[i]);
+    }
+    const int64_t to = (row * s.out_w + column) * out.place;
+    if (out.channel == 1) {
+      for (int64_t i = 0; i < many; i++) {
+        for (int j = 0; j < kWide; j++) y[to + i * out.place + j] = top[i][j];
+        if (argmax == nullptr) continue;
+        for (int j = 0; j < kWide; j++) argmax[to + i * out.place + j] = place[i][j];
+      }
+      continue;
+    }
+    for (int j = 0; j < kWide; j++) {
+      const int64_t channel = to + j * out.channel;
+      for (int64_t i = 0; i < many; i++) y[channel + i * out.place] = top[i][j];
+      if (argmax == nullptr) continue;
+      for (int64_t i = 0; i < many; i++) argmax[channel + i * out.place] = place[i][j];
+    }
+  }
+}
+
+// PoolPlane does one channel whose values lie together.
+void PoolPlane(const gb_pool_shape& s, const float* x, const Strides& out, float* y,
+               int32_t* argmax) {
+  for (int64_t row = 0; row < s.out_h; row++) {
+    for (int64_t column = 0; column < s.out_w; column++) {
+      const Window window(s, row, column);
+      float top = x[window.top * s.w + window.left];
+      int64_t place = window.top * s.w + window.left;
+      for (int64_t h = window.top; h < window.bottom; h++) {
+        for (int64_t w = window.left; w < window.right; w++) {
+          const float v = x[h * s.w + w];
+          const bool take = (v > top) | ((v != v) & (top == top));
+          top = take ? v : top;
+          place = take ? h * s.w + w : place;
+        }
+      }
+      const int64_t to = (row * s.out_w + column) * out.place;
+      y[to] = top;
+      if (argmax != nullptr) argmax[to] = static_cast<int32_t>(place);
+    }
+  }
+}
+
+void PoolForward(const gb_pool_shape* shape, const float* x, float* y, int32_t* argmax) {
+  const gb_pool_shape& s = *shape;
+  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, s.out_h * s.out_w);
+  for (int64_t image = 0; image < s.n; image++) {
+    const float* from = x + image * in.image;
+    const int64_t base = image * out.image;
+    const auto places = [&](int64_t at) { return argmax == nullptr ? argmax : argmax + base + at; };
+    if (s.x_last == 0) {
+      for (int64_t c = 0; c < s.c; c++) {
+        PoolPlane(s, from + c * in.channel, out, y + base + c * out.channel,
+                  places(c * out.channel));
+      }
+      continue;
+    }
+    for (int64_t row = 0; row < s.out_h; row++) {
+      int64_t c = 0;
+      for (; s.c - c >= 16; c += 16) {
+        PoolChannels<16>(s, row, from + c, out, y + base + c * out.channel,
+                         places(c * out.channel));
+      }
+      for (; c < s.c; c++) {
+        PoolChannels<1>(s, row, from + c, out, y + base + c * out.channel, places(c * out.channel));
+      }
+    }
+  }
+}
+
+// Spread writes the gradient of kWide channels of the windows that lie together in x, none of which
+// overlap and which leave no place out.
+template <int kWide>
+inline void Spread(const gb_pool_shape& s, int64_t row, const float* grad_y, const int32_t* argmax,
+                   const Strides& out, float* grad_x) {
+  for (int64_t column = 0; column < s.out_w; column++) {
+    const int64_t at = (row * s.out_w + column) * out.place;
+    float grad[kWide];
+    int32_t place[kWide];
+    for (int j = 0; j < kWide; j++) grad[j] = grad_y[at + j * out.channel];
+    for (int j = 0; j < kWide; j++) place[j] = argmax[at + j * out.channel];
+    const Window window(s, row, column);
+    for (int64_t h = window.top; h < window.bottom; h++) {
+      for (int64_t w = window.left; w < window.right; w++) {
+        const int32_t here = static_cast<int32_t>(h * s.w + w);
+        float* to = grad_x + here * s.c;
+        for (int j = 0; j < kWide; j++) to[j] = place[j] == here ? 0.0f + grad[j] : 0.0f;
+      }
+    }
+  }
+}
+
+void PoolBackward(const gb_pool_shape* shape, const float* grad_y, const int32_t* argmax,
+                  float* grad_x) {
+  const gb_pool_shape& s = *shape;
+  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, s.out_h * s.out_w);
+  const bool tiles = s.x_last != 0 && s.c >= 16 && s.pad_h == 0 && s.pad_w == 0 &&
+                     s.stride_h == s.kernel_h && s.stride_w == s.kernel_w &&
+                     s.out_h * s.stride_h == s.h && s.out_w * s.stride_w == s.w;
+  if (!tiles) {
+    for (int64_t i = 0; i < s.n * in.image; i++) grad_x[i] = 0;
+  }
+  for (int64_t image = 0; image < s.n; image++) {
+    const float* grad = grad_y + image * out.image;
+    const int32_t* place = argmax + image * out.image;
+    float* to = grad_x + image * in.image;
+    if (tiles) {
+      for (int64_t row = 0; row < s.out_h; row++) {
+        int64_t c = 0;
+        for (; s.c - c >= 16; c += 16) {
+          Spread<16>(s, row, grad + c * out.channel, place + c * out.channel, out, to + c);
+        }
+        for (; c < s.c; c++) {
+          Spread<1>(s, row, grad + c * out.channel, place + c * out.channel, out, to + c);
+        }
+      }
+      continue;
+    }
+    for (int64_t c = 0; c < s.c; c++) {
+      for (int64_t window = 0; window < s.out_h * s.out_w; window++) {
+        const int64_t from = c * out.channel + window * out.place;
+        to[c * in.channel + place[from] * in.place] += grad[from];
+      }
+    }
+  }
+}
+
+// SumOf is the canonical sum of n values.
+float SumOf(const float* x, int64_t n) {
+  float total;
+  Columns<1>(x, n, 1, &total);
+  return total;
+}
+
+// ExpOf writes exp(x - top).
+void ExpOf(const float* x, float top, int64_t n, float* e) {
+  using V = Vec<kWidth>;
+  int64_t i = 0;
+  for (; n - i >= kWidth; i += kWidth) V::Store(e + i, Exp<kWidth>(V::Load(x + i) - top));
+  if (i == n) return;
+  float last[kWidth] = {};
+  for (int64_t j = i; j < n; j++) last[j - i] = x[j] - top;
+  V::Store(last, Exp<kWidth>(V::Load(last)));
+  for (int64_t j = i; j < n; j++) e[j] = last[j - i];
+}
+
+void SoftmaxForward(const float* x, int64_t rows, int64_t columns, uint32_t log, float* scratch,
+                    float* y) {
+  for (; rows > 0; rows--, x += columns, y += columns) {
+    float top = x[0];
+    for (int64_t j = 0; j < columns; j++) top = x[j] > top ? x[j] : top;
+    ExpOf(x, top, columns, scratch);
+    const float total = SumOf(scratch, columns);
+    if (log != 0) {
+      const float by = Log(total);
+      for (int64_t j = 0; j < columns; j++) y[j] = (x[j] - top) - by;
+    } else {
+      for (int64_t j = 0; j < columns; j++) y[j] = scratch[j] / total;
+    }
+  }
+}
+
+void SoftmaxBackward(const float* y, const float* grad_y, int64_t rows, int64_t columns,
+                     uint32_t log, float* scratch, float* grad_x) {
+  for (; rows > 0; rows--, y += columns, grad_y += columns, grad_x += columns) {
+    if (log != 0) {
+      const float total = SumOf(grad_y, columns);
+      ExpOf(y, 0, columns, scratch);
+      for (int64_t j = 0; j < columns; j++) grad_x[j] = grad_y[j] - scratch[j] * total;
+    } else {
+      for (int64_t j = 0; j < columns; j++) scratch[j] = grad_y[j] * y[j];
+      const float total = SumOf(scratch, columns);
+      for (int64_t j = 0; j < columns; j++) grad_x[j] = y[j] * (grad_y[j] - total);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace GB_ISA
+
+extern const gb_maps GB_MAPS;
+const gb_maps GB_MAPS = {
+    sizeof(gb_maps),
+    0,
+    GB_NAME,
+    GB_ISA::ReluForward,
+    GB_ISA::ReluBackward,
+    GB_ISA::AddBias,
+    GB_ISA::ColumnSums,
+    GB_ISA::Scale,
+    GB_ISA::Transpose,
+    GB_ISA::PoolForward,
+    GB_ISA::PoolBackward,
+    GB_ISA::SoftmaxForward,
+    GB_ISA::SoftmaxBackward,
+};
+
+}  // namespace gradbus
