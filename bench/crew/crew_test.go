@@ -3,10 +3,12 @@ package crew
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -398,5 +400,30 @@ func TestFlags(t *testing.T) {
 	}
 	if m := Median([]float64{3, 1, 2}); m != 2 || Median([]float64{1, 2}) != 1.5 || Median(nil) != 0 {
 		t.Error("median", m)
+	}
+}
+
+// The parts of a long value stay together, whoever else speaks meanwhile.
+func TestPartsStayTogether(t *testing.T) {
+	h := &Handle{crew: &Crew{}, told: map[string]json.RawMessage{}, changed: make(chan struct{})}
+	m := newMember("t0", nil, func(x message) error { runtime.Gosched(); h.take(x); return nil })
+	var wait sync.WaitGroup
+	for i := range 4 {
+		wait.Go(func() {
+			for range 20 {
+				if err := m.Tell(strconv.Itoa(i), strings.Repeat(strconv.Itoa(i), 2*partBytesMax)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wait.Wait()
+	for key, value := range h.told {
+		if len(value) != 2*partBytesMax+2 || strings.Trim(string(value), `"`+key) != "" {
+			t.Errorf("value %s: %d bytes: %.40s", key, len(value), value)
+		}
+	}
+	if len(h.told) != 4 {
+		t.Errorf("%d values", len(h.told))
 	}
 }
