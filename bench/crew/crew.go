@@ -1,6 +1,7 @@
 package crew
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -36,6 +37,8 @@ type Crew struct {
 	Title string
 	// Profile is a folder for CPU profiles, one of each member, by name, or one of all where they are goroutines. Empty for none.
 	Profile string
+
+	grace time.Duration // 0 means graceAtEnd
 
 	once    sync.Once
 	ctx     context.Context // ends with the first failure, or Close; the cause says which
@@ -159,12 +162,12 @@ func (c *Crew) process(h *Handle, s Spec, settings json.RawMessage) error {
 	h.order = func(o order) error { return to.Encode(o) }
 	c.members.Go(func() {
 		p := spawn.Process{Name: s.Name, Path: launch.Path, Args: launch.Args, Stdin: r, OnLine: h.line}
-		err := spawn.Group{Grace: graceAtEnd}.Run(c.ctx, []spawn.Process{p})
+		err := spawn.Group{Grace: cmp.Or(c.grace, graceAtEnd)}.Run(c.ctx, []spawn.Process{p})
 		r.Close()
 		w.Close()
 		var failed *spawn.Error
-		if errors.As(err, &failed) {
-			failed.Said = strings.TrimPrefix(failed.Said, filepath.Base(launch.Path)+": ")
+		if errors.As(err, &failed) { // a copy: it may be another member's, whom others look at
+			err = &spawn.Error{Name: failed.Name, Said: strings.TrimPrefix(failed.Said, filepath.Base(launch.Path)+": "), Err: failed.Err}
 		}
 		if err == nil && !h.hasEnded() {
 			err = fmt.Errorf("%s: ended without a result", s.Name)

@@ -148,7 +148,7 @@ func (l *lockedBuffer) String() string {
 
 // Members get their settings, tell, begin together and give results; a long text goes both ways whole.
 func TestCrew(t *testing.T) {
-	long := strings.Repeat("0123456789<\"é", 200_000) // over 2 MiB, with what JSON escapes and what takes two bytes
+	long := strings.Repeat("0123456789<\"é", 60_000) // over a part, with what JSON escapes and what takes two bytes
 	both(t, func(t *testing.T, c *Crew) {
 		var out, bar lockedBuffer
 		c.Out, c.Bar, c.Title = &out, &bar, "adding"
@@ -294,10 +294,7 @@ func TestInterrupt(t *testing.T) {
 
 // A member that hears nothing is killed.
 func TestDeaf(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes five seconds")
-	}
-	c := &Crew{Roles: testRoles()}
+	c := &Crew{Roles: testRoles(), grace: 50 * time.Millisecond}
 	h := start(t, c, Spec{"deaf", "t0", nil})[0]
 	var pid int
 	if err := h.Told(t.Context(), "pid", &pid); err != nil {
@@ -410,7 +407,7 @@ func TestPartsStayTogether(t *testing.T) {
 	var wait sync.WaitGroup
 	for i := range 4 {
 		wait.Go(func() {
-			for range 20 {
+			for range 5 {
 				if err := m.Tell(strconv.Itoa(i), strings.Repeat(strconv.Itoa(i), 2*partBytesMax)); err != nil {
 					t.Error(err)
 				}
