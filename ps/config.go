@@ -84,6 +84,9 @@ type Options struct {
 	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil for
 	// nothing. Shards call it at the same time.
 	Journal func(job schema.JobName, shard int, entry Journal)
+	// Rounds is told how each bucket of each batch has fared on a shard here, once its last result is published; nil for
+	// nothing, which costs nothing. It is called by whoever steps the shard, shards at the same time, and must return at once.
+	Rounds func(RoundTimes)
 
 	lease time.Duration // of the announcement, for tests; 0 is leaseTime
 }

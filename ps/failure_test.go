@@ -174,7 +174,7 @@ func TestQueueIsBounded(t *testing.T) {
 	big.SetHead(schema.Head{Node: lane.Root(1), Lanes: 1, Weight: 1, Chunks: 1})
 	v := view(t, big.Seal())
 	taken := 0
-	for q.put(item{"t0", *v, nil}) {
+	for q.put(item{from: "t0", view: *v, payload: nil}) {
 		taken++
 	}
 	if taken != 15 { // 15 frames of 4 MiB and a head fit 64 MiB
@@ -182,7 +182,7 @@ func TestQueueIsBounded(t *testing.T) {
 	}
 	<-q.wake
 	items := q.swap(nil)
-	if len(items) != taken || !q.put(item{"t0", *v, nil}) {
+	if len(items) != taken || !q.put(item{from: "t0", view: *v, payload: nil}) {
 		t.Errorf("gave %d items of %d, or takes none afterwards", len(items), taken)
 	}
 	items = q.swap(items)
@@ -190,7 +190,7 @@ func TestQueueIsBounded(t *testing.T) {
 		t.Errorf("gave %d items, want the one put last", len(items))
 	}
 	q.close()
-	if q.put(item{"t0", *v, nil}) {
+	if q.put(item{from: "t0", view: *v, payload: nil}) {
 		t.Error("takes frames after close")
 	}
 }

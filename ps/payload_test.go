@@ -101,7 +101,7 @@ func TestQueueReleases(t *testing.T) {
 	var l leases
 	q := newQueue(64 << 20)
 	for range queueItemsMax + 5 {
-		q.put(item{"t0", *view(t, f.Seal()), l.of(nil)})
+		q.put(item{from: "t0", view: *view(t, f.Seal()), payload: l.of(nil)})
 	}
 	l.check(t, queueItemsMax)
 	for i, it := range q.swap(nil) { // the reader's now
@@ -109,9 +109,9 @@ func TestQueueReleases(t *testing.T) {
 			round.Release(it.payload)
 		}
 	}
-	q.put(item{"t0", *view(t, f.Seal()), l.of(nil)})
+	q.put(item{from: "t0", view: *view(t, f.Seal()), payload: l.of(nil)})
 	q.close()
 	l.check(t, queueItemsMax-7)
-	q.put(item{"t0", *view(t, f.Seal()), l.of(nil)})
+	q.put(item{from: "t0", view: *view(t, f.Seal()), payload: l.of(nil)})
 	l.check(t, queueItemsMax-7)
 }

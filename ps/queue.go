@@ -3,6 +3,7 @@ package ps
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gradbus/round"
 	"gradbus/schema"
@@ -17,6 +18,7 @@ type item struct {
 	from    schema.Member
 	view    schema.View
 	payload Payload
+	came    time.Time // when it arrived, where that is watched
 }
 
 // queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so that one

@@ -43,7 +43,7 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
-	return item{schema.Member(subject.From), view, m.Lease()}, k.workers[shard], true
+	return item{from: schema.Member(subject.From), view: view, payload: m.Lease()}, k.workers[shard], true
 }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.

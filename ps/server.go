@@ -34,6 +34,7 @@ type Server struct {
 	config    Config
 	log       *slog.Logger
 	limitHeap func(bytes int64) // may be nil
+	rounds    func(RoundTimes)  // may be nil
 	backend   cuda.Backend
 	journal   func(schema.JobName, int, Journal) // may be nil
 	own       bool                               // the backend is ours to close
@@ -80,7 +81,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, backend: options.Backend, journal: options.Journal, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {

@@ -16,6 +16,7 @@ import (
 // goroutine a connection, in their order, which is kept.
 func (w *worker) deliver(it *item) bool {
 	kind := it.view.Head().Kind
+	w.watch.arrived(it)
 	if (isAsk(kind) || kind == schema.KindDense) && w.turn.TryLock() {
 		if w.shard != nil && w.err == nil && (isAsk(kind) || w.queue.empty()) {
 			w.stepHere(it)
@@ -92,14 +93,19 @@ func (w *worker) step(it *item) (err error) {
 	if sequenced && !w.accept(it.from, &h, len(it.view.Bytes())) {
 		round.Release(it.payload)
 	} else {
+		began := w.watch.begin()
 		outputs, reason, err := w.shard.Step(it.from, &it.view, it.payload)
 		if err != nil {
 			return err
 		}
 		w.server.counters.count(reason)
+		if reason == schema.ReasonOK {
+			w.watch.stepped(it, began, outputs)
+		}
 		for i := range outputs {
 			w.publish(&outputs[i])
 		}
+		w.watch.published()
 		closed = len(outputs) > 0
 	}
 	if sequenced {

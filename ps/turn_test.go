@@ -96,7 +96,7 @@ func (b *workbench) frames(trainer int, batch schema.Batch) (items []item) {
 func (b *workbench) item(trainer int, f *schema.Frame) item {
 	b.t.Helper()
 	v := view(b.t, f.Seal())
-	return item{schema.TrainerMember(trainer), *v, b.leases.of(v.Bytes())}
+	return item{from: schema.TrainerMember(trainer), view: *v, payload: b.leases.of(v.Bytes())}
 }
 
 func (b *workbench) lookup(batch schema.Batch) item {

@@ -21,6 +21,7 @@ type worker struct {
 	member schema.Member
 	log    *slog.Logger
 	queue  *queue
+	watch  *watch
 	ask    chan struct{} // has room for one: somebody wants a fresh waiting
 	done   chan struct{}
 
@@ -64,6 +65,7 @@ const (
 
 func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
 	w := &worker{
+		watch:  newWatch(&c, s.rounds),
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
