@@ -45,6 +45,9 @@ type Config struct {
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
 	OnWaiting func(missing int)
 
+	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
+	Timeline bool
+
 	// WindowBytes is how many bytes of gradients may be on the way to each shard, 64 KiB to 64 MiB; the server may grant
 	// less. 0 means what it grants: 4 MiB as a rule, which keeps 10 Gbit/s busy over 3 ms; with less, requests wait less behind gradients.
 	WindowBytes int

@@ -19,6 +19,8 @@
 //  5. results.go, parameters.go: what the shards answer builds the next version of the parameters beside the present
 //     one. When everything is there the batch is complete, and only then the versions change places.
 //
+// timeline.go notes when each bucket left and came back, for those who ask.
+//
 // session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
 // server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was
 // trained: rows for an evaluation, whole tables, the digest.

@@ -37,8 +37,9 @@ type results struct {
 // batchResults is what has come of one batch.
 type batchResults struct {
 	batch   schema.Batch
-	gaps    []gaps // [owner] which rounds are there
-	open    int    // rounds that are not
+	gaps    []gaps    // [owner] which rounds are there
+	open    int       // rounds that are not
+	times   *timeline // nil where nobody wants to know
 	weighed bool
 	weight  float64 // of the batch over all lanes, once weighed
 }
@@ -78,6 +79,7 @@ func (r *results) begin(b schema.Batch) {
 	defer r.mu.Unlock()
 	o := r.of(b)
 	o.batch, o.open, o.weighed, o.weight = b, 0, false, 0
+	o.times.reset()
 	for i := range o.gaps {
 		o.gaps[i].reset()
 		o.open += len(o.gaps[i].rounds)
@@ -141,6 +143,7 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, 
 		return nil, nil
 	}
 	o.open--
+	o.times.came(h.Bucket)
 	lost = o.gaps[owner].came(round, pulled && !r.alone)
 	r.settle()
 	return lost, nil

@@ -21,6 +21,10 @@ type Progress struct {
 	Loss        float64      // mean over this trainer's samples of the batch; 0 where it had none
 	BatchTime   time.Duration
 	ElapsedTime time.Duration // since Run began
+
+	// Buckets are the times of the batch's buckets, dense ones first, where Config.Timeline asks for them. Valid until report
+	// returns.
+	Buckets []BucketTimes
 }
 
 // Run trains for a number of batches, from the current version on. report is called after each completed batch, from
@@ -240,6 +244,7 @@ func (r *run) complete(b schema.Batch) {
 	w.times.result, r.waited = r.waited, 0
 	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight,
 		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
+	p.Buckets = r.results.of(b).times.report()
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}

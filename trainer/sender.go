@@ -74,8 +74,10 @@ type sender struct {
 	lookup    *split      // of all keys of the batch: who owns which
 
 	ctx      context.Context // of the batch under way
-	head     schema.Head     // what its frames have in common
-	sendTime time.Duration   // spent on it
+	results  *results
+	times    *timeline     // of the batch under way; nil where nobody wants to know
+	head     schema.Head   // what its frames have in common
+	sendTime time.Duration // spent on it
 }
 
 // frameSet is the frames of one batch, built once and refilled in place.
@@ -134,7 +136,7 @@ func (s *sender) newFrames() (*frameSet, error) {
 
 // begin starts a batch, and waits until the frames of the one that used the same may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
-	s.ctx, s.head, s.sendTime = ctx, head, 0
+	s.ctx, s.head, s.sendTime, s.times = ctx, head, 0, s.results.of(head.Batch).times
 	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
 	if s.alone {
 		s.rows = s.rowSets[int(head.Batch)%len(s.rowSets)]
@@ -180,6 +182,7 @@ func (s *sender) sendChunk(chunk int) error {
 	begin := time.Now()
 	defer func() { s.sendTime += time.Since(begin) }()
 	round := &s.flat.rounds[chunk]
+	s.times.begin(round.bucket)
 	for i, node := range s.compute.plan.nodes {
 		h, f := s.head, s.dense[i][chunk]
 		h.Node, h.Weight = node, float64(s.compute.plan.weights[i])
@@ -191,6 +194,7 @@ func (s *sender) sendChunk(chunk int) error {
 			if err := s.own.contribute(&h, vectorOf(f)); err != nil {
 				return err
 			}
+			s.times.sent(round.bucket, 0)
 			continue
 		}
 		f.SetHead(h)
@@ -227,6 +231,7 @@ func (s *sender) sendShare(node, at int) error {
 	owner, bucket := s.sparse[at].owner, s.sparse[at].bucket
 	chunks := s.shares.share(owner)
 	n := max(1, len(chunks))
+	s.times.begin(bucket)
 	for i := range n {
 		if i == len(s.rows[node][at]) {
 			s.rows[node][at] = append(s.rows[node][at], new(schema.Frame))
@@ -247,6 +252,7 @@ func (s *sender) sendShare(node, at int) error {
 			if err := s.own.contributeRows(f); err != nil {
 				return err
 			}
+			s.times.sent(bucket, 0)
 			continue
 		}
 		if err := s.send(owner, fabric.KindSparse, h.Bucket, f); err != nil {
@@ -259,5 +265,10 @@ func (s *sender) sendShare(node, at int) error {
 func (s *sender) send(owner int, kind string, bucket schema.Bucket, f *schema.Frame) error {
 	link := s.links[owner]
 	subject := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
-	return link.send(s.ctx, subject, f.Seal())
+	frame := f.Seal()
+	if err := link.send(s.ctx, subject, frame); err != nil {
+		return err
+	}
+	s.times.sent(bucket, len(frame))
+	return nil
 }

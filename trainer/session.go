@@ -127,6 +127,11 @@ func (s *Session) build(params *parameters) (err error) {
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, waitedFor(job, sparse))
 	s.results.replicas = s.replicas
+	if s.config.Timeline {
+		for i := range s.results.open {
+			s.results.open[i].times = newTimeline(s.place, job, sparse)
+		}
+	}
 	if s.place.Trainers > 0 {
 		if s.segment, err = newSegment(s); err != nil {
 			return err
@@ -135,7 +140,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
-	s.sender.own = s.segment
+	s.sender.own, s.sender.results = s.segment, s.results
 	return nil
 }
 
