@@ -75,6 +75,10 @@ var layers = map[string]layer{
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
+	"bench/hybrid": {
+		own:   []string{"bench/crew", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
+		noStd: []string{"net", "net/http", "os/exec"},
+	},
 	"bench/exchange": {
 		own:   []string{"bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},

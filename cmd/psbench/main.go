@@ -13,6 +13,7 @@ import (
 	"gradbus"
 	"gradbus/bench/average"
 	"gradbus/bench/crew"
+	"gradbus/bench/hybrid"
 	"gradbus/config"
 )
 
@@ -26,6 +27,7 @@ func benchmarks() []*cobra.Command {
 		packagesCommand(),
 		kernelsCommand(),
 		fabricCommand(),
+		hybridCommand(),
 		allCommand(),
 		averageCommand(),
 		diffCommand(),
@@ -37,6 +39,7 @@ func roles() map[string]crew.Role {
 	return merged(
 		map[string]crew.Role{crew.RoleServer: crew.Server},
 		average.Roles(),
+		hybrid.Roles(),
 	)
 }
 

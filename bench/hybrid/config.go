@@ -1,0 +1,90 @@
+package hybrid
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"gradbus/bench/crew"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Config is all that can be set. Names in the comments are those of flags.
+type Config struct {
+	crew.Flags
+
+	Trainers   int     // trainers
+	Servers    int     // servers
+	Embeddings int     // embeddings: rows of each server's table
+	Dim        int     // dim: columns on each server
+	Epochs     int     // epochs that are measured
+	Warmup     int     // warmup: epochs before them
+	Batches    int     // batches of an epoch and trainer
+	LR         float64 // lr
+	Mode       string  // mode: ModeAsync or ModeSync
+	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
+	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
+	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is one message for each trainer's segment
+}
+
+// The words of Config.Mode.
+const (
+	ModeAsync = "async" // each trainer's gradients of tables are applied when they arrive
+	ModeSync  = "sync"  // their mean over all trainers, once a batch
+)
+
+// DefaultConfig is the setting of the original.
+func DefaultConfig() Config {
+	return Config{Flags: crew.DefaultFlags("hybrid"), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100, Warmup: 5, Batches: 10,
+		LR: 0.05, Mode: ModeAsync, Placement: schema.PlacementColumns, Dense: "auto"}
+}
+
+// What a batch is drawn from, and what it is classified into.
+const (
+	idsMin, idsMax = 20, 50 // ids of a batch
+	bagMax         = 10     // most of a bag
+	classes        = 8
+)
+
+// Limits of a configuration.
+const (
+	membersMax = 64
+	epochsMax  = 1 << 20
+)
+
+// Validate says what is wrong: the flag, its value and what would be right.
+func (c *Config) Validate() error {
+	if err := c.Flags.Validate(c.Trainers); err != nil {
+		return err
+	}
+	for _, v := range []struct {
+		flag      string
+		value     int
+		low, high int
+	}{
+		{"trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)}, {"servers", c.Servers, 1, membersMax}, {"embeddings", c.Embeddings, 1, 1 << 24},
+		{"dim", c.Dim, 1, schema.DimMax / max(1, c.Servers)}, {"epochs", c.Epochs, 1, epochsMax}, {"warmup", c.Warmup, 0, epochsMax}, {"batches", c.Batches, 1, epochsMax},
+	} {
+		if v.value < v.low || v.value > v.high {
+			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.value, v.low, v.high)
+		}
+	}
+	for _, v := range []struct {
+		flag, value string
+		words       []string
+	}{
+		{"mode", c.Mode, []string{ModeAsync, ModeSync}},
+		{"placement", c.Placement, []string{schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables}},
+		{"dense", c.Dense, []string{"auto", "onednn", "openblas", "own"}},
+	} {
+		if !slices.Contains(v.words, v.value) {
+			return fmt.Errorf("%s %q: want %s", v.flag, v.value, strings.Join(v.words, " or "))
+		}
+	}
+	if lr := float32(c.LR); math.IsNaN(c.LR) || lr < 0 || math.IsInf(float64(lr), 0) {
+		return fmt.Errorf("lr %v: want a finite number, at least 0", c.LR)
+	}
+	return c.job().Validate()
+}

@@ -1,0 +1,60 @@
+package hybrid
+
+import (
+	"fmt"
+	"strconv"
+
+	"gradbus/nn"
+	"gradbus/schema"
+)
+
+// inputs is the width of the dense part's input: every server's columns side by side.
+func (c *Config) inputs() int { return c.Servers * c.Dim }
+
+// model is the dense part.
+func (c *Config) model() nn.Module {
+	return nn.Sequential(nn.LinearLayer{In: c.inputs(), Out: 256}, nn.LinearLayer{In: 256, Out: 128}, nn.ReLU{},
+		nn.LinearLayer{In: 128, Out: 64}, nn.LinearLayer{In: 64, Out: 32}, nn.LinearLayer{In: 32, Out: classes})
+}
+
+// job is the manifest. One table as wide as all servers, cut by columns or rows, or one table for each server: what goes
+// into the dense part is as wide in each case.
+func (c *Config) job() *schema.Job {
+	j := &schema.Job{Name: schema.JobName(c.Job), Workload: "hybrid", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
+		Consistency: schema.ConsistencySync, Reduce: schema.ReduceTrainers, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR)},
+		Settings:  map[string]string{"batches": strconv.Itoa(c.Batches), "dense": c.Dense}}
+	values := 0
+	for _, p := range c.model().Parameters() {
+		j.Parameters = append(j.Parameters, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
+		values += p.Elements()
+	}
+	if c.Mode == ModeAsync {
+		j.TableConsistency = schema.ConsistencyAsync
+	}
+	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values, c.Trainers)
+	table := schema.TableSpec{Name: "embedding", Rows: uint64(c.Embeddings), Dim: c.inputs(), Partitions: schema.Partitions,
+		Init: schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
+	if c.Placement != schema.PlacementTables {
+		j.Tables = []schema.TableSpec{table}
+		if c.Placement == schema.PlacementRows {
+			j.Wire.Sparse = schema.SparseAuto
+		}
+		return j
+	}
+	for i := range c.Servers {
+		table.Name, table.Dim = fmt.Sprintf("embedding.%d", i), c.Dim
+		j.Tables = append(j.Tables, table)
+	}
+	return j
+}
+
+// chunkBytes is what was asked for, or one message for the segment of each trainer: with as few messages as can be the
+// all-reduce is fastest here, since nothing is left of the backward pass to send chunks under.
+func chunkBytes(wanted, bytes, trainers int) int {
+	const unit = 64
+	if wanted == 0 {
+		wanted = (bytes/trainers/unit + 1) * unit
+	}
+	return min(max(wanted, schema.ChunkBytesMin), schema.ChunkBytesMax)
+}

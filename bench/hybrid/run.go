@@ -1,0 +1,79 @@
+package hybrid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"gradbus/bench/crew"
+	"gradbus/schema"
+)
+
+// Run runs the system as often as c.Runs says. What members say goes to out or errs, as crew.Flags.Crew tells.
+func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	r := newResult(c)
+	for range c.Runs {
+		found, err := once(ctx, c, out, errs)
+		if err != nil {
+			return nil, err
+		}
+		if err := r.add(found); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// once is one run.
+func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured, err error) {
+	all := c.Flags.Crew("hybrid", Roles(), out, errs)
+	defer func() {
+		if e := all.Close(); err == nil {
+			err = e
+		}
+	}()
+	url, servers := c.Join, []*crew.Handle(nil)
+	if url == "" {
+		if servers, url, err = all.StartServers(ctx, c.Servers, crew.ServerSettings{}); err != nil {
+			return nil, err
+		}
+	}
+	var specs []crew.Spec
+	for i := range c.TrainersHere(c.Trainers) {
+		s := settings{Config: c, URL: url, Member: schema.TrainerMember(i)}
+		if c.Join != "" {
+			s.Member = ""
+		}
+		specs = append(specs, crew.Spec{Role: trainerRole, Name: fmt.Sprintf("t%d", i), Settings: s})
+	}
+	trainers, err := all.Start(ctx, specs...)
+	if err != nil {
+		return nil, err
+	}
+	for range waits {
+		if err := all.Go(ctx, trainers...); err != nil {
+			return nil, err
+		}
+	}
+	found = make([]measured, len(trainers))
+	for i, h := range trainers {
+		if err := h.Result(ctx, &found[i]); err != nil {
+			return nil, err
+		}
+	}
+	if len(servers) > 0 {
+		if _, err := all.StopServers(ctx, servers...); err != nil {
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+// waits is how often trainers wait for each other: before what is measured, after it, and after the weights were read.
+const waits = 3
+
+var errNothing = errors.New("no trainer ran here")

@@ -1,0 +1,249 @@
+package hybrid
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"gradbus/bench/crew"
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+const trainerRole = "hybrid-trainer"
+
+// Roles are what the members of this system can be.
+func Roles() map[string]crew.Role {
+	return map[string]crew.Role{trainerRole: train}
+}
+
+// settings are those of one trainer.
+type settings struct {
+	Config Config        `json:"config"`
+	URL    string        `json:"url"`
+	Member schema.Member `json:"member"` // empty: the next that is free
+}
+
+// measured is what one trainer found.
+type measured struct {
+	Member  schema.Member `json:"member"`
+	Epochs  []float64     `json:"epochs"`  // seconds of each
+	Samples []int         `json:"samples"` // of this trainer, in each
+	Loss    float64       `json:"loss"`    // mean over the last epoch
+	Digest  string        `json:"digest"`
+	Dense   string        `json:"dense"` // what multiplied matrices
+	Stats   trainer.Stats `json:"stats"`
+}
+
+// train is the role of a trainer.
+func train(ctx context.Context, m *crew.Member) (result any, err error) {
+	var s settings
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	backend, err := cuda.Open(cuda.Options{})
+	if err != nil {
+		return nil, err
+	}
+	defer backend.Close()
+	dense, err := cuda.OpenDense(backend, cuda.DenseOptions{Library: s.Config.Dense})
+	if err != nil {
+		return nil, err
+	}
+	defer dense.Close()
+	w, err := newWorkload(&s.Config, backend, dense)
+	if err != nil {
+		return nil, err
+	}
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: backend}, s.Config.job())
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		reason := ""
+		if err != nil {
+			reason = err.Error()
+		}
+		if e := session.Leave(ctx, reason); err == nil && e != nil {
+			err = e
+		}
+	}()
+	found, err := measure(ctx, m, session, w, &s.Config)
+	if err != nil {
+		return nil, err
+	}
+	found.Dense = strings.TrimSpace(dense.Name())
+	return found, nil
+}
+
+// measure runs the warm-up, waits for the others, and times every epoch.
+func measure(ctx context.Context, m *crew.Member, session *trainer.Session, w *workload, c *Config) (*measured, error) {
+	if err := session.Run(ctx, w, uint64(c.Warmup*c.Batches), nil); err != nil {
+		return nil, err
+	}
+	if err := m.Wait(ctx); err != nil {
+		return nil, err
+	}
+	found := &measured{Member: session.Member()}
+	begun, samples, losses, last := time.Now(), 0, 0.0, 0
+	before := session.Stats()
+	err := session.Run(ctx, w, uint64(c.Epochs*c.Batches), func(p trainer.Progress) {
+		samples, losses = samples+p.Samples, losses+p.Loss*float64(p.Samples)
+		if p.Done%uint64(c.Batches) != 0 {
+			return
+		}
+		now := time.Now()
+		found.Epochs, found.Samples = append(found.Epochs, now.Sub(begun).Seconds()), append(found.Samples, samples)
+		found.Loss, last = losses/float64(samples), samples
+		begun, samples, losses = now, 0, 0
+		m.Progress(len(found.Epochs), c.Epochs)
+	})
+	if err != nil {
+		return nil, err
+	}
+	found.Stats = less(session.Stats(), before)
+	if last == 0 {
+		return nil, fmt.Errorf("an epoch without samples")
+	}
+	if err := m.Wait(ctx); err != nil { // else who is through would change rows that another one reads
+		return nil, err
+	}
+	digest, err := session.Digest(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found.Digest = fmt.Sprintf("%x", digest)
+	return found, m.Wait(ctx)
+}
+
+// less is what was counted since before.
+func less(now, before trainer.Stats) trainer.Stats {
+	now.Batches -= before.Batches
+	now.KeysTime -= before.KeysTime
+	now.LookupTime -= before.LookupTime
+	now.ComputeTime -= before.ComputeTime
+	now.SendTime -= before.SendTime
+	now.ResultTime -= before.ResultTime
+	now.MessagesSent -= before.MessagesSent
+	now.MessagesReceived -= before.MessagesReceived
+	now.BytesSent -= before.BytesSent
+	now.BytesReceived -= before.BytesReceived
+	return now
+}
+
+// workload is the model and its data.
+type workload struct {
+	config *Config
+	net    *nn.Net
+	loss   *nn.CrossEntropy
+	names  []string // of parameters, in the order of the net's
+
+	batches map[lane.Lane]*batch // of the lanes that this trainer computes, made anew for each batch
+	params  [][]float32
+	x, grad []float32
+	part    []float32 // of one table
+	tables  int
+}
+
+func newWorkload(c *Config, backend cuda.Backend, dense *cuda.Dense) (*workload, error) {
+	net, err := nn.NewNet(c.model(), []int{c.inputs()}, nn.Env{Backend: backend, Dense: dense})
+	if err != nil {
+		return nil, err
+	}
+	net.GradX = true
+	w := &workload{config: c, net: net, loss: nn.NewCrossEntropy(backend, classes), batches: map[lane.Lane]*batch{}, tables: len(c.job().Tables)}
+	for _, p := range net.Parameters() {
+		w.names = append(w.names, p.Name)
+	}
+	w.params = make([][]float32, len(w.names))
+	return w, nil
+}
+
+// Keys implements trainer.Workload: the same ids for every table.
+func (w *workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	x := w.batches[l]
+	if x == nil {
+		x = new(batch)
+		w.batches[l] = x
+	}
+	x.draw(w.config.Seed, uint64(b), uint64(l), w.config.Embeddings)
+	for i := range keys {
+		keys[i] = append(keys[i], x.ids...)
+	}
+	return len(x.targets), keys
+}
+
+// Bags implements trainer.Bagged.
+func (w *workload) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]int64 {
+	for i := range offsets {
+		offsets[i] = append(offsets[i], w.batches[l].offsets...)
+	}
+	return offsets
+}
+
+// Lane implements trainer.Workload: pooled rows of all tables side by side, through the dense part.
+func (w *workload) Lane(step *trainer.LaneStep) (float64, error) {
+	x := w.batches[step.Lane]
+	for i, name := range w.names {
+		w.params[i] = step.Param(name)
+	}
+	y, err := w.net.Forward(w.params, w.pooled(step), nn.Mode{Train: true})
+	if err != nil {
+		return 0, err
+	}
+	w.grad = grown(w.grad, len(y))
+	loss, err := w.loss.Loss(y, x.targets, w.grad)
+	if err != nil {
+		return 0, err
+	}
+	gradX, err := w.net.Backward(w.params, w.grad, func(i int) []float32 { return step.Grad(w.names[i]) }, func(i int) { step.Done(w.names[i]) })
+	if err != nil {
+		return 0, err
+	}
+	w.giveBack(step, gradX)
+	return loss, nil
+}
+
+// pooled is the input of the dense part.
+func (w *workload) pooled(step *trainer.LaneStep) []float32 {
+	if w.tables == 1 {
+		return step.Pooled(0)
+	}
+	dim, width := w.config.Dim, w.config.inputs()
+	w.x = grown(w.x, step.Samples*width)
+	for t := range w.tables {
+		rows := step.Pooled(schema.Table(t))
+		for i := range step.Samples {
+			copy(w.x[i*width+t*dim:i*width+(t+1)*dim], rows[i*dim:])
+		}
+	}
+	return w.x
+}
+
+// giveBack gives the gradient of the input to the tables.
+func (w *workload) giveBack(step *trainer.LaneStep, gradX []float32) {
+	if w.tables == 1 {
+		step.PooledGrad(0, gradX)
+		return
+	}
+	dim, width := w.config.Dim, w.config.inputs()
+	w.part = grown(w.part, step.Samples*dim)
+	for t := range w.tables {
+		for i := range step.Samples {
+			copy(w.part[i*dim:(i+1)*dim], gradX[i*width+t*dim:])
+		}
+		step.PooledGrad(schema.Table(t), w.part)
+	}
+}
+
+// grown gives n elements that reuse s where it is large enough.
+func grown(s []float32, n int) []float32 {
+	if cap(s) < n {
+		return make([]float32, n)
+	}
+	return s[:n]
+}
