@@ -79,6 +79,7 @@ func TestKnobs(t *testing.T) {
 		equal  bool
 	}{
 		"iteration step": {func(c *Config) { c.IterationStep = "sequential_iteration_step" }, true},
+		"buckets":        {func(c *Config) { c.FirstBucketBytes, c.BucketBytes = 4096, 4096 }, true},
 		"runs":           {func(c *Config) { c.Runs = 2 }, true},
 		"criterion":      {func(c *Config) { c.Criterion = "nll" }, false},
 		"seed":           {func(c *Config) { c.Seed = 2 }, false},

@@ -25,6 +25,8 @@ type Config struct {
 	DataFile          string // (data) a configuration of DummyData, FILE or FILE:ID; empty is the default one
 	ModelFile         string // (model) a configuration of DummyModel, likewise
 	Sparse            *bool  // (sparse) instead of what the model's configuration says; nil leaves that
+	FirstBucketBytes  int    // (first-bucket-bytes) size of the bucket that is ready first; 0 is 1 MiB
+	BucketBytes       int    // (bucket-bytes) of the others; 0 is 25 MiB
 	LR                float64
 	Timeout           time.Duration // (rpc-timeout) how long a member may be silent or out of reach before the run ends
 	Criterion         string
@@ -115,6 +117,8 @@ func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&c.DataFile, "data", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
 	set.StringVar(&c.ModelFile, "model", c.ModelFile, "configuration of the model, a `file`, or FILE:ID for one of several")
 	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; instead of what the model says").NoOptDefVal = "true"
+	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes, "`bytes` at which the dense bucket is cut that is ready first; 0 is 1 MiB")
+	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes, "`bytes` at which the other dense buckets are cut; 0 is 25 MiB")
 	set.Float64Var(&c.LR, "lr", c.LR, "learning `rate` of SGD")
 	set.Var((*seconds)(&c.Timeout), "rpc-timeout", "`seconds` that a member may be silent or out of reach before the run ends")
 	set.StringVar(&c.Criterion, "criterion", c.Criterion, "loss, a `name`: cel, or nll, which leaves out the second softmax")
@@ -148,6 +152,14 @@ func (c *Config) Validate() error {
 		{"batch-size", c.BatchSize, 1, batchMax}, {"runs", c.Runs, 1, runsMax}} {
 		if n.value < n.low || n.value > n.high {
 			return fmt.Errorf("%s %d: want %d to %d", n.name, n.value, n.low, n.high)
+		}
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"first-bucket-bytes", c.FirstBucketBytes}, {"bucket-bytes", c.BucketBytes}} {
+		if n.value != 0 && (n.value < schema.BucketBytesMin || n.value > schema.BucketBytesMax || n.value%4 != 0) {
+			return fmt.Errorf("%s %d: want %d to %d, a multiple of 4, or 0", n.name, n.value, schema.BucketBytesMin, schema.BucketBytesMax)
 		}
 	}
 	if c.Timeout < timeoutMin || c.Timeout > timeoutMax {
@@ -200,6 +212,8 @@ type system struct {
 	Model         ModelConfig `json:"model"`
 	Seed          uint64      `json:"seed"`
 	LR            float32     `json:"lr"`
+	FirstBucket   int         `json:"first_bucket_bytes"`
+	Bucket        int         `json:"bucket_bytes"`
 	Criterion     string      `json:"criterion"`
 	Preprocess    string      `json:"preprocess"`
 	IterationStep string      `json:"iteration_step"`
@@ -207,7 +221,7 @@ type system struct {
 
 // system loads the configurations.
 func (c *Config) system() (s system, err error) {
-	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize, Seed: c.Seed, LR: float32(c.LR),
+	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize, Seed: c.Seed, LR: float32(c.LR), FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
 		Criterion: c.Criterion, Preprocess: c.Preprocess, IterationStep: c.IterationStep}
 	if s.Model, err = LoadModel(c.ModelFile); err != nil {
 		return s, err
@@ -251,7 +265,7 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 		Settings: map[string]string{"model": string(model), "data": string(data), "hook": s.Hook, "criterion": s.Criterion,
 			"preprocess": s.Preprocess, "dense": dense, "batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
 		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail, ChunkBytes: chunkBytes,
-		Wire:      schema.Wire{Sparse: schema.SparseAuto},
+		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket, Wire: schema.Wire{Sparse: schema.SparseAuto},
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: s.LR}}
 	j.Parameters, j.Tables = s.Model.tensors()
 	for i := range j.Tables {

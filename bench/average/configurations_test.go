@@ -97,6 +97,7 @@ func TestBadSettings(t *testing.T) {
 		{func(c *Config) { c.Device = "tpu" }, `device "tpu": want cpu or cuda`},
 		{func(c *Config) { c.ServerDevice = "tpu" }, `server-device "tpu": want cpu or cuda`},
 		{func(c *Config) { c.Timeout = time.Millisecond }, "rpc-timeout 1ms: want 1s to 1h0m0s"},
+		{func(c *Config) { c.BucketBytes = 100 }, "bucket-bytes 100: want 4096 to 1073741824"},
 		{func(c *Config) { c.LR = -1 }, "lr -1: want a number, at least 0"},
 		{func(c *Config) { c.Join = "x" }, `join "x": want an address`},
 		{func(c *Config) { c.Here = 1 }, "here 1: only with --join"},
