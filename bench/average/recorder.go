@@ -1,8 +1,10 @@
 package average
 
 import (
+	"fmt"
 	"time"
 
+	"gradbus/schema"
 	"gradbus/trainer"
 )
 
@@ -10,9 +12,27 @@ import (
 type recorder struct {
 	*workload
 	system *system
+	hook   func(b *trainer.BucketTimes) string
 	rank   int
 	spans  bool
 	found  trainerRun
+}
+
+// hookMetrics names the metric of a bucket by who averages it. The second group of the hybrid hook has its own.
+func hookMetrics(hook string) func(b *trainer.BucketTimes) string {
+	return func(b *trainer.BucketTimes) string {
+		kind := "dense"
+		if b.Sparse {
+			kind = "sparse"
+		}
+		switch {
+		case b.Reduce == schema.ReduceShards:
+			return hookFuture + "rpc_" + kind
+		case hook == "hybrid" && b.Sparse:
+			return hookC10D + transport + "_sparse_allreduce"
+		}
+		return hookFuture + transport + "_" + kind + "_allreduce"
+	}
 }
 
 // record takes what is known of a batch when it is complete. A batch in which this trainer has no samples is none of its own.
@@ -34,5 +54,14 @@ func (r *recorder) record(p *trainer.Progress) {
 		b := uint64(p.Batch)
 		f.Spans = append(f.Spans, span("compute", "batch_all", b, began, now, 0), span("compute", "forward_pass", b, t.begun, t.forward, 0),
 			span("compute", "backward", b, t.forward, now, 0), span("compute", "backward pass", b, t.forward, t.backward, 0))
+	}
+	for i := range p.Buckets {
+		k := &p.Buckets[i]
+		name := r.hook(k)
+		f.Metrics.add(name, k.Complete.Sub(k.Begun))
+		if r.spans {
+			track := fmt.Sprintf("bucket %d", k.Bucket)
+			f.Spans = append(f.Spans, span(track, name, uint64(p.Batch), k.Begun, k.Complete, k.Bytes), span(track, "send", uint64(p.Batch), k.Begun, k.Sent, k.Bytes))
+		}
 	}
 }

@@ -2,9 +2,12 @@ package average
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"sync"
 
 	"gradbus/bench/crew"
+	"gradbus/ps"
 )
 
 // serverSettings are those of one server.
@@ -33,6 +36,25 @@ type rounds struct {
 	found serverResult
 }
 
+func (r *rounds) record(t ps.RoundTimes) {
+	if !slices.Contains(r.jobs, string(t.Job)) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := r.found.Metrics
+	m.add(metricStraggler, t.Last.Sub(t.First))
+	m.add(metricAnswered, t.Answered.Sub(t.First))
+	m.add(metricAverage, t.Average)
+	if !r.timeline {
+		return
+	}
+	track := fmt.Sprintf("bucket %d", t.Bucket)
+	r.found.Spans = append(r.found.Spans, span(track, "param_index_batch", uint64(t.Batch), t.First, t.Answered, t.Bytes),
+		span(track, "param_index_straggler", uint64(t.Batch), t.First, t.Last, 0),
+		span(track+" averaging", "average computation", uint64(t.Batch), t.Answered.Add(-t.Average), t.Answered, 0))
+}
+
 // serverRole is a ps process that records its rounds.
 func serverRole(ctx context.Context, m *crew.Member) (result any, err error) {
 	var s serverSettings
@@ -40,7 +62,7 @@ func serverRole(ctx context.Context, m *crew.Member) (result any, err error) {
 		return nil, err
 	}
 	r := &rounds{jobs: s.Jobs, timeline: s.Timeline, found: serverResult{Rank: s.Rank, Metrics: Metrics{}}}
-	server, end, err := crew.OpenServer(ctx, m, s.Server)
+	server, end, err := crew.OpenServer(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record })
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	if err != nil {
 		return 0, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend, BackWithin: s.Timeout}, job)
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend, BackWithin: s.Timeout, Timeline: true}, job)
 	if err != nil {
 		return 0, err
 	}
@@ -118,7 +118,7 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	}
 	steps := s.System.steps()
 	r.found.Metrics = Metrics{}
-	r.rank = rank
+	r.hook, r.rank = hookMetrics(s.System.Hook), rank
 	began, sent := time.Now(), session.Stats().BytesSent
 	err = session.Run(ctx, r, steps, func(p trainer.Progress) {
 		r.record(&p)
