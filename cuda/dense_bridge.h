@@ -66,9 +66,10 @@ static inline void bridge_pool_forward(const gb_maps* m, const gb_pool_shape* s,
   m->pool_forward(s, x, y, argmax);
 }
 
-static inline void bridge_pool_backward(const gb_maps* m, const gb_pool_shape* s,
-                                        const float* grad_y, const int32_t* argmax, float* grad_x) {
-  m->pool_backward(s, grad_y, argmax, grad_x);
+static inline int64_t bridge_pool_backward(const gb_maps* m, const gb_pool_shape* s,
+                                           const float* grad_y, const int32_t* argmax,
+                                           float* grad_x) {
+  return m->pool_backward(s, grad_y, argmax, grad_x);
 }
 
 static inline void bridge_softmax_forward(const gb_maps* m, const float* x, int64_t rows,

@@ -58,7 +58,7 @@ type maps interface {
 	columnSums(*ColumnSums)
 	scale(*Scale)
 	poolForward(*MaxPool2dForward)
-	poolBackward(*MaxPool2dBackward)
+	poolBackward(*MaxPool2dBackward) int // -1, or the position of a place outside the plane
 	relayout(*Relayout)
 	softmaxForward(*RowSoftmax)
 	softmaxBackward(*RowSoftmaxBackward)

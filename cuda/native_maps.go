@@ -92,9 +92,9 @@ func (m *linkedMaps) poolForward(a *MaxPool2dForward) {
 	C.bridge_pool_forward(m.table, &s, first(a.X), first(a.Y), argmaxOf(a.ArgMax))
 }
 
-func (m *linkedMaps) poolBackward(a *MaxPool2dBackward) {
+func (m *linkedMaps) poolBackward(a *MaxPool2dBackward) int {
 	s := a.native()
-	C.bridge_pool_backward(m.table, &s, first(a.GradY), argmaxOf(a.ArgMax), first(a.GradX))
+	return int(C.bridge_pool_backward(m.table, &s, first(a.GradY), argmaxOf(a.ArgMax), first(a.GradX)))
 }
 
 // row is room for one row, to be given back.

@@ -2,7 +2,7 @@ package cuda
 
 // MaxPool2d is the geometry of a max-pooling: each of N images of C channels of H x W is covered by windows of KernelH x
 // KernelW, a stride of 0 being the kernel's side; Pad values of -Inf stand on each side, at most half of the kernel's.
-// Windows that do not fit are left out. XLayout is that of X and its gradient, YLayout of Y, its gradient and ArgMax.
+// Windows that do not fit are left out. XLayout is that of X and its gradient, YLayout of Y and its gradient.
 type MaxPool2d struct {
 	N, C, H, W       int
 	KernelH, KernelW int
@@ -31,8 +31,8 @@ func (p *MaxPool2d) strideW() int {
 	return p.StrideW
 }
 
-// MaxPool2dForward is Y, the largest value of each window, and ArgMax [as Y] (or nil), where it was found: h*W + w in the
-// channel's plane. Of equal values the first counts, by h, then w; the first NaN counts as the largest.
+// MaxPool2dForward is Y, the largest value of each window, and ArgMax (or nil), where it was found: h*W + w in the
+// channel's plane. ArgMax has Y's length and, whatever Y's, the layout XLayout. Of equal values the first counts, by h, then w; the first NaN counts as the largest.
 type MaxPool2dForward struct {
 	MaxPool2d
 	X, Y   []float32
@@ -85,12 +85,9 @@ func (d *Dense) MaxPool2dBackward(a MaxPool2dBackward) error {
 	if a.ArgMax == nil {
 		return shapeError(op, "no argmax: give MaxPool2dForward's")
 	}
-	for i, at := range a.ArgMax {
-		if uint(at) >= uint(a.H*a.W) {
-			return &IDError{Op: op, Position: i, ID: int64(at), Limit: int64(a.H * a.W)}
-		}
+	if at := d.maps.poolBackward(&a); at >= 0 {
+		return &IDError{Op: op, Position: at, ID: int64(a.ArgMax[at]), Limit: int64(a.H * a.W)}
 	}
-	d.maps.poolBackward(&a)
 	return nil
 }
 
@@ -106,16 +103,15 @@ func placesOf(l Layout, channels, plane int) places {
 
 func (goMaps) poolForward(a *MaxPool2dForward) {
 	oh, ow := a.OutHeight(), a.OutWidth()
-	in, out := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, oh*ow)
+	in, out, at := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, oh*ow), placesOf(a.XLayout, a.C, oh*ow)
 	for image := range a.N {
 		for channel := range a.C {
 			x := a.X[image*in.image+channel*in.channel:]
 			for window := range oh * ow {
-				top, at := a.largestOf(x, in.place, window/ow*a.StrideH-a.PadH, window%ow*a.StrideW-a.PadW)
-				to := image*out.image + channel*out.channel + window*out.place
-				a.Y[to] = top
+				top, place := a.largestOf(x, in.place, window/ow*a.StrideH-a.PadH, window%ow*a.StrideW-a.PadW)
+				a.Y[image*out.image+channel*out.channel+window*out.place] = top
 				if a.ArgMax != nil {
-					a.ArgMax[to] = int32(at)
+					a.ArgMax[image*at.image+channel*at.channel+window*at.place] = int32(place)
 				}
 			}
 		}
@@ -136,19 +132,25 @@ func (a *MaxPool2dForward) largestOf(x []float32, step, row, column int) (top fl
 	return top, place
 }
 
-func (goMaps) poolBackward(a *MaxPool2dBackward) {
+func (goMaps) poolBackward(a *MaxPool2dBackward) int {
+	for i, at := range a.ArgMax {
+		if uint(at) >= uint(a.H*a.W) {
+			return i
+		}
+	}
 	windows := a.OutHeight() * a.OutWidth()
-	in, out := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, windows)
+	in, out, at := placesOf(a.XLayout, a.C, a.H*a.W), placesOf(a.YLayout, a.C, windows), placesOf(a.XLayout, a.C, windows)
 	clear(a.GradX)
 	for image := range a.N {
 		for channel := range a.C {
 			x := a.GradX[image*in.image+channel*in.channel:]
 			for window := range windows {
-				from := image*out.image + channel*out.channel + window*out.place
-				x[int(a.ArgMax[from])*in.place] += a.GradY[from]
+				place := a.ArgMax[image*at.image+channel*at.channel+window*at.place]
+				x[int(place)*in.place] += a.GradY[image*out.image+channel*out.channel+window*out.place]
 			}
 		}
 	}
+	return -1
 }
 
 func (goMaps) relayout(a *Relayout) {

@@ -8,8 +8,6 @@
 #include "cpu/vector.h"
 #include "gradbus_dense.h"
 
-#include "cpu/math.h"  // after vector.h
-
 namespace gradbus {
 namespace GB_ISA {
 namespace {
@@ -109,68 +107,55 @@ struct Window {
   }
 };
 
-// Largest finds the largest values of a window in kWide neighbouring channels.
-template <int kWide>
-inline void Largest(const gb_pool_shape& s, const Window& window, const float* x, float* top,
-                    int32_t* place) {
-  bool first = true;
+// Largest finds the largest values of a window in neighbouring channels.
+template <typename V>
+inline void Largest(const gb_pool_shape& s, const Window& window, const float* x, float* y,
+                    int32_t* argmax) {
+  int32_t at = static_cast<int32_t>(window.top * s.w + window.left);
+  typename V::Type top = V::Load(x + at * s.c);
+  typename V::Ints place = typename V::Ints{} + at;
   for (int64_t h = window.top; h < window.bottom; h++) {
     for (int64_t w = window.left; w < window.right; w++) {
-      const int32_t at = static_cast<int32_t>(h * s.w + w);
-      const float* from = x + at * s.c;
-      if (first) {
-        for (int j = 0; j < kWide; j++) top[j] = from[j];
-        for (int j = 0; j < kWide; j++) place[j] = at;
-        first = false;
-        continue;
-      }
-      for (int j = 0; j < kWide; j++) {
-        const float v = from[j];
-        const bool take = (v > top[j]) | ((v != v) & (top[j] == top[j]));
-        top[j] = take ? v : top[j];
-        place[j] = take ? at : place[j];
-      }
+      at = static_cast<int32_t>(h * s.w + w);
+      const typename V::Type v = V::Load(x + at * s.c);
+      const auto take = (v > top) | ((v != v) & (top == top));
+      top = take ? v : top;
+      place = take ? typename V::Ints{} + at : place;
     }
   }
+  V::Store(y, top);
+  if (argmax != nullptr) V::StoreInts(argmax, place);
 }
 
-// PoolChannels does kWide channels of a row of windows, whose channels lie together in x.
-template <int kWide>
+// PoolChannels does neighbouring channels of a row of windows; the channels lie together in x and
+// argmax.
+template <typename V>
 inline void PoolChannels(const gb_pool_shape& s, int64_t row, const float* x, const Strides& out,
                          float* y, int32_t* argmax) {
-  float top[kSide][kWide];
-  int32_t place[kSide][kWide];
+  float top[kSide][V::kWidth];
   for (int64_t column = 0; column < s.out_w; column += kSide) {
-    const int64_t many = Least(kSide, s.out_w - column);
+    const int64_t many = Least(kSide, s.out_w - column), at = row * s.out_w + column;
     for (int64_t i = 0; i < many; i++) {
-      Largest<kWide>(s, Window(s, row, column + i), x, top[i], place[i]);
+      float* to = out.channel == 1 ? y + (at + i) * out.place : top[i];
+      Largest<V>(s, Window(s, row, column + i), x, to,
+                 argmax == nullptr ? nullptr : argmax + (at + i) * s.c);
     }
-    const int64_t to = (row * s.out_w + column) * out.place;
-    if (out.channel == 1) {
-      for (int64_t i = 0; i < many; i++) {
-        for (int j = 0; j < kWide; j++) y[to + i * out.place + j] = top[i][j];
-        if (argmax == nullptr) continue;
-        for (int j = 0; j < kWide; j++) argmax[to + i * out.place + j] = place[i][j];
-      }
-      continue;
-    }
-    for (int j = 0; j < kWide; j++) {
-      const int64_t channel = to + j * out.channel;
-      for (int64_t i = 0; i < many; i++) y[channel + i * out.place] = top[i][j];
-      if (argmax == nullptr) continue;
-      for (int64_t i = 0; i < many; i++) argmax[channel + i * out.place] = place[i][j];
+    if (out.channel == 1) continue;
+    for (int j = 0; j < V::kWidth; j++) {
+      float* to = y + j * out.channel + at * out.place;
+      for (int64_t i = 0; i < many; i++) to[i * out.place] = top[i][j];
     }
   }
 }
 
-// PoolPlane does one channel whose values lie together.
+// PoolPlane does one channel, whose values lie together in x and argmax.
 void PoolPlane(const gb_pool_shape& s, const float* x, const Strides& out, float* y,
                int32_t* argmax) {
   for (int64_t row = 0; row < s.out_h; row++) {
     for (int64_t column = 0; column < s.out_w; column++) {
       const Window window(s, row, column);
-      float top = x[window.top * s.w + window.left];
       int64_t place = window.top * s.w + window.left;
+      float top = x[place];
       for (int64_t h = window.top; h < window.bottom; h++) {
         for (int64_t w = window.left; w < window.right; w++) {
           const float v = x[h * s.w + w];
@@ -179,8 +164,8 @@ void PoolPlane(const gb_pool_shape& s, const float* x, const Strides& out, float
           place = take ? h * s.w + w : place;
         }
       }
-      const int64_t to = (row * s.out_w + column) * out.place;
-      y[to] = top;
+      const int64_t to = row * s.out_w + column;
+      y[to * out.place] = top;
       if (argmax != nullptr) argmax[to] = static_cast<int32_t>(place);
     }
   }
@@ -188,87 +173,110 @@ void PoolPlane(const gb_pool_shape& s, const float* x, const Strides& out, float
 
 void PoolForward(const gb_pool_shape* shape, const float* x, float* y, int32_t* argmax) {
   const gb_pool_shape& s = *shape;
-  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, s.out_h * s.out_w);
+  const int64_t windows = s.out_h * s.out_w;
+  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, windows);
   for (int64_t image = 0; image < s.n; image++) {
     const float* from = x + image * in.image;
-    const int64_t base = image * out.image;
-    const auto places = [&](int64_t at) { return argmax == nullptr ? argmax : argmax + base + at; };
+    float* to = y + image * out.image;
+    int32_t* places = argmax == nullptr ? nullptr : argmax + image * out.image;
     if (s.x_last == 0) {
       for (int64_t c = 0; c < s.c; c++) {
-        PoolPlane(s, from + c * in.channel, out, y + base + c * out.channel,
-                  places(c * out.channel));
+        PoolPlane(s, from + c * in.channel, out, to + c * out.channel,
+                  places == nullptr ? nullptr : places + c * windows);
       }
       continue;
     }
     for (int64_t row = 0; row < s.out_h; row++) {
-      int64_t c = 0;
-      for (; s.c - c >= 16; c += 16) {
-        PoolChannels<16>(s, row, from + c, out, y + base + c * out.channel,
-                         places(c * out.channel));
-      }
-      for (; c < s.c; c++) {
-        PoolChannels<1>(s, row, from + c, out, y + base + c * out.channel, places(c * out.channel));
-      }
+      ForWidths<kWidth>(s.c, 0, [&](auto vec, int64_t c) {
+        PoolChannels<decltype(vec)>(s, row, from + c, out, to + c * out.channel,
+                                    places == nullptr ? nullptr : places + c);
+      });
     }
   }
 }
 
-// Spread writes the gradient of kWide channels of the windows that lie together in x, none of which
-// overlap and which leave no place out.
-template <int kWide>
+// Spread writes the gradient of neighbouring channels of a row of windows. The channels lie
+// together in x and argmax; the windows do not overlap and leave no place out.
+template <typename V>
 inline void Spread(const gb_pool_shape& s, int64_t row, const float* grad_y, const int32_t* argmax,
                    const Strides& out, float* grad_x) {
-  for (int64_t column = 0; column < s.out_w; column++) {
-    const int64_t at = (row * s.out_w + column) * out.place;
-    float grad[kWide];
-    int32_t place[kWide];
-    for (int j = 0; j < kWide; j++) grad[j] = grad_y[at + j * out.channel];
-    for (int j = 0; j < kWide; j++) place[j] = argmax[at + j * out.channel];
-    const Window window(s, row, column);
-    for (int64_t h = window.top; h < window.bottom; h++) {
-      for (int64_t w = window.left; w < window.right; w++) {
-        const int32_t here = static_cast<int32_t>(h * s.w + w);
-        float* to = grad_x + here * s.c;
-        for (int j = 0; j < kWide; j++) to[j] = place[j] == here ? 0.0f + grad[j] : 0.0f;
+  float grads[kSide][V::kWidth];
+  for (int64_t column = 0; column < s.out_w; column += kSide) {
+    const int64_t many = Least(kSide, s.out_w - column), at = row * s.out_w + column;
+    for (int j = 0; j < V::kWidth; j++) {
+      const float* from = grad_y + j * out.channel + at * out.place;
+      for (int64_t i = 0; i < many; i++) grads[i][j] = 0.0f + from[i * out.place];
+    }
+    for (int64_t i = 0; i < many; i++) {
+      const typename V::Type grad = V::Load(grads[i]), zero = {};
+      const typename V::Ints place = V::LoadInts(argmax + (at + i) * s.c);
+      const Window window(s, row, column + i);
+      for (int64_t h = window.top; h < window.bottom; h++) {
+        for (int64_t w = window.left; w < window.right; w++) {
+          const int32_t here = static_cast<int32_t>(h * s.w + w);
+          V::Store(grad_x + here * s.c, place == here ? grad : zero);
+        }
       }
     }
   }
 }
 
-void PoolBackward(const gb_pool_shape* shape, const float* grad_y, const int32_t* argmax,
-                  float* grad_x) {
+// Covered says whether the windows lie side by side and cover every place.
+bool Covered(const gb_pool_shape& s) {
+  return s.pad_h == 0 && s.pad_w == 0 && s.stride_h == s.kernel_h && s.stride_w == s.kernel_w &&
+         s.out_h * s.stride_h == s.h && s.out_w * s.stride_w == s.w;
+}
+
+// OutOfPlane is the position of the first of n places that does not lie in the plane, or -1.
+int64_t OutOfPlane(const int32_t* argmax, int64_t n, uint32_t plane) {
+  uint32_t bad = 0;
+  for (int64_t i = 0; i < n; i++) bad |= static_cast<uint32_t>(argmax[i]) >= plane ? 1 : 0;
+  if (bad == 0) return -1;
+  int64_t at = 0;
+  while (static_cast<uint32_t>(argmax[at]) < plane) at++;
+  return at;
+}
+
+int64_t PoolBackward(const gb_pool_shape* shape, const float* grad_y, const int32_t* argmax,
+                     float* grad_x) {
   const gb_pool_shape& s = *shape;
-  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, s.out_h * s.out_w);
-  const bool tiles = s.x_last != 0 && s.c >= 16 && s.pad_h == 0 && s.pad_w == 0 &&
-                     s.stride_h == s.kernel_h && s.stride_w == s.kernel_w &&
-                     s.out_h * s.stride_h == s.h && s.out_w * s.stride_w == s.w;
-  if (!tiles) {
+  const int64_t windows = s.out_h * s.out_w;
+  const Strides in(s.x_last, s.c, s.h * s.w), out(s.y_last, s.c, windows);
+  const Strides at(s.x_last, s.c, windows);  // in argmax
+  const int64_t bad = OutOfPlane(argmax, s.n * out.image, static_cast<uint32_t>(s.h * s.w));
+  if (bad >= 0) return bad;
+  const bool covered = s.x_last != 0 && Covered(s);
+  if (!covered) {
     for (int64_t i = 0; i < s.n * in.image; i++) grad_x[i] = 0;
   }
   for (int64_t image = 0; image < s.n; image++) {
     const float* grad = grad_y + image * out.image;
-    const int32_t* place = argmax + image * out.image;
+    const int32_t* place = argmax + image * at.image;
     float* to = grad_x + image * in.image;
-    if (tiles) {
-      for (int64_t row = 0; row < s.out_h; row++) {
-        int64_t c = 0;
-        for (; s.c - c >= 16; c += 16) {
-          Spread<16>(s, row, grad + c * out.channel, place + c * out.channel, out, to + c);
-        }
-        for (; c < s.c; c++) {
-          Spread<1>(s, row, grad + c * out.channel, place + c * out.channel, out, to + c);
-        }
-      }
-      continue;
+    for (int64_t row = 0; covered && row < s.out_h; row++) {
+      ForWidths<kWidth>(s.c, 0, [&](auto vec, int64_t c) {
+        Spread<decltype(vec)>(s, row, grad + c * out.channel, place + c, out, to + c);
+      });
     }
-    for (int64_t c = 0; c < s.c; c++) {
-      for (int64_t window = 0; window < s.out_h * s.out_w; window++) {
-        const int64_t from = c * out.channel + window * out.place;
-        to[c * in.channel + place[from] * in.place] += grad[from];
+    for (int64_t c = 0; !covered && c < s.c; c++) {
+      for (int64_t window = 0; window < windows; window++) {
+        to[c * in.channel + place[c * at.channel + window * at.place] * in.place] +=
+            grad[c * out.channel + window * out.place];
       }
     }
   }
+  return -1;
 }
+
+}  // namespace
+}  // namespace GB_ISA
+}  // namespace gradbus
+
+#include "cpu/math.h"  // after vector.h
+
+namespace gradbus {
+namespace GB_ISA {
+namespace {
 
 // SumOf is the canonical sum of n values.
 float SumOf(const float* x, int64_t n) {

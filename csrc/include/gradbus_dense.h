@@ -80,11 +80,12 @@ typedef struct gb_maps {
                 float* out);
   /* n times a matrix of rows x columns, transposed. */
   void (*transpose)(const float* x, int64_t n, int64_t rows, int64_t columns, float* y);
-  /* argmax, h*w+w of the plane, may be NULL. */
+  /* argmax, h*w + w in the plane, is laid out as y would be with x_last; it may be NULL. */
   void (*pool_forward)(const gb_pool_shape*, const float* x, float* y, int32_t* argmax);
-  /* argmax lies in the plane. */
-  void (*pool_backward)(const gb_pool_shape*, const float* grad_y, const int32_t* argmax,
-                        float* grad_x);
+  /* Gives -1, or the position of the first of argmax that does not lie in the plane, and writes
+   * nothing. */
+  int64_t (*pool_backward)(const gb_pool_shape*, const float* grad_y, const int32_t* argmax,
+                           float* grad_x);
   /* scratch is columns floats. y may be x. */
   void (*softmax_forward)(const float* x, int64_t rows, int64_t columns, uint32_t log,
                           float* scratch, float* y);
