@@ -17,7 +17,7 @@
 // # Files
 //
 // settings.go is what a person may choose and the manifest that follows; workload.go feeds and computes a lane; evaluate.go
-// measures accuracy; model.go is a trained model: collected, saved, loaded, asked; safetensors.go is the file format.
+// measures accuracy; model.go is a trained model: collected, saved (package safetensors), loaded, asked.
 //
 // The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting (with a
 // line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains the same

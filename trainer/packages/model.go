@@ -15,6 +15,7 @@ import (
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/packages/corpus"
+	"gradbus/trainer/safetensors"
 )
 
 // ErrModel says that a file is no model of this workload; the text says what is wrong with it.
@@ -80,10 +81,10 @@ func (m *Model) Save(path string) error {
 	for name, value := range m.Settings {
 		metadata["settings."+name] = value
 	}
-	err = saveSafetensors(path, metadata, []tensor{
-		{embeddingName, []int{corpus.Rows, m.Dim}, m.Embedding},
-		{biasName, []int{len(m.Classes)}, m.Bias},
-		{weightName, []int{len(m.Classes), m.Dim}, m.Weight},
+	err = safetensors.Save(path, metadata, []safetensors.Tensor{
+		{Name: embeddingName, Shape: []int{corpus.Rows, m.Dim}, Values: m.Embedding},
+		{Name: biasName, Shape: []int{len(m.Classes)}, Values: m.Bias},
+		{Name: weightName, Shape: []int{len(m.Classes), m.Dim}, Values: m.Weight},
 	})
 	if err != nil {
 		return fmt.Errorf("save model: %w", err)
@@ -94,7 +95,10 @@ func (m *Model) Save(path string) error {
 // LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
 // holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Model, error) {
-	metadata, tensors, err := loadSafetensors(path)
+	metadata, tensors, err := safetensors.Load(path)
+	if errors.Is(err, safetensors.ErrFormat) {
+		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("load model: %w", err)
 	}
@@ -105,7 +109,7 @@ func LoadModel(path string) (*Model, error) {
 	return m, nil
 }
 
-func modelOf(metadata map[string]string, tensors map[string]tensor) (*Model, error) {
+func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
 	if got := metadata["format"]; got != format {
 		return nil, fmt.Errorf("%w: format %q in its metadata, want %q", ErrModel, got, format)
 	}
@@ -122,10 +126,10 @@ func modelOf(metadata map[string]string, tensors map[string]tensor) (*Model, err
 		return nil, fmt.Errorf("%w: its classes are no list of names", ErrModel)
 	}
 	table := tensors[embeddingName]
-	if len(table.shape) != 2 || table.shape[0] != corpus.Rows || table.shape[1] < 1 {
-		return nil, fmt.Errorf("%w: %s has shape %v, want [%d, dim]", ErrModel, embeddingName, table.shape, corpus.Rows)
+	if len(table.Shape) != 2 || table.Shape[0] != corpus.Rows || table.Shape[1] < 1 {
+		return nil, fmt.Errorf("%w: %s has shape %v, want [%d, dim]", ErrModel, embeddingName, table.Shape, corpus.Rows)
 	}
-	m.Dim = table.shape[1]
+	m.Dim = table.Shape[1]
 	for _, want := range []struct {
 		name  string
 		shape []int
@@ -136,15 +140,15 @@ func modelOf(metadata map[string]string, tensors map[string]tensor) (*Model, err
 		{biasName, []int{len(m.Classes)}, &m.Bias},
 	} {
 		t := tensors[want.name]
-		if !slices.Equal(t.shape, want.shape) {
-			return nil, fmt.Errorf("%w: %s has shape %v, want %v", ErrModel, want.name, t.shape, want.shape)
+		if !slices.Equal(t.Shape, want.shape) {
+			return nil, fmt.Errorf("%w: %s has shape %v, want %v", ErrModel, want.name, t.Shape, want.shape)
 		}
-		for i, v := range t.values {
+		for i, v := range t.Values {
 			if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
 				return nil, fmt.Errorf("%w: %s has %v at element %d, want finite values", ErrModel, want.name, v, i)
 			}
 		}
-		*want.to = t.values
+		*want.to = t.Values
 	}
 	if len(tensors) != 3 {
 		return nil, fmt.Errorf("%w: %d tensors, want %s, %s and %s alone", ErrModel, len(tensors), embeddingName, weightName, biasName)

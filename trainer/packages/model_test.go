@@ -14,6 +14,7 @@ import (
 
 	"gradbus/trainer"
 	"gradbus/trainer/packages/corpus"
+	"gradbus/trainer/safetensors"
 )
 
 // tiny is a model of dim 1 that one computes by hand: the token "d:up" is worth 2, all others 0; class b's score is twice
@@ -132,11 +133,11 @@ func TestSaveFails(t *testing.T) {
 		if err := tiny().Save(path); err == nil {
 			t.Errorf("saved to %s", path)
 		}
-		if err := CheckSave(path); err == nil {
+		if err := safetensors.CheckSave(path); err == nil {
 			t.Errorf("could save to %s", path)
 		}
 	}
-	if err := CheckSave(filepath.Join(folder, "m")); err != nil {
+	if err := safetensors.CheckSave(filepath.Join(folder, "m")); err != nil {
 		t.Error(err)
 	}
 	if entries, err := os.ReadDir(folder); err != nil || len(entries) != 0 {
@@ -145,27 +146,29 @@ func TestSaveFails(t *testing.T) {
 }
 
 func TestModelOfRefuses(t *testing.T) {
-	for want, change := range map[string]func(metadata map[string]string, tensors map[string]tensor){
-		`format "" in its metadata, want "gradbus packages 1"`: func(m map[string]string, _ map[string]tensor) { delete(m, "format") },
-		`tokenizer "words", want "` + corpus.Tokenizer + `"`:   func(m map[string]string, _ map[string]tensor) { m["tokenizer"] = "words" },
-		`its classes are no list of names`:                     func(m map[string]string, _ map[string]tensor) { m["classes"] = "a,b" },
-		`embedding.weight has shape [], want [262144, dim]`:    func(_ map[string]string, t map[string]tensor) { delete(t, embeddingName) },
-		`embedding.weight has shape [10 1], want [262144, dim]`: func(_ map[string]string, t map[string]tensor) {
-			t[embeddingName] = tensor{embeddingName, []int{10, 1}, make([]float32, 10)}
+	for want, change := range map[string]func(metadata map[string]string, tensors map[string]safetensors.Tensor){
+		`format "" in its metadata, want "gradbus packages 1"`: func(m map[string]string, _ map[string]safetensors.Tensor) { delete(m, "format") },
+		`tokenizer "words", want "` + corpus.Tokenizer + `"`:   func(m map[string]string, _ map[string]safetensors.Tensor) { m["tokenizer"] = "words" },
+		`its classes are no list of names`:                     func(m map[string]string, _ map[string]safetensors.Tensor) { m["classes"] = "a,b" },
+		`embedding.weight has shape [], want [262144, dim]`:    func(_ map[string]string, t map[string]safetensors.Tensor) { delete(t, embeddingName) },
+		`embedding.weight has shape [10 1], want [262144, dim]`: func(_ map[string]string, t map[string]safetensors.Tensor) {
+			t[embeddingName] = safetensors.Tensor{Name: embeddingName, Shape: []int{10, 1}, Values: make([]float32, 10)}
 		},
-		`linear.weight has shape [2 1], want [3 1]`: func(_ map[string]string, t map[string]tensor) {
-			t[weightName] = tensor{weightName, []int{2, 1}, []float32{1, 2}}
+		`linear.weight has shape [2 1], want [3 1]`: func(_ map[string]string, t map[string]safetensors.Tensor) {
+			t[weightName] = safetensors.Tensor{Name: weightName, Shape: []int{2, 1}, Values: []float32{1, 2}}
 		},
-		`linear.bias has shape [], want [3]`:                                    func(_ map[string]string, t map[string]tensor) { delete(t, biasName) },
-		`linear.bias has NaN at element 1, want finite values`:                  func(_ map[string]string, t map[string]tensor) { t[biasName].values[1] = float32(math.NaN()) },
-		`4 tensors, want embedding.weight, linear.weight and linear.bias alone`: func(_ map[string]string, t map[string]tensor) { t["x"] = tensor{} },
+		`linear.bias has shape [], want [3]`: func(_ map[string]string, t map[string]safetensors.Tensor) { delete(t, biasName) },
+		`linear.bias has NaN at element 1, want finite values`: func(_ map[string]string, t map[string]safetensors.Tensor) {
+			t[biasName].Values[1] = float32(math.NaN())
+		},
+		`4 tensors, want embedding.weight, linear.weight and linear.bias alone`: func(_ map[string]string, t map[string]safetensors.Tensor) { t["x"] = safetensors.Tensor{} },
 	} {
 		m := tiny()
 		metadata := map[string]string{"format": format, "tokenizer": corpus.Tokenizer, "classes": `["a","b","c"]`}
-		tensors := map[string]tensor{
-			embeddingName: {embeddingName, []int{corpus.Rows, 1}, m.Embedding},
-			weightName:    {weightName, []int{3, 1}, m.Weight},
-			biasName:      {biasName, []int{3}, m.Bias},
+		tensors := map[string]safetensors.Tensor{
+			embeddingName: {Name: embeddingName, Shape: []int{corpus.Rows, 1}, Values: m.Embedding},
+			weightName:    {Name: weightName, Shape: []int{3, 1}, Values: m.Weight},
+			biasName:      {Name: biasName, Shape: []int{3}, Values: m.Bias},
 		}
 		if _, err := modelOf(metadata, tensors); err != nil {
 			t.Fatal(err)

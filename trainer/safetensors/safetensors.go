@@ -1,4 +1,11 @@
-package packages
+// Package safetensors writes and reads the files of trained models: named float32 tensors and a map of strings.
+//
+// A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The header
+// maps each tensor's name to its dtype, shape and place, and "__metadata__" to the map of strings. The package knows files
+// and tensors, nothing of models; what it reads may be anything, and is refused unless every byte is accounted for.
+//
+// Source: huggingface/safetensors, README. Of the format it reads and writes float32 alone.
+package safetensors
 
 import (
 	"bufio"
@@ -15,10 +22,8 @@ import (
 	"slices"
 )
 
-// A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The header
-// maps each tensor's name to its dtype, shape and place, and "__metadata__" to a map of strings.
-//
-// Source: huggingface/safetensors, README. Of the format this file reads and writes float32 alone.
+// ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
+var ErrFormat = errors.New("not a file of float32 tensors")
 
 const (
 	headerBytesMax  = 4 << 20
@@ -27,11 +32,11 @@ const (
 	copyBufferBytes = 1 << 16
 )
 
-// tensor is a named tensor, row-major float32.
-type tensor struct {
-	name   string
-	shape  []int
-	values []float32
+// Tensor is a named tensor, row-major.
+type Tensor struct {
+	Name   string
+	Shape  []int
+	Values []float32
 }
 
 // tensorHeader is a tensor's entry in the header.
@@ -41,8 +46,9 @@ type tensorHeader struct {
 	Offsets []int64 `json:"data_offsets"` // first byte and end
 }
 
-// saveSafetensors writes the file beside path, makes sure that it is on disk, and renames it to path.
-func saveSafetensors(path string, metadata map[string]string, tensors []tensor) (err error) {
+// Save writes the file: it is there whole or not at all, since it is written beside path, brought to the
+// disk, and renamed to path.
+func Save(path string, metadata map[string]string, tensors []Tensor) (err error) {
 	f, err := createBeside(path)
 	if err != nil {
 		return err
@@ -54,7 +60,7 @@ func saveSafetensors(path string, metadata map[string]string, tensors []tensor) 
 		}
 	}()
 	w := bufio.NewWriterSize(f, copyBufferBytes)
-	if err = writeSafetensors(w, metadata, tensors); err != nil {
+	if err = write(w, metadata, tensors); err != nil {
 		return fmt.Errorf("write %s: %w", f.Name(), err)
 	}
 	for _, do := range []func() error{w.Flush, f.Sync, f.Close} {
@@ -84,12 +90,12 @@ func createBeside(path string) (*os.File, error) {
 	return os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
 }
 
-func writeSafetensors(w io.Writer, metadata map[string]string, tensors []tensor) error {
+func write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	header := map[string]any{"__metadata__": metadata}
 	at := int64(0)
 	for _, t := range tensors {
-		end := at + 4*int64(len(t.values))
-		header[t.name] = tensorHeader{"F32", t.shape, []int64{at, end}}
+		end := at + 4*int64(len(t.Values))
+		header[t.Name] = tensorHeader{"F32", t.Shape, []int64{at, end}}
 		at = end
 	}
 	text, err := json.Marshal(header)
@@ -102,7 +108,7 @@ func writeSafetensors(w io.Writer, metadata map[string]string, tensors []tensor)
 	}
 	buffer := make([]byte, 0, copyBufferBytes)
 	for _, t := range tensors {
-		for chunk := range slices.Chunk(t.values, copyBufferBytes/4) {
+		for chunk := range slices.Chunk(t.Values, copyBufferBytes/4) {
 			buffer = buffer[:0]
 			for _, v := range chunk {
 				buffer = binary.LittleEndian.AppendUint32(buffer, math.Float32bits(v))
@@ -115,9 +121,9 @@ func writeSafetensors(w io.Writer, metadata map[string]string, tensors []tensor)
 	return nil
 }
 
-// loadSafetensors reads a whole file. It fails with ErrModel where the file is not a safetensors file of float32 tensors
+// Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is not a safetensors file of float32 tensors
 // whose places tile the rest of the file exactly.
-func loadSafetensors(path string) (metadata map[string]string, tensors map[string]tensor, err error) {
+func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, nil, err
@@ -128,19 +134,19 @@ func loadSafetensors(path string) (metadata map[string]string, tensors map[strin
 		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s: %w: not a regular file", path, ErrModel)
+		return nil, nil, fmt.Errorf("%s: %w: not a regular file", path, ErrFormat)
 	}
-	metadata, tensors, err = readSafetensors(f, info.Size())
+	metadata, tensors, err = readFile(f, info.Size())
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return metadata, tensors, nil
 }
 
-func readSafetensors(r io.Reader, size int64) (map[string]string, map[string]tensor, error) {
+func readFile(r io.Reader, size int64) (map[string]string, map[string]Tensor, error) {
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
-		return nil, nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrModel, size)
+		return nil, nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrFormat, size)
 	}
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		return nil, nil, err
@@ -148,9 +154,9 @@ func readSafetensors(r io.Reader, size int64) (map[string]string, map[string]ten
 	length := binary.LittleEndian.Uint64(prefix[:])
 	switch {
 	case length < 2 || length > headerBytesMax:
-		return nil, nil, fmt.Errorf("%w: no safetensors file: its header would have %d bytes", ErrModel, length)
+		return nil, nil, fmt.Errorf("%w: no safetensors file: its header would have %d bytes", ErrFormat, length)
 	case int64(length) > size-8:
-		return nil, nil, fmt.Errorf("%w: cut short: %d bytes, of which the header alone takes %d", ErrModel, size, length+8)
+		return nil, nil, fmt.Errorf("%w: cut short: %d bytes, of which the header alone takes %d", ErrFormat, size, length+8)
 	}
 	text := make([]byte, length)
 	if _, err := io.ReadFull(r, text); err != nil {
@@ -158,19 +164,19 @@ func readSafetensors(r io.Reader, size int64) (map[string]string, map[string]ten
 	}
 	metadata, headers, err := parseHeader(text)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrModel, err)
+		return nil, nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrFormat, err)
 	}
 	names, err := layout(headers, size-8-int64(length))
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrModel, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	tensors := map[string]tensor{}
+	tensors := map[string]Tensor{}
 	in := bufio.NewReaderSize(r, copyBufferBytes)
 	for _, name := range names {
 		h := headers[name]
-		t := tensor{name, h.Shape, make([]float32, (h.Offsets[1]-h.Offsets[0])/4)}
-		if err := readValues(in, t.values); err != nil {
-			return nil, nil, fmt.Errorf("%w: %s: %w", ErrModel, name, err)
+		t := Tensor{name, h.Shape, make([]float32, (h.Offsets[1]-h.Offsets[0])/4)}
+		if err := readValues(in, t.Values); err != nil {
+			return nil, nil, fmt.Errorf("%w: %s: %w", ErrFormat, name, err)
 		}
 		tensors[name] = t
 	}

@@ -1,4 +1,4 @@
-package packages
+package safetensors
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ const (
 
 func TestWriteSafetensorsGolden(t *testing.T) {
 	var out bytes.Buffer
-	err := writeSafetensors(&out, map[string]string{"k": "v"}, []tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
+	err := write(&out, map[string]string{"k": "v"}, []Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
 	if want := file(goldenHeader, goldenValues); err != nil || !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("%v\ngot  %q\nwant %q", err, out.Bytes(), want)
 	}
@@ -35,8 +35,8 @@ func TestWriteSafetensorsGolden(t *testing.T) {
 	}
 }
 
-func read(b []byte) (map[string]string, map[string]tensor, error) {
-	return readSafetensors(bytes.NewReader(b), int64(len(b)))
+func read(b []byte) (map[string]string, map[string]Tensor, error) {
+	return readFile(bytes.NewReader(b), int64(len(b)))
 }
 
 func TestReadSafetensorsGolden(t *testing.T) {
@@ -46,7 +46,7 @@ func TestReadSafetensorsGolden(t *testing.T) {
 	}
 	w, b := tensors["w"], tensors["b"]
 	if !maps.Equal(metadata, map[string]string{"k": "v"}) || len(tensors) != 2 ||
-		!slices.Equal(w.values, []float32{1, -2}) || !slices.Equal(w.shape, []int{1, 2}) || !slices.Equal(b.values, []float32{0.5}) {
+		!slices.Equal(w.Values, []float32{1, -2}) || !slices.Equal(w.Shape, []int{1, 2}) || !slices.Equal(b.Values, []float32{0.5}) {
 		t.Errorf("metadata %v, tensors %v", metadata, tensors)
 	}
 	// No metadata, no tensors, blanks before and after: all of it is allowed.
@@ -54,7 +54,7 @@ func TestReadSafetensorsGolden(t *testing.T) {
 		t.Errorf("empty object: %v, %v", tensors, err)
 	}
 	if _, tensors, err := read(file(`{"e":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, goldenValues[:4])); err != nil ||
-		len(tensors["e"].values) != 0 || !slices.Equal(tensors["s"].values, []float32{1}) {
+		len(tensors["e"].Values) != 0 || !slices.Equal(tensors["s"].Values, []float32{1}) {
 		t.Errorf("empty tensor and scalar: %v, %v", tensors, err)
 	}
 }
@@ -98,7 +98,7 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 		"too many tensors": {file("{"+many[:len(many)-1]+"}", ""), "more than 64 tensors"},
 	} {
 		_, _, err := read(c.file)
-		if !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), c.says) {
+		if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
 		}
 	}
@@ -108,7 +108,7 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 func TestReadSafetensorsEveryCut(t *testing.T) {
 	whole := file(goldenHeader, goldenValues)
 	for at := range len(whole) {
-		if _, _, err := read(whole[:at]); !errors.Is(err, ErrModel) {
+		if _, _, err := read(whole[:at]); !errors.Is(err, ErrFormat) {
 			t.Errorf("cut at %d of %d: %v", at, len(whole), err)
 		}
 	}
@@ -118,7 +118,7 @@ func TestWriteSafetensorsFails(t *testing.T) {
 	full := errors.New("disk full")
 	for after := range 3 {
 		w := &failingWriter{after: after, err: full}
-		err := writeSafetensors(w, nil, []tensor{{"a", []int{1}, []float32{1}}, {"b", []int{1}, []float32{1}}})
+		err := write(w, nil, []Tensor{{"a", []int{1}, []float32{1}}, {"b", []int{1}, []float32{1}}})
 		if !errors.Is(err, full) {
 			t.Errorf("after %d writes: %v", after, err)
 		}
@@ -148,21 +148,21 @@ func FuzzReadSafetensors(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		metadata, tensors, err := read(b)
 		if err != nil {
-			if !errors.Is(err, ErrModel) {
+			if !errors.Is(err, ErrFormat) {
 				t.Errorf("error of another kind: %v", err)
 			}
 			return
 		}
-		var list []tensor
+		var list []Tensor
 		total := 0
 		for _, x := range tensors {
-			list, total = append(list, x), total+4*len(x.values)
+			list, total = append(list, x), total+4*len(x.Values)
 		}
 		if total > len(b) {
 			t.Errorf("%d bytes of values from %d bytes", total, len(b))
 		}
 		var out bytes.Buffer
-		if err := writeSafetensors(&out, metadata, list); err != nil {
+		if err := write(&out, metadata, list); err != nil {
 			t.Fatal(err)
 		}
 		again, tensorsAgain, err := read(out.Bytes())
