@@ -17,7 +17,7 @@ type shower interface {
 }
 
 // newShower is a bar on a terminal and lines elsewhere, or events for a parent, or nothing.
-func newShower(o *options) shower {
+func newShower(o *common) shower {
 	switch {
 	case o.events == eventsAll:
 		return events{to: o.out}

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"encoding/hex"
-	"fmt"
 	"time"
 
-	"gradbus/config"
 	"gradbus/cuda"
-	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/packages"
 	"gradbus/trainer/packages/corpus"
@@ -20,14 +17,6 @@ const barEvery = 100 * time.Millisecond
 
 // trainOne is one trainer, from reading the data to leaving the job.
 func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.Result, err error) {
-	token, err := config.Secret(o.tokenFile)
-	if err != nil {
-		return r, err
-	}
-	tls, err := config.RootCAs(o.ca)
-	if err != nil {
-		return r, err
-	}
 	data, err := corpus.Load(ctx, o.input)
 	if err != nil {
 		return r, err
@@ -35,25 +24,12 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if data.Synthetic {
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token,
-		CredsFile: o.creds, TLS: tls, DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin, Backend: backend, Log: o.log, OnWaiting: o.showWaiting},
-		packages.Job(o.settings, data))
+	session, err := o.join(ctx, backend, packages.Job(o.settings, data))
 	if err != nil {
 		return r, err
 	}
-	defer func() {
-		reason := ""
-		switch {
-		case ctx.Err() != nil:
-			reason = "interrupted"
-		case err != nil:
-			reason = err.Error()
-		}
-		if leaving := session.Leave(ctx, reason); err == nil {
-			err = leaving
-		}
-	}()
-	m := o.newMeter(session, data)
+	defer func() { err = leave(ctx, session, err) }()
+	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
 	err = session.Run(ctx, packages.NewWorkload(o.settings, data, backend), o.settings.Batches(data), m.batch)
 	m.show.End()
 	if err != nil {
@@ -65,6 +41,7 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 // conclude measures what was trained, and saves it where asked to.
 func (o *options) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *corpus.Data, m *meter) (report.Result, error) {
 	r := m.result(session, backend)
+	r.Epochs, r.Trainers = o.settings.Epochs, o.settings.Trainers
 	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
 	var err error
 	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes), &data.Test); err != nil {
@@ -88,20 +65,8 @@ func (o *options) conclude(ctx context.Context, session *trainer.Session, backen
 	return r, nil
 }
 
-func (o *options) showWaiting(missing int) {
-	switch {
-	case o.events != "":
-		_ = report.Event{Waiting: &missing}.Write(o.out) // a parent that is gone ends this process anyway
-	case missing == 1:
-		fmt.Fprintf(o.errOut, "waiting for 1 more trainer of job %s\n", o.settings.Job)
-	case missing > 1:
-		fmt.Fprintf(o.errOut, "waiting for %d more trainers of job %s\n", missing, o.settings.Job)
-	}
-}
-
 // meter adds up what the batches report.
 type meter struct {
-	options  *options
 	show     shower
 	perEpoch uint64
 	samples  float64 // of all trainers
@@ -110,8 +75,8 @@ type meter struct {
 	last     trainer.Progress
 }
 
-func (o *options) newMeter(_ *trainer.Session, data *corpus.Data) *meter {
-	return &meter{options: o, show: newShower(o), perEpoch: uint64(o.settings.BatchesPerEpoch(data.Train.Len()))}
+func newMeter(o *common, perEpoch int) *meter {
+	return &meter{show: newShower(o), perEpoch: uint64(perEpoch)}
 }
 
 func (m *meter) batch(p trainer.Progress) {
@@ -134,11 +99,11 @@ func (m *meter) rate() float64 {
 
 // result is what is known when the last batch is done. Traffic is that of the training alone.
 func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
-	stats, s := session.Stats(), m.options.settings
+	stats, job := session.Stats(), session.Job()
 	return report.Result{
-		Workload: packages.Name, Job: s.Job, SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
-		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Epochs: s.Epochs, Trainers: s.Trainers, Shards: session.Shards(),
-		Lanes: session.Job().Lanes, Backend: backend.Name() + " " + backend.ISA(),
+		Workload: job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
+		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Shards: session.Shards(),
+		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
 		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(), Compute: stats.ComputeTime.Seconds(),
 			Send: stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},

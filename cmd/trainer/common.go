@@ -1,0 +1,173 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/config"
+	"gradbus/cuda"
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/report"
+)
+
+// common is what every workload's command is told: where the server is, what computes, and what to write.
+type common struct {
+	server, tokenFile, id string
+	creds, ca, data       string
+	dataHost, advertise   string
+	backWithin            time.Duration
+	windowMiB             int
+	backend, isa          string
+	threads               int
+	spawn, json           bool
+	save, load            string
+	predict               string
+	events                string // of a trainer that another one started: what it writes
+
+	out    io.Writer
+	errOut *os.File
+	log    *slog.Logger
+}
+
+const serverDefault = "nats://127.0.0.1:4222"
+
+// addServer adds the flags of the way to the server.
+func (o *common) addServer(set *pflag.FlagSet) {
+	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
+	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
+	set.StringVar(&o.ca, "nats-ca", "", "`file` with the certificates that vouch for --server, where the system's do not")
+	set.StringVar(&o.data, "data", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
+	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce trainers; empty is 127.0.0.1. Others than loopback need --token-file")
+	set.StringVar(&o.advertise, "advertise", "", "`host` by which the other trainers reach it, where --data-host does not say it")
+	set.DurationVar(&o.backWithin, "back-within", 30*time.Second, "`time` that a lost connection to shards may take to come back")
+	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server grants, 4 as a rule. With less, requests wait less behind them")
+}
+
+// addPlace adds the flags of the trainer's place in the job.
+func (o *common) addPlace(set *pflag.FlagSet) {
+	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
+	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
+}
+
+// addOutput adds the flags of the arithmetic and of what is written.
+func (o *common) addOutput(set *pflag.FlagSet) {
+	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
+	set.StringVar(&o.isa, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.IntVar(&o.threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
+	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
+	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
+	set.StringVar(&o.events, "events", "", "write events instead of text")
+	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
+}
+
+// childArgs are the flags of a started trainer that this struct holds.
+func (o *common) childArgs(i int) []string {
+	args := []string{"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
+		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
+		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
+	if i > 0 {
+		return append(args, "--events", eventsResult)
+	}
+	return append(args, "--events", eventsAll, "--save", o.save)
+}
+
+// workloadCommand is the command of a workload: it reads the flags' file, and then runs.
+func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context) error) *cobra.Command {
+	c.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("unexpected argument %q: settings are flags (see trainer %s --help)", args[0], c.Name())
+		}
+		return nil
+	}
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if err := config.LoadFlagged(c.Flags()); err != nil {
+			return err
+		}
+		o.out, o.errOut = c.OutOrStdout(), os.Stderr
+		o.log = slog.New(slog.NewTextHandler(o.errOut, nil))
+		return run(c.Context())
+	}
+	c.Flags().SortFlags = false
+	return c
+}
+
+// join makes this process a trainer of a job.
+func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job) (*trainer.Session, error) {
+	token, err := config.Secret(o.tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	tls, err := config.RootCAs(o.ca)
+	if err != nil {
+		return nil, err
+	}
+	return trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
+		DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
+		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
+}
+
+// leave ends a session that ended with err, and gives that, or what went wrong with leaving.
+func leave(ctx context.Context, session *trainer.Session, err error) error {
+	reason := ""
+	switch {
+	case ctx.Err() != nil:
+		reason = "interrupted"
+	case err != nil:
+		reason = err.Error()
+	}
+	if leaving := session.Leave(ctx, reason); err == nil {
+		err = leaving
+	}
+	return err
+}
+
+func (o *common) showWaiting(job string, missing int) {
+	switch {
+	case o.events != "":
+		_ = report.Event{Waiting: &missing}.Write(o.out) // a parent that is gone ends this process anyway
+	case missing == 1:
+		fmt.Fprintf(o.errOut, "waiting for 1 more trainer of job %s\n", job)
+	case missing > 1:
+		fmt.Fprintf(o.errOut, "waiting for %d more trainers of job %s\n", missing, job)
+	}
+}
+
+// print writes a result for whoever started this process.
+func (o *common) print(result report.Result) error {
+	switch {
+	case o.events != "":
+		return report.Event{Result: &result}.Write(o.out)
+	case o.json:
+		return result.PrintJSON(o.out)
+	}
+	return result.Print(o.out)
+}
+
+// writable fails where path cannot become a file, so that this is known before the training and not after it.
+func writable(path string) error {
+	if path == "" {
+		return nil
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return fmt.Errorf("--save %s: it is a directory, want the name of a file", path)
+	}
+	probe, err := os.CreateTemp(filepath.Dir(path), ".probe-*")
+	if err != nil {
+		return fmt.Errorf("--save %s: cannot be written: %w", path, err)
+	}
+	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+}

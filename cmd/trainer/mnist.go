@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/config"
+	"gradbus/cuda"
+	"gradbus/nn"
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/mnist"
+	"gradbus/trainer/report"
+)
+
+// mnistOptions are what `trainer mnist` was told.
+type mnistOptions struct {
+	common
+	settings mnist.Settings
+	input    string
+	dataDir  string
+	library  string
+}
+
+// classesShown is how many classes a prediction lists for people.
+const classesShown = 3
+
+func mnistCommand() *cobra.Command {
+	o := mnistOptions{settings: mnist.Defaults()}
+	c := &cobra.Command{
+		Use:   "mnist",
+		Short: "Recognise digits, or clothes, in small images",
+		Long: `Recognise digits, or clothes, in small images, by a convolutional model of 1,199,882 parameters.
+
+Joins a job as its next trainer, trains, and says how it went. Parameters are pulled from the shards; the model is computed
+here, by the dense library that --library names. The first trainer of a job registers it; the others must want the same
+settings and have the same data and library. "make data" fetches the images; --input synthetic needs none.`,
+		Example: `  ./bin/trainer mnist                                         a job of one trainer, on a server on this machine
+  ./bin/trainer mnist --spawn --trainers 2                    a job of two, both started here
+  ./bin/trainer mnist --input fashion --save model.safetensors
+  ./bin/trainer mnist --load model.safetensors --predict seven.png
+  ./bin/trainer mnist --input synthetic --epochs 1 --json     without any data, the result as one line of JSON`,
+	}
+	o.add(c.Flags())
+	return o.workloadCommand(c, o.run)
+}
+
+func (o *mnistOptions) add(set *pflag.FlagSet) {
+	s := &o.settings
+	o.addServer(set)
+	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
+	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
+	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")
+	o.addPlace(set)
+	set.StringVar(&o.input, "input", mnist.DataMNIST, "`data set`: "+strings.Join(mnist.DataNames(), ", "))
+	set.StringVar(&o.dataDir, "data-dir", "", "`folder` with its four idx files; empty is data/NAME")
+	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
+	set.Uint64Var(&s.Batches, "batches", s.Batches, "`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
+	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` of a lane in a batch")
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
+	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
+	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that initial values, order and dropout follow from")
+	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
+	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the parameters and their optimizer: update is the shards, mean the trainers")
+	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
+	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
+	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a gradient to the next batch's, with 16-bit types")
+	o.addOutput(set)
+	set.StringVar(&o.library, "library", "auto", "products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
+	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")
+	config.AddFileFlag(set)
+}
+
+func (o *mnistOptions) run(ctx context.Context) error {
+	switch {
+	case o.load != "":
+		return o.ask()
+	case o.predict != "":
+		return errors.New("--predict needs a model: name its file with --load")
+	}
+	if err := o.settings.Validate(); err != nil {
+		return err
+	}
+	if err := writable(o.save); err != nil {
+		return err
+	}
+	var result report.Result
+	var err error
+	if o.spawn {
+		result, err = o.trainAll(ctx, o.settings.Trainers, o.settings.Consistency, o.childArgs)
+	} else {
+		result, err = o.trainOne(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	return o.print(result)
+}
+
+// childArgs are the flags of the i-th trainer: those of this process, from wherever it had them.
+func (o *mnistOptions) childArgs(i int) []string {
+	s := o.settings
+	return append([]string{"mnist", "--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes),
+		"--epochs", strconv.Itoa(s.Epochs), "--batches", strconv.FormatUint(s.Batches, 10), "--batch", strconv.Itoa(s.Batch),
+		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
+		"--input", o.input, "--data-dir", o.dataDir, "--library", o.library}, o.common.childArgs(i)...)
+}
+
+// open gives what the model is computed with.
+func (o *mnistOptions) open() (e nn.Env, closeAll func(), err error) {
+	b, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})
+	if err != nil {
+		return e, nil, err
+	}
+	d, err := cuda.OpenDense(b, cuda.DenseOptions{Library: o.library, Log: o.log})
+	if err != nil {
+		b.Close()
+		return e, nil, err
+	}
+	return nn.Env{Backend: b, Dense: d}, func() { d.Close(); b.Close() }, nil
+}
+
+// trainOne is one trainer, from reading the data to leaving the job.
+func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error) {
+	data, err := mnist.Load(o.input, o.dataDir)
+	if err != nil {
+		return r, err
+	}
+	if data.Synthetic {
+		o.log.Warn("the input is synthetic: its accuracy says nothing about real images", "input", data.Source)
+	}
+	e, closeAll, err := o.open()
+	if err != nil {
+		return r, err
+	}
+	defer closeAll()
+	m := mnist.Model()
+	w, err := mnist.NewWorkload(o.settings, data, m, e)
+	if err != nil {
+		return r, err
+	}
+	session, err := o.join(ctx, e.Backend, mnist.Job(o.settings, data, m, e.Dense.Name()))
+	if err != nil {
+		return r, err
+	}
+	defer func() { err = leave(ctx, session, err) }()
+	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
+	err = session.Run(ctx, w, o.settings.Run(data), meter.batch)
+	meter.show.End()
+	if err != nil {
+		return r, err
+	}
+	return o.conclude(ctx, session, e, data, m, meter)
+}
+
+// conclude measures what was trained, and saves it where asked to.
+func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e nn.Env, data *mnist.Data, m nn.Module, meter *meter) (report.Result, error) {
+	r := meter.result(session, e.Backend)
+	r.Backend += " " + e.Dense.Name()
+	r.Epochs, r.Trainers = o.settings.Epochs, o.settings.Trainers
+	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
+	digest, err := session.Digest(ctx)
+	if err != nil {
+		return r, err
+	}
+	r.WeightsSHA256 = hex.EncodeToString(digest[:])
+	if r.Accuracy, _, err = mnist.Evaluate(session, m, e, &data.Test); err != nil {
+		return r, err
+	}
+	if o.save != "" {
+		if err := mnist.Collect(session, o.settings, o.input, data, m).Save(o.save); err != nil {
+			return r, err
+		}
+		r.Saved = o.save
+	}
+	return r, nil
+}
+
+// ask answers --predict with a saved model; no server is needed.
+func (o *mnistOptions) ask() error {
+	if o.predict == "" {
+		return errors.New("--load needs a question: give a PNG file with --predict")
+	}
+	model, err := mnist.LoadModel(o.load)
+	if err != nil {
+		return err
+	}
+	image, err := mnist.ReadPicture(o.predict)
+	if err != nil {
+		return fmt.Errorf("--predict: %w", err)
+	}
+	e, closeAll, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	predictions, err := model.Predict(e, image)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return json.NewEncoder(o.out).Encode(map[string]any{"file": filepath.Base(o.predict), "answer": predictions[0].Name,
+			"synthetic": model.Synthetic, "predictions": predictions})
+	}
+	if model.Synthetic {
+		fmt.Fprintln(o.errOut, "note: this model was trained on synthetic images; its answers say nothing about real ones")
+	}
+	for _, p := range predictions[:classesShown] {
+		if _, err := fmt.Fprintf(o.out, "%-12s %.4f\n", p.Name, p.Probability); err != nil {
+			return err
+		}
+	}
+	return nil
+}
