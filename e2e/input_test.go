@@ -20,6 +20,10 @@ func TestMistakes(t *testing.T) {
 	}
 	data := index(t, 50)
 	settings := file("ps.yaml", "shards: 2\nshard: 3\n")
+	images := t.TempDir()
+	if err := os.WriteFile(filepath.Join(images, "train-images-idx3-ubyte"), []byte("It was a dark and stormy night.\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name, bin string
 		args      []string
@@ -56,6 +60,13 @@ func TestMistakes(t *testing.T) {
 		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"}, []string{"nonsense", "nats://127.0.0.1:4222"}},
 		{"no server", "trainer", []string{"packages", "--input", data, "--server", "nats://" + freeAddress(t)},
 			[]string{"no gradbus server", "./bin/ps"}},
+		{"no images", "trainer", []string{"mnist", "--data-dir", folder}, []string{"train-images-idx3-ubyte", "make data", "--data-dir"}},
+		{"not images", "trainer", []string{"mnist", "--data-dir", images}, []string{"train-images-idx3-ubyte", "begins with 49742077, want 00000803"}},
+		{"unknown images", "trainer", []string{"mnist", "--input", "cifar"}, []string{`"cifar"`, "mnist, fashion, synthetic"}},
+		{"unknown library", "trainer", []string{"mnist", "--input", "synthetic", "--library", "mkl"}, []string{`"mkl"`, "own"}},
+		{"learning rate", "trainer", []string{"mnist", "--input", "synthetic", "--lr", "-1"}, []string{"lr -1", "above 0"}},
+		{"picture without a model", "trainer", []string{"mnist", "--predict", "x.png"}, []string{"--load"}},
+		{"not a model of images", "trainer", []string{"mnist", "--load", data, "--predict", "x.png"}, []string{"Packages", "not a model"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -83,7 +94,7 @@ func TestHelpShowsExamples(t *testing.T) {
 	for _, c := range []struct {
 		bin  string
 		args []string
-	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
+	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"trainer", []string{"mnist", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
 		p := start(t, c.bin, c.args...)
 		p.succeeds(t)
 		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  ./bin/") || !strings.Contains(out, "Usage:") {
