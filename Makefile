@@ -10,7 +10,7 @@
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
 #   make lint       gofmt, vet, staticcheck, clang-format
-#   make bench      this machine's rate next to a PyTorch process where python3 has torch; the kernels; Go's benchmarks
+#   make bench      this machine next to PyTorch where a python3 has torch: packages, the reference systems; fabric, kernels, Go's benchmarks
 #   make clean      removes bin/ and build/
 #
 # CUDA=off leaves the CUDA backend out; CUDA=on refuses to do without it. The default takes it where nvcc is found, and
@@ -69,7 +69,7 @@ lint:
 	scripts/lint.sh
 
 bench: all
-	bin/psbench packages && bin/psbench fabric && bin/psbench kernels --threads $$(nproc)
+	bin/psbench packages && bench/compare_pytorch.py && bin/psbench fabric && bin/psbench kernels --threads $$(nproc)
 	go test $(NATIVE) -run '^$$' -bench . ./...
 
 clean:

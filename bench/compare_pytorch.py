@@ -73,13 +73,18 @@ def run(command, field, env, verbose):
 
 
 def find_python(given):
-    """A python that has torch."""
+    """A python that has torch, and its version; without one, gradbus is measured alone."""
+    if given == "none":
+        return None, None
     for python in [given] if given else ["python3", "/usr/bin/python3"]:
         path = shutil.which(python)
         if path and subprocess.run([path, "-c", "import torch.distributed.rpc"], capture_output=True).returncode == 0:
             version = subprocess.run([path, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
             return path, version.stdout.strip()
-    sys.exit("compare_pytorch.py: no python with torch: apt install python3-torch, or --python PROGRAM")
+    if given:
+        sys.exit(f"compare_pytorch.py: python {given!r}: has no torch.distributed.rpc")
+    print("compare_pytorch.py: no python has torch, so gradbus is measured alone (apt install python3-torch, or --python PROGRAM)", file=sys.stderr)
+    return None, None
 
 
 def measure(case, options, python, env):
@@ -90,12 +95,15 @@ def measure(case, options, python, env):
         (ours, [ROOT / options.psbench, *case.ours.format(n=n_ours).split(), "--json"], field_ours),
         (theirs, [python, TORCH, *case.theirs.format(n=n_theirs).split()], field_theirs),
     ]
+    if python is None:
+        sides.pop()
     for turn in range(options.turns):
         for figures, command, field in sides if turn % 2 == 0 else reversed(sides):
             figures.append(run(command, field, env, options.verbose))
-    a, b = statistics.median(ours), statistics.median(theirs)
+    a, b = statistics.median(ours), statistics.median(theirs) if theirs else None
+    ratio = None if b is None else a / b if case.more else b / a
     return {"key": case.key, "name": case.name, "unit": case.unit, "gradbus": ours, "pytorch": theirs, "gradbus_median": a, "pytorch_median": b,
-            "ratio": a / b if case.more else b / a, "to_reach": case.want, "psbench": case.ours.format(n=n_ours)}
+            "ratio": ratio, "to_reach": case.want, "psbench": case.ours.format(n=n_ours)}
 
 
 def short(x):
@@ -103,6 +111,8 @@ def short(x):
 
 
 def line(r):
+    if r["ratio"] is None:
+        return f"| {r['name']} | {short(r['gradbus_median'])} | | {r['unit']} | | {r['to_reach']} | | {short(min(r['gradbus']))}..{short(max(r['gradbus']))} |"
     reached = "yes" if r["ratio"] >= r["to_reach"] else "no"
     spread = f"{short(min(r['gradbus']))}..{short(max(r['gradbus']))} : {short(min(r['pytorch']))}..{short(max(r['pytorch']))}"
     return (f"| {r['name']} | {short(r['gradbus_median'])} | {short(r['pytorch_median'])} | {r['unit']} | {r['ratio']:.2f} | "
@@ -116,7 +126,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short runs: shows that it works, its figures mean little")
     parser.add_argument("--json", action="store_true", help="print one line of JSON and nothing else")
     parser.add_argument("--verbose", action="store_true", help="show every command and what it found, on standard error")
-    parser.add_argument("--python", default="", help="python program that has torch")
+    parser.add_argument("--python", default="", help="python program that has torch; none leaves PyTorch out")
     parser.add_argument("--psbench", default="bin/psbench", help="program to compare (bin/psbench)")
     options = parser.parse_args()
     if options.turns < 1:
@@ -130,7 +140,7 @@ def main():
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     results, begin = [], time.time()
     if not options.json:
-        print(f"medians of {options.turns} turns; load at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, PyTorch {version}\n")
+        print(f"medians of {options.turns} turns; load at the start {os.getloadavg()[0]:.1f}, {os.cpu_count()} cores, PyTorch {version or 'left out'}\n")
         print("| system | gradbus | PyTorch | | ratio | to reach | reached | runs, gradbus : PyTorch |")
         print("|---|---|---|---|---|---|---|---|", flush=True)
     for case in cases:

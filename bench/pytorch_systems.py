@@ -312,7 +312,7 @@ def hybrid_trainer(rank, world, ports, options):
     dense = DistributedDataParallel(nn.Sequential(nn.Linear(width, 256), nn.Linear(256, 128), nn.ReLU(),
                                                   nn.Linear(128, 64), nn.Linear(64, 32), nn.Linear(32, 8)))
     parameters = sum((e.rpc_sync().parameters() for e in embeddings), []) + [rpc.RRef(p) for p in dense.parameters()]
-    optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=0.05)
+    optimizer = DistributedOptimizer(torch.optim.SGD, parameters, lr=options.lr)
     seconds, samples = [], 0
     for epoch in range(options.warmup + options.epochs):
         begin, count = time.time(), 0
@@ -411,7 +411,7 @@ def main():
     for do, own in (
         (update, {"trainers": 3, "batches": 200, "in": 100, "out": 30, "batch-size": 20, "lr": 0.001, "momentum": 0.9, "update-size": 0}),
         (average, {"trainers": 2, "epochs": 1, "batch-size": 32, "hook": "rpc", "warmup": 1}),
-        (hybrid, {"trainers": 8, "servers": 8, "embeddings": 300, "dim": 64, "epochs": 100}),
+        (hybrid, {"trainers": 8, "servers": 8, "embeddings": 300, "dim": 64, "epochs": 100, "lr": 0.05}),
         (hosted, {"batches": 60, "batch-size": 32}),
         (local, {"batches": 30, "batch-size": 32}),
     ):
