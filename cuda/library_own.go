@@ -19,9 +19,8 @@ func newOwnProducts(b Backend) *ownProducts {
 
 func newFloatsPool() *sync.Pool { return &sync.Pool{New: func() any { return new([]float32) }} }
 
-func (o *ownProducts) name() string   { return "own" }
-func (o *ownProducts) layout() Layout { return NCHW }
-func (o *ownProducts) close()         {}
+func (o *ownProducts) name() string { return "own" }
+func (o *ownProducts) close()       {}
 
 func (o *ownProducts) gemm(a *Gemm) error {
 	call := MatMul{M: a.M, N: a.N, K: a.K, TransA: a.TransA, TransB: a.TransB, A: Float32s(a.A), B: Float32s(a.B),

@@ -62,13 +62,6 @@ func openProducts(name, path string) (products, error) {
 
 func (l *linkedProducts) name() string { return l.text }
 
-func (l *linkedProducts) layout() Layout {
-	if l.convolves {
-		return NHWC
-	}
-	return NCHW
-}
-
 func (l *linkedProducts) close() { C.gb_dense_close(l.handle) }
 
 // first is the address of a tensor's values, nil for none.

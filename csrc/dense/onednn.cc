@@ -275,9 +275,10 @@ std::shared_ptr<Plan> OneDnn::MakeConvIn(Kind kind, const gb_conv_shape& s, bool
 }
 
 // MakeConv: images with their channels last stay as they are, where the library has something fast
-// for that; others are brought into the order that the library likes and back.
+// for that; others are brought into the order that the library likes and back. So are all for the
+// gradient of the weights, whose kernels for channels in blocks make up for the copies.
 std::shared_ptr<Plan> OneDnn::MakeConv(Kind kind, const gb_conv_shape& s, bool bias, int* status) {
-  if (s.channels_last) {
+  if (s.channels_last && kind != kConvParams) {
     if (auto plan = MakeConvIn(kind, s, bias, true, true, status)) return plan;
   }
   return MakeConvIn(kind, s, bias, false, false, status);
