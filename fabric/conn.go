@@ -143,6 +143,26 @@ func (c *Conn) Send(s Subject, data []byte) error {
 	return nil
 }
 
+// Hold makes small messages on the bulk connection wait for Release, which writes them at once: what leaves together
+// is read together. Send is then through with the data as ever, but its errors may come with Release. Calls may be nested.
+func (c *Conn) Hold() {
+	if l, ok := c.lines[bulkLine].(*dataLine); ok {
+		l.writer.hold()
+	}
+}
+
+// Release ends what Hold has begun. It fails, with ErrLost, where what was held may not have gone out.
+func (c *Conn) Release() error {
+	l, ok := c.lines[bulkLine].(*dataLine)
+	if !ok {
+		return nil
+	}
+	if err := l.writer.release(); err != nil {
+		return c.publishError(l, "what was held", 0, err)
+	}
+	return nil
+}
+
 // Publish is Send to a subject's text.
 func (c *Conn) Publish(subject string, data []byte) error {
 	s, err := ParseSubject(subject)

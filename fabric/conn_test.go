@@ -379,3 +379,40 @@ func TestAsk(t *testing.T) {
 	_, err = Ask(t.Context(), time.Millisecond, func() error { return nil }, answers)
 	wantError(t, err, ErrClosed)
 }
+
+// What is held leaves together, in order, when it is let go; what is too large to wait does not overtake what waits.
+func TestHeldMessagesLeaveTogether(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	from, to := dial(t, Config{URL: server.URL()}), dial(t, Config{URL: server.URL()})
+	got := make(chan int, 16)
+	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), func(m Message) { got <- len(m.Data); m.Release() }); err != nil {
+		t.Fatal(err)
+	}
+	at := At("j", "t0", KindDense, "s0").WithBucket(0, 0)
+	send := func(bytes int) {
+		t.Helper()
+		if err := from.Send(at, make([]byte, bytes)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from.Hold()
+	from.Hold()
+	send(1)
+	send(2)
+	if err := from.Release(); err != nil {
+		t.Fatal(err)
+	}
+	if held := len(from.lines[bulkLine].(*dataLine).writer.held); held == 0 || len(got) != 0 {
+		t.Errorf("%d bytes are held and %d messages came before the last release", held, len(got))
+	}
+	send(holdBytesMax)
+	send(3)
+	if err := from.Release(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []int{1, 2, holdBytesMax, 3} {
+		if n := <-got; n != want {
+			t.Errorf("a message of %d bytes, want %d", n, want)
+		}
+	}
+}

@@ -14,6 +14,7 @@ const (
 	KindReduce = "reduce" // dense and sparse contributions from trainer to trainer
 	KindMean   = "mean"
 	KindLookup = "lookup"
+	KindPool   = "pool" // a lookup that goes with bulk: it is read together with what its sender has sent just before
 	KindRows   = "rows"
 	KindPull   = "pull"
 	KindAck    = "ack"
@@ -163,7 +164,7 @@ func ParseSubject(text string) (Subject, error) {
 // be Any.
 func ListenAt(job, to string) []string {
 	patterns := []string{Pattern(job, Any, Any, to, false)}
-	for _, kind := range []string{KindLookup, KindDense, KindSparse, KindReduce, KindMean, KindRows, KindModule} {
+	for _, kind := range []string{KindLookup, KindPool, KindDense, KindSparse, KindReduce, KindMean, KindRows, KindModule} {
 		patterns = append(patterns, Pattern(job, Any, kind, to, true))
 	}
 	return patterns

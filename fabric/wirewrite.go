@@ -23,6 +23,8 @@ const (
 	joinBytesMax = readBytes
 	// smallBytesMax is the payload up to which a copy is cheaper than two vectors more.
 	smallBytesMax = 2 << 10
+	// holdBytesMax is the size up to which a message may wait for others: beyond, the copy costs more than a read.
+	holdBytesMax = 16 << 10
 )
 
 var crlf = []byte("\r\n")
@@ -40,6 +42,8 @@ type wireWriter struct {
 	vectors bool       // conn takes vectors: one system call, no copy
 	text    []byte     // scratch: "subject bytes CRLF"
 	join    []byte     // scratch of joinBytesMax where there are no vectors, else of what head and small messages need
+	held    []byte     // small messages that wait to be written with others, where holds is above 0
+	holds   int
 	parts   [3][]byte
 	buffers net.Buffers
 	phase   int // bytes written since the last that filled a read
@@ -56,7 +60,7 @@ func (w *wireWriter) use(conn net.Conn, payloadMax int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.payloadMax = payloadMax
-	w.conn, w.phase, w.since = conn, 0, 0
+	w.conn, w.phase, w.since, w.held = conn, 0, 0, w.held[:0]
 	_, w.vectors = conn.(*net.TCPConn)
 	if conn != nil && !w.vectors && cap(w.join) < joinBytesMax {
 		w.join = make([]byte, 0, joinBytesMax)
@@ -73,6 +77,9 @@ func (w *wireWriter) raw(text string) error {
 func (w *wireWriter) rawLocked(text string) error {
 	if w.conn == nil {
 		return errReconnecting
+	}
+	if err := w.letGo(); err != nil {
+		return err
 	}
 	w.writes.Add(1)
 	_, err := w.conn.Write([]byte(text))
@@ -165,7 +172,51 @@ func (w *wireWriter) fill(s *Subject) error {
 	return w.put(bare-len("PUB ")-len(w.text)-len(crlf), nothing[:size])
 }
 
+// hold makes small messages wait until release is called as often: what is then written together is read together, which
+// spares the other end waking up for each.
+func (w *wireWriter) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.holds++
+}
+
+func (w *wireWriter) release() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.holds--; w.holds > 0 || w.conn == nil {
+		return nil
+	}
+	return w.letGo()
+}
+
+// letGo writes what is held.
+func (w *wireWriter) letGo() error {
+	if len(w.held) == 0 {
+		return nil
+	}
+	w.writes.Add(1)
+	_, err := w.conn.Write(w.held)
+	w.writes.Add(1)
+	w.held = w.held[:0]
+	if err != nil {
+		w.abandon()
+	}
+	return err
+}
+
 func (w *wireWriter) write(head, data []byte) error {
+	if w.holds > 0 && len(head)+len(data)+len(crlf) <= holdBytesMax {
+		if len(w.held)+len(head)+len(data)+len(crlf) > joinBytesMax {
+			if err := w.letGo(); err != nil {
+				return err
+			}
+		}
+		w.held = append(append(append(w.held, head...), data...), crlf...)
+		return nil
+	}
+	if err := w.letGo(); err != nil {
+		return err
+	}
 	switch {
 	case w.vectors && len(data) > smallBytesMax:
 		w.parts = [3][]byte{head, data, crlf}

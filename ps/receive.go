@@ -34,7 +34,7 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		return it, nil, false
 	}
 	head := view.Head()
-	if kindToken(head.Kind) != subject.Kind {
+	if kindToken(head.Kind) != subject.Kind && (head.Kind != schema.KindLookup || subject.Kind != fabric.KindPool) {
 		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return it, nil, false
 	}

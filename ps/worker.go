@@ -48,10 +48,11 @@ type peer struct {
 	inbox   *fabric.Inbox
 	ack     *schema.Frame
 	subject fabric.Subject
-	frames  int  // that came since the last ack
-	bytes   int  // of these
-	now     bool // an ack is due at once: something is missing, or came again
-	unsaid  int  // bytes given back that no ack has carried yet
+	frames  int          // that came since the last ack
+	bytes   int          // of these
+	now     bool         // an ack is due at once: something is missing, or came again
+	batch   schema.Batch // of the latest frame
+	unsaid  int          // bytes given back that no ack has carried yet
 }
 
 // An ack costs some 15 us of processor time over all processes, so it stands for several frames: as many as a sender with a window of
@@ -60,7 +61,7 @@ type peer struct {
 const (
 	acknowledgeBytes  = 256 << 10
 	acknowledgeFrames = 32
-	acknowledgeAfter  = 2 * time.Millisecond
+	acknowledgeAfter  = 10 * time.Millisecond
 )
 
 func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
@@ -165,6 +166,7 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 		return false
 	}
 	p := &w.peers[host]
+	w.knows(p, h)
 	p.frames, p.bytes = p.frames+1, p.bytes+bytes
 	fresh, ok := p.inbox.AcceptBytes(uint64(h.Sequence), bytes)
 	p.now = p.now || !fresh || p.inbox.Ack().Cumulative < uint64(h.Sequence)
@@ -177,6 +179,29 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 		w.outside(host, h, bytes)
 	}
 	return false
+}
+
+// knows forgets what a trainer was to be told that it knows: in sync who begins a batch has all results of the one before, which
+// say more than acks.
+func (w *worker) knows(p *peer, h *schema.Head) {
+	if h.Batch <= p.batch {
+		return
+	}
+	p.batch = h.Batch
+	if w.config.Job.Consistency == schema.ConsistencySync && !w.config.Job.RowsAlone() && !p.now {
+		p.frames, p.bytes = 0, 0
+	}
+}
+
+// answered notes that a lookup was answered: where rows are applied alone the answer says what has come in, as an ack would.
+func (w *worker) answered(from schema.Member, h *schema.Head) {
+	host := w.hostOf(from)
+	if h.Kind != schema.KindLookup || host < 0 || !w.config.Job.RowsAlone() {
+		return
+	}
+	if p := &w.peers[host]; !p.now && w.shard.lines[host].sparse != nil && w.shard.lines[host].sparse.Closed() >= h.Batch {
+		p.frames, p.bytes = 0, 0
+	}
 }
 
 // outside takes what its sender's window has no room for. It is dropped and will come again; but what will not fit then

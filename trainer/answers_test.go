@@ -81,7 +81,7 @@ func TestLookupsTake(t *testing.T) {
 	default:
 	}
 	var asked []int
-	_ = l.unanswered(func(shard int, _ []byte) error { asked = append(asked, shard); return nil })
+	_ = l.unanswered(func(shard int, _ []byte, _ string) error { asked = append(asked, shard); return nil })
 	if !slices.Equal(asked, []int{0}) {
 		t.Errorf("shards %v are asked again, want 0", asked)
 	}

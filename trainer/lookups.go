@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/schema"
 )
 
@@ -26,6 +27,10 @@ type lookups struct {
 	asked    time.Time     // when they were sent first; of the goroutine that sends
 
 	frames []*schema.Frame
+
+	// applied is told of a shard and a batch that it has this trainer's contributions to that batch, and to those before.
+	// Only where each trainer's are applied alone; else nil.
+	applied func(shard int, b schema.Batch)
 }
 
 // lookup is one request.
@@ -101,6 +106,14 @@ func (l *lookups) fill(i int) error {
 	return nil
 }
 
+// kind is the token of the request's subject.
+func (r *lookup) kind() string {
+	if r.bags != nil {
+		return fabric.KindPool
+	}
+	return fabric.KindLookup
+}
+
 // begin makes room for the rows and opens the requests for answers.
 func (l *lookups) begin() {
 	l.mu.Lock()
@@ -117,12 +130,12 @@ func (l *lookups) begin() {
 }
 
 // unanswered calls send for each request without an answer.
-func (l *lookups) unanswered(send func(shard int, sealed []byte) error) error {
+func (l *lookups) unanswered(send func(shard int, sealed []byte, kind string) error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range l.requests {
 		if r := &l.requests[i]; !r.answered {
-			if err := send(r.shard, r.sealed); err != nil {
+			if err := send(r.shard, r.sealed, r.kind()); err != nil {
 				return err
 			}
 		}
@@ -172,6 +185,9 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 // done notes that a request is answered.
 func (l *lookups) done(r *lookup, h schema.Head) {
 	r.answered, r.behind = true, schema.Batch(h.Offset)
+	if l.applied != nil && h.Batch > r.behind {
+		l.applied(r.shard, h.Batch-r.behind-1)
+	}
 	if l.open--; l.open == 0 {
 		l.ready <- struct{}{}
 	}

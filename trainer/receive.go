@@ -222,6 +222,9 @@ func (s *Session) keepTime() {
 			if err == nil && now.Sub(beat) >= s.config.BeatEvery {
 				beat, err = now, s.sendBeat()
 			}
+			if s.segment != nil {
+				s.segment.tick()
+			}
 			for _, l := range s.links {
 				if err == nil && l.outbox != nil {
 					err = l.outbox.Tick(now)

@@ -2,8 +2,10 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"gradbus/fabric"
 	"gradbus/schema"
 )
 
@@ -24,8 +26,28 @@ func (r *run) prepareNextBatch(b schema.Batch) error {
 	if err := r.prepare(b); err != nil || !r.job.RowsAlone() {
 		return err
 	}
-	r.asked = true
+	r.asked, r.asking = true, b
 	return r.askFor(r.lookups, b)
+}
+
+// hold makes what goes to shards wait for letGo, so that a shard gets a batch's rows and the lookups of the next in one read.
+func (r *run) hold() {
+	for _, d := range r.servers {
+		if d.peer == "" && r.job.RowsAlone() {
+			d.conn.Hold()
+		}
+	}
+}
+
+func (r *run) letGo() (err error) {
+	for _, d := range r.servers {
+		if d.peer == "" && r.job.RowsAlone() {
+			if e := d.conn.Release(); e != nil && !errors.Is(e, fabric.ErrLost) {
+				err = e
+			}
+		}
+	}
+	return err
 }
 
 // fetchNext waits for the rows of the batch that begins.
@@ -35,6 +57,18 @@ func (r *run) fetchNext(ctx context.Context, b schema.Batch) error {
 	}
 	r.asked = false
 	return r.answered(ctx, r.lookups, b)
+}
+
+// applied tells a shard's window that the shard has this trainer's contributions up to those of a batch: the answer to a
+// lookup said so, which spares an ack.
+func (s *Session) applied(shard int, b schema.Batch) {
+	l := s.links[shard]
+	if b+schema.Batch(len(l.marks)) <= s.asking {
+		return // long received, and its mark is gone
+	}
+	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
+		s.fail(fmt.Errorf("answer from %s: %w", l.member, err))
+	}
 }
 
 // settleRows waits until shards have received, and so applied, every contribution to tables that no result speaks of.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/fabric"
 	"gradbus/schema"
 )
 
@@ -123,17 +122,13 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 	if err != nil {
 		return err
 	}
-	if err := r.sender.sendRows(); err != nil {
-		return err
+	r.hold()
+	err = r.sendAndPrepare(b, times)
+	if e := r.letGo(); err == nil {
+		err = e
 	}
-	r.sender.end(b)
-	times.send = r.sender.sendTime
-	times.compute = times.lap() - times.send
-	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
-	if r.prepared = r.prepareNext; r.prepared {
-		if err := r.prepareNextBatch(b + 1); err != nil {
-			return err
-		}
+	if err != nil {
+		return err
 	}
 	times.keys += times.lap()
 	r.waiting[int(b)%len(r.waiting)] = batchDone{samples, lossSum, times}
@@ -141,6 +136,21 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 		return r.settle(ctx, b+1-ahead)
 	}
 	return r.settle(ctx, 0)
+}
+
+// sendAndPrepare sends the rows of a batch, whose lanes are computed, and prepares the next.
+func (r *run) sendAndPrepare(b schema.Batch, times *batchTimes) error {
+	if err := r.sender.sendRows(); err != nil {
+		return err
+	}
+	r.sender.end(b)
+	times.send = r.sender.sendTime
+	times.compute = times.lap() - times.send
+	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
+	if r.prepared = r.prepareNext; !r.prepared {
+		return nil
+	}
+	return r.prepareNextBatch(b + 1)
 }
 
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
@@ -187,10 +197,10 @@ func (s *Session) askFor(l *lookups, b schema.Batch) error {
 	return l.unanswered(s.sendLookup(b))
 }
 
-func (s *Session) sendLookup(b schema.Batch) func(shard int, sealed []byte) error {
-	return func(shard int, sealed []byte) error {
+func (s *Session) sendLookup(b schema.Batch) func(shard int, sealed []byte, kind string) error {
+	return func(shard int, sealed []byte, kind string) error {
 		l := s.links[shard]
-		return l.publish(s.subject(fabric.KindLookup, l.member).WithBatch(uint64(b)), sealed)
+		return l.publish(s.subject(kind, l.member).WithBatch(uint64(b)), sealed)
 	}
 }
 

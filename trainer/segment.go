@@ -3,6 +3,7 @@ package trainer
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"gradbus/cuda"
 	"gradbus/fabric"
@@ -30,6 +31,7 @@ type segment struct {
 	backend cuda.Backend
 	hosts   []round.Host
 	own     *ownServer // set before the first frame
+	epoch   time.Time  // what contributor.since counts from
 	results *results
 	fail    func(error)
 
@@ -54,7 +56,7 @@ type segmentCounts struct {
 }
 
 func newSegment(s *Session) (*segment, error) {
-	g := &segment{job: s.job, place: s.place, flat: s.flat, joined: &s.joined, owner: s.owners[string(s.joined.Member)],
+	g := &segment{epoch: time.Now(), job: s.job, place: s.place, flat: s.flat, joined: &s.joined, owner: s.owners[string(s.joined.Member)],
 		backend: s.config.Backend, results: s.results, fail: s.fail, hosts: round.HostsOf(s.job), held: round.NewHeld(s.job.Trainers),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
 	g.self = g.owner - s.place.Shards

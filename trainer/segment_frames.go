@@ -21,9 +21,13 @@ type contributor struct {
 	inbox   *fabric.Inbox
 	ack     *schema.Frame
 	subject fabric.Subject
-	speaks  schema.Batch // the latest batch that it has begun, or asked for
-	due     bool         // something came that has to be acknowledged
-	unsaid  int          // bytes given back that no ack has carried yet
+	speaks  schema.Batch  // the latest batch that it has begun, or asked for
+	due     bool          // something came that has to be acknowledged
+	now     bool          // at once: something is missing, or came again
+	since   time.Duration // when the first of it came, by segment.clock
+	frames  int           // of it
+	bytes   int           // of these
+	unsaid  int           // bytes given back that no ack has carried yet
 }
 
 // stagedBytes is the budget for open rounds on one trainer: enough for the share of every other one to hold what it may
@@ -95,7 +99,7 @@ func (g *segment) read(subject *fabric.Subject, m *fabric.Message) (kept bool, h
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.senders[host].speaks = max(g.senders[host].speaks, head.Batch)
+	g.knows(&g.senders[host], head.Batch)
 	if head.Kind == schema.KindPull {
 		return false, head, g.takePull(g.hosts[host].Member, &head, &v)
 	}
@@ -113,9 +117,13 @@ func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload
 		return false, schema.Refuse(schema.ReasonMalformed, "%v frame without a sequence number", h.Kind), nil
 	}
 	c := &g.senders[host]
-	c.due = true
+	if !c.due {
+		c.due, c.since = true, time.Since(g.epoch)
+	}
 	bytes := len(v.Bytes())
+	c.frames, c.bytes = c.frames+1, c.bytes+bytes
 	fresh, ok := c.inbox.AcceptBytes(uint64(h.Sequence), bytes)
+	c.now = c.now || !fresh || c.inbox.Ack().Cumulative < uint64(h.Sequence)
 	switch {
 	case !fresh && ok:
 		g.counts.repeated++
@@ -139,8 +147,34 @@ func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload
 	return kept, refused, err
 }
 
-// acknowledge tells every other trainer what has come in, and what of it is no longer held. Whom nothing came from is
-// told only once the bytes given back are worth a message.
+// An ack costs two processes some 30 us, and who has gone on to the next batch needs none: it has all results. So an ack
+// stands for many frames, and waits a while, if nothing is missing; windows send again after 50 ms.
+const (
+	acknowledgeBytes  = fabric.WindowBytesDefault / 4
+	acknowledgeFrames = 32
+	acknowledgeAfter  = 20 * time.Millisecond
+)
+
+// knows is told the batch that another trainer speaks of: it has all results of those before.
+func (g *segment) knows(c *contributor, b schema.Batch) {
+	if b <= c.speaks {
+		return
+	}
+	if c.speaks = b; !c.now {
+		c.due, c.frames, c.bytes = false, 0, 0
+	}
+}
+
+// tick sends the acks that have waited for long enough. It is called every tickEvery.
+func (g *segment) tick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.own != nil {
+		g.acknowledge()
+	}
+}
+
+// acknowledge tells every other trainer what has come in, and what of it is no longer held, where that is worth a message.
 func (g *segment) acknowledge() {
 	for i := range g.senders {
 		c := &g.senders[i]
@@ -148,10 +182,11 @@ func (g *segment) acknowledge() {
 			c.inbox.Free(back)
 			c.unsaid += back
 		}
-		if !c.due && c.unsaid < fabric.WindowBytesDefault/4 {
+		worth := c.now || c.bytes >= acknowledgeBytes || c.frames >= acknowledgeFrames || c.unsaid >= acknowledgeBytes
+		if !worth && (!c.due || time.Since(g.epoch)-c.since < acknowledgeAfter) {
 			continue
 		}
-		c.due, c.unsaid = false, 0
+		c.due, c.now, c.frames, c.bytes, c.unsaid = false, false, 0, 0, 0
 		c.ack.SetHead(schema.Head{Job: g.joined.RunID, Generation: g.joined.Generation, Batch: g.batch, Lanes: uint16(g.job.Lanes)})
 		c.ack.SetAck(schema.Ack(c.inbox.Ack()))
 		g.own.publish(c.subject, c.ack.Seal())

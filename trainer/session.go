@@ -36,7 +36,8 @@ type Session struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	segment  *segment // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	asking   schema.Batch // of the lookups that were sent last, where rows are applied alone
+	segment  *segment     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -124,6 +125,9 @@ func (s *Session) build(params *parameters) (err error) {
 		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, t.specs)
 	}
 	s.lookups = newLookups(owners, t, s.place)
+	if job.RowsAlone() {
+		s.lookups.applied = s.applied
+	}
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, waitedFor(job, sparse))
 	s.results.replicas = s.replicas

@@ -26,7 +26,7 @@ type Config struct {
 	Mode       string  // mode: ModeAsync or ModeSync
 	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
 	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
-	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is one message for each trainer's segment
+	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is all of them
 }
 
 // The words of Config.Mode.

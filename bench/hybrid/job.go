@@ -32,7 +32,7 @@ func (c *Config) job() *schema.Job {
 	if c.Mode == ModeAsync {
 		j.TableConsistency = schema.ConsistencyAsync
 	}
-	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values, c.Trainers)
+	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values)
 	table := schema.TableSpec{Name: "embedding", Rows: uint64(c.Embeddings), Dim: c.inputs(), Partitions: schema.Partitions,
 		Init: schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
 	if c.Placement != schema.PlacementTables {
@@ -49,12 +49,13 @@ func (c *Config) job() *schema.Job {
 	return j
 }
 
-// chunkBytes is what was asked for, or one message for the segment of each trainer: with as few messages as can be the
-// all-reduce is fastest here, since nothing is left of the backward pass to send chunks under.
-func chunkBytes(wanted, bytes, trainers int) int {
+// chunkBytes is what was asked for, or room for all dense gradients: one trainer then adds them up for all. The bytes that
+// travel are as many with any chunk, 2 (T-1) times the gradients, but the messages are T times fewer than with a segment
+// for each trainer, and messages are what costs where processes outnumber cores.
+func chunkBytes(wanted, bytes int) int {
 	const unit = 64
 	if wanted == 0 {
-		wanted = (bytes/trainers/unit + 1) * unit
+		wanted = (bytes/unit + 1) * unit
 	}
 	return min(max(wanted, schema.ChunkBytesMin), schema.ChunkBytesMax)
 }
