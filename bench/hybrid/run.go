@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
 
 	"gradbus/bench/crew"
 	"gradbus/schema"
@@ -38,7 +39,12 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 	}()
 	url, servers := c.Join, []*crew.Handle(nil)
 	if url == "" {
-		if servers, url, err = all.StartServers(ctx, c.Servers, crew.ServerSettings{}); err != nil {
+		role := crew.RoleServer
+		if c.crowded() {
+			role = serverRole
+		}
+		settings := func(_ int, id, nats string) any { return crew.ServerSettings{ID: id, NATS: nats} }
+		if servers, url, err = all.StartServersAs(ctx, role, c.Servers, settings); err != nil {
 			return nil, err
 		}
 	}
@@ -71,6 +77,11 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 		}
 	}
 	return found, nil
+}
+
+// crowded reports whether the processes of this host are more than its cores.
+func (c *Config) crowded() bool {
+	return !c.InProcess && c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU()
 }
 
 // waits is how often trainers wait for each other: before what is measured, after it, and after the weights were read.

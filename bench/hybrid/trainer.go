@@ -3,6 +3,7 @@ package hybrid
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -14,12 +15,25 @@ import (
 	"gradbus/trainer"
 )
 
-const trainerRole = "hybrid-trainer"
+const (
+	trainerRole = "hybrid-trainer"
+	serverRole  = "hybrid-server"
+)
 
 // Roles are what the members of this system can be.
 func Roles() map[string]crew.Role {
-	return map[string]crew.Role{trainerRole: train}
+	return map[string]crew.Role{trainerRole: train, serverRole: serve}
 }
+
+// serve is the role of a server that shares its cores with more processes than there are.
+func serve(ctx context.Context, m *crew.Member) (any, error) {
+	crowd()
+	return crew.Server(ctx, m)
+}
+
+// crowd lets the goroutines of this process take turns on one processor: where processes outnumber cores, a second one is
+// busy elsewhere, and waking threads for it takes a sixth of the processor time of a batch.
+func crowd() { runtime.GOMAXPROCS(1) }
 
 // settings are those of one trainer.
 type settings struct {
@@ -44,6 +58,9 @@ func train(ctx context.Context, m *crew.Member) (result any, err error) {
 	var s settings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
+	}
+	if s.Config.crowded() {
+		crowd()
 	}
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {

@@ -1,0 +1,176 @@
+package hybrid
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/bench/crew"
+	"gradbus/schema"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := crew.RunIfMember(Roles()); is {
+		os.Exit(status)
+	}
+	os.Exit(m.Run())
+}
+
+// small is a configuration that takes a moment, with products whose bits do not depend on a library.
+func small(trainers, servers, dim int, mode, placement string) Config {
+	c := DefaultConfig()
+	c.Trainers, c.Servers, c.Dim, c.Mode, c.Placement = trainers, servers, dim, mode, placement
+	c.Embeddings, c.Epochs, c.Warmup, c.Batches, c.InProcess, c.Dense = 40, 3, 1, 3, true, "own"
+	return c
+}
+
+func run(t *testing.T, c Config) *Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out, errs bytes.Buffer
+	r, err := Run(ctx, c, &out, &errs)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, errs.String())
+	}
+	return r
+}
+
+// Rows or columns on the servers: the same weights, also where servers times dim is not 512 and as many trainers as servers
+// there are not.
+func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
+	want := ""
+	for _, placement := range []string{schema.PlacementColumns, schema.PlacementRows} {
+		r := run(t, small(2, 3, 5, ModeSync, placement))
+		if want == "" {
+			want = r.WeightsSHA256
+		}
+		if r.WeightsSHA256 != want {
+			t.Errorf("%s gives %s, want %s", placement, r.WeightsSHA256, want)
+		}
+		if len(r.rows) != 2 || len(r.all.epochs) != 6 || r.Loss <= 0 || r.P50 <= 0 || r.P95 < r.P50 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if again := run(t, small(2, 3, 5, ModeSync, schema.PlacementColumns)); again.WeightsSHA256 != want {
+		t.Errorf("once more gives %s, want %s", again.WeightsSHA256, want)
+	}
+}
+
+// As processes, in the way that does not wait, with one table for each server.
+func TestAsyncAsProcesses(t *testing.T) {
+	c := small(3, 2, 4, ModeAsync, schema.PlacementTables)
+	c.InProcess = false
+	r := run(t, c)
+	samples := 0
+	for lane := range uint64(c.Trainers) {
+		for b := c.Warmup * c.Batches; b < (c.Warmup+c.Epochs)*c.Batches; b++ {
+			var x batch
+			x.draw(c.Seed, uint64(b), lane, c.Embeddings)
+			samples += len(x.targets)
+		}
+	}
+	if r.all.samples != samples {
+		t.Errorf("%d samples were counted, want %d: those of all trainers", r.all.samples, samples)
+	}
+	var out bytes.Buffer
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "p95 s") || !strings.Contains(out.String(), "All") {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+// A server that runs already: trainers join there.
+func TestJoin(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	c := small(1, 2, 4, ModeSync, schema.PlacementColumns)
+	servers := c.Flags.Crew("servers", Roles(), nil, nil)
+	defer func() {
+		if err := servers.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	handles, url, err := servers.StartServers(ctx, 2, crew.ServerSettings{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := run(t, c).WeightsSHA256
+	c.Join = url
+	if got := run(t, c).WeightsSHA256; got != want {
+		t.Errorf("joined: %s, want %s", got, want)
+	}
+	if _, err := servers.StopServers(ctx, handles...); err != nil {
+		t.Error(err)
+	}
+}
+
+// 20 to 50 ids below the number of embeddings, bags of 1 to 10, classes below 8; the same for the same numbers.
+func TestBatches(t *testing.T) {
+	sizes := map[int64]int{}
+	var x, again batch
+	for number := range uint64(200) {
+		x.draw(7, number, number%3, 300)
+		again.draw(7, number, number%3, 300)
+		if !slices.Equal(x.ids, again.ids) || !slices.Equal(x.offsets, again.offsets) || !slices.Equal(x.targets, again.targets) {
+			t.Fatalf("batch %d is not what it was", number)
+		}
+		if n := len(x.ids); n < 20 || n > 50 || slices.Max(x.ids) >= 300 || len(x.offsets) != len(x.targets)+1 || x.offsets[len(x.targets)] != int64(n) {
+			t.Fatalf("batch %d: %d ids, offsets %v", number, n, x.offsets)
+		}
+		for i := range x.targets {
+			sizes[x.offsets[i+1]-x.offsets[i]]++
+			if x.targets[i] < 0 || x.targets[i] >= classes {
+				t.Fatalf("class %d", x.targets[i])
+			}
+		}
+	}
+	for n := range int64(10) {
+		if sizes[n+1] == 0 {
+			t.Errorf("no bag of %d", n+1)
+		}
+	}
+	if len(sizes) != 10 {
+		t.Errorf("bags of sizes %v", sizes)
+	}
+}
+
+func TestConfigsRefused(t *testing.T) {
+	for _, c := range []struct {
+		change func(*Config)
+		want   string
+	}{
+		{func(c *Config) { c.Trainers = 0 }, "trainers 0: want 1 to 64"},
+		{func(c *Config) { c.Servers = 65 }, "servers 65: want 1 to 64"},
+		{func(c *Config) { c.Dim = 0 }, "dim 0: want 1 to"},
+		{func(c *Config) { c.Epochs = 0 }, "epochs 0: want 1 to"},
+		{func(c *Config) { c.Mode = "eventual" }, `mode "eventual": want async or sync`},
+		{func(c *Config) { c.Placement = "diagonals" }, `placement "diagonals": want columns or rows or tables`},
+		{func(c *Config) { c.LR = -1 }, "lr -1: want a finite number"},
+		{func(c *Config) { c.Job = "A" }, "job"},
+	} {
+		config := DefaultConfig()
+		c.change(&config)
+		if err := config.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: want %q", err, c.want)
+		}
+	}
+	if err := (&Config{}).Validate(); err == nil {
+		t.Error("nothing at all is a configuration")
+	}
+}
+
+func TestPercentile(t *testing.T) {
+	for _, c := range []struct{ p, want float64 }{{0, 1}, {50, 2.5}, {75, 3.25}, {100, 4}} {
+		if got := percentile([]float64{4, 1, 3, 2}, c.p); got != c.want {
+			t.Errorf("p%v is %v, want %v", c.p, got, c.want)
+		}
+	}
+	if fmt.Sprint(percentile([]float64{7}, 95)) != "7" {
+		t.Error("one value is every percentile")
+	}
+}
