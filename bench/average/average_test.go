@@ -31,40 +31,43 @@ func testEnv(t testing.TB) nn.Env {
 // Whoever averages, and when, the weights are those of one process that adds lanes along the tree, divides once by the samples
 // and takes one step of SGD: at 2 trainers, and at 3 and 4, whose last step is uneven.
 func TestEveryHookGivesTheReference(t *testing.T) {
-	for _, sparse := range []bool{false, true} {
-		for trainers := 2; trainers <= 4; trainers++ {
-			want := reference(t, small(t, trainers, "rpc", sparse))
-			for _, hook := range hooks.names() {
-				t.Run(fmt.Sprintf("sparse=%v/trainers=%d/%s", sparse, trainers, hook), func(t *testing.T) {
-					t.Parallel()
-					c := small(t, trainers, hook, sparse)
-					if got := measure(t, c).WeightsSHA256; got != want {
-						t.Errorf("weights %s, want %s", got, want)
-					}
-				})
-			}
+	for _, of := range []struct {
+		trainers int
+		sparse   bool
+	}{{2, true}, {3, false}, {4, true}} {
+		want := reference(t, small(t, of.trainers, "rpc", of.sparse))
+		for _, hook := range hooks.names() {
+			t.Run(fmt.Sprintf("trainers=%d/sparse=%v/%s", of.trainers, of.sparse, hook), func(t *testing.T) {
+				t.Parallel()
+				if got := measure(t, small(t, of.trainers, hook, of.sparse)).WeightsSHA256; got != want {
+					t.Errorf("weights %s, want %s", got, want)
+				}
+			})
 		}
 	}
 }
 
 // Several servers share the buckets, and servers that add at the end give what those that add at once give.
 func TestServersGiveEqualWeights(t *testing.T) {
+	want := map[bool]string{}
 	for _, sparse := range []bool{false, true} {
-		want := reference(t, small(t, 3, "rpc", sparse))
-		for _, server := range servers.names() {
-			for n := 1; n <= 3; n += 2 {
-				for _, hook := range []string{"rpc", "sparse-rpc"} {
-					t.Run(fmt.Sprintf("sparse=%v/%s/servers=%d/%s", sparse, server, n, hook), func(t *testing.T) {
-						t.Parallel()
-						c := small(t, 3, hook, sparse)
-						c.Server, c.Servers = server, n
-						if got := measure(t, c).WeightsSHA256; got != want {
-							t.Errorf("weights %s, want %s", got, want)
-						}
-					})
-				}
+		want[sparse] = reference(t, small(t, 3, "rpc", sparse))
+	}
+	for _, of := range []struct {
+		server  string
+		servers int
+		hook    string
+		sparse  bool
+	}{{"average", 3, "rpc", true}, {"average-batch", 1, "rpc", true}, {"average-batch", 3, "sparse-rpc", true}, {"average-batch", 2, "rpc", false},
+		{"average-batch", 1, "allreduce", true}} {
+		t.Run(fmt.Sprintf("%s/servers=%d/%s/sparse=%v", of.server, of.servers, of.hook, of.sparse), func(t *testing.T) {
+			t.Parallel()
+			c := small(t, 3, of.hook, of.sparse)
+			c.Server, c.Servers, c.FirstBucketBytes, c.BucketBytes = of.server, of.servers, 4096, 4096
+			if got := measure(t, c).WeightsSHA256; got != want[of.sparse] {
+				t.Errorf("weights %s, want %s", got, want[of.sparse])
 			}
-		}
+		})
 	}
 }
 
