@@ -20,7 +20,10 @@ const (
 	// leaseTime is how long an announcement lasts that its ps does not renew, which it does four times as often. A lease
 	// decides who is asked to keep shards of a new job; running jobs have their own deadline.
 	leaseTime = 8 * time.Second
-	renewals  = 4
+	// aloneAfter is for how many leases no other ps has been announced where this one speaks for all. A ps on a busy machine may renew
+	// its announcement late, and meanwhile its trainers are not to hear from another ps that their job is unknown.
+	aloneAfter = 4
+	renewals   = 4
 	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone; what is found twice
 	// is deleted.
 	sweepEvery = 5
@@ -69,7 +72,7 @@ type registry struct {
 	news    chan registryNews
 	done    chan struct{}
 
-	alone atomic.Bool // no other ps is announced, as of the last look
+	alone atomic.Bool // no other ps is announced, nor was one lately, as of the last look
 
 	// What follows belongs to the goroutine, and to open before it runs.
 	servers, jobs *fabric.Bucket
@@ -77,6 +80,7 @@ type registry struct {
 	own           map[schema.JobName]*ownJob
 	dead          map[string]uint64 // jobs without a coordinator, and the revision at which they were seen first
 	looks         int               // since the last sweep
+	company       time.Time         // when another ps was announced last; zero: never
 
 	wake chan struct{}    // has room for one: jobs have ended
 	mu   sync.Mutex       // guards over
@@ -311,7 +315,10 @@ func (r *registry) look(ctx context.Context) {
 	if err != nil {
 		return // the next look is soon, and announce says what is wrong
 	}
-	r.alone.Store(len(all) == 0 || len(all) == 1 && all[0].ID == r.self.ID)
+	if slices.ContainsFunc(all, func(a announcement) bool { return a.ID != r.self.ID }) {
+		r.company = time.Now()
+	}
+	r.alone.Store(time.Since(r.company) > aloneAfter*r.lease) // long since, where there never was any
 	r.tell(ctx, registryNews{servers: all})
 }
 
