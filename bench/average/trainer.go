@@ -102,7 +102,8 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	if err != nil {
 		return 0, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend, BackWithin: s.Timeout, Timeline: true}, job)
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend, BackWithin: s.Timeout,
+		LeaveWithin: s.Timeout, Timeline: true}, job)
 	if err != nil {
 		return 0, err
 	}
