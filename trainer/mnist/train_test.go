@@ -37,7 +37,7 @@ func small(t testing.TB) nn.Module {
 type outcome struct {
 	digest         [32]byte
 	accuracy, loss float64
-	first, last    float64 // mean loss of the first and the last batch
+	first          float64 // mean loss of the first batch
 	params         [][]float32
 	err            error
 }
@@ -101,7 +101,6 @@ func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Dat
 		if p.Batch == 0 {
 			o.first = p.Loss
 		}
-		o.last = p.Loss
 	})
 	if o.err != nil {
 		return o
@@ -118,17 +117,14 @@ func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Dat
 
 func settings(trainers, lanes int) mnist.Settings {
 	s := mnist.Defaults()
-	s.Trainers, s.Lanes, s.Epochs, s.Batch, s.LR = trainers, lanes, 8, 10, 0.05
+	s.Trainers, s.Lanes, s.Epochs, s.Batch, s.LR = trainers, lanes, 2, 10, 0.05
 	return s
 }
 
-// One, two and three trainers give the same weights, bit for bit, in either way of applying; and they have learned.
+// One, two and three trainers give the same weights, bit for bit, in either way of applying.
 func TestTrainersGiveTheSameBits(t *testing.T) {
-	data := mnist.Synthetic(300, 100)
+	data := mnist.Synthetic(80, 20)
 	one := train(t, settings(1, 4), data, "go")[0]
-	if one.accuracy < 0.9 || one.last > one.first/2 {
-		t.Errorf("accuracy %.3f, loss from %.3f to %.3f: it has not learned", one.accuracy, one.first, one.last)
-	}
 	mean := settings(2, 4)
 	mean.Apply = "mean"
 	for name, s := range map[string]mnist.Settings{"two": settings(2, 4), "three": settings(3, 4), "two that apply": mean} {
@@ -137,6 +133,16 @@ func TestTrainersGiveTheSameBits(t *testing.T) {
 				t.Errorf("%s trainers: trainer %d has digest %x, accuracy %v, one trainer has %x, %v", name, i, o.digest[:4], o.accuracy, one.digest[:4], one.accuracy)
 			}
 		}
+	}
+}
+
+// A job learns what is to be learned.
+func TestLearns(t *testing.T) {
+	s := settings(1, 1)
+	s.Epochs = 6
+	o := train(t, s, mnist.Synthetic(300, 100), "go")[0]
+	if o.accuracy < 0.8 || o.loss > o.first/2 {
+		t.Errorf("accuracy %.3f, loss from %.3f to %.3f", o.accuracy, o.first, o.loss)
 	}
 }
 
