@@ -99,15 +99,15 @@ func TestGoldenLayers(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					wantNear(t, "y", y, c.Y)
+					wantClose(t, "y", y, c.Y)
 					grads := gradients(n)
 					gradX, err := n.Backward(c.Params, c.GradY, func(i int) []float32 { return grads[i] }, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
-					wantNear(t, "gradX", gradX, c.GradX)
+					wantClose(t, "gradX", gradX, c.GradX)
 					for i, p := range n.Parameters() {
-						wantNear(t, p.Name, grads[i], c.Grads[i])
+						wantClose(t, p.Name, grads[i], c.Grads[i])
 					}
 				})
 			}
