@@ -79,7 +79,8 @@ type member struct {
 	connected bool // a connection of it was seen
 	gone      bool // and then seen no more
 
-	waited      bool // rounds wait for it
+	waiting     []Waiting // whom its own segment waits for, where trainers reduce among themselves; at most one
+	waited      bool      // rounds wait for it
 	waitedBatch schema.Batch
 	waitedSince time.Time
 }

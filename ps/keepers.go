@@ -53,11 +53,11 @@ func (c *Coordinator) assignTo(i int) Decision {
 	return Decision{To: c.config.Keepers[i].Member, Control: schema.Control{Assign: a}}
 }
 
-// Report takes what a ps says of its shards. It reports whether the ps keeps any.
+// Report takes what a ps says of its shards, or a trainer of its segment. It reports whether the sender keeps any.
 func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {
 	i := c.keeperOf(from)
 	if i < 0 {
-		return nil, false
+		return nil, c.reportOfSegment(from, r)
 	}
 	k := &c.keepers[i]
 	behind := r.Serial > k.serial && r.Serial < c.serial // it has carried out what is no longer the latest
@@ -69,6 +69,22 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 		return []Decision{c.assignTo(i)}, true
 	}
 	return c.start(), true
+}
+
+// reportOfSegment takes what a trainer says of the segment that it adds up for all. A segment is one owner, so it waits in one
+// batch at most.
+func (c *Coordinator) reportOfSegment(from schema.Member, r *schema.Report) bool {
+	i, ok := c.find(from)
+	if !ok || !c.config.Job.BetweenTrainers() {
+		return false
+	}
+	m := &c.members[i]
+	m.waiting = m.waiting[:0]
+	if len(r.Waiting) > 0 {
+		w := &r.Waiting[0]
+		m.waiting = append(m.waiting, Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
+	}
+	return true
 }
 
 // KeeperFailed ends the job because a ps, or one of its shards, cannot go on. It reports whether the ps keeps any.
@@ -129,8 +145,11 @@ func (c *Coordinator) servers(cluster bool) (all []schema.DataServer) {
 	return all
 }
 
-// waiting is what all shards waited for when they were last heard of.
+// waiting is what all shards, and the segments of trainers, waited for when they were last heard of.
 func (c *Coordinator) waiting() (all []Waiting) {
+	for i := range c.members {
+		all = append(all, c.members[i].waiting...)
+	}
 	for i := range c.keepers {
 		all = append(all, c.keepers[i].waiting...)
 	}

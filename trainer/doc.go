@@ -49,6 +49,5 @@
 //
 // Only the policy fail exists: a session that loses its server or its job has failed. Lanes are computed one after the
 // other; a workload that wants more processors uses them within a lane. One table's rows of one batch must fit memory,
-// since they lie in one buffer. Trainers that reduce among themselves do not report whom their segments wait for, so one
-// that lives and sends nothing is not named.
+// since they lie in one buffer.
 package trainer

@@ -239,7 +239,10 @@ func (s *Session) keepTime() {
 
 func (s *Session) sendBeat() error {
 	s.beat.SetHead(s.head(s.Version()))
-	return publish(s.control, s.subject(fabric.KindBeat, schema.All), s.beat.Seal())
+	if err := publish(s.control, s.subject(fabric.KindBeat, schema.All), s.beat.Seal()); err != nil {
+		return err
+	}
+	return s.sendReport()
 }
 
 // checkSilence says whom to give up: a server of shards after BackWithin, control and the coordinator after the job's
