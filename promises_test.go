@@ -8,17 +8,21 @@ import (
 	"testing"
 )
 
-// Every test that docs/promises.md names exists, and every promise is in its table.
-func TestPromisesNameTests(t *testing.T) {
-	text, err := os.ReadFile("docs/promises.md")
+// named are the names of tests in a document, as `package.TestName`.
+var named = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
+
+// checkNamedTests fails where a document names a test that does not exist, or hardly any.
+func checkNamedTests(t *testing.T, document string, least int) (text string) {
+	t.Helper()
+	data, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)
 	}
-	named := regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`").FindAllStringSubmatch(string(text), -1)
-	if len(named) < 20 {
-		t.Fatalf("found %d names of tests only", len(named))
+	all := named.FindAllStringSubmatch(string(data), -1)
+	if len(all) < least {
+		t.Fatalf("%s: found %d names of tests only", document, len(all))
 	}
-	for _, m := range named {
+	for _, m := range all {
 		folder, name := m[1], m[2]
 		files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 		if err != nil {
@@ -33,12 +37,41 @@ func TestPromisesNameTests(t *testing.T) {
 			found = found || strings.Contains(string(data), "\nfunc "+name+"(")
 		}
 		if !found {
-			t.Errorf("docs/promises.md names %s.%s, which does not exist", folder, name)
+			t.Errorf("%s names %s.%s, which does not exist", document, folder, name)
 		}
 	}
+	return string(data)
+}
+
+// Every test that docs/promises.md names exists, and every promise is in its table.
+func TestPromisesNameTests(t *testing.T) {
+	text := checkNamedTests(t, "docs/promises.md", 20)
 	for _, p := range []string{"P1", "P2", "P3", "P4", "P5", "P6", "P7", "P8", "P9"} {
-		if !strings.Contains(string(text), "\n| "+p+" | ") {
+		if !strings.Contains(text, "\n| "+p+" | ") {
 			t.Errorf("docs/promises.md: no row for %s", p)
+		}
+	}
+}
+
+// Every defect of the reference systems stands in docs/reference-systems.md with a test that exists, or with the word "none" and a reason.
+func TestReferenceSystemsNameTests(t *testing.T) {
+	const document = "docs/reference-systems.md"
+	text := checkNamedTests(t, document, 20)
+	rows := map[string]int{}
+	for line := range strings.Lines(text) {
+		m := regexp.MustCompile(`^\| ([A-D])[0-9]+ \|`).FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		rows[m[1]]++
+		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
+		if last := cells[len(cells)-1]; len(cells) != 4 || !named.MatchString(last) {
+			t.Errorf("%s: no test in the row %s", document, strings.TrimSpace(line))
+		}
+	}
+	for system, least := range map[string]int{"A": 5, "B": 8, "C": 5, "D": 2} {
+		if rows[system] < least {
+			t.Errorf("%s: %d defects of system %s: want at least %d", document, rows[system], system, least)
 		}
 	}
 }

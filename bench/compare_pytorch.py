@@ -50,10 +50,10 @@ CASES = [
     Case("C2", "C  hybrid, 2 trainers, 8 servers", HYBRID.format(t=2) + " --mode async", HYBRID.format(t=2),
          (100, 50), (3, 1), "p50_seconds_per_epoch", "s/epoch", False, 10),
     Case("D1", "D  hosted, 2 trainers remote : 1 trainer", "hosted --trainers 2 --mode remote --data synthetic --batches {n}", "hosted --batches {n}",
-         (150, 150), (5, 5), "images_per_second", "images/s", True, 1.6),
+         (150, 150), (30, 20), "images_per_second", "images/s", True, 1.6),
     Case("D2", "D  hosted, 2 trainers pull : 1 trainer", "hosted --trainers 2 --mode pull --data synthetic --batches {n}", "hosted --batches {n}",
-         (150, 150), (5, 5), "images_per_second", "images/s", True, 1.8),
-    Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --batches {n}", "local --batches {n}",
+         (150, 150), (30, 20), "images_per_second", "images/s", True, 1.8),
+    Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --data synthetic --batches {n}", "local --batches {n}",
          (60, 60), (3, 3), ("local_step_ms", "step_ms"), "ms", False, 1),
 ]
 
