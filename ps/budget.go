@@ -27,7 +27,8 @@ const (
 // they contribute all together, and S of the job's shards here:
 //
 //	Tables      rows*dim*4 (twice with momentum), 4 a row for keys, 4 a row and shard for slots, 1 a row with momentum
-//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum
+//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum. In grouped, of
+//	            groups of N, T-N+3 versions in place of ahead+2, all on the ps with shard 0
 //	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is less
 //	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
 //	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
@@ -51,6 +52,10 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		copies = 2
 	}
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
+	versions := batches + 1
+	if job.Consistency == schema.ConsistencyGrouped { // all on one shard
+		versions, share = int64(groupVersions(job)), func(bytes int64) int64 { return bytes }
+	}
 	var m Memory
 	sparse := int64(0) // keys and rows of every row of every table
 	for _, t := range job.Tables {
@@ -64,7 +69,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	for _, p := range job.Parameters {
 		dense += int64(p.Elements()) * valueBytes
 	}
-	m.Parameters = share(dense * (batches - 1 + 2*copies))
+	m.Parameters = share(dense * (versions + 2*(copies-1)))
 	m.outside += share(dense * 2 * (copies - 1))
 	nodes := int64(0)
 	for _, h := range round.HostsOf(job) {

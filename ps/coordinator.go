@@ -41,7 +41,7 @@ type Keeper struct {
 //
 // A job gathers its trainers, runs, and ends: when all have left, or when one was lost (policy fail). In async, where
 // nobody waits for another, it goes on without those who are lost or leave with a reason, while anybody is there. An ended
-// coordinator decides nothing more.
+// coordinator decides nothing more. In grouped it goes on without those who are lost, for good, and who keeps shards is told.
 type Coordinator struct {
 	config  CoordinatorConfig
 	phase   Phase
@@ -255,8 +255,9 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		c.endIfEmpty()
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		wasLost := m.lost // and the others went on without it
 		m.left = true
-		if c.alone() && c.anybody() {
+		if (c.alone() || wasLost) && c.anybody() {
 			break
 		}
 		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
@@ -264,6 +265,9 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
 		m.left = true
 		c.endIfEmpty()
+		if c.grouped() && c.phase != Ended {
+			return append([]Decision{d}, c.reassign()...) // no group waits for it
+		}
 	}
 	return []Decision{d}
 }

@@ -101,6 +101,10 @@ func (s *membership) manifest() *schema.Job {
 		s.consistency = schema.ConsistencyAsync
 		j.Consistency, j.Apply = schema.ConsistencyAsync, schema.ApplyUpdate
 	}
+	if s.text("consistency", s.consistency) == schema.ConsistencyGrouped {
+		s.consistency = schema.ConsistencyGrouped
+		j.Consistency, j.Apply, j.Group, j.Tables = schema.ConsistencyGrouped, schema.ApplyUpdate, 1, nil
+	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}

@@ -23,6 +23,8 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = c.freePlaces(now)
 	} else if c.alone() {
 		decisions = c.goOn(now)
+	} else if c.grouped() {
+		decisions = c.goOnInGroups(now)
 	} else if decisions = c.findLost(now); decisions == nil {
 		decisions = c.findSlow(now, c.waiting())
 	}
@@ -126,19 +128,58 @@ func (c *Coordinator) goOn(now time.Time) []Decision {
 	return decisions
 }
 
+// grouped reports that trainers of the job make groups, which go on without those who are gone.
+func (c *Coordinator) grouped() bool { return c.config.Job.Consistency == schema.ConsistencyGrouped }
+
+// goOnInGroups notes who was lost, or has kept a group waiting for too long, and tells the shards, which go on without them. Nobody
+// comes back: the others' updates have been made without it. The job fails when nobody else is there.
+func (c *Coordinator) goOnInGroups(now time.Time) []Decision {
+	var decisions []Decision
+	waiting := c.waiting()
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		if m.left || m.lost {
+			continue
+		}
+		text, lost := c.lost(now, i)
+		if since, slow := c.slow(now, i, waiting); slow && !lost {
+			lost, text = true, fmt.Sprintf("trainer %s on %s has kept update %d waiting for %s (deadline %s): it is alive but sends no gradients",
+				name, m.host, m.waitedBatch, rounded(since), c.config.Deadline)
+		}
+		if !lost {
+			continue
+		}
+		m.lost = true
+		if !c.anybody() {
+			return append(decisions, c.Fail(name, text)...)
+		}
+		decisions = append(decisions, Decision{Note: text + "; the job goes on without it"})
+	}
+	if decisions != nil {
+		c.serial++ // the shards are told by Tick
+	}
+	return decisions
+}
+
+// slow notes whether rounds wait for a trainer, and since when; overdue says that it is too long.
+func (c *Coordinator) slow(now time.Time, i int, waiting []Waiting) (since time.Duration, overdue bool) {
+	m := &c.members[i]
+	at, waited := waitedFor(waiting, schema.TrainerMember(i))
+	if !waited || !m.waited || m.waitedBatch != at {
+		m.waitedSince = now
+	}
+	m.waited, m.waitedBatch = waited, at
+	since = now.Sub(m.waitedSince)
+	return since, waited && (since > c.config.Deadline || m.left && since > goneAfter)
+}
+
 // findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left too early.
 // Of several it names one that the earliest round waits for, since the others may be waiting for that one themselves.
 func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
-		m, name := &c.members[i], schema.TrainerMember(i)
-		at, waited := waitedFor(waiting, name)
-		if !waited || !m.waited || m.waitedBatch != at {
-			m.waitedSince = now
-		}
-		m.waited, m.waitedBatch = waited, at
-		since := now.Sub(m.waitedSince)
-		if overdue := since > c.config.Deadline || m.left && since > goneAfter; !waited || !overdue {
+		name := schema.TrainerMember(i)
+		if _, overdue := c.slow(now, i, waiting); !overdue {
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {

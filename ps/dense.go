@@ -50,12 +50,12 @@ func (s *Shard) ownedChunks() []round.Chunk {
 
 // makeDense builds the frames of results and, in mode update, draws version 0 into them. Results of ahead+2 batches are
 // kept: a trainer may lack as many.
-func (s *Shard) makeDense(chunks []round.Chunk) (err error) {
+func (s *Shard) makeDense(chunks []round.Chunk) error {
 	head := schema.Head{Job: s.run, Generation: s.generation, Lanes: uint16(s.job.Lanes)}
 	if s.job.Apply == schema.ApplyUpdate {
 		head.Flags = schema.FlagParameters
 	}
-	if s.dense.results, err = round.NewResults(chunks, s.job.Ahead+2, head); err != nil {
+	if err := s.makeResults(chunks, head); err != nil {
 		return err
 	}
 	s.dense.chunks = make([]denseChunk, len(chunks))
@@ -68,6 +68,24 @@ func (s *Shard) makeDense(chunks []round.Chunk) (err error) {
 		}
 	}
 	return s.drawParameters(chunks)
+}
+
+// makeResults builds the frames of results: a ring of versions, or as many as there have to be where trainers make groups.
+func (s *Shard) makeResults(chunks []round.Chunk, head schema.Head) (err error) {
+	if s.job.Consistency == schema.ConsistencyGrouped {
+		s.groups, err = newGrouping(s.job, func() (*round.Results, error) { return round.NewResults(chunks, 1, head) })
+		return err
+	}
+	s.dense.results, err = round.NewResults(chunks, s.job.Ahead+2, head)
+	return err
+}
+
+// results is where a version of the chunks lies.
+func (s *Shard) results(v schema.Version) *round.Results {
+	if s.groups != nil {
+		return s.groups.results(v)
+	}
+	return s.dense.results
 }
 
 // makeMomentum allocates what the optimizer keeps of two versions of a chunk.
@@ -112,7 +130,7 @@ func (s *Shard) drawParameters(chunks []round.Chunk) error {
 func (s *Shard) putInitial(chunks []round.Chunk, first int, span schema.Span, values []float32) {
 	for at := span.Offset; len(values) > 0; {
 		i := at / chunks[0].Elements // as many as every chunk but the last
-		n := copy(s.dense.results.Values(first+i, 0)[at-int(chunks[i].Offset):], values)
+		n := copy(s.results(0).Values(first+i, 0)[at-int(chunks[i].Offset):], values)
 		at, values = at+n, values[n:]
 	}
 }
@@ -123,7 +141,7 @@ func (s *Shard) chunk(h *schema.Head) int { return s.dense.first[h.Bucket] + int
 // stepDense takes one node's sum over one chunk. The chunk closes when its nodes cover all lanes.
 func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	l := s.line(host)
-	fresh, refused := s.reach(l, h.Batch)
+	b, fresh, refused := s.reachRound(l, host, h.Batch)
 	if refused != nil {
 		return refused, nil
 	}
@@ -134,11 +152,11 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 		return refused, nil
 	}
 	c := round.Contribution{
-		Batch: h.Batch, Chunk: s.chunk(h), Node: h.Node, Weight: h.Weight, Values: round.Values(v),
+		Batch: b, Chunk: s.chunk(h), Node: h.Node, Weight: h.Weight, Values: round.Values(v),
 		Host: host, Bytes: int64(len(v.Bytes())), Payload: payload,
 	}
 	if !fresh {
-		if refused = l.dense.Check(&c, l.weight(h.Batch)); refused != nil {
+		if refused = l.dense.Check(&c, l.weight(b)); refused != nil {
 			return refused, nil
 		}
 	}
@@ -148,9 +166,9 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 	if refused = l.dense.CheckFinite(&c); refused != nil {
 		return refused, nil
 	}
-	s.advance(l, h.Batch)
+	s.takeUp(l, host, b, fresh)
 	s.kept = true
-	if err := l.dense.Add(&c, l.weight(h.Batch)); err != nil {
+	if err := l.dense.Add(&c, l.weight(b)); err != nil {
 		return nil, err
 	}
 	return nil, s.closeDense(l, c.Chunk)
@@ -163,14 +181,23 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 		if !ok {
 			return nil
 		}
+		if s.groups != nil {
+			if err := s.beginVersion(c.Batch); err != nil {
+				return err
+			}
+		}
 		if err := s.outcome(i, &c); err != nil {
 			return err
 		}
 		l.dense.Finish(i, l.weight(c.Batch), c.Weight)
+		frame, bucket := s.sealDense(i, c.Batch, c.Weight), l.dense.Chunk(i).Bucket
 		l.closed(c.Batch)
-		s.outputs = append(s.outputs, Output{
-			Kind: schema.KindMean, To: s.audience(l), Batch: c.Batch, Bucket: l.dense.Chunk(i).Bucket, Frame: s.sealDense(i, c.Batch, c.Weight),
-		})
+		if s.groups != nil {
+			s.answerGroup(c.Batch, bucket, frame)
+			s.groups.recycle(l.done)
+			continue
+		}
+		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.audience(l), Batch: c.Batch, Bucket: bucket, Frame: frame})
 	}
 }
 
@@ -182,20 +209,21 @@ func (s *Shard) audience(l *timeline) schema.Member {
 	return schema.All
 }
 
-// sealDense makes the newest version of a chunk the result of a batch. Its node is the whole tree, but in async, where
-// the result is of one trainer's lanes and there is none.
+// sealDense makes the newest version of a chunk the result of a batch. Its node is the whole tree, but in async and grouped,
+// where the result is of some trainers' lanes and there is none.
 func (s *Shard) sealDense(i int, b schema.Batch, weight float64) []byte {
 	h := schema.Head{Batch: b, Weight: weight, Node: lane.Root(s.job.Lanes)}
-	if s.job.Consistency == schema.ConsistencyAsync {
+	if s.job.Consistency == schema.ConsistencyAsync || s.groups != nil {
 		h.Node = lane.Node{}
 	}
-	return s.dense.results.Seal(i, s.dense.chunks[i].version, h)
+	v := s.dense.chunks[i].version
+	return s.results(v).Seal(i, v, h)
 }
 
 // outcome computes what a round makes of a chunk, as the chunk's next version.
 func (s *Shard) outcome(i int, c *round.Closing) error {
 	k := &s.dense.chunks[i]
-	now, out := s.dense.results.Values(i, k.version), s.dense.results.Values(i, k.version+1)
+	now, out := s.results(k.version).Values(i, k.version), s.results(k.version+1).Values(i, k.version+1)
 	k.version++
 	switch {
 	case s.job.Apply == schema.ApplyUpdate && c.Weight == 0:

@@ -27,7 +27,7 @@
 //
 // So it is in sync. In bounded rounds of several batches are open at once, and rows change when their round closes.
 // In async each trainer has rounds of its own, which are applied as they close, and the coordinator lets the job go
-// on without a trainer that is lost.
+// on without a trainer that is lost. In grouped the next N requests make an update, and group.go says which do.
 //
 // # Goroutines and locks
 //

@@ -49,6 +49,9 @@ func (c *Coordinator) assignTo(i int) Decision {
 		if c.members[m].cluster {
 			a.Cluster = append(a.Cluster, schema.TrainerMember(m))
 		}
+		if c.grouped() && (c.members[m].left || c.members[m].lost) {
+			a.Gone = append(a.Gone, schema.TrainerMember(m))
+		}
 	}
 	return Decision{To: c.config.Keepers[i].Member, Control: schema.Control{Assign: a}}
 }

@@ -98,6 +98,11 @@ func (d *desk) assigned(ctx context.Context, name schema.JobName, run schema.Run
 	k.heard = time.Now()
 	if a.Serial > k.serial && k.wanted <= k.serial {
 		k.route(a, d.news)
+		if len(a.Gone) > 0 {
+			for _, i := range k.own {
+				k.workers[i].lose(a.Gone)
+			}
+		}
 	}
 	d.tell(k, schema.Control{Report: k.report()})
 }

@@ -29,6 +29,9 @@ func (s *Shard) stepPull(host int, h *schema.Head, v *schema.View) (*refusal, er
 // goes out when it closes.
 func (s *Shard) pullResult(host int, h *schema.Head, batch schema.Batch) *refusal {
 	l := s.line(host)
+	if s.groups != nil {
+		return s.pullGroup(l, host, h, batch)
+	}
 	if batch == h.Batch && batch > l.batch && batch <= l.done+l.ahead {
 		s.advance(l, batch) // it has overtaken its sender's contributions: pulls and bulk come in on two connections
 		return nil

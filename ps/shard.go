@@ -71,6 +71,7 @@ type Shard struct {
 
 	lines  []timeline // one for all trainers; in async one each, by host
 	dense  denseOwner
+	groups *grouping // nil but in grouped
 	sparse sparseOwner
 	tables []*table // by index; nil where no partition of the table is on this shard
 

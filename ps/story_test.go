@@ -18,12 +18,13 @@ import (
 // TestShardStories runs the scripts of testdata/shard. A script starts with a job and then tells what trainers send, one
 // frame a paragraph; below each stands what the shard answers. go test -rewrite writes the answers anew.
 //
-//	job trainers= lanes= [consistency=] [ahead=] [shards=] [index=] [apply=] [lr=] [momentum=] [w=] [words=] [dim=] [budget=]
+//	job trainers= lanes= [consistency=] [ahead=] [group=] [shards=] [index=] [apply=] [lr=] [momentum=] [w=] [words=] [dim=] [budget=]
 //	dense from= batch= node=first+count weight= value= [bucket= chunk= chunks= offset= values= run= generation= lanes= at=i:x]
 //	sparse from= batch= node= weight= [chunk=i/n]      then lines "table key: value" (every column has that value)
 //	lookup from= batch= [chunk=]                       then lines "table: key key ..."
 //	pull from= batch= bucket= [chunk=] [parameters]
 //	rows from= batch= table= partition= cursor= max=   pulls rows of a partition
+//	gone who=                                          a trainer of a grouped job that will contribute no more
 //	beat, waiting, state
 func TestShardStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/shard", func(t *testing.T, path string) {
@@ -71,6 +72,15 @@ func (s *story) run() string {
 		f := newFrame(s.t, schema.Layout{Kind: schema.KindBeat})
 		f.SetHead(schema.Head{Job: storyRun, Generation: 2})
 		return s.step(f)
+	case "gone":
+		outputs, err := s.shard.Gone([]schema.Member{schema.Member(s.text("who", "t0"))})
+		must(s.t, err)
+		var b strings.Builder
+		fmt.Fprintf(&b, "%d versions kept\n", len(s.shard.groups.snapshots))
+		for _, o := range outputs {
+			s.tell(&b, &o)
+		}
+		return b.String()
 	case "waiting":
 		w := s.shard.Waiting()
 		return fmt.Sprintf("batch %d: %d rounds wait for %v\n", w.Batch, w.Rounds, w.Members)
@@ -113,7 +123,7 @@ func (s *story) begin() string {
 	s.close()
 	s.job = &schema.Job{
 		Name: "story", Workload: "test", Trainers: s.count("trainers", 1), Lanes: s.count("lanes", 1),
-		Consistency: s.text("consistency", schema.ConsistencySync), Ahead: s.count("ahead", 0), Apply: s.text("apply", schema.ApplyUpdate), Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
+		Consistency: s.text("consistency", schema.ConsistencySync), Ahead: s.count("ahead", 0), Group: s.count("group", 0), Apply: s.text("apply", schema.ApplyUpdate), Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(s.number("lr", 1)), Momentum: float32(s.number("momentum", 0))},
 	}
 	if n := s.count("w", 0); n > 0 {
@@ -311,7 +321,11 @@ func (s *story) tell(b *strings.Builder, o *Output) {
 		must(s.t, err)
 		fmt.Fprintf(b, "  to %s: refused, %s: %s\n", o.To, r.Reason, r.Text)
 	case schema.KindMean:
-		fmt.Fprintf(b, "  to %s: %s of batch %d bucket %d chunk %d/%d from element %d, weight %v:%s\n", o.To,
+		at := ""
+		if o.Batch != h.Batch {
+			at = fmt.Sprintf(" (its batch %d)", o.Batch)
+		}
+		fmt.Fprintf(b, "  to %s%s: %s of batch %d bucket %d chunk %d/%d from element %d, weight %v:%s\n", o.To, at,
 			map[bool]string{true: "parameters", false: "mean"}[h.Flags&schema.FlagParameters != 0], h.Batch, h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight,
 			runs(v.Float32s()))
 	case schema.KindRows:

@@ -70,6 +70,25 @@ func (s *Shard) reach(l *timeline, b schema.Batch) (fresh bool, refused *refusal
 		b, oldest, l.open[l.at(oldest)], l.rounds, s.member)
 }
 
+// reachRound is reach for a contribution: it says, too, which round of the timeline it belongs to. Whoever takes it calls takeUp.
+func (s *Shard) reachRound(l *timeline, host int, b schema.Batch) (round schema.Batch, fresh bool, refused *refusal) {
+	if s.groups != nil {
+		return s.reachGroup(l, host, b)
+	}
+	fresh, refused = s.reach(l, b)
+	return b, fresh, refused
+}
+
+// takeUp opens the round that a contribution belongs to, where it is the first of it, or of its trainer's request.
+func (s *Shard) takeUp(l *timeline, host int, b schema.Batch, fresh bool) {
+	switch {
+	case s.groups == nil:
+		s.advance(l, b)
+	case fresh:
+		s.join(l, host)
+	}
+}
+
 // advance opens the rounds of the batches up to b, which reach has found that may begin. In sync, where only one batch is
 // open at a time, it makes version b the one that lookups see.
 func (s *Shard) advance(l *timeline, b schema.Batch) {
@@ -108,13 +127,19 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 	}
 	for _, group := range groups {
 		l := timeline{hosts: group, ahead: schema.Batch(ahead)}
+		var complete func(schema.Batch, []lane.Node) bool
+		if g := s.groups; g != nil {
+			l.ahead = schema.Batch(groupsOpen(s.job) - 1)
+			complete = func(b schema.Batch, nodes []lane.Node) bool { return g.complete(b, nodes, s.hosts) }
+		}
 		count := s.job.Lanes
 		if len(group) < len(all) {
 			count = s.hosts[group[0]].Count
 		}
 		var err error
 		l.dense, err = round.NewDense(round.DenseConfig{
-			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: ahead, AtClose: s.job.Sum == schema.SumClose,
+			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Complete: complete, Ahead: int(l.ahead),
+			AtClose: complete != nil || s.job.Sum == schema.SumClose,
 			Results: s.dense.results, Held: s.held, Chunks: chunks,
 		})
 		if err != nil {
@@ -161,6 +186,9 @@ func (s *Shard) Waiting() Waiting {
 		return w
 	}
 	l := &s.lines[0]
+	if s.groups != nil {
+		return s.waitingForGroup(l)
+	}
 	for b := l.done; b <= l.batch; b++ {
 		if w = s.waitingFor(l, b); w.Rounds > 0 {
 			return w

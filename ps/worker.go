@@ -23,6 +23,7 @@ type worker struct {
 	queue  *queue
 	watch  *watch
 	ask    chan struct{} // has room for one: somebody wants a fresh waiting
+	left   chan struct{} // has room for one: gone has changed
 	done   chan struct{}
 
 	turn  sync.Mutex // held by the goroutine that steps; guards what follows. Lock order: turn, then queue.mu
@@ -41,6 +42,7 @@ type worker struct {
 
 	mu      sync.Mutex
 	waiting Waiting
+	gone    []schema.Member // of a grouped job, as the coordinator said last
 }
 
 // peer is the receiving side of one trainer's window.
@@ -68,7 +70,7 @@ func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send fu
 	w := &worker{
 		watch:  newWatch(&c, s.rounds),
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
-		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
+		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), left: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
 	}
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
@@ -119,6 +121,10 @@ func (w *worker) serve(ctx context.Context) (err error) {
 			late.Reset(acknowledgeAfter)
 		case <-late.C:
 			w.acknowledgeAll()
+		case <-w.left:
+			if err := w.withoutGone(); err != nil {
+				return err
+			}
 		case <-w.ask:
 			w.turn.Lock()
 			waiting := w.shard.Waiting()
@@ -130,6 +136,38 @@ func (w *worker) serve(ctx context.Context) (err error) {
 			return ctx.Err()
 		}
 	}
+}
+
+// lose tells the shard whom no group is to wait for any more.
+func (w *worker) lose(gone []schema.Member) {
+	w.mu.Lock()
+	w.gone = gone
+	w.mu.Unlock()
+	select {
+	case w.left <- struct{}{}:
+	default: // it has yet to look
+	}
+}
+
+// withoutGone closes what waited for those who are gone alone. A broken invariant ends the job, not the server.
+func (w *worker) withoutGone() (err error) {
+	w.mu.Lock()
+	gone := w.gone
+	w.mu.Unlock()
+	w.turn.Lock()
+	defer w.turn.Unlock()
+	defer w.recovered(&err)
+	outputs, err := w.shard.Gone(gone)
+	if err != nil {
+		return err
+	}
+	for i := range outputs {
+		w.publish(&outputs[i])
+	}
+	if len(outputs) > 0 {
+		w.settle("", true)
+	}
+	return nil
 }
 
 // build makes the shard. A broken invariant ends the job, not the server.

@@ -16,6 +16,8 @@ type DenseConfig struct {
 	// Count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer, where
 	// each trainer's contributions are a round of their own.
 	Count int
+	// Complete says whether a round has all that it will get, where that is not a number of lanes; nil where it is.
+	Complete func(b schema.Batch, nodes []lane.Node) bool
 	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
 	// once, and the results of Ahead+2 are kept.
 	Ahead int
@@ -24,7 +26,8 @@ type DenseConfig struct {
 	AtClose bool
 	// Head is what the heads of results have in common: run id, generation and flags. Unused with Results.
 	Head schema.Head
-	// Results is where results go; nil for frames of the Dense's own, of Ahead+2 versions of each chunk.
+	// Results is where results go; nil for frames of the Dense's own, of Ahead+2 versions of each chunk, or with Complete for
+	// no frames, since Close and Kept are not called then.
 	Results *Results
 	// Held counts the bytes of what is held.
 	Held *Held
@@ -100,11 +103,14 @@ func NewDense(c DenseConfig) (*Dense, error) {
 	if c.Count == 0 {
 		c.Count = c.Lanes
 	}
+	if c.Complete != nil {
+		c.Count = c.Lanes + 1 // of which no round has so many
+	}
 	d := &Dense{config: c, results: c.Results, chunks: make([]denseChunk, len(c.Chunks))}
 	for i := range d.chunks {
 		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], open: make([]denseRound, c.Ahead+1)}
 	}
-	if d.results != nil {
+	if d.results != nil || c.Complete != nil {
 		return d, nil
 	}
 	c.Head.Lanes = uint16(c.Lanes)
@@ -260,6 +266,35 @@ func (d *Dense) letGo(s *denseSum) {
 	Release(s.payload)
 }
 
+// Forget drops what has come of an open round over the lanes [first, first+count), which no sum shares with others: in a Dense
+// that adds up at the close.
+func (d *Dense) Forget(i int, b schema.Batch, first, count int) {
+	r := d.chunks[i].round(b)
+	if r == nil {
+		return
+	}
+	within := func(n lane.Node) bool { return int(n.First) >= first && n.End() <= first+count }
+	kept := 0
+	for at, n := range r.nodes {
+		if within(n) {
+			r.lanes -= int(n.Count)
+			continue
+		}
+		r.nodes[kept], r.weights[kept] = n, r.weights[at]
+		kept++
+	}
+	r.nodes, r.weights = r.nodes[:kept], r.weights[:kept]
+	r.sums = slices.DeleteFunc(r.sums, func(s denseSum) bool {
+		if !within(s.node) {
+			return false
+		}
+		if s.values.Len() > 0 {
+			d.letGo(&s)
+		}
+		return true
+	})
+}
+
 // Closing is a round whose lanes are all there.
 type Closing struct {
 	Batch  schema.Batch
@@ -272,7 +307,12 @@ type Closing struct {
 func (d *Dense) Next(i int) (Closing, bool) {
 	c := &d.chunks[i]
 	r := c.round(c.closed)
-	if r == nil || r.lanes < d.config.Count {
+	if complete := d.config.Complete; complete != nil {
+		if !complete(c.closed, d.Nodes(i, c.closed)) {
+			return Closing{}, false
+		}
+		r = c.begin(c.closed) // of which nothing may have come
+	} else if r == nil || r.lanes < d.config.Count {
 		return Closing{}, false
 	}
 	d.terms = d.terms[:0]

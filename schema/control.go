@@ -102,11 +102,12 @@ type Refusal struct {
 // repeats its serial.
 type Assign struct {
 	Job        *Job     `json:"job"`
-	Serial     int      `json:"serial"`      // rises with every change; a ps ignores older ones
-	Shards     int      `json:"shards"`      // of the job
-	Own        []int    `json:"own"`         // those that this ps keeps
-	Cluster    []Member `json:"cluster"`     // trainers that send and receive by way of the NATS that carries control
-	DeadlineMS int64    `json:"deadline_ms"` // after which a silent coordinator counts as lost
+	Serial     int      `json:"serial"`         // rises with every change; a ps ignores older ones
+	Shards     int      `json:"shards"`         // of the job
+	Own        []int    `json:"own"`            // those that this ps keeps
+	Cluster    []Member `json:"cluster"`        // trainers that send and receive by way of the NATS that carries control
+	DeadlineMS int64    `json:"deadline_ms"`    // after which a silent coordinator counts as lost
+	Gone       []Member `json:"gone,omitempty"` // trainers of a grouped job that will contribute no more
 }
 
 // Report tells the coordinator each second how the shards of a ps fare.

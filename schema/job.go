@@ -10,18 +10,19 @@ import (
 // be equal field by field. It travels as JSON within a control frame.
 type Job struct {
 	Name        JobName           `json:"name"`
-	Workload    string            `json:"workload"`    // what the trainers run, for example "packages"
-	Settings    map[string]string `json:"settings"`    // the workload's own settings and the digest of its data
-	Seed        uint64            `json:"seed"`        // of all random numbers of the job
-	Trainers    int               `json:"trainers"`    // how many take part
-	Lanes       int               `json:"lanes"`       // >= Trainers, at most lane.LanesMax
-	Consistency string            `json:"consistency"` // ConsistencySync, ConsistencyBounded or ConsistencyAsync
-	Ahead       int               `json:"ahead"`       // batches that a trainer may run ahead where that is bounded; else 0
-	Wire        Wire              `json:"wire"`        // how gradients travel
-	Reduce      string            `json:"reduce"`      // who adds up: ReduceShards (also "") or ReduceTrainers
-	Apply       string            `json:"apply"`       // ApplyUpdate or ApplyMean
-	Policy      string            `json:"policy"`      // PolicyFail
-	ChunkBytes  int               `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
+	Workload    string            `json:"workload"`        // what the trainers run, for example "packages"
+	Settings    map[string]string `json:"settings"`        // the workload's own settings and the digest of its data
+	Seed        uint64            `json:"seed"`            // of all random numbers of the job
+	Trainers    int               `json:"trainers"`        // how many take part
+	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax
+	Consistency string            `json:"consistency"`     // ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
+	Ahead       int               `json:"ahead"`           // batches that a trainer may run ahead where that is bounded; else 0
+	Group       int               `json:"group,omitempty"` // trainers whose contributions make one update where they are grouped; else 0
+	Wire        Wire              `json:"wire"`            // how gradients travel
+	Reduce      string            `json:"reduce"`          // who adds up: ReduceShards (also "") or ReduceTrainers
+	Apply       string            `json:"apply"`           // ApplyUpdate or ApplyMean
+	Policy      string            `json:"policy"`          // PolicyFail
+	ChunkBytes  int               `json:"chunk_bytes"`     // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	Optimizer   Optimizer         `json:"optimizer"`
 	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
 	Tables      []TableSpec       `json:"tables"`
@@ -45,6 +46,7 @@ const (
 	ConsistencySync    = "sync"     // every batch is computed on the version that the batch before it made
 	ConsistencyBounded = "bounded"  // a trainer may be up to Ahead batches ahead of the version it computes on
 	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
+	ConsistencyGrouped = "grouped"  // the contributions of the next Group trainers, whoever they are, make one update
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
 	ReduceTrainers     = "trainers" // every trainer owns a segment of every bucket and adds it up for all
 	SumArrival         = "arrival"  // two children of a lane-tree node are added as soon as both are there

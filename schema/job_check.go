@@ -128,7 +128,7 @@ func (c *jobCheck) head(j *Job) {
 	c.routes(j)
 	if j.Reduce == ReduceTrainers {
 		c.oneOf("apply", j.Apply, ApplyMean) // there is nobody else to apply
-	} else if j.Consistency != ConsistencyAsync {
+	} else if j.Consistency != ConsistencyAsync && j.Consistency != ConsistencyGrouped {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
 	c.oneOf("policy", j.Policy, PolicyFail)
@@ -139,7 +139,7 @@ func (c *jobCheck) head(j *Job) {
 
 // consistency checks what a mode of consistency asks of other fields.
 func (c *jobCheck) consistency(j *Job) {
-	c.oneOf("consistency", j.Consistency, ConsistencySync, ConsistencyBounded, ConsistencyAsync)
+	c.oneOf("consistency", j.Consistency, ConsistencySync, ConsistencyBounded, ConsistencyAsync, ConsistencyGrouped)
 	least, most := 0, 0
 	if j.Consistency == ConsistencyBounded {
 		least, most = 1, AheadMax
@@ -148,8 +148,24 @@ func (c *jobCheck) consistency(j *Job) {
 	if j.Consistency == ConsistencyAsync && j.Apply != ApplyUpdate {
 		c.add("apply", j.Apply, `"update": in async there is no average over all trainers`)
 	}
+	c.group(j)
 	if j.Consistency != ConsistencySync && j.Reduce == ReduceTrainers {
 		c.add("reduce", j.Reduce, `"shards": trainers reduce among themselves in sync only`)
+	}
+}
+
+// group checks what grouped asks of other fields, and that nothing else speaks of groups.
+func (c *jobCheck) group(j *Job) {
+	if j.Consistency != ConsistencyGrouped {
+		c.between("group", j.Group, 0, 0)
+		return
+	}
+	c.between("group", j.Group, 1, max(1, j.Trainers))
+	if j.Apply != ApplyUpdate {
+		c.add("apply", j.Apply, `"update": in grouped there is no average over all trainers`)
+	}
+	if len(j.Tables) > 0 {
+		c.add("tables", len(j.Tables), "none: in grouped there are dense parameters only")
 	}
 }
 

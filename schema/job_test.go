@@ -68,6 +68,14 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"ahead", "0", "1 to 16", func(j *Job) { j.Consistency = ConsistencyBounded }},
 		{"ahead", "17", "1 to 16", func(j *Job) { j.Consistency, j.Ahead = ConsistencyBounded, 17 }},
 		{"apply", `"mean"`, "update", func(j *Job) { j.Consistency, j.Apply = ConsistencyAsync, ApplyMean }},
+		{"group", "1", "0", func(j *Job) { j.Group = 1 }},
+		{"group", "0", "1 to 2", func(j *Job) { grouped(j, 0) }},
+		{"group", "3", "1 to 2", func(j *Job) { grouped(j, 3) }},
+		{"apply", `"mean"`, "update", func(j *Job) { grouped(j, 1); j.Apply = ApplyMean }},
+		{"tables", "1", "none", func(j *Job) {
+			grouped(j, 2)
+			j.Tables = append(j.Tables, TableSpec{Name: "t", Rows: 1, Dim: 1, Partitions: 1, Init: Init{Kind: InitZeros}})
+		}},
 		{"apply", `""`, "update or mean", func(j *Job) { j.Apply = "" }},
 		{"sum", `"often"`, "arrival or close", func(j *Job) { j.Sum = "often" }},
 		{"first_bucket_bytes", "4095", "4096 to", func(j *Job) { j.FirstBucketBytes = 4095 }},
@@ -140,6 +148,7 @@ func TestDiffFindsEveryField(t *testing.T) {
 		{"lanes", "4", "8", func(j *Job) { j.Lanes = 8 }},
 		{"consistency", `"sync"`, `""`, func(j *Job) { j.Consistency = "" }},
 		{"ahead", "0", "2", func(j *Job) { j.Ahead = 2 }},
+		{"group", "0", "2", func(j *Job) { j.Group = 2 }},
 		{"wire.gradients", `"float32"`, `"bfloat16"`, func(j *Job) { j.Wire.Gradients = GradientsBFloat16 }},
 		{"wire.error_feedback", "false", "true", func(j *Job) { j.Wire.ErrorFeedback = true }},
 		{"wire.sparse", `"rows"`, `"auto"`, func(j *Job) { j.Wire.Sparse = SparseAuto }},
@@ -288,4 +297,9 @@ func FuzzDecodeJob(f *testing.F) {
 			t.Fatalf("%d elements pass", n)
 		}
 	})
+}
+
+// grouped makes a job one of groups.
+func grouped(j *Job, group int) {
+	j.Consistency, j.Group, j.Apply, j.Tables = ConsistencyGrouped, group, ApplyUpdate, nil
 }

@@ -18,8 +18,9 @@ const (
 //
 // Dense buckets: the parameters in reverse order of the manifest (the last layer's gradient is ready first), one after
 // the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
-// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say. Only a parameter that is larger than that by itself is cut, into consecutive buckets. Bucket i is
-// on shard i modulo shards.
+// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say. Only a parameter that is larger than that by itself
+// is cut, into consecutive buckets. Bucket i is on shard i modulo shards; in grouped all are on shard 0, since one shard
+// decides who belongs to a group.
 //
 // Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards; or a shard holds some
 // columns of every row (Columns), or a table is whole on one. All rows on shard k are
@@ -172,6 +173,9 @@ func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 		return int(b) - len(p.Buckets)
 	case p.job.Reduce == ReduceTrainers:
 		return p.Shards + (p.firstChunks[b]+int(c))%p.Trainers
+	}
+	if p.job.Consistency == ConsistencyGrouped {
+		return 0
 	}
 	return int(b) % p.Shards
 }

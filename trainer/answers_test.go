@@ -131,7 +131,7 @@ func TestResultsTake(t *testing.T) {
 	var lost []roundName
 	take := func(what string, shard int, v *schema.View, open int, wrong string) {
 		t.Helper()
-		more, err := r.take(shard, false, v)
+		more, err := r.take(shard, false, 0, v)
 		lost = append(lost, more...)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v, want %q", what, err, wrong)
@@ -164,8 +164,8 @@ func TestResultsTake(t *testing.T) {
 	if !sameBits(params.values[0], before) {
 		t.Error("results have changed the version that the batch is computed on")
 	}
-	if r.weightOf(4) != 3 || r.completed() != 5 {
-		t.Errorf("version %d is complete, over %v samples", r.completed(), r.weightOf(4))
+	if weight, version := r.outcomeOf(4); weight != 3 || version != 5 || r.completed() != 5 {
+		t.Errorf("version %d is complete, %d over %v samples", r.completed(), version, weight)
 	}
 	params.commit(5)
 	for i, v := range params.values[1] {

@@ -210,7 +210,7 @@ func TestResultsInTheOrderOfBatches(t *testing.T) {
 				f.Float32s()[i] = value
 			}
 		})
-		if _, err := r.take(0, false, v); err != nil {
+		if _, err := r.take(0, false, b, v); err != nil {
 			t.Fatal(err)
 		}
 		if got := r.completed(); got != complete {

@@ -75,7 +75,7 @@ func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error 
 	from := subject.From
 	switch v.Head().Kind {
 	case schema.KindMean:
-		return s.takeResult(owner, subject.To != string(schema.All), v)
+		return s.takeResult(owner, subject, v)
 	case schema.KindAck:
 		if a, ok := v.Ack(); ok && s.links[owner].outbox != nil {
 			if err := s.links[owner].outbox.Ack(fabric.Ack(a)); err != nil {

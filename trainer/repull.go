@@ -110,12 +110,16 @@ func (g *gaps) probe(all bool) []roundName {
 }
 
 // takeResult puts a result in place, and asks for those that must have been lost before it.
-func (s *Session) takeResult(owner int, pulled bool, v *schema.View) error {
-	lost, err := s.results.take(owner, pulled, v)
-	if err != nil {
+func (s *Session) takeResult(owner int, subject *fabric.Subject, v *schema.View) error {
+	b := v.Head().Batch
+	if s.results.grouped {
+		b = schema.Batch(subject.Batch) // the frame is the same for all of the group
+	}
+	lost, err := s.results.take(owner, subject.To != string(schema.All), b, v)
+	if err != nil || lost == nil {
 		return err
 	}
-	return s.pullRounds(owner, v.Head().Batch, lost)
+	return s.pullRounds(owner, b, lost)
 }
 
 // pullLate asks for results when none has come for a while: of each owner for the oldest that is missing, or

@@ -15,7 +15,8 @@ type results struct {
 	flat    *flatSpace
 	params  *parameters
 	average bool       // answers are mean gradients and the trainers run the optimizer
-	alone   bool       // answers are to this trainer's contributions alone
+	alone   bool       // answers are for this trainer, and not in the order in which all send
+	grouped bool       // answers are numbered by updates, and rounds of a batch may differ in weight
 	sparse  []rowOwner // who has a sparse round; empty where the job has no tables
 	at      []int      // [dense chunk] which of its owner's rounds it is
 
@@ -41,7 +42,8 @@ type batchResults struct {
 	open    int       // rounds that are not
 	times   *timeline // nil where nobody wants to know
 	weighed bool
-	weight  float64 // of the batch over all lanes, once weighed
+	weight  float64        // of the batch over all lanes, once weighed
+	version schema.Version // that the shards call what came of it
 }
 
 // rowOwner is an owner who has a sparse round in every batch.
@@ -61,7 +63,8 @@ func rowOwners(place *schema.Placement) []rowOwner {
 }
 
 func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []rowOwner) *results {
-	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean, alone: job.Consistency == schema.ConsistencyAsync,
+	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean,
+		alone: job.Consistency == schema.ConsistencyAsync || job.Consistency == schema.ConsistencyGrouped, grouped: job.Consistency == schema.ConsistencyGrouped,
 		sparse: sparse, open: make([]batchResults, job.Ahead+1), stepped: make([]bool, len(flat.chunks)), ready: make(chan struct{}, 1)}
 	r.parts = make([]rowParts, len(sparse))
 	for i := range r.open {
@@ -78,7 +81,7 @@ func (r *results) begin(b schema.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	o := r.of(b)
-	o.batch, o.open, o.weighed, o.weight = b, 0, false, 0
+	o.batch, o.open, o.weighed, o.weight, o.version = b, 0, false, 0, 0
 	o.times.reset()
 	for i := range o.gaps {
 		o.gaps[i].reset()
@@ -109,15 +112,25 @@ func (r *results) settle() {
 	}
 }
 
-// take puts a result in place, and names those that must have been lost on their way. pulled says that it is the answer to
-// a pull. It fails on one that a correct owner cannot have sent.
-func (r *results) take(owner int, pulled bool, v *schema.View) (lost []roundName, err error) {
+// take puts a result in place, and names those that must have been lost on their way. pulled says that it is the answer to a
+// pull, b which batch of this trainer's it is said to be of, where that is not in the frame. It fails on one that a correct owner
+// cannot have sent.
+func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (lost []roundName, err error) {
 	h := v.Head()
-	return r.put(owner, pulled, &h, v.Float32s(), v)
+	version := h.Batch + 1
+	if r.grouped {
+		h.Batch = b
+	}
+	return r.putVersion(owner, pulled, &h, version, v.Float32s(), v)
 }
 
 // put is take for a result that need not have come in a frame, if it is over a dense chunk: then v may be nil.
 func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, v *schema.View) (lost []roundName, err error) {
+	return r.putVersion(owner, pulled, h, h.Batch+1, values, v)
+}
+
+// putVersion is put for what the owners call a version.
+func (r *results) putVersion(owner int, pulled bool, h *schema.Head, version schema.Version, values []float32, v *schema.View) (lost []roundName, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Batch < r.complete || h.Batch >= r.begun {
@@ -125,7 +138,7 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, 
 		return nil, nil
 	}
 	o := r.of(h.Batch)
-	if o.weighed && o.weight != h.Weight {
+	if o.weighed && o.weight != h.Weight && !r.grouped {
 		return nil, fmt.Errorf("result of batch %d bucket %d from %s is over %v samples: other rounds of the batch are over %v",
 			h.Batch, h.Bucket, r.flat.place.Owner(owner), h.Weight, o.weight)
 	}
@@ -138,7 +151,7 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, 
 		return nil, nil
 	}
 	r.taken++
-	o.weighed, o.weight = true, h.Weight
+	o.weighed, o.weight, o.version = true, h.Weight, max(o.version, version)
 	if round == inParts {
 		return nil, nil
 	}
@@ -262,12 +275,12 @@ func (r *results) completed() schema.Version {
 	return schema.Version(r.complete)
 }
 
-// weightOf is the number of samples of a complete batch, over all trainers. Not more than ahead batches may have begun
-// after it.
-func (r *results) weightOf(b schema.Batch) float64 {
+// outcomeOf is the number of samples of a complete batch, over all trainers, and which version it made. Not more than ahead
+// batches may have begun after it.
+func (r *results) outcomeOf(b schema.Batch) (weight float64, version schema.Version) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.of(b).weight
+	return r.of(b).weight, r.of(b).version
 }
 
 // began says that a batch is under way here: begun, though maybe complete, and not followed by as many as may be open.

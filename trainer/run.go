@@ -11,13 +11,14 @@ import (
 
 // Progress is one completed batch, as this trainer sees it.
 type Progress struct {
-	Batch       schema.Batch // that was completed
-	Batches     uint64       // that this Run is asked for
-	Done        uint64       // of these
-	Samples     int          // of this trainer's lanes in the batch
-	SamplesRun  uint64       // of this trainer's lanes in this Run so far
-	SamplesAll  float64      // of all trainers in the batch
-	Loss        float64      // mean over this trainer's samples of the batch; 0 where it had none
+	Batch       schema.Batch   // that was completed
+	Batches     uint64         // that this Run is asked for
+	Done        uint64         // of these
+	Samples     int            // of this trainer's lanes in the batch
+	SamplesRun  uint64         // of this trainer's lanes in this Run so far
+	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
+	Version     schema.Version // of the parameters that the batch made: Batch+1, and in grouped the number of updates by then
+	Loss        float64        // mean over this trainer's samples of the batch; 0 where it had none
 	BatchTime   time.Duration
 	ElapsedTime time.Duration // since Run began
 
@@ -245,14 +246,14 @@ func (r *run) lanes(ctx context.Context, b schema.Batch) (lossSum float64, sampl
 // complete makes version b+1 the current one.
 func (r *run) complete(b schema.Batch) {
 	w := &r.waiting[int(b)%len(r.waiting)]
-	weight := r.results.weightOf(b)
+	weight, version := r.results.outcomeOf(b)
 	r.compute.params.commit(b + 1)
 	r.replicas.commit()
 	r.batch.Store(uint64(b) + 1)
 	r.done++
 	r.samples += uint64(w.samples)
 	w.times.result, r.waited = r.waited, 0
-	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight,
+	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight, Version: version,
 		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
 	p.Buckets = r.results.of(b).times.report()
 	if w.samples > 0 {

@@ -114,7 +114,7 @@ func (g *segment) closeRows() error {
 	}
 	for _, f := range g.means.Frames(b) {
 		v := f.View()
-		if _, err := g.results.take(g.owner, false, &v); err != nil {
+		if _, err := g.results.take(g.owner, false, v.Head().Batch, &v); err != nil {
 			return err
 		}
 	}
