@@ -85,6 +85,10 @@ var layers = map[string]layer{
 		own:   []string{"bench/crew", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
+	"bench/update": {
+		own:   []string{"bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		noStd: []string{"net", "net/http", "os/exec"},
+	},
 	"bench/exchange": {
 		own:   []string{"bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},

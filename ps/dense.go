@@ -193,8 +193,7 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 		frame, bucket := s.sealDense(i, c.Batch, c.Weight), l.dense.Chunk(i).Bucket
 		l.closed(c.Batch)
 		if s.groups != nil {
-			s.answerGroup(c.Batch, bucket, frame)
-			s.groups.recycle(l.done)
+			s.answerGroup(l, c.Batch, bucket, frame)
 			continue
 		}
 		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.audience(l), Batch: c.Batch, Bucket: bucket, Frame: frame})

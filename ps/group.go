@@ -52,6 +52,17 @@ type snapshot struct {
 	refs    int // trainers who may ask for it again
 }
 
+// GroupEvent is that a request was taken into a group, or that all rounds of a group have closed. What a grouped job has computed
+// can be replayed from these.
+type GroupEvent struct {
+	Group  schema.Batch
+	Closed bool          // all of the group has been answered; what follows is then zero
+	Member schema.Member // whose request it is
+	Batch  schema.Batch  // of that trainer's own
+	Parked int           // requests that the group has now
+	Size   int           // that it waits for, unless trainers are gone
+}
+
 // groupsOpen is how many groups may be open at once: those that are full, of different trainers, and the one that is filling.
 func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
 
@@ -191,6 +202,9 @@ func (s *Shard) join(l *timeline, host int) {
 	members := g.of(g.filling)
 	*members = append(*members, groupMember{host, k.next})
 	k.next, k.group = k.next+1, g.filling
+	if s.onGroup != nil {
+		s.onGroup(GroupEvent{Group: k.group, Member: s.hosts[host].Member, Batch: k.next - 1, Parked: len(*members), Size: g.size})
+	}
 	g.fill()
 }
 
@@ -216,7 +230,11 @@ func (s *Shard) beginVersion(group schema.Batch) error {
 
 // answerGroup publishes a result to those whose requests made it: the same frame, under the number that each of them calls its
 // batch. Where that is one number for all trainers of the job, one message serves them all.
-func (s *Shard) answerGroup(group schema.Batch, bucket schema.Bucket, frame []byte) {
+func (s *Shard) answerGroup(l *timeline, group schema.Batch, bucket schema.Bucket, frame []byte) {
+	s.groups.recycle(l.done)
+	if s.onGroup != nil && l.done > group {
+		s.onGroup(GroupEvent{Group: group, Closed: true})
+	}
 	members := *s.groups.of(group)
 	alike := len(members) == len(s.hosts)
 	for _, m := range members {

@@ -9,7 +9,7 @@ import (
 	"gradbus/schema"
 )
 
-// ShardConfig is what a shard is made from. Every field is needed.
+// ShardConfig is what a shard is made from. Every field but OnGroup and Journal is needed.
 type ShardConfig struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
 	Placement  *schema.Placement // of the job over all shards
@@ -21,6 +21,8 @@ type ShardConfig struct {
 	Hosts []Host
 	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
 	StagedBytesMax int64
+	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
+	OnGroup func(GroupEvent)
 	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is applied, in
 	// their order, within Step. With it a run whose order depends on timing can be replayed.
 	Journal func(Journal)
@@ -69,11 +71,12 @@ type Shard struct {
 	sgd        cuda.SGD
 	optimizer  cuda.Optimizer // sgd, boxed once
 
-	lines  []timeline // one for all trainers; in async one each, by host
-	dense  denseOwner
-	groups *grouping // nil but in grouped
-	sparse sparseOwner
-	tables []*table // by index; nil where no partition of the table is on this shard
+	lines   []timeline // one for all trainers; in async one each, by host
+	dense   denseOwner
+	groups  *grouping // nil but in grouped
+	onGroup func(GroupEvent)
+	sparse  sparseOwner
+	tables  []*table // by index; nil where no partition of the table is on this shard
 
 	held      *round.Held // by host: bytes of its contributions to open rounds
 	stagedMax int64
@@ -93,7 +96,7 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 	s := &Shard{
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
 		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
-		held: round.NewHeld(len(c.Hosts)), journal: c.Journal,
+		held: round.NewHeld(len(c.Hosts)), journal: c.Journal, onGroup: c.OnGroup,
 		sgd: cuda.SGD{
 			LR: c.Job.Optimizer.LR, Momentum: c.Job.Optimizer.Momentum, Dampening: c.Job.Optimizer.Dampening,
 			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,

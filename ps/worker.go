@@ -73,6 +73,7 @@ func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send fu
 		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), left: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
 		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
 	}
+	w.watchGroups()
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
 	for _, h := range c.Hosts {
 		ack, err := schema.NewFrame(schema.Layout{Kind: schema.KindAck})
@@ -85,6 +86,27 @@ func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send fu
 		})
 	}
 	return w, nil
+}
+
+// What the log says, at level debug, of a grouped job: that a request was taken (member, batch, update, parked, group), and
+// that an update was made (update).
+const (
+	LogParked  = "request parked"
+	LogUpdated = "update made"
+)
+
+// watchGroups logs groups where the log wants to know.
+func (w *worker) watchGroups() {
+	if !w.log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	w.config.OnGroup = func(e GroupEvent) {
+		if e.Closed {
+			w.log.Debug(LogUpdated, "update", uint64(e.Group))
+			return
+		}
+		w.log.Debug(LogParked, "update", uint64(e.Group), "member", e.Member, "batch", uint64(e.Batch), "parked", e.Parked, "group", e.Size)
+	}
 }
 
 // run is the worker's goroutine. It ends with ctx, having freed the shard's memory.

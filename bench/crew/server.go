@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gradbus/config"
@@ -29,6 +30,8 @@ type ServerSettings struct {
 	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
 	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
 	StagedBytesMax int64         `json:"staged_bytes_max,omitempty"` // 0 means 128 MiB
+
+	log *slog.Logger
 }
 
 // ServerResult is what a server has received in all.
@@ -47,7 +50,7 @@ func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func
 	}
 	c := ps.Default()
 	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline, s.StagedBytesMax
-	options := ps.Options{Backend: backend}
+	options := ps.Options{Backend: backend, Log: s.log}
 	if m.alone { // else the limit would hold for the trainers of this process as well
 		config.PaceScheduler()
 		options.LimitHeap = config.HeapLimiter()
@@ -66,11 +69,15 @@ func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func
 }
 
 // Server is the role of a parameter server, as ./bin/ps is one. It tells its address, and serves until it is stopped.
-func Server(ctx context.Context, m *Member) (result any, err error) {
+func Server(ctx context.Context, m *Member) (result any, err error) { return ServeWith(ctx, m, nil) }
+
+// ServeWith is Server with a log.
+func ServeWith(ctx context.Context, m *Member, log *slog.Logger) (result any, err error) {
 	var s ServerSettings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
+	s.log = log
 	server, end, err := OpenServer(ctx, m, s)
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"gradbus/bench/average"
 	"gradbus/bench/crew"
 	"gradbus/bench/hybrid"
+	"gradbus/bench/update"
 	"gradbus/config"
 )
 
@@ -31,6 +32,7 @@ func benchmarks() []*cobra.Command {
 		allCommand(),
 		averageCommand(),
 		diffCommand(),
+		updateCommand(),
 	}
 }
 
@@ -40,6 +42,7 @@ func roles() map[string]crew.Role {
 		map[string]crew.Role{crew.RoleServer: crew.Server},
 		average.Roles(),
 		hybrid.Roles(),
+		update.Roles(),
 	)
 }
 

@@ -1,0 +1,140 @@
+package update
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"gradbus/bench/crew"
+)
+
+// Result is what a run found; rates are medians over the runs, and losses those of the last.
+type Result struct {
+	RoundsPerSecond    float64 `json:"rounds_per_second"`     // updates of the server
+	PushBytesPerSecond float64 `json:"push_bytes_per_second"` // of gradients, as float32, from all trainers
+	Seconds            float64 `json:"seconds"`               // of the measured batches
+	LossFirst          float64 `json:"loss_first"`            // mean over the trainers, of the first batch
+	LossLast           float64 `json:"loss_last"`             // of the last
+	Updates            uint64  `json:"updates"`               // of the server in all, warm-up included
+	Trainers           int     `json:"trainers"`
+	UpdateSize         int     `json:"update_size"`
+	Parameters         int     `json:"parameters"`
+	Model              string  `json:"model"`
+}
+
+// Run runs the benchmark. people gets lines for people, errs the bar of progress.
+func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	var all []*Result
+	for run := range c.Runs {
+		found, err := c.once(ctx, run, people, errs)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, found)
+	}
+	median := func(of func(*Result) float64) float64 {
+		var values []float64
+		for _, r := range all {
+			values = append(values, of(r))
+		}
+		return crew.Median(values)
+	}
+	last := *all[len(all)-1]
+	last.RoundsPerSecond = median(func(r *Result) float64 { return r.RoundsPerSecond })
+	last.PushBytesPerSecond = median(func(r *Result) float64 { return r.PushBytesPerSecond })
+	last.Seconds = median(func(r *Result) float64 { return r.Seconds })
+	return &last, nil
+}
+
+// once is one run: servers, trainers and all.
+func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (found *Result, err error) {
+	flags := c.Flags
+	of := *c
+	if run > 0 {
+		of.Flags.Job = fmt.Sprintf("%s-%d", c.Flags.Job, run)
+	}
+	team := flags.Crew("update", Roles(), people, errs)
+	defer func() {
+		if e := team.Close(); err == nil {
+			err = e
+		}
+	}()
+	say := func(text string) {
+		if c.Log {
+			fmt.Fprintln(people, stamped(text))
+		}
+	}
+	url := c.Join
+	if url == "" {
+		role := crew.RoleServer
+		if c.Log {
+			role = RoleServer
+		}
+		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, id, nats string) any { return crew.ServerSettings{ID: id, NATS: nats} })
+		if err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(of)
+	if err != nil {
+		return nil, fmt.Errorf("encode configuration: %w", err)
+	}
+	var specs []crew.Spec
+	for i := range c.TrainersHere(c.Trainers) {
+		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, text}})
+	}
+	trainers, err := team.Start(ctx, specs...)
+	if err != nil {
+		return nil, err
+	}
+	if c.Log {
+		crewReady := time.Now()
+		say("Start training")
+		defer func() {
+			if err == nil {
+				say("Finish training")
+				fmt.Fprintf(people, "Time spent training: %.3fs\n", time.Since(crewReady).Seconds())
+			}
+		}()
+	}
+	if err := team.Go(ctx, trainers...); err != nil {
+		return nil, err
+	}
+	return c.collect(ctx, trainers)
+}
+
+// collect waits for the trainers' results and puts them together.
+func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result, error) {
+	job := c.Job(c.Flags.Job)
+	r := &Result{Trainers: c.Trainers, UpdateSize: job.Group, Model: c.Model}
+	for _, p := range job.Parameters {
+		r.Parameters += p.Elements()
+	}
+	var rates []float64
+	for _, h := range trainers {
+		var t trainerResult
+		if err := h.Result(ctx, &t); err != nil {
+			return nil, err
+		}
+		rates = append(rates, float64(t.Updates)/t.Seconds)
+		r.Seconds, r.Updates = max(r.Seconds, t.Seconds), max(r.Updates, t.Version)
+		r.LossFirst += t.First / float64(len(trainers))
+		r.LossLast += t.Last / float64(len(trainers))
+	}
+	// Every trainer counts updates by the versions of its own answers and on its own clock, so that hosts need no common one.
+	r.RoundsPerSecond = crew.Median(rates)
+	r.PushBytesPerSecond = 4 * float64(r.Parameters) * float64(c.Trainers) * float64(c.Batches) / r.Seconds
+	return r, nil
+}
+
+// Print writes a result for people.
+func (r *Result) Print(to io.Writer) error {
+	_, err := fmt.Fprintf(to, "%s, %d trainers, an update for every %d: %.1f updates/s, %.3f GB/s of gradients, %d updates, %.3f s\nloss %.6f -> %.6f\n",
+		r.Model, r.Trainers, r.UpdateSize, r.RoundsPerSecond, r.PushBytesPerSecond/1e9, r.Updates, r.Seconds, r.LossFirst, r.LossLast)
+	return err
+}

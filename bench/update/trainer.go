@@ -1,0 +1,109 @@
+package update
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"gradbus/bench/crew"
+	"gradbus/cuda"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// The roles.
+const (
+	RoleTrainer = "update-trainer"
+	RoleServer  = "update-server"
+)
+
+// Roles are what member processes of this system can be.
+func Roles() map[string]crew.Role {
+	return map[string]crew.Role{RoleTrainer: trainerRole, RoleServer: serverRole}
+}
+
+// trainerResult is what one trainer has to say of its measured batches.
+type trainerResult struct {
+	Seconds float64 `json:"seconds"` // from the answer to the last batch of the warm-up to that of the last
+	Updates uint64  `json:"updates"` // of the server in that time, as the versions of the answers say
+	Version uint64  `json:"version"` // of the last answer
+	First   float64 `json:"first"`   // losses: of the first batch of all, and of the last
+	Last    float64 `json:"last"`
+}
+
+func readSettings(m *crew.Member) (s settings, c Config, err error) {
+	if err = m.Settings(&s); err == nil {
+		err = json.Unmarshal(s.Config, &c)
+	}
+	return s, c, err
+}
+
+// trainerRole joins, waits for the others, and trains.
+func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
+	s, c, err := readSettings(m)
+	if err != nil {
+		return nil, err
+	}
+	backend, err := cuda.Open(cuda.Options{Threads: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer backend.Close()
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend}, c.Job(c.Flags.Job))
+	if err != nil {
+		return nil, err
+	}
+	reason := "the trainer has ended"
+	defer func() { _ = session.Leave(context.WithoutCancel(ctx), reason) }()
+	found, err := c.train(ctx, m, session, backend)
+	if err != nil {
+		reason = err.Error()
+		return nil, err
+	}
+	reason = ""
+	return found, nil
+}
+
+// train runs the warm-up and the measured batches, in one run: groups go on from one to the other.
+func (c *Config) train(ctx context.Context, m *crew.Member, session *trainer.Session, backend cuda.Backend) (*trainerResult, error) {
+	first, count := session.Lanes()
+	if count != 1 {
+		return nil, fmt.Errorf("%d lanes: want one a trainer", count)
+	}
+	w, err := newWorkload(c, backend, first)
+	if err != nil {
+		return nil, err
+	}
+	name := "trainer" + string(session.Member()[1:])
+	if c.Log {
+		w.began = func(schema.Batch) { _ = m.Say(stamped(name + " processing one batch")) }
+		w.ended = func(schema.Batch) { _ = m.Say(stamped(name + " reporting grads")) }
+	}
+	if err := m.Wait(ctx); err != nil {
+		return nil, err
+	}
+	all := c.Warmup + c.Batches
+	found, began, from := &trainerResult{}, time.Now(), uint64(0)
+	err = session.Run(ctx, w, uint64(all), func(p trainer.Progress) {
+		if c.Log {
+			_ = m.Say(stamped(name + " got updated model"))
+		}
+		if p.Done == 1 {
+			found.First = p.Loss
+		}
+		if p.Done == uint64(c.Warmup) {
+			began, from = time.Now(), uint64(p.Version)
+		}
+		if p.Done == p.Batches {
+			found.Last, found.Version = p.Loss, uint64(p.Version)
+		}
+		m.Progress(int(p.Done), all)
+	})
+	found.Seconds, found.Updates = time.Since(began).Seconds(), found.Version-from
+	if errors.Is(err, trainer.ErrJobFailed) && context.Cause(ctx) != nil {
+		err = context.Cause(ctx)
+	}
+	return found, err
+}

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/bench/crew"
+	"gradbus/bench/update"
+)
+
+func updateCommand() *cobra.Command {
+	f := update.DefaultConfig()
+	c := &cobra.Command{
+		Use:   "update",
+		Short: "A server that updates its model for every so many gradients and answers those who sent them",
+		Example: `  ./bin/psbench update
+  ./bin/psbench update --update-size 2 --log --batches 4 --warmup 0
+  ./bin/psbench update --trainers 4 --in 1024 --out 1024 --batch-size 32`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			people := c.OutOrStdout()
+			if f.JSON {
+				people = os.Stderr
+			}
+			found, err := update.Run(c.Context(), f, people, c.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			if f.JSON {
+				return crew.PrintJSON(c.OutOrStdout(), found)
+			}
+			return found.Print(c.OutOrStdout())
+		},
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`number` of trainers")
+	set.IntVar(&f.Batches, "batches", f.Batches, "`number` of batches of each trainer that are measured")
+	set.IntVar(&f.Warmup, "warmup", f.Warmup, "`number` of batches of each trainer before these")
+	set.IntVar(&f.In, "in", f.In, "`number` of inputs of the linear model")
+	set.IntVar(&f.Out, "out", f.Out, "`number` of its outputs")
+	set.IntVar(&f.BatchSize, "batch-size", f.BatchSize, "`number` of samples in a batch of one trainer")
+	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate` of the server's SGD")
+	set.Float64Var(&f.Momentum, "momentum", f.Momentum, "`momentum` of the server's SGD")
+	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize, "`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
+	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
+	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
+	f.AddTo(set)
+	return c
+}
