@@ -112,6 +112,9 @@ func (m *Member) Progress(done, total int) {
 	_ = m.send(message{Op: opProgress, Count: done, Total: total}) // a driver that is gone ends this member anyway
 }
 
+// OwnProcess reports whether this member has a process of its own, which it may tune.
+func (m *Member) OwnProcess() bool { return m.alone }
+
 // Done is closed when the driver wants a member that serves to end. Its role then returns its result.
 func (m *Member) Done() <-chan struct{} { return m.done }
 

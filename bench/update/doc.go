@@ -8,6 +8,6 @@
 // config.go is what the command is told, run.go starts the processes and puts their results together, trainer.go and
 // server.go are the roles, log.go says what happens in the words of the program that this one stands beside.
 //
-// What it leaves out: evaluation, and data from outside. Inputs are drawn, and labels are zeros, so that the loss says whether the
-// model learns to answer nothing.
+// What it leaves out: evaluation, and data from outside. Inputs are drawn, from a normal distribution; labels are zeros, so that the
+// loss says whether the model learns to answer nothing, and for the convolutional model one class of 30 for each image.
 package update

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
+	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -46,18 +48,26 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if m.OwnProcess() && c.Procs > 0 {
+		runtime.GOMAXPROCS(c.Procs)
+	}
 	backend, err := cuda.Open(cuda.Options{Threads: 1})
 	if err != nil {
 		return nil, err
 	}
 	defer backend.Close()
+	dense, err := cuda.OpenDense(backend, cuda.DenseOptions{})
+	if err != nil {
+		return nil, err
+	}
+	defer dense.Close()
 	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend}, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}
 	reason := "the trainer has ended"
 	defer func() { _ = session.Leave(context.WithoutCancel(ctx), reason) }()
-	found, err := c.train(ctx, m, session, backend)
+	found, err := c.train(ctx, m, session, nn.Env{Backend: backend, Dense: dense})
 	if err != nil {
 		reason = err.Error()
 		return nil, err
@@ -67,12 +77,12 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 }
 
 // train runs the warm-up and the measured batches, in one run: groups go on from one to the other.
-func (c *Config) train(ctx context.Context, m *crew.Member, session *trainer.Session, backend cuda.Backend) (*trainerResult, error) {
+func (c *Config) train(ctx context.Context, m *crew.Member, session *trainer.Session, env nn.Env) (*trainerResult, error) {
 	first, count := session.Lanes()
 	if count != 1 {
 		return nil, fmt.Errorf("%d lanes: want one a trainer", count)
 	}
-	w, err := newWorkload(c, backend, first)
+	w, err := newWorkload(c, env, first)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package update
 import (
 	"fmt"
 
-	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -26,7 +25,7 @@ type workload struct {
 	names     []string // of the parameters
 	batchSize int
 	data      [][]float32 // batches of inputs; batch b is b % len
-	labels    []float32   // zeros, [batchSize, out]
+	labels    [][]float32 // of each of data, [batchSize, out]
 	gradY     []float32
 	params    [][]float32
 	step      *trainer.LaneStep // under way
@@ -37,13 +36,13 @@ type workload struct {
 	ended func(b schema.Batch) // its gradients are written
 }
 
-func newWorkload(c *Config, backend cuda.Backend, l lane.Lane) (*workload, error) {
+func newWorkload(c *Config, env nn.Env, l lane.Lane) (*workload, error) {
 	m, err := c.module()
 	if err != nil {
 		return nil, err
 	}
 	w := &workload{model: m, batchSize: c.BatchSize}
-	if w.net, err = nn.NewNet(m, m.in, nn.Env{Backend: backend}); err != nil {
+	if w.net, err = nn.NewNet(m, m.in, env); err != nil {
 		return nil, fmt.Errorf("model %s: %w", c.Model, err)
 	}
 	for _, p := range m.Parameters() {
@@ -60,12 +59,24 @@ func newWorkload(c *Config, backend cuda.Backend, l lane.Lane) (*workload, error
 			x[j] = float32(r.Normal())
 		}
 		w.data = append(w.data, x)
+		w.labels = append(w.labels, w.drawLabels(c.Seed, uint64(i), uint64(l)))
 	}
-	w.labels, w.gradY = make([]float32, c.BatchSize*m.out), make([]float32, c.BatchSize*m.out)
+	w.gradY = make([]float32, c.BatchSize*m.out)
 	w.params = make([][]float32, len(w.names))
 	w.grad = func(i int) []float32 { return w.step.Grad(w.names[i]) }
 	w.done = func(i int) { w.step.Done(w.names[i]) }
 	return w, nil
+}
+
+// drawLabels gives the labels of a batch: zeros, or of each sample a 1 for its class.
+func (w *workload) drawLabels(seed, batch, lane uint64) []float32 {
+	labels := make([]float32, w.batchSize*w.out)
+	if r := philox.New(seed, "update label", batch, lane, 0); w.classes {
+		for i := range w.batchSize {
+			labels[i*w.out+int(r.Below(uint32(w.out)))] = 1
+		}
+	}
+	return labels
 }
 
 // Keys implements trainer.Workload: there are no tables.
@@ -85,7 +96,7 @@ func (w *workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	}
 	y, err := w.net.Forward(w.params, w.data[int(step.Batch)%len(w.data)], nn.Mode{Train: true})
 	if err == nil {
-		lossSum, err = w.loss(y, w.labels, w.gradY, float32(w.out))
+		lossSum, err = w.loss(y, w.labels[int(step.Batch)%len(w.labels)], w.gradY, float32(w.out))
 	}
 	if err == nil {
 		_, err = w.net.Backward(w.params, w.gradY, w.grad, w.done)

@@ -16,7 +16,8 @@ func updateCommand() *cobra.Command {
 		Short: "A server that updates its model for every so many gradients and answers those who sent them",
 		Example: `  ./bin/psbench update
   ./bin/psbench update --update-size 2 --log --batches 4 --warmup 0
-  ./bin/psbench update --trainers 4 --in 1024 --out 1024 --batch-size 32`,
+  ./bin/psbench update --trainers 4 --in 1024 --out 1024 --batch-size 32
+  ./bin/psbench update --model convnet --trainers 5 --batches 6 --warmup 1`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			people := c.OutOrStdout()
@@ -46,6 +47,8 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize, "`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
+	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in a trainer; 0 is as many as there are")
+	_ = set.MarkHidden("procs") // it exists
 	f.AddTo(set)
 	return c
 }

@@ -1,0 +1,196 @@
+package update
+
+import (
+	"bytes"
+	"context"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gradbus/bench/crew"
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/philox"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := crew.RunIfMember(Roles()); is {
+		os.Exit(status)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func run(t *testing.T, change func(*Config)) (*Result, string) {
+	t.Helper()
+	c := DefaultConfig()
+	c.InProcess, c.Batches, c.Warmup, c.In, c.Out, c.BatchSize = true, 8, 2, 12, 5, 6
+	change(&c)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var people bytes.Buffer
+	found, err := Run(ctx, c, &people, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found, people.String()
+}
+
+// reference trains the linear model in one process in float64: the mean over all trainers' samples, momentum and all. It returns the
+// loss of every batch.
+func reference(t *testing.T, c *Config) []float64 {
+	t.Helper()
+	weight, bias := make([]float32, c.In*c.Out), make([]float32, c.Out)
+	for _, p := range (nn.LinearLayer{In: c.In, Out: c.Out}).Parameters() {
+		into := map[string][]float32{"weight": weight, "bias": bias}[p.Name]
+		if err := philox.FillTensor(into, p.Kind, p.Scale, c.Seed, p.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, m := make([]float64, len(weight)+len(bias)), make([]float64, len(weight)+len(bias))
+	for i, v := range append(weight, bias...) {
+		p[i] = float64(v)
+	}
+	var data []*workload
+	backend, err := cuda.Open(cuda.Options{Name: "go"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for l := range c.Trainers {
+		w, err := newWorkload(c, nn.Env{Backend: backend}, lane.Lane(l))
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(data, w)
+	}
+	var losses []float64
+	for b := range c.Warmup + c.Batches {
+		loss, grad := 0.0, make([]float64, len(p))
+		n := float64(c.Trainers * c.BatchSize * c.Out)
+		for _, w := range data {
+			x := w.data[b%len(w.data)]
+			for s := range c.BatchSize {
+				for o := range c.Out {
+					y := p[c.Out*c.In+o]
+					for i := range c.In {
+						y += p[o*c.In+i] * float64(x[s*c.In+i])
+					}
+					loss += math.Abs(y) / n
+					sign := math.Copysign(1, y) / n
+					grad[c.Out*c.In+o] += sign
+					for i := range c.In {
+						grad[o*c.In+i] += sign * float64(x[s*c.In+i])
+					}
+				}
+			}
+		}
+		losses = append(losses, loss)
+		for i := range p {
+			m[i] = c.Momentum*m[i] + grad[i]
+			p[i] -= c.LR * m[i]
+		}
+	}
+	return losses
+}
+
+// A run as processes and one as goroutines: the losses are those of a single process on the same data, in float64, to 1e-6; the last
+// one is seen after nine steps, so that momentum shows.
+func TestLossesOfASingleProcess(t *testing.T) {
+	for _, inProcess := range []bool{true, false} {
+		var c Config
+		found, _ := run(t, func(of *Config) {
+			of.InProcess, of.LR = inProcess, 0.05
+			c = *of
+		})
+		want := reference(t, &c)
+		for _, x := range []struct{ have, want float64 }{{found.LossFirst, want[0]}, {found.LossLast, want[len(want)-1]}} {
+			if math.Abs(x.have-x.want) > 1e-6 {
+				t.Errorf("in process %v: loss %v, want %v", inProcess, x.have, x.want)
+			}
+		}
+		c.Momentum = 0
+		if without := reference(t, &c); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
+			t.Error("momentum does not show in the last loss")
+		}
+		if found.Updates != 10 || found.UpdateSize != 3 || found.Parameters != 65 || !(found.RoundsPerSecond > 0) || !(found.PushBytesPerSecond > 0) || !(found.Seconds > 0) {
+			t.Errorf("result %+v", found)
+		}
+	}
+}
+
+// An update for fewer gradients than there are trainers: as many updates as that makes, the last ones of whoever is left.
+func TestUpdateSizeBelowTrainers(t *testing.T) {
+	for _, size := range []int{1, 2} {
+		found, _ := run(t, func(c *Config) { c.UpdateSize = size })
+		least, most := 30/size, 30
+		if int(found.Updates) < least || int(found.Updates) > most || size == 1 && found.Updates != 30 {
+			t.Errorf("size %d: %d updates of 30 gradients", size, found.Updates)
+		}
+	}
+}
+
+// The log has the original's lines, in an order that is possible.
+func TestLog(t *testing.T) {
+	_, log := run(t, func(c *Config) { c.Log, c.Batches, c.Warmup = true, 2, 0 })
+	count := map[string]int{}
+	lines := strings.Split(strings.TrimSpace(log), "\n")
+	for i, line := range lines {
+		if i == len(lines)-1 {
+			if !strings.HasPrefix(line, "Time spent training: ") {
+				t.Errorf("the last line is %q", line)
+			}
+			continue
+		}
+		clock, text, _ := strings.Cut(line, " ")
+		if _, err := time.Parse("15:04:05", clock); err != nil {
+			t.Errorf("line %q: %v", line, err)
+		}
+		for _, name := range []string{"trainer0", "trainer1", "trainer2"} {
+			text = strings.Replace(text, name, "trainer", 1)
+		}
+		count[text]++
+	}
+	for text, n := range map[string]int{"Start training": 1, "trainer processing one batch": 6, "trainer reporting grads": 6, "PS got 1/3 updates": 2,
+		"PS got 2/3 updates": 2, "PS got 3/3 updates": 2, "PS updated model": 2, "trainer got updated model": 6, "Finish training": 1} {
+		if count[text] != n {
+			t.Errorf("%d lines %q, want %d", count[text], text, n)
+		}
+	}
+	if t.Failed() {
+		t.Log(log)
+	}
+}
+
+// The convolutional model runs, and its loss falls.
+func TestConvnet(t *testing.T) {
+	found, _ := run(t, func(c *Config) {
+		c.Model, c.Trainers, c.Batches, c.Warmup, c.BatchSize, c.LR = Convnet, 2, 2, 0, 1, 0.01
+	})
+	if found.Parameters < 500_000 || !(found.LossLast < 1) || !(found.LossFirst > 0) {
+		t.Errorf("result %+v", found)
+	}
+}
+
+func TestBadFlags(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"update-size 4: want 1 to 3":                    func(c *Config) { c.UpdateSize = 4 },
+		"update-size -1: want 1 to 3":                   func(c *Config) { c.UpdateSize = -1 },
+		"trainers 0: want 1 to 256":                     func(c *Config) { c.Trainers = 0 },
+		"batches 0: want 1":                             func(c *Config) { c.Batches = 0 },
+		"in 0: want 1 to 65536":                         func(c *Config) { c.In = 0 },
+		`model "resnet": want linear or convnet`:        func(c *Config) { c.Model = "resnet" },
+		"lr NaN and momentum 0.9: want finite numbers":  func(c *Config) { c.LR = math.NaN() },
+		"lr 0.001 and momentum -1: want finite numbers": func(c *Config) { c.Momentum = -1 },
+		"runs 0: want at least 1":                       func(c *Config) { c.Runs = 0 },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
