@@ -2,11 +2,14 @@ package trainer
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"gradbus/lane"
+	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -206,5 +209,72 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// A trainer that dies in the middle of a group is named in the server's log within the deadline, and the others go on without it,
+// to the end.
+func TestGroupedGoesOnWithoutTheLost(t *testing.T) {
+	t.Parallel()
+	server := startServerWith(t, ps.Config{Shards: 1, Deadline: 2 * time.Second})
+	job := groupedJob("lost-grouped", 3, 3, 3)
+	sessions := joinAll(t, testConfig(t, server), job)
+	waitForBeats(t, sessions[0], 2)
+	var running sync.WaitGroup
+	for _, s := range sessions[:2] {
+		running.Go(func() {
+			if err := s.Run(testContext(t), &pull{job: job}, 3, nil); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	sessions[2].close() // no leave
+	running.Wait()
+	lost := false
+	for _, j := range server.Stats().Jobs {
+		lost = lost || len(j.Members) == 3 && j.Members[2].Lost
+	}
+	if !lost {
+		t.Error("the server does not say that t2 is lost")
+	}
+	for _, s := range sessions[:2] {
+		if err := s.Leave(testContext(t), ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A gradient that is not finite is refused before anything is added up, and fails the round for all with a reason that names its
+// place and its trainer.
+func TestGroupedFaultEndsTheJobForAll(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, 1)
+	job := groupedJob("fault-grouped", 3, 3, 3)
+	sessions := joinAll(t, testConfig(t, server), job)
+	errs := make([]error, len(sessions))
+	var running sync.WaitGroup
+	for i, s := range sessions {
+		w := &pull{job: job}
+		if i == 1 {
+			w.spoil = func(step *LaneStep, grad []float32) {
+				if step.Batch == 3 {
+					grad[5] = float32(math.NaN())
+				}
+			}
+		}
+		running.Go(func() {
+			errs[i] = s.Run(testContext(t), w, 5, nil)
+			if errs[i] != nil {
+				_ = s.Leave(testContext(t), errs[i].Error())
+			}
+		})
+	}
+	running.Wait()
+	checkError(t, errs[1], ErrFrameRefused, "non_finite", "element 5", "NaN")
+	for _, i := range []int{0, 2} {
+		checkError(t, errs[i], ErrJobFailed, "trainer t1", "non_finite", "element 5")
+	}
+	if v := sessions[0].Version(); v != 3 {
+		t.Errorf("version %d is whole, want 3", v)
 	}
 }
