@@ -13,6 +13,9 @@ const (
 	// peekBytes is read at a time where a line is expected: enough for several small messages, and little enough that
 	// the first bytes of a large one, which are then copied, do not count.
 	peekBytes = 4 << 10
+	// smallBytes is the size up to which messages are read together with the line before them, where the last one was not larger: a
+	// copy of as much costs less than another read, which between goroutines of one process is two switches.
+	smallBytes = 16 << 10
 	// beyondBytesMax is read beyond the end of a large message, so that the next line needs no read of its own.
 	beyondBytesMax = 512
 	// emptyReadsMax bounds reads that bring nothing.
@@ -53,10 +56,11 @@ type wireReader struct {
 	payloadMax int
 	ahead      []byte // lines are read into the first lineBytesMax
 	lo, hi     int    // ahead[lo:hi] was read and not looked at
+	peek       int    // how much to read where a line is expected
 }
 
 func newWireReader(source io.Reader, pool *leasePool) *wireReader {
-	return &wireReader{source: source, pool: pool, payloadMax: payloadBytesMaxMax, ahead: make([]byte, lineBytesMax+beyondBytesMax)}
+	return &wireReader{source: source, pool: pool, payloadMax: payloadBytesMaxMax, peek: peekBytes, ahead: make([]byte, lineBytesMax+beyondBytesMax)}
 }
 
 // next reads one word.
@@ -118,7 +122,7 @@ func (r *wireReader) line() ([]byte, error) {
 			return nil, fmt.Errorf("%w: a line of more than %d bytes", errProtocol, lineBytesMax)
 		}
 		seen = r.hi
-		n, err := r.read(r.ahead[r.hi:min(r.hi+peekBytes, lineBytesMax)])
+		n, err := r.read(r.ahead[r.hi:min(r.hi+r.peek, lineBytesMax)])
 		if err != nil {
 			return nil, err
 		}
@@ -176,6 +180,9 @@ func (r *wireReader) message(line []byte, e *wireEvent) error {
 
 // payload reads a message's bytes and its end. The line before it stays where it is.
 func (r *wireReader) payload(size int, e *wireEvent) error {
+	if r.peek = peekBytes; size <= smallBytes {
+		r.peek += size
+	}
 	lease := r.pool.get(size + 2)
 	room := lease.room[:min(len(lease.room), size+2+beyondBytesMax)]
 	n := copy(room[:size+2], r.ahead[r.lo:r.hi])
