@@ -3,6 +3,9 @@ package hybrid
 import (
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"strings"
 
 	"gradbus"
 	"gradbus/bench/machine"
@@ -17,4 +20,28 @@ func Banner(to io.Writer, c *Config) error {
 	return err
 }
 
-func topology() string { return "GPUs: none (no NVML library)" }
+// topology lists the GPUs that the driver of this machine shows to anybody, one a line, with the bus that each is at. What
+// connects them only NVML would tell, which this program does not ask.
+func topology() string { return topologyAt("/proc/driver/nvidia/gpus") }
+
+func topologyAt(folder string) string {
+	found, err := filepath.Glob(filepath.Join(folder, "*", "information"))
+	if err != nil || len(found) == 0 {
+		return "GPUs: none (no NVIDIA driver)"
+	}
+	lines := make([]string, 0, len(found))
+	for i, path := range found {
+		model := "unknown model"
+		text, err := os.ReadFile(path)
+		if err != nil {
+			model = err.Error()
+		}
+		for line := range strings.Lines(string(text)) {
+			if value, ok := strings.CutPrefix(line, "Model:"); ok {
+				model = strings.TrimSpace(value)
+			}
+		}
+		lines = append(lines, fmt.Sprintf("GPU %d: %s at %s", i, model, filepath.Base(filepath.Dir(path))))
+	}
+	return strings.Join(lines, "\n")
+}

@@ -26,7 +26,7 @@ type Config struct {
 	Mode       string  // mode: ModeAsync or ModeSync
 	Placement  string  // placement of the table: schema.PlacementColumns, PlacementRows or PlacementTables
 	Dense      string  // dense: what multiplies matrices, see cuda.DenseOptions
-	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is all of them
+	ChunkBytes int     // chunk: bytes of dense gradients in one message; 0 is all of them, or half
 }
 
 // The words of Config.Mode.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -172,5 +173,23 @@ func TestPercentile(t *testing.T) {
 	}
 	if fmt.Sprint(percentile([]float64{7}, 95)) != "7" {
 		t.Error("one value is every percentile")
+	}
+}
+
+func TestTopology(t *testing.T) {
+	folder := t.TempDir()
+	if got := topologyAt(folder); !strings.Contains(got, "none") {
+		t.Errorf("without a GPU: %q", got)
+	}
+	for _, bus := range []string{"0000:01:00.0", "0000:02:00.0"} {
+		if err := os.Mkdir(filepath.Join(folder, bus), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, bus, "information"), []byte("Model: \t\t NVIDIA X\nIRQ: 7\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := topologyAt(folder), "GPU 0: NVIDIA X at 0000:01:00.0\nGPU 1: NVIDIA X at 0000:02:00.0"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

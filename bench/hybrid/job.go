@@ -32,7 +32,7 @@ func (c *Config) job() *schema.Job {
 	if c.Mode == ModeAsync {
 		j.TableConsistency = schema.ConsistencyAsync
 	}
-	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values)
+	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values, c.Trainers)
 	table := schema.TableSpec{Name: "embedding", Rows: uint64(c.Embeddings), Dim: c.inputs(), Partitions: schema.Partitions,
 		Init: schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
 	if c.Placement != schema.PlacementTables {
@@ -49,11 +49,15 @@ func (c *Config) job() *schema.Job {
 	return j
 }
 
-// chunkBytes is what was asked for, or room for all dense gradients: one trainer then adds them up for all. The bytes that
-// travel are as many with any chunk, 2 (T-1) times the gradients, but the messages are T times fewer than with a segment
-// for each trainer, and messages are what costs where processes outnumber cores.
-func chunkBytes(wanted, bytes int) int {
-	const unit = 64
+// chunkBytes is what was asked for, or room for all dense gradients, or half of them where there are more than a few
+// trainers: one of them, or two, then add up for all. The bytes that travel are as many with any chunk, 2 (T-1) times the
+// gradients, but messages are T times fewer than with a segment for each trainer, and messages are what costs where
+// processes outnumber cores. With one owner alone 7 others wait for one process, on one core.
+func chunkBytes(wanted, bytes, trainers int) int {
+	const unit, few = 64, 3
+	if trainers > few {
+		bytes = (bytes + 1) / 2
+	}
 	if wanted == 0 {
 		wanted = (bytes/unit + 1) * unit
 	}
