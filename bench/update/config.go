@@ -34,7 +34,7 @@ type Config struct {
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
 	return Config{Flags: crew.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30, BatchSize: 20, LR: 0.001,
-		Momentum: 0.9, Model: Linear}
+		Momentum: 0.9, Model: Linear, Procs: 1}
 }
 
 // Limits of a run.
