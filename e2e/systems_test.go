@@ -10,6 +10,7 @@ import (
 // In each system a process killed with -9 ends the run with one line that names it, and nothing is left over.
 func TestSystemsNameTheDead(t *testing.T) {
 	for _, args := range [][]string{
+		{"update", "--trainers", "3", "--batches", "1000000"},
 		{"average", "--epochs", "100000"},
 		{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "1000000"},
 	} {
