@@ -48,11 +48,14 @@ func (m Memory) Bytes() int64 {
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
 	copies, batches := int64(1), int64(job.Ahead)+1
+	if job.RowsAlone() {
+		batches = schema.RowsAloneAhead + 1
+	}
 	if job.Optimizer.Momentum != 0 {
 		copies = 2
 	}
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
-	versions := batches + 1
+	versions := int64(job.Ahead) + 2
 	if job.Consistency == schema.ConsistencyGrouped { // all on one shard
 		versions, share = int64(groupVersions(job)), func(bytes int64) int64 { return bytes }
 	}
@@ -61,9 +64,17 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	for _, t := range job.Tables {
 		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
 		values := rows * int64(t.Dim) * valueBytes
-		m.outside += share(values * copies)
-		m.Tables += share(values*copies + rows*slotBytes*int64(shards+1) + rows*(copies-1))
-		sparse += values + rows*keyBytes
+		in := int64(1) // shards that a row is in
+		if t.Placement == schema.PlacementColumns {
+			in = int64(shards)
+		}
+		mine := share
+		if t.Placement == schema.PlacementTables { // all of it may be here
+			mine = func(bytes int64) int64 { return bytes }
+		}
+		m.outside += mine(values * copies)
+		m.Tables += mine(values*copies + rows*slotBytes*(int64(shards)+in) + rows*(copies-1)*in)
+		sparse += values + rows*keyBytes*in
 	}
 	dense := int64(0)
 	for _, p := range job.Parameters {

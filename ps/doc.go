@@ -26,6 +26,8 @@
 // is whole, and so are the results of b-1 for trainers that missed some.
 //
 // So it is in sync. In bounded rounds of several batches are open at once, and rows change when their round closes.
+// Of a table cut by columns a shard has some of every row, and so of whole bags, which it pools in the answer to a lookup.
+//
 // In async each trainer has rounds of its own, which are applied as they close, and the coordinator lets the job go
 // on without a trainer that is lost. In grouped the next N requests make an update, and group.go says which do.
 //

@@ -9,6 +9,7 @@
 //
 //  1. keys.go, split.go, lookups.go: the workload names the keys of its lanes. The distinct ones are asked for, one
 //     message a shard and to all shards at once. Keys of batch b+1 are found while the results of b are under way.
+//     Tables that shards hold by columns or whole are asked for by bags and come back pooled (pooled.go, bagasks.go).
 //  2. workload.go: the workload computes lane after lane, forward, loss, backward.
 //  3. lanes.go, gradients.go, rowgrads.go: gradients are added up the lane tree, dense ones chunk by chunk while the
 //     backward pass of the last lane runs, row gradients table by table. What the manifest wants in 16 bits is rounded once
@@ -28,7 +29,8 @@
 // Where the job's consistency is bounded, step 5 does not hold up the next batch: up to ahead+1 batches are open,
 // each batch is computed on the newest version that is complete when it begins, and results build ahead+1 versions
 // beside it. In async the same five steps are a trainer's own: its answers are to its own contributions, and it waits
-// for no other.
+// for no other. Where only tables are async (rowsalone.go), the dense part is as in sync, results over rows are not waited for, and
+// the rows of batch b+1 are asked for together with the gradients of b.
 //
 // # Who does what when
 //
