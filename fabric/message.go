@@ -31,6 +31,12 @@ func (m *Message) Parse() (Subject, error) {
 	return ParseSubject(m.text)
 }
 
+// Module is the name of the module that the message is to or from; false where it is about none.
+func (m *Message) Module() (name string, is bool) {
+	s, err := m.Parse()
+	return s.Name, err == nil && s.Kind == KindModule
+}
+
 // Text is the subject as it arrived; one allocation.
 func (m *Message) Text() string {
 	if m.parsed {

@@ -33,15 +33,16 @@ const (
 //	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
 //	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
 //	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
+//	Modules     what hosted modules take, all of the job's: see moduleBytes
 type Memory struct {
-	Tables, Parameters, Staged, Scratch, UnderWay, FanOut int64
+	Tables, Parameters, Staged, Scratch, UnderWay, FanOut, Modules int64
 
 	outside int64 // of these, not on the Go heap
 }
 
 // Bytes is the sum of all parts.
 func (m Memory) Bytes() int64 {
-	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut
+	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut + m.Modules
 }
 
 // MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
@@ -94,6 +95,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*frameBytesOver)))
 	}
 	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/2))
+	m.Modules = moduleBytes(job)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, share(batches*dense+sparse+frames*frameBytesOver))
 	return m
 }

@@ -87,6 +87,16 @@ func TestJobBytes(t *testing.T) {
 	check("fan-out", m.FanOut, 2*all)
 	check("all", JobBytes(c, job, shards), m.Tables+m.Parameters+m.Staged+m.Scratch+m.UnderWay+m.FanOut)
 	check("process", ProcessBytes(c, job), JobBytes(c, job, shards)+baseBytes+garbageBytes+32<<20)
+	// A module of 6 values, padded to 32, on 3 samples of 2 values that give 2; contexts 2*2.
+	job.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 3, Contexts: 2, Module: `[{"linear":{"in":2,"out":2}}]`}}
+	net := netBytesOf(t, job)
+	check("modules with momentum", moduleBytes(job), (4+4+2+1)*32*4+(4+2)*net+(4+8)*(24+frameBytesOver)*17/16)
+	job.Modules[0].Samples, job.Modules[0].Contexts, job.Trainers = 1<<16, 64, 4096
+	job.Modules[0].Module = `[{"linear":{"in":2,"out":128}},` + strings.Repeat(`{"linear":{"in":128,"out":128}},`, 1000) + `{"relu":{}}]`
+	if got := moduleBytes(job); got < 1<<50 {
+		t.Errorf("the largest of modules: %d bytes", got)
+	}
+	job.Modules, job.Trainers = nil, 2
 	job.Optimizer.Momentum = 0
 	m = MemoryOf(c, job, shards, shards)
 	check("tables", m.Tables, 8000+1600+3200)
@@ -108,4 +118,14 @@ func TestMemTotal(t *testing.T) {
 			t.Errorf("%q gives %d", text, n)
 		}
 	}
+}
+
+// netBytesOf is what a net of a job's first module takes.
+func netBytesOf(t *testing.T, job *schema.Job) int64 {
+	t.Helper()
+	module, _, err := buildModule(&job.Modules[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int64(netBytes(module, &job.Modules[0]))
 }

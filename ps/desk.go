@@ -141,16 +141,17 @@ func (d *desk) run(ctx context.Context) {
 
 // tick beats for every job and lets its coordinator look at deadlines; coordinators elsewhere are told how our shards fare.
 func (d *desk) tick(ctx context.Context, now time.Time) {
+	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come back.
+	var clients []string
+	if len(d.jobs)+len(d.kept) > 0 {
+		clients = append(d.server.nats.Clients(), d.server.nats.Faded()...)
+	}
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
+		d.kept[name].tickModules(now, clients)
 		d.tickKept(d.kept[name], now)
 	}
 	d.readOwn(ctx)
 	maps.DeleteFunc(d.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
-	if len(d.jobs) == 0 {
-		return
-	}
-	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come back.
-	clients := append(d.server.nats.Clients(), d.server.nats.Faded()...)
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
 		j := d.jobs[name]
 		if d.server.controlLost.Load() {

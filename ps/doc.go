@@ -14,6 +14,9 @@
 //     alone waits for the control server, on a goroutine of its own.
 //   - kept (kept.go, keeping.go) is what this ps keeps of a job, whoever coordinates it. Coordinator and shards on
 //     one ps speak as they would over the wire, by letters, which then stay in the desk.
+//   - modules (modules.go) are what a shard hosts beside its rounds: whole modules, with module.go what a request does,
+//     module_versions.go parameters that are never written while anybody reads them, module_contexts.go what passes leave behind,
+//     module_requests.go how requests come together and are answered once, module_life.go whose contexts end.
 //   - Server (server.go) runs them: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
 //     shard of one job, the desk (desk.go, letters.go) the one goroutine of all coordinators.
 //
@@ -37,8 +40,9 @@
 // dense frame that finds nothing waiting they step themselves, whose bytes are in their cache; everything else is
 // queued for the worker, a goroutine for each shard of each job, but lookups and pulls go before what waits
 // (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's goroutine owns the
-// coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Locks: a turn, then its
-// queue's; else none is held while another is taken.
+// coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Requests to hosted modules have
+// a goroutine each, one a trainer and module at most, of which as many compute as there are processors; the worker
+// waits for them. Locks: a turn, then its queue's; a seat's, then its module's; else none is held while another is taken.
 //
 // # Memory
 //

@@ -36,6 +36,7 @@ type kept struct {
 	wanted   int       // of the one that is being carried out
 	heard    time.Time // last sign of the coordinator
 	routes   atomic.Pointer[routes]
+	lives    *lives // of its trainers, where modules are hosted here; else nil
 }
 
 // routes are the ways to the trainers of a job.
@@ -53,6 +54,9 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 		memory: MemoryOf(s.config, a.Job, len(a.Own), a.Shards), window: window, deadline: time.Duration(a.DeadlineMS) * time.Millisecond,
 	}
 	k.routes.Store(&routes{direct: s.conn})
+	if len(a.Job.Modules) > 0 {
+		k.lives = newLives(a.Job, k.deadline)
+	}
 	k.ctx, k.cancel = context.WithCancel(ctx)
 	place, hosts := schema.NewPlacement(a.Job, a.Shards), round.HostsOf(a.Job)
 	for _, i := range a.Own {

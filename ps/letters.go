@@ -91,6 +91,9 @@ func (d *desk) readCoordinator(ctx context.Context, l *letter, head *schema.Head
 }
 
 func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
+	if k := d.kept[l.job]; k != nil && k.run == head.Job {
+		k.hearTrainer(l.from, time.Now())
+	}
 	if j == nil || head.Job == 0 {
 		return d.farewell(l, head)
 	}
@@ -137,6 +140,9 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 	case control.Leave != nil && j == nil:
 		return d.farewell(l, head)
 	case control.Leave != nil:
+		if k := d.kept[l.job]; k != nil && k.run == j.run {
+			k.trainerLeft(l.from)
+		}
 		j.coordinator.Beat(time.Now(), l.from, head.Batch) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
@@ -310,6 +316,9 @@ func (d *desk) checkManifest(manifest *schema.Job) *schema.Refused {
 		return r
 	}
 	if r := checkTables(manifest); r != nil {
+		return r
+	}
+	if r := checkModules(manifest); r != nil {
 		return r
 	}
 	return checkMessages(manifest, "this server", d.server.config.PayloadBytesMax)

@@ -13,7 +13,9 @@ import (
 func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
 	if it, to, ok := s.admit(conn, shard, &m); ok {
-		if !to.deliver(&it) {
+		if name, module := m.Module(); module {
+			to.deliverModule(&it, name)
+		} else if !to.deliver(&it) {
 			s.counters.dropped.Add(1)
 		}
 		return
@@ -85,6 +87,8 @@ func kindToken(k schema.Kind) string {
 		return fabric.KindAck
 	case schema.KindBeat:
 		return fabric.KindBeat
+	case schema.KindForward, schema.KindBackward, schema.KindStep, schema.KindWeights, schema.KindOutput:
+		return fabric.KindModule
 	}
 	return fabric.KindCtl
 }

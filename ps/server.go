@@ -37,6 +37,7 @@ type Server struct {
 	rounds    func(RoundTimes)  // may be nil
 	backend   cuda.Backend
 	journal   func(schema.JobName, int, Journal) // may be nil
+	dense     lazyDense                          // opened when the first module is hosted
 	own       bool                               // the backend is ours to close
 	nats      *fabric.Server                     // of this process: data, and control where Config.NATS is empty
 	conn      *fabric.Conn                       // to it
@@ -346,6 +347,7 @@ func (s *Server) release() {
 	if s.nats != nil {
 		s.nats.Close()
 	}
+	s.dense.close()
 	if s.own {
 		if err := s.backend.Close(); err != nil {
 			s.log.Warn("close backend", "err", err)

@@ -97,10 +97,7 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
 		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
 		held: round.NewHeld(len(c.Hosts)), journal: c.Journal, onGroup: c.OnGroup,
-		sgd: cuda.SGD{
-			LR: c.Job.Optimizer.LR, Momentum: c.Job.Optimizer.Momentum, Dampening: c.Job.Optimizer.Dampening,
-			WeightDecay: c.Job.Optimizer.WeightDecay, Nesterov: c.Job.Optimizer.Nesterov,
-		},
+		sgd: sgdOf(&c.Job.Optimizer),
 	}
 	s.optimizer = s.sgd
 	err := s.build(ctx)
@@ -109,6 +106,10 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
 	}
 	return s, nil
+}
+
+func sgdOf(o *schema.Optimizer) cuda.SGD {
+	return cuda.SGD{LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
 }
 
 func (s *Shard) build(ctx context.Context) error {

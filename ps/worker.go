@@ -26,6 +26,9 @@ type worker struct {
 	left   chan struct{} // has room for one: gone has changed
 	done   chan struct{}
 
+	modules     *modules // that the shard hosts; nil where the job has none
+	moduleLimit fabric.Limiter
+
 	turn  sync.Mutex // held by the goroutine that steps; guards what follows. Lock order: turn, then queue.mu
 	shard *Shard     // nil before it is ready, and after its end
 	err   error      // why it has failed
@@ -71,7 +74,10 @@ func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send fu
 		watch:  newWatch(&c, s.rounds),
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), left: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
-		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
+		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, moduleLimit: fabric.Limiter{PerSecond: refusalsPerSecond}, send: send, result: result,
+	}
+	if len(c.Job.Modules) > 0 {
+		w.modules = newModules(w, result)
 	}
 	w.watchGroups()
 	share := uint64(c.StagedBytesMax) / uint64(len(c.Hosts))
@@ -116,6 +122,9 @@ func (w *worker) run(ctx context.Context) {
 		w.result(err)
 	}
 	w.queue.close()
+	if w.modules != nil {
+		w.modules.close()
+	}
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	if w.shard != nil {
@@ -202,6 +211,9 @@ func (w *worker) build(ctx context.Context) (err error) {
 	w.turn.Lock()
 	defer w.turn.Unlock()
 	w.shard = made
+	if w.modules != nil {
+		return w.modules.build()
+	}
 	return nil
 }
 
