@@ -22,6 +22,9 @@
 //
 // timeline.go notes when each bucket left and came back, for those who ask.
 //
+// module.go is another way to train, for modules that a shard hosts: inputs go there and outputs come back (module_ask.go),
+// and nothing of the five steps is needed.
+//
 // session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
 // server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was
 // trained: rows for an evaluation, whole tables, the digest.

@@ -61,6 +61,9 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 
 // dispatch gives a frame to who waits for it, and tells whether that one keeps it.
 func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (kept bool, err error) {
+	if subject.Kind == fabric.KindModule {
+		return false, s.takeModule(owner, subject, v)
+	}
 	if v.Head().Kind == schema.KindRows {
 		if taker := s.rowsFor.Load(); taker != nil {
 			return (*taker).take(owner, v)

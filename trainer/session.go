@@ -37,6 +37,7 @@ type Session struct {
 	results  *results
 	replicas *replicas
 	asking   schema.Batch // of the lookups that were sent last, where rows are applied alone
+	modules  []*Module    // that shards host, by index of the manifest
 	segment  *segment     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
@@ -87,6 +88,9 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 	}
 	var err error
 	if err = s.findServers(); err != nil {
+		return nil, err
+	}
+	if err = s.findModules(); err != nil {
 		return nil, err
 	}
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {

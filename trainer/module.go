@@ -1,0 +1,295 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"gradbus/fabric"
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/schema"
+)
+
+// ErrContext: a module's context is gone: it was stepped or released, or the shard has ended it because it had not heard of this
+// trainer for too long. The session goes on.
+var ErrContext = errors.New("context is gone")
+
+// Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the optimizer are on
+// the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it at once; each pass sees one version
+// of the parameters, whoever steps meanwhile.
+//
+// Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's own and valid until
+// its next call. All of them fail with ErrFrameRefused, whose text has the shard's reason, or with the session's error, or the cause of ctx;
+// a refusal ends nothing but the call.
+type Module struct {
+	session    *Session
+	spec       *schema.ModuleSpec
+	index      int
+	link       *shardLink
+	parameters []nn.Parameter
+	out        int // values of a sample of the output
+
+	number schema.Sequence // of the last request
+	frames []*schema.Frame // that requests are written into
+	sealed [][]byte
+	answer moduleAnswer
+}
+
+// Tensor is a parameter of a module, or its gradient: row-major.
+type Tensor struct {
+	Name   string
+	Shape  []int
+	Values []float32
+}
+
+// Pass says which samples a forward pass is of: what is dropped follows from it, so a pass can be repeated.
+type Pass struct {
+	Batch schema.Batch // by the trainer's own count
+	Lane  lane.Lane    // one that it hosts
+}
+
+// Context is a forward pass in training that the shard remembers: its activations, then its gradients, and the version of the
+// parameters that it saw. It ends with a step or Release, with the session, or when the shard has not heard of the trainer for the
+// job's deadline.
+type Context struct {
+	module  *Module
+	id      uint64
+	version schema.Version
+	samples int
+}
+
+// Version is the version of the parameters that the pass has seen.
+func (c *Context) Version() schema.Version { return c.version }
+
+// findModules makes what the session knows of the job's modules.
+func (s *Session) findModules() error {
+	for i := range s.job.Modules {
+		spec := &s.job.Modules[i]
+		module, err := nn.Build([]byte(spec.Module))
+		if err != nil {
+			return fmt.Errorf("module %q: %w", spec.Name, err)
+		}
+		shape, err := module.OutShape(spec.In)
+		if err != nil {
+			return fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
+		}
+		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)], parameters: module.Parameters(),
+			out: schema.Parameter{Shape: shape}.Elements()}
+		m.answer.ready = make(chan struct{}, 1)
+		s.modules = append(s.modules, m)
+	}
+	return nil
+}
+
+// Module gives the module of a name, which the manifest has.
+//
+//	net, err := session.Module("net")
+//	pass, y, err := net.Forward(ctx, x, trainer.Pass{Batch: b, Lane: first})
+//	lossSum, err := loss.Loss(y, classes, gradY)
+//	_, err = pass.BackwardStep(ctx, gradY, samples)
+func (s *Session) Module(name string) (*Module, error) {
+	i := slices.IndexFunc(s.modules, func(m *Module) bool { return m.spec.Name == name })
+	if i < 0 {
+		var names []string
+		for _, m := range s.modules {
+			names = append(names, m.spec.Name)
+		}
+		return nil, fmt.Errorf("module %q: job %s has %q", name, s.job.Name, names)
+	}
+	return s.modules[i], nil
+}
+
+// Parameters are the names, shapes and first values of the module's parameters.
+func (m *Module) Parameters() []nn.Parameter { return m.parameters }
+
+// Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The context remembers the pass.
+func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Context, []float32, error) {
+	y, err := m.forward(ctx, x, at, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	a := &m.answer
+	if a.context == 0 {
+		return nil, nil, fmt.Errorf("forward of module %q: the shard names no context", m.spec.Name)
+	}
+	return &Context{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
+}
+
+// Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n, Out] and the
+// version of the parameters that it saw. n may be any number: requests carry as many samples as the manifest allows.
+func (m *Module) Evaluate(ctx context.Context, x []float32) (y []float32, err error) {
+	in := m.spec.InElements()
+	if len(x) == 0 || len(x)%in != 0 {
+		return nil, m.badInput(x)
+	}
+	if len(x) <= m.spec.Samples*in {
+		return m.forward(ctx, x, Pass{Lane: m.session.joined.FirstLane}, schema.FlagEvaluate)
+	}
+	for part := range slices.Chunk(x, m.spec.Samples*in) {
+		values, err := m.forward(ctx, part, Pass{Lane: m.session.joined.FirstLane}, schema.FlagEvaluate)
+		if err != nil {
+			return nil, err
+		}
+		y = append(y, values...)
+	}
+	return y, nil
+}
+
+func (m *Module) badInput(x []float32) error {
+	return fmt.Errorf("forward of module %q: %d values: want those of 1 to %d samples of shape %v", m.spec.Name, len(x), m.spec.Samples, m.spec.In)
+}
+
+func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32) ([]float32, error) {
+	in := m.spec.InElements()
+	n := len(x) / in
+	if n < 1 || n > m.spec.Samples || len(x)%in != 0 {
+		return nil, m.badInput(x)
+	}
+	head := schema.Head{Kind: schema.KindForward, Batch: at.Batch, Node: lane.Node{First: at.Lane, Count: 1}, Weight: float64(n), Flags: flags}
+	y, err := m.ask(ctx, head, nil, x)
+	if err == nil && len(y) != n*m.out {
+		err = fmt.Errorf("the shard answers %d values: want %d", len(y), n*m.out)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("forward of module %q: %w", m.spec.Name, err)
+	}
+	return y, nil
+}
+
+// Backward goes back through the context's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over the samples. The
+// gradients of the parameters stay on the shard, in the context, until a step.
+func (c *Context) Backward(ctx context.Context, gradY []float32) error {
+	_, err := c.backward(ctx, gradY, 0, 0)
+	return err
+}
+
+// BackwardInput is Backward, and gives the gradient by the input, [n, In].
+func (c *Context) BackwardInput(ctx context.Context, gradY []float32) (gradX []float32, err error) {
+	return c.backward(ctx, gradY, schema.FlagInput, 0)
+}
+
+// BackwardStep is Backward and a step of this context alone, in one request: the optimizer moves the newest version by the gradients
+// divided by samples. It gives the version that this made, and ends the context.
+func (c *Context) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
+	_, err := c.backward(ctx, gradY, schema.FlagStep, samples)
+	return c.module.answer.version, err
+}
+
+func (c *Context) backward(ctx context.Context, gradY []float32, flags uint32, samples int) ([]float32, error) {
+	m := c.module
+	if want := c.samples * m.out; len(gradY) != want {
+		return nil, fmt.Errorf("backward of module %q: a gradient of %d values: want %d, %d for each of %d samples", m.spec.Name, len(gradY), want, m.out, c.samples)
+	}
+	gradX, err := m.ask(ctx, schema.Head{Kind: schema.KindBackward, Weight: float64(samples), Flags: flags}, []uint64{c.id}, gradY)
+	if want := c.samples * m.spec.InElements(); err == nil && flags&schema.FlagInput != 0 && len(gradX) != want {
+		err = fmt.Errorf("the shard answers %d values: want %d", len(gradX), want)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("backward of context %d of module %q: %w", c.id, m.spec.Name, err)
+	}
+	return gradX, nil
+}
+
+// Step adds up the gradients of contexts, divides once by samples, and moves the newest version by that. It gives the version that this
+// made, and ends the contexts.
+func (m *Module) Step(ctx context.Context, samples int, contexts ...*Context) (schema.Version, error) {
+	if samples < 1 {
+		return 0, fmt.Errorf("step of module %q: %d samples: want at least 1", m.spec.Name, samples)
+	}
+	return m.step(ctx, samples, contexts)
+}
+
+func (m *Module) step(ctx context.Context, samples int, contexts []*Context) (schema.Version, error) {
+	ids := make([]uint64, len(contexts))
+	for i, c := range contexts {
+		ids[i] = c.id
+	}
+	slices.Sort(ids)
+	_, err := m.ask(ctx, schema.Head{Kind: schema.KindStep, Weight: float64(samples)}, ids, nil)
+	if err != nil {
+		return 0, fmt.Errorf("step of module %q: %w", m.spec.Name, err)
+	}
+	return m.answer.version, nil
+}
+
+// Release ends a context without a step.
+func (c *Context) Release(ctx context.Context) error {
+	_, err := c.module.step(ctx, 0, []*Context{c})
+	return err
+}
+
+// Gradients gives the gradients that a context has after its Backward, sums over its samples, in new memory.
+func (c *Context) Gradients(ctx context.Context) ([]Tensor, error) {
+	return c.module.read(ctx, c, schema.FlagGradients)
+}
+
+// Weights gives the newest parameters, all of one version, in new memory.
+func (m *Module) Weights(ctx context.Context) ([]Tensor, schema.Version, error) {
+	pin := &Context{module: m}
+	all, err := m.read(ctx, pin, 0)
+	if pin.id != 0 {
+		if ending := pin.Release(ctx); err == nil {
+			err = ending
+		}
+	}
+	return all, pin.version, err
+}
+
+// Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them as its own.
+func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
+	all, _, err := m.Weights(ctx)
+	if err != nil {
+		return [32]byte{}, err
+	}
+	job, values := &schema.Job{}, map[string][]float32{}
+	for _, t := range all {
+		job.Parameters = append(job.Parameters, schema.Parameter{Name: t.Name, Shape: t.Shape})
+		values[t.Name] = t.Values
+	}
+	d := schema.NewWeightsDigest(job)
+	for t, ok := d.Next(); ok; t, ok = d.Next() {
+		if err := d.Values(values[t.Name]); err != nil {
+			return [32]byte{}, fmt.Errorf("digest of module %q: %w", m.spec.Name, err)
+		}
+	}
+	return d.Sum()
+}
+
+// read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the first answer
+// gives it one.
+func (m *Module) read(ctx context.Context, c *Context, flags uint32) ([]Tensor, error) {
+	elements := 0
+	for _, p := range m.parameters {
+		elements += p.Elements()
+	}
+	all := make([]float32, elements)
+	for chunk := range m.session.place.TensorChunks(elements) {
+		var ids []uint64
+		if c.id != 0 {
+			ids = []uint64{c.id}
+		}
+		values, err := m.ask(ctx, schema.Head{Kind: schema.KindWeights, Chunk: schema.Chunk(chunk), Flags: flags}, ids, nil)
+		offset, count := m.session.place.TensorRange(elements, chunk)
+		if err == nil && (len(values) != count || m.answer.context == 0) {
+			err = fmt.Errorf("the shard answers %d values: want %d", len(values), count)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("chunk %d of the parameters of module %q: %w", chunk, m.spec.Name, err)
+		}
+		c.id, c.version = m.answer.context, m.answer.version
+		copy(all[offset:], values)
+	}
+	tensors := make([]Tensor, len(m.parameters))
+	for i, p := range m.parameters {
+		tensors[i] = Tensor{p.Name, p.Shape, all[:p.Elements():p.Elements()]}
+		all = all[p.Elements():]
+	}
+	return tensors, nil
+}
+
+// subject is where requests go.
+func (m *Module) subject() fabric.Subject {
+	return m.session.subject("", m.link.member).OfModule(m.spec.Name)
+}

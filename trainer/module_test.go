@@ -1,0 +1,420 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/philox"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// moduleJob hosts a module whose tensors take several frames, beside a tiny one on another shard.
+func moduleJob(name string, trainers int, consistency string) *schema.Job {
+	job := &schema.Job{Name: schema.JobName(name), Workload: "hosted", Trainers: trainers, Lanes: 2 * trainers, Consistency: consistency,
+		Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.5},
+		Modules: []schema.ModuleSpec{
+			{Name: "tiny", Seed: 3, In: []int{2}, Samples: 4, Contexts: 2, Module: `[{"linear":{"in":2,"out":1}}]`},
+			{Name: "net", Shard: 1, Seed: 5, In: []int{600}, Samples: 4, Contexts: 2,
+				Module: `[{"linear":{"in":600,"out":8}},{"dropout":{"p":0.5}},{"relu":{}},{"linear":{"in":8,"out":700}}]`},
+		}}
+	return job
+}
+
+// moduleInput is what trainer and test make of a batch and lane.
+func moduleInput(b, lane uint64, in, out int) (x, gradY []float32) {
+	x, gradY = make([]float32, 3*in), make([]float32, 3*out)
+	source := philox.New(9, "input", b, lane, 0)
+	for _, values := range [][]float32{x, gradY} {
+		for i := range values {
+			values[i] = source.Uniform() - 0.5
+		}
+	}
+	return x, gradY
+}
+
+// moduleStep is one step that a trainer has made, by one context or two.
+type moduleStep struct {
+	made, saw schema.Version
+	batch     uint64
+	lanes     []uint64
+	gradX     []float32
+	gradients []Tensor // of the first context, where they were asked for
+	y         []float32
+}
+
+// drive trains with a hosted module for some batches and notes what came of it.
+func drive(ctx context.Context, s *Session, batches uint64) (steps []moduleStep, err error) {
+	m, err := s.Module("net")
+	if err != nil {
+		return nil, err
+	}
+	first, _ := s.Lanes()
+	for b := range batches {
+		step, err := driveBatch(ctx, m, b, uint64(first))
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, step)
+	}
+	return steps, nil
+}
+
+func driveBatch(ctx context.Context, m *Module, b, first uint64) (step moduleStep, err error) {
+	forward := func(l uint64) (pass *Context, y, gradY []float32) {
+		var x []float32
+		x, gradY = moduleInput(b, l, 600, 700)
+		if err == nil {
+			pass, y, err = m.Forward(ctx, x, Pass{Batch: schema.Batch(b), Lane: lane.Lane(l)})
+		}
+		return pass, y, gradY
+	}
+	pass, y, gradY := forward(first)
+	if err != nil {
+		return step, err
+	}
+	step = moduleStep{batch: b, lanes: []uint64{first}, saw: pass.Version(), y: slices.Clone(y)}
+	switch b % 3 {
+	case 0: // one request for both
+		step.made, err = pass.BackwardStep(ctx, gradY, 3)
+	case 1: // in turn, with everything that can be asked for
+		gradX, err := pass.BackwardInput(ctx, gradY)
+		if err != nil {
+			return step, err
+		}
+		step.gradX = slices.Clone(gradX)
+		if step.gradients, err = pass.Gradients(ctx); err != nil {
+			return step, err
+		}
+		step.made, err = m.Step(ctx, 3, pass)
+		return step, err
+	case 2: // two lanes, one step; the oracle replays passes of one version
+		if err := pass.Backward(ctx, gradY); err != nil {
+			return step, err
+		}
+		other, _, gradY := forward(first + 1)
+		switch {
+		case err != nil:
+		case other.Version() != pass.Version():
+			if err = other.Release(ctx); err == nil {
+				step.made, err = m.Step(ctx, 3, pass)
+			}
+		default:
+			step.lanes = append(step.lanes, first+1)
+			if err = other.Backward(ctx, gradY); err == nil {
+				step.made, err = m.Step(ctx, 6, other, pass)
+			}
+		}
+	}
+	return step, err
+}
+
+// moduleOracle repeats in this process, step by step, what trainers have done with a hosted module.
+type moduleOracle struct {
+	t        *testing.T
+	backend  cuda.Backend
+	spec     *schema.ModuleSpec
+	net      *nn.Net
+	versions [][][]float32
+	momentum [][]float32
+	sgd      cuda.SGD
+}
+
+func newModuleOracle(t *testing.T, job *schema.Job, index int) *moduleOracle {
+	o := &moduleOracle{t: t, backend: testBackend(t), spec: &job.Modules[index], sgd: cuda.SGD{LR: job.Optimizer.LR, Momentum: job.Optimizer.Momentum}}
+	module, err := nn.Build([]byte(o.spec.Module))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o.net, err = nn.NewNet(module, o.spec.In, nn.Env{Backend: o.backend}); err != nil {
+		t.Fatal(err)
+	}
+	first, err := nn.Initial(module, o.spec.Seed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.versions = append(o.versions, first)
+	for _, p := range first {
+		o.momentum = append(o.momentum, make([]float32, len(p)))
+	}
+	o.net.GradX = true
+	return o
+}
+
+// pass repeats one pass.
+func (o *moduleOracle) pass(saw schema.Version, b, lane uint64, in, out int) (y, gradX []float32, grads [][]float32) {
+	o.t.Helper()
+	x, gradY := moduleInput(b, lane, in, out)
+	params := o.versions[saw]
+	y, err := o.net.Forward(params, x, nn.Mode{Train: true, Random: nn.Random{Seed: o.spec.Seed, Batch: b, Lane: lane}})
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	y = slices.Clone(y)
+	for _, p := range params {
+		grads = append(grads, make([]float32, len(p)))
+	}
+	if gradX, err = o.net.Backward(params, gradY, func(i int) []float32 { return grads[i] }, nil); err != nil {
+		o.t.Fatal(err)
+	}
+	return y, gradX, grads
+}
+
+// step makes the next version.
+func (o *moduleOracle) step(sum [][]float32, samples float32) {
+	o.t.Helper()
+	now := o.versions[len(o.versions)-1]
+	var next [][]float32
+	for i := range now {
+		out, m := make([]float32, len(now[i])), cuda.Float32s(o.momentum[i])
+		if err := o.backend.ApplyDense(cuda.ApplyDense{Optimizer: o.sgd, Weight: samples, First: len(o.versions) == 1,
+			Slots: []cuda.Slot{{Name: "momentum", Before: m, After: m}}, Param: cuda.Float32s(now[i]), Grad: cuda.Float32s(sum[i]), Out: cuda.Float32s(out)}); err != nil {
+			o.t.Fatal(err)
+		}
+		next = append(next, out)
+	}
+	o.versions = append(o.versions, next)
+}
+
+// Four trainers at once, each pass on the version that it pinned whoever steps meanwhile: outputs, gradients by input and by
+// parameters, and every version of the parameters are those of passes in one process, bit by bit, in the order of the steps.
+func TestHostedModuleIsALocalPass(t *testing.T) {
+	const trainers, batches = 4, 6
+	ctx := testContext(t)
+	server := startServer(t, 2)
+	job := moduleJob("hosted", trainers, schema.ConsistencySync)
+	sessions := joinAll(t, testConfig(t, server), job)
+	all := make([][]moduleStep, trainers)
+	errs := make([]error, trainers)
+	var together sync.WaitGroup
+	for i, s := range sessions {
+		together.Go(func() { all[i], errs[i] = drive(ctx, s, batches) })
+	}
+	together.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	steps := slices.Concat(all...)
+	slices.SortFunc(steps, func(a, b moduleStep) int { return int(a.made) - int(b.made) })
+	o, behind := newModuleOracle(t, job, 1), 0
+	for i, step := range steps {
+		if step.made != schema.Version(i+1) {
+			t.Fatalf("step %d made version %d", i, step.made)
+		}
+		if step.saw < schema.Version(i) {
+			behind++
+		}
+		var sum [][]float32
+		for k, lane := range step.lanes {
+			y, gradX, grads := o.pass(step.saw, step.batch, lane, 600, 700)
+			if k == 0 {
+				sum = grads
+				equalValues(t, fmt.Sprintf("output of step %d", i), step.y, y)
+				if step.gradX != nil {
+					equalValues(t, fmt.Sprintf("gradient by the input of step %d", i), step.gradX, gradX)
+				}
+				for p, g := range step.gradients {
+					equalValues(t, fmt.Sprintf("gradient of %s of step %d", g.Name, i), g.Values, grads[p])
+				}
+				continue
+			}
+			for p := range sum {
+				for j := range sum[p] {
+					sum[p][j] += grads[p][j]
+				}
+			}
+		}
+		o.step(sum, float32(3*len(step.lanes)))
+	}
+	t.Logf("%d of %d steps were by passes on an older version", behind, len(steps))
+	m, err := sessions[0].Module("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, version, err := m.Weights(ctx)
+	if err != nil || version != schema.Version(len(steps)) {
+		t.Fatalf("weights of version %d: %v", version, err)
+	}
+	for i, w := range weights {
+		equalValues(t, w.Name, w.Values, o.versions[version][i])
+	}
+	leaveAll(t, sessions)
+}
+
+func equalValues(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("%s: %d values, want %d", what, len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("%s: value %d is %v, want %v", what, i, got[i], want[i])
+		}
+	}
+}
+
+func leaveAll(t *testing.T, sessions []*Session) {
+	t.Helper()
+	for _, s := range sessions {
+		if err := s.Leave(testContext(t), ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// While others train, an evaluation drops nothing and sees one version: repeated on it, it gives the same bits.
+func TestHostedEvaluationWhileOthersTrain(t *testing.T) {
+	ctx := testContext(t)
+	server := startServer(t, 1)
+	job := moduleJob("evaluation", 2, schema.ConsistencySync)
+	sessions := joinAll(t, testConfig(t, server), job)
+	trained := make(chan error, 1)
+	go func() {
+		_, err := drive(ctx, sessions[1], 12)
+		trained <- err
+	}()
+	m, err := sessions[0].Module("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, _ := moduleInput(0, 0, 600, 700)
+	x = append(x, x...) // six samples, which take two requests
+	for range 8 {
+		if _, err := m.Evaluate(ctx, x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := <-trained; err != nil {
+		t.Fatal(err)
+	}
+	weights, _, err := m.Weights(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := m.Evaluate(ctx, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newModuleOracle(t, job, 1)
+	params := make([][]float32, len(weights))
+	for i, w := range weights {
+		params[i] = w.Values
+	}
+	want, err := o.net.Forward(params, x, nn.Mode{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	equalValues(t, "evaluation", y, want)
+	leaveAll(t, sessions)
+}
+
+// Refusals name what is wrong and end nothing but the call.
+func TestHostedModuleRefuses(t *testing.T) {
+	ctx := testContext(t)
+	server := startServer(t, 1)
+	sessions := joinAll(t, testConfig(t, server), moduleJob("refusals", 2, schema.ConsistencySync))
+	m, err := sessions[0].Module("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sessions[0].Module("huge"); err == nil || !strings.Contains(err.Error(), `"huge"`) {
+		t.Errorf("unknown module: %v", err)
+	}
+	pass, _, err := m.Forward(ctx, []float32{1, 2}, Pass{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, _, err := m.Forward(ctx, []float32{1, 2}, Pass{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{})
+	checkError(t, err, ErrFrameRefused, "over_budget", "t0 has 2 contexts", "allows 2")
+	_, _, err = m.Forward(ctx, []float32{1, 2}, Pass{Lane: 2})
+	checkError(t, err, ErrFrameRefused, "wrong_sender")
+	other, err := sessions[1].Module("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stolen := &Context{module: other, id: pass.id, samples: 1}
+	checkError(t, stolen.Backward(ctx, []float32{1}), ErrContext, "another trainer's")
+	_, err = m.Step(ctx, 1, pass)
+	checkError(t, err, ErrContext, "has no gradients")
+	if err := pass.Backward(ctx, []float32{1}); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, pass.Backward(ctx, []float32{1}), ErrContext, "no pass to go back through")
+	if _, err := m.Step(ctx, 1, pass); err != nil {
+		t.Fatal(err)
+	}
+	_, err = m.Step(ctx, 1, pass)
+	checkError(t, err, ErrContext, "was stepped")
+	if err := second.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	pass, _, err = m.Forward(ctx, []float32{3e38, 3e38}, Pass{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pass.BackwardStep(ctx, []float32{3e38}, 1)
+	checkError(t, err, ErrFrameRefused, "non_finite")
+	before, version, err := m.Weights(ctx)
+	if err != nil || version != 1 || len(before) != 2 {
+		t.Errorf("weights of version %d, %v: want version 1, which the refused step has left", version, err)
+	}
+	leaveAll(t, sessions)
+}
+
+// A trainer that falls silent loses its contexts, by name; in async the others go on.
+func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
+	ctx := testContext(t)
+	server := startServerWith(t, ps.Config{Deadline: time.Second})
+	config := testConfig(t, server)
+	job, sessions := moduleJob("expire", 2, schema.ConsistencyAsync), make([]*Session, 2)
+	var joining sync.WaitGroup
+	for i := range sessions {
+		c := config
+		c.Member = schema.TrainerMember(i)
+		if i == 1 {
+			c.BeatEvery = 2 * time.Hour // after the first, that is never
+		}
+		joining.Go(func() { sessions[i], _ = Join(ctx, c, job) })
+	}
+	joining.Wait()
+	if sessions[0] == nil || sessions[1] == nil {
+		t.Fatal("not all have joined")
+	}
+	var passes []*Context
+	for i, s := range sessions {
+		m, err := s.Module("tiny")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pass, _, err := m.Forward(ctx, []float32{1, 2}, Pass{Lane: lane.Lane(2 * i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		passes = append(passes, pass)
+	}
+	// Every request is a sign of life, so it is asked after a silence only; without gradients there is nothing to be had either way.
+	var err error
+	for until := time.Now().Add(testTimeout / 2); time.Now().Before(until) && (err == nil || !strings.Contains(err.Error(), "expired")); {
+		time.Sleep(2200 * time.Millisecond) // the deadline and a tick
+		_, err = passes[1].Gradients(ctx)
+	}
+	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline 1s")
+	if _, err := passes[0].BackwardStep(ctx, []float32{1}, 1); err != nil {
+		t.Errorf("the context of the trainer that was heard: %v", err)
+	}
+	leaveAll(t, sessions)
+}
