@@ -3,14 +3,12 @@ package trainer
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -54,13 +52,16 @@ type moduleStep struct {
 }
 
 // drive trains with a hosted module for some batches and notes what came of it.
-func drive(ctx context.Context, s *Session, batches uint64) (steps []moduleStep, err error) {
+func drive(ctx context.Context, s *Session, batches uint64, enter func(b uint64)) (steps []moduleStep, err error) {
 	m, err := s.Module("net")
 	if err != nil {
 		return nil, err
 	}
 	first, _ := s.Lanes()
 	for b := range batches {
+		if enter != nil {
+			enter(b)
+		}
 		step, err := driveBatch(ctx, m, b, uint64(first))
 		if err != nil {
 			return nil, err
@@ -119,73 +120,6 @@ func driveBatch(ctx context.Context, m *Module, b, first uint64) (step moduleSte
 	return step, err
 }
 
-// moduleOracle repeats in this process, step by step, what trainers have done with a hosted module.
-type moduleOracle struct {
-	t        *testing.T
-	backend  cuda.Backend
-	spec     *schema.ModuleSpec
-	net      *nn.Net
-	versions [][][]float32
-	momentum [][]float32
-	sgd      cuda.SGD
-}
-
-func newModuleOracle(t *testing.T, job *schema.Job, index int) *moduleOracle {
-	o := &moduleOracle{t: t, backend: testBackend(t), spec: &job.Modules[index], sgd: cuda.SGD{LR: job.Optimizer.LR, Momentum: job.Optimizer.Momentum}}
-	module, err := nn.Build([]byte(o.spec.Module))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if o.net, err = nn.NewNet(module, o.spec.In, nn.Env{Backend: o.backend}); err != nil {
-		t.Fatal(err)
-	}
-	first, err := nn.Initial(module, o.spec.Seed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o.versions = append(o.versions, first)
-	for _, p := range first {
-		o.momentum = append(o.momentum, make([]float32, len(p)))
-	}
-	o.net.GradX = true
-	return o
-}
-
-// pass repeats one pass.
-func (o *moduleOracle) pass(saw schema.Version, b, lane uint64, in, out int) (y, gradX []float32, grads [][]float32) {
-	o.t.Helper()
-	x, gradY := moduleInput(b, lane, in, out)
-	params := o.versions[saw]
-	y, err := o.net.Forward(params, x, nn.Mode{Train: true, Random: nn.Random{Seed: o.spec.Seed, Batch: b, Lane: lane}})
-	if err != nil {
-		o.t.Fatal(err)
-	}
-	y = slices.Clone(y)
-	for _, p := range params {
-		grads = append(grads, make([]float32, len(p)))
-	}
-	if gradX, err = o.net.Backward(params, gradY, func(i int) []float32 { return grads[i] }, nil); err != nil {
-		o.t.Fatal(err)
-	}
-	return y, gradX, grads
-}
-
-// step makes the next version.
-func (o *moduleOracle) step(sum [][]float32, samples float32) {
-	o.t.Helper()
-	now := o.versions[len(o.versions)-1]
-	var next [][]float32
-	for i := range now {
-		out, m := make([]float32, len(now[i])), cuda.Float32s(o.momentum[i])
-		if err := o.backend.ApplyDense(cuda.ApplyDense{Optimizer: o.sgd, Weight: samples, First: len(o.versions) == 1,
-			Slots: []cuda.Slot{{Name: "momentum", Before: m, After: m}}, Param: cuda.Float32s(now[i]), Grad: cuda.Float32s(sum[i]), Out: cuda.Float32s(out)}); err != nil {
-			o.t.Fatal(err)
-		}
-		next = append(next, out)
-	}
-	o.versions = append(o.versions, next)
-}
-
 // Four trainers at once, each pass on the version that it pinned whoever steps meanwhile: outputs, gradients by input and by
 // parameters, and every version of the parameters are those of passes in one process, bit by bit, in the order of the steps.
 func TestHostedModuleIsALocalPass(t *testing.T) {
@@ -198,56 +132,13 @@ func TestHostedModuleIsALocalPass(t *testing.T) {
 	errs := make([]error, trainers)
 	var together sync.WaitGroup
 	for i, s := range sessions {
-		together.Go(func() { all[i], errs[i] = drive(ctx, s, batches) })
+		together.Go(func() { all[i], errs[i] = drive(ctx, s, batches, nil) })
 	}
 	together.Wait()
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
-	steps := slices.Concat(all...)
-	slices.SortFunc(steps, func(a, b moduleStep) int { return int(a.made) - int(b.made) })
-	o, behind := newModuleOracle(t, job, 1), 0
-	for i, step := range steps {
-		if step.made != schema.Version(i+1) {
-			t.Fatalf("step %d made version %d", i, step.made)
-		}
-		if step.saw < schema.Version(i) {
-			behind++
-		}
-		var sum [][]float32
-		for k, lane := range step.lanes {
-			y, gradX, grads := o.pass(step.saw, step.batch, lane, 600, 700)
-			if k == 0 {
-				sum = grads
-				equalValues(t, fmt.Sprintf("output of step %d", i), step.y, y)
-				if step.gradX != nil {
-					equalValues(t, fmt.Sprintf("gradient by the input of step %d", i), step.gradX, gradX)
-				}
-				for p, g := range step.gradients {
-					equalValues(t, fmt.Sprintf("gradient of %s of step %d", g.Name, i), g.Values, grads[p])
-				}
-				continue
-			}
-			for p := range sum {
-				for j := range sum[p] {
-					sum[p][j] += grads[p][j]
-				}
-			}
-		}
-		o.step(sum, float32(3*len(step.lanes)))
-	}
-	t.Logf("%d of %d steps were by passes on an older version", behind, len(steps))
-	m, err := sessions[0].Module("net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	weights, version, err := m.Weights(ctx)
-	if err != nil || version != schema.Version(len(steps)) {
-		t.Fatalf("weights of version %d: %v", version, err)
-	}
-	for i, w := range weights {
-		equalValues(t, w.Name, w.Values, o.versions[version][i])
-	}
+	checkHosted(t, job, sessions[0], slices.Concat(all...))
 	leaveAll(t, sessions)
 }
 
@@ -280,7 +171,7 @@ func TestHostedEvaluationWhileOthersTrain(t *testing.T) {
 	sessions := joinAll(t, testConfig(t, server), job)
 	trained := make(chan error, 1)
 	go func() {
-		_, err := drive(ctx, sessions[1], 12)
+		_, err := drive(ctx, sessions[1], 12, nil)
 		trained <- err
 	}()
 	m, err := sessions[0].Module("net")
@@ -378,22 +269,9 @@ func TestHostedModuleRefuses(t *testing.T) {
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	ctx := testContext(t)
-	server := startServerWith(t, ps.Config{Deadline: time.Second})
-	config := testConfig(t, server)
+	server := startServerWith(t, ps.Config{Deadline: 3 * time.Second})
 	job, sessions := moduleJob("expire", 2, schema.ConsistencyAsync), make([]*Session, 2)
-	var joining sync.WaitGroup
-	for i := range sessions {
-		c := config
-		c.Member = schema.TrainerMember(i)
-		if i == 1 {
-			c.BeatEvery = 2 * time.Hour // after the first, that is never
-		}
-		joining.Go(func() { sessions[i], _ = Join(ctx, c, job) })
-	}
-	joining.Wait()
-	if sessions[0] == nil || sessions[1] == nil {
-		t.Fatal("not all have joined")
-	}
+	joinOneSilent(t, testConfig(t, server), job, sessions)
 	var passes []*Context
 	for i, s := range sessions {
 		m, err := s.Module("tiny")
@@ -409,12 +287,86 @@ func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	// Every request is a sign of life, so it is asked after a silence only; without gradients there is nothing to be had either way.
 	var err error
 	for until := time.Now().Add(testTimeout / 2); time.Now().Before(until) && (err == nil || !strings.Contains(err.Error(), "expired")); {
-		time.Sleep(2200 * time.Millisecond) // the deadline and a tick
+		time.Sleep(5200 * time.Millisecond) // the deadline, a tick and more
 		_, err = passes[1].Gradients(ctx)
 	}
-	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline 1s")
+	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline 3s")
 	if _, err := passes[0].BackwardStep(ctx, []float32{1}, 1); err != nil {
 		t.Errorf("the context of the trainer that was heard: %v", err)
 	}
 	leaveAll(t, sessions)
+}
+
+// Connections that break again and again, so that requests and answers are lost and come again, change no bit: each step counts once.
+func TestHostedOverBrokenConnections(t *testing.T) {
+	const trainers, batches = 2, 12
+	ctx := testContext(t)
+	server := startServer(t, 2)
+	p := startProxy(t, server.URL())
+	config := testConfig(t, server)
+	config.Server = p.url()
+	job := moduleJob("broken-modules", trainers, schema.ConsistencySync)
+	sessions := joinAll(t, config, job)
+	all, errs := make([][]moduleStep, trainers), make([]error, trainers)
+	var together sync.WaitGroup
+	for i, s := range sessions {
+		together.Go(func() {
+			all[i], errs[i] = drive(ctx, s, batches, func(b uint64) {
+				if b%4 == uint64(i) {
+					p.cut(false)
+				}
+			})
+		})
+	}
+	together.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	checkHosted(t, job, sessions[0], slices.Concat(all...))
+	reconnects := uint64(0)
+	for _, s := range sessions {
+		reconnects += s.Stats().Reconnects
+	}
+	if reconnects < 4 {
+		t.Errorf("%d reconnections: the connections were not cut", reconnects)
+	}
+	leaveAll(t, sessions)
+}
+
+// In a job that a lost trainer ends, the others' requests end with its name.
+func TestHostedJobFailsWithItsTrainer(t *testing.T) {
+	ctx := testContext(t)
+	server := startServerWith(t, ps.Config{Deadline: 3 * time.Second})
+	job, sessions := moduleJob("dead", 2, schema.ConsistencySync), make([]*Session, 2)
+	joinOneSilent(t, testConfig(t, server), job, sessions)
+	m, err := sessions[0].Module("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = m.Evaluate(ctx, []float32{1, 2})
+	}
+	checkError(t, err, ErrJobFailed, "trainer t1", "deadline 3s")
+	for _, s := range sessions {
+		_ = s.Leave(ctx, "the job has failed") // which is known
+	}
+}
+
+// joinOneSilent joins both trainers of a job, the second of which gives one sign of life and no more.
+func joinOneSilent(t *testing.T, config Config, job *schema.Job, sessions []*Session) {
+	t.Helper()
+	var joining sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range sessions {
+		c := config
+		c.Member = schema.TrainerMember(i)
+		if i == 1 {
+			c.BeatEvery = 2 * time.Hour
+		}
+		joining.Go(func() { sessions[i], errs[i] = Join(testContext(t), c, job) })
+	}
+	joining.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
 }
