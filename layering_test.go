@@ -81,6 +81,10 @@ var layers = map[string]layer{
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
+	"bench/hosted": {
+		own:   []string{"bench/crew", "cuda", "lane", "nn", "schema", "trainer", "trainer/mnist"},
+		noStd: []string{"net", "net/http", "os/exec"},
+	},
 	"bench/hybrid": {
 		own:   []string{"bench/crew", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},

@@ -13,6 +13,7 @@ import (
 	"gradbus"
 	"gradbus/bench/average"
 	"gradbus/bench/crew"
+	"gradbus/bench/hosted"
 	"gradbus/bench/hybrid"
 	"gradbus/bench/update"
 	"gradbus/config"
@@ -28,6 +29,7 @@ func benchmarks() []*cobra.Command {
 		packagesCommand(),
 		kernelsCommand(),
 		fabricCommand(),
+		hostedCommand(),
 		hybridCommand(),
 		allCommand(),
 		averageCommand(),
@@ -41,6 +43,7 @@ func roles() map[string]crew.Role {
 	return merged(
 		map[string]crew.Role{crew.RoleServer: crew.Server},
 		average.Roles(),
+		hosted.Roles(),
 		hybrid.Roles(),
 		update.Roles(),
 	)

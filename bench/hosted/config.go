@@ -1,0 +1,161 @@
+package hosted
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gradbus/bench/crew"
+	"gradbus/cuda"
+	"gradbus/schema"
+	"gradbus/trainer/mnist"
+)
+
+// Modes: who computes.
+const (
+	Remote = "remote" // the server
+	Pull   = "pull"   // the trainers
+)
+
+// Ways in which trainers keep together in Pull.
+const (
+	Async   = "async"   // every gradient is applied as it comes, and nobody waits
+	Sync    = "sync"    // a step for every batch of all
+	Bounded = "bounded" // likewise, computed on the version before the last
+	Reduce  = "reduce"  // as sync, added up between trainers
+)
+
+// Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
+type Config struct {
+	crew.Flags
+	Trainers  int
+	Epochs    int
+	Batches   int // of each trainer, measured; 0 is those of Epochs
+	Warmup    int // batches of each trainer that are not measured
+	BatchSize int // samples of each trainer in a batch
+	LR        float64
+	Momentum  float64
+	Mode      string // Remote or Pull
+	Sync      string // of Pull
+	GPUs      int
+	Data      string // of mnist.DataNames
+	DataDir   string // empty is data/NAME
+	LocalStep bool   // measure a training step without any server
+}
+
+// DefaultConfig is the original's setting.
+func DefaultConfig() Config {
+	return Config{Flags: crew.DefaultFlags("hosted"), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03, Mode: Remote, Sync: Async,
+		Data: mnist.DataMNIST}
+}
+
+// Limits of a run.
+const (
+	trainersMax  = 64
+	epochsMax    = 10_000
+	batchesMax   = 1 << 24
+	batchSizeMax = 1 << 10
+)
+
+// Validate says what is wrong first: the flag, its value, and what would be right.
+func (c *Config) Validate() error {
+	between := func(name string, value, low, high int) error {
+		if value < low || value > high {
+			return fmt.Errorf("%s %d: want %d to %d", name, value, low, high)
+		}
+		return nil
+	}
+	oneOf := func(name, value string, words ...string) error {
+		if !slices.Contains(words, value) {
+			return fmt.Errorf("%s %q: want %s", name, value, strings.Join(words, " or "))
+		}
+		return nil
+	}
+	for _, err := range []error{
+		between("trainers", c.Trainers, 1, trainersMax),
+		between("epochs", c.Epochs, 1, epochsMax),
+		between("batches", c.Batches, 0, batchesMax),
+		between("warmup", c.Warmup, 0, batchesMax),
+		between("batch-size", c.BatchSize, 1, batchSizeMax),
+		between("gpus", c.GPUs, 0, 2),
+		oneOf("mode", c.Mode, Remote, Pull),
+		oneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
+		oneOf("data", c.Data, mnist.DataNames()...),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	if !(c.LR > 0) || c.LR > 1e30 || !(c.Momentum >= 0) || c.Momentum >= 1 {
+		return fmt.Errorf("lr %v and momentum %v: want a finite number above 0, and 0 or more and below 1", c.LR, c.Momentum)
+	}
+	if c.GPUs > 0 {
+		if err := c.checkGPUs(); err != nil {
+			return err
+		}
+	}
+	return c.Flags.Validate(c.Trainers)
+}
+
+// checkGPUs refuses more GPUs than can be used.
+func (c *Config) checkGPUs() error {
+	b, err := cuda.Open(cuda.Options{Name: "cuda"})
+	if err != nil {
+		return fmt.Errorf("gpus %d: want 0 on this machine: %w", c.GPUs, err)
+	}
+	_ = b.Close() // it was opened to see that it can be
+	if c.GPUs > 1 {
+		return fmt.Errorf("gpus %d: want 0 or 1: a hosted module computes on one device", c.GPUs)
+	}
+	return nil
+}
+
+// moduleName is the hosted module's.
+const moduleName = "mnist"
+
+// evaluationSamples is how many samples are evaluated at once.
+const evaluationSamples = 100
+
+// remoteJob is the manifest in which a shard hosts the model.
+func (c *Config) remoteJob(data *mnist.Data) *schema.Job {
+	return &schema.Job{
+		Name: schema.JobName(c.Job), Workload: "hosted", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
+		Settings: map[string]string{"data": fmt.Sprintf("%x", data.Digest), "batch": fmt.Sprint(c.BatchSize)},
+		// A trainer that is lost takes its contexts with it and nothing else.
+		Consistency: schema.ConsistencyAsync, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR), Momentum: float32(c.Momentum)},
+		Modules: []schema.ModuleSpec{{Name: moduleName, Seed: c.Seed, In: mnist.Input(), Module: mnist.Config,
+			Samples: max(c.BatchSize, evaluationSamples), Contexts: 2}},
+	}
+}
+
+// pullSettings are those of the workload that computes on trainers.
+func (c *Config) pullSettings() mnist.Settings {
+	s := mnist.Settings{Job: c.Job, Trainers: c.Trainers, Epochs: c.Epochs, Batch: c.BatchSize, LR: c.LR, Momentum: c.Momentum, Seed: c.Seed,
+		Apply: schema.ApplyUpdate, Consistency: schema.ConsistencyAsync}
+	switch c.Sync {
+	case Sync:
+		s.Consistency = schema.ConsistencySync
+	case Bounded:
+		s.Consistency, s.Ahead = schema.ConsistencyBounded, 1
+	case Reduce:
+		s.Consistency, s.Apply, s.Reduce = schema.ConsistencySync, schema.ApplyMean, schema.ReduceTrainers
+	}
+	return s
+}
+
+// settings are those of one member, as they travel.
+type settings struct {
+	URL    string          `json:"url"`
+	Config json.RawMessage `json:"config"`
+}
+
+// batches is how many batches each trainer does in all, and how many of them come before those that are measured.
+func (c *Config) batches(perEpoch int) (all, warmup int) {
+	if c.Batches > 0 {
+		return c.Warmup + c.Batches, c.Warmup
+	}
+	all = c.Epochs * perEpoch
+	return all, min(c.Warmup, all-1)
+}

@@ -1,0 +1,123 @@
+package hosted
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"gradbus/bench/crew"
+	"gradbus/trainer/mnist"
+)
+
+func TestMain(m *testing.M) {
+	if status, is := crew.RunIfMember(Roles()); is {
+		os.Exit(status)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// guard bounds what a test waits for; nothing here depends on how fast it is.
+const guard = 5 * time.Minute
+
+// small is a run over a few images of a folder of its own, that takes seconds wherever it runs.
+func small(t *testing.T) Config {
+	t.Helper()
+	folder := t.TempDir()
+	set := mnist.Synthetic(24, 6)
+	for _, f := range []struct {
+		name   string
+		header []byte
+		data   []byte
+	}{
+		{"train-images-idx3-ubyte", []byte{0, 0, 8, 3, 0, 0, 0, 24, 0, 0, 0, 28, 0, 0, 0, 28}, set.Train.Images},
+		{"train-labels-idx1-ubyte", []byte{0, 0, 8, 1, 0, 0, 0, 24}, set.Train.Labels},
+		{"t10k-images-idx3-ubyte", []byte{0, 0, 8, 3, 0, 0, 0, 6, 0, 0, 0, 28, 0, 0, 0, 28}, set.Test.Images},
+		{"t10k-labels-idx1-ubyte", []byte{0, 0, 8, 1, 0, 0, 0, 6}, set.Test.Labels},
+	} {
+		if err := os.WriteFile(filepath.Join(folder, f.name), append(f.header, f.data...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := DefaultConfig()
+	c.DataDir, c.BatchSize, c.Warmup, c.InProcess = folder, 3, 1, true
+	return c
+}
+
+func run(t *testing.T, c Config) (*Result, string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), guard)
+	defer cancel()
+	var people bytes.Buffer
+	found, err := Run(ctx, c, &people, io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found, people.String()
+}
+
+// Both modes go through an epoch of four batches each, say the loss, and look at the whole test set. Trainers of one job begin with
+// the same weights in both, and one trainer alone ends with the same, up to how a library groups what it adds: here, bit for bit.
+func TestBothModes(t *testing.T) {
+	c := small(t)
+	for _, mode := range []string{Remote, Pull} {
+		c.Mode = mode
+		found, said := run(t, c)
+		if found.Seconds <= 0 || found.ImagesPerSecond <= 0 || found.Mode != mode || len(found.WeightsSHA256) != 64 || found.Loss <= 0 {
+			t.Errorf("%s: %+v", mode, found)
+		}
+		if rest := found.Accuracy * 6; rest != float64(int(rest)) {
+			t.Errorf("%s: accuracy %v of six images", mode, found.Accuracy)
+		}
+		for _, line := range []string{"t0 batch 4 of 4: loss ", "t1 batch 4 of 4: loss "} {
+			if !strings.Contains(said, line) {
+				t.Errorf("%s: said %q, want %q", mode, said, line)
+			}
+		}
+		text, err := json.Marshal(found)
+		for _, field := range []string{"images_per_second", "accuracy", "loss", "seconds"} {
+			if err != nil || !strings.Contains(string(text), `"`+field+`":`) {
+				t.Errorf("JSON %s, %v: no %s", text, err, field)
+			}
+		}
+	}
+	c.Trainers, c.BatchSize = 1, 6
+	var weights [2]string
+	for i, mode := range []string{Remote, Pull} {
+		c.Mode = mode
+		found, _ := run(t, c)
+		weights[i] = found.WeightsSHA256
+	}
+	if weights[0] != weights[1] {
+		t.Errorf("one trainer: weights %.12s remotely, %.12s pulled", weights[0], weights[1])
+	}
+}
+
+func TestConfigRefuses(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		`mode "both": want remote or pull`:                      func(c *Config) { c.Mode = "both" },
+		"trainers 0: want 1 to 64":                              func(c *Config) { c.Trainers = 0 },
+		"gpus 3: want 0 to 2":                                   func(c *Config) { c.GPUs = 3 },
+		`data "emnist": want mnist or fashion or synthetic`:     func(c *Config) { c.Data = "emnist" },
+		`sync "never": want async or sync or bounded or reduce`: func(c *Config) { c.Sync = "never" },
+		"momentum 1: want":                                      func(c *Config) { c.Momentum = 1 },
+	} {
+		c := DefaultConfig()
+		change(&c)
+		if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+	c := DefaultConfig()
+	c.DataDir = t.TempDir()
+	if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "train-images-idx3-ubyte") {
+		t.Errorf("no data: %v", err)
+	}
+}

@@ -1,0 +1,81 @@
+package hosted
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gradbus/cuda"
+	"gradbus/nn"
+	"gradbus/trainer"
+	"gradbus/trainer/mnist"
+)
+
+// pull trains a model that the server keeps the parameters of: they come here, and gradients go there.
+func (r *runner) pull(ctx context.Context) (err error) {
+	dense, err := cuda.OpenDense(r.backend, cuda.DenseOptions{})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, dense.Close()) }()
+	env := nn.Env{Backend: r.backend, Dense: dense}
+	r.result.Library = dense.Name()
+	model, s := mnist.Model(), r.config.pullSettings()
+	if err := r.join(ctx, mnist.Job(s, r.data, model, dense.Name())); err != nil {
+		return err
+	}
+	defer func() { err = r.leave(ctx, err) }()
+	workload, err := mnist.NewWorkload(s, r.data, model, env)
+	if err != nil {
+		return err
+	}
+	r.plan(s.BatchesPerEpoch(r.data.Train.Len()))
+	done := 0
+	run := func(batches int) error {
+		var saying error
+		err := r.session.Run(ctx, workload, uint64(batches), func(p trainer.Progress) {
+			saying = errors.Join(saying, r.batchDone(done, p.Samples, p.Loss*float64(p.Samples)))
+			done++
+		})
+		return errors.Join(err, saying)
+	}
+	if r.warmup > 0 {
+		if err := run(r.warmup); err != nil {
+			return err
+		}
+	}
+	if err := r.begin(ctx); err != nil {
+		return err
+	}
+	if err := run(r.all - r.warmup); err != nil {
+		return err
+	}
+	if err := r.end(ctx); err != nil {
+		return err
+	}
+	if err := r.evaluateHere(model, env); err != nil {
+		return err
+	}
+	digest, err := r.session.Digest(ctx)
+	r.result.Digest = fmt.Sprintf("%x", digest)
+	return errors.Join(err, r.member.Wait(ctx))
+}
+
+// evaluateHere goes through this trainer's share of the test set with the parameters as it has them.
+func (r *runner) evaluateHere(model nn.Module, env nn.Env) error {
+	net, err := nn.NewNet(model, mnist.Input(), env)
+	if err != nil {
+		return err
+	}
+	var params [][]float32
+	for _, p := range net.Parameters() {
+		params = append(params, r.session.Param(p.Name))
+	}
+	return mnist.Scan(r.share(), evaluationSamples, func(x []float32, targets []int32) error {
+		y, err := net.Forward(params, x, nn.Mode{})
+		if err != nil {
+			return err
+		}
+		return r.score(y, targets)
+	})
+}

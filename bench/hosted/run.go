@@ -1,0 +1,129 @@
+package hosted
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"gradbus/bench/crew"
+	"gradbus/trainer/mnist"
+)
+
+// Result is what a run found; figures are medians over the runs, accuracy, losses and digest those of the last.
+type Result struct {
+	ImagesPerSecond float64 `json:"images_per_second"` // of all trainers together, after the warm-up
+	Accuracy        float64 `json:"accuracy"`          // on the test set, at the end
+	Loss            float64 `json:"loss"`              // on the test set, mean
+	Seconds         float64 `json:"seconds"`           // of the measured batches, until the last trainer had its own
+	TrainLoss       float64 `json:"train_loss"`        // of the last batches, mean
+	Trainers        int     `json:"trainers"`
+	Mode            string  `json:"mode"`
+	Sync            string  `json:"sync,omitempty"` // in mode pull
+	Data            string  `json:"data"`
+	Synthetic       bool    `json:"synthetic"` // the accuracy says nothing about real images
+	Library         string  `json:"library,omitempty"`
+	WeightsSHA256   string  `json:"weights_sha256"`
+}
+
+// Run runs the benchmark. people gets lines for people, errs the bar of progress.
+func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	data, err := mnist.Load(c.Data, c.DataDir) // so that what is wrong with it is said once
+	if err != nil {
+		return nil, fmt.Errorf("data %s: %w", c.Data, err)
+	}
+	var last *Result
+	var rates, seconds []float64
+	for run := range c.Runs {
+		if last, err = c.once(ctx, run, people, errs); err != nil {
+			return nil, err
+		}
+		rates, seconds = append(rates, last.ImagesPerSecond), append(seconds, last.Seconds)
+	}
+	last.ImagesPerSecond, last.Seconds, last.Synthetic = crew.Median(rates), crew.Median(seconds), data.Synthetic
+	return last, nil
+}
+
+// once is one run: server, trainers and all.
+func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (found *Result, err error) {
+	of := *c
+	if run > 0 {
+		of.Job = fmt.Sprintf("%s-%d", c.Job, run)
+	}
+	team := c.Crew("hosted", Roles(), people, errs)
+	defer func() {
+		if e := team.Close(); err == nil {
+			err = e
+		}
+	}()
+	url := c.Join
+	if url == "" {
+		var s crew.ServerSettings
+		if c.GPUs > 0 {
+			s.Backend = "cuda"
+		}
+		if _, url, err = team.StartServers(ctx, 1, s); err != nil {
+			return nil, err
+		}
+	}
+	text, err := json.Marshal(of)
+	if err != nil {
+		return nil, fmt.Errorf("encode configuration: %w", err)
+	}
+	var specs []crew.Spec
+	for i := range c.TrainersHere(c.Trainers) {
+		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, text}})
+	}
+	trainers, err := team.Start(ctx, specs...)
+	if err != nil {
+		return nil, err
+	}
+	for range 3 { // to begin, when all have trained, and when all have looked at the weights
+		if err := team.Go(ctx, trainers...); err != nil {
+			return nil, err
+		}
+	}
+	return c.collect(ctx, trainers)
+}
+
+// collect waits for the trainers' results and puts them together.
+func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result, error) {
+	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
+	if c.Mode == Pull {
+		found.Sync = c.Sync
+	}
+	images, seen, right := 0, 0, 0
+	for _, h := range trainers {
+		var t trainerResult
+		if err := h.Result(ctx, &t); err != nil {
+			return nil, err
+		}
+		images, seen, right = images+t.Images, seen+t.Seen, right+t.Right
+		found.Seconds = max(found.Seconds, t.Seconds)
+		found.Loss += t.LossSum
+		found.TrainLoss += t.Loss / float64(len(trainers))
+		found.Library, found.WeightsSHA256 = t.Library, t.Digest
+	}
+	found.ImagesPerSecond = float64(images) / found.Seconds
+	found.Loss /= float64(max(1, seen))
+	found.Accuracy = float64(right) / float64(max(1, seen))
+	return found, nil
+}
+
+// Print writes a result for people.
+func (r *Result) Print(to io.Writer) error {
+	of := ""
+	if r.Synthetic {
+		of = " (of generated images, which are easy)"
+	}
+	mode := r.Mode
+	if r.Sync != "" {
+		mode += " " + r.Sync
+	}
+	_, err := fmt.Fprintf(to, "%s, %d trainers, %s: %.0f images/s for %.1f s; on the test set accuracy %.4f%s, loss %.4f; weights %.16s\n",
+		mode, r.Trainers, r.Data, r.ImagesPerSecond, r.Seconds, r.Accuracy, of, r.Loss, r.WeightsSHA256)
+	return err
+}
