@@ -11,6 +11,9 @@ import (
 	"gradbus/trainer/mnist"
 )
 
+// chunkBytes is the largest chunk whose message the NATS server passes on as it was read.
+const chunkBytes = 65024
+
 // pull trains a model that the server keeps the parameters of: they come here, and gradients go there.
 func (r *runner) pull(ctx context.Context) (err error) {
 	dense, err := cuda.OpenDense(r.backend, cuda.DenseOptions{})
@@ -21,7 +24,9 @@ func (r *runner) pull(ctx context.Context) (err error) {
 	env := nn.Env{Backend: r.backend, Dense: dense}
 	r.result.Library = dense.Name()
 	model, s := mnist.Model(), r.config.pullSettings()
-	if err := r.join(ctx, mnist.Job(s, r.data, model, dense.Name())); err != nil {
+	job := mnist.Job(s, r.data, model, dense.Name())
+	job.ChunkBytes = chunkBytes
+	if err := r.join(ctx, job); err != nil {
 		return err
 	}
 	defer func() { err = r.leave(ctx, err) }()
