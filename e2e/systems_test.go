@@ -1,11 +1,49 @@
 package e2e
 
 import (
+	"encoding/json"
 	"regexp"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 )
+
+// All four reference systems work in their small settings, as processes, and each prints the figures that it is known by.
+func TestSystems(t *testing.T) {
+	p := start(t, "psbench", "all", "--json")
+	p.succeeds(t)
+	var all struct {
+		Systems []struct {
+			Name   string
+			OK     bool
+			Error  string
+			Result map[string]any
+		}
+	}
+	if err := json.Unmarshal([]byte(p.stdout.String()), &all); err != nil || strings.Count(p.stdout.String(), "\n") != 1 {
+		t.Fatalf("printed %q: %v", p.stdout.String(), err)
+	}
+	fields := map[string]string{
+		"update":  "rounds_per_second push_bytes_per_second seconds loss_first loss_last",
+		"average": "batch_all_ms forward_ms backward_ms straggler_ms batch_ms average_ms bytes_sent weights_sha256",
+		"hybrid":  "p50_seconds_per_epoch p75_seconds_per_epoch p90_seconds_per_epoch p95_seconds_per_epoch samples_per_second",
+		"hosted":  "images_per_second accuracy loss seconds",
+	}
+	if len(all.Systems) != len(fields) {
+		t.Errorf("%d systems, want %d", len(all.Systems), len(fields))
+	}
+	for _, s := range all.Systems {
+		if !s.OK || s.Error != "" {
+			t.Errorf("%s: %s", s.Name, s.Error)
+		}
+		for _, field := range strings.Fields(fields[s.Name]) {
+			if s.Result[field] == nil {
+				t.Errorf("%s: no %s in %v", s.Name, field, s.Result)
+			}
+		}
+	}
+}
 
 // In each system a process killed with -9 ends the run with one line that names it, and nothing is left over.
 func TestSystemsNameTheDead(t *testing.T) {
@@ -13,6 +51,7 @@ func TestSystemsNameTheDead(t *testing.T) {
 		{"update", "--trainers", "3", "--batches", "1000000"},
 		{"average", "--epochs", "100000"},
 		{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "1000000"},
+		{"hosted", "--trainers", "2", "--epochs", "10000", "--data", "synthetic"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()
