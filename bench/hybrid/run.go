@@ -39,12 +39,8 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 	}()
 	url, servers := c.Join, []*crew.Handle(nil)
 	if url == "" {
-		role := crew.RoleServer
-		if c.crowded() {
-			role = serverRole
-		}
-		settings := func(_ int, id, nats string) any { return crew.ServerSettings{ID: id, NATS: nats} }
-		if servers, url, err = all.StartServersAs(ctx, role, c.Servers, settings); err != nil {
+		settings := crew.ServerSettings{Procs: c.procs()}
+		if servers, url, err = all.StartServers(ctx, c.Servers, settings); err != nil {
 			return nil, err
 		}
 	}
@@ -79,9 +75,13 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 	return found, nil
 }
 
-// crowded reports whether the processes of this host are more than its cores.
-func (c *Config) crowded() bool {
-	return !c.InProcess && c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU()
+// procs is the number of processors of Go's scheduler in each process, 0 being what Go takes: where processes outnumber the cores of
+// this host, one, since a second would be busy elsewhere.
+func (c *Config) procs() int {
+	if !c.InProcess && c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU() {
+		return 1
+	}
+	return 0
 }
 
 // waits is how often trainers wait for each other: before what is measured, after it, and after the weights were read.

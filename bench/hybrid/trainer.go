@@ -15,25 +15,12 @@ import (
 	"gradbus/trainer"
 )
 
-const (
-	trainerRole = "hybrid-trainer"
-	serverRole  = "hybrid-server"
-)
+const trainerRole = "hybrid-trainer"
 
 // Roles are what the members of this system can be.
 func Roles() map[string]crew.Role {
-	return map[string]crew.Role{trainerRole: train, serverRole: serve}
+	return map[string]crew.Role{trainerRole: train}
 }
-
-// serve is the role of a server that shares its cores with more processes than there are.
-func serve(ctx context.Context, m *crew.Member) (any, error) {
-	crowd()
-	return crew.Server(ctx, m)
-}
-
-// crowd lets the goroutines of this process take turns on one processor: where processes outnumber cores, a second one is
-// busy elsewhere, and waking threads for it takes a sixth of the processor time of a batch.
-func crowd() { runtime.GOMAXPROCS(1) }
 
 // settings are those of one trainer.
 type settings struct {
@@ -59,8 +46,8 @@ func train(ctx context.Context, m *crew.Member) (result any, err error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	if s.Config.crowded() {
-		crowd()
+	if n := s.Config.procs(); n > 0 {
+		runtime.GOMAXPROCS(n)
 	}
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {

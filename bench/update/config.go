@@ -27,7 +27,7 @@ type Config struct {
 	Momentum   float64
 	UpdateSize int // requests that make an update; 0 is the number of trainers
 	Model      string
-	Procs      int  // of Go's scheduler in trainer processes; 0 is what Go takes
+	Procs      int  // of Go's scheduler in each process; 0 is what Go takes
 	Log        bool // say what happens, line by line
 }
 

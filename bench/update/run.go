@@ -75,7 +75,9 @@ func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (fou
 		if c.Log {
 			role = RoleServer
 		}
-		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, id, nats string) any { return crew.ServerSettings{ID: id, NATS: nats} })
+		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, id, nats string) any {
+			return crew.ServerSettings{ID: id, NATS: nats, Procs: c.Procs}
+		})
 		if err != nil {
 			return nil, err
 		}

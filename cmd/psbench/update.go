@@ -47,7 +47,7 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize, "`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
-	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in a trainer; 0 is as many as there are")
+	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in each process; 0 is as many as there are")
 	_ = set.MarkHidden("procs") // it exists
 	f.AddTo(set)
 	return c
