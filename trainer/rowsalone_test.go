@@ -24,6 +24,16 @@ func (j *journal) note(_ schema.JobName, shard int, e ps.Journal) {
 	j.shards[shard] = append(j.shards[shard], e)
 }
 
+// entries is what was noted so far, in a copy.
+func (j *journal) entries() (shards [][]ps.Journal) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, s := range j.shards {
+		shards = append(shards, slices.Clone(s))
+	}
+	return shards
+}
+
 // replay is a single process that does what shards and trainers did, in the order of the shards' journals: one copy of
 // the tables for each shard, of which only the shard's part counts, and the dense part in step.
 type replay struct {
@@ -210,8 +220,8 @@ func TestRowsAloneAgainstReplay(t *testing.T) {
 				for range shards {
 					r.shards = append(r.shards, newOracle(t, job))
 				}
-				applied := 0
-				for _, entries := range j.shards {
+				noted, applied := j.entries(), 0
+				for _, entries := range noted {
 					for _, e := range entries {
 						if e.Kind == schema.KindSparse {
 							applied++
@@ -221,7 +231,7 @@ func TestRowsAloneAgainstReplay(t *testing.T) {
 				if applied != shards*trainers*batches && placement == schema.PlacementColumns {
 					t.Errorf("%d contributions were applied, want %d", applied, shards*trainers*batches)
 				}
-				r.run(j.shards, batches)
+				r.run(noted, batches)
 				for i := range job.Tables {
 					dim := job.Tables[i].Dim
 					want := r.rows(i, dim)
