@@ -10,7 +10,7 @@ import (
 )
 
 // sparseSum is the sum over a node of the tree, of every table, made of contributions that were there before the last of
-// the round was: of two children, or of one that came as bags. They are let go.
+// the round was. They are let go.
 type sparseSum struct {
 	node   lane.Node
 	tables []sumRows // by table
@@ -34,7 +34,7 @@ func (s *Sparse) climb(r *sparseRound, node lane.Node) error {
 		if !s.there(r, left) || !s.there(r, right) {
 			return nil
 		}
-		if err := s.addUp(r, parent); err != nil {
+		if err := s.addChildren(r, parent); err != nil {
 			return fmt.Errorf("add rows of lanes %v and %v: %w", left, right, err)
 		}
 		node = parent
@@ -49,8 +49,8 @@ func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
 	return slices.ContainsFunc(r.sums, func(x *sparseSum) bool { return x.node == n })
 }
 
-// addUp makes the sum over a node of what is there below it: its two children, or its own contribution.
-func (s *Sparse) addUp(r *sparseRound, parent lane.Node) error {
+// addChildren makes the sum over a node of what is there of its two children.
+func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	sum := s.spareSum()
 	sum.node = parent
 	for id := range s.config.Tables {

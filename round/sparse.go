@@ -267,17 +267,7 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	if s.config.AtClose || r.lanes == s.config.Count || s.config.DType != schema.DTypeFloat32 { // sums are float32
 		return nil
 	}
-	if at, _ := slices.BinarySearchFunc(r.nodes, h.Node, compareNodes); r.terms[at].bagged() {
-		if err := s.addUp(r, h.Node); err != nil { // its sum over bags need not wait for the last
-			return fmt.Errorf("sum bags of lanes %v by row: %w", h.Node, err)
-		}
-	}
 	return s.climb(r, h.Node)
-}
-
-// bagged reports that some of a contribution's rows travel as bags.
-func (t *sparseTerm) bagged() bool {
-	return slices.ContainsFunc(t.parts, func(c SparseChunk) bool { return c.View.Bags() != nil })
 }
 
 // Next gives the oldest open round if all its lanes are there: its batch and its weight over all lanes. Merge then gives
