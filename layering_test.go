@@ -28,13 +28,12 @@ var (
 var layers = map[string]layer{
 	"":              {noStd: noNetwork},
 	"lane":          {noStd: noNetwork},
-	"pages":         {noStd: noNetwork},
 	"philox":        {noStd: noNetwork},
 	"cuda":          {own: []string{"lane"}, noStd: noNetwork},
 	"cuda/bench":    {own: []string{"cuda", "philox"}, noStd: noNetwork},
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"schema":        {own: []string{"lane", "pages", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
@@ -43,7 +42,7 @@ var layers = map[string]layer{
 	"round":   {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":      {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
 	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "pages", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus", "trainer/safetensors"},
 		noStd: []string{"net", "net/http"},

@@ -25,19 +25,15 @@ type resultChunk struct {
 // run id, generation, lanes and flags.
 func NewResults(chunks []Chunk, versions int, head schema.Head) (*Results, error) {
 	r := &Results{head: head, chunks: make([]resultChunk, len(chunks))}
-	layouts := make([]schema.Layout, len(chunks))
 	for i := range r.chunks {
 		c := &r.chunks[i]
 		c.Chunk, c.frames, c.sealed = chunks[i], make([]*schema.Frame, versions), make([][]byte, versions)
-		layouts[i] = schema.Layout{Kind: schema.KindMean, Values: 4 * c.Elements}
-	}
-	for v := range versions {
-		frames, err := schema.NewFrames(layouts)
-		if err != nil {
-			return nil, fmt.Errorf("frames of results: %w", err)
-		}
-		for i, f := range frames {
-			r.chunks[i].frames[v] = f
+		for v := range c.frames {
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindMean, Values: 4 * c.Elements})
+			if err != nil {
+				return nil, fmt.Errorf("bucket %d chunk %d: %w", c.Bucket, c.Chunk.Chunk, err)
+			}
+			c.frames[v] = f
 		}
 	}
 	return r, nil

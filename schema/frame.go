@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"unsafe"
 
-	"gradbus/pages"
 	"gradbus/schema/wire"
 )
 
@@ -83,53 +82,14 @@ func NewFrame(l Layout) (*Frame, error) {
 	return f, f.Reset(l)
 }
 
-// NewFrames builds zeroed frames of several layouts, which lie together, on huge pages where they are many: for those that
-// are written and read from end to end in every batch.
-func NewFrames(layouts []Layout) ([]*Frame, error) {
-	total, sizes := 0, make([]int, len(layouts))
-	for i, l := range layouts {
-		var f Frame
-		n, err := f.lay(&l)
-		if err != nil {
-			return nil, err
-		}
-		sizes[i] = (n + valuesAlign - 1) / valuesAlign * valuesAlign
-		total += sizes[i]
-	}
-	frames, all := make([]*Frame, len(layouts)), pages.Bytes(total)
-	for i, l := range layouts {
-		frames[i] = &Frame{data: all[:0:sizes[i]]}
-		all = all[sizes[i]:]
-		if err := frames[i].Reset(l); err != nil {
-			return nil, err
-		}
-	}
-	return frames, nil
-}
-
 // Reset lays the frame out anew, zeroed, in the same memory where that is large enough. It costs what clearing the
 // frame's bytes costs. On an error the frame is as it was.
 func (f *Frame) Reset(l Layout) error {
-	bytes, err := f.lay(&l)
-	if err != nil {
-		return err
-	}
-	if cap(f.data) < bytes {
-		f.data = alignedBytes(bytes)
-	}
-	f.data = f.data[:bytes]
-	clear(f.data)
-	f.writeFixed()
-	return nil
-}
-
-// lay finds where everything of a layout is, and how many bytes that takes. On an error the frame is as it was.
-func (f *Frame) lay(l *Layout) (bytes int, err error) {
 	if l.DType == DTypeNone && l.Kind <= kindMax && rules[l.Kind].values {
 		l.DType = DTypeFloat32
 	}
-	if err := checkLayout(*l); err != nil {
-		return 0, fmt.Errorf("lay out a %v frame: %w", l.Kind, err)
+	if err := checkLayout(l); err != nil {
+		return fmt.Errorf("lay out a %v frame: %w", l.Kind, err)
 	}
 	at, bagged := fixedEnd, 0
 	switch {
@@ -145,11 +105,17 @@ func (f *Frame) lay(l *Layout) (bytes int, err error) {
 	body, at := room(at, l.Body, 1, 1)
 	values, at := room(at, l.Values, 1, valuesAlign)
 	if at > FrameBytesMax {
-		return 0, fmt.Errorf("lay out a %v frame: %d bytes: want at most %d", l.Kind, at, FrameBytesMax)
+		return fmt.Errorf("lay out a %v frame: %d bytes: want at most %d", l.Kind, at, FrameBytesMax)
 	}
+	if cap(f.data) < at {
+		f.data = alignedBytes(at)
+	}
+	f.data = f.data[:at]
+	clear(f.data)
 	f.kind, f.dtype, f.sections, f.keys, f.body, f.values = l.Kind, l.DType, sections, keys, body, values
 	f.bags, f.offsets = bags, offsets
-	return at, nil
+	f.writeFixed()
+	return nil
 }
 
 func checkLayout(l Layout) error {

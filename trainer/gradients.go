@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
-	"gradbus/pages"
 )
 
 // denseSums adds the dense gradients of the hosted lanes up the lane tree, chunk by chunk, while the backward pass of
@@ -46,7 +45,7 @@ func newDenseSums(backend cuda.Backend, lanes, slots int, params, chunks []span)
 	}
 	d.slots = make([][]float32, slots)
 	for i := range d.slots {
-		d.slots[i] = pages.Float32s(values)
+		d.slots[i] = make([]float32, values)
 	}
 	return d
 }

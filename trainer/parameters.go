@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"gradbus/cuda"
-	"gradbus/pages"
 	"gradbus/philox"
 	"gradbus/schema"
 )
@@ -39,11 +38,11 @@ func newParameters(job *schema.Job, backend cuda.Backend, specs []schema.Paramet
 		size = spans[len(spans)-1].hi
 	}
 	for i := range p.values {
-		p.values[i] = pages.Float32s(size)
+		p.values[i] = make([]float32, size)
 	}
 	if job.Apply == schema.ApplyMean && sgd.Momentum != 0 {
 		for range versions {
-			p.momentum = append(p.momentum, pages.Float32s(size))
+			p.momentum = append(p.momentum, make([]float32, size))
 		}
 	}
 	for i, s := range specs {

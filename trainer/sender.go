@@ -121,13 +121,13 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 func (s *sender) newFrames() (*frameSet, error) {
 	set, dtype := &frameSet{rows: newRowFrames(len(s.compute.plan.nodes), len(s.sparse))}, s.compute.rows.dtype
 	for range s.compute.plan.nodes {
-		layouts := make([]schema.Layout, len(s.flat.chunks))
+		var frames []*schema.Frame
 		for i, at := range s.flat.chunks {
-			layouts[i] = schema.Layout{Kind: schema.KindDense, DType: dtype, Values: dtype.Bytes() * (at.hi - at.lo)}
-		}
-		frames, err := schema.NewFrames(layouts)
-		if err != nil {
-			return nil, fmt.Errorf("build frames of dense chunks: %w", err)
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype, Values: dtype.Bytes() * (at.hi - at.lo)})
+			if err != nil {
+				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
+			}
+			frames = append(frames, f)
 		}
 		set.dense = append(set.dense, frames)
 	}
