@@ -71,9 +71,9 @@ var layers = map[string]layer{
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
-	// The measured systems one after the other, as commands.
 	"bench/machine": {noStd: noNetwork},
-	"bench/suite":   {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
+	// The measured systems one after the other, as commands.
+	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
 		own:    []string{"bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},

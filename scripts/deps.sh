@@ -2,7 +2,7 @@
 # deps.sh [--check] GROUP...   installs what a group needs and this machine lacks, with apt, and says what it runs
 #
 #   build   CMake, a C++ compiler, make         what `make`, `make demo` and `make test` need besides Go and git
-#   run     libdnnl2 (oneDNN)               layers run without it too, two to four times slower
+#   run     libdnnl2 (oneDNN)               layers run without it too, two to seven times slower
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
