@@ -55,9 +55,6 @@ func Measure(ctx context.Context, c Config, out, errs io.Writer) (found *Result,
 		return nil, err
 	}
 	members := c.Flags.Crew("average", Roles(), out, errs)
-	if members.Roles == nil {
-		members.Roles = Roles()
-	}
 	defer func() {
 		if e := members.Close(); err == nil {
 			err = e
@@ -119,16 +116,9 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 		}
 		trained = append(trained, r)
 	}
-	var served []serverResult
-	for i := len(servers) - 1; i >= 0; i-- { // the control server last
-		var r serverResult
-		if err := servers[i].Stop(ctx); err != nil {
-			return nil, err
-		}
-		if err := servers[i].Result(ctx, &r); err != nil {
-			return nil, err
-		}
-		served = append([]serverResult{r}, served...)
+	served := make([]serverResult, len(servers))
+	if err := d.members.StopServersAs(ctx, servers, func(i int) any { return &served[i] }); err != nil {
+		return nil, err
 	}
 	return newResult(d.config, &d.system, trained, served)
 }

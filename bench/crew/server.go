@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"time"
 
@@ -34,8 +33,6 @@ type ServerSettings struct {
 	// Procs is the number of processors of Go's scheduler in the server's process; 0 is what ./bin/ps takes. Where processes
 	// outnumber cores, 1 saves the waking of threads that find no core: a sixth of the processor time of small rounds.
 	Procs int `json:"procs,omitempty"`
-
-	log *slog.Logger
 }
 
 // ServerResult is what a server has received in all.
@@ -44,17 +41,50 @@ type ServerResult struct {
 	Bytes  uint64 `json:"bytes"`
 }
 
-// OpenServer starts a server with these settings, for roles that look into it; Server is the role of one that need not be looked into.
-// adjust may change what the server is given.
-// close ends it and returns when it is gone.
-func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func(*ps.Options)) (server *ps.Server, close func() error, err error) {
+// Server is the role of a parameter server, as ./bin/ps is one.
+func Server(ctx context.Context, m *Member) (any, error) {
+	var s ServerSettings
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	return Serve(ctx, m, s, nil)
+}
+
+// Serve is what the role of a server does: it tells its address by KeyURL, serves until it is stopped, and says what it has received
+// when it is gone. adjust, where it is not nil, may change what the server is given, for roles that look into it.
+func Serve(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (found ServerResult, err error) {
+	server, end, err := openServer(ctx, m, s, adjust)
+	if err != nil {
+		return found, err
+	}
+	defer func() {
+		if e := end(); err == nil {
+			err = e
+		}
+	}()
+	if err := m.Tell(KeyURL, server.URL()); err != nil {
+		return found, err
+	}
+	select {
+	case <-m.Done():
+	case <-server.Done():
+		return found, server.Err()
+	case <-ctx.Done():
+		return found, context.Cause(ctx)
+	}
+	stats := server.Stats()
+	return ServerResult{Frames: stats.Frames, Bytes: stats.Bytes}, nil
+}
+
+// openServer starts a server. end ends it and returns when it is gone.
+func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*ps.Options)) (server *ps.Server, end func() error, err error) {
 	backend, err := cuda.Open(cuda.Options{Name: s.Backend, Threads: s.Threads})
 	if err != nil {
 		return nil, nil, err
 	}
 	c := ps.Default()
 	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline, s.StagedBytesMax
-	options := ps.Options{Backend: backend, Log: s.log}
+	options := ps.Options{Backend: backend}
 	if m.alone { // else the limit would hold for the trainers of this process as well
 		if s.Procs > 0 {
 			runtime.GOMAXPROCS(s.Procs)
@@ -62,8 +92,8 @@ func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func
 		config.PaceScheduler()
 		options.LimitHeap = config.HeapLimiter()
 	}
-	for _, f := range adjust {
-		f(&options)
+	if adjust != nil {
+		adjust(&options)
 	}
 	server, err = ps.Start(ctx, c, options)
 	if err != nil {
@@ -75,39 +105,6 @@ func OpenServer(ctx context.Context, m *Member, s ServerSettings, adjust ...func
 	}, nil
 }
 
-// Server is the role of a parameter server, as ./bin/ps is one. It tells its address, and serves until it is stopped.
-func Server(ctx context.Context, m *Member) (result any, err error) { return ServeWith(ctx, m, nil) }
-
-// ServeWith is Server with a log.
-func ServeWith(ctx context.Context, m *Member, log *slog.Logger) (result any, err error) {
-	var s ServerSettings
-	if err := m.Settings(&s); err != nil {
-		return nil, err
-	}
-	s.log = log
-	server, end, err := OpenServer(ctx, m, s)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if e := end(); err == nil {
-			err = e
-		}
-	}()
-	if err := m.Tell(KeyURL, server.URL()); err != nil {
-		return nil, err
-	}
-	select {
-	case <-m.Done():
-	case <-server.Done():
-		return nil, server.Err()
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	stats := server.Stats()
-	return ServerResult{Frames: stats.Frames, Bytes: stats.Bytes}, nil
-}
-
 // StartServers starts n ps processes for one job and returns when all are ready: the first, "s0", is the control server of the others,
 // "s1" and so on, and url is what trainers join. Each has s.Shards shards, which are numbered in the order of the processes.
 func (c *Crew) StartServers(ctx context.Context, n int, s ServerSettings) (servers []*Handle, url string, err error) {
@@ -117,7 +114,7 @@ func (c *Crew) StartServers(ctx context.Context, n int, s ServerSettings) (serve
 	})
 }
 
-// StartServersAs is StartServers for a role that runs a server of its own by OpenServer and tells KeyURL; settings gives those of
+// StartServersAs is StartServers for a role that runs a server of its own by Serve; settings gives those of
 // the i-th, with what has to be its id and its control server.
 func (c *Crew) StartServersAs(ctx context.Context, role string, n int, settings func(i int, id, nats string) any) (servers []*Handle, url string, err error) {
 	within, cancel := context.WithTimeoutCause(ctx, serverWithin, fmt.Errorf("servers not ready within %v", serverWithin))
@@ -148,17 +145,24 @@ func (c *Crew) StartServersAs(ctx context.Context, role string, n int, settings 
 }
 
 // StopServers asks servers to end and waits for their results, which it adds up.
-func (c *Crew) StopServers(ctx context.Context, servers ...*Handle) (ServerResult, error) {
-	var sum ServerResult
-	for i := len(servers) - 1; i >= 0; i-- { // the control server last
-		var r ServerResult
-		if err := servers[i].Stop(ctx); err != nil {
-			return sum, err
-		}
-		if err := servers[i].Result(ctx, &r); err != nil {
-			return sum, err
-		}
+func (c *Crew) StopServers(ctx context.Context, servers ...*Handle) (sum ServerResult, err error) {
+	all := make([]ServerResult, len(servers))
+	err = c.StopServersAs(ctx, servers, func(i int) any { return &all[i] })
+	for _, r := range all {
 		sum.Frames, sum.Bytes = sum.Frames+r.Frames, sum.Bytes+r.Bytes
 	}
-	return sum, nil
+	return sum, err
+}
+
+// StopServersAs is StopServers for servers of StartServersAs; result says where the result of the i-th goes.
+func (c *Crew) StopServersAs(ctx context.Context, servers []*Handle, result func(i int) any) error {
+	for i := len(servers) - 1; i >= 0; i-- { // the control server last
+		if err := servers[i].Stop(ctx); err != nil {
+			return err
+		}
+		if err := servers[i].Result(ctx, result(i)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -45,5 +45,9 @@ func (h updates) Handle(_ context.Context, r slog.Record) error {
 
 // serverRole is a parameter server that says what it does.
 func serverRole(ctx context.Context, m *crew.Member) (any, error) {
-	return crew.ServeWith(ctx, m, slog.New(updates{m}))
+	var s crew.ServerSettings
+	if err := m.Settings(&s); err != nil {
+		return nil, err
+	}
+	return crew.Serve(ctx, m, s, func(o *ps.Options) { o.Log = slog.New(updates{m}) })
 }
