@@ -1,9 +1,6 @@
 package average
 
-import (
-	"fmt"
-	"strings"
-)
+import "gradbus/bench/crew"
 
 // choice is what one of several names stands for. The first is the default.
 type choice[T any] []struct {
@@ -11,7 +8,7 @@ type choice[T any] []struct {
 	of   T
 }
 
-// Names lists the names.
+// names lists the names.
 func (c choice[T]) names() []string {
 	names := make([]string, len(c))
 	for i := range c {
@@ -28,5 +25,5 @@ func (c choice[T]) find(field, name string) (T, error) {
 		}
 	}
 	var none T
-	return none, fmt.Errorf("%s %q: want %s", field, name, strings.Join(c.names(), " or "))
+	return none, crew.OneOf(field, name, c.names()...) // it is none of them
 }

@@ -1,6 +1,7 @@
 package average
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -145,14 +146,14 @@ const (
 
 // Validate says what is wrong first: the flag, its value and what would be right.
 func (c *Config) Validate() error {
-	for _, n := range []struct {
-		name             string
-		value, low, high int
-	}{{"trainers", c.Trainers, 1, trainersMax}, {"servers", c.Servers, 1, serversMax}, {"epochs", c.Epochs, 1, epochsMax},
-		{"batch-size", c.BatchSize, 1, batchMax}, {"runs", c.Runs, 1, runsMax}} {
-		if n.value < n.low || n.value > n.high {
-			return fmt.Errorf("%s %d: want %d to %d", n.name, n.value, n.low, n.high)
-		}
+	if err := cmp.Or(
+		crew.Between("trainers", c.Trainers, 1, trainersMax),
+		crew.Between("servers", c.Servers, 1, serversMax),
+		crew.Between("epochs", c.Epochs, 1, epochsMax),
+		crew.Between("batch-size", c.BatchSize, 1, batchMax),
+		crew.Between("runs", c.Runs, 1, runsMax),
+	); err != nil {
+		return err
 	}
 	for _, n := range []struct {
 		name  string

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -55,6 +56,22 @@ func (f *Flags) Validate(trainers int) error {
 		return fmt.Errorf("here %d: want 1 to %d, the number of trainers, or 0 for all", f.Here, trainers)
 	}
 	return schema.CheckName("job", f.Job)
+}
+
+// Between is nil where low <= value <= high, and else says the flag, its value and what would be right.
+func Between(flag string, value, low, high int) error {
+	if value < low || value > high {
+		return fmt.Errorf("%s %d: want %d to %d", flag, value, low, high)
+	}
+	return nil
+}
+
+// OneOf is nil where the value is one of the words, and else says the flag, its value and what would be right.
+func OneOf(flag, value string, words ...string) error {
+	if !slices.Contains(words, value) {
+		return fmt.Errorf("%s %q: want %s", flag, value, strings.Join(words, " or "))
+	}
+	return nil
 }
 
 // TrainersHere is how many of the job's trainers this process starts.

@@ -1,10 +1,9 @@
 package hosted
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
-	"slices"
-	"strings"
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
@@ -60,32 +59,18 @@ const (
 
 // Validate says what is wrong first: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
-	between := func(name string, value, low, high int) error {
-		if value < low || value > high {
-			return fmt.Errorf("%s %d: want %d to %d", name, value, low, high)
-		}
-		return nil
-	}
-	oneOf := func(name, value string, words ...string) error {
-		if !slices.Contains(words, value) {
-			return fmt.Errorf("%s %q: want %s", name, value, strings.Join(words, " or "))
-		}
-		return nil
-	}
-	for _, err := range []error{
-		between("trainers", c.Trainers, 1, trainersMax),
-		between("epochs", c.Epochs, 1, epochsMax),
-		between("batches", c.Batches, 0, batchesMax),
-		between("warmup", c.Warmup, 0, batchesMax),
-		between("batch-size", c.BatchSize, 1, batchSizeMax),
-		between("gpus", c.GPUs, 0, 2),
-		oneOf("mode", c.Mode, Remote, Pull),
-		oneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
-		oneOf("data", c.Data, mnist.DataNames()...),
-	} {
-		if err != nil {
-			return err
-		}
+	if err := cmp.Or(
+		crew.Between("trainers", c.Trainers, 1, trainersMax),
+		crew.Between("epochs", c.Epochs, 1, epochsMax),
+		crew.Between("batches", c.Batches, 0, batchesMax),
+		crew.Between("warmup", c.Warmup, 0, batchesMax),
+		crew.Between("batch-size", c.BatchSize, 1, batchSizeMax),
+		crew.Between("gpus", c.GPUs, 0, 2),
+		crew.OneOf("mode", c.Mode, Remote, Pull),
+		crew.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
+		crew.OneOf("data", c.Data, mnist.DataNames()...),
+	); err != nil {
+		return err
 	}
 	if !(c.LR > 0) || c.LR > 1e30 || !(c.Momentum >= 0) || c.Momentum >= 1 {
 		return fmt.Errorf("lr %v and momentum %v: want a finite number above 0, and 0 or more and below 1", c.LR, c.Momentum)

@@ -1,10 +1,9 @@
 package hybrid
 
 import (
+	"cmp"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"gradbus/bench/crew"
 	"gradbus/lane"
@@ -59,29 +58,19 @@ func (c *Config) Validate() error {
 	if err := c.Flags.Validate(c.Trainers); err != nil {
 		return err
 	}
-	for _, v := range []struct {
-		flag      string
-		value     int
-		low, high int
-	}{
-		{"trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)}, {"servers", c.Servers, 1, membersMax}, {"embeddings", c.Embeddings, 1, 1 << 24},
-		{"dim", c.Dim, 1, schema.DimMax / max(1, c.Servers)}, {"epochs", c.Epochs, 1, epochsMax}, {"warmup", c.Warmup, 0, epochsMax}, {"batches", c.Batches, 1, epochsMax},
-	} {
-		if v.value < v.low || v.value > v.high {
-			return fmt.Errorf("%s %d: want %d to %d", v.flag, v.value, v.low, v.high)
-		}
-	}
-	for _, v := range []struct {
-		flag, value string
-		words       []string
-	}{
-		{"mode", c.Mode, []string{ModeAsync, ModeSync}},
-		{"placement", c.Placement, []string{schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables}},
-		{"dense", c.Dense, []string{"auto", "onednn", "openblas", "own"}},
-	} {
-		if !slices.Contains(v.words, v.value) {
-			return fmt.Errorf("%s %q: want %s", v.flag, v.value, strings.Join(v.words, " or "))
-		}
+	if err := cmp.Or(
+		crew.Between("trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)),
+		crew.Between("servers", c.Servers, 1, membersMax),
+		crew.Between("embeddings", c.Embeddings, 1, 1<<24),
+		crew.Between("dim", c.Dim, 1, schema.DimMax/max(1, c.Servers)),
+		crew.Between("epochs", c.Epochs, 1, epochsMax),
+		crew.Between("warmup", c.Warmup, 0, epochsMax),
+		crew.Between("batches", c.Batches, 1, epochsMax),
+		crew.OneOf("mode", c.Mode, ModeAsync, ModeSync),
+		crew.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
+		crew.OneOf("dense", c.Dense, "auto", "onednn", "openblas", "own"),
+	); err != nil {
+		return err
 	}
 	if lr := float32(c.LR); math.IsNaN(c.LR) || lr < 0 || math.IsInf(float64(lr), 0) {
 		return fmt.Errorf("lr %v: want a finite number, at least 0", c.LR)

@@ -1,6 +1,7 @@
 package update
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 
@@ -47,29 +48,21 @@ const (
 
 // Validate says what is wrong first: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
-	between := func(name string, value, low, high int) error {
-		if value < low || value > high {
-			return fmt.Errorf("%s %d: want %d to %d", name, value, low, high)
-		}
-		return nil
-	}
-	for _, err := range []error{
-		between("trainers", c.Trainers, 1, trainersMax),
-		between("batches", c.Batches, 1, batchesMax),
-		between("warmup", c.Warmup, 0, batchesMax),
-		between("in", c.In, 1, sizeMax),
-		between("out", c.Out, 1, sizeMax),
-		between("batch-size", c.BatchSize, 1, batchSizeMax),
-	} {
-		if err != nil {
-			return err
-		}
+	if err := cmp.Or(
+		crew.Between("trainers", c.Trainers, 1, trainersMax),
+		crew.Between("batches", c.Batches, 1, batchesMax),
+		crew.Between("warmup", c.Warmup, 0, batchesMax),
+		crew.Between("in", c.In, 1, sizeMax),
+		crew.Between("out", c.Out, 1, sizeMax),
+		crew.Between("batch-size", c.BatchSize, 1, batchSizeMax),
+	); err != nil {
+		return err
 	}
 	if c.UpdateSize < 0 || c.UpdateSize > c.Trainers {
 		return fmt.Errorf("update-size %d: want 1 to %d, the number of trainers, or 0 for as many", c.UpdateSize, c.Trainers)
 	}
-	if c.Model != Linear && c.Model != Convnet {
-		return fmt.Errorf("model %q: want %s or %s", c.Model, Linear, Convnet)
+	if err := crew.OneOf("model", c.Model, Linear, Convnet); err != nil {
+		return err
 	}
 	if !(c.LR >= 0) || !(c.Momentum >= 0) || c.LR > 1e30 || c.Momentum > 1e30 {
 		return fmt.Errorf("lr %v and momentum %v: want finite numbers, at least 0", c.LR, c.Momentum)
