@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -112,8 +113,14 @@ func (m *Member) Progress(done, total int) {
 	_ = m.send(message{Op: opProgress, Count: done, Total: total}) // a driver that is gone ends this member anyway
 }
 
-// OwnProcess reports whether this member has a process of its own, which it may tune.
-func (m *Member) OwnProcess() bool { return m.alone }
+// LimitProcs gives Go's scheduler n processors in this member's process; 0 leaves it as it is, and so does a member that shares its process
+// with others. Where processes outnumber cores, 1 saves the waking of threads that find no core: a sixth of the processor time of
+// small rounds.
+func (m *Member) LimitProcs(n int) {
+	if m.alone && n > 0 {
+		runtime.GOMAXPROCS(n)
+	}
+}
 
 // Done is closed when the driver wants a member that serves to end. Its role then returns its result.
 func (m *Member) Done() <-chan struct{} { return m.done }

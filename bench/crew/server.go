@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"gradbus/config"
@@ -30,9 +29,7 @@ type ServerSettings struct {
 	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
 	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
 	StagedBytesMax int64         `json:"staged_bytes_max,omitempty"` // 0 means 128 MiB
-	// Procs is the number of processors of Go's scheduler in the server's process; 0 is what ./bin/ps takes. Where processes
-	// outnumber cores, 1 saves the waking of threads that find no core: a sixth of the processor time of small rounds.
-	Procs int `json:"procs,omitempty"`
+	Procs          int           `json:"procs,omitempty"`            // for Member.LimitProcs; 0 is what ./bin/ps takes
 }
 
 // ServerResult is what a server has received in all.
@@ -85,10 +82,8 @@ func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*p
 	c := ps.Default()
 	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline, s.StagedBytesMax
 	options := ps.Options{Backend: backend}
+	m.LimitProcs(s.Procs)
 	if m.alone { // else the limit would hold for the trainers of this process as well
-		if s.Procs > 0 {
-			runtime.GOMAXPROCS(s.Procs)
-		}
 		config.PaceScheduler()
 		options.LimitHeap = config.HeapLimiter()
 	}

@@ -75,10 +75,9 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 	return found, nil
 }
 
-// procs is the number of processors of Go's scheduler in each process, 0 being what Go takes: where processes outnumber the cores of
-// this host, one, since a second would be busy elsewhere.
+// procs is for crew.Member.LimitProcs: where processes outnumber the cores of this host, one, since a second would be busy elsewhere.
 func (c *Config) procs() int {
-	if !c.InProcess && c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU() {
+	if c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU() {
 		return 1
 	}
 	return 0

@@ -3,7 +3,6 @@ package hybrid
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"strings"
 	"time"
 
@@ -46,9 +45,7 @@ func train(ctx context.Context, m *crew.Member) (result any, err error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	if n := s.Config.procs(); n > 0 {
-		runtime.GOMAXPROCS(n)
-	}
+	m.LimitProcs(s.Config.procs())
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
 		return nil, err

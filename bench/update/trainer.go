@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
 	"gradbus/bench/crew"
@@ -48,9 +47,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if m.OwnProcess() && c.Procs > 0 {
-		runtime.GOMAXPROCS(c.Procs)
-	}
+	m.LimitProcs(c.Procs)
 	backend, err := cuda.Open(cuda.Options{Threads: 1})
 	if err != nil {
 		return nil, err
