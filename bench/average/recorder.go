@@ -11,11 +11,9 @@ import (
 // recorder is a workload of one run, with what is measured of it.
 type recorder struct {
 	*workload
-	system *system
-	hook   func(b *trainer.BucketTimes) string
-	rank   int
-	spans  bool
-	found  trainerRun
+	hook  func(b *trainer.BucketTimes) string
+	spans bool
+	found trainerRun
 }
 
 // hookMetrics names the metric of a bucket by who averages it. The second group of the hybrid hook has its own.

@@ -65,7 +65,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 	}
 	found := trainerResult{Dense: e.Dense.Name()}
 	for i, job := range s.Jobs {
-		r := &recorder{workload: w, system: &s.System, spans: s.Timeline}
+		r := &recorder{workload: w, hook: hookMetrics(s.System.Hook), spans: s.Timeline}
 		rank, err := r.run(ctx, m, &s, e, job, i)
 		if err != nil {
 			return nil, err
@@ -119,7 +119,6 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	}
 	steps := s.System.steps()
 	r.found.Metrics = Metrics{}
-	r.hook, r.rank = hookMetrics(s.System.Hook), rank
 	began, sent := time.Now(), session.Stats().BytesSent
 	err = session.Run(ctx, r, steps, func(p trainer.Progress) {
 		r.record(&p)

@@ -2,7 +2,6 @@ package hosted
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 
 	"gradbus/bench/crew"
@@ -132,8 +131,8 @@ func (c *Config) pullSettings() mnist.Settings {
 
 // settings are those of one member, as they travel.
 type settings struct {
-	URL    string          `json:"url"`
-	Config json.RawMessage `json:"config"`
+	URL    string `json:"url"`
+	Config Config `json:"config"`
 }
 
 // batches is how many batches each trainer does in all, and how many of them come before those that are measured.

@@ -2,7 +2,6 @@ package hosted
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -69,13 +68,9 @@ func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (fou
 			return nil, err
 		}
 	}
-	text, err := json.Marshal(of)
-	if err != nil {
-		return nil, fmt.Errorf("encode configuration: %w", err)
-	}
 	var specs []crew.Spec
 	for i := range c.TrainersHere(c.Trainers) {
-		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, text}})
+		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, of}})
 	}
 	trainers, err := team.Start(ctx, specs...)
 	if err != nil {

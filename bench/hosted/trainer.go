@@ -2,7 +2,6 @@ package hosted
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -34,7 +33,6 @@ type trainerResult struct {
 	LossSum float64 `json:"loss_sum"` // over these
 	Digest  string  `json:"digest"`   // of the weights at the end
 	Library string  `json:"library"`  // that computed here; empty where the server did
-	Refused uint64  `json:"refused"`
 }
 
 // lossEvery is how many batches go by from one line about the loss to the next.
@@ -62,10 +60,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	r := &runner{member: m, url: s.URL}
-	if err := json.Unmarshal(s.Config, &r.config); err != nil {
-		return nil, fmt.Errorf("read configuration: %w", err)
-	}
+	r := &runner{config: s.Config, member: m, url: s.URL}
 	if r.data, err = mnist.Load(r.config.Data, r.config.DataDir); err != nil {
 		return nil, err
 	}

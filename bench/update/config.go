@@ -2,7 +2,6 @@ package update
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 
 	"gradbus/bench/crew"
@@ -67,9 +66,6 @@ func (c *Config) Validate() error {
 	if !(c.LR >= 0) || !(c.Momentum >= 0) || c.LR > 1e30 || c.Momentum > 1e30 {
 		return fmt.Errorf("lr %v and momentum %v: want finite numbers, at least 0", c.LR, c.Momentum)
 	}
-	if _, err := c.module(); err != nil {
-		return err
-	}
 	if err := c.Job("update").Validate(); err != nil {
 		return err
 	}
@@ -99,21 +95,17 @@ const (
 )
 
 // module is the model by its name.
-func (c *Config) module() (m model, err error) {
-	switch c.Model {
-	case Linear:
-		m = model{in: []int{c.In}, loss: nn.L1, out: c.Out}
-		m.Module = nn.LinearLayer{In: c.In, Out: c.Out}
-	default:
-		m = model{in: []int{3, imageSide, imageSide}, loss: nn.MSE, out: classes, classes: true}
-		m.Module = nn.Sequential(
-			nn.Conv2d{In: 3, Out: 32, Kernel: 7, Stride: 2, Padding: 3}, nn.ReLU{}, nn.MaxPool2d{Kernel: 2},
-			nn.Conv2d{In: 32, Out: 64, Kernel: 3, Padding: 1}, nn.ReLU{},
-			nn.Conv2d{In: 64, Out: 128, Kernel: 3, Stride: 2, Padding: 1}, nn.ReLU{},
-			nn.Conv2d{In: 128, Out: 256, Kernel: 3, Stride: 2, Padding: 1}, nn.ReLU{},
-			nn.Flatten{}, nn.LinearLayer{In: 256 * 4 * 4, Out: classes})
+func (c *Config) module() model {
+	if c.Model == Linear {
+		return model{Module: nn.LinearLayer{In: c.In, Out: c.Out}, in: []int{c.In}, loss: nn.L1, out: c.Out}
 	}
-	return m, nil
+	layers := nn.Sequential(
+		nn.Conv2d{In: 3, Out: 32, Kernel: 7, Stride: 2, Padding: 3}, nn.ReLU{}, nn.MaxPool2d{Kernel: 2},
+		nn.Conv2d{In: 32, Out: 64, Kernel: 3, Padding: 1}, nn.ReLU{},
+		nn.Conv2d{In: 64, Out: 128, Kernel: 3, Stride: 2, Padding: 1}, nn.ReLU{},
+		nn.Conv2d{In: 128, Out: 256, Kernel: 3, Stride: 2, Padding: 1}, nn.ReLU{},
+		nn.Flatten{}, nn.LinearLayer{In: 256 * 4 * 4, Out: classes})
+	return model{Module: layers, in: []int{3, imageSide, imageSide}, loss: nn.MSE, out: classes, classes: true}
 }
 
 // Job is the manifest that all trainers agree on. Each hosts one lane.
@@ -130,11 +122,7 @@ func (c *Config) Job(name string) *schema.Job {
 	if j.Group == 0 {
 		j.Group = c.Trainers
 	}
-	m, err := c.module()
-	if err != nil {
-		return j
-	}
-	for _, p := range m.Parameters() {
+	for _, p := range c.module().Parameters() {
 		j.Parameters = append(j.Parameters, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
 	}
 	return j
@@ -142,6 +130,6 @@ func (c *Config) Job(name string) *schema.Job {
 
 // settings are those of one member, as they travel.
 type settings struct {
-	URL    string          `json:"url"`
-	Config json.RawMessage `json:"config"`
+	URL    string `json:"url"`
+	Config Config `json:"config"`
 }

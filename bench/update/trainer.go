@@ -2,7 +2,6 @@ package update
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -34,19 +33,13 @@ type trainerResult struct {
 	Last    float64 `json:"last"`
 }
 
-func readSettings(m *crew.Member) (s settings, c Config, err error) {
-	if err = m.Settings(&s); err == nil {
-		err = json.Unmarshal(s.Config, &c)
-	}
-	return s, c, err
-}
-
 // trainerRole joins, waits for the others, and trains.
 func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
-	s, c, err := readSettings(m)
-	if err != nil {
+	var s settings
+	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
+	c := &s.Config
 	m.LimitProcs(c.Procs)
 	backend, err := cuda.Open(cuda.Options{Threads: 1})
 	if err != nil {

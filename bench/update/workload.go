@@ -37,14 +37,12 @@ type workload struct {
 }
 
 func newWorkload(c *Config, env nn.Env, l lane.Lane) (*workload, error) {
-	m, err := c.module()
+	m := c.module()
+	net, err := nn.NewNet(m, m.in, env)
 	if err != nil {
-		return nil, err
-	}
-	w := &workload{model: m, batchSize: c.BatchSize}
-	if w.net, err = nn.NewNet(m, m.in, env); err != nil {
 		return nil, fmt.Errorf("model %s: %w", c.Model, err)
 	}
+	w := &workload{model: m, net: net, batchSize: c.BatchSize}
 	for _, p := range m.Parameters() {
 		w.names = append(w.names, p.Name)
 	}
