@@ -30,10 +30,7 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) error {
 	if err := found.save(&c); err != nil {
 		return err
 	}
-	if c.JSON {
-		return crew.PrintJSON(out, found)
-	}
-	return found.Print(out)
+	return c.Show(out, found)
 }
 
 // Measure is Run without what it prints and saves in the end.

@@ -30,7 +30,7 @@ type Crew struct {
 	Roles     map[string]Role // what members can be; RoleServer is always known
 	InProcess bool            // members are goroutines of this process
 	Launch    Launch
-	// Out takes the lines that members say; nil drops them.
+	// Out takes the lines that members and driver say; nil drops them.
 	Out io.Writer
 	// Bar is the terminal that the members' progress is drawn on; nil for none. Title stands before the bar.
 	Bar   io.Writer

@@ -95,6 +95,14 @@ func (f *Flags) Crew(title string, roles map[string]Role, out, errs io.Writer) *
 	return c
 }
 
+// Show writes a result as these flags say: one line of JSON, or for people.
+func (f *Flags) Show(to io.Writer, found interface{ Print(io.Writer) error }) error {
+	if f.JSON {
+		return PrintJSON(to, found)
+	}
+	return found.Print(to)
+}
+
 // PrintJSON writes a result as exactly one line.
 func PrintJSON(to io.Writer, result any) error {
 	line, err := json.Marshal(result)

@@ -67,7 +67,10 @@ func (h *Handle) take(m message) {
 	h.mu.Unlock()
 	switch m.Op {
 	case opSay:
-		h.crew.print(m.Value)
+		var line string
+		if json.Unmarshal(m.Value, &line) == nil {
+			h.crew.Say(line)
+		}
 	case opProgress:
 		h.crew.draw()
 	}
@@ -159,10 +162,9 @@ func (h *Handle) Result(ctx context.Context, into any) error {
 	return nil
 }
 
-// print writes a line that a member has said.
-func (c *Crew) print(value json.RawMessage) {
-	var line string
-	if c.Out == nil || json.Unmarshal(value, &line) != nil {
+// Say prints a line of a member, or of the driver, who speak in turn.
+func (c *Crew) Say(line string) {
+	if c.Out == nil {
 		return
 	}
 	c.mu.Lock()

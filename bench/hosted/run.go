@@ -25,8 +25,8 @@ type Result struct {
 	WeightsSHA256   string  `json:"weights_sha256"`
 }
 
-// Run runs the benchmark. people gets lines for people, errs the bar of progress.
-func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error) {
+// Run runs the benchmark. What members say goes to out or errs, as crew.Flags.Crew tells.
+func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
@@ -37,7 +37,7 @@ func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error)
 	var last *Result
 	var rates, seconds []float64
 	for run := range c.Runs {
-		if last, err = c.once(ctx, run, people, errs); err != nil {
+		if last, err = c.once(ctx, run, out, errs); err != nil {
 			return nil, err
 		}
 		rates, seconds = append(rates, last.ImagesPerSecond), append(seconds, last.Seconds)
@@ -47,12 +47,12 @@ func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error)
 }
 
 // once is one run: server, trainers and all.
-func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (found *Result, err error) {
+func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found *Result, err error) {
 	of := *c
 	if run > 0 {
 		of.Job = fmt.Sprintf("%s-%d", c.Job, run)
 	}
-	team := c.Crew("hosted", Roles(), people, errs)
+	team := c.Crew("hosted", Roles(), out, errs)
 	defer func() {
 		if e := team.Close(); err == nil {
 			err = e

@@ -23,14 +23,14 @@ type Result struct {
 	Model              string  `json:"model"`
 }
 
-// Run runs the benchmark. people gets lines for people, errs the bar of progress.
-func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error) {
+// Run runs the benchmark. What members say goes to out or errs, as crew.Flags.Crew tells.
+func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
 	var all []*Result
 	for run := range c.Runs {
-		found, err := c.once(ctx, run, people, errs)
+		found, err := c.once(ctx, run, out, errs)
 		if err != nil {
 			return nil, err
 		}
@@ -51,23 +51,17 @@ func Run(ctx context.Context, c Config, people, errs io.Writer) (*Result, error)
 }
 
 // once is one run: servers, trainers and all.
-func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (found *Result, err error) {
-	flags := c.Flags
+func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found *Result, err error) {
 	of := *c
 	if run > 0 {
 		of.Flags.Job = fmt.Sprintf("%s-%d", c.Flags.Job, run)
 	}
-	team := flags.Crew("update", Roles(), people, errs)
+	team := c.Crew("update", Roles(), out, errs)
 	defer func() {
 		if e := team.Close(); err == nil {
 			err = e
 		}
 	}()
-	say := func(text string) {
-		if c.Log {
-			fmt.Fprintln(people, stamped(text))
-		}
-	}
 	url := c.Join
 	if url == "" {
 		role := crew.RoleServer
@@ -89,20 +83,21 @@ func (c *Config) once(ctx context.Context, run int, people, errs io.Writer) (fou
 	if err != nil {
 		return nil, err
 	}
+	begun := time.Now()
 	if c.Log {
-		crewReady := time.Now()
-		say("Start training")
-		defer func() {
-			if err == nil {
-				say("Finish training")
-				fmt.Fprintf(people, "Time spent training: %.3fs\n", time.Since(crewReady).Seconds())
-			}
-		}()
+		team.Say(stamped("Start training"))
 	}
 	if err := team.Go(ctx, trainers...); err != nil {
 		return nil, err
 	}
-	return c.collect(ctx, trainers)
+	if found, err = c.collect(ctx, trainers); err != nil {
+		return nil, err
+	}
+	if c.Log {
+		team.Say(stamped("Finish training"))
+		team.Say(fmt.Sprintf("Time spent training: %.3fs", time.Since(begun).Seconds()))
+	}
+	return found, nil
 }
 
 // collect waits for the trainers' results and puts them together.

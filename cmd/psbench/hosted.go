@@ -2,11 +2,9 @@ package main
 
 import (
 	"io"
-	"os"
 
 	"github.com/spf13/cobra"
 
-	"gradbus/bench/crew"
 	"gradbus/bench/hosted"
 )
 
@@ -20,24 +18,17 @@ func hostedCommand() *cobra.Command {
   ./bin/psbench hosted --mode pull --trainers 4 --epochs 3`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			people := c.OutOrStdout()
-			if f.JSON {
-				people = os.Stderr
-			}
 			var found interface{ Print(io.Writer) error }
 			var err error
 			if f.LocalStep {
 				found, err = hosted.LocalStep(c.Context(), f)
 			} else {
-				found, err = hosted.Run(c.Context(), f, people, c.ErrOrStderr())
+				found, err = hosted.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
 			}
 			if err != nil {
 				return err
 			}
-			if f.JSON {
-				return crew.PrintJSON(c.OutOrStdout(), found)
-			}
-			return found.Print(c.OutOrStdout())
+			return f.Show(c.OutOrStdout(), found)
 		},
 	}
 	set := c.Flags()

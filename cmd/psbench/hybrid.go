@@ -5,7 +5,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus/bench/crew"
 	"gradbus/bench/hybrid"
 )
 
@@ -31,10 +30,7 @@ func hybridCommand() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("hybrid: %w", err)
 			}
-			if f.JSON {
-				return crew.PrintJSON(c.OutOrStdout(), found)
-			}
-			return found.Print(c.OutOrStdout())
+			return f.Show(c.OutOrStdout(), found)
 		},
 	}
 	set := c.Flags()

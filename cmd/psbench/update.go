@@ -1,11 +1,8 @@
 package main
 
 import (
-	"os"
-
 	"github.com/spf13/cobra"
 
-	"gradbus/bench/crew"
 	"gradbus/bench/update"
 )
 
@@ -20,18 +17,11 @@ func updateCommand() *cobra.Command {
   ./bin/psbench update --model convnet --trainers 5 --batches 6 --warmup 1`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			people := c.OutOrStdout()
-			if f.JSON {
-				people = os.Stderr
-			}
-			found, err := update.Run(c.Context(), f, people, c.ErrOrStderr())
+			found, err := update.Run(c.Context(), f, c.OutOrStdout(), c.ErrOrStderr())
 			if err != nil {
 				return err
 			}
-			if f.JSON {
-				return crew.PrintJSON(c.OutOrStdout(), found)
-			}
-			return found.Print(c.OutOrStdout())
+			return f.Show(c.OutOrStdout(), found)
 		},
 	}
 	set := c.Flags()
