@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"gradbus/bench/crew"
+	"gradbus/schema"
 )
 
 // Names of the roles.
@@ -134,14 +135,7 @@ func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, erro
 // trainerSpecs are the trainers that run here.
 func (d *driver) trainerSpecs(url string) []crew.Spec {
 	c := d.config
-	var specs []crew.Spec
-	for i := range c.TrainersHere(c.Trainers) {
-		s := trainerSettings{System: d.system, URL: url, Jobs: c.jobs(), Device: c.Device, Timeout: c.Timeout, Timeline: c.Trace != ""}
-		name := fmt.Sprintf("t%d", i)
-		if c.Join == "" {
-			s.Member = name
-		}
-		specs = append(specs, crew.Spec{Role: trainerRoleName, Name: name, Settings: s})
-	}
-	return specs
+	return c.TrainerSpecs(trainerRoleName, c.Trainers, func(member schema.Member) any {
+		return trainerSettings{System: d.system, URL: url, Member: member, Jobs: c.jobs(), Device: c.Device, Timeout: c.Timeout, Timeline: c.Trace != ""}
+	})
 }

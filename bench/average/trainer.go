@@ -18,7 +18,7 @@ import (
 type trainerSettings struct {
 	System   system        `json:"system"`
 	URL      string        `json:"url"`
-	Member   string        `json:"member"` // t0, t1, ...; empty where trainers of other hosts take part
+	Member   schema.Member `json:"member"` // to ask for; empty is the next that is free
 	Jobs     []string      `json:"jobs"`   // one after the other; the first is to warm up
 	Device   string        `json:"device"`
 	Timeout  time.Duration `json:"timeout"`
@@ -102,7 +102,7 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	if err != nil {
 		return 0, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend, BackWithin: s.Timeout,
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: e.Backend, BackWithin: s.Timeout,
 		LeaveWithin: s.Timeout, Timeline: true}, job)
 	if err != nil {
 		return 0, err

@@ -82,6 +82,21 @@ func (f *Flags) TrainersHere(trainers int) int {
 	return f.Here
 }
 
+// TrainerSpecs are the job's trainers that this process starts, t0, t1 and so on; settings gives those of one by the member id that it is to
+// ask for, which is empty with --join: there the job gives the next that is free.
+func (f *Flags) TrainerSpecs(role string, trainers int, settings func(member schema.Member) any) []Spec {
+	specs := make([]Spec, f.TrainersHere(trainers))
+	for i := range specs {
+		name := schema.TrainerMember(i)
+		member := name
+		if f.Join != "" {
+			member = ""
+		}
+		specs[i] = Spec{Role: role, Name: string(name), Settings: settings(member)}
+	}
+	return specs
+}
+
 // Crew is one that is run as these flags say: what members say goes to out, or to errs where out gets JSON only; progress is drawn on
 // errs where that is a terminal.
 func (f *Flags) Crew(title string, roles map[string]Role, out, errs io.Writer) *Crew {

@@ -131,8 +131,9 @@ func (c *Config) pullSettings() mnist.Settings {
 
 // settings are those of one member, as they travel.
 type settings struct {
-	URL    string `json:"url"`
-	Config Config `json:"config"`
+	URL    string        `json:"url"`
+	Member schema.Member `json:"member"` // to ask for; empty is the next that is free
+	Config Config        `json:"config"`
 }
 
 // batches is how many batches each trainer does in all, and how many of them come before those that are measured.

@@ -6,6 +6,7 @@ import (
 	"io"
 
 	"gradbus/bench/crew"
+	"gradbus/schema"
 	"gradbus/trainer/mnist"
 )
 
@@ -68,11 +69,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			return nil, err
 		}
 	}
-	var specs []crew.Spec
-	for i := range c.TrainersHere(c.Trainers) {
-		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, of}})
-	}
-	trainers, err := team.Start(ctx, specs...)
+	trainers, err := team.Start(ctx, c.TrainerSpecs(RoleTrainer, c.Trainers, func(member schema.Member) any { return settings{url, member, of} })...)
 	if err != nil {
 		return nil, err
 	}

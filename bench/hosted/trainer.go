@@ -43,6 +43,7 @@ type runner struct {
 	config  Config
 	member  *crew.Member
 	url     string
+	id      schema.Member // to ask for; empty is the next that is free
 	data    *mnist.Data
 	backend cuda.Backend
 	session *trainer.Session
@@ -60,7 +61,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	r := &runner{config: s.Config, member: m, url: s.URL}
+	r := &runner{config: s.Config, member: m, url: s.URL, id: s.Member}
 	if r.data, err = mnist.Load(r.config.Data, r.config.DataDir); err != nil {
 		return nil, err
 	}
@@ -79,13 +80,8 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 }
 
 // join joins the job. The caller leaves by leave.
-func (r *runner) join(ctx context.Context, job *schema.Job) error {
-	c := trainer.Config{Server: r.url, Backend: r.backend}
-	if r.config.Join == "" {
-		c.Member = schema.Member(r.member.Name)
-	}
-	var err error
-	r.session, err = trainer.Join(ctx, c, job)
+func (r *runner) join(ctx context.Context, job *schema.Job) (err error) {
+	r.session, err = trainer.Join(ctx, trainer.Config{Server: r.url, Member: r.id, Backend: r.backend}, job)
 	return err
 }
 

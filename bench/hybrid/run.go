@@ -3,7 +3,6 @@ package hybrid
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"runtime"
 
@@ -44,15 +43,9 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 			return nil, err
 		}
 	}
-	var specs []crew.Spec
-	for i := range c.TrainersHere(c.Trainers) {
-		s := settings{Config: c, URL: url, Member: schema.TrainerMember(i)}
-		if c.Join != "" {
-			s.Member = ""
-		}
-		specs = append(specs, crew.Spec{Role: trainerRole, Name: fmt.Sprintf("t%d", i), Settings: s})
-	}
-	trainers, err := all.Start(ctx, specs...)
+	trainers, err := all.Start(ctx, c.TrainerSpecs(trainerRole, c.Trainers, func(member schema.Member) any {
+		return settings{Config: c, URL: url, Member: member}
+	})...)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"gradbus/bench/crew"
+	"gradbus/schema"
 )
 
 // Result is what a run found; rates are medians over the runs, and losses those of the last.
@@ -75,11 +76,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			return nil, err
 		}
 	}
-	var specs []crew.Spec
-	for i := range c.TrainersHere(c.Trainers) {
-		specs = append(specs, crew.Spec{Role: RoleTrainer, Name: fmt.Sprintf("t%d", i), Settings: settings{url, of}})
-	}
-	trainers, err := team.Start(ctx, specs...)
+	trainers, err := team.Start(ctx, c.TrainerSpecs(RoleTrainer, c.Trainers, func(schema.Member) any { return settings{url, of} })...)
 	if err != nil {
 		return nil, err
 	}
