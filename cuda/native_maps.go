@@ -97,10 +97,10 @@ func (m *linkedMaps) poolBackward(a *MaxPool2dBackward) int {
 	return int(C.bridge_pool_backward(m.table, &s, first(a.GradY), argmaxOf(a.ArgMax), first(a.GradX)))
 }
 
-// row is room for one row, to be given back.
+// row is room for one row, up to a whole vector's end, to be given back.
 func (m *linkedMaps) row(columns int) *[]float32 {
 	r := m.rows.Get().(*[]float32)
-	*r = grow(*r, columns)
+	*r = grow(*r, (columns+15)/16*16)
 	return r
 }
 

@@ -73,6 +73,7 @@ void Copy(const void* from, int64_t bytes, bool stream, void* to) {
 
 #include "cpu/math.h"
 #include "cpu/matmul_impl.h"
+#include "cpu/softmax.h"
 #include "cpu/softmax_impl.h"
 
 namespace gradbus {

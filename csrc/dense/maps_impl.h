@@ -26,33 +26,6 @@ void AddBias(const float* x, const float* bias, int64_t rows, int64_t columns, f
   }
 }
 
-// Columns sums kWide columns.
-template <int kWide>
-inline void Columns(const float* x, int64_t rows, int64_t columns, float* out) {
-  float total[kWide] = {};
-  for (int64_t lo = 0; lo < rows; lo += kSuper) {
-    const int64_t end = Least(lo + kSuper, rows);
-    float super[kWide] = {};
-    for (int64_t at = lo; at < end; at += kBlock) {
-      const int64_t stop = Least(at + kBlock, end);
-      float block[kWide] = {};
-      for (int64_t i = at; i < stop; i++) {
-        for (int j = 0; j < kWide; j++) block[j] += x[i * columns + j];
-      }
-      for (int j = 0; j < kWide; j++) super[j] += block[j];
-    }
-    for (int j = 0; j < kWide; j++) total[j] += super[j];
-  }
-  for (int j = 0; j < kWide; j++) out[j] = total[j];
-}
-
-void ColumnSums(const float* x, int64_t rows, int64_t columns, float* out) {
-  int64_t at = 0;
-  for (; columns - at >= 64; at += 64) Columns<64>(x + at, rows, columns, out + at);
-  for (; columns - at >= 16; at += 16) Columns<16>(x + at, rows, columns, out + at);
-  for (; at < columns; at++) Columns<1>(x + at, rows, columns, out + at);
-}
-
 void Scale(const float* x, const float* by, int64_t n, int64_t c, int64_t plane, uint32_t last,
            float* out) {
   if (last != 0 || plane == 1) {
@@ -107,10 +80,10 @@ struct Window {
   }
 };
 
-// Largest finds the largest values of a window in neighbouring channels.
+// LargestOf finds the largest values of a window in neighbouring channels.
 template <typename V>
-inline void Largest(const gb_pool_shape& s, const Window& window, const float* x, float* y,
-                    int32_t* argmax) {
+inline void LargestOf(const gb_pool_shape& s, const Window& window, const float* x, float* y,
+                      int32_t* argmax) {
   int32_t at = static_cast<int32_t>(window.top * s.w + window.left);
   typename V::Type top = V::Load(x + at * s.c);
   typename V::Ints place = typename V::Ints{} + at;
@@ -137,8 +110,8 @@ inline void PoolChannels(const gb_pool_shape& s, int64_t row, const float* x, co
     const int64_t many = Least(kSide, s.out_w - column), at = row * s.out_w + column;
     for (int64_t i = 0; i < many; i++) {
       float* to = out.channel == 1 ? y + (at + i) * out.place : top[i];
-      Largest<V>(s, Window(s, row, column + i), x, to,
-                 argmax == nullptr ? nullptr : argmax + (at + i) * s.c);
+      LargestOf<V>(s, Window(s, row, column + i), x, to,
+                   argmax == nullptr ? nullptr : argmax + (at + i) * s.c);
     }
     if (out.channel == 1) continue;
     for (int j = 0; j < V::kWidth; j++) {
@@ -272,38 +245,27 @@ int64_t PoolBackward(const gb_pool_shape* shape, const float* grad_y, const int3
 }  // namespace GB_ISA
 }  // namespace gradbus
 
-#include "cpu/math.h"  // after vector.h
+#include "cpu/math.h"  // these after vector.h
+#include "cpu/softmax.h"
 
 namespace gradbus {
 namespace GB_ISA {
 namespace {
 
-// SumOf is the canonical sum of n values.
-float SumOf(const float* x, int64_t n) {
-  float total;
-  Columns<1>(x, n, 1, &total);
-  return total;
-}
-
-// ExpOf writes exp(x - top).
-void ExpOf(const float* x, float top, int64_t n, float* e) {
-  using V = Vec<kWidth>;
-  int64_t i = 0;
-  for (; n - i >= kWidth; i += kWidth) V::Store(e + i, Exp<kWidth>(V::Load(x + i) - top));
-  if (i == n) return;
-  float last[kWidth] = {};
-  for (int64_t j = i; j < n; j++) last[j - i] = x[j] - top;
-  V::Store(last, Exp<kWidth>(V::Load(last)));
-  for (int64_t j = i; j < n; j++) e[j] = last[j - i];
+void ColumnSums(const float* x, int64_t rows, int64_t columns, float* out) {
+  int64_t at = 0;
+  for (; columns - at >= 64; at += 64) Sums<64>(x + at, 1, columns, rows, out + at);
+  for (; columns - at >= 16; at += 16) Sums<16>(x + at, 1, columns, rows, out + at);
+  for (; at < columns; at++) Sums<1>(x + at, 1, columns, rows, out + at);
 }
 
 void SoftmaxForward(const float* x, int64_t rows, int64_t columns, uint32_t log, float* scratch,
                     float* y) {
   for (; rows > 0; rows--, x += columns, y += columns) {
-    float top = x[0];
-    for (int64_t j = 0; j < columns; j++) top = x[j] > top ? x[j] : top;
-    ExpOf(x, top, columns, scratch);
-    const float total = SumOf(scratch, columns);
+    const float top = Largest(x, columns);
+    Exponentials(x, top, columns, scratch);
+    float total;
+    Sums<1>(scratch, 0, 1, columns, &total);
     if (log != 0) {
       const float by = Log(total);
       for (int64_t j = 0; j < columns; j++) y[j] = (x[j] - top) - by;
@@ -316,13 +278,14 @@ void SoftmaxForward(const float* x, int64_t rows, int64_t columns, uint32_t log,
 void SoftmaxBackward(const float* y, const float* grad_y, int64_t rows, int64_t columns,
                      uint32_t log, float* scratch, float* grad_x) {
   for (; rows > 0; rows--, y += columns, grad_y += columns, grad_x += columns) {
+    float total;
     if (log != 0) {
-      const float total = SumOf(grad_y, columns);
-      ExpOf(y, 0, columns, scratch);
+      Sums<1>(grad_y, 0, 1, columns, &total);
+      Exponentials(y, 0, columns, scratch);
       for (int64_t j = 0; j < columns; j++) grad_x[j] = grad_y[j] - scratch[j] * total;
     } else {
       for (int64_t j = 0; j < columns; j++) scratch[j] = grad_y[j] * y[j];
-      const float total = SumOf(scratch, columns);
+      Sums<1>(scratch, 0, 1, columns, &total);
       for (int64_t j = 0; j < columns; j++) grad_x[j] = y[j] * (grad_y[j] - total);
     }
   }

@@ -86,10 +86,10 @@ typedef struct gb_maps {
    * nothing. */
   int64_t (*pool_backward)(const gb_pool_shape*, const float* grad_y, const int32_t* argmax,
                            float* grad_x);
-  /* scratch is columns floats. y may be x. */
+  /* scratch is columns floats, rounded up to a multiple of 16. y may be x. */
   void (*softmax_forward)(const float* x, int64_t rows, int64_t columns, uint32_t log,
                           float* scratch, float* y);
-  /* grad_x may be grad_y. */
+  /* scratch as there. grad_x may be grad_y. */
   void (*softmax_backward)(const float* y, const float* grad_y, int64_t rows, int64_t columns,
                            uint32_t log, float* scratch, float* grad_x);
 } gb_maps;
