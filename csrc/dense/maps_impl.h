@@ -80,17 +80,18 @@ struct Window {
   }
 };
 
-// LargestOf finds the largest values of a window in neighbouring channels.
+// LargestOf finds the largest values of a window in neighbouring channels; step is from one place
+// to the next.
 template <typename V>
-inline void LargestOf(const gb_pool_shape& s, const Window& window, const float* x, float* y,
-                      int32_t* argmax) {
+inline void LargestOf(const gb_pool_shape& s, const Window& window, const float* x, int64_t step,
+                      float* y, int32_t* argmax) {
   int32_t at = static_cast<int32_t>(window.top * s.w + window.left);
-  typename V::Type top = V::Load(x + at * s.c);
+  typename V::Type top = V::Load(x + at * step);
   typename V::Ints place = typename V::Ints{} + at;
   for (int64_t h = window.top; h < window.bottom; h++) {
     for (int64_t w = window.left; w < window.right; w++) {
       at = static_cast<int32_t>(h * s.w + w);
-      const typename V::Type v = V::Load(x + at * s.c);
+      const typename V::Type v = V::Load(x + at * step);
       const auto take = (v > top) | ((v != v) & (top == top));
       top = take ? v : top;
       place = take ? typename V::Ints{} + at : place;
@@ -110,7 +111,7 @@ inline void PoolChannels(const gb_pool_shape& s, int64_t row, const float* x, co
     const int64_t many = Least(kSide, s.out_w - column), at = row * s.out_w + column;
     for (int64_t i = 0; i < many; i++) {
       float* to = out.channel == 1 ? y + (at + i) * out.place : top[i];
-      LargestOf<V>(s, Window(s, row, column + i), x, to,
+      LargestOf<V>(s, Window(s, row, column + i), x, s.c, to,
                    argmax == nullptr ? nullptr : argmax + (at + i) * s.c);
     }
     if (out.channel == 1) continue;
@@ -126,20 +127,9 @@ void PoolPlane(const gb_pool_shape& s, const float* x, const Strides& out, float
                int32_t* argmax) {
   for (int64_t row = 0; row < s.out_h; row++) {
     for (int64_t column = 0; column < s.out_w; column++) {
-      const Window window(s, row, column);
-      int64_t place = window.top * s.w + window.left;
-      float top = x[place];
-      for (int64_t h = window.top; h < window.bottom; h++) {
-        for (int64_t w = window.left; w < window.right; w++) {
-          const float v = x[h * s.w + w];
-          const bool take = (v > top) | ((v != v) & (top == top));
-          top = take ? v : top;
-          place = take ? h * s.w + w : place;
-        }
-      }
       const int64_t to = row * s.out_w + column;
-      y[to * out.place] = top;
-      if (argmax != nullptr) argmax[to] = static_cast<int32_t>(place);
+      LargestOf<Vec<1>>(s, Window(s, row, column), x, 1, y + to * out.place,
+                        argmax == nullptr ? nullptr : argmax + to);
     }
   }
 }
