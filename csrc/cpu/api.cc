@@ -3,6 +3,7 @@
 #include <new>
 
 #include "cpu/cpu.h"
+#include "cpu/isa.h"
 
 namespace gradbus {
 namespace {
@@ -16,15 +17,11 @@ const Kernels* const isas[] = {
 #endif
 };
 
-// Runs says whether this machine has an instruction set. The answer includes the operating system's
-// support.
+// Runs says whether this machine has an instruction set.
 bool Runs(const Kernels& k) {
 #ifdef GRADBUS_X86
-  if (&k == &kKernelsAvx2) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  if (&k == &kKernelsAvx512) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
-  }
+  if (&k == &kKernelsAvx2) return RunsAvx2();
+  if (&k == &kKernelsAvx512) return RunsAvx512();
 #endif
   return &k == &kKernelsBaseline;
 }

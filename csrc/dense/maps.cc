@@ -1,6 +1,7 @@
 // Which table of maps a processor runs.
 #include <cstring>
 
+#include "cpu/isa.h"
 #include "gradbus_dense.h"
 
 namespace gradbus {
@@ -13,16 +14,15 @@ extern const gb_maps kMapsAvx512;
 
 const gb_maps* gb_maps_of(const char* isa) {
   using namespace gradbus;
-  const bool baseline = std::strcmp(isa, kMapsBaseline.isa) == 0;
+  const gb_maps* found = &kMapsBaseline;
 #ifdef GRADBUS_X86
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
-                      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl");
-  if (avx2 && (std::strcmp(isa, kMapsAvx2.isa) == 0 || (!baseline && !avx512))) return &kMapsAvx2;
-  if (avx512 && !baseline) return &kMapsAvx512;
+  // From the least to the best, up to the one that is named.
+  const auto better = [&](const gb_maps& maps, bool runs) {
+    if (runs && std::strcmp(found->isa, isa) != 0) found = &maps;
+  };
+  better(kMapsAvx2, RunsAvx2());
+  better(kMapsAvx512, RunsAvx512());
 #endif
-  (void)baseline;
-  return &kMapsBaseline;
+  (void)isa;
+  return found;
 }
