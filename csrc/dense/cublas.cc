@@ -55,12 +55,7 @@ class CuBlas : public gb_dense {
     if (status != 0) {
       return Fail(report, GB_DEVICE, "cuBLAS failed; have is its status", -1, status);
     }
-    if (bias != nullptr) {
-      for (int64_t i = 0; i < s.m; i++) {
-        for (int64_t j = 0; j < s.n; j++) c[i * s.n + j] += bias[j];
-      }
-    }
-    AfterSum(s, nullptr, c);
+    AfterSum(s, bias, c);
     return Done(report);
   }
 

@@ -63,15 +63,16 @@ bool Shared::Load(const char* name, Words& why) {
 
 void* Shared::Symbol(const char* name) const { return dlsym(handle_, name); }
 
-bool BeforeSum(const gb_gemm_shape& s, const float* bias, float* c) {
+bool BeforeSum(const gb_gemm_shape& s, const float** bias, float* c) {
   if (s.accumulate != 0) return true;
-  if (bias == nullptr) return false;
-  for (int64_t i = 0; i < s.m; i++) std::memcpy(c + i * s.n, bias, s.n * sizeof *c);
+  if (*bias == nullptr) return false;
+  for (int64_t i = 0; i < s.m; i++) std::memcpy(c + i * s.n, *bias, s.n * sizeof *c);
+  *bias = nullptr;
   return true;
 }
 
 void AfterSum(const gb_gemm_shape& s, const float* bias, float* c) {
-  if (s.accumulate != 0 && bias != nullptr) {
+  if (bias != nullptr) {
     for (int64_t i = 0; i < s.m; i++) {
       for (int64_t j = 0; j < s.n; j++) c[i * s.n + j] += bias[j];
     }

@@ -66,10 +66,11 @@ gb_dense* OpenOneDnn(const char* path, Words& text);
 gb_dense* OpenOpenBlas(const char* path, Words& text);
 gb_dense* OpenCuBlas(const char* path, Words& text);
 
-// BeforeSum readies C for a product that is added to it: the bias, where there is one and nothing
-// is accumulated. It says whether the product has to be added.
-bool BeforeSum(const gb_gemm_shape& s, const float* bias, float* c);
-// AfterSum is what comes after the product: the bias of what accumulates, and max(C, 0).
+// BeforeSum readies C for a product that is added to it. Where nothing is accumulated it begins
+// with the bias, if there is one, which is then no more to be added. It says whether the product
+// has to be added.
+bool BeforeSum(const gb_gemm_shape& s, const float** bias, float* c);
+// AfterSum is what comes after the product: the bias, where one is left, and max(C, 0).
 void AfterSum(const gb_gemm_shape& s, const float* bias, float* c);
 
 }  // namespace gradbus

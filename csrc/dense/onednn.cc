@@ -154,7 +154,7 @@ gb_status OneDnn::Gemm(const gb_gemm_shape& s, const float* a, const float* b, c
                [&](int* status) { return MakeMatMul(s, bias != nullptr, status); });
   }
   engine_.OneThread();
-  const float beta = BeforeSum(s, bias, c) ? 1 : 0;
+  const float beta = BeforeSum(s, &bias, c) ? 1 : 0;
   const int status =
       engine_.f.sgemm(s.trans_a ? 'T' : 'N', s.trans_b ? 'T' : 'N', s.m, s.n, s.k, 1, a,
                       s.trans_a ? s.m : s.k, b, s.trans_b ? s.k : s.n, beta, c, s.n);

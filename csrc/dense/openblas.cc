@@ -19,7 +19,7 @@ class OpenBlas : public gb_dense {
   gb_status Gemm(const gb_gemm_shape& s, const float* a, const float* b, const float* bias,
                  float* c, gb_report* report) override {
     const int m = static_cast<int>(s.m), n = static_cast<int>(s.n), k = static_cast<int>(s.k);
-    const float beta = BeforeSum(s, bias, c) ? 1 : 0;
+    const float beta = BeforeSum(s, &bias, c) ? 1 : 0;
     sgemm_(kRowMajor, s.trans_a ? kTrans : kNoTrans, s.trans_b ? kTrans : kNoTrans, m, n, k, 1, a,
            s.trans_a ? m : k, b, s.trans_b ? k : n, beta, c, n);
     AfterSum(s, bias, c);
