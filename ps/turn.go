@@ -105,9 +105,9 @@ func (w *worker) step(it *item) (err error) {
 		}
 		w.server.counters.count(reason)
 		if reason == schema.ReasonOK {
-			w.answered(it.from, &h)
-		}
-		if reason == schema.ReasonOK {
+			if h.Kind == schema.KindLookup {
+				w.answered(it.from, h.Batch)
+			}
 			w.watch.stepped(it, began, outputs)
 		}
 		for i := range outputs {

@@ -266,12 +266,12 @@ func (w *worker) knows(p *peer, h *schema.Head) {
 }
 
 // answered notes that a lookup was answered: where rows are applied alone the answer says what has come in, as an ack would.
-func (w *worker) answered(from schema.Member, h *schema.Head) {
-	host := w.hostOf(from)
-	if h.Kind != schema.KindLookup || host < 0 || !w.config.Job.RowsAlone() {
+func (w *worker) answered(from schema.Member, b schema.Batch) {
+	if !w.config.Job.RowsAlone() {
 		return
 	}
-	if p := &w.peers[host]; !p.now && w.shard.lines[host].sparse != nil && w.shard.lines[host].sparse.Closed() >= h.Batch {
+	host := w.hostOf(from) // one of them: the shard has taken the lookup
+	if p, rows := &w.peers[host], w.shard.line(host).sparse; !p.now && rows != nil && rows.Closed() >= b {
 		p.frames, p.bytes = 0, 0
 	}
 }
