@@ -86,6 +86,7 @@ type Options struct {
 	Journal func(job schema.JobName, shard int, entry Journal)
 	// Rounds is told how each bucket of each batch has fared on a shard here, once its last result is published; nil for
 	// nothing, which costs nothing. It is called by whoever steps the shard, shards at the same time, and must return at once.
+	// Jobs in grouped, and those whose tables are applied alone, are not told of.
 	Rounds func(RoundTimes)
 
 	lease time.Duration // of the announcement, for tests; 0 is leaseTime

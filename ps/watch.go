@@ -21,8 +21,9 @@ type RoundTimes struct {
 	Average  time.Duration // spent in the shard on these frames: checking them, adding them up, dividing
 }
 
-// watch times the rounds of a worker for whoever wants to know (Options.Rounds); nil where nobody does. The shard knows no
-// clock. It belongs to whoever has the turn.
+// watch times the rounds of a worker for whoever wants to know (Options.Rounds); nil where nobody does, and where no result
+// says by its batch that a round is over: rows that are applied alone have none, and a group's has each trainer's own. The
+// shard knows no clock. It belongs to whoever has the turn.
 type watch struct {
 	tell  func(RoundTimes)
 	place *schema.Placement
@@ -48,7 +49,7 @@ type watched struct {
 }
 
 func newWatch(c *ShardConfig, tell func(RoundTimes)) *watch {
-	if tell == nil {
+	if tell == nil || c.Job.RowsAlone() || c.Job.Consistency == schema.ConsistencyGrouped {
 		return nil
 	}
 	return &watch{tell: tell, place: c.Placement, shard: c.Index, job: c.Job.Name, alone: c.Job.Consistency == schema.ConsistencyAsync,

@@ -47,3 +47,23 @@ func TestRoundsAreTimed(t *testing.T) {
 		told = nil
 	}
 }
+
+// Rounds that no result ends by its batch are not watched: nothing would be let go of.
+func TestRoundsWithoutResultsAreNotTimed(t *testing.T) {
+	for _, c := range []struct {
+		consistency, tables string
+		watched             bool
+	}{
+		{schema.ConsistencySync, "", true},
+		{schema.ConsistencyAsync, "", true},
+		{schema.ConsistencyGrouped, "", false},
+		{schema.ConsistencySync, schema.ConsistencyAsync, false},
+	} {
+		job := smallJob("unwatched", 2, 2)
+		job.Consistency, job.TableConsistency = c.consistency, c.tables
+		w := newWatch(&ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1)}, func(RoundTimes) {})
+		if (w != nil) != c.watched {
+			t.Errorf("consistency %q, of tables %q: watched %v, want %v", c.consistency, c.tables, w != nil, c.watched)
+		}
+	}
+}
