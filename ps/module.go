@@ -192,7 +192,7 @@ func (d *hosted) backward(host int, r *moduleRequest) (*moduleAnswer, *refusal, 
 	case len(r.tensor) != want:
 		refused = schema.Refuse(schema.ReasonWrongShape, "a gradient of %d values for context %d of module %q: want %d, %d for each of %d samples",
 			len(r.tensor), c.id, d.spec.Name, want, d.out, c.samples)
-	case r.head.Flags&schema.FlagStep != 0 && !stepWeight(r.head.Weight):
+	case r.head.Flags&schema.FlagStep != 0 && !round.IsWeight(r.head.Weight):
 		refused = schema.Refuse(schema.ReasonWrongWeight, "weight %v of a step: want a number of samples", r.head.Weight)
 	}
 	if refused != nil {
@@ -220,14 +220,6 @@ func (d *hosted) backward(host int, r *moduleRequest) (*moduleAnswer, *refusal, 
 	return a, nil, nil
 }
 
-// stepWeight reports whether a step may divide by a weight.
-func stepWeight(w float64) bool { return w >= weightMin && w <= weightMax }
-
-const (
-	weightMin = 1.0 / (1 << 40) // so that quotients stay finite where sums are
-	weightMax = 1 << 53
-)
-
 // stepContexts adds up the gradients of contexts and steps, or, with weight 0, gives them back.
 func (d *hosted) stepContexts(host int, r *moduleRequest) (*moduleAnswer, *refusal, error) {
 	cs, refused := d.use(host, r.contexts)
@@ -240,7 +232,7 @@ func (d *hosted) stepContexts(host int, r *moduleRequest) (*moduleAnswer, *refus
 			refused = schema.Refuse(schema.ReasonUnknownContext, "context %d of module %q has no gradients: no backward pass was done in it", c.id, d.spec.Name)
 		}
 	}
-	if weight != 0 && !stepWeight(weight) {
+	if weight != 0 && !round.IsWeight(weight) {
 		refused = schema.Refuse(schema.ReasonWrongWeight, "weight %v of a step: want a number of samples", weight)
 	}
 	if refused != nil {

@@ -1,7 +1,6 @@
 package round
 
 import (
-	"math"
 	"slices"
 
 	"gradbus/lane"
@@ -31,6 +30,9 @@ const (
 	weightMax = 1 << 53
 )
 
+// IsWeight reports whether a sum may be divided by w samples.
+func IsWeight(w float64) bool { return w >= weightMin && w <= weightMax }
+
 // CheckSender checks what dense and sparse contributions of a host have in common: that the node is one of the tree and
 // the host's, and that the weight is a number of samples.
 func CheckSender(host *Host, lanes int, h *schema.Head) *schema.FrameError {
@@ -42,7 +44,7 @@ func CheckSender(host *Host, lanes int, h *schema.Head) *schema.FrameError {
 		return schema.Refuse(schema.ReasonWrongSender, "lanes %v: %s hosts lanes [%d,%d)",
 			node, host.Member, host.First, int(host.First)+host.Count)
 	}
-	if w := h.Weight; math.IsNaN(w) || w != 0 && (w < weightMin || w > weightMax) {
+	if w := h.Weight; w != 0 && !IsWeight(w) {
 		return schema.Refuse(schema.ReasonWrongWeight, "weight %v of lanes %v: want a number of samples, 0 to 2^53", w, node)
 	}
 	return nil
