@@ -165,7 +165,6 @@ func (j *Job) normal() *Job {
 			*d.field = d.value
 		}
 	}
-	n.normalRoutes()
 	if n.Settings == nil {
 		n.Settings = map[string]string{}
 	}
@@ -175,6 +174,7 @@ func (j *Job) normal() *Job {
 			n.Tables[i].Placement = "" // the default is left out
 		}
 	}
+	n.normalRoutes()
 	if n.TableConsistency == ConsistencySync && n.Consistency == ConsistencySync {
 		n.TableConsistency = ""
 	}

@@ -1,5 +1,7 @@
 package schema
 
+import "slices"
+
 // The words of a table's placement and pooling.
 const (
 	PlacementRows    = "rows"    // rows are cut over the shards by their partitions; the default
@@ -57,7 +59,7 @@ func (p *Placement) Holds(t Table, part Partition, owner int) bool {
 
 // LocalTables are the job's tables as an owner has them: dim is the number of columns there, and 0 where it has none.
 func (p *Placement) LocalTables(owner int) []TableSpec {
-	local := append([]TableSpec(nil), p.job.Tables...)
+	local := slices.Clone(p.job.Tables)
 	for i := range local {
 		_, local[i].Dim = p.Columns(Table(i), owner)
 	}

@@ -1,7 +1,5 @@
 package schema
 
-import "slices"
-
 // Where gradients go is said for dense ones and for each replicated table on its own, so that either may be added up by
 // shards or between trainers (Job.Reduce, TableSpec.Reduce). Tables that shards keep are added up by them.
 
@@ -39,8 +37,8 @@ func (j *Job) tableReduces(how string) bool {
 	return false
 }
 
-// normalRoutes leaves out what says the default. Fields that a manifest was given after others are absent where they say
-// nothing, so that manifests without them stay what they were.
+// normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after others are absent
+// where they say nothing, so that manifests without them stay what they were.
 func (j *Job) normalRoutes() {
 	if j.Sum == SumArrival {
 		j.Sum = ""
@@ -51,10 +49,6 @@ func (j *Job) normalRoutes() {
 	if j.BucketBytes == bucketBytesMax {
 		j.BucketBytes = 0
 	}
-	if !slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Reduce != "" }) {
-		return
-	}
-	j.Tables = slices.Clone(j.Tables)
 	for i := range j.Tables {
 		if t := &j.Tables[i]; t.Reduce == j.Reduce || t.Reduce == ReduceShards && !t.Replicated {
 			t.Reduce = ""
