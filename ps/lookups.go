@@ -124,7 +124,7 @@ func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 
 func (s *Shard) outputRows(host int, h *schema.Head, flags uint32) {
 	lag := schema.Batch(0)
-	if l := s.line(host); (s.job.Consistency == schema.ConsistencyBounded || s.job.RowsAlone()) && l.sparse.Closed() < h.Batch {
+	if l := s.line(host); l.ahead > 0 && l.sparse != nil && l.sparse.Closed() < h.Batch {
 		lag = h.Batch - l.sparse.Closed()
 	}
 	s.rows.SetHead(schema.Head{

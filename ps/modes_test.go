@@ -389,3 +389,23 @@ func newSimulationOf(t *testing.T, seed uint64, consistency string, ahead int) *
 	}
 	return s
 }
+
+// A lookup of no keys is answered, however far ahead, also where a shard has no rows of which the answer could be behind.
+func TestLookupOfNothingWithoutTables(t *testing.T) {
+	for consistency, far := range map[string]schema.Batch{schema.ConsistencyBounded: 2, schema.ConsistencyGrouped: 1} {
+		job := smallJob("bare", 2, 2)
+		if job.Tables, job.Consistency = nil, consistency; consistency == schema.ConsistencyBounded {
+			job.Ahead = 2
+		} else {
+			job.Group = 2
+		}
+		s, err := NewShard(context.Background(), ShardConfig{Job: job, Placement: schema.NewPlacement(job, 1), RunID: storyRun,
+			Generation: generationFirst, Backend: newProblem(t, job).backend, Hosts: round.HostsOf(job), StagedBytesMax: 1 << 20})
+		must(t, err)
+		t.Cleanup(s.Close)
+		outputs, reason, err := s.Step("t0", view(t, lookupFrame(t, job, storyRun, far, nil).Seal()), nil)
+		if err != nil || reason != schema.ReasonOK || len(outputs) != 1 || view(t, outputs[0].Frame).Head().Offset != 0 {
+			t.Errorf("%s: %v, %v, %d frames", consistency, err, reason, len(outputs))
+		}
+	}
+}
