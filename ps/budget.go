@@ -48,10 +48,7 @@ func (m Memory) Bytes() int64 {
 // MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
-	copies, batches := int64(1), int64(job.Ahead)+1
-	if job.RowsAlone() {
-		batches = schema.RowsAloneAhead + 1
-	}
+	copies, batches := int64(1), int64(job.RoundsAhead())+1
 	if job.Optimizer.Momentum != 0 {
 		copies = 2
 	}

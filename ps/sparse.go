@@ -124,7 +124,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 				return err
 			}
 		}
-		if s.job.Consistency != schema.ConsistencySync || s.job.RowsAlone() {
+		if !s.job.RowsInStep() {
 			s.commitRows()
 		}
 		if s.journal != nil {

@@ -93,7 +93,7 @@ func (s *Shard) takeUp(l *timeline, host int, b schema.Batch, fresh bool) {
 // open at a time, it makes version b the one that lookups see.
 func (s *Shard) advance(l *timeline, b schema.Batch) {
 	for l.batch < b {
-		if s.job.Consistency == schema.ConsistencySync && !s.job.RowsAlone() {
+		if s.job.RowsInStep() {
 			s.commitRows()
 		}
 		l.batch++
@@ -115,10 +115,6 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		all[i] = i
 	}
 	groups := [][]int{all}
-	ahead := s.job.Ahead
-	if s.job.RowsAlone() {
-		ahead = schema.RowsAloneAhead
-	}
 	if s.job.SparseAlone() {
 		groups = nil
 		for i := range all {
@@ -126,7 +122,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		}
 	}
 	for _, group := range groups {
-		l := timeline{hosts: group, ahead: schema.Batch(ahead)}
+		l := timeline{hosts: group, ahead: schema.Batch(s.job.RoundsAhead())}
 		var complete func(schema.Batch, []lane.Node) bool
 		if g := s.groups; g != nil {
 			l.ahead = schema.Batch(groupsOpen(s.job) - 1)
@@ -147,7 +143,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		}
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
-				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: ahead, AtClose: s.job.Sum == schema.SumClose,
+				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: int(l.ahead), AtClose: s.job.Sum == schema.SumClose,
 				DType: s.job.Wire.DType(), Held: s.held, Tables: s.place.LocalTables(s.index),
 			})
 		}

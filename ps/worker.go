@@ -260,7 +260,7 @@ func (w *worker) knows(p *peer, h *schema.Head) {
 		return
 	}
 	p.batch = h.Batch
-	if w.config.Job.Consistency == schema.ConsistencySync && !w.config.Job.RowsAlone() && !p.now {
+	if w.config.Job.RowsInStep() && !p.now {
 		p.frames, p.bytes = 0, 0
 	}
 }

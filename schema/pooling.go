@@ -25,6 +25,18 @@ func (j *Job) RowsAlone() bool { return j.TableConsistency == ConsistencyAsync }
 // of the next batch may overtake them, and frames are refilled only when they have been received.
 const RowsAloneAhead = 4
 
+// RoundsAhead is how many batches a trainer may be ahead of the oldest open round of a shard.
+func (j *Job) RoundsAhead() int {
+	if j.RowsAlone() {
+		return RowsAloneAhead
+	}
+	return j.Ahead
+}
+
+// RowsInStep reports whether rows of shards change from batch to batch, when all of a batch's rounds have closed, and not with
+// their own round.
+func (j *Job) RowsInStep() bool { return j.Consistency == ConsistencySync && !j.RowsAlone() }
+
 // SparseAlone reports whether the sparse rounds of shards are each of one trainer.
 func (j *Job) SparseAlone() bool { return j.Consistency == ConsistencyAsync || j.RowsAlone() }
 
