@@ -131,7 +131,7 @@ func TestResultsTake(t *testing.T) {
 	var lost []roundName
 	take := func(what string, shard int, v *schema.View, open int, wrong string) {
 		t.Helper()
-		more, err := r.take(shard, false, 0, v)
+		more, err := r.take(shard, false, v.Head().Batch, v)
 		lost = append(lost, more...)
 		if (err == nil) != (wrong == "") || err != nil && !strings.Contains(err.Error(), wrong) {
 			t.Errorf("%s: %v, want %q", what, err, wrong)

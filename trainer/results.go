@@ -113,24 +113,18 @@ func (r *results) settle() {
 }
 
 // take puts a result in place, and names those that must have been lost on their way. pulled says that it is the answer to a
-// pull, b which batch of this trainer's it is said to be of, where that is not in the frame. It fails on one that a correct owner
-// cannot have sent.
+// pull, b which batch of this trainer's it is of: the frame's own but in grouped. It fails on one that a correct owner cannot have
+// sent.
 func (r *results) take(owner int, pulled bool, b schema.Batch, v *schema.View) (lost []roundName, err error) {
 	h := v.Head()
 	version := h.Batch + 1
-	if r.grouped {
-		h.Batch = b
-	}
-	return r.putVersion(owner, pulled, &h, version, v.Float32s(), v)
+	h.Batch = b
+	return r.put(owner, pulled, &h, version, v.Float32s(), v)
 }
 
-// put is take for a result that need not have come in a frame, if it is over a dense chunk: then v may be nil.
-func (r *results) put(owner int, pulled bool, h *schema.Head, values []float32, v *schema.View) (lost []roundName, err error) {
-	return r.putVersion(owner, pulled, h, h.Batch+1, values, v)
-}
-
-// putVersion is put for what the owners call a version.
-func (r *results) putVersion(owner int, pulled bool, h *schema.Head, version schema.Version, values []float32, v *schema.View) (lost []roundName, err error) {
+// put is take for a result that need not have come in a frame, if it is over a dense chunk: then v may be nil. version is what the
+// owners call what came of it.
+func (r *results) put(owner int, pulled bool, h *schema.Head, version schema.Version, values []float32, v *schema.View) (lost []roundName, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if h.Batch < r.complete || h.Batch >= r.begun {

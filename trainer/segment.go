@@ -199,7 +199,7 @@ func (g *segment) closeDense(i int) error {
 		k := g.dense.Chunk(i)
 		g.own.publish(g.subject(fabric.KindMean, schema.All).WithBucket(uint64(c.Batch), uint32(k.Bucket)), sealed)
 		h := schema.Head{Batch: c.Batch, Bucket: k.Bucket, Chunk: k.Chunk, Chunks: k.Chunks, Offset: k.Offset, Weight: c.Weight}
-		if _, err := g.results.put(g.owner, false, &h, out, nil); err != nil {
+		if _, err := g.results.put(g.owner, false, &h, h.Batch+1, out, nil); err != nil {
 			return err
 		}
 	}
