@@ -250,33 +250,16 @@ func takeColumns[T any](to []T, column, dim, whole int, at []int32, from []T) {
 	}
 }
 
-// lookupWhole is lookup of a table that shards pool: every key is a bag of its own.
-func (s *Session) lookupWhole(ctx context.Context, table, keys int, out []float32) error {
-	t := s.evaluation.tables
-	if err := t.checkKeys(table); err != nil {
-		return err
-	}
+// bagEach makes a bag of its own of every key that was collected of a table, in lane 0.
+func (t *tables) bagEach(table int) (*laneBags, error) {
+	keys := len(t.used[table])
 	offsets := make([]int64, keys+1)
 	for i := range offsets {
 		offsets[i] = int64(i)
 	}
-	b := &t.bags[table][0]
 	t.ends[table][0] = keys
-	if err := b.set(offsets, keys); err != nil {
-		return err
-	}
-	defer func() { b.offsets = nil }()
-	if err := t.find(); err != nil { // the other tables have none
-		return err
-	}
-	if err := s.evaluation.lookups.build(s.head(s.Version())); err != nil {
-		return err
-	}
-	if err := s.fetch(ctx, s.evaluation.lookups, s.Version()); err != nil {
-		return err
-	}
-	copy(out, b.pooled)
-	return nil
+	b := &t.bags[table][0]
+	return b, b.set(offsets, keys)
 }
 
 // columns are those of a table that one shard has.

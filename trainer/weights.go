@@ -61,8 +61,13 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 	e, b := s.evaluation, s.Version()
 	e.tables.reset()
 	e.tables.used[table] = append(e.tables.used[table], keys...)
-	if e.tables.specs[table].OnShardsWhole() {
-		return s.lookupWhole(ctx, table, len(keys), out)
+	whole := e.tables.specs[table].OnShardsWhole()
+	if whole {
+		bags, err := e.tables.bagEach(table)
+		if err != nil {
+			return err
+		}
+		defer func() { bags.offsets = nil }()
 	}
 	if err := e.tables.find(); err != nil {
 		return err
@@ -72,6 +77,10 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 	}
 	if err := s.fetch(ctx, e.lookups, b); err != nil {
 		return err
+	}
+	if whole {
+		copy(out, e.tables.bags[table][0].pooled)
+		return nil
 	}
 	dim, rows := e.tables.specs[table].Dim, e.tables.rows[table]
 	for i, id := range e.tables.sets[table].ids {
