@@ -28,9 +28,9 @@ type lookups struct {
 
 	frames []*schema.Frame
 
-	// applied is told of a shard and a batch that it has this trainer's contributions to that batch, and to those before.
-	// Only where each trainer's are applied alone; else nil.
-	applied func(shard int, b schema.Batch)
+	// applied is told that a shard's answer to a lookup of batch asked says that it has this trainer's contributions up to those
+	// of batch b. Only where each trainer's are applied alone; else nil.
+	applied func(shard int, asked, b schema.Batch)
 }
 
 // lookup is one request.
@@ -186,7 +186,7 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 func (l *lookups) done(r *lookup, h schema.Head) {
 	r.answered, r.behind = true, schema.Batch(h.Offset)
 	if l.applied != nil && h.Batch > r.behind {
-		l.applied(r.shard, h.Batch-r.behind-1)
+		l.applied(r.shard, h.Batch, h.Batch-r.behind-1)
 	}
 	if l.open--; l.open == 0 {
 		l.ready <- struct{}{}

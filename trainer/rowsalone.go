@@ -26,25 +26,32 @@ func (r *run) prepareNextBatch(b schema.Batch) error {
 	if err := r.prepare(b); err != nil || !r.job.RowsAlone() {
 		return err
 	}
-	r.asked, r.asking = true, b
+	r.asked = true
 	return r.askFor(r.lookups, b)
 }
 
 // hold makes what goes to shards wait for letGo, so that a shard gets a batch's rows and the lookups of the next in one read.
 func (r *run) hold() {
+	if !r.job.RowsAlone() {
+		return
+	}
 	for _, d := range r.servers {
-		if d.peer == "" && r.job.RowsAlone() {
+		if d.peer == "" {
 			d.conn.Hold()
 		}
 	}
 }
 
 func (r *run) letGo() (err error) {
+	if !r.job.RowsAlone() {
+		return nil
+	}
 	for _, d := range r.servers {
-		if d.peer == "" && r.job.RowsAlone() {
-			if e := d.conn.Release(); e != nil && !errors.Is(e, fabric.ErrLost) {
-				err = e
-			}
+		if d.peer != "" {
+			continue
+		}
+		if e := d.conn.Release(); e != nil && !errors.Is(e, fabric.ErrLost) {
+			err = e
 		}
 	}
 	return err
@@ -59,11 +66,11 @@ func (r *run) fetchNext(ctx context.Context, b schema.Batch) error {
 	return r.answered(ctx, r.lookups, b)
 }
 
-// applied tells a shard's window that the shard has this trainer's contributions up to those of a batch: the answer to a
-// lookup said so, which spares an ack.
-func (s *Session) applied(shard int, b schema.Batch) {
+// applied tells a shard's window that the shard has this trainer's contributions up to those of batch b: the answer to a lookup
+// of batch asked said so, which spares an ack.
+func (s *Session) applied(shard int, asked, b schema.Batch) {
 	l := s.links[shard]
-	if b+schema.Batch(len(l.marks)) <= s.asking {
+	if b+schema.Batch(len(l.marks)) <= asked {
 		return // long received, and its mark is gone
 	}
 	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {

@@ -108,8 +108,10 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 		}
 		s.sets = append(s.sets, set)
 	}
-	for range schema.RowsAloneAhead {
-		s.rowSets = append(s.rowSets, newRowFrames(len(c.plan.nodes), len(sparse)))
+	if s.alone {
+		for range schema.RowsAloneAhead {
+			s.rowSets = append(s.rowSets, newRowFrames(len(c.plan.nodes), len(sparse)))
+		}
 	}
 	s.frameSet = s.sets[0]
 	c.dense.frame = func(node, chunk int) cuda.Vector { return vectorOf(s.dense[node][chunk]) }

@@ -36,9 +36,8 @@ type Session struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	asking   schema.Batch // of the lookups that were sent last, where rows are applied alone
-	modules  []*Module    // that shards host, by index of the manifest
-	segment  *segment     // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	modules  []*Module // that shards host, by index of the manifest
+	segment  *segment  // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
