@@ -225,5 +225,3 @@ func (g *segment) note(add func(*segmentCounts)) {
 	defer g.mu.Unlock()
 	add(&g.counts)
 }
-
-// refuse says why a frame is not taken.
