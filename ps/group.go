@@ -73,50 +73,50 @@ func groupVersions(job *schema.Job) int { return job.Trainers - job.Group + 3 }
 func newGrouping(job *schema.Job, make_ func() (*round.Results, error)) (*grouping, error) {
 	g := &grouping{size: job.Group, there: job.Trainers, make: make_}
 	g.hosts, g.members = make([]groupHost, job.Trainers), make([][]groupMember, groupsOpen(job))
-	_, err := g.begin(0, 0)
-	return g, err
+	return g, g.begin(0, 0)
 }
 
 func (g *grouping) of(group schema.Batch) *[]groupMember {
 	return &g.members[group%schema.Batch(len(g.members))]
 }
 
-// results is where a version lies.
-func (g *grouping) results(v schema.Version) *round.Results {
+// snapshot is a version that is kept, or being made; else nil.
+func (g *grouping) snapshot(v schema.Version) *snapshot {
 	for i := range g.snapshots {
 		if g.snapshots[i].version == v {
-			return g.snapshots[i].results
+			return &g.snapshots[i]
 		}
+	}
+	return nil
+}
+
+// results is where a version lies.
+func (g *grouping) results(v schema.Version) *round.Results {
+	if s := g.snapshot(v); s != nil {
+		return s.results
 	}
 	panic(fmt.Sprintf("ps: version %d is not kept", v))
 }
 
-// begin makes room for a version that so many trainers will be answered with, unless there is.
-func (g *grouping) begin(v schema.Version, refs int) (*round.Results, error) {
-	for i := range g.snapshots {
-		if g.snapshots[i].version == v {
-			return g.snapshots[i].results, nil
-		}
-	}
+// begin makes room for a version that so many trainers will be answered with.
+func (g *grouping) begin(v schema.Version, refs int) error {
 	if len(g.free) == 0 {
 		r, err := g.make()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		g.free = append(g.free, r)
 	}
 	last := len(g.free) - 1
 	g.snapshots = append(g.snapshots, snapshot{v, g.free[last], refs})
 	g.free = g.free[:last]
-	return g.snapshots[len(g.snapshots)-1].results, nil
+	return nil
 }
 
 // unref is told that a trainer will not ask for a version again.
 func (g *grouping) unref(v schema.Version) {
-	for i := range g.snapshots {
-		if g.snapshots[i].version == v {
-			g.snapshots[i].refs--
-		}
+	if s := g.snapshot(v); s != nil {
+		s.refs--
 	}
 }
 
@@ -216,16 +216,18 @@ func (g *grouping) fill() {
 	}
 }
 
-// beginVersion makes room for what a group makes of the chunks.
+// beginVersion makes room for what a group makes of the chunks, with the first of them.
 func (s *Shard) beginVersion(group schema.Batch) error {
+	if s.groups.snapshot(group+1) != nil {
+		return nil
+	}
 	refs := 0
 	for _, m := range *s.groups.of(group) {
 		if !s.groups.hosts[m.host].gone {
 			refs++
 		}
 	}
-	_, err := s.groups.begin(group+1, refs)
-	return err
+	return s.groups.begin(group+1, refs)
 }
 
 // answerGroup publishes a result to those whose requests made it: the same frame, under the number that each of them calls its
