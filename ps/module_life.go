@@ -74,14 +74,20 @@ func (l *lives) tick(now time.Time, clients []string) (lost []lostTrainer) {
 
 // hearTrainer notes a sign of life of a trainer of a job that is kept here.
 func (k *kept) hearTrainer(from schema.Member, now time.Time) {
-	if i := k.hostOf(from); k.lives != nil && i >= 0 {
+	if k.lives == nil {
+		return
+	}
+	if i := k.hostOf(from); i >= 0 {
 		k.lives.sign(i, now)
 	}
 }
 
 // trainerLeft ends what a trainer that has left holds.
 func (k *kept) trainerLeft(from schema.Member) {
-	if i := k.hostOf(from); k.lives != nil && i >= 0 {
+	if k.lives == nil {
+		return
+	}
+	if i := k.hostOf(from); i >= 0 {
 		k.lives.leave(i)
 		k.expire(lostTrainer{i, string(from) + " has left"})
 	}

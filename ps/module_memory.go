@@ -28,7 +28,7 @@ func moduleBytes(job *schema.Job) int64 {
 		}
 		values := 0
 		for _, p := range module.Parameters() {
-			values += (p.Elements() + tensorAlign - 1) / tensorAlign * tensorAlign
+			values += aligned(p.Elements())
 		}
 		trainers := float64(job.Trainers)
 		contexts := trainers * float64(spec.Contexts)

@@ -19,11 +19,14 @@ type tensors struct {
 
 const tensorAlign = 16 // values
 
+// aligned is the room that so many values take.
+func aligned(values int) int { return (values + tensorAlign - 1) / tensorAlign * tensorAlign }
+
 func newTensors(parameters []nn.Parameter) *tensors {
 	at, starts := 0, make([]int, len(parameters))
 	for i, p := range parameters {
 		starts[i] = at
-		at += (p.Elements() + tensorAlign - 1) / tensorAlign * tensorAlign
+		at += aligned(p.Elements())
 	}
 	room := make([]float32, at+tensorAlign)
 	skip := 0
