@@ -202,7 +202,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 func firstWaitedFor(waiting []Waiting) []schema.Member {
 	var first *Waiting
 	for i := range waiting {
-		if w := &waiting[i]; len(w.First) > 0 && (first == nil || w.before(first)) {
+		if w := &waiting[i]; len(w.First) > 0 && (first == nil || before(w, first)) {
 			first = w
 		}
 	}
@@ -213,7 +213,7 @@ func firstWaitedFor(waiting []Waiting) []schema.Member {
 }
 
 // before orders what two shards wait for as trainers send it.
-func (w *Waiting) before(v *Waiting) bool {
+func before(w, v *Waiting) bool {
 	return cmp.Or(cmp.Compare(w.Batch, v.Batch), cmp.Compare(w.Bucket, v.Bucket), cmp.Compare(w.Chunk, v.Chunk)) < 0
 }
 

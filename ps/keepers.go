@@ -64,14 +64,20 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	}
 	k := &c.keepers[i]
 	behind := r.Serial > k.serial && r.Serial < c.serial // it has carried out what is no longer the latest
-	k.seen, k.ready, k.serial, k.waiting = now, r.Ready, r.Serial, k.waiting[:0]
-	for _, w := range r.Waiting {
-		k.waiting = append(k.waiting, Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
-	}
+	k.seen, k.ready, k.serial, k.waiting = now, r.Ready, r.Serial, reported(k.waiting, r.Waiting)
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
 	return c.start(), true
+}
+
+// reported puts what a report says of waiting in place of what the last one said.
+func reported(last []Waiting, now []schema.Waiting) []Waiting {
+	last = last[:0]
+	for _, w := range now {
+		last = append(last, Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
+	}
+	return last
 }
 
 // reportOfSegment takes what a trainer says of the segment that it adds up for all. A segment is one owner, so it waits in one
@@ -81,12 +87,7 @@ func (c *Coordinator) reportOfSegment(from schema.Member, r *schema.Report) bool
 	if !ok || !c.config.Job.BetweenTrainers() {
 		return false
 	}
-	m := &c.members[i]
-	m.waiting = m.waiting[:0]
-	if len(r.Waiting) > 0 {
-		w := &r.Waiting[0]
-		m.waiting = append(m.waiting, Waiting{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First})
-	}
+	c.members[i].waiting = reported(c.members[i].waiting, r.Waiting[:min(1, len(r.Waiting))])
 	return true
 }
 

@@ -161,19 +161,8 @@ func (s *Shard) line(host int) *timeline {
 	return &s.lines[host]
 }
 
-// Waiting is what an open batch lacks. It lists members only while somebody else has contributed to a round that they
-// have not, so an idle job waits for nobody. In async nobody ever waits for another.
-type Waiting struct {
-	Batch   schema.Batch
-	Members []schema.Member // in the order of their lanes
-	Rounds  int             // open rounds that have a contribution and lack one
-
-	// First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
-	// lacks a later one may itself have no room to send it before the earliest has closed.
-	First  []schema.Member
-	Bucket schema.Bucket // of the earliest round
-	Chunk  schema.Chunk
-}
+// Waiting is what an open batch lacks. In async nobody ever waits for another.
+type Waiting = round.Waiting
 
 // Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
 func (s *Shard) Waiting() Waiting {
@@ -186,42 +175,8 @@ func (s *Shard) Waiting() Waiting {
 		return s.waitingForGroup(l)
 	}
 	for b := l.done; b <= l.batch; b++ {
-		if w = s.waitingFor(l, b); w.Rounds > 0 {
+		if w = round.WaitingFor(b, s.hosts, s.job.Lanes, l.dense, l.sparse, s.sparse.bucket); w.Rounds > 0 {
 			return w
-		}
-	}
-	return w
-}
-
-// waitingFor is Waiting of one batch.
-func (s *Shard) waitingFor(l *timeline, b schema.Batch) Waiting {
-	w := Waiting{Batch: b}
-	late := make([]bool, len(s.hosts))
-	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
-		if len(nodes) == 0 || round.Covered(nodes, 0, s.job.Lanes) == s.job.Lanes {
-			return // complete: it waits for a batch before it
-		}
-		w.Rounds++
-		for i, h := range s.hosts {
-			lacks := round.Covered(nodes, int(h.First), h.Count) < h.Count
-			late[i] = late[i] || lacks
-			if lacks && w.Rounds == 1 {
-				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
-			}
-		}
-	}
-	for i := range l.dense.Chunks() {
-		if l.dense.Closed(i) <= b {
-			c := l.dense.Chunk(i)
-			look(l.dense.Nodes(i, b), c.Bucket, c.Chunk)
-		}
-	}
-	if l.sparse != nil && l.sparse.Closed() <= b {
-		look(l.sparse.Nodes(b), s.sparse.bucket, 0)
-	}
-	for i, h := range s.hosts {
-		if late[i] {
-			w.Members = append(w.Members, h.Member)
 		}
 	}
 	return w

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"gradbus/fabric"
-	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
 )
@@ -12,39 +11,11 @@ import (
 func (g *segment) waiting() []schema.Waiting {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	w := schema.Waiting{Batch: g.batch, Members: []schema.Member{}, First: []schema.Member{}}
-	rounds, late := 0, make([]bool, len(g.hosts))
-	look := func(nodes []lane.Node, bucket schema.Bucket, chunk schema.Chunk) {
-		if len(nodes) == 0 {
-			return
-		}
-		rounds++
-		for i, h := range g.hosts {
-			lacks := round.Covered(nodes, int(h.First), h.Count) < h.Count
-			late[i] = late[i] || lacks
-			if lacks && rounds == 1 {
-				w.First, w.Bucket, w.Chunk = append(w.First, h.Member), bucket, chunk
-			}
-		}
-	}
-	for i := range g.dense.Chunks() {
-		if g.dense.Closed(i) <= g.batch {
-			c := g.dense.Chunk(i)
-			look(g.dense.Nodes(i, g.batch), c.Bucket, c.Chunk)
-		}
-	}
-	if g.sparse != nil && g.sparse.Closed() <= g.batch {
-		look(g.sparse.Nodes(g.batch), g.place.SparseBucket(g.owner), 0)
-	}
-	for i, h := range g.hosts {
-		if late[i] {
-			w.Members = append(w.Members, h.Member)
-		}
-	}
-	if rounds == 0 {
+	w := round.WaitingFor(g.batch, g.hosts, g.job.Lanes, g.dense, g.sparse, g.place.SparseBucket(g.owner))
+	if w.Rounds == 0 {
 		return []schema.Waiting{}
 	}
-	return []schema.Waiting{w}
+	return []schema.Waiting{{Batch: w.Batch, Bucket: w.Bucket, Chunk: w.Chunk, Members: w.Members, First: w.First}}
 }
 
 // sendReport tells the coordinator whom this trainer's segment waits for, as often as it gives signs of life, so that one who
