@@ -215,11 +215,7 @@ func TestGroupedShardsAgreeWithAReplay(t *testing.T) {
 			}
 		})
 	}
-	for _, r := range []schema.Reason{schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch} {
-		if counts[r] == 0 {
-			t.Errorf("no frame was %v: the run disturbs less than it should", r)
-		}
-	}
+	checkDisturbed(t, counts, schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch)
 }
 
 // run has each trainer make so many requests; those who are done leave.

@@ -31,11 +31,7 @@ func TestBoundedShardsAgreeWithTheModel(t *testing.T) {
 			}
 		})
 	}
-	for _, r := range []schema.Reason{schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch} {
-		if counts[r] == 0 {
-			t.Errorf("no frame was %v: the simulation disturbs less than it should", r)
-		}
-	}
+	checkDisturbed(t, counts, schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch)
 	for lag := range uint64(4) {
 		if lags[lag] == 0 {
 			t.Errorf("no rows were %d batches behind: the simulation runs ahead less than it should", lag)
@@ -189,11 +185,7 @@ func TestAsyncShardsAgreeWithALog(t *testing.T) {
 			}
 		})
 	}
-	for _, r := range []schema.Reason{schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch} {
-		if counts[r] == 0 {
-			t.Errorf("no frame was %v: the simulation disturbs less than it should", r)
-		}
-	}
+	checkDisturbed(t, counts, schema.ReasonDuplicate, schema.ReasonEarlyBatch, schema.ReasonStaleBatch)
 }
 
 // asyncTrainer is one trainer on its way through its batches.

@@ -26,8 +26,14 @@ func TestShardsAgreeWithTheModel(t *testing.T) {
 			}
 		})
 	}
-	for _, r := range []schema.Reason{schema.ReasonDuplicate, schema.ReasonForeignJob, schema.ReasonEarlyBatch, schema.ReasonStaleBatch,
-		schema.ReasonUnknownSender, schema.ReasonNonFinite} {
+	checkDisturbed(t, counts, schema.ReasonDuplicate, schema.ReasonForeignJob, schema.ReasonEarlyBatch, schema.ReasonStaleBatch,
+		schema.ReasonUnknownSender, schema.ReasonNonFinite)
+}
+
+// checkDisturbed checks that frames were refused for each of these reasons.
+func checkDisturbed(t *testing.T, counts map[schema.Reason]int, reasons ...schema.Reason) {
+	t.Helper()
+	for _, r := range reasons {
 		if counts[r] == 0 {
 			t.Errorf("no frame was %v: the simulation disturbs less than it should", r)
 		}

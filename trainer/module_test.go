@@ -269,9 +269,7 @@ func TestHostedModuleRefuses(t *testing.T) {
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	ctx := testContext(t)
-	server := startServerWith(t, ps.Config{Deadline: 3 * time.Second})
-	job, sessions := moduleJob("expire", 2, schema.ConsistencyAsync), make([]*Session, 2)
-	joinOneSilent(t, testConfig(t, server), job, sessions)
+	sessions := joinOneSilent(t, moduleJob("expire", 2, schema.ConsistencyAsync))
 	var passes []*Context
 	for i, s := range sessions {
 		m, err := s.Module("tiny")
@@ -336,9 +334,7 @@ func TestHostedOverBrokenConnections(t *testing.T) {
 // In a job that a lost trainer ends, the others' requests end with its name.
 func TestHostedJobFailsWithItsTrainer(t *testing.T) {
 	ctx := testContext(t)
-	server := startServerWith(t, ps.Config{Deadline: 3 * time.Second})
-	job, sessions := moduleJob("dead", 2, schema.ConsistencySync), make([]*Session, 2)
-	joinOneSilent(t, testConfig(t, server), job, sessions)
+	sessions := joinOneSilent(t, moduleJob("dead", 2, schema.ConsistencySync))
 	m, err := sessions[0].Module("tiny")
 	if err != nil {
 		t.Fatal(err)
@@ -352,11 +348,12 @@ func TestHostedJobFailsWithItsTrainer(t *testing.T) {
 	}
 }
 
-// joinOneSilent joins both trainers of a job, the second of which gives one sign of life and no more.
-func joinOneSilent(t *testing.T, config Config, job *schema.Job, sessions []*Session) {
+// joinOneSilent joins both trainers of a job on a server whose deadline is 3 s. The second gives one sign of life and no more.
+func joinOneSilent(t *testing.T, job *schema.Job) []*Session {
 	t.Helper()
+	config := testConfig(t, startServerWith(t, ps.Config{Deadline: 3 * time.Second}))
 	var joining sync.WaitGroup
-	errs := make([]error, 2)
+	sessions, errs := make([]*Session, 2), make([]error, 2)
 	for i := range sessions {
 		c := config
 		c.Member = schema.TrainerMember(i)
@@ -369,4 +366,5 @@ func joinOneSilent(t *testing.T, config Config, job *schema.Job, sessions []*Ses
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+	return sessions
 }
