@@ -44,11 +44,11 @@ var layers = map[string]layer{
 	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/packages": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus", "trainer/safetensors"},
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"trainer/mnist": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/safetensors"},
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/safetensors", "trainer/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"trainer/packages/corpus": {
@@ -60,6 +60,7 @@ var layers = map[string]layer{
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
 	"trainer/report":             {noStd: noNetwork},
 	"trainer/safetensors":        {noStd: noNetwork},
+	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
 	"e2e":                        {},             // tests of the commands as processes
 	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests

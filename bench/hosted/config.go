@@ -116,8 +116,9 @@ func (c *Config) remoteJob(data *mnist.Data) *schema.Job {
 
 // pullSettings are those of the workload that computes on trainers.
 func (c *Config) pullSettings() mnist.Settings {
-	s := mnist.Settings{Job: c.Job, Trainers: c.Trainers, Epochs: c.Epochs, Batch: c.BatchSize, LR: c.LR, Momentum: c.Momentum, Seed: c.Seed,
-		Apply: schema.ApplyUpdate, Consistency: schema.ConsistencyAsync}
+	s := mnist.Defaults()
+	s.Job, s.Trainers, s.Epochs, s.Batch, s.LR, s.Momentum, s.Seed = c.Job, c.Trainers, c.Epochs, c.BatchSize, c.LR, c.Momentum, c.Seed
+	s.Apply, s.Consistency = schema.ApplyUpdate, schema.ConsistencyAsync
 	switch c.Sync {
 	case Sync:
 		s.Consistency = schema.ConsistencySync

@@ -39,7 +39,7 @@ func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (*Workload, erro
 	if err != nil {
 		return nil, err
 	}
-	w := &Workload{feed: NewFeed(s.Seed, &data.Train, s.Batch, s.lanes()), seed: s.Seed, net: net}
+	w := &Workload{feed: NewFeed(s.Seed, &data.Train, s.Batch, s.LaneCount()), seed: s.Seed, net: net}
 	for _, p := range net.Parameters() {
 		w.names = append(w.names, p.Name)
 	}

@@ -62,7 +62,7 @@ func Collect(ctx context.Context, session *trainer.Session, s Settings, data *co
 func (s Settings) record(data *corpus.Data) map[string]string {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	return map[string]string{
-		"batch": strconv.Itoa(s.Batch), "epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.lanes()),
+		"batch": strconv.Itoa(s.Batch), "epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
 		"lr": number(s.LR), "momentum": number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10),
 		"data": hex.EncodeToString(data.Digest[:]),
 	}

@@ -60,7 +60,7 @@ func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 {
 		*o = order{true, epoch, philox.Permutation(w.settings.Seed, epoch, n)}
 	}
 	batch := o.of[at*n/w.perEpoch : (at+1)*n/w.perEpoch]
-	lo, hi := lane.Slice(l, w.settings.lanes(), len(batch))
+	lo, hi := lane.Slice(l, w.settings.LaneCount(), len(batch))
 	return batch[lo:hi]
 }
 

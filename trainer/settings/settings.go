@@ -1,0 +1,154 @@
+// Package settings holds what a person may choose of a job whatever its workload: who takes part, how it learns, and how
+// gradients are added up and travel. A workload embeds Shared in its own Settings, checks both, and fills its manifest.
+//
+// The package knows manifests. It must not know workloads, their data or flags. A newcomer may add a setting here if every
+// workload is to have it: with a line in a check, and in Job if trainers must agree on it.
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Shared are the settings that every workload has.
+type Shared struct {
+	Job      string  // name of the job, [a-z0-9-]{1,63}
+	Trainers int     // how many trainers take part, from 1
+	Lanes    int     // into how many lanes each batch is cut, at least Trainers; 0 stands for Trainers
+	Epochs   int     // how often the training set is gone through, from 1
+	LR       float64 // learning rate, above 0
+	Momentum float64 // of SGD, in [0, 1); 0 keeps no velocity
+	Seed     uint64  // of initial values, order, and whatever else the workload draws
+	Apply    string  // who owns the dense parameters and their optimizer: "update" is the shards, "mean" the trainers
+	Reduce   string  // who adds gradients up: "shards" (also ""), or "trainers", who then keep tables too; needs "mean"
+
+	Consistency string // mode of the job: "sync" (also ""), "bounded" or "async"
+	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
+
+	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
+}
+
+// epochsMax keeps a slip of the finger from asking for the moon.
+const epochsMax = 100_000
+
+// Check collects what is wrong, each with the field, its value and what would be right. The zero value is ready.
+type Check struct{ wrong []error }
+
+// Add says that something is wrong.
+func (c *Check) Add(format string, args ...any) {
+	c.wrong = append(c.wrong, fmt.Errorf(format, args...))
+}
+
+// Between adds a field whose value is not in [low, high].
+func (c *Check) Between(field string, value, low, high int) {
+	if value < low || value > high {
+		c.Add("%s %d: want %d to %d", field, value, low, high)
+	}
+}
+
+// Err is nil where nothing was added, else kind with all of it.
+func (c *Check) Err(kind error) error {
+	if len(c.wrong) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", kind, errors.Join(c.wrong...))
+}
+
+// CheckPlace adds what is wrong with the job's name and size.
+func (s Shared) CheckPlace(c *Check) {
+	if err := schema.CheckName("job", s.Job); err != nil {
+		c.Add("%w", err)
+	}
+	c.Between("trainers", s.Trainers, 1, lane.LanesMax)
+	if s.Lanes != 0 {
+		c.Between("lanes", s.Lanes, 1, lane.LanesMax)
+		if s.Lanes >= 1 && s.Trainers > s.Lanes {
+			c.Add("trainers %d: want at most as many as lanes, %d", s.Trainers, s.Lanes)
+		}
+	}
+	c.Between("epochs", s.Epochs, 1, epochsMax)
+}
+
+// CheckTraining adds what is wrong with the optimizer, who applies and adds up, the mode, and as what gradients travel. The
+// form of row gradients is for workloads with tables to check.
+func (s Shared) CheckTraining(c *Check) {
+	if lr := float64(float32(s.LR)); !(lr > 0) || math.IsInf(lr, 0) {
+		c.Add("lr %v: want a finite number above 0", s.LR)
+	}
+	if m := float64(float32(s.Momentum)); !(m >= 0 && m < 1) {
+		c.Add("momentum %v: want at least 0 and below 1", s.Momentum)
+	}
+	if s.Apply != schema.ApplyUpdate && s.Apply != schema.ApplyMean {
+		c.Add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
+	}
+	s.checkMode(c)
+	switch {
+	case s.Reduce != "" && s.Reduce != schema.ReduceShards && s.Reduce != schema.ReduceTrainers:
+		c.Add("reduce %q: want %q or %q", s.Reduce, schema.ReduceShards, schema.ReduceTrainers)
+	case s.Reduce == schema.ReduceTrainers && s.Apply != schema.ApplyMean:
+		c.Add("apply %q with reduce %q: want %q", s.Apply, s.Reduce, schema.ApplyMean)
+	}
+	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
+		c.Add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
+		c.Add("error feedback with wire %s: want %s or %s", schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+	}
+}
+
+// checkMode adds what is wrong with the mode of consistency.
+func (s Shared) checkMode(c *Check) {
+	least, most := 0, 0
+	switch s.consistency() {
+	case schema.ConsistencySync:
+	case schema.ConsistencyBounded:
+		least, most = 1, schema.AheadMax
+	case schema.ConsistencyAsync:
+		if s.Apply == schema.ApplyMean {
+			c.Add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
+		}
+	default:
+		c.Add("consistency %q: want %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync)
+	}
+	if s.Ahead < least || s.Ahead > most {
+		c.Add("ahead %d with consistency %q: want %d to %d", s.Ahead, s.consistency(), least, most)
+	}
+}
+
+// LaneCount is the number of lanes, the default filled in.
+func (s Shared) LaneCount() int {
+	if s.Lanes == 0 {
+		return s.Trainers
+	}
+	return s.Lanes
+}
+
+// consistency is the mode, the default filled in.
+func (s Shared) consistency() string {
+	if s.Consistency == "" {
+		return schema.ConsistencySync
+	}
+	return s.Consistency
+}
+
+// Manifest is the manifest of a workload's job as far as these settings go: without its own settings, parameters and tables.
+func (s Shared) Manifest(workload string) *schema.Job {
+	return &schema.Job{
+		Name:        schema.JobName(s.Job),
+		Workload:    workload,
+		Seed:        s.Seed,
+		Trainers:    s.Trainers,
+		Lanes:       s.LaneCount(),
+		Consistency: s.consistency(),
+		Ahead:       s.Ahead,
+		Wire:        s.Wire,
+		Apply:       s.Apply,
+		Reduce:      s.Reduce,
+		Policy:      schema.PolicyFail,
+		ChunkBytes:  schema.ChunkBytes,
+		Optimizer:   schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(s.LR), Momentum: float32(s.Momentum)},
+	}
+}
