@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 
 	"gradbus/schema"
 	"gradbus/trainer/report"
+	"gradbus/trainer/settings"
 	"gradbus/trainer/spawn"
 )
 
@@ -19,8 +19,8 @@ const (
 	eventsResult = "result" // no progress: one trainer's is enough
 )
 
-// trainAll starts every trainer of a job as a process, with these flags, and adds up their results.
-func (o *common) trainAll(ctx context.Context, trainers int, consistency string, args func(i int) []string) (report.Result, error) {
+// trainAll starts every trainer of the job of s as a process, the i-th with the flags args(i), and adds up their results.
+func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i int) []string) (report.Result, error) {
 	if o.id != "" {
 		return report.Result{}, fmt.Errorf("--id %s names one trainer, --spawn starts all: give one of the two", o.id)
 	}
@@ -29,8 +29,8 @@ func (o *common) trainAll(ctx context.Context, trainers int, consistency string,
 		return report.Result{}, fmt.Errorf("find this program: %w", err)
 	}
 	show := newShower(o)
-	results := make([]report.Result, trainers)
-	processes := make([]spawn.Process, trainers)
+	results := make([]report.Result, s.Trainers)
+	processes := make([]spawn.Process, s.Trainers)
 	for i := range processes {
 		processes[i] = spawn.Process{Name: fmt.Sprintf("t%d", i), Path: self, Args: args(i), OnLine: func(line []byte) {
 			e, err := report.ParseEvent(line)
@@ -53,7 +53,5 @@ func (o *common) trainAll(ctx context.Context, trainers int, consistency string,
 		}
 		return report.Result{}, err
 	}
-	return report.Add(results, consistency != schema.ConsistencyAsync)
+	return report.Add(results, s.Consistency != schema.ConsistencyAsync)
 }
-
-func number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }

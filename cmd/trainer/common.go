@@ -20,6 +20,7 @@ import (
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/report"
+	"gradbus/trainer/settings"
 )
 
 // common is what every workload's command is told: where the server is, what computes, and what to write.
@@ -56,10 +57,27 @@ func (o *common) addServer(set *pflag.FlagSet) {
 	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server grants, 4 as a rule. With less, requests wait less behind them")
 }
 
-// addPlace adds the flags of the trainer's place in the job.
-func (o *common) addPlace(set *pflag.FlagSet) {
+// addPlace adds the flags of the job's name and size, and of the trainer's place in it.
+func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
+	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
+	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
+	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
+}
+
+// addTraining adds the flags of how a job learns. drawn names what follows from the seed; dense is "dense " where the
+// workload has tables besides its parameters.
+func addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
+	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
+	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
+	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
+	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
+	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
+	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
+	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")
 }
 
 // addOutput adds the flags of the arithmetic and of what is written.
@@ -74,9 +92,14 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
 }
 
-// childArgs are the flags of a started trainer that this struct holds.
-func (o *common) childArgs(i int) []string {
-	args := []string{"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
+// childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had them.
+func (o *common) childArgs(i int, s *settings.Shared) []string {
+	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
+	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs),
+		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
+		"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
 	if i > 0 {

@@ -16,7 +16,6 @@ import (
 	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/nn"
-	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/mnist"
 	"gradbus/trainer/report"
@@ -57,24 +56,13 @@ settings and have the same data and library. "make data" fetches the images; --i
 func (o *mnistOptions) add(set *pflag.FlagSet) {
 	s := &o.settings
 	o.addServer(set)
-	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
-	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
-	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")
-	o.addPlace(set)
+	o.addPlace(set, &s.Shared)
 	set.StringVar(&o.input, "input", mnist.DataMNIST, "`data set`: "+strings.Join(mnist.DataNames(), ", "))
 	set.StringVar(&o.dataDir, "data-dir", "", "`folder` with its four idx files; empty is data/NAME")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.Uint64Var(&s.Batches, "batches", s.Batches, "`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` of a lane in a batch")
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
-	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
-	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that initial values, order and dropout follow from")
-	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
-	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the parameters and their optimizer: update is the shards, mean the trainers")
-	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
-	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
-	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
-	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a gradient to the next batch's, with 16-bit types")
+	addTraining(set, &s.Shared, "initial values, order and dropout", "")
 	o.addOutput(set)
 	set.StringVar(&o.library, "library", "auto", "products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
 	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")
@@ -97,7 +85,7 @@ func (o *mnistOptions) run(ctx context.Context) error {
 	var result report.Result
 	var err error
 	if o.spawn {
-		result, err = o.trainAll(ctx, o.settings.Trainers, o.settings.Consistency, o.childArgs)
+		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
 	} else {
 		result, err = o.trainOne(ctx)
 	}
@@ -107,15 +95,11 @@ func (o *mnistOptions) run(ctx context.Context) error {
 	return o.print(result)
 }
 
-// childArgs are the flags of the i-th trainer: those of this process, from wherever it had them.
+// childArgs are the flags of the i-th trainer.
 func (o *mnistOptions) childArgs(i int) []string {
-	s := o.settings
-	return append([]string{"mnist", "--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes),
-		"--epochs", strconv.Itoa(s.Epochs), "--batches", strconv.FormatUint(s.Batches, 10), "--batch", strconv.Itoa(s.Batch),
-		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
-		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
-		"--input", o.input, "--data-dir", o.dataDir, "--library", o.library}, o.common.childArgs(i)...)
+	s := &o.settings
+	return append([]string{"mnist", "--batches", strconv.FormatUint(s.Batches, 10), "--batch", strconv.Itoa(s.Batch),
+		"--input", o.input, "--data-dir", o.dataDir, "--library", o.library}, o.common.childArgs(i, &s.Shared)...)
 }
 
 // open gives what the model is computed with.
@@ -169,7 +153,7 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e nn.Env, data *mnist.Data, m nn.Module, meter *meter) (report.Result, error) {
 	r := meter.result(session, e.Backend)
 	r.Backend += " " + e.Dense.Name()
-	r.Epochs, r.Trainers = o.settings.Epochs, o.settings.Trainers
+	r.Epochs = o.settings.Epochs
 	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
 	digest, err := session.Digest(ctx)
 	if err != nil {

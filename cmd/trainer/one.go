@@ -41,7 +41,7 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 // conclude measures what was trained, and saves it where asked to.
 func (o *options) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *corpus.Data, m *meter) (report.Result, error) {
 	r := m.result(session, backend)
-	r.Epochs, r.Trainers = o.settings.Epochs, o.settings.Trainers
+	r.Epochs = o.settings.Epochs
 	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
 	var err error
 	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes), &data.Test); err != nil {
@@ -102,7 +102,7 @@ func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Re
 	stats, job := session.Stats(), session.Job()
 	return report.Result{
 		Workload: job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
-		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Shards: session.Shards(),
+		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Trainers: job.Trainers, Shards: session.Shards(),
 		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
 		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(), Compute: stats.ComputeTime.Seconds(),

@@ -49,23 +49,12 @@ want the same settings and have the same data. The default data are this machine
 func (o *options) add(set *pflag.FlagSet) {
 	s := &o.settings
 	o.addServer(set)
-	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
-	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
-	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")
-	o.addPlace(set)
+	o.addPlace(set, &s.Shared)
 	set.StringVar(&o.input, "input", "", "package index `file`, plain, gz, xz or lz4, or \"synthetic\"; empty is this machine's own")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
-	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
-	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that initial values and order follow from")
-	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
-	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the dense parameters and their optimizer: update is the shards, mean the trainers")
-	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
-	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
-	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
-	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a dense gradient to the next batch's, with 16-bit types")
+	addTraining(set, &s.Shared, "initial values and order", "dense ")
 	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients: rows, bags, or auto for whichever is smaller")
 	o.addOutput(set)
 	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
@@ -95,7 +84,7 @@ func (o *options) run(ctx context.Context) error {
 	defer backend.Close()
 	var result report.Result
 	if o.spawn {
-		result, err = o.trainAll(ctx, o.settings.Trainers, o.settings.Consistency, o.childArgs)
+		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
 	} else {
 		result, err = o.trainOne(ctx, backend)
 	}
@@ -105,15 +94,11 @@ func (o *options) run(ctx context.Context) error {
 	return o.print(result)
 }
 
-// childArgs are the flags of the i-th trainer: those of this process, from wherever it had them.
+// childArgs are the flags of the i-th trainer.
 func (o *options) childArgs(i int) []string {
-	s := o.settings
-	return append([]string{"packages", "--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes),
-		"--epochs", strconv.Itoa(s.Epochs), "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim),
-		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
-		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback), "--sparse", s.Wire.Sparse,
-		"--input", o.input}, o.common.childArgs(i)...)
+	s := &o.settings
+	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse", s.Wire.Sparse,
+		"--input", o.input}, o.common.childArgs(i, &s.Shared)...)
 }
 
 func (o *options) dumpExamples(ctx context.Context) (err error) {
