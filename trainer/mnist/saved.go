@@ -7,6 +7,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 
 	"gradbus/nn"
 	"gradbus/trainer/safetensors"
@@ -99,23 +100,17 @@ func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	}
 	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true", Settings: map[string]string{}}
 	for name, value := range metadata {
-		const prefix = "settings."
-		if len(name) > len(prefix) && name[:len(prefix)] == prefix {
-			s.Settings[name[len(prefix):]] = value
+		if setting, ok := strings.CutPrefix(name, "settings."); ok {
+			s.Settings[setting] = value
 		}
 	}
 	parameters := m.Parameters()
 	for _, p := range parameters {
-		t := tensors[p.Name]
-		if !slices.Equal(t.Shape, p.Shape) {
-			return nil, fmt.Errorf("%s has shape %v, want %v", p.Name, t.Shape, p.Shape)
+		values, err := safetensors.Values(tensors, p.Name, p.Shape)
+		if err != nil {
+			return nil, err
 		}
-		for i, v := range t.Values {
-			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-				return nil, fmt.Errorf("%s has %v at element %d, want finite values", p.Name, v, i)
-			}
-		}
-		s.Params = append(s.Params, t.Values)
+		s.Params = append(s.Params, values)
 	}
 	if len(tensors) != len(parameters) {
 		return nil, fmt.Errorf("%d tensors, want the module's %d alone", len(tensors), len(parameters))

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -139,16 +138,11 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 		{weightName, []int{len(m.Classes), m.Dim}, &m.Weight},
 		{biasName, []int{len(m.Classes)}, &m.Bias},
 	} {
-		t := tensors[want.name]
-		if !slices.Equal(t.Shape, want.shape) {
-			return nil, fmt.Errorf("%w: %s has shape %v, want %v", ErrModel, want.name, t.Shape, want.shape)
+		values, err := safetensors.Values(tensors, want.name, want.shape)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrModel, err)
 		}
-		for i, v := range t.Values {
-			if math.Float32bits(v)&0x7f800000 == 0x7f800000 {
-				return nil, fmt.Errorf("%w: %s has %v at element %d, want finite values", ErrModel, want.name, v, i)
-			}
-		}
-		*want.to = t.Values
+		*want.to = values
 	}
 	if len(tensors) != 3 {
 		return nil, fmt.Errorf("%w: %d tensors, want %s, %s and %s alone", ErrModel, len(tensors), embeddingName, weightName, biasName)

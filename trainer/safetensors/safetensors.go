@@ -121,8 +121,8 @@ func write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
 	return nil
 }
 
-// Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is not a safetensors file of float32 tensors
-// whose places tile the rest of the file exactly.
+// Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is not a
+// safetensors file of float32 tensors whose places tile the rest of the file exactly.
 func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -141,6 +141,20 @@ func Load(path string) (metadata map[string]string, tensors map[string]Tensor, e
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return metadata, tensors, nil
+}
+
+// Values gives the values of the tensor of a name, which must have this shape and finite values.
+func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, error) {
+	t := tensors[name]
+	if !slices.Equal(t.Shape, shape) {
+		return nil, fmt.Errorf("%s has shape %v, want %v", name, t.Shape, shape)
+	}
+	for i, v := range t.Values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return nil, fmt.Errorf("%s has %v at element %d, want finite values", name, v, i)
+		}
+	}
+	return t.Values, nil
 }
 
 func readFile(r io.Reader, size int64) (map[string]string, map[string]Tensor, error) {
