@@ -94,9 +94,8 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 
 // childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had them.
 func (o *common) childArgs(i int, s *settings.Shared) []string {
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs),
-		"--lr", number(s.LR), "--momentum", number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
+		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,

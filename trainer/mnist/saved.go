@@ -30,12 +30,8 @@ type Saved struct {
 
 // Collect reads a whole model at its current version.
 func Collect(p Params, s Settings, name string, data *Data, m nn.Module) *Saved {
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	saved := &Saved{Module: m, Data: name, Synthetic: data.Synthetic, Settings: map[string]string{
-		"batch": strconv.Itoa(s.Batch), "epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
-		"lr": number(s.LR), "momentum": number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10),
-		"data": hex.EncodeToString(data.Digest[:]),
-	}}
+	saved := &Saved{Module: m, Data: name, Synthetic: data.Synthetic, Settings: s.Record()}
+	saved.Settings["batch"], saved.Settings["data"] = strconv.Itoa(s.Batch), hex.EncodeToString(data.Digest[:])
 	for _, q := range m.Parameters() {
 		saved.Params = append(saved.Params, slices.Clone(p.Param(q.Name)))
 	}

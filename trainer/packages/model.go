@@ -59,12 +59,9 @@ func Collect(ctx context.Context, session *trainer.Session, s Settings, data *co
 
 // record is the settings as text.
 func (s Settings) record(data *corpus.Data) map[string]string {
-	number := func(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
-	return map[string]string{
-		"batch": strconv.Itoa(s.Batch), "epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
-		"lr": number(s.LR), "momentum": number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10),
-		"data": hex.EncodeToString(data.Digest[:]),
-	}
+	record := s.Record()
+	record["batch"], record["data"] = strconv.Itoa(s.Batch), hex.EncodeToString(data.Digest[:])
+	return record
 }
 
 // Save writes the model as a safetensors file: tensors embedding.weight [262144, Dim], linear.weight [classes, Dim] and

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 
 	"gradbus/lane"
 	"gradbus/schema"
@@ -133,6 +134,15 @@ func (s Shared) consistency() string {
 	}
 	return s.Consistency
 }
+
+// Record is the settings as text, as files of trained models keep them for people.
+func (s Shared) Record() map[string]string {
+	return map[string]string{"epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
+		"lr": Number(s.LR), "momentum": Number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10)}
+}
+
+// Number is the shortest text that gives x again.
+func Number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
 // Manifest is the manifest of a workload's job as far as these settings go: without its own settings, parameters and tables.
 func (s Shared) Manifest(workload string) *schema.Job {
