@@ -39,16 +39,17 @@ var layers = map[string]layer{
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
 
-	"round":   {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
-	"nn":      {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
+	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
+	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"trainer/packages": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"trainer/mnist": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/safetensors", "trainer/settings"},
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/safetensors", "trainer/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"trainer/packages/corpus": {

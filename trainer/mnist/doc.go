@@ -3,8 +3,8 @@
 //
 // # The files
 //
-// idx.go reads the data sets' files; synthetic.go generates one that needs none; data.go chooses. feed.go deals samples to
-// batches and lanes by (seed, batch, lane), for this workload and for any other that feeds these images. model.go is the
+// idx.go reads the data sets' files; synthetic.go generates one that needs none; data.go chooses. feed.go gives the
+// samples of a lane (package deal), for this workload and for any other that feeds these images. model.go is the
 // model as configuration, so that it may be hosted by a ps just as well. settings.go is what a person may choose and the
 // manifest that follows; workload.go pulls parameters, computes a lane here and pushes gradients; saved.go is a trained
 // model: collected, saved (package safetensors), loaded, asked; picture.go makes a model's input of a PNG.

@@ -2,51 +2,28 @@ package mnist
 
 import (
 	"gradbus/lane"
-	"gradbus/philox"
 	"gradbus/schema"
+	"gradbus/trainer/deal"
 )
 
-// Feed deals the training samples to batches and lanes: who sees what is a function of (seed, batch, lane) alone. An epoch
-// is one permutation of the set, a function of (seed, epoch), dealt into the fewest batches of at most Batch samples for each
-// lane, whose sizes differ by at most one. It is not safe for concurrent use.
+// Feed gives the training samples of batches and lanes as package deal deals them, in batches of at most Batch samples for
+// each lane. It is not safe for concurrent use.
 type Feed struct {
-	seed     uint64
-	set      *Set
-	lanes    int
-	perEpoch int
-	pixels   *[256]float32
-	orders   [2]order // of an even and an odd epoch: a trainer may ask one batch ahead
-}
-
-// order is the permutation of one epoch.
-type order struct {
-	known bool
-	epoch uint64
-	of    []int32
+	set    *Set
+	dealer *deal.Dealer
+	pixels *[256]float32
 }
 
 // NewFeed deals set, which is not empty, to lanes of at most batch samples each; both are 1 or more.
 func NewFeed(seed uint64, set *Set, batch, lanes int) *Feed {
-	return &Feed{seed: seed, set: set, lanes: lanes, perEpoch: batchesPerEpoch(set.Len(), batch, lanes), pixels: normalized()}
+	return &Feed{set: set, dealer: deal.New(seed, set.Len(), batch*lanes, lanes), pixels: normalized()}
 }
-
-func batchesPerEpoch(n, batch, lanes int) int { return (n + batch*lanes - 1) / (batch * lanes) }
 
 // PerEpoch is the number of batches in an epoch.
-func (f *Feed) PerEpoch() int { return f.perEpoch }
+func (f *Feed) PerEpoch() int { return f.dealer.PerEpoch() }
 
 // Samples are the training samples of a lane of a batch, as places in the set. The slice is the feed's and stays as it is.
-func (f *Feed) Samples(b schema.Batch, l lane.Lane) []int32 {
-	epoch, at := uint64(b)/uint64(f.perEpoch), int(uint64(b)%uint64(f.perEpoch))
-	n := f.set.Len()
-	o := &f.orders[epoch%2]
-	if !o.known || o.epoch != epoch {
-		*o = order{true, epoch, philox.Permutation(f.seed, epoch, n)}
-	}
-	batch := o.of[at*n/f.perEpoch : (at+1)*n/f.perEpoch]
-	lo, hi := lane.Slice(l, f.lanes, len(batch))
-	return batch[lo:hi]
-}
+func (f *Feed) Samples(b schema.Batch, l lane.Lane) []int32 { return f.dealer.Samples(b, l) }
 
 // Fill appends the images [n, 1, 28, 28] of a lane of a batch to x, normalised, and their labels to targets.
 //

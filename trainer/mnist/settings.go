@@ -7,6 +7,7 @@ import (
 
 	"gradbus/nn"
 	"gradbus/schema"
+	"gradbus/trainer/deal"
 	"gradbus/trainer/settings"
 )
 
@@ -48,7 +49,7 @@ func (s Settings) Validate() error {
 }
 
 // BatchesPerEpoch is the number of batches that n training samples are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return batchesPerEpoch(n, s.Batch, s.LaneCount()) }
+func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch*s.LaneCount()) }
 
 // Run is the number of batches of a whole run.
 func (s Settings) Run(data *Data) uint64 {

@@ -9,10 +9,8 @@
 //
 // # Who sees which example when
 //
-// Everything follows from (seed, batch, lane), so it does not matter how many trainers there are. An epoch is one
-// permutation of the training set, a function of (seed, epoch). It is dealt into the fewest batches of at most the
-// batch size, whose sizes differ by at most one: a small last batch would count as much as the others do, at a learning
-// rate of 20. A batch is cut into lanes by lane.Slice.
+// Package deal says. Its batches are of nearly one size: a small last batch would count as much as the others do, at a
+// learning rate of 20.
 //
 // # Files
 //

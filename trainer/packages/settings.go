@@ -8,6 +8,7 @@ import (
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
+	"gradbus/trainer/deal"
 	"gradbus/trainer/packages/corpus"
 	"gradbus/trainer/settings"
 )
@@ -62,7 +63,7 @@ func (s Settings) Validate() error {
 }
 
 // BatchesPerEpoch is the number of batches that n training examples are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return (n + s.Batch - 1) / s.Batch }
+func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch) }
 
 // Batches is the number of batches of a whole run.
 func (s Settings) Batches(data *corpus.Data) uint64 {

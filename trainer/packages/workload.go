@@ -4,9 +4,9 @@ import (
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/nn"
-	"gradbus/philox"
 	"gradbus/schema"
 	"gradbus/trainer"
+	"gradbus/trainer/deal"
 	"gradbus/trainer/packages/corpus"
 )
 
@@ -14,28 +14,19 @@ import (
 type Workload struct {
 	settings Settings
 	data     *corpus.Data
-	perEpoch int
+	dealer   *deal.Dealer
 	layers   *layers
-
-	orders [2]order // of an even and an odd epoch: keys are asked for one batch ahead, so two epochs may be in use
 
 	offsets                                []int64
 	targets                                []int32
 	pooled, logits, gradLogits, gradPooled []float32
 }
 
-// order is the permutation of one epoch.
-type order struct {
-	known bool
-	epoch uint64
-	of    []int32
-}
-
 var _ trainer.Workload = (*Workload)(nil)
 
 // NewWorkload readies the examples of data for the job of s, which must be valid.
 func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) *Workload {
-	return &Workload{settings: s, data: data, perEpoch: s.BatchesPerEpoch(data.Train.Len()),
+	return &Workload{settings: s, data: data, dealer: deal.New(s.Seed, data.Train.Len(), s.Batch, s.LaneCount()),
 		layers: newLayers(backend, s.Dim, len(data.Classes))}
 }
 
@@ -52,17 +43,7 @@ func newLayers(backend cuda.Backend, dim, classes int) *layers {
 }
 
 // examples are the training examples of a lane, as indices into the training set.
-func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 {
-	epoch, at := uint64(b)/uint64(w.perEpoch), int(uint64(b)%uint64(w.perEpoch))
-	n := w.data.Train.Len()
-	o := &w.orders[epoch%2]
-	if !o.known || o.epoch != epoch {
-		*o = order{true, epoch, philox.Permutation(w.settings.Seed, epoch, n)}
-	}
-	batch := o.of[at*n/w.perEpoch : (at+1)*n/w.perEpoch]
-	lo, hi := lane.Slice(l, w.settings.LaneCount(), len(batch))
-	return batch[lo:hi]
-}
+func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 { return w.dealer.Samples(b, l) }
 
 // Keys appends the keys of a lane's examples.
 func (w *Workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {

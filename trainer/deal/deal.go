@@ -1,0 +1,54 @@
+// Package deal deals the samples of a training set to batches and lanes: who sees what is a function of (seed, batch, lane)
+// alone, so it does not matter how many trainers there are, nor which of them asks.
+//
+// An epoch is one permutation of the set, a function of (seed, epoch). It is dealt into the fewest batches of at most so many
+// samples, whose sizes differ by at most one, so that no small last batch counts as much as the others do. A batch is cut
+// into lanes by lane.Slice.
+//
+// The package knows numbers of samples and their places. It must not know what they are.
+package deal
+
+import (
+	"gradbus/lane"
+	"gradbus/philox"
+	"gradbus/schema"
+)
+
+// Dealer deals one training set. It is not safe for concurrent use.
+type Dealer struct {
+	seed     uint64
+	samples  int
+	lanes    int
+	perEpoch int
+	orders   [2]order // of an even and an odd epoch: keys are asked for one batch ahead, so two epochs may be in use
+}
+
+// order is the permutation of one epoch.
+type order struct {
+	known bool
+	epoch uint64
+	of    []int32
+}
+
+// New deals so many samples to lanes, at most batch of them to all lanes of a batch together; all are 1 or more.
+func New(seed uint64, samples, batch, lanes int) *Dealer {
+	return &Dealer{seed: seed, samples: samples, lanes: lanes, perEpoch: PerEpoch(samples, batch)}
+}
+
+// PerEpoch is the number of batches of at most batch samples in an epoch.
+func PerEpoch(samples, batch int) int { return (samples + batch - 1) / batch }
+
+// PerEpoch is the number of batches in an epoch.
+func (d *Dealer) PerEpoch() int { return d.perEpoch }
+
+// Samples are the samples of a lane of a batch, as places in the set. The slice is the dealer's and stays as it is.
+func (d *Dealer) Samples(b schema.Batch, l lane.Lane) []int32 {
+	epoch, at := uint64(b)/uint64(d.perEpoch), int(uint64(b)%uint64(d.perEpoch))
+	o := &d.orders[epoch%2]
+	if !o.known || o.epoch != epoch {
+		*o = order{true, epoch, philox.Permutation(d.seed, epoch, d.samples)}
+	}
+	batch := o.of[at*d.samples/d.perEpoch : (at+1)*d.samples/d.perEpoch]
+	lo, hi := lane.Slice(l, d.lanes, len(batch))
+	return batch[lo:hi]
+}
