@@ -36,6 +36,9 @@ var layers = map[string]layer{
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
 
+	// What operators see. ps knows none of it.
+	"ps/ops/overview": {own: []string{"schema"}, noStd: noNetwork},
+
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
 
