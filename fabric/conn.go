@@ -30,7 +30,7 @@ type lineIndex int
 const (
 	bulkLine    lineIndex = iota // what is published: dense, sparse, reduce, mean, rows
 	resultsLine                  // what is subscribed to of these kinds
-	controlLine                  // ack, ctl, beat, pull and lookup, both ways
+	controlLine                  // ack, ctl, beat, pulse, pull and lookup, both ways
 	lineCount
 )
 

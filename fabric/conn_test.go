@@ -100,7 +100,7 @@ func testLinesAreApart(t *testing.T) {
 	conn := dial(t, Config{URL: server.URL()})
 	for kind, at := range map[string]lineIndex{
 		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine, KindModule: bulkLine,
-		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine,
+		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine, KindPulse: controlLine,
 	} {
 		before, subject := sent(conn.lines[at]), At("j", "t0", kind, "s0")
 		if kind == KindModule {

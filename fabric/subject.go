@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Kinds of message, the fifth token of a subject. Acks, control, beats, pulls and lookups travel on the control
-// connection, all others on the bulk connection of who sends and the results connection of who receives.
+// Kinds of message, the fifth token of a subject. Acks, control, beats, pulses, pulls and lookups travel on the
+// control connection, all others on the bulk connection of who sends and the results connection of who receives.
 const (
 	KindDense  = "dense"
 	KindSparse = "sparse"
@@ -20,6 +20,7 @@ const (
 	KindAck    = "ack"
 	KindCtl    = "ctl"
 	KindBeat   = "beat"
+	KindPulse  = "pulse"  // what a member says of itself, to whoever watches
 	KindModule = "module" // to and from a hosted module, whose name the subject ends with
 
 	// kindFill is what the data connection sends to nobody, now and then.
@@ -190,7 +191,7 @@ func route(kind string) lineIndex {
 // small tells the kinds that must not wait behind bulk. A lookup's keys are a hundredth of the rows that answer it.
 func small(kind string) bool {
 	switch kind {
-	case KindAck, KindCtl, KindBeat, KindPull, KindLookup:
+	case KindAck, KindCtl, KindBeat, KindPulse, KindPull, KindLookup:
 		return true
 	}
 	return false

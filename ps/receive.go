@@ -87,6 +87,8 @@ func kindToken(k schema.Kind) string {
 		return fabric.KindAck
 	case schema.KindBeat:
 		return fabric.KindBeat
+	case schema.KindPulse:
+		return fabric.KindPulse
 	case schema.KindForward, schema.KindBackward, schema.KindStep, schema.KindWeights, schema.KindOutput:
 		return fabric.KindModule
 	}

@@ -99,7 +99,7 @@ func samples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(slices.Concat(contributions(t), moduleSamples(t), poolingSamples(t)), []sample{
+	return append(slices.Concat(contributions(t), moduleSamples(t), poolingSamples(t), pulseSamples(t)), []sample{
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64}, sampleValues(0.5, -1, 0.25))},
 		{"mean-parameters", build(t, Layout{Kind: KindMean, Values: 12}, Head{

@@ -37,7 +37,13 @@ const (
 	All         Member = "all"
 )
 
-var nameForm = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+// PulseJob stands where subjects have a job's name, in pulses of a ps. A job may go by it too: its members are trainers.
+const PulseJob JobName = "ps"
+
+var (
+	nameForm  = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+	labelForm = regexp.MustCompile(`^[a-z0-9_-]{1,63}$`)
+)
 
 // CheckName reports what is wrong with a job or member name.
 func CheckName(what, name string) error {

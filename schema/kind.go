@@ -22,15 +22,18 @@ const (
 	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
 	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
 	KindOutput   Kind = 15 // what a module answers: shard to trainer
+
+	KindPulse Kind = 16 // what a member says of itself, to whoever watches: a Pulse as JSON
 )
 
 // kindMax is the greatest kind of this version.
-const kindMax = KindOutput
+const kindMax = KindPulse
 
 var kindNames = [kindMax + 1]string{
 	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
 	KindAck: "ack", KindControl: "control", KindBeat: "beat", KindRefusal: "refusal",
 	KindForward: "forward", KindBackward: "backward", KindStep: "step", KindWeights: "weights", KindOutput: "output",
+	KindPulse: "pulse",
 }
 
 // String is the kind's name, or its number where it has none.
@@ -149,4 +152,6 @@ var rules = [kindMax + 1]rule{
 	KindStep:     {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
 	KindWeights:  {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
 	KindOutput:   {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
+
+	KindPulse: {body: always},
 }

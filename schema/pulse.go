@@ -32,7 +32,7 @@ type TrainerPulse struct {
 
 	Batch        Batch     `json:"batch"`    // under way, or next
 	Batches      uint64    `json:"batches"`  // completed
-	Planned      uint64    `json:"planned"`  // batches that the run under way is asked for; 0 between runs
+	Planned      Batch     `json:"planned"`  // batch before which the run under way ends; 0 between runs
 	Samples      uint64    `json:"samples"`  // of this trainer's lanes
 	Behind       uint64    `json:"behind"`   // versions that batches were computed behind, in all
 	Doing        Doing     `json:"doing"`    // what it does or waits for at this moment
@@ -66,10 +66,17 @@ type TrainerPulse struct {
 	GPUs     []GPUPulse      `json:"gpus,omitempty"`
 }
 
-// Bounds of lists in a pulse.
+// Bounds of lists in a pulse. A body as a whole has at most BodyBytesMax.
 const (
-	LinksMax    = 256
-	ReplicasMax = 8
+	LinksMax       = 256
+	ReplicasMax    = 8
+	PulseGPUsMax   = 64
+	PulseDisksMax  = 16
+	PulseJobsMax   = 256         // of which a ps tells
+	PulseShardsMax = 1024        // of all jobs on one ps
+	PulseNamesMax  = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
+	PulseCountsMax = 256         // entries of a map: reasons, codes of XIDs
+	PulseEveryMax  = 3600 * 1000 // milliseconds between two pulses
 )
 
 // Doing is what a trainer does at a moment.
@@ -176,6 +183,13 @@ type VerifyPulse struct {
 	Mismatches uint64 `json:"mismatches"`
 	Device     string `json:"device,omitempty"` // UUID of the GPU that gave the last mismatch
 }
+
+// Phases of a job.
+const (
+	PhaseGathering = "gathering" // trainers are missing, or shards are not ready
+	PhaseRunning   = "running"
+	PhaseEnded     = "ended"
+)
 
 // JobPulse is a job as its coordinator sees it.
 type JobPulse struct {

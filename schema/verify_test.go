@@ -152,7 +152,7 @@ func TestVerifyNamesWhatIsWrongWithTheLayout(t *testing.T) {
 		{"dense", put16(inVersionKind, 2), ReasonUnknownVersion, "version 2"},
 		{"dense", put16(inVersionKind, 0), ReasonUnknownVersion, "version 0"},
 		{"dense", put16(inVersionKind+2, 0), ReasonUnknownKind, "kind 0"},
-		{"dense", put16(inVersionKind+2, 16), ReasonUnknownKind, "kind 16"},
+		{"dense", put16(inVersionKind+2, 17), ReasonUnknownKind, "kind 17"},
 		{"dense", put32(valuesFieldAt, 0), ReasonMalformed, "values: vector offset"},
 		{"dense", put32(valuesFieldAt, 1<<31), ReasonMalformed, "values: vector offset"},
 		{"dense", put32(valuesFieldAt, 92), ReasonMalformed, "values: vector not aligned"},

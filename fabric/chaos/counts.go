@@ -44,7 +44,7 @@ type Totals struct {
 }
 
 // kinds are those that are counted apart; what is none of them counts as Other.
-var kinds = [...]string{Other, "dense", "sparse", "mean", "lookup", "rows", "pull", "ack", "ctl", "beat", "reduce", "module"}
+var kinds = [...]string{Other, "dense", "sparse", "mean", "lookup", "rows", "pull", "ack", "ctl", "beat", "pulse", "reduce", "module"}
 
 const subjectRoot = "gradbus.v1."
 
