@@ -38,6 +38,7 @@ var layers = map[string]layer{
 
 	// What operators see. ps knows none of it.
 	"ps/ops/overview": {own: []string{"schema"}, noStd: noNetwork},
+	"ps/ops/metrics":  {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},

@@ -1,0 +1,273 @@
+package metrics
+
+import (
+	"cmp"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// Config is what an Exporter reads. Nothing of it may block.
+type Config struct {
+	Version string                  // of gradbus
+	Own     func() *schema.Pulse    // of this ps, the latest; nil before the first
+	Status  func() *overview.Status // of all jobs, the latest; nil before the first
+	Ops     func() Ops              // what observing costs; may be nil
+	Now     func() time.Time        // nil is time.Now
+}
+
+// Ops is what the HTTP side of a ps costs.
+type Ops struct {
+	StreamClients  int    // that follow the stream of updates now
+	UpdatesDropped uint64 // that a client was too slow for
+	Requests       uint64
+}
+
+// staleAfter is the age from which a trainer's pulse says nothing of the moment any more. Pulses come once a second.
+const staleAfter = 10 * time.Second
+
+// scrapesMax is the number of scrapes that are answered at once: a pair of Prometheus servers, a person, and one to spare.
+const scrapesMax = 4
+
+// Exporter answers scrapes. It is safe for concurrent use.
+type Exporter struct {
+	config  Config
+	tables  tables
+	process *prometheus.Registry // of Go and the process
+	handler http.Handler
+
+	mutex    sync.Mutex // a leaf: nothing is called under it
+	trainers map[who]heard
+	scrapes  uint64
+	seconds  float64 // spent on them
+}
+
+// who is a trainer.
+type who struct {
+	job    schema.JobName
+	member schema.Member
+}
+
+// heard is the last pulse of a trainer.
+type heard struct {
+	pulse *schema.Pulse
+	at    time.Time
+}
+
+// tables are all that is told, and the sheets it is written on.
+type tables struct {
+	sheets
+	build   table[string]
+	server  table[server]
+	ops     table[ops]
+	problem table[*overview.Status]
+	job     table[job]
+	place   table[place]
+	trainer table[trainer]
+	moment  table[trainer]
+	shard   table[*schema.ShardPulse]
+	gpu     table[gpu]
+}
+
+func newTables() (t tables) {
+	t.build, t.server, t.ops, t.problem = buildTable(), serverTable(), opsTable(), problemTable()
+	t.job, t.place, t.trainer, t.moment = jobTable(), placeTable(), trainerTable(), momentTable()
+	t.shard, t.gpu = shardTable(), gpuTable()
+	var at []*int
+	enter(&t, &at, &t.build)
+	enter(&t, &at, &t.server)
+	enter(&t, &at, &t.ops)
+	enter(&t, &at, &t.problem)
+	enter(&t, &at, &t.job)
+	enter(&t, &at, &t.place)
+	enter(&t, &at, &t.trainer)
+	enter(&t, &at, &t.moment)
+	enter(&t, &at, &t.shard)
+	enter(&t, &at, &t.gpu)
+	order := make([]int, len(at))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(t.of[a].name, t.of[b].name) })
+	sorted := make([]family, len(order))
+	for i, from := range order {
+		sorted[i], *at[from] = t.of[from], i
+	}
+	t.of = sorted
+	return t
+}
+
+// enter adds a table's families to all of them. at are the places to write a family's index to, once they are in order.
+func enter[T any](t *tables, at *[]*int, from *table[T]) {
+	for i := range from.figures {
+		f := &from.figures[i]
+		all := f.family
+		all.labels = slices.Concat(from.labels, f.labels)
+		t.of, *at = append(t.of, all), append(*at, &f.at)
+	}
+}
+
+// New is an Exporter that has heard of no trainer yet.
+func New(c Config) *Exporter {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	e := &Exporter{config: c, tables: newTables(), process: prometheus.NewRegistry(), trainers: map[who]heard{}}
+	e.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	e.handler = promhttp.HandlerFor(e, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapesMax, DisableCompression: true})
+	return e
+}
+
+// ServeHTTP implements http.Handler: the text format of Prometheus, not compressed, since a scrape crosses a local network
+// and compressing it would take as long again as making it.
+func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.handler.ServeHTTP(w, r) }
+
+// Take is given every pulse that is heard, of which it keeps those of trainers of jobs that this ps coordinates. It has the
+// form of ps.Options.Pulses. p must not change afterwards.
+func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse) {
+	if p == nil || p.Trainer == nil {
+		return
+	}
+	j := coordinated(e.config.Own(), name)
+	if j == nil || j.RunID != p.Trainer.RunID || !has(j, from) {
+		return
+	}
+	now := e.config.Now()
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.trainers[who{name, from}] = heard{p, now}
+}
+
+// coordinated is the job of that name in the ps's own pulse, nil where it has none.
+func coordinated(own *schema.Pulse, name schema.JobName) *schema.JobPulse {
+	if own == nil || own.Server == nil {
+		return nil
+	}
+	var found *schema.JobPulse
+	for i := range own.Server.Jobs { // one of that name may have ended, and the next be under way
+		if j := &own.Server.Jobs[i]; j.Name == name && (found == nil || found.Phase == ended) {
+			found = j
+		}
+	}
+	return found
+}
+
+func has(j *schema.JobPulse, m schema.Member) bool {
+	return slices.ContainsFunc(j.Members, func(p schema.MemberPulse) bool { return p.Member == m })
+}
+
+// Gather implements prometheus.Gatherer.
+func (e *Exporter) Gather() ([]*dto.MetricFamily, error) {
+	from := time.Now()
+	s := e.tables.new()
+	e.write(s)
+	all := s.filled()
+	process, err := e.process.Gather()
+	all = append(all, process...)
+	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	e.scrapes++
+	e.seconds += time.Since(from).Seconds()
+	return all, err
+}
+
+// write puts all that is known on a sheet.
+func (e *Exporter) write(s *sheet) {
+	now, own, status := e.config.Now(), e.config.Own(), e.config.Status()
+	t := &e.tables
+	t.build.write(s, e.config.Version)
+	t.ops.write(s, e.cost())
+	if status != nil {
+		t.problem.write(s, status)
+	}
+	if own == nil || own.Server == nil {
+		return
+	}
+	t.server.write(s, server{own, own.Server, max(0, now.Sub(time.UnixMilli(own.NowMS)))})
+	for i := range own.Server.Shards {
+		shard := &own.Server.Shards[i]
+		t.shard.write(s, shard, string(shard.Job), "s"+strconv.Itoa(shard.Shard))
+	}
+	e.writeGPUs(s, own, own.Server.GPUs, now)
+	pulses := e.current(own)
+	for i := range own.Server.Jobs {
+		if j := &own.Server.Jobs[i]; j == coordinated(own, j.Name) {
+			t.job.write(s, job{j, shown(status, j)}, string(j.Name))
+			e.writeTrainers(s, j, pulses, now)
+		}
+	}
+}
+
+// writeTrainers puts the trainers of a job on a sheet.
+func (e *Exporter) writeTrainers(s *sheet, j *schema.JobPulse, pulses map[who]heard, now time.Time) {
+	foremost := schema.Batch(0)
+	for i := range j.Members {
+		foremost = max(foremost, j.Members[i].Batch)
+	}
+	for i := range j.Members {
+		m := &j.Members[i]
+		labels := []string{string(j.Name), string(m.Member)}
+		if m.Host != "" && !m.Left && j.Phase != ended {
+			e.tables.place.write(s, place{m, foremost}, labels...)
+		}
+		h, ok := pulses[who{j.Name, m.Member}]
+		if !ok {
+			continue
+		}
+		subject := trainer{h.pulse, h.pulse.Trainer, max(0, now.Sub(h.at))}
+		e.tables.trainer.write(s, subject, labels...)
+		if subject.age <= staleAfter && j.Phase != ended {
+			e.tables.moment.write(s, subject, labels...)
+			e.writeGPUs(s, h.pulse, h.pulse.Trainer.GPUs, now)
+		}
+	}
+}
+
+// writeGPUs puts GPUs on a sheet, each once: what this ps itself says of one comes first.
+func (e *Exporter) writeGPUs(s *sheet, of *schema.Pulse, gpus []schema.GPUPulse, now time.Time) {
+	for i := range gpus {
+		g := gpu{&gpus[i], now}
+		e.tables.gpu.write(s, g, g.name(), of.Host)
+	}
+}
+
+// current are the pulses of trainers of jobs that this ps coordinates still, and no others are kept.
+func (e *Exporter) current(own *schema.Pulse) map[who]heard {
+	e.mutex.Lock()
+	defer e.mutex.Unlock()
+	found := make(map[who]heard, len(e.trainers))
+	for w, h := range e.trainers {
+		if j := coordinated(own, w.job); j == nil || j.RunID != h.pulse.Trainer.RunID {
+			delete(e.trainers, w)
+		} else {
+			found[w] = h
+		}
+	}
+	return found
+}
+
+// shown is the job as the overview has it.
+func shown(status *overview.Status, j *schema.JobPulse) *overview.Job {
+	if status == nil {
+		return nil
+	}
+	run := strconv.FormatUint(uint64(j.RunID), 10)
+	for i := range status.Jobs {
+		if s := &status.Jobs[i]; s.Name == string(j.Name) && (s.RunID == run || strings.TrimLeft(s.RunID, "0") == run) {
+			return s
+		}
+	}
+	return nil
+}

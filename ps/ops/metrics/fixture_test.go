@@ -1,0 +1,110 @@
+package metrics
+
+import (
+	"math"
+	"time"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// moment is when the tests' scrapes take place.
+var moment = time.UnixMilli(1_700_000_010_000)
+
+func ptr[T any](v T) *T { return &v }
+
+// cluster is what an Exporter reads, in a test.
+type cluster struct {
+	own    *schema.Pulse
+	status *overview.Status
+	now    time.Time
+}
+
+func (c *cluster) exporter() *Exporter {
+	return New(Config{
+		Version: "1.2.3", Own: func() *schema.Pulse { return c.own }, Status: func() *overview.Status { return c.status },
+		Now: func() time.Time { return c.now }, Ops: func() Ops { return Ops{StreamClients: 2, UpdatesDropped: 3, Requests: 4} },
+	})
+}
+
+// everything is a ps that coordinates a job of so many trainers and shards and has something to tell of every family.
+func everything(trainers, shards int) *cluster {
+	own := &schema.ServerPulse{
+		ID: "a-4222", Version: "1.2.3", Backend: "cpu avx2", Deadline: 30, Frames: 1000, Bytes: 1 << 20, Dropped: 1, SlowReaders: 2,
+		Reasons: map[string]uint64{"duplicate": 5, "damaged": 7}, Traffic: traffic(), Memory: schema.MemoryPulse{PromisedBytes: 100, MaxBytes: 1000},
+		Process: process(), Verification: schema.VerifyPulse{OneIn: 64, Blocks: 10, Mismatches: 1},
+		Disks: []schema.DiskPulse{{Path: "/var/lib/gradbus", FreeBytes: 10, TotalBytes: 100}},
+		Jobs: []schema.JobPulse{{Name: "words", RunID: 77, Phase: "running", Consistency: "sync", Apply: "mean", Reduce: "shards",
+			Trainers: trainers, Shards: shards, Lanes: trainers, Batch: 20, Parameters: 12345, StartedMS: 1_700_000_000_000}},
+		GPUs: []schema.GPUPulse{fullGPU(0)},
+	}
+	for i := range trainers {
+		own.Jobs[0].Members = append(own.Jobs[0].Members, schema.MemberPulse{
+			Member: schema.TrainerMember(i), Host: "b", Batch: schema.Batch(20 - i%3), SilentMS: 250, Waited: i == 1, First: i == 1, WaitedMS: 1500 * int64(i&1),
+		})
+	}
+	for i := range shards {
+		own.Shards = append(own.Shards, schema.ShardPulse{Job: "words", Shard: i, Ready: true, Version: 19, Frames: 10, Bytes: 1000, Acks: 10, Rounds: 20,
+			StagedBytes: 5, StagedBytesMax: 50, Waiting: &schema.Wait{Members: []schema.Member{"t1"}}, StepSeconds: 1.5, ApplySeconds: 0.5, ApplyBytes: 4096})
+	}
+	status := &overview.Status{
+		Jobs: []overview.Job{{Name: "words", RunID: "77", Phase: "running", Loss: ptr(schema.Real(0.25)),
+			Replicas: &overview.Replicas{Version: 19, Equal: true, Digests: map[string]string{"t0": "1", "t1": "1"}}}},
+		Problems: []overview.Problem{
+			{Code: "made-up", Level: overview.Critical, Job: "words", Member: "t1"},
+			{Code: "made-up", Level: overview.Critical, Job: "words", Member: "t0"},
+		},
+	}
+	return &cluster{
+		own:    &schema.Pulse{Serial: 9, StartedMS: 1_699_999_000_000, NowMS: 1_700_000_009_500, EveryMS: 1000, Host: "a", PID: 1, Server: own},
+		status: status, now: moment,
+	}
+}
+
+// full is an exporter of everything that has heard all trainers.
+func full(trainers, shards int) (*cluster, *Exporter) {
+	c := everything(trainers, shards)
+	e := c.exporter()
+	for i := range trainers {
+		e.Take("words", schema.TrainerMember(i), trainerPulse(i, shards))
+	}
+	return c, e
+}
+
+func trainerPulse(i, shards int) *schema.Pulse {
+	t := &schema.TrainerPulse{
+		RunID: 77, Batch: 20, Batches: 19, Planned: 100, Samples: 608, Behind: 2, Doing: schema.DoingResult, DoingMS: 40,
+		Loss: schema.TrainLoss{Sum: 152, Samples: 608, Last: 0.5, Bad: 1}, GradientNorm: ptr(schema.Real(2)),
+		KeysSeconds: 1, LookupSeconds: 2, ComputeSeconds: 3, SendSeconds: 4, ResultSeconds: 5, Traffic: traffic(),
+		GradientFrames: 40, Resent: 3, Results: 39, Process: process(), Backend: "cpu avx2",
+	}
+	if i == 1 {
+		t.Loss.Last = schema.Real(math.NaN())
+		t.GPUs = []schema.GPUPulse{fullGPU(1)}
+	}
+	for s := range shards {
+		t.Links = append(t.Links, schema.LinkPulse{Shard: s, PendingBytes: 100, WindowBytes: 1000, Frames: 20, Resent: 1, RoundTrip: schema.Real(0.001 * float64(s+1))})
+	}
+	return &schema.Pulse{Serial: 5, StartedMS: 1_699_999_900_000, NowMS: 1_700_000_009_900, EveryMS: 1000, Host: "b", PID: 2 + i, Trainer: t}
+}
+
+func traffic() schema.Traffic {
+	return schema.Traffic{BytesSent: 11, BytesReceived: 12, MessagesSent: 13, MessagesReceived: 14, Reconnects: 15, Dropped: 16, Connected: true}
+}
+
+func process() schema.ProcessPulse {
+	return schema.ProcessPulse{CPUSeconds: 7.5, ResidentBytes: 1 << 26, HeapBytes: 1 << 24, Goroutines: 30, CPUs: 2}
+}
+
+// fullGPU is a GPU whose driver tells all.
+func fullGPU(i int) schema.GPUPulse {
+	return schema.GPUPulse{
+		Index: i, UUID: "GPU-" + string(rune('a'+i)), Name: "H100", PCI: "0000:01:00.0", Driver: "550", Used: true,
+		State: schema.GPUDegraded, Reason: "hot", Code: "hw-slowdown", SinceMS: 1_700_000_000_000, SampleMS: 1_700_000_009_000, Injected: true,
+		Temperature: ptr(schema.Real(71)), ThermalMargin: ptr(schema.Real(4)), PowerWatts: ptr(schema.Real(310)), PowerLimitWatts: ptr(schema.Real(700)),
+		Utilisation: ptr(schema.Real(0.75)), MemoryUsed: ptr(int64(1 << 30)), MemoryTotal: ptr(int64(80 << 30)), MemoryOthers: ptr(int64(0)),
+		SMClockHz: ptr(int64(1_980_000_000)), MemoryClockHz: ptr(int64(2_619_000_000)), ECCCorrected: ptr(uint64(3)), ECCUncorrected: ptr(uint64(0)),
+		RowsRemapped: ptr(uint64(1)), RetiredPages: ptr(uint64(0)), PCIeReplays: ptr(uint64(2)), PCIeWidth: ptr(8), PCIeWidthMax: ptr(16), NVLinkErrors: ptr(uint64(0)),
+		Throttled: []string{"hw_slowdown"}, XIDs: map[string]uint64{"63": 1},
+	}
+}

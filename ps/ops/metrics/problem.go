@@ -1,0 +1,54 @@
+package metrics
+
+import "gradbus/ps/ops/overview"
+
+// problemsMax bounds the problems that are told one by one; the worst come first.
+const problemsMax = 200
+
+// problemTable tells what is wrong, in all the cluster, as every ps sees it.
+func problemTable() table[*overview.Status] {
+	type status = *overview.Status
+	return table[status]{nil, []figure[status]{
+		gauges("gradbus_problem", "Problems there are, by code; 0 for those that are not.", []string{"code", "level"}, countProblems),
+		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.", []string{"code", "level", "job", "member", "gpu"}, listProblems),
+	}}
+}
+
+// coded is a kind of problem.
+type coded struct {
+	code  string
+	level overview.Level
+}
+
+// countProblems begins with every code there is at 0, so that alerts see a change.
+func countProblems(s *overview.Status, r *row) {
+	counts := map[coded]int{}
+	order := []coded{}
+	for i := range s.Problems {
+		c := coded{s.Problems[i].Code, s.Problems[i].Level}
+		if counts[c] == 0 && len(order) < problemsMax {
+			order = append(order, c)
+		}
+		counts[c]++
+	}
+	for _, c := range order {
+		r.value(float64(counts[c]), c.code, string(c.level))
+	}
+}
+
+func listProblems(s *overview.Status, r *row) {
+	type about struct {
+		coded
+		job, member, gpu string
+	}
+	seen := map[about]bool{}
+	for i := range s.Problems {
+		p := &s.Problems[i]
+		a := about{coded{p.Code, p.Level}, p.Job, p.Member, p.GPU}
+		if seen[a] || len(seen) == problemsMax {
+			continue
+		}
+		seen[a] = true
+		r.value(1, p.Code, string(p.Level), p.Job, p.Member, p.GPU)
+	}
+}
