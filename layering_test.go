@@ -37,6 +37,7 @@ var layers = map[string]layer{
 	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// What operators see. ps knows none of it.
+	"ps/ops":          {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
 	"ps/ops/overview": {own: []string{"schema"}, noStd: noNetwork},
 	"ps/ops/metrics":  {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
 

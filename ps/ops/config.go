@@ -1,0 +1,129 @@
+package ops
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Config is what a Server is told and given. Names in parentheses are those of the flags, which errors use.
+type Config struct {
+	// Listen (http) is the host:port to serve at; port 0 means any free one.
+	Listen string
+	// AnyPort takes a free port where that of Listen is taken, and says so in the log, instead of an error: for a ps whose
+	// user did not ask for that port.
+	AnyPort bool
+	// Hosts (http-host) are names besides the address and loopback names that requests may ask for in their Host header:
+	// those under which a proxy or a name server makes the page known.
+	Hosts []string
+	// Token is what requests must show, but for /healthz and the short form of /readyz. Empty means that none is asked for.
+	Token string
+	// CertFile and KeyFile (http-tls-cert, http-tls-key) are PEM files of a certificate and its key; with them all is TLS.
+	CertFile, KeyFile string
+	// Insecure (http-insecure) allows an address that other machines reach without Token and TLS.
+	Insecure bool
+	// Pprof (pprof) is the loopback host:port of Go's profiles. Empty means none.
+	Pprof string
+
+	// Hub makes what is shown. It outlives the Server, and is its maker's to close.
+	Hub *Hub
+	// Page holds the files of the page, index.html at its root, each served under its path; nil serves a line of text.
+	Page fs.FS
+	// Metrics answers /metrics; nil is none.
+	Metrics http.Handler
+	// Alive is when the main loop of the ps last turned; zero before it does. It must not block.
+	Alive func() time.Time
+	// Checks is what has to hold for the ps to be ready. It must not block.
+	Checks func() []Check
+	// Log is told of faults; nil discards. No request is logged.
+	Log *slog.Logger
+
+	limits limits // zero fields have defaults; tests shorten them
+}
+
+// Check is one line of /readyz?verbose.
+type Check struct {
+	Name string
+	OK   bool
+	Text string // what is, or what is wrong
+}
+
+// limits bound what clients may take of the process.
+type limits struct {
+	headerBytesMax int           // of a request's line and headers
+	headerTime     time.Duration // until a request's headers are there
+	readTime       time.Duration // until all of it is
+	writeTime      time.Duration // until an answer is taken
+	idleTime       time.Duration // between requests of a connection
+	streamTime     time.Duration // that a stream's client may take for one update
+	streamsMax     int
+	connectionsMax int
+	aliveTime      time.Duration // that the main loop may stand still
+}
+
+func (l limits) withDefaults() limits {
+	set(&l.headerBytesMax, 16<<10)
+	set(&l.headerTime, 5*time.Second)
+	set(&l.readTime, 10*time.Second)
+	set(&l.writeTime, 20*time.Second)
+	set(&l.idleTime, time.Minute)
+	set(&l.streamTime, 10*time.Second)
+	// A stream costs some 20 KiB and a goroutine; a connection without one as much. Dashboards are few.
+	set(&l.streamsMax, 256)
+	set(&l.connectionsMax, 512)
+	set(&l.aliveTime, 10*time.Second)
+	return l
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// tokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
+const tokenBytesMin = 16
+
+// Validate says what is wrong, in one line, and what would be right.
+func (c Config) Validate() error {
+	var wrong []string
+	check := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	check(err == nil, "http %q: want host:port, for example 127.0.0.1:8080, or off", c.Listen)
+	check((c.CertFile == "") == (c.KeyFile == ""), "http-tls-cert and http-tls-key: want both or neither")
+	check(c.Token == "" || len(c.Token) >= tokenBytesMin,
+		"http-token-file: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", len(c.Token), tokenBytesMin)
+	check(!strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }), "http-token-file: its token holds what is no letter, digit or sign of ASCII")
+	if err == nil {
+		check(isLoopback(host) || c.Insecure || c.Token != "" && c.CertFile != "",
+			"http %s: other machines can reach it: give http-token-file, http-tls-cert and http-tls-key, serve at 127.0.0.1, or say http-insecure", c.Listen)
+	}
+	for _, h := range c.Hosts {
+		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "), "http-host %q: want a name or an address, without scheme and port", h)
+	}
+	if c.Pprof != "" {
+		host, _, err := net.SplitHostPort(c.Pprof)
+		check(err == nil && isLoopback(host), "pprof %q: want host:port of this machine alone, for example 127.0.0.1:6060", c.Pprof)
+	}
+	check(c.Hub != nil, "no hub")
+	if len(wrong) > 0 {
+		return errors.New(strings.Join(wrong, "; "))
+	}
+	return nil
+}
+
+// isLoopback reports whether only this machine reaches a host to listen at.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

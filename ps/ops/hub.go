@@ -1,0 +1,240 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// Tracker is what a Hub needs of overview.Tracker. The Hub alone calls it, from one goroutine.
+type Tracker interface {
+	// Take is given a pulse as it was heard; urgent says that what people see first has changed, and should be shown at once.
+	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse) (urgent bool)
+	// Tick makes the view of this moment, once a second and after urgent pulses. What it returns is immutable.
+	Tick(now time.Time) overview.Update
+	// Series are the curves of a job since a time; false where no such job is known.
+	Series(job string, sinceMS int64) (overview.Series, bool)
+	// Events are those after a serial, newest last.
+	Events(since uint64) []overview.Event
+}
+
+const (
+	// pulsesMax bounds the pulses that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
+	// processor, so a full queue says that the machine is short of that, and the newest pulse tells most.
+	pulsesMax = 1024
+	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
+	asksMax = 16
+	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent pulses from making more.
+	tickEvery   = time.Second
+	tickSoonest = 100 * time.Millisecond
+	// panicsLogged bounds what is logged of a Tracker that fails on every pulse.
+	panicsLogged = 10
+)
+
+// ErrStarting says that nothing is known yet: the ps still starts.
+var ErrStarting = errors.New("the ps still starts: ask again in a second")
+
+// errEnding says that the Hub was closed.
+var errEnding = errors.New("the ps ends")
+
+// Hub owns the Tracker: one goroutine gives it the pulses that come in, and makes a view of all jobs once a second, which
+// whoever shows it reads without a lock. Views are made into JSON only when somebody asks, once for all who do.
+type Hub struct {
+	log     *slog.Logger
+	pulses  chan heard
+	asks    chan func(Tracker)
+	self    schema.Member // set before the goroutine starts
+	tracker Tracker       // the goroutine's alone
+
+	latest  atomic.Pointer[view] // never nil
+	own     atomic.Pointer[schema.Pulse]
+	dropped atomic.Uint64 // pulses
+	panics  atomic.Uint64
+	packer  packer
+
+	helloOnce   sync.Once
+	helloPacked []byte
+
+	mu      sync.Mutex // guards the next two
+	started bool
+	closed  bool
+	stop    chan struct{}
+	done    chan struct{}
+}
+
+// heard is a pulse on its way to the Tracker.
+type heard struct {
+	at   time.Time
+	job  schema.JobName
+	from schema.Member
+	p    *schema.Pulse
+}
+
+// NewHub makes a Hub that keeps what it hears until Start. A nil log discards.
+func NewHub(log *slog.Logger) *Hub {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	h := &Hub{log: log, pulses: make(chan heard, pulsesMax), asks: make(chan func(Tracker), asksMax), stop: make(chan struct{}), done: make(chan struct{})}
+	h.latest.Store(&view{hub: h, newer: make(chan struct{})})
+	return h
+}
+
+// Start begins to make views. self is the ps whose own pulses Own keeps. It is called once.
+func (h *Hub) Start(self schema.Member, tracker Tracker) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.started || h.closed {
+		return
+	}
+	h.started, h.self, h.tracker = true, self, tracker
+	go h.run()
+}
+
+// Close ends the Hub and waits for it. Streams of it end; its last view stays. It may be called again.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	started := h.started
+	if !h.closed {
+		h.closed = true
+		close(h.stop)
+	}
+	h.mu.Unlock()
+	if started {
+		<-h.done
+	}
+}
+
+// Take is ps.Options.Pulses: it keeps p, which must not change afterwards, and never blocks. When the queue is full the
+// oldest pulse is dropped and counted.
+func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Pulse) {
+	in := heard{time.Now(), job, from, p}
+	for {
+		select {
+		case h.pulses <- in:
+			return
+		default:
+		}
+		select {
+		case <-h.pulses:
+			h.dropped.Add(1)
+		default:
+		}
+	}
+}
+
+// Status is the latest view, at most about a second old; nil before the first. It must not be changed.
+func (h *Hub) Status() *overview.Status {
+	if v := h.latest.Load(); v.made() {
+		return &v.update.Status
+	}
+	return nil
+}
+
+// Own is the last pulse of this ps itself; nil before the first. It must not be changed.
+func (h *Hub) Own() *schema.Pulse { return h.own.Load() }
+
+// Dropped counts pulses that came faster than they were taken.
+func (h *Hub) Dropped() uint64 { return h.dropped.Load() }
+
+// age is how old the latest view is; false before the first.
+func (h *Hub) age(now time.Time) (time.Duration, bool) {
+	v := h.latest.Load()
+	return now.Sub(v.at), v.made()
+}
+
+func (h *Hub) run() {
+	defer close(h.done)
+	every := time.NewTicker(tickEvery)
+	defer every.Stop()
+	soon := time.NewTimer(0) // the first view, of what came before Start, at once
+	defer soon.Stop()
+	var last time.Time
+	tick := func() {
+		soon.Stop()
+		last = time.Now()
+		h.tick(last)
+	}
+	for {
+		select {
+		case <-h.stop:
+			return
+		case p := <-h.pulses:
+			if h.take(p) {
+				soon.Reset(max(0, tickSoonest-time.Since(last)))
+			}
+		case ask := <-h.asks:
+			h.safely("answer a question", func() { ask(h.tracker) })
+		case <-every.C:
+			tick()
+		case <-soon.C:
+			tick()
+		}
+	}
+}
+
+func (h *Hub) take(in heard) (urgent bool) {
+	if in.from == h.self {
+		h.own.Store(in.p)
+	}
+	h.safely("take a pulse of "+string(in.from), func() { urgent = h.tracker.Take(in.at, in.job, in.from, in.p) })
+	return urgent
+}
+
+// tick makes the next view and wakes all who wait for it.
+func (h *Hub) tick(now time.Time) {
+	h.safely("make a view", func() {
+		next := &view{hub: h, at: now, update: h.tracker.Tick(now), newer: make(chan struct{})}
+		close(h.latest.Swap(next).newer)
+	})
+}
+
+// safely keeps a fault of what is only shown from ending training.
+func (h *Hub) safely(what string, do func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			if n := h.panics.Add(1); n <= panicsLogged {
+				h.log.Error("the overview failed", "doing", what, "panic", r, "stack", string(debug.Stack()))
+			}
+		}
+	}()
+	do()
+}
+
+// ask has f called with the Tracker, between pulses, and returns what it returned.
+func ask[T any](ctx context.Context, h *Hub, f func(Tracker) T) (answer T, err error) {
+	if !h.latest.Load().made() {
+		return answer, ErrStarting
+	}
+	answers := make(chan T, 1) // whoever gave up on the answer need not be waited for
+	question := func(t Tracker) {
+		defer close(answers) // without an answer, where the Tracker failed
+		answers <- f(t)
+	}
+	select {
+	case h.asks <- question:
+	case <-h.stop:
+		return answer, errEnding
+	case <-ctx.Done():
+		return answer, fmt.Errorf("wait for the overview: %w", ctx.Err())
+	}
+	select {
+	case answer, ok := <-answers:
+		if !ok {
+			return answer, errors.New("the overview failed: see the log of the ps")
+		}
+		return answer, nil
+	case <-h.stop:
+		return answer, errEnding
+	case <-ctx.Done():
+		return answer, fmt.Errorf("wait for the overview: %w", ctx.Err())
+	}
+}

@@ -1,0 +1,140 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// One view a second, and one soon after an urgent pulse, but never more than ten a second.
+func TestHubTicks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{urgent: func(p *schema.Pulse) bool { return p.Serial == 1 }}
+		h := NewHub(nil)
+		defer h.Close()
+		ticks := func() int {
+			synctest.Wait()
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			return f.ticks
+		}
+		if h.Status() != nil || h.Own() != nil {
+			t.Fatal("something before the start")
+		}
+		h.Take("", "p-p1", &schema.Pulse{}) // before the start
+		h.Start("p-p1", f)
+		if n := ticks(); n != 1 {
+			t.Fatalf("%d ticks at the start", n)
+		}
+		time.Sleep(10*time.Second + time.Millisecond)
+		if n := ticks(); n != 11 || f.takes != 1 {
+			t.Fatalf("%d ticks and %d pulses after 10 s", n, f.takes)
+		}
+		for range 1000 {
+			h.Take("packages", "t0", &schema.Pulse{})
+			time.Sleep(time.Millisecond)
+		}
+		if n := ticks(); n != 12 || f.takes != 1001 {
+			t.Fatalf("%d ticks and %d pulses after 11 s", n, f.takes)
+		}
+		time.Sleep(500 * time.Millisecond)
+		h.Take("packages", "t0", &schema.Pulse{Serial: 1})
+		if n := ticks(); n != 13 {
+			t.Fatalf("%d ticks after an urgent pulse", n)
+		}
+		for range 300 { // for 300 ms
+			h.Take("packages", "t0", &schema.Pulse{Serial: 1})
+			time.Sleep(time.Millisecond)
+		}
+		if n := ticks(); n < 15 || n > 16 {
+			t.Fatalf("%d ticks after 300 ms of urgent pulses", n)
+		}
+	})
+}
+
+// What comes faster than it is taken pushes out the oldest, and is counted; nobody waits.
+func TestHubDropsTheOldest(t *testing.T) {
+	t.Parallel()
+	h := NewHub(nil)
+	for serial := range uint64(pulsesMax + 10) {
+		h.Take("packages", "t0", &schema.Pulse{Serial: serial})
+	}
+	if n := h.Dropped(); n != 10 {
+		t.Errorf("%d dropped", n)
+	}
+	if first := <-h.pulses; first.p.Serial != 10 || len(h.pulses) != pulsesMax-1 {
+		t.Errorf("first %d, %d wait", first.p.Serial, len(h.pulses))
+	}
+	h.Close()
+	h.Start("p-p1", &fake{}) // after the end: nothing
+}
+
+// A Tracker that panics ends nothing, and works again when it does not.
+func TestHubSurvivesTheTracker(t *testing.T) {
+	t.Parallel()
+	log := &safeBuffer{}
+	s := start(t, nil)
+	s.tracker.fail.Store(true)
+	s.hub.Take("packages", "t0", &schema.Pulse{})
+	eventually(t, "a panic", func() bool { return s.Stats().OverviewFaults > 0 })
+	answer, body := s.get(t, "/api/v1/events")
+	wantError(t, answer, body, 503, "the overview failed")
+	s.tracker.fail.Store(false)
+	if answer, body := s.get(t, "/api/v1/events"); answer.StatusCode != 200 {
+		t.Errorf("status %d, %s", answer.StatusCode, body)
+	}
+	_ = log
+	if got := s.log.String(); got == "" {
+		t.Error("nothing in the log")
+	}
+}
+
+func TestHubKeepsOwnPulse(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	other, own := &schema.Pulse{Serial: 1}, &schema.Pulse{Serial: 2}
+	s.hub.Take("", "p-p1", own)
+	s.hub.Take("", "p-p2", other)
+	s.hub.Take("packages", "t1", other)
+	eventually(t, "the own pulse", func() bool { return s.hub.Own() == own })
+}
+
+func TestAskEnds(t *testing.T) {
+	t.Parallel()
+	h := NewHub(nil)
+	if _, err := ask(t.Context(), h, func(Tracker) int { return 1 }); !errors.Is(err, ErrStarting) {
+		t.Errorf("before the start: %v", err)
+	}
+	f := &fake{}
+	h.Start("p-p1", f)
+	eventually(t, "a view", func() bool { return h.Status() != nil })
+	if n, err := ask(t.Context(), h, func(Tracker) int { return 7 }); n != 7 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	// While the Tracker is busy, whoever asks may give up.
+	begun, go_ := make(chan struct{}), make(chan struct{})
+	busy := make(chan struct{})
+	go func() {
+		defer close(busy)
+		_, _ = ask(context.Background(), h, func(Tracker) int { close(begun); <-go_; return 0 })
+	}()
+	<-begun
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := ask(ctx, h, func(Tracker) []overview.Event { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	close(go_)
+	<-busy
+	h.Close()
+	h.Close()
+	if _, err := ask(t.Context(), h, func(Tracker) int { return 1 }); err == nil {
+		t.Error("an answer after the end")
+	}
+}

@@ -1,0 +1,252 @@
+package ops
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// Server is the HTTP side of a ps. It shows and changes nothing.
+type Server struct {
+	config  Config
+	limits  limits
+	log     *slog.Logger
+	hub     *Hub
+	url     string
+	guard   *guard
+	token   *token // nil where none is asked for
+	conns   *connections
+	serving []*http.Server
+	files   *files
+
+	streams atomic.Int64
+	refused atomic.Uint64 // requests
+	faults  atomic.Uint64
+
+	mu       sync.Mutex // guards closed, and that requests begin before it is set or not at all
+	closed   bool
+	stop     chan struct{}
+	requests sync.WaitGroup
+	running  sync.WaitGroup // listeners
+	unwatch  func() bool
+}
+
+// shutdownTime is what requests under way have at the end; streams are told at once.
+const shutdownTime = 500 * time.Millisecond
+
+// Start serves until ctx ends or Close is called. An error says what could not be had; nothing is then left. What goes
+// wrong later is logged and counted, and ends nothing.
+func Start(ctx context.Context, config Config) (*Server, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{})}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	secure, err := config.tls()
+	if err != nil {
+		return nil, err
+	}
+	if s.files, err = load(config.Page); err != nil {
+		return nil, err
+	}
+	listener, err := s.listen()
+	if err != nil {
+		return nil, err
+	}
+	var profiles net.Listener
+	if config.Pprof != "" {
+		if profiles, err = net.Listen("tcp", config.Pprof); err != nil {
+			listener.Close()
+			return nil, taken("pprof", config.Pprof, "choose another with --pprof", err)
+		}
+	}
+	s.begin(ctx, listener, profiles, secure)
+	return s, nil
+}
+
+// tls is nil where all is plain.
+func (c Config) tls() (*tls.Config, error) {
+	if c.CertFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
+	if err != nil {
+		return nil, fmt.Errorf("http-tls-cert %s, http-tls-key %s: %w", c.CertFile, c.KeyFile, err)
+	}
+	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
+}
+
+func (s *Server) listen() (net.Listener, error) {
+	l, err := net.Listen("tcp", s.config.Listen)
+	if s.config.AnyPort && errors.Is(err, syscall.EADDRINUSE) {
+		host, _, _ := net.SplitHostPort(s.config.Listen) // Validate saw that it can be
+		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
+			s.log.Warn("the page's port is taken, by another ps perhaps: it is at another", "wanted", s.config.Listen, "address", l.Addr().String())
+		}
+	}
+	if err != nil {
+		return nil, taken("http", s.config.Listen, "choose another with --http, port 0 for any free one, or --http off", err)
+	}
+	return l, nil
+}
+
+func taken(flag, at, instead string, err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%s %s: the port is taken: %s: %w", flag, at, instead, err)
+	}
+	return fmt.Errorf("%s %s: %w", flag, at, err)
+}
+
+func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *tls.Config) {
+	s.conns = bounded(listener, s.limits.connectionsMax)
+	scheme := "http"
+	if secure != nil {
+		scheme = "https"
+	}
+	s.url = (&url.URL{Scheme: scheme, Host: reachable(listener.Addr()), Path: "/"}).String()
+	if s.config.Token != "" {
+		s.token = newToken(s.config.Token, secure != nil)
+	}
+	s.guard = newGuard(s.config, secure)
+	page := s.server(ctx, s.handler())
+	page.ConnState = s.conns.changed
+	over := net.Listener(s.conns)
+	if secure != nil {
+		page.TLSConfig = secure
+		over = tls.NewListener(s.conns, secure)
+	}
+	s.serve(page, over, "page")
+	if profiles != nil {
+		side := s.server(ctx, s.profiles())
+		side.ReadTimeout, side.WriteTimeout = 0, 0 // a profile takes as long as its asker says
+		s.serve(side, bounded(profiles, profileConnectionsMax), "profiles")
+		s.log.Info("profiles", "url", "http://"+profiles.Addr().String()+"/debug/pprof/")
+	}
+	watched := make(chan struct{})
+	s.unwatch = context.AfterFunc(ctx, func() {
+		<-watched
+		s.Close()
+	})
+	close(watched)
+}
+
+// reachable is an address as somebody on this machine would dial it.
+func reachable(at net.Addr) string {
+	host, port, err := net.SplitHostPort(at.String())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return at.String()
+}
+
+// server has every limit that net/http knows.
+func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: s.limits.headerTime,
+		ReadTimeout:       s.limits.readTime,
+		WriteTimeout:      s.limits.writeTime,
+		IdleTimeout:       s.limits.idleTime,
+		MaxHeaderBytes:    s.limits.headerBytesMax,
+		ErrorLog:          log.New(faultLog{s}, "", 0),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, plainOf(c))
+		},
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 32, SendPingTimeout: s.limits.idleTime},
+	}
+}
+
+// connKey finds the connection in a request's context.
+type connKey struct{}
+
+func (s *Server) serve(h *http.Server, l net.Listener, what string) {
+	s.serving = append(s.serving, h)
+	s.running.Go(func() {
+		if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.faults.Add(1)
+			s.log.Error("http ended; training goes on without it", "serving", what, "error", err)
+		}
+	})
+}
+
+// faultLog takes what net/http logs: broken handshakes, panics of handlers. It is counted; what comes every second from
+// a broken client does not fill the log.
+type faultLog struct{ s *Server }
+
+func (f faultLog) Write(b []byte) (int, error) {
+	if n := f.s.faults.Add(1); n <= faultsLogged || n&(n-1) == 0 {
+		f.s.log.Warn("http", "fault", string(b), "faults", n)
+	}
+	return len(b), nil
+}
+
+// faultsLogged are logged one by one, then those whose number is a power of two.
+const faultsLogged = 20
+
+// URL is where the page is: http://127.0.0.1:8080/.
+func (s *Server) URL() string { return s.url }
+
+// Stats counts what became of requests since the start.
+type Stats struct {
+	Connections        int    // open
+	Streams            int    // open
+	ConnectionsRefused uint64 // ended to make room for others, or for want of it
+	RequestsRefused    uint64 // by the rules of guard.go, the token, or for want of room
+	Faults             uint64 // that net/http logged
+	PulsesDropped      uint64 // by the Hub
+	OverviewFaults     uint64 // panics of the Tracker
+}
+
+// Stats may be called at any time, and costs next to nothing.
+func (s *Server) Stats() Stats {
+	return Stats{
+		Connections: s.conns.count(), Streams: int(s.streams.Load()), ConnectionsRefused: s.conns.refused.Load(),
+		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), PulsesDropped: s.hub.dropped.Load(), OverviewFaults: s.hub.panics.Load(),
+	}
+}
+
+// Close ends all streams at once and other requests within half a second, and waits. It may be called again.
+func (s *Server) Close() {
+	s.mu.Lock()
+	first := !s.closed
+	if first {
+		s.closed = true
+		close(s.stop)
+	}
+	s.mu.Unlock()
+	if first {
+		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+		defer cancel()
+		for _, h := range s.serving {
+			if h.Shutdown(ctx) != nil {
+				h.Close()
+			}
+		}
+		s.unwatch()
+	}
+	s.running.Wait()
+	s.requests.Wait()
+}
+
+// enter begins a request; false at the end.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.requests.Add(1)
+	}
+	return !s.closed
+}

@@ -1,0 +1,141 @@
+package ops
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// token is who may look, where a token is asked for. Programs show it in the header Authorization: Bearer. A browser
+// shows it once, in the form of /login, and from then on a cookie that follows from the token and lets in here only: no
+// address, log or Referer ever holds the token. All ps that ask for the same token take each other's cookies.
+type token struct {
+	sum    [sha256.Size]byte // of the token
+	key    [sha256.Size]byte // of cookies
+	cookie http.Cookie
+	now    func() time.Time
+}
+
+// loginTime is how long a cookie lasts.
+const loginTime = 7 * 24 * time.Hour
+
+// loginBytesMax bounds the form of /login.
+const loginBytesMax = 8 << 10
+
+func newToken(secret string, secure bool) *token {
+	t := &token{sum: sha256.Sum256([]byte(secret)), now: time.Now}
+	mac := hmac.New(sha256.New, []byte(secret))
+	mac.Write([]byte("gradbus page cookie 1"))
+	mac.Sum(t.key[:0])
+	t.cookie = http.Cookie{Name: "gradbus", Path: "/", MaxAge: int(loginTime / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	if secure {
+		t.cookie.Name, t.cookie.Secure = "__Host-gradbus", true
+	}
+	return t
+}
+
+// is compares in constant time.
+func (t *token) is(secret string) bool {
+	sum := sha256.Sum256([]byte(secret))
+	return subtle.ConstantTimeCompare(sum[:], t.sum[:]) == 1
+}
+
+// lets reports whether a request shows the token, or a cookie that was given for it.
+func (t *token) lets(r *http.Request) bool {
+	if scheme, secret, ok := strings.Cut(r.Header.Get("Authorization"), " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return t.is(strings.TrimSpace(secret))
+	}
+	for _, c := range r.CookiesNamed(t.cookie.Name) {
+		if t.issued(c.Value) {
+			return true
+		}
+	}
+	return false
+}
+
+// issue makes the value of a cookie: when it ends, and a signature of that.
+func (t *token) issue() string {
+	ends := strconv.FormatInt(t.now().Add(loginTime).Unix(), 10)
+	return ends + "." + t.sign(ends)
+}
+
+func (t *token) issued(value string) bool {
+	ends, signature, ok := strings.Cut(value, ".")
+	if !ok || subtle.ConstantTimeCompare([]byte(signature), []byte(t.sign(ends))) != 1 {
+		return false
+	}
+	at, err := strconv.ParseInt(ends, 10, 64)
+	return err == nil && t.now().Unix() < at
+}
+
+func (t *token) sign(text string) string {
+	mac := hmac.New(sha256.New, t.key[:])
+	mac.Write([]byte(text))
+	return hex.EncodeToString(mac.Sum(nil))
+}
+
+// deny answers a request without token: a browser that asks for a page is sent to the form.
+func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
+	s.refused.Add(1)
+	if r.Header.Get("Sec-Fetch-Dest") == "document" || strings.HasPrefix(r.Header.Get("Accept"), "text/html") {
+		w.Header().Set("Location", "/login")
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	w.Header().Set("WWW-Authenticate", `Bearer realm="gradbus"`)
+	fail(w, http.StatusUnauthorized, "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login")
+}
+
+// login shows the form, and takes it.
+func (s *Server) login(w http.ResponseWriter, r *http.Request) {
+	if s.token == nil {
+		fail(w, http.StatusNotFound, "no token is asked for here")
+		return
+	}
+	wrong := ""
+	if r.Method == http.MethodPost {
+		r.Body = http.MaxBytesReader(w, r.Body, loginBytesMax)
+		if err := r.ParseForm(); err != nil {
+			s.refuse(w, &refusal{http.StatusBadRequest, "login: want a form of at most 8 KiB with the field token"})
+			return
+		}
+		if s.token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
+			cookie := s.token.cookie
+			cookie.Value = s.token.issue()
+			http.SetCookie(w, &cookie)
+			w.Header().Set("Location", "/")
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+		s.refused.Add(1)
+		s.log.Warn("a wrong token was shown at /login", "from", r.RemoteAddr)
+		wrong = `<p role="alert"><strong>That is not the token.</strong></p>`
+	}
+	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle), "form-action 'none'", "form-action 'self'").Replace(policy))
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	if wrong != "" {
+		w.WriteHeader(http.StatusForbidden)
+	}
+	_, _ = w.Write([]byte(loginHead + loginStyle + loginBody + wrong + loginForm))
+}
+
+// The form is whole in itself, as nothing else is served without the token.
+const (
+	loginHead  = `<!doctype html><html lang="en"><meta charset="utf-8"><title>gradbus: log in</title><meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark"><style>`
+	loginStyle = `body{font:16px/1.5 system-ui,sans-serif;max-width:28rem;margin:15vh auto;padding:0 1rem}label,input,button{display:block;width:100%;box-sizing:border-box;font:inherit;padding:.5rem;margin:.25rem 0}label{padding:0}`
+	loginBody  = `</style><main><h1>gradbus</h1>`
+	loginForm  = `<form method="post" action="/login"><label for="token">Token: the first line of the file that this ps was given with --http-token-file</label>` +
+		`<input id="token" name="token" type="password" autocomplete="current-password" required autofocus><button>Log in</button></form></main></html>`
+)
+
+// hashOf is a text as a Content-Security-Policy allows it within a page.
+func hashOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}

@@ -1,0 +1,129 @@
+package ops
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+)
+
+const someToken = "0123456789abcdef-secret"
+
+func withToken(c *Config) { c.Token = someToken }
+
+// What is told of a job needs the token; probes, the page's files and the way in do not.
+func TestTokenIsAskedFor(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *Config) { withToken(c); someMetrics(c) })
+	free := map[string]bool{"/": true, "/assets/app.js": true, "/assets/a.svg": true, "/healthz": true, "/readyz": true}
+	for path := range paths {
+		for what, c := range map[string]struct {
+			headers []string
+			ok      bool
+		}{
+			"none":          {nil, false},
+			"wrong":         {[]string{"Authorization: Bearer 0123456789abcdef-secreT"}, false},
+			"longer":        {[]string{"Authorization: Bearer " + someToken + "x"}, false},
+			"empty":         {[]string{"Authorization: Bearer "}, false},
+			"basic":         {[]string{"Authorization: Basic " + someToken}, false},
+			"foreign":       {[]string{"Cookie: gradbus=" + someToken}, false},
+			"token":         {[]string{"Authorization: Bearer " + someToken}, true},
+			"as some write": {[]string{"Authorization: bearer  " + someToken + " "}, true},
+		} {
+			answer, body := s.get(t, path, c.headers...)
+			if c.ok || free[path] {
+				if answer.StatusCode != 200 {
+					t.Errorf("%s, %s: status %d", path, what, answer.StatusCode)
+				}
+				continue
+			}
+			wantError(t, answer, body, http.StatusUnauthorized, "--http-token-file", "/login")
+			if !strings.HasPrefix(answer.Header.Get("WWW-Authenticate"), "Bearer") {
+				t.Errorf("%s, %s: headers %v", path, what, answer.Header)
+			}
+		}
+	}
+	for _, path := range []string{"/api/v1/stream", "/nothing", "/api/v1/status?token=" + someToken, "/?token=" + someToken + "x&y=/../api/v1/status"} {
+		if answer, body := s.get(t, path); answer.StatusCode == 200 && strings.Contains(body, "now_ms") || path != "/?token="+someToken+"x&y=/../api/v1/status" && answer.StatusCode != 401 {
+			t.Errorf("%s: status %d", path, answer.StatusCode)
+		}
+	}
+	// Against other sites and names a token changes nothing.
+	answer, body := s.get(t, "/api/v1/status", "Host: evil.example", "Authorization: Bearer "+someToken)
+	wantError(t, answer, body, http.StatusForbidden)
+}
+
+func TestLogin(t *testing.T) {
+	t.Parallel()
+	s := start(t, withToken)
+	form := func(secret string, headers ...string) (*http.Response, string) {
+		t.Helper()
+		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()), append(headers, "Content-Type: application/x-www-form-urlencoded")...)
+	}
+	answer, body := s.get(t, "/login")
+	if answer.StatusCode != 200 || !strings.Contains(body, `<form method="post" action="/login">`) || strings.Contains(body, "alert") {
+		t.Fatalf("form: %d %q", answer.StatusCode, body)
+	}
+	if csp := answer.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "form-action 'self'") || !strings.Contains(csp, "style-src 'sha256-") || !strings.Contains(csp, "default-src 'none'") {
+		t.Errorf("policy of the form %q", csp)
+	}
+	if answer, body := form("wrong"); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "not the token") || answer.Header.Get("Set-Cookie") != "" {
+		t.Errorf("wrong token: %d %q", answer.StatusCode, body)
+	}
+	answer, _ = form(" " + someToken + " ")
+	if answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/" {
+		t.Fatalf("login: %d %v", answer.StatusCode, answer.Header)
+	}
+	cookie := answer.Cookies()[0]
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.MaxAge != 7*24*3600 || strings.Contains(cookie.Value, someToken) {
+		t.Errorf("cookie %v", cookie)
+	}
+	if answer, _ := s.get(t, "/api/v1/status", "Cookie: gradbus="+cookie.Value); answer.StatusCode != 200 {
+		t.Errorf("with the cookie: %d", answer.StatusCode)
+	}
+	for _, bad := range []string{cookie.Value + "0", "9" + cookie.Value, strings.Split(cookie.Value, ".")[0], ".", ""} {
+		if answer, _ := s.get(t, "/api/v1/status", "Cookie: gradbus="+bad); answer.StatusCode != 401 {
+			t.Errorf("cookie %q: %d", bad, answer.StatusCode)
+		}
+	}
+	// A page elsewhere cannot send the form.
+	for _, h := range []string{"Sec-Fetch-Site: cross-site", "Origin: http://evil.example", "Origin: null"} {
+		answer, body := form(someToken, h)
+		wantError(t, answer, body, http.StatusForbidden, "another site")
+	}
+	answer, body = form(strings.Repeat("x", loginBytesMax))
+	wantError(t, answer, body, http.StatusBadRequest, "8 KiB")
+	// A browser that asks for a page is led to the form.
+	if answer, _ := s.get(t, "/api/v1/status", "Accept: text/html,*/*"); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/login" {
+		t.Errorf("browser: %d %v", answer.StatusCode, answer.Header)
+	}
+	if strings.Contains(s.log.String(), someToken) {
+		t.Error("the token is in the log")
+	}
+}
+
+// A cookie ends, is good for all ps with the token, and for none with another.
+func TestCookies(t *testing.T) {
+	t.Parallel()
+	a, same, other := newToken(someToken, false), newToken(someToken, true), newToken(someToken+"2", false)
+	now := time.Unix(1e9, 0)
+	for _, t := range []*token{a, same, other} {
+		t.now = func() time.Time { return now }
+	}
+	value := a.issue()
+	if !a.issued(value) || !same.issued(value) || other.issued(value) {
+		t.Error("who takes the cookie")
+	}
+	now = now.Add(loginTime - time.Second)
+	if !a.issued(value) {
+		t.Error("it ended early")
+	}
+	now = now.Add(time.Second)
+	if a.issued(value) {
+		t.Error("it did not end")
+	}
+	if !strings.HasPrefix(same.cookie.Name, "__Host-") || !same.cookie.Secure {
+		t.Errorf("cookie over TLS: %+v", same.cookie)
+	}
+}
