@@ -37,9 +37,10 @@ var layers = map[string]layer{
 	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// What operators see. ps knows none of it.
-	"ps/ops":          {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
-	"ps/ops/overview": {own: []string{"schema"}, noStd: noNetwork},
-	"ps/ops/metrics":  {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
+	"ps/ops":                 {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
+	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
+	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
+	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},

@@ -194,6 +194,7 @@ const (
 // JobPulse is a job as its coordinator sees it.
 type JobPulse struct {
 	Name        JobName       `json:"name"`
+	Workload    string        `json:"workload"`
 	RunID       RunID         `json:"run_id,string"`
 	Phase       string        `json:"phase"` // gathering, running, ended
 	Consistency string        `json:"consistency"`

@@ -16,7 +16,7 @@ type Status struct {
 	Jobs     []Job     `json:"jobs"`     // running ones first, then by name; those that ended in the last minutes too
 	Servers  []Server  `json:"servers"`  // by id
 	GPUs     []GPU     `json:"gpus"`     // by machine and index
-	Problems []Problem `json:"problems"` // all that is wrong, worst first; Why is made from the first
+	Problems []Problem `json:"problems"` // all that is wrong, worst first, each cause before what follows from it; at most ProblemsMax. Why is made from the first
 }
 
 // Level says how bad something is. It is shown by colour, text and icon.
@@ -50,11 +50,13 @@ type Problem struct {
 	GPU     string `json:"gpu,omitempty"`    // its UUID
 	SinceMS int64  `json:"since_ms"`
 	Runbook string `json:"runbook,omitempty"` // path below docs/runbooks/, without .md
+	Symptom bool   `json:"symptom,omitempty"` // it follows from the problem before it that is none
 }
 
 // Job is one training run.
 type Job struct {
 	Name        string `json:"name"`
+	Workload    string `json:"workload"`
 	RunID       string `json:"run_id"`
 	Phase       string `json:"phase"` // gathering, running, ended
 	Failed      string `json:"failed,omitempty"`
@@ -71,9 +73,10 @@ type Job struct {
 	Parameters  int64  `json:"parameters"`
 
 	Batch            uint64       `json:"batch"`
-	Planned          uint64       `json:"planned"`            // batches of the run under way; 0 where not known
-	LeftMS           int64        `json:"left_ms"`            // estimate until it is done; 0 where not known
-	SamplesPerSecond schema.Real  `json:"samples_per_second"` // of all trainers, over the last 10 s
+	Planned          uint64       `json:"planned"`                    // batches of the run under way; 0 where not known
+	LeftMS           int64        `json:"left_ms"`                    // estimate until it is done; 0 where not known
+	SamplesPerSecond schema.Real  `json:"samples_per_second"`         // of all trainers, over the last 10 s
+	Typical          schema.Real  `json:"typical_samples_per_second"` // median of the last hour at most; 0 in the first minutes
 	BatchesPerSecond schema.Real  `json:"batches_per_second"`
 	Loss             *schema.Real `json:"loss"`          // mean over all trainers' samples of the last second that had any; nil before
 	GradientNorm     *schema.Real `json:"gradient_norm"` // mean over trainers of their latest
@@ -81,7 +84,7 @@ type Job struct {
 	Trainers []Trainer `json:"trainers"` // by number
 	Shards   []Shard   `json:"shards"`   // by number
 	Replicas *Replicas `json:"replicas"` // nil but in mean
-	Series   string    `json:"series"`   // key of GET /api/v1/series?job=
+	Series   string    `json:"series"`   // key of GET /api/v1/series?job=: the name, and for a run that a later one has followed NAME.RUN_ID
 	Why      Why       `json:"why"`
 }
 
@@ -89,6 +92,7 @@ type Job struct {
 type Trainer struct {
 	Member  string `json:"member"`
 	Host    string `json:"host"`
+	PID     int    `json:"pid"`   // 0 where not known
 	State   string `json:"state"` // free, joining, running, waiting, late, silent, lost, left
 	Level   Level  `json:"level"`
 	AgeMS   int64  `json:"age_ms"` // since it last spoke; of its pulses, and where there are none, of its beats
@@ -241,8 +245,11 @@ type Event struct {
 	GPU    string `json:"gpu,omitempty"`
 }
 
-// EventsMax bounds the events that are kept.
-const EventsMax = 1000
+// EventsMax bounds the events that are kept, and ProblemsMax the problems of a status.
+const (
+	EventsMax   = 1000
+	ProblemsMax = 256
+)
 
 // Update is what GET /api/v1/stream sends as event "update", once a second and at once when the worst problem changes. A client that is slow misses updates and
 // never delays anybody; it sees by Serial that it has, and asks for the series and events since what it knows.

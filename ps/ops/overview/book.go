@@ -1,0 +1,151 @@
+package overview
+
+import (
+	"cmp"
+	"slices"
+)
+
+// finding is something that is wrong at one moment, before it is decided whether it is told of.
+type finding struct {
+	Problem
+	rank int
+	code Code
+
+	brief   string   // the same in a clause, for the sentence of what it follows from
+	causes  []string // what else it would explain: tokens, see causes.go
+	follows []string // what would explain it
+	of      int      // index of the cause among the findings; -1 where it is none's consequence
+	heavy   Level    // the worst level of it and of what follows from it
+}
+
+// find is a finding of a code, at its level and with its action where they are not given.
+func find(code string, level Level, text, action string) finding {
+	i, c := rank(code)
+	if level == "" {
+		level = c.Level
+	}
+	if action == "" {
+		action = c.Action
+	}
+	return finding{rank: i, code: c, of: -1, Problem: Problem{Code: code, Level: level, Text: text, Action: action, Runbook: c.Runbook}}
+}
+
+// problemKey says when two findings are the same problem.
+type problemKey struct{ code, job, member, gpu string }
+
+func (f *finding) key() problemKey { return problemKey{f.Code, f.Job, f.Member, f.GPU} }
+
+// entry is a problem that there is, or that there is about to be.
+type entry struct {
+	finding
+	since int64
+	last  int64 // when it was found last
+	shown bool
+}
+
+// book remembers problems, so that they have a beginning and an end and do not come and go. At most findingsMax.
+type book struct{ entries map[problemKey]*entry }
+
+const findingsMax = 2048
+
+func newBook() book { return book{map[problemKey]*entry{}} }
+
+// enter takes what was found now, and returns the problems there are: those that have lasted, and those that were over only just now.
+// began and over are what has changed.
+func (b *book) enter(now int64, found []finding) (there []finding, began, over []Problem) {
+	for i := range found {
+		f := &found[i]
+		e := b.entries[f.key()]
+		if e == nil {
+			if len(b.entries) >= findingsMax {
+				continue
+			}
+			e = &entry{since: now}
+			b.entries[f.key()] = e
+		}
+		if f.SinceMS > 0 && (!e.shown || f.SinceMS < e.since) {
+			e.since = min(f.SinceMS, now)
+		}
+		e.finding, e.last = *f, now
+	}
+	for key, e := range b.entries {
+		switch {
+		case e.last == now && !e.shown && now-e.since < e.code.hold:
+			continue
+		case e.last == now && !e.shown:
+			e.shown = true
+			e.SinceMS = e.since
+			began = append(began, e.Problem)
+		case e.last != now && (!e.shown || now-e.last >= e.code.linger):
+			if e.shown {
+				over = append(over, e.Problem)
+			}
+			delete(b.entries, key)
+			continue
+		}
+		if e.shown {
+			e.SinceMS = e.since
+			there = append(there, e.finding)
+		}
+	}
+	byKey := func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.Code, b.Code), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
+	}
+	slices.SortFunc(began, byKey)
+	slices.SortFunc(over, byKey)
+	return there, began, over
+}
+
+// arrange puts problems in the order in which they are to be looked at: worst first, each cause before what follows from it.
+func arrange(all []finding) []finding {
+	slices.SortFunc(all, func(a, b finding) int {
+		return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(weight(b.Level), weight(a.Level)), cmp.Compare(a.SinceMS, b.SinceMS),
+			cmp.Compare(a.Job, b.Job), compareMembers(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
+	})
+	for i := range all {
+		all[i].heavy = all[i].Level
+		all[i].of = causeOf(all, i)
+	}
+	for i := range all {
+		if c := all[i].of; c >= 0 {
+			all[c].heavy = worse(all[c].heavy, all[i].Level)
+		}
+	}
+	order := make([]int, len(all))
+	for i := range order {
+		order[i] = i
+	}
+	root := func(i int) int {
+		if c := all[i].of; c >= 0 {
+			return c
+		}
+		return i
+	}
+	slices.SortStableFunc(order, func(x, y int) int {
+		a, b := root(x), root(y)
+		return cmp.Or(cmp.Compare(weight(all[b].heavy), weight(all[a].heavy)), cmp.Compare(a, b), cmp.Compare(x, y))
+	})
+	out := make([]finding, 0, len(all))
+	for _, i := range order {
+		f := all[i]
+		f.Symptom = f.of >= 0
+		out = append(out, f)
+	}
+	return out
+}
+
+// causeOf is the first finding before the i-th that explains it and is itself nobody's consequence; -1 where there is none.
+func causeOf(all []finding, i int) int {
+	for c := range i {
+		if all[c].of >= 0 || !slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
+			continue
+		}
+		return c
+	}
+	return -1
+}
+
+// compareMembers orders t2 before t10.
+func compareMembers(a, b string) int {
+	return cmp.Or(cmp.Compare(len(a), len(b)), cmp.Compare(a, b))
+}

@@ -1,0 +1,22 @@
+package overview
+
+// Tokens say what depends on what: a finding that causes a token explains those that follow from it. They are made only where
+// something is wrong.
+//
+//	control              the way to the control server, of the ps that answers
+//	host:NAME            a machine
+//	server:ID            a ps
+//	job:NAME             a job's rounds, for which all its trainers wait
+//	member:JOB/t3        a trainer or a shard of a job
+//	pace:JOB/t3          that it is slow
+const (
+	byControl = "control"
+	byHost    = "host:"
+	byServer  = "server:"
+	byJob     = "job:"
+	byMember  = "member:"
+	byPace    = "pace:"
+)
+
+func memberToken(job, member string) string { return byMember + job + "/" + member }
+func paceToken(job, member string) string   { return byPace + job + "/" + member }

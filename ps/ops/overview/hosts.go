@@ -1,0 +1,232 @@
+package overview
+
+import (
+	"cmp"
+	"slices"
+
+	"gradbus/schema"
+)
+
+// takeShards notes what a ps says of the shards that it keeps, of runs whose coordinator says that it keeps some.
+func (t *Tracker) takeShards(s *server, p *schema.Pulse) {
+	var r *run
+	for i := range p.Server.Shards {
+		h := &p.Server.Shards[i]
+		if r == nil || r.key.name != h.Job {
+			if r = t.latest(h.Job); r == nil {
+				continue
+			}
+		}
+		if r.said == nil || r.over() || h.Shard < 0 || h.Shard >= r.shards ||
+			s.id != r.coordinator && !slices.Contains(r.said.Keepers, s.id) {
+			continue
+		}
+		k := r.kept[h.Shard]
+		if k != nil && k.server != s.id && t.now-k.at < 2*k.every+900 {
+			continue // another ps's, which is still heard
+		}
+		if k == nil || k.server != s.id {
+			if r.kept == nil {
+				r.kept = map[int]*shard{}
+			}
+			k = &shard{index: h.Shard, server: s.id}
+			r.kept[h.Shard] = k
+		}
+		k.take(t.now, s, p, h)
+	}
+}
+
+func (k *shard) take(now int64, s *server, p *schema.Pulse, h *schema.ShardPulse) {
+	k.pulse, k.at, k.every = h, now, s.heard.every
+	sample := shardSample(now, p, h)
+	k.ring.add(sample, s.heard.anew)
+	k.past.add(&sample)
+	w := h.Waiting
+	if w == nil || len(w.Members) == 0 {
+		k.waits = false
+		return
+	}
+	if !k.waits || k.waitsBatch != w.Batch {
+		k.waits, k.waitsBatch, k.waitsSince = true, w.Batch, now
+	}
+}
+
+func (t *Tracker) buildShards(r *run, j *Job) {
+	var foremost uint64
+	for i := range r.shards {
+		out := Shard{Member: string(schema.ShardMember(i)), Level: OK, WaitsFor: []string{}}
+		if k := r.kept[i]; k != nil {
+			t.fillShard(&out, k)
+			foremost = max(foremost, out.Version)
+		} else {
+			out.AgeMS = t.now - r.since
+		}
+		j.Shards = append(j.Shards, out)
+	}
+	for i := range j.Shards {
+		if r.kept[i] != nil {
+			j.Shards[i].Lag = foremost - j.Shards[i].Version
+		}
+	}
+}
+
+func (t *Tracker) fillShard(out *Shard, k *shard) {
+	h := k.pulse
+	out.Server, out.AgeMS, out.Ready, out.Version = k.server, t.now-k.at, h.Ready, uint64(h.Version)
+	out.StagedBytes, out.StagedBytesMax, out.QueueBytes, out.MemoryBytes = h.StagedBytes, h.StagedBytesMax, h.QueueBytes, h.MemoryBytes
+	if k.waits {
+		out.WaitsBatch, out.WaitsMS = uint64(k.waitsBatch), t.now-k.waitsSince
+		for _, m := range h.Waiting.Members {
+			out.WaitsFor = append(out.WaitsFor, string(m))
+		}
+	}
+	if sp, ok := k.ring.over(rateWindow); ok {
+		out.BytesPerSecond, out.RoundsPerSec = schema.Real(sp.rate(sBytes)), schema.Real(sp.rate(sRounds))
+		out.Load = schema.Real(sp.rate(sStep) + sp.rate(sPublish))
+	}
+}
+
+func (t *Tracker) buildServer(s *server) Server {
+	p, said := s.heard.pulse, s.said()
+	out := Server{ID: s.id, Host: p.Host, PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now), Version: said.Version, URL: said.URL, Page: said.Page,
+		StartedMS: hereMS(p.StartedMS, s), Backend: said.Backend, ControlLost: said.ControlLost, Reasons: map[string]uint64{}, Dropped: said.Dropped,
+		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
+		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches, Disks: []Disk{}}
+	for reason, n := range said.Reasons {
+		if n > 0 && len(out.Reasons) < schema.ReasonCount {
+			out.Reasons[reason] = n
+		}
+	}
+	for _, d := range said.Disks[:min(len(said.Disks), disksPerPulse)] {
+		out.Disks = append(out.Disks, Disk(d))
+	}
+	if sp, ok := s.ring.over(rateWindow); ok {
+		out.BytesPerSecond, out.RefusedPerSecond = schema.Real(sp.rate(sBytes)), schema.Real(sp.rate(sRefused))
+		out.CPU = schema.Real(sp.rate(sCPU))
+	}
+	return out
+}
+
+// gpuKey tells GPUs apart: by their machine and UUID, and where that is not known, by index.
+type gpuKey struct {
+	host, uuid string
+	index      int
+}
+
+// gpu is one GPU as all who ask it say.
+type gpu struct {
+	key     gpuKey
+	reports map[string]*report // by who says it: "p-..." or "job/t0"
+	shown   schema.GPUState    // at the latest Tick, and the events that were seen by then
+	xids    map[string]uint64
+	any     bool
+}
+
+type report struct {
+	pulse *schema.GPUPulse
+	at    int64
+	every int64
+}
+
+// reportsMax bounds who may speak of one GPU.
+const reportsMax = 64
+
+// takeGPUs notes what a member says of the GPUs of its machine. Exactly one of trainer and server is its name.
+func (t *Tracker) takeGPUs(p *schema.Pulse, trainer, server string, gpus []schema.GPUPulse) (urgent bool) {
+	who := trainer + server
+	for i := range gpus[:min(len(gpus), gpusPerPulse)] {
+		said := &gpus[i]
+		key := gpuKey{host: p.Host, uuid: said.UUID}
+		if key.uuid == "" {
+			key.index = said.Index
+		}
+		g := t.gpus[key]
+		if g == nil {
+			if len(t.gpus) >= GPUsMax {
+				t.beyond("GPUs")
+				return urgent
+			}
+			g = &gpu{key: key, reports: map[string]*report{}}
+			t.gpus[key] = g
+		}
+		was := g.reports[who]
+		if was == nil && len(g.reports) >= reportsMax {
+			continue
+		}
+		urgent = urgent || was != nil && gpuWeight(said.State) > gpuWeight(was.pulse.State)
+		g.reports[who] = &report{said, t.now, min(max(p.EveryMS, 100), 60_000)}
+	}
+	return urgent
+}
+
+// gpuWeight orders states from best to worst.
+func gpuWeight(s schema.GPUState) int {
+	switch s {
+	case schema.GPUHealthy:
+		return 0
+	case schema.GPUUnknown:
+		return 1
+	case schema.GPUDegraded:
+		return 2
+	case schema.GPUAbsent:
+		return 3
+	case schema.GPUUnhealthy:
+		return 4
+	}
+	return 1
+}
+
+// worst is the report to show: of those that are fresh the worst, of equals the latest; where none is fresh the latest.
+func (g *gpu) worst(now int64) (who string, best *report) {
+	better := func(name string, r *report) bool {
+		if best == nil {
+			return true
+		}
+		a, b := now-r.at <= 3*r.every, now-best.at <= 3*best.every
+		if a != b {
+			return a
+		}
+		if a {
+			if c := cmp.Compare(gpuWeight(r.pulse.State), gpuWeight(best.pulse.State)); c != 0 {
+				return c > 0
+			}
+			if s, o := isServer(name), isServer(who); s != o { // of equals what a ps says
+				return s
+			}
+			return name < who
+		}
+		return r.at > best.at || r.at == best.at && name < who
+	}
+	for name, r := range g.reports {
+		if better(name, r) {
+			who, best = name, r
+		}
+	}
+	return who, best
+}
+
+func isServer(who string) bool { return len(who) > 2 && who[:2] == "p-" }
+
+func (t *Tracker) buildGPUs(s *Status) {
+	for _, g := range t.gpus {
+		who, r := g.worst(t.now)
+		if r == nil {
+			continue
+		}
+		out := GPU{Host: g.key.host, Server: who, Level: OK, AgeMS: t.now - r.at, Users: []string{}, GPUPulse: *r.pulse}
+		out.Used = false
+		for name, by := range g.reports {
+			out.Used = out.Used || by.pulse.Used
+			out.Injected = out.Injected || by.pulse.Injected
+			if by.pulse.Used {
+				out.Users = append(out.Users, name)
+			}
+		}
+		slices.Sort(out.Users)
+		s.Injected = s.Injected || out.Injected
+		s.GPUs = append(s.GPUs, out)
+	}
+	slices.SortFunc(s.GPUs, func(a, b GPU) int {
+		return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.Index, b.Index), cmp.Compare(a.UUID, b.UUID))
+	})
+}

@@ -1,0 +1,69 @@
+package overview
+
+import (
+	"fmt"
+	"strings"
+)
+
+// localServer is where a trainer looks for a ps when it is not told.
+const localServer = "nats://127.0.0.1:4222"
+
+// command is what starts a trainer.
+func (j *judgement) command(workload string, flags ...string) string {
+	if workload == "" {
+		workload = "packages"
+	}
+	parts := append([]string{"./bin/trainer", workload}, flags...)
+	if s := j.t.servers[j.t.config.Server]; s != nil && s.said().URL != "" && s.said().URL != localServer {
+		parts = append(parts, "--server", s.said().URL)
+	}
+	return strings.Join(parts, " ")
+}
+
+// noJob is the sentence where there is nothing to show.
+func (j *judgement) noJob() Why {
+	start := j.command("")
+	for i := range j.s.Jobs {
+		if job := &j.s.Jobs[i]; job.Phase == ended {
+			return Why{Level: Info, Job: job.Name, Action: start,
+				Text: fmt.Sprintf("No job runs; %s ended %s ago after batch %d.", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch)}
+		}
+	}
+	return Why{Level: Info, Text: "No job. Start one: " + start, Action: start}
+}
+
+// missing names the places of a job that are free.
+func missing(job *Job) []string {
+	var names []string
+	for i := range job.Trainers {
+		if job.Trainers[i].State == stateFree {
+			names = append(names, job.Trainers[i].Member)
+		}
+	}
+	return names
+}
+
+func (j *judgement) missingText(job *Job) string {
+	n := len(job.Trainers)
+	return fmt.Sprintf("%s waits for %d of %s to join: %s", job.Name, job.Missing, plural(n, "trainer"), list(missing(job)))
+}
+
+func (j *judgement) missingAction(job *Job) string {
+	flags := []string{"--trainers", fmt.Sprint(len(job.Trainers)), "--lanes", fmt.Sprint(job.Lanes)}
+	if job.Workload != "" && job.Name != job.Workload {
+		flags = append([]string{"--job", job.Name}, flags...)
+	}
+	how := "Start it"
+	if job.Missing > 1 {
+		how = fmt.Sprintf("Start %d times", job.Missing)
+	}
+	return how + ", with the settings of the others: " + j.command(job.Workload, flags...)
+}
+
+// gatheringWhy is the sentence of a job that has not begun.
+func (j *judgement) gatheringWhy(job *Job) Why {
+	if job.Missing == 0 {
+		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s begins: all trainers have joined, shards get ready.", job.Name)}
+	}
+	return Why{Level: Info, Job: job.Name, Text: j.missingText(job) + ".", Action: j.missingAction(job)}
+}

@@ -1,0 +1,172 @@
+package overview
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"gradbus/schema"
+)
+
+// judge finds what is wrong in a view, and says it: problems, levels, sentences, events.
+func (t *Tracker) judge(s *Status) {
+	j := judgement{t: t, s: s, jobs: map[string]*run{}}
+	for _, r := range t.runs {
+		j.jobs[string(r.key.name)+"."+runID(r.key.id)] = r
+	}
+	j.servers()
+	for i := range s.Jobs {
+		job := &s.Jobs[i]
+		j.job(job, j.jobs[job.Name+"."+job.RunID])
+	}
+	j.gpus()
+	j.bounds()
+	there, began, over := t.book.enter(t.now, j.found)
+	for i := range began {
+		t.logProblem(&began[i], false)
+	}
+	for i := range over {
+		t.logProblem(&over[i], true)
+	}
+	t.watchJobs()
+	t.watchGPUs(s)
+	all := arrange(there)
+	j.level(all)
+	for i := range s.Jobs {
+		s.Jobs[i].Why = j.whyJob(&s.Jobs[i], all)
+	}
+	s.Why = j.why(all)
+	for i := range all[:min(len(all), ProblemsMax)] {
+		s.Problems = append(s.Problems, all[i].Problem)
+	}
+}
+
+// judgement is one look at everything.
+type judgement struct {
+	t     *Tracker
+	s     *Status
+	jobs  map[string]*run // by name and run id
+	found []finding
+}
+
+func (j *judgement) add(f finding) {
+	if len(j.found) < findingsMax {
+		j.found = append(j.found, f)
+	}
+}
+
+// level gives members the level of the worst that is wrong with them.
+func (j *judgement) level(all []finding) {
+	for i := range all {
+		f := &all[i]
+		for k := range j.s.GPUs {
+			if g := &j.s.GPUs[k]; f.GPU != "" && gpuName(g) == f.GPU {
+				g.Level = worse(g.Level, f.Level)
+			}
+		}
+		for k := range j.s.Servers {
+			if v := &j.s.Servers[k]; f.Member == "p-"+v.ID {
+				v.Level = worse(v.Level, f.Level)
+			}
+		}
+		for k := range j.s.Jobs {
+			if job := &j.s.Jobs[k]; job.Name == f.Job && job.Phase != ended {
+				levelMembers(job, f)
+			}
+		}
+	}
+}
+
+func levelMembers(job *Job, f *finding) {
+	i, ok := trainerIndex(schema.Member(f.Member))
+	if ok && i < len(job.Trainers) {
+		job.Trainers[i].Level = worse(job.Trainers[i].Level, f.Level)
+	}
+	for k := range job.Shards {
+		if job.Shards[k].Member == f.Member {
+			job.Shards[k].Level = worse(job.Shards[k].Level, f.Level)
+		}
+	}
+}
+
+// why is the sentence of everything.
+func (j *judgement) why(all []finding) Why {
+	if len(all) > 0 && weight(all[0].heavy) >= weight(Warning) {
+		return j.because(all, 0)
+	}
+	live := j.s.Jobs[:0:0]
+	for _, job := range j.s.Jobs {
+		if job.Phase != ended {
+			live = append(live, job)
+		}
+	}
+	switch {
+	case len(live) == 0 && len(all) > 0:
+		return j.because(all, 0)
+	case len(live) == 0:
+		return j.noJob()
+	case len(live) == 1:
+		return live[0].Why
+	}
+	at := slices.IndexFunc(live, func(job Job) bool { return job.Phase == gathering })
+	if at >= 0 {
+		return live[at].Why
+	}
+	names := make([]string, len(live))
+	for i := range live {
+		names[i] = live[i].Name
+	}
+	return Why{Level: OK, Text: fmt.Sprintf("%d jobs run: %s; nobody waits.", len(live), list(names))}
+}
+
+// because is the sentence of a finding, with what follows from it.
+func (j *judgement) because(all []finding, i int) Why {
+	f := &all[i]
+	text := f.Text
+	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
+		if all[k].brief != "" && !strings.Contains(text, all[k].brief) {
+			text += "; " + all[k].brief
+			break
+		}
+	}
+	return Why{Level: f.heavy, Text: upper(text) + ".", Action: f.Action, Code: f.Code, Job: f.Job}
+}
+
+// whyJob is the sentence of one job.
+func (j *judgement) whyJob(job *Job, all []finding) Why {
+	for i := range all {
+		if f := &all[i]; !f.Symptom && weight(f.heavy) >= weight(Warning) && j.concerns(all, i, job) {
+			return j.because(all, i)
+		}
+	}
+	switch job.Phase {
+	case gathering:
+		return j.gatheringWhy(job)
+	case ended:
+		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", upper(job.Name), ago(j.s.NowMS-job.EndedMS), job.Batch)}
+	}
+	text := fmt.Sprintf("%s runs: batch %d", upper(job.Name), job.Batch)
+	if job.SamplesPerSecond > 0 {
+		text += fmt.Sprintf(", %s samples/s", count(float64(job.SamplesPerSecond)))
+	}
+	if job.Loss != nil {
+		text += ", loss " + figure(float64(*job.Loss))
+	}
+	return Why{Level: OK, Job: job.Name, Text: text + "; nobody waits."}
+}
+
+// concerns reports whether a problem, or what follows from it, is about a job.
+func (j *judgement) concerns(all []finding, i int, job *Job) bool {
+	if all[i].Job == job.Name {
+		return job.Phase != ended || all[i].Code == CodeJobFailed
+	}
+	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
+		if all[k].Job == job.Name && job.Phase != ended {
+			return true
+		}
+	}
+	return job.Phase != ended && slices.Contains(all[i].causes, byJob+job.Name)
+}
+
+// upper leaves names of jobs as they are: they are names.
+func upper(text string) string { return text }

@@ -1,0 +1,131 @@
+package overview
+
+import (
+	"fmt"
+
+	"gradbus/schema"
+)
+
+// server is one ps as it is known.
+type server struct {
+	id    string
+	pulse *schema.Pulse
+	heard heard
+	ring  ring
+}
+
+func (s *server) said() *schema.ServerPulse { return s.pulse.Server }
+
+// name is how a ps is spoken of: its id, and its machine where that does not say it.
+func (s *server) name() string { return "ps " + s.id }
+
+// trainer is one trainer of a run as it tells of itself.
+type trainer struct {
+	index  int
+	member schema.Member
+	heard  heard
+	ring   ring
+	since  loss // of the Tick before
+	past   history
+}
+
+// loss is the sum of losses up to some moment.
+type loss struct {
+	sum, samples float64
+	bad          float64
+	known        bool
+}
+
+func (tr *trainer) said() *schema.TrainerPulse {
+	if tr == nil || tr.heard.pulse == nil {
+		return nil
+	}
+	return tr.heard.pulse.Trainer
+}
+
+// take notes a pulse.
+func (tr *trainer) take(now int64, p *schema.Pulse) {
+	s := trainerSample(now, p)
+	was := tr.ring.n
+	tr.ring.add(s, tr.heard.anew)
+	if tr.ring.n == 1 && was > 0 { // another life
+		tr.since = loss{}
+		tr.past.broken()
+	}
+	tr.past.add(&s)
+}
+
+// where is the machine and process of a trainer, as sentences name it: by its own word, else by its coordinator's.
+func (tr *trainer) where(m *schema.MemberPulse) string {
+	switch {
+	case tr != nil && tr.heard.pulse != nil && tr.heard.pulse.Host != "":
+		return fmt.Sprintf("%s (pid %d)", tr.heard.pulse.Host, tr.heard.pulse.PID)
+	case m != nil && m.Host != "":
+		return m.Host
+	}
+	return "a machine that is not known"
+}
+
+// run is one run of a job as it is known.
+type run struct {
+	key         runKey
+	since       int64 // when it was first heard of
+	coordinator string
+	said        *schema.JobPulse // by the coordinator; nil before
+	saidAt      int64
+	endedAt     int64 // by the clock here; 0 while it is under way
+	shards      int
+	trainers    map[int]*trainer
+	kept        map[int]*shard
+	series      series
+	pace        pace
+	loss        *schema.Real
+	lossAt      int64
+}
+
+// Phases of a run, as its coordinator says.
+const (
+	gathering = "gathering"
+	running   = "running"
+	ended     = "ended"
+)
+
+func (r *run) over() bool { return r.endedAt != 0 }
+
+// member is the place of the i-th trainer, nil where the coordinator has not told of it.
+func (r *run) member(i int) *schema.MemberPulse {
+	if r.said == nil || i >= len(r.said.Members) {
+		return nil
+	}
+	if k, ok := trainerIndex(r.said.Members[i].Member); !ok || k != i {
+		return nil
+	}
+	return &r.said.Members[i]
+}
+
+// places is the number of trainers to show.
+func (r *run) places() int {
+	n := 0
+	if r.said != nil {
+		n = min(max(r.said.Trainers, len(r.said.Members)), TrainersMax)
+	}
+	for i := range r.trainers {
+		n = max(n, i+1)
+	}
+	return n
+}
+
+// shard is one shard of a run, as the ps that keeps it says.
+type shard struct {
+	index  int
+	server string
+	pulse  *schema.ShardPulse
+	at     int64
+	every  int64
+
+	waits      bool // since waitsSince, rounds of waitsBatch
+	waitsBatch schema.Batch
+	waitsSince int64
+	ring       ring
+	past       history
+}

@@ -1,0 +1,303 @@
+// Package sample plays jobs that are not there: it makes the pulses of trainers and ps, well or not, for tests of what shows them.
+//
+// It is a model of a job of its own and no part of one: a batch takes as long as its slowest trainer, everybody waits for who has
+// stopped, and nothing is random. It knows no clock and no network.
+package sample
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// Options say what a Cluster is made of. Zero fields are the values in brackets.
+type Options struct {
+	Job         string // [packages]
+	Workload    string // [packages]
+	Trainers    int    // [2]
+	Servers     int    // [1] ps, of which the first coordinates
+	Shards      int    // [2] over all ps
+	Consistency string // [sync]
+	Apply       string // [update]
+	Planned     uint64 // [20000] batches
+	GPUs        bool   // every machine has a GPU for each trainer
+	Hosts       int    // [1] machines that the trainers run on: box-0, box-1, ...
+
+	BatchSeconds float64 // [0.1] that a trainer computes for each batch
+	BatchSamples int     // [1230] of all trainers
+}
+
+// Heard is a pulse as it came.
+type Heard struct {
+	Job   schema.JobName
+	From  schema.Member
+	Pulse *schema.Pulse
+}
+
+// start is when every Cluster begins.
+var start = time.Date(2026, 3, 4, 2, 0, 0, 0, time.UTC)
+
+// Cluster is ps and trainers at one second after the other. Members may be changed between seconds.
+type Cluster struct {
+	Options
+	Now      time.Time
+	RunID    schema.RunID
+	Phase    string // gathering, running, ended
+	Failed   *schema.Failed
+	Trainers []*Trainer
+	Servers  []*Server
+	Digests  map[string]uint32 // in mean: of trainers that differ from the others
+	NoJob    bool              // ps alone
+
+	began   time.Time
+	ended   time.Time
+	second  uint64
+	batch   float64
+	samples float64
+	frozen  float64 // seconds for which no batch has been completed
+}
+
+// Trainer is what may be changed of a trainer.
+type Trainer struct {
+	Away    bool    // has not joined
+	Stopped bool    // says nothing, does nothing: killed, or its machine is off
+	Gone    bool    // its connections are gone, too
+	Left    bool    // said goodbye
+	Stuck   bool    // alive, and does not get on with its batch
+	Slow    float64 // times as long as others to compute; 0 is 1
+	Loss    float64 // 0 is the one of the model
+	Norm    float64 // 0 is the one of the model
+	Host    string
+	GPUs    []schema.GPUPulse
+
+	index   int
+	stopped time.Time
+	pulse   schema.TrainerPulse
+}
+
+// Server is what may be changed of a ps.
+type Server struct {
+	Stopped     bool
+	ControlLost bool
+	Busy        float64 // load of each of its shards; 0 is the one of the model
+	NotReady    bool
+	Refused     map[string]uint64 // added every second
+	Host        string
+	Disk        schema.DiskPulse
+	GPUs        []schema.GPUPulse
+	Mismatches  uint64
+
+	id      string
+	first   int // shards [first, first+count)
+	count   int
+	reasons map[string]uint64
+	busy    float64
+	cpu     float64
+}
+
+// NewCluster is a cluster whose job has just begun.
+func NewCluster(o Options) *Cluster {
+	o.fill()
+	c := &Cluster{Options: o, Now: start, RunID: 81985529216486895, Phase: "running", began: start}
+	for i := range o.Servers {
+		s := &Server{id: serverID(i, o.Servers), Host: fmt.Sprintf("box-%d", i%o.Hosts), first: o.Shards * i / o.Servers,
+			Disk: schema.DiskPulse{Path: "/var/lib/gradbus", FreeBytes: 300 << 30, TotalBytes: 500 << 30}, reasons: map[string]uint64{}}
+		s.count = o.Shards*(i+1)/o.Servers - s.first
+		c.Servers = append(c.Servers, s)
+	}
+	for i := range o.Trainers {
+		t := &Trainer{index: i, Host: fmt.Sprintf("box-%d", i*o.Hosts/o.Trainers)}
+		if o.GPUs {
+			t.GPUs = []schema.GPUPulse{GPU(t.Host, i-(i*o.Hosts/o.Trainers)*o.Trainers/o.Hosts)}
+		}
+		c.Trainers = append(c.Trainers, t)
+	}
+	return c
+}
+
+func (o *Options) fill() {
+	number := func(n *int, otherwise int) {
+		if *n == 0 {
+			*n = otherwise
+		}
+	}
+	text := func(s *string, otherwise string) {
+		if *s == "" {
+			*s = otherwise
+		}
+	}
+	text(&o.Job, "packages")
+	text(&o.Workload, "packages")
+	text(&o.Consistency, "sync")
+	text(&o.Apply, "update")
+	number(&o.Trainers, 2)
+	number(&o.Servers, 1)
+	number(&o.Shards, 2)
+	number(&o.Hosts, 1)
+	number(&o.BatchSamples, 1230)
+	if o.Planned == 0 {
+		o.Planned = 20_000
+	}
+	if o.BatchSeconds == 0 {
+		o.BatchSeconds = 0.1
+	}
+}
+
+func serverID(i, n int) string {
+	if n == 1 {
+		return "box-4222"
+	}
+	return fmt.Sprintf("ps-%d", i)
+}
+
+// GPU is the i-th GPU of a machine, healthy and in use.
+func GPU(host string, i int) schema.GPUPulse {
+	real := func(f float64) *schema.Real { r := schema.Real(f); return &r }
+	integer := func(n int64) *int64 { return &n }
+	return schema.GPUPulse{
+		Index: i, UUID: fmt.Sprintf("GPU-%s-%d", host, i), Name: "NVIDIA H100 80GB HBM3", PCI: fmt.Sprintf("00000000:%02X:00.0", 0x1b+i), Driver: "550.54.15",
+		Used: true, State: schema.GPUHealthy, SinceMS: start.UnixMilli(), SampleMS: start.UnixMilli(),
+		Temperature: real(54), ThermalMargin: real(33), PowerWatts: real(412), PowerLimitWatts: real(700), Utilisation: real(0.91),
+		MemoryUsed: integer(21 << 30), MemoryTotal: integer(80 << 30), MemoryOthers: integer(0), SMClockHz: integer(1_755_000_000), MemoryClockHz: integer(2_619_000_000),
+		XIDs: map[string]uint64{},
+	}
+}
+
+// NewTracker is a tracker as the first ps has one.
+func (c *Cluster) NewTracker() *overview.Tracker {
+	return overview.New(overview.Config{Server: c.Servers[0].id, Version: "0.1.0"})
+}
+
+// Play lets seconds pass, and gives what is heard to a tracker. It returns the latest update.
+func (c *Cluster) Play(t *overview.Tracker, seconds int) (u overview.Update) {
+	for range seconds {
+		for _, h := range c.Second() {
+			t.Take(c.Now, h.Job, h.From, h.Pulse)
+		}
+		u = t.Tick(c.Now)
+	}
+	return u
+}
+
+// End lets the job end: well, or as failed by a member.
+func (c *Cluster) End(failed *schema.Failed) {
+	c.Phase, c.Failed, c.ended = "ended", failed, c.Now
+	for _, t := range c.Trainers {
+		t.Left = failed == nil
+	}
+}
+
+// Second lets a second pass, and returns the pulses of its end.
+func (c *Cluster) Second() []Heard {
+	c.Now = c.Now.Add(time.Second)
+	c.second++
+	c.advance()
+	var all []Heard
+	for _, s := range c.Servers {
+		if !s.Stopped {
+			all = append(all, Heard{"ps", schema.ServerMember(s.id), c.serverPulse(s)})
+		}
+	}
+	for _, t := range c.Trainers {
+		if t.Stopped || t.Gone {
+			if t.stopped.IsZero() {
+				t.stopped = c.Now
+			}
+			continue
+		}
+		t.stopped = time.Time{}
+		if !t.Away && !t.Left && !c.NoJob && c.Phase != "ended" {
+			all = append(all, Heard{schema.JobName(c.Job), schema.TrainerMember(t.index), c.trainerPulse(t)})
+		}
+	}
+	return all
+}
+
+// blocking are the trainers that nobody can go on without.
+func (c *Cluster) blocking() []*Trainer {
+	var all []*Trainer
+	for _, t := range c.Trainers {
+		if t.Stopped || t.Gone || t.Stuck {
+			all = append(all, t)
+		}
+	}
+	return all
+}
+
+// advance computes for a second.
+func (c *Cluster) advance() {
+	if c.Phase != "running" || c.NoJob {
+		return
+	}
+	if len(c.blocking()) > 0 {
+		c.frozen++
+		return
+	}
+	c.frozen = 0
+	slowest := 0.0
+	for _, t := range c.Trainers {
+		slowest = math.Max(slowest, c.computes(t))
+	}
+	period := slowest*1.25 + c.waiting()
+	n := 1 / period
+	c.batch += n
+	c.samples += n * float64(c.BatchSamples)
+	for _, t := range c.Trainers {
+		c.train(t, n, period)
+	}
+}
+
+// computes is how long a trainer computes for a batch.
+func (c *Cluster) computes(t *Trainer) float64 {
+	if t.Slow > 0 {
+		return c.BatchSeconds * t.Slow
+	}
+	return c.BatchSeconds
+}
+
+// waiting is what busy shards cost a batch.
+func (c *Cluster) waiting() (seconds float64) {
+	for _, s := range c.Servers {
+		if s.Busy > 0.5 {
+			seconds = math.Max(seconds, c.BatchSeconds*s.Busy*2)
+		}
+	}
+	return seconds
+}
+
+// train adds n batches to what a trainer has done.
+func (c *Cluster) train(t *Trainer, n, period float64) {
+	p, own := &t.pulse, c.computes(t)
+	part := func(to *schema.Real, seconds float64) { *to += schema.Real(n * seconds) }
+	part(&p.KeysSeconds, c.BatchSeconds*0.03)
+	part(&p.LookupSeconds, c.BatchSeconds*0.07+c.waiting())
+	part(&p.ComputeSeconds, own)
+	part(&p.SendSeconds, c.BatchSeconds*0.05)
+	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting())
+	samples := n * float64(c.BatchSamples) / float64(len(c.Trainers))
+	p.Samples = uint64(c.samples) / uint64(len(c.Trainers))
+	p.Batches = uint64(c.batch)
+	loss := c.LossAt(c.batch)
+	if t.Loss != 0 {
+		loss = t.Loss
+	}
+	p.Loss.Last = schema.Real(loss)
+	if math.IsNaN(loss) || math.IsInf(loss, 0) {
+		p.Loss.Bad += uint64(n) + 1
+	} else {
+		p.Loss.Sum += schema.Real(loss * samples)
+		p.Loss.Samples = p.Samples
+	}
+	p.Traffic.BytesSent += uint64(n * 220_000)
+	p.Traffic.BytesReceived += uint64(n * 180_000)
+	p.Traffic.MessagesSent += uint64(n * 6)
+	p.Traffic.MessagesReceived += uint64(n * 6)
+	p.GradientFrames += uint64(n * 4)
+	p.Results += uint64(n * 4)
+}
+
+// LossAt is the loss of the model at a batch.
+func (c *Cluster) LossAt(batch float64) float64 { return 0.35 + 2.4*math.Exp(-batch/1500) }

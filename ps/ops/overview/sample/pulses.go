@@ -1,0 +1,152 @@
+package sample
+
+import (
+	"fmt"
+	"math"
+
+	"gradbus/schema"
+)
+
+const mib = 1 << 20
+
+func (c *Cluster) head(host string, pid int) schema.Pulse {
+	return schema.Pulse{Serial: c.second, StartedMS: c.began.UnixMilli(), NowMS: c.Now.UnixMilli(), EveryMS: 1000, Host: host, PID: pid}
+}
+
+func (c *Cluster) process(cpu float64) schema.ProcessPulse {
+	return schema.ProcessPulse{CPUSeconds: schema.Real(cpu * float64(c.second)), ResidentBytes: 310 * mib, HeapBytes: 42 * mib, Goroutines: 31, CPUs: 16}
+}
+
+// trainerPulse is what a trainer says at this second.
+func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
+	p, said := c.head(t.Host, 7100+t.index), t.pulse
+	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(c.batch), c.Planned, "cpu avx512, 2 threads"
+	said.Process = c.process(1.4)
+	said.Traffic.Connected = true
+	said.GPUs = append([]schema.GPUPulse(nil), t.GPUs...)
+	for i := range said.GPUs {
+		said.GPUs[i].SampleMS = c.Now.UnixMilli()
+	}
+	switch blocked := len(c.blocking()) > 0; {
+	case c.Phase == "gathering":
+		said.Doing, said.DoingMS, said.Planned = schema.DoingJoining, int64(c.second)*1000, 0
+	case t.Stuck:
+		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
+	case blocked:
+		zero := 0
+		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &zero
+	default:
+		said.Doing, said.DoingMS = schema.DoingCompute, 40
+	}
+	for i := range c.Shards {
+		said.Links = append(said.Links, schema.LinkPulse{Shard: i, PendingBytes: 96 << 10, WindowBytes: 4 * mib, Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: 0.0021})
+	}
+	if c.Phase != "gathering" {
+		norm := schema.Real(0.8 + 0.4*math.Exp(-c.batch/900))
+		if t.Norm != 0 {
+			norm = schema.Real(t.Norm)
+		}
+		said.GradientNorm, said.GradientBatch = &norm, said.Batch
+	}
+	if c.Apply == "mean" {
+		for v := schema.Version(3); v > 0; v-- {
+			if at := schema.Version(c.batch); at >= v {
+				said.Replicas = append(said.Replicas, schema.ReplicaDigest{Version: at - v + 1, Digest: c.digest(t, at-v+1)})
+			}
+		}
+	}
+	p.Trainer = &said
+	return &p
+}
+
+func (c *Cluster) digest(t *Trainer, v schema.Version) uint32 {
+	d := uint32(v) * 2654435761
+	return d ^ c.Digests[string(schema.TrainerMember(t.index))]
+}
+
+// serverPulse is what a ps says at this second.
+func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
+	p := c.head(s.Host, 4200+s.first)
+	for reason, n := range s.Refused {
+		s.reasons[reason] += n
+	}
+	reasons := map[string]uint64{}
+	for r := schema.Reason(1); int(r) < schema.ReasonCount; r++ {
+		reasons[r.String()] = s.reasons[r.String()]
+	}
+	frames := uint64(c.batch*4) * uint64(len(c.Trainers))
+	p.Server = &schema.ServerPulse{
+		ID: s.id, Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080/", Backend: "cpu avx512, 2 threads",
+		Deadline: 30, ControlLost: s.ControlLost, Frames: frames, Bytes: uint64(c.batch * 220_000), Reasons: reasons,
+		Traffic: schema.Traffic{BytesSent: uint64(c.batch * 180_000), BytesReceived: uint64(c.batch * 220_000), Connected: !s.ControlLost},
+		Memory:  schema.MemoryPulse{PromisedBytes: 700 * mib, MaxBytes: 8192 * mib}, Process: c.process(0.8),
+		Verification: schema.VerifyPulse{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
+		Disks:        []schema.DiskPulse{s.Disk}, GPUs: append([]schema.GPUPulse(nil), s.GPUs...),
+	}
+	if c.NoJob {
+		return &p
+	}
+	if s == c.Servers[0] {
+		p.Server.Jobs = []schema.JobPulse{c.jobPulse()}
+	}
+	if c.Phase != "ended" {
+		c.addShards(s, p.Server)
+	}
+	return &p
+}
+
+func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
+	load := 0.22
+	if s.Busy > 0 {
+		load = s.Busy
+	}
+	if c.Phase == "running" && len(c.blocking()) == 0 {
+		s.busy += load
+	}
+	for i := range s.count {
+		h := schema.ShardPulse{
+			Job: schema.JobName(c.Job), Shard: s.first + i, Ready: !s.NotReady, Version: schema.Version(c.batch), Frames: uint64(c.batch * 4),
+			Bytes: uint64(c.batch * 110_000), Acks: uint64(c.batch), Lookups: uint64(c.batch) * uint64(len(c.Trainers)), Rounds: uint64(c.batch * 2),
+			StagedBytes: 2 * mib, StagedBytesMax: 64 * mib, MemoryBytes: 350 * mib, StepSeconds: schema.Real(s.busy * 0.8),
+			PublishSeconds: schema.Real(s.busy * 0.2), ApplySeconds: schema.Real(s.busy * 0.5), ApplyBytes: uint64(c.batch * 400_000),
+		}
+		if b := c.blocking(); len(b) > 0 && c.Phase == "running" {
+			h.Waiting = &schema.Wait{Batch: schema.Batch(c.batch)}
+			for _, t := range b {
+				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
+			}
+			h.Waiting.First = h.Waiting.Members
+		}
+		p.Shards = append(p.Shards, h)
+	}
+}
+
+func (c *Cluster) jobPulse() schema.JobPulse {
+	j := schema.JobPulse{
+		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency, Apply: c.Apply, Reduce: "shards",
+		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Batch: schema.Batch(c.batch), Parameters: 4_300_000, Failed: c.Failed,
+	}
+	if c.Phase != "gathering" {
+		j.StartedMS = c.began.UnixMilli()
+	}
+	if c.Phase == "ended" {
+		j.EndedMS = c.ended.UnixMilli()
+	}
+	for _, s := range c.Servers {
+		j.Keepers = append(j.Keepers, s.id)
+	}
+	for i, t := range c.Trainers {
+		m := schema.MemberPulse{Member: schema.TrainerMember(i), Batch: schema.Batch(c.batch), SilentMS: 200, Left: t.Left, Gone: t.Gone}
+		if !t.Away {
+			m.Host = fmt.Sprintf("%s (pid %d)", t.Host, 7100+i)
+		}
+		if t.Stopped || t.Gone {
+			m.SilentMS = int64(c.frozen * 1000)
+		}
+		if (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
+			m.Waited, m.First, m.WaitedBatch, m.WaitedMS = true, true, schema.Batch(c.batch), int64(c.frozen*1000)
+		}
+		j.Members = append(j.Members, m)
+	}
+	return j
+}

@@ -1,0 +1,224 @@
+package overview
+
+import (
+	"time"
+
+	"gradbus/schema"
+)
+
+// Tick looks at everything anew, and is called once a second; more often does no harm. It finds problems, writes events, takes a
+// point for the series, and forgets what is over for long. What it returns is never changed afterwards.
+func (t *Tracker) Tick(now time.Time) Update {
+	t.advance(now)
+	second := t.ticked == 0 || t.now/1000 != t.ticked/1000
+	t.forget()
+	t.watchTrainers()
+	for _, r := range t.runs {
+		if second {
+			t.note(r)
+		}
+	}
+	s := t.build()
+	t.judge(s)
+	t.ticked = t.now
+	u := Update{Status: *s, Points: map[string]Point{}, Events: t.log.since(t.told)}
+	t.told = t.log.serial
+	for _, r := range t.runs {
+		if p, ok := r.series.newest(); ok && !r.over() && (r.said != nil || t.now-r.since >= claimAfter) {
+			u.Points[t.seriesKey(r)] = p
+		}
+	}
+	return u
+}
+
+// Status is everything at this moment. It finds problems as Tick does and writes events, which the next Tick tells of.
+func (t *Tracker) Status(now time.Time) Status {
+	t.advance(now)
+	s := t.build()
+	t.judge(s)
+	return *s
+}
+
+// Series are the columns of a job, by Job.Series, of the times after since (milliseconds since 1970; 0 for all). ok is false where
+// there is no such job.
+func (t *Tracker) Series(job string, since int64) (s Series, ok bool) {
+	for _, r := range t.runs {
+		if t.seriesKey(r) == job {
+			return r.series.columns(job, runID(r.key.id), since), true
+		}
+	}
+	return Series{}, false
+}
+
+// forget drops what is over for long.
+func (t *Tracker) forget() {
+	for key, r := range t.runs {
+		switch {
+		case r.over():
+			if t.now-r.endedAt > endedKept {
+				delete(t.runs, key)
+			}
+		case r.said == nil:
+			if !r.anybody(t.now, goneKept) {
+				delete(t.runs, key)
+			}
+		default:
+			if s := t.servers[r.coordinator]; s == nil || s.heard.at > r.saidAt || t.now-r.saidAt > goneKept {
+				r.endedAt = t.now // its coordinator does not know it any more, or is gone for good
+			}
+		}
+	}
+	for id, s := range t.servers {
+		if t.now-s.heard.at > goneKept {
+			delete(t.servers, id)
+		}
+	}
+	for key, c := range t.claims {
+		if t.now-c.at > claimHeld {
+			delete(t.claims, key)
+		}
+	}
+	t.forgetGPUs()
+}
+
+// forgetGPUs drops what nobody speaks of any more: who does not list a GPU that it has listed takes its word back.
+func (t *Tracker) forgetGPUs() {
+	latest := map[string]int64{}
+	for id, s := range t.servers {
+		latest["p-"+id] = s.heard.at
+	}
+	for key, r := range t.runs {
+		for _, tr := range r.trainers {
+			if !r.over() {
+				latest[string(key.name)+"/"+string(tr.member)] = tr.heard.at
+			}
+		}
+	}
+	for key, g := range t.gpus {
+		for who, r := range g.reports {
+			if at, ok := latest[who]; !ok || at > r.at || t.now-r.at > goneKept {
+				delete(g.reports, who)
+			}
+		}
+		if len(g.reports) == 0 {
+			delete(t.gpus, key)
+		}
+	}
+}
+
+// anybody reports whether any trainer was heard within some time.
+func (r *run) anybody(now, within int64) bool {
+	for _, tr := range r.trainers {
+		if now-tr.heard.at <= within {
+			return true
+		}
+	}
+	return false
+}
+
+// note takes a point of a run, and its loss.
+func (t *Tracker) note(r *run) {
+	if r.over() {
+		return
+	}
+	p := Point{AtMS: t.now / 1000 * 1000}
+	if r.said != nil {
+		p.Batch = uint64(r.said.Batch)
+	}
+	t.noteLoss(r, &p)
+	t.noteRates(r, &p)
+	r.pace.add(t.now, p.Samples, r.inRun(t.now))
+	r.series.add(p)
+}
+
+// noteLoss takes the mean loss of what was trained on since the Tick before.
+func (t *Tracker) noteLoss(r *run, p *Point) {
+	var sum, samples, norm float64
+	var norms int
+	for _, tr := range r.trainers {
+		last, said := tr.ring.last(), tr.said()
+		p.Batch = max(p.Batch, uint64(said.Batch))
+		if tr.since.known {
+			sum += last.totals[cLossSum] - tr.since.sum
+			samples += last.totals[cLossSamples] - tr.since.samples
+		}
+		tr.since = loss{last.totals[cLossSum], last.totals[cLossSamples], last.totals[cLossBad], true}
+		if said.GradientNorm != nil && tr.heard.fresh(t.now) {
+			norm, norms = norm+float64(*said.GradientNorm), norms+1
+		}
+	}
+	if samples > 0 {
+		mean := schema.Real(sum / samples)
+		p.Loss, r.loss, r.lossAt = &mean, &mean, t.now
+	}
+	if norms > 0 {
+		p.Norm = real(norm / float64(norms))
+	}
+}
+
+func real(f float64) *schema.Real {
+	r := schema.Real(f)
+	return &r
+}
+
+// noteRates takes what trainers and shards do, by their latest two pulses.
+func (t *Tracker) noteRates(r *run, p *Point) {
+	var n int
+	var samples, sent, received, resent, pending, refused float64
+	var shares [phases]float64
+	for _, tr := range r.trainers {
+		sp, ok := tr.ring.over(1_000)
+		if !ok || !tr.heard.fresh(t.now) {
+			continue
+		}
+		n++
+		samples, sent, received = samples+sp.rate(cSamples), sent+sp.rate(cSent), received+sp.rate(cReceived)
+		resent += sp.rate(cResent)
+		for i := range shares {
+			shares[i] += sp.share(i)
+		}
+		for _, l := range tr.said().Links {
+			pending += float64(l.PendingBytes)
+		}
+	}
+	if n > 0 {
+		p.Samples, p.Sent, p.Received, p.Resent, p.Pending = real(samples), real(sent), real(received), real(resent), real(pending)
+		for i, to := range []**schema.Real{&p.Keys, &p.Lookup, &p.Compute, &p.Send, &p.Result} {
+			*to = real(shares[i] / float64(n))
+		}
+	} else if len(r.trainers) > 0 && r.said != nil && r.said.Phase == running {
+		p.Samples = real(0)
+	}
+	heardOf := false
+	for _, s := range t.servers {
+		if sp, ok := s.ring.over(1_000); ok && s.heard.fresh(t.now) && r.keptBy(s.id) {
+			refused, heardOf = refused+sp.rate(sRefused), true
+		}
+	}
+	if heardOf {
+		p.Refused = real(refused)
+	}
+}
+
+// keptBy reports whether a ps has to do with a run.
+func (r *run) keptBy(server string) bool {
+	if r.coordinator == server {
+		return true
+	}
+	for _, k := range r.kept {
+		if k.server == server {
+			return true
+		}
+	}
+	return false
+}
+
+// inRun reports whether any trainer is asked for batches at this moment. Between two runs nothing is slow.
+func (r *run) inRun(now int64) bool {
+	for _, tr := range r.trainers {
+		if said := tr.said(); said.Planned > 0 && tr.heard.age(now) < 60_000 {
+			return true
+		}
+	}
+	return false
+}

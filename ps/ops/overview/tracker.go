@@ -1,0 +1,282 @@
+package overview
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Bounds of what a Tracker keeps, whatever it is told. What is beyond them is not shown, and a problem says so.
+const (
+	JobsMax     = 64   // runs: those under way, and those that ended lately
+	ServersMax  = 256  // ps
+	TrainersMax = 4096 // of one run, and of all
+	ShardsMax   = 4096 // of one run
+	GPUsMax     = 1024
+	gpusPerPulse,
+	disksPerPulse = 64, 32
+)
+
+// How long things are kept, in milliseconds.
+const (
+	endedKept  = 10 * 60_000 // a run that has ended
+	goneKept   = 10 * 60_000 // a ps, or a GPU, of which nothing is heard
+	claimAfter = 5_000       // trainers that speak of a run that no ps coordinates are shown
+	claimHeld  = 10_000      // a run stays with the ps that coordinates it for so long after its last word
+)
+
+// Config says who watches.
+type Config struct {
+	Server  string // id of the ps that answers
+	Version string // of gradbus
+}
+
+// Tracker makes the view of all jobs out of pulses. It is not safe for concurrent use, and reads no clock: whoever calls it
+// says what time it is. Times may stand still and must not fall.
+type Tracker struct {
+	config  Config
+	serial  uint64
+	now     int64 // milliseconds; of the latest call
+	ticked  int64 // of the latest Tick
+	told    uint64
+	servers map[string]*server
+	runs    map[runKey]*run
+	gpus    map[gpuKey]*gpu
+	claims  map[claimKey]*claim // by ps that claim what is another's
+	book    book
+	log     eventLog
+	refused limits
+}
+
+// limits counts what was beyond a bound, since the last Tick and before.
+type limits struct {
+	what string
+	at   int64
+}
+
+type runKey struct {
+	name schema.JobName
+	id   schema.RunID
+}
+
+type claimKey struct {
+	server string
+	name   schema.JobName
+}
+
+type claim struct{ at int64 }
+
+// New is a Tracker that knows nothing.
+func New(c Config) *Tracker {
+	return &Tracker{config: c, servers: map[string]*server{}, runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
+		claims: map[claimKey]*claim{}, book: newBook()}
+}
+
+// Take is given a pulse as it was heard: of which job, from whom (both out of the subject, never out of the body) and
+// when. The Tracker keeps p, which must not change afterwards. What does not fit the subject is ignored. urgent says that
+// something has just gone wrong which is worth a Tick at once.
+func (t *Tracker) Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse) (urgent bool) {
+	t.advance(now)
+	switch id, isServer := strings.CutPrefix(string(from), "p-"); {
+	case p == nil || (p.Trainer == nil) == (p.Server == nil):
+	case isServer && p.Server != nil && id != "":
+		return t.takeServer(id, p)
+	case !isServer && p.Trainer != nil:
+		if i, ok := trainerIndex(from); ok {
+			return t.takeTrainer(job, i, p)
+		}
+	}
+	return false
+}
+
+// advance notes the time of a call. A clock that was set back stands still until it has caught up.
+func (t *Tracker) advance(now time.Time) {
+	t.now = max(t.now, now.UnixMilli())
+}
+
+// trainerIndex is the i of ti.
+func trainerIndex(m schema.Member) (int, bool) {
+	digits, ok := strings.CutPrefix(string(m), "t")
+	if !ok || digits == "" || digits[0] == '0' && digits != "0" {
+		return 0, false
+	}
+	i, err := strconv.Atoi(digits)
+	return i, err == nil && i >= 0 && i < TrainersMax
+}
+
+func (t *Tracker) takeServer(id string, p *schema.Pulse) (urgent bool) {
+	s := t.servers[id]
+	if s == nil {
+		if len(t.servers) >= ServersMax {
+			t.beyond("ps")
+			return false
+		}
+		s = &server{id: id}
+		t.servers[id] = s
+	}
+	was := s.pulse
+	if !s.heard.take(t.now, p) {
+		return false
+	}
+	s.pulse = p
+	s.ring.add(serverSample(t.now, p), s.heard.anew)
+	defer t.takeShards(s, p)
+	urgent = was != nil && p.Server.ControlLost && !was.Server.ControlLost
+	for i := range p.Server.Jobs {
+		urgent = t.takeJob(s, &p.Server.Jobs[i]) || urgent
+	}
+	return t.takeGPUs(p, "", "p-"+id, p.Server.GPUs) || urgent
+}
+
+// takeJob notes what a coordinator says of a run, unless another ps coordinates it.
+func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
+	if j.Name == "" {
+		return false
+	}
+	r := t.runs[runKey{j.Name, j.RunID}]
+	if other := t.holder(j); other != nil && other.coordinator != s.id {
+		if j.Phase != ended && len(t.claims) < JobsMax {
+			t.claims[claimKey{s.id, j.Name}] = &claim{t.now}
+		}
+		return false
+	}
+	if r == nil {
+		if r = t.addRun(j.Name, j.RunID); r == nil {
+			return false
+		}
+	}
+	was := r.said
+	r.coordinator, r.said, r.saidAt = s.id, j, t.now
+	r.shards = min(max(j.Shards, 0), ShardsMax)
+	if j.Phase == ended && r.endedAt == 0 {
+		r.endedAt = t.now
+	}
+	if was == nil {
+		return false
+	}
+	for i := range j.Members {
+		if i < len(was.Members) && (j.Members[i].Gone && !was.Members[i].Gone || j.Members[i].Lost && !was.Members[i].Lost) {
+			urgent = true
+		}
+	}
+	return urgent || j.Phase != was.Phase
+}
+
+// holder is the run under way of that name which a ps coordinates that is still heard of; nil where anybody may claim it.
+func (t *Tracker) holder(j *schema.JobPulse) *run {
+	for k, r := range t.runs {
+		if k.name != j.Name || r.said == nil || r.over() && k.id != j.RunID {
+			continue
+		}
+		s := t.servers[r.coordinator]
+		if s != nil && t.now-s.heard.at <= claimHeld && t.now-r.saidAt <= claimHeld {
+			return r
+		}
+	}
+	return nil
+}
+
+// addRun makes room for a run; nil where there is none.
+func (t *Tracker) addRun(name schema.JobName, id schema.RunID) *run {
+	if len(t.runs) >= JobsMax {
+		var oldest *run
+		for _, r := range t.runs {
+			if r.endedAt != 0 && (oldest == nil || r.endedAt < oldest.endedAt) {
+				oldest = r
+			}
+		}
+		if oldest == nil {
+			t.beyond("jobs")
+			return nil
+		}
+		delete(t.runs, oldest.key)
+	}
+	r := &run{key: runKey{name, id}, since: t.now, trainers: map[int]*trainer{}}
+	t.runs[r.key] = r
+	return r
+}
+
+func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgent bool) {
+	if job == "" {
+		return false
+	}
+	key := runKey{job, p.Trainer.RunID}
+	r := t.runs[key]
+	if r == nil {
+		if r = t.addRun(key.name, key.id); r == nil {
+			return false
+		}
+	}
+	tr := r.trainers[i]
+	if tr == nil {
+		if t.trainerCount() >= TrainersMax {
+			t.beyond("trainers")
+			return false
+		}
+		tr = &trainer{index: i, member: schema.TrainerMember(i)}
+		r.trainers[i] = tr
+	}
+	if !tr.heard.take(t.now, p) {
+		return false
+	}
+	tr.take(t.now, p)
+	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
+}
+
+func (t *Tracker) trainerCount() (n int) {
+	for _, r := range t.runs {
+		n += len(r.trainers)
+	}
+	return n
+}
+
+func (t *Tracker) beyond(what string) { t.refused = limits{what, t.now} }
+
+// heard is when a member was last heard, and of which of its lives.
+type heard struct {
+	pulse *schema.Pulse
+	at    int64 // when it came, by the clock here
+	first int64
+	every int64 // until the next, as it says
+	anew  bool  // it was started again, or its counters fell, since the pulse before
+}
+
+// take notes a pulse. One that is older than what is known is ignored.
+func (h *heard) take(now int64, p *schema.Pulse) bool {
+	h.anew = h.pulse == nil
+	if was := h.pulse; was != nil {
+		switch {
+		case p.StartedMS == was.StartedMS && p.PID == was.PID && p.Serial <= was.Serial:
+			return false
+		case p.StartedMS < was.StartedMS && now-h.at < h.silentAfter():
+			return false // a late word of a life that is over, or two processes of one name: the younger is believed
+		case p.StartedMS != was.StartedMS || p.PID != was.PID:
+			h.anew = true
+		}
+	}
+	if h.first == 0 {
+		h.first = now
+	}
+	h.pulse, h.at = p, now
+	h.every = min(max(p.EveryMS, 100), 60_000)
+	return true
+}
+
+// silentAfter is for how long a member may say nothing before that is told, in milliseconds.
+func (h *heard) silentAfter() int64 { return h.every*2 + 900 }
+
+func (h *heard) age(now int64) int64 { return max(now-h.at, 0) }
+
+// fresh says that the member speaks as often as it says.
+func (h *heard) fresh(now int64) bool { return h.pulse != nil && h.age(now) <= h.silentAfter() }
+
+// finite is x, or 0 where that is NaN or infinite.
+func finite(x schema.Real) float64 {
+	if f := float64(x); !math.IsNaN(f) && !math.IsInf(f, 0) {
+		return f
+	}
+	return 0
+}
