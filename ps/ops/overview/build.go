@@ -14,7 +14,7 @@ func (t *Tracker) build() *Status {
 	s := &Status{NowMS: t.now, Serial: t.serial, Server: t.config.Server, Version: t.config.Version,
 		Jobs: []Job{}, Servers: []Server{}, GPUs: []GPU{}, Problems: []Problem{}}
 	for _, r := range t.sortedRuns() {
-		if r.said != nil || t.now-r.since >= claimAfter {
+		if t.visible(r) {
 			s.Jobs = append(s.Jobs, t.buildJob(r))
 		}
 	}
@@ -24,6 +24,9 @@ func (t *Tracker) build() *Status {
 	t.buildGPUs(s)
 	return s
 }
+
+// visible reports whether a run is shown: trainers alone, of which no ps has told, wait for a while.
+func (t *Tracker) visible(r *run) bool { return r.said != nil || t.now-r.since >= claimAfter }
 
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
 	keys := make([]K, 0, len(m))
@@ -73,7 +76,7 @@ func (t *Tracker) seriesKey(r *run) string {
 func runID(id schema.RunID) string { return strconv.FormatUint(uint64(id), 10) }
 
 func (t *Tracker) buildJob(r *run) Job {
-	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: running, Coordinator: r.coordinator, AgeMS: t.now - r.since,
+	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: schema.PhaseRunning, Coordinator: r.coordinator, AgeMS: t.now - r.since,
 		Trainers: []Trainer{}, Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss, Typical: schema.Real(r.pace.typical())}
 	if said := r.said; said != nil {
 		j.Phase, j.Consistency, j.Apply, j.Reduce, j.Lanes = said.Phase, said.Consistency, said.Apply, said.Reduce, said.Lanes
@@ -87,7 +90,7 @@ func (t *Tracker) buildJob(r *run) Job {
 		}
 	}
 	if r.over() {
-		j.Phase = ended
+		j.Phase = schema.PhaseEnded
 		if j.EndedMS == 0 {
 			j.EndedMS = r.endedAt
 		}
@@ -132,7 +135,7 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 		if known.heard.fresh(t.now) {
 			j.SamplesPerSecond += tr.SamplesPerSecond
 		}
-		j.Planned = max(j.Planned, said.Planned)
+		j.Planned = max(j.Planned, uint64(said.Planned))
 		if sp, ok := known.ring.over(rateWindow); ok && known.heard.fresh(t.now) {
 			j.BatchesPerSecond = max(j.BatchesPerSecond, schema.Real(sp.rate(cBatches)))
 		}
@@ -157,7 +160,7 @@ func left(r *run, j *Job) (ms int64) {
 			continue
 		}
 		rate := sp.rate(cBatches)
-		if done := uint64(said.Batch); done < said.Planned && rate > 0 {
+		if done := said.Batch; done < said.Planned && rate > 0 {
 			ms = max(ms, int64(min(float64(said.Planned-done)/rate*1000, 1e15)))
 		}
 	}
@@ -264,7 +267,7 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberPulse, out *Train
 		return stateLost
 	case m != nil && m.Gone, out.AgeMS > silentAfter, tr != nil && !tr.heard.fresh(t.now):
 		return stateSilent
-	case r.said != nil && r.said.Phase == gathering:
+	case r.said != nil && r.said.Phase == schema.PhaseGathering:
 		return stateJoining
 	case m != nil && m.Waited && m.First && out.HeldMS >= t.lateAfter(r):
 		return stateLate

@@ -3,6 +3,8 @@ package overview
 import (
 	"fmt"
 	"strings"
+
+	"gradbus/schema"
 )
 
 // localServer is where a trainer looks for a ps when it is not told.
@@ -24,7 +26,7 @@ func (j *judgement) command(workload string, flags ...string) string {
 func (j *judgement) noJob() Why {
 	start := j.command("")
 	for i := range j.s.Jobs {
-		if job := &j.s.Jobs[i]; job.Phase == ended {
+		if job := &j.s.Jobs[i]; job.Phase == schema.PhaseEnded {
 			return Why{Level: Info, Job: job.Name, Action: start,
 				Text: fmt.Sprintf("No job runs; %s ended %s ago after batch %d.", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch)}
 		}

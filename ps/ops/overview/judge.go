@@ -70,7 +70,7 @@ func (j *judgement) level(all []finding) {
 			}
 		}
 		for k := range j.s.Jobs {
-			if job := &j.s.Jobs[k]; job.Name == f.Job && job.Phase != ended {
+			if job := &j.s.Jobs[k]; job.Name == f.Job && job.Phase != schema.PhaseEnded {
 				levelMembers(job, f)
 			}
 		}
@@ -96,7 +96,7 @@ func (j *judgement) why(all []finding) Why {
 	}
 	live := j.s.Jobs[:0:0]
 	for _, job := range j.s.Jobs {
-		if job.Phase != ended {
+		if job.Phase != schema.PhaseEnded {
 			live = append(live, job)
 		}
 	}
@@ -108,7 +108,7 @@ func (j *judgement) why(all []finding) Why {
 	case len(live) == 1:
 		return live[0].Why
 	}
-	at := slices.IndexFunc(live, func(job Job) bool { return job.Phase == gathering })
+	at := slices.IndexFunc(live, func(job Job) bool { return job.Phase == schema.PhaseGathering })
 	if at >= 0 {
 		return live[at].Why
 	}
@@ -140,9 +140,9 @@ func (j *judgement) whyJob(job *Job, all []finding) Why {
 		}
 	}
 	switch job.Phase {
-	case gathering:
+	case schema.PhaseGathering:
 		return j.gatheringWhy(job)
-	case ended:
+	case schema.PhaseEnded:
 		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", upper(job.Name), ago(j.s.NowMS-job.EndedMS), job.Batch)}
 	}
 	text := fmt.Sprintf("%s runs: batch %d", upper(job.Name), job.Batch)
@@ -158,14 +158,14 @@ func (j *judgement) whyJob(job *Job, all []finding) Why {
 // concerns reports whether a problem, or what follows from it, is about a job.
 func (j *judgement) concerns(all []finding, i int, job *Job) bool {
 	if all[i].Job == job.Name {
-		return job.Phase != ended || all[i].Code == CodeJobFailed
+		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed
 	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
-		if all[k].Job == job.Name && job.Phase != ended {
+		if all[k].Job == job.Name && job.Phase != schema.PhaseEnded {
 			return true
 		}
 	}
-	return job.Phase != ended && slices.Contains(all[i].causes, byJob+job.Name)
+	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
 }
 
 // upper leaves names of jobs as they are: they are names.

@@ -83,13 +83,6 @@ type run struct {
 	lossAt      int64
 }
 
-// Phases of a run, as its coordinator says.
-const (
-	gathering = "gathering"
-	running   = "running"
-	ended     = "ended"
-)
-
 func (r *run) over() bool { return r.endedAt != 0 }
 
 // member is the place of the i-th trainer, nil where the coordinator has not told of it.

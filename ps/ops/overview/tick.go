@@ -20,11 +20,11 @@ func (t *Tracker) Tick(now time.Time) Update {
 	}
 	s := t.build()
 	t.judge(s)
-	t.ticked = t.now
+	t.ticked, t.changed = t.now, false
 	u := Update{Status: *s, Points: map[string]Point{}, Events: t.log.since(t.told)}
 	t.told = t.log.serial
 	for _, r := range t.runs {
-		if p, ok := r.series.newest(); ok && !r.over() && (r.said != nil || t.now-r.since >= claimAfter) {
+		if p, ok := r.series.newest(); ok && !r.over() && t.visible(r) {
 			u.Points[t.seriesKey(r)] = p
 		}
 	}
@@ -39,10 +39,16 @@ func (t *Tracker) Status(now time.Time) Status {
 	return *s
 }
 
-// Series are the columns of a job, by Job.Series, of the times after since (milliseconds since 1970; 0 for all). ok is false where
-// there is no such job.
+// Series are the columns of a job, by Job.Series, of the times after since (milliseconds since 1970; 0 for all). "" is the first of
+// Status.Jobs. ok is false where there is no such job.
 func (t *Tracker) Series(job string, since int64) (s Series, ok bool) {
-	for _, r := range t.runs {
+	for _, r := range t.sortedRuns() {
+		if !t.visible(r) {
+			continue
+		}
+		if job == "" {
+			job = t.seriesKey(r)
+		}
 		if t.seriesKey(r) == job {
 			return r.series.columns(job, runID(r.key.id), since), true
 		}
@@ -186,7 +192,7 @@ func (t *Tracker) noteRates(r *run, p *Point) {
 		for i, to := range []**schema.Real{&p.Keys, &p.Lookup, &p.Compute, &p.Send, &p.Result} {
 			*to = real(shares[i] / float64(n))
 		}
-	} else if len(r.trainers) > 0 && r.said != nil && r.said.Phase == running {
+	} else if len(r.trainers) > 0 && r.said != nil && r.said.Phase == schema.PhaseRunning {
 		p.Samples = real(0)
 	}
 	heardOf := false

@@ -42,6 +42,7 @@ type Tracker struct {
 	now     int64 // milliseconds; of the latest call
 	ticked  int64 // of the latest Tick
 	told    uint64
+	changed bool
 	servers map[string]*server
 	runs    map[runKey]*run
 	gpus    map[gpuKey]*gpu
@@ -76,21 +77,23 @@ func New(c Config) *Tracker {
 }
 
 // Take is given a pulse as it was heard: of which job, from whom (both out of the subject, never out of the body) and
-// when. The Tracker keeps p, which must not change afterwards. What does not fit the subject is ignored. urgent says that
-// something has just gone wrong which is worth a Tick at once.
-func (t *Tracker) Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse) (urgent bool) {
+// when. The Tracker keeps p, which must not change afterwards. What does not fit the subject is ignored.
+func (t *Tracker) Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse) {
 	t.advance(now)
 	switch id, isServer := strings.CutPrefix(string(from), "p-"); {
 	case p == nil || (p.Trainer == nil) == (p.Server == nil):
 	case isServer && p.Server != nil && id != "":
-		return t.takeServer(id, p)
+		t.changed = t.takeServer(id, p) || t.changed
 	case !isServer && p.Trainer != nil:
 		if i, ok := trainerIndex(from); ok {
-			return t.takeTrainer(job, i, p)
+			t.changed = t.takeTrainer(job, i, p) || t.changed
 		}
 	}
-	return false
 }
+
+// Changed reports whether a pulse since the last Tick has said something that is worth a Tick at once: a GPU is worse than it was, a
+// trainer's connection is gone, a job has begun or ended.
+func (t *Tracker) Changed() bool { return t.changed }
 
 // advance notes the time of a call. A clock that was set back stands still until it has caught up.
 func (t *Tracker) advance(now time.Time) {
@@ -138,7 +141,7 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 	}
 	r := t.runs[runKey{j.Name, j.RunID}]
 	if other := t.holder(j); other != nil && other.coordinator != s.id {
-		if j.Phase != ended && len(t.claims) < JobsMax {
+		if j.Phase != schema.PhaseEnded && len(t.claims) < JobsMax {
 			t.claims[claimKey{s.id, j.Name}] = &claim{t.now}
 		}
 		return false
@@ -151,7 +154,7 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 	was := r.said
 	r.coordinator, r.said, r.saidAt = s.id, j, t.now
 	r.shards = min(max(j.Shards, 0), ShardsMax)
-	if j.Phase == ended && r.endedAt == 0 {
+	if j.Phase == schema.PhaseEnded && r.endedAt == 0 {
 		r.endedAt = t.now
 	}
 	if was == nil {

@@ -24,7 +24,7 @@ func (j *judgement) silentServer(v *Server, s *server) {
 	var coordinates, keeps []string
 	for i := range j.s.Jobs {
 		job := &j.s.Jobs[i]
-		if job.Phase == ended {
+		if job.Phase == schema.PhaseEnded {
 			continue
 		}
 		if job.Coordinator == v.ID {
@@ -106,7 +106,7 @@ func (j *judgement) server(v *Server, s *server) {
 // ifJobs is a level where jobs are under way, else a warning.
 func (j *judgement) ifJobs(l Level) Level {
 	for i := range j.s.Jobs {
-		if j.s.Jobs[i].Phase != ended {
+		if j.s.Jobs[i].Phase != schema.PhaseEnded {
 			return l
 		}
 	}

@@ -30,7 +30,7 @@ func (j *judgement) job(job *Job, r *run) {
 		j.shard(job, r, i)
 	}
 	j.replicas(job)
-	if job.Phase == gathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
+	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
 		f := find(CodeMissing, "", j.missingText(job), j.missingAction(job))
 		f.Job, f.SinceMS = job.Name, r.since
 		f.follows = []string{byJob + job.Name, byControl}
@@ -115,7 +115,7 @@ func (j *judgement) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Memb
 		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, ago(out.HeldMS), who, ago(out.AgeMS), how)
 	}
 	action := ""
-	if s := j.t.servers[r.coordinator]; s != nil && needed(job) && job.Phase == running {
+	if s := j.t.servers[r.coordinator]; s != nil && needed(job) && job.Phase == schema.PhaseRunning {
 		deadline := int64(finite(s.said().Deadline) * 1000)
 		if leftMS := deadline - out.AgeMS; leftMS > 0 && code == CodeSilent {
 			_, c := rank(code)
@@ -193,14 +193,14 @@ func (j *judgement) shard(job *Job, r *run, i int) {
 	k := r.kept[i]
 	switch {
 	case k == nil:
-		if job.Phase == running {
+		if job.Phase == schema.PhaseRunning {
 			about(find(CodeShardSilent, "", fmt.Sprintf("no ps tells of shard %s of %s", out.Member, job.Name), ""))
 		}
 	case out.AgeMS > 2*k.every+900:
 		f := find(CodeShardSilent, "", fmt.Sprintf("shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS), out.Server), "")
 		f.SinceMS = j.s.NowMS - out.AgeMS
 		about(f)
-	case !out.Ready && job.Phase == running:
+	case !out.Ready && job.Phase == schema.PhaseRunning:
 		about(find(CodeShardUnready, "", fmt.Sprintf("shard %s of %s on ps %s is not ready", out.Member, job.Name, out.Server), ""))
 	}
 }

@@ -15,16 +15,16 @@ import (
 
 // Options say what a Cluster is made of. Zero fields are the values in brackets.
 type Options struct {
-	Job         string // [packages]
-	Workload    string // [packages]
-	Trainers    int    // [2]
-	Servers     int    // [1] ps, of which the first coordinates
-	Shards      int    // [2] over all ps
-	Consistency string // [sync]
-	Apply       string // [update]
-	Planned     uint64 // [20000] batches
-	GPUs        bool   // every machine has a GPU for each trainer
-	Hosts       int    // [1] machines that the trainers run on: box-0, box-1, ...
+	Job         string       // [packages]
+	Workload    string       // [packages]
+	Trainers    int          // [2]
+	Servers     int          // [1] ps, of which the first coordinates
+	Shards      int          // [2] over all ps
+	Consistency string       // [sync]
+	Apply       string       // [update]
+	Planned     schema.Batch // [20000]
+	GPUs        bool         // every machine has a GPU for each trainer
+	Hosts       int          // [1] machines that the trainers run on: box-0, box-1, ...
 
 	BatchSeconds float64 // [0.1] that a trainer computes for each batch
 	BatchSamples int     // [1230] of all trainers

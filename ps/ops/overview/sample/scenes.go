@@ -31,7 +31,7 @@ func (s *stage) open(o Options) *stage {
 func (s *stage) seconds(n int) overview.Update { return s.Play(s.tracker, n) }
 
 // Scenes are all there are, in the order of a tour.
-func Scenes() []Scene { return append(well(), wrong()...) }
+func Scenes() []Scene { return append(append(well(), stopped()...), wrong()...) }
 
 // well are scenes in which there is nothing to mend.
 func well() []Scene {
@@ -62,8 +62,8 @@ func well() []Scene {
 	}
 }
 
-// wrong are scenes in which something is.
-func wrong() []Scene {
+// stopped are scenes in which a job waits for a trainer.
+func stopped() []Scene {
 	return []Scene{
 		{"waiting", "t3 has been stopped for 18 s", func(s *stage) overview.Update {
 			s.open(Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}).seconds(600)
@@ -80,6 +80,12 @@ func wrong() []Scene {
 			s.Trainers[1].Stuck = true
 			return s.seconds(12)
 		}},
+	}
+}
+
+// wrong are scenes in which something is not as it should be.
+func wrong() []Scene {
+	return []Scene{
 		{"slow", "t3 has computed three times as long as before for two minutes", func(s *stage) overview.Update {
 			s.open(Options{Trainers: 4, Hosts: 2}).seconds(900)
 			s.Trainers[3].Slow = 3
