@@ -34,7 +34,7 @@ func testServerPulse() *Pulse {
 		ID: "box-4222", Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080", Backend: "cpu (avx2, 1 thread)", Deadline: 30,
 		Frames: 10, Bytes: 1000, Reasons: map[string]uint64{"duplicate": 1}, Memory: MemoryPulse{PromisedBytes: 1 << 20, MaxBytes: 8 << 30},
 		Disks: []DiskPulse{{Path: "/tmp", FreeBytes: 1 << 30, TotalBytes: 2 << 30}},
-		Jobs: []JobPulse{{Name: "demo", RunID: sampleRun, Phase: PhaseRunning, Consistency: "sync", Apply: "update", Reduce: "shards", Trainers: 2, Shards: 1, Lanes: 4,
+		Jobs: []JobPulse{{Name: "demo", Workload: "example", RunID: sampleRun, Phase: PhaseRunning, Consistency: "sync", Apply: "update", Reduce: "shards", Trainers: 2, Shards: 1, Lanes: 4,
 			Batch: 18, Parameters: 6, StartedMS: 1700000001000, Members: []MemberPulse{{Member: "t0", Host: "box (pid 71)", Batch: 18, SilentMS: 400},
 				{Member: "t1", Host: "box (pid 72)", Batch: 17, SilentMS: 2400, Gone: true, Waited: true, First: true, WaitedBatch: 17, WaitedMS: 1900}},
 			Keepers: []string{"box-4222"}}},
