@@ -5,6 +5,7 @@
 //	csrc     native kernels behind one C ABI, built by CMake
 //	cuda     the only package that calls C; also the portable Go backend, which is the oracle
 //	schema   what travels: manifest, frames and their verifier
+//	process  what a process takes of its machine
 //	fabric   how it travels: NATS, windows and acknowledgements
 //	nn       layers and losses over a backend
 //	ps       the parameter server: shards, coordinator

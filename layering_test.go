@@ -34,7 +34,9 @@ var layers = map[string]layer{
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"fabric":        {others: nats, noStd: []string{"net/http", "os/exec"}},
+	// What a process takes of its machine, as pulses say it.
+	"process": {own: []string{"schema"}, noStd: noNetwork},
+	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// What operators see. ps knows none of it.
 	"ps/ops":                 {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
@@ -47,8 +49,8 @@ var layers = map[string]layer{
 
 	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"trainer/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},

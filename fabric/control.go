@@ -101,6 +101,12 @@ func (c *Control) Subscribe(pattern string, handler func(Message)) error {
 	return c.subscribe(c.line, pattern, handler)
 }
 
+// Stats counts what went through.
+func (c *Control) Stats() (s Stats) {
+	c.line.count(&s)
+	return s
+}
+
 // Flush waits until the server has taken in all that was published before, at most 5 s.
 func (c *Control) Flush(ctx context.Context) error {
 	return c.flush(ctx, c.line)

@@ -89,6 +89,17 @@ type Options struct {
 	// Jobs in grouped, and those whose tables are applied alone, are not told of.
 	Rounds func(RoundTimes)
 
+	// Pulses is told of every pulse that is heard, and once a second of this ps's own, also while the control server is out of
+	// reach: of which job and member, as the subject says, and what is said, which is whoever is told's to keep and nobody's to change.
+	// It is never called twice at once, must return at once, and must not call Close. The sender and every bound of a pulse have been checked;
+	// how many jobs and members there are has not. nil: nothing is listened to. Own pulses are sent in either case.
+	Pulses func(job schema.JobName, from schema.Member, p *schema.Pulse)
+	// GPUs is asked once a second for what pulses say of this machine's GPUs; nil for nothing. It must return at once, and
+	// what it returns is not to be changed any more.
+	GPUs func() []schema.GPUPulse
+	// Page is the URL of this ps's page, for its pulses; empty where it has none.
+	Page string
+
 	lease time.Duration // of the announcement, for tests; 0 is leaseTime
 }
 

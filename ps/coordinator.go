@@ -50,6 +50,7 @@ type Coordinator struct {
 	keepers []keeper
 	serial  int // of what keepers are told: rises with every change
 	failed  *schema.Failed
+	started time.Time // zero before the start
 	ticked  time.Time // the last Tick; zero before the first
 	blind   time.Time // since when nothing can be heard; zero where it can
 }
@@ -134,7 +135,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if c.members[i].cluster {
 		decisions = append(decisions, c.reassign()...)
 	}
-	return append(decisions, c.start()...)
+	return append(decisions, c.start(now)...)
 }
 
 // Refuse turns a trainer away that is no member.
@@ -218,11 +219,11 @@ func (c *Coordinator) missing() int {
 }
 
 // start begins the job once nobody and nothing is missing.
-func (c *Coordinator) start() []Decision {
+func (c *Coordinator) start(now time.Time) []Decision {
 	if c.phase != Gathering || !c.ready() || c.missing() > 0 {
 		return nil
 	}
-	c.phase = Running
+	c.phase, c.started = Running, now
 	return []Decision{{
 		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),

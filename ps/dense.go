@@ -191,7 +191,7 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 		}
 		l.dense.Finish(i, l.weight(c.Batch), c.Weight)
 		frame, bucket := s.sealDense(i, c.Batch, c.Weight), l.dense.Chunk(i).Bucket
-		l.closed(c.Batch)
+		s.closed(l, c.Batch)
 		if s.groups != nil {
 			s.answerGroup(l, c.Batch, bucket, frame)
 			continue

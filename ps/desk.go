@@ -17,6 +17,8 @@ import (
 const (
 	// tickEvery is how often coordinators look at deadlines and send beats.
 	tickEvery = time.Second
+	// askBefore is how long before a tick shards are asked how they fare, so that what it looks at is no older.
+	askBefore = 100 * time.Millisecond
 	// lettersMax and letterBytesMax bound what waits for the desk: a second of beats of the largest job, and joins, which
 	// may take 1 MiB each. What finds it full is dropped; trainers repeat all of it.
 	lettersMax     = 4 * 4096
@@ -35,6 +37,7 @@ type desk struct {
 	once     sync.Once
 
 	snapshot atomic.Pointer[Stats]
+	turned   atomic.Int64 // when the goroutine last began a turn, in ns since 1970
 
 	// What follows belongs to the goroutine.
 	jobs      map[schema.JobName]*job      // that this ps coordinates
@@ -44,6 +47,7 @@ type desk struct {
 	elsewhere map[schema.JobName]time.Time // until when a job counts as another's, who keeps no shard here
 	own       []ownLetter                  // between this ps and the coordinators on it
 	ended     []endedJob
+	shown     []schema.JobPulse // jobs that have ended lately, as pulses tell of them
 }
 
 // letter is a verified control or beat frame.
@@ -114,7 +118,10 @@ func (d *desk) run(ctx context.Context) {
 	defer close(d.done)
 	ticker := time.NewTicker(tickEvery)
 	defer ticker.Stop()
+	ask := time.NewTimer(tickEvery - askBefore)
+	defer ask.Stop()
 	for {
+		d.turned.Store(time.Now().UnixNano())
 		select {
 		case l := <-d.letters:
 			d.taken(&l)
@@ -127,6 +134,9 @@ func (d *desk) run(ctx context.Context) {
 			d.look(n)
 		case <-ticker.C:
 			d.tick(ctx, time.Now())
+			ask.Reset(tickEvery - askBefore)
+		case <-ask.C:
+			d.askShards()
 		case <-d.shutting:
 			d.shutdown()
 			return
@@ -162,6 +172,16 @@ func (d *desk) tick(ctx context.Context, now time.Time) {
 		d.carryOut(j, j.coordinator.Tick(now))
 		if j.coordinator.Phase() != Ended {
 			d.beat(j)
+		}
+	}
+	d.pulse(now)
+}
+
+// askShards asks our shards how they fare. They have answered by the next tick, unless they are at work for longer.
+func (d *desk) askShards() {
+	for _, k := range d.kept {
+		for _, i := range k.own {
+			k.workers[i].refresh()
 		}
 	}
 }
@@ -223,6 +243,7 @@ func (d *desk) free(j *job) {
 	delete(d.jobs, j.manifest.Name)
 	d.server.registry.end(j.manifest.Name)
 	d.remember(j)
+	d.show(j, time.Now())
 	for i := range j.servers {
 		if member := schema.ServerMember(j.servers[i].ID); member != d.server.member {
 			d.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})

@@ -68,7 +68,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
-	return c.start(), true
+	return c.start(now), true
 }
 
 // reported puts what a report says of waiting in place of what the last one said.

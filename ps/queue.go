@@ -109,6 +109,13 @@ func (q *queue) empty() bool {
 	return len(q.items) == 0 && !q.closed
 }
 
+// load is how much waits.
+func (q *queue) load() (frames int, bytes int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) + len(q.asks), int64(q.bytes)
+}
+
 // close makes every further put fail, and releases what nobody has taken.
 func (q *queue) close() {
 	q.mu.Lock()

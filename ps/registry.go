@@ -72,6 +72,8 @@ type registry struct {
 	news    chan registryNews
 	done    chan struct{}
 
+	renewed atomic.Int64 // when our announcement was last written, in ns since 1970; 0: not yet
+
 	alone atomic.Bool // no other ps is announced, nor was one lately, as of the last look
 
 	// What follows belongs to the goroutine, and to open before it runs.
@@ -126,7 +128,7 @@ func (r *registry) open(ctx context.Context) error {
 		if errors.Is(err, fabric.ErrNoKey) {
 			r.revision, err = r.servers.Create(ctx, r.self.ID, r.announcement())
 			if err == nil || !errors.Is(err, fabric.ErrKeyExists) {
-				return err
+				return r.wrote(err)
 			}
 			continue
 		}
@@ -138,7 +140,7 @@ func (r *registry) open(ctx context.Context) error {
 		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
 		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 2*r.renew() && e.Revision == r.revision {
 			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
-				return err
+				return r.wrote(err)
 			}
 			continue
 		}
@@ -153,6 +155,14 @@ func (r *registry) open(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// wrote notes that our announcement was written, unless err says that it was not.
+func (r *registry) wrote(err error) error {
+	if err == nil {
+		r.renewed.Store(time.Now().UnixNano())
+	}
+	return err
 }
 
 func (r *registry) openBuckets(ctx context.Context) (err error) {
@@ -212,7 +222,7 @@ func (r *registry) run(ctx context.Context) {
 func (r *registry) keep(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, r.renew())
 	defer cancel()
-	if err := r.announce(within); err != nil {
+	if err := r.wrote(r.announce(within)); err != nil {
 		if ctx.Err() == nil {
 			r.log.Warn("announcement not renewed", "id", r.self.ID, "err", err)
 		}

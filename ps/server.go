@@ -50,11 +50,13 @@ type Server struct {
 	strays    fabric.Limiter // of refusals that belong to no job
 	logs      fabric.Limiter // of refusals in the log
 	desk      *desk
+	pulser    *pulser
 
 	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
 	jobs atomic.Pointer[map[schema.JobName]*kept]
 
 	controlLost atomic.Bool      // the control server is out of reach
+	dataLost    atomic.Bool      // the embedded server is
 	controlBack atomic.Int64     // when it last came back, in ns since 1970; 0: it was never lost
 	freeBytes   atomic.Int64     // of memory, promised to no job
 	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
@@ -95,7 +97,8 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	s.running, s.end = context.WithCancelCause(ctx)
-	s.desk = newDesk(s)
+	s.desk, s.pulser = newDesk(s), newPulser(s, &options)
+	s.pulser.start(s.running)
 	go s.desk.run(s.running)
 	go s.registry.run(s.running)
 	watched := make(chan struct{})
@@ -130,7 +133,8 @@ func (s *Server) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Name: "ps", Token: s.config.Token, Log: s.log})
+	s.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Name: "ps", Token: s.config.Token, Log: s.log,
+		OnState: func(state fabric.State) { s.dataLost.Store(state == fabric.Lost) }})
 	if err != nil {
 		return fmt.Errorf("connect to the embedded server: %w", err)
 	}
@@ -270,7 +274,7 @@ func (s *Server) subscribe() error {
 			return err
 		}
 	}
-	return nil
+	return s.pulser.subscribe()
 }
 
 // listen subscribes to what is sent to shards, unless that is done.
@@ -323,6 +327,8 @@ func (s *Server) Close() {
 		<-s.desk.done
 		s.end(nil)
 		<-s.registry.done
+		s.pulser.ended.Wait()
+		s.pulser.send(time.Now()) // how all jobs have ended
 		s.opening.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()

@@ -86,7 +86,9 @@ type Shard struct {
 	offsets []int64
 	journal func(Journal)
 	outputs []Output
-	kept    bool // the frame of this Step stays, and its payload with it
+	rounds  uint64         // that have closed
+	newest  schema.Version // for pulses: batches whose rounds are all closed here; in async those of the trainer who is furthest
+	kept    bool           // the frame of this Step stays, and its payload with it
 	freed   []func()
 }
 

@@ -135,7 +135,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 			return err
 		}
 		l.sparse.Close(l.weight(b), total)
-		l.closed(b)
+		s.closed(l, b)
 		if s.job.RowsAlone() {
 			continue // its trainer waits for no result: that the round is received is enough
 		}

@@ -48,6 +48,13 @@ func (l *timeline) closed(b schema.Batch) {
 	l.settle()
 }
 
+// closed tells a timeline that a round has closed, and counts it.
+func (s *Shard) closed(l *timeline, b schema.Batch) {
+	l.closed(b)
+	s.rounds++
+	s.newest = max(s.newest, l.done)
+}
+
 func (l *timeline) settle() {
 	for l.done <= l.batch && l.open[l.at(l.done)] == 0 {
 		l.done++

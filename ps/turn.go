@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"time"
 
 	"gradbus/round"
 	"gradbus/schema"
@@ -98,11 +99,12 @@ func (w *worker) step(it *item) (err error) {
 	if sequenced && !w.accept(it.from, &h, len(it.view.Bytes())) {
 		round.Release(it.payload)
 	} else {
-		began := w.watch.begin()
+		began := time.Now()
 		outputs, reason, err := w.shard.Step(it.from, &it.view, it.payload)
 		if err != nil {
 			return err
 		}
+		stepped := w.tally.stepped(&h, reason, len(it.view.Bytes()), began)
 		w.server.counters.count(reason)
 		if reason == schema.ReasonOK {
 			if h.Kind == schema.KindLookup {
@@ -114,7 +116,9 @@ func (w *worker) step(it *item) (err error) {
 			w.publish(&outputs[i])
 		}
 		w.watch.published()
-		closed = len(outputs) > 0
+		if closed = len(outputs) > 0; closed {
+			w.tally.publish += time.Since(stepped)
+		}
 	}
 	if sequenced {
 		w.settle(it.from, closed)

@@ -63,14 +63,6 @@ func (t *watch) arrived(it *item) {
 	}
 }
 
-// begin is the time before a step; zero where nobody watches.
-func (t *watch) begin() time.Time {
-	if t == nil {
-		return time.Time{}
-	}
-	return time.Now()
-}
-
 // stepped notes a frame that was taken in a step that began at some time, and what the step has put out.
 func (t *watch) stepped(it *item, began time.Time, outputs []Output) {
 	if t == nil {

@@ -38,6 +38,7 @@ type worker struct {
 	items []item // contributions that were taken from the queue
 	asks  []item // lookups and pulls that were
 	owing bool   // owed has been told since the last time that everything was acknowledged
+	tally tally  // what was done so far
 
 	owed   chan struct{} // has room for one: somebody is to be acknowledged soon
 	send   func(to schema.Member, subject fabric.Subject, frame []byte)
@@ -45,6 +46,7 @@ type worker struct {
 
 	mu      sync.Mutex
 	waiting Waiting
+	told    tally
 	gone    []schema.Member // of a grouped job, as the coordinator said last
 }
 
@@ -157,16 +159,32 @@ func (w *worker) serve(ctx context.Context) (err error) {
 				return err
 			}
 		case <-w.ask:
-			w.turn.Lock()
-			waiting := w.shard.Waiting()
-			w.turn.Unlock()
-			w.mu.Lock()
-			w.waiting = waiting
-			w.mu.Unlock()
+			w.answerDesk()
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// tally counts what was done for one shard. It belongs to whoever has the turn; a copy is made for pulses when the desk asks.
+type tally struct {
+	frames, bytes, acks, lookups, pulls, repeats, rounds uint64
+
+	step, publish time.Duration
+	ready         bool
+	version       schema.Version
+	staged        int64
+}
+
+// answerDesk notes how the shard fares, for the desk and for pulses.
+func (w *worker) answerDesk() {
+	w.turn.Lock()
+	waiting, told := w.shard.Waiting(), w.tally
+	told.ready, told.rounds, told.version, told.staged = true, w.shard.rounds, w.shard.newest, w.shard.StagedBytes()
+	w.turn.Unlock()
+	w.mu.Lock()
+	w.waiting, w.told = waiting, told
+	w.mu.Unlock()
 }
 
 // lose tells the shard whom no group is to wait for any more.
@@ -246,6 +264,7 @@ func (w *worker) accept(from schema.Member, h *schema.Head, bytes int) bool {
 	case fresh:
 		return true
 	case ok:
+		w.tally.repeats++
 		w.server.counters.count(schema.ReasonDuplicate)
 	default:
 		w.outside(host, h, bytes)
@@ -310,6 +329,7 @@ func (w *worker) acknowledge(host int, all bool) (owing bool) {
 		return p.frames > 0
 	}
 	p.frames, p.bytes, p.now, p.unsaid = 0, 0, false, 0
+	w.tally.acks++
 	p.ack.SetHead(schema.Head{
 		Job: w.config.RunID, Generation: w.config.Generation, Batch: w.shard.Batch(), Lanes: uint16(w.config.Job.Lanes),
 	})

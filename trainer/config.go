@@ -55,6 +55,9 @@ type Config struct {
 	// BeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
 	// coordinator's deadline (30 s by default).
 	BeatEvery time.Duration
+	// PulseEvery is the time between two pulses, by which a page, a metric or a terminal shows how this trainer fares. Zero
+	// means 1 s; below zero none are sent. It must not exceed an hour.
+	PulseEvery time.Duration
 	// RetryAfter is how long an answer may be missing before it is asked for again; from time to time twice as long, up
 	// to eight times. Zero means 1 s.
 	RetryAfter time.Duration
@@ -128,6 +131,9 @@ func (c Config) Validate() error {
 			wrong = append(wrong, fmt.Errorf("%s %v: want a positive time, or 0 for the default", d.name, d.value))
 		}
 	}
+	if c.PulseEvery > schema.PulseEveryMax*time.Millisecond {
+		wrong = append(wrong, fmt.Errorf("pulse every %v: want at most an hour, or 0 for the default", c.PulseEvery))
+	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
 	}
@@ -141,7 +147,7 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		at    *time.Duration
 		value time.Duration
-	}{{&c.BeatEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
+	}{{&c.BeatEvery, time.Second}, {&c.PulseEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
 		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 2 * time.Second}} {
 		if *d.at == 0 {
 			*d.at = d.value

@@ -131,6 +131,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if err == nil && s.own != nil {
 		err = s.connectPeers(ctx)
 	}
+	s.activity.begin(elsewhere)
 	if err != nil {
 		if s.control == nil {
 			return nil, err

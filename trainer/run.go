@@ -48,6 +48,9 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	defer stop()
 	s.training.Store(true)
 	defer s.training.Store(false)
+	s.planned.Store(uint64(s.Version()) + batches)
+	defer s.planned.Store(0)
+	defer s.activity.begin(elsewhere)
 	r := &run{Session: s, workload: w, batches: batches, report: report, began: time.Now()}
 	r.waiting = make([]batchDone, s.job.Ahead+1)
 	first := s.Version()
@@ -104,6 +107,7 @@ type batchDone struct {
 // b, else at most ahead batches behind. It returns when batch b+1 may begin.
 func (r *run) step(ctx context.Context, b schema.Batch) error {
 	times := startTimes()
+	r.activity.beginAt(seekingKeys, times.begin)
 	if !r.prepared {
 		if err := r.prepare(b); err != nil {
 			return err
@@ -115,10 +119,12 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 		return err
 	}
 	times.keys = times.lap()
+	r.activity.beginAt(lookingUp, times.last)
 	if err := r.fetchNext(ctx, b); err != nil {
 		return fmt.Errorf("wait for rows: %w", err)
 	}
 	times.lookup = times.lap()
+	r.activity.beginAt(computing, times.last)
 	lossSum, samples, err := r.lanes(ctx, b)
 	if err != nil {
 		return err
@@ -147,6 +153,7 @@ func (r *run) sendAndPrepare(b schema.Batch, times *batchTimes) error {
 	r.sender.end(b)
 	times.send = r.sender.sendTime
 	times.compute = times.lap() - times.send
+	r.activity.beginAt(seekingKeys, times.last)
 	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
 	if r.prepared = r.prepareNext; !r.prepared {
 		return nil
@@ -164,6 +171,7 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 			return nil
 		}
 		began := time.Now()
+		r.activity.beginAt(awaitingResults, began)
 		if err := r.wait(ctx, r.results.ready, probeAfter, r.pullLate); err != nil {
 			return fmt.Errorf("wait for results: %w", err)
 		}
@@ -259,8 +267,12 @@ func (r *run) complete(b schema.Batch) {
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}
-	r.count(func(t *Stats) { t.add(w.samples, w.times) })
+	r.count(func(t *Stats) {
+		t.add(w.samples, w.times)
+		addLoss(&r.loss, w.lossSum, w.samples)
+	})
 	if r.report != nil {
+		r.activity.begin(elsewhere)
 		r.report(p)
 	}
 }

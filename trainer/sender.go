@@ -75,6 +75,7 @@ type sender struct {
 
 	ctx      context.Context // of the batch under way
 	results  *results
+	activity *activity     // of the session
 	times    *timeline     // of the batch under way; nil where nobody wants to know
 	head     schema.Head   // what its frames have in common
 	sendTime time.Duration // spent on it
@@ -182,7 +183,12 @@ func (s *sender) sendAbsent() error {
 
 func (s *sender) sendChunk(chunk int) error {
 	begin := time.Now()
-	defer func() { s.sendTime += time.Since(begin) }()
+	s.activity.beginAt(sending, begin)
+	defer func() {
+		now := time.Now()
+		s.activity.beginAt(computing, now)
+		s.sendTime += now.Sub(begin)
+	}()
 	round := &s.flat.rounds[chunk]
 	s.times.begin(round.bucket)
 	for i, node := range s.compute.plan.nodes {
@@ -213,6 +219,7 @@ func (s *sender) sendRows() error {
 		return nil
 	}
 	begin := time.Now()
+	s.activity.beginAt(sending, begin)
 	defer func() { s.sendTime += time.Since(begin) }()
 	for i, node := range s.compute.plan.nodes {
 		if err := s.shares.assign(i, s.lookup); err != nil {

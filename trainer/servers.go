@@ -158,6 +158,10 @@ func (s *Session) connect(ctx context.Context, own *ownServer) error {
 	}
 	s.clock.Add(1)
 	go s.keepTime()
+	if s.pulses != nil {
+		s.clock.Add(1)
+		go s.keepPulses()
+	}
 	return nil
 }
 

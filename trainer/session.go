@@ -66,6 +66,11 @@ type Session struct {
 
 	statsMu sync.Mutex
 	stats   Stats
+	loss    schema.TrainLoss
+
+	activity activity
+	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
+	pulses   *pulses       // nil where none are sent
 }
 
 // rowsTaker takes rows that arrive from a shard.
@@ -82,6 +87,10 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
 	s.ctx, s.fail = context.WithCancelCause(context.Background())
 	s.retry.Stop()
+	s.activity.epoch = s.epoch
+	if c.PulseEvery > 0 {
+		s.pulses = newPulses(s.epoch, c.Backend)
+	}
 	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
 		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane, int(joined.FirstLane)+joined.LaneCount, job.Lanes)
 	}
@@ -147,7 +156,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
-	s.sender.own, s.sender.results = s.segment, s.results
+	s.sender.own, s.sender.results, s.sender.activity = s.segment, s.results, &s.activity
 	return nil
 }
 
@@ -261,6 +270,7 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 			reason = err.Error()
 		}
 	}
+	s.sendLastPulse()
 	err := s.sayLeave(ctx, reason)
 	s.close()
 	return err

@@ -1,0 +1,63 @@
+package process
+
+import (
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func TestMeterReads(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skipf("what a process takes is asked of Linux alone; this is %s", runtime.GOOS)
+	}
+	m := NewMeter()
+	runtime.GC()
+	before := m.Read()
+	if before.ResidentBytes < 1<<20 || before.HeapBytes < 1 || before.Goroutines < 2 || before.CPUs < 1 || before.CPUSeconds <= 0 {
+		t.Errorf("a running process takes %+v", before)
+	}
+	kept := make([]byte, 64<<20)
+	for i := range kept {
+		kept[i] = byte(i)
+	}
+	runtime.GC()
+	after := m.Read()
+	if more := after.ResidentBytes - before.ResidentBytes; more < 60<<20 {
+		t.Errorf("64 MiB more are %d bytes more", more)
+	}
+	if more := after.HeapBytes - before.HeapBytes; more < 60<<20 {
+		t.Errorf("64 MiB more are %d bytes of heap more", more)
+	}
+	if after.CPUSeconds <= before.CPUSeconds {
+		t.Errorf("processor time went from %v to %v", before.CPUSeconds, after.CPUSeconds)
+	}
+	runtime.KeepAlive(kept)
+}
+
+func TestDisk(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skipf("file systems are asked of Linux alone; this is %s", runtime.GOOS)
+	}
+	dir := t.TempDir()
+	d, ok := Disk(dir)
+	if !ok || d.Path != dir || d.FreeBytes < 0 || d.TotalBytes < 1<<20 || d.FreeBytes > d.TotalBytes {
+		t.Errorf("%+v, %v", d, ok)
+	}
+	if d, ok := Disk(filepath.Join(dir, "nothing")); ok {
+		t.Errorf("a path that is not there has %+v", d)
+	}
+}
+
+func TestHostAndID(t *testing.T) {
+	if s := HostAndID(); !strings.HasPrefix(s, Host()+" (pid ") {
+		t.Errorf("%q", s)
+	}
+}
+
+func BenchmarkRead(b *testing.B) {
+	m := NewMeter()
+	for b.Loop() {
+		_ = m.Read()
+	}
+}

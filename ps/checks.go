@@ -1,0 +1,53 @@
+package ps
+
+import (
+	"fmt"
+	"time"
+)
+
+// Check is one thing that must be so for the server to take jobs.
+type Check struct {
+	Name string // short and stable
+	OK   bool
+	Text string // what was found, for people
+}
+
+const (
+	// aliveWithin is how long the desk may be busy with one turn. It turns at least once a tick.
+	aliveWithin = 5 * tickEvery
+)
+
+// Alive is when the desk's loop, which every job depends on, last began a turn: it does so several times a second, and a server
+// whose desk hangs serves nobody.
+func (s *Server) Alive() time.Time { return time.Unix(0, s.desk.turned.Load()) }
+
+// Checks looks at what must be so for the server to take jobs and to keep those it has. It waits for nothing.
+func (s *Server) Checks() []Check {
+	now := time.Now()
+	all := []Check{checkAge("desk", "the coordinators' loop turned", now.Sub(s.Alive()), aliveWithin)}
+	control := Check{Name: "control", OK: !s.controlLost.Load(), Text: "connected to " + s.control.Address()}
+	if !control.OK {
+		control.Text = "the control server at " + s.control.Address() + " is out of reach: see that it runs and can be reached from here"
+	}
+	all = append(all, control)
+	if renewed := s.registry.renewed.Load(); renewed == 0 {
+		all = append(all, Check{Name: "registry", Text: "not announced yet"})
+	} else {
+		all = append(all, checkAge("registry", "announced", now.Sub(time.Unix(0, renewed)), s.lease))
+	}
+	data := Check{Name: "data", OK: !s.dataLost.Load(), Text: "connected to the embedded server"}
+	if !data.OK {
+		data.Text = "the embedded NATS server does not answer"
+	}
+	all = append(all, data)
+	if err := s.Err(); err != nil {
+		all = append(all, Check{Name: "server", Text: err.Error()})
+	} else if s.running.Err() != nil {
+		all = append(all, Check{Name: "server", Text: "shutting down"})
+	}
+	return all
+}
+
+func checkAge(name, what string, age, most time.Duration) Check {
+	return Check{Name: name, OK: age <= most, Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
+}

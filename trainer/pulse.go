@@ -1,0 +1,160 @@
+package trainer
+
+import (
+	"math"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/process"
+	"gradbus/schema"
+)
+
+// pulses is what a session says of itself, once a second, to whoever watches. A goroutine of its own puts it together, from
+// counters that the session keeps in any case and under locks that are held for moments; nothing ever waits for it, and what
+// cannot be sent is not said.
+type pulses struct {
+	mu     sync.Mutex // guards what follows; of the goroutine, and of the last one
+	pulse  schema.Pulse
+	body   schema.TrainerPulse
+	meter  *process.Meter
+	failed bool // to send one, which the log has said
+}
+
+func newPulses(started time.Time, backend cuda.Backend) *pulses {
+	p := &pulses{meter: process.NewMeter()}
+	p.pulse = schema.Pulse{StartedMS: started.UnixMilli(), Host: schema.Clip(process.Host()), PID: os.Getpid(), Trainer: &p.body}
+	p.body.Backend = schema.Clip(cuda.Describe(backend))
+	return p
+}
+
+// keepPulses is the goroutine that sends them, until the session ends.
+func (s *Session) keepPulses() {
+	defer s.clock.Done()
+	tick := time.NewTicker(s.config.PulseEvery)
+	defer tick.Stop()
+	for {
+		s.sendPulse()
+		select {
+		case <-tick.C:
+		case <-s.ctx.Done():
+			return
+		}
+	}
+}
+
+// sendPulse says how the session fares now. An error is logged once: a pulse more or less is nothing to end a job for.
+func (s *Session) sendPulse() {
+	if s.pulses == nil {
+		return
+	}
+	p := s.pulses
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pulse.Serial++
+	p.pulse.NowMS, p.pulse.EveryMS = time.Now().UnixMilli(), max(1, s.config.PulseEvery.Milliseconds())
+	s.fillPulse(&p.body)
+	p.body.Process = p.meter.Read()
+	frame, err := schema.EncodePulse(s.head(p.body.Batch), &p.pulse)
+	if err == nil {
+		err = publish(s.control, s.subject(fabric.KindPulse, schema.All), frame)
+	}
+	if err != nil && !p.failed && s.ctx.Err() == nil {
+		p.failed = true
+		s.config.Log.Warn("pulse not sent", "job", s.job.Name, "member", s.joined.Member, "err", err)
+	}
+}
+
+// sendLastPulse says how a session ends, so that one that was shorter than a second is seen, too.
+func (s *Session) sendLastPulse() {
+	if s.control != nil && s.ctx.Err() == nil {
+		s.sendPulse()
+	}
+}
+
+// fillPulse writes what the session knows of itself.
+func (s *Session) fillPulse(t *schema.TrainerPulse) {
+	stats := s.Stats()
+	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.Version(), schema.Batch(s.planned.Load())
+	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind
+	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.KeysTime), seconds(stats.LookupTime), seconds(stats.ComputeTime)
+	t.SendSeconds, t.ResultSeconds = seconds(stats.SendTime), seconds(stats.ResultTime)
+	t.LookupsRepeated, t.Pulls, t.GradientFrames, t.Resent = stats.LookupsRepeated, stats.Pulls, stats.GradientFrames, stats.Resent
+	t.Results, t.ResultsRepeated = stats.Results, stats.ResultsRepeated
+	t.Traffic = schema.Traffic{BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived, MessagesSent: stats.MessagesSent,
+		MessagesReceived: stats.MessagesReceived, Reconnects: stats.Reconnects, Dropped: stats.Dropped, Connected: s.connected()}
+	s.statsMu.Lock()
+	t.Loss = s.loss
+	s.statsMu.Unlock()
+	var since time.Duration
+	t.Doing, since = s.activity.now(s.since())
+	t.DoingMS = since.Milliseconds()
+}
+
+func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }
+
+// connected says that no server is out of reach.
+func (s *Session) connected() bool {
+	if s.lost.Load() != 0 {
+		return false
+	}
+	for _, d := range s.servers {
+		if d.lost.Load() != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// addLoss takes the sum of the losses of a batch over this trainer's samples, and its mean. statsMu is held.
+func addLoss(l *schema.TrainLoss, sum float64, samples int) {
+	if samples == 0 {
+		return
+	}
+	l.Last = schema.Real(sum / float64(samples))
+	if math.IsNaN(sum) || math.IsInf(sum, 0) {
+		l.Bad++
+		return
+	}
+	l.Sum += schema.Real(sum)
+	l.Samples += uint64(samples)
+}
+
+// doing is a schema.Doing as a number.
+type doing uint64
+
+const (
+	joining doing = iota
+	seekingKeys
+	lookingUp
+	computing
+	sending
+	awaitingResults
+	elsewhere
+)
+
+var doingNames = [...]schema.Doing{schema.DoingJoining, schema.DoingKeys, schema.DoingLookup, schema.DoingCompute, schema.DoingSend, schema.DoingResult, schema.DoingOther}
+
+// activity is what the goroutine that calls Run does, and since when: one word, which that goroutine stores some times a batch
+// and a pulse reads. Zero is joining since the session was made.
+type activity struct {
+	epoch time.Time
+	word  atomic.Uint64 // time since epoch in ns, times 8, and a doing
+}
+
+// begin notes what is done from now on.
+func (a *activity) begin(d doing) { a.beginAt(d, time.Now()) }
+
+// beginAt is begin for who knows the time.
+func (a *activity) beginAt(d doing, now time.Time) {
+	a.word.Store(uint64(max(0, now.Sub(a.epoch)))<<3 | uint64(d))
+}
+
+// now is what is done at a time since epoch, and for how long it has been.
+func (a *activity) now(at time.Duration) (schema.Doing, time.Duration) {
+	word := a.word.Load()
+	return doingNames[word&7], max(0, at-time.Duration(word>>3))
+}

@@ -1,0 +1,113 @@
+package trainer
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// watched keeps the pulses of trainers.
+type watched struct {
+	mu  sync.Mutex
+	all map[schema.Member][]*schema.Pulse
+}
+
+func (w *watched) take(_ schema.JobName, from schema.Member, p *schema.Pulse) {
+	if p.Trainer == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.all[from] = append(w.all[from], p)
+}
+
+// of is the pulses of a trainer, in the order in which they came.
+func (w *watched) of(m schema.Member) []*schema.Pulse {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all[m]
+}
+
+func startWatched(t testing.TB, config ps.Config) (*ps.Server, *watched) {
+	t.Helper()
+	w := &watched{all: map[schema.Member][]*schema.Pulse{}}
+	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t), Pulses: w.take})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	return server, w
+}
+
+// Trainers tell what their sessions have counted; the last word is everything.
+func TestTrainersTellHowTheyFare(t *testing.T) {
+	t.Parallel()
+	server, w := startWatched(t, ps.Config{Shards: 2})
+	config, job := testConfig(t, server), toyJob("told", 2, 4, schema.ApplyUpdate)
+	config.PulseEvery = 20 * time.Millisecond
+	const batches = 30
+	outcomes := trainAll(t, config, job, batches)
+	for i, o := range outcomes {
+		if o.err != nil {
+			t.Fatal(o.err)
+		}
+		pulses := w.of(schema.TrainerMember(i))
+		if len(pulses) < 2 {
+			t.Fatalf("%d pulses of trainer %d", len(pulses), i)
+		}
+		for n, p := range pulses {
+			if n > 0 && (p.Serial <= pulses[n-1].Serial || p.Trainer.Batches < pulses[n-1].Trainer.Batches || p.StartedMS != pulses[n-1].StartedMS) {
+				t.Errorf("pulse %d of trainer %d: %+v follows %+v", n, i, p, pulses[n-1])
+			}
+		}
+		checkLast(t, pulses[len(pulses)-1], &o, batches)
+	}
+}
+
+func checkLast(t *testing.T, p *schema.Pulse, o *outcome, batches uint64) {
+	t.Helper()
+	last, sum, samples := p.Trainer, 0.0, 0
+	for _, b := range o.progress {
+		sum, samples = sum+b.Loss*float64(b.Samples), samples+b.Samples
+	}
+	if last.Batches != batches || last.Batch != schema.Batch(batches) || last.Planned != 0 || last.Samples != o.stats.Samples || last.GradientFrames != o.stats.GradientFrames ||
+		last.Results != o.stats.Results || float64(last.ComputeSeconds) != o.stats.ComputeTime.Seconds() || last.Doing != schema.DoingOther || !last.Traffic.Connected ||
+		last.Traffic.BytesSent == 0 || last.Process.Goroutines == 0 || last.Backend == "" || p.EveryMS != 20 {
+		t.Errorf("the last pulse says %+v, and the session %+v", last, o.stats)
+	}
+	if l := last.Loss; math.Abs(float64(l.Sum)-sum) > 1e-6*math.Abs(sum) || l.Samples != uint64(samples) || l.Bad != 0 {
+		t.Errorf("loss %+v: want a sum of %v over %d samples", l, sum, samples)
+	}
+}
+
+func TestLossesThatAreNone(t *testing.T) {
+	var l schema.TrainLoss
+	addLoss(&l, 6, 3)
+	addLoss(&l, math.NaN(), 3)
+	addLoss(&l, 1, 0) // without samples there is none
+	addLoss(&l, math.Inf(1), 3)
+	if l.Sum != 6 || l.Samples != 3 || l.Bad != 2 || !math.IsInf(float64(l.Last), 1) {
+		t.Errorf("%+v", l)
+	}
+}
+
+func TestActivity(t *testing.T) {
+	epoch := time.Now()
+	a := activity{epoch: epoch}
+	if d, since := a.now(time.Second); d != schema.DoingJoining || since != time.Second {
+		t.Errorf("at first %v for %v", d, since)
+	}
+	for d, name := range doingNames {
+		a.beginAt(doing(d), epoch.Add(3*time.Second))
+		if got, since := a.now(5 * time.Second); got != name || since != 2*time.Second {
+			t.Errorf("%v for %v, want %v for 2s", got, since, name)
+		}
+	}
+	if _, since := a.now(time.Second); since != 0 { // it was begun meanwhile
+		t.Errorf("begun %v ago", since)
+	}
+}
