@@ -11,7 +11,7 @@
 // coordinates the job, shards by the ps that keeps them, processes by themselves. GPUs are exported by every ps that sees
 // them, as are problems: aggregate those with max.
 //
-// Labels are bounded: job, member (t3, s0: as in subjects and logs), gpu (its UUID), host, and short lists of names. No
+// Labels are bounded: job_name (Prometheus has a label job of its own, which would win), member (t3, s0: as in subjects and logs), gpu (its UUID), host, and short lists of names. No
 // batch, run or address is a label of anything but of the _info families, which have one series for each subject.
 //
 // # Families

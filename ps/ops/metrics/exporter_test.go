@@ -90,27 +90,27 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_ps_memory_limit_bytes`:                                                        1000,
 		`gradbus_ps_verify_mismatches_total`:                                                   1,
 		`gradbus_disk_free_bytes{path="/var/lib/gradbus"}`:                                     10,
-		`gradbus_job_phase{job="words",phase="running"}`:                                       1,
-		`gradbus_job_phase{job="words",phase="ended"}`:                                         0,
-		`gradbus_job_loss{job="words"}`:                                                        0.25,
-		`gradbus_job_replicas_equal{job="words"}`:                                              1,
-		`gradbus_trainer_lag_batches{job="words",member="t2"}`:                                 2,
-		`gradbus_trainer_awaited_seconds{job="words",member="t1"}`:                             1.5,
-		`gradbus_trainer_awaited_seconds{job="words",member="t0"}`:                             0,
-		`gradbus_trainer_silent_seconds{job="words",member="t0"}`:                              0.25,
-		`gradbus_trainer_loss{job="words",member="t0"}`:                                        0.5,
-		`gradbus_trainer_loss{job="words",member="t1"}`:                                        math.NaN(),
-		`gradbus_trainer_sample_loss_sum{job="words",member="t0"}`:                             152,
-		`gradbus_trainer_sample_loss_count{job="words",member="t0"}`:                           608,
-		`gradbus_trainer_phase_seconds_total{job="words",member="t0",phase="compute"}`:         3,
-		`gradbus_trainer_network_bytes_total{direction="received",job="words",member="t0"}`:    12,
-		`gradbus_trainer_pending_bytes{job="words",member="t0"}`:                               200,
-		`gradbus_trainer_window_bytes{job="words",member="t0"}`:                                2000,
-		`gradbus_trainer_round_trip_seconds{job="words",member="t0"}`:                          0.002,
-		`gradbus_trainer_doing_seconds{doing="result",job="words",member="t0"}`:                0.04,
-		`gradbus_trainer_info{backend="cpu avx2",host="b",job="words",member="t0"}`:            1,
-		`gradbus_shard_kernel_seconds_total{job="words",member="s1"}`:                          0.5,
-		`gradbus_shard_awaited_trainers{job="words",member="s0"}`:                              1,
+		`gradbus_job_phase{job_name="words",phase="running"}`:                                       1,
+		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,
+		`gradbus_job_loss{job_name="words"}`:                                                        0.25,
+		`gradbus_job_replicas_equal{job_name="words"}`:                                              1,
+		`gradbus_trainer_lag_batches{job_name="words",member="t2"}`:                                 2,
+		`gradbus_trainer_awaited_seconds{job_name="words",member="t1"}`:                             1.5,
+		`gradbus_trainer_awaited_seconds{job_name="words",member="t0"}`:                             0,
+		`gradbus_trainer_silent_seconds{job_name="words",member="t0"}`:                              0.25,
+		`gradbus_trainer_loss{job_name="words",member="t0"}`:                                        0.5,
+		`gradbus_trainer_loss{job_name="words",member="t1"}`:                                        math.NaN(),
+		`gradbus_trainer_sample_loss_sum{job_name="words",member="t0"}`:                             152,
+		`gradbus_trainer_sample_loss_count{job_name="words",member="t0"}`:                           608,
+		`gradbus_trainer_phase_seconds_total{job_name="words",member="t0",phase="compute"}`:         3,
+		`gradbus_trainer_network_bytes_total{direction="received",job_name="words",member="t0"}`:    12,
+		`gradbus_trainer_pending_bytes{job_name="words",member="t0"}`:                               200,
+		`gradbus_trainer_window_bytes{job_name="words",member="t0"}`:                                2000,
+		`gradbus_trainer_round_trip_seconds{job_name="words",member="t0"}`:                          0.002,
+		`gradbus_trainer_doing_seconds{doing="result",job_name="words",member="t0"}`:                0.04,
+		`gradbus_trainer_info{backend="cpu avx2",host="b",job_name="words",member="t0"}`:            1,
+		`gradbus_shard_kernel_seconds_total{job_name="words",member="s1"}`:                          0.5,
+		`gradbus_shard_awaited_trainers{job_name="words",member="s0"}`:                              1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="degraded"}`:                             1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="healthy"}`:                              0,
 		`gradbus_gpu_state{gpu="GPU-b",host="b",state="degraded"}`:                             1,
@@ -118,7 +118,7 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_gpu_xid_events_total{gpu="GPU-a",host="a",xid="63"}`:                          1,
 		`gradbus_gpu_sample_age_seconds{gpu="GPU-a",host="a"}`:                                 1,
 		`gradbus_problem{code="made-up",level="critical"}`:                                     2,
-		`gradbus_problem_info{code="made-up",gpu="",job="words",level="critical",member="t1"}`: 1,
+		`gradbus_problem_info{code="made-up",gpu="",job_name="words",level="critical",member="t1"}`: 1,
 		`gradbus_ops_stream_clients`:                                                           2,
 	})
 	for reason := schema.ReasonOK + 1; int(reason) < schema.ReasonCount; reason++ {
@@ -142,7 +142,7 @@ func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	absent(t, got, "gradbus_ps_veri", "gradbus_disk", "gradbus_problem", "gradbus_job_loss", "gradbus_job_replicas", "gradbus_job_start", "gradbus_job_end",
 		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
 		"gradbus_gpu_thr", "gradbus_gpu_problem", "gradbus_gpu_sample_age", "gradbus_gpu_state_since", "gradbus_gpu_pcie")
-	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1, `gradbus_trainer_silent_seconds{job="words",member="t0"}`: 0.25})
+	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`: 0.25})
 
 	none := New(Config{Version: "1", Own: func() *schema.Pulse { return nil }, Status: everything(1, 1).exporter().config.Status})
 	got = samples(t, none)
@@ -165,7 +165,7 @@ func TestOnlyWhatIsCoordinatedHere(t *testing.T) {
 	e.Take("words", "t0", nil)
 	absent(t, samples(t, e), "gradbus_trainer_batches_total")
 	e.Take("words", "t0", trainerPulse(0, 1))
-	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job="words",member="t0"}`: 19})
+	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19})
 }
 
 // Members vanish with their job; what they counted lasts until then, what was true of a moment does not.
@@ -174,13 +174,13 @@ func TestStaleMembersVanish(t *testing.T) {
 	c.now = moment.Add(staleAfter + time.Second)
 	got := samples(t, e)
 	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_pending", "gradbus_trainer_doing", "gradbus_trainer_connected", `gradbus_gpu_state{gpu="GPU-b"`)
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job="words",member="t0"}`: 19, `gradbus_trainer_pulse_age_seconds{job="words",member="t0"}`: 11})
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19, `gradbus_trainer_pulse_age_seconds{job_name="words",member="t0"}`: 11})
 
 	c, e = full(2, 1)
 	c.own.Server.Jobs[0].Phase, c.own.Server.Jobs[0].EndedMS = "ended", 1_700_000_008_000
 	got = samples(t, e)
 	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_silent", "gradbus_trainer_lag", "gradbus_job_loss")
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job="words",member="t0"}`: 19, `gradbus_job_end_timestamp_seconds{job="words"}`: 1_700_000_008})
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19, `gradbus_job_end_timestamp_seconds{job_name="words"}`: 1_700_000_008})
 
 	// The next run of that name: nothing of the last one is left, before its trainers speak.
 	next := c.own.Server.Jobs[0]
@@ -188,7 +188,7 @@ func TestStaleMembersVanish(t *testing.T) {
 	c.own.Server.Jobs = append(c.own.Server.Jobs, next)
 	got = samples(t, e)
 	absent(t, got, "gradbus_trainer_batches", "gradbus_job_end", "gradbus_job_loss")
-	wantSamples(t, got, map[string]float64{`gradbus_job_phase{job="words",phase="running"}`: 1})
+	wantSamples(t, got, map[string]float64{`gradbus_job_phase{job_name="words",phase="running"}`: 1})
 
 	c.own.Server.Jobs = nil
 	absent(t, samples(t, e), "gradbus_trainer", "gradbus_job")

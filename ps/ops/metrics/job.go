@@ -23,7 +23,7 @@ type job struct {
 
 // jobTable tells of jobs.
 func jobTable() table[job] {
-	return table[job]{[]string{"job"}, []figure[job]{
+	return table[job]{[]string{"job_name"}, []figure[job]{
 		gauges("gradbus_job_info", "What the job is; always 1.", []string{"run_id", "consistency", "apply", "reduce"}, func(j job, r *row) {
 			r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Consistency, j.Apply, j.Reduce)
 		}),
@@ -83,7 +83,7 @@ type place struct {
 
 // placeTable tells of trainers of jobs that have not ended, by what their coordinator says.
 func placeTable() table[place] {
-	return table[place]{[]string{"job", "member"}, []figure[place]{
+	return table[place]{[]string{"job_name", "member"}, []figure[place]{
 		gauge("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.", func(p place) float64 { return float64(p.SilentMS) / 1000 }),
 		gauge("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", func(p place) float64 {
 			return float64(p.foremost) - float64(min(p.Batch, p.foremost))

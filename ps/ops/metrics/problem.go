@@ -10,7 +10,7 @@ func problemTable() table[*overview.Status] {
 	type status = *overview.Status
 	return table[status]{nil, []figure[status]{
 		gauges("gradbus_problem", "Problems there are, by code; 0 for those that are not.", []string{"code", "level"}, countProblems),
-		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.", []string{"code", "level", "job", "member", "gpu"}, listProblems),
+		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.", []string{"code", "level", "job_name", "member", "gpu"}, listProblems),
 	}}
 }
 

@@ -5,7 +5,7 @@ import "gradbus/schema"
 // shardTable tells of the shards that this ps keeps.
 func shardTable() table[*schema.ShardPulse] {
 	type shard = *schema.ShardPulse
-	return table[shard]{[]string{"job", "member"}, []figure[shard]{
+	return table[shard]{[]string{"job_name", "member"}, []figure[shard]{
 		gauge("gradbus_shard_ready", "Whether the shard has all it needs to serve.", func(s shard) float64 { return truth(s.Ready) }),
 		gauge("gradbus_shard_version", "Batches that the shard has applied.", func(s shard) float64 { return float64(s.Version) }),
 		counter("gradbus_shard_rounds_total", "Rounds that the shard has closed.", func(s shard) float64 { return float64(s.Rounds) }),

@@ -21,7 +21,7 @@ func eachDirection(r *row, sent, received uint64) {
 
 // trainerTable tells of trainers: what lasts, which is true of the pulse heard last, however old, and to the end of the job.
 func trainerTable() table[trainer] {
-	return table[trainer]{[]string{"job", "member"}, []figure[trainer]{
+	return table[trainer]{[]string{"job_name", "member"}, []figure[trainer]{
 		gauges("gradbus_trainer_info", "Who the trainer is; always 1.", []string{"host", "backend"}, func(t trainer, r *row) { r.value(1, t.Host, t.t.Backend) }),
 		gauge("gradbus_trainer_start_timestamp_seconds", "Start of the trainer, in seconds since 1970 by its clock.", func(t trainer) float64 { return float64(t.StartedMS) / 1000 }),
 		gauge("gradbus_trainer_pulse_age_seconds", "Age of what the trainer last said of itself.", func(t trainer) float64 { return t.age.Seconds() }),
@@ -58,7 +58,7 @@ func direction() []string { return []string{"direction"} }
 
 // momentTable tells of trainers what is true of a moment only: of fresh pulses in jobs that have not ended.
 func momentTable() table[trainer] {
-	return table[trainer]{[]string{"job", "member"}, []figure[trainer]{
+	return table[trainer]{[]string{"job_name", "member"}, []figure[trainer]{
 		gauge("gradbus_trainer_batch", "Batch under way, or next.", func(t trainer) float64 { return float64(t.t.Batch) }),
 		gauges("gradbus_trainer_planned_batches", "Batches that the run under way is asked for; absent between runs.", nil, func(t trainer, r *row) {
 			if t.t.Planned > 0 {
