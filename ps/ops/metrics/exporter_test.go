@@ -190,6 +190,12 @@ func TestStaleMembersVanish(t *testing.T) {
 	absent(t, got, "gradbus_trainer_batches", "gradbus_job_end", "gradbus_job_loss")
 	wantSamples(t, got, map[string]float64{`gradbus_job_phase{job_name="words",phase="running"}`: 1})
 
+	c.own.Server.Jobs[len(c.own.Server.Jobs)-1].Members[0].Lost = true
+	got = samples(t, e)
+	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`, `gradbus_trainer_disconnected{job_name="words",member="t0"}`)
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_lost{job_name="words",member="t0"}`: 1, `gradbus_trainer_lost{job_name="words",member="t1"}`: 0,
+		`gradbus_job_trainers_missing{job_name="words"}`: 1})
+
 	c.own.Server.Jobs = nil
 	absent(t, samples(t, e), "gradbus_trainer", "gradbus_job")
 	if len(e.trainers) != 0 {

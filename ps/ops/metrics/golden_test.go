@@ -111,6 +111,8 @@ func TestNames(t *testing.T) {
 		helps[f.help] = f.name
 		for _, l := range f.labels {
 			switch l {
+			case "job", "instance": // Prometheus puts labels of that name on every series, and hides ours
+				t.Errorf("%s has the label %s, which Prometheus has", f.name, l)
 			case "batch", "bucket", "chunk", "version", "pid", "url":
 				if f.name != "gradbus_build_info" {
 					t.Errorf("%s has the label %s, of which there is no end", f.name, l)

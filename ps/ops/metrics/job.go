@@ -84,18 +84,27 @@ type place struct {
 // placeTable tells of trainers of jobs that have not ended, by what their coordinator says.
 func placeTable() table[place] {
 	return table[place]{[]string{"job_name", "member"}, []figure[place]{
-		gauge("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.", func(p place) float64 { return float64(p.SilentMS) / 1000 }),
-		gauge("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", func(p place) float64 {
+		there("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.", func(p place) float64 { return float64(p.SilentMS) / 1000 }),
+		there("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", func(p place) float64 {
 			return float64(p.foremost) - float64(min(p.Batch, p.foremost))
 		}),
-		gauge("gradbus_trainer_awaited_seconds", "For how long open rounds have waited for the trainer; 0 where none does.", func(p place) float64 {
+		there("gradbus_trainer_awaited_seconds", "For how long open rounds have waited for the trainer; 0 where none does.", func(p place) float64 {
 			if !p.Waited {
 				return 0
 			}
 			return float64(p.WaitedMS) / 1000
 		}),
-		gauge("gradbus_trainer_awaited_first", "Whether the earliest open round waits for the trainer.", func(p place) float64 { return truth(p.Waited && p.First) }),
+		there("gradbus_trainer_awaited_first", "Whether the earliest open round waits for the trainer.", func(p place) float64 { return truth(p.Waited && p.First) }),
+		there("gradbus_trainer_disconnected", "Whether the trainer's connection was there and is not any more.", func(p place) float64 { return truth(p.Gone) }),
 		gauge("gradbus_trainer_lost", "Whether the job goes on without the trainer, which was lost.", func(p place) float64 { return truth(p.Lost) }),
-		gauge("gradbus_trainer_disconnected", "Whether the trainer's connection was there and is not any more.", func(p place) float64 { return truth(p.Gone) }),
 	}}
+}
+
+// there is a gauge of trainers that the job counts on: one that it has given up is silent for ever, and nobody waits.
+func there(name, help string, of func(place) float64) figure[place] {
+	return gauges(name, help, nil, func(p place, r *row) {
+		if !p.Lost {
+			r.value(of(p))
+		}
+	})
 }
