@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
+	"gradbus/ps/ops/overview"
 	"gradbus/schema"
 )
 
@@ -84,12 +85,12 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 	_, e := full(3, 2)
 	got := samples(t, e)
 	wantSamples(t, got, map[string]float64{
-		`gradbus_ps_frames_refused_total{reason="damaged"}`:                                    7,
-		`gradbus_ps_frames_refused_total{reason="malformed"}`:                                  0,
-		`gradbus_ps_pulse_age_seconds`:                                                         0.5,
-		`gradbus_ps_memory_limit_bytes`:                                                        1000,
-		`gradbus_ps_verify_mismatches_total`:                                                   1,
-		`gradbus_disk_free_bytes{path="/var/lib/gradbus"}`:                                     10,
+		`gradbus_ps_frames_refused_total{reason="damaged"}`:                                         7,
+		`gradbus_ps_frames_refused_total{reason="malformed"}`:                                       0,
+		`gradbus_ps_pulse_age_seconds`:                                                              0.5,
+		`gradbus_ps_memory_limit_bytes`:                                                             1000,
+		`gradbus_ps_verify_mismatches_total`:                                                        1,
+		`gradbus_disk_free_bytes{path="/var/lib/gradbus"}`:                                          10,
 		`gradbus_job_phase{job_name="words",phase="running"}`:                                       1,
 		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,
 		`gradbus_job_loss{job_name="words"}`:                                                        0.25,
@@ -111,16 +112,22 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_trainer_info{backend="cpu avx2",host="b",job_name="words",member="t0"}`:            1,
 		`gradbus_shard_kernel_seconds_total{job_name="words",member="s1"}`:                          0.5,
 		`gradbus_shard_awaited_trainers{job_name="words",member="s0"}`:                              1,
-		`gradbus_gpu_state{gpu="GPU-a",host="a",state="degraded"}`:                             1,
-		`gradbus_gpu_state{gpu="GPU-a",host="a",state="healthy"}`:                              0,
-		`gradbus_gpu_state{gpu="GPU-b",host="b",state="degraded"}`:                             1,
-		`gradbus_gpu_utilisation_ratio{gpu="GPU-a",host="a"}`:                                  0.75,
-		`gradbus_gpu_xid_events_total{gpu="GPU-a",host="a",xid="63"}`:                          1,
-		`gradbus_gpu_sample_age_seconds{gpu="GPU-a",host="a"}`:                                 1,
-		`gradbus_problem{code="made-up",level="critical"}`:                                     2,
+		`gradbus_gpu_state{gpu="GPU-a",host="a",state="degraded"}`:                                  1,
+		`gradbus_gpu_state{gpu="GPU-a",host="a",state="healthy"}`:                                   0,
+		`gradbus_gpu_state{gpu="GPU-b",host="b",state="degraded"}`:                                  1,
+		`gradbus_gpu_utilisation_ratio{gpu="GPU-a",host="a"}`:                                       0.75,
+		`gradbus_gpu_xid_events_total{gpu="GPU-a",host="a",xid="63"}`:                               1,
+		`gradbus_gpu_sample_age_seconds{gpu="GPU-a",host="a"}`:                                      1,
+		`gradbus_problem{code="made-up",level="critical"}`:                                          2,
 		`gradbus_problem_info{code="made-up",gpu="",job_name="words",level="critical",member="t1"}`: 1,
-		`gradbus_ops_stream_clients`:                                                           2,
+		`gradbus_ops_stream_clients`:                                                                2,
 	})
+	for _, c := range overview.Codes() {
+		key := fmt.Sprintf("gradbus_problem{code=%q,level=%q}", c.Code, c.Level)
+		if v, ok := got[key]; !ok || v != 0 {
+			t.Errorf("%s is %v, %v: want 0 where there is no such problem", key, v, ok)
+		}
+	}
 	for reason := schema.ReasonOK + 1; int(reason) < schema.ReasonCount; reason++ {
 		if _, ok := got[fmt.Sprintf("gradbus_ps_frames_refused_total{reason=%q}", reason)]; !ok {
 			t.Errorf("reason %v is not there", reason)

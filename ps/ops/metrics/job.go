@@ -24,8 +24,8 @@ type job struct {
 // jobTable tells of jobs.
 func jobTable() table[job] {
 	return table[job]{[]string{"job_name"}, []figure[job]{
-		gauges("gradbus_job_info", "What the job is; always 1.", []string{"run_id", "consistency", "apply", "reduce"}, func(j job, r *row) {
-			r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Consistency, j.Apply, j.Reduce)
+		gauges("gradbus_job_info", "What the job is; always 1.", []string{"run_id", "workload", "consistency", "apply", "reduce"}, func(j job, r *row) {
+			r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)
 		}),
 		gauges("gradbus_job_phase", "1 for the phase that the job is in: gathering its trainers, running, or ended within the last minutes.", []string{"phase"}, func(j job, r *row) {
 			for _, phase := range phases() {

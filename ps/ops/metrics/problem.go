@@ -20,14 +20,20 @@ type coded struct {
 	level overview.Level
 }
 
-// countProblems begins with every code there is at 0, so that alerts see a change.
+// countProblems has every code there is, 0 or not, so that alerts see a change.
 func countProblems(s *overview.Status, r *row) {
+	codes := overview.Codes()
+	order, known := make([]coded, 0, len(codes)), make(map[coded]bool, len(codes))
+	for _, c := range codes {
+		order = append(order, coded{c.Code, c.Level})
+		known[order[len(order)-1]] = true
+	}
 	counts := map[coded]int{}
-	order := []coded{}
 	for i := range s.Problems {
 		c := coded{s.Problems[i].Code, s.Problems[i].Level}
-		if counts[c] == 0 && len(order) < problemsMax {
+		if !known[c] && len(order) < len(codes)+problemsMax { // some are less bad at times
 			order = append(order, c)
+			known[c] = true
 		}
 		counts[c]++
 	}
