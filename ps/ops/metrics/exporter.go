@@ -156,7 +156,7 @@ func coordinated(own *schema.Pulse, name schema.JobName) *schema.JobPulse {
 	}
 	var found *schema.JobPulse
 	for i := range own.Server.Jobs { // one of that name may have ended, and the next be under way
-		if j := &own.Server.Jobs[i]; j.Name == name && (found == nil || found.Phase == ended) {
+		if j := &own.Server.Jobs[i]; j.Name == name && (found == nil || found.Phase == schema.PhaseEnded) {
 			found = j
 		}
 	}
@@ -219,7 +219,7 @@ func (e *Exporter) writeTrainers(s *sheet, j *schema.JobPulse, pulses map[who]he
 	for i := range j.Members {
 		m := &j.Members[i]
 		labels := []string{string(j.Name), string(m.Member)}
-		if m.Host != "" && !m.Left && j.Phase != ended {
+		if m.Host != "" && !m.Left && j.Phase != schema.PhaseEnded {
 			e.tables.place.write(s, place{m, foremost}, labels...)
 		}
 		h, ok := pulses[who{j.Name, m.Member}]
@@ -228,7 +228,7 @@ func (e *Exporter) writeTrainers(s *sheet, j *schema.JobPulse, pulses map[who]he
 		}
 		subject := trainer{h.pulse, h.pulse.Trainer, max(0, now.Sub(h.at))}
 		e.tables.trainer.write(s, subject, labels...)
-		if subject.age <= staleAfter && j.Phase != ended {
+		if subject.age <= staleAfter && j.Phase != schema.PhaseEnded {
 			e.tables.moment.write(s, subject, labels...)
 			e.writeGPUs(s, h.pulse, h.pulse.Trainer.GPUs, now)
 		}

@@ -8,12 +8,9 @@ import (
 )
 
 // phases of a job.
-func phases() []string { return []string{"gathering", "running", "ended"} }
-
-const (
-	running = "running"
-	ended   = "ended"
-)
+func phases() []string {
+	return []string{schema.PhaseGathering, schema.PhaseRunning, schema.PhaseEnded}
+}
 
 // job is a job that this ps coordinates: as its coordinator sees it, and as it is shown.
 type job struct {
@@ -50,7 +47,7 @@ func jobTable() table[job] {
 			}
 		}),
 		gauges("gradbus_job_loss", "Mean loss over all trainers' samples of the last second that had any; NaN and infinities as they are.", nil, func(j job, r *row) {
-			if j.shown != nil && j.shown.Loss != nil && j.Phase == running {
+			if j.shown != nil && j.shown.Loss != nil && j.Phase == schema.PhaseRunning {
 				r.value(float64(*j.shown.Loss))
 			}
 		}),
@@ -64,7 +61,7 @@ func jobTable() table[job] {
 
 // missing counts the places that nobody works at. An ended job lacks nobody.
 func missing(j *schema.JobPulse) (n int) {
-	if j.Phase == ended {
+	if j.Phase == schema.PhaseEnded {
 		return 0
 	}
 	for i := range j.Members {

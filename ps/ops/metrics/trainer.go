@@ -60,7 +60,7 @@ func direction() []string { return []string{"direction"} }
 func momentTable() table[trainer] {
 	return table[trainer]{[]string{"job_name", "member"}, []figure[trainer]{
 		gauge("gradbus_trainer_batch", "Batch under way, or next.", func(t trainer) float64 { return float64(t.t.Batch) }),
-		gauges("gradbus_trainer_planned_batches", "Batches that the run under way is asked for; absent between runs.", nil, func(t trainer, r *row) {
+		gauges("gradbus_trainer_end_batch", "Batch at which the run under way ends; absent between runs.", nil, func(t trainer, r *row) {
 			if t.t.Planned > 0 {
 				r.value(float64(t.t.Planned))
 			}
