@@ -25,7 +25,7 @@ type MismatchError struct {
 }
 
 func (e *MismatchError) Error() string {
-	return fmt.Sprintf("%s: %s at position %d: %s gives %x and %s gives %x", e.Op, e.What, e.Position, e.Backend, e.Got, e.Oracle, e.Want)
+	return fmt.Sprintf("verification failed: %s: %s at position %d: %s gives %x and %s gives %x", e.Op, e.What, e.Position, e.Backend, e.Got, e.Oracle, e.Want)
 }
 
 // Unwrap makes errors.Is(err, ErrVerify) true.

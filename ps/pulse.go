@@ -187,6 +187,10 @@ func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 	if p.gpus != nil {
 		t.GPUs = p.gpus()
 	}
+	if v, ok := s.backend.(*cuda.Verified); ok {
+		t.Verification.OneIn = v.OneIn()
+		t.Verification.Blocks, t.Verification.Mismatches = v.Checked()
+	}
 	t.Traffic = p.traffic()
 	if jobs := p.jobs.Load(); jobs != nil {
 		t.Jobs = jobs.at(now)

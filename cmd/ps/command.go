@@ -30,6 +30,7 @@ type flags struct {
 	server                      ps.Config
 	memoryMiB, stagedMiB        int64
 	pendingMiB                  int64
+	verify                      int // one optimizer block in so many is checked
 }
 
 func command() *cobra.Command {
@@ -87,6 +88,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	set.IntVar(&f.verify, "verify", verifyAuto, "one optimizer block in this `number` is computed again by another backend and compared bit by bit; 0 is none, -1 one in 1000 on a GPU and none elsewhere")
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
@@ -105,11 +107,11 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err := f.fill(); err != nil {
 		return err
 	}
-	backend, err := cuda.Open(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Log: log})
+	backend, closeBackend, err := f.openBackend(log)
 	if err != nil {
 		return err
 	}
-	defer backend.Close()
+	defer closeBackend()
 	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter()})
 	if err != nil {
 		return err
