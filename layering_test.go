@@ -43,6 +43,12 @@ var layers = map[string]layer{
 	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
 	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
+	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
+	"ps/ops/terminal": {
+		own:    []string{"ps/ops/overview", "schema"},
+		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
+		noStd:  []string{"os", "os/exec"},
+	},
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},

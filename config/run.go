@@ -2,6 +2,7 @@ package config
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,8 +11,23 @@ import (
 	"syscall"
 )
 
-// Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error, or 130
-// after an interrupt. What went wrong goes to errs as one line that begins with the command's name. The first interrupt
+// Exit is an error that asks for an exit status of its own. Without an error in it nothing is written: all was said.
+type Exit struct {
+	Status int
+	Err    error
+}
+
+func (e Exit) Error() string {
+	if e.Err == nil {
+		return fmt.Sprintf("exit status %d", e.Status)
+	}
+	return e.Err.Error()
+}
+
+func (e Exit) Unwrap() error { return e.Err }
+
+// Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error or what an
+// Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's name. The first interrupt
 // (Ctrl-C or SIGTERM) ends the context; a second ends the process at once.
 func Run(name string, errs io.Writer, execute func(context.Context) error) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -25,6 +41,14 @@ func Run(name string, errs io.Writer, execute func(context.Context) error) (stat
 		fmt.Fprintf(errs, "%s: interrupted\n", name)
 		return 130
 	}
-	fmt.Fprintf(errs, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", "; "))
-	return 1
+	status = 1
+	var exit Exit
+	asked := errors.As(err, &exit)
+	if asked {
+		status = exit.Status
+	}
+	if !asked || exit.Err != nil {
+		fmt.Fprintf(errs, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+	}
+	return status
 }

@@ -66,6 +66,8 @@ registers it, and when the last one has left, its name is free and its memory re
 		},
 	}
 	f.add(c)
+	c.CompletionOptions.DisableDefaultCmd = true
+	c.AddCommand(statusCommand(), topCommand())
 	return c
 }
 

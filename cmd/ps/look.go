@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"gradbus/config"
+	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/terminal"
+)
+
+// looking is what the commands that look at a running ps are told.
+type looking struct {
+	ps, tokenFile, ca string
+	timeout           time.Duration
+}
+
+func (l *looking) add(c *cobra.Command) {
+	set := c.Flags()
+	set.SortFlags = false
+	set.StringVar(&l.ps, "ps", terminal.URLDefault, "`URL` of the ps's page, which it names when it starts")
+	set.StringVar(&l.tokenFile, "token-file", "", "`file` whose first line is the page's token, where it wants one")
+	set.StringVar(&l.ca, "ca", "", "`file` with the certificates that vouch for an https:// page, where the system's do not")
+	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`time` that the ps may take to answer")
+}
+
+func (l *looking) client() (*terminal.Client, error) {
+	token, err := config.Secret(l.tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := config.RootCAs(l.ca)
+	if err != nil {
+		return nil, err
+	}
+	return terminal.NewClient(terminal.Config{URL: l.ps, Token: token, TLS: roots, Timeout: l.timeout})
+}
+
+// Exit statuses of ps status, beside 0: those of the plugins of monitoring systems.
+const (
+	exitWarning     = 1
+	exitCritical    = 2
+	exitUnreachable = 3
+)
+
+// widthElsewhere is the width of what is written to no terminal.
+const widthElsewhere = 120
+
+func statusCommand() *cobra.Command {
+	var l looking
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Say how a running ps and its jobs are",
+		Long: `Say how a running ps and its jobs are, on one screen.
+
+The exit status is 0 where all is well or nothing happens, 1 after a warning, 2 where something does not work or results
+may be wrong, and 3 where no ps answers or the question was wrong.`,
+		Example: `  ./bin/ps status
+  ./bin/ps status --ps https://host:8080 --token-file secret --ca ca.pem
+  ./bin/ps status --json | jq .why.text`,
+		Args: noArguments,
+	}
+	l.add(c)
+	c.Flags().BoolVar(&asJSON, "json", false, "print the status as exactly one line of JSON, as GET /api/v1/status gives it")
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.Exit{Status: exitUnreachable, Err: err} })
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		level, err := l.status(c.Context(), c, asJSON)
+		switch {
+		case err != nil:
+			return config.Exit{Status: exitUnreachable, Err: err}
+		case level == overview.Critical:
+			return config.Exit{Status: exitCritical}
+		case level == overview.Warning:
+			return config.Exit{Status: exitWarning}
+		}
+		return nil
+	}
+	return c
+}
+
+// status prints one, and gives its level.
+func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (overview.Level, error) {
+	client, err := l.client()
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	status, raw, err := client.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	out := c.OutOrStdout()
+	if asJSON {
+		_, err = out.Write(append(raw, '\n'))
+		return status.Why.Level, err
+	}
+	events, err := client.Events(ctx, 0)
+	if err != nil {
+		return "", err
+	}
+	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local}
+	colour := false
+	if columns, lines, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
+		screen.Width, screen.Height, colour = columns, max(lines-1, 10), coloured()
+	}
+	text := terminal.Join(screen.Lines(status, events[max(0, len(events)-eventsShown):]), colour)
+	_, err = fmt.Fprintln(out, text)
+	return status.Why.Level, err
+}
+
+// eventsShown is how many events a screen that does not move shows at most.
+const eventsShown = 10
+
+// coloured tells whether colours are wanted, where there is a terminal.
+func coloured() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+
+func topCommand() *cobra.Command {
+	var l looking
+	var job string
+	c := &cobra.Command{
+		Use:   "top",
+		Short: "Follow a running ps and its jobs in the terminal",
+		Long: `Follow a running ps and its jobs in the terminal: the one sentence that says why, jobs, trainers, shards, servers, GPUs and
+events, as the ps tells of them once a second.
+
+Keys: q quits; j and J go to the next job and the one before; s sorts trainers by lag, name or rate; v and V show one of the
+sections, with as many rows as there is room for, which the arrows move; Ctrl-Z puts it in the background.`,
+		Example: `  ./bin/ps top
+  ./bin/ps top --job packages
+  ./bin/ps top --ps https://host:8080 --token-file secret --ca ca.pem`,
+		Args: noArguments,
+	}
+	l.add(c)
+	c.Flags().StringVar(&job, "job", "", "`name` of the job to show first")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) || os.Getenv("TERM") == "dumb" {
+			return errors.New("top needs a terminal: ps status prints the same once, and ps status --json for programs")
+		}
+		client, err := l.client()
+		if err != nil {
+			return err
+		}
+		defer client.Close()
+		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Colour: coloured(), Zone: time.Local})
+	}
+	return c
+}
+
+// noArguments refuses what is no flag.
+func noArguments(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: settings are flags (see %s --help)", args[0], c.CommandPath())
+	}
+	return nil
+}

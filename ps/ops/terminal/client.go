@@ -1,0 +1,252 @@
+package terminal
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// URLDefault is where a ps serves its page unless it is told otherwise.
+const URLDefault = "http://127.0.0.1:8080"
+
+// Config is whom a Client asks.
+type Config struct {
+	URL     string        // of the page, without a path: http://127.0.0.1:8080
+	Token   string        // that is shown; empty is none
+	TLS     *tls.Config   // for https; nil is the system's certificates
+	Timeout time.Duration // of one request, and of silence in a stream; 0 is 5 s
+}
+
+// Client asks one ps. It is safe for use by several goroutines.
+type Client struct {
+	config Config
+	base   string
+	http   *http.Client
+}
+
+const (
+	timeoutDefault = 5 * time.Second
+	// answerBytesMax bounds an answer: a thousand trainers take about 1 MiB.
+	answerBytesMax = 64 << 20
+)
+
+// NewClient checks an address. It asks nobody yet.
+func NewClient(c Config) (*Client, error) {
+	if c.Timeout == 0 {
+		c.Timeout = timeoutDefault
+	}
+	if !strings.Contains(c.URL, "://") {
+		c.URL = "http://" + c.URL // as in 127.0.0.1:8080, which people write
+	}
+	u, err := url.Parse(c.URL)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--ps %q: want the URL of a ps's page, for example %s", schema.Clip(c.URL), URLDefault)
+	case u.Scheme == "nats":
+		return nil, fmt.Errorf("--ps %s: that is the address for trainers; want the URL of the page, which the ps names when it starts, for example %s", c.URL, URLDefault)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Path != "" && u.Path != "/":
+		return nil, fmt.Errorf("--ps %q: want http:// or https:// and a host, for example %s", schema.Clip(c.URL), URLDefault)
+	}
+	// A compressed stream may keep an update back until the next; nothing here is large.
+	transport := &http.Transport{DisableCompression: true, TLSClientConfig: c.TLS, ResponseHeaderTimeout: c.Timeout, DialContext: (&net.Dialer{Timeout: c.Timeout}).DialContext}
+	return &Client{config: c, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}, nil
+}
+
+// refuseRedirect gives a redirect as the answer: a token is shown to nobody but the ps that was named.
+func refuseRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// URL is that of the ps, without a path.
+func (c *Client) URL() string { return c.base }
+
+// Close ends idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// Errors of a Client: each is one line that says what to do.
+var (
+	// ErrUnreachable is said where nobody answers at the address.
+	ErrUnreachable = errors.New("no ps answers")
+	// ErrToken is said where the ps wants another token than was shown, or one at all.
+	ErrToken = errors.New("the ps wants a token")
+	// ErrNotGradbus is said where something else than a ps answers.
+	ErrNotGradbus = errors.New("this is not a gradbus ps")
+	// ErrOther is said where a ps answers something that this version does not know.
+	ErrOther = errors.New("the ps does not answer this")
+	// errNotYet is said by a ps that has just begun.
+	errNotYet = fmt.Errorf("%w yet", ErrOther)
+)
+
+// notYetEvery is how often a ps that has just begun is asked again.
+const notYetEvery = 200 * time.Millisecond
+
+// Status asks for a status. raw is the answer as it came, without line breaks. A ps that has just begun, and has none yet, is
+// asked again until the client's time is over.
+func (c *Client) Status(ctx context.Context) (status *overview.Status, raw []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	answer, err := c.get(ctx, "/api/v1/status", "application/json")
+	for errors.Is(err, errNotYet) {
+		select {
+		case <-ctx.Done():
+			return nil, nil, err
+		case <-time.After(notYetEvery):
+		}
+		var again error
+		if answer, again = c.get(ctx, "/api/v1/status", "application/json"); ctx.Err() == nil {
+			err = again
+		}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer answer.Body.Close()
+	raw, err = io.ReadAll(io.LimitReader(answer.Body, answerBytesMax))
+	if err != nil {
+		return nil, nil, c.unreachable(ctx, err)
+	}
+	status = new(overview.Status)
+	if err := decode(raw, status); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", c.base, err)
+	}
+	return status, oneLine(raw), nil
+}
+
+// Events asks for what happened after an event; 0 is from the oldest on that is kept.
+func (c *Client) Events(ctx context.Context, since uint64) ([]overview.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	answer, err := c.get(ctx, "/api/v1/events?since="+strconv.FormatUint(since, 10), "application/json")
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	var of struct {
+		Events []overview.Event `json:"events"`
+	}
+	if err := json.NewDecoder(io.LimitReader(answer.Body, answerBytesMax)).Decode(&of); err != nil {
+		return nil, fmt.Errorf("%s: %w: events: %s", c.base, ErrNotGradbus, schema.Clip(err.Error()))
+	}
+	return of.Events, nil
+}
+
+// decode reads a status and holds it to what every status has.
+func decode(raw []byte, status *overview.Status) error {
+	if err := json.Unmarshal(raw, status); err != nil {
+		return fmt.Errorf("%w of a version that this one understands: %s", ErrNotGradbus, schema.Clip(err.Error()))
+	}
+	if status.Version == "" || status.NowMS == 0 || status.Why.Level == "" {
+		return fmt.Errorf("%w: its /api/v1/status names no version, time or level", ErrNotGradbus)
+	}
+	return nil
+}
+
+func oneLine(raw []byte) []byte {
+	return []byte(strings.TrimSpace(strings.NewReplacer("\n", "", "\r", "").Replace(string(raw))))
+}
+
+// get sends one request and checks how it was answered.
+func (c *Client) get(ctx context.Context, path, accept string) (*http.Response, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", c.base, err)
+	}
+	request.Header.Set("Accept", accept)
+	if c.config.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.config.Token)
+	}
+	answer, err := c.http.Do(request)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if answer.StatusCode == http.StatusOK && strings.HasPrefix(answer.Header.Get("Content-Type"), accept) {
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	return nil, c.refused(path, answer)
+}
+
+// refused says what an answer other than the one asked for means.
+func (c *Client) refused(path string, answer *http.Response) error {
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 4<<10)) // what cannot be read tells nothing
+	var said struct {
+		Error string `json:"error"`
+	}
+	known := json.Unmarshal(text, &said) == nil && said.Error != ""
+	more := ""
+	if known {
+		more = ": it says: " + schema.Clip(clean(said.Error))
+	}
+	switch {
+	case answer.StatusCode == http.StatusUnauthorized:
+		if c.config.Token == "" {
+			return fmt.Errorf("%s: %w: name the file that has it with --token-file%s", c.base, ErrToken, more)
+		}
+		return fmt.Errorf("%s: %w, and another one than --token-file has%s", c.base, ErrToken, more)
+	case strings.Contains(string(text), "HTTP request to an HTTPS server"):
+		return fmt.Errorf("%s: it speaks TLS: say https:// instead of http://, and --ca FILE where its certificate is its own", c.base)
+	case known && answer.StatusCode == http.StatusServiceUnavailable:
+		return fmt.Errorf("%s: %w%s", c.base, errNotYet, more)
+	case known && answer.StatusCode == http.StatusNotFound:
+		return fmt.Errorf("%s: %w, %s: it is of another version than this command%s", c.base, ErrOther, path, more)
+	case known:
+		return fmt.Errorf("%s: %w, %s (%s)%s", c.base, ErrOther, path, answer.Status, more)
+	}
+	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, answer.Status, contentType(answer))
+}
+
+func contentType(answer *http.Response) string {
+	if t := answer.Header.Get("Content-Type"); t != "" {
+		return schema.Clip(clean(t))
+	}
+	return "of no type"
+}
+
+// unreachable says why a request had no answer.
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	var (
+		authority x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		invalid   x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &authority):
+		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --ca: %w", c.base, ErrUnreachable)
+	case errors.As(err, &hostname), errors.As(err, &invalid):
+		return fmt.Errorf("%s: its certificate does not hold: %s: %w", c.base, schema.Clip(last(err).Error()), ErrUnreachable)
+	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):
+		return fmt.Errorf("%s: it speaks no TLS: say http:// instead of https://: %w", c.base, ErrUnreachable)
+	case strings.Contains(err.Error(), "malformed HTTP"):
+		return fmt.Errorf("%s: %w: what answers speaks no HTTP (trainers' port? The page has one of its own)", c.base, ErrNotGradbus)
+	}
+	var timeout interface{ Timeout() bool }
+	if errors.As(err, &timeout) && timeout.Timeout() {
+		return fmt.Errorf("%w at %s within %s", ErrUnreachable, c.base, c.config.Timeout)
+	}
+	return fmt.Errorf("%w at %s: %s (start one with ./bin/ps, or name another with --ps)", ErrUnreachable, c.base, schema.Clip(last(err).Error()))
+}
+
+// last is what lies innermost in an error: "connection refused" without who dialled whom.
+func last(err error) error {
+	for {
+		inner := errors.Unwrap(err)
+		if inner == nil {
+			return err
+		}
+		err = inner
+	}
+}

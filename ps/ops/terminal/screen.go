@@ -1,0 +1,210 @@
+package terminal
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"gradbus/ps/ops/overview"
+)
+
+// Order is how trainers are sorted.
+type Order uint8
+
+// Orders of trainers.
+const (
+	ByLag  Order = iota // those that others wait for first, then those furthest behind
+	ByName              // t0, t1, ...
+	ByRate              // the slowest first
+	ordersEnd
+)
+
+func (o Order) String() string { return [...]string{"lag", "name", "rate"}[o] }
+
+// View says which sections are shown.
+type View uint8
+
+// Views: all sections, or one of them with as many rows as there is room for.
+const (
+	ViewAll View = iota
+	ViewTrainers
+	ViewShards
+	ViewServers
+	ViewGPUs
+	ViewEvents
+	viewsEnd
+)
+
+func (v View) String() string {
+	return [...]string{"all", "trainers", "shards", "servers", "GPUs", "events"}[v]
+}
+
+// Screen is what is asked of a screen. The zero value but for Width is one of a status as it is, of any height.
+type Screen struct {
+	Width  int // columns
+	Height int // lines; 0 is as many as it takes
+	Zone   *time.Location
+	Job    string // whose trainers and shards are shown; one that is not there stands for the first
+	Order  Order
+	View   View
+	Scroll int // rows of a view of one section that are above the screen
+
+	// Lost says why no newer status is there, and for how long; empty while there is one every second.
+	Lost   string
+	LostMS int64
+	// Keys asks for a last line that names the keys.
+	Keys bool
+}
+
+// widthMin is what a screen is laid out for at least; a narrower terminal cuts it.
+const widthMin = 20
+
+// Lines lays a status out. With a height there are exactly so many lines.
+func (s Screen) Lines(status *overview.Status, events []overview.Event) []Line {
+	s = s.filled()
+	top := s.head(status)
+	sections := s.sections(status, events)
+	if s.Height == 0 {
+		return append(top, stack(sections, true)...)
+	}
+	room := s.Height - len(top)
+	if s.Keys {
+		room--
+	}
+	lines := append(top, s.within(sections, room)...)
+	bottom := s.Height
+	if s.Keys {
+		bottom--
+	}
+	for len(lines) < bottom {
+		lines = append(lines, nil)
+	}
+	lines = lines[:max(bottom, 0)]
+	if s.Keys {
+		lines = append(lines, s.keys(status))
+	}
+	return lines
+}
+
+// filled has defaults where nothing was said.
+func (s Screen) filled() Screen {
+	s.Width = max(s.Width, widthMin)
+	if s.Zone == nil {
+		s.Zone = time.UTC
+	}
+	return s
+}
+
+// head is what stands at the top whatever else is shown: who answers and the one sentence.
+func (s Screen) head(status *overview.Status) []Line {
+	left := fmt.Sprintf("gradbus %s at %s", clean(status.Version), clean(status.Server))
+	at := clock(status.NowMS, s.Zone)
+	lines := []Line{Line{{pad(cut(left, s.Width-len(at)-gap), s.Width-len(at), false), Bold}, {at, Dim}}.fit(s.Width)}
+	if s.Lost != "" {
+		lines = append(lines, Line{{"? STALE ", Warn}, {fmt.Sprintf("for %s: %s", span(s.LostMS), clean(s.Lost)), Warn}}.fit(s.Width))
+	}
+	if status.Injected {
+		lines = append(lines, Line{{"! INJECTED ", Warn}, {"some of these faults were asked for by --inject", Warn}}.fit(s.Width))
+	}
+	icon, word, style := mark(status.Why.Level)
+	lead := icon + " " + word + " "
+	lines = append(lines, s.wrapped(lead, clean(status.Why.Text), style)...)
+	if status.Why.Action != "" {
+		lines = append(lines, s.wrapped("→ ", clean(status.Why.Action), Plain)...)
+	}
+	return lines
+}
+
+// sentenceLinesMax bounds how much of a screen one sentence takes.
+const sentenceLinesMax = 3
+
+// wrapped is a sentence on as many lines as it takes, under its first word.
+func (s Screen) wrapped(lead, text string, style Style) []Line {
+	indent := width(lead)
+	parts := wrap(text, max(s.Width-indent, 8))
+	if len(parts) > sentenceLinesMax {
+		rest := strings.Join(parts[sentenceLinesMax-1:], " ")
+		parts = append(parts[:sentenceLinesMax-1], cut(rest, s.Width-indent))
+	}
+	if len(parts) == 0 {
+		parts = []string{""}
+	}
+	var lines []Line
+	for i, p := range parts {
+		before := lead
+		if i > 0 {
+			before = strings.Repeat(" ", indent)
+		}
+		lines = append(lines, Line{{before, style}, {p, style}}.fit(s.Width))
+	}
+	return lines
+}
+
+func (s Screen) keys(status *overview.Status) Line {
+	text := "q quit"
+	if len(status.Jobs) > 1 {
+		text += "  j next job"
+	}
+	return Line{{fmt.Sprintf("%s  v view: %s  s sort: %s  ↑↓ scroll", text, s.View, s.Order), Dim}}.fit(s.Width)
+}
+
+// section is a table of the screen: its head and its rows.
+type section struct {
+	head Line
+	rows []Line
+}
+
+func newSection(t *table, width int) section {
+	lines := t.lines(width)
+	return section{lines[0], lines[1:]}
+}
+
+// shortened is at most n rows, the last of which says what is missing where something is.
+func (c section) shortened(n int) []Line {
+	if len(c.rows) <= n {
+		return append([]Line{c.head}, c.rows...)
+	}
+	n = max(n, 1)
+	lines := append([]Line{c.head}, c.rows[:n-1]...)
+	return append(lines, Line{{fmt.Sprintf("  … %d more", len(c.rows)-n+1), Dim}})
+}
+
+// stack puts sections below each other.
+func stack(sections []section, apart bool) []Line {
+	var lines []Line
+	for _, c := range sections {
+		if apart {
+			lines = append(lines, nil)
+		}
+		lines = append(lines, c.shortened(len(c.rows))...)
+	}
+	return lines
+}
+
+// within fits sections into a number of lines: the longest give way first.
+func (s Screen) within(sections []section, room int) []Line {
+	if s.View != ViewAll && len(sections) == 1 {
+		c := sections[0]
+		visible := max(room-1, 1)
+		from := max(0, min(s.Scroll, len(c.rows)-visible))
+		c.rows = c.rows[from:]
+		return c.shortened(visible)
+	}
+	longest, rows := 0, 0
+	for _, c := range sections {
+		longest, rows = max(longest, len(c.rows)), rows+len(c.rows)+1
+	}
+	if rows+len(sections) <= room {
+		return stack(sections, true)
+	}
+	for most := longest; most >= 1; most-- {
+		var lines []Line
+		for _, c := range sections {
+			lines = append(lines, c.shortened(most)...)
+		}
+		if len(lines) <= room || most == 1 {
+			return lines
+		}
+	}
+	return nil
+}

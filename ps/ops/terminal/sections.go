@@ -1,0 +1,259 @@
+package terminal
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
+
+// JobOf is the job whose trainers and shards a screen shows: the one of that name, else the first; nil where there is none.
+func JobOf(status *overview.Status, name string) *overview.Job {
+	for i := range status.Jobs {
+		if status.Jobs[i].Name == name {
+			return &status.Jobs[i]
+		}
+	}
+	if len(status.Jobs) == 0 {
+		return nil
+	}
+	return &status.Jobs[0]
+}
+
+func (s Screen) sections(status *overview.Status, events []overview.Event) []section {
+	job := JobOf(status, s.Job)
+	var all []section
+	add := func(v View, t *table) {
+		if (s.View == ViewAll || s.View == v) && t != nil && len(t.rows) > 0 {
+			all = append(all, newSection(t, s.Width))
+		}
+	}
+	if s.View == ViewAll {
+		add(ViewAll, s.problems(status))
+		add(ViewAll, s.jobs(status, job))
+	}
+	if job != nil {
+		add(ViewTrainers, s.trainers(job))
+		add(ViewShards, s.shards(job))
+	}
+	add(ViewServers, s.servers(status))
+	add(ViewGPUs, s.gpus(status))
+	add(ViewEvents, s.events(events))
+	if len(all) == 0 && s.View != ViewAll {
+		return []section{{head: Line{{"no " + s.View.String(), Dim}}}}
+	}
+	return all
+}
+
+// rows is how many rows a view of one section has.
+func (s Screen) rows(status *overview.Status, events []overview.Event) int {
+	if s.View == ViewAll {
+		return 0
+	}
+	n := 0
+	for _, c := range s.filled().sections(status, events) {
+		n += len(c.rows)
+	}
+	return n
+}
+
+// level is the cell of an icon.
+func level(l overview.Level) Span {
+	icon, _, style := mark(l)
+	return Span{icon, style}
+}
+
+func cell(text string) Span { return Span{Text: text} }
+
+// ranks of levels, the worst first.
+func rank(l overview.Level) int {
+	return slices.Index([]overview.Level{overview.Critical, overview.Warning, overview.Info, overview.OK}, l)
+}
+
+// problems are those that the sentence at the top does not tell.
+func (s Screen) problems(status *overview.Status) *table {
+	if len(status.Problems) < 2 {
+		return nil
+	}
+	t := &table{columns: []column{{}, {head: "ALSO"}, {head: "FOR", right: true, keep: 1}}}
+	for _, p := range status.Problems[1:] {
+		_, _, style := mark(p.Level)
+		t.rows = append(t.rows, []Span{level(p.Level), {cut(clean(p.Text), s.Width-16), style}, {span(status.NowMS - p.SinceMS), Dim}})
+	}
+	return t
+}
+
+func (s Screen) jobs(status *overview.Status, shown *overview.Job) *table {
+	t := &table{columns: []column{{}, {head: "JOB", max: 24}, {head: "PHASE"}, {head: "BATCH", right: true}, {head: "LEFT", right: true, keep: 4},
+		{head: "LOSS", right: true}, {head: "NORM", right: true, keep: 3}, {head: "SAMPLES/S", right: true}, {head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 5}}}
+	for i := range status.Jobs {
+		j := &status.Jobs[i]
+		name := Span{Text: clean(j.Name)}
+		if j == shown && len(status.Jobs) > 1 {
+			name.Style = Bold
+		}
+		batch := count(j.Batch)
+		if j.Planned > 0 {
+			batch += "/" + count(j.Planned)
+		}
+		left := none
+		if j.LeftMS > 0 {
+			left = span(j.LeftMS)
+		}
+		phase := cell(clean(j.Phase))
+		if j.Failed != "" {
+			phase = Span{"failed", Bad}
+		}
+		t.rows = append(t.rows, []Span{level(j.Why.Level), name, phase, cell(batch), cell(left), cell(loss(j.Loss)),
+			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)), age(j.AgeMS)})
+	}
+	return t
+}
+
+// ageShown is from when on an age is told: what is younger is of this moment.
+const ageShown = 2500
+
+func age(ms int64) Span {
+	if ms < ageShown {
+		return Span{"", Dim}
+	}
+	return Span{span(ms), Warn}
+}
+
+func (s Screen) trainers(j *overview.Job) *table {
+	t := &table{columns: []column{{}, {head: "TRAINER"}, {head: "STATE"}, {head: "BATCH", right: true, keep: 9}, {head: "LAG", right: true}, {head: "HELD", right: true, keep: 12},
+		{head: "DOES"}, {head: "SAMPLES/S", right: true, keep: 11}, {head: "LOSS", right: true, keep: 7}, {head: "COMP", right: true, keep: 6}, {head: "SENT", right: true, keep: 4},
+		{head: "PENDING", right: true, keep: 3}, {head: "RTT", right: true, keep: 8}, {head: "CPU", right: true, keep: 2}, {head: "HOST", keep: 5, max: 24}, {head: "AGE", right: true, keep: 10}}}
+	for _, r := range s.sorted(j.Trainers) {
+		held := Span{none, Dim}
+		if r.HeldMS > 0 {
+			held = Span{span(r.HeldMS), Warn}
+		}
+		does := clean(r.Doing)
+		if r.Shard != nil {
+			does += fmt.Sprintf(" s%d", *r.Shard)
+		}
+		if r.DoingMS >= 1000 {
+			does += " " + span(r.DoingMS)
+		}
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), state(r), cell(count(r.Batch)), cell(count(r.Lag)), held,
+			cell(does), cell(number(float64(r.SamplesPerSecond))), cell(loss(r.Loss)), cell(percent(r.Phases.Compute)), cell(rate(r.SentPerSecond)),
+			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(clean(r.Host)), age(r.AgeMS)})
+	}
+	return t
+}
+
+func state(r overview.Trainer) Span {
+	_, _, style := mark(r.Level)
+	if r.Level == overview.OK || r.Level == overview.Info {
+		style = Plain
+	}
+	return Span{clean(r.State), style}
+}
+
+func cpu(x schema.Real) string { return fmt.Sprintf("%.2f", float64(x)) }
+
+func (s Screen) sorted(trainers []overview.Trainer) []overview.Trainer {
+	order := slices.Clone(trainers)
+	slices.SortStableFunc(order, func(a, b overview.Trainer) int {
+		switch s.Order {
+		case ByLag:
+			return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), cmp.Compare(rank(a.Level), rank(b.Level)), cmp.Compare(b.Lag, a.Lag))
+		case ByRate:
+			return cmp.Compare(a.SamplesPerSecond, b.SamplesPerSecond)
+		}
+		return 0
+	})
+	return order
+}
+
+func (s Screen) shards(j *overview.Job) *table {
+	t := &table{columns: []column{{}, {head: "SHARD"}, {head: "VERSION", right: true}, {head: "LAG", right: true}, {head: "LOAD", right: true, keep: 9},
+		{head: "IN", right: true, keep: 8}, {head: "ROUNDS/S", right: true, keep: 4}, {head: "STAGED", right: true, keep: 5}, {head: "QUEUE", right: true, keep: 3},
+		{head: "WAITS FOR", keep: 10, max: 28}, {head: "SERVER", keep: 6, max: 28}, {head: "AGE", right: true, keep: 7}}}
+	order := slices.Clone(j.Shards)
+	slices.SortStableFunc(order, func(a, b overview.Shard) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+	for _, r := range order {
+		waits := ""
+		if len(r.WaitsFor) > 0 {
+			waits = span(r.WaitsMS) + " for " + clean(strings.Join(r.WaitsFor, " "))
+		} else if !r.Ready {
+			waits = "not ready"
+		}
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), cell(count(r.Version)), cell(count(r.Lag)), cell(percent(r.Load)),
+			cell(rate(r.BytesPerSecond)), cell(number(float64(r.RoundsPerSec))), cell(size(r.StagedBytes)), cell(size(r.QueueBytes)),
+			cell(waits), cell(clean(r.Server)), age(r.AgeMS)})
+	}
+	return t
+}
+
+func (s Screen) servers(status *overview.Status) *table {
+	t := &table{columns: []column{{}, {head: "SERVER", max: 32}, {head: "IN", right: true, keep: 6}, {head: "REFUSED/S", right: true, keep: 7}, {head: "CPU", right: true, keep: 5},
+		{head: "RESIDENT", right: true, keep: 4}, {head: "PROMISED", right: true, keep: 3}, {head: "BACKEND", keep: 2, max: 30}, {head: "PAGE", keep: 1}, {head: "AGE", right: true, keep: 8}}}
+	for _, r := range status.Servers {
+		promised := size(r.PromisedBytes)
+		if r.MemoryMaxBytes > 0 {
+			promised += " of " + size(r.MemoryMaxBytes)
+		}
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)), cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
+			cell(size(r.ResidentBytes)), cell(promised), cell(clean(r.Backend)), cell(clean(r.Page)), age(r.AgeMS)})
+	}
+	return t
+}
+
+func (s Screen) gpus(status *overview.Status) *table {
+	t := &table{columns: []column{{}, {head: "GPU", right: true}, {head: "STATE"}, {head: "REASON", keep: 9, max: 44}, {head: "TEMP", right: true, keep: 8}, {head: "POWER", right: true, keep: 7},
+		{head: "USE", right: true, keep: 6}, {head: "MEMORY", right: true, keep: 5}, {head: "NAME", keep: 2, max: 24}, {head: "HOST", keep: 4, max: 20}, {head: "USERS", keep: 3, max: 24}, {head: "AGE", right: true, keep: 10}}}
+	for _, g := range status.GPUs {
+		state := clean(string(g.State))
+		if g.Injected {
+			state += " (injected)"
+		}
+		_, _, style := mark(g.Level)
+		if g.Level == overview.OK {
+			style = Plain
+		}
+		reason := clean(g.Reason)
+		if g.Action != "" {
+			reason += " → " + clean(g.Action)
+		}
+		t.rows = append(t.rows, []Span{level(g.Level), cell(fmt.Sprint(g.Index)), {state, style}, cell(reason), cell(unit(g.Temperature, " °C")), cell(unit(g.PowerWatts, " W")),
+			cell(share(g.Utilisation)), cell(part(g.MemoryUsed, g.MemoryTotal)), cell(clean(g.Name)), cell(clean(g.Host)), cell(clean(strings.Join(g.Users, " "))), age(g.AgeMS)})
+	}
+	return t
+}
+
+func unit(x *schema.Real, unit string) string {
+	if x == nil {
+		return none
+	}
+	return fmt.Sprintf("%.0f%s", float64(*x), unit)
+}
+
+func share(x *schema.Real) string {
+	if x == nil {
+		return none
+	}
+	return percent(*x)
+}
+
+func part(used, total *int64) string {
+	switch {
+	case used == nil:
+		return none
+	case total == nil:
+		return size(*used)
+	}
+	return size(*used) + " of " + size(*total)
+}
+
+func (s Screen) events(events []overview.Event) *table {
+	t := &table{columns: []column{{}, {head: "AT"}, {head: "EVENT"}}}
+	for _, e := range slices.Backward(events) {
+		t.rows = append(t.rows, []Span{level(e.Level), {clock(e.AtMS, s.Zone), Dim}, cell(clean(e.Text))})
+	}
+	return t
+}
