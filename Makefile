@@ -19,6 +19,7 @@
 CUDA ?= auto
 FUZZ ?= 20
 TESTS = OFF
+export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions that newer drivers will not
 NATIVE = -tags native
 # What goroutines share in cuda: its arithmetic takes ten times as long under the race detector.
 SHARED = Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$$

@@ -38,6 +38,11 @@ var layers = map[string]layer{
 	"process": {own: []string{"schema"}, noStd: noNetwork},
 	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},
 
+	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
+	"cuda/health/verdict": {own: []string{"schema"}, noStd: noNetwork},
+	"cuda/health/nvml":    {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
+	"cuda/health":         {own: []string{"cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
+
 	// What operators see. ps knows none of it.
 	"ps/ops":                 {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
 	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
@@ -179,6 +184,8 @@ func check(path string, imports []string) []string {
 			wrong = append(wrong, "imports schema/wire: only schema touches generated accessors")
 		case command && strings.HasPrefix(name, "github.com/nats-io/"):
 			wrong = append(wrong, "imports NATS: only fabric does")
+		case command && strings.HasPrefix(name, "github.com/NVIDIA/"):
+			wrong = append(wrong, "imports NVML: only cuda/health/nvml does")
 		case command || name == module:
 		case isOwn:
 			if !slices.Contains(rule.own, own) {
@@ -212,6 +219,9 @@ func TestLayeringFinds(t *testing.T) {
 		{"fabric", "github.com/nats-io/nats.go", true},
 		{"ps", "github.com/nats-io/nats.go", false},
 		{"cmd/ps", "github.com/nats-io/nats.go", false},
+		{"cmd/ps", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		{"cuda/health", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		{"cuda/health/nvml", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
 		{"cmd/ps", "github.com/spf13/cobra", true},
 		{"trainer", "github.com/spf13/cobra", false},
 		{"config", "gradbus/cmd/ps", false},

@@ -27,6 +27,7 @@ type flags struct {
 	listen, tokenFile, portFile string
 	natsCA                      string
 	logFormat                   string
+	gpu                         gpuFlags
 	server                      ps.Config
 	memoryMiB, stagedMiB        int64
 	pendingMiB                  int64
@@ -67,7 +68,7 @@ registers it, and when the last one has left, its name is free and its memory re
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(statusCommand(), topCommand())
+	c.AddCommand(statusCommand(), topCommand(), probeCommand())
 	return c
 }
 
@@ -97,6 +98,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	f.gpu.add(set)
 	config.AddFileFlag(set)
 }
 
@@ -109,12 +111,20 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err := f.fill(); err != nil {
 		return err
 	}
+	gpus, err := f.gpu.watch(ctx, log)
+	if err != nil {
+		return err
+	}
+	defer gpus.Close()
+	if err := take(ctx, gpus, f.server.Backend); err != nil {
+		return err
+	}
 	backend, closeBackend, err := f.openBackend(log)
 	if err != nil {
 		return err
 	}
 	defer closeBackend()
-	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter()})
+	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpus.GPUs})
 	if err != nil {
 		return err
 	}
