@@ -205,7 +205,7 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 func server(t *testing.T, args ...string) (p *process, url string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "url")
-	p = start(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", file}, args...)...)
+	p = start(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file}, args...)...)
 	p.says(t, "is ready at")
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -68,7 +68,7 @@ func TestServerKilled(t *testing.T) {
 	ps.signal(t, syscall.SIGKILL)
 	ps.status(t)
 	address := strings.TrimPrefix(url, "nats://")
-	again := start(t, "ps", "--listen", address)
+	again := start(t, "ps", "--listen", address, "--http", "off")
 	again.says(t, "is ready at")
 	for _, p := range trainers {
 		p.fails(t, "server")

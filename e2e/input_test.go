@@ -116,7 +116,7 @@ func TestVersion(t *testing.T) {
 func TestPortTaken(t *testing.T) {
 	_, url := server(t)
 	address := strings.TrimPrefix(url, "nats://")
-	start(t, "ps", "--listen", address).fails(t, address, "--listen")
+	start(t, "ps", "--listen", address, "--http", "off").fails(t, address, "--listen")
 }
 
 func TestToken(t *testing.T) {

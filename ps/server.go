@@ -293,6 +293,9 @@ func (s *Server) listen(shards []int) error {
 	return nil
 }
 
+// ID names this ps among all that share a control server: it is member p-{id}.
+func (s *Server) ID() string { return s.registry.self.ID }
+
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 

@@ -49,7 +49,7 @@ fi
 
 mkdir -p build
 echo "== a parameter server with two shards, on a free port:  ./bin/ps --listen 127.0.0.1:0"
-bin/ps --listen 127.0.0.1:0 --port-file "$work/url" >"$work/ps.out" 2>"$work/ps.err" &
+bin/ps --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file "$work/url" >"$work/ps.out" 2>"$work/ps.err" &
 ps=$!
 pids+=("$ps")
 for _ in $(seq 300); do

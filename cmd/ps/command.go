@@ -29,6 +29,7 @@ type flags struct {
 	logFormat                   string
 	gpu                         gpuFlags
 	server                      ps.Config
+	page                        pageFlags
 	memoryMiB, stagedMiB        int64
 	pendingMiB                  int64
 	verify                      int // one optimizer block in so many is checked
@@ -44,9 +45,11 @@ func command() *cobra.Command {
 
 With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
 registers it, and when the last one has left, its name is free and its memory returned.`,
-		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards
+		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
+  ./bin/ps --http 0.0.0.0:8080 --http-token-file secret --http-tls-cert cert.pem --http-tls-key key.pem
+                                                       the page for other machines; it is at 127.0.0.1:8080 otherwise
   ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
                                                        one of several: they find each other at that NATS server, or ps`,
@@ -63,6 +66,7 @@ registers it, and when the last one has left, its name is free and its memory re
 			if err := config.LoadFlagged(c.Flags()); err != nil {
 				return err
 			}
+			f.page.anyPort = f.page.listen == httpDefault && !c.Flags().Changed("http")
 			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
@@ -96,6 +100,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
+	f.page.add(c)
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
 	f.gpu.add(set)
@@ -124,23 +129,29 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer closeBackend()
-	server, err := ps.Start(ctx, f.server, ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpus.GPUs})
+	shown, err := f.page.open(ctx, log)
 	if err != nil {
 		return err
 	}
-	if f.portFile != "" {
-		if err := writeWhole(f.portFile, server.URL()+"\n"); err != nil {
-			server.Close()
-			return err
-		}
-		defer os.Remove(f.portFile)
+	defer shown.close()
+	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpus.GPUs}
+	shown.options(&options)
+	server, err := ps.Start(ctx, f.server, options)
+	if err != nil {
+		return err
 	}
+	defer server.Close()
+	shown.begin(server)
+	if err := f.writePorts(server, shown); err != nil {
+		return err
+	}
+	defer f.removePorts()
 	at, through := server.URL(), ""
 	if f.server.NATS != "" {
 		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
 	}
-	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\nNext, in another terminal:  ./bin/trainer packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, f.hint(fabric.WithoutUser(at)))
+	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  ./bin/trainer packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, shown.line(), f.hint(fabric.WithoutUser(at)))
 	select {
 	case <-ctx.Done():
 		log.Info("ending", "reason", "asked to")
@@ -148,6 +159,31 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	server.Close()
 	return server.Err()
+}
+
+// writePorts writes the files that tell other programs where the server is.
+func (f *flags) writePorts(server *ps.Server, shown *display) error {
+	if f.portFile != "" {
+		if err := writeWhole(f.portFile, server.URL()+"\n"); err != nil {
+			return err
+		}
+	}
+	if f.page.portFile == "" || shown == nil {
+		return nil
+	}
+	err := writeWhole(f.page.portFile, shown.server.URL()+"\n")
+	if err != nil {
+		f.removePorts()
+	}
+	return err
+}
+
+func (f *flags) removePorts() {
+	for _, file := range []string{f.portFile, f.page.portFile} {
+		if file != "" {
+			os.Remove(file)
+		}
+	}
 }
 
 // fill completes the server's configuration from the flags that are not fields of it.

@@ -162,7 +162,7 @@ func (p *comparison) output(ctx context.Context, program string, args ...string)
 func (p *comparison) server(ctx context.Context) (url string, end func(), err error) {
 	file := filepath.Join(p.work, "url")
 	var stderr bytes.Buffer
-	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--port-file", file, "--shards", strconv.Itoa(p.shards))
+	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file, "--shards", strconv.Itoa(p.shards))
 	command.Stderr = &stderr
 	if err := command.Start(); err != nil {
 		return "", nil, fmt.Errorf("start the server: %w", err)

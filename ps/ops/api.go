@@ -42,6 +42,7 @@ var (
 // guarded puts the rules before a handler, and lets Close wait for it.
 func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.asked.Add(1)
 		headers(w.Header())
 		if !s.enter() {
 			s.refuse(w, &refusal{http.StatusServiceUnavailable, errEnding.Error()})
@@ -235,16 +236,17 @@ func (s *Server) jobs(w http.ResponseWriter, r *http.Request) (*overview.Status,
 		}
 	}
 	if len(found) == 0 {
-		noJob(w, values.Get("job"), status)
+		noJob(w, values.Get("job"), status, func(j *overview.Job) string { return j.Name })
 		return nil, nil
 	}
 	return status, found
 }
 
-func noJob(w http.ResponseWriter, name string, status *overview.Status) {
+// noJob names those that there are, by what of says of each.
+func noJob(w http.ResponseWriter, name string, status *overview.Status, of func(*overview.Job) string) {
 	var known []string
-	for _, j := range status.Jobs {
-		known = append(known, j.Name)
+	for i := range status.Jobs {
+		known = append(known, of(&status.Jobs[i]))
 	}
 	there := "there is none"
 	if len(known) > 0 {
@@ -279,7 +281,7 @@ func (s *Server) series(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		unavailable(w, err)
 	case !answer.ok:
-		noJob(w, values.Get("job"), status)
+		noJob(w, values.Get("job"), status, func(j *overview.Job) string { return j.Series })
 	default:
 		s.answerWith(w, r, answer.Series)
 	}

@@ -16,9 +16,11 @@ import (
 
 // Tracker is what a Hub needs of overview.Tracker. The Hub alone calls it, from one goroutine.
 type Tracker interface {
-	// Take is given a pulse as it was heard; urgent says that what people see first has changed, and should be shown at once.
-	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse) (urgent bool)
-	// Tick makes the view of this moment, once a second and after urgent pulses. What it returns is immutable.
+	// Take is given a pulse as it was heard, and keeps it.
+	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse)
+	// Changed reports whether a pulse since the last Tick is worth one at once.
+	Changed() bool
+	// Tick makes the view of this moment, once a second and after such pulses. What it returns is immutable.
 	Tick(now time.Time) overview.Update
 	// Series are the curves of a job since a time; false where no such job is known.
 	Series(job string, sinceMS int64) (overview.Series, bool)
@@ -153,7 +155,7 @@ func (h *Hub) age(now time.Time) (time.Duration, bool) {
 
 func (h *Hub) run() {
 	defer close(h.done)
-	every := time.NewTicker(tickEvery)
+	every := time.NewTimer(untilTick(time.Now()))
 	defer every.Stop()
 	soon := time.NewTimer(0) // the first view, of what came before Start, at once
 	defer soon.Stop()
@@ -175,17 +177,27 @@ func (h *Hub) run() {
 			h.safely("answer a question", func() { ask(h.tracker) })
 		case <-every.C:
 			tick()
+			every.Reset(untilTick(last))
 		case <-soon.C:
 			tick()
 		}
 	}
 }
 
+// untilTick is how long it is to the next middle of a second: curves have a point for each second, and ticks that fall near
+// its edge would now and then give one second two and the next none.
+func untilTick(now time.Time) time.Duration {
+	return now.Add(-tickEvery / 2).Truncate(tickEvery).Add(tickEvery * 3 / 2).Sub(now.Round(0))
+}
+
 func (h *Hub) take(in heard) (urgent bool) {
 	if in.from == h.self {
 		h.own.Store(in.p)
 	}
-	h.safely("take a pulse of "+string(in.from), func() { urgent = h.tracker.Take(in.at, in.job, in.from, in.p) })
+	h.safely("take a pulse of "+string(in.from), func() {
+		h.tracker.Take(in.at, in.job, in.from, in.p)
+		urgent = h.tracker.Changed()
+	})
 	return urgent
 }
 

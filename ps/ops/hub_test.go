@@ -43,19 +43,29 @@ func TestHubTicks(t *testing.T) {
 		if n := ticks(); n != 12 || f.takes != 1001 {
 			t.Fatalf("%d ticks and %d pulses after 11 s", n, f.takes)
 		}
-		time.Sleep(500 * time.Millisecond)
+		time.Sleep(700 * time.Millisecond)
 		h.Take("packages", "t0", &schema.Pulse{Serial: 1})
-		if n := ticks(); n != 13 {
+		if n := ticks(); n != 14 {
 			t.Fatalf("%d ticks after an urgent pulse", n)
 		}
 		for range 300 { // for 300 ms
 			h.Take("packages", "t0", &schema.Pulse{Serial: 1})
 			time.Sleep(time.Millisecond)
 		}
-		if n := ticks(); n < 15 || n > 16 {
+		if n := ticks(); n < 16 || n > 17 {
 			t.Fatalf("%d ticks after 300 ms of urgent pulses", n)
 		}
 	})
+}
+
+// Ticks are in the middle of seconds, whenever the process has started.
+func TestTicksFallInTheMiddleOfSeconds(t *testing.T) {
+	t.Parallel()
+	for ms, want := range map[int]int{0: 500, 1: 499, 499: 1, 500: 1000, 501: 999, 999: 501} {
+		if got := untilTick(time.Unix(1e9, int64(ms)*1e6)); got != time.Duration(want)*time.Millisecond {
+			t.Errorf("%d ms after a second: %s, want %d ms", ms, got, want)
+		}
+	}
 }
 
 // What comes faster than it is taken pushes out the oldest, and is counted; nobody waits.

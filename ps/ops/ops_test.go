@@ -26,19 +26,26 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fake is a Tracker that counts what it is asked, and shows what the test put in.
 type fake struct {
-	mu                         sync.Mutex
-	takes, ticks, series, asks int
-	status                     overview.Status
-	urgent                     func(*schema.Pulse) bool
-	fail                       atomic.Bool // panics
+	mu                   sync.Mutex
+	takes, ticks, series int
+	status               overview.Status
+	urgent               func(*schema.Pulse) bool
+	changed              bool
+	fail                 atomic.Bool // panics
 }
 
-func (f *fake) Take(_ time.Time, _ schema.JobName, _ schema.Member, p *schema.Pulse) bool {
+func (f *fake) Take(_ time.Time, _ schema.JobName, _ schema.Member, p *schema.Pulse) {
 	f.check()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.takes++
-	return f.urgent != nil && f.urgent(p)
+	f.changed = f.changed || f.urgent != nil && f.urgent(p)
+}
+
+func (f *fake) Changed() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.changed
 }
 
 func (f *fake) Tick(now time.Time) overview.Update {
@@ -46,6 +53,7 @@ func (f *fake) Tick(now time.Time) overview.Update {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ticks++
+	f.changed = false
 	status := f.status
 	status.Serial, status.NowMS = uint64(f.ticks), now.UnixMilli()
 	return overview.Update{Status: status, Points: map[string]overview.Point{}, Events: []overview.Event{}}
@@ -76,8 +84,8 @@ func someStatus() overview.Status {
 		Server: "p1", Version: "test",
 		Why: overview.Why{Level: overview.OK, Text: "all is well"},
 		Jobs: []overview.Job{
-			{Name: "packages", Trainers: []overview.Trainer{{Member: "t0"}, {Member: "t1"}}, Shards: []overview.Shard{{Member: "s0"}}},
-			{Name: "mnist", Trainers: []overview.Trainer{{Member: "t0", Host: "b"}}, Shards: []overview.Shard{{Member: "s0"}, {Member: "s1"}}},
+			{Name: "packages", Series: "packages", Trainers: []overview.Trainer{{Member: "t0"}, {Member: "t1"}}, Shards: []overview.Shard{{Member: "s0"}}},
+			{Name: "mnist", Series: "mnist", Trainers: []overview.Trainer{{Member: "t0", Host: "b"}}, Shards: []overview.Shard{{Member: "s0"}, {Member: "s1"}}},
 		},
 		GPUs: []overview.GPU{{Host: "a"}},
 	}

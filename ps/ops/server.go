@@ -30,7 +30,9 @@ type Server struct {
 	files   *files
 
 	streams atomic.Int64
-	refused atomic.Uint64 // requests
+	asked   atomic.Uint64 // requests
+	refused atomic.Uint64 // of them
+	missed  atomic.Uint64 // updates
 	faults  atomic.Uint64
 
 	mu       sync.Mutex // guards closed, and that requests begin before it is set or not at all
@@ -201,8 +203,10 @@ func (s *Server) URL() string { return s.url }
 
 // Stats counts what became of requests since the start.
 type Stats struct {
-	Connections        int    // open
-	Streams            int    // open
+	Connections        int // open
+	Streams            int // open
+	Requests           uint64
+	UpdatesMissed      uint64 // that the client of a stream was too slow for
 	ConnectionsRefused uint64 // ended to make room for others, or for want of it
 	RequestsRefused    uint64 // by the rules of guard.go, the token, or for want of room
 	Faults             uint64 // that net/http logged
@@ -213,7 +217,7 @@ type Stats struct {
 // Stats may be called at any time, and costs next to nothing.
 func (s *Server) Stats() Stats {
 	return Stats{
-		Connections: s.conns.count(), Streams: int(s.streams.Load()), ConnectionsRefused: s.conns.refused.Load(),
+		Connections: s.conns.count(), Streams: int(s.streams.Load()), Requests: s.asked.Load(), UpdatesMissed: s.missed.Load(), ConnectionsRefused: s.conns.refused.Load(),
 		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), PulsesDropped: s.hub.dropped.Load(), OverviewFaults: s.hub.panics.Load(),
 	}
 }

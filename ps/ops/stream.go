@@ -45,7 +45,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 
 // follow sends updates until the client or the process ends.
 func (s *Server) follow(r *http.Request, out *sender) error {
-	for {
+	for last := uint64(0); ; {
 		v := s.hub.latest.Load()
 		if v.made() {
 			plain, packed, err := out.form(v)
@@ -57,6 +57,10 @@ func (s *Server) follow(r *http.Request, out *sender) error {
 			if err := out.send(plain, packed); err != nil {
 				return err
 			}
+			if serial := v.update.Status.Serial; last > 0 && serial > last+1 {
+				s.missed.Add(serial - last - 1)
+			}
+			last = v.update.Status.Serial
 		}
 		select {
 		case <-v.newer:

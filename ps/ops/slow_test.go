@@ -1,0 +1,83 @@
+package ops
+
+import (
+	"net"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+const slowRequest = "GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+// memory is what the process holds in live objects and stacks.
+func memory() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// A thousand clients that never read hold a bounded piece of memory each, however many updates are made meanwhile, and
+// neither the overview nor a client that does read waits for them.
+func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the process
+	const clients, updates = 1000, 200
+	const updateBytes = 512 << 10 // more than the kernel's buffers take, so that each client stands still in its first
+	s := start(t, func(c *Config) {
+		c.limits.streamsMax, c.limits.connectionsMax, c.limits.streamTime = clients+1, clients+10, time.Hour
+	})
+	s.tracker.mu.Lock()
+	s.tracker.status.Why.Text = strings.Repeat("x", updateBytes)
+	s.tracker.mu.Unlock()
+	tick := func() {
+		if _, err := ask(t.Context(), s.hub, func(Tracker) int { s.hub.tick(time.Now()); return 0 }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tick()
+	before := memory()
+	var slow []net.Conn
+	for range clients {
+		slow = append(slow, s.dial(t, slowRequest))
+	}
+	eventually(t, "all are clients", func() bool { return s.Stats().Streams == clients })
+	reader := s.open(t)
+	reader.next(t)
+	waiting := memory()
+	for range updates {
+		tick()
+	}
+	last := s.hub.Status().Serial
+	for reader.next(t).Status.Serial < last {
+	}
+	after := memory()
+	t.Logf("%d clients hold %d KiB each; %d updates of %d KiB later %d KiB each", clients, (waiting-before)/clients/1024, updates, updateBytes>>10, (after-before)/clients/1024)
+	if each := (after - before) / clients; each > 64<<10 {
+		t.Errorf("each client holds %d bytes", each)
+	}
+	// What they hold of updates is one that all share, or a few where they came at different times.
+	if grown := after - waiting; grown > 10*updateBytes {
+		t.Errorf("%d updates made memory grow by %d bytes", updates, grown)
+	}
+	if n := s.Stats(); n.Streams != clients+1 || n.OverviewFaults > 0 {
+		t.Errorf("%+v", n)
+	}
+	s.Close() // ends all at once
+	for _, c := range slow {
+		c.Close()
+	}
+}
+
+// A client that takes nothing for longer than its time is cut off, and makes room.
+func TestSlowClientsAreCutOff(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *Config) { c.limits.streamTime = 100 * time.Millisecond })
+	s.tracker.mu.Lock()
+	s.tracker.status.Why.Text = strings.Repeat("x", 1<<20)
+	s.tracker.mu.Unlock()
+	for range 20 {
+		s.dial(t, slowRequest)
+	}
+	eventually(t, "some are clients", func() bool { return s.Stats().Streams > 0 })
+	eventually(t, "all are cut off", func() bool { return s.Stats().Streams == 0 && s.Stats().Connections == 0 })
+}
