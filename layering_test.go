@@ -54,6 +54,7 @@ var layers = map[string]layer{
 		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
+	"ps/ops/page":            {noStd: noNetwork}, // files for a browser
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
@@ -85,6 +86,7 @@ var layers = map[string]layer{
 	"e2e":                        {},             // tests of the commands as processes
 	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests
 	"e2e/faults":                 {},             // the fault suite
+	"e2e/page":                   {},             // the page in a browser
 	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {

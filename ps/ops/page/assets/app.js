@@ -1,0 +1,183 @@
+// Wires the page: updates come in, and each part shows what it owns of them. While the page is hidden only its title
+// changes; what was missed is drawn when it is seen again.
+
+import { age, clock, span, zone } from "./format.js";
+import { attr, byId, el, icon, show, text } from "./dom.js";
+import { get, Stream } from "./stream.js";
+import { History } from "./history.js";
+import { Charts, RANGES } from "./charts.js";
+import { Tables } from "./tables.js";
+import { Sentence } from "./sentence.js";
+import { empty, Jobs } from "./jobs.js";
+import { Events } from "./events.js";
+import { Keys } from "./keys.js";
+
+const MARK_LEVELS = ["warning", "critical"];
+
+class App {
+  constructor() {
+    this.status = null;
+    this.history = null;
+    this.connection = { state: "connecting" };
+    this.drawing = false;
+    this.jobs = new Jobs({ onChoose: () => this.later() });
+    this.sentence = new Sentence({ onJob: (name) => this.jobs.choose(name) });
+    this.charts = new Charts({});
+    this.tables = new Tables();
+    this.events = new Events({});
+    this.keys = new Keys({
+      range: (i) => this.charts.setRange(RANGES[i]),
+      log: () => this.charts.toggleLog(),
+      live: () => this.charts.zoom && this.charts.setRange(this.charts.range),
+      job: (by) => this.jobs.step(by),
+      retry: () => this.stream.retry(),
+      recolor: () => this.charts.recolor(),
+    });
+    this.stream = new Stream({ token: () => this.token(), onUpdate: (u) => this.take(u), onState: (s) => this.connected(s) });
+    this.lostBar();
+    byId("token-form").addEventListener("submit", (e) => this.login(e));
+    document.addEventListener("visibilitychange", () => document.hidden || (this.stream.retry(), this.later()));
+    addEventListener("online", () => this.stream.retry());
+    setInterval(() => this.tick(), 1000);
+    this.stream.start();
+  }
+
+  token() {
+    try {
+      return sessionStorage.getItem("gradbus.token") || this.given || "";
+    } catch {
+      return this.given || "";
+    }
+  }
+
+  login(e) {
+    e.preventDefault();
+    this.given = byId("token").value.trim();
+    try {
+      sessionStorage.setItem("gradbus.token", this.given);
+    } catch {
+      // refused storage: it holds until the page is loaded again
+    }
+    byId("token").value = "";
+    this.stream.start();
+  }
+
+  /** take keeps an update; drawing it waits for the next frame, and for the page to be seen. */
+  take(update) {
+    const { status } = update;
+    const again = this.status && (status.serial < this.status.serial || status.server !== this.status.server);
+    const missed = !this.status || status.serial > this.status.serial + 1;
+    if (again) {
+      this.events.restart();
+      this.history = null;
+    }
+    this.status = status;
+    this.events.take(update.events, status.now_ms);
+    if (again || missed) this.askEvents();
+    const point = this.history && (update.points || {})[this.history.job];
+    if (point && this.history.askedAt && this.history.add(point)) this.askSeries(this.history);
+    this.later();
+  }
+
+  async askEvents() {
+    try {
+      const answer = await get(`api/v1/events?since=${this.events.serial}`, this.token());
+      this.events.take((await answer.json()).events, this.status.now_ms);
+      this.later();
+    } catch {
+      // the stream says what is wrong with the server; the next gap asks again
+    }
+  }
+
+  async askSeries(history) {
+    if (history.asking) return;
+    history.asking = true;
+    try {
+      const answer = await get(`api/v1/series?job=${encodeURIComponent(history.job)}&since=0`, this.token());
+      history.take(await answer.json());
+      this.later();
+    } catch {
+      history.failedAt = Date.now();
+    } finally {
+      history.asking = false;
+    }
+  }
+
+  later() {
+    if (!this.status) return;
+    if (document.hidden) return this.sentence.tab(this.status.why.level, this.status.why.text);
+    if (this.drawing) return;
+    this.drawing = true;
+    requestAnimationFrame(() => {
+      this.drawing = false;
+      this.draw();
+    });
+  }
+
+  draw() {
+    const { status } = this;
+    const job = this.jobs.update(status);
+    this.sentence.update(status, job && job.name);
+    empty(status);
+    this.jobs.line(job, status);
+    if (job && (!this.history || this.history.job !== job.series || this.history.run !== job.run_id)) {
+      this.history = new History(job.series);
+      this.history.run = job.run_id;
+    }
+    if (job && !this.history.askedAt && Date.now() - (this.history.failedAt || 0) > 2000) this.askSeries(this.history);
+    const told = job && (job.phase !== "gathering" || job.batch > 0);
+    show(byId("charts"), Boolean(told));
+    if (told) this.charts.draw(this.history, status.now_ms, this.events.marks(job.name), this.spans(job));
+    this.tables.update(status, job);
+    text(byId("foot"), `${status.server} · gradbus ${status.version} · times in ${zone()}`);
+  }
+
+  /** spans are the problems of now that charts shade from their beginning on. */
+  spans(job) {
+    const of = (this.status.problems || []).filter((p) => MARK_LEVELS.includes(p.level) && p.since_ms && (!p.job || p.job === job.name));
+    if (!of.length) return [];
+    const first = of.reduce((a, p) => (p.since_ms < a.since_ms ? p : a));
+    return [{ from: first.since_ms, level: of.some((p) => p.level === "critical") ? "critical" : "warning" }];
+  }
+
+  lostBar() {
+    this.lostSign = el("p", null);
+    this.lostText = el("span", null);
+    this.lostSign.append(icon("lost"), this.lostText);
+    byId("lost").append(this.lostSign, el("button", { type: "button", on: { click: () => this.stream.retry() } }, "Try now"));
+  }
+
+  connected(state) {
+    const before = this.connection.state;
+    this.connection = state;
+    attr(byId("live"), "data-state", state.state);
+    document.body.classList.toggle("lost", state.state === "lost");
+    show(byId("token-form"), state.state === "token");
+    show(byId("main"), state.state !== "token");
+    show(byId("lost"), state.state === "lost");
+    if (state.state === "token") {
+      text(byId("token-text"), state.had ? `The token was not accepted: ${state.why}` : state.why);
+      if (before !== "token") byId("token").focus();
+    }
+    if (state.state === "lost" && before !== "lost") byId("alarm").textContent = "The stream from the server is lost: " + state.why;
+    if (state.state === "live" && before === "lost") byId("alarm").textContent = "The stream from the server is back.";
+    this.tick();
+  }
+
+  tick() {
+    const c = this.connection;
+    text(byId("live-text"), c.state === "live" ? "live" : c.state === "lost" ? "stream lost" : c.state === "token" ? "token wanted" : "connecting");
+    if (c.state !== "lost") return;
+    const wait = Math.max(0, c.retryAt - Date.now());
+    const when = c.since ? `Stream lost: what is shown is of ${clock(c.since)}, ${age(Date.now() - c.since)} ago.` : "No answer from the server yet.";
+    text(this.lostText, `${when} ${c.status ? `It answered ${c.status}: ` : ""}${c.why}. ${wait > 500 ? `Trying again in ${span(Math.ceil(wait / 1000) * 1000).replace(".0", "")}.` : "Trying now."}`);
+    if (!this.status) {
+      attr(byId("why"), "data-level", "unknown");
+      text(byId("why-level"), "No answer");
+      text(byId("why-text"), c.status ? `The server refuses: ${c.why}` : "The server cannot be reached.");
+    }
+    this.sentence.tab("lost", "stream lost");
+  }
+}
+
+new App();

@@ -1,0 +1,148 @@
+// Which job is shown, and the facts of it: the switcher, one line of figures, and what to do where there is no job.
+
+import { age, clock, count, percent, rate, span } from "./format.js";
+import { attr, byId, el, icon, levelOf, setIcon, share, show, text } from "./dom.js";
+
+const STALE_MS = 3000;
+
+/** Jobs owns the switcher and the line of facts. The job that was chosen is in the address, so that it can be sent to others. */
+export class Jobs {
+  constructor({ onChoose }) {
+    this.onChoose = onChoose;
+    this.nav = byId("jobs");
+    this.tabs = new Map();
+    this.facts = {};
+    this.chosen = this.fromAddress();
+    addEventListener("hashchange", () => {
+      this.chosen = this.fromAddress();
+      this.onChoose();
+    });
+  }
+
+  fromAddress() {
+    const found = /^#job=(.+)$/.exec(location.hash);
+    try {
+      return found ? decodeURIComponent(found[1]) : null;
+    } catch {
+      return null;
+    }
+  }
+
+  choose(name) {
+    this.chosen = name;
+    history.replaceState(null, "", "#job=" + encodeURIComponent(name));
+    this.onChoose();
+  }
+
+  step(by) {
+    if (!this.names || this.names.length < 2) return;
+    const at = this.names.indexOf(this.shown);
+    this.choose(this.names[(at + by + this.names.length) % this.names.length]);
+  }
+
+  /** update shows the switcher and returns the job to show: the one that was chosen, or the first. */
+  update(status) {
+    const jobs = status.jobs || [];
+    this.names = jobs.map((j) => j.name);
+    const job = jobs.find((j) => j.name === this.chosen) || jobs[0] || null;
+    this.shown = job ? job.name : null;
+    for (const [name, tab] of this.tabs) {
+      if (this.names.includes(name)) continue;
+      tab.button.remove();
+      this.tabs.delete(name);
+    }
+    for (const j of jobs) {
+      let tab = this.tabs.get(j.name);
+      if (!tab) {
+        tab = { sign: icon("unknown"), word: el("span", null, j.name) };
+        tab.button = el("button", { type: "button", on: { click: () => this.choose(j.name) } }, tab.sign, tab.word);
+        this.tabs.set(j.name, tab);
+      }
+      setIcon(tab.sign, levelOf(j.why.level));
+      attr(tab.button, "data-level", levelOf(j.why.level));
+      attr(tab.button, "aria-pressed", String(j === job));
+      attr(tab.button, "title", j.why.text);
+      tab.button.classList.toggle("ended", j.phase === "ended");
+      this.nav.append(tab.button);
+    }
+    show(this.nav, jobs.length > 0);
+    this.nav.classList.toggle("one", jobs.length === 1);
+    return job;
+  }
+
+  fact(name, label) {
+    if (this.facts[name]) return this.facts[name];
+    const value = el("dd", null);
+    const box = el("div", { class: "fact" }, el("dt", null, label), value);
+    this.dl.append(box);
+    return (this.facts[name] = { box, value });
+  }
+
+  set(name, label, value) {
+    const f = this.fact(name, label);
+    show(f.box, value !== null);
+    if (value !== null) text(f.value, value);
+  }
+
+  /** line shows the job's figures. */
+  line(job, status) {
+    const section = byId("facts");
+    show(section, Boolean(job));
+    if (!job) return;
+    if (!this.dl) {
+      this.dl = el("dl", null);
+      this.done = el("span", { class: "bar", "aria-hidden": "true" }, el("i", null));
+      section.append(this.done, this.dl);
+    }
+    const now = status.now_ms;
+    const stale = job.phase !== "ended" && job.age_ms > STALE_MS;
+    section.classList.toggle("stale", stale);
+    share(this.done.firstChild, job.planned ? job.batch / job.planned : 0);
+    show(this.done, job.planned > 0);
+    this.set("phase", "job", job.phase === "running" ? "running" : job.phase === "gathering" ? `waits for ${count(job.missing)} more ${job.missing === 1 ? "trainer" : "trainers"}` : job.failed ? "failed" : "ended");
+    this.set("batch", "batch", count(job.batch) + (job.planned ? ` of ${count(job.planned)}` : ""));
+    this.set("done", "done", job.planned ? percent(job.batch / job.planned, 1) : null);
+    this.set("left", "left", job.left_ms && job.phase === "running" ? span(job.left_ms) : null);
+    this.set("rate", "batches/s", job.phase === "running" ? rate(job.batches_per_second) : null);
+    this.set("started", "started", job.started_ms ? clock(job.started_ms, now) : null);
+    this.set("ended", "ended", job.ended_ms ? `${clock(job.ended_ms, now)}, ${age(now - job.ended_ms)} ago` : null);
+    this.set("ran", job.ended_ms ? "ran for" : "runs for", job.started_ms ? span((job.ended_ms || now) - job.started_ms) : null);
+    this.set("mode", "mode", [job.consistency, job.apply, job.reduce === "trainers" ? "reduced by trainers" : ""].filter(Boolean).join(", "));
+    this.set("lanes", "lanes", count(job.lanes));
+    this.set("parameters", "parameters", count(job.parameters));
+    this.set("coordinator", "coordinator", job.coordinator || null);
+    this.set("run", "run", job.run_id || null);
+    this.set("age", "told", stale ? `${age(job.age_ms)} ago` : null);
+  }
+}
+
+/** empty says what to do where no job is there. */
+export function empty(status) {
+  const box = byId("empty");
+  const none = !(status.jobs || []).length;
+  show(box, none);
+  const server = (status.servers || []).find((s) => s.id === status.server) || (status.servers || [])[0];
+  const where = server && server.url ? server.url : "";
+  if (!none || box.where === where) return;
+  box.where = where;
+  const at = !where || where.includes("127.0.0.1:4222") ? "" : ` --server ${where}`;
+  box.replaceChildren(
+    el("h2", null, "Nothing trains here yet"),
+    el("p", null, "The server is up. The first trainer of a job registers it, and this page shows it at once. For example, from a checkout on this machine:"),
+    command(`./bin/trainer packages --spawn --trainers 2${at}`, "A job of two trainers, which learn the sections of Debian's packages from this machine's own index."),
+  );
+}
+
+function command(line, what) {
+  const copy = el("button", { type: "button", class: "small" }, "copy");
+  copy.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(line);
+      text(copy, "copied");
+    } catch {
+      text(copy, "select it"); // the clipboard is refused to pages that came without TLS
+    }
+    setTimeout(() => text(copy, "copy"), 2000);
+  });
+  return el("div", { class: "command" }, el("p", null, el("code", null, line), copy), el("p", { class: "quiet" }, what));
+}
