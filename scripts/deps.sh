@@ -4,6 +4,7 @@
 #   build   CMake, a C++ compiler, make         what `make`, `make demo` and `make test` need besides Go and git
 #   run     libdnnl2 (oneDNN)               layers run without it too, two to seven times slower
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
+#   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
 # With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
@@ -30,9 +31,13 @@ missing() {
       [ -e /usr/include/flatbuffers/flatbuffers.h ] || [ -e /usr/local/include/flatbuffers/flatbuffers.h ] ||
         echo "the FlatBuffers headers:libflatbuffers-dev"
       ;;
+    page)
+      has chromium || echo "chromium:chromium"
+      [ -e /usr/share/fonts/opentype/inter ] || echo "the Inter font:fonts-inter"
+      ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want build, run, tools or cuda)" >&2
+      echo "deps: unknown group $1 (want build, run, tools, page or cuda)" >&2
       exit 2
       ;;
   esac

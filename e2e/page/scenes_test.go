@@ -1,0 +1,85 @@
+package page
+
+import (
+	"context"
+	"flag"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"testing"
+
+	"gradbus/ps/ops/overview/sample"
+	"gradbus/schema"
+)
+
+var (
+	serve = flag.String("serve", "", "with -run Stage: address to serve a stage at, until interrupted")
+	scene = flag.String("scene", "healthy", "with -serve: which stage")
+)
+
+// scenes are what the tests and the pictures look at.
+var scenes = map[string]func(t testing.TB) *stage{
+	"empty": func(t testing.TB) *stage {
+		return open(t, sample.Options{}, 5, func(c *sample.Cluster) { c.NoJob = true })
+	},
+	"gathering": func(t testing.TB) *stage {
+		return open(t, sample.Options{Trainers: 4}, 40, func(c *sample.Cluster) {
+			c.Phase = "gathering"
+			c.Trainers[3].Away = true
+		})
+	},
+	"healthy": healthy,
+	"waiting": func(t testing.TB) *stage {
+		s := healthy(t)
+		s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = true })
+		s.step(18)
+		return s
+	},
+	"gpu": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Servers: 2, Shards: 4, GPUs: true}, 1800, nil)
+		s.with(func(c *sample.Cluster) {
+			g := &c.Trainers[2].GPUs[0]
+			g.State, g.Code, g.Reason = schema.GPUUnhealthy, "xid-79", "XID 79: it has fallen off the bus"
+			g.Action, g.SinceMS, g.XIDs = "Move the job to another GPU and restart the machine.", c.Now.UnixMilli(), map[string]uint64{"79": 1}
+			g.Injected = true
+			c.Trainers[2].Stuck = true
+		})
+		s.step(8)
+		return s
+	},
+	"mean": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4, Apply: "mean"}, 300, nil)
+		s.with(func(c *sample.Cluster) { c.Digests = map[string]uint32{"t2": 0x5a5a} })
+		s.step(10)
+		return s
+	},
+	"many": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true}, 300, nil)
+		s.with(func(c *sample.Cluster) { c.Trainers[41].Slow = 3 })
+		s.step(90)
+		return s
+	},
+}
+
+func healthy(t testing.TB) *stage {
+	return open(t, sample.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1500, nil)
+}
+
+// Stage shows a stage to whoever works on the page.
+func TestStage(t *testing.T) {
+	if *serve == "" {
+		t.Skip("for work on the page: -serve 127.0.0.1:8099 -scene " + *scene)
+	}
+	s := scenes[*scene](t)
+	listener, err := net.Listen("tcp", *serve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	go s.run(ctx)
+	t.Logf("http://%s", listener.Addr())
+	go func() { _ = http.Serve(listener, s.handler()) }()
+	<-ctx.Done()
+}
