@@ -126,8 +126,8 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 			j.Missing++
 			continue
 		}
-		tr.Lag = foremost - tr.Batch
 		known := r.trainers[i]
+		tr.Lag = t.lag(foremost, tr, known)
 		if known == nil || r.over() {
 			continue
 		}
@@ -149,6 +149,25 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 		j.GradientNorm = &mean
 	}
 	j.LeftMS = left(r, j)
+}
+
+// lag is how far a trainer is behind the foremost: by what it has surely done since it last spoke, it is less.
+func (t *Tracker) lag(foremost uint64, out *Trainer, tr *trainer) uint64 {
+	if tr == nil || !tr.heard.fresh(t.now) {
+		return foremost - out.Batch
+	}
+	return lagOf(foremost, out.Batch, &tr.ring, cBatches, t.now-tr.heard.at+tr.heard.every)
+}
+
+// lagOf is how far a member at some version, ms milliseconds ago at most, is behind. Members speak at different moments.
+func lagOf(foremost, at uint64, r *ring, c counter, ms int64) uint64 {
+	lag := foremost - at
+	if sp, ok := r.over(rateWindow); ok && lag > 0 {
+		if since := sp.rate(c) * float64(ms) / 1000; since >= float64(lag) {
+			return 0
+		}
+	}
+	return lag
 }
 
 // left estimates how long the run will take: from the trainer that has most to do.

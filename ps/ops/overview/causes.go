@@ -9,6 +9,7 @@ package overview
 //	job:NAME             a job's rounds, for which all its trainers wait
 //	member:JOB/t3        a trainer or a shard of a job
 //	pace:JOB/t3          that it is slow
+//	gpu:NAME             a GPU
 const (
 	byControl = "control"
 	byHost    = "host:"
@@ -16,6 +17,7 @@ const (
 	byJob     = "job:"
 	byMember  = "member:"
 	byPace    = "pace:"
+	byGPU     = "gpu:"
 )
 
 func memberToken(job, member string) string { return byMember + job + "/" + member }

@@ -33,6 +33,7 @@ const (
 	CodeHeldUp       = "trainer-held-up"
 	CodeSlowdown     = "training-slowed-down"
 	CodeTrainerSlow  = "trainer-slow"
+	CodeWindows      = "windows-full"
 	CodeBackpressure = "shard-busy"
 	CodeLookups      = "lookups-slow"
 	CodeShardBehind  = "shard-behind"
@@ -97,12 +98,16 @@ var codes = [...]Code{
 		Action: "Look at the log of the ps that keeps it."},
 	{Code: CodeShardUnready, Level: Critical, Title: "a shard is not ready", hold: 5_000,
 		Action: "Look at the log of the ps that keeps it."},
+	{Code: CodeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
+		Action: "Watch it; plan for a replacement if it comes again."},
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
 		Action: "Look at what that trainer does: its log, its machine's load."},
 	{Code: CodeSlowdown, Level: Critical, Title: "training is slower than it was", hold: 10_000, linger: 15_000,
 		Action: "Look at what grew."},
 	{Code: CodeTrainerSlow, Level: Warning, Title: "one trainer computes slower than the others", hold: 20_000, linger: 20_000,
 		Action: "Look what else runs on its machine, and at its processors' or GPU's clocks."},
+	{Code: CodeWindows, Level: Warning, Title: "the windows to a shard are full", hold: 15_000, linger: 15_000,
+		Action: "Look at the network between the trainers and that shard: it takes less than they send, and the shard is not busy."},
 	{Code: CodeBackpressure, Level: Warning, Title: "a shard is the bottleneck", hold: 20_000, linger: 20_000,
 		Action: "Start the job with more shards, or on more ps."},
 	{Code: CodeLookups, Level: Warning, Title: "lookups take most of the time", hold: 20_000, linger: 20_000,
@@ -115,8 +120,6 @@ var codes = [...]Code{
 		Action: "Start it again if its share of the data is needed."},
 	{Code: CodeGradient, Level: Warning, Title: "the gradient norm exploded", linger: 30_000,
 		Action: "Look at the loss; a smaller learning rate or clipping helps."},
-	{Code: CodeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
-		Action: "Watch it; plan for a replacement if it comes again."},
 	{Code: CodeGPUUnknown, Level: Warning, Title: "a GPU cannot be asked", hold: 3_000, linger: 3_000,
 		Action: "Run `ps doctor` and `nvidia-smi` on that machine."},
 	{Code: CodeRefusals, Level: Warning, Title: "frames are refused", hold: 5_000, linger: 15_000,

@@ -38,9 +38,8 @@ func (t *Tracker) takeShards(s *server, p *schema.Pulse) {
 
 func (k *shard) take(now int64, s *server, p *schema.Pulse, h *schema.ShardPulse) {
 	k.pulse, k.at, k.every = h, now, s.heard.every
-	sample := shardSample(now, p, h)
-	k.ring.add(sample, s.heard.anew)
-	k.past.add(&sample)
+	k.ring.add(shardSample(now, p, h), s.heard.anew)
+	k.remember()
 	w := h.Waiting
 	if w == nil || len(w.Members) == 0 {
 		k.waits = false
@@ -64,8 +63,8 @@ func (t *Tracker) buildShards(r *run, j *Job) {
 		j.Shards = append(j.Shards, out)
 	}
 	for i := range j.Shards {
-		if r.kept[i] != nil {
-			j.Shards[i].Lag = foremost - j.Shards[i].Version
+		if k := r.kept[i]; k != nil {
+			j.Shards[i].Lag = lagOf(foremost, j.Shards[i].Version, &k.ring, sVersion, t.now-k.at+k.every)
 		}
 	}
 }

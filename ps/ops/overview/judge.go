@@ -21,6 +21,7 @@ func (t *Tracker) judge(s *Status) {
 	}
 	j.gpus()
 	j.bounds()
+	j.prefix()
 	there, began, over := t.book.enter(t.now, j.found)
 	for i := range began {
 		t.logProblem(&began[i], false)
@@ -52,6 +53,24 @@ type judgement struct {
 func (j *judgement) add(f finding) {
 	if len(j.found) < findingsMax {
 		j.found = append(j.found, f)
+	}
+}
+
+// prefix says which job a sentence is about, where there are several and it does not.
+func (j *judgement) prefix() {
+	live := map[string]bool{}
+	for i := range j.s.Jobs {
+		if j.s.Jobs[i].Phase != schema.PhaseEnded {
+			live[j.s.Jobs[i].Name] = true
+		}
+	}
+	if len(live) < 2 {
+		return
+	}
+	for i := range j.found {
+		if f := &j.found[i]; f.Job != "" && !strings.Contains(f.Text, f.Job) {
+			f.Text = f.Job + ": " + f.Text
+		}
 	}
 }
 

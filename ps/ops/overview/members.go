@@ -12,6 +12,8 @@ type server struct {
 	pulse *schema.Pulse
 	heard heard
 	ring  ring
+
+	reasons [ringLen]map[string]uint64 // of the samples in ring
 }
 
 func (s *server) said() *schema.ServerPulse { return s.pulse.Server }
@@ -27,6 +29,8 @@ type trainer struct {
 	ring   ring
 	since  loss // of the Tick before
 	past   history
+
+	reconnects []int64 // when; the latest few
 }
 
 // loss is the sum of losses up to some moment.
@@ -45,14 +49,13 @@ func (tr *trainer) said() *schema.TrainerPulse {
 
 // take notes a pulse.
 func (tr *trainer) take(now int64, p *schema.Pulse) {
-	s := trainerSample(now, p)
 	was := tr.ring.n
-	tr.ring.add(s, tr.heard.anew)
+	tr.ring.add(trainerSample(now, p), tr.heard.anew)
 	if tr.ring.n == 1 && was > 0 { // another life
 		tr.since = loss{}
-		tr.past.broken()
 	}
-	tr.past.add(&s)
+	tr.remember(p.Trainer.Planned > 0)
+	tr.noteReconnects(now)
 }
 
 // where is the machine and process of a trainer, as sentences name it: by its own word, else by its coordinator's.
@@ -79,6 +82,8 @@ type run struct {
 	kept        map[int]*shard
 	series      series
 	pace        pace
+	learning    learning
+	blocked     bool // a batch waits for somebody, as of the latest look
 	loss        *schema.Real
 	lossAt      int64
 }

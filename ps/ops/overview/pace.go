@@ -1,58 +1,152 @@
 package overview
 
 import (
+	"math"
 	"slices"
 
 	"gradbus/schema"
 )
 
-// pace is how fast a run goes, in samples per second, and how fast it usually does.
+// pace is how fast a run goes, in samples per second, and how fast it usually does. Only seconds count in which trainers were asked
+// for batches and were heard of.
 type pace struct {
-	ten     stretch    // under way
-	tens    [6]float64 // of the last minute, the newest at (n-1)%6
+	seconds [paceKept]second // a ring; the newest at (n-1) % paceKept
 	n       int
-	minutes []float64 // of the last hour, ascending in time; at most 60
-	minute  stretch
+
+	minute  stretch   // under way
+	minutes []float64 // means of the last hour, ascending in time; at most 60
+
+	slow     bool
+	onset    int64   // since when
+	usually  float64 // what was typical then
+	begun    int64   // when that was found
+	culprits usual   // what was usual for members then
 }
 
-// stretch is the mean over some time in which the run was under way.
+const paceKept = 600
+
+type second struct {
+	at   int64
+	rate float32
+}
+
+// stretch is the mean over some time.
 type stretch struct {
 	at  int64
 	sum float64
 	n   int
 }
 
-// add takes a second; only those count in which trainers were asked for batches.
-func (p *pace) add(now int64, samples *schema.Real, inRun bool) {
-	if samples == nil || !inRun {
+// usual is what members did for each batch, or round, before it became slow.
+type usual struct {
+	trainers map[int]work
+	shards   map[int]work
+}
+
+// Limits of what is slow.
+const (
+	slowBelow    = 0.7  // of what is typical: it is slow
+	slowUntil    = 0.85 // and is no more
+	muchBelow    = 0.25 // it is critical
+	slowWindow   = 30_000
+	slowForgiven = 2 * 3600_000 // after so long it is what is typical
+	typicalLeast = 3            // minutes
+)
+
+// add takes a second.
+func (p *pace) add(now int64, samples *schema.Real, counts bool) {
+	if samples == nil || !counts {
 		return
 	}
 	f := finite(*samples)
-	if at := now / 10_000; at != p.ten.at && p.ten.n > 0 {
-		p.tens[p.n%len(p.tens)] = p.ten.sum / float64(p.ten.n)
-		p.n++
-		p.ten = stretch{}
+	p.seconds[p.n%paceKept] = second{now, float32(f)}
+	p.n++
+	if p.slow { // what is typical does not become slow
+		return
 	}
-	if at := now / 60_000; at != p.minute.at && p.minute.n > 0 {
-		p.minutes = append(p.minutes, p.minute.sum/float64(p.minute.n))
-		if len(p.minutes) > 60 {
-			p.minutes = slices.Delete(p.minutes, 0, 1)
+	if at := now / 60_000; at != p.minute.at {
+		if p.minute.n >= 20 {
+			p.minutes = append(p.minutes, p.minute.sum/float64(p.minute.n))
+			if len(p.minutes) > 60 {
+				p.minutes = slices.Delete(p.minutes, 0, 1)
+			}
 		}
-		p.minute = stretch{}
+		p.minute = stretch{at: at}
 	}
-	p.ten = stretch{now / 10_000, p.ten.sum + f, p.ten.n + 1}
-	p.minute = stretch{now / 60_000, p.minute.sum + f, p.minute.n + 1}
+	p.minute.sum += f
+	p.minute.n++
 }
 
 // typical is the median of the last hour's minutes; 0 while there are less than three.
 func (p *pace) typical() float64 {
-	if len(p.minutes) < 3 {
+	switch {
+	case p.slow:
+		return p.usually
+	case len(p.minutes) < typicalLeast:
 		return 0
 	}
 	return median(p.minutes)
 }
 
-// median of some numbers, which stay as they are.
+// over is the mean of the last ms milliseconds in which the run was under way; ok is false where that is less than half of them.
+func (p *pace) over(now, ms int64) (rate float64, ok bool) {
+	n := 0
+	for k := range min(p.n, paceKept) {
+		s := &p.seconds[(p.n-1-k)%paceKept]
+		if now-s.at >= ms {
+			break
+		}
+		rate += float64(s.rate)
+		n++
+	}
+	if int64(n)*2000 < ms {
+		return 0, false
+	}
+	return rate / float64(n), true
+}
+
+// fell finds since when the rate has been below a limit: the mean of five seconds each, going back.
+func (p *pace) fell(now int64, limit float64) int64 {
+	since, sum, n := now, 0.0, 0
+	var began int64
+	for k := range min(p.n, paceKept) {
+		s := &p.seconds[(p.n-1-k)%paceKept]
+		sum, n, began = sum+float64(s.rate), n+1, s.at
+		if n == 5 {
+			if sum/5 >= limit {
+				break
+			}
+			since, sum, n = began, 0, 0
+		}
+	}
+	return since
+}
+
+// look decides whether the run is slow. period is what a batch usually takes, in milliseconds: of long ones more time is looked at.
+func (p *pace) look(now, period int64) (rate float64, found bool) {
+	window := min(max(slowWindow, 5*period), 300_000)
+	typical := p.typical()
+	rate, ok := p.over(now, window)
+	if typical <= 0 || !ok {
+		p.slow = p.slow && p.n > 0 && now-p.seconds[(p.n-1)%paceKept].at < 60_000
+		return rate, false
+	}
+	if p.slow && (rate >= slowUntil*typical || now-p.begun > slowForgiven) {
+		p.slow = false
+		p.minute = stretch{}
+		if rate < slowUntil*typical { // this is how fast it goes now
+			p.minutes = p.minutes[:0]
+		}
+	}
+	if !p.slow && rate < slowBelow*typical {
+		p.slow, p.usually, p.begun = true, typical, now
+		p.onset = p.fell(now, (typical+rate)/2)
+		p.culprits = usual{}
+	}
+	return rate, p.slow
+}
+
+// median of some numbers, which stay as they are; 0 of none.
 func median(all []float64) float64 {
 	if len(all) == 0 {
 		return 0
@@ -60,13 +154,15 @@ func median(all []float64) float64 {
 	s := slices.Clone(all)
 	slices.Sort(s)
 	if n := len(s); n%2 == 0 {
-		return (s[n/2-1] + s[n/2]) / 2
+		return s[n/2-1] + (s[n/2]-s[n/2-1])/2
 	}
 	return s[len(s)/2]
 }
 
-// history is what a member did in the minutes past.
-type history struct{}
-
-func (h *history) add(*sample) {}
-func (h *history) broken()     {}
+// ratio is a/b, 0 where b is none.
+func ratio(a, b float64) float64 {
+	if b <= 0 || math.IsNaN(a) {
+		return 0
+	}
+	return a / b
+}

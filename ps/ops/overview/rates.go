@@ -39,6 +39,7 @@ const (
 	sPublish
 	sApply
 	sLookups
+	sVersion
 	sCPU
 )
 
@@ -180,6 +181,7 @@ func shardSample(now int64, p *schema.Pulse, h *schema.ShardPulse) sample {
 	return sample{at: now, clock: p.NowMS, totals: totals{
 		sFrames: float64(h.Frames), sBytes: float64(h.Bytes), sRounds: float64(h.Rounds), sStep: finite(h.StepSeconds),
 		sPublish: finite(h.PublishSeconds), sApply: finite(h.ApplySeconds), sLookups: float64(h.Lookups),
+		sVersion: float64(h.Version),
 	}}
 }
 

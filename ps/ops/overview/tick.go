@@ -132,8 +132,9 @@ func (t *Tracker) note(r *run) {
 		p.Batch = uint64(r.said.Batch)
 	}
 	t.noteLoss(r, &p)
-	t.noteRates(r, &p)
-	r.pace.add(t.now, p.Samples, r.inRun(t.now))
+	fresh := t.noteRates(r, &p)
+	r.pace.add(t.now, p.Samples, fresh && !r.blocked && r.inRun(t.now))
+	r.learning.note(&p)
 	r.series.add(p)
 }
 
@@ -167,8 +168,8 @@ func real(f float64) *schema.Real {
 	return &r
 }
 
-// noteRates takes what trainers and shards do, by their latest two pulses.
-func (t *Tracker) noteRates(r *run, p *Point) {
+// noteRates takes what trainers and shards do, by their latest two pulses; fresh says that a trainer was heard of.
+func (t *Tracker) noteRates(r *run, p *Point) (fresh bool) {
 	var n int
 	var samples, sent, received, resent, pending, refused float64
 	var shares [phases]float64
@@ -204,6 +205,7 @@ func (t *Tracker) noteRates(r *run, p *Point) {
 	if heardOf {
 		p.Refused = real(refused)
 	}
+	return n > 0
 }
 
 // keptBy reports whether a ps has to do with a run.

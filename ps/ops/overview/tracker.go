@@ -126,6 +126,7 @@ func (t *Tracker) takeServer(id string, p *schema.Pulse) (urgent bool) {
 	}
 	s.pulse = p
 	s.ring.add(serverSample(t.now, p), s.heard.anew)
+	s.reasons[(s.ring.n-1)%ringLen] = p.Server.Reasons
 	defer t.takeShards(s, p)
 	urgent = was != nil && p.Server.ControlLost && !was.Server.ControlLost
 	for i := range p.Server.Jobs {

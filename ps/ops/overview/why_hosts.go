@@ -77,6 +77,7 @@ func (j *judgement) server(v *Server, s *server) {
 		}
 		about(f)
 	}
+	j.serverTraffic(v, s, about)
 	if n := said.Verification.Mismatches; n > 0 {
 		on := ""
 		if d := said.Verification.Device; d != "" {
@@ -155,7 +156,8 @@ func (j *judgement) gpus() {
 		f := find(code, level, text, schema.Clip(g.Action))
 		f.GPU = gpuName(g)
 		f.follows = append(f.follows, byHost+g.Host)
-		if code != CodeGPUUnknown {
+		f.causes = append(f.causes, byGPU+f.GPU)
+		if code == CodeGPUUnhealthy || code == CodeGPUAbsent {
 			for _, user := range g.Users {
 				if isServer(user) {
 					f.causes = append(f.causes, byServer+user[2:])

@@ -23,13 +23,19 @@ func (j *judgement) job(job *Job, r *run) {
 		f.follows = []string{byControl}
 		j.add(f)
 	}
+	r.blocked = false
 	for i := range job.Trainers {
 		j.trainer(job, r, i)
+		state := job.Trainers[i].State
+		r.blocked = r.blocked || state == stateLate || state == stateSilent && needed(job)
 	}
 	for i := range job.Shards {
 		j.shard(job, r, i)
 	}
 	j.replicas(job)
+	j.slow(job, r)
+	j.load(job, r)
+	j.learns(job, r)
 	if job.Phase == schema.PhaseGathering && job.Missing > 0 && j.s.NowMS-r.since >= missingAfter {
 		f := find(CodeMissing, "", j.missingText(job), j.missingAction(job))
 		f.Job, f.SinceMS = job.Name, r.since
@@ -91,6 +97,7 @@ func (j *judgement) trainer(job *Job, r *run, i int) {
 		about(f)
 	}
 	if tr != nil && out.State != stateSilent {
+		j.trainerTraffic(job, tr, who, about)
 		if last := float64(tr.said().Loss.Last); tr.said().Batches > 0 && (math.IsNaN(last) || math.IsInf(last, 0)) {
 			f := find(CodeLossBad, "", fmt.Sprintf("the loss of %s is %s at batch %d of %s", job.Name, figure(last), out.Batch, out.Member), "")
 			about(f)

@@ -69,6 +69,8 @@ func times(f float64) string {
 // lasting is a short time in seconds: "84 ms", "2.9 s", "40 s".
 func lasting(seconds float64) string {
 	switch {
+	case seconds <= 0:
+		return "nothing"
 	case seconds < 0.001:
 		return fmt.Sprintf("%.2g ms", seconds*1000)
 	case seconds < 1:

@@ -1,0 +1,172 @@
+package overview
+
+import "slices"
+
+// history is what a member did, in stretches: of ten seconds for the last minutes, of a minute for the last hour. It says what is usual
+// for it, and what it does now.
+type history struct {
+	ten, minute stretches
+}
+
+// columnsMax are what a stretch adds up: of trainers batches, samples, the five phases and processor time; of shards rounds, bytes, and
+// the seconds of steps, publishing and kernels.
+const columnsMax = 8
+
+// Columns of a trainer's history; phase p is hKeys+p.
+const (
+	hBatches = iota
+	hSamples
+	hKeys
+	hCPU = hKeys + phases
+)
+
+// Columns of a shard's history.
+const (
+	hRounds = iota
+	hBytes
+	hStep
+	hPublish
+	hApply
+)
+
+// work is what was done in some time.
+type work struct {
+	at   int64 // milliseconds, of its beginning
+	wall float64
+	done [columnsMax]float64
+}
+
+// stretches is a ring of complete ones, and the one under way.
+type stretches struct {
+	length int64
+	most   int
+	kept   []work
+	now    work
+}
+
+const (
+	tensInHistory    = 12
+	minutesInHistory = 60
+)
+
+// add takes what was done up to a moment.
+func (h *history) add(at int64, wall float64, done *[columnsMax]float64) {
+	if h.ten.length == 0 {
+		h.ten = stretches{length: 10_000, most: tensInHistory}
+		h.minute = stretches{length: 60_000, most: minutesInHistory}
+	}
+	h.ten.add(at, wall, done)
+	h.minute.add(at, wall, done)
+}
+
+func (s *stretches) add(at int64, wall float64, done *[columnsMax]float64) {
+	if begin := at / s.length * s.length; begin != s.now.at {
+		if s.now.wall > 0 {
+			if len(s.kept) >= s.most {
+				s.kept = slices.Delete(s.kept, 0, 1)
+			}
+			s.kept = append(s.kept, s.now)
+		}
+		s.now = work{at: begin}
+	}
+	s.now.wall += wall
+	for i := range done {
+		s.now.done[i] += done[i]
+	}
+}
+
+// since is what was done after a moment, as far as the last two minutes are known.
+func (h *history) since(at int64) (w work) {
+	for i := range h.ten.kept {
+		if k := &h.ten.kept[i]; k.at >= at {
+			w.sum(k)
+		}
+	}
+	w.sum(&h.ten.now)
+	return w
+}
+
+func (w *work) sum(k *work) {
+	w.wall += k.wall
+	for i := range w.done {
+		w.done[i] += k.done[i]
+	}
+}
+
+// usual is the median, over the minutes before a moment, of what was done for each unit of the first column: a batch or a round; wall
+// likewise. ok is false where less than two minutes with any are known.
+func (h *history) usual(before int64) (w work, ok bool) {
+	var all [columnsMax + 1][]float64
+	for i := range h.minute.kept {
+		k := &h.minute.kept[i]
+		units := k.done[0]
+		if k.at+h.minute.length > before || units <= 0 {
+			continue
+		}
+		all[columnsMax] = append(all[columnsMax], k.wall/units)
+		for c := range k.done {
+			all[c] = append(all[c], k.done[c]/units)
+		}
+	}
+	if len(all[0]) < 2 {
+		return w, false
+	}
+	for c := range w.done {
+		w.done[c] = median(all[c])
+	}
+	w.wall = median(all[columnsMax])
+	return w, true
+}
+
+// each is the work for each unit of the first column; ok is false where there was none.
+func (w work) each() (work, bool) {
+	units := w.done[0]
+	if units <= 0 {
+		return w, false
+	}
+	w.wall /= units
+	for i := range w.done {
+		w.done[i] /= units
+	}
+	return w, true
+}
+
+// parts of a trainer's time for one batch: the five phases, and what was spent elsewhere.
+const parts = phases + 1
+
+// times splits the work of one batch.
+func (w *work) times() (p [parts]float64) {
+	left := w.wall
+	for i := range phases {
+		p[i] = w.done[hKeys+i]
+		left -= p[i]
+	}
+	p[phases] = max(left, 0)
+	return p
+}
+
+// remember notes the latest pulse of a trainer. Between runs nothing counts.
+func (tr *trainer) remember(inRun bool) {
+	from, to := tr.ring.back(1), tr.ring.last()
+	if from == nil || !inRun {
+		return
+	}
+	var d [columnsMax]float64
+	for i, c := range [columnsMax]counter{cBatches, cSamples, cKeys, cLookup, cCompute, cSend, cResult, cCPU} {
+		d[i] = max(to.totals[c]-from.totals[c], 0)
+	}
+	tr.past.add(to.at, elapsed(from, to), &d)
+}
+
+// remember notes the latest pulse of a shard.
+func (k *shard) remember() {
+	from, to := k.ring.back(1), k.ring.last()
+	if from == nil {
+		return
+	}
+	var d [columnsMax]float64
+	for i, c := range [...]counter{sRounds, sBytes, sStep, sPublish, sApply} {
+		d[i] = max(to.totals[c]-from.totals[c], 0)
+	}
+	k.past.add(to.at, elapsed(from, to), &d)
+}

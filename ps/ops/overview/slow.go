@@ -1,0 +1,407 @@
+package overview
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"gradbus/schema"
+)
+
+// blame is what a slowdown comes from.
+type blame struct {
+	text    string   // "compute on t3 takes 310 ms a batch, 3.1 times as long as before"
+	action  string   // empty: the code's
+	causes  []string // what is explained by it
+	follows []string // what would explain it
+}
+
+// slow says that a run is slower than it was, and what of whom has grown.
+func (j *judgement) slow(job *Job, r *run) {
+	rate, found := r.pace.look(j.s.NowMS, j.period(r))
+	if !found || r.blocked || job.Phase != schema.PhaseRunning {
+		return
+	}
+	j.recall(r)
+	b := j.blameFor(job, r)
+	usually := r.pace.usually
+	level := Warning
+	if rate < muchBelow*usually {
+		level = Critical
+	}
+	f := find(CodeSlowdown, level, fmt.Sprintf("%s has trained at %s of its usual rate for %s (%s of %s samples/s): %s", job.Name,
+		percent(rate/usually), ago(j.s.NowMS-r.pace.onset), count(rate), count(usually), b.text), b.action)
+	f.brief = fmt.Sprintf("%s trains at %s of its usual rate", job.Name, percent(rate/usually))
+	f.Job, f.SinceMS = job.Name, r.pace.onset
+	f.causes, f.follows = b.causes, append(b.follows, byJob+job.Name, byControl)
+	j.add(f)
+}
+
+// period is what a batch usually takes, in milliseconds.
+func (j *judgement) period(r *run) int64 {
+	longest := 0.0
+	for _, tr := range r.trainers {
+		if sp, ok := tr.ring.over(rateWindow); ok {
+			longest = max(longest, sp.seconds/max(sp.rise(cBatches), 1))
+		}
+	}
+	return int64(longest * 1000)
+}
+
+// recall notes what was usual for members before the run became slow, once.
+func (j *judgement) recall(r *run) {
+	u := &r.pace.culprits
+	if u.trainers != nil {
+		return
+	}
+	u.trainers, u.shards = map[int]work{}, map[int]work{}
+	for i, tr := range r.trainers {
+		if w, ok := tr.past.usual(r.pace.onset); ok {
+			u.trainers[i] = w
+		}
+	}
+	for i, k := range r.kept {
+		if w, ok := k.past.usual(r.pace.onset); ok {
+			u.shards[i] = w
+		}
+	}
+}
+
+// change is how one trainer's time for a batch has changed.
+type change struct {
+	tr       *trainer
+	out      *Trainer
+	now, was [parts]float64 // seconds for a batch, of each part
+	cpu      [2]float64     // now and before: processor seconds for a batch
+	rate     [2]float64     // samples per second
+}
+
+// own are the parts in which a trainer waits for nobody.
+var own = [...]int{partKeys, partCompute, partOther}
+
+const (
+	partKeys = iota
+	partLookup
+	partCompute
+	partSend
+	partResult
+	partOther
+)
+
+// grew is by how many seconds a batch takes longer, in some parts.
+func (c *change) grew(some ...int) (seconds float64) {
+	for _, p := range some {
+		seconds += c.now[p] - c.was[p]
+	}
+	return seconds
+}
+
+func (c *change) whole() float64 {
+	return c.grew(partKeys, partLookup, partCompute, partSend, partResult, partOther)
+}
+
+// most is that of some parts which has grown most.
+func (c *change) most(some ...int) int {
+	return slices.MaxFunc(some, func(a, b int) int {
+		if c.grew(a) < c.grew(b) {
+			return -1
+		}
+		return 1
+	})
+}
+
+// changes compares what trainers do since the run became slow, the last minute at most, with what was usual.
+func (j *judgement) changes(job *Job, r *run) []change {
+	var all []change
+	from := max(r.pace.onset, j.s.NowMS-60_000)
+	for i := range job.Trainers {
+		tr := r.trainers[i]
+		was, ok := r.pace.culprits.trainers[i]
+		if tr == nil || !ok || !tr.heard.fresh(j.s.NowMS) {
+			continue
+		}
+		total := tr.past.since(from)
+		now, ok := total.each()
+		if !ok {
+			continue
+		}
+		all = append(all, change{tr: tr, out: &job.Trainers[i], now: now.times(), was: was.times(), cpu: [2]float64{now.done[hCPU], was.done[hCPU]},
+			rate: [2]float64{ratio(now.done[hSamples], now.wall), ratio(was.done[hSamples], was.wall)}})
+	}
+	return all
+}
+
+// blameFor finds what a slowdown comes from: a trainer whose own time grew, or all of them; else what they wait for.
+func (j *judgement) blameFor(job *Job, r *run) blame {
+	all := j.changes(job, r)
+	if b, ok := j.fewer(job, r, all); ok {
+		return b
+	}
+	if len(all) == 0 {
+		return blame{text: "what of it has grown is not known yet"}
+	}
+	if !needed(job) {
+		return j.blameAlone(job, r, all)
+	}
+	whole := make([]float64, len(all))
+	owned := make([]float64, len(all))
+	for i := range all {
+		whole[i], owned[i] = all[i].whole(), all[i].grew(own[:]...)
+	}
+	grown, first := median(whole), maxAt(owned)
+	if owned[first] < 0.4*grown || owned[first] <= 0 {
+		return j.blameWaiting(job, r, all)
+	}
+	var alike []*change // who has grown about as much
+	for i := range all {
+		if owned[i] >= 0.6*owned[first] {
+			alike = append(alike, &all[i])
+		}
+	}
+	if len(alike) == 1 {
+		return j.blameOne(job, &all[first])
+	}
+	return j.blameSeveral(job, alike, len(all))
+}
+
+// fewer says that trainers are missing of a job that goes on without them.
+func (j *judgement) fewer(job *Job, r *run, all []change) (blame, bool) {
+	lost, was := 0.0, 0.0
+	var names []string
+	for i, w := range r.pace.culprits.trainers {
+		rate := ratio(w.done[hSamples], w.wall)
+		was += rate
+		if !slices.ContainsFunc(all, func(c change) bool { return c.tr.index == i }) {
+			lost += rate
+			names = append(names, string(schema.TrainerMember(i)))
+		}
+	}
+	now, _ := r.pace.over(j.s.NowMS, slowWindow)
+	if needed(job) || len(names) == 0 || lost < 0.4*(was-now) {
+		return blame{}, false
+	}
+	slices.SortFunc(names, compareMembers)
+	b := blame{text: fmt.Sprintf("%s of its %d trainers do not train any more: %s", count(float64(len(names))), len(r.pace.culprits.trainers), list(names))}
+	for _, name := range names {
+		b.follows = append(b.follows, memberToken(job.Name, name))
+	}
+	return b, true
+}
+
+// blameAlone is for jobs in which nobody waits for another: who lost most of its rate.
+func (j *judgement) blameAlone(job *Job, r *run, all []change) blame {
+	lost := make([]float64, len(all))
+	sum := 0.0
+	for i := range all {
+		lost[i] = all[i].rate[1] - all[i].rate[0]
+		sum += max(lost[i], 0)
+	}
+	first := maxAt(lost)
+	c := &all[first]
+	if waits := c.grew(partLookup, partSend, partResult); waits > c.grew(own[:]...) {
+		return j.blameWaiting(job, r, all)
+	}
+	if lost[first] >= 0.4*sum && (len(all) == 1 || lost[first] > 1.5*median(lost)) {
+		return j.blameOne(job, c)
+	}
+	var alike []*change
+	for i := range all {
+		if lost[i] >= 0.6*lost[first] {
+			alike = append(alike, &all[i])
+		}
+	}
+	return j.blameSeveral(job, alike, len(all))
+}
+
+// blameOne is for one trainer whose own time has grown.
+func (j *judgement) blameOne(job *Job, c *change) blame {
+	p := c.most(own[:]...)
+	who := fmt.Sprintf("%s on %s", c.out.Member, c.tr.where(nil))
+	b := blame{text: "trainer " + who + " " + spends(p, false, c.now[p], c.was[p]), action: partActions[p],
+		causes:  []string{paceToken(job.Name, c.out.Member)},
+		follows: []string{memberToken(job.Name, c.out.Member), byHost + c.out.Host}}
+	if p != partCompute {
+		return b
+	}
+	if g := j.throttled(job, c.out); g != nil {
+		b.text += fmt.Sprintf("; its GPU %d is slowed down (%s)", g.Index, reasonOf(g))
+		b.action = g.Action
+		b.follows = append(b.follows, byGPU+gpuName(g))
+	} else if starved(c) {
+		b.text += "; it gets less of its processors than it did, though it needs as much"
+		b.action = fmt.Sprintf("Look what else runs on %s.", c.out.Host)
+	}
+	return b
+}
+
+// starved reports that a trainer's computing takes longer, though it uses no more of the processors' time.
+func starved(c *change) bool {
+	return c.cpu[1] > 0 && c.cpu[0] < 1.3*c.cpu[1] && c.now[partCompute] > 1.5*c.was[partCompute] && c.cpu[1] > 0.3*c.was[partCompute]
+}
+
+// throttled is a GPU of a trainer that runs slower than it could.
+func (j *judgement) throttled(job *Job, out *Trainer) *GPU {
+	for i := range j.s.GPUs {
+		g := &j.s.GPUs[i]
+		if g.Host == out.Host && slices.Contains(g.Users, job.Name+"/"+out.Member) &&
+			(len(g.Throttled) > 0 || g.State == schema.GPUDegraded || g.State == schema.GPUUnhealthy) {
+			return g
+		}
+	}
+	return nil
+}
+
+func reasonOf(g *GPU) string {
+	if len(g.Throttled) > 0 {
+		return list(g.Throttled)
+	}
+	return schema.Clip(g.Code)
+}
+
+// blameSeveral is for trainers whose own time has grown alike: all of them, those of one machine, or some.
+func (j *judgement) blameSeveral(job *Job, alike []*change, of int) blame {
+	var sum change
+	hosts := map[string]bool{}
+	var names []string
+	for _, c := range alike {
+		for p := range parts {
+			sum.now[p] += c.now[p] / float64(len(alike))
+			sum.was[p] += c.was[p] / float64(len(alike))
+		}
+		hosts[c.out.Host] = true
+		names = append(names, c.out.Member)
+	}
+	p := sum.most(own[:]...)
+	b := blame{action: partActions[p]}
+	who := fmt.Sprintf("all %d trainers", of)
+	if len(alike) < of {
+		who = list(names)
+	}
+	if len(hosts) == 1 {
+		who += " on " + alike[0].out.Host
+		b.action = fmt.Sprintf("Look what else runs on %s, and at its clocks and temperature.", alike[0].out.Host)
+	}
+	for _, c := range alike {
+		b.causes = append(b.causes, paceToken(job.Name, c.out.Member))
+		b.follows = append(b.follows, memberToken(job.Name, c.out.Member))
+	}
+	b.text = who + " " + spends(p, true, sum.now[p], sum.was[p])
+	return b
+}
+
+// blameWaiting is for trainers that wait longer, though none needs longer itself: a shard that is busier than it was, or the way to it.
+func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
+	var sum change
+	for i := range all {
+		for p := range parts {
+			sum.now[p] += all[i].now[p] / float64(len(all))
+			sum.was[p] += all[i].was[p] / float64(len(all))
+		}
+	}
+	p := sum.most(partLookup, partSend, partResult)
+	if sum.grew(p) <= 0 {
+		return blame{text: "no part of a batch has grown"}
+	}
+	text := "trainers " + spends(p, true, sum.now[p], sum.was[p])
+	i, load, was := j.busier(job, r)
+	if i < 0 {
+		b := blame{text: text + "; no trainer and no shard is busier than it was", action: "Look at the network between trainers and shards."}
+		if at := awaited(r); at >= 0 && at < len(job.Shards) {
+			b.text += fmt.Sprintf("; they wait for %s on ps %s", job.Shards[at].Member, job.Shards[at].Server)
+			b.follows = append(b.follows, memberToken(job.Name, job.Shards[at].Member))
+		}
+		return b
+	}
+	s := &job.Shards[i]
+	return blame{
+		text:    fmt.Sprintf("%s; shard %s on ps %s is busy %s of the time, %s before", text, s.Member, s.Server, percent(load), percent(was)),
+		action:  fmt.Sprintf("Look what else runs on the machine of ps %s; more shards, or shards on more machines, share the work.", s.Server),
+		causes:  []string{paceToken(job.Name, s.Member)},
+		follows: []string{memberToken(job.Name, s.Member), byServer + s.Server},
+	}
+}
+
+// busier is the shard that has become the bottleneck: it is busy for more of the time than it was, or needs more time for a round.
+func (j *judgement) busier(job *Job, r *run) (at int, load, was float64) {
+	at = -1
+	from, best := max(r.pace.onset, j.s.NowMS-60_000), 0.0
+	for i, k := range r.kept {
+		before, ok := r.pace.culprits.shards[i]
+		now := k.past.since(from)
+		if !ok || now.wall <= 0 || i >= len(job.Shards) {
+			continue
+		}
+		busy, busyWas := (now.done[hStep]+now.done[hPublish])/now.wall, ratio(before.done[hStep]+before.done[hPublish], before.wall)
+		each, ok := now.each()
+		longer := ok && each.done[hStep]+each.done[hPublish] > 1.3*(before.done[hStep]+before.done[hPublish])
+		if (busy > 1.3*busyWas && busy >= 0.3 || longer && busy >= 0.5) && busy > best {
+			at, load, was, best = i, min(busy, 1), min(busyWas, 1), busy
+		}
+	}
+	return at, load, was
+}
+
+// awaited is the shard that most trainers wait for at the moment; -1 for none.
+func awaited(r *run) int {
+	n := map[int]int{}
+	best := -1
+	for _, tr := range r.trainers {
+		if s := tr.said().AwaitedShard; s != nil {
+			n[*s]++
+			if best < 0 || n[*s] > n[best] || n[*s] == n[best] && *s < best {
+				best = *s
+			}
+		}
+	}
+	return best
+}
+
+// partActions is never written to.
+var partActions = [parts]string{
+	partKeys:    "Look at where the trainer reads its data from, and at its machine's load.",
+	partCompute: "Look what else runs on the machine, and at the clocks and temperature of its processors or GPU.",
+	partOther:   "Look at what the training program does between batches: reports, evaluation, saving.",
+}
+
+// spends says how long a trainer, or several, are at some part of a batch, and were before: "computes 299 ms a batch, 3.0 times as long as
+// before".
+func spends(part int, several bool, now, was float64) string {
+	verb, what := "spends", ""
+	switch part {
+	case partKeys:
+		what = " on making keys"
+	case partLookup:
+		verb, what = "waits", " for rows"
+	case partCompute:
+		verb = "computes"
+	case partSend:
+		what = " on sending"
+	case partResult:
+		verb, what = "waits", " for results"
+	default:
+		what = " outside of training"
+	}
+	if several {
+		verb = strings.TrimSuffix(verb, "s")
+	}
+	return fmt.Sprintf("%s %s a batch%s, %s", verb, lasting(now), what, before(now, was))
+}
+
+// before says how that is to what was.
+func before(now, was float64) string {
+	if was < now/20 || was <= 0 {
+		return lasting(max(was, 0)) + " before"
+	}
+	return times(now/was) + " as long as before"
+}
+
+func maxAt(all []float64) int {
+	at, best := 0, math.Inf(-1)
+	for i, f := range all {
+		if f > best {
+			at, best = i, f
+		}
+	}
+	return at
+}
