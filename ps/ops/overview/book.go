@@ -35,65 +35,83 @@ type problemKey struct{ code, job, member, gpu string }
 
 func (f *finding) key() problemKey { return problemKey{f.Code, f.Job, f.Member, f.GPU} }
 
-// entry is a problem that there is, or that there is about to be.
+// entry is a problem that there is, is about to be, or was only just now.
 type entry struct {
 	finding
 	since int64
 	last  int64 // when it was found last
 	shown bool
+	told  bool // an event has said that it began, and none that it is over
 }
 
-// book remembers problems, so that they have a beginning and an end and do not come and go. At most findingsMax.
+// book remembers problems, so that they have a beginning and an end, and what comes and goes does not fill the events: an end is
+// written only when it has lasted. At most findingsMax.
 type book struct{ entries map[problemKey]*entry }
 
-const findingsMax = 2048
+const (
+	findingsMax = 2048
+	settleAfter = 10_000 // what begins again within that time was not over
+)
 
 func newBook() book { return book{map[problemKey]*entry{}} }
 
 // enter takes what was found now, and returns the problems there are: those that have lasted, and those that were over only just now.
-// began and over are what has changed.
-func (b *book) enter(now int64, found []finding) (there []finding, began, over []Problem) {
+// began and over are for the events.
+func (b *book) enter(now int64, found []finding) (there []finding, began, over []entry) {
 	for i := range found {
-		f := &found[i]
-		e := b.entries[f.key()]
-		if e == nil {
-			if len(b.entries) >= findingsMax {
-				continue
-			}
-			e = &entry{since: now}
-			b.entries[f.key()] = e
-		}
-		if f.SinceMS > 0 && (!e.shown || f.SinceMS < e.since) {
-			e.since = min(f.SinceMS, now)
-		}
-		e.finding, e.last = *f, now
+		b.note(now, &found[i])
 	}
 	for key, e := range b.entries {
 		switch {
-		case e.last == now && !e.shown && now-e.since < e.code.hold:
-			continue
-		case e.last == now && !e.shown:
+		case e.last == now && !e.shown && now-e.since >= e.code.hold:
 			e.shown = true
-			e.SinceMS = e.since
-			began = append(began, e.Problem)
-		case e.last != now && (!e.shown || now-e.last >= e.code.linger):
-			if e.shown {
-				over = append(over, e.Problem)
+			if !e.told {
+				e.told, e.SinceMS = true, e.since
+				began = append(began, *e)
 			}
-			delete(b.entries, key)
-			continue
+		case e.last != now && now-e.last >= e.code.linger:
+			e.shown = false
+			switch {
+			case e.told && now-e.last >= settleAfter:
+				over = append(over, *e)
+				delete(b.entries, key)
+			case !e.told:
+				delete(b.entries, key)
+			}
 		}
 		if e.shown {
 			e.SinceMS = e.since
 			there = append(there, e.finding)
 		}
 	}
-	byKey := func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.Code, b.Code), cmp.Compare(a.Job, b.Job), cmp.Compare(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
-	}
-	slices.SortFunc(began, byKey)
-	slices.SortFunc(over, byKey)
+	slices.SortFunc(began, compareEntries)
+	slices.SortFunc(over, compareEntries)
 	return there, began, over
+}
+
+// note enters one finding.
+func (b *book) note(now int64, f *finding) {
+	e := b.entries[f.key()]
+	if e == nil {
+		if len(b.entries) >= findingsMax {
+			return
+		}
+		e = &entry{since: now}
+		b.entries[f.key()] = e
+	} else if !e.shown && e.last != now && now-e.last > lookEvery {
+		e.since = now // it was over
+	}
+	if f.SinceMS > 0 && (!e.shown || f.SinceMS < e.since) {
+		e.since = min(f.SinceMS, now)
+	}
+	e.finding, e.last = *f, now
+}
+
+// lookEvery is the longest time between two looks, nearly.
+const lookEvery = 2_500
+
+func compareEntries(a, b entry) int {
+	return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.Job, b.Job), compareMembers(a.Member, b.Member), cmp.Compare(a.GPU, b.GPU))
 }
 
 // arrange puts problems in the order in which they are to be looked at: worst first, each cause before what follows from it.
@@ -134,11 +152,14 @@ func arrange(all []finding) []finding {
 	return out
 }
 
-// causeOf is the first finding before the i-th that explains it and is itself nobody's consequence; -1 where there is none.
+// causeOf is the first finding before the i-th that explains it, or what explains that; -1 where there is none.
 func causeOf(all []finding, i int) int {
 	for c := range i {
-		if all[c].of >= 0 || !slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
+		if !slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
 			continue
+		}
+		if all[c].of >= 0 {
+			return all[c].of
 		}
 		return c
 	}

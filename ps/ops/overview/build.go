@@ -85,8 +85,8 @@ func (t *Tracker) buildJob(r *run) Job {
 		if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
 			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, s), hereMS(said.EndedMS, s)
 		}
-		if said.Failed != nil {
-			j.Failed, j.FailedBy = said.Failed.Text, string(said.Failed.Member)
+		if j.Failed = r.failed(); said.Failed != nil {
+			j.FailedBy = string(said.Failed.Member)
 		}
 	}
 	if r.over() {

@@ -31,6 +31,7 @@ const (
 	CodeShardSilent  = "shard-silent"
 	CodeShardUnready = "shard-not-ready"
 	CodeHeldUp       = "trainer-held-up"
+	CodeNoProgress   = "no-progress"
 	CodeSlowdown     = "training-slowed-down"
 	CodeTrainerSlow  = "trainer-slow"
 	CodeWindows      = "windows-full"
@@ -102,6 +103,8 @@ var codes = [...]Code{
 		Action: "Watch it; plan for a replacement if it comes again."},
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
 		Action: "Look at what that trainer does: its log, its machine's load."},
+	{Code: CodeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,
+		Action: "Look at what the trainers and shards log; without an end to it, start the job again."},
 	{Code: CodeSlowdown, Level: Critical, Title: "training is slower than it was", hold: 10_000, linger: 15_000,
 		Action: "Look at what grew."},
 	{Code: CodeTrainerSlow, Level: Warning, Title: "one trainer computes slower than the others", hold: 20_000, linger: 20_000,

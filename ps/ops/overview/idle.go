@@ -47,7 +47,7 @@ func missing(job *Job) []string {
 
 func (j *judgement) missingText(job *Job) string {
 	n := len(job.Trainers)
-	return fmt.Sprintf("%s waits for %d of %s to join: %s", job.Name, job.Missing, plural(n, "trainer"), list(missing(job)))
+	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-j.jobs[job.Name+"."+job.RunID].since), job.Missing, plural(n, "trainer"), list(missing(job)))
 }
 
 func (j *judgement) missingAction(job *Job) string {

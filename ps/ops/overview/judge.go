@@ -22,15 +22,16 @@ func (t *Tracker) judge(s *Status) {
 	j.gpus()
 	j.bounds()
 	j.prefix()
+	t.watchServers()
+	t.watchRuns()
+	t.watchGPUs(s)
 	there, began, over := t.book.enter(t.now, j.found)
 	for i := range began {
-		t.logProblem(&began[i], false)
+		t.logProblem(&began[i].Problem, began[i].last, false)
 	}
 	for i := range over {
-		t.logProblem(&over[i], true)
+		t.logProblem(&over[i].Problem, over[i].last, true)
 	}
-	t.watchJobs()
-	t.watchGPUs(s)
 	all := arrange(there)
 	j.level(all)
 	for i := range s.Jobs {
@@ -141,14 +142,20 @@ func (j *judgement) why(all []finding) Why {
 // because is the sentence of a finding, with what follows from it.
 func (j *judgement) because(all []finding, i int) Why {
 	f := &all[i]
-	text := f.Text
+	text, action := j.together(f)
+	if text == "" {
+		text = f.Text
+	}
+	if action == "" {
+		action = f.Action
+	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
 		if all[k].brief != "" && !strings.Contains(text, all[k].brief) {
 			text += "; " + all[k].brief
 			break
 		}
 	}
-	return Why{Level: f.heavy, Text: upper(text) + ".", Action: f.Action, Code: f.Code, Job: f.Job}
+	return Why{Level: f.heavy, Text: sentence(text), Action: action, Code: f.Code, Job: f.Job}
 }
 
 // whyJob is the sentence of one job.
@@ -162,9 +169,12 @@ func (j *judgement) whyJob(job *Job, all []finding) Why {
 	case schema.PhaseGathering:
 		return j.gatheringWhy(job)
 	case schema.PhaseEnded:
-		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", upper(job.Name), ago(j.s.NowMS-job.EndedMS), job.Batch)}
+		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch)}
 	}
-	text := fmt.Sprintf("%s runs: batch %d", upper(job.Name), job.Batch)
+	if r := j.jobs[job.Name+"."+job.RunID]; len(r.trainers) > 0 && !r.inRun(j.s.NowMS) {
+		return Why{Level: OK, Job: job.Name, Text: fmt.Sprintf("%s has done %d batches; its trainers are outside of training at the moment.", job.Name, job.Batch)}
+	}
+	text := fmt.Sprintf("%s runs: batch %d", job.Name, job.Batch)
 	if job.SamplesPerSecond > 0 {
 		text += fmt.Sprintf(", %s samples/s", count(float64(job.SamplesPerSecond)))
 	}
@@ -187,5 +197,10 @@ func (j *judgement) concerns(all []finding, i int, job *Job) bool {
 	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
 }
 
-// upper leaves names of jobs as they are: they are names.
-func upper(text string) string { return text }
+// sentence ends a text with a full stop.
+func sentence(text string) string {
+	if strings.HasSuffix(text, ".") {
+		return text
+	}
+	return text + "."
+}

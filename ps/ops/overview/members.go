@@ -12,6 +12,8 @@ type server struct {
 	pulse *schema.Pulse
 	heard heard
 	ring  ring
+	since int64 // when its life began, by the clock here
+	life  int64 // StartedMS that events have told of
 
 	reasons [ringLen]map[string]uint64 // of the samples in ring
 }
@@ -83,12 +85,24 @@ type run struct {
 	series      series
 	pace        pace
 	learning    learning
+	fate        string // why it ended, where its coordinator did not say
+	seen        seen
 	blocked     bool // a batch waits for somebody, as of the latest look
+	done        uint64
+	moved       int64 // when done rose last
 	loss        *schema.Real
 	lossAt      int64
 }
 
 func (r *run) over() bool { return r.endedAt != 0 }
+
+// failed is why the run has failed; empty where it has not.
+func (r *run) failed() string {
+	if r.said != nil && r.said.Failed != nil {
+		return r.said.Failed.Text
+	}
+	return r.fate
+}
 
 // member is the place of the i-th trainer, nil where the coordinator has not told of it.
 func (r *run) member(i int) *schema.MemberPulse {

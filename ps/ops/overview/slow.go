@@ -1,6 +1,7 @@
 package overview
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -304,8 +305,8 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 		return blame{text: "no part of a batch has grown"}
 	}
 	text := "trainers " + spends(p, true, sum.now[p], sum.was[p])
-	i, load, was := j.busier(job, r)
-	if i < 0 {
+	busy := j.busier(job, r)
+	if len(busy) == 0 {
 		b := blame{text: text + "; no trainer and no shard is busier than it was", action: "Look at the network between trainers and shards."}
 		if at := awaited(r); at >= 0 && at < len(job.Shards) {
 			b.text += fmt.Sprintf("; they wait for %s on ps %s", job.Shards[at].Member, job.Shards[at].Server)
@@ -313,19 +314,33 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 		}
 		return b
 	}
-	s := &job.Shards[i]
-	return blame{
-		text:    fmt.Sprintf("%s; shard %s on ps %s is busy %s of the time, %s before", text, s.Member, s.Server, percent(load), percent(was)),
-		action:  fmt.Sprintf("Look what else runs on the machine of ps %s; more shards, or shards on more machines, share the work.", s.Server),
-		causes:  []string{paceToken(job.Name, s.Member)},
-		follows: []string{memberToken(job.Name, s.Member), byServer + s.Server},
+	s := &job.Shards[busy[0].at]
+	more := ""
+	if n := len(busy) - 1; n > 0 {
+		more = fmt.Sprintf(" (and %d more)", n)
 	}
+	b := blame{
+		text:   fmt.Sprintf("%s; shard %s on ps %s%s is busy %s of the time, %s before", text, s.Member, s.Server, more, percent(busy[0].load), percent(busy[0].was)),
+		action: fmt.Sprintf("Look what else runs on the machine of ps %s; more shards, or shards on more machines, share the work.", s.Server),
+	}
+	for _, k := range busy {
+		s := &job.Shards[k.at]
+		b.causes = append(b.causes, paceToken(job.Name, s.Member))
+		b.follows = append(b.follows, byServer+s.Server)
+	}
+	return b
 }
 
-// busier is the shard that has become the bottleneck: it is busy for more of the time than it was, or needs more time for a round.
-func (j *judgement) busier(job *Job, r *run) (at int, load, was float64) {
-	at = -1
-	from, best := max(r.pace.onset, j.s.NowMS-60_000), 0.0
+// busier is a shard that is busy for more of the time than it was.
+type busier struct {
+	at        int
+	load, was float64
+}
+
+// busier are the shards that have become the bottleneck, the busiest first: they are busy for more of the time than they were, or need
+// more time for a round.
+func (j *judgement) busier(job *Job, r *run) (all []busier) {
+	from := max(r.pace.onset, j.s.NowMS-60_000)
 	for i, k := range r.kept {
 		before, ok := r.pace.culprits.shards[i]
 		now := k.past.since(from)
@@ -335,11 +350,12 @@ func (j *judgement) busier(job *Job, r *run) (at int, load, was float64) {
 		busy, busyWas := (now.done[hStep]+now.done[hPublish])/now.wall, ratio(before.done[hStep]+before.done[hPublish], before.wall)
 		each, ok := now.each()
 		longer := ok && each.done[hStep]+each.done[hPublish] > 1.3*(before.done[hStep]+before.done[hPublish])
-		if (busy > 1.3*busyWas && busy >= 0.3 || longer && busy >= 0.5) && busy > best {
-			at, load, was, best = i, min(busy, 1), min(busyWas, 1), busy
+		if busy > 1.3*busyWas && busy >= 0.3 || longer && busy >= 0.5 {
+			all = append(all, busier{i, min(busy, 1), min(busyWas, 1)})
 		}
 	}
-	return at, load, was
+	slices.SortFunc(all, func(a, b busier) int { return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.at, b.at)) })
+	return all
 }
 
 // awaited is the shard that most trainers wait for at the moment; -1 for none.

@@ -1,6 +1,7 @@
 package overview
 
 import (
+	"fmt"
 	"time"
 
 	"gradbus/schema"
@@ -12,7 +13,6 @@ func (t *Tracker) Tick(now time.Time) Update {
 	t.advance(now)
 	second := t.ticked == 0 || t.now/1000 != t.ticked/1000
 	t.forget()
-	t.watchTrainers()
 	for _, r := range t.runs {
 		if second {
 			t.note(r)
@@ -69,9 +69,7 @@ func (t *Tracker) forget() {
 				delete(t.runs, key)
 			}
 		default:
-			if s := t.servers[r.coordinator]; s == nil || s.heard.at > r.saidAt || t.now-r.saidAt > goneKept {
-				r.endedAt = t.now // its coordinator does not know it any more, or is gone for good
-			}
+			t.abandon(r)
 		}
 	}
 	for id, s := range t.servers {
@@ -85,6 +83,21 @@ func (t *Tracker) forget() {
 		}
 	}
 	t.forgetGPUs()
+}
+
+// abandon ends a run that its coordinator does not know any more, or whose coordinator is gone for good.
+func (t *Tracker) abandon(r *run) {
+	s := t.servers[r.coordinator]
+	switch {
+	case s == nil || t.now-r.saidAt > goneKept:
+		r.fate = fmt.Sprintf("nothing was heard of ps %s, which coordinated it, for %s", r.coordinator, ago(t.now-r.saidAt))
+	case s.heard.at > r.saidAt && s.since > r.saidAt:
+		r.fate = fmt.Sprintf("ps %s, which coordinated it, was started again", r.coordinator)
+	case s.heard.at > r.saidAt:
+	default:
+		return
+	}
+	r.endedAt = t.now
 }
 
 // forgetGPUs drops what nobody speaks of any more: who does not list a GPU that it has listed takes its word back.

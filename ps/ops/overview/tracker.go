@@ -125,6 +125,9 @@ func (t *Tracker) takeServer(id string, p *schema.Pulse) (urgent bool) {
 		return false
 	}
 	s.pulse = p
+	if s.heard.anew {
+		s.since = t.now
+	}
 	s.ring.add(serverSample(t.now, p), s.heard.anew)
 	s.reasons[(s.ring.n-1)%ringLen] = p.Server.Reasons
 	defer t.takeShards(s, p)

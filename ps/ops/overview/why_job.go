@@ -32,6 +32,10 @@ func (j *judgement) job(job *Job, r *run) {
 	for i := range job.Shards {
 		j.shard(job, r, i)
 	}
+	for i := range job.Shards {
+		r.blocked = r.blocked || r.kept[i] != nil && job.Shards[i].AgeMS > 2*r.kept[i].every+900
+	}
+	j.progress(job, r)
 	j.replicas(job)
 	j.slow(job, r)
 	j.load(job, r)
@@ -207,7 +211,7 @@ func (j *judgement) shard(job *Job, r *run, i int) {
 		f := find(CodeShardSilent, "", fmt.Sprintf("shard %s of %s was last told of %s ago by ps %s", out.Member, job.Name, ago(out.AgeMS), out.Server), "")
 		f.SinceMS = j.s.NowMS - out.AgeMS
 		about(f)
-	case !out.Ready && job.Phase == schema.PhaseRunning:
+	case !out.Ready && (job.Phase == schema.PhaseRunning || job.Missing == 0):
 		about(find(CodeShardUnready, "", fmt.Sprintf("shard %s of %s on ps %s is not ready", out.Member, job.Name, out.Server), ""))
 	}
 }

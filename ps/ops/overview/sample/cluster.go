@@ -150,7 +150,7 @@ func serverID(i, n int) string {
 	if n == 1 {
 		return "box-4222"
 	}
-	return fmt.Sprintf("ps-%d", i)
+	return fmt.Sprintf("box-%d-4222", i)
 }
 
 // GPU is the i-th GPU of a machine, healthy and in use.
@@ -227,12 +227,22 @@ func (c *Cluster) blocking() []*Trainer {
 	return all
 }
 
+// deaf is a shard whose ps has stopped; -1 where there is none.
+func (c *Cluster) deaf() int {
+	for _, s := range c.Servers {
+		if s.Stopped && s.count > 0 {
+			return s.first
+		}
+	}
+	return -1
+}
+
 // advance computes for a second.
 func (c *Cluster) advance() {
 	if c.Phase != "running" || c.NoJob {
 		return
 	}
-	if len(c.blocking()) > 0 {
+	if len(c.blocking()) > 0 || c.deaf() >= 0 {
 		c.frozen++
 		return
 	}

@@ -27,14 +27,14 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	for i := range said.GPUs {
 		said.GPUs[i].SampleMS = c.Now.UnixMilli()
 	}
-	switch blocked := len(c.blocking()) > 0; {
+	switch deaf := c.deaf(); {
 	case c.Phase == "gathering":
 		said.Doing, said.DoingMS, said.Planned = schema.DoingJoining, int64(c.second)*1000, 0
 	case t.Stuck:
 		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
-	case blocked:
-		zero := 0
-		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &zero
+	case deaf >= 0 || len(c.blocking()) > 0:
+		deaf = max(deaf, 0)
+		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
 	default:
 		said.Doing, said.DoingMS = schema.DoingCompute, 40
 	}
