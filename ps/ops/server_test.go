@@ -1,0 +1,287 @@
+package ops
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// certificate makes one for these names, that vouches for itself, and returns its files.
+func certificate(t *testing.T, names ...string) (certFile, keyFile string, roots *x509.CertPool) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
+		DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, kind string, data []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	roots = x509.NewCertPool()
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots.AddCert(leaf)
+	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private), roots
+}
+
+// Over TLS everything is as without: HTTP/1.1 and 2, streams, names of the certificate, cookies that stay on TLS.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	cert, key, roots := certificate(t, "train.example.org")
+	s := start(t, func(c *Config) {
+		c.Listen, c.CertFile, c.KeyFile, c.Token = "0.0.0.0:0", cert, key, someToken // which needs no http-insecure
+	})
+	if !strings.HasPrefix(s.URL(), "https://127.0.0.1:") {
+		t.Fatalf("URL %s", s.URL())
+	}
+	for version, h2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: h2, DisableCompression: true}
+		s.client.Transport = transport
+		for _, host := range []string{"127.0.0.1", "train.example.org:443"} {
+			answer, body := s.get(t, "/api/v1/status", "Host: "+host, "Authorization: Bearer "+someToken)
+			if answer.StatusCode != 200 || answer.Proto != version || !strings.Contains(body, "now_ms") {
+				t.Errorf("%s, host %s: %s %d %.100q", version, host, answer.Proto, answer.StatusCode, body)
+			}
+		}
+		answer, body := s.get(t, "/api/v1/status")
+		wantError(t, answer, body, http.StatusUnauthorized)
+		answer, body = s.get(t, "/", "Host: evil.example")
+		wantError(t, answer, body, http.StatusForbidden)
+		e := s.open(t, "Authorization: Bearer "+someToken, "Accept-Encoding: gzip")
+		e.next(t)
+		e.next(t)
+		e.close()
+		eventually(t, "no stream", func() bool { return s.Stats().Streams == 0 })
+		transport.CloseIdleConnections()
+	}
+	answer, _ := s.do(t, "POST", "/login", strings.NewReader("token="+someToken), "Content-Type: application/x-www-form-urlencoded")
+	if c := answer.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-gradbus" {
+		t.Errorf("cookies %v", c)
+	}
+	s.client.CloseIdleConnections()
+	// Plain text, old versions, and nothing at all are refused, and counted; the handshake has a time too.
+	if got := ended(t, s.dial(t, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")); strings.Contains(got, " 200 ") {
+		t.Errorf("plain text: %q", got)
+	}
+	_, port, _ := strings.Cut(strings.Trim(s.URL(), "/"), "127.0.0.1:")
+	if c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
+		c.Close()
+		t.Error("TLS 1.1")
+	}
+	eventually(t, "faults are counted", func() bool { return s.Stats().Faults >= 2 })
+}
+
+func TestTLSHandshakeHasATime(t *testing.T) {
+	t.Parallel()
+	cert, key, _ := certificate(t)
+	s := start(t, func(c *Config) {
+		c.CertFile, c.KeyFile, c.limits.headerTime, c.limits.readTime = cert, key, 50*time.Millisecond, 50*time.Millisecond
+	})
+	ended(t, s.dial(t, ""))
+	ended(t, s.dial(t, "\x16\x03\x01")) // the beginning of a handshake
+}
+
+func TestPortTaken(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	at := l.Addr().String()
+	hub := NewHub(nil)
+	_, err = Start(t.Context(), Config{Listen: at, Hub: hub})
+	if err == nil || !strings.Contains(err.Error(), "http "+at+": the port is taken") || !strings.Contains(err.Error(), "--http off") {
+		t.Errorf("error %v", err)
+	}
+	_, err = Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: at, Hub: hub})
+	if err == nil || !strings.Contains(err.Error(), "pprof "+at+": the port is taken") {
+		t.Errorf("error %v", err)
+	}
+	if _, err = Start(t.Context(), Config{Listen: "192.0.2.1:0", Insecure: true, Hub: hub, AnyPort: true}); err == nil || !strings.Contains(err.Error(), "http 192.0.2.1:0: ") {
+		t.Errorf("error %v", err)
+	}
+	log := &safeBuffer{}
+	s, err := Start(t.Context(), Config{Listen: at, AnyPort: true, Hub: hub, Log: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if strings.Contains(s.URL(), at) || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), at) {
+		t.Errorf("URL %s, log %q", s.URL(), log)
+	}
+}
+
+// What may be asked for and what not: one line says all that is wrong.
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	hub := NewHub(nil)
+	for _, c := range []struct {
+		config Config
+		want   string // part of the error; empty where there is none
+	}{
+		{Config{Listen: "127.0.0.1:8080"}, ""},
+		{Config{Listen: "localhost:8080"}, ""},
+		{Config{Listen: "[::1]:8080"}, ""},
+		{Config{Listen: "127.0.0.1"}, "want host:port"},
+		{Config{Listen: "0.0.0.0:8080"}, "http-token-file, http-tls-cert and http-tls-key"},
+		{Config{Listen: ":8080"}, "http-insecure"},
+		{Config{Listen: "[::]:8080"}, "http-insecure"},
+		{Config{Listen: "box:8080"}, "http-insecure"},
+		{Config{Listen: "0.0.0.0:8080", Insecure: true}, ""},
+		{Config{Listen: "0.0.0.0:8080", Token: someToken}, "http-insecure"},
+		{Config{Listen: "0.0.0.0:8080", CertFile: "c", KeyFile: "k"}, "http-insecure"},
+		{Config{Listen: "0.0.0.0:8080", CertFile: "c", KeyFile: "k", Token: someToken}, ""},
+		{Config{Listen: "127.0.0.1:8080", CertFile: "c"}, "want both or neither"},
+		{Config{Listen: "127.0.0.1:8080", Token: "short"}, "5 characters, want at least 16"},
+		{Config{Listen: "127.0.0.1:8080", Token: "a token with some spaces"}, "ASCII"},
+		{Config{Listen: "127.0.0.1:8080", Hosts: []string{"a.example", "b.example:80"}}, ""},
+		{Config{Listen: "127.0.0.1:8080", Hosts: []string{"https://a.example/"}}, "http-host"},
+		{Config{Listen: "127.0.0.1:8080", Hosts: []string{"*.example"}}, "http-host"},
+		{Config{Listen: "127.0.0.1:8080", Pprof: "127.0.0.1:6060"}, ""},
+		{Config{Listen: "127.0.0.1:8080", Pprof: "0.0.0.0:6060"}, "pprof"},
+		{Config{Listen: "127.0.0.1:8080", Pprof: ":6060", Insecure: true}, "pprof"},
+		{Config{Listen: "x", Pprof: "y"}, "; pprof"},
+	} {
+		c.config.Hub = hub
+		err := c.config.Validate()
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%+v: %v, want %q", c.config, err, c.want)
+		}
+		if err != nil && c.config.Token != "" && strings.Contains(err.Error(), c.config.Token) {
+			t.Errorf("the error tells the token: %v", err)
+		}
+	}
+	if err := (Config{Listen: "127.0.0.1:8080"}).Validate(); err == nil {
+		t.Error("no hub, no error")
+	}
+}
+
+// Profiles are on a listener of their own, which has the rules of the other.
+func TestProfiles(t *testing.T) {
+	t.Parallel()
+	log := &safeBuffer{}
+	hub := NewHub(nil)
+	s, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: "127.0.0.1:0", Hub: hub, Log: slog.New(slog.NewTextHandler(log, nil)), limits: limits{readTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, at, _ := strings.Cut(log.String(), "url=")
+	at = strings.TrimSpace(at)
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(url, host string) (int, []byte) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), "GET", url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = host
+		answer, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, body
+	}
+	if status, body := get(at+"heap", ""); status != 200 || !bytes.HasPrefix(body, []byte{0x1f, 0x8b}) {
+		t.Errorf("heap: %d, %d bytes", status, len(body))
+	}
+	if status, body := get(at+"trace?seconds=0.3", ""); status != 200 || len(body) == 0 { // longer than requests may take
+		t.Errorf("trace: %d, %d bytes", status, len(body))
+	}
+	if status, body := get(at+"heap", "evil.example"); status != 403 {
+		t.Errorf("foreign host: %d %q", status, body)
+	}
+	for _, elsewhere := range []string{at + "cmdline", s.URL() + "debug/pprof/", s.URL() + "debug/pprof/heap"} {
+		if status, _ := get(elsewhere, ""); status != 404 {
+			t.Errorf("%s: %d", elsewhere, status)
+		}
+	}
+}
+
+// The end of the context is the end of the server.
+func TestContextEndsTheServer(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := Start(ctx, Config{Listen: "127.0.0.1:0", Hub: NewHub(nil)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-s.stop
+	s.Close()
+	if c, err := net.Dial("tcp", s.conns.Addr().String()); err == nil {
+		c.Close()
+		t.Error("it listens still")
+	}
+	again, ended := context.WithCancel(context.Background())
+	ended()
+	if s, err = Start(again, Config{Listen: "127.0.0.1:0", Hub: NewHub(nil)}); err != nil {
+		t.Fatal(err)
+	}
+	<-s.stop
+	s.Close()
+}
+
+// A handler that panics, and a listener that fails, are logged and counted, and end nothing.
+func TestFaultsEndNothing(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(c *Config) {
+		c.Metrics = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(fmt.Errorf("planted")) })
+	})
+	for range 3 {
+		if got := ended(t, s.dial(t, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")); got != "" {
+			t.Errorf("answer %q", got)
+		}
+	}
+	if n := s.Stats().Faults; n != 3 || !strings.Contains(s.log.String(), "planted") {
+		t.Errorf("%d faults, log %q", n, s.log)
+	}
+	if _, body := s.get(t, "/healthz"); body != "ok\n" {
+		t.Errorf("healthz %q", body)
+	}
+	s.conns.Listener.Close()
+	eventually(t, "the fault is counted", func() bool { return s.Stats().Faults == 4 })
+	if got := s.log.String(); !strings.Contains(got, "training goes on") {
+		t.Errorf("log %q", got)
+	}
+}
