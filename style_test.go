@@ -93,6 +93,9 @@ func styleOf(path string, data []byte) []string {
 		}
 	}
 	ast.Inspect(file, func(n ast.Node) bool {
+		if platforms(n) {
+			return false
+		}
 		call, ok := n.(*ast.SelectorExpr)
 		if !ok {
 			return true
@@ -127,6 +130,16 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
+// platforms tells whether a node asks for a variable of the platform, which says what a terminal can show.
+func platforms(n ast.Node) bool {
+	call, ok := n.(*ast.CallExpr)
+	if !ok || len(call.Args) != 1 {
+		return false
+	}
+	name, ok := call.Args[0].(*ast.BasicLit)
+	return ok && (name.Value == `"NO_COLOR"` || name.Value == `"TERM"`)
+}
+
 // The rules find what they are for.
 func TestStyleFinds(t *testing.T) {
 	long := "package p\n\nfunc f() {\n" + strings.Repeat("\tf()\n", functionLinesMax) + "}\n"
@@ -135,6 +148,7 @@ func TestStyleFinds(t *testing.T) {
 		"function":    {"a.go", long, "f has 72 lines"},
 		"init":        {"a.go", "package p\n\nfunc init() {}\n", "no init"},
 		"environment": {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
+		"platform":    {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n", "a.go:5:35: no configuration by environment"},
 		"syntax":      {"a.go", "package", "expected"},
 	} {
 		if wrong := strings.Join(styleOf(c.path, []byte(c.text)), "\n"); !strings.Contains(wrong, c.want) {
