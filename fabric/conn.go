@@ -252,6 +252,6 @@ func (c *Conn) Close() {
 	select {
 	case <-done:
 	case <-time.After(c.patience):
-		c.config.Log.Error("connection closed while a handler still runs", "name", c.config.Name, "after", c.patience)
+		c.config.Log.Error("connection closed while a handler still runs", "connection", c.config.Name, "after", c.patience)
 	}
 }

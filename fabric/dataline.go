@@ -143,7 +143,7 @@ func (l *dataLine) run(session *wireSession) {
 			l.tell(lineLost, err)
 		}
 		l.leave()
-		l.config.Log.Warn("connection lost", "name", l.config.Name, "line", l.index.String(), "err", err)
+		l.config.Log.Warn("connection lost", "connection", l.config.Name, "line", l.index.String(), "err", err)
 		for attempts := 1; ; attempts++ {
 			if !l.pause(reconnectAfter(attempts)) {
 				return
@@ -226,10 +226,10 @@ func (l *dataLine) serve(s *wireSession, again bool) error {
 			}
 			l.maximum.Store(int64(s.info.PayloadMax))
 			if s.info.LameDuck {
-				l.config.Log.Warn("the server is about to leave", "name", l.config.Name, "line", l.index.String())
+				l.config.Log.Warn("the server is about to leave", "connection", l.config.Name, "line", l.index.String())
 			}
 		case opErr: // where it is the end, the server hangs up
-			l.config.Log.Warn("connection fault", "name", l.config.Name, "line", l.index.String(), "err", serverError(e.text))
+			l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err", serverError(e.text))
 		}
 	}
 }
@@ -314,7 +314,7 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 			if n := l.writer.writes.Load(); n%2 == 0 || n != write {
 				write, since = n, now
 			} else if now.Sub(since) >= writeTimeout {
-				l.config.Log.Warn("the server takes nothing", "name", l.config.Name, "line", l.index.String(), "after", writeTimeout)
+				l.config.Log.Warn("the server takes nothing", "connection", l.config.Name, "line", l.index.String(), "after", writeTimeout)
 				s.conn.Close()
 				return
 			}
@@ -326,7 +326,7 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 			}
 			pinged = now
 			if l.overdue() {
-				l.config.Log.Warn("the server does not answer", "name", l.config.Name, "line", l.index.String())
+				l.config.Log.Warn("the server does not answer", "connection", l.config.Name, "line", l.index.String())
 				s.conn.Close()
 				return
 			}

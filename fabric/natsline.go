@@ -112,10 +112,10 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 func (l *natsLine) report(sub *nats.Subscription, err error) {
 	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
 		dropped, _ := sub.Dropped()
-		l.config.Log.Error("messages dropped, handler too slow", "name", l.config.Name, "pattern", sub.Subject, "dropped", dropped)
+		l.config.Log.Error("messages dropped, handler too slow", "connection", l.config.Name, "pattern", sub.Subject, "dropped", dropped)
 		return
 	}
-	l.config.Log.Warn("connection fault", "name", l.config.Name, "line", l.index.String(), "err", err)
+	l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err", err)
 }
 
 // Dial implements nats.CustomDialer.

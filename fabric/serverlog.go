@@ -23,10 +23,10 @@ func (l *serverLog) Noticef(format string, v ...any) {
 }
 
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Warn(fmt.Sprintf(format, v...), "from", "nats")
+	l.log.Warn(fmt.Sprintf(format, v...), "component", "nats")
 }
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error(fmt.Sprintf(format, v...), "from", "nats")
+	l.log.Error(fmt.Sprintf(format, v...), "component", "nats")
 }
 
 // Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not exit.

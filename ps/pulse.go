@@ -118,7 +118,7 @@ func (p *pulser) send(now time.Time) {
 	}
 	if err != nil && !p.failed && !errors.Is(err, fabric.ErrLost) && !errors.Is(err, fabric.ErrClosed) {
 		p.failed = true
-		s.log.Warn("pulse not sent", "id", s.registry.self.ID, "err", err)
+		s.log.Warn("pulse not sent", "server", s.registry.self.ID, "err", err)
 	}
 }
 

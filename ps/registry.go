@@ -149,7 +149,7 @@ func (r *registry) open(ctx context.Context) error {
 		}
 		if r.revision == 0 {
 			r.revision = e.Revision
-			r.log.Info("waiting for the lease of an earlier ps of this id", "id", r.self.ID, "host", there.Host, "url", there.URL)
+			r.log.Info("waiting for the lease of an earlier ps of this id", "server", r.self.ID, "host", there.Host, "url", there.URL)
 		}
 		if err := sleep(ctx, r.renew()/8); err != nil {
 			return err
@@ -224,7 +224,7 @@ func (r *registry) keep(ctx context.Context) {
 	defer cancel()
 	if err := r.wrote(r.announce(within)); err != nil {
 		if ctx.Err() == nil {
-			r.log.Warn("announcement not renewed", "id", r.self.ID, "err", err)
+			r.log.Warn("announcement not renewed", "server", r.self.ID, "err", err)
 		}
 		if errors.Is(err, errTaken) {
 			r.tell(ctx, registryNews{taken: err})
@@ -246,7 +246,7 @@ func (r *registry) announce(ctx context.Context) error {
 		r.revision = revision
 		return nil
 	case errors.Is(err, fabric.ErrNoBucket):
-		r.log.Warn("the control server has lost its buckets; they are made anew", "server", r.control.Address())
+		r.log.Warn("the control server has lost its buckets; they are made anew", "control", r.control.Address())
 		if err := r.openBuckets(ctx); err != nil {
 			return err
 		}
@@ -412,6 +412,6 @@ func (r *registry) farewell(ctx context.Context) {
 	}
 	r.self.Leaving = true
 	if _, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision); err != nil {
-		r.log.Debug("announcement not taken back; it will run out", "id", r.self.ID, "err", err)
+		r.log.Debug("announcement not taken back; it will run out", "server", r.self.ID, "err", err)
 	}
 }

@@ -112,7 +112,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	s.log.Info("server ready", "url", s.nats.URL(), "announced", s.registry.self.URL, "shards", config.Shards, "backend", cuda.Describe(s.backend),
-		"memory_bytes_max", config.MemoryBytesMax, "id", s.registry.self.ID)
+		"memory_bytes_max", config.MemoryBytesMax, "server", s.registry.self.ID)
 	return s, nil
 }
 
@@ -236,11 +236,11 @@ func (s *Server) controlChanged(state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		s.controlLost.Store(true)
-		s.log.Warn("control server lost", "server", s.control.Address())
+		s.log.Warn("control server lost", "control", s.control.Address())
 	case fabric.Back:
 		s.controlBack.Store(time.Now().UnixNano())
 		s.controlLost.Store(false)
-		s.log.Info("control server back", "server", s.control.Address())
+		s.log.Info("control server back", "control", s.control.Address())
 	}
 }
 

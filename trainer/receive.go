@@ -199,11 +199,11 @@ func (s *Session) controlChanged(state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		s.lost.Store(max(1, int64(s.since())))
-		s.config.Log.Warn("control server lost", "server", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+		s.config.Log.Warn("control server lost", "control", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
 	case fabric.Back:
 		s.heard.Store(int64(s.since())) // it could not be
 		s.lost.Store(0)
-		s.config.Log.Info("control server back", "server", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+		s.config.Log.Info("control server back", "control", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
 	case fabric.Closed:
 		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, s.config.serverName()))
 	}

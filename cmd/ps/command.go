@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -26,7 +25,7 @@ import (
 type flags struct {
 	listen, tokenFile, portFile string
 	natsCA                      string
-	logFormat                   string
+	log                         config.Log
 	gpu                         gpuFlags
 	server                      ps.Config
 	page                        pageFlags
@@ -102,14 +101,14 @@ func (f *flags) add(c *cobra.Command) {
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
 	f.page.add(c)
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
-	set.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	f.log.Add(set)
 	f.gpu.add(set)
 	config.AddFileFlag(set)
 }
 
 // run serves until ctx ends, which is a clean end.
 func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
-	log, err := f.logger(logTo)
+	log, err := f.log.Logger(logTo)
 	if err != nil {
 		return err
 	}
@@ -235,16 +234,6 @@ func (f *flags) hint(url string) string {
 		more += " --token-file " + f.tokenFile
 	}
 	return more
-}
-
-func (f *flags) logger(to io.Writer) (*slog.Logger, error) {
-	switch f.logFormat {
-	case "text":
-		return slog.New(slog.NewTextHandler(to, nil)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(to, nil)), nil
-	}
-	return nil, fmt.Errorf("log-format %q: want text or json", f.logFormat)
 }
 
 // writeWhole writes a file that appears with its whole content or not at all.

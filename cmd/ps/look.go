@@ -108,7 +108,7 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (ov
 	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local}
 	colour := false
 	if columns, lines, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
-		screen.Width, screen.Height, colour = columns, max(lines-1, 10), coloured()
+		screen.Width, screen.Height, colour = columns, max(lines-1, 10), config.Coloured()
 	}
 	text := terminal.Join(screen.Lines(status, events[max(0, len(events)-eventsShown):]), colour)
 	_, err = fmt.Fprintln(out, text)
@@ -117,9 +117,6 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (ov
 
 // eventsShown is how many events a screen that does not move shows at most.
 const eventsShown = 10
-
-// coloured tells whether colours are wanted, where there is a terminal.
-func coloured() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
 
 func topCommand() *cobra.Command {
 	var l looking
@@ -140,7 +137,7 @@ sections, with as many rows as there is room for, which the arrows move; Ctrl-Z 
 	l.add(c)
 	c.Flags().StringVar(&job, "job", "", "`name` of the job to show first")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if !term.IsTerminal(int(os.Stdin.Fd())) || !term.IsTerminal(int(os.Stdout.Fd())) || os.Getenv("TERM") == "dumb" {
+		if !config.IsTerminal(os.Stdin) || !config.IsTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
 			return errors.New("top needs a terminal: ps status prints the same once, and ps status --json for programs")
 		}
 		client, err := l.client()
@@ -148,7 +145,7 @@ sections, with as many rows as there is room for, which the arrows move; Ctrl-Z 
 			return err
 		}
 		defer client.Close()
-		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Colour: coloured(), Zone: time.Local})
+		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Colour: config.Coloured(), Zone: time.Local})
 	}
 	return c
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
+	"gradbus/config"
 	"gradbus/schema"
 	"gradbus/trainer/report"
 	"gradbus/trainer/settings"
@@ -32,11 +34,13 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	results := make([]report.Result, s.Trainers)
 	processes := make([]spawn.Process, s.Trainers)
 	for i := range processes {
-		processes[i] = spawn.Process{Name: fmt.Sprintf("t%d", i), Path: self, Args: args(i), OnLine: func(line []byte) {
+		name := fmt.Sprintf("t%d", i)
+		relay := config.Relay{To: o.log.With("member", name).Handler(), Least: slog.LevelWarn}
+		processes[i] = spawn.Process{Name: name, Path: self, Args: args(i), OnLog: relay.Line, OnLine: func(line []byte) {
 			e, err := report.ParseEvent(line)
 			switch {
 			case err != nil:
-				o.log.Warn("not an event", "trainer", i, "err", err)
+				o.log.Warn("not an event", "member", name, "err", err)
 			case e.Progress != nil:
 				show.Show(*e.Progress)
 			case e.Result != nil:

@@ -36,6 +36,7 @@ type common struct {
 	save, load            string
 	predict               string
 	events                string // of a trainer that another one started: what it writes
+	logging               config.Log
 
 	out    io.Writer
 	errOut *os.File
@@ -88,6 +89,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
+	o.logging.Add(set)
 	set.StringVar(&o.events, "events", "", "write events instead of text")
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
 }
@@ -101,6 +103,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
+	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
@@ -120,7 +123,10 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 			return err
 		}
 		o.out, o.errOut = c.OutOrStdout(), os.Stderr
-		o.log = slog.New(slog.NewTextHandler(o.errOut, nil))
+		var err error
+		if o.log, err = o.logging.Logger(o.errOut); err != nil {
+			return err
+		}
 		return run(c.Context())
 	}
 	c.Flags().SortFlags = false

@@ -131,7 +131,7 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, err error) {
 	if err != nil {
 		s.faults.Add(1)
-		s.log.Error("an answer cannot be written", "path", r.URL.Path, "error", err)
+		s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", err)
 		fail(w, http.StatusInternalServerError, "the answer cannot be written: see the log of the ps")
 		return
 	}

@@ -51,7 +51,7 @@ func (s *Server) follow(r *http.Request, out *sender) error {
 			plain, packed, err := out.form(v)
 			if err != nil {
 				s.faults.Add(1)
-				s.log.Error("an update cannot be sent", "error", err)
+				s.log.Error("an update cannot be sent", "err", err)
 				return err
 			}
 			if err := out.send(plain, packed); err != nil {

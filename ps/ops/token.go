@@ -114,7 +114,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.refused.Add(1)
-		s.log.Warn("a wrong token was shown at /login", "from", r.RemoteAddr)
+		s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr)
 		wrong = `<p role="alert"><strong>That is not the token.</strong></p>`
 	}
 	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle), "form-action 'none'", "form-action 'self'").Replace(policy))

@@ -20,7 +20,8 @@ import (
 )
 
 // Process is one command. OnLine, where set, is called with each line of its standard output, from one goroutine; the
-// slice is reused. Stdin is what the process reads; nil is nothing. It stays the caller's, who may close it once the
+// slice is reused. OnLog, where set, is called likewise with each line of its standard error, and tells whether that was a
+// line of a log: such a line is never what a process said last. Stdin is what the process reads; nil is nothing. It stays the caller's, who may close it once the
 // process has started, that is, after its first line.
 type Process struct {
 	Name   string // for messages, for example "trainer 1 of 2"
@@ -28,6 +29,7 @@ type Process struct {
 	Args   []string
 	Stdin  *os.File
 	OnLine func(line []byte)
+	OnLog  func(line []byte) bool
 }
 
 const (
@@ -89,6 +91,9 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	said, crashed := "", false
 	out := &lineWriter{do: p.OnLine}
 	stderr := &lineWriter{do: func(line []byte) {
+		if p.OnLog != nil && !crashed && p.OnLog(line) {
+			return
+		}
 		if text := strings.TrimSpace(string(line)); text != "" && !crashed {
 			said, crashed = text, strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ")
 		}

@@ -129,3 +129,20 @@ func TestLineWriter(t *testing.T) {
 		t.Errorf("long line: %d lines", len(got))
 	}
 }
+
+// Lines of a log are handed on, and are never what a process said last.
+func TestLogLines(t *testing.T) {
+	var logged []string
+	p := Process{Name: "p", Path: "/bin/sh", Args: []string{"-c", `echo LOG a >&2; echo "no server" >&2; echo LOG b >&2; exit 1`},
+		OnLog: func(line []byte) bool {
+			if !strings.HasPrefix(string(line), "LOG ") {
+				return false
+			}
+			logged = append(logged, string(line))
+			return true
+		}}
+	err := Group{}.Run(context.Background(), []Process{p})
+	if err == nil || err.Error() != "p: no server" || strings.Join(logged, ",") != "LOG a,LOG b" {
+		t.Errorf("got %v, logged %q", err, logged)
+	}
+}

@@ -1,0 +1,110 @@
+package config
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// Forms of a log.
+const (
+	LogAuto = "auto" // text on a terminal, JSON elsewhere
+	LogText = "text" // key=value, for people
+	LogJSON = "json" // one object a line, for what collects logs
+)
+
+// Log is how a command logs.
+type Log struct {
+	Format string // LogAuto, LogText or LogJSON
+	Level  string // debug, info, warn or error
+}
+
+// Add gives a command the flags --log-format and --log-level.
+func (l *Log) Add(flags *pflag.FlagSet) {
+	flags.StringVar(&l.Format, "log-format", LogAuto, "`form` of the log on standard error: text, json, or auto for text on a terminal and JSON elsewhere")
+	flags.StringVar(&l.Level, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
+}
+
+// Args are the flags for a process of ours whose log this one reads, or hands on as it is.
+func (l *Log) Args(format string) []string {
+	return []string{"--log-format", format, "--log-level", l.Level}
+}
+
+// Logger opens a log. Keys of records are named as the labels of metrics are: job, member, shard, server, gpu, reason.
+func (l *Log) Logger(to io.Writer) (*slog.Logger, error) {
+	var o slog.HandlerOptions
+	switch l.Level {
+	case "debug":
+		o.Level = slog.LevelDebug
+	case "info":
+		o.Level = slog.LevelInfo
+	case "warn":
+		o.Level = slog.LevelWarn
+	case "error":
+		o.Level = slog.LevelError
+	default:
+		return nil, fmt.Errorf("log-level %q: want debug, info, warn or error", l.Level)
+	}
+	format := l.Format
+	if format == LogAuto {
+		if format = LogJSON; IsTerminal(to) {
+			format = LogText
+		}
+	}
+	switch format {
+	case LogText:
+		return slog.New(slog.NewTextHandler(to, &o)), nil
+	case LogJSON:
+		return slog.New(slog.NewJSONHandler(to, &o)), nil
+	}
+	return nil, fmt.Errorf("log-format %q: want %s", l.Format, strings.Join([]string{LogAuto, LogText, LogJSON}, ", "))
+}
+
+// IsTerminal tells whether what is written is seen by a person at a terminal.
+func IsTerminal(to any) bool {
+	file, ok := to.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// Coloured tells whether a terminal shows colours, and whoever sits there wants them (no-color.org).
+func Coloured() bool { return os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" }
+
+// Relay hands on what another process of ours logs as JSON, in the form that this one logs in.
+type Relay struct {
+	To    slog.Handler
+	Least slog.Level // what is below is dropped: of what all say alike at their start, one is enough
+}
+
+// Line takes a line, and tells whether it was one of a log.
+func (r Relay) Line(line []byte) bool {
+	var known struct {
+		Time  time.Time  `json:"time"`
+		Level slog.Level `json:"level"`
+		Text  *string    `json:"msg"`
+	}
+	fields := map[string]any{}
+	if json.Unmarshal(line, &known) != nil || known.Text == nil || json.Unmarshal(line, &fields) != nil {
+		return false
+	}
+	if known.Level < r.Least || !r.To.Enabled(context.Background(), known.Level) {
+		return true
+	}
+	record := slog.NewRecord(known.Time, known.Level, *known.Text, 0)
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		if key != slog.TimeKey && key != slog.LevelKey && key != slog.MessageKey {
+			record.AddAttrs(slog.Any(key, fields[key]))
+		}
+	}
+	_ = r.To.Handle(context.Background(), record) // a log that cannot be written to is no reason to stop
+	return true
+}

@@ -1,0 +1,112 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func logOf(t *testing.T, args ...string) (*Log, error) {
+	t.Helper()
+	var l Log
+	flags := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	l.Add(flags)
+	return &l, flags.Parse(args)
+}
+
+func TestLogger(t *testing.T) {
+	for _, c := range []struct {
+		name, want string
+		args       []string
+	}{
+		{"no terminal", `"level":"WARN","msg":"trainer lost","member":"t1"}`, nil},
+		{"text", `level=WARN msg="trainer lost" member=t1`, []string{"--log-format", "text"}},
+		{"json", `"level":"WARN","msg":"trainer lost","member":"t1"}`, []string{"--log-format", "json"}},
+		{"least level", `"level":"WARN"`, []string{"--log-level", "warn"}},
+		{"above", "", []string{"--log-level", "error"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := logOf(t, c.args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out bytes.Buffer
+			log, err := l.Logger(&out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Debug("not told")
+			log.Warn("trainer lost", "member", "t1")
+			if got := out.String(); !strings.Contains(got, c.want) || (c.want == "") != (got == "") || strings.Contains(got, "not told") {
+				t.Errorf("logged %q, want %q in it", got, c.want)
+			}
+		})
+	}
+}
+
+func TestLoggerRefuses(t *testing.T) {
+	for want, args := range map[string][]string{
+		`log-format "xml": want auto, text, json`:            {"--log-format", "xml"},
+		`log-level "loud": want debug, info, warn or error`:  {"--log-level", "loud"},
+		`log-level "": want debug, info, warn or error`:      {"--log-level", ""},
+		`log-level "DEBUG": want debug, info, warn or error`: {"--log-level", "DEBUG"},
+	} {
+		l, err := logOf(t, args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.Logger(os.Stderr); err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", args, err, want)
+		}
+	}
+}
+
+// What another process logs comes out in our form, what is no log is told apart, and what is too quiet is dropped.
+func TestRelay(t *testing.T) {
+	var child, out bytes.Buffer
+	other, err := (&Log{Format: LogJSON, Level: "debug"}).Logger(&child)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Warn("server lost", "server", "s1", "after", 3)
+	other.Info("backend chosen")
+	relay := Relay{To: slog.NewJSONHandler(&out, nil).WithAttrs([]slog.Attr{slog.String("member", "t1")}), Least: slog.LevelWarn}
+	for line := range bytes.Lines(child.Bytes()) {
+		if !relay.Line(line) {
+			t.Errorf("%s: not known as a log line", line)
+		}
+	}
+	for _, line := range []string{"trainer: no server", "panic: x", `{"waiting":2}`, `[1]`, "", `{"msg":3}`, `{"level":"LOUD","msg":"x"}`} {
+		if relay.Line([]byte(line)) {
+			t.Errorf("%q: taken for a log line", line)
+		}
+	}
+	var got map[string]any
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatalf("%v: %s", err, out.Bytes())
+	}
+	if got["msg"] != "server lost" || got["level"] != "WARN" || got["member"] != "t1" || got["server"] != "s1" || got["after"] != 3.0 || got["time"] == nil {
+		t.Errorf("relayed %v", got)
+	}
+}
+
+func TestColoured(t *testing.T) {
+	for _, c := range []struct {
+		no, term string
+		want     bool
+	}{{"", "xterm", true}, {"1", "xterm", false}, {"", "dumb", false}, {"", "", true}} {
+		t.Setenv("NO_COLOR", c.no)
+		t.Setenv("TERM", c.term)
+		if Coloured() != c.want {
+			t.Errorf("NO_COLOR=%q TERM=%q: %v, want %v", c.no, c.term, !c.want, c.want)
+		}
+	}
+	if IsTerminal(new(bytes.Buffer)) || IsTerminal(nil) {
+		t.Error("a buffer is no terminal")
+	}
+}
