@@ -62,6 +62,9 @@ func (b *book) enter(now int64, found []finding) (there []finding, began, over [
 		b.note(now, &found[i])
 	}
 	for key, e := range b.entries {
+		if e.last != now && e.shown && superseded(e, found) {
+			e.shown = false
+		}
 		switch {
 		case e.last == now && !e.shown && now-e.since >= e.code.hold:
 			e.shown = true
@@ -87,6 +90,13 @@ func (b *book) enter(now int64, found []finding) (there []finding, began, over [
 	slices.SortFunc(began, compareEntries)
 	slices.SortFunc(over, compareEntries)
 	return there, began, over
+}
+
+// superseded reports that a problem that is over has become another of the same trainer or shard.
+func superseded(e *entry, found []finding) bool {
+	return e.Member != "" && slices.ContainsFunc(found, func(f finding) bool {
+		return f.Job == e.Job && f.Member == e.Member && weight(f.Level) >= weight(e.Level)
+	})
 }
 
 // note enters one finding.
@@ -155,7 +165,7 @@ func arrange(all []finding) []finding {
 // causeOf is the first finding before the i-th that explains it, or what explains that; -1 where there is none.
 func causeOf(all []finding, i int) int {
 	for c := range i {
-		if !slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
+		if alike(all[c].Code) && alike(all[i].Code) || !slices.ContainsFunc(all[i].follows, func(token string) bool { return slices.Contains(all[c].causes, token) }) {
 			continue
 		}
 		if all[c].of >= 0 {
@@ -165,6 +175,9 @@ func causeOf(all []finding, i int) int {
 	}
 	return -1
 }
+
+// alike are the codes of trainers that are not heard of: one is never the cause of another.
+func alike(code string) bool { return code == CodeSilent || code == CodeTrainerGone }
 
 // compareMembers orders t2 before t10.
 func compareMembers(a, b string) int {

@@ -286,6 +286,8 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberPulse, out *Train
 		return stateLost
 	case m != nil && m.Gone, out.AgeMS > silentAfter, tr != nil && !tr.heard.fresh(t.now):
 		return stateSilent
+	case tr != nil && m != nil && m.Waited && m.First && out.AgeMS > tr.heard.every*3/2 && out.HeldMS >= t.lateAfter(r):
+		return stateSilent // it is missed already
 	case r.said != nil && r.said.Phase == schema.PhaseGathering:
 		return stateJoining
 	case m != nil && m.Waited && m.First && out.HeldMS >= t.lateAfter(r):

@@ -30,7 +30,9 @@ func (t *Tracker) judge(s *Status) {
 		t.logProblem(&began[i].Problem, began[i].last, false)
 	}
 	for i := range over {
-		t.logProblem(&over[i].Problem, over[i].last, true)
+		if r := t.latest(schema.JobName(over[i].Job)); r == nil || !r.over() { // else it has ended with its job
+			t.logProblem(&over[i].Problem, over[i].last, true)
+		}
 	}
 	all := arrange(there)
 	j.level(all)
@@ -150,7 +152,7 @@ func (j *judgement) because(all []finding, i int) Why {
 		action = f.Action
 	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
-		if all[k].brief != "" && !strings.Contains(text, all[k].brief) {
+		if all[k].brief != "" && !alike(all[k].Code) && !strings.Contains(text, all[k].brief) {
 			text += "; " + all[k].brief
 			break
 		}

@@ -315,12 +315,16 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 		return b
 	}
 	s := &job.Shards[busy[0].at]
-	more := ""
-	if n := len(busy) - 1; n > 0 {
-		more = fmt.Sprintf(" (and %d more)", n)
+	who, are := "shard "+s.Member, "is busy"
+	if len(busy) > 1 {
+		var names []string
+		for _, k := range busy {
+			names = append(names, job.Shards[k.at].Member)
+		}
+		who, are = "shards "+list(names), "are busy"
 	}
 	b := blame{
-		text:   fmt.Sprintf("%s; shard %s on ps %s%s is busy %s of the time, %s before", text, s.Member, s.Server, more, percent(busy[0].load), percent(busy[0].was)),
+		text:   fmt.Sprintf("%s; %s on ps %s %s %s of the time, %s before", text, who, s.Server, are, percent(busy[0].load), percent(busy[0].was)),
 		action: fmt.Sprintf("Look what else runs on the machine of ps %s; more shards, or shards on more machines, share the work.", s.Server),
 	}
 	for _, k := range busy {

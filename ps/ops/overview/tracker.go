@@ -151,6 +151,9 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 		return false
 	}
 	if r == nil {
+		if j.Phase == schema.PhaseEnded && s.heard.pulse.NowMS-j.EndedMS > endedKept {
+			return false // it is forgotten
+		}
 		if r = t.addRun(j.Name, j.RunID); r == nil {
 			return false
 		}

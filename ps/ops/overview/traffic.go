@@ -170,6 +170,20 @@ func (j *judgement) learns(job *Job, r *run) {
 		f.Job = job.Name
 		j.add(f)
 	}
+	var bad []string
+	what := 0.0
+	for i := range job.Trainers {
+		if tr := r.trainers[i]; tr != nil && tr.heard.fresh(j.s.NowMS) && tr.said().Batches > 0 {
+			if last := float64(tr.said().Loss.Last); math.IsNaN(last) || math.IsInf(last, 0) {
+				bad, what = append(bad, job.Trainers[i].Member), last
+			} else if sp, ok := tr.ring.over(rateWindow); ok && sp.rise(cLossBad) > 0 {
+				bad, what = append(bad, job.Trainers[i].Member), math.NaN()
+			}
+		}
+	}
+	if len(bad) > 0 {
+		about(find(CodeLossBad, "", fmt.Sprintf("the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch), ""))
+	}
 	l := &r.learning
 	if n := job.GradientNorm; n != nil {
 		f := float64(*n)

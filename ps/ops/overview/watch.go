@@ -53,6 +53,7 @@ func (t *Tracker) event(level Level, code string, e Event, text string, args ...
 // seen is what events have told of a run.
 type seen struct {
 	phase   string
+	any     bool // trainers were looked at
 	trainer map[int]place
 }
 
@@ -80,6 +81,7 @@ func (t *Tracker) watchRuns() {
 		for i := range r.places() {
 			t.watchTrainer(r, i)
 		}
+		r.seen.any = true
 	}
 }
 
@@ -96,6 +98,10 @@ func (t *Tracker) watchPhase(r *run) {
 	case schema.PhaseGathering:
 		t.event(Info, EventJobJoined, e, "%s is registered: %s, %s", name, plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
 	case schema.PhaseRunning:
+		if r.seen.phase == "" && t.sinceStart(r) > 5_000 {
+			t.event(Info, EventJobStarted, e, "%s is under way at batch %d: %s, %s", name, r.said.Batch, plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
+			break
+		}
 		t.event(Info, EventJobStarted, e, "%s has started: %s, %s", name, plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
 	case schema.PhaseEnded:
 		if r.failed() == "" { // else it is a problem
@@ -103,6 +109,15 @@ func (t *Tracker) watchPhase(r *run) {
 		}
 	}
 	r.seen.phase = phase
+}
+
+// sinceStart is for how long a run has been under way, by its coordinator's word.
+func (t *Tracker) sinceStart(r *run) int64 {
+	s := t.servers[r.coordinator]
+	if s == nil || r.said.StartedMS == 0 {
+		return 0
+	}
+	return s.heard.pulse.NowMS - r.said.StartedMS
 }
 
 // watchTrainer writes that a trainer has joined, left, or was started again.
@@ -118,6 +133,7 @@ func (t *Tracker) watchTrainer(r *run, i int) {
 		now.life, now.anew = tr.heard.pulse.StartedMS, tr.said().Traffic.Reconnects
 	}
 	switch {
+	case was.host == "" && now.host != "" && !r.seen.any && t.sinceStart(r) > 5_000: // it had joined before we were there
 	case was.host == "" && now.host != "":
 		t.event(Info, EventJoined, e, "trainer %s has joined %s from %s", name, r.key.name, tr.where(m))
 	case was.host != "" && now.host == "" && r.said.Phase == schema.PhaseGathering:

@@ -83,7 +83,7 @@ func (j *judgement) server(v *Server, s *server) {
 		if d := said.Verification.Device; d != "" {
 			on = " on GPU " + d
 		}
-		about(find(CodeVerification, "", fmt.Sprintf("ps %s on %s: %s of %s optimizer blocks that were computed again on the CPU came out otherwise%s",
+		about(find(CodeVerification, "", fmt.Sprintf("ps %s on %s: %s of %s optimizer blocks gave other bits%s than on the CPU",
 			v.ID, v.Host, count(float64(n)), count(float64(v.Verified)), on), ""))
 	}
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {

@@ -2,7 +2,6 @@ package overview
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"gradbus/schema"
@@ -102,10 +101,6 @@ func (j *judgement) trainer(job *Job, r *run, i int) {
 	}
 	if tr != nil && out.State != stateSilent {
 		j.trainerTraffic(job, tr, who, about)
-		if last := float64(tr.said().Loss.Last); tr.said().Batches > 0 && (math.IsNaN(last) || math.IsInf(last, 0)) {
-			f := find(CodeLossBad, "", fmt.Sprintf("the loss of %s is %s at batch %d of %s", job.Name, figure(last), out.Batch, out.Member), "")
-			about(f)
-		}
 	}
 }
 

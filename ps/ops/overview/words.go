@@ -13,7 +13,7 @@ func ago(ms int64) string {
 	case s < 0:
 		return "0 s"
 	case s < 1:
-		return fmt.Sprintf("0.%d s", ms/100)
+		return fmt.Sprintf("0.%d s", max(ms/100, 1))
 	case s < 120:
 		return fmt.Sprintf("%d s", s)
 	case s < 120*60:

@@ -74,6 +74,8 @@ type Trainer struct {
 	GPUs    []schema.GPUPulse
 
 	index   int
+	life    life
+	batch   float64
 	stopped time.Time
 	pulse   schema.TrainerPulse
 }
@@ -89,8 +91,10 @@ type Server struct {
 	Disk        schema.DiskPulse
 	GPUs        []schema.GPUPulse
 	Mismatches  uint64
+	Amnesic     bool // knows no job
 
 	id      string
+	life    life
 	first   int // shards [first, first+count)
 	count   int
 	reasons map[string]uint64
@@ -98,18 +102,38 @@ type Server struct {
 	cpu     float64
 }
 
+// life is one of a process's lives.
+type life struct {
+	began  time.Time
+	serial uint64
+	pid    int
+}
+
+// Restart starts a trainer's process again: all that it counts begins at zero.
+func (t *Trainer) Restart(now time.Time) {
+	t.life = life{began: now, pid: t.life.pid + 1000}
+	t.pulse = schema.TrainerPulse{}
+}
+
+// Restart starts a ps again: it knows no job.
+func (s *Server) Restart(c *Cluster) {
+	s.life = life{began: c.Now, pid: s.life.pid + 1000}
+	s.reasons, s.busy = map[string]uint64{}, 0
+	s.Amnesic = true
+}
+
 // NewCluster is a cluster whose job has just begun.
 func NewCluster(o Options) *Cluster {
 	o.fill()
 	c := &Cluster{Options: o, Now: start, RunID: 81985529216486895, Phase: "running", began: start}
 	for i := range o.Servers {
-		s := &Server{id: serverID(i, o.Servers), Host: fmt.Sprintf("box-%d", i%o.Hosts), first: o.Shards * i / o.Servers,
+		s := &Server{id: serverID(i, o.Servers), life: life{began: start, pid: 4200 + i}, Host: fmt.Sprintf("box-%d", i%o.Hosts), first: o.Shards * i / o.Servers,
 			Disk: schema.DiskPulse{Path: "/var/lib/gradbus", FreeBytes: 300 << 30, TotalBytes: 500 << 30}, reasons: map[string]uint64{}}
 		s.count = o.Shards*(i+1)/o.Servers - s.first
 		c.Servers = append(c.Servers, s)
 	}
 	for i := range o.Trainers {
-		t := &Trainer{index: i, Host: fmt.Sprintf("box-%d", i*o.Hosts/o.Trainers)}
+		t := &Trainer{index: i, life: life{began: start, pid: 7100 + i}, Host: fmt.Sprintf("box-%d", i*o.Hosts/o.Trainers)}
 		if o.GPUs {
 			t.GPUs = []schema.GPUPulse{GPU(t.Host, i-(i*o.Hosts/o.Trainers)*o.Trainers/o.Hosts)}
 		}
@@ -242,6 +266,10 @@ func (c *Cluster) advance() {
 	if c.Phase != "running" || c.NoJob {
 		return
 	}
+	if c.Consistency == "async" {
+		c.advanceAlone()
+		return
+	}
 	if len(c.blocking()) > 0 || c.deaf() >= 0 {
 		c.frozen++
 		return
@@ -256,6 +284,22 @@ func (c *Cluster) advance() {
 	c.batch += n
 	c.samples += n * float64(c.BatchSamples)
 	for _, t := range c.Trainers {
+		t.batch = c.batch
+		c.train(t, n, period)
+	}
+}
+
+// advanceAlone computes for a second where nobody waits for another.
+func (c *Cluster) advanceAlone() {
+	for _, t := range c.Trainers {
+		if t.Stopped || t.Gone || t.Stuck || t.Left || c.deaf() >= 0 {
+			continue
+		}
+		period := c.computes(t)*1.25 + c.waiting()
+		n := 1 / period
+		t.batch += n
+		c.samples += n * float64(c.BatchSamples) / float64(len(c.Trainers))
+		c.batch = math.Max(c.batch, t.batch)
 		c.train(t, n, period)
 	}
 }
@@ -288,8 +332,8 @@ func (c *Cluster) train(t *Trainer, n, period float64) {
 	part(&p.SendSeconds, c.BatchSeconds*0.05)
 	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting())
 	samples := n * float64(c.BatchSamples) / float64(len(c.Trainers))
-	p.Samples = uint64(c.samples) / uint64(len(c.Trainers))
-	p.Batches = uint64(c.batch)
+	p.Samples += uint64(t.batch*float64(c.BatchSamples))/uint64(len(c.Trainers)) - uint64((t.batch-n)*float64(c.BatchSamples))/uint64(len(c.Trainers))
+	p.Batches += uint64(t.batch) - uint64(t.batch-n)
 	loss := c.LossAt(c.batch)
 	if t.Loss != 0 {
 		loss = t.Loss

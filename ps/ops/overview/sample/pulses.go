@@ -9,8 +9,9 @@ import (
 
 const mib = 1 << 20
 
-func (c *Cluster) head(host string, pid int) schema.Pulse {
-	return schema.Pulse{Serial: c.second, StartedMS: c.began.UnixMilli(), NowMS: c.Now.UnixMilli(), EveryMS: 1000, Host: host, PID: pid}
+func (c *Cluster) head(host string, l *life) schema.Pulse {
+	l.serial++
+	return schema.Pulse{Serial: l.serial, StartedMS: l.began.UnixMilli(), NowMS: c.Now.UnixMilli(), EveryMS: 1000, Host: host, PID: l.pid}
 }
 
 func (c *Cluster) process(cpu float64) schema.ProcessPulse {
@@ -19,8 +20,8 @@ func (c *Cluster) process(cpu float64) schema.ProcessPulse {
 
 // trainerPulse is what a trainer says at this second.
 func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
-	p, said := c.head(t.Host, 7100+t.index), t.pulse
-	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(c.batch), c.Planned, "cpu avx512, 2 threads"
+	p, said := c.head(t.Host, &t.life), t.pulse
+	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
 	said.Process = c.process(1.4)
 	said.Traffic.Connected = true
 	said.GPUs = append([]schema.GPUPulse(nil), t.GPUs...)
@@ -32,7 +33,7 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 		said.Doing, said.DoingMS, said.Planned = schema.DoingJoining, int64(c.second)*1000, 0
 	case t.Stuck:
 		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
-	case deaf >= 0 || len(c.blocking()) > 0:
+	case deaf >= 0 || len(c.blocking()) > 0 && c.Consistency != "async":
 		deaf = max(deaf, 0)
 		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
 	default:
@@ -66,7 +67,7 @@ func (c *Cluster) digest(t *Trainer, v schema.Version) uint32 {
 
 // serverPulse is what a ps says at this second.
 func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
-	p := c.head(s.Host, 4200+s.first)
+	p := c.head(s.Host, &s.life)
 	for reason, n := range s.Refused {
 		s.reasons[reason] += n
 	}
@@ -83,7 +84,7 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 		Verification: schema.VerifyPulse{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskPulse{s.Disk}, GPUs: append([]schema.GPUPulse(nil), s.GPUs...),
 	}
-	if c.NoJob {
+	if c.NoJob || s.Amnesic {
 		return &p
 	}
 	if s == c.Servers[0] {
@@ -110,7 +111,7 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
 			StagedBytes: 2 * mib, StagedBytesMax: 64 * mib, MemoryBytes: 350 * mib, StepSeconds: schema.Real(s.busy * 0.8),
 			PublishSeconds: schema.Real(s.busy * 0.2), ApplySeconds: schema.Real(s.busy * 0.5), ApplyBytes: uint64(c.batch * 400_000),
 		}
-		if b := c.blocking(); len(b) > 0 && c.Phase == "running" {
+		if b := c.blocking(); len(b) > 0 && c.Consistency != "async" && c.Phase == "running" {
 			h.Waiting = &schema.Wait{Batch: schema.Batch(c.batch)}
 			for _, t := range b {
 				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
@@ -136,14 +137,17 @@ func (c *Cluster) jobPulse() schema.JobPulse {
 		j.Keepers = append(j.Keepers, s.id)
 	}
 	for i, t := range c.Trainers {
-		m := schema.MemberPulse{Member: schema.TrainerMember(i), Batch: schema.Batch(c.batch), SilentMS: 200, Left: t.Left, Gone: t.Gone}
+		m := schema.MemberPulse{Member: schema.TrainerMember(i), Batch: schema.Batch(t.batch), SilentMS: 200, Left: t.Left, Gone: t.Gone}
 		if !t.Away {
-			m.Host = fmt.Sprintf("%s (pid %d)", t.Host, 7100+i)
+			m.Host = fmt.Sprintf("%s (pid %d)", t.Host, t.life.pid)
 		}
 		if t.Stopped || t.Gone {
-			m.SilentMS = int64(c.frozen * 1000)
+			m.SilentMS = 0
+			if !t.stopped.IsZero() {
+				m.SilentMS = c.Now.Sub(t.stopped).Milliseconds() + 1000
+			}
 		}
-		if (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
+		if c.Consistency != "async" && (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
 			m.Waited, m.First, m.WaitedBatch, m.WaitedMS = true, true, schema.Batch(c.batch), int64(c.frozen*1000)
 		}
 		j.Members = append(j.Members, m)
