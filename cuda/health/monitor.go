@@ -174,13 +174,13 @@ func (m *Monitor) required(ctx context.Context) error {
 	m.Wait(ctx, m.config.Patience)
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if !m.told {
+		return fmt.Errorf("gpu require: the driver has not answered within %s; see whether nvidia-smi does", m.config.Patience)
+	}
 	if reason := m.machine.Nobody(); reason != "" {
 		return fmt.Errorf("gpu require: %s; use --gpu auto to go on without GPUs", reason)
 	}
 	gpus := m.machine.GPUs("")
-	if !m.told {
-		return fmt.Errorf("gpu require: the driver has not answered within %s; see whether nvidia-smi does", m.config.Patience)
-	}
 	if len(gpus) == 0 {
 		return fmt.Errorf("gpu require: the driver counts no GPU; see whether nvidia-smi lists one")
 	}

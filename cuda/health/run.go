@@ -80,6 +80,7 @@ func (w *watch) drive(now time.Time) {
 		child, err := startChild(c.Probe)
 		if err != nil {
 			w.silence(now, fmt.Sprintf("the probe cannot be started: %v", err))
+			w.m.hear()
 			w.later(now)
 			return
 		}
@@ -142,6 +143,7 @@ func (w *watch) ended(now time.Time) {
 	if !w.child.none {
 		w.m.config.Log.Warn("GPU probe ended", "pid", w.child.pid(), "reason", why)
 		w.silence(now, why)
+		w.m.hear()
 	}
 	if now.Sub(w.began) > time.Minute {
 		w.backoff = w.m.config.Backoff
