@@ -67,7 +67,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 	d.exporter = metrics.New(metrics.Config{Version: gradbus.Version, Own: d.hub.Own, Status: d.hub.Status, Ops: func() (cost metrics.Ops) {
 		if s := server.Load(); s != nil {
 			stats := s.Stats()
-			cost = metrics.Ops{StreamClients: stats.Streams, UpdatesDropped: stats.UpdatesMissed, Requests: stats.Requests}
+			cost = metrics.Ops{StreamClients: stats.Streams, UpdatesDropped: stats.UpdatesMissed, PulsesDropped: d.hub.Dropped(), Requests: stats.Requests}
 		}
 		return cost
 	}})

@@ -31,6 +31,7 @@ type Config struct {
 type Ops struct {
 	StreamClients  int    // that follow the stream of updates now
 	UpdatesDropped uint64 // that a client was too slow for
+	PulsesDropped  uint64 // that came faster than the overview took them
 	Requests       uint64
 }
 
@@ -76,7 +77,7 @@ type tables struct {
 	place   table[place]
 	trainer table[trainer]
 	moment  table[trainer]
-	shard   table[*schema.ShardPulse]
+	shard   table[shard]
 	gpu     table[gpu]
 }
 
@@ -197,30 +198,28 @@ func (e *Exporter) write(s *sheet) {
 	}
 	t.server.write(s, server{own, own.Server, max(0, now.Sub(time.UnixMilli(own.NowMS)))})
 	for i := range own.Server.Shards {
-		shard := &own.Server.Shards[i]
-		t.shard.write(s, shard, string(shard.Job), "s"+strconv.Itoa(shard.Shard))
+		sh := &own.Server.Shards[i]
+		member := string(schema.ShardMember(sh.Shard))
+		t.shard.write(s, shard{sh, shownShard(status, sh.Job, member)}, string(sh.Job), member)
 	}
 	e.writeGPUs(s, own, own.Server.GPUs, now)
 	pulses := e.current(own)
 	for i := range own.Server.Jobs {
 		if j := &own.Server.Jobs[i]; j == coordinated(own, j.Name) {
-			t.job.write(s, job{j, shown(status, j)}, string(j.Name))
-			e.writeTrainers(s, j, pulses, now)
+			subject := job{j, shown(status, j)}
+			t.job.write(s, subject, string(j.Name))
+			e.writeTrainers(s, subject, pulses, now)
 		}
 	}
 }
 
 // writeTrainers puts the trainers of a job on a sheet.
-func (e *Exporter) writeTrainers(s *sheet, j *schema.JobPulse, pulses map[who]heard, now time.Time) {
-	foremost := schema.Batch(0)
-	for i := range j.Members {
-		foremost = max(foremost, j.Members[i].Batch)
-	}
+func (e *Exporter) writeTrainers(s *sheet, j job, pulses map[who]heard, now time.Time) {
 	for i := range j.Members {
 		m := &j.Members[i]
 		labels := []string{string(j.Name), string(m.Member)}
 		if m.Host != "" && !m.Left && j.Phase != schema.PhaseEnded {
-			e.tables.place.write(s, place{m, foremost}, labels...)
+			e.tables.place.write(s, place{m, shownTrainer(j.shown, i, string(m.Member))}, labels...)
 		}
 		h, ok := pulses[who{j.Name, m.Member}]
 		if !ok {
@@ -267,6 +266,32 @@ func shown(status *overview.Status, j *schema.JobPulse) *overview.Job {
 	for i := range status.Jobs {
 		if s := &status.Jobs[i]; s.Name == string(j.Name) && (s.RunID == run || strings.TrimLeft(s.RunID, "0") == run) {
 			return s
+		}
+	}
+	return nil
+}
+
+// shownTrainer is the i-th trainer of a job as the overview has it.
+func shownTrainer(j *overview.Job, i int, member string) *overview.Trainer {
+	if j == nil || i >= len(j.Trainers) || j.Trainers[i].Member != member {
+		return nil
+	}
+	return &j.Trainers[i]
+}
+
+// shownShard is a shard of the run of that name that has not ended, as the overview has it.
+func shownShard(status *overview.Status, name schema.JobName, member string) *overview.Shard {
+	if status == nil {
+		return nil
+	}
+	for i := range status.Jobs {
+		j := &status.Jobs[i]
+		if j.Name != string(name) || j.Phase == schema.PhaseEnded {
+			continue
+		}
+		at := slices.IndexFunc(j.Shards, func(s overview.Shard) bool { return s.Member == member })
+		if at >= 0 {
+			return &j.Shards[at]
 		}
 	}
 	return nil

@@ -111,6 +111,7 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_trainer_doing_seconds{doing="result",job_name="words",member="t0"}`:                0.04,
 		`gradbus_trainer_info{backend="cpu avx2",host="b",job_name="words",member="t0"}`:            1,
 		`gradbus_shard_kernel_seconds_total{job_name="words",member="s1"}`:                          0.5,
+		`gradbus_shard_lag_versions{job_name="words",member="s1"}`:                                  1,
 		`gradbus_shard_awaited_trainers{job_name="words",member="s0"}`:                              1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="degraded"}`:                                  1,
 		`gradbus_gpu_state{gpu="GPU-a",host="a",state="healthy"}`:                                   0,
@@ -147,7 +148,7 @@ func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	c.own.Server.Jobs[0].StartedMS = 0
 	got := samples(t, c.exporter())
 	absent(t, got, "gradbus_ps_veri", "gradbus_disk", "gradbus_problem", "gradbus_job_loss", "gradbus_job_replicas", "gradbus_job_start", "gradbus_job_end",
-		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
+		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_trainer_lag", "gradbus_shard_lag", "gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
 		"gradbus_gpu_thr", "gradbus_gpu_problem", "gradbus_gpu_sample_age", "gradbus_gpu_state_since", "gradbus_gpu_pcie")
 	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`: 0.25})
 

@@ -55,6 +55,12 @@ func everything(trainers, shards int) *cluster {
 			{Code: "made-up", Level: overview.Critical, Job: "words", Member: "t0"},
 		},
 	}
+	for i := range trainers {
+		status.Jobs[0].Trainers = append(status.Jobs[0].Trainers, overview.Trainer{Member: string(schema.TrainerMember(i)), Lag: uint64(i % 3)})
+	}
+	for i := range shards {
+		status.Jobs[0].Shards = append(status.Jobs[0].Shards, overview.Shard{Member: string(schema.ShardMember(i)), Lag: uint64(i)})
+	}
 	return &cluster{
 		own:    &schema.Pulse{Serial: 9, StartedMS: 1_699_999_000_000, NowMS: 1_700_000_009_500, EveryMS: 1000, Host: "a", PID: 1, Server: own},
 		status: status, now: moment,

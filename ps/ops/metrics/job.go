@@ -75,15 +75,18 @@ func missing(j *schema.JobPulse) (n int) {
 // place is one trainer as its coordinator sees it.
 type place struct {
 	*schema.MemberPulse
-	foremost schema.Batch // of all trainers of the job
+	shown *overview.Trainer // nil until it is shown
 }
 
 // placeTable tells of trainers of jobs that have not ended, by what their coordinator says.
 func placeTable() table[place] {
 	return table[place]{[]string{"job_name", "member"}, []figure[place]{
 		there("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.", func(p place) float64 { return float64(p.SilentMS) / 1000 }),
-		there("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", func(p place) float64 {
-			return float64(p.foremost) - float64(min(p.Batch, p.foremost))
+		// Members speak at different moments; the overview makes allowance for that.
+		gauges("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", nil, func(p place, r *row) {
+			if !p.Lost && p.shown != nil {
+				r.value(float64(p.shown.Lag))
+			}
 		}),
 		there("gradbus_trainer_awaited_seconds", "For how long open rounds have waited for the trainer; 0 where none does.", func(p place) float64 {
 			if !p.Waited {

@@ -34,6 +34,11 @@ func opsTable() table[ops] {
 				r.value(float64(o.UpdatesDropped))
 			}
 		}),
+		counters("gradbus_ops_pulses_dropped_total", "Pulses that came faster than they could be shown.", nil, func(o ops, r *row) {
+			if o.known {
+				r.value(float64(o.PulsesDropped))
+			}
+		}),
 		counters("gradbus_ops_requests_total", "HTTP requests that were answered.", nil, func(o ops, r *row) {
 			if o.known {
 				r.value(float64(o.Requests))

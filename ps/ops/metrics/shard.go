@@ -1,13 +1,26 @@
 package metrics
 
-import "gradbus/schema"
+import (
+	"gradbus/ps/ops/overview"
+	"gradbus/schema"
+)
 
-// shardTable tells of the shards that this ps keeps.
-func shardTable() table[*schema.ShardPulse] {
-	type shard = *schema.ShardPulse
+// shard is a shard that this ps keeps.
+type shard struct {
+	*schema.ShardPulse
+	shown *overview.Shard // nil until it is shown
+}
+
+// shardTable tells of shards.
+func shardTable() table[shard] {
 	return table[shard]{[]string{"job_name", "member"}, []figure[shard]{
 		gauge("gradbus_shard_ready", "Whether the shard has all it needs to serve.", func(s shard) float64 { return truth(s.Ready) }),
 		gauge("gradbus_shard_version", "Batches that the shard has applied.", func(s shard) float64 { return float64(s.Version) }),
+		gauges("gradbus_shard_lag_versions", "Versions that the shard is behind the foremost one of its job.", nil, func(s shard, r *row) {
+			if s.shown != nil {
+				r.value(float64(s.shown.Lag))
+			}
+		}),
 		counter("gradbus_shard_rounds_total", "Rounds that the shard has closed.", func(s shard) float64 { return float64(s.Rounds) }),
 		counter("gradbus_shard_frames_total", "Contributions and requests that the shard took.", func(s shard) float64 { return float64(s.Frames) }),
 		counter("gradbus_shard_frame_bytes_total", "Bytes of these.", func(s shard) float64 { return float64(s.Bytes) }),
