@@ -35,7 +35,7 @@ type OutboxConfig struct {
 }
 
 // Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends again
-// what was lost. It has no goroutine and no clock: its owner calls Ack for every ack that arrives, Tick a few times a
+// what was lost. It has no goroutine, and no clock but to measure round trips: its owner calls Ack for every ack that arrives, Tick a few times a
 // second, and ResendAll when the connection is back. All methods are safe for concurrent use.
 //
 // Memory: it holds the caller's frames, at most FramesMax and, but for one, BytesMax bytes of them; itself it is of
@@ -58,12 +58,14 @@ type Outbox struct {
 	order   uint64        // counts transmissions
 	resend  time.Duration // present timeout
 	due     time.Time     // when the oldest is sent again; zero: to be set by the next Tick
+	full    bool          // the sender whose turn it is waits for room
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
 	err     error         // what ended the window; set once
 	changed chan struct{} // closed when those who wait for Drained should look again; nil where nobody does
 	room    chan struct{} // of one: told when the one whose turn it is should look again, with nothing allocated for it
 	stats   OutboxStats
+	trip    ackTime
 }
 
 // slot holds one frame on its way.
@@ -148,7 +150,7 @@ func (o *Outbox) Send(ctx context.Context, subject Subject, frame []byte) error 
 func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	defer func() { o.starved, o.probe = false, false }()
+	defer func() { o.starved, o.probe, o.full = false, false, false }()
 	for {
 		if o.err != nil {
 			return o.err
@@ -158,7 +160,7 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 		if fits && (granted || o.probe) {
 			return nil
 		}
-		o.starved = fits && !granted
+		o.starved, o.full = fits && !granted, true
 		o.mu.Unlock()
 		select {
 		case <-o.room:
@@ -184,6 +186,7 @@ func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
 	o.pending++
 	o.bytes += len(frame)
 	o.total += uint64(len(frame))
+	o.trip.left(sequence)
 	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order, end: o.total, busy: 1, used: true}
 	return sequence
 }
@@ -195,6 +198,7 @@ func (o *Outbox) retract(sequence uint64) {
 		o.published(sequence)
 		return
 	}
+	o.trip.forget(sequence)
 	o.pending--
 	o.bytes -= len(s.frame)
 	o.total -= uint64(len(s.frame))
@@ -265,6 +269,7 @@ func (o *Outbox) Ack(a Ack) error {
 			continue
 		}
 		s.acked, progress = true, true
+		o.trip.came(n)
 		evidence = max(evidence, s.earliest)
 		o.bytes -= len(s.frame)
 	}
@@ -310,6 +315,7 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 		}
 		o.order++
 		s.order, s.busy = o.order, 1
+		o.trip.forget(n)
 		picked = append(picked, n)
 	}
 	return picked

@@ -52,7 +52,7 @@ func (w *worker) pulse(k *kept) schema.ShardPulse {
 	p := schema.ShardPulse{
 		Job: w.config.Job.Name, Shard: w.config.Index, Ready: t.ready, Version: t.version, Frames: t.frames, Bytes: t.bytes, Acks: t.acks,
 		Lookups: t.lookups, Pulls: t.pulls, Repeats: t.repeats, Rounds: t.rounds, StagedBytes: t.staged, StagedBytesMax: w.config.StagedBytesMax,
-		MemoryBytes: k.memory.Bytes() / int64(len(k.own)), StepSeconds: schema.Real(t.step.Seconds()), PublishSeconds: schema.Real(t.publish.Seconds()),
+		MemoryBytes: k.memory.Bytes() / int64(len(k.own)), StepSeconds: schema.Real(t.step.Seconds()), PublishSeconds: schema.Real(t.publish.Seconds()), ApplySeconds: schema.Real(t.apply.Seconds()), ApplyBytes: t.applyBytes,
 	}
 	p.QueueFrames, p.QueueBytes = w.queue.load()
 	if len(waiting.Members) > 0 {

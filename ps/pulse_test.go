@@ -113,7 +113,7 @@ func TestPulsesTellOfAJob(t *testing.T) {
 	}
 	for _, shard := range running.Shards {
 		if shard.Job != "told" || !shard.Ready || shard.Rounds == 0 || shard.Rounds%batches != 0 || shard.Frames < shard.Rounds || shard.Bytes == 0 || shard.Acks == 0 ||
-			shard.Repeats != 0 || shard.StepSeconds <= 0 || shard.PublishSeconds <= 0 || shard.StagedBytes != 0 || shard.MemoryBytes == 0 || shard.Waiting != nil {
+			shard.Repeats != 0 || shard.StepSeconds <= 0 || shard.ApplySeconds <= 0 || shard.ApplySeconds > shard.StepSeconds || shard.ApplyBytes == 0 || shard.PublishSeconds <= 0 || shard.StagedBytes != 0 || shard.MemoryBytes == 0 || shard.Waiting != nil {
 			t.Errorf("shard %d: %+v", shard.Shard, shard)
 		}
 	}

@@ -39,6 +39,7 @@ type worker struct {
 	asks  []item // lookups and pulls that were
 	owing bool   // owed has been told since the last time that everything was acknowledged
 	tally tally  // what was done so far
+	timed *timedBackend
 
 	owed   chan struct{} // has room for one: somebody is to be acknowledged soon
 	send   func(to schema.Member, subject fabric.Subject, frame []byte)
@@ -73,6 +74,7 @@ const (
 
 func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {
 	w := &worker{
+		timed:  &timedBackend{Backend: c.Backend},
 		watch:  newWatch(&c, s.rounds),
 		server: s, config: c, name: string(c.Job.Name), member: schema.ShardMember(c.Index), log: log,
 		queue: newQueue(int(queueBytes(len(c.Hosts), window))), ask: make(chan struct{}, 1), left: make(chan struct{}, 1), owed: make(chan struct{}, 1), done: make(chan struct{}),
@@ -170,10 +172,11 @@ func (w *worker) serve(ctx context.Context) (err error) {
 type tally struct {
 	frames, bytes, acks, lookups, pulls, repeats, rounds uint64
 
-	step, publish time.Duration
-	ready         bool
-	version       schema.Version
-	staged        int64
+	step, publish, apply time.Duration
+	applyBytes           uint64
+	ready                bool
+	version              schema.Version
+	staged               int64
 }
 
 // answerDesk notes how the shard fares, for the desk and for pulses.
@@ -181,6 +184,7 @@ func (w *worker) answerDesk() {
 	w.turn.Lock()
 	waiting, told := w.shard.Waiting(), w.tally
 	told.ready, told.rounds, told.version, told.staged = true, w.shard.rounds, w.shard.newest, w.shard.StagedBytes()
+	told.apply, told.applyBytes = w.timed.spent, w.timed.bytes
 	w.turn.Unlock()
 	w.mu.Lock()
 	w.waiting, w.told = waiting, told
@@ -222,7 +226,9 @@ func (w *worker) withoutGone() (err error) {
 // build makes the shard. A broken invariant ends the job, not the server.
 func (w *worker) build(ctx context.Context) (err error) {
 	defer w.recovered(&err)
-	made, err := NewShard(ctx, w.config)
+	config := w.config
+	config.Backend = w.timed // of the shard alone: modules compute at the same time
+	made, err := NewShard(ctx, config)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,8 @@ import (
 	"hash"
 	"sort"
 	"unsafe"
+
+	"gradbus/schema/crc32c"
 )
 
 // WeightsDigest computes the digest of a job's weights: the SHA-256 over the values of all parameters and tables, and
@@ -179,4 +181,15 @@ func bytesOf(values []float32) []byte {
 		return nil
 	}
 	return unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*valueBytes)
+}
+
+// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters: what ReplicaDigest
+// tells. It begins with 0 and takes the parameters in the manifest's order. -0 and NaN payloads count.
+//
+//	sum := AddReplica(AddReplica(0, first), second)
+func AddReplica(sum uint32, values []float32) uint32 {
+	if len(values) == 0 {
+		return sum
+	}
+	return crc32c.Update(sum, unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), valueBytes*len(values)))
 }

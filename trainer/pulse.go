@@ -87,11 +87,14 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	t.Traffic = schema.Traffic{BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived, MessagesSent: stats.MessagesSent,
 		MessagesReceived: stats.MessagesReceived, Reconnects: stats.Reconnects, Dropped: stats.Dropped, Connected: s.connected()}
 	s.statsMu.Lock()
-	t.Loss = s.loss
+	t.Loss, t.GradientNorm, t.GradientBatch = s.loss, s.norm.value, s.norm.batch
+	t.Replicas = append(t.Replicas[:0], s.fingerprints.digests...)
 	s.statsMu.Unlock()
 	var since time.Duration
 	t.Doing, since = s.activity.now(s.since())
 	t.DoingMS = since.Milliseconds()
+	t.AwaitedShard = s.awaited(t.Doing)
+	t.Links = s.linkPulses(t.Links)
 }
 
 func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }

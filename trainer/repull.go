@@ -66,6 +66,9 @@ func newGaps(flat *flatSpace, sparse []rowOwner) (of []gaps, at []int) {
 	return of, at
 }
 
+// missing reports whether a result is.
+func (g *gaps) missing() bool { return g.low < len(g.there) }
+
 func (g *gaps) reset() {
 	clear(g.there)
 	clear(g.asked)

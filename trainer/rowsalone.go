@@ -73,7 +73,7 @@ func (s *Session) applied(shard int, asked, b schema.Batch) {
 	if b+schema.Batch(len(l.marks)) <= asked {
 		return // long received, and its mark is gone
 	}
-	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
+	if err := l.outbox.Received(l.marks[int(b)%len(l.marks)]); err != nil {
 		s.fail(fmt.Errorf("answer from %s: %w", l.member, err))
 	}
 }

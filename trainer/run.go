@@ -124,6 +124,9 @@ func (r *run) step(ctx context.Context, b schema.Batch) error {
 		return fmt.Errorf("wait for rows: %w", err)
 	}
 	times.lookup = times.lap()
+	if r.pulses != nil {
+		r.sender.norm.begin(times.last)
+	}
 	r.activity.beginAt(computing, times.last)
 	lossSum, samples, err := r.lanes(ctx, b)
 	if err != nil {
@@ -150,6 +153,7 @@ func (r *run) sendAndPrepare(b schema.Batch, times *batchTimes) error {
 	if err := r.sender.sendRows(); err != nil {
 		return err
 	}
+	r.measured(b)
 	r.sender.end(b)
 	times.send = r.sender.sendTime
 	times.compute = times.lap() - times.send
@@ -159,6 +163,22 @@ func (r *run) sendAndPrepare(b schema.Batch, times *batchTimes) error {
 		return nil
 	}
 	return r.prepareNextBatch(b + 1)
+}
+
+// measured notes the norm of the gradient of a batch that was sent, where it was measured.
+func (r *run) measured(b schema.Batch) {
+	if !r.sender.norm.on {
+		return
+	}
+	samples := 0
+	for _, n := range r.compute.plan.weights {
+		samples += n
+	}
+	if norm := r.sender.norm.end(time.Now(), samples); norm != nil {
+		r.statsMu.Lock()
+		defer r.statsMu.Unlock()
+		r.norm.value, r.norm.batch = norm, b
+	}
 }
 
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
@@ -258,6 +278,7 @@ func (r *run) complete(b schema.Batch) {
 	r.compute.params.commit(b + 1)
 	r.replicas.commit()
 	r.batch.Store(uint64(b) + 1)
+	r.fingerprint(b + 1)
 	r.done++
 	r.samples += uint64(w.samples)
 	w.times.result, r.waited = r.waited, 0

@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"gradbus/cuda"
@@ -47,7 +48,7 @@ func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
 	if l.alone {
 		return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
 	}
-	if err := l.outbox.Ack(fabric.Ack{Cumulative: l.marks[int(b)%len(l.marks)]}); err != nil {
+	if err := l.outbox.Received(l.marks[int(b)%len(l.marks)]); err != nil {
 		return fmt.Errorf("end window to %s: %w", l.member, err)
 	}
 	return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
@@ -75,7 +76,9 @@ type sender struct {
 
 	ctx      context.Context // of the batch under way
 	results  *results
-	activity *activity     // of the session
+	activity *activity // of the session
+	norm     gradientNorm
+	to       atomic.Int32  // owner of the frame that was sent last, or is being sent
 	times    *timeline     // of the batch under way; nil where nobody wants to know
 	head     schema.Head   // what its frames have in common
 	sendTime time.Duration // spent on it
@@ -189,6 +192,7 @@ func (s *sender) sendChunk(chunk int) error {
 		s.activity.beginAt(computing, now)
 		s.sendTime += now.Sub(begin)
 	}()
+	s.norm.dense(s.dense, chunk, s.compute.plan.weights)
 	round := &s.flat.rounds[chunk]
 	s.times.begin(round.bucket)
 	for i, node := range s.compute.plan.nodes {
@@ -218,6 +222,7 @@ func (s *sender) sendRows() error {
 	if len(s.sparse) == 0 {
 		return nil
 	}
+	s.norm.rows(s.compute.rows)
 	begin := time.Now()
 	s.activity.beginAt(sending, begin)
 	defer func() { s.sendTime += time.Since(begin) }()
@@ -273,6 +278,7 @@ func (s *sender) sendShare(node, at int) error {
 
 func (s *sender) send(owner int, kind string, bucket schema.Bucket, f *schema.Frame) error {
 	link := s.links[owner]
+	s.to.Store(int32(owner))
 	subject := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
 	frame := f.Seal()
 	if err := link.send(s.ctx, subject, frame); err != nil {

@@ -67,6 +67,11 @@ type Session struct {
 	statsMu sync.Mutex
 	stats   Stats
 	loss    schema.TrainLoss
+	norm    struct { // of the gradient, of the batch that was measured last; nil before the first
+		value *schema.Real
+		batch schema.Batch
+	}
+	fingerprints fingerprints // of the goroutine that calls Run, but for the digests
 
 	activity activity
 	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs

@@ -55,7 +55,7 @@ func (s *Session) Stats() Stats {
 		}
 		o := l.outbox.Stats()
 		t.GradientFrames += o.Frames
-		t.Resent += o.Gaps + o.Timeout + o.Back
+		t.Resent += resent(o)
 	}
 	t.Results, t.ResultsRepeated = s.results.counts()
 	return t

@@ -1,0 +1,221 @@
+package trainer
+
+import (
+	"math"
+	"time"
+
+	"gradbus/schema"
+)
+
+const (
+	// normEvery is the time between two batches whose gradient is measured, and normShare the part of all time that may take.
+	normEvery = time.Second
+	normShare = 0.002
+	// normValuesMax bounds what the sum over several nodes, or over bags, takes: 64 MiB. A batch with more has no norm.
+	normValuesMax = 16 << 20
+)
+
+// gradientNorm measures the gradient of a batch now and then, from what its sender is about to send: dense sums chunk by chunk
+// while they are in the cache, rows before they are cut up. It belongs to the goroutine that calls Run, changes nothing, and measures
+// as seldom as keeps its own cost below normShare.
+type gradientNorm struct {
+	on      bool      // of the batch under way
+	next    time.Time // not before
+	cost    time.Duration
+	squares float64
+	unknown bool // there was no room for all of it
+
+	values []float32      // of a sum over nodes, or over bags: rows of one table by index, or one chunk
+	index  map[uint64]int // of a table's rows by key
+}
+
+// begin decides whether a batch is measured.
+func (n *gradientNorm) begin(now time.Time) {
+	n.on = !now.Before(n.next)
+	n.cost, n.squares, n.unknown = 0, 0, false
+}
+
+// dense takes the sums of all nodes over one chunk. Those without samples do not count.
+func (n *gradientNorm) dense(frames [][]*schema.Frame, chunk int, weights []int) {
+	if !n.on {
+		return
+	}
+	began, nodes := time.Now(), 0
+	for i := range frames {
+		if weights[i] > 0 {
+			nodes++
+		}
+	}
+	for i := range frames {
+		f := frames[i][chunk]
+		switch values := f.Float32s(); {
+		case weights[i] == 0:
+		case nodes == 1 && values != nil:
+			n.squares += sumOfSquares(values)
+		case nodes == 1:
+			n.values = widened(n.values[:0], f)
+			n.squares += sumOfSquares(n.values)
+		default:
+			n.addChunk(frames, chunk, weights)
+			nodes = 0
+		}
+		if nodes == 0 {
+			break
+		}
+	}
+	n.cost += time.Since(began)
+}
+
+// addChunk adds up a chunk over several nodes.
+func (n *gradientNorm) addChunk(frames [][]*schema.Frame, chunk int, weights []int) {
+	n.values = n.values[:0]
+	var one []float32
+	for i := range frames {
+		if weights[i] == 0 {
+			continue
+		}
+		values := frames[i][chunk].Float32s()
+		if values == nil {
+			one = widened(one[:0], frames[i][chunk])
+			values = one
+		}
+		if len(n.values) == 0 {
+			n.values = append(n.values, values...)
+			continue
+		}
+		for j, v := range values {
+			n.values[j] += v
+		}
+	}
+	n.squares += sumOfSquares(n.values)
+}
+
+// rows takes the row gradients of all nodes.
+func (n *gradientNorm) rows(r *rowSums) {
+	if !n.on {
+		return
+	}
+	began := time.Now()
+	for table, dim := range r.dims {
+		if len(r.node) == 1 && (r.bags == nil || !r.bags.form[0][table]) {
+			n.squares += sumOfSquares(r.node[0][table].values)
+			continue
+		}
+		n.addTable(r, table, dim)
+	}
+	n.cost += time.Since(began)
+}
+
+// addTable adds up the rows of a table over several nodes, or over bags.
+func (n *gradientNorm) addTable(r *rowSums, table, dim int) {
+	if n.index == nil {
+		n.index = map[uint64]int{}
+	}
+	clear(n.index)
+	n.values = n.values[:0]
+	for node := range r.node {
+		if r.bags == nil || !r.bags.form[node][table] {
+			sums := &r.node[node][table]
+			for i, id := range sums.ids {
+				n.addRow(id, sums.values[i*dim:(i+1)*dim])
+			}
+			continue
+		}
+		lo, hi := r.bags.lanesOf(node)
+		for at := lo; at < hi; at++ {
+			if b := &r.bags.lanes[at][table]; r.bags.there[at] && b.given == givenBags {
+				n.addBags(b, dim)
+			}
+		}
+	}
+	n.squares += sumOfSquares(n.values)
+}
+
+// addBags adds the gradient of each bag to the rows that it has pooled.
+func (n *gradientNorm) addBags(b *bagGrad, dim int) {
+	for bag := range len(b.offsets) - 1 {
+		gradient := b.values[bag*dim : (bag+1)*dim]
+		for at := b.offsets[bag]; at < b.offsets[bag+1]; at++ {
+			if b.keys != nil {
+				n.addRow(b.keys[at], gradient)
+			} else {
+				n.addRow(uint64(b.ids[at]), gradient)
+			}
+		}
+	}
+}
+
+func (n *gradientNorm) addRow(key uint64, row []float32) {
+	at, known := n.index[key]
+	switch {
+	case known:
+		for i, v := range row {
+			n.values[at+i] += v
+		}
+	case len(n.values)+len(row) > normValuesMax:
+		n.unknown = true
+	default:
+		n.index[key] = len(n.values)
+		n.values = append(n.values, row...)
+	}
+}
+
+// end is the norm of the mean gradient of a batch that was measured, over a number of samples; nil where there was no room for all of it. The next one is as far away as
+// this one was dear.
+func (n *gradientNorm) end(now time.Time, samples int) *schema.Real {
+	n.on = false
+	n.next = now.Add(max(normEvery, time.Duration(float64(n.cost)/normShare)))
+	if len(n.index) > 1<<20 {
+		n.index = nil
+	}
+	if n.unknown || samples == 0 {
+		return nil
+	}
+	norm := schema.Real(math.Sqrt(n.squares) / float64(samples))
+	return &norm
+}
+
+// sumOfSquares adds in float64, in four sums so that one addition need not wait for the other.
+func sumOfSquares(values []float32) float64 {
+	var a, b, c, d float64
+	for len(values) >= 4 {
+		v := values[:4:4]
+		a += float64(v[0]) * float64(v[0])
+		b += float64(v[1]) * float64(v[1])
+		c += float64(v[2]) * float64(v[2])
+		d += float64(v[3]) * float64(v[3])
+		values = values[4:]
+	}
+	for _, v := range values {
+		a += float64(v) * float64(v)
+	}
+	return a + b + c + d
+}
+
+// widened appends the 16-bit values of a frame as float32.
+func widened(to []float32, f *schema.Frame) []float32 {
+	halves := f.Halves()
+	if f.DType() == schema.DTypeBFloat16 {
+		for _, h := range halves {
+			to = append(to, math.Float32frombits(uint32(h)<<16))
+		}
+		return to
+	}
+	for _, h := range halves {
+		to = append(to, fromFloat16(h))
+	}
+	return to
+}
+
+// fromFloat16 widens a binary16, exactly.
+func fromFloat16(h uint16) float32 {
+	sign, exponent, fraction := uint32(h>>15)<<31, uint32(h>>10&31), uint32(h&1023)
+	switch exponent {
+	case 0: // zero, or fraction * 2^-24
+		v := float32(fraction) * (1.0 / (1 << 24))
+		return math.Float32frombits(math.Float32bits(v) | sign)
+	case 31:
+		return math.Float32frombits(sign | 255<<23 | fraction<<13)
+	}
+	return math.Float32frombits(sign | (exponent+112)<<23 | fraction<<13)
+}
