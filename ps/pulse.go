@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -41,6 +42,7 @@ type pulser struct {
 	failed  bool // to send one, which the log has said
 
 	jobs atomic.Pointer[jobPulses] // as of the desk's last tick
+	last atomic.Pointer[[]byte]    // pulse, as JSON
 	wake chan struct{}             // has room for one: jobs is new
 
 	hearMu sync.Mutex // hear is called with it, so that it is never called twice at once
@@ -72,8 +74,25 @@ func (p *pulser) start(ctx context.Context) {
 	}
 }
 
-// subscribe listens for the pulses of all jobs there will ever be, where somebody wants to know.
+// serviceName is what a ps is to tools that look for services at a NATS server.
+const serviceName = "gradbus-ps"
+
+// subscribe makes this ps known to such tools, and listens for the pulses of all jobs there will ever be, where somebody wants to
+// know.
 func (p *pulser) subscribe() error {
+	self := &p.server.registry.self
+	err := p.server.control.Service(fabric.ServiceConfig{Name: serviceName, Version: gradbus.Version, Description: "parameter server on " + self.Host,
+		Metadata: map[string]string{"id": self.ID, "url": p.url(), "page": p.page, "shards": strconv.Itoa(self.Shards)},
+		Endpoint: "pulse", Subject: serviceName + "." + self.ID + ".pulse",
+		Answer: func() []byte {
+			if last := p.last.Load(); last != nil {
+				return *last
+			}
+			return nil
+		}})
+	if err != nil {
+		return err
+	}
 	if p.hear == nil {
 		return nil
 	}
@@ -114,11 +133,20 @@ func (p *pulser) send(now time.Time) {
 	p.tell(schema.PulseJob, s.member, pulse)
 	frame, err := p.encode(pulse)
 	if err == nil {
+		p.keep(frame)
 		err = s.control.Send(fabric.At(string(schema.PulseJob), string(s.member), fabric.KindPulse, string(schema.All)), frame)
 	}
 	if err != nil && !p.failed && !errors.Is(err, fabric.ErrLost) && !errors.Is(err, fabric.ErrClosed) {
 		p.failed = true
 		s.log.Warn("pulse not sent", "server", s.registry.self.ID, "err", err)
+	}
+}
+
+// keep remembers a pulse as JSON, for who asks.
+func (p *pulser) keep(frame []byte) {
+	if v, err := schema.Verify(frame, schema.Limits{}); err == nil {
+		body := v.Body()
+		p.last.Store(&body)
 	}
 }
 
@@ -165,15 +193,19 @@ func leaveOutShards(s *schema.ServerPulse) {
 	s.Jobs = s.Jobs[:min(len(s.Jobs), 16)]
 }
 
+// url is where the data server of this ps is.
+func (p *pulser) url() string {
+	if at := p.server.registry.self.URL; at != "" {
+		return at
+	}
+	return p.server.nats.URL()
+}
+
 // fill is what this ps says of itself.
 func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 	s := p.server
-	url := s.registry.self.URL
-	if url == "" {
-		url = s.nats.URL()
-	}
 	t := &schema.ServerPulse{
-		ID: s.registry.self.ID, Version: gradbus.Version, URL: url, Page: p.page, Backend: schema.Clip(cuda.Describe(s.backend)),
+		ID: s.registry.self.ID, Version: gradbus.Version, URL: p.url(), Page: p.page, Backend: schema.Clip(cuda.Describe(s.backend)),
 		Deadline: schema.Real(s.config.Deadline.Seconds()), ControlLost: s.controlLost.Load(), Reasons: map[string]uint64{},
 		Memory:  schema.MemoryPulse{PromisedBytes: max(0, s.config.MemoryBytesMax-s.freeBytes.Load()), MaxBytes: s.config.MemoryBytesMax},
 		Process: p.meter.Read(), SlowReaders: uint64(s.nats.SlowConsumers()),

@@ -2,10 +2,14 @@ package ps
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -231,4 +235,33 @@ func TestValuesOfAJob(t *testing.T) {
 	if n := valuesOf(job); n <= 0 {
 		t.Errorf("%d values of the largest tables", n)
 	}
+}
+
+// Tools that know nothing of gradbus find the servers, and what their shards do.
+func TestServersAreFoundAsServices(t *testing.T) {
+	t.Parallel()
+	a, _ := startWatched(t, Config{ID: "a", Shards: 3})
+	b, _ := startWatched(t, Config{ID: "b", NATS: a.URL()})
+	plain, err := nats.Connect(a.URL())
+	must(t, err)
+	t.Cleanup(plain.Close)
+	inbox, err := plain.SubscribeSync("answers")
+	must(t, err)
+	must(t, plain.PublishRequest("$SRV.INFO."+serviceName, "answers", nil))
+	found := map[string]micro.Info{}
+	for len(found) < 2 {
+		m, err := inbox.NextMsg(patience)
+		must(t, err)
+		var info micro.Info
+		must(t, json.Unmarshal(m.Data, &info))
+		found[info.Metadata["id"]] = info
+	}
+	if m := found["a"].Metadata; m["url"] != a.URL() || m["shards"] != "3" || m["page"] != "http://page" || found["b"].Metadata["url"] != b.URL() {
+		t.Errorf("found %+v", found)
+	}
+	eventually(t, "its last pulse is there", func() bool {
+		m, err := plain.Request(found["b"].Endpoints[0].Subject, nil, patience)
+		var p schema.Pulse
+		return err == nil && json.Unmarshal(m.Data, &p) == nil && p.Server != nil && p.Server.ID == "b"
+	})
 }
