@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -109,5 +110,96 @@ func TestActivity(t *testing.T) {
 	}
 	if _, since := a.now(time.Second); since != 0 { // it was begun meanwhile
 		t.Errorf("begun %v ago", since)
+	}
+}
+
+// While one trainer computes, the other says which shard it waits for, and for how long.
+func TestTrainersTellWhatTheyWaitFor(t *testing.T) {
+	t.Parallel()
+	server, w := startWatched(t, ps.Config{Shards: 2})
+	config, job := testConfig(t, server), toyJob("awaited", 2, 6, schema.ApplyUpdate)
+	config.PulseEvery = 5 * time.Millisecond
+	last := func(m schema.Member, ok func(p *schema.TrainerPulse) bool) bool {
+		all := w.of(m)
+		return len(all) > 0 && ok(all[len(all)-1].Trainer)
+	}
+	goOn := make(chan struct{})
+	var both sync.WaitGroup
+	errs := make([]error, 2)
+	for i := range 2 {
+		c, toy := config, newToy(t, job)
+		c.Member = schema.TrainerMember(i)
+		if i == 1 {
+			toy.enter = func(b schema.Batch, _ lane.Lane) {
+				if b == 2 {
+					<-goOn
+				}
+			}
+		}
+		both.Go(func() { errs[i] = train(testContext(t), c, job, toy, 8).err })
+	}
+	deadline := time.Now().Add(testTimeout / 4)
+	for !last("t0", func(p *schema.TrainerPulse) bool {
+		return p.Doing == schema.DoingResult && p.DoingMS > 50 && p.AwaitedShard != nil && *p.AwaitedShard == 0 && p.Batch == 2 && p.Planned == 4
+	}) || !last("t1", func(p *schema.TrainerPulse) bool {
+		return p.Doing == schema.DoingCompute && p.DoingMS > 50 && p.AwaitedShard == nil && p.Batch == 2
+	}) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nobody says that it waits: %+v, %+v", w.of("t0")[len(w.of("t0"))-1].Trainer, w.of("t1")[len(w.of("t1"))-1].Trainer)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	close(goOn)
+	both.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("trainer %d: %v", i, err)
+		}
+	}
+	if !last("t0", func(p *schema.TrainerPulse) bool {
+		if len(p.Links) != 2 {
+			return false
+		}
+		for i, l := range p.Links {
+			if l.Shard != i || l.Frames == 0 || l.WindowBytes <= 0 || l.PendingBytes < 0 {
+				return false
+			}
+		}
+		return p.Links[0].Frames+p.Links[1].Frames == p.GradientFrames
+	}) {
+		t.Errorf("links %+v", w.of("t0")[len(w.of("t0"))-1].Trainer.Links)
+	}
+}
+
+// The gradient of the first batch has one norm, in whatever form its rows travel and wherever it is added up.
+func TestGradientNormIsTold(t *testing.T) {
+	t.Parallel()
+	var want float64
+	for _, c := range []struct {
+		name   string
+		change func(*schema.Job)
+	}{
+		{"rows", func(*schema.Job) {}},
+		{"bags", func(j *schema.Job) { j.Wire.Sparse = schema.SparseBags }},
+		{"uneven", func(j *schema.Job) { j.Apply = schema.ApplyMean }},
+		{"reduce", func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers }},
+	} {
+		server, w := startWatched(t, ps.Config{Shards: 2})
+		config, job := testConfig(t, server), toyJob("norm-"+c.name, 1, 6, schema.ApplyUpdate)
+		config.PulseEvery = 10 * time.Millisecond
+		c.change(job)
+		if o := trainAll(t, config, job, 2)[0]; o.err != nil {
+			t.Fatalf("%s: %v", c.name, o.err)
+		}
+		all := w.of("t0")
+		got := all[len(all)-1].Trainer
+		if got.GradientNorm == nil || got.GradientBatch != 0 || !(*got.GradientNorm > 0) {
+			t.Fatalf("%s: norm %v of batch %d", c.name, got.GradientNorm, got.GradientBatch)
+		}
+		if norm := float64(*got.GradientNorm); want == 0 {
+			want = norm
+		} else if math.Abs(norm-want) > 1e-6*want {
+			t.Errorf("%s: norm %v, want %v", c.name, norm, want)
+		}
 	}
 }
