@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"gradbus/config"
 	"gradbus/schema"
@@ -20,6 +21,10 @@ const (
 	eventsAll    = "all"
 	eventsResult = "result" // no progress: one trainer's is enough
 )
+
+// patience is time enough for the server to find out which trainer was killed, and for the others to hear of it: were they asked to end
+// at once, one of them would be named in its place.
+const patience = 15 * time.Second
 
 // trainAll starts every trainer of the job of s as a process, the i-th with the flags args(i), and adds up their results.
 func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i int) []string) (report.Result, error) {
@@ -48,7 +53,7 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 			}
 		}}
 	}
-	err = spawn.Group{}.Run(ctx, processes)
+	err = spawn.Group{Patience: patience}.Run(ctx, processes)
 	show.End()
 	if err != nil {
 		var failed *spawn.Error

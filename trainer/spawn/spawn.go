@@ -42,6 +42,9 @@ const (
 // Group runs processes. Its zero value is ready.
 type Group struct {
 	Grace time.Duration // 0: ten seconds
+	// Patience is how long the others may go on after one was killed by a signal. They may find out for themselves who is missing, and
+	// tell others so, where they would else be the ones who were asked to end. 0: not at all.
+	Patience time.Duration
 }
 
 // Error says which process failed, how, and what it said last.
@@ -70,16 +73,26 @@ func (g Group) Run(ctx context.Context, processes []Process) error {
 		grace = graceDefault
 	}
 	var wait sync.WaitGroup
+	var first error
+	var once sync.Once
 	for _, p := range processes {
-		wait.Add(1)
-		go func() {
-			defer wait.Done()
-			if err := run(ctx, p, grace); err != nil {
-				cancel(err) // the first cause stays
+		wait.Go(func() {
+			err := run(ctx, p, grace)
+			if err == nil {
+				return
 			}
-		}()
+			once.Do(func() { first = err })
+			if g.Patience > 0 && killed(err) {
+				time.AfterFunc(g.Patience, func() { cancel(err) }) // after the end of Run it does nothing
+				return
+			}
+			cancel(err)
+		})
 	}
 	wait.Wait()
+	if first != nil {
+		return first
+	}
 	return context.Cause(ctx)
 }
 

@@ -103,6 +103,24 @@ func TestRunNamesTheSignal(t *testing.T) {
 	}
 }
 
+// With patience the others of one who was killed may say what came of it; whoever fails by itself ends the others still.
+func TestRunLetsOthersFindOut(t *testing.T) {
+	said := ""
+	err := Group{Grace: guard, Patience: guard}.Run(t.Context(), []Process{
+		shell("killed", "kill -9 $$", nil),
+		shell("other", "sleep 0.2; echo killed is missing; exit 1", func(l string) { said = l }),
+		shell("third", "exec sleep 600", nil), // ended with the other, who failed by itself
+	})
+	if err == nil || err.Error() != "killed: signal: killed" || said != "killed is missing" {
+		t.Errorf("the other said %q, and the error is %v", said, err)
+	}
+	err = Group{Grace: guard, Patience: time.Millisecond}.Run(t.Context(), []Process{
+		shell("killed", "kill -9 $$", nil), shell("other", "exec sleep 600", nil)})
+	if err == nil || err.Error() != "killed: signal: killed" {
+		t.Errorf("with little patience: %v", err)
+	}
+}
+
 func TestRunNoProgram(t *testing.T) {
 	err := Group{}.Run(t.Context(), []Process{{Name: "a", Path: "/none/such"}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "a: ") {
