@@ -1,0 +1,269 @@
+package prometheus
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// What promtool thinks of the configuration, the alerts and their cases.
+func TestConfigurationAndAlerts(t *testing.T) {
+	t.Parallel()
+	wanted(t)
+	promtool(t, deploy+"prometheus", nil, "check", "config", "prometheus.yml")
+	promtool(t, deploy+"prometheus", nil, "check", "rules", "alerts.yml")
+	promtool(t, deploy+"prometheus", nil, "test", "rules", "alerts_test.yml")
+}
+
+// expression is one of a panel or a runbook, with what it stands in.
+type expression struct{ where, text string }
+
+// inPanels are the expressions of the dashboard, with values for its variables.
+func inPanels(t *testing.T) (all []expression) {
+	t.Helper()
+	data, err := os.ReadFile(deploy + "grafana/gradbus.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Annotations struct{ List []struct{ Name, Expr string } }
+	}
+	if err := json.Unmarshal(data, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$job_name", ".*", "$instance", ".*")
+	for _, p := range dashboard.Panels {
+		for _, target := range p.Targets {
+			all = append(all, expression{p.Title, variables.Replace(target.Expr)})
+		}
+	}
+	for _, a := range dashboard.Annotations.List {
+		all = append(all, expression{a.Name, variables.Replace(a.Expr)})
+	}
+	if len(all) < 40 {
+		t.Fatalf("%d expressions in the dashboard", len(all))
+	}
+	return all
+}
+
+// inRunbooks are the queries that runbooks tell people to make.
+func inRunbooks(t *testing.T) (all []expression) {
+	t.Helper()
+	files, err := filepath.Glob("../../docs/runbooks/*.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no runbooks: %v", err)
+	}
+	query := regexp.MustCompile("`([^`\n]*gradbus_[^`\n]*)`")
+	for _, path := range files {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, q := range query.FindAllStringSubmatch(string(data), -1) {
+			all = append(all, expression{path, q[1]})
+		}
+	}
+	return all
+}
+
+// Prometheus' own parser takes every expression of the dashboard and of the runbooks.
+func TestExpressionsParse(t *testing.T) {
+	t.Parallel()
+	wanted(t)
+	folder := t.TempDir()
+	var b strings.Builder
+	b.WriteString("groups:\n  - name: panels\n    rules:\n")
+	for i, e := range append(inPanels(t), inRunbooks(t)...) {
+		text, err := json.Marshal(e.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&b, "      - record: panel:%d\n        expr: %s\n", i, text)
+	}
+	if err := os.WriteFile(filepath.Join(folder, "panels.yml"), []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, folder, nil, "check", "rules", "panels.yml")
+}
+
+// A real job, scraped by a real Prometheus: every panel, alert and query of a runbook is evaluated, and a trainer that is
+// stopped fires the alert that names it.
+func TestRealJob(t *testing.T) {
+	t.Parallel()
+	wanted(t)
+	folder := t.TempDir()
+	natsFile, pageFile := filepath.Join(folder, "nats"), filepath.Join(folder, "page")
+	ps := own(t, "ps", "--listen", "127.0.0.1:0", "--port-file", natsFile, "--http", "127.0.0.1:0", "--http-port-file", pageFile, "--deadline", "10m")
+	nats, page := line(t, natsFile, ps), line(t, pageFile, ps)
+	p := prometheus(t, page)
+	trainers := make([]*process, 2)
+	for i := range trainers {
+		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2", "--input", "synthetic", "--epochs", "100000")
+	}
+	alive := []*process{ps, p.process, trainers[0], trainers[1]}
+
+	for _, expr := range []string{
+		`up{job="gradbus"} == 1`,
+		`gradbus_job_phase{job_name="packages", phase="running"} == 1`,
+		`count(gradbus_trainer_batches_total > 10) == 2`,
+		`job_name:gradbus_trainer_samples:rate1m > 0`,
+		`job_name:gradbus_job_training:bool == 1`,
+		`job_name:gradbus_trainer_sample_loss:mean1m > 0`,
+		`count(gradbus_shard_version > 0) == 2`,
+		`sum(gradbus_trainer_network_bytes_total{direction="sent"}) > 0`,
+		`gradbus_problem == 0`,
+	} {
+		poll(t, expr, func() bool { return p.has(t, expr) }, alive...)
+	}
+	liveMetrics(t, page)
+	liveExpressions(t, p)
+	liveRules(t, p)
+	stoppedTrainer(t, p, trainers[1], alive)
+	logScrapes(t, p)
+}
+
+// liveMetrics holds a scrape against promtool's linter and the list of what we say that we export.
+func liveMetrics(t *testing.T, page string) {
+	t.Helper()
+	answer, err := http.Get(strings.TrimSuffix(page, "/") + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	promtool(t, ".", strings.NewReader(string(body)), "check", "metrics")
+	golden, err := os.ReadFile("../../ps/ops/metrics/testdata/families.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := map[string]bool{}
+	for l := range strings.Lines(string(golden)) {
+		name, rest, _ := strings.Cut(l, " ")
+		kind, _, _ := strings.Cut(rest, " ")
+		listed[name+" "+kind] = true
+	}
+	seen := 0
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (gradbus_\S+ \S+)$`).FindAllStringSubmatch(string(body), -1) {
+		seen++
+		if !listed[m[1]] {
+			t.Errorf("%s is exported, and is not in the list", m[1])
+		}
+	}
+	if seen < 80 {
+		t.Errorf("%d families of ours in a live scrape", seen)
+	}
+}
+
+// filled are panels that have something to show of any job.
+var filled = []string{"Critical problems", "ps that answer", "Jobs that run", "Jobs", "Loss", "Samples per second", "Batches per second", "Where the time goes",
+	"Between trainers and shards", "Behind the foremost", "Silent for", "Computing", "Processors", "Memory of trainers", "Who and where", "Load", "Rounds per second",
+	"Waiting at the shard", "Versions behind the foremost", "Processors of ps", "Memory of ps", "Frames", "Cost of looking"}
+
+// liveExpressions evaluates what panels and runbooks ask.
+func liveExpressions(t *testing.T, p *server) {
+	t.Helper()
+	shows := map[string]bool{}
+	for _, e := range append(inPanels(t), inRunbooks(t)...) {
+		found, err := p.query(t, e.text)
+		if err != nil {
+			t.Errorf("%s: %s: %v", e.where, e.text, err)
+		}
+		shows[e.where] = shows[e.where] || len(found) > 0
+	}
+	for _, title := range filled {
+		if !shows[title] {
+			t.Errorf("panel %q shows nothing of a job that runs", title)
+		}
+	}
+}
+
+// liveRules wants every rule evaluated without an error, and no alert of a job that runs well.
+func liveRules(t *testing.T, p *server) {
+	t.Helper()
+	var data struct {
+		Groups []struct {
+			Rules []struct{ Name, Health, LastError, State, Type string }
+		}
+	}
+	healthy := func() bool {
+		data.Groups = nil
+		if err := p.ask(t, "/api/v1/rules", &data); err != nil {
+			t.Fatal(err)
+		}
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if r.Health == "err" {
+					t.Fatalf("%s: %s", r.Name, r.LastError)
+				}
+				if r.Health != "ok" {
+					return false // not evaluated yet
+				}
+			}
+		}
+		return len(data.Groups) > 0
+	}
+	poll(t, "all rules are evaluated", healthy, p.process)
+	alerts := 0
+	for _, g := range data.Groups {
+		for _, r := range g.Rules {
+			if r.Type != "alerting" {
+				continue
+			}
+			alerts++
+			if r.State == "firing" {
+				t.Errorf("%s fires for a job that runs well", r.Name)
+			}
+		}
+	}
+	if alerts < 20 {
+		t.Errorf("%d alerts are loaded", alerts)
+	}
+}
+
+// stoppedTrainer stops a trainer until the alert that names it fires, and lets it go on until it ends.
+func stoppedTrainer(t *testing.T, p *server, trainer *process, alive []*process) {
+	t.Helper()
+	if err := trainer.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	firing := `ALERTS{alertname="GradbusTrainerSilent", alertstate="firing", job_name="packages", member="t1", severity="critical"}`
+	poll(t, firing, func() bool { return p.has(t, firing) }, alive...)
+	if wrong := `ALERTS{alertname="GradbusTrainerSilent", member="t0"}`; p.has(t, wrong) {
+		t.Errorf("%s: the trainer that waits is blamed", wrong)
+	}
+	if named := `gradbus_problem_info{job_name="packages", member="t1"}`; !p.has(t, named) {
+		t.Errorf("no %s: the page does not name the trainer", named)
+	}
+	if err := trainer.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the alert ends", func() bool { return !p.has(t, firing) }, alive...)
+}
+
+// logScrapes tells what scrapes cost.
+func logScrapes(t *testing.T, p *server) {
+	t.Helper()
+	for _, expr := range []string{`max_over_time(scrape_duration_seconds{job="gradbus"}[10m])`, `scrape_samples_scraped{job="gradbus"}`,
+		`gradbus_ops_scrape_seconds_sum / gradbus_ops_scrape_seconds_count`} {
+		found, err := p.query(t, expr)
+		if err != nil || len(found) == 0 {
+			t.Errorf("%s: %v", expr, err)
+			continue
+		}
+		t.Logf("%s = %v", expr, found[0].Value[1])
+	}
+}
