@@ -5,6 +5,7 @@
 #   run     libdnnl2 (oneDNN)               layers run without it too, two to seven times slower
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
+#   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
 # With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
@@ -35,9 +36,10 @@ missing() {
       has chromium || echo "chromium:chromium"
       [ -e /usr/share/fonts/opentype/inter ] || echo "the Inter font:fonts-inter"
       ;;
+    metrics) has prometheus && has promtool || echo "prometheus:prometheus" ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want build, run, tools, page or cuda)" >&2
+      echo "deps: unknown group $1 (want build, run, tools, page, metrics or cuda)" >&2
       exit 2
       ;;
   esac
@@ -57,6 +59,20 @@ nonfree() {
     echo "deps: adding contrib and non-free to $f"
     $sudo sed -i -E '/^deb .*debian.* main/{/ contrib/!s/$/ contrib/;/ non-free( |$)/!s/$/ non-free/}' "$f"
   done
+}
+
+# unserved keeps the package of prometheus from starting a server of its own: its unit is masked where systemd would find it, and
+# without systemd the policy of Debian forbids it until the installation is over.
+unserved() {
+  local unit=/etc/systemd/system/prometheus.service policy=/usr/sbin/policy-rc.d
+  if [ -d /run/systemd/system ] && ! [ -e "$unit" ] && ! [ -L "$unit" ]; then
+    echo "deps: masking prometheus.service; systemctl unmask prometheus undoes it"
+    $sudo ln -s /dev/null "$unit"
+  elif ! [ -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | $sudo tee "$policy" >/dev/null
+    $sudo chmod 755 "$policy"
+    trap '$sudo rm -f /usr/sbin/policy-rc.d' EXIT
+  fi
 }
 
 check=
@@ -85,6 +101,7 @@ if [ "$(id -u)" != 0 ]; then
 fi
 echo "deps: this machine lacks $what"
 case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
+case " ${packages[*]} " in *" prometheus "*) unserved ;; esac
 echo "deps: ${sudo:+sudo }apt-get update && ${sudo:+sudo }apt-get install --no-install-recommends ${packages[*]}"
 $sudo apt-get -qq update
 $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends \
