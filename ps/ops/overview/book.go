@@ -49,7 +49,7 @@ type entry struct {
 type book struct{ entries map[problemKey]*entry }
 
 const (
-	findingsMax = 2048
+	findingsMax = 8192
 	settleAfter = 10_000 // what begins again within that time was not over
 )
 

@@ -123,7 +123,6 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 	for i := range j.Trainers {
 		tr := &j.Trainers[i]
 		if tr.State == stateFree {
-			j.Missing++
 			continue
 		}
 		known := r.trainers[i]
@@ -143,7 +142,7 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 			norm, norms = norm+float64(*n), norms+1
 		}
 	}
-	j.Batch = max(j.Batch, foremost)
+	j.Batch, j.Missing = max(j.Batch, foremost), r.missing()
 	if norms > 0 {
 		mean := schema.Real(norm / float64(norms))
 		j.GradientNorm = &mean
@@ -202,7 +201,7 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	tr, m := r.trainers[i], r.member(i)
 	out := Trainer{Member: string(schema.TrainerMember(i)), Level: OK}
 	if m != nil {
-		out.Host, out.Batch, out.AgeMS = m.Host, uint64(m.Batch), m.SilentMS+t.now-r.saidAt
+		out.Host, out.Batch, out.AgeMS = m.Host, uint64(m.Batch), min(max(m.SilentMS, 0), msMax)+t.now-r.saidAt
 		if m.Waited && m.First && !r.over() {
 			out.HeldMS = t.heldMS(r, m)
 		}
@@ -220,7 +219,7 @@ func (t *Tracker) heldMS(r *run, m *schema.MemberPulse) int64 {
 	if s := t.servers[r.coordinator]; s != nil {
 		since = min(since, s.heard.silentAfter())
 	}
-	return max(m.WaitedMS, 0) + since
+	return min(max(m.WaitedMS, 0), msMax) + since
 }
 
 func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
@@ -232,7 +231,7 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 		out.AgeMS = age
 	}
 	out.Host, out.PID, out.Batch = p.Host, p.PID, max(out.Batch, uint64(said.Batch))
-	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), said.DoingMS, said.AwaitedShard, said.Backend
+	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, said.Backend
 	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected, said.Process.ResidentBytes
 	for i := range said.Links {
 		l := &said.Links[i]
@@ -299,6 +298,9 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberPulse, out *Train
 	}
 	return stateRunning
 }
+
+// msMax bounds times that others tell, in milliseconds: a year.
+const msMax = 365 * 86_400_000
 
 // defaultSilentAfter holds for trainers that send beats but no pulses.
 const defaultSilentAfter = 3_000

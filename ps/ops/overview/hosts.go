@@ -52,7 +52,7 @@ func (k *shard) take(now int64, s *server, p *schema.Pulse, h *schema.ShardPulse
 
 func (t *Tracker) buildShards(r *run, j *Job) {
 	var foremost uint64
-	for i := range r.shards {
+	for i := range r.shardsShown() {
 		out := Shard{Member: string(schema.ShardMember(i)), Level: OK, WaitsFor: []string{}}
 		if k := r.kept[i]; k != nil {
 			t.fillShard(&out, k)
@@ -68,6 +68,17 @@ func (t *Tracker) buildShards(r *run, j *Job) {
 		}
 	}
 }
+
+// shardsShown is the number of shards to show: those that some ps told of, and what is missing, up to a bound.
+func (r *run) shardsShown() int {
+	n := 0
+	for i := range r.kept {
+		n = max(n, i+1)
+	}
+	return min(r.shards, n+unheardShardsMax)
+}
+
+const unheardShardsMax = 64
 
 func (t *Tracker) fillShard(out *Shard, k *shard) {
 	h := k.pulse

@@ -47,6 +47,9 @@ func missing(job *Job) []string {
 
 func (j *judgement) missingText(job *Job) string {
 	n := len(job.Trainers)
+	if r := j.jobs[job.Name+"."+job.RunID]; r.said != nil {
+		n = max(n, min(r.said.Trainers, TrainersMax))
+	}
 	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-j.jobs[job.Name+"."+job.RunID].since), job.Missing, plural(n, "trainer"), list(missing(job)))
 }
 

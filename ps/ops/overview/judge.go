@@ -14,13 +14,13 @@ func (t *Tracker) judge(s *Status) {
 	for _, r := range t.runs {
 		j.jobs[string(r.key.name)+"."+runID(r.key.id)] = r
 	}
+	j.bounds()
 	j.servers()
 	for i := range s.Jobs {
 		job := &s.Jobs[i]
 		j.job(job, j.jobs[job.Name+"."+job.RunID])
 	}
 	j.gpus()
-	j.bounds()
 	j.prefix()
 	t.watchServers()
 	t.watchRuns()
@@ -51,10 +51,17 @@ type judgement struct {
 	s     *Status
 	jobs  map[string]*run // by name and run id
 	found []finding
+	of    map[string]int // number of findings by job
 }
 
+// findingsOfJob bounds what is found of one job, and of no job.
+const findingsOfJob = 200
+
 func (j *judgement) add(f finding) {
-	if len(j.found) < findingsMax {
+	if j.of == nil {
+		j.of = map[string]int{}
+	}
+	if j.of[f.Job]++; j.of[f.Job] <= findingsOfJob && len(j.found) < findingsMax {
 		j.found = append(j.found, f)
 	}
 }

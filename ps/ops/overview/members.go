@@ -117,14 +117,27 @@ func (r *run) member(i int) *schema.MemberPulse {
 
 // places is the number of trainers to show.
 func (r *run) places() int {
-	n := 0
 	if r.said != nil {
-		n = min(max(r.said.Trainers, len(r.said.Members)), TrainersMax)
+		return min(len(r.said.Members), TrainersMax)
 	}
+	n := 0
 	for i := range r.trainers {
 		n = max(n, i+1)
 	}
-	return n
+	return min(n, strangerTrainersMax)
+}
+
+// missing is how many trainers have not joined.
+func (r *run) missing() (n int) {
+	if r.said == nil || r.over() {
+		return 0
+	}
+	for i := range r.said.Members {
+		if m := &r.said.Members[i]; m.Host == "" && !m.Left {
+			n++
+		}
+	}
+	return n + max(min(r.said.Trainers, TrainersMax)-len(r.said.Members), 0)
 }
 
 // shard is one shard of a run, as the ps that keeps it says.

@@ -10,6 +10,7 @@ import (
 // Tick looks at everything anew, and is called once a second; more often does no harm. It finds problems, writes events, takes a
 // point for the series, and forgets what is over for long. What it returns is never changed afterwards.
 func (t *Tracker) Tick(now time.Time) Update {
+	t.forgive(now.UnixMilli())
 	t.advance(now)
 	second := t.ticked == 0 || t.now/1000 != t.ticked/1000
 	t.forget()
@@ -29,6 +30,38 @@ func (t *Tracker) Tick(now time.Time) Update {
 		}
 	}
 	return u
+}
+
+// pauseLeast is for how long nobody may have looked before that is taken for a pause of this process.
+const pauseLeast = 3_000
+
+// forgive moves what was heard by the time in which this process, or its machine, did not run: nobody could be heard then.
+func (t *Tracker) forgive(now int64) {
+	pause := now - t.ticked - 1_000
+	if t.ticked == 0 || pause < pauseLeast-1_000 {
+		return
+	}
+	later := func(at *int64) { *at = min(*at+pause, now) }
+	for _, s := range t.servers {
+		later(&s.heard.at)
+	}
+	for _, r := range t.runs {
+		if r.said != nil {
+			later(&r.saidAt)
+		}
+		r.moved = min(r.moved+pause, now)
+		for _, tr := range r.trainers {
+			later(&tr.heard.at)
+		}
+		for _, k := range r.kept {
+			later(&k.at)
+		}
+	}
+	for _, g := range t.gpus {
+		for _, by := range g.reports {
+			later(&by.at)
+		}
+	}
 }
 
 // Status is everything at this moment. It finds problems as Tick does and writes events, which the next Tick tells of.

@@ -11,11 +11,13 @@ import (
 
 // Bounds of what a Tracker keeps, whatever it is told. What is beyond them is not shown, and a problem says so.
 const (
-	JobsMax     = 64   // runs: those under way, and those that ended lately
-	ServersMax  = 256  // ps
-	TrainersMax = 4096 // of one run, and of all
-	ShardsMax   = 4096 // of one run
-	GPUsMax     = 1024
+	JobsMax             = 64   // runs: those under way, and those that ended lately; half of them of one ps, unless it is the one that answers
+	strangersMax        = 8    // runs that trainers speak of, and no ps
+	strangerTrainersMax = 256  // trainers of such a run that are shown
+	ServersMax          = 256  // ps
+	TrainersMax         = 4096 // of one run, and of all
+	ShardsMax           = 4096 // of one run
+	GPUsMax             = 1024
 	gpusPerPulse,
 	disksPerPulse = 64, 32
 )
@@ -154,6 +156,10 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 		if j.Phase == schema.PhaseEnded && s.heard.pulse.NowMS-j.EndedMS > endedKept {
 			return false // it is forgotten
 		}
+		if s.id != t.config.Server && t.runsOf(s.id) >= JobsMax/2 {
+			t.beyond("jobs")
+			return false
+		}
 		if r = t.addRun(j.Name, j.RunID); r == nil {
 			return false
 		}
@@ -161,6 +167,11 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 	was := r.said
 	r.coordinator, r.said, r.saidAt = s.id, j, t.now
 	r.shards = min(max(j.Shards, 0), ShardsMax)
+	for i := range r.trainers {
+		if i >= len(j.Members) {
+			delete(r.trainers, i) // it was never one
+		}
+	}
 	if j.Phase == schema.PhaseEnded && r.endedAt == 0 {
 		r.endedAt = t.now
 	}
@@ -216,9 +227,15 @@ func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgen
 	key := runKey{job, p.Trainer.RunID}
 	r := t.runs[key]
 	if r == nil {
+		if !t.mayAppear(key) {
+			return false
+		}
 		if r = t.addRun(key.name, key.id); r == nil {
 			return false
 		}
+	}
+	if r.said != nil && i >= len(r.said.Members) || i >= TrainersMax {
+		return false
 	}
 	tr := r.trainers[i]
 	if tr == nil {
@@ -234,6 +251,39 @@ func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgen
 	}
 	tr.take(t.now, p)
 	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
+}
+
+// mayAppear reports whether a trainer may bring a run that no ps has told of: one of each name, and only a few, while no other of that
+// name is under way.
+func (t *Tracker) mayAppear(key runKey) bool {
+	n := 0
+	for k, r := range t.runs {
+		if r.said != nil && !r.over() && k.name == key.name {
+			return false
+		}
+		if r.said != nil {
+			continue
+		}
+		if k.name == key.name {
+			if r.anybody(t.now, claimAfter) {
+				return false
+			}
+			delete(t.runs, k)
+			continue
+		}
+		n++
+	}
+	return n < strangersMax
+}
+
+// runsOf is the number of runs that a ps coordinates.
+func (t *Tracker) runsOf(server string) (n int) {
+	for _, r := range t.runs {
+		if r.coordinator == server {
+			n++
+		}
+	}
+	return n
 }
 
 func (t *Tracker) trainerCount() (n int) {

@@ -46,7 +46,7 @@ func well() []Scene {
 			return s.seconds(40)
 		}},
 		{"healthy", "four trainers on two machines, all well", func(s *stage) overview.Update {
-			return s.open(Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}).seconds(900)
+			return s.open(Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}).seconds(300)
 		}},
 		{"mean", "trainers keep replicas, which are equal", func(s *stage) overview.Update {
 			return s.open(Options{Trainers: 4, Apply: "mean"}).seconds(300)
@@ -66,17 +66,17 @@ func well() []Scene {
 func stopped() []Scene {
 	return []Scene{
 		{"waiting", "t3 has been stopped for 18 s", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}).seconds(600)
+			s.open(Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}).seconds(300)
 			s.Trainers[3].Stopped = true
 			return s.seconds(18)
 		}},
 		{"gone", "t3 has been killed", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4, Hosts: 2}).seconds(600)
+			s.open(Options{Trainers: 4, Hosts: 2}).seconds(300)
 			s.Trainers[3].Gone = true
 			return s.seconds(4)
 		}},
 		{"held-up", "t1 is alive and does not get on", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4}).seconds(600)
+			s.open(Options{Trainers: 4}).seconds(300)
 			s.Trainers[1].Stuck = true
 			return s.seconds(12)
 		}},
@@ -87,25 +87,25 @@ func stopped() []Scene {
 func wrong() []Scene {
 	return []Scene{
 		{"slow", "t3 has computed three times as long as before for two minutes", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4, Hosts: 2}).seconds(900)
+			s.open(Options{Trainers: 4, Hosts: 2}).seconds(300)
 			s.Trainers[3].Slow = 3
 			return s.seconds(120)
 		}},
 		{"throttled", "the same, since its GPU is throttled", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4, Hosts: 2, GPUs: true}).seconds(900)
+			s.open(Options{Trainers: 4, Hosts: 2, GPUs: true}).seconds(300)
 			t := s.Trainers[3]
 			t.Slow = 3
 			degrade(&t.GPUs[0], s.Cluster)
 			return s.seconds(120)
 		}},
 		{"gpu-unhealthy", "a GPU has fallen off the bus", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 4, Hosts: 2, GPUs: true}).seconds(600)
+			s.open(Options{Trainers: 4, Hosts: 2, GPUs: true}).seconds(300)
 			fallOff(&s.Trainers[2].GPUs[0], s.Cluster)
 			s.Trainers[2].Stuck = true
 			return s.seconds(8)
 		}},
 		{"gpu-injected", "the same, injected for a rehearsal", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 2, GPUs: true}).seconds(600)
+			s.open(Options{Trainers: 2, GPUs: true}).seconds(300)
 			fallOff(&s.Trainers[1].GPUs[0], s.Cluster)
 			s.Trainers[1].GPUs[0].Injected = true
 			return s.seconds(8)
@@ -121,7 +121,7 @@ func wrong() []Scene {
 			return s.seconds(10)
 		}},
 		{"shard-busy", "the shards are the bottleneck", func(s *stage) overview.Update {
-			s.open(Options{Trainers: 8, Shards: 2}).seconds(600)
+			s.open(Options{Trainers: 8, Shards: 2}).seconds(300)
 			s.Servers[0].Busy = 0.97
 			return s.seconds(120)
 		}},
