@@ -83,6 +83,7 @@ var layers = map[string]layer{
 	"trainer/report":             {noStd: noNetwork},
 	"trainer/safetensors":        {noStd: noNetwork},
 	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
+	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
 	"e2e":                        {},             // tests of the commands as processes
 	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests

@@ -21,6 +21,7 @@ import (
 	"gradbus/trainer"
 	"gradbus/trainer/report"
 	"gradbus/trainer/settings"
+	"gradbus/trainer/tensorboard"
 )
 
 // common is what every workload's command is told: where the server is, what computes, and what to write.
@@ -34,6 +35,7 @@ type common struct {
 	threads               int
 	spawn, json           bool
 	save, load            string
+	tensorboard           string
 	predict               string
 	events                string // of a trainer that another one started: what it writes
 	logging               config.Log
@@ -89,6 +91,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
+	set.StringVar(&o.tensorboard, "tensorboard", "", "`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
 	o.logging.Add(set)
 	set.StringVar(&o.events, "events", "", "write events instead of text")
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
@@ -104,6 +107,9 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
+	if o.tensorboard != "" {
+		args = append(args, "--tensorboard", o.tensorboard)
+	}
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
@@ -185,7 +191,15 @@ func (o *common) print(result report.Result) error {
 	return result.Print(o.out)
 }
 
-// writable fails where path cannot become a file, so that this is known before the training and not after it.
+// writables fails where what is to be written cannot be, so that this is known before the training and not after it.
+func (o *common) writables() error {
+	if err := writable(o.save); err != nil || o.tensorboard == "" {
+		return err
+	}
+	return tensorboard.Check(o.tensorboard)
+}
+
+// writable fails where path cannot become a file.
 func writable(path string) error {
 	if path == "" {
 		return nil

@@ -79,7 +79,7 @@ func (o *mnistOptions) run(ctx context.Context) error {
 	if err := o.settings.Validate(); err != nil {
 		return err
 	}
-	if err := writable(o.save); err != nil {
+	if err := o.writables(); err != nil {
 		return err
 	}
 	var result report.Result
@@ -141,6 +141,10 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 	}
 	defer func() { err = leave(ctx, session, err) }()
 	meter := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
+	if meter.board, err = o.openBoard(session); err != nil {
+		return r, err
+	}
+	defer func() { meter.board.end(err) }()
 	err = session.Run(ctx, w, o.settings.Run(data), meter.batch)
 	meter.show.End()
 	if err != nil {
@@ -163,6 +167,7 @@ func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e
 	if r.Accuracy, _, err = mnist.Evaluate(session, m, e, &data.Test); err != nil {
 		return r, err
 	}
+	meter.board.accuracy(r.Accuracy)
 	if o.save != "" {
 		if err := mnist.Collect(session, o.settings, o.input, data, m).Save(o.save); err != nil {
 			return r, err

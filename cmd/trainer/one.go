@@ -30,6 +30,10 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	}
 	defer func() { err = leave(ctx, session, err) }()
 	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
+	if m.board, err = o.openBoard(session); err != nil {
+		return r, err
+	}
+	defer func() { m.board.end(err) }()
 	err = session.Run(ctx, packages.NewWorkload(o.settings, data, backend), o.settings.Batches(data), m.batch)
 	m.show.End()
 	if err != nil {
@@ -47,6 +51,7 @@ func (o *options) conclude(ctx context.Context, session *trainer.Session, backen
 	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes), &data.Test); err != nil {
 		return r, err
 	}
+	m.board.accuracy(r.Accuracy)
 	digest, err := session.Digest(ctx)
 	if err != nil {
 		return r, err
@@ -68,6 +73,7 @@ func (o *options) conclude(ctx context.Context, session *trainer.Session, backen
 // meter adds up what the batches report.
 type meter struct {
 	show     shower
+	board    *board
 	perEpoch uint64
 	samples  float64 // of all trainers
 	own      float64 // of this trainer, in the epoch under way
@@ -87,6 +93,7 @@ func (m *meter) batch(p trainer.Progress) {
 	m.own += float64(p.Samples)
 	m.loss += p.Loss * float64(p.Samples)
 	m.last = p
+	m.board.batch(p)
 	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: p.Batches, Loss: p.Loss, SamplesPerSecond: m.rate()})
 }
 

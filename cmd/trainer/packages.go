@@ -74,7 +74,7 @@ func (o *options) run(ctx context.Context) error {
 	if err := o.settings.Validate(); err != nil {
 		return err
 	}
-	if err := writable(o.save); err != nil {
+	if err := o.writables(); err != nil {
 		return err
 	}
 	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})

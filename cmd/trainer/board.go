@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"gradbus/schema"
+	"gradbus/trainer"
+	"gradbus/trainer/tensorboard"
+)
+
+// board is a run's curves for TensorBoard; nil draws none.
+type board struct {
+	o       *common
+	writer  *tensorboard.Writer
+	run     *tensorboard.Run
+	session *trainer.Session
+	batches uint64
+}
+
+// openBoard begins the curves of a trainer that has joined, where --tensorboard asks for them: each trainer in a folder of its own.
+func (o *common) openBoard(session *trainer.Session) (*board, error) {
+	if o.tensorboard == "" {
+		return nil, nil
+	}
+	job := session.Job()
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	run := fmt.Sprintf("%s-%d", job.Name, session.RunID())
+	w, err := tensorboard.Create(tensorboard.Config{Dir: filepath.Join(o.tensorboard, run, string(session.Member())), Host: host,
+		PID: os.Getpid(), Now: time.Now, Log: o.log.With("job", job.Name, "member", session.Member())})
+	if err != nil {
+		return nil, err
+	}
+	manifest, err := json.MarshalIndent(job, "    ", "  ") // four spaces are Markdown for text as it is
+	if err == nil {
+		w.Text(0, tensorboard.TagManifest, "    "+string(manifest))
+	}
+	w.Start(hyperparameters(job))
+	return &board{o: o, writer: w, run: tensorboard.NewRun(w), session: session}, nil
+}
+
+// hyperparameters are what runs of a workload differ by.
+func hyperparameters(job *schema.Job) map[string]any {
+	all := tensorboard.Settings(job.Settings)
+	all["seed"], all["trainers"], all["lanes"] = strconv.FormatUint(job.Seed, 10), float64(job.Trainers), float64(job.Lanes)
+	all["consistency"], all["apply"], all["reduce"] = job.Consistency, job.Apply, job.Reduce
+	return all
+}
+
+func (b *board) batch(p trainer.Progress) {
+	if b == nil {
+		return
+	}
+	b.batches = uint64(p.Batch) + 1
+	b.run.Batch(tensorboard.Batch{Batch: uint64(p.Batch), Last: p.Done == p.Batches, Samples: p.Samples, SamplesAll: p.SamplesAll, Loss: p.Loss,
+		Elapsed: p.ElapsedTime, Totals: b.totals})
+}
+
+func (b *board) totals() tensorboard.Totals {
+	s := b.session.Stats()
+	return tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime, Send: s.SendTime, Result: s.ResultTime}
+}
+
+func (b *board) accuracy(x float64) {
+	if b != nil {
+		b.run.Accuracy(b.batches, x)
+	}
+}
+
+// end closes the file of a run that ended with err. What could not be written is no reason for the run to fail.
+func (b *board) end(err error) {
+	if b == nil {
+		return
+	}
+	b.writer.End(err == nil)
+	if err := b.writer.Close(); err != nil {
+		b.o.log.Warn("the curves of this run have gaps", "job", b.session.Job().Name, "member", b.session.Member(), "err", err)
+	}
+}
