@@ -1,8 +1,8 @@
 package ops
 
 import (
-	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -123,12 +123,24 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	if status, _ := s.look(w, r); status == nil {
 		return
 	}
-	body, err := s.hub.latest.Load().asStatus()
-	s.answer(w, r, body, err)
+	s.answer(w, r, s.hub.latest.Load().asStatus)
+}
+
+// answerWith sends a value as JSON.
+func (s *Server) answerWith(w http.ResponseWriter, r *http.Request, v any) {
+	s.answer(w, r, func() ([]byte, error) { return json.Marshal(v) })
 }
 
 // answer sends JSON, compressed where that is worth it.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, err error) {
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, text func() ([]byte, error)) {
+	const worth = 2 << 10 // bytes; below that it is one packet or two in any case
+	compress := acceptsGzip(r) && r.Method != http.MethodHead
+	body, packed, err := s.made(r.Context(), func() (body, packed []byte, err error) {
+		if body, err = text(); err == nil && compress && len(body) > worth {
+			packed = gzipped(body, gzip.BestSpeed)
+		}
+		return body, packed, err
+	})
 	if err != nil {
 		s.faults.Add(1)
 		s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", err)
@@ -138,20 +150,23 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, body []byte, err
 	h := w.Header()
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("Vary", "Accept-Encoding")
-	const worth = 2 << 10 // below that it is one packet or two in any case
-	if len(body) > worth && r.Method != http.MethodHead && acceptsGzip(r) {
-		if packed := gzipped(body, gzip.BestSpeed); packed != nil {
-			h.Set("Content-Encoding", "gzip")
-			body = packed
-		}
+	if packed != nil {
+		h.Set("Content-Encoding", "gzip")
+		body = packed
 	}
 	send(w, r, body)
 }
 
-func (s *Server) answerWith(w http.ResponseWriter, r *http.Request, v any) {
-	var b bytes.Buffer
-	err := json.NewEncoder(&b).Encode(v)
-	s.answer(w, r, b.Bytes(), err)
+// made has an answer made. A quarter of the processors may do that at once: what many ask for must not keep shards from
+// theirs. Nobody waits here for a client.
+func (s *Server) made(ctx context.Context, body func() (body, packed []byte, err error)) ([]byte, []byte, error) {
+	select {
+	case s.making <- struct{}{}:
+		defer func() { <-s.making }()
+		return body()
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
 }
 
 // gpus are all GPUs of all machines.

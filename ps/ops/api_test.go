@@ -87,7 +87,7 @@ func TestAPIErrors(t *testing.T) {
 	s.tracker.mu.Lock()
 	s.tracker.status.Jobs = nil
 	s.tracker.mu.Unlock()
-	eventually(t, "no job", func() bool { return len(s.hub.Status().Jobs) == 0 })
+	s.tick(t)
 	answer, body := s.get(t, "/api/v1/trainers?job=nope")
 	wantError(t, answer, body, 404, "there is none")
 	if _, body := s.get(t, "/api/v1/trainers"); string(fields(t, body)["trainers"]) != "[]" {
@@ -131,7 +131,7 @@ func TestAPICompresses(t *testing.T) {
 		s.tracker.status.Jobs = append(s.tracker.status.Jobs, s.tracker.status.Jobs...)
 	}
 	s.tracker.mu.Unlock()
-	eventually(t, "many jobs", func() bool { return len(s.hub.Status().Jobs) == 64 })
+	s.tick(t)
 	_, plain := s.get(t, "/api/v1/status")
 	answer, packed := s.get(t, "/api/v1/status", "Accept-Encoding: gzip;q=0.5")
 	if answer.Header.Get("Content-Encoding") != "gzip" || len(packed) > len(plain)/5 {

@@ -73,9 +73,9 @@ func (l limits) withDefaults() limits {
 	set(&l.writeTime, 20*time.Second)
 	set(&l.idleTime, time.Minute)
 	set(&l.streamTime, 10*time.Second)
-	// A stream costs some 20 KiB and a goroutine; a connection without one as much. Dashboards are few.
-	set(&l.streamsMax, 256)
-	set(&l.connectionsMax, 512)
+	// A connection costs some 28 KiB, with a stream or without. Dashboards are few, and all together stay below 8 MiB.
+	set(&l.streamsMax, 128)
+	set(&l.connectionsMax, 256)
 	set(&l.aliveTime, 10*time.Second)
 	return l
 }

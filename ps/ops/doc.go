@@ -13,7 +13,7 @@
 // A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when asked for: the
 // JSON of an update and its compressed form are made by the first client that wants them, and shared by all. A client
 // that is slow gets the newest update when it has taken the last one, and is cut off when it does not take it; it holds a
-// goroutine, some 20 KiB and what the kernel buffers. Nothing here is ever waited for by a shard, the desk or the overview.
+// goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard, the desk or the overview.
 //
 // # What clients may do
 //

@@ -1,7 +1,6 @@
 package ops
 
 import (
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -19,10 +18,12 @@ import (
 type guard struct {
 	hosts []string // lower case, without port
 	cross *http.CrossOriginProtection
+	// secure vouches for its names; nil where all is plain.
+	secure *certificate
 }
 
-func newGuard(c Config, secure *tls.Config) *guard {
-	g := &guard{hosts: []string{"localhost", "127.0.0.1", "::1"}, cross: http.NewCrossOriginProtection()}
+func newGuard(c Config, secure *certificate) *guard {
+	g := &guard{secure: secure, hosts: []string{"localhost", "127.0.0.1", "::1"}, cross: http.NewCrossOriginProtection()}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil {
 		if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
 			g.hosts = append(g.hosts, hostName(host))
@@ -30,13 +31,6 @@ func newGuard(c Config, secure *tls.Config) *guard {
 	}
 	for _, h := range c.Hosts {
 		g.hosts = append(g.hosts, hostName(h))
-	}
-	if secure != nil { // its names are vouched for
-		if leaf := secure.Certificates[0].Leaf; leaf != nil {
-			for _, name := range leaf.DNSNames {
-				g.hosts = append(g.hosts, hostName(name))
-			}
-		}
 	}
 	return g
 }
@@ -62,6 +56,11 @@ func (g *guard) answersTo(r *http.Request) bool {
 	}
 	if slices.Contains(g.hosts, name) {
 		return true
+	}
+	if g.secure != nil {
+		if _, names := g.secure.latest(); slices.Contains(names, name) {
+			return true
+		}
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return local != nil && local.IP.String() == name

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -108,6 +109,29 @@ func TestOnlyReadingMethods(t *testing.T) {
 	}
 }
 
+// What net/http would answer by itself, or take for a path of ours.
+func TestUnusualRequests(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	for request, want := range map[string]string{
+		"OPTIONS * HTTP/1.1\r\nHost: localhost":                       "HTTP/1.1 405 ",
+		"CONNECT example.org:443 HTTP/1.1\r\nHost: example.org:443":   "HTTP/1.1 403 ",
+		"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443":       "HTTP/1.1 405 ",
+		"GET http://evil.example/ HTTP/1.1\r\nHost: localhost":        "HTTP/1.1 403 ", // the first line counts
+		"GET http://localhost/healthz HTTP/1.1\r\nHost: evil.example": "HTTP/1.1 200 ",
+		"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: localhost": "HTTP/1.1 400 ",
+		"GET /healthz HTTP/1.1\r\nHost: local host":                   "HTTP/1.1 400 ",
+		"GET /healthz HTTP/1.1":                                       "HTTP/1.1 400 ",
+		"GET /healthz HTTP/9.9\r\nHost: localhost":                    "HTTP/1.1 505 ",
+		"nonsense": "HTTP/1.1 400 ",
+	} {
+		got := ended(t, s.dial(t, request+"\r\nConnection: close\r\n\r\n"))
+		if !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %.300q, want %q", request, got, want)
+		}
+	}
+}
+
 func TestHeadHasNoBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, someMetrics)
@@ -153,14 +177,18 @@ func TestOversizedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) { c.limits.headerBytesMax = 4 << 10 })
 	large := strings.Repeat("x", 64<<10)
+	asked := map[string]net.Conn{}
 	for what, request := range map[string]string{
 		"address": "GET /" + large + " HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"query":   "GET /api/v1/series?job=" + large + " HTTP/1.1\r\nHost: localhost\r\n\r\n",
 		"header":  "GET / HTTP/1.1\r\nHost: localhost\r\nX: " + large + "\r\n\r\n",
 		"headers": "GET / HTTP/1.1\r\nHost: localhost\r\n" + strings.Repeat("X: 1\r\n", 10<<10) + "\r\n",
 	} {
+		asked[what] = s.dial(t, request)
+	}
+	for what, c := range asked {
 		// The answer may be overtaken by the reset that what was not read brings about.
-		if got := ended(t, s.dial(t, request)); got != "" && !strings.HasPrefix(got, "HTTP/1.1 431 ") {
+		if got := ended(t, c); got != "" && !strings.HasPrefix(got, "HTTP/1.1 431 ") {
 			t.Errorf("%s: %q", what, clip(got))
 		}
 	}

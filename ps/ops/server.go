@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,7 +25,8 @@ type Server struct {
 	hub     *Hub
 	url     string
 	guard   *guard
-	token   *token // nil where none is asked for
+	token   *token        // nil where none is asked for
+	making  chan struct{} // holds one for each answer of the API that is being made
 	conns   *connections
 	serving []*http.Server
 	files   *files
@@ -33,6 +35,7 @@ type Server struct {
 	asked   atomic.Uint64 // requests
 	refused atomic.Uint64 // of them
 	missed  atomic.Uint64 // updates
+	wrong   atomic.Uint64 // tokens at /login
 	faults  atomic.Uint64
 
 	mu       sync.Mutex // guards closed, and that requests begin before it is set or not at all
@@ -52,11 +55,14 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	s := &Server{config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{})}
+	s := &Server{
+		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}),
+		making: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)),
+	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	secure, err := config.tls()
+	secure, err := loadCertificate(config, s.log)
 	if err != nil {
 		return nil, err
 	}
@@ -76,18 +82,6 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	}
 	s.begin(ctx, listener, profiles, secure)
 	return s, nil
-}
-
-// tls is nil where all is plain.
-func (c Config) tls() (*tls.Config, error) {
-	if c.CertFile == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(c.CertFile, c.KeyFile)
-	if err != nil {
-		return nil, fmt.Errorf("http-tls-cert %s, http-tls-key %s: %w", c.CertFile, c.KeyFile, err)
-	}
-	return &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}, nil
 }
 
 func (s *Server) listen() (net.Listener, error) {
@@ -111,7 +105,7 @@ func taken(flag, at, instead string, err error) error {
 	return fmt.Errorf("%s %s: %w", flag, at, err)
 }
 
-func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *tls.Config) {
+func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *certificate) {
 	s.conns = bounded(listener, s.limits.connectionsMax)
 	scheme := "http"
 	if secure != nil {
@@ -126,13 +120,13 @@ func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, sec
 	page.ConnState = s.conns.changed
 	over := net.Listener(s.conns)
 	if secure != nil {
-		page.TLSConfig = secure
-		over = tls.NewListener(s.conns, secure)
+		page.TLSConfig = secure.tls()
+		over = tls.NewListener(s.conns, page.TLSConfig)
 	}
 	s.serve(page, over, "page")
 	if profiles != nil {
 		side := s.server(ctx, s.profiles())
-		side.ReadTimeout, side.WriteTimeout = 0, 0 // a profile takes as long as its asker says
+		side.WriteTimeout = 0 // a profile takes as long as its asker says
 		s.serve(side, bounded(profiles, profileConnectionsMax), "profiles")
 		s.log.Info("profiles", "url", "http://"+profiles.Addr().String()+"/debug/pprof/")
 	}
@@ -167,7 +161,9 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, plainOf(c))
 		},
-		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: 32, SendPingTimeout: s.limits.idleTime},
+		// An OPTIONS * is not answered beside the rules.
+		DisableGeneralOptionsHandler: true,
+		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: 32, SendPingTimeout: s.limits.idleTime},
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 	"time"
 )
 
-// certificate makes one for these names, that vouches for itself, and returns its files.
-func certificate(t *testing.T, names ...string) (certFile, keyFile string, roots *x509.CertPool) {
+// newCertificate makes one for these names, that vouches for itself, and returns its files.
+func newCertificate(t *testing.T, names ...string) (certFile, keyFile string, roots *x509.CertPool) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -61,9 +61,10 @@ func certificate(t *testing.T, names ...string) (certFile, keyFile string, roots
 // Over TLS everything is as without: HTTP/1.1 and 2, streams, names of the certificate, cookies that stay on TLS.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	cert, key, roots := certificate(t, "train.example.org")
+	cert, key, roots := newCertificate(t, "train.example.org")
 	s := start(t, func(c *Config) {
-		c.Listen, c.CertFile, c.KeyFile, c.Token = "0.0.0.0:0", cert, key, someToken // which needs no http-insecure
+		c.Listen, c.CertFile, c.KeyFile, c.Token = "0.0.0.0:0", cert, key, someToken       // which needs no http-insecure
+		c.limits.readTime, c.limits.writeTime = 700*time.Millisecond, 700*time.Millisecond // which end no stream
 	})
 	if !strings.HasPrefix(s.URL(), "https://127.0.0.1:") {
 		t.Fatalf("URL %s", s.URL())
@@ -107,7 +108,7 @@ func TestTLS(t *testing.T) {
 
 func TestTLSHandshakeHasATime(t *testing.T) {
 	t.Parallel()
-	cert, key, _ := certificate(t)
+	cert, key, _ := newCertificate(t)
 	s := start(t, func(c *Config) {
 		c.CertFile, c.KeyFile, c.limits.headerTime, c.limits.readTime = cert, key, 50*time.Millisecond, 50*time.Millisecond
 	})
@@ -273,15 +274,73 @@ func TestFaultsEndNothing(t *testing.T) {
 			t.Errorf("answer %q", got)
 		}
 	}
-	if n := s.Stats().Faults; n != 3 || !strings.Contains(s.log.String(), "planted") {
-		t.Errorf("%d faults, log %q", n, s.log)
-	}
+	eventually(t, "panics are counted and logged", func() bool {
+		return s.Stats().Faults == 3 && strings.Count(s.log.String(), "planted") == 3
+	})
 	if _, body := s.get(t, "/healthz"); body != "ok\n" {
 		t.Errorf("healthz %q", body)
 	}
 	s.conns.Listener.Close()
-	eventually(t, "the fault is counted", func() bool { return s.Stats().Faults == 4 })
-	if got := s.log.String(); !strings.Contains(got, "training goes on") {
-		t.Errorf("log %q", got)
+	eventually(t, "the fault is counted and logged", func() bool {
+		return s.Stats().Faults == 4 && strings.Contains(s.log.String(), "training goes on")
+	})
+}
+
+// A certificate that is replaced is served from then on; one that is broken is not, and the one before stays.
+func TestCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	cert, key, _ := newCertificate(t, "first.example")
+	log := &safeBuffer{}
+	c, err := loadCertificate(Config{CertFile: cert, KeyFile: key}, slog.New(slog.NewTextHandler(log, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	c.now = func() time.Time { return now }
+	replace := func(certFile, keyFile string) {
+		t.Helper()
+		for to, from := range map[string]string{cert: certFile, key: keyFile} {
+			data, err := os.ReadFile(from)
+			if err == nil {
+				err = os.WriteFile(to, data, 0o600)
+			}
+			if err == nil {
+				now = now.Add(time.Minute)
+				err = os.Chtimes(to, now, now)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	serves := func(want string) {
+		t.Helper()
+		pair, names := c.latest()
+		if len(names) != 1 || names[0] != want || pair.Leaf.DNSNames[0] != want {
+			t.Errorf("it serves %v, want %s", names, want)
+		}
+	}
+	serves("first.example")
+	secondCert, secondKey, _ := newCertificate(t, "second.example")
+	replace(secondCert, secondKey)
+	serves("second.example")
+	thirdCert, thirdKey, _ := newCertificate(t, "third.example")
+	replace(thirdCert, secondKey) // half of it
+	serves("second.example")
+	replace(thirdCert, thirdKey)
+	serves("third.example")
+	if err := os.Remove(key); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(certificateEvery - time.Nanosecond) // a look each ten seconds is enough
+	quiet := len(log.String())
+	serves("third.example")
+	if len(log.String()) != quiet {
+		t.Error("it looks too often")
+	}
+	now = now.Add(time.Nanosecond)
+	serves("third.example")
+	if got := log.String(); strings.Count(got, "read again\"") != 2 || strings.Count(got, "the one before stays") != 2 {
+		t.Errorf("log %s", got)
 	}
 }

@@ -29,12 +29,7 @@ func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the pr
 	s.tracker.mu.Lock()
 	s.tracker.status.Why.Text = strings.Repeat("x", updateBytes)
 	s.tracker.mu.Unlock()
-	tick := func() {
-		if _, err := ask(t.Context(), s.hub, func(Tracker) int { s.hub.tick(time.Now()); return 0 }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	tick()
+	s.tick(t)
 	before := memory()
 	var slow []net.Conn
 	for range clients {
@@ -45,7 +40,7 @@ func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the pr
 	reader.next(t)
 	waiting := memory()
 	for range updates {
-		tick()
+		s.tick(t)
 	}
 	last := s.hub.Status().Serial
 	for reader.next(t).Status.Serial < last {
@@ -75,6 +70,7 @@ func TestSlowClientsAreCutOff(t *testing.T) {
 	s.tracker.mu.Lock()
 	s.tracker.status.Why.Text = strings.Repeat("x", 1<<20)
 	s.tracker.mu.Unlock()
+	s.tick(t)
 	for range 20 {
 		s.dial(t, slowRequest)
 	}

@@ -37,8 +37,7 @@ func (s *Server) stream(w http.ResponseWriter, r *http.Request) {
 		in.narrow()
 	}
 	out := &sender{to: w, control: http.NewResponseController(w), time: s.limits.streamTime, packed: packed}
-	// The request is read; its time must not end the answer.
-	if out.control.SetReadDeadline(time.Time{}) == nil && out.begin(s.hub.hello()) == nil && errors.Is(s.follow(r, out), errEnding) {
+	if out.begin(s.hub.hello()) == nil && errors.Is(s.follow(r, out), errEnding) {
 		out.end()
 	}
 }

@@ -114,7 +114,9 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		s.refused.Add(1)
-		s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr)
+		if n := s.wrong.Add(1); n <= faultsLogged || n&(n-1) == 0 {
+			s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", n)
+		}
 		wrong = `<p role="alert"><strong>That is not the token.</strong></p>`
 	}
 	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle), "form-action 'none'", "form-action 'self'").Replace(policy))
