@@ -13,6 +13,7 @@ import (
 
 	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
@@ -24,10 +25,16 @@ var needBrowser = flag.Bool("need-browser", false, "run the tests, rather than s
 // patience is how long anything may take on a machine that is busy with other things.
 const patience = 60 * time.Second
 
-// browser is one chromium for all tests of the package; tabs are its own windows, without cookies or storage in common.
+// browser is one chromium for all tests of the package; tabs are windows of it, without cookies or storage in common.
 type browser struct {
 	ctx  context.Context
 	stop context.CancelFunc
+}
+
+// shared is the browser, started by the first test that wants one; TestMain stops it.
+var shared struct {
+	sync.Mutex
+	*browser
 }
 
 // tab is an open page, and what was said and asked in it.
@@ -52,6 +59,11 @@ func start(t testing.TB) *browser {
 	if err != nil {
 		t.Fatal("there is no chromium here: run scripts/deps.sh page")
 	}
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.browser != nil {
+		return shared.browser
+	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.Env("TZ=UTC"), chromedp.Flag("lang", "en-US"),
 		chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("disable-lcd-text", true), chromedp.Flag("hide-scrollbars", true))
@@ -60,9 +72,8 @@ func start(t testing.TB) *browser {
 	if err := chromedp.Do(ctx); err != nil {
 		t.Fatalf("start chromium: %v", err)
 	}
-	b := &browser{ctx, func() { stop(); cancel() }}
-	t.Cleanup(b.stop)
-	return b
+	shared.browser = &browser{ctx, func() { stop(); cancel() }}
+	return shared.browser
 }
 
 // view is how a tab is looked at.
@@ -102,16 +113,16 @@ func (b *browser) tab(t testing.TB, address string, v view) *tab {
 	call(p, network.Enable, network.EnableParams{})
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
 	p.view = v
-	p.resize(v.height)
+	p.resize(v.width, v.height)
 	p.do(chromedp.Navigate(address))
 	return p
 }
 
-// resize gives the window another height.
-func (p *tab) resize(height int) {
+// resize gives the window another size.
+func (p *tab) resize(width, height int) {
 	p.t.Helper()
 	call(p, emulation.SetDeviceMetricsOverride, emulation.SetDeviceMetricsOverrideParams{
-		Width: int64(p.width), Height: int64(height), DeviceScaleFactor: p.scale, Mobile: p.width < 600})
+		Width: int64(width), Height: int64(height), DeviceScaleFactor: p.scale, Mobile: width < 600})
 }
 
 // hear keeps what the browser tells of the tab.
@@ -148,16 +159,25 @@ func (p *tab) hear(event any) {
 // quiet fails the test if the console said anything that was not expected, or anything was asked of others.
 func (p *tab) quiet() {
 	p.t.Helper()
+	for _, wrong := range p.heard() {
+		p.t.Error(wrong)
+	}
+}
+
+// heard lists what the console said that was not expected, and what was asked of others. It is told once.
+func (p *tab) heard() (wrong []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, said := range p.said {
 		if p.expected == nil || !p.expected(said) {
-			p.t.Errorf("the console said: %s", said)
+			wrong = append(wrong, "the console said: "+said)
 		}
 	}
 	for _, url := range p.outside {
-		p.t.Errorf("the page asked for %s, which is not its server", url)
+		wrong = append(wrong, "the page asked for "+url+", which is not its server")
 	}
+	p.said, p.outside = nil, nil
+	return wrong
 }
 
 // limited is the tab's context for one action.
@@ -216,4 +236,19 @@ func (p *tab) until(what, expression string) {
 			p.t.Fatalf("%s: %s is still not so; the page says:\n%s", what, expression, value[string](p, "document.body.innerText.slice(0, 2000)"))
 		}
 	}
+}
+
+// keys presses keys, one after the other.
+func (p *tab) keys(all ...string) {
+	p.t.Helper()
+	for _, k := range all {
+		p.do(chromedp.KeyEvent(k))
+	}
+}
+
+// hover moves the mouse over an element, at a share of its width.
+func (p *tab) hover(element string, share float64) {
+	p.t.Helper()
+	at := value[[]float64](p, fmt.Sprintf(`(() => { const r = document.querySelector(%q).getBoundingClientRect(); return [r.left + r.width * %v, r.top + r.height / 2]; })()`, element, share))
+	p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, at[0], at[1]))
 }

@@ -1,8 +1,13 @@
 package page
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
 
 	"gradbus/ps/ops/overview/sample"
 )
@@ -61,5 +66,184 @@ func TestHostile(t *testing.T) {
 	}
 	if title := value[string](p, "document.title"); !strings.HasSuffix(title, "gradbus") {
 		t.Errorf("title %q", title)
+	}
+}
+
+// A stream that ends, or of which nothing is heard, greys the page, which says since when and comes back by itself.
+func TestLost(t *testing.T) {
+	b := start(t)
+	s := scenes["healthy"](t)
+	p := b.tab(t, s.URL, desk)
+	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
+	p.until("it is live", live)
+	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	s.CloseClientConnections()
+	p.until("it is lost", `document.body.classList.contains("lost")`)
+	p.until("it says so", `/Stream lost: what is shown is of 02:25:00.* 503: as the test wants it/.test(document.getElementById("lost").textContent)`)
+	p.until("it is grey", `getComputedStyle(document.getElementById("main")).filter.includes("grayscale(1)")`)
+	p.until("the tab", `document.title.startsWith("? stream lost")`)
+	p.until("read aloud", `document.getElementById("alarm").textContent.includes("lost")`)
+	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	s.step(20)
+	p.until("it is back", live+` && !document.body.classList.contains("lost") && document.getElementById("lost").hidden`)
+	p.until("with what was missed", `document.getElementById("facts").innerText.includes("12,160")`)
+}
+
+// A server that wants a token is asked for its jobs with it, and a wrong one is said to be wrong.
+func TestToken(t *testing.T) {
+	b := start(t)
+	s := scenes["healthy"](t)
+	s.with(func(*sample.Cluster) { s.token = "right" })
+	p := b.tab(t, s.URL, desk)
+	p.expected = func(said string) bool { return strings.Contains(said, "401") }
+	p.until("it asks", `!document.getElementById("token-form").hidden && document.getElementById("main").hidden && document.activeElement.id === "token"`)
+	p.do(chromedp.SendKeys("#token", "wrong\r"))
+	p.until("it is refused", `document.getElementById("token-text").textContent.includes("not accepted")`)
+	p.do(chromedp.SendKeys("#token", "right\r"))
+	p.until("it is live", live+` && !document.getElementById("main").hidden`)
+	p.until("the series came, too", `document.querySelectorAll("#chart-loss canvas").length === 1`)
+	p.do(chromedp.Reload())
+	p.until("it is kept", live)
+}
+
+// No page is wider than its window, whatever it shows; tables scroll for themselves.
+func TestNarrow(t *testing.T) {
+	b := start(t)
+	for _, name := range []string{"empty", "gpu", "many", "mean", "jobs"} {
+		p := b.tab(t, scenes[name](t).URL, view{width: 390, height: 844})
+		p.until("it is live", live+` && document.getElementById("why").dataset.level !== "none"`)
+		for _, width := range []int{390, 1280} {
+			p.resize(width, 844)
+			if wide := p.wide(); len(wide) > 0 {
+				t.Errorf("%s at %d: the page is wider than its window by %q", name, width, wide)
+			}
+		}
+	}
+}
+
+// wide lists what makes the page wider than its window.
+func (p *tab) wide() []string {
+	return value[[]string](p, `(() => {
+		const width = document.documentElement.clientWidth;
+		if (document.documentElement.scrollWidth <= width) return [];
+		return [...document.querySelectorAll("body *")].filter((e) => e.getBoundingClientRect().right > width + 1 && !e.closest(".scroll, #jobs")).map((e) => e.tagName + "#" + e.id + "." + e.className);
+	})()`)
+}
+
+// Dark and light follow the system, and the switch, which is kept.
+func TestThemes(t *testing.T) {
+	b := start(t)
+	s := scenes["healthy"](t)
+	const dark = `getComputedStyle(document.body).color === "rgb(228, 232, 235)"`
+	for _, system := range []bool{true, false} {
+		p := b.tab(t, s.URL, view{width: 1280, height: 900, dark: system})
+		p.until("it is live", live)
+		p.until("as the system", fmt.Sprintf("(%s) === %v", dark, system))
+		p.keys("d")
+		p.until("the other", fmt.Sprintf("(%s) === %v", dark, !system))
+		p.do(chromedp.Reload())
+		p.until("kept", fmt.Sprintf("%s && (%s) === %v", live, dark, !system))
+		p.keys("d", "d")
+		p.until("as the system again", fmt.Sprintf("(%s) === %v && !document.documentElement.dataset.theme", dark, system))
+	}
+}
+
+// All of it can be had without a mouse.
+func TestKeyboard(t *testing.T) {
+	b := start(t)
+	s := scenes["jobs"](t)
+	p := b.tab(t, s.URL, desk)
+	p.until("it is live", live+` && document.querySelectorAll("#s-trainers tbody tr").length > 0`)
+	p.keys("\t")
+	p.until("the skip link", `document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
+	p.until("its focus is seen", `getComputedStyle(document.activeElement).outlineStyle === "solid"`)
+	p.keys("\r")
+	p.until("it leads to the sentence", `document.activeElement.id === "why"`)
+	p.keys("?")
+	p.until("help", `document.getElementById("help").open`)
+	p.keys("2") // not while the help is open
+	p.keys("\u001b")
+	p.until("help is closed", `!document.getElementById("help").open`)
+	pressed := `document.querySelector("#ranges [aria-pressed=true]").textContent`
+	p.until("ten minutes", pressed+` === "10 min"`)
+	p.keys("2")
+	p.until("an hour", pressed+` === "1 h"`)
+	p.until("charts have it", `document.querySelectorAll("#chart-loss canvas").length === 1`)
+	p.keys("l")
+	p.until("log", `document.querySelector("#chart-loss button").getAttribute("aria-pressed") === "true"`)
+	p.until("one job", `document.querySelector("#jobs [aria-pressed=true]").textContent === "digits"`)
+	p.keys("]")
+	p.until("the other job", `document.querySelector("#jobs [aria-pressed=true]").textContent === "packages" && location.hash === "#job=packages" && document.querySelectorAll("#s-trainers tbody tr").length === 4`)
+	p.keys("t")
+	p.until("trainers", `document.activeElement.id === "h-trainers"`)
+	p.keys("\t", "\t") // the region that scrolls, then the first head
+	first := `document.querySelector("#s-trainers tbody tr th").textContent`
+	p.keys("\r")
+	p.until("sorted", `document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "ascending" && `+first+` === "t0"`)
+	p.keys("\r")
+	p.until("the other way", `document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "descending" && `+first+` === "t3"`)
+	p.keys("\r")
+	p.until("back to trouble", `document.querySelectorAll("#s-trainers th[aria-sort]").length === 0`)
+	value[any](p, `document.querySelector("#chart-loss .plot").focus()`)
+	p.keys(kbLeft, kbLeft)
+	p.until("the crosshair", `/^\d\d:\d\d:\d\d  batch [\d,]+/.test(document.getElementById("readout").textContent)`)
+	p.keys("\u001b")
+}
+
+// kbLeft is the left arrow, as kb has it.
+const kbLeft = "\u0302"
+
+// An update that says nothing new changes nothing in the document, with 64 trainers on it.
+func TestIdle(t *testing.T) {
+	b := start(t)
+	s := scenes["many"](t)
+	p := b.tab(t, s.URL, desk)
+	p.until("it is live", live+` && document.querySelectorAll("#s-trainers tbody tr").length === 12 && document.querySelectorAll("#chart-refused canvas").length === 1 && [...document.querySelectorAll(".nothing")].every((e) => e.hidden)`)
+	value[any](p, `document.querySelector("#s-trainers .more").click()`)
+	p.until("all trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 64`)
+	s.again() // the newest point comes by the series, which rounds it, and by the stream, which does not
+	time.Sleep(300 * time.Millisecond)
+	value[any](p, `window.changes = []; window.updates = 0; new MutationObserver((all) => { for (const m of all) window.changes.push([m.type, m.target.id || m.target.className || m.target.nodeName, m.target.parentNode?.id || m.target.parentNode?.className, m.target.textContent.slice(0, 80)].join(" ")) }).observe(document.body, {childList: true, subtree: true, characterData: true, attributes: true}), 0`)
+	for range 3 {
+		s.again()
+		time.Sleep(100 * time.Millisecond) // nothing is to come of it, so nothing can be waited for
+	}
+	if changes := value[[]string](p, "window.changes"); len(changes) > 0 {
+		t.Errorf("%d changes of the document for nothing: %q", len(changes), changes[:min(len(changes), 20)])
+	}
+	s.step(1)
+	p.until("the next batch changes something", "window.changes.length > 0")
+}
+
+// The tests find what they are for: a page with a fault does not pass.
+func TestFinds(t *testing.T) {
+	b := start(t)
+	after := func(what string) func(string) string { return func(file string) string { return file + "\n" + what } }
+	for _, c := range []struct{ name, file, fault, want string }{
+		{"an error in the console", "assets/app.js", `console.error("planted");`, "planted"},
+		{"an exception", "assets/app.js", `setTimeout(() => { throw new Error("planted") });`, "planted"},
+		{"a request outside", "assets/app.js", `fetch("http://192.0.2.1/planted").catch(() => {});`, "192.0.2.1"},
+		{"a style in HTML", "index.html", `<p style="color: red">planted</p>`, "style"},
+		{"a script in HTML", "index.html", `<script>document.title = "planted"</script>`, "script"},
+	} {
+		s := open(t, sample.Options{}, 5, nil)
+		s.edits = map[string]func(string) string{c.file: after(c.fault)}
+		p := b.tab(t, s.URL, desk)
+		p.until("it is live", live)
+		var found []string
+		for end := time.Now().Add(patience); len(found) == 0 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+			found = p.heard()
+		}
+		if !slices.ContainsFunc(found, func(said string) bool { return strings.Contains(said, c.want) }) {
+			t.Errorf("%s: found %q", c.name, found)
+		}
+		p.expected = func(string) bool { return true }
+	}
+	s := open(t, sample.Options{}, 5, nil)
+	s.edits = map[string]func(string) string{"assets/page.css": after("#facts { width: 500px }")}
+	p := b.tab(t, s.URL, view{width: 390, height: 844})
+	p.until("it is live", live+` && !document.getElementById("facts").hidden`)
+	if len(p.wide()) == 0 {
+		t.Error("a page that is too wide is not found")
 	}
 }

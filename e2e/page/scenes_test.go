@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"flag"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -52,6 +53,38 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s := open(t, sample.Options{Trainers: 4, Apply: "mean"}, 300, nil)
 		s.with(func(c *sample.Cluster) { c.Digests = map[string]uint32{"t2": 0x5a5a} })
 		s.step(10)
+		return s
+	},
+	"nan": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 2}, 300, nil)
+		s.with(func(c *sample.Cluster) { c.Trainers[0].Loss = math.NaN() })
+		s.step(10)
+		return s
+	},
+	"ended": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4}, 300, nil)
+		s.with(func(c *sample.Cluster) { c.End(nil) })
+		s.step(60)
+		return s
+	},
+	"failed": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4}, 300, nil)
+		s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = true })
+		s.step(30)
+		s.with(func(c *sample.Cluster) {
+			c.End(&schema.Failed{Member: "t3", Text: "trainer t3 on box-0 (pid 7103) was last seen 30s ago at batch 2400 (deadline 30s)"})
+		})
+		s.step(20)
+		return s
+	},
+	"jobs": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Shards: 4, Servers: 2}, 1, nil)
+		s.with(func(*sample.Cluster) {
+			s.others = append(s.others, sample.NewCluster(sample.Options{Job: "digits", Workload: "mnist"}))
+		})
+		s.step(600)
+		s.with(func(*sample.Cluster) { s.others[0].Trainers[1].Stopped = true })
+		s.step(9)
 		return s
 	},
 	"many": func(t testing.TB) *stage {

@@ -2,23 +2,29 @@ package page
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"gradbus/ps/ops/overview/sample"
 )
 
 var (
 	write = flag.String("write", "", "with -run Screenshots: folder to write the pictures to, from the top of the repository")
+	only  = flag.String("only", "", "with -write: only pictures whose names hold this")
 	every = flag.Bool("every", false, "with -write: every scene in every view, not only the pictures of the documentation")
 )
 
 func (p *tab) picture(file string, full bool) {
 	p.t.Helper()
 	if full { // as high as the page: what is out of sight is not drawn
-		p.resize(value[int](p, "document.documentElement.scrollHeight"))
+		p.resize(p.width, value[int](p, "document.documentElement.scrollHeight"))
 	}
 	shot := chromedp.CaptureScreenshot()
 	p.do(chromedp.Sleep(500 * time.Millisecond)) // pictures only: nothing depends on it
@@ -44,18 +50,54 @@ func TestScreenshots(t *testing.T) {
 	if err := os.MkdirAll(*write, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for name, scene := range scenes {
-		if !*every {
-			break
+	for _, shot := range shots() {
+		if *only != "" && !strings.Contains(shot.name, *only) || shot.name[0] == '+' && !*every && *only == "" {
+			continue
 		}
-		s := scene(t)
-		for _, v := range []struct {
-			name string
-			view
-		}{{"dark", view{width: 1280, height: 900, dark: true}}, {"light", view{width: 1280, height: 900}}, {"phone", view{width: 390, height: 844, dark: true, scale: 2}}} {
-			p := b.tab(t, s.URL, v.view)
-			p.until("the page", `document.getElementById("live").dataset.state === "live"`)
-			p.picture(filepath.Join(*write, name+"-"+v.name+".png"), true)
+		s := scenes[shot.scene](t)
+		p := b.tab(t, s.URL, shot.view)
+		p.expected = func(said string) bool { return shot.act != nil && strings.Contains(said, "network:") }
+		p.until("the page", `document.getElementById("live").dataset.state === "live" && document.getElementById("why").dataset.level !== "none"`)
+		if shot.act != nil {
+			shot.act(p, s)
 		}
+		p.picture(filepath.Join(*write, strings.TrimPrefix(shot.name, "+")+".png"), shot.full)
 	}
+}
+
+// shot is a picture of a scene. Those whose names begin with + are for -every.
+type shot struct {
+	name, scene string
+	view        view
+	full        bool
+	act         func(*tab, *stage)
+}
+
+func shots() (all []shot) {
+	dark, light := view{width: 1280, height: 900, dark: true}, view{width: 1280, height: 900}
+	phone := view{width: 390, height: 844, dark: true, scale: 2}
+	lose := func(p *tab, s *stage) {
+		s.CloseClientConnections()
+		s.with(func(*sample.Cluster) { s.refuse = 503 })
+		p.until("it is lost", `document.body.classList.contains("lost")`)
+	}
+	for _, name := range slices.Sorted(maps.Keys(scenes)) {
+		all = append(all, shot{name: "+" + name + "-dark", scene: name, view: dark, full: true},
+			shot{name: "+" + name + "-light", scene: name, view: light, full: true},
+			shot{name: "+" + name + "-phone", scene: name, view: phone, full: true})
+	}
+	return append(all,
+		shot{name: "+lost-dark", scene: "healthy", view: dark, act: lose},
+		shot{name: "+lost-light", scene: "healthy", view: light, act: lose},
+		shot{name: "+lost-phone", scene: "healthy", view: phone, act: lose},
+		shot{name: "+help-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("?") }},
+		shot{name: "+help-phone", scene: "healthy", view: phone, act: func(p *tab, _ *stage) { p.keys("?") }},
+		shot{name: "+hover-light", scene: "waiting", view: light, act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.93) }},
+		shot{name: "+log-hour-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("2", "l") }},
+		shot{name: "+token-dark", scene: "healthy", view: dark, act: func(p *tab, s *stage) {
+			s.with(func(*sample.Cluster) { s.token = "secret" })
+			s.CloseClientConnections()
+			p.until("the form", `!document.getElementById("token-form").hidden`)
+		}},
+	)
 }

@@ -4,10 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+	"mime"
 	"net/http"
 	"net/http/httptest"
+	"path"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,11 +31,12 @@ type stage struct {
 
 	mu      sync.Mutex
 	cluster *sample.Cluster
+	others  []*sample.Cluster // whose jobs are seen, too
 	tracker *overview.Tracker
 	latest  overview.Update
-	told    chan struct{} // closed with each step
-	refuse  int           // status that the API answers instead
-	change  func(*overview.Update)
+	told    chan struct{}                  // closed with each step
+	refuse  int                            // status that the API answers instead
+	edits   map[string]func(string) string // files that are served with a fault
 }
 
 // open serves a cluster that has run for some seconds.
@@ -57,13 +62,15 @@ func (s *stage) step(seconds int) {
 	var events []overview.Event
 	for range seconds {
 		s.noise()
+		for _, c := range s.others {
+			for _, h := range c.Second() {
+				s.tracker.Take(s.cluster.Now, h.Job, h.From, h.Pulse)
+			}
+		}
 		s.latest = s.cluster.Play(s.tracker, 1)
 		events = append(events, s.latest.Events...)
 	}
 	s.latest.Events = events
-	if s.change != nil {
-		s.change(&s.latest)
-	}
 	close(s.told)
 	s.told = make(chan struct{})
 }
@@ -94,7 +101,7 @@ func (s *stage) noise() {
 
 func (s *stage) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /", http.FileServerFS(page.Files))
+	mux.HandleFunc("GET /", s.file)
 	mux.HandleFunc("GET /api/v1/stream", s.stream)
 	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, r *http.Request) { answer(w, s.update().Status) })
 	mux.HandleFunc("GET /api/v1/events", func(w http.ResponseWriter, r *http.Request) {
@@ -130,6 +137,37 @@ func (s *stage) handler() http.Handler {
 			mux.ServeHTTP(w, r)
 		}
 	})
+}
+
+// file serves a file of the page, with its fault where it is to have one.
+func (s *stage) file(w http.ResponseWriter, r *http.Request) {
+	name := strings.TrimPrefix(r.URL.Path, "/")
+	if name == "" {
+		name = "index.html"
+	}
+	s.mu.Lock()
+	edit := s.edits[name]
+	s.mu.Unlock()
+	if edit == nil {
+		http.FileServerFS(page.Files).ServeHTTP(w, r)
+		return
+	}
+	data, err := page.Files.ReadFile(name)
+	if err != nil {
+		fail(w, http.StatusNotFound, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", mime.TypeByExtension(path.Ext(name)))
+	_, _ = io.WriteString(w, edit(string(data)))
+}
+
+// again tells the pages what they know already.
+func (s *stage) again() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.latest.Events = nil
+	close(s.told)
+	s.told = make(chan struct{})
 }
 
 func (s *stage) update() overview.Update {

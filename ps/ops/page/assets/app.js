@@ -127,7 +127,8 @@ class App {
     if (job && !this.history.askedAt && Date.now() - (this.history.failedAt || 0) > 2000) this.askSeries(this.history);
     const told = job && (job.phase !== "gathering" || job.batch > 0);
     show(byId("charts"), Boolean(told));
-    if (told) this.charts.draw(this.history, status.now_ms, this.events.marks(job.name), this.spans(job));
+    // The charts of a job that has ended stay at its end.
+    if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job));
     this.tables.update(status, job);
     text(byId("foot"), `${status.server} · gradbus ${status.version} · times in ${zone()}`);
   }
@@ -153,10 +154,11 @@ class App {
     attr(byId("live"), "data-state", state.state);
     document.body.classList.toggle("lost", state.state === "lost");
     show(byId("token-form"), state.state === "token");
-    show(byId("main"), state.state !== "token");
+    for (const id of ["main", "foot"]) show(byId(id), state.state !== "token");
+    if (state.state === "token") show(byId("jobs"), false);
     show(byId("lost"), state.state === "lost");
     if (state.state === "token") {
-      text(byId("token-text"), state.had ? `The token was not accepted: ${state.why}` : state.why);
+      text(byId("token-text"), state.had ? "The token was not accepted." : "It shows its jobs to those only who have it.");
       if (before !== "token") byId("token").focus();
     }
     if (state.state === "lost" && before !== "lost") byId("alarm").textContent = "The stream from the server is lost: " + state.why;
@@ -169,7 +171,7 @@ class App {
     text(byId("live-text"), c.state === "live" ? "live" : c.state === "lost" ? "stream lost" : c.state === "token" ? "token wanted" : "connecting");
     if (c.state !== "lost") return;
     const wait = Math.max(0, c.retryAt - Date.now());
-    const when = c.since ? `Stream lost: what is shown is of ${clock(c.since)}, ${age(Date.now() - c.since)} ago.` : "No answer from the server yet.";
+    const when = c.since && this.status ? `Stream lost: what is shown is of ${clock(this.status.now_ms, this.status.now_ms)}, ${age(Date.now() - c.since)} ago.` : "No answer from the server yet.";
     text(this.lostText, `${when} ${c.status ? `It answered ${c.status}: ` : ""}${c.why}. ${wait > 500 ? `Trying again in ${span(Math.ceil(wait / 1000) * 1000).replace(".0", "")}.` : "Trying now."}`);
     if (!this.status) {
       attr(byId("why"), "data-level", "unknown");

@@ -94,7 +94,8 @@ export class Charts {
 
   /** draw shows the history at `now`, with marks: [{at, level, text}] and spans of what is wrong still: [{from, level}]. */
   draw(history, now, marks, spans) {
-    const other = history !== this.history;
+    const other = history !== this.history || history.askedAt !== this.askedAt; // a new answer may fill any range
+    this.askedAt = history.askedAt;
     this.history = history;
     this.now = now;
     this.marks = marks;
@@ -144,7 +145,7 @@ class Panel {
     this.nothing = el("p", { class: "nothing", hidden: true }, "nothing told yet");
     this.plot = el("div", { class: "plot", role: "img", tabindex: spec.id === "loss" ? "0" : null, "aria-label": `${spec.title} over time${spec.id === "loss" ? "; arrow keys move the crosshair of all charts" : ""}`, on: { keydown: (e) => this.key(e) } }, this.nothing);
     this.root = el("div", { class: "chart" + (spec.tall ? " tall" : ""), id: "chart-" + spec.id },
-      el("div", { class: "chart-head" }, el("h3", null, spec.title), this.switch, el("p", { class: "legend" }, ...keys, this.told)), this.plot);
+      el("div", { class: "chart-head" }, el("h3", null, spec.title), this.switch, this.told, el("p", { class: "legend" }, ...keys)), this.plot);
     // What is out of sight is not drawn.
     new IntersectionObserver((seen) => {
       this.visible = seen[seen.length - 1].isIntersecting;

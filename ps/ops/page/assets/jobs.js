@@ -51,6 +51,7 @@ export class Jobs {
       tab.button.remove();
       this.tabs.delete(name);
     }
+    let before = null;
     for (const j of jobs) {
       let tab = this.tabs.get(j.name);
       if (!tab) {
@@ -63,7 +64,9 @@ export class Jobs {
       attr(tab.button, "aria-pressed", String(j === job));
       attr(tab.button, "title", j.why.text);
       tab.button.classList.toggle("ended", j.phase === "ended");
-      this.nav.append(tab.button);
+      const next = before ? before.nextSibling : this.nav.firstChild;
+      if (tab.button !== next) this.nav.insertBefore(tab.button, next);
+      before = tab.button;
     }
     show(this.nav, jobs.length > 0);
     this.nav.classList.toggle("one", jobs.length === 1);
@@ -107,6 +110,7 @@ export class Jobs {
     this.set("started", "started", job.started_ms ? clock(job.started_ms, now) : null);
     this.set("ended", "ended", job.ended_ms ? `${clock(job.ended_ms, now)}, ${age(now - job.ended_ms)} ago` : null);
     this.set("ran", job.ended_ms ? "ran for" : "runs for", job.started_ms ? span((job.ended_ms || now) - job.started_ms) : null);
+    this.set("workload", "workload", job.workload || null);
     this.set("mode", "mode", [job.consistency, job.apply, job.reduce === "trainers" ? "reduced by trainers" : ""].filter(Boolean).join(", "));
     this.set("lanes", "lanes", count(job.lanes));
     this.set("parameters", "parameters", count(job.parameters));

@@ -100,7 +100,7 @@ export class Keys {
       el("dl", { class: "keys" }, ...rows.map(([k, what]) => el("div", null, el("dt", null, ...k.split(" ").map((c) => el("kbd", null, c))), el("dd", null, what)))),
       el("p", null, el("label", { for: "keys-on" }, box, " single keys are on")),
       el("p", { class: "quiet" }, "Drag over a chart to look at a stretch of time. Heads of columns sort: once, the other way, then back to trouble first. A figure that is older than three seconds says how old; times are by the clock of the server, in the zone of this machine."),
-      el("form", { method: "dialog" }, el("button", { type: "submit" }, "Close")),
+      el("form", { method: "dialog" }, el("button", { type: "submit", autofocus: true }, "Close")),
     );
     this.dialog.addEventListener("click", (e) => e.target === this.dialog && this.dialog.close());
     attr(this.dialog, "aria-modal", "true");

@@ -47,6 +47,7 @@ export class Sentence {
     text(byId("why-level"), WORDS[level]);
     text(byId("why-text"), why.text);
     text(byId("why-since"), main && main.since_ms ? `since ${clock(main.since_ms, status.now_ms)}, for ${age(status.now_ms - main.since_ms)}` : "");
+    this.action.classList.toggle("mono", (why.action || "").startsWith("./"));
     text(this.action, status.jobs.length ? why.action || "" : ""); // without a job, the page says at length what to do
     show(this.book, Boolean(main && main.runbook));
     if (main && main.runbook) text(this.runbook, `docs/runbooks/${main.runbook}.md`);
@@ -81,6 +82,7 @@ export class Sentence {
     shown.forEach((p, i) => {
       const item = (this.items[i] ||= this.item());
       attr(item.li, "data-level", levelOf(p.level));
+      item.li.classList.toggle("symptom", Boolean(p.symptom));
       setIcon(item.sign, p.level);
       text(item.text, p.text);
       text(item.since, p.since_ms ? `${age(now - p.since_ms)}` : "");

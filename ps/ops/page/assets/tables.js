@@ -9,8 +9,9 @@ const WORST = { critical: 0, warning: 1, unknown: 2, info: 3, ok: 4 };
 
 const badness = (r) => WORST[levelOf(r.level)];
 const byName = (a, b) => String(a).localeCompare(String(b), undefined, { numeric: true });
+const processors = (v) => (real(v) === null ? NONE : real(v).toFixed(2));
 const load = (v) => (real(v) === null ? NONE : percent(v));
-const heard = { id: "heard", title: "Heard", hint: "Time since it last spoke", num: true, cls: "heard", value: (r) => r.age_ms, text: (r) => (r.age_ms > STALE_MS ? age(r.age_ms) + " ago" : "now") };
+const heard = { id: "heard", title: "Heard", hint: "Time since it last spoke", num: true, cls: "heard", value: (r) => r.age_ms, text: (r) => (r.over ? NONE : r.age_ms > STALE_MS ? age(r.age_ms) + " ago" : "now") };
 
 /** trainers: the furthest behind first. A lag of one or two comes and goes in every job, and is no reason to change places. */
 function trainers() {
@@ -32,9 +33,9 @@ function trainers() {
       { id: "received", title: "In", num: true, value: (t) => real(t.received_per_second), text: (t) => flow(t.received_per_second) },
       { id: "rtt", title: "Round trip", hint: "Of a frame to its acknowledgement, the worst of its links", num: true, value: (t) => real(t.round_trip_seconds), text: (t) => seconds(t.round_trip_seconds) },
       { id: "resent", title: "Resent/s", num: true, value: (t) => real(t.resent_per_second), text: (t) => rate(t.resent_per_second) },
-      { id: "cpu", title: "CPU", hint: "Processors' worth of time", num: true, value: (t) => real(t.cpu), text: (t) => figure(t.cpu, 2) },
+      { id: "cpu", title: "CPU", hint: "Processors' worth of time", num: true, value: (t) => real(t.cpu), text: (t) => processors(t.cpu) },
       { id: "memory", title: "Memory", num: true, value: (t) => t.resident_bytes, text: (t) => (t.resident_bytes ? bytes(t.resident_bytes) : NONE) },
-      { id: "host", title: "Host", cls: "name", value: (t) => t.host, draw: (c, t) => named(c, t.host || NONE, t.backend) },
+      { id: "host", title: "Host", cls: "name", value: (t) => t.host, draw: (c, t) => named(c, t.host || NONE, [t.pid ? "pid " + t.pid : "", t.backend].filter(Boolean).join(", ")) },
     ],
   });
 }
@@ -134,7 +135,7 @@ function servers() {
       { id: "bytes", title: "In", num: true, value: (s) => real(s.bytes_per_second), text: (s) => flow(s.bytes_per_second) },
       { id: "refused", title: "Refused/s", num: true, value: (s) => real(s.refused_per_second), draw: (c, s) => refused(c, s) },
       { id: "dropped", title: "Dropped", hint: "Messages lost to slow readers, or damaged", num: true, value: (s) => s.dropped, text: (s) => count(s.dropped) },
-      { id: "cpu", title: "CPU", num: true, value: (s) => real(s.cpu), text: (s) => figure(s.cpu, 2) },
+      { id: "cpu", title: "CPU", num: true, value: (s) => real(s.cpu), text: (s) => processors(s.cpu) },
       { id: "memory", title: "Memory", num: true, value: (s) => s.resident_bytes, text: (s) => bytes(s.resident_bytes) },
       { id: "promised", title: "Promised", hint: "To jobs, of what they may hold", num: true, value: (s) => s.promised_bytes, draw: (c, s) => bar(c, s.memory_max_bytes ? s.promised_bytes / s.memory_max_bytes : 0, bytes(s.promised_bytes)) },
       { id: "disk", title: "Disk free", num: true, value: (s) => worstDisk(s)?.free_bytes ?? null, draw: (c, s) => named(c, worstDisk(s) ? bytes(worstDisk(s).free_bytes) : NONE, (s.disks || []).map((d) => `${d.path} ${bytes(d.free_bytes)} of ${bytes(d.total_bytes)}`).join("; ")) },
@@ -169,10 +170,12 @@ export class Tables {
   }
 
   update(status, job) {
-    const stale = (rows) => rows.map((r) => ({ ...r, stale: r.age_ms > STALE_MS, now: status.now_ms }));
+    const stale = (rows, over) => rows.map((r) => ({ ...r, over, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
     if (job) {
-      this.trainers.update({ rows: stale(job.trainers || []), summary: states(job.trainers || []), nothing: "No trainer has joined." });
-      this.shards.update({ rows: stale(job.shards || []), summary: "", nothing: "No shard has told of itself yet." });
+      const over = job.phase === "ended"; // what is old then is so for good
+      this.trainers.update({ rows: stale(job.trainers || [], over), summary: states(job.trainers || []), nothing: "No trainer has joined." });
+      if (over && !(job.shards || []).length) this.shards.hide();
+      else this.shards.update({ rows: stale(job.shards || [], over), summary: "", nothing: "No shard has told of itself yet." });
       this.digests(job.replicas);
     } else {
       this.trainers.hide();
