@@ -30,6 +30,9 @@ func (s *Server) Checks() []Check {
 		control.Text = "the control server at " + s.control.Address() + " is out of reach: see that it runs and can be reached from here"
 	}
 	all = append(all, control)
+	if err := s.unfit(); err != nil {
+		all = append(all, Check{Name: "compute", Text: err.Error()})
+	}
 	if renewed := s.registry.renewed.Load(); renewed == 0 {
 		all = append(all, Check{Name: "registry", Text: "not announced yet"})
 	} else {
@@ -50,4 +53,12 @@ func (s *Server) Checks() []Check {
 
 func checkAge(name, what string, age, most time.Duration) Check {
 	return Check{Name: name, OK: age <= most, Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
+}
+
+// unfit says why this process must compute nothing more; nil where it may.
+func (s *Server) unfit() error {
+	if s.fit == nil {
+		return nil
+	}
+	return s.fit()
 }

@@ -97,6 +97,10 @@ type Options struct {
 	// GPUs is asked once a second for what pulses say of this machine's GPUs; nil for nothing. It must return at once, and
 	// what it returns is not to be changed any more.
 	GPUs func() []schema.GPUPulse
+	// Fit says why this process must compute nothing more, such as a GPU that is broken; nil, as a function or an error, is that it
+	// may. It is asked before shards of a job are kept and once a second while some are, and must return at once. An error ends
+	// the jobs that shards are kept of here, and its text is the reason that their trainers are given.
+	Fit func() error
 	// Page is the URL of this ps's page, for its pulses; empty where it has none.
 	Page string
 

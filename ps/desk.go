@@ -156,6 +156,7 @@ func (d *desk) tick(ctx context.Context, now time.Time) {
 	if len(d.jobs)+len(d.kept) > 0 {
 		clients = append(d.server.nats.Clients(), d.server.nats.Faded()...)
 	}
+	d.checkFit()
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
 		d.kept[name].tickModules(now, clients)
 		d.tickKept(d.kept[name], now)

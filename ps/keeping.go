@@ -60,6 +60,20 @@ func (d *desk) tell(k *kept, c schema.Control) {
 	d.sendAs(d.server.member, name, k.run, schema.Coordinator, c)
 }
 
+// checkFit ends the jobs that shards are kept of here where this process must not compute any more.
+func (d *desk) checkFit() {
+	if len(d.kept) == 0 {
+		return
+	}
+	err := d.server.unfit()
+	if err == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
+		d.keeperFailed(d.kept[name], d.server.member, err.Error())
+	}
+}
+
 func (d *desk) keeperFailed(k *kept, who schema.Member, text string) {
 	d.tell(k, schema.Control{Failed: &schema.Failed{Member: who, Text: text}})
 }
@@ -113,6 +127,9 @@ func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, 
 		return nil, fmt.Errorf("manifest of job %s sent as job %s", a.Job.Name, name)
 	}
 	if err := a.Job.Validate(); err != nil {
+		return nil, err
+	}
+	if err := d.server.unfit(); err != nil {
 		return nil, err
 	}
 	if r := d.checkRoom(a.Job, len(a.Own), a.Shards); r != nil {

@@ -37,6 +37,7 @@ type Server struct {
 	rounds    func(RoundTimes)  // may be nil
 	backend   cuda.Backend
 	journal   func(schema.JobName, int, Journal) // may be nil
+	fit       func() error                       // may be nil
 	dense     lazyDense                          // opened when the first module is hosted
 	own       bool                               // the backend is ours to close
 	nats      *fabric.Server                     // of this process: data, and control where Config.NATS is empty
@@ -84,7 +85,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {

@@ -5,6 +5,8 @@ import (
 	"log/slog"
 
 	"gradbus/cuda"
+	"gradbus/cuda/health"
+	"gradbus/schema"
 )
 
 // verifyDefault is one block in how many of a GPU's optimizer steps is done again on the CPU: some 0.1 % of the arithmetic.
@@ -50,3 +52,19 @@ func (f *flags) openBackend(log *slog.Logger) (backend cuda.Backend, close func(
 
 // verifyAuto stands for the default, which depends on the backend.
 const verifyAuto = -1
+
+// gpusOf tells of the GPUs, and of the one in use that it is broken once a step came out wrong on it. It is called once a second.
+func gpusOf(backend cuda.Backend, m *health.Monitor) func() []schema.GPUPulse {
+	checked, ok := backend.(*cuda.Verified)
+	if !ok {
+		return m.GPUs
+	}
+	seen := uint64(0)
+	return func() []schema.GPUPulse {
+		if blocks, n := checked.Checked(); n > seen {
+			seen = n
+			m.Mismatch("", fmt.Sprintf("%d of the %d optimizer blocks that were computed again", n, blocks))
+		}
+		return m.GPUs()
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"gradbus"
 	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/cuda/health/watch"
 	"gradbus/fabric"
 	"gradbus/ps"
 )
@@ -26,7 +27,7 @@ type flags struct {
 	listen, tokenFile, portFile string
 	natsCA                      string
 	log                         config.Log
-	gpu                         gpuFlags
+	gpu                         watch.Flags
 	server                      ps.Config
 	page                        pageFlags
 	memoryMiB, stagedMiB        int64
@@ -71,7 +72,7 @@ registers it, and when the last one has left, its name is free and its memory re
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(statusCommand(), topCommand(), probeCommand())
+	c.AddCommand(statusCommand(), topCommand(), watch.Probe())
 	return c
 }
 
@@ -102,7 +103,7 @@ func (f *flags) add(c *cobra.Command) {
 	f.page.add(c)
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	f.log.Add(set)
-	f.gpu.add(set)
+	f.gpu.Add(set)
 	config.AddFileFlag(set)
 }
 
@@ -115,14 +116,11 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err := f.fill(); err != nil {
 		return err
 	}
-	gpus, err := f.gpu.watch(ctx, log)
+	gpus, err := f.gpu.Watch(ctx, f.server.Backend, log)
 	if err != nil {
 		return err
 	}
 	defer gpus.Close()
-	if err := take(ctx, gpus, f.server.Backend); err != nil {
-		return err
-	}
 	backend, closeBackend, err := f.openBackend(log)
 	if err != nil {
 		return err
@@ -133,7 +131,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer shown.close()
-	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpus.GPUs}
+	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpusOf(backend, gpus), Fit: gpus.Fit}
 	shown.options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if err != nil {

@@ -85,6 +85,7 @@ type Monitor struct {
 	mu      sync.Mutex
 	machine *verdict.Machine
 	used    string
+	lost    string        // why what this process has on its GPU is gone for good; empty where it is not
 	heard   chan struct{} // closed with the first word of the driver, or that there is none
 	told    bool
 }
@@ -111,8 +112,8 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 	if !probe {
 		m.take(m.machine.None(time.Now(), &verdict.None{Reason: NoDriver}))
 		c.Log.Info("no GPU is watched", "reason", NoDriver)
-		m.hear()
 		if len(c.Inject) == 0 {
+			m.hear()
 			close(m.ended)
 			return m, nil
 		}
@@ -217,6 +218,20 @@ func (m *Monitor) May(uuid string) error {
 	return m.machine.May(uuid)
 }
 
+// Fit says why this process must not compute on its GPU any more; nil where it may, and where Use was not called. It is unfit while
+// the GPU is unhealthy, and for good once the GPU or the driver has ended what the process had there.
+func (m *Monitor) Fit() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.used == "":
+		return nil
+	case m.lost != "":
+		return fmt.Errorf("this process has lost its GPU: %s Start it again once the GPU is well", m.lost)
+	}
+	return m.machine.May(m.used)
+}
+
 // Suspect says whether the memory of the GPU that this process uses was wrong at some time between from and to, or of any
 // GPU where Use was not called.
 func (m *Monitor) Suspect(from, to time.Time) bool {
@@ -261,6 +276,14 @@ func (m *Monitor) AcknowledgeAll() int {
 // take logs changes, and tells of them.
 func (m *Monitor) take(changes []verdict.Change) {
 	for _, c := range changes {
+		m.mu.Lock()
+		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {
+			m.lost = c.Reason
+			if c.Injected {
+				m.lost += " (Injected.)"
+			}
+		}
+		m.mu.Unlock()
 		level := slog.LevelInfo
 		switch c.To {
 		case schema.GPUUnhealthy:

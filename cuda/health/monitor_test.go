@@ -372,3 +372,11 @@ func policy(expected int) verdict.Policy {
 	p.Expected = expected
 	return p
 }
+
+// build gives a stand-in with two healthy GPUs.
+func build(t *testing.T) *fake.Library {
+	t.Helper()
+	l := fake.Build(t)
+	l.Set("count 2\n%s\n%s", fake.Healthy(0), fake.Healthy(1))
+	return l
+}

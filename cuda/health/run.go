@@ -37,7 +37,11 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff, asked: -1, none: !probe}
 	tick := time.NewTicker(min(m.config.Every, m.config.Silence/4))
 	defer tick.Stop()
-	nextFake := time.Time{}
+	nextFake := w.start.Add(m.config.Every)
+	if !probe { // with faults to inject: what they are injected into is there from the beginning
+		w.fake(w.start)
+		m.hear()
+	}
 	for {
 		if probe {
 			w.drive(time.Now())
@@ -203,6 +207,9 @@ func (w *watch) line(now time.Time, l *verdict.Line) {
 		w.child.none, w.none = true, !l.None.Driver
 		w.m.config.Log.Info("no GPU is watched", "reason", l.None.Reason)
 		w.do(func(m *verdict.Machine) []verdict.Change { return m.None(now, l.None) })
+		if w.none && len(w.m.config.Inject) > 0 {
+			w.fake(now)
+		}
 		w.m.hear()
 	case l.Sample != nil:
 		w.asked = l.Sample.Index

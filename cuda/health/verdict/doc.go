@@ -47,7 +47,7 @@
 //	fabric-health             degraded   the driver's mask names a fault of the fabric
 //	memory-others             degraded   processes that are not ours hold over a tenth of memory own choice
 //	xid-N                     see below
-//	verification              unhealthy  results differed from those of the CPU, which has the same arithmetic
+//	verify-mismatch           unhealthy  results differed from those of the CPU, which has the same arithmetic
 //	no-answer                 unknown    the driver does not answer
 //	gpu-missing, no-driver    absent     fewer GPUs than expected
 //

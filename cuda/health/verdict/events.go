@@ -42,7 +42,7 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 		m.fault(g.UUID, from, now)
 	}
 	g.add(now, &condition{Finding: f, since: now, until: now.Add(m.policy.EventHold), event: true, injected: x.Source == SourceInjected})
-	return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action, Restart: restart, Alert: e.class == Unlisted})
+	return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action, ContextLost: restart, Alert: e.class == Unlisted})
 }
 
 // of finds the GPU that a XID is of.

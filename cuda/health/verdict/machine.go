@@ -92,8 +92,11 @@ type Change struct {
 	Code   string
 	Reason string
 	Action string
-	// Restart says that contexts on the GPU are lost: what runs on it ends, rather than go on with wrong values.
+	// Restart says that what runs on the GPU must end, rather than go on with wrong values: it has become unhealthy, or
+	// ContextLost.
 	Restart bool
+	// ContextLost says that what programs had on the GPU is gone: they must be started again.
+	ContextLost bool
 	// Alert says that the XID is not in the table.
 	Alert    bool
 	Injected bool
@@ -301,7 +304,8 @@ func (m *Machine) settle(now time.Time, g *gpu, happened Change) []Change {
 		c.Code, c.Reason, c.Action = code, reason, action
 	}
 	c.At, c.GPU, c.From, c.To, c.Injected = now, g.GPU, from, to, m.isInjected(g)
-	c.Restart = c.Restart || to == schema.GPUUnhealthy && from != to
+	c.ContextLost = c.ContextLost || code != "" && g.last.Lost != ""
+	c.Restart = c.ContextLost || to == schema.GPUUnhealthy && from != to
 	return []Change{c}
 }
 
@@ -347,7 +351,7 @@ func (m *Machine) Mismatch(now time.Time, uuid, what string, injected bool) []Ch
 	for _, g := range m.gpus {
 		if g.UUID == uuid {
 			m.fault(uuid, now, now)
-			g.add(now, &condition{Finding: *broughtMemory(broken("verification", actReplace, "its results differ from those of the CPU: %s", what)), since: now, event: true, injected: injected})
+			g.add(now, &condition{Finding: *broughtMemory(broken("verify-mismatch", actReplace, "its results differ from those of the CPU: %s", what)), since: now, event: true, injected: injected})
 			return m.settle(now, g, Change{})
 		}
 	}

@@ -1,0 +1,154 @@
+// Package watch is what the commands that compute on GPUs or show them have in common: the flags, the probe's own
+// subcommand, and the signal that acknowledges.
+//
+// It wires package health to a command line and decides nothing.
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/cuda/health"
+	"gradbus/cuda/health/nvml"
+	"gradbus/cuda/health/verdict"
+)
+
+// Flags are what a command line says of GPUs.
+type Flags struct {
+	Mode     string
+	Expected int
+	Inject   []string
+	Use      string // UUID or index of the GPU that counts as ours; empty is the one that CUDA takes
+	library  string // of the driver, in tests
+}
+
+// Add adds the flags.
+func (f *Flags) Add(set *pflag.FlagSet) {
+	set.StringVar(&f.Mode, "gpu", string(health.Auto), "`mode`: auto watches the GPUs where there is a driver, require refuses to start without healthy ones, off asks nothing")
+	set.IntVar(&f.Expected, "gpu-expected", 0, "`number` of GPUs that this machine should have; those that are not there are shown as absent")
+	set.StringVar(&f.Use, "gpu-use", "", "UUID or `index` of the GPU whose faults end the jobs here; empty is the one that the backend cuda takes")
+	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME ends it, and the flag may be repeated. Faults: "+strings.Join(health.Kinds(), ", "))
+	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	_ = set.MarkHidden("gpu-library")
+}
+
+// Args are the flags again, for a process that is to have the same.
+func (f *Flags) Args() []string {
+	args := []string{"--gpu", f.Mode, "--gpu-expected", strconv.Itoa(f.Expected), "--gpu-use", f.Use, "--gpu-library", f.library}
+	for _, text := range f.Inject {
+		args = append(args, "--inject", text)
+	}
+	return args
+}
+
+// Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name. The error is one line for
+// people. SIGUSR1 acknowledges all GPUs that are unhealthy, from now on until ctx ends.
+func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*health.Monitor, error) {
+	c, err := f.config(log)
+	if err != nil {
+		return nil, err
+	}
+	m, err := health.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if backend == "cuda" || f.Use != "" {
+		if err := f.take(ctx, m); err != nil {
+			m.Close()
+			return nil, err
+		}
+	}
+	go acknowledge(ctx, m, log) // ends with ctx, and so with the process
+	return m, nil
+}
+
+func (f *Flags) config(log *slog.Logger) (health.Config, error) {
+	c := health.Config{Mode: health.Mode(f.Mode), Log: log}
+	if f.Expected < 0 || f.Expected > verdict.GPUsMax {
+		return c, fmt.Errorf("gpu-expected %d: want 0 to %d", f.Expected, verdict.GPUsMax)
+	}
+	c.Policy.Expected = f.Expected
+	for _, text := range f.Inject {
+		in, err := health.ParseInjection(text)
+		if err != nil {
+			return c, err
+		}
+		c.Inject = append(c.Inject, in)
+		log.Warn("a fault will be injected", "inject", in.Spec)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return c, fmt.Errorf("find the program of the GPU probe: %w", err)
+	}
+	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
+	if f.library != "" {
+		c.Probe = append(c.Probe, "--library", f.library)
+		c.Driver = func() bool { return true }
+	}
+	return c, nil
+}
+
+// take asks for the GPU that this process computes on.
+func (f *Flags) take(ctx context.Context, m *health.Monitor) error {
+	visible := f.Use
+	if visible == "" {
+		var err error
+		if visible, err = health.OrderDevices(); err != nil {
+			return err
+		}
+	}
+	return m.Take(ctx, visible)
+}
+
+// acknowledge sees to SIGUSR1 until ctx ends.
+func acknowledge(ctx context.Context, m *health.Monitor, log *slog.Logger) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			if n := m.AcknowledgeAll(); n == 0 {
+				log.Info("nothing to acknowledge: no GPU is unhealthy")
+			}
+		}
+	}
+}
+
+const probeName = "gpu-probe"
+
+// Probe is the subcommand that asks the driver, for a process of the same program.
+func Probe() *cobra.Command {
+	var o nvml.Options
+	c := &cobra.Command{
+		Use:   probeName,
+		Short: "Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON",
+		Long: `Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON.
+
+It is started as a process of its own by whoever wants to know, since a call of the driver may never return. It ends when its
+standard input does.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.Out, o.In = c.OutOrStdout(), c.InOrStdin()
+			return nvml.Serve(c.Context(), o)
+		},
+	}
+	set := c.Flags()
+	set.DurationVar(&o.Every, "every", time.Second, "`time` between two rounds of questions")
+	set.StringVar(&o.Library, "library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&o.Kernel, "kernel-log", "", "`file` with the kernel's log; empty is /dev/kmsg")
+	set.IntVar(&o.Parent, "parent", 0, "`process` whose memory on GPUs is ours")
+	return c
+}
