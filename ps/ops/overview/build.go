@@ -209,7 +209,12 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	if tr != nil {
 		t.fillTrainer(&out, tr, m != nil)
 	}
-	out.State = t.stateOf(r, tr, m, &out)
+	if out.State = t.stateOf(r, tr, m, &out); out.State == stateLeft {
+		out.SamplesPerSecond, out.SentPerSecond, out.ReceivedPerSec, out.ResentPerSecond, out.CPU, out.Phases = 0, 0, 0, 0, 0, Phases{}
+		if tr != nil {
+			out.AgeMS = tr.heard.age(t.now)
+		}
+	}
 	return out
 }
 

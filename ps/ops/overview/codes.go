@@ -136,7 +136,7 @@ var codes = [...]Code{
 	{Code: CodeSlowReaders, Level: Warning, Title: "connections were cut off for not reading in time", linger: 30_000,
 		Action: "Look at the load of the machines that the trainers run on, and at the network to them."},
 	{Code: CodeMemory, Level: Warning, Title: "a ps has promised nearly all of its memory", hold: 5_000, linger: 5_000,
-		Action: "Give it more (`ps --memory`), or wait until a job has ended: further jobs are refused."},
+		Action: "Give it more (`ps --memory-mib`), or wait until a job has ended: further jobs are refused."},
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,
 		Action: "Free space there."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",

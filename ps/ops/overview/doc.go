@@ -1,5 +1,53 @@
 // Package overview makes one view of all jobs from the pulses of their members: what is shown on the page, by the API and in
 // the terminal, with the sentence that says why a job does not go on.
 //
-// It is pure: pulses and times in, statuses out. It knows no HTTP, no clock and no NATS.
+// It is pure: pulses and times in, statuses out. It knows no HTTP, no clock and no NATS, and its only state is a Tracker's. Whoever
+// is paged shall see in five seconds what is wrong, on which trainer, shard or GPU, since when, and what to do. So everything
+// here ends in problems, and problems in one sentence:
+//
+//	tracker, members     who is heard of: ps, runs, trainers, shards, GPUs; whose word counts; what is forgotten when
+//	rates, history       what counters of pulses say over ten seconds; what is usual for a member, by minutes of the last hour
+//	build, hosts         the view of a moment: rows of trainers, shards, ps, GPUs
+//	why_*, progress      what is wrong with jobs and machines: who is silent, gone, waited for; what is full, lost or refused
+//	pace, slow           whether training is slower than it was, and whose part of a batch has grown
+//	load, traffic        who is the bottleneck; losses, refusals, loss and gradient
+//	book, causes         a problem has a beginning and an end; a cause stands before what follows from it
+//	judge, together      the sentence
+//	series, events       what was
+//
+// # Time
+//
+// Only the caller's times count, and durations that pulses tell: clocks of other machines may be hours off, or be set while a job runs.
+// A member that says nothing grows older and does not vanish: trainers stay with their run, a ps or a GPU for ten minutes. Who is
+// missed is told after two intervals and 0.9 s, and a trainer that a batch waits for already after one and a half. A pause of the
+// process that looks is nobody's silence.
+//
+// # Whose word counts
+//
+// Who speaks is said by a pulse's subject, which the NATS server enforces; a body that claims to be another changes nothing. A run
+// belongs to the ps that told of it first, while that is heard of. Shards are told of by the ps that the run's coordinator names. A GPU
+// is known by its machine and UUID, and the worst that anybody on it says counts. Counters that fall begin a new life: rates are never
+// negative.
+//
+// # What is usual
+//
+// A run's usual rate is the median of the last hour's minutes in which it trained and waited for nobody; it is slow when the last 30
+// s (five batches, where those are longer) are below 0.7 of it, until they are above 0.85, and what is usual does not move
+// meanwhile, for two hours. Then each trainer's time for one batch is compared with its own usual one, part by part. In a job whose
+// trainers wait for each other, the one whose own time (keys, computing, outside) has grown most is to blame, or several that grew alike;
+// where what they wait for has grown, the shards that are busier than they were, and where none is, the network.
+//
+// # Memory
+//
+// A Tracker keeps, in bytes at most:
+//
+//	a run        80 x (600 + 1080 + 2880) for its series and 10 x 1000 for its rates: 0.4 MB, after two days
+//	a trainer    24,000, and its latest pulse
+//	a shard      24,000
+//	a ps         6,000, its latest pulse, and the refusals of the 12 latest
+//	a GPU        200 for each that speaks of it, with 64 of these at most
+//	events       2000 x (200 + text)
+//
+// times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax. A job of 64 trainers and 16 shards takes about 3 MB. What is beyond a
+// bound is not shown, and a problem says so.
 package overview

@@ -214,13 +214,17 @@ func real(f float64) *schema.Real {
 	return &r
 }
 
-// noteRates takes what trainers and shards do, by their latest two pulses; fresh says that a trainer was heard of.
+// pointWindow is what the rates of a point are taken over, in milliseconds: a second alone would show how pulses and batches happen to
+// fall.
+const pointWindow = 3_000
+
+// noteRates takes what trainers and shards do, by their latest pulses; fresh says that a trainer was heard of.
 func (t *Tracker) noteRates(r *run, p *Point) (fresh bool) {
 	var n int
 	var samples, sent, received, resent, pending, refused float64
 	var shares [phases]float64
 	for _, tr := range r.trainers {
-		sp, ok := tr.ring.over(1_000)
+		sp, ok := tr.ring.over(pointWindow)
 		if !ok || !tr.heard.fresh(t.now) {
 			continue
 		}
@@ -244,7 +248,7 @@ func (t *Tracker) noteRates(r *run, p *Point) (fresh bool) {
 	}
 	heardOf := false
 	for _, s := range t.servers {
-		if sp, ok := s.ring.over(1_000); ok && s.heard.fresh(t.now) && r.keptBy(s.id) {
+		if sp, ok := s.ring.over(pointWindow); ok && s.heard.fresh(t.now) && r.keptBy(s.id) {
 			refused, heardOf = refused+sp.rate(sRefused), true
 		}
 	}

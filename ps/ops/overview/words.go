@@ -10,8 +10,6 @@ import (
 // ago is a time of ms milliseconds as sentences say it: "0.4 s", "18 s", "3 min", "2 h 5 min", "3 days".
 func ago(ms int64) string {
 	switch s := ms / 1000; {
-	case s < 0:
-		return "0 s"
 	case s < 1:
 		return fmt.Sprintf("0.%d s", max(ms/100, 1))
 	case s < 120:
