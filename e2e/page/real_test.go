@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/chromedp/chromedp"
 )
 
 // binaries is where the commands are, once build has made them.
@@ -148,6 +150,25 @@ func TestReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.until("the page is grey", `document.body.classList.contains("lost")`)
+}
+
+// A real server that wants a token is shown it once.
+func TestRealToken(t *testing.T) {
+	b := start(t)
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, []byte("a-token-of-sixteen-and-more\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, _, page := server(t, "--http-token-file", file)
+	p := b.tab(t, page, desk)
+	p.expected = func(said string) bool { return strings.Contains(said, "401") || strings.Contains(said, "403") }
+	p.until("it asks", `!document.getElementById("token-form").hidden`)
+	p.do(chromedp.SendKeys("#token", "wrong\r"))
+	p.until("it is refused", `document.getElementById("token-text").textContent.includes("not the token")`)
+	p.do(chromedp.SendKeys("#token", "a-token-of-sixteen-and-more\r"))
+	p.until("it is live", live)
+	p.do(chromedp.Reload())
+	p.until("it is kept", live)
 }
 
 // What a browser gets is small, and whole without another request than for its own files.

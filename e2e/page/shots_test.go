@@ -18,6 +18,7 @@ import (
 var (
 	write = flag.String("write", "", "with -run Screenshots: folder to write the pictures to, from the top of the repository")
 	only  = flag.String("only", "", "with -write: only pictures whose names hold this")
+	of    = flag.String("of", "", "with -write: address of a page to take a picture of, instead of scenes")
 	every = flag.Bool("every", false, "with -write: every scene in every view, not only the pictures of the documentation")
 )
 
@@ -49,6 +50,12 @@ func TestScreenshots(t *testing.T) {
 	b := start(t)
 	if err := os.MkdirAll(*write, 0o755); err != nil {
 		t.Fatal(err)
+	}
+	if *of != "" {
+		p := b.tab(t, *of, view{width: 1280, height: 900, dark: true})
+		p.until("the page", `[...document.querySelectorAll(".nothing")].some((e) => e.hidden)`)
+		p.picture(filepath.Join(*write, "page.png"), true)
+		return
 	}
 	for _, shot := range shots() {
 		if *only != "" && !strings.Contains(shot.name, *only) || shot.name[0] == '+' && !*every && *only == "" {

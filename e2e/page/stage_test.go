@@ -131,12 +131,29 @@ func (s *stage) handler() http.Handler {
 		switch {
 		case api && refuse != 0:
 			fail(w, refuse, "as the test wants it")
-		case api && s.token != "" && r.Header.Get("Authorization") != "Bearer "+s.token:
+		case r.Method == http.MethodPost && r.URL.Path == "/login":
+			s.login(w, r)
+		case api && s.token != "" && !s.known(r):
 			fail(w, http.StatusUnauthorized, "a token is wanted: send Authorization: Bearer TOKEN")
 		default:
 			mux.ServeHTTP(w, r)
 		}
 	})
+}
+
+// login gives a cookie for the token, as the server does.
+func (s *stage) login(w http.ResponseWriter, r *http.Request) {
+	if r.PostFormValue("token") != s.token {
+		w.WriteHeader(http.StatusForbidden)
+		return
+	}
+	http.SetCookie(w, &http.Cookie{Name: "stage", Value: "known", Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.Redirect(w, r, "/", http.StatusSeeOther)
+}
+
+func (s *stage) known(r *http.Request) bool {
+	cookie, err := r.Cookie("stage")
+	return err == nil && cookie.Value == "known"
 }
 
 // file serves a file of the page, with its fault where it is to have one.

@@ -3,7 +3,7 @@
 
 import { age, clock, span, zone } from "./format.js";
 import { attr, byId, el, icon, show, text } from "./dom.js";
-import { get, Stream } from "./stream.js";
+import { get, login, Stream } from "./stream.js";
 import { History } from "./history.js";
 import { Charts, RANGES } from "./charts.js";
 import { Tables } from "./tables.js";
@@ -33,33 +33,23 @@ class App {
       retry: () => this.stream.retry(),
       recolor: () => this.charts.recolor(),
     });
-    this.stream = new Stream({ token: () => this.token(), onUpdate: (u) => this.take(u), onState: (s) => this.connected(s) });
+    this.stream = new Stream({ onUpdate: (u) => this.take(u), onState: (s) => this.connected(s) });
     this.lostBar();
-    byId("token-form").addEventListener("submit", (e) => this.login(e));
+    byId("token-form").addEventListener("submit", (e) => this.logIn(e));
     document.addEventListener("visibilitychange", () => document.hidden || (this.stream.retry(), this.later()));
     addEventListener("online", () => this.stream.retry());
     setInterval(() => this.tick(), 1000);
     this.stream.start();
   }
 
-  token() {
-    try {
-      return sessionStorage.getItem("gradbus.token") || this.given || "";
-    } catch {
-      return this.given || "";
-    }
-  }
-
-  login(e) {
+  async logIn(e) {
     e.preventDefault();
-    this.given = byId("token").value.trim();
-    try {
-      sessionStorage.setItem("gradbus.token", this.given);
-    } catch {
-      // refused storage: it holds until the page is loaded again
-    }
-    byId("token").value = "";
-    this.stream.start();
+    const field = byId("token");
+    const wrong = await login(field.value.trim());
+    field.value = "";
+    if (!wrong) return this.stream.start();
+    text(byId("token-text"), wrong);
+    field.focus();
   }
 
   /** take keeps an update; drawing it waits for the next frame, and for the page to be seen. */
@@ -81,7 +71,7 @@ class App {
 
   async askEvents() {
     try {
-      const answer = await get(`api/v1/events?since=${this.events.serial}`, this.token());
+      const answer = await get(`api/v1/events?since=${this.events.serial}`);
       this.events.take((await answer.json()).events, this.status.now_ms);
       this.later();
     } catch {
@@ -93,7 +83,7 @@ class App {
     if (history.asking) return;
     history.asking = true;
     try {
-      const answer = await get(`api/v1/series?job=${encodeURIComponent(history.job)}&since=0`, this.token());
+      const answer = await get(`api/v1/series?job=${encodeURIComponent(history.job)}&since=0`);
       history.take(await answer.json());
       this.later();
     } catch {
@@ -133,9 +123,10 @@ class App {
     text(byId("foot"), `${status.server} · gradbus ${status.version} · times in ${zone()}`);
   }
 
-  /** spans are the problems of now that charts shade from their beginning on. */
+  /** spans are the job's problems of now, which charts shade from their beginning on. */
   spans(job) {
-    const of = (this.status.problems || []).filter((p) => MARK_LEVELS.includes(p.level) && p.since_ms && (!p.job || p.job === job.name));
+    if (job.phase === "ended") return [];
+    const of = (this.status.problems || []).filter((p) => MARK_LEVELS.includes(p.level) && p.since_ms && p.job === job.name);
     if (!of.length) return [];
     const first = of.reduce((a, p) => (p.since_ms < a.since_ms ? p : a));
     return [{ from: first.since_ms, level: of.some((p) => p.level === "critical") ? "critical" : "warning" }];
@@ -158,7 +149,7 @@ class App {
     if (state.state === "token") show(byId("jobs"), false);
     show(byId("lost"), state.state === "lost");
     if (state.state === "token") {
-      text(byId("token-text"), state.had ? "The token was not accepted." : "It shows its jobs to those only who have it.");
+      text(byId("token-text"), "It shows its jobs to those only who have it.");
       if (before !== "token") byId("token").focus();
     }
     if (state.state === "lost" && before !== "lost") byId("alarm").textContent = "The stream from the server is lost: " + state.why;

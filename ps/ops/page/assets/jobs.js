@@ -43,9 +43,9 @@ export class Jobs {
   /** update shows the switcher and returns the job to show: the one that was chosen, or the first. */
   update(status) {
     const jobs = status.jobs || [];
-    this.names = jobs.map((j) => j.name);
-    const job = jobs.find((j) => j.name === this.chosen) || jobs[0] || null;
-    this.shown = job ? job.name : null;
+    this.names = jobs.map((j) => j.series); // a name may have been used again: its earlier runs have series of their own
+    const job = jobs.find((j) => j.series === this.chosen) || jobs[0] || null;
+    this.shown = job ? job.series : null;
     for (const [name, tab] of this.tabs) {
       if (this.names.includes(name)) continue;
       tab.button.remove();
@@ -53,12 +53,13 @@ export class Jobs {
     }
     let before = null;
     for (const j of jobs) {
-      let tab = this.tabs.get(j.name);
+      let tab = this.tabs.get(j.series);
       if (!tab) {
-        tab = { sign: icon("unknown"), word: el("span", null, j.name) };
-        tab.button = el("button", { type: "button", on: { click: () => this.choose(j.name) } }, tab.sign, tab.word);
-        this.tabs.set(j.name, tab);
+        tab = { sign: icon("unknown"), word: el("span", null) };
+        tab.button = el("button", { type: "button", on: { click: () => this.choose(j.series) } }, tab.sign, tab.word);
+        this.tabs.set(j.series, tab);
       }
+      text(tab.word, j.series === j.name ? j.name : `${j.name} until ${clock(j.ended_ms, status.now_ms)}`);
       setIcon(tab.sign, levelOf(j.why.level));
       attr(tab.button, "data-level", levelOf(j.why.level));
       attr(tab.button, "aria-pressed", String(j === job));

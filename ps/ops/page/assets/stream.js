@@ -1,5 +1,5 @@
-// The connection to the server: one stream of updates for the page, read by fetch rather than EventSource, so that a token
-// can be sent in a header and an error's text can be shown.
+// The connection to the server: one stream of updates for the page, read by fetch rather than EventSource, which tells
+// neither the status nor the text of an error.
 
 const SILENT_MS = 5000; // updates come once a second: without a byte for so long, the stream is lost
 const FIRST_WAIT_MS = 500;
@@ -7,9 +7,8 @@ const LAST_WAIT_MS = 15000;
 const EVENT_CHARS_MAX = 8 << 20; // one update; more is no update of ours
 
 /** get asks the API. It throws a Refused where the server answers with an error. */
-export async function get(path, token, signal) {
-  const headers = token ? { Authorization: "Bearer " + token } : {};
-  const answer = await fetch(path, { headers, signal, cache: "no-store", credentials: "same-origin" });
+export async function get(path, signal) {
+  const answer = await fetch(path, { signal, cache: "no-store", credentials: "same-origin" });
   if (answer.ok) return answer;
   let said = "";
   try {
@@ -19,6 +18,20 @@ export async function get(path, token, signal) {
     // not JSON: what it said is shown as it is
   }
   throw new Refused(answer.status, String(said).trim() || answer.statusText);
+}
+
+/**
+ * login shows the token to the server, which answers with a cookie that no script can read. It returns what was wrong, or "".
+ * Where the token is right the server sends browsers on to the page; here they are on it.
+ */
+export async function login(token) {
+  try {
+    const answer = await fetch("login", { method: "POST", body: new URLSearchParams({ token }), redirect: "manual", credentials: "same-origin" });
+    if (answer.type === "opaqueredirect" || answer.ok) return "";
+    return answer.status === 403 ? "That is not the token." : `The server refuses: ${answer.status} ${answer.statusText}`;
+  } catch {
+    return "The server cannot be reached.";
+  }
 }
 
 /** Refused is an answer of the server that is an error. */
@@ -32,11 +45,10 @@ export class Refused extends Error {
 /**
  * Stream keeps one connection to api/v1/stream, and opens it again, waiting longer each time, for as long as the page is
  * open. onUpdate gets each update; onState gets {state, since, why, status, retryAt}: state is "connecting", "live",
- * "lost" or "token" (the server wants one, or another one; nothing is tried until start is called again).
+ * "lost" or "token" (the server wants one; nothing is tried until start is called again).
  */
 export class Stream {
-  constructor({ token, onUpdate, onState }) {
-    this.token = token;
+  constructor({ onUpdate, onState }) {
     this.onUpdate = onUpdate;
     this.onState = onState;
     this.heardAt = 0; // Date.now() of the last update
@@ -71,7 +83,7 @@ export class Stream {
         if (err instanceof Refused) {
           status = err.status;
           why = err.message;
-          if (status === 401) return this.onState({ state: "token", why, had: Boolean(this.token()) });
+          if (status === 401) return this.onState({ state: "token", why });
         } else why = this.silent ? `nothing heard for ${SILENT_MS / 1000} s` : "the server cannot be reached";
       }
       if (turn !== this.turn) return;
@@ -105,7 +117,7 @@ export class Stream {
     };
     watch();
     try {
-      const answer = await get("api/v1/stream", this.token(), this.abort.signal);
+      const answer = await get("api/v1/stream", this.abort.signal);
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       for (let rest = ""; ; ) {
         const { value, done } = await reader.read();

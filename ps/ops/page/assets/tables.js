@@ -80,7 +80,11 @@ function waits(s) {
   return `${some}, batch ${count(s.waits_batch)}, ${age(s.waits_ms)}`;
 }
 
-const STATES = { healthy: "ok", degraded: "warning", unhealthy: "critical", unknown: "unknown", absent: "unknown" };
+/** gpuLevel is what the sign of a GPU shows: of one that nobody can ask or find, that nothing is known. */
+function gpuLevel(g) {
+  const level = levelOf(g.level);
+  return level === "info" || (level === "ok" && g.state !== "healthy") ? "unknown" : level;
+}
 
 function gpus() {
   return new Table({
@@ -112,7 +116,7 @@ function gpuName(cell, g) {
 }
 
 function gpuState(cell, g) {
-  state(cell, STATES[g.state] || "unknown", g.state);
+  state(cell, gpuLevel(g), g.state);
   if (!cell.badge) cell.firstChild.append((cell.badge = el("span", { class: "badge" }, "injected")));
   show(cell.badge, Boolean(g.injected));
 }
