@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -36,51 +35,4 @@ func decodeJSON(b []byte, to any) error {
 		return errors.New("something follows the JSON value: want exactly one")
 	}
 	return nil
-}
-
-// checkNames walks the tokens of a JSON value.
-func checkNames(b []byte) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	return checkValue(d, 0)
-}
-
-func checkValue(d *json.Decoder, depth int) error {
-	if depth > jsonDepthMax {
-		return fmt.Errorf("JSON nested deeper than %d", jsonDepthMax)
-	}
-	t, err := d.Token()
-	if err != nil {
-		return err
-	}
-	switch t {
-	case json.Delim('{'):
-		seen := map[string]bool{}
-		for d.More() {
-			name, err := d.Token()
-			if err != nil {
-				return err
-			}
-			s, _ := name.(string)
-			if seen[s] {
-				return fmt.Errorf("JSON name %q twice in one object", s)
-			}
-			if s != strings.ToLower(s) {
-				return fmt.Errorf("JSON name %q: want lower case", s)
-			}
-			seen[s] = true
-			if err := checkValue(d, depth+1); err != nil {
-				return err
-			}
-		}
-		_, err = d.Token()
-	case json.Delim('['):
-		for d.More() {
-			if err := checkValue(d, depth+1); err != nil {
-				return err
-			}
-		}
-		_, err = d.Token()
-	}
-	return err
 }
