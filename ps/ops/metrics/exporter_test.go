@@ -174,6 +174,18 @@ func TestOnlyWhatIsCoordinatedHere(t *testing.T) {
 	absent(t, samples(t, e), "gradbus_trainer_batches_total")
 	e.Take("words", "t0", trainerPulse(0, 1))
 	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19})
+	earlier.Trainer.Batches = 5 // a late word of an earlier run does not take the place of this one's
+	e.Take("words", "t0", earlier)
+	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19})
+}
+
+// Places that nobody holds are not silent.
+func TestFreePlaces(t *testing.T) {
+	c := everything(3, 1)
+	c.own.Server.Jobs[0].Members[0].Host, c.own.Server.Jobs[0].Members[1].Left = "", true
+	got := samples(t, c.exporter())
+	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`, `gradbus_trainer_silent_seconds{job_name="words",member="t1"}`)
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_silent_seconds{job_name="words",member="t2"}`: 0.25, `gradbus_job_trainers_missing{job_name="words"}`: 2})
 }
 
 // Members vanish with their job; what they counted lasts until then, what was true of a moment does not.
@@ -234,6 +246,7 @@ func TestHostilePulses(t *testing.T) {
 	c.own.Server.Shards = append(c.own.Server.Shards, c.own.Server.Shards[0])
 	c.own.Server.Jobs[0].Members = append(c.own.Server.Jobs[0].Members, c.own.Server.Jobs[0].Members[0])
 	c.own.Server.Jobs = append(c.own.Server.Jobs, c.own.Server.Jobs[0])
+	c.status.Problems = append(c.status.Problems, c.status.Problems...)
 	got := samples(t, e)
 	for key := range got {
 		if len(key) > 8*schema.TextBytesMax {
