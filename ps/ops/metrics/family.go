@@ -56,6 +56,7 @@ func summary[T any](name, help string, read func(T) (count uint64, sum float64))
 
 // row takes the samples of one family and one subject.
 type row struct {
+	on     *sheet
 	into   *dto.MetricFamily
 	kind   dto.MetricType
 	base   []*dto.LabelPair // of the subject, by name
@@ -64,13 +65,14 @@ type row struct {
 
 // value adds a sample. values are those of the family's own labels, in their order.
 func (r *row) value(v float64, values ...string) {
-	m := &dto.Metric{Label: r.pairs(values)}
+	s := r.on.sample()
+	s.value, s.metric.Label = v, r.pairs(values)
 	if r.kind == dto.MetricType_COUNTER {
-		m.Counter = &dto.Counter{Value: &v}
+		s.counter.Value, s.metric.Counter = &s.value, &s.counter
 	} else {
-		m.Gauge = &dto.Gauge{Value: &v}
+		s.gauge.Value, s.metric.Gauge = &s.value, &s.gauge
 	}
-	r.into.Metric = append(r.into.Metric, m)
+	r.into.Metric = append(r.into.Metric, &s.metric)
 }
 
 // summary adds a sample of a summary.
@@ -109,7 +111,28 @@ func label(value string) string { return schema.Clip(value) }
 // sheet is one scrape: a family for every row of every table, in the order of their names.
 type sheet struct {
 	families []*dto.MetricFamily
+	samples  []sample        // made together, since a scrape has thousands
 	seen     map[string]bool // subjects that are on it: a second of the same labels would spoil the whole scrape
+}
+
+// sample is a sample with all that it points to.
+type sample struct {
+	metric  dto.Metric
+	gauge   dto.Gauge
+	counter dto.Counter
+	value   float64
+}
+
+// samplesAtOnce is how many are made together: some tens of KiB.
+const samplesAtOnce = 128
+
+func (s *sheet) sample() *sample {
+	if len(s.samples) == 0 {
+		s.samples = make([]sample, samplesAtOnce)
+	}
+	first := &s.samples[0]
+	s.samples = s.samples[1:]
+	return first
 }
 
 // sheets makes empty ones.
@@ -145,9 +168,11 @@ func (t *table[T]) write(to *sheet, subject T, values ...string) {
 	}
 	to.seen[key] = true
 	base := byName(appendPairs(nil, t.labels, values))
+	r := &row{on: to, base: base}
 	for i := range t.figures {
 		f := &t.figures[i]
-		f.read(subject, &row{to.families[f.at], f.kind, base, f.labels})
+		r.into, r.kind, r.labels = to.families[f.at], f.kind, f.labels
+		f.read(subject, r)
 	}
 }
 
