@@ -50,6 +50,12 @@ var layers = map[string]layer{
 	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
 	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
+	// It looks at a machine, a NATS server and a ps from outside.
+	"ps/ops/doctor": {
+		own:    []string{"cuda", "fabric", "process", "ps/ops/overview", "ps/ops/terminal", "schema"},
+		others: []string{"golang.org/x/sys/unix"},
+		noStd:  []string{"os/exec"},
+	},
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
 	"ps/ops/terminal": {
 		own:    []string{"ps/ops/overview", "schema"},

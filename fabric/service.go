@@ -36,7 +36,7 @@ func (c *Control) Service(config ServiceConfig) error {
 		Name: config.Name, Version: config.Version, Description: config.Description, Metadata: config.Metadata, QueueGroupDisabled: true,
 		StatsHandler: func(*micro.Endpoint) any { return json.RawMessage(answerOf(config.Answer)) },
 		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {
-			c.config.Log.Warn("service fault", "name", c.config.Name, "subject", err.Subject, "err", err.Description)
+			c.config.Log.Warn("service fault", "connection", c.config.Name, "subject", err.Subject, "err", err.Description)
 		},
 	})
 	if err != nil {

@@ -72,7 +72,7 @@ registers it, and when the last one has left, its name is free and its memory re
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(statusCommand(), topCommand(), watch.Probe())
+	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), watch.Probe())
 	return c
 }
 

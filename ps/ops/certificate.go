@@ -59,7 +59,7 @@ func (c *certificate) latest() (*tls.Certificate, []string) {
 		c.looked = now
 		if at, err := c.modified(); err != nil || !at.Equal(c.changed) {
 			if err = cmp.Or(err, c.read()); err != nil {
-				c.log.Warn("the page's certificate cannot be read again; the one before stays", "error", err)
+				c.log.Warn("the page's certificate cannot be read again; the one before stays", "err", err)
 			} else {
 				c.log.Info("the page's certificate has been read again", "until", c.pair.Leaf.NotAfter)
 			}

@@ -158,13 +158,9 @@ func oneLine(raw []byte) []byte {
 
 // get sends one request and checks how it was answered.
 func (c *Client) get(ctx context.Context, path, accept string) (*http.Response, error) {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	request, err := c.request(ctx, path, accept)
 	if err != nil {
-		return nil, fmt.Errorf("ask %s: %w", c.base, err)
-	}
-	request.Header.Set("Accept", accept)
-	if c.config.Token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.config.Token)
+		return nil, err
 	}
 	answer, err := c.http.Do(request)
 	if err != nil {
@@ -175,6 +171,18 @@ func (c *Client) get(ctx context.Context, path, accept string) (*http.Response, 
 	}
 	defer answer.Body.Close()
 	return nil, c.refused(path, answer)
+}
+
+func (c *Client) request(ctx context.Context, path, accept string) (*http.Request, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+path, nil)
+	if err != nil {
+		return nil, fmt.Errorf("ask %s: %w", c.base, err)
+	}
+	request.Header.Set("Accept", accept)
+	if c.config.Token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.config.Token)
+	}
+	return request, nil
 }
 
 // refused says what an answer other than the one asked for means.

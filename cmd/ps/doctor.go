@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"gradbus"
+	"gradbus/config"
+	"gradbus/cuda/health"
+	"gradbus/fabric"
+	"gradbus/ps/ops/doctor"
+	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/terminal"
+	"gradbus/schema"
+)
+
+// doctoring is what ps doctor is told.
+type doctoring struct {
+	looking
+	listen, page    string
+	nats, creds, ca string
+	monitor         string
+	dirs            []string
+	asJSON          bool
+	gpu             string
+	library         string
+}
+
+// gpuWithin is how long the driver may take for its first word.
+const gpuWithin = 10 * time.Second
+
+func doctorCommand() *cobra.Command {
+	var d doctoring
+	c := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what would slow jobs down, stop them or lose something, on this machine and around it",
+		Long: `Look for what would slow jobs down, stop them or lose something: versions, kernels, GPUs and their driver, limits, memory,
+ports, clock, disks, a ps that runs, and a NATS server that ps would meet at. Each line says what was found and, where that
+is not as it should be, what would be right. Nothing is changed.
+
+The exit status is that of the worst line: 0, 1 after a warning, 2 where something does not work, 3 where the question was wrong.`,
+		Example: `  ./bin/ps doctor
+  ./bin/ps doctor --nats nats://10.0.0.1:4222 --nats-monitor http://10.0.0.1:8222
+  ./bin/ps doctor --dir /models --dir /runs --json`,
+		Args: noArguments,
+	}
+	d.add(c)
+	set := c.Flags()
+	set.StringVar(&d.listen, "listen", "127.0.0.1:4222", "`host:port` that a ps is to listen at")
+	set.StringVar(&d.page, "http", httpDefault, "`host:port` of its page")
+	set.StringVar(&d.nats, "nats", "", "`address` of a NATS server or cluster where several ps are to meet")
+	set.StringVar(&d.creds, "nats-creds", "", "`file` with credentials for --nats")
+	set.StringVar(&d.ca, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
+	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
+	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
+	set.StringVar(&d.gpu, "gpu", string(health.Auto), "`mode`: auto asks the driver, by a process of its own, off does not")
+	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
+	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	_ = set.MarkHidden("gpu-library")
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.Exit{Status: exitUnreachable, Err: err} })
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		worst, err := d.run(c)
+		switch {
+		case err != nil:
+			return config.Exit{Status: exitUnreachable, Err: err}
+		case worst == overview.Critical:
+			return config.Exit{Status: exitCritical}
+		case worst == overview.Warning:
+			return config.Exit{Status: exitWarning}
+		}
+		return nil
+	}
+	return c
+}
+
+// run prints what is found, and gives the worst of it.
+func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
+	client, err := d.looking.client()
+	if err != nil {
+		return "", err
+	}
+	defer client.Close()
+	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page}, Dirs: d.dirs, Client: client, Monitor: d.monitor}
+	switch d.gpu {
+	case string(health.Auto):
+		examined.GPUs = d.askDriver
+	case string(health.Off):
+	default:
+		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
+	}
+	if d.nats != "" {
+		tls, err := config.RootCAs(d.ca)
+		if err != nil {
+			return "", err
+		}
+		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", CredsFile: d.creds, TLS: tls}
+	} else if d.monitor != "" {
+		return "", fmt.Errorf("nats-monitor %q: want --nats too", d.monitor)
+	}
+	all := doctor.Examine(c.Context(), examined)
+	if err := c.Context().Err(); err != nil {
+		return "", err
+	}
+	out := c.OutOrStdout()
+	if d.asJSON {
+		return terminal.Worst(all), json.NewEncoder(out).Encode(map[string]any{"level": terminal.Worst(all), "findings": all})
+	}
+	width, colour := widthElsewhere, false
+	if columns, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
+		width, colour = columns, config.Coloured()
+	}
+	_, err = fmt.Fprintln(out, terminal.Join(terminal.Report(all, width), colour))
+	return terminal.Worst(all), err
+}
+
+// askDriver has a probe ask for all GPUs once.
+func (d *doctoring) askDriver(ctx context.Context) ([]schema.GPUPulse, string) {
+	c := health.Config{Mode: health.Auto}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err.Error()
+	}
+	c.Probe = []string{self, "gpu-probe"}
+	if d.library != "" {
+		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
+	}
+	m, err := health.Start(ctx, c)
+	if err != nil {
+		return nil, err.Error()
+	}
+	defer m.Close()
+	m.Wait(ctx, gpuWithin)
+	if gpus := m.GPUs(); len(gpus) > 0 {
+		return gpus, ""
+	}
+	return nil, health.NoDriver + ", or it says nothing"
+}

@@ -1,0 +1,336 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/fstest"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+
+	"gradbus/fabric"
+	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/terminal"
+	"gradbus/schema"
+)
+
+// root is a machine of files.
+func root(files map[string]string) fs.FS {
+	m := fstest.MapFS{}
+	for name, text := range files {
+		if target, link := strings.CutPrefix(text, "-> "); link {
+			m[name] = &fstest.MapFile{Data: []byte(target), Mode: fs.ModeSymlink | 0o777}
+		} else {
+			m[name] = &fstest.MapFile{Data: []byte(text)}
+		}
+	}
+	return m
+}
+
+const limits = `Limit                     Soft Limit           Hard Limit           Units
+Max cpu time              unlimited            unlimited            seconds
+Max open files            1024                 524288               files
+Max locked memory         unlimited            unlimited            bytes
+`
+
+func TestReadMachine(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		want  machine
+	}{
+		{"nothing", nil, machine{files: -1, locked: -1}},
+		{"plain", map[string]string{"proc/self/limits": limits, "proc/meminfo": "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n",
+			"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
+			machine{files: 1024, locked: math.MaxInt64, memory: 2 << 20, available: 1 << 20, huge: "madvise"}},
+		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+			"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
+			machine{files: -1, locked: -1, group: 4096, quota: 1.5}},
+		{"the least holds", map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/a/memory.max": "20", "sys/fs/cgroup/cpu.max": "50000 100000",
+			"sys/fs/cgroup/a/cpu.max": "100000 100000"}, machine{files: -1, locked: -1, group: 10, quota: 0.5}},
+		{"version 1", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "8192\n"}, machine{files: -1, locked: -1, group: 8192}},
+		{"version 1, no limit", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, machine{files: -1, locked: -1}},
+		{"nonsense", map[string]string{"proc/self/limits": "Max open files\n", "proc/meminfo": "MemTotal: x kB\nMemAvailable:", "proc/self/cgroup": "x",
+			"sys/fs/cgroup/cpu.max": "a b", "sys/fs/cgroup/memory.max": "-"}, machine{files: -1, locked: -1}},
+	} {
+		got := readMachine(root(c.files))
+		c.want.processors = got.processors
+		if got != c.want {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+	if got := readMachine(nil); got.files != -1 {
+		t.Errorf("no root: %+v", got)
+	}
+}
+
+func TestListeners(t *testing.T) {
+	t.Parallel()
+	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+	got := listeners(root(map[string]string{
+		"proc/net/tcp":  head + "   0: 0100007F:107E 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n   1: 0100007F:107F 0100007F:0001 01 0:0 00:0 0 0 0 112 1\n",
+		"proc/net/tcp6": head + "   0: 00000000000000000000000000000000:1F90 0:0 0A 0:0 00:0 0 0 0 113 1\n  broken\n",
+		"proc/71/comm":  "ps\n", "proc/71/fd/3": "-> socket:[111]", "proc/71/fd/1": "-> /dev/null",
+		"proc/72/comm": "other\n", "proc/self/comm": "x",
+	}))
+	if want := []listener{{4222, "ps (pid 71)"}, {8080, ""}}; !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// levels of findings, by what was found.
+func TestJudge(t *testing.T) {
+	t.Parallel()
+	const gib = 1 << 30
+	good := machine{files: 20000, locked: 8 << 20, memory: 16 * gib, available: 12 * gib, processors: 8, huge: "madvise"}
+	with := func(change func(*machine)) machine { m := good; change(&m); return m }
+	for _, c := range []judged{
+		{"good machine", judgeMachine(good), overview.OK, "20000"},
+		{"nothing known", judgeMachine(machine{files: -1, locked: -1}), overview.Info, "not known"},
+		{"few files", judgeMachine(with(func(m *machine) { m.files = 1024 })), overview.Warning, "some 64 trainers"},
+		{"no files", judgeMachine(with(func(m *machine) { m.files = 64 })), overview.Critical, "ulimit -n"},
+		{"unlimited", judgeMachine(with(func(m *machine) { m.files, m.locked = math.MaxInt64, math.MaxInt64 })), overview.OK, "unlimited"},
+		{"memory in use", judgeMachine(with(func(m *machine) { m.available = gib })), overview.Warning, "--memory-mib"},
+		{"small group", judgeMachine(with(func(m *machine) { m.group = gib / 2 })), overview.Critical, "limit of the control group"},
+		{"no memory", judgeMachine(with(func(m *machine) { m.available = 1 << 20 })), overview.Critical, "1 MiB available"},
+		{"half a processor", judgeMachine(with(func(m *machine) { m.quota = 0.5 })), overview.Warning, "time of 0.5"},
+		{"a share", judgeMachine(with(func(m *machine) { m.quota = 2 })), overview.OK, "time of 2.0"},
+		{"no huge pages", judgeMachine(with(func(m *machine) { m.huge = "never" })), overview.Warning, "madvise"},
+		{"clock unknown", one(judgeClock(clock{})), overview.Info, "not known"},
+		{"clock alone", one(judgeClock(clock{known: true})), overview.Warning, "chrony"},
+		{"clock", one(judgeClock(clock{true, true, 1500 * time.Microsecond})), overview.OK, "2ms"},
+		{"port free", one(judgePort("127.0.0.1:4222", nil, nil)), overview.OK, "free"},
+		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, "ps (pid 3)"}})), overview.OK, "taken by ps (pid 3)"},
+		{"port of another", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{422, "ps (pid 3)"}, {4222, "nats-server (pid 4)"}})), overview.Warning, "nats-server (pid 4)"},
+		{"port of nobody", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, ""}})), overview.Warning, "may not see"},
+		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, nil)), overview.Critical, "1023"},
+		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, nil)), overview.Critical, "address of this machine"},
+		{"disk", one(judgeDisk(t.TempDir())), overview.OK, "are free"},
+		{"no disk", one(judgeDisk(filepath.Join(t.TempDir(), "none"))), overview.Critical, "cannot be written"},
+		{"GPU", one(judgeGPU(&schema.GPUPulse{Name: "H100", Driver: "580", State: schema.GPUHealthy})), overview.OK, "H100, driver 580: healthy"},
+		{"GPU slow", one(judgeGPU(&schema.GPUPulse{State: schema.GPUDegraded, Reason: "hot", Action: "cool it"})), overview.Warning, "cool it"},
+		{"GPU bad", one(judgeGPU(&schema.GPUPulse{State: schema.GPUUnhealthy})), overview.Critical, "unhealthy"},
+		{"GPU gone", one(judgeGPU(&schema.GPUPulse{State: schema.GPUAbsent})), overview.Critical, "absent"},
+		{"GPU unknown", one(judgeGPU(&schema.GPUPulse{State: schema.GPUUnknown})), overview.Info, "unknown"},
+	} {
+		c.check(t)
+	}
+}
+
+// one is a list of one.
+func one(f terminal.Finding) []terminal.Finding { return []terminal.Finding{f} }
+
+// judged is what was made of facts, and what should have been.
+type judged struct {
+	name  string
+	all   []terminal.Finding
+	worst overview.Level
+	says  string
+}
+
+func (c *judged) check(t *testing.T) {
+	t.Helper()
+	text := terminal.Join(terminal.Report(c.all, 400), false)
+	if worst := terminal.Worst(c.all); worst != c.worst || !strings.Contains(text, c.says) {
+		t.Errorf("%s: level %s, want %s and %q in:\n%s", c.name, worst, c.worst, c.says, text)
+	}
+	for _, f := range c.all {
+		if (f.Level == overview.Warning || f.Level == overview.Critical) && f.Want == "" && !strings.HasPrefix(f.Name, "GPU") {
+			t.Errorf("%s: %s does not say what would be right", c.name, f.Name)
+		}
+	}
+}
+
+func TestJudgeNATS(t *testing.T) {
+	t.Parallel()
+	survey := func(change func(*fabric.Survey)) []terminal.Finding {
+		s := fabric.Survey{Address: "h:4222", Version: "2.15.2", PayloadBytesMax: 1 << 20, Memory: fabric.Share{Used: 1, Max: -1}}
+		change(&s)
+		return judgeNATS(&s)
+	}
+	bucket := func(cluster string, b fabric.BucketSurvey) []terminal.Finding {
+		return one(judgeBucket(&fabric.Survey{Cluster: cluster}, b))
+	}
+	store := varz{MaxPending: 64 << 20}
+	store.JetStream.Config = &struct {
+		MaxMemory int64  `json:"max_memory"`
+		StoreDir  string `json:"store_dir"`
+	}{StoreDir: "/tmp/nats/jetstream"}
+	for _, c := range []judged{
+		{"NATS", survey(func(*fabric.Survey) {}), overview.Info, "nats-server 2.15.2"},
+		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), overview.Warning, "2.10 or newer"},
+		{"NATS of tomorrow", survey(func(s *fabric.Survey) { s.Version = "3.0.0-beta" }), overview.Info, "3.0.0-beta"},
+		{"NATS unknown", survey(func(s *fabric.Survey) { s.Version = "x" }), overview.Info, `version "x"`},
+		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), overview.Warning, "max_payload"},
+		{"no JetStream", survey(func(s *fabric.Survey) { s.JetStream = errors.New("no JetStream at h") }), overview.Critical, "-js"},
+		{"JetStream full", survey(func(s *fabric.Survey) { s.Memory = fabric.Share{Used: 10 << 20, Max: 12 << 20} }), overview.Critical, "do not fit"},
+		{"bucket alone", bucket("", fabric.BucketSurvey{Name: "gradbus-jobs", InMemory: true, Replicas: 1, Current: 1}), overview.OK, "write it again"},
+		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), overview.Warning, "three servers"},
+		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), overview.OK, "3 of 3"},
+		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), overview.Warning, "one more lost"},
+		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), overview.Critical, "quorum"},
+		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}), overview.Warning, "90 %"},
+		{"monitor", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 3}), overview.OK, "3 connections"},
+		{"little pending", judgeMonitor(varz{MaxPending: 1 << 20}), overview.Warning, "256MB"},
+		{"slow readers", judgeMonitor(varz{MaxPending: 64 << 20, SlowConsumers: 7}), overview.Warning, "7 were cut off"},
+		{"many connections", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 100, MaxConn: 100}), overview.Warning, "max_connections"},
+		{"store that goes", judgeMonitor(store), overview.Warning, "/tmp/nats"},
+	} {
+		c.check(t)
+	}
+}
+
+// natsServer is one with JetStream and monitoring, as anybody runs it.
+func natsServer(t *testing.T, js bool) (url, monitor string) {
+	t.Helper()
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: js, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("the NATS server is not ready")
+	}
+	return s.ClientURL(), "http://" + s.MonitorAddr().String()
+}
+
+// A real server, before and after a ps has made its buckets there.
+func TestNATS(t *testing.T) {
+	t.Parallel()
+	url, monitor := natsServer(t, true)
+	c := Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: monitor}
+	said := func() (string, overview.Level) {
+		all := c.nats(t.Context())
+		return terminal.Join(terminal.Report(all, 400), false), terminal.Worst(all)
+	}
+	text, level := said()
+	// Its store is in this test's folder, which is below /tmp.
+	if level != overview.Warning && level != overview.Info || !strings.Contains(text, "none yet") || !strings.Contains(text, "max_pending is 64 MiB") {
+		t.Errorf("level %s:\n%s", level, text)
+	}
+	control, err := fabric.DialControl(t.Context(), *c.Control)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer control.Close()
+	b, err := control.OpenBucket(t.Context(), fabric.BucketConfig{Name: schema.JobsBucket, BytesMax: 1 << 20})
+	if err == nil {
+		_, err = b.Create(t.Context(), "a", []byte("x"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text, _ = said(); !strings.Contains(text, "bucket jobs") || !strings.Contains(text, "1 keys, in memory, 1 of 1 replicas") {
+		t.Errorf("with a bucket:\n%s", text)
+	}
+	c.Monitor = ""
+	if text, _ = said(); !strings.Contains(text, "--nats-monitor") {
+		t.Errorf("without monitoring:\n%s", text)
+	}
+}
+
+func TestNATSWrong(t *testing.T) {
+	t.Parallel()
+	without, _ := natsServer(t, false)
+	page := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(page.Close)
+	with, _ := natsServer(t, true)
+	for _, c := range []struct{ url, monitor, want string }{
+		{"nats://127.0.0.1:1", "", "connection refused"},
+		{without, "", "no JetStream"},
+		{with, "http://127.0.0.1:1", "refused"},
+		{with, page.URL, "404"},
+	} {
+		all := (&Config{Control: &fabric.Config{URL: c.url, Name: "doctor"}, Monitor: c.monitor}).nats(t.Context())
+		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != overview.Critical || !strings.Contains(text, c.want) {
+			t.Errorf("%s %s: want %q in:\n%s", c.url, c.monitor, c.want, text)
+		}
+	}
+}
+
+// fakePS has a status and checks.
+func fakePS(t *testing.T, level overview.Level, version string, now time.Time, ready bool) *terminal.Client {
+	t.Helper()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/readyz" {
+			if !ready {
+				w.WriteHeader(http.StatusServiceUnavailable)
+			}
+			fmt.Fprintf(w, "ok      desk: turns\n%s  registry: not renewed\n", map[bool]string{true: "ok    ", false: "failed"}[ready])
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		fmt.Fprintf(w, `{"now_ms":%d,"server":"a-1","version":%q,"why":{"level":%q,"text":"t2 is silent","action":"look"}}`, now.UnixMilli(), version, level)
+	}))
+	t.Cleanup(s.Close)
+	c, err := terminal.NewClient(terminal.Config{URL: s.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+func TestRunning(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		client *terminal.Client
+		worst  overview.Level
+		says   string
+	}{
+		{"well", fakePS(t, overview.OK, "1", time.Now(), true), overview.OK, "2 checks hold"},
+		{"stalled", fakePS(t, overview.Critical, "1", time.Now(), true), overview.Critical, "t2 is silent"},
+		{"another version", fakePS(t, overview.OK, "0.9", time.Now(), true), overview.Warning, "of version 0.9"},
+		{"another time", fakePS(t, overview.OK, "1", time.Now().Add(-time.Hour), true), overview.Warning, "1h0m0s apart"},
+		{"not ready", fakePS(t, overview.OK, "1", time.Now(), false), overview.Critical, "registry: not renewed"},
+	} {
+		all := (&Config{Version: "1", Client: c.client}).running(t.Context())
+		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst || !strings.Contains(text, c.says) {
+			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
+		}
+	}
+}
+
+// This machine, whatever it is: every kind of finding is there, and what was there before is there after.
+func TestExamine(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	all := Examine(t.Context(), Config{Version: "1", Root: os.DirFS("/"), Listen: []string{taken.Addr().String(), "127.0.0.1:0"}, Dirs: []string{dir}})
+	var names []string
+	for _, f := range all {
+		names = append(names, f.Name)
+		if f.Level == overview.Critical && f.Name != "memory" {
+			t.Errorf("%s: %s", f.Name, f.Text)
+		}
+	}
+	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "locked memory", "memory", "processors", "huge pages", "clock", "disk " + dir,
+		"port " + taken.Addr().String(), "port 127.0.0.1:0", "NATS"}
+	if !reflect.DeepEqual(names, want) {
+		t.Errorf("findings %q, want %q", names, want)
+	}
+	if text := terminal.Join(terminal.Report(all, 80), false); !strings.Contains(text, "doctor.test (pid") {
+		t.Errorf("who has the port is not told:\n%s", text)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
