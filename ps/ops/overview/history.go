@@ -8,16 +8,18 @@ type history struct {
 	ten, minute stretches
 }
 
-// columnsMax are what a stretch adds up: of trainers batches, samples, the five phases and processor time; of shards rounds, bytes, and
-// the seconds of steps, publishing and kernels.
-const columnsMax = 8
+// columnsMax are what a stretch adds up: of trainers batches, samples, the five phases, processor time, and how often shards were looked
+// at and waited for it first; of shards rounds, bytes, and the seconds of steps, publishing and kernels.
+const columnsMax = 10
 
 // Columns of a trainer's history; phase p is hKeys+p.
 const (
 	hBatches = iota
 	hSamples
 	hKeys
-	hCPU = hKeys + phases
+	hCPU     = hKeys + phases
+	hLooks   = hCPU + 1
+	hAwaited = hCPU + 2
 )
 
 // Columns of a shard's history.
@@ -138,7 +140,7 @@ const parts = phases + 1
 func (w *work) times() (p [parts]float64) {
 	left := w.wall
 	for i := range phases {
-		p[i] = w.done[hKeys+i]
+		p[i] = max(w.done[hKeys+i], 0)
 		left -= p[i]
 	}
 	p[phases] = max(left, 0)
@@ -152,10 +154,43 @@ func (tr *trainer) remember(inRun bool) {
 		return
 	}
 	var d [columnsMax]float64
-	for i, c := range [columnsMax]counter{cBatches, cSamples, cKeys, cLookup, cCompute, cSend, cResult, cCPU} {
+	for i, c := range [...]counter{cBatches, cSamples, cKeys, cLookup, cCompute, cSend, cResult, cCPU} {
 		d[i] = max(to.totals[c]-from.totals[c], 0)
 	}
+	for p := range phases { // with the batch under way; what a phase seems to lose comes back when its batch is done
+		d[hKeys+p] = to.adjusted[p] - from.adjusted[p]
+	}
 	tr.past.add(to.at, elapsed(from, to), &d)
+}
+
+// noteAwaited notes, once a second, whom the shards of a run wait for first. It says who holds a batch up even where the trainer itself
+// does not know, since it was not running.
+func (r *run) noteAwaited(now int64) {
+	looks := 0.0
+	awaited := map[int]bool{}
+	for _, k := range r.kept {
+		if now-k.at > 2*k.every {
+			continue
+		}
+		looks = 1
+		if w := k.pulse.Waiting; w != nil {
+			for _, m := range w.First {
+				if i, ok := trainerIndex(m); ok {
+					awaited[i] = true
+				}
+			}
+		}
+	}
+	if looks == 0 {
+		return
+	}
+	for i, tr := range r.trainers {
+		var d [columnsMax]float64
+		if d[hLooks] = looks; awaited[i] {
+			d[hAwaited] = 1
+		}
+		tr.past.add(now, 0, &d)
+	}
 }
 
 // remember notes the latest pulse of a shard.

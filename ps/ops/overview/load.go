@@ -119,24 +119,30 @@ func (j *judgement) busyShards(job *Job, r *run, waits float64) (tokens []string
 	return tokens
 }
 
-// windows finds shards whose way takes less than trainers send, though they are not busy.
-func (j *judgement) windows(job *Job, r *run) {
-	full := map[int][]string{}
+// fullWindows are the shards whose way takes less than trainers send, though they are not busy, with these trainers.
+func (j *judgement) fullWindows(job *Job, r *run) (full map[int][]string) {
+	full = map[int][]string{}
 	for i := range job.Trainers {
 		tr := r.trainers[i]
 		if tr == nil || !tr.heard.fresh(j.s.NowMS) || job.Trainers[i].Phases.Send < waitingShare {
 			continue
 		}
 		for _, l := range tr.said().Links {
+			if l.Shard < 0 || l.Shard >= len(job.Shards) || job.Shards[l.Shard].Load >= busyLoad {
+				continue
+			}
 			if l.WindowBytes > 0 && float64(l.PendingBytes) >= windowFull*float64(l.WindowBytes) {
 				full[l.Shard] = append(full[l.Shard], job.Trainers[i].Member)
 			}
 		}
 	}
+	return full
+}
+
+// windows says so.
+func (j *judgement) windows(job *Job, r *run) {
+	full := j.fullWindows(job, r)
 	for _, shard := range sortedKeys(full) {
-		if shard < 0 || shard >= len(job.Shards) || job.Shards[shard].Load >= busyLoad {
-			continue
-		}
 		s := &job.Shards[shard]
 		f := find(CodeWindows, "", fmt.Sprintf("the windows of %s to shard %s of %s on ps %s are full, and it is busy %s of the time only", list(full[shard]), s.Member,
 			job.Name, s.Server, percent(float64(s.Load))), "")
@@ -166,6 +172,9 @@ func (j *judgement) behind(job *Job, r *run) {
 		out, tr := &job.Trainers[i], r.trainers[i]
 		if tr == nil || out.Lag <= 10 || !job.far(out.Lag) || out.State != stateRunning && out.State != stateWaiting {
 			continue
+		}
+		if sp, ok := tr.ring.over(rateWindow); !ok || sp.rate(cBatches) > 0.8*float64(job.BatchesPerSecond) {
+			continue // it was slow, and is not any more
 		}
 		f := find(CodeBehind, "", fmt.Sprintf("trainer %s on %s is %s batches behind the foremost of %s", out.Member, tr.where(nil), count(float64(out.Lag)), job.Name), "")
 		f.Job, f.Member = job.Name, out.Member

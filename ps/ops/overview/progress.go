@@ -42,6 +42,7 @@ func (j *judgement) progress(job *Job, r *run) {
 		f.follows = append(f.follows, memberToken(job.Name, job.Shards[at].Member), byServer+job.Shards[at].Server)
 	}
 	f.causes = []string{byJob + job.Name}
+	r.blocked = true
 	j.add(f)
 }
 

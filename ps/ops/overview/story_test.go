@@ -20,7 +20,8 @@ import (
 //	cluster [trainers= servers= shards= hosts= consistency= apply= batch=seconds gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
-//	                     busy=0.97, unready, control-lost, refuses=damaged:9, free=bytes, memory=bytes, mismatches=1
+//	                     starved, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, unready, control-lost,
+//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
 //	restart ps=0 | t1
@@ -148,6 +149,8 @@ func (s *story) set() {
 		t.Stopped, t.Gone, t.Left = t.Stopped || s.d.HasArg("stopped"), t.Gone || s.d.HasArg("gone"), t.Left || s.d.HasArg("left")
 		t.Stuck, t.Away = t.Stuck || s.d.HasArg("stuck"), t.Away || s.d.HasArg("away")
 		t.Slow, t.Norm = max(t.Slow, s.real("slow")), max(t.Norm, s.real("norm"))
+		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
+		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost")), s.real("samples")
 		if s.d.HasArg("loss") {
 			t.Loss = s.real("loss")
 		}
@@ -158,6 +161,7 @@ func (s *story) set() {
 			s.c.Digests[arg.Key] = uint32(s.number("digest"))
 		}
 	}
+	s.c.Hung = s.d.HasArg("hung")
 	if s.d.HasArg("ps") {
 		s.setServer(s.c.Servers[s.number("ps")])
 	}
@@ -165,6 +169,7 @@ func (s *story) set() {
 
 func (s *story) setServer(v *sample.Server) {
 	v.Stopped, v.ControlLost, v.NotReady = s.d.HasArg("stopped"), s.d.HasArg("control-lost"), s.d.HasArg("unready")
+	v.Cut, v.Dropped, v.Promised = uint64(s.number("cut")), uint64(s.number("dropped")), int64(s.number("promised"))
 	v.Busy, v.Mismatches = s.real("busy"), uint64(s.number("mismatches"))
 	if free := s.number("free"); free > 0 {
 		v.Disk.FreeBytes = int64(free)

@@ -181,6 +181,9 @@ func (t *Tracker) note(r *run) {
 	fresh := t.noteRates(r, &p)
 	r.pace.add(t.now, p.Samples, fresh && !r.blocked && r.inRun(t.now))
 	r.learning.note(&p)
+	if !r.blocked && r.inRun(t.now) {
+		r.noteAwaited(t.now)
+	}
 	r.series.add(p)
 }
 

@@ -25,6 +25,7 @@ type Options struct {
 	Planned     schema.Batch // [20000]
 	GPUs        bool         // every machine has a GPU for each trainer
 	Hosts       int          // [1] machines that the trainers run on: box-0, box-1, ...
+	Place       string       // [box] what machines and ps are called
 
 	BatchSeconds float64 // [0.1] that a trainer computes for each batch
 	BatchSamples int     // [1230] of all trainers
@@ -51,6 +52,7 @@ type Cluster struct {
 	Servers  []*Server
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
 	NoJob    bool              // ps alone
+	Hung     bool              // nothing goes on, and nobody says why
 
 	began   time.Time
 	ended   time.Time
@@ -68,6 +70,13 @@ type Trainer struct {
 	Left    bool    // said goodbye
 	Stuck   bool    // alive, and does not get on with its batch
 	Slow    float64 // times as long as others to compute; 0 is 1
+	Starved bool    // what it computes longer it does without its processors
+	Halting float64 // share of the time in which its process does not run at all
+	Resends uint64  // frames sent again every second
+	Anew    uint64  // connections lost every second
+	Lost    uint64  // messages lost every second
+	Full    bool    // its windows are full, and it waits for room
+	Samples float64 // times as many samples as the others have; 0 is 1
 	Loss    float64 // 0 is the one of the model
 	Norm    float64 // 0 is the one of the model
 	Host    string
@@ -87,6 +96,9 @@ type Server struct {
 	Busy        float64 // load of each of its shards; 0 is the one of the model
 	NotReady    bool
 	Refused     map[string]uint64 // added every second
+	Cut         uint64            // slow readers, every second
+	Dropped     uint64            // frames, every second
+	Promised    int64             // bytes of memory; 0 is the one of the model
 	Host        string
 	Disk        schema.DiskPulse
 	GPUs        []schema.GPUPulse
@@ -99,7 +111,8 @@ type Server struct {
 	count   int
 	reasons map[string]uint64
 	busy    float64
-	cpu     float64
+	cut     uint64
+	dropped uint64
 }
 
 // life is one of a process's lives.
@@ -127,13 +140,13 @@ func NewCluster(o Options) *Cluster {
 	o.fill()
 	c := &Cluster{Options: o, Now: start, RunID: 81985529216486895, Phase: "running", began: start}
 	for i := range o.Servers {
-		s := &Server{id: serverID(i, o.Servers), life: life{began: start, pid: 4200 + i}, Host: fmt.Sprintf("box-%d", i%o.Hosts), first: o.Shards * i / o.Servers,
+		s := &Server{id: serverID(o.Place, i, o.Servers), life: life{began: start, pid: 4200 + i}, Host: fmt.Sprintf("%s-%d", o.Place, i%o.Hosts), first: o.Shards * i / o.Servers,
 			Disk: schema.DiskPulse{Path: "/var/lib/gradbus", FreeBytes: 300 << 30, TotalBytes: 500 << 30}, reasons: map[string]uint64{}}
 		s.count = o.Shards*(i+1)/o.Servers - s.first
 		c.Servers = append(c.Servers, s)
 	}
 	for i := range o.Trainers {
-		t := &Trainer{index: i, life: life{began: start, pid: 7100 + i}, Host: fmt.Sprintf("box-%d", i*o.Hosts/o.Trainers)}
+		t := &Trainer{index: i, life: life{began: start, pid: 7100 + i}, Host: fmt.Sprintf("%s-%d", o.Place, i*o.Hosts/o.Trainers)}
 		if o.GPUs {
 			t.GPUs = []schema.GPUPulse{GPU(t.Host, i-(i*o.Hosts/o.Trainers)*o.Trainers/o.Hosts)}
 		}
@@ -154,6 +167,7 @@ func (o *Options) fill() {
 		}
 	}
 	text(&o.Job, "packages")
+	text(&o.Place, "box")
 	text(&o.Workload, "packages")
 	text(&o.Consistency, "sync")
 	text(&o.Apply, "update")
@@ -170,11 +184,11 @@ func (o *Options) fill() {
 	}
 }
 
-func serverID(i, n int) string {
+func serverID(place string, i, n int) string {
 	if n == 1 {
-		return "box-4222"
+		return place + "-4222"
 	}
-	return fmt.Sprintf("box-%d-4222", i)
+	return fmt.Sprintf("%s-%d-4222", place, i)
 }
 
 // GPU is the i-th GPU of a machine, healthy and in use.
@@ -270,7 +284,7 @@ func (c *Cluster) advance() {
 		c.advanceAlone()
 		return
 	}
-	if len(c.blocking()) > 0 || c.deaf() >= 0 {
+	if len(c.blocking()) > 0 || c.deaf() >= 0 || c.Hung {
 		c.frozen++
 		return
 	}
@@ -280,6 +294,14 @@ func (c *Cluster) advance() {
 		slowest = math.Max(slowest, c.computes(t))
 	}
 	period := slowest*1.25 + c.waiting()
+	for _, t := range c.Trainers {
+		if t.Halting > 0 {
+			period = math.Max(period, period/(1-t.Halting))
+		}
+		if t.Full {
+			period = math.Max(period, slowest*1.25+c.waiting()+c.BatchSeconds)
+		}
+	}
 	n := 1 / period
 	c.batch += n
 	c.samples += n * float64(c.BatchSamples)
@@ -292,7 +314,7 @@ func (c *Cluster) advance() {
 // advanceAlone computes for a second where nobody waits for another.
 func (c *Cluster) advanceAlone() {
 	for _, t := range c.Trainers {
-		if t.Stopped || t.Gone || t.Stuck || t.Left || c.deaf() >= 0 {
+		if t.Stopped || t.Gone || t.Stuck || t.Left || c.deaf() >= 0 || c.Hung {
 			continue
 		}
 		period := c.computes(t)*1.25 + c.waiting()
@@ -329,10 +351,20 @@ func (c *Cluster) train(t *Trainer, n, period float64) {
 	part(&p.KeysSeconds, c.BatchSeconds*0.03)
 	part(&p.LookupSeconds, c.BatchSeconds*0.07+c.waiting())
 	part(&p.ComputeSeconds, own)
-	part(&p.SendSeconds, c.BatchSeconds*0.05)
-	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting())
+	full := 0.0
+	if t.Full {
+		full = c.BatchSeconds
+	}
+	part(&p.SendSeconds, c.BatchSeconds*0.05+full)
+	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting()-full)
+	uses := own
+	if t.Starved {
+		uses = c.BatchSeconds
+	}
+	part(&p.Process.CPUSeconds, uses*1.4)
 	samples := n * float64(c.BatchSamples) / float64(len(c.Trainers))
-	p.Samples += uint64(t.batch*float64(c.BatchSamples))/uint64(len(c.Trainers)) - uint64((t.batch-n)*float64(c.BatchSamples))/uint64(len(c.Trainers))
+	times := math.Max(t.Samples, 1)
+	p.Samples += uint64(times) * (uint64(t.batch*float64(c.BatchSamples))/uint64(len(c.Trainers)) - uint64((t.batch-n)*float64(c.BatchSamples))/uint64(len(c.Trainers)))
 	p.Batches += uint64(t.batch) - uint64(t.batch-n)
 	loss := c.LossAt(c.batch)
 	if t.Loss != 0 {

@@ -20,9 +20,13 @@ func (c *Cluster) process(cpu float64) schema.ProcessPulse {
 
 // trainerPulse is what a trainer says at this second.
 func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
+	t.pulse.Resent += t.Resends
+	t.pulse.Traffic.Reconnects += t.Anew
+	t.pulse.Traffic.Dropped += t.Lost
 	p, said := c.head(t.Host, &t.life), t.pulse
 	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
-	said.Process = c.process(1.4)
+	said.Process = c.process(0)
+	said.Process.CPUSeconds = t.pulse.Process.CPUSeconds
 	said.Traffic.Connected = true
 	said.GPUs = append([]schema.GPUPulse(nil), t.GPUs...)
 	for i := range said.GPUs {
@@ -33,14 +37,20 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 		said.Doing, said.DoingMS, said.Planned = schema.DoingJoining, int64(c.second)*1000, 0
 	case t.Stuck:
 		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
+	case c.Hung:
+		said.Doing, said.DoingMS = schema.DoingResult, int64(c.frozen*1000)
 	case deaf >= 0 || len(c.blocking()) > 0 && c.Consistency != "async":
 		deaf = max(deaf, 0)
 		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
 	default:
 		said.Doing, said.DoingMS = schema.DoingCompute, 40
 	}
+	pending := int64(96 << 10)
+	if t.Full {
+		pending = 4 * mib
+	}
 	for i := range c.Shards {
-		said.Links = append(said.Links, schema.LinkPulse{Shard: i, PendingBytes: 96 << 10, WindowBytes: 4 * mib, Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: 0.0021})
+		said.Links = append(said.Links, schema.LinkPulse{Shard: i, PendingBytes: pending, WindowBytes: 4 * mib, Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: 0.0021})
 	}
 	if c.Phase != "gathering" {
 		norm := schema.Real(0.8 + 0.4*math.Exp(-c.batch/900))
@@ -71,6 +81,11 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 	for reason, n := range s.Refused {
 		s.reasons[reason] += n
 	}
+	s.cut, s.dropped = s.cut+s.Cut, s.dropped+s.Dropped
+	promised := int64(700 * mib)
+	if s.Promised > 0 {
+		promised = s.Promised
+	}
 	reasons := map[string]uint64{}
 	for r := schema.Reason(1); int(r) < schema.ReasonCount; r++ {
 		reasons[r.String()] = s.reasons[r.String()]
@@ -78,9 +93,9 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 	frames := uint64(c.batch*4) * uint64(len(c.Trainers))
 	p.Server = &schema.ServerPulse{
 		ID: s.id, Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080/", Backend: "cpu avx512, 2 threads",
-		Deadline: 30, ControlLost: s.ControlLost, Frames: frames, Bytes: uint64(c.batch * 220_000), Reasons: reasons,
+		Deadline: 30, ControlLost: s.ControlLost, Frames: frames, Bytes: uint64(c.batch * 220_000), Reasons: reasons, Dropped: s.dropped, SlowReaders: s.cut,
 		Traffic: schema.Traffic{BytesSent: uint64(c.batch * 180_000), BytesReceived: uint64(c.batch * 220_000), Connected: !s.ControlLost},
-		Memory:  schema.MemoryPulse{PromisedBytes: 700 * mib, MaxBytes: 8192 * mib}, Process: c.process(0.8),
+		Memory:  schema.MemoryPulse{PromisedBytes: promised, MaxBytes: 8192 * mib}, Process: c.process(0.8),
 		Verification: schema.VerifyPulse{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskPulse{s.Disk}, GPUs: append([]schema.GPUPulse(nil), s.GPUs...),
 	}
@@ -117,6 +132,12 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
 				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
 			}
 			h.Waiting.First = h.Waiting.Members
+		}
+		for k, t := range c.Trainers {
+			if float64(c.second%10) < t.Halting*10 && c.Phase == "running" {
+				m := []schema.Member{schema.TrainerMember(k)}
+				h.Waiting = &schema.Wait{Batch: schema.Batch(c.batch), Members: m, First: m}
+			}
 		}
 		p.Shards = append(p.Shards, h)
 	}
