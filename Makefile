@@ -57,7 +57,7 @@ test:
 
 test-all: test
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
-	go test $(NATIVE) -count 1 ./e2e/page -need-browser
+	go test $(NATIVE) -count 1 ./e2e/page -need-browser && go test $(NATIVE) -count 1 ./e2e/prometheus -need-prometheus
 	scripts/fuzz.sh $(FUZZ)
 
 sanitize: ; scripts/sanitize.sh

@@ -260,6 +260,31 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
+// What documents say of metrics is true.
+func TestDocumentsNameMetrics(t *testing.T) {
+	names, _ := exported(t)
+	files, err := filepath.Glob("../../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, path := range append(files, deploy+"README.md", "../../../README.md") {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range regexp.MustCompile(`\bgradbus_[a-z0-9_]*[a-z0-9]\b`).FindAllString(string(data), -1) {
+			found++
+			if !names[name] {
+				t.Errorf("%s: nobody exports %s", path, name)
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("%d names of metrics only in all documents", found)
+	}
+}
+
 // dashboard is what is looked at of deploy/grafana/gradbus.json.
 type dashboard struct {
 	UID           string
