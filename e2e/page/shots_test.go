@@ -35,6 +35,9 @@ func (p *tab) picture(file string, full bool) {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	if data, err = small(data); err != nil {
+		p.t.Fatal(err)
+	}
 	if err := os.WriteFile(file, data, 0o644); err != nil {
 		p.t.Fatal(err)
 	}
@@ -94,6 +97,13 @@ func shots() (all []shot) {
 			shot{name: "+" + name + "-phone", scene: name, view: phone, full: true})
 	}
 	return append(all,
+		shot{name: "operations-well", scene: "healthy", view: dark},
+		shot{name: "operations-waiting", scene: "waiting", view: view{width: 1280, height: 830, dark: true}},
+		shot{name: "operations-telephone", scene: "waiting", view: view{width: 390, height: 720, dark: true, scale: 1.5}},
+		shot{name: "operations-gpu", scene: "gpu", view: light, act: func(p *tab, _ *stage) { p.keys("g") }},
+		shot{name: "operations-crosshair", scene: "waiting", view: view{width: 1280, height: 640}, act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.972) }},
+		shot{name: "operations-replicas", scene: "mean", view: light, act: func(p *tab, _ *stage) { p.keys("s") }},
+		shot{name: "operations-lost", scene: "healthy", view: view{width: 1280, height: 420, dark: true}, act: lose},
 		shot{name: "+lost-dark", scene: "healthy", view: dark, act: lose},
 		shot{name: "+lost-light", scene: "healthy", view: light, act: lose},
 		shot{name: "+lost-phone", scene: "healthy", view: phone, act: lose},

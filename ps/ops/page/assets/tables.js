@@ -13,11 +13,14 @@ const processors = (v) => (real(v) === null ? NONE : real(v).toFixed(2));
 const load = (v) => (real(v) === null ? NONE : percent(v));
 const heard = { id: "heard", title: "Heard", hint: "Time since it last spoke", num: true, cls: "heard", value: (r) => r.age_ms, text: (r) => (r.over ? NONE : r.age_ms > STALE_MS ? age(r.age_ms) + " ago" : "now") };
 
-/** trainers: the furthest behind first. A lag of one or two comes and goes in every job, and is no reason to change places. */
+/** behind is a lag that counts: trainers tell of their batch once a second, so less than two seconds of batches says nothing. */
+const behind = (t) => (t.lag > 2 && t.lag > 2 * t.rate ? t.lag : 0);
+
+/** trainers: who is in trouble first, then the furthest behind. */
 function trainers() {
   return new Table({
     section: "trainers", title: "Trainers", noun: "trainers", limit: 12, first: true, key: (t) => t.member,
-    order: (a, b) => badness(a) - badness(b) || (b.lag > 2 ? b.lag : 0) - (a.lag > 2 ? a.lag : 0) || byName(a.member, b.member),
+    order: (a, b) => badness(a) - badness(b) || behind(b) - behind(a) || byName(a.member, b.member),
     columns: [
       { id: "member", title: "Trainer", value: (t) => t.member, text: (t) => t.member },
       { id: "state", title: "State", value: (t) => badness(t), draw: (c, t) => state(c, levelOf(t.level), t.state) },
@@ -174,7 +177,8 @@ export class Tables {
   }
 
   update(status, job) {
-    const stale = (rows, over) => rows.map((r) => ({ ...r, over, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
+    const perSecond = job ? real(job.batches_per_second) || 0 : 0;
+    const stale = (rows, over) => rows.map((r) => ({ ...r, over, rate: perSecond, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
     if (job) {
       const over = job.phase === "ended"; // what is old then is so for good
       this.trainers.update({ rows: stale(job.trainers || [], over), summary: states(job.trainers || []), nothing: "No trainer has joined." });
