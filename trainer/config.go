@@ -45,6 +45,10 @@ type Config struct {
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
 	OnWaiting func(missing int)
 
+	// GPUs is asked with every pulse for what it says of this machine's GPUs; nil for nothing. It must return at once, and what
+	// it returns is not to be changed any more.
+	GPUs func() []schema.GPUPulse
+
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool
 

@@ -95,6 +95,9 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	t.DoingMS = since.Milliseconds()
 	t.AwaitedShard = s.awaited(t.Doing)
 	t.Links = s.linkPulses(t.Links)
+	if s.config.GPUs != nil {
+		t.GPUs = s.config.GPUs()
+	}
 }
 
 func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }

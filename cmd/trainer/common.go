@@ -17,6 +17,8 @@ import (
 
 	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/cuda/health"
+	"gradbus/cuda/health/watch"
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/report"
@@ -37,6 +39,9 @@ type common struct {
 	save, load            string
 	tensorboard           string
 	predict               string
+	gpu                   watch.Flags
+	gpus                  *health.Monitor // nil where this process computes on none
+	watchedFrom           time.Time
 	events                string // of a trainer that another one started: what it writes
 	logging               config.Log
 
@@ -88,6 +93,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&o.isa, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&o.threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
@@ -110,6 +116,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if o.tensorboard != "" {
 		args = append(args, "--tensorboard", o.tensorboard)
 	}
+	args = append(args, o.gpu.Args()...)
 	if i > 0 {
 		return append(args, "--events", eventsResult)
 	}
@@ -149,7 +156,11 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if err != nil {
 		return nil, err
 	}
-	return trainer.Join(ctx, trainer.Config{Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
+	var gpus func() []schema.GPUPulse
+	if o.gpus != nil {
+		gpus = o.gpus.GPUs
+	}
+	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
 		DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
 		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
 }
@@ -158,6 +169,9 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 func leave(ctx context.Context, session *trainer.Session, err error) error {
 	reason := ""
 	switch {
+	case errors.As(context.Cause(ctx), new(*unfitError)):
+		err = context.Cause(ctx)
+		reason = err.Error()
 	case ctx.Err() != nil:
 		reason = "interrupted"
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 
 	"gradbus"
 	"gradbus/config"
+	"gradbus/cuda/health/watch"
 )
 
 func main() {
@@ -50,5 +51,6 @@ func command() *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(workloads...)
+	root.AddCommand(watch.Probe())
 	return root
 }

@@ -118,6 +118,11 @@ func (o *mnistOptions) open() (e nn.Env, closeAll func(), err error) {
 
 // trainOne is one trainer, from reading the data to leaving the job.
 func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error) {
+	ctx, stop, err := o.watchGPUs(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
 	data, err := mnist.Load(o.input, o.dataDir)
 	if err != nil {
 		return r, err
@@ -168,8 +173,11 @@ func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e
 		return r, err
 	}
 	meter.board.accuracy(r.Accuracy)
+	r.Suspect = o.suspect(ctx)
 	if o.save != "" {
-		if err := mnist.Collect(session, o.settings, o.input, data, m).Save(o.save); err != nil {
+		saved := mnist.Collect(session, o.settings, o.input, data, m)
+		saved.Suspect = r.Suspect
+		if err := saved.Save(o.save); err != nil {
 			return r, err
 		}
 		r.Saved = o.save
@@ -202,6 +210,9 @@ func (o *mnistOptions) ask() error {
 	if o.json {
 		return json.NewEncoder(o.out).Encode(map[string]any{"file": filepath.Base(o.predict), "answer": predictions[0].Name,
 			"synthetic": model.Synthetic, "predictions": predictions})
+	}
+	if model.Suspect != "" {
+		fmt.Fprintf(o.errOut, suspectNote, model.Suspect)
 	}
 	if model.Synthetic {
 		fmt.Fprintln(o.errOut, "note: this model was trained on synthetic images; its answers say nothing about real ones")

@@ -12,6 +12,9 @@ import (
 // sectionsShown is how many sections a prediction lists for people.
 const sectionsShown = 5
 
+// suspectNote is what is said of a model that was saved as suspect.
+const suspectNote = "note: this model may be wrong, and should be trained again: %s\n"
+
 // ask answers --predict with a saved model; no server is needed.
 func (o *options) ask() error {
 	if o.predict == "" {
@@ -32,6 +35,9 @@ func (o *options) ask() error {
 	}
 	if o.json {
 		return json.NewEncoder(o.out).Encode(map[string]any{"text": o.predict, "synthetic": model.Synthetic, "predictions": predictions})
+	}
+	if model.Suspect != "" {
+		fmt.Fprintf(o.errOut, suspectNote, model.Suspect)
 	}
 	if model.Synthetic {
 		fmt.Fprintln(o.errOut, "note: this model was trained on the synthetic corpus; its answers say nothing about real packages")

@@ -57,9 +57,11 @@ func (o *options) conclude(ctx context.Context, session *trainer.Session, backen
 		return r, err
 	}
 	r.WeightsSHA256 = hex.EncodeToString(digest[:])
+	r.Suspect = o.suspect(ctx)
 	if o.save != "" {
 		model, err := packages.Collect(ctx, session, o.settings, data)
 		if err == nil {
+			model.Suspect = r.Suspect
 			err = model.Save(o.save)
 		}
 		if err != nil {

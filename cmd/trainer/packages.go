@@ -77,6 +77,14 @@ func (o *options) run(ctx context.Context) error {
 	if err := o.writables(); err != nil {
 		return err
 	}
+	if !o.spawn {
+		watched, stop, err := o.watchGPUs(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		ctx = watched
+	}
 	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})
 	if err != nil {
 		return err

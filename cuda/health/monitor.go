@@ -240,6 +240,39 @@ func (m *Monitor) Suspect(from, to time.Time) bool {
 	return m.machine.Suspect(m.used, from, to)
 }
 
+// Doubt says in one sentence why results between from and to may be wrong; empty where nothing speaks for it. It waits for at most
+// that long until the GPU in use was asked after to, since a fault shows with the sample after it. Where Use was not called there is no doubt.
+func (m *Monitor) Doubt(ctx context.Context, from, to time.Time, atMost time.Duration) string {
+	m.mu.Lock()
+	used, waits := m.used, m.config.Mode != Off
+	m.mu.Unlock()
+	if used == "" || !waits {
+		return ""
+	}
+	var g schema.GPUPulse
+	for deadline := time.Now().Add(atMost); ; {
+		for _, all := range m.GPUs() {
+			if all.UUID == used {
+				g = all
+			}
+		}
+		if g.SampleMS > to.UnixMilli() || time.Now().After(deadline) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(doubtEvery)
+	}
+	switch {
+	case m.Suspect(from, to):
+		return fmt.Sprintf("Memory of GPU %d (%s) was wrong meanwhile: %s", g.Index, g.UUID, g.Reason)
+	case g.SampleMS <= to.UnixMilli():
+		return fmt.Sprintf("GPU %d (%s) has not answered since, so it is not known whether its memory was sound. %s", g.Index, g.UUID, g.Reason)
+	}
+	return ""
+}
+
+// doubtEvery is how often Doubt looks for a new sample.
+const doubtEvery = 20 * time.Millisecond
+
 // Mismatch says that results of a GPU differed from those of the CPU: it is unhealthy from now on. uuid may be empty where
 // Use was called.
 func (m *Monitor) Mismatch(uuid, what string) {

@@ -380,3 +380,29 @@ func build(t *testing.T) *fake.Library {
 	l.Set("count 2\n%s\n%s", fake.Healthy(0), fake.Healthy(1))
 	return l
 }
+
+// Results are in doubt where memory was wrong while they were made, and where the GPU has not answered since.
+func TestDoubt(t *testing.T) {
+	t.Parallel()
+	l := build(t)
+	m, _ := start(t, l.Path, nil)
+	untilState(t, m, 0, schema.GPUHealthy, "")
+	begun := time.Now()
+	if text := m.Doubt(t.Context(), begun, time.Now(), 10*time.Second); text != "" {
+		t.Errorf("no GPU is used, and there is doubt: %q", text)
+	}
+	m.Use("GPU-fake-0")
+	if text := m.Doubt(t.Context(), begun, time.Now(), 10*time.Second); text != "" {
+		t.Errorf("all is well, and there is doubt: %q", text)
+	}
+	l.Set("set ecc_uncorrected 0 1") // seen by nobody yet: the next sample shows it
+	if text := m.Doubt(t.Context(), begun, time.Now(), 10*time.Second); !strings.Contains(text, "Memory of GPU 0 (GPU-fake-0) was wrong meanwhile: 1 memory error") {
+		t.Errorf("memory was wrong, and the doubt is %q", text)
+	}
+	m.Use("GPU-fake-1")
+	l.Set("hang nvmlDeviceGetTemperature 1")
+	untilState(t, m, 1, schema.GPUUnknown, "no-answer")
+	if text := m.Doubt(t.Context(), begun, time.Now(), 10*time.Millisecond); !strings.Contains(text, "GPU 1 (GPU-fake-1) has not answered since") {
+		t.Errorf("nobody answers, and the doubt is %q", text)
+	}
+}

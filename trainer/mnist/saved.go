@@ -26,6 +26,7 @@ type Saved struct {
 	Settings  map[string]string // how it was trained, for people
 	Params    [][]float32       // in the order of Module.Parameters
 	Synthetic bool
+	Suspect   string // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
 }
 
 // Collect reads a whole model at its current version.
@@ -53,6 +54,9 @@ func (s *Saved) Param(name string) []float32 {
 func (s *Saved) Save(path string) error {
 	metadata := map[string]string{"format": format, "module": string(nn.Config(s.Module)), "data": s.Data,
 		"synthetic": strconv.FormatBool(s.Synthetic)}
+	if s.Suspect != "" {
+		metadata["suspect"] = s.Suspect
+	}
 	for name, value := range s.Settings {
 		metadata["settings."+name] = value
 	}
@@ -94,7 +98,7 @@ func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if err != nil {
 		return nil, fmt.Errorf("its module: %w", err)
 	}
-	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true", Settings: map[string]string{}}
+	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true", Suspect: metadata["suspect"], Settings: map[string]string{}}
 	for name, value := range metadata {
 		if setting, ok := strings.CutPrefix(name, "settings."); ok {
 			s.Settings[setting] = value

@@ -47,10 +47,14 @@ const tinyConfig = `[{"max_pool2d":{"kernel":4}},{"flatten":{}},{"linear":{"in":
 func TestSavedRoundTrip(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "m.safetensors")
 	saved := tiny(t)
+	saved.Suspect = "Memory of GPU 0 was wrong meanwhile."
 	if err := saved.Save(path); err != nil {
 		t.Fatal(err)
 	}
 	loaded, err := LoadModel(path)
+	if err == nil && loaded.Suspect != saved.Suspect {
+		t.Errorf("suspect %q, want %q", loaded.Suspect, saved.Suspect)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

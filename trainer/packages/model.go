@@ -30,6 +30,7 @@ const format = "gradbus packages 1"
 type Model struct {
 	Classes   []string
 	Dim       int
+	Suspect   string            // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
 	Synthetic bool              // trained on the generated corpus
 	Settings  map[string]string // how it was trained, for people
 	Embedding []float32         // [corpus.Rows, Dim]
@@ -65,7 +66,7 @@ func (s Settings) record(data *corpus.Data) map[string]string {
 }
 
 // Save writes the model as a safetensors file: tensors embedding.weight [262144, Dim], linear.weight [classes, Dim] and
-// linear.bias [classes], float32, and in the metadata the classes, the tokenizer and the settings. The file is there
+// linear.bias [classes], float32, and in the metadata the classes, the tokenizer and the settings, and "suspect" where it may be wrong. The file is there
 // whole or not at all: it is written beside path and then renamed.
 func (m *Model) Save(path string) error {
 	classes, err := json.Marshal(m.Classes)
@@ -74,6 +75,9 @@ func (m *Model) Save(path string) error {
 	}
 	metadata := map[string]string{"format": format, "classes": string(classes), "tokenizer": corpus.Tokenizer,
 		"synthetic": strconv.FormatBool(m.Synthetic)}
+	if m.Suspect != "" {
+		metadata["suspect"] = m.Suspect
+	}
 	for name, value := range m.Settings {
 		metadata["settings."+name] = value
 	}
@@ -112,7 +116,7 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if got := metadata["tokenizer"]; got != corpus.Tokenizer {
 		return nil, fmt.Errorf("%w: tokenizer %q, want %q", ErrModel, got, corpus.Tokenizer)
 	}
-	m := &Model{Settings: map[string]string{}, Synthetic: metadata["synthetic"] == "true"}
+	m := &Model{Settings: map[string]string{}, Synthetic: metadata["synthetic"] == "true", Suspect: metadata["suspect"]}
 	for name, value := range metadata {
 		if setting, ok := strings.CutPrefix(name, "settings."); ok {
 			m.Settings[setting] = value

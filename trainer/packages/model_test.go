@@ -97,6 +97,7 @@ func TestEvaluateFails(t *testing.T) {
 
 func TestModelRoundTrip(t *testing.T) {
 	m := tiny()
+	m.Suspect = "Memory of GPU 0 was wrong meanwhile."
 	m.Synthetic, m.Embedding[7] = true, float32(math.Copysign(0, -1))
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	for range 2 { // the second replaces the first
@@ -118,7 +119,7 @@ func TestModelRoundTrip(t *testing.T) {
 	if !slices.Equal(bits(got.Embedding), bits(m.Embedding)) || !slices.Equal(got.Weight, m.Weight) || !slices.Equal(got.Bias, m.Bias) {
 		t.Error("tensors changed")
 	}
-	if !slices.Equal(got.Classes, m.Classes) || got.Dim != 1 || !got.Synthetic || !maps.Equal(got.Settings, m.Settings) {
+	if !slices.Equal(got.Classes, m.Classes) || got.Dim != 1 || !got.Synthetic || got.Suspect != m.Suspect || !maps.Equal(got.Settings, m.Settings) {
 		t.Errorf("classes %q dim %d synthetic %v settings %v", got.Classes, got.Dim, got.Synthetic, got.Settings)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))

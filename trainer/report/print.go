@@ -53,6 +53,9 @@ weights    sha256 %s
 `, input, r.Accuracy, Thousands(float64(r.TestSamples)), r.Loss, count(r.Epochs, "epoch"),
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
+	if err == nil && r.Suspect != "" {
+		_, err = fmt.Fprintf(to, "suspect    %s\n", r.Suspect)
+	}
 	if err == nil && r.Saved != "" {
 		_, err = fmt.Fprintf(to, "saved      %s\n", r.Saved)
 	}

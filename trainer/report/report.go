@@ -43,7 +43,8 @@ type Result struct {
 	BytesReceived    uint64  `json:"bytes_received"` // likewise
 	WeightsSHA256    string  `json:"weights_sha256"`
 	Time             Time    `json:"time"`
-	Saved            string  `json:"saved,omitempty"` // the file the model was written to
+	Suspect          string  `json:"suspect,omitempty"` // why the model may be wrong: memory of a GPU was, meanwhile
+	Saved            string  `json:"saved,omitempty"`   // the file the model was written to
 }
 
 // Time says where Seconds went, as the mean over the trainers. The parts do not overlap and leave out what is small.
@@ -100,6 +101,9 @@ func Add(results []Result, same bool) (Result, error) {
 		sum.Loss += r.Loss * float64(r.LossSamples)
 		sum.LossSamples += r.LossSamples
 		sum.Time = sum.Time.plus(r.Time, 1/float64(len(results)))
+		if r.Suspect != "" {
+			sum.Suspect = r.Suspect
+		}
 		if r.Saved != "" {
 			sum.Saved = r.Saved
 		}

@@ -72,6 +72,15 @@ func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*h
 	return m, nil
 }
 
+// Check finds what is wrong with the flags, where nothing is watched.
+func (f *Flags) Check() error {
+	_, err := f.config(slog.New(slog.DiscardHandler))
+	if err == nil && len(f.Inject) > 0 {
+		err = fmt.Errorf("inject %q: no GPU is used here: want --gpu-use with it, or the backend cuda", f.Inject[0])
+	}
+	return err
+}
+
 func (f *Flags) config(log *slog.Logger) (health.Config, error) {
 	c := health.Config{Mode: health.Mode(f.Mode), Log: log}
 	if f.Expected < 0 || f.Expected > verdict.GPUsMax {

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"gradbus/cuda/health"
+)
+
+// watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,
+// when it must not any more. It takes some hundred milliseconds where there is a GPU, and nothing elsewhere.
+func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
+	if o.backend != "cuda" && o.gpu.Use == "" && o.gpu.Mode != string(health.Require) {
+		return ctx, func() {}, o.gpu.Check()
+	}
+	m, err := o.gpu.Watch(ctx, o.backend, o.log)
+	if err != nil {
+		return nil, nil, err
+	}
+	watched, cancel := context.WithCancelCause(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(fitEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-watched.Done():
+				return
+			case <-tick.C:
+				if err := m.Fit(); err != nil {
+					cancel(&unfitError{err})
+					return
+				}
+			}
+		}
+	}()
+	o.gpus, o.watchedFrom = m, time.Now()
+	return watched, func() { cancel(nil); <-ended; m.Close() }, nil
+}
+
+// fitEvery is how often a trainer asks whether it may go on.
+const fitEvery = 200 * time.Millisecond
+
+// unfitError ends a trainer whose GPU is broken.
+type unfitError struct{ reason error }
+
+func (e *unfitError) Error() string { return e.reason.Error() }
+
+// suspectWithin is how long a save waits for the word of the GPU on the time of the training.
+const suspectWithin = 5 * time.Second
+
+// suspect says why what was trained may be wrong; empty where nothing speaks for it. It waits for a word of the GPU that is
+// younger than the training.
+func (o *common) suspect(ctx context.Context) string {
+	if o.gpus == nil {
+		return ""
+	}
+	text := o.gpus.Doubt(ctx, o.watchedFrom, time.Now(), suspectWithin)
+	if text != "" {
+		o.log.Warn("what was trained is suspect", "reason", text)
+	}
+	return text
+}
