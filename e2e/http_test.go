@@ -96,6 +96,7 @@ func TestPageMistakes(t *testing.T) {
 		{"page's token", []string{"--http", "127.0.0.1:0", "--http-token-file", filepath.Join(folder, "none")}, []string{"http", "none"}},
 		{"half a certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings}, []string{"http-tls-key"}},
 		{"no certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings, "--http-tls-key", settings}, []string{"http-tls-cert", "ps.yaml"}},
+		{"no page", []string{"--http", "off", "--http-port-file", filepath.Join(folder, "page")}, []string{"http-port-file", "off"}},
 		{"profiles for everybody", []string{"--http", "127.0.0.1:0", "--pprof", "0.0.0.0:0"}, []string{"pprof", "127.0.0.1:6060"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

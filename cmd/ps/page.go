@@ -36,7 +36,7 @@ type pageFlags struct {
 func (f *pageFlags) add(c *cobra.Command) {
 	set := c.Flags()
 	set.StringVar(&f.listen, "http", httpDefault, "`host:port` of the page, the API and the metrics, off for none; port 0 is any free one")
-	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which requests may ask for the page besides its address: those of a proxy, for example")
+	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which others ask for the page, besides its address: those of a proxy, for example; the first is shown to them")
 	set.StringVar(&f.tokenFile, "http-token-file", "", "`file` whose first line whoever looks must show: at /login, or as a bearer token")
 	set.StringVar(&f.certFile, "http-tls-cert", "", "`file` with the certificate of the page, in PEM")
 	set.StringVar(&f.keyFile, "http-tls-key", "", "`file` with the key of that certificate")
@@ -56,6 +56,9 @@ type display struct {
 // open begins to serve, before the ps is there: who asks meanwhile is told that it starts.
 func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error) {
 	if f.listen == "off" {
+		if f.portFile != "" {
+			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
+		}
 		return nil, nil
 	}
 	token, err := config.Secret(f.tokenFile)
@@ -97,7 +100,7 @@ func (d *display) options(o *ps.Options) {
 	if d == nil {
 		return
 	}
-	o.Page = d.server.URL()
+	o.Page = d.server.Public()
 	o.Pulses = func(job schema.JobName, from schema.Member, p *schema.Pulse) {
 		d.hub.Take(job, from, p)
 		d.exporter.Take(job, from, p)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -92,7 +93,9 @@ func (c *certificate) read() error {
 	}
 	c.pair, c.changed, c.names = &pair, at, nil
 	for _, name := range pair.Leaf.DNSNames {
-		c.names = append(c.names, hostName(name))
+		if !strings.Contains(name, "*") { // that stands for names which may be anybody's
+			c.names = append(c.names, hostName(name))
+		}
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/url"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -194,8 +195,26 @@ func (f faultLog) Write(b []byte) (int, error) {
 // faultsLogged are logged one by one, then those whose number is a power of two.
 const faultsLogged = 20
 
-// URL is where the page is: http://127.0.0.1:8080/.
+// URL is where somebody on this machine finds the page: http://127.0.0.1:8080/.
 func (s *Server) URL() string { return s.url }
+
+// Public is where others find it: under the first of the names that were given for it, or that its certificate has; else URL.
+func (s *Server) Public() string {
+	names := s.config.Hosts
+	if s.guard.secure != nil {
+		_, certified := s.guard.secure.latest()
+		names = append(slices.Clip(names), certified...)
+	}
+	u, err := url.Parse(s.url)
+	if err != nil || len(names) == 0 {
+		return s.url
+	}
+	u.Host = net.JoinHostPort(hostName(names[0]), u.Port())
+	if _, port, err := net.SplitHostPort(names[0]); err == nil {
+		u.Host = net.JoinHostPort(hostName(names[0]), port) // of a proxy
+	}
+	return u.String()
+}
 
 // Stats counts what became of requests since the start.
 type Stats struct {

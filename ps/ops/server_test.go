@@ -192,6 +192,33 @@ func TestValidate(t *testing.T) {
 	}
 }
 
+// Others are told the name that was given for them, with the port of a proxy where one was said.
+func TestPublic(t *testing.T) {
+	t.Parallel()
+	cert, key, _ := newCertificate(t, "*.example.org", "box.example.org", "other.example.org")
+	for _, c := range []struct {
+		config Config
+		want   string // PORT is that of the listener
+	}{
+		{Config{}, "http://127.0.0.1:PORT/"},
+		{Config{Hosts: []string{"Train.example.org", "b.example"}}, "http://train.example.org:PORT/"},
+		{Config{Hosts: []string{"train.example.org:443"}}, "http://train.example.org:443/"},
+		{Config{CertFile: cert, KeyFile: key}, "https://box.example.org:PORT/"},
+		{Config{CertFile: cert, KeyFile: key, Hosts: []string{"10.1.2.3"}}, "https://10.1.2.3:PORT/"},
+	} {
+		c.config.Listen, c.config.Hub = "127.0.0.1:0", NewHub(nil)
+		s, err := Start(t.Context(), c.config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := strings.Cut(s.conns.Addr().String(), ":")
+		if got, want := s.Public(), strings.ReplaceAll(c.want, "PORT", port); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+		s.Close()
+	}
+}
+
 // Profiles are on a listener of their own, which has the rules of the other.
 func TestProfiles(t *testing.T) {
 	t.Parallel()

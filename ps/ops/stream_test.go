@@ -129,7 +129,7 @@ func TestStreamSendsUpdates(t *testing.T) {
 	}
 }
 
-// A pulse that matters is shown at once, not at the next second: many come within the time of a few.
+// A pulse that matters makes an update of its own, and a storm of them no storm of updates.
 func TestStreamSendsUrgentUpdatesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
@@ -144,10 +144,8 @@ func TestStreamSendsUrgentUpdatesAtOnce(t *testing.T) {
 		s.hub.Take("", "p-p1", &schema.Pulse{Serial: serial})
 		e.next(t)
 	}
-	// Without urgency these are 10 s; with it at least tickSoonest each, of which the last few may be missing.
-	if took := time.Since(from); took > updates*tickEvery*3/4 {
-		t.Skipf("%d updates took %s: the machine is too busy to tell", updates, took)
-	} else if took < (updates-2)*tickSoonest/2 {
+	// That each came soon TestHubTicks shows, by a clock of its own; here, that they are bounded.
+	if took := time.Since(from); took < (updates-2)*tickSoonest/2 {
 		t.Errorf("%d updates in %s: a storm of pulses is not bounded", updates, took)
 	}
 }
