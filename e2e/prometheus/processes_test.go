@@ -171,16 +171,20 @@ type server struct {
 
 var listening = regexp.MustCompile(`msg="Listening on" address=(\S+)`)
 
-// prometheus starts one with our configuration, which scrapes a ps every second instead of every five.
-func prometheus(t *testing.T, ps string) *server {
+// prometheus starts one with our configuration, which scrapes these pages every second instead of every five.
+func prometheus(t *testing.T, pages ...string) *server {
 	t.Helper()
 	folder := t.TempDir()
+	var targets []string
+	for _, page := range pages {
+		targets = append(targets, strings.TrimSuffix(strings.TrimPrefix(page, "http://"), "/"))
+	}
 	for _, name := range []string{"prometheus.yml", "alerts.yml"} {
 		data, err := os.ReadFile(deploy + "prometheus/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := strings.ReplaceAll(string(data), "127.0.0.1:8080", strings.TrimSuffix(strings.TrimPrefix(ps, "http://"), "/"))
+		text := strings.ReplaceAll(string(data), "- 127.0.0.1:8080", "- "+strings.Join(targets, "\n          - "))
 		text = regexp.MustCompile(`(scrape|evaluation)_interval: 5s`).ReplaceAllString(text, "${1}_interval: 1s")
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

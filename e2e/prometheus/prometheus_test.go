@@ -97,31 +97,30 @@ func TestExpressionsParse(t *testing.T) {
 	promtool(t, folder, nil, "check", "rules", "panels.yml")
 }
 
-// A real job, scraped by a real Prometheus: every panel, alert and query of a runbook is evaluated, an injected fault of a GPU
+// A real job on two ps, scraped by a real Prometheus: everything is counted once, every panel, alert and query of a runbook is evaluated, an injected fault of a GPU
 // is an alert, and a trainer that is stopped fires the one that names it.
 func TestRealJob(t *testing.T) {
 	t.Parallel()
 	wanted(t)
-	folder := t.TempDir()
-	natsFile, pageFile := filepath.Join(folder, "nats"), filepath.Join(folder, "page")
-	ps := own(t, "ps", "--listen", "127.0.0.1:0", "--port-file", natsFile, "--http", "127.0.0.1:0", "--http-port-file", pageFile, "--deadline", "10m",
-		"--inject", "gpu=0,xid=79,after=1s")
-	nats, page := line(t, natsFile, ps), line(t, pageFile, ps)
-	p := prometheus(t, page)
+	first, nats, page := parameterServer(t, "--id", "left", "--inject", "gpu=0,xid=79,after=1s")
+	second, _, other := parameterServer(t, "--id", "right", "--nats", nats)
+	p := prometheus(t, page, other)
+	poll(t, "both ps are there", func() bool { return p.has(t, `count(up{job="gradbus"} == 1) == 2 and count(gradbus_ps_info) == 2`) }, first, second, p.process)
 	trainers := make([]*process, 2)
 	for i := range trainers {
 		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2", "--input", "synthetic", "--epochs", "100000")
 	}
-	alive := []*process{ps, p.process, trainers[0], trainers[1]}
+	alive := []*process{first, second, p.process, trainers[0], trainers[1]}
 
 	for _, expr := range []string{
-		`up{job="gradbus"} == 1`,
-		`gradbus_job_phase{job_name="packages", phase="running"} == 1`,
+		// Everything is there once, whichever ps tells of it.
+		`count(gradbus_job_phase{job_name="packages", phase="running"} == 1) == 1`,
 		`count(gradbus_trainer_batches_total > 10) == 2`,
+		`count(count by (instance) (gradbus_shard_version > 0)) == 2`,
+		`count(gradbus_shard_version > 0) == 4`,
 		`job_name:gradbus_trainer_samples:rate1m > 0`,
 		`job_name:gradbus_job_training:bool == 1`,
 		`job_name:gradbus_trainer_sample_loss:mean1m > 0`,
-		`count(gradbus_shard_version > 0) == 2`,
 		`sum(gradbus_trainer_network_bytes_total{direction="sent"}) > 0`,
 		`gradbus_problem == 0`,
 		`gradbus_problem_info{code="gpu-unhealthy"} == 1`,
@@ -134,6 +133,15 @@ func TestRealJob(t *testing.T) {
 	liveRules(t, p)
 	stoppedTrainer(t, p, trainers[1], alive)
 	logScrapes(t, p)
+}
+
+// parameterServer starts a ps, and says where it and its page are.
+func parameterServer(t *testing.T, more ...string) (ps *process, nats, page string) {
+	t.Helper()
+	folder := t.TempDir()
+	natsFile, pageFile := filepath.Join(folder, "nats"), filepath.Join(folder, "page")
+	ps = own(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", natsFile, "--http", "127.0.0.1:0", "--http-port-file", pageFile, "--deadline", "10m"}, more...)...)
+	return ps, line(t, natsFile, ps), line(t, pageFile, ps)
 }
 
 // liveMetrics holds a scrape against promtool's linter and the list of what we say that we export.
