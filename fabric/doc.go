@@ -15,13 +15,14 @@
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
 //	natsLine  a line over nats.go, for control                             natsline.go
 //	Control   a member's connection to the server that carries control     control.go
+//	Service   a program as NATS's own tools find it                        service.go
 //	Bucket    keys and values at that server, in JetStream                 bucket.go
 //	Message   a delivery, and the lease of its bytes                       message.go, lease.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
 //	          gradbus.v1.{job}.{from}.module.{to}.{name}
 //	Ask       a request that is repeated until it is answered              ask.go
-//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, window.go
+//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, outboxstate.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
 //	Limiter   how much may be said in a second                             limiter.go
 //
@@ -136,6 +137,6 @@
 // # Left out
 //
 // Permissions by credential are to come. JetStream keeps buckets and nothing else: gradients never pass it. Headers and
-// reply fields are not used: the former destroy the alignment of frames, the latter let a message choose where an answer
+// reply fields are not used, but for answers to NATS's own tools (service.go): the former destroy the alignment of frames, the latter let a message choose where an answer
 // goes.
 package fabric

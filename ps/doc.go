@@ -19,6 +19,9 @@
 //     module_requests.go how requests come together and are answered once, module_life.go whose contexts end.
 //   - Server (server.go) runs them: receive.go takes frames off the wire, a worker (worker.go) is the goroutine of one
 //     shard of one job, the desk (desk.go, letters.go) the one goroutine of all coordinators.
+//   - pulser (pulse.go) says once a second how all this fares, and hears what others say, for who asked (Options.Pulses): from
+//     what coordinators leave at each tick (pulse_jobs.go) and shards answer when they are asked (pulse_shards.go). timed.go is the
+//     clock around a shard's kernels, which the shard itself does not have. checks.go answers probes.
 //
 // # A batch
 //
@@ -36,7 +39,7 @@
 //
 // # Goroutines and locks
 //
-// The desk never waits for another server. Two goroutines for each shard id receive (one a connection) and verify. A
+// The desk never waits for another server, and neither desk nor shard ever waits for the pulser's two goroutines. Two goroutines for each shard id receive (one a connection) and verify. A
 // dense frame that finds nothing waiting they step themselves, whose bytes are in their cache; everything else is
 // queued for the worker, a goroutine for each shard of each job, but lookups and pulls go before what waits
 // (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's goroutine owns the
@@ -60,7 +63,7 @@
 //
 // # What it must not know
 //
-// HTTP, NVML and dashboards (package ops builds on Stats), and package trainer: the two meet on the wire only. The shard
+// HTTP, NVML and dashboards (package ops builds on pulses), and package trainer: the two meet on the wire only. The shard
 // and the coordinator moreover know no clock, no I/O, no subject and no goroutine.
 //
 // # For a newcomer

@@ -74,7 +74,7 @@ func (d *desk) show(j *job, now time.Time) {
 func (c *Coordinator) Pulse(now time.Time) schema.JobPulse {
 	job := c.config.Job
 	p := schema.JobPulse{
-		Name: job.Name, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency, Apply: job.Apply, Reduce: job.Reduce,
+		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency, Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Parameters: valuesOf(job), Failed: c.failed,
 		Members: make([]schema.MemberPulse, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.Keepers)),
 	}

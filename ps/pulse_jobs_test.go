@@ -18,7 +18,7 @@ func TestCoordinatorPulse(t *testing.T) {
 	c.Join(at, "j-1", &schema.Join{Job: job, Host: "one"})
 	after := func(d time.Duration) time.Time { return at.Add(d) }
 	p := c.Pulse(after(400 * time.Millisecond))
-	if p.Phase != schema.PhaseGathering || p.StartedMS != 0 || p.Name != "told" || p.RunID != 7 || p.Shards != 2 || p.Trainers != 2 || len(p.Keepers) != 2 || p.Keepers[1] != "b" {
+	if p.Phase != schema.PhaseGathering || p.StartedMS != 0 || p.Name != "told" || p.Workload != job.Workload || job.Workload == "" || p.RunID != 7 || p.Shards != 2 || p.Trainers != 2 || len(p.Keepers) != 2 || p.Keepers[1] != "b" {
 		t.Errorf("gathering: %+v", p)
 	}
 	if m := p.Members[0]; m != (schema.MemberPulse{Member: "t0", Host: "one", SilentMS: 400}) {

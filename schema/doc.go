@@ -17,6 +17,9 @@
 //	v, err := schema.Verify(message, schema.Limits{})
 //	sum(v.Float32s())
 //
+// A Pulse (pulse.go, pulse_codec.go) is what a member says of itself to whoever watches: JSON in a frame, of which every number,
+// text, name and list is checked when it is written and when it is read, so that who shows or exports it need not.
+//
 // The format is gradbus.fbs; docs/protocol.md says how to speak it from another language. schema/wire is generated:
 // scripts/generate.sh writes it again, and `make verify` compares. Values are little-endian and are viewed in place, so
 // the package compiles for little-endian machines only.

@@ -209,3 +209,39 @@ func FuzzDecodePulse(f *testing.F) {
 		}
 	})
 }
+
+func BenchmarkPulse(b *testing.B) {
+	p := testTrainerPulse()
+	frame, err := EncodePulse(Head{}, p)
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, err := Verify(frame, Limits{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("encode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = EncodePulse(Head{}, p)
+		}
+	})
+	b.Run("decode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = DecodePulse(&v)
+		}
+	})
+	b.Run("check", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = p.check()
+		}
+	})
+	b.Run("names", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = checkNames(v.Body())
+		}
+	})
+}

@@ -22,6 +22,10 @@
 //
 // timeline.go notes when each bucket left and came back, for those who ask.
 //
+// pulse.go tells once a second how the session fares, to whoever watches: what it does at the moment and which shard it waits for
+// (awaited.go), the norm of a gradient now and then (norm.go), and in mean a digest of the replica, to be compared with the
+// others' (fingerprint.go). Measurements space themselves by what they cost.
+//
 // module.go is another way to train, for modules that a shard hosts: inputs go there and outputs come back (module_ask.go),
 // and nothing of the five steps is needed.
 //
@@ -39,7 +43,7 @@
 //
 // The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on goroutines of
 // fabric's, which put rows and results in place and wake it up. One goroutine of the session (keepTime) drives the
-// windows and sends beats. Per batch a session allocates some hundred bytes; the network client allocates each message.
+// windows and sends beats, another sends pulses, for which nothing waits. Per batch a session allocates some hundred bytes; the network client allocates each message.
 //
 // # What it knows, and what it must not know
 //

@@ -53,8 +53,7 @@ func TestReplicasAreTold(t *testing.T) {
 			if o.err != nil {
 				t.Fatal(o.err)
 			}
-			pulses := w.of(schema.TrainerMember(i))
-			told := pulses[len(pulses)-1].Trainer.Replicas
+			told := w.last(schema.TrainerMember(i), "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == 6 && p.Planned == 0 }).Replicas
 			if len(told) == 0 || told[0].Version != 1 {
 				t.Fatalf("trainer %d of %d tells of %+v", i, trainers, told)
 			}

@@ -6,24 +6,59 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
 )
 
-// watched keeps the pulses of trainers.
+// watched keeps the pulses of trainers, as a client of its own that watches: a ps hears four a second at most.
 type watched struct {
+	t   testing.TB
 	mu  sync.Mutex
 	all map[schema.Member][]*schema.Pulse
 }
 
-func (w *watched) take(_ schema.JobName, from schema.Member, p *schema.Pulse) {
-	if p.Trainer == nil {
+func (w *watched) take(m fabric.Message) {
+	subject, err := m.Parse()
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	p, err := schema.DecodePulse(&v)
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
+	from := schema.Member(subject.From)
+	if err := p.CheckFrom(schema.JobName(subject.Job), from); err != nil || p.Trainer == nil {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.all[from] = append(w.all[from], p)
+}
+
+// last waits for a trainer's latest pulse to be as wanted.
+func (w *watched) last(m schema.Member, what string, ok func(p *schema.TrainerPulse) bool) *schema.TrainerPulse {
+	w.t.Helper()
+	for deadline := time.Now().Add(testTimeout / 2); ; time.Sleep(time.Millisecond) {
+		all := w.of(m)
+		if len(all) > 0 && ok(all[len(all)-1].Trainer) {
+			return all[len(all)-1].Trainer
+		}
+		if time.Now().After(deadline) {
+			if len(all) > 0 {
+				w.t.Logf("%s says at last %+v", m, all[len(all)-1].Trainer)
+			}
+			w.t.Fatalf("never: %s", what)
+		}
+	}
 }
 
 // of is the pulses of a trainer, in the order in which they came.
@@ -35,12 +70,16 @@ func (w *watched) of(m schema.Member) []*schema.Pulse {
 
 func startWatched(t testing.TB, config ps.Config) (*ps.Server, *watched) {
 	t.Helper()
-	w := &watched{all: map[schema.Member][]*schema.Pulse{}}
-	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t), Pulses: w.take})
+	w := &watched{t: t, all: map[schema.Member][]*schema.Pulse{}}
+	server := startServerWith(t, config)
+	conn, err := fabric.DialControl(testContext(t), fabric.Config{URL: server.URL(), Name: "watch"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(server.Close)
+	t.Cleanup(conn.Close)
+	if err := conn.Subscribe(fabric.Pattern(fabric.Any, fabric.Any, fabric.KindPulse, string(schema.All), false), w.take); err != nil {
+		t.Fatal(err)
+	}
 	return server, w
 }
 
@@ -50,12 +89,14 @@ func TestTrainersTellHowTheyFare(t *testing.T) {
 	server, w := startWatched(t, ps.Config{Shards: 2})
 	config, job := testConfig(t, server), toyJob("told", 2, 4, schema.ApplyUpdate)
 	config.PulseEvery = 20 * time.Millisecond
+	config.GPUs = func() []schema.GPUPulse { return []schema.GPUPulse{{UUID: "GPU-1", State: schema.GPUHealthy}} }
 	const batches = 30
 	outcomes := trainAll(t, config, job, batches)
 	for i, o := range outcomes {
 		if o.err != nil {
 			t.Fatal(o.err)
 		}
+		w.last(schema.TrainerMember(i), "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == batches && p.Planned == 0 })
 		pulses := w.of(schema.TrainerMember(i))
 		if len(pulses) < 2 {
 			t.Fatalf("%d pulses of trainer %d", len(pulses), i)
@@ -77,7 +118,7 @@ func checkLast(t *testing.T, p *schema.Pulse, o *outcome, batches uint64) {
 	}
 	if last.Batches != batches || last.Batch != schema.Batch(batches) || last.Planned != 0 || last.Samples != o.stats.Samples || last.GradientFrames != o.stats.GradientFrames ||
 		last.Results != o.stats.Results || float64(last.ComputeSeconds) != o.stats.ComputeTime.Seconds() || last.Doing != schema.DoingOther || !last.Traffic.Connected ||
-		last.Traffic.BytesSent == 0 || last.Process.Goroutines == 0 || last.Backend == "" || p.EveryMS != 20 {
+		last.Traffic.BytesSent == 0 || last.Process.Goroutines == 0 || last.Backend == "" || len(last.GPUs) != 1 || p.EveryMS != 20 {
 		t.Errorf("the last pulse says %+v, and the session %+v", last, o.stats)
 	}
 	if l := last.Loss; math.Abs(float64(l.Sum)-sum) > 1e-6*math.Abs(sum) || l.Samples != uint64(samples) || l.Bad != 0 {
@@ -119,10 +160,6 @@ func TestTrainersTellWhatTheyWaitFor(t *testing.T) {
 	server, w := startWatched(t, ps.Config{Shards: 2})
 	config, job := testConfig(t, server), toyJob("awaited", 2, 6, schema.ApplyUpdate)
 	config.PulseEvery = 5 * time.Millisecond
-	last := func(m schema.Member, ok func(p *schema.TrainerPulse) bool) bool {
-		all := w.of(m)
-		return len(all) > 0 && ok(all[len(all)-1].Trainer)
-	}
 	goOn := make(chan struct{})
 	var both sync.WaitGroup
 	errs := make([]error, 2)
@@ -138,17 +175,12 @@ func TestTrainersTellWhatTheyWaitFor(t *testing.T) {
 		}
 		both.Go(func() { errs[i] = train(testContext(t), c, job, toy, 8).err })
 	}
-	deadline := time.Now().Add(testTimeout / 4)
-	for !last("t0", func(p *schema.TrainerPulse) bool {
+	w.last("t0", "t0 waits for results", func(p *schema.TrainerPulse) bool {
 		return p.Doing == schema.DoingResult && p.DoingMS > 50 && p.AwaitedShard != nil && *p.AwaitedShard == 0 && p.Batch == 2 && p.Planned == 4
-	}) || !last("t1", func(p *schema.TrainerPulse) bool {
+	})
+	w.last("t1", "t1 computes", func(p *schema.TrainerPulse) bool {
 		return p.Doing == schema.DoingCompute && p.DoingMS > 50 && p.AwaitedShard == nil && p.Batch == 2
-	}) {
-		if time.Now().After(deadline) {
-			t.Fatalf("nobody says that it waits: %+v, %+v", w.of("t0")[len(w.of("t0"))-1].Trainer, w.of("t1")[len(w.of("t1"))-1].Trainer)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	})
 	close(goOn)
 	both.Wait()
 	for i, err := range errs {
@@ -156,18 +188,14 @@ func TestTrainersTellWhatTheyWaitFor(t *testing.T) {
 			t.Errorf("trainer %d: %v", i, err)
 		}
 	}
-	if !last("t0", func(p *schema.TrainerPulse) bool {
-		if len(p.Links) != 2 {
-			return false
+	p := w.last("t0", "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == 8 && p.Planned == 0 })
+	if len(p.Links) != 2 || p.Links[0].Frames+p.Links[1].Frames != p.GradientFrames {
+		t.Errorf("links %+v, and %d frames in all", p.Links, p.GradientFrames)
+	}
+	for i, l := range p.Links {
+		if l.Shard != i || l.Frames == 0 || l.WindowBytes <= 0 || l.PendingBytes < 0 {
+			t.Errorf("link %d: %+v", i, l)
 		}
-		for i, l := range p.Links {
-			if l.Shard != i || l.Frames == 0 || l.WindowBytes <= 0 || l.PendingBytes < 0 {
-				return false
-			}
-		}
-		return p.Links[0].Frames+p.Links[1].Frames == p.GradientFrames
-	}) {
-		t.Errorf("links %+v", w.of("t0")[len(w.of("t0"))-1].Trainer.Links)
 	}
 }
 
@@ -191,8 +219,7 @@ func TestGradientNormIsTold(t *testing.T) {
 		if o := trainAll(t, config, job, 2)[0]; o.err != nil {
 			t.Fatalf("%s: %v", c.name, o.err)
 		}
-		all := w.of("t0")
-		got := all[len(all)-1].Trainer
+		got := w.last("t0", "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == 2 && p.Planned == 0 })
 		if got.GradientNorm == nil || got.GradientBatch != 0 || !(*got.GradientNorm > 0) {
 			t.Fatalf("%s: norm %v of batch %d", c.name, got.GradientNorm, got.GradientBatch)
 		}
