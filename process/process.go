@@ -47,6 +47,6 @@ func (m *Meter) Read() schema.ProcessPulse {
 	}
 	return schema.ProcessPulse{
 		CPUSeconds: schema.Real(cpuSeconds()), ResidentBytes: residentBytes(), HeapBytes: heap,
-		Goroutines: runtime.NumGoroutine(), CPUs: runtime.GOMAXPROCS(0),
+		Goroutines: runtime.NumGoroutine(), CPUs: min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
 	}
 }

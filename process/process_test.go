@@ -61,3 +61,13 @@ func BenchmarkRead(b *testing.B) {
 		_ = m.Read()
 	}
 }
+
+// A server has more scheduler slots than a small machine has processors; it may use no more than there are.
+func TestProcessorsThereAre(t *testing.T) {
+	before := runtime.GOMAXPROCS(0)
+	defer runtime.GOMAXPROCS(before)
+	runtime.GOMAXPROCS(runtime.NumCPU() + 3)
+	if got := NewMeter().Read().CPUs; got != runtime.NumCPU() {
+		t.Errorf("%d processors on a machine of %d", got, runtime.NumCPU())
+	}
+}
