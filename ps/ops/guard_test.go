@@ -175,7 +175,7 @@ func TestOtherSitesAreRefused(t *testing.T) {
 
 func TestOversizedRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	s := start(t, func(c *Config) { c.limits.headerBytesMax = 4 << 10 })
+	s := start(t, func(c *Config) { c.limits.headerBytesMax, c.limits.readTime = 4<<10, time.Hour })
 	large := strings.Repeat("x", 64<<10)
 	asked := map[string]net.Conn{}
 	for what, request := range map[string]string{

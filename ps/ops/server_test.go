@@ -19,6 +19,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -370,4 +371,26 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	if got := log.String(); strings.Count(got, "read again\"") != 2 || strings.Count(got, "the one before stays") != 2 {
 		t.Errorf("log %s", got)
 	}
+}
+
+// Close cuts a request off that takes too long, and returns when it has returned: what its answer reads may be gone then.
+func TestCloseWaitsForRequests(t *testing.T) {
+	t.Parallel()
+	begun := make(chan struct{})
+	var over atomic.Bool
+	s := start(t, func(c *Config) {
+		c.Metrics = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			close(begun)
+			<-r.Context().Done()
+			time.Sleep(20 * time.Millisecond)
+			over.Store(true)
+		})
+	})
+	s.dial(t, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	<-begun
+	s.Close()
+	if !over.Load() {
+		t.Error("a request is still being answered")
+	}
+	s.Close()
 }
