@@ -52,17 +52,20 @@ func TestWaiting(t *testing.T) {
 // What trainers call their hosts is text, whatever it looks like.
 func TestHostile(t *testing.T) {
 	b := start(t)
-	const name = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>`
+	const name = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>` + "aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt"
 	s := open(t, sample.Options{Trainers: 2, Job: "packages"}, 30, func(c *sample.Cluster) {
 		for _, trainer := range c.Trainers {
 			trainer.Host = name
 		}
 		c.Trainers[1].Stopped = true
 	})
-	p := b.tab(t, s.URL, desk)
+	p := b.tab(t, s.URL, view{width: 390, height: 844})
 	p.until("the host", `document.querySelector("#s-trainers [data-column=host]").textContent.startsWith("<img src=x")`)
 	if value[bool](p, `document.querySelectorAll("main img, main script").length > 0 || document.title === "taken"`) {
 		t.Error("the name of a host became markup")
+	}
+	if wide := p.wide(); len(wide) > 0 {
+		t.Errorf("the name of a host makes the page wider than its window by %q", wide)
 	}
 	if title := value[string](p, "document.title"); !strings.HasSuffix(title, "gradbus") {
 		t.Errorf("title %q", title)

@@ -87,6 +87,12 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s.step(9)
 		return s
 	},
+	"slow": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4, Hosts: 2}, 900, nil)
+		s.with(func(c *sample.Cluster) { c.Trainers[3].Slow = 3 })
+		s.step(120)
+		return s
+	},
 	"many": func(t testing.TB) *stage {
 		s := open(t, sample.Options{Trainers: 64, Hosts: 16, Shards: 16, Servers: 4, GPUs: true}, 300, nil)
 		s.with(func(c *sample.Cluster) { c.Trainers[41].Slow = 3 })

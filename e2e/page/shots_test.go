@@ -65,9 +65,12 @@ func TestScreenshots(t *testing.T) {
 			continue
 		}
 		s := scenes[shot.scene](t)
+		if strings.Contains(shot.name, "refused") {
+			s.with(func(*sample.Cluster) { s.refuse = 503 })
+		}
 		p := b.tab(t, s.URL, shot.view)
 		p.expected = func(said string) bool { return shot.act != nil && strings.Contains(said, "network:") }
-		p.until("the page", `document.getElementById("live").dataset.state === "live" && document.getElementById("why").dataset.level !== "none"`)
+		p.until("the page", `document.getElementById("live").dataset.state !== "connecting" && document.getElementById("why").dataset.level !== "none"`)
 		if shot.act != nil {
 			shot.act(p, s)
 		}
@@ -105,6 +108,10 @@ func shots() (all []shot) {
 		shot{name: "operations-replicas", scene: "mean", view: light, act: func(p *tab, _ *stage) { p.keys("s") }},
 		shot{name: "operations-lost", scene: "healthy", view: view{width: 1280, height: 420, dark: true}, act: lose},
 		shot{name: "+lost-dark", scene: "healthy", view: dark, act: lose},
+		shot{name: "+refused-dark", scene: "healthy", view: dark, act: func(*tab, *stage) {}},
+		shot{name: "+wide-dark", scene: "gpu", view: view{width: 1920, height: 1080, dark: true}, full: true},
+		shot{name: "+tablet-light", scene: "gpu", view: view{width: 768, height: 1024}, full: true},
+		shot{name: "+slow-dark", scene: "slow", view: dark},
 		shot{name: "+lost-light", scene: "healthy", view: light, act: lose},
 		shot{name: "+lost-phone", scene: "healthy", view: phone, act: lose},
 		shot{name: "+help-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("?") }},

@@ -118,7 +118,7 @@ class App {
     const told = job && (job.phase !== "gathering" || job.batch > 0);
     show(byId("charts"), Boolean(told));
     // The charts of a job that has ended stay at its end.
-    if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job));
+    if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job), job.typical_samples_per_second);
     this.tables.update(status, job);
     text(byId("foot"), `${status.server} · gradbus ${status.version} · times in ${zone()}`);
   }
@@ -143,7 +143,7 @@ class App {
     const before = this.connection.state;
     this.connection = state;
     attr(byId("live"), "data-state", state.state);
-    document.body.classList.toggle("lost", state.state === "lost");
+    document.body.classList.toggle("lost", state.state === "lost" && this.status !== null);
     show(byId("token-form"), state.state === "token");
     for (const id of ["main", "foot"]) show(byId(id), state.state !== "token");
     if (state.state === "token") show(byId("jobs"), false);

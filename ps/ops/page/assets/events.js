@@ -22,13 +22,13 @@ export class Events {
     this.quiet = el("p", { class: "quiet" }, "Nothing has happened since this server started.");
     this.more = el("button", { type: "button", class: "more", hidden: true, on: { click: () => this.longer() } });
     section.append(el("h2", { id: "h-events", tabindex: "-1" }, "Events ", this.count), el("div", { class: "filters", role: "group", "aria-label": "Events shown" }, ...this.filters), this.list, this.quiet, this.more);
-    show(section, true);
     this.filter("all");
   }
 
   /** take adds events in any order; those that are known are passed over. */
   take(events, now) {
     this.now = now;
+    show(byId("s-events"), true);
     let some = false;
     for (const e of events || []) {
       if (e.serial <= this.serial && this.all.some((k) => k.serial === e.serial)) continue;

@@ -21,7 +21,6 @@ export class History {
     this.at = [];
     this.columns = {};
     for (const c of COLUMNS) this.columns[c] = [];
-    this.bad = []; // times whose loss was not finite
   }
 
   /** take replaces everything by an answer of api/v1/series. */
@@ -31,18 +30,11 @@ export class History {
     for (const c of COLUMNS) {
       const from = (series.columns || {})[c] || [];
       const to = new Array(this.at.length);
-      for (let i = 0; i < to.length; i++) to[i] = this.finite(c, from[i], this.at[i]);
+      for (let i = 0; i < to.length; i++) to[i] = finite(from[i]);
       this.columns[c] = to;
     }
     this.askedAt = Date.now();
     this.version++;
-  }
-
-  finite(column, v, at) {
-    const n = real(v);
-    if (n === null || Number.isFinite(n)) return n;
-    if (column === "loss") this.bad.push(at);
-    return null;
   }
 
   /** add puts the stream's newest point at the end. It says whether some before it are missing, or all is old. */
@@ -54,7 +46,7 @@ export class History {
       for (const c of COLUMNS) this.columns[c].pop();
     }
     this.at.push(point.at_ms);
-    for (const c of COLUMNS) this.columns[c].push(this.finite(c, point[c], point.at_ms));
+    for (const c of COLUMNS) this.columns[c].push(finite(point[c]));
     this.version++;
     return (last > 0 && point.at_ms - last > GAP_MS) || Date.now() - this.askedAt > AGAIN_MS;
   }
@@ -132,4 +124,10 @@ export class History {
     }
     return out;
   }
+}
+
+/** finite is a number that can be drawn; NaN and infinities are gaps, and an event says what they were. */
+function finite(v) {
+  const n = real(v);
+  return n === null || Number.isFinite(n) ? n : null;
 }

@@ -20,7 +20,7 @@ export class Sentence {
     this.about = el("button", { type: "button", class: "small", hidden: true, on: { click: () => this.onJob(this.job) } });
     this.book = el("span", { class: "runbook", hidden: true }, "Runbook ", this.runbook);
     byId("why-do").append(this.action, this.book, this.about);
-    this.list = el("ul", null);
+    this.list = el("ul", { hidden: true });
     this.rest = el("button", { type: "button", class: "more", hidden: true, on: { click: () => this.toggle() } });
     byId("why-more").append(this.list, this.rest);
     this.items = [];
