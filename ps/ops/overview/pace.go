@@ -137,6 +137,7 @@ func (p *pace) look(now, period int64) (rate float64, found bool) {
 		if rate < slowUntil*typical { // this is how fast it goes now
 			p.minutes = p.minutes[:0]
 		}
+		return rate, false
 	}
 	if !p.slow && rate < slowBelow*typical {
 		p.slow, p.usually, p.begun = true, typical, now

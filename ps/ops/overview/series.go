@@ -46,11 +46,12 @@ func (r *points) each(f func(*values)) {
 	}
 }
 
-func (r *points) oldest() (int64, bool) {
-	if len(r.kept) == 0 {
-		return 0, false
+// from is the time from which on every point is kept: 0 while none has been dropped.
+func (r *points) from() int64 {
+	if len(r.kept) == 0 || len(r.kept) < r.most {
+		return 0
 	}
-	return r.kept[r.next%len(r.kept)].at, true
+	return r.kept[r.next].at
 }
 
 // series are a run's points of three grains.
@@ -150,17 +151,16 @@ func (s *series) columns(job, run string, since int64) Series {
 			out.Columns[name] = append(out.Columns[name], f)
 		}
 	}
-	second, seconds := s.seconds.oldest()
-	ten, tens := s.tens.oldest()
+	second, ten := s.seconds.from(), s.tens.from()
 	until := int64(0) // what was added so far
 	s.minutes.each(func(v *values) {
-		if (!tens || v.at < ten) && (!seconds || v.at < second) {
+		if v.at < ten && v.at < second {
 			add(v)
 			until = v.at + 60_000
 		}
 	})
 	s.tens.each(func(v *values) {
-		if v.at >= until && (!seconds || v.at < second) {
+		if v.at >= until && v.at < second {
 			add(v)
 			until = v.at + 10_000
 		}

@@ -160,7 +160,7 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 			t.beyond("jobs")
 			return false
 		}
-		if r = t.addRun(j.Name, j.RunID); r == nil {
+		if r = t.addRun(j.Name, j.RunID, s.id == t.config.Server); r == nil {
 			return false
 		}
 	}
@@ -200,20 +200,25 @@ func (t *Tracker) holder(j *schema.JobPulse) *run {
 	return nil
 }
 
-// addRun makes room for a run; nil where there is none.
-func (t *Tracker) addRun(name schema.JobName, id schema.RunID) *run {
+// addRun makes room for a run; nil where there is none. What ended first makes way, and for a run of the ps that answers any other's.
+func (t *Tracker) addRun(name schema.JobName, id schema.RunID, own bool) *run {
 	if len(t.runs) >= JobsMax {
-		var oldest *run
+		var least *run
 		for _, r := range t.runs {
-			if r.endedAt != 0 && (oldest == nil || r.endedAt < oldest.endedAt) {
-				oldest = r
+			if !r.over() && (!own || r.coordinator == t.config.Server) {
+				continue
+			}
+			if least == nil || r.over() && (!least.over() || r.endedAt < least.endedAt) {
+				least = r
 			}
 		}
-		if oldest == nil {
+		if least == nil || !least.over() {
 			t.beyond("jobs")
+		}
+		if least == nil {
 			return nil
 		}
-		delete(t.runs, oldest.key)
+		delete(t.runs, least.key)
 	}
 	r := &run{key: runKey{name, id}, since: t.now, trainers: map[int]*trainer{}}
 	t.runs[r.key] = r
@@ -230,7 +235,7 @@ func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgen
 		if !t.mayAppear(key) {
 			return false
 		}
-		if r = t.addRun(key.name, key.id); r == nil {
+		if r = t.addRun(key.name, key.id, false); r == nil {
 			return false
 		}
 	}

@@ -225,6 +225,41 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// However many runs others speak of, those of the ps that answers are shown, and trainers alone bring a few at most.
+func TestStrangers(t *testing.T) {
+	c := sample.NewCluster(sample.Options{})
+	c.NoJob = true
+	tracker := c.NewTracker()
+	c.Play(tracker, 5)
+	other := sample.NewCluster(sample.Options{})
+	trainer, server := other.Second()[1].Pulse, other.Second()[0].Pulse
+	flood := func() {
+		for i := range 300 {
+			p := *trainer
+			p.Serial = uint64(c.Now.Unix())
+			tracker.Take(c.Now, schema.JobName(fmt.Sprintf("name-%d", i)), "t0", &p)
+		}
+	}
+	for range 10 {
+		flood()
+		c.Play(tracker, 1)
+	}
+	if s := tracker.Status(c.Now); len(s.Jobs) == 0 || len(s.Jobs) > 8 {
+		t.Errorf("%d jobs that no ps has told of, want a few", len(s.Jobs))
+	}
+	for i := range 300 {
+		p, said := *server, *server.Server
+		said.Jobs = []schema.JobPulse{{Name: schema.JobName(fmt.Sprintf("job-%d", i)), RunID: 1, Phase: schema.PhaseRunning}}
+		p.Server = &said
+		tracker.Take(c.Now, "ps", schema.Member(fmt.Sprintf("p-other-%d", i)), &p)
+	}
+	c.NoJob = false
+	u := c.Play(tracker, 1)
+	if !slices.ContainsFunc(u.Status.Jobs, func(j overview.Job) bool { return j.Name == "packages" && j.Coordinator == "box-4222" }) {
+		t.Errorf("the job of this ps is not among %d", len(u.Status.Jobs))
+	}
+}
+
 // Whatever pulses say, what is shown is sane: no negative or endless rates, no negative ages, and no status ever changes.
 func TestAnything(t *testing.T) {
 	for seed := range uint64(4) {
@@ -345,4 +380,88 @@ func check(t *testing.T, u *overview.Update) {
 		}
 	}
 	encoded(&testing.T{}, u)
+}
+
+// Of two jobs a sentence says which it is about, and the one that is well stays well.
+func TestTwoJobs(t *testing.T) {
+	a := sample.NewCluster(sample.Options{Trainers: 2})
+	b := sample.NewCluster(sample.Options{Job: "digits", Workload: "mnist", Trainers: 3, Place: "rack"})
+	tracker := a.NewTracker()
+	play := func(seconds int) (u overview.Update) {
+		for range seconds {
+			for _, h := range append(a.Second(), b.Second()...) {
+				tracker.Take(a.Now, h.Job, h.From, h.Pulse)
+			}
+			u = tracker.Tick(a.Now)
+		}
+		return u
+	}
+	if u := play(30); u.Status.Why.Text != "2 jobs run: digits and packages; nobody waits." || u.Status.Why.Level != overview.OK || len(u.Points) != 2 {
+		t.Errorf("%+v, points %v", u.Status.Why, u.Points)
+	}
+	b.Trainers[2].Stopped = true
+	u := play(12)
+	const want = "digits: batch 240 waits 12 s for trainer t2 on rack-0 (pid 7102), last seen 12 s ago."
+	if u.Status.Why.Text != want || u.Status.Jobs[0].Why.Text != want {
+		t.Errorf("%q and %q, want %q", u.Status.Why.Text, u.Status.Jobs[0].Why.Text, want)
+	}
+	if j := u.Status.Jobs[1]; j.Why.Level != overview.OK || j.Trainers[1].Level != overview.OK {
+		t.Errorf("the other job: %+v", j.Why)
+	}
+	for _, key := range []string{"digits", "packages", ""} {
+		if s, ok := tracker.Series(key, 0); !ok || len(s.AtMS) != 42 || key == "" && s.Job != "digits" {
+			t.Errorf("series %q: %v, %d times of %q", key, ok, len(s.AtMS), s.Job)
+		}
+	}
+	if _, ok := tracker.Series("nothing", 0); ok {
+		t.Error("series of no job")
+	}
+}
+
+// A run's name may be used again: both are shown, and the later one has the name.
+func TestNameIsUsedAgain(t *testing.T) {
+	c := sample.NewCluster(sample.Options{})
+	tracker := c.NewTracker()
+	c.Play(tracker, 20)
+	first := c.RunID
+	c.End(nil)
+	c.Play(tracker, 3)
+	c.Begin(4711)
+	u := c.Play(tracker, 10)
+	if len(u.Status.Jobs) != 2 || u.Status.Jobs[0].RunID != "4711" || u.Status.Jobs[0].Series != "packages" || u.Status.Jobs[0].Phase != schema.PhaseRunning {
+		t.Fatalf("%+v", u.Status.Jobs)
+	}
+	if s := u.Status.Jobs[1].Series; s != fmt.Sprintf("packages.%d", first) {
+		t.Errorf("series of the first run: %q", s)
+	}
+	if u.Status.Why.Level != overview.OK {
+		t.Errorf("%+v", u.Status.Why)
+	}
+}
+
+// Changed says that a Tick at once is worth it.
+func TestChanged(t *testing.T) {
+	c := sample.NewCluster(sample.Options{GPUs: true})
+	tracker := c.NewTracker()
+	c.Play(tracker, 10)
+	take := func() bool {
+		for _, h := range c.Second() {
+			tracker.Take(c.Now, h.Job, h.From, h.Pulse)
+		}
+		return tracker.Changed()
+	}
+	if take() {
+		t.Error("nothing has changed")
+	}
+	c.Trainers[0].GPUs[0].State = schema.GPUUnhealthy
+	if !take() {
+		t.Error("a GPU is worse")
+	}
+	if tracker.Tick(c.Now); tracker.Changed() {
+		t.Error("still changed after a Tick")
+	}
+	c.Trainers[1].Gone = true
+	if !take() {
+		t.Error("a trainer's connection is gone")
+	}
 }

@@ -223,20 +223,73 @@ func TestArrange(t *testing.T) {
 	slow.follows, slow.causes = []string{"gpu:a"}, []string{"pace:j/t0"}
 	straggler := find(CodeTrainerSlow, "", "straggler", "")
 	straggler.follows = []string{"pace:j/t0"}
+	still := find(CodeNoProgress, "", "still", "")
 	disk := find(CodeDiskLow, "", "disk", "")
 	shard := find(CodeShardUnready, "", "shard", "")
 	var got []string
-	for _, f := range arrange([]finding{disk, straggler, slow, gpu, shard}) {
+	for _, f := range arrange([]finding{disk, straggler, slow, gpu, still, shard}) {
 		text := f.Text
 		if f.Symptom {
 			text = "> " + text
 		}
 		got = append(got, text)
 	}
-	want := []string{"shard", "gpu", "> slow", "> straggler", "disk"}
+	want := []string{"shard", "gpu", "> slow", "> straggler", "still", "disk"}
 	for i := range want {
 		if i >= len(got) || got[i] != want[i] {
 			t.Fatalf("%q, want %q", got, want)
 		}
+	}
+}
+
+// A slow run stays slow for two hours, by what was usual before; then that is how fast it goes.
+func TestPaceForgets(t *testing.T) {
+	var p pace
+	now, rate := int64(1_700_000_040_000), 100.0
+	play := func(minutes int) (found bool) {
+		for range minutes * 60 {
+			now += 1000
+			p.add(now, real(rate), true)
+			_, found = p.look(now, 100)
+		}
+		return found
+	}
+	if play(20) || p.typical() != 100 {
+		t.Fatalf("slow at its usual rate of %v", p.typical())
+	}
+	began := now
+	rate = 50
+	for _, minutes := range []int{1, 30, 60, 20} {
+		if !play(minutes) || p.typical() != 100 || p.onset < began-5_000 || p.onset > began+15_000 {
+			t.Fatalf("after %d min of half the rate: slow %v, usual %v, since %d s after it began", (now-began)/60_000, p.slow, p.typical(), (p.onset-began)/1000)
+		}
+	}
+	if play(15) || p.typical() != 50 {
+		t.Errorf("two hours later: slow %v, usual %v", p.slow, p.typical())
+	}
+	rate = 100
+	if play(30) || p.typical() != 75 && p.typical() != 100 {
+		t.Errorf("fast again: slow %v, usual %v", p.slow, p.typical())
+	}
+}
+
+// Who was heard half a second earlier than another is not behind, however fast the run is; who does not move is.
+func TestLag(t *testing.T) {
+	var fast, still ring
+	for i := range int64(11) {
+		s := sample{at: i * 1000, clock: i * 1000}
+		s.totals[cBatches] = float64(i) * 500
+		fast.add(s, false)
+		s.totals[cBatches] = 4000
+		still.add(s, false)
+	}
+	if lag := lagOf(5400, 5000, &fast, cBatches, 1000); lag != 0 {
+		t.Errorf("lag %d of who does 500 batches a second", lag)
+	}
+	if lag := lagOf(5600, 5000, &fast, cBatches, 1000); lag != 600 {
+		t.Errorf("lag %d, want 600", lag)
+	}
+	if lag := lagOf(5400, 4000, &still, cBatches, 1000); lag != 1400 {
+		t.Errorf("lag %d of who stands still, want 1400", lag)
 	}
 }

@@ -54,6 +54,7 @@ type Cluster struct {
 	NoJob    bool              // ps alone
 	Hung     bool              // nothing goes on, and nobody says why
 
+	before  []schema.JobPulse // runs that have ended
 	began   time.Time
 	ended   time.Time
 	second  uint64
@@ -387,3 +388,13 @@ func (c *Cluster) train(t *Trainer, n, period float64) {
 
 // LossAt is the loss of the model at a batch.
 func (c *Cluster) LossAt(batch float64) float64 { return 0.35 + 2.4*math.Exp(-batch/1500) }
+
+// Begin lets another run of the job begin, after one that has ended.
+func (c *Cluster) Begin(id schema.RunID) {
+	c.before = append(c.before, c.jobPulse())
+	c.Phase, c.Failed, c.RunID, c.began, c.batch = "running", nil, id, c.Now, 0
+	for _, t := range c.Trainers {
+		t.Left, t.batch, t.pulse = false, 0, schema.TrainerPulse{}
+		t.life = life{began: c.Now, pid: t.life.pid + 1}
+	}
+}

@@ -3,6 +3,7 @@ package sample
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"gradbus/schema"
 )
@@ -103,7 +104,7 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 		return &p
 	}
 	if s == c.Servers[0] {
-		p.Server.Jobs = []schema.JobPulse{c.jobPulse()}
+		p.Server.Jobs = append(slices.Clone(c.before), c.jobPulse())
 	}
 	if c.Phase != "ended" {
 		c.addShards(s, p.Server)
