@@ -1,6 +1,10 @@
 package trainer
 
-import "time"
+import (
+	"time"
+
+	"gradbus/schema"
+)
 
 // Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
 // calls Run; they add up to the time between the first batch and the last but for report.
@@ -59,6 +63,17 @@ func (s *Session) Stats() Stats {
 	}
 	t.Results, t.ResultsRepeated = s.results.counts()
 	return t
+}
+
+// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a second;
+// false before the first, and where gradients are not measured. It may be called at any time, from any goroutine.
+func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
+	s.statsMu.Lock()
+	defer s.statsMu.Unlock()
+	if s.norm.value == nil {
+		return 0, 0, false
+	}
+	return float64(*s.norm.value), s.norm.batch, true
 }
 
 func (s *Session) count(add func(*Stats)) {

@@ -48,7 +48,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 		Example: `  ./bin/ps doctor
   ./bin/ps doctor --nats nats://10.0.0.1:4222 --nats-monitor http://10.0.0.1:8222
   ./bin/ps doctor --dir /models --dir /runs --json`,
-		Args: noArguments,
+		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
 	d.add(c)
 	set := c.Flags()
@@ -63,7 +63,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
 	_ = set.MarkHidden("gpu-library")
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.Exit{Status: exitUnreachable, Err: err} })
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrongly(err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		worst, err := d.run(c)
 		switch {

@@ -49,6 +49,14 @@ const (
 	exitUnreachable = 3
 )
 
+// wrongly gives a question that was wrong the status that no answer has: 1 would be a warning.
+func wrongly(err error) error {
+	if err == nil {
+		return nil
+	}
+	return config.Exit{Status: exitUnreachable, Err: err}
+}
+
 // widthElsewhere is the width of what is written to no terminal.
 const widthElsewhere = 120
 
@@ -65,11 +73,11 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 		Example: `  ./bin/ps status
   ./bin/ps status --ps https://host:8080 --token-file secret --ca ca.pem
   ./bin/ps status --json | jq .why.text`,
-		Args: noArguments,
+		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
 	l.add(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as exactly one line of JSON, as GET /api/v1/status gives it")
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return config.Exit{Status: exitUnreachable, Err: err} })
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrongly(err) })
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		level, err := l.status(c.Context(), c, asJSON)
 		switch {

@@ -65,7 +65,11 @@ func (b *board) batch(p trainer.Progress) {
 
 func (b *board) totals() tensorboard.Totals {
 	s := b.session.Stats()
-	return tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime, Send: s.SendTime, Result: s.ResultTime}
+	t := tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime, Send: s.SendTime, Result: s.ResultTime}
+	if norm, of, known := b.session.GradientNorm(); known {
+		t.Norm, t.NormBatch = &norm, uint64(of)
+	}
+	return t
 }
 
 func (b *board) accuracy(x float64) {

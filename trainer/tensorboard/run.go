@@ -9,7 +9,7 @@ import (
 const (
 	TagLoss     = "loss"               // mean over the samples since the point before, of this trainer's lanes
 	TagRate     = "samples_per_second" // of all trainers, since the point before
-	TagNorm     = "gradient_norm"      // of the newest batch that it was taken of
+	TagNorm     = "gradient_norm"      // of the batches that it was taken of
 	TagAccuracy = "accuracy"           // on the test set, at the end
 	TagManifest = "manifest"           // the job's, as text
 	// Seconds of a batch, on average since the point before.
@@ -40,7 +40,8 @@ type Batch struct {
 type Totals struct {
 	Batches                             uint64
 	Keys, Lookup, Compute, Send, Result time.Duration
-	Norm                                *float64 // of gradients, lately; nil where it is not known
+	Norm                                *float64 // of the gradient of batch NormBatch; nil where it is not known
+	NormBatch                           uint64
 }
 
 // Run makes curves of batches. It is used by one goroutine.
@@ -78,8 +79,8 @@ func (r *Run) Batch(b Batch) {
 	if passed := (b.Elapsed - r.at).Seconds(); passed > 0 {
 		point = append(point, Scalar{TagRate, r.all / passed})
 	}
-	if now.Norm != nil {
-		point = append(point, Scalar{TagNorm, *now.Norm})
+	if now.Norm != nil && (r.totals.Norm == nil || now.NormBatch != r.totals.NormBatch) {
+		r.writer.Scalars(now.NormBatch+1, Scalar{TagNorm, *now.Norm})
 	}
 	if n := float64(now.Batches) - float64(r.totals.Batches); n > 0 {
 		was := r.totals

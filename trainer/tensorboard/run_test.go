@@ -41,7 +41,7 @@ func TestRun(t *testing.T) {
 				asked++
 				b := batch + 1
 				return Totals{Batches: b, Keys: time.Duration(b) * time.Second, Lookup: 2 * time.Duration(b) * time.Second, Compute: 3 * time.Duration(b) * time.Second,
-					Send: 4 * time.Duration(b) * time.Second, Result: 5 * time.Duration(b) * time.Second, Norm: &norm}
+					Send: 4 * time.Duration(b) * time.Second, Result: 5 * time.Duration(b) * time.Second, Norm: &norm, NormBatch: batch / 3}
 			}})
 	}
 	at(0, 20, 4, 8)   // the first: a point
@@ -54,7 +54,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		TagLoss: {"1:8", "4:2.5", "5:1"}, TagRate: {"1:500", "4:300", "5:10000"}, TagNorm: {"1:3", "4:3", "5:3"}, TagAccuracy: {"5:0.5"},
+		TagLoss: {"1:8", "4:2.5", "5:1"}, TagRate: {"1:500", "4:300", "5:10000"}, TagNorm: {"1:3", "2:3"}, TagAccuracy: {"5:0.5"},
 		TagKeys: {"1:1", "4:1", "5:1"}, TagLookup: {"1:2", "4:2", "5:2"}, TagCompute: {"1:3", "4:3", "5:3"}, TagSend: {"1:4", "4:4", "5:4"}, TagResult: {"1:5", "4:5", "5:5"},
 	}
 	if got := curves(t, d.data); !reflect.DeepEqual(got, want) {

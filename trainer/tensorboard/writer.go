@@ -70,7 +70,7 @@ func Check(dir string) error {
 	probe, err := os.CreateTemp(dir, ".probe-*")
 	if err == nil {
 		defer os.Remove(probe.Name())
-		_, err = probe.Write(make([]byte, 4096))
+		_, err = probe.Write(make([]byte, 512))
 		err = errors.Join(err, probe.Close())
 	}
 	if err != nil {
