@@ -18,7 +18,7 @@ import (
 // Bounds of what a probe may say.
 const (
 	lineBytesMax   = 256 << 10 // a hello of GPUsMax GPUs fits many times
-	errorBytesMax  = 4 << 10   // of its standard error, the last
+	errorBytesMax  = 4 << 10   // of its standard error, the first: a panic names its reason before its goroutines
 	linesQueued    = 256       // read and not taken yet; the probe waits where there are more
 	badLinesMax    = 8         // that are no lines of a probe; then it is none
 	probeGraceTime = 500 * time.Millisecond
@@ -130,10 +130,7 @@ func (c *child) readErrors() {
 	for {
 		n, err := c.errs.Read(buffer)
 		c.mu.Lock()
-		c.stderr = append(c.stderr, buffer[:n]...)
-		if over := len(c.stderr) - errorBytesMax; over > 0 {
-			c.stderr = append(c.stderr[:0], c.stderr[over:]...)
-		}
+		c.stderr = append(c.stderr, buffer[:min(n, errorBytesMax-len(c.stderr))]...)
 		c.mu.Unlock()
 		if err != nil {
 			return
@@ -201,18 +198,18 @@ func (c *child) wait() string {
 
 // endOf says in one sentence how a probe ended.
 func endOf(status error, stderr string) string {
-	last := ""
+	said := ""
 	for line := range strings.Lines(stderr) {
-		if line = strings.TrimSpace(line); line != "" && (last == "" || strings.Contains(line, "undefined symbol")) {
-			last = line
+		if line = strings.TrimSpace(line); line != "" && (said == "" || strings.Contains(line, "undefined symbol")) {
+			said = line
 		}
 	}
-	if len(last) > 200 {
-		last = last[:200]
+	if len(said) > 200 {
+		said = said[:200]
 	}
 	because := ""
-	if last != "" {
-		because = " (" + last + ")"
+	if said != "" {
+		because = " (" + said + ")"
 	}
 	var exit *exec.ExitError
 	switch {
