@@ -150,8 +150,8 @@ func (w *work) times() (p [parts]float64) {
 // remember notes the latest pulse of a trainer. Between runs nothing counts.
 func (tr *trainer) remember(inRun bool) {
 	from, to := tr.ring.back(1), tr.ring.last()
-	if from == nil || !inRun {
-		return
+	if from == nil || !inRun || to.at-from.at > tr.heard.silentAfter() {
+		return // it was stopped, or others were: that is told of elsewhere, and is not how long it computes
 	}
 	var d [columnsMax]float64
 	for i, c := range [...]counter{cBatches, cSamples, cKeys, cLookup, cCompute, cSend, cResult, cCPU} {

@@ -129,7 +129,6 @@ type gpu struct {
 	reports map[string]*report // by who says it: "p-..." or "job/t0"
 	shown   schema.GPUState    // at the latest Tick, and the events that were seen by then
 	xids    map[string]uint64
-	any     bool
 }
 
 type report struct {

@@ -20,9 +20,6 @@ type server struct {
 
 func (s *server) said() *schema.ServerPulse { return s.pulse.Server }
 
-// name is how a ps is spoken of: its id, and its machine where that does not say it.
-func (s *server) name() string { return "ps " + s.id }
-
 // trainer is one trainer of a run as it tells of itself.
 type trainer struct {
 	index  int
@@ -49,14 +46,14 @@ func (tr *trainer) said() *schema.TrainerPulse {
 	return tr.heard.pulse.Trainer
 }
 
-// take notes a pulse.
-func (tr *trainer) take(now int64, p *schema.Pulse) {
+// take notes a pulse; counts says that what was done since the one before is what the trainer usually does.
+func (tr *trainer) take(now int64, p *schema.Pulse, counts bool) {
 	was := tr.ring.n
 	tr.ring.add(trainerSample(now, p), tr.heard.anew)
 	if tr.ring.n == 1 && was > 0 { // another life
 		tr.since = loss{}
 	}
-	tr.remember(p.Trainer.Planned > 0)
+	tr.remember(counts && p.Trainer.Planned > 0)
 	tr.noteReconnects(now)
 }
 

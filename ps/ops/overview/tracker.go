@@ -254,7 +254,7 @@ func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgen
 	if !tr.heard.take(t.now, p) {
 		return false
 	}
-	tr.take(t.now, p)
+	tr.take(t.now, p, !r.blocked)
 	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
 }
 

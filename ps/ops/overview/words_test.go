@@ -4,6 +4,8 @@ import (
 	"math"
 	"regexp"
 	"testing"
+
+	"gradbus/schema"
 )
 
 func TestWords(t *testing.T) {
@@ -291,5 +293,35 @@ func TestLag(t *testing.T) {
 	}
 	if lag := lagOf(5400, 4000, &still, cBatches, 1000); lag != 1400 {
 		t.Errorf("lag %d of who stands still, want 1400", lag)
+	}
+}
+
+// The time in which a trainer was stopped is not what it needs for a batch; that of others counts, also while a batch is long.
+func TestHistoryLeavesStopsOut(t *testing.T) {
+	tr := &trainer{}
+	batches, compute := uint64(0), schema.Real(0)
+	pulse := func(at int64, doing int64) {
+		p := &schema.Pulse{Serial: uint64(at), StartedMS: 1, NowMS: at, EveryMS: 1000, Trainer: &schema.TrainerPulse{Batches: batches, ComputeSeconds: compute,
+			Planned: 1000, Doing: schema.DoingCompute, DoingMS: doing}}
+		if tr.heard.take(at, p) {
+			tr.take(at, p, true)
+		}
+	}
+	at := int64(1_700_000_040_000)
+	for range 20 { // ten batches a second, of 80 ms of computing each
+		at, batches, compute = at+1000, batches+10, compute+0.8
+		pulse(at, 0)
+	}
+	at += 12_000 // stopped in the middle of a batch
+	pulse(at, 12_000)
+	batches, compute = batches+1, compute+12.08 // which is over now
+	for range 5 {
+		at, batches, compute = at+1000, batches+10, compute+0.8
+		pulse(at, 0)
+	}
+	total := tr.past.since(0)
+	w, ok := total.each()
+	if p := w.times(); !ok || p[partCompute] < 0.079 || p[partCompute] > 0.082 || w.wall > 0.11 {
+		t.Errorf("%.3f s of computing in %.3f s a batch, want 0.08 in 0.1", p[partCompute], w.wall)
 	}
 }
