@@ -165,12 +165,17 @@ func (r *registry) wrote(err error) error {
 	return err
 }
 
-func (r *registry) openBuckets(ctx context.Context) (err error) {
-	r.servers, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: serversBytesMax, TTL: r.lease})
-	if err == nil {
-		r.jobs, err = r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.JobsBucket, BytesMax: jobsBytesMax})
+func (r *registry) openBuckets(ctx context.Context) error {
+	servers, err := r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: serversBytesMax, TTL: r.lease})
+	if err != nil {
+		return err // what was open before stays, and says for itself that it is no more
 	}
-	return err
+	jobs, err := r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.JobsBucket, BytesMax: jobsBytesMax})
+	if err != nil {
+		return err
+	}
+	r.servers, r.jobs = servers, jobs
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -355,3 +355,25 @@ func TestControlServersThatDoNotServe(t *testing.T) {
 		}
 	}
 }
+
+// Buckets that cannot be opened again, because the control server is lost once more, leave a registry that fails and does not panic.
+func TestRegistryOutlivesFailedOpening(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: control.URL(), Name: "ps/a"})
+	must(t, err)
+	t.Cleanup(c.Close)
+	r := newRegistry(c, announcement{ID: "a", Shards: 1}, shortLease, func() int64 { return 0 }, nil, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(t, r.open(ctx))
+	control.Stop()
+	soon, cancelSoon := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancelSoon()
+	if err := r.openBuckets(soon); err == nil {
+		t.Fatal("buckets of a server that has ended are open")
+	}
+	if err := r.announce(soon); err == nil {
+		t.Error("announced at a server that has ended")
+	}
+	r.farewell(soon)
+}
