@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -185,6 +187,13 @@ func TestPulsesOfSeveralServers(t *testing.T) {
 	if p := lb.of(schema.PulseJob, a.member); p.Server.ID != "a" || p.Server.URL != a.URL() {
 		t.Errorf("b hears of a: %+v", p.Server)
 	}
+	// Out of reach of the others it goes on to tell of itself.
+	must(t, a.RestartNATS(func() {
+		lb.own(b, "b says that control is lost", func(p *schema.ServerPulse) bool { return p.ControlLost && !p.Traffic.Connected })
+	}))
+	lb.own(b, "b says that control is back", func(p *schema.ServerPulse) bool { return !p.ControlLost && p.Traffic.Reconnects > 0 })
+	before := lb.of(schema.PulseJob, a.member).Serial
+	eventually(t, "a is heard again", func() bool { return lb.of(schema.PulseJob, a.member).Serial > before })
 }
 
 func TestSenderGate(t *testing.T) {
@@ -264,4 +273,26 @@ func TestServersAreFoundAsServices(t *testing.T) {
 		var p schema.Pulse
 		return err == nil && json.Unmarshal(m.Data, &p) == nil && p.Server != nil && p.Server.ID == "b"
 	})
+}
+
+// BenchmarkPulse is what a ps does once a second for whoever watches, with four shards of a job of 64 trainers.
+func BenchmarkPulse(b *testing.B) {
+	s, err := Start(context.Background(), Config{Shards: 4}, Options{Pulses: func(schema.JobName, schema.Member, *schema.Pulse) {}})
+	must(b, err)
+	b.Cleanup(s.Close)
+	c := NewCoordinator(CoordinatorConfig{Job: smallJob("large", 64, 64), RunID: 1, Keepers: []Keeper{{"p-a", schema.DataServer{ID: "a", Shards: []int{0, 1, 2, 3}}}}})
+	for i := range 64 {
+		c.Join(time.Now(), schema.Member(fmt.Sprint("j-", i)), &schema.Join{Job: c.config.Job, Host: "a-machine (pid 12345)"})
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		now := time.Now()
+		jobs := &jobPulses{when: now, jobs: []schema.JobPulse{c.Pulse(now)}}
+		p := &pulser{server: s, meter: process.NewMeter()}
+		p.jobs.Store(jobs)
+		pulse := &schema.Pulse{Serial: 1, EveryMS: 1000, Server: p.fill(now)}
+		if _, err := p.encode(pulse); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
