@@ -10,6 +10,9 @@ import (
 
 // What the page takes of the browser, for whoever asks: `go test ./e2e/page -need-browser -run Cost -v`. Nothing depends on it.
 func TestCost(t *testing.T) {
+	if !testing.Verbose() {
+		t.Skip("it tells what it measures with -v only")
+	}
 	b := start(t)
 	s := scenes["many"](t)
 	p := b.tab(t, s.URL, desk)

