@@ -126,7 +126,9 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 			continue
 		}
 		known := r.trainers[i]
-		tr.Lag = t.lag(foremost, tr, known)
+		if tr.Lag = t.lag(foremost, tr, known); j.Consistency == schema.ConsistencySync {
+			tr.Lag = min(tr.Lag, 1) // nobody begins a batch before all have ended the one before: the rest is the age of its word
+		}
 		if known == nil || r.over() {
 			continue
 		}
