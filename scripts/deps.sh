@@ -24,7 +24,8 @@ missing() {
       has make || echo "make:make"
       ;;
     run)
-      PATH=$PATH:/sbin:/usr/sbin ldconfig -p | grep -q 'libdnnl\.so\.2 ' || echo "oneDNN:libdnnl2"
+      # Not by a pipe: grep -q ends at its first line, which ldconfig may die of, and pipefail would say that it is missing.
+      grep -q 'libdnnl\.so\.2 ' <<<"$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)" || echo "oneDNN:libdnnl2"
       ;;
     tools)
       has clang-format || echo "clang-format:clang-format"
@@ -47,7 +48,7 @@ missing() {
 
 # nonfree lets apt see contrib and non-free, where Debian keeps nvidia-cuda-toolkit.
 nonfree() {
-  apt-cache policy nvidia-cuda-toolkit 2>/dev/null | grep -q 'Candidate: [0-9]' && return
+  grep -q 'Candidate: [0-9]' <<<"$(apt-cache policy nvidia-cuda-toolkit 2>/dev/null)" && return
   local f
   for f in /etc/apt/sources.list.d/*.sources; do
     [ -e "$f" ] || continue
