@@ -55,7 +55,7 @@ func TestReadMachine(t *testing.T) {
 		{"plain", map[string]string{"proc/self/limits": limits, "proc/meminfo": "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n",
 			"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
 			machine{files: 1024, locked: math.MaxInt64, memory: 2 << 20, available: 1 << 20, huge: "madvise"}},
-		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/a/b/memory.max": "max\n",
+		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/memory.max": "8192", "sys/fs/cgroup/a/b/memory.max": "max\n",
 			"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
 			machine{files: -1, locked: -1, group: 4096, quota: 1.5}},
 		{"the least holds", map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/a/memory.max": "20", "sys/fs/cgroup/cpu.max": "50000 100000",

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gradbus/ps/ops/overview"
@@ -222,4 +223,36 @@ func TestStreamSilent(t *testing.T) {
 	if err := client(t, Config{URL: serve(t, &fakePS{})}).Stream(ctx, nil); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
+}
+
+// answered gives every request the same answer.
+type answered struct{ *http.Response }
+
+func (a answered) RoundTrip(*http.Request) (*http.Response, error) { return a.Response, nil }
+
+// A stream that speaks now and then lasts for longer than it may be silent.
+func TestStreamLasts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from, to := io.Pipe()
+		c, err := NewClient(Config{URL: URLDefault})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.http.Transport = answered{&http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: from}}
+		go func() {
+			for range 5 {
+				time.Sleep(timeoutDefault * 3 / 4)
+				fmt.Fprint(to, ": still here\n")
+				time.Sleep(timeoutDefault * 3 / 4)
+				fmt.Fprint(to, "data: {}\n\n")
+			}
+			to.Close()
+		}()
+		n := 0
+		err = c.Stream(t.Context(), func(*overview.Update) { n++ })
+		if n != 5 || !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), "silent") {
+			t.Errorf("%d updates, ended with %v", n, err)
+		}
+	})
 }

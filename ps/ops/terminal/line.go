@@ -81,12 +81,22 @@ func clean(text string) string {
 }
 
 // width is the number of columns that text takes.
-func width(text string) int { return ansi.StringWidth(text) }
+func width(text string) int {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			return ansi.StringWidth(text)
+		}
+	}
+	return len(text) // most is plain, and a screen has thousands of pieces
+}
 
 // cut shortens text to a number of columns, and shows that it did.
 func cut(text string, columns int) string {
 	if columns <= 0 {
 		return ""
+	}
+	if width(text) <= columns {
+		return text
 	}
 	return ansi.Truncate(text, columns, "…")
 }

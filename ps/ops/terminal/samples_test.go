@@ -38,7 +38,7 @@ func running(n int) *overview.Status {
 	j := overview.Job{Name: "packages", RunID: "17", Phase: "running", Consistency: "sync", Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
 		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000, Why: overview.Why{Level: overview.OK}}
 	for i := range n {
-		j.Trainers = append(j.Trainers, overview.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", State: "running", Level: overview.OK, AgeMS: 300, Batch: 10432,
+		j.Trainers = append(j.Trainers, overview.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i, State: "running", Level: overview.OK, AgeMS: 300, Batch: 10432,
 			Doing: "compute", DoingMS: 2, SamplesPerSecond: schema.Real(24000 + i), Loss: real(0.8), Phases: overview.Phases{Compute: 0.71}, SentPerSecond: 12 << 20,
 			PendingBytes: 3 << 20, WindowBytes: 4 << 20, RoundTripSeconds: 0.00042, CPU: 0.98, Connected: true})
 	}
@@ -56,6 +56,7 @@ func stalled() *overview.Status {
 	text := "batch 10432 of packages waits 18 s for trainer t2 on host-b (pid 71), last seen 17 s ago"
 	s.Why = overview.Why{Level: overview.Critical, Text: text, Action: "look at host-b: the process is gone, hangs, or cannot reach this ps; in 12 s the job fails", Code: "trainer-silent", Job: "packages"}
 	s.Problems = []overview.Problem{{Code: "trainer-silent", Level: overview.Critical, Text: text, SinceMS: now - 18_000, Job: "packages", Member: "t2"},
+		{Code: "shard-waits", Level: overview.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000, Symptom: true},
 		{Code: "disk-full", Level: overview.Warning, Text: "4 % of /data is free on host-a", SinceMS: now - 400_000}}
 	j := &s.Jobs[0]
 	j.Why, j.SamplesPerSecond, j.LeftMS = s.Why, 0, 0

@@ -181,6 +181,14 @@ func stack(sections []section, apart bool) []Line {
 	return lines
 }
 
+// least is how many lines sections take with at most so many rows each.
+func least(sections []section, most int) (lines int) {
+	for _, c := range sections {
+		lines += 1 + min(len(c.rows), most)
+	}
+	return lines
+}
+
 // within fits sections into a number of lines: the longest give way first.
 func (s Screen) within(sections []section, room int) []Line {
 	if s.View != ViewAll && len(sections) == 1 {
@@ -197,14 +205,12 @@ func (s Screen) within(sections []section, room int) []Line {
 	if rows+len(sections) <= room {
 		return stack(sections, true)
 	}
-	for most := longest; most >= 1; most-- {
-		var lines []Line
-		for _, c := range sections {
-			lines = append(lines, c.shortened(most)...)
-		}
-		if len(lines) <= room || most == 1 {
-			return lines
-		}
+	most := max(1, min(longest, room))
+	for ; most > 1 && least(sections, most) > room; most-- {
 	}
-	return nil
+	var lines []Line
+	for _, c := range sections {
+		lines = append(lines, c.shortened(most)...)
+	}
+	return lines
 }

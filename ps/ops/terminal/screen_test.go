@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"gradbus/ps/ops/overview/sample"
 	"gradbus/schema"
 )
 
@@ -43,9 +44,17 @@ func TestScreens(t *testing.T) {
 // TestScreenFits holds every screen to its width and height, and to letters that no terminal acts upon.
 func TestScreenFits(t *testing.T) {
 	t.Parallel()
-	for name, status := range samples() {
-		for _, columns := range []int{20, 21, 39, 40, 79, 80, 81, 120, 200, 400} {
-			for _, height := range []int{0, 5, 10, 23, 24, 25, 60, 200} {
+	all := samples()
+	for _, scene := range []string{"waiting", "gpu-injected", "replicas-differ", "failed"} {
+		u, _, _, err := sample.Play(scene)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all["scene "+scene] = &u.Status
+	}
+	for name, status := range all {
+		for _, columns := range []int{20, 39, 80, 121, 400} {
+			for _, height := range []int{0, 5, 24, 25, 60} {
 				for view := ViewAll; view < viewsEnd; view++ {
 					s := Screen{Width: columns, Height: height, View: view, Keys: height%2 == 0, Lost: "gone"}
 					lines := s.Lines(status, events())

@@ -81,7 +81,11 @@ func (s Screen) problems(status *overview.Status) *table {
 	t := &table{columns: []column{{}, {head: "ALSO"}, {head: "FOR", right: true, keep: 1}}}
 	for _, p := range status.Problems[1:] {
 		_, _, style := mark(p.Level)
-		t.rows = append(t.rows, []Span{level(p.Level), {cut(clean(p.Text), s.Width-16), style}, {span(status.NowMS - p.SinceMS), Dim}})
+		text := clean(p.Text)
+		if p.Symptom { // of the one above
+			text = "└ " + text
+		}
+		t.rows = append(t.rows, []Span{level(p.Level), {cut(text, s.Width-16), style}, {span(status.NowMS - p.SinceMS), Dim}})
 	}
 	return t
 }
@@ -141,9 +145,17 @@ func (s Screen) trainers(j *overview.Job) *table {
 		}
 		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), state(r), cell(count(r.Batch)), cell(count(r.Lag)), held,
 			cell(does), cell(number(float64(r.SamplesPerSecond))), cell(loss(r.Loss)), cell(percent(r.Phases.Compute)), cell(rate(r.SentPerSecond)),
-			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(clean(r.Host)), age(r.AgeMS)})
+			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(hostAndID(r)), age(r.AgeMS)})
 	}
 	return t
+}
+
+// hostAndID is where to look for a trainer.
+func hostAndID(r overview.Trainer) string {
+	if r.PID == 0 {
+		return clean(r.Host)
+	}
+	return fmt.Sprintf("%s (%d)", cut(clean(r.Host), 16), r.PID)
 }
 
 func state(r overview.Trainer) Span {
