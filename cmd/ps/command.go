@@ -44,7 +44,10 @@ func command() *cobra.Command {
 		Long: `Serve parameters: an embedded NATS server and the shards of any number of jobs.
 
 With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
-registers it, and when the last one has left, its name is free and its memory returned.`,
+registers it, and when the last one has left, its name is free and its memory returned.
+
+GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is reset, or acknowledged: SIGUSR1 does
+that for all of them.`,
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
@@ -131,7 +134,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer shown.close()
-	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpusOf(backend, gpus), Fit: gpus.Fit}
+	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpusOf(backend, gpus.Monitor), Fit: gpus.Fit}
 	shown.options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if err != nil {

@@ -406,3 +406,24 @@ func TestDoubt(t *testing.T) {
 		t.Errorf("nobody answers, and the doubt is %q", text)
 	}
 }
+
+// Results that differ from the CPU's make the GPU in use unhealthy, and what it computed suspect.
+func TestMismatch(t *testing.T) {
+	t.Parallel()
+	l := build(t)
+	m, _ := start(t, l.Path, nil)
+	untilState(t, m, 1, schema.GPUHealthy, "")
+	m.Mismatch("", "no GPU is in use")
+	if m.Suspect(time.Time{}, time.Now()) {
+		t.Error("a mismatch of no GPU makes something suspect")
+	}
+	m.Use("GPU-fake-1")
+	m.Mismatch("", "1 of 10 blocks")
+	g := untilState(t, m, 1, schema.GPUUnhealthy, "verify-mismatch")
+	if g.Reason != "Its results differ from those of the CPU: 1 of 10 blocks." || !g.Used || m.Fit() == nil || !m.Suspect(time.Time{}, time.Now()) {
+		t.Errorf("GPU is %+v, fit %v", g, m.Fit())
+	}
+	if g := m.GPUs()[0]; g.State != schema.GPUHealthy {
+		t.Errorf("the other GPU is %s", g.State)
+	}
+}

@@ -15,7 +15,7 @@
 // Every sign is a finding with a code, which is a label of metrics. The state is that of the worst finding, of several the
 // one that has held longest; the others are named in the reason. A GPU that was unhealthy stays so while nobody answers.
 // A reset is seen by counters that only rise having fallen: energy, and ECC errors since the driver took the GPU. It ends all
-// findings, and so does acknowledging; what is still wrong comes back with the next sample.
+// findings, and so does acknowledging (SIGUSR1 to a ps or trainer); what is still wrong comes back with the next sample.
 //
 // # Signals
 //

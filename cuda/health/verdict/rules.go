@@ -85,7 +85,7 @@ func lookRecovery(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
 	case RecoveryReset:
 		return true, broken("recovery-reset", actReset, "the driver asks for a reset of the GPU")
 	case RecoveryReboot:
-		return true, broken("recovery-reboot", "Take the machine out of use and reboot it, then acknowledge the GPU.", "the driver asks for a reboot of the machine")
+		return true, broken("recovery-reboot", "Take the machine out of use and reboot it.", "the driver asks for a reboot of the machine")
 	case RecoveryDrain:
 		return true, degraded("recovery-drain", "Let what uses NVLink on the GPU end.", "the driver asks that traffic between GPUs ends")
 	case RecoveryDrainAndReset:

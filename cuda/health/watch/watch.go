@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -53,7 +54,7 @@ func (f *Flags) Args() []string {
 
 // Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name. The error is one line for
 // people. SIGUSR1 acknowledges all GPUs that are unhealthy, from now on until ctx ends.
-func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*health.Monitor, error) {
+func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*Watch, error) {
 	c, err := f.config(log)
 	if err != nil {
 		return nil, err
@@ -68,8 +69,26 @@ func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*h
 			return nil, err
 		}
 	}
-	go acknowledge(ctx, m, log) // ends with ctx, and so with the process
-	return m, nil
+	w := &Watch{Monitor: m}
+	ctx, w.stop = context.WithCancel(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	w.ended.Go(func() { acknowledge(ctx, signals, m, log) })
+	return w, nil
+}
+
+// Watch is a Monitor under way, with a signal that acknowledges.
+type Watch struct {
+	*health.Monitor
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+}
+
+// Close ends the watch and waits for it, as Monitor.Close does.
+func (w *Watch) Close() {
+	w.stop()
+	w.ended.Wait()
+	w.Monitor.Close()
 }
 
 // Check finds what is wrong with the flags, where nothing is watched.
@@ -120,9 +139,7 @@ func (f *Flags) take(ctx context.Context, m *health.Monitor) error {
 }
 
 // acknowledge sees to SIGUSR1 until ctx ends.
-func acknowledge(ctx context.Context, m *health.Monitor, log *slog.Logger) {
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, syscall.SIGUSR1)
+func acknowledge(ctx context.Context, signals chan os.Signal, m *health.Monitor, log *slog.Logger) {
 	defer signal.Stop(signals)
 	for {
 		select {
