@@ -140,7 +140,8 @@ function servers() {
       { id: "page", title: "Page", cls: "words", draw: (c, s) => page(c, s) },
       heard,
       { id: "bytes", title: "In", num: true, value: (s) => real(s.bytes_per_second), text: (s) => flow(s.bytes_per_second) },
-      { id: "refused", title: "Refused/s", num: true, value: (s) => real(s.refused_per_second), draw: (c, s) => refused(c, s) },
+      { id: "refused", title: "Refused/s", num: true, value: (s) => real(s.refused_per_second), text: (s) => rate(s.refused_per_second) },
+      { id: "reasons", title: "Refused so far", hint: "Frames by reason, since its start; docs/metrics.md has the reasons", cls: "words", draw: (c, s) => refused(c, s) },
       { id: "dropped", title: "Dropped", hint: "Messages lost to slow readers, or damaged", num: true, value: (s) => s.dropped, text: (s) => count(s.dropped) },
       { id: "cpu", title: "CPU", num: true, value: (s) => real(s.cpu), text: (s) => processors(s.cpu) },
       { id: "memory", title: "Memory", num: true, value: (s) => s.resident_bytes, text: (s) => bytes(s.resident_bytes) },
@@ -157,7 +158,8 @@ const worstDisk = (s) => (s.disks || []).reduce((w, d) => (!w || d.free_bytes < 
 
 function refused(cell, s) {
   const reasons = Object.entries(s.reasons || {}).sort((a, b) => b[1] - a[1]);
-  named(cell, rate(s.refused_per_second), reasons.map(([r, n]) => `${r} ${count(n)}`).join(", ") || "none since its start");
+  const all = reasons.map(([r, n]) => `${r} ${count(n)}`);
+  named(cell, all.slice(0, 2).join(", ") + (all.length > 2 ? ` and ${all.length - 2} more` : "") || NONE, all.slice(2).join(", "));
 }
 
 function page(cell, s) {
