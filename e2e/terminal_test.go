@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"gradbus/cuda/health/nvml/fake"
 )
 
 // exits waits for the end and wants a status.
@@ -79,6 +81,21 @@ func TestStatusWrong(t *testing.T) {
 	p := start(t, "ps", "doctor", "--ps", at, "--token-file", secret, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu", "off")
 	if status := p.status(t); status > 1 || strings.Count(p.stdout.String(), "\n") != 1 || !strings.Contains(p.stdout.String(), "checks hold") {
 		t.Errorf("doctor ended with %d: %s%s", status, p.stdout.String(), p.stderr.String())
+	}
+}
+
+// ps doctor asks the driver by a process of its own, and says what is wrong with one that is there.
+func TestDoctorAsksTheDriver(t *testing.T) {
+	library := fake.Build(t)
+	library.Set("%s", fake.Healthy(0))
+	for _, c := range []struct{ path, want string }{
+		{library.Path, `"name":"GPU 0","text":"Fake GPU`},
+		{filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), "none can be used: the driver's library cannot be loaded"},
+	} {
+		p := start(t, "ps", "doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu-library", c.path)
+		if status := p.status(t); status > 2 || !strings.Contains(p.stdout.String(), c.want) {
+			t.Errorf("doctor ended with %d, want %q in %s%s", status, c.want, p.stdout.String(), p.stderr.String())
+		}
 	}
 }
 

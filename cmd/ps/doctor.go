@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -120,24 +122,25 @@ func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
 }
 
 // askDriver has a probe ask for all GPUs once.
-func (d *doctoring) askDriver(ctx context.Context) ([]schema.GPUPulse, string) {
-	c := health.Config{Mode: health.Auto}
+func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Error(), true
 	}
-	c.Probe = []string{self, "gpu-probe"}
+	c := health.Config{Mode: health.Auto, Probe: []string{self, "gpu-probe"}}
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}
 	m, err := health.Start(ctx, c)
 	if err != nil {
-		return nil, err.Error()
+		return nil, err.Error(), true
 	}
 	defer m.Close()
 	m.Wait(ctx, gpuWithin)
-	if gpus := m.GPUs(); len(gpus) > 0 {
-		return gpus, ""
+	if gpus = m.GPUs(); len(gpus) > 0 {
+		return gpus, "", false
 	}
-	return nil, health.NoDriver + ", or it says nothing"
+	none = cmp.Or(m.Nobody(), "the driver has not answered within "+gpuWithin.String()+", or counts none")
+	// A machine without a GPU may have the library all the same.
+	return nil, none, none != health.NoDriver && !strings.Contains(none, "not loaded")
 }

@@ -196,6 +196,13 @@ func (m *Monitor) required(ctx context.Context) error {
 	return nil
 }
 
+// Nobody is why there is nobody to ask for GPUs: NoDriver, or what is wrong with the driver; empty where there is somebody.
+func (m *Monitor) Nobody() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.machine.Nobody()
+}
+
 // GPUs is what is known of every GPU at this moment: those that are there by index, then those that are expected and are
 // not. It is empty on a machine without a driver where none is expected.
 func (m *Monitor) GPUs() []schema.GPUPulse {

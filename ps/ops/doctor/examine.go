@@ -22,8 +22,8 @@ type Config struct {
 	Dirs    []string // folders that are written to
 
 	Client *terminal.Client // of a ps that may be running
-	// GPUs asks the driver, by a process that may hang; the text is why nothing is known.
-	GPUs func(ctx context.Context) (gpus []schema.GPUPulse, unknown string)
+	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be some.
+	GPUs func(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool)
 
 	Control *fabric.Config // of the NATS server given by --nats; nil for none
 	Monitor string         // URL of its monitoring, http://host:8222; empty for none
@@ -90,9 +90,12 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	if c.GPUs == nil {
 		return []terminal.Finding{info("GPUs", "not asked for")}
 	}
-	gpus, unknown := c.GPUs(ctx)
-	if len(gpus) == 0 {
-		return []terminal.Finding{info("GPUs", "none: %s", unknown)}
+	gpus, none, broken := c.GPUs(ctx)
+	switch {
+	case broken:
+		return []terminal.Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off", "none can be used: %s", none)}
+	case len(gpus) == 0:
+		return []terminal.Finding{info("GPUs", "none: %s", none)}
 	}
 	var all []terminal.Finding
 	for _, g := range gpus {
