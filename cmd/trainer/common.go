@@ -169,8 +169,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 func leave(ctx context.Context, session *trainer.Session, err error) error {
 	reason := ""
 	switch {
-	case errors.As(context.Cause(ctx), new(*unfitError)):
-		err = context.Cause(ctx)
+	case err != nil && isUnfit(ctx):
+		err = because(ctx, err)
 		reason = err.Error()
 	case ctx.Err() != nil:
 		reason = "interrupted"

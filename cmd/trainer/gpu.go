@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"gradbus/cuda/health"
@@ -46,6 +47,16 @@ const fitEvery = 200 * time.Millisecond
 type unfitError struct{ reason error }
 
 func (e *unfitError) Error() string { return e.reason.Error() }
+
+// because gives the GPU's reason for an error, where that is what ended the trainer.
+func because(ctx context.Context, err error) error {
+	if err != nil && isUnfit(ctx) {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+func isUnfit(ctx context.Context) bool { return errors.As(context.Cause(ctx), new(*unfitError)) }
 
 // suspectWithin is how long a save waits for the word of the GPU on the time of the training.
 const suspectWithin = 5 * time.Second

@@ -123,6 +123,7 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 		return r, err
 	}
 	defer stop()
+	defer func() { err = because(ctx, err) }()
 	data, err := mnist.Load(o.input, o.dataDir)
 	if err != nil {
 		return r, err

@@ -95,6 +95,7 @@ func (o *options) run(ctx context.Context) error {
 		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
 	} else {
 		result, err = o.trainOne(ctx, backend)
+		err = because(ctx, err)
 	}
 	if err != nil {
 		return err

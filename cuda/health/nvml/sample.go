@@ -15,7 +15,7 @@ import (
 func functions() [][]string {
 	return [][]string{
 		{"nvmlSystemGetDriverVersion"}, {"nvmlSystemGetNVMLVersion"}, {"nvmlDeviceGetName"}, fnPCI(),
-		{"nvmlDeviceGetTemperature"}, {"nvmlDeviceGetMarginTemperature"}, {"nvmlDeviceGetPowerUsage"}, {"nvmlDeviceGetEnforcedPowerLimit"},
+		{"nvmlDeviceGetTemperature"}, {"nvmlDeviceGetMarginTemperature"}, {"nvmlDeviceGetTemperatureThreshold"}, {"nvmlDeviceGetPowerUsage"}, {"nvmlDeviceGetEnforcedPowerLimit"},
 		{"nvmlDeviceGetTotalEnergyConsumption"}, {"nvmlDeviceGetUtilizationRates"}, {"nvmlDeviceGetMemoryInfo"}, {"nvmlDeviceGetClockInfo"},
 		{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}, {"nvmlDeviceGetTotalEccErrors"},
 		{"nvmlDeviceGetSramEccErrorStatus"}, {"nvmlDeviceGetRemappedRows"}, {"nvmlDeviceGetRetiredPagesPendingStatus"}, {"nvmlDeviceGetFieldValues"},
@@ -61,6 +61,10 @@ func (p *probe) sampleLoad(h nvml.Device, s *verdict.Sample) {
 	}
 	if v, ok := ask(p, s, h.GetMarginTemperature, "nvmlDeviceGetMarginTemperature"); ok {
 		s.ThermalMargin = ptr(int(v.MarginTemperature))
+	} else if s.Temperature != nil { // older drivers tell where the GPU slows down
+		if v, ok := ask(p, s, func() (uint32, nvml.Return) { return h.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_SLOWDOWN) }, "nvmlDeviceGetTemperatureThreshold"); ok {
+			s.ThermalMargin = ptr(int(v) - *s.Temperature)
+		}
 	}
 	if v, ok := ask(p, s, h.GetPowerUsage, "nvmlDeviceGetPowerUsage"); ok {
 		s.Power = ptr(uint64(v))

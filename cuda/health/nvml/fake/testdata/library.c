@@ -242,6 +242,11 @@ FN nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* co
 }
 
 #ifdef OLD
+FN nvmlDeviceGetTemperatureThreshold(nvmlDevice_t device, nvmlTemperatureThresholds_t type, unsigned int* to) {
+  if (type != NVML_TEMPERATURE_THRESHOLD_SLOWDOWN) return NVML_ERROR_INVALID_ARGUMENT;
+  TELL("slowdown_at", *to);
+}
+
 FN nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, unsigned long long* to) { TELL("slower", *to); }
 #else
 FN nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, unsigned long long* to) { TELL("slower", *to); }
