@@ -210,7 +210,7 @@ export class Tables {
     const members = Object.entries(replicas.digests || {}).sort((a, b) => byName(a[0], b[0]));
     const level = members.length < 2 ? "info" : replicas.equal ? "ok" : "critical";
     attr(this.replicas, "data-level", level);
-    const words = members.length < 2 ? "no version yet that two trainers told the digest of" : replicas.equal ? `${members.length} equal at version ${count(replicas.version)}, digest ${members[0][1]}` : `replicas differ at version ${count(replicas.version)}: what is red is not what most have`;
+    const words = members.length < 2 ? "no version yet that two trainers told the digest of" : replicas.equal ? `${members.length} replicas are equal at version ${count(replicas.version)}, digest ${members[0][1]}` : `replicas differ at version ${count(replicas.version)}: what is red is not what most have`;
     if (this.sign.level !== level) {
       this.sign.level = level;
       this.sign.replaceChildren(icon(level));
