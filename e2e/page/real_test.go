@@ -119,7 +119,7 @@ func trainers(t testing.TB, url string) (all []*os.Process) {
 }
 
 // The commands as anybody starts them: the page shows the job; a trainer that is stopped is named at the top, and when it
-// goes on, nobody waits any more; a server that is gone greys the page.
+// goes on, nobody waits any more; one that is killed is named, too; a server that is gone greys the page.
 func TestReal(t *testing.T) {
 	b := start(t)
 	ps, url, page := server(t, "--deadline", "5m")
@@ -146,6 +146,13 @@ func TestReal(t *testing.T) {
 	}
 	// A busy machine may give reasons for warnings of its own; that nobody waits for t1 is what is wanted.
 	p.until("nobody waits for it any more", `document.getElementById("why").dataset.level !== "critical" && !/waits .*t1/.test(document.getElementById("why-text").textContent)`)
+
+	if err := running[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	p.until("t1 is named again", `document.getElementById("why").dataset.level === "critical" && /t1/.test(document.getElementById("why-text").textContent)`)
+	t.Logf("named %v after it was killed", time.Since(killed).Round(10*time.Millisecond))
 
 	if err := ps.Kill(); err != nil {
 		t.Fatal(err)
