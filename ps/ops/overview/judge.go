@@ -99,7 +99,7 @@ func (j *judgement) level(all []finding) {
 			}
 		}
 		for k := range j.s.Jobs {
-			if job := &j.s.Jobs[k]; job.Name == f.Job && job.Phase != schema.PhaseEnded {
+			if job := &j.s.Jobs[k]; job.Name == f.Job && (job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && job.Failed != "" && job.EndedMS == f.SinceMS) {
 				levelMembers(job, f)
 			}
 		}

@@ -17,6 +17,7 @@ const (
 	droppedRate     = 1.0  // messages a second
 	reconnectsMany  = 3    // within reconnectsTime
 	reconnectsTime  = 300_000
+	reconnectsApart = 10_000 // what is lost within this time is one loss: a trainer that was stopped loses all of its connections
 	reconnectsNoted = 4
 )
 
@@ -85,7 +86,7 @@ func (j *judgement) trainerTraffic(job *Job, tr *trainer, who string, about func
 		about(find(CodeDropped, "", fmt.Sprintf("%s loses %s messages/s that it reads too slowly", who, count(rate)), ""))
 	}
 	if n := tr.reconnectsSince(j.s.NowMS - reconnectsTime); n >= reconnectsMany {
-		about(find(CodeReconnects, "", fmt.Sprintf("%s has lost a connection again and again: %d in all", who, tr.said().Traffic.Reconnects), ""))
+		about(find(CodeReconnects, "", fmt.Sprintf("%s has lost connections again and again: %d in all", who, tr.said().Traffic.Reconnects), ""))
 	}
 }
 
@@ -100,15 +101,16 @@ func (tr *trainer) worstLink() (worst *schema.LinkPulse) {
 	return worst
 }
 
-// noteReconnects remembers when a trainer has connected anew.
+// noteReconnects remembers when a trainer has connected anew, however many of its connections.
 func (tr *trainer) noteReconnects(now int64) {
 	from, to := tr.ring.back(1), tr.ring.last()
-	if from == nil {
+	if from == nil || to.totals[cReconnects] <= from.totals[cReconnects] {
 		return
 	}
-	for range int(min(max(to.totals[cReconnects]-from.totals[cReconnects], 0), reconnectsNoted)) {
-		tr.reconnects = append(tr.reconnects, now)
+	if n := len(tr.reconnects); n > 0 && now-tr.reconnects[n-1] < reconnectsApart {
+		return
 	}
+	tr.reconnects = append(tr.reconnects, now)
 	if extra := len(tr.reconnects) - reconnectsNoted; extra > 0 {
 		tr.reconnects = slices.Delete(tr.reconnects, 0, extra)
 	}

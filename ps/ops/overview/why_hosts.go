@@ -40,7 +40,11 @@ func (j *judgement) silentServer(v *Server, s *server) {
 	case len(keeps) > 0:
 		level, what = Critical, ", and keeps shards of "+list(keeps)
 	}
-	f := find(code, level, fmt.Sprintf("ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what), "")
+	action := ""
+	if len(coordinates)+len(keeps) > 0 {
+		action = "Look at that ps and its machine. If it has ended, its jobs cannot go on: start it again, then them."
+	}
+	f := find(code, level, fmt.Sprintf("ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what), action)
 	f.Member, f.SinceMS = "p-"+v.ID, j.s.NowMS-v.AgeMS
 	f.causes = append(f.causes, byServer+v.ID, byHost+v.Host)
 	for _, name := range append(coordinates, keeps...) {

@@ -57,6 +57,9 @@ func (j *judgement) ended(job *Job, r *run) {
 	}
 	f := find(CodeJobFailed, "", fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.Failed)), "")
 	f.Job, f.Member, f.SinceMS = job.Name, job.FailedBy, job.EndedMS
+	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) && job.Trainers[i].Host != "" {
+		f.Action = fmt.Sprintf("Look at the log of %s on %s, and at the kernel's there for out of memory; mend the cause and start the job again.", job.FailedBy, job.Trainers[i].Host)
+	}
 	f.follows = []string{memberToken(job.Name, job.FailedBy), byJob + job.Name, byControl}
 	j.add(f)
 }
