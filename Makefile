@@ -50,8 +50,8 @@ test:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory all TESTS=ON
 	ctest --test-dir build --output-on-failure
-	go test -race -shuffle=on -timeout 20m -tags native,emu $$(go list ./... | grep -v '/cuda$$')
-	go test -shuffle=on -timeout 20m -tags native,emu ./cuda
+	go test -race -shuffle=on -timeout 20m -tags native,emu $$(go list ./... | grep -v -e '/cuda$$' -e /bench/exchange)
+	go test -shuffle=on -timeout 20m -tags native,emu ./cuda ./bench/exchange
 	go test -race -shuffle=on -timeout 20m -tags native,emu -run '$(SHARED)' ./cuda
 	CGO_ENABLED=0 go test -shuffle=on -timeout 20m $(PORTABLE)
 

@@ -425,7 +425,10 @@ func (b *moduleBench) anyContext(r *rand.Rand) (id uint64, samples int) {
 		return 1 + r.Uint64N(b.d.last+1), 1
 	}
 	id = ids[r.IntN(len(ids))]
-	return id, b.d.contexts[id].samples
+	if c := b.d.contexts[id]; !c.busy {
+		return id, c.samples
+	}
+	return id, 1 // a request is at work with it, perhaps the one that opens it
 }
 
 // Who is lost when, on a clock of its own.

@@ -41,8 +41,10 @@ func (d *dataServer) lostError() error {
 	return ErrServerLost
 }
 
-// conns are the connections that carry data.
+// conns are the connections that carry data, of those that have been made.
 func (s *Session) conns() (all []*fabric.Conn) {
+	s.connMu.Lock()
+	defer s.connMu.Unlock()
 	for _, d := range s.servers {
 		if d.conn != nil {
 			all = append(all, d.conn)
@@ -186,7 +188,9 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; start that ps with --advertise and an address that leads to it from here, or this trainer with --data cluster",
 			d.id, d.url, err)
 	}
+	s.connMu.Lock()
 	d.conn = conn
+	s.connMu.Unlock()
 	if need, most := s.job.MessageBytesMax(), d.conn.PayloadBytesMax(); need > most {
 		return fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to %d: set max_payload there to at least that, or use smaller chunks",
 			fabric.ErrPayload, d.name(), most, s.job.Name, s.job.ChunkBytes, need)

@@ -64,6 +64,7 @@ type Session struct {
 	evaluation *evaluation  // made when first needed
 	scans      schema.Chunk // requests of table scans so far
 
+	connMu  sync.Mutex // guards the setting of servers' conn: pulses are sent while peers are still dialed. A leaf
 	statsMu sync.Mutex
 	stats   Stats
 	loss    schema.TrainLoss

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	stdlog "log"
 	"os"
 	"time"
 
@@ -31,6 +33,7 @@ func (l *looking) add(c *cobra.Command) {
 }
 
 func (l *looking) client() (*terminal.Client, error) {
+	stdlog.SetOutput(io.Discard) // net/http's own: it complains there of who speaks before it is asked, as NATS does. Errors say it
 	token, err := config.Secret(l.tokenFile)
 	if err != nil {
 		return nil, err

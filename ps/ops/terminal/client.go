@@ -238,7 +238,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 		return fmt.Errorf("%s: its certificate does not hold: %s: %w", c.base, schema.Clip(last(err).Error()), ErrUnreachable)
 	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return fmt.Errorf("%s: it speaks no TLS: say http:// instead of https://: %w", c.base, ErrUnreachable)
-	case strings.Contains(err.Error(), "malformed HTTP"):
+	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFail"): // the latter where it speaks before it is asked
 		return fmt.Errorf("%s: %w: what answers speaks no HTTP (trainers' port? The page has one of its own)", c.base, ErrNotGradbus)
 	}
 	var timeout interface{ Timeout() bool }
