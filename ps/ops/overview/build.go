@@ -220,8 +220,15 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	return out
 }
 
+// heldLeast is for how long others must have waited for a trainer, in milliseconds, so that they are taken to wait still.
+const heldLeast = 200
+
 // heldMS is for how long others have waited for a trainer, by what the coordinator said and the time since.
+// A wait that had only begun then says nothing of the time since: batches come and go.
 func (t *Tracker) heldMS(r *run, m *schema.MemberPulse) int64 {
+	if m.WaitedMS < heldLeast {
+		return max(m.WaitedMS, 0)
+	}
 	since := t.now - r.saidAt
 	if s := t.servers[r.coordinator]; s != nil {
 		since = min(since, s.heard.silentAfter())

@@ -63,10 +63,17 @@ func (t *Tracker) buildShards(r *run, j *Job) {
 		j.Shards = append(j.Shards, out)
 	}
 	for i := range j.Shards {
-		if k := r.kept[i]; k != nil {
+		if k := r.kept[i]; k != nil && k.works() {
 			j.Shards[i].Lag = lagOf(foremost, j.Shards[i].Version, &k.ring, sVersion, t.now-k.at+k.every)
 		}
 	}
+}
+
+// works reports whether anything was ever sent to a shard. One of a job with fewer buckets than shards has nothing to do: it stays at
+// version 0, and is not behind.
+func (k *shard) works() bool {
+	h := k.pulse
+	return h.Version > 0 || h.Frames > 0 || h.Lookups > 0
 }
 
 // shardsShown is the number of shards to show: those that some ps told of, and what is missing, up to a bound.

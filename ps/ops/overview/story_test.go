@@ -20,7 +20,7 @@ import (
 //	cluster [trainers= servers= shards= hosts= consistency= apply= batch=seconds gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
-//	                     starved, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, unready, control-lost,
+//	                     starved, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
 //	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
@@ -168,6 +168,7 @@ func (s *story) set() {
 }
 
 func (s *story) setServer(v *sample.Server) {
+	v.Idle = s.d.HasArg("idle")
 	v.Stopped, v.ControlLost, v.NotReady = s.d.HasArg("stopped"), s.d.HasArg("control-lost"), s.d.HasArg("unready")
 	v.Cut, v.Dropped, v.Promised = uint64(s.number("cut")), uint64(s.number("dropped")), int64(s.number("promised"))
 	v.Busy, v.Mismatches = s.real("busy"), uint64(s.number("mismatches"))

@@ -58,7 +58,10 @@ func (j *judgement) ended(job *Job, r *run) {
 	f := find(CodeJobFailed, "", fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.Failed)), "")
 	f.Job, f.Member, f.SinceMS = job.Name, job.FailedBy, job.EndedMS
 	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) && job.Trainers[i].Host != "" {
-		f.Action = fmt.Sprintf("Look at the log of %s on %s, and at the kernel's there for out of memory; mend the cause and start the job again.", job.FailedBy, job.Trainers[i].Host)
+		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.", job.FailedBy, job.Trainers[i].Host)
+		if strings.Contains(job.Failed, "last seen") {
+			f.Action = fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then start the job again.", job.FailedBy, job.Trainers[i].Host)
+		}
 	}
 	f.follows = []string{memberToken(job.Name, job.FailedBy), byJob + job.Name, byControl}
 	j.add(f)
@@ -119,7 +122,7 @@ func (j *judgement) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Memb
 	}
 	text := fmt.Sprintf("%s was last seen %s ago%s", who, ago(out.AgeMS), how)
 	brief := ""
-	if m != nil && m.Waited && out.HeldMS > 0 {
+	if m != nil && m.Waited && out.HeldMS > 0 && (needed(job) || out.HeldMS >= 1000) { // another trainer's gradient may do as well
 		brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
 		text = fmt.Sprintf("batch %d waits %s for %s, last seen %s ago%s", m.WaitedBatch, ago(out.HeldMS), who, ago(out.AgeMS), how)
 	}

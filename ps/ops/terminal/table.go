@@ -1,5 +1,7 @@
 package terminal
 
+import "strings"
+
 // column is one column of a table.
 type column struct {
 	head  string
@@ -75,6 +77,9 @@ func (t *table) line(row []Span, widths []int, shown []bool, columns int) Line {
 			l = append(l, Span{Text: "  "})
 		}
 		l = append(l, Span{pad(cut(s.Text, widths[i]), widths[i], t.columns[i].right), s.Style})
+	}
+	if n := len(l); n > 0 { // nothing stands behind the last: its cells are not padded, lest a short one be cut
+		l[n-1].Text = strings.TrimRight(l[n-1].Text, " ")
 	}
 	return l.fit(columns)
 }

@@ -94,6 +94,7 @@ type Trainer struct {
 type Server struct {
 	Stopped     bool
 	ControlLost bool
+	Idle        bool    // its shards have nothing to do: the job has fewer buckets than shards
 	Busy        float64 // load of each of its shards; 0 is the one of the model
 	NotReady    bool
 	Refused     map[string]uint64 // added every second

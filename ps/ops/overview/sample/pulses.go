@@ -127,7 +127,9 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
 			StagedBytes: 2 * mib, StagedBytesMax: 64 * mib, MemoryBytes: 350 * mib, StepSeconds: schema.Real(s.busy * 0.8),
 			PublishSeconds: schema.Real(s.busy * 0.2), ApplySeconds: schema.Real(s.busy * 0.5), ApplyBytes: uint64(c.batch * 400_000),
 		}
-		if b := c.blocking(); len(b) > 0 && c.Consistency != "async" && c.Phase == "running" {
+		if s.Idle {
+			h = schema.ShardPulse{Job: h.Job, Shard: h.Shard, Ready: h.Ready, StagedBytesMax: h.StagedBytesMax, MemoryBytes: mib}
+		} else if b := c.blocking(); len(b) > 0 && c.Consistency != "async" && c.Phase == "running" {
 			h.Waiting = &schema.Wait{Batch: schema.Batch(c.batch)}
 			for _, t := range b {
 				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
