@@ -19,8 +19,9 @@ type Progress struct {
 	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
 	Version     schema.Version // of the parameters that the batch made: Batch+1, and in grouped the number of updates by then
 	Loss        float64        // mean over this trainer's samples of the batch; 0 where it had none
-	BatchTime   time.Duration
-	ElapsedTime time.Duration // since Run began
+	Began       time.Time      // when this trainer began with the batch
+	BatchTime   time.Duration  // from then until the batch was complete
+	ElapsedTime time.Duration  // since Run began
 
 	// Buckets are the times of the batch's buckets, dense ones first, where Config.Timeline asks for them. Valid until report
 	// returns.
@@ -283,7 +284,7 @@ func (r *run) complete(b schema.Batch) {
 	r.samples += uint64(w.samples)
 	w.times.result, r.waited = r.waited, 0
 	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight, Version: version,
-		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
+		Began: w.times.begin, BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
 	p.Buckets = r.results.of(b).times.report()
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)

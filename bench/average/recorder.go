@@ -2,7 +2,6 @@ package average
 
 import (
 	"fmt"
-	"time"
 
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -38,8 +37,7 @@ func (r *recorder) record(p *trainer.Progress) {
 	if p.Samples == 0 {
 		return
 	}
-	now := time.Now()
-	began := now.Add(-p.BatchTime)
+	began, now := p.Began, p.Began.Add(p.BatchTime)
 	f, t := &r.found, &r.times
 	f.Metrics.add(metricBatch, p.BatchTime)
 	f.Metrics.add(metricForward, t.forward.Sub(t.begun))
