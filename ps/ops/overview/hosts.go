@@ -91,7 +91,7 @@ func (t *Tracker) fillShard(out *Shard, k *shard) {
 	h := k.pulse
 	out.Server, out.AgeMS, out.Ready, out.Version = k.server, t.now-k.at, h.Ready, uint64(h.Version)
 	out.StagedBytes, out.StagedBytesMax, out.QueueBytes, out.MemoryBytes = h.StagedBytes, h.StagedBytesMax, h.QueueBytes, h.MemoryBytes
-	if k.waits {
+	if k.waits && k.waitsSince < k.at { // by two pulses: every round waits for a moment
 		out.WaitsBatch, out.WaitsMS = uint64(k.waitsBatch), t.now-k.waitsSince
 		for _, m := range h.Waiting.Members {
 			out.WaitsFor = append(out.WaitsFor, string(m))
