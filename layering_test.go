@@ -93,6 +93,7 @@ var layers = map[string]layer{
 	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
 	"e2e":                        {},             // tests of the commands as processes
+	"e2e/commands":               {},             // runs commands for these tests
 	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests
 	"e2e/faults":                 {},             // the fault suite
 	"e2e/prometheus":             {},             // what deploy/ has, with a real Prometheus

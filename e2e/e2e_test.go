@@ -5,7 +5,6 @@
 package e2e
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/e2e/commands"
 	"gradbus/trainer/report"
 )
 
@@ -33,12 +33,7 @@ var build = sync.OnceValue(func() error {
 	if err := noteSources(); err != nil {
 		return err
 	}
-	args := append([]string{"build", "-o", binaries + "/"}, buildFlags...)
-	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench", "gradbus/e2e/natsd")...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return nil
+	return commands.Build(binaries, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench", "gradbus/e2e/natsd")
 })
 
 // noteSources looks at every source file, so that Go's test cache knows that these tests depend on them.
@@ -71,25 +66,8 @@ func TestMain(m *testing.M) {
 type process struct {
 	*exec.Cmd
 	name           string
-	stdout, stderr output
-	done           chan struct{} // closed when it has ended
-}
-
-type output struct {
-	mutex sync.Mutex
-	data  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.Write(p)
-}
-
-func (o *output) String() string {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.String()
+	stdout, stderr commands.Output
+	done           <-chan struct{} // closed when it has ended
 }
 
 // start runs bin/NAME; whatever happens, it is gone when the test ends.
@@ -104,22 +82,9 @@ func start(t *testing.T, name string, args ...string) *process {
 // startCommand runs a command that is known by name.
 func startCommand(t *testing.T, name string, command *exec.Cmd) *process {
 	t.Helper()
-	p := &process{Cmd: command, name: name, done: make(chan struct{})}
+	p := &process{Cmd: command, name: name}
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(p.done)
-		_ = p.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = p.Process.Kill()
-		<-p.done
-		if t.Failed() {
-			t.Logf("%s %q\nstdout:\n%sstderr:\n%s", name, command.Args, p.stdout.String(), p.stderr.String())
-		}
-	})
+	p.done = commands.Run(t, command, commands.Kill, func() string { return "stdout:\n" + p.stdout.String() + "stderr:\n" + p.stderr.String() })
 	return p
 }
 

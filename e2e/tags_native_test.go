@@ -2,8 +2,5 @@
 
 package e2e
 
-// buildFlags give the commands the backend that this test was built with.
-var buildFlags = []string{"-tags", "native"}
-
 // backends are what the commands are tested with.
 var backends = []string{"go", "cpu"}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gradbus/cuda/health/nvml/fake"
+	"gradbus/e2e/commands"
 )
 
 // exits waits for the end and wants a status.
@@ -141,14 +142,10 @@ func TestTop(t *testing.T) {
 	command.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	command.Stdin = theirs
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	var shown output
+	var shown commands.Output
 	command.Stdout, command.Stderr = theirs, theirs
-	p := &process{Cmd: command, name: "ps", done: make(chan struct{})}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() { defer close(p.done); _ = p.Wait() }()
-	t.Cleanup(func() { _ = p.Process.Kill(); <-p.done })
+	p := &process{Cmd: command, name: "ps"}
+	p.done = commands.Run(t, command, commands.Kill, shown.String)
 	go func() { // until the terminal is closed
 		buffer := make([]byte, 4096)
 		for {

@@ -14,18 +14,15 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"gradbus/e2e/commands"
 )
 
 // binaries is where the commands are, once build has made them.
 var binaries string
 
 var build = sync.OnceValue(func() error {
-	args := append([]string{"build", "-o", binaries + "/"}, buildFlags...)
-	out, err := exec.Command("go", append(args, "gradbus/cmd/ps", "gradbus/cmd/trainer")...).CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return nil
+	return commands.Build(binaries, "gradbus/cmd/ps", "gradbus/cmd/trainer")
 })
 
 func TestMain(m *testing.M) {
@@ -48,25 +45,9 @@ func process(t testing.TB, name string, args ...string) *os.Process {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := exec.Command(filepath.Join(binaries, name), args...)
-	c.Stdout, c.Stderr = log, log
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = c.Process.Kill()
-		_ = c.Wait()
-		if t.Failed() {
-			_, _ = log.Seek(0, io.SeekStart)
-			said, _ := io.ReadAll(io.LimitReader(log, 16<<10))
-			t.Logf("%s %q said:\n%s", name, args, said)
-		}
-		_ = log.Close()
-	})
+	c, said := exec.Command(filepath.Join(binaries, name), args...), &commands.Output{}
+	c.Stdout, c.Stderr = said, said
+	commands.Run(t, c, commands.Kill, said.String)
 	return c.Process
 }
 

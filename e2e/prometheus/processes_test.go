@@ -1,7 +1,6 @@
 package prometheus
 
 import (
-	"bytes"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -14,9 +13,10 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"gradbus/e2e/commands"
 )
 
 var needPrometheus = flag.Bool("need-prometheus", false, "run the tests, rather than skip them, and fail where there is no prometheus")
@@ -46,11 +46,7 @@ var built = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "build", "-tags", "native", "-o", folder+"/", "gradbus/cmd/ps", "gradbus/cmd/trainer").CombinedOutput()
-	if err != nil {
-		return folder, fmt.Errorf("go build: %w\n%s", err, out)
-	}
-	return folder, nil
+	return folder, commands.Build(folder, "gradbus/cmd/ps", "gradbus/cmd/trainer")
 })
 
 func TestMain(m *testing.M) {
@@ -67,51 +63,15 @@ func TestMain(m *testing.M) {
 // process is a running command, gone when its test ends.
 type process struct {
 	*exec.Cmd
-	done chan struct{}
-	out  output
-}
-
-type output struct {
-	mutex sync.Mutex
-	data  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.Write(p)
-}
-
-func (o *output) String() string {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.String()
+	done <-chan struct{}
+	out  commands.Output
 }
 
 func start(t *testing.T, command string, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(command, args...), done: make(chan struct{})}
+	p := &process{Cmd: exec.Command(command, args...)}
 	p.Stdout, p.Stderr = &p.out, &p.out
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(p.done)
-		_ = p.Wait()
-	}()
-	t.Cleanup(func() {
-		_ = p.Process.Signal(syscall.SIGCONT)
-		_ = p.Process.Signal(syscall.SIGTERM)
-		select {
-		case <-p.done:
-		case <-time.After(10 * time.Second):
-			_ = p.Process.Kill()
-			<-p.done
-		}
-		if t.Failed() {
-			t.Logf("%s:\n%s", command, p.out.String())
-		}
-	})
+	p.done = commands.Run(t, p.Cmd, commands.Terminate, p.out.String)
 	return p
 }
 

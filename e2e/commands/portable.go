@@ -1,0 +1,6 @@
+//go:build !native
+
+package commands
+
+// flags are those of go build.
+func flags() []string { return nil }
