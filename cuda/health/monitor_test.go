@@ -3,6 +3,7 @@ package health_test
 import (
 	"bytes"
 	"context"
+	"flag"
 	"log/slog"
 	"os"
 	"slices"
@@ -56,12 +57,25 @@ func (l *safeLog) pid(t *testing.T) int {
 	return pid
 }
 
+var probeFlag = flag.Bool("need-probe", false, "fail, rather than skip, where this build has no probe")
+
+// needProbe skips what a probe is needed for where the build has none.
+func needProbe(t *testing.T) {
+	t.Helper()
+	if nvml.Built {
+		return
+	}
+	const why = "this build has no probe: it was made without cgo, or not for Linux"
+	if *probeFlag {
+		t.Fatal(why)
+	}
+	t.Skip(why + "; -need-probe makes this a failure")
+}
+
 // start watches the GPUs of a stand-in with a real probe.
 func start(t *testing.T, library string, alter func(*health.Config)) (*health.Monitor, *safeLog) {
 	t.Helper()
-	if !nvml.Built {
-		t.Skip("this build has no probe: it was made without cgo, or not for Linux")
-	}
+	needProbe(t)
 	log := &safeLog{}
 	c := health.Config{
 		Probe:   []string{os.Args[0], "gpu-probe", "--library", library, "--parent", strconv.Itoa(os.Getpid()), "--kernel-log", "/nonexistent"},
@@ -359,9 +373,7 @@ func TestRequire(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			if !nvml.Built {
-				t.Skip("this build has no probe")
-			}
+			needProbe(t)
 			l := fake.Build(t)
 			l.Set("%s\n%s", fake.Healthy(0), c.set)
 			patience := 30 * time.Second
