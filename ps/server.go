@@ -16,6 +16,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -169,7 +170,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: hostAndProcess()}
+	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: process.HostAndID()}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.keeps, s.log)
 	return s.registry.open(ctx)
 }
@@ -221,15 +222,6 @@ func idOf(serverURL string) string {
 		return '-'
 	}, strings.ToLower(name))
 	return clean[:min(len(clean), schema.ServerIDBytesMax-len(port))] + port
-}
-
-// hostAndProcess says for people where this process runs.
-func hostAndProcess() string {
-	name, err := os.Hostname()
-	if err != nil {
-		name = "unknown host"
-	}
-	return fmt.Sprintf("%s (pid %d)", name, os.Getpid())
 }
 
 // controlChanged is told by fabric.

@@ -6,9 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -61,14 +61,11 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
 	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
-	host, err := os.Hostname()
-	if err != nil {
-		host = "unknown host"
-	}
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: fmt.Sprintf("%s (pid %d)", host, os.Getpid()), Data: c.Data}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Data}
 	if own != nil {
 		join.URL = own.url
 	}
+	var err error
 	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join}); err != nil {
 		return nil, err
 	}

@@ -59,12 +59,7 @@ that for all of them.`,
 		Version:       gradbus.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return fmt.Errorf("unexpected argument %q: settings are flags (see ps --help)", args[0])
-			}
-			return nil
-		},
+		Args:          noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := config.LoadFlagged(c.Flags()); err != nil {
 				return err
