@@ -180,7 +180,5 @@ func TestTop(t *testing.T) {
 	if err != nil || *after != *before {
 		t.Errorf("the terminal is not as it was: %v, %+v, was %+v", err, after, before)
 	}
-	if !strings.Contains(shown.String(), "\x1b[?1049l") {
-		t.Error("the screen that was there before was not given back")
-	}
+	sees("\x1b[?1049l") // the screen that was there before is given back; its last bytes may still be on their way
 }
