@@ -133,6 +133,10 @@ func ParseInjection(text string) (Injection, error) {
 }
 
 // active says whether the injection is in force so long after the start.
-func (in *Injection) active(after time.Duration) bool {
-	return after >= in.After && (in.For == 0 || after < in.After+in.For)
+func (in *Injection) active(after time.Duration) bool { return in.touches(after, after) }
+
+// touches says whether the injection was in force at some time between from, exclusive, and to: one that is shorter than the time
+// between two samples shows in the sample after it, whenever that is.
+func (in *Injection) touches(from, to time.Duration) bool {
+	return to >= in.After && (in.For == 0 || min(from, to) < in.After+in.For)
 }

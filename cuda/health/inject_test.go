@@ -2,11 +2,15 @@ package health_test
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"gradbus/cuda/health"
+	"gradbus/cuda/health/verdict"
 	"gradbus/schema"
 )
 
@@ -69,11 +73,43 @@ func inject(t *testing.T, specs ...string) []health.Injection {
 	return all
 }
 
+// journal keeps changes, so that a state that lasts for a moment only is not missed.
+type journal struct {
+	mu   sync.Mutex
+	all  []verdict.Change
+	read int
+}
+
+func (j *journal) add(c verdict.Change) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.all = append(j.all, c)
+}
+
+// next waits for the next change of a GPU to a state, after those that it gave before.
+func (j *journal) next(t *testing.T, index int, state schema.GPUState, code string) verdict.Change {
+	t.Helper()
+	var found verdict.Change
+	until(t, fmt.Sprintf("GPU %d, %s (%s)", index, state, code), func() bool {
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		for i, c := range j.all[j.read:] {
+			if c.GPU.Index == index && c.To == state && c.Code == code {
+				found, j.read = c, j.read+i+1
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
 // Without a driver faults show on GPUs that are made up, and say so.
 func TestInjectWithoutGPU(t *testing.T) {
 	t.Parallel()
+	changes := &journal{}
 	m, err := health.Start(t.Context(), health.Config{Driver: func() bool { return false }, Every: 10 * time.Millisecond, Silence: 100 * time.Millisecond,
-		Inject: inject(t, "gpu=1,xid=31,after=200ms", "gpu=0,thermal,for=300ms", "hang,after=1s,for=500ms")})
+		OnChange: changes.add, Inject: inject(t, "gpu=1,xid=31,after=200ms", "gpu=0,thermal,for=300ms", "hang,after=1s")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,41 +118,103 @@ func TestInjectWithoutGPU(t *testing.T) {
 	if n := len(m.GPUs()); n != 2 {
 		t.Fatalf("%d GPUs with the first word, want 2: the highest index is 1", n)
 	}
-	if err := m.Take(t.Context(), "1"); err != nil || m.Fit() != nil {
-		t.Fatalf("GPU 1 cannot be taken: %v, %v", err, m.Fit())
+	m.Use(health.Simulated + "-1")
+	c := changes.next(t, 0, schema.GPUDegraded, "thermal-margin")
+	if !c.Injected || !strings.HasPrefix(c.GPU.UUID, health.Simulated) || !strings.HasPrefix(c.GPU.Name, health.Simulated) {
+		t.Errorf("a made up GPU is %+v", c)
 	}
-	g := untilState(t, m, 0, schema.GPUDegraded, "thermal-margin")
-	if !g.Injected || !strings.HasPrefix(g.UUID, health.Simulated) || !strings.HasPrefix(g.Name, health.Simulated) {
-		t.Errorf("a made up GPU is %+v", g)
+	if c = changes.next(t, 1, schema.GPUDegraded, "xid-31"); !c.Injected || !c.ContextLost {
+		t.Errorf("GPU 1 is %+v", c)
 	}
-	g = untilState(t, m, 1, schema.GPUDegraded, "xid-31")
-	if !g.Injected || !g.Used || g.XIDs["31"] != 1 {
-		t.Errorf("GPU 1 is %+v", g)
-	}
-	if err := m.Fit(); err == nil || !strings.Contains(err.Error(), "XID 31") || !strings.Contains(err.Error(), "(Injected.)") {
+	until(t, "an end of what it had there", func() bool { return m.Fit() != nil })
+	if err := m.Fit(); !strings.Contains(err.Error(), "XID 31") || !strings.Contains(err.Error(), "(Injected.)") {
 		t.Errorf("fit after what it had there was lost: %v", err)
 	}
-	untilState(t, m, 0, schema.GPUHealthy, "")
+	changes.next(t, 0, schema.GPUHealthy, "")
 	untilState(t, m, 0, schema.GPUUnknown, "no-answer")
-	untilState(t, m, 0, schema.GPUHealthy, "")
+	if g := m.GPUs()[1]; !g.Injected || !g.Used || g.XIDs["31"] != 1 {
+		t.Errorf("GPU 1 is %+v", g)
+	}
+}
+
+// A driver that answers again ends a hang.
+func TestInjectHangEnds(t *testing.T) {
+	t.Parallel()
+	changes := &journal{}
+	m, err := health.Start(t.Context(), health.Config{Driver: func() bool { return false }, Every: 10 * time.Millisecond, Silence: 20 * time.Millisecond,
+		OnChange: changes.add, Inject: inject(t, "hang,after=100ms,for=2s")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	changes.next(t, 0, schema.GPUUnknown, "no-answer")
+	changes.next(t, 0, schema.GPUHealthy, "")
+}
+
+// A fault shows however short it is, and however seldom GPUs are asked.
+func TestInjectShort(t *testing.T) {
+	t.Parallel()
+	changes := &journal{}
+	m, err := health.Start(t.Context(), health.Config{Driver: func() bool { return false }, Every: 40 * time.Millisecond, OnChange: changes.add,
+		Inject: inject(t, "remap-failed,after=50ms,for=1ns", "gpu=1,remap-failed,after=110ms,for=1ns")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	changes.next(t, 0, schema.GPUUnhealthy, "remap-failed")
+	changes.next(t, 1, schema.GPUUnhealthy, "remap-failed")
+	until(t, "an acknowledgement that lasts", func() bool {
+		for _, g := range m.GPUs() {
+			if g.State == schema.GPUUnhealthy {
+				_ = m.Acknowledge(g.UUID)
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// A driver whose files are there and which is not loaded is the same as none: each probe says so again, and what is made up stays as it is.
+func TestInjectDriverNotLoaded(t *testing.T) {
+	t.Parallel()
+	changes, log := &journal{}, &safeLog{}
+	const none = `{"none":{"reason":"it is not loaded"}}`
+	m, err := health.Start(t.Context(), health.Config{Driver: func() bool { return true }, Every: 10 * time.Millisecond, OnChange: changes.add,
+		Log:   slog.New(slog.NewTextHandler(log, nil)),
+		Probe: []string{"/bin/sh", "-c", "echo '" + none + "'; sleep 0.1; echo '" + none + "'; read end"}, Inject: inject(t, "xid=79,after=300ms")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	changes.next(t, 0, schema.GPUUnhealthy, "xid-79")
+	changes.mu.Lock()
+	defer changes.mu.Unlock()
+	for _, c := range changes.all {
+		if c.To == schema.GPUUnknown {
+			t.Errorf("a made up GPU has changed to %s: %s", c.To, c.Reason)
+		}
+	}
+	if n := strings.Count(log.String(), "no GPU is watched"); n != 1 {
+		t.Errorf("it was said %d times that no GPU is watched, want once:\n%s", n, log)
+	}
 }
 
 // On a real GPU, real values are altered, while the fault lasts.
 func TestInjectIntoGPU(t *testing.T) {
 	t.Parallel()
 	l := build(t)
+	changes := &journal{}
 	m, _ := start(t, l.Path, func(c *health.Config) {
-		c.Inject = inject(t, "gpu=0,ecc=1,after=1s", "gpu=1,remap-pending,for=1s", "gpu=5,lost")
+		c.OnChange, c.Inject = changes.add, inject(t, "gpu=0,ecc=1,after=1s", "gpu=1,remap-pending,for=1s", "gpu=5,lost")
 	})
-	g := untilState(t, m, 1, schema.GPUDegraded, "remap-pending")
-	if !g.Injected {
+	if c := changes.next(t, 1, schema.GPUDegraded, "remap-pending"); !c.Injected {
 		t.Error("it is not marked as injected")
 	}
 	untilState(t, m, 1, schema.GPUHealthy, "")
 	if g := m.GPUs()[1]; g.Injected {
 		t.Error("a fault that is over is marked as injected")
 	}
-	g = untilState(t, m, 0, schema.GPUUnhealthy, "ecc-uncorrectable")
+	g := untilState(t, m, 0, schema.GPUUnhealthy, "ecc-uncorrectable")
 	if !g.Injected || *g.ECCUncorrected != 1 || *g.Temperature != 55 {
 		t.Errorf("GPU 0 is %+v", g)
 	}

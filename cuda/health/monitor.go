@@ -29,7 +29,7 @@ type Config struct {
 	Probe []string
 	// Policy decides; the zero value is verdict.Default.
 	Policy verdict.Policy
-	// Every is the time between samples of made up GPUs; 0 is a second.
+	// Every is the time between samples of made up GPUs, at most; 0 is a second.
 	Every time.Duration
 	// Silence is how long the driver may not answer until its GPUs are Unknown; 0 is 8 s. The probe is killed after three
 	// times that, since a driver that is merely slow must get to its answer.

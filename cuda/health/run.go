@@ -24,8 +24,10 @@ type watch struct {
 	asked   int       // index of the GPU that was sampled last in this round; -1 at its start
 	silent  bool      // the GPUs are Unknown for want of a word
 	known   []int     // indices of GPUs
-	none    bool      // there is no driver: faults are injected into made up GPUs
+	none    string    // why there is no driver: faults are injected into made up GPUs; empty where there is one
 	serial  uint64    // of made up polls
+
+	sampled map[int]time.Duration // by index: when a GPU was sampled last, from the start
 }
 
 // hungMax bounds the probes that hang in the kernel: with so many no further one is started.
@@ -34,11 +36,11 @@ const hungMax = 3
 // run is the only goroutine that starts probes and feeds the machine.
 func (m *Monitor) run(ctx context.Context, probe bool) {
 	defer close(m.ended)
-	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff, asked: -1, none: !probe}
+	w := &watch{m: m, start: time.Now(), done: make([]bool, len(m.config.Inject)), backoff: m.config.Backoff, asked: -1, sampled: map[int]time.Duration{}}
 	tick := time.NewTicker(min(m.config.Every, m.config.Silence/4))
 	defer tick.Stop()
-	nextFake := w.start.Add(m.config.Every)
 	if !probe { // with faults to inject: what they are injected into is there from the beginning
+		w.none = NoDriver
 		w.fake(w.start)
 		m.hear()
 	}
@@ -58,10 +60,7 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 			}
 		case now := <-tick.C:
 			w.injectOnce(now)
-			if w.none && len(m.config.Inject) > 0 && !now.Before(nextFake) {
-				nextFake = now.Add(m.config.Every)
-				w.fake(now)
-			}
+			w.fake(now)
 		}
 	}
 }
@@ -204,13 +203,7 @@ func (w *watch) line(now time.Time, l *verdict.Line) {
 	case l.Hello != nil:
 		w.greet(now, l.Hello)
 	case l.None != nil:
-		w.child.none, w.none = true, !l.None.Driver
-		w.m.config.Log.Info("no GPU is watched", "reason", l.None.Reason)
-		w.do(func(m *verdict.Machine) []verdict.Change { return m.None(now, l.None) })
-		if w.none && len(w.m.config.Inject) > 0 {
-			w.fake(now)
-		}
-		w.m.hear()
+		w.nobody(now, l.None)
 	case l.Sample != nil:
 		w.asked = l.Sample.Index
 		injected := w.alter(now, l.Sample)
@@ -222,9 +215,25 @@ func (w *watch) line(now time.Time, l *verdict.Line) {
 	}
 }
 
+// nobody takes a probe's word that there is nothing to ask. The next probe will mostly say the same: that is no news, and made up GPUs
+// do not mind.
+func (w *watch) nobody(now time.Time, n *verdict.None) {
+	w.child.none = true
+	if news := n.Driver || n.Reason != w.none; news {
+		w.none = ""
+		if !n.Driver {
+			w.none = n.Reason
+		}
+		w.m.config.Log.Info("no GPU is watched", "reason", n.Reason)
+		w.do(func(m *verdict.Machine) []verdict.Change { return m.None(now, n) })
+	}
+	w.fake(now)
+	w.m.hear()
+}
+
 // greet takes a probe's first line.
 func (w *watch) greet(now time.Time, h *verdict.Hello) {
-	w.hello, w.none = true, false
+	w.hello, w.none = true, ""
 	w.known = nil
 	for _, g := range h.GPUs {
 		w.known = append(w.known, g.Index)
@@ -258,13 +267,15 @@ func (w *watch) injected(kind string, now time.Time) bool {
 	return false
 }
 
-// alter makes the faults up that are in force for a sample's GPU.
+// alter makes the faults up that were in force for a sample's GPU since the sample before.
 func (w *watch) alter(now time.Time, s *verdict.Sample) bool {
 	altered := false
 	all := kinds()
+	from, to := w.sampled[s.Index], now.Sub(w.start)
+	w.sampled[s.Index] = to
 	for i := range w.m.config.Inject {
 		in := &w.m.config.Inject[i]
-		if k := all[in.Kind]; k.alter != nil && in.GPU == s.Index && in.active(now.Sub(w.start)) {
+		if k := all[in.Kind]; k.alter != nil && in.GPU == s.Index && in.touches(from, to) {
 			k.alter(s, in.Value)
 			altered = true
 		}
@@ -308,6 +319,9 @@ const Simulated = "SIMULATED"
 
 // fake gives samples of made up GPUs: those that faults are injected into, on a machine without a driver.
 func (w *watch) fake(now time.Time) {
+	if w.none == "" || len(w.m.config.Inject) == 0 {
+		return
+	}
 	if w.injected("hang", now) {
 		if now.Sub(w.last) >= w.m.config.Silence && !w.silent {
 			w.silence(now, fmt.Sprintf("the driver does not answer: no word for %s", now.Sub(w.last).Round(time.Second)))
