@@ -3,6 +3,7 @@ package update
 import (
 	"cmp"
 	"fmt"
+	"time"
 
 	"gradbus/bench/crew"
 	"gradbus/nn"
@@ -27,14 +28,15 @@ type Config struct {
 	Momentum   float64
 	UpdateSize int // requests that make an update; 0 is the number of trainers
 	Model      string
-	Procs      int  // of Go's scheduler in each process; 0 is what Go takes
-	Log        bool // say what happens, line by line
+	PulseEvery time.Duration // of a trainer, who says then how it fares
+	Procs      int           // of Go's scheduler in each process; 0 is what Go takes
+	Log        bool          // say what happens, line by line
 }
 
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
 	return Config{Flags: crew.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30, BatchSize: 20, LR: 0.001,
-		Momentum: 0.9, Model: Linear, Procs: 1}
+		Momentum: 0.9, Model: Linear, PulseEvery: time.Second, Procs: 1}
 }
 
 // Limits of a run.

@@ -38,7 +38,8 @@ func updateCommand() *cobra.Command {
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
 	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in each process; 0 is as many as there are")
-	_ = set.MarkHidden("procs") // it exists
+	set.DurationVar(&f.PulseEvery, "pulse-every", f.PulseEvery, "`time` between two pulses of a trainer")
+	_, _ = set.MarkHidden("procs"), set.MarkHidden("pulse-every") // they exist
 	f.AddTo(set)
 	return c
 }
