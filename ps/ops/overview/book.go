@@ -61,8 +61,10 @@ func (b *book) enter(now int64, found []finding) (there []finding, began, over [
 	for i := range found {
 		b.note(now, &found[i])
 	}
+	worst := worstOf(found)
 	for key, e := range b.entries {
-		if e.last != now && e.shown && superseded(e, found) {
+		// A problem that is over may have become another of the same trainer or shard.
+		if e.last != now && e.shown && e.Member != "" && worst[memberOf{e.Job, e.Member}] >= weight(e.Level) {
 			e.shown = false
 		}
 		switch {
@@ -92,11 +94,19 @@ func (b *book) enter(now int64, found []finding) (there []finding, began, over [
 	return there, began, over
 }
 
-// superseded reports that a problem that is over has become another of the same trainer or shard.
-func superseded(e *entry, found []finding) bool {
-	return e.Member != "" && slices.ContainsFunc(found, func(f finding) bool {
-		return f.Job == e.Job && f.Member == e.Member && weight(f.Level) >= weight(e.Level)
-	})
+type memberOf struct{ job, member string }
+
+// worstOf is the weight of the worst that was found of each trainer and shard: looked for once, as an outage of all jobs ends and finds
+// thousands of problems at one moment. It is 0, less than any problem weighs, of members of whom nothing was found.
+func worstOf(found []finding) map[memberOf]int {
+	worst := map[memberOf]int{}
+	for i := range found {
+		if f := &found[i]; f.Member != "" {
+			of := memberOf{f.Job, f.Member}
+			worst[of] = max(worst[of], weight(f.Level))
+		}
+	}
+	return worst
 }
 
 // note enters one finding.
