@@ -88,7 +88,6 @@ type run struct {
 	done        uint64
 	moved       int64 // when done rose last
 	loss        *schema.Real
-	lossAt      int64
 }
 
 func (r *run) over() bool { return r.endedAt != 0 }

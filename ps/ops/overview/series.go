@@ -1,6 +1,8 @@
 package overview
 
 import (
+	"math"
+
 	"gradbus/schema"
 )
 
@@ -96,8 +98,8 @@ func (m *mean) add(v *values, to *points) {
 	}
 	m.at, m.any, m.last = at, true, v.n
 	for i := 1; i < columns; i++ {
-		if v.has>>i&1 == 1 {
-			m.sum[i] += float64(v.v[i])
+		if f := float64(v.v[i]); v.has>>i&1 == 1 && !math.IsNaN(f) && !math.IsInf(f, 0) { // one such second is no reason to hide sixty
+			m.sum[i] += f
 			m.n[i]++
 		}
 	}

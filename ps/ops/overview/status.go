@@ -78,7 +78,7 @@ type Job struct {
 	SamplesPerSecond schema.Real  `json:"samples_per_second"`         // of all trainers, over the last 10 s
 	Typical          schema.Real  `json:"typical_samples_per_second"` // median of the last hour at most; 0 in the first minutes
 	BatchesPerSecond schema.Real  `json:"batches_per_second"`
-	Loss             *schema.Real `json:"loss"`          // mean over all trainers' samples of the last second that had any; nil before
+	Loss             *schema.Real `json:"loss"`          // mean over all trainers' samples of the last second that had any, NaN where one was not finite; nil before
 	GradientNorm     *schema.Real `json:"gradient_norm"` // mean over trainers of their latest
 
 	Trainers []Trainer `json:"trainers"` // by number

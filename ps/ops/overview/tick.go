@@ -2,6 +2,7 @@ package overview
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"gradbus/schema"
@@ -189,7 +190,7 @@ func (t *Tracker) note(r *run) {
 
 // noteLoss takes the mean loss of what was trained on since the Tick before.
 func (t *Tracker) noteLoss(r *run, p *Point) {
-	var sum, samples, norm float64
+	var sum, samples, bad, norm float64
 	var norms int
 	for _, tr := range r.trainers {
 		last, said := tr.ring.last(), tr.said()
@@ -197,15 +198,21 @@ func (t *Tracker) noteLoss(r *run, p *Point) {
 		if tr.since.known {
 			sum += last.totals[cLossSum] - tr.since.sum
 			samples += last.totals[cLossSamples] - tr.since.samples
+			bad += last.totals[cLossBad] - tr.since.bad
 		}
 		tr.since = loss{last.totals[cLossSum], last.totals[cLossSamples], last.totals[cLossBad], true}
 		if said.GradientNorm != nil && tr.heard.fresh(t.now) {
 			norm, norms = norm+float64(*said.GradientNorm), norms+1
 		}
 	}
-	if samples > 0 {
-		mean := schema.Real(sum / samples)
-		p.Loss, r.loss, r.lossAt = &mean, &mean, t.now
+	switch { // a loss that is not a number is the job's, whatever the others have: else the last good one would stand there for ever
+	case bad > 0:
+		p.Loss = real(math.NaN())
+	case samples > 0:
+		p.Loss = real(sum / samples)
+	}
+	if p.Loss != nil {
+		r.loss = p.Loss
 	}
 	if norms > 0 {
 		p.Norm = real(norm / float64(norms))

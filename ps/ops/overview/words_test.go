@@ -108,6 +108,26 @@ func TestSeriesGrains(t *testing.T) {
 	}
 }
 
+// A second that is not a number does not hide the minute that it is in.
+func TestSeriesMeansAreOfNumbers(t *testing.T) {
+	var s series
+	for i := range int64(121) {
+		loss := 2.0
+		if i == 7 || i >= 60 {
+			loss = math.NaN()
+		}
+		s.add(Point{AtMS: 1_700_000_040_000 + i*1000, Loss: real(loss), Norm: real(math.Inf(1))})
+	}
+	var minutes []values
+	s.minutes.each(func(v *values) { minutes = append(minutes, *v) })
+	if len(minutes) != 2 || minutes[0].v[1] != 2 || minutes[1].has>>1&1 != 0 || minutes[0].has>>2&1 != 0 {
+		t.Errorf("minutes %+v, want a loss of 2 in the first, none in the second, and no norm", minutes)
+	}
+	if got := s.columns("job", "7", 0).Columns["loss"]; !math.IsNaN(float64(*got[7])) || *got[8] != 2 {
+		t.Errorf("seconds %v %v, want them as they were told", *got[7], *got[8])
+	}
+}
+
 // Only the latest events are kept, and serials have no gaps.
 func TestEventsAreBounded(t *testing.T) {
 	var l eventLog
