@@ -7,6 +7,9 @@ type eventLog struct {
 }
 
 func (l *eventLog) add(now int64, e Event) {
+	if l.serial == 0 { // above those of the process before: who asks for what came after a serial misses nothing when a ps is started again
+		l.serial = uint64(max(now, 0))
+	}
 	l.serial++
 	e.Serial, e.AtMS = l.serial, now
 	if len(l.kept) >= 2*EventsMax {

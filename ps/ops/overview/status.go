@@ -235,7 +235,7 @@ type Series struct {
 
 // Event is something that happened, newest last. At most EventsMax are kept.
 type Event struct {
-	Serial uint64 `json:"serial"`
+	Serial uint64 `json:"serial"` // rises by one; the first of a process is that of its time in milliseconds
 	AtMS   int64  `json:"at_ms"`
 	Level  Level  `json:"level"`
 	Code   string `json:"code"`

@@ -152,6 +152,12 @@ func TestEventsAreBounded(t *testing.T) {
 			}
 		}
 	}
+	var again eventLog // of the next process
+	again.add(1_700_000_000_000, Event{})
+	again.add(1_700_000_000_001, Event{})
+	if got := again.since(l.serial); len(got) != 2 || got[0].Serial != 1_700_000_000_001 || got[1].Serial != 1_700_000_000_002 {
+		t.Errorf("after a restart those who know of %d are told %+v", l.serial, got)
+	}
 	if cap(l.kept) > 4*EventsMax {
 		t.Errorf("room for %d events", cap(l.kept))
 	}
