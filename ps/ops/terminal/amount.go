@@ -76,14 +76,13 @@ func loss(x *schema.Real) string {
 
 // span writes a length of time so that it is read at a glance: 3 ms, 1.2 s, 18 s, 3m20s, 2h05m, 4d03h.
 func span(ms int64) string {
-	d := time.Duration(ms) * time.Millisecond
-	switch s := int64(d / time.Second); {
+	switch s := ms / 1000; {
 	case ms < 0:
 		return "0 s"
 	case ms < 1000:
 		return fmt.Sprintf("%d ms", ms)
 	case s < 10:
-		return fmt.Sprintf("%.1f s", d.Truncate(100*time.Millisecond).Seconds())
+		return fmt.Sprintf("%d.%d s", s, ms/100%10)
 	case s < 120:
 		return fmt.Sprintf("%d s", s)
 	case s < 7200:

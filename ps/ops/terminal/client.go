@@ -209,9 +209,9 @@ func (c *Client) refused(path string, answer *http.Response) error {
 	case known && answer.StatusCode == http.StatusNotFound:
 		return fmt.Errorf("%s: %w, %s: it is of another version than this command%s", c.base, ErrOther, path, more)
 	case known:
-		return fmt.Errorf("%s: %w, %s (%s)%s", c.base, ErrOther, path, answer.Status, more)
+		return fmt.Errorf("%s: %w, %s (%s)%s", c.base, ErrOther, path, clean(answer.Status), more)
 	}
-	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, answer.Status, contentType(answer))
+	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, clean(answer.Status), contentType(answer))
 }
 
 func contentType(answer *http.Response) string {

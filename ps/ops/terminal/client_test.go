@@ -230,6 +230,18 @@ type answered struct{ *http.Response }
 
 func (a answered) RoundTrip(*http.Request) (*http.Response, error) { return a.Response, nil }
 
+// What a server says beside its status is text of others, too.
+func TestStatusLineIsClean(t *testing.T) {
+	t.Parallel()
+	for _, body := range []string{"", `{"error":"x"}`} {
+		c := client(t, Config{URL: URLDefault})
+		c.http.Transport = answered{&http.Response{StatusCode: http.StatusTeapot, Status: "418 \x1b]0;owned\x07", Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}}
+		if _, _, err := c.Status(t.Context()); err == nil || clean(err.Error()) != err.Error() {
+			t.Errorf("%q reaches the terminal", err)
+		}
+	}
+}
+
 // A stream that speaks now and then lasts for longer than it may be silent.
 func TestStreamLasts(t *testing.T) {
 	t.Parallel()

@@ -98,7 +98,7 @@ func TestAmounts(t *testing.T) {
 		{rate(12 << 20), "12.0 MiB/s"}, {rate(schema.Real(nan())), "NaN"},
 		{count(0), "0"}, {count(999), "999"}, {count(1000), "1,000"}, {count(1234567), "1,234,567"},
 		{span(0), "0 ms"}, {span(-5), "0 s"}, {span(999), "999 ms"}, {span(1000), "1.0 s"}, {span(9999), "9.9 s"}, {span(18_400), "18 s"}, {span(119_000), "119 s"},
-		{span(200_000), "3m20s"}, {span(7_500_000), "2h05m"}, {span(99 * 3600_000), "4d03h"},
+		{span(200_000), "3m20s"}, {span(7_500_000), "2h05m"}, {span(99 * 3600_000), "4d03h"}, {span(1e15), "11574074d01h"},
 		{seconds(0), "–"}, {seconds(0.00042), "420 µs"}, {seconds(0.0123), "12.3 ms"}, {seconds(3), "3.0 s"}, {seconds(schema.Real(inf())), "+Inf"},
 		{percent(0.714), "71 %"}, {loss(nil), "–"}, {loss(real(0.81234)), "0.8123"}, {loss(real(1e-9)), "1e-09"}, {loss(real(nan())), "NaN"},
 	} {
