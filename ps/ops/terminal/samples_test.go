@@ -35,7 +35,7 @@ func idle() *overview.Status {
 func running(n int) *overview.Status {
 	s := idle()
 	s.Why = overview.Why{Level: overview.OK, Text: "packages trains at 48.2k samples/s", Job: "packages"}
-	j := overview.Job{Name: "packages", RunID: "17", Phase: "running", Consistency: "sync", Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
+	j := overview.Job{Name: "packages", Series: "packages", RunID: "17", Phase: "running", Consistency: "sync", Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
 		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000, Why: overview.Why{Level: overview.OK}}
 	for i := range n {
 		j.Trainers = append(j.Trainers, overview.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i, State: "running", Level: overview.OK, AgeMS: 300, Batch: 10432,
@@ -68,7 +68,7 @@ func stalled() *overview.Status {
 	last.State, last.Level, last.AgeMS, last.HeldMS, last.Lag, last.Batch, last.Shard, last.Doing = "silent", overview.Critical, 17_000, 18_000, 1, 10431, nil, "compute"
 	j.Shards[1].WaitsFor, j.Shards[1].WaitsMS, j.Shards[1].WaitsBatch = []string{"t2"}, 18_000, 10432
 	j.Shards[1].Level = overview.Warning
-	s.Jobs = append(s.Jobs, overview.Job{Name: "digits", Phase: "gathering", Missing: 1, Consistency: "sync", Apply: "mean", Why: overview.Why{Level: overview.Info}})
+	s.Jobs = append(s.Jobs, overview.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1, Consistency: "sync", Apply: "mean", Why: overview.Why{Level: overview.Info}})
 	return s
 }
 

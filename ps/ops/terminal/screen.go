@@ -44,7 +44,7 @@ type Screen struct {
 	Width  int // columns
 	Height int // lines; 0 is as many as it takes
 	Zone   *time.Location
-	Job    string // whose trainers and shards are shown; one that is not there stands for the first
+	Job    string // whose trainers and shards are shown, by its key; one that is not there stands for the first
 	Order  Order
 	View   View
 	Scroll int // rows of a view of one section that are above the screen

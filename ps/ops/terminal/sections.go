@@ -10,10 +10,11 @@ import (
 	"gradbus/schema"
 )
 
-// JobOf is the job whose trainers and shards a screen shows: the one of that name, else the first; nil where there is none.
-func JobOf(status *overview.Status, name string) *overview.Job {
+// jobOf is the job whose trainers and shards a screen shows: the run of that key (overview.Job.Series: a name is its latest run), else the
+// first; nil where there is none.
+func jobOf(status *overview.Status, key string) *overview.Job {
 	for i := range status.Jobs {
-		if status.Jobs[i].Name == name {
+		if status.Jobs[i].Series == key {
 			return &status.Jobs[i]
 		}
 	}
@@ -24,7 +25,7 @@ func JobOf(status *overview.Status, name string) *overview.Job {
 }
 
 func (s Screen) sections(status *overview.Status, events []overview.Event) []section {
-	job := JobOf(status, s.Job)
+	job := jobOf(status, s.Job)
 	var all []section
 	add := func(v View, t *table) {
 		if (s.View == ViewAll || s.View == v) && t != nil && len(t.rows) > 0 {

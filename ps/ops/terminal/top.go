@@ -48,11 +48,13 @@ func Top(ctx context.Context, c TopConfig) error {
 	}
 	program := tea.NewProgram(m, options...)
 	ctx, stop := context.WithCancel(ctx)
-	var follower sync.WaitGroup
-	follower.Go(func() { follow(ctx, c.Client, program) })
+	var following sync.WaitGroup
+	following.Go(func() {
+		(&follower{client: c.Client, send: program.Send, serial: status.Serial, event: m.newest()}).run(ctx)
+	})
 	_, err = program.Run()
 	stop()
-	follower.Wait()
+	following.Wait()
 	if errors.Is(err, tea.ErrProgramKilled) && !errors.Is(err, tea.ErrProgramPanic) {
 		return context.Canceled
 	}
@@ -66,21 +68,42 @@ type (
 	ticked  struct{}
 )
 
-// follow sends the program what a ps tells, and asks again where it falls silent.
-func follow(ctx context.Context, client *Client, program *tea.Program) {
+// follower sends a program what a ps tells, and asks again where it falls silent.
+type follower struct {
+	client *Client
+	send   func(tea.Msg)
+	serial uint64 // of the status that was sent last
+	event  uint64 // and of the event
+}
+
+func (f *follower) run(ctx context.Context) {
 	every := time.NewTicker(againAfter)
 	defer every.Stop()
 	for ctx.Err() == nil {
-		err := client.Stream(ctx, func(u *overview.Update) { program.Send(updated{u}) })
+		err := f.client.Stream(ctx, func(u *overview.Update) { f.take(ctx, u) })
 		if ctx.Err() != nil {
 			return
 		}
-		program.Send(lost{err})
+		f.send(lost{err})
 		select {
 		case <-every.C:
 		case <-ctx.Done():
 		}
 	}
+}
+
+// take sends an update, with the events of those before it that did not come.
+func (f *follower) take(ctx context.Context, u *overview.Update) {
+	if u.Status.Serial < f.serial || u.Status.Serial > f.serial+1 {
+		if missed, err := f.client.Events(ctx, f.event); err == nil { // else a stream that ends says why
+			u.Events = missed
+		}
+	}
+	f.serial = u.Status.Serial
+	if n := len(u.Events); n > 0 {
+		f.event = u.Events[n-1].Serial
+	}
+	f.send(updated{u})
 }
 
 // model is what is on the screen.
@@ -118,13 +141,21 @@ func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 // keep takes events that are newer than those there are.
 func (m *model) keep(events []overview.Event) {
 	for _, e := range events {
-		if n := len(m.events); n == 0 || e.Serial > m.events[n-1].Serial {
+		if e.Serial > m.newest() {
 			m.events = append(m.events, e)
 		}
 	}
 	if extra := len(m.events) - eventsKept; extra > 0 {
 		m.events = append(m.events[:0], m.events[extra:]...)
 	}
+}
+
+// newest is the serial of the newest event; 0 where there is none.
+func (m *model) newest() uint64 {
+	if n := len(m.events); n > 0 {
+		return m.events[n-1].Serial
+	}
+	return 0
 }
 
 func (m *model) key(key string) tea.Cmd {
@@ -159,16 +190,16 @@ func (m *model) key(key string) tea.Cmd {
 	return nil
 }
 
-// neighbour is the job by so many places after the one that is shown.
+// neighbour is the key of the job by so many places after the one that is shown. Runs of one name have each their own.
 func (m *model) neighbour(by int) string {
 	n := len(m.status.Jobs)
 	if n == 0 {
 		return ""
 	}
-	shown := JobOf(m.status, m.screen.Job)
+	shown := jobOf(m.status, m.screen.Job)
 	for i := range m.status.Jobs {
 		if &m.status.Jobs[i] == shown {
-			return m.status.Jobs[(i+by+n)%n].Name
+			return m.status.Jobs[(i+by+n)%n].Series
 		}
 	}
 	return ""

@@ -165,6 +165,47 @@ func TestKeys(t *testing.T) {
 	}
 }
 
+// A job that was started again has an earlier run beside it, which j passes over no other job for.
+func TestKeysPassEarlierRuns(t *testing.T) {
+	t.Parallel()
+	s := stalled()
+	earlier := s.Jobs[0]
+	earlier.Series, earlier.Phase = "packages.16", "ended"
+	s.Jobs = append(s.Jobs, earlier)
+	m := &model{status: s}
+	for _, key := range []string{"j", "J"} {
+		seen := map[*overview.Job]bool{}
+		for range s.Jobs {
+			m.key(key)
+			seen[jobOf(s, m.screen.Job)] = true
+		}
+		if len(seen) != 3 {
+			t.Errorf("%s leads to %d of 3 jobs", key, len(seen))
+		}
+	}
+}
+
+// Events of updates that did not come are asked for: after a gap, after a stream that was lost, after a restart of the ps.
+func TestMissedEvents(t *testing.T) {
+	t.Parallel()
+	var sent []tea.Msg
+	f := &follower{client: client(t, Config{URL: serve(t, &fakePS{})}), send: func(m tea.Msg) { sent = append(sent, m) }, serial: 6}
+	for _, c := range []struct {
+		serial uint64
+		events int
+	}{{6, 0}, {7, 0}, {8, 0}, {10, 2}, {11, 0}, {3, 2}} {
+		u := &overview.Update{}
+		u.Status.Serial = c.serial
+		f.take(t.Context(), u)
+		if got := sent[len(sent)-1].(updated); len(got.Events) != c.events {
+			t.Errorf("update %d: %d events, want %d", c.serial, len(got.Events), c.events)
+		}
+	}
+	if f.event != 2 {
+		t.Errorf("the newest event is %d, want 2", f.event)
+	}
+}
+
 // Events are kept once, in order, and not for ever.
 func TestKeepEvents(t *testing.T) {
 	t.Parallel()
