@@ -3,7 +3,8 @@
 // # What is where
 //
 //   - Hub (hub.go) owns the overview: one goroutine takes pulses out of a bounded queue and makes a view of all jobs once a
-//     second, or at once when what is first on the page has changed. view.go is one view and its forms.
+//     second, or at once when what is first on the page has changed. view.go is one view and its forms,
+//     clock.go the time that they are of.
 //   - Server (server.go) is the listeners; connections.go bounds what is open, guard.go and token.go say who may ask.
 //   - api.go answers below /api/v1/, stream.go sends updates, health.go is /healthz and /readyz, files.go the page.
 //   - profiles.go is Go's pprof, on a listener of its own.

@@ -54,7 +54,8 @@ type Hub struct {
 	pulses  chan heard
 	asks    chan func(Tracker)
 	self    schema.Member // set before the goroutine starts
-	tracker Tracker       // the goroutine's alone
+	tracker Tracker       // the goroutine's alone, as is
+	clock   clock
 
 	latest  atomic.Pointer[view] // never nil
 	own     atomic.Pointer[schema.Pulse]
@@ -97,7 +98,7 @@ func (h *Hub) Start(self schema.Member, tracker Tracker) {
 	if h.started || h.closed {
 		return
 	}
-	h.started, h.self, h.tracker = true, self, tracker
+	h.started, h.self, h.tracker, h.clock.began = true, self, tracker, time.Now()
 	go h.run()
 }
 
@@ -177,7 +178,7 @@ func (h *Hub) run() {
 			h.safely("answer a question", func() { ask(h.tracker) })
 		case <-every.C:
 			tick()
-			every.Reset(untilTick(last))
+			every.Reset(untilTick(h.clock.shown))
 		case <-soon.C:
 			tick()
 		}
@@ -195,7 +196,7 @@ func (h *Hub) take(in heard) (urgent bool) {
 		h.own.Store(in.p)
 	}
 	h.safely("take a pulse of "+string(in.from), func() {
-		h.tracker.Take(in.at, in.job, in.from, in.p)
+		h.tracker.Take(h.clock.at(in.at), in.job, in.from, in.p)
 		urgent = h.tracker.Changed()
 	})
 	return urgent
@@ -204,7 +205,7 @@ func (h *Hub) take(in heard) (urgent bool) {
 // tick makes the next view and wakes all who wait for it.
 func (h *Hub) tick(now time.Time) {
 	h.safely("make a view", func() {
-		next := &view{hub: h, at: now, update: h.tracker.Tick(now), newer: make(chan struct{})}
+		next := &view{hub: h, at: now, update: h.tracker.Tick(h.clock.at(now)), newer: make(chan struct{})}
 		close(h.latest.Swap(next).newer)
 	})
 }

@@ -37,7 +37,7 @@ type Config struct {
 }
 
 // Tracker makes the view of all jobs out of pulses. It is not safe for concurrent use, and reads no clock: whoever calls it
-// says what time it is. Times may stand still and must not fall.
+// says what time it is. Times may stand still, and must not fall: who is silent would not be found until they have caught up.
 type Tracker struct {
 	config  Config
 	serial  uint64
