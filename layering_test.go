@@ -41,9 +41,10 @@ var layers = map[string]layer{
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"cuda/health/verdict":   {own: []string{"schema"}, noStd: noNetwork},
 	"cuda/health/nvml":      {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
-	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/nvml", "cuda/health/verdict"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	"cuda/health/keep":      {own: []string{"cuda/health/verdict"}, noStd: noNetwork},
+	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
-	"cuda/health":           {own: []string{"cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
+	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
 
 	// What operators see. ps knows none of it.
 	"ps/ops":                 {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},

@@ -70,7 +70,7 @@ that for all of them.`,
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), watch.Probe())
+	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
 	return c
 }
 
@@ -119,6 +119,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer gpus.Close()
+	f.page.notKept = gpus.NotKept
 	backend, closeBackend, err := f.openBackend(log)
 	if err != nil {
 		return err

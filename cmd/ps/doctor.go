@@ -15,6 +15,7 @@ import (
 	"gradbus"
 	"gradbus/config"
 	"gradbus/cuda/health"
+	"gradbus/cuda/health/watch"
 	"gradbus/fabric"
 	"gradbus/ps/ops/doctor"
 	"gradbus/ps/ops/overview"
@@ -31,6 +32,7 @@ type doctoring struct {
 	dirs            []string
 	asJSON          bool
 	gpu             string
+	kept            string
 	library         string
 }
 
@@ -62,6 +64,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
 	set.StringVar(&d.gpu, "gpu", string(health.Auto), "`mode`: auto asks the driver, by a process of its own, off does not")
+	watch.AddKept(set, &d.kept)
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
 	_ = set.MarkHidden("gpu-library")
@@ -91,7 +94,7 @@ func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
 	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page}, Dirs: d.dirs, Client: client, Monitor: d.monitor}
 	switch d.gpu {
 	case string(health.Auto):
-		examined.GPUs = d.askDriver
+		examined.GPUs, examined.Kept = d.askDriver, d.askKept
 	case string(health.Off):
 	default:
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
@@ -121,6 +124,19 @@ func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
 	return terminal.Worst(all), err
 }
 
+// askKept looks at the file in which is remembered what is wrong with GPUs.
+func (d *doctoring) askKept() (text string, err error) {
+	file, err := watch.Kept(d.kept)
+	switch {
+	case err != nil:
+		return "", err
+	case file == nil:
+		return "what is wrong with them is not remembered: --gpu-state off", nil
+	}
+	n, err := file.Check()
+	return fmt.Sprintf("what is wrong with %d of them is remembered in %s", n, file.Path()), err
+}
+
 // askDriver has a probe ask for all GPUs once.
 func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool) {
 	self, err := os.Executable()
@@ -128,6 +144,8 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none
 		return nil, err.Error(), true
 	}
 	c := health.Config{Mode: health.Auto, Probe: []string{self, "gpu-probe"}}
+	c.Kept, _ = watch.Kept(d.kept) // what is wrong with it, askKept says
+	c.KeptAsIs = true
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}

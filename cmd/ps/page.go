@@ -30,7 +30,8 @@ type pageFlags struct {
 	certFile, keyFile string
 	insecure          bool
 	portFile, pprof   string
-	anyPort           bool // nobody asked for the port
+	anyPort           bool          // nobody asked for the port
+	notKept           func() string // why what is wrong with GPUs is not remembered
 }
 
 func (f *pageFlags) add(c *cobra.Command) {
@@ -51,6 +52,7 @@ type display struct {
 	server   *ops.Server
 	exporter *metrics.Exporter
 	of       atomic.Pointer[ps.Server] // nil until it has started
+	notKept  func() string
 }
 
 // open begins to serve, before the ps is there: who asks meanwhile is told that it starts.
@@ -65,7 +67,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}
-	d := &display{hub: ops.NewHub(log)}
+	d := &display{hub: ops.NewHub(log), notKept: f.notKept}
 	var server atomic.Pointer[ops.Server] // scrapes may come before Start returns
 	d.exporter = metrics.New(metrics.Config{Version: gradbus.Version, Own: d.hub.Own, Status: d.hub.Status, Ops: func() (cost metrics.Ops) {
 		if s := server.Load(); s != nil {
@@ -144,6 +146,9 @@ func (d *display) checks() (all []ops.Check) {
 	}
 	for _, c := range server.Checks() {
 		all = append(all, ops.Check(c))
+	}
+	if text := d.notKept(); text != "" { // which keeps nobody from working
+		all = append(all, ops.Check{Name: "gpu-state", OK: true, Text: text})
 	}
 	return all
 }

@@ -20,7 +20,14 @@
 // Take and May are asked before a GPU is used. Suspect says whether memory was wrong in some time, for whoever saves results
 // of it. Config.OnChange tells of every change; Change.Restart there says that what runs on the GPU must end.
 //
+// # What outlives the process
+//
+// A restart would make a broken GPU count as well, and a XID that ends the process could never come twice. So what must be
+// remembered is in a file (package keep), shared by all processes of a user on a machine. A goroutine of its own (kept.go) reads
+// it before the first word on a GPU, looks once a second whether it has changed, and writes what is new. Nothing waits for it
+// but the end, and that for five seconds. A file that cannot be read or written is one warning, and NotKept.
+//
 // # What it leaves out
 //
-// States are not kept across restarts of the process. A probe is not confined: it has the rights of its parent.
+// A probe is not confined: it has the rights of its parent.
 package health

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gradbus/cuda/health/keep"
 	"gradbus/cuda/health/verdict"
 	"gradbus/schema"
 )
@@ -41,6 +42,12 @@ type Config struct {
 	Backoff time.Duration
 	// Inject are faults that are made up.
 	Inject []Injection
+	// Kept is where is remembered what must outlive this process; nil remembers nothing. Made up GPUs and faults are never remembered.
+	Kept *keep.File
+	// KeptAsIs leaves Kept as it is: what it holds is taken, and nothing is written.
+	KeptAsIs bool
+	// Boot names the present run of the machine, by which a restart of it is told; nil asks the kernel.
+	Boot func() string
 	// Log gets changes of state; nil discards.
 	Log *slog.Logger
 	// OnChange is told of each change of a GPU, never concurrently. It must return at once.
@@ -65,6 +72,9 @@ func (c Config) withDefaults() Config {
 	if c.Driver == nil {
 		c.Driver = driverFiles
 	}
+	if c.Boot == nil {
+		c.Boot = bootID
+	}
 	return c
 }
 
@@ -81,13 +91,16 @@ type Monitor struct {
 	config Config
 	ended  chan struct{} // closed when run has returned
 	stop   context.CancelFunc
+	keeper *keeper // nil where nothing is remembered
 
+	telling sync.Mutex // is held while changes are told of; before mu
 	mu      sync.Mutex
 	machine *verdict.Machine
 	used    string
 	lost    string        // why what this process has on its GPU is gone for good; empty where it is not
 	heard   chan struct{} // closed with the first word of the driver, or that there is none
 	told    bool
+	notKept string // why nothing is remembered; empty where it is
 }
 
 // Start watches the GPUs of this machine until ctx ends or Close is called. With Require it waits until the driver has
@@ -119,6 +132,10 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 		}
 	}
 	ctx, m.stop = context.WithCancel(ctx)
+	if probe && c.Kept != nil {
+		m.keeper = newKeeper(m, time.Now())
+		go m.keeper.run()
+	}
 	go m.run(ctx, probe)
 	if c.Mode == Require {
 		if err := m.required(ctx); err != nil {
@@ -146,6 +163,17 @@ func driverFiles() bool {
 func (m *Monitor) Close() {
 	m.stop()
 	<-m.ended
+	if m.keeper != nil {
+		m.keeper.close()
+	}
+}
+
+// NotKept says why what is wrong with GPUs is not remembered beyond the end of this process, although it should be; empty
+// where it is.
+func (m *Monitor) NotKept() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.notKept
 }
 
 // hear notes that there is a first word.
@@ -315,6 +343,14 @@ func (m *Monitor) AcknowledgeAll() int {
 
 // take logs changes, and tells of them.
 func (m *Monitor) take(changes []verdict.Change) {
+	m.telling.Lock()
+	defer m.telling.Unlock()
+	if len(changes) > 0 && m.keeper != nil {
+		select {
+		case m.keeper.dirty <- struct{}{}:
+		default:
+		}
+	}
 	for _, c := range changes {
 		m.mu.Lock()
 		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {

@@ -16,7 +16,7 @@ func functions() [][]string {
 	return [][]string{
 		{"nvmlSystemGetDriverVersion"}, {"nvmlSystemGetNVMLVersion"}, {"nvmlDeviceGetName"}, fnPCI(),
 		{"nvmlDeviceGetTemperature"}, {"nvmlDeviceGetMarginTemperature"}, {"nvmlDeviceGetTemperatureThreshold"}, {"nvmlDeviceGetPowerUsage"}, {"nvmlDeviceGetEnforcedPowerLimit"},
-		{"nvmlDeviceGetTotalEnergyConsumption"}, {"nvmlDeviceGetUtilizationRates"}, {"nvmlDeviceGetMemoryInfo"}, {"nvmlDeviceGetClockInfo"},
+		{"nvmlDeviceGetTotalEnergyConsumption"}, {"nvmlDeviceGetPersistenceMode"}, {"nvmlDeviceGetUtilizationRates"}, {"nvmlDeviceGetMemoryInfo"}, {"nvmlDeviceGetClockInfo"},
 		{"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"}, {"nvmlDeviceGetTotalEccErrors"},
 		{"nvmlDeviceGetSramEccErrorStatus"}, {"nvmlDeviceGetRemappedRows"}, {"nvmlDeviceGetRetiredPagesPendingStatus"}, {"nvmlDeviceGetFieldValues"},
 		{"nvmlDeviceGetPcieReplayCounter"}, {"nvmlDeviceGetCurrPcieLinkWidth"}, {"nvmlDeviceGetMaxPcieLinkWidth"}, {"nvmlDeviceGetNvLinkState"},
@@ -74,6 +74,9 @@ func (p *probe) sampleLoad(h nvml.Device, s *verdict.Sample) {
 	}
 	if v, ok := ask(p, s, h.GetTotalEnergyConsumption, "nvmlDeviceGetTotalEnergyConsumption"); ok {
 		s.Energy = &v
+	}
+	if v, ok := ask(p, s, h.GetPersistenceMode, "nvmlDeviceGetPersistenceMode"); ok {
+		s.Persistent = ptr(v == nvml.FEATURE_ENABLED)
 	}
 	if v, ok := ask(p, s, h.GetUtilizationRates, "nvmlDeviceGetUtilizationRates"); ok {
 		s.Utilisation = ptr(uint64(v.Gpu))

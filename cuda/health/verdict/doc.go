@@ -14,8 +14,18 @@
 //
 // Every sign is a finding with a code, which is a label of metrics. The state is that of the worst finding, of several the
 // one that has held longest; the others are named in the reason. A GPU that was unhealthy stays so while nobody answers.
-// A reset is seen by counters that only rise having fallen: energy, and ECC errors since the driver took the GPU. It ends all
-// findings, and so does acknowledging (SIGUSR1 to a ps or trainer); what is still wrong comes back with the next sample.
+// A reset is seen by counters that only rise having fallen: energy, and ECC errors since the driver took the GPU. From one probe
+// to the next they count only where persistence mode is on: without it the driver lets a GPU go that nobody uses. A reset ends all
+// findings, and so does acknowledging (ps gpu-ack, or SIGUSR1 to a ps or trainer); what is still wrong comes back with the next sample.
+//
+// # What outlives a process
+//
+// Kept gives, and Learn takes, what is to be remembered and shared (kept.go): findings that stay, incidents of class restart, until when
+// somebody has acknowledged or the GPU was reset, and the counters that tell the next reset. Nothing that was injected or is made up is
+// among it, and an injected incident makes no real one a repeat.
+//
+// Each process learns what is remembered before its first word on a GPU, and whenever another one has changed it. It drops what was found
+// up to the time of an acknowledgement or a reset, and takes the rest over. That the machine was started anew is a reset.
 //
 // # Signals
 //
@@ -65,13 +75,15 @@
 //	degrade      63 92 93 109 121 154 157                                   degraded for ten minutes
 //	unlisted     all others                                                 the same, with an alert
 //
-// Of class restart, equal XIDs within a minute are one incident: the driver reports some once for every channel. 48, 64, 94, 95
+// Of class restart, equal XIDs within a minute are one incident: the driver reports some once for every channel. Where the last one
+// was before this process, five seconds are: what ran then has ended, and a program that crashes every half minute is to be noticed.
+// Incidents stay through a reset, and end with an acknowledgement. 48, 64, 94, 95
 // and 140 say that memory was wrong, and so do uncorrectable ECC errors, the threshold for caches and a failed
 // verification: what was computed since the last sample before is suspect (Machine.Suspect).
 //
 // # What it leaves out
 //
 // MIG: instances are not looked at, only the GPU they are of. NVSwitches and their SXIDs. Links of NVLink 5 by their own
-// counters. Nothing is kept across a restart of the process: a quarantine ends with it, as it does by acknowledging, unless
-// the sign is still there.
+// counters. Errors while no process watches. A reset of a GPU without persistence mode, while no process watches: the GPU stays unhealthy until
+// it is acknowledged.
 package verdict

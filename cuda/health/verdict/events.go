@@ -24,12 +24,7 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 	case Quarantine:
 		f.State, f.Sticky, restart = schema.GPUUnhealthy, true, true
 	case Restart:
-		last, again := g.incidents[x.Number]
-		if g.incidents == nil {
-			g.incidents = map[uint64]time.Time{}
-		}
-		g.incidents[x.Number] = now // of a burst the last one counts
-		if again && now.Sub(last) > m.policy.Burst && now.Sub(last) <= m.policy.Repeat {
+		if g.repeated(now, x, &m.policy) {
 			f.State, f.Sticky, f.Action = schema.GPUUnhealthy, true, actReset
 			f.Reason += fmt.Sprintf(", for the second time within %s", short(m.policy.Repeat))
 		}
@@ -41,8 +36,31 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 		}
 		m.fault(g.UUID, from, now)
 	}
-	g.add(now, &condition{Finding: f, since: now, until: now.Add(m.policy.EventHold), event: true, injected: x.Source == SourceInjected})
+	g.add(now, &condition{Finding: f, since: now, seen: now, until: now.Add(m.policy.EventHold), event: true, injected: x.Source == SourceInjected})
 	return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action, ContextLost: restart, Alert: e.class == Unlisted})
+}
+
+// repeated notes an incident of a XID of class Restart, and says whether there was one within Policy.Repeat. What was running then must have
+// ended since, or it is a burst: time tells, but for what was before this process. An injected incident makes no real one a repeat.
+func (g *gpu) repeated(now time.Time, x *XID, p *Policy) bool {
+	last, again := g.incidents[x.Number]
+	injected := x.Source == SourceInjected
+	again = again && (injected || !last.injected)
+	if !again || last.injected || !injected {
+		g.incident(x.Number, incident{at: now, injected: injected}) // of a burst the last one counts
+	}
+	burst := p.Burst
+	if last.before {
+		burst = p.Pair
+	}
+	return again && now.Sub(last.at) > burst && now.Sub(last.at) <= p.Repeat
+}
+
+func (g *gpu) incident(number uint64, i incident) {
+	if g.incidents == nil {
+		g.incidents = map[uint64]incident{}
+	}
+	g.incidents[number] = i
 }
 
 // of finds the GPU that a XID is of.
@@ -129,6 +147,6 @@ func (m *Machine) May(uuid string) error {
 	if err != nil || g.state != schema.GPUUnhealthy {
 		return nil //nolint:nilerr // a GPU that is not known is not known to be broken
 	}
-	_, reason, action := g.words()
+	_, reason, action := m.words(g)
 	return fmt.Errorf("GPU %d (%s, %s) is unhealthy since %s: %s %s", g.Index, g.Name, g.UUID, g.since.UTC().Format(time.RFC3339), reason, action)
 }

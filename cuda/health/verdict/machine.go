@@ -24,6 +24,11 @@ type Machine struct {
 
 	injected bool // the silence is
 
+	probe     uint64          // counts probes, from 1
+	boot      string          // names the present run of the machine
+	kept      map[string]Kept // what is remembered, by UUID
+	remembers bool            // Learn was called: what is found outlives the process
+
 	faults []fault // memory faults, oldest first; at most faultsMax
 }
 
@@ -58,9 +63,20 @@ type gpu struct {
 	fabricSince       time.Time
 	slow              slots
 
-	xids      map[uint64]uint64    // by number, since the start; at most xidsMax numbers
-	incidents map[uint64]time.Time // of class Restart: when the last incident was
-	recent    []seen               // XIDs of the last Policy.Pair, to pair the two sources
+	xids      map[uint64]uint64   // by number, since the start; at most xidsMax numbers
+	incidents map[uint64]incident // of class Restart: the last one
+	recent    []seen              // XIDs of the last Policy.Pair, to pair the two sources
+
+	acknowledged int64    // milliseconds since 1970: what was found up to then is forgotten, in this and in other processes
+	reset        int64    // the same, for a reset
+	counters     Counters // as they were told last
+}
+
+// incident is a XID of class Restart.
+type incident struct {
+	at       time.Time
+	before   bool // before this process knew the GPU: what ran on it then is gone
+	injected bool
 }
 
 // xidsMax bounds the different XIDs of a GPU that are counted; others go under 0.
@@ -76,6 +92,7 @@ type seen struct {
 type condition struct {
 	Finding
 	since time.Time
+	seen  time.Time // the last event; zero where it is no event, or there was one only
 	until time.Time // an event counts as a sign until then
 	event bool
 	clean int // polls in a row without a sign
@@ -104,12 +121,13 @@ type Change struct {
 
 // New gives a machine of which nothing is known.
 func New(p Policy) *Machine {
-	return &Machine{policy: p, rules: rules()}
+	return &Machine{policy: p, rules: rules(), probe: 1}
 }
 
 // Hello takes a probe's first line.
 func (m *Machine) Hello(now time.Time, h *Hello) []Change {
 	m.driver, m.nvml, m.nobody, m.absent = h.Driver, h.NVML, "", false
+	m.probe++
 	for _, g := range m.gpus { // of an earlier probe
 		if !slices.ContainsFunc(h.GPUs, func(id GPU) bool { return id.UUID == g.UUID }) {
 			g.add(now, &condition{Finding: *broken("gpu-lost", actPower, "the driver does not list the GPU any more"), since: now})
@@ -156,6 +174,9 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 		}
 	}
 	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: "it was not asked yet"}
+	if k, ok := m.kept[id.UUID]; ok {
+		m.adopt(now, g, &k, true)
+	}
 	m.gpus = append(m.gpus, g)
 	slices.SortStableFunc(m.gpus, func(a, b *gpu) int { return a.Index - b.Index })
 	if len(m.gpus) > GPUsMax {
@@ -171,8 +192,13 @@ func (m *Machine) Sample(now time.Time, s *Sample, injected bool) []Change {
 	g.injected = injected
 	g.silent = ""
 	before := g.lastAt
-	if g.sampled && wasReset(&g.last, s) {
+	if !injected && g.wasReset(s, m.probe) {
+		g.reset = max(g.reset, g.newest())
+		g.found = nil
 		g.forget(s)
+	}
+	if !injected {
+		g.note(now, s, m.probe, m.boot)
 	}
 	g.last, g.lastAt, g.sampled = *s, now, true
 	for _, r := range m.rules {
@@ -193,15 +219,8 @@ func (m *Machine) Sample(now time.Time, s *Sample, injected bool) []Change {
 	return m.settle(now, g, Change{})
 }
 
-// wasReset sees that a GPU was reset, or its driver loaded again: counters that only rise have fallen.
-func wasReset(a, b *Sample) bool {
-	fell := func(a, b *uint64) bool { return a != nil && b != nil && *b < *a }
-	return b.Lost == "" && (fell(a.Energy, b.Energy) || fell(a.ECCUncorrected, b.ECCUncorrected) || fell(a.ECCCorrected, b.ECCCorrected))
-}
-
-// forget begins anew: after a reset, and where somebody acknowledges what was.
+// forget begins to count anew: after a reset, and where somebody acknowledges what was. Incidents stay through a reset.
 func (g *gpu) forget(s *Sample) {
-	g.found = nil
 	g.uncorrectedFrom, g.uncorrectedBefore = nil, 0
 	if s != nil && s.ECCUncorrected != nil {
 		from := *s.ECCUncorrected
@@ -210,7 +229,6 @@ func (g *gpu) forget(s *Sample) {
 	g.linksSeen = 0
 	g.fabricSince = time.Time{}
 	g.corrected, g.replays, g.linkErrors, g.slow = window{}, window{}, window{}, slots{}
-	g.incidents = nil
 }
 
 func (g *gpu) has(code string) bool { return g.condition(code) != nil }
@@ -231,6 +249,7 @@ func (g *gpu) sign(now time.Time, codes []string, found *Finding, cleanPolls int
 		switch {
 		case found != nil && found.Code == code && c != nil:
 			c.clean, c.Reason, c.Action = 0, found.Reason, found.Action
+			c.injected = c.injected && injected
 		case found != nil && found.Code == code:
 			g.found = append(g.found, &condition{Finding: *found, since: now, injected: injected})
 		case c != nil && !c.Sticky && !c.event:
@@ -292,8 +311,11 @@ func (m *Machine) settle(now time.Time, g *gpu, happened Change) []Change {
 	}
 	if from != to {
 		g.state, g.since = to, now
+		if to == schema.GPUUnhealthy && worst.since.Before(now) { // remembered
+			g.since = worst.since
+		}
 	}
-	code, reason, action := g.words()
+	code, reason, action := m.words(g)
 	told := from != to || code != g.code
 	g.code = code
 	c := happened
@@ -315,7 +337,7 @@ func (m *Machine) isInjected(g *gpu) bool {
 }
 
 // words are the code, reason and action of a GPU's state.
-func (g *gpu) words() (code, reason, action string) {
+func (m *Machine) words(g *gpu) (code, reason, action string) {
 	worst := g.worst()
 	switch {
 	case worst == nil && g.silent == "" || g.state == schema.GPUHealthy:
@@ -333,7 +355,15 @@ func (g *gpu) words() (code, reason, action string) {
 		}
 		reason += "; besides: " + strings.Join(others, ", ")
 	}
-	return worst.Code, sentence(reason), worst.Action
+	action = worst.Action
+	switch {
+	case !worst.Sticky:
+	case m.remembers && !worst.injected:
+		action += fmt.Sprintf(" When that is done, acknowledge it on that machine: ps gpu-ack %d.", g.Index)
+	default:
+		action += " When that is done, acknowledge it: kill -USR1 the ps or trainer that watches it."
+	}
+	return worst.Code, sentence(reason), action
 }
 
 const actAnswer = "See whether nvidia-smi answers and what the kernel's log says (dmesg, lines with NVRM); reboot the machine if it does not."
@@ -360,7 +390,8 @@ func (m *Machine) Mismatch(now time.Time, uuid, what string, injected bool) []Ch
 
 func (g *gpu) add(now time.Time, c *condition) {
 	if old := g.condition(c.Code); old != nil {
-		old.clean, old.until, old.Reason, old.Action = 0, c.until, c.Reason, c.Action
+		old.clean, old.until, old.seen, old.Reason, old.Action = 0, c.until, now, c.Reason, c.Action
+		old.injected = old.injected && c.injected
 		if c.State == schema.GPUUnhealthy && old.State != schema.GPUUnhealthy {
 			old.State, old.Sticky, old.since = c.State, c.Sticky, now
 		}
@@ -379,10 +410,10 @@ func (m *Machine) Acknowledge(now time.Time, uuid string) ([]Change, error) {
 	if len(g.found) == 0 {
 		return nil, fmt.Errorf("GPU %s: nothing is wrong with it", g.UUID)
 	}
-	g.forget(&g.last)
+	g.acknowledge(now)
 	changes := m.settle(now, g, Change{})
 	for i := range changes {
-		changes[i].Code, changes[i].Reason = "acknowledged", "Somebody has acknowledged what was wrong."
+		changes[i].Code, changes[i].Reason = acknowledgedCode, acknowledgedReason
 	}
 	return changes, nil
 }

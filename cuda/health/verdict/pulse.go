@@ -43,7 +43,7 @@ func (m *Machine) pulse(g *gpu, used bool) schema.GPUPulse {
 		PowerWatts: realOf(s.Power, 1000), PowerLimitWatts: realOf(s.PowerLimit, 1000), Utilisation: realOf(s.Utilisation, 100),
 		MemoryUsed: times(s.MemoryUsed, 1), MemoryTotal: times(s.MemoryTotal, 1), MemoryOthers: times(s.MemoryOthers, 1),
 		SMClockHz: times(s.SMClock, 1e6), MemoryClockHz: times(s.MemoryClock, 1e6), Throttled: slowerNames(s.Slower)}
-	p.Code, p.Reason, p.Action = g.words()
+	p.Code, p.Reason, p.Action = m.words(g)
 	if g.sampled {
 		p.SampleMS = g.lastAt.UnixMilli()
 	}

@@ -85,6 +85,8 @@ type Sample struct {
 	MemoryClock   *uint64 `json:"memory_clock_mhz,omitempty"`
 	Slower        *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
 
+	Persistent *bool `json:"persistent,omitempty"` // the driver keeps the GPU while nobody uses it (persistence mode)
+
 	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
 	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
 	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`

@@ -27,7 +27,7 @@ type xidEntry struct {
 
 // Actions that several entries share.
 const (
-	actReset      = "Take the GPU out of use, reset it (nvidia-smi --gpu-reset) or reboot the machine, then acknowledge it (kill -USR1 the ps)."
+	actReset      = "Take the GPU out of use, end what uses or watches it, and reset it (nvidia-smi --gpu-reset), or reboot the machine."
 	actPower      = "Power the machine off and on; if the error returns, have the GPU replaced."
 	actSupport    = "Keep it in use; report it to the vendor if it returns."
 	actContext    = "Restart what ran on the GPU; if it returns within a day the GPU is taken out of use."

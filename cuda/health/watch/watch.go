@@ -30,6 +30,7 @@ type Flags struct {
 	Expected int
 	Inject   []string
 	Use      string // UUID or index of the GPU that counts as ours; empty is the one that CUDA takes
+	Kept     string // file in which is remembered what is wrong; KeptNowhere is none, empty the default
 	library  string // of the driver, in tests
 }
 
@@ -38,6 +39,7 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 	set.StringVar(&f.Mode, "gpu", string(health.Auto), "`mode`: auto watches the GPUs where there is a driver, require refuses to start without healthy ones, off asks nothing")
 	set.IntVar(&f.Expected, "gpu-expected", 0, "`number` of GPUs that this machine should have; those that are not there are shown as absent")
 	set.StringVar(&f.Use, "gpu-use", "", "UUID or `index` of the GPU whose faults end the jobs here; empty is the one that the backend cuda takes")
+	AddKept(set, &f.Kept)
 	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME ends it, and the flag may be repeated. Faults: "+strings.Join(health.Kinds(), ", "))
 	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
 	_ = set.MarkHidden("gpu-library")
@@ -45,7 +47,7 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 
 // Args are the flags again, for a process that is to have the same.
 func (f *Flags) Args() []string {
-	args := []string{"--gpu", f.Mode, "--gpu-expected", strconv.Itoa(f.Expected), "--gpu-use", f.Use, "--gpu-library", f.library}
+	args := []string{"--gpu", f.Mode, "--gpu-expected", strconv.Itoa(f.Expected), "--gpu-use", f.Use, "--gpu-state", f.Kept, "--gpu-library", f.library}
 	for _, text := range f.Inject {
 		args = append(args, "--inject", text)
 	}
@@ -119,6 +121,11 @@ func (f *Flags) config(log *slog.Logger) (health.Config, error) {
 		return c, fmt.Errorf("find the program of the GPU probe: %w", err)
 	}
 	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
+	if f.Mode != string(health.Off) {
+		if c.Kept, err = Kept(f.Kept); err != nil {
+			log.Warn("what is wrong with GPUs is not remembered", "err", err)
+		}
+	}
 	if f.library != "" {
 		c.Probe = append(c.Probe, "--library", f.library)
 		c.Driver = func() bool { return true }

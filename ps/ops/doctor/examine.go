@@ -24,6 +24,8 @@ type Config struct {
 	Client *terminal.Client // of a ps that may be running
 	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be some.
 	GPUs func(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool)
+	// Kept looks at where is remembered what is wrong with GPUs; it is asked where there are some. text says where that is.
+	Kept func() (text string, err error)
 
 	Control *fabric.Config // of the NATS server given by --nats; nil for none
 	Monitor string         // URL of its monitoring, http://host:8222; empty for none
@@ -101,7 +103,14 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	for _, g := range gpus {
 		all = append(all, judgeGPU(&g))
 	}
-	return all
+	if c.Kept == nil {
+		return all
+	}
+	text, err := c.Kept()
+	if err != nil {
+		return append(all, warn("GPU state", "mend or remove the file, or name another one with --gpu-state: until then a GPU that broke counts as well after a restart", "what is wrong with GPUs cannot be remembered: %v", err))
+	}
+	return append(all, ok("GPU state", "%s", text))
 }
 
 func judgeGPU(g *schema.GPUPulse) terminal.Finding {

@@ -162,6 +162,7 @@ FN nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor
 FN nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* to) { TELL("power", *to); }
 FN nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* to) { TELL("power_limit", *to); }
 FN nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, unsigned long long* to) { TELL("energy", *to); }
+FN nvmlDeviceGetPersistenceMode(nvmlDevice_t device, nvmlEnableState_t* to) { TELL("persistent", *to); }
 FN nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* to) { TELL("utilisation", to->gpu); }
 
 FN nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* to) {

@@ -1,0 +1,218 @@
+package keep
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"gradbus/cuda/health/verdict"
+)
+
+// File is the file at a path. It may be used by any number of processes and goroutines.
+type File struct {
+	path   string
+	within time.Duration                                // that somebody else may hold the lock
+	create func(folder, pattern string) (writer, error) // of the new file, in tests one on a full disk
+}
+
+// writer is what is used of an *os.File.
+type writer interface {
+	io.WriteCloser
+	Sync() error
+	Name() string
+}
+
+// At gives the file at a path. Nothing is opened or made.
+func At(path string) *File {
+	return &File{path: path, within: lockTime, create: func(folder, pattern string) (writer, error) { return os.CreateTemp(folder, pattern) }}
+}
+
+// Default is where the file is unless somebody says otherwise: gradbus/gpus.json below $XDG_STATE_HOME, or ~/.local/state.
+func Default() (string, error) {
+	folder := os.Getenv("XDG_STATE_HOME")
+	if !filepath.IsAbs(folder) { // such as empty; others are to be ignored
+		home, err := os.UserHomeDir()
+		if err != nil {
+			return "", fmt.Errorf("where to remember GPUs: %w", err)
+		}
+		folder = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(folder, "gradbus", "gpus.json"), nil
+}
+
+// Path is the file's name.
+func (f *File) Path() string { return f.path }
+
+// Stamp is a moment in a file's life: two that are equal are of the same content. The zero value is no file.
+type Stamp struct {
+	inode    uint64
+	size     int64
+	modified time.Time
+}
+
+// Stamp says which content the file has now.
+func (f *File) Stamp() (Stamp, error) {
+	info, err := os.Stat(f.path)
+	return stampOf(info, err)
+}
+
+func stampOf(info fs.FileInfo, err error) (Stamp, error) {
+	if errors.Is(err, fs.ErrNotExist) {
+		return Stamp{}, nil
+	}
+	if err != nil {
+		return Stamp{}, err
+	}
+	s := Stamp{size: info.Size(), modified: info.ModTime()}
+	if sys, ok := info.Sys().(*syscall.Stat_t); ok {
+		s.inode = sys.Ino
+	}
+	return s, nil
+}
+
+// Read gives what the file holds, nothing where there is none, and which content that is.
+func (f *File) Read() ([]verdict.Kept, Stamp, error) {
+	file, err := os.Open(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, Stamp{}, nil
+	}
+	if err != nil {
+		return nil, Stamp{}, err
+	}
+	defer file.Close()
+	stamp, err := stampOf(file.Stat())
+	if err != nil {
+		return nil, stamp, err
+	}
+	text, err := io.ReadAll(io.LimitReader(file, bytesMax+1))
+	if err != nil {
+		return nil, stamp, err
+	}
+	all, err := decode(text)
+	if err != nil {
+		return nil, stamp, fmt.Errorf("%s: %w", f.path, err)
+	}
+	return all, stamp, nil
+}
+
+// Check finds what would keep the file from being read or changed, and gives the number of GPUs with which something is wrong. It changes
+// nothing.
+func (f *File) Check() (wrong int, err error) {
+	all, _, err := f.Read()
+	if err != nil {
+		return 0, err
+	}
+	for _, k := range all {
+		if len(k.Findings) > 0 {
+			wrong++
+		}
+	}
+	folder := filepath.Dir(f.path)
+	for { // the nearest that is there: those below would be made
+		info, err := os.Stat(folder)
+		if err == nil && !info.IsDir() {
+			return wrong, fmt.Errorf("%s is no folder", folder)
+		}
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || folder == filepath.Dir(folder) {
+			return wrong, err
+		}
+		folder = filepath.Dir(folder)
+	}
+	const writable, passable = 2, 1
+	if err := syscall.Access(folder, writable|passable); err != nil {
+		return wrong, fmt.Errorf("write in %s: %w", folder, err)
+	}
+	return wrong, nil
+}
+
+// Change changes what the file holds, while nobody else does. edit gets what it holds, and gives what it shall, and whether that is
+// something else. A damaged file counts as empty, and is set aside when another one takes its place.
+func (f *File) Change(edit func([]verdict.Kept) ([]verdict.Kept, bool)) (Stamp, error) {
+	folder := filepath.Dir(f.path)
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return Stamp{}, err
+	}
+	unlock, err := f.lock()
+	if err != nil {
+		return Stamp{}, err
+	}
+	defer unlock()
+	all, stamp, err := f.Read()
+	damaged := errors.Is(err, ErrDamaged)
+	if err != nil && !damaged {
+		return stamp, err
+	}
+	all, changed := edit(all)
+	if !changed {
+		return stamp, nil
+	}
+	if damaged {
+		if err := os.Rename(f.path, f.path+".damaged"); err != nil {
+			return stamp, err
+		}
+	}
+	if err := f.write(folder, encode(all, time.Now())); err != nil {
+		return stamp, err
+	}
+	return f.Stamp()
+}
+
+// write puts a new file in the place of the old one, on the disk before it has the name.
+func (f *File) write(folder string, text []byte) error {
+	part, err := f.create(folder, ".gpus-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(part.Name()) // which is there no more once all went well
+	_, err = part.Write(text)
+	if err == nil {
+		err = part.Sync()
+	}
+	if closed := part.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(part.Name(), f.path)
+	}
+	if err != nil {
+		return err
+	}
+	if dir, err := os.Open(folder); err == nil { // the name, too; where a folder cannot be synchronised it need not be
+		_ = dir.Sync()
+		dir.Close()
+	}
+	return nil
+}
+
+// Time that somebody else may hold the lock: it is held for one short write.
+const (
+	lockTime  = 3 * time.Second
+	lockEvery = 5 * time.Millisecond
+)
+
+// lock holds the lock until unlock is called, or its process ends.
+func (f *File) lock() (unlock func(), err error) {
+	path := f.path + ".lock"
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for deadline := time.Now().Add(f.within); ; time.Sleep(lockEvery) {
+		err := syscall.Flock(int(file.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+	}
+}

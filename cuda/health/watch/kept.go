@@ -1,0 +1,250 @@
+package watch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/cuda/health/keep"
+	"gradbus/cuda/health/verdict"
+)
+
+// KeptNowhere is the value of --gpu-state by which nothing is remembered.
+const KeptNowhere = "off"
+
+// AddKept adds the flag that names the file in which is remembered what is wrong with GPUs.
+func AddKept(set *pflag.FlagSet, to *string) {
+	set.StringVar(to, "gpu-state", "", "`file` in which is remembered what is wrong with GPUs; empty is gradbus/gpus.json in $XDG_STATE_HOME or ~/.local/state, off remembers nothing")
+}
+
+// Kept is the file that a value of that flag names; nil where it is to be none.
+func Kept(flag string) (*keep.File, error) {
+	switch flag {
+	case KeptNowhere:
+		return nil, nil
+	case "":
+		path, err := keep.Default()
+		if err != nil {
+			return nil, err
+		}
+		return keep.At(path), nil
+	}
+	return keep.At(flag), nil
+}
+
+// opened is the file that a command works on.
+func opened(flag string) (*keep.File, error) {
+	file, err := Kept(flag)
+	if err == nil && file == nil {
+		err = errors.New("gpu-state off: want a file")
+	}
+	return file, err
+}
+
+// List is the subcommand that shows what is remembered.
+func List() *cobra.Command {
+	var path string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "gpu-list",
+		Short: "Show what is remembered of this machine's GPUs: what is wrong with them, since when, and what to do",
+		Long: `Show what is remembered of this machine's GPUs: what is wrong with them, since when, and what to do.
+
+It reads the file that every ps and trainer of this user on this machine shares (--gpu-state), and asks neither a driver nor a ps. A GPU
+of which nothing is wrong is not in it: ps doctor and ps status show all.`,
+		Example: `  ./bin/ps gpu-list
+  ./bin/ps gpu-list --json | jq '.gpus[].uuid'`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			file, err := opened(path)
+			if err != nil {
+				return err
+			}
+			all, _, err := file.Read()
+			if err != nil {
+				return fmt.Errorf("read what is remembered of GPUs: %w", err)
+			}
+			if asJSON {
+				return json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"path": file.Path(), "gpus": append([]verdict.Kept{}, all...)})
+			}
+			return list(c.OutOrStdout(), all, time.Local)
+		},
+	}
+	AddKept(c.Flags(), &path)
+	c.Flags().BoolVar(&asJSON, "json", false, "print exactly one line of JSON")
+	return c
+}
+
+// list prints what holds.
+func list(to io.Writer, all []verdict.Kept, zone *time.Location) error {
+	var b strings.Builder
+	for _, k := range all {
+		if len(k.Findings)+len(k.Incidents) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "%s\n", named(&k))
+		for _, f := range k.Findings {
+			fmt.Fprintf(&b, "  unhealthy since %s (%s): %s.\n", at(f.SinceMS, zone), f.Code, strings.TrimSuffix(f.Reason, "."))
+			if f.Action != "" {
+				fmt.Fprintf(&b, "  %s\n", f.Action)
+			}
+		}
+		for _, i := range k.Incidents {
+			fmt.Fprintf(&b, "  XID %d at %s: one more within 24 h makes it unhealthy.\n", i.XID, at(i.AtMS, zone))
+		}
+		if len(k.Findings) > 0 {
+			fmt.Fprintf(&b, "  When that is done: ps gpu-ack %d\n", k.Index)
+		}
+	}
+	if b.Len() == 0 {
+		b.WriteString("Nothing is remembered that is wrong with a GPU.\n")
+	}
+	_, err := io.WriteString(to, b.String())
+	return err
+}
+
+func named(k *verdict.Kept) string { return fmt.Sprintf("GPU %d %s (%s)", k.Index, k.UUID, k.Name) }
+
+func at(ms int64, zone *time.Location) string {
+	return time.UnixMilli(ms).In(zone).Format("2006-01-02 15:04:05 MST")
+}
+
+// Acknowledge is the subcommand that acknowledges.
+func Acknowledge() *cobra.Command {
+	var path string
+	c := &cobra.Command{
+		Use:   "gpu-ack UUID|INDEX|all...",
+		Short: "Acknowledge what was wrong with a GPU of this machine, when it has been seen to",
+		Long: `Acknowledge what was wrong with a GPU of this machine, when it has been seen to. A GPU is named by its UUID, the beginning of one,
+or its index; all are all of them.
+
+It changes the file that every ps and trainer of this user on this machine shares (--gpu-state): those that run notice within a
+second or two, those that are started later begin with it. What is still wrong comes back with the next sample. Faults that were
+injected are in no file: SIGUSR1 to the ps or trainer acknowledges those.
+
+The exit status is 0 where something was acknowledged, or all were asked for and nothing was wrong; else 1.`,
+		Example: `  ./bin/ps gpu-ack 0
+  ./bin/ps gpu-ack GPU-8f2a
+  ./bin/ps gpu-ack all`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("gpu-ack: want a GPU: its UUID, the beginning of one, its index, or all")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			file, err := opened(path)
+			if err != nil {
+				return err
+			}
+			return acknowledgeIn(file, args, time.Now(), c.OutOrStdout())
+		},
+	}
+	AddKept(c.Flags(), &path)
+	return c
+}
+
+// acknowledgeIn acknowledges GPUs in a file.
+func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer) error {
+	all, _, err := file.Read() // so that nothing is made where there is nothing
+	if err != nil {
+		return fmt.Errorf("read what is remembered of GPUs: %w", err)
+	}
+	if _, err := pick(all, names, file.Path()); err != nil {
+		return err
+	}
+	var said []string
+	var wrong error
+	_, err = file.Change(func(all []verdict.Kept) ([]verdict.Kept, bool) {
+		var chosen []int
+		if chosen, wrong = pick(all, names, file.Path()); wrong != nil {
+			return all, false
+		}
+		for _, i := range chosen {
+			k := &all[i]
+			findings, incidents := k.Acknowledge(now)
+			for _, f := range findings {
+				said = append(said, fmt.Sprintf("%s: acknowledged %s, %s", named(k), f.Code, f.Reason))
+			}
+			for _, x := range incidents {
+				said = append(said, fmt.Sprintf("%s: forgot XID %d", named(k), x.XID))
+			}
+		}
+		return all, len(chosen) > 0
+	})
+	if wrong != nil {
+		return wrong
+	}
+	if err != nil {
+		return fmt.Errorf("acknowledge GPUs in %s: %w", file.Path(), err)
+	}
+	if len(said) == 0 {
+		said = []string{"Nothing is remembered that is wrong with a GPU."}
+	}
+	_, err = fmt.Fprintln(out, strings.Join(said, "\n"))
+	return err
+}
+
+// pick gives the places of the GPUs that are named and of which something holds. path is of the file, for errors.
+func pick(all []verdict.Kept, names []string, path string) ([]int, error) {
+	var chosen []int
+	for _, name := range names {
+		if name == "all" {
+			for i := range all {
+				if holds(&all[i]) {
+					chosen = append(chosen, i)
+				}
+			}
+			continue
+		}
+		i, err := pickOne(all, name, path)
+		if err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, i)
+	}
+	slices.Sort(chosen)
+	return slices.Compact(chosen), nil
+}
+
+func holds(k *verdict.Kept) bool { return len(k.Findings)+len(k.Incidents) > 0 }
+
+func pickOne(all []verdict.Kept, name, path string) (int, error) {
+	var found []int
+	for i, k := range all {
+		if strings.EqualFold(k.UUID, name) {
+			found = []int{i}
+			break
+		}
+		if strconv.Itoa(k.Index) == name || len(name) > len("GPU-") && strings.HasPrefix(strings.ToLower(k.UUID), strings.ToLower(name)) {
+			found = append(found, i)
+		}
+	}
+	if held := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !holds(&all[i]) }); len(held) > 0 {
+		found = held
+	}
+	switch {
+	case len(found) > 1:
+		return 0, fmt.Errorf("GPU %q: it could be %s or %s: want more of the UUID", name, all[found[0]].UUID, all[found[1]].UUID)
+	case len(found) == 1 && holds(&all[found[0]]):
+		return found[0], nil
+	}
+	var known []string
+	for _, k := range all {
+		if holds(&k) {
+			known = append(known, fmt.Sprintf("%d (%s)", k.Index, k.UUID))
+		}
+	}
+	if known == nil {
+		return 0, fmt.Errorf("GPU %q: nothing is remembered that is wrong with a GPU, in %s", name, path)
+	}
+	return 0, fmt.Errorf("GPU %q: nothing is remembered that is wrong with it, in %s: want one of %s", name, path, strings.Join(known, ", "))
+}
