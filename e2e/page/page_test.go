@@ -92,6 +92,27 @@ func TestLost(t *testing.T) {
 	p.until("with what was missed", `document.getElementById("facts").innerText.includes("12,160")`)
 }
 
+// Events of before the page was opened are there, and those of while it was away, though the first update that comes has newer ones.
+func TestEventsAreWhole(t *testing.T) {
+	b := start(t)
+	s := scenes["waiting"](t) // its latest update has the last event alone
+	p := b.tab(t, s.URL, desk)
+	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
+	listed := `document.getElementById("s-events").innerText`
+	p.until("the latest", live+` && `+listed+`.includes("waits 2 s for trainer t3")`)
+	p.until("the first", listed+`.includes("packages has started")`)
+	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	s.CloseClientConnections()
+	p.until("it is lost", `document.body.classList.contains("lost")`)
+	s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = false })
+	s.step(10)
+	s.with(func(c *sample.Cluster) { c.Trainers[1].Stopped = true })
+	s.step(10)
+	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	p.until("the latest again", listed+`.includes("for trainer t1")`)
+	p.until("what was missed", listed+`.includes("over after")`)
+}
+
 // A server that wants a token is shown it once, and a wrong one is said to be wrong.
 func TestToken(t *testing.T) {
 	b := start(t)

@@ -50,3 +50,23 @@ func TestShardWaitThatBegins(t *testing.T) {
 		}
 	}
 }
+
+// Curves have points of what happened: who completes no batch has no new loss and no new gradient norm, though it repeats the last of each.
+func TestStallHasNoPoints(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	u := c.Play(tracker, 30)
+	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
+		t.Fatalf("a job that runs: loss %v, gradient norm %v", p.Loss, p.Norm)
+	}
+	c.Trainers[1].Stopped = true
+	u = c.Play(tracker, 10)
+	if p := u.Points["packages"]; p.Loss != nil || p.Norm != nil || p.Samples == nil {
+		t.Errorf("a job that waits: loss %v, gradient norm %v, samples/s %v", p.Loss, p.Norm, p.Samples)
+	}
+	c.Trainers[1].Stopped = false
+	u = c.Play(tracker, 5)
+	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
+		t.Errorf("a job that runs again: loss %v, gradient norm %v", p.Loss, p.Norm)
+	}
+}

@@ -32,10 +32,11 @@ type trainer struct {
 	reconnects []int64 // when; the latest few
 }
 
-// loss is the sum of losses up to some moment.
+// loss is the sum of losses up to some moment, and the batches that they are of.
 type loss struct {
 	sum, samples float64
 	bad          float64
+	batches      float64
 	known        bool
 }
 

@@ -188,7 +188,7 @@ func (t *Tracker) note(r *run) {
 	r.series.add(p)
 }
 
-// noteLoss takes the mean loss of what was trained on since the Tick before.
+// noteLoss takes the mean loss, and the mean gradient norm, of what was trained on since the Tick before.
 func (t *Tracker) noteLoss(r *run, p *Point) {
 	var sum, samples, bad, norm float64
 	var norms int
@@ -200,8 +200,10 @@ func (t *Tracker) noteLoss(r *run, p *Point) {
 			samples += last.totals[cLossSamples] - tr.since.samples
 			bad += last.totals[cLossBad] - tr.since.bad
 		}
-		tr.since = loss{last.totals[cLossSum], last.totals[cLossSamples], last.totals[cLossBad], true}
-		if said.GradientNorm != nil && tr.heard.fresh(t.now) {
+		// A trainer repeats its latest norm for as long as it completes no batch.
+		completed := tr.since.known && last.totals[cBatches] > tr.since.batches
+		tr.since = loss{last.totals[cLossSum], last.totals[cLossSamples], last.totals[cLossBad], last.totals[cBatches], true}
+		if said.GradientNorm != nil && completed && tr.heard.fresh(t.now) {
 			norm, norms = norm+float64(*said.GradientNorm), norms+1
 		}
 	}

@@ -62,20 +62,29 @@ class App {
       this.history = null;
     }
     this.status = status;
+    if (again || missed) this.events.missed();
     this.events.take(update.events, status.now_ms);
-    if (again || missed) this.askEvents();
+    if (this.events.gap) this.askEvents();
     const point = this.history && (update.points || {})[this.history.job];
     if (point && this.history.askedAt && this.history.add(point)) this.askSeries(this.history);
     this.later();
   }
 
+  /** askEvents fills the gap among the events; where that fails, a later update asks again. */
   async askEvents() {
+    if (this.askingEvents || Date.now() - (this.eventsFailedAt || 0) < 2000) return;
+    this.askingEvents = true;
+    const { gap } = this.events;
     try {
-      const answer = await get(`api/v1/events?since=${this.events.serial}`);
-      this.events.take((await answer.json()).events, this.status.now_ms);
+      const answer = await get(`api/v1/events?since=${gap.since}`);
+      const { events } = await answer.json();
+      if (gap !== this.events.gap) return; // the server was started again, or more is missing meanwhile
+      this.events.fill(events, this.status.now_ms);
       this.later();
     } catch {
-      // the stream says what is wrong with the server; the next gap asks again
+      this.eventsFailedAt = Date.now(); // the stream says what is wrong with the server
+    } finally {
+      this.askingEvents = false;
     }
   }
 

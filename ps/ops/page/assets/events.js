@@ -12,6 +12,7 @@ export class Events {
     this.onJob = onJob;
     this.all = []; // ascending by serial
     this.serial = 0;
+    this.gap = null; // {since}: some after that serial are not known
     this.shown = SHOWN;
     this.wanted = "all";
     this.version = 0;
@@ -43,10 +44,22 @@ export class Events {
     this.render();
   }
 
+  /** missed says that some events may have been missed after the last that is known, which are to be asked for. */
+  missed() {
+    this.gap = { since: this.gap ? this.gap.since : this.serial };
+  }
+
+  /** fill takes all events since the gap began. */
+  fill(events, now) {
+    this.gap = null;
+    this.take(events, now);
+  }
+
   /** restart forgets all: the server was started again, and counts from one. */
   restart() {
     this.all = [];
     this.serial = 0;
+    this.gap = null;
     this.version++;
     this.render();
   }
