@@ -23,12 +23,12 @@ func (s *Server) handler() http.Handler {
 	mux.HandleFunc("/api/v1/gpus", s.gpus)
 	mux.HandleFunc("/api/v1/trainers", s.trainers)
 	mux.HandleFunc("/api/v1/shards", s.shards)
-	mux.HandleFunc("/api/v1/stream", s.stream)
-	mux.HandleFunc("/healthz", s.healthz)
-	mux.HandleFunc("/readyz", s.readyz)
-	mux.HandleFunc("/login", s.login)
+	mux.HandleFunc("/api/v1/stream", s.taking(http.HandlerFunc(s.stream)))
+	mux.HandleFunc("/healthz", s.taking(http.HandlerFunc(s.healthz)))
+	mux.HandleFunc("/readyz", s.taking(http.HandlerFunc(s.readyz), "verbose"))
+	mux.HandleFunc("/login", s.taking(http.HandlerFunc(s.login)))
 	if s.config.Metrics != nil {
-		mux.Handle("/metrics", s.config.Metrics)
+		mux.HandleFunc("/metrics", s.taking(s.config.Metrics))
 	}
 	mux.Handle("/", s.files)
 	return s.guarded(s.guard, mux)
@@ -111,6 +111,15 @@ func (s *Server) parameters(w http.ResponseWriter, r *http.Request, known ...str
 		}
 	}
 	return values, true
+}
+
+// taking has a path refuse parameters but those that it knows.
+func (s *Server) taking(next http.Handler, known ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if _, ok := s.parameters(w, r, known...); ok {
+			next.ServeHTTP(w, r)
+		}
+	}
 }
 
 func unavailable(w http.ResponseWriter, err error) {

@@ -68,6 +68,9 @@ func TestAPIErrors(t *testing.T) {
 		status int
 		parts  []string
 	}{
+		{"/api/v1/stream?x=1", 400, []string{`parameter "x"`, "none"}},
+		{"/healthz?x=1", 400, []string{`parameter "x"`, "none"}},
+		{"/readyz?verbos", 400, []string{`parameter "verbos"`, "want verbose"}},
 		{"/api/v1/status?job=packages", 400, []string{`parameter "job"`, "none"}},
 		{"/api/v1/trainers?jobs=packages", 400, []string{`parameter "jobs"`, "want job"}},
 		{"/api/v1/trainers?job=a&job=b", 400, []string{`parameter "job"`, "once"}},

@@ -206,6 +206,19 @@ func TestOversizedRequestsAreRefused(t *testing.T) {
 	}
 }
 
+// The limit of a request is where docs/http.md says it is.
+func TestHeaderLimit(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	limit := s.limits.headerBytesMax
+	for size, want := range map[int]string{limit - 256: "HTTP/1.1 200 ", limit + 256: "HTTP/1.1 431 "} {
+		const before, after = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ", "\r\n\r\n"
+		if got := ended(t, s.dial(t, before+strings.Repeat("x", size-len(before)-len(after))+after)); !strings.HasPrefix(got, want) {
+			t.Errorf("%d bytes, at most %d: %q, want %q", size, limit, clip(got), want)
+		}
+	}
+}
+
 // Who sends a request slowly, or nothing, is cut off.
 func TestSlowRequestsAreCutOff(t *testing.T) {
 	t.Parallel()

@@ -156,7 +156,7 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 		ReadTimeout:       s.limits.readTime,
 		WriteTimeout:      s.limits.writeTime,
 		IdleTimeout:       s.limits.idleTime,
-		MaxHeaderBytes:    s.limits.headerBytesMax,
+		MaxHeaderBytes:    max(1, s.limits.headerBytesMax-headerSlop),
 		ErrorLog:          log.New(faultLog{s}, "", 0),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
@@ -167,6 +167,9 @@ func (s *Server) server(ctx context.Context, h http.Handler) *http.Server {
 		HTTP2:                        &http.HTTP2Config{MaxConcurrentStreams: 32, SendPingTimeout: s.limits.idleTime},
 	}
 }
+
+// headerSlop is what net/http reads of a request beyond its MaxHeaderBytes before it refuses it.
+const headerSlop = 4 << 10
 
 // connKey finds the connection in a request's context.
 type connKey struct{}
