@@ -90,7 +90,8 @@ type member struct {
 type Decision struct {
 	To      schema.Member // where empty, there is nothing to publish
 	Control schema.Control
-	Note    string // for the log, where something has changed
+	Note    string        // for the log, where something has changed
+	Who     schema.Member // whom the note is about; empty where that is nobody alone
 }
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
@@ -130,7 +131,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	}
 	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster, url: j.URL}
 	d := c.joined(i)
-	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", schema.TrainerMember(i), j.Host, c.missing())
+	d.Who = schema.TrainerMember(i)
+	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.missing())
 	decisions := []Decision{d}
 	if c.members[i].cluster {
 		decisions = append(decisions, c.reassign()...)
@@ -141,7 +143,7 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 // Refuse turns a trainer away that is no member.
 func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
 	c.endIfEmpty() // where it was the first, nobody is here
-	return []Decision{{To: from, Control: schema.Control{Refused: r}, Note: "join refused: " + r.Text}}
+	return []Decision{{To: from, Control: schema.Control{Refused: r}, Note: "join refused: " + r.Text, Who: from}}
 }
 
 // admit finds a place for a newcomer, or says why there is none.
@@ -246,7 +248,7 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before
 	}
 	m, name := &c.members[i], schema.TrainerMember(i)
-	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}}
+	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}
 	switch {
 	case m.left:
 		return []Decision{d}
@@ -291,7 +293,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 		return nil
 	}
 	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: text}
-	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text}}
+	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
 }
 
 // Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).

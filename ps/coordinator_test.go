@@ -212,8 +212,12 @@ func (s *membership) tell(decisions []Decision) string {
 			must(s.t, err)
 			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)
 		}
-		if d.Note != "" {
+		switch {
+		case d.Note == "":
+		case d.Who == "":
 			fmt.Fprintf(&b, "log: %s\n", d.Note)
+		default:
+			fmt.Fprintf(&b, "log of %s: %s\n", d.Who, d.Note)
 		}
 	}
 	if s.c.Phase() == Ended {

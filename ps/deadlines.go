@@ -84,7 +84,7 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	for i := range c.members {
 		if text, ok := c.lost(now, i); ok {
 			c.members[i] = member{}
-			decisions = append(decisions, Decision{Note: text + "; its place is free again"})
+			decisions = append(decisions, Decision{Note: text + "; its place is free again", Who: schema.TrainerMember(i)})
 		}
 	}
 	if decisions != nil {
@@ -116,13 +116,13 @@ func (c *Coordinator) goOn(now time.Time) []Decision {
 		case lost == was:
 		case was:
 			m.lost = false
-			decisions = append(decisions, Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch)})
+			decisions = append(decisions, Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
 		default:
 			m.lost = true
 			if !c.anybody() {
 				return append(decisions, c.Fail(name, text)...)
 			}
-			decisions = append(decisions, Decision{Note: text + "; the job goes on without it"})
+			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 		}
 	}
 	return decisions
@@ -153,7 +153,7 @@ func (c *Coordinator) goOnInGroups(now time.Time) []Decision {
 		if !c.anybody() {
 			return append(decisions, c.Fail(name, text)...)
 		}
-		decisions = append(decisions, Decision{Note: text + "; the job goes on without it"})
+		decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 	}
 	if decisions != nil {
 		c.serial++ // the shards are told by Tick

@@ -209,12 +209,17 @@ func (d *desk) carryOut(j *job, decisions []Decision) {
 		default:
 			d.send(j.manifest.Name, j.run, decision.To, decision.Control)
 		}
-		switch {
-		case decision.Note == "":
-		case decision.Control.Failed != nil || decision.Control.Refused != nil:
-			log.Warn(decision.Note)
-		default:
-			log.Info(decision.Note)
+		if decision.Note == "" {
+			continue
+		}
+		about := log
+		if decision.Who != "" {
+			about = log.With("member", decision.Who)
+		}
+		if decision.Control.Failed != nil || decision.Control.Refused != nil {
+			about.Warn(decision.Note)
+		} else {
+			about.Info(decision.Note)
 		}
 	}
 	if j.coordinator.Phase() == Ended {

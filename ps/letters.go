@@ -240,7 +240,7 @@ func (d *desk) claimed(c claim) {
 	}
 	j := newJob(d.server, c, d.window(c.job, d.ownShards(&c)))
 	d.jobs[name] = j
-	d.server.log.Info("job registered", "job", name, "run_id", uint64(j.run), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
+	d.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	d.carryOut(j, j.coordinator.Assign(time.Now()))
 	for _, l := range d.takeWaiting(name) {
 		control, err := schema.DecodeControl(&l.view)

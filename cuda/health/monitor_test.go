@@ -452,3 +452,25 @@ func TestMismatch(t *testing.T) {
 		t.Errorf("the other GPU is %s", g.State)
 	}
 }
+
+// Why no GPU is watched is logged once, though it is asked again and again whether a driver has come.
+func TestNoneIsLoggedOnce(t *testing.T) {
+	const same, other = `{"none":{"reason":"no driver"}}`, `{"none":{"reason":"another"}}`
+	log := &safeLog{}
+	m, err := health.Start(t.Context(), health.Config{
+		Probe: []string{"/bin/sh", "-c", "echo '" + same + "'; echo '" + same + "'; echo '" + other + "'; read end"}, Silence: time.Minute,
+		Driver: func() bool { return true }, Log: slog.New(slog.NewTextHandler(log, nil)),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	for end := time.Now().Add(time.Minute); !strings.Contains(log.String(), "another"); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("log:\n%s", log)
+		}
+	}
+	if n := strings.Count(log.String(), "no driver"); n != 1 {
+		t.Errorf("logged %d times, want once:\n%s", n, log)
+	}
+}

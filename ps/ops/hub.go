@@ -207,6 +207,7 @@ func (h *Hub) tick(now time.Time) {
 	h.safely("make a view", func() {
 		next := &view{hub: h, at: now, update: h.tracker.Tick(h.clock.at(now)), newer: make(chan struct{})}
 		close(h.latest.Swap(next).newer)
+		h.record(&next.update)
 	})
 }
 
