@@ -22,10 +22,15 @@ func (r *reference) Submit(b *Batch) error {
 	if !ok || c.owner != r {
 		return fmt.Errorf("submit: %w: the batch is another backend's", ErrArgument)
 	}
+	return c.run(r)
+}
+
+// run does the commands in turn on a backend.
+func (c *recorded) run(k Backend) error {
 	c.ran = 0
 	for i, command := range c.all {
 		c.ran++
-		n, err := command.on(r)
+		n, err := command.on(k)
 		c.counts[i] = n
 		if err != nil {
 			return fmt.Errorf("command %d: %w", i, err)

@@ -18,7 +18,12 @@ type Options struct {
 	// Library is the path of a shared library, libgradbus.so, from which to take the backend cpu or cuda instead of from the
 	// linked one: to test or measure a library that was built elsewhere. It must have been built from the same interface.
 	Library string
-	// Log, where set, gets one line with what was chosen and why.
+	// Verify is one block in so many of what the backend writes that another backend computes again and compares, as a *Verified
+	// does; 0 is none, and VerifyAuto one in 1000 on a GPU and none elsewhere. Close then closes both.
+	Verify int
+	// VerifySeed makes processes that do the same work check different blocks of it.
+	VerifySeed uint64
+	// Log, where set, gets one line with what was chosen and why, and one with what verifies it.
 	Log *slog.Logger
 }
 
@@ -34,6 +39,9 @@ func Open(o Options) (Backend, error) {
 	if o.Log != nil {
 		o.Log.Info("backend chosen", "backend", b.Name(), "isa", b.ISA(), "threads", b.Threads(), "reason", reasonOf(b))
 	}
+	if b, err = verifiedBy(b, o); err != nil {
+		return nil, fmt.Errorf("open backend %q: %w", o.Name, err)
+	}
 	return b, nil
 }
 
@@ -43,6 +51,9 @@ const ThreadsMax = 256
 func open(o Options) (Backend, error) {
 	if o.Threads < 0 || o.Threads > ThreadsMax {
 		return nil, fmt.Errorf("%w: threads %d, want 0 to %d", ErrArgument, o.Threads, ThreadsMax)
+	}
+	if o.Verify < VerifyAuto {
+		return nil, fmt.Errorf("%w: verify %d, want one block in so many, 0 for none, or %d for what suits the backend", ErrArgument, o.Verify, VerifyAuto)
 	}
 	switch o.Name {
 	case "", "auto":

@@ -18,6 +18,7 @@ import (
 	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/cuda/health/watch"
+	"gradbus/cuda/verification"
 	"gradbus/fabric"
 	"gradbus/ps"
 )
@@ -32,7 +33,7 @@ type flags struct {
 	page                        pageFlags
 	memoryMiB, stagedMiB        int64
 	pendingMiB                  int64
-	verify                      int // one optimizer block in so many is checked
+	verify                      verification.Flags
 }
 
 func command() *cobra.Command {
@@ -93,7 +94,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
-	set.IntVar(&f.verify, "verify", verifyAuto, "one optimizer block in this `number` is computed again by another backend and compared bit by bit; 0 is none, -1 one in 1000 on a GPU and none elsewhere")
+	f.verify.Add(set)
 	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
 	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
@@ -120,17 +121,18 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	defer gpus.Close()
 	f.page.notKept = gpus.NotKept
-	backend, closeBackend, err := f.openBackend(log)
+	backend, err := cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}))
 	if err != nil {
 		return err
 	}
-	defer closeBackend()
+	defer backend.Close()
 	shown, err := f.page.open(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer shown.close()
-	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: gpusOf(backend, gpus.Monitor), Fit: gpus.Fit}
+	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: verification.GPUs(backend, gpus.Monitor),
+		Fit: verification.Fit(backend, gpus.Fit)}
 	shown.options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if err != nil {
