@@ -42,6 +42,7 @@ type common struct {
 	gpu                   watch.Flags
 	gpus                  *health.Monitor // nil where this process computes on none
 	watchedFrom           time.Time
+	endTraining           func() // see trained; nil where no GPU is watched
 	events                string // of a trainer that another one started: what it writes
 	logging               config.Log
 

@@ -3,13 +3,15 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"gradbus/cuda/health"
 )
 
 // watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,
-// when it must not any more. It takes some hundred milliseconds where there is a GPU, and nothing elsewhere.
+// when it must not any more, until trained is called. It takes some hundred milliseconds where there is a GPU, and nothing elsewhere.
 func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
 	if o.backend != "cuda" && o.gpu.Use == "" && o.gpu.Mode != string(health.Require) {
 		return ctx, func() {}, o.gpu.Check()
@@ -19,7 +21,7 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 		return nil, nil, err
 	}
 	watched, cancel := context.WithCancelCause(ctx)
-	ended := make(chan struct{})
+	trained, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
 		tick := time.NewTicker(fitEvery)
@@ -27,6 +29,8 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 		for {
 			select {
 			case <-watched.Done():
+				return
+			case <-trained:
 				return
 			case <-tick.C:
 				if err := m.Fit(); err != nil {
@@ -37,7 +41,27 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 		}
 	}()
 	o.gpus, o.watchedFrom = m.Monitor, time.Now()
+	o.endTraining = sync.OnceFunc(func() { close(trained); <-ended })
 	return watched, func() { cancel(nil); <-ended; m.Close() }, nil
+}
+
+// trained says that the training is over: from now on a fault of the GPU makes what was trained suspect, rather than end the
+// process and lose it.
+func (o *common) trained() {
+	if o.endTraining != nil {
+		o.endTraining()
+	}
+}
+
+// blame gives the GPU's reason for an error after the training, where it has one.
+func (o *common) blame(err error) error {
+	if err == nil || o.gpus == nil {
+		return err
+	}
+	if unfit := o.gpus.Fit(); unfit != nil {
+		return fmt.Errorf("%w (%w)", unfit, err)
+	}
+	return err
 }
 
 // fitEvery is how often a trainer asks whether it may go on.
@@ -67,6 +91,7 @@ func (o *common) suspect(ctx context.Context) string {
 	if o.gpus == nil {
 		return ""
 	}
+	o.log.Debug("asking the GPU whether its memory was sound")
 	text := o.gpus.Doubt(ctx, o.watchedFrom, time.Now(), suspectWithin)
 	if text != "" {
 		o.log.Warn("what was trained is suspect", "reason", text)

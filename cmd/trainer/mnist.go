@@ -156,7 +156,9 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 	if err != nil {
 		return r, err
 	}
-	return o.conclude(ctx, session, e, data, m, meter)
+	o.trained()
+	r, err = o.conclude(ctx, session, e, data, m, meter)
+	return r, o.blame(err)
 }
 
 // conclude measures what was trained, and saves it where asked to.

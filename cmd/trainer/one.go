@@ -39,7 +39,9 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 	if err != nil {
 		return r, err
 	}
-	return o.conclude(ctx, session, backend, data, m)
+	o.trained()
+	r, err = o.conclude(ctx, session, backend, data, m)
+	return r, o.blame(err)
 }
 
 // conclude measures what was trained, and saves it where asked to.

@@ -99,6 +99,20 @@ func TestKeptRepeat(t *testing.T) {
 	}
 }
 
+// An error that comes as the process ends, since it has ended it, is remembered.
+func TestKeptLastWords(t *testing.T) {
+	t.Parallel()
+	l, path := build(t), statePath(t)
+	m, _ := kept(t, l, path, "boot-1", func(c *health.Config) { c.LastWords = time.Minute }) // which the XID cuts short
+	untilState(t, m, 0, schema.GPUHealthy, "")
+	m.Use("GPU-fake-0")
+	l.XID(0, 43)
+	m.Close()
+	if all, _, err := keep.At(path).Read(); err != nil || len(all) != 1 || len(all[0].Incidents) != 1 || all[0].Incidents[0].XID != 43 {
+		t.Errorf("remembered %+v, %v", all, err)
+	}
+}
+
 // ago makes what is remembered so much older.
 func ago(t *testing.T, path string, by time.Duration) {
 	t.Helper()

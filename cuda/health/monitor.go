@@ -46,6 +46,9 @@ type Config struct {
 	Kept *keep.File
 	// KeptAsIs leaves Kept as it is: what it holds is taken, and nothing is written.
 	KeptAsIs bool
+	// LastWords is how long Close listens for an error of the driver that may have ended this process, where it has used a GPU and there is Kept; 0
+	// is 200 ms.
+	LastWords time.Duration
 	// Boot names the present run of the machine, by which a restart of it is told; nil asks the kernel.
 	Boot func() string
 	// Log gets changes of state; nil discards.
@@ -62,6 +65,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Silence, 8*time.Second)
 	set(&c.Patience, time.Minute)
 	set(&c.Backoff, time.Second)
+	set(&c.LastWords, 200*time.Millisecond)
 	if expected := c.Policy.Expected; c.Policy.CleanPolls == 0 {
 		c.Policy = verdict.Default()
 		c.Policy.Expected = expected
@@ -244,6 +248,12 @@ func (m *Monitor) Use(uuid string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.used = uuid
+}
+
+func (m *Monitor) inUse() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.used
 }
 
 // May gives nil where a GPU may be used, else an error that says why not and what to do. uuid may be an index.

@@ -50,6 +50,7 @@ func (m *Monitor) run(ctx context.Context, probe bool) {
 		}
 		select {
 		case <-ctx.Done():
+			w.lastWords()
 			w.endAll()
 			return
 		case line, ok := <-w.lines():
@@ -70,6 +71,30 @@ func (w *watch) lines() <-chan *verdict.Line {
 		return nil
 	}
 	return w.child.lines
+}
+
+// lastWords listens on for a moment where this process has used a GPU: what has ended it may be an error whose XID is on its way, and is to be
+// remembered.
+func (w *watch) lastWords() {
+	if w.m.keeper == nil || w.child == nil || w.m.inUse() == "" {
+		return
+	}
+	timer := time.NewTimer(w.m.config.LastWords)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case line, ok := <-w.child.lines:
+			if !ok {
+				return
+			}
+			w.line(time.Now(), line)
+			if line.XID != nil {
+				return
+			}
+		}
+	}
 }
 
 // drive starts a probe where there is none, and sees to one that says nothing.

@@ -79,6 +79,12 @@ func (l *Library) Unset(text string) {
 	l.write()
 }
 
+// Waiting says whether a call has met a line "wait".
+func (l *Library) Waiting() bool {
+	_, err := os.Stat(filepath.Join(filepath.Dir(l.Path), "waiting"))
+	return err == nil
+}
+
 // XID reports an error of a GPU, once.
 func (l *Library) XID(gpu int, number uint64) {
 	l.mu.Lock()

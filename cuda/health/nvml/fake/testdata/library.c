@@ -3,6 +3,7 @@
 //	count N              GPUs (1)
 //	ret NAME GPU CODE    the function answers the code; GPU may be *, as for functions of no GPU
 //	hang NAME GPU        it never returns
+//	wait NAME GPU        it returns when the line is gone, and meanwhile there is a file "waiting" beside the control file
 //	set KEY GPU VALUE    what a function tells; without a line it does not support what is asked
 //	xid SERIAL GPU XID   an error, delivered once to whoever waits for events
 //
@@ -28,16 +29,18 @@ struct nvmlEventSet_st {
 static struct nvmlDevice_st devices[GPUS];
 static struct nvmlEventSet_st events;
 
-static FILE* control(void) {
+static FILE* beside(const char* name, const char* mode) {
   Dl_info self;
   char path[4096];
-  if (dladdr((void*)control, &self) == 0) return NULL;
+  if (dladdr((void*)beside, &self) == 0) return NULL;
   snprintf(path, sizeof path, "%s", self.dli_fname);
   char* slash = strrchr(path, '/');
   if (slash == NULL) return NULL;
-  snprintf(slash, path + sizeof path - slash, "/control");
-  return fopen(path, "r");
+  snprintf(slash, path + sizeof path - slash, "/%s", name);
+  return fopen(path, mode);
 }
+
+static FILE* control(void) { return beside("control", "r"); }
 
 static int is(const char* word, int gpu) { return strcmp(word, "*") == 0 || atoi(word) == gpu; }
 
@@ -53,6 +56,13 @@ static FN gate(const char* name, int gpu) {
     if (sscanf(line, "hang %63s %15s", word, of) == 2 && strcmp(word, name) == 0 && is(of, gpu)) {
       fclose(f);
       for (;;) pause();
+    }
+    if (sscanf(line, "wait %63s %15s", word, of) == 2 && strcmp(word, name) == 0 && is(of, gpu)) {
+      fclose(f);
+      FILE* mark = beside("waiting", "w");
+      if (mark != NULL) fclose(mark);
+      usleep(10000);
+      return gate(name, gpu);
     }
   }
   fclose(f);
