@@ -64,7 +64,8 @@ var layers = map[string]layer{
 		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
-	"ps/ops/page": {noStd: noNetwork}, // files for a browser
+	"ps/ops/page":   {noStd: noNetwork}, // files for a browser
+	"docs/runbooks": {noStd: noNetwork}, // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},

@@ -71,7 +71,7 @@ that for all of them.`,
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
-	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
 	return c
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"gradbus"
 	"gradbus/config"
+	"gradbus/docs/runbooks"
 	"gradbus/ps"
 	"gradbus/ps/ops"
 	"gradbus/ps/ops/metrics"
@@ -78,7 +79,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 	}})
 	d.server, err = ops.Start(ctx, ops.Config{
 		Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Token: token, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure, Pprof: f.pprof,
-		Hub: d.hub, Page: page.Files, Metrics: d.exporter, Alive: d.alive, Checks: d.checks, Log: log,
+		Hub: d.hub, Page: page.Files, Runbooks: runbooks.Files(), Metrics: d.exporter, Alive: d.alive, Checks: d.checks, Log: log,
 	})
 	if err != nil {
 		return nil, err

@@ -34,6 +34,8 @@ type Config struct {
 	Hub *Hub
 	// Page holds the files of the page, index.html at its root, each served under its path; nil serves a line of text.
 	Page fs.FS
+	// Runbooks holds Markdown files, shown below /runbooks/; nil is none.
+	Runbooks fs.FS
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
 	// Alive is when the main loop of the ps last turned; zero before it does. It must not block.

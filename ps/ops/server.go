@@ -67,7 +67,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.files, err = load(config.Page); err != nil {
+	if s.files, err = load(config.Page); err == nil {
+		err = s.files.addRunbooks(config.Runbooks)
+	}
+	if err != nil {
 		return nil, err
 	}
 	listener, err := s.listen()

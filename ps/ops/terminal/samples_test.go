@@ -55,7 +55,7 @@ func stalled() *overview.Status {
 	s := running(3)
 	text := "batch 10432 of packages waits 18 s for trainer t2 on host-b (pid 71), last seen 17 s ago"
 	s.Why = overview.Why{Level: overview.Critical, Text: text, Action: "look at host-b: the process is gone, hangs, or cannot reach this ps; in 12 s the job fails", Code: "trainer-silent", Job: "packages"}
-	s.Problems = []overview.Problem{{Code: "trainer-silent", Level: overview.Critical, Text: text, SinceMS: now - 18_000, Job: "packages", Member: "t2"},
+	s.Problems = []overview.Problem{{Code: "trainer-silent", Level: overview.Critical, Text: text, SinceMS: now - 18_000, Job: "packages", Member: "t2", Runbook: "trainer-silent"},
 		{Code: "shard-waits", Level: overview.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000, Symptom: true},
 		{Code: "disk-full", Level: overview.Warning, Text: "4 % of /data is free on host-a", SinceMS: now - 400_000}}
 	j := &s.Jobs[0]

@@ -109,10 +109,30 @@ func (s Screen) head(status *overview.Status) []Line {
 	icon, word, style := mark(status.Why.Level)
 	lead := icon + " " + word + " "
 	lines = append(lines, s.wrapped(lead, clean(status.Why.Text), style)...)
-	if status.Why.Action != "" {
-		lines = append(lines, s.wrapped("→ ", clean(status.Why.Action), Plain)...)
+	if action := status.Why.Action; action != "" && !strings.Contains(status.Why.Text, action) {
+		lines = append(lines, s.wrapped("→ ", clean(action), Plain)...)
+	}
+	if p := first(status); p != nil && p.SinceMS > 0 && (s.Height == 0 || s.Height >= heightSince) {
+		text := fmt.Sprintf("since %s, for %s", clock(p.SinceMS, s.Zone), span(max(0, status.NowMS-p.SinceMS)))
+		if p.Runbook != "" && s.Width >= 60 {
+			text += "; more: ps runbook " + clean(p.Runbook)
+		}
+		lines = append(lines, Line{{"  " + text, Dim}}.fit(s.Width))
 	}
 	return lines
+}
+
+// heightSince is how many lines a screen has at least that says since when: on a lower one each is worth more.
+const heightSince = 30
+
+// first is the problem that the sentence at the top is about; nil where there is none.
+func first(status *overview.Status) *overview.Problem {
+	for i := range status.Problems {
+		if p := &status.Problems[i]; p.Code == status.Why.Code && p.Job == status.Why.Job {
+			return p
+		}
+	}
+	return nil
 }
 
 // sentenceLinesMax bounds how much of a screen one sentence takes.

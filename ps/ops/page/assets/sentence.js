@@ -16,7 +16,7 @@ export class Sentence {
     this.sign = icon("unknown");
     byId("why-icon").append(this.sign);
     this.action = el("span", null);
-    this.runbook = el("code", null);
+    this.runbook = runbook();
     this.about = el("button", { type: "button", class: "small", hidden: true, on: { click: () => this.onJob(this.job) } });
     this.book = el("span", { class: "runbook", hidden: true }, "Runbook ", this.runbook);
     byId("why-do").append(this.action, this.book, this.about);
@@ -49,8 +49,7 @@ export class Sentence {
     text(byId("why-since"), main && main.since_ms ? `since ${clock(main.since_ms, status.now_ms)}, for ${age(status.now_ms - main.since_ms)}` : "");
     this.action.classList.toggle("mono", (why.action || "").startsWith("./"));
     text(this.action, status.jobs.length ? why.action || "" : ""); // without a job, the page says at length what to do
-    show(this.book, Boolean(main && main.runbook));
-    if (main && main.runbook) text(this.runbook, `docs/runbooks/${main.runbook}.md`);
+    show(this.book, lead(this.runbook, main));
     show(byId("why-injected"), Boolean(status.injected));
     this.job = why.job;
     show(this.about, Boolean(why.job) && why.job !== shownJob && status.jobs.some((j) => j.name === why.job));
@@ -87,6 +86,7 @@ export class Sentence {
       text(item.text, p.text);
       text(item.since, p.since_ms ? `${age(now - p.since_ms)}` : "");
       text(item.action, p.action || "");
+      show(item.book, lead(item.book, p));
     });
     show(this.list, shown.length > 0);
     const more = problems.length - MORE;
@@ -95,9 +95,21 @@ export class Sentence {
   }
 
   item() {
-    const e = { sign: icon("unknown"), text: el("span", { class: "what" }), since: el("span", { class: "since" }), action: el("span", { class: "action" }) };
-    e.li = el("li", null, e.sign, e.text, e.since, e.action);
+    const e = { sign: icon("unknown"), text: el("span", { class: "what" }), since: el("span", { class: "since" }), action: el("span", { class: "action" }), book: runbook() };
+    e.li = el("li", null, e.sign, e.text, e.since, e.action, e.book);
     this.list.append(e.li);
     return e;
   }
+}
+
+/** runbook makes a link to what is to be done, which opens beside the page. */
+const runbook = () => el("a", { class: "book", target: "_blank", rel: "noopener" });
+
+/** lead has it show that of a problem, where there is one. */
+function lead(link, problem) {
+  const name = problem && problem.runbook;
+  if (!name) return false;
+  text(link, name);
+  attr(link, "href", "runbooks/" + encodeURIComponent(name));
+  return true;
 }
