@@ -36,6 +36,11 @@ func TestGPUAcknowledge(t *testing.T) {
 	if out := listed.stdout.String(); !strings.HasPrefix(out, "GPU 0 GPU-fake-0 (Fake GPU)\n  unhealthy since 2") || !strings.HasSuffix(out, "\n  When that is done: ps gpu-ack 0\n") {
 		t.Errorf("listed %q", out)
 	}
+	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, flags[:4]...)...)
+	doctor.exits(t, 2)
+	if out := doctor.stdout.String(); !strings.Contains(out, "XID 79") || !strings.Contains(out, "wrong with 1 of them is remembered in") {
+		t.Errorf("doctor says %q", out)
+	}
 	for _, c := range []struct {
 		args []string
 		want string
@@ -60,6 +65,32 @@ func TestGPUAcknowledge(t *testing.T) {
 	beside.says(t, "Somebody has acknowledged what was wrong.")
 	server(t, append(flags, "--gpu-use", "0")...)
 	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").succeeds(t)
+}
+
+// A file that cannot be read keeps nobody from working, and is said in the log, at /readyz and by doctor.
+func TestGPUStateDamaged(t *testing.T) {
+	t.Parallel()
+	library := fake.Build(t)
+	library.Set("%s", fake.Healthy(0))
+	state := filepath.Join(t.TempDir(), "gpus.json")
+	const newer = `{"version":99}`
+	if err := os.WriteFile(state, []byte(newer), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	flags := []string{"--gpu-library", library.Path, "--gpu-state", state}
+	ps, _, at := page(t, append(flags, "--log-format", "text")...)
+	ps.says(t, "the file is of a newer gradbus")
+	if status, body := get(t, at+"readyz?verbose"); status != 200 || !strings.Contains(body, "ok      gpu-state: what is wrong with GPUs is not remembered: "+state+": the file is of a newer gradbus") {
+		t.Errorf("readyz says %d, %q", status, body)
+	}
+	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"}, flags...)...)
+	if doctor.status(t); !strings.Contains(doctor.stdout.String(), "cannot be remembered: "+state+": the file is of a newer gradbus") {
+		t.Errorf("doctor says %s", doctor.stdout.String())
+	}
+	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").fails(t, "the file is of a newer gradbus")
+	if data, err := os.ReadFile(state); err != nil || string(data) != newer {
+		t.Errorf("it was changed: %q, %v", data, err)
+	}
 }
 
 // What was trained while the GPU's memory went wrong is saved, and says so; whoever asks the model is warned.

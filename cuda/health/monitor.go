@@ -44,6 +44,8 @@ type Config struct {
 	Inject []Injection
 	// Kept is where is remembered what must outlive this process; nil remembers nothing. Made up GPUs and faults are never remembered.
 	Kept *keep.File
+	// KeptErr is why there is no Kept although there should be: it is said where there is a driver.
+	KeptErr error
 	// KeptAsIs leaves Kept as it is: what it holds is taken, and nothing is written.
 	KeptAsIs bool
 	// LastWords is how long Close listens for an error of the driver that may have ended this process, where it has used a GPU and there is Kept; 0
@@ -136,7 +138,11 @@ func Start(ctx context.Context, c Config) (*Monitor, error) {
 		}
 	}
 	ctx, m.stop = context.WithCancel(ctx)
-	if probe && c.Kept != nil {
+	switch {
+	case probe && c.KeptErr != nil:
+		m.notKept = fmt.Sprintf("%s: %v", notKept, c.KeptErr)
+		c.Log.Warn(notKept, "err", c.KeptErr)
+	case probe && c.Kept != nil:
 		m.keeper = newKeeper(m, time.Now())
 		go m.keeper.run()
 	}

@@ -179,6 +179,11 @@ func (f *File) write(folder string, text []byte) error {
 	if closed := part.Close(); err == nil {
 		err = closed
 	}
+	if old, gone := os.Stat(f.path); gone == nil { // root, who may have been asked to acknowledge, does not take it away from whose it is
+		if sys, ok := old.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
+			_ = os.Lchown(part.Name(), int(sys.Uid), int(sys.Gid))
+		}
+	}
 	if err == nil {
 		err = os.Rename(part.Name(), f.path)
 	}

@@ -91,6 +91,24 @@ func TestTooOld(t *testing.T) {
 	}
 }
 
+// Nothing is called before the library has begun, nor where it cannot: the mock panics, as real ones crash. A missing library is not even
+// asked for its functions.
+func TestNothingBeforeInit(t *testing.T) {
+	t.Parallel()
+	for _, ret := range []nvml.Return{nvml.ERROR_DRIVER_NOT_LOADED, nvml.ERROR_LIB_RM_VERSION_MISMATCH, nvml.ERROR_NO_PERMISSION, nvml.ERROR_UNKNOWN, nvml.ERROR_LIBRARY_NOT_FOUND, 12345} {
+		extensions := &mock.ExtendedInterface{LookupSymbolFunc: func(string) error { return nil }} // which asks the linker
+		api := &mock.Interface{ExtensionsFunc: func() nvml.ExtendedInterface { return extensions }, InitFunc: func() nvml.Return { return ret }}
+		none := (&probe{lacks: map[string]bool{}}).open(api, func(string) error { return nil })
+		if none == nil || none.Reason == "" || none.Driver != (ret != nvml.ERROR_DRIVER_NOT_LOADED) {
+			t.Errorf("%d: told %+v", ret, none)
+		}
+	}
+	none := (&probe{lacks: map[string]bool{}}).open(&mock.Interface{}, func(string) error { return errors.New("no such file") })
+	if none == nil || none.Driver || !strings.Contains(none.Reason, "cannot be loaded: no such file") {
+		t.Errorf("without a library: told %+v", none)
+	}
+}
+
 // A GPU that is lost is not asked any further, and a device that the process may not see is none of ours.
 func TestLost(t *testing.T) {
 	t.Parallel()

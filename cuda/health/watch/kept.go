@@ -105,11 +105,13 @@ func list(to io.Writer, all []verdict.Kept, zone *time.Location) error {
 		}
 	}
 	if b.Len() == 0 {
-		b.WriteString("Nothing is remembered that is wrong with a GPU.\n")
+		b.WriteString(nothing)
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
 }
+
+const nothing = "Nothing is remembered that is wrong with a GPU.\n"
 
 func named(k *verdict.Kept) string { return fmt.Sprintf("GPU %d %s (%s)", k.Index, k.UUID, k.Name) }
 
@@ -158,7 +160,10 @@ func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer
 	if err != nil {
 		return fmt.Errorf("read what is remembered of GPUs: %w", err)
 	}
-	if _, err := pick(all, names, file.Path()); err != nil {
+	if chosen, err := pick(all, names, file.Path()); err != nil {
+		return err
+	} else if len(chosen) == 0 {
+		_, err := io.WriteString(out, nothing)
 		return err
 	}
 	var said []string
@@ -186,8 +191,9 @@ func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer
 	if err != nil {
 		return fmt.Errorf("acknowledge GPUs in %s: %w", file.Path(), err)
 	}
-	if len(said) == 0 {
-		said = []string{"Nothing is remembered that is wrong with a GPU."}
+	if len(said) == 0 { // somebody else was faster
+		_, err = io.WriteString(out, nothing)
+		return err
 	}
 	_, err = fmt.Fprintln(out, strings.Join(said, "\n"))
 	return err

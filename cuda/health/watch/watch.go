@@ -122,9 +122,7 @@ func (f *Flags) config(log *slog.Logger) (health.Config, error) {
 	}
 	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
 	if f.Mode != string(health.Off) {
-		if c.Kept, err = Kept(f.Kept); err != nil {
-			log.Warn("what is wrong with GPUs is not remembered", "err", err)
-		}
+		c.Kept, c.KeptErr = Kept(f.Kept)
 	}
 	if f.library != "" {
 		c.Probe = append(c.Probe, "--library", f.library)

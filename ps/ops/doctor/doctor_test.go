@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -301,6 +302,28 @@ func TestRunning(t *testing.T) {
 		all := (&Config{Version: "1", Client: c.client}).running(t.Context())
 		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst || !strings.Contains(text, c.says) {
 			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
+		}
+	}
+}
+
+// Where there are GPUs it is said where what is wrong with them is remembered, or why it is not.
+func TestKept(t *testing.T) {
+	t.Parallel()
+	gpus := []schema.GPUPulse{{Name: "H100", Driver: "580", State: schema.GPUHealthy}}
+	for _, c := range []struct {
+		gpus  []schema.GPUPulse
+		err   error
+		level overview.Level
+		says  string
+	}{
+		{gpus, nil, overview.OK, "with 1 of them is remembered in /x"},
+		{gpus, errors.New("/x: the file is damaged"), overview.Warning, "cannot be remembered: /x: the file is damaged"},
+		{nil, errors.New("/x: the file is damaged"), overview.Info, "none: no driver"},
+	} {
+		all := (&Config{GPUs: func(context.Context) ([]schema.GPUPulse, string, bool) { return c.gpus, "no driver", false },
+			Kept: func() (string, error) { return "what is wrong with 1 of them is remembered in /x", c.err }}).gpus(t.Context())
+		if last := all[len(all)-1]; len(all) != len(c.gpus)+1 || last.Level != c.level || !strings.Contains(last.Text, c.says) || last.Level == overview.Warning && last.Want == "" {
+			t.Errorf("found %+v, want %s with %q", all, c.level, c.says)
 		}
 	}
 }
