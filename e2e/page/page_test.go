@@ -27,6 +27,7 @@ func TestHealthy(t *testing.T) {
 	p.until("trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 4`)
 	p.until("shards", `document.querySelectorAll("#s-shards tbody tr").length === 4`)
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
+	p.until("no link to a loopback address of another machine", `document.querySelector("#s-servers tbody tr:nth-child(2) [data-column=page]").innerHTML === "127.0.0.1:8080 on box-1"`)
 	p.until("no GPU", `document.getElementById("s-gpus").innerText.includes("No GPU")`)
 	s.step(1)
 	p.until("the next batch", `document.getElementById("facts").innerText.includes("12,008")`)

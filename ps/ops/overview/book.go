@@ -11,6 +11,7 @@ type finding struct {
 	rank int
 	code Code
 
+	also    []string // trainers that it names besides Member: their rows have its level
 	brief   string   // the same in a clause, for the sentence of what it follows from
 	causes  []string // what else it would explain: tokens, see causes.go
 	follows []string // what would explain it

@@ -211,7 +211,10 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	if tr != nil {
 		t.fillTrainer(&out, tr, m != nil)
 	}
-	if out.State = t.stateOf(r, tr, m, &out); out.State == stateLeft {
+	if out.State = t.stateOf(r, tr, m, &out); out.State == stateFree {
+		out.Level = Info
+	}
+	if out.State == stateLeft {
 		out.SamplesPerSecond, out.SentPerSecond, out.ReceivedPerSec, out.ResentPerSecond, out.CPU, out.Phases = 0, 0, 0, 0, 0, Phases{}
 		if tr != nil {
 			out.AgeMS = tr.heard.age(t.now)

@@ -107,9 +107,10 @@ func (j *judgement) level(all []finding) {
 }
 
 func levelMembers(job *Job, f *finding) {
-	i, ok := trainerIndex(schema.Member(f.Member))
-	if ok && i < len(job.Trainers) {
-		job.Trainers[i].Level = worse(job.Trainers[i].Level, f.Level)
+	for _, member := range append([]string{f.Member}, f.also...) {
+		if i, ok := trainerIndex(schema.Member(member)); ok && i < len(job.Trainers) {
+			job.Trainers[i].Level = worse(job.Trainers[i].Level, f.Level)
+		}
 	}
 	for k := range job.Shards {
 		if job.Shards[k].Member == f.Member {

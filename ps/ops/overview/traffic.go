@@ -184,7 +184,9 @@ func (j *judgement) learns(job *Job, r *run) {
 		}
 	}
 	if len(bad) > 0 {
-		about(find(CodeLossBad, "", fmt.Sprintf("the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch), ""))
+		f := find(CodeLossBad, "", fmt.Sprintf("the loss of %s is %s on %s, at batch %d", job.Name, figure(what), list(bad), job.Batch), "")
+		f.also = bad
+		about(f)
 	}
 	l := &r.learning
 	if n := job.GradientNorm; n != nil {

@@ -235,5 +235,14 @@ func (j *judgement) replicas(job *Job) {
 	}
 	f := find(CodeReplicas, "", fmt.Sprintf("replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version, strings.Join(parts[:min(len(parts), 4)], ", ")), "")
 	f.Job = job.Name
+	most := 0
+	for _, members := range groups {
+		most = max(most, len(members))
+	}
+	for _, d := range sortedKeys(groups) {
+		if 2*most <= len(job.Replicas.Digests) || len(groups[d]) < most { // without a majority any of them may be the one that is wrong
+			f.also = append(f.also, groups[d]...)
+		}
+	}
 	j.add(f)
 }

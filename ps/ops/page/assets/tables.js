@@ -163,9 +163,22 @@ function refused(cell, s) {
 }
 
 function page(cell, s) {
-  if (cell.page === s.page + s.here) return;
-  cell.page = s.page + s.here;
-  cell.replaceChildren(s.here ? "this one" : s.page ? link(s.page) : NONE);
+  const shown = [s.page, s.here, s.near, s.host].join(" ");
+  if (cell.page === shown) return;
+  cell.page = shown;
+  const own = s.page && !s.near && onlyThere(s.page);
+  cell.replaceChildren(s.here ? "this one" : own ? `${own} on ${s.host}` : s.page ? link(s.page) : NONE);
+  attr(cell, "title", own ? `only that machine reaches it: ssh -L ${own.replace(/^.*:/, "")}:${own} ${s.host}` : null);
+}
+
+/** onlyThere is the address of a page that only its own machine reaches; "" of others. */
+function onlyThere(address) {
+  try {
+    const { hostname, host } = new URL(address);
+    return hostname === "localhost" || hostname === "[::1]" || hostname.startsWith("127.") ? host : "";
+  } catch {
+    return "";
+  }
 }
 
 /** Tables owns the sections of trainers, shards, replicas, GPUs and servers. */
@@ -183,7 +196,7 @@ export class Tables {
     const stale = (rows, over) => rows.map((r) => ({ ...r, over, rate: perSecond, stale: !over && r.age_ms > STALE_MS, now: status.now_ms }));
     if (job) {
       const over = job.phase === "ended"; // what is old then is so for good
-      this.trainers.update({ rows: stale(job.trainers || [], over), summary: states(job.trainers || []), nothing: "No trainer has joined." });
+      this.trainers.update({ rows: stale(job.trainers || [], over).map((t) => (t.state === "free" ? { ...t, over: true, stale: false } : t)), summary: states(job.trainers || []), nothing: "No trainer has joined." });
       if (over && !(job.shards || []).length) this.shards.hide();
       else this.shards.update({ rows: stale(job.shards || [], over), summary: "", nothing: "No shard has told of itself yet." });
       this.digests(job.replicas);
@@ -193,7 +206,8 @@ export class Tables {
       show(this.replicas, false);
     }
     this.gpus.update({ rows: stale(status.gpus || []), summary: states(status.gpus || []), nothing: "No GPU is seen by any process: the arithmetic runs on processors." });
-    const here = stale(status.servers || []).map((s) => ({ ...s, here: s.id === status.server }));
+    const machine = (status.servers || []).find((s) => s.id === status.server)?.host;
+    const here = stale(status.servers || []).map((s) => ({ ...s, here: s.id === status.server, near: s.host === machine }));
     this.servers.update({ rows: here, summary: here.length > 1 ? `${here.length}` : "", nothing: "No server has told of itself yet." });
   }
 
