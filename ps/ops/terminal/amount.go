@@ -28,13 +28,13 @@ func size(n int64) string {
 	return scaled(float64(n), 1024, []string{" B", " KiB", " MiB", " GiB", " TiB", " PiB"})
 }
 
-// rate writes bytes a second.
+// rate writes bytes a second in powers of 1000, as networks are measured and as the page does: 1.5 MB/s.
 func rate(x schema.Real) string {
 	f := float64(x)
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return number(f)
 	}
-	return scaled(f, 1024, []string{" B/s", " KiB/s", " MiB/s", " GiB/s", " TiB/s", " PiB/s"})
+	return scaled(f, 1000, []string{" B/s", " kB/s", " MB/s", " GB/s", " TB/s", " PB/s"})
 }
 
 func scaled(x, base float64, units []string) string {

@@ -95,7 +95,7 @@ func TestAmounts(t *testing.T) {
 		{number(0), "0"}, {number(0.25), "0.2"}, {number(7), "7"}, {number(999), "999"}, {number(999.4), "999"}, {number(999.6), "1.0k"}, {number(48234), "48.2k"},
 		{number(999_600), "1.0M"}, {number(-3.5e6), "-3.5M"}, {number(nan()), "NaN"}, {number(inf()), "+Inf"}, {number(-inf()), "-Inf"}, {number(1e20), "100000P"},
 		{size(0), "0 B"}, {size(1023), "1023 B"}, {size(1024), "1.0 KiB"}, {size(1 << 20), "1.0 MiB"}, {size(1<<20 - 1), "1.0 MiB"}, {size(300 << 30), "300 GiB"},
-		{rate(12 << 20), "12.0 MiB/s"}, {rate(schema.Real(nan())), "NaN"},
+		{rate(12 << 20), "12.6 MB/s"}, {rate(schema.Real(nan())), "NaN"},
 		{count(0), "0"}, {count(999), "999"}, {count(1000), "1,000"}, {count(1234567), "1,234,567"},
 		{span(0), "0 ms"}, {span(-5), "0 s"}, {span(999), "999 ms"}, {span(1000), "1.0 s"}, {span(9999), "9.9 s"}, {span(18_400), "18 s"}, {span(119_000), "119 s"},
 		{span(200_000), "3m20s"}, {span(7_500_000), "2h05m"}, {span(99 * 3600_000), "4d03h"}, {span(1e15), "11574074d01h"},
