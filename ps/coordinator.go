@@ -15,9 +15,12 @@ import (
 // that were broken between two who both live to be made again.
 const goneAfter = 6 * time.Second
 
-// pauseMin is how late a tick must be for the coordinator to take it that its own process was suspended, and everybody's
-// beats with it. Ticks come every second.
-const pauseMin = 5 * time.Second
+// How late a tick must be for the coordinator to take it that its own process was suspended, and everybody's beats with it: half of the
+// deadline, within these. Ticks come every second.
+const (
+	pauseMin = 1500 * time.Millisecond
+	pauseMax = 5 * time.Second
+)
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field is needed.
 type CoordinatorConfig struct {

@@ -36,7 +36,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 
 // forgivePause moves every deadline by the time in which this process did not run: nobody was heard then.
 func (c *Coordinator) forgivePause(now time.Time) {
-	if pause := now.Sub(c.ticked); !c.ticked.IsZero() && pause > pauseMin {
+	if pause := now.Sub(c.ticked); !c.ticked.IsZero() && pause > min(pauseMax, max(pauseMin, c.config.Deadline/2)) {
 		c.forgive(pause, now)
 	}
 	c.ticked, c.blind = now, time.Time{}
