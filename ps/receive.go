@@ -30,6 +30,10 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
 		return it, nil, false
 	}
+	k := (*s.jobs.Load())[schema.JobName(subject.Job)]
+	if s.ofAnother(k, shard) {
+		return it, nil, false
+	}
 	view, err := schema.Verify(m.Data, s.limits)
 	if err != nil {
 		s.refuse(conn, shard, &subject, schema.Head{}, schema.Refusing(err))
@@ -40,13 +44,21 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
 		return it, nil, false
 	}
-	k := (*s.jobs.Load())[schema.JobName(subject.Job)]
-	if k == nil || shard >= k.shards || k.workers[shard] == nil {
+	if !k.keeps(shard) {
 		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
 	return item{from: schema.Member(subject.From), view: view, payload: m.Lease()}, k.workers[shard], true
 }
+
+// ofAnother reports whether a frame may be for a shard of another ps, which then answers for it: our data server is also the cluster by which
+// some trainers reach the shards of all ps, and shards of any number are heard there.
+func (s *Server) ofAnother(k *kept, shard int) bool {
+	return !k.keeps(shard) && s.embedsControl() && (k != nil || !s.registry.alone.Load())
+}
+
+// keeps reports whether a shard of the job is kept here. Of a job that is not known, none is.
+func (k *kept) keeps(shard int) bool { return k != nil && shard < k.shards && k.workers[shard] != nil }
 
 // refuse tells a sender in a shard's name why its frame went nowhere.
 func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
