@@ -13,26 +13,29 @@ import (
 
 // claimRequest asks for a job that nobody coordinates.
 type claimRequest struct {
-	job  *schema.Job
-	over schema.RunID // an earlier run of it whose shards are kept here, and whose coordinator is no more; 0 is none
+	job    *schema.Job
+	joiner schema.Member // who wants to join
+	over   schema.RunID  // an earlier run of it whose shards are kept here, and whose coordinator is no more; 0 is none
 }
 
-// claim is the outcome of a claim: this ps coordinates the job, or another does, or nobody can.
+// claim is the outcome of a claim: this ps coordinates the job, or another does, or nobody can, or who wanted to join had its run.
 type claim struct {
 	job     *schema.Job
-	record  *jobRecord     // nil where another ps has the job, or err is set
+	record  *jobRecord     // nil where another ps has the job, the join came too late, or err is set
 	servers []announcement // that the record names, in its order
+	ended   []endedRun     // of the name, where the join came too late
 	err     error
 }
 
 // claim makes this ps the coordinator of a job, unless another is.
-func (r *registry) claim(ctx context.Context, job *schema.Job, over schema.RunID) claim {
+func (r *registry) claim(ctx context.Context, q *claimRequest) claim {
+	job := q.job
 	r.dropAll(ctx)
 	for {
-		if run := r.keeps(job.Name); run != 0 && run != over {
+		if run := r.keeps(job.Name); run != 0 && run != q.over {
 			return claim{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
-		c, err := r.tryClaim(ctx, job)
+		c, err := r.tryClaim(ctx, job, q.joiner)
 		switch {
 		case err == nil:
 			return c
@@ -50,7 +53,7 @@ func (r *registry) claim(ctx context.Context, job *schema.Job, over schema.RunID
 // errAgain says that a claim has changed under our hands.
 var errAgain = errors.New("changed meanwhile")
 
-func (r *registry) tryClaim(ctx context.Context, job *schema.Job) (claim, error) {
+func (r *registry) tryClaim(ctx context.Context, job *schema.Job, joiner schema.Member) (claim, error) {
 	nobody := claim{job: job}
 	servers, err := r.list(ctx)
 	if err != nil {
@@ -68,31 +71,43 @@ func (r *registry) tryClaim(ctx context.Context, job *schema.Job) (claim, error)
 	}
 	o := &ownJob{record: jobRecord{RunID: run, Generation: generationFirst, Coordinator: r.self.ID, Incarnation: r.self.Incarnation,
 		Servers: dataServers(servers), Job: job}}
-	if o.value, err = json.Marshal(o.record); err != nil {
-		return nobody, fmt.Errorf("encode: %w", err)
-	}
-	o.revision, err = r.jobs.Create(ctx, string(job.Name), o.value)
-	if err == nil {
-		r.own[job.Name] = o
-		return claim{job: job, record: &o.record, servers: servers}, nil
-	}
-	if !errors.Is(err, fabric.ErrKeyExists) {
-		return nobody, err
-	}
 	e, err := r.jobs.Get(ctx, string(job.Name))
-	if errors.Is(err, fabric.ErrNoKey) {
-		return nobody, errAgain
-	} else if err != nil {
+	ended := endedOf(e)
+	switch {
+	case errors.Is(err, fabric.ErrNoKey):
+		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Create(ctx, string(job.Name), value) })
+	case err != nil:
 		return nobody, err
-	}
-	if r.alive(servers, e) {
+	case tookPart(ended, joiner):
+		return claim{job: job, ended: ended}, nil
+	case len(ended) > 0:
+		o.record.Ended = ended
+		err = r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(ctx, e.Key, value, e.Revision) })
+	case r.alive(servers, e):
 		return nobody, nil
+	default: // Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
+		if err = r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
+			err = errAgain
+		}
 	}
-	// Its coordinator is no more. Whoever deletes it first, one of those who look creates it next.
-	if err := r.jobs.Delete(ctx, e.Key, e.Revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) {
-		return nobody, err
+	switch {
+	case err == nil:
+		return claim{job: job, record: &o.record, servers: servers}, nil
+	case errors.Is(err, fabric.ErrKeyExists): // somebody was faster
+		err = errAgain
 	}
-	return nobody, errAgain
+	return nobody, err
+}
+
+// write writes a job of ours down.
+func (r *registry) write(o *ownJob, with func(value []byte) (revision uint64, err error)) (err error) {
+	if o.value, err = o.record.encode(); err != nil {
+		return fmt.Errorf("encode: %w", err)
+	}
+	if o.revision, err = with(o.value); err == nil {
+		r.own[o.record.Job.Name] = o
+	}
+	return err
 }
 
 // alive reports whether the coordinator of a job that is written down is announced.

@@ -53,10 +53,14 @@ type Coordinator struct {
 	keepers []keeper
 	serial  int // of what keepers are told: rises with every change
 	failed  *schema.Failed
-	started time.Time // zero before the start
-	ticked  time.Time // the last Tick; zero before the first
-	blind   time.Time // since when nothing can be heard; zero where it can
+	started time.Time       // zero before the start
+	ticked  time.Time       // the last Tick; zero before the first
+	blind   time.Time       // since when nothing can be heard; zero where it can
+	former  []schema.Member // who left before the start, under the names they joined under; the latest, at most formerMax
 }
+
+// formerMax bounds who is remembered of those that left before the start: a job may wait for long.
+const formerMax = 256
 
 // Phase is where a job is in its life.
 type Phase int
@@ -112,6 +116,17 @@ func (c *Coordinator) Phase() Phase { return c.phase }
 // Failed says why the job ended; nil while it has not, or where all trainers left in peace.
 func (c *Coordinator) Failed() *schema.Failed { return c.failed }
 
+// Joiners are the names under which trainers joined, of those who are members and those who left before the start.
+func (c *Coordinator) Joiners() []schema.Member {
+	all := slices.Clone(c.former)
+	for i := range c.members {
+		if name := c.members[i].joiner; name != "" {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
 // find is the index of the trainer who goes by a name, its member id or the one it joined under.
 func (c *Coordinator) find(name schema.Member) (int, bool) {
 	for i := range c.members {
@@ -127,6 +142,9 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if i, ok := c.find(from); ok {
 		c.members[i].seen = now
 		return []Decision{c.joined(i)}
+	}
+	if slices.Contains(c.former, from) {
+		return nil // said again before it left, and heard late
 	}
 	i, refused := c.admit(now, j)
 	if refused != nil {
@@ -257,6 +275,9 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		return []Decision{d}
 	case c.phase == Gathering:
 		d.Note = fmt.Sprintf("trainer %s left before the start", name)
+		if c.former = append(c.former, m.joiner); len(c.former) > formerMax {
+			c.former = slices.Delete(c.former, 0, 1)
+		}
 		*m = member{}
 		c.endIfEmpty()
 	case l.Reason != "":

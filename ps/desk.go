@@ -258,7 +258,7 @@ func (d *desk) free(j *job) {
 		return
 	}
 	delete(d.jobs, j.manifest.Name)
-	d.server.registry.end(j.manifest.Name)
+	d.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
 	d.remember(j)
 	d.show(j, time.Now())
 	for i := range j.servers {

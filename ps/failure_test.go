@@ -125,32 +125,15 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 
 // A trainer that is alive but sends no gradients is named, by what the shards say of their open rounds.
 func TestSlowTrainerIsNamed(t *testing.T) {
-	s := startServer(t, Config{Shards: 2, Deadline: time.Second})
-	trainers := gather(t, s, newProblem(t, smallJob("slow", 2, 2)), "j-a", "j-b")
+	t.Parallel()
+	s := startServer(t, Config{Shards: 2, Deadline: shortDeadline})
+	trainers, _ := gatherBeating(t, s, newProblem(t, smallJob("slow", 2, 2)), "j-a", "j-b")
 	m := trainers[0]
 	for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 1}) {
 		m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
 	}
-	var failed *schema.Failed
-	eventually(t, "the job fails", func() bool {
-		for _, m := range trainers {
-			beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
-			beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
-			must(t, m.conn.Publish(fabric.At("slow", m.member(), fabric.KindBeat, "all").String(), beat.Seal()))
-		}
-		select {
-		case v := <-m.mail:
-			if v.Head().Kind == schema.KindControl {
-				c, err := schema.DecodeControl(v)
-				must(t, err)
-				failed = c.Failed
-			}
-		default:
-		}
-		return failed != nil
-	})
-	if failed.Member != "t1" || !strings.Contains(failed.Text, "has kept batch 0 waiting") {
-		t.Errorf("told %+v", failed)
+	if f := m.failure(); f.Member != "t1" || !strings.Contains(f.Text, "has kept batch 0 waiting") {
+		t.Errorf("told %+v", f)
 	}
 }
 

@@ -299,9 +299,7 @@ func TestParkedRequestsNeedNoGoroutines(t *testing.T) {
 		park(m)
 	}
 	eventually(t, "63 requests are parked", func() bool { return parked() == trainers-1 })
-	if n := settled(runtime.NumGoroutine); n > goroutines {
-		t.Errorf("%d goroutines with 63 parked requests, %d with one", n, goroutines)
-	}
+	eventually(t, "63 parked requests take no goroutine more than one", func() bool { return runtime.NumGoroutine() <= goroutines })
 	park(all[trainers-1])
 	for _, m := range all {
 		m.results(0)

@@ -13,10 +13,11 @@ type job struct {
 	run         schema.RunID
 	coordinator *Coordinator
 	servers     []announcement // that keep its shards, in the coordinator's order
+	ended       []endedRun     // earlier runs of the name, whose trainers' joins come too late
 }
 
 func newJob(s *Server, c claim, window int64) *job {
-	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers}
+	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers, ended: c.record.Ended}
 	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, WindowBytes: window}
 	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil

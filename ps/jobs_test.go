@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -215,30 +216,54 @@ func TestShutdownIsAnnounced(t *testing.T) {
 	s.Close()
 }
 
+// gatherBeating is gather for a server whose deadline is short: from its joining on each trainer gives signs of life, until the returned
+// functions are called, or the test ends.
+func gatherBeating(t testing.TB, s *Server, p *problem, joiners ...string) (all []*miniTrainer, silence []func()) {
+	t.Helper()
+	for _, j := range joiners {
+		m := newMiniTrainer(t, s, p, j)
+		m.join()
+		ended, ending := make(chan struct{}), make(chan struct{})
+		beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
+		beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1, Batch: 3})
+		at := fabric.At(string(p.job.Name), m.member(), fabric.KindBeat, "all").String()
+		go func() {
+			defer close(ended)
+			for every := time.NewTicker(20 * time.Millisecond); ; {
+				select {
+				case <-every.C:
+					if err := m.conn.Publish(at, beat.Seal()); err != nil {
+						t.Error(err)
+					}
+				case <-ending:
+					every.Stop()
+					return
+				}
+			}
+		}()
+		stop := sync.OnceFunc(func() { close(ending); <-ended })
+		t.Cleanup(stop)
+		all, silence = append(all, m), append(silence, stop)
+	}
+	for _, m := range all {
+		m.start()
+	}
+	return all, silence
+}
+
+// shortDeadline lets tests wait for its end. Who is to be heard meanwhile has a fair part of it for a stall of the machine.
+const shortDeadline = 5 * time.Second
+
 // A trainer that is gone without a word is named, and the job ends.
 func TestLostTrainerIsNamed(t *testing.T) {
-	s := startServer(t, Config{Deadline: 1e9})
-	trainers := gather(t, s, newProblem(t, smallJob("lost", 2, 2)), "j-a", "j-b")
+	t.Parallel()
+	s := startServer(t, Config{Deadline: shortDeadline})
+	trainers, silence := gatherBeating(t, s, newProblem(t, smallJob("lost", 2, 2)), "j-a", "j-b")
+	silence[1]()
 	trainers[1].conn.Close()
-	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
-	m := trainers[0]
-	beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1, Batch: 3})
-	var failed *schema.Failed
-	eventually(t, "the job fails", func() bool {
-		must(t, m.conn.Publish(fabric.At("lost", "t0", fabric.KindBeat, "all").String(), beat.Seal()))
-		select {
-		case v := <-m.mail:
-			if v.Head().Kind == schema.KindControl {
-				c, err := schema.DecodeControl(v)
-				must(t, err)
-				failed = c.Failed
-			}
-		default:
-		}
-		return failed != nil
-	})
-	if failed.Member != "t1" || !strings.Contains(failed.Text, "trainer t1 on test was last seen") || !strings.Contains(failed.Text, "(deadline 1s)") {
-		t.Errorf("told %+v", failed)
+	f := trainers[0].failure()
+	if f.Member != "t1" || !strings.Contains(f.Text, "trainer t1 on test was last seen") || !strings.Contains(f.Text, "(deadline 5s)") {
+		t.Errorf("told %+v", f)
 	}
 }
 

@@ -25,12 +25,7 @@ type endedJob struct {
 }
 
 func (d *desk) remember(j *job) {
-	e := endedJob{name: j.manifest.Name, run: j.run, failed: j.coordinator.Failed()}
-	for i := range j.coordinator.members {
-		if name := j.coordinator.members[i].joiner; name != "" {
-			e.joiners = append(e.joiners, name)
-		}
-	}
+	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed()}
 	if len(d.ended) == endedMax {
 		d.ended = slices.Delete(d.ended, 0, 1)
 	}
@@ -175,7 +170,9 @@ func (d *desk) join(l *letter, request *schema.Join) {
 		return
 	}
 	if j := d.jobs[l.job]; j != nil {
-		d.admit(j, l, request)
+		if !tookPart(j.ended, l.from) {
+			d.admit(j, l, request)
+		}
 		return
 	}
 	now := time.Now()
@@ -188,7 +185,7 @@ func (d *desk) join(l *letter, request *schema.Join) {
 	}
 	if !asked {
 		select {
-		case d.server.registry.claims <- claimRequest{request.Job, d.server.keeps(l.job)}:
+		case d.server.registry.claims <- claimRequest{request.Job, l.from, d.server.keeps(l.job)}:
 		default:
 			return // many others come first
 		}
@@ -221,8 +218,15 @@ func (d *desk) admit(j *job, l *letter, request *schema.Join) {
 func (d *desk) claimed(c claim) {
 	name := c.job.Name
 	switch {
+	case errors.Is(c.err, fabric.ErrLost): // or slower than we wait
+		d.server.log.Warn("job not registered yet, its trainers ask again", "job", name, "err", c.err)
+		d.takeWaiting(name)
+		return
 	case c.err != nil:
 		d.turnAway(name, &schema.Refused{Reason: "server_full", Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
+		return
+	case c.ended != nil:
+		d.joinAgain(name, c.ended)
 		return
 	case c.record == nil:
 		d.elsewhere[name] = time.Now().Add(d.server.registry.renew())
@@ -234,7 +238,7 @@ func (d *desk) claimed(c claim) {
 		refused = d.checkServers(&c)
 	}
 	if refused != nil {
-		d.server.registry.end(name)
+		d.server.registry.end(name, endedRun{})
 		d.turnAway(name, refused)
 		return
 	}
@@ -244,8 +248,21 @@ func (d *desk) claimed(c claim) {
 	d.carryOut(j, j.coordinator.Assign(time.Now()))
 	for _, l := range d.takeWaiting(name) {
 		control, err := schema.DecodeControl(&l.view)
-		if err == nil && d.jobs[name] == j {
+		if err == nil && d.jobs[name] == j && !tookPart(j.ended, l.from) {
 			d.admit(j, &l, control.Join)
+		}
+	}
+}
+
+// joinAgain drops the joins that wait for a job and come from trainers of its earlier runs: they were said again to a ps that was slow,
+// and answered by another. The others have the job claimed for them.
+func (d *desk) joinAgain(name schema.JobName, ended []endedRun) {
+	for _, l := range d.takeWaiting(name) {
+		if tookPart(ended, l.from) {
+			continue
+		}
+		if control, err := schema.DecodeControl(&l.view); err == nil {
+			d.join(&l, control.Join)
 		}
 	}
 }

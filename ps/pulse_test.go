@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -59,6 +60,7 @@ func (l *pulseLog) senders() int {
 func startWatched(t testing.TB, c Config) (*Server, *pulseLog) {
 	t.Helper()
 	l := newPulseLog(t)
+	c.Deadline = cmp.Or(c.Deadline, unhurried)
 	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pulses: l.take, Page: "http://page",
 		GPUs: func() []schema.GPUPulse { return []schema.GPUPulse{{UUID: "GPU-1", State: schema.GPUHealthy}} }})
 	must(t, err)
@@ -86,7 +88,7 @@ func TestPulsesTellOfAJob(t *testing.T) {
 	t.Parallel()
 	s, l := startWatched(t, Config{Shards: 2})
 	idle := l.own(s, "a pulse without a job", func(p *schema.ServerPulse) bool { return true })
-	if idle.ID != s.registry.self.ID || idle.URL != s.URL() || idle.Page != "http://page" || len(idle.GPUs) != 1 || idle.Deadline != 30 || idle.ControlLost ||
+	if idle.ID != s.registry.self.ID || idle.URL != s.URL() || idle.Page != "http://page" || len(idle.GPUs) != 1 || time.Duration(float64(idle.Deadline)*1e9) != unhurried || idle.ControlLost ||
 		idle.Memory.PromisedBytes != 0 || idle.Memory.MaxBytes == 0 || !idle.Traffic.Connected || len(idle.Reasons) != schema.ReasonCount-1 {
 		t.Errorf("an idle server says %+v", idle)
 	}
@@ -171,6 +173,9 @@ func TestHostilePulses(t *testing.T) {
 	eventually(t, "the right ones are told", func() bool { return l.of("j", "t9") != nil && l.of("ps", "p-other") != nil })
 	l.own(s, "the wrong ones are counted", func(p *schema.ServerPulse) bool {
 		r := p.Reasons
+		if p.Dropped < 20-2*pulsesPerSender { // on a machine so slow that the second was over in between
+			must(t, conn.Publish(fabric.At("j", "t9", fabric.KindPulse, "all").String(), frame(7, trainer)))
+		}
 		return r["damaged"] == 1 && r["malformed"] == 2 && r["foreign_job"] == 1 && r["wrong_sender"] == 4 && r["unknown_kind"] == 1 && p.Dropped >= 20-2*pulsesPerSender
 	})
 	if n := l.senders(); n != 3 {

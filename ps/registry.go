@@ -24,15 +24,19 @@ const (
 	// its announcement late, and meanwhile its trainers are not to hear from another ps that their job is unknown.
 	aloneAfter = 4
 	renewals   = 4
-	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone; what is found twice
-	// is deleted.
+	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone. What is found twice is deleted; what
+	// says that a job has ended, when it was found goneLooks times: until then a late join may come.
 	sweepEvery = 5
+	deadLooks  = 2
+	goneLooks  = 7
 
 	// Bounds of the buckets: announcements of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
 	serversBytesMax = 8 << 20
 	jobsBytesMax    = 128 << 20
-	// claimWithin bounds the work on one claim; what the control server does not answer meanwhile is refused.
+	// claimWithin bounds the work on one claim; where the control server does not answer meanwhile, trainers repeat their join.
 	claimWithin = 5 * time.Second
+	// renewWithin bounds the work of one renewal.
+	renewWithin = leaseTime / renewals
 	// claimsMax bounds the jobs that wait to be claimed; beyond, trainers repeat their join.
 	claimsMax = 64
 )
@@ -48,7 +52,7 @@ type announcement struct {
 	Leaving     bool   `json:"leaving"`      // its last word: it keeps nothing any more
 }
 
-// jobRecord says who coordinates a job and where its shards are.
+// jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that nobody does any more.
 type jobRecord struct {
 	RunID       schema.RunID        `json:"run_id,string"`
 	Generation  schema.Generation   `json:"generation"`
@@ -56,6 +60,7 @@ type jobRecord struct {
 	Incarnation uint64              `json:"incarnation,string"`
 	Servers     []schema.DataServer `json:"servers"`
 	Job         *schema.Job         `json:"job"`
+	Ended       []endedRun          `json:"ended,omitempty"` // earlier runs, the latest first
 }
 
 // registry writes down, where all ps of a control server see it, which of them there are and who coordinates which job.
@@ -80,13 +85,25 @@ type registry struct {
 	servers, jobs *fabric.Bucket
 	revision      uint64 // of our announcement
 	own           map[schema.JobName]*ownJob
-	dead          map[string]uint64 // jobs without a coordinator, and the revision at which they were seen first
-	looks         int               // since the last sweep
-	company       time.Time         // when another ps was announced last; zero: never
+	dead          map[string]deadJob // jobs without a coordinator
+	looks         int                // since the last sweep
+	company       time.Time          // when another ps was announced last; zero: never
 
-	wake chan struct{}    // has room for one: jobs have ended
-	mu   sync.Mutex       // guards over
-	over []schema.JobName // jobs that have ended, at most as many as there may be
+	wake chan struct{} // has room for one: jobs have ended
+	mu   sync.Mutex    // guards over
+	over []overJob     // jobs that have ended, at most as many as there may be
+}
+
+// overJob is a job of ours that has ended.
+type overJob struct {
+	name schema.JobName
+	run  endedRun
+}
+
+// deadJob is a key without a coordinator: the revision at which it was seen, and how often.
+type deadJob struct {
+	revision uint64
+	looks    int
 }
 
 // ownJob is a job that this ps coordinates.
@@ -106,7 +123,7 @@ type registryNews struct {
 func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
 	return &registry{
 		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
-		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]uint64{},
+		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
 		wake: make(chan struct{}, 1),
 	}
 }
@@ -138,7 +155,7 @@ func (r *registry) open(ctx context.Context) error {
 		var there announcement
 		broken := json.Unmarshal(e.Value, &there) != nil
 		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
-		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 2*r.renew() && e.Revision == r.revision {
+		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 3*r.renew() && e.Revision == r.revision {
 			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
 				return r.wrote(err)
 			}
@@ -207,7 +224,7 @@ func (r *registry) run(ctx context.Context) {
 		select {
 		case q := <-r.claims:
 			within, cancel := context.WithTimeout(ctx, claimWithin)
-			c := r.claim(within, q.job, q.over)
+			c := r.claim(within, &q)
 			cancel()
 			select {
 			case r.results <- c:
@@ -225,7 +242,7 @@ func (r *registry) run(ctx context.Context) {
 
 // keep renews the lease and looks around.
 func (r *registry) keep(ctx context.Context) {
-	within, cancel := context.WithTimeout(ctx, r.renew())
+	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
 	if err := r.wrote(r.announce(within)); err != nil {
 		if ctx.Err() == nil {
@@ -344,10 +361,10 @@ func (r *registry) tell(ctx context.Context, n registryNews) {
 	}
 }
 
-// end notes that a job of ours has ended. It never waits.
-func (r *registry) end(name schema.JobName) {
+// end notes that a job of ours has ended, and who took part. It never waits.
+func (r *registry) end(name schema.JobName, run endedRun) {
 	r.mu.Lock()
-	r.over = append(r.over, name)
+	r.over = append(r.over, overJob{name, run})
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -360,21 +377,23 @@ func (r *registry) dropAll(ctx context.Context) {
 	over := r.over
 	r.over = nil
 	r.mu.Unlock()
-	for _, name := range over {
-		r.drop(ctx, name)
+	for i := range over {
+		r.drop(ctx, &over[i])
 	}
 }
 
-// drop takes a job of ours that has ended out of the registry.
-func (r *registry) drop(ctx context.Context, name schema.JobName) {
+// drop takes a job of ours that has ended out of the registry, or leaves there who took part: a join of theirs that comes late, to
+// whichever ps, is not to register the name again.
+func (r *registry) drop(ctx context.Context, over *overJob) {
+	name := over.name
 	o, ok := r.own[name]
 	if !ok {
 		return
 	}
 	delete(r.own, name)
-	within, cancel := context.WithTimeout(ctx, r.renew())
+	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
-	if err := r.jobs.Delete(within, string(name), o.revision); err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
+	if err := r.leaveEnded(within, string(name), o.revision, withEnded(over.run, o.record.Ended)); err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
 		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)
 	}
 }
@@ -390,17 +409,21 @@ func (r *registry) sweep(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	seen := map[string]uint64{}
+	seen := map[string]deadJob{}
 	for _, e := range entries {
 		if r.alive(servers, e) {
 			continue
 		}
-		if r.dead[e.Key] != e.Revision {
-			seen[e.Key] = e.Revision
+		d := r.dead[e.Key]
+		if d.revision != e.Revision {
+			d = deadJob{revision: e.Revision}
+		}
+		if d.looks++; d.looks < deadLooks || d.looks < goneLooks && hasEnded(e) {
+			seen[e.Key] = d
 			continue
 		}
 		if err := r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
-			r.log.Info("job whose coordinator is gone taken out of the registry", "job", e.Key)
+			r.log.Info("job without a coordinator taken out of the registry", "job", e.Key)
 		}
 	}
 	r.dead = seen
@@ -413,7 +436,7 @@ func (r *registry) farewell(ctx context.Context) {
 	defer cancel()
 	r.dropAll(ctx)
 	for name := range r.own {
-		r.drop(ctx, name)
+		r.drop(ctx, &overJob{name: name})
 	}
 	r.self.Leaving = true
 	if _, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision); err != nil {

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,8 +17,8 @@ import (
 	"gradbus/schema"
 )
 
-// shortLease lets tests wait for the end of one.
-const shortLease = 800 * time.Millisecond
+// shortLease lets tests wait for the end of one. Only where nobody else is alive, whose lease might run out by being slow.
+const shortLease = 2 * time.Second
 
 // startControl starts a NATS server as one that is not of gradbus would be.
 func startControl(t testing.TB, c fabric.ServerConfig) *fabric.Server {
@@ -31,7 +32,13 @@ func startControl(t testing.TB, c fabric.ServerConfig) *fabric.Server {
 
 func startAt(t testing.TB, c Config) (*Server, error) {
 	t.Helper()
-	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), lease: shortLease})
+	return startFor(t, c, leaseTime)
+}
+
+func startFor(t testing.TB, c Config, lease time.Duration) (*Server, error) {
+	t.Helper()
+	c.Deadline = cmp.Or(c.Deadline, unhurried)
+	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), lease: lease})
 	if err == nil {
 		t.Cleanup(s.Close)
 	}
@@ -46,27 +53,38 @@ func mustStart(t testing.TB, c Config) *Server {
 }
 
 // buckets opens the registry as an observer.
-func buckets(t testing.TB, url string) (servers, jobs *fabric.Bucket) {
+func buckets(t testing.TB, url string, lease time.Duration) (servers, jobs *fabric.Bucket) {
 	t.Helper()
 	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: "observer"})
 	must(t, err)
 	t.Cleanup(c.Close)
-	r := newRegistry(c, announcement{}, shortLease, nil, nil, nil)
+	r := newRegistry(c, announcement{}, lease, nil, nil, nil)
 	must(t, r.openBuckets(context.Background()))
 	return r.servers, r.jobs
 }
 
-func keys(t testing.TB, b *fabric.Bucket) (names []string) {
+func ofKeys(t testing.TB, b *fabric.Bucket, of func(fabric.Entry) bool) (names []string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	all, err := b.All(ctx)
 	must(t, err)
 	for _, e := range all {
-		names = append(names, e.Key)
+		if of(e) {
+			names = append(names, e.Key)
+		}
 	}
 	slices.Sort(names)
 	return names
+}
+
+// running are the jobs that somebody coordinates, and announced the ps that keep shards of new ones.
+func running(t testing.TB, b *fabric.Bucket) []string {
+	return ofKeys(t, b, func(e fabric.Entry) bool { return !hasEnded(e) })
+}
+
+func announced(t testing.TB, b *fabric.Bucket) []string {
+	return ofKeys(t, b, func(e fabric.Entry) bool { return !strings.Contains(string(e.Value), `"leaving":true`) })
 }
 
 // letters is a trainer's connection for control, which is all that joining takes.
@@ -117,7 +135,8 @@ func (l *letters) hear(what string, is func(schema.Control) bool) schema.Control
 		case <-again.C:
 			l.say(l.name, 0, schema.Control{Join: &schema.Join{Job: l.job, Host: "test"}})
 		case <-deadline:
-			l.t.Fatalf("%s: never heard %s", l.name, what)
+			l.t.Errorf("%s: never heard %s", l.name, what)
+			return schema.Control{Joined: &schema.Joined{}, Failed: &schema.Failed{}}
 		}
 	}
 }
@@ -135,12 +154,10 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	var servers []*Server
 	for i, id := range []string{"c", "a", "b"} {
-		// A repeated join may wait at a slow ps until its job has ended, and register the name again. Such a job ends when the deadline finds
-		// nobody there.
-		servers = append(servers, mustStart(t, Config{NATS: control.URL(), ID: id, Shards: i + 1, Deadline: patience / 3}))
+		servers = append(servers, mustStart(t, Config{NATS: control.URL(), ID: id, Shards: i + 1}))
 	}
-	announced, registered := buckets(t, control.URL())
-	if names := keys(t, announced); !slices.Equal(names, []string{"a", "b", "c"}) {
+	there, registered := buckets(t, control.URL(), leaseTime)
+	if names := announced(t, there); !slices.Equal(names, []string{"a", "b", "c"}) {
 		t.Fatalf("announced: %v", names)
 	}
 	const jobs, trainers = 3, 4
@@ -151,6 +168,9 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 		all.Go(func() { joined[i] = l.join() })
 	}
 	all.Wait()
+	if t.Failed() {
+		t.FailNow()
+	}
 	for i, j := range joined {
 		if first := joined[i%jobs]; j.RunID != first.RunID || j.Shards != 6 {
 			t.Errorf("trainer %d was given run %d of %d shards, want %d of 6", i, j.RunID, j.Shards, first.RunID)
@@ -164,14 +184,14 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 			}
 		}
 	}
-	coordinated := 0
-	for _, s := range servers {
-		coordinated += len(s.Stats().Jobs)
-	}
-	if coordinated != jobs {
-		t.Errorf("%d jobs are coordinated, want %d", coordinated, jobs)
-	}
-	if names := keys(t, registered); len(names) != jobs {
+	eventually(t, "each job is coordinated once", func() bool { // statistics are a turn behind
+		coordinated := 0
+		for _, s := range servers {
+			coordinated += len(s.Stats().Jobs)
+		}
+		return coordinated == jobs
+	})
+	if names := running(t, registered); len(names) != jobs {
 		t.Errorf("registered: %v", names)
 	}
 	for i := range joined {
@@ -179,7 +199,7 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 		l.say(string(joined[i].Member), joined[i].RunID, schema.Control{Leave: &schema.Leave{}})
 	}
 	eventually(t, "all jobs are gone from every ps and the registry", func() bool {
-		free := len(keys(t, registered)) == 0
+		free := len(running(t, registered)) == 0
 		for _, s := range servers {
 			free = free && len(s.Stats().Jobs) == 0 && s.Stats().Memory == 0
 		}
@@ -188,7 +208,80 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 	for _, s := range servers {
 		s.Close()
 	}
-	eventually(t, "nobody is announced", func() bool { return len(keys(t, announced)) == 0 })
+	eventually(t, "nobody is announced", func() bool { return len(announced(t, there)) == 0 })
+}
+
+// A join that comes again, to a ps that was slow, when its job has ended does not register the name again: neither where that ps has
+// never heard of the job, nor while another run is on, nor where its trainer left before the start.
+func TestLateJoinsRegisterNothing(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	a := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	gone := map[string]*schema.Job{}
+	for _, run := range []struct {
+		name     string
+		trainers int
+	}{{"j-early", 2}, {"j-first", 1}} { // of which the first does not start
+		gone[run.name] = smallJob("again", run.trainers, 2)
+		l := newLetters(t, control.URL(), gone[run.name], run.name)
+		l.say("t0", l.join().RunID, schema.Control{Leave: &schema.Leave{}})
+		eventually(t, run.name+" has left", func() bool { return len(a.Stats().Jobs) == 0 })
+	}
+	b := mustStart(t, Config{NATS: control.URL(), ID: "b"})
+	// All of it is said on one connection, so that each ps hears it in this order. Every run differs from those before: it could not join
+	// what a late join has registered.
+	speaker := newLetters(t, control.URL(), gone["j-first"], "j-speaker")
+	late := func() {
+		for name, job := range gone {
+			speaker.say(name, 0, schema.Control{Join: &schema.Join{Job: job, Host: "test"}})
+		}
+	}
+	for _, run := range []struct {
+		name  string
+		lanes int
+	}{{"j-second", 3}, {"j-third", 4}} {
+		l := newLetters(t, control.URL(), smallJob("again", 1, run.lanes), run.name)
+		l.conn = speaker.conn
+		late()
+		answer := l.hear("an answer", func(c schema.Control) bool { return c.Joined != nil || c.Refused != nil })
+		if answer.Joined == nil {
+			t.Fatalf("%s: %+v, want that it is joined", run.name, answer.Refused)
+		}
+		late()
+		l.say("t0", answer.Joined.RunID, schema.Control{Leave: &schema.Leave{}})
+		gone[run.name] = l.job
+	}
+	late()
+	_, registered := buckets(t, control.URL(), leaseTime)
+	eventually(t, "nothing is registered", func() bool {
+		return len(running(t, registered)) == 0 && len(a.Stats().Jobs)+len(b.Stats().Jobs) == 0 && a.Stats().Memory+b.Stats().Memory == 0
+	})
+}
+
+// A ps whose data server is the cluster of others hears what is sent there to their shards. It says nothing of that, neither in a job that
+// it keeps shards of, nor in one that only others may know.
+func TestFramesForAnotherAreNotRefused(t *testing.T) {
+	b := startServer(t, Config{ID: "b"})
+	a := mustStart(t, Config{ID: "a", Shards: 2, NATS: b.URL()}) // whose shards have the lower numbers
+	l := newLetters(t, b.URL(), smallJob("both", 1, 1), "j-a")
+	if j := l.join(); len(j.Servers) != 2 || j.Servers[0].ID != "a" {
+		t.Fatalf("%+v, want that a is the first", j.Servers)
+	}
+	eventually(t, "both keep shards, and know of each other", func() bool {
+		return a.Stats().Memory > 0 && b.Stats().Memory > 0 && !b.registry.alone.Load()
+	})
+	const keys = 1 << 17 // 1 MiB, which nothing else here comes near to
+	heard := b.Stats().Bytes
+	hostile := newPublisher(t, b, "both")
+	for _, job := range []string{"both", "elsewhere"} {
+		hostile.send(fabric.At(job, "t0", fabric.KindLookup, "s0").WithBatch(1).String(), newFrame(t, schema.Layout{Kind: schema.KindLookup, Keys: keys}).Seal())
+	}
+	eventually(t, "b hears both", func() bool { return b.Stats().Bytes >= heard+2*8*keys })
+	b.Close() // which waits for whoever works on them
+	for reason, n := range b.Stats().Reasons {
+		if n > 0 && schema.Reason(reason) != schema.ReasonOK {
+			t.Errorf("%d are refused: %v", n, schema.Reason(reason))
+		}
+	}
 }
 
 // A ps that ends while it keeps shards ends the job, whose trainers are told which ps it was; so does one that is started
@@ -246,6 +339,7 @@ func portOf(t testing.TB, s *Server) int {
 
 // One id is one ps: a second is told where the first is. One that was lost without a word gives its id up with its lease.
 func TestOneServerForEachID(t *testing.T) {
+	t.Parallel()
 	control := startControl(t, fabric.ServerConfig{})
 	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	_, err := startAt(t, Config{NATS: control.URL(), ID: "a"})
@@ -254,7 +348,7 @@ func TestOneServerForEachID(t *testing.T) {
 	}
 	kill(first)
 	second := mustStart(t, Config{NATS: control.URL(), ID: "a"})
-	servers, _ := buckets(t, control.URL())
+	servers, _ := buckets(t, control.URL(), leaseTime)
 	e, err := servers.Get(context.Background(), "a")
 	must(t, err)
 	var there announcement
@@ -268,7 +362,7 @@ func TestOneServerForEachID(t *testing.T) {
 func TestServerWhoseIDWasTakenEnds(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
-	servers, _ := buckets(t, control.URL())
+	servers, _ := buckets(t, control.URL(), leaseTime)
 	text, err := json.Marshal(announcement{ID: "a", Incarnation: 1, URL: "nats://there:1", Shards: 1, Host: "there"})
 	must(t, err)
 	_, err = servers.Put(context.Background(), "a", text)
@@ -286,23 +380,26 @@ func TestServerWhoseIDWasTakenEnds(t *testing.T) {
 // A job whose coordinator was lost without a word does not hold its name: whoever joins next registers it anew, and one
 // that nobody asks for again is swept away.
 func TestNamesOfDeadJobsAreFree(t *testing.T) {
+	t.Parallel()
 	control := startControl(t, fabric.ServerConfig{})
-	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	first, err := startFor(t, Config{NATS: control.URL(), ID: "a"}, shortLease)
+	must(t, err)
 	runs := map[string]schema.RunID{}
 	for _, name := range []string{"again", "never"} {
 		runs[name] = newLetters(t, control.URL(), smallJob(name, 1, 1), "j-"+name).join().RunID
 	}
-	kill(first)
-	mustStart(t, Config{NATS: control.URL(), ID: "b"})
-	_, registered := buckets(t, control.URL())
-	if names := keys(t, registered); len(names) != 2 {
+	_, registered := buckets(t, control.URL(), shortLease)
+	if names := running(t, registered); len(names) != 2 {
 		t.Fatalf("registered: %v", names)
 	}
+	kill(first)
+	_, err = startFor(t, Config{NATS: control.URL(), ID: "b"}, shortLease)
+	must(t, err)
 	joined := newLetters(t, control.URL(), smallJob("again", 1, 1), "j-again").join()
 	if joined.RunID == runs["again"] || joined.Servers[0].ID != "b" {
 		t.Errorf("%+v, want another run, on b", joined)
 	}
-	eventually(t, "the other name is free", func() bool { return slices.Equal(keys(t, registered), []string{"again"}) })
+	eventually(t, "the other name is free", func() bool { return slices.Equal(running(t, registered), []string{"again"}) })
 }
 
 // A control server that was started anew has lost all that was written down, and is told again. Jobs go on.
@@ -319,9 +416,9 @@ func TestRegistryIsWrittenAgain(t *testing.T) {
 	control.Close()
 	eventually(t, "the loss is noticed", a.controlLost.Load)
 	startControl(t, fabric.ServerConfig{Port: port})
-	servers, registered := buckets(t, url)
-	eventually(t, "both are announced again", func() bool { return slices.Equal(keys(t, servers), []string{"a", "b"}) })
-	eventually(t, "the job is written down again", func() bool { return slices.Equal(keys(t, registered), []string{"kept"}) })
+	servers, registered := buckets(t, url, leaseTime)
+	eventually(t, "both are announced again", func() bool { return slices.Equal(announced(t, servers), []string{"a", "b"}) })
+	eventually(t, "the job is written down again", func() bool { return slices.Equal(running(t, registered), []string{"kept"}) })
 	if again := l.join(); again.RunID != run {
 		t.Errorf("run %d, want that of before, %d", again.RunID, run)
 	}

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -14,8 +15,12 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// unhurried is the deadline where none is asked for: trainers of these tests give no signs of life by themselves.
+const unhurried = 10 * time.Minute
+
 func startServer(t testing.TB, c Config) *Server {
 	t.Helper()
+	c.Deadline = cmp.Or(c.Deadline, unhurried)
 	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	must(t, err)
 	t.Cleanup(s.Close)
