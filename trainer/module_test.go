@@ -285,10 +285,10 @@ func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	// Every request is a sign of life, so it is asked after a silence only; without gradients there is nothing to be had either way.
 	var err error
 	for until := time.Now().Add(testTimeout / 2); time.Now().Before(until) && (err == nil || !strings.Contains(err.Error(), "expired")); {
-		time.Sleep(5200 * time.Millisecond) // the deadline, a tick and more
+		time.Sleep(shortDeadline + 2200*time.Millisecond) // the deadline, a tick and more
 		_, err = passes[1].Gradients(ctx)
 	}
-	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline 3s")
+	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline "+shortDeadline.String())
 	if _, err := passes[0].BackwardStep(ctx, []float32{1}, 1); err != nil {
 		t.Errorf("the context of the trainer that was heard: %v", err)
 	}
@@ -342,16 +342,16 @@ func TestHostedJobFailsWithItsTrainer(t *testing.T) {
 	for err == nil {
 		_, err = m.Evaluate(ctx, []float32{1, 2})
 	}
-	checkError(t, err, ErrJobFailed, "trainer t1", "deadline 3s")
+	checkError(t, err, ErrJobFailed, "trainer t1", "deadline "+shortDeadline.String())
 	for _, s := range sessions {
 		_ = s.Leave(ctx, "the job has failed") // which is known
 	}
 }
 
-// joinOneSilent joins both trainers of a job on a server whose deadline is 3 s. The second gives one sign of life and no more.
+// joinOneSilent joins both trainers of a job on a server whose deadline is short. The second gives one sign of life and no more.
 func joinOneSilent(t *testing.T, job *schema.Job) []*Session {
 	t.Helper()
-	config := testConfig(t, startServerWith(t, ps.Config{Deadline: 3 * time.Second}))
+	config := testConfig(t, startServerWith(t, ps.Config{Deadline: shortDeadline}))
 	var joining sync.WaitGroup
 	sessions, errs := make([]*Session, 2), make([]error, 2)
 	for i := range sessions {

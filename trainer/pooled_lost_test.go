@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"gradbus/lane"
 	"gradbus/ps"
@@ -19,9 +18,7 @@ func TestLostTrainerIsNamedWhereTablesArePooled(t *testing.T) {
 	for _, tables := range []string{"", schema.ConsistencyAsync} {
 		t.Run("tables "+tables, func(t *testing.T) {
 			t.Parallel()
-			server := startServerWith(t, ps.Config{Shards: 2, Deadline: 2 * time.Second})
-			c := testConfig(t, server)
-			c.BackWithin = testTimeout // the deadline is what counts
+			c := testConfig(t, startServerWith(t, ps.Config{Shards: 2, Deadline: shortDeadline}))
 			job := bagJob("lost", schema.PlacementColumns, 3, 3)
 			job.TableConsistency = tables
 			sessions := joinAll(t, c, job)

@@ -90,7 +90,7 @@ func TestLostPeerIsNamed(t *testing.T) {
 // Who is through first keeps its results until the others have them: one of two leaves at once, while what it published of
 // the last batch never reached the other.
 func TestLeaverKeepsTheLastResults(t *testing.T) {
-	server := startServer(t, 1)
+	server := startServer(t, 1) // whose deadline is far
 	sessions := joinAll(t, testConfig(t, server), routeJob("leaver", 4, 2, 4))
 	w := newToy(t, sessions[0].Job())
 	for _, err := range runAll(testContext(t), sessions, w, 1) {
@@ -99,23 +99,20 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 		}
 	}
 	g := sessions[0].segment
-	for !g.done(1, nil) { // t1 has said that it has everything
-		time.Sleep(time.Millisecond)
-	}
+	poll(t, "t1 says that it has everything", func() bool { return g.done(1, nil) })
 	g.mu.Lock()
 	g.senders[1].speaks = 0 // as if that had been lost
 	g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
 	defer cancel()
-	begin := time.Now()
-	if err := sessions[0].awaitOthers(ctx); err != nil || time.Since(begin) < 250*time.Millisecond {
-		t.Errorf("a trainer leaves after %v while another may need its results: %v", time.Since(begin), err)
+	if err := sessions[0].awaitOthers(ctx); err != nil || ctx.Err() == nil {
+		t.Errorf("a trainer leaves while another may need its results: %v", err)
 	}
 	if err := sessions[1].sayComplete(1); err != nil {
 		t.Fatal(err)
 	}
-	begin = time.Now()
-	if err := sessions[0].Leave(testContext(t), ""); err != nil || time.Since(begin) > 10*time.Second {
+	begin := time.Now()
+	if err := sessions[0].Leave(testContext(t), ""); err != nil || time.Since(begin) > testTimeout/2 {
 		t.Errorf("it leaves after %v: %v", time.Since(begin), err)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
 	"gradbus/lane"
 	"gradbus/ps"
@@ -15,7 +14,7 @@ import (
 
 // Whoever adds up, a trainer that lives and sends nothing ends the job within the deadline, by its name.
 func TestSilentTrainerIsNamedOnEveryRoute(t *testing.T) {
-	server := startServerWith(t, ps.Config{Shards: 1, Deadline: time.Second})
+	server := startServerWith(t, ps.Config{Shards: 1, Deadline: shortDeadline})
 	for _, route := range []string{"shards, tables replicated", "trainers, tables replicated", "trainers, tables by shards", "shards, tables by trainers"} {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()

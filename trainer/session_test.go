@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +21,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const testTimeout = 60 * time.Second
+// testTimeout bounds whatever must come. It is reached only by what never does.
+const testTimeout = 3 * time.Minute
+
+const (
+	// unhurried is the deadline of jobs where none is asked for: on a busy machine all of a process may stand still for a while.
+	unhurried = 10 * time.Minute
+	// shortDeadline lets tests wait for its end. Who is to be heard meanwhile has all of it for a stall of the machine.
+	shortDeadline = 8 * time.Second
+)
 
 func testContext(t testing.TB) context.Context {
 	t.Helper()
@@ -36,6 +45,7 @@ func startServer(t testing.TB, shards int) *ps.Server {
 
 func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	t.Helper()
+	config.Deadline = cmp.Or(config.Deadline, unhurried)
 	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +56,14 @@ func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 
 func testConfig(t testing.TB, server *ps.Server) Config {
 	t.Helper()
-	return Config{Server: server.URL(), Backend: testBackend(t), BeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond}
+	return patient(Config{Server: server.URL(), Backend: testBackend(t)})
+}
+
+// patient is a configuration for a machine that may be busy: what must come may take long, and what is lost is asked for soon.
+func patient(c Config) Config {
+	c.BeatEvery, c.RetryAfter = 200*time.Millisecond, 300*time.Millisecond
+	c.AnswerWithin, c.BackWithin, c.LeaveWithin = testTimeout, testTimeout, testTimeout
+	return c
 }
 
 // outcome is what one trainer of a job saw.

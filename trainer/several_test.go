@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -48,8 +49,7 @@ func startSeveral(t *testing.T, control string, config ps.Config, shards ...int)
 
 // controlConfig is of trainers that know the control server alone.
 func controlConfig(t *testing.T, control string) Config {
-	return Config{Server: control, Backend: testBackend(t), BeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond,
-		LeaveWithin: 20 * time.Second}
+	return patient(Config{Server: control, Backend: testBackend(t)})
 }
 
 // digestOnOne is what a job comes to on one ps.
@@ -174,9 +174,10 @@ func TestControlLostWhileDataFlows(t *testing.T) {
 
 // After the job's deadline without a control server everybody gives up, and says why.
 func TestControlGoneIsNamed(t *testing.T) {
+	t.Parallel()
 	control := startControl(t, fabric.ServerConfig{})
 	p := startProxy(t, control.URL())
-	servers := startSeveral(t, p.url(), ps.Config{Deadline: time.Second}, 1, 1)
+	servers := startSeveral(t, p.url(), ps.Config{Deadline: shortDeadline}, 1, 1)
 	job := toyJob("gone", 1, 2, schema.ApplyUpdate)
 	w := newToy(t, job)
 	w.enter = func(b schema.Batch, _ lane.Lane) {
@@ -187,7 +188,7 @@ func TestControlGoneIsNamed(t *testing.T) {
 	c := controlConfig(t, p.url())
 	c.LeaveWithin = time.Second
 	s := joinAll(t, c, job)[0]
-	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+p.url(), "out of reach", "deadline 1s", "job gone")
+	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+p.url(), "out of reach", "deadline "+shortDeadline.String(), "job gone")
 	for i, server := range servers {
 		poll(t, fmt.Sprintf("ps %d frees the job", i), func() bool { return server.Stats().Memory == 0 })
 	}
@@ -200,10 +201,9 @@ func TestDataServerLostForAWhile(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	startSeveral(t, control.URL(), ps.Config{}, 1)
 	// The second is announced at the address of a proxy that stands before it.
-	port, release := freePort(t)
-	p := startProxy(t, fmt.Sprint("nats://127.0.0.1:", port))
-	release()
-	startServerWith(t, ps.Config{NATS: control.URL(), ID: "second", Port: port, Advertise: strings.TrimPrefix(p.url(), "nats://")})
+	p := startProxy(t, "nats://127.0.0.1:1")
+	second := startServerWith(t, ps.Config{NATS: control.URL(), ID: "second", Advertise: strings.TrimPrefix(p.url(), "nats://")})
+	p.redirect(strings.TrimPrefix(second.URL(), "nats://"))
 	job := toyJob("cut", 2, lanes, schema.ApplyUpdate)
 	var cut atomic.Bool
 	var restore sync.WaitGroup
@@ -262,9 +262,8 @@ func TestSeveralServersErrors(t *testing.T) {
 		c.Server = plain.URL()
 		checkError(t, join(c), fabric.ErrNoJetStream, "-js")
 	})
-	c.AnswerWithin = 0
-	port, release := freePort(t)
-	release()
+	c.AnswerWithin = testTimeout
+	port := deadPort(t)
 	server := startServerWith(t, ps.Config{NATS: control.URL(), ID: "far", Advertise: fmt.Sprint("127.0.0.1:", port)})
 	t.Run("not to be reached", func(t *testing.T) {
 		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", "--data cluster")
@@ -291,14 +290,22 @@ func TestSeveralServersErrors(t *testing.T) {
 	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
 }
 
-// freePort finds a port that nobody listens at. It is held until release, so that two do not get the same.
-func freePort(t *testing.T) (port int, release func()) {
+// deadPort is a port at which nobody listens while the test runs: it is taken, and nothing more.
+func deadPort(t *testing.T) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return l.Addr().(*net.TCPAddr).Port, func() { l.Close() }
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at.(*syscall.SockaddrInet4).Port
 }
 
 // certify makes a certificate for this machine, and the pool that vouches for it.

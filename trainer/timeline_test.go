@@ -33,7 +33,7 @@ func (l *layers) Lane(step *LaneStep) (float64, error) {
 	before := l.session.Stats().Results
 	clear(step.Grad("second"))
 	step.Done("second")
-	for deadline := time.Now().Add(20 * time.Second); l.session.Stats().Results == before; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout / 2); l.session.Stats().Results == before; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			return 0, fmt.Errorf("batch %d: the gradient of the last layer has not come back while the pass goes on", step.Batch)
 		}

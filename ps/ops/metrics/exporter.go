@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"cmp"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -39,9 +38,6 @@ type Ops struct {
 // staleAfter is the age from which a trainer's pulse says nothing of the moment any more. Pulses come once a second.
 const staleAfter = 10 * time.Second
 
-// sweepEvery is how often trainers of jobs that are over are forgotten, where no scrape does so.
-const sweepEvery = time.Minute
-
 // scrapesMax is the number of scrapes that are answered at once: a pair of Prometheus servers, a person, and one to spare.
 const scrapesMax = 4
 
@@ -54,7 +50,6 @@ type Exporter struct {
 
 	mutex    sync.Mutex // a leaf: nothing is called under it
 	trainers map[who]heard
-	swept    time.Time
 	scrapes  uint64
 	seconds  float64 // spent on them
 }
@@ -145,8 +140,7 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 	if p == nil || p.Trainer == nil {
 		return
 	}
-	own := e.config.Own()
-	j := coordinated(own, name)
+	j := coordinated(e.config.Own(), name)
 	if j == nil || j.RunID != p.Trainer.RunID || !has(j, from) {
 		return
 	}
@@ -154,18 +148,6 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	e.trainers[who{name, from}] = heard{p, now}
-	if now.Sub(e.swept) >= sweepEvery { // also where nobody scrapes
-		e.swept = now
-		e.sweep(own)
-	}
-}
-
-// sweep forgets the trainers of jobs that this ps does not coordinate any more. The mutex is held.
-func (e *Exporter) sweep(own *schema.Pulse) {
-	maps.DeleteFunc(e.trainers, func(w who, h heard) bool {
-		j := coordinated(own, w.job)
-		return j == nil || j.RunID != h.pulse.Trainer.RunID
-	})
 }
 
 // coordinated is the job of that name in the ps's own pulse, nil where it has none.
@@ -260,12 +242,19 @@ func (e *Exporter) writeGPUs(s *sheet, of *schema.Pulse, gpus []schema.GPUPulse,
 	}
 }
 
-// current are the pulses of trainers of jobs that this ps coordinates still.
+// current are the pulses of trainers of jobs that this ps coordinates still, and no others are kept.
 func (e *Exporter) current(own *schema.Pulse) map[who]heard {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	e.sweep(own)
-	return maps.Clone(e.trainers)
+	found := make(map[who]heard, len(e.trainers))
+	for w, h := range e.trainers {
+		if j := coordinated(own, w.job); j == nil || j.RunID != h.pulse.Trainer.RunID {
+			delete(e.trainers, w)
+		} else {
+			found[w] = h
+		}
+	}
+	return found
 }
 
 // shown is the job as the overview has it.
