@@ -68,3 +68,13 @@ func TestHistory(t *testing.T) {
 		}
 	}
 }
+
+// Two containers of one machine speak of one GPU under the names of their own: each has its row, as in the status.
+func TestGPUsOfOneUUID(t *testing.T) {
+	b := start(t)
+	p := b.tab(t, scenes["empty"](t).URL, desk)
+	const gpus = `["a", "b"].map((host) => ({host, uuid: "GPU-1", index: 0, level: "ok", state: host === "a" ? "unhealthy" : "healthy"}))`
+	if n := module[int](p, "tables.js", `{ const t = new m.Tables(); t.gpus.update({rows: `+gpus+`}); return t.gpus.body.children.length; }`); n != 2 {
+		t.Errorf("%d rows, want 2", n)
+	}
+}

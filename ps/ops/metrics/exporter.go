@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"cmp"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -38,6 +39,9 @@ type Ops struct {
 // staleAfter is the age from which a trainer's pulse says nothing of the moment any more. Pulses come once a second.
 const staleAfter = 10 * time.Second
 
+// sweepEvery is how often trainers of jobs that are over are forgotten, where no scrape does so.
+const sweepEvery = time.Minute
+
 // scrapesMax is the number of scrapes that are answered at once: a pair of Prometheus servers, a person, and one to spare.
 const scrapesMax = 4
 
@@ -50,6 +54,7 @@ type Exporter struct {
 
 	mutex    sync.Mutex // a leaf: nothing is called under it
 	trainers map[who]heard
+	swept    time.Time
 	scrapes  uint64
 	seconds  float64 // spent on them
 }
@@ -140,7 +145,8 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 	if p == nil || p.Trainer == nil {
 		return
 	}
-	j := coordinated(e.config.Own(), name)
+	own := e.config.Own()
+	j := coordinated(own, name)
 	if j == nil || j.RunID != p.Trainer.RunID || !has(j, from) {
 		return
 	}
@@ -148,6 +154,18 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	e.trainers[who{name, from}] = heard{p, now}
+	if now.Sub(e.swept) >= sweepEvery { // also where nobody scrapes
+		e.swept = now
+		e.sweep(own)
+	}
+}
+
+// sweep forgets the trainers of jobs that this ps does not coordinate any more. The mutex is held.
+func (e *Exporter) sweep(own *schema.Pulse) {
+	maps.DeleteFunc(e.trainers, func(w who, h heard) bool {
+		j := coordinated(own, w.job)
+		return j == nil || j.RunID != h.pulse.Trainer.RunID
+	})
 }
 
 // coordinated is the job of that name in the ps's own pulse, nil where it has none.
@@ -242,19 +260,12 @@ func (e *Exporter) writeGPUs(s *sheet, of *schema.Pulse, gpus []schema.GPUPulse,
 	}
 }
 
-// current are the pulses of trainers of jobs that this ps coordinates still, and no others are kept.
+// current are the pulses of trainers of jobs that this ps coordinates still.
 func (e *Exporter) current(own *schema.Pulse) map[who]heard {
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	found := make(map[who]heard, len(e.trainers))
-	for w, h := range e.trainers {
-		if j := coordinated(own, w.job); j == nil || j.RunID != h.pulse.Trainer.RunID {
-			delete(e.trainers, w)
-		} else {
-			found[w] = h
-		}
-	}
-	return found
+	e.sweep(own)
+	return maps.Clone(e.trainers)
 }
 
 // shown is the job as the overview has it.

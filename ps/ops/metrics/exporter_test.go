@@ -223,6 +223,24 @@ func TestStaleMembersVanish(t *testing.T) {
 	}
 }
 
+// A ps that nobody scrapes does not keep the trainers of all jobs that it ever had.
+func TestTrainersAreForgottenWithoutScrapes(t *testing.T) {
+	t.Parallel()
+	c := everything(2, 1)
+	e := c.exporter()
+	for i := range 100 {
+		own, said, j := *c.own, *c.own.Server, c.own.Server.Jobs[0]
+		j.Name = schema.JobName(fmt.Sprintf("words-%d", i))
+		said.Jobs, own.Server = []schema.JobPulse{j}, &said
+		c.own, c.now = &own, c.now.Add(10*time.Minute)
+		e.Take(j.Name, "t0", trainerPulse(0, 1))
+		e.Take(j.Name, "t1", trainerPulse(1, 1))
+	}
+	if n := len(e.trainers); n > 4 {
+		t.Errorf("%d trainers of 100 jobs are kept, one of which is there", n)
+	}
+}
+
 // Whatever is in a pulse, the scrape stands: labels are unique, short and UTF-8.
 func TestHostilePulses(t *testing.T) {
 	c := everything(2, 1)

@@ -91,7 +91,7 @@ function gpuLevel(g) {
 
 function gpus() {
   return new Table({
-    section: "gpus", title: "GPUs", noun: "GPUs", limit: 8, key: (g) => g.uuid || `${g.host} ${g.index}`,
+    section: "gpus", title: "GPUs", noun: "GPUs", limit: 8, key: (g) => `${g.host} ${g.uuid || g.index}`,
     order: (a, b) => badness(a) - badness(b) || byName(a.host, b.host) || a.index - b.index,
     columns: [
       { id: "gpu", title: "GPU", value: (g) => `${g.host} ${g.index}`, draw: (c, g) => gpuName(c, g) },
