@@ -42,7 +42,7 @@ func inPanels(t *testing.T) (all []expression) {
 	if err := json.Unmarshal(data, &dashboard); err != nil {
 		t.Fatal(err)
 	}
-	variables := strings.NewReplacer("$__rate_interval", "1m", "$job_name", ".*", "$instance", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "1m", "$job_name", ".*", "$instance", ".*", "$member", ".*")
 	for _, p := range dashboard.Panels {
 		for _, target := range p.Targets {
 			all = append(all, expression{p.Title, variables.Replace(target.Expr)})

@@ -324,6 +324,12 @@ func (d *dashboard) panels() (all []panel) {
 	return all
 }
 
+// Queries that have a series for each trainer or shard, and what leaves few of them.
+var (
+	perMember = regexp.MustCompile(`gradbus_(trainer|shard)_`)
+	bounded   = regexp.MustCompile(`^topk\(|by \((job_name|phase)\)|> 0$|^job_name:`)
+)
+
 func TestDashboard(t *testing.T) {
 	data, err := os.ReadFile(deploy + "grafana/gradbus.json")
 	if err != nil {
@@ -341,8 +347,14 @@ func TestDashboard(t *testing.T) {
 			checkExpression(t, "variable "+v.Name, strings.TrimPrefix(v.Definition, "label_values")[1:strings.LastIndex(v.Definition, ",")-len("label_values")], names, labels)
 		}
 	}
-	if d.UID == "" || d.SchemaVersion < 39 || variables["datasource"] != "datasource" || variables["job_name"] != "query" || variables["instance"] != "query" {
+	if d.UID == "" || d.SchemaVersion < 39 || variables["datasource"] != "datasource" || variables["job_name"] != "query" || variables["instance"] != "query" || variables["member"] != "query" ||
+		variables["page"] != "textbox" {
 		t.Errorf("uid %q, schema version %d, variables %v", d.UID, d.SchemaVersion, variables)
+	}
+	for _, name := range regexp.MustCompile(`\$\{?([a-z_]+)`).FindAllStringSubmatch(string(data), -1) {
+		if variables[name[1]] == "" && !strings.HasPrefix(name[1], "__") {
+			t.Errorf("$%s is no variable", name[1])
+		}
 	}
 	ids, titles := map[int]bool{}, map[string]bool{}
 	used := map[string]bool{}
@@ -359,6 +371,9 @@ func TestDashboard(t *testing.T) {
 		}
 		for _, target := range p.Targets {
 			checkExpression(t, fmt.Sprintf("panel %q", p.Title), target.Expr, names, labels)
+			if perMember.MatchString(target.Expr) && !bounded.MatchString(target.Expr) && p.Type == "timeseries" {
+				t.Errorf("panel %q: a line for each trainer or shard of ten jobs, want topk or by (job_name): %s", p.Title, target.Expr)
+			}
 			found, _ := metricsOf(target.Expr)
 			for _, n := range found {
 				used[n] = true
