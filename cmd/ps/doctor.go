@@ -145,7 +145,7 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none
 	}
 	c := health.Config{Mode: health.Auto, Probe: []string{self, "gpu-probe"}}
 	c.Kept, _ = watch.Kept(d.kept) // what is wrong with it, askKept says
-	c.KeptAsIs = true
+	c.KeptAsIs, c.KeptCommand = true, watch.Command(d.kept)
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}

@@ -46,6 +46,7 @@ func bootID() string {
 // newKeeper reads the file, so that the first word on a GPU is the right one.
 func newKeeper(m *Monitor, now time.Time) *keeper {
 	k := &keeper{m: m, file: m.config.Kept, boot: m.config.Boot(), dirty: make(chan struct{}, 1), ended: make(chan struct{})}
+	m.machine.AcknowledgeBy(m.config.KeptCommand)
 	k.read(now)
 	return k
 }

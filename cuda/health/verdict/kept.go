@@ -100,10 +100,13 @@ func (m *Machine) Kept(now time.Time) []Kept {
 	return all
 }
 
+// AcknowledgeBy says which command acknowledges a GPU, followed by its index, in this process and those that remember the same.
+func (m *Machine) AcknowledgeBy(command string) { m.command = command }
+
 // Learn takes what is remembered of GPUs: when the process begins, and whenever another one has changed it. boot names the
 // present run of the machine.
 func (m *Machine) Learn(now time.Time, boot string, all []Kept) []Change {
-	m.boot, m.remembers, m.kept = boot, true, map[string]Kept{}
+	m.boot, m.kept = boot, map[string]Kept{}
 	for _, k := range all {
 		m.kept[k.UUID] = k
 	}

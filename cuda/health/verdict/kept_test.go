@@ -13,6 +13,7 @@ import (
 // again is another process on the same machine, later: it knows what the first one would have remembered.
 func (b *bench) again(gap time.Duration, boot string) *bench {
 	c := &bench{t: b.t, m: New(Default()), now: b.now.Add(gap)}
+	c.m.AcknowledgeBy("ps gpu-ack")
 	c.m.Learn(c.now, boot, b.m.Kept(b.now))
 	c.took(c.m.Hello(c.now, &Hello{GPUs: []GPU{id(0)}}))
 	return c

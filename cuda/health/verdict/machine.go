@@ -24,10 +24,10 @@ type Machine struct {
 
 	injected bool // the silence is
 
-	probe     uint64          // counts probes, from 1
-	boot      string          // names the present run of the machine
-	kept      map[string]Kept // what is remembered, by UUID
-	remembers bool            // Learn was called: what is found outlives the process
+	probe   uint64          // counts probes, from 1
+	boot    string          // names the present run of the machine
+	kept    map[string]Kept // what is remembered, by UUID
+	command string          // that acknowledges a GPU, to be followed by its index; empty where nothing is remembered
 
 	faults []fault // memory faults, oldest first; at most faultsMax
 }
@@ -358,8 +358,8 @@ func (m *Machine) words(g *gpu) (code, reason, action string) {
 	action = worst.Action
 	switch {
 	case !worst.Sticky:
-	case m.remembers && !worst.injected:
-		action += fmt.Sprintf(" When that is done, acknowledge it on that machine: ps gpu-ack %d.", g.Index)
+	case m.command != "" && !worst.injected:
+		action += fmt.Sprintf(" When that is done, acknowledge it on that machine: %s %d.", m.command, g.Index)
 	default:
 		action += " When that is done, acknowledge it: kill -USR1 the ps or trainer that watches it."
 	}

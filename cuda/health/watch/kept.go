@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,6 +39,20 @@ func Kept(flag string) (*keep.File, error) {
 		return keep.At(path), nil
 	}
 	return keep.At(flag), nil
+}
+
+// Command acknowledges a GPU, whose index follows, in the file that a value of the flag names.
+func Command(flag string) string {
+	if flag == "" {
+		return "ps gpu-ack"
+	}
+	if path, err := filepath.Abs(flag); err == nil { // for whoever reads it elsewhere
+		flag = path
+	}
+	if strings.ContainsAny(flag, " '\"$\\") {
+		flag = strconv.Quote(flag)
+	}
+	return "ps gpu-ack --gpu-state " + flag
 }
 
 // opened is the file that a command works on.
@@ -75,7 +90,7 @@ of which nothing is wrong is not in it: ps doctor and ps status show all.`,
 			if asJSON {
 				return json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"path": file.Path(), "gpus": append([]verdict.Kept{}, all...)})
 			}
-			return list(c.OutOrStdout(), all, time.Local)
+			return list(c.OutOrStdout(), all, Command(path), time.Local)
 		},
 	}
 	AddKept(c.Flags(), &path)
@@ -84,7 +99,7 @@ of which nothing is wrong is not in it: ps doctor and ps status show all.`,
 }
 
 // list prints what holds.
-func list(to io.Writer, all []verdict.Kept, zone *time.Location) error {
+func list(to io.Writer, all []verdict.Kept, command string, zone *time.Location) error {
 	var b strings.Builder
 	for _, k := range all {
 		if len(k.Findings)+len(k.Incidents) == 0 {
@@ -101,7 +116,7 @@ func list(to io.Writer, all []verdict.Kept, zone *time.Location) error {
 			fmt.Fprintf(&b, "  XID %d at %s: one more within 24 h makes it unhealthy.\n", i.XID, at(i.AtMS, zone))
 		}
 		if len(k.Findings) > 0 {
-			fmt.Fprintf(&b, "  When that is done: ps gpu-ack %d\n", k.Index)
+			fmt.Fprintf(&b, "  When that is done: %s %d\n", command, k.Index)
 		}
 	}
 	if b.Len() == 0 {

@@ -42,7 +42,7 @@ func TestList(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := list(&out, all, time.UTC); err != nil {
+	if err := list(&out, all, Command(""), time.UTC); err != nil {
 		t.Fatal(err)
 	}
 	const want = `GPU 0 GPU-aa10 (H100)
@@ -58,8 +58,17 @@ GPU 1 GPU-aa20 (H100)
 		t.Errorf("listed\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := list(&out, slices.DeleteFunc(all, func(k verdict.Kept) bool { return holds(&k) }), time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
+	if err := list(&out, slices.DeleteFunc(all, func(k verdict.Kept) bool { return holds(&k) }), "", time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
 		t.Errorf("listed %q, %v", out.String(), err)
+	}
+}
+
+func TestCommand(t *testing.T) {
+	t.Parallel()
+	for flag, want := range map[string]string{"": "ps gpu-ack", "/var/lib/g.json": "ps gpu-ack --gpu-state /var/lib/g.json", "/my state/g.json": `ps gpu-ack --gpu-state "/my state/g.json"`} {
+		if got := Command(flag); got != want {
+			t.Errorf("%q: %q, want %q", flag, got, want)
+		}
 	}
 }
 

@@ -123,6 +123,7 @@ func (f *Flags) config(log *slog.Logger) (health.Config, error) {
 	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
 	if f.Mode != string(health.Off) {
 		c.Kept, c.KeptErr = Kept(f.Kept)
+		c.KeptCommand = Command(f.Kept)
 	}
 	if f.library != "" {
 		c.Probe = append(c.Probe, "--library", f.library)
