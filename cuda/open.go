@@ -3,6 +3,7 @@ package cuda
 import (
 	"fmt"
 	"log/slog"
+	"time"
 )
 
 // Options of Open. The zero value takes the fastest backend of this build that this machine can run.
@@ -23,6 +24,9 @@ type Options struct {
 	Verify int
 	// VerifySeed makes processes that do the same work check different blocks of it.
 	VerifySeed uint64
+	// WrongBits is when the backend writes a wrong bit, counted from now on: to show what finds it. Each gets a line in the log, and
+	// a *MismatchError says that there was one.
+	WrongBits []time.Duration
 	// Log, where set, gets one line with what was chosen and why, and one with what verifies it.
 	Log *slog.Logger
 }
@@ -39,6 +43,7 @@ func Open(o Options) (Backend, error) {
 	if o.Log != nil {
 		o.Log.Info("backend chosen", "backend", b.Name(), "isa", b.ISA(), "threads", b.Threads(), "reason", reasonOf(b))
 	}
+	b = withWrongBits(b, o.WrongBits, o.Log)
 	if b, err = verifiedBy(b, o); err != nil {
 		return nil, fmt.Errorf("open backend %q: %w", o.Name, err)
 	}

@@ -191,6 +191,9 @@ func (v *Verified) settle(op string, t *trial, refused error) error {
 func (v *Verified) mismatch(op string, e *MismatchError) error {
 	v.mismatches.Add(1)
 	e.Op, e.Backend, e.Oracle = op, v.Name(), v.oracle.Name()
+	if w, ok := v.Backend.(interface{ injected() bool }); ok {
+		e.Injected = w.injected()
+	}
 	return e
 }
 

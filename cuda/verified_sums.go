@@ -111,6 +111,6 @@ func (v *Verified) mergeAgain(t *trial, a *Merge, keys []uint64, size int) error
 		return e
 	}
 	t.note(part{what: "keys", got: a.OutKeys, want: b.OutKeys.Slice(0, n), from: lo, n: 1})
-	t.note(part{what: "sum", got: a.OutRows, want: b.OutRows.Slice(0, n*a.Dim), from: lo, n: a.Dim})
+	t.note(part{what: "sum", got: a.OutRows, want: b.OutRows.Slice(0, n*a.Dim), from: lo, n: a.Dim, keys: b.OutKeys, limit: anyKey})
 	return nil
 }

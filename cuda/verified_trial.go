@@ -25,6 +25,7 @@ type MismatchError struct {
 	Width    int    // values in a row of What; 1 where it has no rows
 	Key      int64  // of rows: the table's row, or the key of a sum; else -1
 	DType    DType
+	Injected bool   // Options.WrongBits had one written
 	Got      []byte // its bytes
 	Want     []byte
 }
@@ -37,8 +38,12 @@ func (e *MismatchError) Error() string {
 	if where != "" {
 		where = " (" + where + ")"
 	}
-	return fmt.Sprintf("verification failed: %s: %s at position %d%s in block %d: %s gives %s and %s gives %s",
-		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle, textOf(e.DType, e.Want))
+	injected := ""
+	if e.Injected {
+		injected = "; a wrong bit was injected"
+	}
+	return fmt.Sprintf("verification failed: %s: %s at position %d%s in block %d: %s gives %s and %s gives %s%s",
+		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle, textOf(e.DType, e.Want), injected)
 }
 
 // Unwrap makes errors.Is(err, ErrVerify) true.
@@ -111,10 +116,13 @@ type part struct {
 	got, want Vector
 	from, n   int
 	keys      Vector // none for a tensor
-	limit     int    // rows of the table; a key beyond it was skipped
+	limit     int    // rows of the table, a key beyond which was skipped; or anyKey
 	inPlace   bool   // row keys[r] is meant
 	found     Vector // ascending keys of the rows that were written, where these are not in the call's order
 }
+
+// anyKey is the limit of keys of which each has a row.
+const anyKey = -1
 
 // take is room for n elements. Eight bytes are the largest element.
 func (t *trial) take(dtype DType, n int) Vector {
@@ -146,7 +154,7 @@ func (p *part) differs() *MismatchError {
 		at, key := p.from+r, int64(-1)
 		if p.keys.n > 0 {
 			key = indexAt(p.keys, r)
-			if key < 0 || key >= int64(p.limit) {
+			if p.limit != anyKey && (key < 0 || key >= int64(p.limit)) {
 				continue
 			}
 			if p.inPlace {

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"unsafe"
 
@@ -108,7 +109,7 @@ func (d *hosted) step(sum *tensors, weight float32) (schema.Version, error) {
 		Param: cuda.Float32s(now.flat), Grad: cuda.Float32s(sum.flat), Out: cuda.Float32s(next.flat),
 	}); err != nil {
 		d.giveBack(next)
-		return 0, err
+		return 0, cuda.NameMismatch(err, func(e *cuda.MismatchError) string { return d.elementName(e.Position) })
 	}
 	d.stepped = true
 	d.mu.Lock()
@@ -116,6 +117,17 @@ func (d *hosted) step(sum *tensors, weight float32) (schema.Version, error) {
 	d.newest = &version{tensors: next, number: now.number + 1, readers: 1}
 	d.unpinLocked(now)
 	return d.newest.number, nil
+}
+
+// elementName names a value of the parameters as they lie in tensors.
+func (d *hosted) elementName(at int) string {
+	for _, p := range d.parameters {
+		if at < p.Elements() {
+			return fmt.Sprintf("module %q, parameter %q, element %d", d.spec.Name, p.Name, at)
+		}
+		at -= aligned(p.Elements())
+	}
+	return fmt.Sprintf("module %q, behind all parameters", d.spec.Name)
 }
 
 func (d *hosted) giveBack(t *tensors) {

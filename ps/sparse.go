@@ -1,6 +1,8 @@
 package ps
 
 import (
+	"fmt"
+
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/round"
@@ -121,7 +123,9 @@ func (s *Shard) closeSparse(l *timeline) error {
 				err = s.stageRows(t, keys, rows, float32(total))
 			}
 			if err != nil {
-				return err
+				return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+					return rowName(t.spec.Name, e, keys)
+				})
 			}
 		}
 		if !s.job.RowsInStep() {
@@ -168,6 +172,16 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 	r.result[at].SetHead(h)
 	r.sealed[at] = r.result[at].Seal()
 	return r.sealed[at]
+}
+
+// rowName says which row of a table a wrong result is of: of a merge the mismatch knows its key, else it counts among keys.
+func rowName(table string, e *cuda.MismatchError, keys []uint64) string {
+	width := max(e.Width, 1)
+	key := uint64(e.Key)
+	if row := e.Position / width; e.Op == "apply rows" && row < len(keys) {
+		key = keys[row]
+	}
+	return fmt.Sprintf("table %q, key %d, element %d", table, key, e.Position%width)
 }
 
 // stageRows runs the optimizer on the rows of keys, from the table into the staged rows.

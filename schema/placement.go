@@ -118,6 +118,18 @@ func (p *Placement) elementsMax(bucket int) int {
 // Spans is where a parameter lies, in the order of its elements. Read only.
 func (p *Placement) Spans(parameter int) []Span { return p.spans[parameter] }
 
+// ElementName names the value at a place of a bucket, for people: the parameter, and which element of it.
+func (p *Placement) ElementName(b Bucket, at int) string {
+	if int(b) < len(p.Buckets) {
+		for _, s := range p.Buckets[b].Spans {
+			if at >= s.Offset && at < s.Offset+s.Elements {
+				return fmt.Sprintf("parameter %q, element %d", p.job.Parameters[s.Parameter].Name, s.From+at-s.Offset)
+			}
+		}
+	}
+	return fmt.Sprintf("bucket %d, element %d", b, at)
+}
+
 // Owners is how many members add up: shards, then trainers where they reduce among themselves. Owner numbers run through
 // both, so that shard i is owner i.
 func (p *Placement) Owners() int { return p.Shards + p.Trainers }

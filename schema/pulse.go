@@ -64,6 +64,8 @@ type TrainerPulse struct {
 	Process  ProcessPulse    `json:"process"`
 	Backend  string          `json:"backend"` // cuda.Describe
 	GPUs     []GPUPulse      `json:"gpus,omitempty"`
+
+	Verification VerifyPulse `json:"verification,omitzero"` // of what its own backend writes
 }
 
 // Bounds of lists in a pulse. A body as a whole has at most BodyBytesMax.
@@ -176,7 +178,7 @@ type DiskPulse struct {
 	TotalBytes int64  `json:"total_bytes"`
 }
 
-// VerifyPulse counts optimizer blocks that were computed again on the CPU.
+// VerifyPulse counts optimizer blocks that were computed again by another backend: of a shard, or of a trainer that keeps replicas.
 type VerifyPulse struct {
 	OneIn      int    `json:"one_in"` // 0: never
 	Blocks     uint64 `json:"blocks"`

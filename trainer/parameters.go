@@ -100,7 +100,19 @@ func (p *parameters) apply(v schema.Version, at span, mean []float32, first bool
 			After: cuda.Float32s(p.of(p.momentum, v, at))}
 		a.Slots = p.slots[:]
 	}
-	return p.backend.ApplyDense(a)
+	return cuda.NameMismatch(p.backend.ApplyDense(a), func(e *cuda.MismatchError) string {
+		return elementName(p.specs, p.spans, at.lo+e.Position)
+	})
+}
+
+// elementName names the value at a place of the flat space, for people.
+func elementName(specs []schema.Parameter, spans []span, at int) string {
+	for i, s := range spans {
+		if at >= s.lo && at < s.hi {
+			return fmt.Sprintf("parameter %q, element %d", specs[i].Name, at-s.lo)
+		}
+	}
+	return fmt.Sprintf("value %d of no parameter", at)
 }
 
 // commit makes version v the current one, once it is whole.

@@ -98,6 +98,15 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	if s.config.GPUs != nil {
 		t.GPUs = s.config.GPUs()
 	}
+	if v, ok := s.config.Backend.(*cuda.Verified); ok {
+		t.Verification.OneIn = v.OneIn()
+		t.Verification.Blocks, t.Verification.Mismatches = v.Checked()
+		for i := range t.GPUs {
+			if t.GPUs[i].Used && t.Verification.Mismatches > 0 {
+				t.Verification.Device = t.GPUs[i].UUID
+			}
+		}
+	}
 }
 
 func seconds(d time.Duration) schema.Real { return schema.Real(max(0, d.Seconds())) }

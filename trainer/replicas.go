@@ -169,7 +169,10 @@ func (t *replica) stage(backend cuda.Backend, keys []uint64, means []float32) er
 		t.slots = append(t.slots[:0], cuda.Slot{Name: "momentum", Before: cuda.Float32s(t.momentum), After: cuda.Float32s(t.newMomentum[before*dim:])})
 		a.Slots, a.First = t.slots, cuda.Uint8s(t.firstStep)
 	}
-	return backend.ApplyRows(a)
+	return cuda.NameMismatch(backend.ApplyRows(a), func(e *cuda.MismatchError) string {
+		width := max(e.Width, 1)
+		return fmt.Sprintf("table %q, key %d, element %d", t.spec.Name, keys[min(e.Position/width, n-1)], e.Position%width)
+	})
 }
 
 // extended gives s n elements more, whatever they are.

@@ -167,7 +167,7 @@ func (g *segment) add(c *round.Contribution, h *schema.Head) (refused *schema.Fr
 		g.advance()
 	}
 	if err := g.dense.Add(c, &g.weights); err != nil {
-		return nil, err
+		return nil, g.mismatched(c.Chunk, err)
 	}
 	return nil, g.closeDense(c.Chunk)
 }
@@ -192,7 +192,7 @@ func (g *segment) closeDense(i int) error {
 		if len(c.Terms) == 0 {
 			clear(out)
 		} else if err := g.backend.Average(cuda.Average{Lanes: g.job.Lanes, Weight: float32(c.Weight), Terms: c.Terms, Out: cuda.Float32s(out)}); err != nil {
-			return fmt.Errorf("average batch %d: %w", c.Batch, err)
+			return fmt.Errorf("average batch %d: %w", c.Batch, g.mismatched(i, err))
 		}
 		sealed := g.dense.Close(i, &g.weights, c.Weight)
 		g.open--
@@ -203,6 +203,14 @@ func (g *segment) closeDense(i int) error {
 			return err
 		}
 	}
+}
+
+// mismatched says which parameter a wrong result of a chunk is of, where err is about one.
+func (g *segment) mismatched(i int, err error) error {
+	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+		k := g.dense.Chunk(i)
+		return g.place.ElementName(k.Bucket, int(k.Offset)+e.Position)
+	})
 }
 
 // takePull answers with a kept result: of the batch under way if its round is closed, or of the one before.

@@ -121,7 +121,11 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	defer gpus.Close()
 	f.page.notKept = gpus.NotKept
-	backend, err := cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}))
+	wrongBits, err := f.gpu.WrongBits()
+	if err != nil {
+		return err
+	}
+	backend, err := cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}, wrongBits))
 	if err != nil {
 		return err
 	}

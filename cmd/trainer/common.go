@@ -19,6 +19,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/cuda/health"
 	"gradbus/cuda/health/watch"
+	"gradbus/cuda/verification"
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/report"
@@ -35,6 +36,7 @@ type common struct {
 	windowMiB             int
 	backend, isa          string
 	threads               int
+	verify                verification.Flags
 	spawn, json           bool
 	save, load            string
 	tensorboard           string
@@ -94,6 +96,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.StringVar(&o.isa, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
 	set.IntVar(&o.threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	o.verify.Add(set)
 	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
 	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
@@ -102,6 +105,15 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	o.logging.Add(set)
 	set.StringVar(&o.events, "events", "", "write events instead of text")
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
+}
+
+// openBackend opens the arithmetic, and beside it what checks it where it is to be checked.
+func (o *common) openBackend() (cuda.Backend, error) {
+	wrongBits, err := o.gpu.WrongBits()
+	if err != nil {
+		return nil, err
+	}
+	return cuda.Open(o.verify.Options(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log}, wrongBits))
 }
 
 // childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had them.
@@ -117,6 +129,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 	if o.tensorboard != "" {
 		args = append(args, "--tensorboard", o.tensorboard)
 	}
+	args = append(args, "--verify", strconv.Itoa(o.verify.OneIn))
 	args = append(args, o.gpu.Args()...)
 	if i > 0 {
 		return append(args, "--events", eventsResult)
@@ -159,7 +172,7 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	}
 	var gpus func() []schema.GPUPulse
 	if o.gpus != nil {
-		gpus = o.gpus.GPUs
+		gpus = verification.GPUs(backend, o.gpus)
 	}
 	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
 		DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,

@@ -104,7 +104,7 @@ func (o *mnistOptions) childArgs(i int) []string {
 
 // open gives what the model is computed with.
 func (o *mnistOptions) open() (e nn.Env, closeAll func(), err error) {
-	b, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})
+	b, err := o.openBackend()
 	if err != nil {
 		return e, nil, err
 	}

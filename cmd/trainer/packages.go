@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/config"
-	"gradbus/cuda"
 	"gradbus/schema"
 	"gradbus/trainer/packages"
 	"gradbus/trainer/packages/corpus"
@@ -85,7 +84,7 @@ func (o *options) run(ctx context.Context) error {
 		defer stop()
 		ctx = watched
 	}
-	backend, err := cuda.Open(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log})
+	backend, err := o.openBackend()
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,7 @@ func kinds() map[string]kind {
 	return map[string]kind{
 		"xid":      {value: true, once: true, help: "an error of the driver, by number"},
 		"mismatch": {once: true, help: "results that differ from the CPU's"},
+		KindBit:    {once: true, help: "a wrong bit in what the arithmetic writes, on a GPU or not, which --verify 1 finds"},
 		"hang":     {help: "a driver that does not answer"},
 		"lost":     {alter: func(s *verdict.Sample, _ uint64) { s.Lost, s.Call = verdict.LostGone, "injected" }, help: "a GPU that the driver has lost"},
 		"reset":    {alter: func(s *verdict.Sample, _ uint64) { s.Lost, s.Call = verdict.LostReset, "injected" }, help: "a GPU that wants a reset"},
@@ -51,6 +52,9 @@ func kinds() map[string]kind {
 			alter: func(s *verdict.Sample, n uint64) { s.PCIeWidth, s.PCIeWidthMax = ptr(int(n)), ptr(16) }},
 	}
 }
+
+// KindBit is the one fault that is no GPU's and that a Monitor leaves alone: whoever opens the arithmetic sees to it.
+const KindBit = "bit"
 
 func or(v *uint64) uint64 {
 	if v == nil {
@@ -128,6 +132,8 @@ func ParseInjection(text string) (Injection, error) {
 		return fail("for: %s happens at a moment, and has no end", in.Kind)
 	case in.Kind == "hang" && seen["gpu"]:
 		return fail("gpu: a hang is of the driver, and so of all GPUs")
+	case in.Kind == KindBit && seen["gpu"]:
+		return fail("gpu: a wrong bit is of this process's arithmetic, wherever that is done")
 	}
 	return in, nil
 }

@@ -7,6 +7,7 @@ package verification
 import (
 	"fmt"
 	"hash/fnv"
+	"time"
 
 	"github.com/spf13/pflag"
 
@@ -26,11 +27,12 @@ func (f *Flags) Add(set *pflag.FlagSet) {
 	set.IntVar(&f.OneIn, "verify", cuda.VerifyAuto, "one optimizer block in this `number` is computed again by another backend and compared bit by bit; 0 is none, -1 one in 1000 on a GPU and none elsewhere")
 }
 
-// Options completes those of a backend. Each process has other blocks checked than its like.
-func (f *Flags) Options(o cuda.Options) cuda.Options {
+// Options completes those of a backend. Each process has other blocks checked than its like. wrongBits is when some are to be
+// injected.
+func (f *Flags) Options(o cuda.Options, wrongBits []time.Duration) cuda.Options {
 	h := fnv.New64a()
 	h.Write([]byte(process.HostAndID()))
-	o.Verify, o.VerifySeed = f.OneIn, h.Sum64()
+	o.Verify, o.VerifySeed, o.WrongBits = f.OneIn, h.Sum64(), wrongBits
 	return o
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -95,11 +96,26 @@ func (w *Watch) Close() {
 
 // Check finds what is wrong with the flags, where nothing is watched.
 func (f *Flags) Check() error {
-	_, err := f.config(slog.New(slog.DiscardHandler))
-	if err == nil && len(f.Inject) > 0 {
-		err = fmt.Errorf("inject %q: no GPU is used here: want --gpu-use with it, or the backend cuda", f.Inject[0])
+	c, err := f.config(slog.New(slog.DiscardHandler))
+	if err == nil && len(c.Inject) > 0 {
+		err = fmt.Errorf("inject %q: no GPU is used here: want --gpu-use with it, or the backend cuda", c.Inject[0].Spec)
 	}
 	return err
+}
+
+// WrongBits is when the arithmetic shall write a wrong bit, counted from its start.
+func (f *Flags) WrongBits() (after []time.Duration, err error) {
+	for _, text := range f.Inject {
+		in, err := health.ParseInjection(text)
+		if err != nil {
+			return nil, err
+		}
+		if in.Kind == health.KindBit {
+			after = append(after, in.After)
+		}
+	}
+	slices.Sort(after)
+	return after, nil
 }
 
 func (f *Flags) config(log *slog.Logger) (health.Config, error) {
@@ -113,8 +129,10 @@ func (f *Flags) config(log *slog.Logger) (health.Config, error) {
 		if err != nil {
 			return c, err
 		}
-		c.Inject = append(c.Inject, in)
 		log.Warn("a fault will be injected", "inject", in.Spec)
+		if in.Kind != health.KindBit { // see WrongBits
+			c.Inject = append(c.Inject, in)
+		}
 	}
 	self, err := os.Executable()
 	if err != nil {
