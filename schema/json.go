@@ -14,7 +14,13 @@ const jsonDepthMax = 8
 
 // decodeJSON reads exactly one JSON value that is UTF-8, within BodyBytesMax and jsonDepthMax, and whose names are known
 // to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in two ways.
-func decodeJSON(b []byte, to any) error {
+func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
+
+// decodeNewerJSON is decodeJSON, and passes over names that are not known, with whatever stands under them: whoever writes may be newer.
+// They count for every bound.
+func decodeNewerJSON(b []byte, to any) error { return decode(b, to, false) }
+
+func decode(b []byte, to any, strict bool) error {
 	if len(b) > BodyBytesMax {
 		return fmt.Errorf("%d bytes of JSON: want at most %d", len(b), BodyBytesMax)
 	}
@@ -27,7 +33,9 @@ func decodeJSON(b []byte, to any) error {
 		return err
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
+	if strict {
+		d.DisallowUnknownFields()
+	}
 	if err := d.Decode(to); err != nil {
 		return err
 	}

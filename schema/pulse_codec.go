@@ -19,14 +19,15 @@ func EncodePulse(h Head, p *Pulse) ([]byte, error) {
 	return encodeBody(KindPulse, h, p)
 }
 
-// DecodePulse reads the body of a verified pulse frame: strict JSON, every number, text, name and list within its bounds. Who
-// sent it is not in it, and is the subject's sender alone; CheckFrom compares the two.
+// DecodePulse reads the body of a verified pulse frame: every number, text, name and list that is known within its bounds, and whatever
+// is not known passed over, since a newer member may say more and is not to vanish from sight for it. Who sent it is not in it, and is
+// the subject's sender alone; CheckFrom compares the two.
 func DecodePulse(v *View) (*Pulse, error) {
 	if v.head.Kind != KindPulse {
 		return nil, Refuse(ReasonUnknownKind, "%v frame: want a pulse", v.head.Kind)
 	}
 	p := new(Pulse)
-	err := decodeJSON(v.Body(), p)
+	err := decodeNewerJSON(v.Body(), p)
 	if err == nil {
 		err = p.check()
 	}

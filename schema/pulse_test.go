@@ -129,7 +129,6 @@ func TestPulseRefused(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		`null`: "exactly one", `[]`: "cannot unmarshal", `{}`: "exactly one", `{"every_ms":1,"trainer":{"doing":"keys"}}{}`: "exactly one",
-		`{"every_ms":1,"trainer":{"doing":"keys","x":1}}`:                          "unknown field",
 		`{"every_ms":1,"trainer":{"doing":"keys","loss":{"last":"1"}}}`:            "want a number",
 		`{"every_ms":1,"trainer":{"doing":"keys","loss":{"last":1e999}}}`:          "want a number",
 		`{"every_ms":1e99,"trainer":{"doing":"keys"}}`:                             "cannot unmarshal",
@@ -170,6 +169,43 @@ func TestRealSurvives(t *testing.T) {
 		check(t, json.Unmarshal(b, &got))
 		if float64(got) != f && !(math.IsNaN(f) && math.IsNaN(float64(got))) {
 			t.Errorf("%v became %s and %v", f, b, got)
+		}
+	}
+}
+
+// What a newer member says beside what is known is passed over, wherever it stands, and nothing else is less checked for it.
+func TestPulseOfANewerMember(t *testing.T) {
+	const newer = `"era":{"of":[1e999,null]},"zone":"\u00e9"`
+	for _, p := range []*Pulse{testTrainerPulse(), testServerPulse()} {
+		body, err := json.Marshal(p)
+		check(t, err)
+		want, err := DecodePulse(controlView(t, KindPulse, string(body)))
+		check(t, err)
+		text := string(body)
+		for at := 0; at < len(text); at++ {
+			if text[at] != '{' || strings.HasSuffix(text[:at], `"reasons":`) || strings.HasSuffix(text[:at], `"xids":`) {
+				continue
+			}
+			got, err := DecodePulse(controlView(t, KindPulse, text[:at+1]+newer+","+text[at+1:]))
+			if err != nil {
+				t.Fatalf("a field more at %.60s: %v", text[at:], err)
+			}
+			first, _ := json.Marshal(want)
+			second, _ := json.Marshal(got)
+			if string(first) != string(second) {
+				t.Errorf("with a field more at %.60s it says\n%s\nwant\n%s", text[at:], second, first)
+			}
+		}
+	}
+	for body, want := range map[string]string{
+		`{"every_ms":1,"era":1,"era":2,"trainer":{"doing":"keys"}}`:                                               "twice",
+		`{"every_ms":1,"Era":1,"trainer":{"doing":"keys"}}`:                                                       "lower case",
+		`{"every_ms":1,"era":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `,"trainer":{"doing":"keys"}}`: "deeper",
+		`{"every_ms":1,"era":1,"trainer":{"doing":"keys","era":1,"batches":-1}}`:                                  "cannot unmarshal",
+		`{"every_ms":1,"era":1,"trainer":{"doing":"dreaming"}}`:                                                   `doing "dreaming"`,
+	} {
+		if _, err := DecodePulse(controlView(t, KindPulse, body)); ReasonOf(err) != ReasonMalformed || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
 		}
 	}
 }
