@@ -37,6 +37,9 @@ type Crew struct {
 	Title string
 	// Profile is a folder for CPU profiles, one of each member, by name, or one of all where they are goroutines. Empty for none.
 	Profile string
+	// Patience is how long the others may go on after a process was killed by a signal, so that they find out for themselves who is
+	// missing, and the job ends with that one's name rather than with that of the first who was asked to end. 0: not at all.
+	Patience time.Duration
 
 	grace time.Duration // 0 means graceAtEnd
 
@@ -50,6 +53,7 @@ type Crew struct {
 	handles []*Handle
 	bar     bar
 	closed  bool
+	first   error // that a member failed with; what others say of it afterwards is not told
 }
 
 // Spec is one member to start. Settings is what encoding/json can write. A name may be used again when its member has ended.
@@ -184,8 +188,20 @@ func (c *Crew) process(h *Handle, s Spec, settings json.RawMessage) error {
 	return nil
 }
 
-// fail ends all members. The first cause stays.
-func (c *Crew) fail(err error) { c.cancel(err) }
+// fail ends all members: with patience, where one was killed. The first cause stays.
+func (c *Crew) fail(err error) {
+	c.mu.Lock()
+	if c.first == nil {
+		c.first = err
+	}
+	first := c.first
+	c.mu.Unlock()
+	if c.Patience > 0 && spawn.Killed(err) {
+		time.AfterFunc(c.Patience, func() { c.cancel(first) }) // after the end it does nothing
+		return
+	}
+	c.cancel(first)
+}
 
 // Go waits until each of the members has reached a Wait of its own, and then lets all of them go on. Errors: that of the
 // member that failed first, ctx's cause, or that one has ended.

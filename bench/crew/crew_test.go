@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -271,6 +272,36 @@ func TestDeath(t *testing.T) {
 	}
 	if left := children(t); len(left) > 0 {
 		t.Errorf("processes %v are left over", left)
+	}
+}
+
+// With patience the others of one that was killed may find that out and end by themselves; what failed first stays the reason.
+func TestDeathWithPatience(t *testing.T) {
+	for _, patience := range []time.Duration{guard, time.Millisecond} {
+		c := &Crew{Roles: testRoles(), Patience: patience}
+		all := start(t, c, Spec{"keeper", "t0", nil}, Spec{"keeper", "t1", nil})
+		var pid int
+		if err := all[1].Told(t.Context(), "pid", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if patience == guard {
+			for first := func() error { c.mu.Lock(); defer c.mu.Unlock(); return c.first }; first() == nil; time.Sleep(time.Millisecond) {
+				if t.Context().Err() != nil {
+					t.Fatal("nobody noticed")
+				}
+			}
+			if err := c.Failed(); err != nil {
+				t.Errorf("without patience: %v", err)
+			}
+			start(t, c, Spec{"failer", "t2", nil}) // finds out, and fails by itself
+		}
+		if err := all[0].Result(t.Context(), nil); err == nil || err.Error() != "t1: signal: killed" {
+			t.Errorf("killed, with patience of %v: %v", patience, err)
+		}
+		_ = c.Close()
 	}
 }
 

@@ -31,7 +31,8 @@
 // way works the other.
 //
 // The first member that fails ends all the others, and every wait of the driver gives its error: the member's name and the last line
-// it said. A member process ends with its driver, even where that is killed. Close always waits for all of them.
+// it said. Where the server is somebody else's (--join), the others of one that was killed get 15 s to find that out, so that the job ends
+// there with its name. A member process ends with its driver, even where that is killed. Close always waits for all of them.
 //
 // # What is where
 //

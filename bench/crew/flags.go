@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
@@ -97,12 +98,18 @@ func (f *Flags) TrainerSpecs(role string, trainers int, settings func(member sch
 	return specs
 }
 
+// patience is time enough for a server to find out which trainer was killed, and to say so to the others.
+const patience = 15 * time.Second
+
 // Crew is one that is run as these flags say: what members say goes to out, or to errs where out gets JSON only; progress is drawn on
 // errs where that is a terminal.
 func (f *Flags) Crew(title string, roles map[string]Role, out, errs io.Writer) *Crew {
 	c := &Crew{Roles: roles, InProcess: f.InProcess, Title: title, Profile: f.Profile, Out: out}
 	if f.JSON {
 		c.Out = errs
+	}
+	if f.Join != "" { // whoever looks at that server sees how the job ends; elsewhere the server ends with it
+		c.Patience = patience
 	}
 	if file, ok := errs.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		c.Bar = errs

@@ -82,7 +82,7 @@ func (g Group) Run(ctx context.Context, processes []Process) error {
 				return
 			}
 			once.Do(func() { first = err })
-			if g.Patience > 0 && killed(err) {
+			if g.Patience > 0 && Killed(err) {
 				time.AfterFunc(g.Patience, func() { cancel(err) }) // after the end of Run it does nothing
 				return
 			}
@@ -126,7 +126,7 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		if killed(err) && !crashed {
+		if Killed(err) && !crashed {
 			said = "" // what it logged last has nothing to do with its end
 		}
 		return &Error{Name: p.Name, Said: said, Err: err}
@@ -134,8 +134,8 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	return nil
 }
 
-// killed tells whether a process ended by a signal, as by kill -9 or where the machine is out of memory.
-func killed(err error) bool {
+// Killed tells whether a process ended by a signal, as by kill -9 or where the machine is out of memory, from an error of Run.
+func Killed(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
 		return false
