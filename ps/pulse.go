@@ -216,6 +216,9 @@ func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 	for r := schema.ReasonOK + 1; int(r) < schema.ReasonCount; r++ {
 		t.Reasons[r.String()] = stats.Reasons[r]
 	}
+	if !s.embedsControl() {
+		t.Control = schema.Clip(s.control.Address())
+	}
 	if p.gpus != nil {
 		t.GPUs = p.gpus()
 	}

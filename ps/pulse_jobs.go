@@ -75,7 +75,7 @@ func (c *Coordinator) Pulse(now time.Time) schema.JobPulse {
 	job := c.config.Job
 	p := schema.JobPulse{
 		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency, Apply: job.Apply, Reduce: job.Reduce,
-		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Parameters: valuesOf(job), Failed: c.failed,
+		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: valuesOf(job), Failed: c.failed,
 		Members: make([]schema.MemberPulse, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.Keepers)),
 	}
 	if !c.started.IsZero() {

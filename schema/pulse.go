@@ -30,14 +30,15 @@ type Pulse struct {
 type TrainerPulse struct {
 	RunID RunID `json:"run_id,string"`
 
-	Batch        Batch     `json:"batch"`    // under way, or next
-	Batches      uint64    `json:"batches"`  // completed
-	Planned      Batch     `json:"planned"`  // batch before which the run under way ends; 0 between runs
-	Samples      uint64    `json:"samples"`  // of this trainer's lanes
-	Behind       uint64    `json:"behind"`   // versions that batches were computed behind, in all
-	Doing        Doing     `json:"doing"`    // what it does or waits for at this moment
-	DoingMS      int64     `json:"doing_ms"` // for how long
-	AwaitedShard *int      `json:"awaited_shard,omitempty"`
+	Batch        Batch     `json:"batch"`                    // under way, or next
+	Batches      uint64    `json:"batches"`                  // completed
+	Planned      Batch     `json:"planned"`                  // batch before which the run under way ends; 0 between runs
+	Samples      uint64    `json:"samples"`                  // of this trainer's lanes
+	Behind       uint64    `json:"behind"`                   // versions that batches were computed behind, in all
+	Doing        Doing     `json:"doing"`                    // what it does or waits for at this moment
+	DoingMS      int64     `json:"doing_ms"`                 // for how long
+	AwaitedShard *int      `json:"awaited_shard,omitempty"`  // the first of those it waits for
+	Awaited      int       `json:"awaited_shards,omitempty"` // their number; 0 where that is not known
 	Loss         TrainLoss `json:"loss"`
 
 	// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of batch GradientBatch: dense parameters and
@@ -147,6 +148,7 @@ type ServerPulse struct {
 	Page        string `json:"page"`    // URL of its page; empty where it serves none
 	Backend     string `json:"backend"` // cuda.Describe
 	Deadline    Real   `json:"deadline_seconds"`
+	Control     string `json:"control,omitempty"` // host:port of the control server; empty where that is this ps itself
 	ControlLost bool   `json:"control_lost"`
 
 	Frames       uint64            `json:"frames"` // received, by shards and coordinator
@@ -205,6 +207,7 @@ type JobPulse struct {
 	Trainers    int           `json:"trainers"`
 	Shards      int           `json:"shards"`
 	Lanes       int           `json:"lanes"`
+	Ahead       int           `json:"ahead,omitempty"` // batches that a trainer may run ahead, in bounded
 	Batch       Batch         `json:"batch"`
 	Parameters  int64         `json:"parameters"` // values of dense parameters and tables
 	StartedMS   int64         `json:"started_ms"` // by the clock of this ps; 0 before the start

@@ -5,55 +5,61 @@ import (
 	"gradbus/schema"
 )
 
-// awaited is the shard that a session waits for, as far as that can be said of one: that has not answered a lookup, whose window is
+// awaited is the first of the shards that a session waits for, and their number: those that have not answered a lookup, whose window is
 // full, or whose results are missing. nil where it waits for none, or for another trainer.
-func (s *Session) awaited(doing schema.Doing) *int {
+func (s *Session) awaited(doing schema.Doing) (first *int, n int) {
 	owner := -1
 	switch doing {
 	case schema.DoingLookup:
-		owner = s.lookups.unansweredBy()
+		owner, n = s.lookups.unansweredBy()
 	case schema.DoingSend:
 		if at := int(s.sender.to.Load()); at < len(s.links) && s.links[at].outbox != nil && s.links[at].outbox.State().Full {
-			owner = at
+			owner, n = at, 1
 		}
 	case schema.DoingResult:
-		owner = s.results.missingFrom()
+		owner, n = s.results.missingFrom()
 	}
 	if owner < 0 || owner >= s.joined.Shards {
-		return nil
+		return nil, 0
 	}
-	return &owner
+	return &owner, n
 }
 
-// unansweredBy is the first shard that has not answered a request; -1 where all have.
-func (l *lookups) unansweredBy() int {
+// unansweredBy is the first shard that has not answered a request, and how many have not; -1 where all have.
+func (l *lookups) unansweredBy() (first, n int) {
+	first = -1
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.open == 0 {
-		return -1
+		return first, 0
 	}
 	for i := range l.requests {
 		if r := &l.requests[i]; !r.answered {
-			return r.shard
+			if n++; n == 1 {
+				first = r.shard
+			}
 		}
 	}
-	return -1
+	return first, n
 }
 
-// missingFrom is the first owner of whom a result of the oldest open batch is missing; -1 where none is.
-func (r *results) missingFrom() int {
+// missingFrom is the first owner of whom a result of the oldest open batch is missing, and their number; -1 where none is.
+func (r *results) missingFrom() (first, n int) {
+	first = -1
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.complete >= r.begun {
-		return -1
+		return first, 0
 	}
 	o := r.of(r.complete)
 	for i := range o.gaps {
 		if o.gaps[i].missing() {
-			return i
+			if n++; n == 1 {
+				first = i
+			}
 		}
 	}
-	return -1
+	return first, n
 }
 
 // linkPulses says how the windows to all owners are.

@@ -93,7 +93,7 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	var since time.Duration
 	t.Doing, since = s.activity.now(s.since())
 	t.DoingMS = since.Milliseconds()
-	t.AwaitedShard = s.awaited(t.Doing)
+	t.AwaitedShard, t.Awaited = s.awaited(t.Doing)
 	t.Links = s.linkPulses(t.Links)
 	if s.config.GPUs != nil {
 		t.GPUs = s.config.GPUs()

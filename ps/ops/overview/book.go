@@ -57,15 +57,16 @@ const (
 func newBook() book { return book{map[problemKey]*entry{}} }
 
 // enter takes what was found now, and returns the problems there are: those that have lasted, and those that were over only just now.
-// began and over are for the events.
-func (b *book) enter(now int64, found []finding) (there []finding, began, over []entry) {
+// began and over are for the events; ended says that a job is over, and what was wrong with it with it.
+func (b *book) enter(now int64, found []finding, ended func(job string) bool) (there []finding, began, over []entry) {
 	for i := range found {
 		b.note(now, &found[i])
 	}
 	worst := worstOf(found)
 	for key, e := range b.entries {
-		// A problem that is over may have become another of the same trainer or shard.
-		if e.last != now && e.shown && e.Member != "" && worst[memberOf{e.Job, e.Member}] >= weight(e.Level) {
+		// A problem that is over may have become another of the same trainer or shard, or have ended with its job.
+		if e.last != now && e.shown && (e.Member != "" && worst[memberOf{e.Job, e.Member}] >= weight(e.Level) ||
+			e.Job != "" && e.Code != CodeJobFailed && ended(e.Job)) {
 			e.shown = false
 		}
 		switch {

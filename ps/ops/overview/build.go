@@ -2,6 +2,7 @@ package overview
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strconv"
 
@@ -126,9 +127,7 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 			continue
 		}
 		known := r.trainers[i]
-		if tr.Lag = t.lag(foremost, tr, known); j.Consistency == schema.ConsistencySync {
-			tr.Lag = min(tr.Lag, 1) // nobody begins a batch before all have ended the one before: the rest is the age of its word
-		}
+		tr.Lag = min(t.lag(foremost, tr, known), r.lagMax())
 		if known == nil || r.over() {
 			continue
 		}
@@ -150,6 +149,19 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 		j.GradientNorm = &mean
 	}
 	j.LeftMS = left(r, j)
+}
+
+// lagMax is how far a trainer can be behind, by what shards let others do: nobody begins a batch before all have handed in the last that
+// it may run ahead of. The rest of a difference is the age of a word.
+func (r *run) lagMax() uint64 {
+	switch {
+	case r.said == nil:
+	case r.said.Consistency == schema.ConsistencySync:
+		return 1
+	case r.said.Consistency == schema.ConsistencyBounded && r.said.Ahead > 0:
+		return uint64(min(r.said.Ahead, schema.AheadMax)) + 1
+	}
+	return math.MaxUint64
 }
 
 // lag is how far a trainer is behind the foremost: by what it has surely done since it last spoke, it is less.
@@ -205,7 +217,7 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	if m != nil {
 		out.Host, out.Batch, out.AgeMS = m.Host, uint64(m.Batch), min(max(m.SilentMS, 0), msMax)+t.now-r.saidAt
 		if m.Waited && m.First && !r.over() {
-			out.HeldMS = t.heldMS(r, m)
+			out.HeldMS = t.heldMS(r, tr, m)
 		}
 	}
 	if tr != nil {
@@ -228,13 +240,16 @@ const heldLeast = 200
 
 // heldMS is for how long others have waited for a trainer, by what the coordinator said and the time since.
 // A wait that had only begun then says nothing of the time since: batches come and go.
-func (t *Tracker) heldMS(r *run, m *schema.MemberPulse) int64 {
+func (t *Tracker) heldMS(r *run, tr *trainer, m *schema.MemberPulse) int64 {
 	if m.WaitedMS < heldLeast {
 		return max(m.WaitedMS, 0)
 	}
 	since := t.now - r.saidAt
 	if s := t.servers[r.coordinator]; s != nil {
 		since = min(since, s.heard.silentAfter())
+	}
+	if tr != nil && tr.heard.at > r.saidAt && tr.handedIn() {
+		return 0 // it says so itself, later
 	}
 	return min(max(m.WaitedMS, 0), msMax) + since
 }

@@ -9,7 +9,8 @@ type history struct {
 }
 
 // columnsMax are what a stretch adds up: of trainers batches, samples, the five phases, processor time, and how often shards were looked
-// at and waited for it first; of shards rounds, bytes, and the seconds of steps, publishing and kernels.
+// at and waited for it first; of shards rounds, bytes, the seconds of steps, publishing and kernels, how often trainers were
+// seen to wait for shards, and for this one alone.
 const columnsMax = 10
 
 // Columns of a trainer's history; phase p is hKeys+p.
@@ -29,6 +30,8 @@ const (
 	hStep
 	hPublish
 	hApply
+	hAsked
+	hAwaitedBy
 )
 
 // work is what was done in some time.
@@ -161,6 +164,27 @@ func (tr *trainer) remember(inRun bool) {
 		d[hKeys+p] = to.adjusted[p] - from.adjusted[p]
 	}
 	tr.past.add(to.at, elapsed(from, to), &d)
+}
+
+// noteAwaitedShards notes, once a second, which shards the trainers of a run wait for that wait for any.
+func (r *run) noteAwaitedShards(now int64) {
+	looks, by := 0.0, map[int]float64{}
+	for _, tr := range r.trainers {
+		if said := tr.said(); tr.heard.fresh(now) && said.AwaitedShard != nil {
+			looks++
+			if said.Awaited <= 1 { // of several, which keeps it waiting is not known
+				by[*said.AwaitedShard]++
+			}
+		}
+	}
+	if looks == 0 {
+		return
+	}
+	for i, k := range r.kept {
+		var d [columnsMax]float64
+		d[hAsked], d[hAwaitedBy] = looks, by[i]
+		k.past.add(now, 0, &d)
+	}
 }
 
 // noteAwaited notes, once a second, whom the shards of a run wait for first. It says who holds a batch up even where the trainer itself

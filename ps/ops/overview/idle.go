@@ -16,8 +16,12 @@ func (j *judgement) command(workload string, flags ...string) string {
 		workload = "packages"
 	}
 	parts := append([]string{"./bin/trainer", workload}, flags...)
-	if s := j.t.servers[j.t.config.Server]; s != nil && s.said().URL != "" && s.said().URL != localServer {
-		parts = append(parts, "--server", s.said().URL)
+	url := j.t.config.URL
+	if s := j.t.servers[j.t.config.Server]; s != nil && s.said().URL != "" {
+		url = s.said().URL
+	}
+	if url != "" && url != localServer {
+		parts = append(parts, "--server", url)
 	}
 	return strings.Join(parts, " ")
 }
@@ -34,11 +38,11 @@ func (j *judgement) noJob() Why {
 	return Why{Level: Info, Text: "No job. Start one: " + start, Action: start}
 }
 
-// missing names the places of a job that are free.
-func missing(job *Job) []string {
+// missing names the places of a job that are free, by its coordinator.
+func missing(job *Job, r *run) []string {
 	var names []string
 	for i := range job.Trainers {
-		if job.Trainers[i].State == stateFree {
+		if m := r.member(i); m != nil && m.Host == "" && !m.Left || m == nil && job.Trainers[i].State == stateFree {
 			names = append(names, job.Trainers[i].Member)
 		}
 	}
@@ -46,11 +50,11 @@ func missing(job *Job) []string {
 }
 
 func (j *judgement) missingText(job *Job) string {
-	n := len(job.Trainers)
-	if r := j.jobs[job.Name+"."+job.RunID]; r.said != nil {
+	n, r := len(job.Trainers), j.jobs[job.Name+"."+job.RunID]
+	if r.said != nil {
 		n = max(n, min(r.said.Trainers, TrainersMax))
 	}
-	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-j.jobs[job.Name+"."+job.RunID].since), job.Missing, plural(n, "trainer"), list(missing(job)))
+	return fmt.Sprintf("%s waits %s for %d of %s to join: %s", job.Name, ago(j.s.NowMS-r.since), job.Missing, plural(n, "trainer"), list(missing(job, r)))
 }
 
 func (j *judgement) missingAction(job *Job) string {

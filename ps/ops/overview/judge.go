@@ -25,7 +25,10 @@ func (t *Tracker) judge(s *Status) {
 	t.watchServers()
 	t.watchRuns()
 	t.watchGPUs(s)
-	there, began, over := t.book.enter(t.now, j.found)
+	there, began, over := t.book.enter(t.now, j.found, func(job string) bool {
+		r := t.latest(schema.JobName(job))
+		return r == nil || r.over()
+	})
 	for i := range began {
 		t.logProblem(&began[i].Problem, began[i].last, false)
 	}

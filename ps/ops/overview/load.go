@@ -61,7 +61,7 @@ func (j *judgement) straggler(job *Job, r *run) {
 		if tr == nil || !tr.heard.fresh(j.s.NowMS) {
 			continue
 		}
-		total := tr.past.since(j.s.NowMS - 60_000)
+		total := tr.past.since(j.s.NowMS - lately)
 		w, ok := total.each()
 		if !ok || total.wall < 15 {
 			continue

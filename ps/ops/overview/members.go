@@ -58,6 +58,12 @@ func (tr *trainer) take(now int64, p *schema.Pulse, counts bool) {
 	tr.noteReconnects(now)
 }
 
+// handedIn says that a trainer has sent its part of a batch just now, and waits for the others'.
+func (tr *trainer) handedIn() bool {
+	said := tr.said()
+	return said.Doing == schema.DoingResult && said.DoingMS < tr.heard.every
+}
+
 // where is the machine and process of a trainer, as sentences name it: by its own word, else by its coordinator's.
 func (tr *trainer) where(m *schema.MemberPulse) string {
 	switch {

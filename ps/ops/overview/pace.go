@@ -17,6 +17,7 @@ type pace struct {
 	minutes []float64 // means of the last hour, ascending in time; at most 60
 
 	slow     bool
+	much     bool    // so slow that it is critical
 	onset    int64   // since when
 	usually  float64 // what was typical then
 	begun    int64   // when that was found
@@ -45,10 +46,14 @@ type usual struct {
 
 // Limits of what is slow.
 const (
-	slowBelow    = 0.7  // of what is typical: it is slow
-	slowUntil    = 0.85 // and is no more
+	slowBelow    = 0.7  // of what is typical, over slowWindow: it is slow
+	quickBelow   = 0.45 // or over quickWindow
+	slowUntil    = 0.85 // and is no more, over endWindow
 	muchBelow    = 0.25 // it is critical
+	muchUntil    = 0.35
 	slowWindow   = 30_000
+	quickWindow  = 8_000
+	endWindow    = 15_000
 	slowForgiven = 2 * 3600_000 // after so long it is what is typical
 	typicalLeast = 3            // minutes
 )
@@ -105,19 +110,19 @@ func (p *pace) over(now, ms int64) (rate float64, ok bool) {
 	return rate / float64(n), true
 }
 
-// fell finds since when the rate has been below a limit: the mean of five seconds each, going back.
+// fell finds since when the rate has been below a limit, by the mean of every three seconds that follow each other, going back.
 func (p *pace) fell(now int64, limit float64) int64 {
-	since, sum, n := now, 0.0, 0
-	var began int64
+	since, sum := now, 0.0
+	back := func(k int) *second { return &p.seconds[(p.n-1-k)%paceKept] }
 	for k := range min(p.n, paceKept) {
-		s := &p.seconds[(p.n-1-k)%paceKept]
-		sum, n, began = sum+float64(s.rate), n+1, s.at
-		if n == 5 {
-			if sum/5 >= limit {
-				break
-			}
-			since, sum, n = began, 0, 0
+		if sum += float64(back(k).rate); k < 2 {
+			continue
 		}
+		if sum >= 3*limit {
+			break
+		}
+		since = back(k - 1).at
+		sum -= float64(back(k - 2).rate)
 	}
 	return since
 }
@@ -131,20 +136,44 @@ func (p *pace) look(now, period int64) (rate float64, found bool) {
 		p.slow = p.slow && p.n > 0 && now-p.seconds[(p.n-1)%paceKept].at < 60_000
 		return rate, false
 	}
-	if p.slow && (rate >= slowUntil*typical || now-p.begun > slowForgiven) {
-		p.slow = false
+	if p.slow {
+		return p.lookSlow(now, period, rate)
+	}
+	quick, known := p.over(now, quickWindow)
+	quickly := known && 5*period <= quickWindow && quick < quickBelow*typical
+	if quickly {
+		rate = quick
+	}
+	if quickly || rate < slowBelow*typical {
+		p.slow, p.usually, p.begun = true, typical, now
+		p.onset = p.fell(now, (typical+rate)/2)
+		p.culprits = usual{}
+		return p.lookSlow(now, period, rate)
+	}
+	return rate, false
+}
+
+// lookSlow is look for a run that is slow: rate is that since it is, or of the last slowWindow.
+func (p *pace) lookSlow(now, period int64, rate float64) (float64, bool) {
+	if since := min(max(now-p.onset, endWindow/3), max(slowWindow, 5*period)); since > 0 {
+		if r, ok := p.over(now, since); ok {
+			rate = r
+		}
+	}
+	lately, ok := p.over(now, max(endWindow, 5*period))
+	forgiven := now-p.begun > slowForgiven
+	if ok && lately >= slowUntil*p.usually || forgiven {
+		p.slow, p.much = false, false
 		p.minute = stretch{}
-		if rate < slowUntil*typical { // this is how fast it goes now
+		if forgiven { // this is how fast it goes now
 			p.minutes = p.minutes[:0]
 		}
 		return rate, false
 	}
-	if !p.slow && rate < slowBelow*typical {
-		p.slow, p.usually, p.begun = true, typical, now
-		p.onset = p.fell(now, (typical+rate)/2)
-		p.culprits = usual{}
+	if p.much = rate < muchBelow*p.usually || p.much && rate < muchUntil*p.usually; ok && !p.much {
+		p.much = lately < muchBelow*p.usually
 	}
-	return rate, p.slow
+	return rate, true
 }
 
 // median of some numbers, which stay as they are; 0 of none.

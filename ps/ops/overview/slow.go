@@ -28,7 +28,7 @@ func (j *judgement) slow(job *Job, r *run) {
 	b := j.blameFor(job, r)
 	usually := r.pace.usually
 	level := Warning
-	if rate < muchBelow*usually {
+	if r.pace.much {
 		level = Critical
 	}
 	f := find(CodeSlowdown, level, fmt.Sprintf("%s has trained at %s of its usual rate for %s (%s of %s samples/s): %s", job.Name,
@@ -113,10 +113,13 @@ func (c *change) most(some ...int) int {
 	})
 }
 
-// changes compares what trainers do since the run became slow, the last minute at most, with what was usual.
+// lately is over what time it is looked at what members do, in milliseconds: batches differ, and a cause that is over is none.
+const lately = 30_000
+
+// changes compares what trainers do since the run became slow, lately at most, with what was usual.
 func (j *judgement) changes(job *Job, r *run) []change {
 	var all []change
-	from := max(r.pace.onset, j.s.NowMS-60_000)
+	from := max(r.pace.onset, j.s.NowMS-lately)
 	for i := range job.Trainers {
 		tr := r.trainers[i]
 		was, ok := r.pace.culprits.trainers[i]
@@ -188,7 +191,12 @@ func (j *judgement) fewer(job *Job, r *run, all []change) (blame, bool) {
 		return blame{}, false
 	}
 	slices.SortFunc(names, compareMembers)
-	b := blame{text: fmt.Sprintf("%s of its %d trainers do not train any more: %s", count(float64(len(names))), len(r.pace.culprits.trainers), list(names))}
+	do := "do"
+	if len(names) == 1 {
+		do = "does"
+	}
+	b := blame{text: fmt.Sprintf("%s of its %d trainers %s not train any more: %s", count(float64(len(names))), len(r.pace.culprits.trainers), do, list(names)),
+		action: "Start it again if its share of the data is needed."}
 	for _, name := range names {
 		b.follows = append(b.follows, memberToken(job.Name, name))
 	}
@@ -280,7 +288,7 @@ func (j *judgement) blameSeveral(job *Job, alike []*change, of int) blame {
 	}
 	p := sum.most(own[:]...)
 	b := blame{action: partActions[p]}
-	who := fmt.Sprintf("all %d trainers", of)
+	who := all(of) + " trainers"
 	if len(alike) < of {
 		who = list(names)
 	}
@@ -350,9 +358,12 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 			b.text = text + "; their windows to " + list(names) + " are full, and no shard is busier than it was"
 			return b
 		}
-		if at := awaited(r); at >= 0 && at < len(job.Shards) {
-			b.text += fmt.Sprintf("; they wait for %s on ps %s", job.Shards[at].Member, job.Shards[at].Server)
-			b.follows = append(b.follows, memberToken(job.Name, job.Shards[at].Member))
+		if at := j.awaitedLately(r); len(job.Shards) > 1 && at >= 0 && at < len(job.Shards) {
+			s := &job.Shards[at]
+			b.text = fmt.Sprintf("%s; they wait for shard %s on ps %s, which has no more to do than before", text, s.Member, s.Server)
+			b.action = fmt.Sprintf("Look at the machine of ps %s: whether that process gets processor time, what else runs there, and at the network to it.", s.Server)
+			b.causes = append(b.causes, paceToken(job.Name, s.Member), memberToken(job.Name, s.Member))
+			b.follows = append(b.follows, byServer+s.Server)
 		}
 		return b
 	}
@@ -386,7 +397,7 @@ type busier struct {
 // busier are the shards that have become the bottleneck, the busiest first: they are busy for more of the time than they were, or need
 // more time for a round.
 func (j *judgement) busier(job *Job, r *run) (all []busier) {
-	from := max(r.pace.onset, j.s.NowMS-60_000)
+	from := max(r.pace.onset, j.s.NowMS-lately)
 	for i, k := range r.kept {
 		before, ok := r.pace.culprits.shards[i]
 		now := k.past.since(from)
@@ -402,6 +413,21 @@ func (j *judgement) busier(job *Job, r *run) (all []busier) {
 	}
 	slices.SortFunc(all, func(a, b busier) int { return cmp.Or(cmp.Compare(b.load, a.load), cmp.Compare(a.at, b.at)) })
 	return all
+}
+
+// awaitedLately is the shard that alone keeps trainers waiting most of the time for which they wait for any; -1 where there is none.
+func (j *judgement) awaitedLately(r *run) int {
+	at, most := -1, 0.0
+	for _, i := range sortedKeys(r.kept) {
+		w := r.kept[i].past.since(max(r.pace.onset, j.s.NowMS-lately))
+		if share := ratio(w.done[hAwaitedBy], w.done[hAsked]); w.done[hAsked] >= 3 && share > most {
+			at, most = i, share
+		}
+	}
+	if most < 0.6 {
+		return -1
+	}
+	return at
 }
 
 // awaited is the shard that most trainers wait for at the moment; -1 for none.

@@ -17,11 +17,11 @@ import (
 // TestStories runs the scripts of testdata: what happens to a job, and the exact words that are said of it. go test -rewrite writes them
 // anew.
 //
-//	cluster [trainers= servers= shards= hosts= consistency= apply= batch=seconds gpus gathering no-job]
+//	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
-//	                     starved, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
-//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung
+//	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
+//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung, deaf
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
 //	restart ps=0 | t1
@@ -50,7 +50,7 @@ func (s *story) run() string {
 	switch s.d.Cmd {
 	case "cluster":
 		s.c = sample.NewCluster(sample.Options{Trainers: s.number("trainers"), Servers: s.number("servers"), Shards: s.number("shards"),
-			Hosts: s.number("hosts"), Consistency: s.text("consistency"), Apply: s.text("apply"), BatchSeconds: s.real("batch"), GPUs: s.d.HasArg("gpus")})
+			Hosts: s.number("hosts"), Control: s.text("control"), Consistency: s.text("consistency"), Apply: s.text("apply"), Ahead: s.number("ahead"), BatchSeconds: s.real("batch"), GPUs: s.d.HasArg("gpus")})
 		s.c.NoJob = s.d.HasArg("no-job")
 		if s.d.HasArg("gathering") {
 			s.c.Phase = schema.PhaseGathering
@@ -149,6 +149,7 @@ func (s *story) set() {
 		t.Stopped, t.Gone, t.Left = t.Stopped || s.d.HasArg("stopped"), t.Gone || s.d.HasArg("gone"), t.Left || s.d.HasArg("left")
 		t.Stuck, t.Away = t.Stuck || s.d.HasArg("stuck"), t.Away || s.d.HasArg("away")
 		t.Slow, t.Norm = max(t.Slow, s.real("slow")), max(t.Norm, s.real("norm"))
+		t.After = s.real("after")
 		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
 		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost")), s.real("samples")
 		if s.d.HasArg("loss") {
@@ -161,7 +162,7 @@ func (s *story) set() {
 			s.c.Digests[arg.Key] = uint32(s.number("digest"))
 		}
 	}
-	s.c.Hung = s.d.HasArg("hung")
+	s.c.Hung, s.c.Deaf = s.d.HasArg("hung"), s.d.HasArg("deaf")
 	if s.d.HasArg("ps") {
 		s.setServer(s.c.Servers[s.number("ps")])
 	}

@@ -184,6 +184,7 @@ func (t *Tracker) note(r *run) {
 	r.learning.note(&p)
 	if !r.blocked && r.inRun(t.now) {
 		r.noteAwaited(t.now)
+		r.noteAwaitedShards(t.now)
 	}
 	r.series.add(p)
 }

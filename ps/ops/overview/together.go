@@ -52,11 +52,11 @@ func (j *judgement) silentTogether(job *Job, r *run) (text, action string) {
 	who := fmt.Sprintf("%d of %d trainers (%s)", len(names), trainers, list(names))
 	switch {
 	case int64(len(names)) == trainers:
-		who = fmt.Sprintf("all %d trainers", trainers)
+		who = all(len(names)) + " trainers"
 		action = fmt.Sprintf("Look at the network between them and ps %s, and at the control server.", job.Coordinator)
 	case len(hosts) == 1 && beside == 0:
 		for host := range hosts {
-			who = fmt.Sprintf("all %d trainers on %s", len(names), host)
+			who = fmt.Sprintf("%s trainers on %s", all(len(names)), host)
 			action = fmt.Sprintf("Look whether %s is up and reachable.", host)
 		}
 	}
@@ -64,4 +64,12 @@ func (j *judgement) silentTogether(job *Job, r *run) (text, action string) {
 		return fmt.Sprintf("batch %d waits %s for %s, last seen %s ago", batch, ago(held), who, ago(age)), action
 	}
 	return fmt.Sprintf("%s of %s were last seen %s ago", who, job.Name, ago(age)), action
+}
+
+// all is the word for n of n: "both", "all 3".
+func all(n int) string {
+	if n == 2 {
+		return "both"
+	}
+	return fmt.Sprintf("all %d", n)
 }

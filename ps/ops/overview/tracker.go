@@ -33,6 +33,7 @@ const (
 // Config says who watches.
 type Config struct {
 	Server  string // id of the ps that answers
+	URL     string // where trainers find it, until it says so itself
 	Version string // of gradbus
 }
 
@@ -333,6 +334,7 @@ func (h *heard) take(now int64, p *schema.Pulse) bool {
 // silentAfter is for how long a member may say nothing before that is told, in milliseconds.
 func (h *heard) silentAfter() int64 { return h.every*2 + 900 }
 
+// age is how long ago it was heard.
 func (h *heard) age(now int64) int64 { return max(now-h.at, 0) }
 
 // fresh says that the member speaks as often as it says.

@@ -11,11 +11,11 @@ import (
 
 // Limits of what may be lost, refused or sent again, over the last ten seconds.
 const (
-	refusedRate     = 1.0  // frames a second
-	resentRate      = 1.0  // frames a second
-	resentShare     = 0.01 // of those that are sent
-	droppedRate     = 1.0  // messages a second
-	reconnectsMany  = 3    // within reconnectsTime
+	refusedRate     = 1.0 // frames a second
+	resentRate      = 2.0 // frames a second
+	resentShare     = 0.1 // of those that are sent: on a busy machine some acks are late, and nothing is slower for it
+	droppedRate     = 1.0 // messages a second
+	reconnectsMany  = 3   // within reconnectsTime
 	reconnectsTime  = 300_000
 	reconnectsApart = 10_000 // what is lost within this time is one loss: a trainer that was stopped loses all of its connections
 	reconnectsNoted = 4
@@ -76,11 +76,13 @@ func (j *judgement) trainerTraffic(job *Job, tr *trainer, who string, about func
 		return
 	}
 	if rate, sent := sp.rate(cResent), sp.rate(cFrames); rate >= resentRate && rate >= resentShare*sent {
-		text := fmt.Sprintf("%s sends %s frames/s again, %s of its gradients", who, count(rate), percent(min(ratio(rate, sent), 1)))
+		f := find(CodeResends, "", fmt.Sprintf("%s sends %s frames/s again, %s of its gradients", who, count(rate), percent(min(ratio(rate, sent), 1))), "")
 		if l := tr.worstLink(); l != nil {
-			text += fmt.Sprintf("; most to shard s%d", l.Shard)
+			shard := string(schema.ShardMember(l.Shard))
+			f.Text += "; most to shard " + shard
+			f.follows = append(f.follows, paceToken(job.Name, shard), memberToken(job.Name, shard))
 		}
-		about(find(CodeResends, "", text, ""))
+		about(f)
 	}
 	if rate := sp.rate(cDropped); rate >= droppedRate {
 		about(find(CodeDropped, "", fmt.Sprintf("%s loses %s messages/s that it reads too slowly", who, count(rate)), ""))

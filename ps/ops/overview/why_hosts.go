@@ -44,13 +44,19 @@ func (j *judgement) silentServer(v *Server, s *server) {
 	if len(coordinates)+len(keeps) > 0 {
 		action = "Look at that ps and its machine. If it has ended, its jobs cannot go on: start it again, then them."
 	}
+	if j.isControl(s) {
+		what += ", and is the control server"
+	}
 	f := find(code, level, fmt.Sprintf("ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what), action)
 	f.Member, f.SinceMS = "p-"+v.ID, j.s.NowMS-v.AgeMS
+	if j.isControl(s) {
+		f.causes = append(f.causes, byControl)
+	}
 	f.causes = append(f.causes, byServer+v.ID, byHost+v.Host)
 	for _, name := range append(coordinates, keeps...) {
 		f.causes = append(f.causes, byJob+name)
 	}
-	if v.ID != j.t.config.Server {
+	if v.ID != j.t.config.Server && !j.isControl(s) {
 		f.follows = append(f.follows, byControl)
 	}
 	j.add(f)
@@ -73,14 +79,7 @@ func (j *judgement) server(v *Server, s *server) {
 		f.follows = append(f.follows, byServer+v.ID)
 		j.add(f)
 	}
-	if v.ControlLost {
-		f := find(CodeControlLost, j.ifJobs(Critical), fmt.Sprintf("ps %s on %s cannot reach the control server; nobody can join, and jobs that run go on for %s at most",
-			v.ID, v.Host, ago(int64(finite(said.Deadline)*1000))), "")
-		if v.ID == j.t.config.Server {
-			f.causes = append(f.causes, byControl)
-		}
-		about(f)
-	}
+	j.control(v, s)
 	j.serverTraffic(v, s, about)
 	if n := said.Verification.Mismatches; n > 0 {
 		on := ""

@@ -56,12 +56,19 @@ func (j *judgement) ended(job *Job, r *run) {
 		return
 	}
 	f := find(CodeJobFailed, "", fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.Failed)), "")
-	f.Job, f.Member, f.SinceMS = job.Name, job.FailedBy, job.EndedMS
+	f.Job, f.Member, f.SinceMS, f.brief = job.Name, job.FailedBy, job.EndedMS, job.Name+" has failed"
 	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) && job.Trainers[i].Host != "" {
 		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.", job.FailedBy, job.Trainers[i].Host)
 		if strings.Contains(job.Failed, "last seen") {
 			f.Action = fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then start the job again.", job.FailedBy, job.Trainers[i].Host)
 		}
+	}
+	if id, ok := strings.CutPrefix(job.FailedBy, "p-"); ok {
+		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
+		f.causes = []string{byServer + id}
+	}
+	if strings.Contains(job.Failed, schema.ReasonNonFinite.String()) {
+		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
 	}
 	f.follows = []string{memberToken(job.Name, job.FailedBy), byJob + job.Name, byControl}
 	j.add(f)
@@ -101,6 +108,7 @@ func (j *judgement) trainer(job *Job, r *run, i int) {
 		f.brief = fmt.Sprintf("batch %d waits %s for %s", m.WaitedBatch, ago(out.HeldMS), out.Member)
 		f.SinceMS = j.s.NowMS - out.HeldMS
 		if out.Shard != nil {
+			f.brief = "" // it waits for others itself
 			f.follows = append(f.follows, memberToken(job.Name, string(schema.ShardMember(*out.Shard))))
 		}
 		about(f)
@@ -229,20 +237,21 @@ func (j *judgement) replicas(job *Job) {
 			groups[d] = append(groups[d], m)
 		}
 	}
-	var parts []string
-	for _, d := range sortedKeys(groups) {
-		parts = append(parts, fmt.Sprintf("%s of %s", d, list(groups[d])))
-	}
-	f := find(CodeReplicas, "", fmt.Sprintf("replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version, strings.Join(parts[:min(len(parts), 4)], ", ")), "")
-	f.Job = job.Name
+	var parts, odd []string
 	most := 0
 	for _, members := range groups {
 		most = max(most, len(members))
 	}
 	for _, d := range sortedKeys(groups) {
+		parts = append(parts, fmt.Sprintf("%s of %s", d, list(groups[d])))
 		if 2*most <= len(job.Replicas.Digests) || len(groups[d]) < most { // without a majority any of them may be the one that is wrong
-			f.also = append(f.also, groups[d]...)
+			odd = append(odd, groups[d]...)
 		}
 	}
+	f := find(CodeReplicas, "", fmt.Sprintf("replicas of %s differ at version %d: %s", job.Name, job.Replicas.Version, strings.Join(parts[:min(len(parts), 4)], ", ")), "")
+	if 2*most > len(job.Replicas.Digests) {
+		f.Action = fmt.Sprintf("Stop the job: its results are not those of the data. Start it again from its last good model, without the machine of %s.", list(odd))
+	}
+	f.Job, f.also = job.Name, odd
 	j.add(f)
 }

@@ -211,7 +211,7 @@ func TestBook(t *testing.T) {
 	problem := find(CodeRefusals, "", "x", "") // hold 5 s, linger 15 s
 	var log []string
 	look := func(now int64, found ...finding) int {
-		there, began, over := b.enter(now, found)
+		there, began, over := b.enter(now, found, func(string) bool { return false })
 		for _, e := range began {
 			log = append(log, "began "+e.Code)
 		}

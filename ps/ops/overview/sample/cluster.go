@@ -22,10 +22,12 @@ type Options struct {
 	Shards      int          // [2] over all ps
 	Consistency string       // [sync]
 	Apply       string       // [update]
+	Ahead       int          // batches, where consistency is bounded
 	Planned     schema.Batch // [20000]
 	GPUs        bool         // every machine has a GPU for each trainer
 	Hosts       int          // [1] machines that the trainers run on: box-0, box-1, ...
 	Place       string       // [box] what machines and ps are called
+	Control     string       // host:port of a control server of its own; empty is the first ps's
 
 	BatchSeconds float64 // [0.1] that a trainer computes for each batch
 	BatchSamples int     // [1230] of all trainers
@@ -53,6 +55,7 @@ type Cluster struct {
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
 	NoJob    bool              // ps alone
 	Hung     bool              // nothing goes on, and nobody says why
+	Deaf     bool              // the control server hangs: the first ps hears itself alone
 
 	before  []schema.JobPulse // runs that have ended
 	began   time.Time
@@ -67,6 +70,7 @@ type Cluster struct {
 type Trainer struct {
 	Away    bool    // has not joined
 	Stopped bool    // says nothing, does nothing: killed, or its machine is off
+	After   float64 // part of a second that it goes on for after its last word, when it stops
 	Gone    bool    // its connections are gone, too
 	Left    bool    // said goodbye
 	Stuck   bool    // alive, and does not get on with its batch
@@ -236,8 +240,8 @@ func (c *Cluster) Second() []Heard {
 	c.second++
 	c.advance()
 	var all []Heard
-	for _, s := range c.Servers {
-		if !s.Stopped {
+	for i, s := range c.Servers {
+		if !s.Stopped && (i == 0 || !c.Deaf) {
 			all = append(all, Heard{"ps", schema.ServerMember(s.id), c.serverPulse(s)})
 		}
 	}
@@ -249,7 +253,7 @@ func (c *Cluster) Second() []Heard {
 			continue
 		}
 		t.stopped = time.Time{}
-		if !t.Away && !t.Left && !c.NoJob && c.Phase != "ended" {
+		if !t.Away && !t.Left && !c.NoJob && c.Phase != "ended" && !c.Deaf {
 			all = append(all, Heard{schema.JobName(c.Job), schema.TrainerMember(t.index), c.trainerPulse(t)})
 		}
 	}
@@ -286,7 +290,8 @@ func (c *Cluster) advance() {
 		c.advanceAlone()
 		return
 	}
-	if len(c.blocking()) > 0 || c.deaf() >= 0 || c.Hung {
+	share := c.share()
+	if share == 0 || c.deaf() >= 0 || c.Hung {
 		c.frozen++
 		return
 	}
@@ -304,13 +309,24 @@ func (c *Cluster) advance() {
 			period = math.Max(period, slowest*1.25+c.waiting()+c.BatchSeconds)
 		}
 	}
-	n := 1 / period
+	n := share / period
 	c.batch += n
 	c.samples += n * float64(c.BatchSamples)
 	for _, t := range c.Trainers {
-		t.batch = c.batch
-		c.train(t, n, period)
+		if !t.Stopped {
+			t.batch = c.batch
+			c.train(t, n, period)
+		}
 	}
+}
+
+// share is the part of this second in which batches are completed.
+func (c *Cluster) share() float64 {
+	share := 1.0
+	for _, t := range c.blocking() {
+		share, t.After = math.Min(share, t.After), 0
+	}
+	return share
 }
 
 // advanceAlone computes for a second where nobody waits for another.

@@ -100,6 +100,12 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 		Verification: schema.VerifyPulse{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskPulse{s.Disk}, GPUs: append([]schema.GPUPulse(nil), s.GPUs...),
 	}
+	if p.Server.Control = c.Control; s != c.Servers[0] {
+		p.Server.URL = fmt.Sprintf("nats://%s:4222", s.Host)
+		if c.Control == "" {
+			p.Server.Control = "127.0.0.1:4222"
+		}
+	}
 	if c.NoJob || s.Amnesic {
 		return &p
 	}
@@ -149,7 +155,7 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
 func (c *Cluster) jobPulse() schema.JobPulse {
 	j := schema.JobPulse{
 		Name: schema.JobName(c.Job), Workload: c.Workload, RunID: c.RunID, Phase: c.Phase, Consistency: c.Consistency, Apply: c.Apply, Reduce: "shards",
-		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Batch: schema.Batch(c.batch), Parameters: 4_300_000, Failed: c.Failed,
+		Trainers: len(c.Trainers), Shards: c.Shards, Lanes: 2 * len(c.Trainers), Ahead: c.Ahead, Batch: schema.Batch(c.batch), Parameters: 4_300_000, Failed: c.Failed,
 	}
 	if c.Phase != "gathering" {
 		j.StartedMS = c.began.UnixMilli()
