@@ -301,6 +301,52 @@ func TestPaceForgets(t *testing.T) {
 	}
 }
 
+// A minute of which only some seconds are known is none.
+func TestPaceOfPartsOfMinutes(t *testing.T) {
+	for seconds, want := range map[int64]float64{19: 0, 20: 100} {
+		var p pace
+		for minute := range int64(5) {
+			for s := range seconds {
+				p.add(1_700_000_040_000+minute*60_000+s*1000, real(100), true)
+			}
+		}
+		if got := p.typical(); got != want {
+			t.Errorf("%d seconds of each minute: %v is usual, want %v", seconds, got, want)
+		}
+	}
+}
+
+// Losses may be below zero: their sum falls within a life.
+func TestLossesBelowZero(t *testing.T) {
+	var r ring
+	for i := range int64(5) {
+		s := sample{at: i * 1000, clock: i * 1000}
+		s.totals[cLossSum], s.totals[cBatches] = float64(-i), float64(i)
+		r.add(s, false)
+	}
+	if r.n != 5 {
+		t.Errorf("%d samples are of this life, want 5", r.n)
+	}
+}
+
+// A problem that comes again after it was over, and before that was told, is as old as its return.
+func TestProblemsComeAgain(t *testing.T) {
+	b := newBook()
+	wrong := []finding{find(CodeMemory, "", "short", "")} // held back for 5 s
+	for at := int64(0); at <= 20_000; at += 1000 {
+		found := wrong
+		if at >= 8_000 && at < 14_000 {
+			found = nil
+		}
+		there, _, _ := b.enter(100_000+at, found)
+		since := map[int64]int64{7_000: 100_000, 11_000: 100_000, 12_000: -1, 18_000: -1, 19_000: 114_000}
+		want, told := since[at]
+		if told && (want < 0) != (len(there) == 0) || want > 0 && len(there) > 0 && there[0].SinceMS != want {
+			t.Errorf("after %d s: %+v, want since %d", at/1000, there, want)
+		}
+	}
+}
+
 // Who was heard half a second earlier than another is not behind, however fast the run is; who does not move is.
 func TestLag(t *testing.T) {
 	var fast, still ring
