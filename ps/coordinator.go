@@ -316,7 +316,7 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	if c.phase == Ended {
 		return nil
 	}
-	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: text}
+	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
 	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
 }
 

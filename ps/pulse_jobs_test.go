@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -63,6 +64,29 @@ func TestCoordinatorPulse(t *testing.T) {
 	}
 	if p = c.Pulse(after(time.Minute)); p.Phase != schema.PhaseEnded || p.Failed == nil || p.Failed.Member != "t1" {
 		t.Errorf("ended: %+v", p)
+	}
+}
+
+// However much a trainer says of why it ended, and its machine's name, the ps can still tell of itself.
+func TestLongReasonsFitAPulse(t *testing.T) {
+	at := time.UnixMilli(1700000000000)
+	long := strings.Repeat("x", schema.TextBytesMax)
+	job := smallJob("told", 2, 4)
+	c := NewCoordinator(CoordinatorConfig{Job: job, RunID: 7, Generation: 1, Deadline: 10 * time.Second, Keepers: []Keeper{{"p-a", schema.DataServer{ID: "a", Shards: []int{0}}}}})
+	c.Assign(at)
+	c.Tick(at)
+	c.Join(at, "j-1", &schema.Join{Job: job, Host: long})
+	c.Join(at, "j-2", &schema.Join{Job: job, Host: "two"})
+	c.Report(at, "p-a", &schema.Report{Serial: 1, Ready: true})
+	c.Tick(at)
+	c.Leave("t0", &schema.Leave{Reason: long})
+	p := c.Pulse(at)
+	if p.Failed == nil || p.Failed.Member != "t0" {
+		t.Fatalf("%+v", p.Failed)
+	}
+	server := &schema.ServerPulse{ID: "a", Jobs: []schema.JobPulse{p}}
+	if _, err := schema.EncodePulse(schema.Head{}, &schema.Pulse{EveryMS: 1000, Server: server}); err != nil {
+		t.Error(err)
 	}
 }
 
