@@ -77,7 +77,7 @@ func roundTrip(t *testing.T, from, to *Conn) {
 			if parsed, err := m.Parse(); err != nil || parsed != s || string(m.Data) != s.Kind {
 				t.Errorf("got %q on %q", m.Data, m.Text())
 			}
-		case <-context20(t).Done():
+		case <-guarded(t).Done():
 			t.Fatalf("%s did not arrive", s)
 		}
 	}
@@ -350,7 +350,7 @@ func TestSlowHandlerIsCounted(t *testing.T) {
 func TestAsk(t *testing.T) {
 	answers := make(chan int, 1)
 	asked := 0
-	got, err := Ask(context20(t), time.Millisecond, func() error {
+	got, err := Ask(guarded(t), time.Millisecond, func() error {
 		switch asked++; asked {
 		case 1:
 			return fmt.Errorf("publish: %w", ErrLost)

@@ -15,7 +15,7 @@ func dialControl(t *testing.T, config Config) *Control {
 	if config.Log == nil {
 		config.Log = testLog(t)
 	}
-	c, err := DialControl(context20(t), config)
+	c, err := DialControl(guarded(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func dialControl(t *testing.T, config Config) *Control {
 // Of many who create one key at once exactly one succeeds, and every later step says what it finds.
 func TestBucket(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
-	ctx := context20(t)
+	ctx := guarded(t)
 	const many = 8
 	buckets := make([]*Bucket, many)
 	for i := range buckets {
@@ -97,7 +97,7 @@ func TestBucket(t *testing.T) {
 // A key that nobody writes any more is gone after its time.
 func TestBucketForgets(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
-	ctx := context20(t)
+	ctx := guarded(t)
 	c := dialControl(t, Config{Server: server, Name: "c"})
 	b, err := c.OpenBucket(ctx, BucketConfig{Name: "leases", BytesMax: 1 << 20, TTL: 200 * time.Millisecond})
 	if err != nil {
@@ -115,7 +115,7 @@ func TestBucketForgets(t *testing.T) {
 // Where there is no JetStream the error says so and what to do; where there is no bucket likewise, also after the server
 // was started anew, since buckets are in memory.
 func TestNoBuckets(t *testing.T) {
-	ctx := context20(t)
+	ctx := guarded(t)
 	plain := dialControl(t, Config{Server: startServer(t, ServerConfig{}), Name: "c"})
 	if _, err := plain.OpenBucket(ctx, BucketConfig{Name: "things"}); !errors.Is(err, ErrNoJetStream) || !strings.Contains(err.Error(), "-js") {
 		t.Errorf("%v, want ErrNoJetStream and what to set", err)
@@ -172,11 +172,11 @@ func TestControlLetters(t *testing.T) {
 	if err := a.Publish(At("job", "t0", KindCtl, "coordinator").String(), make([]byte, 1<<10+1)); !errors.Is(err, ErrPayload) || !strings.Contains(err.Error(), "max_payload") {
 		t.Errorf("%v, want ErrPayload and what to set", err)
 	}
-	_, err := DialControl(context20(t), Config{URL: "nats://me:secret@127.0.0.1:1,nats://me:secret@127.0.0.1:2", Name: "c"})
+	_, err := DialControl(guarded(t), Config{URL: "nats://me:secret@127.0.0.1:1,nats://me:secret@127.0.0.1:2", Name: "c"})
 	if !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "127.0.0.1:2") {
 		t.Errorf("%v, want the addresses without the password", err)
 	}
-	if _, err := DialControl(context20(t), Config{URL: "me:secret@there", Name: "c"}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := DialControl(guarded(t), Config{URL: "me:secret@there", Name: "c"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v, want no password in it", err)
 	}
 }
@@ -187,11 +187,11 @@ func TestJetStreamLeavesNoFolder(t *testing.T) {
 	t.Setenv("TMPDIR", folder)
 	server := startServer(t, ServerConfig{JetStream: true})
 	c := dialControl(t, Config{Server: server, Name: "c"})
-	b, err := c.OpenBucket(context20(t), BucketConfig{Name: "things", BytesMax: 1 << 20})
+	b, err := c.OpenBucket(guarded(t), BucketConfig{Name: "things", BytesMax: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := b.Put(context20(t), "a", nil); err != nil {
+	if _, err := b.Put(guarded(t), "a", nil); err != nil {
 		t.Fatal(err)
 	}
 	if names, err := os.ReadDir(folder); err != nil || len(names) != 0 {

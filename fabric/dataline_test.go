@@ -121,12 +121,12 @@ func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		for i := range uint64(frames) {
-			if err := f.outbox.Send(context20(t), At("j", "t0", KindDense, "s0").WithBatch(i), simulationFrame(i, 100_000)); err != nil {
+			if err := f.outbox.Send(guarded(t), At("j", "t0", KindDense, "s0").WithBatch(i), simulationFrame(i, 100_000)); err != nil {
 				sent <- err
 				return
 			}
 		}
-		sent <- f.outbox.Drained(context20(t))
+		sent <- f.outbox.Drained(guarded(t))
 	}()
 	eventually(t, "the server cut it off", func() bool { return server.SlowConsumers() > 0 })
 	slow.Store(false)
@@ -223,7 +223,7 @@ func TestDataLineAndAStrangeServer(t *testing.T) {
 			var told states
 			l := &dataLine{config: &Config{URL: scripted(t, says), Log: log.log()}}
 			var handlers sync.WaitGroup
-			l, err := dialData(context20(t), l.config, bulkLine, &leasePool{}, &handlers, func(e lineEvent, _ error) {
+			l, err := dialData(guarded(t), l.config, bulkLine, &leasePool{}, &handlers, func(e lineEvent, _ error) {
 				told.add(map[lineEvent]State{lineLost: Lost, lineBack: Back, lineEnded: Closed}[e])
 			})
 			if err != nil {

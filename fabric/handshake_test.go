@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"bufio"
-	"context"
 	"crypto/ed25519"
 	"encoding/base64"
 	"encoding/hex"
@@ -15,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 )
@@ -124,9 +122,7 @@ func TestNothingBeforeTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	_, err = greet(ctx, near, at, &config, &leasePool{})
+	_, err = greet(guarded(t), near, at, &config, &leasePool{})
 	wantError(t, err, errProtocol, "between INFO and TLS")
 	wg.Wait()
 }

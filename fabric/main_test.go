@@ -27,21 +27,24 @@ func newRand(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 1))
 }
 
+// guard bounds every wait for what must come. It is reached only by what never does.
+const guard = 3 * time.Minute
+
 // eventually polls until the condition holds, and fails with what the last look saw.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(guard)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("not within %v: %s", guard, what)
 		}
 		time.Sleep(time.Millisecond) // the pause between two looks
 	}
 }
 
-// context20 ends what would otherwise hang a test.
-func context20(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+// guarded ends what would otherwise hang a test.
+func guarded(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), guard)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -77,7 +80,7 @@ func plain(t *testing.T) bool {
 func tryDial(t *testing.T, config Config) (*Conn, error) {
 	t.Helper()
 	config.Plain = config.Plain || plain(t)
-	return Dial(context20(t), config)
+	return Dial(guarded(t), config)
 }
 
 // sent counts a line's messages.

@@ -431,7 +431,7 @@ func TestOutboxAllocations(t *testing.T) {
 		}
 	})
 	frames := [][]byte{make([]byte, 64), make([]byte, 64), make([]byte, 64), make([]byte, 64)}
-	ctx, i := context20(t), 0
+	ctx, i := guarded(t), 0
 	if n := testing.AllocsPerRun(2000, func() {
 		if err := o.Send(ctx, someSubject, frames[i%len(frames)]); err != nil {
 			t.Error(err)

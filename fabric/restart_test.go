@@ -138,12 +138,12 @@ func testServerRestartInMidFlow(t *testing.T) {
 	go func() {
 		for i := range uint64(frames) {
 			subject := At("j", "t0", KindDense, "s0").WithBucket(i/10, uint32(i%10))
-			if err := f.outbox.Send(context20(t), subject, simulationFrame(i, int(i*37%4096))); err != nil {
+			if err := f.outbox.Send(guarded(t), subject, simulationFrame(i, int(i*37%4096))); err != nil {
 				sent <- err
 				return
 			}
 		}
-		sent <- f.outbox.Drained(context20(t))
+		sent <- f.outbox.Drained(guarded(t))
 	}()
 	for _, share := range []int{4, 2} {
 		eventually(t, "part of the flow", func() bool { return f.receiver.count() >= frames/share })

@@ -35,8 +35,8 @@ const (
 	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
 	pingInterval = 5 * time.Second
 	pingsMax     = 2
-	// readyTimeout bounds the start of a server, which takes milliseconds.
-	readyTimeout = 10 * time.Second
+	// readyTimeout bounds the start of a server, which takes milliseconds where the machine is not busy.
+	readyTimeout = 30 * time.Second
 	// closedMax bounds what the server remembers of connections that have ended, some hundred bytes each.
 	closedMax = 1024
 	// bucketBytesMax bounds what JetStream keeps in memory.

@@ -34,7 +34,7 @@ func TestServiceIsFound(t *testing.T) {
 	defer plain.Close()
 	ask := func(subject string, to any) {
 		t.Helper()
-		m, err := plain.RequestWithContext(context20(t), subject, nil)
+		m, err := plain.RequestWithContext(guarded(t), subject, nil)
 		if err != nil {
 			t.Fatalf("%s: %v", subject, err)
 		}
@@ -80,8 +80,8 @@ func TestServiceIsFound(t *testing.T) {
 // until asks whether anybody is there, until that gives an error, or none.
 func until(t *testing.T, plain *nats.Conn, want error) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	for deadline := time.Now().Add(guard); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // for one that is lost; where nobody is there that is said at once
 		_, err := plain.RequestWithContext(ctx, "$SRV.PING", nil)
 		cancel()
 		if errors.Is(err, want) {

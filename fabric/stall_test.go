@@ -65,7 +65,7 @@ func testServerCutsOffWhoDoesNotRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := int64(0)
-	for eventuallySent := time.Now().Add(20 * time.Second); server.SlowConsumers() == 0; sent++ {
+	for eventuallySent := time.Now().Add(guard); server.SlowConsumers() == 0; sent++ {
 		if time.Now().After(eventuallySent) {
 			t.Fatal("the reader was not cut off")
 		}
@@ -152,7 +152,7 @@ func testCloseEndsABlockedPublish(t *testing.T) {
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("Close waited until Publish gave up by itself: %v", err)
 		}
-	case <-context20(t).Done():
+	case <-guarded(t).Done():
 		t.Fatal("Publish goes on after Close")
 	}
 }

@@ -13,7 +13,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 20 * time.Second
+const patience = 3 * time.Minute // of every wait for what must come
 
 // ends is a proxy with a raw socket on either side of it.
 type ends struct {
