@@ -251,9 +251,9 @@ func TestSlowRequestsAreCutOff(t *testing.T) {
 	close(stop)
 	<-done
 	// One that had its answer and asks no more.
-	if got := ended(t, s.dial(t, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")); !strings.Contains(got, " 200 OK") {
-		t.Errorf("idle: %q", got)
-	}
+	eventually(t, "an answer, and an end", func() bool { // a busy machine may be too slow for the times above
+		return strings.Contains(ended(t, s.dial(t, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")), " 200 OK")
+	})
 	eventually(t, "all connections are gone", func() bool { return s.Stats().Connections == 0 })
 }
 

@@ -26,23 +26,26 @@ type events struct {
 // open opens a stream, with headers as do takes them, and reads how it begins.
 func (s *site) open(t *testing.T, headers ...string) *events {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL()+"api/v1/stream", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, h := range headers {
-		name, value, _ := strings.Cut(h, ": ")
-		r.Header.Set(name, value)
-	}
-	answer, err := s.client.Do(r)
-	if err != nil {
-		t.Fatal(err)
+	var answer *http.Response
+	for deadline := time.Now().Add(patience); answer == nil; {
+		r, err := http.NewRequestWithContext(t.Context(), "GET", s.URL()+"api/v1/stream", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
+		if answer, err = s.client.Do(r); err != nil && (!s.hasty || time.Now().After(deadline)) {
+			t.Fatal(err)
+		}
 	}
 	e := &events{answer: answer, close: func() { answer.Body.Close() }}
 	t.Cleanup(e.close)
 	if answer.StatusCode != http.StatusOK {
 		return e
 	}
+	var err error
 	body := io.Reader(answer.Body)
 	if answer.Header.Get("Content-Encoding") == "gzip" {
 		if body, err = gzip.NewReader(body); err != nil {

@@ -42,7 +42,7 @@ func (g *glass) raw() string {
 // await waits until the terminal was sent a text.
 func (g *glass) await(t *testing.T, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !strings.Contains(ansi.Strip(g.raw()), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(ansi.Strip(g.raw()), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %q in what was sent:\n%s", text, ansi.Strip(g.raw()))
 		}
