@@ -173,7 +173,7 @@ type MemoryPulse struct {
 	MaxBytes      int64 `json:"max_bytes"`
 }
 
-// DiskPulse is the file system under a path that the process writes to.
+// DiskPulse is the file system under a path that the process writes to, and that may fill up: none yet, until there are checkpoints.
 type DiskPulse struct {
 	Path       string `json:"path"`
 	FreeBytes  int64  `json:"free_bytes"`

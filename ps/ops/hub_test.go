@@ -3,6 +3,7 @@ package ops
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,6 +103,19 @@ func TestHubSurvivesTheTracker(t *testing.T) {
 	_ = log
 	if got := s.log.String(); got == "" {
 		t.Error("nothing in the log")
+	}
+}
+
+// A ps whose views are old is not ready: nobody would see there that anything is wrong.
+func TestOldViewsAreNotReady(t *testing.T) {
+	t.Parallel()
+	h := NewHub(nil)
+	s := &Server{hub: h, limits: limits{}.withDefaults()}
+	for old, want := range map[time.Duration]bool{0: true, s.limits.aliveTime + time.Millisecond: false} {
+		h.latest.Store(&view{hub: h, at: time.Now().Add(-old), newer: make(chan struct{})})
+		if at := slices.IndexFunc(s.checks(), func(c Check) bool { return c.Name == "overview" && c.OK == want }); at < 0 {
+			t.Errorf("a view of %s ago: %+v", old, s.checks())
+		}
 	}
 }
 

@@ -169,6 +169,7 @@ func TestValidate(t *testing.T) {
 		{Config{Listen: "0.0.0.0:8080", CertFile: "c", KeyFile: "k", Token: someToken}, ""},
 		{Config{Listen: "127.0.0.1:8080", CertFile: "c"}, "want both or neither"},
 		{Config{Listen: "127.0.0.1:8080", Token: "short"}, "5 characters, want at least 16"},
+		{Config{Listen: "127.0.0.1:8080", Token: "0123456789abcdef"}, ""},
 		{Config{Listen: "127.0.0.1:8080", Token: "a token with some spaces"}, "ASCII"},
 		{Config{Listen: "127.0.0.1:8080", Hosts: []string{"a.example", "b.example:80"}}, ""},
 		{Config{Listen: "127.0.0.1:8080", Hosts: []string{"https://a.example/"}}, "http-host"},
