@@ -102,7 +102,7 @@ var layers = map[string]layer{
 	"e2e/prometheus":             {},             // what deploy/ has, with a real Prometheus
 	"e2e/page":                   {},             // the page in a browser
 	"e2e/cost":                   {},             // what observing a job costs
-	"config":                     {others: []string{"github.com/spf13/pflag", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"config":                     {others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
 		own:    []string{"config", "cuda", "ps", "schema", "trainer/spawn"},

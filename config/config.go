@@ -6,7 +6,9 @@
 // line wins over the file, and the file over the default. The file is strict: a name that is no flag, a name given
 // twice or a value of the wrong type is an error that says file and line.
 //
-// The package knows pflag and YAML. It must not know any setting: commands and packages validate their own.
+// What is wrong with a flag is said, and help is laid out, by flags.go.
+//
+// The package knows cobra, pflag and YAML. It must not know any setting: commands and packages validate their own.
 package config
 
 import (
@@ -129,19 +131,24 @@ func scalar(value *yaml.Node) (string, error) {
 
 // unknown names the nearest setting, where one is near enough to be what was meant.
 func unknown(flags *pflag.FlagSet, name string) error {
-	nearest, least := "", 3
+	if near := nearest(flags, name); near != "" {
+		return fmt.Errorf("unknown setting %q (did you mean %s?)", name, near)
+	}
+	return fmt.Errorf("unknown setting %q (--help lists them)", name)
+}
+
+// nearest is the flag that was meant, where one is near enough, of those that a file may set; empty where none is.
+func nearest(flags *pflag.FlagSet, name string) (near string) {
+	least := 3
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name == FileFlag || f.Name == "help" || f.Name == "version" {
+		if f.Hidden || f.Name == FileFlag || f.Name == "help" || f.Name == "version" {
 			return
 		}
 		if d := distance(f.Name, strings.ReplaceAll(name, "_", "-")); d < least {
-			nearest, least = f.Name, d
+			near, least = f.Name, d
 		}
 	})
-	if nearest == "" {
-		return fmt.Errorf("unknown setting %q (--help lists them)", name)
-	}
-	return fmt.Errorf("unknown setting %q (did you mean %s?)", name, nearest)
+	return near
 }
 
 // distance is the Levenshtein distance of two short names.

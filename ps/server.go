@@ -113,8 +113,11 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		s.Close()
 		return nil, err
 	}
-	s.log.Info("server ready", "url", s.nats.URL(), "announced", s.registry.self.URL, "shards", config.Shards, "backend", cuda.Describe(s.backend),
-		"memory_bytes_max", config.MemoryBytesMax, "server", s.registry.self.ID)
+	log := s.log.With("server", s.registry.self.ID, "url", s.nats.URL())
+	if at := s.registry.self.URL; at != "" { // to others, who find this ps by the registry
+		log = log.With("announced", at)
+	}
+	log.Info("server ready", "shards", config.Shards, "backend", cuda.Describe(s.backend), "memory_bytes_max", config.MemoryBytesMax)
 	return s, nil
 }
 

@@ -71,7 +71,12 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 	}
 	f.add(c)
 	c.CompletionOptions.DisableDefaultCmd = true
+	config.Plain(c)
 	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	config.Sectioned(c, []config.Section{
+		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"}, {Title: "Memory and bounds", First: "memory-mib"},
+		{Title: "The page, the API and the metrics", First: "http"}, {Title: "GPUs", First: "gpu"}, {Title: "Log and settings", First: "log-format"},
+	})
 	return c
 }
 
@@ -86,6 +91,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
 	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
+	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well")
 	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
@@ -100,9 +106,8 @@ func (f *flags) add(c *cobra.Command) {
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
 	f.page.add(c)
-	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
-	f.log.Add(set)
 	f.gpu.Add(set)
+	f.log.Add(set)
 	config.AddFileFlag(set)
 }
 
@@ -196,10 +201,12 @@ func (f *flags) fill() error {
 		return errors.New("shards 0: want at least 1")
 	case f.server.Deadline == 0:
 		return errors.New("deadline 0: want a time, for example 30s")
-	case f.stagedMiB == 0:
-		return errors.New("staged-mib 0: want at least 16")
-	case f.pendingMiB == 0:
-		return errors.New("pending-mib 0: want at least 32")
+	case f.memoryMiB < 0:
+		return fmt.Errorf("memory-mib %d: want a number of MiB, or 0 for three quarters of the machine's", f.memoryMiB)
+	case f.stagedMiB < 16:
+		return fmt.Errorf("staged-mib %d: want at least 16", f.stagedMiB)
+	case f.pendingMiB < 32:
+		return fmt.Errorf("pending-mib %d: want at least 32", f.pendingMiB)
 	case f.server.JobsMax == 0:
 		return errors.New("jobs-max 0: want at least 1")
 	}

@@ -80,7 +80,9 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 	}
 	l.add(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as exactly one line of JSON, as GET /api/v1/status gives it")
-	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return wrongly(err) })
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
+	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		level, err := l.status(c.Context(), c, asJSON)
 		switch {

@@ -90,6 +90,7 @@ func command() *cobra.Command {
 			return fmt.Errorf("no benchmark given (%s); see psbench --help", known)
 		},
 	}
+	config.Plain(root)
 	root.CompletionOptions.DisableDefaultCmd = true
 	cobra.EnableCommandSorting = false // a variable of the library's
 	root.AddCommand(all...)

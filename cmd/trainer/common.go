@@ -157,6 +157,10 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		return run(c.Context())
 	}
 	c.Flags().SortFlags = false
+	config.Sectioned(c, []config.Section{
+		{Title: "The way to the server", First: "server"}, {Title: "The job, and the place in it", First: "job"}, {Title: "Data and model", First: "input"},
+		{Title: "Learning", First: "lr"}, {Title: "Arithmetic", First: "backend"}, {Title: "GPUs", First: "gpu"}, {Title: "Results, log and settings", First: "json"},
+	})
 	return c
 }
 

@@ -49,6 +49,7 @@ func command() *cobra.Command {
 	root.RunE = func(*cobra.Command, []string) error {
 		return errors.New("no workload given (known: " + known + "); see trainer --help")
 	}
+	config.Plain(root)
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(workloads...)
 	root.AddCommand(watch.Probe())

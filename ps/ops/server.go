@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -193,7 +194,7 @@ type faultLog struct{ s *Server }
 
 func (f faultLog) Write(b []byte) (int, error) {
 	if n := f.s.faults.Add(1); n <= faultsLogged || n&(n-1) == 0 {
-		f.s.log.Warn("http", "fault", string(b), "faults", n)
+		f.s.log.Warn("http", "fault", strings.TrimSpace(string(b)), "faults", n)
 	}
 	return len(b), nil
 }

@@ -1,0 +1,111 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Plain has a command and those below it say what is wrong with their flags by FlagError.
+func Plain(c *cobra.Command) {
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c.CommandPath(), c.Flags(), err) })
+}
+
+// Sectioned has the help of one command, not of those below it, show its flags in sections: see Help. It is called when the command has all
+// of them.
+func Sectioned(c *cobra.Command, sections []Section) {
+	c.InitDefaultHelpFlag()
+	c.InitDefaultVersionFlag()
+	plain := c.UsageTemplate()
+	const all = "Flags:\n{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"
+	c.SetUsageTemplate(strings.Replace(plain, all, Help(c.Flags(), sections), 1))
+	for _, below := range c.Commands() {
+		below.SetUsageTemplate(plain)
+	}
+}
+
+// FlagError says what is wrong with the flags of a command as other errors do: the flag, the value and what would be right. The error is
+// one that pflag gave; others are returned as they are.
+func FlagError(command string, flags *pflag.FlagSet, err error) error {
+	var unheard *pflag.NotExistError
+	var wrong *pflag.InvalidValueError
+	var bare *pflag.ValueRequiredError
+	switch {
+	case errors.As(err, &unheard):
+		name := unheard.GetSpecifiedName()
+		if unheard.GetSpecifiedShortnames() != "" {
+			return fmt.Errorf("unknown flag -%s (%s --help lists them)", name, command)
+		}
+		if near := nearest(flags, name); near != "" {
+			return fmt.Errorf("unknown flag --%s (did you mean --%s?)", name, near)
+		}
+		return fmt.Errorf("unknown flag --%s (%s --help lists them)", name, command)
+	case errors.As(err, &wrong):
+		f := wrong.GetFlag()
+		if want := wanted(f.Value.Type()); want != "" {
+			return fmt.Errorf("--%s %q: want %s", f.Name, wrong.GetValue(), want)
+		}
+		return fmt.Errorf("--%s %q: %w", f.Name, wrong.GetValue(), wrong.Unwrap())
+	case errors.As(err, &bare):
+		return fmt.Errorf("--%s: want a value after it (see %s --help)", bare.GetSpecifiedName(), command)
+	}
+	return err
+}
+
+// wanted is what a value of a type of pflag looks like; empty of a type that says so itself.
+func wanted(kind string) string {
+	switch kind {
+	case "int", "int64":
+		return "a whole number"
+	case "uint64":
+		return "a whole number from 0 on"
+	case "float64":
+		return "a number"
+	case "bool":
+		return "true or false"
+	case "duration":
+		return "a time with its unit, for example 30s or 5m"
+	}
+	return ""
+}
+
+// Section is a part of a command's help: a title, and the flag that it begins with.
+type Section struct{ Title, First string }
+
+// Help is the help of a command's flags in sections, in the order in which they were added. A section whose first flag is not there is a
+// defect of the program, and panics.
+func Help(flags *pflag.FlagSet, sections []Section) string {
+	begins := map[string]string{}
+	for _, s := range sections {
+		if flags.Lookup(s.First) == nil {
+			panic("section " + s.Title + ": no flag " + s.First)
+		}
+		begins[s.First] = s.Title
+	}
+	var b strings.Builder
+	part := pflag.NewFlagSet("", pflag.ContinueOnError)
+	part.SortFlags = false
+	title := "Flags"
+	write := func() {
+		if usages := part.FlagUsages(); usages != "" {
+			fmt.Fprintf(&b, "%s:\n%s\n", title, usages)
+		}
+		part = pflag.NewFlagSet("", pflag.ContinueOnError)
+		part.SortFlags = false
+	}
+	sorted := flags.SortFlags
+	flags.SortFlags = false
+	flags.VisitAll(func(f *pflag.Flag) {
+		if next := begins[f.Name]; next != "" {
+			write()
+			title = next
+		}
+		part.AddFlag(f)
+	})
+	flags.SortFlags = sorted
+	write()
+	return strings.TrimRight(b.String(), "\n")
+}
