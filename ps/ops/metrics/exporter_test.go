@@ -90,6 +90,8 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_ps_pulse_age_seconds`:                                                              0.5,
 		`gradbus_ps_memory_limit_bytes`:                                                             1000,
 		`gradbus_ps_verify_mismatches_total`:                                                        1,
+		`gradbus_trainer_verify_mismatches_total{job_name="words",member="t0"}`:                     2,
+		`gradbus_trainer_verified_blocks_total{job_name="words",member="t1"}`:                       20,
 		`gradbus_disk_free_bytes{path="/var/lib/gradbus"}`:                                          10,
 		`gradbus_job_phase{job_name="words",phase="running"}`:                                       1,
 		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,

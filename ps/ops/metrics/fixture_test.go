@@ -82,7 +82,7 @@ func trainerPulse(i, shards int) *schema.Pulse {
 		RunID: 77, Batch: 20, Batches: 19, Planned: 100, Samples: 608, Behind: 2, Doing: schema.DoingResult, DoingMS: 40,
 		Loss: schema.TrainLoss{Sum: 152, Samples: 608, Last: 0.5, Bad: 1}, GradientNorm: ptr(schema.Real(2)),
 		KeysSeconds: 1, LookupSeconds: 2, ComputeSeconds: 3, SendSeconds: 4, ResultSeconds: 5, Traffic: traffic(),
-		GradientFrames: 40, Resent: 3, Results: 39, Process: process(), Backend: "cpu avx2",
+		GradientFrames: 40, Resent: 3, Results: 39, Process: process(), Backend: "cpu avx2", Verification: schema.VerifyPulse{OneIn: 10, Blocks: 20, Mismatches: 2},
 	}
 	if i == 1 {
 		t.Loss.Last = schema.Real(math.NaN())

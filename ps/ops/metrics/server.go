@@ -52,17 +52,17 @@ func serverTable() table[server] {
 		gauge("gradbus_ps_memory_promised_bytes", "Memory that was promised to jobs.", func(s server) float64 { return float64(s.s.Memory.PromisedBytes) }),
 		gauge("gradbus_ps_memory_limit_bytes", "Memory that all jobs may hold.", func(s server) float64 { return float64(s.s.Memory.MaxBytes) }),
 		gauge("gradbus_ps_cpus", "Processors that this ps may use.", func(s server) float64 { return float64(s.s.Process.CPUs) }),
-		counters("gradbus_ps_verified_blocks_total", "Optimizer blocks that were computed again on the CPU and compared; absent where none are.", nil, func(s server, r *row) {
+		counters("gradbus_ps_verified_blocks_total", "Blocks of sums and optimizer steps that were computed again by another backend and compared; absent where none are.", nil, func(s server, r *row) {
 			if s.s.Verification.OneIn > 0 {
 				r.value(float64(s.s.Verification.Blocks))
 			}
 		}),
-		counters("gradbus_ps_verify_mismatches_total", "Optimizer blocks that differed when computed again; absent where none are.", nil, func(s server, r *row) {
+		counters("gradbus_ps_verify_mismatches_total", "Blocks that differed when computed again; absent where none are.", nil, func(s server, r *row) {
 			if s.s.Verification.OneIn > 0 {
 				r.value(float64(s.s.Verification.Mismatches))
 			}
 		}),
-		gauges("gradbus_ps_verify_interval_blocks", "One in so many optimizer blocks is computed again; absent where none are.", nil, func(s server, r *row) {
+		gauges("gradbus_ps_verify_interval_blocks", "One in so many blocks is computed again; absent where none are.", nil, func(s server, r *row) {
 			if s.s.Verification.OneIn > 0 {
 				r.value(float64(s.s.Verification.OneIn))
 			}

@@ -264,6 +264,7 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 	}
 	out.Host, out.PID, out.Batch = p.Host, p.PID, max(out.Batch, uint64(said.Batch))
 	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, said.Backend
+	out.Verified, out.Mismatches = said.Verification.Blocks, said.Verification.Mismatches
 	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected, said.Process.ResidentBytes
 	for i := range said.Links {
 		l := &said.Links[i]

@@ -71,8 +71,8 @@ func Codes() []Code {
 var codes = [...]Code{
 	{Code: CodeReplicas, Level: Critical, Title: "trainers have different parameters at one version",
 		Action: "Stop the job: its results are not those of the data. Start it again from its last good model, without the trainer that differs."},
-	{Code: CodeVerification, Level: Critical, Title: "a GPU computed something else than the CPU",
-		Action: "Take the GPU out of use; start the job again from a checkpoint before the mismatch."},
+	{Code: CodeVerification, Level: Critical, Title: "a result came out otherwise when it was computed again",
+		Action: "Take that GPU, or that machine, out of use; start the job again from a model saved before the mismatch."},
 	{Code: CodeGPUUnhealthy, Level: Critical, Title: "a GPU may compute wrongly, or not at all",
 		Action: "Move the job to another GPU and have this one reset or replaced."},
 	{Code: CodeGPUAbsent, Level: Critical, Title: "a GPU that is expected is not there",

@@ -117,6 +117,8 @@ type Trainer struct {
 	CPU              schema.Real  `json:"cpu"` // processors' worth of time it takes: 1.5 is one and a half
 	ResidentBytes    int64        `json:"resident_bytes"`
 	Backend          string       `json:"backend"`
+	Verified         uint64       `json:"verified"` // blocks that it computed again
+	Mismatches       uint64       `json:"mismatches"`
 }
 
 // Phases are shares of a trainer's time, 0 to 1. What is missing to 1 was spent elsewhere.

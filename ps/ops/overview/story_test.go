@@ -150,6 +150,7 @@ func (s *story) set() {
 		t.Stuck, t.Away = t.Stuck || s.d.HasArg("stuck"), t.Away || s.d.HasArg("away")
 		t.Slow, t.Norm = max(t.Slow, s.real("slow")), max(t.Norm, s.real("norm"))
 		t.After = s.real("after")
+		t.Wrong = uint64(s.number("mismatches"))
 		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
 		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost")), s.real("samples")
 		if s.d.HasArg("loss") {

@@ -71,6 +71,19 @@ func hasShardOn(job *Job, server string) bool {
 	return false
 }
 
+// mismatched finds that somebody's results came out otherwise when they were computed again.
+func mismatched(who string, v *schema.VerifyPulse, about func(finding)) {
+	if v.Mismatches == 0 {
+		return
+	}
+	on := ""
+	if v.Device != "" {
+		on = " on GPU " + schema.Clip(v.Device)
+	}
+	about(find(CodeVerification, "", fmt.Sprintf("%s: %s of %s optimizer blocks gave other bits%s than when computed again", who,
+		count(float64(v.Mismatches)), count(float64(v.Blocks)), on), ""))
+}
+
 // server finds what a ps says of itself that is not good.
 func (j *judgement) server(v *Server, s *server) {
 	said := s.said()
@@ -81,14 +94,7 @@ func (j *judgement) server(v *Server, s *server) {
 	}
 	j.control(v, s)
 	j.serverTraffic(v, s, about)
-	if n := said.Verification.Mismatches; n > 0 {
-		on := ""
-		if d := said.Verification.Device; d != "" {
-			on = " on GPU " + d
-		}
-		about(find(CodeVerification, "", fmt.Sprintf("ps %s on %s: %s of %s optimizer blocks gave other bits%s than on the CPU",
-			v.ID, v.Host, count(float64(n)), count(float64(v.Verified)), on), ""))
-	}
+	mismatched(fmt.Sprintf("ps %s on %s", v.ID, v.Host), &said.Verification, about)
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {
 		about(find(CodeMemory, "", fmt.Sprintf("ps %s has promised %s of its %s of memory to jobs", v.ID, amount(v.PromisedBytes), amount(v.MemoryMaxBytes)), ""))
 	}

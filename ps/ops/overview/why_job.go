@@ -113,6 +113,9 @@ func (j *judgement) trainer(job *Job, r *run, i int) {
 		}
 		about(f)
 	}
+	if tr != nil {
+		mismatched(who, &tr.said().Verification, about)
+	}
 	if tr != nil && out.State != stateSilent {
 		j.trainerTraffic(job, tr, who, about)
 	}

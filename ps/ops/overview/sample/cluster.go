@@ -84,6 +84,7 @@ type Trainer struct {
 	Samples float64 // times as many samples as the others have; 0 is 1
 	Loss    float64 // 0 is the one of the model
 	Norm    float64 // 0 is the one of the model
+	Wrong   uint64  // blocks that differed when it computed them again; it checks some where one did
 	Host    string
 	GPUs    []schema.GPUPulse
 

@@ -29,6 +29,9 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	said.Process = c.process(0)
 	said.Process.CPUSeconds = t.pulse.Process.CPUSeconds
 	said.Traffic.Connected = true
+	if t.Wrong > 0 {
+		said.Verification = schema.VerifyPulse{OneIn: 100, Blocks: uint64(c.batch), Mismatches: t.Wrong, Device: "GPU-5f0e"}
+	}
 	said.GPUs = append([]schema.GPUPulse(nil), t.GPUs...)
 	for i := range said.GPUs {
 		said.GPUs[i].SampleMS = c.Now.UnixMilli()
