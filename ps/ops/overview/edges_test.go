@@ -173,12 +173,12 @@ func TestDisks(t *testing.T) {
 	}
 }
 
-// A frame in a hundred may be sent again, and one a second.
+// A frame in ten may be sent again, and one a second.
 func TestResendsThatMatter(t *testing.T) {
 	for _, c := range []struct {
 		frames, resent uint64 // a second
 		want           bool
-	}{{10_000, 50, false}, {1000, 50, true}, {10, 0, false}} {
+	}{{10_000, 500, false}, {1000, 200, true}, {10, 0, false}} {
 		cluster := sample.NewCluster(sample.Options{})
 		second := uint64(0)
 		u := altered(cluster, cluster.NewTracker(), 40, func(p *schema.Pulse) {

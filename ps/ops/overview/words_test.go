@@ -338,7 +338,7 @@ func TestProblemsComeAgain(t *testing.T) {
 		if at >= 8_000 && at < 14_000 {
 			found = nil
 		}
-		there, _, _ := b.enter(100_000+at, found)
+		there, _, _ := b.enter(100_000+at, found, func(string) bool { return false })
 		since := map[int64]int64{7_000: 100_000, 11_000: 100_000, 12_000: -1, 18_000: -1, 19_000: 114_000}
 		want, told := since[at]
 		if told && (want < 0) != (len(there) == 0) || want > 0 && len(there) > 0 && there[0].SinceMS != want {
