@@ -312,12 +312,15 @@ func TestStrayTrainerIsNamed(t *testing.T) {
 	}{
 		{"test-dies", "rpc", false, []string{"t1"}},
 		{"test-dies", "allreduce", false, []string{"t1"}},
-		{"test-hangs", "rpc", true, []string{"t1", "6s"}},
+		{"test-hangs", "rpc", true, []string{"t1", "12s"}},
 	} {
 		t.Run(c.role+"/"+c.hook, func(t *testing.T) {
 			t.Parallel()
 			config := small(t, 2, c.hook, true)
-			config.InProcess, config.Timeout = c.inProcess, 6*time.Second
+			config.InProcess = c.inProcess
+			if c.role == "test-hangs" {
+				config.Timeout = 12 * time.Second
+			}
 			members := config.Flags.Crew("average", testRoles(), io.Discard, io.Discard)
 			defer members.Close()
 			s, err := config.system()
@@ -346,7 +349,7 @@ func TestStrayTrainerIsNamed(t *testing.T) {
 					t.Errorf("error %q does not hold %q", err, want)
 				}
 			}
-			if took := time.Since(began); took > time.Minute {
+			if took := time.Since(began); took > 4*time.Minute { // the timeout of those that die is longer
 				t.Errorf("took %v", took)
 			}
 		})

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 func small(t *testing.T, trainers int, hook string, sparse bool) Config {
 	t.Helper()
 	c := DefaultConfig()
-	c.Trainers, c.Hook, c.Sparse, c.BatchSize, c.LR, c.InProcess, c.Timeout = trainers, hook, &sparse, 4, 500, true, 10*time.Second
+	c.Trainers, c.Hook, c.Sparse, c.BatchSize, c.LR, c.InProcess, c.Timeout = trainers, hook, &sparse, 4, 500, true, 10*time.Minute
 	c.ModelFile = file(t, "model.json", `{"num_embeddings": 12, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": false}`)
 	c.DataFile = file(t, "data.json", `{"max_val": 8, "sample_count": 22, "sample_length": 5, "sparsity_percentage": 20}`)
 	return c
@@ -41,7 +41,7 @@ func file(t *testing.T, name, text string) string {
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

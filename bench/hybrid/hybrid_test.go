@@ -32,7 +32,7 @@ func small(trainers, servers, dim int, mode, placement string) Config {
 
 func run(t *testing.T, c Config) *Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var out, errs bytes.Buffer
 	r, err := Run(ctx, c, &out, &errs)
@@ -87,7 +87,7 @@ func TestAsyncAsProcesses(t *testing.T) {
 
 // A server that runs already: trainers join there.
 func TestJoin(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := small(1, 2, 4, ModeSync, schema.PlacementColumns)
 	servers := c.Flags.Crew("servers", Roles(), nil, nil)

@@ -30,7 +30,7 @@ func run(t *testing.T, change func(*Config)) (*Result, string) {
 	c := DefaultConfig()
 	c.InProcess, c.Batches, c.Warmup, c.In, c.Out, c.BatchSize = true, 8, 2, 12, 5, 6
 	change(&c)
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	var people bytes.Buffer
 	found, err := Run(ctx, c, &people, nil)
