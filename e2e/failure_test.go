@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // long is a job that runs until something ends it.
@@ -68,8 +69,16 @@ func TestServerKilled(t *testing.T) {
 	ps.signal(t, syscall.SIGKILL)
 	ps.status(t)
 	address := strings.TrimPrefix(url, "nats://")
-	again := start(t, "ps", "--listen", address, "--http", "off")
-	again.says(t, "is ready at")
+	poll(t, "a ps at the same address", func() bool { // which a connection to somewhere else may have taken for a moment
+		again := start(t, "ps", "--listen", address, "--http", "off")
+		for !again.ended() {
+			if strings.Contains(again.stdout.String()+again.stderr.String(), "is ready at") {
+				return true
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		return false
+	})
 	for _, p := range trainers {
 		p.fails(t, "server")
 	}

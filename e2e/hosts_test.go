@@ -129,7 +129,7 @@ func TestSeveralHosts(t *testing.T) {
 		p.says(t, "is ready at")
 	}
 	data := index(t, 200)
-	// As long on one machine: the job that the cables are pulled out of has to last.
+	// As long on one machine: the job that the cables are pulled out of has to last. One that was over too soon is run again.
 	const epochs = "500"
 	_, alone := server(t, "--shards", "3")
 	one := start(t, "trainer", short(alone, data, "--spawn", "--trainers", "2", "--json", "--epochs", epochs)...)
@@ -153,15 +153,21 @@ func TestSeveralHosts(t *testing.T) {
 		away *host
 	}{{"ps", right}, {"trainer", second}, {"control", control}} {
 		t.Run(c.name+" unplugged", func(t *testing.T) {
-			trainers := []*process{first.start("trainer", job(c.name)...), second.start("trainer", job(c.name)...)}
-			for _, p := range trainers {
-				p.says(t, "batch 1 of")
+			for tries := 1; ; tries++ {
+				trainers := []*process{first.start("trainer", job(c.name)...), second.start("trainer", job(c.name)...)}
+				for _, p := range trainers {
+					p.says(t, "batch 1 of")
+				}
+				c.away.unplug(t, 3*time.Second)
+				over := c.away != control && (trainers[0].ended() || trainers[1].ended())
+				check(t, trainers...)
+				if !over {
+					return
+				}
+				if tries == 5 {
+					t.Fatal("the job was over before the cable was out, again and again")
+				}
 			}
-			c.away.unplug(t, 3*time.Second)
-			if c.away != control && (trainers[0].ended() || trainers[1].ended()) {
-				t.Error("the job was over before the cable was back")
-			}
-			check(t, trainers...)
 		})
 	}
 	// The second host reaches the control server alone.

@@ -94,7 +94,7 @@ func damaged(s *ps.Stats) uint64 {
 func (r *rig) balance() {
 	r.t.Helper()
 	var all []account
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(guard); ; time.Sleep(10 * time.Millisecond) {
 		even := r.proxy.Holds() == 0
 		all = r.accounts()
 		for _, a := range all {

@@ -212,10 +212,10 @@ func (r *rig) train(batches uint64, at func(done uint64)) {
 // eventually polls until the condition holds.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(guard)
 	for !holds() {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within a minute: %s", what)
+			t.Fatalf("not within %v: %s", guard, what)
 		}
 		time.Sleep(2 * time.Millisecond) // the pause between two looks
 	}

@@ -88,7 +88,7 @@ func TestReaderTooSlow(t *testing.T) {
 		name := fmt.Sprintf("%s/t1", r.job.Name)
 		r.proxy.Stall(chaos.FromServer, name, "mean")
 		defer r.proxy.Resume()
-		for end := time.Now().Add(time.Minute); r.server.Stats().SlowReaders == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(guard); r.server.Stats().SlowReaders == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
 	})
 	r.train(batches, nil)
@@ -127,17 +127,22 @@ func TestMaxPayloadBelowAChunk(t *testing.T) {
 // The coordinator's words and the trainers' signs of life are lost for 10 s while data flows: nothing stops.
 func TestControlLost(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, small("control"))
+	p := small("control")
+	p.server.Deadline = 10 * time.Minute // what is lost is all that anybody would be heard by
+	r := newRig(t, p)
 	silence := 3 * time.Second
 	if *fullFlag {
 		silence = 10 * time.Second
 	}
 	rules := oneFault(func(rule *chaos.Rule) { rule.Kinds, rule.Drop = []string{"ctl", "beat"}, 1 })
 	r.proxy.SetRules(rules...)
-	for began := time.Now(); time.Since(began) < silence; {
+	lost := func() uint64 {
+		return r.proxy.Counts(chaos.ToServer, "beat").Dropped + r.proxy.Counts(chaos.FromServer, "beat").Dropped
+	}
+	began := time.Now()
+	for time.Since(began) < silence || lost() < 4 && time.Since(began) < guard/2 {
 		r.train(10, func(uint64) { time.Sleep(10 * time.Millisecond) }) // an unhurried job
 	}
-	lost := r.proxy.Counts(chaos.ToServer, "beat").Dropped + r.proxy.Counts(chaos.FromServer, "beat").Dropped
 	r.proxy.SetRules()
 	seen := time.Now()
 	eventually(t, "the server sees signs of life again", func() bool {
@@ -152,8 +157,8 @@ func TestControlLost(t *testing.T) {
 	})
 	r.train(5, nil)
 	r.balance()
-	t.Logf("%d beats lost in %v", lost, silence)
-	if lost < 4 {
-		t.Errorf("only %d beats were lost", lost)
+	t.Logf("%d beats lost in %v", lost(), time.Since(began))
+	if lost() < 4 {
+		t.Errorf("only %d beats were lost", lost())
 	}
 }

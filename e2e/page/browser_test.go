@@ -23,7 +23,7 @@ import (
 var needBrowser = flag.Bool("need-browser", false, "run the tests, rather than skip them, and fail where there is no chromium")
 
 // patience is how long anything may take on a machine that is busy with other things.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // browser is one chromium for all tests of the package; tabs are windows of it, without cookies or storage in common.
 type browser struct {

@@ -226,14 +226,21 @@ func TestIdle(t *testing.T) {
 	p.until("it is live", live+` && document.querySelectorAll("#s-trainers tbody tr").length === 12 && document.querySelectorAll("#chart-refused canvas").length === 1 && [...document.querySelectorAll(".nothing")].every((e) => e.hidden)`)
 	value[any](p, `document.querySelector("#s-trainers .more").click()`)
 	p.until("all trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 64`)
-	s.again() // the newest point comes by the series, which rounds it, and by the stream, which does not
-	time.Sleep(300 * time.Millisecond)
+	// The newest point comes by the series, which rounds it, and by the stream, which does not; and whatever is still on its way to the
+	// document of a busy machine is no fault. So it has to be quiet once, in the end.
 	value[any](p, `window.changes = []; window.updates = 0; new MutationObserver((all) => { for (const m of all) window.changes.push([m.type, m.target.id || m.target.className || m.target.nodeName, m.target.parentNode?.id || m.target.parentNode?.className, m.target.textContent.slice(0, 80)].join(" ")) }).observe(document.body, {childList: true, subtree: true, characterData: true, attributes: true}), 0`)
-	for range 3 {
-		s.again()
-		time.Sleep(100 * time.Millisecond) // nothing is to come of it, so nothing can be waited for
+	var changes []string
+	for range 10 {
+		value[any](p, "window.changes = [], 0")
+		for range 3 {
+			s.again()
+			time.Sleep(100 * time.Millisecond) // nothing is to come of it, so nothing can be waited for
+		}
+		if changes = value[[]string](p, "window.changes"); len(changes) == 0 {
+			break
+		}
 	}
-	if changes := value[[]string](p, "window.changes"); len(changes) > 0 {
+	if len(changes) > 0 {
 		t.Errorf("%d changes of the document for nothing: %q", len(changes), changes[:min(len(changes), 20)])
 	}
 	s.step(1)

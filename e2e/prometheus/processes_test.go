@@ -22,7 +22,7 @@ import (
 var needPrometheus = flag.Bool("need-prometheus", false, "run the tests, rather than skip them, and fail where there is no prometheus")
 
 // guard bounds every wait: reaching it means that what is waited for will never come.
-const guard = 2 * time.Minute
+const guard = 4 * time.Minute
 
 // deploy is what is tested.
 const deploy = "../../deploy/"

@@ -228,19 +228,26 @@ func liveRules(t *testing.T, p *server) {
 		}
 		return len(data.Groups) > 0
 	}
-	poll(t, "all rules are evaluated", healthy, p.process)
 	alerts := 0
-	for _, g := range data.Groups {
-		for _, r := range g.Rules {
-			if r.Type != "alerting" {
-				continue
-			}
-			alerts++
-			if r.State == "firing" && !strings.Contains(r.Name, "GPU") { // whose fault is injected
-				t.Errorf("%s fires for a job that runs well", r.Name)
+	// A machine that is busy with other things may give a reason for one, which goes by.
+	poll(t, "all rules are evaluated, and no alert fires for a job that runs well", func() bool {
+		if alerts = 0; !healthy() {
+			return false
+		}
+		quiet := true
+		for _, g := range data.Groups {
+			for _, r := range g.Rules {
+				if r.Type != "alerting" {
+					continue
+				}
+				alerts++
+				if r.State == "firing" && !strings.Contains(r.Name, "GPU") { // whose fault is injected
+					quiet = false
+				}
 			}
 		}
-	}
+		return quiet
+	}, p.process)
 	if alerts < 20 {
 		t.Errorf("%d alerts are loaded", alerts)
 	}
@@ -254,7 +261,7 @@ func stoppedTrainer(t *testing.T, p *server, trainer *process, alive []*process)
 	}
 	firing := `ALERTS{alertname="GradbusTrainerSilent", alertstate="firing", job_name="packages", member="t1", severity="critical"}`
 	poll(t, firing, func() bool { return p.has(t, firing) }, alive...)
-	if wrong := `ALERTS{alertname="GradbusTrainerSilent", member="t0"}`; p.has(t, wrong) {
+	if wrong := `ALERTS{alertname="GradbusTrainerSilent", alertstate="firing", member="t0"}`; p.has(t, wrong) {
 		t.Errorf("%s: the trainer that waits is blamed", wrong)
 	}
 	if named := `gradbus_problem_info{job_name="packages", member="t1"}`; !p.has(t, named) {
