@@ -33,6 +33,7 @@ type TrainerPulse struct {
 	Batch        Batch     `json:"batch"`                    // under way, or next
 	Batches      uint64    `json:"batches"`                  // completed
 	Planned      Batch     `json:"planned"`                  // batch before which the run under way ends; 0 between runs
+	Hosted       bool      `json:"hosted,omitempty"`         // it trains with modules that shards host, which ends nowhere
 	Samples      uint64    `json:"samples"`                  // of this trainer's lanes
 	Behind       uint64    `json:"behind"`                   // versions that batches were computed behind, in all
 	Doing        Doing     `json:"doing"`                    // what it does or waits for at this moment

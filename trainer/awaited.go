@@ -9,6 +9,10 @@ import (
 // full, or whose results are missing. nil where it waits for none, or for another trainer.
 func (s *Session) awaited(doing schema.Doing) (first *int, n int) {
 	owner := -1
+	if shard := int(s.passes.shard.Load()); shard > 0 {
+		owner, n = shard-1, 1
+		return &owner, n
+	}
 	switch doing {
 	case schema.DoingLookup:
 		owner, n = s.lookups.unansweredBy()

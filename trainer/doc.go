@@ -27,7 +27,7 @@
 // others' (fingerprint.go). Measurements space themselves by what they cost.
 //
 // module.go is another way to train, for modules that a shard hosts: inputs go there and outputs come back (module_ask.go),
-// and nothing of the five steps is needed.
+// and nothing of the five steps is needed. module_clock.go tells where the time of such a pass goes.
 //
 // session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
 // server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was

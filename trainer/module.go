@@ -174,6 +174,9 @@ func (c *Context) BackwardInput(ctx context.Context, gradY []float32) (gradX []f
 // divided by samples. It gives the version that this made, and ends the context.
 func (c *Context) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
 	_, err := c.backward(ctx, gradY, schema.FlagStep, samples)
+	if err == nil {
+		c.module.ended(1, samples)
+	}
 	return c.module.answer.version, err
 }
 
@@ -211,6 +214,7 @@ func (m *Module) step(ctx context.Context, samples int, contexts []*Context) (sc
 	if err != nil {
 		return 0, fmt.Errorf("step of module %q: %w", m.spec.Name, err)
 	}
+	m.ended(len(contexts), samples)
 	return m.answer.version, nil
 }
 

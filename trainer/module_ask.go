@@ -41,6 +41,9 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	}
 	a := &m.answer
 	a.begin(m.number, head.Kind == schema.KindWeights)
+	answered := m.asking(head.Kind, head.Flags&schema.FlagEvaluate == 0 && head.Kind != schema.KindWeights)
+	whole := false
+	defer func() { answered(whole) }()
 	send := func(bool) (bool, error) {
 		for _, frame := range m.sealed {
 			if err := m.link.publish(m.subject(), frame); err != nil {
@@ -59,6 +62,7 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	if a.refused != nil {
 		return nil, a.refused
 	}
+	whole = true
 	return a.values, nil
 }
 

@@ -80,6 +80,9 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	stats := s.Stats()
 	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.Version(), schema.Batch(s.planned.Load())
 	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind
+	if len(s.modules) > 0 { // versions of their own, which no batch of the job makes
+		t.Hosted, t.Batch = t.Planned == 0 && s.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.Batches))
+	}
 	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.KeysTime), seconds(stats.LookupTime), seconds(stats.ComputeTime)
 	t.SendSeconds, t.ResultSeconds = seconds(stats.SendTime), seconds(stats.ResultTime)
 	t.LookupsRepeated, t.Pulls, t.GradientFrames, t.Resent = stats.LookupsRepeated, stats.Pulls, stats.GradientFrames, stats.Resent

@@ -75,6 +75,7 @@ type Session struct {
 	fingerprints fingerprints // of the goroutine that calls Run, but for the digests
 
 	activity activity
+	passes   passClock
 	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
 	pulses   *pulses       // nil where none are sent
 }

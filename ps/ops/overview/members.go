@@ -54,7 +54,7 @@ func (tr *trainer) take(now int64, p *schema.Pulse, counts bool) {
 	if tr.ring.n == 1 && was > 0 { // another life
 		tr.since = loss{}
 	}
-	tr.remember(counts && p.Trainer.Planned > 0)
+	tr.remember(counts && training(p.Trainer))
 	tr.noteReconnects(now)
 }
 

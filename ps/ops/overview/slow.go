@@ -244,7 +244,7 @@ func (j *judgement) blameOne(job *Job, c *change) blame {
 		b.follows = append(b.follows, byGPU+gpuName(g))
 	} else if starved(c) {
 		b.text += "; it gets less of its processors than it did, though it needs as much"
-		b.action = fmt.Sprintf("Look what else runs on %s.", c.out.Host)
+		b.action = fmt.Sprintf("Look what else runs on %s, and whether a limit holds the process back (a container's, a cgroup's).", c.out.Host)
 	}
 	return b
 }
@@ -348,7 +348,7 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 	text := "trainers " + spends(p, true, sum.now[p], sum.was[p])
 	busy := j.busier(job, r)
 	if len(busy) == 0 {
-		b := blame{text: text + "; no trainer and no shard is busier than it was", action: "Look at the network between trainers and shards."}
+		b := blame{text: text + "; no trainer and no shard is busier than it was", action: "Look at the network between trainers and shards, and whether every ps gets the processor when it needs it."}
 		if full := j.fullWindows(job, r); len(full) > 0 {
 			var names []string
 			for _, at := range sortedKeys(full) {

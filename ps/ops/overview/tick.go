@@ -284,10 +284,13 @@ func (r *run) keptBy(server string) bool {
 	return false
 }
 
+// training reports that a trainer is asked for batches.
+func training(said *schema.TrainerPulse) bool { return said.Planned > 0 || said.Hosted }
+
 // inRun reports whether any trainer is asked for batches at this moment. Between two runs nothing is slow.
 func (r *run) inRun(now int64) bool {
 	for _, tr := range r.trainers {
-		if said := tr.said(); said.Planned > 0 && tr.heard.age(now) < 60_000 {
+		if said := tr.said(); training(said) && tr.heard.age(now) < 60_000 {
 			return true
 		}
 	}

@@ -1,0 +1,68 @@
+package trainer
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// A session that trains with a hosted module tells where it is in a pass, which shard it waits for, and the batches and times of its steps.
+func TestHostedPhasesAreTold(t *testing.T) {
+	t.Parallel()
+	server, w := startWatched(t, ps.Config{Shards: 2})
+	config, job := testConfig(t, server), moduleJob("phases", 1, schema.ConsistencyAsync)
+	config.PulseEvery = 10 * time.Millisecond
+	ctx := testContext(t)
+	s, err := Join(ctx, config, job)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Leave(context.WithoutCancel(ctx), "") }()
+	m, err := s.Module("net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	says := func(what string, doing schema.Doing, hosted bool, shard int, batches uint64) *schema.TrainerPulse {
+		t.Helper()
+		return w.last("t0", what, func(p *schema.TrainerPulse) bool {
+			return p.Doing == doing && p.Hosted == hosted && (p.AwaitedShard == nil) == (shard < 0) && (shard < 0 || *p.AwaitedShard == shard && p.Awaited == 1) &&
+				p.Batches == batches && p.Batch == schema.Batch(batches) && p.Planned == 0
+		})
+	}
+	says("nothing is done yet", schema.DoingOther, false, -1, 0)
+	x, gradY := moduleInput(0, 0, 600, 700)
+	pass, _, err := m.Forward(ctx, x, Pass{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("what the output is used for", schema.DoingCompute, true, -1, 0)
+	for kind, doing := range map[schema.Kind]schema.Doing{schema.KindForward: schema.DoingLookup, schema.KindBackward: schema.DoingResult, schema.KindStep: schema.DoingResult} {
+		answered := m.asking(kind, true)
+		says("a request waits", doing, true, 1, 0)
+		answered(false)
+	}
+	if _, err := pass.BackwardStep(ctx, gradY, 3); err != nil {
+		t.Fatal(err)
+	}
+	p := says("a step, which makes a batch", schema.DoingOther, true, -1, 1)
+	if p.Samples != 3 || p.LookupSeconds <= 0 || p.ComputeSeconds <= 0 || p.ResultSeconds <= 0 {
+		t.Errorf("after a step: %d samples, lookup %v, compute %v, result %v", p.Samples, p.LookupSeconds, p.ComputeSeconds, p.ResultSeconds)
+	}
+	if pass, _, err = m.Forward(ctx, x, Pass{Batch: 1}); err == nil {
+		err = pass.Release(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	says("a pass that was released is no batch", schema.DoingOther, true, -1, 1)
+	if _, err := m.Evaluate(ctx, x); err != nil {
+		t.Fatal(err)
+	}
+	s.passes.mu.Lock()
+	s.passes.since = s.passes.since.Add(-2 * hostedLately)
+	s.passes.mu.Unlock()
+	says("nothing was trained lately", schema.DoingOther, false, -1, 1)
+}
