@@ -163,13 +163,14 @@ func TestKeptBeside(t *testing.T) {
 func TestKeptReset(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name, set, boot string
-		well            bool
+		name, later, set, boot string
+		well                   bool
 	}{
-		{"nothing", "", "boot-1", false},
-		{"reset", "set energy 0 5", "boot-1", true},
-		{"let go by the driver", "set energy 0 5\nset persistent 0 0", "boot-1", false},
-		{"the machine was started anew", "", "boot-2", true},
+		{"nothing", "", "", "boot-1", false},
+		{"reset", "", "set energy 0 5", "boot-1", true},
+		{"reset, to more than at first", "set energy 0 9000000", "set energy 0 2000000", "boot-1", true}, // of which the end of the process tells
+		{"let go by the driver", "", "set energy 0 5\nset persistent 0 0", "boot-1", false},
+		{"the machine was started anew", "", "", "boot-2", true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -178,6 +179,14 @@ func TestKeptReset(t *testing.T) {
 			untilState(t, m, 0, schema.GPUHealthy, "")
 			l.XID(0, 119)
 			untilState(t, m, 0, schema.GPUUnhealthy, "xid-119")
+			if c.later != "" {
+				until(t, "what is remembered", func() bool { return isThere(t, path) })
+				l.Set("%s", c.later)
+				for range 2 { // the first may have begun before
+					last := m.GPUs()[0].SampleMS
+					until(t, "a sample", func() bool { return m.GPUs()[0].SampleMS > last })
+				}
+			}
 			m.Close()
 			l.Unset("xid ")
 			l.Set("%s", c.set)
@@ -215,6 +224,20 @@ func TestKeptNotInjected(t *testing.T) {
 	made.Close()
 	if isThere(t, filepath.Dir(path)) {
 		t.Error("a rehearsal is remembered")
+	}
+}
+
+// Who only looks leaves nothing behind.
+func TestKeptAsIs(t *testing.T) {
+	t.Parallel()
+	l, path := build(t), statePath(t)
+	m, _ := kept(t, l, path, "boot-1", func(c *health.Config) { c.KeptAsIs = true })
+	untilState(t, m, 0, schema.GPUHealthy, "")
+	l.XID(0, 79)
+	untilState(t, m, 0, schema.GPUUnhealthy, "xid-79")
+	m.Close()
+	if isThere(t, filepath.Dir(path)) {
+		t.Error("it was written")
 	}
 }
 

@@ -1,6 +1,7 @@
 package verdict
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -68,9 +69,13 @@ func (k *Kept) Acknowledge(now time.Time) (findings []KeptFinding, incidents []K
 
 func (f *KeptFinding) last() int64 { return max(f.SinceMS, f.SeenMS) }
 
-// Same says that a record says nothing new: counters alone are no reason to write one.
+// Same says that a record says nothing new. Counters alone are no reason to write one; nor are the words of a finding, in which every process counts
+// from its own beginning: two that watch the same GPU must come to rest.
 func (k *Kept) Same(other *Kept) bool {
-	return slices.Equal(k.Findings, other.Findings) && slices.Equal(k.Incidents, other.Incidents) &&
+	same := func(a, b KeptFinding) bool {
+		return a.Code == b.Code && a.SinceMS == b.SinceMS && a.SeenMS == b.SeenMS && a.Memory == b.Memory
+	}
+	return slices.EqualFunc(k.Findings, other.Findings, same) && slices.Equal(k.Incidents, other.Incidents) &&
 		k.AcknowledgedMS == other.AcknowledgedMS && k.ResetMS == other.ResetMS
 }
 
@@ -84,15 +89,19 @@ func (m *Machine) Kept(now time.Time) []Kept {
 		k := Kept{GPU: g.GPU, AcknowledgedMS: g.acknowledged, ResetMS: g.reset, Counters: g.counters}
 		for _, c := range g.found {
 			if c.Sticky && !c.injected {
-				k.Findings = append(k.Findings, KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), c.last().UnixMilli(), c.Memory})
+				seen := max(c.last().UnixMilli(), g.acknowledged+1, g.reset+1) // also where the clock was set back since
+				k.Findings = append(k.Findings, KeptFinding{c.Code, c.Reason, c.Action, c.since.UnixMilli(), seen, c.Memory})
 			}
 		}
+		slices.SortFunc(k.Findings, func(a, b KeptFinding) int {
+			return cmp.Or(cmp.Compare(a.SinceMS, b.SinceMS), cmp.Compare(a.Code, b.Code))
+		})
 		for number, i := range g.incidents {
 			if !i.injected && now.Sub(i.at) <= m.policy.Repeat {
 				k.Incidents = append(k.Incidents, KeptIncident{number, i.at.UnixMilli()})
 			}
 		}
-		slices.SortFunc(k.Incidents, func(a, b KeptIncident) int { return int(a.XID) - int(b.XID) })
+		slices.SortFunc(k.Incidents, func(a, b KeptIncident) int { return cmp.Compare(a.XID, b.XID) })
 		if !k.Same(&Kept{}) {
 			all = append(all, k)
 		}
@@ -165,7 +174,7 @@ func (m *Machine) adopt(now time.Time, g *gpu, k *Kept, fresh bool) (acknowledge
 	}
 	for _, i := range k.Incidents {
 		at := time.UnixMilli(i.AtMS)
-		if known, ok := g.incidents[i.XID]; ok && !known.injected && !known.at.Before(at) || i.AtMS <= g.acknowledged || now.Sub(at) > m.policy.Repeat {
+		if known, ok := g.incidents[i.XID]; ok && !known.injected && !known.at.Before(at) || i.AtMS <= g.acknowledged {
 			continue
 		}
 		g.incident(i.XID, incident{at: at, before: fresh})

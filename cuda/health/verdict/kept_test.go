@@ -3,6 +3,7 @@ package verdict
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +226,9 @@ func TestKeptBeside(t *testing.T) {
 	b.all = nil
 	b.learns(a)
 	b.is(schema.GPUUnhealthy, "xid-79", "XID 79: the GPU has fallen off the bus.")
+	if slices.ContainsFunc(b.all, func(c Change) bool { return c.Code == "acknowledged" }) {
+		t.Errorf("told of an acknowledgement of what has come after it: %+v", b.all)
+	}
 	a.now = b.now
 	a.learns(b)
 	a.is(schema.GPUUnhealthy, "xid-79", "")
@@ -257,6 +261,10 @@ func TestKeptClockBack(t *testing.T) {
 	k := b.m.Kept(b.now)[0]
 	if f, _ := k.Acknowledge(b.now.Add(-time.Hour)); len(f) != 1 || len(k.Findings) != 0 {
 		t.Fatalf("forgot %+v, kept %+v", f, k)
+	}
+	again := Kept{AcknowledgedMS: 100, Findings: []KeptFinding{{SinceMS: 5, SeenMS: 6}}}
+	if again.Acknowledge(time.UnixMilli(7)); again.AcknowledgedMS != 101 {
+		t.Errorf("acknowledged at %d, want 101: who knows of 100 is to take it for a new one", again.AcknowledgedMS)
 	}
 	b.took(b.m.Learn(b.now.Add(-time.Hour), "boot-1", []Kept{k}))
 	b.is(schema.GPUHealthy, "", "")

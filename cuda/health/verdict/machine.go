@@ -393,7 +393,7 @@ func (g *gpu) add(now time.Time, c *condition) {
 		old.clean, old.until, old.seen, old.Reason, old.Action = 0, c.until, now, c.Reason, c.Action
 		old.injected = old.injected && c.injected
 		if c.State == schema.GPUUnhealthy && old.State != schema.GPUUnhealthy {
-			old.State, old.Sticky, old.since = c.State, c.Sticky, now
+			old.State, old.Sticky, old.since, old.injected = c.State, c.Sticky, now, c.injected // a rehearsal makes no real warning a real quarantine
 		}
 		return
 	}
