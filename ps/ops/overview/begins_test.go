@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/ps/ops/overview"
 	"gradbus/ps/ops/overview/sample"
 	"gradbus/schema"
 )
@@ -68,5 +69,30 @@ func TestStallHasNoPoints(t *testing.T) {
 	u = c.Play(tracker, 5)
 	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
 		t.Errorf("a job that runs again: loss %v, gradient norm %v", p.Loss, p.Norm)
+	}
+}
+
+// The time left goes by the last minute without its stops: it is not known while a job stands still, and what it was afterwards.
+func TestTimeLeft(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	check := func(when string, u overview.Update) {
+		t.Helper()
+		j := u.Status.Jobs[0]
+		want := float64(j.Planned-j.Batch) / 8 * 1000 // the sample does 8 batches a second
+		if got := float64(j.LeftMS); got < want*0.9 || got > want*1.15 {
+			t.Errorf("%s: %.0f s left, want about %.0f", when, got/1000, want/1000)
+		}
+	}
+	check("it runs", c.Play(tracker, 120))
+	c.Trainers[1].Stopped = true
+	if u := c.Play(tracker, 15); u.Status.Jobs[0].LeftMS != 0 {
+		t.Errorf("it waits: %d ms left, want 0, which is not known", u.Status.Jobs[0].LeftMS)
+	}
+	c.Trainers[1].Stopped = false
+	check("it runs again", c.Play(tracker, 5))
+	c.End(nil)
+	if u := c.Play(tracker, 3); u.Status.Jobs[0].LeftMS != 0 {
+		t.Errorf("it has ended: %d ms left", u.Status.Jobs[0].LeftMS)
 	}
 }

@@ -148,7 +148,7 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 		mean := schema.Real(norm / float64(norms))
 		j.GradientNorm = &mean
 	}
-	j.LeftMS = left(r, j)
+	j.LeftMS = left(r, j, t.now)
 }
 
 // lagMax is how far a trainer can be behind, by what shards let others do: nobody begins a batch before all have handed in the last that
@@ -183,17 +183,22 @@ func lagOf(foremost, at uint64, r *ring, c counter, ms int64) uint64 {
 	return lag
 }
 
-// left estimates how long the run will take: from the trainer that has most to do.
-func left(r *run, j *Job) (ms int64) {
+// leftWindow is what the estimate of the time left goes by, in milliseconds: the rates of some seconds, which are shown, would have it jump.
+const leftWindow = 60_000
+
+// left estimates how long the run will take: from the trainer that has most to do. It is 0, not known, while no batch is completed.
+func left(r *run, j *Job, now int64) (ms int64) {
+	if j.BatchesPerSecond <= 0 {
+		return 0
+	}
 	for _, tr := range r.trainers {
 		said := tr.said()
-		sp, ok := tr.ring.over(rateWindow)
-		if said.Planned == 0 || !ok || r.over() {
+		if said.Planned == 0 || r.over() || said.Batch >= said.Planned {
 			continue
 		}
-		rate := sp.rate(cBatches)
-		if done := said.Batch; done < said.Planned && rate > 0 {
-			ms = max(ms, int64(min(float64(said.Planned-done)/rate*1000, 1e15)))
+		lately := tr.past.since(now - leftWindow)
+		if w, ok := lately.each(); ok {
+			ms = max(ms, int64(min(float64(said.Planned-said.Batch)*w.wall*1000, 1e15)))
 		}
 	}
 	return ms
@@ -308,6 +313,8 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberPulse, out *Train
 		silentAfter = tr.heard.silentAfter()
 	}
 	switch {
+	case r.over() && tr != nil:
+		return stateLeft // whoever left before the start gave its place back
 	case m != nil && m.Host == "" && !m.Left && (tr == nil || !tr.heard.fresh(t.now)):
 		return stateFree
 	case m == nil && tr == nil:

@@ -269,7 +269,7 @@ class Panel {
       },
       scales: { x: { time: false, auto: false }, y: { distr: log ? 3 : 1, log: 10, range: (u, min, max) => this.extent(min, max, log) } },
       axes: [
-        { ...axis, size: 22, gap: 4, space: 64, incrs: [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].map((s) => s * 1000), splits: ticksOfTime, values: (u, splits, a, space, incr) => splits.map((s) => (fits(u, s, incr) ? tick(s, incr) : "")) },
+        { ...axis, size: 22, gap: 4, space: (u, axis, min, max, width) => (max - min < 3 * MIN || width > 400 ? 64 : 44), incrs: [1, 2, 5, 10, 15, 30, 60, 120, 180, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400].map((s) => s * 1000), splits: ticksOfTime, values: (u, splits, a, space, incr) => splits.map((s) => (fits(u, s, incr) ? tick(s, incr) : "")) },
         { ...axis, size: 50, gap: 4, space: 30, ...(spec.base === 2 ? { incrs: powers() } : {}), values: (u, splits) => splits.map((v) => (v === null ? null : axisText(spec, v))) },
       ],
       series: [{}, ...lines.map((l) => ({
