@@ -122,8 +122,11 @@ func (d *hosted) step(sum *tensors, weight float32) (schema.Version, error) {
 // elementName names a value of the parameters as they lie in tensors.
 func (d *hosted) elementName(at int) string {
 	for _, p := range d.parameters {
-		if at < p.Elements() {
+		switch {
+		case at < p.Elements():
 			return fmt.Sprintf("module %q, parameter %q, element %d", d.spec.Name, p.Name, at)
+		case at < aligned(p.Elements()):
+			return fmt.Sprintf("module %q, behind parameter %q", d.spec.Name, p.Name)
 		}
 		at -= aligned(p.Elements())
 	}

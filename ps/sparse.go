@@ -119,10 +119,10 @@ func (s *Shard) closeSparse(l *timeline) error {
 				continue
 			}
 			keys, rows, err := l.sparse.Merge(t.id, t.dim)
-			if err == nil {
-				err = s.stageRows(t, keys, rows, float32(total))
-			}
 			if err != nil {
+				return err
+			}
+			if err := s.stageRows(t, keys, rows, float32(total)); err != nil {
 				return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 					return rowName(t.spec.Name, e, keys)
 				})
@@ -174,14 +174,10 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 	return r.sealed[at]
 }
 
-// rowName says which row of a table a wrong result is of: of a merge the mismatch knows its key, else it counts among keys.
+// rowName says which row of a table a wrong result of stageRows is of.
 func rowName(table string, e *cuda.MismatchError, keys []uint64) string {
 	width := max(e.Width, 1)
-	key := uint64(e.Key)
-	if row := e.Position / width; e.Op == "apply rows" && row < len(keys) {
-		key = keys[row]
-	}
-	return fmt.Sprintf("table %q, key %d, element %d", table, key, e.Position%width)
+	return fmt.Sprintf("table %q, key %d, element %d", table, keys[min(e.Position/width, len(keys)-1)], e.Position%width)
 }
 
 // stageRows runs the optimizer on the rows of keys, from the table into the staged rows.

@@ -1,6 +1,7 @@
 package round
 
 import (
+	"fmt"
 	"slices"
 
 	"gradbus/cuda"
@@ -53,7 +54,12 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 		Dim: dim, Lanes: s.config.Lanes, Terms: m.terms, OutKeys: cuda.Uint64s(m.outKeys), OutRows: cuda.Float32s(m.outRows),
 	})
 	if err != nil {
-		return nil, cuda.Vector{}, err
+		return nil, cuda.Vector{}, cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+			if e.Key < 0 {
+				return fmt.Sprintf("table %q", s.config.Tables[id].Name)
+			}
+			return fmt.Sprintf("table %q, key %d, element %d", s.config.Tables[id].Name, e.Key, e.Position%max(e.Width, 1))
+		})
 	}
 	return m.outKeys[:n], cuda.Float32s(m.outRows[:n*dim]), nil
 }
