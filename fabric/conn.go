@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// dialTimeout bounds connecting, handshake and all, where ctx does not.
-	dialTimeout = 5 * time.Second
+	// dialTimeout bounds connecting, of all lines, handshake and all, where ctx does not.
+	dialTimeout = 15 * time.Second
 	// closeTimeout bounds Close: handlers that do not return by then are named in the log and left.
 	closeTimeout = 5 * time.Second
 	// roundTripTimeout bounds the wait for the server's word that it has taken in what was sent.

@@ -13,8 +13,8 @@ import (
 
 const (
 	// connectTimeout bounds one attempt to connect, and again one handshake: a loopback needs a millisecond, a long
-	// way with a lost packet a second.
-	connectTimeout = 2 * time.Second
+	// way with a lost packet a second, and a machine that is busy with other things some.
+	connectTimeout = 5 * time.Second
 	// writeTimeout bounds a Publish whose socket is full: a server that takes nothing for so long counts as lost.
 	writeTimeout = 10 * time.Second
 	// closeGrace is what Close gives a full socket to empty.

@@ -35,6 +35,8 @@ const (
 	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
 	pingInterval = 5 * time.Second
 	pingsMax     = 2
+	// greetingTimeout is how long a connection may take to say who it is, and as long for TLS: as long as those of ours do.
+	greetingTimeout = connectTimeout
 	// readyTimeout bounds the start of a server, which takes milliseconds where the machine is not busy.
 	readyTimeout = 30 * time.Second
 	// closedMax bounds what the server remembers of connections that have ended, some hundred bytes each.
@@ -172,6 +174,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		MaxPingsOut:      pingsMax,
 		TLSConfig:        config.TLS,
 		TLS:              config.TLS != nil,
+		AuthTimeout:      greetingTimeout.Seconds(),
 	}
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
@@ -180,7 +183,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1 // 0 would be three quarters of the disk
 	}
 	if config.TLS != nil {
-		options.TLSTimeout = 2
+		options.TLSTimeout = greetingTimeout.Seconds()
 	}
 	if config.Token != "" {
 		options.CustomClientAuthentication = tokenCheck(sha256.Sum256([]byte(config.Token)))
