@@ -20,6 +20,9 @@ import (
 // shortLease lets tests wait for the end of one. Only where nobody else is alive, whose lease might run out by being slow.
 const shortLease = 2 * time.Second
 
+// longLease is of ps that are not to lose theirs where the machine has no time for them.
+const longLease = 2 * time.Minute
+
 // startControl starts a NATS server as one that is not of gradbus would be.
 func startControl(t testing.TB, c fabric.ServerConfig) *fabric.Server {
 	t.Helper()
@@ -47,7 +50,12 @@ func startFor(t testing.TB, c Config, lease time.Duration) (*Server, error) {
 
 func mustStart(t testing.TB, c Config) *Server {
 	t.Helper()
-	s, err := startAt(t, c)
+	return mustStartFor(t, c, leaseTime)
+}
+
+func mustStartFor(t testing.TB, c Config, lease time.Duration) *Server {
+	t.Helper()
+	s, err := startFor(t, c, lease)
 	must(t, err)
 	return s
 }
@@ -124,7 +132,8 @@ func (l *letters) say(from string, run schema.RunID, c schema.Control) {
 // hear waits for an answer that satisfies, and repeats a join meanwhile, as trainers do.
 func (l *letters) hear(what string, is func(schema.Control) bool) schema.Control {
 	l.t.Helper()
-	deadline, again := time.After(patience), time.NewTicker(50*time.Millisecond)
+	l.say(l.name, 0, schema.Control{Join: &schema.Join{Job: l.job, Host: "test"}})
+	deadline, again := time.After(patience), time.NewTicker(time.Second)
 	defer again.Stop()
 	for {
 		select {
@@ -154,9 +163,9 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	var servers []*Server
 	for i, id := range []string{"c", "a", "b"} {
-		servers = append(servers, mustStart(t, Config{NATS: control.URL(), ID: id, Shards: i + 1}))
+		servers = append(servers, mustStartFor(t, Config{NATS: control.URL(), ID: id, Shards: i + 1}, longLease))
 	}
-	there, registered := buckets(t, control.URL(), leaseTime)
+	there, registered := buckets(t, control.URL(), longLease)
 	if names := announced(t, there); !slices.Equal(names, []string{"a", "b", "c"}) {
 		t.Fatalf("announced: %v", names)
 	}
@@ -215,7 +224,7 @@ func TestOneCoordinatorForEachName(t *testing.T) {
 // never heard of the job, nor while another run is on, nor where its trainer left before the start.
 func TestLateJoinsRegisterNothing(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
-	a := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	a := mustStartFor(t, Config{NATS: control.URL(), ID: "a"}, longLease)
 	gone := map[string]*schema.Job{}
 	for _, run := range []struct {
 		name     string
@@ -226,7 +235,7 @@ func TestLateJoinsRegisterNothing(t *testing.T) {
 		l.say("t0", l.join().RunID, schema.Control{Leave: &schema.Leave{}})
 		eventually(t, run.name+" has left", func() bool { return len(a.Stats().Jobs) == 0 })
 	}
-	b := mustStart(t, Config{NATS: control.URL(), ID: "b"})
+	b := mustStartFor(t, Config{NATS: control.URL(), ID: "b"}, longLease)
 	// All of it is said on one connection, so that each ps hears it in this order. Every run differs from those before: it could not join
 	// what a late join has registered.
 	speaker := newLetters(t, control.URL(), gone["j-first"], "j-speaker")
@@ -251,7 +260,7 @@ func TestLateJoinsRegisterNothing(t *testing.T) {
 		gone[run.name] = l.job
 	}
 	late()
-	_, registered := buckets(t, control.URL(), leaseTime)
+	_, registered := buckets(t, control.URL(), longLease)
 	eventually(t, "nothing is registered", func() bool {
 		return len(running(t, registered)) == 0 && len(a.Stats().Jobs)+len(b.Stats().Jobs) == 0 && a.Stats().Memory+b.Stats().Memory == 0
 	})
@@ -382,8 +391,7 @@ func TestServerWhoseIDWasTakenEnds(t *testing.T) {
 func TestNamesOfDeadJobsAreFree(t *testing.T) {
 	t.Parallel()
 	control := startControl(t, fabric.ServerConfig{})
-	first, err := startFor(t, Config{NATS: control.URL(), ID: "a"}, shortLease)
-	must(t, err)
+	first := mustStartFor(t, Config{NATS: control.URL(), ID: "a"}, shortLease)
 	runs := map[string]schema.RunID{}
 	for _, name := range []string{"again", "never"} {
 		runs[name] = newLetters(t, control.URL(), smallJob(name, 1, 1), "j-"+name).join().RunID
@@ -393,8 +401,7 @@ func TestNamesOfDeadJobsAreFree(t *testing.T) {
 		t.Fatalf("registered: %v", names)
 	}
 	kill(first)
-	_, err = startFor(t, Config{NATS: control.URL(), ID: "b"}, shortLease)
-	must(t, err)
+	mustStartFor(t, Config{NATS: control.URL(), ID: "b"}, shortLease)
 	joined := newLetters(t, control.URL(), smallJob("again", 1, 1), "j-again").join()
 	if joined.RunID == runs["again"] || joined.Servers[0].ID != "b" {
 		t.Errorf("%+v, want another run, on b", joined)
