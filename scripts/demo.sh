@@ -52,7 +52,7 @@ echo "== a parameter server with two shards, on a free port:  ./bin/ps --listen 
 bin/ps --listen 127.0.0.1:0 --http 127.0.0.1:0 --port-file "$work/url" >"$work/ps.out" 2>"$work/ps.err" &
 ps=$!
 pids+=("$ps")
-for _ in $(seq 300); do
+for _ in $(seq 1200); do
   [ -s "$work/url" ] && break
   kill -0 "$ps" 2>/dev/null || break
   sleep 0.1

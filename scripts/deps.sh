@@ -104,9 +104,17 @@ echo "deps: this machine lacks $what"
 case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
 case " ${packages[*]} " in *" prometheus "*) unserved ;; esac
 echo "deps: ${sudo:+sudo }apt-get update && ${sudo:+sudo }apt-get install --no-install-recommends ${packages[*]}"
-$sudo apt-get -qq update
-$sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 install --no-install-recommends \
-  "${packages[@]}" </dev/null >/dev/null
+# Mirrors fail for moments, and whoever else installs something holds the lock for some.
+patient=(-o Acquire::Retries=5 -o DPkg::Lock::Timeout=120)
+for attempt in 1 2 3; do
+  $sudo apt-get -qq "${patient[@]}" update &&
+    $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y "${patient[@]}" -o Dpkg::Use-Pty=0 install --no-install-recommends \
+      "${packages[@]}" </dev/null >/dev/null && break
+  [ $attempt = 3 ] || {
+    echo "deps: apt-get has failed, trying again" >&2
+    sleep $((10 * attempt))
+  }
+done
 left=$(for group in "$@"; do missing "$group"; done)
 [ -z "$left" ] || {
   echo "deps: still missing after the installation: $left" >&2
