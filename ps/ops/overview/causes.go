@@ -10,6 +10,7 @@ package overview
 //	member:JOB/t3        a trainer or a shard of a job
 //	pace:JOB/t3          that it is slow
 //	gpu:NAME             a GPU
+//	way:JOB              the network between a job's trainers and its shards
 const (
 	byControl = "control"
 	byHost    = "host:"
@@ -18,6 +19,7 @@ const (
 	byMember  = "member:"
 	byPace    = "pace:"
 	byGPU     = "gpu:"
+	byWay     = "way:"
 )
 
 func memberToken(job, member string) string { return byMember + job + "/" + member }

@@ -9,7 +9,8 @@
 //	rates, history       what counters of pulses say over ten seconds; what is usual for a member, by minutes of the last hour
 //	build, hosts         the view of a moment: rows of trainers, shards, ps, GPUs
 //	why_*, progress      what is wrong with jobs and machines: who is silent, gone, waited for; what is full, lost or refused
-//	pace, slow           whether training is slower than it was, and whose part of a batch has grown
+//	control              whether anybody can be heard at all
+//	pace, slow, awaited  whether training is slower than it was, and whose part of a batch has grown, or who is waited for
 //	load, traffic        who is the bottleneck; losses, refusals, loss and gradient
 //	book, causes         a problem has a beginning and an end; a cause stands before what follows from it
 //	judge, together      the sentence
@@ -32,10 +33,11 @@
 // # What is usual
 //
 // A run's usual rate is the median of the last hour's minutes in which it trained and waited for nobody; it is slow when the last 30
-// s (five batches, where those are longer) are below 0.7 of it, until they are above 0.85, and what is usual does not move
+// s (five batches, where those are longer) are below 0.7 of it, or the last 8 s below 0.45, until the last 15 s are above 0.85, and what is usual does not move
 // meanwhile, for two hours. Then each trainer's time for one batch is compared with its own usual one, part by part. In a job whose
 // trainers wait for each other, the one whose own time (keys, computing, outside) has grown most is to blame, or several that grew alike;
-// where what they wait for has grown, the shards that are busier than they were, and where none is, the network.
+// where what they wait for has grown, the trainer that shards wait for, the shards that are busier than they were or alone keep
+// trainers waiting, and where there is none, the network.
 //
 // # Memory
 //

@@ -170,7 +170,7 @@ func (j *judgement) behind(job *Job, r *run) {
 	}
 	for i := range job.Trainers {
 		out, tr := &job.Trainers[i], r.trainers[i]
-		if tr == nil || out.Lag <= 10 || !job.far(out.Lag) || out.State != stateRunning && out.State != stateWaiting {
+		if tr == nil || tr.said().Hosted || out.Lag <= 10 || !job.far(out.Lag) || out.State != stateRunning && out.State != stateWaiting {
 			continue
 		}
 		if sp, ok := tr.ring.over(rateWindow); !ok || sp.rate(cBatches) > 0.8*float64(job.BatchesPerSecond) {

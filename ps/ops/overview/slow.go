@@ -76,7 +76,6 @@ type change struct {
 	now, was [parts]float64 // seconds for a batch, of each part
 	cpu      [2]float64     // now and before: processor seconds for a batch
 	rate     [2]float64     // samples per second
-	awaited  [2]float64     // share of looks at which shards waited for it first
 }
 
 // own are the parts in which a trainer waits for nobody.
@@ -132,8 +131,7 @@ func (j *judgement) changes(job *Job, r *run) []change {
 			continue
 		}
 		all = append(all, change{tr: tr, out: &job.Trainers[i], now: now.times(), was: was.times(), cpu: [2]float64{now.done[hCPU], was.done[hCPU]},
-			rate:    [2]float64{ratio(now.done[hSamples], now.wall), ratio(was.done[hSamples], was.wall)},
-			awaited: [2]float64{ratio(now.done[hAwaited], now.done[hLooks]), ratio(was.done[hAwaited], was.done[hLooks])}})
+			rate: [2]float64{ratio(now.done[hSamples], now.wall), ratio(was.done[hSamples], was.wall)}})
 	}
 	return all
 }
@@ -145,6 +143,9 @@ func (j *judgement) blameFor(job *Job, r *run) blame {
 		return b
 	}
 	if len(all) == 0 {
+		if b, ok := j.blameAwaited(job, r, ""); ok && needed(job) {
+			return b
+		}
 		return blame{text: "what of it has grown is not known yet"}
 	}
 	if !needed(job) {
@@ -157,7 +158,7 @@ func (j *judgement) blameFor(job *Job, r *run) blame {
 	}
 	grown, first := median(whole), maxAt(owned)
 	if owned[first] < 0.4*grown || owned[first] <= 0 {
-		if b, ok := blameAwaited(job, all); ok {
+		if b, ok := j.blameAwaited(job, r, ", though it computes no longer"); ok {
 			return b
 		}
 		return j.blameWaiting(job, r, all)
@@ -304,34 +305,6 @@ func (j *judgement) blameSeveral(job *Job, alike []*change, of int) blame {
 	return b
 }
 
-// blameAwaited is for a trainer that shards wait for most of the time, though by its own account it needs no longer: it does not run all the
-// time, or what it sends is late.
-func blameAwaited(job *Job, all []change) (blame, bool) {
-	if len(all) < 2 {
-		return blame{}, false
-	}
-	most := make([]float64, len(all))
-	for i := range all {
-		most[i] = all[i].awaited[0]
-	}
-	first := maxAt(most)
-	c := &all[first]
-	for i := range all {
-		if i != first && most[i]*2 > most[first] {
-			return blame{}, false
-		}
-	}
-	if most[first] < 0.5 || most[first] < 1.3*c.awaited[1] {
-		return blame{}, false
-	}
-	return blame{
-		text: fmt.Sprintf("batches wait for trainer %s on %s %s of the time, %s before, though it computes no longer", c.out.Member, c.tr.where(nil),
-			percent(c.awaited[0]), percent(c.awaited[1])),
-		action: fmt.Sprintf("Look at %s: whether the process gets processor time, what else runs there, and at the network to it.", c.out.Host),
-		causes: []string{paceToken(job.Name, c.out.Member)}, follows: []string{memberToken(job.Name, c.out.Member), byHost + c.out.Host},
-	}, true
-}
-
 // blameWaiting is for trainers that wait longer, though none needs longer itself: a shard that is busier than it was, or the way to it.
 func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 	var sum change
@@ -348,7 +321,7 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 	text := "trainers " + spends(p, true, sum.now[p], sum.was[p])
 	busy := j.busier(job, r)
 	if len(busy) == 0 {
-		b := blame{text: text + "; no trainer and no shard is busier than it was", action: "Look at the network between trainers and shards, and whether every ps gets the processor when it needs it."}
+		b := blame{text: text + "; no trainer and no shard is busier than it was", causes: []string{byWay + job.Name}, action: "Look at the network between trainers and shards, and whether every ps gets the processor when it needs it."}
 		if full := j.fullWindows(job, r); len(full) > 0 {
 			var names []string
 			for _, at := range sortedKeys(full) {

@@ -17,11 +17,12 @@ import (
 // TestStories runs the scripts of testdata: what happens to a job, and the exact words that are said of it. go test -rewrite writes them
 // anew.
 //
-//	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds gpus gathering no-job]
+//	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds hosted gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
 //	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
-//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; of all: hung, deaf
+//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
+//	                     deaf, far=seconds
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
 //	restart ps=0 | t1
@@ -50,7 +51,7 @@ func (s *story) run() string {
 	switch s.d.Cmd {
 	case "cluster":
 		s.c = sample.NewCluster(sample.Options{Trainers: s.number("trainers"), Servers: s.number("servers"), Shards: s.number("shards"),
-			Hosts: s.number("hosts"), Control: s.text("control"), Consistency: s.text("consistency"), Apply: s.text("apply"), Ahead: s.number("ahead"), BatchSeconds: s.real("batch"), GPUs: s.d.HasArg("gpus")})
+			Hosts: s.number("hosts"), Control: s.text("control"), Consistency: s.text("consistency"), Apply: s.text("apply"), Ahead: s.number("ahead"), BatchSeconds: s.real("batch"), Hosted: s.d.HasArg("hosted"), GPUs: s.d.HasArg("gpus")})
 		s.c.NoJob = s.d.HasArg("no-job")
 		if s.d.HasArg("gathering") {
 			s.c.Phase = schema.PhaseGathering
@@ -68,7 +69,7 @@ func (s *story) run() string {
 	case "end":
 		var failed *schema.Failed
 		if who := s.text("failed"); who != "" {
-			failed = &schema.Failed{Member: schema.Member(who), Text: strings.ReplaceAll(s.text("text"), "_", " ")}
+			failed = &schema.Failed{Member: schema.Member(who), Text: strings.NewReplacer("__", "_", "_", " ").Replace(s.text("text"))}
 		}
 		s.c.End(failed)
 	case "events":
@@ -163,6 +164,7 @@ func (s *story) set() {
 			s.c.Digests[arg.Key] = uint32(s.number("digest"))
 		}
 	}
+	s.c.Far = s.real("far")
 	s.c.Hung, s.c.Deaf = s.d.HasArg("hung"), s.d.HasArg("deaf")
 	if s.d.HasArg("ps") {
 		s.setServer(s.c.Servers[s.number("ps")])
@@ -170,7 +172,7 @@ func (s *story) set() {
 }
 
 func (s *story) setServer(v *sample.Server) {
-	v.Idle = s.d.HasArg("idle")
+	v.Idle, v.Stalls = s.d.HasArg("idle"), s.real("stalls")
 	v.Stopped, v.ControlLost, v.NotReady = s.d.HasArg("stopped"), s.d.HasArg("control-lost"), s.d.HasArg("unready")
 	v.Cut, v.Dropped, v.Promised = uint64(s.number("cut")), uint64(s.number("dropped")), int64(s.number("promised"))
 	v.Busy, v.Mismatches = s.real("busy"), uint64(s.number("mismatches"))

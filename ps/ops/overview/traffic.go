@@ -77,6 +77,7 @@ func (j *judgement) trainerTraffic(job *Job, tr *trainer, who string, about func
 	}
 	if rate, sent := sp.rate(cResent), sp.rate(cFrames); rate >= resentRate && rate >= resentShare*sent {
 		f := find(CodeResends, "", fmt.Sprintf("%s sends %s frames/s again, %s of its gradients", who, count(rate), percent(min(ratio(rate, sent), 1))), "")
+		f.follows = []string{byWay + job.Name, paceToken(job.Name, string(tr.member))}
 		if l := tr.worstLink(); l != nil {
 			shard := string(schema.ShardMember(l.Shard))
 			f.Text += "; most to shard " + shard

@@ -27,6 +27,7 @@ type Options struct {
 	GPUs        bool         // every machine has a GPU for each trainer
 	Hosts       int          // [1] machines that the trainers run on: box-0, box-1, ...
 	Place       string       // [box] what machines and ps are called
+	Hosted      bool         // trainers train by themselves with a module that a shard hosts
 	Control     string       // host:port of a control server of its own; empty is the first ps's
 
 	BatchSeconds float64 // [0.1] that a trainer computes for each batch
@@ -55,6 +56,7 @@ type Cluster struct {
 	Digests  map[string]uint32 // in mean: of trainers that differ from the others
 	NoJob    bool              // ps alone
 	Hung     bool              // nothing goes on, and nobody says why
+	Far      float64           // seconds that every lookup and every result is longer on its way
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
 
 	before  []schema.JobPulse // runs that have ended
@@ -102,6 +104,7 @@ type Server struct {
 	Idle        bool    // its shards have nothing to do: the job has fewer buckets than shards
 	Busy        float64 // load of each of its shards; 0 is the one of the model
 	NotReady    bool
+	Stalls      float64           // share of the time in which its process does not run
 	Refused     map[string]uint64 // added every second
 	Cut         uint64            // slow readers, every second
 	Dropped     uint64            // frames, every second
@@ -301,7 +304,7 @@ func (c *Cluster) advance() {
 	for _, t := range c.Trainers {
 		slowest = math.Max(slowest, c.computes(t))
 	}
-	period := slowest*1.25 + c.waiting()
+	period := (slowest*1.25 + c.waiting() + 2*c.Far) / (1 - c.stalls())
 	for _, t := range c.Trainers {
 		if t.Halting > 0 {
 			period = math.Max(period, period/(1-t.Halting))
@@ -319,6 +322,14 @@ func (c *Cluster) advance() {
 			c.train(t, n, period)
 		}
 	}
+}
+
+// stalls is for which share of the time a ps does not run.
+func (c *Cluster) stalls() (share float64) {
+	for _, s := range c.Servers {
+		share = math.Max(share, s.Stalls)
+	}
+	return share
 }
 
 // share is the part of this second in which batches are completed.
@@ -368,14 +379,14 @@ func (c *Cluster) train(t *Trainer, n, period float64) {
 	p, own := &t.pulse, c.computes(t)
 	part := func(to *schema.Real, seconds float64) { *to += schema.Real(n * seconds) }
 	part(&p.KeysSeconds, c.BatchSeconds*0.03)
-	part(&p.LookupSeconds, c.BatchSeconds*0.07+c.waiting())
+	part(&p.LookupSeconds, c.BatchSeconds*0.07+c.waiting()+c.Far)
 	part(&p.ComputeSeconds, own)
 	full := 0.0
 	if t.Full {
 		full = c.BatchSeconds
 	}
 	part(&p.SendSeconds, c.BatchSeconds*0.05+full)
-	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting()-full)
+	part(&p.ResultSeconds, period-own-c.BatchSeconds*0.15-c.waiting()-c.Far-full)
 	uses := own
 	if t.Starved {
 		uses = c.BatchSeconds

@@ -26,6 +26,9 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	t.pulse.Traffic.Dropped += t.Lost
 	p, said := c.head(t.Host, &t.life), t.pulse
 	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
+	if c.Hosted && c.Phase == "running" {
+		said.Planned, said.Hosted = 0, true
+	}
 	said.Process = c.process(0)
 	said.Process.CPUSeconds = t.pulse.Process.CPUSeconds
 	said.Traffic.Connected = true
@@ -46,6 +49,14 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	case deaf >= 0 || len(c.blocking()) > 0 && c.Consistency != "async":
 		deaf = max(deaf, 0)
 		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
+	case float64(c.second%10) < c.stalls()*10:
+		shard := 0
+		for _, s := range c.Servers {
+			if s.Stalls > 0 {
+				shard = s.first
+			}
+		}
+		said.Doing, said.DoingMS, said.AwaitedShard, said.Awaited = schema.DoingResult, 300, &shard, 1
 	default:
 		said.Doing, said.DoingMS = schema.DoingCompute, 40
 	}

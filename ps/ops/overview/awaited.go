@@ -1,0 +1,56 @@
+package overview
+
+import (
+	"fmt"
+	"slices"
+)
+
+// blameAwaited is for a trainer that shards wait for more than they did, and much more than for any other, though its own time has not
+// grown, or is not known: it does not run all the time, or what it sends is late.
+func (j *judgement) blameAwaited(job *Job, r *run, but string) (blame, bool) {
+	type share struct {
+		i        int
+		now, was float64
+	}
+	var all []share
+	for i := range job.Trainers {
+		tr := r.trainers[i]
+		if tr == nil || !tr.heard.fresh(j.s.NowMS) {
+			continue
+		}
+		now, was := tr.past.since(max(r.pace.onset, j.s.NowMS-lately)), r.pace.culprits.trainers[i]
+		all = append(all, share{i, ratio(now.done[hAwaited], now.done[hLooks]), ratio(was.done[hAwaited], was.done[hLooks])})
+	}
+	if len(all) < 2 {
+		return blame{}, false
+	}
+	slices.SortStableFunc(all, func(a, b share) int {
+		if a.now > b.now {
+			return -1
+		}
+		return 1
+	})
+	if first := all[0]; first.now < 0.35 || first.now < all[1].now+0.25 || first.now < 1.3*first.was {
+		return blame{}, false
+	}
+	out, tr := &job.Trainers[all[0].i], r.trainers[all[0].i]
+	b := blame{
+		text:   fmt.Sprintf("batches wait for trainer %s on %s %s of the time, %s before%s", out.Member, tr.where(nil), percent(all[0].now), percent(all[0].was), but),
+		action: fmt.Sprintf("Look at %s: whether the process gets processor time, what else runs there, and at the network to it.", out.Host),
+		causes: []string{paceToken(job.Name, out.Member)}, follows: []string{memberToken(job.Name, out.Member), byHost + out.Host},
+	}
+	if again := tr.sentAgain(); again >= resentShare {
+		b.text += fmt.Sprintf("; it sends %s of its gradients again", percent(min(again, 1)))
+		b.action = fmt.Sprintf("Look at the network between %s and the shards: what %s sends comes late, or not at all.", out.Host, out.Member)
+	}
+	return b, true
+}
+
+// sentAgain is the share of its gradient frames that a trainer has lately sent again.
+func (tr *trainer) sentAgain() float64 {
+	sp, ok := tr.ring.over(rateWindow)
+	if !ok {
+		return 0
+	}
+	return ratio(sp.rise(cResent), sp.rise(cFrames))
+}
