@@ -59,7 +59,7 @@ func TestLearn(t *testing.T) {
 		"a warning that is a quarantine to others": {func(b *bench) { b.xid(31) }, func(b *bench) { b.xid(31); b.now = b.now.Add(time.Hour); b.xid(31) }, nil, schema.GPUUnhealthy, "xid-31"},
 		"no boot is known to the record": {nil, real, func(b *bench, k []Kept, old Kept) {
 			k[0].Counters.Boot = ""
-			*b = *(&bench{t: b.t, m: New(Default()), now: b.now})
+			b.m = New(Default())
 			b.m.Learn(b.now, "boot-1", k)
 			b.m.Hello(b.now, &Hello{GPUs: []GPU{id(0)}})
 		}, schema.GPUUnhealthy, "xid-79"},
@@ -181,6 +181,30 @@ func (f *shared) sync(b *bench, boot string) {
 	}
 }
 
+// something happens to one process, or to all of them.
+func something(r *rand.Rand, b *bench, all []*bench) {
+	switch r.IntN(6) {
+	case 0: // an error that all see
+		number := []uint64{79, 48, 31, 45, 63}[r.IntN(5)]
+		for _, one := range all {
+			one.xid(number)
+		}
+	case 1: // one that the others miss
+		b.xid([]uint64{119, 13}[r.IntN(2)])
+	case 2:
+		b.m.Mismatch(b.now, "GPU-0", fmt.Sprintf("%d blocks", r.IntN(9)), r.IntN(3) == 0)
+	case 3:
+		_, _ = b.m.Acknowledge(b.now, "0")
+	case 4:
+		b.took(b.m.Silent(b.now, "nothing", false))
+	default:
+		errors, failed := uint64(r.IntN(4)), r.IntN(3) == 0
+		for _, one := range all {
+			one.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed, s.Energy = ptr(errors), ptr(failed), nil })
+		}
+	}
+}
+
 // Whatever three processes see, acknowledge and restart, in any order: they come to the same, and then write nothing more.
 func TestSharedComesToRest(t *testing.T) {
 	const rounds, steps = 60, 80
@@ -206,33 +230,17 @@ func TestSharedComesToRest(t *testing.T) {
 				one.now = now.Add(time.Duration(r.IntN(1_000_000))) // not to the same nanosecond
 			}
 			switch r.IntN(12) {
-			case 0: // one that all see
-				number := []uint64{79, 48, 31, 45, 63}[r.IntN(5)]
-				for _, one := range all {
-					one.xid(number)
-				}
-			case 1: // one that some miss
-				b.xid([]uint64{119, 13}[r.IntN(2)])
-			case 2:
-				b.m.Mismatch(b.now, "GPU-0", fmt.Sprintf("%d blocks", r.IntN(9)), r.IntN(3) == 0)
-			case 3:
-				_, _ = b.m.Acknowledge(b.now, "0")
-			case 4:
+			case 0:
+				all[r.IntN(len(all))] = begin()
+			case 1:
 				for i := range f.all {
 					f.all = slices.Clone(f.all)
 					f.all[i].Acknowledge(now)
 				}
-			case 5:
-				all[r.IntN(len(all))] = begin()
-			case 6, 7:
-				errors, failed := uint64(r.IntN(4)), r.IntN(3) == 0
-				for _, one := range all {
-					one.sample(func(s *Sample) { s.ECCUncorrected, s.RemapFailed, s.Energy = ptr(errors), ptr(failed), nil })
-				}
-			case 8:
-				b.took(b.m.Silent(b.now, "nothing", false))
-			default:
+			case 2, 3, 4:
 				f.sync(b, "boot-1")
+			default:
+				something(r, b, all)
 			}
 		}
 		now = now.Add(time.Minute)
