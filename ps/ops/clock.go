@@ -17,7 +17,7 @@ func (c *clock) at(t time.Time) time.Time { return c.advance(t.Sub(c.began), t.R
 func (c *clock) advance(since time.Duration, wall time.Time) time.Time {
 	passed := max(0, since-c.read) // a pulse may have waited while a view was made
 	c.read += passed
-	if c.shown = c.shown.Add(passed / 10 * 9); wall.After(c.shown) {
+	if c.shown = c.shown.Add(passed - passed/10); wall.After(c.shown) {
 		c.shown = wall
 	}
 	return c.shown

@@ -178,7 +178,7 @@ func (h *Hub) run() {
 			h.safely("answer a question", func() { ask(h.tracker) })
 		case <-every.C:
 			tick()
-			every.Reset(untilTick(h.clock.shown))
+			every.Reset(untilNext(h.clock.shown))
 		case <-soon.C:
 			tick()
 		}
@@ -189,6 +189,15 @@ func (h *Hub) run() {
 // its edge would now and then give one second two and the next none.
 func untilTick(now time.Time) time.Duration {
 	return now.Add(-tickEvery / 2).Truncate(tickEvery).Add(tickEvery * 3 / 2).Sub(now.Round(0))
+}
+
+// untilNext is the same after a tick that was due: where it came early, as by a clock that is slowed down, the next is not at once.
+func untilNext(now time.Time) time.Duration {
+	wait := untilTick(now)
+	if wait < tickEvery/2 {
+		wait += tickEvery
+	}
+	return wait
 }
 
 func (h *Hub) take(in heard) (urgent bool) {

@@ -66,7 +66,35 @@ func TestTicksFallInTheMiddleOfSeconds(t *testing.T) {
 		if got := untilTick(time.Unix(1e9, int64(ms)*1e6)); got != time.Duration(want)*time.Millisecond {
 			t.Errorf("%d ms after a second: %s, want %d ms", ms, got, want)
 		}
+		if want < 500 {
+			want += 1000
+		}
+		if got := untilNext(time.Unix(1e9, int64(ms)*1e6)); got != time.Duration(want)*time.Millisecond {
+			t.Errorf("%d ms after a second: %s after a tick, want %d ms", ms, got, want)
+		}
 	}
+}
+
+// The Tracker is called with the times of one clock, though the machine's was set back by an hour.
+func TestHubHasOneClock(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := &fake{}
+		h := NewHub(nil)
+		defer h.Close()
+		h.clock.shown = time.Now().Add(time.Hour)
+		h.Start("p-p1", f)
+		for range 3 {
+			h.Take("packages", "t0", &schema.Pulse{})
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.fell || f.takes != 3 || f.ticks > 5 || f.latest.Sub(time.Now()) < 59*time.Minute {
+			t.Errorf("times fell: %v; the last of %d pulses and %d ticks was %s from now", f.fell, f.takes, f.ticks, f.latest.Sub(time.Now()))
+		}
+	})
 }
 
 // What comes faster than it is taken pushes out the oldest, and is counted; nobody waits.

@@ -31,15 +31,23 @@ type fake struct {
 	status               overview.Status
 	urgent               func(*schema.Pulse) bool
 	changed              bool
+	latest               time.Time   // that it was called with
+	fell                 bool        // a time was before the one before
 	fail                 atomic.Bool // panics
 }
 
-func (f *fake) Take(_ time.Time, _ schema.JobName, _ schema.Member, p *schema.Pulse) {
+func (f *fake) Take(now time.Time, _ schema.JobName, _ schema.Member, p *schema.Pulse) {
 	f.check()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.takes++
+	f.saw(now)
 	f.changed = f.changed || f.urgent != nil && f.urgent(p)
+}
+
+func (f *fake) saw(now time.Time) {
+	f.fell = f.fell || now.Before(f.latest)
+	f.latest = now
 }
 
 func (f *fake) Changed() bool {
@@ -53,6 +61,7 @@ func (f *fake) Tick(now time.Time) overview.Update {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ticks++
+	f.saw(now)
 	f.changed = false
 	status := f.status
 	status.Serial, status.NowMS = uint64(f.ticks), now.UnixMilli()

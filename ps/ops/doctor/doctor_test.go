@@ -181,6 +181,7 @@ func TestJudgeNATS(t *testing.T) {
 		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), overview.Warning, "three servers"},
 		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), overview.OK, "3 of 3"},
 		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), overview.Warning, "one more lost"},
+		{"bucket without half", bucket("c", fabric.BucketSurvey{Replicas: 4, Current: 2}), overview.Critical, "quorum"},
 		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), overview.Critical, "quorum"},
 		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}), overview.Warning, "90 %"},
 		{"monitor", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 3}), overview.OK, "3 connections"},

@@ -230,6 +230,19 @@ type answered struct{ *http.Response }
 
 func (a answered) RoundTrip(*http.Request) (*http.Response, error) { return a.Response, nil }
 
+// A redirect is an answer, and is not followed: a token is for the ps that was named.
+func TestRedirectsAreNotFollowed(t *testing.T) {
+	t.Parallel()
+	other := &fakePS{}
+	elsewhere := serve(t, other)
+	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, elsewhere+r.URL.Path, http.StatusFound)
+	}))
+	if _, _, err := client(t, Config{URL: at, Token: "secret"}).Status(t.Context()); !errors.Is(err, ErrNotGradbus) || other.asked.Load() != 0 {
+		t.Errorf("%v, and the other was asked %d times", err, other.asked.Load())
+	}
+}
+
 // What a server says beside its status is text of others, too.
 func TestStatusLineIsClean(t *testing.T) {
 	t.Parallel()
