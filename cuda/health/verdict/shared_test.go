@@ -10,16 +10,18 @@ import (
 	"gradbus/schema"
 )
 
-// A record is taken in whatever state the process is that takes it.
-func TestLearn(t *testing.T) {
+// learning is a process that takes a record in some state of its own.
+type learning struct {
+	first func(b *bench)                     // what the process has seen before
+	other func(b *bench)                     // what another one has
+	then  func(b *bench, k []Kept, old Kept) // after it has learnt k
+	state schema.GPUState
+	code  string
+}
+
+func learnings() map[string]learning {
 	real := func(b *bench) { b.xid(79) }
-	for name, c := range map[string]struct {
-		first func(b *bench)                     // what the process has seen before
-		other func(b *bench)                     // what another one has
-		then  func(b *bench, k []Kept, old Kept) // after it has learnt k
-		state schema.GPUState
-		code  string
-	}{
+	return map[string]learning{
 		"an old record does not undo an acknowledgement": {real, nil, func(b *bench, k []Kept, old Kept) {
 			_, _ = b.m.Acknowledge(b.now, "0")
 			b.m.Learn(b.now, "boot-1", []Kept{old})
@@ -69,7 +71,12 @@ func TestLearn(t *testing.T) {
 			b.xid(79)
 			*b = *b.again(time.Second, "boot-1")
 		}, schema.GPUUnhealthy, "xid-79"},
-	} {
+	}
+}
+
+// A record is taken in whatever state the process is that takes it.
+func TestLearn(t *testing.T) {
+	for name, c := range learnings() {
 		b, other := newBench(t), newBench(t)
 		for _, one := range []*bench{b, other} {
 			one.m.Learn(one.now, "boot-1", nil)
