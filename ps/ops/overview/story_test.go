@@ -19,7 +19,7 @@ import (
 //
 //	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds hosted gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
-//	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
+//	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
 //	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
 //	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
 //	                     deaf, far=seconds
@@ -150,7 +150,7 @@ func (s *story) set() {
 		t.Stopped, t.Gone, t.Left = t.Stopped || s.d.HasArg("stopped"), t.Gone || s.d.HasArg("gone"), t.Left || s.d.HasArg("left")
 		t.Stuck, t.Away = t.Stuck || s.d.HasArg("stuck"), t.Away || s.d.HasArg("away")
 		t.Slow, t.Norm = max(t.Slow, s.real("slow")), max(t.Norm, s.real("norm"))
-		t.After = s.real("after")
+		t.After, t.Dropped = s.real("after"), s.d.HasArg("dropped-out")
 		t.Wrong = uint64(s.number("mismatches"))
 		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
 		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost")), s.real("samples")

@@ -57,21 +57,48 @@ func (j *judgement) ended(job *Job, r *run) {
 	}
 	f := find(CodeJobFailed, "", fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.Failed)), "")
 	f.Job, f.Member, f.SinceMS, f.brief = job.Name, job.FailedBy, job.EndedMS, job.Name+" has failed"
-	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) && job.Trainers[i].Host != "" {
-		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.", job.FailedBy, job.Trainers[i].Host)
-		if strings.Contains(job.Failed, "last seen") {
-			f.Action = fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then start the job again.", job.FailedBy, job.Trainers[i].Host)
-		}
+	on := ""
+	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) {
+		on = job.Trainers[i].Host
 	}
-	if id, ok := strings.CutPrefix(job.FailedBy, "p-"); ok {
+	lookWhy := func(who, on string) string {
+		return fmt.Sprintf("Look why %s ended or went silent: its log on %s, and the kernel's there for out of memory. Then start the job again.", who, on)
+	}
+	id, ofServer := strings.CutPrefix(job.FailedBy, "p-")
+	lost := lostBefore(job, r)
+	switch {
+	case lost != nil: // in a job that went on without it, and what came of that
+		f.Text += fmt.Sprintf("; trainer %s on %s was lost before", lost.Member, lost.Host)
+		f.Action = lookWhy(lost.Member, lost.Host)
+	case byHand(job.Failed):
+		f.Level, f.Action = Warning, fmt.Sprintf("It was told to end. If nobody meant that, look who ended %s, and start the job again.", job.FailedBy)
+	case ofServer:
 		f.Action = fmt.Sprintf("Look at ps %s and its machine; start it again if it has ended, and then the job.", id)
 		f.causes = []string{byServer + id}
-	}
-	if strings.Contains(job.Failed, schema.ReasonNonFinite.String()) {
+	case strings.Contains(job.Failed, schema.ReasonNonFinite.String()):
 		f.Action = "Start it from an earlier model with a smaller learning rate; look at the data of that batch."
+	case on != "" && strings.Contains(job.Failed, "last seen"):
+		f.Action = lookWhy(job.FailedBy, on)
+	case on != "":
+		f.Action = fmt.Sprintf("Mend the cause, of which the log of %s on %s may say more, and start the job again.", job.FailedBy, on)
 	}
 	f.follows = []string{memberToken(job.Name, job.FailedBy), byJob + job.Name, byControl}
 	j.add(f)
+}
+
+// lostBefore is a trainer that was lost before the one with which the job failed; nil where there is none.
+func lostBefore(job *Job, r *run) *Trainer {
+	for i := range job.Trainers {
+		if m := r.member(i); m != nil && m.Lost && job.Trainers[i].Member != job.FailedBy {
+			return &job.Trainers[i]
+		}
+	}
+	return nil
+}
+
+// byHand reports that a job failed since a trainer was told to end: by Ctrl-C, kill, or who started it.
+func byHand(failed string) bool {
+	return strings.HasSuffix(failed, "interrupted") || strings.HasSuffix(failed, " signal received")
 }
 
 // needed reports that others wait for every trainer of the job.

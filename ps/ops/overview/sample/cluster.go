@@ -75,6 +75,7 @@ type Trainer struct {
 	After   float64 // part of a second that it goes on for after its last word, when it stops
 	Gone    bool    // its connections are gone, too
 	Left    bool    // said goodbye
+	Dropped bool    // the job goes on without it
 	Stuck   bool    // alive, and does not get on with its batch
 	Slow    float64 // times as long as others to compute; 0 is 1
 	Starved bool    // what it computes longer it does without its processors

@@ -181,7 +181,7 @@ func (c *Cluster) jobPulse() schema.JobPulse {
 		j.Keepers = append(j.Keepers, s.id)
 	}
 	for i, t := range c.Trainers {
-		m := schema.MemberPulse{Member: schema.TrainerMember(i), Batch: schema.Batch(t.batch), SilentMS: 200, Left: t.Left, Gone: t.Gone}
+		m := schema.MemberPulse{Member: schema.TrainerMember(i), Batch: schema.Batch(t.batch), SilentMS: 200, Left: t.Left, Gone: t.Gone, Lost: t.Dropped}
 		if !t.Away {
 			m.Host = fmt.Sprintf("%s (pid %d)", t.Host, t.life.pid)
 		}
