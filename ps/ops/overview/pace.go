@@ -155,10 +155,8 @@ func (p *pace) look(now, period int64) (rate float64, found bool) {
 
 // lookSlow is look for a run that is slow: rate is that since it is, or of the last slowWindow.
 func (p *pace) lookSlow(now, period int64, rate float64) (float64, bool) {
-	if since := min(max(now-p.onset, endWindow/3), max(slowWindow, 5*period)); since > 0 {
-		if r, ok := p.over(now, since); ok {
-			rate = r
-		}
+	if r, ok := p.over(now, min(max(now-p.onset, endWindow/3, 3*period), max(slowWindow, 5*period))); ok {
+		rate = r
 	}
 	lately, ok := p.over(now, max(endWindow, 5*period))
 	forgiven := now-p.begun > slowForgiven

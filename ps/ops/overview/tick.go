@@ -182,7 +182,7 @@ func (t *Tracker) note(r *run) {
 	fresh := t.noteRates(r, &p)
 	r.pace.add(t.now, p.Samples, fresh && !r.blocked && r.inRun(t.now))
 	r.learning.note(&p)
-	if !r.blocked && r.inRun(t.now) {
+	if r.inRun(t.now) {
 		r.noteAwaited(t.now)
 		r.noteAwaitedShards(t.now)
 	}
