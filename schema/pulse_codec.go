@@ -70,7 +70,7 @@ func (p *Pulse) check() error {
 		if t.AwaitedShard != nil && *t.AwaitedShard >= ShardsMax {
 			return fmt.Errorf("awaited_shard %d: want less than %d", *t.AwaitedShard, ShardsMax)
 		}
-		if !t.Doing.known() {
+		if !t.Doing.Known() {
 			return fmt.Errorf("doing %q: want one of %v", Clip(string(t.Doing)), doings)
 		}
 	}
@@ -84,7 +84,8 @@ func (p *Pulse) check() error {
 
 var doings = [...]Doing{DoingJoining, DoingKeys, DoingLookup, DoingCompute, DoingSend, DoingResult, DoingOther}
 
-func (d Doing) known() bool {
+// Known says that it is one of those there are, as every pulse that was decoded has.
+func (d Doing) Known() bool {
 	for _, known := range doings {
 		if d == known {
 			return true

@@ -72,16 +72,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		worst, err := d.run(c)
-		switch {
-		case err != nil:
-			return config.Exit{Status: exitUnreachable, Err: err}
-		case worst == overview.Critical:
-			return config.Exit{Status: exitCritical}
-		case worst == overview.Warning:
-			return config.Exit{Status: exitWarning}
-		}
-		return nil
+		return exitOf(d.run(c))
 	}
 	return c
 }

@@ -60,6 +60,19 @@ func wrongly(err error) error {
 	return config.Exit{Status: exitUnreachable, Err: err}
 }
 
+// exitOf is the exit status of a level, or that of no answer.
+func exitOf(level overview.Level, err error) error {
+	switch {
+	case err != nil:
+		return wrongly(err)
+	case level == overview.Critical:
+		return config.Exit{Status: exitCritical}
+	case level == overview.Warning:
+		return config.Exit{Status: exitWarning}
+	}
+	return nil
+}
+
 // widthElsewhere is the width of what is written to no terminal.
 const widthElsewhere = 120
 
@@ -84,16 +97,7 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
 	})
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		level, err := l.status(c.Context(), c, asJSON)
-		switch {
-		case err != nil:
-			return config.Exit{Status: exitUnreachable, Err: err}
-		case level == overview.Critical:
-			return config.Exit{Status: exitCritical}
-		case level == overview.Warning:
-			return config.Exit{Status: exitWarning}
-		}
-		return nil
+		return exitOf(l.status(c.Context(), c, asJSON))
 	}
 	return c
 }

@@ -117,7 +117,6 @@ func TestHubDropsTheOldest(t *testing.T) {
 // A Tracker that panics ends nothing, and works again when it does not.
 func TestHubSurvivesTheTracker(t *testing.T) {
 	t.Parallel()
-	log := &safeBuffer{}
 	s := start(t, nil)
 	s.tracker.fail.Store(true)
 	s.hub.Take("packages", "t0", &schema.Pulse{})
@@ -128,7 +127,6 @@ func TestHubSurvivesTheTracker(t *testing.T) {
 	if answer, body := s.get(t, "/api/v1/events"); answer.StatusCode != 200 {
 		t.Errorf("status %d, %s", answer.StatusCode, body)
 	}
-	_ = log
 	if got := s.log.String(); got == "" {
 		t.Error("nothing in the log")
 	}

@@ -92,7 +92,7 @@ func momentTable() table[trainer] {
 		}),
 		gauges("gradbus_trainer_doing_seconds", "For how long the trainer has done what it does; the label says what: joining, keys, lookup, compute, send, result or other.",
 			[]string{"doing"}, func(t trainer, r *row) {
-				if known(t.t.Doing) {
+				if t.t.Doing.Known() { // the label is bounded, whoever gave the pulse
 					r.value(float64(t.t.DoingMS)/1000, string(t.t.Doing))
 				}
 			}),
@@ -127,13 +127,4 @@ func roundTrip(t trainer, r *row) {
 	if worst > 0 {
 		r.value(worst)
 	}
-}
-
-// known keeps the label bounded, whatever a trainer says.
-func known(d schema.Doing) bool {
-	switch d {
-	case schema.DoingJoining, schema.DoingKeys, schema.DoingLookup, schema.DoingCompute, schema.DoingSend, schema.DoingResult, schema.DoingOther:
-		return true
-	}
-	return false
 }

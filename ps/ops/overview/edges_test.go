@@ -47,7 +47,7 @@ func TestOldPulses(t *testing.T) {
 	after := *last.Pulse
 	after.StartedMS, after.PID, after.Serial = after.StartedMS+1, 8, 1
 	tracker.Take(late, last.Job, last.From, &after)
-	if tr := tracker.Status(late).Jobs[0].Trainers[1]; tr.PID != 8 || tr.AgeMS != 0 {
+	if tr := tracker.Tick(late).Status.Jobs[0].Trainers[1]; tr.PID != 8 || tr.AgeMS != 0 {
 		t.Errorf("%d ms old, of pid %d after it was started again", tr.AgeMS, tr.PID)
 	}
 }

@@ -65,14 +65,6 @@ func (t *Tracker) forgive(now int64) {
 	}
 }
 
-// Status is everything at this moment. It finds problems as Tick does and writes events, which the next Tick tells of.
-func (t *Tracker) Status(now time.Time) Status {
-	t.advance(now)
-	s := t.build()
-	t.judge(s)
-	return *s
-}
-
 // Series are the columns of a job, by Job.Series, of the times after since (milliseconds since 1970; 0 for all). "" is the first of
 // Status.Jobs. ok is false where there is no such job.
 func (t *Tracker) Series(job string, since int64) (s Series, ok bool) {

@@ -113,11 +113,11 @@ func TestIdentity(t *testing.T) {
 	tracker.Take(noon, "packages", "t0", nil)
 	tracker.Take(noon, "packages", "t0", &schema.Pulse{})
 	tracker.Take(noon, "packages", "t0", &schema.Pulse{Trainer: trainer.Trainer, Server: server.Server})
-	if s := tracker.Status(noon); len(s.Servers) > 0 || len(s.Jobs) > 0 {
+	if s := tracker.Tick(noon).Status; len(s.Servers) > 0 || len(s.Jobs) > 0 {
 		t.Fatalf("%+v", s)
 	}
 	tracker.Take(noon, "ps", "p-b", server) // which says that it is box-4222
-	if s := tracker.Status(noon); len(s.Servers) != 1 || s.Servers[0].ID != "b" || s.Jobs[0].Coordinator != "b" {
+	if s := tracker.Tick(noon).Status; len(s.Servers) != 1 || s.Servers[0].ID != "b" || s.Jobs[0].Coordinator != "b" {
 		t.Errorf("%+v", s.Servers)
 	}
 }
@@ -244,7 +244,7 @@ func TestStrangers(t *testing.T) {
 		flood()
 		c.Play(tracker, 1)
 	}
-	if s := tracker.Status(c.Now); len(s.Jobs) == 0 || len(s.Jobs) > 8 {
+	if s := tracker.Tick(c.Now).Status; len(s.Jobs) == 0 || len(s.Jobs) > 8 {
 		t.Errorf("%d jobs that no ps has told of, want a few", len(s.Jobs))
 	}
 	for i := range 300 {

@@ -28,7 +28,7 @@ func TestScenes(t *testing.T) {
 			if len(data) > 400_000 {
 				t.Errorf("%d bytes of JSON", len(data))
 			}
-			if s := tracker.Status(c.Now); s.Serial <= u.Status.Serial {
+			if s := tracker.Tick(c.Now).Status; s.Serial <= u.Status.Serial {
 				t.Errorf("status %d after %d", s.Serial, u.Status.Serial)
 			}
 		})
