@@ -125,8 +125,7 @@ func TestSeveralHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, h := range []*host{left, right} {
-		p := h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i], "--nats", url, "--token-file", token)
-		p.says(t, "is ready at")
+		h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i], "--nats", url, "--token-file", token).says(t, "is ready at")
 	}
 	data := index(t, 200)
 	// As long on one machine: the job that the cables are pulled out of has to last. One that was over too soon is run again.
