@@ -25,7 +25,7 @@
 // A restart would make a broken GPU count as well, and a XID that ends the process could never come twice. So what must be
 // remembered is in a file (package keep), shared by all processes of a user on a machine. A goroutine of its own (kept.go) reads
 // it before the first word on a GPU, looks once a second whether it has changed, and writes what is new. Nothing waits for it
-// but the end, and that for five seconds. A file that cannot be read or written is one warning, and NotKept.
+// but the end, and that for half a minute. A file that cannot be read or written is one warning, and NotKept.
 //
 // # What it leaves out
 //

@@ -14,9 +14,9 @@ import (
 
 // Times of a keeper.
 const (
-	keepEvery = time.Second // looks whether another process has changed the file, and writes at most so often
-	keepAgain = time.Minute // tries again after it could not read or write
-	keepLast  = 5 * time.Second
+	keepEvery = time.Second      // looks whether another process has changed the file, and writes at most so often
+	keepAgain = time.Minute      // tries again after it could not read or write
+	keepLast  = 30 * time.Second // that the disk may take at the end
 )
 
 // keeper holds a Monitor's machine and a file to the same. It is the only one that touches the file, since a disk may take its

@@ -197,9 +197,9 @@ func (f *File) write(folder string, text []byte) error {
 	return nil
 }
 
-// Time that somebody else may hold the lock: it is held for one short write.
+// Time that somebody else may hold the lock: it is held for one short write, which a disk that is busy draws out.
 const (
-	lockTime  = 3 * time.Second
+	lockTime  = 10 * time.Second
 	lockEvery = 5 * time.Millisecond
 )
 
