@@ -70,7 +70,7 @@ type Config struct {
 	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
 	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.
 	BackWithin time.Duration
-	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 2 s.
+	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 }
 
@@ -152,7 +152,7 @@ func (c Config) withDefaults() Config {
 		at    *time.Duration
 		value time.Duration
 	}{{&c.BeatEvery, time.Second}, {&c.PulseEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
-		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 2 * time.Second}} {
+		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 10 * time.Second}} {
 		if *d.at == 0 {
 			*d.at = d.value
 		}

@@ -1,6 +1,7 @@
 package faults
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -119,6 +120,7 @@ func newRig(t *testing.T, p plan) *rig {
 func (r *rig) serve() {
 	r.t.Helper()
 	var err error
+	r.plan.server.Deadline = cmp.Or(r.plan.server.Deadline, 2*guard) // nobody is to be given up because the machine is busy
 	if r.server, err = ps.Start(guarded(r.t), r.plan.server, ps.Options{Backend: openBackend(r.t), Log: warnings(r.t)}); err != nil {
 		r.t.Fatal(err)
 	}
@@ -145,7 +147,7 @@ func (r *rig) join(backend cuda.Backend) {
 	r.t.Helper()
 	r.sessions = make([]*trainer.Session, r.plan.trainers)
 	r.together(func(i int) error {
-		c := trainer.Config{Server: r.proxy.URL(), Member: schema.TrainerMember(i), Backend: backend, Log: warnings(r.t)}
+		c := trainer.Config{Server: r.proxy.URL(), Member: schema.TrainerMember(i), Backend: backend, Log: warnings(r.t), AnswerWithin: guard, BackWithin: guard, LeaveWithin: guard}
 		if r.plan.config != nil {
 			r.plan.config(&c)
 		}

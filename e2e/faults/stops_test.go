@@ -127,9 +127,7 @@ func TestMaxPayloadBelowAChunk(t *testing.T) {
 // The coordinator's words and the trainers' signs of life are lost for 10 s while data flows: nothing stops.
 func TestControlLost(t *testing.T) {
 	t.Parallel()
-	p := small("control")
-	p.server.Deadline = 10 * time.Minute // what is lost is all that anybody would be heard by
-	r := newRig(t, p)
+	r := newRig(t, small("control"))
 	silence := 3 * time.Second
 	if *fullFlag {
 		silence = 10 * time.Second

@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds what ends in well under a second when it works.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 // smallConfig is Config's shape with few of everything.
 const smallConfig = `[{"conv2d":{"in":1,"out":4,"kernel":5,"stride":2}},{"relu":{}},{"max_pool2d":{"kernel":2}},{"dropout2d":{"p":0.1}},` +
@@ -51,6 +51,7 @@ func train(t *testing.T, s mnist.Settings, data *mnist.Data, backendName string)
 	}
 	defer b.Close()
 	config := ps.Default()
+	config.Deadline = 2 * patience
 	config.Port, config.Shards = 0, 2
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -82,7 +83,7 @@ func train(t *testing.T, s mnist.Settings, data *mnist.Data, backendName string)
 }
 
 func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Data, m nn.Module, e nn.Env) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: e.Backend}, mnist.Job(s, data, m, "own"))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: e.Backend, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience}, mnist.Job(s, data, m, "own"))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}

@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds what ends in well under a second when it works.
-const patience = 2 * time.Minute
+const patience = 5 * time.Minute
 
 func backend(t testing.TB, name string) cuda.Backend {
 	t.Helper()
@@ -66,6 +66,7 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 	t.Helper()
 	b := backend(t, backendName)
 	config := ps.Default()
+	config.Deadline = 2 * patience
 	config.Port, config.Shards = 0, shards
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -96,7 +97,7 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 }
 
 func trainOne(ctx context.Context, url string, s packages.Settings, data *corpus.Data, b cuda.Backend) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b}, packages.Job(s, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience}, packages.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
@@ -214,6 +215,7 @@ func TestModelOfSession(t *testing.T) {
 func TestOtherDataIsRefused(t *testing.T) {
 	b := backend(t, "go")
 	config := ps.Default()
+	config.Deadline = 2 * patience
 	config.Port = 0
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
