@@ -134,7 +134,6 @@ func TestSeveralHosts(t *testing.T) {
 	one := start(t, "trainer", short(alone, data, "--spawn", "--trainers", "2", "--json", "--epochs", epochs)...)
 	one.succeeds(t)
 	want := one.result(t).WeightsSHA256
-
 	job := func(name string, more ...string) []string {
 		return short(url, data, append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--epochs", epochs}, more...)...)
 	}

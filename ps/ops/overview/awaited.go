@@ -54,3 +54,25 @@ func (tr *trainer) sentAgain() float64 {
 	}
 	return ratio(sp.rise(cResent), sp.rise(cFrames))
 }
+
+// onlyHost is the machine on which all of a job runs; empty where there are several.
+func (j *judgement) onlyHost(job *Job) (host string) {
+	hosts := map[string]bool{}
+	for i := range job.Trainers {
+		if out := &job.Trainers[i]; out.State != stateFree && out.State != stateLeft {
+			hosts[out.Host] = true
+		}
+	}
+	for i := range job.Shards {
+		if s := j.t.servers[job.Shards[i].Server]; s != nil {
+			hosts[s.heard.pulse.Host] = true
+		}
+	}
+	if len(hosts) != 1 {
+		return ""
+	}
+	for only := range hosts {
+		host = only
+	}
+	return host
+}

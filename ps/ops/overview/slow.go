@@ -322,6 +322,9 @@ func (j *judgement) blameWaiting(job *Job, r *run, all []change) blame {
 	busy := j.busier(job, r)
 	if len(busy) == 0 {
 		b := blame{text: text + "; no trainer and no shard is busier than it was", causes: []string{byWay + job.Name}, action: "Look at the network between trainers and shards, and whether every ps gets the processor when it needs it."}
+		if on := j.onlyHost(job); on != "" {
+			b.action = fmt.Sprintf("Look what else runs on %s, where all of the job is, and whether ps and trainers get the processor when they need it.", on)
+		}
 		if full := j.fullWindows(job, r); len(full) > 0 {
 			var names []string
 			for _, at := range sortedKeys(full) {

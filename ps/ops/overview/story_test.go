@@ -17,7 +17,7 @@ import (
 // TestStories runs the scripts of testdata: what happens to a job, and the exact words that are said of it. go test -rewrite writes them
 // anew.
 //
-//	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds hosted gpus gathering no-job]
+//	cluster [trainers= servers= shards= hosts= control= consistency= ahead= apply= batch=seconds at=ps hosted gpus gathering no-job]
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
 //	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
@@ -56,7 +56,7 @@ func (s *story) run() string {
 		if s.d.HasArg("gathering") {
 			s.c.Phase = schema.PhaseGathering
 		}
-		s.tracker, s.told = s.c.NewTracker(), 0
+		s.tracker, s.told = s.c.NewTrackerOf(s.number("at")), 0
 	case "play":
 		s.update = s.c.Play(s.tracker, s.number("seconds"))
 		return s.said()

@@ -45,7 +45,7 @@ func (j *judgement) silentServer(v *Server, s *server) {
 		action = "Look at that ps and its machine. If it has ended, its jobs cannot go on: start it again, then them."
 	}
 	if j.isControl(s) {
-		what += ", and is the control server"
+		what = ", is the control server" + what
 	}
 	f := find(code, level, fmt.Sprintf("ps %s on %s (pid %d) was last heard %s ago%s", v.ID, v.Host, v.PID, ago(v.AgeMS), what), action)
 	f.Member, f.SinceMS = "p-"+v.ID, j.s.NowMS-v.AgeMS

@@ -216,8 +216,11 @@ func GPU(host string, i int) schema.GPUPulse {
 }
 
 // NewTracker is a tracker as the first ps has one.
-func (c *Cluster) NewTracker() *overview.Tracker {
-	return overview.New(overview.Config{Server: c.Servers[0].id, Version: "0.1.0"})
+func (c *Cluster) NewTracker() *overview.Tracker { return c.NewTrackerOf(0) }
+
+// NewTrackerOf is a tracker as the i-th ps has one.
+func (c *Cluster) NewTrackerOf(i int) *overview.Tracker {
+	return overview.New(overview.Config{Server: c.Servers[i].id, Version: "0.1.0"})
 }
 
 // Play lets seconds pass, and gives what is heard to a tracker. It returns the latest update.
