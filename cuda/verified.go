@@ -90,6 +90,12 @@ func (v *Verified) Checked() (blocks, mismatches uint64) {
 	return v.checked.Load(), v.mismatches.Load()
 }
 
+// Injected reports whether a wrong bit was written because Options.WrongBits asked for it.
+func (v *Verified) Injected() bool {
+	w, ok := v.Backend.(interface{ injected() bool })
+	return ok && w.injected()
+}
+
 // OneIn is what share of blocks is checked.
 func (v *Verified) OneIn() int { return int(v.oneIn) }
 
@@ -191,9 +197,7 @@ func (v *Verified) settle(op string, t *trial, refused error) error {
 func (v *Verified) mismatch(op string, e *MismatchError) error {
 	v.mismatches.Add(1)
 	e.Op, e.Backend, e.Oracle = op, v.Name(), v.oracle.Name()
-	if w, ok := v.Backend.(interface{ injected() bool }); ok {
-		e.Injected = w.injected()
-	}
+	e.Injected = v.Injected()
 	return e
 }
 

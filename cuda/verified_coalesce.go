@@ -2,8 +2,8 @@ package cuda
 
 import "slices"
 
-// CoalesceApply implements Backend. A block is of the call's keys as they come; checked is every row that one of them names, with
-// all its positions.
+// CoalesceApply implements Backend. A block is of the call's keys as they come; checked is every row that is first named in it, with
+// all its positions, so that a row has the same chance however often it is named.
 func (v *Verified) CoalesceApply(a CoalesceApply) (int, error) {
 	size := rowsInBlock(a.Dim)
 	blocks := blocksOf(a.Keys.n, size)
@@ -26,6 +26,11 @@ func (v *Verified) CoalesceApply(a CoalesceApply) (int, error) {
 	slices.Sort(t.keys)
 	t.keys = slices.Compact(t.keys)
 	t.gather(a.Keys)
+	t.keepFirst(func(position int64) bool {
+		at := first + uint64(position)/uint64(size)
+		_, due := v.due(at, at+1)
+		return due
+	})
 
 	inPlace, n := a.Out.is(a.Table), 0
 	call := func() (err error) { n, err = v.Backend.CoalesceApply(a); return err }
@@ -83,6 +88,23 @@ func (t *trial) gather(keys Vector) {
 	for ; rank < len(t.offsets); rank++ {
 		t.offsets[rank] = int64(len(sorted))
 	}
+}
+
+// keepFirst keeps those keys whose first position is one of those wanted.
+func (t *trial) keepFirst(wanted func(position int64) bool) {
+	kept, end := 0, int64(0)
+	for i, key := range t.keys {
+		positions := t.order[t.offsets[i]:t.offsets[i+1]]
+		if !wanted(positions[0]) {
+			continue
+		}
+		t.keys[kept] = key
+		t.offsets[kept] = end // which is at most what it was
+		end += int64(copy(t.order[end:], positions))
+		kept++
+	}
+	t.keys, t.offsets = t.keys[:kept], t.offsets[:kept+1]
+	t.offsets[kept] = end
 }
 
 // again has the oracle do rows [lo, hi) of t.keys: it pools what is summed for each, in the same canonical order, and steps.

@@ -150,6 +150,9 @@ func (p *part) differs() *MismatchError {
 	if p.n > 0 {
 		rows = p.want.n / p.n
 	}
+	if !p.inPlace && p.found.n == 0 && bytes.Equal(rawBytes(p.got.Slice(p.from*p.n, (p.from+rows)*p.n)), rawBytes(p.want.Slice(0, rows*p.n))) {
+		return nil // as a rule; value by value takes five times as long as the step
+	}
 	for r := range rows {
 		at, key := p.from+r, int64(-1)
 		if p.keys.n > 0 {

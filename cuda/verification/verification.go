@@ -61,8 +61,12 @@ func Fit(b cuda.Backend, fit func() error) func() error {
 	}
 	return func() error {
 		if blocks, n := checked.Checked(); n > 0 {
+			injected := ""
+			if checked.Injected() {
+				injected = " (Injected.)"
+			}
 			return fmt.Errorf("this machine computes wrongly: %s gave other bits than another backend. Its memory or processor may be broken: "+
-				"test it, and start this process again elsewhere", count(blocks, n))
+				"test it, and start this process again elsewhere.%s", count(blocks, n), injected)
 		}
 		return fit()
 	}
