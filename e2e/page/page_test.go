@@ -25,6 +25,11 @@ func TestHealthy(t *testing.T) {
 	p.until("the sentence", `document.getElementById("why").dataset.level === "ok" && document.getElementById("why-text").textContent.startsWith("packages runs")`)
 	p.until("the loss is drawn", `document.querySelectorAll("#chart-loss canvas").length === 1 && /^0\.\d+$/.test(document.querySelector("#chart-loss .legend b").textContent)`)
 	p.until("trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 4`)
+	verified := func(table string) string {
+		return `[...document.querySelectorAll("#s-` + table + ` thead th")].find((e) => e.textContent.startsWith("Verified")).hidden`
+	}
+	p.until("no column of what nobody does", verified("trainers")+" && !"+verified("servers"))
+	p.until("the host without scrolling", `(() => { const s = document.querySelector("#s-trainers .scroll"); return s.scrollWidth <= s.clientWidth })()`)
 	p.until("shards", `document.querySelectorAll("#s-shards tbody tr").length === 4`)
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
 	p.until("no link to a loopback address of another machine", `document.querySelector("#s-servers tbody tr:nth-child(2) [data-column=page]").innerHTML === "127.0.0.1:8080 on box-1"`)

@@ -71,6 +71,7 @@ func TestScreenshots(t *testing.T) {
 		p := b.tab(t, s.URL, shot.view)
 		p.expected = func(said string) bool { return shot.act != nil && strings.Contains(said, "network:") }
 		p.until("the page", `document.getElementById("live").dataset.state !== "connecting" && document.getElementById("why").dataset.level !== "none"`)
+		p.until("what is drawn", `document.getElementById("charts").hidden || document.querySelector("#chart-loss .nothing").hidden`)
 		if shot.act != nil {
 			shot.act(p, s)
 		}

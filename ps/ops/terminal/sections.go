@@ -207,12 +207,13 @@ func (s Screen) servers(status *overview.Status) *table {
 	t := &table{columns: []column{{}, {head: "SERVER", max: 32}, {head: "IN", right: true, keep: 6}, {head: "REFUSED/S", right: true, keep: 7}, {head: "CPU", right: true, keep: 5},
 		{head: "RESIDENT", right: true, keep: 4}, {head: "PROMISED", right: true, keep: 3}, {head: "BACKEND", keep: 2, max: 30}, {head: "PAGE", keep: 1}, {head: "AGE", right: true, keep: 8}}}
 	for _, r := range status.Servers {
+		backend, _, _ := strings.Cut(r.Backend, ", ") // why it was chosen is on the page
 		promised := size(r.PromisedBytes)
 		if r.MemoryMaxBytes > 0 {
 			promised += " of " + size(r.MemoryMaxBytes)
 		}
 		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)), cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
-			cell(size(r.ResidentBytes)), cell(promised), cell(clean(r.Backend)), cell(clean(r.Page)), age(r.AgeMS)})
+			cell(size(r.ResidentBytes)), cell(promised), cell(clean(backend)), cell(clean(r.Page)), age(r.AgeMS)})
 	}
 	return t
 }

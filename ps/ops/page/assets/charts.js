@@ -203,6 +203,7 @@ class Panel {
     this.drawnAt = charts.now;
     const some = this.plain.some((c) => c.some((v) => v !== null));
     show(this.nothing, !some);
+    text(this.nothing, charts.history.askedAt ? "nothing told yet" : "loading");
     if (!this.u) this.u = new uPlot(this.options(), data, this.plot);
     this.u.batch(() => {
       this.u.setData(data, false);

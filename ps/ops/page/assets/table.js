@@ -6,8 +6,8 @@ import { attr, byId, el, icon, setIcon, share, show, text } from "./dom.js";
 const SETTLE_MS = 5000;
 
 /**
- * Table shows rows in a section of the page. columns: [{id, title, hint, num, value(row), text(row), draw(cell, row), wide}]:
- * value sorts, text shows, draw does where text is not enough. order(a, b) is the order until a column is chosen.
+ * Table shows rows in a section of the page. columns: [{id, title, hint, num, value(row), text(row), draw(cell, row), where(row)}]:
+ * value sorts, text shows, draw does where text is not enough; a column with where is there only while it holds of a row. order(a, b) is the order until a column is chosen.
  */
 export class Table {
   constructor({ section, title, columns, order, key, limit, noun, first }) {
@@ -84,6 +84,8 @@ export class Table {
     show(this.quiet, rows.length === 0);
     if (!rows.length) text(this.quiet, nothing || "");
     this.arrange(rows);
+    this.off = this.columns.map((c) => Boolean(c.where) && !rows.some(c.where));
+    this.heads.forEach((h, i) => show(h, !this.off[i]));
     const by = new Map(rows.map((r) => [this.key(r), r]));
     const shown = this.all ? this.sequence : this.sequence.slice(0, this.limit);
     let before = null;
@@ -116,7 +118,11 @@ export class Table {
   fill(e, row) {
     attr(e.tr, "data-level", row.level || null);
     e.tr.classList.toggle("stale", Boolean(row.stale));
-    this.columns.forEach((c, i) => (c.draw ? c.draw(e.cells[i], row) : text(e.cells[i], c.text(row))));
+    this.columns.forEach((c, i) => {
+      show(e.cells[i], !this.off[i]);
+      if (c.draw) c.draw(e.cells[i], row);
+      else text(e.cells[i], c.text(row));
+    });
   }
 }
 

@@ -38,7 +38,7 @@ function trainers() {
       { id: "resent", title: "Resent/s", num: true, value: (t) => real(t.resent_per_second), text: (t) => rate(t.resent_per_second) },
       { id: "cpu", title: "CPU", hint: "Processors' worth of time", num: true, value: (t) => real(t.cpu), text: (t) => processors(t.cpu) },
       { id: "memory", title: "Memory", num: true, value: (t) => t.resident_bytes, text: (t) => (t.resident_bytes ? bytes(t.resident_bytes) : NONE) },
-      { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, value: (t) => t.mismatches, text: (t) => (t.verified ? `${count(t.verified)}, ${count(t.mismatches)} differ` : NONE) },
+      { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, where: (r) => r.verified, value: (t) => t.mismatches, text: (t) => (t.verified ? `${count(t.verified)}, ${count(t.mismatches)} differ` : NONE) },
       { id: "host", title: "Host", cls: "name", value: (t) => t.host, draw: (c, t) => named(c, t.host || NONE, [t.pid ? "pid " + t.pid : "", t.backend].filter(Boolean).join(", ")) },
     ],
   });
@@ -148,7 +148,7 @@ function servers() {
       { id: "memory", title: "Memory", num: true, value: (s) => s.resident_bytes, text: (s) => bytes(s.resident_bytes) },
       { id: "promised", title: "Promised", hint: "To jobs, of what they may hold", num: true, value: (s) => s.promised_bytes, draw: (c, s) => bar(c, s.memory_max_bytes ? s.promised_bytes / s.memory_max_bytes : 0, bytes(s.promised_bytes)) },
       { id: "disk", title: "Disk free", num: true, value: (s) => worstDisk(s)?.free_bytes ?? null, draw: (c, s) => named(c, worstDisk(s) ? bytes(worstDisk(s).free_bytes) : NONE, (s.disks || []).map((d) => `${d.path} ${bytes(d.free_bytes)} of ${bytes(d.total_bytes)}`).join("; ")) },
-      { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, value: (s) => s.mismatches, text: (s) => (s.verified ? `${count(s.verified)}, ${count(s.mismatches)} differ` : NONE) },
+      { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, where: (r) => r.verified, value: (s) => s.mismatches, text: (s) => (s.verified ? `${count(s.verified)}, ${count(s.mismatches)} differ` : NONE) },
       { id: "up", title: "Up", num: true, value: (s) => s.now - s.started_ms, text: (s) => span(s.now - s.started_ms) },
       { id: "version", title: "Version", cls: "name", value: (s) => s.version, draw: (c, s) => named(c, s.version, s.backend) },
     ],
