@@ -257,7 +257,7 @@ func TestOff(t *testing.T) {
 	if len(m.GPUs()) != 0 || m.Fit() != nil || m.May("0") != nil || m.Suspect(time.Time{}, time.Now()) {
 		t.Error("off knows something")
 	}
-	m.Mismatch("", "x")
+	m.Mismatch("", "x", false)
 	if err := m.Acknowledge("0"); err == nil {
 		t.Error("acknowledged a GPU that is not watched")
 	}

@@ -140,13 +140,13 @@ func TestKeptBeside(t *testing.T) {
 	b, log := kept(t, l, path, "boot-1", nil)
 	untilState(t, a, 0, schema.GPUHealthy, "")
 	untilState(t, b, 0, schema.GPUHealthy, "")
-	a.Mismatch("GPU-fake-0", "1 of 10 blocks") // which b cannot see by itself
+	a.Mismatch("GPU-fake-0", "1 of 10 blocks", false) // which b cannot see by itself
 	untilState(t, b, 0, schema.GPUUnhealthy, "verify-mismatch")
 	if n := b.AcknowledgeAll(); n != 1 {
 		t.Errorf("%d acknowledged", n)
 	}
 	untilState(t, a, 0, schema.GPUHealthy, "")
-	a.Mismatch("GPU-fake-0", "2 of 10 blocks")
+	a.Mismatch("GPU-fake-0", "2 of 10 blocks", false)
 	untilState(t, b, 0, schema.GPUUnhealthy, "verify-mismatch")
 	if _, err := keep.At(path).Change(func(all []verdict.Kept) ([]verdict.Kept, bool) {
 		all[0].Acknowledge(time.Now())
@@ -215,6 +215,7 @@ func TestKeptNotInjected(t *testing.T) {
 		t.Errorf("injected %v, action %q", g.Injected, g.Action)
 	}
 	m.AcknowledgeAll()
+	m.Mismatch("GPU-fake-1", "1 of 10 blocks", true)
 	m.Close()
 	made, err := health.Start(t.Context(), health.Config{Driver: func() bool { return false }, Kept: keep.At(path), Inject: inject(t, "gpu=0,xid=79")})
 	if err != nil {

@@ -328,13 +328,13 @@ func (m *Monitor) Doubt(ctx context.Context, from, to time.Time, atMost time.Dur
 const doubtEvery = 20 * time.Millisecond
 
 // Mismatch says that results of a GPU differed from those of the CPU: it is unhealthy from now on. uuid may be empty where
-// Use was called.
-func (m *Monitor) Mismatch(uuid, what string) {
+// Use was called. One that was injected is not remembered.
+func (m *Monitor) Mismatch(uuid, what string, injected bool) {
 	m.mu.Lock()
 	if uuid == "" {
 		uuid = m.used
 	}
-	changes := m.machine.Mismatch(time.Now(), uuid, what, false)
+	changes := m.machine.Mismatch(time.Now(), uuid, what, injected)
 	m.mu.Unlock()
 	m.take(changes)
 }

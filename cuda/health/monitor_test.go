@@ -444,12 +444,12 @@ func TestMismatch(t *testing.T) {
 	l := build(t)
 	m, _ := start(t, l.Path, nil)
 	untilState(t, m, 1, schema.GPUHealthy, "")
-	m.Mismatch("", "no GPU is in use")
+	m.Mismatch("", "no GPU is in use", false)
 	if m.Suspect(time.Time{}, time.Now()) {
 		t.Error("a mismatch of no GPU makes something suspect")
 	}
 	m.Use("GPU-fake-1")
-	m.Mismatch("", "1 of 10 blocks")
+	m.Mismatch("", "1 of 10 blocks", false)
 	g := untilState(t, m, 1, schema.GPUUnhealthy, "verify-mismatch")
 	if g.Reason != "Its results differ from those of the CPU: 1 of 10 blocks." || !g.Used || m.Fit() == nil || !m.Suspect(time.Time{}, time.Now()) {
 		t.Errorf("GPU is %+v, fit %v", g, m.Fit())

@@ -46,7 +46,7 @@ func GPUs(b cuda.Backend, m *health.Monitor) func() []schema.GPUPulse {
 	return func() []schema.GPUPulse {
 		if blocks, n := checked.Checked(); n > seen {
 			seen = n
-			m.Mismatch("", count(blocks, n))
+			m.Mismatch("", count(blocks, n), checked.Injected())
 		}
 		return m.GPUs()
 	}
