@@ -16,6 +16,11 @@
 // operations belong together, a Batch keeps them encoded and Submit runs them all in one crossing, without allocating. On
 // a GPU a call copies its arguments there and back; a Stream runs batches on memory that stays there, beside the caller.
 //
+// # Verification
+//
+// Verify puts a second backend beside one: of what it writes, sums and optimizer steps, one block in so many is computed again and
+// compared bit by bit, since the backends agree. A result that differs is an error that says where, and nobody may use it.
+//
 // # Dense layers
 //
 // OpenDense gives the operations of layers beside a backend: matrix products and convolutions by a library made for them,
