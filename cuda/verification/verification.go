@@ -36,10 +36,11 @@ func (f *Flags) Options(o cuda.Options, wrongBits []time.Duration) cuda.Options 
 	return o
 }
 
-// GPUs tells of the GPUs, and of the one in use that it is broken once a result was wrong on it. It is called once a second.
+// GPUs tells of the GPUs, and of the one in use that it is broken once a result was wrong on it: one that a processor has computed says
+// nothing of a GPU, whichever the process counts as its own. It is called once a second.
 func GPUs(b cuda.Backend, m *health.Monitor) func() []schema.GPUPulse {
 	checked, ok := b.(*cuda.Verified)
-	if !ok {
+	if !ok || b.Name() != "cuda" {
 		return m.GPUs
 	}
 	seen := uint64(0)
