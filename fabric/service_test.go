@@ -34,7 +34,11 @@ func TestServiceIsFound(t *testing.T) {
 	defer plain.Close()
 	ask := func(subject string, to any) {
 		t.Helper()
-		m, err := plain.RequestWithContext(guarded(t), subject, nil)
+		ctx := guarded(t)
+		m, err := plain.RequestWithContext(ctx, subject, nil)
+		for errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil { // until the server has read the other connection's subscriptions
+			m, err = plain.RequestWithContext(ctx, subject, nil)
+		}
 		if err != nil {
 			t.Fatalf("%s: %v", subject, err)
 		}
