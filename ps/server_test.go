@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"gradbus/fabric/leaks"
 	"gradbus/schema"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaks.Main(m) }
 
 // unhurried is the deadline where none is asked for: trainers of these tests give no signs of life by themselves.
 const unhurried = 10 * time.Minute

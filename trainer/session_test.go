@@ -11,14 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"gradbus/fabric/leaks"
 	"gradbus/ps"
 	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // testTimeout bounds whatever must come. It is reached only by what never does.

@@ -17,16 +17,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/fabric"
+	"gradbus/fabric/leaks"
 )
 
 func TestMain(m *testing.M) {
 	if status, is := RunIfMember(testRoles()); is {
 		os.Exit(status)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // guard bounds what a test waits for; nothing here depends on how fast it is.

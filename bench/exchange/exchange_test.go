@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"gradbus/fabric/leaks"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 func self(t *testing.T) Launch {

@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/bench/crew"
+	"gradbus/fabric/leaks"
 	"gradbus/trainer/mnist"
 )
 
@@ -21,7 +20,7 @@ func TestMain(m *testing.M) {
 	if status, is := crew.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // guard bounds what a test waits for; nothing here depends on how fast it is.

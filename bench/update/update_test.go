@@ -9,10 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/bench/crew"
 	"gradbus/cuda"
+	"gradbus/fabric/leaks"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -22,7 +21,7 @@ func TestMain(m *testing.M) {
 	if status, is := crew.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 func run(t *testing.T, change func(*Config)) (*Result, string) {

@@ -13,10 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/cuda"
 	"gradbus/fabric/chaos"
+	"gradbus/fabric/leaks"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -32,7 +31,7 @@ func TestMain(m *testing.M) {
 	if *childFlag != "" {
 		os.Exit(runChild(*childFlag))
 	}
-	goleak.VerifyTestMain(m)
+	leaks.Main(m)
 }
 
 // guard bounds every run; it is reached only by what never comes.
