@@ -250,6 +250,7 @@ func TestCancelEndsCleanly(t *testing.T) {
 
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
 func TestLostTrainerIsNamed(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startServer(t, 1)
 	job := toyJob("lost", 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)

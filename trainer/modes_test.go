@@ -174,6 +174,7 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 
 // In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its name.
 func TestLostTrainerIsNamedInBounded(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startServer(t, 1)
 	job := boundedJob("lost-bounded", 2, 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
@@ -296,6 +297,7 @@ func (s *Session) tablesDigest(ctx context.Context) (sum [32]byte, err error) {
 
 // In async a trainer that dies is named, and stops nobody.
 func TestAsyncGoesOnWithoutTheLost(t *testing.T) {
+	t.Parallel() // it mostly waits
 	server := startServer(t, 1)
 	job := asyncJob("async-lost", 2, 2)
 	job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD} // thousands of batches, which need not lead anywhere

@@ -268,6 +268,7 @@ func TestHostedModuleRefuses(t *testing.T) {
 
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := testContext(t)
 	sessions := joinOneSilent(t, moduleJob("expire", 2, schema.ConsistencyAsync))
 	var passes []*Context
@@ -333,6 +334,7 @@ func TestHostedOverBrokenConnections(t *testing.T) {
 
 // In a job that a lost trainer ends, the others' requests end with its name.
 func TestHostedJobFailsWithItsTrainer(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := testContext(t)
 	sessions := joinOneSilent(t, moduleJob("dead", 2, schema.ConsistencySync))
 	m, err := sessions[0].Module("tiny")

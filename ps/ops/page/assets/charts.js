@@ -241,7 +241,12 @@ class Panel {
 
   key(event) {
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!this.u || !step || !this.u.data[0].length) return;
+    if (!step) return;
+    if (!this.visible) {
+      this.visible = true; // it has the focus: the browser has yet to say that it is in sight
+      this.draw();
+    }
+    if (!this.u || !this.u.data[0].length) return;
     event.preventDefault();
     const n = this.u.data[0].length;
     const idx = this.u.cursor.left >= 0 ? this.u.cursor.idx : n - 1;
