@@ -53,7 +53,7 @@ test:
 	go test -race -shuffle=on -timeout 20m -tags native,emu $$(go list ./... | grep -v -e '/cuda$$' -e /bench/exchange)
 	go test -shuffle=on -timeout 20m -tags native,emu ./cuda ./bench/exchange
 	go test -race -shuffle=on -timeout 20m -tags native,emu -run '$(SHARED)' ./cuda
-	CGO_ENABLED=0 go test -shuffle=on -timeout 20m $(PORTABLE)
+	CGO_ENABLED=0 go test -p 4 -shuffle=on -timeout 20m $(PORTABLE) # they mostly wait
 
 test-all: test
 	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
