@@ -169,7 +169,7 @@ func (s *Shard) stepDense(host int, h *schema.Head, v *schema.View, payload Payl
 	s.takeUp(l, host, b, fresh)
 	s.kept = true
 	if err := l.dense.Add(&c, l.weight(b)); err != nil {
-		return nil, s.mismatched(l, c.Chunk, err)
+		return nil, err
 	}
 	return nil, s.closeDense(l, c.Chunk)
 }
@@ -187,7 +187,7 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 			}
 		}
 		if err := s.outcome(i, &c); err != nil {
-			return s.mismatched(l, i, err)
+			return l.dense.NameMismatch(i, err)
 		}
 		l.dense.Finish(i, l.weight(c.Batch), c.Weight)
 		frame, bucket := s.sealDense(i, c.Batch, c.Weight), l.dense.Chunk(i).Bucket
@@ -198,14 +198,6 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 		}
 		s.outputs = append(s.outputs, Output{Kind: schema.KindMean, To: s.audience(l), Batch: c.Batch, Bucket: bucket, Frame: frame})
 	}
-}
-
-// mismatched says which parameter a wrong result of a chunk is of, where err is about one.
-func (s *Shard) mismatched(l *timeline, i int, err error) error {
-	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
-		k := l.dense.Chunk(i)
-		return s.place.ElementName(k.Bucket, int(k.Offset)+e.Position)
-	})
 }
 
 // audience is whom the results of a timeline are for.

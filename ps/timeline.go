@@ -143,7 +143,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		l.dense, err = round.NewDense(round.DenseConfig{
 			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Complete: complete, Ahead: int(l.ahead),
 			AtClose: complete != nil || s.job.Sum == schema.SumClose,
-			Results: s.dense.results, Held: s.held, Chunks: chunks,
+			Results: s.dense.results, Held: s.held, Chunks: chunks, Place: s.place,
 		})
 		if err != nil {
 			return err

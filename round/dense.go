@@ -33,6 +33,8 @@ type DenseConfig struct {
 	Held *Held
 	// Chunks are the owner's chunks. Their indices name them in calls.
 	Chunks []Chunk
+	// Place names values in errors about wrong results.
+	Place *schema.Placement
 }
 
 // Chunk is one chunk of a bucket.
@@ -125,6 +127,15 @@ func (d *Dense) Chunks() int { return len(d.chunks) }
 // Chunk names the i-th chunk.
 func (d *Dense) Chunk(i int) *Chunk { return &d.chunks[i].Chunk }
 
+// NameMismatch says which parameter a wrong result of the i-th chunk is of, where err is about one: see cuda.NameMismatch. It comes before
+// all other words about err, which would have the text of before.
+func (d *Dense) NameMismatch(i int, err error) error {
+	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+		k := d.Chunk(i)
+		return d.config.Place.ElementName(k.Bucket, int(k.Offset)+e.Position)
+	})
+}
+
 // Closed is the number of batches that have closed for the i-th chunk.
 func (d *Dense) Closed(i int) schema.Batch { return d.chunks[i].closed }
 
@@ -208,11 +219,11 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 	if d.config.AtClose || r.lanes == d.config.Count {
 		return nil
 	}
-	return d.climb(r, at)
+	return d.climb(c.Chunk, r, at)
 }
 
-// climb adds the sum at index at to its sibling where that is there, and so on up the tree, but for the root's children.
-func (d *Dense) climb(r *denseRound, at int) error {
+// climb adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree, but for the root's children.
+func (d *Dense) climb(chunk int, r *denseRound, at int) error {
 	for {
 		node := r.sums[at].node
 		parent, ok := lane.Parent(node, d.config.Lanes)
@@ -226,7 +237,7 @@ func (d *Dense) climb(r *denseRound, at int) error {
 		if at < 0 || at+1 >= len(r.sums) || r.sums[at].node != left || r.sums[at+1].node != right {
 			return nil
 		}
-		if ok, err := d.join(r, at); err != nil || !ok {
+		if ok, err := d.join(chunk, r, at); err != nil || !ok {
 			return err
 		}
 		r.sums[at].node = parent
@@ -236,7 +247,7 @@ func (d *Dense) climb(r *denseRound, at int) error {
 // join makes the sums at and at+1 one, in the memory of the left one, and gives the other's back. An absent one is left
 // out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room. They stay until the
 // round closes, at half the bytes each.
-func (d *Dense) join(r *denseRound, at int) (bool, error) {
+func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
 	left, right := &r.sums[at], &r.sums[at+1]
 	gone := *right
 	switch {
@@ -252,7 +263,7 @@ func (d *Dense) join(r *denseRound, at int) (bool, error) {
 		err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: d.pair[:], Out: left.values})
 		clear(d.pair[:])
 		if err != nil {
-			return false, fmt.Errorf("add lanes %v and %v: %w", left.node, right.node, err)
+			return false, fmt.Errorf("add lanes %v and %v: %w", left.node, right.node, d.NameMismatch(chunk, err))
 		}
 	}
 	d.letGo(&gone)

@@ -69,7 +69,7 @@ func newSegment(s *Session) (*segment, error) {
 		}
 	}
 	var err error
-	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks,
+	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks, Place: g.place,
 		Head: schema.Head{Kind: schema.KindMean, Job: s.joined.RunID, Generation: s.joined.Generation, Lanes: uint16(s.job.Lanes)}})
 	if err != nil {
 		return nil, fmt.Errorf("make segment of %s: %w", s.joined.Member, err)
@@ -167,7 +167,7 @@ func (g *segment) add(c *round.Contribution, h *schema.Head) (refused *schema.Fr
 		g.advance()
 	}
 	if err := g.dense.Add(c, &g.weights); err != nil {
-		return nil, g.mismatched(c.Chunk, err)
+		return nil, err
 	}
 	return nil, g.closeDense(c.Chunk)
 }
@@ -192,7 +192,7 @@ func (g *segment) closeDense(i int) error {
 		if len(c.Terms) == 0 {
 			clear(out)
 		} else if err := g.backend.Average(cuda.Average{Lanes: g.job.Lanes, Weight: float32(c.Weight), Terms: c.Terms, Out: cuda.Float32s(out)}); err != nil {
-			return fmt.Errorf("average batch %d: %w", c.Batch, g.mismatched(i, err))
+			return fmt.Errorf("average batch %d: %w", c.Batch, g.dense.NameMismatch(i, err))
 		}
 		sealed := g.dense.Close(i, &g.weights, c.Weight)
 		g.open--
@@ -203,14 +203,6 @@ func (g *segment) closeDense(i int) error {
 			return err
 		}
 	}
-}
-
-// mismatched says which parameter a wrong result of a chunk is of, where err is about one.
-func (g *segment) mismatched(i int, err error) error {
-	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
-		k := g.dense.Chunk(i)
-		return g.place.ElementName(k.Bucket, int(k.Offset)+e.Position)
-	})
 }
 
 // takePull answers with a kept result: of the batch under way if its round is closed, or of the one before.
