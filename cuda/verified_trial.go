@@ -33,7 +33,7 @@ type MismatchError struct {
 func (e *MismatchError) Error() string {
 	where := e.Where
 	if where == "" && e.Key >= 0 {
-		where = fmt.Sprintf("row %d, element %d", e.Key, e.Position%max(e.Width, 1))
+		where = fmt.Sprintf("row %d, element %d", e.Key, e.element())
 	}
 	if where != "" {
 		where = " (" + where + ")"
@@ -44,6 +44,16 @@ func (e *MismatchError) Error() string {
 	}
 	return fmt.Sprintf("verification failed: %s: %s at position %d%s in block %d: %s gives %s and %s gives %s%s",
 		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle, textOf(e.DType, e.Want), injected)
+}
+
+func (e *MismatchError) element() int { return e.Position % max(e.Width, 1) }
+
+// Row is the row of what the backend has written.
+func (e *MismatchError) Row() int { return e.Position / max(e.Width, 1) }
+
+// InTable names the value for people, by its table and its row's key there.
+func (e *MismatchError) InTable(table string, key uint64) string {
+	return fmt.Sprintf("table %q, key %d, element %d", table, key, e.element())
 }
 
 // Unwrap makes errors.Is(err, ErrVerify) true.

@@ -1,8 +1,6 @@
 package ps
 
 import (
-	"fmt"
-
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/round"
@@ -124,7 +122,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 			}
 			if err := s.stageRows(t, keys, rows, float32(total)); err != nil {
 				return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
-					return rowName(t.spec.Name, e, keys)
+					return e.InTable(t.spec.Name, keys[min(e.Row(), len(keys)-1)])
 				})
 			}
 		}
@@ -172,12 +170,6 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 	r.result[at].SetHead(h)
 	r.sealed[at] = r.result[at].Seal()
 	return r.sealed[at]
-}
-
-// rowName says which row of a table a wrong result of stageRows is of.
-func rowName(table string, e *cuda.MismatchError, keys []uint64) string {
-	width := max(e.Width, 1)
-	return fmt.Sprintf("table %q, key %d, element %d", table, keys[min(e.Position/width, len(keys)-1)], e.Position%width)
 }
 
 // stageRows runs the optimizer on the rows of keys, from the table into the staged rows.

@@ -58,7 +58,7 @@ func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Nod
 			if e.Key < 0 {
 				return fmt.Sprintf("table %q", s.config.Tables[id].Name)
 			}
-			return fmt.Sprintf("table %q, key %d, element %d", s.config.Tables[id].Name, e.Key, e.Position%max(e.Width, 1))
+			return e.InTable(s.config.Tables[id].Name, uint64(e.Key))
 		})
 	}
 	return m.outKeys[:n], cuda.Float32s(m.outRows[:n*dim]), nil

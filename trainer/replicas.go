@@ -170,8 +170,7 @@ func (t *replica) stage(backend cuda.Backend, keys []uint64, means []float32) er
 		a.Slots, a.First = t.slots, cuda.Uint8s(t.firstStep)
 	}
 	return cuda.NameMismatch(backend.ApplyRows(a), func(e *cuda.MismatchError) string {
-		width := max(e.Width, 1)
-		return fmt.Sprintf("table %q, key %d, element %d", t.spec.Name, keys[min(e.Position/width, n-1)], e.Position%width)
+		return e.InTable(t.spec.Name, keys[min(e.Row(), n-1)])
 	})
 }
 
