@@ -223,13 +223,7 @@ func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 		t.GPUs = p.gpus()
 	}
 	if v, ok := s.backend.(*cuda.Verified); ok {
-		t.Verification.OneIn = v.OneIn()
-		t.Verification.Blocks, t.Verification.Mismatches = v.Checked()
-		for i := range t.GPUs {
-			if t.GPUs[i].Used && t.Verification.Mismatches > 0 {
-				t.Verification.Device = t.GPUs[i].UUID
-			}
-		}
+		t.Verification = schema.VerificationOf(v, t.GPUs)
 	}
 	t.Traffic = p.traffic()
 	if jobs := p.jobs.Load(); jobs != nil {

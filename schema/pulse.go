@@ -181,6 +181,21 @@ type DiskPulse struct {
 	TotalBytes int64  `json:"total_bytes"`
 }
 
+// VerificationOf is what a backend says that is verified, as a *cuda.Verified is. gpus are those of its process.
+func VerificationOf(v interface {
+	OneIn() int
+	Checked() (blocks, mismatches uint64)
+}, gpus []GPUPulse) VerifyPulse {
+	p := VerifyPulse{OneIn: v.OneIn()}
+	p.Blocks, p.Mismatches = v.Checked()
+	for i := range gpus {
+		if gpus[i].Used && p.Mismatches > 0 {
+			p.Device = gpus[i].UUID
+		}
+	}
+	return p
+}
+
 // VerifyPulse counts optimizer blocks that were computed again by another backend: of a shard, or of a trainer that keeps replicas.
 type VerifyPulse struct {
 	OneIn      int    `json:"one_in"` // 0: never

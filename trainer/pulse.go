@@ -102,13 +102,7 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 		t.GPUs = s.config.GPUs()
 	}
 	if v, ok := s.config.Backend.(*cuda.Verified); ok {
-		t.Verification.OneIn = v.OneIn()
-		t.Verification.Blocks, t.Verification.Mismatches = v.Checked()
-		for i := range t.GPUs {
-			if t.GPUs[i].Used && t.Verification.Mismatches > 0 {
-				t.Verification.Device = t.GPUs[i].UUID
-			}
-		}
+		t.Verification = schema.VerificationOf(v, t.GPUs)
 	}
 }
 

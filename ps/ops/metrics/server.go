@@ -14,6 +14,8 @@ type server struct {
 	age time.Duration
 }
 
+func (s server) verification() *schema.VerifyPulse { return &s.s.Verification }
+
 // buildTable tells what program this is.
 func buildTable() table[string] {
 	return table[string]{nil, []figure[string]{
@@ -52,21 +54,9 @@ func serverTable() table[server] {
 		gauge("gradbus_ps_memory_promised_bytes", "Memory that was promised to jobs.", func(s server) float64 { return float64(s.s.Memory.PromisedBytes) }),
 		gauge("gradbus_ps_memory_limit_bytes", "Memory that all jobs may hold.", func(s server) float64 { return float64(s.s.Memory.MaxBytes) }),
 		gauge("gradbus_ps_cpus", "Processors that this ps may use.", func(s server) float64 { return float64(s.s.Process.CPUs) }),
-		counters("gradbus_ps_verified_blocks_total", "Blocks of sums and optimizer steps that were computed again by another backend and compared; absent where none are.", nil, func(s server, r *row) {
-			if s.s.Verification.OneIn > 0 {
-				r.value(float64(s.s.Verification.Blocks))
-			}
-		}),
-		counters("gradbus_ps_verify_mismatches_total", "Blocks that differed when computed again; absent where none are.", nil, func(s server, r *row) {
-			if s.s.Verification.OneIn > 0 {
-				r.value(float64(s.s.Verification.Mismatches))
-			}
-		}),
-		gauges("gradbus_ps_verify_interval_blocks", "One in so many blocks is computed again; absent where none are.", nil, func(s server, r *row) {
-			if s.s.Verification.OneIn > 0 {
-				r.value(float64(s.s.Verification.OneIn))
-			}
-		}),
+		counters("gradbus_ps_verified_blocks_total", "Blocks of sums and optimizer steps that were computed again by another backend and compared; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Blocks) })),
+		counters("gradbus_ps_verify_mismatches_total", "Blocks that differed when computed again; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Mismatches) })),
+		gauges("gradbus_ps_verify_interval_blocks", "One in so many blocks is computed again; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.OneIn) })),
 		gauges("gradbus_disk_free_bytes", "Free space of the file system under a path that this ps writes to.", []string{"path"}, func(s server, r *row) {
 			eachDisk(s.s, func(d *schema.DiskPulse) { r.value(float64(d.FreeBytes), d.Path) })
 		}),

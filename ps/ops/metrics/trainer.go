@@ -13,6 +13,17 @@ type trainer struct {
 	age time.Duration // of the pulse
 }
 
+func (t trainer) verification() *schema.VerifyPulse { return &t.t.Verification }
+
+// ifVerified is a value of what a member has computed again; nothing where it computes nothing again.
+func ifVerified[T any](of func(T) *schema.VerifyPulse, read func(*schema.VerifyPulse) float64) func(T, *row) {
+	return func(t T, r *row) {
+		if v := of(t); v.OneIn > 0 {
+			r.value(read(v))
+		}
+	}
+}
+
 // directions of traffic.
 func eachDirection(r *row, sent, received uint64) {
 	r.value(float64(sent), "sent")
@@ -50,21 +61,9 @@ func trainerTable() table[trainer] {
 		counter("gradbus_trainer_results_repeated_total", "Frames of results that were there already.", func(t trainer) float64 { return float64(t.t.ResultsRepeated) }),
 		counter("gradbus_trainer_lookups_repeated_total", "Lookups that were asked again.", func(t trainer) float64 { return float64(t.t.LookupsRepeated) }),
 		counter("gradbus_trainer_pulls_total", "Results that did not come by themselves and were asked for.", func(t trainer) float64 { return float64(t.t.Pulls) }),
-		counters("gradbus_trainer_verified_blocks_total", "Blocks of sums and optimizer steps that the trainer computed again by another backend and compared; absent where none are.", nil, func(t trainer, r *row) {
-			if t.t.Verification.OneIn > 0 {
-				r.value(float64(t.t.Verification.Blocks))
-			}
-		}),
-		counters("gradbus_trainer_verify_mismatches_total", "Blocks of the trainer that differed when computed again; absent where none are.", nil, func(t trainer, r *row) {
-			if t.t.Verification.OneIn > 0 {
-				r.value(float64(t.t.Verification.Mismatches))
-			}
-		}),
-		gauges("gradbus_trainer_verify_interval_blocks", "One in so many blocks of the trainer is computed again; absent where none are.", nil, func(t trainer, r *row) {
-			if t.t.Verification.OneIn > 0 {
-				r.value(float64(t.t.Verification.OneIn))
-			}
-		}),
+		counters("gradbus_trainer_verified_blocks_total", "Blocks of sums and optimizer steps that the trainer computed again by another backend and compared; absent where none are.", nil, ifVerified(trainer.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Blocks) })),
+		counters("gradbus_trainer_verify_mismatches_total", "Blocks of the trainer that differed when computed again; absent where none are.", nil, ifVerified(trainer.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Mismatches) })),
+		gauges("gradbus_trainer_verify_interval_blocks", "One in so many blocks of the trainer is computed again; absent where none are.", nil, ifVerified(trainer.verification, func(v *schema.VerifyPulse) float64 { return float64(v.OneIn) })),
 		counter("gradbus_trainer_cpu_seconds_total", "Processor time of the trainer's process.", func(t trainer) float64 { return float64(t.t.Process.CPUSeconds) }),
 	}}
 }
