@@ -244,7 +244,7 @@ func (w *watch) line(now time.Time, l *verdict.Line) {
 // do not mind.
 func (w *watch) nobody(now time.Time, n *verdict.None) {
 	w.child.none = true
-	if news := n.Driver || n.Reason != w.none; news {
+	if n.Driver || n.Reason != w.none {
 		w.none = ""
 		if !n.Driver {
 			w.none = n.Reason

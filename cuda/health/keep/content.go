@@ -37,7 +37,7 @@ type content struct {
 func encode(all []verdict.Kept, now time.Time) []byte {
 	all = slices.Clone(all)
 	all = slices.DeleteFunc(all, func(k verdict.Kept) bool {
-		return len(k.Findings)+len(k.Incidents) == 0 && max(k.AcknowledgedMS, k.ResetMS) < now.Add(-idleTime).UnixMilli()
+		return !k.Holds() && max(k.AcknowledgedMS, k.ResetMS) < now.Add(-idleTime).UnixMilli()
 	})
 	slices.SortStableFunc(all, func(a, b verdict.Kept) int { // those with findings first, then the newest
 		if len(a.Findings) > 0 != (len(b.Findings) > 0) {

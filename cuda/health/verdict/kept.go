@@ -53,6 +53,9 @@ type Counters struct {
 // Keepable says whether what is found of a GPU may be remembered: it is no made up one, nor one that could not say which it is.
 func (g *GPU) Keepable() bool { return strings.HasPrefix(g.UUID, "GPU-") }
 
+// Holds says whether anything is remembered that an acknowledgement would end.
+func (k *Kept) Holds() bool { return len(k.Findings)+len(k.Incidents) > 0 }
+
 // Acknowledge forgets what was wrong, for whoever has the GPU's record and not the GPU. It gives what it forgets.
 func (k *Kept) Acknowledge(now time.Time) (findings []KeptFinding, incidents []KeptIncident) {
 	findings, incidents = k.Findings, k.Incidents

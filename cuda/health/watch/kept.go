@@ -102,7 +102,7 @@ of which nothing is wrong is not in it: ps doctor and ps status show all.`,
 func list(to io.Writer, all []verdict.Kept, command string, zone *time.Location) error {
 	var b strings.Builder
 	for _, k := range all {
-		if len(k.Findings)+len(k.Incidents) == 0 {
+		if !k.Holds() {
 			continue
 		}
 		fmt.Fprintf(&b, "%s\n", named(&k))
@@ -220,7 +220,7 @@ func pick(all []verdict.Kept, names []string, path string) ([]int, error) {
 	for _, name := range names {
 		if name == "all" {
 			for i := range all {
-				if holds(&all[i]) {
+				if all[i].Holds() {
 					chosen = append(chosen, i)
 				}
 			}
@@ -236,8 +236,6 @@ func pick(all []verdict.Kept, names []string, path string) ([]int, error) {
 	return slices.Compact(chosen), nil
 }
 
-func holds(k *verdict.Kept) bool { return len(k.Findings)+len(k.Incidents) > 0 }
-
 func pickOne(all []verdict.Kept, name, path string) (int, error) {
 	var found []int
 	for i, k := range all {
@@ -249,18 +247,18 @@ func pickOne(all []verdict.Kept, name, path string) (int, error) {
 			found = append(found, i)
 		}
 	}
-	if held := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !holds(&all[i]) }); len(held) > 0 {
+	if held := slices.DeleteFunc(slices.Clone(found), func(i int) bool { return !all[i].Holds() }); len(held) > 0 {
 		found = held
 	}
 	switch {
 	case len(found) > 1:
 		return 0, fmt.Errorf("GPU %q: it could be %s or %s: want more of the UUID", name, all[found[0]].UUID, all[found[1]].UUID)
-	case len(found) == 1 && holds(&all[found[0]]):
+	case len(found) == 1 && all[found[0]].Holds():
 		return found[0], nil
 	}
 	var known []string
 	for _, k := range all {
-		if holds(&k) {
+		if k.Holds() {
 			known = append(known, fmt.Sprintf("%d (%s)", k.Index, k.UUID))
 		}
 	}

@@ -58,7 +58,7 @@ GPU 1 GPU-aa20 (H100)
 		t.Errorf("listed\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
-	if err := list(&out, slices.DeleteFunc(all, func(k verdict.Kept) bool { return holds(&k) }), "", time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
+	if err := list(&out, slices.DeleteFunc(all, func(k verdict.Kept) bool { return k.Holds() }), "", time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
 		t.Errorf("listed %q, %v", out.String(), err)
 	}
 }
@@ -105,7 +105,7 @@ func TestAcknowledgeIn(t *testing.T) {
 		}
 		var left []string
 		for _, k := range all {
-			if holds(&k) {
+			if k.Holds() {
 				left = append(left, k.UUID)
 			}
 		}

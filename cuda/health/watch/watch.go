@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -103,7 +102,7 @@ func (f *Flags) Check() error {
 	return err
 }
 
-// WrongBits is when the arithmetic shall write a wrong bit, counted from its start.
+// WrongBits is when the arithmetic shall write wrong bits, counted from its start.
 func (f *Flags) WrongBits() (after []time.Duration, err error) {
 	for _, text := range f.Inject {
 		in, err := health.ParseInjection(text)
@@ -114,7 +113,6 @@ func (f *Flags) WrongBits() (after []time.Duration, err error) {
 			after = append(after, in.After)
 		}
 	}
-	slices.Sort(after)
 	return after, nil
 }
 
