@@ -48,7 +48,7 @@ var layers = map[string]layer{
 	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
 
 	// What operators see. ps knows none of it.
-	"ps/ops":                 {own: []string{"ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
+	"ps/ops":                 {own: []string{"docs/runbooks", "ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
 	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
 	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},

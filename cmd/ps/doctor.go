@@ -68,9 +68,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
 	_ = set.MarkHidden("gpu-library")
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
-	})
+	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(d.run(c))
 	}

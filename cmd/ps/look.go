@@ -60,6 +60,13 @@ func wrongly(err error) error {
 	return config.Exit{Status: exitUnreachable, Err: err}
 }
 
+// flagsWrongly has a command end with that status where its flags are wrong.
+func flagsWrongly(c *cobra.Command) {
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
+	})
+}
+
 // exitOf is the exit status of a level, or that of no answer.
 func exitOf(level overview.Level, err error) error {
 	switch {
@@ -93,9 +100,7 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 	}
 	l.add(c)
 	c.Flags().BoolVar(&asJSON, "json", false, "print the status as exactly one line of JSON, as GET /api/v1/status gives it")
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
-	})
+	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(l.status(c.Context(), c, asJSON))
 	}

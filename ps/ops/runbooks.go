@@ -7,6 +7,8 @@ import (
 	"path"
 	"regexp"
 	"strings"
+
+	"gradbus/docs/runbooks"
 )
 
 // addRunbooks makes a page of each Markdown file, at /runbooks/NAME, and a list of them at /runbooks/. Like the other files of the page they
@@ -30,9 +32,7 @@ func (f *files) addRunbooks(from fs.FS) error {
 			return fmt.Errorf("runbooks: %w", err)
 		}
 		code := strings.TrimSuffix(path.Base(name), ".md")
-		first, _, _ := strings.Cut(string(data), "\n")
-		_, title, _ := strings.Cut(first, ": ")
-		fmt.Fprintf(&list, `<dt><a href="%s">%s</a></dt><dd>%s</dd>`, html.EscapeString(code), html.EscapeString(code), inline(title))
+		fmt.Fprintf(&list, `<dt><a href="%s">%s</a></dt><dd>%s</dd>`, html.EscapeString(code), html.EscapeString(code), inline(runbooks.Title(string(data))))
 		f.byPath["/runbooks/"+code] = newFile("runbook.html", []byte(leaf(code, markdown(string(data)))))
 	}
 	list.WriteString("</dl>")

@@ -55,7 +55,7 @@ export class Events {
     this.take(events, now);
   }
 
-  /** restart forgets all: the server was started again, and counts from one. */
+  /** restart forgets all: the server was started again, and knows nothing of what was before. */
   restart() {
     this.all = [];
     this.serial = 0;
