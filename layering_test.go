@@ -68,8 +68,8 @@ var layers = map[string]layer{
 	"docs/runbooks": {noStd: noNetwork}, // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
-	"fabric/leaks": {others: []string{"go.uber.org/goleak"}},
-	"fabric/chaos": {noStd: []string{"net/http", "os/exec"}},
+	"fabric/fabrictest": {others: []string{"go.uber.org/goleak"}},
+	"fabric/chaos":      {noStd: []string{"net/http", "os/exec"}},
 
 	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},

@@ -5,8 +5,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
+
+	"gradbus/fabric/fabrictest"
 )
 
 // What a person can mistype: one clear line, status 1, nothing on standard output.
@@ -59,7 +60,7 @@ func TestMistakes(t *testing.T) {
 		{"unwritable model", "trainer", []string{"packages", "--input", data, "--save", "/none/such/m.safetensors"}, []string{"/none/such"}},
 		{"folder as model", "trainer", []string{"packages", "--input", data, "--save", folder}, []string{"--save", folder, "directory"}},
 		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"}, []string{"nonsense", "nats://127.0.0.1:4222"}},
-		{"no server", "trainer", []string{"packages", "--input", data, "--server", "nats://" + deadAddress(t)},
+		{"no server", "trainer", []string{"packages", "--input", data, "--server", fmt.Sprint("nats://127.0.0.1:", fabrictest.DeadPort(t))},
 			[]string{"no gradbus server", "./bin/ps"}},
 		{"no images", "trainer", []string{"mnist", "--data-dir", folder}, []string{"train-images-idx3-ubyte", "make data", "--data-dir"}},
 		{"not images", "trainer", []string{"mnist", "--data-dir", images}, []string{"train-images-idx3-ubyte", "begins with 49742077, want 00000803"}},
@@ -78,24 +79,6 @@ func TestMistakes(t *testing.T) {
 			}
 		})
 	}
-}
-
-// deadAddress is a loopback address where nobody listens while the test runs: the port is taken, and nothing more.
-func deadAddress(t *testing.T) string {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	at, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return fmt.Sprint("127.0.0.1:", at.(*syscall.SockaddrInet4).Port)
 }
 
 func TestHelpShowsExamples(t *testing.T) {

@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 )
 
 var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0 draws one and prints it")
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { fabrictest.Main(m) }
 
 // newRand gives the generator of a test, and prints the seed that repeats it.
 func newRand(t *testing.T) *rand.Rand {

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/schema"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { fabrictest.Main(m) }
 
 // unhurried is the deadline where none is asked for: trainers of these tests give no signs of life by themselves.
 const unhurried = 10 * time.Minute

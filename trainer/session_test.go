@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/ps"
 	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 // testTimeout bounds whatever must come. It is reached only by what never does.

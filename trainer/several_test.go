@@ -15,11 +15,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -263,7 +263,7 @@ func TestSeveralServersErrors(t *testing.T) {
 		checkError(t, join(c), fabric.ErrNoJetStream, "-js")
 	})
 	c.AnswerWithin = testTimeout
-	port := deadPort(t)
+	port := fabrictest.DeadPort(t)
 	server := startServerWith(t, ps.Config{NATS: control.URL(), ID: "far", Advertise: fmt.Sprint("127.0.0.1:", port)})
 	t.Run("not to be reached", func(t *testing.T) {
 		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", "--data cluster")
@@ -288,24 +288,6 @@ func TestSeveralServersErrors(t *testing.T) {
 		checkError(t, join(c), ErrConfig, `data "pigeon"`, schema.DataCluster)
 	})
 	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
-}
-
-// deadPort is a port at which nobody listens while the test runs: it is taken, and nothing more.
-func deadPort(t *testing.T) int {
-	t.Helper()
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		t.Fatal(err)
-	}
-	at, err := syscall.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return at.(*syscall.SockaddrInet4).Port
 }
 
 // certify makes a certificate for this machine, and the pool that vouches for it.

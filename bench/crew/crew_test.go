@@ -18,14 +18,14 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
 	if status, is := RunIfMember(testRoles()); is {
 		os.Exit(status)
 	}
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 // guard bounds what a test waits for; nothing here depends on how fast it is.

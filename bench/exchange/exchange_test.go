@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 func self(t *testing.T) Launch {

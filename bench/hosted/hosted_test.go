@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gradbus/bench/crew"
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/trainer/mnist"
 )
 
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	if status, is := crew.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 // guard bounds what a test waits for; nothing here depends on how fast it is.

@@ -11,7 +11,7 @@ import (
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if status, is := crew.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 func run(t *testing.T, change func(*Config)) (*Result, string) {

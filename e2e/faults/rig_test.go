@@ -15,7 +15,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric/chaos"
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if *childFlag != "" {
 		os.Exit(runChild(*childFlag))
 	}
-	leaks.Main(m)
+	fabrictest.Main(m)
 }
 
 // guard bounds every run; it is reached only by what never comes.

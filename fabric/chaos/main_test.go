@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/fabric/leaks"
+	"gradbus/fabric/fabrictest"
 )
 
-func TestMain(m *testing.M) { leaks.Main(m) }
+func TestMain(m *testing.M) { fabrictest.Main(m) }
 
 const patience = 3 * time.Minute // of every wait for what must come
 

@@ -1,0 +1,35 @@
+// Package fabrictest is what tests have in common whose packages start NATS servers, or miss them.
+package fabrictest
+
+import (
+	"syscall"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// clock is one goroutine of nats-server's: the clock that all its stores in a process share, which ends with the last of them. A store that
+// is made while its server shuts down is forgotten there now and then, and the clock goes on; of a server itself much more would be left.
+const clock = "github.com/nats-io/nats-server/v2/server/ats.Register.func1"
+
+// Main runs a package's tests, and ends the process with their status: a goroutine that is left over at the end is a failure. It is for
+// TestMain.
+func Main(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(clock)) }
+
+// DeadPort is a port of loopback at which nobody listens while the test runs: it is taken, and nothing more.
+func DeadPort(t testing.TB) int {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	at, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return at.(*syscall.SockaddrInet4).Port
+}
