@@ -68,7 +68,8 @@ var layers = map[string]layer{
 	"docs/runbooks": {noStd: noNetwork}, // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
-	"fabric/fabrictest": {others: []string{"go.uber.org/goleak"}},
+	"fabric/fabrictest": {own: []string{"testkit"}, others: []string{"go.uber.org/goleak"}},
+	"testkit":           {others: []string{"go.uber.org/goleak"}, noStd: noNetwork},
 	"fabric/chaos":      {noStd: []string{"net/http", "os/exec"}},
 
 	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},

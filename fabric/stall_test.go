@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"bufio"
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,31 +12,14 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"gradbus/testkit"
 )
 
 // logBuffer is a log that a test reads.
-type logBuffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+type logBuffer struct{ testkit.Text }
 
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBuffer) has(words string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Contains(l.text.String(), words)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+func (l *logBuffer) has(words string) bool { return strings.Contains(l.String(), words) }
 
 func (l *logBuffer) log() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
 

@@ -19,6 +19,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -128,29 +129,11 @@ func start(t *testing.T, c *Crew, specs ...Spec) []*Handle {
 	return all
 }
 
-// lockedBuffer is written to by the crew's goroutines and read by the test.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // Members get their settings, tell, begin together and give results; a long text goes both ways whole.
 func TestCrew(t *testing.T) {
 	long := strings.Repeat("0123456789<\"é", 60_000) // over a part, with what JSON escapes and what takes two bytes
 	both(t, func(t *testing.T, c *Crew) {
-		var out, bar lockedBuffer
+		var out, bar testkit.Text
 		c.Out, c.Bar, c.Title = &out, &bar, "adding"
 		all := start(t, c, Spec{"adder", "t0", testSettings{10, ""}}, Spec{"adder", "t1", testSettings{20, long}})
 		for i, h := range all {

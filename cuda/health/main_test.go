@@ -8,9 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/cuda/health/nvml"
+	"gradbus/testkit"
 )
 
 // The test binary is the probe, too: the real one, in a process of its own.
@@ -30,5 +29,5 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }

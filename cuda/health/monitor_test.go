@@ -1,7 +1,6 @@
 package health_test
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"log/slog"
@@ -19,25 +18,11 @@ import (
 	"gradbus/cuda/health/nvml/fake"
 	"gradbus/cuda/health/verdict"
 	"gradbus/schema"
+	"gradbus/testkit"
 )
 
 // safeLog is a log that may be read while it is written.
-type safeLog struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *safeLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *safeLog) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+type safeLog struct{ testkit.Text }
 
 // pid is that of the newest probe.
 func (l *safeLog) pid(t *testing.T) int {

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"gradbus/testkit"
 )
 
 // clock is one goroutine of nats-server's: the clock that all its stores in a process share, which ends with the last of them. A store that
@@ -14,7 +16,7 @@ const clock = "github.com/nats-io/nats-server/v2/server/ats.Register.func1"
 
 // Main runs a package's tests, and ends the process with their status: a goroutine that is left over at the end is a failure. It is for
 // TestMain.
-func Main(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreTopFunction(clock)) }
+func Main(m *testing.M) { testkit.Main(m, goleak.IgnoreTopFunction(clock)) }
 
 // DeadPort is a port of loopback at which nobody listens while the test runs: it is taken, and nothing more.
 func DeadPort(t testing.TB) int {

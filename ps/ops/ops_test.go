@@ -16,13 +16,12 @@ import (
 	"testing/fstest"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"gradbus/ps/ops/overview"
 	"gradbus/schema"
+	"gradbus/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // fake is a Tracker that counts what it is asked, and shows what the test put in.
 type fake struct {
@@ -114,32 +113,15 @@ type site struct {
 	*Server
 	tracker *fake
 	hub     *Hub
-	log     *safeBuffer
+	log     *testkit.Text
 	client  *http.Client
 	hasty   bool // requests have so little time here that one may be cut off on a busy machine, and is sent again
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *safeBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // start serves at a free port, with what change made of the configuration, until the test ends.
 func start(t *testing.T, change func(*Config)) *site {
 	t.Helper()
-	s := &site{tracker: &fake{status: someStatus()}, log: &safeBuffer{}}
+	s := &site{tracker: &fake{status: someStatus()}, log: &testkit.Text{}}
 	log := slog.New(slog.NewTextHandler(s.log, nil))
 	s.hub = NewHub(log)
 	t.Cleanup(s.hub.Close)

@@ -6,12 +6,13 @@ import (
 	"testing"
 
 	"gradbus/ps/ops/overview"
+	"gradbus/testkit"
 )
 
 // What goes wrong is in the log of the ps that it concerns, once when it begins and once when it is over.
 func TestProblemsAreLogged(t *testing.T) {
 	t.Parallel()
-	log := &safeBuffer{}
+	log := &testkit.Text{}
 	h := NewHub(slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Key == slog.TimeKey {
 			return slog.Attr{}

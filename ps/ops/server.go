@@ -43,6 +43,7 @@ type Server struct {
 	mu       sync.Mutex // guards closed, and that requests begin before it is set or not at all
 	closed   bool
 	stop     chan struct{}
+	ended    chan struct{} // Close has done all of its work
 	requests sync.WaitGroup
 	running  sync.WaitGroup // listeners
 	unwatch  func() bool
@@ -58,7 +59,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}),
+		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}), ended: make(chan struct{}),
 		making: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)),
 	}
 	if s.log == nil {
@@ -244,7 +245,7 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Close ends all streams at once and other requests within half a second, and waits. It may be called again.
+// Close ends all streams at once and other requests within half a second, and waits. It may be called again, and by several: each waits for the end.
 func (s *Server) Close() {
 	s.mu.Lock()
 	first := !s.closed
@@ -253,16 +254,19 @@ func (s *Server) Close() {
 		close(s.stop)
 	}
 	s.mu.Unlock()
-	if first {
-		ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
-		defer cancel()
-		for _, h := range s.serving {
-			if h.Shutdown(ctx) != nil {
-				h.Close()
-			}
-		}
-		s.unwatch()
+	if !first {
+		<-s.ended
+		return
 	}
+	defer close(s.ended)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
+	defer cancel()
+	for _, h := range s.serving {
+		if h.Shutdown(ctx) != nil {
+			h.Close()
+		}
+	}
+	s.unwatch()
 	s.running.Wait()
 	s.requests.Wait()
 }

@@ -11,6 +11,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/big"
 	"net"
@@ -21,6 +22,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gradbus/testkit"
 )
 
 // newCertificate makes one for these names, that vouches for itself, and returns its files.
@@ -136,7 +139,7 @@ func TestPortTaken(t *testing.T) {
 	if _, err = Start(t.Context(), Config{Listen: "192.0.2.1:0", Insecure: true, Hub: hub, AnyPort: true}); err == nil || !strings.Contains(err.Error(), "http 192.0.2.1:0: ") {
 		t.Errorf("error %v", err)
 	}
-	log := &safeBuffer{}
+	log := &testkit.Text{}
 	s, err := Start(t.Context(), Config{Listen: at, AnyPort: true, Hub: hub, Log: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
@@ -223,7 +226,7 @@ func TestPublic(t *testing.T) {
 // Profiles are on a listener of their own, which has the rules of the other.
 func TestProfiles(t *testing.T) {
 	t.Parallel()
-	log := &safeBuffer{}
+	log := &testkit.Text{}
 	hub := NewHub(nil)
 	s, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: "127.0.0.1:0", Hub: hub, Log: slog.New(slog.NewTextHandler(log, nil)), limits: limits{readTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
 	if err != nil {
@@ -274,9 +277,23 @@ func TestContextEndsTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	half, err := net.Dial("tcp", s.conns.Addr().String()) // a request that never becomes whole
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer half.Close()
+	if _, err := io.WriteString(half, "GET / HTTP/1.1\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	for s.conns.count() == 0 {
+		time.Sleep(time.Millisecond)
+	}
 	cancel()
 	<-s.stop
-	s.Close()
+	s.Close() // the second one: it waits for the first all the same
+	if n := s.conns.count(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
 	if c, err := net.Dial("tcp", s.conns.Addr().String()); err == nil {
 		c.Close()
 		t.Error("it listens still")
@@ -317,7 +334,7 @@ func TestFaultsEndNothing(t *testing.T) {
 func TestCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 	cert, key, _ := newCertificate(t, "first.example")
-	log := &safeBuffer{}
+	log := &testkit.Text{}
 	c, err := loadCertificate(Config{CertFile: cert, KeyFile: key}, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)

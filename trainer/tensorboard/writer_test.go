@@ -21,7 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"gradbus/testkit"
+
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -29,7 +30,7 @@ var rewrite = flag.Bool("rewrite", false, "write the golden file again: then sho
 
 var needTensorBoard = flag.Bool("need-tensorboard", false, "fail where no python3 has the package tensorboard")
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // noon is the time of all events that are compared.
 func noon() time.Time { return time.Date(2026, 11, 22, 12, 0, 0, 500_000_000, time.UTC) }

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"gradbus/cuda/health/verdict"
+	"gradbus/testkit"
 )
 
 // mocked gives a library with one device, which lacks the functions named.
@@ -221,13 +221,8 @@ func TestKernelLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	var mu sync.Mutex
-	var out bytes.Buffer
-	p := &probe{out: &lineWriter{to: json.NewEncoder(writerFunc(func(b []byte) (int, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		return out.Write(b)
-	}))}}
+	var out testkit.Text
+	p := &probe{out: &lineWriter{to: json.NewEncoder(&out)}}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- p.readKernelLog(ctx, log) }()
@@ -235,9 +230,7 @@ func TestKernelLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		mu.Lock()
 		text := out.String()
-		mu.Unlock()
 		if strings.Contains(text, `"number":79`) && strings.Contains(text, `"source":"kernel"`) {
 			break
 		}
@@ -253,10 +246,6 @@ func TestKernelLog(t *testing.T) {
 		t.Error("a log that is not there was opened")
 	}
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // An event that cannot be waited for, since a GPU is lost, does not keep a processor busy; those that come are told of.
 func TestEvents(t *testing.T) {

@@ -5,41 +5,21 @@ import (
 	"errors"
 	"io"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
-	"go.uber.org/goleak"
 
 	"gradbus/ps/ops/overview"
+	"gradbus/testkit"
 )
 
-// The last tick of a program that has ended waits out its second by itself, longer than goleak is patient.
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("charm.land/bubbletea/v2.Tick.func1"))
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // glass is what a terminal was sent.
-type glass struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
+type glass struct{ testkit.Text }
 
-func (g *glass) Write(p []byte) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.Write(p)
-}
-
-func (g *glass) raw() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.text.String()
-}
-
-// await waits until the terminal was sent a text.
 func (g *glass) await(t *testing.T, text string) {
 	t.Helper()
 	g.awaitAfter(t, 0, text)
@@ -48,9 +28,9 @@ func (g *glass) await(t *testing.T, text string) {
 // awaitAfter waits until the terminal was sent a text behind what it had at first.
 func (g *glass) awaitAfter(t *testing.T, at int, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(ansi.Strip(g.raw()[at:]), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(ansi.Strip(g.String()[at:]), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("no %q in what was sent:\n%s", text, ansi.Strip(g.raw()[at:]))
+			t.Fatalf("no %q in what was sent:\n%s", text, ansi.Strip(g.String()[at:]))
 		}
 	}
 }
@@ -82,7 +62,7 @@ func TestTop(t *testing.T) {
 			t.Fatalf("ended too early: %v", err)
 		}
 	}
-	before := len(out.raw())
+	before := len(out.String())
 	press(strings.Repeat("v", int(viewsEnd)-1))
 	out.awaitAfter(t, before, "event") // of the view's name: what did not change on the way there is not sent again
 	close(updates)
@@ -91,7 +71,7 @@ func TestTop(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("ended with %v", err)
 	}
-	if raw := out.raw(); !strings.Contains(raw, "\x1b[?1049h") || !strings.Contains(raw, "\x1b[?1049l") {
+	if raw := out.String(); !strings.Contains(raw, "\x1b[?1049h") || !strings.Contains(raw, "\x1b[?1049l") {
 		t.Error("the screen that was there before was not kept and given back")
 	}
 }
@@ -112,7 +92,7 @@ func TestTopCancelled(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("ended with %v", err)
 	}
-	if !strings.Contains(out.raw(), "\x1b[?1049l") {
+	if !strings.Contains(out.String(), "\x1b[?1049l") {
 		t.Error("the screen was not given back")
 	}
 }
