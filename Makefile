@@ -25,7 +25,9 @@ NATIVE = -tags native
 SHARED = Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$$
 PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the native build, which has both backends
 
-.PHONY: all native deps demo data test test-all sanitize budget verify lint bench clean
+TESTED = built native race cuda portable hosts faults page prometheus fuzz
+.NOTPARALLEL: # the parts use all processors by themselves
+.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -46,19 +48,31 @@ demo:
 	@$(MAKE) --no-print-directory all
 	scripts/demo.sh
 
-test:
+# One target for each part, in this order: with -k the parts after one that failed run all the same.
+test: test-built test-native test-race test-cuda test-portable
+test-all: test test-hosts test-faults test-page test-prometheus test-fuzz
+
+test-built:
 	@$(MAKE) --no-print-directory deps
 	@$(MAKE) --no-print-directory all TESTS=ON
+test-native: test-built
 	ctest --test-dir build --output-on-failure
+test-race: test-built
 	go test -race -shuffle=on -timeout 20m -tags native,emu $$(go list ./... | grep -v -e '/cuda$$' -e /bench/exchange)
+test-cuda: test-built
 	go test -shuffle=on -timeout 20m -tags native,emu ./cuda ./bench/exchange
 	go test -race -shuffle=on -timeout 20m -tags native,emu -run '$(SHARED)' ./cuda
+test-portable:
 	CGO_ENABLED=0 go test -p 4 -shuffle=on -timeout 20m $(PORTABLE) # they mostly wait
-
-test-all: test
-	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts && go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
-	go test $(NATIVE) -count 1 ./e2e/page -need-browser && go test $(NATIVE) -count 1 ./e2e/prometheus -need-prometheus
-	scripts/fuzz.sh $(FUZZ)
+test-hosts: test-built
+	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts
+test-faults: test-built
+	go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
+test-page: test-built
+	go test $(NATIVE) -count 1 ./e2e/page -need-browser
+test-prometheus: test-built
+	go test $(NATIVE) -count 1 ./e2e/prometheus -need-prometheus
+test-fuzz: ; scripts/fuzz.sh $(FUZZ)
 
 sanitize: ; scripts/sanitize.sh
 budget: ; scripts/cuda_budget.sh
