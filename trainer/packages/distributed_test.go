@@ -97,7 +97,7 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 }
 
 func trainOne(ctx context.Context, url string, s packages.Settings, data *corpus.Data, b cuda.Backend) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience}, packages.Job(s, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience, PulseEvery: time.Hour}, packages.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
