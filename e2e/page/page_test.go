@@ -226,6 +226,20 @@ func TestKeyboard(t *testing.T) {
 	p.keys("\u001b")
 }
 
+// A job that ends while it is looked at: its facts say so, and that its trainers do nothing.
+func TestEnds(t *testing.T) {
+	s := healthy(t)
+	p := start(t).tab(t, s.URL, desk)
+	fact := func(term string) string {
+		return fmt.Sprintf(`[...document.querySelectorAll("#facts .fact")].some((f) => !f.hidden && f.querySelector("dt").textContent === %q)`, term)
+	}
+	p.until("it runs", live+" && "+fact("runs for"))
+	s.with(func(c *sample.Cluster) { c.End(nil) })
+	s.step(3)
+	p.until("it has ended", fact("ran for")+" && "+fact("ended")+" && !"+fact("runs for"))
+	p.until("its trainers do nothing", `[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
+}
+
 // kbLeft is the left arrow, as kb has it.
 const kbLeft = "\u0302"
 

@@ -231,8 +231,9 @@ func (t *Tracker) buildTrainer(r *run, i int) Trainer {
 	if out.State = t.stateOf(r, tr, m, &out); out.State == stateFree {
 		out.Level = Info
 	}
-	if out.State == stateLeft {
+	if out.State == stateLeft || r.over() && out.State == stateLost {
 		out.SamplesPerSecond, out.SentPerSecond, out.ReceivedPerSec, out.ResentPerSecond, out.CPU, out.Phases = 0, 0, 0, 0, 0, Phases{}
+		out.Doing, out.DoingMS, out.Shard, out.PendingBytes = "", 0, nil, 0
 		if tr != nil {
 			out.AgeMS = tr.heard.age(t.now)
 		}
@@ -313,6 +314,8 @@ func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberPulse, out *Train
 		silentAfter = tr.heard.silentAfter()
 	}
 	switch {
+	case r.over() && m != nil && r.lostWith(m, silentAfter):
+		return stateLost
 	case r.over() && tr != nil:
 		return stateLeft // whoever left before the start gave its place back
 	case m != nil && m.Host == "" && !m.Left && (tr == nil || !tr.heard.fresh(t.now)):

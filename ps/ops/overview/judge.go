@@ -102,7 +102,7 @@ func (j *judgement) level(all []finding) {
 			}
 		}
 		for k := range j.s.Jobs {
-			if job := &j.s.Jobs[k]; job.Name == f.Job && (job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && job.Failed != "" && job.EndedMS == f.SinceMS) {
+			if job := &j.s.Jobs[k]; job.Name == f.Job && (job.Phase != schema.PhaseEnded || f.Code == CodeJobFailed && hasFailed(job)) {
 				levelMembers(job, f)
 			}
 		}
@@ -200,7 +200,7 @@ func (j *judgement) whyJob(job *Job, all []finding) Why {
 // concerns reports whether a problem, or what follows from it, is about a job.
 func (j *judgement) concerns(all []finding, i int, job *Job) bool {
 	if all[i].Job == job.Name {
-		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed
+		return job.Phase != schema.PhaseEnded || all[i].Code == CodeJobFailed && hasFailed(job)
 	}
 	for k := i + 1; k < len(all) && all[k].Symptom; k++ {
 		if all[k].Job == job.Name && job.Phase != schema.PhaseEnded {
@@ -209,6 +209,9 @@ func (j *judgement) concerns(all []finding, i int, job *Job) bool {
 	}
 	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
 }
+
+// hasFailed reports that a run that is over is the one of which a problem says that the job failed: the latest of its name.
+func hasFailed(job *Job) bool { return job.Failed != "" && job.Series == job.Name }
 
 // sentence ends a text with a full stop.
 func sentence(text string) string {

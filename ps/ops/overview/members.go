@@ -107,6 +107,11 @@ func (r *run) failed() string {
 	return r.fate
 }
 
+// lostWith reports that a run has failed since a trainer was gone, or silent for ms milliseconds, or that it had lost it before.
+func (r *run) lostWith(m *schema.MemberPulse, ms int64) bool {
+	return m.Lost || r.said.Failed != nil && r.said.Failed.Member == m.Member && (m.Gone || m.SilentMS > ms)
+}
+
 // member is the place of the i-th trainer, nil where the coordinator has not told of it.
 func (r *run) member(i int) *schema.MemberPulse {
 	if r.said == nil || i >= len(r.said.Members) {

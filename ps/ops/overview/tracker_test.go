@@ -437,6 +437,22 @@ func TestNameIsUsedAgain(t *testing.T) {
 	if u.Status.Why.Level != overview.OK {
 		t.Errorf("%+v", u.Status.Why)
 	}
+	c.Trainers[1].Gone = true
+	c.Play(tracker, 3)
+	c.End(&schema.Failed{Member: "t1", Text: "trainer t1 on box-0 (pid 7101) was last seen 3s ago, and its connection is gone"})
+	u = c.Play(tracker, 5)
+	later, before := &u.Status.Jobs[0], &u.Status.Jobs[1]
+	if later.RunID != "4711" || later.Why.Level != overview.Critical || before.Why.Level != overview.Info || !strings.HasPrefix(before.Why.Text, "packages ended ") {
+		t.Errorf("that the later run failed is told of the one before: %+v, %+v", later.Why, before.Why)
+	}
+	for i, want := range []string{"left", "lost"} {
+		if tr := &later.Trainers[i]; tr.State != want || tr.Doing != "" || tr.DoingMS != 0 || tr.Shard != nil || tr.PendingBytes != 0 {
+			t.Errorf("%+v, want state %s, and that it does nothing", tr, want)
+		}
+		if tr := &before.Trainers[i]; tr.State != "left" || tr.Level != overview.OK {
+			t.Errorf("of the run that ended well: %+v", tr)
+		}
+	}
 }
 
 // Changed says that a Tick at once is worth it.

@@ -101,6 +101,16 @@ func cut(text string, columns int) string {
 	return ansi.Truncate(text, columns, "…")
 }
 
+// cutMiddle shortens text to a number of columns, of which a third or so is the text's end.
+func cutMiddle(text string, columns int) string {
+	n := width(text)
+	if n <= columns || columns < 4 {
+		return cut(text, columns)
+	}
+	end := columns / 3
+	return cut(text, columns-end) + ansi.TruncateLeft(text, n-end, "")
+}
+
 // pad fills text with spaces to a number of columns, at its right or, for numbers, at its left.
 func pad(text string, columns int, right bool) string {
 	n := columns - width(text)

@@ -108,6 +108,23 @@ func TestAmounts(t *testing.T) {
 	}
 }
 
+// Jobs with long names are told apart by the ends of them; of one that has ended it is told when.
+func TestJobsRow(t *testing.T) {
+	t.Parallel()
+	s := running(1)
+	ended := s.Jobs[0]
+	s.Jobs[0].Name = "recommender-of-things-nightly-2026-11-21-a"
+	ended.Name, ended.Phase, ended.EndedMS, ended.AgeMS = "recommender-of-things-nightly-2026-11-21-b", "ended", now-300_000, 8_000
+	s.Jobs = append(s.Jobs, ended)
+	var rows []string
+	for _, l := range (Screen{Width: 120}).jobs(s, &s.Jobs[0]).lines(120) {
+		rows = append(rows, strings.TrimSpace(Join([]Line{l}, false)))
+	}
+	if len(rows) != 3 || !strings.HasPrefix(rows[1], "✓  recommender-of-thi…6-11-21-a  running") || !strings.HasPrefix(rows[2], "✓  recommender-of-thi…6-11-21-b  ended") || !strings.HasSuffix(rows[2], "5m00s ago") {
+		t.Errorf("%q", rows)
+	}
+}
+
 func TestWrap(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

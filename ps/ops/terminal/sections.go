@@ -92,7 +92,7 @@ func (s Screen) problems(status *overview.Status) *table {
 }
 
 func (s Screen) jobs(status *overview.Status, shown *overview.Job) *table {
-	t := &table{columns: []column{{}, {head: "JOB", max: 24}, {head: "PHASE"}, {head: "BATCH", right: true}, {head: "LEFT", right: true, keep: 4},
+	t := &table{columns: []column{{}, {head: "JOB", max: 28, middle: true}, {head: "PHASE"}, {head: "BATCH", right: true}, {head: "LEFT", right: true, keep: 4},
 		{head: "LOSS", right: true}, {head: "NORM", right: true, keep: 3}, {head: "SAMPLES/S", right: true}, {head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 5}}}
 	for i := range status.Jobs {
 		j := &status.Jobs[i]
@@ -108,12 +108,15 @@ func (s Screen) jobs(status *overview.Status, shown *overview.Job) *table {
 		if j.LeftMS > 0 {
 			left = span(j.LeftMS)
 		}
-		phase := cell(clean(j.Phase))
+		phase, told := cell(clean(j.Phase)), age(j.AgeMS)
+		if j.EndedMS > 0 {
+			told = Span{span(max(status.NowMS-j.EndedMS, 0)) + " ago", Dim} // the age that matters; it is told of for a while
+		}
 		if j.Failed != "" {
 			phase = Span{"failed", Bad}
 		}
 		t.rows = append(t.rows, []Span{level(j.Why.Level), name, phase, cell(batch), cell(left), cell(loss(j.Loss)),
-			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)), age(j.AgeMS)})
+			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)), told})
 	}
 	return t
 }

@@ -9,6 +9,8 @@ type column struct {
 	keep  int  // columns with the lowest number go first where the width does not suffice; 0 never goes
 	// max bounds the width; 0 is no bound but the table's
 	max int
+	// middle cuts what is too long in its middle: names differ at their ends
+	middle bool
 }
 
 // table lays rows out in a width: as wide as its cells, columns that do not fit left out, the last that stays cut.
@@ -76,7 +78,11 @@ func (t *table) line(row []Span, widths []int, shown []bool, columns int) Line {
 		if len(l) > 0 {
 			l = append(l, Span{Text: "  "})
 		}
-		l = append(l, Span{pad(cut(s.Text, widths[i]), widths[i], t.columns[i].right), s.Style})
+		shorten := cut
+		if t.columns[i].middle {
+			shorten = cutMiddle
+		}
+		l = append(l, Span{pad(shorten(s.Text, widths[i]), widths[i], t.columns[i].right), s.Style})
 	}
 	if n := len(l); n > 0 { // nothing stands behind the last: its cells are not padded, lest a short one be cut
 		l[n-1].Text = strings.TrimRight(l[n-1].Text, " ")

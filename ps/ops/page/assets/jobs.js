@@ -59,11 +59,12 @@ export class Jobs {
         tab.button = el("button", { type: "button", on: { click: () => this.choose(j.series) } }, tab.sign, tab.word);
         this.tabs.set(j.series, tab);
       }
-      text(tab.word, j.series === j.name ? j.name : `${j.name} until ${clock(j.ended_ms, status.now_ms)}`);
+      const name = jobs.length > 1 ? middle(j.name) : j.name;
+      text(tab.word, j.series === j.name ? name : `${name} until ${clock(j.ended_ms, status.now_ms)}`);
       setIcon(tab.sign, levelOf(j.why.level));
       attr(tab.button, "data-level", levelOf(j.why.level));
       attr(tab.button, "aria-pressed", String(j === job));
-      attr(tab.button, "title", j.why.text);
+      attr(tab.button, "title", name === j.name ? j.why.text : `${j.name}: ${j.why.text}`);
       tab.button.classList.toggle("ended", j.phase === "ended");
       const next = before ? before.nextSibling : this.nav.firstChild;
       if (tab.button !== next) this.nav.insertBefore(tab.button, next);
@@ -76,16 +77,19 @@ export class Jobs {
 
   fact(name, label) {
     if (this.facts[name]) return this.facts[name];
+    const term = el("dt", null, label);
     const value = el("dd", null);
-    const box = el("div", { class: "fact" }, el("dt", null, label), value);
+    const box = el("div", { class: "fact" }, term, value);
     this.dl.append(box);
-    return (this.facts[name] = { box, value });
+    return (this.facts[name] = { box, term, value });
   }
 
   set(name, label, value) {
     const f = this.fact(name, label);
     show(f.box, value !== null);
-    if (value !== null) text(f.value, value);
+    if (value === null) return;
+    text(f.term, label);
+    text(f.value, value);
   }
 
   /** line shows the job's figures. */
@@ -119,6 +123,11 @@ export class Jobs {
     this.set("run", "run", job.run_id || null);
     this.set("age", "told", stale ? `${age(job.age_ms)} ago` : null);
   }
+}
+
+/** middle shortens a long name in its middle: names of several jobs differ at their ends, as a rule. */
+function middle(name) {
+  return name.length > 30 ? `${name.slice(0, 16)}…${name.slice(-13)}` : name;
 }
 
 /** empty says what to do where no job is there. */
