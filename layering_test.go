@@ -35,7 +35,7 @@ var layers = map[string]layer{
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	// What a process takes of its machine, as pulses say it.
-	"process": {own: []string{"schema"}, noStd: noNetwork},
+	"process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.

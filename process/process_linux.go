@@ -2,9 +2,13 @@ package process
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"gradbus/schema"
 )
@@ -35,11 +39,30 @@ func residentBytes() int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Disk is the file system under a path; false where it cannot be asked. Free is what a user without privileges may still write.
-func Disk(path string) (schema.DiskPulse, bool) {
+// Disk is the file system under a path. Free is what a user without privileges may still write. It may hang where the file system
+// does, and fails where the path is not there or cannot be asked.
+func Disk(path string) (d schema.DiskPulse, err error) {
 	var s syscall.Statfs_t
-	if err := syscall.Statfs(path, &s); err != nil {
-		return schema.DiskPulse{}, false
+	var file syscall.Stat_t
+	if err := again(func() error { return syscall.Statfs(path, &s) }); err != nil {
+		return d, fmt.Errorf("file system under %s: %w", path, err)
 	}
-	return schema.DiskPulse{Path: path, FreeBytes: int64(s.Bavail) * s.Bsize, TotalBytes: int64(s.Blocks) * s.Bsize}, true
+	if err := again(func() error { return syscall.Stat(path, &file) }); err != nil {
+		return d, fmt.Errorf("file system under %s: %w", path, err)
+	}
+	block := s.Frsize // of the counts, where the file system tells both; Bsize is what it likes to be given at once
+	if block == 0 {
+		block = s.Bsize
+	}
+	return schema.DiskPulse{Path: path, FreeBytes: int64(s.Bavail) * block, TotalBytes: int64(s.Blocks) * block,
+		Device: fmt.Sprintf("%d:%d", unix.Major(file.Dev), unix.Minor(file.Dev))}, nil
+}
+
+// again repeats a call that a signal interrupted.
+func again(call func() error) (err error) {
+	for {
+		if err = call(); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
 }

@@ -2,11 +2,18 @@
 
 package process
 
-import "gradbus/schema"
+import (
+	"errors"
+	"fmt"
+
+	"gradbus/schema"
+)
 
 func cpuSeconds() float64 { return 0 }
 
 func residentBytes() int64 { return 0 }
 
-// Disk is the file system under a path; false where it cannot be asked.
-func Disk(string) (schema.DiskPulse, bool) { return schema.DiskPulse{}, false }
+// Disk is the file system under a path, which is asked of Linux alone.
+func Disk(path string) (schema.DiskPulse, error) {
+	return schema.DiskPulse{}, fmt.Errorf("file system under %s: %w", path, errors.ErrUnsupported)
+}

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"errors"
+	"io/fs"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -40,12 +42,12 @@ func TestDisk(t *testing.T) {
 		t.Skipf("file systems are asked of Linux alone; this is %s", runtime.GOOS)
 	}
 	dir := t.TempDir()
-	d, ok := Disk(dir)
-	if !ok || d.Path != dir || d.FreeBytes < 0 || d.TotalBytes < 1<<20 || d.FreeBytes > d.TotalBytes {
-		t.Errorf("%+v, %v", d, ok)
+	d, err := Disk(dir)
+	if err != nil || d.Device == "" || d.Path != dir || d.FreeBytes < 0 || d.TotalBytes < 1<<20 || d.FreeBytes > d.TotalBytes {
+		t.Errorf("%+v, %v", d, err)
 	}
-	if d, ok := Disk(filepath.Join(dir, "nothing")); ok {
-		t.Errorf("a path that is not there has %+v", d)
+	if d, err := Disk(filepath.Join(dir, "nothing")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a path that is not there has %+v, %v", d, err)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -101,6 +102,9 @@ type Options struct {
 	// may. It is asked before shards of a job are kept and once a second while some are, and must return at once. An error ends
 	// the jobs that shards are kept of here, and its text is the reason that their trainers are given.
 	Fit func() error
+	// Writes is where this process writes, for its pulses: it is asked every ten seconds how much room there is, and nothing waits for an
+	// answer.
+	Writes []process.Folder
 	// Page is the URL of this ps's page, for its pulses; empty where it has none.
 	Page string
 

@@ -38,6 +38,8 @@ type pulser struct {
 	started time.Time
 	host    string
 	meter   *process.Meter
+	writes  []process.Folder
+	disks   *process.Disks
 	serial  uint64
 	failed  bool // to send one, which the log has said
 
@@ -62,12 +64,13 @@ type heardPulse struct {
 }
 
 func newPulser(s *Server, options *Options) *pulser {
-	return &pulser{server: s, gpus: options.GPUs, page: options.Page, started: time.Now(), host: schema.Clip(process.Host()), meter: process.NewMeter(),
+	return &pulser{server: s, gpus: options.GPUs, page: options.Page, started: time.Now(), host: schema.Clip(process.Host()), meter: process.NewMeter(), writes: options.Writes,
 		wake: make(chan struct{}, 1), hear: options.Pulses, heard: make(chan heardPulse, pulsesMax)}
 }
 
 // start begins to say and to hear. The goroutines end with ctx.
 func (p *pulser) start(ctx context.Context) {
+	p.disks = process.WatchDisks(p.writes)
 	p.ended.Go(func() { p.say(ctx) })
 	if p.hear != nil {
 		p.ended.Go(func() { p.read(ctx) })
@@ -110,6 +113,7 @@ func (p *pulser) look(jobs *jobPulses) {
 
 // say is the goroutine that sends, as soon as the desk has news, and after a while without.
 func (p *pulser) say(ctx context.Context) {
+	defer p.disks.Close()
 	late := time.NewTimer(pulseEvery + pulseLate)
 	defer late.Stop()
 	for {
@@ -208,7 +212,7 @@ func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 		ID: s.registry.self.ID, Version: gradbus.Version, URL: p.url(), Page: p.page, Backend: schema.Clip(cuda.Describe(s.backend)),
 		Deadline: schema.Real(s.config.Deadline.Seconds()), ControlLost: s.controlLost.Load(), Reasons: map[string]uint64{},
 		Memory:  schema.MemoryPulse{PromisedBytes: max(0, s.config.MemoryBytesMax-s.freeBytes.Load()), MaxBytes: s.config.MemoryBytesMax},
-		Process: p.meter.Read(), SlowReaders: uint64(s.nats.SlowConsumers()),
+		Process: p.meter.Read(), Disks: p.disks.Read(), SlowReaders: uint64(s.nats.SlowConsumers()),
 	}
 	var stats Stats
 	s.counters.read(&stats)

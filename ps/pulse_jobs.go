@@ -2,7 +2,6 @@ package ps
 
 import (
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -75,7 +74,7 @@ func (c *Coordinator) Pulse(now time.Time) schema.JobPulse {
 	job := c.config.Job
 	p := schema.JobPulse{
 		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency, Apply: job.Apply, Reduce: job.Reduce,
-		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: valuesOf(job), Failed: c.failed,
+		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(), Failed: c.failed,
 		Members: make([]schema.MemberPulse, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.Keepers)),
 	}
 	if !c.started.IsZero() {
@@ -105,16 +104,4 @@ func (c *Coordinator) memberPulse(i int, now time.Time) schema.MemberPulse {
 		p.Waited, p.WaitedBatch, p.WaitedMS = true, m.waitedBatch, max(0, now.Sub(m.waitedSince).Milliseconds())
 	}
 	return p
-}
-
-// valuesOf is the number of values of a job's dense parameters and tables.
-func valuesOf(job *schema.Job) int64 {
-	total := 0.0
-	for _, p := range job.Parameters {
-		total += float64(p.Elements())
-	}
-	for _, t := range job.Tables {
-		total += float64(t.Rows) * float64(t.Dim)
-	}
-	return int64(min(total, math.MaxInt64/2))
 }

@@ -60,8 +60,11 @@ func (l *pulseLog) senders() int {
 func startWatched(t testing.TB, c Config) (*Server, *pulseLog) {
 	t.Helper()
 	l := newPulseLog(t)
+	writes := []process.Folder{{Path: "/state", Use: "state of GPUs", Ask: func(string) (schema.DiskPulse, error) {
+		return schema.DiskPulse{FreeBytes: 1, TotalBytes: 10, Device: "8:1"}, nil
+	}}}
 	c.Deadline = cmp.Or(c.Deadline, unhurried)
-	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pulses: l.take, Page: "http://page",
+	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Pulses: l.take, Page: "http://page", Writes: writes,
 		GPUs: func() []schema.GPUPulse { return []schema.GPUPulse{{UUID: "GPU-1", State: schema.GPUHealthy}} }})
 	must(t, err)
 	t.Cleanup(s.Close)
@@ -92,6 +95,9 @@ func TestPulsesTellOfAJob(t *testing.T) {
 		idle.Memory.PromisedBytes != 0 || idle.Memory.MaxBytes == 0 || !idle.Traffic.Connected || len(idle.Reasons) != schema.ReasonCount-1 {
 		t.Errorf("an idle server says %+v", idle)
 	}
+	l.own(s, "the disk that it writes to", func(p *schema.ServerPulse) bool {
+		return len(p.Disks) == 1 && p.Disks[0].Path == "/state" && p.Disks[0].FreeBytes == 1 && p.Disks[0].SampleMS > 0
+	})
 	p := newProblem(t, smallJob("told", 2, 4))
 	a, b := newMiniTrainer(t, s, p, "j-a"), newMiniTrainer(t, s, p, "j-b")
 	a.join()
@@ -235,19 +241,6 @@ func TestLargePulsesFit(t *testing.T) {
 	}
 	if _, err := schema.EncodePulse(schema.Head{}, &schema.Pulse{EveryMS: 1, Server: s}); err != nil {
 		t.Error(err)
-	}
-}
-
-func TestValuesOfAJob(t *testing.T) {
-	job := &schema.Job{Parameters: []schema.Parameter{{Shape: []int{3, 5}}, {Shape: []int{2}}}, Tables: []schema.TableSpec{{Rows: 10, Dim: 4}}}
-	if n := valuesOf(job); n != 15+2+40 {
-		t.Errorf("%d values, want 57", n)
-	}
-	for range 4000 {
-		job.Tables = append(job.Tables, schema.TableSpec{Rows: 1 << 40, Dim: 1 << 16})
-	}
-	if n := valuesOf(job); n <= 0 {
-		t.Errorf("%d values of the largest tables", n)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"math"
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
@@ -133,6 +134,18 @@ type TableSpec struct {
 
 	// Reduce is who adds up a replicated table's gradients: "" as the job's, ReduceShards or ReduceTrainers.
 	Reduce string `json:"reduce,omitempty"`
+}
+
+// Values is the number of values in all parameters and tables.
+func (j *Job) Values() int64 {
+	total := 0.0
+	for _, p := range j.Parameters {
+		total += float64(p.Elements())
+	}
+	for _, t := range j.Tables {
+		total += float64(t.Rows) * float64(t.Dim)
+	}
+	return int64(min(total, math.MaxInt64/8)) // of which the bytes are a number, too
 }
 
 // Digest is the SHA-256 of the manifest's canonical encoding.

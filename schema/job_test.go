@@ -302,3 +302,16 @@ func FuzzDecodeJob(f *testing.F) {
 func grouped(j *Job, group int) {
 	j.Consistency, j.Group, j.Apply, j.Tables = ConsistencyGrouped, group, ApplyUpdate, nil
 }
+
+func TestValuesOfAJob(t *testing.T) {
+	job := &Job{Parameters: []Parameter{{Shape: []int{3, 5}}, {Shape: []int{2}}}, Tables: []TableSpec{{Rows: 10, Dim: 4}}}
+	if n := job.Values(); n != 15+2+40 {
+		t.Errorf("%d values, want 57", n)
+	}
+	for range 4000 {
+		job.Tables = append(job.Tables, TableSpec{Rows: 1 << 40, Dim: 1 << 16})
+	}
+	if n := job.Values(); n <= 0 {
+		t.Errorf("%d values of the largest tables", n)
+	}
+}

@@ -66,6 +66,7 @@ type TrainerPulse struct {
 	Process  ProcessPulse    `json:"process"`
 	Backend  string          `json:"backend"` // cuda.Describe
 	GPUs     []GPUPulse      `json:"gpus,omitempty"`
+	Disks    []DiskPulse     `json:"disks,omitempty"`
 
 	Verification VerifyPulse `json:"verification,omitzero"` // of what its own backend writes
 }
@@ -174,11 +175,15 @@ type MemoryPulse struct {
 	MaxBytes      int64 `json:"max_bytes"`
 }
 
-// DiskPulse is the file system under a path that the process writes to, and that may fill up: none yet, until there are checkpoints.
+// DiskPulse is a file system that the process writes to, and that may fill up.
 type DiskPulse struct {
-	Path       string `json:"path"`
-	FreeBytes  int64  `json:"free_bytes"`
+	Path       string `json:"path"`       // on it, as the process was told it; the first where it writes to several
+	FreeBytes  int64  `json:"free_bytes"` // that a process without privileges may still write
 	TotalBytes int64  `json:"total_bytes"`
+	Use        string `json:"use,omitempty"`        // what is written there: "models, curves"
+	NeedBytes  int64  `json:"need_bytes,omitempty"` // that will be written there at once, such as a model; 0 where that is little
+	SampleMS   int64  `json:"sample_ms,omitempty"`  // when it last answered; 0 from members that do not say
+	Device     string `json:"device,omitempty"`     // which tells file systems of one machine apart: "8:1"; empty where not known
 }
 
 // VerificationOf is what a backend says that is verified, as a *cuda.Verified is. gpus are those of its process.

@@ -55,7 +55,13 @@ func pulseSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []sample{{"pulse-trainer", trainer}, {"pulse-server", server}}
+	saves := testTrainerPulse()
+	saves.Trainer.Disks = []DiskPulse{{Path: "models/a.safetensors", FreeBytes: 1 << 30, TotalBytes: 8 << 30, Use: "models, curves", NeedBytes: 24, SampleMS: 1700000009000, Device: "8:1"}}
+	disks, err := EncodePulse(Head{Job: sampleRun, Generation: 1, Batch: 18, Lanes: 4}, saves)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []sample{{"pulse-trainer", trainer}, {"pulse-server", server}, {"pulse-disks", disks}}
 }
 
 func TestPulseSurvives(t *testing.T) {

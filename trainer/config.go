@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -48,6 +49,10 @@ type Config struct {
 	// GPUs is asked with every pulse for what it says of this machine's GPUs; nil for nothing. It must return at once, and what
 	// it returns is not to be changed any more.
 	GPUs func() []schema.GPUPulse
+
+	// Writes is where this process writes what the session knows nothing of, such as models: pulses say how much room there is. It is
+	// asked every ten seconds, and nothing ever waits for an answer.
+	Writes []process.Folder
 
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool

@@ -22,6 +22,7 @@ type pulses struct {
 	body   schema.TrainerPulse
 	meter  *process.Meter
 	failed bool // to send one, which the log has said
+	disks  *process.Disks
 }
 
 func newPulses(started time.Time, backend cuda.Backend) *pulses {
@@ -34,6 +35,7 @@ func newPulses(started time.Time, backend cuda.Backend) *pulses {
 // keepPulses is the goroutine that sends them, until the session ends.
 func (s *Session) keepPulses() {
 	defer s.clock.Done()
+	defer s.pulses.disks.Close()
 	tick := time.NewTicker(s.config.PulseEvery)
 	defer tick.Stop()
 	for {
@@ -57,7 +59,7 @@ func (s *Session) sendPulse() {
 	p.pulse.Serial++
 	p.pulse.NowMS, p.pulse.EveryMS = time.Now().UnixMilli(), max(1, s.config.PulseEvery.Milliseconds())
 	s.fillPulse(&p.body)
-	p.body.Process = p.meter.Read()
+	p.body.Process, p.body.Disks = p.meter.Read(), p.disks.Read()
 	frame, err := schema.EncodePulse(s.head(p.body.Batch), &p.pulse)
 	if err == nil {
 		err = publish(s.control, s.subject(fabric.KindPulse, schema.All), frame)

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"errors"
+	"io/fs"
 	"math"
 	"sync"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/lane"
+	"gradbus/process"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -129,6 +131,34 @@ func checkLast(t *testing.T, p *schema.Pulse, o *outcome) {
 	}
 	if l := last.Loss; math.Abs(float64(l.Sum)-sum) > 1e-6*math.Abs(sum) || l.Samples != uint64(samples) || l.Bad != 0 {
 		t.Errorf("loss %+v: want a sum of %v over %d samples", l, sum, samples)
+	}
+}
+
+// A trainer tells of the file systems that it writes to, and one that hangs delays neither its batches nor its pulses nor its end.
+func TestTrainersTellWhereTheyWrite(t *testing.T) {
+	t.Parallel()
+	server, w := startWatched(t, ps.Config{Shards: 1})
+	config, job := testConfig(t, server), toyJob("writes", 1, 1, schema.ApplyUpdate)
+	config.PulseEvery = 5 * time.Millisecond
+	hangs := make(chan struct{})
+	defer close(hangs)
+	config.Writes = []process.Folder{
+		{Path: "/far", Use: "curves", Ask: func(string) (schema.DiskPulse, error) {
+			<-hangs
+			return schema.DiskPulse{}, fs.ErrClosed
+		}},
+		{Path: "/full", Use: "models", NeedBytes: 100, Ask: func(string) (schema.DiskPulse, error) {
+			return schema.DiskPulse{FreeBytes: 7, TotalBytes: 1 << 20, Device: "0:44"}, nil
+		}},
+	}
+	s := joinAll(t, config, job)[0]
+	p := w.last("t0", "the disk that answers", func(p *schema.TrainerPulse) bool { return len(p.Disks) > 0 })
+	if err := errors.Join(s.Run(testContext(t), newToy(t, job), 5, nil), s.Leave(testContext(t), "")); err != nil {
+		t.Fatal(err)
+	}
+	w.last("t0", "a word after the last batch", func(p *schema.TrainerPulse) bool { return p.Batches == 5 && len(p.Disks) == 1 })
+	if d := p.Disks[0]; d.SampleMS == 0 || d != (schema.DiskPulse{Path: "/full", Use: "models", FreeBytes: 7, TotalBytes: 1 << 20, NeedBytes: 100, Device: "0:44", SampleMS: d.SampleMS}) {
+		t.Errorf("%+v", d)
 	}
 }
 

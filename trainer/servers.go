@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/schema"
 )
 
@@ -162,6 +163,7 @@ func (s *Session) connect(ctx context.Context, own *ownServer) error {
 	go s.keepTime()
 	if s.pulses != nil {
 		s.clock.Add(1)
+		s.pulses.disks = process.WatchDisks(s.config.Writes)
 		go s.keepPulses()
 	}
 	return nil

@@ -20,6 +20,7 @@ import (
 	"gradbus/cuda/health/watch"
 	"gradbus/cuda/verification"
 	"gradbus/fabric"
+	"gradbus/process"
 	"gradbus/ps"
 )
 
@@ -141,7 +142,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	defer shown.close()
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: verification.GPUs(backend, gpus.Monitor),
-		Fit: verification.Fit(backend, gpus.Fit)}
+		Fit: verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
 	shown.options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if err != nil {

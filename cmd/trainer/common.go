@@ -20,6 +20,7 @@ import (
 	"gradbus/cuda/health"
 	"gradbus/cuda/health/watch"
 	"gradbus/cuda/verification"
+	"gradbus/process"
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/report"
@@ -178,9 +179,21 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.gpus != nil {
 		gpus = verification.GPUs(backend, o.gpus)
 	}
-	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
+	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
 		DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
 		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
+}
+
+// writes is where this process writes while it trains, and when it has trained.
+func (o *common) writes(job *schema.Job) []process.Folder {
+	all := []process.Folder{
+		{Path: o.save, Use: "models", NeedBytes: 4 * job.Values()}, // also where one is there, which the new one replaces when it is whole
+		{Path: o.tensorboard, Use: "curves"},
+	}
+	if o.gpus != nil {
+		all = append(all, process.Folder{Path: o.gpus.KeptAt(), Use: "state of GPUs"})
+	}
+	return all
 }
 
 // leave ends a session that ended with err, and gives that, or what went wrong with leaving.

@@ -189,6 +189,14 @@ func (m *Monitor) NotKept() string {
 	return m.notKept
 }
 
+// KeptAt is the file in which what is wrong with GPUs is remembered; empty where nothing is.
+func (m *Monitor) KeptAt() string {
+	if m.keeper == nil {
+		return ""
+	}
+	return m.keeper.file.Path()
+}
+
 // hear notes that there is a first word.
 func (m *Monitor) hear() {
 	m.mu.Lock()

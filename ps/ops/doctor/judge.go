@@ -140,8 +140,8 @@ func judgeDisk(dir string) terminal.Finding {
 	if err != nil {
 		return fail(name, "make it, or let this user write there", "cannot be written: %v", err)
 	}
-	d, known := process.Disk(dir)
-	if !known {
+	d, err := process.Disk(dir)
+	if err != nil {
 		return info(name, "can be written; how much is free is not known")
 	}
 	text := fmt.Sprintf("%s of %s are free", size(d.FreeBytes), size(d.TotalBytes))

@@ -84,12 +84,13 @@ type tables struct {
 	moment  table[trainer]
 	shard   table[shard]
 	gpu     table[gpu]
+	disk    table[disk]
 }
 
 func newTables() (t tables) {
 	t.build, t.server, t.ops, t.problem = buildTable(), serverTable(), opsTable(), problemTable()
 	t.job, t.place, t.trainer, t.moment = jobTable(), placeTable(), trainerTable(), momentTable()
-	t.shard, t.gpu = shardTable(), gpuTable()
+	t.shard, t.gpu, t.disk = shardTable(), gpuTable(), diskTable()
 	var at []*int
 	enter(&t, &at, &t.build)
 	enter(&t, &at, &t.server)
@@ -101,6 +102,7 @@ func newTables() (t tables) {
 	enter(&t, &at, &t.moment)
 	enter(&t, &at, &t.shard)
 	enter(&t, &at, &t.gpu)
+	enter(&t, &at, &t.disk)
 	order := make([]int, len(at))
 	for i := range order {
 		order[i] = i
@@ -221,6 +223,7 @@ func (e *Exporter) write(s *sheet) {
 		t.shard.write(s, shard{sh, shownShard(status, sh.Job, member)}, string(sh.Job), member)
 	}
 	e.writeGPUs(s, own, own.Server.GPUs, now)
+	e.writeDisks(s, own, own.Server.Disks, now)
 	pulses := e.current(own)
 	for i := range own.Server.Jobs {
 		if j := &own.Server.Jobs[i]; j == coordinated(own, j.Name) {
@@ -248,6 +251,7 @@ func (e *Exporter) writeTrainers(s *sheet, j job, pulses map[who]heard, now time
 		if subject.age <= staleAfter && j.Phase != schema.PhaseEnded {
 			e.tables.moment.write(s, subject, labels...)
 			e.writeGPUs(s, h.pulse, h.pulse.Trainer.GPUs, now)
+			e.writeDisks(s, h.pulse, h.pulse.Trainer.Disks, now)
 		}
 	}
 }

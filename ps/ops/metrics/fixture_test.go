@@ -33,7 +33,7 @@ func everything(trainers, shards int) *cluster {
 		ID: "a-4222", Version: "1.2.3", Backend: "cpu avx2", Deadline: 30, Frames: 1000, Bytes: 1 << 20, Dropped: 1, SlowReaders: 2,
 		Reasons: map[string]uint64{"duplicate": 5, "damaged": 7}, Traffic: traffic(), Memory: schema.MemoryPulse{PromisedBytes: 100, MaxBytes: 1000},
 		Process: process(), Verification: schema.VerifyPulse{OneIn: 64, Blocks: 10, Mismatches: 1},
-		Disks: []schema.DiskPulse{{Path: "/var/lib/gradbus", FreeBytes: 10, TotalBytes: 100}},
+		Disks: []schema.DiskPulse{{Path: "/var/lib/gradbus", FreeBytes: 10, TotalBytes: 100, SampleMS: 1_700_000_008_000}},
 		Jobs: []schema.JobPulse{{Name: "words", RunID: 77, Phase: "running", Consistency: "sync", Apply: "mean", Reduce: "shards",
 			Trainers: trainers, Shards: shards, Lanes: trainers, Batch: 20, Parameters: 12345, StartedMS: 1_700_000_000_000}},
 		GPUs: []schema.GPUPulse{fullGPU(0)},
@@ -83,6 +83,9 @@ func trainerPulse(i, shards int) *schema.Pulse {
 		Loss: schema.TrainLoss{Sum: 152, Samples: 608, Last: 0.5, Bad: 1}, GradientNorm: ptr(schema.Real(2)),
 		KeysSeconds: 1, LookupSeconds: 2, ComputeSeconds: 3, SendSeconds: 4, ResultSeconds: 5, Traffic: traffic(),
 		GradientFrames: 40, Resent: 3, Results: 39, Process: process(), Backend: "cpu avx2", Verification: schema.VerifyPulse{OneIn: 10, Blocks: 20, Mismatches: 2},
+	}
+	if i < 2 { // one file system of one machine
+		t.Disks = []schema.DiskPulse{{Path: "/models", FreeBytes: 20, TotalBytes: 200, NeedBytes: 30, SampleMS: 1_700_000_009_000}}
 	}
 	if i == 1 {
 		t.Loss.Last = schema.Real(math.NaN())

@@ -57,12 +57,6 @@ func serverTable() table[server] {
 		counters("gradbus_ps_verified_blocks_total", "Blocks of sums and optimizer steps that were computed again by another backend and compared; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Blocks) })),
 		counters("gradbus_ps_verify_mismatches_total", "Blocks that differed when computed again; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Mismatches) })),
 		gauges("gradbus_ps_verify_interval_blocks", "One in so many blocks is computed again; absent where none are.", nil, ifVerified(server.verification, func(v *schema.VerifyPulse) float64 { return float64(v.OneIn) })),
-		gauges("gradbus_disk_free_bytes", "Free space of the file system under a path that this ps writes to.", []string{"path"}, func(s server, r *row) {
-			eachDisk(s.s, func(d *schema.DiskPulse) { r.value(float64(d.FreeBytes), d.Path) })
-		}),
-		gauges("gradbus_disk_size_bytes", "Size of that file system.", []string{"path"}, func(s server, r *row) {
-			eachDisk(s.s, func(d *schema.DiskPulse) { r.value(float64(d.TotalBytes), d.Path) })
-		}),
 	}}
 }
 
@@ -71,16 +65,5 @@ func refused(s server, r *row) {
 	for reason := schema.ReasonOK + 1; int(reason) < schema.ReasonCount; reason++ {
 		name := reason.String()
 		r.value(float64(s.s.Reasons[name]), name)
-	}
-}
-
-// eachDisk visits every path once.
-func eachDisk(s *schema.ServerPulse, visit func(*schema.DiskPulse)) {
-	seen := map[string]bool{}
-	for i := range s.Disks {
-		if path := label(s.Disks[i].Path); !seen[path] {
-			seen[path] = true
-			visit(&s.Disks[i])
-		}
 	}
 }

@@ -272,6 +272,7 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, said.Backend
 	out.Verified, out.Mismatches = said.Verification.Blocks, said.Verification.Mismatches
 	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected, said.Process.ResidentBytes
+	out.Disks = disksOf(&tr.heard, said.Disks, t.now)
 	for i := range said.Links {
 		l := &said.Links[i]
 		out.PendingBytes, out.WindowBytes = out.PendingBytes+l.PendingBytes, out.WindowBytes+l.WindowBytes

@@ -50,6 +50,7 @@ const (
 	CodeSlowReaders  = "slow-readers"
 	CodeMemory       = "memory-short"
 	CodeDiskLow      = "disk-low"
+	CodeDiskHangs    = "disk-hangs"
 	CodeMissing      = "trainers-missing"
 	CodeClaimed      = "job-claimed-twice"
 	CodeVersions     = "versions-differ"
@@ -79,6 +80,8 @@ var codes = [...]Code{
 		Action: "Look at `nvidia-smi` and the kernel's log on that machine; a reset or a restart of the machine may bring it back."},
 	{Code: CodeDiskFull, Level: Critical, Title: "a disk that is written to is full",
 		Action: "Free space there; nothing can be saved meanwhile."},
+	{Code: CodeDiskHangs, Level: Warning, Title: "a disk that is written to does not answer", linger: 5_000,
+		Action: "Look at that machine's kernel log, and at the server of the file system where it is on the network: whoever saves there waits until it answers."},
 	{Code: CodeControlLost, Level: Critical, Title: "a ps cannot reach the control server", linger: 3_000,
 		Action: "Look at the control server and the network to it; jobs that run go on for their deadline."},
 	{Code: CodeCoordinator, Level: Critical, Title: "the ps that coordinates a job is not heard of",

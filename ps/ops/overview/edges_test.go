@@ -155,14 +155,14 @@ func TestShardsNotReady(t *testing.T) {
 	}
 }
 
-// Disks are full by share or by bytes, and low by both: a twentieth of a large one is much.
+// Disks are full, or nearly, by bytes, where these are a small share: a hundredth of a large one is much, and a small one may be nearly empty.
 func TestDisks(t *testing.T) {
 	for _, c := range []struct {
 		free, total int64
 		code        string
 	}{
 		{300 << 30, 500 << 30, ""}, {9 << 20, 1 << 30, overview.CodeDiskFull}, {60 << 20, 1 << 30, overview.CodeDiskFull}, {70 << 20, 1 << 30, overview.CodeDiskLow},
-		{200 << 20, 1 << 30, ""}, {19 << 30, 1 << 40, overview.CodeDiskLow}, {50 << 30, 1 << 40, ""}, {9 << 30, 1 << 40, overview.CodeDiskFull}, {0, 0, ""},
+		{200 << 20, 1 << 30, ""}, {1<<30 - 1, 1 << 40, overview.CodeDiskLow}, {1 << 30, 1 << 40, ""}, {60 << 20, 64 << 20, ""}, {6 << 20, 64 << 20, overview.CodeDiskFull}, {0, 0, ""},
 	} {
 		cluster := sample.NewCluster(sample.Options{})
 		cluster.Servers[0].Disk = schema.DiskPulse{Path: "/data", FreeBytes: c.free, TotalBytes: c.total}

@@ -108,14 +108,11 @@ func (t *Tracker) buildServer(s *server) Server {
 	out := Server{ID: s.id, Host: p.Host, PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now), Version: said.Version, URL: said.URL, Page: said.Page,
 		StartedMS: hereMS(p.StartedMS, s), Backend: said.Backend, ControlLost: said.ControlLost, Reasons: map[string]uint64{}, Dropped: said.Dropped,
 		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
-		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches, Disks: []Disk{}}
+		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches, Disks: append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...)}
 	for reason, n := range said.Reasons {
 		if n > 0 && len(out.Reasons) < schema.ReasonCount {
 			out.Reasons[reason] = n
 		}
-	}
-	for _, d := range said.Disks[:min(len(said.Disks), disksPerPulse)] {
-		out.Disks = append(out.Disks, Disk(d))
 	}
 	if sp, ok := s.ring.over(rateWindow); ok {
 		out.BytesPerSecond, out.RefusedPerSecond = schema.Real(sp.rate(sBytes)), schema.Real(sp.rate(sRefused))

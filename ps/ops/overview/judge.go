@@ -21,6 +21,7 @@ func (t *Tracker) judge(s *Status) {
 		j.job(job, j.jobs[job.Name+"."+job.RunID])
 	}
 	j.gpus()
+	j.disks()
 	j.prefix()
 	t.watchServers()
 	t.watchRuns()

@@ -119,6 +119,7 @@ type Trainer struct {
 	Backend          string       `json:"backend"`
 	Verified         uint64       `json:"verified"` // blocks that it computed again
 	Mismatches       uint64       `json:"mismatches"`
+	Disks            []Disk       `json:"disks,omitempty"`
 }
 
 // Phases are shares of a trainer's time, 0 to 1. What is missing to 1 was spent elsewhere.
@@ -185,11 +186,16 @@ type Server struct {
 	Disks            []Disk            `json:"disks"`
 }
 
-// Disk is a file system that a ps writes to.
+// Disk is a file system that a ps or a trainer writes to.
 type Disk struct {
 	Path       string `json:"path"`
+	Use        string `json:"use,omitempty"` // what is written there: "models, curves"
 	FreeBytes  int64  `json:"free_bytes"`
 	TotalBytes int64  `json:"total_bytes"`
+	NeedBytes  int64  `json:"need_bytes,omitempty"` // that will be written there at once, such as a model
+	AgeMS      int64  `json:"age_ms"`               // since it answered
+
+	device string // see schema.DiskPulse
 }
 
 // GPU is a GPU and who has it.

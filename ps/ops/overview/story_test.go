@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 
@@ -64,6 +65,8 @@ func (s *story) run() string {
 		s.set()
 	case "gpu":
 		s.gpu()
+	case "disk":
+		s.disk()
 	case "restart":
 		s.restart()
 	case "end":
@@ -197,6 +200,18 @@ func (s *story) gpu() {
 		if s.d.HasArg("xid") {
 			g.XIDs = map[string]uint64{s.text("xid"): g.XIDs[s.text("xid")] + 1}
 		}
+	}
+}
+
+// disk says where trainers write: what answered so many seconds ago has not answered since.
+func (s *story) disk() {
+	d := schema.DiskPulse{Path: s.text("path"), Use: strings.ReplaceAll(s.text("use"), "_", " "), Device: s.text("device"), FreeBytes: int64(s.number("free")),
+		TotalBytes: int64(s.number("total")), NeedBytes: int64(s.number("need"))}
+	if ago := s.number("ago"); ago > 0 {
+		d.SampleMS = s.c.Now.Add(-time.Duration(ago) * time.Second).UnixMilli()
+	}
+	for _, t := range s.trainers() {
+		t.Disks = []schema.DiskPulse{d}
 	}
 }
 

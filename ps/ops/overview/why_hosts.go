@@ -98,19 +98,6 @@ func (j *judgement) server(v *Server, s *server) {
 	if v.MemoryMaxBytes > 0 && float64(v.PromisedBytes) >= 0.9*float64(v.MemoryMaxBytes) {
 		about(find(CodeMemory, "", fmt.Sprintf("ps %s has promised %s of its %s of memory to jobs", v.ID, amount(v.PromisedBytes), amount(v.MemoryMaxBytes)), ""))
 	}
-	for _, d := range v.Disks {
-		if d.TotalBytes <= 0 {
-			continue
-		}
-		free := float64(d.FreeBytes) / float64(d.TotalBytes)
-		text := fmt.Sprintf("the disk under %s of ps %s on %s has %s free of %s", schema.Clip(d.Path), v.ID, v.Host, amount(d.FreeBytes), amount(d.TotalBytes))
-		switch {
-		case free < 0.01 || d.FreeBytes < 64<<20:
-			about(find(CodeDiskFull, "", text, ""))
-		case free < 0.10 && d.FreeBytes < 20<<30:
-			about(find(CodeDiskLow, "", text, ""))
-		}
-	}
 }
 
 // ifJobs is a level where jobs are under way, else a warning.

@@ -135,6 +135,10 @@ func (s Screen) trainers(j *overview.Job) *table {
 	t := &table{columns: []column{{}, {head: "TRAINER"}, {head: "STATE"}, {head: "BATCH", right: true, keep: 9}, {head: "LAG", right: true}, {head: "HELD", right: true, keep: 12},
 		{head: "DOES"}, {head: "SAMPLES/S", right: true, keep: 11}, {head: "LOSS", right: true, keep: 7}, {head: "COMP", right: true, keep: 6}, {head: "SENT", right: true, keep: 4},
 		{head: "PENDING", right: true, keep: 3}, {head: "RTT", right: true, keep: 8}, {head: "CPU", right: true, keep: 2}, {head: "HOST", keep: 5, max: 24}, {head: "AGE", right: true, keep: 10}}}
+	disks := slices.ContainsFunc(j.Trainers, func(r overview.Trainer) bool { return len(r.Disks) > 0 })
+	if disks {
+		t.columns = append(t.columns, diskColumn())
+	}
 	for _, r := range s.sorted(j.Trainers) {
 		held := Span{none, Dim}
 		if r.HeldMS > 0 {
@@ -150,6 +154,9 @@ func (s Screen) trainers(j *overview.Job) *table {
 		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), state(r), cell(count(r.Batch)), cell(count(r.Lag)), held,
 			cell(does), cell(number(float64(r.SamplesPerSecond))), cell(loss(r.Loss)), cell(percent(r.Phases.Compute)), cell(rate(r.SentPerSecond)),
 			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(hostAndID(r)), age(r.AgeMS)})
+		if disks {
+			t.also(disk(r.Disks))
+		}
 	}
 	return t
 }
@@ -209,6 +216,10 @@ func (s Screen) shards(j *overview.Job) *table {
 func (s Screen) servers(status *overview.Status) *table {
 	t := &table{columns: []column{{}, {head: "SERVER", max: 32}, {head: "IN", right: true, keep: 6}, {head: "REFUSED/S", right: true, keep: 7}, {head: "CPU", right: true, keep: 5},
 		{head: "RESIDENT", right: true, keep: 4}, {head: "PROMISED", right: true, keep: 3}, {head: "BACKEND", keep: 2, max: 30}, {head: "PAGE", keep: 1}, {head: "AGE", right: true, keep: 8}}}
+	disks := slices.ContainsFunc(status.Servers, func(r overview.Server) bool { return len(r.Disks) > 0 })
+	if disks {
+		t.columns = append(t.columns, diskColumn())
+	}
 	for _, r := range status.Servers {
 		backend, _, _ := strings.Cut(r.Backend, ", ") // why it was chosen is on the page
 		promised := size(r.PromisedBytes)
@@ -217,8 +228,33 @@ func (s Screen) servers(status *overview.Status) *table {
 		}
 		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)), cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
 			cell(size(r.ResidentBytes)), cell(promised), cell(clean(backend)), cell(clean(r.Page)), age(r.AgeMS)})
+		if disks {
+			t.also(disk(r.Disks))
+		}
 	}
 	return t
+}
+
+// diskColumn is the last of those whose process writes somewhere.
+func diskColumn() column { return column{head: "DISK FREE", right: true, keep: 6} }
+
+// diskAged is from when on the age of a disk's figures is told: they are asked for every ten seconds.
+const diskAged = 30_000
+
+// disk is the file system that has least left.
+func disk(all []overview.Disk) Span {
+	if len(all) == 0 {
+		return Span{none, Dim}
+	}
+	least := slices.MinFunc(all, func(a, b overview.Disk) int { return cmp.Compare(a.FreeBytes-a.NeedBytes, b.FreeBytes-b.NeedBytes) })
+	text := size(least.FreeBytes) + " of " + size(least.TotalBytes)
+	switch {
+	case least.AgeMS >= diskAged:
+		return Span{text + ", " + span(least.AgeMS) + " ago", Warn}
+	case least.FreeBytes < least.NeedBytes:
+		return Span{text, Bad}
+	}
+	return cell(text)
 }
 
 func (s Screen) gpus(status *overview.Status) *table {

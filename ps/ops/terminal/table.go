@@ -19,6 +19,12 @@ type table struct {
 	rows    [][]Span
 }
 
+// also adds a cell to the last row.
+func (t *table) also(cell Span) {
+	last := &t.rows[len(t.rows)-1]
+	*last = append(*last, cell)
+}
+
 // gap is the number of spaces between columns.
 const gap = 2
 

@@ -90,6 +90,7 @@ type Trainer struct {
 	Wrong   uint64  // blocks that differed when it computed them again; it checks some where one did
 	Host    string
 	GPUs    []schema.GPUPulse
+	Disks   []schema.DiskPulse
 
 	index   int
 	life    life

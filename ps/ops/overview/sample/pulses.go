@@ -35,6 +35,12 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	if t.Wrong > 0 {
 		said.Verification = schema.VerifyPulse{OneIn: 100, Blocks: uint64(c.batch), Mismatches: t.Wrong, Device: "GPU-5f0e"}
 	}
+	said.Disks = slices.Clone(t.Disks)
+	for i := range said.Disks {
+		if d := &said.Disks[i]; d.SampleMS == 0 { // else it has not answered since
+			d.SampleMS = c.Now.UnixMilli()
+		}
+	}
 	said.GPUs = append([]schema.GPUPulse(nil), t.GPUs...)
 	for i := range said.GPUs {
 		said.GPUs[i].SampleMS = c.Now.UnixMilli()

@@ -13,6 +13,16 @@ const processors = (v) => (real(v) === null ? NONE : real(v).toFixed(2));
 const load = (v) => (real(v) === null ? NONE : percent(v));
 const heard = { id: "heard", title: "Heard", hint: "Time since it last spoke", num: true, cls: "heard", value: (r) => r.age_ms, text: (r) => (r.over ? NONE : r.age_ms > STALE_MS ? age(r.age_ms) + " ago" : "now") };
 
+const DISK_STALE_MS = 30000; // they are asked every ten seconds
+
+/** tight is the file system that has least left beyond what is needed; undefined where a process writes nowhere. */
+const tight = (r) => (r.disks || []).reduce((w, d) => (!w || spare(d) < spare(w) ? d : w), undefined);
+const spare = (d) => d.free_bytes - (d.need_bytes || 0);
+const asked = (d) => (d.age_ms > DISK_STALE_MS ? `, ${age(d.age_ms)} ago` : "");
+const onDisk = (d) => `${d.path}${d.use ? ` (${d.use})` : ""} ${bytes(d.free_bytes)} of ${bytes(d.total_bytes)}${d.need_bytes ? `, a model needs ${bytes(d.need_bytes)}` : ""}${asked(d)}`;
+const disk = { id: "disk", title: "Disk free", hint: "Where it writes to: models, curves, what is wrong with GPUs", num: true, where: (r) => (r.disks || []).length > 0,
+  value: (r) => tight(r)?.free_bytes ?? null, draw: (c, r) => named(c, tight(r) ? bytes(tight(r).free_bytes) + asked(tight(r)) : NONE, (r.disks || []).map(onDisk).join("; ")) };
+
 /** behind is a lag that counts: trainers tell of their batch once a second, so less than two seconds of batches says nothing. */
 const behind = (t) => (t.lag > 2 && t.lag > 2 * t.rate ? t.lag : 0);
 
@@ -39,6 +49,7 @@ function trainers() {
       { id: "cpu", title: "CPU", hint: "Processors' worth of time", num: true, value: (t) => real(t.cpu), text: (t) => processors(t.cpu) },
       { id: "memory", title: "Memory", num: true, value: (t) => t.resident_bytes, text: (t) => (t.resident_bytes ? bytes(t.resident_bytes) : NONE) },
       { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, where: (r) => r.verified, value: (t) => t.mismatches, text: (t) => (t.verified ? `${count(t.verified)}, ${count(t.mismatches)} differ` : NONE) },
+      disk,
       { id: "host", title: "Host", cls: "name", value: (t) => t.host, draw: (c, t) => named(c, t.host || NONE, [t.pid ? "pid " + t.pid : "", t.backend].filter(Boolean).join(", ")) },
     ],
   });
@@ -147,15 +158,13 @@ function servers() {
       { id: "cpu", title: "CPU", num: true, value: (s) => real(s.cpu), text: (s) => processors(s.cpu) },
       { id: "memory", title: "Memory", num: true, value: (s) => s.resident_bytes, text: (s) => bytes(s.resident_bytes) },
       { id: "promised", title: "Promised", hint: "To jobs, of what they may hold", num: true, value: (s) => s.promised_bytes, draw: (c, s) => bar(c, s.memory_max_bytes ? s.promised_bytes / s.memory_max_bytes : 0, bytes(s.promised_bytes)) },
-      { id: "disk", title: "Disk free", num: true, value: (s) => worstDisk(s)?.free_bytes ?? null, draw: (c, s) => named(c, worstDisk(s) ? bytes(worstDisk(s).free_bytes) : NONE, (s.disks || []).map((d) => `${d.path} ${bytes(d.free_bytes)} of ${bytes(d.total_bytes)}`).join("; ")) },
+      disk,
       { id: "verified", title: "Verified", hint: "Blocks that it computed again, and those that differed", num: true, where: (r) => r.verified, value: (s) => s.mismatches, text: (s) => (s.verified ? `${count(s.verified)}, ${count(s.mismatches)} differ` : NONE) },
       { id: "up", title: "Up", num: true, value: (s) => s.now - s.started_ms, text: (s) => span(s.now - s.started_ms) },
       { id: "version", title: "Version", cls: "name", value: (s) => s.version, draw: (c, s) => named(c, s.version, s.backend) },
     ],
   });
 }
-
-const worstDisk = (s) => (s.disks || []).reduce((w, d) => (!w || d.free_bytes < w.free_bytes ? d : w), null);
 
 function refused(cell, s) {
   const reasons = Object.entries(s.reasons || {}).sort((a, b) => b[1] - a[1]);
