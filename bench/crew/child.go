@@ -109,7 +109,8 @@ func readOrder(r *bufio.Reader) (o order, err error) {
 	return o, json.Unmarshal(line, &o)
 }
 
-// profile writes a CPU profile of the whole process until stop is called. No path, no profile.
+// profile writes a CPU profile of the whole process until stop is called, and then what was allocated, to the same name with "allocs" in it. No
+// path, no profile.
 func profile(path string) (stop func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil
@@ -124,6 +125,15 @@ func profile(path string) (stop func() error, err error) {
 	}
 	return func() error {
 		pprof.StopCPUProfile()
-		return file.Close()
+		return errors.Join(file.Close(), writeAllocations(strings.TrimSuffix(path, ".pprof")+".allocs.pprof"))
 	}, nil
+}
+
+// writeAllocations writes what the process has allocated since its start.
+func writeAllocations(path string) error {
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
 }

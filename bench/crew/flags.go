@@ -40,7 +40,7 @@ func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&f.Job, "job", f.Job, "`name` of the job")
 	set.BoolVar(&f.InProcess, "in-process", f.InProcess, "run servers and trainers as goroutines of this process, for debugging")
 	set.BoolVar(&f.JSON, "json", f.JSON, "print one line of JSON and nothing else")
-	set.StringVar(&f.Profile, "profile", f.Profile, "write a CPU profile of each process into this `folder`")
+	set.StringVar(&f.Profile, "profile", f.Profile, "write profiles of each process into this `folder`: of its processor time, and of what it allocates")
 	_ = set.MarkHidden("profile") // it exists
 }
 

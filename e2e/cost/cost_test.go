@@ -40,10 +40,11 @@ const (
 type server struct {
 	*exec.Cmd
 	url, page string // page is empty where it has none
+	said      *commands.Output
 }
 
-// startServer starts a ps, with a page or without.
-func startServer(b *testing.B, folder string, seen bool) *server {
+// startServer starts a ps, with a page or without, and with more flags.
+func startServer(b *testing.B, folder string, seen bool, flags ...string) *server {
 	b.Helper()
 	at, page := filepath.Join(b.TempDir(), "url"), filepath.Join(b.TempDir(), "page")
 	args := []string{"--listen", "127.0.0.1:0", "--port-file", at, "--http"}
@@ -52,10 +53,9 @@ func startServer(b *testing.B, folder string, seen bool) *server {
 	} else {
 		args = append(args, "off")
 	}
-	s := &server{Cmd: exec.Command(filepath.Join(folder, "ps"), args...)}
-	var said commands.Output
-	s.Stdout, s.Stderr = &said, &said
-	done := commands.Run(b, s.Cmd, commands.Terminate, said.String)
+	s := &server{Cmd: exec.Command(filepath.Join(folder, "ps"), append(args, flags...)...), said: new(commands.Output)}
+	s.Stdout, s.Stderr = s.said, s.said
+	done := commands.Run(b, s.Cmd, commands.Terminate, s.said.String)
 	s.url = read(b, at, done)
 	if seen {
 		s.page = read(b, page, done)
@@ -215,11 +215,16 @@ func (w *watchers) end(b *testing.B) {
 	}
 }
 
-// BenchmarkObserving runs a job with nobody watching and with everybody, in turn, first the one and then the other first.
-func BenchmarkObserving(b *testing.B) {
+func checkTimes(b *testing.B) {
+	b.Helper()
 	if *times < 1 || *times > 4 {
 		b.Fatalf("times %d: want 1 to 4", *times)
 	}
+}
+
+// BenchmarkObserving runs a job with nobody watching and with everybody, in turn, first the one and then the other first.
+func BenchmarkObserving(b *testing.B) {
+	checkTimes(b)
 	folder := b.TempDir()
 	if err := commands.Build(folder, "gradbus/cmd/ps", "gradbus/cmd/psbench"); err != nil {
 		b.Fatal(err)

@@ -1,9 +1,18 @@
-// Package cost measures what it costs to watch a job: the processor time of the same batches of the same job with nobody watching and
-// with everybody, in turn.
+// Package cost measures what it costs to watch a job, in two ways.
 //
+//	go test -tags native ./e2e/cost -run '^$' -bench Profile -benchtime 1x
 //	go test -tags native ./e2e/cost -run '^$' -bench Observing -benchtime 10x
 //
-// Each turn is one pair. What watching costs is far below what two runs differ by on most machines, so the watchers do so many times
-// what they usually do (-times): so many pulses a second, streams of the page and scrapes. The share that a single one costs is
-// the difference divided by that. What browsers and Prometheus spend themselves is not counted, as they are usually elsewhere.
+// BenchmarkProfile says what part of the processor time of a job it is, and of what that consists: it profiles a ps and its trainers, gives every
+// sample that has a function of pulses, of the view, of pages or of scrapes on its stack to one of these parts (rules, in
+// parts_test.go), shares the collector's time out by who allocated, and measures apart what the way of a pulse through NATS takes, as
+// nothing in a profile says for whom NATS works. Shares hold on a busy machine, too. What it cannot see: that training itself may be slower for
+// being interrupted, as caches are, and by what counters that training keeps for who may look.
+//
+// BenchmarkObserving sees everything and far less sharply: the processor time of the same batches of the same job with nobody watching and
+// with everybody, in turn. Each turn is one pair. What watching costs is far below what two runs differ by on most machines.
+//
+// So in both the watchers do so many times what they usually do (-times): so many pulses a second, streams of the page and scrapes. The share that
+// a single one costs is the difference divided by that. What browsers and Prometheus spend themselves is not counted, as they are
+// usually elsewhere.
 package cost
