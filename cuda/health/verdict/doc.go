@@ -72,8 +72,9 @@
 //	quarantine   46 48 54 62 64 79 95 110 119 120 136 140 143 155 156 158   unhealthy
 //	restart      13 31 43 45 94                                             what runs on the GPU must be started again; degraded
 //	                                                                        for ten minutes, unhealthy on a repeat within 24 hours
-//	degrade      63 92 93 109 121 154 157                                   degraded for ten minutes
-//	unlisted     all others                                                 the same, with an alert
+//	degrade      63 92 93 109 121 157                                       degraded for ten minutes
+//	unlisted     all others                                                 the same, with an alert: also 154, of which no more is known than
+//	                                                                        that the driver's recovery action has changed, which is looked at itself
 //
 // Of class restart, equal XIDs within a minute are one incident: the driver reports some once for every channel. Where the last one
 // was before this process, five seconds are: what ran then has ended, and a program that crashes every half minute is to be noticed.

@@ -13,7 +13,7 @@ const (
 	Restart
 	// Degrade: the GPU works on, Degraded for a while.
 	Degrade
-	// Unlisted: as Degrade, with an alert, since nobody has said what it means.
+	// Unlisted: as Degrade, with an alert, since there is no rule for what it means.
 	Unlisted
 )
 
@@ -66,7 +66,7 @@ func xids() map[uint64]xidEntry {
 		93:  {Degrade, false, "the wear limit of the GPU's configuration memory is reached", actSupport},
 		109: {Degrade, false, "a context switch took too long", actResetLater},
 		121: {Degrade, false, "corrected errors on the link to the processor", actResetLater},
-		154: {Degrade, false, "the driver has changed the recovery that it recommends", "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action)."},
+		154: {Unlisted, false, "the driver has changed the recovery that it recommends", "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action)."},
 		157: {Degrade, false, "a faulty part of the GPU could not be retired", actSupport},
 	}
 }
