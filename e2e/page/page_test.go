@@ -90,6 +90,7 @@ func TestLost(t *testing.T) {
 	p.until("it is lost", `document.body.classList.contains("lost")`)
 	p.until("it says so", `/Stream lost: what is shown is of 02:25:00.* 503: as the test wants it/.test(document.getElementById("lost").textContent)`)
 	p.until("it is grey", `getComputedStyle(document.getElementById("main")).filter.includes("grayscale(1)")`)
+	p.until("what it says of jobs, too", `getComputedStyle(document.getElementById("jobs")).filter.includes("grayscale(1)")`)
 	p.until("the tab", `document.title.startsWith("? stream lost")`)
 	p.until("read aloud", `document.getElementById("alarm").textContent.includes("lost")`)
 	s.with(func(*sample.Cluster) { s.refuse = 0 })
@@ -238,6 +239,29 @@ func TestEnds(t *testing.T) {
 	s.step(3)
 	p.until("it has ended", fact("ran for")+" && "+fact("ended")+" && !"+fact("runs for"))
 	p.until("its trainers do nothing", `[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
+}
+
+// Of more jobs than there is room for, the one that is shown is in sight, whatever it is called; and the page is no wider for them.
+func TestManyJobs(t *testing.T) {
+	b := start(t)
+	s := scenes["jobs-many"](t)
+	for _, v := range []view{desk, {width: 390, height: 844}} {
+		p := b.tab(t, s.URL, v)
+		p.until("it is live", live+` && document.querySelectorAll("#jobs button").length === 20`)
+		for _, key := range []string{"[", "[", "]", "]", "]"} {
+			p.keys(key)
+			p.until("the job is in sight", `(() => {
+				const all = document.querySelectorAll('#jobs button[aria-pressed="true"]');
+				if (all.length !== 1) return false;
+				const at = all[0].getBoundingClientRect(), place = document.getElementById("jobs").getBoundingClientRect();
+				return at.width > 0 && at.left >= place.left - 1 && at.right <= Math.min(place.right, innerWidth) + 1;
+			})()`)
+		}
+		p.until("its end tells it from the others", `/^recommender-of-t….*nightly-0\d$/.test(document.querySelector('#jobs button[aria-pressed="true"]').textContent)`)
+		if wide := p.wide(); len(wide) > 0 {
+			t.Errorf("at %d pixels: %q", v.width, wide)
+		}
+	}
 }
 
 // kbLeft is the left arrow, as kb has it.

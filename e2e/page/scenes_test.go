@@ -3,6 +3,7 @@ package page
 import (
 	"context"
 	"flag"
+	"fmt"
 	"math"
 	"net"
 	"net/http"
@@ -84,6 +85,18 @@ var scenes = map[string]func(t testing.TB) *stage{
 		})
 		s.step(600)
 		s.with(func(*sample.Cluster) { s.others[0].Trainers[1].Stopped = true })
+		s.step(9)
+		return s
+	},
+	"jobs-many": func(t testing.TB) *stage {
+		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Job: "recommender-of-things-nightly-00"}, 1, nil)
+		s.with(func(*sample.Cluster) {
+			for i := range 19 {
+				s.others = append(s.others, sample.NewCluster(sample.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist", Place: fmt.Sprintf("rack%02d", i+1)}))
+			}
+		})
+		s.step(30)
+		s.with(func(*sample.Cluster) { s.others[16].Trainers[1].Stopped = true })
 		s.step(9)
 		return s
 	},

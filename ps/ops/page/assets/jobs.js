@@ -72,7 +72,16 @@ export class Jobs {
     }
     show(this.nav, jobs.length > 0);
     this.nav.classList.toggle("one", jobs.length === 1);
+    if (job && this.seen !== this.shown) this.see(this.tabs.get((this.seen = this.shown)).button);
     return job;
+  }
+
+  /** see moves the row of jobs, where it is wider than its place, so that the one that is shown is in sight. */
+  see(button) {
+    const at = button.getBoundingClientRect();
+    const place = this.nav.getBoundingClientRect();
+    if (at.left < place.left) this.nav.scrollLeft += at.left - place.left - 8;
+    else if (at.right > place.right - 28) this.nav.scrollLeft += at.right - place.right + 28;
   }
 
   fact(name, label) {
