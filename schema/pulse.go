@@ -3,7 +3,6 @@ package schema
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"strconv"
 	"strings"
 )
@@ -345,16 +344,7 @@ type Real float64
 
 // MarshalJSON implements json.Marshaler.
 func (r Real) MarshalJSON() ([]byte, error) {
-	f := float64(r)
-	switch {
-	case math.IsNaN(f):
-		return []byte(`"NaN"`), nil
-	case math.IsInf(f, 1):
-		return []byte(`"+Inf"`), nil
-	case math.IsInf(f, -1):
-		return []byte(`"-Inf"`), nil
-	}
-	return strconv.AppendFloat(nil, f, 'g', -1, 64), nil
+	return appendReal(nil, float64(r)), nil
 }
 
 // UnmarshalJSON implements json.Unmarshaler.

@@ -3,7 +3,6 @@ package schema
 import (
 	"errors"
 	"fmt"
-	"math"
 	"reflect"
 	"strings"
 )
@@ -16,8 +15,15 @@ func EncodePulse(h Head, p *Pulse) ([]byte, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("encode pulse: %w", err)
 	}
-	return encodeBody(KindPulse, h, p)
+	b, err := pulsePlan.write(make([]byte, 0, pulseBytesUsual), reflect.ValueOf(p).Elem())
+	if err != nil {
+		return nil, fmt.Errorf("encode pulse: %w", err)
+	}
+	return sealBody(KindPulse, h, b)
 }
+
+// pulseBytesUsual is more than most pulses of trainers take.
+const pulseBytesUsual = 2048
 
 // DecodePulse reads the body of a verified pulse frame: every number, text, name and list that is known within its bounds, and whatever
 // is not known passed over, since a newer member may say more and is not to vanish from sight for it. Who sent it is not in it, and is
@@ -26,8 +32,7 @@ func DecodePulse(v *View) (*Pulse, error) {
 	if v.head.Kind != KindPulse {
 		return nil, Refuse(ReasonUnknownKind, "%v frame: want a pulse", v.head.Kind)
 	}
-	p := new(Pulse)
-	err := decodeNewerJSON(v.Body(), p)
+	p, err := readPulse(v.Body())
 	if err == nil {
 		err = p.check()
 	}
@@ -35,6 +40,16 @@ func DecodePulse(v *View) (*Pulse, error) {
 		return nil, Refuse(ReasonMalformed, "pulse: %v", err)
 	}
 	return p, nil
+}
+
+// readPulse reads a body, the quick way where it is as we write it. What is longer than a body may be nobody reads.
+func readPulse(body []byte) (*Pulse, error) {
+	p, s := new(Pulse), scanner{b: body}
+	if len(body) <= BodyBytesMax && pulsePlan.read(&s, reflect.ValueOf(p).Elem()) && s.at == len(body) {
+		return p, nil
+	}
+	p = new(Pulse)
+	return p, decodeNewerJSON(body, p)
 }
 
 // CheckFrom says whether a member may have sent the pulse under a job's name: a trainer its own, and a ps the one of its id, under
@@ -79,7 +94,7 @@ func (p *Pulse) check() error {
 			return fmt.Errorf("id %q: want 1 to %d of a-z, 0-9 and -", Clip(s.ID), ServerIDBytesMax)
 		}
 	}
-	return checkBounds("", reflect.ValueOf(p).Elem())
+	return pulsePlan.check("", reflect.ValueOf(p).Elem())
 }
 
 var doings = [...]Doing{DoingJoining, DoingKeys, DoingLookup, DoingCompute, DoingSend, DoingResult, DoingOther}
@@ -122,46 +137,6 @@ func boundOf(element reflect.Type) int {
 		return PulseShardsMax
 	}
 	return PulseNamesMax
-}
-
-// checkBounds walks what a pulse holds: no whole number is below zero, seconds are finite and not below zero either, texts, lists
-// and maps have their bounds, and what serves as a name or label is one.
-func checkBounds(at string, v reflect.Value) error {
-	switch v.Kind() {
-	case reflect.Int, reflect.Int64:
-		if v.Int() < 0 {
-			return fmt.Errorf("%s %d: want at least 0", at, v.Int())
-		}
-	case reflect.Float64:
-		if f := v.Float(); strings.HasSuffix(at, "_seconds") && !(f >= 0 && f <= math.MaxFloat64) {
-			return fmt.Errorf("%s %v: want a time of at least 0", at, f)
-		}
-	case reflect.String:
-		return checkWord(at, v)
-	case reflect.Pointer:
-		if !v.IsNil() {
-			return checkBounds(at, v.Elem())
-		}
-	case reflect.Slice:
-		if n, most := v.Len(), boundOf(v.Type().Elem()); n > most {
-			return fmt.Errorf("%s of %d: want at most %d", at, n, most)
-		}
-		for i := range v.Len() {
-			if err := checkBounds(at, v.Index(i)); err != nil {
-				return err
-			}
-		}
-	case reflect.Map:
-		return checkCounts(at, v)
-	case reflect.Struct:
-		t := v.Type()
-		for i := range v.NumField() {
-			if err := checkBounds(jsonName(t.Field(i)), v.Field(i)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // checkWord checks a text, or what names something.
