@@ -22,13 +22,20 @@ func cpuSeconds() float64 {
 	return float64(r.Utime.Sec+r.Stime.Sec) + float64(r.Utime.Usec+r.Stime.Usec)*1e-6
 }
 
-// residentBytes is the memory that is in place: the second word of statm, in pages.
+// residentBytes is the memory that is in place: the second word of statm, in pages. It takes three calls of the kernel; by os.ReadFile, which would
+// also wait for the file, it takes eight.
 func residentBytes() int64 {
-	text, err := os.ReadFile("/proc/self/statm")
+	file, err := syscall.Open("/proc/self/statm", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return 0
 	}
-	words := bytes.Fields(text)
+	defer syscall.Close(file)
+	var text [256]byte // seven numbers of at most 20 digits
+	n, err := syscall.Read(file, text[:])
+	if err != nil {
+		return 0
+	}
+	words := bytes.Fields(text[:n])
 	if len(words) < 2 {
 		return 0
 	}
