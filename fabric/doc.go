@@ -24,6 +24,7 @@
 //	Ask       a request that is repeated until it is answered              ask.go
 //	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, outboxstate.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
+//	RoundTrips how long answers take, and when one is overdue             roundtrips.go
 //	Limiter   how much may be said in a second                             limiter.go
 //
 // A newcomer may add a kind (subject.go), an error (errors.go) and anything to tests. The rules of Outbox and Inbox are
@@ -66,8 +67,8 @@
 // A frame is sent again
 //   - when one that was sent after it has arrived, once for each such piece of evidence; a frame that was sent several
 //     times proves no more than its first sending would;
-//   - when nothing was acknowledged for 50 ms (doubling up to 2 s): the oldest only, whose ack tells what else is
-//     missing;
+//   - when nothing was acknowledged for as long as round trips may take (RoundTrips): one only, the newest, whose ack
+//     tells what else is missing, or every other time the oldest;
 //   - when the connection is back (ResendAll): all;
 //   - when the receiver had no credit for it and now has.
 //
@@ -75,6 +76,12 @@
 // other, and it never falls. It moves when the receiver has worked frames off, not when they arrive. Where a sender has
 // no credit left and nothing on the way, the ack that would grant it may be the one that was lost: then Tick lets one
 // frame go beyond the credit, which the receiver refuses with an ack.
+//
+// How long that is follows from round trips that were measured, as in TCP (RFC 6298): mean, four deviations, and what the
+// receiver may put an ack off by; at least 50 ms above the mean, at most 5 s, doubled when it was not enough. What was
+// sent twice is no measure (Karn's rule), so a doubling stays until something is. A gap needs no clock: what proves that a
+// repetition was lost left after it, so no gap is answered twice within a round trip. A process that was kept from running
+// does not take the acks it has not read for lost: Tick looks twice.
 //
 // An ack says received. That a batch is complete, or safe on a disk, is said by others in other messages.
 //

@@ -13,8 +13,14 @@ import (
 const (
 	// WindowBytesDefault is the default of OutboxConfig.BytesMax: enough to keep a 10 Gbit/s link busy over 3 ms.
 	WindowBytesDefault = 4 << 20
-	resendAfterDefault = 50 * time.Millisecond
-	resendMaxDefault   = 2 * time.Second
+	// AckDelayMax is the longest that who receives may put an ack off, where nothing is missing.
+	AckDelayMax = 30 * time.Millisecond
+
+	resendAfterDefault = time.Second
+	resendSlack        = 20 * time.Millisecond
+	resendMaxDefault   = 5 * time.Second
+	// tickLate: a Tick so long after it had something to do says that this process was kept from running.
+	tickLate = 20 * time.Millisecond
 )
 
 // OutboxConfig describes the sending side of one window.
@@ -29,8 +35,9 @@ type OutboxConfig struct {
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
 	// WindowBytesDefault. One frame is always allowed.
 	BytesMax int
-	// ResendAfter is the time without any acknowledgement after which the oldest frame is sent again; 0 is 50 ms. It
-	// doubles up to ResendMax (0 is 2 s) and falls back on the next acknowledgement.
+	// ResendAfter is the time without any acknowledgement after which a frame is sent again, while no round trip has
+	// been measured; 0 is 1 s. Then it follows from what was measured: see RoundTrips; at least 50 ms. It doubles up to
+	// ResendMax (0 is 5 s).
 	ResendAfter, ResendMax time.Duration
 }
 
@@ -42,6 +49,7 @@ type OutboxConfig struct {
 // fixed size.
 type Outbox struct {
 	config OutboxConfig
+	epoch  time.Time
 
 	// turn is held by the one sender that waits for room or publishes, so that frames leave in the order of their
 	// numbers. Lock order: turn, then mu. A channel, so that waiting for it ends with ctx.
@@ -56,8 +64,10 @@ type Outbox struct {
 	total   uint64        // bytes of all frames ever numbered
 	credit  uint64        // highest window that the receiver granted
 	order   uint64        // counts transmissions
-	resend  time.Duration // present timeout
-	due     time.Time     // when the oldest is sent again; zero: to be set by the next Tick
+	trips   RoundTrips    // how long acks take
+	due     time.Time     // when one is sent again for want of acks; zero: to be set by the next Tick
+	again   bool          // that time is over, and the next Tick is to look again
+	probes  int           // how often it was, since there was progress
 	full    bool          // the sender whose turn it is waits for room
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
@@ -65,17 +75,17 @@ type Outbox struct {
 	changed chan struct{} // closed when those who wait for Drained should look again; nil where nobody does
 	room    chan struct{} // of one: told when the one whose turn it is should look again, with nothing allocated for it
 	stats   OutboxStats
-	trip    ackTime
 }
 
 // slot holds one frame on its way.
 type slot struct {
 	subject  Subject
 	frame    []byte
-	order    uint64 // of its latest transmission
-	earliest uint64 // order of its first transmission
-	end      uint64 // bytes of all frames up to and with this one
-	busy     int    // transmissions in progress, which read frame
+	order    uint64        // of its latest transmission
+	earliest uint64        // order of its first transmission
+	at       time.Duration // of its first transmission, since Outbox.epoch
+	end      uint64        // bytes of all frames up to and with this one
+	busy     int           // transmissions in progress, which read frame
 	acked    bool
 	used     bool
 }
@@ -109,12 +119,13 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	}
 	return &Outbox{
 		config: config,
+		epoch:  time.Now(),
 		turn:   make(chan struct{}, 1),
 		room:   make(chan struct{}, 1),
 		first:  1,
 		next:   1,
 		credit: uint64(config.BytesMax),
-		resend: config.ResendAfter,
+		trips:  RoundTrips{First: config.ResendAfter, Slack: resendSlack, Delay: AckDelayMax, Max: config.ResendMax},
 	}
 }
 
@@ -181,13 +192,15 @@ func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
 	o.config.Envelope.SetSequence(frame, sequence) // not yet in the window, so nobody else reads it
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.first == o.next {
+		o.due = time.Time{} // what it was for is not on the way
+	}
 	o.order++
 	o.next++
 	o.pending++
 	o.bytes += len(frame)
 	o.total += uint64(len(frame))
-	o.trip.left(sequence)
-	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order, end: o.total, busy: 1, used: true}
+	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order, at: time.Since(o.epoch), end: o.total, busy: 1, used: true}
 	return sequence
 }
 
@@ -198,7 +211,6 @@ func (o *Outbox) retract(sequence uint64) {
 		o.published(sequence)
 		return
 	}
-	o.trip.forget(sequence)
 	o.pending--
 	o.bytes -= len(s.frame)
 	o.total -= uint64(len(s.frame))
@@ -257,20 +269,50 @@ func (o *Outbox) Ack(a Ack) error {
 	before := o.credit
 	if a.Window > before {
 		o.credit = a.Window
+		if o.first == o.next {
+			o.trips.Fresh() // it was waited for, not for an ack
+		}
 		o.wake()
 	}
-	// Order of the latest transmission known to have arrived. Of a frame that was sent several times it is not known which
-	// one did, so it proves no more than its first: else a late original would condemn all that left before its repetition.
-	var evidence uint64
-	progress := false
+	told := o.arrived(&a)
+	if told.progress {
+		o.learn(&told)
+		o.wake()
+	}
+	lost := o.mark(SpanMax, func(s *slot) bool {
+		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
+		if refused {
+			o.trips.Fresh()
+		}
+		return s.order < told.evidence || refused
+	})
+	o.mu.Unlock()
+	return o.repeat(lost, &o.stats.Gaps)
+}
+
+// news is what an ack told that was not known.
+type news struct {
+	progress bool          // frames have arrived
+	latest   uint64        // order of the latest transmission of any of them
+	once     bool          // that was its frame's only one: its arrival may have brought the ack about, and no repetition has
+	at       time.Duration // when its frame was sent first, since Outbox.epoch
+	// evidence is the order of the latest transmission known to have arrived. Of a frame that was sent several times it is not known
+	// which one did, so it proves no more than its first: else a late original would condemn all that left before its repetition.
+	evidence uint64
+}
+
+// arrived marks what an ack says has arrived, and releases it. Called with mu held.
+func (o *Outbox) arrived(a *Ack) (told news) {
 	for n := o.first; n < o.next; n++ {
 		s := &o.slots[n%SpanMax]
 		if !s.used || s.acked || !a.Has(n) {
 			continue
 		}
-		s.acked, progress = true, true
-		o.trip.came(n)
-		evidence = max(evidence, s.earliest)
+		s.acked, told.progress = true, true
+		if s.order > told.latest {
+			told.latest, told.once, told.at = s.order, s.order == s.earliest, s.at
+		}
+		told.evidence = max(told.evidence, s.earliest)
 		o.bytes -= len(s.frame)
 	}
 	for n, end := o.first, o.next; n < end; n++ {
@@ -278,16 +320,17 @@ func (o *Outbox) Ack(a Ack) error {
 			o.release(s)
 		}
 	}
-	if progress {
-		o.resend, o.due = o.config.ResendAfter, time.Time{}
-		o.wake()
+	return told
+}
+
+// learn takes from an ack that told of progress what it says about round trips. Called with mu held.
+func (o *Outbox) learn(told *news) {
+	if trip := time.Since(o.epoch) - told.at; told.once {
+		o.trips.Took(trip)
+	} else {
+		o.trips.Within(trip)
 	}
-	lost := o.mark(SpanMax, func(s *slot) bool {
-		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
-		return s.order < evidence || refused
-	})
-	o.mu.Unlock()
-	return o.repeat(lost, &o.stats.Gaps)
+	o.due, o.probes = time.Time{}, 0
 }
 
 // check refuses an ack that no honest receiver can have sent.
@@ -315,7 +358,6 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 		}
 		o.order++
 		s.order, s.busy = o.order, 1
-		o.trip.forget(n)
 		picked = append(picked, n)
 	}
 	return picked
@@ -353,15 +395,31 @@ func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 // ResendAll sends everything again that was not acknowledged. Call it when the connection is back.
 func (o *Outbox) ResendAll() error {
 	o.mu.Lock()
-	o.resend, o.due = o.config.ResendAfter, time.Time{}
+	o.trips.Fresh()
+	o.due, o.probes = time.Time{}, 0
 	all := o.mark(SpanMax, every)
 	o.mu.Unlock()
 	return o.repeat(all, &o.stats.Back)
 }
 
-// Tick tells the window what time it is; call it a few times a second. Where nothing was acknowledged for the timeout,
-// the oldest frame is sent again: its ack shows what else is missing. Where a sender waits for credit and nothing is on
-// the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells.
+// overdue picks the frame to send again where nothing was heard: the newest that there is credit for, since its ack condemns all
+// that left before it and did not arrive; every other time the oldest, in case the receiver can take no other. Called with mu held.
+func (o *Outbox) overdue() []uint64 {
+	o.probes++
+	if o.probes%2 == 1 {
+		for n := o.next - 1; n >= o.first; n-- {
+			if s := &o.slots[n%SpanMax]; s.used && !s.acked && s.busy == 0 && s.end <= o.credit {
+				return o.mark(1, func(other *slot) bool { return other == s })
+			}
+		}
+	}
+	return o.mark(1, every)
+}
+
+// Tick tells the window what time it is; call it some ten times a second or more. Where nothing was acknowledged for
+// the timeout, one frame is sent again, whose ack shows what else is missing. Where a sender waits for credit and nothing is on
+// the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells. A call that comes much later than it
+// would have had something to do leaves that to the next one, since acks may have waited as it has.
 func (o *Outbox) Tick(now time.Time) error {
 	o.mu.Lock()
 	if o.next == o.first && !o.starved || o.err != nil {
@@ -370,23 +428,25 @@ func (o *Outbox) Tick(now time.Time) error {
 		return nil
 	}
 	if o.due.IsZero() {
-		o.due = now.Add(o.resend)
+		o.due, o.again = now.Add(o.trips.Timeout()), false
 	}
-	if now.Before(o.due) {
+	late := now.Sub(o.due)
+	if late < 0 || late > tickLate && !o.again {
+		o.again = late >= 0 // acks may wait to be read, as this call did
 		o.mu.Unlock()
 		return nil
 	}
-	o.resend = min(2*o.resend, o.config.ResendMax)
-	o.due = now.Add(o.resend)
-	var oldest []uint64
+	o.trips.Late()
+	o.due, o.again = now.Add(o.trips.Timeout()), false
+	var overdue []uint64
 	if o.next > o.first {
-		oldest = o.mark(1, every)
+		overdue = o.overdue()
 	} else {
 		o.probe = true
 		o.wake()
 	}
 	o.mu.Unlock()
-	return o.repeat(oldest, &o.stats.Timeout)
+	return o.repeat(overdue, &o.stats.Timeout)
 }
 
 // Pending is the number of frames that are not released: not acknowledged, or just being sent again.

@@ -133,40 +133,6 @@ func TestOutboxLateFrameCondemnsNobody(t *testing.T) {
 	r.want(t, "late frame")
 }
 
-func TestOutboxTimeoutSendsTheOldestAndBacksOff(t *testing.T) {
-	r := newRecorder(OutboxConfig{ResendAfter: 100 * time.Millisecond, ResendMax: 300 * time.Millisecond})
-	start := time.Unix(1000, 0)
-	var at []int // milliseconds at which something was published
-	look := func(from, to int) {
-		for ms := from; ms < to; ms += 10 {
-			if err := r.Tick(start.Add(time.Duration(ms) * time.Millisecond)); err != nil {
-				t.Fatal(err)
-			}
-			for range r.sent {
-				at = append(at, ms)
-			}
-			for _, s := range r.sent {
-				if s != r.first {
-					t.Errorf("at %d ms sent %d again; want the oldest, %d", ms, s, r.first)
-				}
-			}
-			r.sent = nil
-		}
-	}
-	r.send(t, 3, 8)
-	r.sent = nil
-	look(0, 1000)
-	r.ack(t, 1, 0)
-	r.sent = nil // 2 and 3, which left before the repetition of 1
-	look(1000, 1200)
-	if want := []int{100, 300, 600, 900, 1100}; !slices.Equal(at, want) {
-		t.Errorf("sent again at %v ms; want %v", at, want)
-	}
-	r.ack(t, 3, 0)
-	look(1200, 3000)
-	r.want(t, "idle")
-}
-
 func TestOutboxResendAllAfterReconnect(t *testing.T) {
 	r := newRecorder(OutboxConfig{})
 	r.send(t, 3, 8)

@@ -69,7 +69,7 @@ type peer struct {
 const (
 	acknowledgeBytes  = 256 << 10
 	acknowledgeFrames = 32
-	acknowledgeAfter  = 10 * time.Millisecond
+	acknowledgeAfter  = fabric.AckDelayMax / 3
 )
 
 func newWorker(s *Server, c ShardConfig, window int64, log *slog.Logger, send func(schema.Member, fabric.Subject, []byte), result func(error)) (*worker, error) {

@@ -123,7 +123,7 @@ type LinkPulse struct {
 	WindowBytes  int64  `json:"window_bytes"`  // that may be under way
 	Frames       uint64 `json:"frames"`
 	Resent       uint64 `json:"resent"`
-	RoundTrip    Real   `json:"round_trip_seconds"` // of a frame to its ack, lately; 0 before the first
+	RoundTrip    Real   `json:"round_trip_seconds"` // of a frame until it is known to have come, lately; 0 before the first
 }
 
 // ReplicaDigest is the CRC-32C of a trainer's replica of the dense parameters, in the manifest's order, at one version.

@@ -150,7 +150,7 @@ func (s *Session) refused(from string, v *schema.View) error {
 }
 
 const (
-	// tickEvery is how often windows look for what was not acknowledged. They resend after 50 ms.
+	// tickEvery is how often windows look for what was not acknowledged: often enough for the shortest wait of theirs, 50 ms.
 	tickEvery = 10 * time.Millisecond
 	// graceOfCoordinator is added to the deadline for the coordinator's own silence, so that it speaks first.
 	graceOfCoordinator = 2 * time.Second
@@ -220,7 +220,8 @@ func (s *Session) keepTime() {
 		select {
 		case <-s.ctx.Done():
 			return
-		case now := <-tick.C:
+		case <-tick.C:
+			now := time.Now() // the tick may be an old one, where this process had no processor
 			err := s.checkSilence()
 			if err == nil && now.Sub(beat) >= s.config.BeatEvery {
 				beat, err = now, s.sendBeat()

@@ -8,31 +8,28 @@ import (
 )
 
 const (
-	// probeAfter is how long nothing may come before an owner is asked for its oldest missing result, at first. Its answer
+	// probeAfter is how long at least nothing may come before an owner is asked for its oldest missing result. Its answer
 	// proves that results were lost; without one the round is still open, and there was nothing to lose.
 	probeAfter = 25 * time.Millisecond
-	// answerAfterMin bounds from below how long an answer is waited for: a busy machine's scheduling takes as long.
-	answerAfterMin = 20 * time.Millisecond
+	// answerSlack is how much later than usual an answer may be: a busy machine's scheduling takes as long.
+	answerSlack = 20 * time.Millisecond
 )
 
-// patience is how long answers to lookups and scans took lately. It belongs to the goroutine that calls Run.
-type patience struct{ lately time.Duration }
-
-// first is how long to wait for an answer before it is asked for again: four times what they took lately, and as long as
-// nothing is known a quarter of what the configuration says.
-func (p *patience) first(retry time.Duration) time.Duration {
-	if p.lately == 0 {
-		return retry / 4
-	}
-	return min(max(4*p.lately, answerAfterMin), retry)
+// answerTimes is how long answers to lookups and scans are waited for before they are asked for again, until they are known: a quarter
+// of RetryAfter; and eight times that at most.
+func answerTimes(retryAfter time.Duration) fabric.RoundTrips {
+	return fabric.RoundTrips{First: retryAfter / 4, Slack: answerSlack, Max: 8 * retryAfter}
 }
 
-// took notes the time of an answer that was asked for once, so that it is known which request it answers.
-func (p *patience) took(d time.Duration) {
-	if p.lately == 0 {
-		p.lately = d
+// probeTime is how long to wait for results before owners are asked for them: as long as the farthest takes to say anything.
+func (s *Session) probeTime() time.Duration {
+	wait := time.Duration(probeAfter)
+	for _, l := range s.links {
+		if l.outbox != nil {
+			wait = max(wait, l.outbox.Usual())
+		}
 	}
-	p.lately += (d - p.lately) / 8
+	return min(wait, 8*s.config.RetryAfter)
 }
 
 // gaps are the rounds of one owner in the order in which trainers send them, which is that in which they close but for

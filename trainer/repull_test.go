@@ -49,27 +49,29 @@ func TestGaps(t *testing.T) {
 	checkChunks(t, "next batch", g.came(1, false), 0)
 }
 
-func TestPatience(t *testing.T) {
-	var p patience
-	if got := p.first(time.Second); got != 250*time.Millisecond {
-		t.Errorf("before any answer: %v", got)
+// Answers are waited for as long as they take, and the wait that is too short every time grows: else a lookup over a long way would be sent
+// again for ever, and none be a measure.
+func TestAnswerTimes(t *testing.T) {
+	a := answerTimes(time.Second)
+	want := func(what string, from, to time.Duration) {
+		t.Helper()
+		if got := a.Timeout(); got < from || got > to {
+			t.Errorf("%s: waits %v, want %v to %v", what, got, from, to)
+		}
 	}
-	p.took(time.Millisecond)
-	if got := p.first(time.Second); got != answerAfterMin {
-		t.Errorf("after 1 ms: %v", got)
-	}
+	want("before any answer", 250*time.Millisecond, 250*time.Millisecond)
+	a.Late() // 400 ms are too long
+	want("after a repetition", 500*time.Millisecond, 500*time.Millisecond)
+	a.Took(400 * time.Millisecond)
+	want("after 400 ms", 1200*time.Millisecond, 1200*time.Millisecond)
 	for range 100 {
-		p.took(100 * time.Millisecond)
+		a.Took(time.Millisecond)
 	}
-	if got := p.first(time.Second); got < 390*time.Millisecond || got > 400*time.Millisecond {
-		t.Errorf("after many of 100 ms: %v", got)
+	want("after many of 1 ms", answerSlack, answerSlack+2*time.Millisecond)
+	for range 20 {
+		a.Late()
 	}
-	for range 100 {
-		p.took(time.Second)
-	}
-	if got := p.first(time.Second); got != time.Second {
-		t.Errorf("after many of 1 s: %v", got)
-	}
+	want("after none for long", 8*time.Second, 8*time.Second)
 }
 
 // A lookup or pull of the batch under way that comes so late that others have gone on is no reason to end.

@@ -193,7 +193,7 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 		}
 		began := time.Now()
 		r.activity.beginAt(awaitingResults, began)
-		if err := r.wait(ctx, r.results.ready, probeAfter, r.pullLate); err != nil {
+		if err := r.wait(ctx, r.results.ready, r.probeTime(), r.pullLate); err != nil {
 			return fmt.Errorf("wait for results: %w", err)
 		}
 		r.waited += time.Since(began)
@@ -239,13 +239,15 @@ func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) erro
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker) // an evaluation may have come between
 	repeated := false
-	err := s.wait(ctx, l.ready, s.answers.first(s.config.RetryAfter), func(bool) (bool, error) {
-		repeated = true
+	err := s.wait(ctx, l.ready, s.answers.Timeout(), func(lost bool) (bool, error) {
+		if repeated = true; !lost {
+			s.answers.Late()
+		}
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
 		return false, l.unanswered(s.sendLookup(b))
 	})
 	if err == nil && !repeated {
-		s.answers.took(time.Since(l.asked))
+		s.answers.Took(time.Since(l.asked))
 	}
 	return err
 }

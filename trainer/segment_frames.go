@@ -148,11 +148,11 @@ func (g *segment) take(host int, h *schema.Head, v *schema.View, p round.Payload
 }
 
 // An ack costs two processes some 30 us, and who has gone on to the next batch needs none: it has all results. So an ack
-// stands for many frames, and waits a while, if nothing is missing; windows send again after 50 ms.
+// stands for many frames, and waits a while, if nothing is missing; windows count on that wait.
 const (
 	acknowledgeBytes  = fabric.WindowBytesDefault / 4
 	acknowledgeFrames = 32
-	acknowledgeAfter  = 20 * time.Millisecond
+	acknowledgeAfter  = fabric.AckDelayMax - tickEvery
 )
 
 // knows is told the batch that another trainer speaks of: it has all results of those before.

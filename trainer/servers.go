@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/process"
@@ -200,10 +201,30 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 	at := func(to schema.Member, keyed bool) string {
 		return fabric.Pattern(string(s.job.Name), fabric.Any, fabric.Any, string(to), keyed)
 	}
+	trip := time.Hour
 	for _, pattern := range []string{at(s.joined.Member, false), at(s.joined.Member, true), at(schema.All, true)} {
+		began := time.Now()
 		if err := d.conn.Subscribe(pattern, s.receive); err != nil {
 			return err
 		}
+		trip = min(trip, time.Since(began))
 	}
+	s.expect(d, trip)
 	return nil
+}
+
+// expect is told how long a server of shards took to answer, which is the first guess of how long its shards do. Where it only leads to them
+// nothing is known.
+func (s *Session) expect(d *dataServer, trip time.Duration) {
+	if s.config.Data == schema.DataCluster {
+		return
+	}
+	for _, l := range s.links {
+		if l.server == d {
+			l.outbox.Expect(trip)
+		}
+	}
+	if d.peer == "" {
+		s.answers.Expect(trip)
+	}
 }

@@ -58,7 +58,7 @@ type Session struct {
 	pullMu   sync.Mutex                // guards pull; a leaf but for publishing
 	pull     *schema.Frame
 	retry    *time.Timer
-	answers  patience // of lookups and scans
+	answers  fabric.RoundTrips // of lookups and scans; belongs to the goroutine that calls Run
 	left     bool
 
 	evaluation *evaluation  // made when first needed
@@ -91,7 +91,7 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
 	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
-		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour)}
+		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter)}
 	s.ctx, s.fail = context.WithCancelCause(context.Background())
 	s.retry.Stop()
 	s.activity.epoch = s.epoch

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -151,9 +152,18 @@ func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.
 	if err := link.publish(subject, request); err != nil {
 		return err
 	}
-	again := func(bool) (bool, error) { return false, link.publish(subject, request) }
-	if err := s.wait(ctx, scan.ready, s.answers.first(s.config.RetryAfter), again); err != nil {
+	began, repeated := time.Now(), false
+	again := func(lost bool) (bool, error) {
+		if repeated = true; !lost {
+			s.answers.Late()
+		}
+		return false, link.publish(subject, request)
+	}
+	if err := s.wait(ctx, scan.ready, s.answers.Timeout(), again); err != nil {
 		return err
+	}
+	if !repeated {
+		s.answers.Took(time.Since(began))
 	}
 	if len(scan.answer.Keys()) == 0 && scan.answer.Head().Flags&schema.FlagMore != 0 {
 		return fmt.Errorf("no rows from key %d on, and more to follow", cursor)

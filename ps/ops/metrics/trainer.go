@@ -102,7 +102,7 @@ func momentTable() table[trainer] {
 		gauge("gradbus_trainer_window_bytes", "Bytes that may be under way to shards, of all windows.", func(t trainer) float64 {
 			return t.links(func(l *schema.LinkPulse) float64 { return float64(l.WindowBytes) })
 		}),
-		gauges("gradbus_trainer_round_trip_seconds", "Time from a frame to its acknowledgement, lately; the worst of all shards. Absent before the first.", nil, roundTrip),
+		gauges("gradbus_trainer_round_trip_seconds", "Time from a frame until it is known to have come, by its acknowledgement or by results, lately; the worst of all shards. Absent before the first.", nil, roundTrip),
 		gauge("gradbus_trainer_resident_bytes", "Memory of the trainer's process.", func(t trainer) float64 { return float64(t.t.Process.ResidentBytes) }),
 		gauge("gradbus_trainer_heap_bytes", "Live Go heap of the trainer's process.", func(t trainer) float64 { return float64(t.t.Process.HeapBytes) }),
 		gauge("gradbus_trainer_goroutines", "Goroutines of the trainer's process.", func(t trainer) float64 { return float64(t.t.Process.Goroutines) }),

@@ -44,7 +44,7 @@ function trainers() {
       { id: "pending", title: "In flight", hint: "Bytes sent and not acknowledged, of its windows", num: true, value: (t) => t.pending_bytes, draw: (c, t) => bar(c, t.window_bytes ? t.pending_bytes / t.window_bytes : 0, bytes(t.pending_bytes)) },
       { id: "sent", title: "Out", num: true, value: (t) => real(t.sent_per_second), text: (t) => flow(t.sent_per_second) },
       { id: "received", title: "In", num: true, value: (t) => real(t.received_per_second), text: (t) => flow(t.received_per_second) },
-      { id: "rtt", title: "Round trip", hint: "Of a frame to its acknowledgement, the worst of its links", num: true, value: (t) => real(t.round_trip_seconds), text: (t) => seconds(t.round_trip_seconds) },
+      { id: "rtt", title: "Round trip", hint: "From a frame until it is known to have come, the worst of its links", num: true, value: (t) => real(t.round_trip_seconds), text: (t) => seconds(t.round_trip_seconds) },
       { id: "resent", title: "Resent/s", num: true, value: (t) => real(t.resent_per_second), text: (t) => rate(t.resent_per_second) },
       { id: "cpu", title: "CPU", hint: "Processors' worth of time", num: true, value: (t) => real(t.cpu), text: (t) => processors(t.cpu) },
       { id: "memory", title: "Memory", num: true, value: (t) => t.resident_bytes, text: (t) => (t.resident_bytes ? bytes(t.resident_bytes) : NONE) },
