@@ -98,14 +98,22 @@ func (w *work) sum(k *work) {
 	}
 }
 
-// usual is the median, over the minutes before a moment, of what was done for each unit of the first column: a batch or a round; wall
-// likewise. ok is false where less than two minutes with any are known.
-func (h *history) usual(before int64) (w work, ok bool) {
+// before is what was usual before a moment: by the minutes of the last hour, and where less than two are known by the last half minute.
+func (h *history) before(moment int64) (w work, ok bool) {
+	if w, ok = h.minute.usual(moment, minutesInHistory); !ok {
+		w, ok = h.ten.usual(moment, 3)
+	}
+	return w, ok
+}
+
+// usual is the median, over the last stretches before a moment, of what was done for each unit of the first column: a batch or a round;
+// wall likewise. ok is false where less than two with any are known.
+func (s *stretches) usual(before int64, most int) (w work, ok bool) {
 	var all [columnsMax + 1][]float64
-	for i := range h.minute.kept {
-		k := &h.minute.kept[i]
+	for i := len(s.kept) - 1; i >= 0 && len(all[0]) < most; i-- {
+		k := &s.kept[i]
 		units := k.done[0]
-		if k.at+h.minute.length > before || units <= 0 {
+		if k.at+s.length > before || units <= 0 {
 			continue
 		}
 		all[columnsMax] = append(all[columnsMax], k.wall/units)

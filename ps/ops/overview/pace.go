@@ -12,6 +12,7 @@ import (
 type pace struct {
 	seconds [paceKept]second // a ring; the newest at (n-1) % paceKept
 	n       int
+	first   int64 // the first second, or since when another rate is usual
 
 	minute  stretch   // under way
 	minutes []float64 // means of the last hour, ascending in time; at most 60
@@ -21,6 +22,7 @@ type pace struct {
 	onset    int64   // since when
 	usually  float64 // what was typical then
 	begun    int64   // when that was found
+	young    bool    // that is what it had in its first minutes
 	culprits usual   // what was usual for members then
 }
 
@@ -64,6 +66,9 @@ func (p *pace) add(now int64, samples *schema.Real, counts bool) {
 		return
 	}
 	f := finite(*samples)
+	if p.n == 0 {
+		p.first = now
+	}
 	p.seconds[p.n%paceKept] = second{now, float32(f)}
 	p.n++
 	if p.slow { // what is typical does not become slow
@@ -127,11 +132,15 @@ func (p *pace) fell(now int64, limit float64) int64 {
 	return since
 }
 
-// look decides whether the run is slow. period is what a batch usually takes, in milliseconds: of long ones more time is looked at.
-func (p *pace) look(now, period int64) (rate float64, found bool) {
+// look decides whether the run is slow. period is what a batch usually takes, in milliseconds: of long ones more time is looked at. whole
+// says that all who began are still at it: before it is known what is typical, fewer are no slowdown.
+func (p *pace) look(now, period int64, whole bool) (rate float64, found bool) {
 	window := min(max(slowWindow, 5*period), 300_000)
 	typical := p.typical()
 	rate, ok := p.over(now, window)
+	if typical <= 0 && ok && whole {
+		return p.lookYoung(now, period)
+	}
 	if typical <= 0 || !ok {
 		p.slow = p.slow && p.n > 0 && now-p.seconds[(p.n-1)%paceKept].at < 60_000
 		return rate, false
@@ -145,7 +154,7 @@ func (p *pace) look(now, period int64) (rate float64, found bool) {
 		rate = quick
 	}
 	if quickly || rate < slowBelow*typical {
-		p.slow, p.usually, p.begun = true, typical, now
+		p.slow, p.usually, p.begun, p.young = true, typical, now, false
 		p.onset = p.fell(now, (typical+rate)/2)
 		p.culprits = usual{}
 		return p.lookSlow(now, period, rate)
@@ -159,12 +168,12 @@ func (p *pace) lookSlow(now, period int64, rate float64) (float64, bool) {
 		rate = r
 	}
 	lately, ok := p.over(now, max(endWindow, 5*period))
-	forgiven := now-p.begun > slowForgiven
+	forgiven := now-p.begun > slowForgiven || p.young && now-p.begun > youngForgiven
 	if ok && lately >= slowUntil*p.usually || forgiven {
 		p.slow, p.much = false, false
 		p.minute = stretch{}
 		if forgiven { // this is how fast it goes now
-			p.minutes = p.minutes[:0]
+			p.minutes, p.first = p.minutes[:0], now
 		}
 		return rate, false
 	}

@@ -20,7 +20,8 @@ type blame struct {
 
 // slow says that a run is slower than it was, and what of whom has grown.
 func (j *judgement) slow(job *Job, r *run) {
-	rate, found := r.pace.look(j.s.NowMS, j.period(r))
+	whole := !slices.ContainsFunc(job.Trainers, func(tr Trainer) bool { return tr.State == stateLeft })
+	rate, found := r.pace.look(j.s.NowMS, j.period(r), whole)
 	if !found || r.blocked || job.Phase != schema.PhaseRunning {
 		return
 	}
@@ -31,9 +32,13 @@ func (j *judgement) slow(job *Job, r *run) {
 	if r.pace.much {
 		level = Critical
 	}
-	f := find(CodeSlowdown, level, fmt.Sprintf("%s has trained at %s of its usual rate for %s (%s of %s samples/s): %s", job.Name,
-		percent(rate/usually), ago(j.s.NowMS-r.pace.onset), count(rate), count(usually), b.text), b.action)
-	f.brief = fmt.Sprintf("%s trains at %s of its usual rate", job.Name, percent(rate/usually))
+	than := "its usual rate"
+	if r.pace.young {
+		than = "the rate of its first minutes"
+	}
+	f := find(CodeSlowdown, level, fmt.Sprintf("%s has trained at %s of %s for %s (%s of %s samples/s): %s", job.Name,
+		percent(rate/usually), than, ago(j.s.NowMS-r.pace.onset), count(rate), count(usually), b.text), b.action)
+	f.brief = fmt.Sprintf("%s trains at %s of %s", job.Name, percent(rate/usually), than)
 	f.Job, f.SinceMS = job.Name, r.pace.onset
 	f.causes, f.follows = b.causes, append(b.follows, byJob+job.Name, byControl)
 	j.add(f)
@@ -58,12 +63,12 @@ func (j *judgement) recall(r *run) {
 	}
 	u.trainers, u.shards = map[int]work{}, map[int]work{}
 	for i, tr := range r.trainers {
-		if w, ok := tr.past.usual(r.pace.onset); ok {
+		if w, ok := tr.past.before(r.pace.onset); ok {
 			u.trainers[i] = w
 		}
 	}
 	for i, k := range r.kept {
-		if w, ok := k.past.usual(r.pace.onset); ok {
+		if w, ok := k.past.before(r.pace.onset); ok {
 			u.shards[i] = w
 		}
 	}

@@ -278,7 +278,7 @@ func TestPaceForgets(t *testing.T) {
 		for range minutes * 60 {
 			now += 1000
 			p.add(now, real(rate), true)
-			_, found = p.look(now, 100)
+			_, found = p.look(now, 100, true)
 		}
 		return found
 	}
