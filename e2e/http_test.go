@@ -97,6 +97,7 @@ func TestPageMistakes(t *testing.T) {
 		{"half a certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings}, []string{"http-tls-key"}},
 		{"no certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings, "--http-tls-key", settings}, []string{"http-tls-cert", "ps.yaml"}},
 		{"no page", []string{"--http", "off", "--http-port-file", filepath.Join(folder, "page")}, []string{"http-port-file", "off"}},
+		{"profiles without a page", []string{"--http", "off", "--pprof", "127.0.0.1:0"}, []string{"pprof", "off", "http 127.0.0.1:0"}},
 		{"profiles for everybody", []string{"--http", "127.0.0.1:0", "--pprof", "0.0.0.0:0"}, []string{"pprof", "127.0.0.1:6060"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

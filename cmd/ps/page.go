@@ -62,6 +62,9 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 		if f.portFile != "" {
 			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
 		}
+		if f.pprof != "" {
+			return nil, fmt.Errorf("pprof %s: profiles are served beside a page, and there is none with http off: want http 127.0.0.1:0, for example", f.pprof)
+		}
 		return nil, nil
 	}
 	token, err := config.Secret(f.tokenFile)
