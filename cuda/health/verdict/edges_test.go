@@ -100,3 +100,18 @@ func TestSuspectFromTheFirstSample(t *testing.T) {
 		t.Error("want what was done as it was asked suspect, and nothing that had ended before")
 	}
 }
+
+// That a GPU was not asked yet is no news; that the first question has no answer is.
+func TestListedIsNoNews(t *testing.T) {
+	m, now := New(Default()), time.Unix(1_800_000_000, 0)
+	if changes := m.Hello(now, &Hello{GPUs: []GPU{id(0), id(1)}}); len(changes) != 0 {
+		t.Errorf("listing GPUs: %+v, want nothing told", changes)
+	}
+	if g := m.GPUs(""); len(g) != 2 || g[0].State != schema.GPUUnknown || g[0].Reason != "It was not asked yet." {
+		t.Errorf("%+v", g)
+	}
+	changes := m.Silent(now.Add(9*time.Second), "the driver does not answer", false)
+	if len(changes) != 2 || changes[0].From != schema.GPUUnknown || changes[0].To != schema.GPUUnknown || changes[0].Code != "no-answer" || changes[0].Reason != "The driver does not answer." {
+		t.Errorf("silence from the beginning: %+v", changes)
+	}
+}

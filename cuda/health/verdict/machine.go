@@ -173,7 +173,7 @@ func (m *Machine) find(now time.Time, id GPU) *gpu {
 			return g
 		}
 	}
-	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: "it was not asked yet"}
+	g := &gpu{GPU: id, state: schema.GPUUnknown, since: now, silent: notAsked}
 	if k, ok := m.kept[id.UUID]; ok {
 		m.adopt(now, g, &k, true)
 	}
@@ -296,6 +296,9 @@ func (m *Machine) settleAll(now time.Time) []Change {
 	return all
 }
 
+// notAsked is why the state of a GPU is not known that was listed just now.
+const notAsked = "it was not asked yet"
+
 // settle gives a GPU its state, and says how it changed. happened is an event that is told in any case, where its code is
 // not empty.
 func (m *Machine) settle(now time.Time, g *gpu, happened Change) []Change {
@@ -316,6 +319,9 @@ func (m *Machine) settle(now time.Time, g *gpu, happened Change) []Change {
 		}
 	}
 	code, reason, action := m.words(g)
+	if g.silent == notAsked && from == to && happened.Code == "" {
+		return nil // nothing is known before the first answer, or before it fails to come
+	}
 	told := from != to || code != g.code
 	g.code = code
 	c := happened
