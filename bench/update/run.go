@@ -20,6 +20,8 @@ type Result struct {
 	Updates            uint64  `json:"updates"`               // of the server in all, warm-up included
 	Trainers           int     `json:"trainers"`
 	UpdateSize         int     `json:"update_size"`
+	BeganMS            int64   `json:"began_ms"` // since 1970: when the last trainer had done its warm-up
+	EndedMS            int64   `json:"ended_ms"` // since 1970: when the first trainer had done its last batch
 	Parameters         int     `json:"parameters"`
 	Model              string  `json:"model"`
 }
@@ -112,6 +114,9 @@ func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result,
 		}
 		rates = append(rates, float64(t.Updates)/t.Seconds)
 		r.Seconds, r.Updates = max(r.Seconds, t.Seconds), max(r.Updates, t.Version)
+		if r.BeganMS = max(r.BeganMS, t.BeganMS); r.EndedMS == 0 || t.EndedMS < r.EndedMS {
+			r.EndedMS = t.EndedMS
+		}
 		r.LossFirst += t.First / float64(len(trainers))
 		r.LossLast += t.Last / float64(len(trainers))
 	}

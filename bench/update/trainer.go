@@ -26,10 +26,12 @@ func Roles() map[string]crew.Role {
 
 // trainerResult is what one trainer has to say of its measured batches.
 type trainerResult struct {
-	Seconds float64 `json:"seconds"` // from the answer to the last batch of the warm-up to that of the last
-	Updates uint64  `json:"updates"` // of the server in that time, as the versions of the answers say
-	Version uint64  `json:"version"` // of the last answer
-	First   float64 `json:"first"`   // losses: of the first batch of all, and of the last
+	Seconds float64 `json:"seconds"`  // from the answer to the last batch of the warm-up to that of the last
+	Updates uint64  `json:"updates"`  // of the server in that time, as the versions of the answers say
+	Version uint64  `json:"version"`  // of the last answer
+	BeganMS int64   `json:"began_ms"` // since 1970, by its clock
+	EndedMS int64   `json:"ended_ms"`
+	First   float64 `json:"first"` // losses: of the first batch of all, and of the last
 	Last    float64 `json:"last"`
 }
 
@@ -101,6 +103,7 @@ func (c *Config) train(ctx context.Context, m *crew.Member, session *trainer.Ses
 		}
 		m.Progress(int(p.Done), all)
 	})
+	found.BeganMS, found.EndedMS = began.UnixMilli(), time.Now().UnixMilli()
 	found.Seconds, found.Updates = time.Since(began).Seconds(), found.Version-from
 	if errors.Is(err, trainer.ErrJobFailed) && context.Cause(ctx) != nil {
 		err = context.Cause(ctx)

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,23 +26,29 @@ import (
 var (
 	times    = flag.Int("times", 4, "how many times what is usual watchers do, at most 4: a ps hears no more pulses of a trainer in a second")
 	trainers = flag.Int("trainers", 64, "trainers of the job")
-	batches  = flag.Int("batches", 1500, "batches of each trainer in a run")
+	batches  = flag.Int("batches", 2000, "batches of each trainer in a run that are measured")
+	warmup   = flag.Int("warmup", 600, "batches of each trainer before these: a job that begins shows more")
+	together = flag.Bool("together", true, "run the two of a pair at the same time, so that whatever else the machine does meets both")
 )
 
 const (
-	pages = 2                      // streams of the page that are usually open
-	guard = 10 * time.Minute       // of every wait: reaching it means that what is waited for will never come
-	tick  = 10 * time.Millisecond  // in which the kernel counts processor time
-	never = "1h"                   // between the pulses of trainers that say nothing
-	wait  = 500 * time.Millisecond // until what a run has left behind is settled
+	pages = 2                     // streams of the page that are usually open
+	guard = 10 * time.Minute      // of every wait: reaching it means that what is waited for will never come
+	tick  = 10 * time.Millisecond // in which the kernel counts processor time
+	never = "1h"                  // between the pulses of trainers that say nothing
+	look  = 10 * time.Millisecond // between two readings of what was spent
 )
 
-// server is a ps that stays for all turns.
+// server is a ps.
 type server struct {
 	*exec.Cmd
 	url, page string // page is empty where it has none
 	said      *commands.Output
+	done      <-chan struct{}
 }
+
+// stop ends it, and waits until it has.
+func (s *server) stop() { commands.Terminate(s.Process, s.done) }
 
 // startServer starts a ps, with a page or without, and with more flags.
 func startServer(b *testing.B, folder string, seen bool, flags ...string) *server {
@@ -56,6 +63,7 @@ func startServer(b *testing.B, folder string, seen bool, flags ...string) *serve
 	s := &server{Cmd: exec.Command(filepath.Join(folder, "ps"), append(args, flags...)...), said: new(commands.Output)}
 	s.Stdout, s.Stderr = s.said, s.said
 	done := commands.Run(b, s.Cmd, commands.Terminate, s.said.String)
+	s.done = done
 	s.url = read(b, at, done)
 	if seen {
 		s.page = read(b, page, done)
@@ -81,37 +89,89 @@ func read(b *testing.B, path string, done <-chan struct{}) string {
 	}
 }
 
-// processor is the time that a process which still runs has had of processors.
-func (s *server) processor(b *testing.B) time.Duration {
-	b.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", s.Process.Pid))
+// processor is the time that a process which still runs has had of processors; false where it does not run any more.
+func processor(pid int) (time.Duration, bool) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		b.Fatal(err)
+		return 0, false
 	}
 	_, after, _ := strings.Cut(string(data), ") ")
 	fields := strings.Fields(after) // from the third on, which is the state
+	if len(fields) < 13 || fields[0] == "Z" {
+		return 0, false
+	}
 	user, err1 := strconv.ParseInt(fields[11], 10, 64)
 	system, err2 := strconv.ParseInt(fields[12], 10, 64)
-	if err := errors.Join(err1, err2); err != nil {
-		b.Fatalf("%q: %v", data, err)
-	}
-	return time.Duration(user+system) * tick
+	return time.Duration(user+system) * tick, err1 == nil && err2 == nil
 }
 
-// job runs the batches, and gives the processor time of the server and of the trainers.
-func job(b *testing.B, folder string, s *server, every string) (spent time.Duration) {
-	b.Helper()
+// reading is how much of processors some processes had had at a time.
+type reading struct {
+	at    time.Time
+	spent time.Duration
+}
+
+// at is what had been spent at a time between readings, where it grew evenly; false where they do not reach so far.
+func at(when time.Time, all []reading) (time.Duration, bool) {
+	i, _ := slices.BinarySearchFunc(all, when, func(r reading, when time.Time) int { return r.at.Compare(when) })
+	if i == 0 || i == len(all) {
+		return 0, false
+	}
+	a, b := all[i-1], all[i]
+	return a.spent + time.Duration(float64(b.spent-a.spent)*float64(when.Sub(a.at))/float64(b.at.Sub(a.at))), true
+}
+
+// spending is what the measured batches of a job took.
+type spending struct {
+	processors, wall time.Duration
+}
+
+// perSecond is how many processors were at work.
+func (s spending) perSecond() float64 { return s.processors.Seconds() / s.wall.Seconds() }
+
+// job runs the batches at a ps of its own, and gives what ps and trainers spent on those that are measured.
+func job(b *testing.B, folder string, s *server, every string) (found spending, err error) {
 	ctx, cancel := context.WithTimeout(b.Context(), guard)
 	defer cancel()
-	before := s.processor(b)
 	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
-		"--batches", strconv.Itoa(*batches), "--warmup", "0", "--pulse-every", every, "--json")
-	out, err := c.CombinedOutput()
-	if err != nil {
-		b.Fatalf("psbench: %v\n%s", err, out)
+		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--pulse-every", every, "--json")
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	if err := c.Start(); err != nil {
+		return found, err
 	}
-	time.Sleep(wait)
-	return s.processor(b) - before + c.ProcessState.UserTime() + c.ProcessState.SystemTime()
+	ended := make(chan error, 1)
+	go func() { ended <- c.Wait() }()
+	var all []reading
+	for done := false; !done; time.Sleep(look) {
+		server, ok1 := processor(s.Process.Pid)
+		trainers, ok2 := processor(c.Process.Pid)
+		if ok1 && ok2 {
+			all = append(all, reading{time.Now(), server + trainers})
+		}
+		select {
+		case err = <-ended:
+			done = true
+		default:
+		}
+	}
+	var result struct {
+		BeganMS int64 `json:"began_ms"`
+		EndedMS int64 `json:"ended_ms"`
+	}
+	if err == nil {
+		err = json.Unmarshal(out.Bytes(), &result)
+	}
+	if err != nil {
+		return found, fmt.Errorf("psbench: %w\n%s", err, &errs)
+	}
+	from, to := time.UnixMilli(result.BeganMS), time.UnixMilli(result.EndedMS)
+	before, ok1 := at(from, all)
+	after, ok2 := at(to, all)
+	if !ok1 || !ok2 || !to.After(from) {
+		return found, fmt.Errorf("no readings around %v to %v, of %d", from, to, len(all))
+	}
+	return spending{after - before, to.Sub(from)}, nil
 }
 
 // watchers look at a page until they are told to stop.
@@ -206,13 +266,13 @@ func (w *watchers) scrape(ctx context.Context, url string) error {
 }
 
 // end stops them. It is a failure of the measurement where they have seen nothing.
-func (w *watchers) end(b *testing.B) {
-	b.Helper()
+func (w *watchers) end() error {
 	w.stop()
 	w.all.Wait()
 	if w.err != nil || w.updates == 0 || w.scrapes == 0 {
-		b.Fatalf("watchers have seen %d updates and %d scrapes: %v", w.updates, w.scrapes, w.err)
+		return fmt.Errorf("watchers have seen %d updates and %d scrapes: %v", w.updates, w.scrapes, w.err)
 	}
+	return nil
 }
 
 func checkTimes(b *testing.B) {
@@ -222,48 +282,71 @@ func checkTimes(b *testing.B) {
 	}
 }
 
-// BenchmarkObserving runs a job with nobody watching and with everybody, in turn, first the one and then the other first.
+// BenchmarkObserving runs a job with nobody watching and with everybody, at the same time or in turn, and each with a ps of its own, which shows no
+// older jobs. Of pairs in turn every second begins with the other.
 func BenchmarkObserving(b *testing.B) {
 	checkTimes(b)
 	folder := b.TempDir()
 	if err := commands.Build(folder, "gradbus/cmd/ps", "gradbus/cmd/psbench"); err != nil {
 		b.Fatal(err)
 	}
-	alone, seen := startServer(b, folder, false), startServer(b, folder, true)
-	every := (time.Second / time.Duration(*times)).String()
-	watched := func() time.Duration {
-		w := seen.watch(b.Context(), *times)
-		defer w.end(b)
-		return job(b, folder, seen, every)
-	}
-	unwatched := func() time.Duration { return job(b, folder, alone, never) }
-	job(b, folder, alone, never) // both servers have their memory
-	job(b, folder, seen, every)
-	var shares []float64
+	var shares, costs []float64
 	for turn := 0; b.Loop(); turn++ {
-		var with, without time.Duration
-		if turn%2 == 0 {
-			without, with = unwatched(), watched()
-		} else {
-			with, without = watched(), unwatched()
+		with, without := pair(b, folder, turn)
+		// Both did the same batches. What the one spent beyond the other it spent while it ran, and a run that is alone has all processors.
+		cost := (with.processors - without.processors).Seconds() / with.wall.Seconds() / float64(*times)
+		all := without.perSecond()
+		if *together {
+			all += with.perSecond()
 		}
-		shares = append(shares, 100*(float64(with)/float64(without)-1)/float64(*times))
-		b.Logf("without %.2f s, with %d times the usual watching %.2f s: %+.2f %% each", without.Seconds(), *times, with.Seconds(), shares[turn])
+		costs, shares = append(costs, 1000*cost), append(shares, 100*cost/all)
+		fmt.Printf("without %.2f s in %.1f s, with %d times the usual watching %.2f s in %.1f s: %+.1f ms a second, %+.2f %% each\n",
+			without.processors.Seconds(), without.wall.Seconds(), *times, with.processors.Seconds(), with.wall.Seconds(), costs[turn], shares[turn])
 	}
-	report(b, shares)
+	report(b, shares, "%")
+	report(b, costs, "ms/s")
 }
 
-// report gives the median of the shares, in percent, and between which of them it lies in 19 of 20 cases.
-func report(b *testing.B, shares []float64) {
-	slices.Sort(shares)
-	n := len(shares)
-	middle := (shares[(n-1)/2] + shares[n/2]) / 2
+// pair runs the job of which nobody hears anything, and the one that is watched.
+func pair(b *testing.B, folder string, turn int) (with, without spending) {
+	var failed [2]error
+	begin := func(seen bool) (run func(), stop func()) {
+		s := startServer(b, folder, seen)
+		if !seen {
+			return func() { without, failed[0] = job(b, folder, s, never) }, s.stop
+		}
+		return func() {
+			w := s.watch(b.Context(), *times)
+			with, failed[1] = job(b, folder, s, (time.Second / time.Duration(*times)).String())
+			failed[1] = errors.Join(failed[1], w.end())
+		}, s.stop
+	}
+	var all sync.WaitGroup
+	for i := range 2 {
+		run, stop := begin((turn+i)%2 == 0)
+		all.Go(func() {
+			defer stop()
+			run()
+		})
+		if !*together {
+			all.Wait()
+		}
+	}
+	all.Wait()
+	if err := errors.Join(failed[:]...); err != nil {
+		b.Fatal(err)
+	}
+	return with, without
+}
+
+// report gives the median of values, and between which of them it lies in 19 of 20 cases.
+func report(b *testing.B, values []float64, unit string) {
+	slices.Sort(values)
+	n := len(values)
 	low := rank(n)
-	b.ReportMetric(middle, "%/median")
-	b.ReportMetric(shares[low], "%/low")
-	b.ReportMetric(shares[n-1-low], "%/high")
-	line, _ := json.Marshal(shares)
-	b.Logf("%% by size: %s", line)
+	b.ReportMetric((values[(n-1)/2]+values[n/2])/2, unit+"/median")
+	b.ReportMetric(values[low], unit+"/low")
+	b.ReportMetric(values[n-1-low], unit+"/high")
 }
 
 // rank is the largest k for which the median of a distribution lies between the k-th smallest and the k-th largest of n draws, counted from 0,
@@ -281,6 +364,23 @@ func rank(n int) int {
 		term *= float64(n-k) / float64(k+1)
 	}
 	return 0
+}
+
+// Between two readings time is taken to be spent evenly, and beyond them nothing is known.
+func TestAt(t *testing.T) {
+	t.Parallel()
+	begin := time.Unix(1000, 0)
+	all := []reading{{begin, time.Second}, {begin.Add(100 * time.Millisecond), 2 * time.Second}, {begin.Add(200 * time.Millisecond), 2 * time.Second}}
+	for after, want := range map[time.Duration]time.Duration{25 * time.Millisecond: 1250 * time.Millisecond, 100 * time.Millisecond: 2 * time.Second, 150 * time.Millisecond: 2 * time.Second} {
+		if got, ok := at(begin.Add(after), all); !ok || got != want {
+			t.Errorf("after %v: %v, %v, want %v", after, got, ok, want)
+		}
+	}
+	for _, after := range []time.Duration{-time.Millisecond, 201 * time.Millisecond} {
+		if got, ok := at(begin.Add(after), all); ok {
+			t.Errorf("after %v: %v, which nobody knows", after, got)
+		}
+	}
 }
 
 // The rank is that of the tables of the sign test.

@@ -89,7 +89,9 @@ func profileJob(b *testing.B, folder, to string) (server, crew cost) {
 	case <-time.After(guard):
 		b.Fatalf("psbench does not end:\n%s", said.String())
 	}
-	w.end(b)
+	if err := w.end(); err != nil {
+		b.Fatal(err)
+	}
 	return spent(b, to, "ps"), spent(b, to, "all")
 }
 
