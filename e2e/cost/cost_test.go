@@ -28,6 +28,7 @@ var (
 	trainers = flag.Int("trainers", 64, "trainers of the job")
 	batches  = flag.Int("batches", 2000, "batches of each trainer in a run that are measured")
 	warmup   = flag.Int("warmup", 600, "batches of each trainer before these: a job that begins shows more")
+	only     = flag.String("only", "", "watch by this alone: pulses, pages or scrapes")
 	together = flag.Bool("together", true, "run the two of a pair at the same time, so that whatever else the machine does meets both")
 )
 
@@ -184,11 +185,20 @@ type watchers struct {
 	err     error
 }
 
+// watching reports whether the job is watched in this way.
+func watching(how string) bool { return *only == "" || *only == how }
+
 func (s *server) watch(ctx context.Context, times int) *watchers {
 	ctx, stop := context.WithCancel(ctx)
 	w := &watchers{stop: stop}
 	for range pages * times {
+		if !watching("pages") {
+			break
+		}
 		w.all.Go(func() { w.fail(ctx, w.stream(ctx, s.page+"api/v1/stream")) })
+	}
+	if !watching("scrapes") {
+		return w
 	}
 	w.all.Go(func() {
 		every := time.NewTicker(time.Second / time.Duration(times))
@@ -269,7 +279,7 @@ func (w *watchers) scrape(ctx context.Context, url string) error {
 func (w *watchers) end() error {
 	w.stop()
 	w.all.Wait()
-	if w.err != nil || w.updates == 0 || w.scrapes == 0 {
+	if w.err != nil || watching("pages") && w.updates == 0 || watching("scrapes") && w.scrapes == 0 {
 		return fmt.Errorf("watchers have seen %d updates and %d scrapes: %v", w.updates, w.scrapes, w.err)
 	}
 	return nil
@@ -316,8 +326,12 @@ func pair(b *testing.B, folder string, turn int) (with, without spending) {
 			return func() { without, failed[0] = job(b, folder, s, never) }, s.stop
 		}
 		return func() {
+			every := never
+			if watching("pulses") {
+				every = (time.Second / time.Duration(*times)).String()
+			}
 			w := s.watch(b.Context(), *times)
-			with, failed[1] = job(b, folder, s, (time.Second / time.Duration(*times)).String())
+			with, failed[1] = job(b, folder, s, every)
 			failed[1] = errors.Join(failed[1], w.end())
 		}, s.stop
 	}
