@@ -48,6 +48,7 @@ type desk struct {
 	own       []ownLetter                  // between this ps and the coordinators on it
 	ended     []endedJob
 	shown     []schema.JobPulse // jobs that have ended lately, as pulses tell of them
+	refused   refusedJoins
 }
 
 // letter is a verified control or beat frame.
@@ -220,14 +221,14 @@ func (d *desk) carryOut(j *job, decisions []Decision) {
 		default:
 			d.send(j.manifest.Name, j.run, decision.To, decision.Control)
 		}
-		if decision.Note == "" {
+		if decision.Note == "" || decision.Control.Refused != nil { // see joinRefused
 			continue
 		}
 		about := log
 		if decision.Who != "" {
 			about = log.With("member", decision.Who)
 		}
-		if decision.Control.Failed != nil || decision.Control.Refused != nil {
+		if decision.Control.Failed != nil {
 			about.Warn(decision.Note)
 		} else {
 			about.Info(decision.Note)

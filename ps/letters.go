@@ -126,8 +126,10 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 	case control.Join != nil && !strings.HasPrefix(string(l.from), "j-"):
 		return schema.Refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
 	case control.Join != nil && control.Join.Job.Name != l.job:
-		d.send(l.job, 0, l.from, schema.Control{Refused: &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(l.job), Want: string(control.Join.Job.Name),
-			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, l.job))}})
+		r := &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(l.job), Want: string(control.Join.Job.Name),
+			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, l.job))}
+		d.joinRefused(l.job, l.from, control.Join.Host, r)
+		d.send(l.job, 0, l.from, schema.Control{Refused: r})
 	case control.Join != nil:
 		d.join(l, control.Join)
 	case control.Report != nil || control.Failed != nil:
@@ -207,11 +209,18 @@ func (d *desk) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
 func (d *desk) admit(j *job, l *letter, request *schema.Join) {
 	if request.Data == schema.DataCluster {
 		if r := checkMessages(j.manifest, "the NATS server at "+d.server.control.Address(), d.server.control.PayloadBytesMax()); r != nil {
+			d.joinRefused(l.job, l.from, request.Host, r)
 			d.carryOut(j, j.coordinator.Refuse(l.from, r))
 			return
 		}
 	}
-	d.carryOut(j, j.coordinator.Join(time.Now(), l.from, request))
+	decisions := j.coordinator.Join(time.Now(), l.from, request)
+	for i := range decisions {
+		if r := decisions[i].Control.Refused; r != nil {
+			d.joinRefused(l.job, l.from, request.Host, r)
+		}
+	}
+	d.carryOut(j, decisions)
 }
 
 // claimed takes the registry's word on who coordinates a job: this ps, if it wrote the job down first.
@@ -278,7 +287,9 @@ func (d *desk) takeWaiting(name schema.JobName) []letter {
 // turnAway refuses all that wait for a job.
 func (d *desk) turnAway(name schema.JobName, refused *schema.Refused) {
 	for _, l := range d.takeWaiting(name) {
-		d.server.log.Warn("job refused", "job", name, "member", l.from, "reason", refused.Text)
+		if control, err := schema.DecodeControl(&l.view); err == nil && control.Join != nil {
+			d.joinRefused(name, l.from, control.Join.Host, refused)
+		}
 		d.send(name, 0, l.from, schema.Control{Refused: refused})
 	}
 }
@@ -319,7 +330,7 @@ func (d *desk) ownShards(c *claim) int {
 
 func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
 	return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(free, 10), Want: strconv.FormatInt(need, 10),
-		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's --memory-mib", job.Name, need, free, who)}
+		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's --memory-mib by %d", job.Name, need, free, who, (need-free+1<<20-1)>>20)}
 }
 
 // checkManifest refuses what no server can run, or this one cannot.

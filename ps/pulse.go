@@ -191,9 +191,9 @@ func leaveOutQuiet(s *schema.ServerPulse) {
 	s.Jobs = jobs
 }
 
-// leaveOutShards leaves out what shards and ended jobs have to say.
+// leaveOutShards leaves out what shards and ended jobs have to say, and what was refused.
 func leaveOutShards(s *schema.ServerPulse) {
-	s.Shards, s.GPUs = nil, nil
+	s.Shards, s.GPUs, s.Refused = nil, nil, nil
 	s.Jobs = s.Jobs[:min(len(s.Jobs), 16)]
 }
 
@@ -231,7 +231,7 @@ func (p *pulser) fill(now time.Time) *schema.ServerPulse {
 	}
 	t.Traffic = p.traffic()
 	if jobs := p.jobs.Load(); jobs != nil {
-		t.Jobs = jobs.at(now)
+		t.Jobs, t.Refused = jobs.at(now), jobs.refused
 	}
 	t.Shards = p.shards()
 	return t

@@ -16,8 +16,9 @@ const (
 
 // jobPulses is what the desk knew of the jobs that this ps coordinates, at one time. It is not changed any more.
 type jobPulses struct {
-	when time.Time
-	jobs []schema.JobPulse
+	when    time.Time
+	jobs    []schema.JobPulse
+	refused []schema.RefusedPulse
 }
 
 // at is what of it still holds at a later time: silences have grown, where the desk has not looked since.
@@ -44,7 +45,7 @@ func (p *jobPulses) at(now time.Time) []schema.JobPulse {
 
 // pulse leaves for the pulser what coordinators know. It is called at the end of each tick.
 func (d *desk) pulse(now time.Time) {
-	p := &jobPulses{when: now}
+	p := &jobPulses{when: now, refused: d.refused.lately(now)}
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
 		if len(p.jobs) == schema.PulseJobsMax-endedShownMax {
 			break

@@ -72,15 +72,16 @@ type TrainerPulse struct {
 
 // Bounds of lists in a pulse. A body as a whole has at most BodyBytesMax.
 const (
-	LinksMax       = 256
-	ReplicasMax    = 8
-	PulseGPUsMax   = 64
-	PulseDisksMax  = 16
-	PulseJobsMax   = 256         // of which a ps tells
-	PulseShardsMax = 1024        // of all jobs on one ps
-	PulseNamesMax  = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
-	PulseCountsMax = 256         // entries of a map: reasons, codes of XIDs
-	PulseEveryMax  = 3600 * 1000 // milliseconds between two pulses
+	LinksMax        = 256
+	ReplicasMax     = 8
+	PulseGPUsMax    = 64
+	PulseDisksMax   = 16
+	PulseJobsMax    = 256         // of which a ps tells
+	PulseRefusedMax = 16          // joins, by job and reason
+	PulseShardsMax  = 1024        // of all jobs on one ps
+	PulseNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
+	PulseCountsMax  = 256         // entries of a map: reasons, codes of XIDs
+	PulseEveryMax   = 3600 * 1000 // milliseconds between two pulses
 )
 
 // Doing is what a trainer does at a moment.
@@ -166,6 +167,20 @@ type ServerPulse struct {
 	Jobs   []JobPulse   `json:"jobs,omitempty"`   // coordinated here, and those that ended in the last minutes
 	Shards []ShardPulse `json:"shards,omitempty"` // kept here
 	GPUs   []GPUPulse   `json:"gpus,omitempty"`   // of its machine
+
+	Refused []RefusedPulse `json:"refused,omitempty"` // joins that it refused in the last minutes, the latest last
+}
+
+// RefusedPulse is trainers that wanted to join a job and were refused, for one reason.
+type RefusedPulse struct {
+	Job     JobName `json:"job"`
+	Reason  string  `json:"reason"`          // as in Refused: "invalid_job"
+	Field   string  `json:"field,omitempty"` // of the manifest, where it is one: "tables"
+	Text    string  `json:"text"`            // what was wrong, and what would be right, the last time
+	Host    string  `json:"host"`            // who asked last: machine and process id
+	Count   uint64  `json:"count"`
+	FirstMS int64   `json:"first_ms"` // milliseconds since 1970, by the clock of this ps
+	LastMS  int64   `json:"last_ms"`
 }
 
 // MemoryPulse is a ps's budget: what jobs may hold and what they were promised, in bytes.

@@ -133,6 +133,8 @@ func boundOf(element reflect.Type) int {
 		return PulseDisksMax
 	case reflect.TypeFor[JobPulse]():
 		return PulseJobsMax
+	case reflect.TypeFor[RefusedPulse]():
+		return PulseRefusedMax
 	case reflect.TypeFor[ShardPulse]():
 		return PulseShardsMax
 	}

@@ -61,7 +61,13 @@ func pulseSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []sample{{"pulse-trainer", trainer}, {"pulse-server", server}, {"pulse-disks", disks}}
+	refuses := testServerPulse()
+	refuses.Server.Refused = []RefusedPulse{{Job: "large", Reason: "invalid_job", Field: "tables", Text: "too large", Host: "box (pid 7)", Count: 3, FirstMS: 1700000001000, LastMS: 1700000002000}}
+	refused, err := EncodePulse(Head{}, refuses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []sample{{"pulse-trainer", trainer}, {"pulse-server", server}, {"pulse-disks", disks}, {"pulse-refused", refused}}
 }
 
 func TestPulseSurvives(t *testing.T) {
@@ -118,6 +124,7 @@ func TestPulseRefused(t *testing.T) {
 		"waited":   {testServerPulse, func(p *Pulse) { p.Server.Jobs[0].Members[1].WaitedMS = -1 }, "waited_ms -1"},
 		"waiting":  {testServerPulse, func(p *Pulse) { p.Server.Shards[0].Waiting.First[0] = "T" }, `first "T"`},
 		"shards":   {testServerPulse, func(p *Pulse) { p.Server.Shards = make([]ShardPulse, PulseShardsMax+1) }, "shards of 1025"},
+		"refused":  {testServerPulse, func(p *Pulse) { p.Server.Refused = make([]RefusedPulse, PulseRefusedMax+1) }, "refused of 17"},
 		"disks":    {testServerPulse, func(p *Pulse) { p.Server.Disks = make([]DiskPulse, PulseDisksMax+1) }, "disks of 17"},
 		"reasons":  {testServerPulse, func(p *Pulse) { p.Server.Reasons["not a label"] = 1 }, "reasons"},
 		"keepers":  {testServerPulse, func(p *Pulse) { p.Server.Jobs[0].Keepers = make([]string, PulseNamesMax+1) }, "keepers of 4097"},

@@ -15,6 +15,8 @@ type server struct {
 	since int64 // when its life began, by the clock here
 	life  int64 // StartedMS that events have told of
 
+	refused map[refusedKey]uint64 // joins that events have told of
+
 	reasons [ringLen]map[string]uint64 // of the samples in ring
 }
 

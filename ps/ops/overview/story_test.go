@@ -3,6 +3,7 @@ package overview_test
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -67,6 +68,8 @@ func (s *story) run() string {
 		s.gpu()
 	case "disk":
 		s.disk()
+	case "refuse":
+		s.refuse()
 	case "restart":
 		s.restart()
 	case "end":
@@ -213,6 +216,23 @@ func (s *story) disk() {
 	for _, t := range s.trainers() {
 		t.Disks = []schema.DiskPulse{d}
 	}
+}
+
+// refuse says that the first ps refuses a trainer of a job.
+func (s *story) refuse() {
+	v, now := s.c.Servers[0], s.c.Now.UnixMilli()
+	if s.d.HasArg("forget") {
+		v.Joins = nil
+		return
+	}
+	one := schema.RefusedPulse{Job: schema.JobName(s.text("job")), Reason: s.text("reason"), FirstMS: now}
+	if i := slices.IndexFunc(v.Joins, func(r schema.RefusedPulse) bool { return r.Job == one.Job && r.Reason == one.Reason }); i >= 0 {
+		one = v.Joins[i]
+		v.Joins = slices.Delete(v.Joins, i, i+1)
+	}
+	one.Host, one.Text, one.LastMS = "box-1 (pid 81)", strings.ReplaceAll(s.text("text"), "_", " "), now
+	one.Count++
+	v.Joins = append(v.Joins, one)
 }
 
 func (s *story) restart() {

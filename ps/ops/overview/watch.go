@@ -11,6 +11,7 @@ const (
 	EventJobJoined    = "job-registered"
 	EventJobStarted   = "job-started"
 	EventJobEnded     = "job-ended"
+	EventJobRefused   = "job-refused"
 	EventJoined       = "trainer-joined"
 	EventLeft         = "trainer-left"
 	EventRestarted    = "restarted"
@@ -160,7 +161,37 @@ func (t *Tracker) watchServers() {
 			t.event(Warning, EventRestarted, e, "ps %s on %s was started again; it knows no job from before", id, s.heard.pulse.Host)
 		}
 		s.life = s.heard.pulse.StartedMS
+		t.watchRefused(s)
 	}
+}
+
+// refusedKey tells refused joins apart: the same again, minutes after it was forgotten, is another.
+type refusedKey struct {
+	job     schema.JobName
+	reason  string
+	field   string
+	firstMS int64
+}
+
+// watchRefused writes that joins were refused: the first time, and of what is refused again and again the second, the fourth and so on.
+func (t *Tracker) watchRefused(s *server) {
+	told := map[refusedKey]uint64{}
+	said := s.said().Refused
+	for i := range said[:min(len(said), schema.PulseRefusedMax)] {
+		r := &said[i]
+		key := refusedKey{r.Job, r.Reason, r.Field, r.FirstMS}
+		was := max(s.refused[key], told[key])
+		if told[key] = was; r.Count < max(2*was, 1) {
+			continue
+		}
+		told[key] = r.Count
+		again := ""
+		if r.Count > 1 {
+			again = fmt.Sprintf(", %s times so far", count(float64(r.Count)))
+		}
+		t.event(Warning, EventJobRefused, Event{Job: string(r.Job), Member: "p-" + s.id}, "ps %s refused a trainer of %s from %s%s: %s", s.id, r.Job, schema.Clip(r.Host), again, schema.Clip(r.Text))
+	}
+	s.refused = told
 }
 
 // watchGPUs writes what has become of GPUs: XIDs, and states that are no problem.

@@ -115,7 +115,8 @@ type Server struct {
 	Disk        schema.DiskPulse
 	GPUs        []schema.GPUPulse
 	Mismatches  uint64
-	Amnesic     bool // knows no job
+	Amnesic     bool                  // knows no job
+	Joins       []schema.RefusedPulse // that it refused
 
 	id      string
 	life    life

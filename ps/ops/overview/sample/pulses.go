@@ -120,6 +120,7 @@ func (c *Cluster) serverPulse(s *Server) *schema.Pulse {
 		Verification: schema.VerifyPulse{OneIn: 1000, Blocks: uint64(c.batch / 100), Mismatches: s.Mismatches},
 		Disks:        []schema.DiskPulse{s.Disk}, GPUs: append([]schema.GPUPulse(nil), s.GPUs...),
 	}
+	p.Server.Refused = slices.Clone(s.Joins)
 	if p.Server.Control = c.Control; s != c.Servers[0] {
 		p.Server.URL = fmt.Sprintf("nats://%s:4222", s.Host)
 		if c.Control == "" {
