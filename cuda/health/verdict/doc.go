@@ -35,7 +35,7 @@
 //	code                      state      when                                                    source of the threshold
 //	gpu-lost                  unhealthy  any call says that the GPU is lost, or it is not listed any more
 //	gpu-reset-required        unhealthy  any call says that the GPU must be reset
-//	recovery-reset, -reboot   unhealthy  field 230 of the driver, GPU recovery action 1, 2       the driver's own advice
+//	recovery-reset, -reboot   unhealthy  field 230 of the driver, GPU recovery action 1/6, 2/7   the driver's own advice
 //	recovery-drain, -fabric   degraded   the same, 3 and 4, 5
 //	ecc-uncorrectable         unhealthy  uncorrectable memory errors rose since this process began
 //	ecc-uncorrectable-before  degraded   there were some when it began
@@ -73,8 +73,9 @@
 //	restart      13 31 43 45 94                                             what runs on the GPU must be started again; degraded
 //	                                                                        for ten minutes, unhealthy on a repeat within 24 hours
 //	degrade      63 92 93 109 121 157                                       degraded for ten minutes
-//	unlisted     all others                                                 the same, with an alert: also 154, of which no more is known than
-//	                                                                        that the driver's recovery action has changed, which is looked at itself
+//	unlisted     all others                                                 the same, with an alert
+//	notice       154                                                        nothing by itself: the recovery action has changed, to worse or to none, and
+//	                                                                        decides; degraded for ten minutes where the driver does not tell it
 //
 // Of class restart, equal XIDs within a minute are one incident: the driver reports some once for every channel. Where the last one
 // was before this process, five seconds are: what ran then has ended, and a program that crashes every half minute is to be noticed.

@@ -19,6 +19,9 @@ func (m *Machine) XID(now time.Time, x *XID) []Change {
 	e := entryOf(x.Number)
 	f := Finding{Code: xidCode(x.Number), State: schema.GPUDegraded, Memory: e.memory, Action: e.action,
 		Reason: fmt.Sprintf("XID %d: %s", x.Number, e.name)}
+	if e.class == Notice && g.sampled && g.last.RecoveryAction != nil { // the next sample has it, seconds from now: see lookRecovery
+		return m.settle(now, g, Change{Code: f.Code, Reason: sentence(f.Reason), Action: f.Action})
+	}
 	restart := e.class == Restart
 	switch e.class {
 	case Quarantine:

@@ -75,6 +75,8 @@ func signals() []signal {
 		{func(s *Sample) { s.Lost = LostReset }, schema.GPUUnhealthy, "gpu-reset-required", "The driver wants the GPU reset"},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(1)) }, schema.GPUUnhealthy, "recovery-reset", "The driver asks for a reset"},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(2)) }, schema.GPUUnhealthy, "recovery-reboot", "The driver asks for a reboot"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(6)) }, schema.GPUUnhealthy, "recovery-reset", "The driver asks for a reset of the GPU's PCIe bus"},
+		{func(s *Sample) { s.RecoveryAction = ptr(uint64(7)) }, schema.GPUUnhealthy, "recovery-reboot", "The driver asks for a reboot"},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(3)) }, schema.GPUDegraded, "recovery-drain", ""},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(4)) }, schema.GPUDegraded, "recovery-drain", ""},
 		{func(s *Sample) { s.RecoveryAction = ptr(uint64(5)) }, schema.GPUDegraded, "recovery-fabric", ""},
@@ -178,7 +180,7 @@ func TestXIDClasses(t *testing.T) {
 		Quarantine: {46, 48, 54, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 155, 156, 158},
 		Restart:    {13, 31, 43, 45, 94},
 		Degrade:    {63, 92, 93, 121, 157, 109},
-		Unlisted:   {0, 1, 8, 14, 44, 47, 61, 74, 80, 137, 144, 154, 171, 999, 1 << 31},
+		Unlisted:   {0, 1, 8, 14, 44, 47, 61, 74, 80, 137, 144, 171, 999, 1 << 31},
 	} {
 		for _, n := range numbers {
 			if got := ClassOf(n); got != class {
@@ -200,9 +202,41 @@ func TestXIDClasses(t *testing.T) {
 			}
 		}
 	}
+	if got := ClassOf(154); got != Notice {
+		t.Errorf("XID 154 has class %d, want %d", got, Notice)
+	}
 	if n := len(xids()); n != 16+5+7 {
 		t.Errorf("the table has %d XIDs, want 28", n)
 	}
+}
+
+// XID 154 says that the recovery action has changed: which, the next sample says, and that decides. Where the driver does not tell it,
+// the XID alone is a warning.
+func TestRecoveryActionDecides(t *testing.T) {
+	b := newBench(t)
+	b.all = nil
+	b.xid(154)
+	b.is(schema.GPUHealthy, "", "")
+	if len(b.all) != 1 || b.all[0].Code != "xid-154" || b.all[0].Alert || b.all[0].Restart {
+		t.Fatalf("told of %+v", b.all)
+	}
+	b.sample(func(s *Sample) { s.RecoveryAction = ptr(uint64(RecoveryReset)) })
+	b.is(schema.GPUUnhealthy, "recovery-reset", "The driver asks for a reset")
+	if n := b.m.GPUs("")[0].XIDs["154"]; n != 1 {
+		t.Errorf("XID 154 is counted %d times", n)
+	}
+
+	b = newBench(t)
+	b.xid(154) // back to none, as after a reset by somebody else
+	for range 5 {
+		b.sample(nil)
+		b.is(schema.GPUHealthy, "", "")
+	}
+
+	b = newBench(t)
+	b.sample(func(s *Sample) { s.RecoveryAction = nil })
+	b.xid(154)
+	b.is(schema.GPUDegraded, "xid-154", "XID 154: the driver has changed the recovery")
 }
 
 // A XID that degrades counts for ten minutes, then three clean polls end it.

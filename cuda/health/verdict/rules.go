@@ -84,7 +84,9 @@ func lookRecovery(_ *Policy, _ *gpu, s *Sample, _ time.Time) (bool, *Finding) {
 		return true, nil
 	case RecoveryReset:
 		return true, broken("recovery-reset", actReset, "the driver asks for a reset of the GPU")
-	case RecoveryReboot:
+	case RecoveryBusReset:
+		return true, broken("recovery-reset", "Take the GPU out of use, end what uses or watches it, and reset its PCIe slot, or reboot the machine.", "the driver asks for a reset of the GPU's PCIe bus")
+	case RecoveryReboot, RecoverySystemReboot:
 		return true, broken("recovery-reboot", "Take the machine out of use and reboot it.", "the driver asks for a reboot of the machine")
 	case RecoveryDrain:
 		return true, degraded("recovery-drain", "Let what uses NVLink on the GPU end.", "the driver asks that traffic between GPUs ends")

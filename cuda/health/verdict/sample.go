@@ -138,6 +138,8 @@ const (
 	RecoveryDrain         = 3
 	RecoveryDrainAndReset = 4
 	RecoveryFabricDomain  = 5
+	RecoveryBusReset      = 6 // of the slot that the GPU is in
+	RecoverySystemReboot  = 7
 )
 
 // Valid says that exactly one thing is in a line, and that it names what it is of.

@@ -15,6 +15,8 @@ const (
 	Degrade
 	// Unlisted: as Degrade, with an alert, since there is no rule for what it means.
 	Unlisted
+	// Notice: a word on what samples say themselves. Where they do not, as Degrade.
+	Notice
 )
 
 // xidEntry is one line of the table.
@@ -66,7 +68,7 @@ func xids() map[uint64]xidEntry {
 		93:  {Degrade, false, "the wear limit of the GPU's configuration memory is reached", actSupport},
 		109: {Degrade, false, "a context switch took too long", actResetLater},
 		121: {Degrade, false, "corrected errors on the link to the processor", actResetLater},
-		154: {Unlisted, false, "the driver has changed the recovery that it recommends", "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action)."},
+		154: {Notice, false, "the driver has changed the recovery that it recommends", "See the GPU's recovery action (nvidia-smi -q, GPU Recovery Action), and do that."},
 		157: {Degrade, false, "a faulty part of the GPU could not be retired", actSupport},
 	}
 }
