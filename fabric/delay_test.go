@@ -228,7 +228,7 @@ func (f *far) wantAll(frames, resendsMax int) {
 func TestFarWindow(t *testing.T) {
 	for _, ms := range []int{1, 50, 240, 800} {
 		for _, c := range []struct{ jitter, loss float64 }{{0, 0}, {0.2, 0}, {1, 0}, {0.2, 0.01}, {0, 0.1}} {
-			for _, shape := range []struct{ batches, frames int }{{60, 1}, {40, 12}, {1, 400}} {
+			for _, shape := range []struct{ batches, frames int }{{40, 1}, {20, 12}, {1, 300}} {
 				t.Run(fmt.Sprintf("%dms jitter %v loss %v %dx%d", ms, c.jitter, c.loss, shape.batches, shape.frames), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						f := farCase(t, 7, ms, c.jitter, c.loss)
@@ -249,19 +249,19 @@ func TestFarWindow(t *testing.T) {
 // A way that is much longer than was expected, or becomes so, is learnt, however few frames are under way at a time: what is sent again is no
 // measure, so the wait has to stay doubled until something is sent once.
 func TestFarWindowLearns(t *testing.T) {
-	for _, frames := range []int{1, 2, 12, 200} {
+	for _, frames := range []int{1, 2, 12, 70} {
 		synctest.Test(t, func(t *testing.T) {
 			f := farCase(t, 7, 600, 0, 0)
 			f.outbox.Expect(time.Millisecond)
-			f.run(30, frames)
+			f.run(15, frames)
 			if again, _ := f.resends(); again > 8 {
 				t.Errorf("batches of %d over 600 ms in place of 1: %d sent again", frames, again)
 			}
 			f.trip = time.Millisecond
-			f.run(30, frames)
+			f.run(15, frames)
 			f.trip = 600 * time.Millisecond
 			was, _ := f.resends()
-			f.run(30, frames)
+			f.run(15, frames)
 			if again, _ := f.resends(); again > was+8 {
 				t.Errorf("batches of %d, after the way was shorter for a while: %d sent again", frames, again-was)
 			}
