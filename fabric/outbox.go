@@ -269,20 +269,21 @@ func (o *Outbox) Ack(a Ack) error {
 	before := o.credit
 	if a.Window > before {
 		o.credit = a.Window
-		if o.first == o.next {
-			o.trips.Fresh() // it was waited for, not for an ack
-		}
 		o.wake()
 	}
 	told := o.arrived(&a)
 	if told.progress {
-		o.learn(&told)
+		if told.once {
+			o.trips.Took(time.Since(o.epoch) - told.at)
+		}
+		o.due, o.probes = time.Time{}, 0
 		o.wake()
 	}
 	lost := o.mark(SpanMax, func(s *slot) bool {
 		refused := before < s.end && s.end <= o.credit // went beyond the credit of then, and would be taken now
 		if refused {
-			o.trips.Fresh()
+			o.trips.Fresh() // room was waited for, not an ack
+			o.due = time.Time{}
 		}
 		return s.order < told.evidence || refused
 	})
@@ -321,16 +322,6 @@ func (o *Outbox) arrived(a *Ack) (told news) {
 		}
 	}
 	return told
-}
-
-// learn takes from an ack that told of progress what it says about round trips. Called with mu held.
-func (o *Outbox) learn(told *news) {
-	if trip := time.Since(o.epoch) - told.at; told.once {
-		o.trips.Took(trip)
-	} else {
-		o.trips.Within(trip)
-	}
-	o.due, o.probes = time.Time{}, 0
 }
 
 // check refuses an ack that no honest receiver can have sent.

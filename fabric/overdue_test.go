@@ -47,11 +47,11 @@ func TestOutboxTimeoutBacksOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond, ResendMax: 300 * time.Millisecond})
 		c.send(t, 3, 8)
-		c.until(1000)
-		c.want("no ack", [2]int{100, 3}, [2]int{300, 1}, [2]int{600, 3}, [2]int{900, 1})
-		c.ack(t, 1, 0) // it was sent again: its ack took 1 s at most, but how long is not known, and the wait stays
-		c.until(1700)
-		c.want("progress", [2]int{1300, 3}, [2]int{1600, 2})
+		c.until(700)
+		c.want("no ack", [2]int{100, 3}, [2]int{300, 1}, [2]int{600, 3})
+		c.ack(t, 1, 0) // it was sent again: how long its ack took is not known, and the wait stays
+		c.until(1400)
+		c.want("progress", [2]int{1000, 3}, [2]int{1300, 2})
 		c.ack(t, 3, 0)
 		c.until(3000)
 		c.want("idle")
@@ -130,5 +130,25 @@ func TestOutboxCreditStartsTheClock(t *testing.T) {
 		b.waits(t, "credit", false)
 		c.until(150)
 		c.want("overdue when 50 ms have passed since it left", [2]int{100, 2})
+	})
+}
+
+// What was sent beyond the credit waited for room, however long, and not for an ack: when there is room the wait is short again.
+func TestOutboxCreditEndsDoubling(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocked(t, OutboxConfig{BytesMax: 8})
+		c.send(t, 1, 8)
+		c.ack(t, 1, 0) // at once: the wait is a little above 50 ms
+		b := sendInBackground(t.Context(), c.recorder, 8)
+		b.waits(t, "no credit", true)
+		c.until(1000)
+		b.waits(t, "probe", false)
+		c.sent, c.again = nil, nil
+		if err := c.Ack(Ack{Cumulative: 1, Window: 16}); err != nil {
+			t.Fatal(err)
+		}
+		c.recorder.want(t, "room", 2)
+		c.until(1070)
+		c.want("lost", [2]int{1060, 2})
 	})
 }

@@ -46,14 +46,6 @@ func (r *RoundTrips) Late() {
 	}
 }
 
-// Within takes in that an answer is there, and took at most so long: which of several times it answers that something was said is not
-// known. Of the doublings those stay that such a time needs.
-func (r *RoundTrips) Within(trip time.Duration) {
-	for r.doublings > 0 && r.doubled(r.doublings-1) >= trip {
-		r.doublings--
-	}
-}
-
 // Fresh ends doublings: what made them necessary is known to be over.
 func (r *RoundTrips) Fresh() { r.doublings = 0 }
 
@@ -69,14 +61,12 @@ func (r *RoundTrips) Usual() time.Duration {
 }
 
 // Timeout is how long to wait for the next answer.
-func (r *RoundTrips) Timeout() time.Duration { return r.doubled(r.doublings) }
-
-func (r *RoundTrips) doubled(times int) time.Duration {
+func (r *RoundTrips) Timeout() time.Duration {
 	wait := r.Usual()
 	if r.mean != 0 {
 		wait += r.Delay
 	}
-	for range times {
+	for range r.doublings {
 		if wait >= r.Max {
 			break
 		}
