@@ -67,7 +67,8 @@ type Config struct {
 	// PulseEvery is the time between two pulses, by which a page, a metric or a terminal shows how this trainer fares. Zero
 	// means 1 s; below zero none are sent. It must not exceed an hour.
 	PulseEvery time.Duration
-	// RetryAfter is how long an answer may be missing before it is asked for again; from time to time twice as long, up
+	// RetryAfter is how long an answer may be missing before it is asked for again, where it is not known how long answers take
+	// (then it follows from that, for lookups and the like); from time to time twice as long, up
 	// to eight times. Zero means 1 s.
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.

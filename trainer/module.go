@@ -35,6 +35,8 @@ type Module struct {
 	frames []*schema.Frame // that requests are written into
 	sealed [][]byte
 	answer moduleAnswer
+
+	answers fabric.RoundTrips // how long answers take, with what the shard computes for them
 }
 
 // Tensor is a parameter of a module, or its gradient: row-major.
@@ -75,7 +77,7 @@ func (s *Session) findModules() error {
 		if err != nil {
 			return fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
 		}
-		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)], parameters: module.Parameters(),
+		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)], answers: moduleTimes(s.config.RetryAfter), parameters: module.Parameters(),
 			out: schema.Parameter{Shape: shape}.Elements()}
 		m.answer.ready = make(chan struct{}, 1)
 		s.modules = append(s.modules, m)

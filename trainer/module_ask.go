@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -44,6 +45,7 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	answered := m.asking(head.Kind, head.Flags&schema.FlagEvaluate == 0 && head.Kind != schema.KindWeights)
 	whole := false
 	defer func() { answered(whole) }()
+	began, repeated := time.Now(), false
 	send := func(bool) (bool, error) {
 		for _, frame := range m.sealed {
 			if err := m.link.publish(m.subject(), frame); err != nil {
@@ -55,9 +57,18 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	if _, err := send(false); err != nil {
 		return nil, err
 	}
-	if err := s.wait(ctx, a.ready, s.config.RetryAfter, send); err != nil {
+	again := func(lost bool) (bool, error) {
+		if repeated = true; !lost {
+			m.answers.Late()
+		}
+		return send(lost)
+	}
+	if err := s.wait(ctx, a.ready, m.answers.Timeout(), again); err != nil {
 		a.end()
 		return nil, err
+	}
+	if !repeated {
+		m.answers.Took(time.Since(began))
 	}
 	if a.refused != nil {
 		return nil, a.refused

@@ -21,6 +21,11 @@ func answerTimes(retryAfter time.Duration) fabric.RoundTrips {
 	return fabric.RoundTrips{First: retryAfter / 4, Slack: answerSlack, Max: 8 * retryAfter}
 }
 
+// moduleTimes is answerTimes for a module's answers: RetryAfter, and as much above what they take, since how long a shard computes varies.
+func moduleTimes(retryAfter time.Duration) fabric.RoundTrips {
+	return fabric.RoundTrips{First: retryAfter, Slack: retryAfter, Max: 8 * retryAfter}
+}
+
 // probeTime is how long to wait for results before owners are asked for them: as long as the farthest takes to say anything.
 func (s *Session) probeTime() time.Duration {
 	wait := time.Duration(probeAfter)

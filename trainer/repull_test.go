@@ -74,6 +74,29 @@ func TestAnswerTimes(t *testing.T) {
 	want("after none for long", 8*time.Second, 8*time.Second)
 }
 
+// A module that computes for longer than RetryAfter is not asked twice for ever.
+func TestModuleTimes(t *testing.T) {
+	m := moduleTimes(time.Second)
+	for i, want := range []time.Duration{time.Second, 2 * time.Second} {
+		if got := m.Timeout(); got != want {
+			t.Errorf("request %d: waits %v, want %v", i+1, got, want)
+		}
+		if i == 0 {
+			m.Late()
+		}
+	}
+	m.Took(1500 * time.Millisecond)
+	if got := m.Timeout(); got != 4500*time.Millisecond {
+		t.Errorf("after an answer of 1.5 s: waits %v, want that and four times half of it", got)
+	}
+	for range 100 {
+		m.Took(2 * time.Millisecond)
+	}
+	if got := m.Timeout(); got < time.Second || got > 1010*time.Millisecond {
+		t.Errorf("after many of 2 ms: waits %v, want RetryAfter and that", got)
+	}
+}
+
 // A lookup or pull of the batch under way that comes so late that others have gone on is no reason to end.
 func TestLateRepetitionOfTheBatchUnderWay(t *testing.T) {
 	s := bareSession(t)
