@@ -43,7 +43,7 @@
 //
 // The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on goroutines of
 // fabric's, which put rows and results in place and wake it up. One goroutine of the session (keepTime) drives the
-// windows and sends beats, another sends pulses, for which nothing waits. Per batch a session allocates some hundred bytes; the network client allocates each message.
+// windows and sends beats, with which pulses leave, and another puts these together, for which nothing waits. Per batch a session allocates some hundred bytes; the network client allocates each message.
 //
 // # What it knows, and what it must not know
 //

@@ -13,58 +13,112 @@ import (
 	"gradbus/schema"
 )
 
+// pulseLate is for how long beyond its time a pulse may wait for keepTime, which sends it with a beat.
+const pulseLate = 500 * time.Millisecond
+
 // pulses is what a session says of itself, once a second, to whoever watches. A goroutine of its own puts it together, from
 // counters that the session keeps in any case and under locks that are held for moments; nothing ever waits for it, and what
 // cannot be sent is not said.
+//
+// keepTime says when, just before a beat, and sends what was put together right before that beat: so both are one write
+// here and one reading at the server, and nobody is woken for the pulse alone, which takes more than the pulse itself. Where keepTime is held
+// up, as by a shard that takes nothing, the goroutine sends pulses itself.
 type pulses struct {
-	mu     sync.Mutex // guards what follows; of the goroutine, and of the last one
+	due   chan struct{} // has room for one: a pulse is to be put together
+	asked time.Time     // when that was said last; keepTime's
+
+	mu     sync.Mutex // guards what follows; of the goroutine, of keepTime, which tries, and of the last one
 	pulse  schema.Pulse
 	body   schema.TrainerPulse
 	meter  *process.Meter
-	failed bool // to send one, which the log has said
+	frame  []byte // put together and not sent yet
+	failed bool   // to send one, which the log has said
 	disks  *process.Disks
 }
 
 func newPulses(started time.Time, backend cuda.Backend) *pulses {
-	p := &pulses{meter: process.NewMeter()}
+	p := &pulses{due: make(chan struct{}, 1), asked: time.Now(), meter: process.NewMeter()}
 	p.pulse = schema.Pulse{StartedMS: started.UnixMilli(), Host: schema.Clip(process.Host()), PID: os.Getpid(), Trainer: &p.body}
 	p.body.Backend = schema.Clip(cuda.Describe(backend))
 	return p
 }
 
-// keepPulses is the goroutine that sends them, until the session ends.
+// keepPulses is the goroutine that puts them together, until the session ends.
 func (s *Session) keepPulses() {
 	defer s.clock.Done()
-	defer s.pulses.disks.Close()
-	tick := time.NewTicker(s.config.PulseEvery)
-	defer tick.Stop()
+	p := s.pulses
+	defer p.disks.Close()
+	late := time.NewTimer(0) // the first at once
+	defer late.Stop()
 	for {
-		s.sendPulse()
 		select {
-		case <-tick.C:
+		case <-p.due:
+			p.mu.Lock()
+			s.makePulse()
+			p.mu.Unlock()
+		case <-late.C:
+			s.sendPulse()
 		case <-s.ctx.Done():
 			return
 		}
+		late.Reset(s.config.PulseEvery + pulseLate)
 	}
 }
 
-// sendPulse says how the session fares now. An error is logged once: a pulse more or less is nothing to end a job for.
-func (s *Session) sendPulse() {
-	if s.pulses == nil {
+// passPulse is called every tickEvery, before the beat that is due at a time. It never waits.
+func (s *Session) passPulse(now, beat time.Time) {
+	p := s.pulses
+	if p == nil {
 		return
 	}
-	p := s.pulses
-	p.mu.Lock()
+	left, since := beat.Sub(now), now.Sub(p.asked)
+	if since >= s.config.PulseEvery || since >= s.config.PulseEvery-3*tickEvery && left > 0 && left <= 2*tickEvery {
+		p.asked = now
+		select {
+		case p.due <- struct{}{}:
+		default: // it has yet to do so
+		}
+	}
+	if left > 0 && left <= 3*tickEvery || !p.mu.TryLock() {
+		return // with the beat, or on the next tick
+	}
 	defer p.mu.Unlock()
+	s.publishPulse()
+}
+
+// sendPulse says how the session fares now.
+func (s *Session) sendPulse() {
+	if p := s.pulses; p != nil {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		s.makePulse()
+		s.publishPulse()
+	}
+}
+
+// makePulse puts a pulse together, instead of one that was not sent. The lock is held.
+func (s *Session) makePulse() {
+	p := s.pulses
 	p.pulse.Serial++
 	p.pulse.NowMS, p.pulse.EveryMS = time.Now().UnixMilli(), max(1, s.config.PulseEvery.Milliseconds())
 	s.fillPulse(&p.body)
 	p.body.Process, p.body.Disks = p.meter.Read(), p.disks.Read()
-	frame, err := schema.EncodePulse(s.head(p.body.Batch), &p.pulse)
-	if err == nil {
-		err = publish(s.control, s.subject(fabric.KindPulse, schema.All), frame)
+	var err error
+	p.frame, err = schema.EncodePulse(s.head(p.body.Batch), &p.pulse)
+	s.pulseFailed(err)
+}
+
+// publishPulse sends what was put together, once. The lock is held.
+func (s *Session) publishPulse() {
+	if frame := s.pulses.frame; frame != nil {
+		s.pulses.frame = nil
+		s.pulseFailed(publish(s.control, s.subject(fabric.KindPulse, schema.All), frame))
 	}
-	if err != nil && !p.failed && s.ctx.Err() == nil {
+}
+
+// pulseFailed logs the first error: a pulse more or less is nothing to end a job for. The lock is held.
+func (s *Session) pulseFailed(err error) {
+	if p := s.pulses; err != nil && !p.failed && s.ctx.Err() == nil {
 		p.failed = true
 		s.config.Log.Warn("pulse not sent", "job", s.job.Name, "member", s.joined.Member, "err", err)
 	}

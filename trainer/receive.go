@@ -223,6 +223,7 @@ func (s *Session) keepTime() {
 		case <-tick.C:
 			now := time.Now() // the tick may be an old one, where this process had no processor
 			err := s.checkSilence()
+			s.passPulse(now, beat.Add(s.config.BeatEvery))
 			if err == nil && now.Sub(beat) >= s.config.BeatEvery {
 				beat, err = now, s.sendBeat()
 			}

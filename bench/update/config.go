@@ -29,6 +29,7 @@ type Config struct {
 	UpdateSize int // requests that make an update; 0 is the number of trainers
 	Model      string
 	PulseEvery time.Duration // of a trainer, who says then how it fares
+	BeatEvery  time.Duration // of a trainer, whose pulses leave with beats
 	Procs      int           // of Go's scheduler in each process; 0 is what Go takes
 	Log        bool          // say what happens, line by line
 }
@@ -36,7 +37,7 @@ type Config struct {
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
 	return Config{Flags: crew.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30, BatchSize: 20, LR: 0.001,
-		Momentum: 0.9, Model: Linear, PulseEvery: time.Second, Procs: 1}
+		Momentum: 0.9, Model: Linear, PulseEvery: time.Second, BeatEvery: time.Second, Procs: 1}
 }
 
 // Limits of a run.

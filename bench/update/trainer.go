@@ -53,7 +53,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 		return nil, err
 	}
 	defer dense.Close()
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend, PulseEvery: c.PulseEvery}, c.Job(c.Flags.Job))
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend, PulseEvery: c.PulseEvery, BeatEvery: c.BeatEvery}, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}

@@ -39,7 +39,10 @@ func updateCommand() *cobra.Command {
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
 	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in each process; 0 is as many as there are")
 	set.DurationVar(&f.PulseEvery, "pulse-every", f.PulseEvery, "`time` between two pulses of a trainer")
-	_, _ = set.MarkHidden("procs"), set.MarkHidden("pulse-every") // they exist
+	set.DurationVar(&f.BeatEvery, "beat-every", f.BeatEvery, "`time` between two signs of life of a trainer")
+	for _, name := range []string{"procs", "pulse-every", "beat-every"} {
+		_ = set.MarkHidden(name) // it exists
+	}
 	f.AddTo(set)
 	return c
 }

@@ -135,7 +135,7 @@ func job(b *testing.B, folder string, s *server, every string) (found spending, 
 	ctx, cancel := context.WithTimeout(b.Context(), guard)
 	defer cancel()
 	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
-		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--pulse-every", every, "--json")
+		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--pulse-every", every, "--beat-every", often(), "--json")
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
 	if err := c.Start(); err != nil {
@@ -184,6 +184,9 @@ type watchers struct {
 	scrapes int
 	err     error
 }
+
+// often is the time between two pulses of a trainer, and between two beats of one, watched or not, as pulses leave with these.
+func often() string { return (time.Second / time.Duration(*times)).String() }
 
 // watching reports whether the job is watched in this way.
 func watching(how string) bool { return *only == "" || *only == how }
@@ -328,7 +331,7 @@ func pair(b *testing.B, folder string, turn int) (with, without spending) {
 		return func() {
 			every := never
 			if watching("pulses") {
-				every = (time.Second / time.Duration(*times)).String()
+				every = often()
 			}
 			w := s.watch(b.Context(), *times)
 			with, failed[1] = job(b, folder, s, every)

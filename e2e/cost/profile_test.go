@@ -59,7 +59,7 @@ func profileJob(b *testing.B, folder, to string) (server, crew cost) {
 	at := s.profiles(b)
 	w := s.watch(b.Context(), *times)
 	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
-		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--pulse-every", (time.Second / time.Duration(*times)).String(), "--json", "--profile", to)
+		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--pulse-every", often(), "--beat-every", often(), "--json", "--profile", to)
 	var said commands.Output
 	c.Stdout, c.Stderr = &said, &said
 	if err := c.Start(); err != nil {
@@ -141,12 +141,13 @@ func download(ctx context.Context, url, path string) error {
 	return err
 }
 
-// wayOf is what the way of one pulse costs, in microseconds of processors, with all who are woken on it and nothing else: from a timer through the
-// sender's connection, the server and the listener's connection to the goroutine that would show it. Nobody is at work meanwhile, and to wake who
-// sleeps takes more than to give work to who is awake, so a busy job pays less.
+// wayOf is what the way of one pulse costs, in microseconds of processors, with all who are woken on it and nothing else: through the
+// sender's connection, the server and the listener's connection to the goroutine that would show it. A pulse leaves with a beat, so it is by how
+// much more they take together. Nobody is at work meanwhile, and to wake who sleeps takes more than to give work to who is awake, so
+// a busy job pays less.
 func wayOf(b *testing.B) float64 {
 	b.Helper()
-	const pulseBytes, measured = 1500, 4 * time.Second
+	const pulseBytes, beatBytes, measured = 1500, 128, 4 * time.Second
 	nats, err := fabric.StartServer(fabric.ServerConfig{})
 	if err != nil {
 		b.Fatal(err)
@@ -176,33 +177,36 @@ func wayOf(b *testing.B) float64 {
 	if err := listener.Subscribe(fabric.Pattern(fabric.Any, fabric.Any, fabric.KindPulse, "all", false), func(m fabric.Message) { decode <- m.Data }); err != nil {
 		b.Fatal(err)
 	}
-	var senders []*fabric.Control
+	if err := listener.Subscribe(fabric.Pattern(fabric.Any, fabric.Any, fabric.KindBeat, "all", false), func(fabric.Message) {}); err != nil {
+		b.Fatal(err)
+	}
+	var loud atomic.Bool
 	for i := range *trainers {
 		c, err := fabric.DialControl(b.Context(), fabric.Config{URL: nats.URL(), Name: fmt.Sprintf("sender%d", i)})
 		if err != nil {
 			b.Fatal(err)
 		}
 		defer c.Close()
-		senders = append(senders, c)
-	}
-	quiet := during(measured)
-	for i, c := range senders {
-		at, data := fabric.At("way", fmt.Sprintf("t%d", i), fabric.KindPulse, "all"), make([]byte, pulseBytes)
+		from, pulse := fmt.Sprintf("t%d", i), make([]byte, pulseBytes)
 		all.Go(func() {
 			every := time.NewTicker(time.Second / time.Duration(*times))
 			defer every.Stop()
 			for range until(ctx, every.C) {
-				_ = c.Send(at, data) // what does not arrive is not counted
+				if loud.Load() {
+					_ = c.Send(fabric.At("way", from, fabric.KindPulse, "all"), pulse) // what does not arrive is not counted
+				}
+				_ = c.Send(fabric.At("way", from, fabric.KindBeat, "all"), pulse[:beatBytes])
 			}
 		})
 	}
-	before := shown.Load()
-	loud := during(measured)
-	n := shown.Load() - before
+	without := during(measured)
+	loud.Store(true)
+	with := during(measured)
+	n := shown.Load()
 	if n == 0 {
 		b.Fatal("no pulse has arrived")
 	}
-	each := max(0, (loud-quiet).Seconds()*1e6/float64(n))
+	each := max(0, (with-without).Seconds()*1e6/float64(n))
 	b.Logf("the way of a pulse takes %.0f us of a processor, of a machine that is not busy (%d of them)", each, n)
 	return each
 }
