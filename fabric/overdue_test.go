@@ -26,6 +26,7 @@ func (c *clocked) until(ms int) {
 		if err := c.Tick(time.Now()); err != nil {
 			c.t.Fatal(err)
 		}
+		synctest.Wait() // for a sender that was let go
 		for _, n := range c.sent {
 			c.again = append(c.again, [2]int{int(time.Since(c.began) / time.Millisecond), int(n)})
 		}

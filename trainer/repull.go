@@ -12,7 +12,7 @@ const (
 	// proves that results were lost; without one the round is still open, and there was nothing to lose.
 	probeAfter = 25 * time.Millisecond
 	// answerSlack is how much later than usual an answer may be: a busy machine's scheduling takes as long.
-	answerSlack = 20 * time.Millisecond
+	answerSlack = 50 * time.Millisecond
 )
 
 // answerTimes is how long answers to lookups and scans are waited for before they are asked for again, until they are known: a quarter
