@@ -99,6 +99,17 @@ func TestLost(t *testing.T) {
 	p.until("with what was missed", `document.getElementById("facts").innerText.includes("12,160")`)
 }
 
+// A server that refuses from the beginning has answered: the page says what.
+func TestRefused(t *testing.T) {
+	s := open(t, sample.Options{}, 5, nil)
+	s.with(func(*sample.Cluster) { s.refuse = 503 })
+	p := start(t).tab(t, s.URL, desk)
+	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
+	p.until("what it answered", `/^It answered 503: as the test wants it\./.test(document.getElementById("lost").textContent) && document.getElementById("why-level").textContent === "Refused"`)
+	s.with(func(*sample.Cluster) { s.refuse = 0 })
+	p.until("it is live", live+` && document.getElementById("why-level").textContent !== "Refused"`)
+}
+
 // Events of before the page was opened are there, and those of while it was away, though the first update that comes has newer ones.
 func TestEventsAreWhole(t *testing.T) {
 	b := start(t)

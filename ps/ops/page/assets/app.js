@@ -171,11 +171,11 @@ class App {
     text(byId("live-text"), c.state === "live" ? "live" : c.state === "lost" ? "stream lost" : c.state === "token" ? "token wanted" : "connecting");
     if (c.state !== "lost") return;
     const wait = Math.max(0, c.retryAt - Date.now());
-    const when = c.since && this.status ? `Stream lost: what is shown is of ${clock(this.status.now_ms, this.status.now_ms)}, ${age(Date.now() - c.since)} ago.` : "No answer from the server yet.";
-    text(this.lostText, `${when} ${c.status ? `It answered ${c.status}: ${c.why}` : c.why[0].toUpperCase() + c.why.slice(1)}. ${wait > 500 ? `Trying again in ${span(Math.ceil(wait / 1000) * 1000).replace(".0", "")}.` : "Trying now."}`);
+    const when = c.since && this.status ? `Stream lost: what is shown is of ${clock(this.status.now_ms, this.status.now_ms)}, ${age(Date.now() - c.since)} ago. ` : c.status ? "" : "No answer from the server yet. ";
+    text(this.lostText, `${when}${c.status ? `It answered ${c.status}: ${c.why}` : c.why[0].toUpperCase() + c.why.slice(1)}. ${wait > 500 ? `Trying again in ${span(Math.ceil(wait / 1000) * 1000).replace(".0", "")}.` : "Trying now."}`);
     if (!this.status) {
       attr(byId("why"), "data-level", "unknown");
-      text(byId("why-level"), "No answer");
+      text(byId("why-level"), c.status ? "Refused" : "No answer");
       text(byId("why-text"), c.status ? `The server refuses: ${c.why}` : "The server cannot be reached.");
     }
     this.sentence.tab("lost", "stream lost");
