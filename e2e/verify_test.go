@@ -25,6 +25,10 @@ func TestWrongBitOnServer(t *testing.T) {
 		_, body := get(t, at+"metrics")
 		return strings.Contains(body, "\ngradbus_ps_verify_mismatches_total 1\n") && strings.Contains(body, "\ngradbus_ps_verify_interval_blocks 1\n")
 	})
+	poll(t, "the page has it, marked", func() bool {
+		_, body := get(t, at+"api/v1/status")
+		return strings.Contains(body, `"injected":true`) && strings.Contains(body, "optimizer blocks gave other bits (injected) than when computed again")
+	})
 	start(t, "trainer", short(url, data, "--job", "another")...).fails(t, "this machine computes wrongly: 1 of the", "(Injected.)")
 }
 

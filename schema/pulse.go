@@ -204,8 +204,9 @@ type DiskPulse struct {
 func VerificationOf(v interface {
 	OneIn() int
 	Checked() (blocks, mismatches uint64)
+	Injected() bool
 }, gpus []GPUPulse) VerifyPulse {
-	p := VerifyPulse{OneIn: v.OneIn()}
+	p := VerifyPulse{OneIn: v.OneIn(), Injected: v.Injected()}
 	p.Blocks, p.Mismatches = v.Checked()
 	for i := range gpus {
 		if gpus[i].Used && p.Mismatches > 0 {
@@ -220,7 +221,8 @@ type VerifyPulse struct {
 	OneIn      int    `json:"one_in"` // 0: never
 	Blocks     uint64 `json:"blocks"`
 	Mismatches uint64 `json:"mismatches"`
-	Device     string `json:"device,omitempty"` // UUID of the GPU that gave the last mismatch
+	Device     string `json:"device,omitempty"`   // UUID of the GPU that gave the last mismatch
+	Injected   bool   `json:"injected,omitempty"` // a wrong bit was asked for, as a rehearsal
 }
 
 // Phases of a job.

@@ -17,14 +17,21 @@ func (t *Tracker) build() *Status {
 	for _, r := range t.sortedRuns() {
 		if t.visible(r) {
 			s.Jobs = append(s.Jobs, t.buildJob(r))
+			for _, tr := range r.trainers {
+				s.Injected = s.Injected || rehearsed(&tr.said().Verification)
+			}
 		}
 	}
 	for _, id := range sortedKeys(t.servers) {
 		s.Servers = append(s.Servers, t.buildServer(t.servers[id]))
+		s.Injected = s.Injected || rehearsed(&t.servers[id].said().Verification)
 	}
 	t.buildGPUs(s)
 	return s
 }
+
+// rehearsed reports that a wrong bit was found which was asked for.
+func rehearsed(v *schema.VerifyPulse) bool { return v.Mismatches > 0 && v.Injected }
 
 // visible reports whether a run is shown: trainers alone, of which no ps has told, wait for a while.
 func (t *Tracker) visible(r *run) bool { return r.said != nil || t.now-r.since >= claimAfter }

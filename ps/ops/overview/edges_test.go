@@ -311,3 +311,26 @@ func TestAllOfAMachine(t *testing.T) {
 		}
 	}
 }
+
+// A wrong bit that was asked for is marked wherever it is told of, as faults of GPUs are; one that was not is not.
+func TestInjectedMismatch(t *testing.T) {
+	for _, injected := range []bool{true, false} {
+		for _, of := range []string{"a ps", "a trainer"} {
+			c := sample.NewCluster(sample.Options{})
+			tracker := c.NewTracker()
+			c.Play(tracker, 5)
+			v := schema.VerifyPulse{OneIn: 1, Blocks: 40, Mismatches: 1, Injected: injected}
+			u := altered(c, tracker, 5, func(p *schema.Pulse) {
+				switch {
+				case of == "a ps" && p.Server != nil:
+					p.Server.Verification = v
+				case of == "a trainer" && p.Trainer != nil:
+					p.Trainer.Verification = v
+				}
+			})
+			if why := u.Status.Why; why.Code != overview.CodeVerification || u.Status.Injected != injected || strings.Contains(why.Text, " (injected) than when computed again") != injected {
+				t.Errorf("%s, injected %v: marked %v, %+v", of, injected, u.Status.Injected, why)
+			}
+		}
+	}
+}

@@ -183,6 +183,9 @@ func (j *judgement) whyJob(job *Job, all []finding) Why {
 	case schema.PhaseGathering:
 		return j.gatheringWhy(job)
 	case schema.PhaseEnded:
+		if job.Failed != "" { // and there was another run of its name since
+			return Why{Level: Info, Job: job.Name, Text: sentence(failedText(job, j.s.NowMS))}
+		}
 		return Why{Level: Info, Job: job.Name, Text: fmt.Sprintf("%s ended %s ago after batch %d.", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch)}
 	}
 	if r := j.jobs[job.Name+"."+job.RunID]; len(r.trainers) > 0 && !r.inRun(j.s.NowMS) {
@@ -209,6 +212,11 @@ func (j *judgement) concerns(all []finding, i int, job *Job) bool {
 		}
 	}
 	return job.Phase != schema.PhaseEnded && slices.Contains(all[i].causes, byJob+job.Name)
+}
+
+// failedText says when a run has failed, and why.
+func failedText(job *Job, now int64) string {
+	return fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(now-job.EndedMS), job.Batch, schema.Clip(job.Failed))
 }
 
 // hasFailed reports that a run that is over is the one of which a problem says that the job failed: the latest of its name.

@@ -453,6 +453,11 @@ func TestNameIsUsedAgain(t *testing.T) {
 			t.Errorf("of the run that ended well: %+v", tr)
 		}
 	}
+	c.Begin(4712)
+	u = c.Play(tracker, 10)
+	if j := &u.Status.Jobs[1]; j.RunID != "4711" || j.Why.Level != overview.Info || !strings.HasPrefix(j.Why.Text, "packages failed ") || !strings.HasSuffix(j.Why.Text, "its connection is gone.") {
+		t.Errorf("of the run that failed, when there is another: run %s, %+v", j.RunID, j.Why)
+	}
 }
 
 // Changed says that a Tick at once is worth it.

@@ -80,6 +80,9 @@ func mismatched(who string, v *schema.VerifyPulse, about func(finding)) {
 	if v.Device != "" {
 		on = " on GPU " + schema.Clip(v.Device)
 	}
+	if v.Injected {
+		on += " (injected)"
+	}
 	about(find(CodeVerification, "", fmt.Sprintf("%s: %s of %s optimizer blocks gave other bits%s than when computed again", who,
 		count(float64(v.Mismatches)), count(float64(v.Blocks)), on), ""))
 }

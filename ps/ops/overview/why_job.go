@@ -55,7 +55,7 @@ func (j *judgement) ended(job *Job, r *run) {
 	if job.Failed == "" || j.t.latest(r.key.name) != r {
 		return
 	}
-	f := find(CodeJobFailed, "", fmt.Sprintf("%s failed %s ago at batch %d: %s", job.Name, ago(j.s.NowMS-job.EndedMS), job.Batch, schema.Clip(job.Failed)), "")
+	f := find(CodeJobFailed, "", failedText(job, j.s.NowMS), "")
 	f.Job, f.Member, f.SinceMS, f.brief = job.Name, job.FailedBy, job.EndedMS, job.Name+" has failed"
 	on := ""
 	if i, ok := trainerIndex(schema.Member(job.FailedBy)); ok && i < len(job.Trainers) {
