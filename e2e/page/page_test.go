@@ -10,6 +10,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"gradbus/ps/ops/overview/sample"
+	"gradbus/schema"
 )
 
 const live = `document.getElementById("live").dataset.state === "live"`
@@ -250,6 +251,14 @@ func TestEnds(t *testing.T) {
 	s.step(3)
 	p.until("it has ended", fact("ran for")+" && "+fact("ended")+" && !"+fact("runs for"))
 	p.until("its trainers do nothing", `[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
+
+	s = open(t, sample.Options{}, 3, func(c *sample.Cluster) { c.Phase = "gathering" })
+	p = start(t).tab(t, s.URL, desk)
+	s.with(func(c *sample.Cluster) {
+		c.End(&schema.Failed{Member: "p-box-4222", Text: "this machine computes wrongly"})
+	})
+	s.step(3)
+	p.until("one that never began has no curves", fact("ended")+` && document.getElementById("charts").hidden && document.getElementById("facts").innerText.includes("failed")`)
 }
 
 // Of more jobs than there is room for, the one that is shown is in sight, whatever it is called; and the page is no wider for them.

@@ -124,7 +124,7 @@ class App {
       this.history.run = job.run_id;
     }
     if (job && !this.history.askedAt && Date.now() - (this.history.failedAt || 0) > 2000) this.askSeries(this.history);
-    const told = job && (job.phase !== "gathering" || job.batch > 0);
+    const told = job && (job.phase === "running" || job.batch > 0);
     show(byId("charts"), Boolean(told));
     // The charts of a job that has ended stay at its end.
     if (told) this.charts.draw(this.history, job.phase === "ended" && job.ended_ms ? job.ended_ms : status.now_ms, this.events.marks(job.name), this.spans(job), job.typical_samples_per_second);
