@@ -83,6 +83,7 @@ func parseTraces(text, unit string) (p profile, err error) {
 type rule struct {
 	part   string
 	frames []string
+	once   bool // is done once a second, however often one looks
 }
 
 // What is not observing, and is told apart.
@@ -96,21 +97,22 @@ const (
 // a pulse or not: garbage is shared out by who allocated (share), and a pulse's way is measured apart (way).
 func rules() []rule {
 	return []rule{
-		{measuring, []string{"runtime/pprof.", "net/http/pprof.", "runtime.(*cpuProfile)", "runtime.profileWriter"}},
-		{"trainer: its process's figures", []string{"gradbus/process.(*Meter).Read"}},
-		{"trainer: encoding a pulse", []string{"gradbus/schema.EncodePulse"}},
-		{"trainer: gathering and publishing", []string{"gradbus/trainer.(*Session).sendPulse", "gradbus/trainer.(*Session).keepPulses"}},
-		{"trainer: norms and digests", []string{"gradbus/trainer.(*gradientNorm", "gradbus/trainer.(*run).fingerprint", "gradbus/trainer.(*run).measured"}},
-		{"ps: hearing pulses", []string{"gradbus/ps.(*pulser).receive", "gradbus/ps/ops.(*Hub).Take", "gradbus/ps/ops/metrics.(*Exporter).Take"}},
-		{"ps: verifying and decoding pulses", []string{"gradbus/ps.(*pulser).open", "gradbus/ps.(*pulser).read"}},
-		{"ps: its own pulse", []string{"gradbus/ps.(*pulser)", "gradbus/ps.(*Coordinator).Pulse", "gradbus/ps.(*jobPulses)", "gradbus/ps.(*worker).pulse"}},
-		{"ps: the view", []string{"gradbus/ps/ops.(*Hub)", "gradbus/ps/ops/overview."}},
-		{"ps: JSON for pages", []string{"gradbus/ps/ops.(*view).asEvent", "gradbus/ps/ops.(*view).asStatus"}},
-		{"ps: compressing for pages", []string{"gradbus/ps/ops.(*packer)"}},
-		{"ps: a scrape", []string{"gradbus/ps/ops/metrics."}},
-		{"ps: HTTP", []string{"net/http.", "gradbus/ps/ops."}},
-		{"ps: health of GPUs", []string{"gradbus/cuda/health."}},
-		{collector, []string{"runtime.gcBgMarkWorker", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcAssist", "runtime.gcStart", "runtime.gcMarkDone", "runtime.GC"}},
+		{measuring, []string{"runtime/pprof.", "net/http/pprof.", "runtime.(*cpuProfile)", "runtime.profileWriter"}, false},
+		{"ps: its own pulse", []string{"gradbus/ps.(*pulser).send", "gradbus/ps.(*pulser).say", "gradbus/ps.(*Coordinator).Pulse", "gradbus/ps.(*jobPulses)"}, true},
+		{"trainer: its process's figures", []string{"gradbus/process.(*Meter).Read"}, false},
+		{"trainer: encoding a pulse", []string{"gradbus/schema.EncodePulse"}, false},
+		{"trainer: gathering and publishing", []string{"gradbus/trainer.(*Session).makePulse", "gradbus/trainer.(*Session).sendPulse", "gradbus/trainer.(*Session).passPulse", "gradbus/trainer.(*Session).keepPulses"}, false},
+		{"trainer: norms and digests", []string{"gradbus/trainer.(*gradientNorm", "gradbus/trainer.(*run).fingerprint", "gradbus/trainer.(*run).measured"}, true},
+		{"ps: hearing pulses", []string{"gradbus/ps.(*pulser).receive", "gradbus/ps/ops.(*Hub).Take", "gradbus/ps/ops/metrics.(*Exporter).Take"}, false},
+		{"ps: verifying and decoding pulses", []string{"gradbus/ps.(*pulser).open", "gradbus/ps.(*pulser).read"}, false},
+		{"ps: a view, once a second", []string{"gradbus/ps/ops.(*Hub).tick", "gradbus/ps/ops/overview.(*Tracker).Tick"}, true},
+		{"ps: pulses for the view", []string{"gradbus/ps/ops.(*Hub)", "gradbus/ps/ops/overview."}, false},
+		{"ps: JSON for pages", []string{"gradbus/ps/ops.(*view).asEvent", "gradbus/ps/ops.(*view).asStatus"}, true},
+		{"ps: compressing for pages", []string{"gradbus/ps/ops.(*packer)"}, true},
+		{"ps: a scrape", []string{"gradbus/ps/ops/metrics."}, false},
+		{"ps: HTTP", []string{"net/http.", "gradbus/ps/ops."}, false},
+		{"ps: health of GPUs", []string{"gradbus/cuda/health."}, true},
+		{collector, []string{"runtime.gcBgMarkWorker", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcAssist", "runtime.gcStart", "runtime.gcMarkDone", "runtime.GC"}, true},
 	}
 }
 
@@ -178,11 +180,17 @@ func costOf(processor, allocated *profile) (c cost, err error) {
 	return c, nil
 }
 
-// times divides the parts by how often what is usual was done, and takes the rest out of the total.
+// usual divides what was done so many times as usual by that, and takes the rest out of the total. What is done once a second stays as it is, and so
+// does the collector's part, which is of both.
 func (c *cost) usual(times float64) {
-	for part, us := range c.parts {
-		c.parts[part] = us / times
-		c.total -= us - us/times
+	for _, r := range rules() {
+		if r.once {
+			continue
+		}
+		if us, seen := c.parts[r.part]; seen {
+			c.parts[r.part] = us / times
+			c.total -= us - us/times
+		}
 	}
 }
 
@@ -310,7 +318,7 @@ func TestCostOf(t *testing.T) {
 		t.Errorf("the table begins with\n%s, want\n%s", first, want)
 	}
 	c.usual(4)
-	if c.parts[collector] != 3125 || c.total != 482000-44500*0.75 {
-		t.Errorf("a fourth: %+v", c)
+	if c.parts["ps: verifying and decoding pulses"] != 3750 || c.parts[collector] != 12500 || c.parts[way] != 2000 || c.total != 482000-30000*0.75 {
+		t.Errorf("a fourth of what was done four times: %+v", c)
 	}
 }
