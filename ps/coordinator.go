@@ -176,8 +176,11 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 		}
 	}
 	if c.phase != Gathering {
-		return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
-			c.config.Job.Name, len(c.members))}
+		text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended", c.config.Job.Name, len(c.members))
+		if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.alone() {
+			text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on", schema.TrainerMember(i))
+		}
+		return 0, &schema.Refused{Reason: "job_full", Text: text}
 	}
 	if c.config.Job.BetweenTrainers() && j.URL == "" {
 		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(

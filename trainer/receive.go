@@ -222,6 +222,7 @@ func (s *Session) keepTime() {
 			return
 		case <-tick.C:
 			now := time.Now() // the tick may be an old one, where this process had no processor
+			s.forgivePause(s.since())
 			err := s.checkSilence()
 			s.passPulse(now, beat.Add(s.config.BeatEvery))
 			if err == nil && now.Sub(beat) >= s.config.BeatEvery {

@@ -51,6 +51,8 @@ type Session struct {
 	batch    atomic.Uint64             // under way; also the version that is whole here
 	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
 	lost     atomic.Int64              // since when the control server is gone, as time since epoch; 0 while it is there
+	ticked   atomic.Int64              // when keepTime last looked, as time since epoch
+	paused   atomic.Pointer[pause]     // the last time for which this process did not run; nil where there was none
 	disowned atomic.Int64              // since when a shard does not know the job, as time since epoch; 0 while all do
 	faults   atomic.Uint64             // frames that did not verify
 	epoch    time.Time                 // what heard and lost count from
@@ -92,7 +94,8 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
 		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter)}
-	s.ctx, s.fail = context.WithCancelCause(context.Background())
+	ctx, fail := context.WithCancelCause(context.Background())
+	s.ctx, s.fail = ctx, func(err error) { fail(s.withPause(err)) }
 	s.retry.Stop()
 	s.activity.epoch = s.epoch
 	if c.PulseEvery > 0 {

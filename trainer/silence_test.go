@@ -107,3 +107,47 @@ func TestServerStartedAnew(t *testing.T) {
 	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
 	checkError(t, s.Run(testContext(t), newToy(t, job), 1000, nil), ErrServerLost, p.url(), "does not know this run of job anew")
 }
+
+// A process that did not run blames nobody for what it did not hear, and says so where it ends for that all the same.
+func TestOwnPauseIsNobodysSilence(t *testing.T) {
+	t.Parallel()
+	paused := func(by time.Duration) *Session {
+		s := &Session{job: toyJob("paused", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-10 * time.Minute), servers: []*dataServer{{id: "b", url: "nats://b:2"}, {}}}
+		now := s.since()
+		s.heard.Store(int64(now - by - time.Second))
+		s.servers[0].lost.Store(int64(now - by - 2*time.Second))
+		s.ticked.Store(int64(now - by))
+		s.forgivePause(now)
+		return s
+	}
+	s := paused(50 * time.Second)
+	if err := s.checkSilence(); err != nil {
+		t.Errorf("after 50 s in which it did not run: %v", err)
+	}
+	if heard := s.since() - time.Duration(s.heard.Load()); heard < time.Second || heard > 30*time.Second {
+		t.Errorf("heard %v ago, want 1 s and what this test took", heard)
+	}
+	if s.servers[1].lost.Load() != 0 || s.lost.Load() != 0 || s.disowned.Load() != 0 {
+		t.Error("who was there is lost")
+	}
+	early := paused(0)
+	early.ticked.Store(int64(early.since() - 50*time.Second)) // a word of the coordinator is read before the tick
+	checkError(t, early.withPause(ErrJobFailed), ErrJobFailed, "did not run for 50")
+	err := s.withPause(ErrJobFailed)
+	checkError(t, err, ErrJobFailed, "did not run for 50s")
+	if err := s.withPause(ErrLeft); err != ErrLeft {
+		t.Error(err)
+	}
+	s.paused.Store(&pause{50 * time.Second, s.since() - 2*time.Minute})
+	if err := s.withPause(ErrJobFailed); err != ErrJobFailed {
+		t.Errorf("two minutes later: %v", err)
+	}
+	s = paused(4900 * time.Millisecond) // a busy machine
+	if s.paused.Load() != nil {
+		t.Error("a tick that is late by less than 5 s is a pause")
+	}
+	s.heard.Store(int64(s.since() - 33*time.Second))
+	s.servers[0].lost.Store(0)
+	checkError(t, s.checkSilence(), ErrServerLost, "silent for 33s")
+}

@@ -105,7 +105,7 @@ var codes = [...]Code{
 	{Code: CodeGPUDegraded, Level: Warning, Title: "a GPU works with a warning",
 		Action: "Watch it; plan for a replacement if it comes again."},
 	{Code: CodeTrainerLost, Level: Warning, Title: "a job goes on without a trainer",
-		Action: "Start it again if its share of the data is needed."},
+		Action: "In async it is taken back if its process goes on; nobody else can take its place in this run. If its share of the data is needed, end the job and start it again."},
 	{Code: CodeHeldUp, Level: Critical, Title: "a batch waits for one trainer", linger: 3_000,
 		Action: "Look at what that trainer does: its log, its machine's load."},
 	{Code: CodeNoProgress, Level: Critical, Title: "no batch is completed", linger: 2_000,

@@ -202,7 +202,7 @@ func (j *judgement) fewer(job *Job, r *run, all []change) (blame, bool) {
 		do = "does"
 	}
 	b := blame{text: fmt.Sprintf("%s of its %d trainers %s not train any more: %s", count(float64(len(names))), len(r.pace.culprits.trainers), do, list(names)),
-		action: "Start it again if its share of the data is needed."}
+		action: "If their share of the data is needed, end the job and start it again: nobody can take a place in a run that is under way."}
 	for _, name := range names {
 		b.follows = append(b.follows, memberToken(job.Name, name))
 	}
