@@ -34,17 +34,32 @@ func (j *judgement) blameAwaited(job *Job, r *run, but string) (blame, bool) {
 		return blame{}, false
 	}
 	out, tr := &job.Trainers[all[0].i], r.trainers[all[0].i]
+	others := 0.0 // longest round trip
+	for _, s := range all[1:] {
+		others = max(others, float64(job.Trainers[s.i].RoundTripSeconds))
+	}
 	b := blame{
 		text:   fmt.Sprintf("batches wait for trainer %s on %s %s of the time, %s before%s", out.Member, tr.where(nil), percent(all[0].now), percent(all[0].was), but),
 		action: fmt.Sprintf("Look at %s: whether the process gets processor time, what else runs there, and at the network to it.", out.Host),
 		causes: []string{paceToken(job.Name, out.Member)}, follows: []string{memberToken(job.Name, out.Member), byHost + out.Host},
 	}
-	if again := tr.sentAgain(); again >= resentShare {
+	again, trip := tr.sentAgain(), float64(out.RoundTripSeconds)
+	if others > 0 && trip >= farTimes*others && trip >= others+farBy {
+		b.text += fmt.Sprintf("; what it sends takes %s to be acknowledged, that of others %s", lasting(trip), lasting(others))
+	}
+	if again >= resentShare {
 		b.text += fmt.Sprintf("; it sends %s of its gradients again", percent(min(again, 1)))
 		b.action = fmt.Sprintf("Look at the network between %s and the shards: what %s sends comes late, or not at all.", out.Host, out.Member)
 	}
 	return b, true
 }
+
+// A trainer is far away whose round trips take so many times as long as those of all others, and so many seconds longer: acks
+// are put off by up to 30 ms, and by more on a busy machine.
+const (
+	farTimes = 4
+	farBy    = 0.05
+)
 
 // sentAgain is the share of its gradient frames that a trainer has lately sent again.
 func (tr *trainer) sentAgain() float64 {

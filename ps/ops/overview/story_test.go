@@ -159,6 +159,7 @@ func (s *story) set() {
 		t.After, t.Dropped = s.real("after"), s.d.HasArg("dropped-out")
 		t.Wrong = uint64(s.number("mismatches"))
 		t.Starved, t.Full, t.Halting = s.d.HasArg("starved"), s.d.HasArg("full"), s.real("halting")
+		t.Trip = s.real("trip")
 		t.Resends, t.Anew, t.Lost, t.Samples = uint64(s.number("resends")), uint64(s.number("anew")), uint64(s.number("lost")), s.real("samples")
 		if s.d.HasArg("loss") {
 			t.Loss = s.real("loss")

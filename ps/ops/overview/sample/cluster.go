@@ -81,6 +81,7 @@ type Trainer struct {
 	Starved bool    // what it computes longer it does without its processors
 	Halting float64 // share of the time in which its process does not run at all
 	Resends uint64  // frames sent again every second
+	Trip    float64 // seconds of a round trip; 0 is the one of the model
 	Anew    uint64  // connections lost every second
 	Lost    uint64  // messages lost every second
 	Full    bool    // its windows are full, and it waits for room

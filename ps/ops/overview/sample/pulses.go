@@ -1,6 +1,7 @@
 package sample
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -71,7 +72,7 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 		pending = 4 * mib
 	}
 	for i := range c.Shards {
-		said.Links = append(said.Links, schema.LinkPulse{Shard: i, PendingBytes: pending, WindowBytes: 4 * mib, Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: 0.0021})
+		said.Links = append(said.Links, schema.LinkPulse{Shard: i, PendingBytes: pending, WindowBytes: 4 * mib, Frames: said.GradientFrames / uint64(c.Shards), RoundTrip: schema.Real(cmp.Or(t.Trip, 0.0021))})
 	}
 	if c.Phase != "gathering" {
 		norm := schema.Real(0.8 + 0.4*math.Exp(-c.batch/900))
