@@ -21,6 +21,12 @@ func answerTimes(retryAfter time.Duration) fabric.RoundTrips {
 	return fabric.RoundTrips{First: retryAfter / 4, Slack: answerSlack, Max: 8 * retryAfter}
 }
 
+// answerTime is how long to wait for the next answer: as the estimate has it, but four times the mean at least, up to RetryAfter. An answer
+// is large and seldom lost, and a shard that is busy for a moment gives it late.
+func (s *Session) answerTime() time.Duration {
+	return max(s.answers.Timeout(), min(4*s.answers.Mean(), s.config.RetryAfter))
+}
+
 // moduleTimes is answerTimes for a module's answers: RetryAfter, and as much above what they take, since how long a shard computes varies.
 func moduleTimes(retryAfter time.Duration) fabric.RoundTrips {
 	return fabric.RoundTrips{First: retryAfter, Slack: retryAfter, Max: 8 * retryAfter}

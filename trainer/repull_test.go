@@ -72,6 +72,20 @@ func TestAnswerTimes(t *testing.T) {
 		a.Late()
 	}
 	want("after none for long", 8*time.Second, 8*time.Second)
+
+	s := &Session{config: Config{RetryAfter: time.Second}, answers: answerTimes(time.Second)}
+	for range 100 {
+		s.answers.Took(60 * time.Millisecond)
+	}
+	if got := s.answerTime(); got != 240*time.Millisecond {
+		t.Errorf("where answers take 60 ms: waits %v, want four times that", got)
+	}
+	for range 100 {
+		s.answers.Took(400 * time.Millisecond)
+	}
+	if got := s.answerTime(); got != time.Second {
+		t.Errorf("where answers take 400 ms: waits %v, want RetryAfter, which is more than %v", got, s.answers.Timeout())
+	}
 }
 
 // A module that computes for longer than RetryAfter is not asked twice for ever.

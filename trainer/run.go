@@ -239,7 +239,7 @@ func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) erro
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker) // an evaluation may have come between
 	repeated := false
-	err := s.wait(ctx, l.ready, s.answers.Timeout(), func(lost bool) (bool, error) {
+	err := s.wait(ctx, l.ready, s.answerTime(), func(lost bool) (bool, error) {
 		if repeated = true; !lost {
 			s.answers.Late()
 		}

@@ -159,7 +159,7 @@ func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.
 		}
 		return false, link.publish(subject, request)
 	}
-	if err := s.wait(ctx, scan.ready, s.answers.Timeout(), again); err != nil {
+	if err := s.wait(ctx, scan.ready, s.answerTime(), again); err != nil {
 		return err
 	}
 	if !repeated {
