@@ -7,7 +7,8 @@
 //   - The library is opened at run time, and its functions are bound when they are first called. One that it lacks ends the
 //     process with status 127, so every function is looked up before it is called (has, ask), and none but the library's
 //     nvmlInit is called before that has succeeded. For the same reason no program with this package may be linked with
-//     -z now, or run with LD_BIND_NOW.
+//     -z now, or run with LD_BIND_NOW: docs/operations.md has what the loader says then. Weak references would do, and neither the
+//     default linker nor cgo makes any of those of another package.
 //   - Errors are not asked for their text: that is a call too.
 //   - A poll's line is written by the goroutine that asks, since it is the sign that the driver answers. Events come from
 //     another one, at once, also while the first hangs.
