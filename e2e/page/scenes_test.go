@@ -95,7 +95,7 @@ var scenes = map[string]func(t testing.TB) *stage{
 				s.others = append(s.others, sample.NewCluster(sample.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist", Place: fmt.Sprintf("rack%02d", i+1)}))
 			}
 		})
-		s.step(30)
+		s.step(8)
 		s.with(func(*sample.Cluster) { s.others[16].Trainers[1].Stopped = true })
 		s.step(9)
 		return s
