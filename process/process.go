@@ -1,6 +1,6 @@
 // Package process says what this process is and takes of its machine: what the pulses of trainers and ps have in common.
 //
-// A Meter costs some ten microseconds a reading, most of it the kernel's, and stops nobody: it asks getrusage, /proc/self/statm
+// A Meter costs some microseconds a reading, most of it the kernel's, and stops nobody: it asks getrusage, /proc/self/statm
 // and runtime/metrics, whose numbers need no pause of the program. What a platform does not say is 0. It knows the schema's
 // ProcessPulse and nothing of jobs, subjects or time.
 package process
@@ -26,16 +26,24 @@ func Host() string {
 // HostAndID names this process for people: "box (pid 71)".
 func HostAndID() string { return fmt.Sprintf("%s (pid %d)", Host(), os.Getpid()) }
 
-// Meter reads what this process takes. It keeps what a reading needs; not for concurrent use.
+// Meter reads what this process takes. It keeps what a reading needs, an open file of the kernel's among it; not for concurrent use.
 type Meter struct {
 	samples [1]metrics.Sample
+	memory  *os.File // nil where there is none
 }
 
 // NewMeter makes a Meter.
 func NewMeter() *Meter {
-	m := &Meter{}
+	m := &Meter{memory: openMemory()}
 	m.samples[0].Name = "/gc/heap/live:bytes" // that the last collection has found alive
 	return m
+}
+
+// Close closes the file. A Meter that is closed reads a resident memory of 0. It may be called again, and of nil.
+func (m *Meter) Close() {
+	if m != nil && m.memory != nil {
+		_ = m.memory.Close() // it was only read
+	}
 }
 
 // Read is what the process takes now.
@@ -46,7 +54,7 @@ func (m *Meter) Read() schema.ProcessPulse {
 		heap = int64(v.Uint64())
 	}
 	return schema.ProcessPulse{
-		CPUSeconds: schema.Real(cpuSeconds()), ResidentBytes: residentBytes(), HeapBytes: heap,
+		CPUSeconds: schema.Real(cpuSeconds()), ResidentBytes: residentBytes(m.memory), HeapBytes: heap,
 		Goroutines: runtime.NumGoroutine(), CPUs: min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
 	}
 }

@@ -35,6 +35,10 @@ func TestMeterReads(t *testing.T) {
 		t.Errorf("processor time went from %v to %v", before.CPUSeconds, after.CPUSeconds)
 	}
 	runtime.KeepAlive(kept)
+	m.Close()
+	if closed := m.Read(); closed.ResidentBytes != 0 || closed.CPUSeconds <= 0 {
+		t.Errorf("a closed one reads %+v", closed)
+	}
 }
 
 func TestDisk(t *testing.T) {

@@ -328,6 +328,7 @@ func (s *Server) Close() {
 		<-s.registry.done
 		s.pulser.ended.Wait()
 		s.pulser.send(time.Now()) // how all jobs have ended
+		s.pulser.meter.Close()
 		s.opening.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()

@@ -289,6 +289,9 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 func (s *Session) close() {
 	s.fail(ErrLeft)
 	s.clock.Wait()
+	if s.pulses != nil {
+		s.pulses.meter.Close()
+	}
 	if s.control != nil {
 		s.control.Close()
 	}
