@@ -1,8 +1,7 @@
 package metrics
 
 import (
-	"bytes"
-	"fmt"
+	"cmp"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,7 +12,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	dto "github.com/prometheus/client_model/go"
 
 	"gradbus/ps/ops/overview"
 	"gradbus/schema"
@@ -48,10 +48,9 @@ const scrapesMax = 4
 // Exporter answers scrapes. It is safe for concurrent use.
 type Exporter struct {
 	config  Config
-	tables  *tables
+	tables  tables
 	process *prometheus.Registry // of Go and the process
-	turns   chan struct{}        // one for each scrape under way
-	texts   sync.Pool            // of buffers
+	handler http.Handler
 
 	mutex    sync.Mutex // a leaf: nothing is called under it
 	trainers map[who]heard
@@ -88,28 +87,27 @@ type tables struct {
 	disk    table[disk]
 }
 
-func newTables() *tables {
-	t := new(tables)
+func newTables() (t tables) {
 	t.build, t.server, t.ops, t.problem = buildTable(), serverTable(), opsTable(), problemTable()
 	t.job, t.place, t.trainer, t.moment = jobTable(), placeTable(), trainerTable(), momentTable()
 	t.shard, t.gpu, t.disk = shardTable(), gpuTable(), diskTable()
 	var at []*int
-	enter(t, &at, &t.build)
-	enter(t, &at, &t.server)
-	enter(t, &at, &t.ops)
-	enter(t, &at, &t.problem)
-	enter(t, &at, &t.job)
-	enter(t, &at, &t.place)
-	enter(t, &at, &t.trainer)
-	enter(t, &at, &t.moment)
-	enter(t, &at, &t.shard)
-	enter(t, &at, &t.gpu)
-	enter(t, &at, &t.disk)
-	names := make([]string, len(t.of))
-	for i := range names {
-		names[i] = t.of[i].name
+	enter(&t, &at, &t.build)
+	enter(&t, &at, &t.server)
+	enter(&t, &at, &t.ops)
+	enter(&t, &at, &t.problem)
+	enter(&t, &at, &t.job)
+	enter(&t, &at, &t.place)
+	enter(&t, &at, &t.trainer)
+	enter(&t, &at, &t.moment)
+	enter(&t, &at, &t.shard)
+	enter(&t, &at, &t.gpu)
+	enter(&t, &at, &t.disk)
+	order := make([]int, len(at))
+	for i := range order {
+		order[i] = i
 	}
-	order := byName(names)
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(t.of[a].name, t.of[b].name) })
 	sorted := make([]family, len(order))
 	for i, from := range order {
 		sorted[i], *at[from] = t.of[from], i
@@ -123,8 +121,7 @@ func enter[T any](t *tables, at *[]*int, from *table[T]) {
 	for i := range from.figures {
 		f := &from.figures[i]
 		all := f.family
-		all.labels, all.typeName = slices.Concat(from.labels, f.labels), strings.ToLower(f.kind.String())
-		f.order = byName(all.labels)
+		all.labels = slices.Concat(from.labels, f.labels)
 		t.of, *at = append(t.of, all), append(*at, &f.at)
 	}
 }
@@ -134,27 +131,15 @@ func New(c Config) *Exporter {
 	if c.Now == nil {
 		c.Now = time.Now
 	}
-	e := &Exporter{config: c, tables: newTables(), process: prometheus.NewRegistry(), trainers: map[who]heard{}, turns: make(chan struct{}, scrapesMax)}
+	e := &Exporter{config: c, tables: newTables(), process: prometheus.NewRegistry(), trainers: map[who]heard{}}
 	e.process.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	e.handler = promhttp.HandlerFor(e, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapesMax, DisableCompression: true})
 	return e
 }
 
 // ServeHTTP implements http.Handler: the text format of Prometheus, not compressed, since a scrape crosses a local network
 // and compressing it would take as long again as making it.
-func (e *Exporter) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	select {
-	case e.turns <- struct{}{}:
-		defer func() { <-e.turns }()
-	default:
-		http.Error(w, fmt.Sprintf("%d scrapes are under way: ask again in a second", scrapesMax), http.StatusServiceUnavailable)
-		return
-	}
-	text, done := e.scrape()
-	defer done()
-	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // who does not take it scrapes again
-}
+func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.handler.ServeHTTP(w, r) }
 
 // Take is given every pulse that is heard, of which it keeps those of trainers of jobs that this ps coordinates. It has the
 // form of ps.Options.Pulses. p must not change afterwards.
@@ -203,40 +188,26 @@ func has(j *schema.JobPulse, m schema.Member) bool {
 	return slices.ContainsFunc(j.Members, func(p schema.MemberPulse) bool { return p.Member == m })
 }
 
-// scrape is the text of one, until done is called.
-func (e *Exporter) scrape() (text []byte, done func()) {
+// Gather implements prometheus.Gatherer.
+func (e *Exporter) Gather() ([]*dto.MetricFamily, error) {
 	from := time.Now()
 	s := e.tables.new()
 	e.write(s)
-	// What cannot be read of this process is missing, and the rest is of use.
-	process, _ := e.process.Gather()
-	buffer := &bytes.Buffer{}
-	if used, ok := e.texts.Get().(*bytes.Buffer); ok {
-		buffer = used
-		buffer.Reset()
-	}
-	for i := range s.of {
-		for len(process) > 0 && process[0].GetName() < s.of[i].name {
-			_, _ = expfmt.MetricFamilyToText(buffer, process[0]) // a Buffer takes everything
-			process = process[1:]
-		}
-		buffer.Write(s.appendFamily(buffer.AvailableBuffer(), i))
-	}
-	for _, f := range process {
-		_, _ = expfmt.MetricFamilyToText(buffer, f)
-	}
-	e.tables.done(s)
+	all := s.filled()
+	process, err := e.process.Gather()
+	all = append(all, process...)
+	slices.SortFunc(all, func(a, b *dto.MetricFamily) int { return cmp.Compare(a.GetName(), b.GetName()) })
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
 	e.scrapes++
 	e.seconds += time.Since(from).Seconds()
-	return buffer.Bytes(), func() { e.texts.Put(buffer) }
+	return all, err
 }
 
 // write puts all that is known on a sheet.
 func (e *Exporter) write(s *sheet) {
 	now, own, status := e.config.Now(), e.config.Own(), e.config.Status()
-	t := e.tables
+	t := &e.tables
 	t.build.write(s, e.config.Version)
 	t.ops.write(s, e.cost())
 	if status != nil {

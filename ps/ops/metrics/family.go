@@ -2,11 +2,8 @@ package metrics
 
 import (
 	"cmp"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 
 	dto "github.com/prometheus/client_model/go"
 
@@ -19,16 +16,13 @@ type family struct {
 	kind   dto.MetricType
 	help   string
 	labels []string // besides those of its subject
-
-	typeName string // of kind, as it is written
 }
 
 // figure is a family that is read from a T.
 type figure[T any] struct {
 	family
-	read  func(T, *row)
-	at    int   // index in the sheet
-	order []int // of the table's labels and then its own, by name
+	read func(T, *row)
+	at   int // index in the sheet
 }
 
 // table is what is told of subjects of one sort.
@@ -48,11 +42,11 @@ func gauge[T any](name, help string, read func(T) float64) figure[T] {
 
 // counters and gauges are families with any number of samples for each subject, told apart by labels.
 func counters[T any](name, help string, labels []string, read func(T, *row)) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_COUNTER, help: help, labels: labels}, read: read}
+	return figure[T]{family: family{name, dto.MetricType_COUNTER, help, labels}, read: read}
 }
 
 func gauges[T any](name, help string, labels []string, read func(T, *row)) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_GAUGE, help: help, labels: labels}, read: read}
+	return figure[T]{family: family{name, dto.MetricType_GAUGE, help, labels}, read: read}
 }
 
 // summary is a number of observations and their sum, without quantiles.
@@ -63,122 +57,101 @@ func summary[T any](name, help string, read func(T) (count uint64, sum float64))
 // row takes the samples of one family and one subject.
 type row struct {
 	on     *sheet
-	at     int // of the family on the sheet
+	into   *dto.MetricFamily
+	kind   dto.MetricType
+	base   []*dto.LabelPair // of the subject, by name
 	labels []string
-	order  []int    // of the subject's labels and then these, by name
-	base   []string // the subject's labels, as they are written
-	whole  string   // all of them, where there are no others
 }
 
 // value adds a sample. values are those of the family's own labels, in their order.
-func (r *row) value(v float64, values ...string) { r.sample("", v, values) }
+func (r *row) value(v float64, values ...string) {
+	s := r.on.sample()
+	s.value, s.metric.Label = v, r.pairs(values)
+	if r.kind == dto.MetricType_COUNTER {
+		s.counter.Value, s.metric.Counter = &s.value, &s.counter
+	} else {
+		s.gauge.Value, s.metric.Gauge = &s.value, &s.gauge
+	}
+	r.into.Metric = append(r.into.Metric, &s.metric)
+}
 
 // summary adds a sample of a summary.
 func (r *row) summary(count uint64, sum float64) {
-	r.sample("_sum", sum, nil)
-	r.sample("_count", float64(count), nil)
+	r.into.Metric = append(r.into.Metric, &dto.Metric{Label: r.pairs(nil), Summary: &dto.Summary{SampleCount: &count, SampleSum: &sum}})
 }
 
-// sample writes a line: the family's name and what is put behind it, labels by name, and the value.
-func (r *row) sample(suffix string, v float64, values []string) {
-	name := r.on.of[r.at].name
+// pairs are the subject's labels and these, by name.
+func (r *row) pairs(values []string) []*dto.LabelPair {
 	if len(values) != len(r.labels) {
-		panic("metrics: " + name + " has other labels than it says") // the tables and their readers are of this package
+		panic("metrics: " + r.into.GetName() + " has other labels than it says") // the tables and their readers are of this package
 	}
-	b := append(append(r.on.text[r.at], name...), suffix...)
 	if len(values) == 0 {
-		b = append(b, r.whole...)
-	} else {
-		sign := byte('{')
-		for _, i := range r.order {
-			b = append(b, sign)
-			if sign = ','; i < len(r.base) {
-				b = append(b, r.base[i]...)
-			} else {
-				b = appendLabel(b, r.labels[i-len(r.base)], values[i-len(r.base)])
-			}
-		}
-		b = append(b, '}')
+		return r.base
 	}
-	b = append(appendValue(append(b, ' '), v), '\n')
-	r.on.text[r.at] = b
+	all := append(make([]*dto.LabelPair, 0, len(r.base)+len(values)), r.base...)
+	return byName(appendPairs(all, r.labels, values))
 }
 
-// appendLabel writes a label and its value.
-func appendLabel(b []byte, name, value string) []byte {
-	b = append(append(b, name...), '=', '"')
-	for _, c := range []byte(label(value)) {
-		switch c {
-		case '\\':
-			b = append(b, '\\', '\\')
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '"':
-			b = append(b, '\\', '"')
-		default:
-			b = append(b, c)
-		}
+func appendPairs(all []*dto.LabelPair, names, values []string) []*dto.LabelPair {
+	for i := range names {
+		value := label(values[i])
+		all = append(all, &dto.LabelPair{Name: &names[i], Value: &value})
 	}
-	return append(b, '"')
+	return all
 }
 
-// appendValue writes a number as Prometheus has it.
-func appendValue(b []byte, v float64) []byte {
-	if v == math.Trunc(v) && math.Abs(v) < 1e6 { // as most are, and quicker; so AppendFloat would write them, too, but for the sign of -0
-		return strconv.AppendInt(b, int64(v), 10)
-	}
-	return strconv.AppendFloat(b, v, 'g', -1, 64)
-}
-
-// byName are the indexes of names in the order of these.
-func byName(names []string) []int {
-	order := make([]int, len(names))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(names[a], names[b]) })
-	return order
+func byName(pairs []*dto.LabelPair) []*dto.LabelPair {
+	slices.SortFunc(pairs, func(a, b *dto.LabelPair) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	return pairs
 }
 
 // label makes a value fit for a label: UTF-8, and no longer than texts of the protocol.
 func label(value string) string { return schema.Clip(value) }
 
-// sheet is one scrape: the text of a family for every row of every table, in the order of their names.
+// sheet is one scrape: a family for every row of every table, in the order of their names.
 type sheet struct {
-	of   []family
-	text [][]byte        // of the samples of a family; empty where it has none
-	seen map[string]bool // subjects that are on it: a second of the same labels would spoil the whole scrape
+	families []*dto.MetricFamily
+	samples  []sample        // made together, since a scrape has thousands
+	seen     map[string]bool // subjects that are on it: a second of the same labels would spoil the whole scrape
 }
 
-// sheets makes empty ones, and keeps those that were used: a scrape has thousands of samples, as one a second later has.
-type sheets struct {
-	of   []family
-	used sync.Pool
+// sample is a sample with all that it points to.
+type sample struct {
+	metric  dto.Metric
+	gauge   dto.Gauge
+	counter dto.Counter
+	value   float64
 }
+
+// samplesAtOnce is how many are made together: some tens of KiB.
+const samplesAtOnce = 128
+
+func (s *sheet) sample() *sample {
+	if len(s.samples) == 0 {
+		s.samples = make([]sample, samplesAtOnce)
+	}
+	first := &s.samples[0]
+	s.samples = s.samples[1:]
+	return first
+}
+
+// sheets makes empty ones.
+type sheets struct{ of []family }
 
 func (s *sheets) new() *sheet {
-	if used, ok := s.used.Get().(*sheet); ok {
-		clear(used.seen)
-		for i := range used.text {
-			used.text[i] = used.text[i][:0]
-		}
-		return used
+	out := &sheet{families: make([]*dto.MetricFamily, len(s.of)), seen: map[string]bool{}}
+	all := make([]dto.MetricFamily, len(s.of))
+	for i := range s.of {
+		f := &s.of[i]
+		all[i].Name, all[i].Help, all[i].Type = &f.name, &f.help, &f.kind
+		out.families[i] = &all[i]
 	}
-	return &sheet{of: s.of, text: make([][]byte, len(s.of)), seen: map[string]bool{}}
+	return out
 }
 
-// done takes back a sheet that nobody reads any more.
-func (s *sheets) done(with *sheet) { s.used.Put(with) }
-
-// appendFamily writes the i-th family, where it has samples.
-func (s *sheet) appendFamily(b []byte, i int) []byte {
-	if len(s.text[i]) == 0 {
-		return b
-	}
-	f := &s.of[i]
-	b = append(append(append(append(b, "# HELP "...), f.name...), ' '), f.help...)
-	b = append(append(append(append(b, "\n# TYPE "...), f.name...), ' '), f.typeName...)
-	return append(append(b, '\n'), s.text[i]...)
+// filled are the families that have samples.
+func (s *sheet) filled() []*dto.MetricFamily {
+	return slices.DeleteFunc(s.families, func(f *dto.MetricFamily) bool { return len(f.Metric) == 0 })
 }
 
 // write puts a subject on the sheet, once. values are those of the table's labels, and are made fit for them.
@@ -194,20 +167,11 @@ func (t *table[T]) write(to *sheet, subject T, values ...string) {
 		return
 	}
 	to.seen[key] = true
-	r := &row{on: to, base: make([]string, len(values))}
-	for i, value := range values {
-		r.base[i] = string(appendLabel(nil, t.labels[i], value))
-	}
-	if len(values) > 0 {
-		sorted := make([]string, 0, len(values))
-		for _, i := range byName(t.labels) {
-			sorted = append(sorted, r.base[i])
-		}
-		r.whole = "{" + strings.Join(sorted, ",") + "}"
-	}
+	base := byName(appendPairs(nil, t.labels, values))
+	r := &row{on: to, base: base}
 	for i := range t.figures {
 		f := &t.figures[i]
-		r.at, r.labels, r.order = f.at, f.labels, f.order
+		r.into, r.kind, r.labels = to.families[f.at], f.kind, f.labels
 		f.read(subject, r)
 	}
 }
