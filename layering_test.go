@@ -33,7 +33,7 @@ var layers = map[string]layer{
 	"cuda/bench":    {own: []string{"cuda", "philox"}, noStd: noNetwork},
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
+	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// What a process takes of its machine, as pulses say it.
 	"process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},

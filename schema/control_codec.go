@@ -188,11 +188,6 @@ func encodeBody(k Kind, h Head, body any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", k, err)
 	}
-	return sealBody(k, h, b)
-}
-
-// sealBody puts JSON into a frame.
-func sealBody(k Kind, h Head, b []byte) ([]byte, error) {
 	f, err := NewFrame(Layout{Kind: k, Body: len(b)})
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", k, err)

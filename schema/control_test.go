@@ -84,7 +84,7 @@ func TestDecodeControlRefuses(t *testing.T) {
 		`{"join":{"job":{},"x":""}}`:                   "unknown field",
 		`{"join":{"job":{},"wanted":"T 1","host":""}}`: "1 to 63",
 		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:           "0 lanes",
-		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`:             "invalid",
+		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`:             "cannot unmarshal number into Go struct field Control.joined.run_id",
 		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",
 		`{"failed":{"member":"t0","text":"` + strings.Repeat("x", TextBytesMax+1) + `"}}`:             "at most 4096",
 		`{"refused":{"reason":"` + strings.Repeat("x", TextBytesMax+1) + `","text":""}}`:              "at most 4096",

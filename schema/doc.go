@@ -17,7 +17,7 @@
 //	v, err := schema.Verify(message, schema.Limits{})
 //	sum(v.Float32s())
 //
-// A Pulse (pulse.go, pulse_codec.go) is what a member says of itself to whoever watches: JSON in a frame, of which every number,
+// A Pulse (pulse.go, pulse_codec.go, pulse_check.go) is what a member says of itself to whoever watches: JSON in a frame, of which every number,
 // text, name and list is checked when it is written and when it is read, so that who shows or exports it need not.
 //
 // The format is gradbus.fbs; docs/protocol.md says how to speak it from another language. schema/wire is generated:

@@ -1,12 +1,13 @@
 package schema
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"unicode/utf8"
+
+	"github.com/go-json-experiment/json"
+	jsonv1 "github.com/go-json-experiment/json/v1"
 )
 
 // jsonDepthMax is how deep a body nests at most: a table's init within a join is at five.
@@ -14,6 +15,7 @@ const jsonDepthMax = 8
 
 // decodeJSON reads exactly one JSON value that is UTF-8, within BodyBytesMax and jsonDepthMax, and whose names are known
 // to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in two ways.
+// The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time of that.
 func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
 
 // decodeNewerJSON is decodeJSON, and passes over names that are not known, with whatever stands under them: whoever writes may be newer.
@@ -32,15 +34,5 @@ func decode(b []byte, to any, strict bool) error {
 	} else if err != nil {
 		return err
 	}
-	d := json.NewDecoder(bytes.NewReader(b))
-	if strict {
-		d.DisallowUnknownFields()
-	}
-	if err := d.Decode(to); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return errors.New("something follows the JSON value: want exactly one")
-	}
-	return nil
+	return json.Unmarshal(b, to, jsonv1.DefaultOptionsV1(), json.RejectUnknownMembers(strict))
 }

@@ -3,6 +3,7 @@ package schema
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -25,9 +26,8 @@ type names struct {
 	seen   [][]byte // names of open objects, those of the innermost last; parts of the text
 }
 
-// checkNames refuses names that are not lower case or stand twice in one object, and what is nested too deeply, in the first JSON
-// value of a text. It judges nothing else: what is no JSON it may let pass, and encoding/json refuses. io.EOF says that
-// the text ends within a value.
+// checkNames refuses names that are not lower case or stand twice in one object, what is nested too deeply, and what follows an object or
+// array. It judges nothing else: what is no JSON it may let pass, and the reader refuses. io.EOF says that the text ends within a value.
 //
 // Each byte is looked at once; by tokens of encoding/json it took as long as everything else that is done with a pulse.
 func checkNames(b []byte) error {
@@ -46,7 +46,7 @@ func checkNames(b []byte) error {
 			continue
 		case '}', ']':
 			if n.close() {
-				return nil
+				return checkEnd(b[i+1:])
 			}
 			isName = false
 			continue
@@ -74,6 +74,14 @@ func checkNames(b []byte) error {
 	}
 	if n.depth > 0 || !any {
 		return io.EOF
+	}
+	return nil
+}
+
+// checkEnd refuses what follows a value, but for white space.
+func checkEnd(b []byte) error {
+	if len(bytes.TrimLeft(b, " \t\n\r")) > 0 {
+		return errors.New("something follows the JSON value: want exactly one")
 	}
 	return nil
 }

@@ -1,10 +1,9 @@
 package schema
 
 import (
-	"encoding/json"
 	"fmt"
+	"math"
 	"strconv"
-	"strings"
 )
 
 // Pulse is what a member says of itself once a second, to whoever watches: a trainer on its job's subject
@@ -361,19 +360,29 @@ type Real float64
 
 // MarshalJSON implements json.Marshaler.
 func (r Real) MarshalJSON() ([]byte, error) {
-	return appendReal(nil, float64(r)), nil
+	switch f := float64(r); {
+	case math.IsNaN(f):
+		return []byte(`"NaN"`), nil
+	case math.IsInf(f, 1):
+		return []byte(`"+Inf"`), nil
+	case math.IsInf(f, -1):
+		return []byte(`"-Inf"`), nil
+	default:
+		return strconv.AppendFloat(nil, f, 'g', -1, 64), nil
+	}
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. As always with those, it is given a JSON value, and null changes nothing.
 func (r *Real) UnmarshalJSON(b []byte) error {
-	switch text := strings.Trim(string(b), `"`); text {
-	case "NaN", "+Inf", "-Inf":
-		f, err := strconv.ParseFloat(text, 64)
-		*r = Real(f)
-		return err
+	text := string(b)
+	switch text {
+	case "null":
+		return nil
+	case `"NaN"`, `"+Inf"`, `"-Inf"`:
+		text = text[1 : len(text)-1]
 	}
-	var f float64
-	if err := json.Unmarshal(b, &f); err != nil {
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
 		return fmt.Errorf("number %s: want a number, \"NaN\", \"+Inf\" or \"-Inf\"", Clip(string(b)))
 	}
 	*r = Real(f)

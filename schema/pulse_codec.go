@@ -15,15 +15,8 @@ func EncodePulse(h Head, p *Pulse) ([]byte, error) {
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("encode pulse: %w", err)
 	}
-	b, err := pulsePlan.write(make([]byte, 0, pulseBytesUsual), reflect.ValueOf(p).Elem())
-	if err != nil {
-		return nil, fmt.Errorf("encode pulse: %w", err)
-	}
-	return sealBody(KindPulse, h, b)
+	return encodeBody(KindPulse, h, p)
 }
-
-// pulseBytesUsual is more than most pulses of trainers take.
-const pulseBytesUsual = 2048
 
 // DecodePulse reads the body of a verified pulse frame: every number, text, name and list that is known within its bounds, and whatever
 // is not known passed over, since a newer member may say more and is not to vanish from sight for it. Who sent it is not in it, and is
@@ -32,7 +25,8 @@ func DecodePulse(v *View) (*Pulse, error) {
 	if v.head.Kind != KindPulse {
 		return nil, Refuse(ReasonUnknownKind, "%v frame: want a pulse", v.head.Kind)
 	}
-	p, err := readPulse(v.Body())
+	p := new(Pulse)
+	err := decodeNewerJSON(v.Body(), p)
 	if err == nil {
 		err = p.check()
 	}
@@ -40,16 +34,6 @@ func DecodePulse(v *View) (*Pulse, error) {
 		return nil, Refuse(ReasonMalformed, "pulse: %v", err)
 	}
 	return p, nil
-}
-
-// readPulse reads a body, the quick way where it is as we write it. What is longer than a body may be nobody reads.
-func readPulse(body []byte) (*Pulse, error) {
-	p, s := new(Pulse), scanner{b: body}
-	if len(body) <= BodyBytesMax && pulsePlan.read(&s, reflect.ValueOf(p).Elem()) && s.at == len(body) {
-		return p, nil
-	}
-	p = new(Pulse)
-	return p, decodeNewerJSON(body, p)
 }
 
 // CheckFrom says whether a member may have sent the pulse under a job's name: a trainer its own, and a ps the one of its id, under
@@ -94,7 +78,7 @@ func (p *Pulse) check() error {
 			return fmt.Errorf("id %q: want 1 to %d of a-z, 0-9 and -", Clip(s.ID), ServerIDBytesMax)
 		}
 	}
-	return pulsePlan.check("", reflect.ValueOf(p).Elem())
+	return pulseBounds("", reflect.ValueOf(p).Elem())
 }
 
 var doings = [...]Doing{DoingJoining, DoingKeys, DoingLookup, DoingCompute, DoingSend, DoingResult, DoingOther}
