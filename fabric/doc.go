@@ -22,7 +22,7 @@
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
 //	          gradbus.v1.{job}.{from}.module.{to}.{name}
 //	Ask       a request that is repeated until it is answered              ask.go
-//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, outboxstate.go, window.go
+//	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, overdue.go, outboxstate.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
 //	RoundTrips how long answers take, and when one is overdue             roundtrips.go
 //	Limiter   how much may be said in a second                             limiter.go
@@ -69,6 +69,8 @@
 //     times proves no more than its first sending would;
 //   - when nothing was acknowledged for as long as round trips may take (RoundTrips): one only, the newest, whose ack
 //     tells what else is missing, or every other time the oldest;
+//   - when such a one is answered and no frame that was sent once: twice as many as have arrived of those that were on
+//     the way when the wait was over, the oldest first;
 //   - when the connection is back (ResendAll): all;
 //   - when the receiver had no credit for it and now has.
 //

@@ -68,6 +68,7 @@ type Outbox struct {
 	due     time.Time     // when one is sent again for want of acks; zero: to be set by the next Tick
 	again   bool          // that time is over, and the next Tick is to look again
 	probes  int           // how often it was, since there was progress
+	suspect uint64        // orders up to this one were on the way when it was over last; 0 where these are known not to be lost, or sent again
 	full    bool          // the sender whose turn it is waits for room
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
@@ -287,13 +288,16 @@ func (o *Outbox) Ack(a Ack) error {
 		}
 		return s.order < told.evidence || refused
 	})
+	overdue := o.recover(&told)
 	o.mu.Unlock()
-	return o.repeat(lost, &o.stats.Gaps)
+	return errors.Join(o.repeat(lost, &o.stats.Gaps), o.repeat(overdue, &o.stats.Timeout))
 }
 
 // news is what an ack told that was not known.
 type news struct {
 	progress bool          // frames have arrived
+	frames   int           // so many
+	original bool          // of these one was sent once, and is among the suspects
 	latest   uint64        // order of the latest transmission of any of them
 	once     bool          // that was its frame's only one: its arrival may have brought the ack about, and no repetition has
 	at       time.Duration // when its frame was sent first, since Outbox.epoch
@@ -310,6 +314,8 @@ func (o *Outbox) arrived(a *Ack) (told news) {
 			continue
 		}
 		s.acked, told.progress = true, true
+		told.frames++
+		told.original = told.original || s.order == s.earliest && s.order <= o.suspect
 		if s.order > told.latest {
 			told.latest, told.once, told.at = s.order, s.order == s.earliest, s.at
 		}
@@ -387,57 +393,10 @@ func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 func (o *Outbox) ResendAll() error {
 	o.mu.Lock()
 	o.trips.Fresh()
-	o.due, o.probes = time.Time{}, 0
+	o.due, o.probes, o.suspect = time.Time{}, 0, 0
 	all := o.mark(SpanMax, every)
 	o.mu.Unlock()
 	return o.repeat(all, &o.stats.Back)
-}
-
-// overdue picks the frame to send again where nothing was heard: the newest that there is credit for, since its ack condemns all
-// that left before it and did not arrive; every other time the oldest, in case the receiver can take no other. Called with mu held.
-func (o *Outbox) overdue() []uint64 {
-	o.probes++
-	if o.probes%2 == 1 {
-		for n := o.next - 1; n >= o.first; n-- {
-			if s := &o.slots[n%SpanMax]; s.used && !s.acked && s.busy == 0 && s.end <= o.credit {
-				return o.mark(1, func(other *slot) bool { return other == s })
-			}
-		}
-	}
-	return o.mark(1, every)
-}
-
-// Tick tells the window what time it is; call it some ten times a second or more. Where nothing was acknowledged for
-// the timeout, one frame is sent again, whose ack shows what else is missing. Where a sender waits for credit and nothing is on
-// the way, the ack that granted it may be lost, and one frame may go beyond it: its ack tells. A call that comes much later than it
-// would have had something to do leaves that to the next one, since acks may have waited as it has.
-func (o *Outbox) Tick(now time.Time) error {
-	o.mu.Lock()
-	if o.next == o.first && !o.starved || o.err != nil {
-		o.due = time.Time{}
-		o.mu.Unlock()
-		return nil
-	}
-	if o.due.IsZero() {
-		o.due, o.again = now.Add(o.trips.Timeout()), false
-	}
-	late := now.Sub(o.due)
-	if late < 0 || late > tickLate && !o.again {
-		o.again = late >= 0 // acks may wait to be read, as this call did
-		o.mu.Unlock()
-		return nil
-	}
-	o.trips.Late()
-	o.due, o.again = now.Add(o.trips.Timeout()), false
-	var overdue []uint64
-	if o.next > o.first {
-		overdue = o.overdue()
-	} else {
-		o.probe = true
-		o.wake()
-	}
-	o.mu.Unlock()
-	return o.repeat(overdue, &o.stats.Timeout)
 }
 
 // Pending is the number of frames that are not released: not acknowledged, or just being sent again.

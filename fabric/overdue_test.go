@@ -153,3 +153,55 @@ func TestOutboxCreditEndsDoubling(t *testing.T) {
 		c.want("lost", [2]int{1060, 2})
 	})
 }
+
+// A window that is lost whole, and once more when the connection is back, is through after few round trips; nothing of it is sent a
+// third time but what was sent first.
+func TestOutboxWholeWindowLostTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c.send(t, SpanMax, 8)
+		if err := c.ResendAll(); err != nil {
+			t.Fatal(err)
+		}
+		c.until(90)
+		c.want("not yet overdue")
+		var inbox Inbox
+		rounds, sent := 0, 0
+		for c.sent = nil; inbox.cumulative < SpanMax; rounds++ {
+			c.until(100 + 40*rounds + 10) // less than the wait
+			arrived := c.again
+			for c.again = nil; len(arrived) > 0; arrived = arrived[1:] {
+				sent++
+				inbox.Accept(uint64(arrived[0][1]))
+			}
+			c.sent = nil
+			if err := c.Ack(inbox.Ack()); err != nil {
+				t.Fatal(err)
+			}
+			for _, n := range c.sent {
+				c.again = append(c.again, [2]int{0, int(n)})
+			}
+			if rounds > 12 {
+				t.Fatalf("%d of %d are through after %d rounds", inbox.cumulative, SpanMax, rounds)
+			}
+		}
+		if sent != SpanMax {
+			t.Errorf("%d frames were sent again, want each once", sent)
+		}
+	})
+}
+
+// Where answers are late and nothing is lost, what was on the way is not sent again for the answer of one.
+func TestOutboxLateAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})
+		c.send(t, 10, 8)
+		c.until(110)
+		c.want("overdue", [2]int{100, 10})
+		c.sent = nil
+		c.ack(t, 2, 0)
+		c.recorder.want(t, "1 and 2 are there, which were sent once")
+		c.ack(t, 2, 0b10000000)
+		c.recorder.want(t, "10 is there, the first or the second time: 3 to 9 left before", 3, 4, 5, 6, 7, 8, 9)
+	})
+}
