@@ -150,7 +150,7 @@ func TestPulseReaderAgreesOnNearMisses(t *testing.T) {
 		{`"host":"box"`, `"host":"b\u006fx"`}, {`"host":"box"`, "\"host\":\"b\nx\""}, {`"host":"box"`, "\"host\":\"b\xffx\""}, {`"host":"box"`, `"host":"box`},
 		{`"sum":288.5`, `"sum":288.`}, {`"sum":288.5`, `"sum":.5`}, {`"sum":288.5`, `"sum":0288.5`}, {`"sum":288.5`, `"sum":288.5e`}, {`"sum":288.5`, `"sum":1e999`},
 		{`"sum":288.5`, `"sum":"nan"`}, {`"sum":288.5`, `"sum":-`}, {`"sum":288.5`, `"sum":NaN`}, {`"sum":288.5`, `"sum":0x1p4`}, {`"sum":288.5`, `"sum":2_8`},
-		{`"connected":true`, `"connected":1`}, {`"connected":true`, `"connected":True`}, {`"63":1`, `"63":1,"63":1`}, {`"63":1`, `"63":1,"62":1`}, {`"63":1`, `"63":-1`}, {`"63":1`, `"63":1,`},
+		{`"connected":true`, `"connected":1`}, {`"connected":true`, `"connected":True`}, {`"63":1`, `"63":1,"63":1`}, {`"63":1`, `"63":1,"62":1`}, {`"63":1`, `"63":-1`}, {`"63":1`, `"A3":1`}, {`"63":1`, `"63":1,`},
 		{`["hw_slowdown"]`, `["hw_slowdown",]`}, {`["hw_slowdown"]`, `["hw_slowdown"`}, {`["hw_slowdown"]`, `[,"hw_slowdown"]`}, {`"digest":3808858755`, `"digest":4294967296`},
 	} {
 		changed := strings.Replace(string(b), change[0], change[1], 1)
