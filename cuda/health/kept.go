@@ -171,6 +171,7 @@ func (k *keeper) learn(now time.Time, all []verdict.Kept) {
 	k.hold(all)
 	k.m.mu.Lock()
 	changes := k.m.machine.Learn(now, k.boot, all)
+	k.m.note(changes)
 	k.m.mu.Unlock()
 	k.m.take(changes)
 }

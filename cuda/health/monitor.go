@@ -343,6 +343,7 @@ func (m *Monitor) Mismatch(uuid, what string, injected bool) {
 		uuid = m.used
 	}
 	changes := m.machine.Mismatch(time.Now(), uuid, what, injected)
+	m.note(changes)
 	m.mu.Unlock()
 	m.take(changes)
 }
@@ -352,6 +353,7 @@ func (m *Monitor) Mismatch(uuid, what string, injected bool) {
 func (m *Monitor) Acknowledge(uuid string) error {
 	m.mu.Lock()
 	changes, err := m.machine.Acknowledge(time.Now(), uuid)
+	m.note(changes)
 	m.mu.Unlock()
 	m.take(changes)
 	return err
@@ -368,6 +370,18 @@ func (m *Monitor) AcknowledgeAll() int {
 	return n
 }
 
+// note keeps what changes say of this process, so that Fit knows it as soon as others see them. Called with mu held.
+func (m *Monitor) note(changes []verdict.Change) {
+	for _, c := range changes {
+		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {
+			m.lost = c.Reason
+			if c.Injected {
+				m.lost += " (Injected.)"
+			}
+		}
+	}
+}
+
 // take logs changes, and tells of them.
 func (m *Monitor) take(changes []verdict.Change) {
 	m.telling.Lock()
@@ -379,14 +393,6 @@ func (m *Monitor) take(changes []verdict.Change) {
 		}
 	}
 	for _, c := range changes {
-		m.mu.Lock()
-		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {
-			m.lost = c.Reason
-			if c.Injected {
-				m.lost += " (Injected.)"
-			}
-		}
-		m.mu.Unlock()
 		level := slog.LevelInfo
 		switch c.To {
 		case schema.GPUUnhealthy:

@@ -210,6 +210,7 @@ func (w *watch) endAll() {
 func (w *watch) do(f func(*verdict.Machine) []verdict.Change) {
 	w.m.mu.Lock()
 	changes := f(w.m.machine)
+	w.m.note(changes)
 	w.m.mu.Unlock()
 	w.m.take(changes)
 }
