@@ -169,11 +169,7 @@ func (k *keeper) read(now time.Time) bool {
 
 func (k *keeper) learn(now time.Time, all []verdict.Kept) {
 	k.hold(all)
-	k.m.mu.Lock()
-	changes := k.m.machine.Learn(now, k.boot, all)
-	k.m.note(changes)
-	k.m.mu.Unlock()
-	k.m.take(changes)
+	k.m.change(func(m *verdict.Machine) []verdict.Change { return m.Learn(now, k.boot, all) })
 }
 
 func (k *keeper) hold(all []verdict.Kept) {

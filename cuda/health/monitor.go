@@ -338,24 +338,22 @@ const doubtEvery = 20 * time.Millisecond
 // Mismatch says that results of a GPU differed from those of the CPU: it is unhealthy from now on. uuid may be empty where
 // Use was called. One that was injected is not remembered.
 func (m *Monitor) Mismatch(uuid, what string, injected bool) {
-	m.mu.Lock()
-	if uuid == "" {
-		uuid = m.used
-	}
-	changes := m.machine.Mismatch(time.Now(), uuid, what, injected)
-	m.note(changes)
-	m.mu.Unlock()
-	m.take(changes)
+	m.change(func(machine *verdict.Machine) []verdict.Change {
+		if uuid == "" {
+			uuid = m.used
+		}
+		return machine.Mismatch(time.Now(), uuid, what, injected)
+	})
 }
 
 // Acknowledge says that somebody has seen to a GPU: what was wrong is forgotten. What still is comes back with the next
 // sample. uuid may be the beginning of one, or an index.
 func (m *Monitor) Acknowledge(uuid string) error {
-	m.mu.Lock()
-	changes, err := m.machine.Acknowledge(time.Now(), uuid)
-	m.note(changes)
-	m.mu.Unlock()
-	m.take(changes)
+	var err error
+	m.change(func(machine *verdict.Machine) (changes []verdict.Change) {
+		changes, err = machine.Acknowledge(time.Now(), uuid)
+		return changes
+	})
 	return err
 }
 
@@ -370,8 +368,10 @@ func (m *Monitor) AcknowledgeAll() int {
 	return n
 }
 
-// note keeps what changes say of this process, so that Fit knows it as soon as others see them. Called with mu held.
-func (m *Monitor) note(changes []verdict.Change) {
+// change changes the machine under the lock, with what follows from it for Fit, and tells what changed after it.
+func (m *Monitor) change(f func(*verdict.Machine) []verdict.Change) {
+	m.mu.Lock()
+	changes := f(m.machine)
 	for _, c := range changes {
 		if c.ContextLost && c.GPU.UUID == m.used && m.lost == "" {
 			m.lost = c.Reason
@@ -380,6 +380,8 @@ func (m *Monitor) note(changes []verdict.Change) {
 			}
 		}
 	}
+	m.mu.Unlock()
+	m.take(changes)
 }
 
 // take logs changes, and tells of them.

@@ -153,7 +153,7 @@ func (w *watch) where(quiet time.Duration) string {
 // silence makes the GPUs Unknown.
 func (w *watch) silence(now time.Time, reason string) {
 	w.silent = true
-	w.do(func(machine *verdict.Machine) []verdict.Change {
+	w.m.change(func(machine *verdict.Machine) []verdict.Change {
 		return machine.Silent(now, reason, w.injected("hang", now))
 	})
 	w.m.hear()
@@ -206,22 +206,13 @@ func (w *watch) endAll() {
 	}
 }
 
-// do changes the machine under the lock, and tells what changed after it.
-func (w *watch) do(f func(*verdict.Machine) []verdict.Change) {
-	w.m.mu.Lock()
-	changes := f(w.m.machine)
-	w.m.note(changes)
-	w.m.mu.Unlock()
-	w.m.take(changes)
-}
-
 // line takes a line of the probe.
 func (w *watch) line(now time.Time, l *verdict.Line) {
 	if w.injected("hang", now) {
 		return
 	}
 	if l.XID != nil { // no sign that the driver answers: it comes from elsewhere
-		w.do(func(m *verdict.Machine) []verdict.Change { return m.XID(now, l.XID) })
+		w.m.change(func(m *verdict.Machine) []verdict.Change { return m.XID(now, l.XID) })
 		return
 	}
 	w.last, w.silent = now, false
@@ -233,10 +224,10 @@ func (w *watch) line(now time.Time, l *verdict.Line) {
 	case l.Sample != nil:
 		w.asked = l.Sample.Index
 		injected := w.alter(now, l.Sample)
-		w.do(func(m *verdict.Machine) []verdict.Change { return m.Sample(now, l.Sample, injected) })
+		w.m.change(func(m *verdict.Machine) []verdict.Change { return m.Sample(now, l.Sample, injected) })
 	case l.Poll != nil:
 		w.asked = -1
-		w.do(func(m *verdict.Machine) []verdict.Change { m.Poll(); return nil })
+		w.m.change(func(m *verdict.Machine) []verdict.Change { m.Poll(); return nil })
 		w.m.hear()
 	}
 }
@@ -251,7 +242,7 @@ func (w *watch) nobody(now time.Time, n *verdict.None) {
 			w.none = n.Reason
 		}
 		w.m.config.Log.Info("no GPU is watched", "reason", n.Reason)
-		w.do(func(m *verdict.Machine) []verdict.Change { return m.None(now, n) })
+		w.m.change(func(m *verdict.Machine) []verdict.Change { return m.None(now, n) })
 	}
 	w.fake(now)
 	w.m.hear()
@@ -280,7 +271,7 @@ func (w *watch) greet(now time.Time, h *verdict.Hello) {
 			w.m.config.Log.Error("fault cannot be injected", "inject", in.Spec, "reason", fmt.Sprintf("the machine has %d GPUs", len(h.GPUs)))
 		}
 	}
-	w.do(func(m *verdict.Machine) []verdict.Change { return m.Hello(now, h) })
+	w.m.change(func(m *verdict.Machine) []verdict.Change { return m.Hello(now, h) })
 }
 
 // injected says whether a fault of that kind is in force.
@@ -322,7 +313,7 @@ func (w *watch) injectOnce(now time.Time) {
 		}
 		w.done[i] = true
 		w.m.config.Log.Warn("fault injected", "inject", in.Spec, "gpu", uuid)
-		w.do(func(m *verdict.Machine) []verdict.Change {
+		w.m.change(func(m *verdict.Machine) []verdict.Change {
 			if in.Kind == "mismatch" {
 				return m.Mismatch(now, uuid, "a mismatch that was injected", true)
 			}
@@ -363,7 +354,7 @@ func (w *watch) fake(now time.Time) {
 	for i := 0; i <= most; i++ {
 		s := simulated(i, w.serial)
 		w.alter(now, s)
-		w.do(func(m *verdict.Machine) []verdict.Change { return m.Sample(now, s, true) })
+		w.m.change(func(m *verdict.Machine) []verdict.Change { return m.Sample(now, s, true) })
 	}
 }
 
