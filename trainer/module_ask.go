@@ -45,30 +45,21 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	answered := m.asking(head.Kind, head.Flags&schema.FlagEvaluate == 0 && head.Kind != schema.KindWeights)
 	whole := false
 	defer func() { answered(whole) }()
-	began, repeated := time.Now(), false
-	send := func(bool) (bool, error) {
+	began := time.Now()
+	send := func() error {
 		for _, frame := range m.sealed {
 			if err := m.link.publish(m.subject(), frame); err != nil {
-				return false, err
+				return err
 			}
 		}
-		return false, nil
+		return nil
 	}
-	if _, err := send(false); err != nil {
+	if err := send(); err != nil {
 		return nil, err
 	}
-	again := func(lost bool) (bool, error) {
-		if repeated = true; !lost {
-			m.answers.Late()
-		}
-		return send(lost)
-	}
-	if err := s.wait(ctx, a.ready, m.answers.Timeout(), again); err != nil {
+	if err := s.answer(ctx, a.ready, &m.answers, m.answers.Timeout(), began, send); err != nil {
 		a.end()
 		return nil, err
-	}
-	if !repeated {
-		m.answers.Took(time.Since(began))
 	}
 	if a.refused != nil {
 		return nil, a.refused

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"time"
 
 	"gradbus/fabric"
@@ -25,6 +26,22 @@ func answerTimes(retryAfter time.Duration) fabric.RoundTrips {
 // is large and seldom lost, and a shard that is busy for a moment gives it late.
 func (s *Session) answerTime() time.Duration {
 	return max(s.answers.Timeout(), min(4*s.answers.Mean(), s.config.RetryAfter))
+}
+
+// answer waits for the answer to what was asked at a time, first so long, and asks again where it has not come or the connection is back. times takes in how
+// long the answer took, where it was asked for once, so that it is known which request it answers.
+func (s *Session) answer(ctx context.Context, ready <-chan struct{}, times *fabric.RoundTrips, first time.Duration, asked time.Time, again func() error) error {
+	repeated := false
+	err := s.wait(ctx, ready, first, func(lost bool) (bool, error) {
+		if repeated = true; !lost {
+			times.Late()
+		}
+		return false, again()
+	})
+	if err == nil && !repeated {
+		times.Took(time.Since(asked))
+	}
+	return err
 }
 
 // moduleTimes is answerTimes for a module's answers: RetryAfter, and as much above what they take, since how long a shard computes varies.

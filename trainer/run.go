@@ -238,18 +238,10 @@ func (s *Session) sendLookup(b schema.Batch) func(shard int, sealed []byte, kind
 func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) error {
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker) // an evaluation may have come between
-	repeated := false
-	err := s.wait(ctx, l.ready, s.answerTime(), func(lost bool) (bool, error) {
-		if repeated = true; !lost {
-			s.answers.Late()
-		}
+	return s.answer(ctx, l.ready, &s.answers, s.answerTime(), l.asked, func() error {
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
-		return false, l.unanswered(s.sendLookup(b))
+		return l.unanswered(s.sendLookup(b))
 	})
-	if err == nil && !repeated {
-		s.answers.Took(time.Since(l.asked))
-	}
-	return err
 }
 
 // lanes computes the lanes that have samples, one after the other; gradients leave meanwhile.

@@ -152,18 +152,9 @@ func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.
 	if err := link.publish(subject, request); err != nil {
 		return err
 	}
-	began, repeated := time.Now(), false
-	again := func(lost bool) (bool, error) {
-		if repeated = true; !lost {
-			s.answers.Late()
-		}
-		return false, link.publish(subject, request)
-	}
-	if err := s.wait(ctx, scan.ready, s.answerTime(), again); err != nil {
+	again := func() error { return link.publish(subject, request) }
+	if err := s.answer(ctx, scan.ready, &s.answers, s.answerTime(), time.Now(), again); err != nil {
 		return err
-	}
-	if !repeated {
-		s.answers.Took(time.Since(began))
 	}
 	if len(scan.answer.Keys()) == 0 && scan.answer.Head().Flags&schema.FlagMore != 0 {
 		return fmt.Errorf("no rows from key %d on, and more to follow", cursor)
