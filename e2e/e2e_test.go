@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
+	"gradbus/testkit"
 	"gradbus/trainer/report"
 )
 
@@ -66,7 +67,7 @@ func TestMain(m *testing.M) {
 type process struct {
 	*exec.Cmd
 	name           string
-	stdout, stderr commands.Output
+	stdout, stderr testkit.Text
 	done           <-chan struct{} // closed when it has ended
 }
 

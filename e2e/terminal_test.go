@@ -14,6 +14,7 @@ import (
 
 	"gradbus/cuda/health/nvml/fake"
 	"gradbus/e2e/commands"
+	"gradbus/testkit"
 )
 
 // exits waits for the end and wants a status.
@@ -149,7 +150,7 @@ func TestTop(t *testing.T) {
 	command.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	command.Stdin = theirs
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	var shown commands.Output
+	var shown testkit.Text
 	command.Stdout, command.Stderr = theirs, theirs
 	p := &process{Cmd: command, name: "ps"}
 	p.done = commands.Run(t, command, commands.Kill, shown.String)

@@ -4,11 +4,9 @@
 package commands
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -22,25 +20,6 @@ func Build(folder string, packages ...string) error {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
 	return nil
-}
-
-// Output keeps what is written to it. It may be read at any time.
-type Output struct {
-	mutex sync.Mutex
-	data  bytes.Buffer
-}
-
-// Write implements io.Writer.
-func (o *Output) Write(p []byte) (int, error) {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.Write(p)
-}
-
-func (o *Output) String() string {
-	o.mutex.Lock()
-	defer o.mutex.Unlock()
-	return o.data.String()
 }
 
 // Run starts a command, whose done is closed when it has ended. When the test ends, end is called and the command waited for;

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
+	"gradbus/testkit"
 )
 
 var (
@@ -44,7 +45,7 @@ const (
 type server struct {
 	*exec.Cmd
 	url, page string // page is empty where it has none
-	said      *commands.Output
+	said      *testkit.Text
 	done      <-chan struct{}
 }
 
@@ -61,7 +62,7 @@ func startServer(b *testing.B, folder string, seen bool, flags ...string) *serve
 	} else {
 		args = append(args, "off")
 	}
-	s := &server{Cmd: exec.Command(filepath.Join(folder, "ps"), append(args, flags...)...), said: new(commands.Output)}
+	s := &server{Cmd: exec.Command(filepath.Join(folder, "ps"), append(args, flags...)...), said: new(testkit.Text)}
 	s.Stdout, s.Stderr = s.said, s.said
 	done := commands.Run(b, s.Cmd, commands.Terminate, s.said.String)
 	s.done = done

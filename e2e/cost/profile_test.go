@@ -19,6 +19,7 @@ import (
 
 	"gradbus/e2e/commands"
 	"gradbus/fabric"
+	"gradbus/testkit"
 )
 
 var (
@@ -60,7 +61,7 @@ func profileJob(b *testing.B, folder, to string) (server, crew cost) {
 	w := s.watch(b.Context(), *times)
 	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
 		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--pulse-every", often(), "--beat-every", often(), "--json", "--profile", to)
-	var said commands.Output
+	var said testkit.Text
 	c.Stdout, c.Stderr = &said, &said
 	if err := c.Start(); err != nil {
 		b.Fatal(err)

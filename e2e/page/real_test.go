@@ -16,6 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"gradbus/e2e/commands"
+	"gradbus/testkit"
 )
 
 // binaries is where the commands are, once build has made them.
@@ -45,7 +46,7 @@ func process(t testing.TB, name string, args ...string) *os.Process {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	c, said := exec.Command(filepath.Join(binaries, name), args...), &commands.Output{}
+	c, said := exec.Command(filepath.Join(binaries, name), args...), &testkit.Text{}
 	c.Stdout, c.Stderr = said, said
 	commands.Run(t, c, commands.Kill, said.String)
 	return c.Process

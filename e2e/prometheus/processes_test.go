@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
+	"gradbus/testkit"
 )
 
 var needPrometheus = flag.Bool("need-prometheus", false, "run the tests, rather than skip them, and fail where there is no prometheus")
@@ -64,7 +65,7 @@ func TestMain(m *testing.M) {
 type process struct {
 	*exec.Cmd
 	done <-chan struct{}
-	out  commands.Output
+	out  testkit.Text
 }
 
 func start(t *testing.T, command string, args ...string) *process {
