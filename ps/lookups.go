@@ -122,6 +122,7 @@ func (s *Shard) answer(l schema.Layout) (f *schema.Frame, err error) {
 	return s.rows, nil
 }
 
+// outputRows answers the request that h is the head of: the answer has its number.
 func (s *Shard) outputRows(host int, h *schema.Head, flags uint32) {
 	lag := schema.Batch(0)
 	if l := s.line(host); l.ahead > 0 && l.sparse != nil && l.sparse.Closed() < h.Batch {
@@ -130,7 +131,7 @@ func (s *Shard) outputRows(host int, h *schema.Head, flags uint32) {
 	s.rows.SetHead(schema.Head{
 		Offset: uint64(lag),
 		Kind:   schema.KindRows, Job: s.run, Generation: s.generation, Batch: h.Batch, Bucket: h.Bucket, Chunk: h.Chunk, Chunks: h.Chunks,
-		Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Flags: flags,
+		Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Flags: flags, Sequence: h.Sequence,
 	})
 	s.outputs = append(s.outputs, Output{Kind: schema.KindRows, To: s.hosts[host].Member, Batch: h.Batch, Bucket: h.Bucket, Frame: s.rows.Seal()})
 }

@@ -41,7 +41,7 @@ func rowsOf(t *testing.T, h schema.Head, plus float32, keys ...uint64) *schema.V
 // Answers out of order, twice, late, from the wrong shard and to other requests: rows are placed once and whole.
 func TestLookupsTake(t *testing.T) {
 	tables := newTables([]schema.TableSpec{{Name: "t", Rows: 100, Dim: 2}}, 1)
-	l := newLookups(newSplit([]int{2}, 2, 1024, func(_ int, key uint64) int { return int(key % 2) }), tables, nil)
+	l := newLookups(newSplit([]int{2}, 2, 1024, func(_ int, key uint64) int { return int(key % 2) }), tables, nil, new(requestNumbers))
 	tables.used[0] = []uint64{7, 4, 6, 4, 9}
 	if err := tables.find(); err != nil {
 		t.Fatal(err)
@@ -50,8 +50,10 @@ func TestLookupsTake(t *testing.T) {
 		t.Fatal(err)
 	}
 	head := func(b schema.Batch, chunk schema.Chunk) schema.Head {
-		return schema.Head{Job: 1, Batch: b, Chunk: chunk, Chunks: 2}
+		return schema.Head{Job: 1, Batch: b, Chunk: chunk, Chunks: 2, Sequence: l.first + schema.Sequence(chunk)}
 	}
+	before := head(5, 0)
+	before.Sequence--
 	take := func(what string, shard int, v *schema.View, wrong string) {
 		t.Helper()
 		_, err := l.take(shard, v)
@@ -65,10 +67,12 @@ func TestLookupsTake(t *testing.T) {
 	})
 	take("before the start", 0, rowsOf(t, head(5, 0), 99, 4, 6), "")
 	l.begin()
-	take("of the batch before", 0, rowsOf(t, head(4, 0), 99, 4, 6), "")
+	take("to the request before", 0, rowsOf(t, before, 99, 4, 6), "")
+	take("without a number", 0, rowsOf(t, schema.Head{Job: 1, Batch: 5, Chunks: 2}, 99, 4, 6), "")
+	take("of the batch before", 0, rowsOf(t, head(4, 0), 99, 4, 6), "want those of batch 5")
 	take("from another shard", 1, rowsOf(t, head(5, 0), 99, 4, 6), "")
 	take("to another request", 0, rowsOf(t, head(5, 1), 99, 4, 6), "")
-	take("to an earlier lookup of other keys", 0, rowsOf(t, head(5, 0), 99, 4, 8), "")
+	take("of other keys", 0, rowsOf(t, head(5, 0), 99, 4, 8), "of other keys")
 	take("of another width", 0, narrow, "sections")
 	if l.open != 2 {
 		t.Fatalf("%d requests are open, want 2", l.open)
@@ -95,7 +99,7 @@ func TestLookupsTake(t *testing.T) {
 
 func TestLookupsOfNothingAreReady(t *testing.T) {
 	tables := newTables(nil, 1)
-	l := newLookups(newSplit(nil, 2, 1024, nil), tables, nil)
+	l := newLookups(newSplit(nil, 2, 1024, nil), tables, nil, new(requestNumbers))
 	if err := l.build(schema.Head{}); err != nil {
 		t.Fatal(err)
 	}

@@ -83,7 +83,7 @@ func (l *lookups) fillBags(r *lookup) {
 	}
 }
 
-// takeBags places the pooled rows of an answer, which has the request's number.
+// takeBags places the pooled rows of an answer.
 func (l *lookups) takeBags(r *lookup, v *schema.View) error {
 	sections, bags := v.Sections(), v.Bags()
 	if len(sections) != len(r.bags) || len(bags) != len(r.bags) {

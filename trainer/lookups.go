@@ -21,12 +21,13 @@ type lookups struct {
 	mu       sync.Mutex
 	head     schema.Head
 	requests []lookup
-	number   schema.Bucket // of the requests built last, which answers to bags repeat
-	open     int           // requests without an answer
-	ready    chan struct{} // gets a value when open falls to 0
-	asked    time.Time     // when they were sent first; of the goroutine that sends
+	first    schema.Sequence // number of requests[0]; the others' follow
+	open     int             // requests without an answer
+	ready    chan struct{}   // gets a value when open falls to 0
+	asked    time.Time       // when they were sent first; of the goroutine that sends
 
-	frames []*schema.Frame
+	frames  []*schema.Frame
+	numbers *requestNumbers
 
 	// applied is told that a shard's answer to a lookup of batch asked says that it has this trainer's contributions up to those
 	// of batch b. Only where each trainer's are applied alone; else nil.
@@ -44,8 +45,19 @@ type lookup struct {
 	behind   schema.Batch // the rows are of the version so many batches before
 }
 
-func newLookups(s *split, t *tables, place *schema.Placement) *lookups {
-	return &lookups{split: s, tables: t, place: place, ready: make(chan struct{}, 1)}
+// requestNumbers numbers a session's requests for rows, from 1. An answer repeats the number of its request, so that it is
+// never taken for the answer to another, of whatever kind. It belongs to the goroutine that calls Run.
+type requestNumbers struct{ last schema.Sequence }
+
+// take gives the first of n numbers that no other request has.
+func (r *requestNumbers) take(n int) (first schema.Sequence) {
+	first = r.last + 1
+	r.last += schema.Sequence(n)
+	return first
+}
+
+func newLookups(s *split, t *tables, place *schema.Placement, numbers *requestNumbers) *lookups {
+	return &lookups{split: s, tables: t, place: place, numbers: numbers, ready: make(chan struct{}, 1)}
 }
 
 // build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
@@ -54,13 +66,13 @@ func (l *lookups) build(head schema.Head) error {
 	defer l.mu.Unlock()
 	l.split.assign(l.tables.keys)
 	l.head, l.requests, l.open = head, l.requests[:0], 0
-	l.number += 2 // odd ones are those of evaluations
 	for shard := range l.split.shards {
 		for _, pieces := range l.split.chunks(shard) {
 			l.requests = append(l.requests, lookup{shard: shard, pieces: pieces})
 		}
 		l.addBags(shard)
 	}
+	l.first = l.numbers.take(len(l.requests))
 	for i := range l.requests {
 		if err := l.fill(i); err != nil {
 			return err
@@ -82,11 +94,8 @@ func (l *lookups) fill(i int) error {
 	if err := r.frame.Reset(layout); err != nil {
 		return fmt.Errorf("build lookup of batch %d: %w", l.head.Batch, err)
 	}
-	l.head.Chunk, l.head.Chunks = schema.Chunk(i), schema.Chunk(len(l.requests))
 	h := l.head
-	if r.bags != nil {
-		h.Bucket = l.number
-	}
+	h.Sequence, h.Chunk, h.Chunks = l.first+schema.Sequence(i), schema.Chunk(i), schema.Chunk(len(l.requests))
 	r.frame.SetHead(h)
 	if r.bags != nil {
 		l.fillBags(r)
@@ -143,23 +152,22 @@ func (l *lookups) unanswered(send func(shard int, sealed []byte, kind string) er
 	return nil
 }
 
-// take places the rows of an answer. One that repeats another or that nobody waits for is ignored: rows are the same
-// for the same keys and version. It fails on an answer that a correct shard cannot have given.
+// take places the rows of an answer. One that repeats another or that nobody waits for is ignored. It fails on an answer that a correct shard cannot have given.
 func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if h.Batch != l.head.Batch || l.open == 0 || int(h.Chunk) >= len(l.requests) {
+	if l.open == 0 || h.Sequence < l.first || h.Sequence-l.first >= schema.Sequence(len(l.requests)) {
 		return false, nil
 	}
-	r := &l.requests[h.Chunk]
+	r := &l.requests[h.Sequence-l.first]
 	if r.answered || r.shard != shard {
 		return false, nil
 	}
+	if h.Batch != l.head.Batch {
+		return false, fmt.Errorf("rows of batch %d from %s: want those of batch %d", h.Batch, schema.ShardMember(shard), l.head.Batch)
+	}
 	if r.bags != nil {
-		if h.Bucket != l.number {
-			return false, nil
-		}
 		if err := l.takeBags(r, v); err != nil {
 			return false, fmt.Errorf("pooled rows of batch %d request %d from %s: %w", h.Batch, h.Chunk, schema.ShardMember(shard), err)
 		}
@@ -167,7 +175,7 @@ func (l *lookups) take(shard int, v *schema.View) (kept bool, err error) {
 		return false, nil
 	}
 	if !slices.Equal(r.frame.Keys(), v.Keys()) {
-		return false, nil
+		return false, fmt.Errorf("rows of batch %d request %d from %s: of other keys than those asked for", h.Batch, h.Chunk, schema.ShardMember(shard))
 	}
 	if !slices.Equal(r.frame.Sections(), v.Sections()) {
 		return false, fmt.Errorf("rows of batch %d request %d from %s: sections %v, want %v", h.Batch, h.Chunk, schema.ShardMember(shard), v.Sections(), r.frame.Sections())

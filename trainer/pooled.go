@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"gradbus/cuda"
 	"gradbus/lane"
@@ -295,8 +296,8 @@ func (s *Session) scanColumns(ctx context.Context, scan *scan, pieces []columns,
 				keys, rows = append(keys[:0], got...), grown(rows, len(got)*dim)
 				more = scan.answer.Head().Flags&schema.FlagMore != 0
 			}
-			if len(got) != len(keys) || len(got) > 0 && got[len(got)-1] != keys[len(keys)-1] {
-				return fmt.Errorf("%d keys from %s, and %d from %s", len(got), schema.ShardMember(c.shard), len(keys), schema.ShardMember(pieces[0].shard))
+			if !slices.Equal(got, keys) {
+				return fmt.Errorf("%d keys from %s, and %d others from %s", len(got), schema.ShardMember(c.shard), len(keys), schema.ShardMember(pieces[0].shard))
 			}
 			for k := range got {
 				copy(rows[k*dim+c.first:k*dim+c.first+c.count], values[k*c.count:])

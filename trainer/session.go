@@ -63,8 +63,8 @@ type Session struct {
 	answers  fabric.RoundTrips // of lookups and scans; belongs to the goroutine that calls Run
 	left     bool
 
-	evaluation *evaluation  // made when first needed
-	scans      schema.Chunk // requests of table scans so far
+	evaluation *evaluation // made when first needed
+	numbers    requestNumbers
 
 	connMu  sync.Mutex // guards the setting of servers' conn: pulses are sent while peers are still dialed. A leaf
 	statsMu sync.Mutex
@@ -146,7 +146,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto || slices.ContainsFunc(t.specs, onShardsWhole) {
 		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, t.specs)
 	}
-	s.lookups = newLookups(owners, t, s.place)
+	s.lookups = newLookups(owners, t, s.place, &s.numbers)
 	if job.RowsAlone() {
 		s.lookups.applied = s.applied
 	}

@@ -35,8 +35,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 	}
 	if s.evaluation == nil {
 		t := newTables(s.job.Tables, 1)
-		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place)}
-		s.evaluation.lookups.number = 1
+		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place, &s.numbers)}
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -92,7 +91,8 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 
 // Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
 // within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and valid
-// until yield returns. An error of yield ends the scan and is returned.
+// until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once: each piece is
+// checked against what was asked for, and in the end all of them are counted.
 func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64, rows []float32) error) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -103,22 +103,31 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	if r := s.replicas.of(table); r != nil {
 		return r.scan(s.job.ChunkBytes/4, yield)
 	}
-	scan, err := newScan(s.head(s.Version()), table, &s.job.Tables[table], s.job.ChunkBytes/4)
+	spec := &s.job.Tables[table]
+	scan, err := newScan(s.head(s.Version()), table, spec, s.job.ChunkBytes/4)
 	if err != nil {
 		return err
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
+	came := uint64(0)
+	counted := func(p schema.Partition, keys []uint64, rows []float32) error {
+		came += uint64(len(keys))
+		return yield(p, keys, rows)
+	}
 	pieces := s.piecesOf(table)
-	for p := range s.job.Tables[table].Partitions {
+	for p := range spec.Partitions {
 		if len(pieces) > 0 {
-			err = s.scanColumns(ctx, scan, pieces, schema.Partition(p), yield)
+			err = s.scanColumns(ctx, scan, pieces, schema.Partition(p), counted)
 		} else {
-			err = s.scanPartition(ctx, scan, s.place.OwnerOfPartition(table, schema.Partition(p)), schema.Partition(p), yield)
+			err = s.scanPartition(ctx, scan, s.place.OwnerOfPartition(table, schema.Partition(p)), schema.Partition(p), counted)
 		}
 		if err != nil {
-			return fmt.Errorf("scan table %q partition %d at version %d: %w", s.job.Tables[table].Name, p, s.Version(), err)
+			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.Version(), err)
 		}
+	}
+	if came != spec.Rows {
+		return fmt.Errorf("scan table %q at version %d: %d rows came of its %d", spec.Name, s.Version(), came, spec.Rows)
 	}
 	return nil
 }
@@ -147,8 +156,7 @@ func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.
 	s.rowsFor.Store(&taker)
 	link := s.links[shard]
 	subject := s.subject(fabric.KindPull, link.member)
-	s.scans++
-	request := scan.ask(shard, p, cursor, s.scans)
+	request := scan.ask(shard, p, cursor, s.numbers.take(1))
 	if err := link.publish(subject, request); err != nil {
 		return err
 	}
@@ -165,6 +173,7 @@ func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.
 // scan pulls a table piece by piece, one request at a time.
 type scan struct {
 	head    schema.Head
+	spec    *schema.TableSpec
 	section schema.Section
 	request *schema.Frame
 	ready   chan struct{}
@@ -172,6 +181,7 @@ type scan struct {
 	mu     sync.Mutex // guards what follows while a request is open
 	open   bool
 	asked  schema.Head // of the open request
+	cursor uint64      // the key from which on it asks
 	shard  int
 	answer schema.View
 }
@@ -181,38 +191,53 @@ func newScan(head schema.Head, table schema.Table, spec *schema.TableSpec, value
 	if err != nil {
 		return nil, err
 	}
-	return &scan{head: head, request: f, ready: make(chan struct{}, 1),
+	return &scan{head: head, spec: spec, request: f, ready: make(chan struct{}, 1),
 		section: schema.Section{Table: table, Dim: uint32(spec.Dim), Count: uint64(max(1, valuesMax/spec.Dim))}}, nil
 }
 
-// ask opens a request for rows of a partition from a key on, and gives its frame. The number, which the answer repeats
-// as its chunk, tells its answer from a late one to an earlier request.
-func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Chunk) []byte {
+// ask opens a request for rows of a partition from a key on, and gives its frame. The number tells its answer from others.
+func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Sequence) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.open, c.asked, c.shard = true, c.head, shard
-	c.asked.Bucket, c.asked.Chunk = schema.Bucket(p), number
+	c.open, c.asked, c.shard, c.cursor = true, c.head, shard, cursor
+	c.asked.Bucket, c.asked.Sequence = schema.Bucket(p), number
 	c.request.SetHead(c.asked)
 	c.request.SetSection(0, c.section)
 	c.request.Keys()[0] = cursor
 	return c.request.Seal()
 }
 
-// take keeps the answer to the open request and ignores all others.
+// take keeps the answer to the open request and ignores all others. It fails on an answer that a correct shard cannot have
+// given.
 func (c *scan) take(shard int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.open || shard != c.shard || h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket || h.Chunk != c.asked.Chunk {
+	if !c.open || shard != c.shard || h.Sequence != c.asked.Sequence {
 		return false, nil
 	}
-	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim {
-		return false, fmt.Errorf("rows of version %d partition %d from %s: sections %v, want one of table %d with dim %d",
-			h.Batch, h.Bucket, schema.ShardMember(shard), got, c.section.Table, c.section.Dim)
+	if err := c.check(&h, v); err != nil {
+		return false, fmt.Errorf("rows of version %d partition %d from %s: %w", h.Batch, h.Bucket, schema.ShardMember(shard), err)
 	}
 	c.open, c.answer = false, *v
 	c.ready <- struct{}{}
 	return true, nil
+}
+
+// check compares an answer with what was asked for. That its keys ascend has been verified.
+func (c *scan) check(h *schema.Head, v *schema.View) error {
+	if h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket {
+		return fmt.Errorf("want version %d partition %d", c.asked.Batch, c.asked.Bucket)
+	}
+	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim || got[0].Count > c.section.Count {
+		return fmt.Errorf("sections %v, want one of table %d with dim %d and at most %d rows", got, c.section.Table, c.section.Dim, c.section.Count)
+	}
+	for _, key := range v.Keys() {
+		if key < c.cursor || key >= c.spec.Rows || schema.PartitionOf(key, c.spec.Partitions) != schema.Partition(h.Bucket) {
+			return fmt.Errorf("key %d: want keys of that partition from %d on", key, c.cursor)
+		}
+	}
+	return nil
 }
 
 // Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
