@@ -5,6 +5,7 @@
 //	csrc     native kernels behind one C ABI, built by CMake
 //	cuda     the only package that calls C; also the portable Go backend, which is the oracle
 //	schema   what travels: manifest, frames and their verifier
+//	atomicfile  files that appear whole or not at all
 //	process  what a process takes of its machine
 //	fabric   how it travels: NATS, windows and acknowledgements
 //	nn       layers and losses over a backend

@@ -34,6 +34,8 @@ var layers = map[string]layer{
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
+	// Files that appear whole or not at all.
+	"atomicfile": {noStd: noNetwork},
 	// What a process takes of its machine, as pulses say it.
 	"process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},
@@ -41,7 +43,7 @@ var layers = map[string]layer{
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"cuda/health/verdict":   {own: []string{"schema"}, noStd: noNetwork},
 	"cuda/health/nvml":      {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
-	"cuda/health/keep":      {own: []string{"cuda/health/verdict"}, noStd: noNetwork},
+	"cuda/health/keep":      {own: []string{"atomicfile", "cuda/health/verdict"}, noStd: noNetwork},
 	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/verification":     {own: []string{"cuda", "cuda/health", "process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
@@ -93,7 +95,7 @@ var layers = map[string]layer{
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
 	"trainer/report":             {noStd: noNetwork},
-	"trainer/safetensors":        {noStd: noNetwork},
+	"trainer/safetensors":        {own: []string{"atomicfile"}, noStd: noNetwork},
 	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
@@ -107,7 +109,7 @@ var layers = map[string]layer{
 	"config":                     {others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
-		own:    []string{"config", "cuda", "ps", "schema", "trainer/spawn"},
+		own:    []string{"atomicfile", "config", "cuda", "ps", "schema", "trainer/spawn"},
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -116,7 +118,7 @@ var layers = map[string]layer{
 	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
-		own:    []string{"bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own:    []string{"atomicfile", "bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -133,7 +135,7 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/exchange": {
-		own:   []string{"bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
+		own:   []string{"atomicfile", "bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},
 	},
 }

@@ -101,6 +101,11 @@ func styleOf(path string, data []byte) []string {
 			return true
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
+			path != "cuda/health/nvml/fake/fake.go" && // in a folder of the test's own
+			slices.Contains([]string{"Create", "WriteFile"}, call.Sel.Name) {
+			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile", files.Position(n.Pos()), call.Sel.Name))
+		}
+		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
 			path != "cuda/health/take.go" && // CUDA's own, which say what it calls its first device
 			path != "cuda/health/keep/file.go" && // the convention of where programs keep state
 			slices.Contains([]string{"Getenv", "LookupEnv", "Setenv"}, call.Sel.Name) {
@@ -145,12 +150,13 @@ func platforms(n ast.Node) bool {
 func TestStyleFinds(t *testing.T) {
 	long := "package p\n\nfunc f() {\n" + strings.Repeat("\tf()\n", functionLinesMax) + "}\n"
 	for name, c := range map[string]struct{ path, text, want string }{
-		"file":        {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
-		"function":    {"a.go", long, "f has 72 lines"},
-		"init":        {"a.go", "package p\n\nfunc init() {}\n", "no init"},
-		"environment": {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
-		"platform":    {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n", "a.go:5:35: no configuration by environment"},
-		"syntax":      {"a.go", "package", "expected"},
+		"file":         {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
+		"function":     {"a.go", long, "f has 72 lines"},
+		"init":         {"a.go", "package p\n\nfunc init() {}\n", "no init"},
+		"environment":  {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
+		"platform":     {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n", "a.go:5:35: no configuration by environment"},
+		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n", "a.go:5:14: os.Create follows links"},
+		"syntax":       {"a.go", "package", "expected"},
 	} {
 		if wrong := strings.Join(styleOf(c.path, []byte(c.text)), "\n"); !strings.Contains(wrong, c.want) {
 			t.Errorf("%s: found %q, want %q", name, wrong, c.want)

@@ -11,23 +11,21 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"gradbus/atomicfile"
 )
 
 // Save writes the table as a CSV file, numbers with all their digits. What a table lacks is an empty field.
-func (t Table) Save(path string) (err error) {
-	f, err := os.Create(path)
-	if err != nil {
-		return fmt.Errorf("save table: %w", err)
-	}
-	defer func() {
-		if e := f.Close(); err == nil {
-			err = e
-		}
-	}()
-	w := csv.NewWriter(f)
-	if err := w.Write(columns[:]); err != nil {
+func (t Table) Save(path string) error {
+	if err := atomicfile.Write(path, 0o666, t.write); err != nil {
 		return fmt.Errorf("save table %s: %w", path, err)
 	}
+	return nil
+}
+
+func (t Table) write(to io.Writer) error {
+	w := csv.NewWriter(to)
+	_ = w.Write(columns[:]) // what fails is found by Error below
 	for _, r := range t {
 		fields := []string{r.Name}
 		for _, v := range r.numbers() {
@@ -37,15 +35,10 @@ func (t Table) Save(path string) (err error) {
 			}
 			fields = append(fields, text)
 		}
-		if err := w.Write(fields); err != nil {
-			return fmt.Errorf("save table %s: %w", path, err)
-		}
+		_ = w.Write(fields)
 	}
 	w.Flush()
-	if err := w.Error(); err != nil {
-		return fmt.Errorf("save table %s: %w", path, err)
-	}
-	return nil
+	return w.Error()
 }
 
 // LoadTable reads a file that Save wrote. Errors name the file, the line and what would be right.

@@ -3,6 +3,7 @@ package average
 import (
 	"bytes"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -91,4 +92,26 @@ func TestBadTables(t *testing.T) {
 	}
 	_, err := LoadTable("/nowhere.csv")
 	checkError(t, "no file", err, `table "/nowhere.csv": want a CSV file that --csv wrote: no such file or directory`)
+}
+
+// Results take the place of links, and lead nobody to another's file.
+func TestResultsFollowNoLinks(t *testing.T) {
+	victim, folder := file(t, "victim", "precious"), t.TempDir()
+	table, trace := filepath.Join(folder, "x_all.csv"), filepath.Join(folder, "trace.json")
+	for _, path := range []string{table, trace} {
+		if err := os.Symlink(victim, path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range []error{saveTables(folder, "x", nil, Metrics{"a": {1}}), (&Config{Trace: trace}).checkOutputs(), saveTrace(trace, nil)} {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if text, err := os.ReadFile(victim); err != nil || string(text) != "precious" {
+		t.Errorf("another's file holds %q, %v", text, err)
+	}
+	if _, err := LoadTable(table); err != nil {
+		t.Error(err)
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"gradbus/atomicfile"
 	"gradbus/bench/crew"
 	"gradbus/schema"
 )
@@ -70,11 +71,9 @@ func (c *Config) checkOutputs() error {
 		}
 	}
 	if c.Trace != "" {
-		f, err := os.OpenFile(c.Trace, os.O_CREATE|os.O_WRONLY, 0o644)
-		if err != nil {
+		if err := atomicfile.Check(c.Trace); err != nil {
 			return fmt.Errorf("trace %q: want a file that can be written: %w", c.Trace, reason(err))
 		}
-		return f.Close()
 	}
 	return nil
 }

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"os"
+	"io"
 	"slices"
 	"time"
+
+	"gradbus/atomicfile"
 )
 
 // Span is a stretch of time in one member, for a timeline. Times are nanoseconds since 1970 on the host's clock, so that spans
@@ -61,14 +63,13 @@ func saveTrace(path string, processes []process) error {
 			event{Name: "process_sort_index", Ph: "M", PID: pid, Args: map[string]any{"sort_index": pid}})
 		events = append(events, eventsOf(pid, p, begin)...)
 	}
-	text, err := json.Marshal(struct {
-		TraceEvents     []event `json:"traceEvents"`
-		DisplayTimeUnit string  `json:"displayTimeUnit"`
-	}{events, "ms"})
+	err := atomicfile.Write(path, 0o666, func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(struct {
+			TraceEvents     []event `json:"traceEvents"`
+			DisplayTimeUnit string  `json:"displayTimeUnit"`
+		}{events, "ms"})
+	})
 	if err != nil {
-		return fmt.Errorf("save trace: %w", err)
-	}
-	if err := os.WriteFile(path, append(text, '\n'), 0o644); err != nil {
 		return fmt.Errorf("save trace: %w", err)
 	}
 	return nil

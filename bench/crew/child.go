@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"gradbus/atomicfile"
 	"gradbus/config"
 )
 
@@ -115,25 +116,25 @@ func profile(path string) (stop func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil
 	}
-	file, err := os.Create(path)
+	file, err := atomicfile.Create(path, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	if err := pprof.StartCPUProfile(file); err != nil {
-		file.Close()
+		file.Discard()
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	return func() error {
 		pprof.StopCPUProfile()
-		return errors.Join(file.Close(), writeAllocations(strings.TrimSuffix(path, ".pprof")+".allocs.pprof"))
+		return errors.Join(file.Commit(), writeAllocations(strings.TrimSuffix(path, ".pprof")+".allocs.pprof"))
 	}, nil
 }
 
 // writeAllocations writes what the process has allocated since its start.
 func writeAllocations(path string) error {
-	file, err := os.Create(path)
+	err := atomicfile.Write(path, 0o666, func(w io.Writer) error { return pprof.Lookup("allocs").WriteTo(w, 0) })
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
-	return errors.Join(pprof.Lookup("allocs").WriteTo(file, 0), file.Close())
+	return nil
 }

@@ -6,10 +6,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"runtime/pprof"
 	"sync"
 
+	"gradbus/atomicfile"
 	"gradbus/config"
 )
 
@@ -153,16 +153,16 @@ func profile(path string) (stop func() error, err error) {
 	if path == "" {
 		return func() error { return nil }, nil
 	}
-	file, err := os.Create(path)
+	file, err := atomicfile.Create(path, 0o666)
 	if err != nil {
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	if err := pprof.StartCPUProfile(file); err != nil {
-		file.Close()
+		file.Discard()
 		return nil, fmt.Errorf("profile: %w", err)
 	}
 	return func() error {
 		pprof.StopCPUProfile()
-		return file.Close()
+		return file.Commit()
 	}, nil
 }

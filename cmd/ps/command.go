@@ -8,13 +8,13 @@ import (
 	"math"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gradbus"
+	"gradbus/atomicfile"
 	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/cuda/health/watch"
@@ -172,18 +172,26 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 // writePorts writes the files that tell other programs where the server is.
 func (f *flags) writePorts(server *ps.Server, shown *display) error {
 	if f.portFile != "" {
-		if err := writeWhole(f.portFile, server.URL()+"\n"); err != nil {
+		if err := writePort(f.portFile, server.URL()); err != nil {
 			return err
 		}
 	}
 	if f.page.portFile == "" || shown == nil {
 		return nil
 	}
-	err := writeWhole(f.page.portFile, shown.server.URL()+"\n")
+	err := writePort(f.page.portFile, shown.server.URL())
 	if err != nil {
 		f.removePorts()
 	}
 	return err
+}
+
+func writePort(path, url string) error {
+	err := atomicfile.Write(path, 0o600, func(w io.Writer) error { _, err := fmt.Fprintln(w, url); return err })
+	if err != nil {
+		return fmt.Errorf("write the server's address: %w", err)
+	}
+	return nil
 }
 
 func (f *flags) removePorts() {
@@ -245,23 +253,4 @@ func (f *flags) hint(url string) string {
 		more += " --token-file " + f.tokenFile
 	}
 	return more
-}
-
-// writeWhole writes a file that appears with its whole content or not at all.
-func writeWhole(path, text string) error {
-	part, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*")
-	if err == nil {
-		defer os.Remove(part.Name())
-		_, err = io.WriteString(part, text)
-		if closed := part.Close(); err == nil {
-			err = closed
-		}
-	}
-	if err == nil {
-		err = os.Rename(part.Name(), path)
-	}
-	if err != nil {
-		return fmt.Errorf("write the server's address: %w", err)
-	}
-	return nil
 }

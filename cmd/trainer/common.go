@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +22,7 @@ import (
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/report"
+	"gradbus/trainer/safetensors"
 	"gradbus/trainer/settings"
 	"gradbus/trainer/tensorboard"
 )
@@ -100,7 +99,7 @@ func (o *common) addOutput(set *pflag.FlagSet) {
 	o.verify.Add(set)
 	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
-	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to")
+	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
 	set.StringVar(&o.tensorboard, "tensorboard", "", "`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
 	o.logging.Add(set)
@@ -238,23 +237,13 @@ func (o *common) print(result report.Result) error {
 
 // writables fails where what is to be written cannot be, so that this is known before the training and not after it.
 func (o *common) writables() error {
-	if err := writable(o.save); err != nil || o.tensorboard == "" {
-		return err
+	if o.save != "" {
+		if err := safetensors.CheckSave(o.save); err != nil {
+			return fmt.Errorf("--save %s: cannot be written: %w", o.save, err)
+		}
 	}
-	return tensorboard.Check(o.tensorboard)
-}
-
-// writable fails where path cannot become a file.
-func writable(path string) error {
-	if path == "" {
+	if o.tensorboard == "" {
 		return nil
 	}
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return fmt.Errorf("--save %s: it is a directory, want the name of a file", path)
-	}
-	probe, err := os.CreateTemp(filepath.Dir(path), ".probe-*")
-	if err != nil {
-		return fmt.Errorf("--save %s: cannot be written: %w", path, err)
-	}
-	return errors.Join(probe.Close(), os.Remove(probe.Name()))
+	return tensorboard.Check(o.tensorboard)
 }

@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gradbus/atomicfile"
 	"gradbus/config"
 	"gradbus/schema"
 	"gradbus/trainer/packages"
@@ -114,9 +114,8 @@ func (o *options) dumpExamples(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	file, err := os.Create(o.dump)
-	if err != nil {
+	if err := atomicfile.Write(o.dump, 0o666, data.Dump); err != nil {
 		return fmt.Errorf("dump examples: %w", err)
 	}
-	return errors.Join(data.Dump(file), file.Close())
+	return nil
 }

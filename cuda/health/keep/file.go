@@ -10,26 +10,28 @@ import (
 	"syscall"
 	"time"
 
+	"gradbus/atomicfile"
 	"gradbus/cuda/health/verdict"
 )
 
 // File is the file at a path. It may be used by any number of processes and goroutines.
 type File struct {
 	path   string
-	within time.Duration                                // that somebody else may hold the lock
-	create func(folder, pattern string) (writer, error) // of the new file, in tests one on a full disk
+	within time.Duration                     // that somebody else may hold the lock
+	create func(path string) (writer, error) // begins the new file, in tests one on a full disk
 }
 
-// writer is what is used of an *os.File.
+// writer is what is used of an *atomicfile.File.
 type writer interface {
-	io.WriteCloser
-	Sync() error
-	Name() string
+	io.Writer
+	Chown(uid, gid int) error
+	Commit() error
+	Discard()
 }
 
 // At gives the file at a path. Nothing is opened or made.
 func At(path string) *File {
-	return &File{path: path, within: lockTime, create: func(folder, pattern string) (writer, error) { return os.CreateTemp(folder, pattern) }}
+	return &File{path: path, within: lockTime, create: func(path string) (writer, error) { return atomicfile.Create(path, 0o600) }}
 }
 
 // Default is where the file is unless somebody says otherwise: gradbus/gpus.json below $XDG_STATE_HOME, or ~/.local/state.
@@ -136,8 +138,7 @@ func (f *File) Check() (wrong int, err error) {
 // Change changes what the file holds, while nobody else does. edit gets what it holds, and gives what it shall, and whether that is
 // something else. A damaged file counts as empty, and is set aside when another one takes its place.
 func (f *File) Change(edit func([]verdict.Kept) ([]verdict.Kept, bool)) (Stamp, error) {
-	folder := filepath.Dir(f.path)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return Stamp{}, err
 	}
 	unlock, err := f.lock()
@@ -159,42 +160,28 @@ func (f *File) Change(edit func([]verdict.Kept) ([]verdict.Kept, bool)) (Stamp, 
 			return stamp, err
 		}
 	}
-	if err := f.write(folder, encode(all, time.Now())); err != nil {
+	if err := f.write(encode(all, time.Now())); err != nil {
 		return stamp, err
 	}
 	return f.Stamp()
 }
 
 // write puts a new file in the place of the old one, on the disk before it has the name.
-func (f *File) write(folder string, text []byte) error {
-	part, err := f.create(folder, ".gpus-*")
+func (f *File) write(text []byte) error {
+	w, err := f.create(f.path)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(part.Name()) // which is there no more once all went well
-	_, err = part.Write(text)
-	if err == nil {
-		err = part.Sync()
+	defer w.Discard()
+	if _, err := w.Write(text); err != nil {
+		return err
 	}
-	if closed := part.Close(); err == nil {
-		err = closed
-	}
-	if old, gone := os.Stat(f.path); gone == nil { // root, who may have been asked to acknowledge, does not take it away from whose it is
+	if old, gone := os.Lstat(f.path); gone == nil { // root, who may have been asked to acknowledge, does not take it away from whose it is
 		if sys, ok := old.Sys().(*syscall.Stat_t); ok && int(sys.Uid) != os.Geteuid() {
-			_ = os.Lchown(part.Name(), int(sys.Uid), int(sys.Gid))
+			_ = w.Chown(int(sys.Uid), int(sys.Gid))
 		}
 	}
-	if err == nil {
-		err = os.Rename(part.Name(), f.path)
-	}
-	if err != nil {
-		return err
-	}
-	if dir, err := os.Open(folder); err == nil { // the name, too; where a folder cannot be synchronised it need not be
-		_ = dir.Sync()
-		dir.Close()
-	}
-	return nil
+	return w.Commit()
 }
 
 // Time that somebody else may hold the lock: it is held for one short write, which a disk that is busy draws out.
@@ -206,7 +193,7 @@ const (
 // lock holds the lock until unlock is called, or its process ends.
 func (f *File) lock() (unlock func(), err error) {
 	path := f.path + ".lock"
-	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600) // a planted link would have root make a file elsewhere
 	if err != nil {
 		return nil, err
 	}

@@ -142,34 +142,32 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// full is a file on a full disk.
-type full struct{ *os.File }
+// full is a file on a full disk, which says so at once or late.
+type full struct {
+	writer
+	late bool
+}
 
-func (f full) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+func (f full) Write(text []byte) (int, error) {
+	if f.late {
+		return f.writer.Write(text)
+	}
+	return 0, syscall.ENOSPC
+}
+
+func (f full) Commit() error { return syscall.ENOSPC }
 
 // A disk that is full, or fails at the last moment, leaves the old file, and nothing beside it.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	f := at(t, text)
 	real := f.create
-	for name, create := range map[string]func(folder, pattern string) (writer, error){
-		"no room for a name": func(string, string) (writer, error) { return nil, syscall.ENOSPC },
-		"no room": func(folder, pattern string) (writer, error) {
-			w, err := real(folder, pattern)
-			return full{w.(*os.File)}, err
-		},
-		"found out late": func(string, string) (writer, error) { return os.OpenFile("/dev/full", os.O_WRONLY, 0) },
+	for name, create := range map[string]func(path string) (writer, error){
+		"no room for a name": func(string) (writer, error) { return nil, syscall.ENOSPC },
+		"no room":            func(path string) (writer, error) { w, err := real(path); return full{w, false}, err },
+		"found out late":     func(path string) (writer, error) { w, err := real(path); return full{w, true}, err },
 	} {
 		f.create = create
-		if name == "found out late" {
-			if _, err := os.Stat("/dev/full"); err != nil {
-				continue
-			}
-			f.create = func(folder, pattern string) (writer, error) { // its name is not that of the device, which must stay
-				file, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-				return renamed{file, filepath.Join(folder, "x")}, err
-			}
-		}
 		if _, err := f.Change(replace(one("GPU-b"))); !errors.Is(err, syscall.ENOSPC) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -183,12 +181,33 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-type renamed struct {
-	*os.File
-	name string
+// A link in the place of the file is replaced, and one in the place of the lock is refused: neither leads to another's file.
+func TestLinks(t *testing.T) {
+	t.Parallel()
+	f := at(t, text)
+	victim := filepath.Join(t.TempDir(), "victim")
+	for _, name := range []string{f.path, f.path + ".lock"} {
+		_ = os.Remove(name)
+		if err := os.Symlink(victim, name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := f.Change(replace(one("GPU-b"))); !errors.Is(err, syscall.ELOOP) {
+		t.Errorf("a lock that is a link: %v", err)
+	}
+	if err := os.Remove(f.path + ".lock"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Change(replace(one("GPU-b"))); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(victim); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("somebody else's file was made: %v", err)
+	}
+	if all, _, err := f.Read(); err != nil || len(all) != 1 {
+		t.Errorf("read %v, %v", all, err)
+	}
 }
-
-func (r renamed) Name() string { return r.name }
 
 // Where nothing can be written that is an error, and what is there can be read all the same.
 func TestUnwritable(t *testing.T) {

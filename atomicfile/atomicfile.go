@@ -1,0 +1,141 @@
+// Package atomicfile writes files that appear whole or not at all, also where others may write in their folder.
+//
+// A file is written under a random name beside its own, which nobody can guess and which must not be there yet: a link that
+// somebody has planted is never followed. It is brought to the disk, renamed, and then the folder is brought to the disk.
+//
+//   - A name that is a symbolic link is replaced; what the link leads to stays as it is.
+//   - A file that is there keeps neither its permissions nor its other hard links: it is replaced.
+//   - A character device that is named itself, such as /dev/null, is written to. Folders, pipes and sockets, and links to anything but
+//     files, are refused.
+//   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
+//
+// Everything that a command leaves behind is written by it, but for the event files of trainer/tensorboard, which grow for as long as a
+// training runs and are read meanwhile. It knows files. It must not know what is in them.
+package atomicfile
+
+import (
+	"bufio"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+const (
+	bufferBytes  = 1 << 16
+	baseBytesMax = 200 // of the name in that of the temporary file: file systems allow 255
+)
+
+// File is a file on its way. Write fills it; Commit gives it its name.
+type File struct {
+	*os.File
+	path   string
+	device bool // written in place
+	over   bool
+}
+
+// Create begins a file that shall be at path. mode are its permissions before the user's mask. It fails where the file could not take
+// that name, and then there is nothing new in the folder. The caller calls Discard, which after Commit does nothing.
+func Create(path string, mode fs.FileMode) (*File, error) {
+	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeCharDevice != 0 {
+		device, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+		return &File{File: device, path: path, device: true}, err
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil, fmt.Errorf("%s is a directory, want the name of a file", path)
+	} else if err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is there and not a file", path)
+	}
+	base := filepath.Base(path)
+	return createAs(filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%s.tmp", base[:min(len(base), baseBytesMax)], rand.Text())), path, mode)
+}
+
+// createAs creates the temporary file, which must not be there, not even as a link to nowhere.
+func createAs(name, path string, mode fs.FileMode) (*File, error) {
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return nil, err
+	}
+	return &File{File: file, path: path}, nil
+}
+
+// Commit brings the file and its name to the disk. After an error the old file is there, whole, unless the error says that the new one is.
+func (f *File) Commit() error {
+	if f.device {
+		f.over = true
+		return f.Close()
+	}
+	err := f.Sync()
+	if closed := f.Close(); err == nil {
+		err = closed
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), f.path)
+	}
+	if err != nil {
+		f.Discard()
+		return err
+	}
+	f.over = true
+	if err := syncFolder(filepath.Dir(f.path)); err != nil {
+		return fmt.Errorf("%s is there, but a power cut may lose it: %w", f.path, err)
+	}
+	return nil
+}
+
+// Discard ends what was not committed, and leaves nothing of it behind.
+func (f *File) Discard() {
+	if f.over {
+		return
+	}
+	f.over = true
+	f.Close()
+	if !f.device {
+		os.Remove(f.Name())
+	}
+}
+
+// syncFolder brings the names in a folder to the disk. A folder that may not be read, and a file system that does not know of it, cannot do that.
+func syncFolder(folder string) error {
+	d, err := os.Open(folder)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, errors.ErrUnsupported) {
+		return err
+	}
+	return nil
+}
+
+// Write writes a file: fill gets it, buffered, and its error leaves the old file as it was.
+func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
+	f, err := Create(path, mode)
+	if err != nil {
+		return err
+	}
+	defer f.Discard()
+	w := bufio.NewWriterSize(f, bufferBytes)
+	if err := fill(w); err != nil {
+		return err
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return f.Commit()
+}
+
+// Check fails where Write could not write a file at path, so that this is known before hours have gone into what is in it. It leaves
+// nothing behind.
+func Check(path string) error {
+	f, err := Create(path, 0o600)
+	if err != nil {
+		return err
+	}
+	f.Discard()
+	return nil
+}
