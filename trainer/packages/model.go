@@ -125,7 +125,10 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if err := json.Unmarshal([]byte(metadata["classes"]), &m.Classes); err != nil || len(m.Classes) == 0 {
 		return nil, fmt.Errorf("%w: its classes are no list of names", ErrModel)
 	}
-	table := tensors[embeddingName]
+	table, err := safetensors.Find(tensors, embeddingName)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrModel, err)
+	}
 	if len(table.Shape) != 2 || table.Shape[0] != corpus.Rows || table.Shape[1] < 1 {
 		return nil, fmt.Errorf("%w: %s has shape %v, want [%d, dim]", ErrModel, embeddingName, table.Shape, corpus.Rows)
 	}

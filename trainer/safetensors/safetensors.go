@@ -18,8 +18,10 @@ import (
 	"maps"
 	"math"
 	"os"
-	"path/filepath"
 	"slices"
+	"unicode/utf8"
+
+	"gradbus/atomicfile"
 )
 
 // ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.
@@ -30,6 +32,8 @@ const (
 	tensorsMax      = 64
 	tensorBytesMax  = 1 << 34
 	copyBufferBytes = 1 << 16
+	namesSaidMax    = 8 // in an error
+	metadataName    = "__metadata__"
 )
 
 // Tensor is a named tensor, row-major.
@@ -46,64 +50,98 @@ type tensorHeader struct {
 	Offsets []int64 `json:"data_offsets"` // first byte and end
 }
 
-// Save writes the file: it is there whole or not at all, since it is written beside path, brought to the
-// disk, and renamed to path.
-func Save(path string, metadata map[string]string, tensors []Tensor) (err error) {
-	f, err := createBeside(path)
+// Save writes the file: it is there whole or not at all (see atomicfile). It fails, and writes nothing, where Load would refuse the file:
+// tensors need names, no name twice, none "__metadata__", and as many values as their shapes say.
+func Save(path string, metadata map[string]string, tensors []Tensor) error {
+	header, err := encodeHeader(metadata, tensors)
+	if err == nil {
+		err = atomicfile.Write(path, 0o666, func(w io.Writer) error { return write(w, header, tensors) })
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	defer func() {
-		if err != nil {
-			f.Close()
-			os.Remove(f.Name())
-		}
-	}()
-	w := bufio.NewWriterSize(f, copyBufferBytes)
-	if err = write(w, metadata, tensors); err != nil {
-		return fmt.Errorf("write %s: %w", f.Name(), err)
-	}
-	for _, do := range []func() error{w.Flush, f.Sync, f.Close} {
-		if err = do(); err != nil {
-			return err
-		}
-	}
-	return os.Rename(f.Name(), path)
+	return nil
 }
 
 // CheckSave reports whether a model could be saved at path, before the time for training it is spent. It leaves
 // nothing behind.
 func CheckSave(path string) error {
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("save model: %s is there and not a file", path)
-	}
-	f, err := createBeside(path)
-	if err != nil {
+	if err := atomicfile.Check(path); err != nil {
 		return fmt.Errorf("save model: %w", err)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	return nil
 }
 
-// createBeside creates a file in the folder of path, whose permissions follow the user's mask.
-func createBeside(path string) (*os.File, error) {
-	name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%d", filepath.Base(path), os.Getpid()))
-	return os.OpenFile(name, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
-}
-
-func write(w io.Writer, metadata map[string]string, tensors []Tensor) error {
-	header := map[string]any{"__metadata__": metadata}
+// encodeHeader gives the header of a file, with its length before it, or says why Load would not read it.
+func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) {
+	if len(tensors) > tensorsMax {
+		return nil, fmt.Errorf("%d tensors, want at most %d", len(tensors), tensorsMax)
+	}
+	for key, value := range metadata {
+		if !utf8.ValidString(key) || !utf8.ValidString(value) {
+			return nil, fmt.Errorf("metadata %q: %.40q: want UTF-8", key, value)
+		}
+	}
+	header := map[string]any{}
+	if metadata != nil {
+		header[metadataName] = metadata
+	}
 	at := int64(0)
 	for _, t := range tensors {
-		end := at + 4*int64(len(t.Values))
-		header[t.Name] = tensorHeader{"F32", t.Shape, []int64{at, end}}
-		at = end
+		if err := checkName(t.Name); err != nil {
+			return nil, err
+		}
+		if _, twice := header[t.Name]; twice {
+			return nil, fmt.Errorf("tensor %q is there twice: want each name once", t.Name)
+		}
+		bytes, err := bytesOf(t.Name, t.Shape)
+		if err != nil {
+			return nil, err
+		}
+		if bytes != 4*int64(len(t.Values)) {
+			return nil, fmt.Errorf("tensor %q has %d values, want the %d of its shape %v", t.Name, len(t.Values), bytes/4, t.Shape)
+		}
+		header[t.Name] = tensorHeader{"F32", append([]int{}, t.Shape...), []int64{at, at + bytes}}
+		at += bytes
 	}
 	text, err := json.Marshal(header)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	text = append(text, bytes.Repeat([]byte{' '}, -len(text)&7)...) // values begin at a multiple of eight
-	if _, err := w.Write(append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...)); err != nil {
+	if len(text) > headerBytesMax {
+		return nil, fmt.Errorf("a header of %d bytes, want at most %d: shorten the metadata", len(text), headerBytesMax)
+	}
+	return append(binary.LittleEndian.AppendUint64(nil, uint64(len(text))), text...), nil
+}
+
+// checkName refuses names that a tensor cannot have.
+func checkName(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a tensor without a name")
+	case name == metadataName:
+		return fmt.Errorf("a tensor called %q, which is the name of the metadata", name)
+	case !utf8.ValidString(name):
+		return fmt.Errorf("tensor %q: want a name in UTF-8", name)
+	}
+	return nil
+}
+
+// bytesOf is how much a tensor of a shape takes in a file.
+func bytesOf(name string, shape []int) (int64, error) {
+	bytes := int64(4)
+	for _, n := range shape {
+		if n < 0 || n > tensorBytesMax || bytes > tensorBytesMax/int64(max(n, 1)) {
+			return 0, fmt.Errorf("%s has shape %v, beyond %d bytes", name, shape, int64(tensorBytesMax))
+		}
+		bytes *= int64(n)
+	}
+	return bytes, nil
+}
+
+func write(w io.Writer, header []byte, tensors []Tensor) error {
+	if _, err := w.Write(header); err != nil {
 		return err
 	}
 	buffer := make([]byte, 0, copyBufferBytes)
@@ -143,9 +181,28 @@ func Load(path string) (metadata map[string]string, tensors map[string]Tensor, e
 	return metadata, tensors, nil
 }
 
-// Values gives the values of the tensor of a name, which must have this shape and finite values.
+// Find gives the tensor of a name. Where there is none, the error names those that are there.
+func Find(tensors map[string]Tensor, name string) (Tensor, error) {
+	if t, ok := tensors[name]; ok {
+		return t, nil
+	}
+	names := slices.Sorted(maps.Keys(tensors))
+	if len(names) == 0 {
+		return Tensor{}, fmt.Errorf("no such tensor: %q; the file has none", name)
+	}
+	more := ""
+	if len(names) > namesSaidMax {
+		names, more = names[:namesSaidMax], fmt.Sprintf(" and %d more", len(names)-namesSaidMax)
+	}
+	return Tensor{}, fmt.Errorf("no such tensor: %q; the file has %q%s", name, names, more)
+}
+
+// Values gives the values of the tensor of a name, which must be there, of this shape and with finite values.
 func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, error) {
-	t := tensors[name]
+	t, err := Find(tensors, name)
+	if err != nil {
+		return nil, err
+	}
 	if !slices.Equal(t.Shape, shape) {
 		return nil, fmt.Errorf("%s has shape %v, want %v", name, t.Shape, shape)
 	}
@@ -220,8 +277,10 @@ func parseHeader(text []byte) (metadata map[string]string, headers map[string]te
 		}
 		seen[name] = true
 		var h tensorHeader
-		if name == "__metadata__" {
+		if name == metadataName {
 			err = d.Decode(&metadata)
+		} else if err = checkName(name); err != nil {
+			return nil, nil, err
 		} else if err = d.Decode(&h); err == nil && len(h.Offsets) != 2 {
 			err = fmt.Errorf("data_offsets %v, want two", h.Offsets)
 		} else {
@@ -254,12 +313,9 @@ func layout(headers map[string]tensorHeader, size int64) ([]string, error) {
 		if h.DType != "F32" {
 			return nil, fmt.Errorf("%s has dtype %q, want F32", name, h.DType)
 		}
-		bytes := int64(4)
-		for _, n := range h.Shape {
-			if n < 0 || n > tensorBytesMax || bytes > tensorBytesMax/int64(max(n, 1)) {
-				return nil, fmt.Errorf("%s has shape %v, beyond %d bytes", name, h.Shape, int64(tensorBytesMax))
-			}
-			bytes *= int64(n)
+		bytes, err := bytesOf(name, h.Shape)
+		if err != nil {
+			return nil, err
 		}
 		if h.Offsets[0] != at || h.Offsets[1] != at+bytes {
 			return nil, fmt.Errorf("%s of shape %v lies at %v, want [%d %d]", name, h.Shape, h.Offsets, at, at+bytes)

@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -26,13 +29,22 @@ const (
 
 func TestWriteSafetensorsGolden(t *testing.T) {
 	var out bytes.Buffer
-	err := write(&out, map[string]string{"k": "v"}, []Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
+	err := encode(&out, map[string]string{"k": "v"}, []Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
 	if want := file(goldenHeader, goldenValues); err != nil || !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("%v\ngot  %q\nwant %q", err, out.Bytes(), want)
 	}
 	if len(goldenHeader)%8 != 0 {
 		t.Errorf("values begin at %d", 8+len(goldenHeader))
 	}
+}
+
+// encode writes what Save brings to a file.
+func encode(w io.Writer, metadata map[string]string, tensors []Tensor) error {
+	header, err := encodeHeader(metadata, tensors)
+	if err != nil {
+		return err
+	}
+	return write(w, header, tensors)
 }
 
 func read(b []byte) (map[string]string, map[string]Tensor, error) {
@@ -95,12 +107,116 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 		"three offsets":    {one("F32", "[2]", "[0,8,9]"), `"w": data_offsets [0 8 9], want two`},
 		"values cut":       {one("F32", "[3]", "[0,12]"), "cut short: 8 bytes of values, want 12"},
 		"values too many":  {one("F32", "[1]", "[0,4]"), "8 bytes of values, 4 more than its tensors have"},
+		"no name":          {file(`{"":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`, ""), "a tensor without a name"},
 		"too many tensors": {file("{"+many[:len(many)-1]+"}", ""), "more than 64 tensors"},
 	} {
 		_, _, err := read(c.file)
 		if !errors.Is(err, ErrFormat) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
 		}
+	}
+}
+
+// What could not be loaded is not written, and what is there stays.
+func TestSaveRefuses(t *testing.T) {
+	ok := Tensor{"w", []int{1}, []float32{1}}
+	named := func(name string) []Tensor { return []Tensor{{name, []int{1}, []float32{1}}} }
+	shaped := func(values int, shape ...int) []Tensor { return []Tensor{{"w", shape, make([]float32, values)}} }
+	for name, c := range map[string]struct {
+		tensors []Tensor
+		says    string
+	}{
+		"few values":      {shaped(1, 3), `tensor "w" has 1 values, want the 3 of its shape [3]`},
+		"many values":     {shaped(3, 1), `tensor "w" has 3 values, want the 1 of its shape [1]`},
+		"scalar of two":   {shaped(2), `tensor "w" has 2 values, want the 1 of its shape []`},
+		"twice":           {[]Tensor{ok, ok}, `tensor "w" is there twice: want each name once`},
+		"no name":         {named(""), "a tensor without a name"},
+		"metadata's name": {named("__metadata__"), `a tensor called "__metadata__", which is the name of the metadata`},
+		"no text":         {named("\xff"), `tensor "\xff": want a name in UTF-8`},
+		"long names":      {named(strings.Repeat("n", headerBytesMax)), "want at most 4194304"},
+		"negative":        {shaped(1, -1, -1), "w has shape [-1 -1], beyond"},
+		"overflow to 0":   {shaped(0, 1<<32, 1<<32), "w has shape [4294967296 4294967296], beyond"},
+		"overflow to 1":   {shaped(1, 1<<31+1, 1<<33-1), "beyond"},
+		"too many":        {make([]Tensor, tensorsMax+1), "65 tensors, want at most 64"},
+	} {
+		path := filepath.Join(t.TempDir(), "m")
+		if err := Save(path, nil, []Tensor{ok}); err != nil {
+			t.Fatal(err)
+		}
+		err := Save(path, nil, c.tensors)
+		if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "write "+path) {
+			t.Errorf("%s: %.200v, want it to say %q", name, err, c.says)
+		}
+		if _, tensors, err := Load(path); err != nil || !slices.Equal(tensors["w"].Values, ok.Values) {
+			t.Errorf("%s: left %v, %v", name, tensors, err)
+		}
+	}
+	if err := Save(filepath.Join(t.TempDir(), "m"), map[string]string{"k": "\xff"}, nil); err == nil {
+		t.Error("metadata that is no text is written")
+	}
+}
+
+// In a folder that others may write, a link under a name that could be guessed leads nobody to another's file; and a name that is a
+// link itself is replaced.
+func TestSaveFollowsNoLinks(t *testing.T) {
+	folder := t.TempDir()
+	victim := filepath.Join(folder, "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, planted := range []string{fmt.Sprintf(".m.%d", os.Getpid()), ".m", ".m.tmp", "m"} {
+		if err := os.Symlink(victim, filepath.Join(folder, planted)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	path := filepath.Join(folder, "m")
+	if err := CheckSave(path); err != nil {
+		t.Error(err)
+	}
+	if err := Save(path, nil, []Tensor{{"w", []int{1}, []float32{1}}}); err != nil {
+		t.Error(err)
+	}
+	if _, tensors, err := Load(path); err != nil || len(tensors) != 1 {
+		t.Errorf("saved %v, %v", tensors, err)
+	}
+	if got, err := os.ReadFile(victim); err != nil || string(got) != "precious" {
+		t.Errorf("another's file holds %q, %v", got, err)
+	}
+}
+
+// A scalar without a shape is one, and nobody's parser meets a null.
+func TestSaveScalar(t *testing.T) {
+	var out bytes.Buffer
+	if err := encode(&out, nil, []Tensor{{"s", nil, []float32{1}}}); err != nil || !strings.Contains(out.String(), `"shape":[]`) {
+		t.Errorf("%v: %q", err, out.Bytes())
+	}
+}
+
+func TestValues(t *testing.T) {
+	tensors := map[string]Tensor{"a": {"a", []int{1}, []float32{1}}, "b": {"b", []int{1}, []float32{float32(math.NaN())}}}
+	many := map[string]Tensor{}
+	for i := range 10 {
+		many[fmt.Sprint(i)] = Tensor{}
+	}
+	for _, c := range []struct {
+		tensors map[string]Tensor
+		name    string
+		shape   []int
+		says    string
+	}{
+		{tensors, "c", nil, `no such tensor: "c"; the file has ["a" "b"]`},
+		{tensors, "c", []int{1}, `no such tensor: "c"; the file has ["a" "b"]`},
+		{nil, "c", nil, `no such tensor: "c"; the file has none`},
+		{many, "c", nil, `"7"] and 2 more`},
+		{tensors, "a", []int{2}, "a has shape [1], want [2]"},
+		{tensors, "b", []int{1}, "b has NaN at element 0, want finite values"},
+	} {
+		if v, err := Values(c.tensors, c.name, c.shape); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s of %v: %v, %v, want it to say %q", c.name, c.shape, v, err, c.says)
+		}
+	}
+	if v, err := Values(tensors, "a", []int{1}); err != nil || v[0] != 1 {
+		t.Errorf("%v, %v", v, err)
 	}
 }
 
@@ -118,7 +234,7 @@ func TestWriteSafetensorsFails(t *testing.T) {
 	full := errors.New("disk full")
 	for after := range 3 {
 		w := &failingWriter{after: after, err: full}
-		err := write(w, nil, []Tensor{{"a", []int{1}, []float32{1}}, {"b", []int{1}, []float32{1}}})
+		err := encode(w, nil, []Tensor{{"a", []int{1}, []float32{1}}, {"b", []int{1}, []float32{1}}})
 		if !errors.Is(err, full) {
 			t.Errorf("after %d writes: %v", after, err)
 		}
@@ -162,7 +278,7 @@ func FuzzReadSafetensors(f *testing.F) {
 			t.Errorf("%d bytes of values from %d bytes", total, len(b))
 		}
 		var out bytes.Buffer
-		if err := write(&out, metadata, list); err != nil {
+		if err := encode(&out, metadata, list); err != nil {
 			t.Fatal(err)
 		}
 		again, tensorsAgain, err := read(out.Bytes())
