@@ -38,19 +38,32 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 }
 
 // Row writes the initial values of the row with the given key, len(dst) of them. A normal value costs about 15 ns.
-func (f Filler) Row(dst []float32, key uint64) {
+func (f Filler) Row(dst []float32, key uint64) { f.fill(dst, key, 0) }
+
+// Part writes the values from element from on of the row with the given key, len(dst) of them: what Row would write there.
+func (f Filler) Part(dst []float32, key, from uint64) {
+	if skip := from % 4; skip > 0 {
+		var one [4]float32
+		f.fill(one[:], key, from/4)
+		n := copy(dst, one[skip:])
+		dst, from = dst[n:], from+uint64(n)
+	}
+	f.fill(dst, key, from/4)
+}
+
+// fill writes values from the first one of a block on.
+func (f Filler) fill(dst []float32, key, block uint64) {
 	switch f.kind {
 	case Uniform:
-		f.fillUniform(dst, key)
+		f.fillUniform(dst, key, block)
 	case Normal:
-		f.fillNormal(dst, key)
+		f.fillNormal(dst, key, block)
 	default:
 		clear(dst)
 	}
 }
 
-func (f Filler) fillUniform(dst []float32, high uint64) {
-	at := uint64(0)
+func (f Filler) fillUniform(dst []float32, high, at uint64) {
 	for ; len(dst) >= 4; dst = dst[4:] {
 		w := block(at, high, f.key)
 		dst[0] = symmetric(w[0]) * f.scale
@@ -67,9 +80,8 @@ func (f Filler) fillUniform(dst []float32, high uint64) {
 	}
 }
 
-func (f Filler) fillNormal(dst []float32, high uint64) {
+func (f Filler) fillNormal(dst []float32, high, at uint64) {
 	scale := float64(f.scale)
-	at := uint64(0)
 	for ; len(dst) >= 4; dst = dst[4:] {
 		w := block(at, high, f.key)
 		dst[0] = float32(Normal64(w[0]) * scale)

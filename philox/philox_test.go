@@ -406,3 +406,24 @@ func BenchmarkFillUniformTable(b *testing.B) {
 		f.Row(row, i)
 	}
 }
+
+// Any stretch of a row is what the whole row has there.
+func TestPartsOfARow(t *testing.T) {
+	for _, kind := range []string{Zeros, Uniform, Normal} {
+		f, err := NewFiller(kind, 0.5, 3, "w")
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole := make([]float32, 41)
+		f.Row(whole, 9)
+		for from := range len(whole) {
+			for n := range len(whole) - from + 1 {
+				part := make([]float32, n)
+				f.Part(part, 9, uint64(from))
+				if !slices.Equal(part, whole[from:from+n]) {
+					t.Fatalf("%s: values [%d, %d) differ from the row's", kind, from, from+n)
+				}
+			}
+		}
+	}
+}

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"context"
 	"fmt"
 
 	"gradbus/cuda"
@@ -50,12 +51,12 @@ func (s *Shard) ownedChunks() []round.Chunk {
 
 // makeDense builds the frames of results and, in mode update, draws version 0 into them. Results of ahead+2 batches are
 // kept: a trainer may lack as many.
-func (s *Shard) makeDense(chunks []round.Chunk) error {
+func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) error {
 	head := schema.Head{Job: s.run, Generation: s.generation, Lanes: uint16(s.job.Lanes)}
 	if s.job.Apply == schema.ApplyUpdate {
 		head.Flags = schema.FlagParameters
 	}
-	if err := s.makeResults(chunks, head); err != nil {
+	if err := s.makeResults(ctx, chunks, head); err != nil {
 		return err
 	}
 	s.dense.chunks = make([]denseChunk, len(chunks))
@@ -63,20 +64,25 @@ func (s *Shard) makeDense(chunks []round.Chunk) error {
 		return nil
 	}
 	for i := range chunks {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		if err := s.makeMomentum(&s.dense.chunks[i], chunks[i].Elements); err != nil {
 			return fmt.Errorf("bucket %d chunk %d: %w", chunks[i].Bucket, chunks[i].Chunk, err)
 		}
 	}
-	return s.drawParameters(chunks)
+	return s.drawParameters(ctx, chunks)
 }
 
 // makeResults builds the frames of results: a ring of versions, or as many as there have to be where trainers make groups.
-func (s *Shard) makeResults(chunks []round.Chunk, head schema.Head) (err error) {
+func (s *Shard) makeResults(ctx context.Context, chunks []round.Chunk, head schema.Head) (err error) {
 	if s.job.Consistency == schema.ConsistencyGrouped {
-		s.groups, err = newGrouping(s.job, func() (*round.Results, error) { return round.NewResults(chunks, 1, head) })
+		s.groups, err = newGrouping(ctx, s.job, func(ctx context.Context) (*round.Results, error) {
+			return round.NewResults(ctx, chunks, 1, head)
+		})
 		return err
 	}
-	s.dense.results, err = round.NewResults(chunks, s.job.Ahead+2, head)
+	s.dense.results, err = round.NewResults(ctx, chunks, s.job.Ahead+2, head)
 	return err
 }
 
@@ -104,35 +110,55 @@ func (s *Shard) makeMomentum(o *denseChunk, elements int) (err error) {
 	return nil
 }
 
-// drawParameters draws version 0 of every parameter that has a part here, and puts the parts in their chunks.
-func (s *Shard) drawParameters(chunks []round.Chunk) error {
-	var tensor []float32
+// drawParameters draws version 0 of every parameter that has a part here, each part into its chunks.
+func (s *Shard) drawParameters(ctx context.Context, chunks []round.Chunk) error {
 	for i, p := range s.job.Parameters {
-		drawn := false
+		filler, err := philox.NewFiller(p.Init.Kind, p.Init.Scale, s.job.Seed, p.Name)
+		if err != nil {
+			return fmt.Errorf("parameter %q: %w", p.Name, err)
+		}
 		for _, span := range s.place.Spans(i) {
 			first, here := s.dense.first[span.Bucket]
 			if !here {
 				continue
 			}
-			if !drawn {
-				tensor, drawn = grown(tensor, p.Elements()), true
-				if err := philox.FillTensor(tensor, p.Init.Kind, p.Init.Scale, s.job.Seed, p.Name); err != nil {
-					return fmt.Errorf("initial values of parameter %q: %w", p.Name, err)
-				}
+			if err := s.drawSpan(ctx, chunks[first:], first, span, filler); err != nil {
+				return err
 			}
-			s.putInitial(chunks[first:], first, span, tensor[span.From:span.From+span.Elements])
 		}
 	}
 	return nil
 }
 
-// putInitial puts a stretch of a bucket into version 0 of the bucket's chunks, of which first is the first.
-func (s *Shard) putInitial(chunks []round.Chunk, first int, span schema.Span, values []float32) {
-	for at := span.Offset; len(values) > 0; {
+// drawSpan draws a stretch of a bucket into version 0 of the bucket's chunks, of which first is the first.
+func (s *Shard) drawSpan(ctx context.Context, chunks []round.Chunk, first int, span schema.Span, filler philox.Filler) error {
+	for done := 0; done < span.Elements; {
+		at := span.Offset + done
 		i := at / chunks[0].Elements // as many as every chunk but the last
-		n := copy(s.results(0).Values(first+i, 0)[at-int(chunks[i].Offset):], values)
-		at, values = at+n, values[n:]
+		to := s.results(0).Values(first+i, 0)[at-int(chunks[i].Offset):]
+		to = to[:min(len(to), span.Elements-done)]
+		if err := draw(ctx, to, filler, span.From+done); err != nil {
+			return err
+		}
+		done += len(to)
 	}
+	return nil
+}
+
+// drawPiece is after how many values, about a millisecond's, drawing looks whether it is still wanted.
+const drawPiece = 1 << 16
+
+// draw writes the initial values of a dense tensor from element from on. ctx cuts it short.
+func draw(ctx context.Context, to []float32, filler philox.Filler, from int) error {
+	for len(to) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(len(to), drawPiece)
+		filler.Part(to[:n], 0, uint64(from))
+		to, from = to[n:], from+n
+	}
+	return nil
 }
 
 // chunk is the index of the chunk that a frame names, which CheckFrame has found to be on this shard.

@@ -42,6 +42,7 @@ type desk struct {
 	// What follows belongs to the goroutine.
 	jobs      map[schema.JobName]*job      // that this ps coordinates
 	kept      map[schema.JobName]*kept     // that it keeps shards of
+	leaving   map[*kept]struct{}           // whose shards were told to end and have not yet
 	waiting   map[schema.JobName][]letter  // joins, until it is known who coordinates the job
 	joins     int                          // in waiting
 	elsewhere map[schema.JobName]time.Time // until when a job counts as another's, who keeps no shard here
@@ -61,7 +62,7 @@ type letter struct {
 func newDesk(s *Server) *desk {
 	d := &desk{
 		server: s, letters: make(chan letter, lettersMax), news: make(chan shardNews), done: make(chan struct{}),
-		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, kept: map[schema.JobName]*kept{},
+		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, kept: map[schema.JobName]*kept{}, leaving: map[*kept]struct{}{},
 		waiting: map[schema.JobName][]letter{}, elsewhere: map[schema.JobName]time.Time{},
 	}
 	d.snapshot.Store(&Stats{})
@@ -272,7 +273,7 @@ func (d *desk) free(j *job) {
 	}
 }
 
-// shutdown ends every job.
+// shutdown ends every job. Whoever waits for the desk waits for what it has released, too.
 func (d *desk) shutdown() {
 	const why = "the parameter server is shutting down"
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
@@ -297,6 +298,12 @@ func (d *desk) shutdown() {
 	}
 }
 
+// forget takes it that all that was released is free. The goroutine has ended.
+func (d *desk) forget() {
+	clear(d.leaving)
+	d.publishStats()
+}
+
 func (d *desk) publishStats() {
 	stats := &Stats{}
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
@@ -307,7 +314,7 @@ func (d *desk) publishStats() {
 		}
 		stats.Jobs = append(stats.Jobs, status)
 	}
-	for _, k := range d.kept {
+	for _, k := range d.held() {
 		stats.Memory += k.memory.Bytes()
 	}
 	d.snapshot.Store(stats)

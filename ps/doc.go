@@ -43,7 +43,8 @@
 // dense frame that finds nothing waiting they step themselves, whose bytes are in their cache; everything else is
 // queued for the worker, a goroutine for each shard of each job, but lookups and pulls go before what waits
 // (turn.go). Whoever steps a shard, and publishes for it, holds its worker's turn. The desk's goroutine owns the
-// coordinators and the list of jobs; it alone starts and stops workers, and waits for them. Requests to hosted modules have
+// coordinators and the list of jobs; it alone starts and ends workers, and never waits for one: a job that ends keeps what it was promised
+// until its workers say that all is free. Whatever a worker makes or draws that is large looks at its context meanwhile. Requests to hosted modules have
 // a goroutine each, one a trainer and module at most, of which as many compute as there are processors; the worker
 // waits for them. Locks: a turn, then its queue's; a seat's, then its module's; else none is held while another is taken.
 //

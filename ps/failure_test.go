@@ -109,7 +109,9 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 			backend.mu.Lock()
 			backend.fails = nil
 			backend.mu.Unlock()
-			eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 1 })
+			eventually(t, "the job is freed", func() bool {
+				return len(s.Stats().Jobs) == 1 && s.Stats().Memory == JobBytes(s.config, healthy.job, 1)
+			})
 			if allocated, held := backend.held(); held != before || allocated == before {
 				t.Errorf("%d of %d buffers are held, want %d", held, allocated, before)
 			}

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -29,7 +30,7 @@ type grouping struct {
 	// request, to have them.
 	snapshots []snapshot
 	free      []*round.Results
-	make      func() (*round.Results, error)
+	make      func(context.Context) (*round.Results, error)
 }
 
 // groupHost is what a trainer has asked for.
@@ -70,10 +71,10 @@ func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
 // the newest group has Group, the newest, and the one that is being made.
 func groupVersions(job *schema.Job) int { return job.Trainers - job.Group + 3 }
 
-func newGrouping(job *schema.Job, make_ func() (*round.Results, error)) (*grouping, error) {
+func newGrouping(ctx context.Context, job *schema.Job, make_ func(context.Context) (*round.Results, error)) (*grouping, error) {
 	g := &grouping{size: job.Group, there: job.Trainers, make: make_}
 	g.hosts, g.members = make([]groupHost, job.Trainers), make([][]groupMember, groupsOpen(job))
-	return g, g.begin(0, 0)
+	return g, g.begin(ctx, 0, 0)
 }
 
 func (g *grouping) of(group schema.Batch) *[]groupMember {
@@ -99,9 +100,9 @@ func (g *grouping) results(v schema.Version) *round.Results {
 }
 
 // begin makes room for a version that so many trainers will be answered with.
-func (g *grouping) begin(v schema.Version, refs int) error {
+func (g *grouping) begin(ctx context.Context, v schema.Version, refs int) error {
 	if len(g.free) == 0 {
-		r, err := g.make()
+		r, err := g.make(ctx)
 		if err != nil {
 			return err
 		}
@@ -227,7 +228,7 @@ func (s *Shard) beginVersion(group schema.Batch) error {
 			refs++
 		}
 	}
-	return s.groups.begin(group+1, refs)
+	return s.groups.begin(context.Background(), group+1, refs)
 }
 
 // answerGroup publishes a result to those whose requests made it: the same frame, under the number that each of them calls its

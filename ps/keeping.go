@@ -2,6 +2,7 @@ package ps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -103,7 +104,10 @@ func (d *desk) assigned(ctx context.Context, name schema.JobName, run schema.Run
 	}
 	if k == nil {
 		var err error
-		if k, err = d.keep(ctx, name, run, a); err != nil {
+		if k, err = d.keep(ctx, name, run, a); errors.Is(err, errBusy) {
+			d.server.log.Info("shards put off", "job", name, "err", err)
+			return // it is said again each second
+		} else if err != nil {
 			d.server.log.Warn("shards not kept", "job", name, "err", err)
 			d.tell(&kept{manifest: a.Job, run: run}, schema.Control{Failed: &schema.Failed{Member: d.server.member, Text: err.Error()}})
 			return
@@ -121,6 +125,9 @@ func (d *desk) assigned(ctx context.Context, name schema.JobName, run schema.Run
 	d.tell(k, schema.Control{Report: k.report()})
 }
 
+// errBusy says that there will be room in a moment.
+var errBusy = errors.New("not yet")
+
 // keep makes shards of a job, where there is room for them.
 func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, a *schema.Assign) (*kept, error) {
 	if a.Job.Name != name {
@@ -132,13 +139,15 @@ func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, 
 	if err := d.server.unfit(); err != nil {
 		return nil, err
 	}
-	if r := d.checkRoom(a.Job, len(a.Own), a.Shards); r != nil {
-		return nil, fmt.Errorf("%s", r.Text)
+	if r := d.checkRoom(a.Job, len(a.Own), a.Shards); r != nil && r.Reason == schema.RefusedBusy {
+		return nil, fmt.Errorf("%w: %s", errBusy, r.Text)
+	} else if r != nil {
+		return nil, errors.New(r.Text)
 	}
 	if err := d.server.listen(a.Own); err != nil {
 		return nil, err
 	}
-	k, err := newKept(ctx, d.server, run, a, d.window(a.Job, len(a.Own)), d.news)
+	k, err := newKept(ctx, d.server, run, a, d.window(a.Job, len(a.Own), d.held()), d.news)
 	if err != nil {
 		return nil, err
 	}
@@ -147,12 +156,25 @@ func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, 
 	return k, nil
 }
 
-// release frees the shards of a job.
+// release ends the shards of a job. It does not wait for them: what the job was promised is free when they have ended, as hear learns.
 func (d *desk) release(k *kept) {
 	delete(d.kept, k.manifest.Name)
+	d.leaving[k] = struct{}{}
 	d.shareJobs()
-	k.stop()
-	d.server.log.Info("job freed", "job", k.manifest.Name, "bytes", k.memory.Bytes())
+	k.cancel()
+	d.server.releasing.Go(func() {
+		k.wait()
+		d.server.log.Info("job freed", "job", k.manifest.Name, "bytes", k.memory.Bytes())
+		select {
+		case d.news <- shardNews{kept: k, free: true}:
+		case <-d.done:
+		}
+	})
+}
+
+// held are the jobs that memory and windows are promised to here, those that end among them.
+func (d *desk) held() []*kept {
+	return slices.AppendSeq(slices.Collect(maps.Values(d.kept)), maps.Keys(d.leaving))
 }
 
 // shareJobs shows receiving goroutines which jobs there are now.
@@ -160,22 +182,24 @@ func (d *desk) shareJobs() {
 	jobs := maps.Clone(d.kept)
 	if limit := d.server.limitHeap; limit != nil {
 		var all []Memory
-		for _, k := range d.kept {
+		for _, k := range d.held() {
 			all = append(all, k.memory)
 		}
 		limit(heapBytes(all))
 	}
 	d.server.jobs.Store(&jobs)
-	d.server.freeBytes.Store(d.freeBytes())
+	d.server.freeBytes.Store(d.freeBytes(d.held()))
 }
 
 // hear takes what a shard has to say about itself, or how the way to the cluster was found.
 func (d *desk) hear(n shardNews) {
 	k := n.kept
-	if d.kept[k.manifest.Name] != k { // has ended meanwhile
-		if r := k.routes.Load(); r.cluster != nil {
-			r.cluster.Close()
-		}
+	switch {
+	case n.free:
+		delete(d.leaving, k)
+		d.shareJobs()
+		return
+	case d.kept[k.manifest.Name] != k: // has ended meanwhile
 		return
 	}
 	switch {

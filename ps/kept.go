@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,10 +32,11 @@ type kept struct {
 
 	ctx      context.Context
 	cancel   context.CancelFunc
-	building int       // shards that are not ready yet
-	serial   int       // of the last assignment that was carried out
-	wanted   int       // of the one that is being carried out
-	heard    time.Time // last sign of the coordinator
+	asides   sync.WaitGroup // of what the desk does not wait for: ways to the cluster that are opened, contexts that expire
+	building int            // shards that are not ready yet
+	serial   int            // of the last assignment that was carried out
+	wanted   int            // of the one that is being carried out
+	heard    time.Time      // last sign of the coordinator
 	routes   atomic.Pointer[routes]
 	lives    *lives // of its trainers, where modules are hosted here; else nil
 }
@@ -69,7 +71,7 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 		}
 		tell := func(err error) {
 			select {
-			case news <- shardNews{k, schema.ShardMember(i), err}:
+			case news <- shardNews{kept: k, member: schema.ShardMember(i), err: err}:
 			case <-k.ctx.Done():
 			}
 		}
@@ -86,19 +88,21 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 	return k, nil
 }
 
-// shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open.
+// shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that all is free.
 type shardNews struct {
 	kept   *kept
 	member schema.Member
 	err    error
+	free   bool // the workers have ended, and their memory is free
 }
 
-// stop ends the workers and waits until their memory is free.
-func (k *kept) stop() {
-	k.cancel()
+// wait returns when the workers, which have been told to end, have done so and their memory is free. The desk must not call it: a
+// worker may be at something long.
+func (k *kept) wait() {
 	for _, i := range k.own {
 		<-k.workers[i].done
 	}
+	k.asides.Wait()
 	if r := k.routes.Load(); r.cluster != nil {
 		r.cluster.Close()
 	}
@@ -170,18 +174,15 @@ func (k *kept) route(a *schema.Assign, news chan<- shardNews) {
 		k.serial = a.Serial
 		return
 	}
-	k.server.opening.Go(func() {
+	k.asides.Go(func() {
 		conn, err := k.server.dialCluster(k)
 		if err == nil {
 			next.cluster = conn
-			k.routes.Store(next)
+			k.routes.Store(next) // wait closes it
 		}
 		select {
-		case news <- shardNews{k, "", err}:
+		case news <- shardNews{kept: k, err: err}:
 		case <-k.ctx.Done():
-			if err == nil {
-				conn.Close()
-			}
 		}
 	})
 }

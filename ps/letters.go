@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -251,7 +252,7 @@ func (d *desk) claimed(c claim) {
 		d.turnAway(name, refused)
 		return
 	}
-	j := newJob(d.server, c, d.window(c.job, d.ownShards(&c)))
+	j := newJob(d.server, c, d.window(c.job, d.ownShards(&c), d.held()))
 	d.jobs[name] = j
 	d.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	d.carryOut(j, j.coordinator.Assign(time.Now()))
@@ -287,7 +288,7 @@ func (d *desk) takeWaiting(name schema.JobName) []letter {
 // turnAway refuses all that wait for a job.
 func (d *desk) turnAway(name schema.JobName, refused *schema.Refused) {
 	for _, l := range d.takeWaiting(name) {
-		if control, err := schema.DecodeControl(&l.view); err == nil && control.Join != nil {
+		if control, err := schema.DecodeControl(&l.view); err == nil && control.Join != nil && refused.Reason != schema.RefusedBusy {
 			d.joinRefused(name, l.from, control.Join.Host, refused)
 		}
 		d.send(name, 0, l.from, schema.Control{Refused: refused})
@@ -352,34 +353,41 @@ func (d *desk) checkManifest(manifest *schema.Job) *schema.Refused {
 	return checkMessages(manifest, "this server", d.server.config.PayloadBytesMax)
 }
 
-// checkRoom refuses a job whose shards here would not fit beside those of others.
+// checkRoom refuses a job whose shards here would not fit beside those of others. Where only jobs that end are in its way it says so.
 func (d *desk) checkRoom(manifest *schema.Job, own, shards int) *schema.Refused {
-	c := &d.server.config
-	if len(d.kept) >= c.JobsMax {
-		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(d.kept), c.JobsMax)}
+	r := d.checkBeside(manifest, own, shards, d.held())
+	if r == nil || len(d.leaving) == 0 || d.checkBeside(manifest, own, shards, slices.Collect(maps.Values(d.kept))) != nil {
+		return r
 	}
-	if need, free := MemoryOf(*c, manifest, own, shards).Bytes(), d.freeBytes(); need > free {
-		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
-	}
-	return checkWindows(manifest, own, d.window(manifest, own))
+	return &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf("jobs that end have not given back yet what job %s needs, now: %s", manifest.Name, r.Text))}
 }
 
-// window is what each trainer of a job may have under way to each of its own shards here, beside the jobs that there are.
-func (d *desk) window(manifest *schema.Job, own int) int64 {
+// checkBeside refuses a job whose shards here would not fit beside those of the others.
+func (d *desk) checkBeside(manifest *schema.Job, own, shards int, others []*kept) *schema.Refused {
+	c := &d.server.config
+	if len(others) >= c.JobsMax {
+		return &schema.Refused{Reason: "server_full", Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(others), c.JobsMax)}
+	}
+	if need, free := MemoryOf(*c, manifest, own, shards).Bytes(), d.freeBytes(others); need > free {
+		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
+	}
+	return checkWindows(manifest, own, d.window(manifest, own, others))
+}
+
+// window is what each trainer of a job may have under way to each of its own shards here, beside other jobs.
+func (d *desk) window(manifest *schema.Job, own int, others []*kept) int64 {
 	c := &d.server.config
 	free := c.PendingBytesMax / 2
-	for _, k := range d.kept {
-		if k.manifest.Name != manifest.Name {
-			free -= int64(k.manifest.Trainers*len(k.own)) * k.window
-		}
+	for _, k := range others {
+		free -= int64(k.manifest.Trainers*len(k.own)) * k.window
 	}
 	return windowBytes(manifest, own, c.StagedBytesMax, free)
 }
 
-// freeBytes is the memory that is promised to no job.
-func (d *desk) freeBytes() int64 {
+// freeBytes is the memory that these jobs leave.
+func (d *desk) freeBytes(jobs []*kept) int64 {
 	free := d.server.config.MemoryBytesMax
-	for _, k := range d.kept {
+	for _, k := range jobs {
 		free -= k.memory.Bytes()
 	}
 	return free

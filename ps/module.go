@@ -1,12 +1,14 @@
 package ps
 
 import (
+	"context"
 	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"gradbus/cuda"
 	"gradbus/nn"
+	"gradbus/philox"
 	"gradbus/round"
 	"gradbus/schema"
 )
@@ -77,7 +79,7 @@ func (a *moduleAnswer) finish() {
 }
 
 // newHosted builds a module and draws its version 0.
-func newHosted(m *modules, i int) (*hosted, error) {
+func newHosted(ctx context.Context, m *modules, i int) (*hosted, error) {
 	c := &m.config
 	d := &hosted{
 		modules: m, spec: &c.Job.Modules[i], place: c.Placement, backend: c.Backend,
@@ -93,13 +95,15 @@ func newHosted(m *modules, i int) (*hosted, error) {
 	}
 	d.parameters = d.module.Parameters()
 	first := newTensors(d.parameters)
-	values, err := nn.Initial(d.module, d.spec.Seed)
-	if err != nil {
-		return nil, fmt.Errorf("initial values: %w", err)
-	}
-	for i, v := range values {
-		copy(first.parts[i], v)
-		d.elements += len(v)
+	for i, p := range d.parameters { // as nn.Initial does, which nothing cuts short
+		filler, err := philox.NewFiller(p.Kind, p.Scale, d.spec.Seed, p.Name)
+		if err == nil {
+			err = draw(ctx, first.parts[i], filler, 0)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("initial values: %w", err)
+		}
+		d.elements += p.Elements()
 	}
 	d.newest = &version{tensors: first, readers: 1}
 	sgd := sgdOf(&c.Job.Optimizer)

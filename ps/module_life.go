@@ -119,8 +119,11 @@ func (k *kept) tickModules(now time.Time, clients []string) {
 	}
 }
 
+// expire ends what a trainer holds. Seats are locked while answers are sent, so the desk does not wait for that.
 func (k *kept) expire(lost lostTrainer) {
-	for _, own := range k.own {
-		k.workers[own].modules.expire(lost.host, lost.cause)
-	}
+	k.asides.Go(func() {
+		for _, own := range k.own {
+			k.workers[own].modules.expire(lost.host, lost.cause)
+		}
+	})
 }

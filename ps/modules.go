@@ -42,14 +42,14 @@ func newModules(w *worker, fail func(error)) *modules {
 }
 
 // build makes the modules of this shard and draws their version 0.
-func (m *modules) build() error {
+func (m *modules) build(ctx context.Context) error {
 	all := make([]*hosted, len(m.config.Job.Modules))
 	for i := range all {
 		if m.config.Placement.ShardOfModule(i) != m.config.Index {
 			continue
 		}
 		var err error
-		if all[i], err = newHosted(m, i); err != nil {
+		if all[i], err = newHosted(ctx, m, i); err != nil {
 			return fmt.Errorf("module %q: %w", m.config.Job.Modules[i].Name, err)
 		}
 	}

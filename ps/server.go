@@ -62,7 +62,7 @@ type Server struct {
 	controlBack atomic.Int64     // when it last came back, in ns since 1970; 0: it was never lost
 	freeBytes   atomic.Int64     // of memory, promised to no job
 	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
-	opening     sync.WaitGroup   // of ways to a cluster
+	releasing   sync.WaitGroup   // of jobs whose shards end
 
 	end     context.CancelCauseFunc
 	running context.Context // ends with the server; the cause is what Err gives
@@ -329,7 +329,8 @@ func (s *Server) Close() {
 		s.pulser.ended.Wait()
 		s.pulser.send(time.Now()) // how all jobs have ended
 		s.pulser.meter.Close()
-		s.opening.Wait()
+		s.releasing.Wait()
+		s.desk.forget()
 		ctx, cancel := context.WithTimeout(context.Background(), farewell)
 		defer cancel()
 		if err := errors.Join(s.conn.Flush(ctx), s.control.Flush(ctx)); err != nil {

@@ -119,7 +119,7 @@ func (s *Shard) build(ctx context.Context) error {
 		return err
 	}
 	chunks := s.ownedChunks()
-	if err := s.makeDense(chunks); err != nil {
+	if err := s.makeDense(ctx, chunks); err != nil {
 		return err
 	}
 	if err := s.makeSparse(); err != nil {

@@ -81,7 +81,7 @@ func (s *Shard) makeTables(ctx context.Context) error {
 	return nil
 }
 
-// lookEvery is after how many rows work on a table looks whether it is still wanted: the desk waits for its end.
+// lookEvery is after how many keys, or values of rows, work on a table looks whether it is still wanted.
 const lookEvery = 1 << 12
 
 // lay gives every key of the owned partitions its slot.
@@ -133,6 +133,7 @@ func (s *Shard) makeRows(ctx context.Context, t *table) (err error) {
 	if err != nil {
 		return err
 	}
+	every := max(1, lookEvery/t.spec.Dim)
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(t.partitions)) {
@@ -144,7 +145,7 @@ func (s *Shard) makeRows(ctx context.Context, t *table) (err error) {
 					return
 				}
 				for slot := t.partitions[i].first; slot < t.partitions[i].end; slot++ {
-					if slot%lookEvery == 0 && ctx.Err() != nil {
+					if slot%every == 0 && ctx.Err() != nil {
 						return
 					}
 					filler.Row(row, uint64(t.keys[slot]))

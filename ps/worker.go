@@ -236,7 +236,7 @@ func (w *worker) build(ctx context.Context) (err error) {
 	defer w.turn.Unlock()
 	w.shard = made
 	if w.modules != nil {
-		return w.modules.build()
+		return w.modules.build(ctx)
 	}
 	return nil
 }

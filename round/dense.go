@@ -1,6 +1,7 @@
 package round
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -117,7 +118,7 @@ func NewDense(c DenseConfig) (*Dense, error) {
 	}
 	c.Head.Lanes = uint16(c.Lanes)
 	var err error
-	d.results, err = NewResults(c.Chunks, c.Ahead+2, c.Head)
+	d.results, err = NewResults(context.Background(), c.Chunks, c.Ahead+2, c.Head)
 	return d, err
 }
 

@@ -1,6 +1,7 @@
 package round
 
 import (
+	"context"
 	"fmt"
 
 	"gradbus/schema"
@@ -22,10 +23,13 @@ type resultChunk struct {
 }
 
 // NewResults makes zeroed frames for a number of versions of each chunk. head is what the results' heads have in common:
-// run id, generation, lanes and flags.
-func NewResults(chunks []Chunk, versions int, head schema.Head) (*Results, error) {
+// run id, generation, lanes and flags. ctx only cuts that short.
+func NewResults(ctx context.Context, chunks []Chunk, versions int, head schema.Head) (*Results, error) {
 	r := &Results{head: head, chunks: make([]resultChunk, len(chunks))}
 	for i := range r.chunks {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
 		c := &r.chunks[i]
 		c.Chunk, c.frames, c.sealed = chunks[i], make([]*schema.Frame, versions), make([][]byte, versions)
 		for v := range c.frames {

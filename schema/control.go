@@ -65,12 +65,15 @@ type Joined struct {
 // Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,
 // Have the registered value and Want the trainer's.
 type Refused struct {
-	Reason string `json:"reason"` // "job_differs", "member_taken", "job_full", "invalid_job", "shutting_down"
+	Reason string `json:"reason"` // "job_differs", "member_taken", "job_full", "invalid_job", "server_full", "shutting_down", or RefusedBusy
 	Field  string `json:"field,omitempty"`
 	Have   string `json:"have,omitempty"`
 	Want   string `json:"want,omitempty"`
 	Text   string `json:"text"`
 }
+
+// RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again may be admitted.
+const RefusedBusy = "busy"
 
 // Start tells the trainers that all have joined and that Batch is the first.
 type Start struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/process"
@@ -108,12 +109,9 @@ func (j *joiner) ask() error { return j.conn.Publish(j.subject, j.request) }
 
 // join asks until it is admitted, then builds the session and waits for the start.
 func (j *joiner) join(ctx context.Context) (*Session, error) {
-	within, cancel := context.WithTimeoutCause(ctx, j.config.AnswerWithin,
-		fmt.Errorf("no coordinator answered within %v: is that a gradbus ps?", j.config.AnswerWithin))
-	defer cancel()
-	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
+	answer, err := j.finalAnswer(ctx)
 	if err != nil {
-		return nil, j.explain(ctx, within, err)
+		return nil, err
 	}
 	if answer.Refused != nil {
 		return nil, refusedError(answer.Refused)
@@ -139,6 +137,45 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed counts as one that
+// may still be there.
+const busyWithin = 30 * time.Second
+
+// finalAnswer asks until somebody admits this trainer, or refuses it for good.
+func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
+	var told string
+	for began := time.Now(); ; {
+		answer, err := j.answer(ctx)
+		if err != nil && told != "" {
+			return answer, fmt.Errorf("%w; before, it was put off: %s", err, told)
+		}
+		if err != nil || answer.Refused == nil || answer.Refused.Reason != schema.RefusedBusy || time.Since(began) > busyWithin {
+			return answer, err
+		}
+		if answer.Refused.Text != told {
+			told = answer.Refused.Text
+			j.config.Log.Info("join put off, asked for again", "job", j.job.Name, "text", told)
+		}
+		select {
+		case <-time.After(j.config.RetryAfter):
+		case <-ctx.Done():
+			return answer, fmt.Errorf("%w; it was put off: %s", context.Cause(ctx), told)
+		}
+	}
+}
+
+// answer asks until there is an answer.
+func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
+	within, cancel := context.WithTimeoutCause(ctx, j.config.AnswerWithin,
+		fmt.Errorf("no coordinator answered within %v: is that a gradbus ps?", j.config.AnswerWithin))
+	defer cancel()
+	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
+	if err != nil {
+		err = j.explain(ctx, within, err)
+	}
+	return answer, err
 }
 
 // explain says why nobody answered, where that can be found out.
@@ -199,6 +236,9 @@ func (j *joiner) waitForStart(ctx context.Context, s *Session) error {
 			}
 			s.retry.Reset(0) // the answer to a repetition tells where the other trainers are
 		case c := <-j.answers:
+			if c.Refused != nil && c.Refused.Reason == schema.RefusedBusy {
+				continue // said before this trainer was admitted
+			}
 			if c.Refused != nil {
 				return refusedError(c.Refused)
 			}
