@@ -23,12 +23,12 @@ type kept struct {
 	server   *Server
 	manifest *schema.Job
 	run      schema.RunID
-	shards   int       // of the job
-	own      []int     // those kept here
-	workers  []*worker // by shard of the job; nil where another ps keeps it
-	memory   Memory    // that it is promised
-	window   int64     // bytes that each trainer may have under way to each shard here
-	deadline time.Duration
+	shards   int           // of the job
+	own      []int         // those kept here
+	workers  []*worker     // by shard of the job; nil where another ps keeps it
+	memory   Memory        // that it is promised
+	window   int64         // bytes that each trainer may have under way to each shard here
+	deadline time.Duration // that the coordinator says, but no longer than our own
 
 	ctx      context.Context
 	cancel   context.CancelFunc
@@ -53,7 +53,8 @@ type routes struct {
 func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign, window int64, news chan<- shardNews) (*kept, error) {
 	k := &kept{
 		server: s, manifest: a.Job, run: run, shards: a.Shards, own: a.Own, workers: make([]*worker, a.Shards), building: len(a.Own),
-		memory: MemoryOf(s.config, a.Job, len(a.Own), a.Shards), window: window, deadline: time.Duration(a.DeadlineMS) * time.Millisecond,
+		memory: MemoryOf(s.config, a.Job, len(a.Own), a.Shards), window: window,
+		deadline: time.Duration(min(a.DeadlineMS, s.config.Deadline.Milliseconds())) * time.Millisecond,
 	}
 	k.routes.Store(&routes{direct: s.conn})
 	if len(a.Job.Modules) > 0 {

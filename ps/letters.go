@@ -56,12 +56,17 @@ func (d *desk) read(ctx context.Context, l *letter) {
 		j = nil // of an earlier run of the name
 	}
 	var r *refusal
-	switch head.Kind {
-	case schema.KindBeat:
+	switch {
+	case j != nil && l.from == d.server.member: // what this ps says to itself stays here
+		d.forged(l)
+		return
+	case j != nil && head.Job == 0 && !isJoiner(l.from):
+		r = schema.Refuse(schema.ReasonForeignJob, "%v frame of %s without a run id: want the one of job %s, which joined told", head.Kind, l.from, l.job)
+	case head.Kind == schema.KindBeat:
 		r = d.readBeat(j, l, &head)
-	case schema.KindControl:
+	case head.Kind == schema.KindControl:
 		r = d.readControl(j, l, &head)
-	case schema.KindRefusal: // a trainer has no reason to refuse anything of ours
+	case head.Kind == schema.KindRefusal: // a trainer has no reason to refuse anything of ours
 		d.server.log.Warn("trainer refused a frame", "job", l.job, "member", l.from)
 	}
 	if r == nil {
@@ -72,10 +77,28 @@ func (d *desk) read(ctx context.Context, l *letter) {
 	d.refuse(&subject, head, r)
 }
 
+// isJoiner reports whether a name is one under which a trainer joins, rather than a member's.
+func isJoiner(name schema.Member) bool { return strings.HasPrefix(string(name), "j-") }
+
+// forged counts a message that cannot be its sender's: of the coordinator of a job that this ps coordinates, or where no other ps is that
+// could, or of this ps to itself. Nobody is told.
+func (d *desk) forged(l *letter) {
+	d.server.counters.count(schema.ReasonWrongSender)
+	d.server.logRefusal(string(l.job), string(l.from), schema.ReasonWrongSender, "somebody speaks for "+string(l.from)+", which is here")
+}
+
 // readCoordinator takes what a coordinator on another ps says to those who keep shards of its job.
 func (d *desk) readCoordinator(ctx context.Context, l *letter, head *schema.Head) {
 	if head.Kind == schema.KindBeat {
 		d.hearCoordinator(l.job, head.Job)
+		return
+	}
+	j := d.jobs[l.job]
+	if own := j != nil && j.run == head.Job; own || d.server.embedsControl() && d.server.registry.alone.Load() {
+		d.forged(l)
+		if !own {
+			d.server.registry.lookSoon() // another ps may have come a moment ago; it says it again
+		}
 		return
 	}
 	control, err := schema.DecodeControl(&l.view)
@@ -124,7 +147,7 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 		return schema.Refusing(err)
 	}
 	switch {
-	case control.Join != nil && !strings.HasPrefix(string(l.from), "j-"):
+	case control.Join != nil && !isJoiner(l.from):
 		return schema.Refuse(schema.ReasonUnknownSender, "a join from %s: want a name that begins with j-, since members have names already", l.from)
 	case control.Join != nil && control.Join.Job.Name != l.job:
 		r := &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(l.job), Want: string(control.Join.Job.Name),

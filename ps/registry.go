@@ -89,6 +89,7 @@ type registry struct {
 	looks         int                // since the last sweep
 	company       time.Time          // when another ps was announced last; zero: never
 
+	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended
 	mu   sync.Mutex    // guards over
 	over []overJob     // jobs that have ended, at most as many as there may be
@@ -124,7 +125,7 @@ func newRegistry(control *fabric.Control, self announcement, lease time.Duration
 	return &registry{
 		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1),
 	}
 }
 
@@ -220,8 +221,13 @@ func (r *registry) run(ctx context.Context) {
 	ticker := time.NewTicker(r.renew())
 	defer ticker.Stop()
 	r.look(ctx)
+	peeks := fabric.Limiter{PerSecond: 1}
 	for {
 		select {
+		case <-r.peek:
+			if peeks.Allow(time.Now()) {
+				r.look(ctx)
+			}
 		case q := <-r.claims:
 			within, cancel := context.WithTimeout(ctx, claimWithin)
 			c := r.claim(within, &q)
@@ -358,6 +364,14 @@ func (r *registry) tell(ctx context.Context, n registryNews) {
 	select {
 	case r.news <- n:
 	case <-ctx.Done():
+	}
+}
+
+// lookSoon asks for a look at who is announced. It never waits.
+func (r *registry) lookSoon() {
+	select {
+	case r.peek <- struct{}{}:
+	default:
 	}
 }
 

@@ -1,0 +1,90 @@
+package ps
+
+import (
+	"context"
+	"math"
+	"testing"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// speak says a control message in anybody's name.
+func (p *publisher) speak(job, from, to string, run schema.RunID, c schema.Control) {
+	p.t.Helper()
+	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
+	must(p.t, err)
+	p.send(fabric.At(job, from, fabric.KindCtl, to).String(), frame)
+}
+
+// Whoever does not know the run of a job cannot end it in a trainer's name, and nobody on the wire speaks for a coordinator, or for a
+// ps that is here, whatever it knows: the job goes on, and nothing else is begun.
+func TestStrangersEndNoJob(t *testing.T) {
+	s := startServer(t, Config{})
+	p := newProblem(t, smallJob("victim", 1, 2))
+	m := gather(t, s, p, "j-a")[0]
+	eventually(t, "the server knows that it is alone", s.registry.alone.Load)
+	promised := s.Stats().Memory
+	stranger := newPublisher(t, s, "victim")
+	self, run := string(s.member), m.joined.RunID
+	failed := schema.Control{Failed: &schema.Failed{Member: s.member, Text: "no more"}}
+	assign := func(name string) schema.Control {
+		return schema.Control{Assign: &schema.Assign{Job: smallJob(name, 1, 2), Serial: 1, Shards: 1, Own: []int{0}, Cluster: []schema.Member{}, DeadlineMS: 1000}}
+	}
+	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat}).Seal()
+	for _, c := range []struct {
+		name string
+		say  func()
+		want schema.Reason
+	}{
+		{"a leave without a run", func() {
+			stranger.speak("victim", "t0", "coordinator", 0, schema.Control{Leave: &schema.Leave{Reason: "x"}})
+		}, schema.ReasonForeignJob},
+		{"a leave in peace", func() { stranger.speak("victim", "t0", "coordinator", 0, schema.Control{Leave: &schema.Leave{}}) }, schema.ReasonForeignJob},
+		{"a leave of another run", func() {
+			stranger.speak("victim", "t0", "coordinator", run+1, schema.Control{Leave: &schema.Leave{Reason: "x"}})
+		}, schema.ReasonJobUnknown},
+		{"a beat without a run", func() { stranger.send(fabric.At("victim", "t0", fabric.KindBeat, "all").String(), beat) }, schema.ReasonForeignJob},
+		{"a failure without a run", func() { stranger.speak("victim", self, "coordinator", 0, failed) }, schema.ReasonWrongSender},
+		{"a failure in the name of the ps", func() { stranger.speak("victim", self, "coordinator", run, failed) }, schema.ReasonWrongSender},
+		{"a release", func() { stranger.speak("victim", "coordinator", self, run, schema.Control{Release: &schema.Release{}}) }, schema.ReasonWrongSender},
+		{"shards of another run", func() { stranger.speak("victim", "coordinator", self, run+1, assign("victim")) }, schema.ReasonWrongSender},
+		{"shards of no job", func() { stranger.speak("nobody", "coordinator", self, 7, assign("nobody")) }, schema.ReasonWrongSender},
+	} {
+		before := s.Stats().Reasons[c.want]
+		c.say()
+		eventually(t, c.name+" is counted", func() bool { return s.Stats().Reasons[c.want] == before+1 })
+	}
+	drain(m.mail) // refusals that go by its name
+	for b := range schema.Batch(2) {
+		m.batch(b)
+	}
+	if got := s.Stats(); got.Memory != promised || len(got.Jobs) != 1 || got.Jobs[0].Phase != Running {
+		t.Errorf("%d bytes promised and jobs %+v, want %d and the one", got.Memory, got.Jobs, promised)
+	}
+	m.leave("")
+}
+
+// With a control server that others use, a coordinator's deadline holds here for as long as our own at most: one that is not heard of
+// again does not hold memory for an age.
+func TestAssignedDeadlineIsCapped(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	s := mustStart(t, Config{NATS: control.URL(), ID: "a", Deadline: 40 * time.Second})
+	conn, err := fabric.DialControl(context.Background(), fabric.Config{URL: control.URL(), Name: "coordinator"})
+	must(t, err)
+	t.Cleanup(conn.Close)
+	for name, c := range map[schema.JobName]struct {
+		says int64
+		want time.Duration
+	}{"ages": {math.MaxInt64 / 2, 40 * time.Second}, "longer": {3_600_000, 40 * time.Second}, "shorter": {5000, 5 * time.Second}} {
+		frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst}, schema.Control{Assign: &schema.Assign{
+			Job: smallJob(string(name), 1, 1), Serial: 1, Shards: 1, Own: []int{0}, Cluster: []schema.Member{}, DeadlineMS: c.says}})
+		must(t, err)
+		must(t, conn.Send(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
+		eventually(t, "shards are kept", func() bool { return s.keeps(name) == 7 })
+		if got := (*s.jobs.Load())[name].deadline; got != c.want {
+			t.Errorf("%s: %s after a coordinator's silence, want %s", name, got, c.want)
+		}
+	}
+}
