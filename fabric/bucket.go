@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -25,6 +26,8 @@ type Bucket struct {
 	at     string
 	js     jetstream.JetStream
 	kv     jetstream.KeyValue
+	stream jetstream.Stream
+	opened bool // by OpenBucket: it is ours to keep tidy
 }
 
 // Entry is a key and its value. Revisions rise with every write to the bucket.
@@ -55,7 +58,16 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return &Bucket{config, c.Address(), c.js, kv}, nil
+	return c.bucket(ctx, config, kv, true)
+}
+
+// bucket finds the stream in which a bucket is kept.
+func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue, opened bool) (*Bucket, error) {
+	stream, err := c.js.Stream(ctx, "KV_"+config.Name)
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
+	}
+	return &Bucket{config, c.Address(), c.js, kv, stream, opened}, nil
 }
 
 // LookBucket finds a bucket without making one: ErrNoBucket where there is none.
@@ -67,18 +79,19 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
 	}
-	return &Bucket{BucketConfig{Name: name}, c.Address(), c.js, kv}, nil
+	return c.bucket(ctx, BucketConfig{Name: name}, kv, false)
 }
 
 // bucketError turns what the library says into the errors of this package.
 func bucketError(at string, err error) error {
+	var refused *jetstream.APIError
 	switch {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%w at %s: run nats-server with -js, or set jetstream in its configuration and for the account in use", ErrNoJetStream, at)
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrStreamNotFound),
 		errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("%w at %s: %w", ErrNoBucket, at, err)
-	case errors.Is(err, jetstream.ErrKeyExists):
+	case errors.Is(err, jetstream.ErrKeyExists), errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return ErrKeyExists
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return ErrNoKey
@@ -123,33 +136,64 @@ func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
 	return Entry{e.Key(), e.Value(), e.Revision()}, nil
 }
 
-// Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since.
+// A marker is a message which says that a key is deleted, as any client of the bucket reads it. Those of the server have a reason instead.
+const (
+	markerHeader = "KV-Operation"
+	markerPurge  = "PURGE"
+)
+
+// Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since. Nothing of the key stays:
+// the marker by which it is deleted, and which JetStream would keep for good, is purged. Where that fails it goes with the next All.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
-	if err := b.kv.Purge(ctx, key, jetstream.LastRevision(last)); err != nil {
+	marker := nats.NewMsg(b.subject(key))
+	marker.Header.Set(markerHeader, markerPurge)
+	marker.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+	marker.Header.Set(jetstream.ExpectedLastSubjSeqHeader, strconv.FormatUint(last, 10))
+	done, err := b.js.PublishMsg(ctx, marker)
+	if err != nil {
 		return b.failed("delete", key, err)
+	}
+	_ = b.purge(ctx, key, done.Sequence)
+	return nil
+}
+
+func (b *Bucket) subject(key string) string { return "$KV." + b.config.Name + "." + key }
+
+// purge leaves nothing of a key up to a revision. What was written later stays.
+func (b *Bucket) purge(ctx context.Context, key string, last uint64) error {
+	return b.stream.Purge(ctx, jetstream.WithPurgeSubject(b.subject(key)), jetstream.WithPurgeSequence(last+1))
+}
+
+// Look reports whether the bucket is there: ErrNoBucket where it is not.
+func (b *Bucket) Look(ctx context.Context) error {
+	if _, err := b.stream.Info(ctx); err != nil {
+		return b.failed("look for", "any key", err)
 	}
 	return nil
 }
 
 // All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for all,
-// but waits for ever for a key that runs out meanwhile.)
+// but waits for ever for a key that runs out meanwhile.) Markers of deleted keys, as others leave them, are purged from a bucket that was
+// opened, and passed over in one that was looked for. After an error those that were read are gone, and the next call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
-	stream, err := b.js.Stream(ctx, "KV_"+b.config.Name)
-	if err != nil {
-		return nil, b.failed("list", "*", err)
-	}
-	prefix := "$KV." + b.config.Name + "."
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+	prefix := b.subject("")
+	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
 	if err != nil {
 		return nil, b.failed("list", "*", err)
 	}
 	for subject := range info.State.Subjects {
-		e, err := b.Get(ctx, strings.TrimPrefix(subject, prefix))
+		key := strings.TrimPrefix(subject, prefix)
+		m, err := b.stream.GetLastMsgForSubject(ctx, subject)
 		switch {
-		case err == nil:
-			entries = append(entries, e)
-		case !errors.Is(err, ErrNoKey): // deleted, or run out
-			return nil, err
+		case errors.Is(err, jetstream.ErrMsgNotFound): // deleted, or run out
+		case err != nil:
+			return nil, b.failed("list", key, err)
+		case m.Header.Get(markerHeader) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "":
+			entries = append(entries, Entry{key, m.Data, m.Sequence})
+		case b.opened:
+			if err := b.purge(ctx, key, m.Sequence); err != nil {
+				return nil, b.failed("purge", key, err)
+			}
 		}
 	}
 	return entries, nil

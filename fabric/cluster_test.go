@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/url"
@@ -138,4 +139,23 @@ func TestBucketOutlivesAServer(t *testing.T) {
 	if len(all) != 2 {
 		t.Errorf("%+v, want both keys", all)
 	}
+	deleteOfTwo(t, soon, b, e)
+}
+
+// deleteOfTwo deletes one of a bucket's two keys, of which nothing stays.
+func deleteOfTwo(t *testing.T, soon func(string, func(context.Context) error), b *Bucket, e Entry) {
+	t.Helper()
+	soon("delete", func(ctx context.Context) error {
+		if err := b.Delete(ctx, e.Key, e.Revision); !errors.Is(err, ErrKeyExists) { // else an earlier try has deleted it, and its answer was lost
+			return err
+		}
+		return nil
+	})
+	soon("purge what deleting left", func(ctx context.Context) error {
+		all, err := b.All(ctx)
+		if err == nil && (len(all) != 1 || stored(t, b) != 1) {
+			err = fmt.Errorf("%+v of %d messages, want the other alone", all, stored(t, b))
+		}
+		return err
+	})
 }

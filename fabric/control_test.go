@@ -94,6 +94,78 @@ func TestBucket(t *testing.T) {
 	}
 }
 
+// stored is how many messages a bucket is made of, markers among them.
+func stored(t *testing.T, b *Bucket) uint64 {
+	t.Helper()
+	info, err := b.stream.Info(guarded(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.State.Msgs
+}
+
+// A deleted key leaves nothing. What others leave of theirs is no key, and is gone once somebody has listed the bucket who opened it; who
+// only looked for it takes nothing away. A key that was written again stays, whoever deletes what it was before.
+func TestDeletedKeysLeaveNothing(t *testing.T) {
+	server := startServer(t, ServerConfig{JetStream: true})
+	ctx := guarded(t)
+	c := dialControl(t, Config{Server: server, Name: "c"})
+	b, err := c.OpenBucket(ctx, BucketConfig{Name: "things", BytesMax: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const keys = 200
+	for i := range keys {
+		key := fmt.Sprint("k", i)
+		first, err := b.Create(ctx, key, []byte("first"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Delete(ctx, key, first); err != nil {
+			t.Fatal(err)
+		}
+		if i%2 == 0 {
+			continue
+		}
+		if _, err := b.Create(ctx, key, []byte("again")); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Delete(ctx, key, first); !errors.Is(err, ErrKeyExists) {
+			t.Fatalf("delete of the one before: %v, want ErrKeyExists", err)
+		}
+	}
+	if n := stored(t, b); n != keys/2 {
+		t.Errorf("%d messages are stored, want the %d keys that there are", n, keys/2)
+	}
+	for i := range keys {
+		if err := b.kv.Purge(ctx, fmt.Sprint("k", i)); err != nil { // as a client does that leaves markers
+			t.Fatal(err)
+		}
+	}
+	if err := b.kv.Delete(ctx, "other"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Create(ctx, "k0", []byte("alive")); err != nil {
+		t.Fatal(err)
+	}
+	looker, err := c.LookBucket(ctx, "things")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, of := range []struct {
+		bucket *Bucket
+		left   uint64
+	}{{looker, keys + 1}, {b, 1}} {
+		all, err := of.bucket.All(ctx)
+		if err != nil || len(all) != 1 || all[0].Key != "k0" || string(all[0].Value) != "alive" {
+			t.Errorf("%+v, %v, want k0 alone", all, err)
+		}
+		if n := stored(t, b); n != of.left {
+			t.Errorf("%d messages are stored, want %d", n, of.left)
+		}
+	}
+}
+
 // A key that nobody writes any more is gone after its time.
 func TestBucketForgets(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
@@ -146,6 +218,12 @@ func TestNoBuckets(t *testing.T) {
 	}
 	if _, err := b.All(ctx); !errors.Is(err, ErrNoBucket) {
 		t.Errorf("all: %v, want ErrNoBucket", err)
+	}
+	if err := b.Delete(ctx, "a", 1); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("delete: %v, want ErrNoBucket", err)
+	}
+	if err := b.Look(ctx); !errors.Is(err, ErrNoBucket) {
+		t.Errorf("look: %v, want ErrNoBucket", err)
 	}
 }
 
