@@ -33,7 +33,9 @@ func (s *Server) Checks() []Check {
 	if err := s.unfit(); err != nil {
 		all = append(all, Check{Name: "compute", Text: err.Error()})
 	}
-	if renewed := s.registry.renewed.Load(); renewed == 0 {
+	if lost := s.registry.lost.Load(); lost != nil {
+		all = append(all, Check{Name: "registry", Text: *lost})
+	} else if renewed := s.registry.renewed.Load(); renewed == 0 {
 		all = append(all, Check{Name: "registry", Text: "not announced yet"})
 	} else {
 		all = append(all, checkAge("registry", "announced", now.Sub(time.Unix(0, renewed)), s.lease))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -31,23 +32,41 @@ type claim struct {
 func (r *registry) claim(ctx context.Context, q *claimRequest) claim {
 	job := q.job
 	r.dropAll(ctx)
-	for {
+	for pause := r.renew() / 256; ; pause = min(2*pause, r.renew()/8) {
 		if run := r.keeps(job.Name); run != 0 && run != q.over {
 			return claim{job: job} // another ps was first, and has given us shards of it meanwhile
 		}
-		c, err := r.tryClaim(ctx, job, q.joiner)
-		switch {
-		case err == nil:
-			return c
-		case errors.Is(err, errAgain):
-		case errors.Is(err, fabric.ErrNoBucket):
+		err := r.settle(ctx)
+		if err == nil {
+			var c claim
+			if c, err = r.tryClaim(ctx, job, q.joiner); err == nil {
+				return c
+			}
+		}
+		if errors.Is(err, fabric.ErrNoBucket) {
 			if err := r.announce(ctx); err != nil {
 				return claim{job: job, err: err}
 			}
-		case !errors.Is(err, fabric.ErrLost) || sleep(ctx, r.renew()/8) != nil:
+		} else if !errors.Is(err, errAgain) && !errors.Is(err, fabric.ErrLost) {
 			return claim{job: job, err: fmt.Errorf("write job %s down: %w", job.Name, err)}
 		}
+		if sleep(ctx, pause) != nil {
+			return claim{job: job, err: fmt.Errorf("write job %s down: %w: %w", job.Name, fabric.ErrLost, err)}
+		}
 	}
+}
+
+// settle waits, where a bucket was lost, until all others have noticed at their next renewals and written their jobs down again: a name of
+// theirs is not free.
+func (r *registry) settle(ctx context.Context) error {
+	left := time.Until(r.remade.Add(r.renew() * 3 / 2))
+	if left <= 0 || r.alone.Load() {
+		return nil
+	}
+	if err := sleep(ctx, left); err != nil {
+		return fmt.Errorf("%w: %w", fabric.ErrLost, err)
+	}
+	return nil
 }
 
 // errAgain says that a claim has changed under our hands.

@@ -77,7 +77,8 @@ type registry struct {
 	news    chan registryNews
 	done    chan struct{}
 
-	renewed atomic.Int64 // when our announcement was last written, in ns since 1970; 0: not yet
+	renewed atomic.Int64           // when our announcement was last written, in ns since 1970; 0: not yet
+	lost    atomic.Pointer[string] // which bucket is lost and cannot be made anew; nil: none
 
 	alone atomic.Bool // no other ps is announced, nor was one lately, as of the last look
 
@@ -88,6 +89,7 @@ type registry struct {
 	dead          map[string]deadJob // jobs without a coordinator
 	looks         int                // since the last sweep
 	company       time.Time          // when another ps was announced last; zero: never
+	remade        time.Time          // when a bucket that was lost was made anew; zero: never
 
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended
@@ -224,6 +226,12 @@ func (r *registry) run(ctx context.Context) {
 	peeks := fabric.Limiter{PerSecond: 1}
 	for {
 		select {
+		case <-ticker.C: // first, however many claims wait: a lease outlasts one of them and one renewal
+			r.keep(ctx)
+			continue
+		default:
+		}
+		select {
 		case <-r.peek:
 			if peeks.Allow(time.Now()) {
 				r.look(ctx)
@@ -250,9 +258,9 @@ func (r *registry) run(ctx context.Context) {
 func (r *registry) keep(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
-	if err := r.wrote(r.announce(within)); err != nil {
+	if err := r.announce(within); err != nil {
 		if ctx.Err() == nil {
-			r.log.Warn("announcement not renewed", "server", r.self.ID, "err", err)
+			r.log.Warn("registry not renewed", "server", r.self.ID, "err", err)
 		}
 		if errors.Is(err, errTaken) {
 			r.tell(ctx, registryNews{taken: err})
@@ -266,19 +274,46 @@ func (r *registry) keep(ctx context.Context) {
 	}
 }
 
-// announce renews our lease. Where the control server has lost its buckets they are made anew, with all that is ours.
+// announce renews our lease. Where the control server has lost a bucket, be it that of the ps or that of the jobs, it is made anew, with
+// all that is ours.
 func (r *registry) announce(ctx context.Context) error {
+	err := r.announceHere(ctx)
+	if err == nil {
+		err = r.jobs.Look(ctx)
+	}
+	if errors.Is(err, fabric.ErrNoBucket) {
+		err = r.remake(ctx, err)
+	}
+	if err == nil {
+		r.lost.Store(nil)
+	}
+	return r.wrote(err)
+}
+
+// remake makes what the control server has lost, and writes there what is ours.
+func (r *registry) remake(ctx context.Context, why error) error {
+	r.log.Warn("the control server has lost a bucket: it is made anew", "control", r.control.Address(), "err", why)
+	r.remade = time.Now()
+	err := r.openBuckets(ctx)
+	if err == nil {
+		err = r.announceHere(ctx)
+	}
+	if err != nil {
+		text := fmt.Sprintf("a bucket is lost at %s and cannot be made anew, so no job can be registered: %v", r.control.Address(), err)
+		r.lost.Store(&text)
+		return err
+	}
+	r.restore(ctx)
+	return nil
+}
+
+// announceHere renews our lease in the bucket that is open.
+func (r *registry) announceHere(ctx context.Context) error {
 	revision, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision)
-	switch {
-	case err == nil:
+	if err == nil {
 		r.revision = revision
-		return nil
-	case errors.Is(err, fabric.ErrNoBucket):
-		r.log.Warn("the control server has lost its buckets; they are made anew", "control", r.control.Address())
-		if err := r.openBuckets(ctx); err != nil {
-			return err
-		}
-	case !errors.Is(err, fabric.ErrKeyExists):
+	}
+	if !errors.Is(err, fabric.ErrKeyExists) {
 		return err
 	}
 	if r.revision, err = r.servers.Create(ctx, r.self.ID, r.announcement()); errors.Is(err, fabric.ErrKeyExists) {
@@ -407,7 +442,8 @@ func (r *registry) drop(ctx context.Context, over *overJob) {
 	delete(r.own, name)
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
-	if err := r.leaveEnded(within, string(name), o.revision, withEnded(over.run, o.record.Ended)); err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
+	err := r.leaveEnded(within, string(name), o.revision, withEnded(over.run, o.record.Ended))
+	if err != nil && !errors.Is(err, fabric.ErrNoBucket) && !errors.Is(err, fabric.ErrKeyExists) {
 		r.log.Warn("job not taken out of the registry; it will be swept", "job", name, "err", err)
 	}
 }
@@ -436,7 +472,7 @@ func (r *registry) sweep(ctx context.Context) {
 			seen[e.Key] = d
 			continue
 		}
-		if err := r.jobs.Delete(ctx, e.Key, e.Revision); err == nil {
+		if err := r.jobs.Delete(ctx, e.Key, e.Revision); err == nil && !hasEnded(e) {
 			r.log.Info("job without a coordinator taken out of the registry", "job", e.Key)
 		}
 	}

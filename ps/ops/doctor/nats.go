@@ -71,6 +71,10 @@ func judgeNATS(s *fabric.Survey) []terminal.Finding {
 	for _, b := range s.Buckets {
 		all = append(all, judgeBucket(s, b))
 	}
+	if len(s.Buckets) == 1 {
+		all = append(all, fail("buckets", "see /readyz?verbose of a ps, which makes it again or says why it cannot",
+			"%s is there alone: the other one is lost, and nobody can join", s.Buckets[0].Name))
+	}
 	if len(s.Buckets) == 0 {
 		all = append(all, info("buckets", "none yet: the first ps with --nats makes them"))
 	}
