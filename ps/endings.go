@@ -3,6 +3,7 @@ package ps
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"gradbus/fabric"
@@ -22,7 +23,18 @@ const (
 	endedJoinersMax = 4096
 	// recordBytesMost is how large a job's record may be that also tells of earlier runs: others' servers take messages of 1 MiB.
 	recordBytesMost = 768 << 10
+	// leftMax and leftBytesMax bound what one ps leaves of jobs that have ended, until it is swept: however many begin and end, they take
+	// an eighth of the bucket, and a sweep reads them all.
+	leftMax      = 512
+	leftBytesMax = jobsBytesMax / 8
 )
+
+// leftEnded is a key that says who took part in a job.
+type leftEnded struct {
+	name     string
+	revision uint64
+	bytes    int
+}
 
 // withEnded puts a run before earlier ones, of which the oldest are forgotten. One that nobody has taken part in is none.
 func withEnded(run endedRun, earlier []endedRun) []endedRun {
@@ -64,8 +76,19 @@ func (r *registry) leaveEnded(ctx context.Context, name string, revision uint64,
 	if err != nil {
 		return err
 	}
-	_, err = r.jobs.Update(ctx, name, value, revision)
-	return err
+	if revision, err = r.jobs.Update(ctx, name, value, revision); err != nil {
+		return err
+	}
+	r.left = append(r.left, leftEnded{name, revision, len(value)})
+	r.leftBytes += len(value)
+	for len(r.left) > leftMax || r.leftBytes > leftBytesMax {
+		oldest := r.left[0]
+		r.left, r.leftBytes = r.left[1:], r.leftBytes-oldest.bytes
+		if err := r.jobs.Delete(ctx, oldest.name, oldest.revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) { // swept, or written since
+			return err
+		}
+	}
+	return nil
 }
 
 // encode writes a record, without the earlier runs where it would be too large.

@@ -209,6 +209,11 @@ func (d *desk) join(l *letter, request *schema.Join) {
 	if slices.ContainsFunc(waiting, func(w letter) bool { return w.from == l.from }) || d.joins == joinsMax {
 		return
 	}
+	if refused := checkManifest(request.Job); refused != nil { // which is written down nowhere
+		d.joinRefused(l.job, l.from, request.Host, refused)
+		d.send(l.job, 0, l.from, schema.Control{Refused: refused})
+		return
+	}
 	if !asked {
 		select {
 		case d.server.registry.claims <- claimRequest{request.Job, l.from, d.server.keeps(l.job)}:
@@ -266,7 +271,7 @@ func (d *desk) claimed(c claim) {
 		d.takeWaiting(name)
 		return
 	}
-	refused := d.checkManifest(c.job)
+	refused := checkMessages(c.job, "this server", d.server.config.PayloadBytesMax)
 	if refused == nil {
 		refused = d.checkServers(&c)
 	}
@@ -357,8 +362,8 @@ func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
 		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's --memory-mib by %d", job.Name, need, free, who, (need-free+1<<20-1)>>20)}
 }
 
-// checkManifest refuses what no server can run, or this one cannot.
-func (d *desk) checkManifest(manifest *schema.Job) *schema.Refused {
+// checkManifest refuses what no server can run.
+func checkManifest(manifest *schema.Job) *schema.Refused {
 	if err := manifest.Validate(); err != nil {
 		r := &schema.Refused{Reason: "invalid_job", Text: schema.Clip(err.Error())}
 		var fields schema.JobErrors
@@ -370,10 +375,7 @@ func (d *desk) checkManifest(manifest *schema.Job) *schema.Refused {
 	if r := checkTables(manifest); r != nil {
 		return r
 	}
-	if r := checkModules(manifest); r != nil {
-		return r
-	}
-	return checkMessages(manifest, "this server", d.server.config.PayloadBytesMax)
+	return checkModules(manifest)
 }
 
 // checkRoom refuses a job whose shards here would not fit beside those of others. Where only jobs that end are in its way it says so.

@@ -44,9 +44,9 @@ func (r *refusedJoins) lately(now time.Time) []schema.RefusedPulse {
 	return slices.Clone(r.all)
 }
 
-// joinRefused writes a refusal down, for the log and the pulse.
+// joinRefused writes a refusal down, for the log, unless many were told of this second, and the pulse.
 func (d *desk) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
-	if n, tell := d.refused.note(time.Now(), job, host, why); tell {
+	if n, tell := d.refused.note(time.Now(), job, host, why); tell && d.server.logs.Allow(time.Now()) {
 		d.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text", why.Text, "times", n)
 	}
 }

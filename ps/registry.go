@@ -90,6 +90,8 @@ type registry struct {
 	looks         int                // since the last sweep
 	company       time.Time          // when another ps was announced last; zero: never
 	remade        time.Time          // when a bucket that was lost was made anew; zero: never
+	left          []leftEnded        // what we wrote of jobs that have ended, the oldest first
+	leftBytes     int
 
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
 	wake chan struct{} // has room for one: jobs have ended
