@@ -94,7 +94,7 @@ var layers = map[string]layer{
 	},
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
-	"trainer/report":             {noStd: noNetwork},
+	"trainer/report":             {own: []string{"schema"}, noStd: noNetwork},
 	"trainer/safetensors":        {own: []string{"atomicfile"}, noStd: noNetwork},
 	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
@@ -106,7 +106,7 @@ var layers = map[string]layer{
 	"e2e/prometheus":             {},             // what deploy/ has, with a real Prometheus
 	"e2e/page":                   {},             // the page in a browser
 	"e2e/cost":                   {},             // what observing a job costs
-	"config":                     {others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"config":                     {own: []string{"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
 		own:    []string{"atomicfile", "config", "cuda", "ps", "schema", "trainer/spawn"},

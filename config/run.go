@@ -9,6 +9,8 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"gradbus/schema"
 )
 
 // Exit is an error that asks for an exit status of its own. Without an error in it nothing is written: all was said.
@@ -27,7 +29,8 @@ func (e Exit) Error() string {
 func (e Exit) Unwrap() error { return e.Err }
 
 // Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error or what an
-// Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's name. The first interrupt
+// Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's name, with nothing in it
+// that a terminal acts upon: errors hold names and texts of others. The first interrupt
 // (Ctrl-C or SIGTERM) ends the context; a second ends the process at once.
 func Run(name string, errs io.Writer, execute func(context.Context) error) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -48,7 +51,7 @@ func Run(name string, errs io.Writer, execute func(context.Context) error) (stat
 		status = exit.Status
 	}
 	if !asked || exit.Err != nil {
-		fmt.Fprintf(errs, "%s: %s\n", name, strings.ReplaceAll(err.Error(), "\n", "; "))
+		fmt.Fprintf(errs, "%s: %s\n", name, schema.Printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
 	}
 	return status
 }

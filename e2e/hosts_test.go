@@ -121,7 +121,7 @@ func TestSeveralHosts(t *testing.T) {
 	nats.says(t, "natsd is ready")
 	url := "nats://ann:secret@" + control.address + ":4222"
 	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("sesame\n"), 0o600); err != nil {
+	if err := os.WriteFile(token, []byte("sesame-for-hosts\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for i, h := range []*host{left, right} {

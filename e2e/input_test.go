@@ -113,7 +113,7 @@ func TestPortTaken(t *testing.T) {
 func TestToken(t *testing.T) {
 	folder := t.TempDir()
 	right, wrong := filepath.Join(folder, "right"), filepath.Join(folder, "wrong")
-	for path, text := range map[string]string{right: "open-sesame\n", wrong: "open-barley\n"} {
+	for path, text := range map[string]string{right: "open-sesame-open\n", wrong: "open-barley-open\n"} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -54,7 +55,7 @@ type ServerConfig struct {
 	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
 	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
 	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
-	Token           string       // secret that every TCP connection must show; "" asks for none
+	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
 	TLS             *tls.Config  // server certificate; nil is plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
 }
@@ -311,4 +312,18 @@ func (s *Server) Close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.Stop()
+}
+
+// TokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
+const TokenBytesMin = 16
+
+// CheckToken says what is wrong with the token of a server that others may reach, and what would be right. None at all is none of its business.
+func CheckToken(token string) error {
+	switch {
+	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return errors.New("token: it holds what is no letter, digit or sign of ASCII: openssl rand -hex 16 makes one")
+	case token != "" && len(token) < TokenBytesMin:
+		return fmt.Errorf("token: it has %d characters, want at least %d: openssl rand -hex 16 makes one", len(token), TokenBytesMin)
+	}
+	return nil
 }

@@ -26,7 +26,7 @@ type Config struct {
 	// Shards (shards) is how many shards each job is cut into, 1 to 64. 0 means 1. A shard is one goroutine, so more of
 	// them than processors gains nothing.
 	Shards int
-	// Token (token) is what every connection must show. Empty means that none is asked for.
+	// Token (token) is what every connection must show, of at least 16 characters. Empty means that none is asked for.
 	Token string
 	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
 	// and end every job.
@@ -166,7 +166,9 @@ func (c Config) Validate() error {
 	check(c.Shards >= 1 && c.Shards <= shardsMax, "shards %d: want 1 to %d", c.Shards, shardsMax)
 	check(isLoopback(c.Host) || c.Token != "" || c.Insecure,
 		"host %s: other machines can reach it, and there is no token: give one, listen at 127.0.0.1, or say insecure", c.Host)
-	check(!strings.ContainsAny(c.Token, " \t\r\n"), "token: it holds white space: want letters, digits and signs")
+	if err := fabric.CheckToken(c.Token); err != nil {
+		wrong = append(wrong, err.Error())
+	}
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil, "id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
 	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "", "nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
 	if c.Advertise != "" {

@@ -53,8 +53,11 @@ func TestListeningBeyondLoopback(t *testing.T) {
 		{Config{Host: "::"}, false},
 		{Config{Host: "10.0.0.1"}, false},
 		{Config{Host: "trainers.example"}, false},
-		{Config{Host: "10.0.0.1", Token: "secret"}, true},
-		{Config{Host: "10.0.0.1", Token: "two words"}, false},
+		{Config{Host: "10.0.0.1", Token: "0123456789abcdef"}, true},
+		{Config{Host: "10.0.0.1", Token: "0123456789abcde"}, false},
+		{Config{Token: "secret"}, false},
+		{Config{Token: "0123456789abcdef\x1b"}, false},
+		{Config{Host: "10.0.0.1", Token: "two words of a token"}, false},
 		{Config{Host: "10.0.0.1", Insecure: true}, true},
 	} {
 		if err := c.config.Validate(); (err == nil) != c.ok {

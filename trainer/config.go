@@ -33,7 +33,7 @@ type Config struct {
 	// TLS encrypts the connections to Server, and to those ps whose address begins with tls://, where it is not nil.
 	TLS *tls.Config
 	// DataHost is where this trainer's own data server listens in a job that reduces between trainers: a name or IP of
-	// this machine, empty for 127.0.0.1. Anything but loopback needs a Token.
+	// this machine, empty for 127.0.0.1. Anything but loopback needs a Token of at least 16 characters.
 	DataHost string
 	// Advertise is the host by which the other trainers reach the data server; empty means DataHost.
 	Advertise string

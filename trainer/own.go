@@ -20,14 +20,28 @@ type ownServer struct {
 	fail   func(error) // set before anything is published
 }
 
+// checkDataHost refuses a data server that other machines reach and anybody may use.
+func checkDataHost(c Config) error {
+	ip := net.ParseIP(c.DataHost)
+	if c.DataHost == "" || c.DataHost == "localhost" || ip != nil && ip.IsLoopback() {
+		return nil
+	}
+	if c.Token == "" {
+		return fmt.Errorf("data host %s: other machines can reach it, and there is no token: give one, or listen at 127.0.0.1", c.DataHost)
+	}
+	if err := fabric.CheckToken(c.Token); err != nil {
+		return fmt.Errorf("data host %s: other machines can reach it: %w", c.DataHost, err)
+	}
+	return nil
+}
+
 // startOwnServer starts this trainer's data server. It gives nil where shards add up everything.
 func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer, error) {
 	if !job.BetweenTrainers() {
 		return nil, nil
 	}
-	if ip := net.ParseIP(c.DataHost); c.DataHost != "" && c.DataHost != "localhost" && (ip == nil || !ip.IsLoopback()) && c.Token == "" {
-		return nil, fmt.Errorf("%w: data host %s: other machines can reach it, and there is no token: give one, or listen at 127.0.0.1",
-			ErrConfig, c.DataHost)
+	if err := checkDataHost(c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	server, err := fabric.StartServer(fabric.ServerConfig{Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Log: c.Log})
 	if err != nil {

@@ -107,14 +107,14 @@ func TestSeveralServersSameWeights(t *testing.T) {
 // A ps may be the control server of others; each job is on all of them, and several jobs go on side by side.
 func TestServerAsControl(t *testing.T) {
 	const batches = 5
-	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret"})
-	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret", NATS: first.URL()})
+	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen"})
+	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", NATS: first.URL()})
 	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
 	var all sync.WaitGroup
 	for _, name := range []string{"left", "right", "middle"} {
 		all.Go(func() {
 			c := controlConfig(t, first.URL())
-			c.Token, c.Data = "secret", map[string]string{"middle": schema.DataCluster}[name]
+			c.Token, c.Data = "secret-of-sixteen", map[string]string{"middle": schema.DataCluster}[name]
 			for i, o := range trainAll(t, c, toyJob(name, 2, 4, schema.ApplyUpdate), batches) {
 				if o.err != nil || o.digest != want {
 					t.Errorf("job %s, trainer %d: %v, weights %x, want %x", name, i, o.err, o.digest[:6], want[:6])
@@ -322,11 +322,11 @@ func TestControlOverTLS(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}, Token: "inner"})
 	url := strings.Replace(control.URL(), "://", "://inner@", 1)
 	trust := &tls.Config{RootCAs: roots}
-	startSeveral(t, url, ps.Config{NATSTLS: trust, Token: "outer"}, 1, 1)
+	startSeveral(t, url, ps.Config{NATSTLS: trust, Token: "outer-of-sixteen"}, 1, 1)
 	want := digestOnOne(t, 2, toyJob("plain", 2, 4, schema.ApplyUpdate), batches)
 	for _, data := range []string{schema.DataDirect, schema.DataCluster} {
 		c := controlConfig(t, url)
-		c.TLS, c.Token, c.Data = trust, "outer", data
+		c.TLS, c.Token, c.Data = trust, "outer-of-sixteen", data
 		for i, o := range trainAll(t, c, toyJob("tls", 2, 4, schema.ApplyUpdate), batches) {
 			if o.err != nil || o.digest != want {
 				t.Errorf("%s, trainer %d: %v, weights %x, want %x", data, i, o.err, o.digest[:6], want[:6])
@@ -334,7 +334,7 @@ func TestControlOverTLS(t *testing.T) {
 		}
 	}
 	c := controlConfig(t, url)
-	c.Token = "outer"
+	c.Token = "outer-of-sixteen"
 	_, err := Join(testContext(t), c, toyJob("tls", 1, 1, schema.ApplyUpdate))
 	checkError(t, err, fabric.ErrRefused, "certificate")
 	if strings.Contains(err.Error(), "inner") {

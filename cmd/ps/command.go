@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"net"
 	"os"
@@ -90,7 +91,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), "`host:port` to listen at; port 0 is any free one")
 	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
-	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line every connection must show")
+	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line, 16 characters at least, every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
@@ -118,7 +119,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := f.fill(); err != nil {
+	if err := f.fill(log); err != nil {
 		return err
 	}
 	gpus, err := f.gpu.Watch(ctx, f.server.Backend, log)
@@ -203,7 +204,7 @@ func (f *flags) removePorts() {
 }
 
 // fill completes the server's configuration from the flags that are not fields of it.
-func (f *flags) fill() error {
+func (f *flags) fill(log *slog.Logger) error {
 	// What zero stands for in ps.Config is a default, which nobody who writes 0 means.
 	switch {
 	case f.server.Shards == 0:
@@ -234,7 +235,7 @@ func (f *flags) fill() error {
 	inBytes := func(n int64) int64 { return max(-1, min(n, math.MaxInt64/mib)) * mib } // Validate refuses both ends
 	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
 	f.server.PendingBytesMax = inBytes(f.pendingMiB)
-	if f.server.Token, err = config.Secret(f.tokenFile); err != nil {
+	if f.server.Token, err = config.Secret(f.tokenFile, log); err != nil {
 		return err
 	}
 	if f.server.NATSTLS, err = config.RootCAs(f.natsCA); err != nil {

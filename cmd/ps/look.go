@@ -34,7 +34,11 @@ func (l *looking) add(c *cobra.Command) {
 
 func (l *looking) client() (*terminal.Client, error) {
 	stdlog.SetOutput(io.Discard) // net/http's own: it complains there of who speaks before it is asked, as NATS does. Errors say it
-	token, err := config.Secret(l.tokenFile)
+	log, err := (&config.Log{Format: config.LogText, Level: "warn"}).Logger(os.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	token, err := config.Secret(l.tokenFile, log)
 	if err != nil {
 		return nil, err
 	}

@@ -67,7 +67,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 		}
 		return nil, nil
 	}
-	token, err := config.Secret(f.tokenFile)
+	token, err := config.Secret(f.tokenFile, log)
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}

@@ -166,7 +166,7 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 
 // join makes this process a trainer of a job.
 func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job) (*trainer.Session, error) {
-	token, err := config.Secret(o.tokenFile)
+	token, err := config.Secret(o.tokenFile, o.log)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +239,7 @@ func (o *common) print(result report.Result) error {
 func (o *common) writables() error {
 	if o.save != "" {
 		if err := safetensors.CheckSave(o.save); err != nil {
-			return fmt.Errorf("--save %s: cannot be written: %w", o.save, err)
+			return fmt.Errorf("--save: %w", err)
 		}
 	}
 	if o.tensorboard == "" {

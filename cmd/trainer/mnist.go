@@ -16,6 +16,7 @@ import (
 	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/nn"
+	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/mnist"
 	"gradbus/trainer/report"
@@ -215,7 +216,7 @@ func (o *mnistOptions) ask() error {
 			"synthetic": model.Synthetic, "predictions": predictions})
 	}
 	if model.Suspect != "" {
-		fmt.Fprintf(o.errOut, suspectNote, model.Suspect)
+		fmt.Fprintf(o.errOut, suspectNote, schema.Printable(model.Suspect))
 	}
 	if model.Synthetic {
 		fmt.Fprintln(o.errOut, "note: this model was trained on synthetic images; its answers say nothing about real ones")

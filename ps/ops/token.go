@@ -20,6 +20,8 @@ type token struct {
 	key    [sha256.Size]byte // of cookies
 	cookie http.Cookie
 	now    func() time.Time
+
+	throttle *throttle // of the form. Headers are not slowed: what watches a ps must not be locked out by who shares its address
 }
 
 // loginTime is how long a cookie lasts.
@@ -30,6 +32,7 @@ const loginBytesMax = 8 << 10
 
 func newToken(secret string, secure bool) *token {
 	t := &token{sum: sha256.Sum256([]byte(secret)), now: time.Now}
+	t.throttle = newThrottle(func() time.Time { return t.now() })
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte("gradbus page cookie 1"))
 	mac.Sum(t.key[:0])
@@ -98,32 +101,46 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		fail(w, http.StatusNotFound, "no token is asked for here")
 		return
 	}
-	wrong := ""
-	if r.Method == http.MethodPost {
-		r.Body = http.MaxBytesReader(w, r.Body, loginBytesMax)
-		if err := r.ParseForm(); err != nil {
-			s.refuse(w, &refusal{http.StatusBadRequest, "login: want a form of at most 8 KiB with the field token"})
-			return
-		}
-		if s.token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
-			cookie := s.token.cookie
-			cookie.Value = s.token.issue()
-			http.SetCookie(w, &cookie)
-			w.Header().Set("Location", "/")
-			w.WriteHeader(http.StatusSeeOther)
-			return
-		}
+	if r.Method != http.MethodPost {
+		showLogin(w, http.StatusOK, "")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, loginBytesMax)
+	if err := r.ParseForm(); err != nil {
+		s.refuse(w, &refusal{http.StatusBadRequest, "login: want a form of at most 8 KiB with the field token"})
+		return
+	}
+	if left := s.token.throttle.wait(r.RemoteAddr); left > 0 {
 		s.refused.Add(1)
-		if n := s.wrong.Add(1); n <= faultsLogged || n&(n-1) == 0 {
-			s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", n)
-		}
-		wrong = `<p role="alert"><strong>That is not the token.</strong></p>`
+		seconds := strconv.Itoa(int((left + time.Second - 1) / time.Second))
+		w.Header().Set("Retry-After", seconds)
+		showLogin(w, http.StatusTooManyRequests, "Too many wrong tokens came from your address. Try again in "+seconds+" s.")
+		return
+	}
+	if s.token.is(strings.TrimSpace(r.PostForm.Get("token"))) {
+		s.token.throttle.succeeded(r.RemoteAddr)
+		cookie := s.token.cookie
+		cookie.Value = s.token.issue()
+		http.SetCookie(w, &cookie)
+		w.Header().Set("Location", "/")
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	s.refused.Add(1)
+	if n := s.wrong.Add(1); n <= faultsLogged || n&(n-1) == 0 {
+		s.log.Warn("a wrong token was shown at /login", "address", r.RemoteAddr, "times", n)
+	}
+	showLogin(w, http.StatusForbidden, "That is not the token.")
+}
+
+// showLogin writes the form, with what was wrong above it.
+func showLogin(w http.ResponseWriter, status int, wrong string) {
+	if wrong != "" {
+		wrong = `<p role="alert"><strong>` + wrong + `</strong></p>`
 	}
 	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle), "form-action 'none'", "form-action 'self'").Replace(policy))
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	if wrong != "" {
-		w.WriteHeader(http.StatusForbidden)
-	}
+	w.WriteHeader(status)
 	_, _ = w.Write([]byte(loginHead + loginStyle + loginBody + wrong + loginForm))
 }
 

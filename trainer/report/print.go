@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"gradbus/schema"
 )
 
 // plainLines is how many lines of progress a whole run prints where there is no terminal.
@@ -54,7 +56,7 @@ weights    sha256 %s
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
 	if err == nil && r.Suspect != "" {
-		_, err = fmt.Fprintf(to, "suspect    %s\n", r.Suspect)
+		_, err = fmt.Fprintf(to, "suspect    %s\n", schema.Printable(r.Suspect))
 	}
 	if err == nil && r.Saved != "" {
 		_, err = fmt.Fprintf(to, "saved      %s\n", r.Saved)

@@ -2,11 +2,11 @@ package terminal
 
 import (
 	"strings"
-	"unicode"
 
 	"github.com/charmbracelet/x/ansi"
 
 	"gradbus/ps/ops/overview"
+	"gradbus/schema"
 )
 
 // Style is how a piece of text looks. Nothing is said by style alone: it repeats what an icon and a word say.
@@ -67,18 +67,8 @@ func Join(lines []Line, colour bool) string {
 	return b.String()
 }
 
-// clean makes text of others safe to show: on one line, and nothing in it that a terminal acts upon or that hides.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case unicode.IsPrint(r):
-			return r
-		}
-		return '?'
-	}, text)
-}
+// clean makes text of others safe to show.
+func clean(text string) string { return schema.Printable(text) }
 
 // width is the number of columns that text takes.
 func width(text string) int {
