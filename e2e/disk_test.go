@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -43,6 +44,21 @@ func TestSaveOnFullDisk(t *testing.T) {
 	p.fails(t, "save model", "too large")
 	if files := left(t, dir); len(files) > 0 {
 		t.Errorf("left behind: %v", files)
+	}
+}
+
+// It ends that trainer alone: the other one of the trained job saves its own.
+func TestTrainedJobOutlivesAFullDisk(t *testing.T) {
+	_, url := server(t)
+	data, dir := index(t, 200), t.TempDir()
+	two := func(to string) []string {
+		return short(url, data, "--trainers", "2", "--save", filepath.Join(dir, to), "--json")
+	}
+	full, other := within(t, 2, "trainer", two("full")...), start(t, "trainer", two("whole")...)
+	full.fails(t, "save model", "too large")
+	other.succeeds(t)
+	if saved := other.result(t).Saved; saved == "" || !slices.Equal(left(t, dir), []string{saved}) {
+		t.Errorf("saved %q, and there are %v", saved, left(t, dir))
 	}
 }
 

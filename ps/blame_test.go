@@ -43,7 +43,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	for range 12 {
 		now = now.Add(time.Second)
 		for i := range 3 {
-			c.Beat(now, schema.TrainerMember(i), 0)
+			c.Beat(now, schema.TrainerMember(i), new(schema.Head))
 		}
 		c.Report(now, "p-a", report)
 		c.Tick(now)

@@ -83,9 +83,11 @@ type member struct {
 	cluster   bool   // it sends by way of the control cluster
 	url       string // of its data server, where trainers reduce among themselves
 	left      bool
-	lost      bool // in a job that goes on without it
-	connected bool // a connection of it was seen
-	gone      bool // and then seen no more
+	why       string // the reason that it left with
+	complete  bool   // by its last word it is between two runs, and nothing of its batches is missing
+	lost      bool   // in a job that goes on without it
+	connected bool   // a connection of it was seen
+	gone      bool   // and then seen no more
 
 	waiting     []Waiting // whom its own segment waits for, where trainers reduce among themselves; at most one
 	waited      bool      // rounds wait for it
@@ -256,16 +258,18 @@ func (c *Coordinator) start(now time.Time) []Decision {
 	}}
 }
 
-// Beat notes a sign of life of a trainer that works at a batch. It reports whether the trainer is a member.
-func (c *Coordinator) Beat(now time.Time, from schema.Member, batch schema.Batch) bool {
+// Beat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a member.
+func (c *Coordinator) Beat(now time.Time, from schema.Member, h *schema.Head) bool {
 	i, ok := c.find(from)
 	if ok {
-		c.members[i].seen, c.members[i].batch = now, batch
+		m := &c.members[i]
+		m.seen, m.batch, m.complete = now, h.Batch, h.Flags&schema.FlagComplete != 0
 	}
 	return ok
 }
 
-// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for it.
+// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for it: in async, or
+// where all batches of the trainer are complete.
 func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 	i, ok := c.find(from)
 	if !ok {
@@ -286,20 +290,29 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
 		wasLost := m.lost // and the others went on without it
-		m.left = true
-		if (c.alone() || wasLost) && c.anybody() {
+		m.left, m.why = true, l.Reason
+		if wasLost && c.anybody() {
 			break
+		}
+		if c.canDoWithout(m) {
+			return append([]Decision{d}, c.goneOn()...)
 		}
 		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
 	default:
 		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
 		m.left = true
-		c.endIfEmpty()
-		if c.grouped() && c.phase != Ended {
-			return append([]Decision{d}, c.reassign()...) // no group waits for it
-		}
+		return append([]Decision{d}, c.goneOn()...)
 	}
 	return []Decision{d}
+}
+
+// goneOn is what follows where a trainer has left and the others go on.
+func (c *Coordinator) goneOn() []Decision {
+	c.endIfEmpty()
+	if c.grouped() && c.phase != Ended {
+		return c.reassign() // no group waits for it
+	}
+	return nil
 }
 
 // endIfEmpty ends a job that nobody is left of.

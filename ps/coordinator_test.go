@@ -150,7 +150,11 @@ func (s *membership) run() string {
 	case "blind":
 		return s.tell(s.c.Blind(s.now, "nats:4222"))
 	case "beat":
-		if !s.c.Beat(s.now, from, schema.Batch(s.count("batch", 0))) {
+		h := schema.Head{Batch: schema.Batch(s.count("batch", 0))}
+		if s.d.HasArg("complete") {
+			h.Flags = schema.FlagComplete
+		}
+		if !s.c.Beat(s.now, from, &h) {
 			return "not a member\n"
 		}
 		return ""

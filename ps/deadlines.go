@@ -21,12 +21,10 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	var decisions []Decision
 	if c.phase == Gathering {
 		decisions = c.freePlaces(now)
-	} else if c.alone() {
-		decisions = c.goOn(now)
 	} else if c.grouped() {
 		decisions = c.goOnInGroups(now)
-	} else if decisions = c.findLost(now); decisions == nil {
-		decisions = c.findSlow(now, c.waiting())
+	} else if decisions = c.findLost(now); c.phase != Ended && !c.alone() {
+		decisions = append(decisions, c.findSlow(now, c.waiting())...)
 	}
 	if c.phase != Ended {
 		decisions = append(decisions, c.assign()...)
@@ -93,21 +91,8 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	return decisions
 }
 
-// findLost runs the policy fail for the first trainer that was silent for too long.
+// findLost notes who was silent for too long, and who is back, and runs the policy fail for the first whom the others cannot do without.
 func (c *Coordinator) findLost(now time.Time) []Decision {
-	for i := range c.members {
-		if text, ok := c.lost(now, i); ok {
-			return c.Fail(schema.TrainerMember(i), text)
-		}
-	}
-	return nil
-}
-
-// alone reports that no trainer of the job waits for another.
-func (c *Coordinator) alone() bool { return c.config.Job.Consistency == schema.ConsistencyAsync }
-
-// goOn notes who was lost, and who is back, in a job that goes on without them. It fails when nobody else is there.
-func (c *Coordinator) goOn(now time.Time) []Decision {
 	var decisions []Decision
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
@@ -119,14 +104,25 @@ func (c *Coordinator) goOn(now time.Time) []Decision {
 			decisions = append(decisions, Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
 		default:
 			m.lost = true
-			if !c.anybody() {
+			if !c.canDoWithout(m) {
 				return append(decisions, c.Fail(name, text)...)
 			}
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
+			c.endIfEmpty()
 		}
 	}
 	return decisions
 }
+
+// canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it has trained, and
+// what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
+func (c *Coordinator) canDoWithout(m *member) bool {
+	inPeace := func(m member) bool { return m.left && m.why == "" }
+	return c.alone() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, inPeace))
+}
+
+// alone reports that no trainer of the job waits for another.
+func (c *Coordinator) alone() bool { return c.config.Job.Consistency == schema.ConsistencyAsync }
 
 // grouped reports that trainers of the job make groups, which go on without those who are gone.
 func (c *Coordinator) grouped() bool { return c.config.Job.Consistency == schema.ConsistencyGrouped }
@@ -170,10 +166,10 @@ func (c *Coordinator) slow(now time.Time, i int, waiting []Waiting) (since time.
 	}
 	m.waited, m.waitedBatch = waited, at
 	since = now.Sub(m.waitedSince)
-	return since, waited && (since > c.config.Deadline || m.left && since > goneAfter)
+	return since, waited && (since > c.config.Deadline || m.left && since > goneAfter || m.lost)
 }
 
-// findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left too early.
+// findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left or was lost too early.
 // Of several it names one that the earliest round waits for, since the others may be waiting for that one themselves.
 func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 	first, slow := firstWaitedFor(waiting), -1
@@ -190,9 +186,14 @@ func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 		return nil
 	}
 	m, name := &c.members[slow], schema.TrainerMember(slow)
-	if m.left {
+	switch {
+	case m.left && m.why != "":
+		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: %s", name, m.host, m.waitedBatch, m.why))
+	case m.left:
 		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
 			name, m.host, m.waitedBatch))
+	case m.lost:
+		return c.Fail(name, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name, m.host, rounded(now.Sub(m.seen)), m.waitedBatch))
 	}
 	return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
 		name, m.host, m.waitedBatch, rounded(now.Sub(m.waitedSince)), c.config.Deadline))

@@ -116,7 +116,7 @@ func (d *desk) readBeat(j *job, l *letter, head *schema.Head) *refusal {
 	if j == nil || head.Job == 0 {
 		return d.farewell(l, head)
 	}
-	if !j.coordinator.Beat(time.Now(), l.from, head.Batch) {
+	if !j.coordinator.Beat(time.Now(), l.from, head) {
 		return schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", l.from, l.job)
 	}
 	return nil
@@ -164,7 +164,7 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 		if k := d.kept[l.job]; k != nil && k.run == j.run {
 			k.trainerLeft(l.from)
 		}
-		j.coordinator.Beat(time.Now(), l.from, head.Batch) // its last one may be a second old; who is no member is told by Leave
+		j.coordinator.Beat(time.Now(), l.from, head) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
 		return schema.Refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, report and failed", control.Name())

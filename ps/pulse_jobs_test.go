@@ -35,8 +35,8 @@ func TestCoordinatorPulse(t *testing.T) {
 	}
 	both := []string{"told/t0", "told/t1"}
 	c.Connections(both)
-	c.Beat(after(2*time.Second), "t0", 17)
-	c.Beat(after(2*time.Second), "t1", 17)
+	c.Beat(after(2*time.Second), "t0", &schema.Head{Batch: 17})
+	c.Beat(after(2*time.Second), "t1", &schema.Head{Batch: 17})
 	c.Tick(after(2 * time.Second))
 	if p = c.Pulse(after(2 * time.Second)); p.Phase != schema.PhaseRunning || p.StartedMS != at.UnixMilli()+1000 || p.Batch != 17 || p.Members[1].Waited {
 		t.Errorf("running: %+v", p)
@@ -45,7 +45,7 @@ func TestCoordinatorPulse(t *testing.T) {
 	// Both shards wait for t1; the earliest round of all for it alone.
 	c.Report(after(3*time.Second), "p-a", &schema.Report{Serial: 1, Ready: true, Waiting: []schema.Waiting{{Batch: 18, Bucket: 1, Members: []schema.Member{"t0", "t1"}, First: []schema.Member{"t0"}}}})
 	c.Report(after(3*time.Second), "p-b", &schema.Report{Serial: 1, Ready: true, Waiting: []schema.Waiting{{Batch: 17, Members: []schema.Member{"t1"}, First: []schema.Member{"t1"}}}})
-	c.Beat(after(3*time.Second), "t0", 18)
+	c.Beat(after(3*time.Second), "t0", &schema.Head{Batch: 18})
 	c.Connections(both[:1])
 	c.Tick(after(3 * time.Second))
 	p = c.Pulse(after(4500 * time.Millisecond))
@@ -59,7 +59,7 @@ func TestCoordinatorPulse(t *testing.T) {
 	for s := 4 * time.Second; c.Phase() != Ended && s < time.Minute; s += time.Second {
 		c.Report(after(s), "p-a", &schema.Report{Serial: 1, Ready: true})
 		c.Report(after(s), "p-b", &schema.Report{Serial: 1, Ready: true})
-		c.Beat(after(s), "t0", 18)
+		c.Beat(after(s), "t0", &schema.Head{Batch: 18})
 		c.Tick(after(s))
 	}
 	if p = c.Pulse(after(time.Minute)); p.Phase != schema.PhaseEnded || p.Failed == nil || p.Failed.Member != "t1" {

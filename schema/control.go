@@ -81,7 +81,8 @@ type Start struct {
 	Batch Batch `json:"batch"`
 }
 
-// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job.
+// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job unless the frame has
+// FlagComplete: then what failed came after the training, and the others have theirs.
 type Leave struct {
 	Reason string `json:"reason,omitempty"`
 }

@@ -93,6 +93,8 @@ const (
 	FlagStep uint32 = 1 << 4
 	// FlagGradients, of a weights frame: the gradients of its context are asked for, not the parameters.
 	FlagGradients uint32 = 1 << 5
+	// FlagComplete, of a trainer's beat or leave: it is between two runs, and every batch that it took part in is complete.
+	FlagComplete uint32 = 1 << 6
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
@@ -143,8 +145,8 @@ var rules = [kindMax + 1]rule{
 	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true, bags: true, pooled: true},
 	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},
 	KindAck:     {ack: true},
-	KindControl: {body: always},
-	KindBeat:    {body: maybe},
+	KindControl: {flags: FlagComplete, body: always},
+	KindBeat:    {flags: FlagComplete, body: maybe},
 	KindRefusal: {body: always, repeats: true},
 
 	KindForward:  {module: true, place: placeChunk, node: always, weight: true, offset: true, flags: FlagEvaluate, values: true},

@@ -34,12 +34,16 @@ func (s *Session) sayComplete(b schema.Batch) error {
 
 // awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them no
 // more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not waited for,
-// and none for longer than the job's deadline.
-func (s *Session) awaitOthers(ctx context.Context) error {
+// and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin, also where ctx has ended.
+func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
 	if s.segment == nil || s.Err() != nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(s.joined.DeadlineMS)*time.Millisecond)
+	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
+	if hurry {
+		ctx, within = context.WithoutCancel(ctx), min(within, s.config.LeaveWithin)
+	}
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	again := time.NewTicker(farewellEvery)
 	defer again.Stop()

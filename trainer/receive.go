@@ -244,7 +244,7 @@ func (s *Session) keepTime() {
 }
 
 func (s *Session) sendBeat() error {
-	s.beat.SetHead(s.head(s.Version()))
+	s.beat.SetHead(s.signHead())
 	if err := publish(s.control, s.subject(fabric.KindBeat, schema.All), s.beat.Seal()); err != nil {
 		return err
 	}

@@ -105,7 +105,7 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 	g.mu.Unlock()
 	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
 	defer cancel()
-	if err := sessions[0].awaitOthers(ctx); err != nil || ctx.Err() == nil {
+	if err := sessions[0].awaitOthers(ctx, false); err != nil || ctx.Err() == nil {
 		t.Errorf("a trainer leaves while another may need its results: %v", err)
 	}
 	if err := sessions[1].sayComplete(1); err != nil {

@@ -31,6 +31,8 @@ type Progress struct {
 // Run trains for a number of batches, from the current version on. report is called after each completed batch, from
 // the goroutine that calls Run; nil for nothing. All trainers of a job must run the same number of batches.
 //
+// Where an error ends a trainer after its last Run, the others go on: see Leave.
+//
 // Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
 // ends as it does for any slow trainer.
 //
@@ -48,6 +50,7 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	ctx, stop := s.running(ctx)
 	defer stop()
 	s.training.Store(true)
+	s.complete.Store(false)
 	defer s.training.Store(false)
 	s.planned.Store(uint64(s.Version()) + batches)
 	defer s.planned.Store(0)
@@ -67,7 +70,11 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if err := s.settleRows(ctx); err != nil {
 		return r.failed(ctx, s.Version(), err)
 	}
-	return s.sayComplete(s.Version())
+	if err := s.sayComplete(s.Version()); err != nil {
+		return err
+	}
+	s.complete.Store(true)
+	return nil
 }
 
 // failed ends the session with an error of batch b.

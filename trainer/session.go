@@ -44,6 +44,7 @@ type Session struct {
 	fail context.CancelCauseFunc
 
 	training atomic.Bool    // Run is under way
+	complete atomic.Bool    // the last Run went well, and no other has begun
 	clock    sync.WaitGroup // the goroutine of keepTime
 	controls chan schema.Control
 	back     chan struct{}             // gets a value when a data server is back after a loss
@@ -221,6 +222,15 @@ func (s *Session) head(b schema.Batch) schema.Head {
 	return schema.Head{Job: s.joined.RunID, Generation: s.joined.Generation, Batch: b, Lanes: uint16(s.job.Lanes)}
 }
 
+// signHead is the head of a sign of life.
+func (s *Session) signHead() schema.Head {
+	h := s.head(s.Version())
+	if s.complete.Load() {
+		h.Flags = schema.FlagComplete
+	}
+	return h
+}
+
 func (s *Session) subject(kind string, to schema.Member) fabric.Subject {
 	return fabric.At(string(s.job.Name), string(s.joined.Member), kind, string(to))
 }
@@ -266,8 +276,9 @@ func (s *Session) wait(ctx context.Context, ready <-chan struct{}, first time.Du
 }
 
 // Leave ends the membership and frees what the session holds. An empty reason says that this trainer is done; any other
-// says that it could not finish, and ends the job for the others with that reason. It works, for at most LeaveWithin,
-// also where ctx has ended, since that is when it is needed most. A second call does nothing.
+// says that it could not finish, and ends the job for the others with that reason; but where the last Run went well, and no other has
+// begun, what failed came after the training: this trainer ends alone, and the others only if they go on and a batch needs it. Leave
+// works, for at most LeaveWithin, also where ctx has ended, since that is when it is needed most. A second call does nothing.
 //
 // The error says that the coordinator was not seen to take the leave; the session is gone all the same.
 func (s *Session) Leave(ctx context.Context, reason string) error {
@@ -275,8 +286,8 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 		return nil
 	}
 	s.left = true
-	if reason == "" {
-		if err := s.awaitOthers(ctx); err != nil {
+	if reason == "" || s.complete.Load() {
+		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
 			reason = err.Error()
 		}
 	}
@@ -310,7 +321,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
-	frame, err := schema.EncodeControl(s.head(s.Version()), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason)}})
+	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason)}})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}

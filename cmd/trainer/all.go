@@ -37,17 +37,20 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	}
 	show := newShower(o)
 	results := make([]report.Result, s.Trainers)
+	trained := make([]bool, s.Trainers)
 	processes := make([]spawn.Process, s.Trainers)
 	for i := range processes {
 		name := fmt.Sprintf("t%d", i)
 		relay := config.Relay{To: o.log.With("member", name).Handler(), Least: slog.LevelWarn}
-		processes[i] = spawn.Process{Name: name, Path: self, Args: args(i), OnLog: relay.Line, OnLine: func(line []byte) {
+		processes[i] = spawn.Process{Name: name, Path: self, Args: args(i), OnLog: relay.Line, Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
 			e, err := report.ParseEvent(line)
 			switch {
 			case err != nil:
 				o.log.Warn("not an event", "member", name, "err", err)
 			case e.Progress != nil:
 				show.Show(*e.Progress)
+			case e.Trained:
+				trained[i] = true
 			case e.Result != nil:
 				results[i] = *e.Result
 			}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gradbus/cuda/health"
+	"gradbus/trainer/report"
 )
 
 // watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,
@@ -46,8 +47,11 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 }
 
 // trained says that the training is over: from now on a fault of the GPU makes what was trained suspect, rather than end the
-// process and lose it.
+// process and lose it, and other faults end this process alone.
 func (o *common) trained() {
+	if o.events != "" {
+		_ = report.Event{Trained: true}.Write(o.out) // a parent that is gone ends this process anyway
+	}
 	if o.endTraining != nil {
 		o.endTraining()
 	}

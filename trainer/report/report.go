@@ -60,6 +60,7 @@ type Time struct {
 type Event struct {
 	Waiting  *int      `json:"waiting,omitempty"` // trainers that have not joined yet
 	Progress *Progress `json:"progress,omitempty"`
+	Trained  bool      `json:"trained,omitempty"` // all batches are complete: what fails from now on ends this trainer alone
 	Result   *Result   `json:"result,omitempty"`
 }
 

@@ -1,6 +1,6 @@
 // Package spawn runs several processes as one: the trainers of a job, started by one command.
 //
-// All are started; when one fails, or the caller's context ends, the others are asked to end and, after a grace period,
+// All are started; when one fails that does not end alone, or the caller's context ends, the others are asked to end and, after a grace period,
 // killed. Run returns only when every process is gone, so none is ever left over; on Linux they die with the caller
 // even where that is killed with -9. The package knows nothing of what the processes do: it hands their lines on.
 package spawn
@@ -22,7 +22,8 @@ import (
 // Process is one command. OnLine, where set, is called with each line of its standard output, from one goroutine; the
 // slice is reused. OnLog, where set, is called likewise with each line of its standard error, and tells whether that was a
 // line of a log: such a line is never what a process said last. Stdin is what the process reads; nil is nothing. It stays the caller's, who may close it once the
-// process has started, that is, after its first line.
+// process has started, that is, after its first line. Alone, where set, is asked when the process has failed, after its last line: true
+// says that the others go on.
 type Process struct {
 	Name   string // for messages, for example "trainer 1 of 2"
 	Path   string
@@ -30,6 +31,7 @@ type Process struct {
 	Stdin  *os.File
 	OnLine func(line []byte)
 	OnLog  func(line []byte) bool
+	Alone  func() bool
 }
 
 const (
@@ -82,6 +84,9 @@ func (g Group) Run(ctx context.Context, processes []Process) error {
 				return
 			}
 			once.Do(func() { first = err })
+			if p.Alone != nil && p.Alone() {
+				return
+			}
 			if g.Patience > 0 && Killed(err) {
 				time.AfterFunc(g.Patience, func() { cancel(err) }) // after the end of Run it does nothing
 				return

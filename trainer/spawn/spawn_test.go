@@ -121,6 +121,17 @@ func TestRunLetsOthersFindOut(t *testing.T) {
 	}
 }
 
+// Whoever ends alone ends nobody, and its failure is told all the same.
+func TestRunLetsOneEndAlone(t *testing.T) {
+	done, said := false, ""
+	failing := shell("one", "echo done; exit 3", func(string) { done = true })
+	failing.Alone = func() bool { return done }
+	err := Group{Grace: guard}.Run(t.Context(), []Process{failing, shell("other", "sleep 0.2; echo saved", func(l string) { said = l })})
+	if err == nil || err.Error() != "one: exit status 3" || said != "saved" {
+		t.Errorf("the other said %q, and the error is %v", said, err)
+	}
+}
+
 func TestRunNoProgram(t *testing.T) {
 	err := Group{}.Run(t.Context(), []Process{{Name: "a", Path: "/none/such"}})
 	if !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "a: ") {
