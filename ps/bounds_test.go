@@ -2,9 +2,11 @@ package ps
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"gradbus/cuda"
 	"gradbus/fabric"
@@ -139,27 +141,29 @@ func TestJoinComesFromADrawnName(t *testing.T) {
 	}
 }
 
-// Windows are 4 MiB where there is room, and together no more than half of what is left of half of the server's queues,
-// nor any more than half of a trainer's share of the budget. A job that they would be too small for is refused.
+// Windows are 4 MiB where there is room, and together no more than the job's share, or what one message each takes where there is that
+// much, nor any more than half of a trainer's share of the budget. A job that they would be too small for is refused.
 func TestWindowsFollowFromTheBudgets(t *testing.T) {
+	message := int64(windowJob(1).MessageBytesMax())
 	for _, c := range []struct {
-		name          string
-		trainers, own int
-		staged, free  int64
-		want          int64
-		refused       bool
+		name                string
+		trainers, own       int
+		staged, share, most int64
+		want                int64
+		refused             bool
 	}{
-		{"usual", 2, 2, stagedDefault, 128 << 20, 4 << 20, false},
-		{"16 windows", 8, 2, stagedDefault, 128 << 20, 4 << 20, false},
-		{"64 windows", 32, 2, stagedDefault, 128 << 20, 1 << 20, false},
-		{"budget for rounds", 32, 1, 32 << 20, 1 << 40, 1 << 19, false},
-		{"other jobs", 2, 1, stagedDefault, 4 << 20, 1 << 20, false},
-		{"too many", 64, 2, stagedDefault, 8 << 20, 1 << 15, true},
-		{"nothing left", 1, 1, stagedDefault, 0, 0, true},
+		{"usual", 2, 2, stagedDefault, 64 << 20, 68 << 20, 4 << 20, false},
+		{"16 windows", 8, 2, stagedDefault, 64 << 20, 68 << 20, 4 << 20, false},
+		{"64 windows", 32, 2, stagedDefault, 64 << 20, 68 << 20, 1 << 20, false},
+		{"budget for rounds", 32, 1, 32 << 20, 1 << 40, 1 << 40, 1 << 19, false},
+		{"other jobs", 2, 1, stagedDefault, 2 << 20, 4 << 20, 1 << 20, false},
+		{"messages are more than its share", 64, 2, stagedDefault, 4 << 20, 128*message + 127, message, false},
+		{"messages are more than there is", 64, 2, stagedDefault, 4 << 20, 8 << 20, 1 << 16, true},
+		{"nothing left", 1, 1, stagedDefault, 0, 0, 0, true},
+		{"less than nothing", 1, 1, stagedDefault, -1 << 19, -1 << 20, 0, true},
 	} {
-		job := smallJob("job", c.trainers, c.trainers)
-		job.ChunkBytes, job.Tables = 64<<10, nil
-		got := windowBytes(job, c.own, c.staged, c.free)
+		job := windowJob(c.trainers)
+		got := windowBytes(job, c.own, c.staged, c.share, c.most)
 		if got != c.want {
 			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
 		}
@@ -167,6 +171,64 @@ func TestWindowsFollowFromTheBudgets(t *testing.T) {
 			t.Errorf("%s: refused %+v", c.name, r)
 		}
 	}
+}
+
+func windowJob(trainers int) *schema.Job {
+	job := smallJob("job", trainers, trainers)
+	job.ChunkBytes, job.Tables = 64<<10, nil
+	return job
+}
+
+// keyedJob has messages of the usual size, as large as keys of rows of one value make them.
+func keyedJob(name string, trainers int) *schema.Job {
+	job := smallJob(name, trainers, trainers)
+	job.ChunkBytes = schema.ChunkBytes
+	job.Tables = []schema.TableSpec{{Name: "t", Rows: 100, Dim: 1, Partitions: 64, Init: schema.Init{Kind: schema.InitZeros}}}
+	return job
+}
+
+// However many jobs gather, and whatever they take, as many as may be have windows that they can run with, and all windows are within
+// half of the server's queues.
+func TestEveryJobHasAWindow(t *testing.T) {
+	for _, c := range []struct{ trainers, shards int }{{2, 2}, {1, 4}, {1, 5}} {
+		s := startServer(t, Config{Shards: c.shards, MemoryBytesMax: 1 << 40})
+		sum := int64(0)
+		for i := range s.config.JobsMax {
+			job := keyedJob(fmt.Sprint("job-", i), c.trainers)
+			m := newMiniTrainer(t, s, newProblem(t, job), "j-"+string(job.Name))
+			m.join()
+			if window := m.joined.WindowBytes; window > 4<<20 || window < int64(job.MessageBytesMax()) {
+				t.Errorf("job %d has a window of %d bytes, and messages of %d", i, window, job.MessageBytesMax())
+			}
+			sum += int64(job.Trainers*c.shards) * m.joined.WindowBytes
+		}
+		if sum > s.config.PendingBytesMax/2 {
+			t.Errorf("windows of %d bytes, want at most %d", sum, s.config.PendingBytesMax/2)
+		}
+		s.Close()
+	}
+}
+
+// A large job that comes first is not refused for those that may come.
+func TestLargeJobHasWindows(t *testing.T) {
+	d := &desk{server: &Server{config: Config{}.withDefaults()}}
+	for _, c := range []struct{ trainers, shards int }{{11, 5}, {11, 7}} {
+		job := keyedJob("large", c.trainers)
+		if r := checkWindows(job, c.shards, d.window(job, c.shards, nil)); r != nil {
+			t.Errorf("%d trainers to %d shards: %s", c.trainers, c.shards, r.Text)
+		}
+	}
+}
+
+// A job whose other trainers do not come ends, and who waits is told.
+func TestJobsGatherForABoundedTime(t *testing.T) {
+	s := startServer(t, Config{Gather: time.Second})
+	m := newMiniTrainer(t, s, newProblem(t, smallJob("alone", 2, 2)), "j-a")
+	m.join()
+	if f := m.failure(); !strings.Contains(f.Text, "for 1 of its 2 trainers") || !strings.Contains(f.Text, "--gather") {
+		t.Errorf("told %+v", f)
+	}
+	eventually(t, "its memory is free", func() bool { return s.Stats().Memory == 0 })
 }
 
 // What trainers are told is what the server counts on: the windows of all jobs stay below half of its queues.

@@ -91,7 +91,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	if len(job.Tables) > 0 {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*frameBytesOver)))
 	}
-	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/2))
+	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/4, c.PendingBytesMax/2))
 	m.Modules = moduleBytes(job)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, share(batches*dense+sparse+frames*frameBytesOver))
 	return m
@@ -137,17 +137,30 @@ func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
 	return max(stagedBytesMax, int64(job.Trainers)*share)
 }
 
-// windowBytesMin is the smallest window that moves a job: two of its largest messages, so that one is on its way while
+// windowBytesMin is the smallest window that moves a job well: two of its largest messages, so that one is on its way while
 // another is worked.
 func windowBytesMin(job *schema.Job) int64 { return 2 * int64(job.MessageBytesMax()) }
 
 // windowBytes is what a trainer may have under way to one shard before it hears of more, which is its first credit: 4 MiB,
-// or windowBytesMin where that is more, but for all trainers and shards here together no more than half of free, which is what is left of half of
-// pending_bytes_max, and for each no more than half of its share of the budget for open rounds. The result may be below
-// windowBytesMin, which a job cannot run with: see checkWindows.
-func windowBytes(job *schema.Job, own int, stagedBytesMax, free int64) int64 {
-	most := max(fabric.WindowBytesDefault, windowBytesMin(job))
-	return min(most, stagedBytes(job, stagedBytesMax)/int64(job.Trainers)/2, free/2/int64(job.Trainers*own))
+// or windowBytesMin where that is more, but for each no more than half of its share of the budget for open rounds, and for all trainers and
+// shards here together no more than share: or than one message each takes, where that is more and not beyond most. The result may be too
+// small for the job: see checkWindows.
+func windowBytes(job *schema.Job, own int, stagedBytesMax, share, most int64) int64 {
+	pairs := int64(job.Trainers * own)
+	all := max(0, min(most, max(share, pairs*int64(job.MessageBytesMax()))))
+	return min(max(fabric.WindowBytesDefault, windowBytesMin(job)), stagedBytes(job, stagedBytesMax)/int64(job.Trainers)/2, all/pairs)
+}
+
+// windowShare is what the windows of a new job take of half of pending_bytes_max, and what they may take at most, beside so many others of
+// which these bytes are left. Half of all is shared evenly by as many jobs as there may be, and stays for those to come. The first job takes
+// half of all, a further one half of what is left beyond that.
+func windowShare(c *Config, others int, free int64) (share, most int64) {
+	slot, later := c.PendingBytesMax/4/int64(c.JobsMax), max(0, c.JobsMax-others-1)
+	most = free - int64(later)*slot
+	if others == 0 {
+		return min(free/2, most), most
+	}
+	return most / 2, most
 }
 
 // queueBytes bounds what waits for one shard: all windows twice, since frames may be repeated, and at least one message of
@@ -156,9 +169,10 @@ func queueBytes(trainers int, window int64) int64 {
 	return max(2*int64(trainers)*window, schema.FrameBytesMax)
 }
 
-// checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left.
+// checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left. A window of one message still moves
+// a job, one at a time.
 func checkWindows(job *schema.Job, own int, window int64) *schema.Refused {
-	need := windowBytesMin(job)
+	need := int64(job.MessageBytesMax())
 	if window >= need {
 		return nil
 	}

@@ -51,6 +51,9 @@ type Config struct {
 	// job ends: 1 s to 1 h. 0 means 30 s.
 	Deadline time.Duration
 
+	// Gather (gather) is how long a job may wait for trainers while nobody new joins, before it ends: 1 s to 168 h. 0 means 1 h.
+	Gather time.Duration
+
 	// Backend (backend) names what does the arithmetic: see cuda.Names. Empty means auto. Options.Backend wins over it.
 	Backend string
 	// ISA (isa) forces an instruction set of the cpu backend. Empty means the best.
@@ -69,7 +72,7 @@ type Config struct {
 	JobsMax int
 	// PendingBytesMax (pending_bytes_max) bounds what may wait in the NATS server for one reader, four times PayloadBytesMax
 	// to 4 GiB. One that lets more come together is cut off, and asks again for what it missed. The windows of all trainers
-	// to the shards of a job may fill half of it: see WindowBytes. 0 means 256 MiB.
+	// to the shards of all jobs may fill half of it, of which each of JobsMax jobs is sure of an even share of one half. 0 means 256 MiB.
 	PendingBytesMax int64
 	// PayloadBytesMax (payload_bytes_max) is the largest message taken, 1 MiB to 8 MiB. 0 means 8 MiB.
 	PayloadBytesMax int
@@ -123,6 +126,9 @@ const (
 	deadlineMin        = time.Second
 	deadlineMax        = time.Hour
 	deadlineDefault    = 30 * time.Second
+	gatherMin          = time.Second
+	gatherMax          = 168 * time.Hour
+	gatherDefault      = time.Hour
 	stagedDefault      = 128 << 20
 	jobsDefault        = 16
 	memoryBytesDefault = 8 << 30 // where the machine does not say how much it has
@@ -138,6 +144,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Host, "127.0.0.1")
 	set(&c.Shards, 1)
 	set(&c.Deadline, deadlineDefault)
+	set(&c.Gather, gatherDefault)
 	set(&c.Backend, "auto")
 	set(&c.StagedBytesMax, stagedDefault)
 	set(&c.JobsMax, jobsDefault)
@@ -177,6 +184,7 @@ func (c Config) Validate() error {
 		check(err == nil && host != "" && errPort == nil && number > 0 && number <= 65535, "advertise %q: want host:port, for example 10.0.0.2:4222", c.Advertise)
 	}
 	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin, deadlineMax)
+	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
 	known := false
 	for _, name := range cuda.Names() {
 		known = known || name == c.Backend

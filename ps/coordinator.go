@@ -22,13 +22,14 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// CoordinatorConfig is what the coordinator of a job is made from. Every field is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather and WindowBytes is needed.
 type CoordinatorConfig struct {
 	Job        *schema.Job // validated
 	RunID      schema.RunID
 	Generation schema.Generation
 	Keepers    []Keeper      // of all shards, each once
 	Deadline   time.Duration // after which a silent or idle member counts as lost
+	Gather     time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
 	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4 MiB.
 	WindowBytes int64
 }
@@ -55,6 +56,8 @@ type Coordinator struct {
 	failed  *schema.Failed
 	started time.Time       // zero before the start
 	ticked  time.Time       // the last Tick; zero before the first
+	fewest  int             // missing trainers that there have ever been while the job gathers
+	grew    time.Time       // since when; zero before the first Tick
 	blind   time.Time       // since when nothing can be heard; zero where it can
 	former  []schema.Member // who left before the start, under the names they joined under; the latest, at most formerMax
 }

@@ -16,7 +16,7 @@ import (
 // TestCoordinatorStories runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=] [consistency=async] [keepers=a:2+b:1]
+//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [keepers=a:2+b:1]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster]
 //	ready [ps=a] [serial=]
 //	unready ps= [serial=]
@@ -125,7 +125,7 @@ func (s *membership) run() string {
 		s.now, s.consistency = epoch, ""
 		job := s.manifest()
 		must(s.t, job.Validate())
-		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Keepers: s.keepers(), Deadline: s.duration("deadline", "30s")})
+		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Keepers: s.keepers(), Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s")})
 		assigned := s.c.Assign(s.now)
 		if s.d.HasArg("keepers") {
 			return s.tell(assigned)

@@ -20,7 +20,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	}
 	var decisions []Decision
 	if c.phase == Gathering {
-		decisions = c.freePlaces(now)
+		decisions = append(c.freePlaces(now), c.findUngathered(now)...)
 	} else if c.grouped() {
 		decisions = c.goOnInGroups(now)
 	} else if decisions = c.findLost(now); c.phase != Ended && !c.alone() {
@@ -57,6 +57,7 @@ func (c *Coordinator) forgive(pause time.Duration, now time.Time) {
 	for i := range c.keepers {
 		later(&c.keepers[i].seen)
 	}
+	later(&c.grew)
 }
 
 // lost says that a trainer was silent for too long, and how to say so.
@@ -89,6 +90,23 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 		c.endIfEmpty()
 	}
 	return decisions
+}
+
+// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come. Whoever takes a place that was
+// left before is not new, so that a job gathers for a bounded time.
+func (c *Coordinator) findUngathered(now time.Time) []Decision {
+	missing := c.missing()
+	if c.phase != Gathering {
+		return nil
+	}
+	if c.grew.IsZero() || missing < c.fewest || missing == 0 {
+		c.grew, c.fewest = now, missing
+	}
+	if idle := now.Sub(c.grew); c.config.Gather > 0 && idle > c.config.Gather {
+		return c.Fail(schema.Coordinator, fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of them within that time, or raise the server's --gather",
+			c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.Gather))
+	}
+	return nil
 }
 
 // findLost notes who was silent for too long, and who is back, and runs the policy fail for the first whom the others cannot do without.

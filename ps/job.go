@@ -18,7 +18,7 @@ type job struct {
 
 func newJob(s *Server, c claim, window int64) *job {
 	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers, ended: c.record.Ended}
-	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, WindowBytes: window}
+	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, Gather: s.config.Gather, WindowBytes: window}
 	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil
 	}

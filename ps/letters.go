@@ -406,7 +406,8 @@ func (d *desk) window(manifest *schema.Job, own int, others []*kept) int64 {
 	for _, k := range others {
 		free -= int64(k.manifest.Trainers*len(k.own)) * k.window
 	}
-	return windowBytes(manifest, own, c.StagedBytesMax, free)
+	share, most := windowShare(c, len(others), free)
+	return windowBytes(manifest, own, c.StagedBytesMax, share, most)
 }
 
 // freeBytes is the memory that these jobs leave.

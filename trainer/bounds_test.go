@@ -37,3 +37,28 @@ func TestLargeChunksOfManyNodes(t *testing.T) {
 		}
 	}
 }
+
+// Windows that hold one message, and less than two, still move a job, whose weights are what they are with any.
+func TestWindowsOfOneMessage(t *testing.T) {
+	const shards, batches = 8, 4
+	job := func(name string) *schema.Job {
+		j := toyJob(name, 2, 4, schema.ApplyUpdate)
+		j.ChunkBytes = schema.ChunkBytes
+		j.Parameters[0].Shape = []int{3*schema.ChunkBytes/4 + 100}
+		return j
+	}
+	want := digestOnOne(t, shards, job("wide"), batches)
+	config := testConfig(t, startServerWith(t, ps.Config{Shards: shards, PendingBytesMax: 32 << 20}))
+	narrow := job("narrow")
+	session := joinAll(t, config, narrow)
+	window, message := session[0].joined.WindowBytes, int64(narrow.MessageBytesMax())
+	leaveAll(t, session)
+	if window < message || window >= 2*message {
+		t.Fatalf("windows of %d bytes, want room for one message of %d and not for two", window, message)
+	}
+	for i, o := range trainAll(t, config, job("again"), batches) {
+		if o.err != nil || o.digest != want {
+			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
+		}
+	}
+}

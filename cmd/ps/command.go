@@ -91,6 +91,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), "`host:port` to listen at; port 0 is any free one")
 	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
+	set.DurationVar(&s.Gather, "gather", s.Gather, "`time` that a job may wait for its trainers while nobody new joins, before it ends")
 	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line, 16 characters at least, every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
@@ -211,6 +212,8 @@ func (f *flags) fill(log *slog.Logger) error {
 		return errors.New("shards 0: want at least 1")
 	case f.server.Deadline == 0:
 		return errors.New("deadline 0: want a time, for example 30s")
+	case f.server.Gather == 0:
+		return errors.New("gather 0: want a time, for example 1h")
 	case f.memoryMiB < 0:
 		return fmt.Errorf("memory-mib %d: want a number of MiB, or 0 for three quarters of the machine's", f.memoryMiB)
 	case f.stagedMiB < 16:
