@@ -46,6 +46,7 @@ type desk struct {
 	waiting   map[schema.JobName][]letter  // joins, until it is known who coordinates the job
 	joins     int                          // in waiting
 	elsewhere map[schema.JobName]time.Time // until when a job counts as another's, who keeps no shard here
+	doubts    []doubted                    // words of coordinators that may be none
 	own       []ownLetter                  // between this ps and the coordinators on it
 	ended     []endedJob
 	shown     []schema.JobPulse // jobs that have ended lately, as pulses tell of them
@@ -134,6 +135,7 @@ func (d *desk) run(ctx context.Context) {
 			d.claimed(c)
 		case n := <-d.server.registry.news:
 			d.look(n)
+			d.settleDoubts(ctx)
 		case <-ticker.C:
 			d.readAll(ctx)
 			d.tick(ctx, time.Now())

@@ -87,18 +87,58 @@ func (d *desk) forged(l *letter) {
 	d.server.logRefusal(string(l.job), string(l.from), schema.ReasonWrongSender, "somebody speaks for "+string(l.from)+", which is here")
 }
 
+// doubted is a word of a coordinator that came while no other ps was known that could be one.
+type doubted struct {
+	letter letter
+	looks  int // at who is announced, since
+}
+
+const (
+	// doubtsMax bounds what waits for a look at who is announced. A coordinator says it again.
+	doubtsMax = 16
+	// doubtLooks is after how many looks without another ps a word is forged: one may have begun before it came.
+	doubtLooks = 2
+)
+
+// doubt keeps a word until it is known whether another ps has come a moment ago.
+func (d *desk) doubt(l *letter) {
+	if len(d.doubts) == doubtsMax {
+		d.forged(l)
+		return
+	}
+	d.doubts = append(d.doubts, doubted{letter: *l})
+	d.server.registry.lookSoon()
+}
+
+// settleDoubts is called after a look.
+func (d *desk) settleDoubts(ctx context.Context) {
+	doubts := d.doubts
+	d.doubts = nil
+	for _, q := range doubts {
+		switch q.looks++; {
+		case !d.server.registry.alone.Load():
+			d.read(ctx, &q.letter)
+		case q.looks == doubtLooks:
+			d.forged(&q.letter)
+		default:
+			d.doubts = append(d.doubts, q)
+			d.server.registry.lookSoon()
+		}
+	}
+}
+
 // readCoordinator takes what a coordinator on another ps says to those who keep shards of its job.
 func (d *desk) readCoordinator(ctx context.Context, l *letter, head *schema.Head) {
 	if head.Kind == schema.KindBeat {
 		d.hearCoordinator(l.job, head.Job)
 		return
 	}
-	j := d.jobs[l.job]
-	if own := j != nil && j.run == head.Job; own || d.server.embedsControl() && d.server.registry.alone.Load() {
+	if j := d.jobs[l.job]; j != nil && j.run == head.Job {
 		d.forged(l)
-		if !own {
-			d.server.registry.lookSoon() // another ps may have come a moment ago; it says it again
-		}
+		return
+	}
+	if d.server.embedsControl() && d.server.registry.alone.Load() {
+		d.doubt(l)
 		return
 	}
 	control, err := schema.DecodeControl(&l.view)
