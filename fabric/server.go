@@ -203,9 +203,9 @@ func (want tokenCheck) Check(client server.ClientAuthentication) bool {
 
 func startError(address string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("start server: %w: %s is in use by another process; choose another address with --listen", ErrPortTaken, address)
+		return fmt.Errorf("start server: %w: %s is in use by another process; want another host or port, or port 0 for any free one", ErrPortTaken, address)
 	}
-	return fmt.Errorf("start server at %s: %w; choose another address with --listen", address, err)
+	return fmt.Errorf("start server at %s: %w; want a host of this machine, and a port that this user may take", address, err)
 }
 
 func serverURL(at *net.TCPAddr, secure bool) string {

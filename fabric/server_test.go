@@ -27,7 +27,7 @@ func TestServerPortTaken(t *testing.T) {
 	if !errors.Is(err, ErrPortTaken) {
 		t.Fatalf("StartServer: %v; want ErrPortTaken", err)
 	}
-	for _, want := range []string{"127.0.0.1:" + strconv.Itoa(port), "--listen"} {
+	for _, want := range []string{"127.0.0.1:" + strconv.Itoa(port), "want another host or port, or port 0"} {
 		if !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: want one line with %q", err, want)
 		}

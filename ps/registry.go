@@ -167,7 +167,7 @@ func (r *registry) open(ctx context.Context) error {
 			continue
 		}
 		if r.revision != 0 && e.Revision != r.revision {
-			return fmt.Errorf("announce ps %s at %s: %w: another ps of that id runs on %s, at %s: choose another with --id", r.self.ID, r.control.Address(), errTaken, there.Host, there.URL)
+			return fmt.Errorf("announce ps %s at %s: %w: another ps of that id runs on %s, at %s: want another id", r.self.ID, r.control.Address(), errTaken, there.Host, there.URL)
 		}
 		if r.revision == 0 {
 			r.revision = e.Revision

@@ -352,7 +352,7 @@ func TestOneServerForEachID(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	_, err := startAt(t, Config{NATS: control.URL(), ID: "a"})
-	if !errors.Is(err, errTaken) || !strings.Contains(err.Error(), first.URL()) || !strings.Contains(err.Error(), "--id") {
+	if !errors.Is(err, errTaken) || !strings.Contains(err.Error(), first.URL()) || !strings.Contains(err.Error(), "want another id") {
 		t.Fatalf("%v, want that the id is taken, by whom, and what to do", err)
 	}
 	kill(first)

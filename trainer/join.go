@@ -23,6 +23,9 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	if job == nil {
+		return nil, fmt.Errorf("%w: the job is nil: want its manifest", ErrConfig)
+	}
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}

@@ -29,12 +29,12 @@ type Bagged interface {
 func (s *LaneStep) Pooled(table schema.Table) []float32 {
 	b, ok := s.bags(table)
 	if !ok {
-		return nil
+		return s.scratch()
 	}
 	if !b.there {
 		if err := s.compute.pool(int(table), s.index, b); err != nil {
 			s.broken("pool table %d: %v", table, err)
-			return nil
+			return s.scratch()
 		}
 	}
 	return b.pooled

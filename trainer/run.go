@@ -29,7 +29,8 @@ type Progress struct {
 }
 
 // Run trains for a number of batches, from the current version on. report is called after each completed batch, from
-// the goroutine that calls Run; nil for nothing. All trainers of a job must run the same number of batches.
+// the goroutine that calls Run; nil for nothing. All trainers of a job must run the same number of batches. A batch may be
+// without samples, all batches of a Run may not (ErrWorkload).
 //
 // Where an error ends a trainer after its last Run, the others go on: see Leave.
 //
@@ -46,6 +47,9 @@ type Progress struct {
 func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
 	if err := s.Err(); err != nil {
 		return err
+	}
+	if w == nil {
+		return fmt.Errorf("%w: it is nil", ErrWorkload)
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
@@ -70,11 +74,25 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if err := s.settleRows(ctx); err != nil {
 		return r.failed(ctx, s.Version(), err)
 	}
+	if err := r.checkSamples(); err != nil {
+		return r.failed(ctx, first, err)
+	}
 	if err := s.sayComplete(s.Version()); err != nil {
 		return err
 	}
 	s.complete.Store(true)
 	return nil
+}
+
+// checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
+// training. Where batches are not those of all trainers, only a trainer that is alone knows.
+func (r *run) checkSamples() error {
+	all := r.job.Trainers == 1 || r.job.Consistency == schema.ConsistencySync || r.job.Consistency == schema.ConsistencyBounded
+	if !all || r.batches == 0 || r.samplesAll > 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
+		ErrWorkload, r.batches)
 }
 
 // failed ends the session with an error of batch b.
@@ -97,6 +115,7 @@ type run struct {
 
 	done        uint64
 	samples     uint64
+	samplesAll  float64       // of all trainers, where a batch has one weight
 	prepareNext bool          // another batch follows the one under way
 	prepared    bool          // keys and lookups of the next batch are there
 	asked       bool          // these have been sent
@@ -283,6 +302,7 @@ func (r *run) complete(b schema.Batch) {
 	r.fingerprint(b + 1)
 	r.done++
 	r.samples += uint64(w.samples)
+	r.samplesAll += weight
 	w.times.result, r.waited = r.waited, 0
 	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight, Version: version,
 		Began: w.times.begin, BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}

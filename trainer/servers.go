@@ -185,11 +185,11 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 		case d.own || ctx.Err() != nil:
 			return err
 		case d.peer != "":
-			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; start it with --advertise and an address that leads to it from here",
+			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to advertise an address that leads to it from here",
 				ErrPeerLost, d.peer, d.url, err)
 		}
-		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; start that ps with --advertise and an address that leads to it from here, or this trainer with --data cluster",
-			d.id, d.url, err)
+		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (data %q)",
+			d.id, d.url, err, schema.DataCluster)
 	}
 	s.connMu.Lock()
 	d.conn = conn

@@ -266,7 +266,7 @@ func TestSeveralServersErrors(t *testing.T) {
 	port := fabrictest.DeadPort(t)
 	server := startServerWith(t, ps.Config{NATS: control.URL(), ID: "far", Advertise: fmt.Sprint("127.0.0.1:", port)})
 	t.Run("not to be reached", func(t *testing.T) {
-		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", "--data cluster")
+		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", `data "cluster"`)
 	})
 	t.Run("chunks beyond the cluster's messages", func(t *testing.T) {
 		c := c

@@ -53,8 +53,11 @@ func (t *tables) reset() {
 // collect appends the keys of one lane, number at of the hosted ones.
 func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (samples int, err error) {
 	samples, out := w.Keys(b, l, t.used)
-	if len(out) != len(t.specs) || samples < 0 {
-		return 0, fmt.Errorf("%d samples with keys of %d tables: the job has %d tables", samples, len(out), len(t.specs))
+	if samples < 0 {
+		return 0, fmt.Errorf("%d samples: want how many the lane has, 0 for none", samples)
+	}
+	if len(out) != len(t.specs) {
+		return 0, fmt.Errorf("keys of %d tables: the job has %d, and Keys returns as many slices as it is given", len(out), len(t.specs))
 	}
 	for table, keys := range out {
 		before := 0

@@ -25,6 +25,9 @@ type Workload interface {
 }
 
 // LaneStep is what a workload sees of one lane of one batch. It and all slices it gives are valid until Lane returns.
+//
+// What is asked for against the rules (a name that the job lacks, a gradient that is final) gives memory that leads nowhere, and Run
+// fails with ErrWorkload and the reason when Lane returns.
 type LaneStep struct {
 	Batch   schema.Batch
 	Lane    lane.Lane
@@ -39,7 +42,7 @@ type LaneStep struct {
 // order of their keys. They are read only: version Batch of the table.
 func (s *LaneStep) Rows(table schema.Table) []float32 {
 	if !s.hasRows(table) {
-		return nil
+		return s.scratch()
 	}
 	return s.compute.tables.rows[table]
 }
@@ -47,7 +50,7 @@ func (s *LaneStep) Rows(table schema.Table) []float32 {
 // IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of Rows.
 func (s *LaneStep) IDs(table schema.Table) []int64 {
 	if !s.hasRows(table) {
-		return nil
+		return s.scratchIDs()
 	}
 	return s.compute.tables.laneIDs(int(table), s.index)
 }
@@ -56,7 +59,7 @@ func (s *LaneStep) IDs(table schema.Table) []int64 {
 func (s *LaneStep) Param(name string) []float32 {
 	i, ok := s.param(name)
 	if !ok {
-		return nil
+		return s.scratch()
 	}
 	return s.compute.params.value(i)
 }
@@ -66,11 +69,11 @@ func (s *LaneStep) Param(name string) []float32 {
 func (s *LaneStep) Grad(name string) []float32 {
 	i, ok := s.param(name)
 	if !ok {
-		return nil
+		return s.scratch()
 	}
 	if s.compute.dense.final[i] {
 		s.broken("gradient of %q is asked for after Done", name)
-		return nil
+		return s.scratch()
 	}
 	return s.compute.dense.grad(i)
 }
@@ -138,6 +141,28 @@ func (s *LaneStep) param(name string) (int, bool) {
 	return i, ok
 }
 
+// scratch is given in place of values that are not to be had: as many as the largest that are, so that a lane that goes on with them
+// comes to its end, and to the error that says what was wrong.
+func (s *LaneStep) scratch() []float32 {
+	most := 1
+	for i := range s.compute.params.specs {
+		most = max(most, len(s.compute.params.value(i)))
+	}
+	for i, spec := range s.compute.tables.specs {
+		most = max(most, len(s.compute.tables.rows[i]), spec.Dim*len(s.scratchIDs()))
+	}
+	return make([]float32, most)
+}
+
+// scratchIDs is scratch for row ids.
+func (s *LaneStep) scratchIDs() []int64 {
+	most := max(1, s.Samples)
+	for i := range s.compute.tables.specs {
+		most = max(most, len(s.compute.tables.laneKeys(i, s.index)))
+	}
+	return make([]int64, most)
+}
+
 func (s *LaneStep) broken(format string, args ...any) {
 	if s.err == nil {
 		s.err = fmt.Errorf(format, args...)
@@ -186,8 +211,12 @@ func (c *compute) lane(w Workload, b schema.Batch, i int) (lossSum float64, err 
 	c.dense.begin(l)
 	c.rows.begin(i, l)
 	c.step = LaneStep{Batch: b, Lane: c.plan.first + lane.Lane(i), Samples: c.samples[i], index: i, compute: c}
-	if lossSum, err = w.Lane(&c.step); err == nil {
+	lossSum, err = w.Lane(&c.step)
+	switch {
+	case err == nil:
 		err = c.step.err
+	case c.step.err != nil: // of which the other one may be a consequence
+		err = fmt.Errorf("%w; then %w", c.step.err, err)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, b, c.step.Lane, err)

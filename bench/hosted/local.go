@@ -98,7 +98,11 @@ func newLocal(c *Config, backend cuda.Backend, env nn.Env) (*local, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &local{backend: backend, net: net, feed: mnist.NewFeed(c.Seed, &data.Train, c.BatchSize, 1), seed: c.Seed, params: params,
+	feed, err := mnist.NewFeed(c.Seed, &data.Train, c.BatchSize, 1)
+	if err != nil {
+		return nil, err
+	}
+	l := &local{backend: backend, net: net, feed: feed, seed: c.Seed, params: params,
 		optimizer: cuda.SGD{LR: float32(c.LR)}}
 	for _, p := range params {
 		l.grads = append(l.grads, make([]float32, len(p)))

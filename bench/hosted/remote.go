@@ -21,7 +21,10 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	feed := mnist.NewFeed(r.config.Seed, &r.data.Train, r.config.BatchSize, r.config.Trainers)
+	feed, err := mnist.NewFeed(r.config.Seed, &r.data.Train, r.config.BatchSize, r.config.Trainers)
+	if err != nil {
+		return err
+	}
 	r.plan(feed.PerEpoch())
 	if err := r.remoteBatches(ctx, module, feed); err != nil {
 		return err

@@ -147,6 +147,9 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		Fit: verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
 	shown.options(&options)
 	server, err := ps.Start(ctx, f.server, options)
+	if errors.Is(err, fabric.ErrPortTaken) {
+		return fmt.Errorf("%w (--listen)", err)
+	}
 	if err != nil {
 		return err
 	}

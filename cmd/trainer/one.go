@@ -29,12 +29,16 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 		return r, err
 	}
 	defer func() { err = leave(ctx, session, err) }()
+	workload, err := packages.NewWorkload(o.settings, data, backend)
+	if err != nil {
+		return r, err
+	}
 	m := newMeter(&o.common, o.settings.BatchesPerEpoch(data.Train.Len()))
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
 	}
 	defer func() { m.board.end(err) }()
-	err = session.Run(ctx, packages.NewWorkload(o.settings, data, backend), o.settings.Batches(data), m.batch)
+	err = session.Run(ctx, workload, o.settings.Batches(data), m.batch)
 	m.show.End()
 	if err != nil {
 		return r, err

@@ -9,6 +9,9 @@
 package deal
 
 import (
+	"fmt"
+	"math"
+
 	"gradbus/lane"
 	"gradbus/philox"
 	"gradbus/schema"
@@ -30,12 +33,23 @@ type order struct {
 	of    []int32
 }
 
-// New deals so many samples to lanes, at most batch of them to all lanes of a batch together; all are 1 or more.
-func New(seed uint64, samples, batch, lanes int) *Dealer {
-	return &Dealer{seed: seed, samples: samples, lanes: lanes, perEpoch: PerEpoch(samples, batch)}
+// New deals so many samples to lanes, at most batch of them to all lanes of a batch together. It fails where there is nothing to deal,
+// or nobody to deal it to.
+//
+//	New(1, 10, 4, 2) // three batches of 3, 3 and 4 samples: 1 and 2, 1 and 2, 2 and 2
+func New(seed uint64, samples, batch, lanes int) (*Dealer, error) {
+	for _, n := range []struct {
+		name      string
+		value, to int
+	}{{"samples", samples, math.MaxInt32}, {"batch", batch, math.MaxInt32}, {"lanes", lanes, lane.LanesMax}} {
+		if n.value < 1 || n.value > n.to {
+			return nil, fmt.Errorf("deal %d samples in batches of %d to %d lanes: want %s of 1 to %d", samples, batch, lanes, n.name, n.to)
+		}
+	}
+	return &Dealer{seed: seed, samples: samples, lanes: lanes, perEpoch: PerEpoch(samples, batch)}, nil
 }
 
-// PerEpoch is the number of batches of at most batch samples in an epoch.
+// PerEpoch is the number of batches of at most batch samples, which is 1 or more, in an epoch.
 func PerEpoch(samples, batch int) int { return (samples + batch - 1) / batch }
 
 // PerEpoch is the number of batches in an epoch.

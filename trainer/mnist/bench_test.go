@@ -44,7 +44,10 @@ func benchmarkStep(b *testing.B, library string) {
 		grads[i] = make([]float32, len(p))
 	}
 	const batch = 32
-	feed := mnist.NewFeed(1, &mnist.Synthetic(10*batch, 1).Train, batch, 1)
+	feed, err := mnist.NewFeed(1, &mnist.Synthetic(10*batch, 1).Train, batch, 1)
+	if err != nil {
+		b.Fatal(err)
+	}
 	grad := func(i int) []float32 { return grads[i] }
 	x, targets, gradY := []float32(nil), []int32(nil), make([]float32, batch*mnist.Classes)
 	at := uint64(0)

@@ -124,7 +124,10 @@ func TestSynthetic(t *testing.T) {
 func TestFeedDealsEachSampleOnce(t *testing.T) {
 	set := &Synthetic(103, 1).Train
 	for _, lanes := range []int{1, 3, 4} {
-		f := NewFeed(5, set, 8, lanes)
+		f, err := NewFeed(5, set, 8, lanes)
+		if err != nil {
+			t.Fatal(err)
+		}
 		var epochs [2][]int32
 		for b := range 2 * f.PerEpoch() {
 			for l := range lanes {

@@ -14,9 +14,13 @@ type Feed struct {
 	pixels *[256]float32
 }
 
-// NewFeed deals set, which is not empty, to lanes of at most batch samples each; both are 1 or more.
-func NewFeed(seed uint64, set *Set, batch, lanes int) *Feed {
-	return &Feed{set: set, dealer: deal.New(seed, set.Len(), batch*lanes, lanes), pixels: normalized()}
+// NewFeed deals set to lanes of at most batch samples each. It fails where deal.New does.
+func NewFeed(seed uint64, set *Set, batch, lanes int) (*Feed, error) {
+	dealer, err := deal.New(seed, set.Len(), batch*lanes, lanes)
+	if err != nil {
+		return nil, err
+	}
+	return &Feed{set: set, dealer: dealer, pixels: normalized()}, nil
 }
 
 // PerEpoch is the number of batches in an epoch.

@@ -179,7 +179,10 @@ func ownSteps(t *testing.T, s mnist.Settings, data *mnist.Data, e nn.Env) [][]fl
 	if err != nil {
 		t.Fatal(err)
 	}
-	feed := mnist.NewFeed(s.Seed, &data.Train, s.Batch, 2)
+	feed, err := mnist.NewFeed(s.Seed, &data.Train, s.Batch, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for batch := range s.Run(data) {
 		var sums [2][][]float32
 		samples := 0

@@ -29,7 +29,7 @@ type Workload struct {
 
 var _ trainer.Workload = (*Workload)(nil)
 
-// NewWorkload readies the training samples of data for the job of s, which must be valid, and the memory of m. It fails
+// NewWorkload readies the training samples of data for the job of s and the memory of m. It fails where deal.New does, and
 // with nn.ErrShape where m does not take images and give a score for each class.
 func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (*Workload, error) {
 	if err := checkModel(m); err != nil {
@@ -39,7 +39,11 @@ func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (*Workload, erro
 	if err != nil {
 		return nil, err
 	}
-	w := &Workload{feed: NewFeed(s.Seed, &data.Train, s.Batch, s.LaneCount()), seed: s.Seed, net: net}
+	feed, err := NewFeed(s.Seed, &data.Train, s.Batch, s.LaneCount())
+	if err != nil {
+		return nil, err
+	}
+	w := &Workload{feed: feed, seed: s.Seed, net: net}
 	for _, p := range net.Parameters() {
 		w.names = append(w.names, p.Name)
 	}

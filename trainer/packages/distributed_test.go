@@ -108,7 +108,11 @@ func trainOne(ctx context.Context, url string, s packages.Settings, data *corpus
 		}
 		o.err = errors.Join(o.err, session.Leave(ctx, reason))
 	}()
-	if o.err = session.Run(ctx, packages.NewWorkload(s, data, b), s.Batches(data), nil); o.err != nil {
+	workload, err := packages.NewWorkload(s, data, b)
+	if err != nil {
+		return outcome{err: err}
+	}
+	if o.err = session.Run(ctx, workload, s.Batches(data), nil); o.err != nil {
 		return o
 	}
 	o.stats = session.Stats()

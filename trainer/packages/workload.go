@@ -24,10 +24,13 @@ type Workload struct {
 
 var _ trainer.Workload = (*Workload)(nil)
 
-// NewWorkload readies the examples of data for the job of s, which must be valid.
-func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) *Workload {
-	return &Workload{settings: s, data: data, dealer: deal.New(s.Seed, data.Train.Len(), s.Batch, s.LaneCount()),
-		layers: newLayers(backend, s.Dim, len(data.Classes))}
+// NewWorkload readies the examples of data for the job of s. It fails where deal.New does.
+func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) (*Workload, error) {
+	dealer, err := deal.New(s.Seed, data.Train.Len(), s.Batch, s.LaneCount())
+	if err != nil {
+		return nil, err
+	}
+	return &Workload{settings: s, data: data, dealer: dealer, layers: newLayers(backend, s.Dim, len(data.Classes))}, nil
 }
 
 // layers is the model without its parameters.

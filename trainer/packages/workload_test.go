@@ -8,6 +8,7 @@ import (
 	"gradbus/lane"
 	"gradbus/philox"
 	"gradbus/schema"
+	"gradbus/trainer/packages/corpus"
 )
 
 func testBackend(t testing.TB) cuda.Backend {
@@ -19,12 +20,21 @@ func testBackend(t testing.TB) cuda.Backend {
 	return b
 }
 
+func newWorkload(t *testing.T, s Settings, data *corpus.Data) *Workload {
+	t.Helper()
+	w, err := NewWorkload(s, data, testBackend(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
 // Ten examples in batches of at most four are three batches of 3, 3 and 4, in the order of the epoch's permutation.
 func TestExamplesByHand(t *testing.T) {
 	s := Defaults()
 	s.Batch, s.Lanes, s.Seed = 4, 2, 7
 	data := handMade(10, 1, 2)
-	w := NewWorkload(s, data, testBackend(t))
+	w := newWorkload(t, s, data)
 	if got := s.BatchesPerEpoch(10); got != 3 {
 		t.Fatalf("%d batches an epoch", got)
 	}
@@ -48,7 +58,7 @@ func TestExamplesOfEpochs(t *testing.T) {
 	for _, c := range []struct{ train, batch, lanes int }{{1, 1, 1}, {10, 256, 4}, {1000, 64, 1}, {1000, 64, 7}, {1001, 10, 16}, {97, 1, 3}} {
 		s := Defaults()
 		s.Batch, s.Lanes = c.batch, c.lanes
-		w := NewWorkload(s, handMade(c.train, 1, 2), testBackend(t))
+		w := newWorkload(t, s, handMade(c.train, 1, 2))
 		per := s.BatchesPerEpoch(c.train)
 		for epoch := range uint64(3) {
 			var all []int32
@@ -76,7 +86,7 @@ func TestKeysAhead(t *testing.T) {
 	s := Defaults()
 	s.Batch, s.Lanes = 4, 2
 	data := handMade(10, 1, 2)
-	w := NewWorkload(s, data, testBackend(t))
+	w := newWorkload(t, s, data)
 	last := schema.Batch(s.BatchesPerEpoch(10) - 1)
 	before := slices.Clone(w.examples(last, 1))
 	keys := [][]uint64{{99}}
@@ -95,7 +105,7 @@ func TestKeysAhead(t *testing.T) {
 }
 
 func TestDescribe(t *testing.T) {
-	w := NewWorkload(Defaults(), handMade(10, 1, 2), testBackend(t))
+	w := newWorkload(t, Defaults(), handMade(10, 1, 2))
 	w.describe([]int32{3, 0, 5}) // of 3, 0 and 1 keys
 	if !slices.Equal(w.offsets, []int64{0, 3, 3, 4}) || !slices.Equal(w.targets, []int32{1, 0, 1}) {
 		t.Errorf("offsets %v, targets %v", w.offsets, w.targets)
