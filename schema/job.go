@@ -71,6 +71,10 @@ const (
 )
 
 // Wire says how gradients travel. The zero value is float32 and rows.
+//
+// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node of the lane tree
+// that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the number of trainers, and are the same
+// in each run of as many. ErrorFeedback keeps a remainder for each of these nodes.
 type Wire struct {
 	Gradients     string `json:"gradients"`      // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
 	ErrorFeedback bool   `json:"error_feedback"` // what rounding to 16 bits took away is added to the next batch's gradient
@@ -89,9 +93,19 @@ func (w Wire) DType() DType {
 }
 
 // Optimizer names the update rule of every parameter and table of the job.
+//
+// Lanes give gradients that are sums over their samples. The sum g of all of them is divided by the samples of all lanes of the batch,
+// n, also for a row that few of these samples use; so LR is a rate for the mean:
+//
+//	d = g/n + WeightDecay*p;  m = Momentum*m + (1-Dampening)*d;  p -= LR*m        the first time m = d; with Nesterov LR*(d + Momentum*m)
+//
+//	lanes of 1 and 3 samples give 1 and 6, LR 0.5, no momentum: p -= 0.5*7/4
+//
+// A program that steps along the sum, undivided, at a rate r needs r*n here. In async, and of tables whose TableConsistency is async, g
+// and n are of the lanes of one trainer; in grouped of those of the group; of a module that a shard hosts they are of what is stepped.
 type Optimizer struct {
 	Kind        string  `json:"kind"` // OptimizerSGD
-	LR          float32 `json:"lr"`
+	LR          float32 `json:"lr"`   // of the mean gradient, see above
 	Momentum    float32 `json:"momentum"`
 	Dampening   float32 `json:"dampening"`
 	WeightDecay float32 `json:"weight_decay"`

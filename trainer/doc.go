@@ -29,6 +29,9 @@
 // module.go is another way to train, for modules that a shard hosts: inputs go there and outputs come back (module_ask.go),
 // and nothing of the five steps is needed. module_clock.go tells where the time of such a pass goes.
 //
+// Package trainer/deal deals the samples of a training set to batches and lanes, as a Workload's Keys and Lane need them: each once an
+// epoch, in an order that follows from the seed, whoever computes which lane.
+//
 // session.go, join.go, servers.go and receive.go hold it together: one connection to the coordinator and one to each
 // server of shards, membership, signs of life, and every way in which a session can end. weights.go reads what was
 // trained: rows for an evaluation, whole tables, the digest.

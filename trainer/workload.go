@@ -19,8 +19,11 @@ type Workload interface {
 	// it may not have keys.
 	Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64)
 
-	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too,
-	// never divided.
+	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too, never divided:
+	// those of all lanes are added up and then divided by the samples of all lanes of the batch, rows of tables like parameters. So the
+	// learning rate is one for the mean over the batch, and does not depend on its cut into lanes; schema.Optimizer.LR has the formula.
+	//
+	//	grad[i] += x[i]*d // for each sample; neither d nor the sum is divided by step.Samples
 	Lane(step *LaneStep) (lossSum float64, err error)
 }
 

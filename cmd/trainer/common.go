@@ -80,7 +80,7 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 // addTraining adds the flags of how a job learns. drawn names what follows from the seed; dense is "dense " where the
 // workload has tables besides its parameters.
 func addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`")
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch")
 	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
 	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
