@@ -187,6 +187,7 @@ func (d *desk) tick(ctx context.Context, now time.Time) {
 		j.coordinator.Connections(clients)
 		d.carryOut(j, j.coordinator.Tick(now))
 		if j.coordinator.Phase() != Ended {
+			d.putOff(j, now)
 			d.beat(j)
 		}
 	}
@@ -261,10 +262,18 @@ func (d *desk) free(j *job) {
 	if d.jobs[j.manifest.Name] != j {
 		return
 	}
-	delete(d.jobs, j.manifest.Name)
-	d.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
+	d.drop(j)
 	d.remember(j)
 	d.show(j, time.Now())
+	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
+		d.turnAway(j.manifest.Name, &schema.Refused{Reason: "server_full", Text: f.Text})
+	}
+}
+
+// drop takes a job out of the registry and has its shards let go.
+func (d *desk) drop(j *job) {
+	delete(d.jobs, j.manifest.Name)
+	d.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
 	for i := range j.servers {
 		if member := schema.ServerMember(j.servers[i].ID); member != d.server.member {
 			d.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})

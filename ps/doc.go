@@ -12,6 +12,7 @@
 //     keepers.go is what it knows of the ps that keep the shards.
 //   - registry (registry.go, claims.go) is the place among other ps: who is announced, who coordinates which job, and who took part in those
 //     that have ended (endings.go). It alone waits for the control server, on a goroutine of its own.
+//   - joins.go takes who wants to join to a place: the name is claimed, the ps that keep shards are heard, then trainers are admitted.
 //   - kept (kept.go, keeping.go) is what this ps keeps of a job, whoever coordinates it. Coordinator and shards on
 //     one ps speak as they would over the wire, by letters, which then stay in the desk.
 //   - modules (modules.go) are what a shard hosts beside its rounds: whole modules, with module.go what a request does,

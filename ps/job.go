@@ -1,6 +1,8 @@
 package ps
 
 import (
+	"time"
+
 	"gradbus/schema"
 )
 
@@ -12,12 +14,13 @@ type job struct {
 	manifest    *schema.Job
 	run         schema.RunID
 	coordinator *Coordinator
+	registered  time.Time
 	servers     []announcement // that keep its shards, in the coordinator's order
 	ended       []endedRun     // earlier runs of the name, whose trainers' joins come too late
 }
 
 func newJob(s *Server, c claim, window int64) *job {
-	j := &job{manifest: c.job, run: c.record.RunID, servers: c.servers, ended: c.record.Ended}
+	j := &job{manifest: c.job, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
 	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, Gather: s.config.Gather, WindowBytes: window}
 	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil

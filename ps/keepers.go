@@ -12,6 +12,7 @@ import (
 // keeper is what a coordinator knows of a ps that keeps shards of its job.
 type keeper struct {
 	seen    time.Time // its last report; zero before the first Tick
+	heard   bool      // it has reported
 	ready   bool      // version 0 is in place on its shards
 	serial  int       // of the last assignment that it has carried out
 	waiting []Waiting // what its shards waited for when it last reported
@@ -56,6 +57,11 @@ func (c *Coordinator) assignTo(i int) Decision {
 	return Decision{To: c.config.Keepers[i].Member, Control: schema.Control{Assign: a}}
 }
 
+// unheard is the first ps that has not been heard of yet; -1 where all have.
+func (c *Coordinator) unheard() int {
+	return slices.IndexFunc(c.keepers, func(k keeper) bool { return !k.heard })
+}
+
 // Report takes what a ps says of its shards, or a trainer of its segment. It reports whether the sender keeps any.
 func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report) ([]Decision, bool) {
 	i := c.keeperOf(from)
@@ -64,7 +70,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	}
 	k := &c.keepers[i]
 	behind := r.Serial > k.serial && r.Serial < c.serial // it has carried out what is no longer the latest
-	k.seen, k.ready, k.serial, k.waiting = now, r.Ready, r.Serial, reported(k.waiting, r.Waiting)
+	k.seen, k.heard, k.ready, k.serial, k.waiting = now, true, r.Ready, r.Serial, reported(k.waiting, r.Waiting)
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}

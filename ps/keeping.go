@@ -48,6 +48,9 @@ func (d *desk) readFromKeeper(j *job, from schema.Member, c *schema.Control) boo
 		decisions, known = j.coordinator.KeeperFailed(from, c.Failed)
 	}
 	d.carryOut(j, decisions)
+	if known && d.jobs[j.manifest.Name] == j {
+		d.admitWaiting(j)
+	}
 	return known
 }
 
@@ -250,7 +253,9 @@ func (d *desk) look(n registryNews) {
 		d.carryOut(j, j.coordinator.Fail(schema.Coordinator, "another ps has registered the name of the job, after the control server had lost its buckets"))
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.jobs)) {
-		d.findReplaced(d.jobs[name], n.servers)
+		if j := d.jobs[name]; !d.registerAnew(j, n.servers) {
+			d.findReplaced(j, n.servers)
+		}
 	}
 }
 

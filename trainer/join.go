@@ -14,7 +14,8 @@ import (
 )
 
 // Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
-// equal. It returns when all trainers have joined and the job has started, at version 0.
+// equal. It returns when all trainers have joined and the job has started, at version 0. Where the job cannot be registered yet, because a
+// ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
 // ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with

@@ -188,7 +188,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to advertise an address that leads to it from here",
 				ErrPeerLost, d.peer, d.url, err)
 		}
-		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (data %q)",
+		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (data %q)",
 			d.id, d.url, err, schema.DataCluster)
 	}
 	s.connMu.Lock()

@@ -344,3 +344,27 @@ func TestControlOverTLS(t *testing.T) {
 	_, err = Join(testContext(t), c, toyJob("tls", 1, 1, schema.ApplyUpdate))
 	checkError(t, err, fabric.ErrRefused, "wrong token")
 }
+
+// A ps that was killed is announced for some seconds more. A job that comes meanwhile does not fail: it waits for that, and runs on those
+// that are there.
+func TestJoinBesideADeadServer(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	startSeveral(t, control.URL(), ps.Config{}, 2)
+	observer, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Name: "observer"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(observer.Close)
+	servers, err := observer.LookBucket(testContext(t), schema.ServersBucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := servers.Put(testContext(t), "dead", []byte(`{"id":"dead","incarnation":"7","url":"nats://127.0.0.1:1","shards":1,"memory_bytes":1000000000000,"host":"box"}`)); err != nil {
+		t.Fatal(err)
+	}
+	for i, o := range trainAll(t, controlConfig(t, control.URL()), toyJob("new", 2, 4, schema.ApplyUpdate), 3) {
+		if o.err != nil {
+			t.Errorf("trainer %d: %v", i, o.err)
+		}
+	}
+}
