@@ -85,7 +85,7 @@ func addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
 	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
 	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
-	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody")
+	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends with the weights of its own moment")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
 	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")

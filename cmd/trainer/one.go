@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gradbus/cuda"
+	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/packages"
 	"gradbus/trainer/packages/corpus"
@@ -115,7 +116,12 @@ func (m *meter) rate() float64 {
 // result is what is known when the last batch is done. Traffic is that of the training alone.
 func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
 	stats, job := session.Stats(), session.Job()
+	of := ""
+	if job.Consistency == schema.ConsistencyAsync && job.Trainers > 1 {
+		of = string(session.Member())
+	}
 	return report.Result{
+		WeightsOf: of,
 		Workload: job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
 		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Trainers: job.Trainers, Shards: session.Shards(),
 		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),

@@ -42,6 +42,7 @@ type Result struct {
 	BytesSent        uint64  `json:"bytes_sent"`     // by the trainer, or by all of them where they were started together
 	BytesReceived    uint64  `json:"bytes_received"` // likewise
 	WeightsSHA256    string  `json:"weights_sha256"`
+	WeightsOf        string  `json:"weights_of,omitempty"` // the trainer at whose end accuracy, weights and saved file were taken, where others may have trained on (async)
 	Time             Time    `json:"time"`
 	Suspect          string  `json:"suspect,omitempty"` // why the model may be wrong: memory of a GPU was, meanwhile
 	Saved            string  `json:"saved,omitempty"`   // the file the model was written to

@@ -39,8 +39,9 @@ func TestAdd(t *testing.T) {
 	if _, err := Add([]Result{a, b}, true); err == nil || !strings.Contains(err.Error(), "different weights: ab and cd") {
 		t.Errorf("got %v", err)
 	}
-	if got, err := Add([]Result{a, b}, false); err != nil || got.WeightsSHA256 != "ab" {
-		t.Errorf("where weights may differ: %q, %v; want the first one's", got.WeightsSHA256, err)
+	a.WeightsOf, b.WeightsOf = "t0", "t1"
+	if got, err := Add([]Result{a, b}, false); err != nil || got.WeightsSHA256 != "ab" || got.WeightsOf != "t0" {
+		t.Errorf("where weights may differ: %q of %q, %v; want the first one's", got.WeightsSHA256, got.WeightsOf, err)
 	}
 	if _, err := Add(nil, true); err == nil {
 		t.Error("accepted nothing")
@@ -109,6 +110,16 @@ saved      m.safetensors
 		t.Errorf("got\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
+	of := r
+	of.WeightsOf = "t1"
+	if err := of.Print(&out); err != nil || !strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async others may have trained on, ") {
+		t.Errorf("%v: it is not said whose weights these are:\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := of.PrintJSON(&out); err != nil || !strings.Contains(out.String(), `"weights_of":"t1"`) {
+		t.Errorf("%v: %s", err, out.String())
+	}
+	out.Reset()
 	if err := r.PrintJSON(&out); err != nil {
 		t.Fatal(err)
 	}
@@ -118,6 +129,9 @@ saved      m.safetensors
 	var fields map[string]any
 	if err := json.Unmarshal([]byte(out.String()), &fields); err != nil {
 		t.Fatal(err)
+	}
+	if _, ok := fields["weights_of"]; ok {
+		t.Errorf("where all end alike, weights are said to be one trainer's: %s", out.String())
 	}
 	for _, name := range []string{"accuracy", "samples_per_second", "weights_sha256", "bytes_sent", "bytes_received"} {
 		if _, ok := fields[name]; !ok {
