@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"log/slog"
 	"time"
 
 	"gradbus/fabric"
@@ -60,6 +61,56 @@ func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
 		}
 	}
 	return nil
+}
+
+// mayLeave reports whether the other trainers may leave, and their data servers with them: this one has all results of what it was to run.
+func (s *Session) mayLeave() bool {
+	done := s.batch.Load()
+	return done > 0 && done >= s.planned.Load()
+}
+
+// farewellLog is a log in which what is a warning while a trainer is needed is none any more once it may leave.
+type farewellLog struct {
+	slog.Handler
+	mayLeave func() bool
+}
+
+func (f farewellLog) level(of slog.Level) slog.Level {
+	if of == slog.LevelWarn && f.mayLeave() {
+		return slog.LevelDebug
+	}
+	return of
+}
+
+// Enabled implements slog.Handler.
+func (f farewellLog) Enabled(ctx context.Context, level slog.Level) bool {
+	return f.Handler.Enabled(ctx, f.level(level))
+}
+
+// Handle implements slog.Handler.
+func (f farewellLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level = f.level(r.Level); !f.Handler.Enabled(ctx, r.Level) { // it may leave since Enabled was asked
+		return nil
+	}
+	return f.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (f farewellLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return farewellLog{f.Handler.WithAttrs(attrs), f.mayLeave}
+}
+
+// WithGroup implements slog.Handler.
+func (f farewellLog) WithGroup(name string) slog.Handler {
+	return farewellLog{f.Handler.WithGroup(name), f.mayLeave}
+}
+
+// logOf is where is told what happens to the way to a server.
+func (s *Session) logOf(d *dataServer) *slog.Logger {
+	if d.peer == "" {
+		return s.config.Log
+	}
+	return slog.New(farewellLog{s.config.Log.Handler(), s.mayLeave})
 }
 
 // gone are the trainers whose data servers are out of reach.

@@ -172,7 +172,7 @@ func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 	switch state {
 	case fabric.Lost:
 		d.lost.Store(max(1, int64(s.since())))
-		s.config.Log.Warn("server lost", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
+		s.logOf(d).Warn("server lost", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
 	case fabric.Back:
 		d.lost.Store(0)
 		s.config.Log.Info("server back", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)

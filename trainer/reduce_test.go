@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
 
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/testkit"
 )
 
 // routes are the ways that a job's gradients may take where its trainers keep its parameters, and perhaps its tables.
@@ -115,4 +117,43 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 	if err := sessions[0].Leave(testContext(t), ""); err != nil || time.Since(begin) > testTimeout/2 {
 		t.Errorf("it leaves after %v: %v", time.Since(begin), err)
 	}
+}
+
+// That the others' data servers go with them is no news at a job's normal end, and is told while they are needed.
+func TestNormalEndWarnsOfNothing(t *testing.T) {
+	server := startServer(t, 1)
+	c := testConfig(t, server)
+	var log testkit.Text
+	c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	c.BackWithin = 300 * time.Millisecond
+	run := func(name string) []*Session {
+		sessions := joinAll(t, c, routeJob(name, 4, 2, 4))
+		for _, err := range runAll(testContext(t), sessions, newToy(t, sessions[0].Job()), 2) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return sessions
+	}
+	lost := func(s *Session) func() bool { return func() bool { return len(s.gone()) == 1 } }
+	sessions := run("normal-end")
+	if err := sessions[0].Leave(testContext(t), ""); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "t1 sees that t0 is gone", lost(sessions[1]))
+	if err := sessions[1].Leave(testContext(t), ""); err != nil {
+		t.Fatal(err)
+	}
+	if text := log.String(); strings.Contains(text, "lost") {
+		t.Errorf("a normal end is told as\n%s", text)
+	}
+
+	sessions = run("early-end")
+	sessions[1].planned.Store(3) // as within the next Run
+	sessions[0].own.server.Close()
+	poll(t, "t1 sees that t0 is gone", lost(sessions[1]))
+	poll(t, "both warnings", func() bool {
+		text := log.String()
+		return strings.Contains(text, `level=WARN msg="server lost" server="trainer t0`) && strings.Contains(text, `level=WARN msg="connection lost"`)
+	})
 }

@@ -179,6 +179,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 			config.TLS = nil
 		}
 	}
+	config.Log = s.logOf(d)
 	conn, err := fabric.Dial(ctx, config)
 	if err != nil {
 		switch {
