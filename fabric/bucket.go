@@ -49,13 +49,14 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	if c.line.nats.ConnectedClusterName() != "" {
 		wanted.Replicas = clusterReplicas
 	}
+	ctx, end := c.asking(ctx)
 	kv, err := c.js.CreateOrUpdateKeyValue(ctx, wanted)
 	var refused *jetstream.APIError
 	if wanted.Replicas > 1 && errors.As(err, &refused) { // fewer servers, or not all of them there
 		wanted.Replicas = 1
 		kv, err = c.js.CreateOrUpdateKeyValue(ctx, wanted)
 	}
-	if err != nil {
+	if err = end(err); err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
 	return c.bucket(ctx, config, kv, true)
@@ -72,8 +73,12 @@ func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.
 
 // LookBucket finds a bucket without making one: ErrNoBucket where there is none.
 func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) {
-	kv, err := c.js.KeyValue(ctx, name)
-	if err != nil {
+	asked, end := c.asking(ctx)
+	kv, err := c.js.KeyValue(asked, name)
+	if err = end(err); err != nil {
+		if errors.Is(err, ErrDenied) {
+			return nil, fmt.Errorf("look for bucket %s: %w", name, err)
+		}
 		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) || errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
 			err = account // nobody answers for a bucket either way
 		}
@@ -86,6 +91,8 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 func bucketError(at string, err error) error {
 	var refused *jetstream.APIError
 	switch {
+	case errors.Is(err, ErrDenied):
+		return err
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		return fmt.Errorf("%w at %s: run nats-server with -js, or set jetstream in its configuration and for the account in use", ErrNoJetStream, at)
 	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrStreamNotFound),

@@ -49,6 +49,32 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	return c, nil
 }
 
+// asking is the context of a question to JetStream, which a server that does not let this client ask leaves without an
+// answer. end gives the error to report: ErrDenied where that was so, else err.
+func (c *Control) asking(ctx context.Context) (within context.Context, end func(err error) error) {
+	within, cancel := context.WithCancel(ctx)
+	stop := make(chan struct{})
+	go func() {
+		select {
+		case <-c.line.denied:
+			cancel()
+		case <-stop:
+		}
+	}()
+	return within, func(err error) error {
+		close(stop)
+		cancel()
+		select {
+		case <-c.line.denied:
+			if err != nil && ctx.Err() == nil {
+				return fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied, c.Address())
+			}
+		default:
+		}
+		return err
+	}
+}
+
 // Address is the host and port that was dialed, without credentials, for messages to people.
 func (c *Control) Address() string { return address(&c.config) }
 

@@ -11,6 +11,7 @@
 // # The pieces
 //
 //	Server    an embedded NATS server, for ./bin/ps and for tests          server.go, serverlog.go
+//	Guard     what connections from outside may do, and how much        door.go
 //	Conn      a member's lines to a server: bulk, results and control      conn.go, life.go, line.go, tls.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
 //	natsLine  a line over nats.go, for control                             natsline.go
@@ -101,6 +102,7 @@
 //	buffers of messages          what was not released
 //	  and waits to be used again 32 MiB a Conn              Config.FreeBytesMax
 //	reading and writing a line   33 KiB                     and 64 KiB where there is no TCP socket, in process or under TLS
+//	connections under a Guard    four a member; 256 others, whose messages are small; 32 subscriptions each: door.go
 //	tokens of subjects           4096 a line, of 63 bytes
 //	while the server is lost     nothing is queued          Publish gives ErrLost; windows send again
 //	states not told yet          4                          a loss and return stand for all later ones
@@ -110,7 +112,7 @@
 //
 // # Locks and goroutines
 //
-// Outbox: turn, then mu; mu is never held while publishing. Conn.mu and stateLoop.mu are leaves: nothing is called
+// Outbox: turn, then mu; mu is never held while publishing. door.mu, then whatever NATS locks. Conn.mu and stateLoop.mu are leaves: nothing is called
 // under them but reading a subscription's counter. dataLine: writer.mu, then mu; writer.mu is held while writing, mu
 // never. leasePool.mu is a leaf. Inbox has no lock. A Conn owns one goroutine for OnState, two for each data line,
 // NATS's own for control (reader, flusher, callbacks), and one for each subscription there; Close waits for those
@@ -145,7 +147,7 @@
 //
 // # Left out
 //
-// Permissions by credential are to come. JetStream keeps buckets and nothing else: gradients never pass it. Headers and
+// Permissions by member are to come: Guard tells this process and its peers from all others, and bounds these. JetStream keeps buckets and nothing else: gradients never pass it. Headers and
 // reply fields are not used, but for answers to NATS's own tools (service.go): the former destroy the alignment of frames, the latter let a message choose where an answer
 // goes.
 package fabric

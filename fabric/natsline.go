@@ -22,6 +22,9 @@ type natsLine struct {
 	ended    chan struct{}   // closed when NATS is through with the connection
 	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
 	lost atomic.Bool
+	// denied is closed when the server has refused to take a message of this client.
+	denied     chan struct{}
+	deniedOnce sync.Once
 
 	ctx    context.Context // of all dialing; ends with close
 	cancel context.CancelFunc
@@ -36,7 +39,7 @@ type natsLine struct {
 // dialNats connects, or says clearly why not. tell is called from a goroutine of NATS's, in order, and not after close
 // has returned.
 func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sync.WaitGroup, tell func(lineEvent, error)) (*natsLine, error) {
-	l := &natsLine{index: index, config: config, handlers: handlers, ended: make(chan struct{})}
+	l := &natsLine{index: index, config: config, handlers: handlers, ended: make(chan struct{}), denied: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	// The handshake knows no context: cutting the socket ends it.
 	stop := context.AfterFunc(ctx, l.cut)
@@ -114,6 +117,9 @@ func (l *natsLine) report(sub *nats.Subscription, err error) {
 		dropped, _ := sub.Dropped()
 		l.config.Log.Error("messages dropped, handler too slow", "connection", l.config.Name, "pattern", sub.Subject, "dropped", dropped)
 		return
+	}
+	if errors.Is(err, nats.ErrPermissionViolation) {
+		l.deniedOnce.Do(func() { close(l.denied) })
 	}
 	l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err", err)
 }

@@ -1,8 +1,7 @@
 package fabric
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -56,8 +55,11 @@ type ServerConfig struct {
 	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
 	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
 	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
+	Guard           *Guard       // what TCP connections may do; nil: anything
 	TLS             *tls.Config  // server certificate; nil is plain TCP
 	Log             *slog.Logger // receives warnings and errors; nil discards them
+
+	greeting time.Duration // that a connection may take to say who it is; 0 is greetingTimeout
 }
 
 func (c *ServerConfig) validate() error {
@@ -93,6 +95,9 @@ func (c *ServerConfig) validate() error {
 	if c.ConnectionsMax < 0 {
 		errs = append(errs, fmt.Errorf("connections_max %d: want three a member", c.ConnectionsMax))
 	}
+	if len(c.Token) > tokenSecretBytesMax || c.Guard != nil && len(c.Guard.PeerToken) > tokenSecretBytesMax {
+		errs = append(errs, fmt.Errorf("token: want at most %d bytes", tokenSecretBytesMax))
+	}
 	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
 		errs = append(errs, errors.New("tls: no certificate"))
 	}
@@ -103,10 +108,11 @@ func (c *ServerConfig) validate() error {
 type Server struct {
 	config ServerConfig
 	url    string
-	token  string // for connections of this process
+	token  string // of this process's connections: drawn at random, and shown to nobody else
 
 	mu     sync.Mutex
 	nats   *server.Server
+	door   *door // of nats; nil where everybody may do anything
 	cutOff int64 // readers, by servers before the present one
 	closed bool
 }
@@ -117,32 +123,42 @@ func StartServer(config ServerConfig) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
 	}
-	nats, err := startNATS(&config)
+	secret := newSecret()
+	nats, door, err := startNATS(&config, secret)
 	if err != nil {
 		return nil, err
 	}
 	at := nats.Addr().(*net.TCPAddr)
 	config.Port = at.Port // of every later one too
-	return &Server{config: config, nats: nats, token: config.Token, url: serverURL(at, config.TLS != nil)}, nil
+	return &Server{config: config, nats: nats, door: door, token: secret, url: serverURL(at, config.TLS != nil)}, nil
 }
 
 // startNATS starts what serves, and waits until it accepts connections.
-func startNATS(config *ServerConfig) (*server.Server, error) {
+func startNATS(config *ServerConfig, secret string) (*server.Server, *door, error) {
 	address := net.JoinHostPort(config.Host, strconv.Itoa(config.Port))
 	options := serverOptions(config)
+	door, err := newDoor(config, secret)
+	if err != nil {
+		return nil, nil, fmt.Errorf("start server at %s: keys of its connections: %w", address, err)
+	}
+	if door != nil {
+		options.CustomClientAuthentication = door
+	}
 	if config.JetStream {
-		var err error
 		if options.StoreDir, err = os.MkdirTemp("", "gradbus-"); err != nil {
-			return nil, fmt.Errorf("start server at %s: folder of JetStream: %w", address, err)
+			return nil, nil, fmt.Errorf("start server at %s: folder of JetStream: %w", address, err)
 		}
 		defer os.RemoveAll(options.StoreDir) // empty folders that JetStream wants to see when it starts, and never again
 	}
 	nats, err := server.NewServer(options)
 	if err != nil {
-		return nil, fmt.Errorf("start server at %s: %w", address, err)
+		return nil, nil, fmt.Errorf("start server at %s: %w", address, err)
 	}
-	log := &serverLog{log: config.Log}
+	log := &serverLog{log: config.Log, limit: Limiter{PerSecond: serverLogsPerSecond}}
 	nats.SetLoggerV2(log, false, false, false)
+	if door != nil {
+		door.open(nats)
+	}
 	nats.Start()
 	err = log.fatal()
 	switch {
@@ -151,11 +167,18 @@ func startNATS(config *ServerConfig) (*server.Server, error) {
 	case !nats.ReadyForConnections(readyTimeout):
 		err = fmt.Errorf("start server at %s: not ready after %s", address, readyTimeout)
 	default:
-		return nats, nil
+		return nats, door, nil
+	}
+	stopNATS(nats, door)
+	return nil, nil, err
+}
+
+func stopNATS(nats *server.Server, door *door) {
+	if door != nil {
+		door.close()
 	}
 	nats.Shutdown()
 	nats.WaitForShutdown()
-	return nil, err
 }
 
 func serverOptions(config *ServerConfig) *server.Options {
@@ -175,7 +198,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 		MaxPingsOut:      pingsMax,
 		TLSConfig:        config.TLS,
 		TLS:              config.TLS != nil,
-		AuthTimeout:      greetingTimeout.Seconds(),
+		AuthTimeout:      cmp.Or(config.greeting, greetingTimeout).Seconds(),
 	}
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
@@ -186,19 +209,10 @@ func serverOptions(config *ServerConfig) *server.Options {
 	if config.TLS != nil {
 		options.TLSTimeout = greetingTimeout.Seconds()
 	}
-	if config.Token != "" {
-		options.CustomClientAuthentication = tokenCheck(sha256.Sum256([]byte(config.Token)))
+	if config.Guard != nil {
+		options.MaxSubTokens, options.MaxControlLine = subTokensMax, controlLineBytesMax
 	}
 	return options
-}
-
-// tokenCheck holds the digest of the token that connections must show, so that comparing takes the same time for any.
-type tokenCheck [sha256.Size]byte
-
-// Check implements server.Authentication.
-func (want tokenCheck) Check(client server.ClientAuthentication) bool {
-	got := sha256.Sum256([]byte(client.GetOpts().Token))
-	return subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
 func startError(address string, err error) error {
@@ -282,9 +296,10 @@ func (s *Server) SlowConsumers() int64 {
 // Stop cuts all connections and stops serving, until Start. Connections, those of this process too, are Lost and go on
 // trying.
 func (s *Server) Stop() {
-	nats := s.serving()
-	nats.Shutdown()
-	nats.WaitForShutdown()
+	s.mu.Lock()
+	nats, door := s.nats, s.door
+	s.mu.Unlock()
+	stopNATS(nats, door)
 }
 
 // Start serves again after Stop, at the same address. Errors as of StartServer, and ErrClosed after Close.
@@ -297,12 +312,12 @@ func (s *Server) Start() error {
 	if s.nats.Running() {
 		return nil
 	}
-	nats, err := startNATS(&s.config)
+	nats, door, err := startNATS(&s.config, s.token)
 	if err != nil {
 		return err
 	}
 	s.cutOff += s.nats.NumSlowConsumers()
-	s.nats = nats
+	s.nats, s.door = nats, door
 	return nil
 }
 

@@ -5,12 +5,17 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"time"
 )
+
+// serverLogsPerSecond bounds what the server's clients can make it say.
+const serverLogsPerSecond = 10
 
 // serverLog passes what the embedded server has to say to slog, from warnings on. A reader that is cut off is a
 // warning to us, though NATS gives it as a notice.
 type serverLog struct {
-	log *slog.Logger
+	log   *slog.Logger
+	limit Limiter
 
 	mu    sync.Mutex
 	first error // first fatal error; guarded by mu
@@ -23,10 +28,14 @@ func (l *serverLog) Noticef(format string, v ...any) {
 }
 
 func (l *serverLog) Warnf(format string, v ...any) {
-	l.log.Warn(fmt.Sprintf(format, v...), "component", "nats")
+	if l.limit.Allow(time.Now()) {
+		l.log.Warn(fmt.Sprintf(format, v...), "component", "nats")
+	}
 }
 func (l *serverLog) Errorf(format string, v ...any) {
-	l.log.Error(fmt.Sprintf(format, v...), "component", "nats")
+	if l.limit.Allow(time.Now()) {
+		l.log.Error(fmt.Sprintf(format, v...), "component", "nats")
+	}
 }
 
 // Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not exit.

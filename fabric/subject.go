@@ -73,6 +73,15 @@ func (s Subject) WithBucket(batch uint64, bucket uint32) Subject {
 	return s
 }
 
+// Patterns for Guard, of all subjects of this package, and of those of NATS's service protocol.
+const (
+	All         = subjectRoot + ">"
+	AllServices = "$SRV.>"
+)
+
+// AllFrom is the pattern of all that a member says, in whichever job.
+func AllFrom(member string) string { return subjectRoot + Any + "." + member + ".>" }
+
 // Check reports the first token that is not of the form [a-z0-9-]{1,63}.
 func (s Subject) Check() error {
 	for _, t := range [...]struct{ what, token string }{

@@ -44,8 +44,12 @@ func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error)
 		PayloadBytesMax: c.PayloadBytesMax()}
 	_, err := nc.TLSConnectionState()
 	s.TLS = err == nil
-	account, err := c.js.AccountInfo(ctx)
+	asked, end := c.asking(ctx)
+	account, err := c.js.AccountInfo(asked)
+	err = end(err)
 	switch {
+	case errors.Is(err, ErrDenied):
+		return s, fmt.Errorf("survey: %w", err)
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
 		s.JetStream = bucketError(c.Address(), err)
 		return s, nil

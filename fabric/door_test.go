@@ -1,0 +1,187 @@
+package fabric
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// visit connects as plain NATS clients do and says words; it returns when the server has answered.
+func visit(t *testing.T, s *Server, name, words string) (conn net.Conn, answers []string) {
+	t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimPrefix(s.URL(), "nats://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(guard)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"name\":%q}\r\n%sPING\r\n", name, words); err != nil {
+		t.Fatal(err)
+	}
+	for in := bufio.NewReader(conn); ; {
+		line, err := in.ReadString('\n')
+		if err != nil {
+			return conn, append(answers, err.Error())
+		}
+		if strings.HasPrefix(line, "PONG") {
+			return conn, answers
+		}
+		if strings.HasPrefix(line, "-ERR") {
+			answers = append(answers, line)
+		}
+	}
+}
+
+func guardOf(members ...string) *Guard {
+	return &Guard{PeerToken: "peers", Publish: []string{All}, Deny: []string{AllFrom("coordinator")}, Member: func(name string) int {
+		if slices.Contains(members, name) {
+			return 4 << 20
+		}
+		return 0
+	}}
+}
+
+func message(bytes int) string {
+	return fmt.Sprintf("PUB gradbus.v1.job.t0.dense.s0 %d\r\n%s\r\n", bytes, strings.Repeat("x", bytes))
+}
+
+// Who goes by a member's name sends its messages, on four connections; anybody else only what joining takes, and of many
+// only little; connections of this process and of peers what they want.
+func TestGuardLimitsMessages(t *testing.T) {
+	server := startServer(t, ServerConfig{Guard: guardOf("job/t0")})
+	refused := func(name string, bytes int) bool {
+		_, answers := visit(t, server, name, message(bytes))
+		return len(answers) > 0 && strings.Contains(strings.ToLower(answers[0]), "maximum payload violation")
+	}
+	for i := range MemberConnectionsMax {
+		if refused("job/t0", 4<<20) {
+			t.Errorf("connection %d of a member may not send its messages", i)
+		}
+	}
+	for _, name := range []string{"job/t0", "job/t1", ""} {
+		if !refused(name, GuestPayloadBytesMax+1) {
+			t.Errorf("%q may send what joining does not take", name)
+		}
+		if refused(name, GuestPayloadBytesMax) {
+			t.Errorf("%q may not send what joining takes", name)
+		}
+	}
+	for range wideGuestsMax {
+		visit(t, server, "job/j-0", "")
+	}
+	if !refused("job/j-1", narrowPayloadBytesMax+1) || refused("job/j-1", narrowPayloadBytesMax) {
+		t.Error("one of many guests may send as much as the first")
+	}
+	for _, config := range []Config{{Server: server}, {URL: server.URL(), Token: "peers"}} {
+		if err := dial(t, config).Publish("gradbus.v1.job.coordinator.dense.s0", make([]byte, 5<<20)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, answers := visit(t, server, "job/t0", "PUB gradbus.v1.job.coordinator.ctl.all 0\r\n\r\n"); len(answers) != 1 || !strings.Contains(answers[0], "Permissions Violation") {
+		t.Errorf("in the coordinator's name: %q", answers)
+	}
+}
+
+// However many come, there is room for one more guest, and members are not disturbed.
+func TestGuardMakesRoomForGuests(t *testing.T) {
+	server := startServer(t, ServerConfig{Guard: guardOf("job/t0")})
+	member := dial(t, Config{URL: server.URL(), Name: "job/t0"})
+	for i := range GuestsMax + 50 {
+		if _, answers := visit(t, server, fmt.Sprintf("guest-%d", i), ""); len(answers) > 0 {
+			t.Fatalf("guest %d: %q", i, answers)
+		}
+	}
+	eventually(t, "the oldest guests are gone", func() bool { return len(server.Clients()) == GuestsMax+1 })
+	if all := server.Clients(); slices.Contains(all, "guest-0") || !slices.Contains(all, fmt.Sprintf("guest-%d", GuestsMax+49)) {
+		t.Errorf("there are %q, want the latest", all)
+	}
+	if n := member.Stats().Reconnects; n != 0 || member.lines[bulkLine].isLost() {
+		t.Errorf("the member has lost its connection %d times", n)
+	}
+}
+
+// Connections that say nothing do not keep out those that do, for however long they may be silent elsewhere.
+func TestSilentConnectionsMakeRoom(t *testing.T) {
+	server := startServer(t, ServerConfig{Guard: guardOf(), ConnectionsMax: 100, greeting: time.Hour})
+	for range 100 {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil { // INFO: the place is taken
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "a client is let in", func() bool {
+		conn, err := tryDial(t, Config{URL: server.URL(), Name: "job/j-a"})
+		if err == nil {
+			conn.Close()
+		}
+		return err == nil
+	})
+}
+
+// The figures of the formula are no less than what things take: subscriptions of the longest subjects with the most tokens, and
+// connections that say nothing.
+func TestGuardsFormulaHolds(t *testing.T) {
+	server := startServer(t, ServerConfig{Guard: guardOf()})
+	held := func() int64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc + m.StackInuse)
+	}
+	before := held()
+	const guests = 64
+	var conns []net.Conn
+	for i := range guests {
+		var words strings.Builder
+		for j := range SubsMax {
+			subject := fmt.Sprintf("%d.%d", i, j)
+			for range subTokensMax - 2 {
+				subject += "." + strings.Repeat("x", 190)
+			}
+			fmt.Fprintf(&words, "SUB %s %d\r\n", subject[:min(len(subject), controlLineBytesMax-16)], j+1)
+		}
+		conn, answers := visit(t, server, "guest", words.String())
+		if len(answers) > 0 {
+			t.Fatal(answers)
+		}
+		conns = append(conns, conn)
+	}
+	if n := server.serving().NumSubscriptions(); n < guests*SubsMax {
+		t.Fatalf("%d subscriptions, want %d", n, guests*SubsMax)
+	}
+	over := held() - before
+	t.Logf("%d bytes a subscription", over/guests/SubsMax)
+	if most := int64(guests * (SubsMax*subscriptionBytes + connectionBytes)); over > most {
+		t.Errorf("%d bytes for %d subscriptions, want at most %d", over, guests*SubsMax, most)
+	}
+	before = held()
+	const silent = 500
+	for range silent {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL(), "nats://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if _, err := io.ReadFull(conn, make([]byte, 4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	over = held() - before
+	t.Logf("%d bytes a silent connection", over/silent)
+	if over > silent*connectionBytes {
+		t.Errorf("%d bytes for %d silent connections, want at most %d each", over, silent, connectionBytes)
+	}
+	runtime.KeepAlive(conns)
+}
