@@ -15,6 +15,16 @@ import (
 )
 
 // page starts a ps that serves a page at a free port, and returns its URL.
+// secretFile is a file with a token.
+func secretFile(t *testing.T, token string) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 func page(t *testing.T, args ...string) (p *process, nats, at string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "page")
@@ -46,8 +56,9 @@ func get(t *testing.T, at string) (status int, body string) {
 
 // Whichever ps is asked, it shows the whole job, and names a trainer that is killed.
 func TestEveryPageShowsTheJob(t *testing.T) {
-	_, nats, first := page(t)
-	_, _, second := page(t, "--nats", nats, "--id", "second")
+	peers := secretFile(t, "secret-of-all-ps")
+	_, nats, first := page(t, "--control-token-file", peers)
+	_, _, second := page(t, "--control-token-file", peers, "--nats", nats, "--id", "second")
 	data := index(t, 200)
 	var trainers []*process
 	for _, id := range []string{"t0", "t1"} {

@@ -63,10 +63,7 @@ func TestStatus(t *testing.T) {
 
 // Whatever is wrong with the question is one line and a status of its own.
 func TestStatusWrong(t *testing.T) {
-	secret := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(secret, []byte("a-token-of-this-test\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	secret := secretFile(t, "a-token-of-this-test")
 	_, nats, at := page(t, "--http-token-file", secret)
 	for _, c := range []struct {
 		want string

@@ -49,12 +49,12 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 	if c.line.nats.ConnectedClusterName() != "" {
 		wanted.Replicas = clusterReplicas
 	}
-	ctx, end := c.asking(ctx)
-	kv, err := c.js.CreateOrUpdateKeyValue(ctx, wanted)
+	asked, end := c.asking(ctx)
+	kv, err := c.js.CreateOrUpdateKeyValue(asked, wanted)
 	var refused *jetstream.APIError
 	if wanted.Replicas > 1 && errors.As(err, &refused) { // fewer servers, or not all of them there
 		wanted.Replicas = 1
-		kv, err = c.js.CreateOrUpdateKeyValue(ctx, wanted)
+		kv, err = c.js.CreateOrUpdateKeyValue(asked, wanted)
 	}
 	if err = end(err); err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))

@@ -33,16 +33,17 @@ const (
 //	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
 //	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
 //	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
+//	Connections what its trainers' connections to the NATS server may hold in unfinished messages and subscriptions
 //	Modules     what hosted modules take, all of the job's: see moduleBytes
 type Memory struct {
-	Tables, Parameters, Staged, Scratch, UnderWay, FanOut, Modules int64
+	Tables, Parameters, Staged, Scratch, UnderWay, FanOut, Connections, Modules int64
 
 	outside int64 // of these, not on the Go heap
 }
 
 // Bytes is the sum of all parts.
 func (m Memory) Bytes() int64 {
-	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut + m.Modules
+	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut + m.Connections + m.Modules
 }
 
 // MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
@@ -92,6 +93,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*frameBytesOver)))
 	}
 	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/4, c.PendingBytesMax/2))
+	m.Connections = int64(job.Trainers) * fabric.MemberBytes(c.messageBytes(job))
 	m.Modules = moduleBytes(job)
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, share(batches*dense+sparse+frames*frameBytesOver))
 	return m
@@ -107,7 +109,7 @@ func JobBytes(c Config, job *schema.Job, shards int) int64 {
 // for the program, buffers that wait to be used again, and garbage. It holds while the Go heap is limited to HeapBytes, as
 // ./bin/ps does; see docs/memory.md.
 func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
-	total := int64(baseBytes + garbageBytes + fabric.FreeBytesMaxDefault)
+	total := int64(baseBytes+garbageBytes+fabric.FreeBytesMaxDefault) + fabric.GuestBytes(fabric.ConnectionsMaxDefault)
 	for _, job := range jobs {
 		total += JobBytes(c, job, c.withDefaults().Shards)
 	}
@@ -117,6 +119,7 @@ func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
 // heapBytes is the part of a process's memory that is on the Go heap, with these jobs.
 func heapBytes(jobs []Memory) int64 {
 	total := int64(baseBytes/2 + garbageBytes + fabric.FreeBytesMaxDefault) // the other half of the base is the program itself
+	total += fabric.GuestBytes(fabric.ConnectionsMaxDefault)
 	for _, m := range jobs {
 		total += m.Bytes() - m.outside
 	}

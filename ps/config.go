@@ -28,6 +28,9 @@ type Config struct {
 	Shards int
 	// Token (token) is what every connection must show, of at least 16 characters. Empty means that none is asked for.
 	Token string
+	// ControlToken (control_token) is what other ps show that use this one as control server, and what this ps shows to the one
+	// at NATS. Whoever shows it may do all that a ps may. Empty means that no other ps may use this one, and that it shows Token.
+	ControlToken string
 	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
 	// and end every job.
 	Insecure bool
@@ -176,6 +179,10 @@ func (c Config) Validate() error {
 	if err := fabric.CheckToken(c.Token); err != nil {
 		wrong = append(wrong, err.Error())
 	}
+	if err := fabric.CheckToken(c.ControlToken); err != nil {
+		wrong = append(wrong, "control_"+err.Error())
+	}
+	check(c.ControlToken == "" || c.ControlToken != c.Token, "control_token: it is also the token, which every trainer knows: want another")
 	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil, "id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
 	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "", "nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
 	if c.Advertise != "" {

@@ -88,8 +88,9 @@ func TestJobBytes(t *testing.T) {
 	check("scratch with momentum", m.Scratch, 4*2*(400*28+7*frameBytesOver))
 	check("under way", m.UnderWay, 2*4*(4<<20))
 	check("fan-out", m.FanOut, 2*all)
-	check("all", JobBytes(c, job, shards), m.Tables+m.Parameters+m.Staged+m.Scratch+m.UnderWay+m.FanOut)
-	check("process", ProcessBytes(c, job), JobBytes(c, job, shards)+baseBytes+garbageBytes+32<<20)
+	check("all", JobBytes(c, job, shards), m.Tables+m.Parameters+m.Staged+m.Scratch+m.UnderWay+m.FanOut+m.Connections)
+	check("connections", m.Connections, 2*4*(1<<20+64<<10+32*11<<10))
+	check("process", ProcessBytes(c, job), JobBytes(c, job, shards)+baseBytes+garbageBytes+32<<20+fabric.GuestBytes(4096))
 	// A module of 6 values, padded to 32, on 3 samples of 2 values that give 2; contexts 2*2.
 	job.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 3, Contexts: 2, Module: `[{"linear":{"in":2,"out":2}}]`}}
 	net := netBytesOf(t, job)

@@ -19,9 +19,10 @@ func (p *publisher) speak(job, from, to string, run schema.RunID, c schema.Contr
 }
 
 // Whoever does not know the run of a job cannot end it in a trainer's name, and nobody on the wire speaks for a coordinator, or for a
-// ps that is here, whatever it knows: the job goes on, and nothing else is begun.
+// ps that is here, whatever it knows: the job goes on, and nothing else is begun. Of strangers the server does not take the half of
+// this (TestStrangersDoNotWriteTheRegistry), so they are peers here.
 func TestStrangersEndNoJob(t *testing.T) {
-	s := startServer(t, Config{})
+	s := startServer(t, Config{ControlToken: "the-token-of-peers"})
 	p := newProblem(t, smallJob("victim", 1, 2))
 	m := gather(t, s, p, "j-a")[0]
 	eventually(t, "the server knows that it is alone", s.registry.alone.Load)

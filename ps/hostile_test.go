@@ -14,7 +14,7 @@ import (
 	"gradbus/schema"
 )
 
-// publisher sends whatever it is told to, under any name.
+// publisher sends whatever it is told to, under any name; as a peer where the server has any.
 type publisher struct {
 	t    testing.TB
 	conn *fabric.Conn
@@ -24,7 +24,7 @@ type publisher struct {
 func newPublisher(t testing.TB, s *Server, job string) *publisher {
 	t.Helper()
 	p := &publisher{t: t, mail: make(chan *schema.View, 1000)}
-	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: "stranger"})
+	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: "stranger", Token: s.config.ControlToken})
 	must(t, err)
 	p.conn = conn
 	t.Cleanup(conn.Close)

@@ -263,7 +263,7 @@ func (d *desk) look(n registryNews) {
 func (d *desk) findReplaced(j *job, servers []announcement) {
 	for i := range j.servers {
 		for _, there := range servers {
-			if there.ID != j.servers[i].ID || there.Incarnation == j.servers[i].Incarnation && !there.Leaving {
+			if there.ID == d.server.registry.self.ID || there.ID != j.servers[i].ID || there.Incarnation == j.servers[i].Incarnation && !there.Leaving {
 				continue
 			}
 			how := "has ended"

@@ -138,8 +138,8 @@ func TestEndedJobsAreShownForAWhile(t *testing.T) {
 // What a probe asks of a server: everything is as it must be, until its control server is out of reach, and once it ends.
 func TestChecks(t *testing.T) {
 	t.Parallel()
-	a, b := startServer(t, Config{ID: "a"}), (*Server)(nil)
-	b = startServer(t, Config{ID: "b", NATS: a.URL()})
+	a, b := startServer(t, Config{ID: "a", ControlToken: "the-token-of-peers"}), (*Server)(nil)
+	b = startServer(t, Config{ID: "b", ControlToken: "the-token-of-peers", NATS: a.URL()})
 	wrong := func(s *Server) (all []string) {
 		for _, c := range s.Checks() {
 			if c.Text == "" {

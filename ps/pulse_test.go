@@ -142,8 +142,8 @@ func TestPulsesTellOfAJob(t *testing.T) {
 // Whatever is sent as a pulse, nobody is told of what is not one, or not its sender's; and the server's own go on.
 func TestHostilePulses(t *testing.T) {
 	t.Parallel()
-	s, l := startWatched(t, Config{})
-	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: "hostile"})
+	s, l := startWatched(t, Config{ControlToken: "the-token-of-peers"}) // others are not let speak for shards and coordinators
+	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: "hostile", Token: "the-token-of-peers"})
 	must(t, err)
 	t.Cleanup(conn.Close)
 	trainer := &schema.Pulse{Serial: 1, EveryMS: 1000, Trainer: &schema.TrainerPulse{RunID: 7, Doing: schema.DoingKeys}}
@@ -192,8 +192,8 @@ func TestHostilePulses(t *testing.T) {
 // Of one ps the pages of all show everything.
 func TestPulsesOfSeveralServers(t *testing.T) {
 	t.Parallel()
-	a, la := startWatched(t, Config{ID: "a"})
-	b, lb := startWatched(t, Config{ID: "b", NATS: a.URL()})
+	a, la := startWatched(t, Config{ID: "a", ControlToken: "the-token-of-peers"})
+	b, lb := startWatched(t, Config{ID: "b", ControlToken: "the-token-of-peers", NATS: a.URL()})
 	eventually(t, "each hears the other", func() bool { return la.of(schema.PulseJob, b.member) != nil && lb.of(schema.PulseJob, a.member) != nil })
 	if p := lb.of(schema.PulseJob, a.member); p.Server.ID != "a" || p.Server.URL != a.URL() {
 		t.Errorf("b hears of a: %+v", p.Server)
@@ -247,8 +247,8 @@ func TestLargePulsesFit(t *testing.T) {
 // Tools that know nothing of gradbus find the servers, and what their shards do.
 func TestServersAreFoundAsServices(t *testing.T) {
 	t.Parallel()
-	a, _ := startWatched(t, Config{ID: "a", Shards: 3})
-	b, _ := startWatched(t, Config{ID: "b", NATS: a.URL()})
+	a, _ := startWatched(t, Config{ID: "a", Shards: 3, ControlToken: "the-token-of-peers"})
+	b, _ := startWatched(t, Config{ID: "b", ControlToken: "the-token-of-peers", NATS: a.URL()})
 	plain, err := nats.Connect(a.URL())
 	must(t, err)
 	t.Cleanup(plain.Close)

@@ -88,6 +88,7 @@ type registry struct {
 	own           map[schema.JobName]*ownJob
 	dead          map[string]deadJob // jobs without a coordinator
 	looks         int                // since the last sweep
+	rival         rival              // the ps that last wrote our announcement in our place
 	company       time.Time          // when another ps was announced last; zero: never
 	remade        time.Time          // when a bucket that was lost was made anew; zero: never
 	left          []leftEnded        // what we wrote of jobs that have ended, the oldest first
@@ -324,20 +325,6 @@ func (r *registry) announceHere(ctx context.Context) error {
 		return err
 	}
 	r.restore(ctx)
-	return nil
-}
-
-// reclaim finds out who has written our announcement.
-func (r *registry) reclaim(ctx context.Context) error {
-	e, err := r.servers.Get(ctx, r.self.ID)
-	if err != nil {
-		return err
-	}
-	var there announcement
-	if json.Unmarshal(e.Value, &there) == nil && there.Incarnation != r.self.Incarnation {
-		return fmt.Errorf("%w: another ps of id %s was started on %s, at %s", errTaken, r.self.ID, there.Host, there.URL)
-	}
-	r.revision = e.Revision // our own write, whose answer was lost
 	return nil
 }
 

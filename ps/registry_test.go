@@ -269,8 +269,8 @@ func TestLateJoinsRegisterNothing(t *testing.T) {
 // A ps whose data server is the cluster of others hears what is sent there to their shards. It says nothing of that, neither in a job that
 // it keeps shards of, nor in one that only others may know.
 func TestFramesForAnotherAreNotRefused(t *testing.T) {
-	b := startServer(t, Config{ID: "b"})
-	a := mustStart(t, Config{ID: "a", Shards: 2, NATS: b.URL()}) // whose shards have the lower numbers
+	b := startServer(t, Config{ID: "b", ControlToken: "the-token-of-peers"})
+	a := mustStart(t, Config{ID: "a", Shards: 2, ControlToken: "the-token-of-peers", NATS: b.URL()}) // whose shards have the lower numbers
 	l := newLetters(t, b.URL(), smallJob("both", 1, 1), "j-a")
 	if j := l.join(); len(j.Servers) != 2 || j.Servers[0].ID != "a" {
 		t.Fatalf("%+v, want that a is the first", j.Servers)
@@ -364,25 +364,6 @@ func TestOneServerForEachID(t *testing.T) {
 	must(t, json.Unmarshal(e.Value, &there))
 	if there.URL != second.URL() {
 		t.Errorf("%+v, want the second, at %s", there, second.URL())
-	}
-}
-
-// A ps that finds its id taken, because it was out of reach for longer than its lease, ends and says why.
-func TestServerWhoseIDWasTakenEnds(t *testing.T) {
-	control := startControl(t, fabric.ServerConfig{})
-	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
-	servers, _ := buckets(t, control.URL(), leaseTime)
-	text, err := json.Marshal(announcement{ID: "a", Incarnation: 1, URL: "nats://there:1", Shards: 1, Host: "there"})
-	must(t, err)
-	_, err = servers.Put(context.Background(), "a", text)
-	must(t, err)
-	select {
-	case <-s.Done():
-	case <-time.After(patience):
-		t.Fatal("it goes on")
-	}
-	if !errors.Is(s.Err(), errTaken) || !strings.Contains(s.Err().Error(), "there") {
-		t.Errorf("%v, want who has taken the id", s.Err())
 	}
 }
 

@@ -133,7 +133,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
 		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
 		PendingBytesMax: s.config.PendingBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
-		JetStream: s.embedsControl(),
+		JetStream: s.embedsControl(), Guard: s.guard(),
 	})
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (s *Server) controlConfig(name string) fabric.Config {
 	if s.embedsControl() {
 		return fabric.Config{Server: s.nats, Name: name, Token: s.config.Token, Log: s.log}
 	}
-	return fabric.Config{URL: s.config.NATS, Name: name, Token: s.config.Token, CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
+	return fabric.Config{URL: s.config.NATS, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token), CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
 }
 
 // openControl connects to the control server and announces this ps there.
@@ -175,7 +175,12 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	}
 	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: process.HostAndID()}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.keeps, s.log)
-	return s.registry.open(ctx)
+	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
+		return fmt.Errorf("%w: start both with the same --control-token-file", err)
+	} else if err != nil {
+		return err
+	}
+	return nil
 }
 
 // keeps is the run of a job that shards are kept of here; 0 is none.

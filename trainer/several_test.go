@@ -107,8 +107,8 @@ func TestSeveralServersSameWeights(t *testing.T) {
 // A ps may be the control server of others; each job is on all of them, and several jobs go on side by side.
 func TestServerAsControl(t *testing.T) {
 	const batches = 5
-	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen"})
-	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", NATS: first.URL()})
+	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers"})
+	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", NATS: first.URL()})
 	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
 	var all sync.WaitGroup
 	for _, name := range []string{"left", "right", "middle"} {

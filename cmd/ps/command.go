@@ -27,15 +27,15 @@ import (
 
 // flags are what the command line and the configuration file may say.
 type flags struct {
-	listen, tokenFile, portFile string
-	natsCA                      string
-	log                         config.Log
-	gpu                         watch.Flags
-	server                      ps.Config
-	page                        pageFlags
-	memoryMiB, stagedMiB        int64
-	pendingMiB                  int64
-	verify                      verification.Flags
+	listen, tokenFile, controlTokenFile, portFile string
+	natsCA                                        string
+	log                                           config.Log
+	gpu                                           watch.Flags
+	server                                        ps.Config
+	page                                          pageFlags
+	memoryMiB, stagedMiB                          int64
+	pendingMiB                                    int64
+	verify                                        verification.Flags
 }
 
 func command() *cobra.Command {
@@ -96,6 +96,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
+	set.StringVar(&f.controlTokenFile, "control-token-file", "", "`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well")
 	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
 	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
@@ -242,6 +243,9 @@ func (f *flags) fill(log *slog.Logger) error {
 	f.server.MemoryBytesMax, f.server.StagedBytesMax = inBytes(f.memoryMiB), inBytes(f.stagedMiB)
 	f.server.PendingBytesMax = inBytes(f.pendingMiB)
 	if f.server.Token, err = config.Secret(f.tokenFile, log); err != nil {
+		return err
+	}
+	if f.server.ControlToken, err = config.Secret(f.controlTokenFile, log); err != nil {
 		return err
 	}
 	if f.server.NATSTLS, err = config.RootCAs(f.natsCA); err != nil {

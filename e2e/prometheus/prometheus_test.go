@@ -102,8 +102,12 @@ func TestExpressionsParse(t *testing.T) {
 func TestRealJob(t *testing.T) {
 	t.Parallel()
 	wanted(t)
-	first, nats, page := parameterServer(t, "--id", "left", "--inject", "gpu=0,xid=79,after=1s")
-	second, _, other := parameterServer(t, "--id", "right", "--nats", nats)
+	peers := filepath.Join(t.TempDir(), "peers")
+	if err := os.WriteFile(peers, []byte("secret-of-all-ps\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	first, nats, page := parameterServer(t, "--control-token-file", peers, "--id", "left", "--inject", "gpu=0,xid=79,after=1s")
+	second, _, other := parameterServer(t, "--control-token-file", peers, "--id", "right", "--nats", nats)
 	p := prometheus(t, page, other)
 	poll(t, "both ps are there", func() bool { return p.has(t, `count(up{job="gradbus"} == 1) == 2 and count(gradbus_ps_info) == 2`) }, first, second, p.process)
 	trainers := make([]*process, 2)

@@ -1,0 +1,52 @@
+package ps
+
+import (
+	"strconv"
+	"strings"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// guard says what whoever dials the embedded server may do. Trainers publish frames of their own, and tools ask for the
+// services of ps: only ps write the registry, and only they speak as coordinators and shards, and as this ps.
+func (s *Server) guard() *fabric.Guard {
+	g := &fabric.Guard{
+		PeerToken: s.config.ControlToken, Member: s.messageBytesOf,
+		Publish: []string{fabric.All, fabric.AllServices, serviceName + ".>"},
+		Deny:    []string{fabric.AllFrom(string(schema.Coordinator))},
+	}
+	for i := range shardsMax { // of more, only jobs over several ps have any
+		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ShardMember(i))))
+	}
+	if s.config.ID != "" {
+		g.Deny = append(g.Deny, fabric.AllFrom(string(schema.ServerMember(s.config.ID))))
+	}
+	return g
+}
+
+// messageBytesOf is the size of the largest message of a trainer of a job that shards are kept of here, by the name of its
+// connections, {job}/t{n}; 0 where there is no such trainer.
+func (s *Server) messageBytesOf(connection string) int {
+	name, member, _ := strings.Cut(connection, "/")
+	k := (*s.jobs.Load())[schema.JobName(name)]
+	if k == nil || len(member) == 0 || member[0] != 't' {
+		return 0
+	}
+	if n, err := strconv.ParseUint(member[1:], 10, 31); err != nil || int(n) >= k.manifest.Trainers || member != string(schema.TrainerMember(int(n))) {
+		return 0
+	}
+	return s.config.messageBytes(k.manifest)
+}
+
+// messageBytes bounds the messages of a job's trainers. Bags and inputs of modules are not cut into chunks.
+func (c *Config) messageBytes(job *schema.Job) int {
+	whole := len(job.Modules) > 0
+	for i := range job.Tables {
+		whole = whole || job.Tables[i].Placement == schema.PlacementColumns || job.Tables[i].Placement == schema.PlacementTables
+	}
+	if whole {
+		return c.PayloadBytesMax
+	}
+	return max(job.MessageBytesMax(), fabric.GuestPayloadBytesMax)
+}

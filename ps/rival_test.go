@@ -1,0 +1,62 @@
+package ps
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"gradbus/fabric"
+)
+
+// putRival writes an announcement of ps a in another's name.
+func putRival(t testing.TB, servers *fabric.Bucket) {
+	t.Helper()
+	text, err := json.Marshal(announcement{ID: "a", Incarnation: 1, URL: "nats://there:1", Shards: 1, Host: "there"})
+	must(t, err)
+	_, err = servers.Put(context.Background(), "a", text)
+	must(t, err)
+}
+
+// A ps that finds its id taken, because it was out of reach for longer than its lease, ends and says why: the other one lives, and
+// writes its announcement again.
+func TestServerWhoseIDWasTakenEnds(t *testing.T) {
+	control := startControl(t, fabric.ServerConfig{})
+	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	servers, _ := buckets(t, control.URL(), leaseTime)
+	eventually(t, "it ends", func() bool {
+		putRival(t, servers)
+		select {
+		case <-s.Done():
+			return true
+		default:
+			return false
+		}
+	})
+	if !errors.Is(s.Err(), errTaken) || !strings.Contains(s.Err().Error(), "there") {
+		t.Errorf("%v, want who has taken the id", s.Err())
+	}
+}
+
+// One announcement in a ps's place that nobody renews ends neither that ps nor its jobs: it is written again.
+func TestServerOutlivesAnAnnouncementInItsPlace(t *testing.T) {
+	t.Parallel()
+	control := startControl(t, fabric.ServerConfig{})
+	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
+	l := newLetters(t, control.URL(), smallJob("goes-on", 1, 1), "j-a")
+	joined := l.join()
+	servers, _ := buckets(t, control.URL(), leaseTime)
+	putRival(t, servers)
+	eventually(t, "its announcement is its own again", func() bool {
+		if err := s.Err(); err != nil {
+			t.Fatal(err)
+		}
+		e, err := servers.Get(context.Background(), "a")
+		var there announcement
+		return err == nil && json.Unmarshal(e.Value, &there) == nil && there.Incarnation == s.registry.self.Incarnation
+	})
+	if stats := s.Stats(); len(stats.Jobs) != 1 || stats.Jobs[0].Phase == Ended || s.keeps("goes-on") != joined.RunID {
+		t.Errorf("jobs %+v, want that the one goes on", stats.Jobs)
+	}
+}
