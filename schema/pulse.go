@@ -13,7 +13,7 @@ import (
 //
 // Exactly one of Trainer and Server is set.
 type Pulse struct {
-	Serial    uint64 `json:"serial"`     // rises by one; a lower one says that the member was started again
+	Serial    uint64 `json:"serial"`     // rises by one
 	StartedMS int64  `json:"started_ms"` // milliseconds since 1970 at the member's start, by its clock
 	NowMS     int64  `json:"now_ms"`     // the same, of this pulse
 	EveryMS   int64  `json:"every_ms"`   // until the next

@@ -25,7 +25,8 @@
 //
 // # Whose word counts
 //
-// Who speaks is said by a pulse's subject, which the NATS server enforces; a body that claims to be another changes nothing. A run
+// Who speaks is said by a pulse's subject, which the NATS server enforces; a body that claims to be another changes nothing. A
+// member is believed for as long as it goes on (heard.go): what was said before, or is repeated, takes nobody's place. A run
 // belongs to the ps that told of it first, while that is heard of. Shards are told of by the ps that the run's coordinator names. A GPU
 // is known by its machine and UUID, and the worst that anybody on it says counts. Counters that fall begin a new life: rates are never
 // negative.

@@ -301,45 +301,6 @@ func (t *Tracker) trainerCount() (n int) {
 
 func (t *Tracker) beyond(what string) { t.refused = limits{what, t.now} }
 
-// heard is when a member was last heard, and of which of its lives.
-type heard struct {
-	pulse *schema.Pulse
-	at    int64 // when it came, by the clock here
-	first int64
-	every int64 // until the next, as it says
-	anew  bool  // it was started again, or its counters fell, since the pulse before
-}
-
-// take notes a pulse. One that is older than what is known is ignored.
-func (h *heard) take(now int64, p *schema.Pulse) bool {
-	h.anew = h.pulse == nil
-	if was := h.pulse; was != nil {
-		switch {
-		case p.StartedMS == was.StartedMS && p.PID == was.PID && p.Serial <= was.Serial:
-			return false
-		case p.StartedMS < was.StartedMS && now-h.at < h.silentAfter():
-			return false // a late word of a life that is over, or two processes of one name: the younger is believed
-		case p.StartedMS != was.StartedMS || p.PID != was.PID:
-			h.anew = true
-		}
-	}
-	if h.first == 0 {
-		h.first = now
-	}
-	h.pulse, h.at = p, now
-	h.every = min(max(p.EveryMS, 100), 60_000)
-	return true
-}
-
-// silentAfter is for how long a member may say nothing before that is told, in milliseconds.
-func (h *heard) silentAfter() int64 { return h.every*2 + 900 }
-
-// age is how long ago it was heard.
-func (h *heard) age(now int64) int64 { return max(now-h.at, 0) }
-
-// fresh says that the member speaks as often as it says.
-func (h *heard) fresh(now int64) bool { return h.pulse != nil && h.age(now) <= h.silentAfter() }
-
 // finite is x, or 0 where that is NaN or infinite.
 func finite(x schema.Real) float64 {
 	if f := float64(x); !math.IsNaN(f) && !math.IsInf(f, 0) {

@@ -373,7 +373,7 @@ func TestHistoryLeavesStopsOut(t *testing.T) {
 	tr := &trainer{}
 	batches, compute := uint64(0), schema.Real(0)
 	pulse := func(at int64, doing int64) {
-		p := &schema.Pulse{Serial: uint64(at), StartedMS: 1, NowMS: at, EveryMS: 1000, Trainer: &schema.TrainerPulse{Batches: batches, ComputeSeconds: compute,
+		p := &schema.Pulse{Serial: uint64(at / 1000), StartedMS: 1, NowMS: at, EveryMS: 1000, Trainer: &schema.TrainerPulse{Batches: batches, ComputeSeconds: compute,
 			Planned: 1000, Doing: schema.DoingCompute, DoingMS: doing}}
 		if tr.heard.take(at, p) {
 			tr.take(at, p, true)
