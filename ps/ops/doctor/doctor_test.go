@@ -177,7 +177,9 @@ func TestJudgeNATS(t *testing.T) {
 		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), overview.Warning, "max_payload"},
 		{"no JetStream", survey(func(s *fabric.Survey) { s.JetStream = errors.New("no JetStream at h") }), overview.Critical, "-js"},
 		{"JetStream full", survey(func(s *fabric.Survey) { s.Memory = fabric.Share{Used: 10 << 20, Max: 12 << 20} }), overview.Critical, "do not fit"},
-		{"one bucket of two", survey(func(s *fabric.Survey) { s.Buckets = []fabric.BucketSurvey{{Name: "gradbus-servers", Replicas: 1, Current: 1}} }), overview.Critical, "gradbus-servers is there alone"},
+		{"one bucket of two", survey(func(s *fabric.Survey) {
+			s.Buckets = []fabric.BucketSurvey{{Name: "gradbus-servers", Replicas: 1, Current: 1}}
+		}), overview.Critical, "gradbus-servers is there alone"},
 		{"bucket alone", bucket("", fabric.BucketSurvey{Name: "gradbus-jobs", InMemory: true, Replicas: 1, Current: 1}), overview.OK, "write it again"},
 		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), overview.Warning, "three servers"},
 		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), overview.OK, "3 of 3"},
