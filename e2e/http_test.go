@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/url"
@@ -10,8 +11,11 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
+	"gradbus/fabric"
 	"gradbus/ps/ops/overview"
+	"gradbus/schema"
 )
 
 // page starts a ps that serves a page at a free port, and returns its URL.
@@ -87,6 +91,42 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 		shows(at, "who was killed", func(s *overview.Status) bool {
 			return s.Why.Level == overview.Critical && strings.Contains(s.Why.Text, "t1")
 		})
+	}
+}
+
+// Reports in the names of ps that there are not, however many and large, are one line of the page, and what there is goes on to be shown.
+func TestInventedServersAreNotShown(t *testing.T) {
+	_, nats, at := page(t, "--id", "real", "--control-token-file", secretFile(t, "secret-of-all-ps"))
+	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger", Token: "secret-of-all-ps"}) // whose messages may be large
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	p := &schema.Pulse{StartedMS: 1, NowMS: 1, EveryMS: 1000, Host: "there", Server: &schema.ServerPulse{Jobs: []schema.JobPulse{{Name: "invented", RunID: 7, Phase: schema.PhaseRunning}}}}
+	for range 2000 {
+		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members, schema.MemberPulse{Member: "t0", Host: strings.Repeat("x", 50)})
+	}
+	var s overview.Status
+	var body string
+	poll(t, "one line tells of them", func() bool {
+		p.Serial++
+		for i := range 64 {
+			p.Server.ID = fmt.Sprintf("a-%d", i)
+			frame, err := schema.EncodePulse(schema.Head{}, p)
+			if err == nil {
+				err = conn.Send(fabric.At("ps", "p-"+p.Server.ID, fabric.KindPulse, "all"), frame)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second) // as often as ps speak
+		s = overview.Status{}
+		_, body = get(t, at+"api/v1/status")
+		return json.Unmarshal([]byte(body), &s) == nil && len(s.Problems) > 0
+	})
+	if len(s.Servers) != 1 || s.Servers[0].ID != "real" || len(s.Jobs) != 0 || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "registry") || len(body) > 16<<10 {
+		t.Errorf("%d ps, %d jobs, %d bytes, problems %+v", len(s.Servers), len(s.Jobs), len(body), s.Problems)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -205,6 +206,23 @@ func TestPulsesOfSeveralServers(t *testing.T) {
 	lb.own(b, "b says that control is back", func(p *schema.ServerPulse) bool { return !p.ControlLost && p.Traffic.Reconnects > 0 })
 	before := lb.of(schema.PulseJob, a.member).Serial
 	eventually(t, "a is heard again", func() bool { return lb.of(schema.PulseJob, a.member).Serial > before })
+}
+
+// Who is in the registry is known; who only says that he is there is not.
+func TestAnnouncedServers(t *testing.T) {
+	t.Parallel()
+	a, la := startWatched(t, Config{ID: "a", ControlToken: "the-token-of-peers"})
+	b, _ := startWatched(t, Config{ID: "b", ControlToken: "the-token-of-peers", NATS: a.URL()})
+	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: a.URL(), Name: "hostile", Token: "the-token-of-peers"})
+	must(t, err)
+	t.Cleanup(conn.Close)
+	frame, err := schema.EncodePulse(schema.Head{}, &schema.Pulse{Serial: 1, EveryMS: 1000, Server: &schema.ServerPulse{ID: "other"}})
+	must(t, err)
+	must(t, conn.Publish(fabric.At("ps", "p-other", fabric.KindPulse, "all").String(), frame))
+	eventually(t, "all are heard", func() bool { return la.of("ps", "p-other") != nil && la.of("ps", b.member) != nil })
+	for _, s := range []*Server{a, b} {
+		eventually(t, "both are in the registry", func() bool { return slices.Equal(s.Announced(), []string{"a", "b"}) })
+	}
 }
 
 func TestSenderGate(t *testing.T) {

@@ -297,6 +297,14 @@ func (s *Server) listen(shards []int) error {
 // ID names this ps among all that share a control server: it is member p-{id}.
 func (s *Server) ID() string { return s.registry.self.ID }
 
+// Announced are the ids of all ps in the registry, as of a look at most some seconds ago; it waits for nothing.
+func (s *Server) Announced() []string {
+	if ids := s.registry.listed.Load(); ids != nil {
+		return *ids
+	}
+	return nil
+}
+
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 

@@ -117,7 +117,7 @@ func (d *display) options(o *ps.Options) {
 func (d *display) begin(server *ps.Server) {
 	if d != nil {
 		d.of.Store(server)
-		d.hub.Start(schema.ServerMember(server.ID()), overview.New(overview.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version}))
+		d.hub.Start(schema.ServerMember(server.ID()), overview.New(overview.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version, Announced: server.Announced}))
 	}
 }
 

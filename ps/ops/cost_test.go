@@ -52,7 +52,7 @@ func second(b *testing.B, streams, scrapes int) {
 	}
 	tick := func() *view {
 		for _, h := range all {
-			hub.take(heard{cluster.Now, h.Job, h.From, h.Pulse})
+			hub.take(heard{cluster.Now, h.Job, h.From, h.Pulse, 0})
 			exporter.Take(h.Job, h.From, h.Pulse)
 		}
 		hub.tick(cluster.Now)

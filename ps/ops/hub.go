@@ -32,6 +32,8 @@ const (
 	// pulsesMax bounds the pulses that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
 	// processor, so a full queue says that the machine is short of that, and the newest pulse tells most.
 	pulsesMax = 1024
+	// pulseBytesMax bounds them in bytes of memory: those of some seconds of the largest jobs, again.
+	pulseBytesMax = 32 << 20
 	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
 	asksMax = 16
 	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent pulses from making more.
@@ -60,6 +62,7 @@ type Hub struct {
 	latest  atomic.Pointer[view] // never nil
 	own     atomic.Pointer[schema.Pulse]
 	dropped atomic.Uint64 // pulses
+	waiting atomic.Int64  // bytes of those in pulses
 	panics  atomic.Uint64
 	packer  packer
 
@@ -79,6 +82,8 @@ type heard struct {
 	job  schema.JobName
 	from schema.Member
 	p    *schema.Pulse
+
+	bytes int64
 }
 
 // NewHub makes a Hub that keeps what it hears until Start. A nil log discards.
@@ -119,15 +124,18 @@ func (h *Hub) Close() {
 // Take is ps.Options.Pulses: it keeps p, which must not change afterwards, and never blocks. When the queue is full the
 // oldest pulse is dropped and counted.
 func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Pulse) {
-	in := heard{time.Now(), job, from, p}
-	for {
-		select {
-		case h.pulses <- in:
-			return
-		default:
+	in := heard{time.Now(), job, from, p, int64(p.MemoryBytes())}
+	for h.waiting.Add(in.bytes); ; {
+		if h.waiting.Load() <= pulseBytesMax || len(h.pulses) == 0 {
+			select {
+			case h.pulses <- in:
+				return
+			default:
+			}
 		}
 		select {
-		case <-h.pulses:
+		case oldest := <-h.pulses:
+			h.waiting.Add(-oldest.bytes)
 			h.dropped.Add(1)
 		default:
 		}
@@ -171,6 +179,7 @@ func (h *Hub) run() {
 		case <-h.stop:
 			return
 		case p := <-h.pulses:
+			h.waiting.Add(-p.bytes)
 			if h.take(p) {
 				soon.Reset(max(0, tickSoonest-time.Since(last)))
 			}

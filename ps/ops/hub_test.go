@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -112,6 +113,34 @@ func TestHubDropsTheOldest(t *testing.T) {
 	}
 	h.Close()
 	h.Start("p-p1", &fake{}) // after the end: nothing
+}
+
+// Pulses that wait are bounded in bytes, too: large ones push out the oldest, and one that is larger than all may be is alone.
+func TestHubBoundsBytes(t *testing.T) {
+	t.Parallel()
+	h := NewHub(nil)
+	large := &schema.Pulse{Host: strings.Repeat("x", 1<<20)}
+	for range 100 {
+		h.Take("packages", "t0", large)
+	}
+	if n, most := len(h.pulses), pulseBytesMax>>20; n > most || n < most-1 || h.Dropped() != uint64(100-n) {
+		t.Errorf("%d of 1 MiB wait, and %d were dropped", n, h.Dropped())
+	}
+	h.Take("packages", "t0", &schema.Pulse{Host: strings.Repeat("x", pulseBytesMax)})
+	if n := len(h.pulses); n != 1 || h.waiting.Load() < pulseBytesMax {
+		t.Errorf("%d wait, of %d bytes", n, h.waiting.Load())
+	}
+	for range pulsesMax {
+		h.Take("packages", "t0", &schema.Pulse{})
+	}
+	f := &fake{}
+	h.Start("p-p1", f)
+	defer h.Close()
+	for deadline := time.Now().Add(time.Minute); h.waiting.Load() != 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes wait though none does", h.waiting.Load())
+		}
+	}
 }
 
 // A Tracker that panics ends nothing, and works again when it does not.

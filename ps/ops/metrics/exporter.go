@@ -42,6 +42,9 @@ const staleAfter = 10 * time.Second
 // sweepEvery is how often trainers of jobs that are over are forgotten, where no scrape does so.
 const sweepEvery = time.Minute
 
+// bytesMax bounds the pulses that are kept, in bytes of memory: as many and as large ones as the overview keeps.
+const bytesMax = 2 * overview.TrainersBytesMax
+
 // scrapesMax is the number of scrapes that are answered at once: a pair of Prometheus servers, a person, and one to spare.
 const scrapesMax = 4
 
@@ -54,6 +57,7 @@ type Exporter struct {
 
 	mutex    sync.Mutex // a leaf: nothing is called under it
 	trainers map[who]heard
+	bytes    int // of their pulses
 	swept    time.Time
 	scrapes  uint64
 	seconds  float64 // spent on them
@@ -69,6 +73,7 @@ type who struct {
 type heard struct {
 	pulse *schema.Pulse
 	at    time.Time
+	bytes int
 }
 
 // tables are all that is told, and the sheets it is written on.
@@ -142,7 +147,8 @@ func New(c Config) *Exporter {
 func (e *Exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) { e.handler.ServeHTTP(w, r) }
 
 // Take is given every pulse that is heard, of which it keeps those of trainers of jobs that this ps coordinates. It has the
-// form of ps.Options.Pulses. p must not change afterwards.
+// form of ps.Options.Pulses. p must not change afterwards. One that is larger than the overview takes, or for which there is no room beside
+// the others, is passed over.
 func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse) {
 	if p == nil || p.Trainer == nil {
 		return
@@ -152,10 +158,15 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 	if j == nil || j.RunID != p.Trainer.RunID || !has(j, from) {
 		return
 	}
-	now := e.config.Now()
+	now, bytes := e.config.Now(), p.MemoryBytes()
 	e.mutex.Lock()
 	defer e.mutex.Unlock()
-	e.trainers[who{name, from}] = heard{p, now}
+	was := e.trainers[who{name, from}].bytes
+	if bytes > overview.TrainerBytesMax || e.bytes-was+bytes > bytesMax {
+		return
+	}
+	e.bytes += bytes - was
+	e.trainers[who{name, from}] = heard{p, now, bytes}
 	if now.Sub(e.swept) >= sweepEvery { // also where nobody scrapes
 		e.swept = now
 		e.sweep(own)
@@ -166,7 +177,11 @@ func (e *Exporter) Take(name schema.JobName, from schema.Member, p *schema.Pulse
 func (e *Exporter) sweep(own *schema.Pulse) {
 	maps.DeleteFunc(e.trainers, func(w who, h heard) bool {
 		j := coordinated(own, w.job)
-		return j == nil || j.RunID != h.pulse.Trainer.RunID
+		over := j == nil || j.RunID != h.pulse.Trainer.RunID
+		if over {
+			e.bytes -= h.bytes
+		}
+		return over
 	})
 }
 

@@ -249,6 +249,39 @@ func TestTrainersAreForgottenWithoutScrapes(t *testing.T) {
 	}
 }
 
+// What is kept of trainers is bounded in bytes: of each, and of all together until some are gone.
+func TestPulsesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	c := everything(4096, 1)
+	e := c.exporter()
+	large := func(i, bytes int) *schema.Pulse {
+		p := trainerPulse(i, 1)
+		p.Host = strings.Repeat("x", bytes-(&schema.Pulse{}).MemoryBytes())
+		return p
+	}
+	e.Take("words", "t0", large(0, overview.TrainerBytesMax+1<<10))
+	if len(e.trainers) != 0 {
+		t.Error("a pulse is kept that is larger than any trainer's")
+	}
+	for range 2 {
+		for i := range 4096 {
+			e.Take("words", schema.TrainerMember(i), large(i, overview.TrainerBytesMax/4*3))
+		}
+	}
+	kept := 0
+	for _, h := range e.trainers {
+		kept += h.pulse.MemoryBytes()
+	}
+	if kept != e.bytes || kept > bytesMax || kept < bytesMax/2 {
+		t.Errorf("%d bytes are kept, and %d counted, want at most %d", kept, e.bytes, bytesMax)
+	}
+	c.own.Server.Jobs = nil
+	samples(t, e)
+	if e.bytes != 0 {
+		t.Errorf("%d bytes are counted of trainers that are gone", e.bytes)
+	}
+}
+
 // Whatever is in a pulse, the scrape stands: labels are unique, short and UTF-8.
 func TestHostilePulses(t *testing.T) {
 	c := everything(2, 1)
@@ -266,7 +299,7 @@ func TestHostilePulses(t *testing.T) {
 	other := g
 	other.UUID += "y"
 	p.Trainer.GPUs = []schema.GPUPulse{g, g, other, fullGPU(0)}
-	e.Take("words", "t0", p)
+	e.trainers[who{"words", "t0"}] = heard{pulse: p, at: c.now} // which Take would not keep
 	disk := schema.DiskPulse{Path: "/\xff"}
 	c.own.Server.Disks = []schema.DiskPulse{disk, disk, {Path: long}, {Path: long + "y"}}
 	c.own.Server.Shards = append(c.own.Server.Shards, c.own.Server.Shards[0])

@@ -58,6 +58,12 @@ func (t *Tracker) sortedRuns() []*run {
 			}
 			return 1
 		}
+		if (a.said == nil) != (b.said == nil) { // what a ps tells of stands before what trainers alone say
+			if a.said != nil {
+				return -1
+			}
+			return 1
+		}
 		return cmp.Or(cmp.Compare(a.key.name, b.key.name), cmp.Compare(b.since, a.since), cmp.Compare(a.key.id, b.key.id))
 	})
 	return all
@@ -275,8 +281,8 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 	} else {
 		out.AgeMS = age
 	}
-	out.Host, out.PID, out.Batch = p.Host, p.PID, max(out.Batch, uint64(said.Batch))
-	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, said.Backend
+	out.Host, out.PID, out.Batch = brief(p.Host), p.PID, max(out.Batch, uint64(said.Batch))
+	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, brief(said.Backend)
 	out.Verified, out.Mismatches = said.Verification.Blocks, said.Verification.Mismatches
 	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected, said.Process.ResidentBytes
 	out.Disks = disksOf(&tr.heard, said.Disks, t.now)

@@ -22,7 +22,7 @@ const (
 // disksOf is what a member says of its file systems, with their ages.
 func disksOf(h *heard, said []schema.DiskPulse, now int64) (all []Disk) {
 	for _, d := range said[:min(len(said), disksPerPulse)] {
-		out := Disk{Path: d.Path, Use: d.Use, FreeBytes: max(d.FreeBytes, 0), TotalBytes: max(d.TotalBytes, 0), NeedBytes: max(d.NeedBytes, 0), device: d.Device}
+		out := Disk{Path: brief(d.Path), Use: brief(d.Use), FreeBytes: max(d.FreeBytes, 0), TotalBytes: max(d.TotalBytes, 0), NeedBytes: max(d.NeedBytes, 0), device: d.Device}
 		if out.AgeMS = h.age(now); d.SampleMS > 0 {
 			out.AgeMS += min(max(h.pulse.NowMS-d.SampleMS, 0), msMax)
 		}

@@ -25,8 +25,9 @@
 //
 // # Whose word counts
 //
-// Who speaks is said by a pulse's subject, which the NATS server enforces; a body that claims to be another changes nothing. A
-// member is believed for as long as it goes on (heard.go): what was said before, or is repeated, takes nobody's place. A run
+// Who speaks is said by a pulse's subject, which the NATS server enforces; a body that claims to be another changes nothing. Of a ps that is
+// not in the registry nothing is taken (room.go). A member is believed for as long as it goes on (heard.go): what was said before, or is
+// repeated, takes nobody's place. A run
 // belongs to the ps that told of it first, while that is heard of. Shards are told of by the ps that the run's coordinator names. A GPU
 // is known by its machine and UUID, and the worst that anybody on it says counts. Counters that fall begin a new life: rates are never
 // negative.
@@ -45,12 +46,13 @@
 // A Tracker keeps, in bytes at most:
 //
 //	a run        80 x (600 + 1080 + 2880) for its series and 10 x 1000 for its rates: 0.4 MB, after two days
-//	a trainer    24,000, and its latest pulse
+//	a trainer    24,000, and its latest pulse: up to 8 KiB, more where there is room among 32 MiB for all, and never above 64 KiB
 //	a shard      24,000
-//	a ps         6,000, its latest pulse, and the refusals of the 12 latest
+//	a ps         6,000, its latest pulse and the refusals of the 12 latest: up to 64 KiB, more where there is room among 32 MiB for all
 //	a GPU        200 for each that speaks of it, with 64 of these at most
 //	events       2000 x (200 + text)
 //
-// times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax. A job of 64 trainers and 16 shards takes about 3 MB. What is beyond a
+// times JobsMax, TrainersMax, ShardsMax, ServersMax and GPUsMax: trainers and shards of the ps that answers and of all others apart, so that
+// these take no room from those, and 256 trainers of runs that no ps tells of. A job of 64 trainers and 16 shards takes about 3 MB. What is beyond a
 // bound is not shown, and a problem says so.
 package overview

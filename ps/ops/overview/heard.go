@@ -9,6 +9,7 @@ import (
 // heard is when a member was last heard, and of which of its lives.
 type heard struct {
 	pulse *schema.Pulse
+	bytes int   // that remembering it takes
 	came  int64 // when, by the clock here
 	at    int64 // the same, but for the time in which this process stood still since: nobody could be heard then
 	first int64

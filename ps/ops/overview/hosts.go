@@ -25,6 +25,10 @@ func (t *Tracker) takeShards(s *server, p *schema.Pulse) {
 		if k != nil && k.server != s.id && t.now-k.at < 2*k.every+900 {
 			continue // another ps's, which is still heard
 		}
+		if k == nil && !t.mayKeep(t.rankOf(r)) {
+			t.beyond("shards")
+			return
+		}
 		if k == nil || k.server != s.id {
 			if r.kept == nil {
 				r.kept = map[int]*shard{}
@@ -37,7 +41,8 @@ func (t *Tracker) takeShards(s *server, p *schema.Pulse) {
 }
 
 func (k *shard) take(now int64, s *server, p *schema.Pulse, h *schema.ShardPulse) {
-	k.pulse, k.at, k.every = h, now, s.heard.every
+	said := *h // a copy: the shard may outlive the rest of the report
+	k.pulse, k.at, k.every = &said, now, s.heard.every
 	k.ring.add(shardSample(now, p, h), s.heard.anew)
 	k.remember()
 	w := h.Waiting
@@ -105,8 +110,8 @@ func (t *Tracker) fillShard(out *Shard, k *shard) {
 
 func (t *Tracker) buildServer(s *server) Server {
 	p, said := s.heard.pulse, s.said()
-	out := Server{ID: s.id, Host: p.Host, PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now), Version: said.Version, URL: said.URL, Page: said.Page,
-		StartedMS: hereMS(p.StartedMS, s), Backend: said.Backend, ControlLost: said.ControlLost, Reasons: map[string]uint64{}, Dropped: said.Dropped,
+	out := Server{ID: s.id, Host: brief(p.Host), PID: p.PID, Level: OK, AgeMS: s.heard.age(t.now), Version: brief(said.Version), URL: brief(said.URL), Page: brief(said.Page),
+		StartedMS: hereMS(p.StartedMS, s), Backend: brief(said.Backend), ControlLost: said.ControlLost, Reasons: map[string]uint64{}, Dropped: said.Dropped,
 		SlowReaders: said.SlowReaders, ResidentBytes: said.Process.ResidentBytes, PromisedBytes: said.Memory.PromisedBytes,
 		MemoryMaxBytes: said.Memory.MaxBytes, Verified: said.Verification.Blocks, Mismatches: said.Verification.Mismatches, Disks: append([]Disk{}, disksOf(&s.heard, said.Disks, t.now)...)}
 	for reason, n := range said.Reasons {

@@ -93,6 +93,7 @@ type run struct {
 	learning    learning
 	fate        string // why it ended, where its coordinator did not say
 	seen        seen
+	shown       int  // trainers, as of the latest Tick
 	blocked     bool // a batch waits for somebody, as of the latest look
 	done        uint64
 	moved       int64 // when done rose last
@@ -126,7 +127,10 @@ func (r *run) member(i int) *schema.MemberPulse {
 }
 
 // places is the number of trainers to show.
-func (r *run) places() int {
+func (r *run) places() int { return min(r.shown, r.numbered()) }
+
+// numbered is the number of trainers that there are.
+func (r *run) numbered() int {
 	if r.said != nil {
 		return min(len(r.said.Members), TrainersMax)
 	}

@@ -14,7 +14,10 @@ func (t *Tracker) Tick(now time.Time) Update {
 	t.forgive(now.UnixMilli())
 	t.advance(now)
 	second := t.ticked == 0 || t.now/1000 != t.ticked/1000
+	t.list()
 	t.forget()
+	t.weigh()
+	t.allot()
 	for _, r := range t.runs {
 		if second {
 			t.note(r)

@@ -13,10 +13,10 @@ import (
 const (
 	JobsMax             = 64   // runs: those under way, and those that ended lately; half of them of one ps, unless it is the one that answers
 	strangersMax        = 8    // runs that trainers speak of, and no ps
-	strangerTrainersMax = 256  // trainers of such a run that are shown
+	strangerTrainersMax = 256  // trainers of such runs, of one and of all
 	ServersMax          = 256  // ps
-	TrainersMax         = 4096 // of one run, and of all
-	ShardsMax           = 4096 // of one run
+	TrainersMax         = 4096 // of one run, of all that are shown, and of all that are kept of the ps that answers, and of other ps
+	ShardsMax           = 4096 // of one run, and of all that are kept, as of trainers
 	GPUsMax             = 1024
 	gpusPerPulse,
 	disksPerPulse = 64, 32
@@ -35,6 +35,10 @@ type Config struct {
 	Server  string // id of the ps that answers
 	URL     string // where trainers find it, until it says so itself
 	Version string // of gradbus
+
+	// Announced are the ids of the ps in the registry, as of a moment ago; nothing of any other is shown. It is called by the Tracker's
+	// caller's goroutine, and must not block. nil is where there is none: all are taken to be in it.
+	Announced func() []string
 }
 
 // Tracker makes the view of all jobs out of pulses. It is not safe for concurrent use, and reads no clock: whoever calls it
@@ -53,6 +57,11 @@ type Tracker struct {
 	book    book
 	log     eventLog
 	refused limits
+
+	listed     map[string]int64  // ps in the registry, when they were there last
+	strangers  map[string]*spoke // ps that are not
+	ofServers  budget
+	ofTrainers budget
 }
 
 // limits counts what was beyond a bound, since the last Tick and before.
@@ -75,8 +84,10 @@ type claim struct{ at int64 }
 
 // New is a Tracker that knows nothing.
 func New(c Config) *Tracker {
-	return &Tracker{config: c, servers: map[string]*server{}, runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
-		claims: map[claimKey]*claim{}, book: newBook()}
+	t := &Tracker{config: c, servers: map[string]*server{}, runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
+		claims: map[claimKey]*claim{}, book: newBook(), listed: map[string]int64{}, strangers: map[string]*spoke{}}
+	t.weigh()
+	return t
 }
 
 // Take is given a pulse as it was heard: of which job, from whom (both out of the subject, never out of the body) and
@@ -114,6 +125,10 @@ func trainerIndex(m schema.Member) (int, bool) {
 }
 
 func (t *Tracker) takeServer(id string, p *schema.Pulse) (urgent bool) {
+	if !t.announced(id) {
+		t.stranger(id)
+		return false
+	}
 	s := t.servers[id]
 	if s == nil {
 		if len(t.servers) >= ServersMax {
@@ -121,13 +136,18 @@ func (t *Tracker) takeServer(id string, p *schema.Pulse) (urgent bool) {
 			return false
 		}
 		s = &server{id: id}
-		t.servers[id] = s
 	}
-	was := s.pulse
+	was, bytes := s.pulse, serverReportBytes(p)
+	if !t.ofServers.fits(s.heard.bytes, bytes) {
+		t.beyond("large reports of ps")
+		return false
+	}
 	if !s.heard.take(t.now, p) {
 		return false
 	}
-	s.pulse = p
+	t.servers[id], s.pulse = s, p
+	t.ofServers.swap(s.heard.bytes, bytes)
+	s.heard.bytes = bytes
 	if s.heard.anew {
 		s.since = t.now
 	}
@@ -161,12 +181,16 @@ func (t *Tracker) takeJob(s *server, j *schema.JobPulse) (urgent bool) {
 			t.beyond("jobs")
 			return false
 		}
-		if r = t.addRun(j.Name, j.RunID, s.id == t.config.Server); r == nil {
+		own := rankOther
+		if s.id == t.config.Server {
+			own = rankOwn
+		}
+		if r = t.addRun(j.Name, j.RunID, own); r == nil {
 			return false
 		}
 	}
-	was := r.said
-	r.coordinator, r.said, r.saidAt = s.id, j, t.now
+	was, said := r.said, *j // a copy: the run may outlive the rest of the report
+	r.coordinator, r.said, r.saidAt = s.id, &said, t.now
 	r.shards = min(max(j.Shards, 0), ShardsMax)
 	for i := range r.trainers {
 		if i >= len(j.Members) {
@@ -201,15 +225,32 @@ func (t *Tracker) holder(j *schema.JobPulse) *run {
 	return nil
 }
 
-// addRun makes room for a run; nil where there is none. What ended first makes way, and for a run of the ps that answers any other's.
-func (t *Tracker) addRun(name schema.JobName, id schema.RunID, own bool) *run {
+// Ranks of runs, by who tells of them.
+const (
+	rankTrainers = iota // trainers alone
+	rankOther           // another ps
+	rankOwn             // the ps that answers
+)
+
+func (t *Tracker) rankOf(r *run) int {
+	switch {
+	case r.said == nil:
+		return rankTrainers
+	case r.coordinator == t.config.Server:
+		return rankOwn
+	}
+	return rankOther
+}
+
+// addRun makes room for a run; nil where there is none. What ended first makes way, and else one of a lower rank.
+func (t *Tracker) addRun(name schema.JobName, id schema.RunID, of int) *run {
 	if len(t.runs) >= JobsMax {
 		var least *run
 		for _, r := range t.runs {
-			if !r.over() && (!own || r.coordinator == t.config.Server) {
-				continue
-			}
-			if least == nil || r.over() && (!least.over() || r.endedAt < least.endedAt) {
+			switch {
+			case !r.over() && t.rankOf(r) >= of:
+			case least == nil, r.over() && (!least.over() || r.endedAt < least.endedAt),
+				!r.over() && !least.over() && t.rankOf(r) < t.rankOf(least):
 				least = r
 			}
 		}
@@ -236,26 +277,40 @@ func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Pulse) (urgen
 		if !t.mayAppear(key) {
 			return false
 		}
-		if r = t.addRun(key.name, key.id, false); r == nil {
+		if i >= strangerTrainersMax || !t.mayJoin(rankTrainers) {
+			t.beyond("trainers")
+			return false
+		}
+		if r = t.addRun(key.name, key.id, rankTrainers); r == nil {
 			return false
 		}
 	}
-	if r.said != nil && i >= len(r.said.Members) || i >= TrainersMax {
+	if i >= r.trainersMax() {
 		return false
 	}
 	tr := r.trainers[i]
 	if tr == nil {
-		if t.trainerCount() >= TrainersMax {
+		if !t.mayJoin(t.rankOf(r)) {
 			t.beyond("trainers")
 			return false
 		}
 		tr = &trainer{index: i, member: schema.TrainerMember(i)}
-		r.trainers[i] = tr
+	}
+	bytes := p.MemoryBytes()
+	if bytes > r.reportBytesMax() || !t.ofTrainers.fits(tr.heard.bytes, bytes) {
+		t.beyond("large reports of trainers")
+		return false
 	}
 	if !tr.heard.take(t.now, p) {
 		return false
 	}
+	r.trainers[i] = tr
+	t.ofTrainers.swap(tr.heard.bytes, bytes)
+	tr.heard.bytes = bytes
 	tr.take(t.now, p, !r.blocked)
+	if r.said == nil {
+		return false // whose GPUs they are nobody knows
+	}
 	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
 }
 
@@ -292,11 +347,62 @@ func (t *Tracker) runsOf(server string) (n int) {
 	return n
 }
 
-func (t *Tracker) trainerCount() (n int) {
-	for _, r := range t.runs {
-		n += len(r.trainers)
+// trainersMax bounds the numbers of a run's trainers.
+func (r *run) trainersMax() int {
+	if r.said == nil {
+		return strangerTrainersMax
 	}
-	return n
+	return min(len(r.said.Members), TrainersMax)
+}
+
+// reportBytesMax bounds what one of its trainers may say.
+func (r *run) reportBytesMax() int {
+	if r.said == nil {
+		return trainerBytes
+	}
+	return TrainerBytesMax
+}
+
+// mayJoin reports whether there is room for one more trainer of a run of a rank: none takes it from another.
+func (t *Tracker) mayJoin(rank int) bool {
+	n, most := 0, TrainersMax
+	if rank == rankTrainers {
+		most = strangerTrainersMax
+	}
+	for _, r := range t.runs {
+		if t.rankOf(r) == rank {
+			n += len(r.trainers)
+		}
+	}
+	return n < most
+}
+
+// mayKeep reports the same for one more shard.
+func (t *Tracker) mayKeep(rank int) bool {
+	n := 0
+	for _, r := range t.runs {
+		if t.rankOf(r) == rank {
+			n += len(r.kept)
+		}
+	}
+	return n < ShardsMax
+}
+
+// allot says how many trainers of each run are shown: TrainersMax of all, and those of the ps that answers first.
+func (t *Tracker) allot() {
+	left := TrainersMax
+	all := t.sortedRuns()
+	for rank := rankOwn; rank >= rankTrainers; rank-- {
+		for _, r := range all {
+			if t.rankOf(r) != rank {
+				continue
+			}
+			if r.shown = min(r.numbered(), left); r.shown < r.numbered() {
+				t.beyond("trainers")
+			}
+			left -= r.shown
+		}
+	}
 }
 
 func (t *Tracker) beyond(what string) { t.refused = limits{what, t.now} }

@@ -175,6 +175,7 @@ func (j *judgement) bounds() {
 	if l := t.refused; l.what != "" && t.now-l.at < 10_000 {
 		j.add(find(CodeTooMany, "", "there are more "+l.what+" than can be shown", ""))
 	}
+	j.strange()
 	for key := range t.claims {
 		f := find(CodeClaimed, "", fmt.Sprintf("ps %s says that it coordinates %s, which another ps does", key.server, key.name), "")
 		f.Job, f.Member = string(key.name), "p-"+key.server

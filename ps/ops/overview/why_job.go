@@ -17,10 +17,16 @@ func (j *judgement) job(job *Job, r *run) {
 		return
 	}
 	if r.said == nil {
-		f := find(CodeCoordinator, "", fmt.Sprintf("%s trains, and no ps that is heard of coordinates it", job.Name), "")
+		level := Level("")
+		if j.t.config.Announced != nil {
+			level = Warning // none of those who could coordinate it does: it may be anybody's invention
+		}
+		f := find(CodeCoordinator, level, fmt.Sprintf("%s trains, and no ps that is heard of coordinates it", job.Name), "")
 		f.Job, f.causes = job.Name, []string{byJob + job.Name}
 		f.follows = []string{byControl}
-		j.add(f)
+		if j.add(f); level == Warning {
+			return
+		}
 	}
 	r.blocked = false
 	for i := range job.Trainers {
