@@ -19,11 +19,11 @@ const (
 
 // Alive is when the desk's loop, which every job depends on, last began a turn: it does so several times a second, and a server
 // whose desk hangs serves nobody.
-func (s *Server) Alive() time.Time { return time.Unix(0, s.desk.turned.Load()) }
+func (s *Server) Alive() time.Time { return s.desk.turned.get() }
 
 // Checks looks at what must be so for the server to take jobs and to keep those it has. It waits for nothing.
 func (s *Server) Checks() []Check {
-	now := time.Now()
+	now := s.now()
 	all := []Check{checkAge("desk", "the coordinators' loop turned", now.Sub(s.Alive()), aliveWithin)}
 	control := Check{Name: "control", OK: !s.controlLost.Load(), Text: "connected to " + s.control.Address()}
 	if !control.OK {
@@ -35,10 +35,10 @@ func (s *Server) Checks() []Check {
 	}
 	if lost := s.registry.lost.Load(); lost != nil {
 		all = append(all, Check{Name: "registry", Text: *lost})
-	} else if renewed := s.registry.renewed.Load(); renewed == 0 {
+	} else if renewed := s.registry.renewed.get(); renewed.IsZero() {
 		all = append(all, Check{Name: "registry", Text: "not announced yet"})
 	} else {
-		all = append(all, checkAge("registry", "announced", now.Sub(time.Unix(0, renewed)), s.lease))
+		all = append(all, checkAge("registry", "announced", now.Sub(renewed), s.lease))
 	}
 	data := Check{Name: "data", OK: !s.dataLost.Load(), Text: "connected to the embedded server"}
 	if !data.OK {

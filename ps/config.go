@@ -114,7 +114,8 @@ type Options struct {
 	// Page is the URL of this ps's page, for its pulses; empty where it has none.
 	Page string
 
-	lease time.Duration // of the announcement, for tests; 0 is leaseTime
+	lease time.Duration    // of the announcement, for tests; 0 is leaseTime
+	clock func() time.Time // for tests, in which it jumps; nil is time.Now
 }
 
 // Limits of a configuration.

@@ -37,7 +37,7 @@ type desk struct {
 	once     sync.Once
 
 	snapshot atomic.Pointer[Stats]
-	turned   atomic.Int64 // when the goroutine last began a turn, in ns since 1970
+	turned   moment // when the goroutine last began a turn
 
 	// What follows belongs to the goroutine.
 	jobs      map[schema.JobName]*job      // that this ps coordinates
@@ -124,7 +124,7 @@ func (d *desk) run(ctx context.Context) {
 	ask := time.NewTimer(tickEvery - askBefore)
 	defer ask.Stop()
 	for {
-		d.turned.Store(time.Now().UnixNano())
+		d.turned.set(d.server.now())
 		select {
 		case l := <-d.letters:
 			d.taken(&l)
@@ -138,7 +138,7 @@ func (d *desk) run(ctx context.Context) {
 			d.settleDoubts(ctx)
 		case <-ticker.C:
 			d.readAll(ctx)
-			d.tick(ctx, time.Now())
+			d.tick(ctx, d.server.now())
 			ask.Reset(tickEvery - askBefore)
 		case <-ask.C:
 			d.askShards()

@@ -91,10 +91,10 @@ func TestStrangersDoNotWriteTheRegistry(t *testing.T) {
 		if after, err := s.registry.jobs.Get(context.Background(), "victim"); err != nil || after.Revision != before.Revision {
 			t.Errorf("the record of the job: %+v, %v, want revision %d", after, err, before.Revision)
 		}
-		renewed := s.registry.renewed.Load()
+		renewed := s.registry.renewed.get()
 		eventually(t, "its announcement is renewed", func() bool {
 			must(t, s.Err())
-			return s.registry.renewed.Load() > renewed
+			return s.registry.renewed.get().After(renewed)
 		})
 		m.batch(0)
 	}

@@ -56,7 +56,7 @@ func (d *desk) join(l *letter, request *schema.Join) {
 func (d *desk) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
 	if k := d.kept[name]; k != nil {
 		patience := max(d.server.registry.lease, 4*tickEvery)
-		return now.Sub(k.heard) < patience || now.Sub(time.Unix(0, d.server.controlBack.Load())) < patience
+		return now.Sub(k.heard) < patience || now.Sub(d.server.controlBack.get()) < patience
 	}
 	return now.Before(d.elsewhere[name])
 }

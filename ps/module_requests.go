@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	"gradbus/round"
 	"gradbus/schema"
@@ -13,7 +11,7 @@ import (
 
 // seat is a trainer's place at a module: the request that it has under way, and the answer to its last one.
 type seat struct {
-	heard atomic.Int64 // when it last asked something, in ns since 1970; 0: never
+	heard moment // when it last asked something; zero: never
 
 	mu      sync.Mutex      // guards what follows
 	number  schema.Sequence // of the newest request
@@ -86,7 +84,7 @@ func (r *moduleRequest) drop() {
 // take takes a part of a request of the host-th trainer, and releases its payload at some time.
 func (d *hosted) take(host int, it *item, h *schema.Head) *refusal {
 	s := &d.seats[host]
-	s.heard.Store(time.Now().UnixNano())
+	s.heard.set(d.modules.worker.server.now())
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

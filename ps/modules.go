@@ -173,8 +173,8 @@ func (m *modules) expire(host int, cause string) {
 // heard is when a trainer last asked something of a module here; zero where it never did.
 func (m *modules) heard(host int) (last time.Time) {
 	for _, d := range m.all() {
-		if at := d.seats[host].heard.Load(); at != 0 && time.Unix(0, at).After(last) {
-			last = time.Unix(0, at)
+		if at := d.seats[host].heard.get(); at.After(last) {
+			last = at
 		}
 	}
 	return last

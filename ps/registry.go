@@ -77,7 +77,8 @@ type registry struct {
 	news    chan registryNews
 	done    chan struct{}
 
-	renewed atomic.Int64           // when our announcement was last written, in ns since 1970; 0: not yet
+	renewed moment // when our announcement was last written; zero: not yet
+	now     func() time.Time
 	lost    atomic.Pointer[string] // which bucket is lost and cannot be made anew; nil: none
 
 	listed atomic.Pointer[[]string] // ids of all that were announced at the last look; nil before
@@ -132,7 +133,7 @@ func newRegistry(control *fabric.Control, self announcement, lease time.Duration
 	return &registry{
 		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
-		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now,
 	}
 }
 
@@ -185,7 +186,7 @@ func (r *registry) open(ctx context.Context) error {
 // wrote notes that our announcement was written, unless err says that it was not.
 func (r *registry) wrote(err error) error {
 	if err == nil {
-		r.renewed.Store(time.Now().UnixNano())
+		r.renewed.set(r.now())
 	}
 	return err
 }

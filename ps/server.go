@@ -45,8 +45,9 @@ type Server struct {
 	conn      *fabric.Conn                       // to it
 	control   *fabric.Control                    // where members, jobs and the other ps are heard of
 	registry  *registry
-	lease     time.Duration // of our announcement
-	member    schema.Member // p-{id}
+	lease     time.Duration    // of our announcement
+	clock     func() time.Time // nil is time.Now
+	member    schema.Member    // p-{id}
 	limits    schema.Limits
 	counters  counters
 	strays    fabric.Limiter // of refusals that belong to no job
@@ -59,7 +60,7 @@ type Server struct {
 
 	controlLost atomic.Bool      // the control server is out of reach
 	dataLost    atomic.Bool      // the embedded server is
-	controlBack atomic.Int64     // when it last came back, in ns since 1970; 0: it was never lost
+	controlBack moment           // when it last came back; zero: it was never lost
 	freeBytes   atomic.Int64     // of memory, promised to no job
 	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
 	releasing   sync.WaitGroup   // of jobs whose shards end
@@ -86,7 +87,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), clock: options.clock, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
@@ -175,6 +176,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	}
 	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: process.HostAndID()}
 	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.keeps, s.log)
+	s.registry.now = s.now
 	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
 		return fmt.Errorf("%w: start both with the same --control-token-file", err)
 	} else if err != nil {
@@ -239,7 +241,7 @@ func (s *Server) controlChanged(state fabric.State) {
 		s.controlLost.Store(true)
 		s.log.Warn("control server lost", "control", s.control.Address())
 	case fabric.Back:
-		s.controlBack.Store(time.Now().UnixNano())
+		s.controlBack.set(s.now())
 		s.controlLost.Store(false)
 		s.log.Info("control server back", "control", s.control.Address())
 	}

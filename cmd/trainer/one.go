@@ -122,7 +122,7 @@ func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Re
 	}
 	return report.Result{
 		WeightsOf: of,
-		Workload: job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
+		Workload:  job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
 		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Trainers: job.Trainers, Shards: session.Shards(),
 		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,

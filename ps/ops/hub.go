@@ -58,6 +58,7 @@ type Hub struct {
 	self    schema.Member // set before the goroutine starts
 	tracker Tracker       // the goroutine's alone, as is
 	clock   clock
+	now     func() time.Time // set before the goroutine starts
 
 	latest  atomic.Pointer[view] // never nil
 	own     atomic.Pointer[schema.Pulse]
@@ -91,7 +92,7 @@ func NewHub(log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{log: log, pulses: make(chan heard, pulsesMax), asks: make(chan func(Tracker), asksMax), stop: make(chan struct{}), done: make(chan struct{})}
+	h := &Hub{log: log, now: time.Now, pulses: make(chan heard, pulsesMax), asks: make(chan func(Tracker), asksMax), stop: make(chan struct{}), done: make(chan struct{})}
 	h.latest.Store(&view{hub: h, newer: make(chan struct{})})
 	return h
 }
@@ -103,7 +104,7 @@ func (h *Hub) Start(self schema.Member, tracker Tracker) {
 	if h.started || h.closed {
 		return
 	}
-	h.started, h.self, h.tracker, h.clock.began = true, self, tracker, time.Now()
+	h.started, h.self, h.tracker, h.clock.began = true, self, tracker, h.now()
 	go h.run()
 }
 
@@ -124,7 +125,7 @@ func (h *Hub) Close() {
 // Take is ps.Options.Pulses: it keeps p, which must not change afterwards, and never blocks. When the queue is full the
 // oldest pulse is dropped and counted.
 func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Pulse) {
-	in := heard{time.Now(), job, from, p, int64(p.MemoryBytes())}
+	in := heard{h.now(), job, from, p, int64(p.MemoryBytes())}
 	for h.waiting.Add(in.bytes); ; {
 		if h.waiting.Load() <= pulseBytesMax || len(h.pulses) == 0 {
 			select {
@@ -164,14 +165,14 @@ func (h *Hub) age(now time.Time) (time.Duration, bool) {
 
 func (h *Hub) run() {
 	defer close(h.done)
-	every := time.NewTimer(untilTick(time.Now()))
+	every := time.NewTimer(untilTick(h.now()))
 	defer every.Stop()
 	soon := time.NewTimer(0) // the first view, of what came before Start, at once
 	defer soon.Stop()
 	var last time.Time
 	tick := func() {
 		soon.Stop()
-		last = time.Now()
+		last = h.now()
 		h.tick(last)
 	}
 	for {
@@ -181,7 +182,7 @@ func (h *Hub) run() {
 		case p := <-h.pulses:
 			h.waiting.Add(-p.bytes)
 			if h.take(p) {
-				soon.Reset(max(0, tickSoonest-time.Since(last)))
+				soon.Reset(max(0, tickSoonest-h.now().Sub(last)))
 			}
 		case ask := <-h.asks:
 			h.safely("answer a question", func() { ask(h.tracker) })

@@ -11,6 +11,7 @@ import (
 
 	"gradbus/ps/ops/overview"
 	"gradbus/schema"
+	"gradbus/testkit"
 )
 
 // One view a second, and one soon after an urgent pulse, but never more than ten a second.
@@ -58,6 +59,52 @@ func TestHubTicks(t *testing.T) {
 			t.Fatalf("%d ticks after 300 ms of urgent pulses", n)
 		}
 	})
+}
+
+// The machine's clock is set, forward and back: urgent pulses are shown, views do not storm, and times neither fall nor stand still.
+func TestHubWhenTheClockIsSet(t *testing.T) {
+	t.Parallel()
+	var set testkit.Clock
+	f := &fake{urgent: func(p *schema.Pulse) bool { return p.Serial == 1 }}
+	h := NewHub(nil)
+	h.now = set.Now
+	defer h.Close()
+	h.Start("p-p1", f)
+	ticks := func() int {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return f.ticks
+	}
+	const urgent = 5
+	shown := func() time.Duration { // how long it takes until so many urgent pulses are shown, one after the other
+		began := time.Now()
+		for range urgent {
+			before := ticks()
+			h.Take("packages", "t0", &schema.Pulse{Serial: 1})
+			eventually(t, "a view of an urgent pulse", func() bool { return ticks() > before })
+		}
+		return time.Since(began)
+	}
+	for _, by := range []time.Duration{0, time.Hour, -2 * time.Hour, 24 * time.Hour} {
+		set.Jump(by)
+		before, began, latest := ticks(), time.Now(), f.at()
+		// Views that come once a second take more than three seconds, on any machine; urgent ones half a second, on one that is not busy.
+		eventually(t, "urgent pulses are shown at once", func() bool { return shown() < (urgent-2)*tickEvery })
+		if n, most := ticks()-before, 2+2*int(time.Since(began)/tickSoonest); n > most {
+			t.Errorf("set by %s: %d views, want at most %d", by, n, most)
+		}
+		if age, ok := h.age(set.Now()); !ok || age < 0 || age > time.Hour {
+			t.Errorf("set by %s: the view is %s old", by, age)
+		}
+		if passed := f.at().Sub(latest); passed <= max(0, by)/2 {
+			t.Errorf("set by %s: %s have passed for the Tracker", by, passed)
+		}
+		f.mu.Lock()
+		if f.fell {
+			t.Errorf("set by %s: a time was before the one before", by)
+		}
+		f.mu.Unlock()
+	}
 }
 
 // Ticks are in the middle of seconds, whenever the process has started.

@@ -44,6 +44,13 @@ func (f *fake) Take(now time.Time, _ schema.JobName, _ schema.Member, p *schema.
 	f.changed = f.changed || f.urgent != nil && f.urgent(p)
 }
 
+// at is the latest time that it was called with.
+func (f *fake) at() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.latest
+}
+
 func (f *fake) saw(now time.Time) {
 	f.fell = f.fell || now.Before(f.latest)
 	f.latest = now
