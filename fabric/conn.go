@@ -215,6 +215,13 @@ func (c *Conn) Subscribe(pattern string, handler func(Message)) error {
 	return c.subscribe(c.lines[at], pattern, handler)
 }
 
+// Unsubscribe ends the subscriptions of a pattern. Their handlers may still be called for what has arrived.
+func (c *Conn) Unsubscribe(pattern string) {
+	if at, err := routePattern(pattern); err == nil {
+		c.lines[at].unsubscribe(pattern)
+	}
+}
+
 // errReconnecting explains an ErrLost that was given without trying.
 var errReconnecting = errors.New("reconnecting")
 

@@ -398,6 +398,22 @@ func (l *dataLine) subscribe(pattern string, handler func(Message)) error {
 	return err
 }
 
+func (l *dataLine) unsubscribe(pattern string) {
+	words := ""
+	l.mu.Lock()
+	for sid, s := range l.subscriptions {
+		if s.pattern == pattern {
+			delete(l.subscriptions, sid)
+			words += fmt.Sprintf("UNSUB %d\r\n", sid)
+		}
+	}
+	l.mu.Unlock()
+	if words == "" {
+		return
+	}
+	_ = l.writer.raw(words) // a connection that is lost has no subscriptions, and the next begins with those that are left
+}
+
 func (l *dataLine) flush(ctx context.Context) error { return l.roundTrip(ctx, "") }
 
 // roundTrip sends words and waits until the server has taken them in.

@@ -130,6 +130,40 @@ func TestSilentConnectionsMakeRoom(t *testing.T) {
 	})
 }
 
+// What is not listened to any more costs the server nothing, whichever line it was on.
+func TestUnsubscribe(t *testing.T) {
+	overBoth(t, func(t *testing.T) {
+		server := startServer(t, ServerConfig{})
+		conn := dial(t, Config{Server: server})
+		before := server.serving().NumSubscriptions()
+		var here, there counter
+		for to, n := range map[string]*counter{"s0": &here, "s1": &there} {
+			for _, pattern := range ListenAt(Any, to) {
+				if err := conn.Subscribe(pattern, func(m Message) { m.Release(); n.add() }); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for _, pattern := range ListenAt(Any, "s1") {
+			conn.Unsubscribe(pattern)
+		}
+		eventually(t, "half of the subscriptions are gone", func() bool {
+			return server.serving().NumSubscriptions() == before+uint32(len(ListenAt(Any, "s0")))
+		})
+		for _, to := range []string{"s1", "s0"} {
+			for _, subject := range []Subject{At("job", "t0", KindCtl, to), At("job", "t0", KindDense, to).WithBucket(1, 2)} {
+				if err := conn.Send(subject, []byte("x")); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		eventually(t, "what is listened to comes", func() bool { return here.is(2) })
+		if !there.is(0) {
+			t.Error("what was unsubscribed comes")
+		}
+	})
+}
+
 // The figures of the formula are no less than what things take: subscriptions of the longest subjects with the most tokens, and
 // connections that say nothing.
 func TestGuardsFormulaHolds(t *testing.T) {

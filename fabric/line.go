@@ -38,6 +38,8 @@ type line interface {
 	publish(s *Subject, text string, data []byte) error
 	// subscribe returns when the server knows the subscription.
 	subscribe(pattern string, handler func(Message)) error
+	// unsubscribe ends the subscriptions of a pattern. A handler that runs is not waited for.
+	unsubscribe(pattern string)
 	// flush waits for the server's word that it has taken in what was sent. ctx must have a deadline.
 	flush(ctx context.Context) error
 	isLost() bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -199,6 +200,25 @@ func (l *natsLine) subscribe(pattern string, handler func(Message)) error {
 		return err
 	}
 	return nil
+}
+
+func (l *natsLine) unsubscribe(pattern string) {
+	var ended []*nats.Subscription
+	l.mu.Lock()
+	l.subscriptions = slices.DeleteFunc(l.subscriptions, func(sub *nats.Subscription) bool {
+		if sub.Subject != pattern {
+			return false
+		}
+		if n, err := sub.Dropped(); err == nil {
+			l.dropped += uint64(n)
+		}
+		ended = append(ended, sub)
+		return true
+	})
+	l.mu.Unlock()
+	for _, sub := range ended {
+		_ = sub.Unsubscribe() // a closed connection has no subscriptions
+	}
 }
 
 // activate bounds a subscription's queue, and waits until the server knows it.

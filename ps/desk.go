@@ -47,6 +47,7 @@ type desk struct {
 	joins     int                          // in waiting
 	elsewhere map[schema.JobName]time.Time // until when a job counts as another's, who keeps no shard here
 	doubts    []doubted                    // words of coordinators that may be none
+	asked     map[schema.JobName]struct{}  // whose assignment the registry is asked about
 	own       []ownLetter                  // between this ps and the coordinators on it
 	ended     []endedJob
 	shown     []schema.JobPulse // jobs that have ended lately, as pulses tell of them
@@ -64,7 +65,7 @@ func newDesk(s *Server) *desk {
 	d := &desk{
 		server: s, letters: make(chan letter, lettersMax), news: make(chan shardNews), done: make(chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, kept: map[schema.JobName]*kept{}, leaving: map[*kept]struct{}{},
-		waiting: map[schema.JobName][]letter{}, elsewhere: map[schema.JobName]time.Time{},
+		waiting: map[schema.JobName][]letter{}, asked: map[schema.JobName]struct{}{}, elsewhere: map[schema.JobName]time.Time{},
 	}
 	d.snapshot.Store(&Stats{})
 	return d
@@ -133,6 +134,8 @@ func (d *desk) run(ctx context.Context) {
 			d.hear(n)
 		case c := <-d.server.registry.results:
 			d.claimed(c)
+		case q := <-d.server.registry.answers:
+			d.answered(ctx, &q)
 		case n := <-d.server.registry.news:
 			d.look(n)
 			d.settleDoubts(ctx)

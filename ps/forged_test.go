@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"context"
 	"math"
 	"testing"
 	"time"
@@ -72,17 +71,15 @@ func TestStrangersEndNoJob(t *testing.T) {
 func TestAssignedDeadlineIsCapped(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	s := mustStart(t, Config{NATS: control.URL(), ID: "a", Deadline: 40 * time.Second})
-	conn, err := fabric.DialControl(context.Background(), fabric.Config{URL: control.URL(), Name: "coordinator"})
-	must(t, err)
-	t.Cleanup(conn.Close)
+	_, jobs := buckets(t, control.URL(), leaseTime)
+	f := newForger(t, control, s)
 	for name, c := range map[schema.JobName]struct {
 		says int64
 		want time.Duration
 	}{"ages": {math.MaxInt64 / 2, 40 * time.Second}, "longer": {3_600_000, 40 * time.Second}, "shorter": {5000, 5 * time.Second}} {
-		frame, err := schema.EncodeControl(schema.Head{Job: 7, Generation: generationFirst}, schema.Control{Assign: &schema.Assign{
-			Job: smallJob(string(name), 1, 1), Serial: 1, Shards: 1, Own: []int{0}, Cluster: []schema.Member{}, DeadlineMS: c.says}})
-		must(t, err)
-		must(t, conn.Send(fabric.At(string(name), string(schema.Coordinator), fabric.KindCtl, string(s.member)), frame))
+		job := smallJob(string(name), 1, 1)
+		record(t, jobs, 7, job, schema.DataServer{ID: "a", Shards: []int{0}})
+		f.assign(7, &schema.Assign{Job: job, Shards: 1, Own: []int{0}, DeadlineMS: c.says})
 		eventually(t, "shards are kept", func() bool { return s.keeps(name) == 7 })
 		if got := (*s.jobs.Load())[name].deadline; got != c.want {
 			t.Errorf("%s: %s after a coordinator's silence, want %s", name, got, c.want)

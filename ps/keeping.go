@@ -148,10 +148,12 @@ func (d *desk) keep(ctx context.Context, name schema.JobName, run schema.RunID, 
 		return nil, errors.New(r.Text)
 	}
 	if err := d.server.listen(a.Own); err != nil {
+		d.server.unlisten(d.held())
 		return nil, err
 	}
 	k, err := newKept(ctx, d.server, run, a, d.window(a.Job, len(a.Own), d.held()), d.news)
 	if err != nil {
+		d.server.unlisten(d.held())
 		return nil, err
 	}
 	d.kept[name] = k
@@ -200,6 +202,7 @@ func (d *desk) hear(n shardNews) {
 	switch {
 	case n.free:
 		delete(d.leaving, k)
+		d.server.unlisten(d.held())
 		d.shareJobs()
 		return
 	case d.kept[k.manifest.Name] != k: // has ended meanwhile

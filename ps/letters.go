@@ -146,6 +146,10 @@ func (d *desk) readCoordinator(ctx context.Context, l *letter, head *schema.Head
 		d.server.log.Warn("word of a coordinator not understood", "job", l.job, "to", l.to, "err", err)
 		return
 	}
+	if k := d.kept[l.job]; control.Assign != nil && (k == nil || k.run != head.Job) {
+		d.askAbout(l, head.Job, control.Assign)
+		return
+	}
 	d.readAsKeeper(ctx, l.job, head.Job, &control)
 }
 

@@ -74,6 +74,8 @@ type registry struct {
 	lease   time.Duration
 	claims  chan claimRequest
 	results chan claim // to the desk
+	assigns chan assignRequest
+	answers chan assignRequest // to the desk
 	news    chan registryNews
 	done    chan struct{}
 
@@ -132,6 +134,7 @@ type registryNews struct {
 func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
 	return &registry{
 		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
+		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
 		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now,
 	}
@@ -250,6 +253,8 @@ func (r *registry) run(ctx context.Context) {
 			case r.results <- c:
 			case <-ctx.Done():
 			}
+		case q := <-r.assigns:
+			r.answer(ctx, q)
 		case <-r.wake:
 			r.dropAll(ctx)
 		case <-ticker.C:

@@ -280,22 +280,6 @@ func (s *Server) subscribe() error {
 	return s.pulser.subscribe()
 }
 
-// listen subscribes to what is sent to shards, unless that is done.
-func (s *Server) listen(shards []int) error {
-	for _, shard := range shards {
-		if _, ok := s.listening[shard]; ok {
-			continue
-		}
-		for _, pattern := range fabric.ListenAt(fabric.Any, string(schema.ShardMember(shard))) {
-			if err := s.conn.Subscribe(pattern, func(m fabric.Message) { s.receive(s.conn, shard, m) }); err != nil {
-				return err
-			}
-		}
-		s.listening[shard] = struct{}{}
-	}
-	return nil
-}
-
 // ID names this ps among all that share a control server: it is member p-{id}.
 func (s *Server) ID() string { return s.registry.self.ID }
 
