@@ -28,12 +28,37 @@ func startNATS(t testing.TB) (*server.Server, jetstream.JetStream) {
 	if !s.ReadyForConnections(patience) {
 		t.Fatal("the NATS server is not ready")
 	}
-	nc, err := nats.Connect(s.ClientURL())
+	return s, streams(t, s.ClientURL())
+}
+
+// streams is what a server keeps, for somebody who may do anything there.
+func streams(t testing.TB, url string, options ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(url, options...)
 	must(t, err)
 	t.Cleanup(nc.Close)
 	js, err := jetstream.New(nc)
 	must(t, err)
-	return s, js
+	return js
+}
+
+// The same in the server that a ps embeds, and the first job runs on.
+func TestLostEmbeddedBucketIsMadeAgain(t *testing.T) {
+	const token = "the-token-of-peers"
+	s := startServer(t, Config{Shards: 2, ControlToken: token})
+	p := newProblem(t, smallJob("before", 1, 1))
+	m := gather(t, s, p, "j-a")[0]
+	m.batch(0)
+	must(t, streams(t, s.URL(), nats.Token(token)).DeleteStream(t.Context(), "KV_"+schema.JobsBucket))
+	second := gather(t, s, newProblem(t, smallJob("after", 1, 1)), "j-b")[0]
+	for b := range schema.Batch(3) {
+		m.batch(b + 1)
+		second.batch(b)
+	}
+	eventually(t, "both jobs are written down", func() bool { return keysOf(t, s) == 2 })
+	m.leave("")
+	second.leave("")
+	eventually(t, "the jobs are freed", func() bool { return len(s.Stats().Jobs) == 0 })
 }
 
 func isStarted(c schema.Control) bool { return c.Start != nil || c.Joined != nil && c.Joined.Started }
