@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -124,21 +125,12 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err := f.fill(log); err != nil {
 		return err
 	}
-	gpus, err := f.gpu.Watch(ctx, f.server.Backend, log)
+	backend, gpus, closeBoth, err := f.arithmetic(ctx, log)
 	if err != nil {
 		return err
 	}
-	defer gpus.Close()
+	defer closeBoth()
 	f.page.notKept = gpus.NotKept
-	wrongBits, err := f.gpu.WrongBits()
-	if err != nil {
-		return err
-	}
-	backend, err := cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}, wrongBits))
-	if err != nil {
-		return err
-	}
-	defer backend.Close()
 	shown, err := f.page.open(ctx, log)
 	if err != nil {
 		return err
@@ -173,6 +165,44 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	server.Close()
 	return server.Err()
+}
+
+// arithmetic opens the backend and begins to watch the GPUs: first the one that the other needs.
+func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.Backend, gpus *watch.Watch, closeBoth func(), err error) {
+	var opened []func()
+	closeBoth = func() {
+		for _, end := range slices.Backward(opened) {
+			end()
+		}
+	}
+	open := func() error {
+		wrongBits, err := f.gpu.WrongBits()
+		if err != nil {
+			return err
+		}
+		backend, err = cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}, wrongBits))
+		if err == nil {
+			opened = append(opened, func() { backend.Close() })
+		}
+		return err
+	}
+	look := func() (err error) {
+		if gpus, err = f.gpu.Watch(ctx, f.server.Backend, log); err == nil {
+			opened = append(opened, gpus.Close)
+		}
+		return err
+	}
+	steps := []func() error{open, look}
+	if f.gpu.Takes(f.server.Backend) {
+		slices.Reverse(steps)
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			closeBoth()
+			return nil, nil, nil, err
+		}
+	}
+	return backend, gpus, closeBoth, nil
 }
 
 // writePorts writes the files that tell other programs where the server is.

@@ -14,7 +14,7 @@ import (
 // watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,
 // when it must not any more, until trained is called. It takes some hundred milliseconds where there is a GPU, and nothing elsewhere.
 func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
-	if o.backend != "cuda" && o.gpu.Use == "" && o.gpu.Mode != string(health.Require) {
+	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(health.Require) {
 		return ctx, func() {}, o.gpu.Check()
 	}
 	m, err := o.gpu.Watch(ctx, o.backend, o.log)

@@ -54,6 +54,10 @@ func (f *Flags) Args() []string {
 	return args
 }
 
+// Takes reports whether Watch asks for a GPU to compute on: the backend of that name is opened after it then. Else before it, so that
+// a log begins with the backend on every machine.
+func (f *Flags) Takes(backend string) bool { return backend == "cuda" || f.Use != "" }
+
 // Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name. The error is one line for
 // people. SIGUSR1 acknowledges all GPUs that are unhealthy, from now on until ctx ends.
 func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*Watch, error) {
@@ -65,7 +69,7 @@ func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*W
 	if err != nil {
 		return nil, err
 	}
-	if backend == "cuda" || f.Use != "" {
+	if f.Takes(backend) {
 		if err := f.take(ctx, m); err != nil {
 			m.Close()
 			return nil, err
