@@ -137,8 +137,7 @@ func (d *desk) run(ctx context.Context) {
 		case q := <-d.server.registry.answers:
 			d.answered(ctx, &q)
 		case n := <-d.server.registry.news:
-			d.look(n)
-			d.settleDoubts(ctx)
+			d.look(ctx, n)
 		case <-ticker.C:
 			d.readAll(ctx)
 			d.tick(ctx, d.server.now())
@@ -158,11 +157,19 @@ func (d *desk) run(ctx context.Context) {
 }
 
 // readAll reads what has come before a tick: a beat that waits here, because this process had no time for it, is a sign of life all the same.
+// Where so many wait that reading them takes until the next tick, what the registry has found out goes between them.
 func (d *desk) readAll(ctx context.Context) {
 	for range len(d.letters) { // nobody else takes any
 		l := <-d.letters
 		d.taken(&l)
 		d.read(ctx, &l)
+		select {
+		case c := <-d.server.registry.results:
+			d.claimed(c)
+		case n := <-d.server.registry.news:
+			d.look(ctx, n)
+		default:
+		}
 		d.readOwn(ctx)
 	}
 }

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -29,4 +30,23 @@ func TestNewJobBesideADeadServer(t *testing.T) {
 		break
 	}
 	eventually(t, "the job that had been registered first is free", func() bool { return a.Stats().Memory == JobBytes(a.config, l.job, 1) })
+}
+
+// A flood of messages, which the desk reads before each tick, does not keep it from what the registry has found out: who waits for that
+// is answered.
+func TestFloodLeavesRoomForClaims(t *testing.T) {
+	s := &Server{log: slog.New(slog.DiscardHandler), registry: &registry{results: make(chan claim, 1), news: make(chan registryNews, 1)}}
+	d := newDesk(s)
+	refusal, err := schema.EncodeRefusal(schema.Head{}, schema.ReasonDamaged, "x")
+	must(t, err)
+	for range 10 {
+		d.receive(fabric.NewMessage(fabric.At("flood", "t0", fabric.KindCtl, string(schema.Coordinator)).String(), refusal))
+	}
+	d.waiting["wanted"], d.joins = []letter{{job: "wanted", from: "j-a"}}, 1
+	s.registry.results <- claim{job: smallJob("wanted", 1, 1), err: fabric.ErrLost}
+	s.registry.news <- registryNews{}
+	d.readAll(t.Context())
+	if len(d.letters)+len(s.registry.news) > 0 || d.joins > 0 {
+		t.Errorf("%d letters, %d joins and %d looks wait, want that all are read", len(d.letters), d.joins, len(s.registry.news))
+	}
 }

@@ -246,7 +246,7 @@ func (d *desk) hearCoordinator(name schema.JobName, run schema.RunID) {
 }
 
 // look takes what the registry has seen.
-func (d *desk) look(n registryNews) {
+func (d *desk) look(ctx context.Context, n registryNews) {
 	if n.taken != nil {
 		d.server.log.Error("this ps has to end", "err", n.taken)
 		d.server.fail(n.taken)
@@ -260,6 +260,7 @@ func (d *desk) look(n registryNews) {
 			d.findReplaced(j, n.servers)
 		}
 	}
+	d.settleDoubts(ctx)
 }
 
 // findReplaced ends a job whose shards were lost by a ps that has ended, or was started anew.
