@@ -16,6 +16,7 @@ import (
 
 	"gradbus/cuda/health/keep"
 	"gradbus/cuda/health/verdict"
+	"gradbus/schema"
 )
 
 // KeptNowhere is the value of --gpu-state by which nothing is remembered.
@@ -105,18 +106,18 @@ func list(to io.Writer, all []verdict.Kept, command string, zone *time.Location)
 		if !k.Holds() {
 			continue
 		}
-		fmt.Fprintf(&b, "%s\n", named(&k))
+		line(&b, "%s", named(&k))
 		for _, f := range k.Findings {
-			fmt.Fprintf(&b, "  unhealthy since %s (%s): %s.\n", at(f.SinceMS, zone), f.Code, strings.TrimSuffix(f.Reason, "."))
+			line(&b, "  unhealthy since %s (%s): %s.", at(f.SinceMS, zone), f.Code, strings.TrimSuffix(f.Reason, "."))
 			if f.Action != "" {
-				fmt.Fprintf(&b, "  %s\n", f.Action)
+				line(&b, "  %s", f.Action)
 			}
 		}
 		for _, i := range k.Incidents {
-			fmt.Fprintf(&b, "  XID %d at %s: one more within 24 h makes it unhealthy.\n", i.XID, at(i.AtMS, zone))
+			line(&b, "  XID %d at %s: one more within 24 h makes it unhealthy.", i.XID, at(i.AtMS, zone))
 		}
 		if len(k.Findings) > 0 {
-			fmt.Fprintf(&b, "  When that is done: %s %d\n", command, k.Index)
+			line(&b, "  When that is done: %s %d", command, k.Index)
 		}
 	}
 	if b.Len() == 0 {
@@ -124,6 +125,11 @@ func list(to io.Writer, all []verdict.Kept, command string, zone *time.Location)
 	}
 	_, err := io.WriteString(to, b.String())
 	return err
+}
+
+// line adds a line. The file may be another user's, whose names a terminal must not act upon.
+func line(b *strings.Builder, format string, args ...any) {
+	b.WriteString(schema.Printable(fmt.Sprintf(format, args...)) + "\n")
 }
 
 const nothing = "Nothing is remembered that is wrong with a GPU.\n"
@@ -181,7 +187,7 @@ func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer
 		_, err := io.WriteString(out, nothing)
 		return err
 	}
-	var said []string
+	var said strings.Builder
 	var wrong error
 	_, err = file.Change(func(all []verdict.Kept) ([]verdict.Kept, bool) {
 		var chosen []int
@@ -192,10 +198,10 @@ func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer
 			k := &all[i]
 			findings, incidents := k.Acknowledge(now)
 			for _, f := range findings {
-				said = append(said, fmt.Sprintf("%s: acknowledged %s, %s", named(k), f.Code, f.Reason))
+				line(&said, "%s: acknowledged %s, %s", named(k), f.Code, f.Reason)
 			}
 			for _, x := range incidents {
-				said = append(said, fmt.Sprintf("%s: forgot XID %d", named(k), x.XID))
+				line(&said, "%s: forgot XID %d", named(k), x.XID)
 			}
 		}
 		return all, len(chosen) > 0
@@ -206,11 +212,10 @@ func acknowledgeIn(file *keep.File, names []string, now time.Time, out io.Writer
 	if err != nil {
 		return fmt.Errorf("acknowledge GPUs in %s: %w", file.Path(), err)
 	}
-	if len(said) == 0 { // somebody else was faster
-		_, err = io.WriteString(out, nothing)
-		return err
+	if said.Len() == 0 { // somebody else was faster
+		said.WriteString(nothing)
 	}
-	_, err = fmt.Fprintln(out, strings.Join(said, "\n"))
+	_, err = io.WriteString(out, said.String())
 	return err
 }
 

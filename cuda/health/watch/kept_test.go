@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda/health/keep"
 	"gradbus/cuda/health/verdict"
+	"gradbus/schema"
 )
 
 const nowMS = 1_800_000_000_000
@@ -60,6 +61,32 @@ GPU 1 GPU-aa20 (H100)
 	out.Reset()
 	if err := list(&out, slices.DeleteFunc(all, func(k verdict.Kept) bool { return k.Holds() }), "", time.UTC); err != nil || out.String() != "Nothing is remembered that is wrong with a GPU.\n" {
 		t.Errorf("listed %q, %v", out.String(), err)
+	}
+}
+
+// What stands in another user's file is shown, and nothing in it that a terminal acts upon.
+func TestListIsPrintable(t *testing.T) {
+	t.Parallel()
+	file := keep.At(filepath.Join(t.TempDir(), "gpus.json"))
+	bad := verdict.Kept{GPU: verdict.GPU{UUID: "GPU-a\x1b[2J", Name: "H\u009b100"},
+		Findings: []verdict.KeptFinding{{Code: "x\x07", Reason: "r\nforged: all is well", Action: "a\u202e", SinceMS: nowMS, SeenMS: nowMS}}}
+	var out bytes.Buffer
+	if err := list(&out, []verdict.Kept{bad}, "c", time.UTC); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := file.Change(func([]verdict.Kept) ([]verdict.Kept, bool) { return []verdict.Kept{bad}, true }); err != nil {
+		t.Fatal(err)
+	}
+	if err := acknowledgeIn(file, []string{"0"}, time.UnixMilli(nowMS), &out); err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out.String()) {
+		if line = strings.TrimSuffix(line, "\n"); line != schema.Printable(line) || strings.HasPrefix(line, "forged") {
+			t.Errorf("a terminal is shown %q", line)
+		}
+	}
+	if n := strings.Count(out.String(), "GPU-a?[2J (H?100)"); n != 2 {
+		t.Errorf("named %d times, want in the list and acknowledged:\n%s", n, out.String())
 	}
 }
 
