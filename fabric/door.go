@@ -53,7 +53,7 @@ const (
 	// and what leads to it.
 	subscriptionBytes = 11 << 10
 	// connectionBytes is what a connection takes that does nothing, in the server and in the runtime.
-	connectionBytes = 16 << 10
+	connectionBytes = 20 << 10
 
 	// doorEvery is how often the door looks for connections that are silent or gone.
 	doorEvery = 250 * time.Millisecond

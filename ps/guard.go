@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"strconv"
 	"strings"
 
 	"gradbus/fabric"
@@ -30,10 +29,7 @@ func (s *Server) guard() *fabric.Guard {
 func (s *Server) messageBytesOf(connection string) int {
 	name, member, _ := strings.Cut(connection, "/")
 	k := (*s.jobs.Load())[schema.JobName(name)]
-	if k == nil || len(member) == 0 || member[0] != 't' {
-		return 0
-	}
-	if n, err := strconv.ParseUint(member[1:], 10, 31); err != nil || int(n) >= k.manifest.Trainers || member != string(schema.TrainerMember(int(n))) {
+	if k == nil || !k.manifest.HasTrainer(schema.Member(member)) {
 		return 0
 	}
 	return s.config.messageBytes(k.manifest)

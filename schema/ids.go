@@ -3,6 +3,8 @@ package schema
 import (
 	"fmt"
 	"regexp"
+	"strconv"
+	"strings"
 )
 
 // Ids of the protocol. Each has its own type so that arguments cannot be swapped.
@@ -55,6 +57,13 @@ func CheckName(what, name string) error {
 
 // TrainerMember and ShardMember are the member names of the i-th trainer and shard.
 func TrainerMember(i int) Member { return Member(fmt.Sprintf("t%d", i)) }
+
+// HasTrainer reports whether a member is one of the job's trainers.
+func (j *Job) HasTrainer(m Member) bool {
+	digits, found := strings.CutPrefix(string(m), "t")
+	n, err := strconv.ParseUint(digits, 10, 31)
+	return found && err == nil && int(n) < j.Trainers && m == TrainerMember(int(n))
+}
 
 // ShardMember is the member name of the i-th shard.
 func ShardMember(i int) Member { return Member(fmt.Sprintf("s%d", i)) }

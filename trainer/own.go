@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"strings"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -43,7 +44,13 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 	if err := checkDataHost(c); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	server, err := fabric.StartServer(fabric.ServerConfig{Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Log: c.Log})
+	guard := &fabric.Guard{Publish: []string{fabric.All}, Member: func(name string) int {
+		if of, member, _ := strings.Cut(name, "/"); of == string(job.Name) && job.HasTrainer(schema.Member(member)) {
+			return job.MessageBytesMax()
+		}
+		return 0
+	}}
+	server, err := fabric.StartServer(fabric.ServerConfig{Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
 	}
