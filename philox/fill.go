@@ -1,6 +1,7 @@
 package philox
 
 import (
+	"context"
 	"errors"
 	"fmt"
 )
@@ -49,6 +50,22 @@ func (f Filler) Part(dst []float32, key, from uint64) {
 		dst, from = dst[n:], from+uint64(n)
 	}
 	f.fill(dst, key, from/4)
+}
+
+// DrawPiece is after how many values, about a millisecond's, Draw looks whether it is still wanted.
+const DrawPiece = 1 << 16
+
+// Draw writes the values of a dense tensor from element from on, len(dst) of them, until ctx ends.
+func (f Filler) Draw(ctx context.Context, dst []float32, from int) error {
+	for len(dst) > 0 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n := min(len(dst), DrawPiece)
+		f.Part(dst[:n], 0, uint64(from))
+		dst, from = dst[n:], from+n
+	}
+	return nil
 }
 
 // fill writes values from the first one of a block on.

@@ -137,26 +137,10 @@ func (s *Shard) drawSpan(ctx context.Context, chunks []round.Chunk, first int, s
 		i := at / chunks[0].Elements // as many as every chunk but the last
 		to := s.results(0).Values(first+i, 0)[at-int(chunks[i].Offset):]
 		to = to[:min(len(to), span.Elements-done)]
-		if err := draw(ctx, to, filler, span.From+done); err != nil {
+		if err := filler.Draw(ctx, to, span.From+done); err != nil {
 			return err
 		}
 		done += len(to)
-	}
-	return nil
-}
-
-// drawPiece is after how many values, about a millisecond's, drawing looks whether it is still wanted.
-const drawPiece = 1 << 16
-
-// draw writes the initial values of a dense tensor from element from on. ctx cuts it short.
-func draw(ctx context.Context, to []float32, filler philox.Filler, from int) error {
-	for len(to) > 0 {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		n := min(len(to), drawPiece)
-		filler.Part(to[:n], 0, uint64(from))
-		to, from = to[n:], from+n
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func newHosted(ctx context.Context, m *modules, i int) (*hosted, error) {
 	for i, p := range d.parameters { // as nn.Initial does, which nothing cuts short
 		filler, err := philox.NewFiller(p.Kind, p.Scale, d.spec.Seed, p.Name)
 		if err == nil {
-			err = draw(ctx, first.parts[i], filler, 0)
+			err = filler.Draw(ctx, first.parts[i], 0)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("initial values: %w", err)

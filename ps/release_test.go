@@ -131,8 +131,8 @@ func TestCloseWaitsForShards(t *testing.T) {
 // Whoever makes the dense parameters of a shard, or a hosted module, looks again and again whether they are still wanted.
 func TestMakingEndsWithItsContext(t *testing.T) {
 	job := wideJob("dense", 1)
-	job.Parameters[0].Shape = []int{4, drawPiece}
-	chunks := 4 * drawPiece / (job.ChunkBytes / valueBytes)
+	job.Parameters[0].Shape = []int{4, philox.DrawPiece}
+	chunks := 4 * philox.DrawPiece / (job.ChunkBytes / valueBytes)
 	p := newProblem(t, job)
 	for _, c := range []struct {
 		at    string
@@ -149,9 +149,9 @@ func TestMakingEndsWithItsContext(t *testing.T) {
 	}
 	filler, err := philox.NewFiller(philox.Uniform, 1, 1, "w")
 	must(t, err)
-	ctx, to := &fading{Context: context.Background()}, make([]float32, 3*drawPiece)
+	ctx, to := &fading{Context: context.Background()}, make([]float32, 3*philox.DrawPiece)
 	ctx.looks.Store(2)
-	if err := draw(ctx, to, filler, 0); err == nil || to[2*drawPiece-1] == 0 || to[2*drawPiece] != 0 {
+	if err := filler.Draw(ctx, to, 0); err == nil || to[2*philox.DrawPiece-1] == 0 || to[2*philox.DrawPiece] != 0 {
 		t.Errorf("%v: drawn beyond, or not up to, the end of the context", err)
 	}
 	b := newModuleBench(t)

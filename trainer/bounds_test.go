@@ -1,6 +1,8 @@
 package trainer
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"gradbus/ps"
@@ -61,4 +63,25 @@ func TestWindowsOfOneMessage(t *testing.T) {
 			t.Errorf("trainer %d: %v, weights %x, want %x", i, o.err, o.digest[:6], want[:6])
 		}
 	}
+}
+
+// Whoever gives a join up while the model is drawn need not wait for that, and its place is free.
+func TestDrawingEndsWithTheJoin(t *testing.T) {
+	server, job := startServer(t, 1), toyJob("drawn", 2, 2, schema.ApplyUpdate)
+	j, err := newJoiner(t.Context(), testConfig(t, server).withDefaults(), job, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.conn.Close()
+	answer, err := j.finalAnswer(testContext(t))
+	if err != nil || answer.Joined == nil {
+		t.Fatalf("%+v, %v, want to be admitted", answer, err)
+	}
+	poll(t, "the job is made", func() bool { return server.Stats().Memory > 0 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := j.session(ctx, answer.Joined); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that the context had ended", err)
+	}
+	poll(t, "the job, which nobody else was in, is free", func() bool { return server.Stats().Memory == 0 })
 }

@@ -120,7 +120,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if answer.Refused != nil {
 		return nil, refusedError(answer.Refused)
 	}
-	s, err := newSession(j.config, j.job, *answer.Joined)
+	s, err := j.session(ctx, answer.Joined)
 	if err != nil {
 		return nil, err
 	}
@@ -141,6 +141,24 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// session builds the session that this trainer was admitted to. Where that fails, or ctx ends meanwhile, its place is given back, by a word
+// that nobody waits for an answer to.
+func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, error) {
+	s, err := newSession(ctx, j.config, j.job, *joined)
+	if err == nil {
+		return s, nil
+	}
+	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
+	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(err.Error())}})
+	if broken == nil {
+		broken = j.conn.Publish(j.subject, leave)
+	}
+	if broken != nil {
+		j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", joined.Member, "err", broken)
+	}
+	return nil, err
 }
 
 // busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed counts as one that

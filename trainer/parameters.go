@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -27,8 +28,8 @@ type parameters struct {
 	now      schema.Version // the current one
 }
 
-// newParameters draws the initial values, which every trainer does alike.
-func newParameters(job *schema.Job, backend cuda.Backend, specs []schema.Parameter, spans []span) (*parameters, error) {
+// newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
+func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, specs []schema.Parameter, spans []span) (*parameters, error) {
 	versions := job.Ahead + 2
 	p := &parameters{values: make([][]float32, versions), specs: specs, spans: spans, index: map[string]int{}, backend: backend}
 	sgd := sgdOf(job.Optimizer)
@@ -47,7 +48,11 @@ func newParameters(job *schema.Job, backend cuda.Backend, specs []schema.Paramet
 	}
 	for i, s := range specs {
 		p.index[s.Name] = i
-		if err := philox.FillTensor(p.value(i), s.Init.Kind, s.Init.Scale, job.Seed, s.Name); err != nil {
+		filler, err := philox.NewFiller(s.Init.Kind, s.Init.Scale, job.Seed, s.Name)
+		if err == nil {
+			err = filler.Draw(ctx, p.value(i), 0)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("parameter %q: %w", s.Name, err)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 func bareSession(t *testing.T) *Session {
 	t.Helper()
 	c := Config{Server: "nats://there:1", Backend: testBackend(t)}.withDefaults()
-	s, err := newSession(c, toyJob("bare", 1, 2, schema.ApplyUpdate),
+	s, err := newSession(t.Context(), c, toyJob("bare", 1, 2, schema.ApplyUpdate),
 		schema.Joined{Member: "t0", RunID: 5, Generation: 1, LaneCount: 2, Shards: 1, DeadlineMS: 30_000})
 	if err != nil {
 		t.Fatal(err)

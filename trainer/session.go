@@ -89,14 +89,14 @@ type rowsTaker interface {
 }
 
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
-func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
+func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
 	if joined.Shards < 1 && job.OnShards() {
 		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
 	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
 		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter)}
-	ctx, fail := context.WithCancelCause(context.Background())
-	s.ctx, s.fail = ctx, func(err error) { fail(s.withPause(err)) }
+	own, fail := context.WithCancelCause(context.Background())
+	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
 	s.retry.Stop()
 	s.activity.epoch = s.epoch
 	if c.PulseEvery > 0 {
@@ -115,7 +115,7 @@ func newSession(c Config, job *schema.Job, joined schema.Joined) (*Session, erro
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
 	}
-	params, err := newParameters(job, c.Backend, s.flat.specs, s.flat.params)
+	params, err := newParameters(ctx, job, c.Backend, s.flat.specs, s.flat.params)
 	if err != nil {
 		return nil, err
 	}
