@@ -125,8 +125,9 @@ func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, erro
 	if err != nil {
 		return nil, "", err
 	}
-	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, id, nats string) any {
-		return serverSettings{Server: crew.ServerSettings{ID: id, NATS: nats, Backend: device, Deadline: d.config.Timeout}, Rank: i,
+	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, its crew.ServerSettings) any {
+		its.Backend, its.Deadline = device, d.config.Timeout
+		return serverSettings{Server: its, Rank: i,
 			Jobs: d.config.jobs()[1:], Timeline: d.config.Trace != ""}
 	})
 }

@@ -2,6 +2,7 @@ package crew
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"time"
@@ -25,6 +26,7 @@ type ServerSettings struct {
 	Shards         int           `json:"shards,omitempty"`           // 0 means 1
 	ID             string        `json:"id,omitempty"`               // where several ps share a control server; their order follows from it
 	NATS           string        `json:"nats,omitempty"`             // the control server, where that is not this one
+	ControlToken   string        `json:"control_token,omitempty"`    // of the control server, the same for all of one crew
 	Backend        string        `json:"backend,omitempty"`          // of cuda.Names; empty is the best of the CPU
 	Threads        int           `json:"threads,omitempty"`          // of one call of the backend; 0 means 1
 	Deadline       time.Duration `json:"deadline,omitempty"`         // 0 means 30 s
@@ -81,6 +83,7 @@ func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*p
 	}
 	c := ps.Default()
 	c.Port, c.Shards, c.ID, c.NATS, c.Deadline, c.StagedBytesMax = 0, max(1, s.Shards), s.ID, s.NATS, s.Deadline, s.StagedBytesMax
+	c.ControlToken = s.ControlToken
 	options := ps.Options{Backend: backend}
 	m.LimitProcs(s.Procs)
 	if m.alone { // else the limit would hold for the trainers of this process as well
@@ -103,19 +106,20 @@ func openServer(ctx context.Context, m *Member, s ServerSettings, adjust func(*p
 // StartServers starts n ps processes for one job and returns when all are ready: the first, "s0", is the control server of the others,
 // "s1" and so on, and url is what trainers join. Each has s.Shards shards, which are numbered in the order of the processes.
 func (c *Crew) StartServers(ctx context.Context, n int, s ServerSettings) (servers []*Handle, url string, err error) {
-	return c.StartServersAs(ctx, RoleServer, n, func(i int, id, nats string) any {
-		s.ID, s.NATS = id, nats
+	return c.StartServersAs(ctx, RoleServer, n, func(_ int, its ServerSettings) any {
+		s.ID, s.NATS, s.ControlToken = its.ID, its.NATS, its.ControlToken
 		return s
 	})
 }
 
 // StartServersAs is StartServers for a role that runs a server of its own by Serve; settings gives those of
-// the i-th, with what has to be its id and its control server.
-func (c *Crew) StartServersAs(ctx context.Context, role string, n int, settings func(i int, id, nats string) any) (servers []*Handle, url string, err error) {
+// the i-th, with what has to be its id, its control server and the token for that.
+func (c *Crew) StartServersAs(ctx context.Context, role string, n int, settings func(i int, its ServerSettings) any) (servers []*Handle, url string, err error) {
 	within, cancel := context.WithTimeoutCause(ctx, serverWithin, fmt.Errorf("servers not ready within %v", serverWithin))
 	defer cancel()
+	token := rand.Text()
 	spec := func(i int) Spec {
-		return Spec{Role: role, Name: fmt.Sprintf("s%d", i), Settings: settings(i, fmt.Sprintf("s%02d", i), url)}
+		return Spec{Role: role, Name: fmt.Sprintf("s%d", i), Settings: settings(i, ServerSettings{ID: fmt.Sprintf("s%02d", i), NATS: url, ControlToken: token})}
 	}
 	if servers, err = c.Start(ctx, spec(0)); err != nil {
 		return servers, "", err

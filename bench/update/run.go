@@ -71,8 +71,9 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		if c.Log {
 			role = RoleServer
 		}
-		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, id, nats string) any {
-			return crew.ServerSettings{ID: id, NATS: nats, Procs: c.Procs}
+		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, its crew.ServerSettings) any {
+			its.Procs = c.Procs
+			return its
 		})
 		if err != nil {
 			return nil, err
