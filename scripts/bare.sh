@@ -23,6 +23,7 @@ mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(CREATED_BY)' | 
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
 trap 'rm -rf --one-file-system "$root"' EXIT
+chmod 755 "$root" # apt fetches as a user of its own
 debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" "$mirror" >"$root.log" 2>&1 ||
   { tail -20 "$root.log" >&2; fail "debootstrap of $suite failed"; }
 rm -f "$root.log"
