@@ -52,7 +52,7 @@ func TestForgedAssignsMakeNothing(t *testing.T) {
 	real := smallJob("real", 1, 1)
 	record(t, jobs, 7, real, schema.DataServer{ID: "a", Shards: []int{0}}, schema.DataServer{ID: "other", Shards: []int{1}})
 	f.assign(7, &schema.Assign{Job: real, Shards: 2, Own: []int{0}, DeadlineMS: 3_600_000})
-	eventually(t, "the shard of the real job is kept", func() bool { return s.keeps("real") == 7 })
+	eventually(t, "the shard of the real job is kept", func() bool { return s.keeps("real") == 7 && s.Stats().Memory > 0 }) // statistics are a turn behind
 	promised, goroutines := s.Stats().Memory, settled(runtime.NumGoroutine)
 	other := smallJob("real", 1, 1)
 	other.Seed++
