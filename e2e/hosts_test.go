@@ -175,7 +175,7 @@ func TestSeveralHosts(t *testing.T) {
 	t.Run("not to be reached", func(t *testing.T) {
 		waiting := first.start("trainer", job("far", "--id", "t0")...)
 		waiting.says(t, "waiting")
-		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise", "--data cluster")
+		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise", "data \"cluster\"")
 		waiting.signal(t, syscall.SIGINT)
 		waiting.status(t)
 	})

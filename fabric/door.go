@@ -39,9 +39,9 @@ const (
 	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others are
 	// cut off beyond narrowPayloadBytesMax, and find more room when they are back.
 	GuestPayloadBytesMax  = 1<<20 + 64<<10
-	wideGuestsMax         = 32
+	wideGuestsMax         = 16
 	narrowPayloadBytesMax = 32 << 10
-	// SubsMax bounds the subscriptions of a connection, of which a trainer has some three.
+	// SubsMax bounds the subscriptions of a connection: those of ListenAt for three names and some more. A trainer has some three.
 	SubsMax = 32
 
 	// controlLineBytesMax bounds a line of the protocol: a subject with up to 1 KiB of spaces, or a greeting with a token.
@@ -278,6 +278,23 @@ func (d *door) guests() (wide, all int) {
 		}
 	}
 	return wide, all
+}
+
+// held bounds what the guests who are inside can make the server hold, and the connections that are silent.
+func (d *door) held() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.nats == nil {
+		return 0
+	}
+	d.forget()
+	total := int64(d.nats.NumClients()) * connectionBytes
+	for _, v := range d.inside {
+		if v.guest {
+			total += int64(v.payloadBytes) + int64(v.subs)*subscriptionBytes
+		}
+	}
+	return total
 }
 
 // forget takes those off the list who are gone.

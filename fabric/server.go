@@ -286,6 +286,17 @@ func (s *Server) Faded() []string {
 	return names
 }
 
+// GuestBytes bounds what connections that are there now can make the server hold as guests: at most the GuestBytes of all. It is 0
+// without a Guard.
+func (s *Server) GuestBytes() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.door == nil {
+		return 0
+	}
+	return s.door.held()
+}
+
 // SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.
 func (s *Server) SlowConsumers() int64 {
 	s.mu.Lock()

@@ -116,14 +116,17 @@ func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
 	return total
 }
 
-// heapBytes is the part of a process's memory that is on the Go heap, with these jobs.
-func heapBytes(jobs []Memory) int64 {
-	total := int64(baseBytes/2 + garbageBytes + fabric.FreeBytesMaxDefault) // the other half of the base is the program itself
-	total += fabric.GuestBytes(fabric.ConnectionsMaxDefault)
+// heapStep is what limits of the heap differ by: setting one stops the process for a moment.
+const heapStep = 8 << 20
+
+// heapBytes is the part of a process's memory that is on the Go heap, with these jobs, and where guests can hold so much at the moment. What
+// connections could hold, but do not, is left out: it would be given to garbage.
+func heapBytes(jobs []Memory, guests int64) int64 {
+	total := int64(baseBytes/2+garbageBytes+fabric.FreeBytesMaxDefault) + guests // the other half of the base is the program itself
 	for _, m := range jobs {
-		total += m.Bytes() - m.outside
+		total += m.Bytes() - m.outside - m.Connections
 	}
-	return total
+	return (total + heapStep - 1) / heapStep * heapStep
 }
 
 // stagedBytes is the budget for a job's open rounds on one shard: what the configuration says, but enough for the share

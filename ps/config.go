@@ -85,7 +85,7 @@ type Config struct {
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
 	Log     *slog.Logger // nil discards
-	// LimitHeap is told, whenever jobs come and go, how much the Go heap of this process may hold so that ProcessBytes
+	// LimitHeap is told, whenever jobs or connections of nobody come and go, how much the Go heap of this process may hold so that ProcessBytes
 	// holds; nil for nothing. ./bin/ps gives the runtime that limit.
 	LimitHeap func(bytes int64)
 	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil for

@@ -52,6 +52,7 @@ type desk struct {
 	ended     []endedJob
 	shown     []schema.JobPulse // jobs that have ended lately, as pulses tell of them
 	refused   refusedJoins
+	heap      int64 // bytes that the heap was limited to last
 }
 
 // letter is a verified control or beat frame.
@@ -182,6 +183,7 @@ func (d *desk) tick(ctx context.Context, now time.Time) {
 		clients = append(d.server.nats.Clients(), d.server.nats.Faded()...)
 	}
 	d.checkFit()
+	d.limitHeap()
 	for _, name := range slices.Sorted(maps.Keys(d.kept)) {
 		d.kept[name].tickModules(now, clients)
 		d.tickKept(d.kept[name], now)

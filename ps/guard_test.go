@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -172,4 +174,31 @@ func TestStrangersStayWithinTheFormula(t *testing.T) {
 	if name := schema.TrainerMember(0); s.messageBytesOf("victim/"+string(name)) == 0 || s.messageBytesOf("victim/t1") != 0 || s.messageBytesOf("victim/t00") != 0 || s.messageBytesOf("other/t0") != 0 {
 		t.Error("who is a member is not known")
 	}
+}
+
+// The heap may hold what guests who are there can make the server hold, and no more: else garbage would take the room of those who are not.
+func TestHeapFollowsGuests(t *testing.T) {
+	var limit atomic.Int64
+	s, err := Start(context.Background(), Config{Deadline: unhurried}, Options{Log: slog.New(slog.DiscardHandler), LimitHeap: limit.Store})
+	must(t, err)
+	t.Cleanup(s.Close)
+	eventually(t, "the heap has a limit", func() bool { return limit.Load() > 0 })
+	alone, all := limit.Load(), fabric.GuestBytes(fabric.ConnectionsMaxDefault)
+	if most := ProcessBytes(Config{}) - all; alone > most {
+		t.Fatalf("the heap of a server without guests may hold %d bytes, want at most %d", alone, most)
+	}
+	var guests []*fabric.Control
+	for i := range 64 {
+		conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: s.URL(), Name: fmt.Sprint("guest-", i)})
+		must(t, err)
+		guests = append(guests, conn)
+	}
+	eventually(t, "there is room for what they can hold", func() bool { return limit.Load() > alone+all/8 })
+	if more := limit.Load() - alone; more > all {
+		t.Errorf("%d bytes for 64 guests, want at most the %d of all", more, all)
+	}
+	for _, conn := range guests {
+		conn.Close()
+	}
+	eventually(t, "the room is given back", func() bool { return limit.Load() == alone })
 }

@@ -185,15 +185,25 @@ func (d *desk) held() []*kept {
 // shareJobs shows receiving goroutines which jobs there are now.
 func (d *desk) shareJobs() {
 	jobs := maps.Clone(d.kept)
-	if limit := d.server.limitHeap; limit != nil {
-		var all []Memory
-		for _, k := range d.held() {
-			all = append(all, k.memory)
-		}
-		limit(heapBytes(all))
-	}
+	d.limitHeap()
 	d.server.jobs.Store(&jobs)
 	d.server.freeBytes.Store(d.freeBytes(d.held()))
+}
+
+// limitHeap tells how much the heap may hold, where that has changed.
+func (d *desk) limitHeap() {
+	limit := d.server.limitHeap
+	if limit == nil {
+		return
+	}
+	var all []Memory
+	for _, k := range d.held() {
+		all = append(all, k.memory)
+	}
+	if bytes := heapBytes(all, d.server.nats.GuestBytes()); bytes != d.heap {
+		d.heap = bytes
+		limit(bytes)
+	}
 }
 
 // hear takes what a shard has to say about itself, or how the way to the cluster was found.
