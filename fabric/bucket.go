@@ -179,28 +179,49 @@ func (b *Bucket) Look(ctx context.Context) error {
 	return nil
 }
 
+// listAgain is how long a key may take to reach the server of a cluster that is asked for it.
+const listAgain = 20 * time.Millisecond
+
 // All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for all,
-// but waits for ever for a key that runs out meanwhile.) Markers of deleted keys, as others leave them, are purged from a bucket that was
-// opened, and passed over in one that was looked for. After an error those that were read are gone, and the next call has fewer before it.
+// but waits for ever for a key that runs out meanwhile.) A key that is listed and cannot be read is asked for again: a server of a
+// cluster may lack it yet. Markers of deleted keys, as others leave them, are purged from a bucket that was opened, and passed over in one
+// that was looked for. After an error those that were read are gone, and the next call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
-	prefix := b.subject("")
-	info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
-	if err != nil {
-		return nil, b.failed("list", "*", err)
-	}
-	for subject := range info.State.Subjects {
-		key := strings.TrimPrefix(subject, prefix)
-		m, err := b.stream.GetLastMsgForSubject(ctx, subject)
-		switch {
-		case errors.Is(err, jetstream.ErrMsgNotFound): // deleted, or run out
-		case err != nil:
-			return nil, b.failed("list", key, err)
-		case m.Header.Get(markerHeader) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "":
-			entries = append(entries, Entry{key, m.Data, m.Sequence})
-		case b.opened:
-			if err := b.purge(ctx, key, m.Sequence); err != nil {
-				return nil, b.failed("purge", key, err)
+	prefix, read := b.subject(""), map[string]bool{}
+	for {
+		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))
+		if err != nil {
+			return nil, b.failed("list", "*", err)
+		}
+		again := false
+		for subject := range info.State.Subjects {
+			key := strings.TrimPrefix(subject, prefix)
+			if read[key] {
+				continue
 			}
+			m, err := b.stream.GetLastMsgForSubject(ctx, subject)
+			switch {
+			case errors.Is(err, jetstream.ErrMsgNotFound): // deleted, or run out; or a server of a cluster answers that lacks it yet
+				again = true
+				continue
+			case err != nil:
+				return nil, b.failed("list", key, err)
+			case m.Header.Get(markerHeader) == "" && m.Header.Get(jetstream.MarkerReasonHeader) == "":
+				entries = append(entries, Entry{key, m.Data, m.Sequence})
+			case b.opened:
+				if err := b.purge(ctx, key, m.Sequence); err != nil {
+					return nil, b.failed("purge", key, err)
+				}
+			}
+			read[key] = true
+		}
+		if !again {
+			break
+		}
+		select {
+		case <-time.After(listAgain):
+		case <-ctx.Done():
+			return nil, b.failed("list", "*", context.Cause(ctx))
 		}
 	}
 	return entries, nil
