@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -127,6 +129,69 @@ func TestInventedServersAreNotShown(t *testing.T) {
 	})
 	if len(s.Servers) != 1 || s.Servers[0].ID != "real" || len(s.Jobs) != 0 || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "registry") || len(body) > 16<<10 {
 		t.Errorf("%d ps, %d jobs, %d bytes, problems %+v", len(s.Servers), len(s.Jobs), len(body), s.Problems)
+	}
+}
+
+// A report of a trainer that a stranger repeats with the highest number there is does not silence the trainer, which is shown as it goes on.
+func TestReplayedReportSilencesNobody(t *testing.T) {
+	_, nats, at := page(t)
+	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	heard := make(chan fabric.Message, 64)
+	if err := conn.Subscribe(fabric.Pattern(fabric.Any, "t0", fabric.KindPulse, "all", false), func(m fabric.Message) {
+		select {
+		case heard <- fabric.NewMessage(m.Text(), slices.Clone(m.Data)):
+		default: // one will do
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "trainer", long(nats, index(t, 200))...)
+	batch := func(beyond uint64) (shown uint64, ok bool) {
+		var s overview.Status
+		_, body := get(t, at+"api/v1/status")
+		if json.Unmarshal([]byte(body), &s) != nil || len(s.Jobs) != 1 || len(s.Jobs[0].Trainers) != 1 {
+			return 0, false
+		}
+		one := &s.Jobs[0].Trainers[0]
+		return one.Batch, one.State == "running" && one.Doing != "" && one.AgeMS < 5000 && one.Batch > beyond
+	}
+	var first uint64
+	poll(t, "the trainer is shown", func() (ok bool) { first, ok = batch(0); return ok })
+	m := <-heard
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulse, err := schema.DecodePulse(&v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulse.Serial = math.MaxUint64
+	frame, err := schema.EncodePulse(v.Head(), pulse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject, err := m.Parse()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // one for each second that is shown
+		if err := conn.Send(subject, frame); err != nil {
+			t.Fatal(err)
+		}
+		<-heard // what was sent comes back, and the trainer goes on to speak
+		<-heard
+		poll(t, "the trainer goes on to be shown", func() bool {
+			next, ok := batch(first)
+			if ok {
+				first = next
+			}
+			return ok
+		})
 	}
 }
 
