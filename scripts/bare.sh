@@ -18,7 +18,12 @@ mapfile -t commands < <(sed -n '/^## Try it/,/^## Use it/{s/^\(make [a-z-]*\) .*
 [ "$(id -u)" = 0 ] || fail "a root can be made by root only"
 command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends debootstrap; } ||
   fail "debootstrap cannot be installed"
-mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(CREATED_BY)' | awk '$2 == "bookworm" && $3 == "Packages" {print $1; exit}')
+# mirror is where this machine's apt has Debian from; it knows of none before its first update.
+mirror() {
+  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(CREATED_BY)' | awk '$2 == "bookworm" && $3 == "Packages" && !found++ {print $1}'
+}
+mirror=$(mirror)
+[ -n "$mirror" ] || { apt-get update -q && mirror=$(mirror); } || fail "apt cannot be brought up to date"
 [ -n "$mirror" ] || fail "apt knows no mirror of Debian"
 
 root=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
