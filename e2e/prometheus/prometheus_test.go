@@ -132,7 +132,7 @@ func TestRealJob(t *testing.T) {
 	} {
 		poll(t, expr, func() bool { return p.has(t, expr) }, alive...)
 	}
-	liveMetrics(t, page)
+	liveMetrics(t, page, other)
 	liveExpressions(t, p)
 	liveRules(t, p)
 	stoppedTrainer(t, p, trainers[1], alive)
@@ -148,38 +148,39 @@ func parameterServer(t *testing.T, more ...string) (ps *process, nats, page stri
 	return ps, line(t, natsFile, ps), line(t, pageFile, ps)
 }
 
-// liveMetrics holds a scrape against promtool's linter and the list of what we say that we export.
-func liveMetrics(t *testing.T, page string) {
+// liveMetrics holds scrapes of all pages, either of which tells of the job, against promtool's linter and the list of what we say that we
+// export.
+func liveMetrics(t *testing.T, pages ...string) {
 	t.Helper()
-	answer, err := http.Get(strings.TrimSuffix(page, "/") + "/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
-	body, err := io.ReadAll(answer.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	promtool(t, ".", strings.NewReader(string(body)), "check", "metrics")
 	golden, err := os.ReadFile("../../ps/ops/metrics/testdata/families.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
-	listed := map[string]bool{}
+	listed, seen := map[string]bool{}, map[string]bool{}
 	for l := range strings.Lines(string(golden)) {
 		name, rest, _ := strings.Cut(l, " ")
 		kind, _, _ := strings.Cut(rest, " ")
 		listed[name+" "+kind] = true
 	}
-	seen := 0
-	for _, m := range regexp.MustCompile(`(?m)^# TYPE (gradbus_\S+ \S+)$`).FindAllStringSubmatch(string(body), -1) {
-		seen++
-		if !listed[m[1]] {
-			t.Errorf("%s is exported, and is not in the list", m[1])
+	for _, page := range pages {
+		answer, err := http.Get(strings.TrimSuffix(page, "/") + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(answer.Body)
+		answer.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		promtool(t, ".", strings.NewReader(string(body)), "check", "metrics")
+		for _, m := range regexp.MustCompile(`(?m)^# TYPE (gradbus_\S+ \S+)$`).FindAllStringSubmatch(string(body), -1) {
+			if seen[m[1]] = true; !listed[m[1]] {
+				t.Errorf("%s is exported, and is not in the list", m[1])
+			}
 		}
 	}
-	if seen < 80 {
-		t.Errorf("%d families of ours in a live scrape", seen)
+	if len(seen) < 80 {
+		t.Errorf("%d families of ours in live scrapes", len(seen))
 	}
 }
 
