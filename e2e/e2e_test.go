@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 	"gradbus/trainer/report"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"gradbus/cuda/health/nvml/fake"
 	"gradbus/e2e/commands"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // exits waits for the end and wants a status.

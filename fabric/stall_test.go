@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // logBuffer is a log that a test reads.

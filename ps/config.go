@@ -11,7 +11,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -81,6 +81,9 @@ type Config struct {
 	PayloadBytesMax int
 }
 
+// Folder is a place that a process writes to.
+type Folder = process.Folder
+
 // Options are what a server is given rather than told.
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
@@ -110,7 +113,7 @@ type Options struct {
 	Fit func() error
 	// Writes is where this process writes, for its pulses: it is asked every ten seconds how much room there is, and nothing waits for an
 	// answer.
-	Writes []process.Folder
+	Writes []Folder
 	// Page is the URL of this ps's page, for its pulses; empty where it has none.
 	Page string
 

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // keysOf is how many messages the bucket of jobs is made of at a ps: keys, and markers of what was deleted.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // The machine's clock is set, forward and back, while a ps runs: nothing stood still, was lost or is to be renewed for that.

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"gradbus/internal/testkit"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // startNATS starts a NATS server with JetStream that is not of gradbus, and is somebody who may do anything there.

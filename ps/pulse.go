@@ -12,7 +12,7 @@ import (
 	"gradbus"
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go/micro"
 
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

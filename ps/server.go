@@ -16,7 +16,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

@@ -11,9 +11,12 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
+
+// Folder is a place that a process writes to.
+type Folder = process.Folder
 
 // Config says how a trainer reaches its server and how long it waits for what. What the trainers of a job must agree on
 // is not here but in the job's manifest (schema.Job). The zero value of every field but Server and Backend works.
@@ -52,7 +55,7 @@ type Config struct {
 
 	// Writes is where this process writes what the session knows nothing of, such as models: pulses say how much room there is. It is
 	// asked every ten seconds, and nothing ever waits for an answer.
-	Writes []process.Folder
+	Writes []Folder
 
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool

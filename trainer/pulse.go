@@ -9,7 +9,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

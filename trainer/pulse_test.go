@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/process"
 	"gradbus/lane"
-	"gradbus/process"
 	"gradbus/ps"
 	"gradbus/schema"
 )

@@ -9,9 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // routes are the ways that a job's gradients may take where its trainers keep its parameters, and perhaps its tables.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

@@ -12,7 +12,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gradbus/atomicfile"
+	"gradbus/internal/atomicfile"
 )
 
 // Save writes the table as a CSV file, numbers with all their digits. What a table lacks is an empty field.

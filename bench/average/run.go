@@ -6,8 +6,8 @@ import (
 	"io"
 	"os"
 
-	"gradbus/atomicfile"
 	"gradbus/bench/crew"
+	"gradbus/internal/atomicfile"
 	"gradbus/schema"
 )
 

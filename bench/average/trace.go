@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"gradbus/atomicfile"
+	"gradbus/internal/atomicfile"
 )
 
 // Span is a stretch of time in one member, for a timeline. Times are nanoseconds since 1970 on the host's clock, so that spans

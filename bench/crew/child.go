@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
-	"gradbus/atomicfile"
-	"gradbus/config"
+	"gradbus/internal/atomicfile"
+	"gradbus/internal/config"
 )
 
 // ChildArgument is the one argument that makes this program a member.

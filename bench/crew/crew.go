@@ -14,7 +14,7 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/config"
+	"gradbus/internal/config"
 	"gradbus/trainer/spawn"
 )
 

@@ -19,7 +19,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 func TestMain(m *testing.M) {

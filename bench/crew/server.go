@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/ps"
 )
 

@@ -9,8 +9,8 @@ import (
 	"runtime/pprof"
 	"sync"
 
-	"gradbus/atomicfile"
-	"gradbus/config"
+	"gradbus/internal/atomicfile"
+	"gradbus/internal/config"
 )
 
 // role is what a child does.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/ps"
 )
 

@@ -16,13 +16,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
-	"gradbus/atomicfile"
-	"gradbus/config"
 	"gradbus/cuda"
 	"gradbus/cuda/health/watch"
 	"gradbus/cuda/verification"
 	"gradbus/fabric"
-	"gradbus/process"
+	"gradbus/internal/atomicfile"
+	"gradbus/internal/config"
+	"gradbus/internal/process"
 	"gradbus/ps"
 )
 

@@ -13,10 +13,10 @@ import (
 	"golang.org/x/term"
 
 	"gradbus"
-	"gradbus/config"
 	"gradbus/cuda/health"
 	"gradbus/cuda/health/watch"
 	"gradbus/fabric"
+	"gradbus/internal/config"
 	"gradbus/ps/ops/doctor"
 	"gradbus/ps/ops/overview"
 	"gradbus/ps/ops/terminal"

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"gradbus/config"
+	"gradbus/internal/config"
 	"gradbus/ps/ops/overview"
 	"gradbus/ps/ops/terminal"
 )

@@ -6,7 +6,7 @@ package main
 import (
 	"os"
 
-	"gradbus/config"
+	"gradbus/internal/config"
 )
 
 func main() {

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
-	"gradbus/config"
 	"gradbus/docs/runbooks"
+	"gradbus/internal/config"
 	"gradbus/ps"
 	"gradbus/ps/ops"
 	"gradbus/ps/ops/metrics"

@@ -16,7 +16,7 @@ import (
 	"gradbus/bench/hosted"
 	"gradbus/bench/hybrid"
 	"gradbus/bench/update"
-	"gradbus/config"
+	"gradbus/internal/config"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/config"
+	"gradbus/internal/config"
 	"gradbus/schema"
 	"gradbus/trainer/report"
 	"gradbus/trainer/settings"

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus"
-	"gradbus/config"
 	"gradbus/cuda/health/watch"
+	"gradbus/internal/config"
 )
 
 func main() {

@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"gradbus/atomicfile"
-	"gradbus/config"
+	"gradbus/internal/atomicfile"
+	"gradbus/internal/config"
 	"gradbus/schema"
 	"gradbus/trainer/packages"
 	"gradbus/trainer/packages/corpus"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"gradbus/cuda/health/nvml"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // The test binary is the probe, too: the real one, in a process of its own.

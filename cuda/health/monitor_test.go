@@ -17,8 +17,8 @@ import (
 	"gradbus/cuda/health/nvml"
 	"gradbus/cuda/health/nvml/fake"
 	"gradbus/cuda/health/verdict"
+	"gradbus/internal/testkit"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // safeLog is a log that may be read while it is written.

@@ -13,7 +13,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/cuda/health"
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 

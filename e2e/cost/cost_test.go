@@ -21,7 +21,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 var (

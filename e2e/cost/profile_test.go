@@ -19,7 +19,7 @@ import (
 
 	"gradbus/e2e/commands"
 	"gradbus/fabric"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 var (

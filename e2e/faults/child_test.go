@@ -15,8 +15,8 @@ import (
 	"syscall"
 	"testing"
 
-	"gradbus/config"
 	"gradbus/cuda"
+	"gradbus/internal/config"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"

@@ -16,7 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"gradbus/e2e/commands"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // binaries is where the commands are, once build has made them.

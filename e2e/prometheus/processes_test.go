@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 var needPrometheus = flag.Bool("need-prometheus", false, "run the tests, rather than skip them, and fail where there is no prometheus")

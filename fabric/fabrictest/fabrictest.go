@@ -7,7 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // clock is one goroutine of nats-server's: the clock that all its stores in a process share, which ends with the last of them. A store that

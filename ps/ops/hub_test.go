@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/ps/ops/overview"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 // One view a second, and one soon after an urgent pulse, but never more than ten a second.

@@ -16,9 +16,9 @@ import (
 	"testing/fstest"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/ps/ops/overview"
 	"gradbus/schema"
-	"gradbus/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/internal/testkit"
 	"gradbus/ps/ops/overview"
-	"gradbus/testkit"
 )
 
 // What goes wrong is in the log of the ps that it concerns, once when it begins and once when it is over.

@@ -23,7 +23,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // newCertificate makes one for these names, that vouches for itself, and returns its files.

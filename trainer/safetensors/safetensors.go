@@ -21,7 +21,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
-	"gradbus/atomicfile"
+	"gradbus/internal/atomicfile"
 )
 
 // ErrFormat says that a file is no safetensors file of float32 tensors; the text says what is wrong with it.

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

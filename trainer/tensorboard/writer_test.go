@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )

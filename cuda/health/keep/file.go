@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"gradbus/atomicfile"
 	"gradbus/cuda/health/verdict"
+	"gradbus/internal/atomicfile"
 )
 
 // File is the file at a path. It may be used by any number of processes and goroutines.

@@ -18,7 +18,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
 
 	"gradbus/cuda/health/verdict"
-	"gradbus/testkit"
+	"gradbus/internal/testkit"
 )
 
 // mocked gives a library with one device, which lacks the functions named.

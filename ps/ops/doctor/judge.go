@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"gradbus/process"
+	"gradbus/internal/process"
 	"gradbus/ps/ops/terminal"
 )
 

@@ -11,8 +11,8 @@ import (
 	tea "charm.land/bubbletea/v2"
 	"github.com/charmbracelet/x/ansi"
 
+	"gradbus/internal/testkit"
 	"gradbus/ps/ops/overview"
-	"gradbus/testkit"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }

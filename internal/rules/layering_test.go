@@ -1,4 +1,4 @@
-package gradbus_test
+package rules
 
 import (
 	"encoding/json"
@@ -35,17 +35,17 @@ var layers = map[string]layer{
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
-	"atomicfile": {noStd: noNetwork},
+	"internal/atomicfile": {noStd: noNetwork},
 	// What a process takes of its machine, as pulses say it.
-	"process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
-	"fabric":  {others: nats, noStd: []string{"net/http", "os/exec"}},
+	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
+	"fabric":           {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"cuda/health/verdict":   {own: []string{"schema"}, noStd: noNetwork},
 	"cuda/health/nvml":      {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
-	"cuda/health/keep":      {own: []string{"atomicfile", "cuda/health/verdict"}, noStd: noNetwork},
+	"cuda/health/keep":      {own: []string{"internal/atomicfile", "cuda/health/verdict"}, noStd: noNetwork},
 	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
-	"cuda/verification":     {own: []string{"cuda", "cuda/health", "process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	"cuda/verification":     {own: []string{"cuda", "cuda/health", "internal/process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
 	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
 
@@ -56,7 +56,7 @@ var layers = map[string]layer{
 	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
 	// It looks at a machine, a NATS server and a ps from outside.
 	"ps/ops/doctor": {
-		own:    []string{"cuda", "fabric", "process", "ps/ops/overview", "ps/ops/terminal", "schema"},
+		own:    []string{"cuda", "fabric", "internal/process", "ps/ops/overview", "ps/ops/terminal", "schema"},
 		others: []string{"golang.org/x/sys/unix"},
 		noStd:  []string{"os/exec"},
 	},
@@ -70,14 +70,14 @@ var layers = map[string]layer{
 	"docs/runbooks": {noStd: noNetwork}, // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
-	"fabric/fabrictest": {own: []string{"testkit"}, others: []string{"go.uber.org/goleak"}},
-	"testkit":           {others: []string{"go.uber.org/goleak"}, noStd: noNetwork},
+	"fabric/fabrictest": {own: []string{"internal/testkit"}, others: []string{"go.uber.org/goleak"}},
+	"internal/testkit":  {others: []string{"go.uber.org/goleak"}, noStd: noNetwork},
 	"fabric/chaos":      {noStd: []string{"net/http", "os/exec"}},
 
 	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"trainer/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},
@@ -95,7 +95,7 @@ var layers = map[string]layer{
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
 	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
 	"trainer/report":             {own: []string{"schema"}, noStd: noNetwork},
-	"trainer/safetensors":        {own: []string{"atomicfile"}, noStd: noNetwork},
+	"trainer/safetensors":        {own: []string{"internal/atomicfile"}, noStd: noNetwork},
 	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
 	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
 	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
@@ -106,10 +106,11 @@ var layers = map[string]layer{
 	"e2e/prometheus":             {},             // what deploy/ has, with a real Prometheus
 	"e2e/page":                   {},             // the page in a browser
 	"e2e/cost":                   {},             // what observing a job costs
-	"config":                     {own: []string{"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"internal/rules":             {},             // tests over the whole repository
+	"internal/config":            {own: []string{"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
-		own:    []string{"atomicfile", "config", "cuda", "ps", "schema", "trainer/spawn"},
+		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "trainer/spawn"},
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -118,7 +119,7 @@ var layers = map[string]layer{
 	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
-		own:    []string{"atomicfile", "bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own:    []string{"internal/atomicfile", "bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
@@ -135,7 +136,7 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/exchange": {
-		own:   []string{"atomicfile", "bench/machine", "config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
+		own:   []string{"internal/atomicfile", "bench/machine", "internal/config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
 		noStd: []string{"net/http", "os/exec"},
 	},
 }
@@ -249,7 +250,7 @@ func TestLayeringFinds(t *testing.T) {
 		{"cuda/health/nvml", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
 		{"cmd/ps", "github.com/spf13/cobra", true},
 		{"trainer", "github.com/spf13/cobra", false},
-		{"config", "gradbus/cmd/ps", false},
+		{"internal/config", "gradbus/cmd/ps", false},
 		{"somewhere/new", "fmt", false},
 	} {
 		if wrong := check(c.path, []string{c.name}); (len(wrong) == 0) != c.ok {

@@ -1,4 +1,4 @@
-package gradbus_test
+package rules
 
 import (
 	"bytes"
