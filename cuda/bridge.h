@@ -17,6 +17,12 @@
 // gradbus_stamp changes with the library, and with it this package's build.
 static inline const char* gradbus_stamp(void) { return GRADBUS_STAMP; }
 
+// gradbus_cuda_why says whether CUDA was compiled in, and by what, or why not.
+#ifndef GRADBUS_CUDA_WHY
+#define GRADBUS_CUDA_WHY "unknown: make writes it"
+#endif
+static inline const char* gradbus_cuda_why(void) { return GRADBUS_CUDA_WHY; }
+
 // bridge_command is a command with everything that its arguments point to, but for the data and the
 // terms.
 typedef struct bridge_command {

@@ -69,3 +69,6 @@ func loadAPI(name, path string) (*C.gb_api, error) {
 	}
 	return api, nil
 }
+
+// Built says what this build has besides Go, for a version screen.
+func Built() string { return "libgradbus; CUDA backend " + C.GoString(C.gradbus_cuda_why()) }

@@ -8,3 +8,6 @@ const nativeBuilt = false
 const emuBuilt = false
 
 func openNative(string, string, Options) (Backend, error) { return nil, ErrNoBackend }
+
+// Built says what this build has besides Go, for a version screen.
+func Built() string { return "none: the portable backend alone; " + howToBuild }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -97,10 +98,34 @@ func TestHelpShowsExamples(t *testing.T) {
 
 func TestVersion(t *testing.T) {
 	for _, bin := range []string{"ps", "trainer", "psbench"} {
-		p := start(t, bin, "--version")
-		p.succeeds(t)
-		if out := p.stdout.String(); !strings.HasPrefix(out, bin+" version ") || strings.Count(out, "\n") != 1 {
-			t.Errorf("%s printed %q", bin, out)
+		for _, word := range []string{"--version", "version"} {
+			p := start(t, bin, word)
+			p.succeeds(t)
+			form := regexp.MustCompile("^" + bin + ` version [0-9.]+\ncommit: .+\ngo: go1\.\S+ \S+/\S+\nnative: .+\nwire: [0-9]+\n$`)
+			if out := p.stdout.String(); !form.MatchString(out) {
+				t.Errorf("%s %s printed %q", bin, word, out)
+			}
+		}
+	}
+}
+
+// Each program has scripts for shells, and man pages of itself and what is below it.
+func TestCompletionAndMan(t *testing.T) {
+	for bin, below := range map[string]string{"ps": "ps-status", "trainer": "trainer-packages", "psbench": "psbench-kernels"} {
+		for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
+			p := start(t, bin, "completion", shell)
+			p.succeeds(t)
+			if out := p.stdout.String(); !strings.Contains(out, "__complete") || !strings.Contains(out, bin) {
+				t.Errorf("%s completion %s printed %.200q", bin, shell, out)
+			}
+		}
+		folder := t.TempDir()
+		start(t, bin, "man", folder).succeeds(t)
+		for _, page := range []string{bin, below} {
+			text, err := os.ReadFile(filepath.Join(folder, page+".1"))
+			if err != nil || !strings.HasPrefix(string(text), ".nh\n.TH") {
+				t.Errorf("%s: %.80q, %v", page, text, err)
+			}
 		}
 	}
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus"
 	"gradbus/cuda"
 	"gradbus/cuda/health/watch"
 	"gradbus/cuda/verification"
@@ -60,7 +59,6 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
   ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret --nats nats://10.0.0.1:4222
                                                        one of several: they find each other at that NATS server, or ps`,
-		Version:       gradbus.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          noArguments,
@@ -73,9 +71,8 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		},
 	}
 	f.add(c)
-	c.CompletionOptions.DisableDefaultCmd = true
-	config.Plain(c)
 	c.AddCommand(statusCommand(), topCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"}, {Title: "Memory and bounds", First: "memory-mib"},
 		{Title: "The page, the API and the metrics", First: "http"}, {Title: "GPUs", First: "gpu"}, {Title: "Log and settings", First: "log-format"},

@@ -10,12 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus"
 	"gradbus/bench/average"
 	"gradbus/bench/crew"
 	"gradbus/bench/hosted"
 	"gradbus/bench/hybrid"
 	"gradbus/bench/update"
+	"gradbus/cuda"
 	"gradbus/internal/config"
 )
 
@@ -73,7 +73,6 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "psbench BENCHMARK",
 		Short:         "Measure gradbus on this machine",
-		Version:       gradbus.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example: `  ./bin/psbench packages               two trainers and two shards next to one PyTorch process
@@ -90,11 +89,10 @@ func command() *cobra.Command {
 			return fmt.Errorf("no benchmark given (%s); see psbench --help", known)
 		},
 	}
-	config.Plain(root)
-	root.CompletionOptions.DisableDefaultCmd = true
 	cobra.EnableCommandSorting = false // a variable of the library's
 	root.AddCommand(all...)
 	root.AddCommand(fabricChildCommand(), memberCommand())
+	config.Program(root, cuda.Built())
 	return root
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus"
+	"gradbus/cuda"
 	"gradbus/cuda/health/watch"
 	"gradbus/internal/config"
 )
@@ -25,7 +25,6 @@ func command() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "trainer WORKLOAD",
 		Short:         "Run a workload as one trainer of a job, or as all of them",
-		Version:       gradbus.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Example: `  ./bin/ps                                            the server, in another terminal
@@ -49,9 +48,8 @@ func command() *cobra.Command {
 	root.RunE = func(*cobra.Command, []string) error {
 		return errors.New("no workload given (known: " + known + "); see trainer --help")
 	}
-	config.Plain(root)
-	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(workloads...)
 	root.AddCommand(watch.Probe())
+	config.Program(root, cuda.Built())
 	return root
 }

@@ -1,7 +1,8 @@
-# Writes STAMP, a header with the SHA-256 of ARCHIVE (and of EMU, where it was built), unless it is right already, so that
-# nothing is rebuilt for nothing.
+# Writes STAMP, a header with the SHA-256 of ARCHIVE (and of EMU, where it was built) and what became of CUDA, unless it is right
+# already, so that nothing is rebuilt for nothing.
 file(SHA256 ${ARCHIVE} hash)
 set(text "// Written by CMake: the SHA-256 of libgradbus.a, through which go build sees that the library changed.\n#define GRADBUS_STAMP \"${hash}\"\n")
+string(APPEND text "#define GRADBUS_CUDA_WHY \"${CUDA}\"\n")
 if(EMU)
   file(SHA256 ${EMU} hash)
   string(APPEND text "#define GRADBUS_EMU_STAMP \"${hash}\"\n")

@@ -107,7 +107,7 @@ var layers = map[string]layer{
 	"e2e/page":                   {},             // the page in a browser
 	"e2e/cost":                   {},             // what observing a job costs
 	"internal/rules":             {},             // tests over the whole repository
-	"internal/config":            {own: []string{"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"internal/config":            {own: []string{"", "internal/atomicfile", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
 		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "trainer/spawn"},
