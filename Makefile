@@ -87,6 +87,7 @@ lint:
 	scripts/lint.sh
 
 bench: all
+	@scripts/deps.sh torch
 	bin/psbench packages && bench/compare_pytorch.py && bin/psbench fabric && bin/psbench kernels --threads $$(nproc)
 	go test $(NATIVE) -run '^$$' -bench . ./...
 

@@ -79,11 +79,14 @@ def find_python(given):
     for python in [given] if given else ["python3", "/usr/bin/python3"]:
         path = shutil.which(python)
         if path and subprocess.run([path, "-c", "import torch.distributed.rpc"], capture_output=True).returncode == 0:
-            version = subprocess.run([path, "-c", "import torch; print(torch.__version__)"], capture_output=True, text=True)
-            return path, version.stdout.strip()
+            version = subprocess.run([path, ROOT / "scripts" / "torch_blas.py"], capture_output=True, text=True).stdout.strip()
+            if version.endswith(" reference"):
+                print("compare_pytorch.py: warning: this torch has the reference BLAS, so the comparison is not fair to it: "
+                      "scripts/deps.sh torch installs OpenBLAS", file=sys.stderr)
+            return path, version
     if given:
         sys.exit(f"compare_pytorch.py: python {given!r}: has no torch.distributed.rpc")
-    print("compare_pytorch.py: no python has torch, so gradbus is measured alone (apt install python3-torch, or --python PROGRAM)", file=sys.stderr)
+    print("compare_pytorch.py: no python has torch, so gradbus is measured alone (scripts/deps.sh torch, or --python PROGRAM)", file=sys.stderr)
     return None, None
 
 

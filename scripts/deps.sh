@@ -6,6 +6,7 @@
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
+#   torch   PyTorch with OpenBLAS               what `make bench` compares with; its own reference BLAS would not be fair to it
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
 # With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
@@ -38,9 +39,15 @@ missing() {
       [ -e /usr/share/fonts/opentype/inter ] || echo "the Inter font:fonts-inter"
       ;;
     metrics) has prometheus && has promtool || echo "prometheus:prometheus" ;;
+    torch)
+      case "$(python3 "${0%/*}/torch_blas.py" || /usr/bin/python3 "${0%/*}/torch_blas.py")" in
+        "") printf '%s\n' PyTorch:python3-torch OpenBLAS:libopenblas0-pthread ;;
+        *reference) echo "OpenBLAS:libopenblas0-pthread" ;;
+      esac
+      ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want build, run, tools, page, metrics or cuda)" >&2
+      echo "deps: unknown group $1 (want build, run, tools, page, metrics, torch or cuda)" >&2
       exit 2
       ;;
   esac

@@ -135,9 +135,14 @@ func (p *comparison) findPython(ctx context.Context) string {
 		candidates = []string{"python3", "/usr/bin/python3"}
 	}
 	for _, python := range candidates {
-		if exec.CommandContext(ctx, python, "-c", "import torch").Run() == nil {
-			return python
+		out, err := exec.CommandContext(ctx, python, filepath.Join(p.scripts, "torch_blas.py")).Output()
+		if err != nil {
+			continue
 		}
+		if strings.HasSuffix(strings.TrimSpace(string(out)), " reference") {
+			fmt.Fprintf(p.progress, "warning: the torch of %s has the reference BLAS, so this comparison is not fair to it: scripts/deps.sh torch installs OpenBLAS\n", python)
+		}
+		return python
 	}
 	fmt.Fprintf(p.progress, "no torch in %s: PyTorch is left out of the comparison\n", strings.Join(candidates, ", "))
 	return ""
