@@ -1,0 +1,234 @@
+package rules
+
+import (
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The form that documents are held to.
+var (
+	frontPage = form{lines: 120, columns: 120, words: 25, cell: 60}
+	reference = form{columns: 120, words: 25, cell: 60}
+)
+
+// forms are the documents that are held to a form.
+var forms = map[string]form{
+	"CHANGELOG.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
+	"docs/README.md": reference, "docs/compatibility.md": reference,
+}
+
+// markdown are the repository's documents.
+func markdown(t *testing.T) map[string]string {
+	t.Helper()
+	out, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, name := range strings.Fields(string(out)) {
+		data, err := os.ReadFile(name)
+		if os.IsNotExist(err) {
+			continue // deleted, and not committed yet
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[name] = string(data)
+	}
+	if len(all) < 10 {
+		t.Fatalf("found %d documents only", len(all))
+	}
+	return all
+}
+
+func TestDocumentsAreOfTheirForm(t *testing.T) {
+	all := markdown(t)
+	for name, f := range forms {
+		document, ok := all[name]
+		if !ok {
+			t.Errorf("%s: no such document", name)
+		}
+		for _, wrong := range formOf(name, document, f) {
+			t.Error(wrong)
+		}
+	}
+}
+
+// Every relative link leads to a file that exists, and to a heading of it where it names one.
+func TestDocumentsLinkToWhatExists(t *testing.T) {
+	all := markdown(t)
+	for name, document := range all {
+		for _, wrong := range brokenLinks(name, document, func(file string) (string, bool) {
+			if text, ok := all[file]; ok {
+				return text, true
+			}
+			_, err := os.Stat(file)
+			return "", err == nil
+		}) {
+			t.Error(wrong)
+		}
+	}
+}
+
+var target = regexp.MustCompile(`\]\(([^)\s]+)\)|(?:src|href)="([^"]+)"`)
+
+// brokenLinks lists the relative links of a document that lead nowhere. open reads a file, and says whether it exists.
+func brokenLinks(name, document string, open func(string) (string, bool)) []string {
+	var wrong []string
+	for _, b := range blocks(document) {
+		if b.kind == code {
+			continue
+		}
+		for _, m := range target.FindAllStringSubmatch(span.ReplaceAllStringFunc(b.text, hideLinks), -1) {
+			to := m[1] + m[2]
+			if strings.Contains(to, "://") || strings.HasPrefix(to, "mailto:") {
+				continue
+			}
+			file, anchor, _ := strings.Cut(to, "#")
+			if file == "" {
+				file = name
+			} else {
+				file = path.Join(path.Dir(name), file)
+			}
+			if file == name && anchor != "" {
+				if !anchors(document)[anchor] {
+					wrong = append(wrong, name+": no heading for the link #"+anchor)
+				}
+				continue
+			}
+			text, ok := open(file)
+			switch {
+			case !ok:
+				wrong = append(wrong, name+": a link to "+to+", which does not exist")
+			case anchor != "" && !anchors(text)[anchor]:
+				wrong = append(wrong, name+": "+file+" has no heading for the link #"+anchor)
+			}
+		}
+	}
+	return wrong
+}
+
+// hideLinks makes code that looks like a link no link.
+func hideLinks(s string) string { return strings.ReplaceAll(s, "](", "] (") }
+
+// Every document below docs is named in docs/README.md, but for the runbooks, whose folder is.
+func TestDocumentsAreListed(t *testing.T) {
+	all := markdown(t)
+	list := all["docs/README.md"]
+	for name := range all {
+		rest, ok := strings.CutPrefix(name, "docs/")
+		if ok && rest != "README.md" && !strings.HasPrefix(rest, "runbooks/") && !strings.Contains(list, "]("+rest+")") {
+			t.Errorf("docs/README.md does not name %s", name)
+		}
+	}
+	if !strings.Contains(list, "](runbooks)") {
+		t.Error("docs/README.md does not name the runbooks")
+	}
+}
+
+// What documents tell to run exists: commands of this repository, files, packages, targets of make, and flags.
+func TestDocumentsRunWhatExists(t *testing.T) {
+	known := readCommands(t)
+	found := 0
+	for name, document := range markdown(t) {
+		for _, c := range shown(document) {
+			found++
+			for _, wrong := range known.check(c) {
+				t.Errorf("%s: %s: %s", name, c, wrong)
+			}
+		}
+	}
+	if found < 100 {
+		t.Errorf("found %d commands only", found)
+	}
+}
+
+// The rules find what they are for.
+func TestDocumentsFinds(t *testing.T) {
+	words := strings.Repeat("word ", 25)
+	f := form{lines: 3, columns: 200, words: 25, cell: 60}
+	for name, c := range map[string]struct{ text, want string }{
+		"fits":             {"# A title\n" + words + "`more words in code`.\n", "26 words"},
+		"sentences":        {words + ".\n" + words + "!\n", ""},
+		"across lines":     {words + "\nmore\n", "a.md:1: a sentence of 26 words"},
+		"items":            {"- " + words + "\n- " + words + "\n", ""},
+		"code is one word": {"`" + words + "` fits.\n", ""},
+		"link":             {"[a](" + strings.Repeat("b", 70) + ") " + words[5:] + "\n", ""},
+		"cell":             {"| a | " + words + " |\n", "a.md:1: a cell of 124 characters"},
+		"names in a cell":  {"| `" + words + "`, `b` |\n", ""},
+		"pipe in a cell":   {"| `" + strings.Repeat("a|", 40) + "` | b |\n", ""},
+		"target in a cell": {"| [b](" + strings.Repeat("b", 70) + ") |\n", ""},
+		"lines":            {"\n\n\n\n", "4 lines, want at most 3"},
+		"columns":          {"a " + strings.Repeat("b", 200) + "\n", "202 columns"},
+		"second line":      {"a\nb " + strings.Repeat("b", 200) + "\n", "a.md:2: 202 columns"},
+		"code":             {"```\n" + strings.Repeat("b", 200) + words + words + "\n```\n", ""},
+		"generated":        {"<!-- families: x -->\n| " + words + " |\n<!-- end -->\n", ""},
+	} {
+		wrong := strings.Join(formOf("a.md", c.text, f), "\n")
+		if (wrong == "") != (c.want == "") || !strings.Contains(wrong, c.want) {
+			t.Errorf("%s: found %q, want %q", name, wrong, c.want)
+		}
+	}
+	open := func(file string) (string, bool) { return "# Two words, `code`\n# A\n# A\n", file == "docs/b.md" }
+	for text, want := range map[string]string{
+		"[x](b.md) [x](b.md#two-words-code) [x](b.md#a-1)": "",
+		"[x](c.md)":             "a link to c.md",
+		"![x](../b.png)":        "a link to ../b.png",
+		"<img src=\"b.png\">":   "a link to b.png",
+		"[x](b.md#a-2)":         "docs/b.md has no heading for the link #a-2",
+		"# It\n[x](#it)":        "",
+		"# It\n[x](#that)":      "no heading for the link #that",
+		"`[x](c.md)`":           "",
+		"```\n[x](c.md)\n```":   "",
+		"[x](https://x.org/#y)": "",
+	} {
+		if wrong := strings.Join(brokenLinks("docs/a.md", text, open), "\n"); (wrong == "") != (want == "") || !strings.Contains(wrong, want) {
+			t.Errorf("%s: found %q, want %q", text, wrong, want)
+		}
+	}
+}
+
+// The check of commands finds what it is for.
+func TestDocumentsRunFinds(t *testing.T) {
+	known := readCommands(t)
+	for text, want := range map[string]string{
+		"```sh\nmake all && ./bin/ps --listen x --token-file=y\n```": "",
+		"```sh\n./bin/psx\n```":                                           "no command psx",
+		"```sh\nX=1 sudo ./bin/ps \\\n  --lisen x  # why\n```":            "no flag --lisen",
+		"```console\n$ ./bin/ps --lisen\n--nothing\n```":                  "no flag --lisen",
+		"```sh\nmake tset\n```":                                           "no target tset",
+		"```sh\nmake && scripts/dep.sh\n```":                              "no scripts/dep.sh",
+		"```sh\ncd deploy/prometheus && promtool test alerts.yml\n```":    "",
+		"```sh\ncd deploy/nowhere\n```":                                   "no deploy/nowhere",
+		"```sh\ngo test ./nowhere -run X\n```":                            "no ./nowhere",
+		"```sh\ngo test ./ps/... ./cuda\n```":                             "",
+		"```sh\ncurl --nothing docs/nothing.md\n```":                      "no docs/nothing.md",
+		"```sh\nbench/compare_pytorch.py --only A\n```":                   "",
+		"```sh\nbench/compare_pytorch.py --onyl A\n```":                   "no flag --onyl",
+		"Of `--listen` and `ps doctor --dir X`, `nats --nothing` nothing": "",
+		"Of `--lisen` nothing":                                            "no flag --lisen",
+		"| `psbench --dir` |":                                             "no flag --dir",
+	} {
+		var wrong []string
+		for _, c := range shown(text) {
+			wrong = append(wrong, known.check(c)...)
+		}
+		if all := strings.Join(wrong, "\n"); (all == "") != (want == "") || !strings.Contains(all, want) {
+			t.Errorf("%s: found %q, want %q", text, all, want)
+		}
+	}
+}
+
+// stands tells whether a path of the repository exists; built files and data do not count.
+func stands(name string) bool {
+	if matches, err := filepath.Glob(name); err == nil && len(matches) > 0 {
+		return true
+	}
+	_, err := os.Stat(name)
+	return err == nil
+}
