@@ -217,8 +217,6 @@ func endOf(status error, stderr string) string {
 		return "the probe ended by itself" + because
 	case !errors.As(status, &exit):
 		return fmt.Sprintf("the probe ended: %v%s", status, because)
-	case exit.ExitCode() == 127:
-		return "the driver's library lacks a function that was called, and the dynamic linker ended the probe" + because
 	}
 	if ws, ok := exit.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return fmt.Sprintf("the probe was ended by signal %d (%s)%s", ws.Signal(), ws.Signal(), because)

@@ -2,8 +2,7 @@
 //
 // # The story
 //
-// Calls of NVIDIA's driver may hang for ever, and calling a function that its library lacks ends the process. So nothing in
-// a ps or trainer ever calls it. A child process does, the probe (cuda/health/nvml, run as ps gpu-probe), which writes what it
+// Calls of NVIDIA's driver may hang for ever. So nothing in a ps or trainer ever calls it. A child process does, the probe (cuda/health/nvml, run as ps gpu-probe), which writes what it
 // hears as lines of JSON. A Monitor runs the probe (child.go, run.go), feeds its lines to the decisions of cuda/health/verdict,
 // and answers from memory: its methods never wait for the driver.
 //

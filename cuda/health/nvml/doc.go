@@ -4,11 +4,11 @@
 //
 // # What must be kept
 //
-//   - The library is opened at run time, and its functions are bound when they are first called. One that it lacks ends the
-//     process with status 127, so every function is looked up before it is called (has, ask), and none but the library's
-//     nvmlInit is called before that has succeeded. For the same reason no program with this package may be linked with
-//     -z now, or run with LD_BIND_NOW: docs/operations.md has what the loader says then. Weak references would do, and neither the
-//     default linker nor cgo makes any of those of another package.
+//   - The library is opened at run time, and none of its functions is left to the loader: library.c defines all that go-nvml refers
+//     to, each passing its call on to the library that was opened. So a program with this package starts without a driver,
+//     also with LD_BIND_NOW, or linked with -z now. A newer go-nvml may refer to more: a test compares, and writes functions.h anew.
+//   - A function that the library lacks answers "function not found". Every one is looked up before it is called (has, ask), so
+//     that what is missing can be said; none but nvmlInit is called before that has succeeded.
 //   - Errors are not asked for their text: that is a call too.
 //   - A poll's line is written by the goroutine that asks, since it is the sign that the driver answers. Events come from
 //     another one, at once, also while the first hangs.

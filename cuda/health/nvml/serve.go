@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/NVIDIA/go-nvml/pkg/dl"
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"gradbus/cuda/health/verdict"
@@ -57,8 +56,7 @@ func (w *lineWriter) write(l verdict.Line) error {
 }
 
 // Serve asks the driver until ctx ends, Options.In does or nobody reads any more. It is to run in a process of its own: a
-// call of the driver may never return, and a function that its library lacks ends the process. A driver that is not there
-// or does not work is said in a line, and is no error.
+// call of the driver may never return. A driver that is not there or does not work is said in a line, and is no error.
 func Serve(ctx context.Context, o Options) error {
 	if o.Library == "" {
 		o.Library = libraryDefault
@@ -78,7 +76,7 @@ func Serve(ctx context.Context, o Options) error {
 		}()
 	}
 	p := &probe{options: o, out: &lineWriter{to: json.NewEncoder(o.Out)}, lacks: map[string]bool{}}
-	if none := p.open(nvml.New(nvml.WithLibraryPath(o.Library)), loadable); none != nil {
+	if none := p.open(nvml.New(nvml.WithLibraryPath(o.Library)), openLibrary); none != nil {
 		return p.out.write(verdict.Line{None: none})
 	}
 	return p.serve(ctx, stop)
@@ -142,26 +140,16 @@ func (p *probe) poll(ctx context.Context) error {
 	}
 }
 
-// loadable says why a library cannot be loaded or has no way to begin: nvmlInit is called without looking it up.
-func loadable(library string) error {
-	file := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
-	if err := file.Open(); err != nil {
-		return err
-	}
-	if file.Lookup("nvmlInit_v2") != nil && file.Lookup("nvmlInit") != nil {
-		return errors.New("it has no function nvmlInit")
-	}
-	return nil // it stays open: it is used next
-}
-
 // open begins to use the library. It gives what is to be said where that does not work.
-func (p *probe) open(api nvml.Interface, loadable func(string) error) *verdict.None {
+func (p *probe) open(api nvml.Interface, openLibrary func(string) error) *verdict.None {
 	p.api = api
-	if err := loadable(p.options.Library); err != nil {
+	if err := openLibrary(p.options.Library); err != nil {
 		return &verdict.None{Reason: fmt.Sprintf("the driver's library cannot be loaded: %v", err)}
 	}
 	switch ret := api.Init(); ret {
 	case nvml.SUCCESS:
+	case nvml.ERROR_FUNCTION_NOT_FOUND:
+		return &verdict.None{Reason: "the driver's library cannot be loaded: it has no function nvmlInit"}
 	case nvml.ERROR_DRIVER_NOT_LOADED:
 		return &verdict.None{Reason: "the NVIDIA driver is not loaded"}
 	case nvml.ERROR_LIB_RM_VERSION_MISMATCH:
