@@ -11,6 +11,7 @@
 #   make verify     writes the committed generated code again and compares it (needs flatc)
 #   make lint       gofmt, vet, staticcheck, clang-format
 #   make bench      this machine next to PyTorch where a python3 has torch: packages, the reference systems; fabric, kernels, Go's benchmarks
+#   make install    commands, library, header, pkg-config files, completions and man pages below PREFIX, /usr/local (scripts/install.sh)
 #   make clean      removes bin/ and build/
 #
 # CUDA=off leaves the CUDA backend out; CUDA=on refuses to do without it. The default takes it where nvcc is found, and
@@ -27,7 +28,7 @@ PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the na
 
 TESTED = built native race cuda portable hosts faults page prometheus fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
-.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench clean
+.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -90,6 +91,8 @@ bench: all
 	@scripts/deps.sh torch
 	bin/psbench packages && bench/compare_pytorch.py && bin/psbench fabric && bin/psbench kernels --threads $$(nproc)
 	go test $(NATIVE) -run '^$$' -bench . ./...
+
+install: ; @scripts/install.sh
 
 clean:
 	rm -rf bin build

@@ -9,10 +9,17 @@
 #include <string.h>
 
 #include "gradbus.h"
-#if !__has_include("native_stamp.h")
-#error "the native library is not built: run make, or leave the tag native out"
-#endif
+#ifdef GRADBUS_INSTALLED  // the hash of an installed library, from its pkg-config file
+#define GRADBUS_TEXT_OF(x) #x
+#define GRADBUS_TEXT(x) GRADBUS_TEXT_OF(x)
+#define GRADBUS_STAMP GRADBUS_TEXT(GRADBUS_INSTALLED)
+#define GRADBUS_CUDA_WHY "as in the installed library"
+#elif __has_include("native_stamp.h")
 #include "native_stamp.h"
+#else
+#error \
+    "the native library is not built: run make; or use an installed one, with the tags native,installed; or leave the tag native out"
+#endif
 
 // gradbus_stamp changes with the library, and with it this package's build.
 static inline const char* gradbus_stamp(void) { return GRADBUS_STAMP; }

@@ -3,8 +3,8 @@
 package cuda
 
 /*
-#cgo CFLAGS: -I${SRCDIR}/../csrc/include -Wall -Wextra -Werror
-#cgo LDFLAGS: ${SRCDIR}/../build/libgradbus.a -lstdc++ -lm -ldl -lrt -lpthread
+#cgo CPPFLAGS: -I${SRCDIR}/../csrc/include
+#cgo CFLAGS: -Wall -Wextra -Werror
 #include <stdlib.h>
 #include "bridge.h"
 

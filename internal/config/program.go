@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -20,7 +21,12 @@ import (
 
 // Program gives the command of a program, which has all of its subcommands, what every program has: the version in full, scripts that
 // complete its words in a shell, man pages, and one form of errors about flags. native says what the build has besides Go.
+//
+// A program that is installed as gradbus-ps, since a shell's ps is another, calls itself that: in its help, scripts and pages.
 func Program(c *cobra.Command, native string) {
+	if installed := "gradbus-" + c.Name(); filepath.Base(os.Args[0]) == installed {
+		c.Use = installed
+	}
 	Plain(c)
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -69,6 +69,20 @@ func TestProgramCompletion(t *testing.T) {
 	}
 }
 
+// Installed beside procps's ps, ours has a name of its own, by which a shell completes it.
+func TestProgramInstalled(t *testing.T) {
+	defer func(was string) { os.Args[0] = was }(os.Args[0])
+	os.Args[0] = "/usr/local/bin/gradbus-ps"
+	root, out := program()
+	root.SetArgs([]string{"completion", "bash", "--help"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	if text := out.String(); root.Name() != "gradbus-ps" || !strings.Contains(text, "(/usr/local/bin/gradbus-ps completion bash)") {
+		t.Errorf("%s: %s", root.Name(), text)
+	}
+}
+
 func TestProgramMan(t *testing.T) {
 	root, _ := program()
 	folder := t.TempDir()

@@ -21,7 +21,7 @@ func invoked(arg, program string) string {
 			break
 		}
 	}
-	path := folder + prefix + program
+	path := folder + prefix + strings.TrimPrefix(program, prefix)
 	if strings.ContainsAny(path, " \t'\"\\$`&|;<>()*?[]#~!{}") {
 		return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 	}
