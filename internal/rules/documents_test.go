@@ -19,7 +19,9 @@ var (
 // forms are the documents that are held to a form.
 var forms = map[string]form{
 	"CHANGELOG.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
-	"docs/README.md": reference, "docs/compatibility.md": reference,
+	"docs/README.md": reference, "docs/benchmarks.md": reference, "docs/compatibility.md": reference, "docs/http.md": reference,
+	"docs/logs.md": reference, "docs/operations.md": reference, "docs/several-hosts.md": reference,
+	"docs/tensorboard.md": reference, "docs/terminal.md": reference,
 }
 
 // markdown are the repository's documents.
