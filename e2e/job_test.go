@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/lane"
 	"gradbus/trainer/packages/corpus"
 	"gradbus/trainer/packages/reference"
 	"gradbus/trainer/report"
@@ -44,6 +45,31 @@ func TestSameWeightsEverywhere(t *testing.T) {
 					t.Errorf("backend %s, %d shards, %d trainers: weights %s, want %s", backend, shards, trainers, got.WeightsSHA256, want)
 				}
 			}
+		}
+	}
+}
+
+// Without a flag for it, the weights are the same however many trainers there are.
+func TestSameWeightsByDefault(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	sameByDefault(t, "packages", "--server", url, "--input", index(t, 200), "--epochs", "1", "--dim", "8", "--lr", "1")
+}
+
+// sameByDefault trains with different numbers of trainers.
+func sameByDefault(t *testing.T, workload string, flags ...string) {
+	t.Helper()
+	want := ""
+	for _, trainers := range []int{1, 2, 4, 8} {
+		args := append([]string{workload, "--spawn", "--trainers", strconv.Itoa(trainers), "--json"}, flags...)
+		p := start(t, "trainer", args...)
+		p.succeeds(t)
+		got := p.result(t)
+		if want == "" {
+			want = got.WeightsSHA256
+		}
+		if got.WeightsSHA256 != want || got.Trainers != trainers || got.Lanes != lane.DefaultMin {
+			t.Errorf("%s of %d trainers and %d lanes: weights %s, one trainer has %s", workload, got.Trainers, got.Lanes, got.WeightsSHA256, want)
 		}
 	}
 }

@@ -20,7 +20,7 @@ func TestMNIST(t *testing.T) {
 	_, url := server(t)
 	model := filepath.Join(t.TempDir(), "m.safetensors")
 	p := start(t, "trainer", "mnist", "--server", url, "--input", "synthetic", "--spawn", "--trainers", "2", "--batches", "12",
-		"--batch", "8", "--json", "--save", model)
+		"--batch", "16", "--json", "--save", model)
 	p.succeeds(t)
 	var r report.Result
 	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil || strings.Count(p.stdout.String(), "\n") != 1 {
@@ -46,6 +46,13 @@ func TestMNIST(t *testing.T) {
 	if out := people.stdout.String(); !strings.HasPrefix(out, answer.Answer+" ") || strings.Count(out, "\n") != 3 {
 		t.Errorf("printed %q, want three classes, %s first", out, answer.Answer)
 	}
+}
+
+// Without a flag for it, the weights are the same however many trainers there are.
+func TestMNISTSameWeightsByDefault(t *testing.T) {
+	t.Parallel()
+	_, url := server(t)
+	sameByDefault(t, "mnist", "--server", url, "--input", "synthetic", "--batches", "3", "--batch", "20")
 }
 
 // drawSample writes a synthetic image as a PNG.

@@ -14,6 +14,14 @@ func TestSplitLargestPowerOfTwoBelow(t *testing.T) {
 	}
 }
 
+func TestDefault(t *testing.T) {
+	for trainers, want := range map[int]int{1: 8, 3: 8, 8: 8, 9: 16, 16: 16, 17: 32, LanesMax: LanesMax} {
+		if got := Default(trainers); got != want {
+			t.Errorf("%d lanes for %d trainers, want %d", got, trainers, want)
+		}
+	}
+}
+
 func TestNodes(t *testing.T) {
 	for _, c := range []struct {
 		first Lane

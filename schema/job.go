@@ -15,7 +15,7 @@ type Job struct {
 	Settings    map[string]string `json:"settings"`        // the workload's own settings and the digest of its data
 	Seed        uint64            `json:"seed"`            // of all random numbers of the job
 	Trainers    int               `json:"trainers"`        // how many take part
-	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax
+	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax; trainer.Join takes 0 for lane.Default
 	Consistency string            `json:"consistency"`     // ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
 	Ahead       int               `json:"ahead"`           // batches that a trainer may run ahead where that is bounded; else 0
 	Group       int               `json:"group,omitempty"` // trainers whose contributions make one update where they are grouped; else 0

@@ -65,8 +65,8 @@ done
 url=$(cat "$work/url")
 head -n 1 "$work/ps.err"
 
-echo "== two trainers:  ./bin/trainer packages --server $url --trainers 2 --lanes 4 --epochs 4"
-train=(bin/trainer packages --server "$url" --job demo --trainers 2 --lanes 4 --epochs 4 "${more[@]}")
+echo "== two trainers:  ./bin/trainer packages --server $url --trainers 2 --epochs 4"
+train=(bin/trainer packages --server "$url" --job demo --trainers 2 --epochs 4 "${more[@]}")
 "${train[@]}" >"$work/first.out" 2>"$work/first.err" &
 first=$!
 pids+=("$first")

@@ -10,11 +10,12 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/internal/process"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
 // Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
-// equal. It returns when all trainers have joined and the job has started, at version 0. Where the job cannot be registered yet, because a
+// equal; its Lanes may be 0, for lane.Default. It returns when all trainers have joined and the job has started, at version 0. Where the job cannot be registered yet, because a
 // ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
@@ -27,6 +28,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if job == nil {
 		return nil, fmt.Errorf("%w: the job is nil: want its manifest", ErrConfig)
 	}
+	job = withLanes(job)
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
@@ -47,6 +49,16 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
+}
+
+// withLanes is job with the default number of lanes, where it says none.
+func withLanes(job *schema.Job) *schema.Job {
+	if job.Lanes != 0 || job.Trainers > lane.LanesMax {
+		return job // what is wrong with it, Validate says
+	}
+	filled := *job
+	filled.Lanes = lane.Default(job.Trainers)
+	return &filled
 }
 
 // joiner asks for a place in a job under a name of its own, since a trainer has no member id before it is admitted. It

@@ -5,7 +5,18 @@ import (
 	"testing"
 
 	"gradbus/lane"
+	"gradbus/schema"
 )
+
+// A manifest without a number of lanes gets the default, and one with it stays as it is.
+func TestWithLanes(t *testing.T) {
+	for _, c := range []struct{ trainers, lanes, want int }{{2, 0, 8}, {9, 0, 16}, {2, 3, 3}, {0, 0, 8}, {lane.LanesMax + 1, 0, 0}} {
+		job := &schema.Job{Trainers: c.trainers, Lanes: c.lanes}
+		if got := withLanes(job).Lanes; got != c.want || job.Lanes != c.lanes {
+			t.Errorf("%d trainers, %d lanes: %d, want %d and the caller's as it was", c.trainers, c.lanes, got, c.want)
+		}
+	}
+}
 
 func TestLanePlanOfFour(t *testing.T) {
 	p := newLanePlan(0, 4, 4)

@@ -117,7 +117,8 @@ func (c *Config) remoteJob(data *mnist.Data) *schema.Job {
 // pullSettings are those of the workload that computes on trainers.
 func (c *Config) pullSettings() mnist.Settings {
 	s := mnist.Defaults()
-	s.Job, s.Trainers, s.Epochs, s.Batch, s.LR, s.Momentum, s.Seed = c.Job, c.Trainers, c.Epochs, c.BatchSize, c.LR, c.Momentum, c.Seed
+	s.Job, s.Trainers, s.Lanes, s.Epochs, s.LR, s.Momentum, s.Seed = c.Job, c.Trainers, c.Trainers, c.Epochs, c.LR, c.Momentum, c.Seed
+	s.Batch = c.BatchSize * c.Trainers
 	s.Apply, s.Consistency = schema.ApplyUpdate, schema.ConsistencyAsync
 	switch c.Sync {
 	case Sync:

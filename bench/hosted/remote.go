@@ -21,7 +21,7 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	feed, err := mnist.NewFeed(r.config.Seed, &r.data.Train, r.config.BatchSize, r.config.Trainers)
+	feed, err := mnist.NewFeed(r.config.Seed, &r.data.Train, r.config.BatchSize*r.config.Trainers, r.config.Trainers)
 	if err != nil {
 		return err
 	}

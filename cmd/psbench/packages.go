@@ -53,7 +53,7 @@ func packagesCommand() *cobra.Command {
 	set.IntVar(&p.epochs, "epochs", 4, "`number` of epochs of each run")
 	set.IntVar(&p.trainers, "trainers", 2, "`number` of trainer processes")
 	set.IntVar(&p.shards, "shards", 2, "`number` of shards")
-	set.IntVar(&p.lanes, "lanes", 4, "`number` of lanes")
+	set.IntVar(&p.lanes, "lanes", 0, "`number` of lanes; 0 is the trainer's default")
 	set.StringVar(&p.input, "input", "", "package index `file`; empty is this machine's own")
 	set.StringVar(&p.python, "python", "", "python `program` that has torch; empty looks for one, none leaves PyTorch out")
 	set.BoolVar(&p.json, "json", false, "print one line of JSON and nothing else")

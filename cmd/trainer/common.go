@@ -72,7 +72,7 @@ func (o *common) addServer(set *pflag.FlagSet) {
 func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
 	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
-	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into; 0 is one for each trainer")
+	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
 }

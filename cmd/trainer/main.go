@@ -30,7 +30,7 @@ func command() *cobra.Command {
 		Example: `  ./bin/ps                                            the server, in another terminal
   ./bin/trainer packages                              a job of one trainer
   ./bin/trainer packages --spawn --trainers 2         a job of two, both started here
-  ./bin/trainer packages --trainers 2 --lanes 4       one of two: start it twice
+  ./bin/trainer packages --trainers 2                 one of two: start it twice
   ./bin/trainer mnist --spawn --trainers 2            digits from images (after make data)`,
 	}
 	workloads := []*cobra.Command{packagesCommand(), mnistCommand()}

@@ -62,7 +62,7 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 	set.StringVar(&o.dataDir, "data-dir", "", "`folder` with its four idx files; empty is data/NAME")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.Uint64Var(&s.Batches, "batches", s.Batches, "`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
-	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` of a lane in a batch")
+	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	addTraining(set, &s.Shared, "initial values, order and dropout", "")
 	o.addOutput(set)
 	set.StringVar(&o.library, "library", "auto", "products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))

@@ -35,8 +35,8 @@ func packagesCommand() *cobra.Command {
 Joins a job as its next trainer, trains, and says how it went. The first trainer of a job registers it; the others must
 want the same settings and have the same data. The default data are this machine's own package index.`,
 		Example: `  ./bin/trainer packages                                     a job of one trainer, on a server on this machine
-  ./bin/trainer packages --spawn --trainers 2 --lanes 4      a job of two, both started here
-  ./bin/trainer packages --trainers 2 --lanes 4              one of two: start it twice, here or on another machine
+  ./bin/trainer packages --spawn --trainers 2                a job of two, both started here
+  ./bin/trainer packages --trainers 2                        one of two: start it twice, here or on another machine
   ./bin/trainer packages --spawn --trainers 2 --json         the result as one line of JSON
   ./bin/trainer packages --input Packages.xz --save model.safetensors
   ./bin/trainer packages --load model.safetensors --predict "text editor with syntax highlighting"`,
@@ -51,7 +51,7 @@ func (o *options) add(set *pflag.FlagSet) {
 	o.addPlace(set, &s.Shared)
 	set.StringVar(&o.input, "input", "", "package index `file`, plain, gz, xz or lz4, or \"synthetic\"; empty is this machine's own")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
-	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch")
+	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
 	addTraining(set, &s.Shared, "initial values and order", "dense ")
 	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients: rows, bags, or auto for whichever is smaller")

@@ -124,7 +124,7 @@ func TestSynthetic(t *testing.T) {
 func TestFeedDealsEachSampleOnce(t *testing.T) {
 	set := &Synthetic(103, 1).Train
 	for _, lanes := range []int{1, 3, 4} {
-		f, err := NewFeed(5, set, 8, lanes)
+		f, err := NewFeed(5, set, 8*lanes, lanes)
 		if err != nil {
 			t.Fatal(err)
 		}

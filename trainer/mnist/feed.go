@@ -6,17 +6,17 @@ import (
 	"gradbus/trainer/deal"
 )
 
-// Feed gives the training samples of batches and lanes as package deal deals them, in batches of at most Batch samples for
-// each lane. It is not safe for concurrent use.
+// Feed gives the training samples of batches and lanes as package deal deals them, in batches of at most Batch samples. It
+// is not safe for concurrent use.
 type Feed struct {
 	set    *Set
 	dealer *deal.Dealer
 	pixels *[256]float32
 }
 
-// NewFeed deals set to lanes of at most batch samples each. It fails where deal.New does.
+// NewFeed deals set to lanes, at most batch samples to all lanes of a batch together. It fails where deal.New does.
 func NewFeed(seed uint64, set *Set, batch, lanes int) (*Feed, error) {
-	dealer, err := deal.New(seed, set.Len(), batch*lanes, lanes)
+	dealer, err := deal.New(seed, set.Len(), batch, lanes)
 	if err != nil {
 		return nil, err
 	}

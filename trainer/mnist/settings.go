@@ -21,13 +21,12 @@ var ErrSettings = errors.New("invalid settings")
 type Settings struct {
 	settings.Shared
 	Batches uint64 // of the whole run; 0 stands for those of Epochs
-	Batch   int    // most samples of a lane in a batch, from 1
+	Batch   int    // most samples in a batch, from 1
 }
 
-// Defaults are the settings of the measured figures: the learning rate is the original's, with momentum, since a step is
-// over the samples of all lanes.
+// Defaults are the settings of the measured figures: the learning rate is the original's, with momentum, since a batch has more samples.
 func Defaults() Settings {
-	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 3, LR: 0.03, Momentum: 0.9, Seed: 1, Apply: schema.ApplyUpdate}, Batch: 32}
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 3, LR: 0.03, Momentum: 0.9, Seed: 1, Apply: schema.ApplyUpdate}, Batch: 64}
 }
 
 // Limits that keep a slip of the finger from asking for the moon.
@@ -49,7 +48,7 @@ func (s Settings) Validate() error {
 }
 
 // BatchesPerEpoch is the number of batches that n training samples are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch*s.LaneCount()) }
+func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch) }
 
 // Run is the number of batches of a whole run.
 func (s Settings) Run(data *Data) uint64 {

@@ -56,7 +56,6 @@ func TestModel(t *testing.T) {
 		t.Errorf("settings %v, first parameter %v", job.Settings, job.Parameters[0])
 	}
 	s := Defaults()
-	s.Lanes = 2
 	if got := s.Run(Synthetic(100, 1)); got != 3*2 {
 		t.Errorf("%d batches for 3 epochs of 100 samples in batches of 64, want 6", got)
 	}

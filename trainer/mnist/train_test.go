@@ -118,7 +118,7 @@ func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Dat
 
 func settings(trainers, lanes int) mnist.Settings {
 	s := mnist.Defaults()
-	s.Trainers, s.Lanes, s.Epochs, s.Batch, s.LR = trainers, lanes, 2, 10, 0.05
+	s.Trainers, s.Lanes, s.Epochs, s.Batch, s.LR = trainers, lanes, 2, 10*lanes, 0.05
 	return s
 }
 

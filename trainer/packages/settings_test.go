@@ -84,7 +84,7 @@ func TestJob(t *testing.T) {
 	if err := j.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if j.Lanes != 2 || j.Trainers != 2 || j.Seed != 9 || j.Workload != Name || j.Optimizer.LR != 0.1 || j.Optimizer.Momentum != 0.5 {
+	if j.Lanes != 8 || j.Trainers != 2 || j.Seed != 9 || j.Workload != Name || j.Optimizer.LR != 0.1 || j.Optimizer.Momentum != 0.5 {
 		t.Errorf("job %+v", j)
 	}
 	if p := j.Parameters; len(p) != 2 || p[0].Elements() != 3*64 || p[1].Elements() != 3 || p[0].Init.Scale != 0.125 {

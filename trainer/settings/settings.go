@@ -19,7 +19,7 @@ import (
 type Shared struct {
 	Job      string  // name of the job, [a-z0-9-]{1,63}
 	Trainers int     // how many trainers take part, from 1
-	Lanes    int     // into how many lanes each batch is cut, at least Trainers; 0 stands for Trainers
+	Lanes    int     // into how many lanes each batch is cut, at least Trainers; 0 stands for lane.Default
 	Epochs   int     // how often the training set is gone through, from 1
 	LR       float64 // learning rate, above 0
 	Momentum float64 // of SGD, in [0, 1); 0 keeps no velocity
@@ -122,7 +122,7 @@ func (s Shared) checkMode(c *Check) {
 // LaneCount is the number of lanes, the default filled in.
 func (s Shared) LaneCount() int {
 	if s.Lanes == 0 {
-		return s.Trainers
+		return lane.Default(s.Trainers)
 	}
 	return s.Lanes
 }
