@@ -82,16 +82,17 @@ func (l *dataLine) connect() (session *wireSession, came dialed, err error) {
 	if err != nil {
 		return nil, dialed{dialErr: err}, err
 	}
+	came = dialed{reached: true, tls: &tlsWitness{}}
 	stop := context.AfterFunc(l.ctx, func() { socket.Close() })
-	session, err = greet(ctx, socket, at, l.config, l.pool)
+	session, err = greet(ctx, socket, at, l.config, l.pool, came.tls)
 	if !stop() && err == nil {
 		err = context.Cause(l.ctx)
 	}
 	if err != nil {
 		socket.Close()
-		return nil, dialed{reached: true}, err
+		return nil, came, err
 	}
-	return session, dialed{reached: true}, nil
+	return session, came, nil
 }
 
 // dial reaches the first server of the list that takes a connection. at is nil in process.

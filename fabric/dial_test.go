@@ -2,18 +2,15 @@ package fabric
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	crand "crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"math/big"
 	"net"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"gradbus/internal/certificate/certtest"
 )
 
 func TestDialNobodyListens(t *testing.T) { overBoth(t, testDialNobodyListens) }
@@ -126,7 +123,8 @@ func testToken(t *testing.T) {
 func TestTLS(t *testing.T) { overBoth(t, testTLS) }
 
 func testTLS(t *testing.T) {
-	certificate, roots := certify(t)
+	authority := certtest.NewAuthority(t)
+	certificate, roots := authority.Issue(t, "127.0.0.1").TLS, authority.Pool
 	server := startServer(t, ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}})
 	if !strings.HasPrefix(server.URL(), "tls://") {
 		t.Errorf("URL %q", server.URL())
@@ -140,29 +138,4 @@ func testTLS(t *testing.T) {
 	plain := startServer(t, ServerConfig{})
 	_, err = tryDial(t, Config{URL: plain.URL(), TLS: &tls.Config{RootCAs: roots}})
 	wantError(t, err, ErrRefused, "secure")
-}
-
-// certify makes a certificate for 127.0.0.1 that signs itself.
-func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		NotBefore:    time.Now().Add(-time.Hour),
-		NotAfter:     time.Now().Add(time.Hour),
-		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
 }

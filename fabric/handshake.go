@@ -2,7 +2,6 @@ package fabric
 
 import (
 	"context"
-	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -52,9 +51,10 @@ type connectOptions struct {
 
 // wireSession is one connection that the server has let in.
 type wireSession struct {
-	conn   net.Conn
-	reader *wireReader
-	info   serverInfo
+	conn    net.Conn
+	reader  *wireReader
+	info    serverInfo
+	witness *tlsWitness
 }
 
 // show says who the client is: by a file of credentials, by the address, or by the token, the first that is there.
@@ -90,11 +90,11 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 
 // greet takes a fresh connection to an address, nil in process, through INFO, TLS and CONNECT, until the server has
 // answered a PING. The connection is the caller's to close, also where greet fails.
-func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, pool *leasePool) (*wireSession, error) {
+func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, pool *leasePool, witness *tlsWitness) (*wireSession, error) {
 	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return nil, err
 	}
-	s := &wireSession{conn: raw, reader: newWireReader(raw, pool)}
+	s := &wireSession{conn: raw, reader: newWireReader(raw, pool), witness: witness}
 	var e wireEvent
 	if err := s.reader.next(&e); err != nil {
 		return nil, err
@@ -179,15 +179,8 @@ func (s *wireSession) secure(ctx context.Context, config *Config, at *url.URL) (
 	if s.reader.lo != s.reader.hi { // put in by somebody on the way, to be taken for something said under TLS
 		return false, fmt.Errorf("%w: bytes between INFO and TLS", errProtocol)
 	}
-	options := &tls.Config{MinVersion: tls.VersionTLS12}
-	if config.TLS != nil {
-		options = config.TLS.Clone()
-	}
-	if options.ServerName == "" {
-		options.ServerName = at.Hostname()
-	}
-	conn := tls.Client(s.conn, options)
-	if err := conn.HandshakeContext(ctx); err != nil {
+	conn, err := s.witness.handshake(ctx, s.conn, config.TLS, at.Hostname())
+	if err != nil {
 		return false, err
 	}
 	s.conn, s.reader.source = conn, conn

@@ -95,7 +95,7 @@ func TestCredentialsFromAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := greet(t.Context(), near, at, &config, &leasePool{})
+	session, err := greet(t.Context(), near, at, &config, &leasePool{}, &tlsWitness{})
 	if err != nil || session.info.PayloadMax != 1000 {
 		t.Fatalf("%+v, %v", session, err)
 	}
@@ -122,7 +122,7 @@ func TestNothingBeforeTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = greet(guarded(t), near, at, &config, &leasePool{})
+	_, err = greet(guarded(t), near, at, &config, &leasePool{}, &tlsWitness{})
 	wantError(t, err, errProtocol, "between INFO and TLS")
 	wg.Wait()
 }

@@ -60,6 +60,7 @@ func reconnectAfter(attempts int) time.Duration {
 type dialed struct {
 	reached bool  // something listens there
 	dialErr error // why it was not reached
+	tls     *tlsWitness
 }
 
 // explain says what is wrong with an attempt to connect and what would be right.
@@ -81,8 +82,9 @@ func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 			return fmt.Errorf("dial %s: %w: it asks for a token and none was given", at, ErrRefused)
 		}
 		return fmt.Errorf("dial %s: %w: wrong token", at, ErrRefused)
-	case isTLS(err):
-		return fmt.Errorf("dial %s: %w: %w", at, ErrRefused, err)
+	}
+	if wrong := d.tls.explain(err); wrong != nil {
+		return fmt.Errorf("dial %s: %w: %w", at, ErrRefused, wrong)
 	}
 	return fmt.Errorf("%w at %s: something listens there, but the NATS greeting failed (%w): it is another program, or has no room for more connections; ./bin/ps starts one",
 		ErrNoServer, at, err)

@@ -29,6 +29,7 @@ type natsLine struct {
 
 	ctx    context.Context // of all dialing; ends with close
 	cancel context.CancelFunc
+	tls    tlsWitness
 
 	mu            sync.Mutex // guards what follows; never held while calling NATS but for a subscription's counter
 	socket        net.Conn   // latest
@@ -52,7 +53,7 @@ func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sy
 	if err != nil {
 		l.cancel()
 		l.mu.Lock()
-		came := dialed{reached: l.socket != nil, dialErr: l.dialErr}
+		came := dialed{reached: l.socket != nil, dialErr: l.dialErr, tls: &l.tls}
 		l.mu.Unlock()
 		return nil, came.explain(ctx, config, err)
 	}
@@ -106,8 +107,8 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 	case config.Token != "" && !strings.Contains(config.URL, "@"): // else the address says who this is
 		options = append(options, nats.Token(config.Token))
 	}
-	if config.TLS != nil {
-		options = append(options, nats.Secure(config.TLS))
+	if config.TLS != nil || strings.HasPrefix(config.URL, "tls:") {
+		options = append(options, nats.Secure(l.tls.options(config.TLS)))
 	}
 	return append(options, nats.SetCustomDialer(l))
 }

@@ -34,7 +34,7 @@ type Config struct {
 	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
 	// and end every job.
 	Insecure bool
-	// TLS encrypts all connections where it is not nil.
+	// TLS encrypts all connections but those of this process where it is not nil: it has the certificate, and may ask for those of others.
 	TLS *tls.Config
 
 	// ID (id) names this ps among all that share a control server: 1 to 61 of a-z, 0-9 and -. The order of a job's shards

@@ -33,6 +33,9 @@ func checkDataHost(c Config) error {
 	if err := fabric.CheckToken(c.Token); err != nil {
 		return fmt.Errorf("data host %s: other machines can reach it: %w", c.DataHost, err)
 	}
+	if c.DataTLS == nil && (c.TLS != nil || strings.HasPrefix(c.Server, "tls:")) {
+		return fmt.Errorf("data host %s: the way to the ps is encrypted, and the one between trainers is not: give this trainer a certificate (--tls-cert and --tls-key)", c.DataHost)
+	}
 	return nil
 }
 

@@ -176,6 +176,9 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 	if !d.own {
 		config.URL, config.CredsFile = d.url, ""
 		if !strings.HasPrefix(d.url, "tls:") {
+			if config.TLS != nil {
+				config.Log.Warn("gradients to this server go without TLS: start it with --tls-cert and --tls-key", "url", d.url)
+			}
 			config.TLS = nil
 		}
 	}

@@ -2,16 +2,9 @@ package trainer
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"math/big"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -20,6 +13,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/certificate/certtest"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -290,35 +284,12 @@ func TestSeveralServersErrors(t *testing.T) {
 	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
 }
 
-// certify makes a certificate for this machine, and the pool that vouches for it.
-func certify(t *testing.T) (tls.Certificate, *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots
-}
-
 // A control server behind TLS, with a token of its own in its address, and data servers without TLS: each is dialed as it
 // wants to be, directly and by the cluster. Without its certificate nobody gets in, and says why.
 func TestControlOverTLS(t *testing.T) {
 	const batches = 4
-	certificate, roots := certify(t)
+	authority := certtest.NewAuthority(t)
+	certificate, roots := authority.Issue(t, "127.0.0.1").TLS, authority.Pool
 	control := startControl(t, fabric.ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}, Token: "inner"})
 	url := strings.Replace(control.URL(), "://", "://inner@", 1)
 	trust := &tls.Config{RootCAs: roots}

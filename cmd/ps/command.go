@@ -29,6 +29,7 @@ import (
 type flags struct {
 	listen, tokenFile, controlTokenFile, portFile string
 	natsCA                                        string
+	tls                                           config.TLS
 	log                                           config.Log
 	gpu                                           watch.Flags
 	server                                        ps.Config
@@ -54,6 +55,8 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
   ./bin/ps --listen 0.0.0.0:4222 --token-file secret   for other machines, who must know the token
+  ./bin/ps --listen 0.0.0.0:4222 --token-file secret --tls-cert cert.pem --tls-key key.pem --tls-ca ca.pem
+                                                       gradients over TLS, from who has a certificate of that authority
   ./bin/ps --http 0.0.0.0:8080 --http-token-file secret --http-tls-cert cert.pem --http-tls-key key.pem
                                                        the page for other machines; it is at 127.0.0.1:8080 otherwise
   ./bin/ps --config ps.yaml --shards 4                 settings from a file; flags win over it
@@ -92,11 +95,12 @@ func (f *flags) add(c *cobra.Command) {
 	set.DurationVar(&s.Gather, "gather", s.Gather, "`time` that a job may wait for its trainers while nobody new joins, before it ends")
 	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line, 16 characters at least, every connection must show")
 	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
+	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS", "trainers and other ps, who must then show a certificate of theirs, and for --nats")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
 	set.StringVar(&f.controlTokenFile, "control-token-file", "", "`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well")
-	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
+	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
 	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
@@ -275,10 +279,36 @@ func (f *flags) fill(log *slog.Logger) error {
 	if f.server.ControlToken, err = config.Secret(f.controlTokenFile, log); err != nil {
 		return err
 	}
-	if f.server.NATSTLS, err = config.RootCAs(f.natsCA); err != nil {
+	if err := f.fillTLS(log); err != nil {
 		return err
 	}
 	return f.server.Validate()
+}
+
+// fillTLS is fill for the certificates.
+func (f *flags) fillTLS(log *slog.Logger) error {
+	if f.tls.CA != "" && f.tls.Cert == "" && f.server.NATS == "" {
+		return errors.New("tls-ca: want tls-cert and tls-key with it, or nats, whose certificate it vouches for")
+	}
+	serve, dial, err := f.tls.Load(log)
+	if err != nil {
+		return err
+	}
+	own, err := config.RootCAs(f.natsCA)
+	if err != nil {
+		return err
+	}
+	f.server.TLS = serve
+	switch {
+	case own == nil && f.server.NATS != "":
+		f.server.NATSTLS = dial
+	case own != nil && dial != nil:
+		dial.RootCAs = own.RootCAs
+		f.server.NATSTLS = dial
+	default:
+		f.server.NATSTLS = own
+	}
+	return nil
 }
 
 // hint is what a trainer has to be told besides its workload.
@@ -289,6 +319,12 @@ func (f *flags) hint(url string) string {
 	}
 	if f.tokenFile != "" {
 		more += " --token-file " + f.tokenFile
+	}
+	switch {
+	case f.tls.CA != "" && f.tls.Cert != "":
+		more += " --tls-ca " + f.tls.CA + " --tls-cert FILE --tls-key FILE"
+	case f.tls.Cert != "":
+		more += " --tls-ca " + f.tls.Cert // which vouches for itself, where no authority is known
 	}
 	return more
 }

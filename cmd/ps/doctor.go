@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -26,14 +27,15 @@ import (
 // doctoring is what ps doctor is told.
 type doctoring struct {
 	looking
-	listen, page    string
-	nats, creds, ca string
-	monitor         string
-	dirs            []string
-	asJSON          bool
-	gpu             string
-	kept            string
-	library         string
+	listen, page string
+	nats, creds  string
+	tls          config.TLS
+	monitor      string
+	dirs         []string
+	asJSON       bool
+	gpu          string
+	kept         string
+	library      string
 }
 
 // gpuWithin is how long the driver may take for its first word.
@@ -60,7 +62,7 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	set.StringVar(&d.page, "http", httpDefault, "`host:port` of its page")
 	set.StringVar(&d.nats, "nats", "", "`address` of a NATS server or cluster where several ps are to meet")
 	set.StringVar(&d.creds, "nats-creds", "", "`file` with credentials for --nats")
-	set.StringVar(&d.ca, "nats-ca", "", "`file` with the certificates that vouch for --nats, where the system's do not")
+	d.tls.Add(set, "ps shows to --nats, where that asks for one", "--nats; empty is the system's")
 	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
 	set.StringVar(&d.gpu, "gpu", string(health.Auto), "`mode`: auto asks the driver, by a process of its own, off does not")
@@ -91,11 +93,11 @@ func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
 	}
 	if d.nats != "" {
-		tls, err := config.RootCAs(d.ca)
+		_, dial, err := d.tls.Load(slog.New(slog.DiscardHandler))
 		if err != nil {
 			return "", err
 		}
-		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", CredsFile: d.creds, TLS: tls}
+		examined.Control = &fabric.Config{URL: d.nats, Name: "doctor", CredsFile: d.creds, TLS: dial}
 	} else if d.monitor != "" {
 		return "", fmt.Errorf("nats-monitor %q: want --nats too", d.monitor)
 	}

@@ -30,7 +30,8 @@ import (
 // common is what every workload's command is told: where the server is, what computes, and what to write.
 type common struct {
 	server, tokenFile, id string
-	creds, ca, data       string
+	creds, data           string
+	tls                   config.TLS
 	dataHost, advertise   string
 	backWithin            time.Duration
 	windowMiB             int
@@ -60,7 +61,7 @@ func (o *common) addServer(set *pflag.FlagSet) {
 	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps, or of the NATS server where several ps find each other")
 	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
 	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
-	set.StringVar(&o.ca, "nats-ca", "", "`file` with the certificates that vouch for --server, where the system's do not")
+	o.tls.Add(set, "trainer shows to servers that ask for one, and with --reduce trainers to the other trainers", "--server, ps and, with --reduce trainers, the other trainers, who must then show one of theirs; empty is the system's")
 	set.StringVar(&o.data, "data", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
 	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce trainers; empty is 127.0.0.1. Others than loopback need --token-file")
 	set.StringVar(&o.advertise, "advertise", "", "`host` by which the other trainers reach it, where --data-host does not say it")
@@ -123,8 +124,9 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
-		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--nats-ca", o.ca, "--data", o.data,
+		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--data", o.data,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
+	args = append(args, o.tls.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if o.tensorboard != "" {
 		args = append(args, "--tensorboard", o.tensorboard)
@@ -170,7 +172,7 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if err != nil {
 		return nil, err
 	}
-	tls, err := config.RootCAs(o.ca)
+	serve, dial, err := o.tls.Load(o.log)
 	if err != nil {
 		return nil, err
 	}
@@ -178,8 +180,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.gpus != nil {
 		gpus = verification.GPUs(backend, o.gpus)
 	}
-	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: tls,
-		DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
+	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: dial,
+		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
 		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
 }
 

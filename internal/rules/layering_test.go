@@ -36,6 +36,9 @@ var layers = map[string]layer{
 	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {noStd: noNetwork},
+	// A certificate and its key in files, and what makes them for tests.
+	"internal/certificate":          {noStd: noNetwork},
+	"internal/certificate/certtest": {own: []string{"internal/atomicfile"}},
 	// What a process takes of its machine, as pulses say it.
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	"fabric":           {others: nats, noStd: []string{"net/http", "os/exec"}},
@@ -50,7 +53,7 @@ var layers = map[string]layer{
 	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
 
 	// What operators see. ps knows none of it.
-	"ps/ops":                 {own: []string{"docs/runbooks", "ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
+	"ps/ops":                 {own: []string{"docs/runbooks", "internal/certificate", "ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
 	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
 	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
 	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
@@ -107,7 +110,7 @@ var layers = map[string]layer{
 	"e2e/page":                   {},             // the page in a browser
 	"e2e/cost":                   {},             // what observing a job costs
 	"internal/rules":             {},             // tests over the whole repository
-	"internal/config":            {own: []string{"", "internal/atomicfile", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"internal/config":            {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
 		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "trainer/spawn"},

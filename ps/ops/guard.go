@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gradbus/internal/certificate"
 )
 
 // guard refuses what no honest client of this server sends.
@@ -19,10 +22,10 @@ type guard struct {
 	hosts []string // lower case, without port
 	cross *http.CrossOriginProtection
 	// secure vouches for its names; nil where all is plain.
-	secure *certificate
+	secure *certificate.File
 }
 
-func newGuard(c Config, secure *certificate) *guard {
+func newGuard(c Config, secure *certificate.File) *guard {
 	g := &guard{secure: secure, hosts: []string{"localhost", "127.0.0.1", "::1"}, cross: http.NewCrossOriginProtection()}
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil {
 		if ip := net.ParseIP(host); host != "" && (ip == nil || !ip.IsUnspecified()) {
@@ -57,13 +60,22 @@ func (g *guard) answersTo(r *http.Request) bool {
 	if slices.Contains(g.hosts, name) {
 		return true
 	}
-	if g.secure != nil {
-		if _, names := g.secure.latest(); slices.Contains(names, name) {
-			return true
-		}
+	if g.secure != nil && slices.Contains(certified(g.secure.Latest()), name) {
+		return true
 	}
 	local, _ := r.Context().Value(http.LocalAddrContextKey).(*net.TCPAddr)
 	return local != nil && local.IP.String() == name
+}
+
+// certified are the names that a certificate vouches for, without those with a *, which may be anybody's.
+func certified(pair *tls.Certificate) []string {
+	var names []string
+	for _, name := range pair.Leaf.DNSNames {
+		if !strings.Contains(name, "*") {
+			names = append(names, hostName(name))
+		}
+	}
+	return names
 }
 
 // policy is the Content-Security-Policy of all answers: nothing but files of this server, and no script, style or form

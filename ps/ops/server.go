@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"gradbus/internal/certificate"
 )
 
 // Server is the HTTP side of a ps. It shows and changes nothing.
@@ -65,9 +67,12 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	secure, err := loadCertificate(config, s.log)
-	if err != nil {
-		return nil, err
+	var secure *certificate.File
+	var err error
+	if config.CertFile != "" {
+		if secure, err = certificate.Load("http-tls", config.CertFile, config.KeyFile, s.log); err != nil {
+			return nil, err
+		}
 	}
 	if s.files, err = load(config.Page); err == nil {
 		err = s.files.addRunbooks(config.Runbooks)
@@ -111,7 +116,7 @@ func taken(flag, at, instead string, err error) error {
 	return fmt.Errorf("%s %s: %w", flag, at, err)
 }
 
-func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *certificate) {
+func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, secure *certificate.File) {
 	s.conns = bounded(listener, s.limits.connectionsMax)
 	scheme := "http"
 	if secure != nil {
@@ -126,7 +131,8 @@ func (s *Server) begin(ctx context.Context, listener, profiles net.Listener, sec
 	page.ConnState = s.conns.changed
 	over := net.Listener(s.conns)
 	if secure != nil {
-		page.TLSConfig = secure.tls()
+		page.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+		secure.Serve(page.TLSConfig)
 		over = tls.NewListener(s.conns, page.TLSConfig)
 	}
 	s.serve(page, over, "page")
@@ -210,8 +216,7 @@ func (s *Server) URL() string { return s.url }
 func (s *Server) Public() string {
 	names := s.config.Hosts
 	if s.guard.secure != nil {
-		_, certified := s.guard.secure.latest()
-		names = append(slices.Clip(names), certified...)
+		names = append(slices.Clip(names), certified(s.guard.secure.Latest())...)
 	}
 	u, err := url.Parse(s.url)
 	if err != nil || len(names) == 0 {

@@ -3,68 +3,27 @@ package ops
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"gradbus/internal/certificate/certtest"
 	"gradbus/internal/testkit"
 )
-
-// newCertificate makes one for these names, that vouches for itself, and returns its files.
-func newCertificate(t *testing.T, names ...string) (certFile, keyFile string, roots *x509.CertPool) {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour),
-		DNSNames: names, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	write := func(name, kind string, data []byte) string {
-		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: data}), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
-	roots = x509.NewCertPool()
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
-	roots.AddCert(leaf)
-	return write("cert.pem", "CERTIFICATE", der), write("key.pem", "PRIVATE KEY", private), roots
-}
 
 // Over TLS everything is as without: HTTP/1.1 and 2, streams, names of the certificate, cookies that stay on TLS.
 func TestTLS(t *testing.T) {
 	t.Parallel()
-	cert, key, roots := newCertificate(t, "train.example.org")
+	authority := certtest.NewAuthority(t)
+	pair := authority.Issue(t, "train.example.org", "127.0.0.1")
+	cert, key, roots := pair.CertFile, pair.KeyFile, authority.Pool
 	s := start(t, func(c *Config) {
 		c.Listen, c.CertFile, c.KeyFile, c.Token = "0.0.0.0:0", cert, key, someToken       // which needs no http-insecure
 		c.limits.readTime, c.limits.writeTime = 700*time.Millisecond, 700*time.Millisecond // which end no stream
@@ -111,7 +70,8 @@ func TestTLS(t *testing.T) {
 
 func TestTLSHandshakeHasATime(t *testing.T) {
 	t.Parallel()
-	cert, key, _ := newCertificate(t)
+	pair := certtest.NewAuthority(t).Issue(t)
+	cert, key := pair.CertFile, pair.KeyFile
 	s := start(t, func(c *Config) {
 		c.CertFile, c.KeyFile, c.limits.headerTime, c.limits.readTime = cert, key, 50*time.Millisecond, 50*time.Millisecond
 	})
@@ -199,7 +159,8 @@ func TestValidate(t *testing.T) {
 // Others are told the name that was given for them, with the port of a proxy where one was said.
 func TestPublic(t *testing.T) {
 	t.Parallel()
-	cert, key, _ := newCertificate(t, "*.example.org", "box.example.org", "other.example.org")
+	pair := certtest.NewAuthority(t).Issue(t, "*.example.org", "box.example.org", "other.example.org")
+	cert, key := pair.CertFile, pair.KeyFile
 	for _, c := range []struct {
 		config Config
 		want   string // PORT is that of the listener
@@ -328,65 +289,6 @@ func TestFaultsEndNothing(t *testing.T) {
 	eventually(t, "the fault is counted and logged", func() bool {
 		return s.Stats().Faults == 4 && strings.Contains(s.log.String(), "training goes on")
 	})
-}
-
-// A certificate that is replaced is served from then on; one that is broken is not, and the one before stays.
-func TestCertificateIsReadAgain(t *testing.T) {
-	t.Parallel()
-	cert, key, _ := newCertificate(t, "first.example")
-	log := &testkit.Text{}
-	c, err := loadCertificate(Config{CertFile: cert, KeyFile: key}, slog.New(slog.NewTextHandler(log, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	now := time.Now()
-	c.now = func() time.Time { return now }
-	replace := func(certFile, keyFile string) {
-		t.Helper()
-		for to, from := range map[string]string{cert: certFile, key: keyFile} {
-			data, err := os.ReadFile(from)
-			if err == nil {
-				err = os.WriteFile(to, data, 0o600)
-			}
-			if err == nil {
-				now = now.Add(time.Minute)
-				err = os.Chtimes(to, now, now)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	serves := func(want string) {
-		t.Helper()
-		pair, names := c.latest()
-		if len(names) != 1 || names[0] != want || pair.Leaf.DNSNames[0] != want {
-			t.Errorf("it serves %v, want %s", names, want)
-		}
-	}
-	serves("first.example")
-	secondCert, secondKey, _ := newCertificate(t, "second.example")
-	replace(secondCert, secondKey)
-	serves("second.example")
-	thirdCert, thirdKey, _ := newCertificate(t, "third.example")
-	replace(thirdCert, secondKey) // half of it
-	serves("second.example")
-	replace(thirdCert, thirdKey)
-	serves("third.example")
-	if err := os.Remove(key); err != nil {
-		t.Fatal(err)
-	}
-	now = now.Add(certificateEvery - time.Nanosecond) // a look each ten seconds is enough
-	quiet := len(log.String())
-	serves("third.example")
-	if len(log.String()) != quiet {
-		t.Error("it looks too often")
-	}
-	now = now.Add(time.Nanosecond)
-	serves("third.example")
-	if got := log.String(); strings.Count(got, "read again\"") != 2 || strings.Count(got, "the one before stays") != 2 {
-		t.Errorf("log %s", got)
-	}
 }
 
 // Close cuts a request off that takes too long, and returns when it has returned: what its answer reads may be gone then.
