@@ -16,6 +16,7 @@ template <typename V, int kCount, typename In, bool kStream, typename Out>
 inline void PlanTile(const PlanRun& r, float by, bool multiply, int64_t column, Out* out) {
   using T = typename V::Type;
   T stack[kStackMax][kCount];
+  for (int t = 0; t < kCount; t++) stack[0][t] = T();  // GCC 14 does not see that a plan has steps
   int top = 0;
   for (int64_t s = 0; s < r.steps_n; s++) {
     if (r.steps[s] == kAdd) {
