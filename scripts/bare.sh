@@ -1,41 +1,70 @@
 #!/usr/bin/env bash
-# bare.sh [SUITE]   runs the README's two commands, word for word, as on a newcomer's machine
+# bare.sh [SUITE [PART...]]   runs the README's commands, word for word, as on a newcomer's machine
 #
 # It makes a minimal Debian root (bookworm, or SUITE) outside this checkout, with ca-certificates, git and make in it and this
-# machine's Go, and runs each command there as root in a fresh clone of its own of HEAD. Needs root, debootstrap (installed where it
-# is missing) and namespaces; where a root cannot be made it fails and says so. Of this machine the root has the network's settings:
-# resolver, certificates, apt's options and Go's proxy.
+# machine's Go, nothing else and no list of apt's, and runs there each of these parts, or those named, in fresh clones of HEAD:
+#
+#   demo   the first command of Quickstart, as root; nothing has been installed or compiled before
+#   use    the commands of the sections after Quickstart, in order in one clone, the server beside them until the last has ended
+#   odd    the first command where much is unusual at once, and that a missing Go is said in one line
+#   user   the first command as a user with sudo
+#   test   the second command of Quickstart, as root
+#
+# demo, use and odd share a root, as on one person's machine; user and test begin with a root of their own. Go's caches of demo
+# are copied into that of test: what they save is compiled and fetched the same way there. Nothing else is shared.
+#
+# Needs root, debootstrap (installed where it is missing) and namespaces; where a root cannot be made it fails and says so. Of this
+# machine the root has the network with its settings: resolver, certificates, apt's options and Go's proxy; and its ports, of which
+# use takes 4222 and 8080.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 suite=${1:-bookworm}
+[ $# -eq 0 ] || shift
+parts=" ${*:-demo use odd user test} "
 fail() { printf 'bare: %s\n' "$*" >&2; exit 1; }
+for part in $parts; do
+  [[ $part =~ ^(demo|use|odd|user|test)$ ]] || fail "unknown part $part (want demo, use, odd, user or test)"
+done
 
-# commands are the README's, from the section that a newcomer reads first.
-mapfile -t commands < <(sed -n '/^## Try it/,/^## Use it/{s/^\(make [a-z-]*\) .*#.*/\1/p}' README.md)
-[ ${#commands[@]} -eq 2 ] || fail "README.md: ${#commands[@]} commands below Try it, want 2"
+# commands prints the lines of the README's blocks of sh, those of Quickstart or those of the sections after it.
+commands() {
+  awk -v want="$1" '
+    /^```/ { open = !open; sh = open && $0 == "```sh"; next }
+    !open && /^## / { started = started || at == "Quickstart"; at = substr($0, 4) }
+    sh && NF && !/^#/ && (want == "quickstart" ? at == "Quickstart" : started) { print }' README.md
+}
+mapfile -t quickstart < <(commands quickstart)
+mapfile -t use < <(commands use)
+[[ ${#quickstart[@]} -eq 2 && ${quickstart[0]} =~ ^make\ demo\ +# && ${quickstart[1]} =~ ^make\ test\ +# ]] ||
+  fail "README.md: the block of sh below Quickstart has ${#quickstart[@]} lines, want two, make demo # and make test #"
+count() { printf '%s\n' "${use[@]}" | grep -c "$1" || true; }
+[ "$(count '^make && \./bin/ps *\(#.*\)\?$')" = 1 ] || fail "README.md: after Quickstart, want one line of sh: make && ./bin/ps"
+[ "$(count '# weights sha256 ')" -ge 2 ] || fail "README.md: after Quickstart, want two lines of sh that show their # weights sha256"
 
 [ "$(id -u)" = 0 ] || fail "a root can be made by root only"
 command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends debootstrap; } ||
   fail "debootstrap cannot be installed"
 # mirror is where this machine's apt has Debian from; it knows of none before its first update.
 mirror() {
-  apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(CREATED_BY)' | awk '$2 == "bookworm" && $3 == "Packages" && !found++ {print $1}'
+  # shellcheck disable=SC2016 # the words are apt's
+  apt-get indextargets --format '$(REPO_URI) $(LABEL) $(CREATED_BY)' | awk '$2 == "Debian" && $3 == "Packages" && !found++ {print $1}'
 }
 mirror=$(mirror)
 [ -n "$mirror" ] || { apt-get update -q && mirror=$(mirror); } || fail "apt cannot be brought up to date"
 [ -n "$mirror" ] || fail "apt knows no mirror of Debian"
 
-root=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
-trap 'rm -rf --one-file-system "$root"' EXIT
-chmod 755 "$root" # apt fetches as a user of its own
-debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$root" "$mirror" >"$root.log" 2>&1 ||
-  { tail -20 "$root.log" >&2; fail "debootstrap of $suite failed"; }
-rm -f "$root.log"
-cp /etc/resolv.conf /etc/hosts "$root/etc/"
-cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-grep -lis '^Acquire' /etc/apt/apt.conf.d/* | xargs -r cp -t "$root/etc/apt/apt.conf.d/"
-mkdir "$root/usr/local/go"
+work=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
+trap 'rm -rf --one-file-system "$work"' EXIT
+chmod 755 "$work" # apt fetches as a user of its own
+printf '\n== bare %s: a root from %s\n' "$suite" "$mirror"
+debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$work/pristine" "$mirror" >"$work/log" 2>&1 ||
+  { tail -20 "$work/log" >&2; fail "debootstrap of $suite failed"; }
+cp /etc/resolv.conf /etc/hosts "$work/pristine/etc/"
+cp /etc/ssl/certs/ca-certificates.crt "$work/pristine/etc/ssl/certs/"
+grep -lis '^Acquire' /etc/apt/apt.conf.d/* | xargs -r cp -t "$work/pristine/etc/apt/apt.conf.d/"
+rm -rf "$work/pristine"/var/lib/apt/lists/*
+mkdir "$work/pristine/usr/local/go"
 
 settings=(HOME=/root "PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" LANG=C.UTF-8
   "GOPROXY=$(go env GOPROXY)" "GOSUMDB=$(go env GOSUMDB)" "GONOSUMDB=$(go env GONOSUMDB)")
@@ -43,8 +72,12 @@ for name in http_proxy https_proxy no_proxy; do
   [ -z "${!name:-}" ] || settings+=("$name=${!name}")
 done
 
-# inside runs a command of the root, in namespaces that end with it, and with it every process and mount.
+# inside ROOT COMMAND... runs a command of the root, in namespaces that end with it, and with it every process and mount.
 inside() {
+  local root=$work/$1
+  shift
+  [ -d "$root" ] || cp -a "$work/pristine" "$root"
+  # shellcheck disable=SC2016 # for the shell inside
   unshare --mount --pid --fork --kill-child --mount-proc="$root/proc" bash -c '
     set -e
     mount --rbind /dev "$1/dev"
@@ -52,21 +85,100 @@ inside() {
     mount --bind -o ro "$2" "$1/usr/local/go"
     root=$1
     shift 2
-    exec chroot "$root" /usr/bin/env -i "$@"' bare "$root" "$(go env GOROOT)" "${settings[@]}" "$@"
+    exec chroot "$root" /usr/bin/env -i "$@"' bare "$root" "$(go env GOROOT)" "${settings[@]}" "$@" </dev/null
+}
+
+# clone ROOT FOLDER [OPTION...] puts a clone of HEAD there.
+clone() {
+  local root=$1 folder=$2
+  shift 2
+  inside "$root" mkdir -p "$(dirname "$folder")" && rm -rf "${work:?}/$root$folder" && git clone -q "$@" "file://$PWD" "$work/$root$folder"
+}
+
+run_demo() { clone first /root/demo && inside first bash -c "cd /root/demo && ${quickstart[0]}"; }
+
+# used COMMAND... runs inside the root: each within ten minutes, the server in the background.
+used() {
+  local line server='' digest digests=() wrong=0 deadline
+  for line; do
+    printf '\n-- %s\n' "$line"
+    if [[ $line =~ ^'make && ./bin/ps' ]]; then
+      make || return
+      bash -c "exec ${line#make && }" >/tmp/server 2>&1 &
+      server=$!
+      deadline=$((SECONDS + 60))
+      until (exec 3<>/dev/tcp/127.0.0.1/4222 4<>/dev/tcp/127.0.0.1/8080) 2>/dev/null && kill -0 $server 2>/dev/null; do
+        if ! kill -0 $server 2>/dev/null || [ $SECONDS -ge $deadline ]; then
+          cat /tmp/server
+          echo "bare: the server does not answer on 4222 and 8080" >&2
+          return 1
+        fi
+        sleep 0.1
+      done
+      cat /tmp/server
+      continue
+    fi
+    timeout --kill-after=5 600 bash -c "$line" >/tmp/out 2>&1 || {
+      echo "bare: status $?: $line" >&2
+      wrong=1
+    }
+    cat /tmp/out
+    [[ $line != *'# weights sha256 '* ]] || {
+      digest=$(sed -n 's/^weights *sha256 \([0-9a-f]\{64\}\)$/\1/p' /tmp/out)
+      digests+=("${digest:-none}")
+    }
+  done
+  { kill -INT "$server" && wait "$server"; } || {
+    echo "bare: the server ended with status $?; its last words: $(tail -1 /tmp/server)" >&2
+    wrong=1
+  }
+  for digest in "${digests[@]}"; do
+    [[ $digest != none && $digest = "${digests[0]}" ]] || {
+      echo "bare: the digests differ: ${digests[*]}" >&2
+      wrong=1
+    }
+  done
+  return $wrong
+}
+run_use() { clone first /root/use && inside first bash -c "$(declare -f used); cd /root/use && used \"\$@\"" use "${use[@]}"; }
+
+# A shallow clone in a folder with a space, files for nobody else, no HOME, no language, no terminal; then no Go.
+run_odd() {
+  local said
+  clone first "/root/a b" --depth 1 &&
+    inside first bash -c "cd '/root/a b' && unset HOME LANG && umask 077 && ${quickstart[0]}" || return
+  if said=$(inside first bash -c 'cd "/root/a b" && PATH=/usr/sbin:/usr/bin:/sbin:/bin make -s' 2>&1); then
+    echo "bare: make without Go ended with status 0" >&2
+    return 1
+  fi
+  printf '%s\n' "$said"
+  [ "$(grep -c '^deps: this machine has no go .*wants Go 1\.[0-9]* or newer' <<<"$said")" = 1 ] && [ "$(wc -l <<<"$said")" -le 2 ]
+}
+
+run_user() {
+  inside user bash -c 'apt-get -qq update && apt-get -qq install --no-install-recommends sudo >/dev/null &&
+    rm -rf /var/lib/apt/lists/* && useradd -m -s /bin/bash newcomer && echo "newcomer ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/newcomer' &&
+    clone user /home/newcomer/gradbus && inside user chown -R newcomer: /home/newcomer &&
+    inside user su newcomer -c "cd ~/gradbus && ${quickstart[0]}"
+}
+
+run_test() {
+  inside tested mkdir -p /root/go /root/.cache || return
+  if [ -d "$work/first" ]; then cp -a "$work/first/root/go" "$work/first/root/.cache" "$work/tested/root/" || return; fi
+  clone tested /root/test && inside tested bash -c "cd /root/test && ${quickstart[1]}"
 }
 
 failed=()
-for command in "${commands[@]}"; do
-  clone=/root/${command// /-}
-  git clone -q --no-hardlinks . "$root$clone"
+for part in demo use odd user test; do
+  # use and odd stand on what demo has installed.
+  [[ $parts = *" $part "* || ( $part = demo && $parts =~ \ (use|odd)\  ) ]] || continue
   from=$SECONDS
-  printf '\n== bare %s: %s\n' "$suite" "$command"
-  if inside bash -c "cd $clone && $command"; then
-    printf '== bare %s: %s: ok, %d s\n' "$suite" "$command" $((SECONDS - from))
+  printf '\n== bare %s: %s\n' "$suite" "$part"
+  if "run_$part"; then
+    printf '== bare %s: %s: ok, %d s\n' "$suite" "$part" $((SECONDS - from))
   else
-    printf '== bare %s: %s: FAILED after %d s\n' "$suite" "$command" $((SECONDS - from)) >&2
-    failed+=("$command")
+    printf '== bare %s: %s: FAILED after %d s\n' "$suite" "$part" $((SECONDS - from)) >&2
+    failed+=("$part")
   fi
-  rm -rf "$root$clone"
 done
-[ ${#failed[@]} -eq 0 ] || fail "failed: ${failed[*]}"
+[ ${#failed[@]} -eq 0 ] || fail "failed in $suite: ${failed[*]}"
