@@ -20,7 +20,9 @@ var (
 var forms = map[string]form{
 	"CHANGELOG.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
 	"docs/README.md": reference, "docs/benchmarks.md": reference, "docs/compatibility.md": reference, "docs/http.md": reference,
-	"docs/logs.md": reference, "docs/operations.md": reference, "docs/several-hosts.md": reference,
+	"docs/dependencies.md": reference, "docs/kernels.md": reference, "docs/memory.md": reference, "docs/metrics.md": reference,
+	"docs/promises.md": reference,
+	"docs/logs.md":     reference, "docs/operations.md": reference, "docs/several-hosts.md": reference,
 	"docs/tensorboard.md": reference, "docs/terminal.md": reference,
 }
 
@@ -130,6 +132,26 @@ func TestDocumentsAreListed(t *testing.T) {
 	}
 	if !strings.Contains(list, "](runbooks)") {
 		t.Error("docs/README.md does not name the runbooks")
+	}
+}
+
+var required = regexp.MustCompile(`(?m)^\s+(?:require )?(\S+) v\S+$`) // without "// indirect"
+
+// Every module that go.mod requires directly stands in docs/dependencies.md with its reason.
+func TestDependenciesAreListed(t *testing.T) {
+	mod, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	document := markdown(t)["docs/dependencies.md"]
+	direct := required.FindAllStringSubmatch(string(mod), -1)
+	if len(direct) < 10 {
+		t.Fatalf("found %v only", direct)
+	}
+	for _, m := range direct {
+		if !strings.Contains(document, m[1]) {
+			t.Errorf("docs/dependencies.md does not say why %s is needed", m[1])
+		}
 	}
 }
 
