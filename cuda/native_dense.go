@@ -26,7 +26,7 @@ import (
 var packages = map[string]string{
 	"onednn":   "libdnnl2",
 	"openblas": "libopenblas0-pthread or libopenblas0-serial",
-	"cublas":   "the CUDA runtime and cuBLAS, version 11 or 12",
+	"cublas":   "the CUDA runtime and cuBLAS, version 11, 12 or 13",
 }
 
 // linkedProducts are those of a library that was opened at run time. Where it has no convolutions they are made of

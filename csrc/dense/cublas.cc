@@ -83,12 +83,30 @@ class CuBlas : public gb_dense {
 
 }  // namespace
 
+// OpenPair opens cuBLAS and the runtime of the same release: the path alone where there is one, or
+// the newest pair that the loader finds.
+static bool OpenPair(const char* path, Shared& blas, Shared& runtime, Words& why) {
+  static const struct {
+    const char *blas, *runtime;
+  } kPairs[] = {{"libcublas.so.13", "libcudart.so.13"},
+                {"libcublas.so.12", "libcudart.so.12"},
+                {"libcublas.so.11", "libcudart.so.11.0"},
+                {"libcublas.so", "libcudart.so"}};
+  if (path != nullptr) return blas.Open(path, {}, why) && runtime.Open(path, {}, why);
+  for (const auto& pair : kPairs) {
+    if (&pair != kPairs) why << "; ";
+    if (blas.Open(nullptr, {pair.blas}, why) && runtime.Open(nullptr, {pair.runtime}, why)) {
+      why.Clear();
+      return true;
+    }
+  }
+  return false;
+}
+
 gb_dense* OpenCuBlas(const char* path, Words& text) {
   Shared blas, runtime;
   Functions f;
-  if (!blas.Open(path, {"libcublas.so.12", "libcublas.so.11"}, text) ||
-      !runtime.Open(path, {"libcudart.so.12", "libcudart.so.11.0"}, text) ||
-      !blas.Find("cublasCreate_v2", &f.create, text) ||
+  if (!OpenPair(path, blas, runtime, text) || !blas.Find("cublasCreate_v2", &f.create, text) ||
       !blas.Find("cublasDestroy_v2", &f.destroy, text) ||
       !blas.Find("cublasGetVersion_v2", &f.version, text) ||
       !blas.Find("cublasSgemm_v2", &f.sgemm, text) ||
