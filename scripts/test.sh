@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# test.sh short|all|PART [SECONDS]   runs the tests part by part, also after one that failed, and lists at its end what failed
+#
+#   native       the C++ tests
+#   race         Go's tests with the native backend, under the race detector
+#   cuda         the packages whose arithmetic takes ten times as long under it: without it, then with it what goroutines share
+#   portable     Go's tests without cgo
+#   hosts        several hosts, in network namespaces (as root)
+#   faults       every fault, at its whole volume
+#   page         the page in a real browser
+#   prometheus   a real Prometheus
+#   fuzz         every fuzzer, for SECONDS each (20)
+#
+# short is the first four: without what says -short, and the portable part only where another backend or other files are compiled, since
+# the packages above see a backend by its contract alone. A single part is whole. make calls it, and says how cgo compiles.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+parts=(native race cuda portable)
+rest=(hosts faults page prometheus fuzz)
+short=()
+case ${1:-} in
+  short) short=(-short) ;;
+  all) parts+=("${rest[@]}") ;;
+  *)
+    [[ " ${parts[*]} ${rest[*]} " == *" ${1:-none} "* ]] || { echo "test: want short, all or one of ${parts[*]} ${rest[*]}" >&2; exit 2; }
+    parts=("$1")
+    ;;
+esac
+seconds=${2:-20}
+
+# What mostly waits begins first, and four packages run at a time: no test depends on how fast it runs.
+slow=(./trainer ./e2e ./e2e/faults ./ps ./fabric)
+go_test=(go test -p 4 -shuffle=on -timeout 20m)
+native=(-tags native,emu)
+shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
+
+built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON; }
+native() { ctest --test-dir build --output-on-failure; }
+race() { "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v -e '/cuda$' -e /bench/exchange); }
+cuda() {
+  "${go_test[@]}" "${short[@]}" "${native[@]}" ./cuda ./bench/exchange
+  local status=$?
+  "${go_test[@]}" "${short[@]}" -vet=off -race "${native[@]}" -run "$shared" ./cuda && return $status
+}
+portable() {
+  local packages=(./cuda/... ./nn ./round)
+  [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/) # those run processes
+  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" -vet=off "${packages[@]}"
+}
+hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
+faults() { go test -tags native -timeout 20m -v ./e2e/faults -full; }
+page() { go test -tags native -count 1 ./e2e/page -need-browser; }
+prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }
+fuzz() { scripts/fuzz.sh "$seconds"; }
+
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+trap 'exit 130' INT
+failed=()
+
+# run PART: what it prints, then whether it held, and for the end what of it failed.
+run() {
+  local from=$SECONDS
+  printf '\n== test %s\n' "$1"
+  if "$1" 2>&1 | tee "$log"; then
+    printf '== test %s: ok, %d s\n' "$1" $((SECONDS - from))
+    return
+  fi
+  printf '== test %s: FAILED after %d s\n' "$1" $((SECONDS - from))
+  failed+=("$1")
+  mapfile -t -O ${#failed[@]} failed < <(sed -nE 's/^ *(--- FAIL: [^/]*|FAIL\t.*|panic: .*|[ \t]*[0-9]+ - .*\(.*\))$/    \1/p' "$log" | head -30)
+  return 1
+}
+
+if [[ ! "${parts[*]}" =~ ^(portable|fuzz)$ ]] && ! run built; then
+  for part in "${parts[@]}"; do [ "$part" = portable ] || failed+=("$part (needs what was not built)"); done
+  [[ " ${parts[*]} " == *" portable "* ]] && parts=(portable) || parts=()
+fi
+for part in "${parts[@]}"; do run "$part"; done
+
+if [ ${#failed[@]} -gt 0 ]; then
+  printf '\n== test: FAILED after %d s:\n' "$SECONDS" >&2
+  printf '  %s\n' "${failed[@]}" >&2
+  exit 1
+fi
+printf '\n== test: all ok after %d s: %s\n' "$SECONDS" "${parts[*]}"
