@@ -21,8 +21,8 @@ var forms = map[string]form{
 	"CHANGELOG.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
 	"docs/README.md": reference, "docs/benchmarks.md": reference, "docs/compatibility.md": reference, "docs/http.md": reference,
 	"docs/dependencies.md": reference, "docs/kernels.md": reference, "docs/memory.md": reference, "docs/metrics.md": reference,
-	"docs/promises.md": reference,
-	"docs/logs.md":     reference, "docs/operations.md": reference, "docs/several-hosts.md": reference,
+	"docs/promises.md": reference, "docs/protocol.md": reference, "docs/reference-systems.md": reference,
+	"docs/logs.md": reference, "docs/operations.md": reference, "docs/several-hosts.md": reference,
 	"docs/tensorboard.md": reference, "docs/terminal.md": reference,
 }
 
