@@ -33,7 +33,7 @@ func TestGPUAcknowledge(t *testing.T) {
 	start(t, "ps", append(flags, "--listen", "127.0.0.1:0", "--http", "off", "--gpu-use", "0")...).fails(t, "take a GPU: GPU 0", "XID 79", "ps gpu-ack --gpu-state "+state+" 0")
 	listed := start(t, "ps", "gpu-list", "--gpu-state", state)
 	listed.succeeds(t)
-	if out := listed.stdout.String(); !strings.HasPrefix(out, "GPU 0 GPU-fake-0 (Fake GPU)\n  unhealthy since 2") || !strings.HasSuffix(out, "\n  When that is done: ps gpu-ack --gpu-state "+state+" 0\n") {
+	if out := listed.stdout.String(); !strings.HasPrefix(out, "GPU 0 GPU-fake-0 (Fake GPU)\n  unhealthy since 2") || !strings.HasSuffix(out, "\n  When that is done: "+listed.Path+" gpu-ack --gpu-state "+state+" 0\n") {
 		t.Errorf("listed %q", out)
 	}
 	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, flags[:4]...)...)

@@ -63,7 +63,7 @@ func TestMistakes(t *testing.T) {
 		{"folder as model", "trainer", []string{"packages", "--input", data, "--save", folder}, []string{"--save", folder, "directory"}},
 		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"}, []string{"nonsense", "nats://127.0.0.1:4222"}},
 		{"no server", "trainer", []string{"packages", "--input", data, "--server", fmt.Sprint("nats://127.0.0.1:", fabrictest.DeadPort(t))},
-			[]string{"no gradbus server", "./bin/ps"}},
+			[]string{"no gradbus server", filepath.Join(binaries, "ps") + " starts one"}},
 		{"no images", "trainer", []string{"mnist", "--data-dir", folder}, []string{"train-images-idx3-ubyte", "make data", "--data-dir"}},
 		{"not images", "trainer", []string{"mnist", "--data-dir", images}, []string{"train-images-idx3-ubyte", "begins with 49742077, want 00000803"}},
 		{"unknown images", "trainer", []string{"mnist", "--input", "cifar"}, []string{`"cifar"`, "mnist, fashion, synthetic"}},
@@ -90,7 +90,7 @@ func TestHelpShowsExamples(t *testing.T) {
 	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"trainer", []string{"mnist", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
 		p := start(t, c.bin, c.args...)
 		p.succeeds(t)
-		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  ./bin/") || !strings.Contains(out, "Usage:") {
+		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  "+binaries) || !strings.Contains(out, "Usage:") {
 			t.Errorf("%s %q printed %q", c.bin, c.args, out)
 		}
 	}

@@ -198,7 +198,7 @@ func TestResultForPeople(t *testing.T) {
 			t.Errorf("the first log line of %s is %q, want the backend", of.name, line)
 		}
 	}
-	if !strings.Contains(ps.stdout.String(), url) || !strings.Contains(ps.stdout.String(), "./bin/trainer packages") {
+	if !strings.Contains(ps.stdout.String(), url) || !strings.Contains(ps.stdout.String(), filepath.Join(binaries, "trainer")+" packages") {
 		t.Errorf("ps printed %q, want its address and what to do next", ps.stdout.String())
 	}
 }

@@ -50,7 +50,7 @@ func command() *cobra.Command {
 With no argument it is a working server on this machine. Jobs need not be announced: the first trainer of a job
 registers it, and when the last one has left, its name is free and its memory returned.
 
-GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is reset, or acknowledged: ps gpu-ack
+GPUs are watched where there is an NVIDIA driver. One that breaks stays unhealthy until it is reset, or acknowledged: ./bin/ps gpu-ack
 does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond the end of the process (--gpu-state).`,
 		Example: `  ./bin/ps                                             127.0.0.1:4222, two shards; the page at 127.0.0.1:8080
   ./bin/ps --listen 127.0.0.1:0 --port-file url        any free port; the address is written to the file
@@ -157,8 +157,8 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if f.server.NATS != "" {
 		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
 	}
-	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  ./bin/trainer packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, shown.line(), f.hint(fabric.WithoutUser(at)))
+	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, shown.line(), process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	select {
 	case <-ctx.Done():
 		log.Info("ending", "reason", "asked to")

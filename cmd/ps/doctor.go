@@ -18,6 +18,7 @@ import (
 	"gradbus/cuda/health/watch"
 	"gradbus/fabric"
 	"gradbus/internal/config"
+	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
 	"gradbus/ps/ops/overview"
 	"gradbus/ps/ops/terminal"
@@ -104,6 +105,9 @@ func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
 	all := doctor.Examine(c.Context(), examined)
 	if err := c.Context().Err(); err != nil {
 		return "", err
+	}
+	for i := range all {
+		all[i].Text, all[i].Want = process.AsInvoked(all[i].Text), process.AsInvoked(all[i].Want)
 	}
 	out := c.OutOrStdout()
 	if d.asJSON {

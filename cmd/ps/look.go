@@ -13,6 +13,7 @@ import (
 	"golang.org/x/term"
 
 	"gradbus/internal/config"
+	"gradbus/internal/process"
 	"gradbus/ps/ops/overview"
 	"gradbus/ps/ops/terminal"
 )
@@ -131,7 +132,7 @@ func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (ov
 	if err != nil {
 		return "", err
 	}
-	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local}
+	screen := terminal.Screen{Width: widthElsewhere, Zone: time.Local, Ps: process.Invoked("ps")}
 	colour := false
 	if columns, lines, err := term.GetSize(int(os.Stdout.Fd())); err == nil && out == os.Stdout {
 		screen.Width, screen.Height, colour = columns, max(lines-1, 10), config.Coloured()
@@ -164,14 +165,14 @@ sections, with as many rows as there is room for, which the arrows move; Ctrl-Z 
 	c.Flags().StringVar(&job, "job", "", "`name` of the job to show first")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if !config.IsTerminal(os.Stdin) || !config.IsTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
-			return errors.New("top needs a terminal: ps status prints the same once, and ps status --json for programs")
+			return errors.New("top needs a terminal: ./bin/ps status prints the same once, and ./bin/ps status --json for programs")
 		}
 		client, err := l.client()
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Colour: config.Coloured(), Zone: time.Local})
+		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Ps: process.Invoked("ps"), Colour: config.Coloured(), Zone: time.Local})
 	}
 	return c
 }

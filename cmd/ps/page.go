@@ -13,6 +13,7 @@ import (
 	"gradbus"
 	"gradbus/docs/runbooks"
 	"gradbus/internal/config"
+	"gradbus/internal/process"
 	"gradbus/ps"
 	"gradbus/ps/ops"
 	"gradbus/ps/ops/metrics"
@@ -82,7 +83,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 	}})
 	d.server, err = ops.Start(ctx, ops.Config{
 		Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Token: token, CertFile: f.certFile, KeyFile: f.keyFile, Insecure: f.insecure, Pprof: f.pprof,
-		Hub: d.hub, Page: page.Files, Runbooks: runbooks.Files(), Metrics: d.exporter, Alive: d.alive, Checks: d.checks, Log: log,
+		Hub: d.hub, Page: page.Files, Runbooks: runbooks.Files(), Words: process.AsInvoked, Metrics: d.exporter, Alive: d.alive, Checks: d.checks, Log: log,
 	})
 	if err != nil {
 		return nil, err
@@ -117,7 +118,7 @@ func (d *display) options(o *ps.Options) {
 func (d *display) begin(server *ps.Server) {
 	if d != nil {
 		d.of.Store(server)
-		d.hub.Start(schema.ServerMember(server.ID()), overview.New(overview.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version, Announced: server.Announced}))
+		d.hub.Start(schema.ServerMember(server.ID()), overview.New(overview.Config{Server: server.ID(), URL: server.URL(), Version: gradbus.Version, Announced: server.Announced, Words: process.AsInvoked}))
 	}
 }
 

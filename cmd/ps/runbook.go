@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/docs/runbooks"
+	"gradbus/internal/process"
 )
 
 func runbookCommand() *cobra.Command {
@@ -25,9 +26,9 @@ func runbookCommand() *cobra.Command {
 			}
 			text, ok := runbooks.Text(args[0])
 			if !ok {
-				return fmt.Errorf("no runbook %q: ps runbook lists those that there are", args[0])
+				return fmt.Errorf("no runbook %q: ./bin/ps runbook lists those that there are", args[0])
 			}
-			_, err := io.WriteString(c.OutOrStdout(), text)
+			_, err := io.WriteString(c.OutOrStdout(), process.AsInvoked(text))
 			return err
 		},
 	}

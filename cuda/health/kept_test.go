@@ -58,7 +58,7 @@ func TestKeptAcrossProcesses(t *testing.T) {
 	l.Unset("xid ") // or the stand-in would tell the next one, too
 
 	m, _ = kept(t, l, path, "boot-1", nil)
-	if err := m.Take(t.Context(), "1"); err == nil || !strings.Contains(err.Error(), "XID 79") || !strings.Contains(err.Error(), "ps gpu-ack 1") {
+	if err := m.Take(t.Context(), "1"); err == nil || !strings.Contains(err.Error(), "XID 79") || !strings.Contains(err.Error(), "./bin/ps gpu-ack 1") {
 		t.Errorf("the next process takes it: %v", err)
 	}
 	if g := untilState(t, m, 1, schema.GPUUnhealthy, "xid-79"); g.SinceMS != since || g.Injected {

@@ -44,7 +44,7 @@ type Config struct {
 	Inject []Injection
 	// Kept is where is remembered what must outlive this process; nil remembers nothing. Made up GPUs and faults are never remembered.
 	Kept *keep.File
-	// KeptCommand is the command that acknowledges a GPU in Kept, followed by its index; empty is ps gpu-ack.
+	// KeptCommand is the command that acknowledges a GPU in Kept, followed by its index; empty is ./bin/ps gpu-ack.
 	KeptCommand string
 	// KeptErr is why there is no Kept although there should be: it is said where there is a driver.
 	KeptErr error
@@ -69,7 +69,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Silence, 8*time.Second)
 	set(&c.Patience, time.Minute)
 	set(&c.Backoff, time.Second)
-	set(&c.KeptCommand, "ps gpu-ack")
+	set(&c.KeptCommand, "./bin/ps gpu-ack")
 	set(&c.LastWords, 200*time.Millisecond)
 	if expected := c.Policy.Expected; c.Policy.CleanPolls == 0 {
 		c.Policy = verdict.Default()

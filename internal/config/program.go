@@ -44,6 +44,7 @@ func Program(c *cobra.Command, native string) {
 		},
 	}, manCommand(c, info))
 	c.InitDefaultCompletionCmd()
+	asInvoked(c)
 	for _, below := range c.Commands() {
 		if below.Name() == "completion" {
 			completions(c, below)
@@ -76,6 +77,14 @@ func setting(info *debug.BuildInfo, key string) string {
 		}
 	}
 	return ""
+}
+
+// asInvoked has the help of a command and those below it name programs as they were started.
+func asInvoked(c *cobra.Command) {
+	c.Long, c.Example = process.AsInvoked(c.Long), process.AsInvoked(c.Example)
+	for _, below := range c.Commands() {
+		asInvoked(below)
+	}
 }
 
 // completions has the help of the command completion name the program as it was started: in a shell, ps is another.

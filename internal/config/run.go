@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -51,7 +52,7 @@ func Run(name string, errs io.Writer, execute func(context.Context) error) (stat
 		status = exit.Status
 	}
 	if !asked || exit.Err != nil {
-		fmt.Fprintf(errs, "%s: %s\n", name, schema.Printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
+		fmt.Fprintf(errs, "%s: %s\n", name, schema.Printable(strings.ReplaceAll(process.AsInvoked(err.Error()), "\n", "; ")))
 	}
 	return status
 }

@@ -47,7 +47,7 @@ var layers = map[string]layer{
 	"cuda/health/verdict":   {own: []string{"schema"}, noStd: noNetwork},
 	"cuda/health/nvml":      {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
 	"cuda/health/keep":      {own: []string{"internal/atomicfile", "cuda/health/verdict"}, noStd: noNetwork},
-	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict", "internal/process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/verification":     {own: []string{"cuda", "cuda/health", "internal/process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
 	"cuda/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
 	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},

@@ -36,6 +36,8 @@ type Config struct {
 	Page fs.FS
 	// Runbooks holds Markdown files, shown below /runbooks/; nil is none.
 	Runbooks fs.FS
+	// Words puts commands in them, ./bin/ps status, as they run where this ps was started; nil leaves them.
+	Words func(string) string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
 	// Alive is when the main loop of the ps last turned; zero before it does. It must not block.

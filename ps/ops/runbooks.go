@@ -13,7 +13,7 @@ import (
 
 // addRunbooks makes a page of each Markdown file, at /runbooks/NAME, and a list of them at /runbooks/. Like the other files of the page they
 // are those of every gradbus, and no token is asked for them: links in alerts lead here.
-func (f *files) addRunbooks(from fs.FS) error {
+func (f *files) addRunbooks(from fs.FS, words func(string) string) error {
 	if from == nil {
 		return nil
 	}
@@ -31,9 +31,13 @@ func (f *files) addRunbooks(from fs.FS) error {
 		if err != nil {
 			return fmt.Errorf("runbooks: %w", err)
 		}
+		text := string(data)
+		if words != nil {
+			text = words(text)
+		}
 		code := strings.TrimSuffix(path.Base(name), ".md")
-		fmt.Fprintf(&list, `<dt><a href="%s">%s</a></dt><dd>%s</dd>`, html.EscapeString(code), html.EscapeString(code), inline(runbooks.Title(string(data))))
-		f.byPath["/runbooks/"+code] = newFile("runbook.html", []byte(leaf(code, markdown(string(data)))))
+		fmt.Fprintf(&list, `<dt><a href="%s">%s</a></dt><dd>%s</dd>`, html.EscapeString(code), html.EscapeString(code), inline(runbooks.Title(text)))
+		f.byPath["/runbooks/"+code] = newFile("runbook.html", []byte(leaf(code, markdown(text))))
 	}
 	list.WriteString("</dl>")
 	f.byPath["/runbooks/"] = newFile("runbook.html", []byte(leaf("runbooks", list.String())))

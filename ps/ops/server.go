@@ -75,7 +75,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		}
 	}
 	if s.files, err = load(config.Page); err == nil {
-		err = s.files.addRunbooks(config.Runbooks)
+		err = s.files.addRunbooks(config.Runbooks, config.Words)
 	}
 	if err != nil {
 		return nil, err

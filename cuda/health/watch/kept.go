@@ -16,6 +16,7 @@ import (
 
 	"gradbus/cuda/health/keep"
 	"gradbus/cuda/health/verdict"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -45,7 +46,7 @@ func Kept(flag string) (*keep.File, error) {
 // Command acknowledges a GPU, whose index follows, in the file that a value of the flag names.
 func Command(flag string) string {
 	if flag == "" {
-		return "ps gpu-ack"
+		return process.Invoked("ps") + " gpu-ack"
 	}
 	if path, err := filepath.Abs(flag); err == nil { // for whoever reads it elsewhere
 		flag = path
@@ -53,7 +54,7 @@ func Command(flag string) string {
 	if strings.ContainsAny(flag, " '\"$\\") {
 		flag = strconv.Quote(flag)
 	}
-	return "ps gpu-ack --gpu-state " + flag
+	return process.Invoked("ps") + " gpu-ack --gpu-state " + flag
 }
 
 // opened is the file that a command works on.
@@ -75,7 +76,7 @@ func List() *cobra.Command {
 		Long: `Show what is remembered of this machine's GPUs: what is wrong with them, since when, and what to do.
 
 It reads the file that every ps and trainer of this user on this machine shares (--gpu-state), and asks neither a driver nor a ps. A GPU
-of which nothing is wrong is not in it: ps doctor and ps status show all.`,
+of which nothing is wrong is not in it: ./bin/ps doctor and ./bin/ps status show all.`,
 		Example: `  ./bin/ps gpu-list
   ./bin/ps gpu-list --json | jq '.gpus[].uuid'`,
 		Args: cobra.NoArgs,

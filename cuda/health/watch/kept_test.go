@@ -11,6 +11,7 @@ import (
 
 	"gradbus/cuda/health/keep"
 	"gradbus/cuda/health/verdict"
+	"gradbus/internal/process"
 	"gradbus/schema"
 )
 
@@ -51,11 +52,11 @@ func TestList(t *testing.T) {
   Reset it.
   unhealthy since 2027-01-15 08:00:01 UTC (remap-failed): a faulty memory row could not be remapped.
   Have it replaced.
-  When that is done: ps gpu-ack 0
+  When that is done: PS gpu-ack 0
 GPU 1 GPU-aa20 (H100)
   XID 31 at 2027-01-15 08:00:00 UTC: one more within 24 h makes it unhealthy.
 `
-	if out.String() != want {
+	if want := strings.ReplaceAll(want, "PS", process.Invoked("ps")); out.String() != want {
 		t.Errorf("listed\n%s\nwant\n%s", out.String(), want)
 	}
 	out.Reset()
@@ -92,7 +93,8 @@ func TestListIsPrintable(t *testing.T) {
 
 func TestCommand(t *testing.T) {
 	t.Parallel()
-	for flag, want := range map[string]string{"": "ps gpu-ack", "/var/lib/g.json": "ps gpu-ack --gpu-state /var/lib/g.json", "/my state/g.json": `ps gpu-ack --gpu-state "/my state/g.json"`} {
+	for flag, want := range map[string]string{"": " gpu-ack", "/var/lib/g.json": " gpu-ack --gpu-state /var/lib/g.json", "/my state/g.json": ` gpu-ack --gpu-state "/my state/g.json"`} {
+		want = process.Invoked("ps") + want
 		if got := Command(flag); got != want {
 			t.Errorf("%q: %q, want %q", flag, got, want)
 		}

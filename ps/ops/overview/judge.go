@@ -47,6 +47,22 @@ func (t *Tracker) judge(s *Status) {
 	for i := range all[:min(len(all), ProblemsMax)] {
 		s.Problems = append(s.Problems, all[i].Problem)
 	}
+	t.word(s)
+}
+
+// word has what a status says to people name commands as they run.
+func (t *Tracker) word(s *Status) {
+	if t.config.Words == nil {
+		return
+	}
+	why := func(w *Why) { w.Text, w.Action = t.config.Words(w.Text), t.config.Words(w.Action) }
+	why(&s.Why)
+	for i := range s.Jobs {
+		why(&s.Jobs[i].Why)
+	}
+	for i := range s.Problems {
+		s.Problems[i].Action = t.config.Words(s.Problems[i].Action)
+	}
 }
 
 // judgement is one look at everything.

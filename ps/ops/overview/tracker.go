@@ -36,6 +36,9 @@ type Config struct {
 	URL     string // where trainers find it, until it says so itself
 	Version string // of gradbus
 
+	// Words puts commands in texts, ./bin/trainer packages, as they run where this ps was started; nil leaves them.
+	Words func(string) string
+
 	// Announced are the ids of the ps in the registry, as of a moment ago; nothing of any other is shown. It is called by the Tracker's
 	// caller's goroutine, and must not block. nil is where there is none: all are taken to be in it.
 	Announced func() []string

@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -52,6 +53,7 @@ type Screen struct {
 	// Lost says why no newer status is there, and for how long; empty while there is one every second.
 	Lost   string
 	LostMS int64
+	Ps     string // the command ps as it was started; empty is ./bin/ps
 	// Keys asks for a last line that names the keys.
 	Keys bool
 }
@@ -114,8 +116,8 @@ func (s Screen) head(status *overview.Status) []Line {
 	}
 	if p := first(status); p != nil && p.SinceMS > 0 && (s.Height == 0 || s.Height >= heightSince) {
 		text := fmt.Sprintf("since %s, for %s", clock(p.SinceMS, s.Zone), span(max(0, status.NowMS-p.SinceMS)))
-		if p.Runbook != "" && s.Width >= 60 {
-			text += "; more: ps runbook " + clean(p.Runbook)
+		if more := "; more: " + cmp.Or(s.Ps, "./bin/ps") + " runbook " + clean(p.Runbook); p.Runbook != "" && len(text)+len(more)+gap <= s.Width {
+			text += more
 		}
 		lines = append(lines, Line{{"  " + text, Dim}}.fit(s.Width))
 	}

@@ -19,6 +19,7 @@ type TopConfig struct {
 	In     io.Reader
 	Out    io.Writer
 	Job    string // shown first
+	Ps     string // as Screen has it
 	Colour bool
 	Zone   *time.Location
 	// Width and Height are told where Out is none that can be asked; 0 otherwise.
@@ -40,7 +41,7 @@ func Top(ctx context.Context, c TopConfig) error {
 		return err
 	}
 	events, _ := c.Client.Events(ctx, 0) // what happened before is worth a row, not an end
-	m := &model{colour: c.Colour, screen: Screen{Width: 80, Height: 24, Zone: c.Zone, Job: c.Job, Keys: true}, status: status, at: time.Now()}
+	m := &model{colour: c.Colour, screen: Screen{Width: 80, Height: 24, Zone: c.Zone, Job: c.Job, Ps: c.Ps, Keys: true}, status: status, at: time.Now()}
 	m.keep(events)
 	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithoutSignalHandler()}
 	if c.Width > 0 {
