@@ -33,6 +33,9 @@ type host struct {
 func newLAN(t *testing.T) *lan {
 	t.Helper()
 	l := &lan{t: t, prefix: fmt.Sprintf("gradbus%d-", os.Getpid())}
+	if testing.Short() {
+		l.cannot("machines of their own take half a minute; without -short they are made")
+	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		l.cannot("there is no program ip (package iproute2)")
 	}

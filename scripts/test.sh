@@ -11,8 +11,8 @@
 #   prometheus   a real Prometheus
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
-# short is the first four: without what says -short, and the portable part only where another backend or other files are compiled, since
-# the packages above see a backend by its contract alone. A single part is whole. make calls it, and says how cgo compiles.
+# short is the first four without e2e/faults and what skips by -short, and the portable part only where another backend or other files are
+# compiled: the packages above see a backend by its contract alone. A single part is whole. make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -29,15 +29,19 @@ case ${1:-} in
 esac
 seconds=${2:-20}
 
-# What mostly waits begins first, and four packages run at a time: no test depends on how fast it runs.
-slow=(./trainer ./e2e ./e2e/faults ./ps ./fabric)
-go_test=(go test -p 4 -shuffle=on -timeout 20m)
+# What mostly waits begins first, with eight tests of a package at a time, and four packages: no test depends on how fast it runs.
+slow=(./trainer ./e2e ./ps)
+go_test=(go test -p 4 -parallel 8 -shuffle=on -timeout 20m)
 native=(-tags native,emu)
 shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 
 built() { make --no-print-directory deps && make --no-print-directory all TESTS=ON; }
 native() { ctest --test-dir build --output-on-failure; }
-race() { "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v -e '/cuda$' -e /bench/exchange); }
+race() {
+  local without=(-e '/cuda$' -e '/bench/exchange$')
+  [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$')
+  "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
+}
 cuda() {
   "${go_test[@]}" "${short[@]}" "${native[@]}" ./cuda ./bench/exchange
   local status=$?
