@@ -75,7 +75,8 @@ func (r *registry) check(ctx context.Context, q *assignRequest) error {
 	if err := json.Unmarshal(e.Value, &record); err != nil || record.Job == nil || record.RunID != q.run || record.Incarnation == r.self.Incarnation {
 		return fmt.Errorf("assign: %w: another run, or one of this ps", errForged)
 	}
-	if field, have, want, differs := record.Job.Diff(q.assign.Job); differs {
+	wanted := record.Job.WithChunkBytes(min(record.Job.ChunkBytes, q.assign.Job.ChunkBytes)) // the coordinator may have had room for smaller ones only
+	if field, have, want, differs := wanted.Diff(q.assign.Job); differs {
 		return fmt.Errorf("assign: %w: %s is %s, not %s", errForged, field, have, want)
 	}
 	shards := 0

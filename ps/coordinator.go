@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,7 +23,7 @@ const (
 	pauseMax = 5 * time.Second
 )
 
-// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather and WindowBytes is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job        *schema.Job // validated
 	RunID      schema.RunID
@@ -32,6 +33,8 @@ type CoordinatorConfig struct {
 	Gather     time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
 	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4 MiB.
 	WindowBytes int64
+	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
+	ChunkBytes int
 }
 
 // Keeper is a ps that keeps some shards of a job.
@@ -174,7 +177,7 @@ func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
 
 // admit finds a place for a newcomer, or says why there is none.
 func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
-	if field, have, want, differs := c.config.Job.Diff(j.Job); differs {
+	if field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes, c.config.Job.ChunkBytes)).Diff(j.Job); differs {
 		return 0, &schema.Refused{
 			Reason: "job_differs", Field: field, Have: have, Want: want,
 			Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want),
@@ -219,10 +222,14 @@ func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.R
 
 func (c *Coordinator) joined(i int) Decision {
 	first, count := lane.Share(i, len(c.members), c.config.Job.Lanes)
+	chunks := 0
+	if c.config.ChunkBytes != 0 {
+		chunks = c.config.Job.ChunkBytes
+	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
 		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers: c.peers(), WindowBytes: c.config.WindowBytes,
+		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ChunkBytes: chunks,
 	}}}
 }
 

@@ -19,9 +19,14 @@ type job struct {
 	ended       []endedRun     // earlier runs of the name, whose trainers' joins come too late
 }
 
-func newJob(s *Server, c claim, window int64) *job {
-	j := &job{manifest: c.job, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
-	config := CoordinatorConfig{Job: c.job, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, Gather: s.config.Gather, WindowBytes: window}
+// newJob makes a job of a claim. fitted is its manifest with the chunks that there is room for.
+func newJob(s *Server, c claim, fitted *schema.Job, window int64) *job {
+	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
+	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, Gather: s.config.Gather, WindowBytes: window}
+	if fitted != c.job {
+		config.ChunkBytes = c.job.ChunkBytes
+		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name, "chunk_bytes", fitted.ChunkBytes, "wanted", c.job.ChunkBytes)
+	}
 	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil
 	}

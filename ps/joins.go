@@ -98,15 +98,16 @@ func (d *desk) claimed(c claim) {
 		return
 	}
 	refused := checkMessages(c.job, "this server", d.server.config.PayloadBytesMax)
+	fitted := d.fitChunks(c.job, d.ownShards(&c))
 	if refused == nil {
-		refused = d.checkServers(&c)
+		refused = d.checkServers(&c, fitted)
 	}
 	if refused != nil {
 		d.server.registry.end(name, endedRun{})
 		d.turnAway(name, refused)
 		return
 	}
-	j := newJob(d.server, c, d.window(c.job, d.ownShards(&c), d.held()))
+	j := newJob(d.server, c, fitted, d.window(fitted, d.ownShards(&c), d.held()))
 	d.jobs[name] = j
 	d.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
 	d.carryOut(j, j.coordinator.Assign(time.Now()))

@@ -229,8 +229,9 @@ func (d *desk) readKeeper(j *job, l *letter, head *schema.Head, control *schema.
 	return nil
 }
 
-// checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards.
-func (d *desk) checkServers(c *claim) *schema.Refused {
+// checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards. fitted is its manifest with the
+// chunks that there is room for.
+func (d *desk) checkServers(c *claim, fitted *schema.Job) *schema.Refused {
 	if !c.job.OnShards() {
 		return nil
 	}
@@ -243,10 +244,10 @@ func (d *desk) checkServers(c *claim) *schema.Refused {
 	}
 	for _, s := range c.servers {
 		if s.ID == d.server.registry.self.ID {
-			if r := d.checkRoom(c.job, s.Shards, shards); r != nil {
+			if r := d.checkRoom(fitted, s.Shards, shards); r != nil {
 				return r
 			}
-		} else if need := MemoryOf(d.server.config, c.job, s.Shards, shards).Bytes(); need > s.MemoryBytes {
+		} else if need := MemoryOf(d.server.config, fitted, s.Shards, shards).Bytes(); need > s.MemoryBytes {
 			return noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
 		}
 	}
@@ -314,6 +315,18 @@ func (d *desk) window(manifest *schema.Job, own int, others []*kept) int64 {
 	}
 	share, most := windowShare(c, len(others), free)
 	return windowBytes(manifest, own, c.StagedBytesMax, share, most)
+}
+
+// fitChunks is a manifest with the largest chunks, of halves of its own, with which the window of each trainer to each of its own shards here
+// holds a message, once the jobs that end have ended; the manifest itself where there are none.
+func (d *desk) fitChunks(manifest *schema.Job, own int) *schema.Job {
+	staying := slices.Collect(maps.Values(d.kept))
+	for job := manifest; job != nil; job = job.SmallerChunks() {
+		if checkWindows(job, own, d.window(job, own, staying)) == nil {
+			return job
+		}
+	}
+	return manifest
 }
 
 // freeBytes is the memory that these jobs leave.

@@ -57,6 +57,7 @@ type Joined struct {
 	DeadlineMS int64      `json:"deadline_ms"` // after which a silent member counts as lost
 
 	WindowBytes int64 `json:"window_bytes,omitempty"` // first credit to each shard, and the most to have under way; 0: 4 MiB
+	ChunkBytes  int   `json:"chunk_bytes,omitempty"`  // of this run, where all windows together have no room for the manifest's; 0: the manifest's
 
 	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
 	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce

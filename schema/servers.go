@@ -57,6 +57,25 @@ func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
 // frameBytesOver bounds what a frame has besides its values, keys and sections.
 const frameBytesOver = 1 << 10
 
+// WithChunkBytes is the manifest with chunks of n bytes: j itself where it has them.
+func (j *Job) WithChunkBytes(n int) *Job {
+	if j.ChunkBytes == n {
+		return j
+	}
+	other := *j
+	other.ChunkBytes = n
+	return &other
+}
+
+// SmallerChunks is the manifest with chunks of half the size, or nil where there are none.
+func (j *Job) SmallerChunks() *Job {
+	n := j.ChunkBytes / 2 / valuesAlign * valuesAlign
+	if n < ChunkBytesMin {
+		return nil
+	}
+	return j.WithChunkBytes(n)
+}
+
 // MessageBytesMax is how large the frames of a job with gradients, rows and results may be: a chunk's values, or one row
 // that is larger, and the keys of as many rows as that holds, and a section for every table.
 func (j *Job) MessageBytesMax() int {

@@ -93,6 +93,14 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 	if joined.Shards < 1 && job.OnShards() {
 		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
 	}
+	if n := joined.ChunkBytes; n != 0 {
+		if n < 0 || n > job.ChunkBytes {
+			return nil, fmt.Errorf("coordinator gives chunks of %d bytes, and the manifest at most %d", n, job.ChunkBytes)
+		}
+		if job = job.WithChunkBytes(n); job.Validate() != nil {
+			return nil, fmt.Errorf("coordinator gives chunks of %d bytes: %w", n, job.Validate())
+		}
+	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
 		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter)}
 	own, fail := context.WithCancelCause(context.Background())
@@ -182,7 +190,7 @@ func (s *Session) newSplit(dims []int) *split {
 // Member is the trainer's id within the job.
 func (s *Session) Member() schema.Member { return s.joined.Member }
 
-// Job is the manifest. It is not to be changed.
+// Job is the manifest, with chunks as the server has room for them. It is not to be changed.
 func (s *Session) Job() *schema.Job { return s.job }
 
 // RunID tells this run of the job from others of its name.
