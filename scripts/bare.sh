@@ -92,7 +92,8 @@ inside() {
 clone() {
   local root=$1 folder=$2
   shift 2
-  inside "$root" mkdir -p "$(dirname "$folder")" && rm -rf "${work:?}/$root$folder" && git clone -q "$@" "file://$PWD" "$work/$root$folder"
+  inside "$root" mkdir -p "$(dirname "$folder")" && rm -rf "${work:?}/$root$folder" &&
+    git -c advice.detachedHead=false clone -q "$@" "file://$PWD" "$work/$root$folder"
 }
 
 run_demo() { clone first /root/demo && inside first bash -c "cd /root/demo && ${quickstart[0]}"; }

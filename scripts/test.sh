@@ -28,6 +28,7 @@ case ${1:-} in
     ;;
 esac
 seconds=${2:-20}
+scripts/deps.sh --check go || exit
 
 # What mostly waits begins first, with eight tests of a package at a time, and four packages: no test depends on how fast it runs.
 slow=(./trainer ./e2e ./ps)
