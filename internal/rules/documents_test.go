@@ -18,7 +18,7 @@ var (
 
 // forms are the documents that are held to a form.
 var forms = map[string]form{
-	"CHANGELOG.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
+	"CHANGELOG.md": reference, "csrc/README.md": reference, "CONTRIBUTING.md": reference, "SECURITY.md": reference,
 	"docs/README.md": reference, "docs/benchmarks.md": reference, "docs/compatibility.md": reference, "docs/http.md": reference,
 	"docs/dependencies.md": reference, "docs/kernels.md": reference, "docs/memory.md": reference, "docs/metrics.md": reference,
 	"docs/promises.md": reference, "docs/protocol.md": reference, "docs/reference-systems.md": reference,
