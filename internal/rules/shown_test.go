@@ -89,20 +89,23 @@ func program(word string) string {
 // commands are what this repository has to run.
 type commands struct {
 	flags   map[string]map[string]bool // by command; "" has those of packages that several commands use
+	below   map[string]map[string]bool // commands of a command, by its name
 	targets map[string]bool            // of make
 	folders map[string]bool            // at the top
 }
 
 var (
-	declares = regexp.MustCompile(`^(String|Bool|Int|Int64|Uint|Uint32|Uint64|Float32|Float64|Duration|StringArray|StringSlice|Text|Count|Func|BoolFunc)?(Var)?P?F?$`)
-	flagName = regexp.MustCompile(`^[a-z][a-z0-9-]+$`)
-	flagWord = regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
-	rule     = regexp.MustCompile(`(?m)^([a-z][a-z -]*):`)
+	declares   = regexp.MustCompile(`^(String|Bool|Int|Int64|Uint|Uint32|Uint64|Float32|Float64|Duration|StringArray|StringSlice|Text|Count|Func|BoolFunc)?(Var)?P?F?$`)
+	flagName   = regexp.MustCompile(`^[a-z][a-z0-9-]+$`)
+	flagWord   = regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
+	uses       = regexp.MustCompile(`\bUse:\s+"([a-z-]+)`)
+	subcommand = regexp.MustCompile(`^[a-z][a-z-]+$`)
+	rule       = regexp.MustCompile(`(?m)^([a-z][a-z -]*):`)
 )
 
 func readCommands(t *testing.T) commands {
 	t.Helper()
-	known := commands{flags: map[string]map[string]bool{"": {"help": true, "version": true}}, targets: map[string]bool{}, folders: map[string]bool{}}
+	known := commands{flags: map[string]map[string]bool{"": {"help": true, "version": true}}, below: map[string]map[string]bool{}, targets: map[string]bool{}, folders: map[string]bool{}}
 	for file, data := range sources(t) {
 		if filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 			continue
@@ -113,6 +116,12 @@ func readCommands(t *testing.T) commands {
 		}
 		if known.flags[of] == nil {
 			known.flags[of] = map[string]bool{}
+		}
+		if known.below[of] == nil {
+			known.below[of] = map[string]bool{"help": true, "completion": true}
+		}
+		for _, m := range uses.FindAllSubmatch(data, -1) {
+			known.below[of][string(m[1])] = true
 		}
 		maps.Copy(known.flags[of], declared(t, file, data))
 	}
@@ -184,6 +193,9 @@ func (known commands) check(c command) []string {
 		if known.flags[name] == nil {
 			return []string{"no command " + name}
 		}
+		if len(c.words) > 1 {
+			wrong = append(wrong, known.checkBelow(first, name, c.words[1])...)
+		}
 	case first == "make":
 		for _, w := range c.words[1:] {
 			if !strings.HasPrefix(w, "-") && !strings.Contains(w, "=") && !known.targets[w] {
@@ -204,6 +216,18 @@ func (known commands) check(c command) []string {
 		}
 	}
 	return wrong
+}
+
+// checkBelow lists what is wrong with the word behind the name of one of our commands. A person's shell runs procps for ps.
+func (known commands) checkBelow(first, of, word string) []string {
+	is := known.below[of][word] || known.below[""][word]
+	switch {
+	case first == "ps" && is:
+		return []string{"a shell runs another ps: write ./bin/ps " + word}
+	case first != of && !is && subcommand.MatchString(word):
+		return []string{of + " has no command " + word}
+	}
+	return nil
 }
 
 // has tells whether a command has a flag. Those of programs that are not of this repository are not known.
