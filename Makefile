@@ -25,6 +25,8 @@ export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions
 NATIVE = -tags native
 # Go's caches are below it; services and containers run without.
 export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
+# git refuses a checkout that another user owns, and go build then ends; so commands of such a one know no commit.
+export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -buildvcs=false)
 TESTED = native race cuda portable hosts faults page prometheus fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
 .PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install clean

@@ -143,10 +143,11 @@ used() {
 }
 run_use() { clone first /root/use && inside first bash -c "$(declare -f used); cd /root/use && used \"\$@\"" use "${use[@]}"; }
 
-# A shallow clone in a folder with a space, files for nobody else, no HOME, no language, no terminal; then no Go.
+# A shallow clone that another user owns, in a folder with a space, files for nobody else, no HOME, no language; then no Go. That there
+# is no terminal, all parts have in common.
 run_odd() {
   local said
-  clone first "/root/a b" --depth 1 &&
+  clone first "/root/a b" --depth 1 && inside first chown -R 1000:1000 "/root/a b" &&
     inside first bash -c "cd '/root/a b' && unset HOME LANG && umask 077 && ${quickstart[0]}" || return
   if said=$(inside first bash -c 'cd "/root/a b" && PATH=/usr/sbin:/usr/bin:/sbin:/bin make -s' 2>&1); then
     echo "bare: make without Go ended with status 0" >&2
