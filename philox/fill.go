@@ -34,7 +34,7 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 		return Filler{}, fmt.Errorf("initial values of %q: %w %q: want %q, %q or %q", name, ErrKind, kind, Zeros, Uniform, Normal)
 	}
 	s0, s1 := pair(seed)
-	k := block(nameHash("initial"), nameHash(name), [2]uint32{s0, s1})
+	k := block(FNV("initial"), FNV(name), [2]uint32{s0, s1})
 	return Filler{kind: kind, scale: scale, key: [2]uint32{k[0], k[1]}}, nil
 }
 

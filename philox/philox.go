@@ -47,8 +47,8 @@ func block(lo, hi uint64, key [2]uint32) [4]uint32 {
 	return Block([4]uint32{c0, c1, c2, c3}, key)
 }
 
-// nameHash is FNV-1a, 64 bits, of a name.
-func nameHash(name string) uint64 {
+// FNV is FNV-1a, 64 bits, of a name.
+func FNV(name string) uint64 {
 	h := uint64(0xcbf29ce484222325)
 	for i := range len(name) {
 		h ^= uint64(name[i])
@@ -74,7 +74,7 @@ type Source struct {
 // with h = y's last two words xor x's last two.
 func New(seed uint64, purpose string, a, b, c uint64) Source {
 	s0, s1 := pair(seed)
-	x := block(nameHash(purpose), a, [2]uint32{s0, s1})
+	x := block(FNV(purpose), a, [2]uint32{s0, s1})
 	y := block(b, c, [2]uint32{x[0], x[1]})
 	high := uint64(y[2]^x[2]) | uint64(y[3]^x[3])<<32
 	return Source{key: [2]uint32{y[0], y[1]}, high: high}

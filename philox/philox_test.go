@@ -40,8 +40,8 @@ func TestNameHash(t *testing.T) {
 	for _, name := range []string{"", "a", "embedding.weight", "\x00\xff"} {
 		h := fnv.New64a()
 		h.Write([]byte(name))
-		if got := nameHash(name); got != h.Sum64() {
-			t.Errorf("nameHash(%q) = %x, want %x", name, got, h.Sum64())
+		if got := FNV(name); got != h.Sum64() {
+			t.Errorf("FNV(%q) = %x, want %x", name, got, h.Sum64())
 		}
 	}
 }
@@ -55,7 +55,7 @@ func TestNewFolds(t *testing.T) {
 		p := append(words(lo), words(hi)...)
 		return Block([4]uint32{u32(p, 0), u32(p, 1), u32(p, 2), u32(p, 3)}, k)
 	}
-	x := cipher(nameHash("dropout"), a, [2]uint32{0x55667788, 0x11223344})
+	x := cipher(FNV("dropout"), a, [2]uint32{0x55667788, 0x11223344})
 	y := cipher(b, c, [2]uint32{x[0], x[1]})
 	high := uint64(y[2]^x[2]) | uint64(y[3]^x[3])<<32
 	s := New(seed, "dropout", a, b, c)
@@ -317,7 +317,7 @@ func TestFillGolden(t *testing.T) {
 // Every element is where NewFiller's comment says, however long the row is.
 func TestFillPlaces(t *testing.T) {
 	const seed, name, key = 42, "table", uint64(1)<<40 | 5
-	k := block(nameHash("initial"), nameHash(name), [2]uint32{seed, 0})
+	k := block(FNV("initial"), FNV(name), [2]uint32{seed, 0})
 	long := make([]float32, 19)
 	for n := range len(long) + 1 {
 		for _, kind := range []string{Uniform, Normal} {

@@ -57,3 +57,15 @@ func Example() {
 	// loss 0.6931, then 0.0005
 	// 2 is odd: false  3 is odd: true  errors: <nil> <nil>
 }
+
+// Ids of users and items are not rows. They are hashed into them, with a salt for each table.
+func ExampleHashID() {
+	const usersRows, itemsRows = 1 << 20, 1 << 16
+	fmt.Println(trainer.HashID(9_007_199_254_740_993, usersRows, 0))
+	fmt.Println(trainer.HashID(trainer.HashString("item:42"), itemsRows, 1))
+	fmt.Println(trainer.HashID(trainer.HashString("item:43"), itemsRows, 1))
+	// Output:
+	// 903323
+	// 19710
+	// 48959
+}

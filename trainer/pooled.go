@@ -175,7 +175,7 @@ func (t *tables) laneKeys(table, at int) []uint64 {
 func (t *tables) checkKeys(table int) error {
 	for _, key := range t.used[table] {
 		if spec := &t.specs[table]; key >= spec.Rows {
-			return fmt.Errorf("table %q: key %d: it has %d rows, so keys are below that", spec.Name, key, spec.Rows)
+			return outside(spec, key)
 		}
 	}
 	return nil

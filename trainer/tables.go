@@ -88,7 +88,7 @@ func (t *tables) find() error {
 		}
 		t.keys[i] = set.keys
 		if n := len(set.keys); n > 0 && set.keys[n-1] >= spec.Rows {
-			return fmt.Errorf("table %q: key %d: it has %d rows, so keys are below that", spec.Name, set.keys[n-1], spec.Rows)
+			return outside(spec, set.keys[n-1])
 		}
 	}
 	return nil
