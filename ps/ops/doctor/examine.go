@@ -78,11 +78,11 @@ func (c *Config) build() []terminal.Finding {
 	}
 	dense, err := cuda.OpenDense(backend, cuda.DenseOptions{})
 	if err != nil {
-		return append(all, fail("dense library", "install libdnnl2", "%v", err))
+		return append(all, fail("dense library", "install libdnnl2 or libopenblas0-pthread", "%v", err))
 	}
 	defer dense.Close()
 	if dense.Name() == "own" {
-		return append(all, warn("dense library", "install libdnnl2 (make deps): layers are two to seven times as fast with it", "own, %s", dense.Reason()))
+		return append(all, warn("dense library", "install libdnnl2 or libopenblas0-pthread (make deps does): libdnnl2 makes layers two to seven times as fast", "own, %s", dense.Reason()))
 	}
 	return append(all, ok("dense library", "%s, %s", dense.Name(), dense.Reason()))
 }
