@@ -172,6 +172,21 @@ func TestDocumentsRunWhatExists(t *testing.T) {
 	}
 }
 
+var variable = regexp.MustCompile(`(?:^|[^D])GRADBUS_([A-Z][A-Z0-9_]+)`) // -DGRADBUS_EMU is CMake's
+
+// A variable of the environment that a document names sets a flag that exists.
+func TestDocumentsNameVariables(t *testing.T) {
+	known := readCommands(t)
+	for name, document := range markdown(t) {
+		for _, m := range variable.FindAllStringSubmatch(document, -1) {
+			flag := strings.ReplaceAll(strings.ToLower(m[1]), "_", "-")
+			if m[1] != "FLAG_NAME" && !known.has(command{words: []string{"--" + flag}}, "", flag) {
+				t.Errorf("%s: GRADBUS_%s sets no flag: there is no --%s", name, m[1], flag)
+			}
+		}
+	}
+}
+
 // The rules find what they are for.
 func TestDocumentsFinds(t *testing.T) {
 	words := strings.Repeat("word ", 25)
