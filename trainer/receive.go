@@ -264,17 +264,19 @@ func (s *Session) checkSilence() error {
 				(now - time.Duration(at)).Round(100*time.Millisecond), s.Version(), s.job.Name)
 		}
 	}
-	if at := s.disowned.Load(); at != 0 && now-time.Duration(at) > s.config.RetryAfter {
-		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
-			ErrServerLost, s.config.serverName(), s.job.Name, s.Version())
-	}
+	at := s.disowned.Load()
+	disowned := at != 0 && now-time.Duration(at) > s.config.RetryAfter
 	deadline := time.Duration(s.joined.DeadlineMS) * time.Millisecond
-	if at := s.lost.Load(); at != 0 {
-		if gone := now - time.Duration(at); gone > deadline {
+	if at := s.lost.Load(); at != 0 { // the coordinator, whose clock may be ahead, then ends the job unheard
+		if gone := now - time.Duration(at); gone > deadline || disowned {
 			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s", ErrServerLost, s.config.serverName(),
 				gone.Round(100*time.Millisecond), deadline, s.Version(), s.job.Name)
 		}
 		return nil
+	}
+	if disowned {
+		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
+			ErrServerLost, s.config.serverName(), s.job.Name, s.Version())
 	}
 	if silent := now - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {
 		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d", ErrServerLost,

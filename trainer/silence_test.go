@@ -76,6 +76,10 @@ func TestCheckSilence(t *testing.T) {
 		{"coordinator silent", func(s *Session) { s.heard.Store(int64(s.since() - 33*time.Second)) },
 			[]string{"coordinator of job quiet", "nats://there:1", "silent for 33s", "deadline 30s", "batch 17"}},
 		{"silent because lost", func(s *Session) { s.heard.Store(0); s.lost.Store(int64(s.since())) }, nil},
+		{"disowned behind a control server just lost", func(s *Session) {
+			s.lost.Store(int64(s.since() - 29*time.Second))
+			s.disowned.Store(int64(s.since() - 2*time.Second))
+		}, []string{"control server nats://there:1", "out of reach for 29s", "deadline 30s", "batch 17"}},
 		{"just disowned", func(s *Session) { s.disowned.Store(int64(s.since())) }, nil},
 		{"disowned", func(s *Session) { s.disowned.Store(int64(s.since() - 2*time.Second)) }, []string{"does not know this run of job quiet", "batch 17"}},
 	} {
