@@ -63,7 +63,11 @@ func agreeOnPulse(t *testing.T, b []byte) (taken bool) {
 func TestPulseReaderAgrees(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
-	for i := range 2000 {
+	rounds := 2000
+	if testing.Short() {
+		rounds = 300
+	}
+	for i := range rounds {
 		p := new(Pulse)
 		fillRandomly(r, reflect.ValueOf(p).Elem(), i%4 == 0)
 		b, err := json.Marshal(p)

@@ -277,6 +277,10 @@ func TestVerifyHoldsLimits(t *testing.T) {
 
 // Every cut of a frame is refused, and so is every change of one byte.
 func TestVerifyCatchesEveryCutAndEveryByte(t *testing.T) {
+	step := 1
+	if testing.Short() {
+		step = 17 // every byte, in 15 of 255 ways
+	}
 	for _, s := range samples(t) {
 		for n := range s.frame {
 			if _, err := Verify(s.frame[:n:n], Limits{}); err == nil {
@@ -285,7 +289,7 @@ func TestVerifyCatchesEveryCutAndEveryByte(t *testing.T) {
 		}
 		for at := range s.frame {
 			old := s.frame[at]
-			for x := 1; x < 256; x++ {
+			for x := 1; x < 256; x += step {
 				s.frame[at] = old ^ byte(x)
 				if _, err := Verify(s.frame, Limits{}); err == nil {
 					t.Fatalf("%s with byte %d changed from %02x to %02x passes", s.name, at, old, old^byte(x))
