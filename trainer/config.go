@@ -19,10 +19,10 @@ import (
 type Folder = process.Folder
 
 // Config says how a trainer reaches its server and how long it waits for what. What the trainers of a job must agree on
-// is not here but in the job's manifest (schema.Job). The zero value of every field but Server and Backend works.
+// is not here but in the job's manifest (schema.Job). The zero value of every field works.
 type Config struct {
 	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
-	// know each other; user:password@ may be part of it.
+	// know each other; user:password@ may be part of it. Empty is nats://127.0.0.1:4222, where ./bin/ps listens.
 	Server string
 	// Data says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
@@ -42,9 +42,10 @@ type Config struct {
 	Advertise string
 	// DataTLS holds the data server's certificate; nil means that it speaks plain TCP. TLS says how others' are checked.
 	DataTLS *tls.Config
-	// Backend does the arithmetic. The session does not close it.
+	// Backend does the arithmetic. The session does not close it. Where it is nil, the session opens the fastest that this build has on
+	// this machine, and closes it at the end; Session.Backend gives it.
 	Backend cuda.Backend
-	// Log receives what a person may want to know later; nil discards it.
+	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic is slow.
 	Log *slog.Logger
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
 	OnWaiting func(missing int)
@@ -115,6 +116,7 @@ var (
 
 // Validate lists everything that is wrong, each with the field, its value and what would be right.
 func (c Config) Validate() error {
+	c = c.withDefaults()
 	var wrong []error
 	for one := range strings.SplitSeq(c.Server, ",") {
 		if u, err := url.Parse(one); err != nil || u.Host == "" {
@@ -128,9 +130,6 @@ func (c Config) Validate() error {
 		if err := schema.CheckName("member", string(c.Member)); err != nil {
 			wrong = append(wrong, err)
 		}
-	}
-	if c.Backend == nil {
-		wrong = append(wrong, errors.New("backend is nil: want the one that does the arithmetic"))
 	}
 	if n := c.WindowBytes; n != 0 && (n < windowBytesMin || n > windowBytesMax) {
 		wrong = append(wrong, fmt.Errorf("window bytes %d: want %d to %d, or 0 for what the server grants", n, windowBytesMin, windowBytesMax))
@@ -165,6 +164,9 @@ func (c Config) withDefaults() Config {
 		if *d.at == 0 {
 			*d.at = d.value
 		}
+	}
+	if c.Server == "" {
+		c.Server = "nats://127.0.0.1:4222"
 	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

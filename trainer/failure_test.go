@@ -103,7 +103,7 @@ func TestJoinRefusesWhatCannotWork(t *testing.T) {
 		t.Errorf("5 trainers of 4 lanes: error %v, want the field trainers", err)
 	}
 	_, err = Join(testContext(t), Config{Server: "nowhere", RetryAfter: -1}, toyJob("config", 1, 1, schema.ApplyUpdate))
-	checkError(t, err, ErrConfig, `server "nowhere"`, "backend", "retry after -1ns")
+	checkError(t, err, ErrConfig, `server "nowhere"`, "retry after -1ns")
 	server.Close()
 	_, err = Join(testContext(t), c, toyJob("none", 1, 1, schema.ApplyUpdate))
 	checkError(t, err, fabric.ErrNoServer, "./bin/ps", strings.TrimPrefix(c.Server, "nats://"))

@@ -6,17 +6,18 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
-	"gradbus/lane"
 	"gradbus/schema"
 )
 
 // Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
-// equal; its Lanes may be 0, for lane.Default. It returns when all trainers have joined and the job has started, at version 0. Where the job cannot be registered yet, because a
-// ps has just died or memory is not free yet, it asks again for half a minute.
+// equal. What they leave out is as schema.Job.WithDefaults says. It returns when all trainers have joined and the job has started, at
+// version 0. Where the job cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
 // ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
@@ -28,11 +29,46 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	if job == nil {
 		return nil, fmt.Errorf("%w: the job is nil: want its manifest", ErrConfig)
 	}
-	job = withLanes(job)
+	job = job.WithDefaults()
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
-	c = c.withDefaults()
+	if c.Backend != nil {
+		return join(ctx, c.withDefaults(), job)
+	}
+	log := c.Log
+	if log == nil {
+		log = slog.New(warnings{slog.Default().Handler()})
+	}
+	backend, err := cuda.Open(cuda.Options{Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
+	}
+	c.Backend = backend
+	s, err := join(ctx, c.withDefaults(), job)
+	if err != nil {
+		backend.Close()
+		return nil, err
+	}
+	s.opened = backend
+	return s, nil
+}
+
+// warnings is a log of what nobody may miss.
+type warnings struct{ slog.Handler }
+
+// Enabled implements slog.Handler.
+func (w warnings) Enabled(ctx context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn && w.Handler.Enabled(ctx, level)
+}
+
+// WithAttrs implements slog.Handler.
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs)}
+}
+
+// join joins with a Config and a manifest that are whole.
+func join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	own, err := startOwnServer(ctx, c, job)
 	if err != nil {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
@@ -49,16 +85,6 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %s at %s: %w", job.Name, c.serverName(), err)
 	}
 	return s, nil
-}
-
-// withLanes is job with the default number of lanes, where it says none.
-func withLanes(job *schema.Job) *schema.Job {
-	if job.Lanes != 0 || job.Trainers > lane.LanesMax {
-		return job // what is wrong with it, Validate says
-	}
-	filled := *job
-	filled.Lanes = lane.Default(job.Trainers)
-	return &filled
 }
 
 // joiner asks for a place in a job under a name of its own, since a trainer has no member id before it is admitted. It

@@ -12,7 +12,7 @@ import (
 func TestWithLanes(t *testing.T) {
 	for _, c := range []struct{ trainers, lanes, want int }{{2, 0, 8}, {9, 0, 16}, {2, 3, 3}, {0, 0, 8}, {lane.LanesMax + 1, 0, 0}} {
 		job := &schema.Job{Trainers: c.trainers, Lanes: c.lanes}
-		if got := withLanes(job).Lanes; got != c.want || job.Lanes != c.lanes {
+		if got := job.WithDefaults().Lanes; got != c.want || job.Lanes != c.lanes {
 			t.Errorf("%d trainers, %d lanes: %d, want %d and the caller's as it was", c.trainers, c.lanes, got, c.want)
 		}
 	}

@@ -27,6 +27,7 @@ type rowSums struct {
 	at    int    // number of the hosted lane
 	given []bool // of each table: the lane gave its gradient
 
+	single []int64 // 0, 1, 2, ...
 	keys   []int64 // scratch of expand
 	ids    []uint64
 	values []float32
@@ -53,6 +54,14 @@ func newRowSums(backend cuda.Backend, lanes, slots, nodes int, dims []int) *rowS
 		s.node[i] = make([]rows, len(dims))
 	}
 	return s
+}
+
+// singles are the offsets of n bags of one.
+func (s *rowSums) singles(n int) []int64 {
+	for len(s.single) <= n {
+		s.single = append(s.single, int64(len(s.single)))
+	}
+	return s.single[:n+1]
 }
 
 // reset starts a batch: no node has a row.

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/schema"
@@ -36,8 +37,9 @@ type Session struct {
 	lookups  *lookups
 	results  *results
 	replicas *replicas
-	modules  []*Module // that shards host, by index of the manifest
-	segment  *segment  // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	opened   cuda.Backend // by Join, to be closed with the session; nil where the Config had one
+	modules  []*Module    // that shards host, by index of the manifest
+	segment  *segment     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -193,6 +195,9 @@ func (s *Session) Member() schema.Member { return s.joined.Member }
 // Job is the manifest, with chunks as the server has room for them. It is not to be changed.
 func (s *Session) Job() *schema.Job { return s.job }
 
+// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the Config had none.
+func (s *Session) Backend() cuda.Backend { return s.config.Backend }
+
 // RunID tells this run of the job from others of its name.
 func (s *Session) RunID() schema.RunID { return s.joined.RunID }
 
@@ -283,8 +288,8 @@ func (s *Session) wait(ctx context.Context, ready <-chan struct{}, first time.Du
 	}
 }
 
-// Leave ends the membership and frees what the session holds. An empty reason says that this trainer is done; any other
-// says that it could not finish, and ends the job for the others with that reason; but where the last Run went well, and no other has
+// Leave ends the membership and frees what the session holds. An empty reason says that this trainer is done, or of a session that has failed
+// why it has; any other says that it could not finish, and ends the job for the others with that reason; but where the last Run went well, and no other has
 // begun, what failed came after the training: this trainer ends alone, and the others only if they go on and a batch needs it. Leave
 // works, for at most LeaveWithin, also where ctx has ended, since that is when it is needed most. A second call does nothing.
 //
@@ -294,6 +299,9 @@ func (s *Session) Leave(ctx context.Context, reason string) error {
 		return nil
 	}
 	s.left = true
+	if err := s.Err(); err != nil && reason == "" {
+		reason = err.Error()
+	}
 	if reason == "" || s.complete.Load() {
 		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
 			reason = err.Error()
@@ -322,6 +330,9 @@ func (s *Session) close() {
 	s.own.close()
 	if s.replicas != nil {
 		s.replicas.free() // nobody receives any more
+	}
+	if s.opened != nil {
+		s.opened.Close()
 	}
 }
 

@@ -110,15 +110,19 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 
 // BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of IDs[offsets[i]] up to
 // IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient of what it pooled. offsets
-// go from 0 to the number of IDs. Both are copied. The session sums the bags up by row, or sends them as they are and lets
+// go from 0 to the number of IDs; nil is a bag for each of the IDs. Both are copied. The session sums the bags up by row, or sends them as they are and lets
 // the shards do that, as the manifest's wire.sparse says.
 //
 //	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
+//	step.BagGrad(0, cuda.Sum, nil, []float32{1, 2, 3})                  // IDs 0 1 1, dim 1: rows {1} and {5}
 func (s *LaneStep) BagGrad(table schema.Table, mode cuda.Mode, offsets []int64, grad []float32) {
 	if !s.hasRows(table) || s.err != nil {
 		return
 	}
 	ids := s.compute.tables.laneIDs(int(table), s.index)
+	if offsets == nil {
+		offsets = s.compute.rows.singles(len(ids))
+	}
 	err := checkBags(mode, s.compute.tables.specs[table].Dim, len(ids), offsets, grad)
 	if err == nil {
 		err = s.compute.rows.addBags(int(table), mode, ids, offsets, grad)
