@@ -250,7 +250,6 @@ func TestDocumentsRunFinds(t *testing.T) {
 		"```sh\nbench/compare_pytorch.py --only A\n```":                         "",
 		"```sh\nbench/compare_pytorch.py --onyl A\n```":                         "no flag --onyl",
 		"Of `--listen` and `./bin/ps doctor --dir X`, `nats --nothing` nothing": "",
-		"`ps status` and `ps -o stat`":                                          "a shell runs another ps",
 		"`ps left announces itself`, `./bin/ps status`":                         "",
 		"`./bin/ps staus`":                                                      "ps has no command staus",
 		"`./bin/trainer --lanes 8 packages`, `./bin/psbench diff A.csv`":        "",

@@ -193,8 +193,8 @@ func (known commands) check(c command) []string {
 		if known.flags[name] == nil {
 			return []string{"no command " + name}
 		}
-		if len(c.words) > 1 {
-			wrong = append(wrong, known.checkBelow(first, name, c.words[1])...)
+		if len(c.words) > 1 && first != name { // a bare ps may be procps's, or a word of a message
+			wrong = append(wrong, known.checkBelow(name, c.words[1])...)
 		}
 	case first == "make":
 		for _, w := range c.words[1:] {
@@ -218,13 +218,9 @@ func (known commands) check(c command) []string {
 	return wrong
 }
 
-// checkBelow lists what is wrong with the word behind the name of one of our commands. A person's shell runs procps for ps.
-func (known commands) checkBelow(first, of, word string) []string {
-	is := known.below[of][word] || known.below[""][word]
-	switch {
-	case first == "ps" && is:
-		return []string{"a shell runs another ps: write ./bin/ps " + word}
-	case first != of && !is && subcommand.MatchString(word):
+// checkBelow lists what is wrong with the word behind the name of one of our commands.
+func (known commands) checkBelow(of, word string) []string {
+	if subcommand.MatchString(word) && !known.below[of][word] && !known.below[""][word] {
 		return []string{of + " has no command " + word}
 	}
 	return nil
