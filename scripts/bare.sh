@@ -43,6 +43,7 @@ count() { printf '%s\n' "${use[@]}" | grep -c "$1" || true; }
 [ "$(count '# weights sha256 ')" -ge 2 ] || fail "README.md: after Quickstart, want two lines of sh that show their # weights sha256"
 
 [ "$(id -u)" = 0 ] || fail "a root can be made by root only"
+scripts/deps.sh --check go || fail "this machine has no Go to lend"
 command -v debootstrap >/dev/null || { apt-get update -q && apt-get install -qy --no-install-recommends debootstrap; } ||
   fail "debootstrap cannot be installed"
 # mirror is where this machine's apt has Debian from; it knows of none before its first update.
@@ -58,8 +59,15 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/bare.XXXXXX")
 trap 'rm -rf --one-file-system "$work"' EXIT
 chmod 755 "$work" # apt fetches as a user of its own
 printf '\n== bare %s: a root from %s\n' "$suite" "$mirror"
-debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$work/pristine" "$mirror" >"$work/log" 2>&1 ||
-  { tail -20 "$work/log" >&2; fail "debootstrap of $suite failed"; }
+# Mirrors fail for moments. What debootstrap's own commands say is in a file of the root, under one of two names.
+for attempt in 1 2 3; do
+  debootstrap --variant=minbase --include=ca-certificates,git,make "$suite" "$work/pristine" "$mirror" >"$work/log" 2>&1 && break
+  printf 'bare: debootstrap of %s ended with status %d\n' "$suite" $? >&2
+  tail -n 5 "$work/log" "$work"/pristine/debootstrap/debootstrap.log "$work"/pristine/var/log/bootstrap.log >&2 2>/dev/null || true
+  [ $attempt -lt 3 ] || fail "a root of $suite cannot be made"
+  rm -rf --one-file-system "$work/pristine"
+  sleep $((10 * attempt))
+done
 cp /etc/resolv.conf /etc/hosts "$work/pristine/etc/"
 cp /etc/ssl/certs/ca-certificates.crt "$work/pristine/etc/ssl/certs/"
 grep -lis '^Acquire' /etc/apt/apt.conf.d/* | xargs -r cp -t "$work/pristine/etc/apt/apt.conf.d/"
