@@ -18,7 +18,7 @@ var (
 )
 
 // unheld are documents that are held to no form yet.
-var unheld = []string{"deploy/README.md", "docs/install.md", "docs/nats.md"}
+var unheld = []string{"docs/nats.md"}
 
 // held is the form that a document is held to.
 func held(name string) form {
