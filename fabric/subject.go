@@ -23,8 +23,8 @@ const (
 	KindPulse  = "pulse"  // what a member says of itself, to whoever watches
 	KindModule = "module" // to and from a hosted module, whose name the subject ends with
 
-	// kindFill is what the data connection sends to nobody, now and then.
-	kindFill = "fill"
+	// KindFill is what the data connection sends to nobody, now and then; it is no frame.
+	KindFill = "fill"
 )
 
 // Any stands for every value of a token in a pattern.

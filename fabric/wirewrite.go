@@ -157,7 +157,7 @@ func (w *wireWriter) step(bytes int) {
 
 // fill brings the stream back into step with the server's reads, by a message of the same sender that nobody hears.
 func (w *wireWriter) fill(s *Subject) error {
-	to := Subject{Job: s.Job, From: s.From, Kind: kindFill, To: "nobody"}
+	to := Subject{Job: s.Job, From: s.From, Kind: KindFill, To: "nobody"}
 	w.phrase(&to, readBytes) // five digits; of fewer, spaces take the place
 	bare := len("PUB ") + len(w.text) + len(crlf)
 	size := readBytes - w.phase - bare

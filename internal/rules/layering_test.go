@@ -69,8 +69,9 @@ var layers = map[string]layer{
 		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
-	"ps/ops/page":   {noStd: noNetwork}, // files for a browser
-	"docs/runbooks": {noStd: noNetwork}, // files, too
+	"ps/ops/tap":    {own: []string{"fabric", "schema"}, noStd: noNetwork}, // it listens to frames, and says nothing
+	"ps/ops/page":   {noStd: noNetwork},                                    // files for a browser
+	"docs/runbooks": {noStd: noNetwork},                                    // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/fabrictest": {own: []string{"internal/testkit"}, others: []string{"go.uber.org/goleak"}},

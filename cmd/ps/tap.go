@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/fabric"
+	"gradbus/internal/config"
+	"gradbus/ps/ops/tap"
+)
+
+// tapping is what ps tap is told.
+type tapping struct {
+	tap.Config
+	server, tokenFile, creds string
+	batch, bucket            string
+	tls                      config.TLS
+	log                      config.Log
+}
+
+func tapCommand() *cobra.Command {
+	var t tapping
+	c := &cobra.Command{
+		Use:   "tap [JOB]",
+		Short: "Show the frames of a job as they pass, one line each",
+		Long: `Show the frames of a job, or of all, as they pass the NATS servers of its ps, one line each: when, from whom to whom, of which kind,
+batch and bucket, how large, and whether the checksum is right. A job that is watched runs as one that is not: what comes faster than
+it can be written is missed, and counted. Frames between trainers (--reduce trainers) pass their own servers, which --server may name.`,
+		Example: `  ./bin/ps tap
+  ./bin/ps tap packages --kind dense --batch 12 --values 4
+  ./bin/ps tap packages --from t0 --count 100 --json`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.StringVar(&t.server, "server", "nats://127.0.0.1:4222", "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&t.tokenFile, "token-file", "", "`file` whose first line is the server's token")
+	set.StringVar(&t.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
+	t.tls.Add(set, "command shows to servers that ask for one", "--server and ps; empty is the system's")
+	set.StringVar(&t.From, "from", "", "`member` that sends: t0, s1, coordinator, ...; empty is all")
+	set.StringVar(&t.To, "to", "", "`member` that is sent to, or all; empty is all of them")
+	set.StringVar(&t.Kind, "kind", "", "`kind`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, pulse, module, reduce; empty is all")
+	set.StringVar(&t.batch, "batch", "", "`number` of a batch; empty is all, and what is of none")
+	set.StringVar(&t.bucket, "bucket", "", "`number` of a bucket; empty is all, and what is of none")
+	set.IntVar(&t.Values, "values", 0, "`number` of values of each frame to show, evenly over all of them")
+	set.IntVar(&t.Count, "count", 0, "`number` of frames to show; 0 is until it is interrupted")
+	set.BoolVar(&t.JSON, "json", false, "print one JSON object a line, and nothing else on standard output")
+	t.log.Add(set)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			t.Job = args[0]
+		}
+		return t.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
+	}
+	return c
+}
+
+func (t *tapping) run(ctx context.Context, out, logTo io.Writer) error {
+	log, err := t.log.Logger(logTo)
+	if err != nil {
+		return err
+	}
+	if t.batch != "" {
+		n, err := strconv.ParseUint(t.batch, 10, 64)
+		if err != nil {
+			return fmt.Errorf("--batch %q: want a whole number from 0 on", t.batch)
+		}
+		t.Batch = &n
+	}
+	if t.bucket != "" {
+		n, err := strconv.ParseUint(t.bucket, 10, 32)
+		if err != nil {
+			return fmt.Errorf("--bucket %q: want a whole number from 0 on", t.bucket)
+		}
+		bucket := uint32(n)
+		t.Bucket = &bucket
+	}
+	token, err := config.Secret(t.tokenFile, log)
+	if err != nil {
+		return err
+	}
+	_, dial, err := t.tls.Load(log)
+	if err != nil {
+		return err
+	}
+	t.Out, t.Server = out, fabric.Config{URL: t.server, Name: "tap", Token: token, CredsFile: t.creds, TLS: dial} // what is missed is said in a line
+	result, err := tap.Run(ctx, t.Config)
+	if err != nil {
+		return err
+	}
+	if result.Missed > 0 {
+		fmt.Fprintf(logTo, "%d frames shown, %d missed\n", result.Shown, result.Missed)
+	}
+	return nil
+}

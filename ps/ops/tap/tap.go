@@ -1,0 +1,240 @@
+package tap
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// Config says what to show. The zero value of every field but Server and Out works.
+type Config struct {
+	Server fabric.Config // of the ps, or of the NATS server where several ps find each other: these are listened at too
+	Out    io.Writer
+
+	Job, From, Kind, To string  // a token of the subject; empty for any
+	Batch               *uint64 // nil for any
+	Bucket              *uint32
+	Values              int  // of each frame to show, at most ValuesMax
+	Count               int  // of frames, after which it is over; 0: until ctx ends
+	JSON                bool // one object a line
+}
+
+const (
+	// ValuesMax bounds the values that are shown of a frame.
+	ValuesMax = 1024
+	// linesMax bounds the frames that wait to be written. One more is missed, and counted.
+	linesMax = 4096
+	// pendingBytes bounds what waits to be looked at on one connection. One message more is missed, and counted.
+	pendingBytes = 32 << 20
+	// messagesMissedEvery is how often messages that a connection has dropped are looked for.
+	messagesMissedEvery = time.Second
+)
+
+// Result is what was shown.
+type Result struct {
+	Shown  int
+	Missed uint64 // of frames that came faster than they could be looked at or written
+}
+
+// Check lists what is wrong with a Config, each with the field, its value and what would be right.
+func (c *Config) Check() error {
+	var wrong []error
+	for _, of := range [...]struct{ name, token string }{{"job", c.Job}, {"from", c.From}, {"kind", c.Kind}, {"to", c.To}} {
+		if of.token == "" {
+			continue
+		}
+		if err := schema.CheckName(of.name, of.token); err != nil {
+			wrong = append(wrong, err)
+		}
+	}
+	if c.Values < 0 || c.Values > ValuesMax {
+		wrong = append(wrong, fmt.Errorf("values %d: want 0 to %d", c.Values, ValuesMax))
+	}
+	if c.Count < 0 {
+		wrong = append(wrong, fmt.Errorf("count %d: want 0 for no end, or more", c.Count))
+	}
+	return errors.Join(wrong...)
+}
+
+// patterns are the subjects to listen at, each message matching one of them.
+func (c *Config) patterns() []string {
+	token := func(s string) string {
+		if s == "" {
+			return fabric.Any
+		}
+		return s
+	}
+	at := fabric.Subject{Job: token(c.Job), From: token(c.From), Kind: token(c.Kind), To: token(c.To)}.String()
+	if c.To == "" {
+		return []string{strings.TrimSuffix(at, fabric.Any) + ">"}
+	}
+	return []string{at, at + ".>"}
+}
+
+// may tells whether a message may be of the batch and bucket that were asked for, as far as its subject says.
+func (c *Config) may(s *fabric.Subject) bool {
+	return (c.Batch == nil || !s.HasBatch || s.Batch == *c.Batch) && (c.Bucket == nil || !s.HasBucket || s.Bucket == *c.Bucket)
+}
+
+// wanted tells whether a frame is of the batch and bucket that were asked for.
+func (c *Config) wanted(f *Frame) bool {
+	return (c.Batch == nil || f.Batch != nil && *f.Batch == *c.Batch) && (c.Bucket == nil || f.Bucket != nil && *f.Bucket == *c.Bucket)
+}
+
+// listener hands what passes to the writer, and never waits for it.
+type listener struct {
+	config *Config
+	lines  chan Frame
+	missed atomic.Uint64 // for want of room in lines
+}
+
+func (l *listener) take(m fabric.Message) {
+	subject, err := m.Parse()
+	if err != nil || subject.Kind == fabric.KindFill || !l.config.may(&subject) {
+		return
+	}
+	if len(l.lines) == cap(l.lines) { // its bytes need not be looked at
+		l.missed.Add(1)
+		return
+	}
+	f := Read(time.Now(), subject, m.Data, l.config.Values)
+	if !l.config.wanted(&f) {
+		return
+	}
+	select {
+	case l.lines <- f:
+	default:
+		l.missed.Add(1)
+	}
+}
+
+// Run shows frames until ctx ends or Count of them were shown. It subscribes as a guest, publishes nothing, and drops what comes faster than
+// it can be written. Errors: those of fabric.DialControl, and of Out.
+func Run(ctx context.Context, c Config) (Result, error) {
+	if err := c.Check(); err != nil {
+		return Result{}, err
+	}
+	l := &listener{config: &c, lines: make(chan Frame, linesMax)}
+	c.Server.PendingBytesMax = pendingBytes
+	conns, err := l.dialAll(ctx)
+	defer func() {
+		var all sync.WaitGroup
+		for _, conn := range conns {
+			all.Go(conn.Close)
+		}
+		all.Wait()
+	}()
+	if err != nil {
+		return Result{}, err
+	}
+	missed := func() uint64 {
+		n := l.missed.Load()
+		for _, conn := range conns {
+			n += conn.Stats().Dropped
+		}
+		return n
+	}
+	return c.write(ctx, l.lines, missed)
+}
+
+// dialAll listens at the server that was named, and at the data servers of the ps that are announced there.
+func (l *listener) dialAll(ctx context.Context) (conns []*fabric.Control, err error) {
+	dial := func(config fabric.Config) error {
+		conn, err := fabric.DialControl(ctx, config)
+		if err != nil {
+			return err
+		}
+		conns = append(conns, conn)
+		for _, pattern := range l.config.patterns() {
+			if err := conn.Subscribe(pattern, l.take); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := dial(l.config.Server); err != nil {
+		return conns, err
+	}
+	bucket, err := conns[0].LookBucket(ctx, schema.ServersBucket)
+	if err != nil {
+		return conns, nil // no ps yet, or a server without JetStream: what passes it is shown
+	}
+	all, err := bucket.All(ctx)
+	if err != nil {
+		return conns, err
+	}
+	for _, e := range all {
+		var ps struct{ URL string }
+		if json.Unmarshal(e.Value, &ps) != nil || ps.URL == "" {
+			continue // its data goes by this very server
+		}
+		of := l.config.Server
+		of.URL, of.CredsFile = ps.URL, ""
+		if !strings.HasPrefix(ps.URL, "tls:") {
+			of.TLS = nil
+		}
+		if err := dial(of); err != nil {
+			return conns, fmt.Errorf("ps %s: %w", e.Key, err)
+		}
+	}
+	return conns, nil
+}
+
+// write writes lines as they come, and how many were missed between them.
+func (c *Config) write(ctx context.Context, lines <-chan Frame, missed func() uint64) (r Result, err error) {
+	out := bufio.NewWriter(c.Out)
+	tick := time.NewTicker(messagesMissedEvery)
+	defer tick.Stop()
+	gap := func() {
+		if n := missed(); n > r.Missed {
+			if c.JSON {
+				fmt.Fprintf(out, "{\"missed\":%d}\n", n-r.Missed)
+			} else {
+				fmt.Fprintf(out, "... %d frames missed: they came faster than they could be written\n", n-r.Missed)
+			}
+			r.Missed = n
+		}
+	}
+	defer func() {
+		gap()
+		err = errors.Join(err, out.Flush())
+	}()
+	for c.Count == 0 || r.Shown < c.Count {
+		select {
+		case f := <-lines:
+			if c.JSON {
+				line, broken := json.Marshal(&f)
+				if broken != nil {
+					return r, fmt.Errorf("frame of %s: %w", f.From, broken)
+				}
+				out.Write(line)
+			} else {
+				out.WriteString(f.String())
+			}
+			r.Shown++
+			if err := out.WriteByte('\n'); err != nil {
+				return r, err
+			}
+		case <-tick.C:
+			gap()
+		case <-ctx.Done():
+			return r, nil
+		}
+		if len(lines) == 0 {
+			if err := out.Flush(); err != nil {
+				return r, err
+			}
+		}
+	}
+	return r, nil
+}
