@@ -30,7 +30,7 @@ TORCH = ROOT / "bench" / "pytorch_systems.py"
 # the figure in the JSON of both, or two names of it. more tells whether more is better; want is the ratio to reach.
 Case = collections.namedtuple("Case", "key name ours theirs full quick field unit more want")
 
-UPDATE = "--in {i} --out {o} --batch-size {b} --batches {{n}}"
+UPDATE = "--in {i} --out {o} --trainer-batch {b} --batches {{n}}"
 SMALL, WIDE, LARGE = (UPDATE.format(i=i, o=o, b=b) for i, o, b in ((100, 30, 20), (1024, 1024, 32), (4096, 1600, 32)))
 AVERAGE = "average --trainers 2 {more}--hook {hook} --epochs {{n}}"
 HYBRID = "hybrid --trainers {t} --servers 8 --embeddings 300 --dim 64 --lr 0.05 --warmup 5 --epochs {{n}}"
@@ -41,19 +41,19 @@ CASES = [
          (400, 150), (20, 10), "rounds_per_second", "rounds/s", True, 3),
     Case("A3", "A  update, 4 trainers, Linear(4096, 1600)", f"update --trainers 4 {LARGE}", f"update --trainers 4 {LARGE}",
          (60, 20), (4, 2), "rounds_per_second", "rounds/s", True, 3),
-    Case("B1", "B  average, rpc, sparse, 2 trainers", AVERAGE.format(more="--servers 1 --server average --sparse ", hook="rpc"),
+    Case("B1", "B  average, rpc, sparse, 2 trainers", AVERAGE.format(more="--servers 1 --server-kind average --sparse ", hook="rpc"),
          AVERAGE.format(more="", hook="rpc"), (2, 1), (1, 1), "batch_all_ms", "ms", False, 3),
-    Case("B2", "B  average, sparse-rpc, 2 trainers", AVERAGE.format(more="--servers 1 --server average --sparse ", hook="sparse-rpc"),
+    Case("B2", "B  average, sparse-rpc, 2 trainers", AVERAGE.format(more="--servers 1 --server-kind average --sparse ", hook="sparse-rpc"),
          AVERAGE.format(more="", hook="sparse-rpc"), (2, 1), (1, 1), "batch_all_ms", "ms", False, 3),
     Case("C1", "C  hybrid, 8 trainers, 8 servers", HYBRID.format(t=8) + " --mode async", HYBRID.format(t=8),
          (100, 20), (3, 1), "p50_seconds_per_epoch", "s/epoch", False, 10),
     Case("C2", "C  hybrid, 2 trainers, 8 servers", HYBRID.format(t=2) + " --mode async", HYBRID.format(t=2),
          (100, 50), (3, 1), "p50_seconds_per_epoch", "s/epoch", False, 10),
-    Case("D1", "D  hosted, 2 trainers remote : 1 trainer", "hosted --trainers 2 --mode remote --data synthetic --batches {n}", "hosted --batches {n}",
+    Case("D1", "D  hosted, 2 trainers remote : 1 trainer", "hosted --trainers 2 --mode remote --input synthetic --batches {n}", "hosted --batches {n}",
          (150, 150), (30, 20), "images_per_second", "images/s", True, 1.6),
-    Case("D2", "D  hosted, 2 trainers pull : 1 trainer", "hosted --trainers 2 --mode pull --data synthetic --batches {n}", "hosted --batches {n}",
+    Case("D2", "D  hosted, 2 trainers pull : 1 trainer", "hosted --trainers 2 --mode pull --input synthetic --batches {n}", "hosted --batches {n}",
          (150, 150), (30, 20), "images_per_second", "images/s", True, 1.8),
-    Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --data synthetic --batches {n}", "local --batches {n}",
+    Case("D3", "D  one training step of the model, 1 thread", "hosted --local-step --input synthetic --batches {n}", "local --batches {n}",
          (60, 60), (3, 3), ("local_step_ms", "step_ms"), "ms", False, 1),
 ]
 

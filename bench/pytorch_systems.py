@@ -5,7 +5,7 @@ Written for this comparison against torch.distributed.rpc (TensorPipe), gloo and
 each program does on a batch, without what it prints. Every role is a process of its own with one thread, as psbench's are. TensorPipe
 chooses its transport itself, which on one host is shared memory rather than TCP. Prints one line of JSON.
 
-    bench/pytorch_systems.py update  --trainers 3 --batches 200 --in 100 --out 30 --batch-size 20
+    bench/pytorch_systems.py update  --trainers 3 --batches 200 --in 100 --out 30 --trainer-batch 20
     bench/pytorch_systems.py average --hook rpc --epochs 1
     bench/pytorch_systems.py hybrid  --trainers 8 --servers 8 --epochs 20
     bench/pytorch_systems.py hosted  --batches 60
@@ -144,13 +144,13 @@ def update_trainer(rank, world, ports, options):
     dist.init_process_group("gloo", init_method=f"tcp://{HOST}:{ports[1]}", rank=rank, world_size=world - 1)
     server = rpc.rpc_sync("server", hold, args=(BatchServer, options.update_size or options.trainers, options.inputs, options.outputs,
                                                   options.lr, options.momentum))
-    labels = torch.zeros(options.batch_size, options.outputs)
+    labels = torch.zeros(options.trainer_batch, options.outputs)
     model = server.rpc_sync().get_model()
     for i in range(options.warmup + options.batches):
         if i == options.warmup:
             dist.barrier()
             begin = time.time()
-        loss = F.l1_loss(model(torch.randn(options.batch_size, options.inputs)), labels)
+        loss = F.l1_loss(model(torch.randn(options.trainer_batch, options.inputs)), labels)
         loss.backward()
         model = rpc.rpc_sync(server.owner(), BatchServer.update, args=(server, [p.grad for p in model.parameters()]))
     found = {"begin": begin, "end": time.time()}
@@ -218,7 +218,7 @@ def dummy_batches(options, rank):
     ids = torch.randperm(1024, generator=g)[:819]
     samples = ids[torch.randint(819, (1024, 1024), generator=g)]
     targets = torch.randint(1024, (1024,), generator=g)
-    whole = list(zip(samples.split(options.batch_size), targets.split(options.batch_size)))
+    whole = list(zip(samples.split(options.trainer_batch), targets.split(options.trainer_batch)))
     return whole[rank::options.trainers]
 
 
@@ -363,7 +363,7 @@ class Hosted:
 
 def images(options):
     """Noise in the shape of the images: what a step costs does not depend on what is in them."""
-    return [(torch.randn(options.batch_size, 1, 28, 28), torch.randint(10, (options.batch_size,))) for _ in range(16)]
+    return [(torch.randn(options.trainer_batch, 1, 28, 28), torch.randint(10, (options.trainer_batch,))) for _ in range(16)]
 
 
 def hosted_trainer(rank, world, ports, options):
@@ -386,7 +386,7 @@ def hosted_trainer(rank, world, ports, options):
 
 def hosted(options):
     seconds = span(run([hosted_trainer, serve], options))
-    return {"images_per_second": options.batches * options.batch_size / seconds, "seconds": seconds}
+    return {"images_per_second": options.batches * options.trainer_batch / seconds, "seconds": seconds}
 
 
 def local(options):
@@ -409,11 +409,11 @@ def main():
     commands = parser.add_subparsers(dest="system", required=True)
     defaults = {"seed": 1, "warmup": 5}
     for do, own in (
-        (update, {"trainers": 3, "batches": 200, "in": 100, "out": 30, "batch-size": 20, "lr": 0.001, "momentum": 0.9, "update-size": 0}),
-        (average, {"trainers": 2, "epochs": 1, "batch-size": 32, "hook": "rpc", "warmup": 1}),
+        (update, {"trainers": 3, "batches": 200, "in": 100, "out": 30, "trainer-batch": 20, "lr": 0.001, "momentum": 0.9, "update-size": 0}),
+        (average, {"trainers": 2, "epochs": 1, "trainer-batch": 32, "hook": "rpc", "warmup": 1}),
         (hybrid, {"trainers": 8, "servers": 8, "embeddings": 300, "dim": 64, "epochs": 100, "lr": 0.05}),
-        (hosted, {"batches": 60, "batch-size": 32}),
-        (local, {"batches": 30, "batch-size": 32}),
+        (hosted, {"batches": 60, "trainer-batch": 32}),
+        (local, {"batches": 30, "trainer-batch": 32}),
     ):
         command = commands.add_parser(do.__name__)
         command.set_defaults(do=do)

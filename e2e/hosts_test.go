@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -114,6 +115,16 @@ func (p *process) ended() bool {
 	}
 }
 
+// secretly is a file with what belongs on no command line: a token, or an address with a password.
+func secretly(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // A NATS server, two ps and two trainers, each on a host of its own, come to the weights of one machine: with direct ways
 // and by the cluster, with cables that are pulled out for three seconds in the middle of it all. A trainer that cannot dial
 // the ps says what to do.
@@ -123,12 +134,10 @@ func TestSeveralHosts(t *testing.T) {
 	nats := control.start("natsd", "-host", control.address, "-port", "4222", "-user", "ann", "-password", "secret")
 	nats.says(t, "natsd is ready")
 	url := "nats://ann:secret@" + control.address + ":4222"
-	token := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(token, []byte("sesame-for-hosts\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	token := secretly(t, "sesame-for-hosts\n")
+	psFile, trainerFile := secretly(t, "nats: "+url+"\n"), secretly(t, "server: "+url+"\n")
 	for i, h := range []*host{left, right} {
-		h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i], "--nats", url, "--token-file", token).says(t, "is ready at")
+		h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i], "--config", psFile, "--token-file", token).says(t, "is ready at")
 	}
 	data := index(t, 200)
 	// As long on one machine: the job that the cables are pulled out of has to last. One that was over too soon is run again.
@@ -138,7 +147,10 @@ func TestSeveralHosts(t *testing.T) {
 	one.succeeds(t)
 	want := one.result(t).WeightsSHA256
 	job := func(name string, more ...string) []string {
-		return short(url, data, append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--epochs", epochs}, more...)...)
+		args := short(url, data, append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--epochs", epochs}, more...)...)
+		at := slices.Index(args, "--server")
+		args[at], args[at+1] = "--config", trainerFile
+		return args
 	}
 	check := func(t *testing.T, trainers ...*process) {
 		t.Helper()
@@ -178,11 +190,11 @@ func TestSeveralHosts(t *testing.T) {
 	t.Run("not to be reached", func(t *testing.T) {
 		waiting := first.start("trainer", job("far", "--id", "t0")...)
 		waiting.says(t, "waiting")
-		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise", "data \"cluster\"")
+		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise", "--route cluster")
 		waiting.signal(t, syscall.SIGINT)
 		waiting.status(t)
 	})
 	t.Run("by the cluster", func(t *testing.T) {
-		check(t, first.start("trainer", job("mixed")...), second.start("trainer", job("mixed", "--data", "cluster")...))
+		check(t, first.start("trainer", job("mixed")...), second.start("trainer", job("mixed", "--route", "cluster")...))
 	})
 }

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -150,4 +151,78 @@ func TestToken(t *testing.T) {
 	start(t, "trainer", train...).fails(t, "token", "none was given")
 	start(t, "trainer", append(train, "--token-file", wrong)...).fails(t, "wrong token")
 	start(t, "trainer", append(train, "--token-file", right)...).succeeds(t)
+}
+
+// Words of other programs, and slips, are answered by what is meant.
+func TestNearest(t *testing.T) {
+	for _, c := range []struct {
+		line, want string
+	}{
+		{"ps staus", "did you mean status?"},
+		{"ps --port 4222", "did you mean --listen?"},
+		{"trainer --trainers 2", "name the workload first"},
+		{"trainer packages --learning-rate 2", "did you mean --lr?"},
+		{"trainer mnist --batch-size 2", "did you mean --batch?"},
+		{"trainer packages --data cluster", "did you mean --input or --route?"},
+		{"psbench hosted --batch-size 2", "did you mean --trainer-batch?"},
+		{"psbench hosted --data mnist", "did you mean --input?"},
+		{"psbench kernels --device cuda", "did you mean --backend?"},
+		{"psbench update --join nats://127.0.0.1:4222", "did you mean --server?"},
+		{"psbench hybird", "did you mean hybrid?"},
+	} {
+		words := strings.Fields(c.line)
+		start(t, words[0], words[1:]...).fails(t, c.want)
+	}
+}
+
+// What config print writes is taken by --config, a variable of the environment wins over it, and a flag over that.
+func TestSettings(t *testing.T) {
+	folder := t.TempDir()
+	for line, wrong := range map[string]struct{ flags, want string }{
+		"ps": {"--shards 0", "shards 0: want"}, "trainer packages": {"--lr -1", "lr -1: want"}, "trainer mnist": {"--lr -1", "lr -1: want"},
+		"psbench update": {"--batches 0", "batches 0: want"}, "psbench hosted": {"--epochs -1", "epochs -1: want"}, "psbench kernels": {"--threads 0", "threads 0: want"},
+	} {
+		words := strings.Fields(line)
+		p := start(t, words[0], append([]string{"config", "print"}, words[1:]...)...)
+		p.succeeds(t)
+		path := filepath.Join(folder, strings.Join(words, "-")+".yaml")
+		if err := os.WriteFile(path, []byte(p.stdout.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		// The file is right, and so is what comes after it but for one flag.
+		start(t, words[0], append(words[1:], append(strings.Fields(wrong.flags), "--config", path)...)...).fails(t, wrong.want)
+	}
+	ps := exec.Command(filepath.Join(binaries, "ps"), "--config", filepath.Join(folder, "ps.yaml"), "--http", "127.0.0.1:0")
+	ps.Env = append(os.Environ(), "GRADBUS_LISTEN=127.0.0.1:0", "GRADBUS_HTTP=off", "GRADBUS_SHARDS=3")
+	p := startCommand(t, "ps", ps)
+	p.says(t, "(shards 3, deadline 30s)")
+	p.says(t, "The page, with all jobs:")
+	train := exec.Command(filepath.Join(binaries, "trainer"), "packages")
+	train.Env = append(os.Environ(), "GRADBUS_TRAINERS=many")
+	startCommand(t, "trainer", train).fails(t, `GRADBUS_TRAINERS in the environment: "many": want a whole number`)
+}
+
+// A password on a command line is refused; in a file it reaches the trainers that are started too, whose command lines do not have it.
+func TestPasswordInAddress(t *testing.T) {
+	folder := t.TempDir()
+	token, file := filepath.Join(folder, "token"), filepath.Join(folder, "trainer.yaml")
+	const secret = "open-sesame-open"
+	if err := os.WriteFile(token, []byte(secret+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, url := server(t, "--token-file", token)
+	with := strings.Replace(url, "nats://", "nats://"+secret+"@", 1)
+	if err := os.WriteFile(file, []byte("server: "+with+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	train := []string{"packages", "--input", index(t, 50), "--epochs", "1", "--batch", "16", "--dim", "8", "--spawn", "--trainers", "2"}
+	p := start(t, "trainer", append(train, "--server", with)...)
+	p.fails(t, "--server has a password or token in its address", "--token-file", "--config")
+	if strings.Contains(p.stderr.String(), secret) {
+		t.Errorf("the error shows the secret: %s", p.stderr.String())
+	}
+	start(t, "trainer", append(train, "--config", file)...).succeeds(t)
+	bench := []string{"update", "--server", url, "--trainers", "1", "--batches", "2", "--warmup", "0", "--json"}
+	start(t, "psbench", append(bench, "--token-file", token)...).succeeds(t)
+	start(t, "psbench", bench...).fails(t, "token")
 }

@@ -51,7 +51,7 @@ func TestSystemsNameTheDead(t *testing.T) {
 		{"update", "--trainers", "3", "--batches", "1000000"},
 		{"average", "--epochs", "100000"},
 		{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "1000000"},
-		{"hosted", "--trainers", "2", "--epochs", "10000", "--data", "synthetic"},
+		{"hosted", "--trainers", "2", "--epochs", "10000", "--input", "synthetic"},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			t.Parallel()

@@ -70,7 +70,7 @@ func TestStatusWrong(t *testing.T) {
 		args []string
 	}{
 		{"no ps answers at http://127.0.0.1:1", []string{"status", "--ps", "http://127.0.0.1:1"}},
-		{"--token-file", []string{"status", "--ps", at}},
+		{"--http-token-file", []string{"status", "--ps", at}},
 		{"speaks no HTTP", []string{"status", "--ps", strings.Replace(nats, "nats:", "http:", 1)}},
 		{"address for trainers", []string{"status", "--ps", nats}},
 		{"unknown flag", []string{"status", "--no-such-flag"}},
@@ -82,9 +82,9 @@ func TestStatusWrong(t *testing.T) {
 			t.Errorf("%q: said %q, want one line with %q", c.args, said, c.want)
 		}
 	}
-	start(t, "ps", "status", "--ps", at, "--token-file", secret).exits(t, 0)
+	start(t, "ps", "status", "--ps", at, "--http-token-file", secret).exits(t, 0)
 	start(t, "ps", "top", "--ps", at).fails(t, "needs a terminal", "ps status")
-	p := start(t, "ps", "doctor", "--ps", at, "--token-file", secret, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu", "off")
+	p := start(t, "ps", "doctor", "--ps", at, "--http-token-file", secret, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu", "off")
 	if status := p.status(t); status > 1 || strings.Count(p.stdout.String(), "\n") != 1 || !strings.Contains(p.stdout.String(), "checks hold") {
 		t.Errorf("doctor ended with %d: %s%s", status, p.stdout.String(), p.stderr.String())
 	}

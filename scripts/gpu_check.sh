@@ -125,7 +125,7 @@ if [ -z "$built" ] || [ -z "$device" ]; then
   cannot torch "no device or no build"
 else
   if [ -x "$pack/psbench" ]; then
-    step kernels 120 bash -c 'to "$0" "$pack/psbench" kernels --device cuda --library "$library" --json' "$out/kernels.json"
+    step kernels 120 bash -c 'to "$0" "$pack/psbench" kernels --backend cuda --kernel-library "$library" --json' "$out/kernels.json"
   else
     cannot kernels "no $pack/psbench: carry what scripts/gpu_pack.sh makes"
   fi

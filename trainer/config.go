@@ -24,9 +24,9 @@ type Config struct {
 	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
 	// know each other; user:password@ may be part of it. Empty is nats://127.0.0.1:4222, where ./bin/ps listens.
 	Server string
-	// Data says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
+	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
-	Data string
+	Route string
 	// Member is the member id to ask for, t0, t1, ...; empty for the next free one.
 	Member schema.Member
 	// Token is the server's credential; empty where it asks for none.
@@ -123,8 +123,8 @@ func (c Config) Validate() error {
 			wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", fabric.WithoutUser(one)))
 		}
 	}
-	if c.Data != "" && c.Data != schema.DataDirect && c.Data != schema.DataCluster {
-		wrong = append(wrong, fmt.Errorf("data %q: want %s or %s", c.Data, schema.DataDirect, schema.DataCluster))
+	if c.Route != "" && c.Route != schema.DataDirect && c.Route != schema.DataCluster {
+		wrong = append(wrong, fmt.Errorf("route %q: want %s or %s", c.Route, schema.DataDirect, schema.DataCluster))
 	}
 	if c.Member != "" {
 		if err := schema.CheckName("member", string(c.Member)); err != nil {

@@ -104,7 +104,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
 	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Data}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route}
 	if own != nil {
 		join.URL = own.url
 	}

@@ -192,7 +192,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to advertise an address that leads to it from here",
 				ErrPeerLost, d.peer, d.url, err)
 		}
-		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (data %q)",
+		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (--route %s)",
 			d.id, d.url, err, schema.DataCluster)
 	}
 	s.connMu.Lock()
@@ -220,7 +220,7 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 // expect is told how long a server of shards took to answer, which is the first guess of how long its shards do. Where it only leads to them
 // nothing is known.
 func (s *Session) expect(d *dataServer, trip time.Duration) {
-	if s.config.Data == schema.DataCluster {
+	if s.config.Route == schema.DataCluster {
 		return
 	}
 	for _, l := range s.links {

@@ -72,7 +72,7 @@ func TestSeveralServersSameWeights(t *testing.T) {
 					var all sync.WaitGroup
 					for i := range out {
 						c := controlConfig(t, control.URL())
-						c.Member, c.Data = schema.TrainerMember(i), data[i]
+						c.Member, c.Route = schema.TrainerMember(i), data[i]
 						all.Go(func() { out[i] = train(testContext(t), c, job, newToy(t, job), batches) })
 					}
 					all.Wait()
@@ -108,7 +108,7 @@ func TestServerAsControl(t *testing.T) {
 	for _, name := range []string{"left", "right", "middle"} {
 		all.Go(func() {
 			c := controlConfig(t, first.URL())
-			c.Token, c.Data = "secret-of-sixteen", map[string]string{"middle": schema.DataCluster}[name]
+			c.Token, c.Route = "secret-of-sixteen", map[string]string{"middle": schema.DataCluster}[name]
 			for i, o := range trainAll(t, c, toyJob(name, 2, 4, schema.ApplyUpdate), batches) {
 				if o.err != nil || o.digest != want {
 					t.Errorf("job %s, trainer %d: %v, weights %x, want %x", name, i, o.err, o.digest[:6], want[:6])
@@ -260,26 +260,26 @@ func TestSeveralServersErrors(t *testing.T) {
 	port := fabrictest.DeadPort(t)
 	server := startServerWith(t, ps.Config{NATS: control.URL(), ID: "far", Advertise: fmt.Sprint("127.0.0.1:", port)})
 	t.Run("not to be reached", func(t *testing.T) {
-		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", `data "cluster"`)
+		checkError(t, join(c), fabric.ErrNoServer, "ps far", fmt.Sprint("127.0.0.1:", port), "--advertise", `--route cluster`)
 	})
 	t.Run("chunks beyond the cluster's messages", func(t *testing.T) {
 		c := c
-		c.Data = schema.DataCluster
+		c.Route = schema.DataCluster
 		job.ChunkBytes = 1 << 18
 		defer func() { job.ChunkBytes = schema.ChunkBytesMin }()
 		checkError(t, join(c), ErrRefused, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536", "max_payload")
 	})
 	t.Run("by the cluster it goes", func(t *testing.T) {
 		c := c
-		c.Data = schema.DataCluster
+		c.Route = schema.DataCluster
 		if o := trainAll(t, c, job, 3)[0]; o.err != nil {
 			t.Error(o.err)
 		}
 	})
 	t.Run("no such way", func(t *testing.T) {
 		c := c
-		c.Data = "pigeon"
-		checkError(t, join(c), ErrConfig, `data "pigeon"`, schema.DataCluster)
+		c.Route = "pigeon"
+		checkError(t, join(c), ErrConfig, `route "pigeon"`, schema.DataCluster)
 	})
 	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
 }
@@ -297,7 +297,7 @@ func TestControlOverTLS(t *testing.T) {
 	want := digestOnOne(t, 2, toyJob("plain", 2, 4, schema.ApplyUpdate), batches)
 	for _, data := range []string{schema.DataDirect, schema.DataCluster} {
 		c := controlConfig(t, url)
-		c.TLS, c.Token, c.Data = trust, "outer-of-sixteen", data
+		c.TLS, c.Token, c.Route = trust, "outer-of-sixteen", data
 		for i, o := range trainAll(t, c, toyJob("tls", 2, 4, schema.ApplyUpdate), batches) {
 			if o.err != nil || o.digest != want {
 				t.Errorf("%s, trainer %d: %v, weights %x, want %x", data, i, o.err, o.digest[:6], want[:6])

@@ -20,7 +20,7 @@ type Config struct {
 	crew.Flags
 
 	Trainers, Servers int
-	Server            string // (server) how servers add up: average, as gradients arrive, or average-batch, when the last is there
+	Server            string // (server-kind) how servers add up: average, as gradients arrive, or average-batch, when the last is there
 	Hook              string // (hook) who averages what: allreduce, hybrid, rpc or sparse-rpc
 	Epochs, BatchSize int
 	DataFile          string // (data) a configuration of DummyData, FILE or FILE:ID; empty is the default one
@@ -33,8 +33,8 @@ type Config struct {
 	Criterion         string
 	Preprocess        string
 	IterationStep     string
-	Device            string // (device) of trainers: cpu or cuda
-	ServerDevice      string // (server-device) of servers: cpu or cuda
+	Device            string // (backend) of trainers: cpu or cuda
+	ServerDevice      string // (server-backend) of servers: cpu or cuda
 	CSV               string // (csv) folder for the tables; empty for none
 	Trace             string // (trace) file for the timeline; empty for none
 }
@@ -111,11 +111,11 @@ func (m maybe) Set(text string) error {
 func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`number` of trainers")
 	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets")
-	set.StringVar(&c.Server, "server", c.Server, "`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
+	set.StringVar(&c.Server, "server-kind", c.Server, "`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
 	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc")
 	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`number` of epochs")
-	set.IntVar(&c.BatchSize, "batch-size", c.BatchSize, "`number` of samples in a batch; batches are dealt to the trainers in turn")
-	set.StringVar(&c.DataFile, "data", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
+	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize, "`number` of samples in a batch; batches are dealt to the trainers in turn")
+	set.StringVar(&c.DataFile, "input", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
 	set.StringVar(&c.ModelFile, "model", c.ModelFile, "configuration of the model, a `file`, or FILE:ID for one of several")
 	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; instead of what the model says").NoOptDefVal = "true"
 	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes, "`bytes` at which the dense bucket is cut that is ready first; 0 is 1 MiB")
@@ -126,8 +126,8 @@ func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess, "what is done to the data first, a `name`: preprocess_dummy_data or sort_ids")
 	set.StringVar(&c.IterationStep, "iteration-step", c.IterationStep,
 		"a step, by `name`: basic_iteration_step, or sequential_iteration_step, which sends nothing before the backward pass is over")
-	set.StringVar(&c.Device, "device", c.Device, "`device` of the trainers: cpu or cuda")
-	set.StringVar(&c.ServerDevice, "server-device", c.ServerDevice, "`device` of the servers: cpu or cuda")
+	set.StringVar(&c.Device, "backend", c.Device, "arithmetic of the trainers: `name` is cpu or cuda")
+	set.StringVar(&c.ServerDevice, "server-backend", c.ServerDevice, "arithmetic of the servers: `name` is cpu or cuda")
 	set.StringVar(&c.CSV, "csv", c.CSV, "save the tables of metrics into this `folder`")
 	set.StringVar(&c.Trace, "trace", c.Trace, "save a timeline for chrome://tracing or Perfetto in this `file`")
 	c.Flags.AddTo(set)
@@ -150,7 +150,7 @@ func (c *Config) Validate() error {
 		crew.Between("trainers", c.Trainers, 1, trainersMax),
 		crew.Between("servers", c.Servers, 1, serversMax),
 		crew.Between("epochs", c.Epochs, 1, epochsMax),
-		crew.Between("batch-size", c.BatchSize, 1, batchMax),
+		crew.Between("trainer-batch", c.BatchSize, 1, batchMax),
 		crew.Between("runs", c.Runs, 1, runsMax),
 	); err != nil {
 		return err
@@ -170,13 +170,13 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("lr %v: want a number, at least 0", c.LR)
 	}
 	for _, find := range []func() error{
-		func() error { _, err := servers.find("server", c.Server); return err },
+		func() error { _, err := servers.find("server-kind", c.Server); return err },
 		func() error { _, err := hooks.find("hook", c.Hook); return err },
 		func() error { _, err := criteria.find("criterion", c.Criterion); return err },
 		func() error { _, err := preprocessings.find("preprocess", c.Preprocess); return err },
 		func() error { _, err := iterationSteps.find("iteration-step", c.IterationStep); return err },
-		func() error { _, err := devices.find("device", c.Device); return err },
-		func() error { _, err := devices.find("server-device", c.ServerDevice); return err },
+		func() error { _, err := devices.find("backend", c.Device); return err },
+		func() error { _, err := devices.find("server-backend", c.ServerDevice); return err },
 	} {
 		if err := find(); err != nil {
 			return err
@@ -187,7 +187,7 @@ func (c *Config) Validate() error {
 
 // checkDevices opens each device once, so that one that is not there is one clear error, before anything is started.
 func (c *Config) checkDevices() error {
-	for _, d := range []struct{ flag, name string }{{"device", c.Device}, {"server-device", c.ServerDevice}} {
+	for _, d := range []struct{ flag, name string }{{"backend", c.Device}, {"server-backend", c.ServerDevice}} {
 		if d.name == deviceCPU {
 			continue
 		}
@@ -258,7 +258,7 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	sum, err := servers.find("server", s.Server)
+	sum, err := servers.find("server-kind", s.Server)
 	if err != nil {
 		return nil, err
 	}

@@ -94,8 +94,11 @@ type driver struct {
 }
 
 func (d *driver) run(ctx context.Context) (*Result, error) {
-	url, servers := d.config.Join, []*crew.Handle(nil)
-	var err error
+	var servers []*crew.Handle
+	url, err := d.config.Address()
+	if err != nil {
+		return nil, err
+	}
 	if url == "" {
 		if servers, url, err = d.startServers(ctx); err != nil {
 			return nil, err
@@ -121,7 +124,7 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 }
 
 func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, error) {
-	device, err := devices.find("server-device", d.config.ServerDevice)
+	device, err := devices.find("server-backend", d.config.ServerDevice)
 	if err != nil {
 		return nil, "", err
 	}

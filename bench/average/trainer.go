@@ -79,7 +79,7 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 
 // openEnv opens what a trainer computes with on a device: a backend, and the library of matrix products that goes with it.
 func openEnv(device string) (e nn.Env, end func() error, err error) {
-	name, err := devices.find("device", device)
+	name, err := devices.find("backend", device)
 	if err != nil {
 		return e, nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/url"
 	"os"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
+	"gradbus/internal/config"
 	"gradbus/schema"
 )
 
@@ -20,7 +22,8 @@ import (
 type Flags struct {
 	JSON      bool   // print one line of JSON and nothing else
 	InProcess bool   // members are goroutines
-	Join      string // address of a running ps, or of a control server; empty starts servers
+	Join      string // (server) address of a running ps, or of a control server; empty starts servers
+	TokenFile string // whose first line is its token
 	Here      int    // how many of the job's trainers run on this host; 0 is all
 	Job       string // name of the job
 	Seed      uint64
@@ -35,8 +38,10 @@ func DefaultFlags(system string) Flags { return Flags{Job: system, Seed: 1, Runs
 func (f *Flags) AddTo(set *pflag.FlagSet) {
 	set.Uint64Var(&f.Seed, "seed", f.Seed, "`number` that initial values and data follow from")
 	set.IntVar(&f.Runs, "runs", f.Runs, "`number` of runs; figures are medians over them")
-	set.StringVar(&f.Join, "join", f.Join, "`address` of a running ps, as in nats://10.0.0.1:4222: no server is started, and the trainers join the job there")
-	set.IntVar(&f.Here, "here", f.Here, "`number` of the job's trainers that run on this host, with --join; 0 is all")
+	set.StringVar(&f.Join, "server", f.Join, "`address` of a running ps, as in nats://10.0.0.1:4222: no server is started, and the trainers join the job there")
+	config.Addresses(set, "server")
+	set.StringVar(&f.TokenFile, "token-file", f.TokenFile, "`file` whose first line is that server's token")
+	set.IntVar(&f.Here, "here", f.Here, "`number` of the job's trainers that run on this host, with --server; 0 is all")
 	set.StringVar(&f.Job, "job", f.Job, "`name` of the job")
 	set.BoolVar(&f.InProcess, "in-process", f.InProcess, "run servers and trainers as goroutines of this process, for debugging")
 	set.BoolVar(&f.JSON, "json", f.JSON, "print one line of JSON and nothing else")
@@ -50,9 +55,11 @@ func (f *Flags) Validate(trainers int) error {
 	case f.Runs < 1:
 		return fmt.Errorf("runs %d: want at least 1", f.Runs)
 	case f.Join != "" && (err != nil || u.Host == ""):
-		return fmt.Errorf("join %q: want an address such as nats://127.0.0.1:4222", f.Join)
+		return fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", f.Join)
+	case f.Join == "" && f.TokenFile != "":
+		return fmt.Errorf("token-file %s: only with --server, whose token it holds", f.TokenFile)
 	case f.Here != 0 && f.Join == "":
-		return fmt.Errorf("here %d: only with --join, where other hosts run the other trainers", f.Here)
+		return fmt.Errorf("here %d: only with --server, where other hosts run the other trainers", f.Here)
 	case f.Here < 0 || f.Here > trainers:
 		return fmt.Errorf("here %d: want 1 to %d, the number of trainers, or 0 for all", f.Here, trainers)
 	}
@@ -75,6 +82,24 @@ func OneOf(flag, value string, words ...string) error {
 	return nil
 }
 
+// Address is that of the running ps, with the token that the file holds; empty where servers are started. A token in it stays between this
+// process and its members, to whom it goes by their standard input.
+func (f *Flags) Address() (string, error) {
+	if f.TokenFile == "" {
+		return f.Join, nil
+	}
+	token, err := config.Secret(f.TokenFile, slog.New(slog.NewTextHandler(os.Stderr, nil)))
+	if err != nil {
+		return "", err
+	}
+	u, err := url.Parse(f.Join)
+	if err != nil {
+		return "", fmt.Errorf("server %q: %w", f.Join, err)
+	}
+	u.User = url.User(token)
+	return u.String(), nil
+}
+
 // TrainersHere is how many of the job's trainers this process starts.
 func (f *Flags) TrainersHere(trainers int) int {
 	if f.Here == 0 {
@@ -84,7 +109,7 @@ func (f *Flags) TrainersHere(trainers int) int {
 }
 
 // TrainerSpecs are the job's trainers that this process starts, t0, t1 and so on; settings gives those of one by the member id that it is to
-// ask for, which is empty with --join: there the job gives the next that is free.
+// ask for, which is empty with --server: there the job gives the next that is free.
 func (f *Flags) TrainerSpecs(role string, trainers int, settings func(member schema.Member) any) []Spec {
 	specs := make([]Spec, f.TrainersHere(trainers))
 	for i := range specs {

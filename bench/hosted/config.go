@@ -63,11 +63,11 @@ func (c *Config) Validate() error {
 		crew.Between("epochs", c.Epochs, 1, epochsMax),
 		crew.Between("batches", c.Batches, 0, batchesMax),
 		crew.Between("warmup", c.Warmup, 0, batchesMax),
-		crew.Between("batch-size", c.BatchSize, 1, batchSizeMax),
+		crew.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
 		crew.Between("gpus", c.GPUs, 0, 2),
 		crew.OneOf("mode", c.Mode, Remote, Pull),
 		crew.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
-		crew.OneOf("data", c.Data, mnist.DataNames()...),
+		crew.OneOf("input", c.Data, mnist.DataNames()...),
 	); err != nil {
 		return err
 	}

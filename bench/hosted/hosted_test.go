@@ -104,7 +104,7 @@ func TestConfigRefuses(t *testing.T) {
 		`mode "both": want remote or pull`:                      func(c *Config) { c.Mode = "both" },
 		"trainers 0: want 1 to 64":                              func(c *Config) { c.Trainers = 0 },
 		"gpus 3: want 0 to 2":                                   func(c *Config) { c.GPUs = 3 },
-		`data "emnist": want mnist or fashion or synthetic`:     func(c *Config) { c.Data = "emnist" },
+		`input "emnist": want mnist or fashion or synthetic`:    func(c *Config) { c.Data = "emnist" },
 		`sync "never": want async or sync or bounded or reduce`: func(c *Config) { c.Sync = "never" },
 		"momentum 1: want":                                      func(c *Config) { c.Momentum = 1 },
 	} {

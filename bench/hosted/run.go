@@ -59,7 +59,10 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			err = e
 		}
 	}()
-	url := c.Join
+	url, err := c.Address()
+	if err != nil {
+		return nil, err
+	}
 	if url == "" {
 		var s crew.ServerSettings
 		if c.GPUs > 0 {

@@ -68,7 +68,7 @@ func (c *Config) Validate() error {
 		crew.Between("batches", c.Batches, 1, epochsMax),
 		crew.OneOf("mode", c.Mode, ModeAsync, ModeSync),
 		crew.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
-		crew.OneOf("dense", c.Dense, "auto", "onednn", "openblas", "own"),
+		crew.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),
 	); err != nil {
 		return err
 	}

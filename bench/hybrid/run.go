@@ -36,7 +36,11 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 			err = e
 		}
 	}()
-	url, servers := c.Join, []*crew.Handle(nil)
+	var servers []*crew.Handle
+	url, err := c.Address()
+	if err != nil {
+		return nil, err
+	}
 	if url == "" {
 		settings := crew.ServerSettings{Procs: c.procs()}
 		if servers, url, err = all.StartServers(ctx, c.Servers, settings); err != nil {

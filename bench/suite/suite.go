@@ -32,16 +32,16 @@ type Figure struct{ Field, Unit string }
 func Systems() []System {
 	return []System{
 		{"update", "a server with the model and its optimizer",
-			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--batch-size", "20", "--lr", "0.001", "--momentum", "0.9"},
+			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--trainer-batch", "20", "--lr", "0.001", "--momentum", "0.9"},
 			[]Figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}},
 		{"average", "replicas, buckets averaged by a server",
-			[]string{"average", "--trainers", "2", "--servers", "1", "--server", "average", "--hook", "rpc", "--epochs", "1", "--sparse"},
+			[]string{"average", "--trainers", "2", "--servers", "1", "--server-kind", "average", "--hook", "rpc", "--epochs", "1", "--sparse"},
 			[]Figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}},
 		{"hybrid", "embeddings on servers, dense part all-reduced",
 			[]string{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "3", "--warmup", "1", "--mode", "sync"},
 			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}},
 		{"hosted", "the whole model on a server",
-			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--data", "synthetic"},
+			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--input", "synthetic"},
 			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}},
 	}
 }

@@ -56,7 +56,7 @@ func (c *Config) Validate() error {
 		crew.Between("warmup", c.Warmup, 0, batchesMax),
 		crew.Between("in", c.In, 1, sizeMax),
 		crew.Between("out", c.Out, 1, sizeMax),
-		crew.Between("batch-size", c.BatchSize, 1, batchSizeMax),
+		crew.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
 	); err != nil {
 		return err
 	}

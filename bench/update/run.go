@@ -65,7 +65,10 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			err = e
 		}
 	}()
-	url := c.Join
+	url, err := c.Address()
+	if err != nil {
+		return nil, err
+	}
 	if url == "" {
 		role := crew.RoleServer
 		if c.Log {

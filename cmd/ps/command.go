@@ -66,9 +66,6 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		SilenceUsage:  true,
 		Args:          noArguments,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := config.LoadFlagged(c.Flags()); err != nil {
-				return err
-			}
 			f.page.anyPort = f.page.listen == httpDefault && !c.Flags().Changed("http")
 			return f.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr())
 		},
@@ -99,7 +96,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
 	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
 	set.StringVar(&f.controlTokenFile, "control-token-file", "", "`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
-	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well")
+	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
 	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
 	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
@@ -115,6 +112,7 @@ func (f *flags) add(c *cobra.Command) {
 	f.gpu.Add(set)
 	f.log.Add(set)
 	config.AddFileFlag(set)
+	config.Addresses(set, "nats")
 }
 
 // run serves until ctx ends, which is a clean end.

@@ -28,8 +28,8 @@ func (l *looking) add(c *cobra.Command) {
 	set := c.Flags()
 	set.SortFlags = false
 	set.StringVar(&l.ps, "ps", terminal.URLDefault, "`URL` of the ps's page, which it names when it starts")
-	set.StringVar(&l.tokenFile, "token-file", "", "`file` whose first line is the page's token, where it wants one")
-	set.StringVar(&l.ca, "ca", "", "`file` with the certificates that vouch for an https:// page, where the system's do not")
+	set.StringVar(&l.tokenFile, "http-token-file", "", "`file` whose first line is the page's token, where it wants one")
+	set.StringVar(&l.ca, "http-ca", "", "`file` with the certificates that vouch for an https:// page, where the system's do not")
 	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`time` that the ps may take to answer")
 }
 
@@ -68,7 +68,7 @@ func wrongly(err error) error {
 // flagsWrongly has a command end with that status where its flags are wrong.
 func flagsWrongly(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return wrongly(config.FlagError(c.CommandPath(), c.Flags(), err))
+		return wrongly(config.FlagError(c, err))
 	})
 }
 
@@ -99,7 +99,7 @@ func statusCommand() *cobra.Command {
 The exit status is 0 where all is well or nothing happens, 1 after a warning, 2 where something does not work or results
 may be wrong, and 3 where no ps answers or the question was wrong.`,
 		Example: `  ./bin/ps status
-  ./bin/ps status --ps https://host:8080 --token-file secret --ca ca.pem
+  ./bin/ps status --ps https://host:8080 --http-token-file secret --http-ca ca.pem
   ./bin/ps status --json | jq .why.text`,
 		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
@@ -158,7 +158,7 @@ Keys: q quits; j and J go to the next job and the one before; s sorts trainers b
 sections, with as many rows as there is room for, which the arrows move; Ctrl-Z puts it in the background.`,
 		Example: `  ./bin/ps top
   ./bin/ps top --job packages
-  ./bin/ps top --ps https://host:8080 --token-file secret --ca ca.pem`,
+  ./bin/ps top --ps https://host:8080 --http-token-file secret --http-ca ca.pem`,
 		Args: noArguments,
 	}
 	l.add(c)
@@ -180,7 +180,7 @@ sections, with as many rows as there is room for, which the arrows move; Ctrl-Z 
 // noArguments refuses what is no flag.
 func noArguments(c *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q: settings are flags (see %s --help)", args[0], c.CommandPath())
+		return config.NotACommand(c, args[0])
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ func hostedCommand() *cobra.Command {
 		Use:   "hosted",
 		Short: "A model of images that the server computes, or whose parameters trainers pull, compute with and push to",
 		Example: `  ./bin/psbench hosted
-  ./bin/psbench hosted --data synthetic --batches 50
+  ./bin/psbench hosted --input synthetic --batches 50
   ./bin/psbench hosted --mode pull --trainers 4 --epochs 3`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -40,9 +40,9 @@ func hostedCommand() *cobra.Command {
 	set.StringVar(&f.Mode, "mode", f.Mode, "`mode`: remote, the server computes, or pull, trainers pull parameters, compute, and push gradients")
 	set.StringVar(&f.Sync, "sync", f.Sync, "how trainers keep together in mode pull: `async`, sync, bounded, or reduce, between trainers")
 	set.IntVar(&f.GPUs, "gpus", f.GPUs, "`number` of GPUs that the model is computed on")
-	set.StringVar(&f.Data, "data", f.Data, "`data`: mnist, fashion, or synthetic, which is generated")
+	set.StringVar(&f.Data, "input", f.Data, "`data`: mnist, fashion, or synthetic, which is generated")
 	set.StringVar(&f.DataDir, "data-dir", f.DataDir, "`folder` with the idx files of mnist or fashion; empty is data/NAME")
-	set.IntVar(&f.BatchSize, "batch-size", f.BatchSize, "`number` of samples in a batch of one trainer")
+	set.IntVar(&f.BatchSize, "trainer-batch", f.BatchSize, "`number` of samples in a batch of one trainer")
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate` of SGD")
 	set.Float64Var(&f.Momentum, "momentum", f.Momentum, "`momentum` of SGD")
 	set.BoolVar(&f.LocalStep, "local-step", f.LocalStep, "measure a training step in this process instead")

@@ -45,7 +45,7 @@ func hybridCommand() *cobra.Command {
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate`")
 	set.StringVar(&f.Mode, "mode", f.Mode, "`how` gradients of tables are applied: async (each trainer's when it arrives), sync (their mean, once a batch)")
 	set.StringVar(&f.Placement, "placement", f.Placement, "`where` the embeddings lie: columns, rows, tables")
-	set.StringVar(&f.Dense, "dense", f.Dense, "`what` multiplies matrices: auto, onednn, openblas, own")
+	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`bytes` of dense gradients in one message; 0 is all of them, or half")
 	f.Flags.AddTo(set)
 	return c

@@ -14,11 +14,11 @@ import (
 
 // kernels is what `psbench kernels` was told.
 type kernels struct {
-	device, isa, library string
-	threads              int
-	ops                  []string
-	quick, json          bool
-	progress             io.Writer
+	backend, isa, library string
+	threads               int
+	ops                   []string
+	quick, json           bool
+	progress              io.Writer
 }
 
 func kernelsCommand() *cobra.Command {
@@ -28,7 +28,7 @@ func kernelsCommand() *cobra.Command {
 		Short: "Each operation's time, its bytes by formula, and their rate as a share of this machine's streaming rate",
 		Example: `  ./bin/psbench kernels --threads 2
   ./bin/psbench kernels --ops bag_forward,coalesce --isa avx2 --json
-  ./bin/psbench kernels --device cuda`,
+  ./bin/psbench kernels --backend cuda`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			k.progress = c.ErrOrStderr()
@@ -37,29 +37,21 @@ func kernelsCommand() *cobra.Command {
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&k.device, "device", "cpu", "`cpu`, or cuda for the first GPU; go is the portable backend")
+	set.StringVar(&k.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
 	set.IntVar(&k.threads, "threads", 1, "`number` of threads of one call on the CPU")
 	set.StringVar(&k.isa, "isa", "", "instruction `set` of the CPU: baseline, avx2 or avx512; empty is the best")
 	set.StringSliceVar(&k.ops, "ops", nil, "only these operations, a `list` of "+strings.Join(bench.Ops(), ", "))
-	set.StringVar(&k.library, "library", "", "shared library to take the kernels from, `path`; empty is the one built in")
+	set.StringVar(&k.library, "kernel-library", "", "shared library to take the kernels from, `path`; empty is the one built in")
 	set.BoolVar(&k.quick, "quick", false, "small sizes and short runs: shows that it works, its figures mean little")
 	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
 	return c
 }
 
 func (k *kernels) run(ctx context.Context, out io.Writer) (err error) {
-	name := k.device
-	switch name {
-	case "cpu":
-		name = "auto" // the portable backend where there is no native code
-	case "cuda", "go":
-	default:
-		return fmt.Errorf("unknown device %q (known: cpu, cuda, go)", k.device)
-	}
 	if k.threads < 1 {
 		return fmt.Errorf("threads %d: want at least 1", k.threads)
 	}
-	backend, err := cuda.Open(cuda.Options{Name: name, Threads: k.threads, ISA: k.isa, Library: k.library})
+	backend, err := cuda.Open(cuda.Options{Name: k.backend, Threads: k.threads, ISA: k.isa, Library: k.library})
 	if err != nil {
 		return err
 	}

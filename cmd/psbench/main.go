@@ -68,6 +68,9 @@ func command() *cobra.Command {
 	names := make([]string, len(all))
 	for i, c := range all {
 		names[i] = c.Name()
+		if c.Flags().Lookup("json") != nil { // it runs something, with settings
+			config.AddFileFlag(c.Flags())
+		}
 	}
 	known := "known: " + strings.Join(names, ", ")
 	root := &cobra.Command{
@@ -79,9 +82,9 @@ func command() *cobra.Command {
   ./bin/psbench packages --json        the same as one line of JSON
   ./bin/psbench kernels --threads 2    every kernel, as a share of the rate at which memory streams
   ./bin/psbench fabric                 the exchange of gradients, as a share of one TCP connection's rate`,
-		Args: func(_ *cobra.Command, args []string) error {
+		Args: func(c *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return fmt.Errorf("unknown benchmark %q (%s)", args[0], known)
+				return config.NotACommand(c, args[0])
 			}
 			return nil
 		},

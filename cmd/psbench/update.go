@@ -13,7 +13,7 @@ func updateCommand() *cobra.Command {
 		Short: "A server that updates its model for every so many gradients and answers those who sent them",
 		Example: `  ./bin/psbench update
   ./bin/psbench update --update-size 2 --log --batches 4 --warmup 0
-  ./bin/psbench update --trainers 4 --in 1024 --out 1024 --batch-size 32
+  ./bin/psbench update --trainers 4 --in 1024 --out 1024 --trainer-batch 32
   ./bin/psbench update --model convnet --trainers 5 --batches 6 --warmup 1`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -31,7 +31,7 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.Warmup, "warmup", f.Warmup, "`number` of batches of each trainer before these")
 	set.IntVar(&f.In, "in", f.In, "`number` of inputs of the linear model")
 	set.IntVar(&f.Out, "out", f.Out, "`number` of its outputs")
-	set.IntVar(&f.BatchSize, "batch-size", f.BatchSize, "`number` of samples in a batch of one trainer")
+	set.IntVar(&f.BatchSize, "trainer-batch", f.BatchSize, "`number` of samples in a batch of one trainer")
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate` of the server's SGD")
 	set.Float64Var(&f.Momentum, "momentum", f.Momentum, "`momentum` of the server's SGD")
 	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize, "`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")

@@ -2,13 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
+	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
 	"gradbus/schema"
 	"gradbus/trainer/report"
@@ -35,6 +39,11 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	if err != nil {
 		return report.Result{}, fmt.Errorf("find this program: %w", err)
 	}
+	server, forget, err := o.serverArgs()
+	if err != nil {
+		return report.Result{}, err
+	}
+	defer forget()
 	show := newShower(o)
 	results := make([]report.Result, s.Trainers)
 	trained := make([]bool, s.Trainers)
@@ -42,7 +51,7 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	for i := range processes {
 		name := fmt.Sprintf("t%d", i)
 		relay := config.Relay{To: o.log.With("member", name).Handler(), Least: slog.LevelWarn}
-		processes[i] = spawn.Process{Name: name, Path: self, Args: args(i), OnLog: relay.Line, Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
+		processes[i] = spawn.Process{Name: name, Path: self, Args: append(args(i), server...), OnLog: relay.Line, Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
 			e, err := report.ParseEvent(line)
 			switch {
 			case err != nil:
@@ -66,4 +75,24 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 		return report.Result{}, err
 	}
 	return report.Add(results, s.Consistency != schema.ConsistencyAsync)
+}
+
+// serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of settings that nobody else
+// reads, which forget removes: it must stand on no command line.
+func (o *common) serverArgs() (args []string, forget func(), err error) {
+	if !config.HasPassword(o.server) {
+		return []string{"--server", o.server}, func() {}, nil
+	}
+	folder, err := os.MkdirTemp("", "gradbus-trainer-")
+	if err != nil {
+		return nil, nil, err
+	}
+	forget = func() { os.RemoveAll(folder) }
+	path := filepath.Join(folder, "server.yaml")
+	err = atomicfile.Write(path, 0o600, func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.server}) })
+	if err != nil {
+		forget()
+		return nil, nil, fmt.Errorf("hand on the address of the server: %w", err)
+	}
+	return []string{"--" + config.FileFlag, path}, forget, nil
 }

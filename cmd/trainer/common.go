@@ -30,7 +30,7 @@ import (
 // common is what every workload's command is told: where the server is, what computes, and what to write.
 type common struct {
 	server, tokenFile, id string
-	creds, data           string
+	creds, route          string
 	tls                   config.TLS
 	dataHost, advertise   string
 	backWithin            time.Duration
@@ -59,10 +59,11 @@ const serverDefault = "nats://127.0.0.1:4222"
 // addServer adds the flags of the way to the server.
 func (o *common) addServer(set *pflag.FlagSet) {
 	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps, or of the NATS server where several ps find each other")
+	config.Addresses(set, "server")
 	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
 	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
 	o.tls.Add(set, "trainer shows to servers that ask for one, and with --reduce trainers to the other trainers", "--server, ps and, with --reduce trainers, the other trainers, who must then show one of theirs; empty is the system's")
-	set.StringVar(&o.data, "data", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
+	set.StringVar(&o.route, "route", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
 	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce trainers; empty is 127.0.0.1. Others than loopback need --token-file")
 	set.StringVar(&o.advertise, "advertise", "", "`host` by which the other trainers reach it, where --data-host does not say it")
 	set.DurationVar(&o.backWithin, "back-within", 30*time.Second, "`time` that a lost connection to shards may take to come back")
@@ -123,8 +124,8 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
-		"--server", o.server, "--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
-		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--data", o.data,
+		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
+		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
 	args = append(args, o.tls.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
@@ -148,9 +149,6 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		return nil
 	}
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if err := config.LoadFlagged(c.Flags()); err != nil {
-			return err
-		}
 		o.out, o.errOut = c.OutOrStdout(), os.Stderr
 		var err error
 		if o.log, err = o.logging.Logger(o.errOut); err != nil {
@@ -181,7 +179,7 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 		gpus = verification.GPUs(backend, o.gpus)
 	}
 	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: dial,
-		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Data: o.data, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
+		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
 		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
 }
 

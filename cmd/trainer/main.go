@@ -5,7 +5,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"strings"
 
@@ -41,7 +40,7 @@ func command() *cobra.Command {
 	known := strings.Join(names, ", ")
 	root.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return fmt.Errorf("unknown workload %q (known: %s)", args[0], known)
+			return config.NotACommand(root, args[0])
 		}
 		return nil
 	}

@@ -135,7 +135,7 @@ func (s spending) perSecond() float64 { return s.processors.Seconds() / s.wall.S
 func job(b *testing.B, folder string, s *server, every string) (found spending, err error) {
 	ctx, cancel := context.WithTimeout(b.Context(), guard)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
+	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url, "--trainers", strconv.Itoa(*trainers),
 		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--pulse-every", every, "--beat-every", often(), "--json")
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs

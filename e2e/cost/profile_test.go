@@ -59,7 +59,7 @@ func profileJob(b *testing.B, folder, to string) (server, crew cost) {
 	s := startServer(b, folder, true, "--pprof", "127.0.0.1:0")
 	at := s.profiles(b)
 	w := s.watch(b.Context(), *times)
-	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--join", s.url, "--trainers", strconv.Itoa(*trainers),
+	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url, "--trainers", strconv.Itoa(*trainers),
 		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--pulse-every", often(), "--beat-every", often(), "--json", "--profile", to)
 	var said testkit.Text
 	c.Stdout, c.Stderr = &said, &said

@@ -1,9 +1,9 @@
-// Package config is how a command gets its settings and how it ends: it merges a YAML file under the flags, and turns
+// Package config is how a command gets its settings and how it ends: it merges the environment and a YAML file under the flags, and turns
 // interrupts and errors into one line and an exit status (run.go).
 //
 // A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
-// configuration struct. A configuration file is a YAML mapping from flag names to values; what was given on the command
-// line wins over the file, and the file over the default. The file is strict: a name that is no flag, a name given
+// configuration struct. A configuration file is a YAML mapping from flag names to values, as config print writes one; what was given on the
+// command line wins over GRADBUS_FLAG_NAME in the environment, that over the file, and the file over the default. The file is strict: a name that is no flag, a name given
 // twice or a value of the wrong type is an error that says file and line.
 //
 // What is wrong with a flag is said, and help is laid out, by flags.go.
@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -29,22 +30,30 @@ const fileBytesMax = 1 << 20
 
 // AddFileFlag gives a command the flag --config.
 func AddFileFlag(flags *pflag.FlagSet) {
-	flags.String(FileFlag, "", "YAML `file` of settings, one `name: value` a line with the names of these flags; flags win over it")
+	flags.String(FileFlag, "", "YAML `file` of settings, one name: value a line, as config print writes it; flags and GRADBUS_NAME in the environment win over it")
 }
 
-// LoadFlagged reads the file that --config names, if it names one.
-func LoadFlagged(flags *pflag.FlagSet) error {
-	path, err := flags.GetString(FileFlag)
-	if err != nil || path == "" {
+// Load sets every flag that the command line does not name from the environment, and what that does not name from the file that --config
+// names, if it names one. unknown is told of a variable that looks like a slip of a setting. All that is wrong with either is reported at once,
+// joined by "; ": each with file and line, or its variable. The flags are then in no defined state. Flags that are set here do not count as
+// changed. Where an address that was given elsewhere than in the file has a password in it, that is an error: see Addresses.
+func Load(flags *pflag.FlagSet, unknown func(text string)) error {
+	given, err := fromEnvironment(flags, unknown)
+	if err != nil {
 		return err
 	}
-	return Load(path, flags)
+	if err := refusePasswords(flags, given); err != nil {
+		return err
+	}
+	file := flags.Lookup(FileFlag)
+	if file == nil || file.Value.String() == "" {
+		return nil
+	}
+	return loadFile(file.Value.String(), flags, given)
 }
 
-// Load sets every flag that the file names and the command line did not. All that is wrong with the file is reported at
-// once, joined by "; ", each with file and line; the flags are then in no defined state. Flags set by the file do not
-// count as changed.
-func Load(path string, flags *pflag.FlagSet) error {
+// loadFile sets every flag that the file names and neither the command line nor the environment, which gave those that are given.
+func loadFile(path string, flags *pflag.FlagSet, given []string) error {
 	data, err := read(path)
 	if err != nil {
 		return err
@@ -69,7 +78,7 @@ func Load(path string, flags *pflag.FlagSet) error {
 			continue
 		}
 		seen[name.Value] = name.Line
-		if err := set(flags, name.Value, value); err != nil {
+		if err := set(flags, name.Value, value, slices.Contains(given, name.Value)); err != nil {
 			wrong = append(wrong, fmt.Sprintf("%s:%d: %v", path, name.Line, err))
 		}
 	}
@@ -94,23 +103,38 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// set gives one flag its value from the file, unless the command line gave it one. The value is checked either way.
-func set(flags *pflag.FlagSet, name string, value *yaml.Node) error {
+// set gives one flag its value from the file, unless the environment or the command line gave it one. The value is checked either way.
+func set(flags *pflag.FlagSet, name string, value *yaml.Node, given bool) error {
 	flag := flags.Lookup(name)
-	if flag == nil || name == FileFlag || name == "help" || name == "version" {
+	if !settable(flag) {
 		return unknown(flags, name)
 	}
 	text, err := scalar(value)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
+	changed := flag.Changed
+	flag.Changed = changed || given
+	err = setText(flag, text)
+	flag.Changed = changed
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// setText gives a flag a value, unless the command line gave it one. The value is checked either way.
+func setText(flag *pflag.Flag, text string) error {
 	given := flag.Value.String()
 	if err := flag.Value.Set(text); err != nil {
-		return fmt.Errorf("%s: %q is not a value of type %s", name, text, flag.Value.Type())
+		if want := wanted(flag.Value.Type()); want != "" {
+			return fmt.Errorf("%q: want %s", text, want)
+		}
+		return fmt.Errorf("%q is not a value of type %s", text, flag.Value.Type())
 	}
 	if flag.Changed {
 		if err := flag.Value.Set(given); err != nil {
-			return fmt.Errorf("%s: keep %q of the command line: %w", name, given, err)
+			return fmt.Errorf("keep %q of the command line: %w", given, err)
 		}
 	}
 	return nil
@@ -131,24 +155,10 @@ func scalar(value *yaml.Node) (string, error) {
 
 // unknown names the nearest setting, where one is near enough to be what was meant.
 func unknown(flags *pflag.FlagSet, name string) error {
-	if near := nearest(flags, name); near != "" {
-		return fmt.Errorf("unknown setting %q (did you mean %s?)", name, near)
+	if near := nearest(flags, name); len(near) > 0 {
+		return fmt.Errorf("unknown setting %q (%s)", name, didYouMean("", near))
 	}
 	return fmt.Errorf("unknown setting %q (--help lists them)", name)
-}
-
-// nearest is the flag that was meant, where one is near enough, of those that a file may set; empty where none is.
-func nearest(flags *pflag.FlagSet, name string) (near string) {
-	least := 3
-	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Hidden || f.Name == FileFlag || f.Name == "help" || f.Name == "version" {
-			return
-		}
-		if d := distance(f.Name, strings.ReplaceAll(name, "_", "-")); d < least {
-			near, least = f.Name, d
-		}
-	})
-	return near
 }
 
 // distance is the Levenshtein distance of two short names.

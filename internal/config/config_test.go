@@ -30,6 +30,11 @@ func flagsOf(s *settings) *pflag.FlagSet {
 	return flags
 }
 
+// nobody is told of no unknown variable.
+func nobody(t *testing.T) func(string) {
+	return func(text string) { t.Helper(); t.Errorf("told of %q", text) }
+}
+
 func write(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "ps.yaml")
@@ -46,7 +51,7 @@ func TestLoadOrder(t *testing.T) {
 	if err := flags.Parse([]string{"--shards", "3", "--config", path}); err != nil {
 		t.Fatal(err)
 	}
-	if err := LoadFlagged(flags); err != nil {
+	if err := Load(flags, nobody(t)); err != nil {
 		t.Fatal(err)
 	}
 	want := settings{shards: 3, listen: "127.0.0.1:9", insecure: true, deadline: 2 * time.Minute, lr: 20}
@@ -58,7 +63,7 @@ func TestLoadOrder(t *testing.T) {
 func TestLoadNothing(t *testing.T) {
 	for _, text := range []string{"", "# only a comment\n", "---\n", "{}\n"} {
 		var s settings
-		if err := Load(write(t, text), flagsOf(&s)); err != nil {
+		if err := loadFile(write(t, text), flagsOf(&s), nil); err != nil {
 			t.Errorf("%q: %v", text, err)
 		}
 		if s.shards != 2 {
@@ -66,7 +71,7 @@ func TestLoadNothing(t *testing.T) {
 		}
 	}
 	var s settings
-	if err := LoadFlagged(flagsOf(&s)); err != nil {
+	if err := Load(flagsOf(&s), nobody(t)); err != nil {
 		t.Errorf("no --config: %v", err)
 	}
 }
@@ -78,17 +83,17 @@ func TestLoadWrong(t *testing.T) {
 		{"underscore", "dead_line: 1s\n", `did you mean deadline?`},
 		{"itself", "config: other.yaml\n", `ps.yaml:1: unknown setting "config"`},
 		{"twice", "shards: 2\nlr: 1\nshards: 3\n", "ps.yaml:3: shards: already given in line 1"},
-		{"type", "lr: 1\nshards: two\n", `ps.yaml:2: shards: "two" is not a value of type int`},
-		{"duration", "deadline: 30\n", `ps.yaml:1: deadline: "30" is not a value of type duration`},
+		{"type", "lr: 1\nshards: two\n", `ps.yaml:2: shards: "two": want a whole number`},
+		{"duration", "deadline: 30\n", `ps.yaml:1: deadline: "30": want a time with its unit`},
 		{"list", "shards: [1, 2]\n", "ps.yaml:1: shards: want a single value"},
 		{"null", "shards:\n", "ps.yaml:1: shards: has no value"},
 		{"sequence", "- shards\n", "ps.yaml:1: want a mapping"},
 		{"syntax", "shards: 2\n\tlr: 3\n", "ps.yaml: not YAML: "},
-		{"all at once", "shards: two\nlr: much\n", `type int; `},
+		{"all at once", "shards: two\nlr: much\n", `want a whole number; `},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var s settings
-			err := Load(write(t, c.text), flagsOf(&s))
+			err := loadFile(write(t, c.text), flagsOf(&s), nil)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
@@ -107,19 +112,19 @@ func TestLoadChecksIdleValues(t *testing.T) {
 	if err := flags.Parse([]string{"--shards=3"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := Load(path, flags); err == nil {
+	if err := loadFile(path, flags, nil); err == nil {
 		t.Error("accepted")
 	}
 }
 
 func TestLoadNoFile(t *testing.T) {
 	var s settings
-	err := Load(filepath.Join(t.TempDir(), "none.yaml"), flagsOf(&s))
+	err := loadFile(filepath.Join(t.TempDir(), "none.yaml"), flagsOf(&s), nil)
 	if err == nil || !strings.Contains(err.Error(), "none.yaml") {
 		t.Errorf("got %v", err)
 	}
 	large := write(t, strings.Repeat("#", fileBytesMax+1))
-	if err := Load(large, flagsOf(&s)); err == nil || !strings.Contains(err.Error(), "bytes, want at most") {
+	if err := loadFile(large, flagsOf(&s), nil); err == nil || !strings.Contains(err.Error(), "bytes, want at most") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Plain has a command and those below it say what is wrong with their flags by FlagError.
 func Plain(c *cobra.Command) {
-	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c.CommandPath(), c.Flags(), err) })
+	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c, err) })
 }
 
 // Sectioned has the help of one command, not of those below it, show its flags in sections: see Help. It is called when the command has all
@@ -29,7 +29,7 @@ func Sectioned(c *cobra.Command, sections []Section) {
 
 // FlagError says what is wrong with the flags of a command as other errors do: the flag, the value and what would be right. The error is
 // one that pflag gave; others are returned as they are.
-func FlagError(command string, flags *pflag.FlagSet, err error) error {
+func FlagError(c *cobra.Command, err error) error {
 	var unheard *pflag.NotExistError
 	var wrong *pflag.InvalidValueError
 	var bare *pflag.ValueRequiredError
@@ -37,12 +37,9 @@ func FlagError(command string, flags *pflag.FlagSet, err error) error {
 	case errors.As(err, &unheard):
 		name := unheard.GetSpecifiedName()
 		if unheard.GetSpecifiedShortnames() != "" {
-			return fmt.Errorf("unknown flag -%s (%s --help lists them)", name, command)
+			return fmt.Errorf("unknown flag -%s (%s --help lists them)", name, invokedPath(c))
 		}
-		if near := nearest(flags, name); near != "" {
-			return fmt.Errorf("unknown flag --%s (did you mean --%s?)", name, near)
-		}
-		return fmt.Errorf("unknown flag --%s (%s --help lists them)", name, command)
+		return notAFlag(c, name)
 	case errors.As(err, &wrong):
 		f := wrong.GetFlag()
 		if want := wanted(f.Value.Type()); want != "" {
@@ -50,7 +47,7 @@ func FlagError(command string, flags *pflag.FlagSet, err error) error {
 		}
 		return fmt.Errorf("--%s %q: %w", f.Name, wrong.GetValue(), wrong.Unwrap())
 	case errors.As(err, &bare):
-		return fmt.Errorf("--%s: want a value after it (see %s --help)", bare.GetSpecifiedName(), command)
+		return fmt.Errorf("--%s: want a value after it (see %s --help)", bare.GetSpecifiedName(), invokedPath(c))
 	}
 	return err
 }
@@ -84,6 +81,7 @@ func Help(flags *pflag.FlagSet, sections []Section) string {
 			panic("section " + s.Title + ": no flag " + s.First)
 		}
 		begins[s.First] = s.Title
+		_ = flags.SetAnnotation(s.First, sectionTitle, []string{s.Title}) // it is there
 	}
 	var b strings.Builder
 	part := pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"gradbus/internal/process"
 )
 
 func someFlags() *pflag.FlagSet {
@@ -32,15 +34,19 @@ func TestFlagError(t *testing.T) {
 		{"--deadline=5", `--deadline "5": want a time with its unit, for example 30s or 5m`},
 		{"--lr=x", `--lr "x": want a number`},
 		{"--insecure=maybe", `--insecure "maybe": want true or false`},
-		{"--nats", "--nats: want a value after it (see ps top --help)"},
+		{"--nats", "--nats: want a value after it (see PS top --help)"},
 		{"--shard", "unknown flag --shard (did you mean --shards?)"},
-		{"--secre", "unknown flag --secre (ps top --help lists them)"},
-		{"--frobnicate", "unknown flag --frobnicate (ps top --help lists them)"},
-		{"-x", "unknown flag -x (ps top --help lists them)"},
+		{"--secre", "unknown flag --secre (PS top --help lists them)"},
+		{"--frobnicate", "unknown flag --frobnicate (PS top --help lists them)"},
+		{"-x", "unknown flag -x (PS top --help lists them)"},
 		{"--=x", "bad flag syntax: --=x"},
 	} {
-		flags := someFlags()
-		if err := FlagError("ps top", flags, flags.Parse([]string{c.flag})); err == nil || err.Error() != c.want {
+		c.want = strings.ReplaceAll(c.want, "PS", process.Invoked("ps"))
+		root, top := &cobra.Command{Use: "ps"}, &cobra.Command{Use: "top"}
+		root.AddCommand(top)
+		flags := top.Flags()
+		flags.AddFlagSet(someFlags())
+		if err := FlagError(top, flags.Parse([]string{c.flag})); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v, want %s", c.flag, err, c.want)
 		}
 	}

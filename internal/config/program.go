@@ -43,6 +43,10 @@ func Program(c *cobra.Command, native string) {
 			return err
 		},
 	}, manCommand(c, info))
+	if c.Flags().Lookup(FileFlag) != nil || len(configurable(c)) > 0 {
+		c.AddCommand(configCommand(c))
+	}
+	c.PersistentPreRunE = load
 	c.InitDefaultCompletionCmd()
 	asInvoked(c)
 	for _, below := range c.Commands() {
@@ -50,6 +54,18 @@ func Program(c *cobra.Command, native string) {
 			completions(c, below)
 		}
 	}
+}
+
+// load gives a command that a person may start its settings from the environment and the file.
+func load(c *cobra.Command, _ []string) error {
+	if c.Hidden {
+		return nil // it is told all that it has to know by who starts it
+	}
+	err := Load(c.Flags(), func(text string) { fmt.Fprintf(c.ErrOrStderr(), "%s: warning: %s\n", c.Root().Name(), text) })
+	if err != nil {
+		return c.FlagErrorFunc()(c, err)
+	}
+	return nil
 }
 
 // version is the text of --version.

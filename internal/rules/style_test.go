@@ -108,8 +108,9 @@ func styleOf(path string, data []byte) []string {
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
 			path != "cuda/health/take.go" && // CUDA's own, which say what it calls its first device
 			path != "cuda/health/keep/file.go" && // the convention of where programs keep state
-			slices.Contains([]string{"Getenv", "LookupEnv", "Setenv"}, call.Sel.Name) {
-			wrong = append(wrong, fmt.Sprintf("%s: no configuration by environment variables", files.Position(n.Pos())))
+			path != "internal/config/environment.go" && // the one place where settings come from it
+			slices.Contains([]string{"Environ", "Getenv", "LookupEnv", "Setenv", "Unsetenv"}, call.Sel.Name) {
+			wrong = append(wrong, fmt.Sprintf("%s: no configuration by environment variables but in internal/config/environment.go", files.Position(n.Pos())))
 		}
 		return true
 	})

@@ -185,8 +185,9 @@ const probeName = "gpu-probe"
 func Probe() *cobra.Command {
 	var o nvml.Options
 	c := &cobra.Command{
-		Use:   probeName,
-		Short: "Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON",
+		Use:    probeName,
+		Hidden: true, // this program starts it
+		Short:  "Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON",
 		Long: `Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON.
 
 It is started as a process of its own by whoever wants to know, since a call of the driver may never return. It ends when its

@@ -59,7 +59,7 @@ func (c *Config) nats(ctx context.Context) []terminal.Finding {
 func judgeNATS(s *fabric.Survey) []terminal.Finding {
 	all := []terminal.Finding{judgeVersion(s.Address, s.Version)}
 	if s.PayloadBytesMax < payloadMin {
-		all = append(all, warn("NATS messages", "set max_payload to 8MB", "at most %d KiB: trainers with --data cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
+		all = append(all, warn("NATS messages", "set max_payload to 8MB", "at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
 	} else {
 		all = append(all, ok("NATS messages", "at most %.1f MiB", float64(s.PayloadBytesMax)/(1<<20)))
 	}

@@ -199,11 +199,11 @@ func (c *Client) refused(path string, answer *http.Response) error {
 	switch {
 	case answer.StatusCode == http.StatusUnauthorized:
 		if c.config.Token == "" {
-			return fmt.Errorf("%s: %w: name the file that has it with --token-file%s", c.base, ErrToken, more)
+			return fmt.Errorf("%s: %w: name the file that has it with --http-token-file%s", c.base, ErrToken, more)
 		}
-		return fmt.Errorf("%s: %w, and another one than --token-file has%s", c.base, ErrToken, more)
+		return fmt.Errorf("%s: %w, and another one than --http-token-file has%s", c.base, ErrToken, more)
 	case strings.Contains(string(text), "HTTP request to an HTTPS server"):
-		return fmt.Errorf("%s: it speaks TLS: say https:// instead of http://, and --ca FILE where its certificate is its own", c.base)
+		return fmt.Errorf("%s: it speaks TLS: say https:// instead of http://, and --http-ca FILE where its certificate is its own", c.base)
 	case known && answer.StatusCode == http.StatusServiceUnavailable:
 		return fmt.Errorf("%s: %w%s", c.base, errNotYet, more)
 	case known && answer.StatusCode == http.StatusNotFound:
@@ -233,7 +233,7 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --ca: %w", c.base, ErrUnreachable)
+		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --http-ca: %w", c.base, ErrUnreachable)
 	case errors.As(err, &hostname), errors.As(err, &invalid):
 		return fmt.Errorf("%s: its certificate does not hold: %s: %w", c.base, schema.Clip(last(err).Error()), ErrUnreachable)
 	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):

@@ -132,7 +132,7 @@ func TestStatusErrors(t *testing.T) {
 	}{
 		{"nobody", Config{URL: "http://127.0.0.1:1"}, ErrUnreachable, "connection refused"},
 		{"silent", Config{URL: silent, Timeout: 50 * time.Millisecond}, ErrUnreachable, "within 50ms"},
-		{"no token", Config{URL: serve(t, &fakePS{token: "x"})}, ErrToken, "--token-file"},
+		{"no token", Config{URL: serve(t, &fakePS{token: "x"})}, ErrToken, "--http-token-file"},
 		{"wrong token", Config{URL: serve(t, &fakePS{token: "x"}), Token: "y"}, ErrToken, "another one"},
 		{"other host", Config{URL: answer(403, "application/json", `{"error":"host \"x\" is none of this server's"}`)}, ErrOther, "is none of this server's"},
 		{"another page", Config{URL: answer(200, "text/html", "<html>")}, ErrNotGradbus, "text/html"},
@@ -145,7 +145,7 @@ func TestStatusErrors(t *testing.T) {
 		{"starting for ever", Config{URL: serve(t, &fakePS{notYet: 1 << 40}), Timeout: 300 * time.Millisecond}, ErrOther, "starting"},
 		{"TLS", Config{URL: strings.Replace(tls.URL, "https:", "http:", 1)}, nil, "say https://"},
 		{"no TLS", Config{URL: strings.Replace(silent, "http:", "https:", 1)}, ErrUnreachable, "say http://"},
-		{"own certificate", Config{URL: tls.URL}, ErrUnreachable, "--ca"},
+		{"own certificate", Config{URL: tls.URL}, ErrUnreachable, "--http-ca"},
 		{"NATS", Config{URL: speaks(t, "INFO {}\r\n")}, ErrNotGradbus, "speaks no HTTP"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

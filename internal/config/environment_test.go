@@ -1,0 +1,122 @@
+package config
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestEnvironmentOrder(t *testing.T) {
+	path := write(t, "shards: 5\ndeadline: 2m\nlisten: 127.0.0.1:9\n")
+	for name, value := range map[string]string{"GRADBUS_SHARDS": "4", "GRADBUS_DEADLINE": "3m", "GRADBUS_CONFIG": path, "GRADBUS_LR": "7"} {
+		t.Setenv(name, value)
+	}
+	var s settings
+	flags := flagsOf(&s)
+	if err := flags.Parse([]string{"--shards", "3"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := Load(flags, nobody(t)); err != nil {
+		t.Fatal(err)
+	}
+	want := settings{shards: 3, listen: "127.0.0.1:9", deadline: 3 * time.Minute, lr: 7}
+	if s != want {
+		t.Errorf("got %+v, want %+v: flag over environment over file over default", s, want)
+	}
+	if value, there := os.LookupEnv("GRADBUS_SHARDS"); there {
+		t.Errorf("GRADBUS_SHARDS=%s is left for what this process starts", value)
+	}
+}
+
+func TestEnvironmentWrong(t *testing.T) {
+	for _, c := range []struct{ name, value, want, told string }{
+		{"GRADBUS_SHARDS", "many", `GRADBUS_SHARDS in the environment: "many": want a whole number`, ""},
+		{"GRADBUS_DEADLINE", "30", `GRADBUS_DEADLINE in the environment: "30": want a time with its unit`, ""},
+		{"GRADBUS_SHRADS", "2", "", "GRADBUS_SHRADS in the environment is no setting of this command (did you mean GRADBUS_SHARDS?)"},
+		{"GRADBUS_LEARNING_RATE", "2", "", "(did you mean GRADBUS_LR?)"},
+		{"GRADBUS_shards", "2", "", "(did you mean GRADBUS_SHARDS?)"},
+		{"GRADBUS_OF_ANOTHER_PROGRAM", "2", "", ""},
+		{"GRADBUS_HELP", "true", "", ""},
+		{"GRADBUS_LISTEN", "nats://ann:secret@10.0.0.1:4222", "GRADBUS_LISTEN has a password or token in its address, and in the environment", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Setenv(c.name, c.value)
+			var s settings
+			flags := flagsOf(&s)
+			Addresses(flags, "listen")
+			told := ""
+			err := Load(flags, func(text string) { told += text })
+			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+			if !strings.Contains(told, c.told) || c.told == "" && told != "" {
+				t.Errorf("told %q, want %q", told, c.told)
+			}
+			if err != nil && strings.Contains(err.Error(), "secret") {
+				t.Errorf("the error shows the password: %v", err)
+			}
+		})
+	}
+}
+
+// A password in an address is for the file alone.
+func TestPasswordsInAddresses(t *testing.T) {
+	const secret = "nats://a:4222,nats://ann:secret@10.0.0.1:4222"
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--listen", secret}, "--listen has a password or token in its address, and on a command line every user"},
+		{[]string{"--listen", "TOKEN@10.0.0.1:4222"}, "--listen has"},
+		{[]string{"--listen", "nats://10.0.0.1:4222"}, ""},
+		{[]string{"--config", write(t, "listen: "+secret+"\n")}, ""},
+	} {
+		var s settings
+		flags := flagsOf(&s)
+		Addresses(flags, "listen")
+		if err := flags.Parse(c.args); err != nil {
+			t.Fatal(err)
+		}
+		err := Load(flags, nobody(t))
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret")) {
+			t.Errorf("%v: %v, want %q", c.args, err, c.want)
+		}
+	}
+}
+
+// What config print writes sets every flag to its default, and says of each what it is for.
+func TestPrintedFileComesBack(t *testing.T) {
+	root := trainerLike()
+	var out strings.Builder
+	root.SetOut(&out)
+	root.SetArgs([]string{"config", "print", "mnist"})
+	if err := root.Execute(); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\n# learning rate\nlr: 20\n", "\n#server: STRING\n", "\ntrainers: 1\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("want %q in\n%s", want, out.String())
+		}
+	}
+	root.SetArgs([]string{"mnist", "--config", write(t, out.String())})
+	if err := root.Execute(); err != nil {
+		t.Error(err)
+	}
+	lines := strings.Split(out.String(), "\n")
+	for i, line := range lines {
+		if strings.HasPrefix(line, "#server") {
+			lines[i] = "server: nats://10.0.0.1:4222"
+		}
+	}
+	root.SetArgs([]string{"mnist", "--config", write(t, strings.Join(lines, "\n"))})
+	if err := root.Execute(); err != nil {
+		t.Error(err)
+	}
+	for line, want := range map[string]string{"config print": "want a workload: one of mnist, packages", "config print resnet": `unknown workload "resnet"`, "config": "want config print"} {
+		root.SetArgs(strings.Fields(line))
+		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", line, err, want)
+		}
+	}
+}

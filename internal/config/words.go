@@ -1,0 +1,164 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/internal/process"
+)
+
+// meant are the flags that a word of PyTorch's programs stands for, or one that a flag of ours had before. Of several, those count that
+// the command has. It is never written to.
+var meant = map[string][]string{
+	"learning-rate": {"lr"}, "alpha": {"lr"}, "eta": {"lr"}, "batch-size": {"batch", "trainer-batch"}, "bs": {"batch", "trainer-batch"},
+	"mini-batch": {"batch", "trainer-batch"}, "batch": {"trainer-batch"}, "trainer-batch": {"batch"},
+	"num-workers": {"trainers"}, "workers": {"trainers"}, "world-size": {"trainers"}, "nproc-per-node": {"trainers"}, "num-trainers": {"trainers"},
+	"num-servers": {"servers", "shards"}, "num-shards": {"shards"}, "epoch": {"epochs"}, "num-epochs": {"epochs"}, "max-epochs": {"epochs"},
+	"steps": {"batches"}, "max-steps": {"batches"}, "iterations": {"batches"}, "iters": {"batches"}, "num-batches": {"batches"},
+	"device": {"backend"}, "cuda": {"backend"}, "gpu": {"backend"}, "use-cuda": {"backend"}, "server-device": {"server-backend"},
+	"host": {"listen", "server"}, "port": {"listen", "server"}, "address": {"listen", "server"}, "addr": {"listen", "server"}, "bind": {"listen"},
+	"url": {"server", "ps"}, "master-addr": {"server"}, "master-port": {"server"}, "join": {"server"}, "connect": {"server"},
+	"data": {"input", "route"}, "dataset": {"input"}, "data-path": {"input"}, "cluster": {"route"},
+	"rank": {"id"}, "name": {"job", "id"}, "job-name": {"job"}, "num-lanes": {"lanes"}, "random-seed": {"seed"}, "manual-seed": {"seed"},
+	"embedding-dim": {"dim"}, "embedding-size": {"dim"}, "dense": {"library"}, "num-threads": {"threads"}, "nthreads": {"threads"},
+	"output": {"save"}, "checkpoint": {"save", "load"}, "resume": {"load"}, "model-path": {"load", "save"}, "log-dir": {"tensorboard"},
+	"logdir": {"tensorboard"}, "dtype": {"wire"}, "precision": {"wire"}, "amp": {"wire"}, "verbose": {"log-level"}, "debug": {"log-level"},
+	"token": {"token-file"}, "password": {"token-file"}, "ca": {"tls-ca", "http-ca"}, "cert": {"tls-cert"}, "key": {"tls-key"},
+	"memory": {"memory-mib"}, "page": {"http"}, "dashboard": {"http"}, "web": {"http"}, "timeout": {"deadline"},
+	"token-file": {"http-token-file"}, "kernels": {"kernel-library"},
+}
+
+// plainWord is a name as flags have theirs.
+func plainWord(name string) string {
+	return strings.ToLower(strings.ReplaceAll(strings.TrimLeft(name, "-"), "_", "-"))
+}
+
+// settable tells whether a flag is one that a person may be told of, and a file may set.
+func settable(f *pflag.Flag) bool {
+	return f != nil && !f.Hidden && f.Name != FileFlag && f.Name != "help" && f.Name != "version"
+}
+
+// synonyms are the flags of a command that a word stands for.
+func synonyms(flags *pflag.FlagSet, name string) (found []string) {
+	word := plainWord(name)
+	for _, one := range append([]string{word}, meant[word]...) {
+		if settable(flags.Lookup(one)) {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// nearest are the flags that were meant, of those that a file may set: those that a word stands for, else the one whose name is near enough.
+func nearest(flags *pflag.FlagSet, name string) []string {
+	if found := synonyms(flags, name); len(found) > 0 {
+		return found
+	}
+	var all []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		if settable(f) {
+			all = append(all, f.Name)
+		}
+	})
+	if one := near(plainWord(name), all); one != "" {
+		return []string{one}
+	}
+	return nil
+}
+
+// near is the name that is at most two letters away, and no more than half of it, rounded up; empty where none is.
+func near(word string, names []string) (found string) {
+	least := min(2, (len(word)+1)/2) + 1
+	for _, name := range names {
+		if d := distance(name, word); d < least {
+			found, least = name, d
+		}
+	}
+	return found
+}
+
+// didYouMean asks for one of the names, each written with what stands before it.
+func didYouMean(before string, names []string) string {
+	return "did you mean " + before + strings.Join(names, " or "+before) + "?"
+}
+
+// notAFlag says what a flag that a command does not have could be: one of its own under another name, or one of the commands below it.
+func notAFlag(c *cobra.Command, name string) error {
+	flags := c.Flags()
+	own := synonyms(flags, name)
+	if len(own) == 0 {
+		for _, exact := range []bool{true, false} {
+			if err := below(c, name, exact); err != nil {
+				return err
+			}
+			if near := nearest(flags, name); len(near) > 0 {
+				own = near
+				break
+			}
+		}
+	}
+	if len(own) == 0 {
+		return fmt.Errorf("unknown flag --%s (%s --help lists them)", name, invokedPath(c))
+	}
+	return fmt.Errorf("unknown flag --%s (%s)", name, didYouMean("--", own))
+}
+
+// below says that a flag belongs to a command below this one, which has to be named first; nil where none has it.
+func below(c *cobra.Command, name string, exact bool) error {
+	var with []string
+	flag := ""
+	for _, sub := range c.Commands() {
+		found := synonyms(sub.Flags(), name)
+		if !exact {
+			found = nearest(sub.Flags(), name)
+		}
+		if sub.Hidden || len(found) == 0 {
+			continue
+		}
+		with = append(with, sub.Name())
+		if flag == "" {
+			flag = found[0]
+		}
+	}
+	if len(with) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown flag --%s: name the %s first, as in %s %s --%s (known: %s)", name, kindOf(c), invokedPath(c), with[0], flag, strings.Join(with, ", "))
+}
+
+// kindOf is what a command calls those below it in its usage line: the workload of trainer WORKLOAD.
+func kindOf(c *cobra.Command) string {
+	if use := strings.Fields(c.Use); len(use) > 1 {
+		return strings.ToLower(use[1])
+	}
+	return "command"
+}
+
+// NotACommand says what a word could be that names no command below c, of the kind that its usage line says.
+func NotACommand(c *cobra.Command, word string) error {
+	var names []string
+	for _, sub := range c.Commands() {
+		if !sub.Hidden && sub.Name() != "help" {
+			names = append(names, sub.Name())
+		}
+	}
+	kind := kindOf(c)
+	if len(names) == 0 {
+		return fmt.Errorf("unexpected argument %q: settings are flags (see %s --help)", word, invokedPath(c))
+	}
+	if one := near(strings.ToLower(word), names); one != "" {
+		return fmt.Errorf("unknown %s %q (%s)", kind, word, didYouMean("", []string{one}))
+	}
+	slices.Sort(names)
+	return fmt.Errorf("unknown %s %q (known: %s); settings are flags (see %s --help)", kind, word, strings.Join(names, ", "), invokedPath(c))
+}
+
+// invokedPath is the path of a command with its program as it was started.
+func invokedPath(c *cobra.Command) string {
+	program, rest, _ := strings.Cut(c.CommandPath(), " ")
+	return strings.TrimSpace(process.Invoked(program) + " " + rest)
+}
