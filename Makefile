@@ -12,6 +12,7 @@
 #   make verify     writes the committed generated code again and compares it (needs flatc)
 #   make lint       gofmt, vet, staticcheck, clang-format
 #   make bench      this machine next to PyTorch where a python3 has torch: packages, the reference systems; fabric, kernels, Go's benchmarks
+#   make dist       build/dist/gradbus-VERSION-linux-ARCH.tar.gz with its checksum, the same bits for one commit (scripts/dist.sh)
 #   make install    commands, library, header, pkg-config files, completions and man pages below PREFIX, /usr/local (scripts/install.sh)
 #   make clean      removes bin/ and build/
 #
@@ -29,7 +30,7 @@ export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
 export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -buildvcs=false)
 TESTED = native race cuda portable hosts faults page prometheus fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
-.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install clean
+.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -72,6 +73,7 @@ bench: all
 	go test $(NATIVE) -run '^$$' -bench . ./...
 
 install: ; @scripts/install.sh
+dist: all ; @scripts/dist.sh
 
 clean:
 	rm -rf bin build

@@ -18,13 +18,15 @@ fail() {
 }
 prefix=${PREFIX:-/usr/local}
 program=${PROGRAM_PREFIX-gradbus-}
+programs=${PROGRAMS:-bin} # where they are
 case $prefix in /*) ;; *) fail "PREFIX $prefix: want an absolute path" ;; esac
 case ${DESTDIR:-/} in /*) ;; *) fail "DESTDIR $DESTDIR: want an absolute path" ;; esac
+prefix=${prefix%/}
 to=${DESTDIR:-}$prefix
 lib=${LIBDIR:-$prefix/lib}
 case $lib in "$prefix"/*) lib=${lib#"$prefix"/} ;; *) fail "LIBDIR $lib: want a folder below PREFIX $prefix" ;; esac
 commands=(ps trainer psbench)
-for c in "${commands[@]}"; do [ -x "bin/$c" ] || fail "no bin/$c: run make first"; done
+for c in "${commands[@]}"; do [ -x "$programs/$c" ] || fail "no $programs/$c: run make first"; done
 [ -e build/libgradbus.a ] || fail "no build/libgradbus.a: run make first"
 
 version=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' gradbus.go)
@@ -54,7 +56,7 @@ bash=$to/share/bash-completion/completions zsh=$to/share/zsh/site-functions fish
 mkdir -p "$bash" "$zsh" "$fish" "$to/share/man/man1"
 for c in "${commands[@]}"; do
   at=$to/bin/$program$c
-  install -m 755 "bin/$c" "$at" # under its own name: what it says of itself it takes from there
+  install -m 755 "$programs/$c" "$at" # under its own name: what it says of itself it takes from there
   "$at" completion bash >"$bash/$program$c"
   "$at" completion zsh >"$zsh/_$program$c"
   "$at" completion fish >"$fish/$program$c.fish"

@@ -157,8 +157,10 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	}
 	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
 		server.URL(), through, f.server.Shards, f.server.Deadline, shown.line(), process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
+	notify("READY=1", log)
 	select {
 	case <-ctx.Done():
+		notify("STOPPING=1", log)
 		log.Info("ending", "reason", "asked to")
 	case <-server.Done():
 	}

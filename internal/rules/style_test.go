@@ -107,6 +107,7 @@ func styleOf(path string, data []byte) []string {
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
 			path != "cuda/health/take.go" && // CUDA's own, which say what it calls its first device
+			path != "cmd/ps/notify.go" && // where a service manager wants to be told
 			path != "cuda/health/keep/file.go" && // the convention of where programs keep state
 			path != "internal/config/environment.go" && // the one place where settings come from it
 			slices.Contains([]string{"Environ", "Getenv", "LookupEnv", "Setenv", "Unsetenv"}, call.Sel.Name) {
