@@ -11,7 +11,7 @@
 #   test   the second command of Quickstart, as root
 #
 # demo, use and odd share a root, as on one person's machine; user and test begin with a root of their own. Go's caches of demo
-# are copied into that of test: what they save is compiled and fetched the same way there. Nothing else is shared.
+# are copied into theirs: what they save is compiled and fetched the same way there. Nothing else is shared.
 #
 # Needs root, debootstrap (installed where it is missing) and namespaces; where a root cannot be made it fails and says so. Of this
 # machine the root has the network with its settings: resolver, certificates, apt's options and Go's proxy; and its ports, of which
@@ -104,6 +104,9 @@ clone() {
     git -c advice.detachedHead=false clone -q "$@" "file://$PWD" "$work/$root$folder"
 }
 
+# caches ROOT HOME copies those of demo there, where it has got as far as that.
+caches() { [ ! -d "$work/first/root/.cache/go-build" ] || cp -a "$work/first/root/go" "$work/first/root/.cache" "$work/$1$2/"; }
+
 run_demo() { clone first /root/demo && inside first bash -c "cd /root/demo && ${quickstart[0]}"; }
 
 # used COMMAND... runs inside the root: each within ten minutes, the server in the background.
@@ -168,14 +171,12 @@ run_odd() {
 run_user() {
   inside user bash -c 'apt-get -qq update && apt-get -qq install --no-install-recommends sudo >/dev/null &&
     rm -rf /var/lib/apt/lists/* && useradd -m -s /bin/bash newcomer && echo "newcomer ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/newcomer' &&
-    clone user /home/newcomer/gradbus && inside user chown -R newcomer: /home/newcomer &&
+    caches user /home/newcomer && clone user /home/newcomer/gradbus && inside user chown -R newcomer: /home/newcomer &&
     inside user su newcomer -c "cd ~/gradbus && ${quickstart[0]}"
 }
 
 run_test() {
-  inside tested mkdir -p /root/go /root/.cache || return
-  if [ -d "$work/first" ]; then cp -a "$work/first/root/go" "$work/first/root/.cache" "$work/tested/root/" || return; fi
-  clone tested /root/test && inside tested bash -c "cd /root/test && ${quickstart[1]}"
+  clone tested /root/test && caches tested /root && inside tested bash -c "cd /root/test && ${quickstart[1]}"
 }
 
 failed=()
