@@ -22,6 +22,7 @@
 CUDA ?= auto
 FUZZ ?= 20
 TESTS = OFF
+WERROR ?= OFF
 export CGO_CFLAGS ?= -g -O2 -Wno-deprecated-declarations # go-nvml has functions that newer drivers will not
 NATIVE = -tags native
 # Go's caches are below it; services and containers run without.
@@ -39,7 +40,7 @@ all: native
 native:
 	@scripts/deps.sh --check go build
 	@mkdir -p build
-	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
+	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) -DGRADBUS_WERROR=$(WERROR) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 

@@ -4,7 +4,7 @@ package cuda
 
 /*
 #cgo CPPFLAGS: -I${SRCDIR}/../csrc/include
-#cgo CFLAGS: -Wall -Wextra -Werror
+#cgo CFLAGS: -Wall -Wextra
 #include <stdlib.h>
 #include "bridge.h"
 

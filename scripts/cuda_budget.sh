@@ -34,7 +34,7 @@ host=()
 case $version in
   11.*) host=(-ccbin "$(command -v g++-11 || command -v g++-10 || echo g++)") ;; # nvcc 11 refuses newer ones
 esac
-# The flags of the build, from the build.
+# The flags of the build, from the build, and CI's.
 flags=$(sed -n '/^set(GRADBUS_CUDA_FLAGS/,/)/p' CMakeLists.txt | tr '\n' ' ' | sed 's/.*GRADBUS_CUDA_FLAGS//; s/)//')
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -49,7 +49,7 @@ compile() {
   local name
   name=$(basename "$1" .cu)
   # shellcheck disable=SC2086 # the flags are words
-  if ! "$nvcc" -fatbin -std=c++17 -O3 -DNDEBUG "${host[@]}" $flags -Icsrc/include -Icsrc "${codes[@]}" -Xptxas -v \
+  if ! "$nvcc" -fatbin -std=c++17 -O3 -DNDEBUG "${host[@]}" $flags --Werror=all-warnings -Xcompiler=-Werror -Icsrc/include -Icsrc "${codes[@]}" -Xptxas -v \
     "$1" -o "$work/$name.fatbin" >"$work/$name.log" 2>&1; then
     grep -v '^ptxas info\|bytes stack frame' "$work/$name.log" | sed "s|^|$1: |" >&2
     return 1

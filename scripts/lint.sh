@@ -19,6 +19,7 @@ for tags in "" native native,emu; do
   step go vet -tags "$tags" ./...
   step go tool staticcheck -tags "$tags" ./...
 done
+step env CGO_CFLAGS="-g -O2 -Werror" go build -tags native ./cuda
 mapfile -t native < <(git ls-files --cached --others --exclude-standard '*.h' '*.cc' '*.cpp' '*.cu' '*.cuh')
 if [ ${#native[@]} -gt 0 ]; then
   echo "lint: clang-format --dry-run -Werror on ${#native[@]} files"
