@@ -1,4 +1,4 @@
-// Package suite runs the four reference systems one after the other in small settings and says what became of each.
+// Package suite runs the four reference systems and the other benchmarks one after the other in small settings and says what became of each.
 //
 // It knows the systems by their commands and what they print, as anybody does who types them: each is this program again, told
 // to print one line of JSON. It must not know their packages.
@@ -23,26 +23,36 @@ type System struct {
 	Shows   string
 	Args    []string
 	Figures []Figure
+	Alone   bool // Suite.More is not for it
 }
 
-// Figure is a field of the JSON that a system prints.
+// Figure is a number in the JSON that a system prints: the path of its field, with dots, or # for how many results there are.
 type Figure struct{ Field, Unit string }
 
-// Systems are the four, in settings that take a moment each.
+// Systems are the four and the other benchmarks, in settings that take a moment each and need no data.
 func Systems() []System {
 	return []System{
 		{"update", "a server with the model and its optimizer",
 			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--trainer-batch", "20", "--lr", "0.001", "--momentum", "0.9"},
-			[]Figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}},
+			[]Figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}, false},
 		{"average", "replicas, buckets averaged by a server",
 			[]string{"average", "--trainers", "2", "--servers", "1", "--server-kind", "average", "--hook", "rpc", "--epochs", "1", "--sparse"},
-			[]Figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}},
+			[]Figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}, false},
 		{"hybrid", "embeddings on servers, dense part all-reduced",
 			[]string{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "3", "--warmup", "1", "--mode", "sync"},
-			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}},
+			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}, false},
 		{"hosted", "the whole model on a server",
 			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--input", "synthetic"},
-			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}},
+			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}, false},
+		{"packages", "the workload packages, beside PyTorch where a python3 has it",
+			[]string{"packages", "--runs", "1", "--epochs", "1", "--input", "synthetic"},
+			[]Figure{{"last.samples_per_second", "samples/s"}, {"last.loss", "loss"}}, true},
+		{"fabric", "the exchange of gradients alone",
+			[]string{"fabric", "--turns", "1", "--seconds", "0.3", "--bytes", "1048576"},
+			[]Figure{{"round_gb_per_second", "GB/s"}, {"request_p50_us", "us a request"}}, true},
+		{"kernels", "every kernel by itself",
+			[]string{"kernels", "--quick"},
+			[]Figure{{"#", "results"}}, true},
 	}
 }
 
@@ -99,7 +109,11 @@ func (s Suite) Run(ctx context.Context) ([]Outcome, error) {
 // one is the line that a system prints.
 func (s Suite) one(ctx context.Context, system System) (line []byte, err error) {
 	lines := 0
-	args := append(append(system.Args[:len(system.Args):len(system.Args)], s.More...), "--json")
+	args := system.Args[:len(system.Args):len(system.Args)]
+	if !system.Alone {
+		args = append(args, s.More...)
+	}
+	args = append(args, "--json")
 	p := spawn.Process{Name: system.Name, Path: s.Path, Args: args, OnLine: func(text []byte) {
 		line, lines = append([]byte{}, text...), lines+1
 	}}
@@ -129,11 +143,18 @@ func (o *Outcome) check() error {
 }
 
 func (o *Outcome) value(f Figure) (x float64, err error) {
-	var fields map[string]any
-	if err := json.Unmarshal(o.Result, &fields); err != nil {
+	var at any
+	if err := json.Unmarshal(o.Result, &at); err != nil {
 		return 0, fmt.Errorf("%s: not JSON: %w", o.Name, err)
 	}
-	x, ok := fields[f.Field].(float64)
+	if list, ok := at.([]any); ok && f.Field == "#" {
+		return float64(len(list)), nil
+	}
+	for name := range strings.SplitSeq(f.Field, ".") {
+		fields, _ := at.(map[string]any)
+		at = fields[name]
+	}
+	x, ok := at.(float64)
 	if !ok {
 		return 0, fmt.Errorf("%s: no number %s in what it printed", o.Name, f.Field)
 	}

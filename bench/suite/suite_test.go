@@ -82,16 +82,16 @@ func TestRunInterrupted(t *testing.T) {
 	}
 }
 
-// The four of the reference are there, each by its own name.
+// The four of the reference are there, and the other benchmarks, each by its own name.
 func TestSystems(t *testing.T) {
 	var names []string
 	for _, s := range Systems() {
 		names = append(names, s.Name)
-		if s.Args[0] != s.Name || len(s.Figures) != 2 || s.Shows == "" {
+		if s.Args[0] != s.Name || len(s.Figures) == 0 || s.Shows == "" {
 			t.Errorf("%+v", s)
 		}
 	}
-	if got := strings.Join(names, " "); got != "update average hybrid hosted" {
+	if got := strings.Join(names, " "); got != "update average hybrid hosted packages fabric kernels" {
 		t.Error(got)
 	}
 }

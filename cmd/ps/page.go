@@ -55,6 +55,7 @@ type display struct {
 	exporter *metrics.Exporter
 	of       atomic.Pointer[ps.Server] // nil until it has started
 	notKept  func() string
+	anyPort  bool // nobody asked for the port
 }
 
 // open begins to serve, before the ps is there: who asks meanwhile is told that it starts.
@@ -72,7 +73,7 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display, error
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}
-	d := &display{hub: ops.NewHub(log), notKept: f.notKept}
+	d := &display{hub: ops.NewHub(log), notKept: f.notKept, anyPort: f.anyPort}
 	var server atomic.Pointer[ops.Server] // scrapes may come before Start returns
 	d.exporter = metrics.New(metrics.Config{Version: gradbus.Version, Own: d.hub.Own, Status: d.hub.Status, Ops: func() (cost metrics.Ops) {
 		if s := server.Load(); s != nil {
@@ -127,7 +128,11 @@ func (d *display) line() string {
 	if d == nil {
 		return ""
 	}
-	return fmt.Sprintf("The page, with all jobs:  %s\n", d.server.URL())
+	at := fmt.Sprintf("The page, with all jobs:  %s", d.server.URL())
+	if d.anyPort && !strings.Contains(at, httpDefault) {
+		at += " (another program has " + httpDefault + "; --http chooses)"
+	}
+	return at + "\n"
 }
 
 func (d *display) close() {

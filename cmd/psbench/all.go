@@ -12,12 +12,12 @@ import (
 	"gradbus/bench/suite"
 )
 
-// allCommand runs the four reference systems.
+// allCommand runs the reference systems and the other benchmarks.
 func allCommand() *cobra.Command {
 	json, inProcess := false, false
 	c := &cobra.Command{
 		Use:   "all",
-		Short: "The four reference systems in small settings, one table; its status is 0 only where all of them worked",
+		Short: "The four reference systems, packages, fabric and kernels in small settings, one table; its status is 0 only where all of them worked",
 		Example: `  ./bin/psbench all
   ./bin/psbench all --json`,
 		Args: cobra.NoArgs,
@@ -30,7 +30,7 @@ func allCommand() *cobra.Command {
 		},
 	}
 	set := c.Flags()
-	set.BoolVar(&inProcess, "in-process", false, "run servers and trainers of each as goroutines of one process, for debugging")
+	set.BoolVar(&inProcess, "in-process", false, "run servers and trainers of each of the four as goroutines of one process, for debugging")
 	set.BoolVar(&json, "json", false, "print one line of JSON and nothing else")
 	return c
 }
