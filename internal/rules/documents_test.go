@@ -34,6 +34,7 @@ func held(name string) form {
 // markdown are the repository's documents.
 func markdown(t *testing.T) map[string]string {
 	t.Helper()
+	atRoot(t)
 	out, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -139,6 +140,7 @@ var required = regexp.MustCompile(`(?m)^\s+(?:require )?(\S+) v\S+$`) // without
 
 // Every module that go.mod requires directly stands in docs/dependencies.md with its reason.
 func TestDependenciesAreListed(t *testing.T) {
+	atRoot(t)
 	mod, err := os.ReadFile("go.mod")
 	if err != nil {
 		t.Fatal(err)

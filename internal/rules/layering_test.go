@@ -155,6 +155,7 @@ type listed struct {
 // list is `go list` over the module, with the given flags.
 func list(t *testing.T, flags ...string) []listed {
 	t.Helper()
+	atRoot(t)
 	out, err := exec.Command("go", append(append([]string{"list"}, flags...), "-json=ImportPath,Imports", "./...")...).Output()
 	if err != nil {
 		var exit *exec.ExitError

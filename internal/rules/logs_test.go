@@ -18,6 +18,7 @@ import (
 // TestLogKeys holds the keys of all log records to the table of docs/logs.md: one thing has one name, and what the table
 // promises is logged. Keys of things that it does not have are free.
 func TestLogKeys(t *testing.T) {
+	atRoot(t)
 	documented, instead := map[string]bool{}, map[string]string{}
 	text, err := os.ReadFile("docs/logs.md")
 	if err != nil {

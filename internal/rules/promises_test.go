@@ -14,6 +14,7 @@ var named = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 // checkNamedTests fails where a document names a test that does not exist, or hardly any.
 func checkNamedTests(t *testing.T, document string, least int) (text string) {
 	t.Helper()
+	atRoot(t)
 	data, err := os.ReadFile(document)
 	if err != nil {
 		t.Fatal(err)

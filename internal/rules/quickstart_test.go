@@ -9,6 +9,7 @@ import (
 
 // TestQuickstart holds Go code in the README to an example that runs.
 func TestQuickstart(t *testing.T) {
+	atRoot(t)
 	readme, err := os.ReadFile("README.md")
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ const (
 // sources are the repository's own source files, generated ones left out.
 func sources(t *testing.T) map[string][]byte {
 	t.Helper()
+	atRoot(t)
 	found := map[string][]byte{}
 	err := filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -19,6 +19,7 @@ var bare = regexp.MustCompile(`(?:^|[^\w./-])(ps (?:status|top|doctor|runbook|gp
 // TestCommandsRun holds documents and texts that programs print to commands that run when they are pasted: ./bin/ps status, which
 // process.AsInvoked prints as the program was started.
 func TestCommandsRun(t *testing.T) {
+	atRoot(t)
 	looked := 0
 	err := filepath.WalkDir(".", func(path string, e fs.DirEntry, err error) error {
 		switch {
