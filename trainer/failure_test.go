@@ -193,7 +193,7 @@ func TestKeysOutOfTheTable(t *testing.T) {
 		keys[1] = append(keys[1], toyTags)
 		return 1, keys
 	}}, 1, nil)
-	checkError(t, err, ErrWorkload, "key 31", `"tags"`, "31 rows")
+	checkError(t, err, ErrWorkload, `table "tags": id 31 is outside [0, 31)`)
 }
 
 type keysOnly struct {

@@ -79,7 +79,7 @@ func TestReadingErrorsLeaveTheSessionUsable(t *testing.T) {
 	job := toyJob("reading", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
 	_, err := s.Lookup(testContext(t), []TableKeys{{1, []uint64{toyTags}}})
-	if err == nil || !strings.Contains(err.Error(), `table "tags": key 31: it has 31 rows`) {
+	if err == nil || !strings.Contains(err.Error(), `table "tags": id 31 is outside [0, 31)`) {
 		t.Errorf("lookup beyond the table: %v", err)
 	}
 	if _, err = s.Lookup(testContext(t), []TableKeys{{7, nil}}); err == nil || !strings.Contains(err.Error(), "table 7: the job has 2") {
