@@ -57,6 +57,7 @@ type ServerConfig struct {
 	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
 	Guard           *Guard       // what TCP connections may do; nil: anything
 	TLS             *tls.Config  // server certificate; nil is plain TCP
+	Monitor         string       // host:port of NATS's own monitoring over HTTP, on loopback since it asks for no token; "" is none
 	Log             *slog.Logger // receives warnings and errors; nil discards them
 
 	greeting time.Duration // that a connection may take to say who it is; 0 is greetingTimeout
@@ -101,7 +102,25 @@ func (c *ServerConfig) validate() error {
 	if c.TLS != nil && len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil {
 		errs = append(errs, errors.New("tls: no certificate"))
 	}
+	if _, _, err := c.monitor(); err != nil {
+		errs = append(errs, err)
+	}
 	return errors.Join(errs...)
+}
+
+// monitor is where NATS's monitoring listens; port 0 is nowhere.
+func (c *ServerConfig) monitor() (host string, port int, err error) {
+	if c.Monitor == "" {
+		return "", 0, nil
+	}
+	host, text, err := net.SplitHostPort(c.Monitor)
+	if err == nil {
+		port, err = strconv.Atoi(text)
+	}
+	if ip := net.ParseIP(host); err != nil || port < 1 || port > 65535 || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+		return "", 0, fmt.Errorf("monitor %q: want host:port on loopback, for example 127.0.0.1:8222: it asks nobody for a token", c.Monitor)
+	}
+	return host, port, nil
 }
 
 // Server is an embedded NATS server. It is safe for concurrent use.
@@ -203,6 +222,7 @@ func serverOptions(config *ServerConfig) *server.Options {
 	if config.Port == 0 {
 		options.Port = server.RANDOM_PORT
 	}
+	options.HTTPHost, options.HTTPPort, _ = config.monitor() // validate has seen it
 	if config.JetStream {
 		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1 // 0 would be three quarters of the disk
 	}

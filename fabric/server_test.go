@@ -2,7 +2,9 @@ package fabric
 
 import (
 	"errors"
+	"io"
 	"net"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,4 +79,31 @@ func TestServerCloseTwice(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	server.Close()
 	server.Close()
+}
+
+// NATS's own monitoring is there where it was asked for, on loopback alone, and nowhere else.
+func TestMonitor(t *testing.T) {
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := free.Addr().String()
+	free.Close()
+	server := startServer(t, ServerConfig{Monitor: at})
+	dial(t, Config{URL: server.URL(), Name: "demo/t0"})
+	answer, err := http.Get("http://" + at + "/connz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil || !strings.Contains(string(text), `"name": "demo/t0"`) {
+		t.Errorf("%v: %s", err, text)
+	}
+	for _, wrong := range []string{"0.0.0.0:8222", "127.0.0.1", "127.0.0.1:0", "host:8222", ":8222"} {
+		if _, err := StartServer(ServerConfig{Monitor: wrong}); err == nil || !strings.Contains(err.Error(), "monitor \""+wrong) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
 }

@@ -134,7 +134,7 @@ func (s *Server) open(ctx context.Context) (err error) {
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
 		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
 		PendingBytesMax: s.config.PendingBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
-		JetStream: s.embedsControl(), Guard: s.guard(),
+		JetStream: s.embedsControl(), Guard: s.guard(), Monitor: s.config.Monitor,
 	})
 	if err != nil {
 		return err

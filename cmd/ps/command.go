@@ -98,6 +98,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.StringVar(&f.controlTokenFile, "control-token-file", "", "`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
 	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
 	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
+	set.StringVar(&s.Monitor, "nats-monitor", "", "`host:port` on loopback for the monitoring of the embedded NATS server: /varz, /connz, /subsz; empty is none")
 	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))

@@ -169,7 +169,10 @@ func TestSlowTerminal(t *testing.T) {
 		t.Errorf("%d readers were cut off", n)
 	}
 	close(out.open)
-	eventually(t, "what it missed is said", func() bool { return strings.Contains(out.text.String(), "frames missed") })
+	eventually(t, "what it missed is said, and what waited is shown", func() bool {
+		text := out.text.String()
+		return strings.Contains(text, "frames missed") && strings.Count(text, "\n") > linesMax
+	})
 	if r := stop(); r.Missed == 0 || r.Shown+int(r.Missed) > l || r.Shown < linesMax {
 		t.Errorf("of %d frames it shows %d and missed %d", l, r.Shown, r.Missed)
 	}
