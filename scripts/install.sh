@@ -57,10 +57,11 @@ mkdir -p "$bash" "$zsh" "$fish" "$to/share/man/man1"
 for c in "${commands[@]}"; do
   at=$to/bin/$program$c
   install -m 755 "$programs/$c" "$at" # under its own name: what it says of itself it takes from there
-  "$at" completion bash >"$bash/$program$c"
-  "$at" completion zsh >"$zsh/_$program$c"
-  "$at" completion fish >"$fish/$program$c.fish"
-  "$at" man "$to/share/man/man1"
+  self() { PATH=$to/bin:$PATH "$program$c" "$@"; } # started by its name, so that no page has a path of this machine
+  self completion bash >"$bash/$program$c"
+  self completion zsh >"$zsh/_$program$c"
+  self completion fish >"$fish/$program$c.fish"
+  self man "$to/share/man/man1"
 done
 find "$to/share/man/man1" -name '*.1' -exec chmod 644 {} +
 echo "install: gradbus $version in $to"
