@@ -30,9 +30,9 @@ esac
 seconds=${2:-20}
 scripts/deps.sh --check go || exit
 
-# What mostly waits begins first, with eight tests of a package at a time, and four packages: no test depends on how fast it runs.
+# What mostly waits begins first, with four tests of a package at a time, and three packages: more starve connections of their greeting.
 slow=(./trainer ./e2e ./ps)
-go_test=(go test -p 4 -parallel 8 -shuffle=on -timeout 20m)
+go_test=(go test -p 3 -parallel 4 -shuffle=on -timeout 20m)
 native=(-tags native,emu)
 shared='Concurrent|Goroutines|Closed|Lost|Parks|Stream|^TestBatch|^TestThreads$'
 
