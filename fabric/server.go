@@ -269,7 +269,7 @@ func (s *Server) serving() *server.Server {
 // Clients lists the names of the open client connections, ascending, each once though a member holds three. It takes
 // some microseconds a connection: poll it once a second, not once a message.
 func (s *Server) Clients() []string {
-	connections, err := s.serving().Connz(&server.ConnzOptions{Limit: math.MaxInt32})
+	connections, err := s.connections(server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
@@ -281,11 +281,23 @@ func (s *Server) Clients() []string {
 	return slices.Compact(names)
 }
 
+// connections asks the server for its connections while the door writes nothing of any.
+func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error) {
+	s.mu.Lock()
+	nats, door := s.nats, s.door
+	s.mu.Unlock()
+	if door != nil {
+		door.mu.Lock()
+		defer door.mu.Unlock()
+	}
+	return nats.Connz(&options)
+}
+
 // Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing, and
 // that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last closedMax
 // connections that have ended, and costs as much as Clients.
 func (s *Server) Faded() []string {
-	closed, err := s.serving().Connz(&server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
+	closed, err := s.connections(server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
 	if err != nil {
 		return nil // only for options that are not used here
 	}
