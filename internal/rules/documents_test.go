@@ -6,7 +6,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -17,15 +16,9 @@ var (
 	reference = form{columns: 120, words: 25, cell: 60}
 )
 
-// unheld are documents that are held to no form yet.
-var unheld = []string{"docs/nats.md"}
-
 // held is the form that a document is held to.
 func held(name string) form {
-	switch {
-	case slices.Contains(unheld, name):
-		return form{}
-	case name == "README.md":
+	if name == "README.md" {
 		return frontPage
 	}
 	return reference
