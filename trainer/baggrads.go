@@ -21,7 +21,6 @@ type bagGrads struct {
 
 	lanes [][]bagGrad // [hosted lane][table]
 	form  [][]bool    // [hosted node][table]: as bags
-	plans []laneSums  // of each hosted lane that is present
 	there []bool      // of each hosted lane: it is present
 
 	seen []uint32  // of a table's local ids: the count that has seen it
@@ -54,7 +53,7 @@ func newBagGrads(wire schema.Wire, plan *lanePlan, owners *split, specs []schema
 	tables := len(specs)
 	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType(), first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
-		plans: make([]laneSums, len(plan.lanes)), there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables)}
+		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables)}
 	for i := range specs {
 		g.whole[i] = onShardsWhole(specs[i])
 	}
@@ -76,8 +75,8 @@ func (g *bagGrads) reset() {
 }
 
 // begin starts a lane.
-func (g *bagGrads) begin(at int, l laneSums) {
-	g.plans[at], g.there[at] = l, true
+func (g *bagGrads) begin(at int) {
+	g.there[at] = true
 	for i := range g.lanes[at] {
 		g.lanes[at][i].given = givenNothing
 	}

@@ -121,7 +121,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	owners.assign([][]uint64{keys})
 	plan := newLanePlan(0, 2, 2)
 	plan.present([]int{3, 1})
-	sums := newRowSums(testBackend(t), 2, plan.slots(), 1, []int{2})
+	sums := newRowSums(testBackend(t), 2, plan.first, 1, []int{2})
 	sums.count = func(int) int { return len(keys) }
 	sums.bags = newBagGrads(schema.Wire{Sparse: sparse}, plan, owners, make([]schema.TableSpec, 1))
 	sums.reset()
@@ -215,7 +215,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 			samples[i] = 1
 		}
 		plan.present(samples)
-		sums := newRowSums(testBackend(t), lanes, plan.slots(), 1, dims)
+		sums := newRowSums(testBackend(t), lanes, plan.first, 1, dims)
 		sums.count = func(table int) int { return len(keys[table]) }
 		sums.bags = newBagGrads(schema.Wire{Sparse: schema.SparseBags}, plan, owners, make([]schema.TableSpec, len(dims)))
 		sums.reset()

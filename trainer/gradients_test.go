@@ -157,7 +157,7 @@ func TestRowSumsAgainstTree(t *testing.T) {
 		first := random.IntN(lanes)
 		count := 1 + random.IntN(lanes-first)
 		p := newLanePlan(lane.Lane(first), count, lanes)
-		s := newRowSums(testBackend(t), lanes, p.slots(), len(p.nodes), dims)
+		s := newRowSums(testBackend(t), lanes, p.first, len(p.nodes), dims)
 		for range 3 {
 			samples := make([]int, count)
 			grads := make([]map[[2]int][]float32, count) // [lane][table, id]
@@ -234,7 +234,7 @@ func checkNodeRows(t *testing.T, seed uint64, node []rows, dims []int, want func
 }
 
 func TestRowSumsRefusesTwice(t *testing.T) {
-	s := newRowSums(testBackend(t), 1, 1, 1, []int{1})
+	s := newRowSums(testBackend(t), 1, 0, 1, []int{1})
 	s.begin(0, laneSums{})
 	if err := s.add(0, []uint64{1}, []float32{1}); err != nil {
 		t.Fatal(err)

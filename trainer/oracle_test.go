@@ -212,7 +212,7 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 	p.spans = params
 	plan, tables := newLanePlan(l, 1, o.job.Lanes), newTables(o.job.Tables, 1)
 	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
-		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, 1, 1, tables.dims())}
+		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
 	c.rows.count = func(table int) int { return len(tables.keys[table]) }
 	if err := c.collect(w, b); err != nil {
 		t.Fatal(err)

@@ -4,14 +4,17 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/lane"
 	"gradbus/schema"
 )
 
-// rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table. Rows are named by local ids,
-// whose order is the order of the keys, so that sums over local ids are sums over keys.
+// rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table, once the last lane of a hosted node
+// is there: one pass over the rows, however many lanes they come from. Rows are named by local ids, whose order is the order of the
+// keys, so that sums over local ids are sums over keys.
 type rowSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
+	first   lane.Lane
 	dims    []int
 
 	dtype   schema.DType // in which sums travel
@@ -19,18 +22,22 @@ type rowSums struct {
 	bags    *bagGrads           // where they may travel as bags; else nil
 	count   func(table int) int // of local ids
 
-	slots [][]rows // [slot][table]
-	spare []rows   // [table] output of the next addition
+	open  [][]laneRows // [table] of the lanes of the node under way that gave rows, ascending
+	terms []cuda.RowsTerm
 	node  [][]rows // [hosted node][table] complete sums of the batch
 
-	now   laneSums
-	at    int    // number of the hosted lane
-	given []bool // of each table: the lane gave its gradient
+	closes int    // index of the node that the lane under way ends, or -1
+	at     int    // number of the hosted lane
+	given  []bool // of each table: the lane gave its gradient
 
 	single []int64 // 0, 1, 2, ...
 	keys   []int64 // scratch of expand
-	ids    []uint64
-	values []float32
+}
+
+// laneRows are one lane's.
+type laneRows struct {
+	lane lane.Lane
+	rows
 }
 
 // rows are coalesced gradients of one table: local ids, ascending and distinct, and a row of values for each.
@@ -44,12 +51,9 @@ func (r *rows) set(ids []uint64, values []float32) {
 	r.ids, r.values = append(r.ids[:0], ids...), append(r.values[:0], values...)
 }
 
-func newRowSums(backend cuda.Backend, lanes, slots, nodes int, dims []int) *rowSums {
-	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes, dims: dims,
-		slots: make([][]rows, slots), spare: make([]rows, len(dims)), node: make([][]rows, nodes), given: make([]bool, len(dims))}
-	for i := range s.slots {
-		s.slots[i] = make([]rows, len(dims))
-	}
+func newRowSums(backend cuda.Backend, lanes int, first lane.Lane, nodes int, dims []int) *rowSums {
+	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes, first: first, dims: dims,
+		open: make([][]laneRows, len(dims)), node: make([][]rows, nodes), given: make([]bool, len(dims))}
 	for i := range s.node {
 		s.node[i] = make([]rows, len(dims))
 	}
@@ -71,6 +75,9 @@ func (s *rowSums) reset() {
 			node[table].set(nil, nil)
 		}
 	}
+	for table := range s.open {
+		s.open[table] = s.open[table][:0]
+	}
 	if s.bags != nil {
 		s.bags.reset()
 	}
@@ -78,10 +85,10 @@ func (s *rowSums) reset() {
 
 // begin starts hosted lane number at.
 func (s *rowSums) begin(at int, l laneSums) {
-	s.at, s.now = at, l
+	s.at, s.closes = at, l.closes
 	clear(s.given)
 	if s.bags != nil {
-		s.bags.begin(at, l)
+		s.bags.begin(at)
 	}
 }
 
@@ -93,8 +100,7 @@ func (s *rowSums) give(table int) error {
 	return nil
 }
 
-// add takes the lane's gradient of a table and adds it up the tree as far as its subtrees are complete. ids are local
-// ids below count, ascending; values [len(ids), dim] is not kept.
+// add takes the lane's gradient of a table. ids are local ids below count, ascending; values [len(ids), dim] is not kept.
 func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -105,7 +111,8 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 		b.rows.set(ids, values)
 		return nil
 	}
-	return s.climb(table, ids, values)
+	s.next(table, s.at).set(ids, values)
+	return nil
 }
 
 // addBags takes the lane's gradient of a table by its bags. ids, the lane's local ids, must stay as they are until the
@@ -118,96 +125,84 @@ func (s *rowSums) addBags(table int, mode cuda.Mode, ids, offsets []int64, grad 
 		s.bags.lanes[s.at][table].set(mode, s.dims[table], ids, offsets, grad)
 		return nil
 	}
-	rowIDs, values, err := s.expand(table, mode, ids, offsets, grad)
-	if err != nil {
-		return err
-	}
-	return s.climb(table, rowIDs, values)
+	return s.expand(table, s.at, mode, ids, offsets, grad)
 }
 
-// expand sums bags up by row. What it returns is valid until the next call.
-func (s *rowSums) expand(table int, mode cuda.Mode, ids, offsets []int64, grad []float32) ([]uint64, []float32, error) {
+// next are the rows of hosted lane at in the node under way, to be set.
+func (s *rowSums) next(table, at int) *rows {
+	open := s.open[table]
+	if n := len(open); n < cap(open) {
+		open = open[:n+1] // and its memory
+	} else {
+		open = append(open, laneRows{})
+	}
+	s.open[table] = open
+	last := &open[len(open)-1]
+	last.lane = s.first + lane.Lane(at)
+	return &last.rows
+}
+
+// expand sums the bags of hosted lane at up by row.
+func (s *rowSums) expand(table, at int, mode cuda.Mode, ids, offsets []int64, grad []float32) error {
 	dim, count := s.dims[table], s.count(table)
-	room := min(len(ids), count)
-	s.keys, s.values = grown(s.keys, room), grown(s.values, room*dim)
+	room, out := min(len(ids), count), s.next(table, at)
+	s.keys, out.values = grown(s.keys, room), grown(out.values, room*dim)
 	n, err := s.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: mode, Padding: cuda.NoPadding, R: int64(count),
-		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(s.keys), Out: cuda.Float32s(s.values)})
+		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(s.keys), Out: cuda.Float32s(out.values)})
 	if err != nil {
-		return nil, nil, fmt.Errorf("sum bag gradients of table %d by row: %w", table, err)
+		return fmt.Errorf("sum bag gradients of table %d by row: %w", table, err)
 	}
-	s.ids = grown(s.ids, n)
+	out.ids, out.values = grown(out.ids, n), out.values[:n*dim]
 	for i, id := range s.keys[:n] {
-		s.ids[i] = uint64(id)
-	}
-	return s.ids, s.values[:n*dim], nil
-}
-
-// climb adds the lane's rows up the tree as far as its subtrees are complete.
-func (s *rowSums) climb(table int, ids []uint64, values []float32) error {
-	own := &s.slots[s.now.slot][table]
-	if len(s.now.adds) == 0 {
-		own.set(ids, values)
-		return nil
-	}
-	term := rows{ids: ids, values: values}
-	for _, a := range s.now.adds {
-		left := &s.slots[a.into][table]
-		switch {
-		case len(term.ids) == 0:
-		case len(left.ids) == 0:
-			left.set(term.ids, term.values)
-		default:
-			if err := s.merge(table, a, *left, term); err != nil {
-				return err
-			}
-			*left, s.spare[table] = s.spare[table], *left
-		}
-		term = *left
+		out.ids[i] = uint64(id)
 	}
 	return nil
 }
 
-// merge writes left + right to the table's spare rows.
-func (s *rowSums) merge(table int, a slotSum, left, right rows) error {
-	out, n := &s.spare[table], len(left.ids)+len(right.ids)
+// merge adds the lanes of a node that is complete.
+func (s *rowSums) merge(table, node int) error {
+	open, out := s.open[table], &s.node[node][table]
+	s.open[table], s.terms = open[:0], s.terms[:0]
+	if len(open) == 1 {
+		*out, open[0].rows = open[0].rows, *out
+		return nil
+	}
+	n := 0
+	for i := range open {
+		if o := &open[i]; len(o.ids) > 0 {
+			s.terms = append(s.terms, cuda.RowsTerm{First: uint16(o.lane), Count: 1, Keys: cuda.Uint64s(o.ids), Rows: cuda.Float32s(o.values)})
+			n += len(o.ids)
+		}
+	}
 	out.ids, out.values = grown(out.ids, n), grown(out.values, n*s.dims[table])
-	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes,
-		OutKeys: cuda.Uint64s(out.ids), OutRows: cuda.Float32s(out.values), Terms: []cuda.RowsTerm{
-			{First: uint16(a.left.First), Count: a.left.Count, Keys: cuda.Uint64s(left.ids), Rows: cuda.Float32s(left.values)},
-			{First: uint16(a.right.First), Count: a.right.Count,
-				Keys: cuda.Uint64s(right.ids), Rows: cuda.Float32s(right.values)}}})
+	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes, OutKeys: cuda.Uint64s(out.ids), OutRows: cuda.Float32s(out.values),
+		Terms: s.terms})
 	if err != nil {
-		return fmt.Errorf("add row gradients of table %d over %v and %v: %w", table, a.left, a.right, err)
+		return fmt.Errorf("add row gradients of table %d over %d lanes: %w", table, len(s.terms), err)
 	}
 	out.ids, out.values = out.ids[:n], out.values[:n*s.dims[table]]
 	return nil
 }
 
-// end finishes a lane: tables that it gave no gradient for have no rows of it, and a node that it closes is complete.
+// end finishes a lane: a node that it closes is complete.
 func (s *rowSums) end() error {
+	if s.closes < 0 {
+		return nil
+	}
 	if s.bags != nil {
 		return s.endBags()
 	}
 	for table := range s.dims {
-		if !s.given[table] {
-			if err := s.climb(table, nil, nil); err != nil {
-				return err
-			}
-		}
-		if node := s.now.closes; node >= 0 {
-			s.node[node][table], s.slots[0][table] = s.slots[0][table], s.node[node][table]
+		if err := s.merge(table, s.closes); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// endBags decides the forms of a node that the lane closes, and adds up what travels as rows: lane after lane, each as it
-// would have been when it was computed.
+// endBags decides the forms of a node that the lane closes, and adds up what travels as rows.
 func (s *rowSums) endBags() error {
-	g, node := s.bags, s.now.closes
-	if node < 0 {
-		return nil
-	}
+	g, node := s.bags, s.closes
 	lo, hi := g.lanesOf(node)
 	for table := range s.dims {
 		if g.form[node][table] = g.asBags(table, node, s.dims[table], s.count(table)); g.form[node][table] {
@@ -217,29 +212,26 @@ func (s *rowSums) endBags() error {
 			if !g.there[at] {
 				continue
 			}
-			s.now = g.plans[at]
-			if err := s.replay(table, &g.lanes[at][table]); err != nil {
+			if err := s.replay(table, at, &g.lanes[at][table]); err != nil {
 				return err
 			}
 		}
-		s.node[node][table], s.slots[0][table] = s.slots[0][table], s.node[node][table]
+		if err := s.merge(table, node); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// replay adds what a lane has given for a table up the tree.
-func (s *rowSums) replay(table int, b *bagGrad) error {
+// replay takes what a hosted lane has given for a table.
+func (s *rowSums) replay(table, at int, b *bagGrad) error {
 	switch b.given {
 	case givenRows:
-		return s.climb(table, b.rows.ids, b.rows.values)
+		s.next(table, at).set(b.rows.ids, b.rows.values)
 	case givenBags:
-		ids, values, err := s.expand(table, cuda.Sum, b.ids, b.offsets, b.values)
-		if err != nil {
-			return err
-		}
-		return s.climb(table, ids, values)
+		return s.expand(table, at, cuda.Sum, b.ids, b.offsets, b.values)
 	}
-	return s.climb(table, nil, nil)
+	return nil
 }
 
 // rounded rounds the sums of a hosted node to what travels, where that has 16 bits. Rows have no error feedback: a

@@ -145,7 +145,7 @@ func (s *Session) build(params *parameters) (err error) {
 	t := newTables(job.Tables, lanes)
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
-		rows:  newRowSums(s.config.Backend, job.Lanes, plan.slots(), len(plan.nodes), t.dims())}
+		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.dims())}
 	s.compute.rows.dtype, s.compute.rows.count = job.Wire.DType(), func(table int) int { return len(t.keys[table]) }
 	if job.Wire.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
