@@ -22,13 +22,9 @@ import (
 
 // page starts a ps that serves a page at a free port, and returns its URL.
 // secretFile is a file with a token.
-func secretFile(t *testing.T, token string) (path string) {
+func secretFile(t *testing.T, token string) string {
 	t.Helper()
-	path = filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(path, []byte(token+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	return path
+	return secretly(t, token+"\n")
 }
 
 func page(t *testing.T, args ...string) (p *process, nats, at string) {

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,13 +30,16 @@ func TestTap(t *testing.T) {
 	nats := start(t, "natsd", "-host", "127.0.0.1", "-port", "-1", "-user", "ann", "-password", "secret")
 	nats.says(t, "natsd is ready at ")
 	_, address, _ := strings.Cut(nats.stdout.String(), "natsd is ready at nats://")
-	external := "nats://ann:secret@" + strings.TrimSpace(address)
-	server(t, "--token-file", token, "--nats", external)
-	for name, url := range map[string]string{"one ps": alone, "external NATS": external} {
+	external := "nats://ann:secret@" + strings.TrimSpace(address) // in files, since no command line shows a password
+	server(t, "--token-file", token, "--config", secretly(t, "nats: "+external+"\n"))
+	for name, at := range map[string][]string{"one ps": {"--server", alone}, "external NATS": {"--config", secretly(t, "server: "+external+"\n")}} {
 		t.Run(name, func(t *testing.T) {
-			tap := start(t, "ps", "tap", "--server", url, "--token-file", token, "--json")
+			tap := start(t, "ps", "tap", at[0], at[1], "--token-file", token, "--json")
 			tap.says(t, `"kind":"pulse"`) // of the ps itself: it listens
-			p := start(t, "trainer", short(url, data, "--spawn", "--trainers", "2", "--json", "--token-file", token)...)
+			args := short("", data, "--spawn", "--trainers", "2", "--json", "--token-file", token)
+			where := slices.Index(args, "--server")
+			args[where], args[where+1] = at[0], at[1]
+			p := start(t, "trainer", args...)
 			p.succeeds(t)
 			if got := p.result(t).WeightsSHA256; got != want {
 				t.Errorf("weights %s beside a tap, want %s", got, want)

@@ -50,6 +50,7 @@ it can be written is missed, and counted. Frames between trainers (--reduce trai
 	set.IntVar(&t.Count, "count", 0, "`number` of frames to show; 0 is until it is interrupted")
 	set.BoolVar(&t.JSON, "json", false, "print one JSON object a line, and nothing else on standard output")
 	t.log.Add(set)
+	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		if len(args) > 0 {
 			t.Job = args[0]
