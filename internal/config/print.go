@@ -25,7 +25,11 @@ func configCommand(program *cobra.Command) *cobra.Command {
 		}}
 	use := "print"
 	example := "  " + invokedPath(program) + " config print >settings.yaml"
-	if len(names) > 0 {
+	itself := program.Flags().Lookup(FileFlag) != nil
+	switch {
+	case itself && len(names) > 0:
+		use += " [COMMAND]"
+	case len(names) > 0:
 		use += " " + strings.ToUpper(kindOf(program))
 		example = fmt.Sprintf("  %s config print %s >settings.yaml\n  %[1]s %[2]s --config settings.yaml", invokedPath(program), names[0])
 	}
@@ -38,7 +42,7 @@ func configCommand(program *cobra.Command) *cobra.Command {
 			switch {
 			case len(names) == 0 && len(args) > 0 || len(args) > 1:
 				return fmt.Errorf("unexpected argument %q", args[len(args)-1])
-			case len(names) > 0 && len(args) == 0:
+			case len(args) == 0 && !itself:
 				return fmt.Errorf("config print: want a %s: one of %s", kindOf(program), strings.Join(names, ", "))
 			case len(args) == 1:
 				if of, _, _ = program.Find(args); of == program || of.Flags().Lookup(FileFlag) == nil {
