@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"gradbus/e2e/commands"
+	"gradbus/internal/report"
 	"gradbus/internal/testkit"
-	"gradbus/trainer/report"
 )
 
 // guard bounds every wait.

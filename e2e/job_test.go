@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/examples/packages/corpus"
+	"gradbus/examples/packages/reference"
+	"gradbus/internal/report"
 	"gradbus/lane"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/packages/reference"
-	"gradbus/trainer/report"
 )
 
 // One line of JSON, nothing else there.

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/trainer/mnist"
-	"gradbus/trainer/report"
+	"gradbus/examples/mnist"
+	"gradbus/internal/report"
 )
 
 // Two trainer processes train the model of images for a few batches, save it, and the file answers without a server.

@@ -13,7 +13,7 @@ import (
 	"gradbus/schema"
 )
 
-// text is a workload of the size of trainer/packages: bags of about ten of 262,144 rows of 64 values, Zipf-distributed as
+// text is a workload of the size of examples/packages: bags of about ten of 262,144 rows of 64 values, Zipf-distributed as
 // words are, a linear layer to 60 classes, batches of 256 samples in 4 lanes. Its samples are drawn beforehand.
 type text struct {
 	bag                    *nn.EmbeddingBag

@@ -14,7 +14,7 @@
 // numbers of a lane depend on (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
 //
 // Package trainer/deal deals the samples of a training set to batches and lanes: each once an epoch, in an order
-// that follows from the seed. Packages trainer/packages and trainer/mnist are workloads to start from.
+// that follows from the seed. Packages examples/packages and examples/mnist are workloads to start from.
 //
 // # A batch
 //

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"gradbus/internal/config"
-	"gradbus/trainer/spawn"
+	"gradbus/internal/spawn"
 )
 
 // Launch says how a member process is started: a program, which calls Child, and its arguments. The zero value is this program with

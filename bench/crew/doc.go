@@ -41,6 +41,6 @@
 //
 // # What it knows, and what it must not know
 //
-// It knows package ps, to run servers, and trainer/spawn. It must not know any one system, nor package trainer: what a member does
+// It knows package ps, to run servers, and internal/spawn. It must not know any one system, nor package trainer: what a member does
 // is its role's.
 package crew

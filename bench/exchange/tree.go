@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/trainer/spawn"
+	"gradbus/internal/spawn"
 )
 
 // Launch says how a child is started: a program, which calls Child, and its arguments.

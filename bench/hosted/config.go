@@ -6,8 +6,8 @@ import (
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/schema"
-	"gradbus/trainer/mnist"
 )
 
 // Modes: who computes.

@@ -9,5 +9,5 @@
 // trainers have in common, remote.go and pull.go are the two; local.go is one training step without any server.
 //
 // Each trainer has its share of the data, in an order that the seed gives, and of the test set, which is gone through when all have
-// trained. The package knows the workload's data and model from trainer/mnist, and must not know frames or shards.
+// trained. The package knows the workload's data and model from examples/mnist, and must not know frames or shards.
 package hosted

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"gradbus/bench/crew"
+	"gradbus/examples/mnist"
 	"gradbus/fabric/fabrictest"
-	"gradbus/trainer/mnist"
 )
 
 func TestMain(m *testing.M) {

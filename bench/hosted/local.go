@@ -9,9 +9,9 @@ import (
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/nn"
 	"gradbus/schema"
-	"gradbus/trainer/mnist"
 )
 
 // LocalResult is what a training step takes without any server, on one thread.

@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/nn"
 	"gradbus/trainer"
-	"gradbus/trainer/mnist"
 )
 
 // chunkBytes is the largest chunk whose message the NATS server passes on as it was read.

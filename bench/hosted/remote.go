@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"gradbus/examples/mnist"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/mnist"
 )
 
 // remote trains a model that the server holds: inputs go there and outputs come back, the gradient of the loss goes there, and the

@@ -6,8 +6,8 @@ import (
 	"io"
 
 	"gradbus/bench/crew"
+	"gradbus/examples/mnist"
 	"gradbus/schema"
-	"gradbus/trainer/mnist"
 )
 
 // Result is what a run found; figures are medians over the runs, accuracy, losses and digest those of the last.

@@ -8,11 +8,11 @@ import (
 
 	"gradbus/bench/crew"
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/mnist"
 )
 
 // RoleTrainer is the name of the role of a trainer.

@@ -14,7 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"gradbus/trainer/spawn"
+	"gradbus/internal/spawn"
 )
 
 // System is one of them: what it shows, how it is run, and which of its figures stand in the table.

@@ -1,6 +1,6 @@
 // Command psbench measures gradbus on this machine, as processes, next to what it is compared with.
 //
-// It holds flags and wiring only; what it computes from its runs are packages trainer/report, cuda/bench and those below bench.
+// It holds flags and wiring only; what it computes from its runs are packages internal/report, cuda/bench and those below bench.
 package main
 
 import (

@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus/trainer/report"
+	"gradbus/internal/report"
 )
 
 // startWithin is how long the server may take until it is ready.

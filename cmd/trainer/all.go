@@ -14,10 +14,10 @@ import (
 
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
+	"gradbus/internal/report"
+	"gradbus/internal/settings"
+	"gradbus/internal/spawn"
 	"gradbus/schema"
-	"gradbus/trainer/report"
-	"gradbus/trainer/settings"
-	"gradbus/trainer/spawn"
 )
 
 // What a started trainer writes, as the value of --events.

@@ -7,7 +7,7 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"gradbus/trainer/report"
+	"gradbus/internal/report"
 )
 
 // shower shows progress.

@@ -8,9 +8,9 @@ import (
 	"strconv"
 	"time"
 
+	"gradbus/internal/tensorboard"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/tensorboard"
 )
 
 // board is a run's curves for TensorBoard; nil draws none.

@@ -19,12 +19,12 @@ import (
 	"gradbus/cuda/verification"
 	"gradbus/internal/config"
 	"gradbus/internal/process"
+	"gradbus/internal/report"
+	"gradbus/internal/safetensors"
+	"gradbus/internal/settings"
+	"gradbus/internal/tensorboard"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/report"
-	"gradbus/trainer/safetensors"
-	"gradbus/trainer/settings"
-	"gradbus/trainer/tensorboard"
 )
 
 // common is what every workload's command is told: where the server is, what computes, and what to write.

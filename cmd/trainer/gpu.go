@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gradbus/cuda/health"
-	"gradbus/trainer/report"
+	"gradbus/internal/report"
 )
 
 // watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,

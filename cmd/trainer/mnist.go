@@ -14,12 +14,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/internal/config"
+	"gradbus/internal/report"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/mnist"
-	"gradbus/trainer/report"
 )
 
 // mnistOptions are what `trainer mnist` was told.

@@ -6,8 +6,8 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages"
 	"gradbus/schema"
-	"gradbus/trainer/packages"
 )
 
 // sectionsShown is how many sections a prediction lists for people.

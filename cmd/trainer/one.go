@@ -6,11 +6,11 @@ import (
 	"time"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages"
+	"gradbus/examples/packages/corpus"
+	"gradbus/internal/report"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/packages"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/report"
 )
 
 // barEvery is how often the bar on a terminal is drawn at most.

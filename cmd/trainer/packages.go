@@ -9,12 +9,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gradbus/examples/packages"
+	"gradbus/examples/packages/corpus"
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
+	"gradbus/internal/report"
 	"gradbus/schema"
-	"gradbus/trainer/packages"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/report"
 )
 
 // options are what `trainer packages` was told.

@@ -9,7 +9,7 @@
 //     files, are refused.
 //   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
 //
-// Everything that a command leaves behind is written by it, but for the event files of trainer/tensorboard, which grow for as long as a
+// Everything that a command leaves behind is written by it, but for the event files of internal/tensorboard, which grow for as long as a
 // training runs and are read meanwhile. It knows files. It must not know what is in them.
 package atomicfile
 

@@ -83,44 +83,44 @@ var layers = map[string]layer{
 	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
-	"trainer/packages": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/packages/corpus", "trainer/safetensors", "trainer/settings"},
+	"examples/packages": {
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "examples/packages/corpus", "internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
-	"trainer/mnist": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "trainer/safetensors", "trainer/settings"},
+	"examples/mnist": {
+		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
-	"trainer/packages/corpus": {
+	"examples/packages/corpus": {
 		own:    []string{"philox"},
 		others: []string{"github.com/ulikunitz/xz", "github.com/pierrec/lz4/v4"},
 		noStd:  []string{"net", "net/http"},
 	},
 	// The oracle of a whole job shares nothing with what it checks but the arithmetic.
-	"trainer/packages/reference": {own: []string{"cuda", "lane", "philox", "trainer/packages/corpus"}, noStd: noNetwork},
-	"trainer/report":             {own: []string{"schema"}, noStd: noNetwork},
-	"trainer/safetensors":        {own: []string{"internal/atomicfile"}, noStd: noNetwork},
-	"trainer/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
-	"trainer/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
-	"trainer/spawn":              {noStd: []string{"net", "net/http"}},
-	"e2e":                        {},             // tests of the commands as processes
-	"e2e/commands":               {},             // runs commands for these tests
-	"e2e/natsd":                  {others: nats}, // a NATS server as anybody runs it, for these tests
-	"e2e/faults":                 {},             // the fault suite
-	"e2e/prometheus":             {},             // what deploy/ has, with a real Prometheus
-	"e2e/page":                   {},             // the page in a browser
-	"e2e/cost":                   {},             // what observing a job costs
-	"internal/rules":             {},             // tests over the whole repository
-	"internal/config":            {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"examples/packages/reference": {own: []string{"cuda", "lane", "philox", "examples/packages/corpus"}, noStd: noNetwork},
+	"internal/report":             {own: []string{"schema"}, noStd: noNetwork},
+	"internal/safetensors":        {own: []string{"internal/atomicfile"}, noStd: noNetwork},
+	"internal/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
+	"internal/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
+	"internal/spawn":              {noStd: []string{"net", "net/http"}},
+	"e2e":                         {},             // tests of the commands as processes
+	"e2e/commands":                {},             // runs commands for these tests
+	"e2e/natsd":                   {others: nats}, // a NATS server as anybody runs it, for these tests
+	"e2e/faults":                  {},             // the fault suite
+	"e2e/prometheus":              {},             // what deploy/ has, with a real Prometheus
+	"e2e/page":                    {},             // the page in a browser
+	"e2e/cost":                    {},             // what observing a job costs
+	"internal/rules":              {},             // tests over the whole repository
+	"internal/config":             {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
 	"bench/crew": {
-		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "trainer/spawn"},
+		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "internal/spawn"},
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	"bench/machine": {noStd: noNetwork},
 	// The measured systems one after the other, as commands.
-	"bench/suite": {own: []string{"trainer/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
+	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
 		own:    []string{"internal/atomicfile", "bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
@@ -128,7 +128,7 @@ var layers = map[string]layer{
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	"bench/hosted": {
-		own:   []string{"bench/crew", "cuda", "lane", "nn", "schema", "trainer", "trainer/mnist"},
+		own:   []string{"bench/crew", "cuda", "lane", "nn", "schema", "trainer", "examples/mnist"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/hybrid": {
@@ -140,7 +140,7 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/exchange": {
-		own:   []string{"internal/atomicfile", "bench/machine", "internal/config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "trainer/spawn"},
+		own:   []string{"internal/atomicfile", "bench/machine", "internal/config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "internal/spawn"},
 		noStd: []string{"net/http", "os/exec"},
 	},
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"strconv"
 
+	"gradbus/internal/settings"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer/deal"
-	"gradbus/trainer/settings"
 )
 
 // Name is the workload's name in manifests and on command lines.

@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages"
+	"gradbus/examples/packages/corpus"
+	"gradbus/examples/packages/reference"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/packages"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/packages/reference"
 )
 
 // patience bounds what ends in well under a second when it works.

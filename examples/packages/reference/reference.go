@@ -13,9 +13,9 @@ import (
 	"math"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages/corpus"
 	"gradbus/lane"
 	"gradbus/philox"
-	"gradbus/trainer/packages/corpus"
 )
 
 // Options are what the result depends on, besides the examples.

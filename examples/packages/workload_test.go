@@ -5,10 +5,10 @@ import (
 	"testing"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages/corpus"
 	"gradbus/lane"
 	"gradbus/philox"
 	"gradbus/schema"
-	"gradbus/trainer/packages/corpus"
 )
 
 func testBackend(t testing.TB) cuda.Backend {

@@ -4,9 +4,9 @@ import (
 	"math"
 	"testing"
 
+	"gradbus/examples/packages"
+	"gradbus/examples/packages/corpus"
 	"gradbus/schema"
-	"gradbus/trainer/packages"
-	"gradbus/trainer/packages/corpus"
 )
 
 // The form of row gradients changes no bit, and here, with bags of a few keys each, it saves bytes.

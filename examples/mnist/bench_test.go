@@ -4,15 +4,15 @@ import (
 	"testing"
 
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/nn"
 	"gradbus/schema"
-	"gradbus/trainer/mnist"
 )
 
 // BenchmarkStep is one local step of the model, batch 32 on one thread: images are normalised, forward, loss, backward, and
 // SGD's step over all parameters.
 //
-//	go test -tags native ./trainer/mnist -run '^$' -bench Step
+//	go test -tags native ./examples/mnist -run '^$' -bench Step
 func BenchmarkStep(b *testing.B) {
 	for _, library := range cuda.DenseNames() {
 		b.Run(library, func(b *testing.B) { benchmarkStep(b, library) })

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"gradbus/cuda"
-	"gradbus/trainer/packages/corpus"
+	"gradbus/examples/packages/corpus"
 )
 
 func small(t testing.TB, records int) *corpus.Data {

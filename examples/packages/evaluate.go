@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages/corpus"
 	"gradbus/trainer"
-	"gradbus/trainer/packages/corpus"
 )
 
 // Weights gives the weights of a model in training; a *trainer.Session is one.

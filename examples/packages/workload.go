@@ -2,12 +2,12 @@ package packages
 
 import (
 	"gradbus/cuda"
+	"gradbus/examples/packages/corpus"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
 	"gradbus/trainer/deal"
-	"gradbus/trainer/packages/corpus"
 )
 
 // Workload feeds and computes the lanes of a job; it is a trainer.Workload. It is not safe for concurrent use.

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"strconv"
 
+	"gradbus/examples/packages/corpus"
+	"gradbus/internal/settings"
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
 	"gradbus/trainer/deal"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/settings"
 )
 
 // Name is the workload's name in manifests and on command lines.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/examples/packages/corpus"
 	"gradbus/schema"
-	"gradbus/trainer/packages/corpus"
 )
 
 // handMade is a data set whose examples have as many keys as their index says, modulo 4.

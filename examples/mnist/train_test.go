@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"gradbus/cuda"
+	"gradbus/examples/mnist"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/mnist"
 )
 
 // patience bounds what ends in well under a second when it works.

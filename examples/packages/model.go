@@ -11,10 +11,10 @@ import (
 	"strings"
 
 	"gradbus/cuda"
+	"gradbus/examples/packages/corpus"
+	"gradbus/internal/safetensors"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/safetensors"
 )
 
 // ErrModel says that a file is no model of this workload; the text says what is wrong with it.

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"gradbus/cuda"
+	"gradbus/internal/safetensors"
 	"gradbus/nn"
-	"gradbus/trainer/safetensors"
 )
 
 func testEnv(t testing.TB) nn.Env {

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/examples/packages/corpus"
+	"gradbus/internal/safetensors"
 	"gradbus/trainer"
-	"gradbus/trainer/packages/corpus"
-	"gradbus/trainer/safetensors"
 )
 
 // tiny is a model of dim 1 that one computes by hand: the token "d:up" is worth 2, all others 0; class b's score is twice

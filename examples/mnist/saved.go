@@ -9,8 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"gradbus/internal/safetensors"
 	"gradbus/nn"
-	"gradbus/trainer/safetensors"
 )
 
 // ErrModel says that a file is no model of this workload; the text says what is wrong with it.
