@@ -25,8 +25,8 @@ type Job struct {
 	Apply       string            `json:"apply"`           // ApplyUpdate or ApplyMean
 	Policy      string            `json:"policy"`          // PolicyFail
 	ChunkBytes  int               `json:"chunk_bytes"`     // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
-	Optimizer   Optimizer         `json:"optimizer"`
-	Parameters  []Parameter       `json:"parameters"` // dense tensors, in the order of the forward pass
+	Optimizer   Optimizer         `json:"optimizer"`       // of all parameters and tables that have none of their own, and of modules
+	Parameters  []Parameter       `json:"parameters"`      // dense tensors, in the order of the forward pass
 	Tables      []TableSpec       `json:"tables"`
 	Modules     []ModuleSpec      `json:"modules,omitempty"` // that shards host; left out where there are none
 
@@ -62,7 +62,6 @@ const (
 	ApplyUpdate        = "update" // shards own dense parameters and their optimizer, and publish new parameters
 	ApplyMean          = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
 	PolicyFail         = "fail"   // a lost member ends the job
-	OptimizerSGD       = "sgd"
 	InitZeros          = "zeros"
 	InitUniform        = "uniform"
 	InitNormal         = "normal"
@@ -93,26 +92,6 @@ func (w Wire) DType() DType {
 	return DTypeFloat32
 }
 
-// Optimizer names the update rule of every parameter and table of the job.
-//
-// Lanes give gradients that are sums over their samples. The sum g of all of them is divided by the samples of all lanes of the batch,
-// n, also for a row that few of these samples use; so LR is a rate for the mean:
-//
-//	d = g/n + WeightDecay*p;  m = Momentum*m + (1-Dampening)*d;  p -= LR*m        the first time m = d; with Nesterov LR*(d + Momentum*m)
-//
-//	lanes of 1 and 3 samples give 1 and 6, LR 0.5, no momentum: p -= 0.5*7/4
-//
-// A program that steps along the sum, undivided, at a rate r needs r*n here. In async, and of tables whose TableConsistency is async, g
-// and n are of the lanes of one trainer; in grouped of those of the group; of a module that a shard hosts they are of what is stepped.
-type Optimizer struct {
-	Kind        string  `json:"kind"` // OptimizerSGD
-	LR          float32 `json:"lr"`   // of the mean gradient, see above
-	Momentum    float32 `json:"momentum"`
-	Dampening   float32 `json:"dampening"`
-	WeightDecay float32 `json:"weight_decay"`
-	Nesterov    bool    `json:"nesterov"`
-}
-
 // Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or InitNormal
 // (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
 type Init struct {
@@ -125,6 +104,8 @@ type Parameter struct {
 	Name  string `json:"name"`
 	Shape []int  `json:"shape"`
 	Init  Init   `json:"init"`
+
+	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
 }
 
 // Elements is the number of values of the parameter.
@@ -149,6 +130,9 @@ type TableSpec struct {
 
 	// Reduce is who adds up a replicated table's gradients: "" as the job's, ReduceShards or ReduceTrainers.
 	Reduce string `json:"reduce,omitempty"`
+
+	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
+	PerRow    bool       `json:"per_row,omitempty"`   // a row's gradients are divided by their own number, not by the batch's samples
 }
 
 // Values is the number of values in all parameters and tables.
@@ -202,11 +186,12 @@ func (j *Job) normal() *Job {
 			n.Tables[i].Placement = "" // the default is left out
 		}
 	}
+	n.Parameters = append([]Parameter{}, n.Parameters...)
 	n.normalRoutes()
+	n.normalOptimizers()
 	if n.TableConsistency == ConsistencySync && n.Consistency == ConsistencySync {
 		n.TableConsistency = ""
 	}
-	n.Parameters = append([]Parameter{}, n.Parameters...)
 	for i := range n.Parameters {
 		if n.Parameters[i].Shape == nil {
 			n.Parameters[i].Shape = []int{}

@@ -2,7 +2,6 @@ package schema
 
 import (
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -58,7 +57,7 @@ func (j *Job) Validate() error {
 	c := &jobCheck{}
 	c.head(j)
 	c.settings(j.Settings)
-	c.optimizer(&j.Optimizer)
+	c.optimizers(j)
 	c.parameters(j)
 	c.tables(j)
 	c.tableConsistency(j.normal())
@@ -99,12 +98,6 @@ func (c *jobCheck) between(field string, value, low, high int) bool {
 func (c *jobCheck) oneOf(field, value string, words ...string) {
 	if !slices.Contains(words, value) {
 		c.add(field, value, "%s", strings.Join(words, " or "))
-	}
-}
-
-func (c *jobCheck) number(field string, value float32) {
-	if v := float64(value); math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-		c.add(field, value, "a finite number, at least 0")
 	}
 }
 
@@ -189,24 +182,13 @@ func (c *jobCheck) settings(settings map[string]string) {
 
 func unprintable(r rune) bool { return r == unicode.ReplacementChar || !unicode.IsPrint(r) }
 
-func sortedKeys(m map[string]string) []string {
+func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))
 	for k := range m {
 		keys = append(keys, k)
 	}
 	slices.Sort(keys)
 	return keys
-}
-
-func (c *jobCheck) optimizer(o *Optimizer) {
-	c.oneOf("optimizer.kind", o.Kind, OptimizerSGD)
-	c.number("optimizer.lr", o.LR)
-	c.number("optimizer.momentum", o.Momentum)
-	c.number("optimizer.dampening", o.Dampening)
-	c.number("optimizer.weight_decay", o.WeightDecay)
-	if o.Nesterov && (o.Momentum == 0 || o.Dampening != 0) {
-		c.add("optimizer.nesterov", o.Nesterov, "a momentum above 0 and no dampening with it")
-	}
 }
 
 func (c *jobCheck) initial(field string, i Init) {

@@ -3,8 +3,8 @@ package schema
 import "gradbus/lane"
 
 // WithDefaults gives a copy of the manifest in which every field that is zero and has an obvious value has it: one trainer,
-// lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyFail, ChunkBytes, SGD, Partitions for each table, and
-// the job's name as its Workload. Left are the name, what is trained, how that begins (Init) and the learning rate.
+// lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyFail, ChunkBytes, SGD, what an
+// optimizer leaves open (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload. Left are the name, what is trained, how that begins (Init) and the learning rate.
 //
 //	job := (&Job{Name: "clicks", Optimizer: Optimizer{LR: 0.1}, Tables: tables}).WithDefaults()
 func (j *Job) WithDefaults() *Job {
@@ -21,11 +21,12 @@ func (j *Job) WithDefaults() *Job {
 	}
 	setDefault(&n.Policy, PolicyFail)
 	setDefault(&n.ChunkBytes, ChunkBytes)
-	setDefault(&n.Optimizer.Kind, OptimizerSGD)
 	n.Tables = append([]TableSpec(nil), j.Tables...)
+	n.Parameters = append([]Parameter(nil), j.Parameters...)
 	for i := range n.Tables {
 		setDefault(&n.Tables[i].Partitions, Partitions)
 	}
+	n.resolveOptimizers()
 	return &n
 }
 

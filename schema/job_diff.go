@@ -34,6 +34,16 @@ func diff(path string, a, b reflect.Value) *difference {
 			}
 		}
 		return nil
+	case reflect.Pointer:
+		switch {
+		case a.IsNil() && b.IsNil():
+			return nil
+		case a.IsNil():
+			return &difference{path, absent, encoded(b)}
+		case b.IsNil():
+			return &difference{path, encoded(a), absent}
+		}
+		return diff(path, a.Elem(), b.Elem())
 	case reflect.Slice:
 		for i := range max(a.Len(), b.Len()) {
 			at := fmt.Sprintf("%s[%d]", path, i)

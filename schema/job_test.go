@@ -85,7 +85,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"policy", `"recover"`, "fail", func(j *Job) { j.Policy = "recover" }},
 		{"chunk_bytes", "4095", "4096 to 4194304", func(j *Job) { j.ChunkBytes = 4095 }},
 		{"chunk_bytes", "4100", "multiple of 64", func(j *Job) { j.ChunkBytes = 4100 }},
-		{"optimizer.kind", `"adam"`, "sgd", func(j *Job) { j.Optimizer.Kind = "adam" }},
+		{"optimizer.kind", `"rmsprop"`, "sgd or adagrad or", func(j *Job) { j.Optimizer.Kind = "rmsprop" }},
 		{"optimizer.lr", "-1", "at least 0", func(j *Job) { j.Optimizer.LR = -1 }},
 		{"optimizer.momentum", "NaN", "finite", func(j *Job) { j.Optimizer.Momentum = nan }},
 		{"optimizer.dampening", "+Inf", "finite", func(j *Job) { j.Optimizer.Dampening = float32(math.Inf(1)) }},

@@ -18,7 +18,8 @@ const (
 //
 // Dense buckets: the parameters in reverse order of the manifest (the last layer's gradient is ready first), one after
 // the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
-// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say. Only a parameter that is larger than that by itself
+// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say, and where its optimizer is another one, so that a
+// bucket has one optimizer. Only a parameter that is larger than that by itself
 // is cut, into consecutive buckets. Bucket i is on shard i modulo shards; in grouped all are on shard 0, since one shard
 // decides who belongs to a group.
 //
@@ -85,7 +86,8 @@ func NewPlacement(job *Job, shards int) *Placement {
 
 // add places a parameter behind what is there.
 func (p *Placement) add(parameter, elements int) {
-	if last := len(p.Buckets) - 1; last < 0 || p.Buckets[last].Elements+elements > p.elementsMax(last) {
+	last := len(p.Buckets) - 1
+	if last < 0 || p.Buckets[last].Elements+elements > p.elementsMax(last) || !p.job.oneOptimizer(parameter, parameter+1) {
 		p.begin()
 	}
 	for from := 0; from < elements; {
@@ -117,6 +119,11 @@ func (p *Placement) elementsMax(bucket int) int {
 
 // Spans is where a parameter lies, in the order of its elements. Read only.
 func (p *Placement) Spans(parameter int) []Span { return p.spans[parameter] }
+
+// OptimizerOf is the optimizer of a dense bucket: that of each of its parameters.
+func (p *Placement) OptimizerOf(b Bucket) Optimizer {
+	return p.job.OptimizerOfParameter(p.Buckets[b].Spans[0].Parameter)
+}
 
 // ElementName names the value at a place of a bucket, for people: the parameter, and which element of it.
 func (p *Placement) ElementName(b Bucket, at int) string {
