@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/round"
@@ -105,29 +104,6 @@ func (f *fading) Err() error {
 		return context.Canceled
 	}
 	return nil
-}
-
-// A job may end while its tables are drawn, and the desk waits for that: it must not take as long as the largest
-// partition.
-func TestDrawingEndsWithItsContext(t *testing.T) {
-	p := newProblem(t, smallJob("drawn", 1, 1))
-	p.job.Tables = []schema.TableSpec{{Name: "t", Rows: 100_000, Dim: 1, Partitions: 1, Init: schema.Init{Kind: schema.InitUniform, Scale: 1}}}
-	ctx := &fading{Context: context.Background()}
-	ctx.looks.Store(5)
-	s := &Shard{job: p.job, place: schema.NewPlacement(p.job, 1), backend: p.backend, sgd: cuda.SGD{}}
-	defer s.Close()
-	table := &table{spec: p.job.Tables[0], dim: 1}
-	must(t, table.lay(context.Background(), func(schema.Partition) bool { return true }))
-	if err := s.makeRows(ctx, table); err == nil {
-		t.Error("no error of a context that ended")
-	}
-	if table.rows[len(table.rows)-1] != 0 {
-		t.Error("the last row was drawn after the context had ended")
-	}
-	ctx.looks.Store(1)
-	if err := table.lay(ctx, func(schema.Partition) bool { return true }); err == nil {
-		t.Error("keys were laid out after the context had ended")
-	}
 }
 
 // Members have names of their own: a join from one of those would be taken for the member.

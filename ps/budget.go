@@ -7,6 +7,7 @@ import (
 	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // The fixed parts of a process's memory, besides what its jobs take. docs/memory.md says how they were measured.
@@ -49,18 +50,15 @@ func (m Memory) Bytes() int64 {
 // MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
-	copies, batches := int64(1), int64(job.RoundsAhead())+1
-	if job.Optimizer.Momentum != 0 {
-		copies = 2
-	}
+	batches := int64(job.RoundsAhead()) + 1
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
 	versions := int64(job.Ahead) + 2
 	if job.Consistency == schema.ConsistencyGrouped { // all on one shard
 		versions, share = int64(groupVersions(job)), func(bytes int64) int64 { return bytes }
 	}
 	var m Memory
-	sparse := int64(0) // keys and rows of every row of every table
-	for _, t := range job.Tables {
+	sparse, copies := int64(0), int64(1) // keys and rows of every row of every table; what a step makes of a row, in rows
+	for i, t := range job.Tables {
 		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
 		values := rows * int64(t.Dim) * valueBytes
 		in := int64(1) // shards that a row is in
@@ -71,16 +69,19 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		if t.Placement == schema.PlacementTables { // all of it may be here
 			mine = func(bytes int64) int64 { return bytes }
 		}
-		m.outside += mine(values * copies)
-		m.Tables += mine(values*copies + rows*slotBytes*(int64(shards)+in) + rows*(copies-1)*in)
+		slots, marks := state.SlotBytes(job.OptimizerOf(schema.Table(i)), rows, int64(t.Dim))
+		copies = max(copies, 1+(slots+values-1)/values)
+		m.outside += mine(values + slots)
+		m.Tables += mine(values + slots + rows*slotBytes*(int64(shards)+in) + marks*in)
 		sparse += values + rows*keyBytes*in
 	}
-	dense := int64(0)
-	for _, p := range job.Parameters {
-		dense += int64(p.Elements()) * valueBytes
+	dense, kept := int64(0), int64(0)
+	for i, p := range job.Parameters {
+		slots, _ := state.SlotBytes(job.OptimizerOfParameter(i), int64(p.Elements()), 1)
+		dense, kept = dense+int64(p.Elements())*valueBytes, kept+2*slots
 	}
-	m.Parameters = share(dense * (versions + 2*(copies-1)))
-	m.outside += share(dense * 2 * (copies - 1))
+	m.Parameters = share(dense*versions + kept)
+	m.outside += share(kept)
 	nodes := int64(0)
 	for _, h := range round.HostsOf(job) {
 		nodes += int64(len(lane.Nodes(h.First, h.Count, job.Lanes)))

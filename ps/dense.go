@@ -2,13 +2,12 @@ package ps
 
 import (
 	"context"
-	"fmt"
 
 	"gradbus/cuda"
 	"gradbus/lane"
-	"gradbus/philox"
 	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // denseOwner is what a shard makes of the dense chunks that it owns. Chunks close one by one.
@@ -18,15 +17,7 @@ import (
 type denseOwner struct {
 	first   map[schema.Bucket]int // index of the bucket's chunk 0; looked up, never ranged over
 	results *round.Results
-	chunks  []denseChunk
-}
-
-// denseChunk is what a chunk has beside its rounds.
-type denseChunk struct {
-	version  schema.Version // newest: how often an outcome was computed
-	momentum [2][]float32   // index v%2 is version v's
-	slots    [2][]cuda.Slot // of the optimizer, from each version to the other
-	stepped  [2]bool        // momentum holds the outcome of at least one step
+	state   *state.Dense // nil where the trainers have it
 }
 
 // ownedChunks lists the chunks of the buckets that this shard owns.
@@ -59,19 +50,18 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) error {
 	if err := s.makeResults(ctx, chunks, head); err != nil {
 		return err
 	}
-	s.dense.chunks = make([]denseChunk, len(chunks))
 	if s.job.Apply != schema.ApplyUpdate {
 		return nil
 	}
+	config := state.DenseConfig{Backend: s.backend, Lanes: s.job.Lanes, Values: func(i int, v schema.Version) []float32 { return s.results(v).Values(i, v) }}
 	for i := range chunks {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if err := s.makeMomentum(&s.dense.chunks[i], chunks[i].Elements); err != nil {
-			return fmt.Errorf("bucket %d chunk %d: %w", chunks[i].Bucket, chunks[i].Chunk, err)
-		}
+		config.Chunks = append(config.Chunks, state.PlacedChunk(s.job, s.place, chunks[i].Bucket, chunks[i].Chunk, true))
 	}
-	return s.drawParameters(ctx, chunks)
+	var err error
+	if s.dense.state, err = state.NewDense(config); err != nil {
+		return err
+	}
+	return s.dense.state.Draw(ctx)
 }
 
 // makeResults builds the frames of results: a ring of versions, or as many as there have to be where trainers make groups.
@@ -92,57 +82,6 @@ func (s *Shard) results(v schema.Version) *round.Results {
 		return s.groups.results(v)
 	}
 	return s.dense.results
-}
-
-// makeMomentum allocates what the optimizer keeps of two versions of a chunk.
-func (s *Shard) makeMomentum(o *denseChunk, elements int) (err error) {
-	if s.sgd.Momentum == 0 {
-		return nil
-	}
-	for v := range o.momentum {
-		if o.momentum[v], err = s.alloc(elements); err != nil {
-			return err
-		}
-	}
-	for v := range o.slots {
-		o.slots[v] = []cuda.Slot{{Name: "momentum", Before: cuda.Float32s(o.momentum[v]), After: cuda.Float32s(o.momentum[1-v])}}
-	}
-	return nil
-}
-
-// drawParameters draws version 0 of every parameter that has a part here, each part into its chunks.
-func (s *Shard) drawParameters(ctx context.Context, chunks []round.Chunk) error {
-	for i, p := range s.job.Parameters {
-		filler, err := philox.NewFiller(p.Init.Kind, p.Init.Scale, s.job.Seed, p.Name)
-		if err != nil {
-			return fmt.Errorf("parameter %q: %w", p.Name, err)
-		}
-		for _, span := range s.place.Spans(i) {
-			first, here := s.dense.first[span.Bucket]
-			if !here {
-				continue
-			}
-			if err := s.drawSpan(ctx, chunks[first:], first, span, filler); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// drawSpan draws a stretch of a bucket into version 0 of the bucket's chunks, of which first is the first.
-func (s *Shard) drawSpan(ctx context.Context, chunks []round.Chunk, first int, span schema.Span, filler philox.Filler) error {
-	for done := 0; done < span.Elements; {
-		at := span.Offset + done
-		i := at / chunks[0].Elements // as many as every chunk but the last
-		to := s.results(0).Values(first+i, 0)[at-int(chunks[i].Offset):]
-		to = to[:min(len(to), span.Elements-done)]
-		if err := filler.Draw(ctx, to, span.From+done); err != nil {
-			return err
-		}
-		done += len(to)
-	}
-	return nil
 }
 
 // chunk is the index of the chunk that a frame names, which CheckFrame has found to be on this shard.
@@ -225,38 +164,33 @@ func (s *Shard) sealDense(i int, b schema.Batch, weight float64) []byte {
 	if s.job.Consistency == schema.ConsistencyAsync || s.groups != nil {
 		h.Node = lane.Node{}
 	}
-	v := s.dense.chunks[i].version
+	v := s.version(i, b)
 	return s.results(v).Seal(i, v, h)
+}
+
+// version is what the newest outcome of a chunk made, that of a round of this batch. In async rounds of several trainers have the same
+// number, and each makes a version.
+func (s *Shard) version(i int, b schema.Batch) schema.Version {
+	if s.dense.state != nil {
+		return s.dense.state.Version(i)
+	}
+	return b + 1
 }
 
 // outcome computes what a round makes of a chunk, as the chunk's next version.
 func (s *Shard) outcome(i int, c *round.Closing) error {
-	k := &s.dense.chunks[i]
-	now, out := s.results(k.version).Values(i, k.version), s.results(k.version+1).Values(i, k.version+1)
-	k.version++
 	switch {
-	case s.job.Apply == schema.ApplyUpdate && c.Weight == 0:
-		was, next := (k.version-1)%2, k.version%2
-		copy(out, now)
-		copy(k.momentum[next], k.momentum[was])
-		k.stepped[next] = k.stepped[was]
+	case s.dense.state != nil && c.Weight == 0:
+		s.dense.state.Keep(i)
 		return nil
-	case s.job.Apply == schema.ApplyUpdate:
-		return s.updateDense(k, c, now, out)
-	case c.Weight == 0:
+	case s.dense.state != nil:
+		return s.dense.state.Average(i, c.Weight, c.Terms)
+	}
+	v := c.Batch + 1
+	out := s.results(v).Values(i, v)
+	if c.Weight == 0 {
 		clear(out)
 		return nil
 	}
 	return s.backend.Average(cuda.Average{Lanes: s.job.Lanes, Weight: float32(c.Weight), Terms: c.Terms, Out: cuda.Float32s(out)})
-}
-
-// updateDense adds up what is left of the sum and runs the optimizer, which divides once, from one version to the next in
-// one pass.
-func (s *Shard) updateDense(k *denseChunk, c *round.Closing, now, out []float32) error {
-	was, next := (k.version-1)%2, k.version%2
-	k.stepped[next] = true
-	return s.backend.AverageApply(cuda.AverageApply{
-		Lanes: s.job.Lanes, Optimizer: s.optimizer, Weight: float32(c.Weight), First: !k.stepped[was], Terms: c.Terms,
-		Slots: k.slots[was], Param: cuda.Float32s(now), Out: cuda.Float32s(out),
-	})
 }

@@ -30,16 +30,15 @@ func fingerprint(s *Shard) string {
 			}
 		}
 	}
-	for i := range s.dense.chunks {
-		c := &s.dense.chunks[i]
-		fmt.Fprintf(&b, " chunk %d: version %d %v %x %x", i, c.version, c.stepped, sum(c.momentum[0]), sum(c.momentum[1]))
+	fmt.Fprintf(&b, " dense %v", s.dense.state)
+	for i := range s.lines[0].dense.Chunks() {
 		for v := range schema.Version(s.job.Ahead + 2) {
 			fmt.Fprintf(&b, " %x", sum(s.dense.results.Values(i, v)))
 		}
 	}
 	for _, t := range s.tables {
 		if t != nil {
-			fmt.Fprintf(&b, " table %d: %x %x %v staged %v", t.id, sum(t.rows), sum(t.momentum), len(t.stepped), t.staged.index)
+			fmt.Fprintf(&b, " table %v", t)
 		}
 	}
 	return b.String()

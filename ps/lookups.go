@@ -2,10 +2,10 @@ package ps
 
 import (
 	"fmt"
-	"sort"
 
 	"gradbus/cuda"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // answerBytesMax bounds the values in one answer: frames above 4 MiB are slower, not faster.
@@ -81,30 +81,24 @@ func (s *Shard) fillAnswer(v *schema.View, layout schema.Layout) error {
 			continue
 		}
 		keys = keys[copy(keys, part.Keys):]
-		for _, key := range part.Keys {
-			out = out[copy(out, t.row(int(t.slots[key]))):]
+		if n := len(part.Keys) * part.Dim; n > 0 {
+			if err := t.Gather(part.Keys, out[:n]); err != nil {
+				return fmt.Errorf("read %d rows of table %q: %w", len(part.Keys), s.job.Tables[part.Table].Name, err)
+			}
+			out = out[n:]
 		}
 	}
 	return nil
 }
 
 // pool writes a pooled row for each bag of a part: the sum over its keys in the order of their positions, or their mean.
-func (s *Shard) pool(t *table, part *schema.Part, out []float32) error {
-	s.ids, s.offsets = grown(s.ids, len(part.Keys)), grown(s.offsets, len(part.Offsets))
-	for i, key := range part.Keys {
-		s.ids[i] = int64(t.slots[key])
-	}
-	for i, at := range part.Offsets {
-		s.offsets[i] = int64(at)
-	}
-	mode := cuda.Sum
-	if t.spec.Pooling == schema.PoolingMean {
+func (s *Shard) pool(t state.Table, part *schema.Part, out []float32) error {
+	spec, mode := &s.job.Tables[part.Table], cuda.Sum
+	if spec.Pooling == schema.PoolingMean {
 		mode = cuda.Mean
 	}
-	err := s.backend.BagForward(cuda.BagForward{Dim: t.dim, Mode: mode, Padding: cuda.NoPadding, OpenOffsets: true, Rows: cuda.Float32s(t.rows),
-		IDs: cuda.Int64s(s.ids), Offsets: cuda.Int64s(s.offsets), Out: cuda.Float32s(out)})
-	if err != nil {
-		return fmt.Errorf("pool %d bags of table %q: %w", part.Bags, t.spec.Name, err)
+	if err := t.Pool(state.Bags{Mode: mode, Keys: part.Keys, Offsets: part.Offsets}, out); err != nil {
+		return fmt.Errorf("pool %d bags of table %q: %w", part.Bags, spec.Name, err)
 	}
 	return nil
 }
@@ -145,34 +139,31 @@ func (s *Shard) pullTable(host int, h *schema.Head, v *schema.View) (*refusal, e
 	}
 	sec := v.Section(0)
 	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
-	p, ok := t.find(schema.Partition(h.Bucket))
+	left, ok := t.Left(schema.Partition(h.Bucket), v.Keys()[0])
 	if !ok {
-		return schema.Refuse(schema.ReasonUnknownBucket, "partition %d of table %q is not on %s", h.Bucket, t.spec.Name, s.member), nil
+		return schema.Refuse(schema.ReasonUnknownBucket, "partition %d of table %q is not on %s", h.Bucket, s.job.Tables[sec.Table].Name, s.member), nil
 	}
 	s.advance(l, h.Batch)
-	return nil, s.answerPartition(host, h, t, p, v.Keys()[0], sec.Count)
+	return nil, s.answerPartition(host, h, sec, v.Keys()[0], left)
 }
 
-func (s *Shard) answerPartition(host int, h *schema.Head, t *table, p partition, cursor, limit uint64) error {
-	keys := t.keys[p.first:p.end]
-	at := sort.Search(len(keys), func(i int) bool { return uint64(keys[i]) >= cursor })
-	fit := max(1, s.job.ChunkBytes/(4*t.dim))
-	n := min(len(keys)-at, fit)
-	if uint64(n) > limit {
-		n = int(limit)
+// answerPartition answers with the rows of a partition from a cursor on, of which so many are left.
+func (s *Shard) answerPartition(host int, h *schema.Head, asked schema.Section, cursor uint64, left int) error {
+	_, dim := s.place.Columns(asked.Table, s.index)
+	n := min(left, max(1, s.job.ChunkBytes/(4*dim)))
+	if uint64(n) > asked.Count {
+		n = int(asked.Count)
 	}
-	f, err := s.answer(schema.Layout{Kind: schema.KindRows, Values: 4 * n * t.dim, Keys: n, Sections: 1})
+	f, err := s.answer(schema.Layout{Kind: schema.KindRows, Values: 4 * n * dim, Keys: n, Sections: 1})
 	if err != nil {
 		return err
 	}
-	for i := range n {
-		f.Keys()[i] = uint64(keys[at+i])
+	if err := s.tables[asked.Table].Scan(schema.Partition(h.Bucket), cursor, f.Keys(), f.Float32s()); err != nil {
+		return fmt.Errorf("scan table %q: %w", s.job.Tables[asked.Table].Name, err)
 	}
-	first := (p.first + at) * t.dim
-	copy(f.Float32s(), t.rows[first:first+n*t.dim])
-	f.SetSection(0, schema.Section{Table: t.id, Dim: uint32(t.dim), Count: uint64(n)})
+	f.SetSection(0, schema.Section{Table: asked.Table, Dim: uint32(dim), Count: uint64(n)})
 	var flags uint32
-	if at+n < len(keys) {
+	if n < left {
 		flags = schema.FlagMore
 	}
 	s.outputRows(host, h, flags)

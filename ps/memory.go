@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // checkMessages refuses a job whose frames would not fit a message of the server that at names: see Job.MessageBytesMax.
@@ -23,9 +24,9 @@ func checkMessages(job *schema.Job, at string, payloadBytesMax int) *schema.Refu
 // checkTables refuses what a table's 32-bit slots cannot name.
 func checkTables(job *schema.Job) *schema.Refused {
 	for i, t := range job.Tables {
-		if t.Rows > tableRowsMax {
+		if t.Rows > state.RowsMax {
 			return &schema.Refused{Reason: "invalid_job", Field: fmt.Sprintf("tables[%d].rows", i), Want: strconv.FormatUint(t.Rows, 10),
-				Text: fmt.Sprintf("table %q: %d rows: this server holds tables of at most %d", t.Name, t.Rows, uint64(tableRowsMax))}
+				Text: fmt.Sprintf("table %q: %d rows: this server holds tables of at most %d", t.Name, t.Rows, uint64(state.RowsMax))}
 		}
 	}
 	return nil

@@ -8,9 +8,9 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/nn"
-	"gradbus/philox"
 	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // hosted is one module with its parameters, version by version, and the contexts that trainers have open.
@@ -28,13 +28,12 @@ type hosted struct {
 	elements      int // of all parameters
 	env           nn.Env
 	backend       cuda.Backend
-	optimizer     cuda.Optimizer
 	seats         []seat // by trainer
 	closed        atomic.Bool
 
-	turn    sync.Mutex  // held by who steps; guards slots and stepped
-	slots   []cuda.Slot // of the optimizer, changed in place
-	stepped bool
+	turn  sync.Mutex   // held by who steps; guards state and next
+	state *state.Dense // of one chunk, all parameters as they lie in tensors
+	next  *tensors     // where the step under way puts its outcome
 
 	mu       sync.Mutex // guards what follows; a leaf
 	newest   *version
@@ -94,25 +93,39 @@ func newHosted(ctx context.Context, m *modules, i int) (*hosted, error) {
 		return nil, err
 	}
 	d.parameters = d.module.Parameters()
-	first := newTensors(d.parameters)
-	for i, p := range d.parameters { // as nn.Initial does, which nothing cuts short
-		filler, err := philox.NewFiller(p.Kind, p.Scale, d.spec.Seed, p.Name)
-		if err == nil {
-			err = filler.Draw(ctx, first.parts[i], 0)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("initial values: %w", err)
-		}
+	for _, p := range d.parameters {
 		d.elements += p.Elements()
 	}
-	d.newest = &version{tensors: first, readers: 1}
-	sgd := sgdOf(&c.Job.Optimizer)
-	d.optimizer = sgd
-	if sgd.Momentum != 0 {
-		momentum := cuda.Float32s(newTensors(d.parameters).flat)
-		d.slots = []cuda.Slot{{Name: "momentum", Before: momentum, After: momentum}}
+	d.newest = &version{tensors: newTensors(d.parameters), readers: 1}
+	return d, d.makeState(ctx, &c.Job.Optimizer)
+}
+
+// makeState draws version 0, as nn.Initial does, which nothing cuts short.
+func (d *hosted) makeState(ctx context.Context, optimizer *schema.Optimizer) (err error) {
+	all := state.Chunk{Elements: len(d.newest.flat), Optimizer: optimizer}
+	at := 0
+	for _, p := range d.parameters {
+		n := p.Elements()
+		all.Pieces = append(all.Pieces, state.Piece{Name: p.Name, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}, Seed: d.spec.Seed, Offset: at, Elements: n})
+		at += aligned(n)
 	}
-	return d, nil
+	if d.state, err = state.NewDense(state.DenseConfig{Backend: d.backend, Values: d.valuesOf, Chunks: []state.Chunk{all}, InPlace: true,
+		NonFinite: cuda.Refuse}); err != nil {
+		return err
+	}
+	if err = d.state.Draw(ctx); err != nil {
+		d.state.Close()
+		return fmt.Errorf("initial values: %w", err)
+	}
+	return nil
+}
+
+// valuesOf is where a version lies: the newest, or the one that a step makes. The turn is held.
+func (d *hosted) valuesOf(_ int, v schema.Version) []float32 {
+	if v == d.newest.number {
+		return d.newest.flat
+	}
+	return d.next.flat
 }
 
 // answer works a request. It is nil, nil where the job ends meanwhile. It lets go of the request's tensor, but where a
@@ -210,7 +223,7 @@ func (d *hosted) backward(host int, r *moduleRequest) (*moduleAnswer, *refusal, 
 	a := &moduleAnswer{version: c.number, context: c.id, values: gradX, free: func() { d.giveNet(net) }}
 	if err == nil && r.head.Flags&schema.FlagStep != 0 {
 		a.context = 0
-		a.version, err = d.step(sum, float32(r.head.Weight))
+		a.version, err = d.step(sum, r.head.Weight)
 	}
 	if err != nil || a.context == 0 {
 		d.end(c)
@@ -255,7 +268,7 @@ func (d *hosted) stepContexts(host int, r *moduleRequest) (*moduleAnswer, *refus
 		}
 	}
 	var err error
-	a.version, err = d.step(cs[0].sum, float32(weight))
+	a.version, err = d.step(cs[0].sum, weight)
 	return a, nil, err
 }
 
@@ -318,4 +331,5 @@ func (d *hosted) letGo() {
 		s.mu.Unlock()
 		d.expire(i, "the job has ended")
 	}
+	d.state.Close()
 }

@@ -6,6 +6,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/nn"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // moduleBytesLimit stands for more memory than there is.
@@ -33,9 +34,8 @@ func moduleBytes(job *schema.Job) int64 {
 		trainers := float64(job.Trainers)
 		contexts := trainers * float64(spec.Contexts)
 		copies := contexts + 2*trainers + 2
-		if job.Optimizer.Momentum != 0 {
-			copies++
-		}
+		slots, _ := state.SlotBytes(job.Optimizer, 1, 1)
+		copies += float64(slots / valueBytes)
 		tensor := float64(max(out, spec.InElements())*spec.Samples*valueBytes + frameBytesOver)
 		total += copies*float64(values*valueBytes) + (contexts+trainers)*netBytes(module, spec) + (contexts+4*trainers)*tensor*17/16
 	}

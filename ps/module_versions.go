@@ -100,18 +100,15 @@ func (d *hosted) room() *tensors {
 }
 
 // step makes the next version from the newest one by the gradient sum, divided once by weight. Steps of a module follow each other.
-func (d *hosted) step(sum *tensors, weight float32) (schema.Version, error) {
+func (d *hosted) step(sum *tensors, weight float64) (schema.Version, error) {
 	d.turn.Lock()
 	defer d.turn.Unlock()
 	now, next := d.newest, d.room() // nobody else replaces it
-	if err := d.backend.ApplyDense(cuda.ApplyDense{
-		Optimizer: d.optimizer, Weight: weight, First: !d.stepped, NonFinite: cuda.Refuse, Slots: d.slots,
-		Param: cuda.Float32s(now.flat), Grad: cuda.Float32s(sum.flat), Out: cuda.Float32s(next.flat),
-	}); err != nil {
+	d.next = next
+	if err := d.state.Step(0, weight, sum.flat); err != nil {
 		d.giveBack(next)
 		return 0, cuda.NameMismatch(err, func(e *cuda.MismatchError) string { return d.elementName(e.Position) })
 	}
-	d.stepped = true
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.newest = &version{tensors: next, number: now.number + 1, readers: 1}

@@ -7,6 +7,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // ShardConfig is what a shard is made from. Every field but OnGroup and Journal is needed.
@@ -68,28 +69,24 @@ type Shard struct {
 	generation schema.Generation
 	backend    cuda.Backend
 	hosts      []Host
-	sgd        cuda.SGD
-	optimizer  cuda.Optimizer // sgd, boxed once
 
 	lines   []timeline // one for all trainers; in async one each, by host
 	dense   denseOwner
 	groups  *grouping // nil but in grouped
 	onGroup func(GroupEvent)
 	sparse  sparseOwner
-	tables  []*table // by index; nil where no partition of the table is on this shard
+	places  []*state.Places // by table: which rows add up here; nil where none do
+	tables  []state.Table   // nil where no row is on this shard
 
 	held      *round.Held // by host: bytes of its contributions to open rounds
 	stagedMax int64
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
-	ids     []int64       // scratch of pool
-	offsets []int64
 	journal func(Journal)
 	outputs []Output
 	rounds  uint64         // that have closed
 	newest  schema.Version // for pulses: batches whose rounds are all closed here; in async those of the trainer who is furthest
 	kept    bool           // the frame of this Step stays, and its payload with it
-	freed   []func()
 }
 
 // NewShard makes a shard with version 0 in place: initial rows are drawn for the partitions it owns, which takes about
@@ -99,19 +96,13 @@ func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
 		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
 		held: round.NewHeld(len(c.Hosts)), journal: c.Journal, onGroup: c.OnGroup,
-		sgd: sgdOf(&c.Job.Optimizer),
 	}
-	s.optimizer = s.sgd
 	err := s.build(ctx)
 	if err != nil {
 		s.Close()
 		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
 	}
 	return s, nil
-}
-
-func sgdOf(o *schema.Optimizer) cuda.SGD {
-	return cuda.SGD{LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
 }
 
 func (s *Shard) build(ctx context.Context) error {
@@ -131,10 +122,13 @@ func (s *Shard) build(ctx context.Context) error {
 // Close frees the shard's memory and releases the payloads of open rounds. The shard must not be used afterwards.
 func (s *Shard) Close() {
 	s.letGo()
-	for _, free := range s.freed {
-		free()
+	for _, t := range s.tables {
+		if t != nil {
+			t.Close()
+		}
 	}
-	s.freed, s.tables, s.lines, s.dense = nil, nil, nil, denseOwner{}
+	s.dense.state.Close()
+	s.tables, s.lines, s.dense = nil, nil, denseOwner{}
 }
 
 // letGo releases what open rounds hold.
@@ -145,19 +139,6 @@ func (s *Shard) letGo() {
 			s.lines[i].sparse.Release()
 		}
 	}
-}
-
-// alloc gives zeroed memory outside the Go heap that lives as long as the shard.
-func (s *Shard) alloc(float32s int) ([]float32, error) {
-	if float32s == 0 {
-		return nil, nil
-	}
-	b, err := s.backend.Alloc(float32s)
-	if err != nil {
-		return nil, fmt.Errorf("allocate %d values: %w", float32s, err)
-	}
-	s.freed = append(s.freed, b.Free)
-	return b.Float32s(), nil
 }
 
 // Batch is the newest batch under way; in async that of the trainer who is furthest.

@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
@@ -18,10 +17,6 @@ type sparseOwner struct {
 	one    [1][]byte // of these, as it is published
 
 	means *round.RowResults // in place of these, where tables are replicated: mean gradients of their rows
-
-	// Scratch of closing, reused from batch to batch.
-	firstStep []uint8
-	slots     []cuda.Slot // of the optimizer
 }
 
 func (s *Shard) makeSparse() (err error) {
@@ -112,18 +107,17 @@ func (s *Shard) closeSparse(l *timeline) error {
 		if !ok {
 			return nil
 		}
-		for _, t := range s.tables {
-			if t == nil || t.spec.Replicated || total == 0 {
+		for id, t := range s.tables {
+			if t == nil || total == 0 {
 				continue
 			}
-			keys, rows, err := l.sparse.Merge(t.id, t.dim)
+			_, dim := s.place.Columns(schema.Table(id), s.index)
+			keys, rows, err := l.sparse.Merge(schema.Table(id), dim)
+			if err == nil {
+				err = t.Stage(keys, rows, float32(total))
+			}
 			if err != nil {
 				return err
-			}
-			if err := s.stageRows(t, keys, rows, float32(total)); err != nil {
-				return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
-					return e.InTable(t.spec.Name, keys[min(e.Row(), len(keys)-1)])
-				})
 			}
 		}
 		if !s.job.RowsInStep() {
@@ -170,29 +164,4 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 	r.result[at].SetHead(h)
 	r.sealed[at] = r.result[at].Seal()
 	return r.sealed[at]
-}
-
-// stageRows runs the optimizer on the rows of keys, from the table into the staged rows.
-func (s *Shard) stageRows(t *table, keys []uint64, grads cuda.Vector, weight float32) error {
-	r, st, n := &s.sparse, &t.staged, len(keys)
-	st.index, st.rows = grown(st.index, n), grown(st.rows, n*t.dim)
-	for i, key := range keys {
-		st.index[i] = int64(t.slots[key])
-	}
-	if n == 0 {
-		return nil
-	}
-	a := cuda.ApplyRows{
-		Dim: t.dim, Optimizer: s.optimizer, Weight: weight, Table: cuda.Float32s(t.rows), Index: cuda.Int64s(st.index),
-		Grad: grads, Out: cuda.Float32s(st.rows),
-	}
-	if t.momentum != nil {
-		st.momentum, r.firstStep = grown(st.momentum, n*t.dim), grown(r.firstStep, n)
-		for i, slot := range st.index {
-			r.firstStep[i] = 1 - t.stepped[slot]
-		}
-		r.slots = append(r.slots[:0], cuda.Slot{Name: "momentum", Before: cuda.Float32s(t.momentum), After: cuda.Float32s(st.momentum)})
-		a.Slots, a.First = r.slots, cuda.Uint8s(r.firstStep)
-	}
-	return s.backend.ApplyRows(a)
 }

@@ -117,7 +117,7 @@ func TestResultsTake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := newParameters(t.Context(), job, testBackend(t), flat.specs, flat.params)
+	params, err := newParameters(t.Context(), job, testBackend(t), flat)
 	if err != nil {
 		t.Fatal(err)
 	}

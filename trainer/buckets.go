@@ -77,3 +77,13 @@ func (f *flatSpace) find(bucket schema.Bucket, chunk schema.Chunk) (int, bool) {
 	}
 	return at + int(chunk), true
 }
+
+// elementName names the value at a place of the space, for people.
+func (f *flatSpace) elementName(at int) string {
+	for i, s := range f.params {
+		if at >= s.lo && at < s.hi {
+			return fmt.Sprintf("parameter %q, element %d", f.specs[i].Name, at-s.lo)
+		}
+	}
+	return fmt.Sprintf("value %d of no parameter", at)
+}

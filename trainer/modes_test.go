@@ -196,7 +196,7 @@ func TestResultsInTheOrderOfBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := newParameters(t.Context(), job, testBackend(t), flat.specs, flat.params)
+	params, err := newParameters(t.Context(), job, testBackend(t), flat)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -201,18 +201,17 @@ func (o *oracle) sgd(p, m, grad []float32, weight float32, first bool) {
 // lane runs the workload on one lane alone and takes its gradients out.
 func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*laneGrads, float64, int) {
 	t.Helper()
-	var params []span
-	p := &parameters{values: make([][]float32, 1), specs: o.job.Parameters, index: map[string]int{}}
+	flat := &flatSpace{specs: o.job.Parameters}
+	p := &parameters{values: make([][]float32, 1), flat: flat, index: map[string]int{}}
 	for i, values := range o.params {
 		at := len(p.values[0])
-		params = append(params, span{at, at + len(values)})
+		flat.params = append(flat.params, span{at, at + len(values)})
 		p.values[0] = append(p.values[0], values...)
 		p.index[o.job.Parameters[i].Name] = i
 	}
-	p.spans = params
 	plan, tables := newLanePlan(l, 1, o.job.Lanes), newTables(o.job.Tables, 1)
 	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
-		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
+		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, flat.params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
 	c.rows.count = func(table int) int { return len(tables.keys[table]) }
 	if err := c.collect(w, b); err != nil {
 		t.Fatal(err)
@@ -232,7 +231,7 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 		t.Fatal(err)
 	}
 	g := &laneGrads{}
-	for _, at := range params {
+	for _, at := range flat.params {
 		g.params = append(g.params, c.dense.slots[0][at.lo:at.hi])
 	}
 	for i, spec := range o.job.Tables {

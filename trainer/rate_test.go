@@ -80,7 +80,7 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 func TestWhatUsersHaveToKnowIsSaid(t *testing.T) {
 	for _, c := range []struct{ file, says string }{
 		{"workload.go", "divided by the samples of all lanes"},
-		{"../schema/job.go", "divided by the samples of all lanes"},
+		{"../schema/optimizer.go", "divided by the samples of all lanes"},
 		{"../schema/job.go", "bits depend on the number of trainers"},
 		{"doc.go", "trainer/deal"},
 	} {

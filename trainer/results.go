@@ -28,7 +28,6 @@ type results struct {
 	open     []batchResults // of batch b at b % len: ahead+1
 	complete schema.Batch   // batches before this one are
 	begun    schema.Batch   // batches before this one have begun here
-	stepped  []bool         // [dense chunk] the optimizer has run on it
 	ready    chan struct{}  // gets a value when another batch is complete
 	taken    uint64         // answers since the session began
 	seen     uint64         // of these, when late was called last
@@ -65,7 +64,7 @@ func rowOwners(place *schema.Placement) []rowOwner {
 func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []rowOwner) *results {
 	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean,
 		alone: job.Consistency == schema.ConsistencyAsync || job.Consistency == schema.ConsistencyGrouped, grouped: job.Consistency == schema.ConsistencyGrouped,
-		sparse: sparse, open: make([]batchResults, job.Ahead+1), stepped: make([]bool, len(flat.chunks)), ready: make(chan struct{}, 1)}
+		sparse: sparse, open: make([]batchResults, job.Ahead+1), ready: make(chan struct{}, 1)}
 	r.parts = make([]rowParts, len(sparse))
 	for i := range r.open {
 		r.open[i].gaps, r.at = newGaps(flat, sparse)
@@ -185,19 +184,17 @@ func (r *results) place(o *batchResults, owner int, h *schema.Head, values []flo
 	}
 	to := r.flat.chunks[at]
 	if h.Weight == 0 && !r.alone { // nobody had a sample: nothing changes, and the frame need not say so again
-		r.params.keep(schema.Version(h.Batch+1), to)
+		r.params.state.Keep(at)
 		return round, true, nil
 	}
 	if len(values) != to.hi-to.lo || h.Offset != r.flat.rounds[at].offset {
 		return 0, false, fmt.Errorf("%d values at element %d: want %d at %d", len(values), h.Offset, to.hi-to.lo, r.flat.rounds[at].offset)
 	}
 	if !r.average {
-		r.params.set(schema.Version(h.Batch+1), to, values)
+		r.params.state.Set(at, values)
 		return round, true, nil
 	}
-	first := !r.stepped[at]
-	r.stepped[at] = true
-	return round, true, r.params.apply(schema.Version(h.Batch+1), to, values, first)
+	return round, true, r.params.step(at, values)
 }
 
 // rowParts is what is there of one result over rows, which comes in as many frames as its rows need.

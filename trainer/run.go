@@ -248,7 +248,9 @@ func (s *Session) askFor(l *lookups, b schema.Batch) error {
 	var taker rowsTaker = l
 	s.rowsFor.Store(&taker)
 	l.begin()
-	s.replicas.fill(l.tables)
+	if err := s.replicas.fill(l.tables); err != nil {
+		return err
+	}
 	l.asked = time.Now()
 	return l.unanswered(s.sendLookup(b))
 }

@@ -125,7 +125,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
 	}
-	params, err := newParameters(ctx, job, c.Backend, s.flat.specs, s.flat.params)
+	params, err := newParameters(ctx, job, c.Backend, s.flat)
 	if err != nil {
 		return nil, err
 	}
@@ -329,7 +329,10 @@ func (s *Session) close() {
 	}
 	s.own.close()
 	if s.replicas != nil {
-		s.replicas.free() // nobody receives any more
+		s.replicas.close() // nobody receives any more
+	}
+	if s.compute != nil {
+		s.compute.params.state.Close()
 	}
 	if s.opened != nil {
 		s.opened.Close()

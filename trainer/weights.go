@@ -100,8 +100,8 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	if int(table) >= len(s.job.Tables) {
 		return fmt.Errorf("scan table %d: the job has %d", table, len(s.job.Tables))
 	}
-	if r := s.replicas.of(table); r != nil {
-		return r.scan(s.job.ChunkBytes/4, yield)
+	if s.job.Tables[table].Replicated {
+		return s.replicas.scan(table, s.job.ChunkBytes/4, yield)
 	}
 	spec := &s.job.Tables[table]
 	scan, err := newScan(s.head(s.Version()), table, spec, s.job.ChunkBytes/4)

@@ -152,7 +152,7 @@ func (s *LaneStep) param(name string) (int, bool) {
 // comes to its end, and to the error that says what was wrong.
 func (s *LaneStep) scratch() []float32 {
 	most := 1
-	for i := range s.compute.params.specs {
+	for i := range s.compute.params.flat.specs {
 		most = max(most, len(s.compute.params.value(i)))
 	}
 	for i, spec := range s.compute.tables.specs {

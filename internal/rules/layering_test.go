@@ -80,8 +80,9 @@ var layers = map[string]layer{
 
 	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
 	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema"}, noStd: []string{"net/http", "os/exec"}},
+	"shard/state":  {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork},
+	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"examples/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "examples/packages/corpus", "internal/safetensors", "internal/settings"},

@@ -1,0 +1,251 @@
+package state
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"gradbus/cuda"
+	"gradbus/philox"
+	"gradbus/schema"
+)
+
+// DenseConfig is what dense state is made from. Every field but NonFinite is needed.
+type DenseConfig struct {
+	Backend cuda.Backend
+	Lanes   int
+	// Values is where a version of a chunk lies: in frames that are published, in a flat space, in a module's tensors. What
+	// it gives for a chunk's newest version stays as it is until that of the next is whole. The two may not overlap.
+	Values func(chunk int, v schema.Version) []float32
+	Chunks []Chunk
+	// InPlace keeps slots of the newest version alone. Else those of the version before are there, too.
+	InPlace bool
+	// NonFinite is what becomes of gradients that are not finite: cuda.Refuse leaves the chunk as it is.
+	NonFinite cuda.NonFinite
+}
+
+// Chunk is a stretch of dense values that one optimizer steps at once.
+type Chunk struct {
+	Elements  int
+	Optimizer *schema.Optimizer // nil where values are only set, by Set
+	Pieces    []Piece           // what the chunk is made of; between them there may be gaps, of zeros
+}
+
+// Piece is a stretch of a named tensor within a chunk.
+type Piece struct {
+	Name     string
+	Init     schema.Init
+	Seed     uint64
+	From     int // first element, within the tensor
+	Offset   int // of that element, within the chunk
+	Elements int
+}
+
+// Dense is chunks of dense parameters in versions, with their optimizers. Version v of a chunk is what v outcomes have made of
+// it: each is a step, or, where nobody had a sample, the values as they were. Values lie where the owner wants them; slots
+// lie here, outside the Go heap. It is not safe for concurrent use.
+//
+//	d, err := NewDense(config)
+//	err = d.Draw(ctx)
+//	err = d.Average(i, weight, terms)   // version v+1 of chunk i, from v and the sum of terms
+type Dense struct {
+	config DenseConfig
+	rules  []*rule
+	chunks []denseChunk
+	memory *cuda.Buffer
+}
+
+// denseChunk is a chunk's newest version. Index v % len of what is kept by version is version v's.
+type denseChunk struct {
+	version schema.Version
+	rule    *rule
+	kept    [][][]float32 // of each version, each slot of the rule
+	slots   [][]cuda.Slot // the same, from each version to the next
+	steps   [2]uint64     // that were done by then
+}
+
+// NewDense makes state whose values are what Values holds: see Draw.
+func NewDense(c DenseConfig) (*Dense, error) {
+	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
+	values := 0
+	for i := range c.Chunks {
+		if c.Chunks[i].Optimizer == nil {
+			continue
+		}
+		r, err := d.rule(*c.Chunks[i].Optimizer)
+		if err != nil {
+			return nil, err
+		}
+		d.chunks[i].rule = r
+		values += d.versions() * len(r.slots) * aligned(c.Chunks[i].Elements)
+	}
+	var err error
+	if d.memory, err = c.Backend.Alloc(values); err != nil {
+		return nil, fmt.Errorf("allocate %d values of dense optimizer state: %w", values, err)
+	}
+	free := d.memory.Float32s()
+	for i := range d.chunks {
+		free = d.chunks[i].lay(free, c.Chunks[i].Elements, d.versions())
+	}
+	return d, nil
+}
+
+func (d *Dense) versions() int {
+	if d.config.InPlace {
+		return 1
+	}
+	return 2
+}
+
+// rule is that of an optimizer: chunks share it.
+func (d *Dense) rule(o schema.Optimizer) (*rule, error) {
+	for _, r := range d.rules {
+		if reflect.DeepEqual(r.named, o.WithDefaults()) {
+			return r, nil
+		}
+	}
+	r, err := newRule(o)
+	if err == nil {
+		d.rules = append(d.rules, r)
+	}
+	return r, err
+}
+
+// lay gives a chunk its slots, and the rest of the memory back.
+func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
+	if c.rule == nil {
+		return free
+	}
+	c.kept, c.slots = make([][][]float32, versions), make([][]cuda.Slot, versions)
+	for v := range c.kept {
+		for range c.rule.slots {
+			c.kept[v] = append(c.kept[v], free[:elements:elements])
+			free = free[aligned(elements):]
+		}
+	}
+	for v := range c.slots {
+		next := c.kept[(v+1)%versions]
+		for s, shape := range c.rule.slots {
+			c.slots[v] = append(c.slots[v], cuda.Slot{Name: shape.name, Before: cuda.Float32s(c.kept[v][s]), After: cuda.Float32s(next[s])})
+		}
+	}
+	return free
+}
+
+// aligned is the room that so many values take, where all begin at multiples of 64 bytes.
+func aligned(values int) int { return (values + 15) / 16 * 16 }
+
+// Draw fills version 0 of every chunk.
+func (d *Dense) Draw(ctx context.Context) error {
+	for i := range d.config.Chunks {
+		values := d.config.Values(i, 0)
+		for _, p := range d.config.Chunks[i].Pieces {
+			filler, err := philox.NewFiller(p.Init.Kind, p.Init.Scale, p.Seed, p.Name)
+			if err == nil {
+				err = filler.Draw(ctx, values[p.Offset:p.Offset+p.Elements], p.From)
+			}
+			if err != nil {
+				return fmt.Errorf("parameter %q: %w", p.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Close frees the slots. The Dense must not be used afterwards.
+func (d *Dense) Close() {
+	if d != nil {
+		d.memory.Free()
+		d.chunks = nil
+	}
+}
+
+// String is versions, steps and checksums of slots, for tests and logs.
+func (d *Dense) String() string {
+	if d == nil {
+		return "none"
+	}
+	var b strings.Builder
+	for i := range d.chunks {
+		c := &d.chunks[i]
+		fmt.Fprintf(&b, "chunk %d: version %d steps %d", i, c.version, c.steps)
+		for _, slots := range c.kept {
+			for s, values := range slots {
+				fmt.Fprintf(&b, " %s %08x", c.rule.slots[s].name, checksum(values))
+			}
+		}
+		b.WriteString("; ")
+	}
+	return b.String()
+}
+
+// Version is a chunk's newest version.
+func (d *Dense) Version(i int) schema.Version { return d.chunks[i].version }
+
+// begin is what a step of a chunk starts from and where it ends.
+func (d *Dense) begin(i int) (c *denseChunk, now, out []float32) {
+	c = &d.chunks[i]
+	return c, d.config.Values(i, c.version), d.config.Values(i, c.version+1)
+}
+
+// done makes what begin gave the newest version, with a step more or none.
+func (c *denseChunk) done(steps uint64) {
+	next := c.version + 1
+	c.steps[next%2] = c.steps[c.version%2] + steps
+	c.version = next
+}
+
+func (c *denseChunk) slotsNow() []cuda.Slot {
+	return c.slots[c.version%schema.Version(len(c.slots))]
+}
+
+// Average steps a chunk by the sum of terms, which the optimizer divides once by weight, in one pass. After an error the chunk
+// is as it was, unless the error says that the backend failed.
+func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
+	c, now, out := d.begin(i)
+	steps := c.steps[c.version%2]
+	err := d.config.Backend.AverageApply(cuda.AverageApply{
+		Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0,
+		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
+	})
+	if err == nil {
+		c.done(1)
+	}
+	return err
+}
+
+// Step is Average of one sum.
+func (d *Dense) Step(i int, weight float64, sum []float32) error {
+	c, now, out := d.begin(i)
+	steps := c.steps[c.version%2]
+	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
+		Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
+		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
+	})
+	if err == nil {
+		c.done(1)
+	}
+	return err
+}
+
+// Keep makes the next version of a chunk what the newest is: nobody had a sample.
+func (d *Dense) Keep(i int) {
+	c, now, out := d.begin(i)
+	copy(out, now)
+	if c.rule != nil {
+		at := c.version % schema.Version(len(c.kept))
+		next := (c.version + 1) % schema.Version(len(c.kept))
+		for s, values := range c.kept[at] {
+			copy(c.kept[next][s], values)
+		}
+	}
+	c.done(0)
+}
+
+// Set makes values the next version of a chunk: somebody else has stepped it.
+func (d *Dense) Set(i int, values []float32) {
+	c, _, out := d.begin(i)
+	copy(out, values)
+	c.done(0)
+}

@@ -1,0 +1,44 @@
+package state
+
+import (
+	"gradbus/cuda"
+	"gradbus/schema"
+)
+
+// Table is the rows of an embedding table that one owner has, with their optimizer. Its rows are of one version. What steps
+// make of them is staged beside it until Commit, so that readers of a version are not disturbed by the next one. Who calls it
+// has found by Missing that rows are here. Where rows and slots lie is the implementation's to say. A Table is not safe for
+// concurrent use.
+//
+//	t.Gather(keys, rows)            // version v
+//	t.Stage(keys, sums, weight)     // beside it
+//	t.Gather(keys, rows)            // version v, still
+//	t.Commit()                      // version v+1
+type Table interface {
+	// Missing is the position of the first key whose row is not here, or -1.
+	Missing(keys []uint64) int
+	// Version counts commits.
+	Version() schema.Version
+	// Gather copies the rows of keys to rows [len(keys), dim].
+	Gather(keys []uint64, rows []float32) error
+	// Pool makes each bag one row of out: the sum over its keys in the order of their positions, or their mean.
+	Pool(b Bags, out []float32) error
+	// Stage steps rows by the sums of their gradients [len(keys), dim], which the optimizer divides once by weight. Keys are
+	// distinct, and in no other call before the next Commit. After an error nothing of the call is staged.
+	Stage(keys []uint64, sums cuda.Vector, weight float32) error
+	// Commit makes the staged rows, if any, those of the next version.
+	Commit()
+	// Left is how many rows a partition has from a key on; false where the partition is not here.
+	Left(p schema.Partition, cursor uint64) (rows int, here bool)
+	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
+	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
+	// Close frees memory. The table must not be used afterwards.
+	Close()
+}
+
+// Bags are bags of keys: bag i has those from Offsets[i] on, up to the next bag's.
+type Bags struct {
+	Mode    cuda.Mode // cuda.Sum or cuda.Mean
+	Keys    []uint64
+	Offsets []uint32
+}
