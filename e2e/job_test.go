@@ -74,7 +74,7 @@ func sameByDefault(t *testing.T, workload string, flags ...string) {
 	}
 }
 
-// The form of row gradients changes no bit of what processes train; 16 bits do, but equally on any backend and any number
+// Neither who pools nor the form of row gradients changes a bit of what processes train; 16 bits do, but equally on any backend and any number
 // of shards, as flags have it.
 func TestSameWeightsOfWireForms(t *testing.T) {
 	data := index(t, 200)
@@ -82,7 +82,8 @@ func TestSameWeightsOfWireForms(t *testing.T) {
 	var rounded []string
 	for i, backend := range backends {
 		_, url := server(t, "--shards", strconv.Itoa(1+2*i), "--backend", backend)
-		for _, flags := range [][]string{{"--sparse", "bags"}, {"--sparse", "auto"}, {"--wire", "bfloat16", "--error-feedback", "--sparse", "auto"}} {
+		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "rows", "--sparse", "bags"}, {"--placement", "rows", "--sparse", "auto"},
+			{"--placement", "tables"}, {"--wire", "bfloat16", "--error-feedback"}} {
 			p := start(t, "trainer", short(url, data, append(flags, "--spawn", "--trainers", "2", "--json", "--backend", backend)...)...)
 			p.succeeds(t)
 			got := p.result(t).WeightsSHA256

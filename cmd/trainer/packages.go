@@ -54,7 +54,8 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
 	addTraining(set, &s.Shared, "initial values and order", "dense ")
-	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients: rows, bags, or auto for whichever is smaller")
+	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
+	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: columns and tables pool there, rows in the trainers; empty is columns where the job can have them")
 	o.addOutput(set)
 	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")
@@ -105,7 +106,7 @@ func (o *options) run(ctx context.Context) error {
 // childArgs are the flags of the i-th trainer.
 func (o *options) childArgs(i int) []string {
 	s := &o.settings
-	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse", s.Wire.Sparse,
+	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse", s.Wire.Sparse, "--placement", s.Placement,
 		"--input", o.input}, o.common.childArgs(i, &s.Shared)...)
 }
 

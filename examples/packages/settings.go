@@ -36,6 +36,11 @@ type Settings struct {
 	settings.Shared
 	Batch int // most samples in a batch, from 1
 	Dim   int // values in an embedding row, from 1
+
+	// Placement is how the table lies on the shards: "columns" and "tables" (the whole table on one shard) pool there, in sync and
+	// with reduce "shards"; "rows" pools in the trainers. "" is columns where they can be had, else rows. With gradients in float32
+	// no bit depends on it.
+	Placement string
 }
 
 // Defaults are the settings of the measured figures.
@@ -56,10 +61,33 @@ func (s Settings) Validate() error {
 	c.Between("batch", s.Batch, 1, batchMax)
 	c.Between("dim", s.Dim, 1, dimMax)
 	s.CheckTraining(&c)
+	switch s.Placement {
+	case "", schema.PlacementRows:
+	case schema.PlacementColumns, schema.PlacementTables:
+		if !s.poolsOnShards() {
+			c.Add("placement %q with consistency %q and reduce %q: want %q, or consistency %q and reduce %q", s.Placement,
+				s.Consistency, s.Reduce, schema.PlacementRows, schema.ConsistencySync, schema.ReduceShards)
+		}
+	default:
+		c.Add("placement %q: want %q, %q or %q", s.Placement, schema.PlacementColumns, schema.PlacementTables, schema.PlacementRows)
+	}
 	if f := s.Wire.Sparse; f != "" && f != schema.SparseRows && f != schema.SparseBags && f != schema.SparseAuto {
 		c.Add("sparse %q: want %q, %q or %q", f, schema.SparseRows, schema.SparseBags, schema.SparseAuto)
 	}
 	return c.Err(ErrSettings)
+}
+
+// poolsOnShards says whether shards can pool the table of such a job.
+func (s Settings) poolsOnShards() bool {
+	return s.Reduce != schema.ReduceTrainers && (s.Consistency == "" || s.Consistency == schema.ConsistencySync)
+}
+
+// placement is how the table lies on the shards, the default filled in.
+func (s Settings) placement() string {
+	if s.Placement == "" && s.poolsOnShards() {
+		return schema.PlacementColumns
+	}
+	return s.Placement
 }
 
 // BatchesPerEpoch is the number of batches that n training examples are dealt into.
@@ -88,6 +116,7 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 	}
 	job.Tables = []schema.TableSpec{
 		{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions, Replicated: s.Reduce == schema.ReduceTrainers,
+			Placement: s.placement(), Pooling: schema.PoolingMean,
 			Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}},
 	}
 	return job

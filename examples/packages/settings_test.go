@@ -60,6 +60,11 @@ func TestSettingsValidate(t *testing.T) {
 		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
 		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },
 		`sparse "dense": want "rows", "bags" or "auto"`:              func(s *Settings) { s.Wire.Sparse = "dense" },
+
+		`placement "host": want "columns", "tables" or "rows"`: func(s *Settings) { s.Placement = "host" },
+		`placement "tables" with consistency "async" and reduce "": want "rows", or consistency "sync" and reduce "shards"`: func(s *Settings) {
+			s.Placement, s.Consistency = "tables", "async"
+		},
 	} {
 		s := Defaults()
 		change(&s)
@@ -93,25 +98,50 @@ func TestJob(t *testing.T) {
 	if want := "0102" + strings.Repeat("00", 30); j.Settings["data"] != want {
 		t.Errorf("data %q, want %q", j.Settings["data"], want)
 	}
+	if table := j.Tables[0]; table.Placement != schema.PlacementColumns || table.Pooling != schema.PoolingMean {
+		t.Errorf("table %+v: want shards to pool it", table)
+	}
 	// Whatever trainers must agree on is part of the manifest.
 	for name, change := range map[string]func(s *Settings, d *corpus.Data){
-		"trainers":        func(s *Settings, _ *corpus.Data) { s.Trainers, s.Lanes = 1, 2 },
-		"lanes":           func(s *Settings, _ *corpus.Data) { s.Lanes = 3 },
-		"settings.epochs": func(s *Settings, _ *corpus.Data) { s.Epochs = 1 },
-		"settings.batch":  func(s *Settings, _ *corpus.Data) { s.Batch = 3 },
-		"tables[0].dim":   func(s *Settings, _ *corpus.Data) { s.Dim = 8 },
-		"optimizer.lr":    func(s *Settings, _ *corpus.Data) { s.LR = 1 },
-		"wire.gradients":  func(s *Settings, _ *corpus.Data) { s.Wire.Gradients = schema.GradientsBFloat16 },
-		"wire.sparse":     func(s *Settings, _ *corpus.Data) { s.Wire.Sparse = schema.SparseAuto },
-		"seed":            func(s *Settings, _ *corpus.Data) { s.Seed = 8 },
-		"apply":           func(s *Settings, _ *corpus.Data) { s.Apply = schema.ApplyMean },
-		"settings.data":   func(_ *Settings, d *corpus.Data) { d.Digest[5] = 1 },
+		"trainers":            func(s *Settings, _ *corpus.Data) { s.Trainers, s.Lanes = 1, 2 },
+		"lanes":               func(s *Settings, _ *corpus.Data) { s.Lanes = 3 },
+		"settings.epochs":     func(s *Settings, _ *corpus.Data) { s.Epochs = 1 },
+		"settings.batch":      func(s *Settings, _ *corpus.Data) { s.Batch = 3 },
+		"tables[0].dim":       func(s *Settings, _ *corpus.Data) { s.Dim = 8 },
+		"optimizer.lr":        func(s *Settings, _ *corpus.Data) { s.LR = 1 },
+		"wire.gradients":      func(s *Settings, _ *corpus.Data) { s.Wire.Gradients = schema.GradientsBFloat16 },
+		"wire.sparse":         func(s *Settings, _ *corpus.Data) { s.Wire.Sparse = schema.SparseAuto },
+		"tables[0].placement": func(s *Settings, _ *corpus.Data) { s.Placement = schema.PlacementTables },
+		"seed":                func(s *Settings, _ *corpus.Data) { s.Seed = 8 },
+		"apply":               func(s *Settings, _ *corpus.Data) { s.Apply = schema.ApplyMean },
+		"settings.data":       func(_ *Settings, d *corpus.Data) { d.Digest[5] = 1 },
 	} {
 		s2, d2 := s, *data
 		change(&s2, &d2)
 		field, have, want, differs := j.Diff(Job(s2, &d2))
 		if !differs || have == want || field != name && name != "tables[0].dim" {
 			t.Errorf("%s changed: differs %v in %q: %s, %s", name, differs, field, have, want)
+		}
+	}
+}
+
+// Jobs that cannot have the table pooled on shards have it cut by rows, without anybody asking for it.
+func TestJobOfEveryModeIsValid(t *testing.T) {
+	for _, change := range []func(s *Settings){
+		func(s *Settings) {},
+		func(s *Settings) { s.Consistency, s.Ahead = schema.ConsistencyBounded, 1 },
+		func(s *Settings) { s.Consistency = schema.ConsistencyAsync },
+		func(s *Settings) { s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		func(s *Settings) { s.Placement = schema.PlacementTables },
+	} {
+		s := Defaults()
+		change(&s)
+		j := Job(s, handMade(10, 2, 3))
+		if err := errors.Join(s.Validate(), j.Validate()); err != nil {
+			t.Errorf("%+v: %v", s, err)
+		}
+		if pooled := j.Tables[0].OnShardsWhole(); pooled != (j.Consistency == schema.ConsistencySync && !j.Tables[0].Replicated) {
+			t.Errorf("%+v: table %+v", s, j.Tables[0])
 		}
 	}
 }

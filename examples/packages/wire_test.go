@@ -9,27 +9,41 @@ import (
 	"gradbus/schema"
 )
 
-// The form of row gradients changes no bit, and here, with bags of a few keys each, it saves bytes.
+// Where trainers pool, the form of row gradients changes no bit, and here, with bags of a few keys each, it saves bytes. Where
+// shards pool, the bits are the same too, and neither gradients nor lookups carry rows.
 func TestSparseFormsSameAsSingleProcess(t *testing.T) {
 	data := small(t, 700)
-	want := referenceOf(t, settings(1, 4), data)
-	sent := map[string]uint64{}
-	for _, sparse := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto} {
-		s := settings(2, 4)
-		s.Wire.Sparse = sparse
+	wide := settings(1, 4)
+	wide.Dim = 64 // so that values outweigh keys
+	want := referenceOf(t, wide, data)
+	sent, received := map[string]uint64{}, map[string]uint64{}
+	for _, form := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto, schema.PlacementColumns, schema.PlacementTables} {
+		s := wide
+		s.Trainers = 2
+		if form == schema.PlacementColumns || form == schema.PlacementTables {
+			s.Placement = form
+		} else {
+			s.Placement, s.Wire.Sparse = schema.PlacementRows, form
+		}
 		twice := uint64(1)
 		for tries := 0; twice > 0 && tries < 20; tries++ { // once more where a busy machine made it send something twice
-			sent[sparse], twice = 0, 0
+			sent[form], received[form], twice = 0, 0, 0
 			for i, o := range train(t, s, data, 2, "auto") {
 				if o.digest != want.Digest {
-					t.Errorf("%s: trainer %d: weights %x, want %x", sparse, i, o.digest[:8], want.Digest[:8])
+					t.Errorf("%s: trainer %d: weights %x, want %x", form, i, o.digest[:8], want.Digest[:8])
 				}
-				sent[sparse] += o.stats.BytesSent
+				sent[form] += o.stats.BytesSent
+				received[form] += o.stats.BytesReceived
 				twice += o.stats.Resent + o.stats.Pulls + o.stats.LookupsRepeated
 			}
 		}
 	}
-	t.Logf("bytes sent: %v", sent)
+	t.Logf("bytes sent: %v, received: %v", sent, received)
+	for _, pooled := range []string{schema.PlacementColumns, schema.PlacementTables} {
+		if 2*received[pooled] > received[schema.SparseAuto] {
+			t.Errorf("%d bytes received with %s, %d with rows: want less than half", received[pooled], pooled, received[schema.SparseAuto])
+		}
+	}
 	const byTime = 1.02 // heartbeats go by the clock, and are a few bytes
 	if least := min(sent[schema.SparseRows], sent[schema.SparseBags]); float64(sent[schema.SparseAuto]) > byTime*float64(least) {
 		t.Errorf("form auto sends %d bytes, more than another: %v", sent[schema.SparseAuto], sent)

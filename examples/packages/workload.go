@@ -17,12 +17,11 @@ type Workload struct {
 	dealer   *deal.Dealer
 	layers   *layers
 
-	offsets                                []int64
-	targets                                []int32
-	pooled, logits, gradLogits, gradPooled []float32
+	targets                        []int32
+	logits, gradLogits, gradPooled []float32
 }
 
-var _ trainer.Workload = (*Workload)(nil)
+var _ trainer.Bagged = (*Workload)(nil)
 
 // NewWorkload readies the examples of data for the job of s. It fails where deal.New does.
 func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) (*Workload, error) {
@@ -57,26 +56,36 @@ func (w *Workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples i
 	return len(chosen), keys
 }
 
+// Bags appends where each example's keys begin: an example is a bag.
+func (w *Workload) Bags(b schema.Batch, l lane.Lane, offsets [][]int64) [][]int64 {
+	at, all := int64(0), append(offsets[0], 0)
+	for _, i := range w.examples(b, l) {
+		at += int64(len(w.data.Train.KeysOf(int(i))))
+		all = append(all, at)
+	}
+	offsets[0] = all
+	return offsets
+}
+
 // Lane computes forward, loss and backward of a lane. The linear layer's gradients are declared final before those of the
 // rows are computed, so that they are under way meanwhile.
 func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
-	rows, ids := step.Rows(0), step.IDs(0)
-	w.describe(w.examples(step.Batch, step.Lane))
-	n, dim, classes := len(w.targets), w.settings.Dim, len(w.data.Classes)
-	w.pooled, w.gradPooled = grown(w.pooled, n*dim), grown(w.gradPooled, n*dim)
-	w.logits, w.gradLogits = grown(w.logits, n*classes), grown(w.gradLogits, n*classes)
-
-	if err := w.layers.bag.Forward(rows, ids, w.offsets, w.pooled); err != nil {
-		return 0, err
+	pooled, chosen := step.Pooled(0), w.examples(step.Batch, step.Lane)
+	n, dim, classes := len(chosen), w.settings.Dim, len(w.data.Classes)
+	w.targets = w.targets[:0]
+	for _, i := range chosen {
+		w.targets = append(w.targets, w.data.Train.Labels[i])
 	}
+	w.gradPooled = grown(w.gradPooled, n*dim)
+	w.logits, w.gradLogits = grown(w.logits, n*classes), grown(w.gradLogits, n*classes)
 	weight := step.Param(weightName)
-	if err := w.layers.linear.Forward(weight, step.Param(biasName), w.pooled, w.logits); err != nil {
+	if err := w.layers.linear.Forward(weight, step.Param(biasName), pooled, w.logits); err != nil {
 		return 0, err
 	}
 	if lossSum, err = w.layers.loss.Loss(w.logits, w.targets, w.gradLogits); err != nil {
 		return 0, err
 	}
-	if err := w.layers.linear.BackwardParams(w.pooled, w.gradLogits, step.Grad(weightName), step.Grad(biasName)); err != nil {
+	if err := w.layers.linear.BackwardParams(pooled, w.gradLogits, step.Grad(weightName), step.Grad(biasName)); err != nil {
 		return 0, err
 	}
 	step.Done(biasName)
@@ -84,18 +93,8 @@ func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	if err := w.layers.linear.BackwardInput(weight, w.gradLogits, w.gradPooled); err != nil {
 		return 0, err
 	}
-	step.BagGrad(0, w.layers.bag.Mode, w.offsets, w.gradPooled)
+	step.PooledGrad(0, w.gradPooled)
 	return lossSum, nil
-}
-
-// describe sets where each chosen example's keys begin, and what its class is.
-func (w *Workload) describe(chosen []int32) {
-	w.offsets, w.targets = append(w.offsets[:0], 0), w.targets[:0]
-	at := int64(0)
-	for _, i := range chosen {
-		at += int64(len(w.data.Train.KeysOf(int(i))))
-		w.offsets, w.targets = append(w.offsets, at), append(w.targets, w.data.Train.Labels[i])
-	}
 }
 
 // grown gives s the length n, keeping its memory where that suffices. Values are what they happen to be.

@@ -104,10 +104,17 @@ func TestKeysAhead(t *testing.T) {
 	}
 }
 
-func TestDescribe(t *testing.T) {
-	w := newWorkload(t, Defaults(), handMade(10, 1, 2))
-	w.describe([]int32{3, 0, 5}) // of 3, 0 and 1 keys
-	if !slices.Equal(w.offsets, []int64{0, 3, 3, 4}) || !slices.Equal(w.targets, []int32{1, 0, 1}) {
-		t.Errorf("offsets %v, targets %v", w.offsets, w.targets)
+// Each example is a bag, one without keys too.
+func TestBags(t *testing.T) {
+	s := Defaults()
+	s.Batch, s.Lanes = 10, 1
+	data := handMade(10, 1, 2) // examples of 0 to 3 keys
+	w := newWorkload(t, s, data)
+	want := []int64{0}
+	for _, i := range philox.Permutation(s.Seed, 0, 10) {
+		want = append(want, want[len(want)-1]+int64(i%4))
+	}
+	if got := w.Bags(0, 0, [][]int64{nil}); !slices.Equal(got[0], want) {
+		t.Errorf("offsets %v, want %v", got[0], want)
 	}
 }
