@@ -153,7 +153,7 @@ func stream(b *testing.B, from, to *Conn) (stop func()) {
 	}
 }
 
-func must(b *testing.B, err error) {
+func must(b testing.TB, err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)

@@ -28,6 +28,8 @@ type Bucket struct {
 	kv     jetstream.KeyValue
 	stream jetstream.Stream
 	opened bool // by OpenBucket: it is ours to keep tidy
+
+	memory *busBucket // in place of these, at a server on a Bus
 }
 
 // Entry is a key and its value. Revisions rise with every write to the bucket.
@@ -43,10 +45,17 @@ const clusterReplicas = 3
 // OpenBucket finds a bucket, or makes it: on a cluster of three servers or more on three of them, else on one. Errors:
 // ErrNoJetStream; ErrLost where the server does not answer, wrapped with the cause of ctx.
 func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket, error) {
+	if c.bus != nil {
+		memory, err := c.bus.openBucket(config)
+		if err != nil {
+			return nil, fmt.Errorf("open bucket %s: %w", config.Name, err)
+		}
+		return &Bucket{config: config, at: c.Address(), memory: memory, opened: true}, nil
+	}
 	wanted := jetstream.KeyValueConfig{
 		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage, Replicas: 1,
 	}
-	if c.line.nats.ConnectedClusterName() != "" {
+	if c.nats.nats.ConnectedClusterName() != "" {
 		wanted.Replicas = clusterReplicas
 	}
 	asked, end := c.asking(ctx)
@@ -68,11 +77,18 @@ func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
 	}
-	return &Bucket{config, c.Address(), c.js, kv, stream, opened}, nil
+	return &Bucket{config: config, at: c.Address(), js: c.js, kv: kv, stream: stream, opened: opened}, nil
 }
 
 // LookBucket finds a bucket without making one: ErrNoBucket where there is none.
 func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) {
+	if c.bus != nil {
+		memory, err := c.bus.lookBucket(name)
+		if err != nil {
+			return nil, fmt.Errorf("look for bucket %s: %w", name, err)
+		}
+		return &Bucket{config: BucketConfig{Name: name}, at: c.Address(), memory: memory}, nil
+	}
 	asked, end := c.asking(ctx)
 	kv, err := c.js.KeyValue(asked, name)
 	if err = end(err); err != nil {
@@ -107,12 +123,20 @@ func bucketError(at string, err error) error {
 }
 
 func (b *Bucket) failed(operation, key string, err error) error {
+	if b.memory != nil { // whose errors are of this package
+		return fmt.Errorf("%s %s of bucket %s: %w", operation, key, b.config.Name, err)
+	}
 	return fmt.Errorf("%s %s of bucket %s: %w", operation, key, b.config.Name, bucketError(b.at, err))
 }
 
 // Create writes a key that does not exist: of several who try, one succeeds and the others get ErrKeyExists.
 func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	if revision, err = b.kv.Create(ctx, key, value); err != nil {
+	if b.memory != nil {
+		revision, err = b.memory.write(key, value, 0)
+	} else {
+		revision, err = b.kv.Create(ctx, key, value)
+	}
+	if err != nil {
 		return 0, b.failed("create", key, err)
 	}
 	return revision, nil
@@ -120,7 +144,12 @@ func (b *Bucket) Create(ctx context.Context, key string, value []byte) (revision
 
 // Put writes a key.
 func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision uint64, err error) {
-	if revision, err = b.kv.Put(ctx, key, value); err != nil {
+	if b.memory != nil {
+		revision, err = b.memory.write(key, value, anyRevision)
+	} else {
+		revision, err = b.kv.Put(ctx, key, value)
+	}
+	if err != nil {
 		return 0, b.failed("put", key, err)
 	}
 	return revision, nil
@@ -128,7 +157,12 @@ func (b *Bucket) Put(ctx context.Context, key string, value []byte) (revision ui
 
 // Update writes a key whose last write had a revision; ErrKeyExists says that somebody else has written since.
 func (b *Bucket) Update(ctx context.Context, key string, value []byte, last uint64) (revision uint64, err error) {
-	if revision, err = b.kv.Update(ctx, key, value, last); err != nil {
+	if b.memory != nil {
+		revision, err = b.memory.write(key, value, last)
+	} else {
+		revision, err = b.kv.Update(ctx, key, value, last)
+	}
+	if err != nil {
 		return 0, b.failed("update", key, err)
 	}
 	return revision, nil
@@ -136,6 +170,13 @@ func (b *Bucket) Update(ctx context.Context, key string, value []byte, last uint
 
 // Get reads a key: ErrNoKey where there is none.
 func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
+	if b.memory != nil {
+		e, err := b.memory.get(key)
+		if err != nil {
+			return e, b.failed("get", key, err)
+		}
+		return e, nil
+	}
 	e, err := b.kv.Get(ctx, key)
 	if err != nil {
 		return Entry{}, b.failed("get", key, err)
@@ -152,6 +193,12 @@ const (
 // Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since. Nothing of the key stays:
 // the marker by which it is deleted, and which JetStream would keep for good, is purged. Where that fails it goes with the next All.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
+	if b.memory != nil {
+		if err := b.memory.delete(key, last); err != nil {
+			return b.failed("delete", key, err)
+		}
+		return nil
+	}
 	marker := nats.NewMsg(b.subject(key))
 	marker.Header.Set(markerHeader, markerPurge)
 	marker.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
@@ -173,7 +220,13 @@ func (b *Bucket) purge(ctx context.Context, key string, last uint64) error {
 
 // Look reports whether the bucket is there: ErrNoBucket where it is not.
 func (b *Bucket) Look(ctx context.Context) error {
-	if _, err := b.stream.Info(ctx); err != nil {
+	var err error
+	if b.memory != nil {
+		err = b.memory.look()
+	} else {
+		_, err = b.stream.Info(ctx)
+	}
+	if err != nil {
 		return b.failed("look for", "any key", err)
 	}
 	return nil
@@ -187,6 +240,12 @@ const listAgain = 20 * time.Millisecond
 // cluster may lack it yet. Markers of deleted keys, as others leave them, are purged from a bucket that was opened, and passed over in one
 // that was looked for. After an error those that were read are gone, and the next call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
+	if b.memory != nil {
+		if entries, err = b.memory.all(); err != nil {
+			return nil, b.failed("list", "*", err)
+		}
+		return entries, nil
+	}
 	prefix, read := b.subject(""), map[string]bool{}
 	for {
 		info, err := b.stream.Info(ctx, jetstream.WithSubjectFilter(prefix+">"))

@@ -40,6 +40,7 @@ func (l lineIndex) String() string { return [...]string{"bulk", "results", "cont
 type Config struct {
 	URL             string       // nats://host:port or tls://host:port; not used where Server is set
 	Server          *Server      // a server in this process, reached without a socket
+	Bus             *Bus         // the network that URL is an address of; nil is TCP
 	Name            string       // connection name, "job/member"; Server.Clients lists it
 	Token           string       // secret that the server asks for; "" is none
 	CredsFile       string       // file with NATS credentials, where the server wants such; "" is none
@@ -49,6 +50,11 @@ type Config struct {
 	PendingBytesMax int          // bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is PendingBytesMaxDefault
 	FreeBytesMax    int          // bytes of buffers that wait to be used again; 0 is FreeBytesMaxDefault
 	Plain           bool         // bulk too goes over nats.go: slower, with allocations and copies, otherwise the same
+
+	// Direct has a server on a Bus call handlers on the goroutine that publishes, within Send and under whatever locks its caller holds, and
+	// several at a time. Such a handler waits for no lock that anybody holds while it publishes. What it is given ends with the call, but for
+	// Message.Keep. Elsewhere it says nothing.
+	Direct bool
 }
 
 // Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for bulk
@@ -100,6 +106,14 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 }
 
 func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
+	if bus, err := busOf(&c.config); bus != nil || err != nil {
+		l, err := dialBus(&c.config, &c.handlers, c.lineEvent)
+		if err != nil {
+			return fmt.Errorf("dial: %w", err)
+		}
+		c.lines[at] = l
+		return nil
+	}
 	if at == controlLine || c.config.Plain {
 		l, err := dialNats(ctx, &c.config, at, &c.handlers, c.lineEvent)
 		if err != nil {
@@ -117,7 +131,7 @@ func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
 }
 
 func (c *Config) checkURL() error {
-	if c.Server != nil {
+	if c.Server != nil || c.Bus != nil {
 		return nil
 	}
 	for one := range strings.SplitSeq(c.URL, ",") {
@@ -138,6 +152,22 @@ func (c *Conn) Send(s Subject, data []byte) error {
 	}
 	l := c.lines[route(s.Kind)]
 	if err := l.publish(&s, "", data); err != nil {
+		return c.publishError(l, s.String(), len(data), err)
+	}
+	return nil
+}
+
+// Lend is Send of data that nobody changes until its receiver says, in whatever way the two have, that it has no more use for it. A receiver
+// on a Bus may look at it where it lies until then, and never writes to it.
+func (c *Conn) Lend(s Subject, data []byte) error {
+	l, ok := c.lines[route(s.Kind)].(*busLine)
+	if !ok {
+		return c.Send(s, data)
+	}
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	if err := l.pass(&s, data, true); err != nil {
 		return c.publishError(l, s.String(), len(data), err)
 	}
 	return nil

@@ -14,8 +14,10 @@ import (
 // for ever, to any server of the cluster. It is safe for concurrent use.
 type Control struct {
 	config Config
-	line   *natsLine
-	js     jetstream.JetStream
+	line   line
+	nats   *natsLine           // the line, where it is one over nats.go
+	js     jetstream.JetStream // there
+	bus    *busServer          // that the line leads to, where it is on a Bus; else nil
 
 	life
 }
@@ -34,19 +36,40 @@ func DialControl(ctx context.Context, config Config) (*Control, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
+	config.Direct = false // handlers of control may take their time, and locks
 	c := &Control{config: config, life: life{states: newStateLoop(config.OnState)}}
-	var err error
-	if c.line, err = dialNats(ctx, &c.config, controlLine, &c.handlers, c.lineEvent); err != nil {
+	if err := c.open(ctx); err != nil {
 		c.states.end()
 		c.states.wait()
 		return nil, err
 	}
-	if c.js, err = jetstream.New(c.line.nats); err != nil { // only for options that are not used here
-		c.Close()
-		return nil, fmt.Errorf("dial %s: %w", address(&config), err)
-	}
 	c.states.connected()
 	return c, nil
+}
+
+// open makes the line, over a Bus or over NATS.
+func (c *Control) open(ctx context.Context) error {
+	bus, err := busOf(&c.config)
+	if err != nil {
+		return fmt.Errorf("dial: %w", err)
+	}
+	if c.bus = bus; bus != nil {
+		l, err := dialBus(&c.config, &c.handlers, c.lineEvent)
+		if err != nil {
+			return fmt.Errorf("dial: %w", err)
+		}
+		c.line = l
+		return nil
+	}
+	if c.nats, err = dialNats(ctx, &c.config, controlLine, &c.handlers, c.lineEvent); err != nil {
+		return err
+	}
+	c.line = c.nats
+	if c.js, err = jetstream.New(c.nats.nats); err != nil { // only for options that are not used here
+		c.line.close()
+		return fmt.Errorf("dial %s: %w", address(&c.config), err)
+	}
+	return nil
 }
 
 // asking is the context of a question to JetStream, which a server that does not let this client ask leaves without an
@@ -56,7 +79,7 @@ func (c *Control) asking(ctx context.Context) (within context.Context, end func(
 	stop := make(chan struct{})
 	go func() {
 		select {
-		case <-c.line.denied:
+		case <-c.nats.denied:
 			cancel()
 		case <-stop:
 		}
@@ -65,7 +88,7 @@ func (c *Control) asking(ctx context.Context) (within context.Context, end func(
 		close(stop)
 		cancel()
 		select {
-		case <-c.line.denied:
+		case <-c.nats.denied:
 			if err != nil && ctx.Err() == nil {
 				return fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied, c.Address())
 			}
@@ -80,7 +103,10 @@ func (c *Control) Address() string { return address(&c.config) }
 
 // LocalHost is this machine's address on the way to the server; "" within one process.
 func (c *Control) LocalHost() string {
-	if at, ok := c.line.local().(*net.TCPAddr); ok {
+	if c.nats == nil {
+		return ""
+	}
+	if at, ok := c.nats.local().(*net.TCPAddr); ok {
 		return at.IP.String()
 	}
 	return ""
@@ -116,7 +142,7 @@ func (c *Control) Send(at Subject, data []byte) error {
 }
 
 // PayloadBytesMax is the size of the largest message that the server takes.
-func (c *Control) PayloadBytesMax() int { return int(c.line.nats.MaxPayload()) }
+func (c *Control) PayloadBytesMax() int { return c.line.payloadMax() }
 
 // Subscribe calls the handler for every message that matches the pattern, in order, on a goroutine of its own that lasts
 // until Close. The subscription is active at the server when Subscribe returns. A handler must not call Close.

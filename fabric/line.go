@@ -91,8 +91,11 @@ func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 }
 
 func address(config *Config) string {
-	if config.Server != nil {
+	if config.Server != nil && config.Server.bus == nil {
 		return "the server of this process"
+	}
+	if config.Server != nil {
+		return config.Server.bus.at
 	}
 	var hosts []string
 	for one := range strings.SplitSeq(config.URL, ",") {

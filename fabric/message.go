@@ -9,6 +9,18 @@ type Message struct {
 	text    string // where it is no subject
 	parsed  bool
 	lease   *Lease // nil: Data is nobody else's
+
+	borrowedFrom *leasePool // where Data is the publisher's and only for the time of the call; Keep takes a buffer from it
+}
+
+// Keep makes Data the receiver's, as it is everywhere but on a connection of Config.Direct: there it ends with the call of the handler,
+// unless Keep has made a copy of it.
+func (m *Message) Keep() {
+	if m.borrowedFrom == nil {
+		return
+	}
+	m.lease = m.borrowedFrom.get(len(m.Data))
+	m.Data, m.borrowedFrom = m.lease.room[:copy(m.lease.room, m.Data)], nil
 }
 
 // NewMessage is a message with a subject's text, as if it had arrived.

@@ -30,6 +30,10 @@ type OutboxConfig struct {
 	// Publish sends a frame and may block for a while. Required. ErrLost from it is not the end: the frame stays in the
 	// window and is sent again. Any other error is.
 	Publish func(subject Subject, frame []byte) error
+	// Lend is Publish for a frame that is sent for the first time, of which the receiver may use the bytes where they lie, until the frame's
+	// owner refills it: see Conn.Lend. What is sent again goes by Publish, so that no receiver looks at a frame that it has been through with.
+	// nil is Publish.
+	Lend func(subject Subject, frame []byte) error
 	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
 	FramesMax int
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
@@ -114,6 +118,9 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	if config.ResendMax == 0 {
 		config.ResendMax = max(resendMaxDefault, config.ResendAfter)
 	}
+	if config.Lend == nil {
+		config.Lend = config.Publish
+	}
 	if config.Envelope == nil || config.Publish == nil || config.FramesMax < 0 || config.FramesMax > SpanMax ||
 		config.BytesMax < 0 || config.ResendAfter < 0 || config.ResendMax < config.ResendAfter {
 		panic(fmt.Sprintf("fabric: outbox configuration %+v", config))
@@ -146,7 +153,7 @@ func (o *Outbox) Send(ctx context.Context, subject Subject, frame []byte) error 
 		return fmt.Errorf("send %s: %w", subject, err)
 	}
 	sequence := o.admit(subject, frame)
-	err := o.config.Publish(subject, frame)
+	err := o.config.Lend(subject, frame)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err != nil && !errors.Is(err, ErrLost) {

@@ -47,6 +47,7 @@ const (
 
 // ServerConfig describes an embedded NATS server.
 type ServerConfig struct {
+	Bus             *Bus         // serve members within this process, by calls; of what follows Port and the bounds count, and JetStream. nil is NATS
 	Host            string       // address to listen at; "" is 127.0.0.1
 	Port            int          // TCP port; 0 is any free one
 	Name            string       // server name in logs; "" is "gradbus"
@@ -123,11 +124,12 @@ func (c *ServerConfig) monitor() (host string, port int, err error) {
 	return host, port, nil
 }
 
-// Server is an embedded NATS server. It is safe for concurrent use.
+// Server is an embedded NATS server, or what stands for one on a Bus. It is safe for concurrent use.
 type Server struct {
 	config ServerConfig
 	url    string
-	token  string // of this process's connections: drawn at random, and shown to nobody else
+	bus    *busServer // in place of what follows; nil is NATS
+	token  string     // of this process's connections: drawn at random, and shown to nobody else
 
 	mu     sync.Mutex
 	nats   *server.Server
@@ -141,6 +143,15 @@ type Server struct {
 func StartServer(config ServerConfig) (*Server, error) {
 	if err := config.validate(); err != nil {
 		return nil, fmt.Errorf("start server: %w", err)
+	}
+	if config.Bus != nil {
+		s := &Server{config: config}
+		var err error
+		if s.bus, err = config.Bus.add(&s.config); err != nil {
+			return nil, err
+		}
+		s.url = s.bus.url()
+		return s, nil
 	}
 	secret := newSecret()
 	nats, door, err := startNATS(&config, secret)
@@ -269,6 +280,9 @@ func (s *Server) serving() *server.Server {
 // Clients lists the names of the open client connections, ascending, each once though a member holds three. It takes
 // some microseconds a connection: poll it once a second, not once a message.
 func (s *Server) Clients() []string {
+	if s.bus != nil {
+		return s.bus.clients()
+	}
 	connections, err := s.connections(server.ConnzOptions{Limit: math.MaxInt32})
 	if err != nil {
 		return nil // only for options that are not used here
@@ -297,6 +311,9 @@ func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error)
 // that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last closedMax
 // connections that have ended, and costs as much as Clients.
 func (s *Server) Faded() []string {
+	if s.bus != nil {
+		return nil
+	}
 	closed, err := s.connections(server.ConnzOptions{State: server.ConnClosed, Limit: closedMax})
 	if err != nil {
 		return nil // only for options that are not used here
@@ -331,6 +348,9 @@ func (s *Server) GuestBytes() int64 {
 
 // SlowConsumers counts the readers that were cut off because they did not read in time, since StartServer.
 func (s *Server) SlowConsumers() int64 {
+	if s.bus != nil {
+		return s.bus.slow.Load()
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cutOff + s.nats.NumSlowConsumers()
@@ -339,6 +359,10 @@ func (s *Server) SlowConsumers() int64 {
 // Stop cuts all connections and stops serving, until Start. Connections, those of this process too, are Lost and go on
 // trying.
 func (s *Server) Stop() {
+	if s.bus != nil {
+		s.bus.stop()
+		return
+	}
 	s.mu.Lock()
 	nats, door := s.nats, s.door
 	s.mu.Unlock()
@@ -351,6 +375,10 @@ func (s *Server) Start() error {
 	defer s.mu.Unlock()
 	if s.closed {
 		return fmt.Errorf("start server: %w", ErrClosed)
+	}
+	if s.bus != nil {
+		s.bus.start()
+		return nil
 	}
 	if s.nats.Running() {
 		return nil
@@ -369,6 +397,10 @@ func (s *Server) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	if s.bus != nil {
+		s.bus.close()
+		return
+	}
 	s.Stop()
 }
 

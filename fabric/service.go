@@ -32,7 +32,10 @@ const (
 // the reply subject of who asks, as that protocol has it, and nothing else in this package does that: they are JSON, never frames, so that
 // a question which names a member's subject makes nothing but a message that does not verify.
 func (c *Control) Service(config ServiceConfig) error {
-	service, err := micro.AddService(c.line.nats, micro.Config{
+	if c.bus != nil {
+		return nil // no tool reaches it
+	}
+	service, err := micro.AddService(c.nats.nats, micro.Config{
 		Name: config.Name, Version: config.Version, Description: config.Description, Metadata: config.Metadata, QueueGroupDisabled: true,
 		StatsHandler: func(*micro.Endpoint) any { return json.RawMessage(answerOf(config.Answer)) },
 		ErrorHandler: func(_ micro.Service, err *micro.NATSError) {

@@ -39,7 +39,10 @@ type BucketSurvey struct {
 
 // Survey asks the server for itself and for buckets by name. Errors: ErrLost.
 func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error) {
-	nc := c.line.nats
+	if c.bus != nil {
+		return Survey{Address: c.Address(), Servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
+	}
+	nc := c.nats.nats
 	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(), Servers: max(1, len(nc.Servers())),
 		PayloadBytesMax: c.PayloadBytesMax()}
 	_, err := nc.TLSConnectionState()

@@ -114,6 +114,9 @@ type Options struct {
 	// may. It is asked before shards of a job are kept and once a second while some are, and must return at once. An error ends
 	// the jobs that shards are kept of here, and its text is the reason that their trainers are given.
 	Fit func() error
+	// Bus is the network that the server listens at, in place of TCP, and that Config.NATS is an address of; nil is TCP. Host, tokens and TLS then
+	// say nothing. Trainers of such a job give it their Config too.
+	Bus *fabric.Bus
 	// Writes is where this process writes, for its pulses: it is asked every ten seconds how much room there is, and nothing waits for an
 	// answer.
 	Writes []Folder

@@ -65,7 +65,7 @@ func newKept(ctx context.Context, s *Server, run schema.RunID, a *schema.Assign,
 	for _, i := range a.Own {
 		config := ShardConfig{
 			Job: a.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend, Hosts: hosts,
-			StagedBytesMax: stagedBytes(a.Job, s.config.StagedBytesMax),
+			Lent: s.bus != nil, StagedBytesMax: stagedBytes(a.Job, s.config.StagedBytesMax),
 		}
 		if tell := s.journal; tell != nil {
 			config.Journal = func(e Journal) { tell(a.Job.Name, i, e) }

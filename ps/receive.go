@@ -12,6 +12,7 @@ import (
 // for longer than a step. The message is released by whoever sees the last of it. Who is refused is told on the connection it came by.
 func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
+	m.Keep() // but for what its sender lends
 	if it, to, ok := s.admit(conn, shard, &m); ok {
 		if name, module := m.Module(); module {
 			to.deliverModule(&it, name)

@@ -37,6 +37,7 @@ type Server struct {
 	limitHeap func(bytes int64) // may be nil
 	rounds    func(RoundTimes)  // may be nil
 	backend   cuda.Backend
+	bus       *fabric.Bus                        // nil is TCP
 	journal   func(schema.JobName, int, Journal) // may be nil
 	fit       func() error                       // may be nil
 	dense     lazyDense                          // opened when the first module is hosted
@@ -87,7 +88,7 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), clock: options.clock, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
+		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, bus: options.Bus, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), clock: options.clock, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
 		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
@@ -132,14 +133,14 @@ func (s *Server) open(ctx context.Context) (err error) {
 		s.own = true
 	}
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
-		Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
+		Bus: s.bus, Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
 		PendingBytesMax: s.config.PendingBytesMax, Token: s.config.Token, TLS: s.config.TLS, Log: s.log,
 		JetStream: s.embedsControl(), Guard: s.guard(), Monitor: s.config.Monitor,
 	})
 	if err != nil {
 		return err
 	}
-	s.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Name: "ps", Token: s.config.Token, Log: s.log,
+	s.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Token: s.config.Token, Log: s.log,
 		OnState: func(state fabric.State) { s.dataLost.Store(state == fabric.Lost) }})
 	if err != nil {
 		return fmt.Errorf("connect to the embedded server: %w", err)
@@ -155,7 +156,7 @@ func (s *Server) controlConfig(name string) fabric.Config {
 	if s.embedsControl() {
 		return fabric.Config{Server: s.nats, Name: name, Token: s.config.Token, Log: s.log}
 	}
-	return fabric.Config{URL: s.config.NATS, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token), CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
+	return fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token), CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
 }
 
 // openControl connects to the control server and announces this ps there.

@@ -10,7 +10,7 @@ import (
 	"gradbus/shard/state"
 )
 
-// ShardConfig is what a shard is made from. Every field but OnGroup and Journal is needed.
+// ShardConfig is what a shard is made from. Every field but Lent, OnGroup and Journal is needed.
 type ShardConfig struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
 	Placement  *schema.Placement // of the job over all shards
@@ -22,6 +22,8 @@ type ShardConfig struct {
 	Hosts []Host
 	// StagedBytesMax bounds the payload bytes of contributions whose round is still open.
 	StagedBytesMax int64
+	// Lent says that contributions may lie in memory of their senders', which nobody here writes to: nothing is added up before a round closes.
+	Lent bool
 	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
 	OnGroup func(GroupEvent)
 	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is applied, in
@@ -69,6 +71,7 @@ type Shard struct {
 	generation schema.Generation
 	backend    cuda.Backend
 	hosts      []Host
+	lent       bool
 
 	lines   []timeline // one for all trainers; in async one each, by host
 	dense   denseOwner
@@ -94,7 +97,7 @@ type Shard struct {
 func NewShard(ctx context.Context, c ShardConfig) (*Shard, error) {
 	s := &Shard{
 		job: c.Job, place: c.Placement, index: c.Index, member: schema.ShardMember(c.Index), run: c.RunID,
-		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, stagedMax: c.StagedBytesMax,
+		generation: c.Generation, backend: c.Backend, hosts: c.Hosts, lent: c.Lent, stagedMax: c.StagedBytesMax,
 		held: round.NewHeld(len(c.Hosts)), journal: c.Journal, onGroup: c.OnGroup,
 	}
 	err := s.build(ctx)
@@ -118,6 +121,9 @@ func (s *Shard) build(ctx context.Context) error {
 	}
 	return s.makeTimelines(chunks)
 }
+
+// sumsAtClose says that rounds leave all sums to their end.
+func (s *Shard) sumsAtClose() bool { return s.lent || s.job.Sum == schema.SumClose }
 
 // Close frees the shard's memory and releases the payloads of open rounds. The shard must not be used afterwards.
 func (s *Shard) Close() {

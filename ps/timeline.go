@@ -142,7 +142,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		var err error
 		l.dense, err = round.NewDense(round.DenseConfig{
 			Backend: s.backend, Lanes: s.job.Lanes, Count: count, Complete: complete, Ahead: int(l.ahead),
-			AtClose: complete != nil || s.job.Sum == schema.SumClose,
+			AtClose: complete != nil || s.sumsAtClose(),
 			Results: s.dense.results, Held: s.held, Chunks: chunks, Place: s.place,
 		})
 		if err != nil {
@@ -150,7 +150,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		}
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
-				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: int(l.ahead), AtClose: s.job.Sum == schema.SumClose,
+				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: int(l.ahead), AtClose: s.sumsAtClose(),
 				DType: s.job.Wire.DType(), Held: s.held, Tables: s.place.LocalTables(s.index),
 			})
 		}

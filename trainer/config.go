@@ -24,6 +24,8 @@ type Config struct {
 	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
 	// know each other; user:password@ may be part of it. Empty is nats://127.0.0.1:4222, where ./bin/ps listens.
 	Server string
+	// Bus is the network that Server is an address of, in a job that lives in this process; nil is TCP. Token and TLS then say nothing.
+	Bus *fabric.Bus
 	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
 	Route string

@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"time"
 
-	"gradbus/fabric"
 	"gradbus/schema"
 )
 
@@ -19,14 +18,7 @@ func (s *Session) sayComplete(b schema.Batch) error {
 		if !l.reduce || l.outbox == nil || len(s.results.open[0].gaps[owner].rounds) == 0 {
 			continue // this trainer itself, or one who has added up nothing
 		}
-		r := s.results.open[0].gaps[owner].rounds[0]
-		h := s.head(b)
-		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
-		s.pullMu.Lock()
-		s.pull.SetHead(h)
-		err := l.publish(s.subject(fabric.KindPull, l.member), s.pull.Seal())
-		s.pullMu.Unlock()
-		if err != nil {
+		if err := s.pullRound(l, b, s.results.open[0].gaps[owner].rounds[0]); err != nil {
 			return err
 		}
 	}

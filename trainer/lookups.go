@@ -138,15 +138,18 @@ func (l *lookups) begin() {
 	}
 }
 
-// unanswered calls send for each request without an answer.
+// unanswered calls send for each request without an answer, which may come before send returns. It is called by who builds the requests.
 func (l *lookups) unanswered(send func(shard int, sealed []byte, kind string) error) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	for i := range l.requests {
-		if r := &l.requests[i]; !r.answered {
-			if err := send(r.shard, r.sealed, r.kind()); err != nil {
-				return err
-			}
+		r := &l.requests[i]
+		l.mu.Lock()
+		answered := r.answered
+		l.mu.Unlock()
+		if answered {
+			continue
+		}
+		if err := send(r.shard, r.sealed, r.kind()); err != nil {
+			return err
 		}
 	}
 	return nil

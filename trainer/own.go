@@ -53,7 +53,7 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 		}
 		return 0
 	}}
-	server, err := fabric.StartServer(fabric.ServerConfig{Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
+	server, err := fabric.StartServer(fabric.ServerConfig{Bus: c.Bus, Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
 	}

@@ -13,6 +13,9 @@ import (
 // fabric at once, but for rows that somebody keeps.
 func (s *Session) receive(m fabric.Message) {
 	kept := false
+	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && s.keepsRows() {
+		m.Keep()
+	}
 	if v, subject, ok := s.open(&m); ok {
 		if owner, ok := s.owners[subject.From]; ok { // where it is the same server, the coordinator is heard here too
 			var err error
@@ -57,6 +60,16 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 	}
 	subject, err = m.Parse()
 	return v, subject, err == nil && v.Head().Job == s.joined.RunID // else of an earlier run of the same name
+}
+
+// keepsRows tells whether who waits for rows keeps the messages that bring them.
+func (s *Session) keepsRows() bool {
+	taker := s.rowsFor.Load()
+	if taker == nil {
+		return false
+	}
+	_, keeps := (*taker).(*scan)
+	return keeps
 }
 
 // dispatch gives a frame to who waits for it, and tells whether that one keeps it.

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"gradbus/fabric"
@@ -169,15 +170,21 @@ func (s *Session) pullRounds(owner int, b schema.Batch, rounds []roundName) erro
 		return nil
 	}
 	s.count(func(t *Stats) { t.Pulls += uint64(len(rounds)) })
-	s.pullMu.Lock()
-	defer s.pullMu.Unlock()
 	for _, r := range rounds {
-		h := s.head(b)
-		h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
-		s.pull.SetHead(h)
-		if err := link.publish(s.subject(fabric.KindPull, link.member), s.pull.Seal()); err != nil {
+		if err := s.pullRound(link, b, r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pullRound asks for one result. The answer may come before it returns, and lead to more pulls.
+func (s *Session) pullRound(link *shardLink, b schema.Batch, r roundName) error {
+	h := s.head(b)
+	h.Bucket, h.Chunk, h.Chunks = r.bucket, r.chunk, r.chunk+1
+	s.pullMu.Lock()
+	s.pull.SetHead(h)
+	frame := slices.Clone(s.pull.Seal())
+	s.pullMu.Unlock()
+	return link.publish(s.subject(fabric.KindPull, link.member), frame)
 }

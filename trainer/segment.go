@@ -45,6 +45,7 @@ type segment struct {
 	means   *round.RowResults
 	senders []contributor // by host
 
+	lent      bool  // contributions lie in memory of their senders, so that nothing is added up before a round closes
 	stagedMax int64 // bytes of contributions to open rounds
 	limit     fabric.Limiter
 	counts    segmentCounts
@@ -58,7 +59,7 @@ type segmentCounts struct {
 func newSegment(s *Session) (*segment, error) {
 	g := &segment{epoch: time.Now(), job: s.job, place: s.place, flat: s.flat, joined: &s.joined, owner: s.owners[string(s.joined.Member)],
 		backend: s.config.Backend, results: s.results, fail: s.fail, hosts: round.HostsOf(s.job), held: round.NewHeld(s.job.Trainers),
-		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
+		limit: fabric.Limiter{PerSecond: refusalsPerSecond}, lent: s.config.Bus != nil}
 	g.self = g.owner - s.place.Shards
 	var chunks []round.Chunk
 	for i := range s.flat.rounds {
@@ -69,7 +70,7 @@ func newSegment(s *Session) (*segment, error) {
 		}
 	}
 	var err error
-	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks, Place: g.place,
+	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: g.lent || s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks, Place: g.place,
 		Head: schema.Head{Kind: schema.KindMean, Job: s.joined.RunID, Generation: s.joined.Generation, Lanes: uint16(s.job.Lanes)}})
 	if err != nil {
 		return nil, fmt.Errorf("make segment of %s: %w", s.joined.Member, err)

@@ -91,7 +91,7 @@ func (s *Session) findServers() error {
 			l.server = s.servers[0]
 		}
 		if l.server != nil {
-			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish, BytesMax: s.window(l.reduce)})
+			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish, Lend: s.lend(l), BytesMax: s.window(l.reduce)})
 		}
 		s.owners[string(l.member)] = i
 		s.links = append(s.links, l)
@@ -112,6 +112,17 @@ func (s *Session) window(reduce bool) int {
 	return min(s.config.WindowBytes, granted)
 }
 
+// lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete lends them. nil is as
+// everything does.
+func (s *Session) lend(l *shardLink) func(fabric.Subject, []byte) error {
+	if s.config.Bus == nil || s.job.Consistency != schema.ConsistencySync && s.job.Consistency != schema.ConsistencyBounded {
+		return nil
+	}
+	return func(subject fabric.Subject, frame []byte) error {
+		return notLost(l.server.conn.Lend(subject, frame))
+	}
+}
+
 // publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
 func (l *shardLink) publish(subject fabric.Subject, frame []byte) error {
 	return publish(l.server.conn, subject, frame)
@@ -123,15 +134,20 @@ type outlet interface {
 }
 
 func publish(conn outlet, subject fabric.Subject, frame []byte) error {
-	if err := conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrLost) {
-		return err
+	return notLost(conn.Send(subject, frame))
+}
+
+// notLost is an error but for that of a lost server, which keepTime looks at.
+func notLost(err error) error {
+	if errors.Is(err, fabric.ErrLost) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // fabricConfig is how to reach a server under a member's name.
 func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabric.State)) fabric.Config {
-	return fabric.Config{URL: c.Server, Name: string(job.Name) + "/" + member, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
+	return fabric.Config{URL: c.Server, Bus: c.Bus, Direct: true, Name: string(job.Name) + "/" + member, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
 }
 
 // connect dials under the member's name, listens, and starts to give signs of life.

@@ -60,7 +60,7 @@ type Session struct {
 	faults   atomic.Uint64             // frames that did not verify
 	epoch    time.Time                 // what heard and lost count from
 	beat     *schema.Frame             // of the goroutine of keepTime
-	pullMu   sync.Mutex                // guards pull; a leaf but for publishing
+	pullMu   sync.Mutex                // guards pull; a leaf
 	pull     *schema.Frame
 	retry    *time.Timer
 	answers  fabric.RoundTrips // of lookups and scans; belongs to the goroutine that calls Run

@@ -79,7 +79,7 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 	done := make(chan int)
 	for i := range outcomes {
 		go func() {
-			outcomes[i] = trainOne(ctx, server.URL(), s, data, b)
+			outcomes[i] = trainOne(ctx, trainer.Config{Server: server.URL(), Backend: b}, s, data, b)
 			done <- i
 		}()
 	}
@@ -96,8 +96,9 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 	return outcomes
 }
 
-func trainOne(ctx context.Context, url string, s packages.Settings, data *corpus.Data, b cuda.Backend) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience, PulseEvery: time.Hour}, packages.Job(s, data))
+func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *corpus.Data, b cuda.Backend) (o outcome) {
+	c.AnswerWithin, c.BackWithin, c.LeaveWithin, c.PulseEvery = patience, patience, patience, time.Hour
+	session, err := trainer.Join(ctx, c, packages.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}

@@ -83,6 +83,7 @@ var layers = map[string]layer{
 	"shard/state":  {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork},
 	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
+	"local":        {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"examples/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "examples/packages/corpus", "internal/safetensors", "internal/settings"},

@@ -1,0 +1,253 @@
+package fabric
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// busScheme is that of the addresses of servers on a Bus.
+const busScheme = "memory"
+
+// Bus is a network within one process, for jobs that live in one and for tests: servers are started on it (ServerConfig.Bus) and
+// dialed (Config.Bus) as they are over TCP, by addresses like memory://local:1, and no socket, no NATS and no goroutine but those of
+// handlers is behind them. It keeps the promises of a NATS server: order within a pattern, at most once, a bound on what waits, and Lost
+// and Back for all connections of a server that stops and starts again. Who is in the process is trusted: no token is asked for, and
+// nothing is encrypted. It is safe for concurrent use.
+//
+// A message goes from Send to its handlers by a call, or over one queue for each subscription: see Config.Direct.
+type Bus struct {
+	mu      sync.Mutex
+	servers map[string]*busServer // by host:port
+	port    int                   // the last one that was chosen
+}
+
+// NewBus makes a network without servers.
+func NewBus() *Bus { return &Bus{servers: map[string]*busServer{}} }
+
+// add starts a server at an address, or at one that is free where the port is 0. Its config is the server's from then on.
+func (b *Bus) add(config *ServerConfig) (*busServer, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	host := "local"
+	for config.Port == 0 {
+		if b.port++; b.servers[net.JoinHostPort(host, strconv.Itoa(b.port))] == nil {
+			config.Port = b.port
+		}
+	}
+	at := net.JoinHostPort(host, strconv.Itoa(config.Port))
+	if b.servers[at] != nil {
+		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one", ErrPortTaken, at)
+	}
+	s := &busServer{bus: b, at: at, config: config, pool: leasePool{bytesMax: FreeBytesMaxDefault}, lines: map[*busLine]struct{}{},
+		buckets: map[string]*busBucket{}, up: true}
+	s.routes.Store(&busRoutes{})
+	b.servers[at] = s
+	return s, nil
+}
+
+// find is the server of the first of the addresses at which there is one.
+func (b *Bus) find(addresses string) (s *busServer, err error) {
+	for one := range strings.SplitSeq(addresses, ",") {
+		u, err := url.Parse(one)
+		if err != nil || u.Scheme != busScheme || u.Host == "" {
+			return nil, fmt.Errorf("url %q: want %s://host:port, as a server on this bus gives it", clip(WithoutUser(one)), busScheme)
+		}
+		b.mu.Lock()
+		s = b.servers[u.Host]
+		b.mu.Unlock()
+		if s != nil {
+			return s, nil
+		}
+	}
+	return nil, fmt.Errorf("%w at %s: nobody has started one on this bus", ErrNoServer, clip(WithoutUser(addresses)))
+}
+
+// busServer carries messages between the lines that are open to it.
+//
+// Lock order: mu, then that of a line, then that of a subscription. None is held while a handler runs.
+type busServer struct {
+	bus    *Bus
+	at     string
+	config *ServerConfig
+	pool   leasePool                 // of what waits, and of what is kept beyond a call
+	routes atomic.Pointer[busRoutes] // of all subscriptions; replaced, never changed
+	slow   atomic.Int64              // readers that had more wait for them than is allowed
+
+	mu      sync.Mutex
+	up      bool
+	epoch   int // counts starts
+	lines   map[*busLine]struct{}
+	buckets map[string]*busBucket
+}
+
+// busRoutes finds the subscriptions that a subject matches.
+type busRoutes struct {
+	to  map[string][]*busSubscription // by receiver, of patterns that name one
+	any []*busSubscription            // of all others
+}
+
+func (s *busServer) url() string { return busScheme + "://" + s.at }
+
+// change replaces the routes. The lock is held.
+func (s *busServer) change() {
+	r := &busRoutes{to: map[string][]*busSubscription{}}
+	for l := range s.lines {
+		for _, sub := range l.all() {
+			if to := sub.pattern.to; to != "" {
+				r.to[to] = append(r.to[to], sub)
+			} else {
+				r.any = append(r.any, sub)
+			}
+		}
+	}
+	s.routes.Store(r)
+}
+
+// route hands a message to every subscription that it matches. lent says that the data stays as it is for as long as anybody may look at it.
+func (s *busServer) route(at *Subject, data []byte, lent bool) {
+	r := s.routes.Load()
+	for _, sub := range r.to[at.To] {
+		if sub.pattern.matches(at) {
+			sub.deliver(at, data, lent)
+		}
+	}
+	for _, sub := range r.any {
+		if sub.pattern.matches(at) {
+			sub.deliver(at, data, lent)
+		}
+	}
+}
+
+// join opens a line; the error is ErrNoServer where the server is down.
+func (s *busServer) join(l *busLine) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return fmt.Errorf("%w at %s: it was stopped", ErrNoServer, s.at)
+	}
+	s.lines[l] = struct{}{}
+	return nil
+}
+
+func (s *busServer) leave(l *busLine) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.lines, l)
+	s.change()
+}
+
+func (s *busServer) clients() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for l := range s.lines {
+		names = append(names, l.config.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// stop loses every line and all that waits, and every bucket.
+func (s *busServer) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return
+	}
+	s.up = false
+	clear(s.buckets)
+	for l := range s.lines {
+		l.lose()
+	}
+}
+
+func (s *busServer) start() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.up {
+		return
+	}
+	s.up = true
+	s.epoch++
+	for l := range s.lines {
+		l.comeBack()
+	}
+}
+
+// close stops the server for good: its address is free.
+func (s *busServer) close() {
+	s.stop()
+	s.bus.mu.Lock()
+	defer s.bus.mu.Unlock()
+	maps.DeleteFunc(s.bus.servers, func(_ string, there *busServer) bool { return there == s })
+}
+
+func (s *busServer) log() *slog.Logger { return s.config.Log }
+
+// busPattern is a pattern over subjects, taken apart.
+type busPattern struct {
+	text                string
+	job, from, kind, to string   // "" is any
+	keyed               bool     // something follows on the receiver
+	tail                []string // of it, what is named; nil where anything may
+	short               []string // where the pattern ends before the receiver: all tokens, the last being >
+}
+
+func newBusPattern(text string) busPattern {
+	tokens := strings.Split(strings.TrimPrefix(text, subjectRoot), ".")
+	p := busPattern{text: text}
+	if len(tokens) < 4 || tokens[3] == ">" {
+		p.short = tokens
+		return p
+	}
+	for i, at := range []*string{&p.job, &p.from, &p.kind, &p.to} {
+		if tokens[i] != Any {
+			*at = tokens[i]
+		}
+	}
+	if p.keyed = len(tokens) > 4; p.keyed && tokens[4] != ">" {
+		p.tail = tokens[4:]
+	}
+	return p
+}
+
+func (p *busPattern) matches(s *Subject) bool {
+	if p.short != nil {
+		return matchTokens(p.short, strings.TrimPrefix(s.String(), subjectRoot))
+	}
+	if p.kind != "" && p.kind != s.Kind || p.to != "" && p.to != s.To || p.job != "" && p.job != s.Job || p.from != "" && p.from != s.From {
+		return false
+	}
+	if p.keyed != (s.HasBatch || s.Name != "") {
+		return false
+	}
+	if p.tail == nil {
+		return true
+	}
+	text := s.String()
+	return matchTokens(p.tail, text[len(At(s.Job, s.From, s.Kind, s.To).String())+1:])
+}
+
+// matchTokens compares a pattern's tokens with a text's.
+func matchTokens(pattern []string, text string) bool {
+	tokens := strings.Split(text, ".")
+	for i, want := range pattern {
+		switch {
+		case i >= len(tokens):
+			return false
+		case want == ">":
+			return true
+		case want != Any && want != tokens[i]:
+			return false
+		}
+	}
+	return len(tokens) == len(pattern)
+}

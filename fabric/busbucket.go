@@ -1,0 +1,149 @@
+package fabric
+
+import (
+	"fmt"
+	"slices"
+	"time"
+)
+
+// busBucket is a bucket of a server on a Bus.
+type busBucket struct {
+	server   *busServer // whose lock guards what follows
+	config   BucketConfig
+	revision uint64
+	bytes    int64
+	values   map[string]busValue
+}
+
+type busValue struct {
+	value    []byte
+	revision uint64
+	written  time.Time
+}
+
+// openBucket finds a bucket, or makes it.
+func (s *busServer) openBucket(config BucketConfig) (*busBucket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.up {
+		return nil, fmt.Errorf("%w: %s", ErrLost, s.at)
+	}
+	if !s.config.JetStream {
+		return nil, fmt.Errorf("%w at %s", ErrNoJetStream, s.at)
+	}
+	b := s.buckets[config.Name]
+	if b == nil {
+		b = &busBucket{server: s, values: map[string]busValue{}}
+		s.buckets[config.Name] = b
+	}
+	b.config = config
+	return b, nil
+}
+
+// lookBucket is nil where there is none.
+func (s *busServer) lookBucket(name string) (*busBucket, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !s.up:
+		return nil, fmt.Errorf("%w: %s", ErrLost, s.at)
+	case s.config.JetStream && s.buckets[name] != nil:
+		return s.buckets[name], nil
+	case !s.config.JetStream:
+		return nil, fmt.Errorf("%w at %s", ErrNoJetStream, s.at)
+	}
+	return nil, fmt.Errorf("%w at %s", ErrNoBucket, s.at)
+}
+
+// lock gives the bucket as it is now, without keys whose time is over. The caller unlocks the server in either case.
+func (b *busBucket) lock() error {
+	s := b.server
+	s.mu.Lock()
+	switch {
+	case !s.up:
+		return fmt.Errorf("%w: %s", ErrLost, s.at)
+	case s.buckets[b.config.Name] != b: // it was started anew
+		return fmt.Errorf("%w at %s", ErrNoBucket, s.at)
+	}
+	if b.config.TTL == 0 {
+		return nil
+	}
+	for key, v := range b.values {
+		if time.Since(v.written) >= b.config.TTL {
+			b.remove(key)
+		}
+	}
+	return nil
+}
+
+func (b *busBucket) remove(key string) {
+	b.bytes -= int64(len(key) + len(b.values[key].value))
+	delete(b.values, key)
+}
+
+// anyRevision stands for a write that looks at nothing.
+const anyRevision = ^uint64(0)
+
+// write puts a value where the last write of the key had a revision, 0 being that there is no such key.
+func (b *busBucket) write(key string, value []byte, last uint64) (uint64, error) {
+	defer b.server.mu.Unlock()
+	if err := b.lock(); err != nil {
+		return 0, err
+	}
+	was, there := b.values[key]
+	if last != anyRevision && was.revision != last {
+		return 0, ErrKeyExists
+	}
+	more := int64(len(key) + len(value))
+	if there {
+		more -= int64(len(key) + len(was.value))
+	}
+	if b.config.BytesMax > 0 && b.bytes+more > b.config.BytesMax {
+		return 0, fmt.Errorf("%w: the bucket has no room for %d bytes more", ErrLost, more)
+	}
+	b.revision++
+	b.bytes += more
+	b.values[key] = busValue{slices.Clone(value), b.revision, time.Now()}
+	return b.revision, nil
+}
+
+func (b *busBucket) get(key string) (Entry, error) {
+	defer b.server.mu.Unlock()
+	if err := b.lock(); err != nil {
+		return Entry{}, err
+	}
+	v, there := b.values[key]
+	if !there {
+		return Entry{}, ErrNoKey
+	}
+	return Entry{key, slices.Clone(v.value), v.revision}, nil
+}
+
+func (b *busBucket) delete(key string, last uint64) error {
+	defer b.server.mu.Unlock()
+	if err := b.lock(); err != nil {
+		return err
+	}
+	if b.values[key].revision != last {
+		return ErrKeyExists
+	}
+	b.remove(key)
+	b.revision++
+	return nil
+}
+
+func (b *busBucket) look() error {
+	defer b.server.mu.Unlock()
+	return b.lock()
+}
+
+func (b *busBucket) all() (entries []Entry, err error) {
+	defer b.server.mu.Unlock()
+	if err := b.lock(); err != nil {
+		return nil, err
+	}
+	for key, v := range b.values {
+		entries = append(entries, Entry{key, slices.Clone(v.value), v.revision})
+	}
+	return entries, nil
+}

@@ -1,0 +1,279 @@
+package fabric
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// busLine is a line to a server on a Bus.
+type busLine struct {
+	server   *busServer
+	config   *Config
+	handlers *sync.WaitGroup // one count for each subscription whose goroutine runs
+	tell     func(lineEvent, error)
+	direct   bool
+	lost     atomic.Bool
+
+	messagesSent, bytesSent, messagesReceived, bytesReceived, reconnects, dropped atomic.Uint64
+
+	mu            sync.Mutex
+	subscriptions []*busSubscription
+	closed        bool
+}
+
+// dialBus opens a line. The error is ErrNoServer.
+func dialBus(config *Config, handlers *sync.WaitGroup, tell func(lineEvent, error)) (*busLine, error) {
+	server, err := busOf(config)
+	if err != nil {
+		return nil, err
+	}
+	l := &busLine{server: server, config: config, handlers: handlers, tell: tell, direct: config.Direct}
+	if err := server.join(l); err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+// busOf is the server on a Bus that a configuration leads to; nil where it leads to none on a Bus.
+func busOf(config *Config) (*busServer, error) {
+	switch {
+	case config.Server != nil:
+		return config.Server.bus, nil
+	case config.Bus != nil:
+		return config.Bus.find(config.URL)
+	}
+	return nil, nil
+}
+
+func (l *busLine) all() []*busSubscription {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.subscriptions)
+}
+
+// lose is called with the server's lock held, as comeBack is: the two are told in order. What waits is lost.
+func (l *busLine) lose() {
+	if l.lost.Swap(true) {
+		return
+	}
+	for _, sub := range l.all() {
+		sub.drop()
+	}
+	l.tell(lineLost, nil)
+	l.config.Log.Warn("connection lost", "connection", l.config.Name, "err", "the server has stopped")
+}
+
+func (l *busLine) comeBack() {
+	if l.lost.Swap(false) {
+		l.reconnects.Add(1)
+		l.tell(lineBack, nil)
+	}
+}
+
+func (l *busLine) publish(s *Subject, _ string, data []byte) error { return l.pass(s, data, false) }
+
+// pass is publish, of data that is lent or not.
+func (l *busLine) pass(s *Subject, data []byte, lent bool) error {
+	if l.lost.Load() {
+		return errReconnecting
+	}
+	if len(data) > l.payloadMax() {
+		return errPayload
+	}
+	l.messagesSent.Add(1)
+	l.bytesSent.Add(uint64(len(data)))
+	l.server.route(s, data, lent)
+	return nil
+}
+
+func (l *busLine) subscribe(pattern string, handler func(Message)) error {
+	sub := &busSubscription{line: l, pattern: newBusPattern(pattern), handler: handler}
+	sub.changed.L = &sub.mu
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		return errReconnecting
+	}
+	l.subscriptions = append(l.subscriptions, sub)
+	if !l.direct {
+		l.handlers.Go(sub.run)
+	}
+	l.mu.Unlock()
+	l.server.change()
+	return nil
+}
+
+func (l *busLine) unsubscribe(pattern string) {
+	l.server.mu.Lock()
+	defer l.server.mu.Unlock()
+	l.mu.Lock()
+	l.subscriptions = slices.DeleteFunc(l.subscriptions, func(sub *busSubscription) bool {
+		if sub.pattern.text != pattern {
+			return false
+		}
+		sub.end()
+		return true
+	})
+	l.mu.Unlock()
+	l.server.change()
+}
+
+func (l *busLine) flush(context.Context) error {
+	if l.lost.Load() {
+		return errReconnecting
+	}
+	return nil
+}
+
+func (l *busLine) isLost() bool    { return l.lost.Load() }
+func (l *busLine) payloadMax() int { return l.server.config.PayloadBytesMax }
+
+func (l *busLine) count(s *Stats) {
+	s.BytesSent += l.bytesSent.Load()
+	s.BytesReceived += l.bytesReceived.Load()
+	s.MessagesSent += l.messagesSent.Load()
+	s.MessagesReceived += l.messagesReceived.Load()
+	s.Reconnects += l.reconnects.Load()
+	s.Dropped += l.dropped.Load()
+}
+
+// close ends the line. Handlers that run on goroutines of the line's are told to end, and those that others run are waited for.
+func (l *busLine) close() {
+	l.mu.Lock()
+	was := l.closed
+	l.closed = true
+	all := l.subscriptions
+	l.mu.Unlock()
+	if was {
+		return
+	}
+	l.lost.Store(true)
+	l.server.leave(l)
+	for _, sub := range all {
+		sub.end()
+	}
+	for _, sub := range all {
+		sub.quiet()
+	}
+}
+
+// busSubscription is a handler and what waits for it.
+type busSubscription struct {
+	line    *busLine
+	pattern busPattern
+	handler func(Message)
+
+	mu      sync.Mutex // a leaf
+	changed sync.Cond  // something waits, a call is over, or the end
+	queue   []Message  // that wait; never any where the line is direct
+	bytes   int
+	calls   int // of the handler by those who publish
+	ended   bool
+}
+
+// deliver calls the handler, or has the message wait for it.
+func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
+	m := Message{Data: data, subject: *at, parsed: true}
+	if b.line.direct {
+		if !lent {
+			m.borrowedFrom = &b.line.server.pool
+		}
+		b.call(m)
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.ended {
+		return
+	}
+	if b.bytes+len(data) > b.line.config.PendingBytesMax || len(b.queue) >= pendingMessagesMax {
+		if b.line.dropped.Add(1) == 1 {
+			b.line.server.slow.Add(1)
+			b.line.server.log().Error("messages dropped, handler too slow", "connection", b.line.config.Name, "pattern", b.pattern.text)
+		}
+		return
+	}
+	if !lent {
+		m.borrowedFrom = &b.line.server.pool
+		m.Keep()
+	}
+	b.queue = append(b.queue, m)
+	b.bytes += len(data)
+	b.changed.Broadcast()
+}
+
+func (b *busSubscription) call(m Message) {
+	b.mu.Lock()
+	if b.ended {
+		b.mu.Unlock()
+		return
+	}
+	b.calls++
+	b.mu.Unlock()
+	b.handle(m)
+	b.mu.Lock()
+	b.calls--
+	if b.ended {
+		b.changed.Broadcast()
+	}
+	b.mu.Unlock()
+}
+
+func (b *busSubscription) handle(m Message) {
+	b.line.messagesReceived.Add(1)
+	b.line.bytesReceived.Add(uint64(len(m.Data)))
+	b.handler(m)
+}
+
+// run is the goroutine of a subscription whose line is not direct.
+func (b *busSubscription) run() {
+	for {
+		b.mu.Lock()
+		for len(b.queue) == 0 && !b.ended {
+			b.changed.Wait()
+		}
+		if len(b.queue) == 0 {
+			b.mu.Unlock()
+			return
+		}
+		m := b.queue[0]
+		b.queue[0] = Message{}
+		if b.queue = b.queue[1:]; len(b.queue) == 0 {
+			b.queue = nil
+		}
+		b.bytes -= len(m.Data)
+		b.mu.Unlock()
+		b.handle(m)
+	}
+}
+
+// drop loses what waits.
+func (b *busSubscription) drop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := range b.queue {
+		b.queue[i].Release()
+	}
+	b.queue, b.bytes = nil, 0
+}
+
+// end has no handler called any more, but for what waits already.
+func (b *busSubscription) end() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ended = true
+	b.changed.Broadcast()
+}
+
+// quiet waits until nobody who publishes runs the handler.
+func (b *busSubscription) quiet() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for b.calls > 0 {
+		b.changed.Wait()
+	}
+}

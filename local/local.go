@@ -1,0 +1,123 @@
+// Package local runs a whole job in one process: shards, coordinator and trainers, without a server and without a socket. Frames are those
+// of a job on several machines and go to whom they are for by a call (fabric.Bus), so that the digest is the same, and moving on to a server
+// changes where trainers dial and nothing else.
+//
+//	shards, err := local.Start(ctx, local.Options{Shards: 2})
+//	if err != nil { ... }
+//	defer shards.Close()
+//	session, err := trainer.Join(ctx, shards.Config(), job)
+//
+// It stands above ps and trainer, and knows no arithmetic, no frames and no flags. What a job loses here: a process that ends takes all of
+// it along, and trainers share the processors with shards. Memory of gradients is shared between the two, so it is counted once.
+package local
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/ps"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// Options say what the shards are. The zero value is one shard.
+type Options struct {
+	// Shards is how many shards each job is cut into, 1 to 64. 0 means 1.
+	Shards int
+	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest, and Close closes it.
+	Backend cuda.Backend
+	// Log receives what a person may want to know later; nil discards it.
+	Log *slog.Logger
+	// Adjust may change what the shards are told and given, such as deadlines, and who is told of pulses; nil for nothing.
+	Adjust func(*ps.Config, *ps.Options)
+}
+
+// Shards are those of any number of jobs, within this process. They are safe for concurrent use.
+type Shards struct {
+	bus     *fabric.Bus
+	server  *ps.Server
+	backend cuda.Backend
+	own     bool // the backend is ours to close
+	log     *slog.Logger
+	once    sync.Once
+}
+
+// Start makes shards, which end with ctx or by Close. Errors: those of ps.Start. After an error nothing is left running.
+func Start(ctx context.Context, o Options) (*Shards, error) {
+	s := &Shards{bus: fabric.NewBus(), backend: o.Backend, log: o.Log}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.backend == nil {
+		backend, err := cuda.Open(cuda.Options{Log: s.log})
+		if err != nil {
+			return nil, err
+		}
+		s.backend, s.own = backend, true
+	}
+	config := ps.Config{Shards: o.Shards, ID: "local"}
+	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: s.log}
+	if o.Adjust != nil {
+		o.Adjust(&config, &options)
+	}
+	server, err := ps.Start(ctx, config, options)
+	if err != nil {
+		s.closeBackend()
+		return nil, err
+	}
+	s.server = server
+	return s, nil
+}
+
+// Config is how a trainer in this process joins jobs here; its other fields may be set.
+func (s *Shards) Config() trainer.Config {
+	return trainer.Config{Server: s.server.URL(), Bus: s.bus, Backend: s.backend, Log: s.log}
+}
+
+// Server runs the shards, for who wants to show it.
+func (s *Shards) Server() *ps.Server { return s.server }
+
+// Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first error of any ends ctx for
+// the others, and is what Run gives. The configuration of the trainer with index i asks to be member ti.
+func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.Context, index int, c trainer.Config) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var all sync.WaitGroup
+	errs := make([]error, trainers)
+	for i := range trainers {
+		all.Go(func() {
+			c := s.Config()
+			c.Member = schema.TrainerMember(i)
+			if errs[i] = train(ctx, i, c); errs[i] != nil {
+				cancel(errs[i])
+			}
+		})
+	}
+	all.Wait()
+	if errors.Join(errs...) == nil {
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// Close ends all jobs that are left and waits until every goroutine is gone and all memory is free. Sessions are to have left before. It may
+// be called again.
+func (s *Shards) Close() {
+	s.once.Do(func() {
+		s.server.Close()
+		s.closeBackend()
+	})
+}
+
+func (s *Shards) closeBackend() {
+	if !s.own {
+		return
+	}
+	if err := s.backend.Close(); err != nil {
+		s.log.Warn("close backend", "err", err)
+	}
+}
