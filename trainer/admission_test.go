@@ -56,7 +56,7 @@ func TestChunksThatFit(t *testing.T) {
 		}
 	}
 	for _, s := range sessions {
-		if err := s.Leave(testContext(t), ""); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}

@@ -26,7 +26,7 @@ func TestJoinWithDefaults(t *testing.T) {
 		t.Errorf("%+v of %+v", got, job)
 	}
 	own := session.Backend()
-	if err := session.Leave(ctx, ""); err != nil {
+	if err := session.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if session.opened != own {

@@ -144,7 +144,7 @@ func benchmarkRun(b *testing.B, server *ps.Server, backend cuda.Backend, trainer
 				b.Error(err)
 			}
 			stats[i] = s.Stats()
-			if err := s.Leave(b.Context(), ""); err != nil {
+			if err := s.Close(); err != nil {
 				b.Error(err)
 			}
 		})

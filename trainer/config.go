@@ -82,7 +82,7 @@ type Config struct {
 	// BackWithin is how long a lost connection to shards may take to come back before the session ends with ErrServerLost.
 	// Zero means 30 s, after which a job's other members give up this one too, unless the server's deadline is another.
 	BackWithin time.Duration
-	// LeaveWithin bounds the time that Leave waits for the coordinator. Zero means 10 s.
+	// LeaveWithin bounds the time that Close and Abort wait for the coordinator. Zero means 10 s.
 	LeaveWithin time.Duration
 }
 
@@ -112,7 +112,7 @@ var (
 	ErrFrameRefused = errors.New("frame refused")
 	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
 	ErrWorkload = errors.New("workload")
-	// ErrLeft: the session has ended by Leave.
+	// ErrLeft: the session has ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
 )
 

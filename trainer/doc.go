@@ -7,7 +7,7 @@
 //	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: backend}, job)
 //	err = session.Run(ctx, workload, batches, report)
 //	rows, err := session.Lookup(ctx, asks) // reads what was trained; also Table, Param and Digest
-//	err = session.Leave(ctx, "")
+//	err = session.Close()
 //
 // The example of the package is a whole program. Every trainer of a job runs the same program with the same job. The
 // coordinator gives each of them its lanes, and a Workload computes one lane of one batch at a time. Data and random

@@ -45,7 +45,7 @@ func joinAll(t *testing.T, config Config, job *schema.Job) []*Session {
 		if err != nil {
 			t.Fatalf("trainer %d: %v", i, err)
 		}
-		t.Cleanup(func() { _ = sessions[i].Leave(context.Background(), "the test is over") })
+		t.Cleanup(func() { _ = sessions[i].Abort(errors.New("the test is over")) })
 	}
 	return sessions
 }
@@ -115,7 +115,7 @@ func TestJobFullAndNameFreeAgain(t *testing.T) {
 	s := joinAll(t, testConfig(t, server), job)[0]
 	_, err := Join(testContext(t), testConfig(t, server), job)
 	checkError(t, err, ErrRefused, "job_full")
-	if err := s.Leave(testContext(t), ""); err != nil {
+	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	checkError(t, s.Run(testContext(t), newToy(t, job), 1, nil), ErrLeft)
@@ -132,7 +132,7 @@ func runAll(ctx context.Context, sessions []*Session, w Workload, batches uint64
 	for i, s := range sessions {
 		all.Go(func() {
 			if errs[i] = s.Run(ctx, w, batches, nil); errs[i] != nil {
-				_ = s.Leave(ctx, errs[i].Error())
+				_ = s.Abort(errs[i])
 			}
 		})
 	}
@@ -239,7 +239,7 @@ func TestCancelEndsCleanly(t *testing.T) {
 	all.Go(func() { errs[0] = sessions[0].Run(testContext(t), newToy(t, job), 1000, nil) })
 	all.Go(func() {
 		errs[1] = sessions[1].Run(ctx, w, 1000, nil)
-		if err := sessions[1].Leave(ctx, errs[1].Error()); err != nil {
+		if err := sessions[1].Abort(errs[1]); err != nil {
 			t.Errorf("leave: %v", err)
 		}
 	})
@@ -258,7 +258,7 @@ func TestLostTrainerIsNamed(t *testing.T) {
 	sessions[1].close()             // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 	checkError(t, err, ErrJobFailed, "trainer t1", "last seen", "connection is gone")
-	_ = sessions[0].Leave(testContext(t), err.Error())
+	_ = sessions[0].Abort(err)
 	again := joinAll(t, testConfig(t, server), job)
 	for i, err := range runAll(testContext(t), again, newToy(t, job), 3) {
 		if err != nil {
@@ -351,7 +351,7 @@ func TestServerOutOfReachIsNamed(t *testing.T) {
 	}
 	s := joinAll(t, c, job)[0]
 	checkError(t, s.Run(testContext(t), w, 1000, nil), ErrServerLost, p.url(), "out of reach", `job reach`)
-	if err := s.Leave(testContext(t), "lost"); err != nil {
+	if err := s.Abort(errors.New("lost")); err != nil {
 		t.Errorf("leave without a server: %v", err)
 	}
 }

@@ -27,14 +27,14 @@ func (s *Session) sayComplete(b schema.Batch) error {
 
 // awaitOthers keeps this trainer's results within reach of the others until all of them have said that they need them no
 // more: the data server goes with the session. A trainer whose connection is gone, because it has left, is not waited for,
-// and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin, also where ctx has ended.
+// and none for longer than the job's deadline. Where this trainer is in a hurry, that is LeaveWithin.
 func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
 	if s.segment == nil || s.Err() != nil {
 		return nil
 	}
 	within := time.Duration(s.joined.DeadlineMS) * time.Millisecond
 	if hurry {
-		ctx, within = context.WithoutCancel(ctx), min(within, s.config.LeaveWithin)
+		within = min(within, s.config.LeaveWithin)
 	}
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

@@ -91,7 +91,7 @@ func runGrouped(t *testing.T, config Config, job *schema.Job, batches []uint64, 
 			for _, p := range job.Parameters {
 				last[i] = append(last[i], slices.Clone(s.Param(p.Name)))
 			}
-			if err := s.Leave(testContext(t), ""); err != nil {
+			if err := s.Close(); err != nil {
 				t.Errorf("trainer %d: %v", i, err)
 			}
 		})
@@ -235,7 +235,7 @@ func TestGroupedGoesOnWithoutTheLost(t *testing.T) {
 		t.Error("the server does not say that t2 is lost")
 	}
 	for _, s := range sessions[:2] {
-		if err := s.Leave(testContext(t), ""); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -270,7 +270,7 @@ func TestGroupedFaultEndsTheJobForAll(t *testing.T) {
 		running.Go(func() {
 			errs[i] = s.Run(testContext(t), w, 5, nil)
 			if errs[i] != nil {
-				_ = s.Leave(testContext(t), errs[i].Error())
+				_ = s.Abort(errs[i])
 			}
 		})
 	}

@@ -177,7 +177,7 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		if s.control == nil {
 			return nil, err
 		}
-		if leaving := s.Leave(ctx, err.Error()); leaving != nil {
+		if leaving := s.Abort(err); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
 		return nil, err

@@ -165,7 +165,7 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 		if i < len(sessions)-1 {
 			out.behind += s.Stats().Behind
 		}
-		if err := s.Leave(testContext(t), ""); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestLostTrainerIsNamedInBounded(t *testing.T) {
 	sessions[1].close() // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 	checkError(t, err, ErrJobFailed, "trainer t1", "last seen")
-	_ = sessions[0].Leave(testContext(t), err.Error())
+	_ = sessions[0].Abort(err)
 }
 
 // A mean gradient that comes before the one of the batch before it, which was lost, has to wait for its turn; what was
@@ -276,7 +276,7 @@ func TestAsyncWaitsForNobody(t *testing.T) {
 		t.Errorf("%d different tables are seen when all is done", len(digests))
 	}
 	for _, s := range sessions {
-		if err := s.Leave(testContext(t), ""); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -319,7 +319,7 @@ func TestAsyncGoesOnWithoutTheLost(t *testing.T) {
 	if err := sessions[0].Run(testContext(t), newToy(t, job), 5, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := sessions[0].Leave(testContext(t), ""); err != nil {
+	if err := sessions[0].Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -370,7 +370,7 @@ func TestEveryModeLearns(t *testing.T) {
 				}
 			}
 			for _, s := range sessions {
-				if err := s.Leave(testContext(t), ""); err != nil {
+				if err := s.Close(); err != nil {
 					t.Error(err)
 				}
 			}

@@ -12,9 +12,9 @@ import (
 	"gradbus/schema"
 )
 
-// ErrContext: a module's context is gone: it was stepped or released, or the shard has ended it because it had not heard of this
+// ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had not heard of this
 // trainer for too long. The session goes on.
-var ErrContext = errors.New("context is gone")
+var ErrActivation = errors.New("context is gone")
 
 // Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the optimizer are on
 // the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it at once; each pass sees one version
@@ -52,10 +52,10 @@ type Pass struct {
 	Lane  lane.Lane    // one that it hosts
 }
 
-// Context is a forward pass in training that the shard remembers: its activations, then its gradients, and the version of the
+// Activation is a forward pass in training that the shard remembers: its activations, then its gradients, and the version of the
 // parameters that it saw. It ends with a step or Release, with the session, or when the shard has not heard of the trainer for the
 // job's deadline.
-type Context struct {
+type Activation struct {
 	module  *Module
 	id      uint64
 	version schema.Version
@@ -63,7 +63,7 @@ type Context struct {
 }
 
 // Version is the version of the parameters that the pass has seen.
-func (c *Context) Version() schema.Version { return c.version }
+func (a *Activation) Version() schema.Version { return a.version }
 
 // findModules makes what the session knows of the job's modules.
 func (s *Session) findModules() error {
@@ -106,8 +106,8 @@ func (s *Session) Module(name string) (*Module, error) {
 // Parameters are the names, shapes and first values of the module's parameters.
 func (m *Module) Parameters() []nn.Parameter { return m.parameters }
 
-// Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The context remembers the pass.
-func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Context, []float32, error) {
+// Forward runs a pass in training over x [n, In], n samples, and gives y [n, Out]. The activation remembers the pass.
+func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation, []float32, error) {
 	y, err := m.forward(ctx, x, at, 0)
 	if err != nil {
 		return nil, nil, err
@@ -116,7 +116,7 @@ func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Context, [
 	if a.context == 0 {
 		return nil, nil, fmt.Errorf("forward of module %q: the shard names no context", m.spec.Name)
 	}
-	return &Context{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
+	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
 }
 
 // Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n, Out] and the
@@ -160,55 +160,55 @@ func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32
 	return y, nil
 }
 
-// Backward goes back through the context's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over the samples. The
-// gradients of the parameters stay on the shard, in the context, until a step.
-func (c *Context) Backward(ctx context.Context, gradY []float32) error {
-	_, err := c.backward(ctx, gradY, 0, 0)
+// Backward goes back through the activation's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over the samples. The
+// gradients of the parameters stay on the shard, in the activation, until a step.
+func (a *Activation) Backward(ctx context.Context, gradY []float32) error {
+	_, err := a.backward(ctx, gradY, 0, 0)
 	return err
 }
 
 // BackwardInput is Backward, and gives the gradient by the input, [n, In].
-func (c *Context) BackwardInput(ctx context.Context, gradY []float32) (gradX []float32, err error) {
-	return c.backward(ctx, gradY, schema.FlagInput, 0)
+func (a *Activation) BackwardInput(ctx context.Context, gradY []float32) (gradX []float32, err error) {
+	return a.backward(ctx, gradY, schema.FlagInput, 0)
 }
 
-// BackwardStep is Backward and a step of this context alone, in one request: the optimizer moves the newest version by the gradients
-// divided by samples. It gives the version that this made, and ends the context.
-func (c *Context) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
-	_, err := c.backward(ctx, gradY, schema.FlagStep, samples)
+// BackwardStep is Backward and a step of this activation alone, in one request: the optimizer moves the newest version by the gradients
+// divided by samples. It gives the version that this made, and ends the activation.
+func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
+	_, err := a.backward(ctx, gradY, schema.FlagStep, samples)
 	if err == nil {
-		c.module.ended(1, samples)
+		a.module.ended(1, samples)
 	}
-	return c.module.answer.version, err
+	return a.module.answer.version, err
 }
 
-func (c *Context) backward(ctx context.Context, gradY []float32, flags uint32, samples int) ([]float32, error) {
-	m := c.module
-	if want := c.samples * m.out; len(gradY) != want {
-		return nil, fmt.Errorf("backward of module %q: a gradient of %d values: want %d, %d for each of %d samples", m.spec.Name, len(gradY), want, m.out, c.samples)
+func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32, samples int) ([]float32, error) {
+	m := a.module
+	if want := a.samples * m.out; len(gradY) != want {
+		return nil, fmt.Errorf("backward of module %q: a gradient of %d values: want %d, %d for each of %d samples", m.spec.Name, len(gradY), want, m.out, a.samples)
 	}
-	gradX, err := m.ask(ctx, schema.Head{Kind: schema.KindBackward, Weight: float64(samples), Flags: flags}, []uint64{c.id}, gradY)
-	if want := c.samples * m.spec.InElements(); err == nil && flags&schema.FlagInput != 0 && len(gradX) != want {
+	gradX, err := m.ask(ctx, schema.Head{Kind: schema.KindBackward, Weight: float64(samples), Flags: flags}, []uint64{a.id}, gradY)
+	if want := a.samples * m.spec.InElements(); err == nil && flags&schema.FlagInput != 0 && len(gradX) != want {
 		err = fmt.Errorf("the shard answers %d values: want %d", len(gradX), want)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("backward of context %d of module %q: %w", c.id, m.spec.Name, err)
+		return nil, fmt.Errorf("backward of context %d of module %q: %w", a.id, m.spec.Name, err)
 	}
 	return gradX, nil
 }
 
-// Step adds up the gradients of contexts, divides once by samples, and moves the newest version by that. It gives the version that this
-// made, and ends the contexts.
-func (m *Module) Step(ctx context.Context, samples int, contexts ...*Context) (schema.Version, error) {
+// Step adds up the gradients of activations, divides once by samples, and moves the newest version by that. It gives the version that this
+// made, and ends the activations.
+func (m *Module) Step(ctx context.Context, samples int, activations ...*Activation) (schema.Version, error) {
 	if samples < 1 {
 		return 0, fmt.Errorf("step of module %q: %d samples: want at least 1", m.spec.Name, samples)
 	}
-	return m.step(ctx, samples, contexts)
+	return m.step(ctx, samples, activations)
 }
 
-func (m *Module) step(ctx context.Context, samples int, contexts []*Context) (schema.Version, error) {
-	ids := make([]uint64, len(contexts))
-	for i, c := range contexts {
+func (m *Module) step(ctx context.Context, samples int, activations []*Activation) (schema.Version, error) {
+	ids := make([]uint64, len(activations))
+	for i, c := range activations {
 		ids[i] = c.id
 	}
 	slices.Sort(ids)
@@ -216,24 +216,24 @@ func (m *Module) step(ctx context.Context, samples int, contexts []*Context) (sc
 	if err != nil {
 		return 0, fmt.Errorf("step of module %q: %w", m.spec.Name, err)
 	}
-	m.ended(len(contexts), samples)
+	m.ended(len(activations), samples)
 	return m.answer.version, nil
 }
 
-// Release ends a context without a step.
-func (c *Context) Release(ctx context.Context) error {
-	_, err := c.module.step(ctx, 0, []*Context{c})
+// Release ends an activation without a step.
+func (a *Activation) Release(ctx context.Context) error {
+	_, err := a.module.step(ctx, 0, []*Activation{a})
 	return err
 }
 
-// Gradients gives the gradients that a context has after its Backward, sums over its samples, in new memory.
-func (c *Context) Gradients(ctx context.Context) ([]Tensor, error) {
-	return c.module.read(ctx, c, schema.FlagGradients)
+// Gradients gives the gradients that an activation has after its Backward, sums over its samples, in new memory.
+func (a *Activation) Gradients(ctx context.Context) ([]Tensor, error) {
+	return a.module.read(ctx, a, schema.FlagGradients)
 }
 
 // Weights gives the newest parameters, all of one version, in new memory.
 func (m *Module) Weights(ctx context.Context) ([]Tensor, schema.Version, error) {
-	pin := &Context{module: m}
+	pin := &Activation{module: m}
 	all, err := m.read(ctx, pin, 0)
 	if pin.id != 0 {
 		if ending := pin.Release(ctx); err == nil {
@@ -265,7 +265,7 @@ func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
 
 // read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the first answer
 // gives it one.
-func (m *Module) read(ctx context.Context, c *Context, flags uint32) ([]Tensor, error) {
+func (m *Module) read(ctx context.Context, c *Activation, flags uint32) ([]Tensor, error) {
 	elements := 0
 	for _, p := range m.parameters {
 		elements += p.Elements()

@@ -148,7 +148,7 @@ func (a *moduleAnswer) refuse(number schema.Sequence, r schema.Refusal) {
 	}
 	a.refused = fmt.Errorf("%w: %s: %s", ErrFrameRefused, r.Reason, r.Text)
 	if r.Reason == schema.ReasonUnknownContext.String() {
-		a.refused = fmt.Errorf("%w: %w", ErrContext, a.refused)
+		a.refused = fmt.Errorf("%w: %w", ErrActivation, a.refused)
 	}
 	a.finish()
 }

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"testing"
 	"time"
 
@@ -20,7 +19,7 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = s.Leave(context.WithoutCancel(ctx), "") }()
+	defer func() { _ = s.Close() }()
 	m, err := s.Module("net")
 	if err != nil {
 		t.Fatal(err)

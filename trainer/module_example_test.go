@@ -43,7 +43,7 @@ func ExampleModule() {
 		}
 	}
 	y, err := line.Evaluate(ctx, []float32{10})
-	fmt.Printf("%.2f %v %v\n", y, err, session.Leave(ctx, ""))
+	fmt.Printf("%.2f %v %v\n", y, err, session.Close())
 	// Output:
 	// [21.00] <nil> <nil>
 }

@@ -72,7 +72,7 @@ func drive(ctx context.Context, s *Session, batches uint64, enter func(b uint64)
 }
 
 func driveBatch(ctx context.Context, m *Module, b, first uint64) (step moduleStep, err error) {
-	forward := func(l uint64) (pass *Context, y, gradY []float32) {
+	forward := func(l uint64) (pass *Activation, y, gradY []float32) {
 		var x []float32
 		x, gradY = moduleInput(b, l, 600, 700)
 		if err == nil {
@@ -157,7 +157,7 @@ func equalValues(t *testing.T, what string, got, want []float32) {
 func leaveAll(t *testing.T, sessions []*Session) {
 	t.Helper()
 	for _, s := range sessions {
-		if err := s.Leave(testContext(t), ""); err != nil {
+		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
 	}
@@ -237,19 +237,19 @@ func TestHostedModuleRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stolen := &Context{module: other, id: pass.id, samples: 1}
-	checkError(t, stolen.Backward(ctx, []float32{1}), ErrContext, "another trainer's")
+	stolen := &Activation{module: other, id: pass.id, samples: 1}
+	checkError(t, stolen.Backward(ctx, []float32{1}), ErrActivation, "another trainer's")
 	_, err = m.Step(ctx, 1, pass)
-	checkError(t, err, ErrContext, "has no gradients")
+	checkError(t, err, ErrActivation, "has no gradients")
 	if err := pass.Backward(ctx, []float32{1}); err != nil {
 		t.Fatal(err)
 	}
-	checkError(t, pass.Backward(ctx, []float32{1}), ErrContext, "no pass to go back through")
+	checkError(t, pass.Backward(ctx, []float32{1}), ErrActivation, "no pass to go back through")
 	if _, err := m.Step(ctx, 1, pass); err != nil {
 		t.Fatal(err)
 	}
 	_, err = m.Step(ctx, 1, pass)
-	checkError(t, err, ErrContext, "was stepped")
+	checkError(t, err, ErrActivation, "was stepped")
 	if err := second.Release(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := testContext(t)
 	sessions := joinOneSilent(t, moduleJob("expire", 2, schema.ConsistencyAsync))
-	var passes []*Context
+	var passes []*Activation
 	for i, s := range sessions {
 		m, err := s.Module("tiny")
 		if err != nil {
@@ -289,7 +289,7 @@ func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 		time.Sleep(shortDeadline + 2200*time.Millisecond) // the deadline, a tick and more
 		_, err = passes[1].Gradients(ctx)
 	}
-	checkError(t, err, ErrContext, "expired", "t1 was not heard of for", "deadline "+shortDeadline.String())
+	checkError(t, err, ErrActivation, "expired", "t1 was not heard of for", "deadline "+shortDeadline.String())
 	if _, err := passes[0].BackwardStep(ctx, []float32{1}, 1); err != nil {
 		t.Errorf("the context of the trainer that was heard: %v", err)
 	}
@@ -346,7 +346,7 @@ func TestHostedJobFailsWithItsTrainer(t *testing.T) {
 	}
 	checkError(t, err, ErrJobFailed, "trainer t1", "deadline "+shortDeadline.String())
 	for _, s := range sessions {
-		_ = s.Leave(ctx, "the job has failed") // which is known
+		_ = s.Abort(errors.New("the job has failed")) // which is known
 	}
 }
 

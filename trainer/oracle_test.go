@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -213,7 +214,7 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
 		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, flat.params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
 	c.rows.count = func(table int) int { return len(tables.keys[table]) }
-	if err := c.collect(w, b); err != nil {
+	if err := errors.Join(c.collect(w, b), c.named(b, nil)); err != nil {
 		t.Fatal(err)
 	}
 	if c.samples[0] == 0 {
@@ -226,8 +227,10 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 		}
 	}
 	c.begin()
-	loss, err := c.lane(w, b, 0)
-	if err != nil {
+	c.beginLane(0)
+	step := &LaneStep{Batch: b, Lane: l, Samples: c.samples[0], compute: c}
+	loss, err := w.Lane(step)
+	if err = c.endLane(step, err); err != nil {
 		t.Fatal(err)
 	}
 	g := &laneGrads{}

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -220,7 +221,7 @@ func TestPooledTablesHaveNoRows(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v: want that it says %q", err, c.want)
 		}
-		_ = session.Leave(testContext(t), "it is over")
+		_ = session.Abort(errors.New("it is over"))
 	}
 }
 

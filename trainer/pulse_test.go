@@ -153,7 +153,7 @@ func TestTrainersTellWhereTheyWrite(t *testing.T) {
 	}
 	s := joinAll(t, config, job)[0]
 	p := w.last("t0", "the disk that answers", func(p *schema.TrainerPulse) bool { return len(p.Disks) > 0 })
-	if err := errors.Join(s.Run(testContext(t), newToy(t, job), 5, nil), s.Leave(testContext(t), "")); err != nil {
+	if err := errors.Join(s.Run(testContext(t), newToy(t, job), 5, nil), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	w.last("t0", "a word after the last batch", func(p *schema.TrainerPulse) bool { return p.Batches == 5 && len(p.Disks) == 1 })
@@ -254,7 +254,7 @@ func TestGradientNormIsTold(t *testing.T) {
 		c.change(job)
 		s := joinAll(t, config, job)[0]
 		// One batch: another would be measured where it began a second later.
-		if err := errors.Join(s.Run(testContext(t), newToy(t, job), 1, nil), s.Leave(testContext(t), "")); err != nil {
+		if err := errors.Join(s.Run(testContext(t), newToy(t, job), 1, nil), s.Close()); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
 		got := w.last("t0", "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == 1 && p.Planned == 0 })

@@ -39,7 +39,7 @@ func train(ctx context.Context, server string) error {
 		return err
 	}
 	err = session.Run(ctx, squares{}, 10, func(p trainer.Progress) { fmt.Printf("batch %d  loss %.3f\n", p.Batch, p.Loss) })
-	return errors.Join(err, session.Leave(ctx, ""))
+	return errors.Join(err, session.Close())
 }
 
 // :quickstart

@@ -114,7 +114,7 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if err := sessions[0].Leave(testContext(t), ""); err != nil || time.Since(begin) > testTimeout/2 {
+	if err := sessions[0].Close(); err != nil || time.Since(begin) > testTimeout/2 {
 		t.Errorf("it leaves after %v: %v", time.Since(begin), err)
 	}
 }
@@ -137,11 +137,11 @@ func TestNormalEndWarnsOfNothing(t *testing.T) {
 	}
 	lost := func(s *Session) func() bool { return func() bool { return len(s.gone()) == 1 } }
 	sessions := run("normal-end")
-	if err := sessions[0].Leave(testContext(t), ""); err != nil {
+	if err := sessions[0].Close(); err != nil {
 		t.Fatal(err)
 	}
 	poll(t, "t1 sees that t0 is gone", lost(sessions[1]))
-	if err := sessions[1].Leave(testContext(t), ""); err != nil {
+	if err := sessions[1].Close(); err != nil {
 		t.Fatal(err)
 	}
 	if text := log.String(); strings.Contains(text, "lost") {

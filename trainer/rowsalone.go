@@ -21,15 +21,6 @@ func waitedFor(job *schema.Job, sparse []rowOwner) []rowOwner {
 	return sparse
 }
 
-// prepareNextBatch prepares a batch while the results of the one before are under way.
-func (r *run) prepareNextBatch(b schema.Batch) error {
-	if err := r.prepare(b); err != nil || !r.job.RowsAlone() {
-		return err
-	}
-	r.asked = true
-	return r.askFor(r.lookups, b)
-}
-
 // hold makes what goes to shards wait for letGo, so that a shard gets a batch's rows and the lookups of the next in one read.
 func (r *run) hold() {
 	if !r.job.RowsAlone() {

@@ -28,16 +28,16 @@ type Progress struct {
 	Buckets []BucketTimes
 }
 
-// Run trains for a number of batches, from the current version on. report is called after each completed batch, from
-// the goroutine that calls Run; nil for nothing. All trainers of a job must run the same number of batches. A batch may be
-// without samples, all batches of a Run may not (ErrWorkload).
+// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a workload
+// fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing. All trainers of a job must
+// run the same number of batches. A batch may be without samples, all batches of a Run may not (ErrWorkload).
 //
-// Where an error ends a trainer after its last Run, the others go on: see Leave.
+// Where an error ends a trainer after its last Run, the others go on: see Abort.
 //
 // Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
 // ends as it does for any slow trainer.
 //
-// After an error the session has failed, and Leave should be called with the error's text as reason. Errors: ErrWorkload,
+// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under way, ErrWorkload,
 // ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that shards hold are
 // those of a whole number of batches in any case.
 //
@@ -51,32 +51,96 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	if w == nil {
 		return fmt.Errorf("%w: it is nil", ErrWorkload)
 	}
+	if s.run != nil {
+		return fmt.Errorf("%w: Run follows Next: want Finish before it", ErrOrder)
+	}
 	ctx, stop := s.running(ctx)
 	defer stop()
-	s.training.Store(true)
-	s.complete.Store(false)
-	defer s.training.Store(false)
-	s.planned.Store(uint64(s.Version()) + batches)
-	defer s.planned.Store(0)
-	defer s.activity.begin(elsewhere)
-	r := &run{Session: s, workload: w, batches: batches, report: report, began: time.Now()}
-	r.waiting = make([]batchDone, s.job.Ahead+1)
-	first := s.Version()
-	for b := first; b < first+schema.Batch(batches); b++ {
-		r.prepareNext = b+1 < first+schema.Batch(batches)
-		if err := r.step(ctx, b); err != nil {
-			return r.failed(ctx, b, err)
+	r := s.begin(batches, report)
+	for left := batches; left > 0; left-- {
+		b, err := s.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if err := r.fill(ctx, b, w, left > 1); err != nil {
+			return err
 		}
 	}
-	if err := r.settle(ctx, first+schema.Batch(batches)); err != nil { // ahead of what is complete
+	return s.Finish(ctx)
+}
+
+// fill lets a workload compute a batch, and name the keys of the one behind it where there is to be one.
+func (r *run) fill(ctx context.Context, b *Batch, w Workload, more bool) error {
+	if b.stage == naming {
+		if err := b.collect(w); err != nil {
+			return b.failed(ctx, err)
+		}
+	}
+	if err := b.Fetch(ctx); err != nil {
+		return err
+	}
+	for i, n := range r.compute.samples {
+		if n == 0 {
+			continue
+		}
+		step, err := b.lane(i)
+		if err != nil {
+			return err
+		}
+		if err := step.end(w.Lane(step)); err != nil {
+			return err
+		}
+	}
+	if !more {
+		return b.Commit(ctx)
+	}
+	return b.commit(ctx, func() error { // whose lookups may leave with the rows of this one
+		return r.prefetch(b.number + 1).collect(w)
+	})
+}
+
+// begin starts a run of batches, of which there are to be so many; 0 where nobody knows.
+func (s *Session) begin(batches uint64, report func(Progress)) *run {
+	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.Version(), waiting: make([]batchDone, s.job.Ahead+1)}
+	s.training.Store(true)
+	s.complete.Store(false)
+	s.planned.Store(uint64(s.Version()) + batches)
+	return s.run
+}
+
+// end is the end of a run, whether or not it went well.
+func (r *run) end() {
+	r.planned.Store(0)
+	r.training.Store(false)
+	r.activity.begin(elsewhere)
+	r.Session.run = nil
+}
+
+// Finish ends the batches that Next began: it returns when all that were committed are complete. From then on the other trainers need
+// nothing of this one that is not asked of it anew by a further Next. Close does the same where it is not done.
+func (s *Session) Finish(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	r := s.run
+	if r == nil {
+		return nil
+	}
+	if r.now != nil && r.now.stage != committed {
+		return fmt.Errorf("%w: Finish: batch %d is under way: want its Commit before, or Abort", ErrOrder, r.now.number)
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	if err := r.settle(ctx, r.committed); err != nil { // ahead of what is complete
 		return r.failed(ctx, s.Version(), err)
 	}
 	if err := s.settleRows(ctx); err != nil {
 		return r.failed(ctx, s.Version(), err)
 	}
 	if err := r.checkSamples(); err != nil {
-		return r.failed(ctx, first, err)
+		return r.failed(ctx, s.Version()-schema.Version(r.done), err)
 	}
+	r.end()
 	if err := s.sayComplete(s.Version()); err != nil {
 		return err
 	}
@@ -84,15 +148,26 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	return nil
 }
 
+// settled waits until all batches that were committed are complete, so that what is read is of one version.
+func (s *Session) settled(ctx context.Context) error {
+	if err := s.Err(); err != nil || s.run == nil {
+		return err
+	}
+	if err := s.run.settle(ctx, s.run.committed); err != nil {
+		return s.run.failed(ctx, s.Version(), err)
+	}
+	return nil
+}
+
 // checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
 // training. Where batches are not those of all trainers, only a trainer that is alone knows.
 func (r *run) checkSamples() error {
 	all := r.job.Trainers == 1 || r.job.Consistency == schema.ConsistencySync || r.job.Consistency == schema.ConsistencyBounded
-	if !all || r.batches == 0 || r.samplesAll > 0 {
+	if !all || r.done == 0 || r.samplesAll > 0 {
 		return nil
 	}
 	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
-		ErrWorkload, r.batches)
+		ErrWorkload, r.done)
 }
 
 // failed ends the session with an error of batch b.
@@ -102,25 +177,26 @@ func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
 		err = context.Cause(ctx) // says the batch itself, or that of another trainer
 	}
 	r.fail(err)
+	r.end()
 	return err
 }
 
-// run is one call of Run.
+// run is a run of batches: those from the first Next until Finish.
 type run struct {
 	*Session
-	workload Workload
-	batches  uint64
-	report   func(Progress)
-	began    time.Time
+	batches uint64 // that are planned; 0 where nobody said
+	report  func(Progress)
+	began   time.Time
+	now     *Batch // that Next gave last
+	next    *Batch // whose keys are named already; else nil
 
-	done        uint64
-	samples     uint64
-	samplesAll  float64       // of all trainers, where a batch has one weight
-	prepareNext bool          // another batch follows the one under way
-	prepared    bool          // keys and lookups of the next batch are there
-	asked       bool          // these have been sent
-	waiting     []batchDone   // for results: batch b at b % len
-	waited      time.Duration // for results, since a batch was complete
+	committed  schema.Version // batches before it are
+	done       uint64
+	samples    uint64
+	samplesAll float64       // of all trainers, where a batch has one weight
+	asked      bool          // lookups of next have been sent
+	waiting    []batchDone   // for results: batch b at b % len
+	waited     time.Duration // for results, since a batch was complete
 }
 
 // batchDone is what this trainer has done of a batch that is to be completed.
@@ -128,68 +204,6 @@ type batchDone struct {
 	samples int
 	lossSum float64
 	times   *batchTimes
-}
-
-// step is this trainer's part of batch b, computed on the newest version that is complete when it begins: in sync that is
-// b, else at most ahead batches behind. It returns when batch b+1 may begin.
-func (r *run) step(ctx context.Context, b schema.Batch) error {
-	times := startTimes()
-	r.activity.beginAt(seekingKeys, times.begin)
-	if !r.prepared {
-		if err := r.prepare(b); err != nil {
-			return err
-		}
-	}
-	r.compute.begin()
-	r.results.begin(b)
-	if err := r.sender.begin(ctx, r.head(b)); err != nil {
-		return err
-	}
-	times.keys = times.lap()
-	r.activity.beginAt(lookingUp, times.last)
-	if err := r.fetchNext(ctx, b); err != nil {
-		return fmt.Errorf("wait for rows: %w", err)
-	}
-	times.lookup = times.lap()
-	if r.pulses != nil {
-		r.sender.norm.begin(times.last)
-	}
-	r.activity.beginAt(computing, times.last)
-	lossSum, samples, err := r.lanes(ctx, b)
-	if err != nil {
-		return err
-	}
-	r.hold()
-	err = r.sendAndPrepare(b, times)
-	if e := r.letGo(); err == nil {
-		err = e
-	}
-	if err != nil {
-		return err
-	}
-	times.keys += times.lap()
-	r.waiting[int(b)%len(r.waiting)] = batchDone{samples, lossSum, times}
-	if ahead := schema.Batch(r.job.Ahead); b+1 > ahead {
-		return r.settle(ctx, b+1-ahead)
-	}
-	return r.settle(ctx, 0)
-}
-
-// sendAndPrepare sends the rows of a batch, whose lanes are computed, and prepares the next.
-func (r *run) sendAndPrepare(b schema.Batch, times *batchTimes) error {
-	if err := r.sender.sendRows(); err != nil {
-		return err
-	}
-	r.measured(b)
-	r.sender.end(b)
-	times.send = r.sender.sendTime
-	times.compute = times.lap() - times.send
-	r.activity.beginAt(seekingKeys, times.last)
-	r.count(func(t *Stats) { t.Behind += uint64(b) - uint64(r.Version()) })
-	if r.prepared = r.prepareNext; !r.prepared {
-		return nil
-	}
-	return r.prepareNextBatch(b + 1)
 }
 
 // measured notes the norm of the gradient of a batch that was sent, where it was measured.
@@ -224,15 +238,6 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 		}
 		r.waited += time.Since(began)
 	}
-}
-
-// prepare finds the keys of a batch and builds the lookups for their rows. It looks at no parameter, so that it can be
-// done while the results of the batch before are under way.
-func (r *run) prepare(b schema.Batch) error {
-	if err := r.compute.collect(r.workload, b); err != nil {
-		return err
-	}
-	return r.lookups.build(r.head(b))
 }
 
 // fetch sends lookups, all to all shards at once, and waits until every answer is in place.
@@ -270,28 +275,6 @@ func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) erro
 		s.count(func(t *Stats) { t.LookupsRepeated++ })
 		return l.unanswered(s.sendLookup(b))
 	})
-}
-
-// lanes computes the lanes that have samples, one after the other; gradients leave meanwhile.
-func (r *run) lanes(ctx context.Context, b schema.Batch) (lossSum float64, samples int, err error) {
-	c := r.compute
-	for i, n := range c.samples {
-		if n == 0 {
-			continue
-		}
-		if ctx.Err() != nil {
-			return 0, 0, context.Cause(ctx)
-		}
-		loss, err := c.lane(r.workload, b, i)
-		if err != nil {
-			return 0, 0, err
-		}
-		lossSum, samples = lossSum+loss, samples+n
-	}
-	if c.plan.last < 0 {
-		err = r.sender.sendAbsent()
-	}
-	return lossSum, samples, err
 }
 
 // complete makes version b+1 the current one.

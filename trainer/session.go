@@ -15,10 +15,10 @@ import (
 	"gradbus/schema"
 )
 
-// Session is a trainer's membership in a job, from Join to Leave. Its methods may be called from one goroutine at a time,
+// Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a time,
 // but for Stats, Member and Job, which any may call.
 //
-// A session that has failed stays failed: every call gives the first error, and only Leave is of use.
+// A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use.
 type Session struct {
 	config Config
 	job    *schema.Job
@@ -45,7 +45,8 @@ type Session struct {
 	ctx  context.Context
 	fail context.CancelCauseFunc
 
-	training atomic.Bool    // Run is under way
+	run      *run           // the run of batches under way; nil between two
+	training atomic.Bool    // one is
 	complete atomic.Bool    // the last Run went well, and no other has begun
 	clock    sync.WaitGroup // the goroutine of keepTime
 	controls chan schema.Control
@@ -288,17 +289,42 @@ func (s *Session) wait(ctx context.Context, ready <-chan struct{}, first time.Du
 	}
 }
 
-// Leave ends the membership and frees what the session holds. An empty reason says that this trainer is done, or of a session that has failed
-// why it has; any other says that it could not finish, and ends the job for the others with that reason; but where the last Run went well, and no other has
-// begun, what failed came after the training: this trainer ends alone, and the others only if they go on and a batch needs it. Leave
-// works, for at most LeaveWithin, also where ctx has ended, since that is when it is needed most. A second call does nothing.
+// Close ends the membership and frees what the session holds. What was committed is awaited first, as Finish does; of a session that has
+// failed the others hear why it has. It waits for at most LeaveWithin for the coordinator, and in a job that reduces between trainers
+// for those who need what this one has, for at most the job's deadline. A second call does nothing.
 //
-// The error says that the coordinator was not seen to take the leave; the session is gone all the same.
-func (s *Session) Leave(ctx context.Context, reason string) error {
+// The error says that a batch was under way, or failed, or that the coordinator was not seen to take the leave; the session is gone all the same.
+func (s *Session) Close() error {
+	if s.left {
+		return nil
+	}
+	if s.Err() == nil {
+		if err := s.Finish(context.Background()); err != nil {
+			return errors.Join(err, s.leave(err.Error()))
+		}
+	}
+	return s.leave("")
+}
+
+// Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But where the last
+// run of batches went well, and no other has begun, what failed came after the training: this trainer ends alone, and the others only
+// if they go on and a batch needs it. Without an error it is Close, so that a function may end with
+//
+//	return errors.Join(err, session.Abort(err))
+func (s *Session) Abort(err error) error {
+	if err == nil {
+		return s.Close()
+	}
+	return s.leave(err.Error())
+}
+
+// leave ends the membership; without a reason this trainer is done, or has failed.
+func (s *Session) leave(reason string) error {
 	if s.left {
 		return nil
 	}
 	s.left = true
+	ctx := context.Background()
 	if err := s.Err(); err != nil && reason == "" {
 		reason = err.Error()
 	}
@@ -347,7 +373,7 @@ func (s *Session) sayLeave(ctx context.Context, reason string) error {
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.LeaveWithin)
+	ctx, cancel := context.WithTimeout(ctx, s.config.LeaveWithin)
 	defer cancel()
 	subject := s.subject(fabric.KindCtl, schema.Coordinator).String()
 	for answered := false; !answered; {

@@ -104,11 +104,7 @@ func train(ctx context.Context, c Config, job *schema.Job, w Workload, batches u
 		o.digest, o.err = s.Digest(ctx)
 	}
 	o.stats = s.Stats()
-	reason := ""
-	if o.err != nil {
-		reason = o.err.Error()
-	}
-	return outcome{o.digest, o.progress, o.stats, errors.Join(o.err, s.Leave(ctx, reason))}
+	return outcome{o.digest, o.progress, o.stats, errors.Join(o.err, s.Abort(o.err))}
 }
 
 // The promise of the whole: equal bits, and those of the oracle, for any number of trainers and shards, whoever runs the

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -236,7 +235,7 @@ func TestSeveralServersErrors(t *testing.T) {
 	join := func(c Config) error {
 		s, err := Join(testContext(t), c, job)
 		if err == nil {
-			err = errors.Join(errors.New("joined"), s.Leave(context.Background(), ""))
+			err = errors.Join(errors.New("joined"), s.Close())
 		}
 		return err
 	}

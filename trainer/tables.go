@@ -47,6 +47,9 @@ func (t *tables) dims() []int {
 func (t *tables) reset() {
 	for i := range t.used {
 		t.used[i] = t.used[i][:0]
+		for at := range t.bags[i] {
+			t.bags[i][at].offsets = t.bags[i][at].offsets[:0]
+		}
 	}
 }
 
@@ -64,13 +67,49 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 		if at > 0 {
 			before = t.ends[table][at-1]
 		}
-		if len(keys) < before || samples == 0 && len(keys) != before {
-			return 0, fmt.Errorf("%d samples with %d keys of table %q: keys are appended, and a lane without samples has none",
-				samples, len(keys)-before, t.specs[table].Name)
+		if len(keys) < before {
+			return 0, fmt.Errorf("%d samples with %d keys of table %q: keys are appended", samples, len(keys)-before, t.specs[table].Name)
+		}
+		if samples == 0 && len(keys) != before {
+			return 0, withoutSamples(&t.specs[table], len(keys)-before)
 		}
 		t.used[table], t.ends[table][at] = keys, len(keys)
 	}
 	return samples, t.collectBags(w, b, l, at, samples)
+}
+
+// nameTo closes the keys of a table for the lanes before hosted lane to; at is the one that is open.
+func (t *tables) nameTo(table int, at *int, to int) {
+	for ; *at < to; *at++ {
+		t.ends[table][*at] = len(t.used[table])
+	}
+}
+
+// closeNames closes the keys of all tables, and checks them against the samples of the lanes. lane is that of the error.
+func (t *tables) closeNames(at, samples []int) (lane int, err error) {
+	for table := range t.specs {
+		t.nameTo(table, &at[table], len(samples))
+		for i, n := range samples {
+			if keys := len(t.laneKeys(table, i)); n == 0 && keys > 0 {
+				return i, withoutSamples(&t.specs[table], keys)
+			}
+			if t.bags[table] == nil || n == 0 {
+				continue
+			}
+			bags := &t.bags[table][i]
+			if len(bags.offsets) == 0 && !t.specs[table].OnShardsWhole() {
+				continue
+			}
+			if err := bags.set(bags.offsets, len(t.laneKeys(table, i))); err != nil {
+				return i, fmt.Errorf("bags of table %q: %w", t.specs[table].Name, err)
+			}
+		}
+	}
+	return 0, nil
+}
+
+func withoutSamples(spec *schema.TableSpec, keys int) error {
+	return fmt.Errorf("0 samples with %d keys of table %q: keys are appended, and a lane without samples has none", keys, spec.Name)
 }
 
 // find reduces the collected keys to distinct ones.

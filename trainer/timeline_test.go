@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -66,7 +65,7 @@ func TestGradientsTravelWhileThePassRuns(t *testing.T) {
 			}
 		}
 		for _, s := range sessions {
-			if err := s.Leave(context.Background(), ""); err != nil {
+			if err := s.Close(); err != nil {
 				t.Error(err)
 			}
 		}

@@ -2,7 +2,7 @@ package trainer
 
 import (
 	"cmp"
-	"context"
+	"errors"
 	"testing"
 
 	"gradbus/schema"
@@ -29,9 +29,7 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 					t.Fatalf("trainer %d: %v", i, err)
 				}
 			}
-			ended, cancel := context.WithCancel(testContext(t))
-			cancel() // as by Ctrl-C
-			if err := sessions[1].Leave(ended, "no space left on device"); err != nil {
+			if err := sessions[1].Abort(errors.New("no space left on device")); err != nil {
 				t.Fatal(err)
 			}
 			for _, i := range []int{0, 2} {
@@ -44,7 +42,7 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 				}
 			}
 			for _, i := range []int{0, 2} {
-				if err := cmp.Or(sessions[i].Err(), sessions[i].Leave(testContext(t), "")); err != nil {
+				if err := cmp.Or(sessions[i].Err(), sessions[i].Close()); err != nil {
 					t.Errorf("trainer %d leaves: %v", i, err)
 				}
 			}
@@ -65,7 +63,7 @@ func TestFailingTrainerEndsARunningJob(t *testing.T) {
 				}
 			}
 		}
-		if err := sessions[1].Leave(testContext(t), "no space left on device"); err != nil {
+		if err := sessions[1].Abort(errors.New("no space left on device")); err != nil {
 			t.Fatal(err)
 		}
 		checkError(t, sessions[0].Run(testContext(t), newToy(t, sessions[0].Job()), 2, nil), ErrJobFailed, "t1", "no space left on device")

@@ -1,7 +1,6 @@
 package trainer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -167,7 +166,7 @@ func TestWrongArithmeticOfHostedModule(t *testing.T) {
 			t.Errorf("%v, want %q", err, word)
 		}
 	}
-	_ = s.Leave(context.Background(), err.Error()) // from a job that has ended
+	_ = s.Abort(err) // from a job that has ended
 }
 
 // What a trainer's backend has verified is in its pulses.

@@ -1,7 +1,9 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -25,12 +27,26 @@ type evaluation struct {
 	lookups *lookups
 }
 
+// ErrVersion: rows of another version are asked for than that which the job has. The session goes on.
+var ErrVersion = errors.New("no such version any more")
+
+// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch changes nobody sees before
+// the batch is complete everywhere, so all that is read at one version is of one state of the job. In async and grouped, rows move at any
+// time, and a version says nothing about them.
+func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) ([][]float32, error) {
+	if has, err := s.Wait(ctx); err != nil || has != version {
+		return nil, cmp.Or(err, fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has))
+	}
+	return s.Lookup(ctx, asks)
+}
+
 // Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
-// Keys, in new memory. It is for evaluation and prediction between runs, and takes any number of keys.
+// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of keys. It waits until
+// what was committed is complete; Version says then which version the rows are of.
 //
 //	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
-	if err := s.Err(); err != nil {
+	if _, err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
 	if s.evaluation == nil {
@@ -94,7 +110,7 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 // until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once: each piece is
 // checked against what was asked for, and in the end all of them are counted.
 func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64, rows []float32) error) error {
-	if err := s.Err(); err != nil {
+	if _, err := s.Wait(ctx); err != nil {
 		return err
 	}
 	if int(table) >= len(s.job.Tables) {
@@ -243,6 +259,9 @@ func (c *scan) check(h *schema.Head, v *schema.View) error {
 // Digest is the SHA-256 over all weights at the current version, as schema.WeightsDigest defines it. It is the same for
 // any number of trainers and shards, and reads every table from the shards.
 func (s *Session) Digest(ctx context.Context) ([32]byte, error) {
+	if _, err := s.Wait(ctx); err != nil {
+		return [32]byte{}, err
+	}
 	d := schema.NewWeightsDigest(s.job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
 		var err error

@@ -38,7 +38,26 @@ type LaneStep struct {
 
 	index   int // of the lane among the hosted ones
 	compute *compute
-	err     error // first broken rule, kept until Lane returns
+	batch   *Batch
+	ended   bool
+	err     error // first broken rule, kept until the lane ends
+}
+
+// End ends a lane of a Batch: all of its gradients are there, and loss is the sum of the losses of its samples. What a workload
+// computes ends by itself when Lane returns. The error is the first rule that was broken since Batch.Lane; it ends the session, unless
+// it is ErrOrder.
+func (s *LaneStep) End(loss float64) error { return s.end(loss, nil) }
+
+func (s *LaneStep) end(loss float64, err error) error {
+	switch {
+	case s.ended || s.batch != s.batch.run.now || s.batch.stage != fetched:
+		return fmt.Errorf("%w: End: lane %d of batch %d has ended", ErrOrder, s.Lane, s.Batch)
+	case s.Samples == 0 && s.err == nil:
+		return nil
+	case s.Samples == 0:
+		return s.batch.failed(s.batch.ctx, fmt.Errorf("%w: batch %d lane %d, which has no samples: %w", ErrWorkload, s.Batch, s.Lane, s.err))
+	}
+	return s.batch.end(s, loss, err)
 }
 
 // Rows are the embedding rows of a table that the trainer's lanes use in this batch, [U, dim] row-major, in ascending
@@ -171,6 +190,10 @@ func (s *LaneStep) scratchIDs() []int64 {
 }
 
 func (s *LaneStep) broken(format string, args ...any) {
+	if s.ended { // for Commit to say
+		s.batch.broken("lane %d of batch %d, after its End: %w", s.Lane, s.Batch, fmt.Errorf(format, args...))
+		return
+	}
 	if s.err == nil {
 		s.err = fmt.Errorf(format, args...)
 	}
@@ -186,12 +209,11 @@ type compute struct {
 
 	samples []int // of each hosted lane
 	ids     []uint64
-	step    LaneStep
+	added   [][]added // [hosted lane][table] of gradients that came in parts; nil where none ever did
 }
 
-// collect asks the workload for the keys of a batch and finds the distinct ones.
+// collect asks the workload for the keys of a batch.
 func (c *compute) collect(w Workload, b schema.Batch) error {
-	c.tables.reset()
 	for i := range c.samples {
 		l := c.plan.first + lane.Lane(i)
 		n, err := c.tables.collect(w, b, l, i)
@@ -200,41 +222,55 @@ func (c *compute) collect(w Workload, b schema.Batch) error {
 		}
 		c.samples[i] = n
 	}
+	return nil
+}
+
+// named ends the naming of keys, and finds the distinct ones. at is the lane of each table whose keys were named last; nil where all were.
+func (c *compute) named(b schema.Batch, at []int) error {
+	if at != nil {
+		if l, err := c.tables.closeNames(at, c.samples); err != nil {
+			return fmt.Errorf("%w: keys of batch %d lane %d: %w", ErrWorkload, b, int(c.plan.first)+l, err)
+		}
+	}
 	if err := c.tables.find(); err != nil {
 		return fmt.Errorf("%w: keys of batch %d: %w", ErrWorkload, b, err)
 	}
 	return nil
 }
 
-// begin starts the batch whose keys were collected last.
+// begin starts the batch whose keys were named last.
 func (c *compute) begin() {
 	c.plan.present(c.samples)
 	c.rows.reset()
 }
 
-// lane runs the workload on hosted lane number i.
-func (c *compute) lane(w Workload, b schema.Batch, i int) (lossSum float64, err error) {
+// beginLane starts hosted lane number i.
+func (c *compute) beginLane(i int) {
 	l := c.plan.lanes[i]
 	c.dense.begin(l)
 	c.rows.begin(i, l)
-	c.step = LaneStep{Batch: b, Lane: c.plan.first + lane.Lane(i), Samples: c.samples[i], index: i, compute: c}
-	lossSum, err = w.Lane(&c.step)
+	c.beginAdded(i)
+}
+
+// endLane ends the lane of a step with an error of the program, or nil.
+func (c *compute) endLane(step *LaneStep, err error) error {
+	step.endAdded()
 	switch {
 	case err == nil:
-		err = c.step.err
-	case c.step.err != nil: // of which the other one may be a consequence
-		err = fmt.Errorf("%w; then %w", c.step.err, err)
+		err = step.err
+	case step.err != nil: // of which the other one may be a consequence
+		err = fmt.Errorf("%w; then %w", step.err, err)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, b, c.step.Lane, err)
+		return fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, step.Batch, step.Lane, err)
 	}
-	if err = c.rows.end(); err != nil {
-		return 0, fmt.Errorf("batch %d lane %d: %w", b, c.step.Lane, err)
+	if err = c.rows.end(); err == nil {
+		err = c.dense.end()
 	}
-	if err = c.dense.end(); err != nil {
-		return 0, fmt.Errorf("batch %d lane %d: %w", b, c.step.Lane, err)
+	if err != nil {
+		return fmt.Errorf("batch %d lane %d: %w", step.Batch, step.Lane, err)
 	}
-	return lossSum, nil
+	return nil
 }
 
 // rowGrad checks a row gradient and adds it up.

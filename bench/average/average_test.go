@@ -3,6 +3,7 @@ package average
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -299,7 +300,7 @@ func strayTrainer(ctx context.Context, m *crew.Member, grief func(context.Contex
 	if err != nil {
 		return err
 	}
-	defer session.Leave(ctx, "stray")
+	defer session.Abort(errors.New("stray"))
 	return session.Run(ctx, stray{w, ctx, grief}, s.System.steps(), nil)
 }
 

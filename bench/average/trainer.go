@@ -107,13 +107,7 @@ func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, 
 	if err != nil {
 		return 0, err
 	}
-	defer func() {
-		reason := ""
-		if err != nil {
-			reason = err.Error()
-		}
-		err = errors.Join(err, session.Leave(ctx, reason))
-	}()
+	defer func() { err = errors.Join(err, session.Abort(err)) }()
 	if _, err := fmt.Sscanf(string(session.Member()), "t%d", &rank); err != nil {
 		return 0, fmt.Errorf("member %q: %w", session.Member(), err)
 	}

@@ -71,7 +71,7 @@ func (t *sessionTrainer) bytes() uint64 { return t.count.Load() }
 
 func (t *sessionTrainer) close() {
 	if t.session != nil {
-		_ = t.session.Leave(context.Background(), "") // the server may be gone already
+		_ = t.session.Close() // the server may be gone already
 	}
 	_ = t.backend.Close() // nothing is left to be lost
 }

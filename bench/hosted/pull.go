@@ -29,7 +29,7 @@ func (r *runner) pull(ctx context.Context) (err error) {
 	if err := r.join(ctx, job); err != nil {
 		return err
 	}
-	defer func() { err = r.leave(ctx, err) }()
+	defer func() { err = r.leave(err) }()
 	workload, err := mnist.NewWorkload(s, r.data, model, env)
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err := r.join(ctx, r.config.remoteJob(r.data)); err != nil {
 		return err
 	}
-	defer func() { err = r.leave(ctx, err) }()
+	defer func() { err = r.leave(err) }()
 	module, err := r.session.Module(moduleName)
 	if err != nil {
 		return err

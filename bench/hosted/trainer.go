@@ -86,13 +86,7 @@ func (r *runner) join(ctx context.Context, job *schema.Job) (err error) {
 }
 
 // leave says how it went.
-func (r *runner) leave(ctx context.Context, err error) error {
-	reason := ""
-	if err != nil {
-		reason = err.Error()
-	}
-	return errors.Join(err, r.session.Leave(ctx, reason))
-}
+func (r *runner) leave(err error) error { return errors.Join(err, r.session.Abort(err)) }
 
 // lane is the one that this trainer hosts.
 func (r *runner) lane() lane.Lane {

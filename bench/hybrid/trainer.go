@@ -65,11 +65,7 @@ func train(ctx context.Context, m *crew.Member) (result any, err error) {
 		return nil, err
 	}
 	defer func() {
-		reason := ""
-		if err != nil {
-			reason = err.Error()
-		}
-		if e := session.Leave(ctx, reason); err == nil && e != nil {
+		if e := session.Abort(err); err == nil && e != nil {
 			err = e
 		}
 	}()

@@ -57,14 +57,11 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	reason := "the trainer has ended"
-	defer func() { _ = session.Leave(context.WithoutCancel(ctx), reason) }()
 	found, err := c.train(ctx, m, session, nn.Env{Backend: backend, Dense: dense})
+	_ = session.Abort(err) // the others hear what err says
 	if err != nil {
-		reason = err.Error()
 		return nil, err
 	}
-	reason = ""
 	return found, nil
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -197,17 +198,15 @@ func (o *common) writes(job *schema.Job) []process.Folder {
 
 // leave ends a session that ended with err, and gives that, or what went wrong with leaving.
 func leave(ctx context.Context, session *trainer.Session, err error) error {
-	reason := ""
+	reason := err
 	switch {
 	case err != nil && isUnfit(ctx):
 		err = because(ctx, err)
-		reason = err.Error()
+		reason = err
 	case ctx.Err() != nil:
-		reason = "interrupted"
-	case err != nil:
-		reason = err.Error()
+		reason = errors.New("interrupted")
 	}
-	if leaving := session.Leave(ctx, reason); err == nil {
+	if leaving := session.Abort(reason); err == nil {
 		err = leaving
 	}
 	return err

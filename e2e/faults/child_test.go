@@ -98,12 +98,12 @@ func beTrainer(ctx context.Context, e *errand) error {
 	}
 	stats := s.Stats()
 	if err != nil {
-		_ = s.Leave(ctx, err.Error()) // err is what matters
+		_ = s.Abort(err) // err is what matters
 		return err
 	}
 	if err = say(tale{Stats: &stats}); err == nil {
 		_, _ = bufio.NewReader(os.Stdin).ReadByte() // stays a member until the test is through with it
-		err = s.Leave(ctx, "")
+		err = s.Close()
 	}
 	return err
 }

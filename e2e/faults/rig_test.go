@@ -158,7 +158,7 @@ func (r *rig) join(backend cuda.Backend) {
 		r.books = append(r.books, newLedger(r.job))
 		r.t.Cleanup(func() {
 			r.proxy.SetRules()
-			_ = s.Leave(context.Background(), "the test is over")
+			_ = s.Abort(errors.New("the test is over"))
 		})
 	}
 }
@@ -199,7 +199,7 @@ func (r *rig) train(batches uint64, at func(done uint64)) {
 			err = r.books[i].checkEnd(ctx, s)
 		}
 		if err != nil {
-			_ = s.Leave(context.Background(), err.Error()) // so that the others end too
+			_ = s.Abort(err) // so that the others end too
 		}
 		return err
 	})

@@ -23,7 +23,7 @@ func TestScanBesideAStoppedServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = s.Leave(guarded(t), "") }()
+	defer func() { _ = s.Close() }()
 	keys := make([]uint64, rows)
 	for i := range keys {
 		keys[i] = uint64(i)

@@ -87,13 +87,7 @@ func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Dat
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
-	defer func() {
-		reason := ""
-		if o.err != nil {
-			reason = o.err.Error()
-		}
-		o.err = errors.Join(o.err, session.Leave(ctx, reason))
-	}()
+	defer func() { o.err = errors.Join(o.err, session.Abort(o.err)) }()
 	w, err := mnist.NewWorkload(s, data, m, e)
 	if err != nil {
 		return outcome{err: err}

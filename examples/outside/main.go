@@ -97,11 +97,11 @@ func train(ctx context.Context, out io.Writer, server string, trainers, batches 
 		digest, err = session.Digest(ctx)
 	}
 	if err != nil {
-		session.Leave(ctx, err.Error()) // the others hear why
+		session.Abort(err) // the others hear why
 		return 0, digest, err
 	}
 	fmt.Fprintf(out, "weights %x by %s\n", digest, session.Backend().Name())
-	return loss, digest, session.Leave(ctx, "")
+	return loss, digest, session.Close()
 }
 
 func run(ctx context.Context) error {

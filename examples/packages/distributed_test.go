@@ -102,13 +102,7 @@ func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
-	defer func() {
-		reason := ""
-		if o.err != nil {
-			reason = o.err.Error()
-		}
-		o.err = errors.Join(o.err, session.Leave(ctx, reason))
-	}()
+	defer func() { o.err = errors.Join(o.err, session.Abort(o.err)) }()
 	workload, err := packages.NewWorkload(s, data, b)
 	if err != nil {
 		return outcome{err: err}

@@ -1,0 +1,419 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// ErrOrder: a call came out of order, or named what the batch does not have. Nothing was changed, nothing was sent, and the session goes on.
+var ErrOrder = errors.New("call out of order")
+
+// Batch is one batch of the job in the hands of the program, from Next to Commit. It says which batch is to be computed and which lanes
+// of it: those are told, never chosen. The program says what each lane uses (Samples, Keys, Bags), fetches it, computes lane after
+// lane, and commits. Whatever takes several machines happens in between: the program calls these from one goroutine, in this order.
+//
+//	b, err := session.Next(ctx)
+//	for _, l := range b.Lanes() {
+//		b.Samples(l, 2)
+//		b.Keys(l, users, 7, 3) // table users, in the order in which the lane will use them
+//	}
+//	err = b.Fetch(ctx)
+//	for _, l := range b.Lanes() {
+//		step, err := b.Lane(l)
+//		rows, ids := step.Rows(users), step.IDs(users) // the row of key i is row ids[i]
+//		step.BagGrad(users, cuda.Sum, nil, gradients)  // nil: one for each key
+//		err = step.End(loss)
+//	}
+//	err = b.Commit(ctx)
+type Batch struct {
+	run    *run
+	number schema.Batch
+	stage  stage
+	times  *batchTimes
+	named  []int // of each table: the hosted lane whose keys are named
+
+	ctx  context.Context // of what is sent while lanes are computed, from Fetch on
+	stop func()
+
+	steps   []LaneStep // of the hosted lanes
+	open    int        // the hosted lane under way, or -1
+	at      int        // hosted lanes before this one are computed
+	samples int
+	lossSum float64
+	err     error // first broken rule that no call could return yet
+}
+
+// stage is how far a batch is.
+type stage int
+
+const (
+	naming   stage = iota // its keys
+	prepared              // these are all there, and lookups are built
+	fetched               // lanes, with the rows that were fetched
+	committed
+)
+
+func (s stage) String() string {
+	return [...]string{"its keys are being named", "its keys are named", "it was fetched", "it was committed"}[s]
+}
+
+// Next gives the batch to be computed. It waits for the results of the ones before as far as the job's consistency wants (in sync, all of
+// them), so that the batch is computed on version Number. It follows a Commit, or begins a run of batches, which Finish ends.
+//
+// An error other than ErrOrder ends the session.
+func (s *Session) Next(ctx context.Context) (*Batch, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	r := s.run
+	if r == nil {
+		r = s.begin(0, nil)
+	}
+	if r.now != nil && r.now.stage != committed {
+		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder, r.now.number, r.now.stage)
+	}
+	b := r.committed
+	if r.batches == 0 {
+		r.planned.Store(uint64(b) + 1)
+	}
+	atLeast := schema.Version(0)
+	if ahead := schema.Version(r.job.Ahead); b > ahead {
+		atLeast = b - ahead
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	if err := r.settle(ctx, atLeast); err != nil {
+		return nil, r.failed(ctx, b, err)
+	}
+	r.now, r.next = r.prefetch(b), nil
+	r.now.times = startTimes()
+	r.activity.beginAt(seekingKeys, r.now.times.begin)
+	return r.now, nil
+}
+
+// Prefetch gives the batch behind the one that was committed last, so that its keys can be named while the results of that one are
+// under way. Only Samples, Keys and Bags may be called on it, until Next gives it.
+func (s *Session) Prefetch() (*Batch, error) {
+	if err := s.Err(); err != nil {
+		return nil, err
+	}
+	if s.run == nil || s.run.now == nil || s.run.now.stage != committed {
+		return nil, fmt.Errorf("%w: Prefetch: no batch was committed since Next", ErrOrder)
+	}
+	return s.run.prefetch(s.run.committed), nil
+}
+
+// prefetch is batch b, whose keys may be named.
+func (r *run) prefetch(b schema.Batch) *Batch {
+	if r.next == nil {
+		r.compute.tables.reset()
+		clear(r.compute.samples)
+		r.next = &Batch{run: r, number: b, open: -1, named: make([]int, len(r.job.Tables)), steps: make([]LaneStep, len(r.compute.samples))}
+	}
+	return r.next
+}
+
+// Number is the batch's; it is computed on that version, in sync.
+func (b *Batch) Number() schema.Batch { return b.number }
+
+// Lanes are the lanes to be computed, ascending. They may be others in the next batch.
+func (b *Batch) Lanes() []lane.Lane {
+	all := make([]lane.Lane, len(b.steps))
+	for i := range all {
+		all[i] = b.run.compute.plan.first + lane.Lane(i)
+	}
+	return all
+}
+
+// Samples says how many samples a lane has. Without any, which is what holds of a lane of which nothing is said, it is absent from the
+// batch, and may have no keys.
+func (b *Batch) Samples(l lane.Lane, n int) {
+	i, ok := b.names("Samples", l)
+	switch {
+	case !ok:
+	case n < 0:
+		b.broken("lane %d: %d samples: want how many the lane has, 0 for none", l, n)
+	default:
+		b.run.compute.samples[i] = n
+	}
+}
+
+// Keys appends keys to those that a lane uses of a table, in the order in which it will use them. Lanes are named in ascending order, each
+// table for itself.
+func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
+	i, ok := b.names("Keys", l)
+	if !ok || !b.knows(table) {
+		return
+	}
+	if i < b.named[table] {
+		b.broken("keys of lane %d of table %d follow those of lane %d: want lanes in ascending order", l, table, b.run.compute.plan.first+lane.Lane(b.named[table]))
+		return
+	}
+	t := b.run.compute.tables
+	t.nameTo(int(table), &b.named[table], i)
+	t.used[table] = append(t.used[table], keys...)
+}
+
+// Bags says where each bag of a lane begins among its keys of a table that has a pooling, and where the last one ends: from 0 to the number of these keys,
+// one more than there are bags. The offsets are copied.
+//
+//	b.Keys(l, words, 4, 4, 9, 7)
+//	b.Bags(l, words, []int64{0, 2, 2, 4}) // {4, 4}, {}, {9, 7}
+func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
+	i, ok := b.names("Bags", l)
+	if !ok || !b.knows(table) {
+		return
+	}
+	t := b.run.compute.tables
+	if t.bags[table] == nil {
+		b.broken("bags of table %d: its pooling is not in the manifest", table)
+		return
+	}
+	bags := &t.bags[table][i]
+	bags.offsets = append(bags.offsets[:0], offsets...)
+}
+
+// names is the hosted lane whose keys may be named.
+func (b *Batch) names(call string, l lane.Lane) (int, bool) {
+	if b.stage != naming || b != b.run.next && b != b.run.now {
+		b.broken("%s for lane %d: batch %d: %s", call, l, b.number, b.stage)
+		return 0, false
+	}
+	return b.hosted(l)
+}
+
+func (b *Batch) hosted(l lane.Lane) (int, bool) {
+	i := int(l) - int(b.run.compute.plan.first)
+	if i < 0 || i >= len(b.steps) {
+		b.broken("lane %d: this trainer computes lanes %v of batch %d", l, b.Lanes(), b.number)
+		return 0, false
+	}
+	return i, true
+}
+
+func (b *Batch) knows(table schema.Table) bool {
+	if n := len(b.run.job.Tables); int(table) >= n {
+		b.broken("table %d: the job has %d tables", table, n)
+		return false
+	}
+	return true
+}
+
+func (b *Batch) broken(format string, args ...any) {
+	if b.err == nil {
+		b.err = fmt.Errorf("%w: %w", ErrWorkload, fmt.Errorf(format, args...))
+	}
+}
+
+// out says why a call may not be made now, or nil.
+func (b *Batch) out(call string, want stage) error {
+	if err := b.run.Err(); err != nil {
+		return err
+	}
+	if b != b.run.now || b.run != b.run.Session.run {
+		return fmt.Errorf("%w: %s: batch %d is not the one that Next gave last", ErrOrder, call, b.number)
+	}
+	if b.stage == want || want == prepared && b.stage == naming {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: batch %d: %s", ErrOrder, call, b.number, b.stage)
+}
+
+// failed ends the session.
+func (b *Batch) failed(ctx context.Context, err error) error { return b.run.failed(ctx, b.number, err) }
+
+// prepare finds the distinct keys and builds the lookups for their rows. It looks at no parameter, so that it can be done
+// while the results of the batch before are under way.
+func (b *Batch) prepare() error {
+	if b.err == nil {
+		if err := b.run.compute.named(b.number, b.named); err != nil {
+			b.err = err
+		}
+	}
+	if b.err != nil {
+		return b.err
+	}
+	b.stage = prepared
+	return b.run.lookups.build(b.run.head(b.number))
+}
+
+// collect lets a workload name the keys of all lanes, and prepares the batch.
+func (b *Batch) collect(w Workload) error {
+	if err := b.run.compute.collect(w, b.number); err != nil {
+		return err
+	}
+	b.named = nil // all of them
+	if err := b.prepare(); err != nil || b == b.run.now || !b.run.job.RowsAlone() {
+		return err
+	}
+	b.run.asked = true // see rowsalone.go
+	return b.run.askFor(b.run.lookups, b.number)
+}
+
+// Fetch gets what the named keys stand for: rows, or pooled rows of tables that shards pool. From here on keys cannot be named any more.
+//
+// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of Run.
+func (b *Batch) Fetch(ctx context.Context) error {
+	if err := b.out("Fetch", prepared); err != nil {
+		return err
+	}
+	r := b.run
+	b.ctx, b.stop = r.running(ctx)
+	if err := b.fetch(b.ctx); err != nil {
+		err = b.failed(b.ctx, err)
+		b.stop()
+		return err
+	}
+	b.stage = fetched
+	return nil
+}
+
+func (b *Batch) fetch(ctx context.Context) error {
+	r := b.run
+	if b.stage == naming {
+		if err := b.prepare(); err != nil {
+			return err
+		}
+	}
+	r.compute.begin()
+	r.results.begin(b.number)
+	if err := r.sender.begin(ctx, r.head(b.number)); err != nil {
+		return err
+	}
+	b.times.keys += b.times.lap()
+	r.activity.beginAt(lookingUp, b.times.last)
+	if err := r.fetchNext(ctx, b.number); err != nil {
+		return fmt.Errorf("wait for rows: %w", err)
+	}
+	b.times.lookup = b.times.lap()
+	if r.pulses != nil {
+		r.sender.norm.begin(b.times.last)
+	}
+	r.activity.beginAt(computing, b.times.last)
+	return nil
+}
+
+// Lane begins a lane: what the program reads and gives is the LaneStep's. Lanes are computed in ascending order, each once, and ended
+// before the next begins. One without samples need not be computed; its LaneStep has Samples 0 and wants nothing but its End.
+func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
+	if err := b.out("Lane", fetched); err != nil {
+		return nil, err
+	}
+	i := int(l) - int(b.run.compute.plan.first)
+	if i < 0 || i >= len(b.steps) {
+		return nil, fmt.Errorf("%w: lane %d: this trainer computes lanes %v of batch %d", ErrOrder, l, b.Lanes(), b.number)
+	}
+	return b.lane(i)
+}
+
+// lane begins hosted lane number i.
+func (b *Batch) lane(i int) (*LaneStep, error) {
+	c := b.run.compute
+	l := c.plan.first + lane.Lane(i)
+	if b.open >= 0 {
+		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l, b.number, b.steps[b.open].Lane)
+	}
+	step := &b.steps[i]
+	*step = LaneStep{Batch: b.number, Lane: l, Samples: c.samples[i], index: i, compute: c, batch: b}
+	if step.Samples == 0 {
+		return step, nil
+	}
+	if i < b.at {
+		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d: want ascending order, each once", ErrOrder, l, b.number, c.plan.first+lane.Lane(b.at-1))
+	}
+	for skipped := b.at; skipped < i; skipped++ {
+		if c.samples[skipped] > 0 {
+			return nil, fmt.Errorf("%w: lane %d of batch %d before lane %d: want ascending order", ErrOrder, l, b.number, c.plan.first+lane.Lane(skipped))
+		}
+	}
+	if b.ctx.Err() != nil {
+		return nil, b.failed(b.ctx, context.Cause(b.ctx))
+	}
+	c.beginLane(i)
+	b.open = i
+	return step, nil
+}
+
+// end ends the lane under way with the workload's own error, or nil.
+func (b *Batch) end(step *LaneStep, loss float64, err error) error {
+	b.open, b.at, step.ended = -1, step.index+1, true
+	if err = b.run.compute.endLane(step, err); err != nil {
+		return b.failed(b.ctx, err)
+	}
+	b.samples, b.lossSum = b.samples+step.Samples, b.lossSum+loss
+	return nil
+}
+
+// Commit hands over what the lanes gave, and returns when it is under way; Next waits for what comes of it. All lanes that have samples
+// must have ended (ErrOrder). Any other error ends the session.
+func (b *Batch) Commit(ctx context.Context) error { return b.commit(ctx, nil) }
+
+// commit is Commit with what may leave together with the last rows.
+func (b *Batch) commit(ctx context.Context, behind func() error) error {
+	if err := b.out("Commit", fetched); err != nil {
+		return err
+	}
+	r := b.run
+	for i, n := range r.compute.samples[b.at:] {
+		if n > 0 {
+			return fmt.Errorf("%w: Commit of batch %d: lane %d, which has %d samples, was not computed to its End", ErrOrder, b.number, r.compute.plan.first+lane.Lane(b.at+i), n)
+		}
+	}
+	b.stop()
+	ctx, stop := r.running(ctx)
+	defer stop()
+	if b.err != nil {
+		return b.failed(ctx, b.err)
+	}
+	r.sender.ctx = ctx
+	r.hold()
+	err := b.send()
+	if err == nil && behind != nil {
+		err = behind()
+	}
+	if e := r.letGo(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return b.failed(ctx, err)
+	}
+	if behind != nil {
+		b.times.keys += b.times.lap()
+	}
+	r.activity.begin(elsewhere)
+	return nil
+}
+
+// send sends what is to be sent yet, and makes the batch one that waits for results.
+func (b *Batch) send() error {
+	r := b.run
+	if r.compute.plan.last < 0 {
+		if err := r.sender.sendAbsent(); err != nil {
+			return err
+		}
+	}
+	if err := r.sender.sendRows(); err != nil {
+		return err
+	}
+	r.measured(b.number)
+	r.sender.end(b.number)
+	b.times.send = r.sender.sendTime
+	b.times.compute = b.times.lap() - b.times.send
+	r.activity.beginAt(seekingKeys, b.times.last)
+	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.Version()) })
+	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.lossSum, b.times}
+	b.stage, r.committed = committed, b.number+1
+	return nil
+}
+
+// Wait returns when the batches that were committed are complete, with the version that they made. Next, Lookup, Table and Digest wait by themselves.
+func (s *Session) Wait(ctx context.Context) (schema.Version, error) {
+	ctx, stop := s.running(ctx)
+	defer stop()
+	err := s.settled(ctx)
+	return s.Version(), err
+}

@@ -1,0 +1,293 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"gradbus/schema"
+)
+
+// hold trains a toy as a program does that holds its batches. ahead says whether keys of the next batch are named before its results are there.
+func hold(ctx context.Context, s *Session, m *toy, batches int, ahead bool) error {
+	name := func(b *Batch) {
+		for _, l := range b.Lanes() {
+			n, keys := m.Keys(b.Number(), l, make([][]uint64, 2))
+			b.Samples(l, n)
+			for table, all := range keys {
+				half := len(all) / 2
+				b.Keys(l, schema.Table(table), all[:half]...)
+				b.Keys(l, schema.Table(table), all[half:]...)
+			}
+		}
+	}
+	for i := range batches {
+		b, err := s.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if !ahead || i == 0 {
+			name(b)
+		}
+		if err := b.Fetch(ctx); err != nil {
+			return err
+		}
+		for _, l := range b.Lanes() {
+			step, err := b.Lane(l)
+			if err != nil {
+				return err
+			}
+			loss := 0.0
+			if step.Samples > 0 {
+				if loss, err = m.Lane(step); err != nil {
+					return err
+				}
+			}
+			if err := step.End(loss); err != nil {
+				return err
+			}
+		}
+		if err := b.Commit(ctx); err != nil {
+			return err
+		}
+		if ahead && i+1 < batches {
+			next, err := s.Prefetch()
+			if err != nil {
+				return err
+			}
+			name(next)
+		}
+	}
+	return nil
+}
+
+// What a program does with the batches that it holds has the bits of Run, whoever applies and how far ahead keys are named.
+func TestHeldBatchesHaveTheBitsOfRun(t *testing.T) {
+	t.Parallel()
+	const lanes, batches = 6, 7
+	want, _ := toyOutcome(t, lanes, batches)
+	server := startServer(t, 2)
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		for _, ahead := range []bool{false, true} {
+			for _, trainers := range []int{1, 2} {
+				job := toyJob(fmt.Sprintf("held-%s-%v-%d", apply, ahead, trainers), trainers, lanes, apply)
+				sessions := joinAll(t, testConfig(t, server), job)
+				var all sync.WaitGroup
+				for i, s := range sessions {
+					all.Go(func() {
+						err := hold(testContext(t), s, newToy(t, job), batches, ahead)
+						digest, err2 := s.Digest(testContext(t)) // waits for what was committed
+						if err = errors.Join(err, err2); err != nil || digest != want {
+							t.Errorf("%s: trainer %d: weights %x, want %x: %v", job.Name, i, digest[:6], want[:6], err)
+						}
+						if err := s.Close(); err != nil { // what Finish does, too
+							t.Errorf("%s: trainer %d leaves: %v", job.Name, i, err)
+						}
+					})
+				}
+				all.Wait()
+			}
+		}
+	}
+}
+
+// pairs is one batch of a job with a table of 10 rows of 2 and a parameter of 2: two lanes, of which the second has no samples.
+func pairs(t *testing.T, s *Session) *Batch {
+	t.Helper()
+	b, err := s.Next(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Samples(0, 2)
+	b.Keys(0, 0, 7, 3)
+	b.Keys(0, 0, 7)
+	return b
+}
+
+func pairsJob(name string) *schema.Job {
+	return &schema.Job{Name: schema.JobName(name), Lanes: 2, Optimizer: schema.Optimizer{LR: 2},
+		Parameters: []schema.Parameter{{Name: "p", Shape: []int{2}, Init: schema.Zeros()}},
+		Tables:     []schema.TableSpec{{Name: "t", Rows: 10, Dim: 2, Init: schema.Zeros()}}}
+}
+
+func oneSession(t *testing.T, job *schema.Job) *Session {
+	t.Helper()
+	return joinAll(t, testConfig(t, startServer(t, 1)), job.WithDefaults())[0]
+}
+
+// Gradients may come in parts, by rows in any order, or by bags; what comes of them is read at the version that it made, and no other.
+func TestGradientsInParts(t *testing.T) {
+	t.Parallel()
+	s := oneSession(t, pairsJob("parts"))
+	ctx := testContext(t)
+	b := pairs(t, s)
+	if err := b.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	step, err := b.Lane(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ids := step.IDs(0); !slices.Equal(ids, []int64{1, 0, 1}) {
+		t.Errorf("ids %v", ids)
+	}
+	step.AddRowGrad(0, []int64{1, 0}, []float32{1, 2, 10, 20})
+	step.AddRowGrad(0, []int64{1}, []float32{3, 4})
+	step.AddGrad("p", []float32{1, 2})
+	step.AddGrad("p", []float32{0.5, 0.5})
+	if err := errors.Join(step.End(1), b.Commit(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	rows, err := s.LookupAt(ctx, 1, []TableKeys{{0, []uint64{3, 7, 0}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []float32{-10, -20, -4, -6, 0, 0}; !slices.Equal(rows[0], want) { // 2 * sum/2
+		t.Errorf("rows %v, want %v", rows[0], want)
+	}
+	if p := s.Param("p"); !slices.Equal(p, []float32{-1.5, -2.5}) {
+		t.Errorf("parameter %v", p)
+	}
+	_, err = s.LookupAt(ctx, 0, []TableKeys{{0, []uint64{3}}})
+	checkError(t, err, ErrVersion, "version 0 is asked for, and the job is at 1")
+	b = pairs(t, s)
+	if err := b.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	step, _ = b.Lane(0)
+	step.RowGrad(0, []int64{0}, []float32{1, 1})
+	step.AddRowGrad(0, []int64{0}, []float32{1, 1})
+	checkError(t, step.End(0), ErrWorkload, "batch 1 lane 0", "gradient of table 0 is given twice for one lane")
+	if s.Err() == nil {
+		t.Error("the session goes on with half a batch")
+	}
+}
+
+// Calls out of order change nothing: the batch goes on, and comes to its end.
+func TestCallsOutOfOrder(t *testing.T) {
+	t.Parallel()
+	s := oneSession(t, pairsJob("order"))
+	ctx := testContext(t)
+	_, err := s.Prefetch()
+	checkError(t, err, ErrOrder, "no batch was committed")
+	b := pairs(t, s)
+	_, err = b.Lane(0)
+	checkError(t, err, ErrOrder, "Lane: batch 0: its keys are being named")
+	checkError(t, b.Commit(ctx), ErrOrder, "Commit: batch 0: its keys are being named")
+	if err := b.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, b.Fetch(ctx), ErrOrder, "Fetch: batch 0: it was fetched")
+	_, err = s.Next(ctx)
+	checkError(t, err, ErrOrder, "Next: batch 0 is under way, it was fetched")
+	checkError(t, s.Run(ctx, &toy{}, 1, nil), ErrOrder, "want Finish before it")
+	checkError(t, s.Finish(ctx), ErrOrder, "want its Commit before, or Abort")
+	checkError(t, b.Commit(ctx), ErrOrder, "lane 0, which has 2 samples, was not computed")
+	_, err = b.Lane(2)
+	checkError(t, err, ErrOrder, "lane 2: this trainer computes lanes [0 1] of batch 0")
+	step, err := b.Lane(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = b.Lane(1)
+	checkError(t, err, ErrOrder, "lane 0, which has not ended")
+	if err := step.End(0); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, step.End(0), ErrOrder, "lane 0 of batch 0 has ended")
+	_, err = b.Lane(0)
+	checkError(t, err, ErrOrder, "lane 0 of batch 0 follows lane 0")
+	absent, err := b.Lane(1)
+	if err != nil || absent.Samples != 0 || absent.End(0) != nil {
+		t.Errorf("a lane without samples: %+v, %v", absent, err)
+	}
+	if err := b.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, b.Commit(ctx), ErrOrder, "Commit: batch 0: it was committed")
+	next := pairs(t, s)
+	checkError(t, b.Fetch(ctx), ErrOrder, "batch 0 is not the one that Next gave last")
+	if next.Number() != 1 || s.Version() != 1 {
+		t.Errorf("batch %d at version %d, want 1 at 1", next.Number(), s.Version())
+	}
+	if err := s.Close(); err == nil {
+		t.Error("Close says nothing of a batch that is under way")
+	}
+}
+
+// What a batch does not have is said once, at the call that needs it, and ends the session.
+func TestWhatABatchDoesNotHave(t *testing.T) {
+	t.Parallel()
+	for i, c := range []struct {
+		name func(b *Batch)
+		says string
+	}{
+		{func(b *Batch) { b.Keys(0, 3, 1) }, "table 3: the job has 1 tables"},
+		{func(b *Batch) { b.Keys(5, 0, 1) }, "lane 5: this trainer computes lanes [0 1] of batch 0"},
+		{func(b *Batch) { b.Keys(1, 0, 1) }, "lane 1: 0 samples with 1 keys of table \"t\""},
+		{func(b *Batch) { b.Samples(1, 1); b.Keys(1, 0, 1); b.Keys(0, 0, 1) }, "keys of lane 0 of table 0 follow those of lane 1"},
+		{func(b *Batch) { b.Samples(1, -1) }, "lane 1: -1 samples"},
+		{func(b *Batch) { b.Keys(0, 0, 10) }, `table "t": id 10 is outside [0, 10)`},
+		{func(b *Batch) { b.Bags(0, 0, []int64{0, 3}) }, "bags of table 0: its pooling is not in the manifest"},
+	} {
+		s := oneSession(t, pairsJob(fmt.Sprintf("lacks-%d", i)))
+		b := pairs(t, s)
+		c.name(b)
+		checkError(t, b.Fetch(testContext(t)), ErrWorkload, "batch 0", c.says)
+		if _, err := s.Next(testContext(t)); !errors.Is(err, ErrWorkload) {
+			t.Errorf("%s: the session goes on: %v", c.says, err)
+		}
+	}
+	s := oneSession(t, pairsJob("late"))
+	b := pairs(t, s)
+	if err := b.Fetch(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.Keys(0, 0, 1)
+	step, _ := b.Lane(0)
+	if err := step.End(0); err != nil {
+		t.Fatal(err)
+	}
+	checkError(t, b.Commit(testContext(t)), ErrWorkload, "Keys for lane 0: batch 0: it was fetched")
+}
+
+// Bags that a program names are pooled, and their gradient may come in parts, wherever the table is placed.
+func TestHeldBags(t *testing.T) {
+	t.Parallel()
+	server := startServer(t, 2)
+	for _, placement := range []string{schema.PlacementRows, schema.PlacementColumns, schema.PlacementTables} {
+		job := pairsJob("bags-" + placement)
+		job.Tables[0].Placement, job.Tables[0].Pooling, job.Tables[0].Init = placement, schema.PoolingMean, schema.Normal(1)
+		s := joinAll(t, testConfig(t, server), job.WithDefaults())[0]
+		ctx := testContext(t)
+		before, err := s.Lookup(ctx, []TableKeys{{0, []uint64{3, 7}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := pairs(t, s)
+		b.Bags(0, 0, []int64{0, 2, 3}) // {7, 3}, {7}
+		if err := b.Fetch(ctx); err != nil {
+			t.Fatal(err)
+		}
+		step, _ := b.Lane(0)
+		r := before[0]
+		if p, want := step.Pooled(0), []float32{(r[0] + r[2]) / 2, (r[1] + r[3]) / 2, r[2], r[3]}; !slices.Equal(p, want) {
+			t.Errorf("%s: pooled %v, want %v", placement, p, want)
+		}
+		step.AddPooledGrad(0, 0, []float32{2, 4})
+		step.AddPooledGrad(0, 0, []float32{2, 0, 1, 1})
+		if err := errors.Join(step.End(0), b.Commit(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		after, err := s.Lookup(ctx, []TableKeys{{0, []uint64{3, 7}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := []float32{r[0] - 2, r[1] - 2, r[2] - 3, r[3] - 3}; !slices.Equal(after[0], want) {
+			t.Errorf("%s: rows %v, want %v", placement, after[0], want)
+		}
+	}
+}
