@@ -45,7 +45,7 @@ func TestTrainersJoin(t *testing.T) {
 			if n := session.Shards(); n != 3 {
 				t.Errorf("%d shards, want 3", n)
 			}
-			return session.Leave(ctx, "")
+			return session.Close()
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -36,9 +36,9 @@ func trainLocal(t *testing.T, s packages.Settings, data *corpus.Data, shards int
 			digest, err = session.Digest(ctx)
 		}
 		if err != nil {
-			return errors.Join(err, session.Leave(ctx, err.Error()))
+			return errors.Join(err, session.Abort(err))
 		}
-		return session.Leave(ctx, "")
+		return session.Close()
 	})
 	if err != nil {
 		t.Fatal(err)
