@@ -30,7 +30,7 @@ type Options struct {
 	Shards int
 	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest, and Close closes it.
 	Backend cuda.Backend
-	// Log receives what a person may want to know later; nil discards it.
+	// Log receives what a person may want to know later, what shards say at level info at level debug: here they are no news. nil discards it.
 	Log *slog.Logger
 	// Adjust may change what the shards are told and given, such as deadlines, and who is told of pulses; nil for nothing.
 	Adjust func(*ps.Config, *ps.Options)
@@ -60,7 +60,7 @@ func Start(ctx context.Context, o Options) (*Shards, error) {
 		s.backend, s.own = backend, true
 	}
 	config := ps.Config{Shards: o.Shards, ID: "local"}
-	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: s.log}
+	options := ps.Options{Backend: s.backend, Bus: s.bus, Log: slog.New(aside{s.log.Handler()})}
 	if o.Adjust != nil {
 		o.Adjust(&config, &options)
 	}
@@ -121,3 +121,30 @@ func (s *Shards) closeBackend() {
 		s.log.Warn("close backend", "err", err)
 	}
 }
+
+// aside is a log of what is less important here: info is debug.
+type aside struct{ slog.Handler }
+
+func (a aside) level(of slog.Level) slog.Level {
+	if of == slog.LevelInfo {
+		return slog.LevelDebug
+	}
+	return of
+}
+
+// Enabled implements slog.Handler.
+func (a aside) Enabled(ctx context.Context, level slog.Level) bool {
+	return a.Handler.Enabled(ctx, a.level(level))
+}
+
+// Handle implements slog.Handler.
+func (a aside) Handle(ctx context.Context, r slog.Record) error {
+	r.Level = a.level(r.Level)
+	return a.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (a aside) WithAttrs(attrs []slog.Attr) slog.Handler { return aside{a.Handler.WithAttrs(attrs)} }
+
+// WithGroup implements slog.Handler.
+func (a aside) WithGroup(name string) slog.Handler { return aside{a.Handler.WithGroup(name)} }

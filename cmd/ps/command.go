@@ -23,6 +23,7 @@ import (
 	"gradbus/internal/config"
 	"gradbus/internal/process"
 	"gradbus/ps"
+	"gradbus/ps/ops/display"
 )
 
 // flags are what the command line and the configuration file may say.
@@ -135,10 +136,10 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer shown.close()
+	defer shown.Close()
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: verification.GPUs(backend, gpus.Monitor),
 		Fit: verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
-	shown.options(&options)
+	shown.Options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if errors.Is(err, fabric.ErrPortTaken) {
 		return fmt.Errorf("%w (--listen)", err)
@@ -147,7 +148,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer server.Close()
-	shown.begin(server)
+	shown.Begin(server)
 	if err := f.writePorts(server, shown); err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
 	}
 	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, shown.line(), process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
 	select {
 	case <-ctx.Done():
@@ -208,7 +209,7 @@ func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.
 }
 
 // writePorts writes the files that tell other programs where the server is.
-func (f *flags) writePorts(server *ps.Server, shown *display) error {
+func (f *flags) writePorts(server *ps.Server, shown *display.Display) error {
 	if f.portFile != "" {
 		if err := writePort(f.portFile, server.URL()); err != nil {
 			return err
@@ -217,7 +218,7 @@ func (f *flags) writePorts(server *ps.Server, shown *display) error {
 	if f.page.portFile == "" || shown == nil {
 		return nil
 	}
-	err := writePort(f.page.portFile, shown.server.URL())
+	err := writePort(f.page.portFile, shown.URL())
 	if err != nil {
 		f.removePorts()
 	}

@@ -27,7 +27,7 @@ const startWithin = 30 * time.Second
 type comparison struct {
 	runs, epochs, trainers, shards, lanes int
 	input, python                         string
-	json                                  bool
+	local, json                           bool
 
 	bin, scripts, work string // folders
 	progress           io.Writer
@@ -40,6 +40,7 @@ func packagesCommand() *cobra.Command {
 		Short: "The rate of the workload packages next to one PyTorch process, on the same data, in alternating runs",
 		Example: `  ./bin/psbench packages
   ./bin/psbench packages --runs 5 --trainers 1 --shards 1
+  ./bin/psbench packages --local                   shards and trainers in one process
   ./bin/psbench packages --input Packages.xz --json`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -51,7 +52,8 @@ func packagesCommand() *cobra.Command {
 	set.SortFlags = false
 	set.IntVar(&p.runs, "runs", 3, "`number` of runs of each")
 	set.IntVar(&p.epochs, "epochs", 4, "`number` of epochs of each run")
-	set.IntVar(&p.trainers, "trainers", 2, "`number` of trainer processes")
+	set.BoolVar(&p.local, "local", false, "run shards and trainers in one process, without a server")
+	set.IntVar(&p.trainers, "trainers", 2, "`number` of trainers, each a process but with --local")
 	set.IntVar(&p.shards, "shards", 2, "`number` of shards")
 	set.IntVar(&p.lanes, "lanes", 0, "`number` of lanes; 0 is the trainer's default")
 	set.StringVar(&p.input, "input", "", "package index `file`; empty is this machine's own")
@@ -82,13 +84,20 @@ func (p *comparison) run(ctx context.Context, out io.Writer) (err error) {
 			return err
 		}
 	}
-	url, end, err := p.server(ctx)
-	if err != nil {
-		return err
+	url := ""
+	if !p.local {
+		var end func()
+		if url, end, err = p.server(ctx); err != nil {
+			return err
+		}
+		defer end()
 	}
-	defer end()
 
-	ours := report.Rates{Name: fmt.Sprintf("gradbus (trainers %d, shards %d)", p.trainers, p.shards)}
+	form := ""
+	if p.local {
+		form = ", one process"
+	}
+	ours := report.Rates{Name: fmt.Sprintf("gradbus (trainers %d, shards %d%s)", p.trainers, p.shards, form)}
 	torch := &report.Rates{Name: "PyTorch (one process)"}
 	var last report.Result
 	for i := range p.runs {
@@ -199,8 +208,12 @@ func (p *comparison) server(ctx context.Context) (url string, end func(), err er
 }
 
 func (p *comparison) train(ctx context.Context, url string) (report.Result, error) {
-	out, err := p.output(ctx, p.program("trainer"), p.inputFlags("packages", "--server", url, "--job", "psbench", "--spawn", "--json",
-		"--trainers", strconv.Itoa(p.trainers), "--lanes", strconv.Itoa(p.lanes), "--epochs", strconv.Itoa(p.epochs))...)
+	form := []string{"packages", "--server", url, "--spawn"}
+	if p.local {
+		form = []string{"packages", "--local", "--shards", strconv.Itoa(p.shards)}
+	}
+	out, err := p.output(ctx, p.program("trainer"), p.inputFlags(append(form, "--job", "psbench", "--json",
+		"--trainers", strconv.Itoa(p.trainers), "--lanes", strconv.Itoa(p.lanes), "--epochs", strconv.Itoa(p.epochs))...)...)
 	if err != nil {
 		return report.Result{}, err
 	}

@@ -21,7 +21,7 @@ func newShower(o *common) shower {
 	switch {
 	case o.events == eventsAll:
 		return events{to: o.out}
-	case o.events != "":
+	case o.events != "" || o.quiet:
 		return &report.Plain{To: io.Discard}
 	case term.IsTerminal(int(o.errOut.Fd())):
 		return &bar{to: o.errOut}

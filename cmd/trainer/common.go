@@ -24,6 +24,7 @@ import (
 	"gradbus/internal/safetensors"
 	"gradbus/internal/settings"
 	"gradbus/internal/tensorboard"
+	"gradbus/local"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -49,6 +50,9 @@ type common struct {
 	endTraining           func() // see trained; nil where no GPU is watched
 	events                string // of a trainer that another one started: what it writes
 	logging               config.Log
+	local                 localFlags
+	shards                *local.Shards // where --local has them; else nil
+	quiet                 bool          // another trainer of this process shows progress
 
 	out    io.Writer
 	errOut *os.File
@@ -78,6 +82,7 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
+	o.local.add(set)
 }
 
 // addTraining adds the flags of how a job learns. drawn names what follows from the seed; dense is "dense " where the
@@ -155,6 +160,9 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		if o.log, err = o.logging.Logger(o.errOut); err != nil {
 			return err
 		}
+		if err := o.local.check(c.Flags()); err != nil {
+			return err
+		}
 		return run(c.Context())
 	}
 	c.Flags().SortFlags = false
@@ -179,9 +187,14 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.gpus != nil {
 		gpus = verification.GPUs(backend, o.gpus)
 	}
-	return trainer.Join(ctx, trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: dial,
+	c := trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: dial,
 		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
-		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}, job)
+		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
+	if o.shards != nil {
+		there := o.shards.Config()
+		c.Server, c.Bus, c.Route = there.Server, there.Bus, ""
+	}
+	return trainer.Join(ctx, c, job)
 }
 
 // writes is where this process writes while it trains, and when it has trained.
@@ -214,6 +227,7 @@ func leave(ctx context.Context, session *trainer.Session, err error) error {
 
 func (o *common) showWaiting(job string, missing int) {
 	switch {
+	case o.quiet:
 	case o.events != "":
 		_ = report.Event{Waiting: &missing}.Write(o.out) // a parent that is gone ends this process anyway
 	case missing == 1:

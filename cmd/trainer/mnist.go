@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -29,6 +30,7 @@ type mnistOptions struct {
 	input    string
 	dataDir  string
 	library  string
+	data     func() (*mnist.Data, error) // reads it, once
 }
 
 // classesShown is how many classes a prediction lists for people.
@@ -45,6 +47,7 @@ Joins a job as its next trainer, trains, and says how it went. Parameters are pu
 here, by the dense library that --library names. The first trainer of a job registers it; the others must want the same
 settings and have the same data and library. "make data" fetches the images; --input synthetic needs none.`,
 		Example: `  ./bin/trainer mnist                                         a job of one trainer, on a server on this machine
+  ./bin/trainer mnist --local                                 the same without a server, in this process alone
   ./bin/trainer mnist --spawn --trainers 2                    a job of two, both started here
   ./bin/trainer mnist --input fashion --save model.safetensors
   ./bin/trainer mnist --load model.safetensors --predict seven.png
@@ -83,17 +86,38 @@ func (o *mnistOptions) run(ctx context.Context) error {
 	if err := o.writables(); err != nil {
 		return err
 	}
-	var result report.Result
-	var err error
-	if o.spawn {
-		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
-	} else {
-		result, err = o.trainOne(ctx)
-	}
+	o.data = sync.OnceValues(func() (*mnist.Data, error) { return mnist.Load(o.input, o.dataDir) })
+	result, err := o.train(ctx)
 	if err != nil {
 		return err
 	}
 	return o.print(result)
+}
+
+// train runs the job, or this process's part of it.
+func (o *mnistOptions) train(ctx context.Context) (r report.Result, err error) {
+	if o.spawn {
+		return o.trainAll(ctx, &o.settings.Shared, o.childArgs)
+	}
+	ctx, stop, err := o.watchGPUs(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer stop()
+	if !o.local.on {
+		r, err = o.trainOne(ctx)
+		return r, because(ctx, err)
+	}
+	backend, err := o.openBackend()
+	if err != nil {
+		return r, err
+	}
+	defer backend.Close()
+	return o.trainLocal(ctx, backend, &o.settings.Shared, func(ctx context.Context, of common) (report.Result, error) {
+		one := *o
+		one.common = of
+		return one.trainOne(ctx)
+	})
 }
 
 // childArgs are the flags of the i-th trainer.
@@ -119,17 +143,11 @@ func (o *mnistOptions) open() (e nn.Env, closeAll func(), err error) {
 
 // trainOne is one trainer, from reading the data to leaving the job.
 func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error) {
-	ctx, stop, err := o.watchGPUs(ctx)
+	data, err := o.data()
 	if err != nil {
 		return r, err
 	}
-	defer stop()
-	defer func() { err = because(ctx, err) }()
-	data, err := mnist.Load(o.input, o.dataDir)
-	if err != nil {
-		return r, err
-	}
-	if data.Synthetic {
+	if data.Synthetic && !o.quiet {
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real images", "input", data.Source)
 	}
 	e, closeAll, err := o.open()

@@ -18,11 +18,11 @@ const barEvery = 100 * time.Millisecond
 
 // trainOne is one trainer, from reading the data to leaving the job.
 func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.Result, err error) {
-	data, err := corpus.Load(ctx, o.input)
+	data, err := o.data()
 	if err != nil {
 		return r, err
 	}
-	if data.Synthetic {
+	if data.Synthetic && !o.quiet {
 		o.log.Warn("the input is synthetic: its accuracy says nothing about real packages", "input", data.Source)
 	}
 	session, err := o.join(ctx, backend, packages.Job(o.settings, data))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,6 +24,7 @@ type options struct {
 	settings packages.Settings
 	input    string
 	dump     string
+	data     func() (*corpus.Data, error) // reads it, once
 }
 
 func packagesCommand() *cobra.Command {
@@ -35,6 +37,7 @@ func packagesCommand() *cobra.Command {
 Joins a job as its next trainer, trains, and says how it went. The first trainer of a job registers it; the others must
 want the same settings and have the same data. The default data are this machine's own package index.`,
 		Example: `  ./bin/trainer packages                                     a job of one trainer, on a server on this machine
+  ./bin/trainer packages --local                             the same without a server, in this process alone
   ./bin/trainer packages --spawn --trainers 2                a job of two, both started here
   ./bin/trainer packages --trainers 2                        one of two: start it twice, here or on another machine
   ./bin/trainer packages --spawn --trainers 2 --json         the result as one line of JSON
@@ -90,10 +93,18 @@ func (o *options) run(ctx context.Context) error {
 		return err
 	}
 	defer backend.Close()
+	o.data = sync.OnceValues(func() (*corpus.Data, error) { return corpus.Load(ctx, o.input) })
 	var result report.Result
-	if o.spawn {
+	switch {
+	case o.spawn:
 		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
-	} else {
+	case o.local.on:
+		result, err = o.trainLocal(ctx, backend, &o.settings.Shared, func(ctx context.Context, of common) (report.Result, error) {
+			one := *o
+			one.common = of
+			return one.trainOne(ctx, backend)
+		})
+	default:
 		result, err = o.trainOne(ctx, backend)
 		err = because(ctx, err)
 	}

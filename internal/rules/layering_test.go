@@ -69,6 +69,11 @@ var layers = map[string]layer{
 		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
+	// What a ps shows, put together for whoever runs one.
+	"ps/ops/display": {
+		own:   []string{"", "docs/runbooks", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/overview", "ps/ops/page", "schema"},
+		noStd: []string{"os/exec"},
+	},
 	"ps/ops/tap":    {own: []string{"fabric", "schema"}, noStd: noNetwork}, // it listens to frames, and says nothing
 	"ps/ops/page":   {noStd: noNetwork},                                    // files for a browser
 	"docs/runbooks": {noStd: noNetwork},                                    // files, too

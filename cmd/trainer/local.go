@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"github.com/spf13/pflag"
+
+	"gradbus/cuda"
+	"gradbus/cuda/verification"
+	"gradbus/internal/report"
+	"gradbus/internal/settings"
+	"gradbus/local"
+	"gradbus/ps"
+	"gradbus/ps/ops/display"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// localFlags say how a job runs in this process alone.
+type localFlags struct {
+	on     bool
+	shards int
+	http   string
+}
+
+func (f *localFlags) add(set *pflag.FlagSet) {
+	set.BoolVar(&f.on, "local", false, "run the whole job in this process, shards and all trainers, without a server")
+	set.IntVar(&f.shards, "shards", 1, "`number` of shards, with --local")
+	set.StringVar(&f.http, "http", "", "`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
+}
+
+// check refuses flags that contradict each other.
+func (f *localFlags) check(set *pflag.FlagSet) error {
+	if !f.on {
+		for _, name := range []string{"shards", "http"} {
+			if set.Changed(name) {
+				return fmt.Errorf("--%s is of a job in this process: want --local with it; elsewhere ./bin/ps has that flag", name)
+			}
+		}
+		return nil
+	}
+	for name, why := range map[string]string{
+		"spawn":  "starts every trainer as a process, and --local runs all of them in this one",
+		"id":     "names one trainer, and --local runs all of them",
+		"server": "says where a ps is, and --local needs none",
+		"route":  "says how to reach the shards of a ps, and --local needs none",
+	} {
+		if set.Changed(name) {
+			return fmt.Errorf("--%s %s: give one of the two", name, why)
+		}
+	}
+	return nil
+}
+
+// trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this process was told, and
+// adds up their results.
+func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settings.Shared, train func(context.Context, common) (report.Result, error)) (r report.Result, err error) {
+	shown, err := o.openPage(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer shown.Close()
+	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log, Adjust: func(_ *ps.Config, to *ps.Options) {
+		shown.Options(to)
+		if o.gpus != nil {
+			to.GPUs, to.Fit = verification.GPUs(backend, o.gpus), verification.Fit(backend, o.gpus.Fit)
+		}
+	}})
+	if err != nil {
+		return r, err
+	}
+	defer shards.Close()
+	shown.Begin(shards.Server())
+	results := make([]report.Result, s.Trainers)
+	var training atomic.Int64
+	training.Store(int64(s.Trainers))
+	err = shards.Run(ctx, s.Trainers, func(ctx context.Context, i int, c trainer.Config) error {
+		of := *o
+		of.shards, of.id, of.quiet = shards, string(c.Member), i > 0
+		if of.endTraining != nil {
+			of.endTraining = func() {
+				if training.Add(-1) == 0 {
+					o.endTraining()
+				}
+			}
+		}
+		if i > 0 {
+			of.save = ""
+		}
+		var err error
+		results[i], err = train(ctx, of)
+		return err
+	})
+	if err != nil {
+		return r, because(ctx, err)
+	}
+	return report.Add(results, s.Consistency != schema.ConsistencyAsync)
+}
+
+// openPage begins to serve the page of a job in this process; nil where none is wanted.
+func (o *common) openPage(ctx context.Context) (*display.Display, error) {
+	if o.local.http == "" || o.local.http == "off" {
+		return nil, nil
+	}
+	if !strings.Contains(o.local.http, ":") {
+		return nil, errors.New("--http " + o.local.http + ": want host:port, for example 127.0.0.1:8080")
+	}
+	shown, err := display.Open(ctx, display.Config{Listen: o.local.http, Log: o.log})
+	if err == nil {
+		fmt.Fprintf(o.errOut, "The page:  %s\n", shown.URL())
+	}
+	return shown, err
+}

@@ -1,0 +1,42 @@
+package e2e
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// A job in one process ends with the weights of a server's, and shows its page while it runs.
+func TestLocalSameWeights(t *testing.T) {
+	data := index(t, 200)
+	want := single(t, data)
+	for _, trainers := range []int{1, 4} {
+		p := start(t, "trainer", append([]string{"packages", "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8", "--lr", "1", "--epochs", "1"}, "--local", "--shards", "2", "--http", "127.0.0.1:0", "--trainers", strconv.Itoa(trainers), "--json")...)
+		p.succeeds(t)
+		if got := p.result(t); got.WeightsSHA256 != want || got.Trainers != trainers || got.Shards != 2 {
+			t.Errorf("%d trainers: weights %s of %d trainers and %d shards, want %s", trainers, got.WeightsSHA256, got.Trainers, got.Shards, want)
+		}
+		if !strings.Contains(p.stderr.String(), "The page:  http://127.0.0.1:") {
+			t.Error("nobody is told where the page is")
+		}
+	}
+}
+
+// What contradicts --local is refused, in one line that says why.
+func TestLocalRefusals(t *testing.T) {
+	for flags, want := range map[string]string{
+		"--local --spawn":               "--local runs all of them in this one",
+		"--local --server nats://a:1":   "--local needs none",
+		"--local --id t1":               "--local runs all of them",
+		"--shards 2":                    "want --local",
+		"--http 127.0.0.1:0":            "want --local",
+		"--local --shards 65":           "shards 65: want 1 to 64",
+		"--local --http 8080":           "want host:port",
+		"--local --shards 0 --epochs 0": "epochs 0",
+	} {
+		for _, workload := range []string{"packages", "mnist"} {
+			p := start(t, "trainer", append([]string{workload, "--input", "synthetic"}, strings.Fields(flags)...)...)
+			p.fails(t, want)
+		}
+	}
+}
