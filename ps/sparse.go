@@ -4,6 +4,7 @@ import (
 	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/state"
 )
 
 // sparseOwner is what a shard makes of the sparse rounds over all its table partitions. A round closes whole, when every
@@ -114,7 +115,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 			_, dim := s.place.Columns(schema.Table(id), s.index)
 			keys, rows, err := l.sparse.Merge(schema.Table(id), dim)
 			if err == nil {
-				err = t.Stage(keys, rows, float32(total))
+				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: float32(total)})
 			}
 			if err != nil {
 				return err

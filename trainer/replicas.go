@@ -50,7 +50,7 @@ func (r *replicas) close() {
 
 // stage applies mean gradients of a replicated table's rows, beside the table.
 func (r *replicas) stage(t schema.Table, keys []uint64, means []float32) error {
-	if err := r.tables[t].Stage(keys, cuda.Float32s(means), 1); err != nil {
+	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1}); err != nil {
 		return fmt.Errorf("apply %d rows of table %d: %w", len(keys), t, err)
 	}
 	return nil
@@ -65,12 +65,16 @@ func (r *replicas) replicated() []bool {
 	return is
 }
 
-// commit makes the staged rows those of the current version, once the batch is complete.
-func (r *replicas) commit() {
+// commit makes the staged rows those of the current version, once the batch is complete. weight is its samples, of all trainers.
+func (r *replicas) commit(weight float64) {
 	for _, t := range r.tables {
-		if t != nil {
-			t.Commit()
+		if t == nil {
+			continue
 		}
+		if weight > 0 {
+			t.Step()
+		}
+		t.Commit()
 	}
 }
 

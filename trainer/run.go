@@ -282,7 +282,7 @@ func (r *run) complete(b schema.Batch) {
 	w := &r.waiting[int(b)%len(r.waiting)]
 	weight, version := r.results.outcomeOf(b)
 	r.compute.params.commit(b + 1)
-	r.replicas.commit()
+	r.replicas.commit(weight)
 	r.batch.Store(uint64(b) + 1)
 	r.fingerprint(b + 1)
 	r.done++

@@ -37,19 +37,12 @@ type Array struct {
 	rows    []float32   // [places, dim], of version
 	slots   [][]float32 // [rule.slots][places, width]
 	stepped []uint8     // [places] the row has had a step; nil where the optimizer does not ask
+	last    []int64     // [places] the newest step that the row has had, from 1; in place of stepped where steps are made up for
 
 	staged staged
-	ids    []int64 // scratch of Pool
+	ids    []int64 // scratch of Pool and catchUp
 	bags   []int64
-}
-
-// staged is the outcome of steps beside the table. Its memory is reused from batch to batch.
-type staged struct {
-	places []int64 // distinct
-	rows   []float32
-	slots  [][]float32 // [rule.slots]
-	first  []uint8     // scratch
-	pass   []cuda.Slot // likewise
+	zeros  []float32
 }
 
 // NewArray draws version 0 of the rows that are here, which takes about 15 ns a value and uses all processors, unless ctx ends
@@ -73,9 +66,13 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 		if err != nil {
 			return nil, err
 		}
+		fill(values, t.rule.initial)
 		t.slots = append(t.slots, values)
 	}
-	if t.rule.marks {
+	switch {
+	case t.rule.exact:
+		t.last = make([]int64, n)
+	case t.rule.marks:
 		t.stepped = make([]uint8, n)
 	}
 	t.staged.slots = make([][]float32, len(t.slots))
@@ -131,7 +128,7 @@ func (t *Array) draw(ctx context.Context) error {
 // String is what is known of the table, and checksums of what is there, for tests and logs.
 func (t *Array) String() string {
 	text := fmt.Sprintf("%s: version %d steps %d rows %08x marks %d staged %d", t.config.Spec.Name, t.version, t.steps, checksum(t.rows),
-		len(t.stepped), t.staged.places)
+		len(t.stepped)+len(t.last), t.staged.places)
 	for i, s := range t.rule.slots {
 		text += fmt.Sprintf(" %s %08x", s.name, checksum(t.slots[i]))
 	}
@@ -146,6 +143,11 @@ func (t *Array) Version() schema.Version { return t.version }
 
 // Gather copies the rows of keys.
 func (t *Array) Gather(keys []uint64, rows []float32) error {
+	if t.last != nil {
+		if err := t.catchUp(keys); err != nil {
+			return err
+		}
+	}
 	for _, key := range keys {
 		rows = rows[copy(rows, t.row(int(t.places[key]))):]
 	}
@@ -154,6 +156,11 @@ func (t *Array) Gather(keys []uint64, rows []float32) error {
 
 // Pool makes each bag one row.
 func (t *Array) Pool(b Bags, out []float32) error {
+	if t.last != nil {
+		if err := t.catchUp(b.Keys); err != nil {
+			return err
+		}
+	}
 	t.ids, t.bags = grown(t.ids, len(b.Keys)), grown(t.bags, len(b.Offsets))
 	for i, key := range b.Keys {
 		t.ids[i] = int64(t.places[key])
@@ -177,74 +184,23 @@ func (t *Array) Scan(p schema.Partition, cursor uint64, keys []uint64, rows []fl
 	for i := range keys {
 		keys[i] = uint64(t.keys[first+i])
 	}
+	if t.last != nil {
+		if err := t.catchUp(keys); err != nil {
+			return err
+		}
+	}
 	copy(rows, t.rows[first*t.dim:(first+len(keys))*t.dim])
 	return nil
 }
 
-// Stage runs the optimizer on rows, from the table into what is staged.
-func (t *Array) Stage(keys []uint64, sums cuda.Vector, weight float32) error {
-	st, n, before := &t.staged, len(keys), len(t.staged.places)
-	if n == 0 {
-		return nil
+// fill sets memory that is zeroed.
+func fill(values []float32, to float32) {
+	if to == 0 {
+		return // pages that nobody touches cost nothing
 	}
-	st.places, st.rows = extended(st.places, n), extended(st.rows, n*t.dim)
-	places := st.places[before:]
-	for i, key := range keys {
-		places[i] = int64(t.places[key])
+	for i := range values {
+		values[i] = to
 	}
-	a := cuda.ApplyRows{
-		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Weight: weight, Table: cuda.Float32s(t.rows), Index: cuda.Int64s(places),
-		Grad: sums, Out: cuda.Float32s(st.rows[before*t.dim:]),
-	}
-	st.pass = st.pass[:0]
-	for i, s := range t.rule.slots {
-		width := s.width(t.dim)
-		st.slots[i] = extended(st.slots[i], n*width)
-		st.pass = append(st.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i]), After: cuda.Float32s(st.slots[i][before*width:])})
-	}
-	a.Slots = st.pass
-	if t.stepped != nil {
-		st.first = grown(st.first, n)
-		for i, at := range places {
-			st.first[i] = 1 - t.stepped[at]
-		}
-		a.First = cuda.Uint8s(st.first)
-	}
-	err := t.config.Backend.ApplyRows(a)
-	if err == nil {
-		return nil
-	}
-	t.cut(before)
-	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
-		return e.InTable(t.config.Spec.Name, keys[min(e.Row(), n-1)])
-	})
-}
-
-// cut forgets what is staged but for the first n rows.
-func (t *Array) cut(n int) {
-	st := &t.staged
-	st.places, st.rows = st.places[:n], st.rows[:n*t.dim]
-	for i, s := range t.rule.slots {
-		st.slots[i] = st.slots[i][:n*s.width(t.dim)]
-	}
-}
-
-// Commit moves staged rows into the table.
-func (t *Array) Commit() {
-	for i, at := range t.staged.places {
-		copy(t.row(int(at)), t.staged.rows[i*t.dim:])
-		if t.stepped != nil {
-			t.stepped[at] = 1
-		}
-	}
-	for k, s := range t.rule.slots {
-		width := s.width(t.dim)
-		for i, at := range t.staged.places {
-			copy(t.slots[k][int(at)*width:(int(at)+1)*width], t.staged.slots[k][i*width:])
-		}
-	}
-	t.cut(0)
-	t.version++
 }
 
 // grown gives n elements that reuse s where it is large enough. They are what they happen to be.

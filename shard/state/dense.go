@@ -120,6 +120,7 @@ func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	c.kept, c.slots = make([][][]float32, versions), make([][]cuda.Slot, versions)
 	for v := range c.kept {
 		for range c.rule.slots {
+			fill(free[:elements], c.rule.initial)
 			c.kept[v] = append(c.kept[v], free[:elements:elements])
 			free = free[aligned(elements):]
 		}
@@ -206,7 +207,7 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
-		Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0,
+		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0,
 		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
 	if err == nil {
@@ -220,7 +221,7 @@ func (d *Dense) Step(i int, weight float64, sum []float32) error {
 	c, now, out := d.begin(i)
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
-		Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
+		Dim: 1, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
 		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
 	})
 	if err == nil {

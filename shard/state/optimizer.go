@@ -11,12 +11,16 @@ import (
 // cuda a kind is, what it keeps and how its numbers change from version to version. A rule belongs to one owner of state and
 // is not safe for concurrent use: at changes it in place, so that a batch allocates nothing.
 type rule struct {
-	named schema.Optimizer
-	slots []slotShape
-	marks bool // the first step of a value or row differs from the others
+	named   schema.Optimizer
+	slots   []slotShape
+	initial float32 // of every value of every slot
+	marks   bool    // the first step of a value or row differs from the others
+	exact   bool    // a row that sits a step out has to make up for it
 
 	optimizer cuda.Optimizer // points to the one below that the kind names
 	sgd       cuda.SGD
+	rowwise   cuda.RowwiseAdagrad
+	adam      cuda.Adam
 }
 
 // slotShape is a named state of an optimizer: as many values as the row or tensor has, or one a row.
@@ -36,16 +40,23 @@ func (s slotShape) width(dim int) int {
 // newRule fails on a kind that Validate refuses. Fields of o that are 0 get their defaults.
 func newRule(o schema.Optimizer) (*rule, error) {
 	o = o.WithDefaults()
-	r := &rule{named: o}
+	r := &rule{named: o, initial: o.InitialAccumulator}
 	switch o.Kind {
 	case schema.OptimizerSGD:
-		r.sgd = cuda.SGD{LR: o.LR, Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
+		r.sgd = cuda.SGD{Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
 		r.optimizer, r.marks = &r.sgd, o.Momentum != 0
+		r.exact = o.Exact && (o.Momentum != 0 || o.WeightDecay != 0) // else a gradient of zero moves nothing
+	case schema.OptimizerRowwiseAdagrad:
+		r.rowwise = cuda.RowwiseAdagrad{Eps: o.Eps, WeightDecay: o.WeightDecay}
+		r.optimizer = &r.rowwise
+	case schema.OptimizerAdam:
+		r.adam = cuda.Adam{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay}
+		r.optimizer = &r.adam
 	default:
 		return nil, fmt.Errorf("optimizer %q is not known", o.Kind)
 	}
-	for _, name := range r.optimizer.SlotNames() {
-		r.slots = append(r.slots, slotShape{name: name})
+	for _, name := range r.at(0, 0).SlotNames() {
+		r.slots = append(r.slots, slotShape{name: name, perRow: o.Kind == schema.OptimizerRowwiseAdagrad})
 	}
 	return r, nil
 }
@@ -53,24 +64,32 @@ func newRule(o schema.Optimizer) (*rule, error) {
 // at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid until
 // the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
-	_, _ = v, steps // no kind depends on them yet
+	lr := r.named.Rate(uint64(v))
+	r.sgd.LR, r.rowwise.LR, r.adam.LR = lr, lr, lr
+	r.adam.Step = steps + 1
 	return r.optimizer
 }
 
-// SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the slots' bytes, and a mark for each row
-// where its first step differs.
+// SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those that tell
+// which steps a row has had.
 func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
 	r, err := newRule(o)
 	if err != nil {
-		return 0, 0
+		return 0, 0 // registration refuses it
 	}
 	for _, s := range r.slots {
 		slots += rows * int64(s.width(int(dim))) * valueBytes
 	}
-	if r.marks {
+	switch {
+	case r.exact:
+		marks = rows * stepBytes
+	case r.marks:
 		marks = rows
 	}
 	return slots, marks
 }
 
-const valueBytes = 4
+const (
+	valueBytes = 4
+	stepBytes  = 8
+)

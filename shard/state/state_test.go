@@ -52,7 +52,7 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 	a := testArray(t, 10, 2, schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5, Momentum: 0.5})
 	step := func(key uint64, x, y, weight float32) {
 		t.Helper()
-		must(t, a.Stage([]uint64{key}, cuda.Float32s([]float32{x, y}), weight))
+		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{x, y}), Weight: weight}))
 	}
 	step(7, 2, 4, 2)
 	step(3, 1, 1, 1)
@@ -82,7 +82,7 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 func TestScanIsInOrder(t *testing.T) {
 	a := testArray(t, 100, 3, schema.Optimizer{LR: 1})
 	for key := range uint64(100) {
-		must(t, a.Stage([]uint64{key}, cuda.Float32s([]float32{-float32(key), 0, 0}), 1))
+		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1}))
 	}
 	a.Commit()
 	var s Scanner

@@ -1,0 +1,119 @@
+package state
+
+import (
+	"fmt"
+
+	"gradbus/schema"
+)
+
+// Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about valuesMax
+// values at a time.
+func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
+	most := max(1, valuesMax/t.dim)
+	for _, p := range t.partitions {
+		for first := p.first; first < p.end; first += most {
+			if err := yield(t.rowsAt(p.id, first, min(first+most, p.end))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// rowsAt is the rows at places [first, end). Keys and marks are in new memory.
+func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
+	r := Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim, Version: t.version, Steps: t.steps,
+		Values: t.rows[first*t.dim : end*t.dim]}
+	for at := first; at < end; at++ {
+		r.Keys = append(r.Keys, uint64(t.keys[at]))
+		switch {
+		case t.last != nil:
+			r.Last = append(r.Last, t.last[at])
+		case t.stepped != nil:
+			r.Last = append(r.Last, int64(t.stepped[at]))
+		}
+	}
+	for i, s := range t.rule.slots {
+		width := s.width(t.dim)
+		r.Slots = append(r.Slots, Slot{s.name, t.slots[i][first*width : end*width]})
+	}
+	return r
+}
+
+// Restore begins a restore.
+func (t *Array) Restore() RowsRestore {
+	t.cut(0)
+	t.staged.step = false
+	return &arrayRestore{table: t, there: make([]int32, len(t.keys))}
+}
+
+// arrayRestore puts a snapshot in the place of what an Array has.
+type arrayRestore struct {
+	table *Array
+	any   bool
+	there []int32 // [places] columns that have been restored
+}
+
+// Rows restores those that are here.
+func (r *arrayRestore) Rows(rows Rows) error {
+	t := r.table
+	if rows.Table != t.config.Spec.Name {
+		return nil
+	}
+	lo, hi := max(rows.Column, t.config.Column), min(rows.Column+rows.Columns, t.config.Column+t.dim)
+	if lo >= hi || len(rows.Keys) == 0 {
+		return nil
+	}
+	if err := r.check(&rows); err != nil {
+		return fmt.Errorf("restore %d rows of table %q: %w", len(rows.Keys), rows.Table, err)
+	}
+	for i, key := range rows.Keys {
+		if t.Missing(rows.Keys[i:i+1]) >= 0 {
+			continue
+		}
+		at := int(t.places[key])
+		from, to, n := i*rows.Columns+lo-rows.Column, at*t.dim+lo-t.config.Column, hi-lo
+		copy(t.rows[to:to+n], rows.Values[from:])
+		for k, s := range t.rule.slots {
+			if s.perRow {
+				t.slots[k][at] = rows.Slots[k].Values[i]
+				continue
+			}
+			copy(t.slots[k][to:to+n], rows.Slots[k].Values[from:])
+		}
+		switch {
+		case t.last != nil:
+			t.last[at] = rows.Last[i]
+		case t.stepped != nil:
+			t.stepped[at] = uint8(min(rows.Last[i], 1))
+		}
+		r.there[at] += int32(n)
+	}
+	return nil
+}
+
+// check compares rows with the table and with those before them.
+func (r *arrayRestore) check(rows *Rows) error {
+	t, n := r.table, len(rows.Keys)
+	if !r.any {
+		r.any, t.version, t.steps = true, rows.Version, rows.Steps
+	}
+	if t.version != rows.Version || t.steps != rows.Steps {
+		return fmt.Errorf("%w: version %d after %d steps, and others are of %d after %d", ErrSnapshot, rows.Version, rows.Steps, t.version, t.steps)
+	}
+	if len(rows.Values) != n*rows.Columns || (t.last != nil || t.stepped != nil) && len(rows.Last) != n {
+		return fmt.Errorf("%w: %d values and %d marks for rows of %d", ErrSnapshot, len(rows.Values), len(rows.Last), rows.Columns)
+	}
+	return t.rule.checkSlots(rows.Slots, func(s slotShape) int { return n * s.width(rows.Columns) })
+}
+
+// Done says whether every row was restored, once.
+func (r *arrayRestore) Done() error {
+	for at, n := range r.there {
+		if int(n) != r.table.dim {
+			return fmt.Errorf("restore table %q: %w: %d values came of row %d, which has %d here", r.table.config.Spec.Name, ErrSnapshot,
+				n, r.table.keys[at], r.table.dim)
+		}
+	}
+	return nil
+}
