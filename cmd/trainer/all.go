@@ -58,6 +58,8 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 				o.log.Warn("not an event", "member", name, "err", err)
 			case e.Progress != nil:
 				show.Show(*e.Progress)
+			case e.Note != "":
+				show.Note(e.Note)
 			case e.Trained:
 				trained[i] = true
 			case e.Result != nil:

@@ -13,6 +13,7 @@ import (
 // shower shows progress.
 type shower interface {
 	Show(report.Progress)
+	Note(text string) // a line between
 	End()
 }
 
@@ -34,6 +35,8 @@ type events struct{ to io.Writer }
 
 func (e events) Show(p report.Progress) { _ = report.Event{Progress: &p}.Write(e.to) }
 
+func (e events) Note(text string) { _ = report.Event{Note: text}.Write(e.to) }
+
 func (e events) End() {}
 
 // bar is made at the first batch, when the number of batches is known.
@@ -49,6 +52,13 @@ func (b *bar) Show(p report.Progress) {
 	}
 	b.bar.Describe(fmt.Sprintf("loss %.4f  %s samples/s", p.Loss, report.Thousands(p.SamplesPerSecond)))
 	_ = b.bar.Set64(int64(p.Batch) + 1) // a terminal that cannot be written to is no reason to stop
+}
+
+func (b *bar) Note(text string) {
+	if b.bar != nil {
+		_ = b.bar.Clear()
+	}
+	fmt.Fprintln(b.to, text)
 }
 
 func (b *bar) End() {

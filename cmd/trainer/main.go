@@ -1,6 +1,6 @@
 // Command trainer runs a workload as one trainer of a job, or as all of them.
 //
-// It holds flags and wiring only; the workloads are under package trainer.
+// It holds flags and wiring only; the workloads are in examples.
 package main
 
 import (
@@ -30,9 +30,10 @@ func command() *cobra.Command {
   ./bin/trainer packages                              a job of one trainer
   ./bin/trainer packages --spawn --trainers 2         a job of two, both started here
   ./bin/trainer packages --trainers 2                 one of two: start it twice
-  ./bin/trainer mnist --spawn --trainers 2            digits from images (after make data)`,
+  ./bin/trainer mnist --spawn --trainers 2            digits from images (after make data)
+  ./bin/trainer movielens --local                     films, in this process alone (after make data)`,
 	}
-	workloads := []*cobra.Command{packagesCommand(), mnistCommand()}
+	workloads := []*cobra.Command{packagesCommand(), mnistCommand(), movielensCommand()}
 	var names []string
 	for _, w := range workloads {
 		names = append(names, w.Name())

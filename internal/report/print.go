@@ -26,6 +26,9 @@ func (p *Plain) Show(at Progress) {
 	fmt.Fprintf(p.To, "batch %d of %d  loss %.4f  %s samples/s\n", at.Batch+1, at.Batches, at.Loss, Thousands(at.SamplesPerSecond))
 }
 
+// Note prints a line.
+func (p *Plain) Note(text string) { fmt.Fprintln(p.To, text) }
+
 // End is called once, after the last Show.
 func (p *Plain) End() {}
 
@@ -46,13 +49,13 @@ func (r Result) Print(to io.Writer) error {
 		input += " (synthetic: this accuracy says nothing about real data)"
 	}
 	_, err := fmt.Fprintf(to, `input      %s
-accuracy   %.4f on %s test samples
+%s on %s test samples
 loss       %.4f in the last of %s
 rate       %s samples/s: %s samples in %.2f s
 traffic    %s sent, %s received
 job        %s, %s, %s, backend %s
 weights    sha256 %s
-`, input, r.Accuracy, Thousands(float64(r.TestSamples)), r.Loss, count(r.Epochs, "epoch"),
+`, input, r.scores(), Thousands(float64(r.TestSamples)), r.Loss, count(r.Epochs, "epoch"),
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
 	if err == nil && r.WeightsOf != "" {
@@ -65,6 +68,14 @@ weights    sha256 %s
 		_, err = fmt.Fprintf(to, "saved      %s\n", r.Saved)
 	}
 	return err
+}
+
+// scores are what was measured on the test set.
+func (r Result) scores() string {
+	if r.RMSE > 0 {
+		return fmt.Sprintf("error      RMSE %.4f, AUC %.4f", r.RMSE, r.AUC)
+	}
+	return fmt.Sprintf("accuracy   %.4f", r.Accuracy)
 }
 
 func count(n int, of string) string {

@@ -25,8 +25,10 @@ type Result struct {
 	Workload         string  `json:"workload"`
 	Job              string  `json:"job"`
 	Input            string  `json:"input"`
-	Synthetic        bool    `json:"synthetic"` // the input was generated, its accuracy says nothing about real data
-	Accuracy         float64 `json:"accuracy"`  // on the test set
+	Synthetic        bool    `json:"synthetic"`      // the input was generated, its accuracy says nothing about real data
+	Accuracy         float64 `json:"accuracy"`       // on the test set; 0 where RMSE says it
+	RMSE             float64 `json:"rmse,omitempty"` // on the test set, of ratings
+	AUC              float64 `json:"auc,omitempty"`  // likewise
 	TestSamples      int     `json:"test_samples"`
 	SamplesPerSecond float64 `json:"samples_per_second"` // of all trainers, first to last training batch
 	Samples          uint64  `json:"samples"`            // trained on by all trainers in that time
@@ -61,6 +63,7 @@ type Time struct {
 type Event struct {
 	Waiting  *int      `json:"waiting,omitempty"` // trainers that have not joined yet
 	Progress *Progress `json:"progress,omitempty"`
+	Note     string    `json:"note,omitempty"`    // a line for people
 	Trained  bool      `json:"trained,omitempty"` // all batches are complete: what fails from now on ends this trainer alone
 	Result   *Result   `json:"result,omitempty"`
 }

@@ -98,6 +98,11 @@ var layers = map[string]layer{
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
+	"examples/movielens": {
+		own:   []string{"cuda", "lane", "philox", "schema", "trainer", "trainer/deal", "examples/movielens/rdata", "internal/safetensors", "internal/settings"},
+		noStd: []string{"net", "net/http"},
+	},
+	"examples/movielens/rdata": {noStd: noNetwork},
 	"examples/packages/corpus": {
 		own:    []string{"philox"},
 		others: []string{"github.com/ulikunitz/xz", "github.com/pierrec/lz4/v4"},
