@@ -13,6 +13,7 @@ import (
 // rowsCase is one draw: a state, gradients for some rows, and how they are to be applied.
 type rowsCase struct {
 	o        Optimizer
+	clip     Clip
 	weight   float32
 	state    *naiveState
 	steps    Steps
@@ -22,13 +23,14 @@ type rowsCase struct {
 }
 
 func (c *rowsCase) String() string {
-	return fmt.Sprintf("%s, weight %v, dim %d, rows %v, slots %v, gradient %v, step %d exact %v (last %v), skip %v, in place %v", describe(c.o), c.weight,
+	return fmt.Sprintf("%s, %+v, weight %v, dim %d, rows %v, slots %v, gradient %v, step %d exact %v (last %v), skip %v, in place %v", describe(c.o), c.clip, c.weight,
 		c.state.dim, c.state.dtype, c.state.slotTypes, c.gradType, c.steps.Step, c.steps.Exact, c.steps.Last.n > 0, c.skip, c.inPlace)
 }
 
 func drawRows(r *rand.Rand, rows, dim int, special bool) *rowsCase {
 	c := &rowsCase{skip: r.IntN(3) == 0, inPlace: r.IntN(2) == 0, gradType: floatTypes[r.IntN(3)]}
 	c.o, c.weight = randomOptimizer(r)
+	c.clip = randomClip(r, true)
 	c.state = drawState(r, c.o, rows, dim, special)
 	if r.IntN(3) > 0 {
 		c.steps.Step = 1 + r.Int64N(9)
@@ -38,8 +40,7 @@ func drawRows(r *rand.Rand, rows, dim int, special bool) *rowsCase {
 				c.state.last[i] = -3
 			}
 		}
-		_, adam := c.o.(Adam)
-		c.steps.Exact = !adam && r.IntN(2) == 0
+		c.steps.Exact = hasExact(c.o) && r.IntN(2) == 0
 		c.steps.Last = Int64s(slices.Clone(c.state.last))
 	}
 	return c
@@ -127,7 +128,7 @@ func TestApplyRowsBits(t *testing.T) {
 			out, slots, lastAfter := c.outputs(table, n)
 			c.steps.LastAfter = lastAfter
 			var report Report
-			a := ApplyRows{Dim: dim, Optimizer: c.o, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
+			a := ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
 				Table: table, Index: idsOf([]DType{Int64, Int32}[r.IntN(2)], index), Grad: grad, Out: out, Report: &report}
 			first := make([]uint8, n)
 			if c.steps.Last.n == 0 && r.IntN(3) > 0 {
@@ -150,7 +151,7 @@ func TestApplyRowsBits(t *testing.T) {
 				state, g := before.only(int(row)), unpacked(grad.Slice(i*dim, (i+1)*dim))
 				want.NonFinite += badValues(g, c.weight)
 				named[row] = true
-				state.stepped(c.o, &c.steps, first[i] != 0, c.weight, int(row), g)
+				state.stepped(c.o, c.clip, &c.steps, first[i] != 0, c.weight, int(row), g)
 				c.check(t, state, out, slots, lastAfter, int(row), i)
 			}
 			c.untouched(t, before, table, named)
@@ -183,7 +184,7 @@ func TestCoalesceApplyBits(t *testing.T) {
 			c.steps.LastAfter = lastAfter
 			outKeys := make([]int64, room)
 			var report Report
-			a := CoalesceApply{Dim: dim, Optimizer: c.o, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
+			a := CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
 				Table: table, Keys: idsOf([]DType{Int64, Int32, Uint64}[r.IntN(3)], keys), Rows: grad, OutKeys: Int64s(outKeys), Out: out, Report: &report}
 			if c.inPlace && r.IntN(2) == 0 {
 				a.OutKeys = Vector{}
@@ -203,7 +204,7 @@ func TestCoalesceApplyBits(t *testing.T) {
 			for rank, key := range distinct {
 				sum := naiveRows(values, dim, index[key])
 				want.NonFinite += badValues(sum, c.weight)
-				state.stepped(c.o, &c.steps, false, c.weight, int(key), sum)
+				state.stepped(c.o, c.clip, &c.steps, false, c.weight, int(key), sum)
 				c.check(t, state, out, slots, lastAfter, int(key), rank)
 			}
 			c.untouched(t, before, table, named)

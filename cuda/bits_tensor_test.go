@@ -12,6 +12,7 @@ import (
 // denseCase is a dense tensor as one row or several, and how the optimizer is to run on it.
 type denseCase struct {
 	o         Optimizer
+	clip      Clip
 	weight    float32
 	first     bool
 	n, dim    int
@@ -23,13 +24,14 @@ type denseCase struct {
 }
 
 func (c *denseCase) String() string {
-	return fmt.Sprintf("%s, weight %v, first %v, %d values in rows of %d, param %v, slots %v", describe(c.o), c.weight, c.first, c.n, c.dim,
+	return fmt.Sprintf("%s, %+v, weight %v, first %v, %d values in rows of %d, param %v, slots %v", describe(c.o), c.clip, c.weight, c.first, c.n, c.dim,
 		c.state.dtype, c.state.slotTypes)
 }
 
 func drawDense(r *rand.Rand, special bool) *denseCase {
 	c := &denseCase{first: r.IntN(2) == 0, nonFinite: NonFinite(r.IntN(2))}
 	c.o, c.weight = randomOptimizer(r)
+	c.clip = randomClip(r, false)
 	rows, width := 1, 1+r.IntN(1500)
 	if r.IntN(2) == 0 {
 		width = dims[r.IntN(len(dims)-1)]
@@ -54,7 +56,7 @@ func (c *denseCase) check(t *testing.T, grad []float32, report Report) {
 	want := c.state.clone()
 	width := c.n / len(want.p)
 	for row := range want.p {
-		want.step(c.o, c.first, c.weight, row, grad[row*width:][:width])
+		want.step(c.o, c.clip, c.first, c.weight, row, grad[row*width:][:width])
 	}
 	wantVector(t, c, c.out, slices.Concat(want.p...))
 	for i, s := range c.slots {
@@ -76,7 +78,7 @@ func TestApplyDenseBits(t *testing.T) {
 			c := drawDense(r, seed%2 == 1)
 			grad := awkwardOf(r, floatTypes[r.IntN(3)], c.n, seed%2 == 1)
 			var report Report
-			must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Weight: c.weight, First: c.first, NonFinite: c.nonFinite, Slots: c.slots,
+			must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, NonFinite: c.nonFinite, Slots: c.slots,
 				Param: c.param, Grad: grad, Out: c.out, Report: &report}))
 			c.check(t, unpacked(grad), report)
 		}
@@ -99,7 +101,7 @@ func TestAverageApplyBits(t *testing.T) {
 				continue
 			}
 			var report Report
-			must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Weight: c.weight, First: c.first, NonFinite: c.nonFinite,
+			must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, NonFinite: c.nonFinite,
 				Terms: terms, Slots: c.slots, Param: c.param, Out: c.out, Report: &report}))
 			c.check(t, naiveTree(lane.Root(lanes), byNode), report)
 		}
@@ -125,7 +127,7 @@ func TestFusedIsTheTwoInTurn(t *testing.T) {
 			out, slots, lastAfter := c.outputs(table, room)
 			c.steps.LastAfter = lastAfter
 			fusedKeys := make([]int64, room)
-			count, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: c.o, Weight: c.weight, Slots: slots, Steps: c.steps, Table: table,
+			count, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: slots, Steps: c.steps, Table: table,
 				Keys: Int64s(keys), Rows: grad, OutKeys: Int64s(fusedKeys), Out: out})
 			must(t, err)
 
@@ -133,7 +135,7 @@ func TestFusedIsTheTwoInTurn(t *testing.T) {
 			mustCount(t, count)(b.Coalesce(Coalesce{Dim: dim, Keys: Int64s(keys), Rows: grad, OutKeys: Int64s(sumKeys), OutRows: Float32s(sums)}))
 			turnOut, turnSlots, turnLast := c.outputs(table, count)
 			c.steps.LastAfter = turnLast
-			must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: c.o, Weight: c.weight, Slots: turnSlots, Steps: c.steps, Table: table,
+			must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: turnSlots, Steps: c.steps, Table: table,
 				Index: Int64s(sumKeys[:count]), Grad: Float32s(sums[:count*dim]), Out: turnOut}))
 			if !slices.Equal(fusedKeys[:count], sumKeys[:count]) {
 				t.Fatalf("%v: keys %v, in turn %v", c, fusedKeys[:count], sumKeys[:count])
@@ -156,10 +158,10 @@ func fusedDense(t *testing.T, b Backend, r *rand.Rand, special bool) {
 		terms = append(terms, Term{uint16(l), 1, awkwardOf(r, BFloat16, c.n, special)})
 	}
 	out, sum, turnOut := cleared(c.state.dtype, c.n), make([]float32, c.n), cleared(c.state.dtype, c.n)
-	must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Weight: c.weight, First: c.first, Terms: terms, Slots: fused,
+	must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, Terms: terms, Slots: fused,
 		Param: c.param, Out: out}))
 	must(t, b.Average(Average{lanes, 1, terms, Float32s(sum)}))
-	must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Weight: c.weight, First: c.first, Slots: turn, Param: c.param, Grad: Float32s(sum),
+	must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, Slots: turn, Param: c.param, Grad: Float32s(sum),
 		Out: turnOut}))
 	wantVector(t, c, out, unpacked(turnOut))
 	for i := range fused {
@@ -179,6 +181,8 @@ func TestExactRowsAreDenseSteps(t *testing.T) {
 			pick := func(x ...float32) float32 { return x[r.IntN(len(x))] }
 			if o, _ = randomSGD(r); seed%2 == 1 {
 				o = RowwiseAdagrad{0.1, 1e-3, pick(0, 0.01)}
+			} else if seed%4 == 2 {
+				o = Adagrad{0.1, 1e-3, pick(0, 0.01)}
 			} else {
 				o = SGD{0.1, pick(0, 0.9), pick(0, 0.1), pick(0, 0.3), r.IntN(2) == 1}
 			}

@@ -52,6 +52,7 @@ typedef struct bridge_command {
     gb_sgd sgd;
     gb_adagrad adagrad;
     gb_adam adam;
+    gb_ftrl ftrl;
   } hyper;
   gb_slot slots[2];
   char names[2][16];  // of the slots

@@ -19,12 +19,15 @@ func (u *update) shape() error {
 		return err
 	}
 	if !u.known {
-		return argumentError(u.op, "no optimizer: want an SGD, a RowwiseAdagrad or an Adam")
+		return argumentError(u.op, "no optimizer: want one of this package")
 	}
 	if !u.hyper.finite() {
 		return argumentError(u.op, "hyperparameters %+v, want finite numbers", u.hyper)
 	}
-	if u.hyper.kind == kindAdam {
+	if err := checkClip(u.op, u.hyper.clip); err != nil {
+		return err
+	}
+	if u.hyper.kind == kindAdam || u.hyper.kind == kindAdamW {
 		for _, beta := range [...]float32{u.hyper.beta1, u.hyper.beta2} {
 			if !(beta >= 0 && beta < 1) {
 				return argumentError(u.op, "beta %v is not in [0,1)", beta)
@@ -41,6 +44,16 @@ func (u *update) shape() error {
 		return err
 	}
 	return u.sortSlots()
+}
+
+func checkClip(op string, c Clip) error {
+	switch {
+	case c.Kind > ClipRow:
+		return argumentError(op, "clip of kind %d", c.Kind)
+	case !finite(c.By) || c.By < 0 || (c.By == 0) != (c.Kind == ClipNone) && c.Kind != ClipScale:
+		return argumentError(op, "clip of kind %d by %v, want a finite number above 0", c.Kind, c.By)
+	}
+	return nil
 }
 
 // sortSlots matches the slots given with those that the optimizer names.
@@ -87,13 +100,13 @@ type rowsUpdate struct {
 }
 
 func (a *ApplyRows) update() rowsUpdate {
-	h, known := hyperOf(a.Optimizer)
+	h, known := hyperOf(a.Optimizer, a.Clip)
 	return rowsUpdate{update{op: "apply rows", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
 		table: a.Table, out: a.Out}, a.Dim, a.Table.n / max(a.Dim, 1), a.Steps, a.Out.is(a.Table)}
 }
 
 func (a *CoalesceApply) update() rowsUpdate {
-	h, known := hyperOf(a.Optimizer)
+	h, known := hyperOf(a.Optimizer, a.Clip)
 	return rowsUpdate{update{op: "coalesce apply", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
 		table: a.Table, out: a.Out}, a.Dim, a.Table.n / max(a.Dim, 1), a.Steps, a.Out.is(a.Table)}
 }
@@ -151,8 +164,13 @@ func (u *rowsUpdate) checkSteps() error {
 	if err := firstOf(typed(u.op, "last", s.Last, only(Int64)), typed(u.op, "last after", s.LastAfter, only(Int64))); err != nil {
 		return err
 	}
-	if s.Exact && u.hyper.kind == kindAdam {
-		return argumentError(u.op, "adam has no exact mode: its steps of zero move the row")
+	if s.Exact {
+		switch u.hyper.kind {
+		case kindAdam, kindAdamW:
+			return argumentError(u.op, "adam has no exact mode: its steps of zero move the row")
+		case kindFTRL:
+			return argumentError(u.op, "ftrl has no exact mode: its steps of zero move nothing")
+		}
 	}
 	if s.Last.n == 0 {
 		if s.LastAfter.n > 0 {
@@ -286,13 +304,13 @@ func (a *CoalesceApply) check() error {
 }
 
 func (a *ApplyDense) update() update {
-	h, known := hyperOf(a.Optimizer)
+	h, known := hyperOf(a.Optimizer, a.Clip)
 	return update{op: "apply dense", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
 		table: a.Param, out: a.Out}
 }
 
 func (a *AverageApply) update() update {
-	h, known := hyperOf(a.Optimizer)
+	h, known := hyperOf(a.Optimizer, a.Clip)
 	return update{op: "average apply", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
 		table: a.Param, out: a.Out}
 }
@@ -311,6 +329,9 @@ func (u *update) dense(dim int) error {
 		return err
 	}
 	n := u.table.n
+	if u.hyper.clip.Kind == ClipRow {
+		return argumentError(u.op, "a dense tensor has no rows to be clipped by their norm")
+	}
 	if dim < 0 {
 		return shapeError(u.op, "dim %d, want 0 for one row, or more", dim)
 	}

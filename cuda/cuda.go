@@ -154,7 +154,7 @@ type Merge struct {
 
 // Steps says which steps a row has had. Rows are lazy: those that no gradient names do not move. With Exact a row first
 // makes up for the steps it sat out, each as if with a gradient of zero, so that the table is bit for bit what dense
-// steps make of it (not for Adam). Last [R] int64 is the number of the step that wrote each row, 0 for none; LastAfter,
+// steps make of it (not for Adam, AdamW and FTRL). Last [R] int64 is the number of the step that wrote each row, 0 for none; LastAfter,
 // laid out as the operation's Out rows, gets Step, which counts from 1. Both may be none: every row then counts as having
 // had a step.
 type Steps struct {
@@ -178,6 +178,7 @@ type Slot struct {
 type ApplyRows struct {
 	Dim        int
 	Optimizer  Optimizer
+	Clip       Clip
 	Weight     float32
 	SkipBadIDs bool // rows of a bad index are neither read nor written
 	NonFinite  NonFinite
@@ -196,6 +197,7 @@ type ApplyRows struct {
 type CoalesceApply struct {
 	Dim        int
 	Optimizer  Optimizer
+	Clip       Clip
 	Weight     float32
 	SkipBadIDs bool
 	NonFinite  NonFinite
@@ -214,6 +216,7 @@ type CoalesceApply struct {
 type ApplyDense struct {
 	Dim       int
 	Optimizer Optimizer
+	Clip      Clip // not ClipRow
 	Weight    float32
 	First     bool // no step before this one
 	NonFinite NonFinite
@@ -244,6 +247,7 @@ type AverageApply struct {
 	Dim       int
 	Lanes     int
 	Optimizer Optimizer
+	Clip      Clip // not ClipRow
 	Weight    float32
 	First     bool
 	NonFinite NonFinite

@@ -39,7 +39,10 @@ func drawState(r *rand.Rand, o Optimizer, rows, dim int, special bool) *naiveSta
 		for range rows {
 			v := values(dtype, width)
 			for i := range v {
-				if name != "momentum" && name != "mean" {
+				if name == "n" && r.IntN(4) == 0 {
+					v[i] = 0 // no step yet
+				}
+				if name == "sum" || name == "square" || name == "n" {
 					v[i] = float32(math.Abs(float64(v[i])))
 				}
 			}
@@ -100,8 +103,11 @@ func (s *naiveState) inPlace() []Slot {
 }
 
 // step moves one row by a gradient.
-func (s *naiveState) step(o Optimizer, first bool, weight float32, row int, g []float32) {
+func (s *naiveState) step(o Optimizer, c Clip, first bool, weight float32, row int, g []float32) {
 	p := s.p[row]
+	if c.Kind != ClipNone {
+		g, weight = naiveClip(c, weight, g), 1
+	}
 	slots := make([][]float32, len(s.slots))
 	for i := range slots {
 		slots[i] = s.slots[i][row]
@@ -120,9 +126,27 @@ func (s *naiveState) step(o Optimizer, first bool, weight float32, row int, g []
 		}
 	case RowwiseAdagrad:
 		naiveAdagrad(h, weight, p, g, &slots[0][0])
+	case Adagrad:
+		for i := range p {
+			d := decayed(g[i], weight, h.WeightDecay, p[i])
+			slots[0][i] += float32(d * d)
+			quotient := d / (naiveRoot(slots[0][i]) + h.Eps)
+			p[i] -= float32(h.LR * quotient)
+		}
 	case Adam:
 		for i := range p {
 			p[i], slots[0][i], slots[1][i] = naiveAdam(h, weight, p[i], g[i], slots[0][i], slots[1][i])
+		}
+	case AdamW:
+		plain := Adam(h)
+		plain.WeightDecay = 0
+		less := float32(1 - float64(h.LR)*float64(h.WeightDecay)) // a product of two float32 is exact in float64
+		for i := range p {
+			p[i], slots[0][i], slots[1][i] = naiveAdam(plain, weight, float32(p[i]*less), g[i], slots[0][i], slots[1][i])
+		}
+	case FTRL:
+		for i := range p {
+			p[i], slots[0][i], slots[1][i] = naiveFTRL(h, p[i], g[i]/weight, slots[0][i], slots[1][i])
 		}
 	}
 	copy(p, naiveRounds(s.dtype, p))
@@ -139,12 +163,70 @@ func decayed(g, weight, decay, p float32) float32 {
 	return d + float32(decay*p)
 }
 
-func naiveAdagrad(h RowwiseAdagrad, weight float32, p, g []float32, sum *float32) {
+// naiveClip is the gradient divided and clipped.
+func naiveClip(c Clip, weight float32, g []float32) []float32 {
+	d := make([]float32, len(g))
+	for i := range d {
+		d[i] = g[i] / weight
+	}
+	factor := c.By
+	if c.Kind == ClipRow {
+		squares := make([]float32, len(d))
+		for i := range d {
+			squares[i] = d[i] * d[i]
+		}
+		factor = 1
+		if norm := naiveRoot(naiveColumns(squares)); norm > c.By {
+			factor = c.By / norm
+		}
+	}
+	for i, v := range d {
+		switch {
+		case c.Kind != ClipValue:
+			d[i] = v * factor
+		case v == v:
+			d[i] = min(max(v, -c.By), c.By)
+		}
+	}
+	return d
+}
+
+func naiveRoot(x float32) float32 { return float32(math.Sqrt(float64(x))) }
+
+func naiveFTRL(h FTRL, p, d, z, n float32) (newP, newZ, newN float32) {
+	l1, base := float32(h.LR*h.L1), h.Beta+float32(h.LR*h.L2)
+	if n == 0 {
+		z = -float32(p * base)
+		if p > 0 {
+			z -= l1
+		} else if p < 0 {
+			z += l1
+		}
+	}
+	newN = n + float32(d*d)
+	sigma := float32((naiveRoot(newN) - naiveRoot(n)) * p)
+	newZ = z + float32(h.LR*d)
+	newZ -= sigma
+	switch over := float32(math.Abs(float64(newZ))) - l1; {
+	case newN == 0:
+		return p, newZ, newN
+	case over <= 0:
+		return 0, newZ, newN
+	default:
+		newP = over / (naiveRoot(newN) + base)
+		if newZ > 0 {
+			newP = -newP
+		}
+		return newP, newZ, newN
+	}
+}
+
+// naiveColumns adds 16 columns, and those pairwise.
+func naiveColumns(x []float32) float32 {
 	columns := make([]float32, 16)
 	for j := range columns {
-		for i := j; i < len(p); i += 16 {
-			d := decayed(g[i], weight, h.WeightDecay, p[i])
-			columns[j] += float32(d * d)
+		for i := j; i < len(x); i += 16 {
+			columns[j] += x[i]
 		}
 	}
 	for len(columns) > 1 {
@@ -154,7 +236,16 @@ func naiveAdagrad(h RowwiseAdagrad, weight float32, p, g []float32, sum *float32
 		}
 		columns = columns[:half]
 	}
-	*sum += columns[0] / float32(len(p))
+	return columns[0]
+}
+
+func naiveAdagrad(h RowwiseAdagrad, weight float32, p, g []float32, sum *float32) {
+	squares := make([]float32, len(p))
+	for i := range p {
+		d := decayed(g[i], weight, h.WeightDecay, p[i])
+		squares[i] = d * d
+	}
+	*sum += naiveColumns(squares) / float32(len(p))
 	root := float32(math.Sqrt(float64(*sum))) + h.Eps
 	for i := range p {
 		quotient := decayed(g[i], weight, h.WeightDecay, p[i]) / root
@@ -185,28 +276,48 @@ func naiveAdam(h Adam, weight, p, g, mean, square float32) (newP, newMean, newSq
 func randomOptimizer(r *rand.Rand) (Optimizer, float32) {
 	pick := func(x ...float32) float32 { return x[r.IntN(len(x))] }
 	sgd, weight := randomSGD(r)
-	switch r.IntN(3) {
-	case 0:
-		return sgd, weight
-	case 1:
-		return RowwiseAdagrad{pick(0.1, 0.0317, -1), pick(1e-8, 1e-3, 0.5), pick(0, 0.01)}, weight
+	rowwise := RowwiseAdagrad{pick(0.1, 0.0317, -1), pick(1e-8, 1e-3, 0.5), pick(0, 0.01)}
+	adam := Adam{pick(0.1, 1e-3), pick(0.9, 0.5, 0), pick(0.999, 0.9), pick(1e-8, 0.1), pick(0, 0.01),
+		[]uint64{1, 2, 3, 77, 1 << 20, 1 << 40}[r.IntN(6)]}
+	ftrl := FTRL{pick(0.1, 0.0317, 0), pick(1, 0.3, 0), pick(0, 0.1, 2), pick(0, 0.1, 2)}
+	return []Optimizer{sgd, rowwise, Adagrad(rowwise), adam, AdamW(adam), ftrl}[r.IntN(6)], weight
+}
+
+// randomClip is none in half of the cases.
+func randomClip(r *rand.Rand, rows bool) Clip {
+	by := []float32{0.1, 0.5, 1, 3.17, 1e3}[r.IntN(5)]
+	switch c := r.IntN(6); {
+	case c == 0 && rows:
+		return Clip{ClipRow, by}
+	case c == 1:
+		return Clip{ClipValue, by}
+	case c == 2:
+		return Clip{ClipScale, []float32{0, 0.25, 0.0317}[r.IntN(3)]}
 	}
-	return Adam{pick(0.1, 1e-3), pick(0.9, 0.5, 0), pick(0.999, 0.9), pick(1e-8, 0.1), pick(0, 0.01),
-		[]uint64{1, 2, 3, 77, 1 << 20, 1 << 40}[r.IntN(6)]}, weight
+	return Clip{}
+}
+
+// hasExact reports whether an optimizer can make up for steps that a row sat out.
+func hasExact(o Optimizer) bool {
+	switch o.(type) {
+	case Adam, AdamW, FTRL:
+		return false
+	}
+	return true
 }
 
 // stepped moves one row as the operations on rows must: the steps it sat out first, where exact.
-func (s *naiveState) stepped(o Optimizer, steps *Steps, first bool, weight float32, row int, g []float32) {
+func (s *naiveState) stepped(o Optimizer, c Clip, steps *Steps, first bool, weight float32, row int, g []float32) {
 	if steps.Last.n > 0 {
 		last := s.last[row]
 		first = last == 0
 		for missed := last + 1; steps.Exact && last >= 0 && missed < steps.Step; missed++ {
-			s.step(o, missed == 1, weight, row, make([]float32, s.dim))
+			s.step(o, c, missed == 1, weight, row, make([]float32, s.dim))
 			first = false
 		}
 		s.last[row] = steps.Step
 	}
-	s.step(o, first, weight, row, g)
+	s.step(o, c, first, weight, row, g)
 }
 
 func describe(o Optimizer) string { return fmt.Sprintf("%T%+v", o, o) }

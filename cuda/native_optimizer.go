@@ -10,24 +10,37 @@ import "unsafe"
 // The encodings of the operations with an optimizer.
 
 // optimizer writes the hyperparameters and the slots beside the arguments. none is the type of an output of no elements.
-func (e *encoding) optimizer(to *C.gb_optimizer, o Optimizer, slots []Slot) {
+func (e *encoding) optimizer(to *C.gb_optimizer, o Optimizer, clip Clip, slots []Slot) {
 	c := (*C.bridge_command)(e.command)
 	hyper := unsafe.Pointer(&c.hyper)
 	clear(unsafe.Slice((*uint64)(hyper), unsafe.Sizeof(c.hyper)/8))
 	to.kind = C.uint32_t(o.kind())
+	to.clip = C.gb_clip{C.uint32_t(clip.Kind), C.float(clip.By)}
 	switch o := o.(type) {
 	case SGD:
 		to.hyper_bytes = e.sgd(hyper, &o)
 	case *SGD:
 		to.hyper_bytes = e.sgd(hyper, o)
 	case RowwiseAdagrad:
-		to.hyper_bytes = e.adagrad(hyper, &o)
+		to.hyper_bytes = e.adagrad(hyper, Adagrad(o))
 	case *RowwiseAdagrad:
+		to.hyper_bytes = e.adagrad(hyper, Adagrad(*o))
+	case Adagrad:
 		to.hyper_bytes = e.adagrad(hyper, o)
+	case *Adagrad:
+		to.hyper_bytes = e.adagrad(hyper, *o)
 	case Adam:
-		to.hyper_bytes = e.adam(hyper, &o)
-	case *Adam:
 		to.hyper_bytes = e.adam(hyper, o)
+	case *Adam:
+		to.hyper_bytes = e.adam(hyper, *o)
+	case AdamW:
+		to.hyper_bytes = e.adam(hyper, Adam(o))
+	case *AdamW:
+		to.hyper_bytes = e.adam(hyper, Adam(*o))
+	case FTRL:
+		to.hyper_bytes = e.ftrl(hyper, o)
+	case *FTRL:
+		to.hyper_bytes = e.ftrl(hyper, *o)
 	}
 	address(unsafe.Pointer(&to.hyper), hyper)
 	if len(slots) == 0 {
@@ -54,17 +67,23 @@ func (e *encoding) sgd(at unsafe.Pointer, o *SGD) C.uint32_t {
 	return C.sizeof_gb_sgd
 }
 
-func (e *encoding) adagrad(at unsafe.Pointer, o *RowwiseAdagrad) C.uint32_t {
+func (e *encoding) adagrad(at unsafe.Pointer, o Adagrad) C.uint32_t {
 	h := (*C.gb_adagrad)(at)
 	h.lr, h.eps, h.weight_decay = C.float(o.LR), C.float(o.Eps), C.float(o.WeightDecay)
 	return C.sizeof_gb_adagrad
 }
 
-func (e *encoding) adam(at unsafe.Pointer, o *Adam) C.uint32_t {
+func (e *encoding) adam(at unsafe.Pointer, o Adam) C.uint32_t {
 	h := (*C.gb_adam)(at)
 	h.lr, h.beta1, h.beta2 = C.float(o.LR), C.float(o.Beta1), C.float(o.Beta2)
 	h.eps, h.weight_decay, h.step = C.float(o.Eps), C.float(o.WeightDecay), C.uint64_t(o.Step)
 	return C.sizeof_gb_adam
+}
+
+func (e *encoding) ftrl(at unsafe.Pointer, o FTRL) C.uint32_t {
+	h := (*C.gb_ftrl)(at)
+	h.lr, h.beta, h.l1, h.l2 = C.float(o.LR), C.float(o.Beta), C.float(o.L1), C.float(o.L2)
+	return C.sizeof_gb_ftrl
 }
 
 func (e *encoding) steps(to *C.gb_steps, s *Steps) {
@@ -78,7 +97,7 @@ func (e *encoding) applyRows(a *ApplyRows) {
 	e.begin(C.GB_OP_APPLY_ROWS, unsafe.Sizeof(*c))
 	c.weight, c.dim = C.float(a.Weight), C.int64_t(a.Dim)
 	c.policy, c.nonfinite = C.gb_id_policy(bit(a.SkipBadIDs)), C.gb_nonfinite(a.NonFinite)
-	e.optimizer(&c.optimizer, a.Optimizer, a.Slots)
+	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.steps(&c.steps, &a.Steps)
 	e.in(&c.table, a.Table, Float32)
 	e.in(&c.index, a.Index, Int64)
@@ -92,7 +111,7 @@ func (e *encoding) coalesceApply(a *CoalesceApply) {
 	e.begin(C.GB_OP_COALESCE_APPLY, unsafe.Sizeof(*c))
 	c.weight, c.dim = C.float(a.Weight), C.int64_t(a.Dim)
 	c.policy, c.nonfinite = C.gb_id_policy(bit(a.SkipBadIDs)), C.gb_nonfinite(a.NonFinite)
-	e.optimizer(&c.optimizer, a.Optimizer, a.Slots)
+	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.steps(&c.steps, &a.Steps)
 	e.in(&c.table, a.Table, Float32)
 	e.in(&c.keys, a.Keys, Int64)
@@ -106,7 +125,7 @@ func (e *encoding) applyDense(a *ApplyDense) {
 	e.begin(C.GB_OP_APPLY_DENSE, unsafe.Sizeof(*c))
 	c.weight, c.dim, c.first = C.float(a.Weight), C.int64_t(a.Dim), bit(a.First)
 	c.nonfinite = C.gb_nonfinite(a.NonFinite)
-	e.optimizer(&c.optimizer, a.Optimizer, a.Slots)
+	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.in(&c.param, a.Param, Float32)
 	e.in(&c.grad, a.Grad, Float32)
 	e.out(&c.out, a.Out, a.Param.dtype)
@@ -118,7 +137,7 @@ func (e *encoding) averageApply(a *AverageApply) {
 	c.weight, c.dim, c.first = C.float(a.Weight), C.int64_t(a.Dim), bit(a.First)
 	c.nonfinite, c.lanes = C.gb_nonfinite(a.NonFinite), C.int64_t(a.Lanes)
 	e.denseTerms(&c.terms, &c.terms_n, a.Terms)
-	e.optimizer(&c.optimizer, a.Optimizer, a.Slots)
+	e.optimizer(&c.optimizer, a.Optimizer, a.Clip, a.Slots)
 	e.in(&c.param, a.Param, Float32)
 	e.out(&c.out, a.Out, a.Param.dtype)
 }

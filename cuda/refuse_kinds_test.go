@@ -126,6 +126,14 @@ func rowsRefusals() []refusal {
 		rows("step of adam", ErrArgument, "step 0 of adam", func(a *ApplyRows) { a.Optimizer = Adam{} }),
 		rows("beta", ErrArgument, "beta 1 is not in [0,1)", func(a *ApplyRows) { a.Optimizer = Adam{Beta2: 1, Step: 1} }),
 		rows("beta of NaN", ErrArgument, "beta NaN", func(a *ApplyRows) { a.Optimizer = Adam{Beta1: nan, Step: 1} }),
+		rows("beta of adamw", ErrArgument, "beta 2", func(a *ApplyRows) { a.Optimizer = AdamW{Beta1: 2, Step: 1} }),
+		rows("step of adamw", ErrArgument, "step 0 of adam", func(a *ApplyRows) { a.Optimizer = &AdamW{} }),
+		rows("l1", ErrArgument, "finite", func(a *ApplyRows) { a.Optimizer = FTRL{LR: 1, L1: inf} }),
+		rows("slots of ftrl", ErrShape, "no slot z", func(a *ApplyRows) { a.Optimizer = FTRL{} }),
+		rows("clip of no kind", ErrArgument, "clip of kind 4", func(a *ApplyRows) { a.Clip = Clip{4, 1} }),
+		rows("clip by 0", ErrArgument, "by 0, want a finite number above 0", func(a *ApplyRows) { a.Clip.Kind = ClipRow }),
+		rows("clip by NaN", ErrArgument, "by NaN", func(a *ApplyRows) { a.Clip = Clip{ClipScale, nan} }),
+		rows("no clip by 1", ErrArgument, "kind 0 by 1", func(a *ApplyRows) { a.Clip.By = 1 }),
 		rows("epsilon", ErrArgument, "finite", func(a *ApplyRows) { a.Optimizer = RowwiseAdagrad{Eps: inf} }),
 		rows("policy", ErrArgument, "policy 3", func(a *ApplyRows) { a.NonFinite = 3 }),
 		rows("name of slot", ErrShape, "no slot sum", func(a *ApplyRows) { a.Optimizer = RowwiseAdagrad{} }),
@@ -147,6 +155,9 @@ func rowsRefusals() []refusal {
 		rows("step 0", ErrArgument, "step 0, want 1", func(a *ApplyRows) { steps(a); a.Steps.Step = 0 }),
 		rows("exact without last", ErrArgument, "exact without last", func(a *ApplyRows) { a.Steps.Exact = true }),
 		rows("exact adam", ErrArgument, "adam has no exact mode", func(a *ApplyRows) { a.Optimizer, a.Steps.Exact = Adam{Step: 1}, true; a.Slots = adamSlots(3, 2) }),
+		rows("exact ftrl", ErrArgument, "ftrl has no exact mode", func(a *ApplyRows) {
+			a.Optimizer, a.Steps.Exact, a.Slots = FTRL{}, true, []Slot{{"z", zeros(3), zeros(2)}, {"n", zeros(3), zeros(2)}}
+		}),
 		rows("in place out of order", ErrOrder, "position 1", func(a *ApplyRows) { here(a); a.Index = int64sOf(2, 1) }),
 		rows("in place twice", ErrOrder, "position 1", func(a *ApplyRows) { here(a); a.Index = int32sOf(1, 1) }),
 		rows("in place twice beside skipped", ErrOrder, "position 2", func(a *ApplyRows) {
@@ -216,6 +227,7 @@ func fusedRefusals() []refusal {
 		average("rows", ErrShape, "no multiple of dim 3", func(a *AverageApply) {
 			a.Dim, a.Optimizer, a.Slots = 3, RowwiseAdagrad{}, []Slot{slot("sum", []float32{0}, []float32{0})}
 		}),
+		average("norm of rows", ErrArgument, "no rows to be clipped", func(a *AverageApply) { a.Clip = Clip{ClipRow, 1} }),
 		average("negative rows", ErrShape, "dim -1", func(a *AverageApply) { a.Dim = -1 }),
 		average("out over a term", ErrOverlap, "term 1", func(a *AverageApply) { a.Out = a.Terms[1].Values }),
 		average("out", ErrShape, "out 1", func(a *AverageApply) { a.Out = a.Out.Slice(0, 1) }),

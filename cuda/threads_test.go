@@ -136,12 +136,11 @@ func stepWorkloads() []workload {
 	clone := func(x []float32, n int) Vector { return Float32s(append([]float32(nil), x[:n]...)) }
 	var all []workload
 	for _, o := range []Optimizer{SGD{LR: 0.1}, SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}, RowwiseAdagrad{0.1, 1e-6, 0.01},
-		Adam{0.1, 0.9, 0.99, 1e-6, 0.01, 5}} {
+		FTRL{0.1, 1, 0.1, 0.1}, Adam{0.1, 0.9, 0.99, 1e-6, 0.01, 5}} {
 		width := rows * dim
 		if _, ok := o.(RowwiseAdagrad); ok {
 			width = rows
 		}
-		_, adam := o.(Adam)
 		state := func() (table_, last_ Vector, s []Slot, all []Vector) {
 			table_, last_ = clone(table, rows*dim), Int64s(append([]int64(nil), last...))
 			all = []Vector{table_, last_}
@@ -153,11 +152,11 @@ func stepWorkloads() []workload {
 		}
 		all = append(all, workload{fmt.Sprintf("apply rows %T", o), func(b Backend) ([]Vector, error) {
 			p, l, s, written := state()
-			return written, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 2, Slots: s, Steps: Steps{l, l, 5, !adam}, Table: p, Index: Int64s(index),
+			return written, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 2, Slots: s, Steps: Steps{l, l, 5, hasExact(o)}, Table: p, Index: Int64s(index),
 				Grad: Float32s(grad[:len(index)*dim]), Out: p})
 		}}, workload{fmt.Sprintf("coalesce apply %T", o), func(b Backend) ([]Vector, error) {
 			p, l, s, written := state()
-			_, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s, Steps: Steps{l, l, 5, !adam}, Table: p, Keys: Int64s(ids),
+			_, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s, Steps: Steps{l, l, 5, hasExact(o)}, Table: p, Keys: Int64s(ids),
 				Rows: Float32s(grad), Out: p})
 			return written, err
 		}}, workload{fmt.Sprintf("apply dense %T", o), func(b Backend) ([]Vector, error) {

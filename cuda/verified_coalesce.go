@@ -123,7 +123,7 @@ func (v *Verified) again(t *trial, a *CoalesceApply, lo, hi int, found Vector) e
 		return err
 	}
 	whole := ApplyRows{Slots: a.Slots, Steps: a.Steps, Out: a.Out, Dim: a.Dim}
-	b := ApplyRows{Dim: a.Dim, Optimizer: a.Optimizer, Weight: a.Weight, NonFinite: a.NonFinite, Steps: a.Steps, Table: a.Table,
+	b := ApplyRows{Dim: a.Dim, Optimizer: a.Optimizer, Clip: a.Clip, Weight: a.Weight, NonFinite: a.NonFinite, Steps: a.Steps, Table: a.Table,
 		Index: Int64s(t.keys[lo:hi]), Grad: sums}
 	t.update(&b, &whole, part{from: lo, keys: b.Index, limit: a.Table.n / a.Dim, inPlace: a.Out.is(a.Table), found: found})
 	return v.oracle.ApplyRows(b)

@@ -141,7 +141,8 @@ func (c verifiedCall) inBatch(b Backend) error {
 func verifiedCalls(r *rand.Rand) map[string]verifiedCall {
 	calls := map[string]verifiedCall{}
 	for name, o := range map[string]Optimizer{
-		"sgd": SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, "adagrad": RowwiseAdagrad{LR: 0.1, Eps: 1e-8},
+		"sgd": SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.01}, "rowwise": RowwiseAdagrad{LR: 0.1, Eps: 1e-8},
+		"adagrad": Adagrad{LR: 0.1, Eps: 1e-8}, "ftrl": FTRL{LR: 0.1, Beta: 1, L1: 0.1},
 		"adam": Adam{LR: 0.1, Beta1: 0.9, Beta2: 0.99, Eps: 1e-8, Step: 3},
 	} {
 		for _, where := range []string{"beside", "in place"} {
@@ -186,7 +187,7 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 	beside := where == "beside"
 	slot := func(rows, dim, after int) (s []Slot) {
 		for _, what := range o.SlotNames() {
-			if name == "adagrad" {
+			if name == "rowwise" {
 				dim = 1
 			}
 			before := randomOf(r, rows*dim)
@@ -230,7 +231,7 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 		}
 		return Steps{Step: 5, Last: last, LastAfter: last}
 	}
-	calls[fmt.Sprintf("apply rows/%s/%s", name, where)] = verifiedCall{"ApplyRows", &ApplyRows{Dim: dim, Optimizer: o, Weight: 2, Table: table,
+	calls[fmt.Sprintf("apply rows/%s/%s", name, where)] = verifiedCall{"ApplyRows", &ApplyRows{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: table,
 		Index: Int64s(index), Grad: randomOf(r, len(index)*dim), Out: other(table, len(index)*dim), Slots: slot(rows, dim, len(index)), Steps: steps(len(index))}}
 
 	keys := make([]int64, 700) // some often, and some never
@@ -243,7 +244,7 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 		out = Int64s(make([]int64, len(keys)))
 	}
 	last = Int64s(make([]int64, rows))
-	calls[fmt.Sprintf("coalesce apply/%s/%s", name, where)] = verifiedCall{"CoalesceApply", &CoalesceApply{Dim: dim, Optimizer: o, Weight: 2, Table: summed,
+	calls[fmt.Sprintf("coalesce apply/%s/%s", name, where)] = verifiedCall{"CoalesceApply", &CoalesceApply{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: summed,
 		Keys: Int64s(keys), Rows: randomOf(r, len(keys)*dim), OutKeys: out, Out: other(summed, len(keys)*dim), Slots: slot(rows, dim, len(keys)), Steps: steps(len(keys))}}
 }
 

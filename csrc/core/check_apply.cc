@@ -87,8 +87,8 @@ gb_status StepsOf(const gb_steps& s, uint32_t kind, const Place& place, gb_repor
   GB_TRY(Array(s.last, Only(GB_INT64), "last", r));
   GB_TRY(Array(s.last_after, Only(GB_INT64), "last_after", r));
   if (s.reserved != 0) return Fail(r, GB_UNSUPPORTED, "steps of a newer version");
-  if (s.exact != 0 && kind == GB_ADAM) {
-    return Fail(r, GB_ARGUMENT, "adam cannot make up for steps that a row sat out");
+  if (s.exact != 0 && (kind == GB_ADAM || kind == GB_ADAMW || kind == GB_FTRL)) {
+    return Fail(r, GB_ARGUMENT, "adam and ftrl cannot make up for steps that a row sat out");
   }
   if (s.last.n == 0 && s.last_after.n == 0 && s.exact == 0) return GB_OK;
   if (s.step < 1) return Fail(r, GB_ARGUMENT, "the step counts from 1", -1, s.step);
@@ -99,6 +99,9 @@ gb_status StepsOf(const gb_steps& s, uint32_t kind, const Place& place, gb_repor
 gb_status DenseSlots(const gb_optimizer& o, int64_t n, int64_t dim, gb_report* r) {
   const Rule rule = RuleOf(o);
   if (dim < 0) return Shape(r, "dim", dim);
+  if (rule.clip == GB_CLIP_ROW) {
+    return Fail(r, GB_ARGUMENT, "a dense tensor has no rows to be clipped by their norm");
+  }
   int64_t values = n;
   if (rule.kind == GB_ROWWISE_ADAGRAD) {
     if (dim > 0 && n % dim != 0) return Shape(r, "param", n, dim);

@@ -19,7 +19,10 @@ Names NamesOf(const Rule& rule) {
     case GB_SGD:
       return {{"momentum", nullptr}, rule.momentum ? 1 : 0};
     case GB_ROWWISE_ADAGRAD:
+    case GB_ADAGRAD:
       return {{"sum", nullptr}, 1};
+    case GB_FTRL:
+      return {{"z", "n"}, 2};
     default:
       return {{"mean", "square"}, 2};
   }
@@ -62,21 +65,26 @@ Rule SgdOf(const gb_sgd& h) {
   return r;
 }
 
-Rule AdagradOf(const gb_adagrad& h) {
+Rule AdagradOf(uint32_t kind, const gb_adagrad& h) {
   Rule r = {};
-  r.kind = GB_ROWWISE_ADAGRAD;
+  r.kind = kind;
   r.lr = h.lr;
   r.eps = h.eps;
   r.decay = h.weight_decay;
   return r;
 }
 
-Rule AdamOf(const gb_adam& h) {
+Rule AdamOf(uint32_t kind, const gb_adam& h) {
   Rule r = {};
-  r.kind = GB_ADAM;
+  r.kind = kind;
   r.lr = h.lr;
   r.eps = h.eps;
-  r.decay = h.weight_decay;
+  r.shrink = 1;
+  if (kind == GB_ADAMW) {
+    r.shrink = static_cast<float>(1 - static_cast<double>(h.lr) * h.weight_decay);
+  } else {
+    r.decay = h.weight_decay;
+  }
   r.beta1 = h.beta1;
   r.keep1 = 1.0f - h.beta1;
   r.beta2 = h.beta2;
@@ -87,17 +95,40 @@ Rule AdamOf(const gb_adam& h) {
   return r;
 }
 
+Rule FtrlOf(const gb_ftrl& h) {
+  Rule r = {};
+  r.kind = GB_FTRL;
+  r.lr = h.lr;
+  r.l1 = h.lr * h.l1;
+  const float l2 = h.lr * h.l2;
+  r.base = h.beta + l2;
+  return r;
+}
+
 uint32_t HyperBytes(uint32_t kind) {
   switch (kind) {
     case GB_SGD:
       return sizeof(gb_sgd);
     case GB_ROWWISE_ADAGRAD:
+    case GB_ADAGRAD:
       return sizeof(gb_adagrad);
     case GB_ADAM:
+    case GB_ADAMW:
       return sizeof(gb_adam);
+    case GB_FTRL:
+      return sizeof(gb_ftrl);
     default:
       return 0;
   }
+}
+
+gb_status CheckClip(const gb_clip& c, gb_report* report) {
+  if (c.kind > GB_CLIP_ROW) return Fail(report, GB_UNSUPPORTED, "clip", -1, c.kind);
+  const bool right = c.kind == GB_CLIP_NONE    ? c.by == 0
+                     : c.kind == GB_CLIP_SCALE ? c.by >= 0
+                                               : c.by > 0;
+  if (right && std::isfinite(c.by)) return GB_OK;
+  return Fail(report, GB_ARGUMENT, "clip is not by a finite number above 0");
 }
 
 // CheckHyper checks the block of hyperparameters: every kind starts with its floats.
@@ -118,15 +149,19 @@ gb_status CheckHyper(const gb_optimizer& o, gb_report* report) {
     reserved = h.reserved;
     finite = std::isfinite(h.lr) && std::isfinite(h.momentum) && std::isfinite(h.dampening) &&
              std::isfinite(h.weight_decay);
-  } else if (o.kind == GB_ROWWISE_ADAGRAD) {
+  } else if (o.kind == GB_ROWWISE_ADAGRAD || o.kind == GB_ADAGRAD) {
     const auto h = Read<gb_adagrad>(o);
     reserved = h.reserved;
     finite = std::isfinite(h.lr) && std::isfinite(h.eps) && std::isfinite(h.weight_decay);
+  } else if (o.kind == GB_FTRL) {
+    const Rule r = FtrlOf(Read<gb_ftrl>(o));
+    finite = std::isfinite(r.lr) && std::isfinite(r.l1) && std::isfinite(r.base);
   } else {
     const auto h = Read<gb_adam>(o);
     reserved = h.reserved;
     finite = std::isfinite(h.lr) && std::isfinite(h.beta1) && std::isfinite(h.beta2) &&
-             std::isfinite(h.eps) && std::isfinite(h.weight_decay);
+             std::isfinite(h.eps) && std::isfinite(h.weight_decay) &&
+             std::isfinite(AdamOf(o.kind, h).shrink);
     if (h.step == 0) return Fail(report, GB_ARGUMENT, "the step of adam counts from 1");
   }
   if (!finite) return Fail(report, GB_ARGUMENT, "hyperparameters are not finite");
@@ -134,17 +169,27 @@ gb_status CheckHyper(const gb_optimizer& o, gb_report* report) {
   return GB_OK;
 }
 
-}  // namespace
-
-Rule RuleOf(const gb_optimizer& o) {
+Rule PlainOf(const gb_optimizer& o) {
   switch (o.kind) {
     case GB_SGD:
       return SgdOf(Read<gb_sgd>(o));
     case GB_ROWWISE_ADAGRAD:
-      return AdagradOf(Read<gb_adagrad>(o));
+    case GB_ADAGRAD:
+      return AdagradOf(o.kind, Read<gb_adagrad>(o));
+    case GB_FTRL:
+      return FtrlOf(Read<gb_ftrl>(o));
     default:
-      return AdamOf(Read<gb_adam>(o));
+      return AdamOf(o.kind, Read<gb_adam>(o));
   }
+}
+
+}  // namespace
+
+Rule RuleOf(const gb_optimizer& o) {
+  Rule r = PlainOf(o);
+  r.clip = o.clip.kind;
+  r.by = o.clip.by;
+  return r;
 }
 
 Slots SlotsOf(const gb_optimizer& o) {
@@ -164,6 +209,7 @@ gb_status CheckOptimizer(const gb_optimizer& o, float weight, gb_report* report)
     return Fail(report, GB_ARGUMENT, "weight is not a finite number above 0");
   }
   if (const gb_status s = CheckHyper(o, report); s != GB_OK) return s;
+  if (const gb_status s = CheckClip(o.clip, report); s != GB_OK) return s;
   const Names names = NamesOf(RuleOf(o));
   if (o.slots_n != names.n || (names.n > 0 && o.slots == nullptr)) {
     return Fail(report, GB_SHAPE, "number of slots", -1, o.slots_n, names.n);

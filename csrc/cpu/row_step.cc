@@ -49,6 +49,7 @@ void RowStep::Apply(Worker& w, int64_t row, int64_t to, const void* g, bool firs
                     bool count) const {
   const Turn turn = TurnOf(row, to, first);
   Spot at = At(row, to);
+  if (stepper_.clips_rows()) Clip(w, g);
   if (!stepper_.rowwise()) return Columns(w, at, turn, g, count);
   if (turn.from < turn.to) {
     ReplayRowwise(w, at, turn);
@@ -59,7 +60,8 @@ void RowStep::Apply(Worker& w, int64_t row, int64_t to, const void* g, bool firs
 
 // plain: a kernel can do many rows in one call.
 bool RowStep::plain() const {
-  return !stepper_.rowwise() && !stepper_.narrow() && gradients_ == GB_FLOAT32 && !exact_;
+  return !stepper_.rowwise() && !stepper_.clips_rows() && !stepper_.narrow() &&
+         gradients_ == GB_FLOAT32 && !exact_;
 }
 
 void RowStep::ApplyMany(Worker& w, const int64_t* rows, const int64_t* to, int64_t n, const void* g,
@@ -83,6 +85,17 @@ void RowStep::ApplyMany(Worker& w, const int64_t* rows, const int64_t* to, int64
   w.run.g = static_cast<const float*>(g);
   if (count) w.nonfinite += stepper_.CountNonFinite(w.run, n * dim_);
   stepper_.Rows(w.run, At(0, 0), {{}, n, rows, to, first}, dim_);
+}
+
+// Clip finds the factor of a row that is clipped by its norm.
+void RowStep::Clip(Worker& w, const void* g) const {
+  float sums[kColumnSums] = {};
+  for (int64_t column = 0; column < dim_; column += piece_) {
+    const int64_t n = dim_ - column < piece_ ? dim_ - column : piece_;
+    w.run.g = stepper_.Gradient(g, gradients_, column, n, w.tiles.g);
+    stepper_.NormSquares(w.run, n, sums);
+  }
+  w.run.factor = stepper_.RowFactor(sums);
 }
 
 void RowStep::Columns(Worker& w, const Spot& at, const Turn& turn, const void* g,

@@ -43,6 +43,7 @@ class RowStep {
   bool plain() const;
   Turn TurnOf(int64_t row, int64_t to, bool first) const;
   Spot At(int64_t row, int64_t to) const;
+  void Clip(Worker& w, const void* g) const;
   void Columns(Worker& w, const Spot& at, const Turn& turn, const void* g, bool count) const;
   void Rowwise(Worker& w, const Spot& at, const void* g, bool count) const;
   void ReplayRowwise(Worker& w, const Spot& at, const Turn& turn) const;

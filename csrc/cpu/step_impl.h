@@ -1,4 +1,5 @@
-// The steps of the optimizers, on float32: SGD, row-wise Adagrad, Adam. Included by kernels_impl.h.
+// The steps of the optimizers, on float32: SGD, both Adagrads, both Adams, FTRL. Included by
+// kernels_impl.h.
 //
 // Values of one position depend on nothing else, but for the columns of row-wise Adagrad, whose 16
 // partial sums are the same for vectors of every width.
@@ -46,9 +47,21 @@ inline typename V::Type Divided(const StepRun& r, int64_t i) {
   return r.multiply ? g * r.by : g / r.by;
 }
 
+// Clipped leaves NaN as it is.
+template <typename V>
+inline typename V::Type Clipped(const StepRun& r, typename V::Type d) {
+  using T = typename V::Type;
+  if (r.rule.clip == GB_CLIP_SCALE) return d * r.rule.by;
+  if (r.rule.clip == GB_CLIP_ROW) return d * r.factor;
+  const T zero = {}, by = zero + r.rule.by;
+  d = d > by ? by : d;
+  return d < -by ? -by : d;
+}
+
 template <typename V>
 inline typename V::Type Decayed(const StepRun& r, int64_t i, typename V::Type p) {
-  const typename V::Type d = Divided<V>(r, i);
+  typename V::Type d = Divided<V>(r, i);
+  if (r.rule.clip != GB_CLIP_NONE) d = Clipped<V>(r, d);
   return r.rule.decay != 0 ? d + p * r.rule.decay : d;
 }
 
@@ -70,8 +83,43 @@ inline typename V::Type Momentum(const StepRun& r, int64_t i, typename V::Type p
 }
 
 template <typename V, bool kStream>
-inline typename V::Type Adagrad(const StepRun& r, int64_t i, typename V::Type p) {
+inline typename V::Type RowwiseAdagrad(const StepRun& r, int64_t i, typename V::Type p) {
   return p - (Decayed<V>(r, i, p) / r.root) * r.rule.lr;
+}
+
+template <typename V, bool kStream>
+inline typename V::Type Adagrad(const StepRun& r, int64_t i, typename V::Type p) {
+  using T = typename V::Type;
+  const T d = Decayed<V>(r, i, p);
+  const T sum = V::Load(r.s[0] + i) + d * d;
+  Emit<V, kStream>(r.out_s[0] + i, sum);
+  return p - (d / (Sqrt<V>(sum) + r.rule.eps)) * r.rule.lr;
+}
+
+// Threshold is l1 with the sign of x; where x has none, x itself.
+template <typename V>
+inline typename V::Type Threshold(const StepRun& r, typename V::Type x) {
+  using T = typename V::Type;
+  const T zero = {}, l1 = zero + r.rule.l1;
+  return x > zero ? l1 : x < zero ? -l1 : x;
+}
+
+template <typename V, bool kStream>
+inline typename V::Type Ftrl(const StepRun& r, int64_t i, typename V::Type p) {
+  using T = typename V::Type;
+  const T zero = {}, l1 = zero + r.rule.l1;
+  const T d = Decayed<V>(r, i, p);
+  const T n = V::Load(r.s[1] + i), z = V::Load(r.s[0] + i);
+  const T begun = n == zero ? -(p * r.rule.base + Threshold<V>(r, p)) : z;
+  const T new_n = n + d * d;
+  const T root = Sqrt<V>(new_n);
+  const T new_z = (begun + d * r.rule.lr) - (root - Sqrt<V>(n)) * p;
+  Emit<V, kStream>(r.out_s[0] + i, new_z);
+  Emit<V, kStream>(r.out_s[1] + i, new_n);
+  T out = (Threshold<V>(r, new_z) - new_z) / (root + r.rule.base);
+  const T size = new_z < zero ? -new_z : new_z;
+  out = size <= l1 ? zero : out;
+  return new_n == zero ? p : out;
 }
 
 template <typename V, bool kStream>
@@ -82,7 +130,7 @@ inline typename V::Type Adam(const StepRun& r, int64_t i, typename V::Type p) {
   const T square = V::Load(r.s[1] + i) * r.rule.beta2 + (d * r.rule.keep2) * d;
   Emit<V, kStream>(r.out_s[0] + i, mean);
   Emit<V, kStream>(r.out_s[1] + i, square);
-  return p - (mean / (Sqrt<V>(square) / r.rule.b2 + r.rule.eps)) * r.rule.rate;
+  return p * r.rule.shrink - (mean / (Sqrt<V>(square) / r.rule.b2 + r.rule.eps)) * r.rule.rate;
 }
 
 // Ahead fetches what the streams of a dense tensor need next. Processors follow a few streams on
@@ -129,7 +177,15 @@ inline void WithRule(const StepRun& r, F&& run) {
       });
     case GB_ROWWISE_ADAGRAD:
       return run(Count<0>(), [&r](auto vec, int64_t i, auto p) {
+        return RowwiseAdagrad<decltype(vec), kStream>(r, i, p);
+      });
+    case GB_ADAGRAD:
+      return run(Count<1>(), [&r](auto vec, int64_t i, auto p) {
         return Adagrad<decltype(vec), kStream>(r, i, p);
+      });
+    case GB_FTRL:
+      return run(Count<2>(), [&r](auto vec, int64_t i, auto p) {
+        return Ftrl<decltype(vec), kStream>(r, i, p);
       });
     default:
       return run(Count<2>(), [&r](auto vec, int64_t i, auto p) {

@@ -22,7 +22,8 @@ struct StepRun {
   bool first;     // no step of these values before this one
   bool stream;    // what is written is not read again soon, and is too much for the caches
   bool dense;     // the memory behind these values will be needed next
-  float root;     // adagrad: sqrt(s) + eps
+  float root;     // row-wise adagrad: sqrt(s) + eps
+  float factor;   // of a row that is clipped by its norm
   int64_t n;
   const float *p, *g;
   const float* s[kSlotsMax];
@@ -59,6 +60,7 @@ struct StepKernels {
   void (*step)(const StepRun& run);
   void (*step_rows)(const RowsStep& run);
   // sums[j] += d*d over the values j, j+16, ...: the first half of row-wise Adagrad.
+  // Without decay and clip it is the square of a norm.
   void (*square_columns)(const StepRun& run, float* sums);
   // How many of the n values d = g/weight are NaN or Inf; reads g, n and by alone.
   int64_t (*count_nonfinite)(const StepRun& run);

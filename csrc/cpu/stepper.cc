@@ -27,6 +27,7 @@ StepRun Stepper::Start() const {
   run.rule = rule_;
   run.by = by_;
   run.multiply = multiply_;
+  run.factor = 1;
   return run;
 }
 
@@ -84,13 +85,36 @@ void Stepper::Squares(StepRun& run, const Spot& at, int64_t column, int64_t n, T
   k_.square_columns(run, sums);
 }
 
-float Stepper::NewSum(float sum, const float* sums, int64_t dim) const {
+namespace {
+
+// Columns adds the partial sums pairwise.
+float Columns(const float* sums) {
   float s[kColumnSums];
   std::memcpy(s, sums, sizeof s);
   for (int w = kColumnSums / 2; w > 0; w /= 2) {
     for (int i = 0; i < w; i++) s[i] += s[i + w];
   }
-  return sum + s[0] / static_cast<float>(dim);
+  return s[0];
+}
+
+}  // namespace
+
+void Stepper::NormSquares(const StepRun& run, int64_t n, float* sums) const {
+  StepRun plain = run;
+  plain.rule.clip = GB_CLIP_NONE;
+  plain.rule.decay = 0;
+  plain.n = n;
+  plain.p = plain.g;  // read, but of no effect without decay
+  k_.square_columns(plain, sums);
+}
+
+float Stepper::RowFactor(const float* sums) const {
+  const float norm = std::sqrt(Columns(sums));
+  return norm > rule_.by ? rule_.by / norm : 1;
+}
+
+float Stepper::NewSum(float sum, const float* sums, int64_t dim) const {
+  return sum + Columns(sums) / static_cast<float>(dim);
 }
 
 float Stepper::RootOf(float sum) const { return std::sqrt(sum) + rule_.eps; }

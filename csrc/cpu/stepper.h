@@ -50,6 +50,11 @@ class Stepper {
   // Squares is the first half of a row-wise step.
   void Squares(StepRun& run, const Spot& at, int64_t column, int64_t n, Tiles& t,
                float* sums) const;
+  // RowFactor is what a row must be multiplied by so that its norm is at most the clip's; of sums
+  // that NormSquares has made. clips_rows: it is wanted.
+  bool clips_rows() const { return rule_.clip == GB_CLIP_ROW; }
+  void NormSquares(const StepRun& run, int64_t n, float* sums) const;
+  float RowFactor(const float* sums) const;
   // NewSum is the row's sum after the step; RootOf what the values are divided by.
   float NewSum(float sum, const float* sums, int64_t dim) const;
   float RootOf(float sum) const;

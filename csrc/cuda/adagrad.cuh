@@ -1,4 +1,4 @@
-// Row-wise Adagrad on the device, a row by a group of threads (rule.cuh).
+// Row-wise Adagrad and the norm of a row on the device, a row by a group of threads (rule.cuh).
 #ifndef GRADBUS_CUDA_ADAGRAD_CUH_
 #define GRADBUS_CUDA_ADAGRAD_CUH_
 
@@ -47,6 +47,17 @@ __device__ __forceinline__ Four Squares(const Four& d) {
 #pragma unroll
   for (int i = 0; i < 4; i++) x.x[i] = d.x[i] * d.x[i];
   return x;
+}
+
+// RowFactor is what a row is multiplied by so that its norm is at most by; grad(v) is vector v of
+// its gradient, divided, zero beyond the row.
+template <typename Grad>
+__device__ __forceinline__ float RowFactor(const Group& g, int64_t dim, float by, Grad grad) {
+  const int64_t vectors = (dim + 3) / 4;
+  ColumnSum columns;
+  for (int64_t base = 0; base < vectors; base += g.size) columns.Add(g, Squares(grad(base + g.t)));
+  const float norm = sqrtf(columns.Total(g));
+  return norm > by ? by / norm : 1;
 }
 
 // SumOf is a row's slot. The thread that writes it later is the only one to read it, so no other

@@ -48,12 +48,12 @@ void LaunchFused(Queue& queue, Access access, const Terms& terms, const DenseCal
 }
 
 void QueueFused(Queue& queue, Access access, Kind kind, const Terms& terms, const DenseCall& c) {
-  if (kind == kSgd) {
-    LaunchFused<kSgd>(queue, access, terms, c);
-  } else if (kind == kMomentum) {
-    LaunchFused<kMomentum>(queue, access, terms, c);
+  if (kind == kNone) {
+    LaunchFused<kNone>(queue, access, terms, c);
+  } else if (kind == kOne) {
+    LaunchFused<kOne>(queue, access, terms, c);
   } else {
-    LaunchFused<kAdam>(queue, access, terms, c);
+    LaunchFused<kTwo>(queue, access, terms, c);
   }
 }
 

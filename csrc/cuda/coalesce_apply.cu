@@ -1,8 +1,9 @@
 // coalesce_apply: the sums of coalesce, with the optimizer where they would be written. The row of
 // the table and its slots are fetched before the gradients are, so that all come together.
 //
-// In two passes go: calls that may be refused for what a sum turns out to be, and row-wise Adagrad
-// on rows that no group of threads holds. The sums then lie in the workspace, as float32.
+// In two passes go: calls that may be refused for what a sum turns out to be, rows that are clipped
+// by their norm, and row-wise Adagrad on rows that no group of threads holds. The sums then lie in
+// the workspace, as float32.
 //
 // Bytes moved of n keys, m of them distinct, with s slots of dim values: the keys sorted, n rows
 // read, m * (1 + s) rows of the table read and written.
@@ -82,7 +83,7 @@ struct StepOut {
       const unsigned bad = CountNonFinite(d);
       if (bad != 0) atomicAdd(s.counted, static_cast<unsigned long long>(bad));
     }
-    if constexpr (kKind == kAdagrad) {
+    if constexpr (kKind == kRowwise) {
       Bits p;
 #pragma unroll
       for (int i = 0; i < 4; i++) p.w[i] = count > 0 ? h.row.p.w[i] : 0;
@@ -119,7 +120,8 @@ struct CoalesceApplyOp {
   }
   static bool TwoPasses(const Args& a) {
     const bool wide = TilingOf(a.dim).tiles > 1;
-    return a.nonfinite == GB_NONFINITE_REFUSE || (a.optimizer.kind == GB_ROWWISE_ADAGRAD && wide);
+    return a.nonfinite == GB_NONFINITE_REFUSE || a.optimizer.clip.kind == GB_CLIP_ROW ||
+           (a.optimizer.kind == GB_ROWWISE_ADAGRAD && wide);
   }
 
   struct Parts {
@@ -216,17 +218,17 @@ struct CoalesceApplyOp {
   static void Fused(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
                     const Step& step) {
     switch (KindOf(step.rule)) {
-      case kSgd:
-        WithKind<kSgd>(queue, flags, t, s, step);
+      case kNone:
+        WithKind<kNone>(queue, flags, t, s, step);
         break;
-      case kMomentum:
-        WithKind<kMomentum>(queue, flags, t, s, step);
+      case kOne:
+        WithKind<kOne>(queue, flags, t, s, step);
         break;
-      case kAdagrad:
-        WithKind<kAdagrad>(queue, flags, t, s, step);
+      case kRowwise:
+        WithKind<kRowwise>(queue, flags, t, s, step);
         break;
-      case kAdam:
-        WithKind<kAdam>(queue, flags, t, s, step);
+      case kTwo:
+        WithKind<kTwo>(queue, flags, t, s, step);
         break;
     }
     if (step.whole || step.past.last_after == nullptr) return;

@@ -8,7 +8,7 @@ namespace {
 
 // Vectors of a thread in flight: of each there are 2 (sgd) to 4 (adam) arrays to be read.
 template <Kind kKind>
-constexpr int kFlight = kKind == kSgd ? 4 : 2;
+constexpr int kFlight = kKind == kNone ? 4 : 2;
 
 template <Kind kKind, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) dense_kernel(DenseCall c) {
@@ -83,19 +83,19 @@ Target DenseTarget(const gb_in& param, const gb_out& out, const gb_optimizer& op
 
 void QueueDense(Queue& queue, const DenseCall& c) {
   const Kind kind = KindOf(c.rule);
-  if (kind == kAdagrad) return QueueDenseRows(queue, c);
+  if (kind == kRowwise) return QueueDenseRows(queue, c);
   if (c.nonfinite == GB_NONFINITE_REFUSE) {
     QueueLook(queue, c.grad, c.grad_dtype, c.weight, c.n, c.flags);
   }
   AccessOf access(4);
   access.And(c.grad, c.grad_dtype);
   And(access, c.target, kind);
-  if (kind == kSgd) {
-    LaunchDense<kSgd>(queue, access.best(), c);
-  } else if (kind == kMomentum) {
-    LaunchDense<kMomentum>(queue, access.best(), c);
+  if (kind == kNone) {
+    LaunchDense<kNone>(queue, access.best(), c);
+  } else if (kind == kOne) {
+    LaunchDense<kOne>(queue, access.best(), c);
   } else {
-    LaunchDense<kAdam>(queue, access.best(), c);
+    LaunchDense<kTwo>(queue, access.best(), c);
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 // Rows of a group in flight: of each there are 2 (sgd) to 4 (adam) arrays to be read. A row that
 // may have steps to make up for needs the registers itself.
 template <Kind kKind, bool kPast>
-constexpr int kFlight = kPast || kKind == kAdam ? 1 : 2;
+constexpr int kFlight = kPast || kKind == kTwo ? 1 : 2;
 
 // RowAt is where row i of the gradient belongs, or -1 where its index is bad and to be skipped.
 __device__ __forceinline__ int64_t RowAt(const RowsCall& c, int64_t i) {
@@ -29,6 +29,23 @@ __device__ __forceinline__ Mine MineOf(unsigned group) {
   return {blockIdx.x * block + threadIdx.x / group, gridDim.x * block};
 }
 
+// GradAt is vector v of row i of the gradient, divided; zero beyond the row.
+template <Access kAccess>
+__device__ __forceinline__ Four GradAt(const RowsCall& c, int64_t i, int64_t v) {
+  const Four zero = {{0, 0, 0, 0}};
+  const int count = ColumnsOf(c.target.dim, v);
+  if (count <= 0) return zero;
+  const int64_t at = i * c.target.dim + 4 * v;
+  return Divided(c.weight, Load<kAccess>(c.grad, c.grad_dtype, at, count));
+}
+
+// ClipOf is the factor of row i of the gradient; 1 where rows are not clipped by their norm.
+template <Access kAccess>
+__device__ __forceinline__ float ClipOf(const RowsCall& c, const Group& g, int64_t i) {
+  if (c.rule.clip != GB_CLIP_ROW) return 1;
+  return RowFactor(g, c.target.dim, c.rule.by, [&](int64_t v) { return GradAt<kAccess>(c, i, v); });
+}
+
 // kPast: rows have a last step.
 template <Kind kKind, Access kAccess, bool kPast>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c) {
@@ -42,6 +59,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
   for (int64_t base = mine.begin; base < c.n; base += kTurn * mine.stride) {
     int64_t from[kTurn];
     When when[kTurn];
+    float factor[kTurn];
 #pragma unroll
     for (int u = 0; u < kTurn; u++) {
       const int64_t i = base + u * mine.stride;
@@ -50,11 +68,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
 #pragma unroll
     for (int u = 0; u < kTurn; u++) {
       when[u] = {false, 0, 0};
+      factor[u] = 1;
       if (from[u] < 0) continue;
       const int64_t i = base + u * mine.stride;
+      factor[u] = ClipOf<kAccess>(c, g, i);
       if (kPast) {
         when[u] = WhenOf(c.past, from[u], i);
-      } else if (kKind == kMomentum && c.past.first != nullptr) {
+      } else if (kKind == kOne && c.past.first != nullptr) {
         when[u].first = c.past.first[i] != 0;
       }
     }
@@ -73,8 +93,9 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
       for (int u = 0; u < kTurn; u++) {
         if (from[u] < 0) continue;
         const int64_t to = c.in_place != 0 ? from[u] : base + u * mine.stride;
-        const Four d = Divided(c.weight, Widen<kAccess>(grad[u], c.grad_dtype));
+        Four d = Divided(c.weight, Widen<kAccess>(grad[u], c.grad_dtype));
         if (c.nonfinite == GB_NONFINITE_COUNT) bad += CountNonFinite(d);
+        if (c.rule.clip == GB_CLIP_ROW) d = Times(d, factor[u]);
         FinishRow<kKind, kAccess, false>(c.target, c.rule, when[u], held[u], d, to * dim + 4 * v,
                                          count);
       }
@@ -86,16 +107,6 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
     }
   }
   if (c.nonfinite == GB_NONFINITE_COUNT) AddCount(&c.flags->nonfinite, bad);
-}
-
-// GradAt is vector v of row i of the gradient, divided; zero beyond the row.
-template <Access kAccess>
-__device__ __forceinline__ Four GradAt(const RowsCall& c, int64_t i, int64_t v) {
-  const Four zero = {{0, 0, 0, 0}};
-  const int count = ColumnsOf(c.target.dim, v);
-  if (count <= 0) return zero;
-  const int64_t at = i * c.target.dim + 4 * v;
-  return Divided(c.weight, Load<kAccess>(c.grad, c.grad_dtype, at, count));
 }
 
 // kNarrow: a row has no more vectors than the group has threads.
@@ -112,6 +123,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) adagrad_rows_kernel(Row
     if (from < 0) continue;
     const int64_t to = c.in_place != 0 ? from : i;
     const When when = WhenOf(c.past, from, i);
+    const float factor = ClipOf<kAccess>(c, g, i);
     if (kNarrow) {
       Bits p = {{0, 0, 0, 0}};
       const int count = ColumnsOf(dim, g.t);
@@ -120,13 +132,13 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) adagrad_rows_kernel(Row
       }
       const Four d = GradAt<kAccess>(c, i, g.t);
       if (c.nonfinite == GB_NONFINITE_COUNT) bad += CountNonFinite(d);
-      AdagradNarrow<kAccess, false>(g, c.target, c.rule, when, p, d, from, to);
+      AdagradNarrow<kAccess, false>(g, c.target, c.rule, when, p, Times(d, factor), from, to);
     } else {
       for (int64_t v = g.t; v < vectors && c.nonfinite == GB_NONFINITE_COUNT; v += g.size) {
         bad += CountNonFinite(GradAt<kAccess>(c, i, v));
       }
       AdagradWide<kAccess>(g, c.target, c.rule, when, from, to,
-                           [&](int64_t v) { return GradAt<kAccess>(c, i, v); });
+                           [&](int64_t v) { return Times(GradAt<kAccess>(c, i, v), factor); });
     }
     EndRow(c.past, g, to);
   }
@@ -194,12 +206,12 @@ void LaunchRows(Queue& queue, Kind kind, const RowsCall& c) {
   if (c.nonfinite == GB_NONFINITE_REFUSE) {
     Launch(queue, queue.Blocks(c.n, block), kThreads, look_rows_kernel<kAccess>, c);
   }
-  if (kind == kSgd) {
-    LaunchPast<kSgd, kAccess>(queue, c);
-  } else if (kind == kMomentum) {
-    LaunchPast<kMomentum, kAccess>(queue, c);
-  } else if (kind == kAdam) {
-    LaunchPast<kAdam, kAccess>(queue, c);
+  if (kind == kNone) {
+    LaunchPast<kNone, kAccess>(queue, c);
+  } else if (kind == kOne) {
+    LaunchPast<kOne, kAccess>(queue, c);
+  } else if (kind == kTwo) {
+    LaunchPast<kTwo, kAccess>(queue, c);
   } else if (c.target.dim <= 4 * static_cast<int64_t>(c.group)) {
     Launch(queue, queue.Blocks(c.n, block), kThreads, adagrad_rows_kernel<kAccess, true>, c);
   } else {

@@ -18,7 +18,7 @@ Target TargetOf(const gb_in& before, const gb_out& after, const gb_optimizer& op
 
 AccessOf& And(AccessOf& access, const Target& t, Kind kind) {
   access.And(t.p.before, t.p.dtype).And(t.p.after, t.p.dtype);
-  if (kind == kAdagrad) return access;
+  if (kind == kRowwise) return access;
   access.And(t.a.before, t.a.dtype).And(t.a.after, t.a.dtype);
   return access.And(t.b.before, t.b.dtype).And(t.b.after, t.b.dtype);
 }

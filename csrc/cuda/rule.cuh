@@ -14,13 +14,22 @@
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 
-// Kind is a rule's kind as far as kernels are compiled for it.
-enum Kind { kSgd, kMomentum, kAdagrad, kAdam };
+// Kind is what memory a rule needs beside the parameters, for which kernels are compiled: none, one
+// slot (momentum, adagrad), a number a row, or two slots (the adams, ftrl). Which of those it is
+// all threads ask the rule; arithmetic hides behind the memory.
+enum Kind { kNone, kOne, kRowwise, kTwo };
 
 inline Kind KindOf(const Rule& rule) {
-  if (rule.kind == GB_ROWWISE_ADAGRAD) return kAdagrad;
-  if (rule.kind == GB_ADAM) return kAdam;
-  return rule.momentum ? kMomentum : kSgd;
+  switch (rule.kind) {
+    case GB_SGD:
+      return rule.momentum ? kOne : kNone;
+    case GB_ADAGRAD:
+      return kOne;
+    case GB_ROWWISE_ADAGRAD:
+      return kRowwise;
+    default:
+      return kTwo;
+  }
 }
 
 // Quotient divides by a weight, once rounded. Multiplying by the reciprocal of a power of two has
@@ -49,8 +58,8 @@ __device__ __forceinline__ Four Divided(const Quotient& q, const Four& x) {
 }
 
 // Target is what an optimizer reads and writes: the parameters, and the slots a and b of the kind
-// (momentum; sum; mean and square). Rows of the arrays before are chosen by from, of those after by
-// to.
+// (momentum; sum; mean and square; z and n). Rows of the arrays before are chosen by from, of those
+// after by to.
 struct Target {
   struct Array {
     const void* before;
@@ -157,13 +166,51 @@ __device__ __forceinline__ unsigned CountNonFinite(const Four& d) {
   return n;
 }
 
+__device__ __forceinline__ Four Times(const Four& d, float factor) {
+  Four x;
+#pragma unroll
+  for (int i = 0; i < 4; i++) x.x[i] = d.x[i] * factor;
+  return x;
+}
+
+// Clipped clips by value, or by a factor that is known; the norm of a row is the caller's affair.
+// NaN stays as it is.
+__device__ __forceinline__ Four Clipped(const Rule& r, const Four& d) {
+  if (r.clip == GB_CLIP_SCALE) return Times(d, r.by);
+  if (r.clip != GB_CLIP_VALUE) return d;
+  Four x;
+#pragma unroll
+  for (int i = 0; i < 4; i++) {
+    const float low = d.x[i] > r.by ? r.by : d.x[i];
+    x.x[i] = low < -r.by ? -r.by : low;
+  }
+  return x;
+}
+
+// Decayed is the divided gradient as the rules take it.
 __device__ __forceinline__ Four Decayed(const Rule& r, const Four& d, const Four& p) {
-  Four x = d;
+  Four x = r.clip != GB_CLIP_NONE ? Clipped(r, d) : d;
   if (r.decay != 0) {
 #pragma unroll
     for (int i = 0; i < 4; i++) x.x[i] = x.x[i] + r.decay * p.x[i];
   }
   return x;
+}
+
+// Threshold is l1 with the sign of x; where x has none, x itself.
+__device__ __forceinline__ float Threshold(const Rule& r, float x) {
+  return x > 0 ? r.l1 : x < 0 ? -r.l1 : x;
+}
+
+__device__ __forceinline__ void Ftrl(const Rule& r, float d, float& p, float& z, float& n) {
+  const float begun = n == 0 ? -(p * r.base + Threshold(r, p)) : z;
+  const float after = n + d * d;
+  const float root = sqrtf(after);
+  z = (begun + r.lr * d) - (root - sqrtf(n)) * p;
+  n = after;
+  if (after == 0) return;
+  const float size = z < 0 ? -z : z;
+  p = size <= r.l1 ? 0 : (Threshold(r, z) - z) / (root + r.base);
 }
 
 // StepFour is one step of the kinds that work value by value, with the gradient d already divided.
@@ -174,15 +221,20 @@ __device__ __forceinline__ void StepFour(const Rule& r, const Four& divided, boo
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     float update = d.x[i];
-    if (kKind == kMomentum) {
+    if (kKind == kOne && r.kind == GB_ADAGRAD) {
+      a.x[i] = a.x[i] + d.x[i] * d.x[i];
+      update = d.x[i] / (sqrtf(a.x[i]) + r.eps);
+    } else if (kKind == kOne) {
       const float m = first ? d.x[i] : r.mu * a.x[i] + r.keep * d.x[i];
       update = r.nesterov ? d.x[i] + r.mu * m : m;
       a.x[i] = m;
     }
-    if (kKind == kAdam) {
+    if (kKind == kTwo && r.kind == GB_FTRL) {
+      Ftrl(r, d.x[i], p.x[i], a.x[i], b.x[i]);
+    } else if (kKind == kTwo) {
       a.x[i] = r.beta1 * a.x[i] + r.keep1 * d.x[i];
       b.x[i] = r.beta2 * b.x[i] + (r.keep2 * d.x[i]) * d.x[i];
-      p.x[i] = p.x[i] - r.rate * (a.x[i] / (sqrtf(b.x[i]) / r.b2 + r.eps));
+      p.x[i] = p.x[i] * r.shrink - r.rate * (a.x[i] / (sqrtf(b.x[i]) / r.b2 + r.eps));
     } else {
       p.x[i] = p.x[i] - r.lr * update;
     }
@@ -201,7 +253,7 @@ __device__ __forceinline__ void Replay(const Rule& r, const When& when, gb_dtype
     Four none = zero;
     StepFour<kKind>(r, zero, s == 1, p, a, none);
     p = Widen<kAccess>(Narrow<kAccess>(p, p_dtype), p_dtype);
-    if (kKind == kMomentum) a = Widen<kAccess>(Narrow<kAccess>(a, a_dtype), a_dtype);
+    if (kKind == kOne) a = Widen<kAccess>(Narrow<kAccess>(a, a_dtype), a_dtype);
     if (s != 1 && SameBits(p, p0) && SameBits(a, a0)) break;
   }
 }
@@ -216,10 +268,10 @@ template <Kind kKind, Access kAccess, bool kStream>
 __device__ __forceinline__ Held FetchRow(const Target& t, int64_t at, int count) {
   Held h = {};
   h.p = Fetch<kAccess, kStream>(t.p.before, t.p.dtype, at, count);
-  if (kKind == kMomentum || kKind == kAdam) {
+  if (kKind == kOne || kKind == kTwo) {
     h.a = Fetch<kAccess, kStream>(t.a.before, t.a.dtype, at, count);
   }
-  if (kKind == kAdam) h.b = Fetch<kAccess, kStream>(t.b.before, t.b.dtype, at, count);
+  if (kKind == kTwo) h.b = Fetch<kAccess, kStream>(t.b.before, t.b.dtype, at, count);
   return h;
 }
 
@@ -227,20 +279,20 @@ __device__ __forceinline__ Held FetchRow(const Target& t, int64_t at, int count)
 template <Kind kKind, Access kAccess, bool kStream>
 __device__ __forceinline__ void FinishRow(const Target& t, const Rule& r, const When& when,
                                           const Held& h, const Four& d, int64_t at, int count) {
-  static_assert(kKind != kAdagrad, "AdagradRow steps whole rows");
+  static_assert(kKind != kRowwise, "AdagradRow steps whole rows");
   Four p = Widen<kAccess>(h.p, t.p.dtype);
   Four a = {{0, 0, 0, 0}}, b = {{0, 0, 0, 0}};
-  if (kKind == kMomentum || kKind == kAdam) a = Widen<kAccess>(h.a, t.a.dtype);
-  if (kKind == kAdam) b = Widen<kAccess>(h.b, t.b.dtype);
-  if (kKind != kAdam && when.begin < when.step) {
+  if (kKind == kOne || kKind == kTwo) a = Widen<kAccess>(h.a, t.a.dtype);
+  if (kKind == kTwo) b = Widen<kAccess>(h.b, t.b.dtype);
+  if (kKind != kTwo && when.begin < when.step) {
     Replay<kKind, kAccess>(r, when, t.p.dtype, t.a.dtype, p, a);
   }
   StepFour<kKind>(r, d, when.first, p, a, b);
   Store<kAccess, kStream>(t.p.after, t.p.dtype, at, count, p);
-  if (kKind == kMomentum || kKind == kAdam) {
+  if (kKind == kOne || kKind == kTwo) {
     Store<kAccess, kStream>(t.a.after, t.a.dtype, at, count, a);
   }
-  if (kKind == kAdam) Store<kAccess, kStream>(t.b.after, t.b.dtype, at, count, b);
+  if (kKind == kTwo) Store<kAccess, kStream>(t.b.after, t.b.dtype, at, count, b);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE

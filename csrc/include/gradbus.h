@@ -41,7 +41,7 @@ extern "C" {
 #define GB_EXPORT __attribute__((visibility("default")))
 
 /* GB_ABI is raised when something changes that appended fields cannot express. */
-#define GB_ABI 2u
+#define GB_ABI 3u
 
 typedef int32_t gb_status;
 enum {
@@ -116,8 +116,7 @@ typedef struct gb_report {
   gb_status status;
   int64_t count;    /* distinct keys written by the operations that write keys */
   int64_t position; /* of the first fault */
-  int64_t value;
-  int64_t limit;
+  int64_t value, limit;
   int64_t term;      /* which term a fault is in */
   int64_t skipped;   /* ids out of range that were skipped */
   int64_t nonfinite; /* values that are not finite, where the call was to count them */
@@ -138,12 +137,8 @@ typedef struct gb_bag_forward_args {
   int64_t padding;
   gb_id_policy policy;
   uint32_t open_offsets;
-  gb_in rows;
-  gb_in ids;
-  gb_in offsets;
-  gb_in weights;
-  gb_out out;
-  gb_out argmax;
+  gb_in rows, ids, offsets, weights;
+  gb_out out, argmax;
 } gb_bag_forward_args;
 
 /* The gradient of bag_forward with respect to rows, coalesced: distinct ids ascending to keys
@@ -160,13 +155,8 @@ typedef struct gb_bag_backward_args {
   gb_id_policy policy;
   uint32_t open_offsets;
   int64_t rows;
-  gb_in ids;
-  gb_in offsets;
-  gb_in weights;
-  gb_in argmax;
-  gb_in grad_out;
-  gb_out keys;
-  gb_out out;
+  gb_in ids, offsets, weights, argmax, grad_out;
+  gb_out keys, out;
 } gb_bag_backward_args;
 
 /* Sums the rows of equal keys in order of position, each sum divided once by weight (0: not
@@ -183,8 +173,7 @@ typedef struct gb_coalesce_args {
 
 /* A node of the lane tree: lanes [first, first+count). */
 typedef struct gb_node {
-  uint32_t first;
-  uint32_t count;
+  uint32_t first, count;
 } gb_node;
 
 typedef struct gb_rows_term {
@@ -203,14 +192,13 @@ typedef struct gb_merge_args {
   int64_t lanes;
   const gb_rows_term* terms;
   int64_t terms_n;
-  gb_out out_keys;
-  gb_out out_rows;
+  gb_out out_keys, out_rows;
 } gb_merge_args;
 
 /* An optimizer: its kind, a block of hyperparameters whose meaning is the kind's, and named slots.
  * Slots are matched by name, in any order. p, d and slots are float32 while they are worked on; a
- * product is rounded before it is added. d = grad/weight, then, where weight_decay is not 0,
- * d = d + weight_decay*p.
+ * product is rounded before it is added. d = grad/weight, clipped as gb_clip says, then, where
+ * weight_decay is not 0, d = d + weight_decay*p.
  *
  * GB_SGD, PyTorch's form. Slot "momentum" [dim values a row], where momentum is not 0:
  *   m = momentum*m + (1-dampening)*d, at the first step m = d
@@ -219,18 +207,25 @@ typedef struct gb_merge_args {
  *   s = s + columns(d*d)/dim;  p = p - lr*(d/(sqrt(s) + eps))
  *   columns(x): 16 partial sums, the j-th over x[j], x[j+16], ... in turn from +0, then
  *   pairwise: i with i+8, i+4, i+2, i+1.
+ * GB_ADAGRAD. The same with "sum" [dim values a row] and s = s + d*d.
  * GB_ADAM. Slots "mean" and "square" [dim values a row]. step counts from 1:
  *   mean = beta1*mean + (1-beta1)*d;  square = beta2*square + ((1-beta2)*d)*d
  *   p = p - (lr/b1)*(mean/(sqrt(square)/b2 + eps)),  b1 = 1 - beta1^step,
  *   b2 = sqrt(1 - beta2^step)
  *   The powers are double, by repeated squaring of the float32 beta; b1 and b2 are rounded to
- *   float32 once, and lr/b1 is a float32 division. 1-beta1, 1-beta2, 1-dampening are float32. */
-enum { GB_SGD = 1, GB_ROWWISE_ADAGRAD = 2, GB_ADAM = 3 };
+ *   float32 once, and lr/b1 is a float32 division. 1-beta1, 1-beta2, 1-dampening are float32.
+ * GB_ADAMW, decoupled decay: gb_adam, with p*shrink for p in the last line and no decay in d;
+ *   shrink = 1 - lr*weight_decay in double, rounded once.
+ * GB_FTRL, FTRL-proximal (McMahan et al. 2013, algorithm 1). Slots "z" and "n" [dim values a row],
+ *   z being lr times the paper's; l = lr*l1, base = beta + lr*l2, sign(0) = 0:
+ *   where n is 0: z = -(p*base + sign(p)*l)
+ *   n' = n + d*d;  z = (z + lr*d) - (sqrt(n') - sqrt(n))*p
+ *   p = n' is 0 ? p : |z| <= l ? 0 : (sign(z)*l - z)/(sqrt(n') + base) */
+enum { GB_SGD = 1, GB_ROWWISE_ADAGRAD = 2, GB_ADAM = 3, GB_ADAGRAD = 4, GB_ADAMW = 5, GB_FTRL = 6 };
 
 typedef struct gb_sgd {
   float lr, momentum, dampening, weight_decay;
-  uint32_t nesterov;
-  uint32_t reserved;
+  uint32_t nesterov, reserved;
 } gb_sgd;
 
 typedef struct gb_adagrad {
@@ -244,6 +239,22 @@ typedef struct gb_adam {
   uint64_t step;
 } gb_adam;
 
+typedef struct gb_ftrl {
+  float lr, beta, l1, l2;
+} gb_ftrl;
+
+/* What becomes of d = grad/weight before weight decay, after it is looked at for NaN, which stays.
+ * GB_CLIP_SCALE: d = d*by, by at least 0 (the global norm's factor, which the caller knows)
+ * GB_CLIP_VALUE: d to [-by, by], by above 0
+ * GB_CLIP_ROW: d = d*(by/norm) for a row whose norm sqrt(columns(d*d)) is above by, which is above
+ *   0; not of dense tensors. A norm that overflows makes a row of finite values zero. */
+enum { GB_CLIP_NONE = 0, GB_CLIP_SCALE = 1, GB_CLIP_VALUE = 2, GB_CLIP_ROW = 3 };
+
+typedef struct gb_clip {
+  uint32_t kind;
+  float by; /* 0 with GB_CLIP_NONE */
+} gb_clip;
+
 typedef struct gb_slot {
   const char* name;
   gb_in before; /* of all rows, or of the dense tensor */
@@ -253,23 +264,25 @@ typedef struct gb_slot {
 typedef struct gb_optimizer {
   uint32_t kind;
   uint32_t hyper_bytes;
-  const void* hyper;    /* gb_sgd, gb_adagrad or gb_adam; host memory, read during the call */
+  const void* hyper;    /* gb_sgd, gb_adagrad (both), gb_adam (both) or gb_ftrl; host memory, read
+                           during the call */
   const gb_slot* slots; /* host memory, read during the call */
   int64_t slots_n;
+  gb_clip clip;
 } gb_optimizer;
 
 /* Which steps a row has had. Rows are lazy: those that no gradient names do not move. With exact
  * a row first makes up for the steps it sat out, each as if with a gradient of zero, so that the
- * table is bit for bit what dense steps make of it; not for GB_ADAM. last[row] is the number of the
- * step that wrote the row, 0 for none; last_after, laid out as the operation's out rows, gets step.
- * Both are int64, and empty where neither the first step of a row nor exact matters: every row then
- * counts as having had a step. step, from 1, is the number of this one. */
+ * table is bit for bit what dense steps make of it; not for GB_ADAM, GB_ADAMW and GB_FTRL.
+ * last[row] is the number of the step that wrote the row, 0 for none; last_after, laid out as the
+ * operation's out rows, gets step. Both are int64, and empty where neither the first step of a row
+ * nor exact matters: every row then counts as having had a step. step, from 1, is the number of
+ * this one. */
 typedef struct gb_steps {
   gb_in last;
   gb_out last_after;
   int64_t step;
-  uint32_t exact;
-  uint32_t reserved;
+  uint32_t exact, reserved;
 } gb_steps;
 
 /* The optimizer on the rows index[i] of table, grad [n, dim] being divided once by weight. The new
@@ -309,8 +322,7 @@ typedef struct gb_coalesce_apply_args {
   gb_in table;
   gb_in keys; /* int64, int32 or uint64 */
   gb_in rows;
-  gb_out out_keys;
-  gb_out out;
+  gb_out out_keys, out;
 } gb_coalesce_apply_args;
 
 /* The optimizer on a dense tensor of n/dim rows. out may be param itself, and a slot's after its
@@ -322,8 +334,7 @@ typedef struct gb_apply_dense_args {
   uint32_t first; /* not 0: no step before this one */
   gb_nonfinite nonfinite;
   gb_optimizer optimizer;
-  gb_in param;
-  gb_in grad;
+  gb_in param, grad;
   gb_out out;
 } gb_apply_dense_args;
 
@@ -360,8 +371,7 @@ typedef struct gb_average_apply_args {
 
 /* to = from, bytes of any type. */
 typedef struct gb_copy_args {
-  uint32_t size;
-  uint32_t reserved;
+  uint32_t size, reserved;
   const void* from;
   void* to;
   int64_t bytes;
@@ -370,10 +380,7 @@ typedef struct gb_copy_args {
 /* c [m, n] = op(a) x op(b) (+ bias [n]), the sum over k in canonical order. a is [m, k], or [k, m]
  * with trans_a; b is [k, n], or [n, k] with trans_b. Bias may be empty. */
 typedef struct gb_matmul_args {
-  uint32_t size;
-  uint32_t trans_a;
-  uint32_t trans_b;
-  uint32_t reserved;
+  uint32_t size, trans_a, trans_b, reserved;
   int64_t m, n, k;
   gb_in a, b, bias;
   gb_out c;
@@ -382,20 +389,16 @@ typedef struct gb_matmul_args {
 /* loss[i] = log(sum exp(x - max)) - (x[target] - max); grad = softmax - onehot, undivided. Outputs
  * not wanted are empty; targets may be empty where only probabilities are asked for. */
 typedef struct gb_softmax_args {
-  uint32_t size;
-  uint32_t reserved;
+  uint32_t size, reserved;
   int64_t classes;
   gb_in logits;
   gb_in targets; /* int32 */
-  gb_out loss;
-  gb_out grad;
-  gb_out probabilities;
+  gb_out loss, grad, probabilities;
 } gb_softmax_args;
 
 /* report.position is the index of the first NaN or Inf, or -1. */
 typedef struct gb_first_nonfinite_args {
-  uint32_t size;
-  uint32_t reserved;
+  uint32_t size, reserved;
   gb_in values;
 } gb_first_nonfinite_args;
 
@@ -434,8 +437,7 @@ typedef struct gb_open_args {
 
 /* A backend. Entries that it lacks are NULL; those beyond size are not there. */
 typedef struct gb_api {
-  uint32_t size;
-  uint32_t abi;
+  uint32_t size, abi;
   const char* name; /* "cpu", "cuda" */
 
   gb_status (*open)(const gb_open_args*, gb_context**, gb_report*);
@@ -465,13 +467,11 @@ typedef struct gb_api {
                                      gb_report*);
   gb_status (*first_nonfinite)(gb_context*, gb_stream*, const gb_first_nonfinite_args*,
                                gb_workspace, gb_report*);
-
   gb_status (*coalesce_apply)(gb_context*, gb_stream*, const gb_coalesce_apply_args*, gb_workspace,
                               gb_report*);
   gb_status (*average_apply)(gb_context*, gb_stream*, const gb_average_apply_args*, gb_workspace,
                              gb_report*);
   gb_status (*copy)(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
-
   /* Runs commands in order and stops at the first that fails, whose number is *done. They share
    * the workspace: as large as the largest needs. report is that of the last command run. On a
    * stream every command is queued, and its own report says how it went. */

@@ -144,7 +144,7 @@ void Optimizers() {
   gb_sgd h = {0.5f, 0, 0, 0, 0, 0};
   gb_apply_dense_args a = Sized<gb_apply_dense_args>();
   a.weight = 1;
-  a.optimizer = {GB_SGD, sizeof h, &h, nullptr, 0};
+  a.optimizer = {GB_SGD, sizeof h, &h, nullptr, 0, {}};
   a.param = In(p, 1);
   a.grad = In(g, 1);
   a.out = Out(out, 1);

@@ -29,7 +29,7 @@ void SgdByHand() {
   gb_apply_dense_args a = Sized<gb_apply_dense_args>();
   a.weight = 2;
   a.first = 1;
-  a.optimizer = {GB_SGD, sizeof h, &h, &slot, 1};
+  a.optimizer = {GB_SGD, sizeof h, &h, &slot, 1, {}};
   a.param = In(p);
   a.grad = In(g);
   a.out = Out(p);
@@ -60,7 +60,7 @@ void AdagradByHand() {
   gb_apply_rows_args a = Sized<gb_apply_rows_args>();
   a.weight = 1;
   a.dim = 2;
-  a.optimizer = {GB_ROWWISE_ADAGRAD, sizeof h, &h, &slot, 1};
+  a.optimizer = {GB_ROWWISE_ADAGRAD, sizeof h, &h, &slot, 1, {}};
   a.table = In(table);
   a.index = In(index);
   a.grad = In(g);
@@ -79,7 +79,7 @@ void AdamByHand() {
   gb_slot slots[2] = {Slot("square", square, square), Slot("mean", mean, mean)};
   gb_apply_dense_args a = Sized<gb_apply_dense_args>();
   a.weight = 1;
-  a.optimizer = {GB_ADAM, sizeof h, &h, slots, 2};
+  a.optimizer = {GB_ADAM, sizeof h, &h, slots, 2, {}};
   a.param = In(p);
   a.grad = In(g);
   a.out = Out(p);
@@ -99,6 +99,8 @@ struct Model {
   gb_sgd sgd = {0.1f, 0.9f, 0.25f, 0.01f, 1, 0};
   gb_adagrad adagrad = {0.1f, 1e-6f, 0.01f, 0};
   gb_adam adam = {0.01f, 0.9f, 0.999f, 1e-8f, 0.01f, 0, 3};
+  gb_ftrl ftrl = {0.1f, 1, 0.3f, 0.2f};
+  gb_clip clip = {GB_CLIP_NONE, 0};
   Floats table, slot[2];
   Ids last;
 
@@ -112,22 +114,20 @@ struct Model {
     last.assign(static_cast<size_t>(rows), 0);
   }
   int64_t Values() const { return kind == GB_ROWWISE_ADAGRAD ? rows : rows * dim; }
-  const void* Hyper() const {
-    return kind == GB_SGD    ? static_cast<const void*>(&sgd)
-           : kind == GB_ADAM ? static_cast<const void*>(&adam)
-                             : &adagrad;
-  }
-  uint32_t HyperBytes() const {
-    return kind == GB_SGD ? sizeof sgd : kind == GB_ADAM ? sizeof adam : sizeof adagrad;
-  }
-  int Slots() const { return kind == GB_ADAM ? 2 : 1; }
+  bool IsAdam() const { return kind == GB_ADAM || kind == GB_ADAMW; }
+  int Slots() const { return IsAdam() || kind == GB_FTRL ? 2 : 1; }
   const char* Name(int i) const {
-    return kind == GB_SGD               ? "momentum"
-           : kind == GB_ROWWISE_ADAGRAD ? "sum"
-           : i == 0                     ? "mean"
-                                        : "square";
+    if (kind == GB_SGD) return "momentum";
+    if (kind == GB_FTRL) return i == 0 ? "z" : "n";
+    if (IsAdam()) return i == 0 ? "mean" : "square";
+    return "sum";
   }
-  gb_optimizer With(gb_slot* slots) const { return {kind, HyperBytes(), Hyper(), slots, Slots()}; }
+  gb_optimizer With(gb_slot* slots) const {
+    if (kind == GB_SGD) return {kind, sizeof sgd, &sgd, slots, 1, clip};
+    if (kind == GB_FTRL) return {kind, sizeof ftrl, &ftrl, slots, 2, clip};
+    if (IsAdam()) return {kind, sizeof adam, &adam, slots, 2, clip};
+    return {kind, sizeof adagrad, &adagrad, slots, 1, clip};
+  }
   bool Equals(const Model& o) const {
     return Same(table, o.table) && Same(slot[0], o.slot[0]) && Same(slot[1], o.slot[1]) &&
            last == o.last;
@@ -288,6 +288,7 @@ void CompactIsInPlace(uint32_t kind) {
   constexpr int64_t kRows = 9, kDim = 19;
   Cpu cpu;
   Model want(kind, kRows, kDim, 6), from(kind, kRows, kDim, 6);
+  want.clip = from.clip = {GB_CLIP_ROW, 0.4f};
   Random random = {11};
   const std::vector<int32_t> index = {1, 4, -1, 8};
   const Floats g = random.Many(4 * kDim);
@@ -396,6 +397,7 @@ void LargeIsSmall(uint32_t kind) {
     EXPECT(mean[i] == (terms[0][i] + terms[1][i]) + terms[2][i]);
   }
   Model want(kind, kRows, kDim, 10), from(kind, kRows, kDim, 10);
+  want.clip = from.clip = {GB_CLIP_VALUE, 0.25f};
   EXPECT(want.Dense(one, mean, false) == GB_OK);
   Floats out(kN + 3), after[2];
   gb_slot slots[2];
@@ -432,9 +434,10 @@ int main() {
   for (const int64_t dim : {3, 64, 1100}) {
     ExactIsDense(GB_SGD, dim);
     ExactIsDense(GB_ROWWISE_ADAGRAD, dim);
+    ExactIsDense(GB_ADAGRAD, dim);
   }
   ExactSettles();
-  for (const uint32_t kind : {GB_SGD, GB_ROWWISE_ADAGRAD, GB_ADAM}) {
+  for (const uint32_t kind : {GB_SGD, GB_ROWWISE_ADAGRAD, GB_ADAM, GB_ADAGRAD, GB_ADAMW, GB_FTRL}) {
     for (const int64_t dim : {1, 5, 64, 257}) FusedIsBoth(kind, 700, dim);
     FusedIsBoth(kind, 30000, 16);
     CompactIsInPlace(kind);

@@ -188,8 +188,8 @@ gb_optimizer MakeOptimizer(Call& c, uint32_t kind, int64_t dim, int64_t rows, in
   const auto slot = [&](const char* name, int64_t each, gb_dtype dtype) {
     std::vector<float> values(static_cast<size_t>(rows * each));
     for (float& v : values) v = r.Value() * r.Value();
-    if (kind != GB_SGD && std::strcmp(name, "mean") != 0) {
-      for (float& v : values) v = v < 0 ? -v : v;
+    if (kind != GB_SGD && std::strcmp(name, "mean") != 0 && std::strcmp(name, "z") != 0) {
+      for (float& v : values) v = v < 0 || (kind == GB_FTRL && r.OneIn(4)) ? 0 : v;
     }
     gb_slot s = {name, c.Floats(values, dtype), {}};
     s.after = in_place ? c.Over(s.before) : c.Room(rows_out * each, dtype);
@@ -204,10 +204,20 @@ gb_optimizer MakeOptimizer(Call& c, uint32_t kind, int64_t dim, int64_t rows, in
     }
     o.hyper = std::memcpy(c.Host<gb_sgd>(1), &h, sizeof h);
     o.hyper_bytes = sizeof h;
-  } else if (kind == GB_ROWWISE_ADAGRAD) {
+  } else if (kind == GB_ROWWISE_ADAGRAD || kind == GB_ADAGRAD) {
     const gb_adagrad h = {0.1f, 1e-3f, decay, 0};
-    slot("sum", 1, GB_FLOAT32);
+    if (kind == GB_ADAGRAD) {
+      slot("sum", dim, type);
+    } else {
+      slot("sum", 1, GB_FLOAT32);
+    }
     o.hyper = std::memcpy(c.Host<gb_adagrad>(1), &h, sizeof h);
+    o.hyper_bytes = sizeof h;
+  } else if (kind == GB_FTRL) {
+    const gb_ftrl h = {0.1f, 1, r.Of({0.0f, 0.3f}), decay};
+    slot("n", dim, type);
+    slot("z", dim, OutType(r, type));
+    o.hyper = std::memcpy(c.Host<gb_ftrl>(1), &h, sizeof h);
     o.hyper_bytes = sizeof h;
   } else {
     const gb_adam h = {0.1f, 0.9f, 0.99f, 1e-3f, decay, 0, 7};
@@ -217,19 +227,24 @@ gb_optimizer MakeOptimizer(Call& c, uint32_t kind, int64_t dim, int64_t rows, in
     o.hyper_bytes = sizeof h;
   }
   o.slots = slots;
+  if (r.OneIn(2)) return o;
+  o.clip.kind = r.Of<uint32_t>({GB_CLIP_SCALE, GB_CLIP_VALUE, GB_CLIP_ROW});
+  o.clip.by = r.Of({0.05f, 0.5f, 2.0f});
   return o;
 }
+
+bool HasExact(uint32_t kind) { return kind != GB_ADAM && kind != GB_ADAMW && kind != GB_FTRL; }
 
 gb_steps MakeSteps(Call& c, uint32_t kind, int64_t rows, int64_t rows_out, bool in_place) {
   Random& r = c.random;
   gb_steps s = {};
-  if (kind == GB_ADAM ? r.OneIn(2) : r.OneIn(3)) return s;
+  if (HasExact(kind) ? r.OneIn(3) : r.OneIn(2)) return s;
   Numbers last(static_cast<size_t>(rows));
   for (int64_t& l : last) l = r.Below(8);
   s.last = c.Ints(last, GB_INT64);
   s.last_after = in_place ? c.Over(s.last) : c.Room(rows_out, GB_INT64);
   s.step = 8;
-  s.exact = kind != GB_ADAM && r.OneIn(2);
+  s.exact = HasExact(kind) && r.OneIn(2);
   return s;
 }
 
@@ -262,7 +277,8 @@ gb_nonfinite NonFinite(Random& r) {
 }
 
 uint32_t Kind(Random& r) {
-  return r.Of<uint32_t>({GB_SGD, GB_ROWWISE_ADAGRAD, GB_ROWWISE_ADAGRAD, GB_ADAM});
+  return r.Of<uint32_t>(
+      {GB_SGD, GB_ROWWISE_ADAGRAD, GB_ROWWISE_ADAGRAD, GB_ADAM, GB_ADAGRAD, GB_ADAMW, GB_FTRL});
 }
 
 std::string ApplyRows(const Backend& backend, uint64_t seed) {
@@ -342,6 +358,7 @@ std::string ApplyDense(const Backend& backend, uint64_t seed) {
   a.nonfinite = NonFinite(r);
   const bool in_place = r.OneIn(2);
   a.optimizer = MakeOptimizer(c, Kind(r), dim, rows, rows, in_place);
+  if (a.optimizer.clip.kind == GB_CLIP_ROW) a.optimizer.clip.kind = GB_CLIP_VALUE;
   a.param = c.Values(rows * dim, type);
   a.grad = Gradient(c, rows * dim, FloatType(r), a.nonfinite);
   a.out = in_place ? c.Over(a.param) : c.Room(rows * dim, type);
@@ -387,6 +404,7 @@ std::string AverageApply(const Backend& backend, uint64_t seed) {
   const bool in_place = r.OneIn(2);
   a.terms = MakeTerms(c, a.lanes, rows * dim, FloatType(r), &a.terms_n);
   a.optimizer = MakeOptimizer(c, Kind(r), dim, rows, rows, in_place);
+  if (a.optimizer.clip.kind == GB_CLIP_ROW) a.optimizer.clip.kind = GB_CLIP_VALUE;
   a.param = c.Values(rows * dim, type);
   a.out = in_place ? c.Over(a.param) : c.Room(rows * dim, type);
   return c.Run(GB_OP_AVERAGE_APPLY, backend.api->average_apply, a);

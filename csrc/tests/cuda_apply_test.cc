@@ -17,23 +17,44 @@ struct Optimizer {
   gb_sgd sgd = {};
   gb_adagrad adagrad = {};
   gb_adam adam = {};
+  gb_ftrl ftrl = {};
+  gb_clip clip = {};
   uint32_t kind = GB_SGD;
   int slots = 0;
 
   gb_optimizer Of(const gb_slot* s) const {
-    if (kind == GB_SGD) return {kind, sizeof sgd, &sgd, s, slots};
-    if (kind == GB_ADAM) return {kind, sizeof adam, &adam, s, slots};
-    return {kind, sizeof adagrad, &adagrad, s, slots};
+    switch (kind) {
+      case GB_SGD:
+        return {kind, sizeof sgd, &sgd, s, slots, clip};
+      case GB_ADAM:
+      case GB_ADAMW:
+        return {kind, sizeof adam, &adam, s, slots, clip};
+      case GB_FTRL:
+        return {kind, sizeof ftrl, &ftrl, s, slots, clip};
+      default:
+        return {kind, sizeof adagrad, &adagrad, s, slots, clip};
+    }
   }
+  bool Exact() const { return kind != GB_ADAM && kind != GB_ADAMW && kind != GB_FTRL; }
   // Values of a slot that belong to a row.
   int64_t Width(int64_t dim) const { return kind == GB_ROWWISE_ADAGRAD ? 1 : dim; }
 };
 
-Optimizer AnOptimizer(Random& r) {
+Optimizer AnOptimizer(Random& r, bool rows) {
   Optimizer o;
+  switch (r.Below(6)) {
+    case 0:
+      o.clip = {GB_CLIP_SCALE, 0.37f};
+      break;
+    case 1:
+      o.clip = {GB_CLIP_VALUE, 0.21f};
+      break;
+    case 2:
+      if (rows) o.clip = {GB_CLIP_ROW, r.Below(2) == 0 ? 0.7f : 3.1f};
+  }
   const float decay = r.Below(2) == 0 ? 0.0f : 0.01f;
   const float lr = 0.1f;
-  switch (r.Below(4)) {
+  switch (r.Below(5)) {
     case 0:
       o.sgd = {lr, 0, 0, decay, 0, 0};
       break;
@@ -43,19 +64,26 @@ Optimizer AnOptimizer(Random& r) {
       o.slots = 1;
       break;
     case 2:
-      o.kind = GB_ROWWISE_ADAGRAD;
+      o.kind = r.Below(2) == 0 ? GB_ROWWISE_ADAGRAD : GB_ADAGRAD;
       o.adagrad = {lr, r.Below(4) == 0 ? 0.0f : 1e-6f, decay, 0};
       o.slots = 1;
       break;
+    case 3:
+      o.kind = GB_FTRL;
+      o.ftrl = {lr, r.Below(2) == 0 ? 0.0f : 1.0f, 0.5f, decay};
+      o.slots = 2;
+      break;
     default:
-      o.kind = GB_ADAM;
+      o.kind = r.Below(2) == 0 ? GB_ADAM : GB_ADAMW;
       o.adam = {lr, 0.9f, 0.999f, 1e-8f, decay, 0, 1 + static_cast<uint64_t>(r.Below(100))};
       o.slots = 2;
   }
   return o;
 }
 
-const char* const kSlotNames[4][2] = {{"", ""}, {"momentum", ""}, {"sum", ""}, {"mean", "square"}};
+const char* const kSlotNames[7][2] = {{"", ""},           {"momentum", ""}, {"sum", ""},
+                                      {"mean", "square"}, {"sum", ""},      {"mean", "square"},
+                                      {"z", "n"}};
 
 void Spoil(Random& r, Array& a, int64_t n) {
   const float values[] = {NAN, INFINITY, -INFINITY, -0.0f, 1e-40f, 6e4f, 3e38f};
@@ -67,15 +95,18 @@ void Fade(Random& r, Array& a) {
   for (int64_t i = 0; i < a.n; i++) SetFloat(a, i, r.Below(2) == 0 ? 0 : 1e-4f * r.Normal());
 }
 
-// A slot's values: the second of adam and the sum are never negative.
+// A slot's values: squares and sums are never negative, and those of ftrl zero at times.
 Array SlotValues(Random& r, const Optimizer& o, int which, int64_t n, int64_t shift) {
-  const bool positive = o.kind == GB_ROWWISE_ADAGRAD || which == 1;
+  const bool positive = o.kind == GB_ROWWISE_ADAGRAD || o.kind == GB_ADAGRAD || which == 1;
   const gb_dtype dtype = AFloat(r, o.kind == GB_ROWWISE_ADAGRAD);
-  return Floats(r, dtype, n, shift, positive);
+  Array a = Floats(r, dtype, n, shift, positive);
+  for (int64_t i = 0; o.kind == GB_FTRL && which == 1 && i < n; i += 1 + r.Below(6))
+    SetFloat(a, i, 0);
+  return a;
 }
 
 void Dense(Both& both, Random& r, bool plain) {
-  const Optimizer o = AnOptimizer(r);
+  const Optimizer o = AnOptimizer(r, false);
   const int64_t sizes[] = {0, 1, 3, 4, 5, 63, 64, 127, 257, 1000, 4097, 30000};
   int64_t n = sizes[r.Below(12)], dim = 0;
   if (r.Below(2) == 0) dim = 1 + r.Below(70), n = n / 20 * dim;
@@ -159,7 +190,7 @@ std::vector<int64_t> AnIndex(Random& r, const RowsCase& c) {
 }
 
 void Rows(Both& both, Random& r, bool plain) {
-  const Optimizer o = AnOptimizer(r);
+  const Optimizer o = AnOptimizer(r, true);
   const RowsCase k = ARowsCase(r);
   const auto shift = [&] { return plain ? 0 : r.Below(4); };
   const std::vector<int64_t> index = AnIndex(r, k);
@@ -195,7 +226,7 @@ void Rows(Both& both, Random& r, bool plain) {
   args.policy = k.skip ? GB_SKIP : GB_REFUSE;
   args.nonfinite = static_cast<gb_nonfinite>(r.Below(3));
   args.steps.step = step;
-  args.steps.exact = k.lasts && o.kind != GB_ADAM && r.Below(2) == 0;
+  args.steps.exact = k.lasts && o.Exact() && r.Below(2) == 0;
   both.Compare("rows", a,
                [&](const gb_api* api, gb_context* c, gb_stream* s, const Placed& p, gb_workspace* w,
                    uint64_t* bytes, gb_report* report) {
@@ -238,7 +269,7 @@ void Averages(Both& both, Random& r, bool plain, bool apply) {
   const int64_t n = sizes[r.Below(9)];
   const auto shift = [&] { return plain ? 0 : r.Below(4); };
   const gb_dtype dtype = AFloat(r, plain);
-  const Optimizer o = AnOptimizer(r);
+  const Optimizer o = AnOptimizer(r, false);
   std::vector<Array> a;
   a.push_back(Floats(r, apply ? AFloat(r) : dtype, n, shift()));  // param
   const bool in_place = r.Below(2) == 0;

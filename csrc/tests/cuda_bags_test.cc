@@ -353,6 +353,7 @@ struct ApplyCase {
   gb_sgd sgd = {0.1f, 0.9f, 0.1f, 0.01f, 1, 0};
   gb_adagrad adagrad = {0.1f, 1e-6f, 0.02f, 0};
   gb_adam adam = {0.01f, 0.9f, 0.99f, 1e-6f, 0.03f, 0, 5};
+  gb_ftrl ftrl = {0.1f, 1, 0.3f, 0.2f};
   gb_coalesce_apply_args a = Sized<gb_coalesce_apply_args>();
 
   ApplyCase(uint32_t kind, int64_t dim, gb_dtype dtype, gb_dtype grad, bool in_place, bool steps,
@@ -381,8 +382,10 @@ struct ApplyCase {
     const bool row_wise = kind == GB_ROWWISE_ADAGRAD;
     std::vector<const char*> names;
     if (kind == GB_SGD && sgd.momentum != 0) names = {"momentum"};
-    if (row_wise) names = {"sum"};
-    if (kind == GB_ADAM) names = {"square", "mean"};  // by name, in any order
+    if (row_wise || kind == GB_ADAGRAD) names = {"sum"};
+    const bool is_adam = kind == GB_ADAM || kind == GB_ADAMW;
+    if (is_adam) names = {"square", "mean"};  // by name, in any order
+    if (kind == GB_FTRL) names = {"n", "z"};
     slots.reserve(2), slots_after.reserve(2);
     for (const char* name : names) {
       const gb_dtype type = row_wise ? kFloats[0] : dtype;
@@ -395,20 +398,24 @@ struct ApplyCase {
     }
     const void* hyper = &sgd;
     uint32_t bytes = sizeof sgd;
-    if (row_wise) hyper = &adagrad, bytes = sizeof adagrad;
-    if (kind == GB_ADAM) hyper = &adam, bytes = sizeof adam;
-    a.optimizer = {kind, bytes, hyper, named.data(), static_cast<int64_t>(named.size())};
+    if (row_wise || kind == GB_ADAGRAD) hyper = &adagrad, bytes = sizeof adagrad;
+    if (is_adam) hyper = &adam, bytes = sizeof adam;
+    if (kind == GB_FTRL) hyper = &ftrl, bytes = sizeof ftrl;
+    const gb_clip clips[] = {
+        {GB_CLIP_NONE, 0}, {GB_CLIP_SCALE, 0.3f}, {GB_CLIP_VALUE, 0.2f}, {GB_CLIP_ROW, 0.9f}};
+    const int64_t slots_n = static_cast<int64_t>(named.size());
+    a.optimizer = {kind, bytes, hyper, named.data(), slots_n, clips[r.Below(4)]};
   }
 };
 
 void Applies(Both& both) {
   Random r = {17};
   int turn = 0;
-  for (const uint32_t kind : {GB_SGD, GB_ROWWISE_ADAGRAD, GB_ADAM}) {
+  for (const uint32_t kind : {GB_SGD, GB_ROWWISE_ADAGRAD, GB_ADAM, GB_ADAGRAD, GB_ADAMW, GB_FTRL}) {
     for (const int64_t dim : {1, 5, 8, 20, 64, 130, 264}) {
       for (int i = 0; i < 4; i++, turn++) {
         const gb_dtype dtype = kFloats[turn % 3], grad = i % 2 == 0 ? kFloats[0] : dtype;
-        const bool steps = i >= 2, exact = i == 3 && kind != GB_ADAM;
+        const bool steps = i >= 2, exact = i == 3 && (kind < GB_ADAM || kind == GB_ADAGRAD);
         ApplyCase c(kind, dim, dtype, grad, turn % 2 == 0, steps, exact, turn % 7 == 0 ? 1700 : 60,
                     turn % 4 == 0, turn % 5 == 0 ? 1 : 0, r);
         const std::string name = "coalesce_apply of kind " + std::to_string(kind) + ", dim " +
