@@ -56,6 +56,9 @@ func (t *tables) reset() {
 // collect appends the keys of one lane, number at of the hosted ones.
 func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (samples int, err error) {
 	samples, out := w.Keys(b, l, t.used)
+	if f, may := w.(interface{ fault() error }); may && f.fault() != nil {
+		return 0, f.fault()
+	}
 	if samples < 0 {
 		return 0, fmt.Errorf("%d samples: want how many the lane has, 0 for none", samples)
 	}

@@ -87,7 +87,7 @@ var layers = map[string]layer{
 	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
 	"shard/state":  {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork},
 	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
+	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "internal/safetensors", "round", "schema", "shard/state", "trainer/deal"}, noStd: []string{"net/http", "os/exec"}},
 	"local":        {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"examples/packages": {

@@ -1,0 +1,196 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"gradbus/nn"
+	"gradbus/schema"
+)
+
+// Job describes a job: what is trained, and how. NewJob gives one in which everything that has an obvious value has it; its methods say the
+// rest, in any order, and give back what they were called on, so that they can follow each other. What is wrong is said by Manifest, and
+// so by Join and Train, all at once.
+//
+//	job := trainer.NewJob("mf", 1).LR(0.1)
+//	job.Dense("mu", 1).LR(0.5)
+//	job.Table("users", 20000, 32).Normal(0.1).Decay(0.01)
+type Job struct {
+	optimizing[*Job]
+	manifest schema.Job
+	dense    []*Dense
+	tables   []*Table
+	adjust   []func(*schema.Job)
+}
+
+// NewJob begins the description of a job of so many trainers. Each of them runs the same program.
+func NewJob(name string, trainers int) *Job {
+	j := &Job{manifest: schema.Job{Name: schema.JobName(name), Trainers: trainers, Seed: 1}}
+	j.self = j
+	return j
+}
+
+// Seed is that of all random numbers of the job; 1 where nothing is said.
+func (j *Job) Seed(seed uint64) *Job { return j.Adjust(func(m *schema.Job) { m.Seed = seed }) }
+
+// Lanes is the number of slices that every batch is cut into, and so the most trainers that the job can have with the same bits.
+func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }
+
+// Setting notes something that all trainers must agree on, such as a digest of their data.
+func (j *Job) Setting(name, value string) *Job {
+	return j.Adjust(func(m *schema.Job) {
+		if m.Settings == nil {
+			m.Settings = map[string]string{}
+		}
+		m.Settings[name] = value
+	})
+}
+
+// Bounded lets trainers be up to ahead batches ahead of the version that they compute on.
+func (j *Job) Bounded(ahead int) *Job {
+	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Ahead = schema.ConsistencyBounded, ahead })
+}
+
+// Async applies every contribution when it arrives.
+func (j *Job) Async() *Job {
+	return j.Adjust(func(m *schema.Job) { m.Consistency = schema.ConsistencyAsync })
+}
+
+// Grouped makes one update of the contributions of the next n trainers, whoever they are.
+func (j *Job) Grouped(n int) *Job {
+	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Group = schema.ConsistencyGrouped, n })
+}
+
+// Apply says who keeps dense parameters and their optimizer: schema.ApplyUpdate, the shards, or schema.ApplyMean, every trainer.
+func (j *Job) Apply(who string) *Job { return j.Adjust(func(m *schema.Job) { m.Apply = who }) }
+
+// Reduce says who adds up dense gradients: schema.ReduceShards or schema.ReduceTrainers.
+func (j *Job) Reduce(who string) *Job { return j.Adjust(func(m *schema.Job) { m.Reduce = who }) }
+
+// Wire says how gradients travel.
+func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m.Wire = w }) }
+
+// Adjust changes the manifest at the end in whatever has no method of its own.
+func (j *Job) Adjust(change func(*schema.Job)) *Job {
+	j.adjust = append(j.adjust, change)
+	return j
+}
+
+// Dense adds a dense parameter, which begins at zero where nothing else is said.
+func (j *Job) Dense(name string, shape ...int) *Dense {
+	d := &Dense{parameter: schema.Parameter{Name: name, Shape: shape, Init: schema.Zeros()}}
+	d.self = d
+	j.dense = append(j.dense, d)
+	return d
+}
+
+// Module adds the parameters of a module of nn, with the names and the first values that it says.
+func (j *Job) Module(m nn.Module) *Job {
+	for _, p := range m.Parameters() {
+		j.Dense(p.Name, p.Shape...).parameter.Init = schema.Init{Kind: p.Kind, Scale: p.Scale}
+	}
+	return j
+}
+
+// Table adds an embedding table: so many rows of dim values, by keys from 0 on. How the rows begin has to be said.
+func (j *Job) Table(name string, rows, dim int) *Table {
+	t := &Table{spec: schema.TableSpec{Name: name, Rows: uint64(max(rows, 0)), Dim: dim}}
+	t.self = t
+	j.tables = append(j.tables, t)
+	return t
+}
+
+// Dense is a dense parameter of a Job.
+type Dense struct {
+	optimizing[*Dense]
+	parameter schema.Parameter
+}
+
+// Normal, Uniform and Zeros say how the values begin: with mean 0 and a standard deviation, within [-bound, bound), or at zero.
+func (d *Dense) Normal(deviation float32) *Dense {
+	d.parameter.Init = schema.Normal(deviation)
+	return d
+}
+func (d *Dense) Uniform(bound float32) *Dense { d.parameter.Init = schema.Uniform(bound); return d }
+func (d *Dense) Zeros() *Dense                { d.parameter.Init = schema.Zeros(); return d }
+
+// Table is an embedding table of a Job.
+type Table struct {
+	optimizing[*Table]
+	spec schema.TableSpec
+}
+
+// Normal, Uniform and Zeros say how the rows begin: with mean 0 and a standard deviation, within [-bound, bound), or at zero.
+func (t *Table) Normal(deviation float32) *Table { t.spec.Init = schema.Normal(deviation); return t }
+func (t *Table) Uniform(bound float32) *Table    { t.spec.Init = schema.Uniform(bound); return t }
+func (t *Table) Zeros() *Table                   { t.spec.Init = schema.Zeros(); return t }
+
+// PerRow divides the sum of a row's gradients by their own number, and not by the samples of the batch: the rate is then one for each row,
+// however rare it is.
+func (t *Table) PerRow() *Table { t.spec.PerRow = true; return t }
+
+// Sum and Mean make bags of the table's keys, which are used pooled: by their sum, or by their mean.
+func (t *Table) Sum() *Table  { t.spec.Pooling = schema.PoolingSum; return t }
+func (t *Table) Mean() *Table { t.spec.Pooling = schema.PoolingMean; return t }
+
+// ByColumns puts some columns of every row on each shard, and Whole the table on one of them. Both want Sum or Mean.
+func (t *Table) ByColumns() *Table { t.spec.Placement = schema.PlacementColumns; return t }
+func (t *Table) Whole() *Table     { t.spec.Placement = schema.PlacementTables; return t }
+
+// Replicated keeps the whole table, with its optimizer, at every trainer.
+func (t *Table) Replicated() *Table { t.spec.Replicated = true; return t }
+
+// Reduce says who adds up the gradients of a replicated table: schema.ReduceShards or schema.ReduceTrainers.
+func (t *Table) Reduce(who string) *Table { t.spec.Reduce = who; return t }
+
+// Partitions is how many pieces the table is cut into, which are placed on shards.
+func (t *Table) Partitions(n int) *Table { t.spec.Partitions = n; return t }
+
+// Manifest is the manifest of the job, with defaults and found right.
+func (j *Job) Manifest() (*schema.Job, error) {
+	m := j.manifest
+	m.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD}
+	j.apply(&m.Optimizer)
+	var wrong []error
+	own := func(what string, o optimizer) *schema.Optimizer {
+		if !j.rated && !o.hasRate() {
+			wrong = append(wrong, fmt.Errorf("%s has no learning rate: want LR of it, or of the job", what))
+		}
+		return o.own(m.Optimizer)
+	}
+	for _, d := range j.dense {
+		p := d.parameter
+		p.Optimizer = own(fmt.Sprintf("parameter %q", p.Name), &d.optimizing)
+		m.Parameters = append(m.Parameters, p)
+	}
+	for _, t := range j.tables {
+		spec := t.spec
+		if spec.Init.Kind == "" {
+			wrong = append(wrong, fmt.Errorf("table %q does not say how its rows begin: want Normal, Uniform or Zeros", spec.Name))
+			spec.Init = schema.Zeros()
+		}
+		spec.Optimizer = own(fmt.Sprintf("table %q", spec.Name), &t.optimizing)
+		m.Tables = append(m.Tables, spec)
+	}
+	for _, change := range j.adjust {
+		change(&m)
+	}
+	whole := m.WithDefaults()
+	if err := errors.Join(append(wrong, whole.Validate())...); err != nil {
+		return nil, fmt.Errorf("%w: job %q: %w", ErrConfig, m.Name, err)
+	}
+	return whole, nil
+}
+
+// dataSettings notes what trainers must have in common to be dealt one set of data.
+func dataSettings(m *schema.Job, values map[string]int) {
+	settings := map[string]string{}
+	for name, value := range m.Settings {
+		settings[name] = value
+	}
+	for name, value := range values {
+		settings[name] = strconv.Itoa(value)
+	}
+	m.Settings = settings
+}

@@ -1,0 +1,239 @@
+package trainer
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"gradbus/internal/safetensors"
+	"gradbus/schema"
+)
+
+// ErrModel: a file is no model that Save wrote, or its weights are not those that were saved; the text says what is wrong with it.
+var ErrModel = errors.New("not a saved model")
+
+// What the metadata of a saved model hold, beside those of whoever saved it.
+const (
+	modelFormat   = "gradbus model 1"
+	formatEntry   = "format"
+	manifestEntry = "gradbus.manifest"
+	digestEntry   = "gradbus.digest"
+	versionEntry  = "gradbus.version"
+	modelRowsMax  = 1<<32 - 1 // of one table, held whole in memory
+)
+
+// Model is what was trained, at one version: the weights of all parameters and tables, whole in memory, with the manifest of the job. It is
+// read from a session (Weights) or a file (OpenModel), and needs no server. It may be read from several goroutines.
+type Model struct {
+	Version  schema.Version
+	Metadata map[string]string // of whoever saved it
+
+	job    *schema.Job
+	digest [32]byte
+	params [][]float32 // of each parameter of the manifest
+	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
+}
+
+// Weights reads the whole model at the current version.
+func (s *Session) Weights(ctx context.Context) (*Model, error) {
+	version, err := s.Wait(ctx)
+	if err != nil {
+		return nil, err
+	}
+	m := &Model{Version: version, Metadata: map[string]string{}, job: s.job}
+	for _, p := range s.job.Parameters {
+		m.params = append(m.params, slices.Clone(s.Param(p.Name)))
+	}
+	for i, spec := range s.job.Tables {
+		if spec.Rows > modelRowsMax {
+		}
+		values := make([]float32, int(spec.Rows)*spec.Dim)
+		err := s.Table(ctx, schema.Table(i), func(_ schema.Partition, keys []uint64, rows []float32) error {
+			for k, key := range keys {
+				copy(values[int(key)*spec.Dim:][:spec.Dim], rows[k*spec.Dim:])
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, fmt.Errorf("weights: %w", err)
+		}
+		m.tables = append(m.tables, values)
+	}
+	m.digest, err = m.weigh()
+	return m, err
+}
+
+// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Any trainer may do it, and where
+// several do at one path, the file is the same.
+func (s *Session) Save(ctx context.Context, path string) error {
+	m, err := s.Weights(ctx)
+	if err != nil {
+		return err
+	}
+	return m.Save(path)
+}
+
+// Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the manifest of the job, version
+// and digest. The file is there whole or not at all.
+func (m *Model) Save(path string) error {
+	manifest, err := m.job.Encode()
+	if err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	metadata := map[string]string{formatEntry: modelFormat}
+	maps.Copy(metadata, m.Metadata)
+	metadata[manifestEntry], metadata[digestEntry] = string(manifest), hex.EncodeToString(m.digest[:])
+	metadata[versionEntry] = strconv.FormatUint(uint64(m.Version), 10)
+	var tensors []safetensors.Tensor
+	for i, p := range m.job.Parameters {
+		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape, Values: m.params[i]})
+	}
+	for i, t := range m.job.Tables {
+		tensors = append(tensors, safetensors.Tensor{Name: t.Name, Shape: []int{int(t.Rows), t.Dim}, Values: m.tables[i]})
+	}
+	if err := safetensors.Save(path, metadata, tensors); err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return nil
+}
+
+// OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where it cannot be
+// opened (fs.ErrNotExist).
+//
+//	m, err := trainer.OpenModel("mf.safetensors")
+//	row := m.Row("users", 7)
+func OpenModel(path string) (*Model, error) {
+	metadata, tensors, err := safetensors.Load(path)
+	if errors.Is(err, safetensors.ErrFormat) {
+		return nil, fmt.Errorf("open model: %w: %w", ErrModel, err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open model: %w", err)
+	}
+	m, err := modelOf(metadata, tensors)
+	if err != nil {
+		return nil, fmt.Errorf("open model %s: %w: %w", path, ErrModel, err)
+	}
+	return m, nil
+}
+
+func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
+	text, ok := metadata[manifestEntry]
+	if !ok {
+		return nil, fmt.Errorf("no manifest of a job in its metadata")
+	}
+	m := &Model{Metadata: metadata}
+	var err error
+	if m.job, err = schema.DecodeJob([]byte(text)); err != nil {
+		return nil, err
+	}
+	if err := m.job.Validate(); err != nil {
+		return nil, err
+	}
+	version, err := strconv.ParseUint(metadata[versionEntry], 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("version %q of its metadata: %w", metadata[versionEntry], err)
+	}
+	m.Version = schema.Version(version)
+	for _, p := range m.job.Parameters {
+		values, err := safetensors.Values(tensors, p.Name, p.Shape)
+		if err != nil {
+			return nil, err
+		}
+		m.params = append(m.params, values)
+	}
+	for _, t := range m.job.Tables {
+		values, err := safetensors.Values(tensors, t.Name, []int{int(t.Rows), t.Dim})
+		if err != nil {
+			return nil, err
+		}
+		m.tables = append(m.tables, values)
+	}
+	if want := len(m.params) + len(m.tables); len(tensors) != want {
+		return nil, fmt.Errorf("%d tensors, want the manifest's %d alone", len(tensors), want)
+	}
+	if m.digest, err = m.weigh(); err != nil {
+		return nil, err
+	}
+	if got := hex.EncodeToString(m.digest[:]); got != metadata[digestEntry] {
+		return nil, fmt.Errorf("its weights have the digest %s, and were saved with %q", got, metadata[digestEntry])
+	}
+	for _, entry := range []string{manifestEntry, digestEntry, versionEntry} {
+		delete(metadata, entry)
+	}
+	return m, nil
+}
+
+// weigh is the digest of the weights.
+func (m *Model) weigh() ([32]byte, error) {
+	d := schema.NewWeightsDigest(m.job)
+	for t, ok := d.Next(); ok; t, ok = d.Next() {
+		var err error
+		if t.IsTable {
+			err = d.Table(m.tables[t.Index])
+		} else {
+			err = d.Values(m.params[t.Index])
+		}
+		if err != nil {
+			return [32]byte{}, err
+		}
+	}
+	return d.Sum()
+}
+
+// Job is the manifest of the job that trained the model. It is not to be changed.
+func (m *Model) Job() *schema.Job { return m.job }
+
+// Digest is the SHA-256 over all weights, as that of a session.
+func (m *Model) Digest() [32]byte { return m.digest }
+
+// Row is a row of a table; nil where the model has no such table, or the table no such key.
+func (m *Model) Row(table string, key uint64) []float32 {
+	i := slices.IndexFunc(m.job.Tables, func(t schema.TableSpec) bool { return t.Name == table })
+	if i < 0 || key >= m.job.Tables[i].Rows {
+		return nil
+	}
+	dim := m.job.Tables[i].Dim
+	return m.tables[i][int(key)*dim : (int(key)+1)*dim : (int(key)+1)*dim]
+}
+
+// Table is all rows of a table, [Rows, Dim] in the order of the keys; nil where the model has no such table.
+func (m *Model) Table(name string) []float32 {
+	i := slices.IndexFunc(m.job.Tables, func(t schema.TableSpec) bool { return t.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return m.tables[i]
+}
+
+// Param is a dense parameter, row-major; nil where the model has none of that name.
+func (m *Model) Param(name string) []float32 {
+	i := slices.IndexFunc(m.job.Parameters, func(p schema.Parameter) bool { return p.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return m.params[i]
+}
+
+// Lookup gives rows as a session does, so that one evaluation does for both.
+func (m *Model) Lookup(_ context.Context, asks []TableKeys) ([][]float32, error) {
+	out := make([][]float32, len(asks))
+	for i, ask := range asks {
+		if int(ask.Table) >= len(m.job.Tables) {
+			return nil, fmt.Errorf("lookup: table %d: the job has %d", ask.Table, len(m.job.Tables))
+		}
+		spec := &m.job.Tables[ask.Table]
+		out[i] = make([]float32, 0, len(ask.Keys)*spec.Dim)
+		for _, key := range ask.Keys {
+			if key >= spec.Rows {
+				return nil, fmt.Errorf("lookup: %w", outside(spec, key))
+			}
+			out[i] = append(out[i], m.tables[ask.Table][int(key)*spec.Dim:(int(key)+1)*spec.Dim]...)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,80 @@
+package trainer
+
+import (
+	"bytes"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"gradbus/schema"
+)
+
+// A model that was saved is the one that was trained, without any server; a file that was changed is none.
+func TestSavedModel(t *testing.T) {
+	t.Parallel()
+	job := ratingJob("saved", 1)
+	job.Dense("mu", 2, 3).Normal(1)
+	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), job, Samples(ratings(200), 50, 1, ratingKeys), factors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "mf.safetensors")
+	if err := s.Save(testContext(t), path); err != nil {
+		t.Fatal(err)
+	}
+	asks := []TableKeys{{1, []uint64{7, 3, 7}}, {0, []uint64{59}}}
+	rows, err := s.Lookup(testContext(t), asks)
+	if err != nil {
+		t.Fatal(err)
+	}
+	digest, err := s.Digest(testContext(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := OpenModel(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of, err := m.Lookup(testContext(t), asks)
+	if err != nil || !slices.Equal(of[0], rows[0]) || !slices.Equal(of[1], rows[1]) || !slices.Equal(m.Row("items", 3), rows[0][ratingDim:2*ratingDim]) {
+		t.Errorf("rows %v, want %v: %v", of, rows, err)
+	}
+	if m.Digest() != digest || m.Version != 4 || m.Version != s.Version() || !slices.Equal(m.Param("mu"), s.Param("mu")) || encoded(t, m.Job()) != encoded(t, s.Job()) {
+		t.Errorf("a model of version %d with the digest %x, want version %d with %x", m.Version, m.Digest(), s.Version(), digest)
+	}
+	if m.Row("item", 3) != nil || m.Row("items", ratingItems) != nil || m.Param("nu") != nil || m.Table("item") != nil || len(m.Table("items")) != ratingItems*ratingDim {
+		t.Error("a name or a key that the model lacks gives something")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, change := range map[string]func([]byte) []byte{
+		"a bit":  func(b []byte) []byte { b[len(b)-3] ^= 1; return b },
+		"a size": func(b []byte) []byte { return b[:len(b)-4] },
+		"a manifest": func(b []byte) []byte {
+			return bytes.Replace(b, []byte("gradbus.manifest"), []byte("gradbus.nanifest"), 1)
+		},
+		"a table": func(b []byte) []byte { return bytes.Replace(b, []byte(`"items":`), []byte(`"itemz":`), 1) },
+	} {
+		other := filepath.Join(t.TempDir(), "other.safetensors")
+		if err := os.WriteFile(other, change(bytes.Clone(file)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := OpenModel(other); !errors.Is(err, ErrModel) {
+			t.Errorf("%s was changed: %v", name, err)
+		}
+	}
+	if _, err := OpenModel(path + ".not"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	if _, err := m.Lookup(testContext(t), []TableKeys{{schema.Table(0), []uint64{ratingUsers}}}); err == nil {
+		t.Error("a key outside the table")
+	}
+}
