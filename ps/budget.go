@@ -50,10 +50,11 @@ func (m Memory) Bytes() int64 {
 // MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
-	batches := int64(job.RoundsAhead()) + 1
+	plan := job.Plan()
+	batches := int64(plan.RoundsAhead()) + 1
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
 	versions := int64(job.Ahead) + 2
-	if job.Consistency == schema.ConsistencyGrouped { // all on one shard
+	if plan.Clock == schema.ClockGrouped { // all on one shard
 		versions, share = int64(groupVersions(job)), func(bytes int64) int64 { return bytes }
 	}
 	var m Memory
@@ -62,11 +63,11 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		rows := int64(t.Rows) // Validate bounds rows*dim by 2^44
 		values := rows * int64(t.Dim) * valueBytes
 		in := int64(1) // shards that a row is in
-		if t.Placement == schema.PlacementColumns {
+		if plan.Tables[i].Cut == schema.CutColumns {
 			in = int64(shards)
 		}
 		mine := share
-		if t.Placement == schema.PlacementTables { // all of it may be here
+		if plan.Tables[i].Cut == schema.CutNone { // all of it may be here
 			mine = func(bytes int64) int64 { return bytes }
 		}
 		slots, marks := state.SlotBytes(job.OptimizerOf(schema.Table(i)), rows, int64(t.Dim))

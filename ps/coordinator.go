@@ -51,6 +51,7 @@ type Keeper struct {
 // coordinator decides nothing more. In grouped it goes on without those who are lost, for good, and who keeps shards is told.
 type Coordinator struct {
 	config  CoordinatorConfig
+	plan    *schema.Plan
 	phase   Phase
 	shards  int // of all keepers
 	members []member
@@ -111,7 +112,7 @@ type Decision struct {
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
-	c := &Coordinator{config: config, members: make([]member, config.Job.Trainers), keepers: make([]keeper, len(config.Keepers)), serial: 1}
+	c := &Coordinator{config: config, plan: config.Job.Plan(), members: make([]member, config.Job.Trainers), keepers: make([]keeper, len(config.Keepers)), serial: 1}
 	for _, k := range config.Keepers {
 		c.shards += len(k.Server.Shards)
 	}
@@ -190,7 +191,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 		}
 		return 0, &schema.Refused{Reason: "job_full", Text: text}
 	}
-	if c.config.Job.BetweenTrainers() && j.URL == "" {
+	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
 		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
 			"trainers of job %s reduce among themselves, and this one has no data server: give its url", c.config.Job.Name)}
 	}
@@ -235,7 +236,7 @@ func (c *Coordinator) joined(i int) Decision {
 
 // peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
 func (c *Coordinator) peers() []schema.Peer {
-	if !c.config.Job.BetweenTrainers() || c.phase != Running {
+	if !c.plan.Reduces(schema.ByTrainers) || c.phase != Running {
 		return nil
 	}
 	var all []schema.Peer

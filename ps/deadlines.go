@@ -140,10 +140,10 @@ func (c *Coordinator) canDoWithout(m *member) bool {
 }
 
 // alone reports that no trainer of the job waits for another.
-func (c *Coordinator) alone() bool { return c.config.Job.Consistency == schema.ConsistencyAsync }
+func (c *Coordinator) alone() bool { return c.plan.Clock == schema.ClockEach }
 
 // grouped reports that trainers of the job make groups, which go on without those who are gone.
-func (c *Coordinator) grouped() bool { return c.config.Job.Consistency == schema.ConsistencyGrouped }
+func (c *Coordinator) grouped() bool { return c.plan.Clock == schema.ClockGrouped }
 
 // goOnInGroups notes who was lost, or has kept a group waiting for too long, and tells the shards, which go on without them. Nobody
 // comes back: the others' updates have been made without it. The job fails when nobody else is there.

@@ -44,13 +44,13 @@ func (s *Shard) ownedChunks() []round.Chunk {
 // kept: a trainer may lack as many.
 func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) error {
 	head := schema.Head{Job: s.run, Generation: s.generation, Lanes: uint16(s.job.Lanes)}
-	if s.job.Apply == schema.ApplyUpdate {
+	if s.place.Plan.Owner == schema.ByShards {
 		head.Flags = schema.FlagParameters
 	}
 	if err := s.makeResults(ctx, chunks, head); err != nil {
 		return err
 	}
-	if s.job.Apply != schema.ApplyUpdate {
+	if s.place.Plan.Owner != schema.ByShards {
 		return nil
 	}
 	config := state.DenseConfig{Backend: s.backend, Lanes: s.job.Lanes, Values: func(i int, v schema.Version) []float32 { return s.results(v).Values(i, v) }}
@@ -66,7 +66,7 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) error {
 
 // makeResults builds the frames of results: a ring of versions, or as many as there have to be where trainers make groups.
 func (s *Shard) makeResults(ctx context.Context, chunks []round.Chunk, head schema.Head) (err error) {
-	if s.job.Consistency == schema.ConsistencyGrouped {
+	if s.place.Plan.Clock == schema.ClockGrouped {
 		s.groups, err = newGrouping(ctx, s.job, func(ctx context.Context) (*round.Results, error) {
 			return round.NewResults(ctx, chunks, 1, head)
 		})
@@ -151,7 +151,7 @@ func (s *Shard) closeDense(l *timeline, i int) error {
 
 // audience is whom the results of a timeline are for.
 func (s *Shard) audience(l *timeline) schema.Member {
-	if s.job.SparseAlone() {
+	if s.place.Plan.PerTrainer() {
 		return s.hosts[l.hosts[0]].Member
 	}
 	return schema.All
@@ -161,7 +161,7 @@ func (s *Shard) audience(l *timeline) schema.Member {
 // where the result is of some trainers' lanes and there is none.
 func (s *Shard) sealDense(i int, b schema.Batch, weight float64) []byte {
 	h := schema.Head{Batch: b, Weight: weight, Node: lane.Root(s.job.Lanes)}
-	if s.job.Consistency == schema.ConsistencyAsync || s.groups != nil {
+	if s.place.Plan.Clock != schema.ClockBounded {
 		h.Node = lane.Node{}
 	}
 	v := s.version(i, b)

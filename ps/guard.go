@@ -39,7 +39,7 @@ func (s *Server) messageBytesOf(connection string) int {
 func (c *Config) messageBytes(job *schema.Job) int {
 	whole := len(job.Modules) > 0
 	for i := range job.Tables {
-		whole = whole || job.Tables[i].Placement == schema.PlacementColumns || job.Tables[i].Placement == schema.PlacementTables
+		whole = whole || job.Tables[i].Cut().PooledByShards()
 	}
 	if whole {
 		return c.PayloadBytesMax

@@ -27,7 +27,7 @@ func newJob(s *Server, c claim, fitted *schema.Job, window int64) *job {
 		config.ChunkBytes = c.job.ChunkBytes
 		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name, "chunk_bytes", fitted.ChunkBytes, "wanted", c.job.ChunkBytes)
 	}
-	if !c.job.OnShards() { // its trainers do everything among themselves: there is nothing to keep
+	if !c.job.NeedsShards() { // its trainers do everything among themselves: there is nothing to keep
 		j.servers, c.record.Servers = nil, nil
 	}
 	for _, d := range c.record.Servers {

@@ -90,7 +90,7 @@ func reported(last []Waiting, now []schema.Waiting) []Waiting {
 // batch at most.
 func (c *Coordinator) reportOfSegment(from schema.Member, r *schema.Report) bool {
 	i, ok := c.find(from)
-	if !ok || !c.config.Job.BetweenTrainers() {
+	if !ok || !c.plan.Reduces(schema.ByTrainers) {
 		return false
 	}
 	c.members[i].waiting = reported(c.members[i].waiting, r.Waiting[:min(1, len(r.Waiting))])

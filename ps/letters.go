@@ -232,7 +232,7 @@ func (d *desk) readKeeper(j *job, l *letter, head *schema.Head, control *schema.
 // checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards. fitted is its manifest with the
 // chunks that there is room for.
 func (d *desk) checkServers(c *claim, fitted *schema.Job) *schema.Refused {
-	if !c.job.OnShards() {
+	if !c.job.NeedsShards() {
 		return nil
 	}
 	shards := 0

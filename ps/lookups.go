@@ -94,7 +94,7 @@ func (s *Shard) fillAnswer(v *schema.View, layout schema.Layout) error {
 // pool writes a pooled row for each bag of a part: the sum over its keys in the order of their positions, or their mean.
 func (s *Shard) pool(t state.Table, part *schema.Part, out []float32) error {
 	spec, mode := &s.job.Tables[part.Table], cuda.Sum
-	if spec.Pooling == schema.PoolingMean {
+	if spec.Mean() {
 		mode = cuda.Mean
 	}
 	if err := t.Pool(state.Bags{Mode: mode, Keys: part.Keys, Offsets: part.Offsets}, out); err != nil {

@@ -14,7 +14,7 @@ func (s *Shard) stepPull(host int, h *schema.Head, v *schema.View) (*refusal, er
 	}
 	batch := h.Batch
 	if h.Flags&schema.FlagParameters != 0 {
-		if s.job.Apply != schema.ApplyUpdate {
+		if s.place.Plan.Owner != schema.ByShards {
 			return schema.Refuse(schema.ReasonUnknownBucket, "parameters of job %s are kept by its trainers: its shards only average", s.job.Name), nil
 		}
 		if batch == 0 {
@@ -65,13 +65,13 @@ func (s *Shard) keptResult(l *timeline, h *schema.Head, batch schema.Batch) []by
 		if l.sparse == nil || batch >= l.sparse.Closed() {
 			return nil
 		}
-		if s.job.Consistency == schema.ConsistencyAsync {
+		if s.place.Plan.Clock == schema.ClockEach {
 			return s.sealSparse(batch, l.weight(l.batch).Total())
 		}
 		return s.sparse.sealed[int(batch%schema.Batch(len(s.sparse.sealed)))]
 	}
 	i := s.chunk(h)
-	if s.job.Consistency == schema.ConsistencyAsync && batch < l.dense.Closed(i) {
+	if s.place.Plan.Clock == schema.ClockEach && batch < l.dense.Closed(i) {
 		return s.sealDense(i, batch, l.weight(l.batch).Total())
 	}
 	return l.dense.Kept(i, batch)

@@ -123,7 +123,7 @@ func (s *Shard) build(ctx context.Context) error {
 }
 
 // sumsAtClose says that rounds leave all sums to their end.
-func (s *Shard) sumsAtClose() bool { return s.lent || s.job.Sum == schema.SumClose }
+func (s *Shard) sumsAtClose() bool { return s.lent || s.place.Plan.SumAtClose }
 
 // Close frees the shard's memory and releases the payloads of open rounds. The shard must not be used afterwards.
 func (s *Shard) Close() {

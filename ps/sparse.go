@@ -29,7 +29,7 @@ func (s *Shard) makeSparse() (err error) {
 			return err
 		}
 	}
-	if tables := round.Replicated(s.job, schema.ReduceShards); len(tables) > 0 {
+	if tables := round.Replicated(s.job, s.place.Plan, schema.ByShards); len(tables) > 0 {
 		r.means = round.NewRowResults(round.RowResultsConfig{Backend: s.backend, Lanes: s.job.Lanes, ChunkBytes: s.job.ChunkBytes, Versions: 2,
 			Head: schema.Head{Job: s.run, Generation: s.generation, Bucket: r.bucket}, Tables: tables})
 	}
@@ -121,7 +121,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 				return err
 			}
 		}
-		if !s.job.RowsInStep() {
+		if !s.place.Plan.DeferredCommit() {
 			s.commitRows()
 		}
 		if s.journal != nil {
@@ -133,7 +133,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 		}
 		l.sparse.Close(l.weight(b), total)
 		s.closed(l, b)
-		if s.job.RowsAlone() {
+		if s.place.Plan.AsyncTables {
 			continue // its trainer waits for no result: that the round is received is enough
 		}
 		for _, frame := range frames {
@@ -158,7 +158,7 @@ func (s *Shard) sealSparse(b schema.Batch, total float64) []byte {
 		Kind: schema.KindMean, Job: s.run, Generation: s.generation, Batch: b, Bucket: r.bucket, Chunks: 1,
 		Node: lane.Root(s.job.Lanes), Lanes: uint16(s.job.Lanes), DType: schema.DTypeFloat32, Weight: total,
 	}
-	if s.job.SparseAlone() {
+	if s.place.Plan.PerTrainer() {
 		h.Node = lane.Node{}
 	}
 	at := int(b % schema.Batch(len(r.result)))

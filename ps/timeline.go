@@ -100,7 +100,7 @@ func (s *Shard) takeUp(l *timeline, host int, b schema.Batch, fresh bool) {
 // open at a time, it makes version b the one that lookups see.
 func (s *Shard) advance(l *timeline, b schema.Batch) {
 	for l.batch < b {
-		if s.job.RowsInStep() {
+		if s.place.Plan.DeferredCommit() {
 			s.commitRows()
 		}
 		l.batch++
@@ -122,14 +122,14 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		all[i] = i
 	}
 	groups := [][]int{all}
-	if s.job.SparseAlone() {
+	if s.place.Plan.PerTrainer() {
 		groups = nil
 		for i := range all {
 			groups = append(groups, all[i:i+1])
 		}
 	}
 	for _, group := range groups {
-		l := timeline{hosts: group, ahead: schema.Batch(s.job.RoundsAhead())}
+		l := timeline{hosts: group, ahead: schema.Batch(s.place.Plan.RoundsAhead())}
 		var complete func(schema.Batch, []lane.Node) bool
 		if g := s.groups; g != nil {
 			l.ahead = schema.Batch(groupsOpen(s.job) - 1)
@@ -151,7 +151,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
 				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: int(l.ahead), AtClose: s.sumsAtClose(),
-				DType: s.job.Wire.DType(), Held: s.held, Tables: s.place.LocalTables(s.index),
+				DType: s.place.Plan.DType, Held: s.held, Tables: s.place.LocalTables(s.index),
 			})
 		}
 		l.begin()
@@ -174,7 +174,7 @@ type Waiting = round.Waiting
 // Waiting says whom the rounds of the oldest batch that waits for anybody wait for.
 func (s *Shard) Waiting() Waiting {
 	w := Waiting{Batch: s.Batch()}
-	if s.job.SparseAlone() {
+	if s.place.Plan.PerTrainer() {
 		return w
 	}
 	l := &s.lines[0]

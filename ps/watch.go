@@ -49,10 +49,11 @@ type watched struct {
 }
 
 func newWatch(c *ShardConfig, tell func(RoundTimes)) *watch {
-	if tell == nil || c.Job.RowsAlone() || c.Job.Consistency == schema.ConsistencyGrouped {
+	plan := c.Placement.Plan
+	if tell == nil || plan.AsyncTables || plan.Clock == schema.ClockGrouped {
 		return nil
 	}
-	return &watch{tell: tell, place: c.Placement, shard: c.Index, job: c.Job.Name, alone: c.Job.Consistency == schema.ConsistencyAsync,
+	return &watch{tell: tell, place: c.Placement, shard: c.Index, job: c.Job.Name, alone: plan.PerTrainer(),
 		open: map[watchKey]*watched{}}
 }
 

@@ -285,14 +285,14 @@ func (w *worker) knows(p *peer, h *schema.Head) {
 		return
 	}
 	p.batch = h.Batch
-	if w.config.Job.RowsInStep() && !p.now {
+	if w.config.Placement.Plan.DeferredCommit() && !p.now {
 		p.frames, p.bytes = 0, 0
 	}
 }
 
 // answered notes that a lookup was answered: where rows are applied alone the answer says what has come in, as an ack would.
 func (w *worker) answered(from schema.Member, b schema.Batch) {
-	if !w.config.Job.RowsAlone() {
+	if !w.config.Placement.Plan.AsyncTables {
 		return
 	}
 	host := w.hostOf(from) // one of them: the shard has taken the lookup

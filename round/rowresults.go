@@ -24,12 +24,11 @@ type RowTable struct {
 	Dim int
 }
 
-// Replicated lists the replicated tables of a job that are added up by shards, or between trainers (schema.ReduceShards,
-// schema.ReduceTrainers).
-func Replicated(job *schema.Job, reduce string) []RowTable {
+// Replicated lists the replicated tables of a job that are added up by a party.
+func Replicated(job *schema.Job, plan *schema.Plan, by schema.Party) []RowTable {
 	var all []RowTable
 	for i, t := range job.Tables {
-		if t.Replicated && job.ReduceOf(schema.Table(i)) == reduce {
+		if t.Replicated && plan.Tables[i].Reducer == by {
 			all = append(all, RowTable{ID: schema.Table(i), Dim: t.Dim})
 		}
 	}

@@ -81,17 +81,6 @@ type Wire struct {
 	Sparse        string `json:"sparse"`         // SparseRows (also ""), SparseBags or SparseAuto
 }
 
-// DType is the type of the values of dense and sparse frames: the gradients' own.
-func (w Wire) DType() DType {
-	switch w.Gradients {
-	case GradientsBFloat16:
-		return DTypeBFloat16
-	case GradientsFloat16:
-		return DTypeFloat16
-	}
-	return DTypeFloat32
-}
-
 // Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or InitNormal
 // (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
 type Init struct {
@@ -198,6 +187,25 @@ func (j *Job) normal() *Job {
 		}
 	}
 	return &n
+}
+
+// normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after others are absent
+// where they say nothing, so that manifests without them stay what they were.
+func (j *Job) normalRoutes() {
+	if j.Sum == SumArrival {
+		j.Sum = ""
+	}
+	if j.FirstBucketBytes == firstBucketBytesMax {
+		j.FirstBucketBytes = 0
+	}
+	if j.BucketBytes == bucketBytesMax {
+		j.BucketBytes = 0
+	}
+	for i := range j.Tables {
+		if t := &j.Tables[i]; t.Reduce == j.Reduce || t.Reduce == ReduceShards && !t.Replicated {
+			t.Reduce = ""
+		}
+	}
 }
 
 // DecodeJob reads a manifest, of at most BodyBytesMax bytes. Unknown fields are refused, since a field that one side

@@ -164,7 +164,7 @@ func (c *jobCheck) tableOptimizer(j *Job, i int) {
 		c.add(field+".per_row", true, "false with gradients of %s: a row's count has no place in them", n.Wire.Gradients)
 	case n.Wire.Sparse != SparseRows:
 		c.add(field+".per_row", true, "false where wire.sparse is %s: a bag's gradient has no counts of rows", n.Wire.Sparse)
-	case t.OnShardsWhole():
+	case t.Cut().PooledByShards():
 		c.add(field+".per_row", true, "false with placement %s, of which gradients travel as bags", t.Placement)
 	}
 }

@@ -36,6 +36,8 @@ type Placement struct {
 	Trainers int           // that own segments: those of the job where anything is reduced between trainers, else 0
 	Buckets  []DenseBucket // by id
 
+	Plan *Plan // of the job
+
 	job           *Job
 	chunkElements int
 	spans         [][]Span // by parameter, in its order
@@ -60,17 +62,17 @@ type Span struct {
 }
 
 // NewPlacement places a job that Validate has found right on one or more shards; on none where the job has no use for
-// them (Job.OnShards).
+// them (Job.NeedsShards).
 //
 //	p := NewPlacement(job, 2)
 //	for _, b := range p.Buckets { send(b, p.ShardOfBucket(b.ID)) }
 func NewPlacement(job *Job, shards int) *Placement {
-	if shards < 0 || shards == 0 && job.OnShards() {
+	if shards < 0 || shards == 0 && job.NeedsShards() {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
-	p := &Placement{Shards: shards, job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
+	p := &Placement{Shards: shards, Plan: job.Plan(), job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
 	p.placeHomes()
-	if job.BetweenTrainers() {
+	if p.Plan.Reduces(ByTrainers) {
 		p.Trainers = job.Trainers
 	}
 	for i := len(job.Parameters) - 1; i >= 0; i-- {
@@ -168,7 +170,7 @@ func (p *Placement) HasRows(owner int) bool {
 
 // betweenTrainers reports whether the trainers add up a table's gradients.
 func (p *Placement) betweenTrainers(t Table) bool {
-	return p.job.ReduceOf(t) == ReduceTrainers
+	return p.Plan.Tables[t].Reducer == ByTrainers
 }
 
 // IsDense reports whether b is a dense bucket of the job.
@@ -190,10 +192,10 @@ func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
 	switch {
 	case !p.IsDense(b):
 		return int(b) - len(p.Buckets)
-	case p.job.Reduce == ReduceTrainers:
+	case p.Plan.Reducer == ByTrainers:
 		return p.Shards + (p.firstChunks[b]+int(c))%p.Trainers
 	}
-	if p.job.Consistency == ConsistencyGrouped {
+	if p.Plan.Clock == ClockGrouped {
 		return 0
 	}
 	return int(b) % p.Shards
@@ -205,7 +207,7 @@ func (p *Placement) OwnerOfPartition(t Table, part Partition) int {
 	switch {
 	case p.betweenTrainers(t):
 		return p.Shards + int(part)%p.Trainers
-	case p.job.Tables[t].Placement == PlacementTables:
+	case p.Plan.Tables[t].Cut == CutNone:
 		return p.homes[t]
 	}
 	return int(part) % p.Shards

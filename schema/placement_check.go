@@ -20,11 +20,10 @@ func (p *Placement) CheckWire(v *View) error {
 }
 
 func (p *Placement) checkWire(v *View) *FrameError {
-	w := &p.job.Wire
-	if want := w.DType(); rules[v.head.Kind].half && v.head.DType != want {
+	if want := p.Plan.DType; rules[v.head.Kind].half && v.head.DType != want {
 		return Refuse(ReasonWrongDType, "%v values: the job's gradients travel as %v", v.head.DType, want)
 	}
-	if v.bags.bytes() != 0 && (v.head.Kind != KindSparse || w.Sparse != SparseBags && w.Sparse != SparseAuto) {
+	if v.bags.bytes() != 0 && (v.head.Kind != KindSparse || p.Plan.Sparse == AsRows) {
 		return p.checkBagTables(v)
 	}
 	return nil

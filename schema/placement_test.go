@@ -160,15 +160,15 @@ func TestPlacementBetweenTrainers(t *testing.T) {
 	if p.SparseBucket(2) != sparse+2 || p.OwnerOfChunk(sparse+4, 7) != 4 || !p.Known(sparse+4) || p.Known(sparse+5) {
 		t.Error("sparse buckets are not those of the owners in turn")
 	}
-	if !p.HasRows(0) || !p.HasRows(4) || !j.OnShards() {
+	if !p.HasRows(0) || !p.HasRows(4) || !j.NeedsShards() {
 		t.Error("each kind of owner has rows, and shards are needed")
 	}
 	j.Tables = j.Tables[1:]
-	if p = NewPlacement(j, 0); p.Owners() != 3 || p.Owner(0) != "t0" || !p.HasRows(0) || j.OnShards() {
+	if p = NewPlacement(j, 0); p.Owners() != 3 || p.Owner(0) != "t0" || !p.HasRows(0) || j.NeedsShards() {
 		t.Error("a job whose tables are all replicated needs no shard")
 	}
 	j.Tables = nil
-	if p = NewPlacement(j, 0); p.HasRows(0) || j.OnShards() {
+	if p = NewPlacement(j, 0); p.HasRows(0) || j.NeedsShards() {
 		t.Error("a job without tables has rows")
 	}
 }
@@ -187,15 +187,15 @@ func TestPlacementOfRoutes(t *testing.T) {
 		j := placementJob(2*mib, 3)
 		j.Reduce, j.Trainers = c.dense, 2
 		j.Tables = []TableSpec{{Rows: 10, Dim: 1, Partitions: 8, Replicated: true, Reduce: c.table}}
-		if j.OnShards() != c.shards || j.BetweenTrainers() != c.trainers {
-			t.Errorf("%+v: on shards %v, between trainers %v", c, j.OnShards(), j.BetweenTrainers())
+		if p := j.Plan(); p.Reduces(ByShards) != c.shards || p.Reduces(ByTrainers) != c.trainers {
+			t.Errorf("%+v: on shards %v, between trainers %v", c, p.Reduces(ByShards), p.Reduces(ByTrainers))
 		}
 		p := NewPlacement(j, 3)
 		denseOwner, rowsOwner := 1, 2 // of bucket 1 and of partition 5, where shards add up
 		if c.dense == ReduceTrainers {
 			denseOwner = 4 // chunk 1, of two trainers
 		}
-		if j.ReduceOf(0) == ReduceTrainers {
+		if p.Plan.Tables[0].Reducer == ByTrainers {
 			rowsOwner = 4
 		}
 		if got := p.OwnerOfChunk(1, 0); got != denseOwner {

@@ -11,48 +11,19 @@ const (
 	PoolingMean      = "mean"    // the same, divided by the number of the bag's keys
 )
 
-// OnShardsWhole reports whether a shard that holds anything of the table holds it of every row, so that it can pool whole
-// bags: then bags go there in lookups, pooled rows come back, and gradients travel as bags.
-func (t *TableSpec) OnShardsWhole() bool {
-	return t.Placement == PlacementColumns || t.Placement == PlacementTables
-}
-
-// RowsAlone reports whether every trainer's contribution to tables is applied when it arrives, by itself, while dense
-// gradients are averaged over all trainers.
-func (j *Job) RowsAlone() bool { return j.TableConsistency == ConsistencyAsync }
-
-// RowsAloneAhead is how many batches a trainer may be ahead of its own contributions to tables where RowsAlone: its lookups
-// of the next batch may overtake them, and frames are refilled only when they have been received.
-const RowsAloneAhead = 4
-
-// RoundsAhead is how many batches a trainer may be ahead of the oldest open round of a shard.
-func (j *Job) RoundsAhead() int {
-	if j.RowsAlone() {
-		return RowsAloneAhead
-	}
-	return j.Ahead
-}
-
-// RowsInStep reports whether rows of shards change from batch to batch, when all of a batch's rounds have closed, and not with
-// their own round.
-func (j *Job) RowsInStep() bool { return j.Consistency == ConsistencySync && !j.RowsAlone() }
-
-// SparseAlone reports whether the sparse rounds of shards are each of one trainer.
-func (j *Job) SparseAlone() bool { return j.Consistency == ConsistencyAsync || j.RowsAlone() }
-
 // Columns is the columns [first, first+count) of a table that a shard holds: all where the table is cut by rows, none
 // where it is whole on another shard. Shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded down, of one that is cut by
 // columns.
 func (p *Placement) Columns(t Table, shard int) (first, count int) {
 	spec := &p.job.Tables[t]
-	switch spec.Placement {
-	case PlacementColumns:
+	switch p.Plan.Tables[t].Cut {
+	case CutColumns:
 		if shard >= p.Shards {
 			return 0, 0
 		}
 		first = shard * spec.Dim / p.Shards
 		return first, (shard+1)*spec.Dim/p.Shards - first
-	case PlacementTables:
+	case CutNone:
 		if shard != p.homes[t] {
 			return 0, 0
 		}
@@ -62,7 +33,7 @@ func (p *Placement) Columns(t Table, shard int) (first, count int) {
 
 // Holds reports whether an owner has rows of a partition, or columns of them.
 func (p *Placement) Holds(t Table, part Partition, owner int) bool {
-	if p.job.Tables[t].OnShardsWhole() {
+	if p.Plan.Tables[t].Cut.PooledByShards() {
 		_, n := p.Columns(t, owner)
 		return n > 0
 	}
@@ -83,43 +54,10 @@ func (p *Placement) placeHomes() {
 	p.homes = make([]int, len(p.job.Tables))
 	next := 0
 	for i := range p.job.Tables {
-		if p.job.Tables[i].Placement == PlacementTables && p.Shards > 0 {
+		if p.Plan.Tables[i].Cut == CutNone && p.Shards > 0 {
 			p.homes[i] = next % p.Shards
 			next++
 		}
-	}
-}
-
-// pooling checks what placement and pooling of a table ask of each other and of the job.
-func (c *jobCheck) pooling(j *Job, field string, t *TableSpec) {
-	if t.Placement != "" {
-		c.oneOf(field+".placement", t.Placement, PlacementRows, PlacementColumns, PlacementTables)
-	}
-	if t.Pooling != "" || t.OnShardsWhole() {
-		c.oneOf(field+".pooling", t.Pooling, PoolingSum, PoolingMean)
-	}
-	if t.Replicated && t.OnShardsWhole() {
-		c.add(field+".placement", t.Placement, "%s where every trainer keeps the table", PlacementRows)
-	}
-	if t.Replicated && j.RowsAlone() {
-		c.add(field+".replicated", t.Replicated, "false where table_consistency is %s", ConsistencyAsync)
-	}
-	if t.OnShardsWhole() && j.Consistency != ConsistencySync {
-		c.add(field+".placement", t.Placement, "consistency %s with it", ConsistencySync)
-	}
-}
-
-// tableConsistency checks how tables are kept beside dense parameters.
-func (c *jobCheck) tableConsistency(j *Job) {
-	if j.TableConsistency == "" {
-		return
-	}
-	c.oneOf("table_consistency", j.TableConsistency, ConsistencySync, ConsistencyAsync)
-	if j.RowsAlone() && (j.Consistency != ConsistencySync || j.Reduce != ReduceTrainers) {
-		c.add("table_consistency", j.TableConsistency, "consistency %s and reduce %s with it", ConsistencySync, ReduceTrainers)
-	}
-	if !j.RowsAlone() && j.Consistency != ConsistencySync {
-		c.add("table_consistency", j.TableConsistency, "left out: it is that of the job, %s", j.Consistency)
 	}
 }
 
@@ -135,7 +73,7 @@ func checkPooled(i int, s Section, offsets int) *FrameError {
 func (p *Placement) checkBagTables(v *View) *FrameError {
 	bags := v.Bags()
 	for i, s := range v.Sections() {
-		if bags[i].Count == 0 || uint64(s.Table) < uint64(len(p.job.Tables)) && p.job.Tables[s.Table].OnShardsWhole() {
+		if bags[i].Count == 0 || uint64(s.Table) < uint64(len(p.Plan.Tables)) && p.Plan.Tables[s.Table].Cut.PooledByShards() {
 			continue
 		}
 		if v.head.Kind != KindSparse {

@@ -31,7 +31,7 @@ func (l *lookups) addBags(shard int) {
 		}
 	}
 	for table, lanes := range l.tables.bags {
-		if !l.tables.specs[table].OnShardsWhole() {
+		if !l.tables.specs[table].Cut().PooledByShards() {
 			continue
 		}
 		column, dim := l.place.Columns(schema.Table(table), shard)

@@ -13,7 +13,7 @@ import (
 // node is either all bags, lane by lane, or all rows, added up. The bits are the same, unless values are rounded to 16
 // bits: then bags are rounded in one form and sums of them in the other.
 type bagGrads struct {
-	sparse string // the job's wire.sparse: bags or auto
+	sparse schema.SparseForm // of the job
 	dtype  schema.DType
 	first  lane.Lane
 	nodes  []lane.Node
@@ -49,13 +49,13 @@ const (
 	givenBags
 )
 
-func newBagGrads(wire schema.Wire, plan *lanePlan, owners *split, specs []schema.TableSpec) *bagGrads {
+func newBagGrads(wire *schema.Plan, plan *lanePlan, owners *split, specs []schema.TableSpec) *bagGrads {
 	tables := len(specs)
-	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType(), first: plan.first, nodes: plan.nodes, owners: owners,
+	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType, first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
 		there: make([]bool, len(plan.lanes)), last: make([]counted, owners.shards), whole: make([]bool, tables)}
 	for i := range specs {
-		g.whole[i] = onShardsWhole(specs[i])
+		g.whole[i] = pooledByShards(specs[i])
 	}
 	for i := range g.lanes {
 		g.lanes[i] = make([]bagGrad, tables)
@@ -138,10 +138,10 @@ func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 			some = true
 		}
 	}
-	if !some || g.sparse == schema.SparseBags || g.whole[table] {
+	if !some || g.sparse == schema.AsBags || g.whole[table] {
 		return some
 	}
-	if g.sparse != schema.SparseAuto {
+	if g.sparse != schema.AsSmaller {
 		return false
 	}
 	rows, bags := g.bytes(table, lo, hi, dim, distinct)

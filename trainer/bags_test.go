@@ -123,7 +123,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	plan.present([]int{3, 1})
 	sums := newRowSums(testBackend(t), 2, plan.first, 1, []int{2})
 	sums.count = func(int) int { return len(keys) }
-	sums.bags = newBagGrads(schema.Wire{Sparse: sparse}, plan, owners, make([]schema.TableSpec, 1))
+	sums.bags = newBagGrads((&schema.Job{Wire: schema.Wire{Sparse: sparse}}).Plan(), plan, owners, make([]schema.TableSpec, 1))
 	sums.reset()
 	sums.begin(0, plan.lanes[0])
 	err := sums.addBags(0, cuda.Sum, []int64{0, 0, 2, 1}, []int64{0, 2, 4, 4}, []float32{1, 2, 3, 4, 9, 9})
@@ -217,7 +217,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 		plan.present(samples)
 		sums := newRowSums(testBackend(t), lanes, plan.first, 1, dims)
 		sums.count = func(table int) int { return len(keys[table]) }
-		sums.bags = newBagGrads(schema.Wire{Sparse: schema.SparseBags}, plan, owners, make([]schema.TableSpec, len(dims)))
+		sums.bags = newBagGrads(&schema.Plan{Sparse: schema.AsBags}, plan, owners, make([]schema.TableSpec, len(dims)))
 		sums.reset()
 		want := map[position][]float32{} // gradients in the order of positions
 		for l := range lanes {

@@ -247,7 +247,7 @@ func (b *Batch) collect(w Workload) error {
 		return err
 	}
 	b.named = nil // all of them
-	if err := b.prepare(); err != nil || b == b.run.now || !b.run.job.RowsAlone() {
+	if err := b.prepare(); err != nil || b == b.run.now || !b.run.place.Plan.AsyncTables {
 		return err
 	}
 	b.run.asked = true // see rowsalone.go

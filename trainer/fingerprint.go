@@ -58,7 +58,7 @@ func (f *fingerprints) keep(d schema.ReplicaDigest) {
 // fingerprint takes the digest of a version that has just become the current one, where one is due.
 func (r *run) fingerprint(v schema.Version) {
 	f := &r.fingerprints
-	if r.pulses == nil || r.job.Apply != schema.ApplyMean || len(r.job.Parameters) == 0 || !f.due(v) {
+	if r.pulses == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
 		return
 	}
 	began := time.Now()

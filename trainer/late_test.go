@@ -174,7 +174,7 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 			l := s.evaluation.lookups
 			l.tables.reset()
 			l.tables.used[table] = append(l.tables.used[table], keys...)
-			if l.tables.specs[table].OnShardsWhole() {
+			if l.tables.specs[table].Cut().PooledByShards() {
 				if _, err := l.tables.bagEach(table); err != nil {
 					t.Fatal(err)
 				}

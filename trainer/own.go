@@ -41,7 +41,7 @@ func checkDataHost(c Config) error {
 
 // startOwnServer starts this trainer's data server. It gives nil where shards add up everything.
 func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer, error) {
-	if !job.BetweenTrainers() {
+	if !job.Plan().Reduces(schema.ByTrainers) {
 		return nil, nil
 	}
 	if err := checkDataHost(c); err != nil {

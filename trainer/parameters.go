@@ -38,7 +38,7 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 	}
 	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
 	for _, r := range flat.rounds {
-		c.Chunks = append(c.Chunks, state.PlacedChunk(job, flat.place, r.bucket, r.chunk, job.Apply == schema.ApplyMean))
+		c.Chunks = append(c.Chunks, state.PlacedChunk(job, flat.place, r.bucket, r.chunk, flat.place.Plan.Owner == schema.ByTrainers))
 	}
 	if p.state, err = state.NewDense(c); err != nil {
 		return nil, err

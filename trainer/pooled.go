@@ -50,7 +50,7 @@ func (s *LaneStep) PooledGrad(table schema.Table, grad []float32) {
 	}
 	t := s.compute.tables
 	mode := poolingMode(&t.specs[table])
-	if !t.specs[table].OnShardsWhole() {
+	if !t.specs[table].Cut().PooledByShards() {
 		s.BagGrad(table, mode, b.offsets, grad)
 		return
 	}
@@ -82,17 +82,17 @@ func (s *LaneStep) hasRows(table schema.Table) bool {
 	if !s.knows(table) {
 		return false
 	}
-	if spec := &s.compute.tables.specs[table]; spec.OnShardsWhole() {
+	if spec := &s.compute.tables.specs[table]; spec.Cut().PooledByShards() {
 		s.broken("table %d is pooled on its shards (placement %s): use Pooled and PooledGrad", table, spec.Placement)
 		return false
 	}
 	return true
 }
 
-func onShardsWhole(t schema.TableSpec) bool { return t.OnShardsWhole() }
+func pooledByShards(t schema.TableSpec) bool { return t.Cut().PooledByShards() }
 
 func poolingMode(t *schema.TableSpec) cuda.Mode {
-	if t.Pooling == schema.PoolingMean {
+	if t.Mean() {
 		return cuda.Mean
 	}
 	return cuda.Sum
@@ -123,7 +123,7 @@ func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, sample
 	bagged, ok := w.(Bagged)
 	if !ok {
 		for i := range t.specs {
-			if t.specs[i].OnShardsWhole() {
+			if t.specs[i].Cut().PooledByShards() {
 				return fmt.Errorf("table %q is pooled on its shards, and the workload does not say what its bags are: it lacks Bags", t.specs[i].Name)
 			}
 		}
@@ -186,7 +186,7 @@ func (t *tables) sizeBags() {
 	for i, lanes := range t.bags {
 		for at := range lanes {
 			b := &lanes[at]
-			b.there = t.specs[i].OnShardsWhole()
+			b.there = t.specs[i].Cut().PooledByShards()
 			b.pooled = grown(b.pooled, max(0, len(b.offsets)-1)*t.specs[i].Dim)
 			clear(b.pooled)
 		}
@@ -268,7 +268,7 @@ type columns struct{ shard, first, count int }
 
 // piecesOf lists who has which columns of a table, where more than one shard may have rows of one key.
 func (s *Session) piecesOf(t schema.Table) (all []columns) {
-	if s.job.Tables[t].Placement != schema.PlacementColumns {
+	if s.place.Plan.Tables[t].Cut != schema.CutColumns {
 		return nil
 	}
 	for shard := range s.place.Shards {

@@ -62,8 +62,9 @@ func rowOwners(place *schema.Placement) []rowOwner {
 }
 
 func newResults(flat *flatSpace, params *parameters, job *schema.Job, sparse []rowOwner) *results {
-	r := &results{flat: flat, params: params, average: job.Apply == schema.ApplyMean,
-		alone: job.Consistency == schema.ConsistencyAsync || job.Consistency == schema.ConsistencyGrouped, grouped: job.Consistency == schema.ConsistencyGrouped,
+	plan := flat.place.Plan
+	r := &results{flat: flat, params: params, average: plan.Owner == schema.ByTrainers,
+		alone: plan.Clock != schema.ClockBounded, grouped: plan.Clock == schema.ClockGrouped,
 		sparse: sparse, open: make([]batchResults, job.Ahead+1), ready: make(chan struct{}, 1)}
 	r.parts = make([]rowParts, len(sparse))
 	for i := range r.open {

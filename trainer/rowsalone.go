@@ -14,8 +14,8 @@ import (
 // while the dense gradients are still being added up; the answer may or may not have what this trainer has just sent.
 
 // waitedFor are the owners whose sparse rounds a batch waits for.
-func waitedFor(job *schema.Job, sparse []rowOwner) []rowOwner {
-	if job.RowsAlone() {
+func waitedFor(plan *schema.Plan, sparse []rowOwner) []rowOwner {
+	if plan.AsyncTables {
 		return nil
 	}
 	return sparse
@@ -23,7 +23,7 @@ func waitedFor(job *schema.Job, sparse []rowOwner) []rowOwner {
 
 // hold makes what goes to shards wait for letGo, so that a shard gets a batch's rows and the lookups of the next in one read.
 func (r *run) hold() {
-	if !r.job.RowsAlone() {
+	if !r.place.Plan.AsyncTables {
 		return
 	}
 	for _, d := range r.servers {
@@ -34,7 +34,7 @@ func (r *run) hold() {
 }
 
 func (r *run) letGo() (err error) {
-	if !r.job.RowsAlone() {
+	if !r.place.Plan.AsyncTables {
 		return nil
 	}
 	for _, d := range r.servers {

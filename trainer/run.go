@@ -162,7 +162,7 @@ func (s *Session) settled(ctx context.Context) error {
 // checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
 // training. Where batches are not those of all trainers, only a trainer that is alone knows.
 func (r *run) checkSamples() error {
-	all := r.job.Trainers == 1 || r.job.Consistency == schema.ConsistencySync || r.job.Consistency == schema.ConsistencyBounded
+	all := r.job.Trainers == 1 || r.place.Plan.Clock == schema.ClockBounded
 	if !all || r.done == 0 || r.samplesAll > 0 {
 		return nil
 	}

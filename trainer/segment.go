@@ -70,7 +70,7 @@ func newSegment(s *Session) (*segment, error) {
 		}
 	}
 	var err error
-	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: g.lent || s.job.Sum == schema.SumClose, Held: g.held, Chunks: chunks, Place: g.place,
+	g.dense, err = round.NewDense(round.DenseConfig{Backend: g.backend, Lanes: s.job.Lanes, AtClose: g.lent || s.place.Plan.SumAtClose, Held: g.held, Chunks: chunks, Place: g.place,
 		Head: schema.Head{Kind: schema.KindMean, Job: s.joined.RunID, Generation: s.joined.Generation, Lanes: uint16(s.job.Lanes)}})
 	if err != nil {
 		return nil, fmt.Errorf("make segment of %s: %w", s.joined.Member, err)

@@ -103,7 +103,7 @@ func newRowFrames(nodes, sparse int) rowFrames {
 
 func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
 	sparse []rowOwner, lookup *split) (*sender, error) {
-	s := &sender{alone: job.RowsAlone(), job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
+	s := &sender{alone: flat.place.Plan.AsyncTables, job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
 		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
@@ -113,7 +113,7 @@ func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *fl
 		s.sets = append(s.sets, set)
 	}
 	if s.alone {
-		for range schema.RowsAloneAhead {
+		for range schema.AsyncTablesAhead {
 			s.rowSets = append(s.rowSets, newRowFrames(len(c.plan.nodes), len(sparse)))
 		}
 	}

@@ -76,8 +76,8 @@ func (s *Session) findServers() error {
 	}
 	for i := range s.place.Owners() {
 		l := &shardLink{member: s.place.Owner(i), marks: make([]uint64, s.job.Ahead+1)}
-		if l.alone = s.job.RowsAlone() && i < s.joined.Shards; l.alone {
-			l.marks = make([]uint64, schema.RowsAloneAhead)
+		if l.alone = s.place.Plan.AsyncTables && i < s.joined.Shards; l.alone {
+			l.marks = make([]uint64, schema.AsyncTablesAhead)
 		}
 		switch {
 		case i >= s.joined.Shards:
@@ -115,7 +115,7 @@ func (s *Session) window(reduce bool) int {
 // lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete lends them. nil is as
 // everything does.
 func (s *Session) lend(l *shardLink) func(fabric.Subject, []byte) error {
-	if s.config.Bus == nil || s.job.Consistency != schema.ConsistencySync && s.job.Consistency != schema.ConsistencyBounded {
+	if s.config.Bus == nil || s.place.Plan.Clock != schema.ClockBounded {
 		return nil
 	}
 	return func(subject fabric.Subject, frame []byte) error {

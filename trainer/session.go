@@ -93,7 +93,7 @@ type rowsTaker interface {
 
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
 func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Joined) (*Session, error) {
-	if joined.Shards < 1 && job.OnShards() {
+	if joined.Shards < 1 && job.NeedsShards() {
 		return nil, fmt.Errorf("coordinator has %d shards for a job that needs one", joined.Shards)
 	}
 	if n := joined.ChunkBytes; n != 0 {
@@ -147,27 +147,27 @@ func (s *Session) build(params *parameters) (err error) {
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
 		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.dims())}
-	s.compute.rows.dtype, s.compute.rows.count = job.Wire.DType(), func(table int) int { return len(t.keys[table]) }
-	if job.Wire.ErrorFeedback {
+	s.compute.rows.dtype, s.compute.rows.count = s.place.Plan.DType, func(table int) int { return len(t.keys[table]) }
+	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend); err != nil {
 		return err
 	}
 	owners := s.newSplit(t.dims())
-	if job.Wire.Sparse == schema.SparseBags || job.Wire.Sparse == schema.SparseAuto || slices.ContainsFunc(t.specs, onShardsWhole) {
-		s.compute.rows.bags = newBagGrads(job.Wire, plan, owners, t.specs)
+	if s.place.Plan.Sparse != schema.AsRows || slices.ContainsFunc(t.specs, pooledByShards) {
+		s.compute.rows.bags = newBagGrads(s.place.Plan, plan, owners, t.specs)
 	}
 	s.lookups = newLookups(owners, t, s.place, &s.numbers)
-	if job.RowsAlone() {
+	if s.place.Plan.AsyncTables {
 		s.lookups.applied = s.applied
 	}
 	sparse := rowOwners(s.place)
-	s.results = newResults(s.flat, params, job, waitedFor(job, sparse))
+	s.results = newResults(s.flat, params, job, waitedFor(s.place.Plan, sparse))
 	s.results.replicas = s.replicas
 	if s.config.Timeline {
 		for i := range s.results.open {
-			s.results.open[i].times = newTimeline(s.place, job, sparse)
+			s.results.open[i].times = newTimeline(s.place, sparse)
 		}
 	}
 	if s.place.Trainers > 0 {

@@ -100,7 +100,7 @@ func (t *tables) closeNames(at, samples []int) (lane int, err error) {
 				continue
 			}
 			bags := &t.bags[table][i]
-			if len(bags.offsets) == 0 && !t.specs[table].OnShardsWhole() {
+			if len(bags.offsets) == 0 && !t.specs[table].Cut().PooledByShards() {
 				continue
 			}
 			if err := bags.set(bags.offsets, len(t.laneKeys(table, i))); err != nil {
@@ -119,7 +119,7 @@ func withoutSamples(spec *schema.TableSpec, keys int) error {
 func (t *tables) find() error {
 	for i := range t.sets {
 		set, spec := &t.sets[i], &t.specs[i]
-		if spec.OnShardsWhole() {
+		if spec.Cut().PooledByShards() {
 			if err := t.checkKeys(i); err != nil {
 				return err
 			}

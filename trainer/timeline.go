@@ -13,7 +13,7 @@ import (
 type BucketTimes struct {
 	Bucket schema.Bucket
 	Sparse bool
-	Reduce string // who adds it up: schema.ReduceShards or ReduceTrainers
+	Reduce schema.Party // who adds it up
 
 	Begun    time.Time // when its first chunk was complete here and began to leave
 	Sent     time.Time // when its last chunk had left
@@ -32,26 +32,22 @@ type timeline struct {
 	told []BucketTimes // copied for the report
 }
 
-func newTimeline(place *schema.Placement, job *schema.Job, sparse []rowOwner) *timeline {
+func newTimeline(place *schema.Placement, sparse []rowOwner) *timeline {
 	t := &timeline{at: make([]int, len(place.Buckets)+place.Owners())}
 	for i := range t.at {
 		t.at[i] = -1
 	}
-	add := func(b schema.Bucket, isSparse bool, reduce string, rounds int) {
+	add := func(b schema.Bucket, isSparse bool, reduce schema.Party, rounds int) {
 		t.at[b] = len(t.of)
 		t.of, t.all = append(t.of, BucketTimes{Bucket: b, Sparse: isSparse, Reduce: reduce}), append(t.all, rounds)
 	}
 	for _, b := range place.Buckets {
-		reduce := schema.ReduceShards
-		if job.Reduce == schema.ReduceTrainers {
-			reduce = schema.ReduceTrainers
-		}
-		add(b.ID, false, reduce, place.Chunks(b.ID))
+		add(b.ID, false, place.Plan.Reducer, place.Chunks(b.ID))
 	}
 	for _, o := range sparse {
-		reduce := schema.ReduceShards
+		reduce := schema.ByShards
 		if o.owner >= place.Shards {
-			reduce = schema.ReduceTrainers
+			reduce = schema.ByTrainers
 		}
 		add(o.bucket, true, reduce, 1)
 	}

@@ -74,8 +74,8 @@ func TestGradientsTravelWhileThePassRuns(t *testing.T) {
 
 // checkTimes checks what a report says of the two dense buckets and the rows.
 func checkTimes(t *testing.T, s *Session, way [2]string, p Progress, began time.Time) {
-	owners, rows := 1, s.job.ReduceOf(0) // that have a sparse round
-	if rows == schema.ReduceTrainers {
+	owners, rows := 1, s.place.Plan.Tables[0].Reducer // that have a sparse round
+	if rows == schema.ByTrainers {
 		owners = 2
 	}
 	if len(p.Buckets) != 2+owners {
@@ -83,13 +83,13 @@ func checkTimes(t *testing.T, s *Session, way [2]string, p Progress, began time.
 		return
 	}
 	for i, b := range p.Buckets {
-		want := BucketTimes{Bucket: b.Bucket, Sparse: i >= 2, Reduce: way[0]}
+		want := BucketTimes{Bucket: b.Bucket, Sparse: i >= 2, Reduce: s.place.Plan.Reducer}
 		if want.Sparse {
 			want.Reduce = rows
 		}
 		all := int64(4096 * (1 + 2*i)) // of the dense ones, about
 		if b.Sparse != want.Sparse || b.Reduce != want.Reduce || i < 2 && int(b.Bucket) != i || b.Begun.Before(began) || b.Sent.Before(b.Begun) ||
-			b.Complete.Before(b.Begun) || b.Complete.After(time.Now()) || !b.Sparse && b.Reduce == schema.ReduceShards && (b.Bytes < all-400 || b.Bytes > all+2000) {
+			b.Complete.Before(b.Begun) || b.Complete.After(time.Now()) || !b.Sparse && b.Reduce == schema.ByShards && (b.Bytes < all-400 || b.Bytes > all+2000) {
 			t.Errorf("%v batch %d: %+v", way, p.Batch, b)
 		}
 	}

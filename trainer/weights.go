@@ -77,7 +77,7 @@ func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []fl
 	e, b := s.evaluation, s.Version()
 	e.tables.reset()
 	e.tables.used[table] = append(e.tables.used[table], keys...)
-	whole := e.tables.specs[table].OnShardsWhole()
+	whole := e.tables.specs[table].Cut().PooledByShards()
 	if whole {
 		bags, err := e.tables.bagEach(table)
 		if err != nil {

@@ -23,7 +23,7 @@ func hookMetrics(hook string) func(b *trainer.BucketTimes) string {
 			kind = "sparse"
 		}
 		switch {
-		case b.Reduce == schema.ReduceShards:
+		case b.Reduce == schema.ByShards:
 			return hookFuture + "rpc_" + kind
 		case hook == "hybrid" && b.Sparse:
 			return hookC10D + transport + "_sparse_allreduce"

@@ -76,7 +76,7 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 		}
 		return report.Result{}, err
 	}
-	return report.Add(results, s.Consistency != schema.ConsistencyAsync)
+	return report.Add(results, schema.ClockOf(s.Consistency) != schema.ClockEach)
 }
 
 // serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of settings that nobody else

@@ -117,7 +117,7 @@ func (m *meter) rate() float64 {
 func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
 	stats, job := session.Stats(), session.Job()
 	of := ""
-	if job.Consistency == schema.ConsistencyAsync && job.Trainers > 1 {
+	if job.Plan().Clock == schema.ClockEach && job.Trainers > 1 {
 		of = string(session.Member())
 	}
 	return report.Result{

@@ -140,7 +140,7 @@ func TestJobOfEveryModeIsValid(t *testing.T) {
 		if err := errors.Join(s.Validate(), j.Validate()); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}
-		if pooled := j.Tables[0].OnShardsWhole(); pooled != (j.Consistency == schema.ConsistencySync && !j.Tables[0].Replicated) {
+		if pooled := j.Tables[0].Cut().PooledByShards(); pooled != (j.Consistency == schema.ConsistencySync && !j.Tables[0].Replicated) {
 			t.Errorf("%+v: table %+v", s, j.Tables[0])
 		}
 	}

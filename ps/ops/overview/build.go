@@ -167,12 +167,8 @@ func (t *Tracker) buildTrainers(r *run, j *Job) {
 // lagMax is how far a trainer can be behind, by what shards let others do: nobody begins a batch before all have handed in the last that
 // it may run ahead of. The rest of a difference is the age of a word.
 func (r *run) lagMax() uint64 {
-	switch {
-	case r.said == nil:
-	case r.said.Consistency == schema.ConsistencySync:
-		return 1
-	case r.said.Consistency == schema.ConsistencyBounded && r.said.Ahead > 0:
-		return uint64(min(r.said.Ahead, schema.AheadMax)) + 1
+	if r.said != nil && schema.ClockOf(r.said.Consistency) == schema.ClockBounded {
+		return uint64(max(0, min(r.said.Ahead, schema.AheadMax))) + 1
 	}
 	return math.MaxUint64
 }
@@ -364,7 +360,7 @@ const defaultSilentAfter = 3_000
 
 // replicasOf compares the trainers' replicas at the newest version at which two differ, else at the newest that two or more have told of.
 func replicasOf(r *run) *Replicas {
-	if r.said == nil || r.said.Apply != "mean" {
+	if r.said == nil || schema.OwnerOf(r.said.Apply) != schema.ByTrainers {
 		return nil
 	}
 	type at struct {

@@ -108,7 +108,7 @@ func byHand(failed string) bool {
 }
 
 // needed reports that others wait for every trainer of the job.
-func needed(job *Job) bool { return job.Consistency != "async" && job.Consistency != "grouped" }
+func needed(job *Job) bool { return schema.ClockOf(job.Consistency) == schema.ClockBounded }
 
 // trainer finds what is wrong with a trainer.
 func (j *judgement) trainer(job *Job, r *run, i int) {

@@ -1,0 +1,227 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Plan is a manifest resolved once into typed choices. Only this file, and what checks manifests, reads their mode strings: everybody
+// else asks the plan, which a Placement holds. Read only once it is made, so it may be shared.
+type Plan struct {
+	Clock Clock
+	Ahead int // batches that a trainer may be ahead of the version it computes on; 0 in sync, async and grouped
+	Group int // contributors to an update in ClockGrouped; else 0
+
+	Reducer       Party // who adds up dense gradients
+	Owner         Party // who owns dense parameters and their optimizer
+	SumAtClose    bool  // contributions are added up when a round closes, not as they arrive
+	DType         DType // of gradients on the wire
+	ErrorFeedback bool
+	Sparse        SparseForm
+
+	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense gradients are
+	// averaged over all trainers.
+	AsyncTables bool
+	Tables      []TablePlan // by index of the manifest
+}
+
+// TablePlan is the part of a Plan that is a table's.
+type TablePlan struct {
+	Cut     Cut
+	Owner   Party // who keeps its rows: ByTrainers where each has them all
+	Reducer Party // who adds up its gradients
+}
+
+// Clock is who shares a round, when it is over and who hears of it.
+type Clock uint8
+
+const (
+	ClockBounded Clock = iota // all trainers, when all have contributed; sync is no batch ahead
+	ClockEach                 // async: each trainer has rounds of its own, which are over when it has contributed
+	ClockGrouped              // the next Plan.Group trainers, whoever they are
+)
+
+// Party is who does a thing.
+type Party uint8
+
+const (
+	ByShards Party = iota
+	ByTrainers
+)
+
+// Cut is how a table lies on shards.
+type Cut uint8
+
+const (
+	CutRows    Cut = iota // every shard has the rows of some partitions
+	CutColumns            // every shard has some columns of every row
+	CutNone               // the table is whole on one shard
+)
+
+// PooledByShards reports whether a shard that holds anything of the table holds it of every row, so that it can pool whole bags: then
+// bags go there in lookups, pooled rows come back, and gradients travel as bags.
+func (c Cut) PooledByShards() bool { return c != CutRows }
+
+// SparseForm is the form in which row gradients travel, where a table leaves a choice.
+type SparseForm uint8
+
+const (
+	AsRows    SparseForm = iota // keys and rows
+	AsBags                      // gradients of bags, with the keys of each
+	AsSmaller                   // whichever is smaller
+)
+
+// Plan resolves a manifest that Validate has found right.
+//
+//	if job.Plan().Clock == ClockGrouped { ... }
+func (j *Job) Plan() *Plan {
+	p := &Plan{Clock: ClockOf(j.Consistency), Reducer: partyOf(j.Reduce, ReduceTrainers), Owner: OwnerOf(j.Apply),
+		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback, AsyncTables: j.TableConsistency == ConsistencyAsync}
+	if p.Clock == ClockBounded {
+		p.Ahead = j.Ahead
+	}
+	if p.Clock == ClockGrouped {
+		p.Group = j.Group
+	}
+	switch j.Wire.Sparse {
+	case SparseBags:
+		p.Sparse = AsBags
+	case SparseAuto:
+		p.Sparse = AsSmaller
+	}
+	for i := range j.Tables {
+		t := &j.Tables[i]
+		table := TablePlan{Cut: t.Cut()}
+		if t.Replicated {
+			table.Owner, table.Reducer = ByTrainers, p.Reducer
+			if t.Reduce != "" {
+				table.Reducer = partyOf(t.Reduce, ReduceTrainers)
+			}
+		}
+		p.Tables = append(p.Tables, table)
+	}
+	return p
+}
+
+// ClockOf is the clock of a consistency, as manifests and telemetry reports name it.
+func ClockOf(consistency string) Clock {
+	switch consistency {
+	case ConsistencyAsync:
+		return ClockEach
+	case ConsistencyGrouped:
+		return ClockGrouped
+	}
+	return ClockBounded
+}
+
+// OwnerOf is who owns dense parameters, by what manifests and telemetry reports say of who applies.
+func OwnerOf(apply string) Party { return partyOf(apply, ApplyMean) }
+
+func partyOf(word, trainers string) Party {
+	if word == trainers {
+		return ByTrainers
+	}
+	return ByShards
+}
+
+// Cut is how the table lies on shards.
+func (t *TableSpec) Cut() Cut {
+	switch t.Placement {
+	case PlacementColumns:
+		return CutColumns
+	case PlacementTables:
+		return CutNone
+	}
+	return CutRows
+}
+
+// Mean reports whether the table's bags are pooled by their mean, not by their sum.
+func (t *TableSpec) Mean() bool { return t.Pooling == PoolingMean }
+
+// DType is the type of the values of dense and sparse frames: the gradients' own.
+func (w Wire) DType() DType {
+	switch w.Gradients {
+	case GradientsBFloat16:
+		return DTypeBFloat16
+	case GradientsFloat16:
+		return DTypeFloat16
+	}
+	return DTypeFloat32
+}
+
+// Sync reports whether every batch is computed on the version that the batch before it made.
+func (p *Plan) Sync() bool { return p.Clock == ClockBounded && p.Ahead == 0 }
+
+// DeferredCommit reports whether rows of shards change from batch to batch, when all of a batch's rounds have closed, and not with
+// their own round.
+func (p *Plan) DeferredCommit() bool { return p.Sync() && !p.AsyncTables }
+
+// PerTrainer reports whether the rounds of shards are each of one trainer.
+func (p *Plan) PerTrainer() bool { return p.Clock == ClockEach || p.AsyncTables }
+
+// RoundsAhead is how many batches a trainer may be ahead of the oldest open round of a shard.
+func (p *Plan) RoundsAhead() int {
+	if p.AsyncTables {
+		return AsyncTablesAhead
+	}
+	return p.Ahead
+}
+
+// Reduces reports whether a party adds up anything: dense gradients, or those of a table. Trainers that do have a data server each.
+func (p *Plan) Reduces(by Party) bool {
+	for i := range p.Tables {
+		if p.Tables[i].Reducer == by {
+			return true
+		}
+	}
+	return p.Reducer == by
+}
+
+// AsyncTablesAhead is how many batches a trainer may be ahead of its own contributions to tables in Plan.AsyncTables: its lookups of
+// the next batch may overtake them, and frames are refilled only when they have been received.
+const AsyncTablesAhead = 4
+
+// NeedsShards reports whether the job has anything for shards to do: they host modules, or add up gradients.
+func (j *Job) NeedsShards() bool { return len(j.Modules) > 0 || j.Plan().Reduces(ByShards) }
+
+func (c Clock) String() string {
+	return [...]string{"bounded", "each", "grouped"}[c]
+}
+
+func (p Party) String() string { return [...]string{"shards", "trainers"}[p] }
+
+func (c Cut) String() string { return [...]string{"rows", "columns", "whole"}[c] }
+
+func (f SparseForm) String() string { return [...]string{"rows", "bags", "smaller"}[f] }
+
+// String is the plan in one line, for people.
+//
+//	bounded+2, owned by trainers, reduced by shards at arrival, float32 rows; tables: columns by shards
+func (p *Plan) String() string {
+	var s strings.Builder
+	s.WriteString(p.Clock.String())
+	switch {
+	case p.Sync():
+		s.WriteString(" in step")
+	case p.Clock == ClockBounded:
+		fmt.Fprintf(&s, "+%d", p.Ahead)
+	case p.Clock == ClockGrouped:
+		fmt.Fprintf(&s, " of %d", p.Group)
+	}
+	at := "arrival"
+	if p.SumAtClose {
+		at = "close"
+	}
+	fmt.Fprintf(&s, ", owned by %v, reduced by %v at %s, %v %v", p.Owner, p.Reducer, at, p.DType, p.Sparse)
+	if p.ErrorFeedback {
+		s.WriteString(" with feedback")
+	}
+	for i, t := range p.Tables {
+		s.WriteString([]string{"; tables: ", ", "}[min(i, 1)])
+		fmt.Fprintf(&s, "%v of %v, reduced by %v", t.Cut, t.Owner, t.Reducer)
+	}
+	if p.AsyncTables {
+		s.WriteString(", async")
+	}
+	return s.String()
+}
