@@ -57,7 +57,10 @@ func Decode(data []byte) (*Value, error) {
 	if err == nil && len(d.rest) > 0 {
 		err = d.fail("%d bytes follow the object", len(d.rest))
 	}
-	return v, err
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
 }
 
 type decoder struct {
@@ -239,11 +242,13 @@ func (d *decoder) list(depth int) ([]*Value, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]*Value, n)
-	for i := range out {
-		if out[i], err = d.item(depth + 1); err != nil {
+	var out []*Value // which grows as they come: lists within lists could each claim all that follows
+	for range n {
+		v, err := d.item(depth + 1)
+		if err != nil {
 			return nil, err
 		}
+		out = append(out, v)
 	}
 	return out, nil
 }
