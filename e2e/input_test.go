@@ -88,7 +88,7 @@ func TestHelpShowsExamples(t *testing.T) {
 	for _, c := range []struct {
 		bin  string
 		args []string
-	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"trainer", []string{"mnist", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
+	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"trainer", []string{"mnist", "--help"}}, {"trainer", []string{"movielens", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
 		p := start(t, c.bin, c.args...)
 		p.succeeds(t)
 		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  "+binaries) || !strings.Contains(out, "Usage:") {

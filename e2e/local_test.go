@@ -34,7 +34,7 @@ func TestLocalRefusals(t *testing.T) {
 		"--local --http 8080":           "want host:port",
 		"--local --shards 0 --epochs 0": "epochs 0",
 	} {
-		for _, workload := range []string{"packages", "mnist"} {
+		for _, workload := range []string{"packages", "mnist", "movielens"} {
 			p := start(t, "trainer", append([]string{workload, "--input", "synthetic"}, strings.Fields(flags)...)...)
 			p.fails(t, want)
 		}
