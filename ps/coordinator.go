@@ -58,11 +58,12 @@ type Coordinator struct {
 	keepers []keeper
 	serial  int // of what keepers are told: rises with every change
 	failed  *schema.Failed
-	started time.Time       // zero before the start
-	ticked  time.Time       // the last Tick; zero before the first
-	fewest  int             // missing trainers that there have ever been while the job gathers
-	grew    time.Time       // since when; zero before the first Tick
-	blind   time.Time       // since when nothing can be heard; zero where it can
+	started time.Time // zero before the start
+	ticked  time.Time // the last Tick; zero before the first
+	fewest  int       // missing trainers that there have ever been while the job gathers
+	grew    time.Time // since when; zero before the first Tick
+	blind   time.Time // since when nothing can be heard; zero where it can
+	lr      learningRates
 	former  []schema.Member // who left before the start, under the names they joined under; the latest, at most formerMax
 }
 
@@ -108,6 +109,8 @@ type Decision struct {
 	Control schema.Control
 	Note    string        // for the log, where something has changed
 	Who     schema.Member // whom the note is about; empty where that is nobody alone
+	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told when that is done.
+	Record []schema.LRChange
 }
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
@@ -230,7 +233,7 @@ func (c *Coordinator) joined(i int) Decision {
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
 		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
 		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ChunkBytes: chunks,
+		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ChunkBytes: chunks, LR: c.lr.decided,
 	}}}
 }
 

@@ -28,6 +28,9 @@ import (
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
+//	scale-lr from= [scale=] [batch=]
+//	lr-taken from= begun= [serial=]
+//	lr-recorded
 func TestCoordinatorStories(t *testing.T) {
 	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
 		s := &membership{}
@@ -177,9 +180,23 @@ func (s *membership) run() string {
 		return s.tell(s.c.Tick(s.now))
 	case "status":
 		return s.status()
+	case "scale-lr", "lr-taken", "lr-recorded":
+		return s.learningRates(from)
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
+}
+
+func (s *membership) learningRates(from schema.Member) string {
+	switch s.d.Cmd {
+	case "scale-lr":
+		scale, err := strconv.ParseFloat(s.text("scale", "0.5"), 32)
+		must(s.t, err)
+		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale)}))
+	case "lr-taken":
+		return s.tell(s.c.LRTaken(from, &schema.LRTaken{Serial: s.count("serial", s.c.lr.serial), Begun: schema.Batch(s.count("begun", 0))}))
+	}
+	return s.tell(s.c.LRRecorded())
 }
 
 // waiting reads 17:t0+t1, once for each shard.
@@ -215,6 +232,11 @@ func (s *membership) tell(decisions []Decision) string {
 			text, err := json.Marshal(d.Control)
 			must(s.t, err)
 			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)
+		}
+		if d.Record != nil {
+			text, err := json.Marshal(d.Record)
+			must(s.t, err)
+			fmt.Fprintf(&b, "record: %s\n", text)
 		}
 		switch {
 		case d.Note == "":

@@ -27,7 +27,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = append(decisions, c.findSlow(now, c.waiting())...)
 	}
 	if c.phase != Ended {
-		decisions = append(decisions, c.assign()...)
+		decisions = append(append(decisions, c.assign()...), c.tickLR()...)
 	}
 	return decisions
 }

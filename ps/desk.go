@@ -230,6 +230,9 @@ func (d *desk) beat(j *job) {
 func (d *desk) carryOut(j *job, decisions []Decision) {
 	log := d.server.log.With("job", j.manifest.Name)
 	for _, decision := range decisions {
+		if decision.Record != nil {
+			d.server.registry.noteLR(lrRecord{j.manifest.Name, j.run, decision.Record})
+		}
 		switch decision.To {
 		case "":
 		case d.server.member:
@@ -237,7 +240,7 @@ func (d *desk) carryOut(j *job, decisions []Decision) {
 		default:
 			d.send(j.manifest.Name, j.run, decision.To, decision.Control)
 		}
-		if decision.Note == "" || decision.Control.Refused != nil { // see joinRefused
+		if decision.Note == "" || decision.Control.Refused != nil && decision.Control.Refused.Reason != schema.RefusedLR { // see joinRefused
 			continue
 		}
 		about := log

@@ -118,6 +118,9 @@ func (d *desk) assigned(ctx context.Context, name schema.JobName, run schema.Run
 	}
 	k.heard = time.Now()
 	if a.Serial > k.serial && k.wanted <= k.serial {
+		for _, i := range k.own {
+			k.workers[i].lr.Store(&a.LR)
+		}
 		k.route(a, d.news)
 		if len(a.Gone) > 0 {
 			for _, i := range k.own {
@@ -260,6 +263,12 @@ func (d *desk) look(ctx context.Context, n registryNews) {
 	if n.taken != nil {
 		d.server.log.Error("this ps has to end", "err", n.taken)
 		d.server.fail(n.taken)
+		return
+	}
+	if n.changed.run != 0 {
+		if j := d.jobs[n.changed.name]; j != nil && j.run == n.changed.run {
+			d.carryOut(j, j.coordinator.LRRecorded())
+		}
 		return
 	}
 	if j := d.jobs[n.stolen]; n.stolen != "" && j != nil {

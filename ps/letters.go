@@ -202,8 +202,12 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 		d.join(l, control.Join)
 	case control.Report != nil || control.Failed != nil:
 		return d.readKeeper(j, l, head, &control)
-	case control.Leave != nil && j == nil:
+	case (control.Leave != nil || control.ScaleLR != nil || control.LRTaken != nil) && j == nil:
 		return d.farewell(l, head)
+	case control.ScaleLR != nil:
+		d.carryOut(j, j.coordinator.ScaleLR(l.from, control.ScaleLR))
+	case control.LRTaken != nil:
+		d.carryOut(j, j.coordinator.LRTaken(l.from, control.LRTaken))
 	case control.Leave != nil:
 		if k := d.kept[l.job]; k != nil && k.run == j.run {
 			k.trainerLeft(l.from)
@@ -211,7 +215,7 @@ func (d *desk) readControl(j *job, l *letter, head *schema.Head) *refusal {
 		j.coordinator.Beat(time.Now(), l.from, head) // its last one may be a second old; who is no member is told by Leave
 		d.carryOut(j, j.coordinator.Leave(l.from, control.Leave))
 	default:
-		return schema.Refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, report and failed", control.Name())
+		return schema.Refuse(schema.ReasonMalformed, "control %s: a coordinator takes join, leave, scale_lr, lr_taken, report and failed", control.Name())
 	}
 	return nil
 }

@@ -61,6 +61,7 @@ type jobRecord struct {
 	Servers     []schema.DataServer `json:"servers"`
 	Job         *schema.Job         `json:"job"`
 	Ended       []endedRun          `json:"ended,omitempty"` // earlier runs, the latest first
+	LR          []schema.LRChange   `json:"lr,omitempty"`    // changes of the learning rates while the job runs
 }
 
 // registry writes down, where all ps of a control server see it, which of them there are and who coordinates which job.
@@ -100,9 +101,10 @@ type registry struct {
 	leftBytes     int
 
 	peek chan struct{} // has room for one: somebody wants to know who is announced before the next renewal
-	wake chan struct{} // has room for one: jobs have ended
-	mu   sync.Mutex    // guards over
+	wake chan struct{} // has room for one: jobs have ended, or changed
+	mu   sync.Mutex    // guards over and lr
 	over []overJob     // jobs that have ended, at most as many as there may be
+	lr   map[schema.JobName]lrRecord
 }
 
 // overJob is a job of ours that has ended.
@@ -128,6 +130,7 @@ type ownJob struct {
 type registryNews struct {
 	servers []announcement // all that are announced
 	stolen  schema.JobName // a job of ours that another ps has registered, after the registry was lost; else ""
+	changed lrRecord       // changes of learning rates that are recorded now; of no run where there are none
 	taken   error          // another ps goes by our id: this one has to end; else nil
 }
 
@@ -136,7 +139,7 @@ func newRegistry(control *fabric.Control, self announcement, lease time.Duration
 		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
 		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
 		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
-		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now,
+		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, lr: map[schema.JobName]lrRecord{},
 	}
 }
 
@@ -257,6 +260,7 @@ func (r *registry) run(ctx context.Context) {
 			r.answer(ctx, q)
 		case <-r.wake:
 			r.dropAll(ctx)
+			r.recordLR(ctx)
 		case <-ticker.C:
 			r.keep(ctx)
 		case <-ctx.Done():
@@ -278,6 +282,7 @@ func (r *registry) keep(ctx context.Context) {
 		}
 		return
 	}
+	r.recordLR(within)
 	r.look(within)
 	if r.looks++; r.looks == sweepEvery {
 		r.looks = 0

@@ -78,6 +78,7 @@ type Shard struct {
 	groups  *grouping // nil but in grouped
 	onGroup func(GroupEvent)
 	sparse  sparseOwner
+	lr      state.LRChanges
 	places  []*state.Places // by table: which rows add up here; nil where none do
 	tables  []state.Table   // nil where no row is on this shard
 

@@ -31,7 +31,7 @@ func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.Tab
 	if s.places[id] = places; spec.Replicated {
 		return nil // its rows are the trainers'; here it is only known whose they add up to
 	}
-	t, err := state.NewArray(ctx, state.ArrayConfig{Backend: s.backend, Spec: spec, Optimizer: s.job.OptimizerOf(id), Seed: s.job.Seed,
+	t, err := state.NewArray(ctx, state.ArrayConfig{Backend: s.backend, Spec: spec, Optimizer: s.job.OptimizerOf(id), LR: &s.lr, Seed: s.job.Seed,
 		Places: places, Column: column, Columns: columns})
 	if err == nil {
 		s.tables[id] = t

@@ -100,6 +100,10 @@ func (w *worker) step(it *item) (err error) {
 		round.Release(it.payload)
 	} else {
 		began := time.Now()
+		if changes := w.lr.Load(); changes != w.changes {
+			w.changes = changes
+			w.shard.SetLR(*changes)
+		}
 		outputs, reason, err := w.shard.Step(it.from, &it.view, it.payload)
 		if err != nil {
 			return err

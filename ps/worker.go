@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gradbus/fabric"
@@ -41,7 +42,10 @@ type worker struct {
 	tally tally  // what was done so far
 	timed *timedBackend
 
-	owed   chan struct{} // has room for one: somebody is to be acknowledged soon
+	owed    chan struct{}                     // has room for one: somebody is to be acknowledged soon
+	lr      atomic.Pointer[[]schema.LRChange] // of the learning rates, as the coordinator said last; a step sees them before its frame
+	changes *[]schema.LRChange                // those that the shard knows
+
 	send   func(to schema.Member, subject fabric.Subject, frame []byte)
 	result func(error) // told once that the shard is ready (nil), and once that it failed
 

@@ -14,6 +14,9 @@ type Control struct {
 	Assign  *Assign  `json:"assign,omitempty"`
 	Report  *Report  `json:"report,omitempty"`
 	Release *Release `json:"release,omitempty"`
+	ScaleLR *ScaleLR `json:"scale_lr,omitempty"`
+	LR      *LR      `json:"lr,omitempty"`
+	LRTaken *LRTaken `json:"lr_taken,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -59,6 +62,8 @@ type Joined struct {
 	WindowBytes int64 `json:"window_bytes,omitempty"` // first credit to each shard, and the most to have under way; 0: 4 MiB
 	ChunkBytes  int   `json:"chunk_bytes,omitempty"`  // of this run, where all windows together have no room for the manifest's; 0: the manifest's
 
+	LR []LRChange `json:"lr,omitempty"` // changes that are decided
+
 	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
 	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
 }
@@ -72,6 +77,9 @@ type Refused struct {
 	Want   string `json:"want,omitempty"`
 	Text   string `json:"text"`
 }
+
+// RefusedLR is the reason of a Refused that answers ScaleLR.
+const RefusedLR = "lr"
 
 // RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again may be admitted.
 const RefusedBusy = "busy"
@@ -113,6 +121,8 @@ type Assign struct {
 	Cluster    []Member `json:"cluster"`        // trainers that send and receive by way of the NATS that carries control
 	DeadlineMS int64    `json:"deadline_ms"`    // after which a silent coordinator counts as lost
 	Gone       []Member `json:"gone,omitempty"` // trainers of a grouped job that will contribute no more
+	// LR is every change of the learning rates, the proposed one last.
+	LR []LRChange `json:"lr,omitempty"`
 }
 
 // Report tells the coordinator each second how the shards of a ps fare.

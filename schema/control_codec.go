@@ -126,6 +126,10 @@ func (c Control) check() error {
 		texts = append(texts, string(c.Failed.Member), c.Failed.Text)
 	case c.Assign != nil:
 		return c.Assign.check()
+	case c.ScaleLR != nil:
+		return checkScale(c.ScaleLR.Scale)
+	case c.LR != nil:
+		return checkLR(c.LR.Changes)
 	}
 	for _, t := range texts {
 		if len(t) > TextBytesMax {

@@ -20,6 +20,9 @@ func testControls() []Control {
 		{Assign: &Assign{Job: testJob(), Serial: 2, Shards: 4, Own: []int{1, 2}, Cluster: []Member{"t1"}, DeadlineMS: 30000}},
 		{Report: &Report{Serial: 2, Ready: true, Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
 		{Release: &Release{}},
+		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
+		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
+		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
 	}
 }
 

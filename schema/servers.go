@@ -25,7 +25,7 @@ func (a *Assign) check() error {
 	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) || a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
 		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
 	}
-	return nil
+	return checkLR(a.LR)
 }
 
 // ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then one

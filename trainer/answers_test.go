@@ -117,7 +117,7 @@ func TestResultsTake(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := newParameters(t.Context(), job, testBackend(t), flat)
+	params, err := newParameters(t.Context(), job, testBackend(t), flat, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

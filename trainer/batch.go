@@ -279,6 +279,9 @@ func (b *Batch) fetch(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := r.awaitLR(ctx, b.number); err != nil {
+		return err
+	}
 	r.compute.begin()
 	r.results.begin(b.number)
 	if err := r.sender.begin(ctx, r.head(b.number)); err != nil {

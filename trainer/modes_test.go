@@ -196,7 +196,7 @@ func TestResultsInTheOrderOfBatches(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	params, err := newParameters(t.Context(), job, testBackend(t), flat)
+	params, err := newParameters(t.Context(), job, testBackend(t), flat, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

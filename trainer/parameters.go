@@ -24,7 +24,7 @@ type parameters struct {
 }
 
 // newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
-func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, flat *flatSpace) (_ *parameters, err error) {
+func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, flat *flatSpace, lr *state.LRChanges) (_ *parameters, err error) {
 	p := &parameters{values: make([][]float32, job.Ahead+2), flat: flat, index: map[string]int{}}
 	size := 0
 	if n := len(flat.params); n > 0 {
@@ -36,7 +36,7 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 	for i, s := range flat.specs {
 		p.index[s.Name] = i
 	}
-	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
+	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, LR: lr, Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
 	for _, r := range flat.rounds {
 		c.Chunks = append(c.Chunks, state.PlacedChunk(job, flat.place, r.bucket, r.chunk, flat.place.Plan.Owner == schema.ByTrainers))
 	}

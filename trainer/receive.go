@@ -121,6 +121,13 @@ func (s *Session) word(from string, v *schema.View) error {
 	if err != nil {
 		return fmt.Errorf("word of the coordinator: %w", err)
 	}
+	switch {
+	case c.LR != nil:
+		return s.takeLR(c.LR)
+	case c.Refused != nil && c.Refused.Reason == schema.RefusedLR:
+		s.lr.refuse(c.Refused)
+		return nil
+	}
 	select {
 	case s.controls <- c:
 	default:

@@ -17,7 +17,7 @@ type replicas struct {
 }
 
 // newReplicas draws version 0 of all replicated tables, which every trainer does alike.
-func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend) (*replicas, error) {
+func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges) (*replicas, error) {
 	r := &replicas{specs: job.Tables, tables: make([]state.Table, len(job.Tables))}
 	for i := range job.Tables {
 		spec := &job.Tables[i]
@@ -27,7 +27,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend) (*r
 		places, err := state.NewPlaces(ctx, spec, func(schema.Partition) bool { return true })
 		if err == nil {
 			var t *state.Array
-			if t, err = state.NewArray(ctx, state.ArrayConfig{Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), Seed: job.Seed,
+			if t, err = state.NewArray(ctx, state.ArrayConfig{Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
 				Places: places, Columns: spec.Dim}); err == nil {
 				r.tables[i] = t
 				continue

@@ -78,6 +78,7 @@ type Session struct {
 		value *schema.Real
 		batch schema.Batch
 	}
+	lr           *learningRates
 	fingerprints fingerprints // of the goroutine that calls Run, but for the digests
 
 	activity activity
@@ -105,7 +106,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 		}
 	}
 	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
-		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter)}
+		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter), lr: newLearningRates(joined.LR)}
 	own, fail := context.WithCancelCause(context.Background())
 	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
 	s.retry.Stop()
@@ -126,7 +127,7 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 	if s.flat, err = newFlatSpace(job, s.place); err != nil {
 		return nil, err
 	}
-	params, err := newParameters(ctx, job, c.Backend, s.flat)
+	params, err := newParameters(ctx, job, c.Backend, s.flat, &s.lr.applied)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +152,7 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}
-	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend); err != nil {
+	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied); err != nil {
 		return err
 	}
 	owners := s.newSplit(t.dims())

@@ -72,7 +72,7 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"}, {Title: "Memory and bounds", First: "memory-mib"},

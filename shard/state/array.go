@@ -13,11 +13,12 @@ import (
 	"gradbus/schema"
 )
 
-// ArrayConfig is what an array table is made from. Every field is needed.
+// ArrayConfig is what an array table is made from. Every field but LR is needed.
 type ArrayConfig struct {
 	Backend   cuda.Backend
 	Spec      *schema.TableSpec
 	Optimizer schema.Optimizer
+	LR        *LRChanges
 	Seed      uint64 // of the job
 	Places    *Places
 	Column    int // the first column that is here
@@ -54,7 +55,7 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 			t.Close()
 		}
 	}()
-	if t.rule, err = newRule(c.Optimizer); err != nil {
+	if t.rule, err = newRule(c.Optimizer, c.LR); err != nil {
 		return nil, err
 	}
 	n := t.Places.Rows()

@@ -11,7 +11,7 @@ import (
 	"gradbus/schema"
 )
 
-// DenseConfig is what dense state is made from. Every field but NonFinite is needed.
+// DenseConfig is what dense state is made from. Every field but LR and NonFinite is needed.
 type DenseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
@@ -19,6 +19,7 @@ type DenseConfig struct {
 	// it gives for a chunk's newest version stays as it is until that of the next is whole. The two may not overlap.
 	Values func(chunk int, v schema.Version) []float32
 	Chunks []Chunk
+	LR     *LRChanges
 	// InPlace keeps slots of the newest version alone. Else those of the version before are there, too.
 	InPlace bool
 	// NonFinite is what becomes of gradients that are not finite: cuda.Refuse leaves the chunk as it is.
@@ -105,7 +106,7 @@ func (d *Dense) rule(o schema.Optimizer) (*rule, error) {
 			return r, nil
 		}
 	}
-	r, err := newRule(o)
+	r, err := newRule(o, d.config.LR)
 	if err == nil {
 		d.rules = append(d.rules, r)
 	}

@@ -14,8 +14,9 @@ type rule struct {
 	named   schema.Optimizer
 	slots   []slotShape
 	initial float32 // of every value of every slot
-	marks   bool    // the first step of a value or row differs from the others
-	exact   bool    // a row that sits a step out has to make up for it
+	changes *LRChanges
+	marks   bool // the first step of a value or row differs from the others
+	exact   bool // a row that sits a step out has to make up for it
 
 	optimizer cuda.Optimizer // points to the one below that the kind names
 	sgd       cuda.SGD
@@ -38,9 +39,9 @@ func (s slotShape) width(dim int) int {
 }
 
 // newRule fails on a kind that Validate refuses. Fields of o that are 0 get their defaults.
-func newRule(o schema.Optimizer) (*rule, error) {
+func newRule(o schema.Optimizer, changes *LRChanges) (*rule, error) {
 	o = o.WithDefaults()
-	r := &rule{named: o, initial: o.InitialAccumulator}
+	r := &rule{named: o, initial: o.InitialAccumulator, changes: changes}
 	switch o.Kind {
 	case schema.OptimizerSGD:
 		r.sgd = cuda.SGD{Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
@@ -64,7 +65,7 @@ func newRule(o schema.Optimizer) (*rule, error) {
 // at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid until
 // the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
-	lr := r.named.Rate(uint64(v))
+	lr := r.named.Rate(uint64(v)) * r.changes.scale(v)
 	r.sgd.LR, r.rowwise.LR, r.adam.LR = lr, lr, lr
 	r.adam.Step = steps + 1
 	return r.optimizer
@@ -73,7 +74,7 @@ func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 // SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those that tell
 // which steps a row has had.
 func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
-	r, err := newRule(o)
+	r, err := newRule(o, nil)
 	if err != nil {
 		return 0, 0 // registration refuses it
 	}

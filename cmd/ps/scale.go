@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gradbus/internal/config"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// scaling is what ps scale-lr is told.
+type scaling struct {
+	trainer.Config
+	tokenFile string
+	from      uint64
+	tls       config.TLS
+	log       config.Log
+}
+
+func scaleCommand() *cobra.Command {
+	var s scaling
+	c := &cobra.Command{
+		Use:   "scale-lr JOB SCALE",
+		Short: "Change the learning rates of a running job",
+		Long: `Change the learning rates of a running job: from a batch on that the job's coordinator names, each is SCALE times what the manifest says.
+The change is recorded with the job. SCALE is absolute: 1 is the manifest's own rate again.`,
+		Example: `  ./bin/ps scale-lr packages 0.1
+  ./bin/ps scale-lr packages 0.1 --from-batch 5000`,
+		Args: cobra.ExactArgs(2),
+	}
+	set := c.Flags()
+	set.SortFlags = false
+	set.StringVar(&s.Server, "server", "nats://127.0.0.1:4222", "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&s.tokenFile, "token-file", "", "`file` whose first line is the server's token")
+	set.StringVar(&s.CredsFile, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
+	s.tls.Add(set, "command shows to servers that ask for one", "--server; empty is the system's")
+	set.Uint64Var(&s.from, "from-batch", 0, "`batch` to begin with; 0 is the first that no trainer has begun")
+	set.DurationVar(&s.AnswerWithin, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
+	s.log.Add(set)
+	config.AddFileFlag(set)
+	c.RunE = func(c *cobra.Command, args []string) error {
+		scale, err := strconv.ParseFloat(args[1], 32)
+		if err != nil {
+			return fmt.Errorf("SCALE %q: want a number, at least 0: 0.1 is a tenth of the manifest's learning rates", args[1])
+		}
+		return s.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), schema.JobName(args[0]), float32(scale))
+	}
+	return c
+}
+
+func (s *scaling) run(ctx context.Context, out, logTo io.Writer, job schema.JobName, scale float32) (err error) {
+	if s.Log, err = s.log.Logger(logTo); err != nil {
+		return err
+	}
+	if s.Token, err = config.Secret(s.tokenFile, s.Log); err != nil {
+		return err
+	}
+	if _, s.TLS, err = s.tls.Load(s.Log); err != nil {
+		return err
+	}
+	from, err := trainer.ScaleLR(ctx, s.Config, job, schema.Batch(s.from), scale)
+	if errors.Is(err, trainer.ErrRefused) {
+		return config.Exit{Status: 1, Err: err}
+	}
+	if err == nil {
+		fmt.Fprintf(out, "learning rates of %s are %v times the manifest's from batch %d on\n", job, scale, from)
+	}
+	return err
+}

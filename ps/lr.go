@@ -1,0 +1,206 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/schema"
+)
+
+// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed for a batch that nobody has
+// begun. Trainers that reach it wait there until all of them and all who keep shards have taken it and it is recorded, so that
+// every owner applies it from the same batch on. Where a trainer has begun the batch meanwhile, a later one is proposed.
+type learningRates struct {
+	decided  []schema.LRChange
+	serial   int         // of the last proposal
+	proposal *lrProposal // nil where none is open
+}
+
+type lrProposal struct {
+	change schema.LRChange
+	named  bool            // the batch was asked for: no other will do
+	margin schema.Batch    // by which the batch is ahead of the furthest trainer
+	askers []schema.Member // who are told if it is refused
+	taken  []bool          // by trainer
+	stored bool            // it is being recorded, or is
+}
+
+const (
+	lrMarginFirst = 4 // batches ahead of what the last beats said
+	lrMarginMax   = 1 << 20
+)
+
+// ScaleLR takes a request for a change. One that asks for what is decided or proposed already is a repetition.
+func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
+	l := &c.lr
+	if refused := c.checkScaleLR(r); refused != "" {
+		return []Decision{refuseLR(from, refused)}
+	}
+	if p := l.proposal; p != nil {
+		if p.change.Scale != r.Scale || r.From != 0 && p.change.From != r.From {
+			return []Decision{refuseLR(from, fmt.Sprintf("a change to %v from batch %d on is being agreed: ask again when that is done", p.change.Scale, p.change.From))}
+		}
+		if !slices.Contains(p.askers, from) {
+			p.askers = append(p.askers, from)
+		}
+		return nil
+	}
+	if n := len(l.decided); schema.LRScale(l.decided, ^schema.Batch(0)) == r.Scale && (r.From == 0 || n > 0 && l.decided[n-1].From == r.From) {
+		return []Decision{{To: from, Control: c.lrNow(true)}}
+	}
+	if len(l.decided) == schema.LRChangesMax {
+		return []Decision{refuseLR(from, fmt.Sprintf("the learning rates have been changed %d times: that is all", schema.LRChangesMax))}
+	}
+	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst, askers: []schema.Member{from}}
+	if begun := c.begun(); p.named && r.From < begun {
+		return []Decision{refuseLR(from, lrTooLate(r.From, begun))}
+	}
+	l.proposal = p
+	return c.proposeLR(c.begun())
+}
+
+func refuseLR(to schema.Member, text string) Decision {
+	return Decision{To: to, Who: to, Note: "change of the learning rate refused: " + text,
+		Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedLR, Text: schema.Clip(text)}}}
+}
+
+func lrTooLate(from, begun schema.Batch) string {
+	return fmt.Sprintf("batch %d has begun: want batch %d or a later one", from, begun)
+}
+
+// checkScaleLR says why a job's learning rates cannot be changed as asked, or nothing.
+func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
+	if c.phase != Running {
+		return fmt.Sprintf("job %s is %v: want a running one", c.config.Job.Name, c.phase)
+	}
+	if err := c.config.Job.CheckScaleLR(); err != nil {
+		return err.Error()
+	}
+	if n := len(c.lr.decided); r.From != 0 && n > 0 && r.From < c.lr.decided[n-1].From {
+		return fmt.Sprintf("batch %d: a change from batch %d on is decided: want that or a later one", r.From, c.lr.decided[n-1].From)
+	}
+	return ""
+}
+
+// begun bounds from above how many batches a trainer had begun at its last beat.
+func (c *Coordinator) begun() schema.Batch {
+	most := schema.Batch(0)
+	for i := range c.members {
+		most = max(most, c.members[i].batch)
+	}
+	return most
+}
+
+// proposeLR tells everybody of the open proposal, which nobody has taken yet, for a batch that is not below begun.
+func (c *Coordinator) proposeLR(begun schema.Batch) []Decision {
+	l, p := &c.lr, c.lr.proposal
+	l.serial++
+	p.taken = make([]bool, len(c.members))
+	if !p.named {
+		p.change.From = begun + schema.Batch(c.config.Job.Ahead) + p.margin
+		if n := len(l.decided); n > 0 {
+			p.change.From = max(p.change.From, l.decided[n-1].From+1)
+		}
+		p.margin = min(2*p.margin, lrMarginMax)
+	}
+	d := Decision{To: schema.All, Control: c.lrNow(false)}
+	return append(c.reassign(), d)
+}
+
+// lrNow is what trainers are told: what is decided, or what is proposed beside it.
+func (c *Coordinator) lrNow(final bool) schema.Control {
+	return schema.Control{LR: &schema.LR{Serial: c.lr.serial, Changes: c.lrChanges(final), Final: final}}
+}
+
+// lrChanges is all changes, the proposed one last; a named one may take the place of one from the same batch.
+func (c *Coordinator) lrChanges(final bool) []schema.LRChange {
+	all := slices.Clone(c.lr.decided)
+	if p := c.lr.proposal; p != nil && !final {
+		if n := len(all); n > 0 && all[n-1].From == p.change.From {
+			all = all[:n-1]
+		}
+		all = append(all, p.change)
+	}
+	return all
+}
+
+// LRTaken takes a trainer's answer to a proposal. One to what is decided says that the trainer has not heard so.
+func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision {
+	i, ok := c.find(from)
+	p := c.lr.proposal
+	switch {
+	case !ok || t.Serial > c.lr.serial:
+		return nil
+	case p == nil:
+		return []Decision{{To: from, Control: c.lrNow(true)}}
+	case t.Serial < c.lr.serial:
+		return []Decision{{To: from, Control: c.lrNow(false)}}
+	case t.Begun <= p.change.From:
+		p.taken[i] = true
+		return c.storeLR()
+	case p.named:
+		return c.dropLR(lrTooLate(p.change.From, t.Begun))
+	}
+	return c.proposeLR(t.Begun)
+}
+
+// dropLR forgets the open proposal, and says why.
+func (c *Coordinator) dropLR(why string) []Decision {
+	askers := c.lr.proposal.askers
+	c.lr.proposal = nil
+	c.lr.serial++
+	decisions := append(c.reassign(), Decision{To: schema.All, Control: c.lrNow(true)})
+	for _, m := range askers {
+		decisions = append(decisions, refuseLR(m, why))
+	}
+	return decisions
+}
+
+// storeLR has a proposal recorded once everybody has taken it.
+func (c *Coordinator) storeLR() []Decision {
+	p := c.lr.proposal
+	if p == nil || p.stored || slices.ContainsFunc(c.keepers, func(k keeper) bool { return k.serial != c.serial }) {
+		return nil
+	}
+	for i, taken := range p.taken {
+		if m := &c.members[i]; !taken && !m.left && !m.lost { // who is gone begins no batch
+			return nil
+		}
+	}
+	p.stored = true
+	return []Decision{{Record: c.lrChanges(false)}}
+}
+
+// LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
+func (c *Coordinator) LRRecorded() []Decision {
+	p := c.lr.proposal
+	if p == nil || !p.stored || c.phase == Ended {
+		return nil
+	}
+	c.lr.decided = c.lrChanges(false)
+	c.lr.proposal = nil
+	note := fmt.Sprintf("learning rates are %v times the manifest's from batch %d on", p.change.Scale, p.change.From)
+	decisions := []Decision{{To: schema.All, Control: c.lrNow(true), Note: note}}
+	for _, m := range p.askers {
+		if _, trainer := c.find(m); !trainer {
+			decisions = append(decisions, Decision{To: m, Control: c.lrNow(true)})
+		}
+	}
+	return decisions
+}
+
+// tickLR says an open proposal again to the trainers who have not taken it; keepers are told by assignments. Where the last who had not
+// has left, that was all.
+func (c *Coordinator) tickLR() (decisions []Decision) {
+	if p := c.lr.proposal; p != nil {
+		for i, taken := range p.taken {
+			if !taken {
+				decisions = append(decisions, Decision{To: schema.TrainerMember(i), Control: c.lrNow(false)})
+			}
+		}
+	}
+	return append(decisions, c.storeLR()...)
+}
+
+// SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new one is stepped.
+func (s *Shard) SetLR(changes []schema.LRChange) { s.lr.Set(changes) }

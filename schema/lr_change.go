@@ -1,0 +1,93 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"slices"
+)
+
+// LRChange is one change of a job's learning rates while it runs: batches from From on are applied with Scale times the rate
+// that the manifest gives them. Scale replaces that of the change before, so a repeated change changes nothing.
+type LRChange struct {
+	From  Batch   `json:"from"`
+	Scale float32 `json:"scale"` // finite, at least 0
+}
+
+// LRChangesMax bounds the changes of one job.
+const LRChangesMax = 256
+
+// LRScale is the factor of batch b under changes that ascend by From: 1 before the first.
+//
+//	LRScale([]LRChange{{From: 10, Scale: 0.1}}, 9)  // 1
+//	LRScale([]LRChange{{From: 10, Scale: 0.1}}, 10) // 0.1
+func LRScale(changes []LRChange, b Batch) float32 {
+	scale := float32(1)
+	for _, c := range changes {
+		if c.From > b {
+			break
+		}
+		scale = c.Scale
+	}
+	return scale
+}
+
+// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that nobody has begun; another is that
+// batch, and the request is refused where somebody has begun it.
+type ScaleLR struct {
+	From  Batch   `json:"from,omitempty"`
+	Scale float32 `json:"scale"`
+}
+
+// LR tells trainers the changes of the learning rates, in full. Where it is not final, the last one is proposed: a trainer that has not
+// begun its batch says so by LRTaken, and does not begin it before a final LR, or another proposal.
+type LR struct {
+	Serial  int        `json:"serial"` // rises with every proposal
+	Changes []LRChange `json:"changes"`
+	Final   bool       `json:"final"`
+}
+
+// LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal holds only where that is at most
+// the batch of the change.
+type LRTaken struct {
+	Serial int   `json:"serial"`
+	Begun  Batch `json:"begun"`
+}
+
+func checkScale(scale float32) error {
+	if v := float64(scale); math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+		return fmt.Errorf("scale %v: want a finite number, at least 0", scale)
+	}
+	return nil
+}
+
+// checkLR checks changes by themselves: bounded, ascending, each with a scale that makes sense.
+func checkLR(changes []LRChange) error {
+	if len(changes) > LRChangesMax {
+		return fmt.Errorf("%d changes of the learning rate: want at most %d", len(changes), LRChangesMax)
+	}
+	for i, c := range changes {
+		if err := checkScale(c.Scale); err != nil {
+			return err
+		}
+		if i > 0 && c.From <= changes[i-1].From {
+			return fmt.Errorf("change %d from batch %d follows one from batch %d: want them ascending", i, c.From, changes[i-1].From)
+		}
+	}
+	return nil
+}
+
+// CheckScaleLR says why the learning rates of a job cannot be changed while it runs, or nothing.
+func (j *Job) CheckScaleLR() error {
+	switch {
+	case j.Consistency != ConsistencySync && j.Consistency != ConsistencyBounded:
+		return fmt.Errorf("job %s is %s, in which trainers do not share the batches that a change begins with: want %s or %s", j.Name, j.Consistency,
+			ConsistencySync, ConsistencyBounded)
+	case j.RowsAlone():
+		return fmt.Errorf("the tables of job %s are %s: their batches are each trainer's own", j.Name, ConsistencyAsync)
+	case j.Optimizer.Exact || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Optimizer != nil && t.Optimizer.Exact }):
+		return fmt.Errorf("job %s has exact rows, which make up for the steps that they sat out at one rate", j.Name)
+	case len(j.Modules) > 0:
+		return fmt.Errorf("job %s hosts modules on shards, which step outside batches", j.Name)
+	}
+	return nil
+}

@@ -1,0 +1,173 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// learningRates is what a session knows of changes of the learning rates. A proposal holds its batch up: it is not begun before
+// the coordinator has decided, so that no owner applies it at another rate than the others.
+type learningRates struct {
+	mu       sync.Mutex // a leaf
+	serial   int        // of the newest word
+	decided  []schema.LRChange
+	applied  state.LRChanges // the same, for what this trainer steps itself
+	proposed *schema.LR      // nil where none is open
+	begun    schema.Batch    // batches that have begun
+	refused  *schema.Refused // the answer to the last request; nil where there is none
+	changed  chan struct{}   // closed, and made anew, at every word
+}
+
+func newLearningRates(decided []schema.LRChange) *learningRates {
+	l := &learningRates{decided: decided, changed: make(chan struct{})}
+	l.applied.Set(decided)
+	return l
+}
+
+// take takes a word of the coordinator's. answer says that it is to be answered, with the batches that have begun.
+func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if w.Serial < l.serial || w.Serial == l.serial && !w.Final && l.proposed == nil && l.serial > 0 {
+		return 0, false // older, or decided meanwhile
+	}
+	l.serial = w.Serial
+	if l.proposed = nil; w.Final {
+		l.decided = w.Changes
+		l.applied.Set(w.Changes) // nobody has begun the batch of a new one
+	} else {
+		l.proposed = w
+	}
+	close(l.changed)
+	l.changed = make(chan struct{})
+	return l.begun, !w.Final
+}
+
+// begin begins a batch, unless a proposal holds it up: then changed is closed when there is news, and serial is that of the proposal.
+func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *schema.LRTaken) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if p := l.proposed; p != nil && p.Changes[len(p.Changes)-1].From <= b {
+		return l.changed, &schema.LRTaken{Serial: p.Serial, Begun: l.begun}
+	}
+	l.begun = max(l.begun, b+1)
+	return nil, nil
+}
+
+// has is the batch from which on the rates have a scale by the last decision.
+func (l *learningRates) has(r *schema.ScaleLR) (from schema.Batch, ok bool, changed <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := len(l.decided); n > 0 {
+		last := l.decided[n-1]
+		return last.From, last.Scale == r.Scale && (r.From == 0 || last.From == r.From), l.changed
+	}
+	return 0, r.Scale == 1 && r.From == 0, l.changed
+}
+
+// refuse notes that a request was refused.
+func (l *learningRates) refuse(r *schema.Refused) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused = r
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// refusal is why the last request was refused, once; else nil.
+func (l *learningRates) refusal() (r *schema.Refused) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r, l.refused = l.refused, nil
+	return r
+}
+
+// takeLR takes a word about the learning rates.
+func (s *Session) takeLR(w *schema.LR) error {
+	if !w.Final && len(w.Changes) == 0 {
+		return fmt.Errorf("word of the coordinator: a proposal without a change of the learning rates")
+	}
+	if begun, answer := s.lr.take(w); answer {
+		return s.sayControl(schema.Control{LRTaken: &schema.LRTaken{Serial: w.Serial, Begun: begun}})
+	}
+	return nil
+}
+
+// sayControl publishes a word to the coordinator. One that a lost connection swallows is said again by whoever waits.
+func (s *Session) sayControl(c schema.Control) error {
+	frame, err := schema.EncodeControl(s.signHead(), c)
+	if err != nil {
+		return err
+	}
+	if err := s.control.Publish(s.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil && s.Err() == nil {
+		s.config.Log.Debug("word to the coordinator not sent", "job", s.job.Name, "message", c.Name(), "err", err)
+	}
+	return nil
+}
+
+// awaitLR returns when batch b may begin: at once, unless a change of the learning rates is proposed for it.
+func (s *Session) awaitLR(ctx context.Context, b schema.Batch) error {
+	for {
+		changed, held := s.lr.begin(b)
+		if held == nil {
+			return nil
+		}
+		if err := s.sayControl(schema.Control{LRTaken: held}); err != nil { // what was decided may have been lost on its way
+			return err
+		}
+		if err := s.awaitWord(ctx, changed); err != nil {
+			return fmt.Errorf("wait for a change of the learning rates: %w", err)
+		}
+	}
+}
+
+// awaitWord waits for news, or until it is time to ask again.
+func (s *Session) awaitWord(ctx context.Context, changed <-chan struct{}) error {
+	s.retry.Reset(s.config.RetryAfter)
+	defer s.retry.Stop()
+	select {
+	case <-changed:
+	case <-s.retry.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are scale times what
+// the manifest says, until they are changed again. The coordinator names the batch, records it and tells all members; none of them begins
+// that batch before. from 0 asks for a batch soon; another asks for that one, which fails where a trainer has begun it (ErrRefused). Scale is
+// absolute: asked for again, by this trainer or another, it changes nothing. It may be called where Run may, by any number of trainers, in
+// sync and bounded.
+//
+//	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
+//
+// Errors: ErrRefused with the reason, and those of Run.
+func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32) (schema.Batch, error) {
+	if err := s.Err(); err != nil {
+		return 0, err
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	ask := schema.ScaleLR{From: from, Scale: scale}
+	for {
+		at, ok, changed := s.lr.has(&ask)
+		if ok {
+			return at, nil
+		}
+		if err := s.sayControl(schema.Control{ScaleLR: &ask}); err != nil {
+			return 0, fmt.Errorf("scale the learning rates: %w", err)
+		}
+		if err := s.awaitWord(ctx, changed); err != nil {
+			return 0, fmt.Errorf("scale the learning rates: %w", err)
+		}
+		if r := s.lr.refusal(); r != nil {
+			return 0, fmt.Errorf("scale the learning rates of job %s: %w", s.job.Name, refusedError(r))
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package trainer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is found. Errors:
+// ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered within Config.AnswerWithin.
+//
+//	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1)
+func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32) (schema.Batch, error) {
+	if err := c.Validate(); err != nil {
+		return 0, err
+	}
+	if err := schema.CheckName("job", string(job)); err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	c = c.withDefaults()
+	var random [6]byte
+	_, _ = rand.Read(random[:]) // never fails
+	a := lrAsker{job: job, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	frame, err := schema.EncodeControl(schema.Head{}, schema.Control{ScaleLR: &schema.ScaleLR{From: from, Scale: scale}})
+	if err != nil {
+		return 0, err
+	}
+	conn, err := fabric.DialControl(ctx, c.fabricConfig(&schema.Job{Name: job}, a.name, nil))
+	if err != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
+	}
+	defer conn.Close()
+	if err := conn.Subscribe(fabric.Pattern(string(job), string(schema.Coordinator), fabric.KindCtl, a.name, false), a.receive); err != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin, fmt.Errorf("no answer within %v: is the job running, and do its trainers begin batches?", c.AnswerWithin))
+	defer cancel()
+	subject := fabric.At(string(job), a.name, fabric.KindCtl, string(schema.Coordinator)).String()
+	answer, err := fabric.Ask(ctx, c.RetryAfter, func() error { return conn.Publish(subject, frame) }, a.answers)
+	if err != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s at %s: %w", job, c.serverName(), err)
+	}
+	if answer.Refused != nil {
+		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, refusedError(answer.Refused))
+	}
+	if n := len(answer.LR.Changes); n > 0 {
+		from = answer.LR.Changes[n-1].From
+	}
+	return from, nil
+}
+
+// lrAsker hears what a coordinator answers.
+type lrAsker struct {
+	job     schema.JobName
+	name    string
+	answers chan schema.Control
+}
+
+func (a *lrAsker) receive(m fabric.Message) {
+	defer m.Release()
+	v, err := schema.Verify(m.Data, schema.Limits{})
+	if err != nil {
+		return
+	}
+	var c schema.Control
+	if v.Head().Kind == schema.KindRefusal {
+		r, err := schema.DecodeRefusal(&v)
+		if err != nil {
+			return
+		}
+		c.Refused = &schema.Refused{Reason: r.Reason, Text: fmt.Sprintf("job %s is not registered there", a.job)}
+		if r.Reason != schema.ReasonJobUnknown.String() {
+			c.Refused.Text = r.Text
+		}
+	} else if c, err = schema.DecodeControl(&v); err != nil || c.Refused == nil && (c.LR == nil || !c.LR.Final) {
+		return
+	}
+	select {
+	case a.answers <- c:
+	default:
+	}
+}

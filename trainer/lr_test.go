@@ -1,0 +1,166 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"gradbus/schema"
+)
+
+// scaled runs a job whose trainers all ask for a change of the learning rates before batch begin, and gives the weights' digest.
+func scaled(t *testing.T, config Config, job *schema.Job, batches uint64, begin, from schema.Batch, scale float32) [32]byte {
+	t.Helper()
+	digests, all := make([][32]byte, job.Trainers), sync.WaitGroup{}
+	for i := range digests {
+		c := config
+		c.Member = schema.TrainerMember(i)
+		all.Go(func() {
+			s, err := Join(testContext(t), c, job)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			err = s.Run(testContext(t), newToy(t, job), uint64(begin), nil)
+			if err == nil {
+				var at schema.Batch
+				if at, err = s.ScaleLR(testContext(t), from, scale); err == nil && at != from {
+					t.Errorf("%s: the change is from batch %d on, want %d", s.Member(), at, from)
+				}
+			}
+			if err == nil {
+				err = s.Run(testContext(t), newToy(t, job), batches-uint64(begin), nil)
+			}
+			if err == nil {
+				digests[i], err = s.Digest(testContext(t))
+			}
+			if err = errors.Join(err, s.Abort(err)); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	for i, d := range digests {
+		if d != digests[0] {
+			t.Errorf("trainer %d: weights %x, trainer 0 has %x", i, d[:6], digests[0][:6])
+		}
+	}
+	return digests[0]
+}
+
+// A change takes effect with its batch, for every owner: the bits depend on neither trainers nor shards nor when it was asked for.
+func TestScaleLRSameBits(t *testing.T) {
+	const batches, from = 7, 4
+	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		job := func(trainers int) *schema.Job {
+			j := toyJob("scaled", trainers, 4, apply)
+			j.Tables[1].Replicated = apply == schema.ApplyMean
+			return j
+		}
+		one := testConfig(t, startServer(t, 1))
+		never, want := trainAll(t, one, job(1), batches)[0].digest, scaled(t, one, job(1), batches, 2, from, 0.5)
+		if want == never {
+			t.Errorf("%s: the change changes nothing", apply)
+		}
+		if later := scaled(t, one, job(1), batches, 2, from+1, 0.5); later == want {
+			t.Errorf("%s: the change begins with the same batch whichever is named", apply)
+		}
+		if at := scaled(t, one, job(1), batches, from, from, 0.5); at != want {
+			t.Errorf("%s: asked for right before batch %d: weights %x, want %x", apply, from, at[:6], want[:6])
+		}
+		for _, n := range [][2]int{{2, 1}, {2, 3}, {4, 2}} {
+			if got := scaled(t, testConfig(t, startServer(t, n[1])), job(n[0]), batches, 2, from, 0.5); got != want {
+				t.Errorf("%s, %d trainers, %d shards: weights %x, want %x", apply, n[0], n[1], got[:6], want[:6])
+			}
+		}
+	}
+}
+
+// Somebody who is no trainer changes the rates while a job runs: it goes on with the bits of a job that had been told the batch before.
+func TestScaleLRWhileRunning(t *testing.T) {
+	const batches, ask, block = 400, 20, 120
+	config := testConfig(t, startServer(t, 2))
+	job := toyJob("running", 2, 2, schema.ApplyUpdate)
+	var from atomic.Uint64
+	answered := make(chan struct{})
+	out, all := make([]outcome, 2), sync.WaitGroup{}
+	for i := range out {
+		c := config
+		c.Member = schema.TrainerMember(i)
+		all.Go(func() {
+			s, err := Join(testContext(t), c, job)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			err = s.Run(testContext(t), newToy(t, job), batches, func(p Progress) {
+				if i == 0 && p.Batch == ask {
+					go func() {
+						defer close(answered)
+						at, err := ScaleLR(testContext(t), config, job.Name, 0, 0.25)
+						if err != nil {
+							t.Error(err)
+						}
+						from.Store(uint64(at))
+					}()
+				}
+				if i == 0 && p.Batch == block { // not to be over before there is an answer
+					<-answered
+				}
+			})
+			if err == nil {
+				out[i].digest, err = s.Digest(testContext(t))
+			}
+			if err = errors.Join(err, s.Abort(err)); err != nil {
+				t.Errorf("trainer %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	at := schema.Batch(from.Load())
+	if at <= ask || at >= batches {
+		t.Fatalf("the change is from batch %d on: asked for after batch %d of %d", at, ask, batches)
+	}
+	if want := scaled(t, config, job, batches, 0, at, 0.25); out[0].digest != want || out[1].digest != want {
+		t.Errorf("from batch %d on: weights %x and %x, want %x", at, out[0].digest[:6], out[1].digest[:6], want[:6])
+	}
+}
+
+// What cannot be done is refused with the reason, and the job goes on.
+func TestScaleLRRefused(t *testing.T) {
+	config := testConfig(t, startServer(t, 1))
+	if _, err := ScaleLR(testContext(t), config, "nobody", 0, 0.5); !errors.Is(err, ErrRefused) {
+		t.Errorf("a job that is not there: %v, want %v", err, ErrRefused)
+	}
+	async := toyJob("async", 1, 1, schema.ApplyUpdate)
+	async.Consistency = schema.ConsistencyAsync
+	for _, c := range []struct {
+		job   *schema.Job
+		from  schema.Batch
+		scale float32
+	}{{async, 0, 0.5}, {toyJob("begun", 1, 1, schema.ApplyUpdate), 1, 0.5}} {
+		s, err := Join(testContext(t), config, c.job)
+		if err == nil {
+			err = s.Run(testContext(t), newToy(t, c.job), 3, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.ScaleLR(testContext(t), c.from, c.scale); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s from batch %d: %v, want %v", c.job.Name, c.from, err, ErrRefused)
+		}
+		if err := s.Run(testContext(t), newToy(t, c.job), 2, nil); err != nil {
+			t.Errorf("%s: does not go on: %v", c.job.Name, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	ended, cancel := context.WithCancel(testContext(t))
+	cancel()
+	if _, err := ScaleLR(ended, config, "nobody", 0, 0.5); !errors.Is(err, context.Canceled) {
+		t.Errorf("after its context has ended: %v", err)
+	}
+}
