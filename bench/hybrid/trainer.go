@@ -134,14 +134,11 @@ func less(now, before trainer.Stats) trainer.Stats {
 
 // workload is the model and its data.
 type workload struct {
+	trainer.NetWorkload
 	config *Config
-	net    *nn.Net
-	loss   *nn.CrossEntropy
-	names  []string // of parameters, in the order of the net's
 
 	batches map[lane.Lane]*batch // of the lanes that this trainer computes, made anew for each batch
-	params  [][]float32
-	x, grad []float32
+	x       []float32
 	part    []float32 // of one table
 	tables  int
 }
@@ -152,11 +149,13 @@ func newWorkload(c *Config, backend cuda.Backend, dense *cuda.Dense) (*workload,
 		return nil, err
 	}
 	net.GradX = true
-	w := &workload{config: c, net: net, loss: nn.NewCrossEntropy(backend, classes), batches: map[lane.Lane]*batch{}, tables: len(c.job().Tables)}
-	for _, p := range net.Parameters() {
-		w.names = append(w.names, p.Name)
-	}
-	w.params = make([][]float32, len(w.names))
+	loss := nn.NewCrossEntropy(backend, classes)
+	w := &workload{config: c, batches: map[lane.Lane]*batch{}, tables: len(c.job().Tables)}
+	w.NetWorkload = trainer.NetWorkload{Net: net, InputGrad: w.giveBack,
+		Input: func(step *trainer.LaneStep) ([]float32, error) { return w.pooled(step), nil },
+		Loss: func(step *trainer.LaneStep, y, gradY []float32) (float64, error) {
+			return loss.Loss(y, w.batches[step.Lane].targets, gradY)
+		}}
 	return w, nil
 }
 
@@ -180,29 +179,6 @@ func (w *workload) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]int6
 		offsets[i] = append(offsets[i], w.batches[l].offsets...)
 	}
 	return offsets
-}
-
-// Lane implements trainer.Workload: pooled rows of all tables side by side, through the dense part.
-func (w *workload) Lane(step *trainer.LaneStep) (float64, error) {
-	x := w.batches[step.Lane]
-	for i, name := range w.names {
-		w.params[i] = step.Param(name)
-	}
-	y, err := w.net.Forward(w.params, w.pooled(step), nn.Mode{Train: true})
-	if err != nil {
-		return 0, err
-	}
-	w.grad = grown(w.grad, len(y))
-	loss, err := w.loss.Loss(y, x.targets, w.grad)
-	if err != nil {
-		return 0, err
-	}
-	gradX, err := w.net.Backward(w.params, w.grad, func(i int) []float32 { return step.Grad(w.names[i]) }, func(i int) { step.Done(w.names[i]) })
-	if err != nil {
-		return 0, err
-	}
-	w.giveBack(step, gradX)
-	return loss, nil
 }
 
 // pooled is the input of the dense part.

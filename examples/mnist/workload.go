@@ -9,29 +9,10 @@ import (
 	"gradbus/trainer"
 )
 
-// Workload feeds and computes the lanes of a job; it is a trainer.Workload. The whole model is computed here, with
-// parameters that came from the shards, and each parameter's gradient leaves as soon as it is final, while the backward pass
-// goes on. It is not safe for concurrent use.
-type Workload struct {
-	feed  *Feed
-	seed  uint64
-	net   *nn.Net
-	names []string // of the parameters, in the net's order
-
-	step    *trainer.LaneStep // under way
-	grad    func(i int) []float32
-	done    func(i int)
-	params  [][]float32
-	x       []float32
-	targets []int32
-	gradY   []float32
-}
-
-var _ trainer.Workload = (*Workload)(nil)
-
-// NewWorkload readies the training samples of data for the job of s and the memory of m. It fails where deal.New does, and
-// with nn.ErrShape where m does not take images and give a score for each class.
-func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (*Workload, error) {
+// NewWorkload makes the workload of the training samples of data for the job of s and the memory of m. The whole model is computed here,
+// with parameters that came from the shards. It fails where deal.New does, and with nn.ErrShape where m does not take images and give a score
+// for each class. The workload is not safe for concurrent use.
+func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (trainer.Workload, error) {
 	if err := checkModel(m); err != nil {
 		return nil, err
 	}
@@ -43,42 +24,18 @@ func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (*Workload, erro
 	if err != nil {
 		return nil, err
 	}
-	w := &Workload{feed: feed, seed: s.Seed, net: net}
-	for _, p := range net.Parameters() {
-		w.names = append(w.names, p.Name)
-	}
-	w.params = make([][]float32, len(w.names))
-	w.grad = func(i int) []float32 { return w.step.Grad(w.names[i]) }
-	w.done = func(i int) { w.step.Done(w.names[i]) }
-	return w, nil
-}
-
-// Keys says how many samples a lane has; the model has no tables.
-func (w *Workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
-	return len(w.feed.Samples(b, l)), keys
-}
-
-// Lane computes forward, loss and backward of a lane. Nothing is allocated once the first batch is through.
-func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
-	w.step = step
-	w.x, w.targets = w.feed.Fill(step.Batch, step.Lane, w.x[:0], w.targets[:0])
-	for i, name := range w.names {
-		w.params[i] = step.Param(name)
-	}
-	y, err := w.net.Forward(w.params, w.x, nn.Mode{Train: true,
-		Random: nn.Random{Seed: w.seed, Batch: uint64(step.Batch), Lane: uint64(step.Lane)}})
-	if err != nil {
-		return 0, err
-	}
-	if cap(w.gradY) < len(y) {
-		w.gradY = make([]float32, len(y))
-	}
-	w.gradY = w.gradY[:len(y)]
-	if lossSum, err = nn.NLL(y, Classes, w.targets, w.gradY); err != nil {
-		return 0, err
-	}
-	_, err = w.net.Backward(w.params, w.gradY, w.grad, w.done)
-	return lossSum, err
+	var x []float32
+	var targets []int32
+	return &trainer.NetWorkload{Net: net, Seed: s.Seed,
+		Samples: func(b schema.Batch, l lane.Lane) int { return len(feed.Samples(b, l)) },
+		Input: func(step *trainer.LaneStep) ([]float32, error) {
+			x, targets = feed.Fill(step.Batch, step.Lane, x[:0], targets[:0])
+			return x, nil
+		},
+		Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
+			return nn.NLL(y, Classes, targets, gradY)
+		},
+	}, nil
 }
 
 // Params gives dense parameters by name, nil for an unknown one; a *trainer.Session does.

@@ -1,0 +1,84 @@
+package trainer
+
+import (
+	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/schema"
+)
+
+// NetWorkload makes a net of package nn a Workload: its parameters are the job's dense ones of the same names (Job.Module adds them), and
+// the gradient of each leaves as soon as it is final, while the backward pass goes on. Nothing is allocated once the first batch is through.
+//
+// A workload that uses tables too embeds it and has Keys, and Bags, of its own; Input then reads rows, and InputGrad gives their gradients.
+//
+//	w := &trainer.NetWorkload{Net: net, Seed: seed, Samples: count, Input: images, Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
+//		return nn.NLL(y, classes, targets, gradY)
+//	}}
+type NetWorkload struct {
+	Net  *nn.Net
+	Seed uint64 // of what layers drop, keyed by batch and lane
+
+	// Samples is how many samples a lane has. It may be nil where Keys is another's.
+	Samples func(b schema.Batch, l lane.Lane) int
+	// Input is the input of the net, [samples, In]. It stays as it is until the lane ends.
+	Input func(step *LaneStep) (x []float32, err error)
+	// Loss gives the sum of the losses of the samples from y [samples, Out], and writes the gradient of that sum by y.
+	Loss func(step *LaneStep, y, gradY []float32) (lossSum float64, err error)
+	// InputGrad takes the gradient by the input, where Net.GradX is set; else nil.
+	InputGrad func(step *LaneStep, gradX []float32)
+
+	step   *LaneStep // under way
+	names  []string  // of parameters, in the net's order
+	params [][]float32
+	gradY  []float32
+	grad   func(i int) []float32
+	done   func(i int)
+}
+
+var _ Workload = (*NetWorkload)(nil)
+
+// Keys implements Workload, for a net without tables.
+func (w *NetWorkload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
+	return w.Samples(b, l), keys
+}
+
+// Lane implements Workload: forward, loss, backward.
+func (w *NetWorkload) Lane(step *LaneStep) (lossSum float64, err error) {
+	if w.names == nil {
+		w.begin()
+	}
+	w.step = step
+	for i, name := range w.names {
+		w.params[i] = step.Param(name)
+	}
+	x, err := w.Input(step)
+	if err != nil {
+		return 0, err
+	}
+	y, err := w.Net.Forward(w.params, x, nn.Mode{Train: true, Random: nn.Random{Seed: w.Seed, Batch: uint64(step.Batch), Lane: uint64(step.Lane)}})
+	if err != nil {
+		return 0, err
+	}
+	w.gradY = grown(w.gradY, len(y))
+	if lossSum, err = w.Loss(step, y, w.gradY); err != nil {
+		return 0, err
+	}
+	gradX, err := w.Net.Backward(w.params, w.gradY, w.grad, w.done)
+	if err != nil {
+		return 0, err
+	}
+	if w.InputGrad != nil {
+		w.InputGrad(step, gradX)
+	}
+	return lossSum, nil
+}
+
+// begin finds what stays the same from lane to lane.
+func (w *NetWorkload) begin() {
+	for _, p := range w.Net.Parameters() {
+		w.names = append(w.names, p.Name)
+	}
+	w.params = make([][]float32, len(w.names))
+	w.grad = func(i int) []float32 { return w.step.Grad(w.names[i]) }
+	w.done = func(i int) { w.step.Done(w.names[i]) }
+}
