@@ -78,11 +78,11 @@ func checkLR(changes []LRChange) error {
 
 // CheckScaleLR says why the learning rates of a job cannot be changed while it runs, or nothing.
 func (j *Job) CheckScaleLR() error {
-	switch {
-	case j.Consistency != ConsistencySync && j.Consistency != ConsistencyBounded:
+	switch p := j.Plan(); {
+	case p.Clock != ClockBounded:
 		return fmt.Errorf("job %s is %s, in which trainers do not share the batches that a change begins with: want %s or %s", j.Name, j.Consistency,
 			ConsistencySync, ConsistencyBounded)
-	case j.RowsAlone():
+	case p.AsyncTables:
 		return fmt.Errorf("the tables of job %s are %s: their batches are each trainer's own", j.Name, ConsistencyAsync)
 	case j.Optimizer.Exact || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Optimizer != nil && t.Optimizer.Exact }):
 		return fmt.Errorf("job %s has exact rows, which make up for the steps that they sat out at one rate", j.Name)
