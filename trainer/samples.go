@@ -82,6 +82,15 @@ type sampled[T any] struct {
 	offsets [][][]int64 // [hosted lane][table] where each sample's keys begin, and where the last one ends
 }
 
+// Workload makes a workload for Run of the samples and of a function that computes some of them, for programs that join and run by
+// themselves; Train does all of it. Each sample's keys are asked for once a batch.
+func (d *Data[T]) Workload(s *Session, step func(b *Step[T]) (loss float64)) (Workload, error) {
+	if err := d.check(); err != nil {
+		return nil, err
+	}
+	return newSampled(s, d, step)
+}
+
 func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (*sampled[T], error) {
 	dealer, err := deal.New(d.seed, len(d.items), d.batch, s.job.Lanes)
 	if err != nil {

@@ -138,15 +138,15 @@ func (o *movielensOptions) trainOne(ctx context.Context, backend cuda.Backend) (
 	if data.Synthetic && !o.quiet {
 		o.log.Warn("the input is synthetic: what is learned of it says nothing about people", "input", data.Source)
 	}
-	w, err := movielens.NewWorkload(o.settings, data)
-	if err != nil {
-		return r, err
-	}
 	session, err := o.join(ctx, backend, movielens.Job(o.settings, data))
 	if err != nil {
 		return r, err
 	}
 	defer func() { err = leave(ctx, session, err) }()
+	w, err := movielens.NewWorkload(session, o.settings, data)
+	if err != nil {
+		return r, err
+	}
 	m := newMeter(&o.common, o.settings.BatchesPerEpoch(len(data.Train)))
 	if m.board, err = o.openBoard(session); err != nil {
 		return r, err
@@ -196,7 +196,7 @@ func (o *movielensOptions) conclude(ctx context.Context, session *trainer.Sessio
 	r.WeightsSHA256 = hex.EncodeToString(digest[:])
 	r.Suspect = o.suspect(ctx)
 	if o.save != "" {
-		model, err := movielens.Collect(ctx, session, o.settings, data)
+		model, err := movielens.Collect(ctx, session, data)
 		if err == nil {
 			model.Suspect = r.Suspect
 			err = model.Save(o.save)

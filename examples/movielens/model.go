@@ -3,25 +3,18 @@ package movielens
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 
-	"gradbus/internal/safetensors"
 	"gradbus/internal/settings"
-	"gradbus/schema"
 	"gradbus/trainer"
 )
 
 // ErrModel says that a file is no model of this workload; the text says what is wrong with it.
 var ErrModel = errors.New("not a model of the workload movielens")
-
-// format names what the metadata of a saved model hold.
-const format = "gradbus movielens 1"
 
 // Film is a film that can be recommended.
 type Film struct {
@@ -32,35 +25,29 @@ type Film struct {
 
 // Model is a trained model with what is needed to use it.
 type Model struct {
-	Mean          float32
-	Films         []Film // of the training ratings, by id
-	Synthetic     bool
-	Suspect       string            // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
-	Settings      map[string]string // how it was trained, for people
-	Rows, Dim     int               // of each table
-	Users, Movies []float32         // [Rows, Dim]: bias, then factors
+	Mean      float32
+	Films     []Film // of the training ratings, by id
+	Synthetic bool
+	Suspect   string // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
+	Weights   *trainer.Model
+	rows      int // of each table
 }
 
+// Entries of a saved model's metadata.
+const (
+	filmsEntry     = "films"
+	meanEntry      = "mean"
+	syntheticEntry = "synthetic"
+	suspectEntry   = "suspect"
+)
+
 // Collect reads the whole model from a session at its current version.
-func Collect(ctx context.Context, session *trainer.Session, s Settings, data *Data) (*Model, error) {
-	m := &Model{Mean: data.Mean, Films: data.films(), Synthetic: data.Synthetic, Rows: s.Rows, Dim: 1 + s.Factors, Settings: s.Record()}
-	for name, value := range map[string]string{"batch": strconv.Itoa(s.Batch), "decay": settings.Number(s.Decay), "split": s.Split,
-		"data": hex.EncodeToString(data.Digest[:])} {
-		m.Settings[name] = value
+func Collect(ctx context.Context, session *trainer.Session, data *Data) (*Model, error) {
+	weights, err := session.Weights(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("collect the model: %w", err)
 	}
-	m.Users, m.Movies = make([]float32, m.Rows*m.Dim), make([]float32, m.Rows*m.Dim)
-	for table, to := range map[schema.Table][]float32{users: m.Users, movies: m.Movies} {
-		err := session.Table(ctx, table, func(_ schema.Partition, keys []uint64, rows []float32) error {
-			for i, key := range keys {
-				copy(to[int(key)*m.Dim:][:m.Dim], rows[i*m.Dim:])
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("collect the model: %w", err)
-		}
-	}
-	return m, nil
+	return &Model{Mean: data.Mean, Films: data.films(), Synthetic: data.Synthetic, Weights: weights, rows: int(session.Job().Tables[users].Rows)}, nil
 }
 
 // films are those of the training ratings, by id.
@@ -77,82 +64,60 @@ func (d *Data) films() []Film {
 	return all
 }
 
-// Save writes the model as a safetensors file: tensors users and movies [Rows, Dim], float32, and in the metadata the mean, the films and
-// the settings. The file is there whole or not at all.
+// Save writes the model as trainer.Model.Save does, with the films and the mean in its metadata.
 func (m *Model) Save(path string) error {
 	films, err := json.Marshal(m.Films)
 	if err != nil {
 		return fmt.Errorf("save model: %w", err)
 	}
-	metadata := map[string]string{"format": format, "films": string(films), "mean": settings.Number(float64(m.Mean)),
-		"synthetic": strconv.FormatBool(m.Synthetic)}
+	m.Weights.Metadata = map[string]string{filmsEntry: string(films), meanEntry: settings.Number(float64(m.Mean)),
+		syntheticEntry: strconv.FormatBool(m.Synthetic)}
 	if m.Suspect != "" {
-		metadata["suspect"] = m.Suspect
+		m.Weights.Metadata[suspectEntry] = m.Suspect
 	}
-	for name, value := range m.Settings {
-		metadata["settings."+name] = value
-	}
-	shape := []int{m.Rows, m.Dim}
-	if err := safetensors.Save(path, metadata, []safetensors.Tensor{{Name: moviesName, Shape: shape, Values: m.Movies},
-		{Name: usersName, Shape: shape, Values: m.Users}}); err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	return nil
+	return m.Weights.Save(path)
 }
 
-// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut, of other shapes, or holds values that
-// are not finite; and where it cannot be opened (fs.ErrNotExist).
+// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed; and where it cannot be opened
+// (fs.ErrNotExist).
 func LoadModel(path string) (*Model, error) {
-	metadata, tensors, err := safetensors.Load(path)
-	if errors.Is(err, safetensors.ErrFormat) {
-		return nil, fmt.Errorf("load model: %w: %w", ErrModel, err)
+	weights, err := trainer.OpenModel(path)
+	if errors.Is(err, trainer.ErrModel) {
+		return nil, fmt.Errorf("%w: %w", ErrModel, err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("load model: %w", err)
+		return nil, err
 	}
-	m, err := modelOf(metadata, tensors)
-	if err != nil {
-		return nil, fmt.Errorf("load model %s: %w: %w", path, ErrModel, err)
+	m := &Model{Weights: weights, Synthetic: weights.Metadata[syntheticEntry] == "true", Suspect: weights.Metadata[suspectEntry]}
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrModel, path, err)
 	}
 	return m, nil
 }
 
-func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) (*Model, error) {
-	if got := metadata["format"]; got != format {
-		return nil, fmt.Errorf("format %q in its metadata, want %q", got, format)
+// check takes what the manifest and the metadata say.
+func (m *Model) check() error {
+	job := m.Weights.Job()
+	t := job.Tables
+	if job.Workload != Name || len(t) != 2 || t[users].Name != usersName || t[movies].Name != moviesName || t[users].Dim != t[movies].Dim ||
+		t[users].Rows != t[movies].Rows {
+		return fmt.Errorf("it is of workload %q: want %s, with tables %s and %s alike", job.Workload, Name, usersName, moviesName)
 	}
-	m := &Model{Settings: map[string]string{}, Synthetic: metadata["synthetic"] == "true", Suspect: metadata["suspect"]}
-	for name, value := range metadata {
-		if setting, ok := strings.CutPrefix(name, "settings."); ok {
-			m.Settings[setting] = value
-		}
-	}
-	mean, err := strconv.ParseFloat(metadata["mean"], 32)
+	m.rows = int(t[users].Rows)
+	mean, err := strconv.ParseFloat(m.Weights.Metadata[meanEntry], 32)
 	if err != nil || !(mean >= 0 && mean <= starsMax) {
-		return nil, fmt.Errorf("mean %.40q: want a number from 0 to %d", metadata["mean"], starsMax)
+		return fmt.Errorf("mean %.40q: want a number from 0 to %d", m.Weights.Metadata[meanEntry], starsMax)
 	}
 	m.Mean = float32(mean)
-	if err := json.Unmarshal([]byte(metadata["films"]), &m.Films); err != nil {
-		return nil, errors.New("its films are no list of them")
+	if err := json.Unmarshal([]byte(m.Weights.Metadata[filmsEntry]), &m.Films); err != nil {
+		return errors.New("its films are no list of them")
 	}
-	table, err := safetensors.Find(tensors, usersName)
-	if err != nil {
-		return nil, err
-	}
-	if len(table.Shape) != 2 || table.Shape[0] < 1 || table.Shape[1] < 1 || len(tensors) != 2 {
-		return nil, fmt.Errorf("%d tensors, %s of shape %v: want %s and %s alone, [rows, dim]", len(tensors), usersName, table.Shape, moviesName, usersName)
-	}
-	m.Rows, m.Dim = table.Shape[0], table.Shape[1]
-	if m.Users, err = safetensors.Values(tensors, usersName, table.Shape); err != nil {
-		return nil, err
-	}
-	m.Movies, err = safetensors.Values(tensors, moviesName, table.Shape)
-	return m, err
+	return nil
 }
 
 // Rating is how many stars a user would give a film. Of a user or a film that the training did not have it tells little beyond the other's bias.
 func (m *Model) Rating(user, film uint64) float32 {
-	return Score(m.Mean, m.Users[int(userRow(user, m.Rows))*m.Dim:][:m.Dim], m.Movies[int(movieRow(film, m.Rows))*m.Dim:][:m.Dim])
+	return Score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)), m.Weights.Row(moviesName, movieRow(film, m.rows)))
 }
 
 // Recommendation is a film and how many stars a user would give it.

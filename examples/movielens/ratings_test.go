@@ -200,32 +200,3 @@ func TestSettings(t *testing.T) {
 		}
 	}
 }
-
-// A file that is none of ours, or lacks something, is no model.
-func TestLoadModelRefuses(t *testing.T) {
-	folder := t.TempDir()
-	m := Model{Mean: 3, Rows: 2, Dim: 2, Users: make([]float32, 4), Movies: make([]float32, 4), Films: []Film{{1, "A", 10}}}
-	path := filepath.Join(folder, "m")
-	if err := m.Save(path); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := LoadModel(path); err != nil {
-		t.Fatal(err)
-	}
-	whole, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for says, text := range map[string][]byte{
-		"format": bytes.Replace(whole, []byte(format), []byte("gradbus movielens 9"), 1),
-		"mean":   bytes.Replace(whole, []byte(`"mean":"3"`), []byte(`"mean":"x"`), 1),
-		"":       whole[:len(whole)-1],
-	} {
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := LoadModel(path); !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
-	}
-}

@@ -99,7 +99,7 @@ var layers = map[string]layer{
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/movielens": {
-		own:   []string{"cuda", "lane", "philox", "schema", "trainer", "trainer/deal", "examples/movielens/rdata", "internal/safetensors", "internal/settings"},
+		own:   []string{"nn", "philox", "schema", "trainer", "trainer/deal", "examples/movielens/rdata", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/movielens/rdata": {noStd: noNetwork},

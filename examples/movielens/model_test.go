@@ -1,0 +1,75 @@
+package movielens
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"gradbus/local"
+	"gradbus/trainer"
+)
+
+// saved trains a model of the synthetic ratings in this process, and writes it to a file.
+func saved(t *testing.T, s Settings, path string) {
+	t.Helper()
+	data, err := Load(InputSynthetic, SplitUser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shards, err := local.Start(t.Context(), local.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer shards.Close()
+	session, err := trainer.Join(t.Context(), shards.Config(), Job(s, data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close()
+	w, err := NewWorkload(session, s, data)
+	if err == nil {
+		err = session.Run(t.Context(), w, uint64(s.Epochs*s.BatchesPerEpoch(len(data.Train))), nil)
+	}
+	var m *Model
+	if err == nil {
+		m, err = Collect(t.Context(), session, data)
+	}
+	if err == nil {
+		err = m.Save(path)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A file that is none of ours, or lacks something, is no model.
+func TestLoadModelRefuses(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "m")
+	s := Defaults()
+	s.Rows, s.Factors, s.Epochs = 64, 2, 1
+	saved(t, s, path)
+	if _, err := LoadModel(path); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for says, text := range map[string][]byte{
+		`workload "movielans"`: bytes.Replace(whole, []byte(`\"workload\":\"movielens`), []byte(`\"workload\":\"movielans`), 1),
+		"mean \"x":             bytes.Replace(whole, []byte(`"mean":"3`), []byte(`"mean":"x`), 1),
+		"no list of them":      bytes.Replace(whole, []byte(`"films":"[`), []byte(`"films":"{`), 1),
+		"":                     whole[:len(whole)-1],
+		"digest":               append(whole[:len(whole)-1:len(whole)-1], whole[len(whole)-1]^1),
+	} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadModel(path); !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
+		}
+	}
+}
