@@ -8,6 +8,13 @@ import (
 
 var optimizerKinds = []string{OptimizerSGD, OptimizerAdagrad, OptimizerRowwiseAdagrad, OptimizerAdam, OptimizerAdamW, OptimizerFTRL}
 
+// Validate says what is wrong with an optimizer by itself. Whether it suits a job is for the job's Validate.
+func (o *Optimizer) Validate() JobErrors {
+	c := &jobCheck{}
+	c.optimizer("optimizer", o)
+	return c.errors
+}
+
 // optimizers checks the job's optimizer and those of tensors, each by itself and with what has it.
 func (c *jobCheck) optimizers(j *Job) {
 	c.optimizer("optimizer", &j.Optimizer)

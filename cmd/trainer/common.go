@@ -53,6 +53,7 @@ type common struct {
 	local                 localFlags
 	shards                *local.Shards // where --local has them; else nil
 	quiet                 bool          // another trainer of this process shows progress
+	shared                *settings.Shared
 
 	out    io.Writer
 	errOut *os.File
@@ -87,8 +88,12 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 
 // addTraining adds the flags of how a job learns. drawn names what follows from the seed; dense is "dense " where the
 // workload has tables besides its parameters.
-func addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch")
+func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
+	o.shared = s
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01, ftrl 0.1")
+	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer, "`kind` of optimizer: sgd (also where empty), adagrad, rowwise_adagrad, adam, adamw or ftrl, and behind a colon its hyperparameters, as adam:beta1=0.95,eps=1e-6 or sgd:nesterov")
+	set.StringVar(&s.Schedule, "schedule", s.Schedule, "`course` of the learning rate: constant, linear, cosine or steps, as cosine:warmup=100,total=2000,final=0.1 or steps:steps=500+800,gamma=0.1, in batches; empty is constant")
+	set.StringVar(&s.Clip, "clip", s.Clip, "`bound` of the mean gradient: value:MAX for each value, row:MAX for the norm of each row of tables, global:MAX for that of all (needs --apply mean); empty is none")
 	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
 	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
@@ -127,7 +132,7 @@ func (o *common) openBackend() (cuda.Backend, error) {
 // childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had them.
 func (o *common) childArgs(i int, s *settings.Shared) []string {
 	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs),
-		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--seed", strconv.FormatUint(s.Seed, 10),
+		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule", s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
@@ -161,6 +166,9 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 			return err
 		}
 		if err := o.local.check(c.Flags()); err != nil {
+			return err
+		}
+		if err := o.shared.Resolve(c.Flags().Changed); err != nil {
 			return err
 		}
 		return run(c.Context())

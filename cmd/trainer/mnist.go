@@ -66,7 +66,7 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.Uint64Var(&s.Batches, "batches", s.Batches, "`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
-	addTraining(set, &s.Shared, "initial values, order and dropout", "")
+	o.addTraining(set, &s.Shared, "initial values, order and dropout", "")
 	o.addOutput(set)
 	set.StringVar(&o.library, "library", "auto", "products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
 	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")

@@ -65,7 +65,7 @@ func (o *movielensOptions) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Factors, "factors", s.Factors, "`number` of factors of a user and of a film, besides their bias")
 	set.IntVar(&s.Rows, "rows", s.Rows, "`number` of rows of each table, that ids are hashed into")
 	set.Float64Var(&s.Decay, "decay", s.Decay, "`weight` in the loss of the squares of the rows that a rating uses")
-	addTraining(set, &s.Shared, "initial values and order", "dense ")
+	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
 	o.addOutput(set)
 	set.StringVar(&o.predict, "predict", "", "`user` to recommend films to, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the ratings to this `file` as a ratings.csv, and train nothing")

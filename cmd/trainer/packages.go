@@ -56,7 +56,7 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
-	addTraining(set, &s.Shared, "initial values and order", "dense ")
+	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
 	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
 	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: columns and tables pool there, rows in the trainers; empty is columns where the job can have them")
 	o.addOutput(set)

@@ -44,6 +44,9 @@ func (s Settings) Validate() error {
 		c.Add("batches %d: want 0 to %d", s.Batches, uint64(batchesMax))
 	}
 	s.CheckTraining(&c)
+	if s.TableOptimizer() != nil {
+		c.Add("clip %s: want value or global, since %s has no rows", s.Clip, Name)
+	}
 	return c.Err(ErrSettings)
 }
 

@@ -90,7 +90,7 @@ func Job(s Settings, data *Data) *schema.Job {
 	}
 	for _, name := range []string{usersName, moviesName} {
 		job.Tables = append(job.Tables, schema.TableSpec{Name: name, Rows: uint64(s.Rows), Dim: 1 + s.Factors, Partitions: partitions,
-			Replicated: s.Reduce == schema.ReduceTrainers, Init: schema.Init{Kind: philox.Normal, Scale: initialScale}})
+			Replicated: s.Reduce == schema.ReduceTrainers, Init: schema.Init{Kind: philox.Normal, Scale: initialScale}, Optimizer: s.TableOptimizer()})
 	}
 	return job
 }

@@ -38,7 +38,7 @@ type Settings struct {
 	Dim   int // values in an embedding row, from 1
 
 	// Placement is how the table lies on the shards: "columns" and "tables" (the whole table on one shard) pool there, in sync and
-	// with reduce "shards"; "rows" pools in the trainers. "" is columns where they can be had, else rows. With gradients in float32
+	// with reduce "shards"; "rows" pools in the trainers. "" is columns where they can be had, tables where whole rows are needed, else rows. With gradients in float32
 	// no bit depends on it.
 	Placement string
 }
@@ -84,7 +84,11 @@ func (s Settings) poolsOnShards() bool {
 
 // placement is how the table lies on the shards, the default filled in.
 func (s Settings) placement() string {
-	if s.Placement == "" && s.poolsOnShards() {
+	switch {
+	case s.Placement != "" || !s.poolsOnShards():
+	case s.ByRow():
+		return schema.PlacementTables
+	default:
 		return schema.PlacementColumns
 	}
 	return s.Placement
@@ -117,7 +121,7 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 	job.Tables = []schema.TableSpec{
 		{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions, Replicated: s.Reduce == schema.ReduceTrainers,
 			Placement: s.placement(), Pooling: schema.PoolingMean,
-			Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}},
+			Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}, Optimizer: s.TableOptimizer()},
 	}
 	return job
 }

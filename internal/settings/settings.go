@@ -23,9 +23,14 @@ type Shared struct {
 	Epochs   int     // how often the training set is gone through, from 1
 	LR       float64 // learning rate, above 0
 	Momentum float64 // of SGD, in [0, 1); 0 keeps no velocity
-	Seed     uint64  // of initial values, order, and whatever else the workload draws
-	Apply    string  // who owns the dense parameters and their optimizer: "update" is the shards, "mean" the trainers
-	Reduce   string  // who adds gradients up: "shards" (also ""), or "trainers", who then keep tables too; needs "mean"
+
+	Optimizer string // kind and hyperparameters, as "adam:beta1=0.95"; "" is sgd
+	Schedule  string // of LR, as "cosine:warmup=100,total=2000"; "" is constant
+	Clip      string // of the mean gradient, as "value:0.5"; "" is none
+
+	Seed   uint64 // of initial values, order, and whatever else the workload draws
+	Apply  string // who owns the dense parameters and their optimizer: "update" is the shards, "mean" the trainers
+	Reduce string // who adds gradients up: "shards" (also ""), or "trainers", who then keep tables too; needs "mean"
 
 	Consistency string // mode of the job: "sync" (also ""), "bounded" or "async"
 	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
@@ -83,6 +88,7 @@ func (s Shared) CheckTraining(c *Check) {
 	if m := float64(float32(s.Momentum)); !(m >= 0 && m < 1) {
 		c.Add("momentum %v: want at least 0 and below 1", s.Momentum)
 	}
+	s.checkOptimizer(c)
 	if s.Apply != schema.ApplyUpdate && s.Apply != schema.ApplyMean {
 		c.Add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
 	}
@@ -137,15 +143,26 @@ func (s Shared) consistency() string {
 
 // Record is the settings as text, as files of trained models keep them for people.
 func (s Shared) Record() map[string]string {
-	return map[string]string{"epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
+	record := map[string]string{"epochs": strconv.Itoa(s.Epochs), "lanes": strconv.Itoa(s.LaneCount()),
 		"lr": Number(s.LR), "momentum": Number(s.Momentum), "seed": strconv.FormatUint(s.Seed, 10)}
+	for name, text := range map[string]string{"optimizer": s.Optimizer, "schedule": s.Schedule, "clip": s.Clip} {
+		if text != "" {
+			record[name] = text
+		}
+	}
+	return record
 }
 
 // Number is the shortest text that gives x again.
 func Number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
 // Manifest is the manifest of a workload's job as far as these settings go: without its own settings, parameters and tables.
+// s must be valid.
 func (s Shared) Manifest(workload string) *schema.Job {
+	optimizer, _ := s.optimizer()
+	if s.clipsRows() {
+		optimizer.Clip = nil // see TableOptimizer
+	}
 	return &schema.Job{
 		Name:        schema.JobName(s.Job),
 		Workload:    workload,
@@ -159,6 +176,6 @@ func (s Shared) Manifest(workload string) *schema.Job {
 		Reduce:      s.Reduce,
 		Policy:      schema.PolicyFail,
 		ChunkBytes:  schema.ChunkBytes,
-		Optimizer:   schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(s.LR), Momentum: float32(s.Momentum)},
+		Optimizer:   optimizer,
 	}
 }
