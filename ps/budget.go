@@ -21,15 +21,15 @@ const (
 	frameBytesOver = 1 << 10
 	valueBytes     = 4
 	keyBytes       = 8
-	slotBytes      = 4
+	placeBytes     = 4
 )
 
 // Memory is what a job takes on one ps, in bytes, each part at its most. With T trainers, n nodes of the lane tree that
 // they contribute all together, and S of the job's shards here:
 //
-//	Tables      rows*dim*4 (twice with momentum), 4 a row for keys, 4 a row and shard for slots, 1 a row with momentum
-//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded; two more with momentum. In grouped, of
-//	            groups of N, T-N+3 versions in place of ahead+2, all on the ps with shard 0
+//	Tables      rows*dim*4, what optimizers keep of them (state.SlotBytes), 4 a row for keys, 4 a row and shard for places
+//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded, and what optimizers keep of them in two
+//	            versions. In grouped, of groups of N, T-N+3 versions in place of ahead+2, all on the ps with shard 0
 //	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is less
 //	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
 //	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
@@ -73,7 +73,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		slots, marks := state.SlotBytes(job.OptimizerOf(schema.Table(i)), rows, int64(t.Dim))
 		copies = max(copies, 1+(slots+values-1)/values)
 		m.outside += mine(values + slots)
-		m.Tables += mine(values + slots + rows*slotBytes*(int64(shards)+in) + marks*in)
+		m.Tables += mine(values + slots + rows*placeBytes*(int64(shards)+in) + marks*in)
 		sparse += values + rows*keyBytes*in
 	}
 	dense, kept := int64(0), int64(0)

@@ -15,7 +15,7 @@ const moduleBytesLimit = 1 << 60
 // moduleBytes bounds what the modules of a job take where all of them are hosted on one ps. With T trainers, C = T*contexts, P bytes of
 // parameters, N bytes of a net for the most samples, and B bytes of the larger of its input and output, each module takes
 //
-//	(C + 2T + 2) P   and P more with momentum: a version or gradients for each context, both while it goes back, a version for each
+//	(C + 2T + 2) P   and what the optimizer keeps: a version or gradients for each context, both while it goes back, a version for each
 //	                 evaluation, the newest one and the next
 //	(C + T) N        a net for each context, and for each evaluation
 //	(C + 4T) B       inputs that contexts keep; for each trainer a request that is worked, one that comes in, the kept answer and its copy in a queue

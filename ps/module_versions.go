@@ -105,7 +105,7 @@ func (d *hosted) step(sum *tensors, weight float64) (schema.Version, error) {
 	defer d.turn.Unlock()
 	now, next := d.newest, d.room() // nobody else replaces it
 	d.next = next
-	if err := d.state.Step(0, weight, sum.flat); err != nil {
+	if err := d.state.Step(0, weight, sum.flat, 1); err != nil {
 		d.giveBack(next)
 		return 0, cuda.NameMismatch(err, func(e *cuda.MismatchError) string { return d.elementName(e.Position) })
 	}

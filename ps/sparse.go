@@ -115,7 +115,7 @@ func (s *Shard) closeSparse(l *timeline) error {
 			_, dim := s.place.Columns(schema.Table(id), s.index)
 			keys, rows, err := l.sparse.Merge(schema.Table(id), dim)
 			if err == nil {
-				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: float32(total)})
+				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: float32(total), Scale: 1})
 			}
 			if err != nil {
 				return err

@@ -40,23 +40,9 @@ func (c *jobCheck) optimizers(j *Job) {
 
 // notCarriedOut refuses what shards and trainers do not carry out yet.
 func (c *jobCheck) notCarriedOut(j *Job) {
-	if len(c.errors) > 0 {
-		return
-	}
-	all := []Optimizer{j.Optimizer.WithDefaults()}
-	for i := range j.Parameters {
-		all = append(all, j.OptimizerOfParameter(i))
-	}
 	for i := range j.Tables {
-		all = append(all, j.OptimizerOf(Table(i)))
-		if j.Tables[i].PerRow {
+		if j.Tables[i].PerRow && len(c.errors) == 0 {
 			c.add(fmt.Sprintf("tables[%d].per_row", i), true, "false: it is not carried out yet")
-		}
-	}
-	for _, o := range all {
-		if o.Kind != OptimizerSGD || o.Exact || o.Schedule != nil || o.Clip != nil || o != all[0] {
-			c.add("optimizer", o.Kind, "one optimizer, sgd, at a constant rate, for all: others are not carried out yet")
-			return
 		}
 	}
 }

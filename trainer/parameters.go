@@ -60,9 +60,9 @@ func (p *parameters) of(v schema.Version, at span) []float32 {
 	return p.values[v%schema.Version(len(p.values))][at.lo:at.hi]
 }
 
-// step makes the next version of a chunk by its mean gradient.
-func (p *parameters) step(chunk int, mean []float32) error {
-	return cuda.NameMismatch(p.state.Step(chunk, 1, mean), func(e *cuda.MismatchError) string {
+// step makes the next version of a chunk by its mean gradient, times scale.
+func (p *parameters) step(chunk int, mean []float32, scale float32) error {
+	return cuda.NameMismatch(p.state.Step(chunk, 1, mean, scale), func(e *cuda.MismatchError) string {
 		return p.flat.elementName(p.flat.chunks[chunk].lo + e.Position)
 	})
 }

@@ -48,9 +48,9 @@ func (r *replicas) close() {
 	r.tables = nil
 }
 
-// stage applies mean gradients of a replicated table's rows, beside the table.
-func (r *replicas) stage(t schema.Table, keys []uint64, means []float32) error {
-	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1}); err != nil {
+// stage applies mean gradients of a replicated table's rows, times scale, beside the table.
+func (r *replicas) stage(t schema.Table, keys []uint64, means []float32, scale float32) error {
+	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1, Scale: scale}); err != nil {
 		return fmt.Errorf("apply %d rows of table %d: %w", len(keys), t, err)
 	}
 	return nil

@@ -21,6 +21,7 @@ type results struct {
 	at      []int      // [dense chunk] which of its owner's rounds it is
 
 	replicas *replicas  // where results over rows go
+	clipped  *clipped   // what of a batch is stepped when all of it is there; nil for nothing
 	parts    []rowParts // [of sparse] what is there of the result of its round; guarded by mu
 
 	// mu guards what follows, and the versions of params that are not complete.
@@ -94,22 +95,26 @@ func (r *results) begin(b schema.Batch) {
 		r.complete = b
 	}
 	r.begun = b + 1
-	r.settle()
+	_ = r.settle() // of rounds that nobody has there is nothing to step
 }
 
-// settle finds the batches that are complete.
-func (r *results) settle() {
+// settle finds the batches that are complete, and steps what waited for all of their results.
+func (r *results) settle() error {
 	was := r.complete
 	for r.complete < r.begun && r.of(r.complete).open == 0 {
+		if err := r.clipped.step(r.complete, r.of(r.complete).weight); err != nil {
+			return fmt.Errorf("step batch %d: %w", r.complete, err)
+		}
 		r.complete++
 	}
 	if r.complete == was {
-		return
+		return nil
 	}
 	select {
 	case r.ready <- struct{}{}:
 	default: // somebody has yet to look
 	}
+	return nil
 }
 
 // take puts a result in place, and names those that must have been lost on their way. pulled says that it is the answer to a
@@ -152,8 +157,7 @@ func (r *results) put(owner int, pulled bool, h *schema.Head, version schema.Ver
 	o.open--
 	o.times.came(h.Bucket)
 	lost = o.gaps[owner].came(round, pulled && !r.alone)
-	r.settle()
-	return lost, nil
+	return lost, r.settle()
 }
 
 // inParts is in place of a round of whose result more has to come.
@@ -184,8 +188,11 @@ func (r *results) place(o *batchResults, owner int, h *schema.Head, values []flo
 		return round, false, nil // there already, or the result of the batch before was lost: both are asked for again
 	}
 	to := r.flat.chunks[at]
+	held := r.clipped.takes(at)
 	if h.Weight == 0 && !r.alone { // nobody had a sample: nothing changes, and the frame need not say so again
-		r.params.state.Keep(at)
+		if !held {
+			r.params.state.Keep(at)
+		}
 		return round, true, nil
 	}
 	if len(values) != to.hi-to.lo || h.Offset != r.flat.rounds[at].offset {
@@ -195,7 +202,11 @@ func (r *results) place(o *batchResults, owner int, h *schema.Head, values []flo
 		r.params.state.Set(at, values)
 		return round, true, nil
 	}
-	return round, true, r.params.step(at, values)
+	if held {
+		r.clipped.hold(h.Batch, at, values)
+		return round, true, nil
+	}
+	return round, true, r.params.step(at, values, 1)
 }
 
 // rowParts is what is there of one result over rows, which comes in as many frames as its rows need.
@@ -224,7 +235,10 @@ func (r *results) placeRows(owner int, p *rowParts, h *schema.Head, v *schema.Vi
 		return false, false, err
 	}
 	for _, part := range v.Parts() {
-		if err := r.replicas.stage(part.Table, part.Keys, part.Rows); err != nil {
+		if r.clipped.holdRows(part.Table, part.Keys, part.Rows) {
+			continue
+		}
+		if err := r.replicas.stage(part.Table, part.Keys, part.Rows, 1); err != nil {
 			return false, false, err
 		}
 	}

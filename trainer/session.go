@@ -165,7 +165,10 @@ func (s *Session) build(params *parameters) (err error) {
 	}
 	sparse := rowOwners(s.place)
 	s.results = newResults(s.flat, params, job, waitedFor(s.place.Plan, sparse))
-	s.results.replicas = s.replicas
+	s.results.replicas, s.results.clipped = s.replicas, newClipped(job, params)
+	if s.results.clipped != nil {
+		s.results.clipped.replicas = s.replicas
+	}
 	if s.config.Timeline {
 		for i := range s.results.open {
 			s.results.open[i].times = newTimeline(s.place, sparse)

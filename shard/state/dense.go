@@ -208,7 +208,7 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
-		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0,
+		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clip, Weight: float32(weight), First: steps == 0,
 		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
 	if err == nil {
@@ -217,12 +217,12 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	return err
 }
 
-// Step is Average of one sum.
-func (d *Dense) Step(i int, weight float64, sum []float32) error {
+// Step is Average of one sum. scale is by what the gradient is multiplied once it is divided: 1, or what Norm says.
+func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error {
 	c, now, out := d.begin(i)
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
-		Dim: 1, Optimizer: c.rule.at(c.version, steps), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
+		Dim: 1, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clipped(scale), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
 		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
 	})
 	if err == nil {

@@ -15,13 +15,17 @@ type rule struct {
 	slots   []slotShape
 	initial float32 // of every value of every slot
 	changes *LRChanges
-	marks   bool // the first step of a value or row differs from the others
-	exact   bool // a row that sits a step out has to make up for it
+	marks   bool      // the first step of a value or row differs from the others
+	exact   bool      // a row that sits a step out has to make up for it
+	clip    cuda.Clip // by value or by the norm of a row; that of all gradients is a factor of each step
 
 	optimizer cuda.Optimizer // points to the one below that the kind names
 	sgd       cuda.SGD
+	adagrad   cuda.Adagrad
 	rowwise   cuda.RowwiseAdagrad
 	adam      cuda.Adam
+	adamw     cuda.AdamW
+	ftrl      cuda.FTRL
 }
 
 // slotShape is a named state of an optimizer: as many values as the row or tensor has, or one a row.
@@ -47,14 +51,30 @@ func newRule(o schema.Optimizer, changes *LRChanges) (*rule, error) {
 		r.sgd = cuda.SGD{Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
 		r.optimizer, r.marks = &r.sgd, o.Momentum != 0
 		r.exact = o.Exact && (o.Momentum != 0 || o.WeightDecay != 0) // else a gradient of zero moves nothing
+	case schema.OptimizerAdagrad:
+		r.adagrad = cuda.Adagrad{Eps: o.Eps, WeightDecay: o.WeightDecay}
+		r.optimizer = &r.adagrad
 	case schema.OptimizerRowwiseAdagrad:
 		r.rowwise = cuda.RowwiseAdagrad{Eps: o.Eps, WeightDecay: o.WeightDecay}
 		r.optimizer = &r.rowwise
 	case schema.OptimizerAdam:
 		r.adam = cuda.Adam{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay}
 		r.optimizer = &r.adam
+	case schema.OptimizerAdamW:
+		r.adamw = cuda.AdamW{Beta1: o.Beta1, Beta2: o.Beta2, Eps: o.Eps, WeightDecay: o.WeightDecay}
+		r.optimizer = &r.adamw
+	case schema.OptimizerFTRL:
+		r.ftrl = cuda.FTRL{Beta: o.Beta, L1: o.L1, L2: o.L2}
+		r.optimizer = &r.ftrl
 	default:
 		return nil, fmt.Errorf("optimizer %q is not known", o.Kind)
+	}
+	switch c := o.Clip; {
+	case c == nil:
+	case c.Kind == schema.ClipValue:
+		r.clip = cuda.Clip{Kind: cuda.ClipValue, By: c.Max}
+	case c.Kind == schema.ClipRow:
+		r.clip = cuda.Clip{Kind: cuda.ClipRow, By: c.Max}
 	}
 	for _, name := range r.at(0, 0).SlotNames() {
 		r.slots = append(r.slots, slotShape{name: name, perRow: o.Kind == schema.OptimizerRowwiseAdagrad})
@@ -66,9 +86,17 @@ func newRule(o schema.Optimizer, changes *LRChanges) (*rule, error) {
 // the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 	lr := r.named.Rate(uint64(v)) * r.changes.scale(v)
-	r.sgd.LR, r.rowwise.LR, r.adam.LR = lr, lr, lr
-	r.adam.Step = steps + 1
+	r.sgd.LR, r.adagrad.LR, r.rowwise.LR, r.adam.LR, r.adamw.LR, r.ftrl.LR = lr, lr, lr, lr, lr, lr
+	r.adam.Step, r.adamw.Step = steps+1, steps+1
 	return r.optimizer
+}
+
+// clipped is how the gradient of a step is bounded: as the optimizer says, or by a factor that follows from all gradients.
+func (r *rule) clipped(scale float32) cuda.Clip {
+	if scale == 1 {
+		return r.clip
+	}
+	return cuda.Clip{Kind: cuda.ClipScale, By: scale}
 }
 
 // SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those that tell

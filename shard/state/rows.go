@@ -67,7 +67,7 @@ func (t *Array) apply(places []int64, g RowGradient) cuda.ApplyRows {
 		t.staged.pass = append(t.staged.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i])})
 	}
 	return cuda.ApplyRows{
-		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Weight: g.Weight, Slots: t.staged.pass,
+		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight, Slots: t.staged.pass,
 		Table: cuda.Float32s(t.rows), Index: cuda.Int64s(places), Grad: g.Sums,
 	}
 }
@@ -129,7 +129,7 @@ func (t *Array) catchUp(keys []uint64) error {
 	if n := len(late) * t.dim; len(t.zeros) < n {
 		t.zeros = make([]float32, n)
 	}
-	a := t.apply(late, RowGradient{Sums: cuda.Float32s(t.zeros[:len(late)*t.dim]), Weight: 1})
+	a := t.apply(late, RowGradient{Sums: cuda.Float32s(t.zeros[:len(late)*t.dim]), Weight: 1, Scale: 1})
 	for i := range a.Slots {
 		a.Slots[i].After = a.Slots[i].Before
 	}

@@ -52,7 +52,7 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 	a := testArray(t, 10, 2, schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5, Momentum: 0.5})
 	step := func(key uint64, x, y, weight float32) {
 		t.Helper()
-		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{x, y}), Weight: weight}))
+		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{x, y}), Weight: weight, Scale: 1}))
 	}
 	step(7, 2, 4, 2)
 	step(3, 1, 1, 1)
@@ -82,7 +82,7 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 func TestScanIsInOrder(t *testing.T) {
 	a := testArray(t, 100, 3, schema.Optimizer{LR: 1})
 	for key := range uint64(100) {
-		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1}))
+		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1, Scale: 1}))
 	}
 	a.Commit()
 	var s Scanner
@@ -123,7 +123,7 @@ func TestDenseSteps(t *testing.T) {
 		t.Errorf("%v, want %v", values[1], want)
 	}
 	d.Keep(0)
-	must(t, d.Step(0, 1, []float32{0, 0, 0})) // momentum 0.5*{2,0,1}
+	must(t, d.Step(0, 1, []float32{0, 0, 0}, 1)) // momentum 0.5*{2,0,1}
 	if want := []float32{-0.5, 2, 2.25}; !slices.Equal(values[1], want) || d.Version(0) != 3 {
 		t.Errorf("%v at version %d, want %v", values[1], d.Version(0), want)
 	}

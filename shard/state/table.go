@@ -56,6 +56,7 @@ type RowGradient struct {
 	Keys   []uint64    // distinct
 	Sums   cuda.Vector // [len(Keys), dim]
 	Weight float32     // by which the optimizer divides once
+	Scale  float32     // by what the quotient is multiplied: 1, or what Norm says
 }
 
 // Bags are bags of keys: bag i has those from Offsets[i] on, up to the next bag's.

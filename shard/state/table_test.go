@@ -19,6 +19,9 @@ func testOptimizers() map[string]schema.Optimizer {
 		"momentum":        {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, Dampening: 0.1, WeightDecay: 0.01},
 		"exact":           {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Exact: true},
 		"exact decay":     {Kind: schema.OptimizerSGD, LR: 0.1, WeightDecay: 0.01, Exact: true},
+		"adagrad":         {Kind: schema.OptimizerAdagrad, LR: 0.1, InitialAccumulator: 0.5, Clip: &schema.Clipping{Kind: schema.ClipValue, Max: 0.1}},
+		"adamw":           {Kind: schema.OptimizerAdamW, LR: 0.1, Schedule: cosine},
+		"ftrl":            {Kind: schema.OptimizerFTRL, LR: 0.1, L1: 0.01, L2: 0.1},
 		"rowwise_adagrad": {Kind: schema.OptimizerRowwiseAdagrad, LR: 0.1, InitialAccumulator: 0.5},
 		"adam":            {Kind: schema.OptimizerAdam, LR: 0.1, WeightDecay: 0.01, Schedule: cosine},
 	}
@@ -94,7 +97,7 @@ func (g *group) stage(t testing.TB, w *work) {
 		}
 		half := len(keys) / 2 // in two calls, as parts of a result come
 		for _, part := range [][2]int{{half, len(keys)}, {0, half}} {
-			must(t, a.Stage(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]), Weight: w.weight}))
+			must(t, a.Stage(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]), Weight: w.weight, Scale: 1}))
 		}
 	}
 }
@@ -188,7 +191,7 @@ func (n *naive) step(t testing.TB, w *work) {
 		} else if !n.o.Exact {
 			continue
 		}
-		must(t, n.backend.ApplyDense(cuda.ApplyDense{Dim: testDim, Optimizer: r.at(n.version, n.steps), Weight: w.weight, First: !n.stepped[key],
+		must(t, n.backend.ApplyDense(cuda.ApplyDense{Dim: testDim, Optimizer: r.at(n.version, n.steps), Clip: r.clip, Weight: w.weight, First: !n.stepped[key],
 			Slots: n.slots[key], Param: cuda.Float32s(row), Out: cuda.Float32s(row), Grad: cuda.Float32s(g)}))
 		n.stepped[key] = true
 	}

@@ -1,0 +1,136 @@
+package trainer
+
+import (
+	"cmp"
+	"slices"
+
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// clipped holds the mean gradients that are clipped by the norm of all of them together, until those of their batch are there:
+// dense ones of the ahead+1 batches that may be open, and rows of replicated tables. It is used under the lock of results.
+type clipped struct {
+	params   *parameters
+	replicas *replicas
+	most     float32
+	chunks   []int       // that are held, ascending
+	held     []bool      // [dense chunk]
+	order    []int       // their parameters, as flat ones, in the order of the manifest
+	tables   []heldRows  // by index
+	means    [][]float32 // the flat space of batch b at b % len
+	sorted   []int       // scratch of norm
+}
+
+// heldRows are mean gradients of one table's rows, as they came.
+type heldRows struct {
+	on   bool // they are held
+	keys []uint64
+	rows []float32
+}
+
+// newClipped is nil where nothing is clipped so.
+func newClipped(job *schema.Job, params *parameters) *clipped {
+	c := &clipped{params: params, held: make([]bool, len(params.flat.chunks)), tables: make([]heldRows, len(job.Tables)), means: make([][]float32, job.Ahead+1)}
+	global := func(o schema.Optimizer) bool {
+		if o.Clip == nil || o.Clip.Kind != schema.ClipGlobal {
+			return false
+		}
+		c.most = o.Clip.Max // Validate: of all the same
+		return true
+	}
+	for i := range job.Parameters {
+		if global(job.OptimizerOfParameter(i)) {
+			c.order = append(c.order, params.index[job.Parameters[i].Name])
+		}
+	}
+	for i, r := range params.flat.rounds {
+		if c.held[i] = global(params.flat.place.OptimizerOf(r.bucket)); c.held[i] {
+			c.chunks = append(c.chunks, i)
+		}
+	}
+	for i := range job.Tables {
+		c.tables[i].on = global(job.OptimizerOf(schema.Table(i)))
+	}
+	if c.most == 0 {
+		return nil
+	}
+	for i := range c.means {
+		c.means[i] = make([]float32, len(params.values[0]))
+	}
+	return c
+}
+
+func (c *clipped) meansOf(b schema.Batch) []float32 { return c.means[b%schema.Batch(len(c.means))] }
+
+// takes reports whether a chunk is held.
+func (c *clipped) takes(chunk int) bool { return c != nil && c.held[chunk] }
+
+// hold keeps a chunk's mean gradient of a batch.
+func (c *clipped) hold(b schema.Batch, chunk int, mean []float32) {
+	copy(c.meansOf(b)[c.params.flat.chunks[chunk].lo:], mean)
+}
+
+// holdRows keeps mean gradients of rows, and reports whether it does.
+func (c *clipped) holdRows(table schema.Table, keys []uint64, rows []float32) bool {
+	if c == nil || !c.tables[table].on {
+		return false
+	}
+	t := &c.tables[table]
+	t.keys, t.rows = append(t.keys, keys...), append(t.rows, rows...)
+	return true
+}
+
+// step makes the next version of what is held, once all of a batch is there and the batch before it has been stepped. weight is its
+// samples, of all trainers.
+func (c *clipped) step(b schema.Batch, weight float64) error {
+	if c == nil {
+		return nil
+	}
+	if weight == 0 {
+		for _, i := range c.chunks {
+			c.params.state.Keep(i)
+		}
+		return nil
+	}
+	scale := c.scale(b)
+	for _, i := range c.chunks {
+		at := c.params.flat.chunks[i]
+		if err := c.params.step(i, c.meansOf(b)[at.lo:at.hi], scale); err != nil {
+			return err
+		}
+	}
+	for i := range c.tables {
+		t := &c.tables[i]
+		if !t.on {
+			continue
+		}
+		if err := c.replicas.stage(schema.Table(i), t.keys, t.rows, scale); err != nil {
+			return err
+		}
+		t.keys, t.rows = t.keys[:0], t.rows[:0]
+	}
+	return nil
+}
+
+// scale is by what the gradients of a batch are multiplied.
+func (c *clipped) scale(b schema.Batch) float32 {
+	var n state.Norm
+	for _, p := range c.order {
+		at := c.params.flat.params[p]
+		n.Add(c.meansOf(b)[at.lo:at.hi])
+	}
+	for i := range c.tables {
+		t := &c.tables[i]
+		c.sorted = grown(c.sorted, len(t.keys))
+		for k := range c.sorted {
+			c.sorted[k] = k
+		}
+		slices.SortFunc(c.sorted, func(a, b int) int { return cmp.Compare(t.keys[a], t.keys[b]) })
+		for _, k := range c.sorted {
+			dim := len(t.rows) / len(t.keys)
+			n.Add(t.rows[k*dim : (k+1)*dim])
+		}
+	}
+	return n.Scale(c.most)
+}
