@@ -70,3 +70,48 @@ func TestLocalSameAsServer(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkLocal is training in one process, with the settings of the measured figures; one iteration is an epoch.
+func BenchmarkLocal(b *testing.B) {
+	data, err := corpus.Load(b.Context(), "synthetic")
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct{ trainers, shards int }{{1, 1}, {1, 2}, {2, 1}, {2, 2}} {
+		b.Run(fmt.Sprintf("trainers=%d/shards=%d", c.trainers, c.shards), func(b *testing.B) {
+			s := packages.Defaults()
+			s.Trainers, s.Epochs = c.trainers, b.N
+			arithmetic := backend(b, "auto")
+			there, err := local.Start(b.Context(), local.Options{Shards: c.shards, Backend: arithmetic})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer there.Close()
+			b.ReportAllocs()
+			err = there.Run(b.Context(), s.Trainers, func(ctx context.Context, i int, c trainer.Config) error {
+				session, err := trainer.Join(ctx, c, packages.Job(s, data))
+				if err != nil {
+					return err
+				}
+				workload, err := packages.NewWorkload(s, data, arithmetic)
+				if err != nil {
+					return err
+				}
+				if i == 0 {
+					b.ResetTimer()
+				}
+				if err := session.Run(ctx, workload, s.Batches(data), nil); err != nil {
+					return err
+				}
+				if i == 0 {
+					b.StopTimer()
+					b.ReportMetric(float64(b.N*data.Train.Len())/b.Elapsed().Seconds(), "samples/s")
+				}
+				return session.Close()
+			})
+			if err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}
