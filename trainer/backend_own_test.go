@@ -18,7 +18,7 @@ func TestJoinWithDefaults(t *testing.T) {
 	}
 	defer server.Close()
 	job := &schema.Job{Name: "short", Parameters: []schema.Parameter{{Name: "p", Shape: []int{2}, Init: schema.Zeros()}}}
-	session, err := Join(ctx, Config{Server: server.URL()}, job)
+	session, err := Join(ctx, Config{Server: server.URL(), Bus: busOf(server.URL())}, job)
 	if err != nil {
 		t.Fatal(err)
 	}

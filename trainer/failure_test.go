@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -106,7 +108,10 @@ func TestJoinRefusesWhatCannotWork(t *testing.T) {
 	checkError(t, err, ErrConfig, `server "nowhere"`, "retry after -1ns")
 	server.Close()
 	_, err = Join(testContext(t), c, toyJob("none", 1, 1, schema.ApplyUpdate))
-	checkError(t, err, fabric.ErrNoServer, "./bin/ps", strings.TrimPrefix(c.Server, "nats://"))
+	checkError(t, err, fabric.ErrNoServer, strings.TrimPrefix(c.Server, "nats://"))
+	dead := Config{Server: fmt.Sprint("nats://127.0.0.1:", fabrictest.DeadPort(t)), Backend: testBackend(t)}
+	_, err = Join(testContext(t), dead, toyJob("none", 1, 1, schema.ApplyUpdate))
+	checkError(t, err, fabric.ErrNoServer, "./bin/ps", strings.TrimPrefix(dead.Server, "nats://"))
 }
 
 func TestJobFullAndNameFreeAgain(t *testing.T) {
@@ -249,8 +254,9 @@ func TestCancelEndsCleanly(t *testing.T) {
 }
 
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
-func TestLostTrainerIsNamed(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestLostTrainerIsNamed(t *testing.T) { waits(t, lostTrainerIsNamed) }
+
+func lostTrainerIsNamed(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("lost", 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
@@ -338,7 +344,7 @@ func (p *proxy) cut(down bool) {
 }
 
 func TestServerOutOfReachIsNamed(t *testing.T) {
-	server := startServer(t, 1)
+	server := startTCP(t, 1)
 	p := startProxy(t, server.URL())
 	c := testConfig(t, server)
 	c.Server, c.BackWithin = p.url(), 300*time.Millisecond
@@ -359,7 +365,7 @@ func TestServerOutOfReachIsNamed(t *testing.T) {
 // Connections that break again and again in the middle of everything change no bit.
 func TestBrokenConnectionsChangeNothing(t *testing.T) {
 	const lanes, batches = 4, 30
-	server := startServer(t, 2)
+	server := startTCP(t, 2)
 	want := trainAll(t, testConfig(t, server), toyJob("whole", 1, lanes, schema.ApplyUpdate), batches)[0]
 	if want.err != nil {
 		t.Fatal(want.err)

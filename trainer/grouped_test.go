@@ -211,8 +211,9 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 }
 
 // A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the end.
-func TestGroupedGoesOnWithoutTheLost(t *testing.T) {
-	t.Parallel()
+func TestGroupedGoesOnWithoutTheLost(t *testing.T) { waits(t, groupedGoesOnWithoutTheLost) }
+
+func groupedGoesOnWithoutTheLost(t *testing.T) {
 	server := startServer(t, 1)
 	job := groupedJob("lost-grouped", 3, 3, 3)
 	sessions := joinAll(t, testConfig(t, server), job)

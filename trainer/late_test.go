@@ -75,7 +75,7 @@ func (a *answers) again(s *Session) {
 func overhear(t *testing.T, server *ps.Server) *answers {
 	t.Helper()
 	a := new(answers)
-	conn, err := fabric.Dial(testContext(t), fabric.Config{URL: server.URL(), Name: "overhears"})
+	conn, err := fabric.Dial(testContext(t), fabric.Config{URL: server.URL(), Bus: busOf(server.URL()), Name: "overhears"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func emptyPiece(t *testing.T, s *Session, i int) fabric.Message {
 
 // A table of which rows are missing is an error, also where each answer by itself could be right.
 func TestTableMissesRows(t *testing.T) {
-	server := startServer(t, 2)
+	server := startTCP(t, 2)
 	p := startProxy(t, server.URL())
 	c := testConfig(t, server)
 	c.Server = p.url()

@@ -173,8 +173,9 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 }
 
 // In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its name.
-func TestLostTrainerIsNamedInBounded(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestLostTrainerIsNamedInBounded(t *testing.T) { waits(t, lostTrainerIsNamedInBounded) }
+
+func lostTrainerIsNamedInBounded(t *testing.T) {
 	server := startServer(t, 1)
 	job := boundedJob("lost-bounded", 2, 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
@@ -296,8 +297,9 @@ func (s *Session) tablesDigest(ctx context.Context) (sum [32]byte, err error) {
 }
 
 // In async a trainer that dies is named, and stops nobody.
-func TestAsyncGoesOnWithoutTheLost(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestAsyncGoesOnWithoutTheLost(t *testing.T) { waits(t, asyncGoesOnWithoutTheLost) }
+
+func asyncGoesOnWithoutTheLost(t *testing.T) {
 	server := startServer(t, 1)
 	job := asyncJob("async-lost", 2, 2)
 	job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD} // thousands of batches, which need not lead anywhere
@@ -306,6 +308,7 @@ func TestAsyncGoesOnWithoutTheLost(t *testing.T) {
 	sessions[1].close() // no leave
 	until := time.Now().Add(testTimeout / 2)
 	for lost := false; !lost; { // batch after batch, until the server says so
+		time.Sleep(100 * time.Millisecond) // batches need not wait for anything
 		if err := sessions[0].Run(testContext(t), newToy(t, job), 5, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -268,7 +268,10 @@ func TestHostedModuleRefuses(t *testing.T) {
 
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
-	t.Parallel() // it mostly waits
+	waits(t, hostedContextsExpireWithTheirTrainer)
+}
+
+func hostedContextsExpireWithTheirTrainer(t *testing.T) {
 	ctx := testContext(t)
 	sessions := joinOneSilent(t, moduleJob("expire", 2, schema.ConsistencyAsync))
 	var passes []*Activation
@@ -300,7 +303,7 @@ func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 func TestHostedOverBrokenConnections(t *testing.T) {
 	const trainers, batches = 2, 12
 	ctx := testContext(t)
-	server := startServer(t, 2)
+	server := startTCP(t, 2)
 	p := startProxy(t, server.URL())
 	config := testConfig(t, server)
 	config.Server = p.url()
@@ -333,8 +336,9 @@ func TestHostedOverBrokenConnections(t *testing.T) {
 }
 
 // In a job that a lost trainer ends, the others' requests end with its name.
-func TestHostedJobFailsWithItsTrainer(t *testing.T) {
-	t.Parallel() // it mostly waits
+func TestHostedJobFailsWithItsTrainer(t *testing.T) { waits(t, hostedJobFailsWithItsTrainer) }
+
+func hostedJobFailsWithItsTrainer(t *testing.T) {
 	ctx := testContext(t)
 	sessions := joinOneSilent(t, moduleJob("dead", 2, schema.ConsistencySync))
 	m, err := sessions[0].Module("tiny")
@@ -342,6 +346,7 @@ func TestHostedJobFailsWithItsTrainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	for err == nil {
+		time.Sleep(100 * time.Millisecond) // an evaluation need not wait for anything
 		_, err = m.Evaluate(ctx, []float32{1, 2})
 	}
 	checkError(t, err, ErrJobFailed, "trainer t1", "deadline "+shortDeadline.String())

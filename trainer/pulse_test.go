@@ -75,7 +75,7 @@ func startWatched(t testing.TB, config ps.Config) (*ps.Server, *watched) {
 	t.Helper()
 	w := &watched{t: t, all: map[schema.Member][]*schema.Pulse{}}
 	server := startServerWith(t, config)
-	conn, err := fabric.DialControl(testContext(t), fabric.Config{URL: server.URL(), Name: "watch"})
+	conn, err := fabric.DialControl(testContext(t), fabric.Config{URL: server.URL(), Bus: busOf(server.URL()), Name: "watch"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,13 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -42,10 +45,28 @@ func startServer(t testing.TB, shards int) *ps.Server {
 	return startServerWith(t, ps.Config{Shards: shards})
 }
 
+// startServerWith is a server within this process where tests are to be quick (-short), and one over TCP else: what trainers do is the same.
+// Tests of connections are over TCP in either case.
 func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	t.Helper()
+	if config.NATS != "" || config.TLS != nil {
+		return startOn(t, busOf(config.NATS), config)
+	}
+	if testing.Short() || inFakeTime(t) {
+		return startOn(t, bus, config)
+	}
+	return startOn(t, nil, config)
+}
+
+func startTCP(t testing.TB, shards int) *ps.Server {
+	t.Helper()
+	return startOn(t, nil, ps.Config{Shards: shards})
+}
+
+func startOn(t testing.TB, bus *fabric.Bus, config ps.Config) *ps.Server {
+	t.Helper()
 	config.Deadline = cmp.Or(config.Deadline, unhurried)
-	server, err := ps.Start(testContext(t), config, ps.Options{Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	server, err := ps.Start(testContext(t), config, ps.Options{Bus: bus, Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,9 +74,39 @@ func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	return server
 }
 
+// fakeTime names the subtests in which time passes as soon as everybody waits.
+const fakeTime = "fake time"
+
+// waits runs the body of a test that mostly waits where time passes as soon as everybody waits, and where all tests are wanted in real time
+// too, over TCP. It is called at the beginning of the test.
+func waits(t *testing.T, body func(*testing.T)) {
+	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
+	if !testing.Short() {
+		t.Run("real time", func(t *testing.T) {
+			t.Parallel()
+			body(t)
+		})
+	}
+}
+
+func inFakeTime(t testing.TB) bool {
+	return strings.Contains(t.Name(), "/"+strings.ReplaceAll(fakeTime, " ", "_"))
+}
+
+// bus is the network of servers within this process.
+var bus = fabric.NewBus()
+
+// busOf is the network that an address is of; nil is TCP.
+func busOf(url string) *fabric.Bus {
+	if strings.HasPrefix(url, "memory:") {
+		return bus
+	}
+	return nil
+}
+
 func testConfig(t testing.TB, server *ps.Server) Config {
 	t.Helper()
-	return patient(Config{Server: server.URL(), Backend: testBackend(t)})
+	return patient(Config{Server: server.URL(), Bus: busOf(server.URL()), Backend: testBackend(t)})
 }
 
 // patient is a configuration for a machine that may be busy: what must come may take long, and what is lost is asked for soon.

@@ -22,6 +22,9 @@ import (
 func startControl(t *testing.T, c fabric.ServerConfig) *fabric.Server {
 	t.Helper()
 	c.JetStream = true
+	if inFakeTime(t) {
+		c.Bus = bus
+	}
 	s, err := fabric.StartServer(c)
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +45,7 @@ func startSeveral(t *testing.T, control string, config ps.Config, shards ...int)
 
 // controlConfig is of trainers that know the control server alone.
 func controlConfig(t *testing.T, control string) Config {
-	return patient(Config{Server: control, Backend: testBackend(t)})
+	return patient(Config{Server: control, Bus: busOf(control), Backend: testBackend(t)})
 }
 
 // digestOnOne is what a job comes to on one ps.
@@ -100,7 +103,7 @@ func TestSeveralServersSameWeights(t *testing.T) {
 // A ps may be the control server of others; each job is on all of them, and several jobs go on side by side.
 func TestServerAsControl(t *testing.T) {
 	const batches = 5
-	first := startServerWith(t, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers"})
+	first := startOn(t, nil, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers"})
 	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", NATS: first.URL()})
 	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
 	var all sync.WaitGroup
@@ -166,22 +169,25 @@ func TestControlLostWhileDataFlows(t *testing.T) {
 }
 
 // After the job's deadline without a control server everybody gives up, and says why.
-func TestControlGoneIsNamed(t *testing.T) {
-	t.Parallel()
+func TestControlGoneIsNamed(t *testing.T) { waits(t, controlGoneIsNamed) }
+
+func controlGoneIsNamed(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
-	p := startProxy(t, control.URL())
-	servers := startSeveral(t, p.url(), ps.Config{Deadline: shortDeadline}, 1, 1)
+	servers := startSeveral(t, control.URL(), ps.Config{Deadline: shortDeadline}, 1, 1)
 	job := toyJob("gone", 1, 2, schema.ApplyUpdate)
 	w := newToy(t, job)
 	w.enter = func(b schema.Batch, _ lane.Lane) {
 		if b == 4 {
-			p.cut(true)
+			control.Stop()
+		}
+		if b > 4 {
+			time.Sleep(100 * time.Millisecond) // batches need not wait for anything
 		}
 	}
-	c := controlConfig(t, p.url())
+	c := controlConfig(t, control.URL())
 	c.LeaveWithin = time.Second
 	s := joinAll(t, c, job)[0]
-	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+p.url(), "out of reach", "deadline "+shortDeadline.String(), "job gone")
+	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+control.URL(), "out of reach", "deadline "+shortDeadline.String(), "job gone")
 	for i, server := range servers {
 		poll(t, fmt.Sprintf("ps %d frees the job", i), func() bool { return server.Stats().Memory == 0 })
 	}
@@ -317,10 +323,16 @@ func TestControlOverTLS(t *testing.T) {
 
 // A ps that was killed is announced for some seconds more. A job that comes meanwhile does not fail: it waits for that, and runs on those
 // that are there.
-func TestJoinBesideADeadServer(t *testing.T) {
+func TestJoinBesideADeadServer(t *testing.T) { waits(t, joinBesideADeadServer) }
+
+func joinBesideADeadServer(t *testing.T) {
+	dead := "nats://127.0.0.1:1"
+	if inFakeTime(t) {
+		dead = "memory://local:65535"
+	}
 	control := startControl(t, fabric.ServerConfig{})
 	startSeveral(t, control.URL(), ps.Config{}, 2)
-	observer, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Name: "observer"})
+	observer, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Bus: busOf(control.URL()), Name: "observer"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -329,7 +341,7 @@ func TestJoinBesideADeadServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := servers.Put(testContext(t), "dead", []byte(`{"id":"dead","incarnation":"7","url":"nats://127.0.0.1:1","shards":1,"memory_bytes":1000000000000,"host":"box"}`)); err != nil {
+	if _, err := servers.Put(testContext(t), "dead", fmt.Appendf(nil, `{"id":"dead","incarnation":"7","url":%q,"shards":1,"memory_bytes":1000000000000,"host":"box"}`, dead)); err != nil {
 		t.Fatal(err)
 	}
 	for i, o := range trainAll(t, controlConfig(t, control.URL()), toyJob("new", 2, 4, schema.ApplyUpdate), 3) {

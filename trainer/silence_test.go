@@ -30,7 +30,9 @@ func waitForBeats(t *testing.T, s *Session, beats int) {
 }
 
 // A session hears the coordinator while nothing else happens, and is heard.
-func TestSilentSessionStaysAlive(t *testing.T) {
+func TestSilentSessionStaysAlive(t *testing.T) { waits(t, silentSessionStaysAlive) }
+
+func silentSessionStaysAlive(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("silent", 1, 1, schema.ApplyUpdate)
 	s := joinAll(t, testConfig(t, server), job)[0]
@@ -98,7 +100,7 @@ func TestCheckSilence(t *testing.T) {
 
 // A server that was started anew at the same address is there, but does not know the job.
 func TestServerStartedAnew(t *testing.T) {
-	server := startServer(t, 1)
+	server := startTCP(t, 1)
 	p := startProxy(t, server.URL())
 	c := testConfig(t, server)
 	c.Server = p.url()
@@ -107,7 +109,7 @@ func TestServerStartedAnew(t *testing.T) {
 	if err := s.Run(testContext(t), newToy(t, job), 2, nil); err != nil {
 		t.Fatal(err)
 	}
-	other := startServer(t, 1)
+	other := startTCP(t, 1)
 	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
 	checkError(t, s.Run(testContext(t), newToy(t, job), 1000, nil), ErrServerLost, p.url(), "does not know this run of job anew")
 }

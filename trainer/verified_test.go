@@ -115,7 +115,7 @@ func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 			out := [2]outcome{}
 			var all sync.WaitGroup
 			for k := range out {
-				config := patient(Config{Server: server.URL(), Member: schema.TrainerMember(k), Backend: testBackend(t)})
+				config := patient(Config{Server: server.URL(), Bus: busOf(server.URL()), Member: schema.TrainerMember(k), Backend: testBackend(t)})
 				if k == 1 {
 					config.Backend = backends["trainer"]
 				}
