@@ -5,23 +5,15 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"testing"
 )
 
 // What PyTorch computes in float64 from the same numbers; see testdata/golden.py.
 type golden struct {
 	Steps, Rows, Dim int
-	Optimizers       []struct {
-		Name  string
-		Hyper struct {
-			LR, Momentum, Dampening, Decay, Eps, Beta1, Beta2 float32
-			Nesterov                                          bool
-		}
-		Param        []float32
-		Index        [][]int64 // of the rows that a step names; without it, all
-		Grads, After [][]float64
-	}
-	Bags []struct {
+	Optimizers, More []goldenSteps
+	Bags             []struct {
 		Mode         string
 		Padding      int64
 		IDs, Offsets []int64
@@ -32,14 +24,65 @@ type golden struct {
 	}
 }
 
+// goldenSteps are the steps of an optimizer.
+type goldenSteps struct {
+	Name  string
+	Hyper struct {
+		LR, Momentum, Dampening, Decay, Eps, Beta1, Beta2, Initial, Beta, L1, L2 float32
+		Nesterov                                                                 bool
+	}
+	Clip         string    // "value", "norm" of all values together, or none
+	By           float32   // to which
+	Rates        []float64 // of each step; without them, LR
+	Param        []float32
+	Index        [][]int64 // of the rows that a step names; without it, all
+	Grads, After [][]float64
+}
+
+// optimizer is that of a step, from 1.
+func (c *goldenSteps) optimizer(step int) Optimizer {
+	h := c.Hyper
+	if c.Rates != nil {
+		h.LR = float32(c.Rates[step-1])
+	}
+	switch c.Name {
+	case "sgd":
+		return SGD{h.LR, h.Momentum, h.Dampening, h.Decay, h.Nesterov}
+	case "adagrad", "rowwise adagrad":
+		return RowwiseAdagrad{h.LR, h.Eps, h.Decay}
+	case "elementwise adagrad":
+		return Adagrad{h.LR, h.Eps, h.Decay}
+	case "adamw":
+		return AdamW{h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, uint64(step)}
+	case "ftrl":
+		return FTRL{h.LR, h.Beta, h.L1, h.L2}
+	}
+	return Adam{h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, uint64(step)}
+}
+
+// clip is that of a gradient. PyTorch divides a norm by a sum with 1e-6, which these numbers do not show.
+func (c *goldenSteps) clip(g []float64) Clip {
+	switch c.Clip {
+	case "value":
+		return Clip{ClipValue, c.By}
+	case "norm":
+		squares := 0.0
+		for _, v := range g {
+			squares += v * v
+		}
+		return Clip{ClipScale, float32(min(1, float64(c.By)/(math.Sqrt(squares)+1e-6)))}
+	}
+	return Clip{}
+}
+
 func readGolden(t *testing.T) *golden {
 	t.Helper()
 	text, err := os.ReadFile("testdata/golden.json")
 	must(t, err)
 	g := new(golden)
 	must(t, json.Unmarshal(text, g))
-	if len(g.Optimizers) != 7 || len(g.Bags) != 4 {
-		t.Fatalf("%d optimizers and %d bags, want 7 and 4", len(g.Optimizers), len(g.Bags))
+	if len(g.Optimizers) != 7 || len(g.Bags) != 4 || len(g.More) != 6 {
+		t.Fatalf("%d and %d optimizers and %d bags, want 7, 6 and 4", len(g.Optimizers), len(g.More), len(g.Bags))
 	}
 	return g
 }
@@ -69,44 +112,40 @@ func narrowed(x []float64) []float32 {
 	return to
 }
 
+// goldenSlots are the slots before the first step.
+func goldenSlots(c *goldenSteps, o Optimizer, dim int) (slots []Slot) {
+	for _, name := range o.SlotNames() {
+		v := Float32s(slices.Repeat([]float32{c.Hyper.Initial}, len(c.Param)))
+		if _, rowwise := o.(RowwiseAdagrad); rowwise {
+			v = v.Slice(0, len(c.Param)/dim)
+		}
+		slots = append(slots, Slot{name, v, v})
+	}
+	return slots
+}
+
 // TestOptimizersAsInPyTorch: a step makes at most ten roundings of a parameter's own size or less, and hands on those of
 // the steps before it.
 func TestOptimizersAsInPyTorch(t *testing.T) {
 	g := readGolden(t)
 	onEach(t, func(t *testing.T, b Backend) {
-		for n, c := range g.Optimizers {
-			param, h := c.Param, c.Hyper
-			param = append([]float32(nil), param...)
+		for n, c := range slices.Concat(g.Optimizers, g.More) {
+			param := append([]float32(nil), c.Param...)
 			last := make([]int64, g.Rows)
 			var slots []Slot
 			for step := 1; step <= g.Steps; step++ {
-				var o Optimizer
-				dim := g.Dim
-				switch c.Name {
-				case "sgd":
-					o = SGD{h.LR, h.Momentum, h.Dampening, h.Decay, h.Nesterov}
-				case "adagrad", "rowwise adagrad":
-					o = RowwiseAdagrad{h.LR, h.Eps, h.Decay}
-					if c.Name == "adagrad" {
-						dim = 1 // then a row is a value, and the two are the same
-					}
-				default:
-					o = Adam{h.LR, h.Beta1, h.Beta2, h.Eps, h.Decay, uint64(step)}
+				o, clip, dim := c.optimizer(step), c.clip(c.Grads[step-1]), g.Dim
+				if c.Name == "adagrad" {
+					dim = 1 // then a row is a value, and the two are the same
 				}
 				if step == 1 {
-					for _, name := range o.SlotNames() {
-						v := Float32s(make([]float32, len(param)))
-						if name == "sum" {
-							v = v.Slice(0, len(param)/dim)
-						}
-						slots = append(slots, Slot{name, v, v})
-					}
+					slots = goldenSlots(&c, o, dim)
 				}
 				grad, p := Float32s(narrowed(c.Grads[step-1])), Float32s(param)
 				if c.Index == nil {
-					must(t, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Weight: 1, First: step == 1, Slots: slots, Param: p, Grad: grad, Out: p}))
+					must(t, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, First: step == 1, Slots: slots, Param: p, Grad: grad, Out: p}))
 				} else {
-					must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 1, Slots: slots, Steps: Steps{Int64s(last), Int64s(last), int64(step), false}, Table: p,
+					must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, Slots: slots, Steps: Steps{Int64s(last), Int64s(last), int64(step), false}, Table: p,
 						Index: Int64s(c.Index[step-1]), Grad: grad, Out: p}))
 				}
 				near(t, fmt.Sprintf("%s %d, step %d", c.Name, n, step), param, c.After[step-1], float64(10*step))

@@ -1,7 +1,9 @@
 package schema
 
 import (
+	"encoding/json"
 	"math"
+	"os"
 	"testing"
 )
 
@@ -46,5 +48,35 @@ func TestCosPi(t *testing.T) {
 	}
 	if cosPi(0) != 1 || cosPi(1) != -1 {
 		t.Errorf("ends %v and %v", cosPi(0), cosPi(1))
+	}
+}
+
+// The rates are those of PyTorch's schedulers (testdata/schedules.py), up to one rounding to float32; PyTorch's cosine is made step by
+// step from the one before it, in float64, which adds some 1e-15 a batch.
+func TestSchedulesAsInPyTorch(t *testing.T) {
+	text, err := os.ReadFile("testdata/schedules.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var golden struct {
+		Base  float32
+		Cases []struct {
+			Schedule Schedule
+			Rates    []float64
+		}
+	}
+	if err := json.Unmarshal(text, &golden); err != nil || len(golden.Cases) != 6 {
+		t.Fatalf("%d cases, %v", len(golden.Cases), err)
+	}
+	for _, c := range golden.Cases {
+		if len(c.Rates) != 60 {
+			t.Fatalf("%d rates of %+v", len(c.Rates), c.Schedule)
+		}
+		for v, want := range c.Rates {
+			got := float64(c.Schedule.LR(golden.Base, uint64(v)))
+			if math.Abs(got-want) > want*0x1p-23+1e-12 { // the base is rounded, and the product
+				t.Errorf("%+v at version %d: %v, want %v", c.Schedule, v, got, want)
+			}
+		}
 	}
 }

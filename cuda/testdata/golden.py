@@ -105,7 +105,56 @@ def bags():
                "grad_rows": flat(bag.weight.grad)}
 
 
+def later(name, hyper, make, clip=None, by=0.0, halves=()):
+    """As dense, with the gradient clipped, and the rate halved before the steps of halves."""
+    param = torch.nn.Parameter(draw(ROWS, DIM))
+    optimizer = make([param])
+    schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, list(halves), gamma=0.5)
+    case = {"name": name, "hyper": hyper, "clip": clip or "", "by": by, "param": flat(param), "rates": [], "grads": [], "after": []}
+    for _ in range(STEPS):
+        param.grad = draw(ROWS, DIM)
+        case["grads"].append(flat(param.grad))
+        case["rates"].append(optimizer.param_groups[0]["lr"])
+        if clip == "value":
+            torch.nn.utils.clip_grad_value_([param], by)
+        if clip == "norm":
+            torch.nn.utils.clip_grad_norm_([param], by)
+        optimizer.step()
+        schedule.step()
+        case["after"].append(flat(param))
+    return case
+
+
+def ftrl():
+    """McMahan et al. 2013, algorithm 1, value by value, with the z of the paper."""
+    h = {"lr": 0.125, "beta": 1.0, "l1": 0.75, "l2": 0.25}
+    w, z, n = (torch.zeros(ROWS, DIM).double() for _ in range(3))
+    case = {"name": "ftrl", "hyper": h, "param": flat(w), "grads": [], "after": []}
+    for _ in range(STEPS):
+        g = draw(ROWS, DIM)
+        case["grads"].append(flat(g))
+        sigma = ((n + g * g).sqrt() - n.sqrt()) / h["lr"]
+        z, n = z + g - sigma * w, n + g * g
+        moved = -(z - z.sign() * h["l1"]) / ((h["beta"] + n.sqrt()) / h["lr"] + h["l2"])
+        w = torch.where(z.abs() <= h["l1"], torch.zeros_like(w), moved)
+        case["after"].append(flat(w))
+    return case
+
+
+def more():
+    adam = {"lr": 0.125, "beta1": 0.75, "beta2": 0.9375, "eps": 0.0009765625, "decay": 0.25}
+    yield later("adamw", adam, lambda p: torch.optim.AdamW(
+        p, lr=0.125, betas=(0.75, 0.9375), eps=adam["eps"], weight_decay=0.25), halves=[2, 4])
+    adagrad = {"lr": 0.125, "eps": 0.0009765625, "initial": 0.5}
+    yield later("elementwise adagrad", adagrad, lambda p: torch.optim.Adagrad(
+        p, lr=0.125, eps=adagrad["eps"], initial_accumulator_value=0.5), halves=[3])
+    sgd = {"lr": 0.125, "momentum": 0.75, "decay": 0.0625}
+    for clip, by in [("value", 1.5), ("norm", 4.0), ("norm", 64.0)]:
+        yield later("sgd", sgd, lambda p: torch.optim.SGD(p, lr=0.125, momentum=0.75, weight_decay=0.0625), clip, by, halves=[1])
+    yield ftrl()
+
+
 torch.manual_seed(1)
-made = {"steps": STEPS, "rows": ROWS, "dim": DIM, "optimizers": list(optimizers()), "bags": list(bags())}
+made = {"steps": STEPS, "rows": ROWS, "dim": DIM, "optimizers": list(optimizers()), "bags": list(bags()), "more": list(more())}
 path = pathlib.Path(__file__).with_name("golden.json")
 path.write_text(json.dumps(made, separators=(",", ":")).replace('{"name"', '\n{"name"').replace('{"mode"', '\n{"mode"') + "\n")
