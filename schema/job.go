@@ -34,6 +34,10 @@ type Job struct {
 
 	// Sum is when contributions are added up: SumArrival (also "") or SumClose. The bits are the same.
 	Sum string `json:"sum,omitempty"`
+	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""), the job ends, or
+	// NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave later with it: a lane's when its backward
+	// pass has ended.
+	OnNonfinite string `json:"on_nonfinite,omitempty"`
 	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of which is
 	// small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
 	FirstBucketBytes int `json:"first_bucket_bytes,omitempty"`
@@ -62,6 +66,8 @@ const (
 	ApplyUpdate        = "update" // shards own dense parameters and their optimizer, and publish new parameters
 	ApplyMean          = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
 	PolicyFail         = "fail"   // a lost member ends the job
+	NonfiniteFail      = "fail"   // a gradient that is not finite ends the job
+	NonfiniteSkip      = "skip"   // its lane is absent from the batch
 	InitZeros          = "zeros"
 	InitUniform        = "uniform"
 	InitNormal         = "normal"
@@ -194,6 +200,9 @@ func (j *Job) normal() *Job {
 func (j *Job) normalRoutes() {
 	if j.Sum == SumArrival {
 		j.Sum = ""
+	}
+	if j.OnNonfinite == NonfiniteFail {
+		j.OnNonfinite = ""
 	}
 	if j.FirstBucketBytes == firstBucketBytesMax {
 		j.FirstBucketBytes = 0

@@ -18,6 +18,7 @@ type Plan struct {
 	DType         DType // of gradients on the wire
 	ErrorFeedback bool
 	Sparse        SparseForm
+	SkipNonfinite bool // a lane whose gradient is not finite is absent from its batch
 
 	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense gradients are
 	// averaged over all trainers.
@@ -76,7 +77,8 @@ const (
 //	if job.Plan().Clock == ClockGrouped { ... }
 func (j *Job) Plan() *Plan {
 	p := &Plan{Clock: ClockOf(j.Consistency), Reducer: partyOf(j.Reduce, ReduceTrainers), Owner: OwnerOf(j.Apply),
-		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback, AsyncTables: j.TableConsistency == ConsistencyAsync}
+		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback, SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
+		AsyncTables: j.TableConsistency == ConsistencyAsync}
 	if p.Clock == ClockBounded {
 		p.Ahead = j.Ahead
 	}

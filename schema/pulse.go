@@ -53,6 +53,7 @@ type TrainerPulse struct {
 
 	Traffic         Traffic `json:"traffic"`
 	LookupsRepeated uint64  `json:"lookups_repeated"`
+	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"` // absent from a batch because their gradient was not finite
 	Pulls           uint64  `json:"pulls"`
 	GradientFrames  uint64  `json:"gradient_frames"`
 	Resent          uint64  `json:"resent"`

@@ -44,6 +44,9 @@ func (c *jobCheck) routes(j *Job) {
 	if j.Sum != "" {
 		c.oneOf("sum", j.Sum, SumArrival, SumClose)
 	}
+	if j.OnNonfinite != "" {
+		c.oneOf("on_nonfinite", j.OnNonfinite, NonfiniteFail, NonfiniteSkip)
+	}
 	for _, b := range []struct {
 		field string
 		value int

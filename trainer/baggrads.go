@@ -82,6 +82,17 @@ func (g *bagGrads) begin(at int) {
 	}
 }
 
+// all are the values that were given.
+func (b *bagGrad) all() []float32 {
+	switch b.given {
+	case givenRows:
+		return b.rows.values
+	case givenBags:
+		return b.values
+	}
+	return nil
+}
+
 // lanesOf are the hosted lanes [lo, hi) of a node.
 func (g *bagGrads) lanesOf(node int) (lo, hi int) {
 	n := g.nodes[node]

@@ -43,6 +43,7 @@ type Batch struct {
 	open    int        // the hosted lane under way, or -1
 	at      int        // hosted lanes before this one are computed
 	samples int
+	skipped int // lanes
 	lossSum float64
 	err     error // first broken rule that no call could return yet
 }
@@ -347,6 +348,10 @@ func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 	if err = b.run.compute.endLane(step, err); err != nil {
 		return b.failed(b.ctx, err)
 	}
+	if b.run.compute.samples[step.index] == 0 {
+		b.skipped++
+		return nil
+	}
 	b.samples, b.lossSum = b.samples+step.Samples, b.lossSum+loss
 	return nil
 }
@@ -408,7 +413,7 @@ func (b *Batch) send() error {
 	b.times.compute = b.times.lap() - b.times.send
 	r.activity.beginAt(seekingKeys, b.times.last)
 	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.Version()) })
-	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.lossSum, b.times}
+	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil
 }

@@ -26,6 +26,7 @@ type denseSums struct {
 	// residuals are what rounding has taken from each hosted node, as long as the flat space; nil without error feedback.
 	residuals [][]float32
 
+	held    bool     // a lane's gradients are added up when all of them are final, not as they become so
 	now     laneSums // the lane being computed
 	touched []bool   // of each parameter: its gradient was asked for
 	final   []bool   // of each parameter: its gradient will not change any more
@@ -72,6 +73,14 @@ func (d *denseSums) done(param int) error {
 		clear(d.grad(param))
 	}
 	d.final[param] = true
+	if d.held {
+		return nil
+	}
+	return d.addFinal()
+}
+
+// addFinal adds up the chunks that are final.
+func (d *denseSums) addFinal() error {
 	for d.params0 < len(d.params) && d.final[d.params0] {
 		d.params0++
 	}
@@ -91,6 +100,26 @@ func (d *denseSums) done(param int) error {
 func (d *denseSums) end() error {
 	for i := range d.params {
 		if err := d.done(i); err != nil {
+			return err
+		}
+	}
+	return d.addFinal()
+}
+
+// finite reports whether the lane's gradients, which are final now, have finite values alone. Only where they are held can it be told that
+// nothing of the lane has left.
+func (d *denseSums) finite() bool {
+	for i := range d.params {
+		_ = d.done(i) // which adds nothing
+	}
+	return d.backend.FirstNonFinite(cuda.Float32s(d.slots[d.now.slot])) < 0
+}
+
+// finish does what follows a lane that was added up before.
+func (d *denseSums) finish(late laneSums) error {
+	d.now = late
+	for chunk := range d.chunks {
+		if err := d.add(chunk); err != nil {
 			return err
 		}
 	}

@@ -70,6 +70,27 @@ func (p *lanePlan) present(samples []int) {
 	}
 }
 
+// drop takes out a lane that was computed and is absent after all, while no later lane is. What it was to end, the last present lane before
+// it ends: late is what follows that one in addition, its sums being in place.
+func (p *lanePlan) drop(at int) (late laneSums) {
+	last := at - 1
+	for last >= 0 && p.samples[last] == 0 {
+		last--
+	}
+	done, closed := 0, -1
+	if last >= 0 {
+		done, closed = len(p.lanes[last].adds), p.lanes[last].closes
+	}
+	p.samples[at] = 0
+	p.present(p.samples) // which moves no lane before at: their slots depend on lanes before them alone
+	if last < 0 || closed >= 0 {
+		return laneSums{closes: -1}
+	}
+	late = p.lanes[last]
+	late.adds = late.adds[done:]
+	return late
+}
+
 // lay places the sum over a node in a slot and reports whether any lane of it is present.
 func (p *lanePlan) lay(n lane.Node, slot int) bool {
 	if n.Count == 1 {

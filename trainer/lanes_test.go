@@ -102,3 +102,24 @@ func runPlanOnSets(t *testing.T, p *lanePlan, present int) {
 }
 
 func setOf(n lane.Node) int { return (1<<n.Count - 1) << n.First }
+
+// The last of four lanes is absent after all: the third, alone in its node now, completes the tree. Before others nothing is left to do.
+func TestLanePlanDropsALane(t *testing.T) {
+	p := newLanePlan(0, 4, 4)
+	p.present([]int{1, 2, 3, 4})
+	late := p.drop(3)
+	want := []slotSum{{0, 1, lane.Node{First: 0, Count: 2}, lane.Node{First: 2, Count: 2}}}
+	if !reflect.DeepEqual(late, laneSums{slot: 1, adds: want, closes: 0}) || p.last != 2 || p.weights[0] != 6 {
+		t.Errorf("after lane 3 there is %+v to do, the last lane is %d and the weight %d", late, p.last, p.weights[0])
+	}
+	p.present([]int{1, 2, 3, 4})
+	if late = p.drop(0); late.closes >= 0 || len(late.adds) > 0 || p.lanes[1].slot != 0 || len(p.lanes[1].adds) != 0 {
+		t.Errorf("after lane 0 there is %+v to do, and lanes are %+v", late, p.lanes)
+	}
+	for _, at := range []int{1, 2, 3} {
+		late = p.drop(at)
+	}
+	if late.closes >= 0 || p.last != -1 || p.weights[0] != 0 {
+		t.Errorf("without any lane there is %+v to do", late)
+	}
+}

@@ -141,6 +141,7 @@ func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	}
 	t.KeysSeconds, t.LookupSeconds, t.ComputeSeconds = seconds(stats.KeysTime), seconds(stats.LookupTime), seconds(stats.ComputeTime)
 	t.SendSeconds, t.ResultSeconds = seconds(stats.SendTime), seconds(stats.ResultTime)
+	t.LanesSkipped = stats.LanesSkipped
 	t.LookupsRepeated, t.Pulls, t.GradientFrames, t.Resent = stats.LookupsRepeated, stats.Pulls, stats.GradientFrames, stats.Resent
 	t.Results, t.ResultsRepeated = stats.Results, stats.ResultsRepeated
 	t.Traffic = schema.Traffic{BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived, MessagesSent: stats.MessagesSent,

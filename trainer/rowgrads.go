@@ -200,6 +200,37 @@ func (s *rowSums) end() error {
 	return nil
 }
 
+// finite reports whether what the lane under way has given has finite values alone.
+func (s *rowSums) finite() bool {
+	for table := range s.dims {
+		var values []float32
+		switch last := len(s.open[table]) - 1; {
+		case s.bags != nil:
+			values = s.bags.lanes[s.at][table].all()
+		case last >= 0 && s.open[table][last].lane == s.first+lane.Lane(s.at):
+			values = s.open[table][last].values
+		}
+		if s.backend.FirstNonFinite(cuda.Float32s(values)) >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// drop forgets what the lane under way has given, and does what follows a lane before it.
+func (s *rowSums) drop(late laneSums) error {
+	if s.bags != nil {
+		s.bags.there[s.at] = false
+	}
+	for table, open := range s.open {
+		if last := len(open) - 1; last >= 0 && open[last].lane == s.first+lane.Lane(s.at) {
+			s.open[table] = open[:last]
+		}
+	}
+	s.closes = late.closes
+	return s.end()
+}
+
 // endBags decides the forms of a node that the lane closes, and adds up what travels as rows.
 func (s *rowSums) endBags() error {
 	g, node := s.bags, s.closes

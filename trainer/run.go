@@ -15,6 +15,7 @@ type Progress struct {
 	Batches     uint64         // that this Run is asked for
 	Done        uint64         // of these
 	Samples     int            // of this trainer's lanes in the batch
+	Skipped     int            // of these lanes, absent because their gradient was not finite (schema.Job.OnNonfinite)
 	SamplesRun  uint64         // of this trainer's lanes in this Run so far
 	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
 	Version     schema.Version // of the parameters that the batch made: Batch+1, and in grouped the number of updates by then
@@ -162,8 +163,8 @@ func (s *Session) settled(ctx context.Context) error {
 // checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
 // training. Where batches are not those of all trainers, only a trainer that is alone knows.
 func (r *run) checkSamples() error {
-	all := r.job.Trainers == 1 || r.place.Plan.Clock == schema.ClockBounded
-	if !all || r.done == 0 || r.samplesAll > 0 {
+	all := r.job.Trainers == 1 || r.place.Plan.Clock == schema.ClockBounded && !r.place.Plan.SkipNonfinite
+	if !all || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 {
 		return nil
 	}
 	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
@@ -193,6 +194,7 @@ type run struct {
 	committed  schema.Version // batches before it are
 	done       uint64
 	samples    uint64
+	skipped    uint64        // lanes
 	samplesAll float64       // of all trainers, where a batch has one weight
 	asked      bool          // lookups of next have been sent
 	waiting    []batchDone   // for results: batch b at b % len
@@ -202,6 +204,7 @@ type run struct {
 // batchDone is what this trainer has done of a batch that is to be completed.
 type batchDone struct {
 	samples int
+	skipped int
 	lossSum float64
 	times   *batchTimes
 }
@@ -287,9 +290,10 @@ func (r *run) complete(b schema.Batch) {
 	r.fingerprint(b + 1)
 	r.done++
 	r.samples += uint64(w.samples)
+	r.skipped += uint64(w.skipped)
 	r.samplesAll += weight
 	w.times.result, r.waited = r.waited, 0
-	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, SamplesRun: r.samples, SamplesAll: weight, Version: version,
+	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped, SamplesRun: r.samples, SamplesAll: weight, Version: version,
 		Began: w.times.begin, BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
 	p.Buckets = r.results.of(b).times.report()
 	if w.samples > 0 {
@@ -297,6 +301,10 @@ func (r *run) complete(b schema.Batch) {
 	}
 	r.count(func(t *Stats) {
 		t.add(w.samples, w.times)
+		if w.skipped > 0 && t.LanesSkipped == 0 {
+			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted", "batch", uint64(b))
+		}
+		t.LanesSkipped += uint64(w.skipped)
 		addLoss(&r.loss, w.lossSum, w.samples)
 	})
 	if r.report != nil {

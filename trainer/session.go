@@ -149,6 +149,7 @@ func (s *Session) build(params *parameters) (err error) {
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
 		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.dims())}
 	s.compute.rows.dtype, s.compute.rows.count = s.place.Plan.DType, func(table int) int { return len(t.keys[table]) }
+	s.compute.dense.held = s.place.Plan.SkipNonfinite
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}

@@ -9,9 +9,10 @@ import (
 // Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
 // calls Run; they add up to the time between the first batch and the last but for report.
 type Stats struct {
-	Batches uint64
-	Samples uint64 // of this trainer's lanes
-	Behind  uint64 // versions that batches were computed behind, in all: 0 in sync
+	Batches      uint64
+	Samples      uint64 // of this trainer's lanes
+	LanesSkipped uint64 // of this trainer, absent from a batch because their gradient was not finite
+	Behind       uint64 // versions that batches were computed behind, in all: 0 in sync
 
 	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
 	LookupTime  time.Duration // waiting for rows

@@ -264,13 +264,31 @@ func (c *compute) endLane(step *LaneStep, err error) error {
 	if err != nil {
 		return fmt.Errorf("%w: batch %d lane %d: %w", ErrWorkload, step.Batch, step.Lane, err)
 	}
-	if err = c.rows.end(); err == nil {
+	if c.dense.held && !(c.dense.finite() && c.rows.finite()) {
+		err = c.drop(step.index)
+	} else if err = c.rows.end(); err == nil {
 		err = c.dense.end()
 	}
 	if err != nil {
 		return fmt.Errorf("batch %d lane %d: %w", step.Batch, step.Lane, err)
 	}
 	return nil
+}
+
+// drop takes the lane that has just been computed out of the batch: its samples are none.
+func (c *compute) drop(at int) error {
+	late := c.plan.drop(at)
+	err := c.rows.drop(late)
+	switch last := c.plan.last; {
+	case err != nil || last < 0: // and nobody is present
+	case late.closes >= 0 || len(late.adds) > 0:
+		err = c.dense.finish(late)
+	case last < at: // which would have been the last, behind nodes that are complete
+		for chunk := 0; chunk < len(c.dense.chunks) && err == nil; chunk++ {
+			err = c.dense.closed(c.plan.lanes[last].closes, chunk)
+		}
+	}
+	return err
 }
 
 // rowGrad checks a row gradient and adds it up.

@@ -100,6 +100,7 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
 	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends with the weights of its own moment")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail, "`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
 	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")
 }
@@ -133,7 +134,7 @@ func (o *common) openBackend() (cuda.Backend, error) {
 func (o *common) childArgs(i int, s *settings.Shared) []string {
 	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs),
 		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule", s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead), "--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,

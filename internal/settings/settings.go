@@ -35,6 +35,8 @@ type Shared struct {
 	Consistency string // mode of the job: "sync" (also ""), "bounded" or "async"
 	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
 
+	OnNonfinite string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
+
 	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
 }
 
@@ -91,6 +93,9 @@ func (s Shared) CheckTraining(c *Check) {
 	s.checkOptimizer(c)
 	if s.Apply != schema.ApplyUpdate && s.Apply != schema.ApplyMean {
 		c.Add("apply %q: want %q or %q", s.Apply, schema.ApplyUpdate, schema.ApplyMean)
+	}
+	if s.OnNonfinite != "" && s.OnNonfinite != schema.NonfiniteFail && s.OnNonfinite != schema.NonfiniteSkip {
+		c.Add("on nonfinite %q: want %q or %q", s.OnNonfinite, schema.NonfiniteFail, schema.NonfiniteSkip)
 	}
 	s.checkMode(c)
 	switch {
@@ -174,6 +179,7 @@ func (s Shared) Manifest(workload string) *schema.Job {
 		Wire:        s.Wire,
 		Apply:       s.Apply,
 		Reduce:      s.Reduce,
+		OnNonfinite: s.OnNonfinite,
 		Policy:      schema.PolicyFail,
 		ChunkBytes:  schema.ChunkBytes,
 		Optimizer:   optimizer,

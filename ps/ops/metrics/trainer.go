@@ -59,6 +59,7 @@ func trainerTable() table[trainer] {
 		counter("gradbus_trainer_gradient_frames_resent_total", "Frames of gradients that were sent again, for want of an acknowledgement.", func(t trainer) float64 { return float64(t.t.Resent) }),
 		counter("gradbus_trainer_results_total", "Frames of results that were received.", func(t trainer) float64 { return float64(t.t.Results) }),
 		counter("gradbus_trainer_results_repeated_total", "Frames of results that were there already.", func(t trainer) float64 { return float64(t.t.ResultsRepeated) }),
+		counter("gradbus_trainer_lanes_skipped_total", "Lanes that were absent from a batch because their gradient was not finite.", func(t trainer) float64 { return float64(t.t.LanesSkipped) }),
 		counter("gradbus_trainer_lookups_repeated_total", "Lookups that were asked again.", func(t trainer) float64 { return float64(t.t.LookupsRepeated) }),
 		counter("gradbus_trainer_pulls_total", "Results that did not come by themselves and were asked for.", func(t trainer) float64 { return float64(t.t.Pulls) }),
 		counters("gradbus_trainer_verified_blocks_total", "Blocks of sums and optimizer steps that the trainer computed again by another backend and compared; absent where none are.", nil, ifVerified(trainer.verification, func(v *schema.VerifyPulse) float64 { return float64(v.Blocks) })),

@@ -280,6 +280,7 @@ func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
 	out.Host, out.PID, out.Batch = brief(p.Host), p.PID, max(out.Batch, uint64(said.Batch))
 	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax), said.AwaitedShard, brief(said.Backend)
 	out.Verified, out.Mismatches = said.Verification.Blocks, said.Verification.Mismatches
+	out.LanesSkipped = said.LanesSkipped
 	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected, said.Process.ResidentBytes
 	out.Disks = disksOf(&tr.heard, said.Disks, t.now)
 	for i := range said.Links {

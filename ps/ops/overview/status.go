@@ -113,6 +113,7 @@ type Trainer struct {
 	RoundTripSeconds schema.Real  `json:"round_trip_seconds"` // worst of its links
 	ResentPerSecond  schema.Real  `json:"resent_per_second"`
 	Reconnects       uint64       `json:"reconnects"`
+	LanesSkipped     uint64       `json:"lanes_skipped,omitempty"` // whose gradient was not finite
 	Connected        bool         `json:"connected"`
 	CPU              schema.Real  `json:"cpu"` // processors' worth of time it takes: 1.5 is one and a half
 	ResidentBytes    int64        `json:"resident_bytes"`

@@ -1,0 +1,114 @@
+package trainer
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// spoiled is the golden toy of which some lanes give a value that is not finite; the others are those of a job without these lanes.
+type spoiled struct {
+	goldenToy
+	bad    func(b schema.Batch, l lane.Lane) int // 0: fine, 1: in a parameter, 2: in bags or rows
+	absent bool                                  // bad lanes have no samples instead
+}
+
+func (m spoiled) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	if m.absent && m.bad(b, l) != 0 {
+		return 0, keys
+	}
+	return m.goldenToy.Keys(b, l, keys)
+}
+
+func (m spoiled) Lane(step *LaneStep) (float64, error) {
+	loss, err := m.goldenToy.Lane(step)
+	switch m.bad(step.Batch, step.Lane) {
+	case 1:
+		step.Grad("weight")[3] = float32(math.Inf(1))
+	case 2:
+		if step.batch.run.compute.rows.bags != nil {
+			if values := step.batch.run.compute.rows.bags.lanes[step.index][0].all(); len(values) > 0 {
+				values[len(values)-1] = float32(math.NaN())
+				return loss, err
+			}
+		}
+		step.Grad("bias")[0] = float32(math.NaN())
+	}
+	return loss, err
+}
+
+// A lane whose gradient is not finite is absent: whichever lanes these are, in whatever mode and on any number of trainers, weights are
+// those of a job in which they have no samples, down to batches of which no lane is left.
+func TestSkippedLanesAreAbsent(t *testing.T) {
+	server, seed := startServer(t, 2), rand.Uint64()
+	t.Logf("seed %d", seed)
+	m := mode{rounds: schema.ConsistencySync, momentum: 0.9, wire: schema.Wire{Gradients: schema.GradientsFloat32, Sparse: schema.SparseRows}}
+	for i, way := range []struct{ apply, reduce, tables string }{
+		{schema.ApplyUpdate, schema.ReduceShards, "by-rows"}, {schema.ApplyMean, schema.ReduceShards, "mixed"},
+		{schema.ApplyMean, schema.ReduceTrainers, "replicated"}, {schema.ApplyUpdate, schema.ReduceShards, "whole"},
+	} {
+		random := rand.New(rand.NewPCG(seed, uint64(i)))
+		kinds := map[string]int{}
+		for b := range 6 {
+			share := 1 + random.IntN(4)
+			for l := range 5 {
+				if random.IntN(4) < share {
+					kinds[fmt.Sprint(b, l)] = 1 + random.IntN(2)
+				}
+			}
+		}
+		for l := range 5 { // nobody is left
+			kinds[fmt.Sprint(4, l)] = 1
+		}
+		kinds["00"] = 0 // and somebody
+		bad := func(b schema.Batch, l lane.Lane) int { return kinds[fmt.Sprint(b, l)] }
+		m.apply, m.reduce, m.tables = way.apply, way.reduce, way.tables
+		want := ""
+		for _, trainers := range []int{1, 1, 2, 4} {
+			m.trainers = trainers
+			job := m.job(fmt.Sprintf("skip-%d-%d-%v", i, trainers, want == ""))
+			absent := want == ""
+			if !absent {
+				job.OnNonfinite = schema.NonfiniteSkip
+			}
+			got, skipped := skipping(t, testConfig(t, server), job, func() Workload {
+				return spoiled{goldenToy{&bagToy{toy: newToy(t, job)}}, bad, absent}
+			})
+			if absent {
+				want = got
+			} else if got != want || skipped == 0 {
+				t.Errorf("%+v, %d trainers: weights %s after %d skipped lanes, want %s", way, trainers, got, skipped, want)
+			}
+		}
+	}
+}
+
+// skipping runs a job for six batches and gives the digest of its weights, and how many lanes its trainers have skipped.
+func skipping(t *testing.T, config Config, job *schema.Job, w func() Workload) (digest string, skipped uint64) {
+	t.Helper()
+	sessions, told := joinAll(t, config, job), make([]uint64, job.Trainers)
+	errs := make(chan error, job.Trainers)
+	for i, s := range sessions {
+		go func() {
+			errs <- s.Run(testContext(t), w(), 6, func(p Progress) { told[i] += uint64(p.Skipped) })
+		}()
+	}
+	for range sessions {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	digest = fmt.Sprintf("%x", sameDigest(t, sessions))
+	for i, s := range sessions {
+		if n := s.Stats().LanesSkipped; n != told[i] {
+			t.Errorf("%d lanes were skipped, and reports tell of %d", n, told[i])
+		}
+		skipped += told[i]
+	}
+	leaveAll(t, sessions)
+	return digest, skipped
+}
