@@ -297,7 +297,7 @@ func (c *Cluster) advance() {
 	if c.Phase != "running" || c.NoJob {
 		return
 	}
-	if c.Consistency == "async" {
+	if schema.ClockOf(c.Consistency) == schema.ClockEach {
 		c.advanceAlone()
 		return
 	}

@@ -53,7 +53,7 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 		said.Doing, said.DoingMS = schema.DoingCompute, int64(c.frozen*1000)
 	case c.Hung:
 		said.Doing, said.DoingMS = schema.DoingResult, int64(c.frozen*1000)
-	case deaf >= 0 || len(c.blocking()) > 0 && c.Consistency != "async":
+	case deaf >= 0 || len(c.blocking()) > 0 && schema.ClockOf(c.Consistency) != schema.ClockEach:
 		deaf = max(deaf, 0)
 		said.Doing, said.DoingMS, said.AwaitedShard = schema.DoingResult, int64(c.frozen*1000), &deaf
 	case float64(c.second%10) < c.stalls()*10:
@@ -81,7 +81,7 @@ func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 		}
 		said.GradientNorm, said.GradientBatch = &norm, said.Batch
 	}
-	if c.Apply == "mean" {
+	if schema.OwnerOf(c.Apply) == schema.ByTrainers {
 		for v := schema.Version(3); v > 0; v-- {
 			if at := schema.Version(c.batch); at >= v {
 				said.Replicas = append(said.Replicas, schema.ReplicaDigest{Version: at - v + 1, Digest: c.digest(t, at-v+1)})
@@ -157,7 +157,7 @@ func (c *Cluster) addShards(s *Server, p *schema.ServerPulse) {
 		}
 		if s.Idle {
 			h = schema.ShardPulse{Job: h.Job, Shard: h.Shard, Ready: h.Ready, StagedBytesMax: h.StagedBytesMax, MemoryBytes: mib}
-		} else if b := c.blocking(); len(b) > 0 && c.Consistency != "async" && c.Phase == "running" {
+		} else if b := c.blocking(); len(b) > 0 && schema.ClockOf(c.Consistency) != schema.ClockEach && c.Phase == "running" {
 			h.Waiting = &schema.Wait{Batch: schema.Batch(c.batch)}
 			for _, t := range b {
 				h.Waiting.Members = append(h.Waiting.Members, schema.TrainerMember(t.index))
@@ -199,7 +199,7 @@ func (c *Cluster) jobPulse() schema.JobPulse {
 				m.SilentMS = c.Now.Sub(t.stopped).Milliseconds() + 1000
 			}
 		}
-		if c.Consistency != "async" && (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
+		if schema.ClockOf(c.Consistency) != schema.ClockEach && (t.Stopped || t.Gone || t.Stuck) && c.Phase == "running" {
 			m.Waited, m.First, m.WaitedBatch, m.WaitedMS = true, true, schema.Batch(c.batch), int64(c.frozen*1000)
 		}
 		j.Members = append(j.Members, m)

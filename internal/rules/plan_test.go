@@ -1,0 +1,101 @@
+package rules
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// modeWord names the constants of a manifest's mode words.
+var modeWord = regexp.MustCompile(`^(Consistency(Sync|Bounded|Async|Grouped)|Reduce(Shards|Trainers)|Sum(Arrival|Close)|Apply(Update|Mean)|` +
+	`Gradients(Float32|BFloat16|Float16)|Sparse(Rows|Bags|Auto)|Placement(Rows|Columns|Tables)|Pooling(Sum|Mean)|Nonfinite(Fail|Skip))$`)
+
+// modeField names the fields of manifests, settings and telemetry reports that hold them.
+var modeField = regexp.MustCompile(`^(Consistency|TableConsistency|Apply|Reduce|Gradients|Sparse|Placement|Pooling|OnNonfinite)$`)
+
+// isWord reports whether an expression is a text that is not empty.
+func isWord(e ast.Expr) bool {
+	text, ok := e.(*ast.BasicLit)
+	return ok && text.Kind == token.STRING && len(text.Value) > len(`""`)
+}
+
+// readsModes are the files that read mode words: the plan, what makes and checks manifests, and what checks the flags of those that make
+// them.
+var readsModes = regexp.MustCompile(`^(schema/(plan|job|job_defaults|[a-z]+_check)|internal/settings/[a-z]+|examples/[a-z]+/settings|bench/hybrid/job)\.go$`)
+
+// A manifest's mode words are read in one place. Others may write them, and ask schema.Plan.
+func TestModesAreReadByThePlan(t *testing.T) {
+	read := 0
+	for path, data := range sources(t) {
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		at := modesRead(t, path, data)
+		if readsModes.MatchString(filepath.ToSlash(path)) {
+			read += len(at)
+			continue
+		}
+		for _, where := range at {
+			t.Errorf("%s compares a mode word: want schema.Plan asked", where)
+		}
+	}
+	if read < 30 {
+		t.Errorf("found %d comparisons in the files that may have them", read)
+	}
+}
+
+// modesRead lists where a file compares mode words: with == or !=, and as a case.
+func modesRead(t *testing.T, path string, data []byte) (at []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, data, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(e ast.Expr) {
+		if s, ok := e.(*ast.SelectorExpr); ok {
+			e = s.Sel
+		}
+		if name, ok := e.(*ast.Ident); ok && modeWord.MatchString(name.Name) {
+			at = append(at, files.Position(e.Pos()).String())
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			if n.Op == token.EQL || n.Op == token.NEQ {
+				look(n.X)
+				look(n.Y)
+				if s, ok := n.X.(*ast.SelectorExpr); ok && modeField.MatchString(s.Sel.Name) && isWord(n.Y) {
+					at = append(at, files.Position(n.Pos()).String())
+				}
+			}
+		case *ast.CaseClause:
+			for _, e := range n.List {
+				look(e)
+			}
+		}
+		return true
+	})
+	return at
+}
+
+func TestModesAreReadFinds(t *testing.T) {
+	for text, want := range map[string]int{
+		"if j.Apply == schema.ApplyMean {}":                    1,
+		"if ApplyMean != j.Apply {}":                           1,
+		"switch j.Sum { case schema.SumClose, SumArrival: }":   2,
+		"j.Apply = schema.ApplyMean; f(schema.ReduceTrainers)": 0,
+		"if p.Clock == schema.ClockEach {}":                    0,
+		`if j.Apply == "mean" {}`:                              1,
+		`if j.Apply == "" {}`:                                  0,
+	} {
+		if at := modesRead(t, "a.go", []byte("package a\nfunc a() { "+text+" }")); len(at) != want {
+			t.Errorf("%s: found %v, want %d", text, at, want)
+		}
+	}
+}
