@@ -43,11 +43,14 @@ func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 		}
 	}
 	at := net.JoinHostPort(host, strconv.Itoa(config.Port))
-	if b.servers[at] != nil {
+	if there := b.servers[at]; there != nil && there.revive(config) {
+		return there, nil
+	} else if there != nil {
 		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one", ErrPortTaken, at)
 	}
-	s := &busServer{bus: b, at: at, config: config, pool: leasePool{bytesMax: FreeBytesMaxDefault}, lines: map[*busLine]struct{}{},
+	s := &busServer{bus: b, at: at, pool: leasePool{bytesMax: FreeBytesMaxDefault}, lines: map[*busLine]struct{}{},
 		buckets: map[string]*busBucket{}, up: true}
+	s.config.Store(config)
 	s.routes.Store(&busRoutes{})
 	b.servers[at] = s
 	return s, nil
@@ -72,18 +75,18 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 
 // busServer carries messages between the lines that are open to it.
 //
-// Lock order: mu, then that of a line, then that of a subscription. None is held while a handler runs.
+// Lock order: that of the bus, then mu, then that of a line, then that of a subscription. None is held while a handler runs.
 type busServer struct {
 	bus    *Bus
 	at     string
-	config *ServerConfig
+	config atomic.Pointer[ServerConfig]
 	pool   leasePool                 // of what waits, and of what is kept beyond a call
 	routes atomic.Pointer[busRoutes] // of all subscriptions; replaced, never changed
 	slow   atomic.Int64              // readers that had more wait for them than is allowed
 
 	mu      sync.Mutex
 	up      bool
-	epoch   int // counts starts
+	closed  bool // for good; who is still connected waits for another server at the address
 	lines   map[*busLine]struct{}
 	buckets map[string]*busBucket
 }
@@ -139,9 +142,10 @@ func (s *busServer) join(l *busLine) error {
 
 func (s *busServer) leave(l *busLine) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	delete(s.lines, l)
 	s.change()
+	s.mu.Unlock()
+	s.bus.forget(s)
 }
 
 func (s *busServer) clients() []string {
@@ -172,11 +176,10 @@ func (s *busServer) stop() {
 func (s *busServer) start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.up {
+	if s.up || s.closed {
 		return
 	}
 	s.up = true
-	s.epoch++
 	for l := range s.lines {
 		l.comeBack()
 	}
@@ -185,12 +188,38 @@ func (s *busServer) start() {
 // close stops the server for good: its address is free.
 func (s *busServer) close() {
 	s.stop()
-	s.bus.mu.Lock()
-	defer s.bus.mu.Unlock()
-	maps.DeleteFunc(s.bus.servers, func(_ string, there *busServer) bool { return there == s })
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.bus.forget(s)
 }
 
-func (s *busServer) log() *slog.Logger { return s.config.Log }
+// forget frees the address of a server that was closed, once nobody waits for another one there.
+func (b *Bus) forget(s *busServer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed && len(s.lines) == 0 {
+		maps.DeleteFunc(b.servers, func(_ string, there *busServer) bool { return there == s })
+	}
+}
+
+// revive starts a server in place of one that was closed, and whose connections wait for it. The lock of the bus is held.
+func (s *busServer) revive(config *ServerConfig) bool {
+	s.mu.Lock()
+	if !s.closed {
+		s.mu.Unlock()
+		return false
+	}
+	s.config.Store(config)
+	s.closed = false
+	s.mu.Unlock()
+	s.start()
+	return true
+}
+
+func (s *busServer) log() *slog.Logger { return s.config.Load().Log }
 
 // busPattern is a pattern over subjects, taken apart.
 type busPattern struct {

@@ -209,6 +209,27 @@ func TestBusStopStart(t *testing.T) {
 	})
 }
 
+// Another server at the address of one that was closed takes its connections over; an address that nobody waits at is free.
+func TestBusServerInPlaceOfAnother(t *testing.T) {
+	bus := NewBus()
+	first := startServer(t, ServerConfig{Bus: bus, Port: 5})
+	conn := dial(t, Config{URL: first.URL(), Bus: bus, Name: "a"})
+	first.Close()
+	wantError(t, conn.Send(At("j", "t0", KindDense, "s0").WithBucket(1, 1), nil), ErrLost)
+	_, err := Dial(t.Context(), Config{URL: first.URL(), Bus: bus})
+	wantError(t, err, ErrNoServer)
+	second := startServer(t, ServerConfig{Bus: bus, Port: 5})
+	must(t, conn.Send(At("j", "t0", KindDense, "s0").WithBucket(1, 1), nil))
+	if names := second.Clients(); !slices.Equal(names, []string{"a"}) {
+		t.Errorf("clients %v of the second server", names)
+	}
+	conn.Close()
+	second.Close()
+	if n := len(bus.servers); n != 0 {
+		t.Errorf("%d servers are left", n)
+	}
+}
+
 // What waits for a slow handler is bounded, and what is beyond is counted.
 func TestBusBoundsWhatWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

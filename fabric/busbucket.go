@@ -28,7 +28,7 @@ func (s *busServer) openBucket(config BucketConfig) (*busBucket, error) {
 	if !s.up {
 		return nil, fmt.Errorf("%w: %s", ErrLost, s.at)
 	}
-	if !s.config.JetStream {
+	if !s.config.Load().JetStream {
 		return nil, fmt.Errorf("%w at %s", ErrNoJetStream, s.at)
 	}
 	b := s.buckets[config.Name]
@@ -47,9 +47,9 @@ func (s *busServer) lookBucket(name string) (*busBucket, error) {
 	switch {
 	case !s.up:
 		return nil, fmt.Errorf("%w: %s", ErrLost, s.at)
-	case s.config.JetStream && s.buckets[name] != nil:
+	case s.config.Load().JetStream && s.buckets[name] != nil:
 		return s.buckets[name], nil
-	case !s.config.JetStream:
+	case !s.config.Load().JetStream:
 		return nil, fmt.Errorf("%w at %s", ErrNoJetStream, s.at)
 	}
 	return nil, fmt.Errorf("%w at %s", ErrNoBucket, s.at)

@@ -130,7 +130,7 @@ func (l *busLine) flush(context.Context) error {
 }
 
 func (l *busLine) isLost() bool    { return l.lost.Load() }
-func (l *busLine) payloadMax() int { return l.server.config.PayloadBytesMax }
+func (l *busLine) payloadMax() int { return l.server.config.Load().PayloadBytesMax }
 
 func (l *busLine) count(s *Stats) {
 	s.BytesSent += l.bytesSent.Load()

@@ -395,10 +395,13 @@ func (s *Server) Start() error {
 // Close cuts all connections, stops the server and waits until it is gone. It may be called again.
 func (s *Server) Close() {
 	s.mu.Lock()
+	was := s.closed
 	s.closed = true
 	s.mu.Unlock()
 	if s.bus != nil {
-		s.bus.close()
+		if !was { // its address may be another's by now
+			s.bus.close()
+		}
 		return
 	}
 	s.Stop()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/round"
 	"gradbus/schema"
@@ -197,7 +198,9 @@ func TestLargeJobHasWindows(t *testing.T) {
 }
 
 // A job whose other trainers do not come ends, and who waits is told.
-func TestJobsGatherForABoundedTime(t *testing.T) {
+func TestJobsGatherForABoundedTime(t *testing.T) { testkit.Waits(t, jobsGatherForABoundedTime) }
+
+func jobsGatherForABoundedTime(t *testing.T) {
 	s := startServer(t, Config{Gather: time.Second})
 	m := newMiniTrainer(t, s, newProblem(t, smallJob("alone", 2, 2)), "j-a")
 	m.join()

@@ -10,6 +10,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -126,8 +127,9 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 }
 
 // A trainer that is alive but sends no gradients is named, by what the shards say of their open rounds.
-func TestSlowTrainerIsNamed(t *testing.T) {
-	t.Parallel()
+func TestSlowTrainerIsNamed(t *testing.T) { testkit.Waits(t, slowTrainerIsNamed) }
+
+func slowTrainerIsNamed(t *testing.T) {
 	s := startServer(t, Config{Shards: 2, Deadline: shortDeadline})
 	trainers, _ := gatherBeating(t, s, newProblem(t, smallJob("slow", 2, 2)), "j-a", "j-b")
 	m := trainers[0]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -255,8 +256,9 @@ func gatherBeating(t testing.TB, s *Server, p *problem, joiners ...string) (all 
 const shortDeadline = 5 * time.Second
 
 // A trainer that is gone without a word is named, and the job ends.
-func TestLostTrainerIsNamed(t *testing.T) {
-	t.Parallel()
+func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
+
+func lostTrainerIsNamed(t *testing.T) {
 	s := startServer(t, Config{Deadline: shortDeadline})
 	trainers, silence := gatherBeating(t, s, newProblem(t, smallJob("lost", 2, 2)), "j-a", "j-b")
 	silence[1]()

@@ -35,7 +35,7 @@ type miniTrainer struct {
 func newMiniTrainer(t testing.TB, s *Server, p *problem, joiner string) *miniTrainer {
 	t.Helper()
 	m := &miniTrainer{t: t, p: p, joiner: joiner, mail: make(chan *schema.View, 1000), data: make(chan *schema.View, 10000)}
-	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: string(p.job.Name) + "/" + joiner, Token: s.config.Token})
+	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Bus: network(t), Name: string(p.job.Name) + "/" + joiner, Token: s.config.Token})
 	must(t, err)
 	m.conn = conn
 	t.Cleanup(conn.Close)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 	"gradbus/schema"
 )
 
@@ -26,6 +27,7 @@ const longLease = 2 * time.Minute
 // startControl starts a NATS server as one that is not of gradbus would be.
 func startControl(t testing.TB, c fabric.ServerConfig) *fabric.Server {
 	t.Helper()
+	c.Bus = network(t)
 	c.JetStream, c.Log = true, slog.New(slog.DiscardHandler)
 	s, err := fabric.StartServer(c)
 	must(t, err)
@@ -41,7 +43,7 @@ func startAt(t testing.TB, c Config) (*Server, error) {
 func startFor(t testing.TB, c Config, lease time.Duration) (*Server, error) {
 	t.Helper()
 	c.Deadline = cmp.Or(c.Deadline, unhurried)
-	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), lease: lease})
+	s, err := Start(context.Background(), c, Options{Bus: network(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil)), lease: lease})
 	if err == nil {
 		t.Cleanup(s.Close)
 	}
@@ -63,7 +65,7 @@ func mustStartFor(t testing.TB, c Config, lease time.Duration) *Server {
 // buckets opens the registry as an observer.
 func buckets(t testing.TB, url string, lease time.Duration) (servers, jobs *fabric.Bucket) {
 	t.Helper()
-	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: "observer"})
+	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Bus: network(t), Name: "observer"})
 	must(t, err)
 	t.Cleanup(c.Close)
 	r := newRegistry(c, announcement{}, lease, nil, nil, nil)
@@ -106,7 +108,7 @@ type letters struct {
 
 func newLetters(t testing.TB, url string, job *schema.Job, name string) *letters {
 	t.Helper()
-	conn, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Name: string(job.Name) + "/" + name})
+	conn, err := fabric.DialControl(context.Background(), fabric.Config{URL: url, Bus: network(t), Name: string(job.Name) + "/" + name})
 	must(t, err)
 	t.Cleanup(conn.Close)
 	l := &letters{t, conn, job, name, make(chan schema.Control, 1000)}
@@ -295,7 +297,9 @@ func TestFramesForAnotherAreNotRefused(t *testing.T) {
 
 // A ps that ends while it keeps shards ends the job, whose trainers are told which ps it was; so does one that is started
 // anew, though the lease of the first has not run out.
-func TestLostKeeperIsNamed(t *testing.T) {
+func TestLostKeeperIsNamed(t *testing.T) { testkit.Waits(t, lostKeeperIsNamed) }
+
+func lostKeeperIsNamed(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	a := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	b := mustStart(t, Config{NATS: control.URL(), ID: "b"})
@@ -347,8 +351,9 @@ func portOf(t testing.TB, s *Server) int {
 }
 
 // One id is one ps: a second is told where the first is. One that was lost without a word gives its id up with its lease.
-func TestOneServerForEachID(t *testing.T) {
-	t.Parallel()
+func TestOneServerForEachID(t *testing.T) { testkit.Waits(t, oneServerForEachID) }
+
+func oneServerForEachID(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	first := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	_, err := startAt(t, Config{NATS: control.URL(), ID: "a"})
@@ -369,8 +374,9 @@ func TestOneServerForEachID(t *testing.T) {
 
 // A job whose coordinator was lost without a word does not hold its name: whoever joins next registers it anew, and one
 // that nobody asks for again is swept away.
-func TestNamesOfDeadJobsAreFree(t *testing.T) {
-	t.Parallel()
+func TestNamesOfDeadJobsAreFree(t *testing.T) { testkit.Waits(t, namesOfDeadJobsAreFree) }
+
+func namesOfDeadJobsAreFree(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	first := mustStartFor(t, Config{NATS: control.URL(), ID: "a"}, shortLease)
 	runs := map[string]schema.RunID{}
@@ -391,7 +397,9 @@ func TestNamesOfDeadJobsAreFree(t *testing.T) {
 }
 
 // A control server that was started anew has lost all that was written down, and is told again. Jobs go on.
-func TestRegistryIsWrittenAgain(t *testing.T) {
+func TestRegistryIsWrittenAgain(t *testing.T) { testkit.Waits(t, registryIsWrittenAgain) }
+
+func registryIsWrittenAgain(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	url := control.URL()
 	a, b := mustStart(t, Config{NATS: url, ID: "a"}), mustStart(t, Config{NATS: url, ID: "b"})

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gradbus/fabric"
+	"gradbus/internal/testkit"
 )
 
 // putRival writes an announcement of ps a in another's name.
@@ -21,7 +22,9 @@ func putRival(t testing.TB, servers *fabric.Bucket) {
 
 // A ps that finds its id taken, because it was out of reach for longer than its lease, ends and says why: the other one lives, and
 // writes its announcement again.
-func TestServerWhoseIDWasTakenEnds(t *testing.T) {
+func TestServerWhoseIDWasTakenEnds(t *testing.T) { testkit.Waits(t, serverWhoseIDWasTakenEnds) }
+
+func serverWhoseIDWasTakenEnds(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	servers, _ := buckets(t, control.URL(), leaseTime)
@@ -41,7 +44,10 @@ func TestServerWhoseIDWasTakenEnds(t *testing.T) {
 
 // One announcement in a ps's place that nobody renews ends neither that ps nor its jobs: it is written again.
 func TestServerOutlivesAnAnnouncementInItsPlace(t *testing.T) {
-	t.Parallel()
+	testkit.Waits(t, serverOutlivesAnAnnouncementInItsPlace)
+}
+
+func serverOutlivesAnAnnouncementInItsPlace(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	s := mustStart(t, Config{NATS: control.URL(), ID: "a"})
 	l := newLetters(t, control.URL(), smallJob("goes-on", 1, 1), "j-a")

@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/testkit"
 	"gradbus/schema"
 )
 
@@ -20,10 +22,21 @@ const unhurried = 10 * time.Minute
 func startServer(t testing.TB, c Config) *Server {
 	t.Helper()
 	c.Deadline = cmp.Or(c.Deadline, unhurried)
-	s, err := Start(context.Background(), c, Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	s, err := Start(context.Background(), c, Options{Bus: network(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	must(t, err)
 	t.Cleanup(s.Close)
 	return s
+}
+
+// bus is the network of servers in fake time.
+var bus = fabric.NewBus()
+
+// network is what servers of a test are on; nil is TCP.
+func network(t testing.TB) *fabric.Bus {
+	if testkit.InFakeTime(t) {
+		return bus
+	}
+	return nil
 }
 
 // eventually polls until a condition holds.

@@ -14,6 +14,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -254,7 +255,7 @@ func TestCancelEndsCleanly(t *testing.T) {
 }
 
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
-func TestLostTrainerIsNamed(t *testing.T) { waits(t, lostTrainerIsNamed) }
+func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
 
 func lostTrainerIsNamed(t *testing.T) {
 	server := startServer(t, 1)

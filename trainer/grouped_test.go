@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -211,7 +212,7 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 }
 
 // A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the end.
-func TestGroupedGoesOnWithoutTheLost(t *testing.T) { waits(t, groupedGoesOnWithoutTheLost) }
+func TestGroupedGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, groupedGoesOnWithoutTheLost) }
 
 func groupedGoesOnWithoutTheLost(t *testing.T) {
 	server := startServer(t, 1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
 )
@@ -173,7 +174,7 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 }
 
 // In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its name.
-func TestLostTrainerIsNamedInBounded(t *testing.T) { waits(t, lostTrainerIsNamedInBounded) }
+func TestLostTrainerIsNamedInBounded(t *testing.T) { testkit.Waits(t, lostTrainerIsNamedInBounded) }
 
 func lostTrainerIsNamedInBounded(t *testing.T) {
 	server := startServer(t, 1)
@@ -297,7 +298,7 @@ func (s *Session) tablesDigest(ctx context.Context) (sum [32]byte, err error) {
 }
 
 // In async a trainer that dies is named, and stops nobody.
-func TestAsyncGoesOnWithoutTheLost(t *testing.T) { waits(t, asyncGoesOnWithoutTheLost) }
+func TestAsyncGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, asyncGoesOnWithoutTheLost) }
 
 func asyncGoesOnWithoutTheLost(t *testing.T) {
 	server := startServer(t, 1)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -268,7 +269,7 @@ func TestHostedModuleRefuses(t *testing.T) {
 
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
-	waits(t, hostedContextsExpireWithTheirTrainer)
+	testkit.Waits(t, hostedContextsExpireWithTheirTrainer)
 }
 
 func hostedContextsExpireWithTheirTrainer(t *testing.T) {
@@ -336,7 +337,7 @@ func TestHostedOverBrokenConnections(t *testing.T) {
 }
 
 // In a job that a lost trainer ends, the others' requests end with its name.
-func TestHostedJobFailsWithItsTrainer(t *testing.T) { waits(t, hostedJobFailsWithItsTrainer) }
+func TestHostedJobFailsWithItsTrainer(t *testing.T) { testkit.Waits(t, hostedJobFailsWithItsTrainer) }
 
 func hostedJobFailsWithItsTrainer(t *testing.T) {
 	ctx := testContext(t)

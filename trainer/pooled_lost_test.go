@@ -7,6 +7,7 @@ import (
 	"sync"
 	"testing"
 
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -17,7 +18,7 @@ import (
 func TestLostTrainerIsNamedWhereTablesArePooled(t *testing.T) {
 	for _, tables := range []string{"", schema.ConsistencyAsync} {
 		t.Run("tables "+tables, func(t *testing.T) {
-			waits(t, func(t *testing.T) {
+			testkit.Waits(t, func(t *testing.T) {
 				c := testConfig(t, startServerWith(t, ps.Config{Shards: 2, Deadline: shortDeadline}))
 				job := bagJob("lost", schema.PlacementColumns, 3, 3)
 				job.TableConsistency = tables

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
+	"gradbus/internal/testkit"
 	"gradbus/ps"
 	"gradbus/schema"
 )
@@ -52,7 +52,7 @@ func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	if config.NATS != "" || config.TLS != nil {
 		return startOn(t, busOf(config.NATS), config)
 	}
-	if testing.Short() || inFakeTime(t) {
+	if testing.Short() || testkit.InFakeTime(t) {
 		return startOn(t, bus, config)
 	}
 	return startOn(t, nil, config)
@@ -72,25 +72,6 @@ func startOn(t testing.TB, bus *fabric.Bus, config ps.Config) *ps.Server {
 	}
 	t.Cleanup(server.Close)
 	return server
-}
-
-// fakeTime names the subtests in which time passes as soon as everybody waits.
-const fakeTime = "fake time"
-
-// waits runs the body of a test that mostly waits where time passes as soon as everybody waits, and where all tests are wanted in real time
-// too, over TCP. It is called at the beginning of the test.
-func waits(t *testing.T, body func(*testing.T)) {
-	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
-	if !testing.Short() {
-		t.Run("real time", func(t *testing.T) {
-			t.Parallel()
-			body(t)
-		})
-	}
-}
-
-func inFakeTime(t testing.TB) bool {
-	return strings.Contains(t.Name(), "/"+strings.ReplaceAll(fakeTime, " ", "_"))
 }
 
 // bus is the network of servers within this process.

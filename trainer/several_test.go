@@ -13,6 +13,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/fabric/fabrictest"
 	"gradbus/internal/certificate/certtest"
+	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
@@ -22,7 +23,7 @@ import (
 func startControl(t *testing.T, c fabric.ServerConfig) *fabric.Server {
 	t.Helper()
 	c.JetStream = true
-	if inFakeTime(t) {
+	if testkit.InFakeTime(t) {
 		c.Bus = bus
 	}
 	s, err := fabric.StartServer(c)
@@ -169,7 +170,7 @@ func TestControlLostWhileDataFlows(t *testing.T) {
 }
 
 // After the job's deadline without a control server everybody gives up, and says why.
-func TestControlGoneIsNamed(t *testing.T) { waits(t, controlGoneIsNamed) }
+func TestControlGoneIsNamed(t *testing.T) { testkit.Waits(t, controlGoneIsNamed) }
 
 func controlGoneIsNamed(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
@@ -323,11 +324,11 @@ func TestControlOverTLS(t *testing.T) {
 
 // A ps that was killed is announced for some seconds more. A job that comes meanwhile does not fail: it waits for that, and runs on those
 // that are there.
-func TestJoinBesideADeadServer(t *testing.T) { waits(t, joinBesideADeadServer) }
+func TestJoinBesideADeadServer(t *testing.T) { testkit.Waits(t, joinBesideADeadServer) }
 
 func joinBesideADeadServer(t *testing.T) {
 	dead := "nats://127.0.0.1:1"
-	if inFakeTime(t) {
+	if testkit.InFakeTime(t) {
 		dead = "memory://local:65535"
 	}
 	control := startControl(t, fabric.ServerConfig{})

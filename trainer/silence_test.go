@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/internal/testkit"
 	"gradbus/schema"
 )
 
@@ -30,7 +31,7 @@ func waitForBeats(t *testing.T, s *Session, beats int) {
 }
 
 // A session hears the coordinator while nothing else happens, and is heard.
-func TestSilentSessionStaysAlive(t *testing.T) { waits(t, silentSessionStaysAlive) }
+func TestSilentSessionStaysAlive(t *testing.T) { testkit.Waits(t, silentSessionStaysAlive) }
 
 func silentSessionStaysAlive(t *testing.T) {
 	server := startServer(t, 1)

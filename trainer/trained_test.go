@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"gradbus/internal/testkit"
 	"gradbus/schema"
 )
 
@@ -17,7 +18,7 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 	}
 	for name, job := range jobs {
 		t.Run(name, func(t *testing.T) {
-			waits(t, func(t *testing.T) {
+			testkit.Waits(t, func(t *testing.T) {
 				sessions := joinAll(t, testConfig(t, startServer(t, 2)), job)
 				var w Workload = newToy(t, job)
 				if job.Consistency == schema.ConsistencyGrouped {
@@ -51,7 +52,7 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 }
 
 // In the middle of a run, and before the first, a reason still ends the job for all.
-func TestFailingTrainerEndsARunningJob(t *testing.T) { waits(t, failingTrainerEndsARunningJob) }
+func TestFailingTrainerEndsARunningJob(t *testing.T) { testkit.Waits(t, failingTrainerEndsARunningJob) }
 
 func failingTrainerEndsARunningJob(t *testing.T) {
 	server := startServer(t, 1)

@@ -1,0 +1,27 @@
+package testkit
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+)
+
+// fakeTime names the subtests in which time passes as soon as everybody waits.
+const fakeTime = "fake time"
+
+// Waits runs the body of a test that mostly waits where time passes as soon as everybody waits (testing/synctest), and where all tests are
+// wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body is. It is called at the beginning of a test.
+func Waits(t *testing.T, body func(*testing.T)) {
+	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
+	if !testing.Short() {
+		t.Run("real time", func(t *testing.T) {
+			t.Parallel()
+			body(t)
+		})
+	}
+}
+
+// InFakeTime tells whether a test is within Waits, in fake time.
+func InFakeTime(t testing.TB) bool {
+	return strings.Contains(t.Name(), "/"+strings.ReplaceAll(fakeTime, " ", "_"))
+}
