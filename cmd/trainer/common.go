@@ -90,7 +90,7 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 // workload has tables besides its parameters.
 func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
 	o.shared = s
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01, ftrl 0.1")
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01")
 	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer, "`kind` of optimizer: sgd (also where empty), adagrad, rowwise_adagrad, adam, adamw or ftrl, and behind a colon its hyperparameters, as adam:beta1=0.95,eps=1e-6 or sgd:nesterov")
 	set.StringVar(&s.Schedule, "schedule", s.Schedule, "`course` of the learning rate: constant, linear, cosine or steps, as cosine:warmup=100,total=2000,final=0.1 or steps:steps=500+800,gamma=0.1, in batches; empty is constant")
 	set.StringVar(&s.Clip, "clip", s.Clip, "`bound` of the mean gradient: value:MAX for each value, row:MAX for the norm of each row of tables, global:MAX for that of all (needs --apply mean); empty is none")

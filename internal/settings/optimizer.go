@@ -13,9 +13,10 @@ import (
 //
 //	adam:beta1=0.95,eps=1e-6    sgd:nesterov,weight_decay=0.0001    cosine:warmup=100,total=2000,final=0.1    global:1
 
-// defaultLR is the learning rate of optimizers other than SGD, whose rate is the workload's. Adagrad's and Adam's are PyTorch's.
+// defaultLR is the learning rate of optimizers that have one whatever the workload: PyTorch's. SGD has the workload's, and so has
+// FTRL, whose first steps are those of SGD.
 var defaultLR = map[string]float64{schema.OptimizerAdagrad: 0.01, schema.OptimizerRowwiseAdagrad: 0.01, schema.OptimizerAdam: 0.001,
-	schema.OptimizerAdamW: 0.001, schema.OptimizerFTRL: 0.1}
+	schema.OptimizerAdamW: 0.001}
 
 // words are the parts of a text: "kind:a=1,b" is kind, and a and b with their values; a part without one has none.
 func words(text string) (kind string, parts [][2]string) {

@@ -21,7 +21,7 @@ func TestOptimizerTexts(t *testing.T) {
 		{"sgd:nesterov,weight_decay=1e-4", "", "", schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9, Nesterov: true, WeightDecay: 1e-4}},
 		{"adam:beta1=0.5,eps=1e-6", "cosine:warmup=10,total=200,final=0.1", "global:2", schema.Optimizer{Kind: "adam", LR: 0.001, Beta1: 0.5, Eps: 1e-6,
 			Schedule: &schema.Schedule{Kind: "cosine", Warmup: 10, Total: 200, Final: 0.1}, Clip: &schema.Clipping{Kind: "global", Max: 2}}},
-		{"ftrl:beta=2,l1=0.1,l2=0.2", "steps:steps=5+8,gamma=0.5", "value:0.25", schema.Optimizer{Kind: "ftrl", LR: 0.1, Beta: 2, L1: 0.1, L2: 0.2,
+		{"ftrl:beta=2,l1=0.1,l2=0.2", "steps:steps=5+8,gamma=0.5", "value:0.25", schema.Optimizer{Kind: "ftrl", LR: 0.5, Beta: 2, L1: 0.1, L2: 0.2,
 			Schedule: &schema.Schedule{Kind: "steps", Steps: []uint64{5, 8}, Gamma: 0.5}, Clip: &schema.Clipping{Kind: "value", Max: 0.25}}},
 	} {
 		s := shared()
