@@ -74,7 +74,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		copies = max(copies, 1+(slots+values-1)/values)
 		m.outside += mine(values + slots)
 		m.Tables += mine(values + slots + rows*placeBytes*(int64(shards)+in) + marks*in)
-		sparse += values + rows*keyBytes*in
+		sparse += rows*int64(t.SumDim())*valueBytes + rows*keyBytes*in
 	}
 	dense, kept := int64(0), int64(0)
 	for i, p := range job.Parameters {

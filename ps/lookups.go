@@ -18,7 +18,7 @@ func (s *Shard) stepLookup(host int, h *schema.Head, v *schema.View) (*refusal, 
 	if refused != nil {
 		return refused, nil
 	}
-	values, refused := s.checkSections(v)
+	values, refused := s.checkSections(v, false)
 	if refused != nil {
 		return refused, nil
 	}

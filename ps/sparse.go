@@ -52,7 +52,7 @@ func (s *Shard) stepSparse(host int, h *schema.Head, v *schema.View, payload Pay
 	if err := s.place.CheckWire(v); err != nil {
 		return schema.Refusing(err), nil
 	}
-	if _, refused = s.checkSections(v); refused != nil {
+	if _, refused = s.checkSections(v, true); refused != nil {
 		return refused, nil
 	}
 	c := round.SparseChunk{Head: *h, View: *v, Host: host, Bytes: int64(len(v.Bytes())), Payload: payload}
@@ -113,9 +113,9 @@ func (s *Shard) closeSparse(l *timeline) error {
 				continue
 			}
 			_, dim := s.place.Columns(schema.Table(id), s.index)
-			keys, rows, err := l.sparse.Merge(schema.Table(id), dim)
+			keys, rows, weight, err := l.sparse.Merge(schema.Table(id), dim, total)
 			if err == nil {
-				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: float32(total), Scale: 1})
+				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
 			}
 			if err != nil {
 				return err

@@ -51,13 +51,17 @@ func (s *Shard) commitRows() {
 // checkSections checks that the tables of a frame exist, that their rows are as wide as the frame says and that every key
 // is on this shard. It does for sparse frames and lookups what Placement.CheckFrame does, by the index of slots instead
 // of a hash of every key: 1300 keys take 1 us instead of 20. Order and lengths are schema.Verify's. It returns how many
-// values the rows have, or those of the bags.
-func (s *Shard) checkSections(v *schema.View) (values int, refused *refusal) {
+// values the rows have, or those of the bags; with sums they are gradients.
+func (s *Shard) checkSections(v *schema.View, sums bool) (values int, refused *refusal) {
 	for _, part := range v.Parts() {
 		if int(part.Table) >= len(s.job.Tables) {
 			return 0, schema.Refuse(schema.ReasonUnknownTable, "table %d: job %s has %d tables", part.Table, s.job.Name, len(s.job.Tables))
 		}
-		if _, dim := s.place.Columns(part.Table, s.index); part.Dim != dim {
+		_, dim := s.place.Columns(part.Table, s.index)
+		if sums && s.job.Tables[part.Table].PerRow {
+			dim++
+		}
+		if part.Dim != dim {
 			return 0, schema.Refuse(schema.ReasonWrongShape, "rows of %d values for table %q: want %d", part.Dim, s.job.Tables[part.Table].Name, dim)
 		}
 		if r := s.checkKeys(part.Table, part.Keys); r != nil {

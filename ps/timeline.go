@@ -151,7 +151,7 @@ func (s *Shard) makeTimelines(chunks []round.Chunk) error {
 		if s.sparse.exists {
 			l.sparse = round.NewSparse(round.SparseConfig{
 				Backend: s.backend, Lanes: s.job.Lanes, Count: count, Ahead: int(l.ahead), AtClose: s.sumsAtClose(),
-				DType: s.place.Plan.DType, Held: s.held, Tables: s.place.LocalTables(s.index),
+				DType: s.place.Plan.DType, Held: s.held, Tables: s.place.SumTables(s.index),
 			})
 		}
 		l.begin()

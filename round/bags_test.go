@@ -90,7 +90,7 @@ func wantMerged(t testing.TB, s *Sparse, id schema.Table, keys []uint64, rows []
 	if _, _, ok := s.Next(); !ok {
 		t.Fatal("the round is not complete")
 	}
-	gotKeys, vector, err := s.Merge(id, bagTables[id].Dim)
+	gotKeys, vector, _, err := s.Merge(id, bagTables[id].Dim, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestBagsAgainstRows(t *testing.T) {
 			}
 			addBags(t, rows, rw, bagChunk(t, schema.DTypeFloat32, node, lanes, 0, 1, bagSection{keys: signed[uint64](keys[:n]), values: sums[:2*n]}))
 		}
-		keys, sums, err := rows.Merge(0, 2)
+		keys, sums, _, err := rows.Merge(0, 2, 1)
 		if err != nil {
 			t.Fatal(err)
 		}

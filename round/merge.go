@@ -20,13 +20,57 @@ type merging struct {
 	outKeys  []uint64
 	outRows  []float32
 	bags     expanding
+	counted  []float32 // rows with their counts, of a table that is divided by them
+	divided  []float32
 }
 
 // Merge adds up the contributions to one table of the round that Next gave, along the lane tree: keys ascending and a row
-// of dim values for each, undivided. Both are valid until the next Merge or Close. There are none where nobody touched
-// the table.
-func (s *Sparse) Merge(id schema.Table, dim int) (keys []uint64, rows cuda.Vector, err error) {
-	return s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes))
+// of dim values for each, which is yet to be divided by divisor, once: by total, the round's weight. Of a table with PerRow each row has been
+// divided by its own count, and divisor is 1. Keys and rows are valid until the next Merge or Close. There are none where nobody
+// touched the table.
+func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, rows cuda.Vector, divisor float32, err error) {
+	perRow := s.config.Tables[id].PerRow
+	if perRow {
+		dim++
+	}
+	keys, rows, err = s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes))
+	if err != nil || !perRow {
+		return keys, rows, float32(total), err
+	}
+	m := &s.merge
+	m.counted, m.divided = grown(m.counted, rows.Len()), grown(m.divided, len(keys)*(dim-1))
+	if err := s.config.Backend.Copy(cuda.Float32s(m.counted), rows); err != nil {
+		return nil, cuda.Vector{}, 0, err
+	}
+	divideByCounts(m.divided, m.counted, dim-1)
+	return keys, cuda.Float32s(m.divided), 1, nil
+}
+
+// divideByCounts divides rows of dim values by the count behind each.
+func divideByCounts(to, counted []float32, dim int) {
+	for ; len(counted) > 0; to, counted = to[dim:], counted[dim+1:] {
+		count := counted[dim]
+		for i, v := range counted[:dim] {
+			to[i] = v / count
+		}
+	}
+}
+
+// checkCounts refuses rows whose count is none.
+func (s *Sparse) checkCounts(c *SparseChunk) *schema.FrameError {
+	for _, part := range c.View.Parts() {
+		spec := &s.config.Tables[part.Table]
+		if !spec.PerRow {
+			continue
+		}
+		for i, key := range part.Keys {
+			if n := part.Rows[(i+1)*part.Dim-1]; n < 1 || n != float32(int64(n)) {
+				return schema.Refuse(schema.ReasonWrongShape, "key %d of table %q, lanes %v, with count %v: want a number of at least 1",
+					key, spec.Name, c.Head.Node, n)
+			}
+		}
+	}
+	return nil
 }
 
 // mergeNode is Merge over one node of the tree, whose lanes are there as far as the round needs them.

@@ -117,14 +117,14 @@ func (r *RowResults) mean(s *Sparse, m *rowMeans, t RowTable, weight float64) er
 	if weight == 0 {
 		return nil
 	}
-	keys, rows, err := s.Merge(t.ID, t.Dim)
+	keys, rows, divisor, err := s.Merge(t.ID, t.Dim, weight)
 	if err != nil || len(keys) == 0 {
 		return err
 	}
 	m.keys = append(m.keys, keys...)
 	m.values = grown(m.values, len(keys)*t.Dim)
 	r.term[0] = cuda.Term{Count: uint16(r.config.Lanes), Values: rows}
-	err = r.config.Backend.Average(cuda.Average{Lanes: r.config.Lanes, Weight: float32(weight), Terms: r.term[:], Out: cuda.Float32s(m.values)})
+	err = r.config.Backend.Average(cuda.Average{Lanes: r.config.Lanes, Weight: divisor, Terms: r.term[:], Out: cuda.Float32s(m.values)})
 	r.term[0] = cuda.Term{}
 	return err
 }

@@ -86,7 +86,7 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 				addBags(t, late, lw, &other)
 			}
 			for id := range schema.Table(len(bagTables)) {
-				keys, sums, err := late.Merge(id, bagTables[id].Dim)
+				keys, sums, _, err := late.Merge(id, bagTables[id].Dim, 1)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -189,7 +189,7 @@ func benchRows(b *testing.B, backend cuda.Backend, trainers int, atClose bool) {
 				b.Fatal("not taken")
 			}
 		}
-		if _, _, err := s.Merge(0, dim); err != nil {
+		if _, _, _, err := s.Merge(0, dim, 1); err != nil {
 			b.Fatal(err)
 		}
 		s.Close(&w, float64(trainers))

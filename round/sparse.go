@@ -212,12 +212,12 @@ func (t *sparseTerm) place(c *SparseChunk) (int, *schema.FrameError) {
 	return in, nil
 }
 
-// CheckFinite refuses values that are NaN or infinite, and names row and column of the first.
+// CheckFinite refuses values that are NaN or infinite, and names row and column of the first; and counts of rows that are none.
 func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 	values := Values(&c.View)
 	i := s.config.Backend.FirstNonFinite(values)
 	if i < 0 {
-		return nil
+		return s.checkCounts(c)
 	}
 	value, help := NonFinite(s.config.Backend, values, i)
 	for _, part := range c.View.Parts() {

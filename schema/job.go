@@ -127,7 +127,15 @@ type TableSpec struct {
 	Reduce string `json:"reduce,omitempty"`
 
 	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
-	PerRow    bool       `json:"per_row,omitempty"`   // a row's gradients are divided by their own number, not by the batch's samples
+	PerRow    bool       `json:"per_row,omitempty"`   // a row's sum is divided by how often the lanes that gave it name its key
+}
+
+// SumDim is how many values the gradient of a row has on its way: those of the row, and behind them, with PerRow, its own count.
+func (t *TableSpec) SumDim() int {
+	if t.PerRow {
+		return t.Dim + 1
+	}
+	return t.Dim
 }
 
 // Values is the number of values in all parameters and tables.

@@ -35,16 +35,6 @@ func (c *jobCheck) optimizers(j *Job) {
 	}
 	c.rowClip(j)
 	c.globalClip(j)
-	c.notCarriedOut(j)
-}
-
-// notCarriedOut refuses what shards and trainers do not carry out yet.
-func (c *jobCheck) notCarriedOut(j *Job) {
-	for i := range j.Tables {
-		if j.Tables[i].PerRow && len(c.errors) == 0 {
-			c.add(fmt.Sprintf("tables[%d].per_row", i), true, "false: it is not carried out yet")
-		}
-	}
 }
 
 // optimizer checks one optimizer by itself.
@@ -157,6 +147,8 @@ func (c *jobCheck) tableOptimizer(j *Job, i int) {
 		c.add(field+".per_row", true, "false with gradients of %s: a row's count has no place in them", n.Wire.Gradients)
 	case n.Wire.Sparse != SparseRows:
 		c.add(field+".per_row", true, "false where wire.sparse is %s: a bag's gradient has no counts of rows", n.Wire.Sparse)
+	case t.Dim >= DimMax:
+		c.add(field+".dim", t.Dim, "at most %d with per_row: a row's count travels behind its gradient", DimMax-1)
 	case t.Cut().PooledByShards():
 		c.add(field+".per_row", true, "false with placement %s, of which gradients travel as bags", t.Placement)
 	}

@@ -106,7 +106,7 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 
 func (p *Placement) checkTables(v *View, owner int) *FrameError {
 	for _, part := range v.Parts() {
-		if err := p.checkTable(part.Table, part.Dim, owner); err != nil {
+		if err := p.checkTable(part.Table, part.Dim, owner, v.head.Kind == KindSparse); err != nil {
 			return err
 		}
 		spec := &p.job.Tables[part.Table]
@@ -123,11 +123,16 @@ func (p *Placement) checkTables(v *View, owner int) *FrameError {
 	return nil
 }
 
-func (p *Placement) checkTable(t Table, dim, owner int) *FrameError {
+// checkTable checks the width of rows, or, with sums, of their gradients.
+func (p *Placement) checkTable(t Table, dim, owner int, sums bool) *FrameError {
 	if uint64(t) >= uint64(len(p.job.Tables)) {
 		return Refuse(ReasonUnknownTable, "table %d: the job has %d", t, len(p.job.Tables))
 	}
-	if _, want := p.Columns(t, owner); dim != want {
+	_, want := p.Columns(t, owner)
+	if sums && p.job.Tables[t].PerRow {
+		want++
+	}
+	if dim != want {
 		return Refuse(ReasonWrongShape, "dim %d of table %q: want %d", dim, p.job.Tables[t].Name, want)
 	}
 	return nil
@@ -149,7 +154,7 @@ func (p *Placement) checkPull(v *View, owner int) *FrameError {
 }
 
 func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *FrameError {
-	if err := p.checkTable(s.Table, int(s.Dim), owner); err != nil {
+	if err := p.checkTable(s.Table, int(s.Dim), owner, false); err != nil {
 		return err
 	}
 	spec := &p.job.Tables[s.Table]

@@ -40,11 +40,14 @@ func (p *Placement) Holds(t Table, part Partition, owner int) bool {
 	return p.OwnerOfPartition(t, part) == owner
 }
 
-// LocalTables are the job's tables as an owner has them: dim is the number of columns there, and 0 where it has none.
-func (p *Placement) LocalTables(owner int) []TableSpec {
+// SumTables are the job's tables as the rounds of an owner see them: dim is what gradients of rows have there (TableSpec.SumDim), and 0
+// where it has no columns.
+func (p *Placement) SumTables(owner int) []TableSpec {
 	local := slices.Clone(p.job.Tables)
 	for i := range local {
-		_, local[i].Dim = p.Columns(Table(i), owner)
+		if _, local[i].Dim = p.Columns(Table(i), owner); local[i].Dim > 0 && local[i].PerRow { // has all columns
+			local[i].Dim++
+		}
 	}
 	return local
 }

@@ -81,7 +81,7 @@ func (j *Job) SmallerChunks() *Job {
 func (j *Job) MessageBytesMax() int {
 	need := j.ChunkBytes
 	for _, t := range j.Tables {
-		values := max(j.ChunkBytes/valueBytes, t.Dim)
+		values := max(j.ChunkBytes/valueBytes, t.SumDim())
 		need = max(need, valueBytes*values+8*(values/t.Dim))
 	}
 	return need + 16*len(j.Tables) + frameBytesOver

@@ -97,11 +97,12 @@ func (n *gradientNorm) rows(r *rowSums) {
 	}
 	began := time.Now()
 	for table, dim := range r.dims {
-		if len(r.node) == 1 && (r.bags == nil || !r.bags.form[0][table]) {
+		own := r.perRow.dim(table, dim)
+		if len(r.node) == 1 && own == dim && (r.bags == nil || !r.bags.form[0][table]) {
 			n.squares += sumOfSquares(r.node[0][table].values)
 			continue
 		}
-		n.addTable(r, table, dim)
+		n.addTable(r, table, own)
 	}
 	n.cost += time.Since(began)
 }
@@ -113,11 +114,12 @@ func (n *gradientNorm) addTable(r *rowSums, table, dim int) {
 	}
 	clear(n.index)
 	n.values = n.values[:0]
+	wide := r.dims[table] // with what is behind a row
 	for node := range r.node {
 		if r.bags == nil || !r.bags.form[node][table] {
 			sums := &r.node[node][table]
 			for i, id := range sums.ids {
-				n.addRow(id, sums.values[i*dim:(i+1)*dim])
+				n.addRow(id, sums.values[i*wide:i*wide+dim])
 			}
 			continue
 		}

@@ -103,6 +103,7 @@ func newOracle(t *testing.T, job *schema.Job) *oracle {
 type laneGrads struct {
 	params [][]float32
 	rows   []map[uint64][]float32 // [table][key]
+	counts []map[uint64]float32   // by table: how often keys are named
 }
 
 // step trains one batch on a workload and returns the sum of losses and the number of samples.
@@ -170,7 +171,16 @@ func (o *oracle) applyRows(grads func(lane.Lane) *laneGrads, weight float32) {
 			if first {
 				table.momentum[key] = make([]float32, len(sum))
 			}
-			o.sgd(table.rows[key], table.momentum[key], sum, weight, first)
+			divisor := weight
+			if o.job.Tables[i].PerRow {
+				divisor = 0
+				for l := range o.job.Lanes {
+					if g := grads(lane.Lane(l)); g != nil {
+						divisor += g.counts[i][uint64(key)]
+					}
+				}
+			}
+			o.sgd(table.rows[key], table.momentum[key], sum, divisor, first)
 		}
 	}
 }
@@ -238,6 +248,11 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 		g.params = append(g.params, c.dense.slots[0][at.lo:at.hi])
 	}
 	for i, spec := range o.job.Tables {
+		counts := map[uint64]float32{}
+		for _, key := range tables.used[i] {
+			counts[key]++
+		}
+		g.counts = append(g.counts, counts)
 		byKey := map[uint64][]float32{}
 		for j, id := range c.rows.node[0][i].ids {
 			byKey[tables.keys[i][id]] = c.rows.node[0][i].values[j*spec.Dim : (j+1)*spec.Dim]

@@ -15,7 +15,8 @@ type rowSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
 	first   lane.Lane
-	dims    []int
+	dims    []int      // of a row's gradient as it travels
+	perRow  *rowCounts // of tables that are divided by them; nil where none is
 
 	dtype   schema.DType // in which sums travel
 	rounder rounder
@@ -111,7 +112,9 @@ func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 		b.rows.set(ids, values)
 		return nil
 	}
-	s.next(table, s.at).set(ids, values)
+	out := s.next(table, s.at)
+	out.set(ids, values)
+	s.perRow.add(table, s.at, out)
 	return nil
 }
 
@@ -122,7 +125,7 @@ func (s *rowSums) addBags(table int, mode cuda.Mode, ids, offsets []int64, grad 
 		return err
 	}
 	if s.bags != nil {
-		s.bags.lanes[s.at][table].set(mode, s.dims[table], ids, offsets, grad)
+		s.bags.lanes[s.at][table].set(mode, s.perRow.dim(table, s.dims[table]), ids, offsets, grad)
 		return nil
 	}
 	return s.expand(table, s.at, mode, ids, offsets, grad)
@@ -144,7 +147,7 @@ func (s *rowSums) next(table, at int) *rows {
 
 // expand sums the bags of hosted lane at up by row.
 func (s *rowSums) expand(table, at int, mode cuda.Mode, ids, offsets []int64, grad []float32) error {
-	dim, count := s.dims[table], s.count(table)
+	dim, count := s.perRow.dim(table, s.dims[table]), s.count(table)
 	room, out := min(len(ids), count), s.next(table, at)
 	s.keys, out.values = grown(s.keys, room), grown(out.values, room*dim)
 	n, err := s.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: mode, Padding: cuda.NoPadding, R: int64(count),
@@ -156,6 +159,7 @@ func (s *rowSums) expand(table, at int, mode cuda.Mode, ids, offsets []int64, gr
 	for i, id := range s.keys[:n] {
 		out.ids[i] = uint64(id)
 	}
+	s.perRow.add(table, at, out)
 	return nil
 }
 
@@ -258,7 +262,9 @@ func (s *rowSums) endBags() error {
 func (s *rowSums) replay(table, at int, b *bagGrad) error {
 	switch b.given {
 	case givenRows:
-		s.next(table, at).set(b.rows.ids, b.rows.values)
+		out := s.next(table, at)
+		out.set(b.rows.ids, b.rows.values)
+		s.perRow.add(table, at, out)
 	case givenBags:
 		return s.expand(table, at, cuda.Sum, b.ids, b.offsets, b.values)
 	}

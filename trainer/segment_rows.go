@@ -11,7 +11,7 @@ import (
 // makeSparse makes the rounds over the rows of replicated tables whose partitions this trainer adds up.
 func (g *segment) makeSparse() {
 	g.sparse = round.NewSparse(round.SparseConfig{Backend: g.backend, Lanes: g.job.Lanes, AtClose: g.lent || g.place.Plan.SumAtClose,
-		DType: g.place.Plan.DType, Held: g.held, Tables: g.job.Tables})
+		DType: g.place.Plan.DType, Held: g.held, Tables: g.place.SumTables(g.owner)})
 	g.means = round.NewRowResults(round.RowResultsConfig{Backend: g.backend, Lanes: g.job.Lanes, ChunkBytes: g.job.ChunkBytes, Versions: 2,
 		Head:   schema.Head{Job: g.joined.RunID, Generation: g.joined.Generation, Bucket: g.place.SparseBucket(g.owner)},
 		Tables: round.Replicated(g.job, g.place.Plan, schema.ByTrainers)})

@@ -104,7 +104,7 @@ func newRowFrames(nodes, sparse int) rowFrames {
 func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
 	sparse []rowOwner, lookup *split) (*sender, error) {
 	s := &sender{alone: flat.place.Plan.AsyncTables, job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
-		shares: newShares(c.rows, newSplit(lookup.dims, lookup.shards, lookup.valuesMax, nil), flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
+		shares: newShares(c.rows, newSplit(c.rows.dims, lookup.shards, lookup.valuesMax, nil), flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
 		if err != nil {

@@ -147,9 +147,12 @@ func (s *Session) build(params *parameters) (err error) {
 	t := newTables(job.Tables, lanes)
 	s.compute = &compute{plan: plan, tables: t, params: params, samples: make([]int, lanes),
 		dense: newDenseSums(s.config.Backend, job.Lanes, plan.slots(), s.flat.params, s.flat.chunks),
-		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.dims())}
+		rows:  newRowSums(s.config.Backend, job.Lanes, plan.first, len(plan.nodes), t.sumDims())}
 	s.compute.rows.dtype, s.compute.rows.count = s.place.Plan.DType, func(table int) int { return len(t.keys[table]) }
 	s.compute.dense.held = s.place.Plan.SkipNonfinite
+	if slices.ContainsFunc(t.specs, func(spec schema.TableSpec) bool { return spec.PerRow }) {
+		s.compute.rows.perRow = &rowCounts{tables: t}
+	}
 	if s.place.Plan.ErrorFeedback {
 		s.compute.dense.keepResiduals(len(plan.nodes))
 	}

@@ -44,6 +44,15 @@ func (t *tables) dims() []int {
 	return dims
 }
 
+// sumDims are the values that gradients of rows have.
+func (t *tables) sumDims() []int {
+	dims := make([]int, len(t.specs))
+	for i := range t.specs {
+		dims[i] = t.specs[i].SumDim()
+	}
+	return dims
+}
+
 func (t *tables) reset() {
 	for i := range t.used {
 		t.used[i] = t.used[i][:0]
