@@ -15,6 +15,7 @@
 //	Conn      a member's lines to a server: bulk, results and control      conn.go, life.go, line.go, tls.go
 //	dataLine  a line that speaks the protocol itself, for bulk             dataline.go, handshake.go, wireread.go, wirewrite.go
 //	natsLine  a line over nats.go, for control                             natsline.go
+//	Bus       servers and lines within one process                         bus.go, busline.go, busbucket.go
 //	Control   a member's connection to the server that carries control     control.go
 //	Service   a program as NATS's own tools find it                        service.go
 //	Bucket    keys and values at that server, in JetStream                 bucket.go
@@ -56,6 +57,14 @@
 // server has said nothing for two of them, or has taken nothing of a message for 10 s. Whatever a server says, the
 // worst it can do to a member is an error and a new connection: lengths are checked before memory is taken, against
 // max_payload and 64 MiB.
+//
+// # Within one process
+//
+// A Bus takes the place of NATS: the same Server, Conn, Control and Bucket, by addresses of the Bus. Send of a connection hands the message to
+// each subscription that it matches. Where the receiving connection is Direct its handler runs within Send, under whatever the sender holds, and
+// may send in turn; so it takes no lock that anybody holds while sending. Elsewhere each subscription has a queue, bounded, and a goroutine.
+// Lend gives a receiver the sender's own bytes for as long as the two have agreed on; what is not lent is copied where it is kept. Windows
+// stay, for what a stopped server loses. No goroutine and no timer is the Bus's own, so that it lives in testing/synctest.
 //
 // # How a frame gets across, exactly once
 //

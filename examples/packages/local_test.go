@@ -61,6 +61,9 @@ func TestLocalSameAsServer(t *testing.T) {
 		want := train(t, two, data, 2, "go")[0]
 		for _, trainers := range []int{1, 2, 4} {
 			for _, shards := range []int{1, 2, 3} {
+				if testing.Short() && (trainers+shards)%3 != 2 { // but 1 and 1, 2 and 3, 4 and 1: the others repeat
+					continue
+				}
 				t.Run(fmt.Sprintf("%s %s %d trainers %d shards", s.Apply, s.Reduce, trainers, shards), func(t *testing.T) {
 					s.Trainers = trainers
 					if digest := trainLocal(t, s, data, shards); digest != want.digest {
