@@ -90,6 +90,7 @@ var layers = map[string]layer{
 	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "internal/safetensors", "round", "schema", "shard/state", "trainer/deal"}, noStd: []string{"net/http", "os/exec"}},
 	"local":        {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
+	"examples":     {}, // tests of all workloads
 	"examples/packages": {
 		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "examples/packages/corpus", "internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
