@@ -163,3 +163,30 @@ func TestDrawingEndsWithItsContext(t *testing.T) {
 		t.Error("keys were laid out after the context had ended")
 	}
 }
+
+// A batch allocates nothing, whatever the optimizer: neither a dense step nor rows that are staged and committed.
+func TestStepsAllocateNothing(t *testing.T) {
+	if raced {
+		t.Skip("the race detector allocates; make test-all runs this without it")
+	}
+	keys, sums := []uint64{3, 8, 5}, make([]float32, 6)
+	values := [2][]float32{make([]float32, 64), make([]float32, 64)}
+	terms := []cuda.Term{{Count: 1, Values: cuda.Float32s(make([]float32, 64))}}
+	for name, o := range testOptimizers() {
+		a := testArray(t, 10, 2, o)
+		d, err := NewDense(DenseConfig{Backend: testBackend(t), Lanes: 1, Chunks: []Chunk{{Elements: 64, Optimizer: &o}},
+			Values: func(_ int, v schema.Version) []float32 { return values[v%2] }})
+		must(t, err)
+		batch := func() {
+			must(t, d.Average(0, 3, terms))
+			must(t, a.Gather(keys, sums))
+			must(t, a.Stage(RowGradient{Keys: keys, Sums: cuda.Float32s(sums), Weight: 3, Scale: 1}))
+			a.Commit()
+		}
+		batch()
+		if n := testing.AllocsPerRun(50, batch); n != 0 {
+			t.Errorf("%s: %v allocations a batch", name, n)
+		}
+		d.Close()
+	}
+}
