@@ -25,6 +25,7 @@ type mode struct {
 	tables                string // see tableForms
 	alone                 bool   // table_consistency async
 	momentum              float32
+	optimizer             string // another than SGD; "" for SGD
 	trainers              int
 }
 
@@ -45,7 +46,7 @@ func (m mode) String() string {
 	for _, w := range []struct {
 		is   bool
 		word string
-	}{{m.wire.ErrorFeedback, "feedback"}, {m.alone, "tables-async"}, {m.momentum == 0, "no-momentum"}, {m.trainers > 1, fmt.Sprint(m.trainers, "-trainers")}} {
+	}{{m.optimizer != "", m.optimizer}, {m.wire.ErrorFeedback, "feedback"}, {m.alone, "tables-async"}, {m.momentum == 0 && m.optimizer == "", "no-momentum"}, {m.trainers > 1, fmt.Sprint(m.trainers, "-trainers")}} {
 		if w.is {
 			words = append(words, w.word)
 		}
@@ -58,6 +59,9 @@ func (m mode) job(name string) *schema.Job {
 	job := bagJob(name, "", m.trainers, 5)
 	job.Consistency, job.Apply, job.Reduce, job.Wire = m.rounds, m.apply, m.reduce, m.wire
 	job.Optimizer.Momentum, job.Optimizer.Nesterov = m.momentum, m.momentum != 0
+	if m.optimizer != "" {
+		job.Optimizer = schema.Optimizer{Kind: m.optimizer, LR: 0.05}
+	}
 	job.Parameters = append(job.Parameters, schema.Parameter{Name: "ballast", Shape: []int{1500}, Init: schema.Uniform(1)})
 	switch m.rounds {
 	case schema.ConsistencyBounded:
@@ -100,7 +104,12 @@ func modes() (all []mode) {
 						add(m)
 						m.momentum = 0
 						add(m)
-						m.momentum = 0.9
+						if tables == "by-rows" || tables == "replicated" {
+							for _, m.optimizer = range optimizers {
+								add(m)
+							}
+						}
+						m.momentum, m.optimizer = 0.9, ""
 						for _, m.wire = range wires(tables) {
 							add(m)
 						}
@@ -114,6 +123,9 @@ func modes() (all []mode) {
 	}
 	return all
 }
+
+// optimizers are those beside SGD.
+var optimizers = []string{schema.OptimizerAdagrad, schema.OptimizerRowwiseAdagrad, schema.OptimizerAdam, schema.OptimizerAdamW, schema.OptimizerFTRL}
 
 // wires are the forms on the wire beside the plain one.
 func wires(tables string) (all []schema.Wire) {
