@@ -2,29 +2,31 @@
 //
 // # Use
 //
-// A program describes its job (schema.Job), implements Workload, and calls:
+// A program says what it learns (NewJob), from what (Samples), and how a sample moves what (a function of a Step):
 //
-//	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: backend}, job)
-//	err = session.Run(ctx, workload, batches, report)
-//	rows, err := session.Lookup(ctx, asks) // reads what was trained; also Table, Param and Digest
-//	err = session.Close()
+//	s, err := trainer.Train(ctx, url, job, data, step, trainer.PrintEpochs)
+//	err = s.Save(ctx, "model.safetensors") // OpenModel reads it, without a server
+//	err = s.Close()
 //
-// The example of the package is a whole program. Every trainer of a job runs the same program with the same job. The
-// coordinator gives each of them its lanes, and a Workload computes one lane of one batch at a time. Data and random
-// numbers of a lane depend on (seed, batch, lane) alone, so the weights do not depend on the number of trainers.
+// The example Quickstart is a whole program, and docs/programs.md goes on from there. Every trainer of a job runs the same program with
+// the same job. The coordinator gives each of them its lanes. Data and random numbers of a lane depend on (seed, batch, lane) alone, so
+// the weights do not depend on the number of trainers.
+//
+// Train is made of what a program with a loop of its own uses: Join, and a Batch that it holds from Next to Commit. Run is between
+// the two: it holds the batches for a Workload, which names the keys of a lane and computes it; NetWorkload makes one of a net.
 //
 // Package trainer/deal deals the samples of a training set to batches and lanes: each once an epoch, in an order
-// that follows from the seed. Packages examples/packages and examples/mnist are workloads to start from.
+// that follows from the seed. The folder examples has workloads to start from.
 //
 // # A batch
 //
 // Join asks the coordinator for a place. The answer names the trainer, its lanes and the shards. From these and the
-// manifest the rest follows (schema.Placement), so nothing is negotiated later. Run then goes from batch to batch:
+// manifest the rest follows (schema.Placement), so nothing is negotiated later. A batch then goes through (batch.go):
 //
-//  1. keys.go, split.go, lookups.go: the workload names the keys of its lanes. The distinct ones are asked for, in one
+//  1. keys.go, split.go, lookups.go: the program names the keys of its lanes. The distinct ones are asked for, in one
 //     message a shard and of all shards at once. Keys of batch b+1 are found while the results of b are under way.
 //     Tables by columns or whole are asked for by bags and come back pooled (pooled.go, bagasks.go).
-//  2. workload.go: the workload computes lane after lane, forward, loss, backward.
+//  2. workload.go, step.go: the program computes lane after lane, forward, loss, backward.
 //  3. lanes.go, gradients.go, rowgrads.go: gradients are summed up the lane tree, dense ones chunk by chunk while the
 //     backward pass of the last lane runs, row gradients table by table. What the manifest wants in 16 bits is rounded
 //     once when the sum of a hosted node is complete (round.go), with error feedback where it wants that. Row gradients
@@ -53,7 +55,7 @@
 //
 // # Goroutines
 //
-// The goroutine that calls Run does all the work: keys, lanes, sums, frames, publishing. Messages arrive on
+// The goroutine that calls does all the work: keys, lanes, sums, frames, publishing. Messages arrive on
 // goroutines of fabric's, which put rows and results in place and wake it up. One goroutine of the session
 // (keepTime) drives the windows and sends heartbeats, with which reports leave; another composes the reports. Per
 // batch a session allocates some hundred bytes; the network client allocates each message.

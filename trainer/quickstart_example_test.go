@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 
-	"gradbus/cuda"
-	"gradbus/lane"
+	"gradbus/nn"
+	"gradbus/philox"
 	"gradbus/ps"
-	"gradbus/schema"
 	"gradbus/trainer"
 )
 
@@ -16,48 +16,78 @@ import (
 
 // quickstart:
 
-// squares learns the square of each number from 0 to 7: a table with a row of one value for each.
-type squares struct{}
-
-func (squares) Keys(_ schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
-	keys[0] = append(keys[0], uint64(l)) // lane l of every batch has one sample, the number l
-	return 1, keys
-}
-
-func (squares) Lane(step *trainer.LaneStep) (loss float64, err error) {
-	diff := step.Rows(0)[step.IDs(0)[0]] - float32(step.Lane*step.Lane)
-	step.BagGrad(0, cuda.Sum, nil, []float32{diff}) // of the loss that follows; nil: one gradient for each key
-	return float64(diff * diff / 2), nil
-}
-
-func train(ctx context.Context, server string) error {
-	session, err := trainer.Join(ctx, trainer.Config{Server: server}, &schema.Job{
-		Name: "squares", Optimizer: schema.Optimizer{LR: 4}, // of the mean over the batch's 8 samples
-		Tables: []schema.TableSpec{{Name: "numbers", Rows: 8, Dim: 1, Init: schema.Zeros()}},
-	})
+// train learns a row of values for each user and film: their product and the mean make the rating (matrix factorisation).
+func train(ctx context.Context, server string, ratings []rating, users, films int) error {
+	job := trainer.NewJob("films", 1)
+	job.Dense("mean", 1).LR(0.5)
+	job.Table("users", users, 8).Normal(0.3).LR(0.1).Decay(0.01).PerRow()
+	job.Table("films", films, 8).Normal(0.3).LR(0.1).Decay(0.01).PerRow()
+	keys := func(r rating, k *trainer.Keys) { k.Add("users", r.user); k.Add("films", r.film) }
+	data := trainer.Samples(ratings, 500, 1, keys).Epochs(10)
+	s, err := trainer.Train(ctx, server, job, data, func(b *trainer.Step[rating]) (loss float64) {
+		for n, r := range b.Samples() {
+			e := b.Param("mean")[0] + nn.Dot(b.Row("users", n), b.Row("films", n)) - r.stars
+			nn.Axpy(e, b.Row("films", n), b.RowGrad("users", n)) // the gradients of e*e/2
+			nn.Axpy(e, b.Row("users", n), b.RowGrad("films", n))
+			b.Grad("mean")[0] += e
+			loss += float64(e*e) / 2
+		}
+		return loss
+	}, trainer.PrintEpochs)
 	if err != nil {
 		return err
 	}
-	err = session.Run(ctx, squares{}, 10, func(p trainer.Progress) { fmt.Printf("batch %d  loss %.3f\n", p.Batch, p.Loss) })
-	return errors.Join(err, session.Close())
+	return errors.Join(s.Save(ctx, "films.safetensors"), s.Close())
+}
+
+type rating struct {
+	user, film uint64
+	stars      float32
 }
 
 // :quickstart
 
 func Example_quickstart() {
-	server, _ := ps.Start(context.Background(), ps.Config{}, ps.Options{}) // or ./bin/ps, in a process of its own
+	server, err := ps.Start(context.Background(), ps.Config{}, ps.Options{}) // or ./bin/ps, in a process of its own
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
 	defer server.Close()
-	fmt.Println(train(context.Background(), server.URL()))
+	defer os.Remove("films.safetensors")
+	if err := train(context.Background(), server.URL(), someRatings(5000), 100, 60); err != nil {
+		fmt.Println(err)
+		return
+	}
+	model, err := trainer.OpenModel("films.safetensors") // without a server
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("user 7, film 9: %.1f stars\n", model.Param("mean")[0]+nn.Dot(model.Row("users", 7), model.Row("films", 9)))
 	// Output:
-	// batch 0  loss 292.250
-	// batch 1  loss 73.062
-	// batch 2  loss 18.266
-	// batch 3  loss 4.566
-	// batch 4  loss 1.142
-	// batch 5  loss 0.285
-	// batch 6  loss 0.071
-	// batch 7  loss 0.018
-	// batch 8  loss 0.004
-	// batch 9  loss 0.001
-	// <nil>
+	// epoch 1 of 10  loss 1.1575
+	// epoch 2 of 10  loss 0.4456
+	// epoch 3 of 10  loss 0.3776
+	// epoch 4 of 10  loss 0.2744
+	// epoch 5 of 10  loss 0.1619
+	// epoch 6 of 10  loss 0.0873
+	// epoch 7 of 10  loss 0.0573
+	// epoch 8 of 10  loss 0.0471
+	// epoch 9 of 10  loss 0.0436
+	// epoch 10 of 10  loss 0.0418
+	// user 7, film 9: 2.3 stars
+}
+
+// someRatings are drawn: a user likes films of its own kind, of three, give or take half a star.
+func someRatings(n int) []rating {
+	all, random := make([]rating, n), philox.New(1, "ratings", 0, 0, 0)
+	for i := range all {
+		r := rating{user: uint64(random.Below(100)), film: uint64(random.Below(60)), stars: 2 + float32(random.Below(100))/100}
+		if r.user%3 == r.film%3 {
+			r.stars += 2
+		}
+		all[i] = r
+	}
+	return all
 }

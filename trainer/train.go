@@ -89,7 +89,7 @@ func PrintEpochsTo(to io.Writer) Option {
 		if e.Session.job.Trainers > 1 {
 			who = string(e.Session.Member()) + "  "
 		}
-		_, err := fmt.Fprintf(to, "%sepoch %d of %d  loss %.4f  %.0f samples/s\n", who, e.Number, e.Of, e.Loss, float64(e.Samples)/e.Time.Seconds())
+		_, err := fmt.Fprintf(to, "%sepoch %d of %d  loss %.4f\n", who, e.Number, e.Of, e.Loss)
 		return err
 	})
 }

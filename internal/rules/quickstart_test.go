@@ -20,7 +20,7 @@ func TestQuickstart(t *testing.T) {
 	}
 	_, rest, begins := strings.Cut(string(example), "// quickstart:\n\n")
 	code, _, ends := strings.Cut(rest, "\n// :quickstart\n")
-	if n := strings.Count(code, "\n"); !begins || !ends || n < 20 || n > 30 {
+	if n := strings.Count(code, "\n"); !begins || !ends || n < 20 || n > 45 {
 		t.Fatalf("the example has %d lines between its marks", n)
 	}
 	for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(readme), -1) {
