@@ -3,8 +3,7 @@
 
 The same ratings, split, model, initial scale, optimizer and epochs as `trainer movielens`: a rating is the mean plus the
 biases of user and movie plus the product of their factors; ids are hashed into tables; the loss is the squared error with
-a decay of the rows that a rating uses; Adagrad is the optimizer. It prints a line of JSON for each seed, and the mean and
-the spread of all of them.
+a decay of the rows that a rating uses. It prints a line of JSON for each seed, and the mean and the spread of all.
 
     bin/trainer movielens --dump ratings.csv
     scripts/movielens_torch.py --data ratings.csv --seeds 1 2 3 4 5
@@ -76,21 +75,22 @@ def run(torch, a, train, test, seed):
     mean = sum(r[3] for r in train) / len(train)
 
     def tensors(ratings):
-        return (torch.tensor(hash_ids((r[1] for r in ratings), a.user_rows, 0)),
-                torch.tensor(hash_ids((r[2] for r in ratings), a.movie_rows, 1)), torch.tensor([r[3] for r in ratings]))
+        return (torch.tensor(hash_ids((r[1] for r in ratings), a.rows, 0)),
+                torch.tensor(hash_ids((r[2] for r in ratings), a.rows, 1)), torch.tensor([r[3] for r in ratings]))
 
     user, movie, stars = tensors(train)
-    users = torch.nn.Embedding(a.user_rows, 1 + a.factors, sparse=True)
-    movies = torch.nn.Embedding(a.movie_rows, 1 + a.factors, sparse=True)
+    users = torch.nn.Embedding(a.rows, 1 + a.factors, sparse=True)
+    movies = torch.nn.Embedding(a.rows, 1 + a.factors, sparse=True)
     for table in users, movies:
         torch.nn.init.normal_(table.weight, 0, a.scale)
-    optimizer = torch.optim.Adagrad([users.weight, movies.weight], lr=a.lr)
+    kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[a.optimizer]
+    optimizer = kind([users.weight, movies.weight], lr=a.lr)
 
     def score(p, q):
         return mean + p[:, 0] + q[:, 0] + (p[:, 1:] * q[:, 1:]).sum(1)
 
     results = []
-    for _ in range(a.epochs):
+    for epoch in range(1, a.epochs + 1):
         order = torch.randperm(len(stars))
         for chosen in order.split(a.batch):
             p, q = users(user[chosen]), movies(movie[chosen])
@@ -99,12 +99,12 @@ def run(torch, a, train, test, seed):
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
-        if a.every or _ == a.epochs - 1:
+        if a.every or epoch == a.epochs:
             with torch.no_grad():
                 u, m, y = tensors(test)
                 s = score(users(u), movies(m))
                 rmse = ((s - y) ** 2).mean().sqrt().item()
-                results.append({"seed": seed, "epoch": _ + 1, "rmse": round(rmse, 4),
+                results.append({"seed": seed, "epoch": epoch, "rmse": round(rmse, 4),
                                 "auc": round(auc(s.tolist(), (y >= POSITIVE).tolist()), 4)})
     return results
 
@@ -117,11 +117,11 @@ def main():
     p.add_argument("--epochs", type=int, default=20)
     p.add_argument("--batch", type=int, default=512)
     p.add_argument("--factors", type=int, default=16)
-    p.add_argument("--user-rows", type=int, default=1 << 16)
-    p.add_argument("--movie-rows", type=int, default=1 << 18)
-    p.add_argument("--lr", type=float, default=0.05)
-    p.add_argument("--decay", type=float, default=0.02)
-    p.add_argument("--scale", type=float, default=0.1, help="standard deviation of the tables' initial values")
+    p.add_argument("--rows", type=int, default=1 << 18, help="of each table")
+    p.add_argument("--optimizer", choices=["sgd", "adagrad"], default="sgd")
+    p.add_argument("--lr", type=float, default=20)
+    p.add_argument("--decay", type=float, default=0.1)
+    p.add_argument("--scale", type=float, default=0.03, help="standard deviation of the tables' initial values")
     p.add_argument("--seeds", type=int, nargs="+", default=[1])
     p.add_argument("--every", action="store_true", help="print a line for every epoch")
     a = p.parse_args()
