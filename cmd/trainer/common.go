@@ -169,7 +169,10 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		if err := o.local.check(c.Flags()); err != nil {
 			return err
 		}
-		if err := o.shared.Resolve(c.Flags().Changed); err != nil {
+		given := func(flag string) bool { // a workload's own optimizer has its own rate
+			return c.Flags().Changed(flag) || flag == "lr" && !c.Flags().Changed("optimizer")
+		}
+		if err := o.shared.Resolve(given); err != nil {
 			return err
 		}
 		return run(c.Context())

@@ -44,7 +44,7 @@ type Settings struct {
 
 // Defaults are the settings of the measured figures, chosen on ratings that were split off those of the training.
 func Defaults() Settings {
-	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 12, LR: 20, Seed: 1, Apply: schema.ApplyUpdate},
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 12, Optimizer: schema.OptimizerAdagrad, LR: 0.05, Seed: 1, Apply: schema.ApplyUpdate},
 		Batch: 512, Factors: 16, Rows: 1 << 18, Decay: 0.15, Split: SplitUser}
 }
 
