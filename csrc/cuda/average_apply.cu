@@ -48,12 +48,17 @@ void LaunchFused(Queue& queue, Access access, const Terms& terms, const DenseCal
 }
 
 void QueueFused(Queue& queue, Access access, Kind kind, const Terms& terms, const DenseCall& c) {
-  if (kind == kNone) {
-    LaunchFused<kNone>(queue, access, terms, c);
-  } else if (kind == kOne) {
-    LaunchFused<kOne>(queue, access, terms, c);
-  } else {
-    LaunchFused<kTwo>(queue, access, terms, c);
+  switch (kind) {
+    case kSgd:
+      return LaunchFused<kSgd>(queue, access, terms, c);
+    case kMomentum:
+      return LaunchFused<kMomentum>(queue, access, terms, c);
+    case kAdagrad:
+      return LaunchFused<kAdagrad>(queue, access, terms, c);
+    case kFtrl:
+      return LaunchFused<kFtrl>(queue, access, terms, c);
+    default:
+      return LaunchFused<kAdam>(queue, access, terms, c);
   }
 }
 

@@ -218,17 +218,23 @@ struct CoalesceApplyOp {
   static void Fused(Queue& queue, const Flags* flags, const Sources& t, const Segments& s,
                     const Step& step) {
     switch (KindOf(step.rule)) {
-      case kNone:
-        WithKind<kNone>(queue, flags, t, s, step);
+      case kSgd:
+        WithKind<kSgd>(queue, flags, t, s, step);
         break;
-      case kOne:
-        WithKind<kOne>(queue, flags, t, s, step);
+      case kMomentum:
+        WithKind<kMomentum>(queue, flags, t, s, step);
+        break;
+      case kAdagrad:
+        WithKind<kAdagrad>(queue, flags, t, s, step);
+        break;
+      case kFtrl:
+        WithKind<kFtrl>(queue, flags, t, s, step);
         break;
       case kRowwise:
         WithKind<kRowwise>(queue, flags, t, s, step);
         break;
-      case kTwo:
-        WithKind<kTwo>(queue, flags, t, s, step);
+      case kAdam:
+        WithKind<kAdam>(queue, flags, t, s, step);
         break;
     }
     if (step.whole || step.past.last_after == nullptr) return;

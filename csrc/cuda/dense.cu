@@ -8,7 +8,9 @@ namespace {
 
 // Vectors of a thread in flight: of each there are 2 (sgd) to 4 (adam) arrays to be read.
 template <Kind kKind>
-constexpr int kFlight = kKind == kNone ? 4 : 2;
+constexpr int kFlight = kKind == kSgd    ? 4
+                        : kKind == kFtrl ? 1
+                                         : 2;
 
 template <Kind kKind, Access kAccess>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) dense_kernel(DenseCall c) {
@@ -90,12 +92,17 @@ void QueueDense(Queue& queue, const DenseCall& c) {
   AccessOf access(4);
   access.And(c.grad, c.grad_dtype);
   And(access, c.target, kind);
-  if (kind == kNone) {
-    LaunchDense<kNone>(queue, access.best(), c);
-  } else if (kind == kOne) {
-    LaunchDense<kOne>(queue, access.best(), c);
-  } else {
-    LaunchDense<kTwo>(queue, access.best(), c);
+  switch (kind) {
+    case kSgd:
+      return LaunchDense<kSgd>(queue, access.best(), c);
+    case kMomentum:
+      return LaunchDense<kMomentum>(queue, access.best(), c);
+    case kAdagrad:
+      return LaunchDense<kAdagrad>(queue, access.best(), c);
+    case kFtrl:
+      return LaunchDense<kFtrl>(queue, access.best(), c);
+    default:
+      return LaunchDense<kAdam>(queue, access.best(), c);
   }
 }
 

@@ -10,7 +10,7 @@ namespace {
 // Rows of a group in flight: of each there are 2 (sgd) to 4 (adam) arrays to be read. A row that
 // may have steps to make up for needs the registers itself.
 template <Kind kKind, bool kPast>
-constexpr int kFlight = kPast || kKind == kTwo ? 1 : 2;
+constexpr int kFlight = kPast || kHasTwo<kKind> ? 1 : 2;
 
 // RowAt is where row i of the gradient belongs, or -1 where its index is bad and to be skipped.
 __device__ __forceinline__ int64_t RowAt(const RowsCall& c, int64_t i) {
@@ -46,7 +46,7 @@ __device__ __forceinline__ float ClipOf(const RowsCall& c, const Group& g, int64
   return RowFactor(g, c.target.dim, c.rule.by, [&](int64_t v) { return GradAt<kAccess>(c, i, v); });
 }
 
-// kPast: rows have a last step.
+// kPast: rows have a last step, or are clipped by their norm.
 template <Kind kKind, Access kAccess, bool kPast>
 __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c) {
   if (Refused(c.flags)) return;
@@ -71,10 +71,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
       factor[u] = 1;
       if (from[u] < 0) continue;
       const int64_t i = base + u * mine.stride;
-      factor[u] = ClipOf<kAccess>(c, g, i);
+      if (kPast) factor[u] = ClipOf<kAccess>(c, g, i);
       if (kPast) {
         when[u] = WhenOf(c.past, from[u], i);
-      } else if (kKind == kOne && c.past.first != nullptr) {
+      } else if (kKind == kMomentum && c.past.first != nullptr) {
         when[u].first = c.past.first[i] != 0;
       }
     }
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c)
         const int64_t to = c.in_place != 0 ? from[u] : base + u * mine.stride;
         Four d = Divided(c.weight, Widen<kAccess>(grad[u], c.grad_dtype));
         if (c.nonfinite == GB_NONFINITE_COUNT) bad += CountNonFinite(d);
-        if (c.rule.clip == GB_CLIP_ROW) d = Times(d, factor[u]);
+        if (kPast && c.rule.clip == GB_CLIP_ROW) d = Times(d, factor[u]);
         FinishRow<kKind, kAccess, false>(c.target, c.rule, when[u], held[u], d, to * dim + 4 * v,
                                          count);
       }
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
 template <Kind kKind, Access kAccess>
 void LaunchPast(Queue& queue, const RowsCall& c) {
   const int64_t block = kThreads / c.group;
-  if (c.past.last != nullptr) {
+  if (c.past.last != nullptr || c.rule.clip == GB_CLIP_ROW) {
     Launch(queue, queue.Blocks(c.n, block * kFlight<kKind, true>), kThreads,
            rows_kernel<kKind, kAccess, true>, c);
   } else {
@@ -206,12 +206,16 @@ void LaunchRows(Queue& queue, Kind kind, const RowsCall& c) {
   if (c.nonfinite == GB_NONFINITE_REFUSE) {
     Launch(queue, queue.Blocks(c.n, block), kThreads, look_rows_kernel<kAccess>, c);
   }
-  if (kind == kNone) {
-    LaunchPast<kNone, kAccess>(queue, c);
-  } else if (kind == kOne) {
-    LaunchPast<kOne, kAccess>(queue, c);
-  } else if (kind == kTwo) {
-    LaunchPast<kTwo, kAccess>(queue, c);
+  if (kind == kSgd) {
+    LaunchPast<kSgd, kAccess>(queue, c);
+  } else if (kind == kMomentum) {
+    LaunchPast<kMomentum, kAccess>(queue, c);
+  } else if (kind == kAdam) {
+    LaunchPast<kAdam, kAccess>(queue, c);
+  } else if (kind == kAdagrad) {
+    LaunchPast<kAdagrad, kAccess>(queue, c);
+  } else if (kind == kFtrl) {
+    LaunchPast<kFtrl, kAccess>(queue, c);
   } else if (c.target.dim <= 4 * static_cast<int64_t>(c.group)) {
     Launch(queue, queue.Blocks(c.n, block), kThreads, adagrad_rows_kernel<kAccess, true>, c);
   } else {

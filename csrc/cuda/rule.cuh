@@ -14,23 +14,30 @@
 namespace gradbus {
 namespace GB_DEVICE_NAMESPACE {
 
-// Kind is what memory a rule needs beside the parameters, for which kernels are compiled: none, one
-// slot (momentum, adagrad), a number a row, or two slots (the adams, ftrl). Which of those it is
-// all threads ask the rule; arithmetic hides behind the memory.
-enum Kind { kNone, kOne, kRowwise, kTwo };
+// Kind is a rule's kind as far as kernels are compiled for it: sgd without and with momentum,
+// row-wise adagrad, both adams, adagrad, ftrl.
+enum Kind { kSgd, kMomentum, kRowwise, kAdam, kAdagrad, kFtrl };
 
 inline Kind KindOf(const Rule& rule) {
   switch (rule.kind) {
     case GB_SGD:
-      return rule.momentum ? kOne : kNone;
-    case GB_ADAGRAD:
-      return kOne;
+      return rule.momentum ? kMomentum : kSgd;
     case GB_ROWWISE_ADAGRAD:
       return kRowwise;
+    case GB_ADAGRAD:
+      return kAdagrad;
+    case GB_FTRL:
+      return kFtrl;
     default:
-      return kTwo;
+      return kAdam;
   }
 }
+
+// Slots of dim values a row; kinds with two cannot make up for steps.
+template <Kind kKind>
+constexpr bool kHasTwo = kKind == kAdam || kKind == kFtrl;
+template <Kind kKind>
+constexpr bool kHasOne = kHasTwo<kKind> || kKind == kMomentum || kKind == kAdagrad;
 
 // Quotient divides by a weight, once rounded. Multiplying by the reciprocal of a power of two has
 // the same bits.
@@ -221,17 +228,17 @@ __device__ __forceinline__ void StepFour(const Rule& r, const Four& divided, boo
 #pragma unroll
   for (int i = 0; i < 4; i++) {
     float update = d.x[i];
-    if (kKind == kOne && r.kind == GB_ADAGRAD) {
+    if (kKind == kAdagrad) {
       a.x[i] = a.x[i] + d.x[i] * d.x[i];
       update = d.x[i] / (sqrtf(a.x[i]) + r.eps);
-    } else if (kKind == kOne) {
+    } else if (kKind == kMomentum) {
       const float m = first ? d.x[i] : r.mu * a.x[i] + r.keep * d.x[i];
       update = r.nesterov ? d.x[i] + r.mu * m : m;
       a.x[i] = m;
     }
-    if (kKind == kTwo && r.kind == GB_FTRL) {
+    if (kKind == kFtrl) {
       Ftrl(r, d.x[i], p.x[i], a.x[i], b.x[i]);
-    } else if (kKind == kTwo) {
+    } else if (kKind == kAdam) {
       a.x[i] = r.beta1 * a.x[i] + r.keep1 * d.x[i];
       b.x[i] = r.beta2 * b.x[i] + (r.keep2 * d.x[i]) * d.x[i];
       p.x[i] = p.x[i] * r.shrink - r.rate * (a.x[i] / (sqrtf(b.x[i]) / r.b2 + r.eps));
@@ -253,7 +260,7 @@ __device__ __forceinline__ void Replay(const Rule& r, const When& when, gb_dtype
     Four none = zero;
     StepFour<kKind>(r, zero, s == 1, p, a, none);
     p = Widen<kAccess>(Narrow<kAccess>(p, p_dtype), p_dtype);
-    if (kKind == kOne) a = Widen<kAccess>(Narrow<kAccess>(a, a_dtype), a_dtype);
+    if (kHasOne<kKind>) a = Widen<kAccess>(Narrow<kAccess>(a, a_dtype), a_dtype);
     if (s != 1 && SameBits(p, p0) && SameBits(a, a0)) break;
   }
 }
@@ -268,10 +275,10 @@ template <Kind kKind, Access kAccess, bool kStream>
 __device__ __forceinline__ Held FetchRow(const Target& t, int64_t at, int count) {
   Held h = {};
   h.p = Fetch<kAccess, kStream>(t.p.before, t.p.dtype, at, count);
-  if (kKind == kOne || kKind == kTwo) {
+  if (kHasOne<kKind>) {
     h.a = Fetch<kAccess, kStream>(t.a.before, t.a.dtype, at, count);
   }
-  if (kKind == kTwo) h.b = Fetch<kAccess, kStream>(t.b.before, t.b.dtype, at, count);
+  if (kHasTwo<kKind>) h.b = Fetch<kAccess, kStream>(t.b.before, t.b.dtype, at, count);
   return h;
 }
 
@@ -282,17 +289,17 @@ __device__ __forceinline__ void FinishRow(const Target& t, const Rule& r, const 
   static_assert(kKind != kRowwise, "AdagradRow steps whole rows");
   Four p = Widen<kAccess>(h.p, t.p.dtype);
   Four a = {{0, 0, 0, 0}}, b = {{0, 0, 0, 0}};
-  if (kKind == kOne || kKind == kTwo) a = Widen<kAccess>(h.a, t.a.dtype);
-  if (kKind == kTwo) b = Widen<kAccess>(h.b, t.b.dtype);
-  if (kKind != kTwo && when.begin < when.step) {
+  if (kHasOne<kKind>) a = Widen<kAccess>(h.a, t.a.dtype);
+  if (kHasTwo<kKind>) b = Widen<kAccess>(h.b, t.b.dtype);
+  if (!kHasTwo<kKind> && when.begin < when.step) {
     Replay<kKind, kAccess>(r, when, t.p.dtype, t.a.dtype, p, a);
   }
   StepFour<kKind>(r, d, when.first, p, a, b);
   Store<kAccess, kStream>(t.p.after, t.p.dtype, at, count, p);
-  if (kKind == kOne || kKind == kTwo) {
+  if (kHasOne<kKind>) {
     Store<kAccess, kStream>(t.a.after, t.a.dtype, at, count, a);
   }
-  if (kKind == kTwo) Store<kAccess, kStream>(t.b.after, t.b.dtype, at, count, b);
+  if (kHasTwo<kKind>) Store<kAccess, kStream>(t.b.after, t.b.dtype, at, count, b);
 }
 
 }  // namespace GB_DEVICE_NAMESPACE
