@@ -58,7 +58,7 @@ func (o *options) add(set *pflag.FlagSet) {
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
 	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
 	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
-	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: columns and tables pool there, rows in the trainers; empty is columns where the job can have them")
+	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: tables (whole on one of them) and columns pool there, rows in the trainers; empty is tables where the job can have them")
 	o.addOutput(set)
 	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")

@@ -37,9 +37,9 @@ type Settings struct {
 	Batch int // most samples in a batch, from 1
 	Dim   int // values in an embedding row, from 1
 
-	// Placement is how the table lies on the shards: "columns" and "tables" (the whole table on one shard) pool there, in sync and
-	// with reduce "shards"; "rows" pools in the trainers. "" is columns where they can be had, tables where whole rows are needed, else rows. With gradients in float32
-	// no bit depends on it.
+	// Placement is how the table lies on the shards: "tables" (whole on one of them) and "columns" pool there, in sync and with
+	// reduce "shards"; "rows" pools in the trainers. "" is tables where they can be had, else rows: columns send every key to every
+	// shard, which one table of this size does not repay. With gradients in float32 no bit depends on it.
 	Placement string
 }
 
@@ -84,12 +84,8 @@ func (s Settings) poolsOnShards() bool {
 
 // placement is how the table lies on the shards, the default filled in.
 func (s Settings) placement() string {
-	switch {
-	case s.Placement != "" || !s.poolsOnShards():
-	case s.ByRow():
+	if s.Placement == "" && s.poolsOnShards() {
 		return schema.PlacementTables
-	default:
-		return schema.PlacementColumns
 	}
 	return s.Placement
 }

@@ -98,7 +98,7 @@ func TestJob(t *testing.T) {
 	if want := "0102" + strings.Repeat("00", 30); j.Settings["data"] != want {
 		t.Errorf("data %q, want %q", j.Settings["data"], want)
 	}
-	if table := j.Tables[0]; table.Placement != schema.PlacementColumns || table.Pooling != schema.PoolingMean {
+	if table := j.Tables[0]; table.Placement != schema.PlacementTables || table.Pooling != schema.PoolingMean {
 		t.Errorf("table %+v: want shards to pool it", table)
 	}
 	// Whatever trainers must agree on is part of the manifest.
@@ -111,7 +111,7 @@ func TestJob(t *testing.T) {
 		"optimizer.lr":        func(s *Settings, _ *corpus.Data) { s.LR = 1 },
 		"wire.gradients":      func(s *Settings, _ *corpus.Data) { s.Wire.Gradients = schema.GradientsBFloat16 },
 		"wire.sparse":         func(s *Settings, _ *corpus.Data) { s.Wire.Sparse = schema.SparseAuto },
-		"tables[0].placement": func(s *Settings, _ *corpus.Data) { s.Placement = schema.PlacementTables },
+		"tables[0].placement": func(s *Settings, _ *corpus.Data) { s.Placement = schema.PlacementColumns },
 		"seed":                func(s *Settings, _ *corpus.Data) { s.Seed = 8 },
 		"apply":               func(s *Settings, _ *corpus.Data) { s.Apply = schema.ApplyMean },
 		"settings.data":       func(_ *Settings, d *corpus.Data) { d.Digest[5] = 1 },
@@ -132,7 +132,7 @@ func TestJobOfEveryModeIsValid(t *testing.T) {
 		func(s *Settings) { s.Consistency, s.Ahead = schema.ConsistencyBounded, 1 },
 		func(s *Settings) { s.Consistency = schema.ConsistencyAsync },
 		func(s *Settings) { s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers },
-		func(s *Settings) { s.Placement = schema.PlacementTables },
+		func(s *Settings) { s.Placement = schema.PlacementColumns },
 	} {
 		s := Defaults()
 		change(&s)

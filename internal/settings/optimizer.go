@@ -126,9 +126,6 @@ func (s Shared) kindText() string {
 // Kind is the kind of the optimizer.
 func (s Shared) Kind() string { kind, _ := words(s.kindText()); return kind }
 
-// ByRow says whether the optimizer or the clipping needs whole rows where they are stepped.
-func (s Shared) ByRow() bool { return s.Kind() == schema.OptimizerRowwiseAdagrad || s.clipsRows() }
-
 func (s Shared) clipsRows() bool { kind, _ := words(s.Clip); return kind == schema.ClipRow }
 
 // TableOptimizer is the optimizer of a workload's tables where it is not the job's: with the norm of rows clipped, which parameters

@@ -45,7 +45,7 @@ func TestOptimizerOfTables(t *testing.T) {
 		t.Fatalf("lr %v, momentum %v, %v", s.LR, s.Momentum, err)
 	}
 	job, own := s.Manifest("w").Optimizer, s.TableOptimizer()
-	if job.Clip != nil || own == nil || own.Clip.Kind != schema.ClipRow || own.LR != job.LR || !s.ByRow() {
+	if job.Clip != nil || own == nil || own.Clip.Kind != schema.ClipRow || own.LR != job.LR {
 		t.Errorf("job %+v, tables %+v", job, own)
 	}
 	if s.Clip = ""; s.TableOptimizer() != nil {
