@@ -57,6 +57,7 @@ func TestWireTypesConverge(t *testing.T) {
 	data := small(t, 700)
 	s := settings(2, 4)
 	s.Epochs, s.Batch, s.LR = 6, 32, 10
+	s.Dim = 64 // so that values outweigh keys
 	plain := train(t, s, data, 2, "auto")[0]
 	loss := lossOf(plain.model, data)
 	if loss > 1 {
