@@ -45,7 +45,7 @@ func (c *Coordinator) assign() (decisions []Decision) {
 
 func (c *Coordinator) assignTo(i int) Decision {
 	a := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards, Own: c.config.Keepers[i].Server.Shards, Cluster: []schema.Member{},
-		DeadlineMS: c.config.Deadline.Milliseconds(), LR: c.lrChanges(false)}
+		DeadlineMS: c.config.Deadline.Milliseconds(), LR: c.lrAssigned()}
 	for m := range c.members {
 		if c.members[m].cluster {
 			a.Cluster = append(a.Cluster, schema.TrainerMember(m))
@@ -74,7 +74,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
-	return append(c.start(now), c.storeLR()...), true
+	return append(c.start(now), c.agreeLR()...), true
 }
 
 // reported puts what a report says of waiting in place of what the last one said.

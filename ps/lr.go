@@ -7,9 +7,10 @@ import (
 	"gradbus/schema"
 )
 
-// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed for a batch that nobody has
-// begun. Trainers that reach it wait there until all of them and all who keep shards have taken it and it is recorded, so that
-// every owner applies it from the same batch on. Where a trainer has begun the batch meanwhile, a later one is proposed.
+// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed to the trainers for a batch that nobody
+// seems to have begun; one that reaches it waits there. Where a trainer has begun the batch meanwhile, a later one is proposed. Once all
+// trainers have taken the change, so that nobody begins the batch, all who keep shards are told, who apply what they are told; then it is
+// recorded, and then the trainers go on: every owner applies it from the same batch on.
 type learningRates struct {
 	decided  []schema.LRChange
 	serial   int         // of the last proposal
@@ -17,12 +18,13 @@ type learningRates struct {
 }
 
 type lrProposal struct {
-	change schema.LRChange
-	named  bool            // the batch was asked for: no other will do
-	margin schema.Batch    // by which the batch is ahead of the furthest trainer
-	askers []schema.Member // who are told if it is refused
-	taken  []bool          // by trainer
-	stored bool            // it is being recorded, or is
+	change   schema.LRChange
+	named    bool            // the batch was asked for: no other will do
+	margin   schema.Batch    // by which the batch is ahead of the furthest trainer
+	askers   []schema.Member // who are told if it is refused
+	taken    []bool          // by trainer
+	assigned bool            // all trainers have taken it, and those who keep shards are being told
+	stored   bool            // it is being recorded, or is
 }
 
 const (
@@ -91,7 +93,7 @@ func (c *Coordinator) begun() schema.Batch {
 	return most
 }
 
-// proposeLR tells everybody of the open proposal, which nobody has taken yet, for a batch that is not below begun.
+// proposeLR tells the trainers of the open proposal, which nobody has taken yet, for a batch that is not below begun.
 func (c *Coordinator) proposeLR(begun schema.Batch) []Decision {
 	l, p := &c.lr, c.lr.proposal
 	l.serial++
@@ -103,19 +105,23 @@ func (c *Coordinator) proposeLR(begun schema.Batch) []Decision {
 		}
 		p.margin = min(2*p.margin, lrMarginMax)
 	}
-	d := Decision{To: schema.All, Control: c.lrNow(false)}
-	return append(c.reassign(), d)
+	return []Decision{{To: schema.All, Control: c.lrNow(false)}}
 }
 
 // lrNow is what trainers are told: what is decided, or what is proposed beside it.
 func (c *Coordinator) lrNow(final bool) schema.Control {
-	return schema.Control{LR: &schema.LR{Serial: c.lr.serial, Changes: c.lrChanges(final), Final: final}}
+	return schema.Control{LR: &schema.LR{Serial: c.lr.serial, Changes: c.lrChanges(!final), Final: final}}
 }
 
-// lrChanges is all changes, the proposed one last; a named one may take the place of one from the same batch.
-func (c *Coordinator) lrChanges(final bool) []schema.LRChange {
+// lrAssigned is what those who keep shards are told, and apply.
+func (c *Coordinator) lrAssigned() []schema.LRChange {
+	return c.lrChanges(c.lr.proposal != nil && c.lr.proposal.assigned)
+}
+
+// lrChanges is all changes, the proposed one last where that is wanted; a named one may take the place of one from the same batch.
+func (c *Coordinator) lrChanges(proposed bool) []schema.LRChange {
 	all := slices.Clone(c.lr.decided)
-	if p := c.lr.proposal; p != nil && !final {
+	if p := c.lr.proposal; p != nil && proposed {
 		if n := len(all); n > 0 && all[n-1].From == p.change.From {
 			all = all[:n-1]
 		}
@@ -135,31 +141,34 @@ func (c *Coordinator) LRTaken(from schema.Member, t *schema.LRTaken) []Decision 
 		return []Decision{{To: from, Control: c.lrNow(true)}}
 	case t.Serial < c.lr.serial:
 		return []Decision{{To: from, Control: c.lrNow(false)}}
+	case p.assigned: // all have promised, this one too
+		return nil
 	case t.Begun <= p.change.From:
 		p.taken[i] = true
-		return c.storeLR()
+		return c.agreeLR()
 	case p.named:
 		return c.dropLR(lrTooLate(p.change.From, t.Begun))
 	}
 	return c.proposeLR(t.Begun)
 }
 
-// dropLR forgets the open proposal, and says why.
+// dropLR forgets the open proposal, of which no shard was told, and says why.
 func (c *Coordinator) dropLR(why string) []Decision {
 	askers := c.lr.proposal.askers
 	c.lr.proposal = nil
 	c.lr.serial++
-	decisions := append(c.reassign(), Decision{To: schema.All, Control: c.lrNow(true)})
+	decisions := []Decision{{To: schema.All, Control: c.lrNow(true)}}
 	for _, m := range askers {
 		decisions = append(decisions, refuseLR(m, why))
 	}
 	return decisions
 }
 
-// storeLR has a proposal recorded once everybody has taken it.
-func (c *Coordinator) storeLR() []Decision {
+// agreeLR goes on with the open proposal once every trainer has taken it: those who keep shards are told, and when all of them know, it is
+// recorded.
+func (c *Coordinator) agreeLR() (decisions []Decision) {
 	p := c.lr.proposal
-	if p == nil || p.stored || slices.ContainsFunc(c.keepers, func(k keeper) bool { return k.serial != c.serial }) {
+	if p == nil || p.stored {
 		return nil
 	}
 	for i, taken := range p.taken {
@@ -167,8 +176,15 @@ func (c *Coordinator) storeLR() []Decision {
 			return nil
 		}
 	}
+	if !p.assigned {
+		p.assigned = true
+		decisions = c.reassign()
+	}
+	if slices.ContainsFunc(c.keepers, func(k keeper) bool { return k.serial != c.serial }) {
+		return decisions
+	}
 	p.stored = true
-	return []Decision{{Record: c.lrChanges(false)}}
+	return append(decisions, Decision{Record: c.lrAssigned()})
 }
 
 // LRRecorded is told that the changes which a Decision had to be recorded are: now they are decided.
@@ -177,7 +193,7 @@ func (c *Coordinator) LRRecorded() []Decision {
 	if p == nil || !p.stored || c.phase == Ended {
 		return nil
 	}
-	c.lr.decided = c.lrChanges(false)
+	c.lr.decided = c.lrAssigned()
 	c.lr.proposal = nil
 	note := fmt.Sprintf("learning rates are %v times the manifest's from batch %d on", p.change.Scale, p.change.From)
 	decisions := []Decision{{To: schema.All, Control: c.lrNow(true), Note: note}}
@@ -199,7 +215,7 @@ func (c *Coordinator) tickLR() (decisions []Decision) {
 			}
 		}
 	}
-	return append(decisions, c.storeLR()...)
+	return append(decisions, c.agreeLR()...)
 }
 
 // SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new one is stepped.

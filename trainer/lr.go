@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"gradbus/fabric"
@@ -39,13 +40,26 @@ func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	l.serial = w.Serial
 	if l.proposed = nil; w.Final {
 		l.decided = w.Changes
-		l.applied.Set(w.Changes) // nobody has begun the batch of a new one
 	} else {
 		l.proposed = w
+		l.decided = decidedBefore(w, l.decided) // the word of a decision before may have been lost
 	}
+	l.applied.Set(l.decided) // nobody has begun the batch of a new one
 	close(l.changed)
 	l.changed = make(chan struct{})
 	return l.begun, !w.Final
+}
+
+// decidedBefore is the changes that a proposal stands on, and what is known of its batch: one that it may take the place of.
+func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
+	last := len(w.Changes) - 1
+	all := slices.Clone(w.Changes[:last])
+	for _, c := range known {
+		if c.From >= w.Changes[last].From {
+			all = append(all, c)
+		}
+	}
+	return all
 }
 
 // begin begins a batch, unless a proposal holds it up: then changed is closed when there is news, and serial is that of the proposal.
@@ -155,6 +169,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 	ctx, stop := s.running(ctx)
 	defer stop()
 	ask := schema.ScaleLR{From: from, Scale: scale}
+	s.lr.refusal() // of a request before that was said twice
 	for {
 		at, ok, changed := s.lr.has(&ask)
 		if ok {

@@ -128,6 +128,30 @@ func TestScaleLRWhileRunning(t *testing.T) {
 	}
 }
 
+// A decision whose word is lost comes with the next proposal: the batches between the two are begun with it.
+func TestProposalBringsDecision(t *testing.T) {
+	first, second := schema.LRChange{From: 10, Scale: 0.5}, schema.LRChange{From: 14, Scale: 0.25}
+	l := newLearningRates(nil)
+	if _, answer := l.take(&schema.LR{Serial: 1, Changes: []schema.LRChange{first}}); !answer {
+		t.Fatal("no answer to a proposal")
+	}
+	if _, held := l.begin(10); held == nil {
+		t.Fatal("batch 10 begins though a change from it on is proposed")
+	}
+	l.take(&schema.LR{Serial: 2, Changes: []schema.LRChange{first, second}})
+	if _, held := l.begin(10); held != nil {
+		t.Fatal("batch 10 is held up by a proposal for batch 14")
+	}
+	if got := schema.LRScale(l.decided, 10); got != first.Scale {
+		t.Errorf("batch 10 is begun at %v times the rate, want %v", got, first.Scale)
+	}
+	replaced := schema.LRChange{From: 10, Scale: 0.125}
+	l.take(&schema.LR{Serial: 3, Changes: []schema.LRChange{replaced}})
+	if got := schema.LRScale(l.decided, 10); got != first.Scale {
+		t.Errorf("batch 10, which has begun, is at %v times the rate because of what is only proposed; want %v", got, first.Scale)
+	}
+}
+
 // What cannot be done is refused with the reason, and the job goes on.
 func TestScaleLRRefused(t *testing.T) {
 	config := testConfig(t, startServer(t, 1))
