@@ -57,6 +57,9 @@ func Create(path string, mode fs.FileMode) (*File, error) {
 // createAs creates the temporary file, which must not be there, not even as a link to nowhere.
 func createAs(name, path string, mode fs.FileMode) (*File, error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
+		at.Path = path // nobody has asked for the other name
+	}
 	if err != nil {
 		return nil, err
 	}

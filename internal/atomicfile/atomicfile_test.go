@@ -167,3 +167,13 @@ func TestNoFiles(t *testing.T) {
 		t.Errorf("%s was %v and is %v, %v", os.DevNull, before, after, err)
 	}
 }
+
+// An error names the file that was asked for, and not the one on the way to it.
+func TestErrorNamesTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "none", "f")
+	for _, err := range []error{Check(path), Write(path, 0o600, text("x"))} {
+		if !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "open "+path+": no such file or directory") {
+			t.Errorf("%v", err)
+		}
+	}
+}
