@@ -38,8 +38,11 @@ type Model struct {
 	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
 }
 
-// Weights reads the whole model at the current version.
+// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table reads such a one.
 func (s *Session) Weights(ctx context.Context) (*Model, error) {
+	if err := holdable(s.job); err != nil {
+		return nil, fmt.Errorf("weights: %w", err)
+	}
 	version, err := s.Wait(ctx)
 	if err != nil {
 		return nil, err
@@ -49,8 +52,6 @@ func (s *Session) Weights(ctx context.Context) (*Model, error) {
 		m.params = append(m.params, slices.Clone(s.Param(p.Name)))
 	}
 	for i, spec := range s.job.Tables {
-		if spec.Rows > modelRowsMax {
-		}
 		values := make([]float32, int(spec.Rows)*spec.Dim)
 		err := s.Table(ctx, schema.Table(i), func(_ schema.Partition, keys []uint64, rows []float32) error {
 			for k, key := range keys {
@@ -65,6 +66,16 @@ func (s *Session) Weights(ctx context.Context) (*Model, error) {
 	}
 	m.digest, err = m.weigh()
 	return m, err
+}
+
+// holdable says why the weights of a job cannot be held whole, or nil.
+func holdable(job *schema.Job) error {
+	for _, t := range job.Tables {
+		if t.Rows > modelRowsMax {
+			return fmt.Errorf("table %q has %d rows: want at most %d in a model; Table reads it in pieces", t.Name, t.Rows, uint64(modelRowsMax))
+		}
+	}
+	return nil
 }
 
 // Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Any trainer may do it, and where

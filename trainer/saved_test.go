@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"gradbus/schema"
@@ -76,5 +77,13 @@ func TestSavedModel(t *testing.T) {
 	}
 	if _, err := m.Lookup(testContext(t), []TableKeys{{schema.Table(0), []uint64{ratingUsers}}}); err == nil {
 		t.Error("a key outside the table")
+	}
+}
+
+// A table with more rows than can be held is refused with its name, before anything is read or allocated.
+func TestModelThatCannotBeHeld(t *testing.T) {
+	s := &Session{job: &schema.Job{Tables: []schema.TableSpec{{Name: "small", Rows: 1, Dim: 1}, {Name: "large", Rows: modelRowsMax + 1, Dim: 1}}}}
+	if m, err := s.Weights(t.Context()); m != nil || err == nil || !strings.Contains(err.Error(), `table "large" has 4294967296 rows: want at most 4294967295`) {
+		t.Errorf("%v, %v", m, err)
 	}
 }
