@@ -34,7 +34,7 @@ type DenseConfig struct {
 	Held *Held
 	// Chunks are the owner's chunks. Their indices name them in calls.
 	Chunks []Chunk
-	// Place names values in errors about wrong results.
+	// Place names values in errors.
 	Place *schema.Placement
 }
 
@@ -193,7 +193,7 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 	}
 	value, help := NonFinite(d.config.Backend, c.Values, i)
 	k := &d.chunks[c.Chunk]
-	return schema.Refuse(schema.ReasonNonFinite, "element %d of bucket %d, lanes %v, is %v%s", k.Offset+uint64(i), k.Bucket, c.Node, value, help)
+	return schema.Refuse(schema.ReasonNonFinite, "%s, lanes %v, is %v%s", d.config.Place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
 }
 
 // Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next

@@ -54,7 +54,7 @@ type owner struct {
 
 func newOwner(t *testing.T, b cuda.Backend, lanes, ahead, chunks int, atClose bool) *owner {
 	o := &owner{t: t, backend: b, lanes: lanes, held: NewHeld(lanes), weights: map[schema.Batch]*Weights{}, results: map[string][]float32{}}
-	c := DenseConfig{Backend: b, Lanes: lanes, Ahead: ahead, AtClose: atClose, Held: o.held, Head: schema.Head{Job: 5, Generation: 1}}
+	c := DenseConfig{Backend: b, Lanes: lanes, Ahead: ahead, AtClose: atClose, Held: o.held, Head: schema.Head{Job: 5, Generation: 1}, Place: &schema.Placement{}}
 	for i := range chunks {
 		c.Chunks = append(c.Chunks, Chunk{Bucket: 3, Chunk: schema.Chunk(i), Chunks: schema.Chunk(chunks), Offset: uint64(i) * 100, Elements: 7 + i})
 	}
@@ -190,7 +190,7 @@ func TestDenseRefuses(t *testing.T) {
 	bad := make([]float32, 8)
 	bad[2] = float32(math.Inf(1))
 	refused := o.add(1, 1, node(2, 1), 1, bad)
-	if refused == nil || refused.Detail != "element 102 of bucket 3, lanes [2,3), is +Inf" {
+	if refused == nil || refused.Detail != "bucket 3, element 102, lanes [2,3), is +Inf" {
 		t.Errorf("%v", refused)
 	}
 	o.checkReleased()

@@ -157,7 +157,7 @@ func TestNaNGradientEndsTheJobWithAReason(t *testing.T) {
 			}
 		}
 		errs := runAll(testContext(t), joinAll(t, testConfig(t, server), job), w, 6)
-		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", "NaN", "learning rate")
+		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", `parameter "bias"`, "NaN", "learning rate")
 		checkError(t, errs[0], ErrJobFailed, "t1", "non_finite")
 	}
 }
