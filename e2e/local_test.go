@@ -31,6 +31,10 @@ func TestLocalRefusals(t *testing.T) {
 		"--shards 2":                    "want --local",
 		"--http 127.0.0.1:0":            "want --local",
 		"--local --shards 65":           "shards 65: want 1 to 64",
+		"--local --token-file f":        "--local needs none",
+		"--local --nats-creds f":        "--local needs none",
+		"--local --tls-ca f":            "--local has none",
+		"--local --data-host a":         "--local has no others",
 		"--local --http 8080":           "want host:port",
 		"--local --shards 0 --epochs 0": "epochs 0",
 	} {

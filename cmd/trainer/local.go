@@ -43,18 +43,25 @@ func (f *localFlags) check(set *pflag.FlagSet) error {
 		}
 		return nil
 	}
-	for name, why := range map[string]string{
-		"spawn":  "starts every trainer as a process, and --local runs all of them in this one",
-		"id":     "names one trainer, and --local runs all of them",
-		"server": "says where a ps is, and --local needs none",
-		"route":  "says how to reach the shards of a ps, and --local needs none",
+	for _, with := range [][2]string{
+		{"spawn", "starts every trainer as a process, and --local runs all of them in this one"},
+		{"id", "names one trainer, and --local runs all of them"},
+		{"server", "says where a ps is, and --local needs none"},
+		{"route", "says how to reach the shards of a ps, and --local needs none"},
+		{"token-file", "is for a ps, and --local needs none"},
+		{"nats-creds", "is for a NATS server, and --local needs none"},
+		{"tls-cert", secure}, {"tls-key", secure}, {"tls-ca", secure},
+		{"data-host", "says where other processes reach this one, and --local has no others"},
+		{"advertise", "says where other processes reach this one, and --local has no others"},
 	} {
-		if set.Changed(name) {
-			return fmt.Errorf("--%s %s: give one of the two", name, why)
+		if set.Changed(with[0]) {
+			return fmt.Errorf("--%s %s: give one of the two", with[0], with[1])
 		}
 	}
 	return nil
 }
+
+const secure = "is for connections, and --local has none"
 
 // trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this process was told, and
 // adds up their results.
