@@ -96,8 +96,8 @@ const (
 var (
 	// ErrConfig: the Config is not usable; nothing was sent.
 	ErrConfig = errors.New("invalid trainer configuration")
-	// ErrRefused: the coordinator turned the join away; the job goes on without this trainer.
-	ErrRefused = errors.New("join refused")
+	// ErrRefused: the coordinator turned a join or another request away; the job goes on without it.
+	ErrRefused = errors.New("refused")
 	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
 	ErrNoServers = errors.New("no ps is announced at")
 	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.

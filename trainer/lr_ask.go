@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"math"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -20,6 +21,9 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 	}
 	if err := schema.CheckName("job", string(job)); err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if !(scale >= 0 && scale <= math.MaxFloat32) {
+		return 0, fmt.Errorf("%w: scale %v of the learning rates: want a finite number, at least 0", ErrConfig, scale)
 	}
 	c = c.withDefaults()
 	var random [6]byte

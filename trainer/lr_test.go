@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -180,6 +181,11 @@ func TestScaleLRRefused(t *testing.T) {
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+	for _, scale := range []float64{-1, math.NaN(), math.Inf(1)} {
+		if _, err := ScaleLR(testContext(t), config, "nobody", 0, float32(scale)); !errors.Is(err, ErrConfig) {
+			t.Errorf("scale %v: %v, want %v", scale, err, ErrConfig)
 		}
 	}
 	ended, cancel := context.WithCancel(testContext(t))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 	"time"
 
@@ -33,7 +34,12 @@ func scaleCommand() *cobra.Command {
 The change is recorded with the job. SCALE is absolute: 1 is the manifest's own rate again.`,
 		Example: `  ./bin/ps scale-lr packages 0.1
   ./bin/ps scale-lr packages 0.1 --from-batch 5000`,
-		Args: cobra.ExactArgs(2),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return fmt.Errorf("%d arguments: want a job and a number, as scale-lr packages 0.1", len(args))
+			}
+			return nil
+		},
 	}
 	set := c.Flags()
 	set.SortFlags = false
@@ -47,8 +53,8 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	config.AddFileFlag(set)
 	c.RunE = func(c *cobra.Command, args []string) error {
 		scale, err := strconv.ParseFloat(args[1], 32)
-		if err != nil {
-			return fmt.Errorf("SCALE %q: want a number, at least 0: 0.1 is a tenth of the manifest's learning rates", args[1])
+		if err != nil || !(scale >= 0 && scale <= math.MaxFloat32) {
+			return fmt.Errorf("SCALE %q: want a finite number, at least 0: 0.1 is a tenth of the manifest's learning rates", args[1])
 		}
 		return s.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), schema.JobName(args[0]), float32(scale))
 	}
