@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"gradbus/nn"
 	"gradbus/schema"
@@ -177,11 +178,23 @@ func (j *Job) Manifest() (*schema.Job, error) {
 		change(&m)
 	}
 	whole := m.WithDefaults()
-	if err := errors.Join(append(wrong, whole.Validate())...); err != nil {
-		return nil, fmt.Errorf("%w: job %q: %w", ErrConfig, m.Name, err)
+	if err := whole.Validate(); err != nil {
+		wrong = append(wrong, err)
+	}
+	if len(wrong) > 0 {
+		return nil, fmt.Errorf("%w: job %q: %w", ErrConfig, m.Name, jobErrors(wrong))
 	}
 	return whole, nil
 }
+
+// jobErrors are several errors in one line.
+type jobErrors []error
+
+// Error implements error.
+func (e jobErrors) Error() string { return strings.ReplaceAll(errors.Join(e...).Error(), "\n", "; ") }
+
+// Unwrap gives all of them.
+func (e jobErrors) Unwrap() []error { return e }
 
 // dataSettings notes what trainers must have in common to be dealt one set of data.
 func dataSettings(m *schema.Job, values map[string]int) {

@@ -41,6 +41,10 @@ func (d *Data[T]) check() error {
 		return fmt.Errorf("%w: the data do not say which keys a sample has: want a function, which may add none", ErrConfig)
 	case d.epochs < 1:
 		return fmt.Errorf("%w: %d epochs: want at least 1", ErrConfig, d.epochs)
+	case len(d.items) == 0:
+		return fmt.Errorf("%w: the data have no samples: want at least one", ErrConfig)
+	case d.batch < 1:
+		return fmt.Errorf("%w: batches of %d samples: want at least 1", ErrConfig, d.batch)
 	}
 	_, err := deal.New(d.seed, len(d.items), d.batch, 1)
 	return err

@@ -163,7 +163,12 @@ func (s *Step[T]) Grad(name string) []float32 {
 }
 
 // Done says that the gradient of a parameter will not change any more, so that it may travel while others are computed.
-func (s *Step[T]) Done(name string) { s.lane.Done(name) }
+func (s *Step[T]) Done(name string) {
+	if p := s.param(name); p != nil {
+		p.grad = nil // whoever asks for it again is told
+	}
+	s.lane.Done(name)
+}
 
 // table is a table by its name, with the rows of this lane; few names are found faster one by one than by hash.
 func (s *Step[T]) table(name string) *stepTable {

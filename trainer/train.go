@@ -21,7 +21,9 @@ type Server interface{ string | Config }
 func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T], step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
 	var o training
 	for _, option := range options {
-		option(&o)
+		if option != nil {
+			option(&o)
+		}
 	}
 	if job == nil || step == nil {
 		return nil, fmt.Errorf("%w: the job or the function that computes a step is nil", ErrConfig)
@@ -42,6 +44,12 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	if err != nil {
 		return nil, err
 	}
+	returned := false
+	defer func() { // a panic, or an end of this goroutine, leaves nobody who could close the session
+		if !returned {
+			_ = s.Abort(errPanicked)
+		}
+	}()
 	w, err := newSampled(s, data, step)
 	if err == nil {
 		r := &epochs{session: s, options: &o, each: uint64(w.dealer.PerEpoch()), of: data.epochs, began: time.Now()}
@@ -49,11 +57,15 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 			err = r.err
 		}
 	}
+	returned = true
 	if err != nil {
 		return nil, errors.Join(err, s.Abort(err))
 	}
 	return s, nil
 }
+
+// errPanicked is what the other trainers hear where a function of the program did not return.
+var errPanicked = errors.New("the program's function did not return")
 
 // Option is a wish for Train.
 type Option func(*training)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -230,9 +231,17 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 		{ratingKeys, func(b *Step[rating]) float64 { b.RowGrad("users", 1000)[0]++; return 0 }, `table "users": sample 1000: the step has`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.RowGradOf("users", 0, 1)[0]++; return 0 }, `table "users": key number 1 of sample 0, which has 1`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.Grad("mu")[0]++; return 0 }, `parameter "mu"`},
+		{ratingKeys, func(b *Step[rating]) float64 {
+			b.Grad("bias")[0]++
+			b.Done("bias")
+			b.Grad("bias")[0]++
+			return 0
+		}, `gradient of "bias" is asked for after Done`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.Fail(errors.New("no more paper")); return 0 }, "no more paper"},
 	} {
-		s, err := Train(testContext(t), testConfig(t, server), ratingJob(fmt.Sprintf("wrong-%d", i), 1), Samples(all, 10, 1, c.keys), c.step)
+		job := ratingJob(fmt.Sprintf("wrong-%d", i), 1)
+		job.Dense("bias", 1)
+		s, err := Train(testContext(t), testConfig(t, server), job, Samples(all, 10, 1, c.keys), c.step)
 		checkError(t, err, ErrWorkload, c.says)
 		if s != nil {
 			t.Errorf("%s: there is a session", c.says)
@@ -250,6 +259,46 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
+// A function that does not return leaves no session behind: its job ends, and another may have the name.
+func TestTrainEndsWithAPanic(t *testing.T) {
+	t.Parallel()
+	config, data := testConfig(t, startServer(t, 1)), Samples(ratings(20), 10, 1, ratingKeys)
+	ended := make(chan any)
+	for name, step := range map[string]func(*Step[rating]) float64{
+		"panic": func(*Step[rating]) float64 { panic("of the program") },
+		"exit":  func(*Step[rating]) float64 { runtime.Goexit(); return 0 },
+	} {
+		go func() {
+			defer func() { ended <- recover() }()
+			_, _ = Train(testContext(t), config, ratingJob("again", 1), data, step)
+		}()
+		if p := <-ended; (p == "of the program") != (name == "panic") {
+			t.Errorf("%s: recovered %v", name, p)
+		}
+	}
+	s, err := Train(testContext(t), config, ratingJob("again", 1), data, factors, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Data that cannot be trained on are refused before anything is sent.
+func TestDataAreChecked(t *testing.T) {
+	for want, data := range map[string]*Data[rating]{
+		"no samples":          Samples([]rating{}, 10, 1, ratingKeys),
+		"batches of 0":        Samples(ratings(3), 0, 1, ratingKeys),
+		"0 epochs":            Samples(ratings(3), 1, 1, ratingKeys).Epochs(0),
+		"which keys a sample": Samples(ratings(3), 1, 1, nil),
+		"are nil":             nil,
+	} {
+		_, err := Train(t.Context(), "", ratingJob("j", 1), data, factors)
+		checkError(t, err, ErrConfig, want)
+	}
+}
+
 // A Job says all that is missing at once, and leaves the rest to the manifest's defaults.
 func TestJob(t *testing.T) {
 	job := NewJob("mf", 2)
@@ -257,6 +306,9 @@ func TestJob(t *testing.T) {
 	job.Table("users", 10, 2)
 	_, err := job.Manifest()
 	checkError(t, err, ErrConfig, `parameter "mu" has no learning rate`, `table "users" has no learning rate`, `table "users" does not say how its rows begin`)
+	if strings.Contains(err.Error(), "\n") {
+		t.Errorf("more than one line: %v", err)
+	}
 	job = NewJob("mf", 2).SGD(0.5).LR(0.1).Adjust(func(m *schema.Job) { m.ChunkBytes = 8192 }).Setting("data", "x")
 	job.Dense("mu", 1)
 	job.Table("users", 10, 2).Normal(0.1).Partitions(3)
