@@ -103,9 +103,25 @@ func (j *Job) OptimizerOfParameter(i int) Optimizer { return j.ownOrJobs(j.Param
 
 func (j *Job) ownOrJobs(own *Optimizer) Optimizer {
 	if own != nil {
-		return own.WithDefaults()
+		return own.normal()
 	}
-	return j.Optimizer.WithDefaults()
+	return j.Optimizer.normal()
+}
+
+// normal gives a copy in the one way in which an optimizer is written: with defaults, and without a schedule that says nothing.
+func (o Optimizer) normal() Optimizer {
+	o = o.WithDefaults()
+	if o.Schedule == nil {
+		return o
+	}
+	s := *o.Schedule
+	if len(s.Steps) == 0 {
+		s.Steps = nil
+	}
+	if o.Schedule = &s; reflect.DeepEqual(s, Schedule{Kind: ScheduleConstant}) {
+		o.Schedule = nil
+	}
+	return o
 }
 
 // oneOptimizer reports whether two parameters have the same optimizer.
@@ -136,19 +152,13 @@ func (j *Job) resolveOptimizers() {
 func (j *Job) normalOptimizers() {
 	if j.Optimizer.Kind != "" { // what no program wrote stays as it is, so that Diff and Validate can say so
 		j.resolveOptimizers()
+		j.Optimizer = j.Optimizer.normal()
 	}
-	leave := func(o *Optimizer) {
-		if s := o.Schedule; s != nil && reflect.DeepEqual(*s, Schedule{Kind: ScheduleConstant}) {
-			o.Schedule = nil
-		}
-	}
-	leave(&j.Optimizer)
 	own := func(o **Optimizer) {
 		if *o == nil {
 			return
 		}
-		n := (*o).WithDefaults()
-		leave(&n)
+		n := (*o).normal()
 		if *o = &n; reflect.DeepEqual(n, j.Optimizer) {
 			*o = nil
 		}

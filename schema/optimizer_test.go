@@ -215,3 +215,27 @@ func TestBucketsHaveOneOptimizer(t *testing.T) {
 		}
 	}
 }
+
+// A trainer places the manifest that its program wrote, a shard the one that it was sent: optimizers that are written alike lie in one
+// bucket for both.
+func TestBucketsAreThoseOfTheEncoding(t *testing.T) {
+	constant := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleConstant}}
+	linear := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleLinear, Total: 4}}
+	stepless := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleLinear, Total: 4, Steps: []uint64{}}}
+	j := testJob()
+	j.Optimizer, j.Parameters = Optimizer{Kind: OptimizerSGD, LR: 0.1}, nil
+	for i, own := range []*Optimizer{nil, &constant, &linear, &stepless} {
+		j.Parameters = append(j.Parameters, Parameter{Name: string(rune('a' + i)), Shape: []int{4}, Init: Zeros(), Optimizer: own})
+	}
+	text, err := j.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sent, err := DecodeJob(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if here, there := NewPlacement(j, 2), NewPlacement(sent, 2); len(here.Buckets) != 2 || len(there.Buckets) != 2 {
+		t.Errorf("%d buckets of the manifest and %d of its encoding, want 2", len(here.Buckets), len(there.Buckets))
+	}
+}
