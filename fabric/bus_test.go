@@ -171,6 +171,22 @@ func TestBusDirectWithinHandlers(t *testing.T) {
 	<-closed
 }
 
+// Close may overtake the end of a subscription.
+func TestBusClosesWhileSubscriptionsEnd(t *testing.T) {
+	server, _, _ := busPair(t, true)
+	for range 200 {
+		c, err := Dial(t.Context(), Config{URL: server.URL(), Bus: server.config.Bus, Name: "j/t1"})
+		must(t, err)
+		first, second := Pattern("j", "t0", KindDense, "t1", true), Pattern("j", "t0", KindSparse, "t1", true)
+		must(t, c.Subscribe(first, func(Message) {}))
+		must(t, c.Subscribe(second, func(Message) {}))
+		var both sync.WaitGroup
+		both.Go(func() { c.Unsubscribe(first) })
+		both.Go(c.Close)
+		both.Wait()
+	}
+}
+
 // A server that stops loses what waits and its buckets; who is connected is told, and goes on when it starts again.
 func TestBusStopStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

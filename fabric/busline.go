@@ -146,11 +146,11 @@ func (l *busLine) close() {
 	l.mu.Lock()
 	was := l.closed
 	l.closed = true
-	all := l.subscriptions
 	l.mu.Unlock()
 	if was {
 		return
 	}
+	all := l.all()
 	l.lost.Store(true)
 	l.server.leave(l)
 	for _, sub := range all {
