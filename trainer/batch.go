@@ -180,7 +180,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 
 // names is the hosted lane whose keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
-	if b.stage != naming || b != b.run.next && b != b.run.now {
+	if b.run != b.run.Session.run || b.stage != naming || b != b.run.next && b != b.run.now {
 		b.broken("%s for lane %d: batch %d: %s", call, l, b.number, b.stage)
 		return 0, false
 	}

@@ -218,6 +218,34 @@ func TestCallsOutOfOrder(t *testing.T) {
 	}
 }
 
+// A batch that was prefetched and never came names nothing of those that follow the end of its run.
+func TestPrefetchedBatchOfAnEarlierRun(t *testing.T) {
+	t.Parallel()
+	s, ctx := oneSession(t, pairsJob("earlier")), testContext(t)
+	b := pairs(t, s)
+	if err := b.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	step, err := b.Lane(0)
+	if err == nil {
+		err = errors.Join(step.End(0), b.Commit(ctx))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	earlier, err := s.Prefetch()
+	if err = errors.Join(err, s.Finish(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	b = pairs(t, s)
+	want := len(s.compute.tables.used[0])
+	earlier.Samples(1, 4)
+	earlier.Keys(0, 0, 9)
+	if got := len(s.compute.tables.used[0]); got != want || s.compute.samples[1] != 0 {
+		t.Errorf("batch %d has %d keys and %v samples, want %d keys and none of lane 1", b.Number(), got, s.compute.samples, want)
+	}
+}
+
 // What a batch does not have is said once, at the call that needs it, and ends the session.
 func TestWhatABatchDoesNotHave(t *testing.T) {
 	t.Parallel()
