@@ -3,6 +3,7 @@ package movielens
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -27,8 +28,11 @@ type Scores struct {
 // evaluationRatings is how many ratings are evaluated at once: it bounds the rows that are held, two a rating.
 const evaluationRatings = 1 << 14
 
-// Evaluate measures a model on ratings. AUC is 0.5 where all of them are liked, or none. It fails where the lookup does, and where there are
-// no ratings.
+// ErrDiverged says that a model has values that are not finite, and so no scores.
+var ErrDiverged = errors.New("the model has values that are not finite; a smaller learning rate helps")
+
+// Evaluate measures a model on ratings. AUC is 0.5 where all of them are liked, or none. It fails where the lookup does, where there are no
+// ratings, and with ErrDiverged.
 func Evaluate(ctx context.Context, w Weights, s Settings, mean float32, ratings []Rating) (Scores, error) {
 	if len(ratings) == 0 {
 		return Scores{}, fmt.Errorf("evaluate: no ratings")
@@ -52,7 +56,11 @@ func Evaluate(ctx context.Context, w Weights, s Settings, mean float32, ratings 
 			all = append(all, scored{score, r.Stars >= Positive})
 		}
 	}
-	return Scores{RMSE: math.Sqrt(squares / float64(len(ratings))), AUC: auc(all)}, nil
+	rmse := math.Sqrt(squares / float64(len(ratings)))
+	if math.IsNaN(rmse) || math.IsInf(rmse, 0) {
+		return Scores{}, fmt.Errorf("evaluate: %w", ErrDiverged)
+	}
+	return Scores{RMSE: rmse, AUC: auc(all)}, nil
 }
 
 // scored is a rating as the model orders it.

@@ -2,9 +2,12 @@ package movielens
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,6 +45,31 @@ func saved(t *testing.T, s Settings, path string) {
 	}
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// constant is a model whose values are all the same.
+type constant float32
+
+func (c constant) Lookup(_ context.Context, asks []trainer.TableKeys) (rows [][]float32, err error) {
+	for _, ask := range asks {
+		rows = append(rows, slices.Repeat([]float32{float32(c)}, 2*len(ask.Keys)))
+	}
+	return rows, nil
+}
+
+// A model that has diverged has no scores, and says so.
+func TestEvaluateDiverged(t *testing.T) {
+	s := Defaults()
+	s.Factors = 1
+	ratings := []Rating{{User: 1, Movie: 1, Stars: 4}, {User: 2, Movie: 1, Stars: 2}}
+	if got, err := Evaluate(t.Context(), constant(0), s, 3, ratings); err != nil || got.RMSE != 1 {
+		t.Errorf("a model of zeros: %+v, %v", got, err)
+	}
+	for _, value := range []float64{math.NaN(), math.Inf(1)} {
+		if _, err := Evaluate(t.Context(), constant(value), s, 3, ratings); !errors.Is(err, ErrDiverged) {
+			t.Errorf("%v: %v, want %v", value, err, ErrDiverged)
+		}
 	}
 }
 
