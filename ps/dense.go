@@ -53,7 +53,7 @@ func (s *Shard) makeDense(ctx context.Context, chunks []round.Chunk) error {
 	if s.place.Plan.Owner != schema.ByShards {
 		return nil
 	}
-	config := state.DenseConfig{Backend: s.backend, LR: &s.lr, Lanes: s.job.Lanes, Values: func(i int, v schema.Version) []float32 { return s.results(v).Values(i, v) }}
+	config := state.DenseConfig{Backend: s.backend, LR: &s.lr, Lanes: s.job.Lanes, Start: s.job.StartVersion(), Values: func(i int, v schema.Version) []float32 { return s.results(v).Values(i, v) }}
 	for i := range chunks {
 		config.Chunks = append(config.Chunks, state.PlacedChunk(s.job, s.place, chunks[i].Bucket, chunks[i].Chunk, true))
 	}

@@ -32,7 +32,7 @@ func (s *Shard) makeTable(ctx context.Context, id schema.Table, spec *schema.Tab
 		return nil // its rows are the trainers'; here it is only known whose they add up to
 	}
 	t, err := state.NewArray(ctx, state.ArrayConfig{Backend: s.backend, Spec: spec, Optimizer: s.job.OptimizerOf(id), LR: &s.lr, Seed: s.job.Seed,
-		Places: places, Column: column, Columns: columns})
+		Places: places, Column: column, Columns: columns, Start: s.job.StartVersion()})
 	if err == nil {
 		s.tables[id] = t
 	}

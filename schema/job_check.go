@@ -62,6 +62,7 @@ func (j *Job) Validate() error {
 	c.tables(j)
 	c.tableConsistency(j.normal())
 	c.modules(j)
+	c.start(j)
 	if len(j.Parameters)+len(j.Tables)+len(j.Modules) == 0 {
 		c.add("parameters", 0, "at least one parameter, table or module")
 	}

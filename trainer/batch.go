@@ -119,7 +119,7 @@ func (r *run) prefetch(b schema.Batch) *Batch {
 }
 
 // Number is the batch's; it is computed on that version, in sync.
-func (b *Batch) Number() schema.Batch { return b.number }
+func (b *Batch) Number() schema.Batch { return b.number - b.run.first }
 
 // Lanes are the lanes to be computed, ascending. They may be others in the next batch.
 func (b *Batch) Lanes() []lane.Lane {
@@ -244,7 +244,7 @@ func (b *Batch) prepare() error {
 
 // collect lets a workload name the keys of all lanes, and prepares the batch.
 func (b *Batch) collect(w Workload) error {
-	if err := b.run.compute.collect(w, b.number); err != nil {
+	if err := b.run.compute.collect(w, b.Number()); err != nil {
 		return err
 	}
 	b.named = nil // all of them
@@ -322,7 +322,7 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l, b.number, b.steps[b.open].Lane)
 	}
 	step := &b.steps[i]
-	*step = LaneStep{Batch: b.number, Lane: l, Samples: c.samples[i], index: i, compute: c, batch: b}
+	*step = LaneStep{Batch: b.Number(), Lane: l, Samples: c.samples[i], index: i, compute: c, batch: b}
 	if step.Samples == 0 {
 		return step, nil
 	}
@@ -412,7 +412,7 @@ func (b *Batch) send() error {
 	b.times.send = r.sender.sendTime
 	b.times.compute = b.times.lap() - b.times.send
 	r.activity.beginAt(seekingKeys, b.times.last)
-	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.Version()) })
+	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil

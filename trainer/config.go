@@ -47,6 +47,9 @@ type Config struct {
 	// Backend does the arithmetic. The session does not close it. Where it is nil, the session opens the fastest that this build has on
 	// this machine, and closes it at the end; Session.Backend gives it.
 	Backend cuda.Backend
+	// From is the model whose values the job begins with: Join notes it in the manifest (schema.Job.Start), or compares it with the one that is
+	// noted there. Where the manifest notes one, only the trainer that has lane 0 needs it. nil where values are drawn. See Model.
+	From *Model
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic is slow.
 	Log *slog.Logger
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.

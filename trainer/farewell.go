@@ -40,8 +40,8 @@ func (s *Session) awaitOthers(ctx context.Context, hurry bool) error {
 	defer cancel()
 	again := time.NewTicker(farewellEvery)
 	defer again.Stop()
-	for !s.segment.done(s.Version(), s.gone()) {
-		if err := s.sayComplete(s.Version()); err != nil {
+	for !s.segment.done(s.newest(), s.gone()) {
+		if err := s.sayComplete(s.newest()); err != nil {
 			return err
 		}
 		select {

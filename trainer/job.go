@@ -23,6 +23,7 @@ type Job struct {
 	dense    []*Dense
 	tables   []*Table
 	adjust   []func(*schema.Job)
+	from     *Model
 }
 
 // NewJob begins the description of a job of so many trainers. Each of them runs the same program.
@@ -71,6 +72,13 @@ func (j *Job) Reduce(who string) *Job { return j.Adjust(func(m *schema.Job) { m.
 
 // Wire says how gradients travel.
 func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m.Wire = w }) }
+
+// From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its optimizers begin anew.
+// Trainers whose model is another are refused.
+//
+//	m, err := trainer.OpenModel("films.safetensors")
+//	job.From(m)
+func (j *Job) From(m *Model) *Job { j.from = m; return j }
 
 // Adjust changes the manifest at the end in whatever has no method of its own.
 func (j *Job) Adjust(change func(*schema.Job)) *Job {
@@ -178,6 +186,9 @@ func (j *Job) Manifest() (*schema.Job, error) {
 		change(&m)
 	}
 	whole := m.WithDefaults()
+	if err := j.from.begin(whole); err != nil {
+		wrong = append(wrong, err)
+	}
 	if err := whole.Validate(); err != nil {
 		wrong = append(wrong, err)
 	}

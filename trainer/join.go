@@ -17,7 +17,7 @@ import (
 
 // Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
 // equal. What they leave out is as schema.Job.WithDefaults says. It returns when all trainers have joined and the job has started, at
-// version 0. Where the job cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
+// version 0, with the values of the model that it begins with, if any (Config.From). Where the job cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
 // ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
@@ -30,6 +30,9 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("%w: the job is nil: want its manifest", ErrConfig)
 	}
 	job = job.WithDefaults()
+	if err := c.From.begin(job); err != nil {
+		return nil, err
+	}
 	if err := job.Validate(); err != nil {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
@@ -171,6 +174,9 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	}
 	if err == nil && s.own != nil {
 		err = s.connectPeers(ctx)
+	}
+	if err == nil {
+		err = s.assign(ctx)
 	}
 	s.activity.begin(elsewhere)
 	if err != nil {

@@ -168,12 +168,16 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
+	first := s.job.StartVersion()
 	ask := schema.ScaleLR{From: from, Scale: scale}
 	s.lr.refusal() // of a request before that was said twice
+	if from > 0 {
+		ask.From += first
+	}
 	for {
 		at, ok, changed := s.lr.has(&ask)
 		if ok {
-			return at, nil
+			return at - min(at, first), nil
 		}
 		if err := s.sayControl(schema.Control{ScaleLR: &ask}); err != nil {
 			return 0, fmt.Errorf("scale the learning rates: %w", err)

@@ -36,7 +36,7 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 	for i, s := range flat.specs {
 		p.index[s.Name] = i
 	}
-	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, LR: lr, Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
+	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, LR: lr, Start: job.StartVersion(), Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
 	for _, r := range flat.rounds {
 		c.Chunks = append(c.Chunks, state.PlacedChunk(job, flat.place, r.bucket, r.chunk, flat.place.Plan.Owner == schema.ByTrainers))
 	}

@@ -134,7 +134,7 @@ func (s *Session) sendLastPulse() {
 // fillPulse writes what the session knows of itself.
 func (s *Session) fillPulse(t *schema.TrainerPulse) {
 	stats := s.Stats()
-	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.Version(), schema.Batch(s.planned.Load())
+	t.RunID, t.Batch, t.Planned = s.joined.RunID, s.newest(), schema.Batch(s.planned.Load())
 	t.Batches, t.Samples, t.Behind = stats.Batches, stats.Samples, stats.Behind
 	if len(s.modules) > 0 { // versions of their own, which no batch of the job makes
 		t.Hosted, t.Batch = t.Planned == 0 && s.passes.training(time.Now()), max(t.Batch, schema.Batch(stats.Batches))

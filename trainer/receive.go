@@ -153,7 +153,7 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
-		if h.Node.Count > 0 || h.Batch < s.Version() || s.results.began(h.Batch) {
+		if h.Node.Count > 0 || h.Batch < s.newest() || s.results.began(h.Batch) {
 			return nil
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
@@ -281,7 +281,7 @@ func (s *Session) checkSilence() error {
 		}
 		if at := d.lost.Load(); at != 0 && now-time.Duration(at) > s.config.BackWithin {
 			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
-				(now - time.Duration(at)).Round(100*time.Millisecond), s.Version(), s.job.Name)
+				(now - time.Duration(at)).Round(100*time.Millisecond), s.newest(), s.job.Name)
 		}
 	}
 	at := s.disowned.Load()
@@ -290,17 +290,17 @@ func (s *Session) checkSilence() error {
 	if at := s.lost.Load(); at != 0 { // the coordinator, whose clock may be ahead, then ends the job unheard
 		if gone := now - time.Duration(at); gone > deadline || disowned {
 			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s", ErrServerLost, s.config.serverName(),
-				gone.Round(100*time.Millisecond), deadline, s.Version(), s.job.Name)
+				gone.Round(100*time.Millisecond), deadline, s.newest(), s.job.Name)
 		}
 		return nil
 	}
 	if disowned {
 		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
-			ErrServerLost, s.config.serverName(), s.job.Name, s.Version())
+			ErrServerLost, s.config.serverName(), s.job.Name, s.newest())
 	}
 	if silent := now - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {
 		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d", ErrServerLost,
-			s.job.Name, s.config.serverName(), silent.Round(time.Second), deadline, s.Version())
+			s.job.Name, s.config.serverName(), silent.Round(time.Second), deadline, s.newest())
 	}
 	return nil
 }

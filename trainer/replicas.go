@@ -28,7 +28,7 @@ func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr 
 		if err == nil {
 			var t *state.Array
 			if t, err = state.NewArray(ctx, state.ArrayConfig{Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
-				Places: places, Columns: spec.Dim}); err == nil {
+				Places: places, Columns: spec.Dim, Start: job.StartVersion()}); err == nil {
 				r.tables[i] = t
 				continue
 			}

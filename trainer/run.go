@@ -102,10 +102,10 @@ func (r *run) fill(ctx context.Context, b *Batch, w Workload, more bool) error {
 
 // begin starts a run of batches, of which there are to be so many; 0 where nobody knows.
 func (s *Session) begin(batches uint64, report func(Progress)) *run {
-	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.Version(), waiting: make([]batchDone, s.job.Ahead+1)}
+	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.newest(), waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
 	s.training.Store(true)
 	s.complete.Store(false)
-	s.planned.Store(uint64(s.Version()) + batches)
+	s.planned.Store(uint64(s.newest()) + batches)
 	return s.run
 }
 
@@ -133,16 +133,16 @@ func (s *Session) Finish(ctx context.Context) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	if err := r.settle(ctx, r.committed); err != nil { // ahead of what is complete
-		return r.failed(ctx, s.Version(), err)
+		return r.failed(ctx, s.newest(), err)
 	}
 	if err := s.settleRows(ctx); err != nil {
-		return r.failed(ctx, s.Version(), err)
+		return r.failed(ctx, s.newest(), err)
 	}
 	if err := r.checkSamples(); err != nil {
-		return r.failed(ctx, s.Version()-schema.Version(r.done), err)
+		return r.failed(ctx, s.newest()-schema.Version(r.done), err)
 	}
 	r.end()
-	if err := s.sayComplete(s.Version()); err != nil {
+	if err := s.sayComplete(s.newest()); err != nil {
 		return err
 	}
 	s.complete.Store(true)
@@ -155,7 +155,7 @@ func (s *Session) settled(ctx context.Context) error {
 		return err
 	}
 	if err := s.run.settle(ctx, s.run.committed); err != nil {
-		return s.run.failed(ctx, s.Version(), err)
+		return s.run.failed(ctx, s.newest(), err)
 	}
 	return nil
 }
@@ -187,6 +187,7 @@ type run struct {
 	*Session
 	batches uint64 // that are planned; 0 where nobody said
 	report  func(Progress)
+	first   schema.Batch // that the program knows as 0
 	began   time.Time
 	now     *Batch // that Next gave last
 	next    *Batch // whose keys are named already; else nil
@@ -228,10 +229,10 @@ func (r *run) measured(b schema.Batch) {
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
 func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 	for {
-		for v := r.results.completed(); r.Version() < v; {
-			r.complete(r.Version())
+		for v := r.results.completed(); r.newest() < v; {
+			r.complete(r.newest())
 		}
-		if r.Version() >= atLeast {
+		if r.newest() >= atLeast {
 			return nil
 		}
 		began := time.Now()
@@ -287,13 +288,16 @@ func (r *run) complete(b schema.Batch) {
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
 	r.batch.Store(uint64(b) + 1)
+	if b < r.job.StartVersion() {
+		return
+	}
 	r.fingerprint(b + 1)
 	r.done++
 	r.samples += uint64(w.samples)
 	r.skipped += uint64(w.skipped)
 	r.samplesAll += weight
 	w.times.result, r.waited = r.waited, 0
-	p := Progress{Batch: b, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped, SamplesRun: r.samples, SamplesAll: weight, Version: version,
+	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped, SamplesRun: r.samples, SamplesAll: weight, Version: version - r.first,
 		Began: w.times.begin, BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
 	p.Buckets = r.results.of(b).times.report()
 	if w.samples > 0 {

@@ -24,7 +24,7 @@ func (s *Session) sendReport() error {
 	if s.segment == nil {
 		return nil
 	}
-	frame, err := schema.EncodeControl(s.head(s.Version()), schema.Control{Report: &schema.Report{Ready: true, Waiting: s.segment.waiting()}})
+	frame, err := schema.EncodeControl(s.head(s.newest()), schema.Control{Report: &schema.Report{Ready: true, Waiting: s.segment.waiting()}})
 	if err != nil {
 		return err
 	}

@@ -218,8 +218,11 @@ func (s *Session) Lanes() (first lane.Lane, count int) {
 	return s.joined.FirstLane, s.joined.LaneCount
 }
 
-// Version is the number of batches applied: the next batch's number.
-func (s *Session) Version() schema.Version { return schema.Version(s.batch.Load()) }
+// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model, it counts from them.
+func (s *Session) Version() schema.Version { return s.newest() - min(s.newest(), s.job.StartVersion()) }
+
+// newest is the version that is whole here, as frames number it.
+func (s *Session) newest() schema.Version { return schema.Version(s.batch.Load()) }
 
 // Param is a dense parameter at the current version, row-major; nil where the job has none of that name. The slice is
 // the session's own: read only, and valid until the next Run.
@@ -246,7 +249,7 @@ func (s *Session) head(b schema.Batch) schema.Head {
 
 // signHead is the head of a sign of life.
 func (s *Session) signHead() schema.Head {
-	h := s.head(s.Version())
+	h := s.head(s.newest())
 	if s.complete.Load() {
 		h.Flags = schema.FlagComplete
 	}

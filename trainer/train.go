@@ -40,6 +40,9 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	if !whole {
 		config = Config{Server: any(server).(string)}
 	}
+	if job.from != nil {
+		config.From = job.from
+	}
 	s, err := Join(ctx, config, manifest)
 	if err != nil {
 		return nil, err

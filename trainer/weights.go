@@ -66,7 +66,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 		for first := 0; first < len(ask.Keys); first += most {
 			end := min(first+most, len(ask.Keys))
 			if err := s.lookup(ctx, int(ask.Table), ask.Keys[first:end], out[i][first*dim:end*dim]); err != nil {
-				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.Version(), err)
+				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.newest(), err)
 			}
 		}
 	}
@@ -74,7 +74,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 }
 
 func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []float32) error {
-	e, b := s.evaluation, s.Version()
+	e, b := s.evaluation, s.newest()
 	e.tables.reset()
 	e.tables.used[table] = append(e.tables.used[table], keys...)
 	whole := e.tables.specs[table].Cut().PooledByShards()
@@ -120,7 +120,7 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 		return s.replicas.scan(table, s.job.ChunkBytes/4, yield)
 	}
 	spec := &s.job.Tables[table]
-	scan, err := newScan(s.head(s.Version()), table, spec, s.job.ChunkBytes/4)
+	scan, err := newScan(s.head(s.newest()), table, spec, s.job.ChunkBytes/4)
 	if err != nil {
 		return err
 	}
@@ -139,11 +139,11 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 			err = s.scanPartition(ctx, scan, s.place.OwnerOfPartition(table, schema.Partition(p)), schema.Partition(p), counted)
 		}
 		if err != nil {
-			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.Version(), err)
+			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.newest(), err)
 		}
 	}
 	if came != spec.Rows {
-		return fmt.Errorf("scan table %q at version %d: %d rows came of its %d", spec.Name, s.Version(), came, spec.Rows)
+		return fmt.Errorf("scan table %q at version %d: %d rows came of its %d", spec.Name, s.newest(), came, spec.Rows)
 	}
 	return nil
 }

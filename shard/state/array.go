@@ -13,7 +13,7 @@ import (
 	"gradbus/schema"
 )
 
-// ArrayConfig is what an array table is made from. Every field but LR is needed.
+// ArrayConfig is what an array table is made from. Every field but LR and Start is needed.
 type ArrayConfig struct {
 	Backend   cuda.Backend
 	Spec      *schema.TableSpec
@@ -23,6 +23,9 @@ type ArrayConfig struct {
 	Places    *Places
 	Column    int // the first column that is here
 	Columns   int // that are here
+
+	// Start is the first version that steps move: before it they assign (schema.StartModel).
+	Start schema.Version
 }
 
 // Array is a Table over keys [0, Rows): a row for each in an array in host memory, outside the Go heap.
@@ -55,7 +58,7 @@ func NewArray(ctx context.Context, c ArrayConfig) (_ *Array, err error) {
 			t.Close()
 		}
 	}()
-	if t.rule, err = newRule(c.Optimizer, c.LR); err != nil {
+	if t.rule, err = newRule(c.Optimizer, c.LR, c.Start); err != nil {
 		return nil, err
 	}
 	n := t.Places.Rows()

@@ -11,7 +11,7 @@ import (
 	"gradbus/schema"
 )
 
-// DenseConfig is what dense state is made from. Every field but LR and NonFinite is needed.
+// DenseConfig is what dense state is made from. Every field but LR, NonFinite and Start is needed.
 type DenseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
@@ -24,6 +24,8 @@ type DenseConfig struct {
 	InPlace bool
 	// NonFinite is what becomes of gradients that are not finite: cuda.Refuse leaves the chunk as it is.
 	NonFinite cuda.NonFinite
+	// Start is the first version that steps move: before it they assign (schema.StartModel).
+	Start schema.Version
 }
 
 // Chunk is a stretch of dense values that one optimizer steps at once.
@@ -106,7 +108,7 @@ func (d *Dense) rule(o schema.Optimizer) (*rule, error) {
 			return r, nil
 		}
 	}
-	r, err := newRule(o, d.config.LR)
+	r, err := newRule(o, d.config.LR, d.config.Start)
 	if err == nil {
 		d.rules = append(d.rules, r)
 	}
@@ -206,6 +208,9 @@ func (c *denseChunk) slotsNow() []cuda.Slot {
 // is as it was, unless the error says that the backend failed.
 func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
+	if c.version < d.config.Start {
+		return d.assign(c, out, d.config.Lanes, weight, terms)
+	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
 		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clip, Weight: float32(weight), First: steps == 0,
@@ -220,6 +225,9 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 // Step is Average of one sum. scale is by what the gradient is multiplied once it is divided: 1, or what Norm says.
 func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error {
 	c, now, out := d.begin(i)
+	if c.version < d.config.Start {
+		return d.assign(c, out, 1, weight, []cuda.Term{{Count: 1, Values: cuda.Float32s(sum)}})
+	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
 		Dim: 1, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clipped(scale), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
@@ -235,6 +243,22 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 func (d *Dense) Keep(i int) {
 	c, now, out := d.begin(i)
 	copy(out, now)
+	c.keepSlots()
+	c.done(0)
+}
+
+// assign makes the sum of terms by weight the next version of a chunk, which is no step.
+func (d *Dense) assign(c *denseChunk, out []float32, lanes int, weight float64, terms []cuda.Term) error {
+	if err := d.config.Backend.Average(cuda.Average{Lanes: lanes, Weight: float32(weight), Terms: terms, Out: cuda.Float32s(out)}); err != nil {
+		return err
+	}
+	c.keepSlots()
+	c.done(0)
+	return nil
+}
+
+// keepSlots makes the slots of the next version those of the newest.
+func (c *denseChunk) keepSlots() {
 	if c.rule != nil {
 		at := c.version % schema.Version(len(c.kept))
 		next := (c.version + 1) % schema.Version(len(c.kept))
@@ -242,7 +266,6 @@ func (d *Dense) Keep(i int) {
 			copy(c.kept[next][s], values)
 		}
 	}
-	c.done(0)
 }
 
 // Set makes values the next version of a chunk: somebody else has stepped it.

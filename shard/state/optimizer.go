@@ -15,9 +15,10 @@ type rule struct {
 	slots   []slotShape
 	initial float32 // of every value of every slot
 	changes *LRChanges
-	marks   bool      // the first step of a value or row differs from the others
-	exact   bool      // a row that sits a step out has to make up for it
-	clip    cuda.Clip // by value or by the norm of a row; that of all gradients is a factor of each step
+	start   schema.Version // schedules count from it
+	marks   bool           // the first step of a value or row differs from the others
+	exact   bool           // a row that sits a step out has to make up for it
+	clip    cuda.Clip      // by value or by the norm of a row; that of all gradients is a factor of each step
 
 	optimizer cuda.Optimizer // points to the one below that the kind names
 	sgd       cuda.SGD
@@ -43,9 +44,9 @@ func (s slotShape) width(dim int) int {
 }
 
 // newRule fails on a kind that Validate refuses. Fields of o that are 0 get their defaults.
-func newRule(o schema.Optimizer, changes *LRChanges) (*rule, error) {
+func newRule(o schema.Optimizer, changes *LRChanges, start schema.Version) (*rule, error) {
 	o = o.WithDefaults()
-	r := &rule{named: o, initial: o.InitialAccumulator, changes: changes}
+	r := &rule{named: o, initial: o.InitialAccumulator, changes: changes, start: start}
 	switch o.Kind {
 	case schema.OptimizerSGD:
 		r.sgd = cuda.SGD{Momentum: o.Momentum, Dampening: o.Dampening, WeightDecay: o.WeightDecay, Nesterov: o.Nesterov}
@@ -85,7 +86,7 @@ func newRule(o schema.Optimizer, changes *LRChanges) (*rule, error) {
 // at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid until
 // the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
-	lr := r.named.Rate(uint64(v)) * r.changes.scale(v)
+	lr := r.named.Rate(uint64(max(v, r.start)-r.start)) * r.changes.scale(v)
 	r.sgd.LR, r.adagrad.LR, r.rowwise.LR, r.adam.LR, r.adamw.LR, r.ftrl.LR = lr, lr, lr, lr, lr, lr
 	r.adam.Step, r.adamw.Step = steps+1, steps+1
 	return r.optimizer
@@ -102,7 +103,7 @@ func (r *rule) clipped(scale float32) cuda.Clip {
 // SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those that tell
 // which steps a row has had.
 func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
-	r, err := newRule(o, nil)
+	r, err := newRule(o, nil, 0)
 	if err != nil {
 		return 0, 0 // registration refuses it
 	}

@@ -32,6 +32,9 @@ func (t *Array) Stage(g RowGradient) error {
 	for i, key := range g.Keys {
 		places[i] = int64(t.places[key])
 	}
+	if t.version < t.config.Start {
+		return t.assign(before, g)
+	}
 	a := t.apply(places, g)
 	a.Out = cuda.Float32s(st.rows[before*t.dim:])
 	for i, s := range t.rule.slots {
@@ -58,6 +61,18 @@ func (t *Array) Stage(g RowGradient) error {
 	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 		return e.InTable(t.config.Spec.Name, g.Keys[min(e.Row(), n-1)])
 	})
+}
+
+// assign stages sums by their weight as rows, from the first of them on: no step, so nothing that the optimizer keeps is staged.
+func (t *Array) assign(first int, g RowGradient) error {
+	st := &t.staged
+	st.step = false
+	err := t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight, Terms: []cuda.Term{{Count: 1, Values: g.Sums}},
+		Out: cuda.Float32s(st.rows[first*t.dim:])})
+	if err != nil {
+		st.places, st.rows = st.places[:first], st.rows[:first*t.dim]
+	}
+	return err
 }
 
 // apply is a step of rows; where its outcome goes is for the caller to say, of each slot in staged.pass.
@@ -89,6 +104,17 @@ func (t *Array) Commit() {
 	for i, at := range st.places {
 		copy(t.row(int(at)), st.rows[i*t.dim:(i+1)*t.dim])
 	}
+	if t.version >= t.config.Start {
+		t.commitStep()
+	}
+	st.step = false
+	st.places, st.rows = st.places[:0], st.rows[:0]
+	t.version++
+}
+
+// commitStep moves what the optimizer keeps of staged rows.
+func (t *Array) commitStep() {
+	st := &t.staged
 	for k, s := range t.rule.slots {
 		width := s.width(t.dim)
 		for i, at := range st.places {
@@ -106,9 +132,7 @@ func (t *Array) Commit() {
 	if st.step {
 		t.steps++
 	}
-	st.step = false
 	t.cut(0)
-	t.version++
 }
 
 // catchUp makes up, in the table, for the steps that rows have sat out: each as one with a gradient of zero. The last of them

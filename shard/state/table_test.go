@@ -159,7 +159,7 @@ type naive struct {
 
 func newNaive(t testing.TB, backend cuda.Backend, o schema.Optimizer, first []float32) *naive {
 	n := &naive{backend: backend, o: o, stepped: make([]bool, testRows)}
-	r, err := newRule(o, nil)
+	r, err := newRule(o, nil, 0)
 	must(t, err)
 	for key := range testRows {
 		n.rows = append(n.rows, slices.Clone(first[key*testDim:(key+1)*testDim]))
@@ -181,7 +181,7 @@ func (n *naive) step(t testing.TB, w *work) {
 	if w == nil {
 		return
 	}
-	r, err := newRule(n.o, nil)
+	r, err := newRule(n.o, nil, 0)
 	must(t, err)
 	for key, row := range n.rows {
 		g := make([]float32, testDim)

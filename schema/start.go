@@ -1,0 +1,33 @@
+package schema
+
+// StartModel is the model whose values a job begins with, in place of those that Init draws. Its first Batches batches assign: lane 0 alone
+// contributes, with weight 1, values in place of gradients, and every owner stores their sum by the weight. They are no steps: what an
+// optimizer keeps stays as it was made, nothing is clipped, and schedules count from the batch behind them.
+type StartModel struct {
+	Digest  string `json:"digest"`  // of the model's weights, 64 hexadecimal digits
+	Batches int    `json:"batches"` // 1 to StartBatchesMax
+}
+
+// StartBatchesMax bounds StartModel.Batches.
+const StartBatchesMax = 1 << 20
+
+// StartBytes is how many bytes of rows an assigning batch of NewStart has: less than the smallest budget of a server for gradients
+// of open rounds, of which each trainer has its share.
+const StartBytes = 8 << 20
+
+// NewStart is the start from a model with this digest of a job that is otherwise whole.
+func (j *Job) NewStart(digest string) *StartModel {
+	bytes, each := int64(0), int64(max(1, StartBytes/max(1, j.Trainers)))
+	for i := range j.Tables {
+		bytes += int64(min(j.Tables[i].Rows, TableRowsMax)) * int64(8+4*j.Tables[i].SumDim()) // with its key
+	}
+	return &StartModel{Digest: digest, Batches: int(max(1, (bytes+each-1)/each))}
+}
+
+// StartVersion is the first version that steps move: the number of batches that assign.
+func (j *Job) StartVersion() Version {
+	if j.Start == nil {
+		return 0
+	}
+	return Version(j.Start.Batches)
+}

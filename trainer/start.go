@@ -1,0 +1,169 @@
+package trainer
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// begin notes in a manifest that the job begins with the values of the model, or compares them with those that it notes. A nil Model
+// is none.
+func (m *Model) begin(job *schema.Job) error {
+	if m == nil {
+		return nil
+	}
+	digest := hex.EncodeToString(m.digest[:])
+	if job.Start != nil && job.Start.Digest != digest {
+		return fmt.Errorf("%w: job %q begins with a model whose digest is %s: the model given has %s", ErrConfig, job.Name, job.Start.Digest, digest)
+	}
+	if err := errors.Join(m.fits(job)...); err != nil {
+		return fmt.Errorf("%w: job %q cannot begin with the model: %w", ErrConfig, job.Name, err)
+	}
+	if job.Start == nil {
+		job.Start = job.NewStart(digest)
+	}
+	return nil
+}
+
+// fits lists how the tensors of the model differ from those of a job, and values that no gradient may have.
+func (m *Model) fits(job *schema.Job) (wrong []error) {
+	has := map[string][]int{}
+	for i, p := range m.job.Parameters {
+		has["parameter "+p.Name] = p.Shape
+		wrong = append(wrong, finite("parameter", p.Name, m.params[i]))
+	}
+	for i, t := range m.job.Tables {
+		has["table "+t.Name] = []int{int(t.Rows), t.Dim}
+		wrong = append(wrong, finite("table", t.Name, m.tables[i]))
+	}
+	wants := func(kind, name string, shape []int) {
+		saved, ok := has[kind+" "+name]
+		switch delete(has, kind+" "+name); {
+		case !ok:
+			wrong = append(wrong, fmt.Errorf("%s %q: the model has none of that name: want one of shape %v", kind, name, shape))
+		case !slices.Equal(saved, shape):
+			wrong = append(wrong, fmt.Errorf("%s %q: the model's has the shape %v: want %v", kind, name, saved, shape))
+		}
+	}
+	for _, p := range job.Parameters {
+		wants("parameter", p.Name, p.Shape)
+	}
+	for _, t := range job.Tables {
+		wants("table", t.Name, []int{int(t.Rows), t.Dim})
+	}
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		wrong = append(wrong, fmt.Errorf("the model has a %s of shape %v: the job has none", name, has[name]))
+	}
+	return wrong
+}
+
+func finite(kind, name string, values []float32) error {
+	for i, v := range values {
+		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+			return fmt.Errorf("%s %q of the model: value %d is %v: want finite values", kind, name, i, v)
+		}
+	}
+	return nil
+}
+
+// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers take part, and
+// the one that has lane 0 gives them.
+func (s *Session) assign(ctx context.Context) error {
+	start := s.job.StartVersion()
+	if start == 0 {
+		return nil
+	}
+	if s.joined.FirstLane == 0 && s.config.From == nil {
+		return fmt.Errorf("%w: job %s begins with the model whose digest is %s, and %s has lane 0: want it as Config.From",
+			ErrConfig, s.job.Name, s.job.Start.Digest, s.Member())
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	r := s.begin(uint64(start), nil)
+	r.first = 0
+	w := &assigning{model: s.config.From, job: s.job}
+	for left := start; left > 0; left-- {
+		b, err := s.Next(ctx)
+		if err == nil {
+			err = r.fill(ctx, b, w, left > 1)
+		}
+		if err != nil {
+			return fmt.Errorf("begin with the values of a model: %w", err)
+		}
+	}
+	if err := r.settle(ctx, r.committed); err != nil {
+		return r.failed(ctx, s.newest(), fmt.Errorf("begin with the values of a model: %w", err))
+	}
+	r.end()
+	return nil
+}
+
+// assigning is the workload of these batches: lane 0 has one sample, which uses a stretch of the rows of every table, and gives values as
+// gradients. Parameters have one in every batch, since a gradient that is not given is zero.
+type assigning struct {
+	model *Model
+	job   *schema.Job
+}
+
+// stretch is the rows of a table in a batch.
+func (w *assigning) stretch(t int, b schema.Batch) (lo, hi int) {
+	rows, batches := int(w.job.Tables[t].Rows), w.job.Start.Batches
+	return rows/batches*int(b) + min(int(b), rows%batches), rows/batches*(int(b)+1) + min(int(b)+1, rows%batches)
+}
+
+// Keys implements Workload.
+func (w *assigning) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	if l != 0 {
+		return 0, keys
+	}
+	for t := range keys {
+		lo, hi := w.stretch(t, b)
+		for key := lo; key < hi; key++ {
+			keys[t] = append(keys[t], uint64(key))
+		}
+	}
+	return 1, keys
+}
+
+// Bags implements Bagged: each key is a bag of its own.
+func (w *assigning) Bags(b schema.Batch, _ lane.Lane, offsets [][]int64) [][]int64 {
+	for t := range offsets {
+		if w.job.Tables[t].Pooling == "" {
+			continue
+		}
+		lo, hi := w.stretch(t, b)
+		for at := range hi - lo + 1 {
+			offsets[t] = append(offsets[t], int64(at))
+		}
+	}
+	return offsets
+}
+
+// Lane implements Workload.
+func (w *assigning) Lane(step *LaneStep) (float64, error) {
+	for i := len(w.job.Parameters) - 1; i >= 0; i-- { // in which order they travel
+		name := w.job.Parameters[i].Name
+		copy(step.Grad(name), w.model.Param(name))
+		step.Done(name)
+	}
+	for t := range w.job.Tables {
+		spec := &w.job.Tables[t]
+		lo, hi := w.stretch(t, step.Batch)
+		values := w.model.Table(spec.Name)[lo*spec.Dim : hi*spec.Dim]
+		switch table := schema.Table(t); {
+		case lo == hi:
+		case pooledByShards(*spec):
+			step.PooledGrad(table, values)
+		default:
+			step.RowGrad(table, slices.Clone(step.IDs(table)), values) // keys ascend: each is the next row
+		}
+	}
+	return 0, nil
+}
