@@ -24,7 +24,7 @@ func (m *Model) begin(job *schema.Job) error {
 		return fmt.Errorf("%w: job %q begins with a model whose digest is %s: the model given has %s", ErrConfig, job.Name, job.Start.Digest, digest)
 	}
 	if err := errors.Join(m.fits(job)...); err != nil {
-		return fmt.Errorf("%w: job %q cannot begin with the model: %w", ErrConfig, job.Name, err)
+		return fmt.Errorf("%w: job %q cannot begin with the model: %w", ErrConfig, job.Name, jobErrors{err})
 	}
 	if job.Start == nil {
 		job.Start = job.NewStart(digest)
