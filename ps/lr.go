@@ -35,6 +35,10 @@ const (
 // ScaleLR takes a request for a change. One that asks for what is decided or proposed already is a repetition.
 func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
 	l := &c.lr
+	if c.phase == Running && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
+		_, trainer := c.find(from) // a final word would free a trainer from what is being agreed; a proposal has what is decided, too
+		return []Decision{{To: from, Control: c.lrNow(!trainer || l.proposal == nil)}}
+	}
 	if refused := c.checkScaleLR(r); refused != "" {
 		return []Decision{refuseLR(from, refused)}
 	}

@@ -73,15 +73,17 @@ func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *sc
 	return nil, nil
 }
 
-// has is the batch from which on the rates have a scale by the last decision.
+// has is the batch from which on the rates have a scale: by the last decision, or by any where the batch is named.
 func (l *learningRates) has(r *schema.ScaleLR) (from schema.Batch, ok bool, changed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if n := len(l.decided); n > 0 {
-		last := l.decided[n-1]
-		return last.From, last.Scale == r.Scale && (r.From == 0 || last.From == r.From), l.changed
+	if r.From != 0 {
+		return r.From, slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}), l.changed
 	}
-	return 0, r.Scale == 1 && r.From == 0, l.changed
+	if n := len(l.decided); n > 0 {
+		return l.decided[n-1].From, l.decided[n-1].Scale == r.Scale, l.changed
+	}
+	return 0, r.Scale == 1, l.changed
 }
 
 // refuse notes that a request was refused.

@@ -51,7 +51,7 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 	if answer.Refused != nil {
 		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, refusedError(answer.Refused))
 	}
-	if n := len(answer.LR.Changes); n > 0 {
+	if n := len(answer.LR.Changes); from == 0 && n > 0 {
 		from = answer.LR.Changes[n-1].From
 	}
 	return from, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 
@@ -76,7 +77,11 @@ func changedOften(t *testing.T, config Config, job *schema.Job, batches uint64) 
 	stop()
 	asking.Wait()
 	digest = fmt.Sprintf("%x", sameDigest(t, sessions))
-	for _, c := range sessions[0].lr.decided {
+	lr := sessions[0].lr
+	lr.mu.Lock()
+	decided := slices.Clone(lr.decided)
+	lr.mu.Unlock()
+	for _, c := range decided {
 		if uint64(c.From) < batches {
 			changes = append(changes, c)
 		}
