@@ -9,7 +9,7 @@
 //     gives the same bits, whoever runs it.
 //   - Coordinator (coordinator.go, deadlines.go) is pure too: who has joined, when the job starts, who is late. Time
 //     comes in with every call.
-//     keepers.go is what it knows of the ps that keep the shards.
+//     keepers.go is what it knows of the ps that keep the shards, lr.go how it agrees on a change of the learning rates.
 //   - registry (registry.go, claims.go) is the place among other ps: who is announced, who coordinates which job, and who took part in those
 //     that have ended (endings.go). It alone waits for the control server, on a goroutine of its own.
 //   - joins.go takes who wants to join to a place: the name is claimed, the ps that keep shards are heard, then trainers are admitted.
@@ -48,6 +48,7 @@
 // until its workers say that all is free. Whatever a worker makes or draws that is large looks at its context meanwhile. Requests to hosted modules have
 // a goroutine each, one a trainer and module at most, of which as many compute as there are processors; the worker
 // waits for them. Locks: a turn, then its queue's; a seat's, then its module's; else none is held while another is taken.
+// On a fabric.Bus handlers of trainers run within a send, while the turn is held: they never wait for it.
 //
 // # Memory
 //

@@ -82,9 +82,6 @@ func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 	if err := c.config.Job.CheckScaleLR(); err != nil {
 		return err.Error()
 	}
-	if n := len(c.lr.decided); r.From != 0 && n > 0 && r.From < c.lr.decided[n-1].From {
-		return fmt.Sprintf("batch %d: a change from batch %d on is decided: want that or a later one", r.From, c.lr.decided[n-1].From)
-	}
 	return ""
 }
 
@@ -104,9 +101,6 @@ func (c *Coordinator) proposeLR(begun schema.Batch) []Decision {
 	p.taken = make([]bool, len(c.members))
 	if !p.named {
 		p.change.From = begun + schema.Batch(c.config.Job.Ahead) + p.margin
-		if n := len(l.decided); n > 0 {
-			p.change.From = max(p.change.From, l.decided[n-1].From+1)
-		}
 		p.margin = min(2*p.margin, lrMarginMax)
 	}
 	return []Decision{{To: schema.All, Control: c.lrNow(false)}}
@@ -122,14 +116,11 @@ func (c *Coordinator) lrAssigned() []schema.LRChange {
 	return c.lrChanges(c.lr.proposal != nil && c.lr.proposal.assigned)
 }
 
-// lrChanges is all changes, the proposed one last where that is wanted; a named one may take the place of one from the same batch.
+// lrChanges is all changes, the proposed one last where that is wanted: it takes the place of those that no trainer has reached.
 func (c *Coordinator) lrChanges(proposed bool) []schema.LRChange {
 	all := slices.Clone(c.lr.decided)
 	if p := c.lr.proposal; p != nil && proposed {
-		if n := len(all); n > 0 && all[n-1].From == p.change.From {
-			all = all[:n-1]
-		}
-		all = append(all, p.change)
+		all = append(slices.DeleteFunc(all, func(d schema.LRChange) bool { return d.From >= p.change.From }), p.change)
 	}
 	return all
 }

@@ -51,12 +51,14 @@
 // came back.
 //
 // pulse.go reports once a second how the session fares: what it does and which shard it waits for (awaited.go), the
-// norm of a gradient (norm.go), and in mean a digest of the replica (fingerprint.go).
+// norm of a gradient (norm.go), and in mean a digest of the replica (fingerprint.go). lr.go agrees to a change of
+// learning rates and acts on it from its batch on; clipped.go clips by the global norm.
 //
 // # Goroutines
 //
 // The goroutine that calls does all the work: keys, lanes, sums, frames, publishing. Messages arrive on
-// goroutines of fabric's, which put rows and results in place and wake it up. One goroutine of the session
+// goroutines of fabric's, or within a publish of whoever sends them where all is in one process (fabric.Bus). They
+// put rows and results in place and wake it up. One goroutine of the session
 // (keepTime) drives the windows and sends heartbeats, with which reports leave; another composes the reports. Per
 // batch a session allocates some hundred bytes; the network client allocates each message.
 //

@@ -2,6 +2,7 @@ package state
 
 import (
 	"fmt"
+	"slices"
 
 	"gradbus/schema"
 )
@@ -103,6 +104,9 @@ func (r *arrayRestore) check(rows *Rows) error {
 	}
 	if len(rows.Values) != n*rows.Columns || (t.last != nil || t.stepped != nil) && len(rows.Last) != n {
 		return fmt.Errorf("%w: %d values and %d marks for rows of %d", ErrSnapshot, len(rows.Values), len(rows.Last), rows.Columns)
+	}
+	if i := slices.IndexFunc(rows.Last, func(last int64) bool { return last < 0 }); i >= 0 {
+		return fmt.Errorf("%w: the last step of row %d is %d: want 0 or more", ErrSnapshot, i, rows.Last[i])
 	}
 	return t.rule.checkSlots(rows.Slots, func(s slotShape) int { return n * s.width(rows.Columns) })
 }
