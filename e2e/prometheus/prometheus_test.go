@@ -112,7 +112,7 @@ func TestRealJob(t *testing.T) {
 	poll(t, "both ps are there", func() bool { return p.has(t, `count(up{job="gradbus"} == 1) == 2 and count(gradbus_ps_info) == 2`) }, first, second, p.process)
 	trainers := make([]*process, 2)
 	for i := range trainers {
-		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2", "--input", "synthetic", "--epochs", "100000")
+		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2", "--input", "synthetic", "--placement", "rows", "--epochs", "100000")
 	}
 	alive := []*process{first, second, p.process, trainers[0], trainers[1]}
 
