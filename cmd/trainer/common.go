@@ -169,6 +169,11 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 		if err := o.local.check(c.Flags()); err != nil {
 			return err
 		}
+		for _, training := range []string{"save", "local", "spawn"} {
+			if o.load != "" && c.Flags().Changed(training) {
+				return fmt.Errorf("--%s is of training, and --load asks a model that is there: give one of the two", training)
+			}
+		}
 		given := func(flag string) bool { // a workload's own optimizer has its own rate
 			return c.Flags().Changed(flag) || flag == "lr" && !c.Flags().Changed("optimizer")
 		}

@@ -22,26 +22,34 @@ import (
 
 // localFlags say how a job runs in this process alone.
 type localFlags struct {
-	on     bool
-	shards int
-	http   string
+	on        bool
+	shards    int
+	memoryMiB int64
+	http      string
 }
 
 func (f *localFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.on, "local", false, "run the whole job in this process, shards and all trainers, without a server")
 	set.IntVar(&f.shards, "shards", 1, "`number` of shards, with --local")
+	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that the job may hold on its shards, with --local; 0 is three quarters of the machine's memory")
 	set.StringVar(&f.http, "http", "", "`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
 }
 
 // check refuses flags that contradict each other.
 func (f *localFlags) check(set *pflag.FlagSet) error {
 	if !f.on {
-		for _, name := range []string{"shards", "http"} {
+		for _, name := range []string{"shards", "memory-mib", "http"} {
 			if set.Changed(name) {
 				return fmt.Errorf("--%s is of a job in this process: want --local with it; elsewhere ./bin/ps has that flag", name)
 			}
 		}
 		return nil
+	}
+	if f.shards < 1 {
+		return fmt.Errorf("shards %d: want 1 to 64", f.shards)
+	}
+	if f.memoryMiB < 0 || f.memoryMiB > memoryMiBMax {
+		return fmt.Errorf("memory-mib %d: want at most %d MiB, or 0 for three quarters of the machine's", f.memoryMiB, memoryMiBMax)
 	}
 	for _, with := range [][2]string{
 		{"spawn", "starts every trainer as a process, and --local runs all of them in this one"},
@@ -61,6 +69,9 @@ func (f *localFlags) check(set *pflag.FlagSet) error {
 	return nil
 }
 
+// memoryMiBMax keeps --memory-mib within what a number of bytes can say.
+const memoryMiBMax = 1 << 30
+
 const secure = "is for connections, and --local has none"
 
 // trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this process was told, and
@@ -71,7 +82,8 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 		return r, err
 	}
 	defer shown.Close()
-	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log, Adjust: func(_ *ps.Config, to *ps.Options) {
+	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log, Adjust: func(c *ps.Config, to *ps.Options) {
+		c.MemoryBytesMax = o.local.memoryMiB << 20
 		shown.Options(to)
 		if o.gpus != nil {
 			to.GPUs, to.Fit = verification.GPUs(backend, o.gpus), verification.Fit(backend, o.gpus.Fit)
