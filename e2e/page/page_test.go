@@ -26,10 +26,10 @@ func TestHealthy(t *testing.T) {
 	p.until("the sentence", `document.getElementById("why").dataset.level === "ok" && document.getElementById("why-text").textContent.startsWith("packages runs")`)
 	p.until("the loss is drawn", `document.querySelectorAll("#chart-loss canvas").length === 1 && /^0\.\d+$/.test(document.querySelector("#chart-loss .legend b").textContent)`)
 	p.until("trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 4`)
-	verified := func(table string) string {
-		return `[...document.querySelectorAll("#s-` + table + ` thead th")].find((e) => e.textContent.startsWith("Verified")).hidden`
+	hidden := func(table, column string) string {
+		return `[...document.querySelectorAll("#s-` + table + ` thead th")].find((e) => e.textContent.startsWith("` + column + `")).hidden`
 	}
-	p.until("no column of what nobody does", verified("trainers")+" && !"+verified("servers"))
+	p.until("no column of what nobody does", hidden("trainers", "Verified")+" && !"+hidden("servers", "Verified")+" && "+hidden("trainers", "Skipped"))
 	p.until("the host without scrolling", `(() => { const s = document.querySelector("#s-trainers .scroll"); return s.scrollWidth <= s.clientWidth })()`)
 	p.until("shards", `document.querySelectorAll("#s-shards tbody tr").length === 4`)
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
@@ -37,6 +37,9 @@ func TestHealthy(t *testing.T) {
 	p.until("no GPU", `document.getElementById("s-gpus").innerText.includes("No GPU")`)
 	s.step(1)
 	p.until("the next batch", `document.getElementById("facts").innerText.includes("12,008")`)
+	s.with(func(c *sample.Cluster) { c.Trainers[1].Skipped = 1234 })
+	s.step(1)
+	p.until("lanes that were skipped", "!"+hidden("trainers", "Skipped")+` && [...document.querySelectorAll("#s-trainers [data-column=skipped]")].some((e) => e.textContent === "1,234")`)
 }
 
 // A trainer that stops is named at the top, and its row comes first.

@@ -66,6 +66,7 @@ func stalled() *overview.Status {
 	}
 	j.Trainers[0].Disks = []overview.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30}, {Path: "/models", FreeBytes: 1 << 30, NeedBytes: 2 << 30, TotalBytes: 8 << 30}}
 	j.Trainers[1].Disks = []overview.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30, AgeMS: 95_000}}
+	j.Trainers[1].LanesSkipped = 12
 	last := &j.Trainers[2]
 	last.State, last.Level, last.AgeMS, last.HeldMS, last.Lag, last.Batch, last.Shard, last.Doing = "silent", overview.Critical, 17_000, 18_000, 1, 10431, nil, "compute"
 	j.Shards[1].WaitsFor, j.Shards[1].WaitsMS, j.Shards[1].WaitsBatch = []string{"t2"}, 18_000, 10432

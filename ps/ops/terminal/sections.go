@@ -139,6 +139,10 @@ func (s Screen) trainers(j *overview.Job) *table {
 	if disks {
 		t.columns = append(t.columns, diskColumn())
 	}
+	skipped := slices.ContainsFunc(j.Trainers, func(r overview.Trainer) bool { return r.LanesSkipped > 0 })
+	if skipped { // lanes whose gradient was not finite
+		t.columns = append(t.columns, column{head: "SKIPPED", right: true, keep: 7})
+	}
 	for _, r := range s.sorted(j.Trainers) {
 		held := Span{none, Dim}
 		if r.HeldMS > 0 {
@@ -156,6 +160,9 @@ func (s Screen) trainers(j *overview.Job) *table {
 			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(hostAndID(r)), age(r.AgeMS)})
 		if disks {
 			t.also(disk(r.Disks))
+		}
+		if skipped {
+			t.also(cell(count(r.LanesSkipped)))
 		}
 	}
 	return t

@@ -83,6 +83,7 @@ type Trainer struct {
 	Resends uint64  // frames sent again every second
 	Trip    float64 // seconds of a round trip; 0 is the one of the model
 	Anew    uint64  // connections lost every second
+	Skipped uint64  // lanes whose gradient was not finite, since it joined
 	Lost    uint64  // messages lost every second
 	Full    bool    // its windows are full, and it waits for room
 	Samples float64 // times as many samples as the others have; 0 is 1

@@ -24,7 +24,7 @@ func (c *Cluster) process(cpu float64) schema.ProcessPulse {
 func (c *Cluster) trainerPulse(t *Trainer) *schema.Pulse {
 	t.pulse.Resent += t.Resends
 	t.pulse.Traffic.Reconnects += t.Anew
-	t.pulse.Traffic.Dropped += t.Lost
+	t.pulse.Traffic.Dropped, t.pulse.LanesSkipped = t.pulse.Traffic.Dropped+t.Lost, t.Skipped
 	p, said := c.head(t.Host, &t.life), t.pulse
 	said.RunID, said.Batch, said.Planned, said.Backend = c.RunID, schema.Batch(t.batch), c.Planned, "cpu avx512, 2 threads"
 	if c.Hosted && c.Phase == "running" {

@@ -40,6 +40,7 @@ function trainers() {
       heard,
       { id: "samples", title: "Samples/s", num: true, value: (t) => real(t.samples_per_second), text: (t) => rate(t.samples_per_second) },
       { id: "loss", title: "Loss", num: true, value: (t) => real(t.loss), text: (t) => figure(t.loss) },
+      { id: "skipped", title: "Skipped", hint: "Lanes that were left out of their batch because a gradient was not finite", num: true, where: (t) => t.lanes_skipped, value: (t) => t.lanes_skipped || 0, text: (t) => count(t.lanes_skipped || 0) },
       { id: "phases", title: "Time", hint: "Shares of its time: keys, lookup, compute, send, result, as in the chart", value: (t) => real(t.phases.compute), draw: (c, t) => stack(c, phases(t.phases).map((p) => p[1]), phases(t.phases).map((p) => `${p[0]} ${percent(p[1])}`).join(", ")) },
       { id: "pending", title: "In flight", hint: "Bytes sent and not acknowledged, of its windows", num: true, value: (t) => t.pending_bytes, draw: (c, t) => bar(c, t.window_bytes ? t.pending_bytes / t.window_bytes : 0, bytes(t.pending_bytes)) },
       { id: "sent", title: "Out", num: true, value: (t) => real(t.sent_per_second), text: (t) => flow(t.sent_per_second) },
