@@ -46,9 +46,13 @@ __device__ __forceinline__ float ClipOf(const RowsCall& c, const Group& g, int64
   return RowFactor(g, c.target.dim, c.rule.by, [&](int64_t v) { return GradAt<kAccess>(c, i, v); });
 }
 
+// What has a past needs some 80 registers, which three blocks have room for.
+template <bool kPast>
+constexpr unsigned kBlocksOf = kPast ? kBlocksEach - 1 : kBlocksEach;
+
 // kPast: rows have a last step, or are clipped by their norm.
 template <Kind kKind, Access kAccess, bool kPast>
-__global__ void __launch_bounds__(kThreads, kBlocksEach) rows_kernel(RowsCall c) {
+__global__ void __launch_bounds__(kThreads, kBlocksOf<kPast>) rows_kernel(RowsCall c) {
   if (Refused(c.flags)) return;
   if (c.count != nullptr) c.n = static_cast<int64_t>(*c.count);
   constexpr int kTurn = kFlight<kKind, kPast>;
