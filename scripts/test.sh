@@ -11,8 +11,9 @@
 #   prometheus   a real Prometheus
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
-# short is the first four without e2e/faults and what skips by -short, and the portable part only where another backend or other files are
-# compiled: the packages above see a backend by its contract alone. A single part is whole. make calls it, and says how cgo compiles.
+# short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
+# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. A single
+# part is whole. make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -40,11 +41,13 @@ built() { make --no-print-directory deps && make --no-print-directory all TESTS=
 native() { ctest --test-dir build --output-on-failure; }
 race() {
   local without=(-e '/cuda$' -e '/bench/exchange$')
-  [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$')
+  [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
 cuda() {
-  "${go_test[@]}" "${short[@]}" "${native[@]}" ./cuda ./bench/exchange
+  local packages=(./cuda ./bench/exchange)
+  [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
+  "${go_test[@]}" "${short[@]}" "${native[@]}" "${packages[@]}"
   local status=$?
   "${go_test[@]}" "${short[@]}" -vet=off -race "${native[@]}" -run "$shared" ./cuda && return $status
 }
