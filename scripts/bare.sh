@@ -6,11 +6,12 @@
 #
 #   demo   the first command of Quickstart, as root; nothing has been installed or compiled before
 #   use    the commands of the sections after Quickstart, in order in one clone, the server beside them until the last has ended
+#   torch  make demo-torch, as root: Debian's PyTorch is installed, the package as its wheel
 #   odd    the first command where much is unusual at once, and that a missing Go is said in one line
 #   user   the first command as a user with sudo
 #   test   the second command of Quickstart, as root
 #
-# demo, use and odd share a root, as on one person's machine; user and test begin with a root of their own. Go's caches of demo
+# demo, use, torch and odd share a root, as on one person's machine; user and test begin with a root of their own. Go's caches of demo
 # are copied into theirs: what they save is compiled and fetched the same way there. Nothing else is shared.
 #
 # Needs root, debootstrap (installed where it is missing) and namespaces; where a root cannot be made it fails and says so. Of this
@@ -21,10 +22,10 @@ cd "$(dirname "$0")/.."
 
 suite=${1:-bookworm}
 [ $# -eq 0 ] || shift
-parts=" ${*:-demo use odd user test} "
+parts=" ${*:-demo use torch odd user test} "
 fail() { printf 'bare: %s\n' "$*" >&2; exit 1; }
 for part in $parts; do
-  [[ $part =~ ^(demo|use|odd|user|test)$ ]] || fail "unknown part $part (want demo, use, odd, user or test)"
+  [[ $part =~ ^(demo|use|torch|odd|user|test)$ ]] || fail "unknown part $part (want demo, use, torch, odd, user or test)"
 done
 
 # commands prints the lines of the README's blocks of sh, those of Quickstart or those of the sections after it.
@@ -154,6 +155,9 @@ used() {
 }
 run_use() { clone first /root/use && inside first bash -c "$(declare -f used); cd /root/use && used \"\$@\"" use "${use[@]}"; }
 
+# What it prints ends with the scores of both, which are numbers where all went well.
+run_torch() { clone first /root/torch && inside first bash -c "cd /root/torch && make demo-torch"; }
+
 # A shallow clone that another user owns, in a folder with a space, files for nobody else, no HOME, no language; then no Go. That there
 # is no terminal, all parts have in common.
 run_odd() {
@@ -180,7 +184,7 @@ run_test() {
 }
 
 failed=()
-for part in demo use odd user test; do
+for part in demo use torch odd user test; do
   # use and odd stand on what demo has installed.
   [[ $parts = *" $part "* || ( $part = demo && $parts =~ \ (use|odd)\  ) ]] || continue
   from=$SECONDS

@@ -11,6 +11,9 @@
 #   page    chromium, the Inter font            what the tests of the page in a browser need (e2e/page)
 #   metrics prometheus                          what the tests with a real Prometheus need (e2e/prometheus); no service is started
 #   torch   PyTorch with OpenBLAS               what `make bench` compares with; its own reference BLAS would not be fair to it
+#   python  python3 with venv                   what `make python` and `make demo-torch` need; venv is asked of the python3 that has PyTorch
+#   pytest  pytest                              what `make test-python` needs besides
+#   mypy    mypy                                what `make lint` checks the types of Python with
 #   cuda    nvcc                                lets the CUDA backend be compiled; adds contrib and non-free on Debian
 #
 # With --check nothing is installed: where something is missing, it prints the one command to run and ends with 1.
@@ -43,6 +46,15 @@ toolchain() {
     return
   fi
   echo "this machine has $have; gradbus wants Go $want or newer: install it from https://go.dev/dl and put its bin on the PATH"
+}
+
+# torch_python prints the first python3 that has PyTorch, or else the one that Debian's PyTorch comes with.
+torch_python() {
+  local python
+  for python in python3 /usr/bin/python3; do
+    ! "$python" scripts/torch_blas.py >/dev/null 2>&1 || break
+  done
+  echo "$python"
 }
 
 # missing GROUP prints "what is missing:debian package" for each thing that the machine lacks; of packages with | between them
@@ -83,9 +95,15 @@ missing() {
         *reference) echo "OpenBLAS:libopenblas0-pthread" ;;
       esac
       ;;
+    python)
+      has python3 || echo "python3:python3"
+      "$(torch_python)" -c 'import ensurepip' 2>/dev/null || echo "venv:python3-venv"
+      ;;
+    pytest) "$(torch_python)" -c 'import pytest' 2>/dev/null || echo "pytest:python3-pytest" ;;
+    mypy) has mypy || echo "mypy:mypy" ;;
     cuda) has nvcc || [ -x /usr/local/cuda/bin/nvcc ] || echo "nvcc:nvidia-cuda-toolkit" ;;
     *)
-      echo "deps: unknown group $1 (want go, build, run, data, tools, page, metrics, torch or cuda)" >&2
+      echo "deps: unknown group $1 (want go, build, run, data, tools, page, metrics, torch, python, pytest, mypy or cuda)" >&2
       exit 2
       ;;
   esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# lint.sh: gofmt, go vet and staticcheck with every combination of build tags that make uses, clang-format. Prints what
-# is wrong and ends with 1 where anything is.
+# lint.sh: gofmt, go vet and staticcheck with every combination of build tags that make uses, clang-format, Python's syntax and the
+# types of python/gradbus by mypy --strict. Prints what is wrong and ends with 1 where anything is.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 status=0
@@ -25,5 +25,10 @@ if [ ${#native[@]} -gt 0 ]; then
   echo "lint: clang-format --dry-run -Werror on ${#native[@]} files"
   clang-format --dry-run -Werror "${native[@]}" || status=1
 fi
+mapfile -t python < <(git ls-files --cached --others --exclude-standard '*.py')
+echo "lint: the syntax of ${#python[@]} files of Python"
+python3 -c 'import ast, sys; [ast.parse(open(f, encoding="utf-8").read(), f) for f in sys.argv[1:]]' "${python[@]}" || status=1
+# As in python/pyproject.toml, of whose folder mypy takes its settings.
+step env -C python mypy --cache-dir ../build/mypy
 [ $status = 0 ] && echo "lint: ok"
 exit $status

@@ -9,6 +9,7 @@
 #   faults       every fault, at its whole volume
 #   page         the page in a real browser
 #   prometheus   a real Prometheus
+#   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
 # short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
@@ -18,7 +19,7 @@ set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts=(native race cuda portable)
-rest=(hosts faults page prometheus fuzz)
+rest=(hosts faults page prometheus python fuzz)
 short=()
 case ${1:-} in
   short) short=(-short) ;;
@@ -60,6 +61,11 @@ hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
 faults() { go test -tags native -timeout 20m -v ./e2e/faults -full; }
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }
+python() {
+  local needs=(torch python pytest)
+  [ -z "${TORCH:-}" ] || needs=(python)
+  scripts/deps.sh "${needs[@]}" && make --no-print-directory python TESTS=ON && scripts/torch.sh test
+}
 fuzz() { scripts/fuzz.sh "$seconds"; }
 
 log=$(mktemp)
