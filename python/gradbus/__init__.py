@@ -1,0 +1,101 @@
+"""Embeddings of any size in a PyTorch script.
+
+    session = gradbus.local("movies")            # or gradbus.join("nats://host:4222", "movies", trainers=2)
+    model = ...                                  # with gradbus.EmbeddingBag(2_000_000, 64, name="users") in it
+    opt = gradbus.Optimizer(model, session, embeddings=gradbus.RowwiseAdagrad(0.05), dense=gradbus.Adam(1e-3))
+    for batch, labels in loader:
+        loss = criterion(model(batch), labels)
+        loss.backward()
+        opt.step()
+        opt.zero_grad()
+
+docs/pytorch.md tells the rest.
+"""
+
+from __future__ import annotations
+
+from ._native import native as _library
+from .collection import EmbeddingBagCollection, KeyedTensor
+from .errors import (
+    ArgumentError,
+    CanceledError,
+    ClosedError,
+    ConfigError,
+    Error,
+    FileError,
+    ForkedError,
+    IdError,
+    InternalError,
+    JobError,
+    OrderError,
+    ServerError,
+    VersionError,
+)
+from .ids import hash_id, hash_string
+from .lanes import LaneSampler
+from .modules import Embedding, EmbeddingBag
+from .optimizer import Optimizer
+from .optimizers import (
+    FTRL,
+    SGD,
+    Adagrad,
+    Adam,
+    AdamW,
+    Clip,
+    ConstantSchedule,
+    CosineSchedule,
+    LinearSchedule,
+    Normal,
+    RowwiseAdagrad,
+    StepSchedule,
+    Uniform,
+    Zeros,
+)
+from .session import Session, join, local
+
+__all__ = [
+    "Adagrad",
+    "Adam",
+    "AdamW",
+    "ArgumentError",
+    "CanceledError",
+    "Clip",
+    "ClosedError",
+    "ConfigError",
+    "ConstantSchedule",
+    "CosineSchedule",
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "Error",
+    "FTRL",
+    "FileError",
+    "ForkedError",
+    "IdError",
+    "InternalError",
+    "JobError",
+    "KeyedTensor",
+    "LaneSampler",
+    "LinearSchedule",
+    "Normal",
+    "Optimizer",
+    "OrderError",
+    "RowwiseAdagrad",
+    "SGD",
+    "ServerError",
+    "Session",
+    "StepSchedule",
+    "Uniform",
+    "VersionError",
+    "Zeros",
+    "hash_id",
+    "hash_string",
+    "join",
+    "local",
+]
+
+
+def __getattr__(name: str) -> str:
+    if name == "__version__":  # of the library, which is opened for it
+        return (_library().version() or b"").decode()
+    raise AttributeError(f"module 'gradbus' has no attribute {name!r}")

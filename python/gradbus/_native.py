@@ -1,0 +1,212 @@
+"""The C library by ctypes: structures, prototypes, errors as exceptions, and waits that let Python look at its signals.
+
+It knows capi/gradbus.h and nothing of PyTorch: memory is passed by address. ctypes releases the GIL in every call.
+
+Every thread that waits does so at most :data:`PATIENCE_MS` at a time. Between two waits Python runs its signal
+handlers. One that raises, such as Ctrl-C's, cancels the call, waits until the library no longer uses the call's memory,
+and goes on upwards."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import pathlib
+import threading
+from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint64, c_void_p
+from typing import Any, Callable, Dict, Optional, Tuple, Type
+
+from . import errors
+
+PATIENCE_MS = 100
+
+OK, AGAIN, ARGUMENT = 0, 1, 2
+
+_EXCEPTIONS: Dict[int, Type[errors.Error]] = {
+    2: errors.ArgumentError,
+    3: errors.OrderError,
+    4: errors.ConfigError,
+    5: errors.ServerError,
+    6: errors.JobError,
+    7: errors.VersionError,
+    8: errors.CanceledError,
+    9: errors.ClosedError,
+    10: errors.ForkedError,
+    11: errors.FileError,
+    12: errors.InternalError,
+}
+
+
+class Batch(ctypes.Structure):
+    """gradbus_batch."""
+
+    _fields_ = [("number", c_uint64), ("first_lane", c_int32), ("lanes", c_int32)]
+
+
+class Ask(ctypes.Structure):
+    """gradbus_ask."""
+
+    _fields_ = [
+        ("table", c_int32),
+        ("count", c_int64),
+        ("keys", c_void_p),
+        ("ids", c_void_p),
+        ("unique", c_void_p),
+        ("distinct", c_int64),
+        ("rows", c_void_p),
+    ]
+
+
+class Rows(ctypes.Structure):
+    """gradbus_rows."""
+
+    _fields_ = [("table", c_int32), ("count", c_int64), ("keys", c_void_p), ("grad", c_void_p)]
+
+
+class LaneStep(ctypes.Structure):
+    """gradbus_lane_step."""
+
+    _fields_ = [
+        ("lane", c_int32),
+        ("samples", c_int32),
+        ("loss", c_double),
+        ("rows", POINTER(Rows)),
+        ("pieces", c_int32),
+        ("dense", c_void_p),
+    ]
+
+
+_PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
+    "gradbus_error": (c_char_p, ()),
+    "gradbus_version": (c_char_p, ()),
+    "gradbus_patience": (None, (c_int32,)),
+    "gradbus_resume": (c_int32, ()),
+    "gradbus_cancel": (c_int32, (c_uint64,)),
+    "gradbus_local": (c_int32, (c_char_p, POINTER(c_uint64))),
+    "gradbus_local_close": (c_int32, (c_uint64,)),
+    "gradbus_join": (c_int32, (c_char_p, c_char_p, c_void_p, POINTER(c_uint64))),
+    "gradbus_job": (c_int32, (c_uint64, POINTER(c_void_p))),
+    "gradbus_free": (None, (c_void_p,)),
+    "gradbus_begin": (c_int32, (c_uint64, POINTER(Batch), c_void_p)),
+    "gradbus_distinct": (c_int32, (c_uint64, c_void_p, c_int32)),
+    "gradbus_lookup": (c_int32, (c_uint64, c_int64, c_void_p, c_int32)),
+    "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
+    "gradbus_finish": (c_int32, (c_uint64, c_void_p)),
+    "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
+    "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),
+    "gradbus_table": (c_int32, (c_uint64, c_int32, c_uint64, c_int64, c_void_p)),
+    "gradbus_save": (c_int32, (c_uint64, c_char_p)),
+    "gradbus_stats": (c_int32, (c_uint64, POINTER(c_void_p))),
+    "gradbus_leave": (c_int32, (c_uint64, c_char_p)),
+    "gradbus_open": (c_int32, (c_char_p, POINTER(c_uint64))),
+    "gradbus_model_job": (c_int32, (c_uint64, POINTER(c_void_p))),
+    "gradbus_model_lookup": (c_int32, (c_uint64, c_void_p, c_int32)),
+    "gradbus_model_param": (c_int32, (c_uint64, c_char_p, c_void_p)),
+    "gradbus_model_close": (c_int32, (c_uint64,)),
+}
+
+
+def library_path() -> pathlib.Path:
+    """Where libgradbus.so is: beside this package as installed, else in the build of a checkout.
+
+    Errors: FileError naming both places.
+    """
+    here = pathlib.Path(__file__).resolve().parent
+    places = [here / "libgradbus.so", here.parent.parent / "build" / "capi" / "libgradbus.so"]
+    for place in places:
+        if place.exists():
+            return place
+    raise errors.FileError(
+        f"libgradbus.so is neither at {places[0]} nor at {places[1]}: install the wheel (make python), or build it "
+        "(make capi)"
+    )
+
+
+class Native:
+    """The library, opened. All calls but :meth:`wait` and :meth:`check` are the C functions themselves, by
+    attribute."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise errors.FileError(f"{path} cannot be loaded: {error}") from None
+        for name, (result, arguments) in _PROTOTYPES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, list(arguments)
+            setattr(self, name[len("gradbus_") :], function)
+        self._threads = _Patient(self)
+
+    def __getattr__(
+        self, name: str
+    ) -> Callable[..., Any]:  # for type checkers: those of _PROTOTYPES are set in __init__
+        raise AttributeError(name)
+
+    def raise_error(self, code: int) -> None:
+        """Raises the exception of a code, with the text of this thread's last call."""
+        text = self.error() or b""
+        raise _EXCEPTIONS.get(code, errors.InternalError)(text.decode("utf-8", "replace") or f"code {code}")
+
+    def check(self, code: int) -> None:
+        """Raises what a call that does not wait has given, unless it is OK."""
+        if code:
+            self.raise_error(code)
+
+    def patient(self) -> None:
+        """Comes before a call that waits: tells the library, once a thread, how long this thread waits at a time."""
+        self._threads.known  # noqa: B018  the first access of a thread runs _Patient.__init__
+
+    def wait(self, code: int, handle: int) -> None:
+        """Goes on with a call that has given ``code`` until it is over. Raises what it gives in the end, unless it is
+        OK."""
+        if code == OK:
+            return
+        if code == AGAIN:
+            code = self._resume(handle)
+        if code:
+            self.raise_error(code)
+
+    def _resume(self, handle: int) -> int:
+        code = AGAIN
+        try:
+            while code == AGAIN:
+                code = self.resume()
+        except BaseException:  # a signal handler's
+            self.cancel(handle)
+            while code == AGAIN:
+                code = self.resume()
+            raise
+        return int(code)
+
+    def text(self, function: Callable[..., int], handle: int) -> Any:
+        """The JSON that a call gives in memory of the library."""
+        out = c_void_p()
+        self.check(function(handle, ctypes.byref(out)))
+        try:
+            return json.loads(ctypes.string_at(out.value or 0).decode())
+        finally:
+            self.free(out)
+
+
+class _Patient(threading.local):
+    """Has one state a thread, made at the thread's first access."""
+
+    def __init__(self, native: Native) -> None:
+        native.patience(PATIENCE_MS)
+        self.known = True
+
+
+_lock = threading.Lock()
+_native: Optional[Native] = None
+
+
+def native() -> Native:
+    """The library, opened at the first use.
+
+    Errors: FileError where it is not there.
+    """
+    global _native
+    if _native is None:
+        with _lock:
+            if _native is None:
+                _native = Native(library_path())
+    return _native

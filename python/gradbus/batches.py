@@ -1,0 +1,230 @@
+"""The batch under way: its lanes, what each contributes, and when it is committed."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _native
+from .errors import OrderError
+
+if TYPE_CHECKING:
+    from .session import Session, Table
+
+
+class Piece(NamedTuple):
+    """A gradient of rows, whose tensors live until the batch is committed."""
+
+    table: int
+    rows: int
+    keys: int  # address of int64 [rows]
+    grad: int  # address of float32 [rows, dim]
+    memory: Tuple[Tensor, Tensor]
+
+
+class Lane:
+    """What a lane contributes: pieces of row gradients, in the order of their backwards."""
+
+    __slots__ = ("number", "forwards", "pieces", "ended", "samples", "loss", "dense", "memory")
+
+    def __init__(self, number: int) -> None:
+        self.number = number  # of the lane in the job
+        self.forwards = 0
+        self.pieces: List[Piece] = []
+        self.ended = False
+        self.samples, self.loss = 0, 0.0
+        self.dense: Optional[int] = None  # address of an array of addresses
+        self.memory: Any = None  # what dense points to
+
+    def add(
+        self,
+        tables: Sequence[Table],
+        unique: Tensor,
+        places: Sequence[Tuple[int, int, int]],
+        grad: Tensor,
+        skip: Optional[int],
+    ) -> None:
+        """Takes the gradient of one forward's rows. It is called by the backward.
+
+        Errors: OrderError where the lane has ended: the batch of that forward is over.
+        """
+        if self.ended:
+            raise OrderError(
+                "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
+                "opt.step()"
+            )
+        if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
+            grad = grad.to("cpu", torch.float32).contiguous()
+        memory = (unique, grad)
+        keys, values = unique.data_ptr(), grad.data_ptr()
+        for table, (at, row, distinct) in zip(tables, places):
+            first, width = 0, 4 * table.dim
+            if skip is not None:
+                padding = (unique[at : at + distinct] == skip).nonzero()
+                if padding.numel():
+                    first = int(padding[0, 0]) + 1
+                    if first > 1:
+                        self.pieces.append(Piece(table.index, first - 1, keys + 8 * at, values + width * row, memory))
+            if distinct > first:
+                self.pieces.append(
+                    Piece(
+                        table.index, distinct - first, keys + 8 * (at + first), values + width * (row + first), memory
+                    )
+                )
+
+
+class Batches:
+    """Goes from batch to batch. Its calls hold the session's lock; errors of the library end the session."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._batch = _native.Batch()
+        self._lanes: List[Lane] = []  # of the batch under way: those that have ended, and the current one
+        self._open = self._pending = False  # begun; committed, and its results not waited for
+        self._begun = False  # a batch has begun ever
+        self.number = 0
+        self.failed = False
+        self._steps: Any = None
+        self._rows: List[Any] = []  # of each lane, an array with room for its pieces
+
+    def lanes(self) -> range:
+        """The hosted lanes."""
+        self._session.start()
+        if not self._begun:
+            with self._session._lock:
+                self._begin()
+        return range(self._batch.first_lane, self._batch.first_lane + self._batch.lanes)
+
+    def lane(self) -> int:
+        lanes = self.lanes()
+        return lanes[max(0, len(self._lanes) - 1)] if self._open else lanes[0]
+
+    def untouched(self) -> int:
+        self.lanes()
+        return self.number + 1 if len(self._lanes) > 1 else self.number
+
+    def begin_forward(self) -> Lane:
+        with self._session._lock:
+            if not self._open:
+                self._begin()
+            lane = self._lanes[-1]
+            lane.forwards += 1
+            return lane
+
+    def clear(self) -> None:
+        """Forgets the gradients of the current lane: zero_grad."""
+        if self._lanes:
+            self._lanes[-1].pieces.clear()
+
+    def _begin(self) -> None:
+        session = self._session
+        if not session.handle:
+            session.start()
+        session._check_open()
+        if self._open:
+            return
+        optimizer = session._optimizer
+        assert optimizer is not None  # start needs one
+        scale = optimizer.new_scale() if self._begun else None
+        if scale is not None:
+            session.scale_lr(scale, self.number)
+        lib, handle = session.native, session.handle
+        dense = None if self._begun else optimizer.values()
+        lib.patient()
+        self._waited(lib.begin(handle, ctypes.byref(self._batch), dense), handle)
+        if not self._begun:
+            optimizer.take_values()
+        self._begun, self._open, self._pending = True, True, False
+        self.number = self._batch.number
+        self._lanes = [Lane(self._batch.first_lane)]
+
+    def _waited(self, code: int, handle: int) -> None:
+        """Waits for a call whose failure ends the session."""
+        try:
+            self._session.native.wait(code, handle)
+        except BaseException:
+            self.failed = True
+            raise
+
+    def end(self, samples: int, loss: float, dense: Optional[DenseGradients]) -> None:
+        """Ends the current lane; the last one commits the batch. ``samples`` 0: the lane is absent."""
+        session = self._session
+        with session._lock:
+            session._check_open()
+            if not self._open:
+                self._begin()
+            lane = self._lanes[-1]
+            lane.ended = True
+            lane.samples, lane.loss = samples, loss
+            last = len(self._lanes) == self._batch.lanes
+            if samples == 0:
+                lane.pieces.clear()
+            elif dense is not None:
+                lane.dense, lane.memory = dense.gradients(len(self._lanes) - 1, keep=not last)
+            if last:
+                self._commit()
+            else:
+                self._lanes.append(Lane(lane.number + 1))
+
+    def _commit(self) -> None:
+        session = self._session
+        lib, handle, lanes = session.native, session.handle, self._lanes
+        if self._steps is None:
+            self._steps = (_native.LaneStep * len(lanes))()
+            self._rows = [(_native.Rows * 0)() for _ in lanes]
+        for i, lane in enumerate(lanes):
+            rows, pieces = self._rows[i], lane.pieces
+            if len(rows) < len(pieces):
+                rows = self._rows[i] = (_native.Rows * (2 * len(pieces)))()
+            for n, piece in enumerate(pieces):
+                out = rows[n]
+                out.table, out.count, out.keys, out.grad = piece.table, piece.rows, piece.keys, piece.grad
+            step = self._steps[i]
+            step.lane, step.samples, step.loss, step.dense = lane.number, lane.samples, lane.loss, lane.dense
+            step.rows, step.pieces = rows, len(pieces)
+        lib.patient()
+        self._waited(lib.commit(handle, ctypes.addressof(self._steps), len(lanes)), handle)
+        self._open, self._pending, self._lanes = False, True, []
+        self.number += 1
+        optimizer = session._optimizer
+        if optimizer is not None and optimizer.values() is not None:
+            self.settle()
+
+    def settle(self) -> None:
+        """Waits until what was committed is complete, and gives parameters their new values."""
+        session = self._session
+        if not self._pending:
+            session._check_open()
+            return
+        with session._lock:
+            session._check_open()
+            if not self._pending:
+                return
+            lib, handle, optimizer = session.native, session.handle, session._optimizer
+            assert optimizer is not None
+            lib.patient()
+            self._waited(lib.finish(handle, optimizer.values()), handle)
+            self._pending = False
+            optimizer.take_values()
+
+    def require_forward(self) -> None:
+        """Errors: OrderError where tables have had no forward since the last step."""
+        if self._session._tables and not (self._lanes and self._lanes[-1].forwards):
+            raise OrderError(
+                "step without a forward in training mode since the last step: want model(batch), loss.backward(), "
+                "opt.step(); "
+                "session.skip() leaves a lane out"
+            )
+
+
+class DenseGradients:
+    """What :meth:`Batches.end` asks for dense gradients."""
+
+    def gradients(self, lane: int, keep: bool) -> Tuple[Optional[int], Any]:
+        """The address of an array with the address of each parameter's gradient, and what keeps the memory. ``keep``: a
+        later backward must not change it."""
+        raise NotImplementedError

@@ -1,0 +1,262 @@
+"""Many features, one lookup: bags of all tables of a model are asked for together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Union
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .errors import ArgumentError, ConfigError
+from .lookups import Looked, Wish, look_up
+from .modules import EmbeddingBag
+
+Feature = Union[Tensor, Sequence[Tensor]]
+
+
+class KeyedTensor:
+    """Pooled features by name, each ``[bags, dim]``: of the methods of TorchRec's class of that name, those that
+    read."""
+
+    def __init__(self, features: Dict[str, Tensor], block: Optional[Tensor] = None) -> None:
+        self._features, self._block = features, block
+
+    def keys(self) -> List[str]:
+        return list(self._features)
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._features[key]
+
+    def __len__(self) -> int:
+        return len(self._features)
+
+    def to_dict(self) -> Dict[str, Tensor]:
+        return dict(self._features)
+
+    def values(self) -> Tensor:
+        """All features side by side: ``[bags, sum of dims]``."""
+        if self._block is not None:
+            return self._block.transpose(0, 1).reshape(self._block.shape[1], -1)
+        return torch.cat(list(self._features.values()), 1)
+
+    def stacked(self) -> Tensor:
+        """All features, which have one dim: ``[bags, features, dim]``."""
+        if self._block is not None:
+            return self._block.transpose(0, 1)
+        return torch.stack(list(self._features.values()), 1)
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{key}: {list(value.shape)}" for key, value in self._features.items())
+        return f"KeyedTensor({shapes})"
+
+
+class _Bags(NamedTuple):
+    """A feature's ids of one forward."""
+
+    ids: Tensor  # flat row numbers
+    offsets: Optional[Tensor]  # int64 [bags]; None: one id a bag
+    weights: Optional[Tensor]  # [ids]
+    bags: int
+
+
+class EmbeddingBagCollection(nn.Module):
+    """Named features, each of which is an :class:`~gradbus.EmbeddingBag`, with the rows of all of them in one lookup.
+
+    ``bags``: the module of each feature, which may be that of several. A module without a name is called by its first
+    feature. A forward takes one of:
+
+    - a mapping with each feature's ids: ``[bags]`` (one id a bag), ``[bags, ids of a bag]``, or a tuple ``(ids,
+      offsets)`` or ``(ids, offsets, per_sample_weights)`` as of ``torch.nn.EmbeddingBag``;
+    - integers ``[bags, features]``, one id a bag, columns in the order of ``bags``;
+    - anything shaped like TorchRec's KeyedJaggedTensor: ``keys()``, ``values()``, ``offsets()`` or ``lengths()``, and
+      ``weights_or_none()``, of at least the features of ``bags``.
+
+    Every feature has the same number of bags. Features of one dim and mode are computed by one operation.
+
+        emb = gradbus.EmbeddingBagCollection({"user": gradbus.EmbeddingBag(10**6, 16), "item":
+        gradbus.EmbeddingBag(10**7, 16)}) out = emb({"user": users, "item": (items, offsets)}) out["user"],
+        out.values(), out.stacked()    # [bags, 16], [bags, 32], [bags, 2, 16]"""
+
+    def __init__(self, bags: Mapping[str, EmbeddingBag]) -> None:
+        super().__init__()
+        if not bags:
+            raise ConfigError("EmbeddingBagCollection without features: want at least one")
+        modules: List[EmbeddingBag] = []
+        self.features = list(bags)
+        self._module_of: List[int] = []
+        for feature, module in bags.items():
+            if not isinstance(module, EmbeddingBag):
+                raise ConfigError(f"feature {feature!r} is {type(module).__name__}: want gradbus.EmbeddingBag")
+            if not any(module is m for m in modules):
+                module.called = feature if module.called is None else module.called
+                modules.append(module)
+            self._module_of.append(next(i for i, m in enumerate(modules) if m is module))
+        self.bags = nn.ModuleList(modules)
+        self._groups = self._grouped()
+
+    def _grouped(self) -> List[List[int]]:
+        """Features that are computed together: of one dim and mode, and no padding; those of one module beside each
+        other."""
+        groups: Dict[Any, List[int]] = {}
+        for i in sorted(range(len(self.features)), key=lambda i: self._module_of[i]):
+            module = self._module(i)
+            groups.setdefault(
+                (module.embedding_dim, module.mode, self._module_of[i] if module.padding_idx is not None else -1), []
+            ).append(i)
+        return list(groups.values())
+
+    def _module(self, feature: int) -> EmbeddingBag:
+        module: EmbeddingBag = self.bags[self._module_of[feature]]
+        return module
+
+    def forward(self, features: Any) -> KeyedTensor:
+        """Pooled features: each ``[bags, dim]``. Errors: IdError, ArgumentError, those of the session."""
+        given = self._given(features)
+        bags = given[0].bags
+        for feature, one in zip(self.features, given):
+            if one.bags != bags:
+                raise ArgumentError(
+                    f"feature {feature!r} has {one.bags} bags and {self.features[0]!r} {bags}: want as many of each"
+                )
+        wishes = [self._wish(group, given) for group in self._groups]
+        train = self.training and torch.is_grad_enabled()
+        looked = look_up(self._module(0).session, wishes, train)
+        out: Dict[int, Tensor] = {}
+        block = None
+        for group, rows in zip(self._groups, looked):
+            block = self._pool(group, rows, given).view(len(group), bags, -1)
+            for i, pooled in zip(group, block.unbind(0)):
+                out[i] = pooled
+        for i in set(self._module_of):
+            counted: EmbeddingBag = self.bags[i]
+            if counted.samples is not None and train:
+                counted.samples += bags
+        whole = block if len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
+        return KeyedTensor({feature: out[i] for i, feature in enumerate(self.features)}, whole)
+
+    def _wish(self, group: Sequence[int], given: Sequence[_Bags]) -> Wish:
+        """One table after the other, each with the ids of its features."""
+        tables, ids = [], []
+        at = 0
+        while at < len(group):
+            module = self._module_of[group[at]]
+            same = [i for i in group[at:] if self._module_of[i] == module]
+            tables.append(self._module(group[at]).table)
+            ids.append(given[same[0]].ids if len(same) == 1 else torch.cat([given[i].ids for i in same]))
+            at += len(same)
+        return Wish(tables, ids, self._module(group[0]).padding_idx)
+
+    def _pool(self, group: Sequence[int], looked: Looked, given: Sequence[_Bags]) -> Tensor:
+        """Bags of all features of a group, one feature after the other: ``[features * bags, dim]``."""
+        first = self._module(group[0])
+        rows, ids = first.converted(looked)
+        each = [given[i] for i in group]
+        padding = first.local_padding(looked.unique, looked.places[0][2])
+        if all(one.offsets is None for one in each) and padding is None:
+            return functional.embedding(ids, rows)  # bags of one id, of any mode
+        weights = None
+        if any(one.weights is not None for one in each):
+            weights = torch.cat(
+                [one.weights if one.weights is not None else torch.ones(one.ids.numel()) for one in each]
+            )
+        offsets, at = [], 0
+        for one in each:
+            own = torch.arange(one.bags) if one.offsets is None else one.offsets
+            offsets.append(own + at if at else own)
+            at += one.ids.numel()
+        return first.pool(
+            rows, ids, torch.cat(offsets) if len(offsets) > 1 else offsets[0], weights, padding, last=False
+        )
+
+    # What a forward is given.
+
+    def _given(self, features: Any) -> List[_Bags]:
+        if isinstance(features, Tensor):
+            return self._columns(features)
+        if isinstance(features, Mapping):
+            missing = [name for name in self.features if name not in features]
+            if missing:
+                raise ArgumentError(f"features {missing} are missing: want all of {self.features}")
+            return [self._feature(i, features[name]) for i, name in enumerate(self.features)]
+        if all(callable(getattr(features, name, None)) for name in ("keys", "values")):
+            return self._jagged(features)
+        raise ArgumentError(
+            f"features are {type(features).__name__}: want a mapping, a tensor [bags, {len(self.features)}] or a "
+            "KeyedJaggedTensor"
+        )
+
+    def _columns(self, ids: Tensor) -> List[_Bags]:
+        if ids.dim() != 2 or ids.shape[1] != len(self.features):
+            raise ArgumentError(
+                f"features of shape {list(ids.shape)}: want [bags, {len(self.features)}], a column a feature"
+            )
+        columns = ids.t().contiguous()
+        return [
+            _Bags(self._module(i).keys(column), None, None, ids.shape[0]) for i, column in enumerate(columns.unbind(0))
+        ]
+
+    def _feature(self, i: int, given: Feature) -> _Bags:
+        module, name = self._module(i), self.features[i]
+        if isinstance(given, Tensor):
+            if given.dim() == 1:
+                return _Bags(module.keys(given), None, None, given.shape[0])
+            if given.dim() != 2:
+                raise ArgumentError(
+                    f"feature {name!r}: ids of {given.dim()} dimensions: want [bags] or [bags, ids of a bag]"
+                )
+            bags, width = given.shape
+            return _Bags(module.keys(given), torch.arange(bags) * width, None, bags)
+        ids, offsets = given[0], given[1].to("cpu", torch.int64)
+        weights = given[2] if len(given) > 2 else None
+        if ids.dim() != 1 or offsets.dim() != 1:
+            raise ArgumentError(
+                f"feature {name!r}: ids and offsets of {ids.dim()} and {offsets.dim()} dimensions: want 1 of both"
+            )
+        if module.include_last_offset:
+            offsets = offsets[:-1]
+        elif offsets.numel() and int(offsets[0]) != 0:
+            raise ArgumentError(f"feature {name!r}: offsets begin at {int(offsets[0])}: want 0")
+        return _Bags(module.keys(ids), offsets, self._weights(i, ids, weights), offsets.numel())
+
+    def _weights(self, i: int, ids: Tensor, weights: Optional[Tensor]) -> Optional[Tensor]:
+        if weights is None:
+            return None
+        if self._module(i).mode != "sum" or weights.shape != ids.shape:
+            raise ArgumentError(
+                f"feature {self.features[i]!r}: per_sample_weights {list(weights.shape)}: want the shape of ids, "
+                f"{list(ids.shape)}, and mode 'sum'"
+            )
+        return weights
+
+    def _jagged(self, features: Any) -> List[_Bags]:
+        names, values = list(features.keys()), features.values()
+        weights = features.weights_or_none() if hasattr(features, "weights_or_none") else None
+        missing = [name for name in self.features if name not in names]
+        if missing:
+            raise ArgumentError(f"features {missing} are missing: want all of {self.features}, not {names}")
+        if hasattr(features, "offsets"):
+            offsets = features.offsets().to("cpu", torch.int64)
+        else:
+            lengths = features.lengths().reshape(-1).to("cpu", torch.int64)
+            offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        bags, rest = divmod(offsets.numel() - 1, len(names))
+        if rest:
+            raise ArgumentError(f"{offsets.numel()} offsets of {len(names)} features: want features * bags + 1")
+        edges = offsets[::bags].tolist() if bags else [0] * (len(names) + 1)
+        out = []
+        for i, name in enumerate(self.features):
+            f = names.index(name)
+            low, high = edges[f], edges[f + 1]
+            ids = values[low:high]
+            own = offsets[f * bags : (f + 1) * bags] - low
+            out.append(
+                _Bags(
+                    self._module(i).keys(ids),
+                    own,
+                    self._weights(i, ids, None if weights is None else weights[low:high]),
+                    bags,
+                )
+            )
+        return out

@@ -1,0 +1,174 @@
+"""Rows of a forward: distinct ids, their rows as one tensor, and where the gradient of these rows goes.
+
+The rows of one call lie in one tensor, a leaf as far as autograd knows: what a module computes with it is PyTorch's own
+forward and backward. Its gradient comes back through :class:`_Leaf`, and waits with the session for the step. Nothing
+is copied: the library reads ids and gradients where PyTorch has them, and writes rows into the memory of a tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _native
+from .errors import ArgumentError, IdError
+
+if TYPE_CHECKING:
+    from .session import Session, Table
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+
+class Looked(NamedTuple):
+    """Rows of one or more tables of one dim, and ids into them."""
+
+    rows: Tensor  # float32 [at least 1, dim]: the distinct rows of the first table, of the second, ...
+    ids: Tensor  # int64 [count of all]: rows[ids[i]] is the row of the i-th id; first those of the first table
+    unique: Tensor  # int64 [count of all]: from the place of a table on, its distinct ids
+    places: List[Tuple[int, int, int]]  # of each table: where its ids begin, where its rows begin, how many they are
+
+
+class _Asks(threading.local):
+    """Structures of a thread's calls: made once, and made anew where a call has more tables."""
+
+    def __init__(self) -> None:
+        self.room = 0
+        self.of(8)
+
+    def of(self, n: int) -> Any:
+        if n > self.room:
+            self.room = n
+            self.array = (_native.Ask * n)()
+            self.address = ctypes.addressof(self.array)
+            self.each = list(self.array)  # indexing a ctypes array makes an object each time
+        return self.each
+
+
+_asks = _Asks()
+_anchor = torch.zeros(0, requires_grad=True)  # makes the output of _Leaf require a gradient
+
+
+class Wish(NamedTuple):
+    """Flat ids of tables that have one dim."""
+
+    tables: Sequence[Table]
+    ids: Sequence[Tensor]  # of flat_ids, one a table
+    skip: Optional[int] = None  # an id whose row reads as zeros and gets no gradient: the padding index
+
+
+def flat_ids(ids: Tensor, what: str) -> Tensor:
+    """int64, one-dimensional, contiguous, in the memory of the processor: ``ids`` itself where it is so already.
+
+    Errors: ArgumentError that names the table where they are no integers.
+    """
+    if ids.dtype not in _INTEGERS:
+        raise ArgumentError(f"table {what!r}: ids are {ids.dtype}: want torch.int64 or torch.int32")
+    if ids.device.type != "cpu":
+        if ids.device.type == "meta":
+            raise ArgumentError(f"table {what!r}: ids are on device meta, which has no values: want cpu")
+        ids = ids.cpu()
+    return ids.reshape(-1).to(torch.int64).contiguous()
+
+
+def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looked]:
+    """The rows of all wishes, by one message a shard. ``train``: their gradients count at the next step.
+
+    Errors: IdError, and those of the session.
+    """
+    lane = None
+    if train:
+        lane = session.begin_forward()
+    else:
+        session.begin_reading()
+    lib, handle = session.native, session.handle
+    lib.patient()
+    n = sum(len(w.tables) for w in wishes)
+    asks = _asks.of(n)
+    address = _asks.address
+    buffers = []
+    i = 0
+    for wish in wishes:
+        total = 0
+        for ids in wish.ids:
+            total += ids.numel()
+        local, unique = torch.empty(total, dtype=torch.int64), torch.empty(total, dtype=torch.int64)
+        buffers.append((local, unique))
+        local_at, unique_at = local.data_ptr(), unique.data_ptr()
+        for table, ids in zip(wish.tables, wish.ids):
+            ask, count = asks[i], ids.numel()
+            ask.table, ask.count, ask.keys, ask.ids, ask.unique = (
+                table.index,
+                count,
+                ids.data_ptr(),
+                local_at,
+                unique_at,
+            )
+            ask.rows = None
+            local_at, unique_at, i = local_at + 8 * count, unique_at + 8 * count, i + 1
+    code = lib.distinct(handle, address, n)
+    if code:
+        if code == _native.ARGUMENT:
+            raise IdError((lib.error() or b"").decode("utf-8", "replace"))
+        lib.raise_error(code)
+    out = [_place(wish, *buffers[w], asks, first) for w, (wish, first) in enumerate(_firsts(wishes))]
+    lib.wait(lib.lookup(handle, -1, address, n), handle)
+    for wish, looked in zip(wishes, out):
+        if wish.skip is not None:
+            _blank(looked, wish.skip)
+    if not train:
+        return out
+    return [
+        looked._replace(rows=_Leaf.apply(_anchor, looked.rows, lane, wish, looked)) for wish, looked in zip(wishes, out)
+    ]
+
+
+def _firsts(wishes: Sequence[Wish]) -> List[Tuple[Wish, int]]:
+    first, out = 0, []
+    for wish in wishes:
+        out.append((wish, first))
+        first += len(wish.tables)
+    return out
+
+
+def _place(wish: Wish, local: Tensor, unique: Tensor, asks: Any, first: int) -> Looked:
+    """Gives every ask of a wish its part of one tensor of rows, and makes its ids those of the whole tensor."""
+    dim = wish.tables[0].dim
+    places: List[Tuple[int, int, int]] = []
+    total = at = 0
+    for i, ids in enumerate(wish.ids):
+        distinct, count = asks[first + i].distinct, ids.numel()
+        if total and count:
+            local[at : at + count] += total
+        places.append((at, total, distinct))
+        total, at = total + distinct, at + count
+    rows = torch.empty((total, dim)) if total else torch.zeros((1, dim))
+    base = rows.data_ptr()
+    for i, (_, row, _) in enumerate(places):
+        asks[first + i].rows = base + 4 * dim * row
+    return Looked(rows, local, unique, places)
+
+
+def _blank(looked: Looked, skip: int) -> None:
+    """Makes the row of an id zeros."""
+    for at, row, distinct in looked.places:
+        looked.rows[row : row + distinct][looked.unique[at : at + distinct] == skip] = 0
+
+
+class _Leaf(torch.autograd.Function):
+    """Rows as they came; in the backward, their gradient's way to the session."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: Tensor, rows: Tensor, lane: Any, wish: Wish, looked: Looked
+    ) -> Tensor:
+        ctx.lane, ctx.wish, ctx.unique, ctx.places = lane, wish, looked.unique, looked.places
+        return rows
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        ctx.lane.add(ctx.wish.tables, ctx.unique, ctx.places, grad.detach(), ctx.wish.skip)
+        return None, None, None, None, None

@@ -1,0 +1,267 @@
+"""Embedding and EmbeddingBag, whose rows are the session's and whose arithmetic is PyTorch's."""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from .errors import ArgumentError, ConfigError, OrderError
+from .ids import hash_id
+from .lookups import Looked, Wish, flat_ids, look_up
+from .optimizers import Init, Normal, Spec
+from .session import Session, Table
+
+
+class TableModule(nn.Module):
+    """What Embedding and EmbeddingBag have in common: a table, and rows of it. Not made by itself.
+
+    The module has no parameters: its rows are with the session's servers, so ``state_dict`` of a model has none of
+    them. In training mode, with gradients enabled, the rows that a forward uses get a gradient, which goes to the
+    servers at the optimizer's step. In ``eval()``, or under ``no_grad``, a forward reads rows of the newest version and
+    trains nothing. ``half()``, ``to(dtype)`` and ``to(device)`` decide what rows are converted to before PyTorch
+    computes with them; ids and rows themselves travel through the processor's memory."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: Optional[int],
+        name: Optional[str],
+        session: Optional[Session],
+        init: Optional[Init],
+        optimizer: Optional[Spec],
+        hashed: bool,
+        salt: int,
+    ) -> None:
+        super().__init__()
+        if num_embeddings < 1 or embedding_dim < 1:
+            raise ConfigError(
+                f"{type(self).__name__} {name!r} of {num_embeddings} rows of {embedding_dim}: want at least 1 of both"
+            )
+        if padding_idx is not None:
+            if hashed:
+                raise ConfigError(
+                    f"{type(self).__name__} {name!r}: padding_idx with hashed: an id has no row of its own there; "
+                    "leave such ids out"
+                )
+            if not -num_embeddings <= padding_idx < num_embeddings:
+                raise ConfigError(
+                    f"{type(self).__name__} {name!r}: padding_idx {padding_idx}: want {-num_embeddings} to "
+                    f"{num_embeddings - 1}"
+                )
+            padding_idx %= num_embeddings
+        self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
+        self.name, self.hashed, self.salt = name, hashed, salt
+        self.init, self.optimizer = init if init is not None else Normal(), optimizer
+        self.called: Optional[str] = None  # by a collection, in place of its path
+        self.samples: Optional[int] = None  # of forwards since the last step, where the optimizer counts them
+        self._session: Optional[Session] = None
+        self._table: Optional[Table] = None
+        self._like = torch.empty(0)  # has the dtype and device that to() and half() have asked for
+        if session is not None and name is not None:
+            self.bind(session, name)
+        else:
+            self._session = session
+
+    def bind(self, session: Session, name: str) -> None:
+        """Registers the table, under its own name or this one. Errors: ConfigError where the module has another
+        session."""
+        if self._session is not None and self._session is not session:
+            raise ConfigError(
+                f"table {self.name or name!r} is of {self._session!r}: want modules of {session!r} with this optimizer"
+            )
+        if self._table is None:
+            self._table = session.table(
+                self.name or name or type(self).__name__.lower(),
+                self.num_embeddings,
+                self.embedding_dim,
+                self.init,
+                self.optimizer,
+            )
+            self.name, self._session = self._table.name, session
+
+    @property
+    def table(self) -> Table:
+        """The session's table. Errors: OrderError where the module is in no session yet."""
+        if self._table is None:
+            raise OrderError(
+                f"{self} has no session: want session=..., or gradbus.Optimizer(model, session) before the first "
+                "forward"
+            )
+        return self._table
+
+    @property
+    def session(self) -> Session:
+        """The session. Errors: as of :attr:`table`."""
+        if self._session is None or self._table is None:
+            self.table  # noqa: B018  raises
+        assert self._session is not None
+        return self._session
+
+    def keys(self, ids: Tensor) -> Tensor:
+        """Flat int64 row numbers of ids."""
+        flat = flat_ids(ids, self.table.name)
+        return hash_id(flat, self.num_embeddings, self.salt) if self.hashed else flat
+
+    def training_rows(self) -> bool:
+        """Whether a forward now would train."""
+        return self.training and torch.is_grad_enabled()
+
+    def rows(self, ids: Tensor) -> Tuple[Tensor, Tensor, Optional[int]]:
+        """The distinct rows of ids ``[at least 1, dim]`` as one leaf, ids into them int64 ``[ids.numel()]``, and the
+        padding's among these."""
+        table = self.table
+        looked = look_up(self.session, [Wish([table], [self.keys(ids)], self.padding_idx)], self.training_rows())[0]
+        rows, local = self.converted(looked)
+        return rows, local, self.local_padding(looked.unique, looked.places[0][2])
+
+    def converted(self, looked: Looked) -> Tuple[Tensor, Tensor]:
+        """Rows and ids into them, as to() and half() have asked for."""
+        rows, ids, like = looked.rows, looked.ids, self._like
+        if like.dtype != rows.dtype or like.device != rows.device:
+            rows = rows.to(like.device, like.dtype)
+            ids = ids.to(like.device)
+        return rows, ids
+
+    def local_padding(self, unique: Tensor, distinct: int) -> Optional[int]:
+        """Where the padding index is among distinct ids; None where it is not."""
+        if self.padding_idx is None:
+            return None
+        found = (unique[:distinct] == self.padding_idx).nonzero()
+        return int(found[0, 0]) if found.numel() else None
+
+    def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        self._like = fn(self._like)
+        return super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}"
+        if self.name:
+            text += f", name={self.name!r}"
+        if self.padding_idx is not None:
+            text += f", padding_idx={self.padding_idx}"
+        if self.hashed:
+            text += f", hashed=True, salt={self.salt}"
+        return text
+
+
+class Embedding(TableModule):
+    """``torch.nn.Embedding`` with its rows on servers.
+
+    ``num_embeddings``: rows, 1 to 2^40. ``embedding_dim``: 1 to 65536. ``padding_idx``: its row reads as zeros and is
+    not trained. ``name`` of the table; modules of one name share it. ``session``: or that of the Optimizer. ``init``:
+    Normal(1) by default, as PyTorch's. ``optimizer``: in place of the Optimizer's ``embeddings``. ``hashed``: ids are
+    any 64-bit integers, hashed to rows with ``salt``."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: Optional[int] = None,
+        *,
+        name: Optional[str] = None,
+        session: Optional[Session] = None,
+        init: Optional[Init] = None,
+        optimizer: Optional[Spec] = None,
+        hashed: bool = False,
+        salt: int = 0,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """``input``: integers of any shape. Gives float32 ``[*input.shape, dim]``, or as ``to(dtype)`` says.
+
+        Errors: IdError that names table, place and id; ArgumentError; those of the session.
+        """
+        rows, ids, padding = self.rows(input)
+        if self.samples is not None and self.training_rows():
+            self.samples += input.shape[0] if input.dim() else 1
+        return functional.embedding(ids.view(input.shape), rows, padding)
+
+
+class EmbeddingBag(TableModule):
+    """``torch.nn.EmbeddingBag`` with its rows on servers. Arguments are those of :class:`Embedding`, and ``mode``,
+    "sum", "mean" or "max"."""
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "mean",
+        padding_idx: Optional[int] = None,
+        *,
+        include_last_offset: bool = False,
+        name: Optional[str] = None,
+        session: Optional[Session] = None,
+        init: Optional[Init] = None,
+        optimizer: Optional[Spec] = None,
+        hashed: bool = False,
+        salt: int = 0,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt)
+        if mode not in ("sum", "mean", "max"):
+            raise ConfigError(f"EmbeddingBag {name!r}: mode {mode!r}: want 'sum', 'mean' or 'max'")
+        self.mode, self.include_last_offset = mode, include_last_offset
+
+    def forward(
+        self, input: Tensor, offsets: Optional[Tensor] = None, per_sample_weights: Optional[Tensor] = None
+    ) -> Tensor:
+        """Bags of rows: float32 ``[bags, dim]``, or as ``to(dtype)`` says.
+
+        ``input``: integers, ``[bags, ids of a bag]``, or ``[ids of all]`` with ``offsets``, where each bag begins:
+        integers ``[bags]``, with ``include_last_offset`` ``[bags + 1]``. ``per_sample_weights``: float, of the shape of
+        ``input``, with mode "sum". An empty bag is zeros. Errors: IdError that names table, place and id;
+        ArgumentError; those of the session."""
+        if input.dim() not in (1, 2) or (input.dim() == 1) != (offsets is not None):
+            given = "with" if offsets is not None else "without"
+            raise ArgumentError(
+                f"table {self.table.name!r}: input of {input.dim()} dimensions {given} offsets: want 1 with offsets, "
+                "or 2 without"
+            )
+        if per_sample_weights is not None:
+            if self.mode != "sum":
+                raise ArgumentError(
+                    f"table {self.table.name!r}: per_sample_weights with mode {self.mode!r}: want mode 'sum'"
+                )
+            if per_sample_weights.shape != input.shape:
+                raise ArgumentError(
+                    f"table {self.table.name!r}: per_sample_weights {list(per_sample_weights.shape)}: want the shape "
+                    f"of input, {list(input.shape)}"
+                )
+        rows, ids, padding = self.rows(input)
+        out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
+        if self.samples is not None and self.training_rows():
+            self.samples += out.shape[0]
+        return out
+
+    def pool(
+        self,
+        rows: Tensor,
+        ids: Tensor,
+        offsets: Optional[Tensor],
+        per_sample_weights: Optional[Tensor],
+        padding: Optional[int],
+        last: Optional[bool] = None,
+    ) -> Tensor:
+        """Bags of rows by ids into them: a function of tensors alone. ``last``: whether offsets have the last one, else
+        as the module says."""
+        last = (self.include_last_offset if last is None else last) and offsets is not None
+        if ids.dim() == 2 and ids.shape[1] == 0:  # PyTorch refuses bags that are all empty in this form
+            offsets, ids = torch.zeros(ids.shape[0], dtype=torch.int64, device=ids.device), ids.reshape(-1)
+            per_sample_weights = None
+        elif offsets is not None and (offsets.dtype != torch.int64 or offsets.device != ids.device):
+            offsets = offsets.to(ids.device, torch.int64)
+        if per_sample_weights is not None and per_sample_weights.dtype != rows.dtype:
+            per_sample_weights = per_sample_weights.to(rows.dtype)
+        return functional.embedding_bag(
+            ids,
+            rows,
+            offsets,
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=last,
+            padding_idx=padding,
+        )

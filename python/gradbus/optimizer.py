@@ -1,0 +1,263 @@
+"""The optimizer of a session: what PyTorch's loops, schedulers and frameworks call ``step`` of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor, nn
+
+from .dense import Dense
+from .errors import ConfigError, OrderError
+from .modules import TableModule
+from .optimizers import Spec
+from .session import Session, Table
+
+Models = Union[nn.Module, Sequence[nn.Module], Mapping[str, nn.Module]]
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Ends a lane with each ``step``; the servers move tables, and dense parameters where ``dense`` says so.
+
+    ``model``: a module, or several (a list, or a dict with names). Its modules of this package that have no session yet
+    get this one, and tables without a name are called by their path in the model. ``embeddings``: the optimizer of
+    tables that have none of their own, for example ``gradbus.RowwiseAdagrad(0.05)``. ``dense``: that of the parameters
+    that require a gradient, each once; they begin with the model's values, which must be equal in all trainers (seed
+    alike), and have their new values when ``step`` returns. None leaves dense parameters to the script: an optimizer of
+    torch.optim, DistributedDataParallel.
+
+    ``weight``: "lanes" divides the sum of the lanes' gradients by the number of lanes, as DistributedDataParallel does,
+    for losses that are means. "samples" divides it by the samples, for losses that are sums; they are the bags or ids
+    of a forward, or ``step(samples=...)``.
+
+    A change of ``param_groups[i]["lr"]``, by a scheduler of torch.optim.lr_scheduler for example, acts from the next
+    batch on and in all trainers, which must make the same one. It is a word with the coordinator: schedules that change
+    in every batch are cheaper as ``gradbus.CosineSchedule`` and its like. All groups change by one factor. What else a
+    group has cannot be changed.
+
+    Errors: ConfigError; OrderError where the session has an optimizer already, or has joined.
+    """
+
+    def __init__(
+        self,
+        model: Models,
+        session: Session,
+        embeddings: Optional[Spec] = None,
+        dense: Optional[Spec] = None,
+        weight: str = "lanes",
+    ) -> None:
+        if weight not in ("lanes", "samples"):
+            raise ConfigError(f"Optimizer(weight={weight!r}): want 'lanes' or 'samples'")
+        for argument, spec in (("embeddings", embeddings), ("dense", dense)):
+            if spec is not None and not isinstance(spec, Spec):
+                raise ConfigError(
+                    f"Optimizer({argument}={spec!r}): want one of this package, such as gradbus.Adam(1e-3)"
+                )
+        if session._optimizer is not None:
+            raise OrderError(
+                f"session {session.name!r} has an optimizer: want one for all models, Optimizer([a, b], session), or "
+                "a session each"
+            )
+        if session.handle:
+            raise OrderError(
+                f"session {session.name!r} has joined its job: want the optimizer before the first forward"
+            )
+        self.session, self.embeddings, self.dense, self.weight = session, embeddings, dense, weight
+        modules = _named(model)
+        self._tables = _bind(modules, session, count=weight == "samples")
+        parameters = _parameters(modules) if dense is not None else {}
+        self._dense = Dense(parameters) if parameters else None
+        for table in session._tables.values():
+            if embeddings is None and table.optimizer is None:
+                raise ConfigError(
+                    f"table {table.name!r} has no optimizer: want Optimizer(..., embeddings=gradbus.SGD(0.1)), or "
+                    "one of its own"
+                )
+        if not session._tables and self._dense is None:
+            raise ConfigError(
+                "nothing to train: want a model with a module of gradbus, or dense=gradbus.Adam(1e-3) for its "
+                "parameters"
+            )
+        groups: List[Dict[str, Any]] = []
+        if embeddings is not None:
+            groups.append({"name": "embeddings", "params": [], "lr": embeddings.lr})
+        if dense is not None:
+            groups.append({"name": "dense", "params": list(parameters.values()), "lr": dense.lr})
+        self._fixed = False
+        super().__init__(groups or [{"name": "tables", "params": [], "lr": 1.0}], {"lr": 1.0})
+        self._fixed = True
+        self._base: List[float] = []  # the rates of the manifest, when the session has joined
+        self._scale = 1.0
+        session._optimizer = self
+
+    # What the session asks.
+
+    def manifest(self, tables: Sequence[Table]) -> Dict[str, Any]:
+        """The manifest's optimizers, parameters and tables, with the rates as they are now."""
+        rates = {group["name"]: float(group["lr"]) for group in self.param_groups}
+        self._base = [float(group["lr"]) for group in self.param_groups]
+        dense = self.dense.manifest(rates["dense"]) if self.dense is not None else None
+        embeddings = self.embeddings.manifest(rates["embeddings"]) if self.embeddings is not None else None
+        own = tables[0].optimizer.manifest() if tables and tables[0].optimizer is not None else None
+        out: Dict[str, Any] = {
+            "optimizer": embeddings or dense or own,
+            "tables": [table.manifest() for table in tables],
+        }
+        if self._dense is not None and dense is not None:
+            out["parameters"] = self._dense.manifest(dense)
+        return out
+
+    def start_values(self) -> Any:
+        return self._dense.start_values() if self._dense is not None else None
+
+    def values(self) -> Any:
+        return self._dense.values() if self._dense is not None else None
+
+    def take_values(self) -> None:
+        if self._dense is not None:
+            self._dense.take_values()
+
+    def new_scale(self) -> Optional[float]:
+        """By what the manifest's rates are to be multiplied, where that has changed. Errors: ConfigError where groups
+        differ."""
+        scale = None
+        for group, base in zip(self.param_groups, self._base):
+            rate = float(group["lr"])
+            of = rate / base if base else (1.0 if rate == base else float("inf"))
+            if scale is None:
+                scale = of
+            elif abs(scale - of) > 1e-6 * max(scale, of):
+                changed = ", ".join(
+                    f"{g['name']} {b:g} to {float(g['lr']):g}" for g, b in zip(self.param_groups, self._base)
+                )
+                raise ConfigError(
+                    f"learning rates of {changed}: want one factor for all groups; each can have a schedule of its "
+                    "own in gradbus"
+                )
+        if scale is None or scale == self._scale:
+            return None
+        if scale == float("inf"):
+            raise ConfigError(
+                "a learning rate of 0 was raised: want a schedule of gradbus with a warmup, or a rate above 0 to "
+                "begin with"
+            )
+        self._scale = scale
+        return scale
+
+    # What a loop calls.
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forgets the gradients that backwards have given since the last step. Forwards may come before it or after."""
+        self.session._batches.clear()
+        if self._dense is None:
+            return
+        for parameter in self._dense.parameters:
+            grad = parameter.grad
+            if grad is None:
+                continue
+            if set_to_none:
+                parameter.grad = None
+            else:
+                grad.detach_().zero_()
+
+    def step(
+        self,
+        closure: Optional[Callable[[], Any]] = None,
+        *,
+        loss: Union[None, float, Tensor] = None,
+        samples: Optional[int] = None,
+    ) -> Any:
+        """Ends the lane: what backwards have given since the last step is its contribution. The last lane of this
+        trainer commits the batch. With dense parameters on servers it waits for the batch, and parameters have their
+        new values; without it returns when gradients are handed over.
+
+        ``closure`` zeroes gradients, computes the loss, calls backward and returns the loss; it is called once.
+        ``loss`` is for the dashboard alone: the mean over the lane, or with ``weight="samples"`` the sum. ``samples``:
+        the weight of the lane; of ``weight="samples"`` only where it does not follow from the forwards. It returns the
+        closure's loss.
+
+        Errors: OrderError without a forward since the last step; those of the session.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = closure()
+            loss = result if loss is None else loss
+        batches = self.session._batches
+        batches.require_forward()
+        weight = 1
+        if samples is not None:
+            weight = int(samples)
+        elif self.weight == "samples":
+            weight = self._samples()
+        value = 0.0
+        if loss is not None:
+            value = float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
+        batches.end(weight, value, self._dense)
+        return result
+
+    def _samples(self) -> int:
+        counts = {module.samples for module in self._tables if module.samples}
+        for module in self._tables:
+            module.samples = 0
+        if len(counts) != 1:
+            raise OrderError(
+                f"samples of the lane: forwards had {sorted(counts) or 'none'}; want opt.step(samples=...)"
+            )
+        return int(counts.pop())
+
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        if getattr(self, "_fixed", False):
+            raise ConfigError(
+                "gradbus.Optimizer takes no further parameter groups: want all parameters in its model when it is made"
+            )
+        super().add_param_group(param_group)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("gradbus.Optimizer cannot be pickled: another process makes its own, of a session of its own")
+
+
+def _named(model: Models) -> List[Tuple[str, nn.Module]]:
+    """Models with the prefixes of their names."""
+    if isinstance(model, nn.Module):
+        return [("", model)]
+    if isinstance(model, Mapping):
+        pairs: Iterable[Tuple[Any, nn.Module]] = model.items()
+    else:
+        pairs = enumerate(model)
+    out = [(f"{name}.", module) for name, module in pairs]
+    for name, module in out:
+        if not isinstance(module, nn.Module):
+            raise ConfigError(
+                f"Optimizer: model {name[:-1]!r} is {type(module).__name__}: want a torch.nn.Module, or several"
+            )
+    return out
+
+
+def _bind(models: Sequence[Tuple[str, nn.Module]], session: Session, count: bool) -> List[TableModule]:
+    """Gives modules without a session this one. Errors: ConfigError where one has another."""
+    out = []
+    for prefix, model in models:
+        for path, module in model.named_modules():
+            if isinstance(module, TableModule):
+                if (
+                    module.called is not None and path.count(".") > 0
+                ):  # path is that of the collection, bags and a number
+                    path = ".".join(path.split(".")[:-2] + [module.called])
+                module.bind(session, prefix + path)
+                module.samples = 0 if count else None
+                out.append(module)
+    return out
+
+
+def _parameters(models: Sequence[Tuple[str, nn.Module]]) -> Dict[str, nn.Parameter]:
+    """Parameters that require a gradient, each once, by its first name."""
+    out: Dict[str, nn.Parameter] = {}
+    seen = set()
+    for prefix, model in models:
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and id(parameter) not in seen:
+                seen.add(id(parameter))
+                out[prefix + name] = parameter
+    return out

@@ -1,0 +1,260 @@
+"""What a job's tables and parameters begin with and step by: initial values, optimizers, schedules, clipping.
+
+These are descriptions. The servers run them, in float32 and with the formulas of docs/optimizers.md. Arguments have
+PyTorch's names and defaults. Rates are of the mean gradient over the lanes of a batch. Rows of tables are lazy: a row
+moves in the batches that use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Dict, Optional, Tuple, Union
+
+from .errors import ConfigError
+
+_ZERO = 1e-30  # a manifest's 0 means the default; so small a number counts for nothing in float32
+
+
+def _number(what: str, value: float, below: float = math.inf) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < below:
+        limit = "" if below == math.inf else f", below {below:g}"
+        raise ConfigError(f"{what}: {value!r}: want a finite number, at least 0{limit}")
+    return float(value)
+
+
+@dataclasses.dataclass(frozen=True)
+class Normal:
+    """Values of a normal distribution with mean 0, drawn by (seed, table, row): the default of a table, as of
+    ``torch.nn.Embedding``."""
+
+    std: float = 1.0
+
+    def manifest(self) -> Dict[str, Any]:
+        return {"kind": "normal", "scale": _number("Normal.std", self.std)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Uniform:
+    """Values in ``[-bound, bound)``, drawn by (seed, table, row)."""
+
+    bound: float
+
+    def manifest(self) -> Dict[str, Any]:
+        return {"kind": "uniform", "scale": _number("Uniform.bound", self.bound)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Zeros:
+    """Zeros."""
+
+    def manifest(self) -> Dict[str, Any]:
+        return {"kind": "zeros", "scale": 0.0}
+
+
+Init = Union[Normal, Uniform, Zeros]
+
+
+@dataclasses.dataclass(frozen=True)
+class Clip:
+    """Bounds the mean gradient before the optimizer sees it.
+
+    ``kind``: "value" (each value to ``[-max, max]``), "row" (each row of a table to a norm of at most ``max``) or
+    "global" (all gradients together; needs a session with ``manifest={"apply": "mean"}``, and no tables that have it).
+    """
+
+    kind: str
+    max: float
+
+    def manifest(self) -> Dict[str, Any]:
+        if self.kind not in ("value", "row", "global"):
+            raise ConfigError(f"Clip.kind: {self.kind!r}: want 'value', 'row' or 'global'")
+        return {"kind": self.kind, "max": _number("Clip.max", self.max)}
+
+
+@dataclasses.dataclass(frozen=True)
+class ConstantSchedule:
+    """The rate rises to lr over ``warmup`` batches, then stays."""
+
+    warmup: int = 0
+
+    def manifest(self) -> Dict[str, Any]:
+        return {"kind": "constant", "warmup": self.warmup}
+
+
+@dataclasses.dataclass(frozen=True)
+class LinearSchedule:
+    """From lr, after ``warmup`` batches, in a line to ``final * lr`` at batch ``total``."""
+
+    total: int
+    final: float = 0.0
+    warmup: int = 0
+
+    def manifest(self) -> Dict[str, Any]:
+        final = _number("LinearSchedule.final", self.final)
+        return {"kind": "linear", "warmup": self.warmup, "total": self.total, "final": final}
+
+
+@dataclasses.dataclass(frozen=True)
+class CosineSchedule:
+    """From lr, after ``warmup`` batches, by half a cosine to ``final * lr`` at batch ``total``."""
+
+    total: int
+    final: float = 0.0
+    warmup: int = 0
+
+    def manifest(self) -> Dict[str, Any]:
+        final = _number("CosineSchedule.final", self.final)
+        return {"kind": "cosine", "warmup": self.warmup, "total": self.total, "final": final}
+
+
+@dataclasses.dataclass(frozen=True)
+class StepSchedule:
+    """lr, multiplied by ``gamma`` at each of ``milestones``, which are batches:
+    ``torch.optim.lr_scheduler.MultiStepLR``."""
+
+    milestones: Sequence[int]
+    gamma: float = 0.1
+    warmup: int = 0
+
+    def manifest(self) -> Dict[str, Any]:
+        gamma = _number("StepSchedule.gamma", self.gamma)
+        return {"kind": "steps", "warmup": self.warmup, "steps": list(self.milestones), "gamma": gamma}
+
+
+Schedule = Union[ConstantSchedule, LinearSchedule, CosineSchedule, StepSchedule]
+
+
+class Spec:
+    """What all optimizers have; not made by itself."""
+
+    kind: ClassVar[str]
+    lr: float
+    schedule: Optional[Schedule]
+    clip: Optional[Clip]
+
+    def fields(self) -> Dict[str, Any]:
+        """The kind's own fields of a manifest."""
+        raise NotImplementedError
+
+    def manifest(self, lr: Optional[float] = None) -> Dict[str, Any]:
+        """The optimizer of a manifest, with another rate where one is given. Errors: ConfigError that names the
+        field."""
+        name = type(self).__name__
+        out: Dict[str, Any] = {"kind": self.kind, "lr": _number(f"{name}.lr", self.lr if lr is None else lr)}
+        out.update(self.fields())
+        for field, value in out.items():
+            if isinstance(value, (int, float)) and not isinstance(value, bool):
+                _number(f"{name}.{field}", value)
+        if self.schedule is not None:
+            out["schedule"] = self.schedule.manifest()
+        if self.clip is not None:
+            out["clip"] = self.clip.manifest()
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD(Spec):
+    """``torch.optim.SGD``. ``exact``: rows make up for momentum and decay of batches that they sat out, at a constant
+    rate."""
+
+    kind: ClassVar[str] = "sgd"
+    lr: float
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+    exact: bool = False
+    schedule: Optional[Schedule] = None
+    clip: Optional[Clip] = None
+
+    def fields(self) -> Dict[str, Any]:
+        out: Dict[str, Any] = {
+            "momentum": self.momentum,
+            "dampening": self.dampening,
+            "weight_decay": self.weight_decay,
+        }
+        out["nesterov"] = self.nesterov
+        if self.exact:
+            out["exact"] = True
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Adagrad(Spec):
+    """``torch.optim.Adagrad``; its ``lr_decay`` is a schedule here."""
+
+    kind: ClassVar[str] = "adagrad"
+    lr: float = 1e-2
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    schedule: Optional[Schedule] = None
+    clip: Optional[Clip] = None
+
+    def fields(self) -> Dict[str, Any]:
+        out = {"weight_decay": self.weight_decay, "initial_accumulator": self.initial_accumulator_value}
+        out["eps"] = self.eps or _ZERO
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class RowwiseAdagrad(Spec):
+    """Adagrad with one sum a row, as in FBGEMM: 4 bytes a row. Of a dense parameter it is Adagrad."""
+
+    kind: ClassVar[str] = "rowwise_adagrad"
+    lr: float = 1e-2
+    weight_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-8
+    schedule: Optional[Schedule] = None
+    clip: Optional[Clip] = None
+
+    def fields(self) -> Dict[str, Any]:
+        out = {"weight_decay": self.weight_decay, "initial_accumulator": self.initial_accumulator_value}
+        out["eps"] = self.eps or _ZERO
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam(Spec):
+    """``torch.optim.Adam``; of tables ``torch.optim.SparseAdam``, but for where eps is added."""
+
+    kind: ClassVar[str] = "adam"
+    lr: float = 1e-3
+    betas: Tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    schedule: Optional[Schedule] = None
+    clip: Optional[Clip] = None
+
+    def fields(self) -> Dict[str, Any]:
+        first, second = self.betas
+        _number("betas[0]", first, 1)
+        _number("betas[1]", second, 1)
+        decay = self.weight_decay or (_ZERO if self.kind == "adamw" else 0.0)
+        return {"beta1": first or _ZERO, "beta2": second or _ZERO, "eps": self.eps or _ZERO, "weight_decay": decay}
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamW(Adam):
+    """``torch.optim.AdamW``: weight decay apart from the gradient."""
+
+    kind: ClassVar[str] = "adamw"
+    weight_decay: float = 1e-2
+
+
+@dataclasses.dataclass(frozen=True)
+class FTRL(Spec):
+    """FTRL-proximal (McMahan et al. 2013, algorithm 1), for sparse weights."""
+
+    kind: ClassVar[str] = "ftrl"
+    lr: float
+    beta: float = 1.0
+    l1: float = 0.0
+    l2: float = 0.0
+    schedule: Optional[Schedule] = None
+    clip: Optional[Clip] = None
+
+    def fields(self) -> Dict[str, Any]:
+        return {"beta": self.beta or _ZERO, "l1": self.l1, "l2": self.l2}

@@ -1,0 +1,369 @@
+"""A session: the place of this process in a job. It joins, begins batches, gathers what lanes give, commits, and reads
+what was trained."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
+
+import torch
+from torch import Tensor
+
+from . import _native
+from .batches import Batches, Lane
+from .errors import ArgumentError, ClosedError, ConfigError, Error, OrderError
+from .optimizers import Init, Normal, Spec
+
+if TYPE_CHECKING:
+    from .optimizer import Optimizer
+
+
+class Table:
+    """An embedding table of a session: ``rows`` rows of ``dim`` float32 values. Modules of one name share it."""
+
+    def __init__(self, name: str, rows: int, dim: int, init: Init, optimizer: Optional[Spec]) -> None:
+        self.name, self.rows, self.dim, self.init, self.optimizer = name, rows, dim, init, optimizer
+        self.index = -1  # in the manifest, when the session has registered it
+
+    def __repr__(self) -> str:
+        return f"table {self.name!r} [{self.rows}, {self.dim}]"
+
+    def manifest(self) -> Dict[str, Any]:
+        out: Dict[str, Any] = {"name": self.name, "rows": self.rows, "dim": self.dim, "init": self.init.manifest()}
+        if self.optimizer is not None:
+            out["optimizer"] = self.optimizer.manifest()
+        return out
+
+
+def local(
+    name: str,
+    shards: int = 1,
+    lanes: Optional[int] = None,
+    seed: int = 1,
+    http: Optional[str] = None,
+    manifest: Optional[Mapping[str, Any]] = None,
+) -> Session:
+    """A session of a job within this process, without a server.
+
+    ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
+    default. ``seed`` draws the rows of tables. ``http``: where the dashboard listens, for example "127.0.0.1:0"; None
+    for nowhere. ``manifest``: further fields of the job's manifest. Errors: ConfigError; ServerError where ``http``
+    cannot be listened on."""
+    lib = _native.native()
+    handle = ctypes.c_uint64()
+    options: Dict[str, Any] = {"shards": shards}
+    if http is not None:
+        options["http"] = http
+    lib.patient()
+    lib.wait(lib.local(json.dumps(options).encode(), ctypes.byref(handle)), 0)
+    session = Session(name, {"local": handle.value}, 1, lanes, seed, manifest)
+    session._shards = handle.value
+    return session
+
+
+def join(
+    server: str,
+    name: str,
+    trainers: int = 1,
+    lanes: Optional[int] = None,
+    token_file: Optional[str] = None,
+    id: Optional[str] = None,
+    tls_ca: Optional[str] = None,
+    seed: int = 1,
+    manifest: Optional[Mapping[str, Any]] = None,
+) -> Session:
+    """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
+
+    ``trainers``: how many processes train the job, each of which runs the same script. ``lanes``: see :class:`Session`,
+    as many as trainers by default. ``token_file``: the file with the server's token. ``id``: a name of this process,
+    drawn by default. ``tls_ca``: the certificate of who signed the server's. ``seed``, ``manifest``: as of
+    :func:`local`, equal in all trainers."""
+    config: Dict[str, Any] = {"server": server}
+    for key, value in (("token_file", token_file), ("id", id), ("tls_ca", tls_ca)):
+        if value is not None:
+            config[key] = os.fspath(value)
+    return Session(name, config, trainers, lanes, seed, manifest)
+
+
+class Session:
+    """The place of this process in a job; made by :func:`local` or :func:`join`.
+
+    Modules register their tables with it, and an :class:`~gradbus.Optimizer` what moves them. It joins the job at the
+    first need: a forward, ``lanes``, ``digest()``, or ``start()``. Then tables and optimizers are fixed. Batches begin
+    by themselves: a batch is the lanes of all trainers, a lane is a forward, a backward and a ``step`` of the
+    optimizer, and the last lane of this trainer commits the batch. With ``lanes`` left out each trainer has one lane,
+    so a batch is one step of each, which is plain data parallelism.
+
+    As a context manager it closes at the end, and tells the other trainers where that is by an exception. A session
+    that nobody has closed is closed when the interpreter ends. Training forwards and steps belong to one thread at a
+    time; ``lookup`` and forwards in ``eval()`` may come from any."""
+
+    def __init__(
+        self,
+        name: str,
+        config: Dict[str, Any],
+        trainers: int,
+        lanes: Optional[int],
+        seed: int,
+        manifest: Optional[Mapping[str, Any]],
+    ) -> None:
+        self.name = name
+        self.native = _native.native()
+        self.handle = 0  # of the library, 0 before it has joined
+        self._config, self._shards, self._closed = config, 0, False
+        self._manifest: Dict[str, Any] = {"name": name, "trainers": trainers, "lanes": lanes or trainers, "seed": seed}
+        self._manifest.update(manifest or {})
+        self._tables: Dict[str, Table] = {}
+        self._optimizer: Optional[Optimizer] = None
+        self._job: Dict[str, Any] = {}
+        self._lock = threading.RLock()
+        self._batches = Batches(self)
+        self._process = os.getpid()
+        _open.add(self)
+
+    # Before it has joined.
+
+    def table(
+        self, name: str, rows: int, dim: int, init: Optional[Init] = None, optimizer: Optional[Spec] = None
+    ) -> Table:
+        """Registers a table; of a name that is there already it gives that one. Errors: ConfigError where the two
+        differ; OrderError where the session has joined without it."""
+        table = Table(name, rows, dim, init if init is not None else Normal(), optimizer)
+        with self._lock:
+            known = self._tables.get(name)
+            if known is not None:
+                if table.manifest() != known.manifest():
+                    raise ConfigError(
+                        f"table {name!r}: {table.manifest()}: the session has it as {known.manifest()}; want the "
+                        "same, or another name"
+                    )
+                return known
+            if self.handle:
+                raise OrderError(
+                    f"table {name!r}: session {self.name!r} has joined its job: want all modules to be made before "
+                    "the first forward"
+                )
+            table.index = len(self._tables)
+            self._tables[name] = table
+        return table
+
+    def start(self) -> Session:
+        """Joins the job, where that has not happened: with the tables and the optimizer that are known now.
+
+        It waits until all trainers are there. Errors: OrderError without an optimizer; ConfigError; ServerError;
+        JobError where another trainer's manifest or first dense values differ."""
+        if not self.handle:
+            with self._lock:
+                if not self.handle:
+                    self._join()
+        return self
+
+    def _join(self) -> None:
+        self._check_open()
+        if self._optimizer is None:
+            raise OrderError(
+                f"session {self.name!r} has no optimizer: want gradbus.Optimizer(model, session, ...) before the "
+                "first forward"
+            )
+        manifest = dict(self._manifest)
+        manifest.update(self._optimizer.manifest(list(self._tables.values())))
+        handle = ctypes.c_uint64()
+        lib = self.native
+        lib.patient()
+        code = lib.join(
+            json.dumps(self._config).encode(),
+            json.dumps(manifest).encode(),
+            self._optimizer.start_values(),
+            ctypes.byref(handle),
+        )
+        lib.wait(code, 0)
+        self.handle = handle.value
+        self._job = lib.text(lib.job, self.handle)
+
+    # What it is.
+
+    @property
+    def job(self) -> Dict[str, Any]:
+        """The manifest with all defaults, and this trainer's place in it. Joins."""
+        self.start()
+        return self._job
+
+    @property
+    def lanes(self) -> range:
+        """The lanes that this trainer hosts. Joins."""
+        return self._batches.lanes()
+
+    @property
+    def lanes_total(self) -> int:
+        """The lanes of a batch, over all trainers."""
+        return int(self._manifest["lanes"])
+
+    @property
+    def lane(self) -> int:
+        """The lane that the next ``step`` ends. Joins."""
+        return self._batches.lane()
+
+    @property
+    def batch(self) -> int:
+        """The number of the batch under way, or of the next one, from 0."""
+        return self._batches.number
+
+    @property
+    def next_batch(self) -> int:
+        """The first batch of which no lane has ended."""
+        return self._batches.untouched()
+
+    @property
+    def stats(self) -> Dict[str, Any]:
+        """Counters and times of the session, as the library keeps them. Joins."""
+        self.start()
+        out: Dict[str, Any] = self.native.text(self.native.stats, self.handle)
+        return out
+
+    # Between lanes.
+
+    def begin_forward(self) -> Lane:
+        """For modules: the lane to which a training forward belongs; joins and begins a batch where there is none."""
+        return self._batches.begin_forward()
+
+    def begin_reading(self) -> None:
+        """For modules: before a lookup that trains nothing. What was committed is complete afterwards."""
+        if not self.handle:
+            self.start()
+        self._batches.settle()
+
+    def skip(self) -> None:
+        """Ends the lane without a contribution, as if it had no samples: the batch is divided by the others."""
+        self._batches.end(0, 0.0, None)
+
+    def lookup(self, table: Union[str, Table], ids: Tensor) -> Tensor:
+        """Rows of ids at the newest version; of the batch under way, where one is. float32 ``[*ids.shape, dim]``;
+        trains nothing.
+
+        Errors: ArgumentError; IdError that names table, place and id.
+        """
+        from .lookups import Wish, flat_ids, look_up
+
+        found = self._tables.get(table) if isinstance(table, str) else table
+        if found is None:
+            raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+        looked = look_up(self, [Wish([found], [flat_ids(ids, found.name)])], train=False)[0]
+        rows = torch.nn.functional.embedding(looked.ids, looked.rows)
+        return rows.reshape(*ids.shape, found.dim)
+
+    def scale_lr(self, scale: float, from_batch: int = 0) -> int:
+        """Multiplies all rates of the manifest by ``scale``, from a batch on that all trainers agree on, and gives that
+        batch.
+
+        ``from_batch`` 0 asks for one soon. ``scale`` is absolute: asked for again, or by another trainer, it changes
+        nothing more. Errors: JobError where a trainer has begun ``from_batch``."""
+        self.start()
+        decided = ctypes.c_uint64()
+        with self._lock:
+            self.native.patient()
+            self.native.wait(self.native.scale_lr(self.handle, from_batch, scale, ctypes.byref(decided)), self.handle)
+        return decided.value
+
+    def digest(self) -> str:
+        """The SHA-256 over all weights at the newest version, 64 hexadecimal digits: equal for any number of trainers
+        and shards."""
+        self.begin_reading()
+        digest = (ctypes.c_uint8 * 32)()
+        with self._lock:
+            self.native.patient()
+            self.native.wait(self.native.digest(self.handle, digest), self.handle)
+        return bytes(digest).hex()
+
+    def save(self, path: Union[str, os.PathLike[str]]) -> None:
+        """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError."""
+        self.begin_reading()
+        with self._lock:
+            self.native.patient()
+            self.native.wait(self.native.save(self.handle, os.fsencode(path)), self.handle)
+
+    # The end.
+
+    def close(self) -> None:
+        """Waits until what was committed is complete, and leaves the job. Closing again does nothing."""
+        self._leave(None)
+
+    def abort(self, reason: str) -> None:
+        """Leaves the job by an error, which the other trainers are told. Closing again does nothing."""
+        self._leave(reason or "aborted")
+
+    def _leave(self, reason: Optional[str]) -> None:
+        if self._closed or os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            lib, handle = self.native, self.handle
+            try:
+                if handle and reason is None and not self._batches.failed:
+                    self._batches.settle()
+            finally:
+                self._closed = True
+                _open.discard(self)
+                try:
+                    if handle:
+                        lib.patient()
+                        lib.wait(lib.leave(handle, None if reason is None else reason.encode()), 0)
+                except ClosedError:
+                    pass  # it had ended by an error, which was raised then
+                finally:
+                    if self._shards:
+                        lib.check(lib.local_close(self._shards))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"session {self.name!r} is closed")
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.abort(f"{type(error).__name__}: {error}")
+        except Error:
+            pass  # the first error is the one to see
+
+    def __deepcopy__(self, memo: Any) -> Session:
+        return self  # a copied module uses the same tables
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"session {self.name!r} cannot be pickled: another process joins by a session of its own")
+
+    def __repr__(self) -> str:
+        return f"gradbus session {self.name!r}"
+
+
+_open: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _close_open() -> None:
+    """At the end of the interpreter: closes what is open, by an error where the script ends by one."""
+    last: Optional[BaseException] = getattr(sys, "last_value", None)
+    for session in list(_open):
+        try:
+            if last is None:
+                session.close()
+            else:
+                session.abort(f"{type(last).__name__}: {last}")
+        except Error as error:
+            print(f"gradbus: session {session.name!r}: {error}", file=sys.stderr)
+
+
+atexit.register(_close_open)
