@@ -1,6 +1,7 @@
 # gradbus
 #
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
+#   make capi       build/capi/libgradbus.so and gradbus.h, a session for programs in C and those that call C 
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make demo-torch the same for PyTorch: MovieLens by gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
@@ -45,6 +46,11 @@ native:
 	@cmake -S . -B build -DGRADBUS_CUDA=$(CUDA) -DGRADBUS_TESTS=$(TESTS) -DGRADBUS_EMU=$(TESTS) -DGRADBUS_WERROR=$(WERROR) >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 	@grep '^-- gradbus:' build/configure.log
 	@MAKEFLAGS=--no-print-directory cmake --build build --parallel $$(nproc)
+
+capi: native
+	@mkdir -p build/capi
+	go build $(NATIVE) -buildmode=c-shared -ldflags '-s -w' -o build/capi/libgradbus.so ./capi
+	@cp capi/gradbus.h build/capi/ && rm -f build/capi/libgradbus.h
 
 python: all capi ; @scripts/deps.sh --check python && scripts/wheel.py
 deps: ; @scripts/deps.sh go build run

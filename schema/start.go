@@ -6,6 +6,8 @@ package schema
 type StartModel struct {
 	Digest  string `json:"digest"`  // of the model's weights, 64 hexadecimal digits
 	Batches int    `json:"batches"` // 1 to StartBatchesMax
+
+	Dense bool `json:"dense,omitempty"` // parameters alone: tables are drawn, as Init says
 }
 
 // StartBatchesMax bounds StartModel.Batches.

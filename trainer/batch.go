@@ -40,6 +40,7 @@ type Batch struct {
 	stop func()
 
 	steps   []LaneStep // of the hosted lanes
+	rowless bool       // its rows were not fetched
 	open    int        // the hosted lane under way, or -1
 	at      int        // hosted lanes before this one are computed
 	samples int
@@ -239,6 +240,10 @@ func (b *Batch) prepare() error {
 		return b.err
 	}
 	b.stage = prepared
+	if b.rowless {
+		b.run.lookups.assign()
+		return nil
+	}
 	return b.run.lookups.build(b.run.head(b.number))
 }
 
@@ -290,8 +295,10 @@ func (b *Batch) fetch(ctx context.Context) error {
 	}
 	b.times.keys += b.times.lap()
 	r.activity.beginAt(lookingUp, b.times.last)
-	if err := r.fetchNext(ctx, b.number); err != nil {
-		return fmt.Errorf("wait for rows: %w", err)
+	if !b.rowless {
+		if err := r.fetchNext(ctx, b.number); err != nil {
+			return fmt.Errorf("wait for rows: %w", err)
+		}
 	}
 	b.times.lookup = b.times.lap()
 	if r.pulses != nil {
@@ -415,6 +422,16 @@ func (b *Batch) send() error {
 	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
+	return nil
+}
+
+// GiveBack undoes the Next that gave the batch, of which nothing was fetched: Next would give it again, and Finish or Close can follow. It is for a
+// program that finds out too late that it has no more data.
+func (b *Batch) GiveBack() error {
+	if err := b.out("GiveBack", naming); err != nil {
+		return err
+	}
+	b.run.now = nil
 	return nil
 }
 

@@ -50,6 +50,9 @@ type Config struct {
 	// From is the model whose values the job begins with: Join notes it in the manifest (schema.Job.Start), or compares it with the one that is
 	// noted there. Where the manifest notes one, only the trainer that has lane 0 needs it. nil where values are drawn. See Model.
 	From *Model
+	// Dense are the values that the dense parameters begin with, by name and all of them, where tables are drawn: Join notes their digest in the
+	// manifest, so that a trainer whose values are others is refused. They are read until Join returns. nil where all is drawn, or with From.
+	Dense map[string][]float32
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic is slow.
 	Log *slog.Logger
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.

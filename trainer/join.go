@@ -30,6 +30,16 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("%w: the job is nil: want its manifest", ErrConfig)
 	}
 	job = job.WithDefaults()
+	if c.Dense != nil {
+		m, err := denseModel(job, c.Dense)
+		if err != nil {
+			return nil, err
+		}
+		if c.From != nil {
+			return nil, fmt.Errorf("%w: job %q begins with the values of From and of Dense: want one of them", ErrConfig, job.Name)
+		}
+		c.From = m
+	}
 	if err := c.From.begin(job); err != nil {
 		return nil, err
 	}
@@ -273,6 +283,10 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 
 // refusedError words a refusal. Where manifests differ it names the field and both values.
 func refusedError(r *schema.Refused) error {
+	if r.Text == "" && r.Field == "start.digest" {
+		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s: want all trainers to begin with the same values: seed them alike, or give them one model",
+			ErrRefused, r.Reason, r.Field, r.Have, r.Want)
+	}
 	if r.Text == "" {
 		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s", ErrRefused, r.Reason, r.Field, r.Have, r.Want)
 	}

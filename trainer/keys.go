@@ -29,11 +29,18 @@ func (s *keySet) find(occurrences []uint64) error {
 	if n > math.MaxUint32 {
 		return fmt.Errorf("%d keys of one table in one batch: want at most %d", n, uint32(math.MaxUint32))
 	}
-	s.sorted, s.spare = grown(s.sorted, n), grown(s.spare, n)
 	s.ids, s.keys = grown(s.ids, n), s.keys[:0]
 	if n == 0 {
 		return nil
 	}
+	if ascend(occurrences) { // as those do that were found distinct before
+		s.keys = append(s.keys, occurrences...)
+		for i := range s.ids {
+			s.ids[i] = int64(i)
+		}
+		return nil
+	}
+	s.sorted, s.spare = grown(s.sorted, n), grown(s.spare, n)
 	s.sort(occurrences)
 	local := int64(-1)
 	for i, o := range s.sorted {
@@ -44,6 +51,16 @@ func (s *keySet) find(occurrences []uint64) error {
 		s.ids[o.at] = local
 	}
 	return nil
+}
+
+// ascend reports whether keys are distinct, each above the one before it.
+func ascend(keys []uint64) bool {
+	for i := 1; i < len(keys); i++ {
+		if keys[i] <= keys[i-1] {
+			return false
+		}
+	}
+	return true
 }
 
 // sort is a radix sort by bytes, lowest first. A byte in which all keys agree is skipped, so that keys below 2^16 take

@@ -60,6 +60,14 @@ func newLookups(s *split, t *tables, place *schema.Placement, numbers *requestNu
 	return &lookups{split: s, tables: t, place: place, numbers: numbers, ready: make(chan struct{}, 1)}
 }
 
+// assign finds who has which of the distinct keys of the tables, and asks nobody for rows.
+func (l *lookups) assign() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.split.assign(l.tables.keys)
+	l.requests, l.open = l.requests[:0], 0
+}
+
 // build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
 func (l *lookups) build(head schema.Head) error {
 	l.mu.Lock()

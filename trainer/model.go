@@ -36,6 +36,7 @@ type Model struct {
 	digest [32]byte
 	params [][]float32 // of each parameter of the manifest
 	tables [][]float32 // of each table, [Rows, Dim] in the order of the keys
+	dense  bool        // it has no tables, and the job that begins with it draws them
 }
 
 // Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table reads such a one.

@@ -28,7 +28,7 @@ type Bagged interface {
 // mean of the bag's rows, as the manifest says, and zeros where the bag is empty.
 func (s *LaneStep) Pooled(table schema.Table) []float32 {
 	b, ok := s.bags(table)
-	if !ok {
+	if !ok || !s.fetched(table) {
 		return s.scratch()
 	}
 	if !b.there {

@@ -28,8 +28,34 @@ func (m *Model) begin(job *schema.Job) error {
 	}
 	if job.Start == nil {
 		job.Start = job.NewStart(digest)
+		if m.dense {
+			job.Start = &schema.StartModel{Digest: digest, Batches: 1, Dense: true}
+		}
+	}
+	if job.Start.Dense != m.dense {
+		return fmt.Errorf("%w: job %q begins with dense values alone: %v, and the model given has them alone: %v", ErrConfig, job.Name, job.Start.Dense, m.dense)
 	}
 	return nil
+}
+
+// denseModel is a model of dense values alone, of which a job begins with tables that are drawn.
+func denseModel(job *schema.Job, values map[string][]float32) (*Model, error) {
+	parameters := *job
+	parameters.Tables = nil
+	m := &Model{job: &parameters, dense: true}
+	for _, p := range job.Parameters {
+		v, ok := values[p.Name]
+		if !ok || len(v) != p.Elements() {
+			return nil, fmt.Errorf("%w: job %q: Dense has %d values of parameter %q: want %d", ErrConfig, job.Name, len(v), p.Name, p.Elements())
+		}
+		m.params = append(m.params, v)
+	}
+	if len(values) > len(m.params) {
+		return nil, fmt.Errorf("%w: job %q: Dense has %d parameters: want the %d of the manifest alone", ErrConfig, job.Name, len(values), len(m.params))
+	}
+	var err error
+	m.digest, err = m.weigh()
+	return m, err
 }
 
 // fits lists how the tensors of the model differ from those of a job, and values that no gradient may have.
@@ -56,6 +82,9 @@ func (m *Model) fits(job *schema.Job) (wrong []error) {
 		wants("parameter", p.Name, p.Shape)
 	}
 	for _, t := range job.Tables {
+		if m.dense {
+			break
+		}
 		wants("table", t.Name, []int{int(t.Rows), t.Dim})
 	}
 	for _, name := range slices.Sorted(maps.Keys(has)) {
@@ -114,6 +143,9 @@ type assigning struct {
 
 // stretch is the rows of a table in a batch.
 func (w *assigning) stretch(t int, b schema.Batch) (lo, hi int) {
+	if w.job.Start.Dense {
+		return 0, 0
+	}
 	rows, batches := int(w.job.Tables[t].Rows), w.job.Start.Batches
 	return rows/batches*int(b) + min(int(b), rows%batches), rows/batches*(int(b)+1) + min(int(b)+1, rows%batches)
 }
@@ -156,9 +188,11 @@ func (w *assigning) Lane(step *LaneStep) (float64, error) {
 	for t := range w.job.Tables {
 		spec := &w.job.Tables[t]
 		lo, hi := w.stretch(t, step.Batch)
+		if lo == hi {
+			continue
+		}
 		values := w.model.Table(spec.Name)[lo*spec.Dim : hi*spec.Dim]
 		switch table := schema.Table(t); {
-		case lo == hi:
 		case pooledByShards(*spec):
 			step.PooledGrad(table, values)
 		default:

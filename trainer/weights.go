@@ -27,6 +27,14 @@ type evaluation struct {
 	lookups *lookups
 }
 
+func (s *Session) evaluating() *evaluation {
+	if s.evaluation == nil {
+		t := newTables(s.job.Tables, 1)
+		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place, &s.numbers)}
+	}
+	return s.evaluation
+}
+
 // ErrVersion: rows of another version are asked for than that which the job has. The session goes on.
 var ErrVersion = errors.New("no such version any more")
 
@@ -49,10 +57,7 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 	if _, err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
-	if s.evaluation == nil {
-		t := newTables(s.job.Tables, 1)
-		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place, &s.numbers)}
-	}
+	s.evaluating()
 	ctx, stop := s.running(ctx)
 	defer stop()
 	out := make([][]float32, len(asks))

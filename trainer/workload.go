@@ -63,7 +63,7 @@ func (s *LaneStep) end(loss float64, err error) error {
 // Rows are the embedding rows of a table that the trainer's lanes use in this batch, [U, dim] row-major, in ascending
 // order of their keys. They are read only: version Batch of the table.
 func (s *LaneStep) Rows(table schema.Table) []float32 {
-	if !s.hasRows(table) {
+	if !s.hasRows(table) || !s.fetched(table) {
 		return s.scratch()
 	}
 	return s.compute.tables.rows[table]
@@ -149,6 +149,14 @@ func (s *LaneStep) BagGrad(table schema.Table, mode cuda.Mode, offsets []int64, 
 	if err != nil {
 		s.err = fmt.Errorf("bag gradient of table %d: %w", table, err)
 	}
+}
+
+func (s *LaneStep) fetched(table schema.Table) bool {
+	if s.batch == nil || !s.batch.rowless {
+		return true
+	}
+	s.broken("rows of table %d: the batch has none (SkipFetch): want Fetch in its place", table)
+	return false
 }
 
 func (s *LaneStep) knows(table schema.Table) bool {

@@ -1,0 +1,308 @@
+//go:build cgo
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"unsafe"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+//export go_begin
+func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch, dense **C.float) C.int32_t {
+	return trains(t, handle, func(s *session) error {
+		if out == nil {
+			return fmt.Errorf("%w: batch is NULL", errArgument)
+		}
+		b, err := s.Next(s.ctx)
+		if err != nil {
+			return err
+		}
+		s.batch = b
+		lanes := b.Lanes()
+		*out = C.gradbus_batch{number: C.uint64_t(b.Number()), lanes: C.int32_t(len(lanes))}
+		if len(lanes) > 0 {
+			out.first_lane = C.int32_t(lanes[0])
+		}
+		s.copyDense(dense)
+		return nil
+	})
+}
+
+// copyDense gives the caller the dense parameters that it wants.
+func (s *session) copyDense(to **C.float) {
+	if to == nil {
+		return
+	}
+	for i, p := range unsafe.Slice(to, len(s.Job().Parameters)) {
+		if p != nil {
+			spec := &s.Job().Parameters[i]
+			copy(floats(p, spec.Elements()), s.Param(spec.Name))
+		}
+	}
+}
+
+//export go_distinct
+func go_distinct(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_ask, n C.int32_t) C.int32_t {
+	return now(t, func() error {
+		s, err := usable(handle)
+		if err != nil {
+			return err
+		}
+		asks, err := slice("asks", p, int64(n))
+		if err != nil {
+			return err
+		}
+		for i := range asks {
+			if err := s.distinct(&asks[i]); err != nil {
+				return fmt.Errorf("ask %d: %w", i, err)
+			}
+		}
+		return nil
+	})
+}
+
+func (s *session) distinct(a *C.gradbus_ask) error {
+	if err := s.knows(a.table); err != nil {
+		return err
+	}
+	keys, err := slice("keys", (*uint64)(unsafe.Pointer(a.keys)), int64(a.count))
+	if err != nil {
+		return err
+	}
+	unique, err := slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.count))
+	if err != nil {
+		return err
+	}
+	ids, err := slice("ids", (*int64)(unsafe.Pointer(a.ids)), int64(a.count))
+	if err != nil {
+		return err
+	}
+	spec := &s.Job().Tables[a.table]
+	for i, key := range keys {
+		if key >= spec.Rows {
+			return fmt.Errorf("%w: table %q: key number %d is %d: want 0 to %d", errArgument, spec.Name, i, int64(key), spec.Rows-1)
+		}
+	}
+	found, err := s.Distinct(schema.Table(a.table), keys, unique, ids)
+	a.distinct = C.int64_t(found)
+	return err
+}
+
+func (s *session) knows(table C.int32_t) error {
+	if n := len(s.Job().Tables); table < 0 || int(table) >= n {
+		return fmt.Errorf("%w: table %d: the job has %d", errArgument, table, n)
+	}
+	return nil
+}
+
+//export go_lookup
+func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, p *C.gradbus_ask, n C.int32_t) C.int32_t {
+	s, err := usable(handle)
+	if err != nil {
+		return end(t, err)
+	}
+	return wait(t, func() error {
+		asks, err := slice("asks", p, int64(n))
+		if err != nil {
+			return err
+		}
+		into := make([]trainer.RowsInto, len(asks))
+		for i := range asks {
+			if into[i], err = s.into(&asks[i]); err != nil {
+				return fmt.Errorf("ask %d: %w", i, err)
+			}
+		}
+		return s.inTurn(func() error {
+			if has, err := s.Wait(s.ctx); err != nil {
+				return err
+			} else if version >= 0 && has != schema.Version(version) {
+				return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
+			}
+			return s.LookupInto(s.ctx, into)
+		})
+	})
+}
+
+func (s *session) into(a *C.gradbus_ask) (to trainer.RowsInto, err error) {
+	if err := s.knows(a.table); err != nil {
+		return to, err
+	}
+	to.Table = schema.Table(a.table)
+	if to.Keys, err = slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.distinct)); err != nil {
+		return to, err
+	}
+	to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)), int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
+	return to, err
+}
+
+//export go_commit
+func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_step, n C.int32_t) C.int32_t {
+	return trains(t, handle, func(s *session) error {
+		steps, err := slice("lanes", p, int64(n))
+		if err != nil {
+			return err
+		}
+		b := s.batch
+		if b == nil {
+			return fmt.Errorf("%w: commit: no batch is under way: want gradbus_begin", trainer.ErrOrder)
+		}
+		if err := s.check(steps, b.Lanes()); err != nil {
+			return err
+		}
+		s.batch = nil // an error ends the session
+		return s.commit(b, steps)
+	})
+}
+
+// check finds everything that would end the session.
+func (s *session) check(steps []C.gradbus_lane_step, lanes []lane.Lane) error {
+	if len(steps) != len(lanes) {
+		return fmt.Errorf("%w: %d lanes: the batch has %d", errArgument, len(steps), len(lanes))
+	}
+	for i := range steps {
+		step := &steps[i]
+		if step.lane != C.int32_t(lanes[i]) {
+			return fmt.Errorf("%w: lane %d in place %d: want lane %d", errArgument, step.lane, i, lanes[i])
+		}
+		pieces, err := slice("rows", step.rows, int64(step.pieces))
+		if err != nil {
+			return fmt.Errorf("lane %d: %w", step.lane, err)
+		}
+		if step.samples < 0 || step.samples == 0 && len(pieces) > 0 {
+			return fmt.Errorf("%w: lane %d: %d samples and %d pieces of rows: want none of either, or samples", errArgument, step.lane, step.samples, len(pieces))
+		}
+		for at := range pieces {
+			if err := s.checkRows(&pieces[at]); err != nil {
+				return fmt.Errorf("lane %d: piece %d of rows: %w", step.lane, at, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (s *session) checkRows(r *C.gradbus_rows) error {
+	if err := s.knows(r.table); err != nil {
+		return err
+	}
+	keys, err := slice("keys", (*uint64)(unsafe.Pointer(r.keys)), int64(r.count))
+	if err != nil {
+		return err
+	}
+	spec := &s.Job().Tables[r.table]
+	for i, key := range keys {
+		if key >= spec.Rows {
+			return fmt.Errorf("%w: table %q: key number %d is %d: want 0 to %d", errArgument, spec.Name, i, int64(key), spec.Rows-1)
+		}
+	}
+	_, err = slice("grad", r.grad, int64(r.count)*int64(spec.Dim))
+	return err
+}
+
+// pieces are the rows of a lane that was checked.
+func pieces(step *C.gradbus_lane_step) []C.gradbus_rows {
+	return unsafe.Slice(step.rows, step.pieces)
+}
+
+func keysOf(r *C.gradbus_rows) []uint64 {
+	return unsafe.Slice((*uint64)(unsafe.Pointer(r.keys)), r.count)
+}
+
+func (s *session) commit(b *trainer.Batch, steps []C.gradbus_lane_step) error {
+	for i := range steps {
+		step := &steps[i]
+		b.Samples(lane.Lane(step.lane), int(step.samples))
+		for at := range pieces(step) {
+			r := &pieces(step)[at]
+			b.Keys(lane.Lane(step.lane), schema.Table(r.table), keysOf(r)...)
+		}
+	}
+	if err := b.SkipFetch(s.ctx); err != nil {
+		return err
+	}
+	for i := range steps {
+		step, err := b.Lane(lane.Lane(steps[i].lane))
+		if err != nil {
+			return err
+		}
+		if step.Samples > 0 {
+			s.give(step, &steps[i])
+		}
+		if err := step.End(float64(steps[i].loss)); err != nil {
+			return err
+		}
+	}
+	return b.Commit(s.ctx)
+}
+
+// give hands a lane's gradients over.
+func (s *session) give(to *trainer.LaneStep, from *C.gradbus_lane_step) {
+	all := pieces(from)
+	for table := range s.Job().Tables {
+		n, ids := 0, to.IDs(schema.Table(table))
+		for i := range all {
+			if int(all[i].table) == table {
+				n++
+			}
+		}
+		for i := range all {
+			r := &all[i]
+			if int(r.table) != table || r.count == 0 {
+				continue
+			}
+			grad := floats(r.grad, int(r.count)*s.Job().Tables[table].Dim)
+			if n == 1 && ascending(ids) {
+				to.RowGrad(schema.Table(table), ids, grad)
+			} else if n == 1 {
+				to.BagGrad(schema.Table(table), cuda.Sum, nil, grad)
+			} else {
+				to.AddRowGrad(schema.Table(table), ids[:r.count], grad)
+				ids = ids[r.count:]
+			}
+		}
+	}
+	if from.dense == nil {
+		return
+	}
+	dense := unsafe.Slice((**C.float)(unsafe.Pointer(from.dense)), len(s.Job().Parameters))
+	for i := len(dense) - 1; i >= 0; i-- { // in which order they travel
+		if dense[i] != nil {
+			spec := &s.Job().Parameters[i]
+			copy(to.Grad(spec.Name), floats(dense[i], spec.Elements()))
+			to.Done(spec.Name)
+		}
+	}
+}
+
+func ascending(ids []int64) bool {
+	for i := 1; i < len(ids); i++ {
+		if ids[i] <= ids[i-1] {
+			return false
+		}
+	}
+	return true
+}
+
+//export go_finish
+func go_finish(t *C.gradbus_thread, handle C.gradbus_handle, dense **C.float) C.int32_t {
+	return trains(t, handle, func(s *session) error {
+		if s.batch != nil {
+			if err := s.batch.GiveBack(); err != nil {
+				return err
+			}
+			s.batch = nil
+		}
+		if err := s.Finish(s.ctx); err != nil {
+			return err
+		}
+		s.copyDense(dense)
+		return nil
+	})
+}

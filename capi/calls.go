@@ -1,0 +1,194 @@
+//go:build cgo
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// Errors that no other package has.
+var (
+	errArgument = errors.New("not possible")
+	errConfig   = errors.New("options")
+	errCanceled = errors.New("canceled by gradbus_cancel")
+	errClosed   = errors.New("closed")
+	errFault    = errors.New("fault of the library")
+	errFile     = errors.New("file")
+)
+
+// codes are those of errors, the first that fits.
+var codes = []struct {
+	err  error
+	code C.int32_t
+}{
+	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errClosed, C.GRADBUS_CLOSED}, {errArgument, C.GRADBUS_ARGUMENT},
+	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG}, {trainer.ErrVersion, C.GRADBUS_VERSION},
+	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB}, {trainer.ErrFrameRefused, C.GRADBUS_JOB},
+	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER}, {trainer.ErrNoServers, C.GRADBUS_SERVER}, {fabric.ErrNoServer, C.GRADBUS_SERVER},
+	{fabric.ErrRefused, C.GRADBUS_SERVER}, {fabric.ErrLost, C.GRADBUS_SERVER}, {fabric.ErrClosed, C.GRADBUS_SERVER}, {context.DeadlineExceeded, C.GRADBUS_SERVER},
+	{trainer.ErrLeft, C.GRADBUS_CLOSED}, {trainer.ErrWorkload, C.GRADBUS_ARGUMENT}, {trainer.ErrModel, C.GRADBUS_FILE},
+}
+
+func codeOf(err error) C.int32_t {
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return c.code
+		}
+	}
+	var manifest schema.JobErrors
+	var file *fs.PathError
+	var network net.Error
+	switch {
+	case errors.As(err, &manifest):
+		return C.GRADBUS_CONFIG
+	case errors.As(err, &file):
+		return C.GRADBUS_FILE
+	case errors.As(err, &network):
+		return C.GRADBUS_SERVER
+	}
+	return C.GRADBUS_INTERNAL
+}
+
+// end is what a call gives: its code, with the text for the thread.
+func end(t *C.gradbus_thread, err error) C.int32_t {
+	if err == nil {
+		return C.GRADBUS_OK
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	to := unsafe.Slice((*byte)(unsafe.Pointer(&t.text[0])), len(t.text))
+	if n := len(to) - 1; len(text) > n {
+		text = strings.ToValidUTF8(text[:n-3], "") + "..."
+	}
+	to[copy(to, text)] = 0
+	return codeOf(err)
+}
+
+// guarded is what a body gives; a panic is an error, since it would end a process that is not ours.
+func guarded(body func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errFault, p)
+		}
+	}()
+	return body()
+}
+
+// call is one that may outlast the patience of its thread.
+type call struct {
+	done chan struct{}
+	err  error
+}
+
+// now makes a call that does not wait.
+func now(t *C.gradbus_thread, body func() error) C.int32_t { return end(t, guarded(body)) }
+
+// wait makes a call that may: on the thread of its caller where that has all the time, else beside it.
+func wait(t *C.gradbus_thread, body func() error) C.int32_t {
+	if t.pending != 0 {
+		return end(t, fmt.Errorf("%w: a call of this thread gave GRADBUS_AGAIN: want gradbus_resume first", trainer.ErrOrder))
+	}
+	if t.patience < 0 {
+		return end(t, guarded(body))
+	}
+	c := &call{done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.err = guarded(body)
+	}()
+	if c.within(t.patience) {
+		return end(t, c.err)
+	}
+	t.pending = C.uint64_t(all.add(c))
+	return C.GRADBUS_AGAIN
+}
+
+// within reports whether a call has ended within a patience.
+func (c *call) within(ms C.int32_t) bool {
+	if ms < 0 {
+		<-c.done
+		return true
+	}
+	timer := time.NewTimer(time.Duration(ms) * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+//export go_resume
+func go_resume(t *C.gradbus_thread) C.int32_t {
+	if t.pending == 0 {
+		return end(t, fmt.Errorf("%w: resume: no call of this thread gave GRADBUS_AGAIN", trainer.ErrOrder))
+	}
+	c, err := get[*call](uint64(t.pending))
+	if err != nil {
+		return end(t, err)
+	}
+	if !c.within(t.patience) {
+		return C.GRADBUS_AGAIN
+	}
+	all.remove(uint64(t.pending))
+	t.pending = 0
+	return end(t, c.err)
+}
+
+// handles are what callers know by number.
+type handles struct {
+	mu   sync.RWMutex // a leaf
+	last uint64
+	of   map[uint64]any
+}
+
+var all = &handles{of: map[uint64]any{}}
+
+// spread makes numbers that nobody meets by counting; since it is odd, and times gathered is 1, each comes from one.
+const (
+	spread   = 0x9e3779b97f4a7c15
+	gathered = 0xf1de83e19937733d
+)
+
+func (h *handles) add(what any) uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last++
+	h.of[h.last*spread] = what
+	return h.last * spread
+}
+
+func (h *handles) remove(handle uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.of, handle)
+}
+
+// get is what a handle stands for.
+func get[T any](handle uint64) (T, error) {
+	all.mu.RLock()
+	what, last := all.of[handle], all.last
+	all.mu.RUnlock()
+	is, ok := what.(T)
+	if number := handle * gathered; !ok && what == nil && number >= 1 && number <= last {
+		return is, fmt.Errorf("%w: handle %#x is gone", errClosed, handle)
+	} else if !ok {
+		return is, fmt.Errorf("%w: handle %#x: want one that this library gave, for this kind of call", errArgument, handle)
+	}
+	return is, nil
+}

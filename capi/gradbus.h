@@ -1,0 +1,167 @@
+/* gradbus.h: a trainer's session in a gradbus job, for programs in C and for those that call C.
+ *
+ *   gradbus_handle shards, session;
+ *   gradbus_local(NULL, &shards);                              a job within this process; or {"server": "nats://host:4222"} below
+ *   gradbus_join("{\"local\": ...}", job, NULL, &session);
+ *   for (;;) {
+ *     gradbus_begin(session, &batch, dense);                   which batch, which lanes; dense parameters of its version
+ *     gradbus_distinct(session, asks, n);                      distinct keys of what the lanes use
+ *     gradbus_lookup(session, -1, asks, n);                    their rows
+ *     ...                                                      forward and backward pass of each lane
+ *     gradbus_commit(session, lanes, batch.lanes);             gradients
+ *   }
+ *   gradbus_finish(session, dense);
+ *   gradbus_leave(session, NULL);
+ *
+ * Memory. All memory is the caller's but for the strings of gradbus_error and gradbus_version. A call reads and writes what it is given
+ * until it returns something other than GRADBUS_AGAIN, and never afterwards; while it gives GRADBUS_AGAIN the memory stays in use. What a
+ * call writes is of use only after GRADBUS_OK, but where it says otherwise. Arrays are row-major and contiguous. A pointer to n elements
+ * may be NULL where n is 0.
+ *
+ * Threads. Any thread may make any call. The calls of one session that train (begin, commit, finish, digest, table, save, leave) are made
+ * one at a time: a second one meanwhile is GRADBUS_ORDER. gradbus_lookup may be called from any number of threads and waits for its turn;
+ * gradbus_distinct, _job, _stats and _cancel never wait. Sessions do not hinder each other.
+ *
+ * Processes. A process that was forked from one that has loaded the library gets GRADBUS_FORKED from every call; its parent goes on. One that was
+ * spawned (exec) loads the library for itself. The library starts threads, installs no handler for SIGINT, chains to the handlers that
+ * it finds for other signals, prints nothing, and does not end the process.
+ */
+#ifndef GRADBUS_SESSION_H
+#define GRADBUS_SESSION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Shards, a session or a model. 0 is none. One that is gone is refused (GRADBUS_CLOSED), and so is an invented one (GRADBUS_ARGUMENT). */
+typedef uint64_t gradbus_handle;
+
+enum gradbus_code {
+  GRADBUS_OK = 0,
+  GRADBUS_AGAIN = 1,     /* the call goes on: gradbus_resume waits for it; its memory stays in use */
+  GRADBUS_ARGUMENT = 2,  /* a shape, key, name, pointer or handle is not possible; nothing has changed */
+  GRADBUS_ORDER = 3,     /* not now, such as commit before begin, or while another call of the session is under way; nothing has changed */
+  GRADBUS_CONFIG = 4,    /* the options or the manifest; the text has the field, its value and what would be right */
+  GRADBUS_SERVER = 5,    /* no server is there, or it was lost; a session has ended */
+  GRADBUS_JOB = 6,       /* the job refused this trainer, or failed: the text names who and why; the session has ended */
+  GRADBUS_VERSION = 7,   /* the job is at another version than that which was asked for; the session goes on */
+  GRADBUS_CANCELED = 8,  /* by gradbus_cancel; the session has ended */
+  GRADBUS_CLOSED = 9,    /* the handle is gone */
+  GRADBUS_FORKED = 10,   /* this process was forked from the one that loaded the library */
+  GRADBUS_FILE = 11,     /* a file cannot be read or written, or is no saved model */
+  GRADBUS_INTERNAL = 12  /* a fault of the library; a session has ended */
+};
+
+/* Why the calling thread's last call gave something other than GRADBUS_OK and GRADBUS_AGAIN: one line, UTF-8, at most 2 KiB. It is the
+ * library's, and valid until the thread's next call or its end. Never NULL. */
+const char *gradbus_error(void);
+
+/* The version of the library, for ever valid. */
+const char *gradbus_version(void);
+
+/* How long calls of this thread wait before they give GRADBUS_AGAIN, in milliseconds; below 0, the default, as long as it takes. A caller
+ * that has to look at signals now and then sets it. Only calls that say "Waits" are concerned. */
+void gradbus_patience(int32_t ms);
+
+/* Waits on for the calling thread's call that gave GRADBUS_AGAIN, and gives what that gives. Until then every other call of this thread that
+ * waits is GRADBUS_ORDER. */
+int32_t gradbus_resume(void);
+
+/* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call but gradbus_leave. The other
+ * trainers hear that this one has left. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
+int32_t gradbus_cancel(gradbus_handle session);
+
+/* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
+ *   {"shards": 1, "log": "/path"}
+ * shards: how many each job is cut into, 1 to 64. log: a file to which warnings are appended. */
+int32_t gradbus_local(const char *options, gradbus_handle *shards);
+
+/* Ends the shards. Their sessions are to have left before (GRADBUS_ORDER). */
+int32_t gradbus_local_close(gradbus_handle shards);
+
+/* Waits until all trainers of a job have joined. config is JSON:
+ *   {"local": HANDLE}                                            of gradbus_local
+ *   {"server": "nats://host:4222", "token_file": "/path", "tls_ca": "/path", "id": "t0", "log": "/path"}
+ * all of it optional: server is nats://127.0.0.1:4222, id the next free one. job is the manifest, JSON: name, trainers, lanes, seed,
+ * optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables [{name, rows, dim, init {kind, scale},
+ * optimizer, partitions}], settings {name: value} and whatever else docs/protocol.md names; what is left out has its default, and the
+ * init of a parameter is zeros. Manifests of all trainers are equal.
+ *
+ * dense_start has a pointer for each parameter of the manifest, in its order, to the values that the job begins with; NULL where the
+ * manifest draws them. All trainers give equal values, or are refused (GRADBUS_JOB).
+ *
+ * *session is written before the call waits, so that gradbus_cancel can end it; it may be used for anything else after GRADBUS_OK. */
+int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session);
+
+/* The manifest with all defaults, and what this trainer is, as JSON: {"job": {...}, "member": "t0", "run": "...", "shards": 1,
+ * "first_lane": 0, "lanes": 1}. *json is the caller's, to be given to gradbus_free. */
+int32_t gradbus_job(gradbus_handle session, char **json);
+
+/* Frees what gradbus_job, _model_job and _stats gave. NULL is nothing. */
+void gradbus_free(void *p);
+
+typedef struct {
+  uint64_t number;     /* of the batch, from 0; in sync it is computed on that version */
+  int32_t first_lane;  /* of those to be computed: a trainer is told, and does not choose */
+  int32_t lanes;
+} gradbus_batch;
+
+/* Waits for the results of the batches before, as far as the job's consistency wants. The next batch, and the dense parameters of its version:
+ * dense has a pointer for each parameter of the manifest, NULL where it is not wanted; NULL: none is. Follows gradbus_join or gradbus_commit.
+ * Nothing may be written to *batch or dense where the call fails. */
+int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense);
+
+typedef struct {
+  int32_t table;        /* number in the manifest */
+  int64_t count;
+  const int64_t *keys;  /* [count], in any order, and as often as one likes */
+  int64_t *ids;         /* out [count]: keys[i] is unique[ids[i]], and its row is rows[ids[i]] */
+  int64_t *unique;      /* out [count], of which distinct are written: the distinct keys, ascending */
+  int64_t distinct;     /* out */
+  float *rows;          /* out [distinct, dim] of gradbus_lookup */
+} gradbus_ask;
+
+/* Fills ids, unique and distinct of each of n asks. A key that is negative or not below the table's rows is GRADBUS_ARGUMENT; the text names
+ * table, place and key. From any thread at any time. */
+int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n);
+
+/* Waits. Fills rows of each of n asks, for its distinct keys in unique; keys, count and ids are not looked at. version -1 is the newest
+ * complete one, which is that of the batch under way; another is GRADBUS_VERSION where the job is not at it. One request to each shard, where
+ * it is no more than 16 MiB. Waits for results of what was committed. From any thread. */
+int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n);
+
+typedef struct {
+  int32_t table;
+  int64_t count;
+  const int64_t *keys;  /* [count], best distinct and ascending, as unique is; else equal ones are added up in order */
+  const float *grad;    /* [count, dim] */
+} gradbus_rows;
+
+typedef struct {
+  int32_t lane;
+  int32_t samples;              /* by which the lane weighs; 0: the lane is absent from the batch, and has neither rows nor dense */
+  double loss;                  /* summed over the samples, for progress */
+  const gradbus_rows *rows;     /* [pieces], any number for each table; added up in this order */
+  int32_t pieces;
+  const float *const *dense;    /* gradient of each parameter of the manifest, summed over the samples; a NULL entry, or NULL, is zeros */
+} gradbus_lane_step;
+
+/* Waits (for room on the way). Hands over the gradients of all lanes of gradbus_begin, ascending. The update divides their sum by the sum of
+ * samples. gradbus_begin, _finish and _lookup wait for what comes of it. */
+int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n);
+
+/* Waits until all that was committed is complete; dense is as in gradbus_begin, of the version that it made. The other trainers then need
+ * nothing of this one until a further gradbus_begin. */
+int32_t gradbus_finish(gradbus_handle session, float *const *dense);
+
+/* Waits. Ends the membership, and the handle is gone, whatever comes back. reason NULL: this trainer is done, and what was committed is awaited;
+ * else the job ends for the others with this text. Between gradbus_begin and gradbus_commit there is a reason, or GRADBUS_ORDER says so. */
+int32_t gradbus_leave(gradbus_handle session, const char *reason);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+//go:build cgo
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"gradbus/local"
+	"gradbus/trainer"
+)
+
+// shards are those of gradbus_local.
+type shards struct {
+	*local.Shards
+	sessions atomic.Int32
+	log      *os.File // or nil
+}
+
+// options reads JSON of a caller's. Nothing is {}.
+func options(text *C.char, to any) error {
+	if text == nil {
+		return nil
+	}
+	d := json.NewDecoder(bytes.NewReader([]byte(C.GoString(text))))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: %w", errConfig, err)
+	}
+	if d.More() {
+		return fmt.Errorf("%w: text behind the options", errConfig)
+	}
+	return nil
+}
+
+// logTo appends warnings to a file; without one nobody hears them.
+func logTo(path string) (*slog.Logger, *os.File, error) {
+	if path == "" {
+		return slog.New(slog.DiscardHandler), nil, nil
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o666)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: log: %w", errFile, err)
+	}
+	return slog.New(slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelWarn})), f, nil
+}
+
+//export go_local
+func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_t {
+	return now(t, func() error {
+		var o struct {
+			Shards int    `json:"shards"`
+			Log    string `json:"log"`
+		}
+		if out == nil {
+			return fmt.Errorf("%w: shards is NULL", errArgument)
+		}
+		if err := options(text, &o); err != nil {
+			return err
+		}
+		log, file, err := logTo(o.Log)
+		if err != nil {
+			return err
+		}
+		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Log: log})
+		if err != nil {
+			file.Close()
+			return fmt.Errorf("%w: %w", errConfig, err)
+		}
+		*out = C.gradbus_handle(all.add(&shards{Shards: s, log: file}))
+		return nil
+	})
+}
+
+//export go_local_close
+func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
+	return now(t, func() error {
+		s, err := get[*shards](uint64(handle))
+		if err != nil {
+			return err
+		}
+		if n := s.sessions.Load(); n > 0 {
+			return fmt.Errorf("%w: sessions of these shards that have not left: %d", trainer.ErrOrder, n)
+		}
+		all.remove(uint64(handle))
+		s.Close()
+		s.log.Close()
+		return nil
+	})
+}
+
+// slice is n elements at a caller's pointer.
+func slice[T any](what string, p *T, n int64) ([]T, error) {
+	if n < 0 || n > 0 && p == nil {
+		return nil, fmt.Errorf("%w: %s: %d elements at %p", errArgument, what, n, unsafe.Pointer(p))
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	return unsafe.Slice(p, n), nil
+}

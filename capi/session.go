@@ -1,0 +1,243 @@
+//go:build cgo
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"unsafe"
+
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// session is a trainer's, for threads that know nothing of each other.
+type session struct {
+	*trainer.Session // once joined
+	ctx              context.Context
+	cancel           context.CancelCauseFunc
+	turn             chan struct{} // holds a value while a call uses the trainer's session
+	busy             atomic.Bool   // a call that trains is under way
+	joined           atomic.Bool
+	batch            *trainer.Batch // under way, or nil
+	of               *shards        // that it joined at, or nil
+	log              *os.File       // or nil
+}
+
+// config is that of gradbus_join.
+type config struct {
+	Local     uint64 `json:"local"`
+	Server    string `json:"server"`
+	TokenFile string `json:"token_file"`
+	ID        string `json:"id"`
+	Log       string `json:"log"`
+}
+
+func (c *config) trainer() (to trainer.Config, s *session, err error) {
+	s = &session{turn: make(chan struct{}, 1)}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	if c.Local != 0 {
+		if s.of, err = get[*shards](c.Local); err != nil {
+			return to, s, err
+		}
+		to = s.of.Config()
+	} else {
+		if to.Log, s.log, err = logTo(c.Log); err != nil {
+			return to, s, err
+		}
+		to.Server = c.Server
+	}
+	to.Member = schema.Member(c.ID)
+	if c.TokenFile != "" {
+		token, err := os.ReadFile(c.TokenFile)
+		if err != nil {
+			return to, s, fmt.Errorf("%w: token_file: %w", errFile, err)
+		}
+		to.Token = strings.TrimSpace(string(token))
+	}
+	return to, s, nil
+}
+
+// manifest reads a job and says what has an obvious value.
+func manifest(text *C.char) (*schema.Job, error) {
+	if text == nil {
+		return nil, fmt.Errorf("%w: job is NULL", errArgument)
+	}
+	job, err := schema.DecodeJob([]byte(C.GoString(text)))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errConfig, err)
+	}
+	for i := range job.Parameters {
+		p := &job.Parameters[i]
+		p.Init.Kind = cmp.Or(p.Init.Kind, schema.InitZeros)
+	}
+	return job.WithDefaults(), nil
+}
+
+//export go_join
+func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C.gradbus_handle) C.int32_t {
+	var c config
+	var to trainer.Config
+	var s *session
+	var job *schema.Job
+	err := guarded(func() (err error) {
+		if out == nil {
+			return fmt.Errorf("%w: session is NULL", errArgument)
+		}
+		if err = options(text, &c); err != nil {
+			return err
+		}
+		if job, err = manifest(jobText); err != nil {
+			return err
+		}
+		if err = job.Validate(); err != nil {
+			return err
+		}
+		if to, s, err = c.trainer(); err != nil {
+			return err
+		}
+		to.Dense, err = denseValues(job, start)
+		return err
+	})
+	if err != nil {
+		return end(t, err)
+	}
+	if s.of != nil {
+		s.of.sessions.Add(1)
+	}
+	handle := all.add(s)
+	*out = C.gradbus_handle(handle)
+	return wait(t, func() (err error) {
+		s.turn <- struct{}{}
+		defer func() { <-s.turn }()
+		if s.Session, err = trainer.Join(s.ctx, to, job); err != nil {
+			all.remove(handle)
+			s.gone()
+			return err
+		}
+		s.joined.Store(true)
+		return nil
+	})
+}
+
+// gone lets go of what a session had besides the trainer's.
+func (s *session) gone() {
+	if s.of != nil {
+		s.of.sessions.Add(-1)
+	}
+	s.log.Close()
+}
+
+// denseValues are copies of the values of all parameters, by name; nil where they are drawn.
+func denseValues(job *schema.Job, start **C.float) (map[string][]float32, error) {
+	if start == nil {
+		return nil, nil
+	}
+	values := map[string][]float32{}
+	for i, p := range unsafe.Slice(start, len(job.Parameters)) {
+		spec := &job.Parameters[i]
+		if p == nil {
+			return nil, fmt.Errorf("%w: dense_start of parameter %q is NULL: want all parameters, or none", errArgument, spec.Name)
+		}
+		values[spec.Name] = append([]float32(nil), floats(p, spec.Elements())...)
+	}
+	return values, nil
+}
+
+func floats(p *C.float, n int) []float32 {
+	return unsafe.Slice((*float32)(unsafe.Pointer(p)), n)
+}
+
+// trains makes a call of those that are made one at a time.
+func trains(t *C.gradbus_thread, handle C.gradbus_handle, body func(s *session) error) C.int32_t {
+	s, err := usable(handle)
+	if err != nil {
+		return end(t, err)
+	}
+	if t.pending == 0 && !s.busy.CompareAndSwap(false, true) {
+		return end(t, fmt.Errorf("%w: another call of this session is under way", trainer.ErrOrder))
+	}
+	return wait(t, func() error {
+		defer s.busy.Store(false)
+		return s.inTurn(func() error { return body(s) })
+	})
+}
+
+// usable is a session that has joined.
+func usable(handle C.gradbus_handle) (*session, error) {
+	s, err := get[*session](uint64(handle))
+	if err == nil && !s.joined.Load() {
+		err = fmt.Errorf("%w: the session has not joined yet", trainer.ErrOrder)
+	}
+	return s, err
+}
+
+// inTurn waits until no other call uses the session.
+func (s *session) inTurn(body func() error) error {
+	if s.ctx.Err() != nil {
+		return context.Cause(s.ctx)
+	}
+	select {
+	case s.turn <- struct{}{}:
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	}
+	defer func() { <-s.turn }()
+	return body()
+}
+
+//export go_cancel
+func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
+	return now(t, func() error {
+		s, err := get[*session](uint64(handle))
+		if err != nil || s.ctx.Err() != nil {
+			return err
+		}
+		s.cancel(errCanceled)
+		go s.abort()
+		return nil
+	})
+}
+
+// abort leaves a session that was canceled, as soon as nothing waits on it any more.
+func (s *session) abort() {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	if s.Session != nil {
+		_ = s.Abort(errCanceled) // gradbus_leave says so, too
+	}
+}
+
+//export go_leave
+func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int32_t {
+	s, err := usable(handle)
+	if err != nil {
+		return end(t, err)
+	}
+	var reason error
+	if text != nil {
+		reason = fmt.Errorf("%s", C.GoString(text))
+	}
+	if t.pending == 0 && !s.busy.CompareAndSwap(false, true) {
+		return end(t, fmt.Errorf("%w: another call of this session is under way: want gradbus_cancel before", trainer.ErrOrder))
+	}
+	return wait(t, func() error {
+		s.turn <- struct{}{}
+		defer func() { <-s.turn }()
+		all.remove(uint64(handle))
+		defer s.gone()
+		if s.batch != nil && reason == nil {
+			if err := s.batch.GiveBack(); err != nil && s.Err() == nil {
+				return err
+			}
+		}
+		return s.Abort(reason)
+	})
+}

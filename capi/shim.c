@@ -1,0 +1,62 @@
+//go:build cgo
+
+// The functions of gradbus.h. Each looks at the process before it enters Go: a forked child has Go's memory and none of its threads, and
+// would hang there. What belongs to a thread lives here, too: Go does not know the caller's threads.
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "_cgo_export.h"
+
+static pid_t home;
+static pthread_key_t key;
+
+__attribute__((constructor)) static void remember_process(void) {
+  home = getpid();
+  pthread_key_create(&key, free);
+}
+
+// The library is loaded at run time, when there is room for little more than a pointer in each thread.
+static _Thread_local gradbus_thread *known;
+static gradbus_thread nobody = {.patience = -1}; // of threads for whom there is no memory
+
+static gradbus_thread *self(void) {
+  if (known) return known;
+  gradbus_thread *t = calloc(1, sizeof *t);
+  if (!t || pthread_setspecific(key, t)) {
+    free(t);
+    return &nobody;
+  }
+  t->patience = -1;
+  return known = t;
+}
+
+static int32_t forked(void) {
+  strcpy(self()->text, "this process was forked from the one that loaded gradbus: want a spawned one (multiprocessing: spawn or forkserver)");
+  return GRADBUS_FORKED;
+}
+
+#define CALL(call) return getpid() == home ? (call) : forked()
+
+const char *gradbus_error(void) { return self()->text; }
+void gradbus_patience(int32_t ms) { self()->patience = ms; }
+int32_t gradbus_resume(void) { CALL(go_resume(self())); }
+int32_t gradbus_cancel(gradbus_handle session) { CALL(go_cancel(self(), session)); }
+int32_t gradbus_local(const char *options, gradbus_handle *shards) { CALL(go_local(self(), (char *)options, shards)); }
+int32_t gradbus_local_close(gradbus_handle shards) { CALL(go_local_close(self(), shards)); }
+int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session) {
+  CALL(go_join(self(), (char *)config, (char *)job, (float **)dense_start, session));
+}
+int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense) {
+  CALL(go_begin(self(), session, batch, (float **)dense));
+}
+int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n) { CALL(go_distinct(self(), session, asks, n)); }
+int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) {
+  CALL(go_lookup(self(), session, version, asks, n));
+}
+int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) {
+  CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n));
+}
+int32_t gradbus_finish(gradbus_handle session, float *const *dense) { CALL(go_finish(self(), session, (float **)dense)); }
+int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }

@@ -1,0 +1,14 @@
+// What shim.c and Go have in common.
+#ifndef GRADBUS_SHIM_H
+#define GRADBUS_SHIM_H
+
+#include "gradbus.h"
+
+// gradbus_thread is what belongs to one thread of the caller.
+typedef struct {
+  int32_t patience;   // of gradbus_patience
+  uint64_t pending;   // the call that gave GRADBUS_AGAIN; 0 for none
+  char text[2048];    // of gradbus_error
+} gradbus_thread;
+
+#endif

@@ -1,0 +1,158 @@
+package trainer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"gradbus/schema"
+)
+
+// A program whose forward pass itself says which rows it needs, one table after the other, looks them up while a batch is under way, and
+// names keys and gradients afterwards:
+//
+//	b, err := session.Next(ctx)
+//	n, err := session.Distinct(users, keys, unique, ids)
+//	err = session.LookupInto(ctx, []trainer.RowsInto{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
+//	... // forward and backward pass
+//	b.Samples(l, 2)
+//	b.Keys(l, users, unique[:n]...)
+//	err = b.SkipFetch(ctx)
+//	step, err := b.Lane(l)
+//	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
+
+// SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and the lanes have
+// neither Rows nor Pooled. Tables that shards pool want Fetch (ErrOrder), and so does a batch whose rows were asked for already.
+//
+// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of Run.
+func (b *Batch) SkipFetch(ctx context.Context) error {
+	if err := b.out("SkipFetch", naming); err != nil {
+		return err
+	}
+	for i := range b.run.job.Tables {
+		if spec := &b.run.job.Tables[i]; pooledByShards(*spec) {
+			return fmt.Errorf("%w: SkipFetch: table %q is pooled on its shards (placement %s): want Fetch", ErrOrder, spec.Name, spec.Placement)
+		}
+	}
+	b.rowless = true
+	return b.Fetch(ctx)
+}
+
+// RowsInto are keys of one table to look up, distinct and ascending, and the memory that their rows go to, [len(Keys), dim] row-major.
+type RowsInto struct {
+	Table schema.Table
+	Keys  []uint64
+	Rows  []float32
+}
+
+// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to a shard where they
+// are no more than 16 MiB, and name each table once. Memory is the caller's again when LookupInto returns; after an error it holds anything.
+//
+// ErrOrder says that an ask is not possible: nothing was asked for, and the session goes on. Any other error ends it.
+func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
+	for i := range asks {
+		if err := s.checkInto(&asks[i]); err != nil {
+			return fmt.Errorf("lookup: ask %d: %w", i, err)
+		}
+	}
+	if _, err := s.Wait(ctx); err != nil {
+		return err
+	}
+	ctx, stop := s.running(ctx)
+	defer stop()
+	e := s.evaluating()
+	defer e.forget()
+	for at := (place{}); at.ask < len(asks); {
+		e.forget()
+		keys := e.add(asks, &at)
+		if keys == 0 {
+			continue
+		}
+		b := s.newest()
+		if err := e.lookups.build(s.head(b)); err != nil {
+			return err
+		}
+		if err := s.fetch(ctx, e.lookups, b); err != nil {
+			return fmt.Errorf("lookup of %d keys at version %d: %w", keys, b, err)
+		}
+	}
+	return nil
+}
+
+func (s *Session) checkInto(a *RowsInto) error {
+	if int(a.Table) >= len(s.job.Tables) {
+		return fmt.Errorf("%w: table %d: the job has %d", ErrOrder, a.Table, len(s.job.Tables))
+	}
+	spec, n := &s.job.Tables[a.Table], len(a.Keys)
+	switch {
+	case pooledByShards(*spec):
+		return fmt.Errorf("%w: table %q is pooled on its shards (placement %s): want Lookup", ErrOrder, spec.Name, spec.Placement)
+	case len(a.Rows) != n*spec.Dim:
+		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrOrder, spec.Name, len(a.Rows), n, spec.Dim)
+	case !ascend(a.Keys):
+		return fmt.Errorf("%w: table %q: want distinct keys, ascending", ErrOrder, spec.Name)
+	case n > 0 && a.Keys[n-1] >= spec.Rows:
+		return fmt.Errorf("%w: %w", ErrOrder, outside(spec, a.Keys[n-1]))
+	}
+	return nil
+}
+
+// place is how far asks were asked for.
+type place struct{ ask, key int }
+
+// add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the asks.
+func (e *evaluation) add(asks []RowsInto, at *place) (keys int) {
+	for room := evaluationValuesMax; at.ask < len(asks); {
+		a := &asks[at.ask]
+		table, dim := int(a.Table), e.tables.specs[a.Table].Dim
+		n := min(len(a.Keys)-at.key, room/dim)
+		if keys == 0 {
+			n = min(len(a.Keys)-at.key, max(n, 1))
+		}
+		if n == 0 && at.key < len(a.Keys) || len(e.tables.keys[table]) > 0 {
+			return keys
+		}
+		end := at.key + n
+		e.tables.keys[table], e.tables.rows[table] = a.Keys[at.key:end], a.Rows[at.key*dim:end*dim]
+		room, keys, at.key = room-n*dim, keys+n, end
+		if end == len(a.Keys) {
+			*at = place{ask: at.ask + 1}
+		}
+	}
+	return keys
+}
+
+// forget lets go of the memory of asks.
+func (e *evaluation) forget() {
+	e.tables.reset()
+	clear(e.tables.keys)
+	clear(e.tables.rows)
+}
+
+// keySets are those of Distinct.
+var keySets = sync.Pool{New: func() any { return new(keySet) }}
+
+// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids where each key is among
+// them, unique[ids[i]] being keys[i]. Both are as long as keys. Any goroutine may call it at any time.
+//
+//	keys 9 4 9  ->  unique 4 9, ids 1 0 1
+func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
+	if int(table) >= len(s.job.Tables) {
+		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrOrder, table, len(s.job.Tables))
+	}
+	if len(unique) != len(keys) || len(ids) != len(keys) {
+		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrOrder, len(unique), len(ids), len(keys))
+	}
+	spec := &s.job.Tables[table]
+	for i, key := range keys {
+		if key >= spec.Rows {
+			return 0, fmt.Errorf("%w: key number %d: %w", ErrOrder, i, outside(spec, key))
+		}
+	}
+	set := keySets.Get().(*keySet)
+	set.keys, set.ids = unique[:0], ids[:0]
+	err = set.find(keys)
+	n, set.keys, set.ids = len(set.keys), nil, nil
+	keySets.Put(set)
+	return n, err
+}
