@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { printf 'torch: %s\n' "$*" >&2; exit 1; }
 
-torch2=2.15.0 pytest2=9.0.2
+torch2=2.15.0 pytest2=9.2.0
 what=${1:-}
 [[ $what =~ ^(test|demo)$ ]] || fail "want test or demo"
 shift
@@ -22,9 +22,9 @@ venv=build/python/venv
 if [ "${TORCH:-}" = 2 ]; then
   venv=build/python/torch-$torch2
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "PyTorch $torch2 needs Python 3.10 or newer"
-  [ -x $venv/bin/pip ] || python3 -m venv $venv
-  pip=($venv/bin/pip --disable-pip-version-check -q)
-  $venv/bin/python -c 'import torch, pytest' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" 2>/dev/null ||
+  [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
+  pip=("$venv/bin/pip" --disable-pip-version-check -q)
+  "$venv/bin/python" -c 'import torch, pytest' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" 2>/dev/null ||
     "${pip[@]}" install "torch==$torch2" "pytest==$pytest2" || fail "pip could not install PyTorch $torch2"
   "${pip[@]}" uninstall -y gradbus
 elif [ -n "${TORCH:-}" ]; then
@@ -34,14 +34,14 @@ else
     said=$("$python" scripts/torch_blas.py 2>/dev/null) && break
   done
   [ -n "${said:-}" ] || fail "no python3 here has PyTorch: scripts/deps.sh torch installs Debian's"
-  rm -rf $venv
-  "$python" -m venv --system-site-packages $venv || fail "$python makes no virtual environment: scripts/deps.sh venv installs what it needs"
-  pip=($venv/bin/pip --disable-pip-version-check -q)
+  rm -rf "$venv"
+  "$python" -m venv --system-site-packages "$venv" || fail "$python makes no virtual environment: scripts/deps.sh venv installs what it needs"
+  pip=("$venv/bin/pip" --disable-pip-version-check -q)
 fi
 "${pip[@]}" install --no-index "${wheels[0]}"
 
-printf '== %s, PyTorch %s\n' "$(basename "${wheels[0]}")" "$($venv/bin/python scripts/torch_blas.py)"
+printf '== %s, PyTorch %s\n' "$(basename "${wheels[0]}")" "$("$venv/bin/python" scripts/torch_blas.py)"
 case $what in
-  test) exec $venv/bin/python -m pytest -c python/pyproject.toml --rootdir=python "$@" python/tests ;;
-  demo) exec $venv/bin/python examples/torch/movielens.py "$@" ;;
+  test) exec "$venv/bin/python" -m pytest -c python/pyproject.toml --rootdir=python "$@" python/tests examples/torch ;;
+  demo) exec "$venv/bin/python" examples/torch/movielens.py "$@" ;;
 esac
