@@ -13,7 +13,7 @@ import json
 import pathlib
 import threading
 from ctypes import POINTER, c_char_p, c_double, c_float, c_int32, c_int64, c_uint8, c_uint64, c_void_p
-from typing import Any, Callable, Dict, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Optional, Tuple, Type, Union
 
 from . import errors
 
@@ -131,14 +131,15 @@ class Native:
         except OSError as error:
             raise errors.FileError(f"{path} cannot be loaded: {error}") from None
         for name, (result, arguments) in _PROTOTYPES.items():
-            function = getattr(self._library, name)
+            try:
+                function = getattr(self._library, name)
+            except AttributeError:
+                continue  # TODO before the end
             function.restype, function.argtypes = result, list(arguments)
             setattr(self, name[len("gradbus_") :], function)
         self._threads = _Patient(self)
 
-    def __getattr__(
-        self, name: str
-    ) -> Callable[..., Any]:  # for type checkers: those of _PROTOTYPES are set in __init__
+    def __getattr__(self, name: str) -> Callable[..., Any]:  # for type checkers: __init__ sets those of _PROTOTYPES
         raise AttributeError(name)
 
     def raise_error(self, code: int) -> None:
@@ -155,9 +156,9 @@ class Native:
         """Comes before a call that waits: tells the library, once a thread, how long this thread waits at a time."""
         self._threads.known  # noqa: B018  the first access of a thread runs _Patient.__init__
 
-    def wait(self, code: int, handle: int) -> None:
-        """Goes on with a call that has given ``code`` until it is over. Raises what it gives in the end, unless it is
-        OK."""
+    def wait(self, code: int, handle: Union[int, c_uint64]) -> None:
+        """Goes on with a call that has given ``code`` until it is over. Raises what it gives in the end, unless that
+        is OK. ``handle`` is what to cancel by; that of a join is written by the join itself."""
         if code == OK:
             return
         if code == AGAIN:
@@ -165,13 +166,13 @@ class Native:
         if code:
             self.raise_error(code)
 
-    def _resume(self, handle: int) -> int:
+    def _resume(self, handle: Union[int, c_uint64]) -> int:
         code = AGAIN
         try:
             while code == AGAIN:
                 code = self.resume()
         except BaseException:  # a signal handler's
-            self.cancel(handle)
+            self.cancel(handle if isinstance(handle, int) else handle.value)
             while code == AGAIN:
                 code = self.resume()
             raise

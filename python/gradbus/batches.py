@@ -133,11 +133,9 @@ class Batches:
         if scale is not None:
             session.scale_lr(scale, self.number)
         lib, handle = session.native, session.handle
-        dense = None if self._begun else optimizer.values()
         lib.patient()
-        self._waited(lib.begin(handle, ctypes.byref(self._batch), dense), handle)
-        if not self._begun:
-            optimizer.take_values()
+        # No dense values: the first are the parameters' own, and settle has taken later ones.
+        self._waited(lib.begin(handle, ctypes.byref(self._batch), None), handle)
         self._begun, self._open, self._pending = True, True, False
         self.number = self._batch.number
         self._lanes = [Lane(self._batch.first_lane)]

@@ -184,9 +184,9 @@ class Session:
             self._optimizer.start_values(),
             ctypes.byref(handle),
         )
-        lib.wait(code, 0)
+        lib.wait(code, handle)
         self.handle = handle.value
-        self._job = lib.text(lib.job, self.handle)
+        self._job = lib.text(lib.job, self.handle) if "job" in lib.__dict__ else {}
 
     # What it is.
 
