@@ -8,7 +8,7 @@
 plain      one process, nn.EmbeddingBag with sparse gradients
 ddp        processes of DistributedDataParallel over gloo, nn.EmbeddingBag with sparse gradients in each
 rpc        a server process with the tables as a remote module, trainer processes by distributed autograd
-torchrec   one process, EmbeddingBagCollection on the CPU
+torchrec   processes with an EmbeddingBagCollection on the CPU, sharded over them
 gradbus    a ps process and trainer processes
 local      one process with shards and trainer
 
@@ -31,7 +31,7 @@ from typing import Any, Dict, List, Tuple
 HERE = os.path.dirname(os.path.abspath(__file__))
 THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GLOG_minloglevel": "3"}
 WAYS = ["plain", "ddp", "rpc", "gradbus", "local"]
-ALONE = ("plain", "torchrec", "local")  # ways of one process
+ALONE = ("plain", "local")  # ways of one process
 
 
 def flags() -> argparse.ArgumentParser:
