@@ -47,6 +47,7 @@ def flags() -> argparse.ArgumentParser:
     p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--distinct", type=int, default=120, help="batches drawn before; they repeat")
+    p.add_argument("--shards", type=int, default=2, help="shards of gradbus")
     p.add_argument("--ps", default=os.path.join(HERE, "..", "..", "bin", "ps"), help="the ps program")
     p.add_argument("--json", action="store_true", help="one line of JSON")
     for hidden, kind, default in (("--way", str, ""), ("--rank", int, 0), ("--port", int, 0), ("--port2", int, 0), ("--server", str, "")):
@@ -128,7 +129,7 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
     processes = 1 if way in ALONE else o.processes
     meter = Meter()
     base = [sys.executable, os.path.abspath(__file__), "--way", way, "--port", str(free_port()), "--port2", str(free_port())]
-    for name in ("processes", "batch", "dim", "optimizer", "lr", "warmup", "steps", "distinct", "ps"):
+    for name in ("processes", "batch", "dim", "optimizer", "lr", "warmup", "steps", "distinct", "ps", "shards"):
         base += ["--" + name, str(getattr(o, name))]
     environment = dict(os.environ, **THREADS)
     ps = None
@@ -183,14 +184,14 @@ def gather(way: str, workers: List[subprocess.Popen[str]], meter: Meter) -> List
 def start_ps(o: argparse.Namespace, folder: str, environment: Dict[str, str]) -> Tuple[subprocess.Popen[str], str]:
     """Starts a ps on a free port of loopback."""
     file = os.path.join(folder, "port")
-    p = subprocess.Popen([o.ps, "--listen", "127.0.0.1:0", "--port-file", file, "--http", "127.0.0.1:0"], text=True, env=environment,
+    p = subprocess.Popen([o.ps, "--shards", str(o.shards), "--listen", "127.0.0.1:0", "--port-file", file, "--http", "127.0.0.1:0"], text=True, env=environment,
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.time() + 30
     while not os.path.exists(file) or not open(file).read().strip():
         if p.poll() is not None or time.time() > deadline:
             sys.exit(f"compare.py: {o.ps} did not start")
         time.sleep(0.02)
-    return p, "nats://127.0.0.1:" + open(file).read().strip()
+    return p, open(file).read().strip()
 
 
 def spread(values: List[float], form: str) -> str:
