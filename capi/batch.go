@@ -6,6 +6,7 @@ package main
 import "C"
 
 import (
+	"context"
 	"fmt"
 	"unsafe"
 
@@ -17,11 +18,11 @@ import (
 
 //export go_begin
 func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch, dense **C.float) C.int32_t {
-	return trains(t, handle, func(s *session) error {
+	return trains(t, handle, func(ctx context.Context, s *session) error {
 		if out == nil {
 			return fmt.Errorf("%w: batch is NULL", errArgument)
 		}
-		b, err := s.Next(s.ctx)
+		b, err := s.Next(ctx)
 		if err != nil {
 			return err
 		}
@@ -88,7 +89,7 @@ func (s *session) distinct(a *C.gradbus_ask) error {
 	spec := &s.Job().Tables[a.table]
 	for i, key := range keys {
 		if key >= spec.Rows {
-			return fmt.Errorf("%w: table %q: key number %d is %d: want 0 to %d", errArgument, spec.Name, i, int64(key), spec.Rows-1)
+			return outside(spec.Name, i, key, spec.Rows)
 		}
 	}
 	found, err := s.Distinct(schema.Table(a.table), keys, unique, ids)
@@ -106,46 +107,49 @@ func (s *session) knows(table C.int32_t) error {
 //export go_lookup
 func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, p *C.gradbus_ask, n C.int32_t) C.int32_t {
 	s, err := usable(handle)
+	var into []trainer.RowsInto
+	if err == nil {
+		into, err = s.into(p, int64(n))
+	}
 	if err != nil {
 		return end(t, err)
 	}
-	return wait(t, func() error {
-		asks, err := slice("asks", p, int64(n))
-		if err != nil {
+	return wait(t, s.ctx, s.inTurn(func(ctx context.Context) error {
+		if has, err := s.Wait(ctx); err != nil {
 			return err
+		} else if version >= 0 && has != schema.Version(version) {
+			return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
 		}
-		into := make([]trainer.RowsInto, len(asks))
-		for i := range asks {
-			if into[i], err = s.into(&asks[i]); err != nil {
-				return fmt.Errorf("ask %d: %w", i, err)
-			}
-		}
-		return s.inTurn(func() error {
-			if has, err := s.Wait(s.ctx); err != nil {
-				return err
-			} else if version >= 0 && has != schema.Version(version) {
-				return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
-			}
-			return s.LookupInto(s.ctx, into)
-		})
-	})
+		return s.LookupInto(ctx, into)
+	}, nil))
 }
 
-func (s *session) into(a *C.gradbus_ask) (to trainer.RowsInto, err error) {
-	if err := s.knows(a.table); err != nil {
-		return to, err
+// into are asks that are to be looked up.
+func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
+	asks, err := slice("asks", p, n)
+	if err != nil {
+		return nil, err
 	}
-	to.Table = schema.Table(a.table)
-	if to.Keys, err = slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.distinct)); err != nil {
-		return to, err
+	into := make([]trainer.RowsInto, len(asks))
+	for i := range asks {
+		a, to := &asks[i], &into[i]
+		if err = s.knows(a.table); err == nil {
+			to.Table = schema.Table(a.table)
+			to.Keys, err = slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.distinct))
+		}
+		if err == nil {
+			to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)), int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("ask %d: %w", i, err)
+		}
 	}
-	to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)), int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
-	return to, err
+	return into, nil
 }
 
 //export go_commit
 func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_step, n C.int32_t) C.int32_t {
-	return trains(t, handle, func(s *session) error {
+	return trains(t, handle, func(_ context.Context, s *session) error {
 		steps, err := slice("lanes", p, int64(n))
 		if err != nil {
 			return err
@@ -199,7 +203,7 @@ func (s *session) checkRows(r *C.gradbus_rows) error {
 	spec := &s.Job().Tables[r.table]
 	for i, key := range keys {
 		if key >= spec.Rows {
-			return fmt.Errorf("%w: table %q: key number %d is %d: want 0 to %d", errArgument, spec.Name, i, int64(key), spec.Rows-1)
+			return outside(spec.Name, i, key, spec.Rows)
 		}
 	}
 	_, err = slice("grad", r.grad, int64(r.count)*int64(spec.Dim))
@@ -292,14 +296,14 @@ func ascending(ids []int64) bool {
 
 //export go_finish
 func go_finish(t *C.gradbus_thread, handle C.gradbus_handle, dense **C.float) C.int32_t {
-	return trains(t, handle, func(s *session) error {
+	return trains(t, handle, func(ctx context.Context, s *session) error {
 		if s.batch != nil {
 			if err := s.batch.GiveBack(); err != nil {
 				return err
 			}
 			s.batch = nil
 		}
-		if err := s.Finish(s.ctx); err != nil {
+		if err := s.Finish(ctx); err != nil {
 			return err
 		}
 		s.copyDense(dense)

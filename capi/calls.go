@@ -37,6 +37,7 @@ var codes = []struct {
 	code C.int32_t
 }{
 	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errClosed, C.GRADBUS_CLOSED}, {errArgument, C.GRADBUS_ARGUMENT},
+	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
 	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG}, {trainer.ErrVersion, C.GRADBUS_VERSION},
 	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB}, {trainer.ErrFrameRefused, C.GRADBUS_JOB},
 	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER}, {trainer.ErrNoServers, C.GRADBUS_SERVER}, {fabric.ErrNoServer, C.GRADBUS_SERVER},
@@ -88,49 +89,67 @@ func guarded(body func() error) (err error) {
 	return body()
 }
 
-// call is one that may outlast the patience of its thread.
-type call struct {
-	done chan struct{}
-	err  error
-}
-
 // now makes a call that does not wait.
 func now(t *C.gradbus_thread, body func() error) C.int32_t { return end(t, guarded(body)) }
 
-// wait makes a call that may: on the thread of its caller where that has all the time, else beside it.
-func wait(t *C.gradbus_thread, body func() error) C.int32_t {
+// call is one that waits. It is made on the thread of its caller, as often as the thread's patience ends: then its context ends with
+// trainer.ErrAgain.
+type call struct {
+	ctx  context.Context // of what it waits for, without patience
+	body func(context.Context) error
+}
+
+// wait makes a call that waits.
+func wait(t *C.gradbus_thread, ctx context.Context, body func(context.Context) error) C.int32_t {
 	if t.pending != 0 {
 		return end(t, fmt.Errorf("%w: a call of this thread gave GRADBUS_AGAIN: want gradbus_resume first", trainer.ErrOrder))
 	}
-	if t.patience < 0 {
-		return end(t, guarded(body))
+	c := &call{ctx, body}
+	err := c.within(t.patience)
+	if errors.Is(err, trainer.ErrAgain) {
+		t.pending = C.uint64_t(all.add(c))
+		return C.GRADBUS_AGAIN
 	}
-	c := &call{done: make(chan struct{})}
-	go func() {
-		defer close(c.done)
-		c.err = guarded(body)
-	}()
-	if c.within(t.patience) {
-		return end(t, c.err)
-	}
-	t.pending = C.uint64_t(all.add(c))
-	return C.GRADBUS_AGAIN
+	return end(t, err)
 }
 
-// within reports whether a call has ended within a patience.
-func (c *call) within(ms C.int32_t) bool {
+// within makes the call, for as long as a patience lasts.
+func (c *call) within(ms C.int32_t) error {
 	if ms < 0 {
-		<-c.done
-		return true
+		return guarded(func() error { return c.body(c.ctx) })
 	}
-	timer := time.NewTimer(time.Duration(ms) * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-c.done:
-		return true
-	case <-timer.C:
-		return false
-	}
+	ctx, stop := context.WithTimeoutCause(c.ctx, time.Duration(ms)*time.Millisecond, trainer.ErrAgain)
+	defer stop()
+	return guarded(func() error { return c.body(ctx) })
+}
+
+// beside makes a body that cannot be interrupted one that can: it runs beside the caller's thread where that has no patience for ever.
+func beside(t *C.gradbus_thread, ctx context.Context, body func() error) C.int32_t {
+	var err error
+	var done chan struct{}
+	forever := t.patience < 0
+	return wait(t, ctx, func(ctx context.Context) error {
+		if forever {
+			return body()
+		}
+		if done == nil {
+			done = make(chan struct{})
+			go func() {
+				defer close(done)
+				err = guarded(body)
+			}()
+		}
+		select {
+		case <-done:
+			return err
+		case <-ctx.Done():
+		}
+		if context.Cause(ctx) != trainer.ErrAgain {
+			<-done // which ends by the same cause
+			return err
+		}
+		return trainer.ErrAgain
+	})
 }
 
 //export go_resume
@@ -139,15 +158,15 @@ func go_resume(t *C.gradbus_thread) C.int32_t {
 		return end(t, fmt.Errorf("%w: resume: no call of this thread gave GRADBUS_AGAIN", trainer.ErrOrder))
 	}
 	c, err := get[*call](uint64(t.pending))
-	if err != nil {
-		return end(t, err)
+	if err == nil {
+		err = c.within(t.patience)
 	}
-	if !c.within(t.patience) {
+	if errors.Is(err, trainer.ErrAgain) {
 		return C.GRADBUS_AGAIN
 	}
 	all.remove(uint64(t.pending))
 	t.pending = 0
-	return end(t, c.err)
+	return end(t, err)
 }
 
 // handles are what callers know by number.

@@ -153,13 +153,45 @@ typedef struct {
  * samples. gradbus_begin, _finish and _lookup wait for what comes of it. */
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n);
 
-/* Waits until all that was committed is complete; dense is as in gradbus_begin, of the version that it made. The other trainers then need
- * nothing of this one until a further gradbus_begin. */
+/* Waits until all that was committed is complete; dense is as in gradbus_begin, of the version that it made. A batch that was begun and not
+ * committed is given back. The other trainers then need nothing of this one until a further gradbus_begin. */
 int32_t gradbus_finish(gradbus_handle session, float *const *dense);
 
-/* Waits. Ends the membership, and the handle is gone, whatever comes back. reason NULL: this trainer is done, and what was committed is awaited;
- * else the job ends for the others with this text. Between gradbus_begin and gradbus_commit there is a reason, or GRADBUS_ORDER says so. */
+/* Waits. SHA-256 over all weights of the newest complete version, 32 bytes: equal weights have equal digests, whatever the number of trainers
+ * and shards. */
+int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]);
+
+/* Waits. From a batch on, learning rates are scale times those of the manifest; from_batch 0 is soon. *decided, where it is not NULL, is the
+ * batch. GRADBUS_JOB: the job refuses, and the session goes on. */
+int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from_batch, float scale, uint64_t *decided);
+
+/* Waits. Rows first to first+count-1 of a table at the newest complete version, [count, dim]. */
+int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows);
+
+/* Waits. Writes all weights of the newest complete version to a safetensors file, with manifest and digest; the file is there whole or not at
+ * all. */
+int32_t gradbus_save(gradbus_handle session, const char *path);
+
+/* What the session has done so far, as JSON: counts and seconds. *json is the caller's, to be given to gradbus_free. */
+int32_t gradbus_stats(gradbus_handle session, char **json);
+
+/* Waits. Ends the membership. reason NULL: this trainer is done, what was committed is awaited, and a batch that was begun and not committed is
+ * given back; else the job ends for the others with this text. The handle is gone, whatever comes back, unless that is GRADBUS_ORDER. */
 int32_t gradbus_leave(gradbus_handle session, const char *reason);
+
+/* A saved model, held in memory whole; needs no server. From any thread. Reads a file of gradbus_save, and checks its digest. */
+int32_t gradbus_open(const char *path, gradbus_handle *model);
+
+/* {"job": {...}, "version": 7, "digest": "...", "metadata": {...}}; *json is the caller's, to be given to gradbus_free. */
+int32_t gradbus_model_job(gradbus_handle model, char **json);
+
+/* Fills rows [count, dim] with the rows of keys, in their order: nothing else of an ask is looked at. */
+int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n);
+
+/* A dense parameter, row-major, as many values as the manifest says. */
+int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values);
+
+int32_t gradbus_model_close(gradbus_handle model);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,7 @@ import "C"
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -114,7 +115,7 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 	}
 	handle := all.add(s)
 	*out = C.gradbus_handle(handle)
-	return wait(t, func() (err error) {
+	return beside(t, s.ctx, func() (err error) {
 		s.turn <- struct{}{}
 		defer func() { <-s.turn }()
 		if s.Session, err = trainer.Join(s.ctx, to, job); err != nil {
@@ -155,21 +156,6 @@ func floats(p *C.float, n int) []float32 {
 	return unsafe.Slice((*float32)(unsafe.Pointer(p)), n)
 }
 
-// trains makes a call of those that are made one at a time.
-func trains(t *C.gradbus_thread, handle C.gradbus_handle, body func(s *session) error) C.int32_t {
-	s, err := usable(handle)
-	if err != nil {
-		return end(t, err)
-	}
-	if t.pending == 0 && !s.busy.CompareAndSwap(false, true) {
-		return end(t, fmt.Errorf("%w: another call of this session is under way", trainer.ErrOrder))
-	}
-	return wait(t, func() error {
-		defer s.busy.Store(false)
-		return s.inTurn(func() error { return body(s) })
-	})
-}
-
 // usable is a session that has joined.
 func usable(handle C.gradbus_handle) (*session, error) {
 	s, err := get[*session](uint64(handle))
@@ -179,18 +165,72 @@ func usable(handle C.gradbus_handle) (*session, error) {
 	return s, err
 }
 
-// inTurn waits until no other call uses the session.
-func (s *session) inTurn(body func() error) error {
-	if s.ctx.Err() != nil {
-		return context.Cause(s.ctx)
+// trains makes a call of those that are made one at a time.
+func trains(t *C.gradbus_thread, handle C.gradbus_handle, body func(context.Context, *session) error) C.int32_t {
+	s, err := usable(handle)
+	if err == nil {
+		err = s.begin(t)
 	}
-	select {
-	case s.turn <- struct{}{}:
-	case <-s.ctx.Done():
-		return context.Cause(s.ctx)
+	if err != nil {
+		return end(t, err)
 	}
-	defer func() { <-s.turn }()
-	return body()
+	return wait(t, s.ctx, s.inTurn(func(ctx context.Context) error { return body(ctx, s) }, &s.busy))
+}
+
+// trainsBeside is trains for what cannot be interrupted.
+func trainsBeside(t *C.gradbus_thread, handle C.gradbus_handle, body func(*session) error) C.int32_t {
+	s, err := usable(handle)
+	if err == nil {
+		err = s.begin(t)
+	}
+	if err != nil {
+		return end(t, err)
+	}
+	return beside(t, s.ctx, func() error {
+		return s.inTurn(func(context.Context) error { return body(s) }, &s.busy)(s.ctx)
+	})
+}
+
+// begin begins a call of those that are made one at a time.
+func (s *session) begin(t *C.gradbus_thread) error {
+	if t.pending != 0 {
+		return nil // which wait refuses
+	}
+	if !s.busy.CompareAndSwap(false, true) {
+		return fmt.Errorf("%w: another call of this session is under way", trainer.ErrOrder)
+	}
+	return nil
+}
+
+// inTurn makes a body wait until no other call uses the session. It keeps its turn while it is interrupted. Then busy is cleared, where it is
+// not nil.
+func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) func(context.Context) error {
+	mine := false
+	return func(ctx context.Context) (err error) {
+		defer func() {
+			if errors.Is(err, trainer.ErrAgain) {
+				return
+			}
+			if mine {
+				<-s.turn
+			}
+			if busy != nil {
+				busy.Store(false)
+			}
+		}()
+		if !mine {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			select {
+			case s.turn <- struct{}{}:
+				mine = true
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return guarded(func() error { return body(ctx) })
+	}
 }
 
 //export go_cancel
@@ -218,26 +258,26 @@ func (s *session) abort() {
 //export go_leave
 func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int32_t {
 	s, err := usable(handle)
+	if err == nil {
+		err = s.begin(t)
+	}
 	if err != nil {
 		return end(t, err)
 	}
 	var reason error
 	if text != nil {
-		reason = fmt.Errorf("%s", C.GoString(text))
+		reason = errors.New(C.GoString(text))
 	}
-	if t.pending == 0 && !s.busy.CompareAndSwap(false, true) {
-		return end(t, fmt.Errorf("%w: another call of this session is under way: want gradbus_cancel before", trainer.ErrOrder))
-	}
-	return wait(t, func() error {
-		s.turn <- struct{}{}
+	return beside(t, s.ctx, func() error {
+		s.turn <- struct{}{} // whether or not it was canceled
 		defer func() { <-s.turn }()
 		all.remove(uint64(handle))
 		defer s.gone()
-		if s.batch != nil && reason == nil {
-			if err := s.batch.GiveBack(); err != nil && s.Err() == nil {
-				return err
+		if s.batch != nil && reason == nil && s.Err() == nil {
+			if err := s.batch.GiveBack(); err != nil {
+				return errors.Join(err, s.Abort(err))
 			}
 		}
-		return s.Abort(reason)
+		return s.Abort(cmp.Or(reason, context.Cause(s.ctx)))
 	})
 }

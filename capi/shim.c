@@ -40,6 +40,8 @@ static int32_t forked(void) {
 #define CALL(call) return getpid() == home ? (call) : forked()
 
 const char *gradbus_error(void) { return self()->text; }
+const char *gradbus_version(void) { return GRADBUS_RELEASE; }
+void gradbus_free(void *p) { free(p); }
 void gradbus_patience(int32_t ms) { self()->patience = ms; }
 int32_t gradbus_resume(void) { CALL(go_resume(self())); }
 int32_t gradbus_cancel(gradbus_handle session) { CALL(go_cancel(self(), session)); }
@@ -60,3 +62,20 @@ int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, i
 }
 int32_t gradbus_finish(gradbus_handle session, float *const *dense) { CALL(go_finish(self(), session, (float **)dense)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }
+int32_t gradbus_job(gradbus_handle session, char **json) { CALL(go_job(self(), session, json)); }
+int32_t gradbus_stats(gradbus_handle session, char **json) { CALL(go_stats(self(), session, json)); }
+int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]) { CALL(go_digest(self(), session, digest)); }
+int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) {
+  CALL(go_scale_lr(self(), session, from, scale, decided));
+}
+int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows) {
+  CALL(go_table(self(), session, table, first, count, rows));
+}
+int32_t gradbus_save(gradbus_handle session, const char *path) { CALL(go_save(self(), session, (char *)path)); }
+int32_t gradbus_open(const char *path, gradbus_handle *model) { CALL(go_open(self(), (char *)path, model)); }
+int32_t gradbus_model_job(gradbus_handle model, char **json) { CALL(go_model_job(self(), model, json)); }
+int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n) { CALL(go_model_lookup(self(), model, asks, n)); }
+int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values) {
+  CALL(go_model_param(self(), model, (char *)name, values));
+}
+int32_t gradbus_model_close(gradbus_handle model) { CALL(go_model_close(self(), model)); }

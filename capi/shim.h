@@ -4,6 +4,8 @@
 
 #include "gradbus.h"
 
+#define GRADBUS_RELEASE "0.1.0"  // that of package gradbus
+
 // gradbus_thread is what belongs to one thread of the caller.
 typedef struct {
   int32_t patience;   // of gradbus_patience

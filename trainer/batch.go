@@ -89,7 +89,7 @@ func (s *Session) Next(ctx context.Context) (*Batch, error) {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	if err := r.settle(ctx, atLeast); err != nil {
-		return nil, r.failed(ctx, b, err)
+		return nil, r.interrupted(ctx, b, err)
 	}
 	r.now, r.next = r.prefetch(b), nil
 	r.now.times = startTimes()

@@ -118,6 +118,9 @@ var (
 	ErrFrameRefused = errors.New("frame refused")
 	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
 	ErrWorkload = errors.New("workload")
+	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session: Next, Wait, Finish and LookupInto give it,
+	// and the same call, made again before any other, goes on where it was. Any other call fails by it as by any cause.
+	ErrAgain = errors.New("interrupted: call again")
 	// ErrLeft: the session has ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
 )

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -48,7 +49,8 @@ type RowsInto struct {
 // LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to a shard where they
 // are no more than 16 MiB, and name each table once. Memory is the caller's again when LookupInto returns; after an error it holds anything.
 //
-// ErrOrder says that an ask is not possible: nothing was asked for, and the session goes on. Any other error ends it.
+// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed by the same call: the
+// memory stays in use until then. Any other error ends the session.
 func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 	for i := range asks {
 		if err := s.checkInto(&asks[i]); err != nil {
@@ -61,38 +63,53 @@ func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	e := s.evaluating()
-	defer e.forget()
-	for at := (place{}); at.ask < len(asks); {
-		e.forget()
-		keys := e.add(asks, &at)
-		if keys == 0 {
-			continue
+	err := s.lookupInto(ctx, e, asks)
+	if errors.Is(err, ErrAgain) {
+		return err
+	}
+	e.lookups.close() // before the memory is the caller's
+	e.forget()
+	e.at, e.asked = place{}, false
+	return err
+}
+
+func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto) error {
+	for b := s.newest(); ; e.asked = false {
+		if !e.asked && e.at.ask == len(asks) {
+			return nil
 		}
-		b := s.newest()
-		if err := e.lookups.build(s.head(b)); err != nil {
-			return err
+		if !e.asked {
+			if e.forget(); e.add(asks, &e.at) == 0 {
+				continue
+			}
+			if err := e.lookups.build(s.head(b)); err != nil {
+				return err
+			}
+			if err := s.askFor(e.lookups, b); err != nil {
+				return err
+			}
+			e.asked = true
 		}
-		if err := s.fetch(ctx, e.lookups, b); err != nil {
-			return fmt.Errorf("lookup of %d keys at version %d: %w", keys, b, err)
+		if err := s.answered(ctx, e.lookups, b); err != nil {
+			return fmt.Errorf("lookup at version %d: %w", b, err)
 		}
 	}
-	return nil
 }
 
 func (s *Session) checkInto(a *RowsInto) error {
 	if int(a.Table) >= len(s.job.Tables) {
-		return fmt.Errorf("%w: table %d: the job has %d", ErrOrder, a.Table, len(s.job.Tables))
+		return fmt.Errorf("%w: table %d: the job has %d", ErrAsk, a.Table, len(s.job.Tables))
 	}
 	spec, n := &s.job.Tables[a.Table], len(a.Keys)
 	switch {
 	case pooledByShards(*spec):
-		return fmt.Errorf("%w: table %q is pooled on its shards (placement %s): want Lookup", ErrOrder, spec.Name, spec.Placement)
+		return fmt.Errorf("%w: table %q is pooled on its shards (placement %s): want Lookup", ErrAsk, spec.Name, spec.Placement)
 	case len(a.Rows) != n*spec.Dim:
-		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrOrder, spec.Name, len(a.Rows), n, spec.Dim)
+		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrAsk, spec.Name, len(a.Rows), n, spec.Dim)
 	case !ascend(a.Keys):
-		return fmt.Errorf("%w: table %q: want distinct keys, ascending", ErrOrder, spec.Name)
+		return fmt.Errorf("%w: table %q: want distinct keys, ascending", ErrAsk, spec.Name)
 	case n > 0 && a.Keys[n-1] >= spec.Rows:
-		return fmt.Errorf("%w: %w", ErrOrder, outside(spec, a.Keys[n-1]))
+		return fmt.Errorf("%w: %w", ErrAsk, outside(spec, a.Keys[n-1]))
 	}
 	return nil
 }
@@ -138,15 +155,15 @@ var keySets = sync.Pool{New: func() any { return new(keySet) }}
 //	keys 9 4 9  ->  unique 4 9, ids 1 0 1
 func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
 	if int(table) >= len(s.job.Tables) {
-		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrOrder, table, len(s.job.Tables))
+		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrAsk, table, len(s.job.Tables))
 	}
 	if len(unique) != len(keys) || len(ids) != len(keys) {
-		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrOrder, len(unique), len(ids), len(keys))
+		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrAsk, len(unique), len(ids), len(keys))
 	}
 	spec := &s.job.Tables[table]
 	for i, key := range keys {
 		if key >= spec.Rows {
-			return 0, fmt.Errorf("%w: key number %d: %w", ErrOrder, i, outside(spec, key))
+			return 0, fmt.Errorf("%w: key number %d: %w", ErrAsk, i, outside(spec, key))
 		}
 	}
 	set := keySets.Get().(*keySet)

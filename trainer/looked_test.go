@@ -123,11 +123,11 @@ func TestLookedRefuses(t *testing.T) {
 		"ascending":     {0, []uint64{2, 1}, rows},
 		"outside [0, 1": {0, []uint64{1, 10}, rows},
 	} {
-		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2]}, ask}); !errors.Is(err, ErrOrder) || !strings.Contains(err.Error(), want) {
+		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2]}, ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)
 		}
 	}
-	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrOrder) || !strings.Contains(err.Error(), "key number 1") {
+	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), "key number 1") {
 		t.Errorf("%v, want something about key number 1", err)
 	}
 	if err := b.GiveBack(); err != nil {

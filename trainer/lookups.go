@@ -68,6 +68,13 @@ func (l *lookups) assign() {
 	l.requests, l.open = l.requests[:0], 0
 }
 
+// close takes no further answers, and so writes no more rows.
+func (l *lookups) close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open = 0
+}
+
 // build makes the requests for the distinct keys of the tables. head is what all frames of the batch have in common.
 func (l *lookups) build(head schema.Head) error {
 	l.mu.Lock()

@@ -133,10 +133,10 @@ func (s *Session) Finish(ctx context.Context) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	if err := r.settle(ctx, r.committed); err != nil { // ahead of what is complete
-		return r.failed(ctx, s.newest(), err)
+		return r.interrupted(ctx, s.newest(), err)
 	}
 	if err := s.settleRows(ctx); err != nil {
-		return r.failed(ctx, s.newest(), err)
+		return r.interrupted(ctx, s.newest(), err)
 	}
 	if err := r.checkSamples(); err != nil {
 		return r.failed(ctx, s.newest()-schema.Version(r.done), err)
@@ -155,7 +155,7 @@ func (s *Session) settled(ctx context.Context) error {
 		return err
 	}
 	if err := s.run.settle(ctx, s.run.committed); err != nil {
-		return s.run.failed(ctx, s.newest(), err)
+		return s.run.interrupted(ctx, s.newest(), err)
 	}
 	return nil
 }
@@ -169,6 +169,14 @@ func (r *run) checkSamples() error {
 	}
 	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
 		ErrWorkload, r.done)
+}
+
+// interrupted is failed, but for a wait that is to go on later.
+func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error {
+	if errors.Is(err, ErrAgain) {
+		return err
+	}
+	return r.failed(ctx, b, err)
 }
 
 // failed ends the session with an error of batch b.

@@ -25,6 +25,9 @@ const evaluationValuesMax = 4 << 20
 type evaluation struct {
 	tables  *tables
 	lookups *lookups
+
+	at    place // of LookupInto: how far it has asked
+	asked bool  // and waits
 }
 
 func (s *Session) evaluating() *evaluation {
@@ -37,6 +40,9 @@ func (s *Session) evaluating() *evaluation {
 
 // ErrVersion: rows of another version are asked for than that which the job has. The session goes on.
 var ErrVersion = errors.New("no such version any more")
+
+// ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the session goes on.
+var ErrAsk = errors.New("lookup not possible")
 
 // LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch changes nobody sees before
 // the batch is complete everywhere, so all that is read at one version is of one state of the job. In async and grouped, rows move at any

@@ -1,0 +1,133 @@
+//go:build cgo
+
+package main
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"unsafe"
+
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+// text gives a caller a string of its own.
+func text(out **C.char, of any) error {
+	if out == nil {
+		return fmt.Errorf("%w: json is NULL", errArgument)
+	}
+	b, err := json.Marshal(of)
+	if err == nil {
+		*out = C.CString(string(b))
+	}
+	return err
+}
+
+//export go_job
+func go_job(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int32_t {
+	return now(t, func() error {
+		s, err := usable(handle)
+		if err != nil {
+			return err
+		}
+		first, lanes := s.Lanes()
+		return text(out, map[string]any{"job": s.Job(), "member": s.Member(), "run": fmt.Sprintf("%016x", uint64(s.RunID())), "shards": s.Shards(),
+			"first_lane": first, "lanes": lanes})
+	})
+}
+
+//export go_stats
+func go_stats(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int32_t {
+	return now(t, func() error {
+		s, err := usable(handle)
+		if err != nil {
+			return err
+		}
+		n := s.Stats()
+		return text(out, map[string]any{"batches": n.Batches, "samples": n.Samples, "lanes_skipped": n.LanesSkipped, "behind": n.Behind,
+			"keys_seconds": n.KeysTime.Seconds(), "lookup_seconds": n.LookupTime.Seconds(), "compute_seconds": n.ComputeTime.Seconds(),
+			"send_seconds": n.SendTime.Seconds(), "result_seconds": n.ResultTime.Seconds(), "bytes_sent": n.BytesSent, "bytes_received": n.BytesReceived,
+			"messages_sent": n.MessagesSent, "messages_received": n.MessagesReceived, "reconnects": n.Reconnects, "lookups_repeated": n.LookupsRepeated,
+			"pulls": n.Pulls, "gradient_frames": n.GradientFrames, "resent": n.Resent, "results": n.Results, "results_repeated": n.ResultsRepeated,
+			"dropped": n.Dropped})
+	})
+}
+
+//export go_digest
+func go_digest(t *C.gradbus_thread, handle C.gradbus_handle, out *C.uint8_t) C.int32_t {
+	return trainsBeside(t, handle, func(s *session) error {
+		if out == nil {
+			return fmt.Errorf("%w: digest is NULL", errArgument)
+		}
+		sum, err := s.Digest(s.ctx)
+		if err == nil {
+			copy(unsafe.Slice((*byte)(unsafe.Pointer(out)), len(sum)), sum[:])
+		}
+		return err
+	})
+}
+
+//export go_scale_lr
+func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, scale C.float, decided *C.uint64_t) C.int32_t {
+	return trainsBeside(t, handle, func(s *session) error {
+		if !(scale >= 0 && scale <= math.MaxFloat32) {
+			return fmt.Errorf("%w: scale %v: want a finite number, at least 0", errArgument, scale)
+		}
+		at, err := s.ScaleLR(s.ctx, schema.Batch(from), float32(scale))
+		if err == nil && decided != nil {
+			*decided = C.uint64_t(at)
+		}
+		return err
+	})
+}
+
+// tableKeys is how many rows of a table are asked for at once.
+const tableKeys = 1 << 16
+
+//export go_table
+func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, first C.uint64_t, count C.int64_t, rows *C.float) C.int32_t {
+	var to []float32
+	var keys []uint64
+	return trains(t, handle, func(ctx context.Context, s *session) (err error) {
+		if err = s.knows(table); err != nil {
+			return err
+		}
+		spec := &s.Job().Tables[table]
+		if n := uint64(count); count < 0 || n > spec.Rows || uint64(first) > spec.Rows-n {
+			return fmt.Errorf("%w: table %q: %d rows from row %d on: it has %d", errArgument, spec.Name, count, first, spec.Rows)
+		}
+		if keys == nil {
+			if to, err = slice("rows", (*float32)(unsafe.Pointer(rows)), int64(count)*int64(spec.Dim)); err != nil {
+				return err
+			}
+			keys = make([]uint64, 0, tableKeys)
+		}
+		for len(to) > 0 {
+			keys = keys[:min(tableKeys, len(to)/spec.Dim)]
+			for i := range keys {
+				keys[i] = uint64(first) + uint64(int(count)-len(to)/spec.Dim+i)
+			}
+			values := len(keys) * spec.Dim
+			if err := s.LookupInto(ctx, []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}); err != nil {
+				return err
+			}
+			to = to[values:]
+		}
+		return nil
+	})
+}
+
+//export go_save
+func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char) C.int32_t {
+	return trainsBeside(t, handle, func(s *session) error {
+		if path == nil {
+			return fmt.Errorf("%w: path is NULL", errArgument)
+		}
+		return s.Save(s.ctx, C.GoString(path))
+	})
+}
