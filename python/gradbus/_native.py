@@ -134,7 +134,7 @@ class Native:
             try:
                 function = getattr(self._library, name)
             except AttributeError:
-                continue  # TODO before the end
+                raise errors.FileError(f"{path} has no {name}: want the library of this package's version") from None
             function.restype, function.argtypes = result, list(arguments)
             setattr(self, name[len("gradbus_") :], function)
         self._threads = _Patient(self)

@@ -91,20 +91,12 @@ class Batches:
         self._steps: Any = None
         self._rows: List[Any] = []  # of each lane, an array with room for its pieces
 
-    def lanes(self) -> range:
-        """The hosted lanes."""
-        self._session.start()
-        if not self._begun:
-            with self._session._lock:
-                self._begin()
-        return range(self._batch.first_lane, self._batch.first_lane + self._batch.lanes)
-
     def lane(self) -> int:
-        lanes = self.lanes()
-        return lanes[max(0, len(self._lanes) - 1)] if self._open else lanes[0]
+        """The lane that the next end ends."""
+        return self._session.lanes[max(0, len(self._lanes) - 1)]
 
     def untouched(self) -> int:
-        self.lanes()
+        """The first batch of which no lane has ended."""
         return self.number + 1 if len(self._lanes) > 1 else self.number
 
     def begin_forward(self) -> Lane:

@@ -186,20 +186,29 @@ class Session:
         )
         lib.wait(code, handle)
         self.handle = handle.value
-        self._job = lib.text(lib.job, self.handle) if "job" in lib.__dict__ else {}
+        self._job = lib.text(lib.job, self.handle)
 
     # What it is.
 
     @property
     def job(self) -> Dict[str, Any]:
-        """The manifest with all defaults, and this trainer's place in it. Joins."""
+        """The manifest, with all defaults. Joins."""
         self.start()
-        return self._job
+        manifest: Dict[str, Any] = self._job["job"]
+        return manifest
+
+    @property
+    def member(self) -> str:
+        """What this trainer is called in the job: "t0", "t1", ... Joins."""
+        self.start()
+        return str(self._job["member"])
 
     @property
     def lanes(self) -> range:
         """The lanes that this trainer hosts. Joins."""
-        return self._batches.lanes()
+        self.start()
+        first = int(self._job["first_lane"])
+        return range(first, first + int(self._job["lanes"]))
 
     @property
     def lanes_total(self) -> int:
