@@ -133,6 +133,13 @@ int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n);
  * it is no more than 16 MiB. Waits for results of what was committed. From any thread. */
 int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n);
 
+/* The gradient of rows by that of the bags that they were pooled in: out [rows, dim] gets, for each id i of bag b, grad[b], and with mean != 0
+ * grad[b] divided by the ids of the bag; sums begin at 0 and go in the order of ids. ids [count] are numbers of rows, as of gradbus_distinct;
+ * offsets [bags] say where each bag begins, from 0 on and rising, NULL being bags of one id; grad is [bags, dim]. What does not fit is
+ * GRADBUS_ARGUMENT, with nothing written. Touches no session. From any thread at any time, and in a forked process, too. */
+int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
+                             float *out, int64_t rows);
+
 typedef struct {
   int32_t table;
   int64_t count;

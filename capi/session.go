@@ -2,6 +2,7 @@
 
 package main
 
+// #cgo CFLAGS: -O3
 // #include "shim.h"
 import "C"
 

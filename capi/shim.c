@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "_cgo_export.h"
+#include "bags.h"
 
 static pid_t home;
 static pthread_key_t key;
@@ -79,3 +80,12 @@ int32_t gradbus_model_param(gradbus_handle model, const char *name, float *value
   CALL(go_model_param(self(), model, (char *)name, values));
 }
 int32_t gradbus_model_close(gradbus_handle model) { CALL(go_model_close(self(), model)); }
+int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
+                             float *out, int64_t rows) {
+  if (dim < 1 || !bags_possible(ids, count, offsets, bags, rows)) {
+    strcpy(self()->text, "gradient of bags: want dim from 1 on, ids below rows, and offsets that begin at 0, rise, and are no more than ids");
+    return GRADBUS_ARGUMENT;
+  }
+  bags_gradient(ids, count, offsets, bags, mean != 0, grad, dim, out, rows);
+  return GRADBUS_OK;
+}

@@ -89,6 +89,10 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_begin": (c_int32, (c_uint64, POINTER(Batch), c_void_p)),
     "gradbus_distinct": (c_int32, (c_uint64, c_void_p, c_int32)),
     "gradbus_lookup": (c_int32, (c_uint64, c_int64, c_void_p, c_int32)),
+    "gradbus_bag_gradient": (
+        c_int32,
+        (c_void_p, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int64),
+    ),
     "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
     "gradbus_finish": (c_int32, (c_uint64, c_void_p)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),

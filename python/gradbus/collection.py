@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from . import pooling
 from .errors import ArgumentError, ConfigError
 from .lookups import Looked, Wish, look_up
 from .modules import EmbeddingBag
@@ -155,6 +156,8 @@ class EmbeddingBagCollection(nn.Module):
         each = [given[i] for i in group]
         padding = first.local_padding(looked.unique, looked.places[0][2])
         if all(one.offsets is None for one in each) and padding is None:
+            if pooling.applies(rows, "sum"):
+                return pooling.each(rows, ids)
             return functional.embedding(ids, rows)  # bags of one id, of any mode
         weights = None
         if any(one.weights is not None for one in each):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from . import pooling
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import hash_id
 from .lookups import Looked, Wish, flat_ids, look_up
@@ -179,6 +180,8 @@ class Embedding(TableModule):
         rows, ids, padding = self.rows(input)
         if self.samples is not None and self.training_rows():
             self.samples += input.shape[0] if input.dim() else 1
+        if padding is None and pooling.applies(rows, "sum"):
+            return pooling.each(rows, ids.view(input.shape))
         return functional.embedding(ids.view(input.shape), rows, padding)
 
 
@@ -256,6 +259,8 @@ class EmbeddingBag(TableModule):
             offsets = offsets.to(ids.device, torch.int64)
         if per_sample_weights is not None and per_sample_weights.dtype != rows.dtype:
             per_sample_weights = per_sample_weights.to(rows.dtype)
+        if padding is None and per_sample_weights is None and not last and pooling.applies(rows, self.mode):
+            return pooling.bags(rows, ids, offsets, self.mode)
         return functional.embedding_bag(
             ids,
             rows,

@@ -1,0 +1,70 @@
+"""embedding and embedding_bag whose backward is the library's, where that is faster than PyTorch's: float32 on the processor, sum and mean.
+
+The forward is PyTorch's own. The backward adds the gradients of bags to rows in the order of ids, as PyTorch's does, in a tenth of its time.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional, Tuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from . import _native
+
+
+def applies(rows: Tensor, mode: str) -> bool:
+    """Whether this module computes it: rows float32 in the memory of the processor that want a gradient, mode sum or mean."""
+    return rows.requires_grad and mode != "max" and rows.dtype == torch.float32 and rows.device.type == "cpu" and not rows.is_sparse
+
+
+def bags(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str) -> Tensor:
+    """Bags of ``rows`` ``[R, dim]``: ``[bags, dim]``. ``ids``: int64 ``[N]`` with ``offsets``, int64 ``[bags]``, or ``[bags, n]`` without."""
+    if offsets is None:
+        offsets = torch.arange(0, ids.numel(), max(1, ids.shape[1]))
+        ids = ids.reshape(-1)
+    out: Tensor = _Bags.apply(rows, ids, offsets, mode == "mean")
+    return out
+
+
+def each(rows: Tensor, ids: Tensor) -> Tensor:
+    """A row for each id: ``[*ids.shape, dim]``."""
+    out: Tensor = _Bags.apply(rows, ids.reshape(-1), None, False)
+    return out.view(*ids.shape, out.shape[-1])
+
+
+class _Bags(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool) -> Tensor:  # type: ignore[override]
+        if offsets is None:
+            out = functional.embedding(ids, rows)
+        else:
+            out = functional.embedding_bag(ids, rows, offsets, mode="mean" if mean else "sum")
+        ctx.save_for_backward(ids.contiguous(), None if offsets is None else offsets.contiguous())
+        ctx.mean, ctx.shape = mean, rows.shape
+        return out
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:  # type: ignore[override]
+        ids, offsets = ctx.saved_tensors
+        rows, dim = ctx.shape
+        grad = grad.contiguous()
+        out = torch.empty((rows, dim))
+        library = _native.native()
+        library.check(
+            library.bag_gradient(
+                ids.data_ptr(),
+                ids.numel(),
+                None if offsets is None else offsets.data_ptr(),
+                grad.shape[0],
+                ctx.mean,
+                grad.data_ptr(),
+                dim,
+                out.data_ptr(),
+                rows,
+            )
+        )
+        return out, None, None, None
