@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { printf 'torch: %s\n' "$*" >&2; exit 1; }
 
-torch2=2.15.0 pytest2=9.2.0
+torch2=2.14.1 pytest2=9.2.0
 what=${1:-}
 [[ $what =~ ^(test|demo)$ ]] || fail "want test or demo"
 shift
