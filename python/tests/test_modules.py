@@ -1,9 +1,8 @@
 """Embedding and EmbeddingBag against those of torch.nn on the same rows.
 
-The forward is PyTorch's on the same values, so it has equal bits. So has the gradient: distinct rows are in ascending order, in which
-PyTorch adds up as it does on the whole table. With a rate of 1 the step is a subtraction with one rounding in both, so tables are
-compared bit for bit after it.
-"""
+The forward is PyTorch's on the same values, so it has equal bits. So has the gradient: distinct rows are in ascending
+order, in which PyTorch adds up as it does on the whole table. With a rate of 1 the step is a subtraction with one
+rounding in both, so tables are compared bit for bit after it."""
 
 from __future__ import annotations
 
@@ -253,7 +252,8 @@ def test_hashed_ids() -> None:
 
 
 def test_gradcheck() -> None:
-    """What a module computes from its rows is differentiated right, in float64: the leaf itself is float32, which gradcheck cannot use."""
+    """What a module computes from its rows is differentiated right, in float64: the leaf itself is float32, which
+    gradcheck cannot use."""
     torch.manual_seed(0)
     ids, offsets = torch.tensor([0, 2, 2, 1, 3, 0]), torch.tensor([0, 3, 3])
     for mode in ("sum", "mean", "max"):
@@ -268,11 +268,11 @@ def test_gradcheck() -> None:
 
 
 def test_a_rows_gradient_by_differences() -> None:
-    """The whole way, by central differences of the loss in the table itself: a step of rate 1 moves a row by its gradient.
+    """The whole way, by central differences of the loss in the table itself: a step of rate 1 moves a row by its
+    gradient.
 
-    The loss is a square of sums of rows, so the central difference has no error of its own; what float32 adds is below 1e-5 of values
-    that are below 10.
-    """
+    The loss is a square of sums of rows, so the central difference has no error of its own; what float32 adds is below
+    1e-5 of values that are below 10."""
     emb = gradbus.EmbeddingBag(4, 2, mode="mean", name="t")
     ids, offsets = torch.tensor([1, 3, 3, 1, 0]), torch.tensor([0, 3])
     with gradbus.local("differences") as session:
