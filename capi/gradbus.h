@@ -84,8 +84,10 @@ int32_t gradbus_local_close(gradbus_handle shards);
 
 /* Waits until all trainers of a job have joined. config is JSON:
  *   {"local": HANDLE}                                            of gradbus_local
- *   {"server": "nats://host:4222", "token_file": "/path", "tls_ca": "/path", "id": "t0", "log": "/path"}
- * all of it optional: server is nats://127.0.0.1:4222, id the next free one. job is the manifest, JSON: name, trainers, lanes, seed,
+ *   {"server": "nats://host:4222", "token_file": "/path", "tls_ca": "/path", "id": "t0", "log": "/path", "back_within": 30, "from": "/path"}
+ * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server may take to come
+ * back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the job begins; then dense_start is
+ * NULL, tensors have the names and shapes of the job's, and every trainer reads the whole file (GRADBUS_FILE, GRADBUS_CONFIG). job is the manifest, JSON: name, trainers, lanes, seed,
  * optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables [{name, rows, dim, init {kind, scale},
  * optimizer, partitions}], settings {name: value} and whatever else docs/protocol.md names; what is left out has its default, and the
  * init of a parameter is zeros. Manifests of all trainers are equal.

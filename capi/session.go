@@ -11,9 +11,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"gradbus/schema"
@@ -40,6 +42,9 @@ type config struct {
 	TokenFile string `json:"token_file"`
 	ID        string `json:"id"`
 	Log       string `json:"log"`
+	// BackWithin is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
+	BackWithin float64 `json:"back_within"`
+	From       string  `json:"from"` // a saved model
 }
 
 func (c *config) trainer() (to trainer.Config, s *session, err error) {
@@ -57,6 +62,15 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 		to.Server = c.Server
 	}
 	to.Member = schema.Member(c.ID)
+	if c.BackWithin < 0 || c.BackWithin > math.MaxInt32 {
+		return to, s, fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
+	}
+	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
+	if c.From != "" {
+		if to.From, err = trainer.OpenModel(c.From); err != nil {
+			return to, s, err
+		}
+	}
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {

@@ -35,7 +35,7 @@ func (b *Batch) SkipFetch(ctx context.Context) error {
 			return fmt.Errorf("%w: SkipFetch: table %q is pooled on its shards (placement %s): want Fetch", ErrOrder, spec.Name, spec.Placement)
 		}
 	}
-	b.rowless = true
+	b.rowless, b.run.rowless = true, true
 	return b.Fetch(ctx)
 }
 

@@ -161,10 +161,11 @@ func (s *Session) settled(ctx context.Context) error {
 }
 
 // checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
-// training. Where batches are not those of all trainers, only a trainer that is alone knows.
+// training. Where batches are not those of all trainers, only a trainer that is alone knows. A program that looks up rows itself may leave out
+// batches as it sees fit, such as those whose gradients have overflown.
 func (r *run) checkSamples() error {
 	all := r.job.Trainers == 1 || r.place.Plan.Clock == schema.ClockBounded && !r.place.Plan.SkipNonfinite
-	if !all || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 {
+	if !all || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
 		return nil
 	}
 	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
@@ -206,6 +207,7 @@ type run struct {
 	skipped    uint64        // lanes
 	samplesAll float64       // of all trainers, where a batch has one weight
 	asked      bool          // lookups of next have been sent
+	rowless    bool          // a batch was of rows that the program looked up itself (SkipFetch)
 	waiting    []batchDone   // for results: batch b at b % len
 	waited     time.Duration // for results, since a batch was complete
 }

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from ._native import native as _library
 from .collection import EmbeddingBagCollection, KeyedTensor
+from .ddp import hook
 from .errors import (
     ArgumentError,
     CanceledError,
@@ -33,6 +34,7 @@ from .errors import (
 )
 from .ids import hash_id, hash_string
 from .lanes import LaneSampler
+from .loader import PrefetchWarning, prefetch
 from .modules import Embedding, EmbeddingBag
 from .optimizer import Optimizer
 from .optimizers import (
@@ -51,6 +53,7 @@ from .optimizers import (
     Uniform,
     Zeros,
 )
+from .saving import SavedModel, open_model
 from .session import Session, join, local
 
 __all__ = [
@@ -80,8 +83,10 @@ __all__ = [
     "Normal",
     "Optimizer",
     "OrderError",
+    "PrefetchWarning",
     "RowwiseAdagrad",
     "SGD",
+    "SavedModel",
     "ServerError",
     "Session",
     "StepSchedule",
@@ -90,8 +95,11 @@ __all__ = [
     "Zeros",
     "hash_id",
     "hash_string",
+    "hook",
     "join",
     "local",
+    "open_model",
+    "prefetch",
 ]
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from .batches import DenseGradients
-from .errors import ConfigError
+from .errors import ConfigError, OrderError
+from .saving import SavedModel
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -30,12 +31,13 @@ class Dense(DenseGradients):
         self._values = (ctypes.c_void_p * n)()
         self._staged: List[Optional[Tensor]] = [None] * n
         self._gradients: List[Any] = []  # of each lane, an array of addresses
-        self._kept: List[
-            List[Optional[Tensor]]
-        ] = []  # of each lane, memory for gradients that later backwards must not change
-        self._views: List[
-            Tensor
-        ] = []  # without elements, of direct parameters: they share the versions that autograd checks
+        self._kept: List[List[Optional[Tensor]]] = (
+            []
+        )  # of each lane, memory for gradients that later backwards must not change
+        self._versions: List[int] = []  # of parameters as autograd counts them, when they had the servers' values
+        self._views: List[Tensor] = (
+            []
+        )  # without elements, of direct parameters: they share the versions that autograd checks
         self._viewed: List[int] = []
 
     def manifest(self, optimizer: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -46,9 +48,21 @@ class Dense(DenseGradients):
             for name, p in zip(self.names, self.parameters)
         ]
 
+    def begin_with(self, model: SavedModel) -> None:
+        """Gives parameters the values of a saved model. Errors: ConfigError where it has other parameters."""
+        for name, parameter in zip(self.names, self.parameters):
+            shape = tuple(parameter.shape) or (1,)
+            if name not in model.parameters or tuple(model.param(name).shape) != shape:
+                has = f"with shape {list(model.param(name).shape)}" if name in model.parameters else "no such one"
+                raise ConfigError(f"parameter {name!r}: {model.path} has {has}: want shape {list(shape)}")
+        with torch.no_grad():
+            for name, parameter in zip(self.names, self.parameters):
+                parameter.copy_(model.param(name).view(parameter.shape))
+
     def start_values(self) -> Any:
         """An array with the address of each parameter's values as they are now."""
         values = self.values()
+        self._note()
         for staged, parameter in zip(self._staged, self.parameters):
             if staged is not None:
                 staged.copy_(parameter.detach())
@@ -81,8 +95,25 @@ class Dense(DenseGradients):
             if staged is not None:
                 with torch.no_grad():
                     parameter.copy_(staged)
+        self._note()
+
+    def _note(self) -> None:
+        self._versions = [p._version for p in self.parameters]
+
+    def _check_unchanged(self) -> None:
+        """Errors: OrderError where the script has written to a parameter whose values are the servers'."""
+        if [p._version for p in self.parameters] == self._versions:
+            return
+        for name, parameter, version in zip(self.names, self.parameters, self._versions):
+            if parameter._version != version:
+                raise OrderError(
+                    f"parameter {name!r} was written to after the session had joined: its values are the servers', "
+                    "and the next ones replace it; want load_state_dict and the like before the first forward, or "
+                    "dense=None"
+                )
 
     def gradients(self, lane: int, keep: bool) -> Tuple[Optional[int], Any]:
+        self._check_unchanged()
         while len(self._gradients) <= lane:
             self._gradients.append((ctypes.c_void_p * len(self.parameters))())
             self._kept.append([None] * len(self.parameters))

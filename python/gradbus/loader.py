@@ -1,10 +1,10 @@
 """A loader that fetches batches ahead of the step, in a thread of its own.
 
-What a batch trains on does not change: batches come in the loader's order, each once. The first two are loaded where the program
-stands, so that samplers draw their seed when they would without this module, and so that two kinds of loaders are seen that must not
-run ahead: one that goes on to draw from the process's random generators (random transforms with ``num_workers=0``), since a model that
-draws too, as dropout does, would see other numbers; and one that refills the tensors of the batch before. Their batches are loaded in
-line, and a warning says so.
+What a batch trains on does not change: batches come in the loader's order, each once. The first two are loaded where
+the program stands, so that samplers draw their seed when they would without this module, and so that two kinds of
+loaders are seen that must not run ahead: one that goes on to draw from the process's random generators (random
+transforms with ``num_workers=0``), since a model that draws too, as dropout does, would see other numbers; and one that
+refills the tensors of the batch before. Their batches are loaded in line, and a warning says so.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class PrefetchWarning(UserWarning):
 
 
 class _Ahead(Generic[T]):
-    """What the consumer and the loading thread share. The thread knows this object alone, so that an iterator which nobody holds any
-    more is collected, and ends its thread."""
+    """What the consumer and the loading thread share. The thread knows this object alone, so that an iterator which
+    nobody holds any more is collected, and ends its thread."""
 
     def __init__(self, batches: Iterator[T], depth: int, prepare: Optional[Callable[[T], object]]) -> None:
         self.batches: Optional[Iterator[T]] = batches
@@ -154,12 +154,20 @@ class _Iterator(Generic[T]):
         names, refilled = _differ(before[0], _drawn()), not _equal(_contents(self._first), before[1])
         self._first = None
         if names:
-            warnings.warn(f"the loader draws from {names} of this process for its batches: they are loaded in line, since run ahead they "
-                          "would change what the model draws; random transforms belong into a worker (num_workers=1) or on a generator "
-                          "of their own", PrefetchWarning, stacklevel=3)
+            warnings.warn(
+                f"the loader draws from {names} of this process for its batches: they are loaded in line, since run "
+                "ahead they would change what the model draws; random transforms belong into a worker "
+                "(num_workers=1) or on a generator of their own",
+                PrefetchWarning,
+                stacklevel=3,
+            )
         elif refilled:
-            warnings.warn("the loader refills the tensors of the batch before: its batches are loaded in line; to run ahead it has to "
-                          "give each batch tensors of its own", PrefetchWarning, stacklevel=3)
+            warnings.warn(
+                "the loader refills the tensors of the batch before: its batches are loaded in line; to run ahead it "
+                "has to give each batch tensors of its own",
+                PrefetchWarning,
+                stacklevel=3,
+            )
         else:
             self._start(batches)
 
@@ -171,7 +179,8 @@ class _Iterator(Generic[T]):
         ahead.thread.start()
 
     def close(self) -> None:
-        """Ends the loading, and returns when its thread has. Batches that were loaded ahead are dropped. A second call does nothing."""
+        """Ends the loading, and returns when its thread has. Batches that were loaded ahead are dropped. A second call
+        does nothing."""
         self._batches = self._first = None
         if self._ahead is not None:
             self._ahead.close()
@@ -191,15 +200,17 @@ class _Iterator(Generic[T]):
 class Prefetched(Generic[T]):
     """An iterable over the batches of a loader, ``depth`` of which are loaded ahead; see :func:`prefetch`.
 
-    Each ``iter()`` begins an epoch with a thread of its own. Attributes that are not its own are the loader's (``dataset``,
-    ``batch_size``, ``sampler``, ...), and so is its length.
+    Each ``iter()`` begins an epoch with a thread of its own. Attributes that are not its own are the loader's
+    (``dataset``, ``batch_size``, ``sampler``, ...), and so is its length.
     """
 
     def __init__(self, loader: Iterable[T], depth: int = 2, prepare: Optional[Callable[[T], object]] = None) -> None:
         if isinstance(depth, bool) or not isinstance(depth, int) or depth < 1:
             raise ValueError(f"depth {depth!r}: want how many batches are loaded ahead, 1 or more")
         if not hasattr(loader, "__iter__"):
-            raise TypeError(f"loader {type(loader).__name__}: want something to iterate over, such as a torch.utils.data.DataLoader")
+            raise TypeError(
+                f"loader {type(loader).__name__}: want something to iterate over, such as a torch.utils.data.DataLoader"
+            )
         self.loader, self.depth, self.prepare = loader, depth, prepare
 
     def __iter__(self) -> _Iterator[T]:
@@ -217,12 +228,13 @@ class Prefetched(Generic[T]):
 def prefetch(loader: Iterable[T], depth: int = 2, prepare: Optional[Callable[[T], object]] = None) -> Prefetched[T]:
     """Batches of ``loader``, loaded ahead of the step in a background thread.
 
-    ``loader`` is anything to iterate over: a ``DataLoader`` with or without workers, a generator. ``depth`` batches wait at most, and
-    one more is being loaded. ``prepare(batch)`` is called in that thread with each batch, for work that the step would do otherwise;
-    what it returns is not looked at.
+    ``loader`` is anything to iterate over: a ``DataLoader`` with or without workers, a generator. ``depth`` batches
+    wait at most, and one more is being loaded. ``prepare(batch)`` is called in that thread with each batch, for work
+    that the step would do otherwise; what it returns is not looked at.
 
-    An error of the loader is raised by the step that wanted the batch, with the loader's own traceback; batches before it are
-    delivered. Leaving the loop early, ``close()`` of the iterator, or losing the last reference to it ends the thread and joins it.
+    An error of the loader is raised by the step that wanted the batch, with the loader's own traceback; batches before
+    it are delivered. Leaving the loop early, ``close()`` of the iterator, or losing the last reference to it ends the
+    thread and joins it.
 
         for dense, ids, labels in gradbus.prefetch(loader, depth=2):
             ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from .ids import hash_id
 from .lookups import Looked, Wish, flat_ids, look_up
 from .optimizers import Init, Normal, Spec
 from .session import Session, Table
+
+_STATE = "gradbus table 1"
 
 
 class TableModule(nn.Module):
@@ -137,6 +139,39 @@ class TableModule(nn.Module):
     def _apply(self, fn: Any, *args: Any, **kwargs: Any) -> Any:
         self._like = fn(self._like)
         return super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+    def get_extra_state(self) -> Dict[str, Any]:
+        """What ``state_dict`` has of the module: which table it reads, and the version that the job has. No rows."""
+        joined = self._session is not None and self._session.handle
+        return {
+            "format": _STATE,
+            "table": self.name,
+            "rows": self.num_embeddings,
+            "dim": self.embedding_dim,
+            "version": self._session.batch if self._session is not None and joined else 0,
+        }
+
+    def set_extra_state(self, state: Any) -> None:
+        """Compares. ``load_state_dict`` brings no rows: they come with ``start=`` of the session.
+
+        Errors: ConfigError where the table is another one, or has other rows than those of the state."""
+        if not isinstance(state, dict) or state.get("format") != _STATE:
+            raise ConfigError(f"table {self.name!r}: its state is {state!r:.80}: want one of this package")
+        name, rows, dim = self.name or state["table"], self.num_embeddings, self.embedding_dim
+        if (state["table"] or name, state["rows"], state["dim"]) != (name, rows, dim):
+            has = f"{state['table']!r} [{state['rows']}, {state['dim']}]"
+            raise ConfigError(f"table {name!r} [{rows}, {dim}]: the state is of table {has}")
+        session = self._session
+        if session is not None and session.handle:
+            version = session.batch
+        else:
+            version = session._start.version if session is not None and session._start is not None else 0
+        if state["version"] != version:
+            raise ConfigError(
+                f"table {name!r}: the state is of version {state['version']}, and has no rows; those here are of "
+                f"version {version}: want session.save(path) beside torch.save, and gradbus.local or join with "
+                "start=path"
+            )
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 import torch
 from torch import Tensor, nn
 
+from .amp import RowGradients, skipped
 from .dense import Dense
 from .errors import ConfigError, OrderError
 from .modules import TableModule
@@ -38,6 +39,8 @@ class Optimizer(torch.optim.Optimizer):
 
     Errors: ConfigError; OrderError where the session has an optimizer already, or has joined.
     """
+
+    _step_supports_amp_scaling = True  # a GradScaler calls step in any case; see amp.py
 
     def __init__(
         self,
@@ -82,14 +85,25 @@ class Optimizer(torch.optim.Optimizer):
         groups: List[Dict[str, Any]] = []
         if embeddings is not None:
             groups.append({"name": "embeddings", "params": [], "lr": embeddings.lr})
+        elif session._tables:
+            groups.append({"name": "tables", "params": [], "lr": 1.0})
         if dense is not None:
             groups.append({"name": "dense", "params": list(parameters.values()), "lr": dense.lr})
         self._fixed = False
-        super().__init__(groups or [{"name": "tables", "params": [], "lr": 1.0}], {"lr": 1.0})
+        super().__init__(groups, {"lr": 1.0})
         self._fixed = True
+        self._list_rows(True)
         self._base: List[float] = []  # the rates of the manifest, when the session has joined
         self._scale = 1.0
+        if session._start is not None and self._dense is not None:
+            self._dense.begin_with(session._start)
         session._optimizer = self
+
+    def _list_rows(self, listed: bool) -> None:
+        """Whether groups of tables list the gradients of rows. A state has none of them."""
+        for group in self.param_groups:
+            if group["name"] != "dense":
+                group["params"] = RowGradients(self.session) if listed else []
 
     # What the session asks.
 
@@ -167,6 +181,7 @@ class Optimizer(torch.optim.Optimizer):
         *,
         loss: Union[None, float, Tensor] = None,
         samples: Optional[int] = None,
+        **scaled: Any,
     ) -> Any:
         """Ends the lane: what backwards have given since the last step is its contribution. The last lane of this
         trainer commits the batch. With dense parameters on servers it waits for the batch, and parameters have their
@@ -175,7 +190,8 @@ class Optimizer(torch.optim.Optimizer):
         ``closure`` zeroes gradients, computes the loss, calls backward and returns the loss; it is called once.
         ``loss`` is for the dashboard alone: the mean over the lane, or with ``weight="samples"`` the sum. ``samples``:
         the weight of the lane; of ``weight="samples"`` only where it does not follow from the forwards. It returns the
-        closure's loss.
+        closure's loss. ``scaled`` is what a ``torch.amp.GradScaler`` adds: where it skips the step, the lane ends
+        without a contribution.
 
         Errors: OrderError without a forward since the last step; those of the session.
         """
@@ -186,6 +202,11 @@ class Optimizer(torch.optim.Optimizer):
             loss = result if loss is None else loss
         batches = self.session._batches
         batches.require_forward()
+        if skipped(self, scaled):
+            for module in self._tables:
+                module.samples = 0 if self.weight == "samples" else None
+            batches.end(0, 0.0, None)
+            return result
         weight = 1
         if samples is not None:
             weight = int(samples)
@@ -206,6 +227,22 @@ class Optimizer(torch.optim.Optimizer):
                 f"samples of the lane: forwards had {sorted(counts) or 'none'}; want opt.step(samples=...)"
             )
         return int(counts.pop())
+
+    def state_dict(self) -> Dict[str, Any]:
+        """The learning rates. What optimizers keep of rows and parameters is with the servers."""
+        self._list_rows(False)
+        try:
+            return super().state_dict()
+        finally:
+            self._list_rows(True)
+
+    def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
+        """Takes the learning rates of a state: for the job, where it has not begun, else from the next batch on."""
+        self._list_rows(False)
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            self._list_rows(True)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         if getattr(self, "_fixed", False):

@@ -4,11 +4,13 @@ what was trained."""
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import json
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
@@ -21,9 +23,14 @@ from . import _native
 from .batches import Batches, Lane
 from .errors import ArgumentError, ClosedError, ConfigError, Error, OrderError
 from .optimizers import Init, Normal, Spec
+from .saving import SavedModel
 
 if TYPE_CHECKING:
+    from .ddp import Mean
     from .optimizer import Optimizer
+
+
+_AT_END = 1.0  # seconds that the end of the interpreter waits for another thread's call
 
 
 class Table:
@@ -50,21 +57,25 @@ def local(
     seed: int = 1,
     http: Optional[str] = None,
     manifest: Optional[Mapping[str, Any]] = None,
+    start: Union[None, str, os.PathLike[str]] = None,
 ) -> Session:
     """A session of a job within this process, without a server.
 
     ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
     default. ``seed`` draws the rows of tables. ``http``: where the dashboard listens, for example "127.0.0.1:0"; None
-    for nowhere. ``manifest``: further fields of the job's manifest. Errors: ConfigError; ServerError where ``http``
-    cannot be listened on."""
+    for nowhere. ``manifest``: further fields of the job's manifest. ``start``: a file of :meth:`Session.save`, with
+    whose values tables and dense parameters begin; optimizers begin anew. Errors: ConfigError; FileError; ServerError
+    where ``http`` cannot be listened on."""
     lib = _native.native()
+    config = _from(start)
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
     if http is not None:
         options["http"] = http
     lib.patient()
     lib.wait(lib.local(json.dumps(options).encode(), ctypes.byref(handle)), 0)
-    session = Session(name, {"local": handle.value}, 1, lanes, seed, manifest)
+    config["local"] = handle.value
+    session = Session(name, config, 1, lanes, seed, manifest)
     session._shards = handle.value
     return session
 
@@ -79,18 +90,32 @@ def join(
     tls_ca: Optional[str] = None,
     seed: int = 1,
     manifest: Optional[Mapping[str, Any]] = None,
+    start: Union[None, str, os.PathLike[str]] = None,
+    back_within: Optional[float] = None,
 ) -> Session:
     """A session of a job at a ``ps``: "nats://host:4222". It is joined when it is first needed, see :class:`Session`.
 
     ``trainers``: how many processes train the job, each of which runs the same script. ``lanes``: see :class:`Session`,
-    as many as trainers by default. ``token_file``: the file with the server's token. ``id``: a name of this process,
-    drawn by default. ``tls_ca``: the certificate of who signed the server's. ``seed``, ``manifest``: as of
-    :func:`local`, equal in all trainers."""
-    config: Dict[str, Any] = {"server": server}
+    as many as trainers by default. ``token_file``: the file with the server's token. ``id``: which trainer this is,
+    "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
+    signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
+    seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError."""
+    config = _from(start)
+    config["server"] = server
+    if back_within is not None:
+        config["back_within"] = float(back_within)
     for key, value in (("token_file", token_file), ("id", id), ("tls_ca", tls_ca)):
         if value is not None:
             config[key] = os.fspath(value)
     return Session(name, config, trainers, lanes, seed, manifest)
+
+
+def _from(start: Union[None, str, os.PathLike[str]]) -> Dict[str, Any]:
+    """The part of a configuration that says what the job begins with."""
+    if start is None:
+        return {}
+    SavedModel(start).close()  # before anything is started
+    return {"from": os.fspath(start)}
 
 
 class Session:
@@ -126,6 +151,9 @@ class Session:
         self._job: Dict[str, Any] = {}
         self._lock = threading.RLock()
         self._batches = Batches(self)
+        self._start = SavedModel(config["from"]) if "from" in config else None
+        self._joining: Union[int, ctypes.c_uint64] = 0  # the handle, from the beginning of the join on
+        self._mean: Optional[Mean] = None  # of gradbus.hook
         self._process = os.getpid()
         _open.add(self)
 
@@ -175,13 +203,13 @@ class Session:
             )
         manifest = dict(self._manifest)
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
-        handle = ctypes.c_uint64()
+        handle = self._joining = ctypes.c_uint64()
         lib = self.native
         lib.patient()
         code = lib.join(
             json.dumps(self._config).encode(),
             json.dumps(manifest).encode(),
-            self._optimizer.start_values(),
+            self._optimizer.start_values() if self._start is None else None,
             ctypes.byref(handle),
         )
         lib.wait(code, handle)
@@ -305,8 +333,17 @@ class Session:
         self._leave(None)
 
     def abort(self, reason: str) -> None:
-        """Leaves the job by an error, which the other trainers are told. Closing again does nothing."""
-        self._leave(reason or "aborted")
+        """Leaves the job by an error, which the other trainers are told. What another thread waits for in this session
+        ends with a CanceledError. Closing again does nothing."""
+        if self._closed or os.getpid() != self._process:
+            return
+        if not self._lock.acquire(blocking=False):
+            self.native.cancel(self._joining)
+            self._lock.acquire()
+        try:
+            self._leave(reason or "aborted")
+        finally:
+            self._lock.release()
 
     def _leave(self, reason: Optional[str]) -> None:
         if self._closed or os.getpid() != self._process:
@@ -322,6 +359,8 @@ class Session:
                 self._closed = True
                 _open.discard(self)
                 try:
+                    if self._mean is not None:
+                        self._mean.leave(reason)
                     if handle:
                         lib.patient()
                         lib.wait(lib.leave(handle, None if reason is None else reason.encode()), 0)
@@ -349,6 +388,13 @@ class Session:
         except Error:
             pass  # the first error is the one to see
 
+    def __del__(self) -> None:
+        if getattr(self, "_closed", True) or os.getpid() != self._process or not (self._shards or self._joining):
+            return
+        warnings.warn(f"session {self.name!r} was never closed: want session.close()", ResourceWarning, source=self)
+        arguments = (self.native, self._joining, self._shards)
+        threading.Thread(target=_forget, args=arguments, name="gradbus.forget", daemon=True).start()
+
     def __deepcopy__(self, memo: Any) -> Session:
         return self  # a copied module uses the same tables
 
@@ -359,18 +405,32 @@ class Session:
         return f"gradbus session {self.name!r}"
 
 
+def _forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int) -> None:
+    """Leaves the job of a session that nobody refers to any more. There is nobody to tell of an error."""
+    lib.patient()
+    with contextlib.suppress(Error):
+        lib.wait(lib.leave(handle, b"its program forgot the session, and did not close it"), handle)
+    if shards:
+        with contextlib.suppress(Error):
+            lib.wait(lib.local_close(shards), shards)
+
+
 _open: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
 def _close_open() -> None:
-    """At the end of the interpreter: closes what is open, by an error where the script ends by one."""
+    """At the end of the interpreter: closes what is open, by an error where the script ends by one, or while another
+    thread of it waits for the job."""
     last: Optional[BaseException] = getattr(sys, "last_value", None)
     for session in list(_open):
         try:
-            if last is None:
+            if last is not None:
+                session.abort(f"{type(last).__name__}: {last}")
+            elif session._process == os.getpid() and session._lock.acquire(timeout=_AT_END):
+                session._lock.release()
                 session.close()
             else:
-                session.abort(f"{type(last).__name__}: {last}")
+                session.abort("the interpreter ends while another of its threads waits for the job")
         except Error as error:
             print(f"gradbus: session {session.name!r}: {error}", file=sys.stderr)
 

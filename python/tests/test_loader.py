@@ -255,5 +255,7 @@ for _ in range(4):
 print("end")
 """
     for workers in "0", "1":
-        done = subprocess.run([sys.executable, "-c", program.replace("WORKERS", workers)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            [sys.executable, "-c", program.replace("WORKERS", workers)], capture_output=True, text=True, timeout=60
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

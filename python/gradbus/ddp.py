@@ -1,0 +1,195 @@
+"""A communication hook for ``DistributedDataParallel``: gradbus adds up its dense gradients, in place of gloo's or
+NCCL's all-reduce.
+
+    ddp = torch.nn.parallel.DistributedDataParallel(model)
+    ddp.register_comm_hook(session, gradbus.hook)
+
+What the hook does follows from who steps the dense parameters:
+
+- Servers (``Optimizer(..., dense=gradbus.Adam(...))``): the gradients of each trainer go to them with ``opt.step()``,
+  and are added up there along the tree of lanes. So the hook hands DDP's gradients on as they are: nothing is sent
+  twice.
+- The program (``dense=None``, with an optimizer of PyTorch's): when the last bucket of a backward is complete, all of
+  them are one batch of a second job of the same servers, ``<name>-dense``, whose lanes are the ranks. The mean comes
+  back to every rank with equal bits, whatever the order of arrival: the sum runs along the tree of lanes, in float32,
+  and is divided once.
+
+The second job holds the gradients as its one parameter, which is zero between two backwards: a step of SGD with the
+rate 1 makes it the negative mean, exactly, and a batch of lane 0 alone takes it back to zero while the next forward
+runs. A rank whose gradients are not finite says so, and then every rank gets NaN, so that a ``GradScaler`` skips the
+step on all of them, as with an all-reduce.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import torch
+from torch import Tensor
+
+from . import _native
+from .errors import ArgumentError, ClosedError, ConfigError, OrderError
+
+if TYPE_CHECKING:
+    from .session import Session
+
+__all__ = ["hook"]
+
+_NAME_MAX = 63  # of a job
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def hook(session: "Session", bucket: Any) -> Any:
+    """The hook itself: ``ddp.register_comm_hook(session, gradbus.hook)``. ``bucket``: a
+    ``torch.distributed.GradBucket`` with the undivided gradients of this rank, float32, bfloat16 or float16; sums are
+    float32. Gives a future of the tensor that DDP takes in their place.
+
+    Errors come out of ``loss.backward()``, where DDP makes them a RuntimeError with the name and the text: OrderError
+    before the session has an optimizer; ConfigError where DDP has another number of processes than the job has
+    trainers; ArgumentError for float64; ServerError and JobError of the session.
+    """
+    future: Any = torch.futures.Future()
+    gradients: Tensor = bucket.buffer()
+    optimizer = session._optimizer
+    if optimizer is None:
+        raise OrderError(
+            f"session {session.name!r} has no optimizer: want gradbus.Optimizer(model, session, ...) "
+            "before the first backward"
+        )
+    if optimizer.values() is not None:  # of dense parameters that servers step
+        future.set_result(gradients)
+        return future
+    if gradients.dtype not in _FLOATS:
+        raise ArgumentError(f"gradients are {gradients.dtype}: want {', '.join(map(str, _FLOATS))}")
+    _mean_of(session).add(gradients, future, bucket.is_last())
+    return future
+
+
+hook.__annotations__.clear()  # DDP compares them with types that builds without torch.distributed do not have
+
+
+class Mean:
+    """The job that averages, from the first complete backward on."""
+
+    def __init__(self, session: "Session", trainers: int) -> None:
+        self.native = session.native
+        self.name = f"{session.name[:_NAME_MAX - len('-dense')]}-dense"
+        self.trainers, self.handle = trainers, 0
+        self._config = dict(session._config)
+        self._process = os.getpid()
+        self._waiting: List[Tuple[Tensor, Any]] = []
+        self._batch, self._step = _native.Batch(), _native.LaneStep()
+        self._values = self._flag = torch.zeros(0)
+        self._addresses = (ctypes.c_void_p * 2)()
+
+    def add(self, gradients: Tensor, future: Any, last: bool) -> None:
+        """Takes a bucket; with the last one of a backward it gives all of them their means."""
+        self._waiting.append((gradients, future))
+        if not last:
+            return
+        waiting, self._waiting = self._waiting, []
+        self._average([tensor for tensor, _ in waiting])
+        spoiled, at = float(self._flag) != 0, 0
+        for tensor, future in waiting:
+            n = tensor.numel()
+            if spoiled:
+                tensor.fill_(float("nan"))
+            else:  # 0 - x: -x would make zeros negative
+                tensor.copy_((0.0 - self._values[at : at + n]).view(tensor.shape))
+            at += n
+            future.set_result(tensor)
+
+    def _average(self, parts: List[Tensor]) -> None:
+        """Makes the values the negative mean of all ranks' parts, one after the other, and the flag whether one of them
+        is not finite."""
+        n = sum(part.numel() for part in parts)
+        if self.handle == 0:
+            self._join(n)
+        if n != self._values.numel():
+            raise ConfigError(
+                f"job {self.name!r}: a backward has {n} gradients: the first one had {self._values.numel()}; "
+                "want one DDP model a session"
+            )
+        at = 0
+        for part in parts:
+            self._values[at : at + part.numel()].copy_(part.detach().reshape(-1))
+            at += part.numel()
+        finite = bool(torch.isfinite(self._values).all())
+        if not finite:
+            self._values.zero_()
+        self._flag.fill_(0.0 if finite else 1.0)
+        self._begin()
+        self._commit(1)
+        self._wait(self.native.finish(self.handle, ctypes.addressof(self._addresses)))
+        self._begin()  # and back to zero, which nobody waits for before the next backward
+        self._commit(1 if self._batch.first_lane == 0 else 0)
+
+    def _join(self, n: int) -> None:
+        manifest: Dict[str, Any] = {
+            "name": self.name,
+            "trainers": self.trainers,
+            "lanes": self.trainers,
+            "optimizer": {"kind": "sgd", "lr": 1.0},
+        }
+        zeros = {"kind": "zeros", "scale": 0.0}
+        manifest["parameters"] = [
+            {"name": "gradients", "shape": [n], "init": zeros},
+            {"name": "not-finite", "shape": [1], "init": zeros},
+        ]
+        if "local" not in self._config:
+            self._config["id"] = f"t{_rank()}"  # ranks are lanes, so that sums have one order
+        self._values, self._flag = torch.zeros(n), torch.zeros(1)
+        self._addresses[:] = [self._values.data_ptr(), self._flag.data_ptr()]
+        handle = ctypes.c_uint64()
+        self.native.patient()
+        code = self.native.join(
+            json.dumps(self._config).encode(), json.dumps(manifest).encode(), None, ctypes.byref(handle)
+        )
+        self.native.wait(code, handle.value)
+        self.handle = handle.value
+
+    def _begin(self) -> None:
+        self._wait(self.native.begin(self.handle, ctypes.byref(self._batch), None))
+
+    def _commit(self, samples: int) -> None:
+        step = self._step
+        step.lane, step.samples, step.dense = self._batch.first_lane, samples, ctypes.addressof(self._addresses)
+        self._wait(self.native.commit(self.handle, ctypes.addressof(step), 1))
+
+    def _wait(self, code: int) -> None:
+        self.native.wait(code, self.handle)
+
+    def leave(self, reason: Optional[str]) -> None:
+        """With the session. A failure was raised before, or is the session's own."""
+        handle, self.handle = self.handle, 0
+        if handle == 0 or os.getpid() != self._process:
+            return
+        try:
+            self.native.patient()
+            self.native.wait(self.native.leave(handle, None if reason is None else reason.encode()), 0)
+        except ClosedError:
+            pass
+
+
+def _mean_of(session: "Session") -> Mean:
+    """The session's, made at the first bucket. Errors: ClosedError; ConfigError where processes and trainers differ."""
+    session._check_open()
+    if session._mean is None:
+        trainers, processes = int(session._manifest["trainers"]), _processes()
+        if trainers != processes:
+            raise ConfigError(
+                f"session {session.name!r} is of {trainers} trainers, and DDP has {processes} processes: want as many"
+            )
+        session._mean = Mean(session, trainers)
+    return session._mean
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _rank() -> int:
+    return torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
