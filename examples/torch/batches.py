@@ -1,7 +1,8 @@
 """Batches of a click-style data set, already collated: what debfiles.py and criteo.py give and dlrm.py trains on.
 
-A part of a data set (its training or its test rows) is an object with `rows` and `batch(index)`; a feature is a name
-and the rows of its table. Python does nothing for a single row, only for a batch, with numpy.
+A part of a data set (its training or its test rows) is an object with `rows`, `batch(index)` and `group`: so many rows
+stay together when rows are shuffled. A feature is a name and the rows of its table. Python does nothing for a single
+row, only for a batch, with numpy.
 """
 
 import typing
@@ -54,4 +55,7 @@ class Batches(torch.utils.data.Dataset):
             raise IndexError(b)
         lo, n = b * self.size, min(self.size, self.rows - b * self.size)
         index = np.arange(lo + n * lane // lanes, lo + n * (lane + 1) // lanes)
-        return self.part.batch(index if self.seed is None else ids.shuffled(index, self.part.rows, self.seed))
+        if self.seed is not None:
+            group = self.part.group
+            index = ids.shuffled(index // group, self.part.rows // group, self.seed) * group + index % group
+        return self.part.batch(index)

@@ -119,7 +119,7 @@ class Part:
 
     def __init__(self, arrays, lo, hi, features):
         self.labels, self.integers, self.categories, self.present = (a[lo:hi] for a in arrays)
-        self.rows, self.features = hi - lo, features
+        self.rows, self.features, self.group = hi - lo, features, 1
 
     def batch(self, index):
         """The rows `index`, int64 [n] below `rows`, as a Batch."""

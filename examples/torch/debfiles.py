@@ -10,7 +10,8 @@ name, folders, extension, depth. Features of the item: package, section, maintai
 description.
 
 Components that contain the name of the package, or of its source, are left out: with them it would be string matching.
-A tenth of the sources is the test set, with all their packages: no package is in both.
+A tenth of the sources is the test set, with all their packages: no package is in both. As all packages of the test are
+new, half of the training rows lack the package itself, so that a model learns to do without.
 
 Nothing of apt's own state is changed: lists are fetched into the folder. The columns are the same for the same lists.
 """
@@ -30,7 +31,7 @@ from batches import Feature, collated
 
 HELPER = "/usr/lib/apt/apt-helper"
 NEGATIVES = 3
-SPLIT_SEED, NEGATIVE_SEED = 1, 2
+SPLIT_SEED, NEGATIVE_SEED, COLD_SEED = 1, 2, 3
 TESTS = 10  # one source of so many is for the test
 QUERY = ("name", "folders", "extension")
 ITEM = ("package", "section", "maintainer", "tags", "words")
@@ -340,7 +341,10 @@ class Part:
         self.sections, self.maintainers = data.loaded("section"), data.loaded("maintainer")
         self.size = np.log1p(data.loaded("size")) / 10
         self.bags = [columns.Bags(data.loaded(f), data.loaded(f + ".starts")) for f in ("tags", "words")]
-        self.rows = (1 + NEGATIVES) * len(self.package)
+        # Rows of one line stay in one batch: a name is in few lines, and one row of a line would tell about the others.
+        self.group = 1 + NEGATIVES
+        self.cold = np.uint64(part == "train")
+        self.rows = self.group * len(self.package)
         # Packages are numbered section by section: before[p] lines of this part belong to packages before p.
         packages = len(self.sections)
         self.before = columns.starts_of(np.bincount(self.package, minlength=packages))
@@ -370,8 +374,11 @@ class Part:
         false = np.flatnonzero(k)
         item[false] = self.negatives(line[false], k[false])
         each = np.arange(len(index))
+        known = ids.draw(COLD_SEED, line, k) & self.cold == 0
+        ends = np.cumsum(known)
         sparse = [bags.take(line) for bags in self.query]
-        sparse += [(values.astype(np.int64), each) for values in (item, self.sections[item], self.maintainers[item])]
+        sparse += [(item[known], ends - known)]
+        sparse += [(values.astype(np.int64), each) for values in (self.sections[item], self.maintainers[item])]
         sparse += [bags.take(item) for bags in self.bags]
         counts = [np.diff(offsets, append=len(values)) for values, offsets in sparse[-2:]]
         dense = np.stack(

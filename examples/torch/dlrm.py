@@ -127,13 +127,16 @@ class Torch:
 
 
 class Both:
-    """Two optimizers as one."""
+    """Several optimizers as one."""
 
     def __init__(self, *optimizers):
         self.optimizers = optimizers
 
     def step(self):
         for optimizer in self.optimizers:
+            for parameter in optimizer.param_groups[0]["params"]:
+                if parameter.grad is not None and parameter.grad.is_sparse and parameter.grad._nnz() == 0:
+                    parameter.grad = None  # a batch without an id of this table: PyTorch 1.13's Adagrad fails at it
             optimizer.step()
 
     def zero_grad(self):
@@ -154,14 +157,9 @@ class Gradbus:
             self.session = gradbus.local(a.job, lanes=a.lanes, seed=a.seed)
 
     def tables(self, features, dim):
-        return Collection(
-            self.gradbus.EmbeddingBagCollection(
-                {
-                    f.name: self.gradbus.EmbeddingBag(f.rows, dim, mode="mean", init=self.gradbus.Uniform(BOUND))
-                    for f in features
-                }
-            )
-        )
+        make, init = self.gradbus.EmbeddingBag, self.gradbus.Uniform(BOUND)
+        bags = {f.name: make(f.rows, dim, mode="mean", name=f.name, init=init) for f in features}
+        return Collection(self.gradbus.EmbeddingBagCollection(bags))
 
     def order(self, batches):
         """Each batch is cut into the job's lanes; this trainer has some of them."""

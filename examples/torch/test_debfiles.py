@@ -110,10 +110,14 @@ def test_negatives_are_of_the_section_and_part_and_never_the_owner(many):
     for part in (data.train, data.test):
         index = np.arange(part.rows)
         batch = part.batch(index)
-        item = batch.sparse["package"][0].numpy()
+        item = np.repeat(part.package.astype(np.int64), 4)
+        item[index % 4 != 0] = part.negatives(index[index % 4 != 0] // 4, index[index % 4 != 0] % 4)
         owner = np.repeat(part.package, 4)
         assert batch.labels.tolist() == [1, 0, 0, 0] * len(part.package)
-        assert (item[::4] == part.package).all()
+        values, offsets = (t.numpy() for t in batch.sparse["package"])
+        named = np.diff(offsets, append=len(values)) == 1
+        assert (values == item[named]).all()
+        assert named.all() if part is data.test else 0.4 < named.mean() < 0.6
         false = index % 4 != 0
         assert (item[false] != owner[false]).all()
         assert (part.sections[item] == part.sections[owner]).all()
