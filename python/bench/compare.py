@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Trains one DLRM in several ways on the same cores, in turn, and compares samples a second.
 
-    python/bench/compare.py                                # plain, ddp, rpc, gradbus, local, each in 5 rounds
+    python/bench/compare.py --data data/debfiles           # plain, ddp, rpc, gradbus, local, each in 5 rounds
     python/bench/compare.py --ways ddp,gradbus --batch 512 --rounds 3 --json
     python/bench/compare.py --torchrec                     # TorchRec's collection too; needs torchrec and fbgemm-gpu-cpu
 
@@ -40,13 +40,15 @@ def flags() -> argparse.ArgumentParser:
     p.add_argument("--torchrec", action="store_true", help="TorchRec's EmbeddingBagCollection too")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--processes", type=int, default=2, help="processes that train, in the ways that have several")
-    p.add_argument("--batch", type=int, default=1024, help="samples of each process")
-    p.add_argument("--dim", type=int, default=32)
+    p.add_argument("--batch", type=int, default=2048, help="samples of each process")
+    p.add_argument("--dim", type=int, default=16)
     p.add_argument("--optimizer", choices=["sgd", "adagrad"], default="adagrad")
     p.add_argument("--lr", type=float, default=0.01)
     p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--distinct", type=int, default=120, help="batches drawn before; they repeat")
+    p.add_argument("--data", default="", help="a folder that examples/torch/debfiles.py prepared; else ids of its shape are drawn")
+    p.add_argument("--smaller", type=int, default=1, help="times that drawn tables are smaller than those of debfiles")
     p.add_argument("--shards", type=int, default=2, help="shards of gradbus")
     p.add_argument("--ps", default=os.path.join(HERE, "..", "..", "bin", "ps"), help="the ps program")
     p.add_argument("--json", action="store_true", help="one line of JSON")
@@ -129,7 +131,7 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
     processes = 1 if way in ALONE else o.processes
     meter = Meter()
     base = [sys.executable, os.path.abspath(__file__), "--way", way, "--port", str(free_port()), "--port2", str(free_port())]
-    for name in ("processes", "batch", "dim", "optimizer", "lr", "warmup", "steps", "distinct", "ps", "shards"):
+    for name in ("processes", "batch", "dim", "optimizer", "lr", "warmup", "steps", "distinct", "ps", "shards", "data", "smaller"):
         base += ["--" + name, str(getattr(o, name))]
     environment = dict(os.environ, **THREADS)
     ps = None
@@ -202,7 +204,7 @@ def table(o: argparse.Namespace, names: List[str], rounds: List[Dict[str, Dict[s
     import torch
 
     base = "ddp" if "ddp" in names else names[0]
-    print(f"torch {torch.__version__}, batch {o.batch} a process, dim {o.dim}, {o.optimizer}, {o.steps} steps, {len(rounds)} rounds")
+    print(f"torch {torch.__version__}, {o.data or 'drawn ids'}, batch {o.batch} a process, dim {o.dim}, {o.optimizer}, {o.steps} steps, {len(rounds)} rounds")
     print(f"{'way':9} {'samples/s':30} {'ratio to ' + base:22} {'CPU us/sample':24} {'ms/step':>8} {'GB':>6}  loss")
     for w in names:
         s = [r[w]["samples_per_second"] for r in rounds]

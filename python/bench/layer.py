@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any, Callable, Dict, List
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))  # behind a gradbus that is installed
 
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402

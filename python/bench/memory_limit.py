@@ -48,7 +48,7 @@ def train(o: argparse.Namespace) -> None:
         bags: nn.Module = nn.EmbeddingBag(o.rows, o.dim, sparse=True)
         optimizer: torch.optim.Optimizer = torch.optim.Adagrad([*bags.parameters(), *dense.parameters()], lr=0.1)
     else:
-        sys.path.insert(0, os.path.join(HERE, ".."))
+        sys.path.append(os.path.join(HERE, ".."))
         import gradbus
 
         session = gradbus.join(o.server, "memory")

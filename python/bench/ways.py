@@ -1,54 +1,44 @@
 """The ways that compare.py compares: each is a function that a process of its own runs.
 
-A way builds the model of dlrm.py, and a step that trains one batch. measure() then warms it up, waits for the others, and times it.
+A way makes the model of data.py, and a step that trains one batch. measure() warms it up, waits for the others, and
+times it.
 """
+
 from __future__ import annotations
 
 import argparse
-import resource
 import time
-from typing import Callable, Dict, List
+from typing import Any, Callable, Dict
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-import dlrm
+import data
 
 Found = Dict[str, float]
+Step = Callable[[Any], Tensor]
+
+RULES = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}
 
 
-def cpu_seconds() -> float:
-    """CPU time of this process, all its threads."""
-    r = resource.getrusage(resource.RUSAGE_SELF)
-    return r.ru_utime + r.ru_stime
-
-
-def measure(o: argparse.Namespace, rank: int, step: Callable[[dlrm.Batch], Tensor], barrier: Callable[[], None]) -> Found:
-    """Times o.steps steps after o.warmup: begin and end by the host's clock, CPU seconds of this process in between."""
-    data = dlrm.batches(1000 + rank, o.distinct, o.batch)
+def measure(o: argparse.Namespace, batches: data.Set, step: Step, barrier: Callable[[], None]) -> Found:
+    """Times o.steps steps after o.warmup: begin and end by the host's clock."""
+    each = batches.batches
     for i in range(o.warmup):
-        step(data[i % len(data)])
+        step(each[i % len(each)])
     barrier()
-    begin, cpu = time.time(), cpu_seconds()
-    loss = torch.zeros(())
+    begin, loss = time.time(), torch.zeros(())
     for i in range(o.steps):
-        loss = step(data[(o.warmup + i) % len(data)])
-    end, used = time.time(), cpu_seconds() - cpu
-    return {"begin": begin, "end": end, "cpu": used, "loss": float(loss), "rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0}
+        loss = step(each[(o.warmup + i) % len(each)])
+    return {"begin": begin, "end": time.time(), "loss": float(loss)}
 
 
-def optimizers(o: argparse.Namespace, model: nn.Module) -> List[torch.optim.Optimizer]:
-    """The optimizer of the whole model: one rule for tables and layers."""
-    kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[o.optimizer]
-    return [kind(model.parameters(), lr=o.lr)]
-
-
-def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[dlrm.Batch], Tensor]:
+def trained(model: nn.Module, optimizer: Any) -> Step:
     """PyTorch's own loop."""
 
-    def step(batch: dlrm.Batch) -> Tensor:
+    def step(batch: Any) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
         loss = F.binary_cross_entropy_with_logits(model(batch), batch.labels)
         loss.backward()
@@ -60,14 +50,17 @@ def trained(model: nn.Module, optimizer: torch.optim.Optimizer) -> Callable[[dlr
 
 def plain(o: argparse.Namespace, rank: int) -> Found:
     """One process, the tables in it."""
-    model = dlrm.DLRM(dlrm.PlainBags(o.dim), o.dim)
-    return measure(o, rank, trained(model, optimizers(o, model)[0]), lambda: None)
+    batches = data.opened(o, rank)
+    model = data.model(data.Tables(batches.features, o.dim), batches, o.dim)
+    return measure(o, batches, trained(model, RULES[o.optimizer](model.parameters(), lr=o.lr)), lambda: None)
 
 
 def ddp(o: argparse.Namespace, rank: int) -> Found:
     """DistributedDataParallel over gloo: every process has all tables, sparse gradients are all-reduced."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{o.port}", rank=rank, world_size=o.processes)
-    model = nn.parallel.DistributedDataParallel(dlrm.DLRM(dlrm.PlainBags(o.dim), o.dim))
-    found = measure(o, rank, trained(model, optimizers(o, model)[0]), dist.barrier)
+    batches = data.opened(o, rank)
+    model = nn.parallel.DistributedDataParallel(data.model(data.Tables(batches.features, o.dim), batches, o.dim))
+    optimizer = RULES[o.optimizer](model.parameters(), lr=o.lr)
+    found = measure(o, batches, trained(model, optimizer), dist.barrier)
     dist.barrier()
     return found

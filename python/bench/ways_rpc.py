@@ -6,9 +6,8 @@ dense layers by DDP over gloo. Gradients go by distributed autograd, steps by Di
 from __future__ import annotations
 
 import argparse
-from typing import List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
-import torch
 import torch.distributed as dist
 import torch.distributed.autograd as autograd
 import torch.distributed.rpc as rpc
@@ -17,26 +16,29 @@ from torch import Tensor, nn
 from torch.distributed.nn import RemoteModule
 from torch.distributed.optim import DistributedOptimizer
 
-import dlrm
+import data
 import ways
 
 
-class RemoteBags(nn.Module):
-    """The tables of the server's module, asked in one call. The vectors of all tables travel as one tensor [tables, B, dim]."""
+class Remote(nn.Module):
+    """The tables of the server's module, asked in one call. What is pooled comes back as one tensor."""
 
     def __init__(self, remote: RemoteModule) -> None:
         super().__init__()
         self.remote = [remote]  # not a submodule: DDP replicates what is registered
 
-    def forward(self, ids: List[Tensor], offsets: List[Tensor]) -> List[Tensor]:
-        return list(self.remote[0].forward(ids, offsets).unbind(0))
+    def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
+        """(ids [N], offsets [n]) of each feature -> [n, features, dim]."""
+        out: Tensor = self.remote[0].forward(list(sparse), [i for i, _ in sparse.values()], [o for _, o in sparse.values()])
+        return out
 
 
-class StackedBags(dlrm.PlainBags):
-    """What the server owns."""
+class Owned(data.Tables):
+    """What the server has."""
 
-    def forward(self, ids: List[Tensor], offsets: List[Tensor]) -> Tensor:  # type: ignore[override]
-        return torch.stack(super().forward(ids, offsets))
+    def forward(self, names: List[str], ids: List[Tensor], offsets: List[Tensor]) -> Tensor:  # type: ignore[override]
+        out: Tensor = super().forward({name: (i, o) for name, i, o in zip(names, ids, offsets)})
+        return out
 
 
 def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
@@ -48,20 +50,20 @@ def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
         rpc.shutdown()
         return {}
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{o.port2}", rank=rank, world_size=o.processes)
-    remote = shared(rank, o)
-    dense = nn.parallel.DistributedDataParallel(dlrm.DLRM(RemoteBags(remote), o.dim))
-    kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[o.optimizer]
+    batches = data.opened(o, rank)
+    remote = shared(rank, batches, o)
+    dense = nn.parallel.DistributedDataParallel(data.model(Remote(remote), batches, o.dim))
     parameters = remote.remote_parameters() + [rpc.RRef(p) for p in dense.parameters()]
-    optimizer = DistributedOptimizer(kind, parameters, lr=o.lr)
+    optimizer = DistributedOptimizer(ways.RULES[o.optimizer], parameters, lr=o.lr)
 
-    def step(batch: dlrm.Batch) -> Tensor:
+    def step(batch: Any) -> Tensor:
         with autograd.context() as context:
             loss = F.binary_cross_entropy_with_logits(dense(batch), batch.labels)
             autograd.backward(context, [loss])
             optimizer.step(context)
         return loss.detach()
 
-    found = ways.measure(o, rank, step, dist.barrier)
+    found = ways.measure(o, batches, step, dist.barrier)
     dist.barrier()
     rpc.shutdown()
     return found
@@ -70,16 +72,17 @@ def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
 _owned: List[RemoteModule] = []
 
 
-def own(dim: int) -> RemoteModule:
+def own(rows: List[Tuple[str, int]], dim: int) -> RemoteModule:
     """On trainer 0: the module on the server, made for the first who asks."""
     if not _owned:
-        _owned.append(RemoteModule("server", StackedBags, args=(dim,)))
+        _owned.append(RemoteModule("server", Owned, args=([data.Feature(*r) for r in rows], dim)))
     return _owned[0]
 
 
-def shared(rank: int, o: argparse.Namespace) -> RemoteModule:
+def shared(rank: int, batches: data.Set, o: argparse.Namespace) -> RemoteModule:
     """One module for all trainers."""
+    rows = [(f.name, f.rows) for f in batches.features]
     if rank == 0:
-        own(o.dim)
+        own(rows, o.dim)
     dist.barrier()
-    return own(o.dim) if rank == 0 else rpc.rpc_sync("trainer0", own, args=(o.dim,))
+    return own(rows, o.dim) if rank == 0 else rpc.rpc_sync("trainer0", own, args=(rows, o.dim))

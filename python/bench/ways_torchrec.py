@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from typing import List
+from typing import Dict, List, Tuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-import dlrm
+import data
 import ways
 
 try:
@@ -27,33 +27,45 @@ except (ImportError, OSError) as error:
              "pip install torch==2.14.* torchrec==1.9.* fbgemm-gpu-cpu==1.9.*")
 
 
-class Collection(nn.Module):
+class Sharded(nn.Module):
     """The tables as one collection."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, features: List[data.Feature], dim: int) -> None:
         super().__init__()
-        self.names = [t.name for t in dlrm.TABLES]
-        configs = [EmbeddingBagConfig(name=t.name, embedding_dim=dim, num_embeddings=t.rows, feature_names=[t.name], pooling=PoolingType.SUM,
-                                      init_fn=lambda w: nn.init.normal_(w, std=0.01)) for t in dlrm.TABLES]
+        self.names = [f.name for f in features]
+        configs = [
+            EmbeddingBagConfig(
+                name=f.name,
+                embedding_dim=dim,
+                num_embeddings=f.rows,
+                feature_names=[f.name],
+                pooling=PoolingType.MEAN,
+                init_fn=lambda w: nn.init.uniform_(w, -data.BOUND, data.BOUND),
+            )
+            for f in features
+        ]
         self.bags = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
 
-    def forward(self, ids: List[Tensor], offsets: List[Tensor]) -> List[Tensor]:
-        size = offsets[0].numel()
-        ends = [torch.cat([o[1:], o.new_tensor([i.numel()])]) for i, o in zip(ids, offsets)]
-        lengths = torch.cat([e - o for e, o in zip(ends, offsets)]).to(torch.int32)
-        pooled = self.bags(KeyedJaggedTensor(self.names, torch.cat(ids), lengths=lengths, stride=size))
-        return [pooled[name] for name in self.names]
+    def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
+        """(ids [N], offsets [n]) of each feature -> [n, features, dim]."""
+        size = next(iter(sparse.values()))[1].numel()
+        each = [sparse[name] for name in self.names]
+        lengths = torch.cat([torch.diff(o, append=o.new_tensor([i.numel()])) for i, o in each]).to(torch.int32)
+        pooled = self.bags(KeyedJaggedTensor(self.names, torch.cat([i for i, _ in each]), lengths=lengths, stride=size))
+        return pooled.values().view(size, len(self.names), -1)
 
 
 def run(o: argparse.Namespace, rank: int) -> ways.Found:
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(o.processes), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(o.processes),
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(o.port))
     dist.init_process_group("gloo", rank=rank, world_size=o.processes)
-    model = dlrm.DLRM(Collection(o.dim), o.dim)
-    kind = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad}[o.optimizer]
-    in_backward(kind, model.embeddings.parameters(), {"lr": o.lr})
+    batches = data.opened(o, rank)
+    model = data.model(Sharded(batches.features, o.dim), batches, o.dim)
+    kind = ways.RULES[o.optimizer]
+    in_backward(kind, model.tables.parameters(), {"lr": o.lr})
     model = DistributedModelParallel(model, device=torch.device("cpu"))
-    dense = {n: p for n, p in model.named_parameters() if "embeddings" not in n}
-    found = ways.measure(o, rank, ways.trained(model, KeyedOptimizerWrapper(dense, lambda p: kind(p, lr=o.lr))), dist.barrier)
+    dense = {n: p for n, p in model.named_parameters() if not n.startswith("tables.")}
+    optimizer = KeyedOptimizerWrapper(dense, lambda p: kind(p, lr=o.lr))
+    found = ways.measure(o, batches, ways.trained(model, optimizer), dist.barrier)
     dist.barrier()
     return found
