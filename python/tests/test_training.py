@@ -42,7 +42,7 @@ def batches(steps: int = STEPS) -> List[Tuple[torch.Tensor, torch.Tensor, torch.
 
 def plain_model(session: gradbus.Session, ours: Model) -> Model:
     theirs = Model(nn.EmbeddingBag)
-    theirs.emb.weight.data = session.lookup(ours.emb.name, torch.arange(ROWS))  # type: ignore[union-attr]
+    theirs.emb.weight.data = session.lookup(ours.emb.name, torch.arange(ROWS))
     return theirs
 
 
@@ -51,7 +51,7 @@ def weights(session: gradbus.Session, ours: Model) -> List[torch.Tensor]:
 
 
 def plain_weights(theirs: Model) -> List[torch.Tensor]:
-    return [theirs.emb.weight.detach(), *(p.detach() for n, p in theirs.named_parameters() if n != "emb.weight")]  # type: ignore[union-attr]
+    return [theirs.emb.weight.detach(), *(p.detach() for n, p in theirs.named_parameters() if n != "emb.weight")]
 
 
 def fit(model: nn.Module, opts: List[Any], data: Any) -> List[float]:
@@ -126,7 +126,7 @@ def test_tables_beside_torch_optim(spec: Any, plain: Any, sparse: bool, lazy: bo
     with gradbus.local("rules") as session:
         opt = gradbus.Optimizer(ours, session, embeddings=spec)
         theirs = plain_model(session, ours)
-        theirs.emb.sparse = sparse  # type: ignore[union-attr]
+        theirs.emb.sparse = sparse
         used = torch.unique(data[0][1]) if lazy else torch.arange(ROWS)
         before = session.lookup("emb", torch.arange(ROWS))
         fit(ours, [opt], data)
