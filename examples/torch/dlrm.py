@@ -75,9 +75,6 @@ class DCNv2(nn.Module):
 MODELS = {"dlrm": DLRM, "dcnv2": DCNv2}
 
 
-BOUND = 0.01  # rows begin uniform in +-BOUND: those of ids that training never sees say almost nothing
-
-
 class Recommender(nn.Module):
     """Tables and what is above them."""
 
@@ -92,11 +89,11 @@ class Recommender(nn.Module):
 class Tables(nn.Module):
     """One EmbeddingBag a feature, its ids averaged."""
 
-    def __init__(self, features, dim):
+    def __init__(self, features, dim, bound):
         super().__init__()
         self.bags = nn.ModuleDict({f.name: nn.EmbeddingBag(f.rows, dim, mode="mean", sparse=True) for f in features})
         for bag in self.bags.values():
-            nn.init.uniform_(bag.weight, -BOUND, BOUND)
+            nn.init.uniform_(bag.weight, -bound, bound)
 
     def forward(self, sparse):
         """(ids [N], offsets [n]) of each feature -> [n, features, dim]."""
@@ -110,7 +107,7 @@ class Torch:
         self.a = a
 
     def tables(self, features, dim):
-        return Tables(features, dim)
+        return Tables(features, dim, self.a.bound)
 
     def order(self, batches):
         """What this process computes: (batch, part of it, of how many parts)."""
@@ -157,7 +154,8 @@ class Gradbus:
             self.session = gradbus.local(a.job, lanes=a.lanes, seed=a.seed)
 
     def tables(self, features, dim):
-        make, init = self.gradbus.EmbeddingBag, self.gradbus.Uniform(BOUND)
+        make = self.gradbus.EmbeddingBag
+        init = self.gradbus.Uniform(self.a.bound) if self.a.bound else self.gradbus.Zeros()
         bags = {f.name: make(f.rows, dim, mode="mean", name=f.name, init=init) for f in features}
         return Collection(self.gradbus.EmbeddingBagCollection(bags))
 
@@ -287,6 +285,9 @@ def flags():
     p.add_argument("--test-rows", type=int, help="evaluate on so many rows only")
     p.add_argument("--lr", type=float, default=1e-3, help="of Adam, for the layers")
     p.add_argument("--table-lr", type=float, default=0.02, help="of Adagrad, for the tables")
+    p.add_argument(
+        "--bound", type=float, default=0.0, help="rows begin uniform in +-this; 0: at zero, which both can do"
+    )
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=0, help="of PyTorch; 0 leaves its default")
     p.add_argument("--workers", type=int, default=0, help="processes that make batches; 0 is none but this one")
