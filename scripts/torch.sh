@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 fail() { printf 'torch: %s\n' "$*" >&2; exit 1; }
 
-torch2=2.14.1 pytest2=9.2.0
+torch2=2.14.1 pytest2=9.2.0 numpy2=2.2.6
 what=${1:-}
 [[ $what =~ ^(test|demo)$ ]] || fail "want test or demo"
 shift
@@ -24,8 +24,8 @@ if [ "${TORCH:-}" = 2 ]; then
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' || fail "PyTorch $torch2 needs Python 3.10 or newer"
   [ -x "$venv/bin/pip" ] || python3 -m venv "$venv"
   pip=("$venv/bin/pip" --disable-pip-version-check -q)
-  "$venv/bin/python" -c 'import torch, pytest' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" 2>/dev/null ||
-    "${pip[@]}" install "torch==$torch2" "pytest==$pytest2" || fail "pip could not install PyTorch $torch2"
+  "$venv/bin/python" -c 'import torch, pytest, numpy' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" "numpy==$numpy2" 2>/dev/null ||
+    "${pip[@]}" install "torch==$torch2" "pytest==$pytest2" "numpy==$numpy2" || fail "pip could not install PyTorch $torch2"
   "${pip[@]}" uninstall -y gradbus
 elif [ -n "${TORCH:-}" ]; then
   fail "TORCH=$TORCH: want 2, or nothing for this machine's PyTorch"
