@@ -26,7 +26,7 @@ if [ "${TORCH:-}" = 2 ]; then
   pip=("$venv/bin/pip" --disable-pip-version-check -q)
   "$venv/bin/python" -c 'import torch, pytest, numpy' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" "numpy==$numpy2" 2>/dev/null ||
     "${pip[@]}" install "torch==$torch2" "pytest==$pytest2" "numpy==$numpy2" || fail "pip could not install PyTorch $torch2"
-  "${pip[@]}" uninstall -y gradbus
+  pip+=(install --no-deps --force-reinstall)
 elif [ -n "${TORCH:-}" ]; then
   fail "TORCH=$TORCH: want 2, or nothing for this machine's PyTorch"
 else
@@ -35,10 +35,10 @@ else
   done
   [ -n "${said:-}" ] || fail "no python3 here has PyTorch: scripts/deps.sh torch installs Debian's"
   rm -rf "$venv"
-  "$python" -m venv --system-site-packages "$venv" || fail "$python makes no virtual environment: scripts/deps.sh venv installs what it needs"
-  pip=("$venv/bin/pip" --disable-pip-version-check -q)
+  "$python" -m venv --system-site-packages "$venv" || fail "$python makes no virtual environment: scripts/deps.sh python installs what it needs"
+  pip=("$venv/bin/pip" --disable-pip-version-check -q install)
 fi
-"${pip[@]}" install --no-index "${wheels[0]}"
+"${pip[@]}" --no-index "${wheels[0]}"
 
 printf '== %s, PyTorch %s\n' "$(basename "${wheels[0]}")" "$("$venv/bin/python" scripts/torch_blas.py)"
 case $what in
