@@ -42,6 +42,12 @@ fi
 
 printf '== %s, PyTorch %s\n' "$(basename "${wheels[0]}")" "$("$venv/bin/python" scripts/torch_blas.py)"
 case $what in
-  test) exec "$venv/bin/python" -m pytest -c python/pyproject.toml --rootdir=python "$@" python/tests examples/torch ;;
+  test) # apart, since files of both may have one name
+    status=0
+    for folder in python/tests examples/torch; do
+      "$venv/bin/python" -m pytest -c python/pyproject.toml --rootdir=python "$@" $folder || status=1
+    done
+    exit $status
+    ;;
   demo) exec "$venv/bin/python" examples/torch/movielens.py "$@" ;;
 esac
