@@ -19,5 +19,5 @@
 // rdata reads R's own format, in which Debian has some of the ratings.
 //
 // The package knows the session. It must not know frames, shards or flags. A newcomer may add a setting (with a line in Validate, and in
-// Job if trainers must agree on it); scripts/movielens_torch.py, which trains the same model with PyTorch, must then learn it too.
+// Job if trainers must agree on it); examples/torch/movielens.py, which trains the same model with PyTorch, must then learn it too.
 package movielens

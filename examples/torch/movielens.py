@@ -191,7 +191,7 @@ def main():
     p.add_argument("--token-file", help="the file with the server's token")
     p.add_argument("--trainers", type=int, default=1, help="of the job")
     p.add_argument("--processes", type=int, help="of the trainers, how many to start here: all by default")
-    p.add_argument("--lanes", type=int, default=8, help="slices of a batch, whoever has them: at least --trainers")
+    p.add_argument("--lanes", type=int, default=4, help="slices of a batch, whoever has them: at least --trainers")
     p.add_argument("--seeds", type=int, default=1, help="run seeds 1 to so many")
     p.add_argument("--only", choices=["gradbus", "torch"], help="run one of both")
     p.add_argument("--split", choices=["user", "time"], default="user",
