@@ -100,6 +100,7 @@ class Batches:
         return self.number + 1 if len(self._lanes) > 1 else self.number
 
     def begin_forward(self) -> Lane:
+        self._session._check_open()
         with self._session._lock:
             if not self._open:
                 self._begin()
@@ -150,6 +151,7 @@ class Batches:
     def end(self, samples: int, loss: float, dense: Optional[DenseGradients]) -> None:
         """Ends the current lane; the last one commits the batch. ``samples`` 0: the lane is absent."""
         session = self._session
+        session._check_open()
         with session._lock:
             session._check_open()
             if not self._open:
@@ -160,6 +162,8 @@ class Batches:
             last = len(self._lanes) == self._batch.lanes
             if samples == 0:
                 lane.pieces.clear()
+                if session._optimizer is not None:
+                    session._optimizer.forget_samples()
             elif dense is not None:
                 lane.dense, lane.memory = dense.gradients(len(self._lanes) - 1, keep=not last)
             if last:
@@ -194,8 +198,8 @@ class Batches:
     def settle(self) -> None:
         """Waits until what was committed is complete, and gives parameters their new values."""
         session = self._session
+        session._check_open()
         if not self._pending:
-            session._check_open()
             return
         with session._lock:
             session._check_open()

@@ -203,8 +203,6 @@ class Optimizer(torch.optim.Optimizer):
         batches = self.session._batches
         batches.require_forward()
         if skipped(self, scaled):
-            for module in self._tables:
-                module.samples = 0 if self.weight == "samples" else None
             batches.end(0, 0.0, None)
             return result
         weight = 1
@@ -217,6 +215,11 @@ class Optimizer(torch.optim.Optimizer):
             value = float(loss.detach()) if isinstance(loss, Tensor) else float(loss)
         batches.end(weight, value, self._dense)
         return result
+
+    def forget_samples(self) -> None:
+        """For the session: forwards since the last step do not count."""
+        for module in self._tables:
+            module.samples = None if module.samples is None else 0
 
     def _samples(self) -> int:
         counts = {module.samples for module in self._tables if module.samples}

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from . import _native
 from .batches import Batches, Lane
-from .errors import ArgumentError, ClosedError, ConfigError, Error, OrderError
+from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
 
@@ -371,6 +371,12 @@ class Session:
                         lib.check(lib.local_close(self._shards))
 
     def _check_open(self) -> None:
+        """Errors: ClosedError; ForkedError, before a lock is taken that a thread of the parent may have held."""
+        if os.getpid() != self._process:
+            raise ForkedError(
+                f"session {self.name!r} is of the process that this one was forked from: want a spawned process with a "
+                "session of its own, or ids alone in workers of a DataLoader"
+            )
         if self._closed:
             raise ClosedError(f"session {self.name!r} is closed")
 
