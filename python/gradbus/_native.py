@@ -156,31 +156,26 @@ class Native:
         if code:
             self.raise_error(code)
 
-    def patient(self) -> None:
-        """Comes before a call that waits: tells the library, once a thread, how long this thread waits at a time."""
-        self._threads.known  # noqa: B018  the first access of a thread runs _Patient.__init__
+    def wait(self, handle: Union[int, c_uint64], function: Callable[..., int], *arguments: Any) -> None:
+        """Makes a call that may wait, and returns when it is over. Raises what it gives in the end, unless that is OK.
 
-    def wait(self, code: int, handle: Union[int, c_uint64]) -> None:
-        """Goes on with a call that has given ``code`` until it is over. Raises what it gives in the end, unless that
-        is OK. ``handle`` is what to cancel by; that of a join is written by the join itself."""
-        if code == OK:
-            return
-        if code == AGAIN:
-            code = self._resume(handle)
+        ``handle``: what to cancel where a signal handler raises, 0 for a call that cannot be canceled; that of a join is
+        written by the join itself. However the handler comes in, no call is left under way."""
+        self._threads.known  # noqa: B018  the first access of a thread runs _Patient.__init__
+        try:
+            code = function(*arguments)
+            while code == AGAIN:
+                code = self.resume()
+        except ctypes.ArgumentError:
+            raise
+        except BaseException:
+            if handle:
+                self.cancel(handle)
+            while self.resume() == AGAIN:  # an error where no call was left
+                pass
+            raise
         if code:
             self.raise_error(code)
-
-    def _resume(self, handle: Union[int, c_uint64]) -> int:
-        code = AGAIN
-        try:
-            while code == AGAIN:
-                code = self.resume()
-        except BaseException:  # a signal handler's
-            self.cancel(handle if isinstance(handle, int) else handle.value)
-            while code == AGAIN:
-                code = self.resume()
-            raise
-        return int(code)
 
     def text(self, function: Callable[..., int], handle: int) -> Any:
         """The JSON that a call gives in memory of the library."""

@@ -133,17 +133,16 @@ class Batches:
         if scale is not None:
             session.scale_lr(scale, self.number)
         lib, handle = session.native, session.handle
-        lib.patient()
         # No dense values: the first are the parameters' own, and settle has taken later ones.
-        self._waited(lib.begin(handle, ctypes.byref(self._batch), None), handle)
+        self._waited(lib.begin, handle, ctypes.byref(self._batch), None)
         self._begun, self._open, self._pending = True, True, False
         self.number = self._batch.number
         self._lanes = [Lane(self._batch.first_lane)]
 
-    def _waited(self, code: int, handle: int) -> None:
+    def _waited(self, function: Any, handle: int, *arguments: Any) -> None:
         """Waits for a call whose failure ends the session."""
         try:
-            self._session.native.wait(code, handle)
+            self._session.native.wait(handle, function, handle, *arguments)
         except BaseException:
             self.failed = True
             raise
@@ -187,8 +186,7 @@ class Batches:
             step = self._steps[i]
             step.lane, step.samples, step.loss, step.dense = lane.number, lane.samples, lane.loss, lane.dense
             step.rows, step.pieces = rows, len(pieces)
-        lib.patient()
-        self._waited(lib.commit(handle, ctypes.addressof(self._steps), len(lanes)), handle)
+        self._waited(lib.commit, handle, ctypes.addressof(self._steps), len(lanes))
         self._open, self._pending, self._lanes = False, True, []
         self.number += 1
         optimizer = session._optimizer
@@ -207,8 +205,7 @@ class Batches:
                 return
             lib, handle, optimizer = session.native, session.handle, session._optimizer
             assert optimizer is not None
-            lib.patient()
-            self._waited(lib.finish(handle, optimizer.values()), handle)
+            self._waited(lib.finish, handle, optimizer.values())
             self._pending = False
             optimizer.take_values()
 

@@ -78,7 +78,7 @@ class Mean:
         self.native = session.native
         self.name = f"{session.name[:_NAME_MAX - len('-dense')]}-dense"
         self.trainers, self.handle = trainers, 0
-        self._config = dict(session._config)
+        self._config = {key: value for key, value in session._config.items() if key != "from"}
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
         self._batch, self._step = _native.Batch(), _native.LaneStep()
@@ -123,7 +123,7 @@ class Mean:
         self._flag.fill_(0.0 if finite else 1.0)
         self._begin()
         self._commit(1)
-        self._wait(self.native.finish(self.handle, ctypes.addressof(self._addresses)))
+        self._wait(self.native.finish, ctypes.addressof(self._addresses))
         self._begin()  # and back to zero, which nobody waits for before the next backward
         self._commit(1 if self._batch.first_lane == 0 else 0)
 
@@ -144,23 +144,20 @@ class Mean:
         self._values, self._flag = torch.zeros(n), torch.zeros(1)
         self._addresses[:] = [self._values.data_ptr(), self._flag.data_ptr()]
         handle = ctypes.c_uint64()
-        self.native.patient()
-        code = self.native.join(
-            json.dumps(self._config).encode(), json.dumps(manifest).encode(), None, ctypes.byref(handle)
-        )
-        self.native.wait(code, handle.value)
+        texts = json.dumps(self._config).encode(), json.dumps(manifest).encode()
+        self.native.wait(handle, self.native.join, *texts, None, ctypes.byref(handle))
         self.handle = handle.value
 
     def _begin(self) -> None:
-        self._wait(self.native.begin(self.handle, ctypes.byref(self._batch), None))
+        self._wait(self.native.begin, ctypes.byref(self._batch), None)
 
     def _commit(self, samples: int) -> None:
         step = self._step
         step.lane, step.samples, step.dense = self._batch.first_lane, samples, ctypes.addressof(self._addresses)
-        self._wait(self.native.commit(self.handle, ctypes.addressof(step), 1))
+        self._wait(self.native.commit, ctypes.addressof(step), 1)
 
-    def _wait(self, code: int) -> None:
-        self.native.wait(code, self.handle)
+    def _wait(self, function: Any, *arguments: Any) -> None:
+        self.native.wait(self.handle, function, self.handle, *arguments)
 
     def leave(self, reason: Optional[str]) -> None:
         """With the session. A failure was raised before, or is the session's own."""
@@ -168,8 +165,7 @@ class Mean:
         if handle == 0 or os.getpid() != self._process:
             return
         try:
-            self.native.patient()
-            self.native.wait(self.native.leave(handle, None if reason is None else reason.encode()), 0)
+            self.native.wait(0, self.native.leave, handle, None if reason is None else reason.encode())
         except ClosedError:
             pass
 

@@ -85,7 +85,6 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
     else:
         session.begin_reading()
     lib, handle = session.native, session.handle
-    lib.patient()
     n = sum(len(w.tables) for w in wishes)
     asks = _asks.of(n)
     address = _asks.address
@@ -115,7 +114,7 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
             raise IdError((lib.error() or b"").decode("utf-8", "replace"))
         lib.raise_error(code)
     out = [_place(wish, *buffers[w], asks, first) for w, (wish, first) in enumerate(_firsts(wishes))]
-    lib.wait(lib.lookup(handle, -1, address, n), handle)
+    lib.wait(handle, lib.lookup, handle, -1, address, n)
     for wish, looked in zip(wishes, out):
         if wish.skip is not None:
             _blank(looked, wish.skip)

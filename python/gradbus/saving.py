@@ -77,8 +77,7 @@ class SavedModel:
         from . import _native
 
         lib, handle = _native.native(), ctypes.c_uint64()
-        lib.patient()
-        lib.wait(lib.open(os.fsencode(self.path), ctypes.byref(handle)), 0)
+        lib.wait(0, lib.open, os.fsencode(self.path), ctypes.byref(handle))
         lib.check(lib.model_close(handle.value))
 
     def table(self, name: str) -> Tensor:

@@ -72,8 +72,7 @@ def local(
     options: Dict[str, Any] = {"shards": shards}
     if http is not None:
         options["http"] = http
-    lib.patient()
-    lib.wait(lib.local(json.dumps(options).encode(), ctypes.byref(handle)), 0)
+    lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
     config["local"] = handle.value
     session = Session(name, config, 1, lanes, seed, manifest)
     session._shards = handle.value
@@ -205,14 +204,14 @@ class Session:
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
-        lib.patient()
-        code = lib.join(
+        lib.wait(
+            handle,
+            lib.join,
             json.dumps(self._config).encode(),
             json.dumps(manifest).encode(),
             self._optimizer.start_values() if self._start is None else None,
             ctypes.byref(handle),
         )
-        lib.wait(code, handle)
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
 
@@ -305,8 +304,8 @@ class Session:
         self.start()
         decided = ctypes.c_uint64()
         with self._lock:
-            self.native.patient()
-            self.native.wait(self.native.scale_lr(self.handle, from_batch, scale, ctypes.byref(decided)), self.handle)
+            lib, handle = self.native, self.handle
+            lib.wait(handle, lib.scale_lr, handle, from_batch, scale, ctypes.byref(decided))
         return decided.value
 
     def digest(self) -> str:
@@ -315,16 +314,14 @@ class Session:
         self.begin_reading()
         digest = (ctypes.c_uint8 * 32)()
         with self._lock:
-            self.native.patient()
-            self.native.wait(self.native.digest(self.handle, digest), self.handle)
+            self.native.wait(self.handle, self.native.digest, self.handle, digest)
         return bytes(digest).hex()
 
     def save(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes all weights to a safetensors file, streamed; with manifest, version and digest. Errors: FileError."""
         self.begin_reading()
         with self._lock:
-            self.native.patient()
-            self.native.wait(self.native.save(self.handle, os.fsencode(path)), self.handle)
+            self.native.wait(self.handle, self.native.save, self.handle, os.fsencode(path))
 
     # The end.
 
@@ -362,8 +359,7 @@ class Session:
                     if self._mean is not None:
                         self._mean.leave(reason)
                     if handle:
-                        lib.patient()
-                        lib.wait(lib.leave(handle, None if reason is None else reason.encode()), 0)
+                        lib.wait(0, lib.leave, handle, None if reason is None else reason.encode())
                 except ClosedError:
                     pass  # it had ended by an error, which was raised then
                 finally:
@@ -413,12 +409,11 @@ class Session:
 
 def _forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int) -> None:
     """Leaves the job of a session that nobody refers to any more. There is nobody to tell of an error."""
-    lib.patient()
     with contextlib.suppress(Error):
-        lib.wait(lib.leave(handle, b"its program forgot the session, and did not close it"), handle)
+        lib.wait(0, lib.leave, handle, b"its program forgot the session, and did not close it")
     if shards:
         with contextlib.suppress(Error):
-            lib.wait(lib.local_close(shards), shards)
+            lib.wait(0, lib.local_close, shards)
 
 
 _open: weakref.WeakSet[Session] = weakref.WeakSet()

@@ -1,55 +1,18 @@
-"""Steps that are unlike others: accumulated, scaled, skipped, in bfloat16, read only, by another thread, and what
-frameworks do to them."""
+"""Steps that are unlike others: accumulated, scaled, clipped, skipped, in bfloat16."""
 
 from __future__ import annotations
 
 import re
-import threading
 
 import pytest
 import torch
 from programs import nursery, start  # noqa: F401  fixtures
+from small import Model, equal, loss_of, made
 from torch import nn
 
 import gradbus
 
 INF = float("inf")
-
-
-class Model(nn.Module):
-    def __init__(self, plain=False):
-        super().__init__()
-        torch.manual_seed(3)
-        self.users = nn.EmbeddingBag(20, 4, mode="sum") if plain else gradbus.EmbeddingBag(20, 4, mode="sum")
-        self.last = nn.Linear(4, 2)
-
-    def forward(self, ids):
-        return self.last(self.users(ids))
-
-
-def made(name, dense=True, **more):
-    """A session, its model and optimizer, and the same in plain PyTorch with the same values."""
-    session = gradbus.local(name, **more)
-    model, sgd = Model(), gradbus.SGD(0.5)
-    opt = gradbus.Optimizer(model, session, embeddings=sgd, dense=sgd if dense else None)
-    plain = Model(plain=True)
-    with torch.no_grad():
-        plain.users.weight.copy_(session.lookup("users", torch.arange(20)))
-        plain.last.load_state_dict(model.last.state_dict())
-    return session, model, opt, plain, torch.optim.SGD(plain.parameters(), lr=0.5)
-
-
-def loss_of(model, i, rows=4):
-    g = torch.Generator().manual_seed(i)
-    ids, labels = torch.randint(0, 20, (rows, 3), generator=g), torch.randint(0, 2, (rows,), generator=g)
-    return nn.functional.cross_entropy(model(ids), labels)
-
-
-def equal(session, model, plain, atol=0.0):
-    pairs = [(session.lookup("users", torch.arange(20)), plain.users.weight)]
-    pairs += list(zip(model.last.parameters(), plain.last.parameters()))
-    for a, b in pairs:
-        assert torch.allclose(a, b, rtol=0, atol=atol), (a - b).abs().max()
 
 
 # Accumulation.
@@ -312,7 +275,8 @@ def test_a_skipped_step_of_one_trainer_is_an_absent_lane(start):
         source = """
         import sys, torch, gradbus
         sys.path.insert(0, sys.argv[4])
-        from test_edges_steps import INF, Model, Scaler, loss_of
+        from small import Model, loss_of
+        from test_edges_steps import INF, Scaler
         server, way, rank = sys.argv[1], sys.argv[2], int(sys.argv[3])
         session = gradbus.join(server, f"absent-{way}", trainers=2, id=f"t{rank}")
         model = Model()
@@ -351,147 +315,3 @@ def test_autocast_to_bfloat16():
                 by.zero_grad()
         assert model(torch.tensor([[1]])).dtype == torch.float32
         equal(session, model, plain, atol=4 * 2**-23)  # rows whose three or more summands come in another order
-
-
-# Reading.
-
-
-def test_lookups_that_train_nothing_move_no_version():
-    session, model, opt, _, _ = made("reads")
-    with session:
-        loss_of(model, 0).backward()
-        opt.step()
-        opt.zero_grad()
-        before, batches = session.digest(), session.batch
-        model.eval()
-        for _ in range(3):
-            loss_of(model, 1).detach()
-            (loss_of(model, 1) * 2).backward()  # dense parameters have gradients; rows have none
-        model.train()
-        with torch.no_grad():
-            loss_of(model, 1)
-        with torch.inference_mode():
-            loss_of(model, 1)
-        opt.zero_grad()
-        assert session.digest() == before and session.batch == batches
-        assert len(opt.param_groups[0]["params"]) == 0
-        loss_of(model, 2).backward()
-        opt.step()
-        assert session.batch == batches + 1
-
-
-def test_an_evaluation_in_the_middle_of_a_lane_sees_the_version_that_it_is_computed_on():
-    session, model, opt, plain, sgd = made("middle")
-    with session:
-        for i in range(3):
-            loss = loss_of(model, i)
-            with torch.no_grad():
-                assert float(loss_of(model, i)) == float(loss)
-            loss.backward()
-            opt.step()
-            opt.zero_grad()
-
-
-def test_threads_read_while_one_trains():
-    session, model, opt, _, _ = made("threads")
-    done, errors, seen = threading.Event(), [], []
-
-    def read():
-        try:
-            while not done.is_set():
-                rows = session.lookup("users", torch.arange(20))
-                seen.append(bool(rows.isfinite().all()) and rows.shape == (20, 4))
-        except BaseException as error:
-            errors.append(error)
-
-    with session:
-        session.start()
-        readers = [threading.Thread(target=read) for _ in range(3)]
-        for reader in readers:
-            reader.start()
-        for i in range(30):
-            loss_of(model, i).backward()
-            opt.step()
-            opt.zero_grad()
-        done.set()
-        for reader in readers:
-            reader.join(60)
-            assert not reader.is_alive()
-    assert errors == [] and len(seen) >= 3 and all(seen)
-
-
-# After the end, and at the wrong time.
-
-
-def test_a_closed_session_says_so():
-    session, model, opt, _, _ = made("closed")
-    loss = loss_of(model, 0)
-    session.close()
-    session.close()
-    loss.backward()
-    for call in (
-        lambda: loss_of(model, 0),
-        lambda: opt.step(),
-        lambda: session.lookup("users", torch.tensor([1])),
-        lambda: session.digest(),
-        lambda: session.save("nowhere.safetensors"),
-        lambda: session.skip(),
-    ):
-        with pytest.raises(gradbus.ClosedError, match="'closed' is closed"):
-            call()
-
-
-def test_two_sessions_and_their_threads():
-    """Two jobs in one process, each trained by a thread of its own, have the bits of each alone."""
-    alone, together = [], []
-
-    def train(name, into):
-        session, model, opt, _, _ = made(name)
-        with session:
-            for i in range(8):
-                loss_of(model, i).backward()
-                opt.step()
-                opt.zero_grad()
-            into.append(session.digest())
-
-    train("one", alone)
-    threads = [threading.Thread(target=train, args=(name, together)) for name in ("two", "three")]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert together == alone * 2
-
-
-# What frameworks do with an optimizer.
-
-
-def test_what_frameworks_find():
-    """The protocol of Lightning and Accelerate, without them: groups, state, closures, schedulers, hooks of the
-    loop."""
-    session, model, opt, plain, sgd = made("frameworks")
-    with session:
-        assert isinstance(opt, torch.optim.Optimizer) and opt.state == {} and isinstance(opt.defaults, dict)
-        assert [sorted(group) for group in opt.param_groups] == [["lr", "name", "params"]] * 2
-        assert {id(p) for p in opt.param_groups[1]["params"]} == {id(p) for p in model.parameters()}
-        schedules = [torch.optim.lr_scheduler.StepLR(o, step_size=2, gamma=0.5) for o in (opt, sgd)]
-        calls = []
-        for i in range(5):
-
-            def closure(one=model, by=opt):
-                calls.append(i)
-                by.zero_grad(set_to_none=True)
-                loss = loss_of(one, i)
-                loss.backward()
-                return loss
-
-            a, b = opt.step(closure), sgd.step(lambda: closure(plain, sgd))
-            assert torch.isclose(a, b, rtol=1e-5) and a.requires_grad
-            for schedule in schedules:
-                schedule.step()
-        assert calls == [i for i in range(5) for _ in range(2)]
-        assert opt.param_groups[0]["lr"] == sgd.param_groups[0]["lr"] == 0.125
-        equal(session, model, plain, atol=5 * 2**-22)
-        assert repr(opt).startswith("Optimizer (")
-        with pytest.raises(gradbus.ConfigError, match="no further parameter groups"):
-            opt.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
