@@ -1,7 +1,7 @@
 //go:build cgo
 
-// The gradient of rows by the bags that they were pooled in. PyTorch 1.13 and 2.14 take 1.8 and 2.1 ms for the backward of embedding_bag at 21,465
-// ids of 9,164 rows of 32 values in 7,168 bags; this takes a tenth of it.
+// The gradient of rows by the bags that they were pooled in. PyTorch 1.13 and 2.14 take 1.8 and 2.1 ms for the backward
+// of embedding_bag at 21,465 ids of 9,164 rows of 32 values in 7,168 bags; this takes a tenth of it.
 #include <string.h>
 
 #include "bags.h"
@@ -10,7 +10,14 @@ static void add(float *restrict to, const float *restrict from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
-static void add_scaled(float *restrict to, const float *restrict from, float scale, int64_t n) {
+// FUSED has a product and a sum rounded once where the processor can, as PyTorch's BLAS has them: so means have its bits.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define FUSED __attribute__((target_clones("fma", "default"), optimize("fp-contract=fast")))
+#else
+#define FUSED
+#endif
+
+FUSED static void add_scaled(float *restrict to, const float *restrict from, float scale, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] += scale * from[i];
 }
 
@@ -25,8 +32,8 @@ int bags_possible(const int64_t *ids, int64_t count, const int64_t *offsets, int
   return 1;
 }
 
-void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad, int64_t dim,
-                   float *out, int64_t rows) {
+void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad,
+                   int64_t dim, float *out, int64_t rows) {
   if (rows && dim) memset(out, 0, (size_t)rows * (size_t)dim * sizeof *out);
   for (int64_t b = 0; b < bags; b++) {
     int64_t i = offsets ? offsets[b] : b;

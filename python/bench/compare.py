@@ -3,7 +3,7 @@
 
     python/bench/compare.py --data data/debfiles           # plain, ddp, rpc, gradbus, local, each in 5 rounds
     python/bench/compare.py --ways ddp,gradbus --batch 512 --rounds 3 --json
-    python/bench/compare.py --torchrec                     # TorchRec's collection too; needs torchrec and fbgemm-gpu-cpu
+    python/bench/compare.py --torchrec                     # TorchRec too; needs torchrec and fbgemm-gpu-cpu
 
 plain      one process, nn.EmbeddingBag with sparse gradients
 ddp        processes of DistributedDataParallel over gloo, nn.EmbeddingBag with sparse gradients in each
@@ -12,8 +12,10 @@ torchrec   processes with an EmbeddingBagCollection on the CPU, sharded over the
 gradbus    a ps process and trainer processes
 local      one process with shards and trainer
 
-Every process computes with one thread and the same batches. Each round runs each way once, from nothing; a ratio is taken within a round.
+Every process computes with one thread, and all ways have the same batches. Each round runs each way once, from nothing.
+A ratio is taken within a round. In rpc each trainer's gradient is a step of its own, elsewhere their mean is.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -36,7 +38,9 @@ ALONE = ("plain", "local")  # ways of one process
 
 def flags() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--ways", default=",".join(WAYS), help="which, separated by commas; ratios are to ddp, or to the first")
+    p.add_argument(
+        "--ways", default=",".join(WAYS), help="which, separated by commas; ratios are to ddp, or to the first"
+    )
     p.add_argument("--torchrec", action="store_true", help="TorchRec's EmbeddingBagCollection too")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--processes", type=int, default=2, help="processes that train, in the ways that have several")
@@ -47,12 +51,20 @@ def flags() -> argparse.ArgumentParser:
     p.add_argument("--warmup", type=int, default=20)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--distinct", type=int, default=120, help="batches drawn before; they repeat")
-    p.add_argument("--data", default="", help="a folder that examples/torch/debfiles.py prepared; else ids of its shape are drawn")
+    p.add_argument(
+        "--data", default="", help="a folder that examples/torch/debfiles.py prepared; else ids of its shape are drawn"
+    )
     p.add_argument("--smaller", type=int, default=1, help="times that drawn tables are smaller than those of debfiles")
     p.add_argument("--shards", type=int, default=2, help="shards of gradbus")
     p.add_argument("--ps", default=os.path.join(HERE, "..", "..", "bin", "ps"), help="the ps program")
     p.add_argument("--json", action="store_true", help="one line of JSON")
-    for hidden, kind, default in (("--way", str, ""), ("--rank", int, 0), ("--port", int, 0), ("--port2", int, 0), ("--server", str, "")):
+    for hidden, kind, default in (
+        ("--way", str, ""),
+        ("--rank", int, 0),
+        ("--port", int, 0),
+        ("--port2", int, 0),
+        ("--server", str, ""),
+    ):
         p.add_argument(hidden, type=kind, default=default, help=argparse.SUPPRESS)
     return p
 
@@ -130,8 +142,30 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
     """Runs one way once: its processes, and its server where it has one."""
     processes = 1 if way in ALONE else o.processes
     meter = Meter()
-    base = [sys.executable, os.path.abspath(__file__), "--way", way, "--port", str(free_port()), "--port2", str(free_port())]
-    for name in ("processes", "batch", "dim", "optimizer", "lr", "warmup", "steps", "distinct", "ps", "shards", "data", "smaller"):
+    base = [
+        sys.executable,
+        os.path.abspath(__file__),
+        "--way",
+        way,
+        "--port",
+        str(free_port()),
+        "--port2",
+        str(free_port()),
+    ]
+    for name in (
+        "processes",
+        "batch",
+        "dim",
+        "optimizer",
+        "lr",
+        "warmup",
+        "steps",
+        "distinct",
+        "ps",
+        "shards",
+        "data",
+        "smaller",
+    ):
         base += ["--" + name, str(getattr(o, name))]
     environment = dict(os.environ, **THREADS)
     ps = None
@@ -142,7 +176,10 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
                 meter.processes.append(ps)
                 base += ["--server", address]
             ranks = range(processes + (way == "rpc"))
-            workers = [subprocess.Popen(base + ["--rank", str(r)], stdout=subprocess.PIPE, text=True, env=environment) for r in ranks]
+            workers = [
+                subprocess.Popen(base + ["--rank", str(r)], stdout=subprocess.PIPE, text=True, env=environment)
+                for r in ranks
+            ]
             meter.processes += workers
             found = gather(way, workers, meter)
         finally:
@@ -186,8 +223,13 @@ def gather(way: str, workers: List[subprocess.Popen[str]], meter: Meter) -> List
 def start_ps(o: argparse.Namespace, folder: str, environment: Dict[str, str]) -> Tuple[subprocess.Popen[str], str]:
     """Starts a ps on a free port of loopback."""
     file = os.path.join(folder, "port")
-    p = subprocess.Popen([o.ps, "--shards", str(o.shards), "--listen", "127.0.0.1:0", "--port-file", file, "--http", "127.0.0.1:0"], text=True, env=environment,
-                         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    p = subprocess.Popen(
+        [o.ps, "--shards", str(o.shards), "--listen", "127.0.0.1:0", "--port-file", file, "--http", "127.0.0.1:0"],
+        text=True,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     deadline = time.time() + 30
     while not os.path.exists(file) or not open(file).read().strip():
         if p.poll() is not None or time.time() > deadline:
@@ -204,15 +246,20 @@ def table(o: argparse.Namespace, names: List[str], rounds: List[Dict[str, Dict[s
     import torch
 
     base = "ddp" if "ddp" in names else names[0]
-    print(f"torch {torch.__version__}, {o.data or 'drawn ids'}, batch {o.batch} a process, dim {o.dim}, {o.optimizer}, {o.steps} steps, {len(rounds)} rounds")
+    print(
+        f"torch {torch.__version__}, {o.data or 'drawn ids'}, batch {o.batch} a process, dim {o.dim}, {o.optimizer}, "
+        f"{o.steps} steps, {len(rounds)} rounds"
+    )
     print(f"{'way':9} {'samples/s':30} {'ratio to ' + base:22} {'CPU us/sample':24} {'ms/step':>8} {'GB':>6}  loss")
     for w in names:
         s = [r[w]["samples_per_second"] for r in rounds]
         ratio = [r[w]["samples_per_second"] / r[base]["samples_per_second"] for r in rounds]
         cpu = [r[w]["cpu_us_per_sample"] for r in rounds]
         one = rounds[-1][w]
-        print(f"{w:9} {spread(s, '%.0f'):30} {spread(ratio, '%.2f'):22} {spread(cpu, '%.1f'):24} "
-              f"{one['step_ms']:8.1f} {one['rss_bytes'] / 1e9:6.2f}  {one['loss']:.4f}")
+        print(
+            f"{w:9} {spread(s, '%.0f'):30} {spread(ratio, '%.2f'):22} {spread(cpu, '%.1f'):24} "
+            f"{one['step_ms']:8.1f} {one['rss_bytes'] / 1e9:6.2f}  {one['loss']:.4f}"
+        )
 
 
 def main() -> None:
@@ -227,7 +274,9 @@ def main() -> None:
         rounds.append({})
         for w in names:
             rounds[-1][w] = run(o, w)
-            print(f"round {n + 1}: {w}: {rounds[-1][w]['samples_per_second']:.0f} samples/s", file=sys.stderr, flush=True)
+            print(
+                f"round {n + 1}: {w}: {rounds[-1][w]['samples_per_second']:.0f} samples/s", file=sys.stderr, flush=True
+            )
     if o.json:
         print(json.dumps({"options": vars(o), "rounds": rounds}))
     else:

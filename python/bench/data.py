@@ -52,8 +52,8 @@ def opened(o: argparse.Namespace, rank: int) -> Set:
 
 
 def drawn(seed: int, count: int, size: int, smaller: int) -> Set:
-    """Batches whose ids are log-uniform (Zipf with exponent 1) with the frequent rows scattered. Tables are so many times
-    smaller than those of debfiles."""
+    """Batches whose ids are log-uniform (Zipf with exponent 1) with the frequent rows scattered. Tables are so many
+    times smaller than those of debfiles."""
     shape = [(name, -(-rows // smaller), ids) for name, rows, ids in SHAPE]
     g = torch.Generator().manual_seed(seed)
 

@@ -4,10 +4,11 @@
     python/bench/layer.py
     python/bench/layer.py --tables 26 --collection
 
-A step of a job within the process has three parts: PyTorch's own forward and backward pass; the calls of the C library, in which everything of the
-session happens, timed one by one; and the Python package, which is the rest. PyTorch's part is measured with the same model and tables that are
-ordinary modules. Each figure is that of the median step.
+A step of a job within the process has three parts: PyTorch's own forward and backward pass; the calls of the C library,
+in which everything of the session happens, timed one by one; and the Python package, which is the rest. PyTorch's part
+is measured with the same model and tables that are ordinary modules. Each figure is that of the median step.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -40,7 +41,9 @@ class Collected(nn.Module):
     def __init__(self, n: int) -> None:
         super().__init__()
         self.names = [f"t{i}" for i in range(n)]
-        self.bags = gradbus.EmbeddingBagCollection({name: gradbus.EmbeddingBag(ROWS, DIM, mode="sum") for name in self.names})
+        self.bags = gradbus.EmbeddingBagCollection(
+            {name: gradbus.EmbeddingBag(ROWS, DIM, mode="sum") for name in self.names}
+        )
         self.dense = nn.Linear(DIM * n, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -94,7 +97,11 @@ def main() -> None:
         plain(ids).sum().backward()
 
     session = gradbus.local("layer")
-    model = Collected(o.tables) if o.collection else Model([gradbus.EmbeddingBag(ROWS, DIM, mode="sum", name=f"t{i}") for i in range(o.tables)])
+    model = (
+        Collected(o.tables)
+        if o.collection
+        else Model([gradbus.EmbeddingBag(ROWS, DIM, mode="sum", name=f"t{i}") for i in range(o.tables)])
+    )
     optimizer = gradbus.Optimizer(model, session, embeddings=gradbus.SGD(0.01), dense=gradbus.SGD(0.01))
     calls = Timed(session.native)
     library: List[float] = []
@@ -114,7 +121,10 @@ def main() -> None:
     found["the library's calls"] = statistics.median(library)
     found["a step"] = statistics.median(whole)
     found["the package"] = statistics.median([w - c for w, c in zip(whole, library)]) - found["PyTorch's passes"]
-    print(f"torch {torch.__version__}, {o.tables} table(s){' in a collection' if o.collection else ''}, {o.steps} steps; microseconds of the median step")
+    print(
+        f"torch {torch.__version__}, {o.tables} table(s){' in a collection' if o.collection else ''}, {o.steps} steps; "
+        "microseconds of the median step"
+    )
     for name, value in found.items():
         print(f"{name:20} {value:8.1f}")
     session.close()

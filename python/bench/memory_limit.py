@@ -4,9 +4,10 @@
     python/bench/memory_limit.py                         # 8 million rows of 64, 2 GiB; processes may have 1 GiB of data
     python/bench/memory_limit.py --rows 40000000 --limit-mib 2048
 
-Processes that train run under RLIMIT_DATA. The ps, which has no limit, has the table. Status 0 where plain PyTorch failed for want of memory
-and the trainer learned.
+Processes that train run under RLIMIT_DATA. The ps, which has no limit, has the table. The status is 0 where plain
+PyTorch failed for want of memory, and the trainer learned.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -53,7 +54,9 @@ def train(o: argparse.Namespace) -> None:
 
         session = gradbus.join(o.server, "memory")
         bags = gradbus.EmbeddingBag(o.rows, o.dim, name="bags")
-        optimizer = gradbus.Optimizer([bags, dense], session, embeddings=gradbus.Adagrad(0.1), dense=gradbus.Adagrad(0.1))
+        optimizer = gradbus.Optimizer(
+            [bags, dense], session, embeddings=gradbus.Adagrad(0.1), dense=gradbus.Adagrad(0.1)
+        )
     first = last = 0.0
     ids = torch.randint(0, o.rows, (1024, 5))
     labels = (ids[:, 0] % 2).float()
@@ -65,7 +68,10 @@ def train(o: argparse.Namespace) -> None:
         last = float(loss)
         first = first or last
     used = [line.split()[1] for line in open("/proc/self/status") if line.startswith("VmData")][0]
-    print(f"{o.role}: trained {o.steps} steps, loss {first:.4f} -> {last:.4f}, data of the process {int(used) / 1024:.0f} MiB")
+    print(
+        f"{o.role}: trained {o.steps} steps, loss {first:.4f} -> {last:.4f}, "
+        f"data of the process {int(used) / 1024:.0f} MiB"
+    )
     if o.role == "gradbus":
         session.close()
     sys.exit(0 if last < first else "the loss did not fall")
@@ -75,7 +81,11 @@ def main() -> None:
     o = flags().parse_args()
     if o.role:
         train(o)
-    print(f"table {o.rows} x {o.dim}: {o.rows * o.dim * 4 / 2**20:.0f} MiB, and as much for Adagrad; limit {o.limit_mib} MiB a process", flush=True)
+    print(
+        f"table {o.rows} x {o.dim}: {o.rows * o.dim * 4 / 2**20:.0f} MiB, and as much for Adagrad; "
+        f"limit {o.limit_mib} MiB a process",
+        flush=True,
+    )
     environment = dict(os.environ, **THREADS)
     again = [sys.executable, os.path.abspath(__file__)]
     for name in ("rows", "dim", "limit_mib", "steps"):

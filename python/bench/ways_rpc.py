@@ -1,8 +1,9 @@
 """PyTorch RPC with remote embeddings: the tutorial's way to combine DistributedDataParallel with a parameter server.
 
-A server process owns the tables as one remote module, so that a forward pass asks for all tables in one call; the trainers replicate the
-dense layers by DDP over gloo. Gradients go by distributed autograd, steps by DistributedOptimizer.
+A server process owns the tables as one remote module, so that a forward pass asks for all tables in one call; the
+trainers replicate the dense layers by DDP over gloo. Gradients go by distributed autograd, steps by its optimizer.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -29,7 +30,9 @@ class Remote(nn.Module):
 
     def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
         """(ids [N], offsets [n]) of each feature -> [n, features, dim]."""
-        out: Tensor = self.remote[0].forward(list(sparse), [i for i, _ in sparse.values()], [o for _, o in sparse.values()])
+        out: Tensor = self.remote[0].forward(
+            list(sparse), [i for i, _ in sparse.values()], [o for _, o in sparse.values()]
+        )
         return out
 
 
@@ -43,9 +46,13 @@ class Owned(data.Tables):
 
 def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
     """The trainers have the ranks below o.processes; the server has the last."""
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=8, rpc_timeout=300, init_method=f"tcp://127.0.0.1:{o.port}")
+    options = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=8, rpc_timeout=300, init_method=f"tcp://127.0.0.1:{o.port}"
+    )
     server = rank == o.processes
-    rpc.init_rpc("server" if server else f"trainer{rank}", rank=rank, world_size=o.processes + 1, rpc_backend_options=options)
+    rpc.init_rpc(
+        "server" if server else f"trainer{rank}", rank=rank, world_size=o.processes + 1, rpc_backend_options=options
+    )
     if server:
         rpc.shutdown()
         return {}

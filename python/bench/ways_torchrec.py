@@ -1,8 +1,9 @@
 """TorchRec: an EmbeddingBagCollection on the CPU, sharded over the processes by DistributedModelParallel over gloo.
 
-Its tables have FBGEMM's fused optimizer; the dense layers are replicated. Needs torchrec and fbgemm-gpu-cpu in versions that belong to the
-PyTorch that is there: 1.9 of both to 2.14.
+Its tables have FBGEMM's fused optimizer; the dense layers are replicated. Needs torchrec and fbgemm-gpu-cpu in versions
+that belong to the PyTorch that is there: 1.9 of both to 2.14.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -23,8 +24,10 @@ try:
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.optim.keyed import KeyedOptimizerWrapper
 except (ImportError, OSError) as error:
-    sys.exit(f"compare.py: --torchrec: {error}: want torchrec and fbgemm-gpu-cpu in versions that belong to torch {torch.__version__}: "
-             "pip install torch==2.14.* torchrec==1.9.* fbgemm-gpu-cpu==1.9.*")
+    sys.exit(
+        f"compare.py: --torchrec: {error}: want torchrec and fbgemm-gpu-cpu that belong to torch {torch.__version__}: "
+        "pip install torch==2.14.* torchrec==1.9.* fbgemm-gpu-cpu==1.9.*"
+    )
 
 
 class Sharded(nn.Module):
@@ -56,8 +59,14 @@ class Sharded(nn.Module):
 
 
 def run(o: argparse.Namespace, rank: int) -> ways.Found:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(o.processes), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(o.processes),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=str(o.port))
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(o.processes),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(o.processes),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(o.port),
+    )
     dist.init_process_group("gloo", rank=rank, world_size=o.processes)
     batches = data.opened(o, rank)
     model = data.model(Sharded(batches.features, o.dim), batches, o.dim)

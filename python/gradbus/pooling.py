@@ -1,6 +1,7 @@
-"""embedding and embedding_bag whose backward is the library's, where that is faster than PyTorch's: float32 on the processor, sum and mean.
+"""embedding and embedding_bag whose backward is the library's: float32 in the memory of the processor, sum and mean.
 
-The forward is PyTorch's own. The backward adds the gradients of bags to rows in the order of ids, as PyTorch's does, in a tenth of its time.
+The forward is PyTorch's own. The backward adds the gradients of bags to rows in the order of ids, as PyTorch's does, in
+a tenth of its time.
 """
 
 from __future__ import annotations
@@ -16,12 +17,21 @@ from . import _native
 
 
 def applies(rows: Tensor, mode: str) -> bool:
-    """Whether this module computes it: rows float32 in the memory of the processor that want a gradient, mode sum or mean."""
-    return rows.requires_grad and mode != "max" and rows.dtype == torch.float32 and rows.device.type == "cpu" and not rows.is_sparse
+    """Whether this module computes it: float32 rows of the processor that want a gradient, of mode sum or mean."""
+    return (
+        rows.requires_grad
+        and mode != "max"
+        and rows.dtype == torch.float32
+        and rows.device.type == "cpu"
+        and not rows.is_sparse
+    )
 
 
 def bags(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str) -> Tensor:
-    """Bags of ``rows`` ``[R, dim]``: ``[bags, dim]``. ``ids``: int64 ``[N]`` with ``offsets``, int64 ``[bags]``, or ``[bags, n]`` without."""
+    """Bags of ``rows`` ``[R, dim]``: ``[bags, dim]``.
+
+    ``ids``: int64 ``[N]`` with ``offsets``, int64 ``[bags]``, or ``[bags, n]`` without.
+    """
     if offsets is None:
         offsets = torch.arange(0, ids.numel(), max(1, ids.shape[1]))
         ids = ids.reshape(-1)
@@ -37,7 +47,9 @@ def each(rows: Tensor, ids: Tensor) -> Tensor:
 
 class _Bags(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        ctx: Any, rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool
+    ) -> Tensor:
         if offsets is None:
             out = functional.embedding(ids, rows)
         else:

@@ -22,10 +22,14 @@ def plain(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str, grad:
 
 def test_by_hand() -> None:
     rows = torch.zeros(3, 2, requires_grad=True)
-    pooling.bags(rows, torch.tensor([0, 2, 2, 0]), torch.tensor([0, 1, 1]), "sum").backward(torch.tensor([[1.0, 2.0], [9.0, 9.0], [10.0, 20.0]]))
+    pooling.bags(rows, torch.tensor([0, 2, 2, 0]), torch.tensor([0, 1, 1]), "sum").backward(
+        torch.tensor([[1.0, 2.0], [9.0, 9.0], [10.0, 20.0]])
+    )
     assert rows.grad is not None and rows.grad.tolist() == [[11.0, 22.0], [0.0, 0.0], [20.0, 40.0]]
     rows.grad = None
-    pooling.bags(rows, torch.tensor([0, 2, 2, 0]), torch.tensor([0, 0, 2]), "mean").backward(torch.tensor([[9.0, 9.0], [2.0, 4.0], [8.0, 6.0]]))
+    pooling.bags(rows, torch.tensor([0, 2, 2, 0]), torch.tensor([0, 0, 2]), "mean").backward(
+        torch.tensor([[9.0, 9.0], [2.0, 4.0], [8.0, 6.0]])
+    )
     assert rows.grad is not None and rows.grad.tolist() == [[5.0, 5.0], [0.0, 0.0], [5.0, 5.0]]
 
 
@@ -69,10 +73,14 @@ def test_who_is_left_to_pytorch() -> None:
     assert not pooling.applies(torch.zeros(2, 2, dtype=torch.float64, requires_grad=True), "sum")
 
 
-@pytest.mark.parametrize("ids, offsets", [([0, 3], [0, 1]), ([0, -1], [0, 1]), ([0, 1], [1, 1]), ([0, 1], [0, 3]), ([0, 1], [0, 2, 1])])
+@pytest.mark.parametrize(
+    "ids, offsets", [([0, 3], [0, 1]), ([0, -1], [0, 1]), ([0, 1], [1, 1]), ([0, 1], [0, 3]), ([0, 1], [0, 2, 1])]
+)
 def test_what_does_not_fit_is_refused(ids: list, offsets: list) -> None:  # type: ignore[type-arg]
     library, out, grad = _native.native(), torch.full((3, 1), 7.0), torch.ones(3, 1)
     i, o = torch.tensor(ids), torch.tensor(offsets)
-    code = library.bag_gradient(i.data_ptr(), len(ids), o.data_ptr(), len(offsets), 0, grad.data_ptr(), 1, out.data_ptr(), 3)
+    code = library.bag_gradient(
+        i.data_ptr(), len(ids), o.data_ptr(), len(offsets), 0, grad.data_ptr(), 1, out.data_ptr(), 3
+    )
     assert code == _native.ARGUMENT and b"offsets" in ctypes.string_at(library.error())
     assert out.tolist() == [[7.0]] * 3
