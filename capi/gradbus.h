@@ -75,8 +75,9 @@ int32_t gradbus_resume(void);
 int32_t gradbus_cancel(gradbus_handle session);
 
 /* Shards within this process, for sessions of this process. options is NULL or JSON, all of it optional:
- *   {"shards": 1, "log": "/path"}
- * shards: how many each job is cut into, 1 to 64. log: a file to which warnings are appended. */
+ *   {"shards": 1, "backend": "auto", "threads": 1, "library": "/path", "log": "/path"}
+ * shards: how many each job is cut into, 1 to 64. backend, threads: what computes, as the flags of ./bin/ps say; for cuda, library is the
+ * path of build/libgradbus.so, since this library has no CUDA. log: a file to which warnings are appended. */
 int32_t gradbus_local(const char *options, gradbus_handle *shards);
 
 /* Ends the shards. Their sessions are to have left before (GRADBUS_ORDER). */
@@ -84,10 +85,13 @@ int32_t gradbus_local_close(gradbus_handle shards);
 
 /* Waits until all trainers of a job have joined. config is JSON:
  *   {"local": HANDLE}                                            of gradbus_local
- *   {"server": "nats://host:4222", "token_file": "/path", "tls_ca": "/path", "id": "t0", "log": "/path", "back_within": 30, "from": "/path"}
+ *   {"server": "nats://host:4222", "id": "t0", "token_file": "/path", "creds": "/path", "tls_ca": "/path", "tls_cert": "/path",
+ *    "tls_key": "/path", "route": "direct", "back_within": 30, "from": "/path", "backend": "auto", "threads": 1, "library": "/path",
+ *    "log": "/path"}
  * all of it optional: server is nats://127.0.0.1:4222, id the next free one. back_within: seconds that a lost server may take to come
  * back before the session ends (GRADBUS_SERVER). from: a file of gradbus_save, with whose values the job begins; then dense_start is
- * NULL, tensors have the names and shapes of the job's, and every trainer reads the whole file (GRADBUS_FILE, GRADBUS_CONFIG). job is the manifest, JSON: name, trainers, lanes, seed,
+ * NULL, tensors have the names and shapes of the job's, and every trainer reads the whole file (GRADBUS_FILE, GRADBUS_CONFIG). The others
+ * are as above, and what the flags of ./bin/trainer of these names are. job is the manifest, JSON: name, trainers, lanes, seed,
  * optimizer {kind, lr, ...}, parameters [{name, shape, init {kind, scale}, optimizer}], tables [{name, rows, dim, init {kind, scale},
  * optimizer, partitions}], settings {name: value} and whatever else docs/protocol.md names; what is left out has its default, and the
  * init of a parameter is zeros. Manifests of all trainers are equal.

@@ -17,6 +17,7 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"gradbus/cuda"
 	"gradbus/local"
 	"gradbus/trainer"
 )
@@ -25,7 +26,23 @@ import (
 type shards struct {
 	*local.Shards
 	sessions atomic.Int32
+	backend  cuda.Backend
 	log      *os.File // or nil
+}
+
+// arithmetic are the options that say what computes.
+type arithmetic struct {
+	Backend string `json:"backend"`
+	Library string `json:"library"`
+	Threads int    `json:"threads"`
+}
+
+func (a *arithmetic) open(log *slog.Logger) (cuda.Backend, error) {
+	b, err := cuda.Open(cuda.Options{Name: a.Backend, Library: a.Library, Threads: a.Threads, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("%w: backend: %w", errConfig, err)
+	}
+	return b, nil
 }
 
 // options reads JSON of a caller's. Nothing is {}.
@@ -60,6 +77,7 @@ func logTo(path string) (*slog.Logger, *os.File, error) {
 func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_t {
 	return now(t, func() error {
 		var o struct {
+			arithmetic
 			Shards int    `json:"shards"`
 			Log    string `json:"log"`
 		}
@@ -73,12 +91,18 @@ func go_local(t *C.gradbus_thread, text *C.char, out *C.gradbus_handle) C.int32_
 		if err != nil {
 			return err
 		}
-		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Log: log})
+		backend, err := o.open(log)
 		if err != nil {
+			file.Close()
+			return err
+		}
+		s, err := local.Start(context.Background(), local.Options{Shards: o.Shards, Backend: backend, Log: log})
+		if err != nil {
+			backend.Close()
 			file.Close()
 			return fmt.Errorf("%w: %w", errConfig, err)
 		}
-		*out = C.gradbus_handle(all.add(&shards{Shards: s, log: file}))
+		*out = C.gradbus_handle(all.add(&shards{Shards: s, backend: backend, log: file}))
 		return nil
 	})
 }
@@ -96,7 +120,7 @@ func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		all.remove(uint64(handle))
 		s.Close()
 		s.log.Close()
-		return nil
+		return s.backend.Close()
 	})
 }
 

@@ -9,8 +9,11 @@ import "C"
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"os"
 	"strings"
@@ -18,6 +21,8 @@ import (
 	"time"
 	"unsafe"
 
+	"gradbus/cuda"
+	"gradbus/internal/certificate"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -32,14 +37,21 @@ type session struct {
 	joined           atomic.Bool
 	batch            *trainer.Batch // under way, or nil
 	of               *shards        // that it joined at, or nil
+	backend          cuda.Backend   // of its own, or nil
 	log              *os.File       // or nil
 }
 
 // config is that of gradbus_join.
 type config struct {
+	arithmetic
 	Local     uint64 `json:"local"`
 	Server    string `json:"server"`
+	Route     string `json:"route"`
 	TokenFile string `json:"token_file"`
+	Creds     string `json:"creds"`
+	TLSCA     string `json:"tls_ca"`
+	TLSCert   string `json:"tls_cert"`
+	TLSKey    string `json:"tls_key"`
 	ID        string `json:"id"`
 	Log       string `json:"log"`
 	// BackWithin is how many seconds a lost server may take to come back; 0 for trainer.Config's default.
@@ -55,22 +67,10 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 			return to, s, err
 		}
 		to = s.of.Config()
-	} else {
-		if to.Log, s.log, err = logTo(c.Log); err != nil {
-			return to, s, err
-		}
-		to.Server = c.Server
+		to.Member = schema.Member(c.ID)
+		return to, s, c.begin(&to)
 	}
-	to.Member = schema.Member(c.ID)
-	if c.BackWithin < 0 || c.BackWithin > math.MaxInt32 {
-		return to, s, fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
-	}
-	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
-	if c.From != "" {
-		if to.From, err = trainer.OpenModel(c.From); err != nil {
-			return to, s, err
-		}
-	}
+	to = trainer.Config{Server: c.Server, Route: c.Route, Member: schema.Member(c.ID), CredsFile: c.Creds}
 	if c.TokenFile != "" {
 		token, err := os.ReadFile(c.TokenFile)
 		if err != nil {
@@ -78,7 +78,57 @@ func (c *config) trainer() (to trainer.Config, s *session, err error) {
 		}
 		to.Token = strings.TrimSpace(string(token))
 	}
-	return to, s, nil
+	if to.Log, s.log, err = logTo(c.Log); err != nil {
+		return to, s, err
+	}
+	if to.TLS, err = c.dial(to.Log); err == nil {
+		err = c.begin(&to)
+	}
+	if err == nil {
+		s.backend, err = c.open(to.Log)
+	}
+	to.Backend = s.backend
+	return to, s, err
+}
+
+// begin says what the job begins with, and how long a lost server is waited for.
+func (c *config) begin(to *trainer.Config) (err error) {
+	if c.BackWithin < 0 || c.BackWithin > math.MaxInt32 {
+		return fmt.Errorf("%w: back_within: %g: want seconds, or 0 for the default", errConfig, c.BackWithin)
+	}
+	to.BackWithin = time.Duration(c.BackWithin * float64(time.Second))
+	if c.From != "" {
+		to.From, err = trainer.OpenModel(c.From)
+	}
+	return err
+}
+
+// dial says how connections are encrypted; nil where nothing says so.
+func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
+	if c.TLSCA == "" && c.TLSCert == "" && c.TLSKey == "" {
+		return nil, nil
+	}
+	dial := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.TLSCA != "" {
+		data, err := os.ReadFile(c.TLSCA)
+		if err != nil {
+			return nil, fmt.Errorf("%w: tls_ca: %w", errFile, err)
+		}
+		if dial.RootCAs = x509.NewCertPool(); !dial.RootCAs.AppendCertsFromPEM(data) {
+			return nil, fmt.Errorf("%w: tls_ca: %s holds no certificate: want PEM, that begins with -----BEGIN CERTIFICATE-----", errConfig, c.TLSCA)
+		}
+	}
+	if (c.TLSCert == "") != (c.TLSKey == "") {
+		return nil, fmt.Errorf("%w: tls_cert and tls_key: want both or neither", errConfig)
+	}
+	if c.TLSCert != "" {
+		pair, err := certificate.Load("tls", c.TLSCert, c.TLSKey, log)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", errFile, err)
+		}
+		pair.Show(dial)
+	}
+	return dial, nil
 }
 
 // manifest reads a job and says what has an obvious value.
@@ -123,6 +173,10 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		return err
 	})
 	if err != nil {
+		if s != nil {
+			s.of = nil
+			s.gone()
+		}
 		return end(t, err)
 	}
 	if s.of != nil {
@@ -148,12 +202,15 @@ func (s *session) gone() {
 	if s.of != nil {
 		s.of.sessions.Add(-1)
 	}
+	if s.backend != nil {
+		s.backend.Close()
+	}
 	s.log.Close()
 }
 
 // denseValues are copies of the values of all parameters, by name; nil where they are drawn.
 func denseValues(job *schema.Job, start **C.float) (map[string][]float32, error) {
-	if start == nil {
+	if start == nil || len(job.Parameters) == 0 {
 		return nil, nil
 	}
 	values := map[string][]float32{}

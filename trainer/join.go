@@ -283,14 +283,14 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 
 // refusedError words a refusal. Where manifests differ it names the field and both values.
 func refusedError(r *schema.Refused) error {
-	if r.Text == "" && r.Field == "start.digest" {
-		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s: want all trainers to begin with the same values: seed them alike, or give them one model",
-			ErrRefused, r.Reason, r.Field, r.Have, r.Want)
+	want := ""
+	if r.Field == "start.digest" {
+		want = ": want all trainers to begin with the same values: seed them alike, or give them one model"
 	}
 	if r.Text == "" {
-		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s", ErrRefused, r.Reason, r.Field, r.Have, r.Want)
+		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s%s", ErrRefused, r.Reason, r.Field, r.Have, r.Want, want)
 	}
-	return fmt.Errorf("%w (%s): %s", ErrRefused, r.Reason, r.Text)
+	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }
 
 // waitForStart repeats the request, since its answer says how many are missing, until one says that the job has started

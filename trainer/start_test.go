@@ -273,3 +273,50 @@ func TestStartThatIsRefused(t *testing.T) {
 	stop()
 	checkError(t, <-done, context.Canceled)
 }
+
+// A job that begins with dense values alone draws its tables, and is from there on the job that drew all of it.
+func TestStartFromDenseValues(t *testing.T) {
+	const lanes, batches = 5, 4
+	c := testConfig(t, startServer(t, 2))
+	m, want := savedToy(t, c, toyJob("drawn", 1, lanes, schema.ApplyUpdate), batches)
+	c.Dense = map[string][]float32{}
+	for i, p := range m.job.Parameters {
+		c.Dense[p.Name] = m.params[i]
+	}
+	for i, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
+		job := toyJob(fmt.Sprintf("dense-%d", i), i+1, lanes, apply)
+		job.Tables[1].Replicated = i == 1
+		for k := range job.Parameters {
+			job.Parameters[k].Init = schema.Zeros()
+		}
+		checkStarted(t, apply, joinAll(t, c, job), m.digest, want, batches)
+	}
+}
+
+// Trainers that begin with other dense values are told what would be right, and so is one whose values are not those of the manifest.
+func TestDenseValuesThatAreRefused(t *testing.T) {
+	c := testConfig(t, startServer(t, 1))
+	for want, dense := range map[string]map[string][]float32{
+		`1 values of parameter "p": want 2`: {"p": {1}},
+		"want the 1 of the manifest alone":  {"p": {1, 2}, "q": {1}},
+		"want finite values":                {"p": {1, float32(math.NaN())}},
+	} {
+		c.Dense = dense
+		if _, err := Join(testContext(t), c, pairsJob("refused")); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: want %s", err, want)
+		}
+	}
+	job := pairsJob("seeds")
+	job.Trainers = 2
+	ctx, stop := context.WithCancel(testContext(t))
+	done, there := make(chan error), make(chan struct{})
+	first := c
+	first.Dense, first.OnWaiting = map[string][]float32{"p": {1, 2}}, func(int) { close(there) }
+	go func() { _, err := Join(ctx, first, job); done <- err }()
+	<-there
+	c.Dense = map[string][]float32{"p": {1, 3}}
+	_, err := Join(testContext(t), c, job)
+	checkError(t, err, ErrRefused, "start.digest", "seed them alike")
+	stop()
+	checkError(t, <-done, context.Canceled)
+}

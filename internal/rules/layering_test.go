@@ -89,7 +89,7 @@ var layers = map[string]layer{
 	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "internal/safetensors", "round", "schema", "shard/state", "trainer/deal"}, noStd: []string{"net/http", "os/exec"}},
 	"local":        {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
-	"capi":         {own: []string{"cuda", "fabric", "lane", "local", "schema", "trainer"}, noStd: []string{"net/http", "os/exec"}},
+	"capi":         {own: []string{"cuda", "fabric", "internal/certificate", "lane", "local", "schema", "trainer"}, noStd: []string{"net/http", "os/exec"}},
 	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
 	"examples":     {}, // tests of all workloads
 	"examples/packages": {
