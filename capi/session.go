@@ -179,6 +179,11 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		}
 		return end(t, err)
 	}
+	if t.pending != 0 {
+		s.of = nil
+		s.gone()
+		return wait(t, s.ctx, nil) // which refuses
+	}
 	if s.of != nil {
 		s.of.sessions.Add(1)
 	}
@@ -290,15 +295,20 @@ func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) fu
 				busy.Store(false)
 			}
 		}()
+		if !mine && s.ctx.Err() != nil {
+			return context.Cause(s.ctx)
+		}
 		if !mine {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
 			select {
 			case s.turn <- struct{}{}:
 				mine = true
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			default: // first, for a thread without patience
+				select {
+				case s.turn <- struct{}{}:
+					mine = true
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
 			}
 		}
 		return guarded(func() error { return body(ctx) })

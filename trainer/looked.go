@@ -50,20 +50,20 @@ type RowsInto struct {
 // are no more than 16 MiB, and name each table once. Memory is the caller's again when LookupInto returns; after an error it holds anything.
 //
 // ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed by the same call: the
-// memory stays in use until then. Any other error ends the session.
+// memory stays in use until then. Any other error is that of the session, or the cause of ctx.
 func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 	for i := range asks {
 		if err := s.checkInto(&asks[i]); err != nil {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
 		}
 	}
-	if _, err := s.Wait(ctx); err != nil {
-		return err
-	}
-	ctx, stop := s.running(ctx)
-	defer stop()
 	e := s.evaluating()
-	err := s.lookupInto(ctx, e, asks)
+	_, err := s.Wait(ctx)
+	if err == nil {
+		both, stop := s.running(ctx)
+		err = s.lookupInto(both, e, asks)
+		stop()
+	}
 	if errors.Is(err, ErrAgain) {
 		return err
 	}

@@ -64,6 +64,7 @@ type Session struct {
 	pullMu   sync.Mutex                // guards pull; a leaf
 	pull     *schema.Frame
 	retry    *time.Timer
+	waiting  interrupted
 	answers  fabric.RoundTrips // of lookups and scans; belongs to the goroutine that calls Run
 	left     bool
 
@@ -267,36 +268,6 @@ func (s *Session) running(ctx context.Context) (context.Context, func()) {
 	return both, func() {
 		stop()
 		cancel(nil)
-	}
-}
-
-// wait returns when ready gets a value. It calls again where none comes within a first time, then after twice the time and
-// so on up to eight times RetryAfter, since what is late is more often not there yet than lost; and at once when the
-// connection is back, since whatever was sent to it meanwhile is lost. again says whether things have moved, so that the
-// time begins anew.
-func (s *Session) wait(ctx context.Context, ready <-chan struct{}, first time.Duration, again func(lost bool) (moved bool, err error)) error {
-	after := first
-	s.retry.Reset(after)
-	defer s.retry.Stop()
-	for {
-		lost := false
-		select {
-		case <-ready:
-			return nil
-		case <-s.back:
-			lost = true
-		case <-s.retry.C:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		moved, err := again(lost)
-		if err != nil {
-			return err
-		}
-		if after = min(2*after, 8*s.config.RetryAfter); lost || moved {
-			after = first
-		}
-		s.retry.Reset(after)
 	}
 }
 
