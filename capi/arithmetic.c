@@ -7,9 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-const void *gb_cuda_backend(uint32_t abi) {
+__attribute__((visibility("hidden"))) const void *gb_cuda_backend(uint32_t abi) {
   (void)abi;
   return NULL;
 }
 
-const char *gradbus_cuda_why(void) { return "not in this library"; }
+__attribute__((visibility("hidden"))) const char *gradbus_cuda_why(void) { return "not in this library"; }

@@ -57,3 +57,13 @@ func Terminate(p *os.Process, done <-chan struct{}) {
 		_ = p.Kill()
 	}
 }
+
+// Library compiles a package of this module as a library for C into a file, with more flags of go build.
+func Library(file, pkg string, more ...string) error {
+	args := append(append([]string{"build", "-buildmode=c-shared", "-o", file}, flags()...), more...)
+	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+//go:build cgo
+
+package main
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"gradbus"
+	"gradbus/e2e/commands"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+var (
+	with  = flag.String("with", "", "sanitizer of the library and of the programs that use it: address or thread")
+	needC = flag.Bool("need-c", false, "fail where there is no C compiler")
+)
+
+// folder has the library and the programs of the tests.
+var folder string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	var err error
+	if folder, err = os.MkdirTemp("", "gradbus-capi-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(folder)
+	os.Exit(code)
+}
+
+// compiler is what compiles C here, or skips the test.
+func compiler(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"cc", "gcc", "clang"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if *needC {
+		t.Fatal("no C compiler")
+	}
+	t.Skip("no C compiler here: cc, gcc or clang")
+	return ""
+}
+
+// program compiles a program in C against the library, which it builds first. Programs are under the address sanitizer, but for those that are
+// under another.
+func program(t *testing.T, source string, more ...string) string {
+	t.Helper()
+	cc, library := compiler(t), filepath.Join(folder, "libgradbus.so")
+	if _, err := os.Stat(library); errors.Is(err, fs.ErrNotExist) {
+		flags := map[string][]string{"": nil, "address": {"-asan"}, "thread": {"-race"}}[*with]
+		if err := commands.Library(library, ".", flags...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := filepath.Join(folder, strings.TrimSuffix(filepath.Base(source), ".c"))
+	args := []string{"-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address", "-I.", "-o", to, source, library, "-Wl,-rpath," + folder, "-lpthread", "-lm"}
+	if *with == "thread" { // of Go's memory alone: its runtime is the sanitizer's
+		args[5] = "-fno-omit-frame-pointer"
+	}
+	if out, err := exec.Command(cc, append(args, more...)...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", cc, err, out)
+	}
+	return to
+}
+
+// run runs a program, which is to print so much and end well.
+func run(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	c := exec.Command(program, args...)
+	c.Dir = t.TempDir()
+	// Memory that Go alone knows looks leaked.
+	c.Env = append(os.Environ(), "ASAN_OPTIONS=detect_leaks=0", "GODEBUG=cgocheck=1")
+	out, err := c.CombinedOutput()
+	if err != nil {
+		t.Errorf("%s: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// What the header promises, as a program in C meets it. Nothing is printed but by the program, where something is wrong.
+func TestSession(t *testing.T) {
+	p := program(t, "testdata/session_test.c")
+	for _, name := range []string{"trains", "saves", "cancels", "cancels-a-batch", "refuses", "threads", "forks", "signals"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if out := run(t, p, name); out != "" && !t.Failed() {
+				t.Errorf("printed %q", out)
+			}
+		})
+	}
+}
+
+// The example is a program that a reader can compile, and learns.
+func TestExample(t *testing.T) {
+	var first, last float64
+	lines := strings.Split(strings.TrimSpace(run(t, program(t, "example.c"))), "\n")
+	if _, err := fmt.Sscanf(lines[0], "batch 50: RMSE %f", &first); err != nil {
+		t.Fatalf("%v: %q", err, lines)
+	}
+	if _, err := fmt.Sscanf(lines[len(lines)-1], "batch 200: RMSE %f", &last); err != nil || !(last < 0.8*first) {
+		t.Errorf("RMSE %v after %v: %v", last, first, err)
+	}
+}
+
+// Every function of the header is in the library, and the library has no other name that begins so.
+func TestHeaderNamesTheLibrary(t *testing.T) {
+	program(t, "example.c")
+	nm, err := exec.LookPath("nm")
+	if err != nil {
+		t.Skip("no nm here")
+	}
+	out, err := exec.Command(nm, "-D", "--defined-only", filepath.Join(folder, "libgradbus.so")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	header, err := os.ReadFile("gradbus.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := 0
+	for line := range strings.Lines(string(out)) {
+		name := line[strings.LastIndexByte(strings.TrimSpace(line), ' ')+1:]
+		if name = strings.TrimSpace(name); strings.HasPrefix(name, "gradbus_") {
+			if there++; !bytes.Contains(header, []byte(" "+name+"(")) && !bytes.Contains(header, []byte("*"+name+"(")) {
+				t.Errorf("the library has %s, and the header has not", name)
+			}
+		}
+	}
+	if want := bytes.Count(header, []byte("\nint32_t gradbus_")) + bytes.Count(header, []byte("\nvoid gradbus_")) + bytes.Count(header, []byte("\nconst char *gradbus_")); there != want {
+		t.Errorf("the library has %d functions of the header's %d", there, want)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	shim, err := os.ReadFile("shim.h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(shim, []byte(`#define GRADBUS_RELEASE "`+gradbus.Version+`"`)) {
+		t.Errorf("shim.h is of another version than %s", gradbus.Version)
+	}
+}
+
+// A panic of a call is the caller's to hear of, and not its end; and an error has the code of what is behind it.
+func TestCodes(t *testing.T) {
+	var nothing []int
+	panicked := guarded(func() error { _ = nothing[len(nothing)]; return nil })
+	for want, err := range map[int]error{
+		2:  fmt.Errorf("x: %w", trainer.ErrAsk),
+		3:  fmt.Errorf("x: %w", trainer.ErrOrder),
+		4:  schema.JobErrors{{Field: "lanes"}},
+		5:  trainer.ErrServerLost,
+		6:  trainer.ErrJobFailed,
+		7:  trainer.ErrVersion,
+		8:  fmt.Errorf("%w; then %w", trainer.ErrJobFailed, errCanceled),
+		9:  trainer.ErrLeft,
+		11: &fs.PathError{Op: "open", Path: "/nowhere", Err: fs.ErrNotExist},
+		12: panicked,
+	} {
+		if got := int(codeOf(err)); got != want {
+			t.Errorf("%v: code %d, want %d", err, got, want)
+		}
+	}
+	if !strings.Contains(panicked.Error(), "index out of range") {
+		t.Error(panicked)
+	}
+	if factor := uint64(spread); factor*gathered != 1 {
+		t.Error("handles cannot be told from invented ones")
+	}
+}
+
+// A handle is of one kind, and gone when it is.
+func TestHandles(t *testing.T) {
+	h := all.add(&trainer.Model{})
+	if _, err := get[*trainer.Model](h); err != nil {
+		t.Error(err)
+	}
+	if _, err := get[*session](h); !errors.Is(err, errArgument) {
+		t.Errorf("%v of another kind, want %v", err, errArgument)
+	}
+	all.remove(h)
+	if _, err := get[*trainer.Model](h); !errors.Is(err, errClosed) {
+		t.Errorf("%v, want %v", err, errClosed)
+	}
+	for _, invented := range []uint64{0, 1, h + 1, 1 << 63} {
+		if _, err := get[*trainer.Model](invented); !errors.Is(err, errArgument) {
+			t.Errorf("handle %#x: %v, want %v", invented, err, errArgument)
+		}
+	}
+	runtime.KeepAlive(h)
+}
