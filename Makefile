@@ -1,7 +1,7 @@
 # gradbus
 #
 #   make            bin/ps, bin/trainer and bin/psbench, with the native code that CMake compiles into build/
-#   make capi       build/capi/libgradbus.so and gradbus.h, a session for programs in C and those that call C 
+#   make capi       build/capi/libgradbus.so and gradbus.h, a session for programs in C and those that call C
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
 #   make demo-torch the same for PyTorch: MovieLens by gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
@@ -36,8 +36,7 @@ TESTED = native race cuda portable hosts faults page prometheus python fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
 .PHONY: all native capi python deps demo demo-torch data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
-all: native
-	go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
+all: native ; go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
 
 # CMake and go each decide for themselves what has to be done again; make compares no file times.
 native:
@@ -51,13 +50,10 @@ capi: native
 	@mkdir -p build/capi
 	go build $(NATIVE) -buildmode=c-shared -ldflags '-s -w' -o build/capi/libgradbus.so ./capi
 	@cp capi/gradbus.h build/capi/ && rm -f build/capi/libgradbus.h
-
 python: all capi ; @scripts/deps.sh --check python && scripts/wheel.py
 deps: ; @scripts/deps.sh go build run
 data: ; @scripts/deps.sh data && scripts/data.sh
-
 demo: deps all ; scripts/demo.sh
-
 demo-torch:
 	@scripts/deps.sh go build torch python
 	@$(MAKE) --no-print-directory python
@@ -81,6 +77,4 @@ bench: all
 
 install: ; @scripts/install.sh
 dist: all ; @scripts/dist.sh
-
-clean:
-	rm -rf bin build
+clean: ; rm -rf bin build
