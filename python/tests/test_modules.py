@@ -1,8 +1,8 @@
 """Embedding and EmbeddingBag against those of torch.nn on the same rows.
 
-The forward is PyTorch's on the same values, so it has equal bits. So has the gradient: distinct rows are in ascending
-order, in which PyTorch adds up as it does on the whole table. With a rate of 1 the step is a subtraction with one
-rounding in both, so tables are compared bit for bit after it."""
+The forward is PyTorch's on the same values, so it has equal bits. Gradients are added up in the order of ids in both,
+so they have equal bits where no product is rounded. In mode mean PyTorch fuses the division by a bag's size with the
+sum, and the library rounds it. With a rate of 1 the step is a subtraction with one rounding in both."""
 
 from __future__ import annotations
 
@@ -28,18 +28,25 @@ def beside(ours: gradbus.Embedding | gradbus.EmbeddingBag, theirs: torch.nn.Modu
         yield session, opt, torch.optim.SGD(theirs.parameters(), lr=1.0)
 
 
+# Of mean: a row is used four times by bags whose gradients are below 1, so each of two steps is off by (4+2) * 2^-24 *
+# 4 and a subtraction.
+MEAN = 2 * (6 * 4 + 4) * 2.0**-24
+
+
 def same_tables(session: gradbus.Session, ours: Any, theirs: Any) -> None:
     rows = session.lookup(ours.name, torch.arange(ROWS))
     if ours.padding_idx is not None:
         rows[ours.padding_idx] = 0
-    assert torch.equal(rows, theirs.weight)
+    mean = getattr(ours, "mode", None) == "mean"
+    assert (rows - theirs.weight).abs().max() <= (MEAN if mean else 0.0)
 
 
 def train_both(session: Any, ours: Any, theirs: Any, opts: Any, arguments: Tuple[Any, ...], **named: Any) -> None:
     """Forward, backward and step of both on the same input, twice; outputs and tables have equal bits."""
     for _ in range(2):
         out, want = ours(*arguments, **named), theirs(*arguments, **named)
-        assert torch.equal(out, want) and out.dtype == want.dtype
+        assert (out - want).abs().max() <= (MEAN if getattr(ours, "mode", None) == "mean" else 0.0)
+        assert out.dtype == want.dtype
         scale = torch.linspace(-1, 1, max(1, want.numel()))[: want.numel()].reshape(want.shape)
         for loss, opt in (((out * scale).sum(), opts[0]), ((want * scale).sum(), opts[1])):
             opt.zero_grad()
@@ -82,7 +89,9 @@ def test_weighted_bags(padding: int | None) -> None:
         assert torch.equal(out, want)
         out.square().sum().backward()
         want.square().sum().backward()
-        assert torch.equal(mine.grad, other.grad)
+        assert torch.allclose(
+            mine.grad, other.grad, rtol=7 * 2.0**-23, atol=1e-6
+        )  # sums of six products, in an order by alignment
         for opt in opts:
             opt.step()
         same_tables(session, ours, theirs)
