@@ -26,11 +26,12 @@ rm -rf "$out"
 mkdir -p "$out/bin"
 # Without build ids, which Go and the linker make of paths.
 go build -tags native -trimpath -ldflags='-buildid= -s -w' -o "$out/bin/" ./cmd/ps ./cmd/trainer ./cmd/psbench
-PREFIX=/ DESTDIR=$PWD/$out/$name PC_PREFIX='${pcfiledir}/../..' PROGRAM_PREFIX='' PROGRAMS=$out/bin scripts/install.sh >/dev/null
-rm -rf "${out:?}/bin" "${out:?}/$name/share/doc"
+go build -tags native -trimpath -ldflags='-buildid= -s -w' -buildmode=c-shared -o "$out/session/libgradbus.so" ./capi
+PREFIX=/ DESTDIR=$PWD/$out/$name PC_PREFIX='${pcfiledir}/../..' PROGRAM_PREFIX='' PROGRAMS=$out/bin SESSION=$out/session scripts/install.sh >/dev/null
+rm -rf "${out:?}/bin" "${out:?}/session" "${out:?}/$name/share/doc"
 cp -R LICENSE README.md deploy "$out/$name/"
 # What the programs ask of a machine.
-for file in ps trainer psbench; do objdump -T "$out/$name/bin/$file"; done | grep -o 'GLIBC_[0-9.]*\|GLIBCXX_[0-9.]*' | sort -uV |
+for file in bin/ps bin/trainer bin/psbench lib/gradbus/libgradbus.so; do objdump -T "$out/$name/$file"; done | grep -o 'GLIBC_[0-9.]*\|GLIBCXX_[0-9.]*' | sort -uV |
   awk -F_ '{last[$1] = $0} END {for (k in last) print last[k]}' | sort >"$out/$name/NEEDS"
 chmod -R u=rwX,go=rX "$out/$name"
 tar --sort=name --owner=0 --group=0 --numeric-owner --format=gnu --mtime="@$SOURCE_DATE_EPOCH" -C "$out" -cf - "$name" | gzip -9n >"$out/$name.tar.gz"

@@ -4,6 +4,7 @@
 #   bin/gradbus-ps, gradbus-trainer, gradbus-psbench    PROGRAM_PREFIX= installs them as ps, trainer and psbench; mind procps's ps
 #   lib/libgradbus.a, libgradbus.so                     the shared one where it was built
 #   include/gradbus.h                                   the C interface
+#   lib/gradbus/libgradbus.so, include/gradbus/gradbus.h   a session for C, where make capi built it, and its pkg-config file gradbus-session
 #   lib/pkgconfig/gradbus.pc, gradbus-static.pc         gradbus-static is what Go's build reads, with the tags native,installed
 #   share/man/man1, share/bash-completion, share/zsh, share/fish, share/doc/gradbus
 #
@@ -19,6 +20,7 @@ fail() {
 prefix=${PREFIX:-/usr/local}
 program=${PROGRAM_PREFIX-gradbus-}
 programs=${PROGRAMS:-bin} # where they are
+session=${SESSION:-build/capi}
 case $prefix in /*) ;; *) fail "PREFIX $prefix: want an absolute path" ;; esac
 case ${DESTDIR:-/} in /*) ;; *) fail "DESTDIR $DESTDIR: want an absolute path" ;; esac
 prefix=${prefix%/}
@@ -50,6 +52,13 @@ config gradbus "arithmetic of gradbus: embedding bags, sums of gradients, optimi
   "Cflags: -I\${includedir}" "Libs: -L\${libdir} -lgradbus" "Libs.private: $needs"
 config gradbus-static "arithmetic of gradbus, as an archive" \
   "Cflags: -I\${includedir} -DGRADBUS_INSTALLED=$hash" "Libs: \${libdir}/libgradbus.a $needs"
+if [ -e "$session/libgradbus.so" ]; then
+  mkdir -p "$to/$lib/gradbus" "$to/include/gradbus"
+  install -m 755 "$session/libgradbus.so" "$to/$lib/gradbus/"
+  install -m 644 capi/gradbus.h "$to/include/gradbus/"
+  config gradbus-session "a session of gradbus: training from C" \
+    "Cflags: -I\${includedir}/gradbus" "Libs: -L\${libdir}/gradbus -Wl,-rpath,\${libdir}/gradbus -lgradbus"
+fi
 install -m 644 LICENSE README.md "$to/share/doc/gradbus/"
 
 bash=$to/share/bash-completion/completions zsh=$to/share/zsh/site-functions fish=$to/share/fish/vendor_completions.d
