@@ -29,7 +29,7 @@ var ErrFormat = errors.New("not a file of float32 tensors")
 
 const (
 	headerBytesMax  = 4 << 20
-	tensorsMax      = 64
+	tensorsMax      = 4096 // a deep model of PyTorch has hundreds of parameters
 	tensorBytesMax  = 1 << 34
 	copyBufferBytes = 1 << 16
 	namesSaidMax    = 8 // in an error

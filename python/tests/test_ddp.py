@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-from programs import nursery, start  # noqa: F401  fixtures
 
 HEAD = (Path(__file__).parent / "ddp_program.py").read_text()
 

@@ -6,7 +6,6 @@ import re
 import signal
 
 import pytest
-from programs import nursery, start, until  # noqa: F401  fixtures
 
 HEAD = """
 import os, signal, sys, threading, time

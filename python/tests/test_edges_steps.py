@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from programs import nursery, start  # noqa: F401  fixtures
 from small import Model, equal, loss_of, made
 from torch import nn
 

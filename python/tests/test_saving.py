@@ -273,3 +273,19 @@ def test_copies_and_pickles():
                 pickle.dumps(what)
         with pytest.raises(TypeError, match="cannot be pickled"):
             torch.save(model, io.BytesIO())
+
+
+def test_a_model_of_many_parameters(tmp_path):
+    def deep():
+        torch.manual_seed(1)
+        return nn.Sequential(gradbus.Embedding(10, 4, name="e"), *[nn.Linear(4, 4) for _ in range(60)])
+
+    digests = []
+    for name, start in ("deep", None), ("deeper", tmp_path / "deep"):
+        with gradbus.local(name, start=start) as session:
+            gradbus.Optimizer(deep(), session, embeddings=gradbus.SGD(0.1), dense=gradbus.SGD(0.1))
+            digests.append(session.digest())
+            session.save(tmp_path / name)
+    with gradbus.open_model(tmp_path / "deep", verify=True) as model:
+        assert len(model.parameters) == 120
+    assert digests[0] == digests[1]

@@ -1,0 +1,7 @@
+"""Fixtures of all tests."""
+
+from __future__ import annotations
+
+from programs import nursery, start
+
+__all__ = ["nursery", "start"]
