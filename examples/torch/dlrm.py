@@ -115,7 +115,9 @@ class Torch:
 
     def optimizer(self, model):
         return Both(
-            torch.optim.Adagrad(model.tables.parameters(), self.a.table_lr),
+            torch.optim.Adagrad(
+                model.tables.parameters(), self.a.table_lr, initial_accumulator_value=self.a.accumulator
+            ),
             torch.optim.Adam(model.above.parameters(), self.a.lr),
         )
 
@@ -165,7 +167,10 @@ class Gradbus:
 
     def optimizer(self, model):
         return self.gradbus.Optimizer(
-            model, self.session, embeddings=self.gradbus.Adagrad(self.a.table_lr), dense=self.gradbus.Adam(self.a.lr)
+            model,
+            self.session,
+            embeddings=self.gradbus.Adagrad(self.a.table_lr, initial_accumulator_value=self.a.accumulator),
+            dense=self.gradbus.Adam(self.a.lr),
         )
 
     def close(self):
@@ -288,6 +293,7 @@ def flags():
     p.add_argument(
         "--bound", type=float, default=0.0, help="rows begin uniform in +-this; 0: at zero, which both can do"
     )
+    p.add_argument("--accumulator", type=float, default=1e-7, help="where Adagrad's sums begin")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--threads", type=int, default=0, help="of PyTorch; 0 leaves its default")
     p.add_argument("--workers", type=int, default=0, help="processes that make batches; 0 is none but this one")

@@ -68,8 +68,8 @@ def trained(a, data, make):
 def test_gradbus_trains_as_plain_pytorch_does():
     """From the same rows, on the same batches, by the same optimizers: what differs is the order of sums.
 
-    Measured: 3e-8 in parameters, 7e-6 in rows. Adagrad divides by the root of a new row's own squares, so where a sum
-    is nearly 0 its rounding counts; a wrong rate of 1 % is 2e-4 after one step.
+    Measured: 3e-8 in rows, 1e-7 in parameters. With sums of Adagrad that begin at 0 it is 4e-5 in rows: the first step
+    of a value then has the size of the rate, so that rounding decides where a gradient is nearly 0.
     """
     a = dlrm.flags().parse_args([str(SAMPLE), "--batch", "64", "--table-rows", "500", "--bound", "0.01"])
     data = dlrm.opened(a)
@@ -83,6 +83,6 @@ def test_gradbus_trains_as_plain_pytorch_does():
     assert next(ours) == pytest.approx(next(theirs), rel=1e-6)
     for feature, bag in plain.tables.bags.items():
         torch.testing.assert_close(
-            holder.session.lookup(feature, torch.arange(500)), bag.weight.data, atol=1e-4, rtol=0
+            holder.session.lookup(feature, torch.arange(500)), bag.weight.data, atol=1e-6, rtol=0
         )
     assert next(ours) == pytest.approx(next(theirs), rel=1e-5)
