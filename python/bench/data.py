@@ -17,9 +17,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 
 from batches import Batch, Batches, Feature  # noqa: E402
 from debfiles import Debfiles  # noqa: E402
-from dlrm import BOUND, DLRM, Collection, Recommender, Tables  # noqa: E402
+from dlrm import DLRM, Collection, Recommender, Tables  # noqa: E402
 
 __all__ = ["BOUND", "Batch", "Collection", "Feature", "Recommender", "Set", "Tables", "model", "opened"]
+
+BOUND = 0.01  # rows begin uniform within it
 
 # Rows, and ids a sample, of debfiles as prepared of bookworm.
 SHAPE = [

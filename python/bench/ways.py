@@ -51,7 +51,7 @@ def trained(model: nn.Module, optimizer: Any) -> Step:
 def plain(o: argparse.Namespace, rank: int) -> Found:
     """One process, the tables in it."""
     batches = data.opened(o, rank)
-    model = data.model(data.Tables(batches.features, o.dim), batches, o.dim)
+    model = data.model(data.Tables(batches.features, o.dim, data.BOUND), batches, o.dim)
     return measure(o, batches, trained(model, RULES[o.optimizer](model.parameters(), lr=o.lr)), lambda: None)
 
 
@@ -59,7 +59,9 @@ def ddp(o: argparse.Namespace, rank: int) -> Found:
     """DistributedDataParallel over gloo: every process has all tables, sparse gradients are all-reduced."""
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{o.port}", rank=rank, world_size=o.processes)
     batches = data.opened(o, rank)
-    model = nn.parallel.DistributedDataParallel(data.model(data.Tables(batches.features, o.dim), batches, o.dim))
+    model = nn.parallel.DistributedDataParallel(
+        data.model(data.Tables(batches.features, o.dim, data.BOUND), batches, o.dim)
+    )
     optimizer = RULES[o.optimizer](model.parameters(), lr=o.lr)
     found = measure(o, batches, trained(model, optimizer), dist.barrier)
     dist.barrier()

@@ -82,7 +82,7 @@ _owned: List[RemoteModule] = []
 def own(rows: List[Tuple[str, int]], dim: int) -> RemoteModule:
     """On trainer 0: the module on the server, made for the first who asks."""
     if not _owned:
-        _owned.append(RemoteModule("server", Owned, args=([data.Feature(*r) for r in rows], dim)))
+        _owned.append(RemoteModule("server", Owned, args=([data.Feature(*r) for r in rows], dim, data.BOUND)))
     return _owned[0]
 
 
