@@ -17,6 +17,7 @@ import (
 
 	"gradbus"
 	"gradbus/e2e/commands"
+	"gradbus/local"
 	"gradbus/schema"
 	"gradbus/trainer"
 )
@@ -203,4 +204,43 @@ func TestHandles(t *testing.T) {
 		}
 	}
 	runtime.KeepAlive(h)
+}
+
+// BenchmarkBatch is what costs measures in C (testdata/session_test.c), by the trainer alone: the difference is what the library costs.
+func BenchmarkBatch(b *testing.B) {
+	shards, err := local.Start(b.Context(), local.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer shards.Close()
+	job := &schema.Job{Name: "costs", Lanes: 1, Optimizer: schema.Optimizer{LR: 1}, Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Zeros()}},
+		Tables: []schema.TableSpec{{Name: "rows", Rows: 1000, Dim: 16, Init: schema.Zeros()}}}
+	s, err := trainer.Join(b.Context(), shards.Config(), job)
+	if err != nil {
+		b.Fatal(err)
+	}
+	keys, ids, unique, rows := make([]uint64, 64), make([]int64, 64), make([]uint64, 64), make([]float32, 64*16)
+	for i := range keys {
+		keys[i] = uint64(i * 7919 % 1000)
+	}
+	for b.Loop() {
+		batch, err := s.Next(b.Context())
+		n, err1 := s.Distinct(0, keys, unique, ids)
+		err = errors.Join(err, err1, s.LookupInto(b.Context(), []trainer.RowsInto{{Table: 0, Keys: unique[:n], Rows: rows[:n*16]}}))
+		batch.Samples(0, 1)
+		batch.Keys(0, 0, unique[:n]...)
+		err = errors.Join(err, batch.SkipFetch(b.Context()))
+		step, err1 := batch.Lane(0)
+		if err = errors.Join(err, err1); err != nil {
+			b.Fatal(err)
+		}
+		step.RowGrad(0, step.IDs(0), rows[:n*16])
+		clear(step.Grad("w"))
+		if err := errors.Join(step.End(0), batch.Commit(b.Context())); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		b.Error(err)
+	}
 }

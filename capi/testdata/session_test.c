@@ -393,12 +393,46 @@ static void case_signals(void) {
   OK(gradbus_local_close(shards));
 }
 
+// What a small batch costs: BATCHES of them, in microseconds, without and with patience. It is a measurement, and no test.
+static void case_costs(void) {
+  enum { KEYS = 64, BATCHES = 5000 };
+  for (int patience = -1; patience < 200; patience += 101) {
+    gradbus_patience(patience);
+    gradbus_handle shards = shards_of(NULL), session = 0;
+    char config[64];
+    snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
+    OK(gradbus_join(config, "{\"name\": \"costs\", \"lanes\": 1, \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [5]}],"
+                            " \"tables\": [{\"name\": \"rows\", \"rows\": 1000, \"dim\": 16, \"init\": {\"kind\": \"zeros\"}}]}", NULL, &session));
+    int64_t keys[KEYS], ids[KEYS], unique[KEYS];
+    float rows[KEYS * 16], w[WIDE] = {0}, *dense[1] = {w};
+    const float *given[1] = {w};
+    struct timespec from, to;
+    for (int i = 0; i < KEYS; i++) keys[i] = i * 7919 % 1000;
+    for (int b = -100; b < BATCHES; b++) {
+      if (!b) clock_gettime(CLOCK_MONOTONIC, &from);
+      gradbus_batch batch;
+      gradbus_ask ask = {0, KEYS, keys, ids, unique, 0, rows};
+      OK(gradbus_begin(session, &batch, dense));
+      OK(gradbus_distinct(session, &ask, 1));
+      OK(gradbus_lookup(session, -1, &ask, 1));
+      gradbus_rows piece = {0, ask.distinct, unique, rows};
+      gradbus_lane_step step = {0, 1, 0, &piece, 1, given};
+      OK(gradbus_commit(session, &step, 1));
+    }
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    printf("patience %d: %.1f us a batch\n", patience, (1e6 * (to.tv_sec - from.tv_sec) + 1e-3 * (to.tv_nsec - from.tv_nsec)) / BATCHES);
+    OK(gradbus_leave(session, NULL));
+    OK(gradbus_local_close(shards));
+  }
+}
+
 int main(int n, char **args) {
   struct {
     const char *name;
     void (*run)(void);
   } cases[] = {{"trains", case_trains},   {"saves", case_saves},     {"cancels", case_cancels}, {"cancels-a-batch", case_cancels_a_batch},
-               {"refuses", case_refuses}, {"threads", case_threads}, {"forks", case_forks},     {"signals", case_signals}};
+               {"refuses", case_refuses}, {"threads", case_threads}, {"forks", case_forks},     {"signals", case_signals},
+               {"costs", case_costs}};
   int ran = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (n == 2 && !strcmp(args[1], cases[i].name)) cases[i].run(), ran = 1;
