@@ -190,7 +190,7 @@ class Batches:
         self._open, self._pending, self._lanes = False, True, []
         self.number += 1
         optimizer = session._optimizer
-        if optimizer is not None and optimizer.values() is not None:
+        if optimizer is not None and optimizer.moves_parameters():
             self.settle()
 
     def settle(self) -> None:

@@ -65,6 +65,8 @@ def flat_ids(ids: Tensor, what: str) -> Tensor:
 
     Errors: ArgumentError that names the table where they are no integers.
     """
+    if ids.dtype == torch.int64 and ids.dim() == 1 and ids.device.type == "cpu" and ids.is_contiguous():
+        return ids
     if ids.dtype not in _INTEGERS:
         raise ArgumentError(f"table {what!r}: ids are {ids.dtype}: want torch.int64 or torch.int32")
     if ids.device.type != "cpu":
@@ -138,12 +140,17 @@ def _place(wish: Wish, local: Tensor, unique: Tensor, asks: Any, first: int) -> 
     dim = wish.tables[0].dim
     places: List[Tuple[int, int, int]] = []
     total = at = 0
-    for i, ids in enumerate(wish.ids):
-        distinct, count = asks[first + i].distinct, ids.numel()
-        if total and count:
-            local[at : at + count] += total
+    counts = [ids.numel() for ids in wish.ids]
+    for i, count in enumerate(counts):
+        distinct = asks[first + i].distinct
         places.append((at, total, distinct))
         total, at = total + distinct, at + count
+    if len(counts) > 1 and at and counts.count(counts[0]) == len(counts):  # one operation for all tables
+        local.view(len(counts), -1).add_(torch.tensor([row for _, row, _ in places]).unsqueeze(1))
+    else:
+        for (begin, row, _), count in zip(places, counts):
+            if row and count:
+                local[begin : begin + count] += row
     rows = torch.empty((total, dim)) if total else torch.zeros((1, dim))
     base = rows.data_ptr()
     for i, (_, row, _) in enumerate(places):

@@ -125,6 +125,10 @@ class Optimizer(torch.optim.Optimizer):
     def start_values(self) -> Any:
         return self._dense.start_values() if self._dense is not None else None
 
+    def moves_parameters(self) -> bool:
+        """Whether servers give new values of dense parameters."""
+        return self._dense is not None
+
     def values(self) -> Any:
         return self._dense.values() if self._dense is not None else None
 

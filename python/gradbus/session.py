@@ -55,23 +55,18 @@ def local(
     shards: int = 1,
     lanes: Optional[int] = None,
     seed: int = 1,
-    http: Optional[str] = None,
     manifest: Optional[Mapping[str, Any]] = None,
     start: Union[None, str, os.PathLike[str]] = None,
 ) -> Session:
     """A session of a job within this process, without a server.
 
     ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
-    default. ``seed`` draws the rows of tables. ``http``: where the dashboard listens, for example "127.0.0.1:0"; None
-    for nowhere. ``manifest``: further fields of the job's manifest. ``start``: a file of :meth:`Session.save`, with
-    whose values tables and dense parameters begin; optimizers begin anew. Errors: ConfigError; FileError; ServerError
-    where ``http`` cannot be listened on."""
+    default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of :meth:`Session.save`, with
+    whose values tables and dense parameters begin; optimizers begin anew. Errors: ConfigError; FileError."""
     lib = _native.native()
     config = _from(start)
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
-    if http is not None:
-        options["http"] = http
     lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
     config["local"] = handle.value
     session = Session(name, config, 1, lanes, seed, manifest)

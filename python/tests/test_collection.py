@@ -226,3 +226,17 @@ def test_refusals() -> None:
                 emb(wrong)
         with pytest.raises(gradbus.IdError, match='table "b".* is 41'):
             emb({**given, "d": torch.tensor([1, 41, 2])})
+
+
+def test_tables_of_unequal_counts() -> None:
+    """As many ids on the whole as if each table had the first one's count."""
+    given = features()
+    given["a"] = (torch.tensor([5, 7, 5]), torch.tensor([0, 1, 2]))
+    given["b"] = (torch.tensor([1]), torch.tensor([0, 1, 1]))
+    given["d"] = (torch.tensor([39]), torch.tensor([0, 0, 1]))
+    given["c"] = torch.tensor([[8, 0], [9, 1], [40, 41]])
+    bags = [gradbus.EmbeddingBag(ROWS + i, 4, mode="sum") for i in range(3)]
+    check(gradbus.EmbeddingBagCollection(dict(zip("abc", bags))), given, given)
+    emb = collection()
+    given["c"] = (torch.tensor([8, 0, 9, 41]), torch.tensor([0, 1, 2]))  # 3, 2 and 4 ids: 9 in all
+    check(emb, given, given)

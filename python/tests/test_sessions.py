@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import threading
 from typing import Any, List
@@ -214,3 +215,17 @@ def test_no_server() -> None:
         session.start()
     assert isinstance(caught.value, ConnectionError)
     session.close()
+
+
+def test_forwards_that_nobody_uses_hold_no_memory() -> None:
+    """A forward in training mode without a backward lets go of its rows when its output goes, without a step."""
+    emb = gradbus.Embedding(4, 2, name="t")
+    with gradbus.local("memory") as session:
+        gradbus.Optimizer(emb, session, embeddings=gradbus.SGD(1.0))
+        emb(IDS)
+        gc.collect()
+        before = sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects())
+        for _ in range(20):
+            emb(IDS).sum()
+        gc.collect()
+        assert sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects()) == before
