@@ -61,8 +61,9 @@ def local(
     """A session of a job within this process, without a server.
 
     ``shards``: parts of the servers' side; the weights do not depend on it. ``lanes``: see :class:`Session`, 1 by
-    default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of :meth:`Session.save`, with
-    whose values tables and dense parameters begin; optimizers begin anew. Errors: ConfigError; FileError."""
+    default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
+    :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. Errors:
+    ConfigError; FileError."""
     lib = _native.native()
     config = _from(start)
     handle = ctypes.c_uint64()
