@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	with  = flag.String("with", "", "sanitizer of the library and of the programs that use it: address or thread")
+	asan  = flag.Bool("library-asan", false, "build the library, too, for the address sanitizer: it then looks at what Go does with a caller's memory")
 	needC = flag.Bool("need-c", false, "fail where there is no C compiler")
 )
 
@@ -57,22 +57,21 @@ func compiler(t *testing.T) string {
 	return ""
 }
 
-// program compiles a program in C against the library, which it builds first. Programs are under the address sanitizer, but for those that are
-// under another.
+// program compiles a program in C for the address sanitizer, against the library, which it builds first.
 func program(t *testing.T, source string, more ...string) string {
 	t.Helper()
 	cc, library := compiler(t), filepath.Join(folder, "libgradbus.so")
 	if _, err := os.Stat(library); errors.Is(err, fs.ErrNotExist) {
-		flags := map[string][]string{"": nil, "address": {"-asan"}, "thread": {"-race"}}[*with]
-		if err := commands.Library(library, ".", flags...); err != nil {
+		var more []string
+		if *asan {
+			more = []string{"-asan"}
+		}
+		if err := commands.Library(library, ".", more...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	to := filepath.Join(folder, strings.TrimSuffix(filepath.Base(source), ".c"))
 	args := []string{"-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address", "-I.", "-o", to, source, library, "-Wl,-rpath," + folder, "-lpthread", "-lm"}
-	if *with == "thread" { // of Go's memory alone: its runtime is the sanitizer's
-		args[5] = "-fno-omit-frame-pointer"
-	}
 	if out, err := exec.Command(cc, append(args, more...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cc, err, out)
 	}
