@@ -49,8 +49,8 @@ native:
 
 capi: native
 	@mkdir -p build/capi
-	go build $(NATIVE) -buildmode=c-shared -ldflags '-s -w' -o build/capi/libgradbus.so ./capi
-	@cp capi/gradbus.h build/capi/ && rm -f build/capi/libgradbus.h
+	scripts/capi.sh build/capi/libgradbus.so $(NATIVE)
+	@cp capi/gradbus.h build/capi/
 python: all capi ; @scripts/deps.sh --check python && scripts/wheel.py
 deps: ; @scripts/deps.sh go build run
 data: ; @scripts/deps.sh data && scripts/data.sh

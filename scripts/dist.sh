@@ -26,7 +26,7 @@ rm -rf "$out"
 mkdir -p "$out/bin"
 # Without build ids, which Go and the linker make of paths.
 go build -tags native -trimpath -ldflags='-buildid= -s -w' -o "$out/bin/" ./cmd/ps ./cmd/trainer ./cmd/psbench
-go build -tags native -trimpath -ldflags='-buildid= -s -w' -buildmode=c-shared -o "$out/session/libgradbus.so" ./capi
+scripts/capi.sh "$out/session/libgradbus.so" -tags native
 PREFIX=/ DESTDIR=$PWD/$out/$name PC_PREFIX='${pcfiledir}/../..' PROGRAM_PREFIX='' PROGRAMS=$out/bin SESSION=$out/session scripts/install.sh >/dev/null
 rm -rf "${out:?}/bin" "${out:?}/session" "${out:?}/$name/share/doc"
 cp -R LICENSE README.md deploy "$out/$name/"

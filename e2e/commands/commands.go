@@ -58,12 +58,11 @@ func Terminate(p *os.Process, done <-chan struct{}) {
 	}
 }
 
-// Library compiles a package of this module as a library for C into a file, with more flags of go build.
-func Library(file, pkg string, more ...string) error {
-	args := append(append([]string{"build", "-buildmode=c-shared", "-o", file}, flags()...), more...)
-	out, err := exec.Command("go", append(args, pkg)...).CombinedOutput()
+// Library compiles the library for C into a file, by the script that make does it with, and more flags of go build.
+func Library(file, script string, more ...string) error {
+	out, err := exec.Command(script, append(append([]string{file}, flags()...), more...)...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
+		return fmt.Errorf("%s: %w\n%s", script, err, out)
 	}
 	return nil
 }
