@@ -74,6 +74,9 @@ func (s *session) distinct(a *C.gradbus_ask) error {
 	if err := s.knows(a.table); err != nil {
 		return err
 	}
+	if s.pools(int(a.table)) {
+		return s.wantBags(int(a.table))
+	}
 	keys, err := slice("keys", (*uint64)(unsafe.Pointer(a.keys)), int64(a.count))
 	if err != nil {
 		return err
@@ -133,7 +136,14 @@ func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
 	into := make([]trainer.RowsInto, len(asks))
 	for i := range asks {
 		a, to := &asks[i], &into[i]
-		if err = s.knows(a.table); err == nil {
+		if err = s.knows(a.table); err == nil && s.pools(int(a.table)) {
+			if *to, err = s.bagsInto(a); err == nil {
+				continue
+			}
+		} else if err == nil {
+			err = s.wantRows(int(a.table), int64(a.bags), a.offsets)
+		}
+		if err == nil {
 			to.Table = schema.Table(a.table)
 			to.Keys, err = slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.distinct))
 		}
@@ -206,6 +216,12 @@ func (s *session) checkRows(r *C.gradbus_rows) error {
 			return outside(spec.Name, i, key, spec.Rows)
 		}
 	}
+	if s.pools(int(r.table)) {
+		return s.checkBags(r)
+	}
+	if err := s.wantRows(int(r.table), int64(r.bags), r.offsets); err != nil {
+		return err
+	}
 	_, err = slice("grad", r.grad, int64(r.count)*int64(spec.Dim))
 	return err
 }
@@ -227,6 +243,7 @@ func (s *session) commit(b *trainer.Batch, steps []C.gradbus_lane_step) error {
 			r := &pieces(step)[at]
 			b.Keys(lane.Lane(step.lane), schema.Table(r.table), keysOf(r)...)
 		}
+		s.nameBags(b, step)
 	}
 	if err := b.SkipFetch(s.ctx); err != nil {
 		return err
@@ -250,6 +267,10 @@ func (s *session) commit(b *trainer.Batch, steps []C.gradbus_lane_step) error {
 func (s *session) give(to *trainer.LaneStep, from *C.gradbus_lane_step) {
 	all := pieces(from)
 	for table := range s.Job().Tables {
+		if s.pools(table) {
+			s.givePooled(to, from, table)
+			continue
+		}
 		n, ids := 0, to.IDs(schema.Table(table))
 		for i := range all {
 			if int(all[i].table) == table {

@@ -65,11 +65,12 @@ int main(int n, char **args) {
     DO(gradbus_begin(session, &batch, dense));
     for (int i = 0; i < BATCH; i++) keys[0][i] = rand() % USERS, keys[1][i] = rand() % FILMS;
     gradbus_ask asks[2];
-    for (int t = 0; t < 2; t++) asks[t] = (gradbus_ask){t, BATCH, keys[t], ids[t], unique[t], 0, rows[t]};
+    for (int t = 0; t < 2; t++) asks[t] = (gradbus_ask){.table = t, .count = BATCH, .keys = keys[t], .ids = ids[t], .unique = unique[t], .rows = rows[t]};
     DO(gradbus_distinct(session, asks, 2));
     DO(gradbus_lookup(session, -1, asks, 2));
     double loss = learn(&asks[0], &asks[1], mean, grad[0], grad[1], &mean_grad);
-    gradbus_rows pieces[2] = {{0, asks[0].distinct, unique[0], grad[0]}, {1, asks[1].distinct, unique[1], grad[1]}};
+    gradbus_rows pieces[2];
+    for (int t = 0; t < 2; t++) pieces[t] = (gradbus_rows){.table = t, .count = asks[t].distinct, .keys = unique[t], .grad = grad[t]};
     gradbus_lane_step step = {batch.first_lane, BATCH, loss, pieces, 2, dense_grad};
     DO(gradbus_commit(session, &step, 1));
     squares += loss;

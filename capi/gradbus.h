@@ -127,14 +127,22 @@ typedef struct {
   int64_t *ids;         /* out [count]: keys[i] is unique[ids[i]], and its row is rows[ids[i]] */
   int64_t *unique;      /* out [count], of which distinct are written: the distinct keys, ascending */
   int64_t distinct;     /* out */
-  float *rows;          /* out [distinct, dim] of gradbus_lookup */
+  float *rows;          /* out [distinct, dim] of gradbus_lookup; [bags, dim] of a table that shards pool */
+  int64_t bags;         /* of a table that shards pool; 0 of others */
+  const int64_t *offsets; /* [bags], where each bag begins among keys: from 0 on and rising; NULL: bags of one key each, and of other tables */
 } gradbus_ask;
+
+/* Shards pool a table whose manifest has a placement, "tables" (whole on one shard) or "columns" (each shard has some columns of every row),
+ * and with that a pooling, "sum" or "mean". Its asks are bags: table, count, keys, bags and offsets in, rows out; distinct is 0, and ids and
+ * unique are not looked at. They go to gradbus_lookup as they are, in one request with the others: gradbus_distinct refuses them. Its
+ * gradients are those of the bags. */
 
 /* Fills ids, unique and distinct of each of n asks. A key that is negative or not below the table's rows is GRADBUS_ARGUMENT; the text names
  * table, place and key. From any thread at any time. */
 int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n);
 
-/* Waits. Fills rows of each of n asks, for its distinct keys in unique; keys, count and ids are not looked at. version -1 is the newest
+/* Waits. Fills rows of each of n asks, for its distinct keys in unique; keys, count and ids are not looked at. An ask for bags gets their
+ * pooled rows, zeros of an empty bag. GRADBUS_ARGUMENT where a table's asks are of the other kind. version -1 is the newest
  * complete one, which is that of the batch under way; another is GRADBUS_VERSION where the job is not at it. One request to each shard, where
  * it is no more than 16 MiB. Waits for results of what was committed. From any thread. */
 int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n);
@@ -150,7 +158,9 @@ typedef struct {
   int32_t table;
   int64_t count;
   const int64_t *keys;  /* [count], best distinct and ascending, as unique is; else equal ones are added up in order */
-  const float *grad;    /* [count, dim] */
+  const float *grad;    /* [count, dim]; [bags, dim] of a table that shards pool */
+  int64_t bags;         /* these and offsets as in gradbus_ask; then keys are in any order */
+  const int64_t *offsets;
 } gradbus_rows;
 
 typedef struct {

@@ -23,27 +23,27 @@ import (
 //	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
 
 // SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and the lanes have
-// neither Rows nor Pooled. Tables that shards pool want Fetch (ErrOrder), and so does a batch whose rows were asked for already.
+// neither Rows nor Pooled. Tables that shards pool want their Bags and PooledGrad, as after Fetch. A batch whose rows were asked for
+// already wants Fetch (ErrOrder).
 //
 // An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of Run.
 func (b *Batch) SkipFetch(ctx context.Context) error {
 	if err := b.out("SkipFetch", naming); err != nil {
 		return err
 	}
-	for i := range b.run.job.Tables {
-		if spec := &b.run.job.Tables[i]; pooledByShards(*spec) {
-			return fmt.Errorf("%w: SkipFetch: table %q is pooled on its shards (placement %s): want Fetch", ErrOrder, spec.Name, spec.Placement)
-		}
-	}
 	b.rowless, b.run.rowless = true, true
 	return b.Fetch(ctx)
 }
 
 // RowsInto are keys of one table to look up, distinct and ascending, and the memory that their rows go to, [len(Keys), dim] row-major.
+//
+// Of a table that shards pool these are the keys of bags, in any order and as often as one likes. Bag i has Keys[Bags[i]:Bags[i+1]], and
+// Rows, [len(Bags)-1, dim], are the pooled rows, zeros of an empty bag. Without Bags each key is a bag. Other tables have none.
 type RowsInto struct {
 	Table schema.Table
 	Keys  []uint64
 	Rows  []float32
+	Bags  []int64
 }
 
 // LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to a shard where they
@@ -103,7 +103,9 @@ func (s *Session) checkInto(a *RowsInto) error {
 	spec, n := &s.job.Tables[a.Table], len(a.Keys)
 	switch {
 	case pooledByShards(*spec):
-		return fmt.Errorf("%w: table %q is pooled on its shards (placement %s): want Lookup", ErrAsk, spec.Name, spec.Placement)
+		return a.checkBags(spec)
+	case a.Bags != nil:
+		return fmt.Errorf("%w: bags of table %q, whose shards give rows: want its keys alone, or a placement columns or tables in the manifest", ErrAsk, spec.Name)
 	case len(a.Rows) != n*spec.Dim:
 		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrAsk, spec.Name, len(a.Rows), n, spec.Dim)
 	case !ascend(a.Keys):
@@ -114,7 +116,7 @@ func (s *Session) checkInto(a *RowsInto) error {
 	return nil
 }
 
-// place is how far asks were asked for.
+// place is how far asks were asked for; key is the number of a bag where shards pool.
 type place struct{ ask, key int }
 
 // add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the asks.
@@ -122,6 +124,17 @@ func (e *evaluation) add(asks []RowsInto, at *place) (keys int) {
 	for room := evaluationValuesMax; at.ask < len(asks); {
 		a := &asks[at.ask]
 		table, dim := int(a.Table), e.tables.specs[a.Table].Dim
+		if pooledByShards(e.tables.specs[table]) {
+			if len(e.tables.bags[table][0].offsets) > 0 {
+				return keys
+			}
+			room -= e.addBags(a, at, room, keys == 0)
+			if keys += len(e.tables.used[table]); at.key < a.bags() {
+				return keys
+			}
+			*at = place{ask: at.ask + 1}
+			continue
+		}
 		n := min(len(a.Keys)-at.key, room/dim)
 		if keys == 0 {
 			n = min(len(a.Keys)-at.key, max(n, 1))
@@ -142,6 +155,7 @@ func (e *evaluation) add(asks []RowsInto, at *place) (keys int) {
 // forget lets go of the memory of asks.
 func (e *evaluation) forget() {
 	e.tables.reset()
+	e.tables.forgetBags()
 	clear(e.tables.keys)
 	clear(e.tables.rows)
 }

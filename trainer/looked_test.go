@@ -79,7 +79,7 @@ func lookUp(t *testing.T, s *Session, used [2][]uint64) (rows [2][]float32) {
 			}
 		}
 		rows[table] = make([]float32, n*s.Job().Tables[table].Dim)
-		asks = append(asks, RowsInto{schema.Table(table), unique[:n], rows[table]})
+		asks = append(asks, RowsInto{Table: schema.Table(table), Keys: unique[:n], Rows: rows[table]})
 	}
 	if err := s.LookupInto(testContext(t), asks); err != nil {
 		t.Fatal(err)
@@ -118,12 +118,12 @@ func TestLookedRefuses(t *testing.T) {
 	b := pairs(t, s)
 	rows := make([]float32, 4)
 	for want, ask := range map[string]RowsInto{
-		"table 1":       {1, nil, nil},
-		"2 rows of 2":   {0, []uint64{1, 2}, rows[:3]},
-		"ascending":     {0, []uint64{2, 1}, rows},
-		"outside [0, 1": {0, []uint64{1, 10}, rows},
+		"table 1":       {1, nil, nil, nil},
+		"2 rows of 2":   {0, []uint64{1, 2}, rows[:3], nil},
+		"ascending":     {0, []uint64{2, 1}, rows, nil},
+		"outside [0, 1": {0, []uint64{1, 10}, rows, nil},
 	} {
-		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2]}, ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
+		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2], nil}, ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)
 		}
 	}
@@ -156,7 +156,7 @@ func TestLookedRefuses(t *testing.T) {
 func TestRounds(t *testing.T) {
 	e := &evaluation{tables: newTables([]schema.TableSpec{{Dim: evaluationValuesMax/2 + 1}, {Dim: 1}}, 1)}
 	big := make([]float32, 3*(evaluationValuesMax/2+1))
-	asks := []RowsInto{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)]}, {1, nil, nil}, {1, []uint64{5, 6}, big[:2]}, {1, []uint64{5}, big[:1]}}
+	asks := []RowsInto{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil}, {1, []uint64{5, 6}, big[:2], nil}, {1, []uint64{5}, big[:1], nil}}
 	var got [][2]int
 	for at := (place{}); at.ask < len(asks); {
 		e.forget()

@@ -69,7 +69,7 @@ func TestInterruptedCallsGoOn(t *testing.T) {
 	for range 4 {
 		var b *Batch
 		insist(func(ctx context.Context) (err error) { b, err = s.Next(ctx); return err })
-		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []RowsInto{{0, keys, rows}}) })
+		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []RowsInto{{0, keys, rows, nil}}) })
 		want, err := s.Lookup(t.Context(), []TableKeys{{0, keys}})
 		if err != nil {
 			t.Fatal(err)

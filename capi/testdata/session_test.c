@@ -11,31 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
-static atomic_int wrong;
-
-#define CHECK(ok, ...)                                 \
-  do {                                                 \
-    if (!(ok)) {                                       \
-      printf("%s:%d: %s: ", __FILE__, __LINE__, #ok);  \
-      printf(__VA_ARGS__);                             \
-      printf("; gradbus_error: %s\n", gradbus_error()); \
-      wrong = 1;                                       \
-    }                                                  \
-  } while (0)
-
-// done is the code of a call, once it is over.
-static int done(int code) {
-  while (code == GRADBUS_AGAIN) code = gradbus_resume();
-  return code;
-}
-
-// gives checks the code of a call, and that its text says something.
-#define GIVES(want, text, call)                                                           \
-  do {                                                                                    \
-    int got = done(call);                                                                 \
-    CHECK(got == (want) && ((want) == 0 || strstr(gradbus_error(), text)), "code %d", got); \
-  } while (0)
-#define OK(call) GIVES(GRADBUS_OK, "", call)
+#include "check.h"
 
 enum { ROWS = 1000, DIM = 3, WIDE = 5 };
 
@@ -63,6 +39,10 @@ static gradbus_handle joined(gradbus_handle shards, const char *name, int traine
   gradbus_handle h = 0;
   OK(joining(shards, name, trainers, 1, NULL, &h));
   return h;
+}
+
+static gradbus_rows rows_of(int32_t table, int64_t count, const int64_t *keys, const float *grad) {
+  return (gradbus_rows){.table = table, .count = count, .keys = keys, .grad = grad};
 }
 
 static void *room(size_t count, size_t bytes) { return count ? calloc(count, bytes) : NULL; } // exactly: ASan looks at both ends
@@ -96,7 +76,7 @@ static void commit(gradbus_handle session, const batch *b) {
   for (int i = 0; i < 4; i++) again[i] = ask.rows[ids[i]];
   const float *dense[1] = {w};
   gradbus_lane_step *steps = room(lanes, sizeof *steps);
-  gradbus_rows rows[4] = {{0, ROWS / 2, all, ones}, {1, 3, unique, ask.rows}, {0, ROWS / 2, all + ROWS / 2, ones}, {1, 4, twice, again}};
+  gradbus_rows rows[4] = {rows_of(0, ROWS / 2, all, ones), rows_of(1, 3, unique, ask.rows), rows_of(0, ROWS / 2, all + ROWS / 2, ones), rows_of(1, 4, twice, again)};
   for (int l = 0; l < lanes; l++)
     steps[l] = (gradbus_lane_step){.lane = b->at.first_lane + l, .samples = 1, .loss = 0.5, .rows = rows, .pieces = l ? 4 : 3, .dense = dense};
   if (lanes > 1 && b->at.number % 3 == 2) steps[lanes - 1] = (gradbus_lane_step){.lane = b->at.first_lane + lanes - 1}; // absent
@@ -271,12 +251,12 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "the batch has 2", gradbus_commit(session, steps, 1));
   steps[1].lane = 0;
   GIVES(GRADBUS_ARGUMENT, "want lane 1", gradbus_commit(session, steps, 2));
-  gradbus_rows piece = {0, 1, keys, NULL};
+  gradbus_rows piece = rows_of(0, 1, keys, NULL);
   steps[1] = (gradbus_lane_step){.lane = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "0 samples", gradbus_commit(session, steps, 2));
   steps[1].samples = 1;
   GIVES(GRADBUS_ARGUMENT, "grad: 3 elements", gradbus_commit(session, steps, 2));
-  piece = (gradbus_rows){0, 1, &keys[1], rows};
+  piece = rows_of(0, 1, &keys[1], rows);
   GIVES(GRADBUS_ARGUMENT, "lane 1: piece 0 of rows: not possible: table \"rows\": key number 0 is 1000", gradbus_commit(session, steps, 2));
   commit(session, &b); // nothing of that has changed anything
   GIVES(GRADBUS_ARGUMENT, "1001 rows", gradbus_table(session, 0, 0, ROWS + 1, NULL));
@@ -411,11 +391,11 @@ static void case_costs(void) {
     for (int b = -100; b < BATCHES; b++) {
       if (!b) clock_gettime(CLOCK_MONOTONIC, &from);
       gradbus_batch batch;
-      gradbus_ask ask = {0, KEYS, keys, ids, unique, 0, rows};
+      gradbus_ask ask = {.table = 0, .count = KEYS, .keys = keys, .ids = ids, .unique = unique, .rows = rows};
       OK(gradbus_begin(session, &batch, dense));
       OK(gradbus_distinct(session, &ask, 1));
       OK(gradbus_lookup(session, -1, &ask, 1));
-      gradbus_rows piece = {0, ask.distinct, unique, rows};
+      gradbus_rows piece = rows_of(0, ask.distinct, unique, rows);
       gradbus_lane_step step = {0, 1, 0, &piece, 1, given};
       OK(gradbus_commit(session, &step, 1));
     }
