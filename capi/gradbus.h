@@ -199,7 +199,7 @@ int32_t gradbus_save(gradbus_handle session, const char *path);
 int32_t gradbus_stats(gradbus_handle session, char **json);
 
 /* Waits. Ends the membership. reason NULL: this trainer is done, what was committed is awaited, and a batch that was begun and not committed is
- * given back; else the job ends for the others with this text. The handle is gone, whatever comes back, unless that is GRADBUS_ORDER. */
+ * given back; else the job ends for the others with this text, whatever was finished. The handle is gone, whatever comes back, unless that is GRADBUS_ORDER. */
 int32_t gradbus_leave(gradbus_handle session, const char *reason);
 
 /* A saved model, held in memory whole; needs no server. From any thread. Reads a file of gradbus_save, and checks its digest. */

@@ -333,7 +333,7 @@ func (s *session) abort() {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.Session != nil {
-		_ = s.Abort(errCanceled) // gradbus_leave says so, too
+		_ = s.AbortTraining(errCanceled) // gradbus_leave says so, too
 	}
 }
 
@@ -360,6 +360,6 @@ func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int3
 				return errors.Join(err, s.Abort(err))
 			}
 		}
-		return s.Abort(cmp.Or(reason, context.Cause(s.ctx)))
+		return s.AbortTraining(cmp.Or(reason, context.Cause(s.ctx)))
 	})
 }

@@ -254,6 +254,23 @@ func TestCancelEndsCleanly(t *testing.T) {
 	checkError(t, errs[0], ErrJobFailed, "t1", "interrupted by the operator")
 }
 
+// A program that was going to train on ends between two runs of batches: the others hear why, and do not have to miss it.
+func TestAbortTrainingEndsTheOthers(t *testing.T) {
+	server := startServer(t, 1)
+	job := toyJob("between", 2, 4, schema.ApplyUpdate)
+	sessions := joinAll(t, testConfig(t, server), job)
+	for i, err := range runAll(testContext(t), sessions, newToy(t, job), 3) {
+		if err != nil {
+			t.Errorf("trainer %d: %v", i, err)
+		}
+	}
+	if err := sessions[1].AbortTraining(errors.New("no space left for the log")); err != nil {
+		t.Errorf("leave: %v", err)
+	}
+	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
+	checkError(t, err, ErrJobFailed, "trainer t1", "ended at batch 3: no space left for the log")
+}
+
 // A trainer that dies without a word: the others end with its name, and the name of the job is free again.
 func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed) }
 

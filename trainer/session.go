@@ -300,6 +300,15 @@ func (s *Session) Abort(err error) error {
 	return s.leave(err.Error())
 }
 
+// AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is complete: for a program
+// that holds its batches, and may have meant to go on.
+func (s *Session) AbortTraining(err error) error {
+	if err != nil && !s.left {
+		s.complete.Store(false)
+	}
+	return s.Abort(err)
+}
+
 // leave ends the membership; without a reason this trainer is done, or has failed.
 func (s *Session) leave(reason string) error {
 	if s.left {

@@ -218,7 +218,7 @@ def test_a_trainer_that_ends_by_an_exception_is_named_to_the_other(start):
     )
     ended(faulty, 1, err="row 7 of ratings.csv")
     ended(other, 0, err="")
-    assert "ValueError: row 7 of ratings.csv" in other.out.read_text(), other.said()
+    assert re.search(r"ended at batch \d+: ValueError: row 7 of ratings.csv", other.out.read_text()), other.said()
 
 
 def test_no_server_is_an_error_that_names_the_address(start):
