@@ -90,7 +90,7 @@ missing() {
       ;;
     metrics) has prometheus && has promtool || echo "prometheus:prometheus" ;;
     torch)
-      case "$(python3 "scripts/torch_blas.py" || /usr/bin/python3 "scripts/torch_blas.py")" in
+      case "$(python3 scripts/torch_blas.py 2>/dev/null || /usr/bin/python3 scripts/torch_blas.py 2>/dev/null)" in
         "") printf '%s\n' PyTorch:python3-torch OpenBLAS:libopenblas0-pthread ;;
         *reference) echo "OpenBLAS:libopenblas0-pthread" ;;
       esac
