@@ -53,13 +53,22 @@ class Ask(ctypes.Structure):
         ("unique", c_void_p),
         ("distinct", c_int64),
         ("rows", c_void_p),
+        ("bags", c_int64),
+        ("offsets", c_void_p),
     ]
 
 
 class Rows(ctypes.Structure):
     """gradbus_rows."""
 
-    _fields_ = [("table", c_int32), ("count", c_int64), ("keys", c_void_p), ("grad", c_void_p)]
+    _fields_ = [
+        ("table", c_int32),
+        ("count", c_int64),
+        ("keys", c_void_p),
+        ("grad", c_void_p),
+        ("bags", c_int64),
+        ("offsets", c_void_p),
+    ]
 
 
 class LaneStep(ctypes.Structure):
