@@ -1,5 +1,7 @@
 """dlrm.py: its models against their formulas, and that it learns."""
 
+import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -49,6 +51,62 @@ def test_it_learns(model):
 def test_a_missing_file_is_one_line():
     done = subprocess.run([sys.executable, FOLDER / "dlrm.py", "/nowhere.tsv"], capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.count("\n") == 1 and "/nowhere.tsv" in done.stderr
+
+
+def said(*arguments, **environment):
+    """(status, standard output, standard error) of dlrm.py on the sample, as a process of its own."""
+    command = [sys.executable, FOLDER / "dlrm.py", SAMPLE, "--table-rows", "1000", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--batch", "0"], "argument --batch: 0: want at least 1"),
+        (["--server", "nats://127.0.0.1:1"], "--server is for --embeddings gradbus"),
+        (["--server", "nats://127.0.0.1:1", "--embeddings", "gradbus"], "no gradbus server at 127.0.0.1:1"),
+    ],
+)
+def test_a_wrong_flag_is_no_traceback(arguments, words):
+    status, out, err = said(*arguments)
+    assert status != 0 and out == "" and words in err and "Traceback" not in err
+
+
+def test_a_folder_of_something_else_is_named(tmp_path):
+    with pytest.raises(ValueError, match="no columns.json there: want a folder that debfiles.py or criteo.py wrote"):
+        dlrm.opened(dlrm.flags().parse_args([str(tmp_path)]))
+
+
+@pytest.mark.parametrize("model", ["dlrm", "dcnv2"])
+def test_weights_have_the_bits_of_plain_pytorch(model):
+    """After three epochs of stock torch.optim.Adagrad, by servers and without, every layer and every row.
+
+    Products of rates that are powers of two are exact, so that it does not matter whether a product and a sum are
+    rounded once or twice. The square in the sums of a layer is such a product, too: PyTorch's instructions for any
+    processor round it.
+    """
+    flags = ["--model", model, "--batch", "64", "--epochs", "3", "--threads", "1", "--layers", "adagrad"]
+    flags += ["--lr", "0.0078125", "--table-lr", "0.03125"]
+    both = []
+    for embeddings in ("torch", "gradbus"):
+        status, out, err = said(*flags, "--embeddings", embeddings, ATEN_CPU_CAPABILITY="default")
+        assert status == 0, err
+        assert "858 rows to train on and 142 to test; 14 batches an epoch; 26 tables of 26000 rows" in err
+        both.append(json.loads(out))
+    plain, ours = both
+    assert ours["weights"] == plain["weights"] and len(plain["weights"]) == 64
+    assert (ours["auc"], ours["log_loss"]) == (plain["auc"], plain["log_loss"]) and plain["auc"] > 0.6
+    assert plain["train_loss"] < 0.5
+
+
+def test_a_sparse_gradient_is_added_up_in_the_order_of_its_ids():
+    ids, values = torch.tensor([[3, 1, 3, 3]]), torch.tensor([[2.0**24], [5.0], [1.0], [1.0]])
+    got = dlrm.coalesced(torch.sparse_coo_tensor(ids, values, (5, 1)))
+    assert got.is_coalesced() and got.indices().tolist() == [[1, 3]]
+    assert got.values().tolist() == [[5.0], [2.0**24]]  # each 1 is lost; added to each other first, they are not
+    none = torch.sparse_coo_tensor(torch.empty((1, 0), dtype=torch.int64), torch.empty((0, 1)), (5, 1))
+    assert dlrm.coalesced(none) is None
 
 
 def trained(a, data, make):
