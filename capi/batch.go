@@ -63,11 +63,19 @@ func go_distinct(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_ask,
 		}
 		for i := range asks {
 			if err := s.distinct(&asks[i]); err != nil {
-				return fmt.Errorf("ask %d: %w", i, err)
+				return ofAsk(i, err)
 			}
 		}
 		return nil
 	})
+}
+
+// ofAsk says in which ask an error is, but for keys, whose error names their table.
+func ofAsk(i int, err error) error {
+	if _, ok := err.(keyError); ok {
+		return err
+	}
+	return fmt.Errorf("ask %d: %w", i, err)
 }
 
 func (s *session) distinct(a *C.gradbus_ask) error {

@@ -52,7 +52,7 @@ func go_model_lookup(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_
 		}
 		for i := range asks {
 			if err := modelRows(m, &asks[i]); err != nil {
-				return fmt.Errorf("ask %d: %w", i, err)
+				return ofAsk(i, err)
 			}
 		}
 		return nil
@@ -84,8 +84,14 @@ func modelRows(m *trainer.Model, a *C.gradbus_ask) error {
 
 // outside says that a table has no such key.
 func outside(table string, place int, key, rows uint64) error {
-	return fmt.Errorf("%w: table %q: key number %d is %d: want 0 to %d", errArgument, table, place, int64(key), rows-1)
+	return keyError(fmt.Sprintf("table %q: key number %d is %d: want 0 to %d", table, place, int64(key), rows-1))
 }
+
+// keyError is an errArgument whose text needs no more words.
+type keyError string
+
+func (e keyError) Error() string        { return string(e) }
+func (e keyError) Is(target error) bool { return target == errArgument }
 
 //export go_model_param
 func go_model_param(t *C.gradbus_thread, handle C.gradbus_handle, name *C.char, to *C.float) C.int32_t {

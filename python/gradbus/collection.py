@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from . import pooling
+from .checks import eager
 from .errors import ArgumentError, ConfigError
 from .lookups import Looked, Wish, look_up
 from .modules import EmbeddingBag
@@ -112,6 +113,7 @@ class EmbeddingBagCollection(nn.Module):
     def _module(self, feature: int) -> EmbeddingBag:
         return self._of_feature[feature]
 
+    @eager
     def forward(self, features: Any) -> KeyedTensor:
         """Pooled features: each ``[bags, dim]``. Errors: IdError, ArgumentError, those of the session."""
         given = self._given(features)

@@ -15,12 +15,16 @@ import torch
 from torch import Tensor
 
 from . import _native
-from .errors import ArgumentError, IdError
+from .errors import ArgumentError, IdError, OrderError
 
 if TYPE_CHECKING:
     from .session import Session, Table
 
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+NO_GRAPH = (
+    "a graph of torch.jit would have the rows of one call in it: want session.save(path), then "
+    "saved = gradbus.open_model(path), saved.load_into(plain_model), and the graph of that"
+)
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class Looked(NamedTuple):
@@ -65,10 +69,14 @@ def flat_ids(ids: Tensor, what: str) -> Tensor:
 
     Errors: ArgumentError that names the table where they are no integers.
     """
+    if not isinstance(ids, Tensor):
+        raise ArgumentError(f"table {what!r}: ids are {type(ids).__name__}: want a tensor of torch.int64 or torch.int32")
     if ids.dtype == torch.int64 and ids.dim() == 1 and ids.device.type == "cpu" and ids.is_contiguous():
         return ids
-    if ids.dtype not in _INTEGERS:
+    if ids.dtype not in INTEGERS:
         raise ArgumentError(f"table {what!r}: ids are {ids.dtype}: want torch.int64 or torch.int32")
+    if ids.layout != torch.strided:
+        raise ArgumentError(f"table {what!r}: ids are {ids.layout}: want torch.strided, ids.to_dense()")
     if ids.device.type != "cpu":
         if ids.device.type == "meta":
             raise ArgumentError(f"table {what!r}: ids are on device meta, which has no values: want cpu")
@@ -81,6 +89,8 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
 
     Errors: IdError, and those of the session.
     """
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call,attr-defined,unused-ignore]
+        raise OrderError(NO_GRAPH)
     lane = None
     if train:
         lane = session.begin_forward()
@@ -113,7 +123,7 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
     code = lib.distinct(handle, address, n)
     if code:
         if code == _native.ARGUMENT:
-            raise IdError((lib.error() or b"").decode("utf-8", "replace"))
+            raise IdError((lib.error() or b"").decode("utf-8", "replace").replace("key number", "id number", 1))
         lib.raise_error(code)
     out = [_place(wish, *buffers[w], asks, first) for w, (wish, first) in enumerate(_firsts(wishes))]
     lib.wait(handle, lib.lookup, handle, -1, address, n)

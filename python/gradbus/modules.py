@@ -9,13 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from . import pooling
+from .checks import eager, text, whole
 from .errors import ArgumentError, ConfigError, OrderError
-from .ids import hash_id
-from .lookups import Looked, Wish, flat_ids, look_up
-from .optimizers import Init, Normal, Spec
+from .ids import ROWS_MAX, hash_id
+from .lookups import INTEGERS, NO_GRAPH, Looked, Wish, flat_ids, look_up
+from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session, Table
 
 _STATE = "gradbus table 1"
+_DIM_MAX = 65536
 
 
 class TableModule(nn.Module):
@@ -40,9 +42,19 @@ class TableModule(nn.Module):
         salt: int,
     ) -> None:
         super().__init__()
-        if num_embeddings < 1 or embedding_dim < 1:
+        kind = type(self).__name__
+        sizes = (num_embeddings, embedding_dim)
+        if all(isinstance(size, int) for size in sizes) and min(sizes) < 1:
+            raise ConfigError(f"{kind} {name!r} of {num_embeddings} rows of {embedding_dim}: want at least 1 of both")
+        num_embeddings = whole(f"{kind} {name!r}: num_embeddings", num_embeddings, 1, ROWS_MAX)
+        embedding_dim = whole(f"{kind} {name!r}: embedding_dim", embedding_dim, 1, _DIM_MAX)
+        if name is not None:
+            text(f"{kind}: name", name)
+        if init is not None and not isinstance(init, (Normal, Uniform, Zeros)):
+            raise ConfigError(f"{kind} {name!r}: init {init!r}: want gradbus.Normal, Uniform or Zeros")
+        if optimizer is not None and not isinstance(optimizer, Spec):
             raise ConfigError(
-                f"{type(self).__name__} {name!r} of {num_embeddings} rows of {embedding_dim}: want at least 1 of both"
+                f"{kind} {name!r}: optimizer {optimizer!r}: want one of this package, such as gradbus.Adam(1e-3)"
             )
         if padding_idx is not None:
             if hashed:
@@ -140,6 +152,15 @@ class TableModule(nn.Module):
         self._like = fn(self._like)
         return super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
 
+    def __prepare_scriptable__(self) -> None:
+        raise OrderError(NO_GRAPH)
+
+    def _replicate_for_data_parallel(self) -> None:
+        raise OrderError(
+            f"table {self.name!r}: torch.nn.DataParallel runs a forward in several threads: want "
+            "DistributedDataParallel, a process a GPU"
+        )
+
     def get_extra_state(self) -> Dict[str, Any]:
         """What ``state_dict`` has of the module: which table it reads, and the version that the job has. No rows."""
         joined = self._session is not None and self._session.handle
@@ -207,6 +228,7 @@ class Embedding(TableModule):
     ) -> None:
         super().__init__(num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt)
 
+    @eager
     def forward(self, input: Tensor) -> Tensor:
         """``input``: integers of any shape. Gives float32 ``[*input.shape, dim]``, or as ``to(dtype)`` says.
 
@@ -244,6 +266,7 @@ class EmbeddingBag(TableModule):
             raise ConfigError(f"EmbeddingBag {name!r}: mode {mode!r}: want 'sum', 'mean' or 'max'")
         self.mode, self.include_last_offset = mode, include_last_offset
 
+    @eager
     def forward(
         self, input: Tensor, offsets: Optional[Tensor] = None, per_sample_weights: Optional[Tensor] = None
     ) -> Tensor:
@@ -253,6 +276,10 @@ class EmbeddingBag(TableModule):
         integers ``[bags]``, with ``include_last_offset`` ``[bags + 1]``. ``per_sample_weights``: float, of the shape of
         ``input``, with mode "sum". An empty bag is zeros. Errors: IdError that names table, place and id;
         ArgumentError; those of the session."""
+        if not isinstance(input, Tensor):
+            flat_ids(input, self.table.name)  # raises
+        if offsets is not None:
+            self._check_form(offsets)
         if input.dim() not in (1, 2) or (input.dim() == 1) != (offsets is not None):
             given = "with" if offsets is not None else "without"
             raise ArgumentError(
@@ -270,10 +297,40 @@ class EmbeddingBag(TableModule):
                     f"of input, {list(input.shape)}"
                 )
         rows, ids, padding = self.rows(input)
-        out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
+        try:
+            out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
+        except RuntimeError:
+            if offsets is not None:
+                self._check_places(offsets, ids.numel())
+            raise
         if self.samples is not None and self.training_rows():
             self.samples += out.shape[0]
         return out
+
+    def _check_form(self, offsets: Any) -> None:
+        """Errors: ArgumentError where offsets are no integers in one dimension."""
+        if not isinstance(offsets, Tensor) or offsets.dtype not in INTEGERS or offsets.layout != torch.strided:
+            kind = type(offsets).__name__
+            if isinstance(offsets, Tensor):
+                kind = str(offsets.dtype if offsets.layout == torch.strided else offsets.layout)
+            raise ArgumentError(f"table {self.table.name!r}: offsets are {kind}: want a tensor of integers")
+        if offsets.dim() != 1:
+            raise ArgumentError(f"table {self.table.name!r}: offsets of {offsets.dim()} dimensions: want 1")
+
+    def _check_places(self, offsets: Tensor, ids: int) -> None:
+        """What is wrong with offsets that PyTorch has refused. Errors: ArgumentError."""
+        places = offsets.tolist()
+        if places and places[0] != 0:
+            raise ArgumentError(f"table {self.table.name!r}: offsets begin at {places[0]}: want 0")
+        for low, high in zip(places, places[1:]):
+            if low > high:
+                raise ArgumentError(
+                    f"table {self.table.name!r}: offsets fall from {low} to {high}: want them to rise"
+                )
+        if places and places[-1] > ids:
+            raise ArgumentError(
+                f"table {self.table.name!r}: offsets end at {places[-1]}: want at most the {ids} ids"
+            )
 
     def pool(
         self,

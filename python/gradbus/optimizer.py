@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .amp import RowGradients, skipped
+from .checks import eager
 from .dense import Dense
 from .errors import ConfigError, OrderError
 from .modules import TableModule
@@ -60,7 +61,7 @@ class Optimizer(torch.optim.Optimizer):
         if session._optimizer is not None:
             raise OrderError(
                 f"session {session.name!r} has an optimizer: want one for all models, Optimizer([a, b], session), or "
-                "a session each"
+                "a session each; a cell of a notebook that runs again makes its session, too"
             )
         if session.handle:
             raise OrderError(
@@ -179,6 +180,7 @@ class Optimizer(torch.optim.Optimizer):
             else:
                 grad.detach_().zero_()
 
+    @eager
     def step(
         self,
         closure: Optional[Callable[[], Any]] = None,

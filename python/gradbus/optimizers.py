@@ -23,8 +23,19 @@ def _number(what: str, value: float, below: float = math.inf) -> float:
     return float(value)
 
 
+class Checked:
+    """A description that is refused where it is made, not where it is used."""
+
+    def manifest(self) -> Dict[str, Any]:
+        """What a manifest has of it. Errors: ConfigError that names the field."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        self.manifest()
+
+
 @dataclasses.dataclass(frozen=True)
-class Normal:
+class Normal(Checked):
     """Values of a normal distribution with mean 0, drawn by (seed, table, row): the default of a table, as of
     ``torch.nn.Embedding``."""
 
@@ -35,7 +46,7 @@ class Normal:
 
 
 @dataclasses.dataclass(frozen=True)
-class Uniform:
+class Uniform(Checked):
     """Values in ``[-bound, bound)``, drawn by (seed, table, row)."""
 
     bound: float
@@ -45,7 +56,7 @@ class Uniform:
 
 
 @dataclasses.dataclass(frozen=True)
-class Zeros:
+class Zeros(Checked):
     """Zeros."""
 
     def manifest(self) -> Dict[str, Any]:
@@ -56,7 +67,7 @@ Init = Union[Normal, Uniform, Zeros]
 
 
 @dataclasses.dataclass(frozen=True)
-class Clip:
+class Clip(Checked):
     """Bounds the mean gradient before the optimizer sees it.
 
     ``kind``: "value" (each value to ``[-max, max]``), "row" (each row of a table to a norm of at most ``max``) or
@@ -73,7 +84,7 @@ class Clip:
 
 
 @dataclasses.dataclass(frozen=True)
-class ConstantSchedule:
+class ConstantSchedule(Checked):
     """The rate rises to lr over ``warmup`` batches, then stays."""
 
     warmup: int = 0
@@ -83,7 +94,7 @@ class ConstantSchedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearSchedule:
+class LinearSchedule(Checked):
     """From lr, after ``warmup`` batches, in a line to ``final * lr`` at batch ``total``."""
 
     total: int
@@ -96,7 +107,7 @@ class LinearSchedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class CosineSchedule:
+class CosineSchedule(Checked):
     """From lr, after ``warmup`` batches, by half a cosine to ``final * lr`` at batch ``total``."""
 
     total: int
@@ -109,7 +120,7 @@ class CosineSchedule:
 
 
 @dataclasses.dataclass(frozen=True)
-class StepSchedule:
+class StepSchedule(Checked):
     """lr, multiplied by ``gamma`` at each of ``milestones``, which are batches:
     ``torch.optim.lr_scheduler.MultiStepLR``."""
 
@@ -123,9 +134,10 @@ class StepSchedule:
 
 
 Schedule = Union[ConstantSchedule, LinearSchedule, CosineSchedule, StepSchedule]
+_SCHEDULES = (ConstantSchedule, LinearSchedule, CosineSchedule, StepSchedule)
 
 
-class Spec:
+class Spec(Checked):
     """What all optimizers have; not made by itself."""
 
     kind: ClassVar[str]
@@ -144,11 +156,17 @@ class Spec:
         out: Dict[str, Any] = {"kind": self.kind, "lr": _number(f"{name}.lr", self.lr if lr is None else lr)}
         out.update(self.fields())
         for field, value in out.items():
-            if isinstance(value, (int, float)) and not isinstance(value, bool):
+            if field != "kind" and not isinstance(value, bool):
                 _number(f"{name}.{field}", value)
         if self.schedule is not None:
+            if not isinstance(self.schedule, _SCHEDULES):
+                raise ConfigError(
+                    f"{name}.schedule: {self.schedule!r}: want one of this package, such as gradbus.CosineSchedule"
+                )
             out["schedule"] = self.schedule.manifest()
         if self.clip is not None:
+            if not isinstance(self.clip, Clip):
+                raise ConfigError(f"{name}.clip: {self.clip!r}: want gradbus.Clip")
             out["clip"] = self.clip.manifest()
         return out
 
@@ -229,6 +247,8 @@ class Adam(Spec):
     clip: Optional[Clip] = None
 
     def fields(self) -> Dict[str, Any]:
+        if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
+            raise ConfigError(f"{type(self).__name__}.betas: {self.betas!r}: want two numbers below 1")
         first, second = self.betas
         _number("betas[0]", first, 1)
         _number("betas[1]", second, 1)

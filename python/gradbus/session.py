@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import sys
 import threading
 import warnings
@@ -21,6 +22,7 @@ from torch import Tensor
 
 from . import _native
 from .batches import Batches, Lane
+from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
@@ -64,14 +66,13 @@ def local(
     default. ``seed`` draws the rows of tables. ``manifest``: further fields of the job's manifest. ``start``: a file of
     :meth:`Session.save`, with whose values tables and dense parameters begin; optimizers begin anew. Errors:
     ConfigError; FileError."""
-    lib = _native.native()
-    config = _from(start)
+    shards = whole(f"session {name!r}: shards", shards, 1)
+    session = Session(name, _from(start), 1, lanes, seed, manifest)
+    lib = session.native
     handle = ctypes.c_uint64()
     options: Dict[str, Any] = {"shards": shards}
     lib.wait(0, lib.local, json.dumps(options).encode(), ctypes.byref(handle))
-    config["local"] = handle.value
-    session = Session(name, config, 1, lanes, seed, manifest)
-    session._shards = handle.value
+    session._config["local"] = session._shards = handle.value
     return session
 
 
@@ -95,6 +96,8 @@ def join(
     "t0", "t1", ..., and with that which lanes it has; the next free one by default. ``tls_ca``: the certificate of who
     signed the server's. ``seed``, ``manifest``, ``start``: as of :func:`local`, equal in all trainers. ``back_within``:
     seconds that a lost server may take to come back, 30 by default; then the session ends with a ServerError."""
+    if not isinstance(server, str) or not re.match(r"(nats|tls)://.", server):
+        raise ConfigError(f"session {name!r}: server {server!r}: want an address such as nats://127.0.0.1:4222")
     config = _from(start)
     config["server"] = server
     if back_within is not None:
@@ -135,11 +138,16 @@ class Session:
         seed: int,
         manifest: Optional[Mapping[str, Any]],
     ) -> None:
-        self.name = name
+        self._closed = True  # until it is whole
+        what = f"session {name!r}:"
+        self.name = text("job", name)
+        trainers = whole(f"{what} trainers", trainers, 1)
+        lanes = trainers if lanes is None else whole(f"{what} lanes", lanes, 1)
+        seed = whole(f"{what} seed", seed, 0)
         self.native = _native.native()
         self.handle = 0  # of the library, 0 before it has joined
         self._config, self._shards, self._closed = config, 0, False
-        self._manifest: Dict[str, Any] = {"name": name, "trainers": trainers, "lanes": lanes or trainers, "seed": seed}
+        self._manifest: Dict[str, Any] = {"name": name, "trainers": trainers, "lanes": lanes, "seed": seed}
         self._manifest.update(manifest or {})
         self._tables: Dict[str, Table] = {}
         self._optimizer: Optional[Optimizer] = None
@@ -397,7 +405,10 @@ class Session:
         return self  # a copied module uses the same tables
 
     def __reduce__(self) -> Any:
-        raise TypeError(f"session {self.name!r} cannot be pickled: another process joins by a session of its own")
+        raise TypeError(
+            f"session {self.name!r} cannot be pickled, nor can a model of it: another process makes its own; to keep a "
+            "model, want torch.save(model.state_dict()) and session.save(path)"
+        )
 
     def __repr__(self) -> str:
         return f"gradbus session {self.name!r}"
