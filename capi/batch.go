@@ -159,7 +159,7 @@ func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
 			to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)), int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
 		}
 		if err != nil {
-			return nil, fmt.Errorf("ask %d: %w", i, err)
+			return nil, ofAsk(i, err)
 		}
 	}
 	return into, nil

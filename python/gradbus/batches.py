@@ -23,7 +23,9 @@ class Piece(NamedTuple):
     rows: int
     keys: int  # address of int64 [rows]
     grad: int  # address of float32 [rows, dim]
-    memory: Tuple[Tensor, Tensor]
+    memory: Tuple[Tensor, ...]
+    bags: int = 0  # of a table that servers pool: grad is [bags, dim]
+    offsets: Optional[int] = None  # address of int64 [bags]
 
 
 class Lane:
@@ -52,11 +54,7 @@ class Lane:
 
         Errors: OrderError where the lane has ended: the batch of that forward is over.
         """
-        if self.ended:
-            raise OrderError(
-                "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
-                "opt.step()"
-            )
+        self._check_open()
         if grad.dtype != torch.float32 or grad.device.type != "cpu" or not grad.is_contiguous():
             grad = grad.to("cpu", torch.float32).contiguous()
         memory = (unique, grad)
@@ -75,6 +73,26 @@ class Lane:
                         table.index, distinct - first, keys + 8 * (at + first), values + width * (row + first), memory
                     )
                 )
+
+    def add_bags(self, table: Table, keys: Tensor, offsets: Tensor, grad: Tensor) -> None:
+        """Takes the gradient of the bags of one forward, float32 ``[bags, dim]``, which is copied: autograd may have
+        given the same memory to others. It is called by the backward. Errors: as of :meth:`add`."""
+        self._check_open()
+        own = torch.empty(grad.shape).copy_(grad)
+        memory, bags = (keys, own, offsets), grad.shape[0]
+        if bags:
+            self.pieces.append(
+                Piece(
+                    table.index, keys.numel(), keys.data_ptr(), own.data_ptr(), memory, bags, offsets.data_ptr()
+                )
+            )
+
+    def _check_open(self) -> None:
+        if self.ended:
+            raise OrderError(
+                "backward of a forward from before the last step: its lane has ended; want loss.backward() before "
+                "opt.step()"
+            )
 
 
 class Batches:
@@ -183,6 +201,7 @@ class Batches:
             for n, piece in enumerate(pieces):
                 out = rows[n]
                 out.table, out.count, out.keys, out.grad = piece.table, piece.rows, piece.keys, piece.grad
+                out.bags, out.offsets = piece.bags, piece.offsets
             step = self._steps[i]
             step.lane, step.samples, step.loss, step.dense = lane.number, lane.samples, lane.loss, lane.dense
             step.rows, step.pieces = rows, len(pieces)

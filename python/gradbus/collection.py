@@ -91,6 +91,11 @@ class EmbeddingBagCollection(nn.Module):
         for feature, module in bags.items():
             if not isinstance(module, EmbeddingBag):
                 raise ConfigError(f"feature {feature!r} is {type(module).__name__}: want gradbus.EmbeddingBag")
+            if module.pooling is not None:
+                raise ConfigError(
+                    f"feature {feature!r} has pool 'servers': want pool 'client' in a collection, or the module by "
+                    "itself"
+                )
             if not any(module is m for m in modules):
                 module.called = feature if module.called is None else module.called
                 modules.append(module)

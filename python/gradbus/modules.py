@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import pooling
+from . import bags, pooling
 from .checks import eager, text, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
@@ -40,6 +40,7 @@ class TableModule(nn.Module):
         optimizer: Optional[Spec],
         hashed: bool,
         salt: int,
+        pooling: Optional[str] = None,
     ) -> None:
         super().__init__()
         kind = type(self).__name__
@@ -73,6 +74,7 @@ class TableModule(nn.Module):
         self.init, self.optimizer = init if init is not None else Normal(), optimizer
         self.called: Optional[str] = None  # by a collection, in place of its path
         self.samples: Optional[int] = None  # of forwards since the last step, where the optimizer counts them
+        self.pooling = pooling  # by servers, else None
         self._session: Optional[Session] = None
         self._table: Optional[Table] = None
         self._like = torch.empty(0)  # has the dtype and device that to() and half() have asked for
@@ -95,6 +97,7 @@ class TableModule(nn.Module):
                 self.embedding_dim,
                 self.init,
                 self.optimizer,
+                self.pooling,
             )
             self.name, self._session = self._table.name, session
 
@@ -202,6 +205,8 @@ class TableModule(nn.Module):
             text += f", padding_idx={self.padding_idx}"
         if self.hashed:
             text += f", hashed=True, salt={self.salt}"
+        if self.pooling is not None:
+            text += ", pool='servers'"
         return text
 
 
@@ -244,7 +249,11 @@ class Embedding(TableModule):
 
 class EmbeddingBag(TableModule):
     """``torch.nn.EmbeddingBag`` with its rows on servers. Arguments are those of :class:`Embedding`, and ``mode``,
-    "sum", "mean" or "max"."""
+    "sum", "mean" or "max".
+
+    ``pool``: who pools. "client", the default: rows come here, and PyTorch pools them. "servers": pooled rows come, and
+    gradients of bags go; with mode "sum" or "mean", without ``padding_idx`` and per-sample weights. Such a table is
+    whole on one server; several are dealt in turn."""
 
     def __init__(
         self,
@@ -260,10 +269,22 @@ class EmbeddingBag(TableModule):
         optimizer: Optional[Spec] = None,
         hashed: bool = False,
         salt: int = 0,
+        pool: str = "client",
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt)
         if mode not in ("sum", "mean", "max"):
             raise ConfigError(f"EmbeddingBag {name!r}: mode {mode!r}: want 'sum', 'mean' or 'max'")
+        if pool not in ("client", "servers"):
+            raise ConfigError(f"EmbeddingBag {name!r}: pool {pool!r}: want 'client' or 'servers'")
+        if pool == "servers" and (mode == "max" or padding_idx is not None):
+            wrong = "mode 'max'" if mode == "max" else f"padding_idx {padding_idx}"
+            raise ConfigError(
+                f"EmbeddingBag {name!r}: pool 'servers' with {wrong}: want mode 'sum' or 'mean' without padding_idx, "
+                "or pool 'client'"
+            )
+        pooling = mode if pool == "servers" else None
+        super().__init__(
+            num_embeddings, embedding_dim, padding_idx, name, session, init, optimizer, hashed, salt, pooling
+        )
         self.mode, self.include_last_offset = mode, include_last_offset
 
     @eager
@@ -296,13 +317,16 @@ class EmbeddingBag(TableModule):
                     f"table {self.table.name!r}: per_sample_weights {list(per_sample_weights.shape)}: want the shape "
                     f"of input, {list(input.shape)}"
                 )
-        rows, ids, padding = self.rows(input)
-        try:
-            out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
-        except RuntimeError:
-            if offsets is not None:
-                self._check_places(offsets, ids.numel())
-            raise
+        if self.pooling is not None:
+            out = self.pooled(input, offsets, per_sample_weights)
+        else:
+            rows, ids, padding = self.rows(input)
+            try:
+                out = self.pool(rows, ids.view(input.shape), offsets, per_sample_weights, padding)
+            except RuntimeError:
+                if offsets is not None:
+                    self._check_places(offsets, ids.numel())
+                raise
         if self.samples is not None and self.training_rows():
             self.samples += out.shape[0]
         return out
@@ -331,6 +355,17 @@ class EmbeddingBag(TableModule):
             raise ArgumentError(
                 f"table {self.table.name!r}: offsets end at {places[-1]}: want at most the {ids} ids"
             )
+
+    def pooled(self, input: Tensor, offsets: Optional[Tensor], per_sample_weights: Optional[Tensor]) -> Tensor:
+        """Bags that servers pool."""
+        table, train = self.table, self.training_rows()
+        if per_sample_weights is not None:
+            raise ArgumentError(f"table {table.name!r}: per_sample_weights with pool 'servers': want pool 'client'")
+        keys, begins = self.keys(input), bags.begins(table, input, offsets, self.include_last_offset)
+        if train and keys.data_ptr() == input.data_ptr():
+            keys = keys.clone()  # input may be filled anew before the batch is committed
+        out, like = bags.look_up_bags(self.session, table, keys, begins, train), self._like
+        return out if like.dtype == out.dtype and like.device == out.device else out.to(like.device, like.dtype)
 
     def pool(
         self,

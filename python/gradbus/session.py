@@ -38,8 +38,11 @@ _AT_END = 1.0  # seconds that the end of the interpreter waits for another threa
 class Table:
     """An embedding table of a session: ``rows`` rows of ``dim`` float32 values. Modules of one name share it."""
 
-    def __init__(self, name: str, rows: int, dim: int, init: Init, optimizer: Optional[Spec]) -> None:
+    def __init__(
+        self, name: str, rows: int, dim: int, init: Init, optimizer: Optional[Spec], pooling: Optional[str] = None
+    ) -> None:
         self.name, self.rows, self.dim, self.init, self.optimizer = name, rows, dim, init, optimizer
+        self.pooling = pooling  # by servers: "sum" or "mean"; None: they give rows
         self.index = -1  # in the manifest, when the session has registered it
 
     def __repr__(self) -> str:
@@ -49,6 +52,8 @@ class Table:
         out: Dict[str, Any] = {"name": self.name, "rows": self.rows, "dim": self.dim, "init": self.init.manifest()}
         if self.optimizer is not None:
             out["optimizer"] = self.optimizer.manifest()
+        if self.pooling is not None:
+            out["placement"], out["pooling"] = "tables", self.pooling
         return out
 
 
@@ -163,11 +168,18 @@ class Session:
     # Before it has joined.
 
     def table(
-        self, name: str, rows: int, dim: int, init: Optional[Init] = None, optimizer: Optional[Spec] = None
+        self,
+        name: str,
+        rows: int,
+        dim: int,
+        init: Optional[Init] = None,
+        optimizer: Optional[Spec] = None,
+        pooling: Optional[str] = None,
     ) -> Table:
-        """Registers a table; of a name that is there already it gives that one. Errors: ConfigError where the two
+        """Registers a table; of a name that is there already it gives that one. ``pooling``: "sum" or "mean" where
+        servers pool its bags. Errors: ConfigError where the two
         differ; OrderError where the session has joined without it."""
-        table = Table(name, rows, dim, init if init is not None else Normal(), optimizer)
+        table = Table(name, rows, dim, init if init is not None else Normal(), optimizer, pooling)
         with self._lock:
             known = self._tables.get(name)
             if known is not None:
@@ -295,6 +307,10 @@ class Session:
         found = self._tables.get(table) if isinstance(table, str) else table
         if found is None:
             raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+        if found.pooling is not None:
+            from .bags import look_up_bags
+
+            return look_up_bags(self, found, flat_ids(ids, found.name), None, False).reshape(*ids.shape, found.dim)
         looked = look_up(self, [Wish([found], [flat_ids(ids, found.name)])], train=False)[0]
         rows = torch.nn.functional.embedding(looked.ids, looked.rows)
         return rows.reshape(*ids.shape, found.dim)

@@ -18,20 +18,21 @@ SAMPLES, ROWS, BATCH = 200, 500, 40
 
 
 class Model(nn.Module):
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, pool: str) -> None:
         super().__init__()
         torch.manual_seed(seed)
         self.bottom, self.top = nn.Linear(2, 8), nn.Linear(24, 1)
-        self.emb = gradbus.EmbeddingBagCollection(
-            {
-                "users": gradbus.EmbeddingBag(ROWS, 8, mode="mean"),
-                "items": gradbus.EmbeddingBag(10**5, 8, mode="mean", hashed=True, init=gradbus.Uniform(0.1)),
-            }
-        )
+        users = gradbus.EmbeddingBag(ROWS, 8, mode="mean", pool=pool)
+        items = gradbus.EmbeddingBag(10**5, 8, mode="mean", hashed=True, init=gradbus.Uniform(0.1), pool=pool)
+        self.users, self.items = users, items
+        self.emb = gradbus.EmbeddingBagCollection({"users": users, "items": items}) if pool == "client" else None
 
     def forward(self, dense: torch.Tensor, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        bags = self.emb({"users": users, "items": items})
-        out: torch.Tensor = self.top(torch.cat([self.bottom(dense).tanh(), bags.values()], 1))
+        if self.emb is not None:
+            bags = self.emb({"users": users, "items": items}).values()
+        else:
+            bags = torch.cat([self.users(users), self.items(items)], 1)
+        out: torch.Tensor = self.top(torch.cat([self.bottom(dense).tanh(), bags], 1))
         return out.squeeze(1)
 
 
@@ -43,7 +44,7 @@ def data() -> TensorDataset:
     return TensorDataset(dense, users, items, users[:, 0].remainder(2).float())
 
 
-def main(server: str, trainers: int, lanes: int, shards: int, seed: int) -> None:
+def main(server: str, trainers: int, lanes: int, shards: int, seed: int, pool: str) -> None:
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     if server == "local":
@@ -51,7 +52,7 @@ def main(server: str, trainers: int, lanes: int, shards: int, seed: int) -> None
     else:
         session = gradbus.join(server, "lanes", trainers=trainers, lanes=lanes)
     with session:
-        model, samples = Model(seed), data()
+        model, samples = Model(seed, pool), data()
         opt = gradbus.Optimizer(model, session, embeddings=gradbus.RowwiseAdagrad(0.05), dense=gradbus.Adam(1e-2))
         loader = DataLoader(samples, batch_sampler=gradbus.LaneSampler(samples, session, BATCH))
         for _ in range(2):
@@ -73,4 +74,5 @@ if __name__ == "__main__":
     parser.add_argument("lanes", type=int)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pool", default="client")
     main(**vars(parser.parse_args()))

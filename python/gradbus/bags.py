@@ -1,0 +1,83 @@
+"""Bags that servers pool: ids there, pooled rows back, and at the step the gradients of bags.
+
+Rows of such a table do not travel: a bag costs its ids and one pooled row, and its gradient the same."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, Optional
+
+import torch
+from torch import Tensor
+
+from . import _native
+from .errors import ArgumentError, IdError, OrderError
+from .lookups import NO_GRAPH
+
+if TYPE_CHECKING:
+    from .session import Session, Table
+
+_anchor = torch.zeros(0, requires_grad=True)  # makes the output of _Pooled require a gradient
+
+
+def begins(table: Table, ids: Tensor, offsets: Optional[Tensor], last: bool) -> Tensor:
+    """Where each bag begins among the flat ids: int64 ``[bags]``, in memory of its own.
+
+    ``ids``, ``offsets``: as a forward is given them, integers. ``last``: offsets have one more, where the last bag ends.
+    Errors: ArgumentError where offsets do not rise from 0 to at most the number of ids."""
+    if offsets is None:
+        return torch.arange(ids.shape[0]) * ids.shape[1]
+    own, count = offsets.to("cpu", torch.int64, copy=True).contiguous(), ids.numel()
+    wrong = bool((own[1:] < own[:-1]).any()) if own.numel() > 1 else False
+    if own.numel() and (int(own[0]) != 0 or int(own[-1]) > count):
+        wrong = True
+    if last:
+        wrong = wrong or not own.numel() or int(own[-1]) != count
+        own = own[:-1]
+    if wrong or (count and not own.numel()):
+        end = f"{count}, the last one being that" if last else f"at most {count}"
+        raise ArgumentError(f"table {table.name!r}: offsets {offsets.tolist()!r:.80}: want 0, and rising to {end}")
+    return own
+
+
+def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional[Tensor], train: bool) -> Tensor:
+    """Pooled rows, float32 ``[bags, dim]``, by one message a server. ``train``: their gradients count at the next step.
+
+    ``keys``: int64 ``[N]``, ``offsets``: int64 ``[bags]``, both contiguous; None: bags of one id each. Where it trains
+    they stay as they are until the batch is committed. Errors: IdError, and those of the session."""
+    if torch.jit.is_tracing():  # type: ignore[no-untyped-call,attr-defined,unused-ignore]
+        raise OrderError(NO_GRAPH)
+    lane = None
+    if train:
+        lane = session.begin_forward()
+    else:
+        session.begin_reading()
+    bags = keys.numel() if offsets is None else offsets.numel()
+    out = torch.empty((bags, table.dim))
+    ask = _native.Ask(table=table.index, count=keys.numel(), keys=keys.data_ptr(), rows=out.data_ptr(), bags=bags)
+    ask.offsets = None if offsets is None else offsets.data_ptr()
+    lib, handle = session.native, session.handle
+    try:
+        lib.wait(handle, lib.lookup, handle, -1, ctypes.addressof(ask), 1)
+    except ArgumentError as error:
+        raise IdError(str(error).replace("key number", "id number", 1)) from None
+    if not train:
+        return out
+    pooled: Tensor = _Pooled.apply(_anchor, out, lane, table, keys, offsets)
+    return pooled
+
+
+class _Pooled(torch.autograd.Function):
+    """Pooled rows as they came; in the backward, their gradient's way to the session."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: Tensor, out: Tensor, lane: Any, table: Table, keys: Tensor, offsets: Tensor
+    ) -> Tensor:
+        ctx.lane, ctx.table, ctx.keys, ctx.offsets = lane, table, keys, offsets
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        ctx.lane.add_bags(ctx.table, ctx.keys, ctx.offsets, grad.detach())
+        return None, None, None, None, None, None
