@@ -193,15 +193,18 @@ class Gradbus:
         return [(batch, lane, self.session.lanes_total) for batch in range(batches) for lane in self.session.lanes]
 
     def optimizer(self, model):
-        return self.gradbus.Optimizer(
-            model,
-            self.session,
-            embeddings=self.gradbus.Adagrad(self.a.table_lr, initial_accumulator_value=self.a.accumulator),
-            dense=self.layers(),
-        )
+        embeddings = self.gradbus.Adagrad(self.a.table_lr, initial_accumulator_value=self.a.accumulator)
+        ours = self.gradbus.Optimizer(model, self.session, embeddings=embeddings, dense=self.layers())
+        return Both(ours, plain_layers(self.a, model.above.parameters())) if self.a.layers == "local" else ours
 
     def layers(self):
-        """The optimizer that the flags name for the layers."""
+        """The optimizer that the flags name for the layers, or None where the layers stay in this process."""
+        if self.a.layers == "local":
+            if self.session.lanes_total > 1:
+                raise ValueError(
+                    "--layers local: want one trainer and one lane, since nobody adds up layers' gradients"
+                )
+            return None
         if self.a.layers == "adagrad":
             return self.gradbus.Adagrad(self.a.lr, initial_accumulator_value=self.a.accumulator)
         return self.gradbus.Adam(self.a.lr)
@@ -362,7 +365,12 @@ def flags():
     p.add_argument("--epochs", type=size, default=1)
     p.add_argument("--rows", type=size, help="train on so many rows only")
     p.add_argument("--test-rows", type=size, help="evaluate on so many rows only")
-    p.add_argument("--layers", choices=("adagrad", "adam"), default="adam", help="the optimizer of the layers")
+    p.add_argument(
+        "--layers",
+        choices=("adagrad", "adam", "local"),
+        default="adam",
+        help="optimizer of the layers, by the servers with gradbus; local: torch.optim.Adam in this process",
+    )
     p.add_argument("--lr", type=float, default=1e-3, help="of the layers")
     p.add_argument("--table-lr", type=float, default=0.02, help="of Adagrad, for the tables")
     p.add_argument(

@@ -64,6 +64,7 @@ def said(*arguments, **environment):
     ("arguments", "words"),
     [
         (["--batch", "0"], "argument --batch: 0: want at least 1"),
+        (["--layers", "local", "--lanes", "2", "--embeddings", "gradbus"], "want one trainer and one lane"),
         (["--server", "nats://127.0.0.1:1"], "--server is for --embeddings gradbus"),
         (["--server", "nats://127.0.0.1:1", "--embeddings", "gradbus"], "no gradbus server at 127.0.0.1:1"),
     ],
@@ -78,19 +79,25 @@ def test_a_folder_of_something_else_is_named(tmp_path):
         dlrm.opened(dlrm.flags().parse_args([str(tmp_path)]))
 
 
-@pytest.mark.parametrize("model", ["dlrm", "dcnv2"])
-def test_weights_have_the_bits_of_plain_pytorch(model):
-    """After three epochs of stock torch.optim.Adagrad, by servers and without, every layer and every row.
+@pytest.mark.parametrize(
+    ("model", "layers", "lr", "environment"),
+    [
+        ("dlrm", "adagrad", "0.0078125", {"ATEN_CPU_CAPABILITY": "default"}),
+        ("dcnv2", "local", "0.001", {}),
+    ],
+)
+def test_weights_have_the_bits_of_plain_pytorch(model, layers, lr, environment):
+    """After three epochs of torch.optim's stock optimizers, by servers and without, every layer and every row.
 
     Products of rates that are powers of two are exact, so that it does not matter whether a product and a sum are
     rounded once or twice. The square in the sums of a layer is such a product, too: PyTorch's instructions for any
     processor round it.
     """
-    flags = ["--model", model, "--batch", "64", "--epochs", "3", "--threads", "1", "--layers", "adagrad"]
-    flags += ["--lr", "0.0078125", "--table-lr", "0.03125"]
+    flags = ["--model", model, "--batch", "64", "--epochs", "3", "--threads", "1", "--layers", layers]
+    flags += ["--lr", lr, "--table-lr", "0.03125"]
     both = []
     for embeddings in ("torch", "gradbus"):
-        status, out, err = said(*flags, "--embeddings", embeddings, ATEN_CPU_CAPABILITY="default")
+        status, out, err = said(*flags, "--embeddings", embeddings, **environment)
         assert status == 0, err
         assert "858 rows to train on and 142 to test; 14 batches an epoch; 26 tables of 26000 rows" in err
         both.append(json.loads(out))
