@@ -3,14 +3,18 @@
 
     python/bench/compare.py --data data/debfiles           # plain, ddp, rpc, gradbus, local, each in 5 rounds
     python/bench/compare.py --ways ddp,gradbus --batch 512 --rounds 3 --json
+    python/bench/compare.py --ways rpc,rpc-each,gradbus    # further forms of rpc
     python/bench/compare.py --torchrec                     # TorchRec too; needs torchrec and fbgemm-gpu-cpu
 
 plain      one process, nn.EmbeddingBag with sparse gradients
 ddp        processes of DistributedDataParallel over gloo, nn.EmbeddingBag with sparse gradients in each
 rpc        a server process with the tables as a remote module, trainer processes by distributed autograd
+rpc-each   the same with a remote module for each table, one asked after the other, as PyTorch's tutorial has it
+rpc-async  the same, all of them asked at once
 torchrec   processes with an EmbeddingBagCollection on the CPU, sharded over them
 gradbus    a ps process and trainer processes
 local      one process with shards and trainer
+dense      processes with the layers alone, each by itself, where embeddings are constants: no way can be faster
 
 Every process computes with one thread, and all ways have the same batches. Each round runs each way once, from nothing.
 A ratio is taken within a round. In rpc each trainer's gradient is a step of its own, elsewhere their mean is.
@@ -81,7 +85,7 @@ def work(o: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    if o.way == "rpc":
+    if o.way.startswith("rpc"):
         import ways_rpc
 
         found: Any = ways_rpc.run(o, o.rank)
@@ -96,7 +100,7 @@ def work(o: argparse.Namespace) -> None:
     else:
         import ways
 
-        found = {"plain": ways.plain, "ddp": ways.ddp}[o.way](o, o.rank)
+        found = {"plain": ways.plain, "ddp": ways.ddp, "dense": ways.dense}[o.way](o, o.rank)
     print(json.dumps(found), flush=True)
     sys.stdout.flush()
     os._exit(0)  # gloo and tensorpipe threads are left as they are
@@ -175,7 +179,7 @@ def run(o: argparse.Namespace, way: str) -> Dict[str, float]:
                 ps, address = start_ps(o, folder, environment)
                 meter.processes.append(ps)
                 base += ["--server", address]
-            ranks = range(processes + (way == "rpc"))
+            ranks = range(processes + way.startswith("rpc"))
             workers = [
                 subprocess.Popen(base + ["--rank", str(r)], stdout=subprocess.PIPE, text=True, env=environment)
                 for r in ranks

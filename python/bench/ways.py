@@ -66,3 +66,26 @@ def ddp(o: argparse.Namespace, rank: int) -> Found:
     found = measure(o, batches, trained(model, optimizer), dist.barrier)
     dist.barrier()
     return found
+
+
+class Constants(nn.Module):
+    """In place of tables: what they would give, which gets a gradient and is not trained."""
+
+    def __init__(self, size: int, features: int, dim: int) -> None:
+        super().__init__()
+        self.pooled = torch.empty(size, features, dim).uniform_(-data.BOUND, data.BOUND).requires_grad_()
+
+    def forward(self, sparse: Dict[str, Any]) -> Tensor:
+        """-> [n, features, dim], whatever the ids."""
+        self.pooled.grad = None
+        return self.pooled
+
+
+def dense(o: argparse.Namespace, rank: int) -> Found:
+    """The layers without tables, and without the other processes."""
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{o.port}", rank=rank, world_size=o.processes)
+    batches = data.opened(o, rank)
+    model = data.model(Constants(o.batch, len(batches.features), o.dim), batches, o.dim)
+    found = measure(o, batches, trained(model, RULES[o.optimizer](model.parameters(), lr=o.lr)), dist.barrier)
+    dist.barrier()
+    return found

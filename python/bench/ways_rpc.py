@@ -1,7 +1,11 @@
 """PyTorch RPC with remote embeddings: the tutorial's way to combine DistributedDataParallel with a parameter server.
 
-A server process owns the tables as one remote module, so that a forward pass asks for all tables in one call; the
-trainers replicate the dense layers by DDP over gloo. Gradients go by distributed autograd, steps by its optimizer.
+A server process owns the tables; the trainers replicate the dense layers by DDP over gloo. Gradients go by distributed
+autograd, steps by its optimizer. Of the forms that users have, three:
+
+rpc         one remote module has all tables, and a forward pass asks for them in one call
+rpc-each    a remote module a table, asked one after the other by forward(), as the tutorial has it
+rpc-async   the same, asked at once by forward_async()
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Dict, List, Optional, Tuple
 
+import torch
 import torch.distributed as dist
 import torch.distributed.autograd as autograd
 import torch.distributed.rpc as rpc
@@ -24,9 +29,9 @@ import ways
 class Remote(nn.Module):
     """The tables of the server's module, asked in one call. What is pooled comes back as one tensor."""
 
-    def __init__(self, remote: RemoteModule) -> None:
+    def __init__(self, remote: List[RemoteModule]) -> None:
         super().__init__()
-        self.remote = [remote]  # not a submodule: DDP replicates what is registered
+        self.remote = remote  # a list, and so not submodules: DDP replicates what is registered
 
     def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
         """(ids [N], offsets [n]) of each feature -> [n, features, dim]."""
@@ -36,12 +41,38 @@ class Remote(nn.Module):
         return out
 
 
+class Each(Remote):
+    """A remote nn.EmbeddingBag for each table, one asked after the other."""
+
+    def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
+        return torch.stack([remote.forward(*bags) for remote, bags in zip(self.remote, sparse.values())], 1)
+
+
+class Async(Remote):
+    """The same, all asked before the first answer is waited for."""
+
+    def forward(self, sparse: Dict[str, Tuple[Tensor, Tensor]]) -> Tensor:
+        asked = [remote.forward_async(*bags) for remote, bags in zip(self.remote, sparse.values())]
+        return torch.stack([one.wait() for one in asked], 1)
+
+
+FORMS = {"rpc": Remote, "rpc-each": Each, "rpc-async": Async}
+
+
 class Owned(data.Tables):
     """What the server has."""
 
     def forward(self, names: List[str], ids: List[Tensor], offsets: List[Tensor]) -> Tensor:  # type: ignore[override]
         out: Tensor = super().forward({name: (i, o) for name, i, o in zip(names, ids, offsets)})
         return out
+
+
+class Bag(nn.EmbeddingBag):
+    """One table of those that the server has apart."""
+
+    def __init__(self, rows: int, dim: int, bound: float) -> None:
+        super().__init__(rows, dim, mode="mean", sparse=True)
+        nn.init.uniform_(self.weight, -bound, bound)
 
 
 def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
@@ -59,8 +90,8 @@ def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{o.port2}", rank=rank, world_size=o.processes)
     batches = data.opened(o, rank)
     remote = shared(rank, batches, o)
-    dense = nn.parallel.DistributedDataParallel(data.model(Remote(remote), batches, o.dim))
-    parameters = remote.remote_parameters() + [rpc.RRef(p) for p in dense.parameters()]
+    dense = nn.parallel.DistributedDataParallel(data.model(FORMS[o.way](remote), batches, o.dim))
+    parameters = [p for r in remote for p in r.remote_parameters()] + [rpc.RRef(p) for p in dense.parameters()]
     optimizer = DistributedOptimizer(ways.RULES[o.optimizer], parameters, lr=o.lr)
 
     def step(batch: Any) -> Tensor:
@@ -79,17 +110,20 @@ def run(o: argparse.Namespace, rank: int) -> Optional[ways.Found]:
 _owned: List[RemoteModule] = []
 
 
-def own(rows: List[Tuple[str, int]], dim: int) -> RemoteModule:
-    """On trainer 0: the module on the server, made for the first who asks."""
-    if not _owned:
+def own(rows: List[Tuple[str, int]], dim: int, together: bool) -> List[RemoteModule]:
+    """On trainer 0: the modules on the server, made for the first who asks."""
+    if not _owned and together:
         _owned.append(RemoteModule("server", Owned, args=([data.Feature(*r) for r in rows], dim, data.BOUND)))
-    return _owned[0]
+    elif not _owned:
+        _owned.extend(RemoteModule("server", Bag, args=(count, dim, data.BOUND)) for _, count in rows)
+    return _owned
 
 
-def shared(rank: int, batches: data.Set, o: argparse.Namespace) -> RemoteModule:
-    """One module for all trainers."""
-    rows = [(f.name, f.rows) for f in batches.features]
+def shared(rank: int, batches: data.Set, o: argparse.Namespace) -> List[RemoteModule]:
+    """The same modules for all trainers."""
+    asked = ([(f.name, f.rows) for f in batches.features], o.dim, o.way == "rpc")
     if rank == 0:
-        own(rows, o.dim)
+        own(*asked)
     dist.barrier()
-    return own(rows, o.dim) if rank == 0 else rpc.rpc_sync("trainer0", own, args=(rows, o.dim))
+    found: List[RemoteModule] = own(*asked) if rank == 0 else rpc.rpc_sync("trainer0", own, args=asked)
+    return found
