@@ -99,8 +99,8 @@ def train_gradbus(a, session, mean, train, used, seed):
     start = [session.lookup(name, ids) for name, ids in zip(("users", "films"), used)]
     sampler = gradbus.LaneSampler(len(train.stars), session, a.batch, seed)
     for _ in range(a.epochs):
-        for chosen in sampler:
-            loss = model.loss(of(train, torch.tensor(chosen)), a.decay)
+        for chosen in sampler.tensors():
+            loss = model.loss(of(train, chosen), a.decay)
             loss.backward()
             optimizer.step(loss=loss)
             optimizer.zero_grad()

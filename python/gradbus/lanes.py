@@ -76,6 +76,11 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
         return self.batches * len(self.session.lanes)
 
     def __iter__(self) -> Iterator[List[int]]:
+        return (chosen.tolist() for chosen in self.tensors())
+
+    def tensors(self) -> Iterator[Tensor]:
+        """The same indices as int64 tensors ``[n]``, for data that lie in tensors: ``for chosen in sampler.tensors():
+        rows = data[chosen]`` needs no data set and no loader. They are not to be written to."""
         lanes, total = self.session.lanes, self.session.lanes_total
         least = self.dealt // self.batches
         if least < total:
@@ -87,6 +92,6 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
         order = permutation(self.seed, epoch, self.samples) if self.shuffle else torch.arange(self.samples)
         for at in range(first, self.batches):
             low, high = at * self.dealt // self.batches, (at + 1) * self.dealt // self.batches
-            batch = order[low:high].tolist()
+            n = high - low
             for lane in lanes:
-                yield batch[lane * len(batch) // total : (lane + 1) * len(batch) // total]
+                yield order[low + lane * n // total : low + (lane + 1) * n // total]

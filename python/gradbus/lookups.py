@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from . import _native
+from . import _native, pooling
 from .errors import ArgumentError, IdError, OrderError
 
 if TYPE_CHECKING:
@@ -89,6 +90,28 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
 
     Errors: IdError, and those of the session.
     """
+    lane, out = _fetched(session, wishes, train)
+    if not train:
+        return out
+    return [
+        looked._replace(rows=_Leaf.apply(_anchor, looked.rows, lane, wish, looked)) for wish, looked in zip(wishes, out)
+    ]
+
+
+def embed(session: Session, table: Table, ids: Tensor) -> Tensor:
+    """The row of each id, ids being those of flat_ids, for training: ``look_up`` and ``torch.nn.functional.embedding``
+    as one operation of autograd.
+
+    Errors: as of :func:`look_up`.
+    """
+    wish = Wish([table], [ids])
+    lane, out = _fetched(session, [wish], True)
+    given: Tensor = _Each.apply(_anchor, out[0].rows, lane, wish, out[0])
+    return given
+
+
+def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any, List[Looked]]:
+    """Rows as they came, and the lane that they count for; None where they do not train."""
     if torch.jit.is_tracing():  # type: ignore[no-untyped-call,attr-defined,unused-ignore]
         raise OrderError(NO_GRAPH)
     lane = None
@@ -130,11 +153,7 @@ def look_up(session: Session, wishes: Sequence[Wish], train: bool) -> List[Looke
     for wish, looked in zip(wishes, out):
         if wish.skip is not None:
             _blank(looked, wish.skip)
-    if not train:
-        return out
-    return [
-        looked._replace(rows=_Leaf.apply(_anchor, looked.rows, lane, wish, looked)) for wish, looked in zip(wishes, out)
-    ]
+    return lane, out
 
 
 def _firsts(wishes: Sequence[Wish]) -> List[Tuple[Wish, int]]:
@@ -187,4 +206,25 @@ class _Leaf(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
         ctx.lane.add(ctx.wish.tables, ctx.unique, ctx.places, grad.detach(), ctx.wish.skip)
+        return None, None, None, None, None
+
+
+class _Each(torch.autograd.Function):
+    """A row for each id; in the backward, the sums of their gradients for the session."""
+
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any, anchor: Tensor, rows: Tensor, lane: Any, wish: Wish, looked: Looked
+    ) -> Tensor:
+        ctx.lane, ctx.wish, ctx.unique, ctx.places = lane, wish, looked.unique, looked.places
+        ctx.save_for_backward(looked.ids)
+        ctx.shape = rows.shape
+        return torch.embedding(rows, looked.ids)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[misc]
+    def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]
+        (ids,) = ctx.saved_tensors
+        sums = pooling.sums(grad.contiguous(), ids, None, False, ctx.shape)
+        ctx.lane.add(ctx.wish.tables, ctx.unique, ctx.places, sums, None)
         return None, None, None, None, None

@@ -12,7 +12,7 @@ from . import bags, pooling
 from .checks import eager, text, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
-from .lookups import INTEGERS, NO_GRAPH, Looked, Wish, flat_ids, look_up
+from .lookups import INTEGERS, NO_GRAPH, Looked, Wish, embed, flat_ids, look_up
 from .optimizers import Init, Normal, Spec, Uniform, Zeros
 from .session import Session, Table
 
@@ -239,8 +239,14 @@ class Embedding(TableModule):
 
         Errors: IdError that names table, place and id; ArgumentError; those of the session.
         """
+        train = self.training_rows()
+        if train and self.padding_idx is None and pooling.native_like(self._like):
+            out = embed(self.session, self.table, self.keys(input))
+            if self.samples is not None:
+                self.samples += input.shape[0] if input.dim() else 1
+            return out if input.dim() == 1 else out.view(*input.shape, self.embedding_dim)
         rows, ids, padding = self.rows(input)
-        if self.samples is not None and self.training_rows():
+        if self.samples is not None and train:
             self.samples += input.shape[0] if input.dim() else 1
         if padding is None and pooling.applies(rows, "sum"):
             return pooling.each(rows, ids.view(input.shape))

@@ -21,10 +21,14 @@ def applies(rows: Tensor, mode: str) -> bool:
     return (
         rows.requires_grad
         and mode != "max"
-        and rows.dtype == torch.float32
-        and rows.device.type == "cpu"
+        and native_like(rows)
         and not rows.is_sparse
     )
+
+
+def native_like(like: Tensor) -> bool:
+    """Whether rows that are converted to be like this tensor are float32 in the memory of the processor."""
+    return like.dtype == torch.float32 and like.device.type == "cpu"
 
 
 def bags(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str) -> Tensor:
@@ -62,21 +66,25 @@ class _Bags(torch.autograd.Function):
     @once_differentiable  # type: ignore[misc]
     def backward(ctx: Any, grad: Tensor) -> Tuple[Optional[Tensor], ...]:  # type: ignore[override]
         ids, offsets = ctx.saved_tensors
-        rows, dim = ctx.shape
-        grad = grad.contiguous()
-        out = torch.empty((rows, dim))
-        library = _native.native()
-        library.check(
-            library.bag_gradient(
-                ids.data_ptr(),
-                ids.numel(),
-                None if offsets is None else offsets.data_ptr(),
-                grad.shape[0],
-                ctx.mean,
-                grad.data_ptr(),
-                dim,
-                out.data_ptr(),
-                rows,
-            )
-        )
-        return out, None, None, None
+        return sums(grad.contiguous(), ids, offsets, ctx.mean, ctx.shape), None, None, None
+
+
+def sums(grad: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool, shape: torch.Size) -> Tensor:
+    """The gradient of rows of this shape by that of the bags, ``[bags, dim]``; tensors are contiguous."""
+    rows, dim = shape
+    out = torch.empty((rows, dim))
+    library = _native.native()
+    code = library.bag_gradient(
+        ids.data_ptr(),
+        ids.numel(),
+        None if offsets is None else offsets.data_ptr(),
+        grad.shape[0],
+        mean,
+        grad.data_ptr(),
+        dim,
+        out.data_ptr(),
+        rows,
+    )
+    if code:
+        library.raise_error(code)
+    return out

@@ -27,6 +27,7 @@ def delivered(samples: int, batch_size: int, trainers: int, lanes: int = 4, **na
         sampler = gradbus.LaneSampler(samples, Place(mine, lanes), batch_size, **named)  # type: ignore[arg-type]
         lists = list(sampler)
         assert len(lists) == len(sampler) == sampler.batches * len(mine)
+        assert [chosen.tolist() for chosen in sampler.tensors()] == lists
         for at, one in enumerate(lists):
             batch = at // len(mine)
             if len(out) <= batch:

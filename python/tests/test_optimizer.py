@@ -60,6 +60,17 @@ def test_backward_twice_adds() -> None:
         assert rows(session) == [0, -1, -2, 0]
 
 
+def test_backward_through_a_freed_graph_is_refused() -> None:
+    """As PyTorch refuses it of its own modules: nothing is added silently."""
+    with small() as (session, emb, opt):
+        loss = emb(IDS).sum()
+        loss.backward()
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+        opt.step()
+        assert rows(session) == [0, -0.5, -1, 0]
+
+
 def test_backward_after_the_step_is_refused() -> None:
     with small() as (session, emb, opt):
         late = emb(IDS).sum()
