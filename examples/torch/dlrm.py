@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """DLRM and DCNv2 on Criteo's TSV or on the columns of debfiles.py, with gradbus or with plain PyTorch.
 
-    examples/torch/dlrm.py examples/torch/testdata/criteo.tsv --table-rows 1000 --batch 64 --epochs 3
+    examples/torch/dlrm.py examples/torch/testdata/criteo.tsv --batch 64 --epochs 3
     examples/torch/dlrm.py data/debfiles --model dcnv2 --dim 64 --embeddings gradbus
 
 --embeddings chooses who holds the tables, and nothing else: all that differs is in Torch and Gradbus below. Data,
