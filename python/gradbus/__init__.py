@@ -53,6 +53,7 @@ from .optimizers import (
     Uniform,
     Zeros,
 )
+from .plain import plain_state_dict
 from .saving import SavedModel, open_model
 from .session import Session, join, local
 
@@ -99,6 +100,7 @@ __all__ = [
     "join",
     "local",
     "open_model",
+    "plain_state_dict",
     "prefetch",
 ]
 

@@ -71,7 +71,8 @@ def flat_ids(ids: Tensor, what: str) -> Tensor:
     Errors: ArgumentError that names the table where they are no integers.
     """
     if not isinstance(ids, Tensor):
-        raise ArgumentError(f"table {what!r}: ids are {type(ids).__name__}: want a tensor of torch.int64 or torch.int32")
+        kind = type(ids).__name__
+        raise ArgumentError(f"table {what!r}: ids are {kind}: want a tensor of torch.int64 or torch.int32")
     if ids.dtype == torch.int64 and ids.dim() == 1 and ids.device.type == "cpu" and ids.is_contiguous():
         return ids
     if ids.dtype not in INTEGERS:

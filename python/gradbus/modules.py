@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from . import bags, pooling
+from . import bags, plain, pooling
 from .checks import eager, text, whole
 from .errors import ArgumentError, ConfigError, OrderError
 from .ids import ROWS_MAX, hash_id
@@ -75,6 +75,7 @@ class TableModule(nn.Module):
         self.called: Optional[str] = None  # by a collection, in place of its path
         self.samples: Optional[int] = None  # of forwards since the last step, where the optimizer counts them
         self.pooling = pooling  # by servers, else None
+        self._weight: Optional[Tensor] = None  # of a plain state, until there is a session
         self._session: Optional[Session] = None
         self._table: Optional[Table] = None
         self._like = torch.empty(0)  # has the dtype and device that to() and half() have asked for
@@ -100,6 +101,9 @@ class TableModule(nn.Module):
                 self.pooling,
             )
             self.name, self._session = self._table.name, session
+            if self._weight is not None:
+                session.begin_with(self._table, self._weight)
+                self._weight = None
 
     @property
     def table(self) -> Table:
@@ -196,6 +200,17 @@ class TableModule(nn.Module):
                 f"version {version}: want session.save(path) beside torch.save, and gradbus.local or join with "
                 "start=path"
             )
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+        """Takes ``weight`` of a plain module, too: the rows with which the table begins."""
+        key = prefix + "weight"
+        if key not in state_dict:
+            super()._load_from_state_dict(state_dict, prefix, *arguments)  # type: ignore[no-untyped-call]
+        elif self._session is not None and self._table is not None:
+            self._session.begin_with(self._table, state_dict[key])
+        else:
+            name = self.name or prefix[:-1]
+            self._weight = plain.rows_of(name, self.num_embeddings, self.embedding_dim, state_dict[key])
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"

@@ -126,6 +126,10 @@ class Optimizer(torch.optim.Optimizer):
     def start_values(self) -> Any:
         return self._dense.start_values() if self._dense is not None else None
 
+    def dense_values(self) -> Dict[str, Tensor]:
+        """Parameters that servers train, as they are now."""
+        return dict(zip(self._dense.names, self._dense.parameters)) if self._dense is not None else {}
+
     def moves_parameters(self) -> bool:
         """Whether servers give new values of dense parameters."""
         return self._dense is not None

@@ -23,7 +23,7 @@ __all__ = ["SavedModel", "open_model"]
 
 _HEADER_BYTES_MAX = 4 << 20
 _METADATA = "__metadata__"
-_FORMAT = "gradbus model 1"
+FORMAT = "gradbus model 1"
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 Path = Union[str, "os.PathLike[str]"]
@@ -209,8 +209,8 @@ def _place(shape: Sequence[int], offsets: Sequence[int], base: int) -> _Place:
 
 
 def _manifest(metadata: Mapping[str, str]) -> Dict[str, Any]:
-    if metadata.get("format") != _FORMAT:
-        raise ValueError(f"its format is {metadata.get('format')!r}: want {_FORMAT!r}")
+    if metadata.get("format") != FORMAT:
+        raise ValueError(f"its format is {metadata.get('format')!r}: want {FORMAT!r}")
     manifest = json.loads(metadata["gradbus.manifest"])
     if not isinstance(manifest, dict):
         raise ValueError("its manifest is no object")

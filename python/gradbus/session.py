@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
 import torch
 from torch import Tensor
 
-from . import _native
+from . import _native, plain
 from .batches import Batches, Lane
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
@@ -155,6 +155,7 @@ class Session:
         self._manifest: Dict[str, Any] = {"name": name, "trainers": trainers, "lanes": lanes, "seed": seed}
         self._manifest.update(manifest or {})
         self._tables: Dict[str, Table] = {}
+        self._rows: Dict[str, Tensor] = {}  # of tables, to begin with
         self._optimizer: Optional[Optimizer] = None
         self._job: Dict[str, Any] = {}
         self._lock = threading.RLock()
@@ -198,6 +199,17 @@ class Session:
             self._tables[name] = table
         return table
 
+    def begin_with(self, table: Table, weight: Any) -> None:
+        """For modules: the rows with which a table begins, in place of those that init draws; a copy is kept until the
+        session has joined. Errors: ConfigError where it has joined, or begins with a file."""
+        if self.handle or self._start is not None:
+            why = "has joined its job" if self.handle else "begins with the rows of its start"
+            raise ConfigError(
+                f"table {table.name!r}: the state brings rows, and session {self.name!r} {why}: want load_state_dict "
+                "before the first forward, of a session without start"
+            )
+        self._rows[table.name] = plain.rows_of(table.name, table.rows, table.dim, weight)
+
     def start(self) -> Session:
         """Joins the job, where that has not happened: with the tables and the optimizer that are known now.
 
@@ -218,15 +230,24 @@ class Session:
             )
         manifest = dict(self._manifest)
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
+        dense = self._optimizer.start_values() if self._start is None else None
+        if not self._rows:
+            self._join_as(manifest, dense)
+            return
+        path = plain.write(self, manifest, self._optimizer.dense_values(), self._rows)
+        try:
+            self._join_as(manifest, None, path)
+        finally:
+            os.unlink(path)
+        self._rows.clear()
+
+    def _join_as(self, manifest: Dict[str, Any], dense: Any = None, start: Optional[str] = None) -> None:
+        """Joins with a manifest, first dense values, and in place of these with a file."""
+        config = self._config if start is None else {**self._config, "from": start}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
         lib.wait(
-            handle,
-            lib.join,
-            json.dumps(self._config).encode(),
-            json.dumps(manifest).encode(),
-            self._optimizer.start_values() if self._start is None else None,
-            ctypes.byref(handle),
+            handle, lib.join, json.dumps(config).encode(), json.dumps(manifest).encode(), dense, ctypes.byref(handle)
         )
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
@@ -314,6 +335,18 @@ class Session:
         looked = look_up(self, [Wish([found], [flat_ids(ids, found.name)])], train=False)[0]
         rows = torch.nn.functional.embedding(looked.ids, looked.rows)
         return rows.reshape(*ids.shape, found.dim)
+
+    def read_table(self, table: Union[str, Table]) -> Tensor:
+        """All rows of a table at the newest version: float32 ``[rows, dim]``. Errors: ArgumentError."""
+        found = self._tables.get(table) if isinstance(table, str) else table
+        if found is None:
+            raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
+        self.begin_reading()
+        rows = torch.empty(found.rows, found.dim)
+        with self._lock:
+            lib, handle = self.native, self.handle
+            lib.wait(handle, lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
+        return rows
 
     def scale_lr(self, scale: float, from_batch: int = 0) -> int:
         """Multiplies all rates of the manifest by ``scale``, from a batch on that all trainers agree on, and gives that

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from programs import nursery, start
+
+# A PyTorch with CUDA says at its first backward that the machine's driver is too old for it. Tests that want nothing on
+# standard error do not mean that.
+os.environ["PYTHONWARNINGS"] = ",".join(
+    part for part in (os.environ.get("PYTHONWARNINGS"), "ignore:CUDA initialization") if part
+)
 
 __all__ = ["nursery", "start"]

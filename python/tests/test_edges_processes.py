@@ -22,7 +22,7 @@ def step(model, opt, ids=None):
     loss.backward()
     opt.step()
     opt.zero_grad()
-    return float(loss)
+    return float(loss.detach())
 
 def joined(server, trainers=1, name="edges"):
     return gradbus.join(server, name, trainers=trainers)

@@ -314,3 +314,23 @@ def test_autocast_to_bfloat16():
                 by.zero_grad()
         assert model(torch.tensor([[1]])).dtype == torch.float32
         equal(session, model, plain, atol=4 * 2**-23)  # rows whose three or more summands come in another order
+
+
+# A parameter that a step leaves out.
+
+
+def test_a_dense_parameter_without_a_gradient_has_one_of_zeros():
+    """PyTorch leaves it alone; here momentum goes on to move it, as docs/pytorch.md says. With a rate, a momentum and
+    gradients that are powers of two every product and sum is exact."""
+    with gradbus.local("zeros") as session:
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(model.weight)
+        opt = gradbus.Optimizer(model, session, dense=gradbus.SGD(0.5, momentum=0.5))
+        seen = []
+        for step in range(3):
+            if step == 0:
+                model(torch.ones(1, 1)).sum().backward()  # a gradient of 1
+            opt.step()
+            opt.zero_grad()
+            seen.append(float(model.weight.detach()))
+    assert seen == [-0.5, -0.75, -0.875]

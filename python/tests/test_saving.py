@@ -215,8 +215,95 @@ def test_a_state_of_another_table_or_package(saved):
         state["users._extra_state"] = {**state["users._extra_state"], "rows": 41}
         with pytest.raises(gradbus.ConfigError, match=r"'users' \[40, 4\].*'users' \[41, 4\]"):
             model.load_state_dict(state)
-        with pytest.raises(RuntimeError, match="users.weight"):
-            model.load_state_dict(Model(plain=True).state_dict())
+
+
+# States of plain PyTorch.
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("dense", [False, True])
+def test_a_plain_state_is_what_a_job_begins_with(bound, dense):
+    """Before the optimizer or after it; and the state that comes out has the same bits."""
+    plain = Model(plain=True)
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter.mul_(1.5)
+    state = plain.state_dict()
+    session, model = gradbus.local("plain", shards=2), Model()
+    with session:
+        if not bound:
+            model.load_state_dict(state)
+        gradbus.Optimizer(
+            model, session, embeddings=gradbus.SGD(0.5), dense=gradbus.SGD(0.5, momentum=0.9) if dense else None
+        )
+        if bound:
+            model.load_state_dict(state)
+        with torch.no_grad():
+            plain.users.weight.zero_()  # a state that changes later is no matter
+        model.eval()
+        users, films, _ = batch(0)
+        out = gradbus.plain_state_dict(model)
+        assert list(out) == ["last.weight", "last.bias", "users.weight", "films.weight"]
+        twin = Model(plain=True)
+        twin.load_state_dict(out)
+        assert torch.equal(model(users, films), twin(users, films))
+        assert torch.equal(twin.films.weight, plain.films.weight) and not torch.equal(
+            twin.users.weight, plain.users.weight
+        )
+        assert session.batch == 0
+
+
+def test_training_goes_on_from_a_plain_state():
+    """It moves as plain PyTorch does. Bags have at most 15 summands of values below 1, a step halves them: 3 steps of
+    16 roundings, in another order."""
+    plain = Model(plain=True)
+    sgd = torch.optim.SGD(plain.parameters(), lr=0.5)
+    session, model, opt = made("goes-on")
+    with session:
+        model.load_state_dict(plain.state_dict())
+        train(model, opt, 3)
+        train(plain, sgd, 3)
+        out = gradbus.plain_state_dict(model)
+    for name, value in plain.state_dict().items():
+        assert torch.allclose(out[name], value, rtol=0, atol=3 * 16 * 2**-24), name
+
+
+def test_tables_that_a_plain_state_leaves_out_are_drawn():
+    state = Model(plain=True).state_dict()
+    films = state.pop("films.weight")
+    drawn = {}
+    for part in False, True:
+        session, model, _ = made("part", seed=5)
+        with session:
+            if part:
+                missing = model.load_state_dict(state, strict=False).missing_keys
+                assert missing == ["films._extra_state"]
+            drawn[part] = gradbus.plain_state_dict(model)
+    assert torch.equal(drawn[True]["users.weight"], state["users.weight"])
+    assert torch.equal(drawn[True]["films.weight"], drawn[False]["films.weight"])
+    assert not torch.equal(drawn[True]["films.weight"], films)
+
+
+def test_plain_states_that_do_not_fit(saved):
+    state = Model(plain=True).state_dict()
+    for wrong, says in (
+        (torch.zeros(41, 4), r"table 'users' \[40, 4\]: the weight of the state is torch.float32 \[41, 4\]: want"),
+        (torch.zeros(40, 4, dtype=torch.int64), "torch.int64"),
+        ([1.0], "list"),
+        (torch.full((40, 4), float("nan")), "'users'.*NaN or infinity: want finite values"),
+    ):
+        for with_session in False, True:
+            model = made("wrong")[1] if with_session else Model()
+            with pytest.raises(gradbus.ConfigError, match=says):
+                model.load_state_dict({**state, "users.weight": wrong})
+    session, model, opt = made("late")
+    with session:
+        train(model, opt, 1)
+        with pytest.raises(gradbus.ConfigError, match="'users'.*has joined.*before the first forward"):
+            model.load_state_dict(state)
+    session, model, opt = made("both", start=saved[0])
+    with session, pytest.raises(gradbus.ConfigError, match="'users'.*begins with the rows of its start"):
+        model.load_state_dict(state)
 
 
 def test_a_state_that_would_change_what_servers_have_is_refused():
