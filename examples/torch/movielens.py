@@ -9,6 +9,7 @@ in Go (docs/movielens.md).
     examples/torch/movielens.py --input ml-latest/ratings.csv
     examples/torch/movielens.py --server nats://127.0.0.1:4222 --trainers 2      # two processes; the weights are equal
     examples/torch/movielens.py --seeds 5
+    examples/torch/movielens.py --parts 4                        # plain PyTorch cuts batches as gradbus does by lanes
 
 PyTorch begins with the rows that gradbus drew and gets the same batches. What remains between both is rounding: gradbus
 adds up the gradients of lanes, PyTorch those of the whole batch. With --only torch it draws its own.
@@ -125,9 +126,10 @@ def train_torch(a, mean, train, used, seed, start):
         order = permutation(seed, epoch, n)
         for at in range(batches):
             chosen = order[at * n // batches:(at + 1) * n // batches]
-            loss = model.loss(of(train, chosen), a.decay) / len(chosen)
             optimizer.zero_grad(set_to_none=True)
-            loss.backward()
+            for part in chosen.tensor_split(a.parts):
+                loss = model.loss(of(train, part), a.decay) / len(chosen)
+                loss.backward()
             optimizer.step()
     return model
 
@@ -146,6 +148,7 @@ def run(a, first):
     train, test = tensors(found, a.rows), tensors(test, a.rows)
     used = [torch.cat(ids).unique() for ids in ((train.user, test.user), (train.film, test.film))]
     say(f"{len(train.stars):,} ratings to train with, {len(test.stars):,} to test with; {a.epochs} epochs")
+    say(f"a batch is {a.lanes} forwards and backwards with gradbus, {a.parts} with plain PyTorch: --lanes, --parts")
     say(f"{'':10}{'seed':>6}{'RMSE':>9}{'AUC':>9}{'seconds':>9}")
     reached = {}
 
@@ -192,6 +195,8 @@ def main():
     p.add_argument("--trainers", type=int, default=1, help="of the job")
     p.add_argument("--processes", type=int, help="of the trainers, how many to start here: all by default")
     p.add_argument("--lanes", type=int, default=4, help="slices of a batch, whoever has them: at least --trainers")
+    p.add_argument("--parts", type=int, default=1,
+                   help="forwards and backwards that plain PyTorch makes of a batch, as gradbus makes one a lane")
     p.add_argument("--seeds", type=int, default=1, help="run seeds 1 to so many")
     p.add_argument("--only", choices=["gradbus", "torch"], help="run one of both")
     p.add_argument("--split", choices=["user", "time"], default="user",
@@ -207,6 +212,8 @@ def main():
     p.add_argument("--scale", type=float, default=0.03, help="standard deviation of the tables' first values")
     a = p.parse_args()
     a.processes = a.processes or a.trainers
+    if a.parts < 1:
+        p.error(f"--parts {a.parts}: want at least 1")
     if a.trainers > 1 and not a.server:
         p.error("--trainers: several processes need a --server; gradbus-ps is one")
     if a.processes == 1:
