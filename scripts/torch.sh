@@ -26,7 +26,7 @@ if [ "${TORCH:-}" = 2 ]; then
   pip=("$venv/bin/pip" --disable-pip-version-check -q)
   "$venv/bin/python" -c 'import torch, pytest, numpy' 2>/dev/null || "${pip[@]}" install "torch==$torch2+cpu" "pytest==$pytest2" "numpy==$numpy2" 2>/dev/null ||
     "${pip[@]}" install "torch==$torch2" "pytest==$pytest2" "numpy==$numpy2" || fail "pip could not install PyTorch $torch2"
-  pip+=(install --no-deps --force-reinstall)
+  pip+=(install --force-reinstall)
 elif [ -n "${TORCH:-}" ]; then
   fail "TORCH=$TORCH: want 2, or nothing for this machine's PyTorch"
 else
@@ -38,7 +38,7 @@ else
   "$python" -m venv --system-site-packages "$venv" || fail "$python makes no virtual environment: scripts/deps.sh python installs what it needs"
   pip=("$venv/bin/pip" --disable-pip-version-check -q install)
 fi
-"${pip[@]}" --no-index "${wheels[0]}"
+"${pip[@]}" --no-deps "${wheels[0]}"
 
 printf '== %s, PyTorch %s\n' "$(basename "${wheels[0]}")" "$("$venv/bin/python" scripts/torch_blas.py)"
 case $what in
