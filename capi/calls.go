@@ -40,7 +40,8 @@ var codes = []struct {
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
 	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG}, {trainer.ErrVersion, C.GRADBUS_VERSION},
 	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB}, {trainer.ErrFrameRefused, C.GRADBUS_JOB},
-	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER}, {trainer.ErrNoServers, C.GRADBUS_SERVER}, {fabric.ErrNoServer, C.GRADBUS_SERVER},
+	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER}, {trainer.ErrNoServers, C.GRADBUS_SERVER}, {trainer.ErrNoAnswer, C.GRADBUS_SERVER},
+	{fabric.ErrNoServer, C.GRADBUS_SERVER},
 	{fabric.ErrRefused, C.GRADBUS_SERVER}, {fabric.ErrLost, C.GRADBUS_SERVER}, {fabric.ErrClosed, C.GRADBUS_SERVER}, {context.DeadlineExceeded, C.GRADBUS_SERVER},
 	{trainer.ErrLeft, C.GRADBUS_CLOSED}, {trainer.ErrWorkload, C.GRADBUS_ARGUMENT}, {trainer.ErrModel, C.GRADBUS_FILE},
 }

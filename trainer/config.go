@@ -106,6 +106,9 @@ var (
 	ErrRefused = errors.New("refused")
 	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
 	ErrNoServers = errors.New("no ps is announced at")
+	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that does not
+	// understand this trainer.
+	ErrNoAnswer = errors.New("no coordinator answered")
 	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
 	ErrServerLost = errors.New("server lost")
 	// ErrPeerLost: another trainer's data server could not be reached, or is out of reach, in a job that reduces between

@@ -249,7 +249,7 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 // answer asks until there is an answer.
 func (j *joiner) answer(ctx context.Context) (schema.Control, error) {
 	within, cancel := context.WithTimeoutCause(ctx, j.config.AnswerWithin,
-		fmt.Errorf("no coordinator answered within %v: is that a gradbus ps?", j.config.AnswerWithin))
+		fmt.Errorf("%w within %v: is that a gradbus ps?", ErrNoAnswer, j.config.AnswerWithin))
 	defer cancel()
 	answer, err := fabric.Ask(within, j.config.RetryAfter, j.ask, j.answers)
 	if err != nil {
@@ -276,7 +276,8 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	case errors.Is(looked, fabric.ErrNoBucket), looked == nil && len(there) == 0:
 		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", ErrNoServers, at, at, err)
 	case looked == nil:
-		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s", err, len(there), there[0].Key)
+		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s: want one of this trainer's version, which has wire %d; "+
+			"ps --version says its own", err, len(there), there[0].Key, schema.WireVersion)
 	}
 	return err
 }

@@ -252,6 +252,23 @@ func TestSeveralServersErrors(t *testing.T) {
 	t.Run("nobody is announced", func(t *testing.T) {
 		checkError(t, join(c), ErrNoServers, control.URL(), "ps --nats "+control.URL())
 	})
+	t.Run("a ps that does not answer", func(t *testing.T) {
+		conn, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Name: "mute"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		bucket, err := conn.OpenBucket(testContext(t), fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: 1 << 20})
+		if err == nil {
+			_, err = bucket.Create(testContext(t), "mute", []byte("{}"))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := c
+		c.AnswerWithin = 100 * time.Millisecond
+		checkError(t, join(c), ErrNoAnswer, "the first is mute", "want one of this trainer's version, which has wire 1")
+	})
 	t.Run("no JetStream", func(t *testing.T) {
 		plain, err := fabric.StartServer(fabric.ServerConfig{})
 		if err != nil {
