@@ -292,7 +292,7 @@ def began(a, data, values):
     tested = min(data.test.rows, a.test_rows or data.test.rows)
     print(
         f"{batches.rows} rows to train on and {tested} to test; {len(batches)} batches an epoch; {len(data.features)} "
-        f"tables of {values // a.dim} rows and {values * 4 / 2**20:.0f} MiB, held by {a.embeddings}",
+        f"tables with {values // a.dim} rows in all, {values * 4 / 2**20:.0f} MiB, held by {a.embeddings}",
         file=sys.stderr,
     )
 

@@ -99,7 +99,7 @@ def test_weights_have_the_bits_of_plain_pytorch(model, layers, lr, environment):
     for embeddings in ("torch", "gradbus"):
         status, out, err = said(*flags, "--embeddings", embeddings, **environment)
         assert status == 0, err
-        assert "858 rows to train on and 142 to test; 14 batches an epoch; 26 tables of 26000 rows" in err
+        assert "858 rows to train on and 142 to test; 14 batches an epoch; 26 tables with 26000 rows in all" in err
         both.append(json.loads(out))
     plain, ours = both
     assert ours["weights"] == plain["weights"] and len(plain["weights"]) == 64
