@@ -192,7 +192,7 @@ int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from_batch, float scal
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows);
 
 /* Waits. Writes all weights of the newest complete version to a safetensors file, with manifest and digest; the file is there whole or not at
- * all. */
+ * all. Rows go to it as they come from the shards, and no table is held whole. */
 int32_t gradbus_save(gradbus_handle session, const char *path);
 
 /* What the session has done so far, as JSON: counts and seconds. *json is the caller's, to be given to gradbus_free. */

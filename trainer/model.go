@@ -79,38 +79,107 @@ func holdable(job *schema.Job) error {
 	return nil
 }
 
-// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Any trainer may do it, and where
-// several do at one path, the file is the same.
+// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the file as they come,
+// of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where several do at one path, the file is the
+// same.
 func (s *Session) Save(ctx context.Context, path string) error {
-	m, err := s.Weights(ctx)
+	version, err := s.Wait(ctx)
 	if err != nil {
 		return err
 	}
-	return m.Save(path)
+	m := &Model{Version: version, job: s.job}
+	metadata, err := m.metadata()
+	if err != nil {
+		return err
+	}
+	file, err := safetensors.Create(path, metadata, m.tensors())
+	if err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	defer file.Discard()
+	if m.digest, err = s.stream(ctx, file.Put); err == nil {
+		metadata, err = m.metadata()
+	}
+	if err == nil {
+		err = file.Commit(metadata)
+	}
+	if err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return nil
+}
+
+// stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
+func (s *Session) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte, error) {
+	d := schema.NewWeightsDigest(s.job)
+	for t, ok := d.Next(); ok; t, ok = d.Next() {
+		var err error
+		if t.IsTable {
+			dim := s.job.Tables[t.Index].Dim
+			err = s.Table(ctx, schema.Table(t.Index), func(p schema.Partition, keys []uint64, rows []float32) error {
+				for from, to := 0, 0; from < len(keys); from = to {
+					for to = from + 1; to < len(keys) && keys[to] == keys[to-1]+1; {
+						to++
+					}
+					if err := put(t.Name, int64(keys[from])*int64(dim), rows[from*dim:to*dim]); err != nil {
+						return err
+					}
+				}
+				return d.Rows(p, keys, rows)
+			})
+		} else if err = put(t.Name, 0, s.Param(t.Name)); err == nil {
+			err = d.Values(s.Param(t.Name))
+		}
+		if err != nil {
+			return [32]byte{}, err
+		}
+	}
+	return d.Sum()
 }
 
 // Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the manifest of the job, version
 // and digest. The file is there whole or not at all.
 func (m *Model) Save(path string) error {
+	metadata, err := m.metadata()
+	if err != nil {
+		return err
+	}
+	if err := safetensors.Save(path, metadata, m.tensors()); err != nil {
+		return fmt.Errorf("save model: %w", err)
+	}
+	return nil
+}
+
+// metadata are those of the model's file.
+func (m *Model) metadata() (map[string]string, error) {
 	manifest, err := m.job.Encode()
 	if err != nil {
-		return fmt.Errorf("save model: %w", err)
+		return nil, fmt.Errorf("save model: %w", err)
 	}
 	metadata := map[string]string{formatEntry: modelFormat}
 	maps.Copy(metadata, m.Metadata)
 	metadata[manifestEntry], metadata[digestEntry] = string(manifest), hex.EncodeToString(m.digest[:])
 	metadata[versionEntry] = strconv.FormatUint(uint64(m.Version), 10)
-	var tensors []safetensors.Tensor
+	return metadata, nil
+}
+
+// tensors are those of the model's file, with the values that the model has.
+func (m *Model) tensors() (all []safetensors.Tensor) {
 	for i, p := range m.job.Parameters {
-		tensors = append(tensors, safetensors.Tensor{Name: p.Name, Shape: p.Shape, Values: m.params[i]})
+		t := safetensors.Tensor{Name: p.Name, Shape: p.Shape}
+		if m.params != nil {
+			t.Values = m.params[i]
+		}
+		all = append(all, t)
 	}
-	for i, t := range m.job.Tables {
-		tensors = append(tensors, safetensors.Tensor{Name: t.Name, Shape: []int{int(t.Rows), t.Dim}, Values: m.tables[i]})
+	for i, spec := range m.job.Tables {
+		t := safetensors.Tensor{Name: spec.Name, Shape: []int{int(spec.Rows), spec.Dim}}
+		if m.tables != nil {
+			t.Values = m.tables[i]
+		}
+		all = append(all, t)
 	}
-	if err := safetensors.Save(path, metadata, tensors); err != nil {
-		return fmt.Errorf("save model: %w", err)
-	}
-	return nil
+	return all
 }
 
 // OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where it cannot be

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,49 @@ func TestSavedModel(t *testing.T) {
 	}
 	if _, err := m.Lookup(testContext(t), []TableKeys{{schema.Table(0), []uint64{ratingUsers}}}); err == nil {
 		t.Error("a key outside the table")
+	}
+}
+
+// What a session saves is the file of a model that was held whole, in whatever pieces it came; and the session holds no more than a piece.
+func TestSaveStreams(t *testing.T) {
+	for _, shards := range []int{1, 2} {
+		job := &schema.Job{Name: "streams", Lanes: 1, ChunkBytes: 4096, Optimizer: schema.Optimizer{LR: 1}, Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Normal(1)}},
+			Tables: []schema.TableSpec{{Name: "large", Rows: 20000, Dim: 16, Init: schema.Normal(1)}, {Name: "a", Rows: 7, Dim: 3, Init: schema.Normal(1)}}}
+		s, err := Join(testContext(t), testConfig(t, startServer(t, shards)), job)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, pieces := filepath.Join(t.TempDir(), "whole"), filepath.Join(t.TempDir(), "pieces")
+		m, err := s.Weights(testContext(t))
+		if err = errors.Join(err, m.Save(whole), s.Save(testContext(t), pieces)); err != nil {
+			t.Fatal(err)
+		}
+		want, err := os.ReadFile(whole)
+		got, err2 := os.ReadFile(pieces)
+		if err != nil || err2 != nil || !bytes.Equal(got, want) {
+			t.Errorf("%v, %v: %d bytes, want the same %d", err, err2, len(got), len(want))
+		}
+		var before, now runtime.MemStats
+		most, puts := uint64(0), 0
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		_, err = s.stream(testContext(t), func(_ string, _ int64, values []float32) error {
+			if len(values) > job.ChunkBytes/4 {
+				t.Errorf("%d values at once, want at most %d", len(values), job.ChunkBytes/4)
+			}
+			if puts++; puts%5000 == 0 {
+				runtime.GC()
+				runtime.ReadMemStats(&now)
+				most = max(most, now.HeapAlloc-min(now.HeapAlloc, before.HeapAlloc))
+			}
+			return nil
+		})
+		if table := uint64(20000 * 16 * 4); err != nil || puts < 5000 || most > table/2 {
+			t.Errorf("%v: %d bytes more than before in memory after one of %d pieces, of a table of %d", err, most, puts, table)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

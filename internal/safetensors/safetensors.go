@@ -53,14 +53,20 @@ type tensorHeader struct {
 // Save writes the file: it is there whole or not at all (see atomicfile). It fails, and writes nothing, where Load would refuse the file:
 // tensors need names, no name twice, none "__metadata__", and as many values as their shapes say.
 func Save(path string, metadata map[string]string, tensors []Tensor) error {
-	header, err := encodeHeader(metadata, tensors)
-	if err == nil {
-		err = atomicfile.Write(path, 0o666, func(w io.Writer) error { return write(w, header, tensors) })
-	}
+	w, err := Create(path, metadata, tensors)
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return err
 	}
-	return nil
+	defer w.Discard()
+	for _, t := range tensors {
+		if want := w.at[t.Name].values; int64(len(t.Values)) != want {
+			return fmt.Errorf("write %s: tensor %q has %d values, want the %d of its shape %v", path, t.Name, len(t.Values), want, t.Shape)
+		}
+		if err := w.Put(t.Name, 0, t.Values); err != nil {
+			return err
+		}
+	}
+	return w.Commit(metadata)
 }
 
 // CheckSave reports whether a model could be saved at path, before the time for training it is spent. It leaves
@@ -97,9 +103,6 @@ func encodeHeader(metadata map[string]string, tensors []Tensor) ([]byte, error) 
 		bytes, err := bytesOf(t.Name, t.Shape)
 		if err != nil {
 			return nil, err
-		}
-		if bytes != 4*int64(len(t.Values)) {
-			return nil, fmt.Errorf("tensor %q has %d values, want the %d of its shape %v", t.Name, len(t.Values), bytes/4, t.Shape)
 		}
 		header[t.Name] = tensorHeader{"F32", append([]int{}, t.Shape...), []int64{at, at + bytes}}
 		at += bytes
@@ -138,25 +141,6 @@ func bytesOf(name string, shape []int) (int64, error) {
 		bytes *= int64(n)
 	}
 	return bytes, nil
-}
-
-func write(w io.Writer, header []byte, tensors []Tensor) error {
-	if _, err := w.Write(header); err != nil {
-		return err
-	}
-	buffer := make([]byte, 0, copyBufferBytes)
-	for _, t := range tensors {
-		for chunk := range slices.Chunk(t.Values, copyBufferBytes/4) {
-			buffer = buffer[:0]
-			for _, v := range chunk {
-				buffer = binary.LittleEndian.AppendUint32(buffer, math.Float32bits(v))
-			}
-			if _, err := w.Write(buffer); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is not a
