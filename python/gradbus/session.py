@@ -24,6 +24,7 @@ from . import _native, plain
 from .batches import Batches, Lane
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
+from .joining import waiting
 from .optimizers import Init, Normal, Spec
 from .saving import SavedModel
 
@@ -246,9 +247,9 @@ class Session:
         config = self._config if start is None else {**self._config, "from": start}
         handle = self._joining = ctypes.c_uint64()
         lib = self.native
-        lib.wait(
-            handle, lib.join, json.dumps(config).encode(), json.dumps(manifest).encode(), dense, ctypes.byref(handle)
-        )
+        texts = json.dumps(config).encode(), json.dumps(manifest).encode()
+        with waiting(self.name, config.get("server", "local"), manifest["trainers"]):
+            lib.wait(handle, lib.join, *texts, dense, ctypes.byref(handle))
         self.handle = handle.value
         self._job = lib.text(lib.job, self.handle)
 
@@ -435,7 +436,7 @@ class Session:
     def __exit__(
         self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        if error is None:
+        if error is None or (isinstance(error, SystemExit) and not error.code):
             self.close()
             return
         try:

@@ -8,9 +8,11 @@ import signal
 import pytest
 
 HEAD = """
-import os, signal, sys, threading, time
+import logging, os, signal, sys, threading, time
 import torch
 import gradbus
+
+logging.getLogger("gradbus").addHandler(logging.NullHandler())  # of joins that take long here
 
 def make(session, **more):
     torch.manual_seed(5)

@@ -229,3 +229,18 @@ def test_forwards_that_nobody_uses_hold_no_memory() -> None:
             emb(IDS).sum()
         gc.collect()
         assert sum(isinstance(thing, torch.Tensor) for thing in gc.get_objects()) == before
+
+
+@pytest.mark.parametrize("status, reasons", [(0, []), (None, []), (3, ["SystemExit: 3"])])
+def test_exit_within_a_session(monkeypatch: pytest.MonkeyPatch, status: Any, reasons: List[str]) -> None:
+    """sys.exit that means success is a close; any other ends the job by a reason."""
+    told: List[str] = []
+    monkeypatch.setattr(gradbus.Session, "abort", lambda session, reason: told.append(reason))
+    session = gradbus.local("exits")
+    with pytest.raises(SystemExit):
+        with session:
+            raise SystemExit(status)
+    assert told == reasons
+    monkeypatch.undo()
+    assert session._closed == (not reasons)
+    session.close()

@@ -1,0 +1,35 @@
+"""What a join says while it waits."""
+
+from __future__ import annotations
+
+import signal
+
+from test_edges_processes import ended, program
+
+
+def test_a_join_that_waits_says_for_whom(start):
+    """The log has the job, the server and how many are wanted; a trainer alone waits for nobody and says nothing."""
+    _, server = start.ps()
+    first = program(
+        start,
+        """
+    import gradbus.joining
+    gradbus.joining.LONG = 0.05
+    logging.basicConfig(format="%(name)s %(levelname)s %(message)s", stream=sys.stdout)
+    session = joined(sys.argv[1], 1)
+    model, opt = make(session)
+    step(model, opt)
+    session.close()
+    session = joined(sys.argv[1], 2, "pair")
+    model, opt = make(session)
+    try:
+        step(model, opt)
+    except KeyboardInterrupt:
+        session.close()
+    """,
+        server,
+    )
+    first.wait_for("start the others")
+    first.signal(signal.SIGINT)
+    text = f"job 'pair': waiting for 2 trainers at {server}, of which this is one; start the others with the same model"
+    ended(first, 0, out=f"gradbus WARNING {text}\n")
