@@ -167,7 +167,7 @@ func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
 
 //export go_commit
 func go_commit(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_lane_step, n C.int32_t) C.int32_t {
-	return trains(t, handle, func(_ context.Context, s *session) error {
+	return trainsBeside(t, handle, func(s *session) error {
 		steps, err := slice("lanes", p, int64(n))
 		if err != nil {
 			return err

@@ -1,8 +1,8 @@
 /* gradbus.h: a trainer's session in a gradbus job, for programs in C and for those that call C.
  *
  *   gradbus_handle shards, session;
- *   gradbus_local(NULL, &shards);                              a job within this process; or {"server": "nats://host:4222"} below
- *   gradbus_join("{\"local\": ...}", job, NULL, &session);
+ *   gradbus_local(NULL, &shards);                              a job within this process; without it, join a server:
+ *   gradbus_join("{\"local\": ...}", job, NULL, &session);      or "{\"server\": \"nats://host:4222\"}"
  *   for (;;) {
  *     gradbus_begin(session, &batch, dense);                   which batch, which lanes; dense parameters of its version
  *     gradbus_distinct(session, asks, n);                      distinct keys of what the lanes use
