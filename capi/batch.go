@@ -120,16 +120,25 @@ func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, 
 	s, err := usable(handle)
 	var into []trainer.RowsInto
 	if err == nil {
-		into, err = s.into(p, int64(n))
+		err = guarded(func() (err error) {
+			into, err = s.into(p, int64(n))
+			return err
+		})
 	}
 	if err != nil {
 		return end(t, err)
 	}
+	checked := version < 0
 	return wait(t, s.ctx, s.inTurn(func(ctx context.Context) error {
-		if has, err := s.Wait(ctx); err != nil {
-			return err
-		} else if version >= 0 && has != schema.Version(version) {
-			return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
+		if !checked { // once: LookupInto alone knows how to end what it began, and has to be called until it has
+			has, err := s.Wait(ctx)
+			if err != nil {
+				return err
+			}
+			if has != schema.Version(version) {
+				return fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", trainer.ErrVersion, version, has)
+			}
+			checked = true
 		}
 		return s.LookupInto(ctx, into)
 	}, nil))
@@ -198,8 +207,9 @@ func (s *session) check(steps []C.gradbus_lane_step, lanes []lane.Lane) error {
 		if err != nil {
 			return fmt.Errorf("lane %d: %w", step.lane, err)
 		}
-		if step.samples < 0 || step.samples == 0 && len(pieces) > 0 {
-			return fmt.Errorf("%w: lane %d: %d samples and %d pieces of rows: want none of either, or samples", errArgument, step.lane, step.samples, len(pieces))
+		if step.samples < 0 || step.samples == 0 && (len(pieces) > 0 || step.dense != nil) {
+			return fmt.Errorf("%w: lane %d: %d samples with %d pieces of rows, dense %v: want samples, or neither rows nor dense",
+				errArgument, step.lane, step.samples, len(pieces), step.dense != nil)
 		}
 		for at := range pieces {
 			if err := s.checkRows(&pieces[at]); err != nil {

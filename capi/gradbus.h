@@ -70,7 +70,7 @@ void gradbus_patience(int32_t ms);
  * waits is GRADBUS_ORDER. */
 int32_t gradbus_resume(void);
 
-/* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call but gradbus_leave. The other
+/* Ends a session from any thread: what waits on it gives GRADBUS_CANCELED, and so does every later call that waits but gradbus_leave. The other
  * trainers hear that this one has left. Does not wait: a call that gave GRADBUS_AGAIN still wants its gradbus_resume. */
 int32_t gradbus_cancel(gradbus_handle session);
 
@@ -148,7 +148,7 @@ int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n);
 int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n);
 
 /* The gradient of rows by that of the bags that they were pooled in: out [rows, dim] gets, for each id i of bag b, grad[b], and with mean != 0
- * grad[b] divided by the ids of the bag; sums begin at 0 and go in the order of ids. ids [count] are numbers of rows, as of gradbus_distinct;
+ * grad[b] times the reciprocal of the bag's ids, fused; sums begin at 0 and go in the order of ids. ids [count] are numbers of rows, as of gradbus_distinct;
  * offsets [bags] say where each bag begins, from 0 on and rising, NULL being bags of one id; grad is [bags, dim]. What does not fit is
  * GRADBUS_ARGUMENT, with nothing written. Touches no session. From any thread at any time, and in a forked process, too. */
 int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
@@ -157,7 +157,8 @@ int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *o
 typedef struct {
   int32_t table;
   int64_t count;
-  const int64_t *keys;  /* [count], best distinct and ascending, as unique is; else equal ones are added up in order */
+  const int64_t *keys;  /* [count], best distinct and ascending, as unique is; else equal ones are added up in order. A table with
+                         * "per_row" counts them: there each use of a row is one key with its gradient */
   const float *grad;    /* [count, dim]; [bags, dim] of a table that shards pool */
   int64_t bags;         /* these and offsets as in gradbus_ask; then keys are in any order */
   const int64_t *offsets;

@@ -25,10 +25,12 @@ import (
 // shards are those of gradbus_local.
 type shards struct {
 	*local.Shards
-	sessions atomic.Int32
+	sessions atomic.Int32 // below 0 once they are closing
 	backend  cuda.Backend
 	log      *os.File // or nil
 }
+
+const closing = -1 << 30
 
 // arithmetic are the options that say what computes.
 type arithmetic struct {
@@ -114,8 +116,8 @@ func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err != nil {
 			return err
 		}
-		if n := s.sessions.Load(); n > 0 {
-			return fmt.Errorf("%w: sessions of these shards that have not left: %d", trainer.ErrOrder, n)
+		if !s.sessions.CompareAndSwap(0, closing) {
+			return fmt.Errorf("%w: sessions of these shards that have not left: %d", trainer.ErrOrder, s.sessions.Load())
 		}
 		all.remove(uint64(handle))
 		s.Close()
@@ -124,9 +126,12 @@ func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	})
 }
 
+// addresses are what a process can have at most, in bytes; a product of one slice's length and a table's dim is below 2^63.
+const addresses = 1 << 47
+
 // slice is n elements at a caller's pointer.
 func slice[T any](what string, p *T, n int64) ([]T, error) {
-	if n < 0 || n > 0 && p == nil {
+	if n < 0 || n > 0 && p == nil || n > addresses/int64(unsafe.Sizeof(*p)) {
 		return nil, fmt.Errorf("%w: %s: %d elements at %p", errArgument, what, n, unsafe.Pointer(p))
 	}
 	if n == 0 {

@@ -81,10 +81,24 @@ func (s *session) offsets(table int, to []int64, p *C.int64_t, bags, keys int64)
 			return nil, fmt.Errorf("%w: table %q: offset %d of bag %d: want 0 for the first, and offsets that rise to at most %d, the number of keys",
 				errArgument, s.Job().Tables[table].Name, at, i, keys)
 		}
+		if err := bagFits(i-1, at-last); err != nil {
+			return nil, fmt.Errorf("table %q: %w", s.Job().Tables[table].Name, err)
+		}
 		last = at
 		to = append(to, before+at)
 	}
+	if err := bagFits(bags-1, keys-last); err != nil {
+		return nil, fmt.Errorf("table %q: %w", s.Job().Tables[table].Name, err)
+	}
 	return append(to, before+keys), nil
+}
+
+// bagFits refuses a bag whose keys no frame has room for.
+func bagFits(bag, keys int64) error {
+	if keys > trainer.BagKeysMax {
+		return fmt.Errorf("%w: bag %d of %d keys: want at most %d", errArgument, bag, keys, trainer.BagKeysMax)
+	}
+	return nil
 }
 
 // checkBags finds what would end the session in gradients of bags; their keys have been looked at.

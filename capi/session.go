@@ -184,8 +184,9 @@ func go_join(t *C.gradbus_thread, text, jobText *C.char, start **C.float, out *C
 		s.gone()
 		return wait(t, s.ctx, nil) // which refuses
 	}
-	if s.of != nil {
-		s.of.sessions.Add(1)
+	if s.of != nil && s.of.sessions.Add(1) <= 0 {
+		s.gone()
+		return end(t, fmt.Errorf("%w: the shards are gone", errClosed))
 	}
 	handle := all.add(s)
 	*out = C.gradbus_handle(handle)
@@ -311,8 +312,17 @@ func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) fu
 				}
 			}
 		}
-		return guarded(func() error { return body(ctx) })
+		if err = guarded(func() error { return body(ctx) }); errors.Is(err, errFault) {
+			s.fail(err)
+		}
+		return err
 	}
+}
+
+// fail ends a session, whatever it waits for.
+func (s *session) fail(cause error) {
+	s.cancel(cause)
+	go func() { _ = guarded(func() error { s.abort(cause); return nil }) }()
 }
 
 //export go_cancel
@@ -322,18 +332,17 @@ func go_cancel(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 		if err != nil || s.ctx.Err() != nil {
 			return err
 		}
-		s.cancel(errCanceled)
-		go s.abort()
+		s.fail(errCanceled)
 		return nil
 	})
 }
 
 // abort leaves a session that was canceled, as soon as nothing waits on it any more.
-func (s *session) abort() {
+func (s *session) abort(cause error) {
 	s.turn <- struct{}{}
 	defer func() { <-s.turn }()
 	if s.Session != nil {
-		_ = s.AbortTraining(errCanceled) // gradbus_leave says so, too
+		_ = s.AbortTraining(cause) // gradbus_leave says so, too
 	}
 }
 
@@ -348,7 +357,7 @@ func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int3
 	}
 	var reason error
 	if text != nil {
-		reason = errors.New(C.GoString(text))
+		reason = errors.New(cmp.Or(C.GoString(text), "it gave no reason"))
 	}
 	return beside(t, s.ctx, func() error {
 		s.turn <- struct{}{} // whether or not it was canceled

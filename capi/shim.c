@@ -13,14 +13,22 @@
 static pid_t home;
 static pthread_key_t key;
 
-__attribute__((constructor)) static void remember_process(void) {
-  home = getpid();
-  pthread_key_create(&key, free);
-}
-
 // The library is loaded at run time, when there is room for little more than a pointer in each thread.
 static _Thread_local gradbus_thread *known;
 static gradbus_thread nobody = {.patience = -1}; // of threads for whom there is no memory
+
+static void end_thread(void *t) {
+  known = NULL; // the thread's later destructors may still call
+  free(t);
+}
+
+static void leave_home(void) { home = -1; } // also where a child in a pid namespace of its own has the parent's number
+
+__attribute__((constructor)) static void remember_process(void) {
+  home = getpid();
+  pthread_key_create(&key, end_thread);
+  pthread_atfork(NULL, NULL, leave_home);
+}
 
 static gradbus_thread *self(void) {
   if (known) return known;
@@ -82,8 +90,9 @@ int32_t gradbus_model_param(gradbus_handle model, const char *name, float *value
 int32_t gradbus_model_close(gradbus_handle model) { CALL(go_model_close(self(), model)); }
 int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
                              float *out, int64_t rows) {
-  if (dim < 1 || !bags_possible(ids, count, offsets, bags, rows)) {
-    strcpy(self()->text, "gradient of bags: want dim from 1 on, ids below rows, and offsets that begin at 0, rise, and are no more than ids");
+  const int missing = (count > 0 && !ids) || (bags > 0 && !grad) || (rows > 0 && !out);
+  if (dim < 1 || missing || !bags_possible(ids, count, offsets, bags, rows)) {
+    strcpy(self()->text, "gradient of bags: want dim from 1 on, ids below rows, offsets that begin at 0, rise, and are no more than ids, and no NULL");
     return GRADBUS_ARGUMENT;
   }
   bags_gradient(ids, count, offsets, bags, mean != 0, grad, dim, out, rows);

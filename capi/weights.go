@@ -128,6 +128,10 @@ func go_save(t *C.gradbus_thread, handle C.gradbus_handle, path *C.char) C.int32
 		if path == nil {
 			return fmt.Errorf("%w: path is NULL", errArgument)
 		}
-		return s.Save(s.ctx, C.GoString(path))
+		err := s.Save(s.ctx, C.GoString(path))
+		if err != nil && codeOf(err) == C.GRADBUS_INTERNAL { // whatever else is wrong with a file
+			err = fmt.Errorf("%w: %w", errFile, err)
+		}
+		return err
 	})
 }

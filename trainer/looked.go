@@ -57,19 +57,22 @@ func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
 		}
 	}
-	e := s.evaluating()
+	e, again := s.evaluating(), false
+	defer func() { // also where it panics
+		if again {
+			return
+		}
+		e.lookups.close() // before the memory is the caller's
+		e.forget()
+		e.at, e.asked = place{}, false
+	}()
 	_, err := s.Wait(ctx)
 	if err == nil {
 		both, stop := s.running(ctx)
+		defer stop()
 		err = s.lookupInto(both, e, asks)
-		stop()
 	}
-	if errors.Is(err, ErrAgain) {
-		return err
-	}
-	e.lookups.close() // before the memory is the caller's
-	e.forget()
-	e.at, e.asked = place{}, false
+	again = errors.Is(err, ErrAgain)
 	return err
 }
 

@@ -8,6 +8,9 @@ import (
 
 // Bags of tables that shards pool, among what LookupInto asks for.
 
+// BagKeysMax is how many keys a bag may have of a table that shards pool: they go to a shard in one frame.
+const BagKeysMax = schema.FrameBytesMax / 16
+
 // bags are how many pooled rows the answer has.
 func (a *RowsInto) bags() int {
 	if a.Bags == nil {
@@ -33,6 +36,9 @@ func (a *RowsInto) checkBags(spec *schema.TableSpec) error {
 	for i := range bags {
 		if a.end(i+1) < a.end(i) {
 			return fmt.Errorf("%w: table %q: offset %d after %d: want offsets that do not fall", ErrAsk, spec.Name, a.end(i+1), a.end(i))
+		}
+		if n := a.end(i+1) - a.end(i); n > BagKeysMax {
+			return fmt.Errorf("%w: table %q: bag %d of %d keys: want at most %d", ErrAsk, spec.Name, i, n, BagKeysMax)
 		}
 	}
 	if len(a.Rows) != bags*spec.Dim {

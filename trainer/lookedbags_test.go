@@ -120,6 +120,7 @@ func TestLookedBagsRefuse(t *testing.T) {
 		"outside":                  {0, []uint64{1 << 40}, rows[:toyWordDim], []int64{0, 1}},
 		"whose shards give rows":   {1, []uint64{1}, rows[:toyTagDim], []int64{0, 1}},
 		"want 1 bags of 5":         {0, []uint64{1}, rows, nil},
+		"bag 0 of 524289 keys":     {0, make([]uint64, BagKeysMax+1), rows[:toyWordDim], []int64{0, BagKeysMax + 1}},
 	} {
 		if err := s.LookupInto(ctx, []RowsInto{ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)

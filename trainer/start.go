@@ -118,6 +118,7 @@ func (s *Session) assign(ctx context.Context) error {
 	r := s.begin(uint64(start), nil)
 	r.first = 0
 	w := &assigning{model: s.config.From, job: s.job}
+	s.config.From = nil // it may be as large as all tables
 	for left := start; left > 0; left-- {
 		b, err := s.Next(ctx)
 		if err == nil {

@@ -242,6 +242,8 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "ascending", gradbus_lookup(session, -1, &ask, 1));
   ask.distinct = -1;
   GIVES(GRADBUS_ARGUMENT, "-1 elements", gradbus_lookup(session, -1, &ask, 1));
+  ask.distinct = INT64_MAX; // as where nobody has called gradbus_distinct
+  GIVES(GRADBUS_ARGUMENT, "unique: 9223372036854775807 elements", gradbus_lookup(session, -1, &ask, 1));
   ask.distinct = 1, ask.rows = NULL;
   GIVES(GRADBUS_ARGUMENT, "rows: 3 elements", gradbus_lookup(session, -1, &ask, 1));
   ask.rows = rows;
@@ -258,7 +260,10 @@ static void case_refuses(void) {
   gradbus_rows piece = rows_of(0, 1, keys, NULL);
   steps[1] = (gradbus_lane_step){.lane = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "0 samples", gradbus_commit(session, steps, 2));
-  steps[1].samples = 1;
+  const float *none[1] = {NULL};
+  steps[1] = (gradbus_lane_step){.lane = 1, .dense = none};
+  GIVES(GRADBUS_ARGUMENT, "neither rows nor dense", gradbus_commit(session, steps, 2));
+  steps[1] = (gradbus_lane_step){.lane = 1, .samples = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "grad: 3 elements", gradbus_commit(session, steps, 2));
   piece = rows_of(0, 1, &keys[1], rows);
   GIVES(GRADBUS_ARGUMENT, "lane 1: piece 0 of rows: table \"rows\": key number 0 is 1000", gradbus_commit(session, steps, 2));
@@ -266,6 +271,8 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "1001 rows", gradbus_table(session, 0, 0, ROWS + 1, NULL));
   GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL));
   GIVES(GRADBUS_FILE, "/nowhere", gradbus_save(session, "/nowhere/at/all"));
+  GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp")); // a folder
+  GIVES(GRADBUS_ARGUMENT, "no NULL", gradbus_bag_gradient(keys, 1, NULL, 1, 0, NULL, 1, rows, 1));
 
   GIVES(GRADBUS_ARGUMENT, "want one that this library gave", gradbus_leave(1, NULL));
   GIVES(GRADBUS_ARGUMENT, "for this kind of call", gradbus_leave(shards, NULL));
