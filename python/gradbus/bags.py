@@ -5,7 +5,7 @@ Rows of such a table do not travel: a bag costs its ids and one pooled row, and 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from .lookups import NO_GRAPH
 if TYPE_CHECKING:
     from .session import Session, Table
 
-_anchor = torch.zeros(0, requires_grad=True)  # makes the output of _Pooled require a gradient
+# Makes the output of _Pooled require a gradient.
+_anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
 
 def begins(table: Table, ids: Tensor, offsets: Optional[Tensor], last: bool) -> Tensor:
@@ -26,7 +27,7 @@ def begins(table: Table, ids: Tensor, offsets: Optional[Tensor], last: bool) -> 
     ``ids``, ``offsets``: as a forward is given them, integers. ``last``: offsets have one more, where the last bag ends.
     Errors: ArgumentError where offsets do not rise from 0 to at most the number of ids."""
     if offsets is None:
-        return torch.arange(ids.shape[0]) * ids.shape[1]
+        return torch.arange(ids.shape[0], dtype=torch.int64, device="cpu") * ids.shape[1]
     own, count = offsets.to("cpu", torch.int64, copy=True).contiguous(), ids.numel()
     wrong = bool((own[1:] < own[:-1]).any()) if own.numel() > 1 else False
     if own.numel() and (int(own[0]) != 0 or int(own[-1]) > count):
@@ -53,7 +54,7 @@ def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional
     else:
         session.begin_reading()
     bags = keys.numel() if offsets is None else offsets.numel()
-    out = torch.empty((bags, table.dim))
+    out = torch.empty((bags, table.dim), dtype=torch.float32, device="cpu")
     ask = _native.Ask(table=table.index, count=keys.numel(), keys=keys.data_ptr(), rows=out.data_ptr(), bags=bags)
     ask.offsets = None if offsets is None else offsets.data_ptr()
     lib, handle = session.native, session.handle
@@ -63,7 +64,7 @@ def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional
         raise IdError(str(error).replace("key number", "id number", 1)) from None
     if not train:
         return out
-    pooled: Tensor = _Pooled.apply(_anchor, out, lane, table, keys, offsets)
+    pooled: Tensor = _Pooled.apply(_anchor, (out,), lane, table, keys, offsets)
     return pooled
 
 
@@ -72,10 +73,10 @@ class _Pooled(torch.autograd.Function):
 
     @staticmethod
     def forward(  # type: ignore[override]
-        ctx: Any, anchor: Tensor, out: Tensor, lane: Any, table: Table, keys: Tensor, offsets: Tensor
+        ctx: Any, anchor: Tensor, out: Tuple[Tensor], lane: Any, table: Table, keys: Tensor, offsets: Tensor
     ) -> Tensor:
         ctx.lane, ctx.table, ctx.keys, ctx.offsets = lane, table, keys, offsets
-        return out
+        return out[0]  # not an argument itself, which could not be changed in place
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # type: ignore[override]

@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from . import _native
-from .errors import OrderError
+from .errors import ArgumentError, OrderError
 
 if TYPE_CHECKING:
     from .session import Session, Table
+
+_SAMPLES_MAX = 2**31 - 1
 
 
 class Piece(NamedTuple):
@@ -78,7 +80,7 @@ class Lane:
         """Takes the gradient of the bags of one forward, float32 ``[bags, dim]``, which is copied: autograd may have
         given the same memory to others. It is called by the backward. Errors: as of :meth:`add`."""
         self._check_open()
-        own = torch.empty(grad.shape).copy_(grad)
+        own = torch.empty(grad.shape, dtype=torch.float32, device="cpu").copy_(grad)
         memory, bags = (keys, own, offsets), grad.shape[0]
         if bags:
             self.pieces.append(
@@ -112,6 +114,10 @@ class Batches:
     def lane(self) -> int:
         """The lane that the next end ends."""
         return self._session.lanes[max(0, len(self._lanes) - 1)]
+
+    def is_open(self) -> bool:
+        """Whether a batch has begun that is not committed."""
+        return self._open
 
     def untouched(self) -> int:
         """The first batch of which no lane has ended."""
@@ -147,9 +153,16 @@ class Batches:
             return
         optimizer = session._optimizer
         assert optimizer is not None  # start needs one
-        scale = optimizer.new_scale() if self._begun else None
+        scale = optimizer.new_scale()
+        if scale is not None and not self._begun:
+            raise OrderError(
+                f"learning rates of {optimizer.rates()} were changed after session {session.name!r} had joined, and "
+                "before its first batch: want schedulers and opt.load_state_dict before whatever joins, such as "
+                "session.lanes, session.start() and a forward"
+            )
         if scale is not None:
             session.scale_lr(scale, self.number)
+            optimizer.scaled(scale)
         lib, handle = session.native, session.handle
         # No dense values: the first are the parameters' own, and settle has taken later ones.
         self._waited(lib.begin, handle, ctypes.byref(self._batch), None)
@@ -161,6 +174,8 @@ class Batches:
         """Waits for a call whose failure ends the session."""
         try:
             self._session.native.wait(handle, function, handle, *arguments)
+        except (ArgumentError, OrderError):
+            raise  # refused, and nothing has happened
         except BaseException:
             self.failed = True
             raise
@@ -169,24 +184,29 @@ class Batches:
         """Ends the current lane; the last one commits the batch. ``samples`` 0: the lane is absent."""
         session = self._session
         session._check_open()
+        if not 0 <= samples <= _SAMPLES_MAX:
+            raise ArgumentError(f"a lane of {samples} samples: want 0 to {_SAMPLES_MAX}")
         with session._lock:
             session._check_open()
             if not self._open:
                 self._begin()
             lane = self._lanes[-1]
-            lane.ended = True
-            lane.samples, lane.loss = samples, loss
             last = len(self._lanes) == self._batch.lanes
             if samples == 0:
                 lane.pieces.clear()
-                if session._optimizer is not None:
-                    session._optimizer.forget_samples()
             elif dense is not None:
                 lane.dense, lane.memory = dense.gradients(len(self._lanes) - 1, keep=not last)
-            if last:
-                self._commit()
-            else:
+            lane.ended, lane.samples, lane.loss = True, samples, loss
+            if session._optimizer is not None:
+                session._optimizer.forget_samples()
+            if not last:
                 self._lanes.append(Lane(lane.number + 1))
+                return
+            try:
+                self._commit()
+            except (ArgumentError, OrderError):
+                lane.ended = not self._open  # refused: another step may end it
+                raise
 
     def _commit(self) -> None:
         session = self._session

@@ -134,13 +134,12 @@ class EmbeddingBagCollection(nn.Module):
         out: Dict[int, Tensor] = {}
         block = None
         for group, rows in zip(self._groups, looked):
-            block = self._pool(group, rows, given).view(len(group), bags, -1)
-            for i, pooled in zip(group, block.unbind(0)):
-                out[i] = pooled
-        for i in set(self._module_of):
-            counted: EmbeddingBag = self.bags[i]
-            if counted.samples is not None and train:
-                counted.samples += bags
+            pooled = self._pool(group, rows, given)
+            for module in {self._module(i) for i in group}:
+                module.count(pooled, bags, train)
+            block = pooled.view(len(group), bags, -1)
+            for at, i in enumerate(group):
+                out[i] = block[at]  # unbind's views cannot be changed in place
         whole = block if len(self._groups) == 1 and self._groups[0] == list(range(len(self.features))) else None
         return KeyedTensor({feature: out[i] for i, feature in enumerate(self.features)}, whole)
 
@@ -169,11 +168,11 @@ class EmbeddingBagCollection(nn.Module):
         weights = None
         if any(one.weights is not None for one in each):
             weights = torch.cat(
-                [one.weights if one.weights is not None else torch.ones(one.ids.numel()) for one in each]
+                [torch.ones(one.ids.numel(), dtype=torch.float32, device="cpu") if one.weights is None else one.weights for one in each]
             )
         offsets, at = [], 0
         for one in each:
-            own = torch.arange(one.bags) if one.offsets is None else one.offsets
+            own = torch.arange(one.bags, dtype=torch.int64, device="cpu") if one.offsets is None else one.offsets
             offsets.append(own + at if at else own)
             at += one.ids.numel()
         return first.pool(
@@ -217,18 +216,23 @@ class EmbeddingBagCollection(nn.Module):
                     f"feature {name!r}: ids of {given.dim()} dimensions: want [bags] or [bags, ids of a bag]"
                 )
             bags, width = given.shape
-            return _Bags(module.keys(given), torch.arange(bags) * width, None, bags)
+            return _Bags(module.keys(given), torch.arange(bags, dtype=torch.int64, device="cpu") * width, None, bags)
         ids, offsets = given[0], given[1].to("cpu", torch.int64)
         weights = given[2] if len(given) > 2 else None
         if ids.dim() != 1 or offsets.dim() != 1:
             raise ArgumentError(
                 f"feature {name!r}: ids and offsets of {ids.dim()} and {offsets.dim()} dimensions: want 1 of both"
             )
-        if module.include_last_offset:
-            offsets = offsets[:-1]
-        elif offsets.numel() and int(offsets[0]) != 0:
+        if offsets.numel() and int(offsets[0]) != 0:
             raise ArgumentError(f"feature {name!r}: offsets begin at {int(offsets[0])}: want 0")
-        return _Bags(module.keys(ids), offsets, self._weights(i, ids, weights), offsets.numel())
+        weights = self._weights(i, ids, weights)
+        if module.include_last_offset:
+            end = int(offsets[-1]) if offsets.numel() else -1
+            if not 0 <= end <= ids.numel():
+                raise ArgumentError(f"feature {name!r}: offsets end at {end}: want 0 to the {ids.numel()} ids")
+            ids, offsets = ids[:end], offsets[:-1]
+            weights = None if weights is None else weights[:end]
+        return _Bags(module.keys(ids), offsets, weights, offsets.numel())
 
     def _weights(self, i: int, ids: Tensor, weights: Optional[Tensor]) -> Optional[Tensor]:
         if weights is None:

@@ -82,7 +82,7 @@ class Mean:
         self._process = os.getpid()
         self._waiting: List[Tuple[Tensor, Any]] = []
         self._batch, self._step = _native.Batch(), _native.LaneStep()
-        self._values = self._flag = torch.zeros(0)
+        self._values = self._flag = torch.zeros(0, dtype=torch.float32, device="cpu")
         self._addresses = (ctypes.c_void_p * 2)()
 
     def add(self, gradients: Tensor, future: Any, last: bool) -> None:
@@ -141,7 +141,7 @@ class Mean:
         ]
         if "local" not in self._config:
             self._config["id"] = f"t{_rank()}"  # ranks are lanes, so that sums have one order
-        self._values, self._flag = torch.zeros(n), torch.zeros(1)
+        self._values, self._flag = (torch.zeros(count, dtype=torch.float32, device="cpu") for count in (n, 1))
         self._addresses[:] = [self._values.data_ptr(), self._flag.data_ptr()]
         handle = ctypes.c_uint64()
         texts = json.dumps(self._config).encode(), json.dumps(manifest).encode()

@@ -59,6 +59,17 @@ class Dense(DenseGradients):
             for name, parameter in zip(self.names, self.parameters):
                 parameter.copy_(model.param(name).view(parameter.shape))
 
+    def check_start(self, model: SavedModel) -> None:
+        """Errors: ConfigError where a parameter has no longer the value of the model with which the job begins."""
+        for name, parameter in zip(self.names, self.parameters):
+            saved = model.param(name).view(parameter.shape).to(parameter.dtype)
+            if not torch.allclose(parameter.detach().to("cpu"), saved, rtol=0, atol=0, equal_nan=True):
+                raise ConfigError(
+                    f"parameter {name!r} was written to, and the job begins with the value of {model.path}: want it as "
+                    "it is there, or a session without start"
+                )
+        self._note()
+
     def start_values(self) -> Any:
         """An array with the address of each parameter's values as they are now."""
         values = self.values()

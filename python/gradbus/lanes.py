@@ -22,7 +22,7 @@ def permutation(seed: int, epoch: int, n: int) -> Tensor:
     It sorts the numbers by a bijective hash, so no two have the same place.
     """
     salt = mix_number(mix_number(seed + 0x9E3779B97F4A7C15 & 2**64 - 1) + epoch & 2**64 - 1)
-    return torch.argsort(mix(torch.arange(n) ^ _signed(salt)))
+    return torch.argsort(mix(torch.arange(n, dtype=torch.int64, device="cpu") ^ _signed(salt)))
 
 
 class LaneSampler(Sampler):  # type: ignore[type-arg]
@@ -72,8 +72,9 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
             )
 
     def __len__(self) -> int:
-        """Deliveries of a whole epoch to this trainer: its batches times its lanes."""
-        return self.batches * len(self.session.lanes)
+        """Deliveries of a whole epoch to this trainer: its batches times its lanes. The session joins only where
+        trainers have several lanes each: schedulers that ask for the length set rates before that."""
+        return self.batches * self.session.lane_count
 
     def __iter__(self) -> Iterator[List[int]]:
         return (chosen.tolist() for chosen in self.tensors())
@@ -89,7 +90,10 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
                 "least that"
             )
         epoch, first = divmod(self.session.next_batch, self.batches)
-        order = permutation(self.seed, epoch, self.samples) if self.shuffle else torch.arange(self.samples)
+        if self.shuffle:
+            order = permutation(self.seed, epoch, self.samples)
+        else:
+            order = torch.arange(self.samples, dtype=torch.int64, device="cpu")
         for at in range(first, self.batches):
             low, high = at * self.dealt // self.batches, (at + 1) * self.dealt // self.batches
             n = high - low

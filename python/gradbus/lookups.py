@@ -54,7 +54,8 @@ class _Asks(threading.local):
 
 
 _asks = _Asks()
-_anchor = torch.zeros(0, requires_grad=True)  # makes the output of _Leaf require a gradient
+# Makes the output of _Leaf require a gradient.
+_anchor = torch.zeros(0, dtype=torch.float32, device="cpu", requires_grad=True)
 
 
 class Wish(NamedTuple):
@@ -130,7 +131,7 @@ def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any
         total = 0
         for ids in wish.ids:
             total += ids.numel()
-        local, unique = torch.empty(total, dtype=torch.int64), torch.empty(total, dtype=torch.int64)
+        local, unique = (torch.empty(total, dtype=torch.int64, device="cpu") for _ in range(2))
         buffers.append((local, unique))
         local_at, unique_at = local.data_ptr(), unique.data_ptr()
         for table, ids in zip(wish.tables, wish.ids):
@@ -176,12 +177,15 @@ def _place(wish: Wish, local: Tensor, unique: Tensor, asks: Any, first: int) -> 
         places.append((at, total, distinct))
         total, at = total + distinct, at + count
     if len(counts) > 1 and at and counts.count(counts[0]) == len(counts):  # one operation for all tables
-        local.view(len(counts), -1).add_(torch.tensor([row for _, row, _ in places]).unsqueeze(1))
+        firsts = torch.tensor([row for _, row, _ in places], dtype=torch.int64, device="cpu")
+        local.view(len(counts), -1).add_(firsts.unsqueeze(1))
     else:
         for (begin, row, _), count in zip(places, counts):
             if row and count:
                 local[begin : begin + count] += row
-    rows = torch.empty((total, dim)) if total else torch.zeros((1, dim))
+    rows = torch.empty((total or 1, dim), dtype=torch.float32, device="cpu")
+    if not total:
+        rows.zero_()
     base = rows.data_ptr()
     for i, (_, row, _) in enumerate(places):
         asks[first + i].rows = base + 4 * dim * row

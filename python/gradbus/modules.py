@@ -73,7 +73,8 @@ class TableModule(nn.Module):
         self.name, self.hashed, self.salt = name, hashed, salt
         self.init, self.optimizer = init if init is not None else Normal(), optimizer
         self.called: Optional[str] = None  # by a collection, in place of its path
-        self.samples: Optional[int] = None  # of forwards since the last step, where the optimizer counts them
+        # Of each forward that has had its backward since the last step, where the optimizer counts them.
+        self.samples: Optional[Dict[object, int]] = None
         self.pooling = pooling  # by servers, else None
         self._weight: Optional[Tensor] = None  # of a plain state, until there is a session
         self._session: Optional[Session] = None
@@ -132,6 +133,13 @@ class TableModule(nn.Module):
         """Whether a forward now would train."""
         return self.training and torch.is_grad_enabled()
 
+    def count(self, out: Tensor, samples: int, train: bool) -> None:
+        """Counts the samples of a forward in its backward, once, where the optimizer wants them and the forward trains:
+        so neither a forward that is given up counts, nor one that a checkpoint computes anew."""
+        counts, forward = self.samples, object()
+        if counts is not None and train and out.requires_grad:
+            out.register_hook(lambda _: counts.__setitem__(forward, samples))  # type: ignore[no-untyped-call]
+
     def rows(self, ids: Tensor) -> Tuple[Tensor, Tensor, Optional[int]]:
         """The distinct rows of ids ``[at least 1, dim]`` as one leaf, ids into them int64 ``[ids.numel()]``, and the
         padding's among these."""
@@ -170,13 +178,12 @@ class TableModule(nn.Module):
 
     def get_extra_state(self) -> Dict[str, Any]:
         """What ``state_dict`` has of the module: which table it reads, and the version that the job has. No rows."""
-        joined = self._session is not None and self._session.handle
         return {
             "format": _STATE,
             "table": self.name,
             "rows": self.num_embeddings,
             "dim": self.embedding_dim,
-            "version": self._session.batch if self._session is not None and joined else 0,
+            "version": self._rows_version(),
         }
 
     def set_extra_state(self, state: Any) -> None:
@@ -189,17 +196,22 @@ class TableModule(nn.Module):
         if (state["table"] or name, state["rows"], state["dim"]) != (name, rows, dim):
             has = f"{state['table']!r} [{state['rows']}, {state['dim']}]"
             raise ConfigError(f"table {name!r} [{rows}, {dim}]: the state is of table {has}")
-        session = self._session
-        if session is not None and session.handle:
-            version = session.batch
-        else:
-            version = session._start.version if session is not None and session._start is not None else 0
+        version = self._rows_version()
         if state["version"] != version:
             raise ConfigError(
                 f"table {name!r}: the state is of version {state['version']}, and has no rows; those here are of "
                 f"version {version}: want session.save(path) beside torch.save, and gradbus.local or join with "
                 "start=path"
             )
+
+    def _rows_version(self) -> int:
+        """Of the rows: what the job has, or before the join what it begins with."""
+        session = self._session
+        if session is None:
+            return 0
+        if session.handle:
+            return session.batch
+        return session._start.version if session._start is not None else 0
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
         """Takes ``weight`` of a plain module, too: the rows with which the table begins."""
@@ -257,15 +269,15 @@ class Embedding(TableModule):
         train = self.training_rows()
         if train and self.padding_idx is None and pooling.native_like(self._like):
             out = embed(self.session, self.table, self.keys(input))
-            if self.samples is not None:
-                self.samples += input.shape[0] if input.dim() else 1
+            self.count(out, input.shape[0] if input.dim() else 1, train)
             return out if input.dim() == 1 else out.view(*input.shape, self.embedding_dim)
         rows, ids, padding = self.rows(input)
-        if self.samples is not None and train:
-            self.samples += input.shape[0] if input.dim() else 1
         if padding is None and pooling.applies(rows, "sum"):
-            return pooling.each(rows, ids.view(input.shape))
-        return functional.embedding(ids.view(input.shape), rows, padding)
+            out = pooling.each(rows, ids.view(input.shape))
+        else:
+            out = functional.embedding(ids.view(input.shape), rows, padding)
+        self.count(out, input.shape[0] if input.dim() else 1, train)
+        return out
 
 
 class EmbeddingBag(TableModule):
@@ -348,8 +360,7 @@ class EmbeddingBag(TableModule):
                 if offsets is not None:
                     self._check_places(offsets, ids.numel())
                 raise
-        if self.samples is not None and self.training_rows():
-            self.samples += out.shape[0]
+        self.count(out, out.shape[0], self.training_rows())
         return out
 
     def _check_form(self, offsets: Any) -> None:

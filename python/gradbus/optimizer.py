@@ -14,6 +14,7 @@ from .dense import Dense
 from .errors import ConfigError, OrderError
 from .modules import TableModule
 from .optimizers import Spec
+from .saving import SavedModel
 from .session import Session, Table
 
 Models = Union[nn.Module, Sequence[nn.Module], Mapping[str, nn.Module]]
@@ -31,12 +32,12 @@ class Optimizer(torch.optim.Optimizer):
 
     ``weight``: "lanes" divides the sum of the lanes' gradients by the number of lanes, as DistributedDataParallel does,
     for losses that are means. "samples" divides it by the samples, for losses that are sums; they are the bags or ids
-    of a forward, or ``step(samples=...)``.
+    of forwards that have had their backward, or ``step(samples=...)``.
 
     A change of ``param_groups[i]["lr"]``, by a scheduler of torch.optim.lr_scheduler for example, acts from the next
     batch on and in all trainers, which must make the same one. It is a word with the coordinator: schedules that change
     in every batch are cheaper as ``gradbus.CosineSchedule`` and its like. All groups change by one factor. What else a
-    group has cannot be changed.
+    group has cannot be changed. The first batch has the rates with which the session joined.
 
     Errors: ConfigError; OrderError where the session has an optimizer already, or has joined.
     """
@@ -123,8 +124,11 @@ class Optimizer(torch.optim.Optimizer):
             out["parameters"] = self._dense.manifest(dense)
         return out
 
-    def start_values(self) -> Any:
-        return self._dense.start_values() if self._dense is not None else None
+    def start_values(self, start: Optional[SavedModel] = None) -> Any:
+        """None where a file has them. Errors: ConfigError where parameters have other values than the file."""
+        if self._dense is None:
+            return None
+        return self._dense.start_values() if start is None else self._dense.check_start(start)
 
     def dense_values(self) -> Dict[str, Tensor]:
         """Parameters that servers train, as they are now."""
@@ -147,15 +151,14 @@ class Optimizer(torch.optim.Optimizer):
         scale = None
         for group, base in zip(self.param_groups, self._base):
             rate = float(group["lr"])
+            if base == rate == 0:
+                continue  # of any factor
             of = rate / base if base else (1.0 if rate == base else float("inf"))
             if scale is None:
                 scale = of
             elif abs(scale - of) > 1e-6 * max(scale, of):
-                changed = ", ".join(
-                    f"{g['name']} {b:g} to {float(g['lr']):g}" for g, b in zip(self.param_groups, self._base)
-                )
                 raise ConfigError(
-                    f"learning rates of {changed}: want one factor for all groups; each can have a schedule of its "
+                    f"learning rates of {self.rates()}: want one factor for all groups; each can have a schedule of its "
                     "own in gradbus"
                 )
         if scale is None or scale == self._scale:
@@ -165,14 +168,23 @@ class Optimizer(torch.optim.Optimizer):
                 "a learning rate of 0 was raised: want a schedule of gradbus with a warmup, or a rate above 0 to "
                 "begin with"
             )
-        self._scale = scale
         return scale
+
+    def rates(self) -> str:
+        """For an error: of each group, what the rate was and is."""
+        groups = zip(self.param_groups, self._base)
+        return ", ".join(f"{group['name']} {base:g} to {float(group['lr']):g}" for group, base in groups)
+
+    def scaled(self, scale: float) -> None:
+        """Takes note that the job's rates have this scale."""
+        self._scale = scale
 
     # What a loop calls.
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients that backwards have given since the last step. Forwards may come before it or after."""
         self.session._batches.clear()
+        self.forget_samples()
         if self._dense is None:
             return
         for parameter in self._dense.parameters:
@@ -181,8 +193,12 @@ class Optimizer(torch.optim.Optimizer):
                 continue
             if set_to_none:
                 parameter.grad = None
+                continue
+            if grad.grad_fn is not None:
+                grad.detach_()
             else:
-                grad.detach_().zero_()
+                grad.requires_grad_(False)  # views can not be detached
+            grad.zero_()
 
     @eager
     def step(
@@ -227,14 +243,14 @@ class Optimizer(torch.optim.Optimizer):
         return result
 
     def forget_samples(self) -> None:
-        """For the session: forwards since the last step do not count."""
+        """Backwards since the last step do not count."""
         for module in self._tables:
-            module.samples = None if module.samples is None else 0
+            if module.samples is not None:
+                module.samples.clear()
 
     def _samples(self) -> int:
-        counts = {module.samples for module in self._tables if module.samples}
-        for module in self._tables:
-            module.samples = 0
+        sums = (sum(module.samples.values()) for module in self._tables if module.samples)
+        counts = {count for count in sums if count}
         if len(counts) != 1:
             raise OrderError(
                 f"samples of the lane: forwards had {sorted(counts) or 'none'}; want opt.step(samples=...)"
@@ -250,7 +266,9 @@ class Optimizer(torch.optim.Optimizer):
             self._list_rows(True)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Takes the learning rates of a state: for the job, where it has not begun, else from the next batch on."""
+        """Takes the learning rates of a state: for the job before the session joins, else from the next batch on.
+
+        Between the join and the first batch it is too late for that batch, whose forward is then an OrderError."""
         self._list_rows(False)
         try:
             super().load_state_dict(state_dict)
@@ -296,7 +314,7 @@ def _bind(models: Sequence[Tuple[str, nn.Module]], session: Session, count: bool
                 ):  # path is that of the collection, bags and a number
                     path = ".".join(path.split(".")[:-2] + [module.called])
                 module.bind(session, prefix + path)
-                module.samples = 0 if count else None
+                module.samples = {} if count else None
                 out.append(module)
     return out
 

@@ -28,7 +28,7 @@ __all__ = ["plain_state_dict", "rows_of", "write"]
 
 def plain_state_dict(model: nn.Module) -> Dict[str, Tensor]:
     """``model.state_dict()`` as that of a plain PyTorch model, with the rows of tables: a module ``users`` of this
-    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version.
+    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version. The row of ``padding_idx`` is zeros.
 
     It needs the memory for all rows; ``session.save`` does not. Errors: OrderError where a module has no session; those
     of the session."""
@@ -39,7 +39,9 @@ def plain_state_dict(model: nn.Module) -> Dict[str, Tensor]:
         if isinstance(module, TableModule):
             prefix = path + "." if path else ""
             state.pop(prefix + "_extra_state", None)
-            state[prefix + "weight"] = module.session.read_table(module.table)
+            state[prefix + "weight"] = weight = module.session.read_table(module.table)
+            if module.padding_idx is not None:
+                weight[module.padding_idx] = 0
     return state
 
 
@@ -97,9 +99,11 @@ def write(session: Session, manifest: Mapping[str, Any], dense: Mapping[str, Ten
             out.write(len(text).to_bytes(8, "little") + text)
             for view, _ in views:
                 out.write(view)
-    except OSError as error:
+    except BaseException as error:  # KeyboardInterrupt, too, leaves no file
         if path:
             os.unlink(path)
+        if not isinstance(error, OSError):
+            raise
         raise FileError(
             f"session {session.name!r}: rows to begin with, {at} bytes in {tempfile.gettempdir()}: {error}; want room "
             "there, or TMPDIR elsewhere"

@@ -37,7 +37,7 @@ def bags(rows: Tensor, ids: Tensor, offsets: Optional[Tensor], mode: str) -> Ten
     ``ids``: int64 ``[N]`` with ``offsets``, int64 ``[bags]``, or ``[bags, n]`` without.
     """
     if offsets is None:
-        offsets = torch.arange(0, ids.numel(), max(1, ids.shape[1]))
+        offsets = torch.arange(0, ids.numel(), max(1, ids.shape[1]), dtype=torch.int64, device="cpu")
         ids = ids.reshape(-1)
     out: Tensor = _Bags.apply(rows, ids, offsets, mode == "mean")
     return out
@@ -72,7 +72,7 @@ class _Bags(torch.autograd.Function):
 def sums(grad: Tensor, ids: Tensor, offsets: Optional[Tensor], mean: bool, shape: torch.Size) -> Tensor:
     """The gradient of rows of this shape by that of the bags, ``[bags, dim]``; tensors are contiguous."""
     rows, dim = shape
-    out = torch.empty((rows, dim))
+    out = torch.empty((rows, dim), dtype=torch.float32, device="cpu")
     library = _native.native()
     code = library.bag_gradient(
         ids.data_ptr(),

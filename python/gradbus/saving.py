@@ -130,12 +130,20 @@ class SavedModel:
 
     def load_into(self, module: nn.Module, tables: Optional[Mapping[str, str]] = None, strict: bool = True) -> Any:
         """``module.load_state_dict`` of :meth:`state_dict`, for a plain PyTorch model: values are copied into its
-        parameters.
+        parameters. Of tables, the row of a module's ``padding_idx`` becomes zeros.
 
         ``strict=False`` leaves alone what only one side has, and says what in its result. Errors: RuntimeError, as of
         ``load_state_dict``.
         """
-        return module.load_state_dict(self.state_dict(tables), strict=strict)
+        state = self.state_dict(tables)
+        result = module.load_state_dict(state, strict=strict)
+        for name, part in module.named_modules():
+            key = f"{name}.weight" if name else "weight"
+            if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.padding_idx is not None:
+                if key in state and key not in self.parameters:
+                    with torch.no_grad():
+                        part.weight[part.padding_idx].zero_()
+        return result
 
     def close(self) -> None:
         """Forgets the file. Tensors that were given go on to be valid."""
@@ -155,7 +163,7 @@ class SavedModel:
             raise ClosedError(f"model {self.path} is closed: open it again")
         place = self._places[name]
         if place.bytes == 0:
-            return torch.zeros(place.shape)
+            return torch.zeros(place.shape, dtype=torch.float32, device="cpu")
         return torch.frombuffer(self._map, dtype=torch.float32, count=place.bytes // 4, offset=place.first).view(
             place.shape
         )

@@ -3,16 +3,12 @@ what was trained."""
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import ctypes
 import json
 import os
 import re
-import sys
 import threading
 import warnings
-import weakref
 from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
@@ -20,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Dict, Optional, Type, Union
 import torch
 from torch import Tensor
 
-from . import _native, plain
+from . import _native, ending, plain
 from .batches import Batches, Lane
 from .checks import text, whole
 from .errors import ArgumentError, ClosedError, ConfigError, Error, ForkedError, OrderError
@@ -31,9 +27,6 @@ from .saving import SavedModel
 if TYPE_CHECKING:
     from .ddp import Mean
     from .optimizer import Optimizer
-
-
-_AT_END = 1.0  # seconds that the end of the interpreter waits for another thread's call
 
 
 class Table:
@@ -165,7 +158,7 @@ class Session:
         self._joining: Union[int, ctypes.c_uint64] = 0  # the handle, from the beginning of the join on
         self._mean: Optional[Mean] = None  # of gradbus.hook
         self._process = os.getpid()
-        _open.add(self)
+        ending.opened.add(self)
 
     # Before it has joined.
 
@@ -231,7 +224,7 @@ class Session:
             )
         manifest = dict(self._manifest)
         manifest.update(self._optimizer.manifest(list(self._tables.values())))
-        dense = self._optimizer.start_values() if self._start is None else None
+        dense = self._optimizer.start_values(self._start)
         if not self._rows:
             self._join_as(manifest, dense)
             return
@@ -274,6 +267,12 @@ class Session:
         self.start()
         first = int(self._job["first_lane"])
         return range(first, first + int(self._job["lanes"]))
+
+    @property
+    def lane_count(self) -> int:
+        """How many lanes this trainer hosts. Joins only where trainers have some of several each."""
+        trainers, total = int(self._manifest["trainers"]), self.lanes_total
+        return total // trainers if trainers in (1, total) else len(self.lanes)
 
     @property
     def lanes_total(self) -> int:
@@ -343,7 +342,7 @@ class Session:
         if found is None:
             raise ArgumentError(f"no table {table!r}: want one of {sorted(self._tables)}")
         self.begin_reading()
-        rows = torch.empty(found.rows, found.dim)
+        rows = torch.empty(found.rows, found.dim, dtype=torch.float32, device="cpu")
         with self._lock:
             lib, handle = self.native, self.handle
             lib.wait(handle, lib.table, handle, found.index, 0, found.rows, rows.data_ptr())
@@ -408,7 +407,7 @@ class Session:
                     self._batches.settle()
             finally:
                 self._closed = True
-                _open.discard(self)
+                ending.opened.discard(self)
                 try:
                     if self._mean is not None:
                         self._mean.leave(reason)
@@ -449,7 +448,7 @@ class Session:
             return
         warnings.warn(f"session {self.name!r} was never closed: want session.close()", ResourceWarning, source=self)
         arguments = (self.native, self._joining, self._shards)
-        threading.Thread(target=_forget, args=arguments, name="gradbus.forget", daemon=True).start()
+        threading.Thread(target=ending.forget, args=arguments, name="gradbus.forget", daemon=True).start()
 
     def __deepcopy__(self, memo: Any) -> Session:
         return self  # a copied module uses the same tables
@@ -462,35 +461,3 @@ class Session:
 
     def __repr__(self) -> str:
         return f"gradbus session {self.name!r}"
-
-
-def _forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int) -> None:
-    """Leaves the job of a session that nobody refers to any more. There is nobody to tell of an error."""
-    with contextlib.suppress(Error):
-        lib.wait(0, lib.leave, handle, b"its program forgot the session, and did not close it")
-    if shards:
-        with contextlib.suppress(Error):
-            lib.wait(0, lib.local_close, shards)
-
-
-_open: weakref.WeakSet[Session] = weakref.WeakSet()
-
-
-def _close_open() -> None:
-    """At the end of the interpreter: closes what is open, by an error where the script ends by one, or while another
-    thread of it waits for the job."""
-    last: Optional[BaseException] = getattr(sys, "last_value", None)
-    for session in list(_open):
-        try:
-            if last is not None:
-                session.abort(f"{type(last).__name__}: {last}")
-            elif session._process == os.getpid() and session._lock.acquire(timeout=_AT_END):
-                session._lock.release()
-                session.close()
-            else:
-                session.abort("the interpreter ends while another of its threads waits for the job")
-        except Error as error:
-            print(f"gradbus: session {session.name!r}: {error}", file=sys.stderr)
-
-
-atexit.register(_close_open)

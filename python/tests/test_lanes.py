@@ -17,6 +17,7 @@ class Place:
 
     def __init__(self, lanes: range, total: int, next_batch: int = 0) -> None:
         self.lanes, self.lanes_total, self.next_batch = lanes, total, next_batch
+        self.lane_count = len(lanes)
 
 
 def delivered(samples: int, batch_size: int, trainers: int, lanes: int = 4, **named: Any) -> List[List[List[int]]]:

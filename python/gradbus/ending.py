@@ -1,0 +1,53 @@
+"""How sessions end that their program has not closed."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Optional, Union
+
+from . import _native
+from .errors import Error
+
+if TYPE_CHECKING:
+    from .session import Session
+
+_WITHIN = 1.0  # seconds that the end of the interpreter waits for another thread's call
+
+opened: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def forget(lib: _native.Native, handle: Union[int, ctypes.c_uint64], shards: int) -> None:
+    """Leaves the job of a session that nobody refers to any more. There is nobody to tell of an error."""
+    with contextlib.suppress(Error):
+        lib.wait(0, lib.leave, handle, b"its program forgot the session, and did not close it")
+    if shards:
+        with contextlib.suppress(Error):
+            lib.wait(0, lib.local_close, shards)
+
+
+def _close() -> None:
+    """At the end of the interpreter: closes what is open, by an error where the script ends by one, in the middle of a
+    batch for which other trainers wait, or while another thread of it waits for the job."""
+    last: Optional[BaseException] = getattr(sys, "last_value", None)
+    for session in list(opened):
+        try:
+            if last is not None:
+                session.abort(f"{type(last).__name__}: {last}")
+            elif session._process == os.getpid() and session._lock.acquire(timeout=_WITHIN):
+                session._lock.release()
+                if session._batches.is_open() and session.lane_count < session.lanes_total:
+                    session.abort("the interpreter ends in the middle of a batch")
+                else:
+                    session.close()
+            else:
+                session.abort("the interpreter ends while another of its threads waits for the job")
+        except Error as error:
+            print(f"gradbus: session {session.name!r}: {error}", file=sys.stderr)
+
+
+atexit.register(_close)
