@@ -125,7 +125,10 @@ class Torch:
         """Rows [n, dim] of a feature's table, ids int64 [n]."""
         return model.tables.bags[feature].weight.detach()[ids]
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
         pass
 
 
@@ -213,8 +216,12 @@ class Gradbus:
         """Rows [n, dim] of a feature's table, ids int64 [n]."""
         return self.session.lookup(feature, ids)
 
-    def close(self):
-        self.session.close()
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        """Closes the session, or tells the other trainers by what error this one ends."""
+        self.session.__exit__(*error)
 
 
 class Collection(nn.Module):
@@ -308,7 +315,12 @@ def run(a):
     if a.threads:
         torch.set_num_threads(a.threads)
     data = opened(a)
-    holder = EMBEDDINGS[a.embeddings](a)
+    with EMBEDDINGS[a.embeddings](a) as holder:
+        return trained(a, data, holder)
+
+
+def trained(a, data, holder):
+    """Trains tables of the holder and a model above them, and returns what is to be printed."""
     above = MODELS[a.model](data.dense, len(data.features), a.dim)
     model = Recommender(holder.tables(data.features, a.dim), above)
     optimizer = holder.optimizer(model)
@@ -322,7 +334,6 @@ def run(a):
     area, loss = evaluate(model, loader(Batches(data.test, a.batch, seed=0, rows=a.test_rows), a))
     peak = metrics.peak_mib()
     weights = digest(model, holder, data.features)
-    holder.close()
     return {
         "embeddings": a.embeddings,
         "model": a.model,

@@ -120,14 +120,22 @@ def trained(a, data, make):
     """The model that `make` gives tables, after an epoch, and the mean loss of that."""
     torch.manual_seed(1)
     above = dlrm.MODELS[a.model](data.dense, len(data.features), a.dim)
-    holder = make(a)
-    model = dlrm.Recommender(holder.tables(data.features, a.dim), above)
-    optimizer = holder.optimizer(model)
-    yield model, holder
-    batches = Batches(data.train, a.batch, seed=1)
-    yield dlrm.train(model, optimizer, dlrm.loader(batches, a, holder.order(len(batches))), 0)[2]
-    yield dlrm.evaluate(model, dlrm.loader(Batches(data.test, a.batch), a))
-    holder.close()
+    with make(a) as holder:
+        model = dlrm.Recommender(holder.tables(data.features, a.dim), above)
+        optimizer = holder.optimizer(model)
+        yield model, holder
+        batches = Batches(data.train, a.batch, seed=1)
+        yield dlrm.train(model, optimizer, dlrm.loader(batches, a, holder.order(len(batches))), 0)[2]
+        yield dlrm.evaluate(model, dlrm.loader(Batches(data.test, a.batch), a))
+
+
+def test_an_error_reaches_the_job(monkeypatch):
+    said = []
+    monkeypatch.setattr("gradbus.Session.abort", lambda session, reason: (said.append(reason), session.close()))
+    monkeypatch.setattr(dlrm, "trained", lambda *_: (_ for _ in ()).throw(ValueError("no rows")))
+    with pytest.raises(ValueError, match="no rows"):
+        dlrm.run(dlrm.flags().parse_args([str(SAMPLE), "--embeddings", "gradbus"]))
+    assert said == ["ValueError: no rows"]
 
 
 def test_gradbus_trains_as_plain_pytorch_does():

@@ -178,13 +178,28 @@ class Native:
         except ctypes.ArgumentError:
             raise
         except BaseException:
-            if handle:
-                self.cancel(handle)
-            while self.resume() == AGAIN:  # an error where no call was left
-                pass
+            self._end(handle)
             raise
         if code:
             self.raise_error(code)
+
+    def _end(self, handle: Union[int, c_uint64]) -> None:
+        """Cancels this thread's call, and returns when it is over. What signal handlers raise meanwhile waits for that.
+
+        It makes no difference where no call is left."""
+        later: Optional[BaseException] = None
+        over = False
+        while not over:
+            try:
+                if handle:
+                    self.cancel(handle)
+                while self.resume() == AGAIN:  # an error where no call was left
+                    pass
+                over = True
+            except BaseException as error:
+                later = error
+        if later is not None:
+            raise later
 
     def text(self, function: Callable[..., int], handle: int) -> Any:
         """The JSON that a call gives in memory of the library."""

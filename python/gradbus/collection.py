@@ -168,7 +168,10 @@ class EmbeddingBagCollection(nn.Module):
         weights = None
         if any(one.weights is not None for one in each):
             weights = torch.cat(
-                [torch.ones(one.ids.numel(), dtype=torch.float32, device="cpu") if one.weights is None else one.weights for one in each]
+                [
+                    torch.ones(one.ids.numel(), dtype=torch.float32, device="cpu") if one.weights is None else one.weights
+                    for one in each
+                ]
             )
         offsets, at = [], 0
         for one in each:

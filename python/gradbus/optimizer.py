@@ -158,8 +158,8 @@ class Optimizer(torch.optim.Optimizer):
                 scale = of
             elif abs(scale - of) > 1e-6 * max(scale, of):
                 raise ConfigError(
-                    f"learning rates of {self.rates()}: want one factor for all groups; each can have a schedule of its "
-                    "own in gradbus"
+                    f"learning rates of {self.rates()}: want one factor for all groups; each can have a schedule of "
+                    "its own in gradbus"
                 )
         if scale is None or scale == self._scale:
             return None

@@ -28,7 +28,8 @@ __all__ = ["plain_state_dict", "rows_of", "write"]
 
 def plain_state_dict(model: nn.Module) -> Dict[str, Tensor]:
     """``model.state_dict()`` as that of a plain PyTorch model, with the rows of tables: a module ``users`` of this
-    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version. The row of ``padding_idx`` is zeros.
+    package becomes ``users.weight``, float32 ``[num_embeddings, dim]``, of the newest version. The row of
+    ``padding_idx`` is zeros.
 
     It needs the memory for all rows; ``session.save`` does not. Errors: OrderError where a module has no session; those
     of the session."""

@@ -183,6 +183,22 @@ def test_an_interrupt_leaves_no_file(monkeypatch, tmp_path):
         assert os.listdir(tmp_path) == []
 
 
+def test_a_second_interrupt_waits_for_the_call(monkeypatch):
+    native, codes, canceled = _native.native(), [_native.AGAIN, None, None, _native.AGAIN, _native.OK], []
+
+    def resume():
+        code = codes.pop(0)
+        if code is None:
+            raise KeyboardInterrupt
+        return code
+
+    monkeypatch.setattr(native, "resume", resume)
+    monkeypatch.setattr(native, "cancel", canceled.append)
+    with pytest.raises(KeyboardInterrupt):
+        native.wait(7, lambda: _native.AGAIN)
+    assert codes == [] and set(canceled) == {7}
+
+
 PROGRAM = """
 import sys, torch, gradbus
 model = gradbus.Embedding(4, 2, name="e")

@@ -88,7 +88,7 @@ def test_default_device():
             assert torch.equal(session.lookup("e", IDS), rows - 1)
             assert list(gradbus.LaneSampler(4, session, 2, shuffle=False)) == [[2, 3]]
         finally:
-            torch.set_default_device("cpu")
+            torch.set_default_device(None)
 
 
 # What a program does with what it is given.
