@@ -167,12 +167,8 @@ class EmbeddingBagCollection(nn.Module):
             return functional.embedding(ids, rows)  # bags of one id, of any mode
         weights = None
         if any(one.weights is not None for one in each):
-            weights = torch.cat(
-                [
-                    torch.ones(one.ids.numel(), dtype=torch.float32, device="cpu") if one.weights is None else one.weights
-                    for one in each
-                ]
-            )
+            ones = torch.ones(ids.numel(), dtype=torch.float32, device="cpu")
+            weights = torch.cat([ones[: one.ids.numel()] if one.weights is None else one.weights for one in each])
         offsets, at = [], 0
         for one in each:
             own = torch.arange(one.bags, dtype=torch.int64, device="cpu") if one.offsets is None else one.offsets
