@@ -2,9 +2,9 @@
 
 // The gradient of rows by the bags that they were pooled in. PyTorch 1.13 and 2.14 take 1.8 and 2.1 ms for the backward
 // of embedding_bag at 21,465 ids of 9,164 rows of 32 values in 7,168 bags; this takes a tenth of it.
-#include <string.h>
-
 #include "bags.h"
+
+#include <string.h>
 
 static void add(float *restrict to, const float *restrict from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] += from[i];
@@ -32,8 +32,8 @@ int bags_possible(const int64_t *ids, int64_t count, const int64_t *offsets, int
   return 1;
 }
 
-void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad,
-                   int64_t dim, float *out, int64_t rows) {
+void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad, int64_t dim, float *out,
+                   int64_t rows) {
   if (rows && dim) memset(out, 0, (size_t)rows * (size_t)dim * sizeof *out);
   for (int64_t b = 0; b < bags; b++) {
     int64_t i = offsets ? offsets[b] : b;

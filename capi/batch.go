@@ -207,9 +207,8 @@ func (s *session) check(steps []C.gradbus_lane_step, lanes []lane.Lane) error {
 		if err != nil {
 			return fmt.Errorf("lane %d: %w", step.lane, err)
 		}
-		if step.samples < 0 || step.samples == 0 && (len(pieces) > 0 || step.dense != nil) {
-			return fmt.Errorf("%w: lane %d: %d samples with %d pieces of rows, dense %v: want samples, or neither rows nor dense",
-				errArgument, step.lane, step.samples, len(pieces), step.dense != nil)
+		if step.samples < 0 || step.samples == 0 && len(pieces) > 0 {
+			return fmt.Errorf("%w: lane %d: %d samples and %d pieces of rows: want none of either, or samples", errArgument, step.lane, step.samples, len(pieces))
 		}
 		for at := range pieces {
 			if err := s.checkRows(&pieces[at]); err != nil {

@@ -12,12 +12,12 @@
 
 enum { USERS = 2000, FILMS = 500, DIM = 8, BATCH = 512, BATCHES = 200 };
 
-#define DO(call)                                     \
-  do {                                               \
-    if (call) {                                      \
-      fprintf(stderr, "%s\n", gradbus_error());      \
-      exit(1);                                       \
-    }                                                \
+#define DO(call)                                \
+  do {                                          \
+    if (call) {                                 \
+      fprintf(stderr, "%s\n", gradbus_error()); \
+      exit(1);                                  \
+    }                                           \
   } while (0)
 
 static const char *job =

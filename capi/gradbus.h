@@ -41,18 +41,18 @@ typedef uint64_t gradbus_handle;
 
 enum gradbus_code {
   GRADBUS_OK = 0,
-  GRADBUS_AGAIN = 1,     /* the call goes on: gradbus_resume waits for it; its memory stays in use */
-  GRADBUS_ARGUMENT = 2,  /* a shape, key, name, pointer or handle is not possible; nothing has changed */
-  GRADBUS_ORDER = 3,     /* not now, such as commit before begin, or while another call of the session is under way; nothing has changed */
-  GRADBUS_CONFIG = 4,    /* the options or the manifest; the text has the field, its value and what would be right */
-  GRADBUS_SERVER = 5,    /* no server is there, or it was lost; a session has ended */
-  GRADBUS_JOB = 6,       /* the job refused this trainer, or failed: the text names who and why; the session has ended */
-  GRADBUS_VERSION = 7,   /* the job is at another version than that which was asked for; the session goes on */
-  GRADBUS_CANCELED = 8,  /* by gradbus_cancel; the session has ended */
-  GRADBUS_CLOSED = 9,    /* the handle is gone */
-  GRADBUS_FORKED = 10,   /* this process was forked from the one that loaded the library */
-  GRADBUS_FILE = 11,     /* a file cannot be read or written, or is no saved model */
-  GRADBUS_INTERNAL = 12  /* a fault of the library; a session has ended */
+  GRADBUS_AGAIN = 1,    /* the call goes on: gradbus_resume waits for it; its memory stays in use */
+  GRADBUS_ARGUMENT = 2, /* a shape, key, name, pointer or handle is not possible; nothing has changed */
+  GRADBUS_ORDER = 3,    /* not now, such as commit before begin, or while another call of the session is under way; nothing has changed */
+  GRADBUS_CONFIG = 4,   /* the options or the manifest; the text has the field, its value and what would be right */
+  GRADBUS_SERVER = 5,   /* no server is there, or it was lost; a session has ended */
+  GRADBUS_JOB = 6,      /* the job refused this trainer, or failed: the text names who and why; the session has ended */
+  GRADBUS_VERSION = 7,  /* the job is at another version than that which was asked for; the session goes on */
+  GRADBUS_CANCELED = 8, /* by gradbus_cancel; the session has ended */
+  GRADBUS_CLOSED = 9,   /* the handle is gone */
+  GRADBUS_FORKED = 10,  /* this process was forked from the one that loaded the library */
+  GRADBUS_FILE = 11,    /* a file cannot be read or written, or is no saved model */
+  GRADBUS_INTERNAL = 12 /* a fault of the library; a session has ended */
 };
 
 /* Why the calling thread's last call gave something other than GRADBUS_OK and GRADBUS_AGAIN: one line, UTF-8, at most 2 KiB. It is the
@@ -110,8 +110,8 @@ int32_t gradbus_job(gradbus_handle session, char **json);
 void gradbus_free(void *p);
 
 typedef struct {
-  uint64_t number;     /* of the batch, from 0; in sync it is computed on that version */
-  int32_t first_lane;  /* of those to be computed: a trainer is told, and does not choose */
+  uint64_t number;    /* of the batch, from 0; in sync it is computed on that version */
+  int32_t first_lane; /* of those to be computed: a trainer is told, and does not choose */
   int32_t lanes;
 } gradbus_batch;
 
@@ -121,14 +121,14 @@ typedef struct {
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense);
 
 typedef struct {
-  int32_t table;        /* number in the manifest */
+  int32_t table; /* number in the manifest */
   int64_t count;
-  const int64_t *keys;  /* [count], in any order, and as often as one likes */
-  int64_t *ids;         /* out [count]: keys[i] is unique[ids[i]], and its row is rows[ids[i]] */
-  int64_t *unique;      /* out [count], of which distinct are written: the distinct keys, ascending */
-  int64_t distinct;     /* out */
-  float *rows;          /* out [distinct, dim] of gradbus_lookup; [bags, dim] of a table that shards pool */
-  int64_t bags;         /* of a table that shards pool; 0 of others */
+  const int64_t *keys;    /* [count], in any order, and as often as one likes */
+  int64_t *ids;           /* out [count]: keys[i] is unique[ids[i]], and its row is rows[ids[i]] */
+  int64_t *unique;        /* out [count], of which distinct are written: the distinct keys, ascending */
+  int64_t distinct;       /* out */
+  float *rows;            /* out [distinct, dim] of gradbus_lookup; [bags, dim] of a table that shards pool */
+  int64_t bags;           /* of a table that shards pool; 0 of others */
   const int64_t *offsets; /* [bags], where each bag begins among keys: from 0 on and rising; NULL: bags of one key each, and of other tables */
 } gradbus_ask;
 
@@ -151,26 +151,26 @@ int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *ask
  * grad[b] times the reciprocal of the bag's ids, fused; sums begin at 0 and go in the order of ids. ids [count] are numbers of rows, as of gradbus_distinct;
  * offsets [bags] say where each bag begins, from 0 on and rising, NULL being bags of one id; grad is [bags, dim]. What does not fit is
  * GRADBUS_ARGUMENT, with nothing written. Touches no session. From any thread at any time, and in a forked process, too. */
-int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
-                             float *out, int64_t rows);
+int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim, float *out,
+                             int64_t rows);
 
 typedef struct {
   int32_t table;
   int64_t count;
-  const int64_t *keys;  /* [count], best distinct and ascending, as unique is; else equal ones are added up in order. A table with
+  const int64_t *keys; /* [count], best distinct and ascending, as unique is; else equal ones are added up in order. A table with
                          * "per_row" counts them: there each use of a row is one key with its gradient */
-  const float *grad;    /* [count, dim]; [bags, dim] of a table that shards pool */
-  int64_t bags;         /* these and offsets as in gradbus_ask; then keys are in any order */
+  const float *grad;   /* [count, dim]; [bags, dim] of a table that shards pool */
+  int64_t bags;        /* these and offsets as in gradbus_ask; then keys are in any order */
   const int64_t *offsets;
 } gradbus_rows;
 
 typedef struct {
   int32_t lane;
-  int32_t samples;              /* by which the lane weighs; 0: the lane is absent from the batch, and has neither rows nor dense */
-  double loss;                  /* summed over the samples, for progress */
-  const gradbus_rows *rows;     /* [pieces], any number for each table; added up in this order */
+  int32_t samples;          /* by which the lane weighs; 0: the lane is absent from the batch, has no rows, and dense is not looked at */
+  double loss;              /* summed over the samples, for progress */
+  const gradbus_rows *rows; /* [pieces], any number for each table; added up in this order */
   int32_t pieces;
-  const float *const *dense;    /* gradient of each parameter of the manifest, summed over the samples; a NULL entry, or NULL, is zeros */
+  const float *const *dense; /* gradient of each parameter of the manifest, summed over the samples; a NULL entry, or NULL, is zeros */
 } gradbus_lane_step;
 
 /* Waits (for room on the way). Hands over the gradients of all lanes of gradbus_begin, ascending. The update divides their sum by the sum of

@@ -15,14 +15,14 @@ static pthread_key_t key;
 
 // The library is loaded at run time, when there is room for little more than a pointer in each thread.
 static _Thread_local gradbus_thread *known;
-static gradbus_thread nobody = {.patience = -1}; // of threads for whom there is no memory
+static gradbus_thread nobody = {.patience = -1};  // of threads for whom there is no memory
 
 static void end_thread(void *t) {
-  known = NULL; // the thread's later destructors may still call
+  known = NULL;  // the thread's later destructors may still call
   free(t);
 }
 
-static void leave_home(void) { home = -1; } // also where a child in a pid namespace of its own has the parent's number
+static void leave_home(void) { home = -1; }  // also where a child in a pid namespace of its own has the parent's number
 
 __attribute__((constructor)) static void remember_process(void) {
   home = getpid();
@@ -59,24 +59,16 @@ int32_t gradbus_local_close(gradbus_handle shards) { CALL(go_local_close(self(),
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session) {
   CALL(go_join(self(), (char *)config, (char *)job, (float **)dense_start, session));
 }
-int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense) {
-  CALL(go_begin(self(), session, batch, (float **)dense));
-}
+int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense) { CALL(go_begin(self(), session, batch, (float **)dense)); }
 int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n) { CALL(go_distinct(self(), session, asks, n)); }
-int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) {
-  CALL(go_lookup(self(), session, version, asks, n));
-}
-int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) {
-  CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n));
-}
+int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) { CALL(go_lookup(self(), session, version, asks, n)); }
+int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) { CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n)); }
 int32_t gradbus_finish(gradbus_handle session, float *const *dense) { CALL(go_finish(self(), session, (float **)dense)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }
 int32_t gradbus_job(gradbus_handle session, char **json) { CALL(go_job(self(), session, json)); }
 int32_t gradbus_stats(gradbus_handle session, char **json) { CALL(go_stats(self(), session, json)); }
 int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]) { CALL(go_digest(self(), session, digest)); }
-int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) {
-  CALL(go_scale_lr(self(), session, from, scale, decided));
-}
+int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) { CALL(go_scale_lr(self(), session, from, scale, decided)); }
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows) {
   CALL(go_table(self(), session, table, first, count, rows));
 }
@@ -84,12 +76,10 @@ int32_t gradbus_save(gradbus_handle session, const char *path) { CALL(go_save(se
 int32_t gradbus_open(const char *path, gradbus_handle *model) { CALL(go_open(self(), (char *)path, model)); }
 int32_t gradbus_model_job(gradbus_handle model, char **json) { CALL(go_model_job(self(), model, json)); }
 int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n) { CALL(go_model_lookup(self(), model, asks, n)); }
-int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values) {
-  CALL(go_model_param(self(), model, (char *)name, values));
-}
+int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values) { CALL(go_model_param(self(), model, (char *)name, values)); }
 int32_t gradbus_model_close(gradbus_handle model) { CALL(go_model_close(self(), model)); }
-int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim,
-                             float *out, int64_t rows) {
+int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim, float *out,
+                             int64_t rows) {
   const int missing = (count > 0 && !ids) || (bags > 0 && !grad) || (rows > 0 && !out);
   if (dim < 1 || missing || !bags_possible(ids, count, offsets, bags, rows)) {
     strcpy(self()->text, "gradient of bags: want dim from 1 on, ids below rows, offsets that begin at 0, rise, and are no more than ids, and no NULL");

@@ -8,9 +8,9 @@
 
 // gradbus_thread is what belongs to one thread of the caller.
 typedef struct {
-  int32_t patience;   // of gradbus_patience
-  uint64_t pending;   // the call that gave GRADBUS_AGAIN; 0 for none
-  char text[2048];    // of gradbus_error
+  int32_t patience;  // of gradbus_patience
+  uint64_t pending;  // the call that gave GRADBUS_AGAIN; 0 for none
+  char text[2048];   // of gradbus_error
 } gradbus_thread;
 
 #endif

@@ -9,14 +9,14 @@
 
 static atomic_int wrong;
 
-#define CHECK(ok, ...)                                 \
-  do {                                                 \
-    if (!(ok)) {                                       \
-      printf("%s:%d: %s: ", __FILE__, __LINE__, #ok);  \
-      printf(__VA_ARGS__);                             \
+#define CHECK(ok, ...)                                  \
+  do {                                                  \
+    if (!(ok)) {                                        \
+      printf("%s:%d: %s: ", __FILE__, __LINE__, #ok);   \
+      printf(__VA_ARGS__);                              \
       printf("; gradbus_error: %s\n", gradbus_error()); \
-      wrong = 1;                                       \
-    }                                                  \
+      wrong = 1;                                        \
+    }                                                   \
   } while (0)
 
 // done is the code of a call, once it is over.
@@ -26,9 +26,9 @@ static int done(int code) {
 }
 
 // gives checks the code of a call, and that its text says something.
-#define GIVES(want, text, call)                                                           \
-  do {                                                                                    \
-    int got = done(call);                                                                 \
+#define GIVES(want, text, call)                                                             \
+  do {                                                                                      \
+    int got = done(call);                                                                   \
     CHECK(got == (want) && ((want) == 0 || strstr(gradbus_error(), text)), "code %d", got); \
   } while (0)
 #define OK(call) GIVES(GRADBUS_OK, "", call)

@@ -57,7 +57,7 @@ static void trained(const char *options, int patience, const char *name, const c
                            {.table = 0, .count = KEYS, .keys = keys, .rows = pooled, .bags = BAGS, .offsets = offsets},
                            {.table = 1, .count = KEYS, .keys = keys, .rows = means, .bags = BAGS, .offsets = offsets}};
     OK(gradbus_distinct(session, asks, 1));
-    OK(gradbus_lookup(session, -1, asks, 3)); // rows and bags by one call
+    OK(gradbus_lookup(session, -1, asks, 3));  // rows and bags by one call
     OK(gradbus_table(session, 0, 0, ROWS, all));
     pool_by_hand(all, DIM, 0, by_hand);
     for (int i = 0; i < BAGS * DIM; i++) CHECK(near(pooled[i], by_hand[i]), "sum %d is %g, want %g", i, pooled[i], by_hand[i]);
@@ -66,7 +66,7 @@ static void trained(const char *options, int patience, const char *name, const c
     for (int i = 0; i < BAGS; i++) CHECK(near(means[i], by_hand[i]), "mean %d is %g, want %g", i, means[i], by_hand[i]);
     gradbus_rows pieces[4] = {{.table = 0, .count = KEYS, .keys = keys, .grad = ones, .bags = BAGS, .offsets = offsets},
                               {.table = 1, .count = KEYS, .keys = keys, .grad = ones, .bags = BAGS, .offsets = offsets},
-                              {.table = 0, .count = 2, .keys = keys + 2, .grad = ones, .bags = 2}, // each a bag
+                              {.table = 0, .count = 2, .keys = keys + 2, .grad = ones, .bags = 2},  // each a bag
                               {.table = 2, .count = 1, .keys = unique, .grad = ones}};
     gradbus_lane_step steps[2] = {{.lane = 0, .samples = 1, .rows = pieces, .pieces = 4}, {.lane = 1, .samples = n != 2}};
     OK(gradbus_commit(session, steps, 2));
@@ -84,7 +84,7 @@ static void trains(void) {
   uint8_t digests[4][32];
   float sums[ROWS * DIM], first[ROWS * DIM];
   trained(NULL, -1, "columns", "columns", digests[0], first);
-  trained("{\"shards\": 2}", 0, "columns-two", "columns", digests[1], sums); // every wait is interrupted at once
+  trained("{\"shards\": 2}", 0, "columns-two", "columns", digests[1], sums);  // every wait is interrupted at once
   trained(NULL, -1, "tables", "tables", digests[2], sums);
   trained("{\"shards\": 3}", -1, "tables-three", "tables", digests[3], sums);
   for (int i = 1; i < 4; i++) CHECK(!memcmp(digests[0], digests[i], 32), "digest %d is %x, want %x", i, digests[i][0], digests[0][0]);
@@ -95,7 +95,7 @@ static void trains(void) {
   float begun[ROWS * DIM];
   OK(gradbus_table(session, 0, 0, ROWS, begun));
   for (int k = 0; k < ROWS; k++) {
-    const float uses = k == 7 ? 2 : k == 3 ? 4 : k == 99 ? 1 : 0; // 7, 7, 3 and 3 and 99, and again 3 and 3
+    const float uses = k == 7 ? 2 : k == 3 ? 4 : k == 99 ? 1 : 0;  // 7, 7, 3 and 3 and 99, and again 3 and 3
     for (int d = 0; d < DIM; d++) {
       const float want = begun[k * DIM + d] - uses * 2;
       CHECK(near(first[k * DIM + d], want), "row %d is %g, want %g", k, first[k * DIM + d], want);
@@ -141,7 +141,7 @@ static void refuses(void) {
   piece.grad = rows, piece.table = 2;
   GIVES(GRADBUS_ARGUMENT, "\"rows\" is not pooled by its shards", gradbus_commit(session, steps, 2));
   piece.table = 1;
-  OK(gradbus_commit(session, steps, 2)); // nothing of that has changed anything
+  OK(gradbus_commit(session, steps, 2));  // nothing of that has changed anything
   OK(gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
 }

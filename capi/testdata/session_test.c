@@ -45,7 +45,7 @@ static gradbus_rows rows_of(int32_t table, int64_t count, const int64_t *keys, c
   return (gradbus_rows){.table = table, .count = count, .keys = keys, .grad = grad};
 }
 
-static void *room(size_t count, size_t bytes) { return count ? calloc(count, bytes) : NULL; } // exactly: ASan looks at both ends
+static void *room(size_t count, size_t bytes) { return count ? calloc(count, bytes) : NULL; }  // exactly: ASan looks at both ends
 
 // batch is one of a session: every row of rows loses 1, a row of drawn what it is, and w takes gradient.
 typedef struct {
@@ -65,8 +65,8 @@ static void commit(gradbus_handle session, const batch *b) {
   for (int i = 0; i < ROWS; i++) all[i] = i;
   gradbus_ask ask = {.table = 1, .count = 4, .keys = twice, .ids = ids, .unique = unique};
   OK(gradbus_distinct(session, &ask, 1));
-  CHECK(ask.distinct == 3 && unique[0] == 3 && unique[1] == 7 && unique[2] == 999 && ids[0] == 1 && ids[1] == 0 && ids[2] == 1 && ids[3] == 2,
-        "%lld distinct", (long long)ask.distinct);
+  CHECK(ask.distinct == 3 && unique[0] == 3 && unique[1] == 7 && unique[2] == 999 && ids[0] == 1 && ids[1] == 0 && ids[2] == 1 && ids[3] == 2, "%lld distinct",
+        (long long)ask.distinct);
   ask.rows = room(ask.distinct, sizeof(float));
   OK(gradbus_lookup(session, (int64_t)b->at.number, &ask, 1));
   int lanes = b->at.lanes;
@@ -76,10 +76,11 @@ static void commit(gradbus_handle session, const batch *b) {
   for (int i = 0; i < 4; i++) again[i] = ask.rows[ids[i]];
   const float *dense[1] = {w};
   gradbus_lane_step *steps = room(lanes, sizeof *steps);
-  gradbus_rows rows[4] = {rows_of(0, ROWS / 2, all, ones), rows_of(1, 3, unique, ask.rows), rows_of(0, ROWS / 2, all + ROWS / 2, ones), rows_of(1, 4, twice, again)};
+  gradbus_rows rows[4] = {rows_of(0, ROWS / 2, all, ones), rows_of(1, 3, unique, ask.rows), rows_of(0, ROWS / 2, all + ROWS / 2, ones),
+                          rows_of(1, 4, twice, again)};
   for (int l = 0; l < lanes; l++)
     steps[l] = (gradbus_lane_step){.lane = b->at.first_lane + l, .samples = 1, .loss = 0.5, .rows = rows, .pieces = l ? 4 : 3, .dense = dense};
-  if (lanes > 1 && b->at.number % 3 == 2) steps[lanes - 1] = (gradbus_lane_step){.lane = b->at.first_lane + lanes - 1}; // absent
+  if (lanes > 1 && b->at.number % 3 == 2) steps[lanes - 1] = (gradbus_lane_step){.lane = b->at.first_lane + lanes - 1};  // absent
   OK(gradbus_commit(session, steps, lanes));
   free(ones), free(w), free(steps), free(ask.rows);
 }
@@ -96,7 +97,7 @@ static void trained(const char *options, int patience, const char *name, uint8_t
   }
   float w[WIDE], rows[2 * DIM];
   float *dense[1] = {w};
-  begin(session); // and gives it back
+  begin(session);  // and gives it back
   OK(gradbus_finish(session, dense));
   CHECK(w[1] == -5, "w %g", w[1]);
   OK(gradbus_table(session, 0, ROWS - 2, 2, rows));
@@ -111,7 +112,7 @@ static void case_trains(void) {
   uint8_t digests[3][32];
   trained(NULL, -1, "one", digests[0]);
   trained("{\"shards\": 3}", -1, "two", digests[1]);
-  trained("{\"shards\": 2}", 0, "three", digests[2]); // every wait is interrupted at once
+  trained("{\"shards\": 2}", 0, "three", digests[2]);  // every wait is interrupted at once
   CHECK(!memcmp(digests[0], digests[1], 32) && !memcmp(digests[0], digests[2], 32), "digests %x %x %x", digests[0][0], digests[1][0], digests[2][0]);
 }
 
@@ -170,7 +171,7 @@ static void case_cancels(void) {
   pthread_join(other, NULL);
   GIVES(GRADBUS_CLOSED, "gone", gradbus_leave(alone, NULL));
 
-  gradbus_patience(0); // the other one joins meanwhile, on this thread
+  gradbus_patience(0);  // the other one joins meanwhile, on this thread
   CHECK(joining(shards, "pair", 2, 1, NULL, &both[0]) == GRADBUS_AGAIN, "joined alone");
   GIVES(GRADBUS_ORDER, "has not joined", gradbus_finish(both[0], NULL));
   GIVES(GRADBUS_ORDER, "gradbus_resume first", joining(shards, "pair", 2, 1, NULL, &both[1]));
@@ -201,13 +202,13 @@ static void case_cancels_a_batch(void) {
   CHECK(lives[0].code == 0 && lives[1].code == 0, "codes %d %d", lives[0].code, lives[1].code);
   char *text = NULL;
   OK(gradbus_job(lives[0].session, &text));
-  const char *who = strstr(text, "\"member\":\"t1\"") ? "trainer t1" : "trainer t0"; // whoever came first is t0
+  const char *who = strstr(text, "\"member\":\"t1\"") ? "trainer t1" : "trainer t0";  // whoever came first is t0
   gradbus_free(text);
   batch b = begin(lives[0].session), c = begin(lives[1].session);
   commit(lives[0].session, &b);
   gradbus_patience(10);
   pthread_create(&other, NULL, cancel_soon, &lives[0].session);
-  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_begin(lives[0].session, &b.at, NULL)); // which waits for the other one
+  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_begin(lives[0].session, &b.at, NULL));  // which waits for the other one
   pthread_join(other, NULL);
   GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_finish(lives[0].session, NULL));
   OK(gradbus_leave(lives[0].session, NULL));
@@ -216,7 +217,7 @@ static void case_cancels_a_batch(void) {
     float row[DIM];
     gradbus_ask ask = {.table = 0, .count = 1, .keys = &key, .unique = &key, .distinct = 1, .rows = row};
     int code = done(gradbus_lookup(lives[1].session, -1, &ask, 1));
-    if (code == GRADBUS_OK) continue; // it has not heard of it yet
+    if (code == GRADBUS_OK) continue;  // it has not heard of it yet
     CHECK(code == GRADBUS_JOB && strstr(gradbus_error(), who) && strstr(gradbus_error(), "gradbus_cancel"), "code %d", code);
     break;
   }
@@ -242,7 +243,7 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "ascending", gradbus_lookup(session, -1, &ask, 1));
   ask.distinct = -1;
   GIVES(GRADBUS_ARGUMENT, "-1 elements", gradbus_lookup(session, -1, &ask, 1));
-  ask.distinct = INT64_MAX; // as where nobody has called gradbus_distinct
+  ask.distinct = INT64_MAX;  // as where nobody has called gradbus_distinct
   GIVES(GRADBUS_ARGUMENT, "unique: 9223372036854775807 elements", gradbus_lookup(session, -1, &ask, 1));
   ask.distinct = 1, ask.rows = NULL;
   GIVES(GRADBUS_ARGUMENT, "rows: 3 elements", gradbus_lookup(session, -1, &ask, 1));
@@ -260,18 +261,15 @@ static void case_refuses(void) {
   gradbus_rows piece = rows_of(0, 1, keys, NULL);
   steps[1] = (gradbus_lane_step){.lane = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "0 samples", gradbus_commit(session, steps, 2));
-  const float *none[1] = {NULL};
-  steps[1] = (gradbus_lane_step){.lane = 1, .dense = none};
-  GIVES(GRADBUS_ARGUMENT, "neither rows nor dense", gradbus_commit(session, steps, 2));
   steps[1] = (gradbus_lane_step){.lane = 1, .samples = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "grad: 3 elements", gradbus_commit(session, steps, 2));
   piece = rows_of(0, 1, &keys[1], rows);
   GIVES(GRADBUS_ARGUMENT, "lane 1: piece 0 of rows: table \"rows\": key number 0 is 1000", gradbus_commit(session, steps, 2));
-  commit(session, &b); // nothing of that has changed anything
+  commit(session, &b);  // nothing of that has changed anything
   GIVES(GRADBUS_ARGUMENT, "1001 rows", gradbus_table(session, 0, 0, ROWS + 1, NULL));
   GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL));
   GIVES(GRADBUS_FILE, "/nowhere", gradbus_save(session, "/nowhere/at/all"));
-  GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp")); // a folder
+  GIVES(GRADBUS_FILE, "/tmp", gradbus_save(session, "/tmp"));  // a folder
   GIVES(GRADBUS_ARGUMENT, "no NULL", gradbus_bag_gradient(keys, 1, NULL, 1, 0, NULL, 1, rows, 1));
 
   GIVES(GRADBUS_ARGUMENT, "want one that this library gave", gradbus_leave(1, NULL));
@@ -286,7 +284,9 @@ static void case_refuses(void) {
   OK(gradbus_leave(session, "a reason"));
   GIVES(GRADBUS_CLOSED, "gone", gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
-  GIVES(GRADBUS_SERVER, "127.0.0.1:1", gradbus_join("{\"server\": \"nats://127.0.0.1:1\"}", "{\"name\": \"a\", \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [1]}]}", NULL, &h));
+  GIVES(GRADBUS_SERVER, "127.0.0.1:1",
+        gradbus_join("{\"server\": \"nats://127.0.0.1:1\"}",
+                     "{\"name\": \"a\", \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [1]}]}", NULL, &h));
   GIVES(GRADBUS_FILE, "/nowhere", gradbus_open("/nowhere", &h));
 }
 
@@ -327,7 +327,7 @@ static void case_threads(void) {
   pthread_t trainers[2], others[8];
   training = 1;
   for (int i = 0; i < 8; i++) {
-    lookers[i] = (life){.session = lives[i % 2].session, .trainers = i % 3 - 1}; // patience -1, 0 or 1
+    lookers[i] = (life){.session = lives[i % 2].session, .trainers = i % 3 - 1};  // patience -1, 0 or 1
     pthread_create(&others[i], NULL, look, &lookers[i]);
   }
   for (int i = 0; i < 2; i++) pthread_create(&trainers[i], NULL, train, &lives[i]);
@@ -351,7 +351,7 @@ static void case_forks(void) {
     GIVES(GRADBUS_FORKED, "spawned", gradbus_leave(session, NULL));
     CHECK(gradbus_version()[0], "no version");
     fflush(stdout);
-    execl("/proc/self/exe", "spawned", "trains", NULL); // which may use it
+    execl("/proc/self/exe", "spawned", "trains", NULL);  // which may use it
     _exit(1);
   }
   int status = -1;
@@ -392,8 +392,10 @@ static void case_costs(void) {
     gradbus_handle shards = shards_of(NULL), session = 0;
     char config[64];
     snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
-    OK(gradbus_join(config, "{\"name\": \"costs\", \"lanes\": 1, \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [5]}],"
-                            " \"tables\": [{\"name\": \"rows\", \"rows\": 1000, \"dim\": 16, \"init\": {\"kind\": \"zeros\"}}]}", NULL, &session));
+    OK(gradbus_join(config,
+                    "{\"name\": \"costs\", \"lanes\": 1, \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [5]}],"
+                    " \"tables\": [{\"name\": \"rows\", \"rows\": 1000, \"dim\": 16, \"init\": {\"kind\": \"zeros\"}}]}",
+                    NULL, &session));
     int64_t keys[KEYS], ids[KEYS], unique[KEYS];
     float rows[KEYS * 16], w[WIDE] = {0}, *dense[1] = {w};
     const float *given[1] = {w};

@@ -103,8 +103,7 @@ def test_two_sessions_and_their_threads():
     """Two jobs in one process, each trained by a thread of its own, have the bits of each alone."""
     alone, together = [], []
 
-    def train(name, into):
-        session, model, opt, _, _ = made(name)
+    def train(session, model, opt, into):
         with session:
             for i in range(8):
                 loss_of(model, i).backward()
@@ -112,8 +111,9 @@ def test_two_sessions_and_their_threads():
                 opt.zero_grad()
             into.append(session.digest())
 
-    train("one", alone)
-    threads = [threading.Thread(target=train, args=(name, together)) for name in ("two", "three")]
+    train(*made("one")[:3], alone)
+    both = [made(name)[:3] for name in ("two", "three")]  # here: PyTorch's generator is the process's
+    threads = [threading.Thread(target=train, args=(*one, together)) for one in both]
     for thread in threads:
         thread.start()
     for thread in threads:
