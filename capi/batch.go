@@ -57,17 +57,19 @@ func go_distinct(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_ask,
 		if err != nil {
 			return err
 		}
-		asks, err := slice("asks", p, int64(n))
-		if err != nil {
-			return err
-		}
-		for i := range asks {
-			if err := s.distinct(&asks[i]); err != nil {
-				return ofAsk(i, err)
-			}
-		}
-		return nil
+		return eachAsk(p, n, s.distinct)
 	})
+}
+
+// eachAsk does something with each of n asks, until an error.
+func eachAsk(p *C.gradbus_ask, n C.int32_t, body func(*C.gradbus_ask) error) error {
+	asks, err := slice("asks", p, int64(n))
+	for i := range asks {
+		if err := body(&asks[i]); err != nil {
+			return ofAsk(i, err)
+		}
+	}
+	return err
 }
 
 // ofAsk says in which ask an error is, but for keys, whose error names their table.

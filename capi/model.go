@@ -46,16 +46,7 @@ func go_model_lookup(t *C.gradbus_thread, handle C.gradbus_handle, p *C.gradbus_
 		if err != nil {
 			return err
 		}
-		asks, err := slice("asks", p, int64(n))
-		if err != nil {
-			return err
-		}
-		for i := range asks {
-			if err := modelRows(m, &asks[i]); err != nil {
-				return ofAsk(i, err)
-			}
-		}
-		return nil
+		return eachAsk(p, n, func(a *C.gradbus_ask) error { return modelRows(m, a) })
 	})
 }
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from . import _native
-from .errors import ArgumentError, IdError, OrderError
-from .lookups import NO_GRAPH
+from .errors import ArgumentError, IdError
+from .lookups import began
 
 if TYPE_CHECKING:
     from .session import Session, Table
@@ -46,13 +46,7 @@ def look_up_bags(session: Session, table: Table, keys: Tensor, offsets: Optional
 
     ``keys``: int64 ``[N]``, ``offsets``: int64 ``[bags]``, both contiguous; None: bags of one id each. Where it trains
     they stay as they are until the batch is committed. Errors: IdError, and those of the session."""
-    if torch.jit.is_tracing():  # type: ignore[no-untyped-call,attr-defined,unused-ignore]
-        raise OrderError(NO_GRAPH)
-    lane = None
-    if train:
-        lane = session.begin_forward()
-    else:
-        session.begin_reading()
+    lane = began(session, train)
     bags = keys.numel() if offsets is None else offsets.numel()
     out = torch.empty((bags, table.dim), dtype=torch.float32, device="cpu")
     ask = _native.Ask(table=table.index, count=keys.numel(), keys=keys.data_ptr(), rows=out.data_ptr(), bags=bags)

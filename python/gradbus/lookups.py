@@ -112,15 +112,19 @@ def embed(session: Session, table: Table, ids: Tensor) -> Tensor:
     return given
 
 
-def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any, List[Looked]]:
-    """Rows as they came, and the lane that they count for; None where they do not train."""
+def began(session: Session, train: bool) -> Any:
+    """The lane that a forward counts for, None where it does not train. Errors: OrderError where PyTorch traces."""
     if torch.jit.is_tracing():  # type: ignore[no-untyped-call,attr-defined,unused-ignore]
         raise OrderError(NO_GRAPH)
-    lane = None
     if train:
-        lane = session.begin_forward()
-    else:
-        session.begin_reading()
+        return session.begin_forward()
+    session.begin_reading()
+    return None
+
+
+def _fetched(session: Session, wishes: Sequence[Wish], train: bool) -> Tuple[Any, List[Looked]]:
+    """Rows as they came, and the lane that they count for; None where they do not train."""
+    lane = began(session, train)
     lib, handle = session.native, session.handle
     n = sum(len(w.tables) for w in wishes)
     asks = _asks.of(n)

@@ -217,21 +217,11 @@ class Adagrad(Spec):
 
 
 @dataclasses.dataclass(frozen=True)
-class RowwiseAdagrad(Spec):
+class RowwiseAdagrad(Adagrad):
     """Adagrad with one sum a row, as in FBGEMM: 4 bytes a row. Of a dense parameter it is Adagrad."""
 
     kind: ClassVar[str] = "rowwise_adagrad"
-    lr: float = 1e-2
-    weight_decay: float = 0.0
-    initial_accumulator_value: float = 0.0
     eps: float = 1e-8
-    schedule: Optional[Schedule] = None
-    clip: Optional[Clip] = None
-
-    def fields(self) -> Dict[str, Any]:
-        out = {"weight_decay": self.weight_decay, "initial_accumulator": self.initial_accumulator_value}
-        out["eps"] = self.eps or _ZERO
-        return out
 
 
 @dataclasses.dataclass(frozen=True)
