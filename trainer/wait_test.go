@@ -3,6 +3,7 @@ package trainer
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,18 +43,32 @@ func TestInterruptedWaitAsksInTime(t *testing.T) {
 	})
 }
 
-// Calls that are interrupted at once go on when they are made again, and what comes of them is the same.
+// Calls that are interrupted at once go on when they are made again, and what comes of them is the same. What they wait for is not there at
+// first: the other trainer ends a batch only after a call that needs it was interrupted.
 func TestInterruptedCallsGoOn(t *testing.T) {
 	t.Parallel()
-	job := toyJob("interrupted", 1, 4, schema.ApplyUpdate)
-	s, m := joinAll(t, testConfig(t, startServer(t, 2)), job)[0], newToy(t, job)
+	job := toyJob("interrupted", 2, 4, schema.ApplyUpdate)
+	sessions := joinAll(t, testConfig(t, startServer(t, 2)), job)
+	s, other, m := sessions[0], sessions[1], newToy(t, job)
+	begin := make(chan struct{})
+	var theirs sync.WaitGroup
+	theirs.Go(func() {
+		for range begin {
+			pullToZero(t, other, m, false)
+		}
+		if err := other.Finish(testContext(t)); err != nil {
+			t.Error(err)
+		}
+	})
 	interruptions := 0
-	insist := func(call func(context.Context) error) {
+	insist := func(call func(context.Context) error, interrupted func()) {
 		t.Helper()
 		for {
 			switch err := call(soon(t, 0)); {
 			case errors.Is(err, ErrAgain):
 				interruptions++
+				interrupted()
+				interrupted = func() {}
 			case err != nil:
 				t.Fatal(err)
 			default:
@@ -66,10 +81,15 @@ func TestInterruptedCallsGoOn(t *testing.T) {
 	for i := range keys {
 		keys[i] = uint64(i)
 	}
-	for range 4 {
+	for batch := range 4 {
+		begins := func() {
+			if batch > 0 {
+				begin <- struct{}{}
+			}
+		}
 		var b *Batch
-		insist(func(ctx context.Context) (err error) { b, err = s.Next(ctx); return err })
-		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []RowsInto{{0, keys, rows, nil}}) })
+		insist(func(ctx context.Context) (err error) { b, err = s.Next(ctx); return err }, begins)
+		insist(func(ctx context.Context) error { return s.LookupInto(ctx, []RowsInto{{0, keys, rows, nil}}) }, func() {})
 		want, err := s.Lookup(t.Context(), []TableKeys{{0, keys}})
 		if err != nil {
 			t.Fatal(err)
@@ -84,8 +104,9 @@ func TestInterruptedCallsGoOn(t *testing.T) {
 		}
 		pullToZero(t, s, m, true)
 	}
-	insist(s.Finish)
-	if interruptions == 0 {
-		t.Error("no call was interrupted")
+	insist(s.Finish, func() { begin <- struct{}{}; close(begin) })
+	theirs.Wait()
+	if interruptions < 4 {
+		t.Errorf("%d calls were interrupted, want at least the waits for 4 batches", interruptions)
 	}
 }
