@@ -15,17 +15,18 @@
 #
 # short is the first four without e2e/faults and what skips by -short, with examples, formats and rules in cuda instead of race, and the
 # portable part only where another backend or other files are compiled: the packages above see a backend by its contract alone. rest is
-# what short leaves out, and what sees the library that was built. A single part is whole. make calls it, and says how cgo compiles.
+# what short leaves out, and what sees the library that was built; of portable it leaves out what skips by -short. A single part is whole.
+# make calls it, and says how cgo compiles.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
 parts=(native race cuda portable)
 rest=(hosts faults page prometheus python fuzz)
-short=()
+short=() portable=()
 case ${1:-} in
   short) short=(-short) ;;
   all) parts+=("${rest[@]}") ;;
-  rest) parts=(native long cuda portable "${rest[@]}") ;;
+  rest) parts=(native long cuda portable "${rest[@]}") portable=(-short) ;;
   *)
     [[ " ${parts[*]} long ${rest[*]} " == *" ${1:-none} "* ]] ||
       { echo "test: want short, rest, all or one of ${parts[*]} long ${rest[*]}" >&2; exit 2; }
@@ -48,7 +49,7 @@ race() {
   [ ${#short[@]} = 0 ] || without+=(-e '/e2e/faults$' -e '/examples' -e '/internal/rules$' -e '/schema$' -e '/bench/average$')
   "${go_test[@]}" "${short[@]}" -race "${native[@]}" "${slow[@]}" $(go list ./... | grep -v "${without[@]}")
 }
-long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./e2e ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
+long() { "${go_test[@]}" -race "${native[@]}" ./trainer ./schema ./fabric ./examples/... ./internal/rules ./bench/average; }
 cuda() {
   local packages=(./cuda ./bench/exchange)
   [ ${#short[@]} = 0 ] || packages+=(./examples/... ./internal/rules ./schema ./bench/average)
@@ -59,7 +60,7 @@ cuda() {
 portable() {
   local packages=(./cuda/... ./nn ./round)
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/) # those run processes
-  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" -vet=off "${packages[@]}"
+  CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" -vet=off "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
 faults() { go test -tags native -timeout 20m -v ./e2e/faults -full; }
