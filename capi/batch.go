@@ -17,12 +17,15 @@ import (
 )
 
 //export go_begin
-func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch, dense **C.float) C.int32_t {
-	return trains(t, handle, func(ctx context.Context, s *session) error {
+func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch) C.int32_t {
+	return trains(t, handle, func(_ context.Context, s *session) error {
 		if out == nil {
 			return fmt.Errorf("%w: batch is NULL", errArgument)
 		}
-		b, err := s.Next(ctx)
+		if s.batch != nil {
+			return fmt.Errorf("%w: begin: batch %d is under way: want gradbus_commit before", trainer.ErrOrder, s.batch.Number())
+		}
+		b, err := s.Next()
 		if err != nil {
 			return err
 		}
@@ -32,22 +35,46 @@ func go_begin(t *C.gradbus_thread, handle C.gradbus_handle, out *C.gradbus_batch
 		if len(lanes) > 0 {
 			out.first_lane = C.int32_t(lanes[0])
 		}
-		s.copyDense(dense)
 		return nil
 	})
 }
 
-// copyDense gives the caller the dense parameters that it wants.
-func (s *session) copyDense(to **C.float) {
-	if to == nil {
-		return
+// giveBack undoes gradbus_begin.
+func (s *session) giveBack() error {
+	if s.batch == nil {
+		return nil
 	}
-	for i, p := range unsafe.Slice(to, len(s.Job().Parameters)) {
-		if p != nil {
-			spec := &s.Job().Parameters[i]
-			copy(floats(p, spec.Elements()), s.Param(spec.Name))
+	b := s.batch
+	s.batch = nil
+	return b.GiveBack()
+}
+
+//export go_dense
+func go_dense(t *C.gradbus_thread, handle C.gradbus_handle, to **C.float) C.int32_t {
+	return trains(t, handle, func(ctx context.Context, s *session) error {
+		if to == nil && len(s.Job().Parameters) > 0 {
+			return fmt.Errorf("%w: dense is NULL", errArgument)
 		}
+		if err := s.awaitDense(ctx); err != nil {
+			return err
+		}
+		for i, p := range unsafe.Slice(to, len(s.Job().Parameters)) {
+			if p != nil {
+				spec := &s.Job().Parameters[i]
+				copy(floats(p, spec.Elements()), s.Param(spec.Name))
+			}
+		}
+		return nil
+	})
+}
+
+// awaitDense waits for the dense parameters of the batch under way, or else for those that the last one makes.
+func (s *session) awaitDense(ctx context.Context) error {
+	if s.batch != nil {
+		return s.batch.Wait(ctx)
 	}
+	_, err := s.Wait(ctx)
+	return err
 }
 
 //export go_distinct
@@ -118,7 +145,8 @@ func (s *session) knows(table C.int32_t) error {
 }
 
 //export go_lookup
-func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, p *C.gradbus_ask, n C.int32_t) C.int32_t {
+func go_lookup(t *C.gradbus_thread, handle C.gradbus_handle, version C.int64_t, p *C.gradbus_ask,
+	n C.int32_t) C.int32_t {
 	s, err := usable(handle)
 	var into []trainer.RowsInto
 	if err == nil {
@@ -167,7 +195,8 @@ func (s *session) into(p *C.gradbus_ask, n int64) ([]trainer.RowsInto, error) {
 			to.Keys, err = slice("unique", (*uint64)(unsafe.Pointer(a.unique)), int64(a.distinct))
 		}
 		if err == nil {
-			to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)), int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
+			to.Rows, err = slice("rows", (*float32)(unsafe.Pointer(a.rows)),
+				int64(a.distinct)*int64(s.Job().Tables[a.table].Dim))
 		}
 		if err != nil {
 			return nil, ofAsk(i, err)
@@ -210,7 +239,8 @@ func (s *session) check(steps []C.gradbus_lane_step, lanes []lane.Lane) error {
 			return fmt.Errorf("lane %d: %w", step.lane, err)
 		}
 		if step.samples < 0 || step.samples == 0 && len(pieces) > 0 {
-			return fmt.Errorf("%w: lane %d: %d samples and %d pieces of rows: want none of either, or samples", errArgument, step.lane, step.samples, len(pieces))
+			return fmt.Errorf("%w: lane %d: %d samples and %d pieces of rows: want none of either, or samples", errArgument,
+				step.lane, step.samples, len(pieces))
 		}
 		for at := range pieces {
 			if err := s.checkRows(&pieces[at]); err != nil {
@@ -335,18 +365,11 @@ func ascending(ids []int64) bool {
 }
 
 //export go_finish
-func go_finish(t *C.gradbus_thread, handle C.gradbus_handle, dense **C.float) C.int32_t {
+func go_finish(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	return trains(t, handle, func(ctx context.Context, s *session) error {
-		if s.batch != nil {
-			if err := s.batch.GiveBack(); err != nil {
-				return err
-			}
-			s.batch = nil
-		}
-		if err := s.Finish(ctx); err != nil {
+		if err := s.giveBack(); err != nil {
 			return err
 		}
-		s.copyDense(dense)
-		return nil
+		return s.Finish(ctx)
 	})
 }

@@ -36,13 +36,18 @@ var codes = []struct {
 	err  error
 	code C.int32_t
 }{
-	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errClosed, C.GRADBUS_CLOSED}, {errArgument, C.GRADBUS_ARGUMENT},
+	{errFault, C.GRADBUS_INTERNAL}, {errCanceled, C.GRADBUS_CANCELED}, {errClosed, C.GRADBUS_CLOSED},
+	{errArgument, C.GRADBUS_ARGUMENT},
 	{trainer.ErrAsk, C.GRADBUS_ARGUMENT},
-	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG}, {trainer.ErrVersion, C.GRADBUS_VERSION},
-	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB}, {trainer.ErrFrameRefused, C.GRADBUS_JOB},
-	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER}, {trainer.ErrNoServers, C.GRADBUS_SERVER}, {trainer.ErrNoAnswer, C.GRADBUS_SERVER},
+	{errFile, C.GRADBUS_FILE}, {errConfig, C.GRADBUS_CONFIG}, {trainer.ErrConfig, C.GRADBUS_CONFIG},
+	{trainer.ErrVersion, C.GRADBUS_VERSION},
+	{trainer.ErrOrder, C.GRADBUS_ORDER}, {trainer.ErrRefused, C.GRADBUS_JOB}, {trainer.ErrJobFailed, C.GRADBUS_JOB},
+	{trainer.ErrFrameRefused, C.GRADBUS_JOB},
+	{trainer.ErrServerLost, C.GRADBUS_SERVER}, {trainer.ErrPeerLost, C.GRADBUS_SERVER},
+	{trainer.ErrNoServers, C.GRADBUS_SERVER}, {trainer.ErrNoAnswer, C.GRADBUS_SERVER},
 	{fabric.ErrNoServer, C.GRADBUS_SERVER},
-	{fabric.ErrRefused, C.GRADBUS_SERVER}, {fabric.ErrLost, C.GRADBUS_SERVER}, {fabric.ErrClosed, C.GRADBUS_SERVER}, {context.DeadlineExceeded, C.GRADBUS_SERVER},
+	{fabric.ErrRefused, C.GRADBUS_SERVER}, {fabric.ErrLost, C.GRADBUS_SERVER}, {fabric.ErrClosed, C.GRADBUS_SERVER},
+	{context.DeadlineExceeded, C.GRADBUS_SERVER},
 	{trainer.ErrLeft, C.GRADBUS_CLOSED}, {trainer.ErrWorkload, C.GRADBUS_ARGUMENT}, {trainer.ErrModel, C.GRADBUS_FILE},
 }
 
@@ -93,8 +98,8 @@ func guarded(body func() error) (err error) {
 // now makes a call that does not wait.
 func now(t *C.gradbus_thread, body func() error) C.int32_t { return end(t, guarded(body)) }
 
-// call is one that waits. It is made on the thread of its caller, as often as the thread's patience ends: then its context ends with
-// trainer.ErrAgain.
+// call is one that waits. It is made on the thread of its caller, as often as the thread's patience ends: then its
+// context ends with trainer.ErrAgain.
 type call struct {
 	ctx  context.Context // of what it waits for, without patience
 	body func(context.Context) error
@@ -124,7 +129,8 @@ func (c *call) within(ms C.int32_t) error {
 	return guarded(func() error { return c.body(ctx) })
 }
 
-// beside makes a body that cannot be interrupted one that can: it runs beside the caller's thread where that has no patience for ever.
+// beside makes a body that cannot be interrupted one that can: it runs beside the caller's thread where that has no
+// patience for ever.
 func beside(t *C.gradbus_thread, ctx context.Context, body func() error) C.int32_t {
 	var err error
 	var done chan struct{}

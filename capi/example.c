@@ -62,12 +62,13 @@ int main(int n, char **args) {
     gradbus_batch batch;
     float mean, mean_grad = 0, grad[2][BATCH * DIM] = {{0}}, *dense[1] = {&mean};
     const float *dense_grad[1] = {&mean_grad};
-    DO(gradbus_begin(session, &batch, dense));
+    DO(gradbus_begin(session, &batch));
     for (int i = 0; i < BATCH; i++) keys[0][i] = rand() % USERS, keys[1][i] = rand() % FILMS;
     gradbus_ask asks[2];
     for (int t = 0; t < 2; t++) asks[t] = (gradbus_ask){.table = t, .count = BATCH, .keys = keys[t], .ids = ids[t], .unique = unique[t], .rows = rows[t]};
     DO(gradbus_distinct(session, asks, 2));
     DO(gradbus_lookup(session, -1, asks, 2));
+    DO(gradbus_dense(session, dense));
     double loss = learn(&asks[0], &asks[1], mean, grad[0], grad[1], &mean_grad);
     gradbus_rows pieces[2];
     for (int t = 0; t < 2; t++) pieces[t] = (gradbus_rows){.table = t, .count = asks[t].distinct, .keys = unique[t], .grad = grad[t]};

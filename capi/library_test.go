@@ -25,7 +25,8 @@ import (
 	"gradbus/trainer"
 )
 
-var asan = flag.Bool("library-asan", false, "build the library, too, for the address sanitizer: it then looks at what Go does with a caller's memory")
+var asan = flag.Bool("library-asan", false,
+	"build the library, too, for the address sanitizer: it then looks at what Go does with a caller's memory")
 
 // folder has the library and the programs of the tests.
 var folder string
@@ -68,7 +69,8 @@ func program(t *testing.T, source string, more ...string) string {
 		}
 	}
 	to := filepath.Join(folder, strings.TrimSuffix(filepath.Base(source), ".c"))
-	args := []string{"-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address", "-I.", "-o", to, source, library, "-Wl,-rpath," + folder, "-lpthread", "-lm"}
+	args := []string{"-g", "-O1", "-Wall", "-Wextra", "-Werror", "-fsanitize=address", "-I.", "-o", to, source, library,
+		"-Wl,-rpath," + folder, "-lpthread", "-lm"}
 	if out, err := exec.Command(cc, append(args, more...)...).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cc, err, out)
 	}
@@ -89,10 +91,12 @@ func run(t *testing.T, program string, args ...string) string {
 	return string(out)
 }
 
-// What the header promises, as a program in C meets it. Nothing is printed but by the program, where something is wrong.
+// What the header promises, as a program in C meets it. Nothing is printed but by the program, where something is
+// wrong.
 func TestSession(t *testing.T) {
 	p := program(t, "testdata/session_test.c")
-	for _, name := range []string{"trains", "saves", "cancels", "cancels-a-batch", "refuses", "threads", "forks", "signals"} {
+	for _, name := range []string{"trains", "saves", "cancels", "cancels-a-batch", "refuses", "threads", "forks",
+		"signals"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if out := run(t, p, name); out != "" && !t.Failed() {
@@ -114,8 +118,8 @@ func TestExample(t *testing.T) {
 	}
 }
 
-// The library's names are the functions of the header, and no others: those of Go, of cgo and of the arithmetic would meet the names of
-// whoever loads it.
+// The library's names are the functions of the header, and no others: those of Go, of cgo and of the arithmetic would
+// meet the names of whoever loads it.
 func TestHeaderNamesTheLibrary(t *testing.T) {
 	program(t, "example.c")
 	header, err := os.ReadFile("gradbus.h")
@@ -206,15 +210,17 @@ func TestHandles(t *testing.T) {
 	runtime.KeepAlive(h)
 }
 
-// BenchmarkBatch is what costs measures in C (testdata/session_test.c), by the trainer alone: the difference is what the library costs.
+// BenchmarkBatch is what costs measures in C (testdata/session_test.c), by the trainer alone: the difference is what
+// the library costs.
 func BenchmarkBatch(b *testing.B) {
 	shards, err := local.Start(b.Context(), local.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer shards.Close()
-	job := &schema.Job{Name: "costs", Lanes: 1, Optimizer: schema.Optimizer{LR: 1}, Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Zeros()}},
-		Tables: []schema.TableSpec{{Name: "rows", Rows: 1000, Dim: 16, Init: schema.Zeros()}}}
+	job := &schema.Job{Name: "costs", Lanes: 1, Optimizer: schema.Optimizer{LR: 1},
+		Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Zeros()}},
+		Tables:     []schema.TableSpec{{Name: "rows", Rows: 1000, Dim: 16, Init: schema.Zeros()}}}
 	s, err := trainer.Join(b.Context(), shards.Config(), job)
 	if err != nil {
 		b.Fatal(err)
@@ -224,9 +230,10 @@ func BenchmarkBatch(b *testing.B) {
 		keys[i] = uint64(i * 7919 % 1000)
 	}
 	for b.Loop() {
-		batch, err := s.Next(b.Context())
+		batch, err := s.Next()
 		n, err1 := s.Distinct(0, keys, unique, ids)
-		err = errors.Join(err, err1, s.LookupInto(b.Context(), []trainer.RowsInto{{Table: 0, Keys: unique[:n], Rows: rows[:n*16]}}))
+		err = errors.Join(err, err1,
+			s.LookupInto(b.Context(), []trainer.RowsInto{{Table: 0, Keys: unique[:n], Rows: rows[:n*16]}}))
 		batch.Samples(0, 1)
 		batch.Keys(0, 0, unique[:n]...)
 		err = errors.Join(err, batch.SkipFetch(b.Context()))

@@ -126,7 +126,8 @@ func go_local_close(t *C.gradbus_thread, handle C.gradbus_handle) C.int32_t {
 	})
 }
 
-// addresses are what a process can have at most, in bytes; a product of one slice's length and a table's dim is below 2^63.
+// addresses are what a process can have at most, in bytes; a product of one slice's length and a table's dim is below
+// 2^63.
 const addresses = 1 << 47
 
 // slice is n elements at a caller's pointer.

@@ -35,7 +35,8 @@ func go_model_job(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.
 			return err
 		}
 		digest := m.Digest()
-		return text(out, map[string]any{"job": m.Job(), "version": m.Version, "digest": hex.EncodeToString(digest[:]), "metadata": m.Metadata})
+		return text(out, map[string]any{"job": m.Job(), "version": m.Version, "digest": hex.EncodeToString(digest[:]),
+			"metadata": m.Metadata})
 	})
 }
 

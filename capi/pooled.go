@@ -22,7 +22,8 @@ func (s *session) pools(table int) bool { return s.Job().Tables[table].Cut().Poo
 // wantBags refuses a table of which whole bags are asked for.
 func (s *session) wantBags(table int) error {
 	spec := &s.Job().Tables[table]
-	return fmt.Errorf("%w: table %q is pooled by its shards (placement %s): want keys with bags and offsets, to gradbus_lookup and in gradbus_rows", errArgument, spec.Name, spec.Placement)
+	return fmt.Errorf("%w: table %q is pooled by its shards (placement %s): want keys with bags and offsets, to "+
+		"gradbus_lookup and in gradbus_rows", errArgument, spec.Name, spec.Placement)
 }
 
 // wantRows refuses bags of a table of which rows are asked for.
@@ -30,7 +31,8 @@ func (s *session) wantRows(table int, bags int64, offsets *C.int64_t) error {
 	if bags == 0 && offsets == nil {
 		return nil
 	}
-	return fmt.Errorf("%w: table %q is not pooled by its shards: want no bags and offsets, or a placement tables or columns and a pooling sum or mean in the manifest",
+	return fmt.Errorf("%w: table %q is not pooled by its shards: want no bags and offsets, or a placement tables or "+
+		"columns and a pooling sum or mean in the manifest",
 		errArgument, s.Job().Tables[table].Name)
 }
 
@@ -57,10 +59,12 @@ func (s *session) bagsInto(a *C.gradbus_ask) (to trainer.RowsInto, err error) {
 	return to, err
 }
 
-// offsets appends where bags of a table begin to what is there, behind the keys that it ends with, and where the last one ends.
+// offsets appends where bags of a table begin to what is there, behind the keys that it ends with, and where the last
+// one ends.
 func (s *session) offsets(table int, to []int64, p *C.int64_t, bags, keys int64) ([]int64, error) {
 	if p == nil && bags != keys {
-		return nil, fmt.Errorf("%w: table %q: %d bags of %d keys without offsets: want as many, or offsets", errArgument, s.Job().Tables[table].Name, bags, keys)
+		return nil, fmt.Errorf("%w: table %q: %d bags of %d keys without offsets: want as many, or offsets", errArgument,
+			s.Job().Tables[table].Name, bags, keys)
 	}
 	begins, err := []int64(nil), error(nil)
 	if p != nil {
@@ -78,8 +82,10 @@ func (s *session) offsets(table int, to []int64, p *C.int64_t, bags, keys int64)
 			at = begins[i]
 		}
 		if at < last || at > keys || i == 0 && at != 0 {
-			return nil, fmt.Errorf("%w: table %q: offset %d of bag %d: want 0 for the first, and offsets that rise to at most %d, the number of keys",
-				errArgument, s.Job().Tables[table].Name, at, i, keys)
+			return nil,
+				fmt.Errorf("%w: table %q: offset %d of bag %d: want 0 for the first, and offsets that rise to at most %d, the "+
+					"number of keys",
+					errArgument, s.Job().Tables[table].Name, at, i, keys)
 		}
 		if err := bagFits(i-1, at-last); err != nil {
 			return nil, fmt.Errorf("table %q: %w", s.Job().Tables[table].Name, err)

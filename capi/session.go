@@ -115,7 +115,8 @@ func (c *config) dial(log *slog.Logger) (*tls.Config, error) {
 			return nil, fmt.Errorf("%w: tls_ca: %w", errFile, err)
 		}
 		if dial.RootCAs = x509.NewCertPool(); !dial.RootCAs.AppendCertsFromPEM(data) {
-			return nil, fmt.Errorf("%w: tls_ca: %s holds no certificate: want PEM, that begins with -----BEGIN CERTIFICATE-----", errConfig, c.TLSCA)
+			return nil, fmt.Errorf("%w: tls_ca: %s holds no certificate: want PEM, that begins with -----BEGIN CERTIFICATE-----",
+				errConfig, c.TLSCA)
 		}
 	}
 	if (c.TLSCert == "") != (c.TLSKey == "") {
@@ -223,7 +224,8 @@ func denseValues(job *schema.Job, start **C.float) (map[string][]float32, error)
 	for i, p := range unsafe.Slice(start, len(job.Parameters)) {
 		spec := &job.Parameters[i]
 		if p == nil {
-			return nil, fmt.Errorf("%w: dense_start of parameter %q is NULL: want all parameters, or none", errArgument, spec.Name)
+			return nil, fmt.Errorf("%w: dense_start of parameter %q is NULL: want all parameters, or none",
+				errArgument, spec.Name)
 		}
 		values[spec.Name] = append([]float32(nil), floats(p, spec.Elements())...)
 	}
@@ -280,8 +282,8 @@ func (s *session) begin(t *C.gradbus_thread) error {
 	return nil
 }
 
-// inTurn makes a body wait until no other call uses the session. It keeps its turn while it is interrupted. Then busy is cleared, where it is
-// not nil.
+// inTurn makes a body wait until no other call uses the session. It keeps its turn while it is interrupted. Then busy
+// is cleared, where it is not nil.
 func (s *session) inTurn(body func(context.Context) error, busy *atomic.Bool) func(context.Context) error {
 	mine := false
 	return func(ctx context.Context) (err error) {
@@ -364,8 +366,8 @@ func go_leave(t *C.gradbus_thread, handle C.gradbus_handle, text *C.char) C.int3
 		defer func() { <-s.turn }()
 		all.remove(uint64(handle))
 		defer s.gone()
-		if s.batch != nil && reason == nil && s.Err() == nil {
-			if err := s.batch.GiveBack(); err != nil {
+		if reason == nil && s.Err() == nil {
+			if err := s.giveBack(); err != nil {
 				return errors.Join(err, s.Abort(err))
 			}
 		}

@@ -59,11 +59,12 @@ int32_t gradbus_local_close(gradbus_handle shards) { CALL(go_local_close(self(),
 int32_t gradbus_join(const char *config, const char *job, const float *const *dense_start, gradbus_handle *session) {
   CALL(go_join(self(), (char *)config, (char *)job, (float **)dense_start, session));
 }
-int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch, float *const *dense) { CALL(go_begin(self(), session, batch, (float **)dense)); }
+int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch) { CALL(go_begin(self(), session, batch)); }
+int32_t gradbus_dense(gradbus_handle session, float *const *dense) { CALL(go_dense(self(), session, (float **)dense)); }
 int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n) { CALL(go_distinct(self(), session, asks, n)); }
 int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) { CALL(go_lookup(self(), session, version, asks, n)); }
 int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) { CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n)); }
-int32_t gradbus_finish(gradbus_handle session, float *const *dense) { CALL(go_finish(self(), session, (float **)dense)); }
+int32_t gradbus_finish(gradbus_handle session) { CALL(go_finish(self(), session)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }
 int32_t gradbus_job(gradbus_handle session, char **json) { CALL(go_job(self(), session, json)); }
 int32_t gradbus_stats(gradbus_handle session, char **json) { CALL(go_stats(self(), session, json)); }

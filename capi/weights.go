@@ -36,7 +36,8 @@ func go_job(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int32_
 			return err
 		}
 		first, lanes := s.Lanes()
-		return text(out, map[string]any{"job": s.Job(), "member": s.Member(), "run": fmt.Sprintf("%016x", uint64(s.RunID())), "shards": s.Shards(),
+		return text(out, map[string]any{"job": s.Job(), "member": s.Member(), "run": fmt.Sprintf("%016x", uint64(s.RunID())),
+			"shards":     s.Shards(),
 			"first_lane": first, "lanes": lanes})
 	})
 }
@@ -49,12 +50,17 @@ func go_stats(t *C.gradbus_thread, handle C.gradbus_handle, out **C.char) C.int3
 			return err
 		}
 		n := s.Stats()
-		return text(out, map[string]any{"batches": n.Batches, "samples": n.Samples, "lanes_skipped": n.LanesSkipped, "behind": n.Behind,
-			"keys_seconds": n.KeysTime.Seconds(), "lookup_seconds": n.LookupTime.Seconds(), "compute_seconds": n.ComputeTime.Seconds(),
-			"send_seconds": n.SendTime.Seconds(), "result_seconds": n.ResultTime.Seconds(), "bytes_sent": n.BytesSent, "bytes_received": n.BytesReceived,
-			"messages_sent": n.MessagesSent, "messages_received": n.MessagesReceived, "reconnects": n.Reconnects, "lookups_repeated": n.LookupsRepeated,
-			"pulls": n.Pulls, "gradient_frames": n.GradientFrames, "resent": n.Resent, "results": n.Results, "results_repeated": n.ResultsRepeated,
-			"dropped": n.Dropped})
+		return text(out, map[string]any{"batches": n.Batches, "samples": n.Samples, "lanes_skipped": n.LanesSkipped,
+			"behind":       n.Behind,
+			"keys_seconds": n.KeysTime.Seconds(), "lookup_seconds": n.LookupTime.Seconds(),
+			"compute_seconds": n.ComputeTime.Seconds(),
+			"send_seconds":    n.SendTime.Seconds(), "result_seconds": n.ResultTime.Seconds(), "bytes_sent": n.BytesSent,
+			"bytes_received": n.BytesReceived,
+			"messages_sent":  n.MessagesSent, "messages_received": n.MessagesReceived, "reconnects": n.Reconnects,
+			"lookups_repeated": n.LookupsRepeated,
+			"pulls":            n.Pulls, "gradient_frames": n.GradientFrames, "resent": n.Resent, "results": n.Results,
+			"results_repeated": n.ResultsRepeated,
+			"dropped":          n.Dropped})
 	})
 }
 
@@ -73,7 +79,8 @@ func go_digest(t *C.gradbus_thread, handle C.gradbus_handle, out *C.uint8_t) C.i
 }
 
 //export go_scale_lr
-func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, scale C.float, decided *C.uint64_t) C.int32_t {
+func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, scale C.float,
+	decided *C.uint64_t) C.int32_t {
 	return trainsBeside(t, handle, func(s *session) error {
 		if !(scale >= 0 && scale <= math.MaxFloat32) {
 			return fmt.Errorf("%w: scale %v: want a finite number, at least 0", errArgument, scale)
@@ -90,7 +97,8 @@ func go_scale_lr(t *C.gradbus_thread, handle C.gradbus_handle, from C.uint64_t, 
 const tableKeys = 1 << 16
 
 //export go_table
-func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, first C.uint64_t, count C.int64_t, rows *C.float) C.int32_t {
+func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, first C.uint64_t, count C.int64_t,
+	rows *C.float) C.int32_t {
 	var to []float32
 	var keys []uint64
 	return trains(t, handle, func(ctx context.Context, s *session) (err error) {
@@ -113,7 +121,8 @@ func go_table(t *C.gradbus_thread, handle C.gradbus_handle, table C.int32_t, fir
 				keys[i] = uint64(first) + uint64(int(count)-len(to)/spec.Dim+i)
 			}
 			values := len(keys) * spec.Dim
-			if err := s.LookupInto(ctx, []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}); err != nil {
+			if err := s.LookupInto(ctx, []trainer.RowsInto{{Table: schema.Table(table), Keys: keys, Rows: to[:values]}}); err !=
+				nil {
 				return err
 			}
 			to = to[values:]

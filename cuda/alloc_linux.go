@@ -8,13 +8,13 @@ import (
 	"unsafe"
 )
 
-// hugePage is the size of a huge page on the machines we know. Where theirs is another, memory is only aligned more than
-// it need be.
+// hugePage is the size of a huge page on the machines we know. Where theirs is another, memory is only aligned more
+// than it need be.
 const hugePage = 2 << 20
 
 // allocate maps anonymous pages: zeroed, aligned to a page, and unknown to the garbage collector, so that large tables
-// neither lengthen its marking nor delay its cycles. From one huge page on the kernel is asked for huge ones, since rows
-// read at random miss the address cache on small ones.
+// neither lengthen its marking nor delay its cycles. From one huge page on the kernel is asked for huge ones, since
+// rows read at random miss the address cache on small ones.
 func allocate(float32s int) (*Buffer, error) {
 	if err := checkAlloc(float32s); err != nil {
 		return nil, err

@@ -14,8 +14,8 @@ func (u *update) slot(v Vector, at span) Vector {
 	return v.Slice(at.lo, at.lo+at.n)
 }
 
-// move runs the optimizer on one span of the table, or of a dense tensor, and writes the result to a span of out. replay
-// is how many steps with a gradient of zero come first; where it is not 0, first belongs to the first of them.
+// move runs the optimizer on one span of the table, or of a dense tensor, and writes the result to a span of out.
+// replay is how many steps with a gradient of zero come first; where it is not 0, first belongs to the first of them.
 func (u *update) move(s *scratch, first bool, replay int64, g []float32, from, to span) {
 	p := u.table.Slice(from.lo, from.lo+from.n)
 	out := u.out.Slice(to.lo, to.lo+to.n)
@@ -91,7 +91,8 @@ func (c *nonFinite) look(g []float32, weight float32, position int64) {
 	}
 }
 
-// verdict fills the report and is the error of a call that was to refuse such values. A refused call has skipped nothing.
+// verdict fills the report and is the error of a call that was to refuse such values. A refused call has skipped
+// nothing.
 func (u *update) verdict(c *nonFinite, skipped int64, to *Report) error {
 	if c.count > 0 && u.nonFinite == Refuse {
 		tell(to, Report{NonFinite: c.count})
@@ -101,8 +102,8 @@ func (u *update) verdict(c *nonFinite, skipped int64, to *Report) error {
 	return nil
 }
 
-// plain is the vectors of an update as slices, where all are float32: most calls are of that kind, and finding the parts
-// of six vectors by their type would cost a row of 64 values a fifth of its time.
+// plain is the vectors of an update as slices, where all are float32: most calls are of that kind, and finding the
+// parts of six vectors by their type would cost a row of 64 values a fifth of its time.
 type plain struct {
 	ok            bool
 	table, out    []float32

@@ -143,7 +143,8 @@ func TestMerge(t *testing.T) {
 			t.Errorf("keys %v", keys)
 		}
 		wantFloats(t, "(a+b)+cd", out, []float32{1, big, negativeZero, 1})
-		terms = []RowsTerm{rowsTerm(0, 1, []uint64{5}, []float32{big}), rowsTerm(2, 1, []uint64{5}, []float32{1}), rowsTerm(3, 1, []uint64{5}, []float32{1})}
+		terms = []RowsTerm{rowsTerm(0, 1, []uint64{5}, []float32{big}), rowsTerm(2, 1, []uint64{5}, []float32{1}),
+			rowsTerm(3, 1, []uint64{5}, []float32{1})}
 		mustCount(t, 1)(b.Merge(merge(1, 4, terms, keys, out)))
 		wantFloats(t, "a+(c+d)", out[:1], []float32{big + 2})
 	})
@@ -213,7 +214,8 @@ func TestSoftmaxCrossEntropy(t *testing.T) {
 		wantFloats(t, "loss", loss, []float32{0.6931472, 0})
 		wantFloats(t, "gradient", grad, []float32{0.5, -0.5, 0, 0})
 		wantFloats(t, "probabilities", prob, []float32{0.5, 0.5, 1, 0})
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s([]float32{nan, 1}), Probabilities: Float32s(prob[:2])}))
+		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s([]float32{nan, 1}),
+			Probabilities: Float32s(prob[:2])}))
 		wantFloats(t, "NaN", prob[:2], []float32{nan, nan})
 	})
 }
@@ -234,7 +236,8 @@ func TestFirstNonFinite(t *testing.T) {
 				t.Errorf("got %d, want %d", got, at)
 			}
 		}
-		for dtype, c := range map[DType]struct{ largest, inf, nan uint16 }{Float16: {0x7bff, 0x7c00, 0xfe01}, BFloat16: {0x7f7f, 0x7f80, 0xffff}} {
+		for dtype, c := range map[DType]struct{ largest, inf, nan uint16 }{Float16: {0x7bff, 0x7c00, 0xfe01},
+			BFloat16: {0x7f7f, 0x7f80, 0xffff}} {
 			bits := make([]uint16, 131)
 			for i := range bits {
 				bits[i] = c.largest | uint16(i)<<15

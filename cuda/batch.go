@@ -6,11 +6,11 @@ import (
 )
 
 // Batch is commands to be run in one call: one method of Backend each, with the same arguments. Adding a command checks
-// its shapes, encodes it, and keeps the memory that it names alive and in place until Reset or Free; Submit then allocates
-// nothing, and may be called again and again, each time with what that memory then holds.
+// its shapes, encodes it, and keeps the memory that it names alive and in place until Reset or Free; Submit then
+// allocates nothing, and may be called again and again, each time with what that memory then holds.
 //
-// A batch belongs to the backend whose NewBatch gave it and is used by one goroutine at a time. Free it before the backend
-// is closed.
+// A batch belongs to the backend whose NewBatch gave it and is used by one goroutine at a time. Free it before the
+// backend is closed.
 type Batch struct {
 	commands commands
 	stream   *Stream // where it is queued, else nil
@@ -45,8 +45,8 @@ func newBatch(c commands) *Batch {
 // Len is the number of commands.
 func (b *Batch) Len() int { return b.commands.len() }
 
-// Report is what command i said when the batch last ran, zero where it did not come to it. The Report that the command's
-// arguments name is filled as well.
+// Report is what command i said when the batch last ran, zero where it did not come to it. The Report that the
+// command's arguments name is filled as well.
 func (b *Batch) Report(i int) Report { return b.commands.report(i) }
 
 // Count is what command i returned: the number of distinct keys, or of FirstNonFinite the index.

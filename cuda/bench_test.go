@@ -106,7 +106,8 @@ func BenchmarkMerge(b *testing.B) {
 func BenchmarkApplyRows(b *testing.B) {
 	r := rand.New(rand.NewPCG(1, 1))
 	const n = 1500
-	table, m, g, out, outM := noise(r, 2*n*64), noise(r, 2*n*64), noise(r, n*64), make([]float32, n*64), make([]float32, n*64)
+	table, m, g, out, outM := noise(r, 2*n*64), noise(r, 2*n*64), noise(r, n*64), make([]float32, n*64),
+		make([]float32, n*64)
 	index, first := make([]int64, n), make([]uint8, n)
 	for i := range index {
 		index[i] = int64(i * 2)

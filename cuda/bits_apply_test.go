@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Operations with an optimizer against the naive one, bit for bit: every optimizer, type, way of counting steps, compact
-// and in place, with bad ids skipped, each gradient counted for values that are not finite.
+// Operations with an optimizer against the naive one, bit for bit: every optimizer, type, way of counting steps,
+// compact and in place, with bad ids skipped, each gradient counted for values that are not finite.
 
 // rowsCase is one draw: a state, gradients for some rows, and how they are to be applied.
 type rowsCase struct {
@@ -23,8 +23,10 @@ type rowsCase struct {
 }
 
 func (c *rowsCase) String() string {
-	return fmt.Sprintf("%s, %+v, weight %v, dim %d, rows %v, slots %v, gradient %v, step %d exact %v (last %v), skip %v, in place %v", describe(c.o), c.clip, c.weight,
-		c.state.dim, c.state.dtype, c.state.slotTypes, c.gradType, c.steps.Step, c.steps.Exact, c.steps.Last.n > 0, c.skip, c.inPlace)
+	return fmt.Sprintf("%s, %+v, weight %v, dim %d, rows %v, slots %v, gradient %v, step %d exact %v (last %v), skip %v, "+
+		"in place %v", describe(c.o), c.clip, c.weight,
+		c.state.dim, c.state.dtype, c.state.slotTypes, c.gradType, c.steps.Step, c.steps.Exact, c.steps.Last.n > 0,
+		c.skip, c.inPlace)
 }
 
 func drawRows(r *rand.Rand, rows, dim int, special bool) *rowsCase {
@@ -128,7 +130,8 @@ func TestApplyRowsBits(t *testing.T) {
 			out, slots, lastAfter := c.outputs(table, n)
 			c.steps.LastAfter = lastAfter
 			var report Report
-			a := ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
+			a := ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count,
+				Slots: slots, Steps: c.steps,
 				Table: table, Index: idsOf([]DType{Int64, Int32}[r.IntN(2)], index), Grad: grad, Out: out, Report: &report}
 			first := make([]uint8, n)
 			if c.steps.Last.n == 0 && r.IntN(3) > 0 {
@@ -144,7 +147,8 @@ func TestApplyRowsBits(t *testing.T) {
 				if row < 0 || row >= int64(rows) {
 					want.Skipped++
 					if !c.inPlace {
-						wantVector(t, "output of a row that was skipped", out.Slice(i*dim, (i+1)*dim), unpacked(cleared(c.state.dtype, dim)))
+						wantVector(t, "output of a row that was skipped", out.Slice(i*dim, (i+1)*dim),
+							unpacked(cleared(c.state.dtype, dim)))
 					}
 					continue
 				}
@@ -184,8 +188,10 @@ func TestCoalesceApplyBits(t *testing.T) {
 			c.steps.LastAfter = lastAfter
 			outKeys := make([]int64, room)
 			var report Report
-			a := CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count, Slots: slots, Steps: c.steps,
-				Table: table, Keys: idsOf([]DType{Int64, Int32, Uint64}[r.IntN(3)], keys), Rows: grad, OutKeys: Int64s(outKeys), Out: out, Report: &report}
+			a := CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, SkipBadIDs: c.skip, NonFinite: Count,
+				Slots: slots, Steps: c.steps,
+				Table: table, Keys: idsOf([]DType{Int64, Int32, Uint64}[r.IntN(3)], keys), Rows: grad, OutKeys: Int64s(outKeys),
+				Out: out, Report: &report}
 			if c.inPlace && r.IntN(2) == 0 {
 				a.OutKeys = Vector{}
 			}

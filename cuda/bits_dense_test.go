@@ -140,7 +140,8 @@ func naiveSoftmax(x []float32, target int) (loss float32, grad, prob []float32) 
 	return log(total) - (x[target] - top), grad, prob
 }
 
-// TestExpOnEveryBackend runs exp of every backend over many bit patterns: a sample of two classes, the first the larger.
+// TestExpOnEveryBackend runs exp of every backend over many bit patterns: a sample of two classes, the first the
+// larger.
 func TestExpOnEveryBackend(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		const n = 400_000 // a wrong last bit of a coefficient shows in one value of some ten thousand
@@ -152,7 +153,8 @@ func TestExpOnEveryBackend(t *testing.T) {
 				logits[2*i+1] = float32(-110 * r.Float64())
 			}
 		}
-		must(t, b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s(logits), Probabilities: Float32s(prob)}))
+		must(t,
+			b.SoftmaxCrossEntropy(SoftmaxCrossEntropy{Classes: 2, Logits: Float32s(logits), Probabilities: Float32s(prob)}))
 		for i := range n {
 			_, _, want := naiveSoftmax(logits[2*i:][:2], 0)
 			if !sameBits(prob[2*i:][:2], want) {

@@ -24,14 +24,17 @@ type bagCase struct {
 }
 
 func (c bagCase) String() string {
-	return fmt.Sprintf("dim %d mode %d padding %d skip %v open %v, %d ids of %v in %d bags by %v, weights %v, rows %v, out %v", c.dim, c.mode,
-		c.padding, c.skip, c.open, len(c.ids), c.idType, len(c.offsets)-1, c.offsetsType, c.weights != nil, c.rowType, c.outType)
+	return fmt.Sprintf("dim %d mode %d padding %d skip %v open %v, %d ids of %v in %d bags by %v, weights %v, "+
+		"rows %v, out %v", c.dim, c.mode,
+		c.padding, c.skip, c.open, len(c.ids), c.idType, len(c.offsets)-1, c.offsetsType, c.weights != nil,
+		c.rowType, c.outType)
 }
 
 func drawBags(r *rand.Rand, dim int, rows int64) bagCase {
 	c := bagCase{dim: dim, mode: Mode(r.IntN(3)), padding: []int64{NoPadding, 0, 17, 99}[r.IntN(4)], skip: r.IntN(3) == 0,
-		open: r.IntN(3) == 0, rows: rows, idType: []DType{Int64, Int32}[r.IntN(2)], offsetsType: []DType{Int64, Int32}[r.IntN(2)],
-		rowType: floatTypes[r.IntN(3)]}
+		open: r.IntN(3) == 0, rows: rows, idType: []DType{Int64, Int32}[r.IntN(2)],
+		offsetsType: []DType{Int64, Int32}[r.IntN(2)],
+		rowType:     floatTypes[r.IntN(3)]}
 	if r.IntN(3) == 0 { // the types that most calls have
 		c.idType, c.offsetsType, c.rowType = Int64, Int64, Float32
 	}
@@ -115,7 +118,8 @@ func TestBagForwardBits(t *testing.T) {
 			argmax := slices.Repeat([]int32{-7}, bags*dim)
 			var report Report
 			a := BagForward{Dim: dim, Mode: c.mode, Padding: c.padding, SkipBadIDs: c.skip, OpenOffsets: c.open, Rows: table,
-				IDs: idsOf(c.idType, c.ids), Offsets: c.offsetsVector(), Weights: Float32s(c.weights), Out: cleared(c.outType, bags*dim), Report: &report}
+				IDs: idsOf(c.idType, c.ids), Offsets: c.offsetsVector(), Weights: Float32s(c.weights),
+				Out: cleared(c.outType, bags*dim), Report: &report}
 			if c.mode == Max && r.IntN(4) > 0 {
 				a.ArgMax = Int32s(argmax)
 			}
@@ -195,8 +199,9 @@ func TestBagBackwardBits(t *testing.T) {
 			room := len(wantKeys) + r.IntN(2)
 			keys := make([]int64, room)
 			a := BagBackward{Dim: dim, Mode: c.mode, Padding: c.padding, SkipBadIDs: c.skip, OpenOffsets: c.open, R: c.rows,
-				IDs: idsOf(c.idType, c.ids), Offsets: c.offsetsVector(), Weights: Float32s(c.weights), ArgMax: Int32s(argmax), GradOut: grad,
-				Keys: Int64s(keys), Out: cleared(c.outType, room*dim), Report: &report}
+				IDs: idsOf(c.idType, c.ids), Offsets: c.offsetsVector(), Weights: Float32s(c.weights), ArgMax: Int32s(argmax),
+				GradOut: grad,
+				Keys:    Int64s(keys), Out: cleared(c.outType, room*dim), Report: &report}
 			n, err := b.BagBackward(a)
 			must(t, err)
 			if !slices.Equal(keys[:n], wantKeys) || report.Skipped != skipped {

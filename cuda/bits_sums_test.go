@@ -46,7 +46,8 @@ func TestCoalesceBits(t *testing.T) {
 						want[d] /= a.Weight
 					}
 				}
-				wantVector(t, fmt.Sprintf("key %d of %d rows, weight %v", key, len(index[key]), a.Weight), a.OutRows.Slice(i*dim, (i+1)*dim),
+				wantVector(t, fmt.Sprintf("key %d of %d rows, weight %v", key, len(index[key]), a.Weight),
+					a.OutRows.Slice(i*dim, (i+1)*dim),
 					naiveRounds(outType, want))
 			}
 		}
@@ -131,7 +132,8 @@ func TestMergeBits(t *testing.T) {
 						want[d] /= m.Weight
 					}
 				}
-				wantVector(t, fmt.Sprintf("seed %d key %d weight %v", seed, key, m.Weight), m.OutRows.Slice(i*dim, (i+1)*dim), naiveRounds(outType, want))
+				wantVector(t, fmt.Sprintf("seed %d key %d weight %v", seed, key, m.Weight), m.OutRows.Slice(i*dim, (i+1)*dim),
+					naiveRounds(outType, want))
 			}
 		}
 	})

@@ -24,7 +24,8 @@ type denseCase struct {
 }
 
 func (c *denseCase) String() string {
-	return fmt.Sprintf("%s, %+v, weight %v, first %v, %d values in rows of %d, param %v, slots %v", describe(c.o), c.clip, c.weight, c.first, c.n, c.dim,
+	return fmt.Sprintf("%s, %+v, weight %v, first %v, %d values in rows of %d, param %v, slots %v", describe(c.o), c.clip,
+		c.weight, c.first, c.n, c.dim,
 		c.state.dtype, c.state.slotTypes)
 }
 
@@ -78,7 +79,8 @@ func TestApplyDenseBits(t *testing.T) {
 			c := drawDense(r, seed%2 == 1)
 			grad := awkwardOf(r, floatTypes[r.IntN(3)], c.n, seed%2 == 1)
 			var report Report
-			must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, NonFinite: c.nonFinite, Slots: c.slots,
+			must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first,
+				NonFinite: c.nonFinite, Slots: c.slots,
 				Param: c.param, Grad: grad, Out: c.out, Report: &report}))
 			c.check(t, unpacked(grad), report)
 		}
@@ -101,7 +103,8 @@ func TestAverageApplyBits(t *testing.T) {
 				continue
 			}
 			var report Report
-			must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, NonFinite: c.nonFinite,
+			must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight,
+				First: c.first, NonFinite: c.nonFinite,
 				Terms: terms, Slots: c.slots, Param: c.param, Out: c.out, Report: &report}))
 			c.check(t, naiveTree(lane.Root(lanes), byNode), report)
 		}
@@ -127,15 +130,18 @@ func TestFusedIsTheTwoInTurn(t *testing.T) {
 			out, slots, lastAfter := c.outputs(table, room)
 			c.steps.LastAfter = lastAfter
 			fusedKeys := make([]int64, room)
-			count, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: slots, Steps: c.steps, Table: table,
+			count, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: slots,
+				Steps: c.steps, Table: table,
 				Keys: Int64s(keys), Rows: grad, OutKeys: Int64s(fusedKeys), Out: out})
 			must(t, err)
 
 			sumKeys, sums := make([]int64, room), make([]float32, room*dim)
-			mustCount(t, count)(b.Coalesce(Coalesce{Dim: dim, Keys: Int64s(keys), Rows: grad, OutKeys: Int64s(sumKeys), OutRows: Float32s(sums)}))
+			mustCount(t, count)(b.Coalesce(Coalesce{Dim: dim, Keys: Int64s(keys), Rows: grad, OutKeys: Int64s(sumKeys),
+				OutRows: Float32s(sums)}))
 			turnOut, turnSlots, turnLast := c.outputs(table, count)
 			c.steps.LastAfter = turnLast
-			must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: turnSlots, Steps: c.steps, Table: table,
+			must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, Slots: turnSlots,
+				Steps: c.steps, Table: table,
 				Index: Int64s(sumKeys[:count]), Grad: Float32s(sums[:count*dim]), Out: turnOut}))
 			if !slices.Equal(fusedKeys[:count], sumKeys[:count]) {
 				t.Fatalf("%v: keys %v, in turn %v", c, fusedKeys[:count], sumKeys[:count])
@@ -158,10 +164,12 @@ func fusedDense(t *testing.T, b Backend, r *rand.Rand, special bool) {
 		terms = append(terms, Term{uint16(l), 1, awkwardOf(r, BFloat16, c.n, special)})
 	}
 	out, sum, turnOut := cleared(c.state.dtype, c.n), make([]float32, c.n), cleared(c.state.dtype, c.n)
-	must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, Terms: terms, Slots: fused,
+	must(t, b.AverageApply(AverageApply{Dim: c.dim, Lanes: lanes, Optimizer: c.o, Clip: c.clip, Weight: c.weight,
+		First: c.first, Terms: terms, Slots: fused,
 		Param: c.param, Out: out}))
 	must(t, b.Average(Average{lanes, 1, terms, Float32s(sum)}))
-	must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first, Slots: turn, Param: c.param, Grad: Float32s(sum),
+	must(t, b.ApplyDense(ApplyDense{Dim: c.dim, Optimizer: c.o, Clip: c.clip, Weight: c.weight, First: c.first,
+		Slots: turn, Param: c.param, Grad: Float32s(sum),
 		Out: turnOut}))
 	wantVector(t, c, out, unpacked(turnOut))
 	for i := range fused {
@@ -209,10 +217,12 @@ func TestExactRowsAreDenseSteps(t *testing.T) {
 				for _, row := range index {
 					chosen = append(chosen, grad[int(row)*dim:][:dim]...)
 				}
-				must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 3, Slots: slots, Steps: Steps{last, last, step, true}, Table: table,
+				must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 3, Slots: slots, Steps: Steps{last, last, step, true},
+					Table: table,
 					Index: Int64s(index), Grad: Float32s(chosen), Out: table}))
-				must(t, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Weight: 3, First: step == 1, Slots: paramSlots, Param: param,
-					Grad: Float32s(grad), Out: param}))
+				must(t,
+					b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Weight: 3, First: step == 1, Slots: paramSlots, Param: param,
+						Grad: Float32s(grad), Out: param}))
 			}
 			wantVector(t, fmt.Sprintf("seed %d, dim %d, %s", seed, dim, describe(o)), table, unpacked(param))
 			for i := range slots {

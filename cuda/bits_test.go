@@ -170,7 +170,8 @@ func TestMergeInTwoSteps(t *testing.T) {
 			}
 			once := merge(slices.Concat(halves[0], halves[1]), lane.Root(lanes))
 			twice := merge([]RowsTerm{merge(halves[0], left), merge(halves[1], right)}, lane.Root(lanes))
-			if !slices.Equal(view[uint64](once.Keys), view[uint64](twice.Keys)) || !sameBits(view[float32](once.Rows), view[float32](twice.Rows)) {
+			if !slices.Equal(view[uint64](once.Keys), view[uint64](twice.Keys)) ||
+				!sameBits(view[float32](once.Rows), view[float32](twice.Rows)) {
 				t.Fatalf("seed %d, %d lanes: merging in two steps differs", seed, lanes)
 			}
 		}

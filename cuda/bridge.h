@@ -18,7 +18,8 @@
 #include "native_stamp.h"
 #else
 #error \
-    "the native library is not built: run make; or use an installed one, with the tags native,installed; or leave the tag native out"
+    "the native library is not built: run make; or use an installed one, with the tags native,installed; " \
+    "or leave the tag native out"
 #endif
 
 // gradbus_stamp changes with the library, and with it this package's build.
@@ -47,6 +48,7 @@ typedef struct bridge_command {
     gb_softmax_args softmax;
     gb_first_nonfinite_args first_nonfinite;
     gb_copy_args copy;
+    gb_gather_args gather;
   } args;
   union {
     gb_sgd sgd;
@@ -131,6 +133,7 @@ static inline gb_status bridge_call(uintptr_t table, gb_context* context, gb_op 
     BRIDGE_OP(GB_OP_SOFTMAX, softmax_cross_entropy, softmax);
     BRIDGE_OP(GB_OP_FIRST_NONFINITE, first_nonfinite, first_nonfinite);
     BRIDGE_OP(GB_OP_COPY, copy, copy);
+    BRIDGE_OP(GB_OP_GATHER, gather, gather);
   }
   return GB_UNSUPPORTED;
 }

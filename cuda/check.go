@@ -9,8 +9,8 @@ import (
 )
 
 // The rules that arguments must obey, for every backend. Every operation has two methods for them: shape looks at
-// lengths, types and pointers and costs nothing that grows with the data; data reads offsets, ids, key order and targets
-// once, and needs a shape without fault. check is both. All of them run before the first output is written.
+// lengths, types and pointers and costs nothing that grows with the data; data reads offsets, ids, key order and
+// targets once, and needs a shape without fault. check is both. All of them run before the first output is written.
 //
 // Faults of the data are told in this order: offsets, ids, order of keys, room for distinct keys, values that are not
 // finite.
@@ -160,7 +160,8 @@ func checkNodes(op string, lanes int, node func(i int) lane.Node, n int) error {
 			return fmt.Errorf("%s: %w: term %d, lanes %v, is no node of the tree over %d lanes", op, ErrNode, i, at, lanes)
 		}
 		if int(at.First) < end {
-			return fmt.Errorf("%s: %w: term %d, lanes %v, begins before lane %d, where the term before it ends", op, ErrNode, i, at, end)
+			return fmt.Errorf("%s: %w: term %d, lanes %v, begins before lane %d, where the term before it ends", op,
+				ErrNode, i, at, end)
 		}
 		end = at.End()
 	}

@@ -72,7 +72,8 @@ func (u *update) sortSlots() error {
 		if u.hyper.rowwise() {
 			types = only(Float32)
 		}
-		if err := firstOf(typed(u.op, name, u.slots[i].Before, types), typed(u.op, name, u.slots[i].After, only(u.slots[i].Before.dtype))); err != nil {
+		if err := firstOf(typed(u.op, name, u.slots[i].Before, types),
+			typed(u.op, name, u.slots[i].After, only(u.slots[i].Before.dtype))); err != nil {
 			return err
 		}
 	}
@@ -101,13 +102,15 @@ type rowsUpdate struct {
 
 func (a *ApplyRows) update() rowsUpdate {
 	h, known := hyperOf(a.Optimizer, a.Clip)
-	return rowsUpdate{update{op: "apply rows", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
+	return rowsUpdate{update{op: "apply rows", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite,
+		given: a.Slots,
 		table: a.Table, out: a.Out}, a.Dim, a.Table.n / max(a.Dim, 1), a.Steps, a.Out.is(a.Table)}
 }
 
 func (a *CoalesceApply) update() rowsUpdate {
 	h, known := hyperOf(a.Optimizer, a.Clip)
-	return rowsUpdate{update{op: "coalesce apply", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite, given: a.Slots,
+	return rowsUpdate{update{op: "coalesce apply", hyper: h, known: known, weight: a.Weight, nonFinite: a.NonFinite,
+		given: a.Slots,
 		table: a.Table, out: a.Out}, a.Dim, a.Table.n / max(a.Dim, 1), a.Steps, a.Out.is(a.Table)}
 }
 
@@ -161,7 +164,8 @@ func (u *rowsUpdate) output(name string, before, after Vector, width, n int) err
 
 func (u *rowsUpdate) checkSteps() error {
 	s := &u.steps
-	if err := firstOf(typed(u.op, "last", s.Last, only(Int64)), typed(u.op, "last after", s.LastAfter, only(Int64))); err != nil {
+	if err := firstOf(typed(u.op, "last", s.Last, only(Int64)),
+		typed(u.op, "last after", s.LastAfter, only(Int64))); err != nil {
 		return err
 	}
 	if s.Exact {
@@ -215,7 +219,8 @@ func (a *ApplyRows) shape() error {
 	if err := u.shape(n, false); err != nil {
 		return err
 	}
-	if err := firstOf(typed(u.op, "index", a.Index, indexes), typed(u.op, "grad", a.Grad, floats), typed(u.op, "first", a.First, only(Uint8)),
+	if err := firstOf(typed(u.op, "index", a.Index, indexes), typed(u.op, "grad", a.Grad, floats),
+		typed(u.op, "first", a.First, only(Uint8)),
 		checkFew(u.op, "rows", n), exactRows(u.op, "grad", a.Grad.n, n, a.Dim)); err != nil {
 		return err
 	}
@@ -274,7 +279,8 @@ func (a *CoalesceApply) shape() error {
 	if err := u.shape(a.OutKeys.n, true); err != nil {
 		return err
 	}
-	if err := firstOf(typed(u.op, "keys", a.Keys, keyTypes), typed(u.op, "rows", a.Rows, floats), typed(u.op, "out keys", a.OutKeys, only(Int64)),
+	if err := firstOf(typed(u.op, "keys", a.Keys, keyTypes), typed(u.op, "rows", a.Rows, floats),
+		typed(u.op, "out keys", a.OutKeys, only(Int64)),
 		checkFew(u.op, "keys", a.Keys.n), exactRows(u.op, "rows", a.Rows.n, a.Keys.n, a.Dim)); err != nil {
 		return err
 	}
@@ -361,7 +367,8 @@ func (u *update) dense(dim int) error {
 			}
 		}
 		other := &u.slots[1-i]
-		if err := firstOf(apart(u.op, "out", u.out, s.Before, s.After), apart(u.op, s.Name, s.After, u.table, other.Before, other.After)); err != nil {
+		if err := firstOf(apart(u.op, "out", u.out, s.Before, s.After),
+			apart(u.op, s.Name, s.After, u.table, other.Before, other.After)); err != nil {
 			return err
 		}
 	}

@@ -122,7 +122,8 @@ func (a *BagForward) check() error {
 }
 
 func (a *BagBackward) pooling() pooling {
-	return pooling{"bag backward", a.Dim, a.Mode, a.Padding, a.R, a.SkipBadIDs, a.OpenOffsets, a.IDs, a.Offsets, a.Weights, a.ArgMax}
+	return pooling{"bag backward", a.Dim, a.Mode, a.Padding, a.R, a.SkipBadIDs, a.OpenOffsets, a.IDs, a.Offsets,
+		a.Weights, a.ArgMax}
 }
 
 func (a *BagBackward) shape() error {

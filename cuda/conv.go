@@ -8,8 +8,8 @@ const (
 	NHWC Layout = 1 // [N, H, W, channels], "channels last"
 )
 
-// Conv2d is the geometry of a convolution (cross-correlation, as in PyTorch): X is N images of C channels of H x W, Y is N
-// images of Out channels of the OutHeight x OutWidth that the kernel gives. Weight is [Out, C, KernelH, KernelW]
+// Conv2d is the geometry of a convolution (cross-correlation, as in PyTorch): X is N images of C channels of H x W, Y
+// is N images of Out channels of the OutHeight x OutWidth that the kernel gives. Weight is [Out, C, KernelH, KernelW]
 // in either layout. A stride of 0 is 1; Pad values of zeros stand on each side.
 type Conv2d struct {
 	N, C, H, W       int
@@ -102,14 +102,15 @@ type Conv2dBackwardInput struct {
 // Conv2dBackwardInput: see the type.
 func (d *Dense) Conv2dBackwardInput(a Conv2dBackwardInput) error {
 	const op = "conv2d backward input"
-	if err := firstOf(a.check(op, a.GradX, a.Weight, a.GradY), separate(op, "the gradient", a.GradX, a.GradY, a.Weight)); err != nil || a.N == 0 {
+	if err := firstOf(a.check(op, a.GradX, a.Weight, a.GradY),
+		separate(op, "the gradient", a.GradX, a.GradY, a.Weight)); err != nil || a.N == 0 {
 		return err
 	}
 	return d.products.convBackwardInput(&a)
 }
 
-// Conv2dBackwardParams is GradWeight, laid out as Weight, and GradBias [Out], which may be nil, summed over the N images;
-// both are zero where there is none.
+// Conv2dBackwardParams is GradWeight, laid out as Weight, and GradBias [Out], which may be nil, summed over the N
+// images; both are zero where there is none.
 type Conv2dBackwardParams struct {
 	Conv2d
 	X, GradY, GradWeight, GradBias []float32

@@ -30,10 +30,11 @@ type Report struct {
 
 // Backend does the arithmetic. Every method is synchronous, may be given Go memory, and leaves its outputs untouched
 // when it returns an error (see the errors in errors.go). Every backend gives the same bits: float32 accumulation in
-// canonical order (doc.go), true division, no fused multiply-add, one rounding to nearest even where less than float32 is
-// stored. Methods may be called from several goroutines at once.
+// canonical order (doc.go), true division, no fused multiply-add, one rounding to nearest even where less than float32
+// is stored. Methods may be called from several goroutines at once.
 type Backend interface {
-	// Name is "go", "cpu" or "cuda"; ISA is the instruction set in use ("portable", "baseline", "avx2", "avx512", "sm_90").
+	// Name is "go", "cpu" or "cuda"; ISA is the instruction set in use ("portable", "baseline", "avx2", "avx512",
+	// "sm_90").
 	Name() string
 	ISA() string
 	// Threads is how many threads one call may use.
@@ -68,6 +69,8 @@ type Backend interface {
 	SoftmaxCrossEntropy(SoftmaxCrossEntropy) error
 	// FirstNonFinite is the index of the first NaN or Inf of a vector of floats, or -1.
 	FirstNonFinite(values Vector) int
+	// Gather copies chosen rows of a table.
+	Gather(Gather) error
 	// Copy copies from to to, which are of equal type and length and share no memory.
 	Copy(to, from Vector) error
 
@@ -84,8 +87,8 @@ type Backend interface {
 }
 
 // BagForward: Rows [R, Dim]; IDs [N] int32 or int64 in [0, R); Offsets [B+1] int32 or int64, 0 first, never falling, N
-// last, or, with OpenOffsets, [B] where the last bag ends at N; Weights [N] float32 or none, with Sum only; Out [B, Dim]
-// float32 or of Rows' type; ArgMax [B, Dim] int32 or none, with Max only: positions among IDs, -1 in an empty bag.
+// last, or, with OpenOffsets, [B] where the last bag ends at N; Weights [N] float32 or none, with Sum only; Out [B,
+// Dim] float32 or of Rows' type; ArgMax [B, Dim] int32 or none, with Max only: positions among IDs, -1 in an empty bag.
 // Positions with id Padding are neither read nor counted. An empty bag is a zero row. N < 2^31.
 type BagForward struct {
 	Dim         int
@@ -100,6 +103,15 @@ type BagForward struct {
 	Out         Vector
 	ArgMax      Vector
 	Report      *Report
+}
+
+// Gather: Out[i] = Rows[IDs[i]], bit for bit. Rows [R, Dim]; IDs [n] int64 or int32 in [0, R); Out [n, Dim] of Rows'
+// type, sharing memory with nothing. n < 2^31.
+type Gather struct {
+	Dim  int
+	Rows Vector
+	IDs  Vector
+	Out  Vector
 }
 
 // BagBackward: GradOut [B, Dim]; R the number of rows that ids may name; Keys int64 with room for the distinct ids (N
@@ -133,16 +145,16 @@ type Coalesce struct {
 	OutRows Vector
 }
 
-// RowsTerm is one coalesced contribution: strictly ascending Keys [n] uint64, Rows [n, Dim], of the tree node over lanes
-// [First, First+Count).
+// RowsTerm is one coalesced contribution: strictly ascending Keys [n] uint64, Rows [n, Dim], of the tree node over
+// lanes [First, First+Count).
 type RowsTerm struct {
 	First, Count uint16
 	Keys         Vector
 	Rows         Vector
 }
 
-// Merge: Terms disjoint nodes of the tree over Lanes lanes, in lane order, all rows of one type; OutKeys uint64, OutRows
-// float32 or of the terms' type. Each sum is divided once by Weight; 0 leaves it undivided.
+// Merge: Terms disjoint nodes of the tree over Lanes lanes, in lane order, all rows of one type; OutKeys uint64,
+// OutRows float32 or of the terms' type. Each sum is divided once by Weight; 0 leaves it undivided.
 type Merge struct {
 	Dim     int
 	Lanes   int
@@ -154,9 +166,9 @@ type Merge struct {
 
 // Steps says which steps a row has had. Rows are lazy: those that no gradient names do not move. With Exact a row first
 // makes up for the steps it sat out, each as if with a gradient of zero, so that the table is bit for bit what dense
-// steps make of it (not for Adam, AdamW and FTRL). Last [R] int64 is the number of the step that wrote each row, 0 for none; LastAfter,
-// laid out as the operation's Out rows, gets Step, which counts from 1. Both may be none: every row then counts as having
-// had a step.
+// steps make of it (not for Adam, AdamW and FTRL). Last [R] int64 is the number of the step that wrote each row, 0 for
+// none; LastAfter, laid out as the operation's Out rows, gets Step, which counts from 1. Both may be none: every row
+// then counts as having had a step.
 type Steps struct {
 	Last      Vector
 	LastAfter Vector
@@ -164,17 +176,17 @@ type Steps struct {
 	Exact     bool
 }
 
-// Slot is one named state of an optimizer. Before is of all rows of the table, or of the dense tensor; After is laid out
-// as the operation's Out, and of Before's type.
+// Slot is one named state of an optimizer. Before is of all rows of the table, or of the dense tensor; After is laid
+// out as the operation's Out, and of Before's type.
 type Slot struct {
 	Name          string
 	Before, After Vector
 }
 
 // ApplyRows: Table [R, Dim]; Index [n] int64 or int32, rows in [0, R); Grad [n, Dim] undivided, divided once by Weight;
-// First [n] uint8, nonzero where the row has had no step yet, or none. Out is compact [n, Dim], of Table's type, sharing
-// memory with nothing; or it is Table itself, with every slot's After its Before, LastAfter Last, and Index strictly
-// ascending. Slots are those that the optimizer names.
+// First [n] uint8, nonzero where the row has had no step yet, or none. Out is compact [n, Dim], of Table's type,
+// sharing memory with nothing; or it is Table itself, with every slot's After its Before, LastAfter Last, and Index
+// strictly ascending. Slots are those that the optimizer names.
 type ApplyRows struct {
 	Dim        int
 	Optimizer  Optimizer
@@ -233,8 +245,9 @@ type Term struct {
 	Values       Vector
 }
 
-// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n] and of one type; Out [n], float32, or
-// of the terms' type, or of any type of floats where the terms are float32, which may be one of the terms. Weight 1 gives the plain sum (division by one is exact).
+// Average: Terms disjoint nodes of the tree over Lanes lanes, in lane order, each [n] and of one type; Out [n],
+// float32, or of the terms' type, or of any type of floats where the terms are float32, which may be one of the terms.
+// Weight 1 gives the plain sum (division by one is exact).
 type Average struct {
 	Lanes  int
 	Weight float32
@@ -258,17 +271,17 @@ type AverageApply struct {
 	Report    *Report
 }
 
-// MatMul: A is [M, K] row-major ([K, M] where TransA), B is [K, N] ([N, K] where TransB), Bias [N] or none, C [M, N]; all
-// float32.
+// MatMul: A is [M, K] row-major ([K, M] where TransA), B is [K, N] ([N, K] where TransB), Bias [N] or none, C [M, N];
+// all float32.
 type MatMul struct {
 	M, N, K        int
 	TransA, TransB bool
 	A, B, Bias, C  Vector
 }
 
-// SoftmaxCrossEntropy: Logits [B, Classes], Targets [B] int32 in [0, Classes), Loss [B] or none, Grad [B, Classes] or none
-// (softmax - onehot, not divided by B), Probabilities [B, Classes] or none. Targets may be none where only Probabilities
-// are asked for.
+// SoftmaxCrossEntropy: Logits [B, Classes], Targets [B] int32 in [0, Classes), Loss [B] or none, Grad [B, Classes] or
+// none (softmax - onehot, not divided by B), Probabilities [B, Classes] or none. Targets may be none where only
+// Probabilities are asked for.
 type SoftmaxCrossEntropy struct {
 	Classes       int
 	Logits        Vector

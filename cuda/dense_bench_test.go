@@ -59,7 +59,8 @@ func best(b *testing.B, products int, call func() error) {
 // BenchmarkLinear is the three products of linear layers as they occur: batch x in -> out.
 func BenchmarkLinear(b *testing.B) {
 	for _, d := range benchLibraries(b) {
-		for _, s := range [][3]int{{20, 100, 30}, {7, 512, 256}, {32, 1024, 1024}, {20, 4096, 1600}, {32, 9216, 128}, {32, 128, 10}} {
+		for _, s := range [][3]int{{20, 100, 30}, {7, 512, 256}, {32, 1024, 1024}, {20, 4096, 1600}, {32, 9216, 128},
+			{32, 128, 10}} {
 			n, in, out := s[0], s[1], s[2]
 			x, w, y, bias := ramp(n*in), ramp(in*out), ramp(n*out), ramp(out)
 			for name, g := range map[string]Gemm{
@@ -92,17 +93,18 @@ func BenchmarkConv2d(b *testing.B) {
 						return d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: c, X: x, GradY: y, GradWeight: w, GradBias: bias})
 					},
 				} {
-					b.Run(fmt.Sprintf("%d-%d/%s/%s/%s", c.C, c.Out, [2]string{"NCHW", "NHWC"}[layout], name, d.Name()), func(b *testing.B) {
-						best(b, places*c.Out*c.C*9, run)
-					})
+					b.Run(fmt.Sprintf("%d-%d/%s/%s/%s", c.C, c.Out, [2]string{"NCHW", "NHWC"}[layout], name, d.Name()),
+						func(b *testing.B) {
+							best(b, places*c.Out*c.C*9, run)
+						})
 				}
 			}
 		}
 	}
 }
 
-// BenchmarkTrainingStep is one step of the model of digits at a batch of 32, on one thread: forward, loss, backward, SGD;
-// what package nn does, without it. What a step of PyTorch takes is in docs/benchmarks.md.
+// BenchmarkTrainingStep is one step of the model of digits at a batch of 32, on one thread: forward, loss, backward,
+// SGD; what package nn does, without it. What a step of PyTorch takes is in docs/benchmarks.md.
 func BenchmarkTrainingStep(b *testing.B) {
 	for _, d := range benchLibraries(b) {
 		b.Run(d.Name(), func(b *testing.B) {
@@ -168,8 +170,9 @@ func (s *digits) step() error {
 		return err
 	}
 	for i, p := range s.params {
-		if err := s.d.backend.ApplyDense(ApplyDense{Optimizer: SGD{LR: 1e-5}, Weight: float32(s.n), Param: Float32s(p), Grad: Float32s(s.grads[i]),
-			Out: Float32s(p)}); err != nil {
+		if err := s.d.backend.ApplyDense(ApplyDense{Optimizer: SGD{LR: 1e-5}, Weight: float32(s.n), Param: Float32s(p),
+			Grad: Float32s(s.grads[i]),
+			Out:  Float32s(p)}); err != nil {
 			return err
 		}
 	}
@@ -219,14 +222,16 @@ func (s *digits) backward() error {
 			return d.MaxPool2dBackward(MaxPool2dBackward{MaxPool2d: s.pool, GradY: s.gPool, ArgMax: s.places, GradX: s.g2})
 		},
 		func() error {
-			return d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: s.conv2, X: s.y1, GradY: s.g2, GradWeight: g[2], GradBias: g[3]})
+			return d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: s.conv2, X: s.y1, GradY: s.g2, GradWeight: g[2],
+				GradBias: g[3]})
 		},
 		func() error {
 			return d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: s.conv2, GradY: s.g2, Weight: p[2], GradX: s.g1})
 		},
 		func() error { return d.ReLUBackward(s.y1, s.g1, s.g1) },
 		func() error {
-			return d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: s.conv1, X: s.x, GradY: s.g1, GradWeight: g[0], GradBias: g[1]})
+			return d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: s.conv1, X: s.x, GradY: s.g1, GradWeight: g[0],
+				GradBias: g[1]})
 		},
 	)
 }

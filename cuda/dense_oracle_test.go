@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// bounded is a sum in float64 with the sum of its terms' magnitudes and their number, from which the error that any order
-// of float32 additions may have follows: each term goes through at most n additions, one rounding of its product, and one
-// addition of a bias; (1 + 2^-24)^(n+2) - 1 < (n+3) 2^-24 for the n of these tests.
+// bounded is a sum in float64 with the sum of its terms' magnitudes and their number, from which the error that any
+// order of float32 additions may have follows: each term goes through at most n additions, one rounding of its product,
+// and one addition of a bias; (1 + 2^-24)^(n+2) - 1 < (n+3) 2^-24 for the n of these tests.
 type bounded struct {
 	sum, size float64
 	n         int
@@ -75,8 +75,10 @@ func garbage(n int) []float32 {
 // randomConv draws a geometry, some of it awkward.
 func randomConv(r *rand.Rand) Conv2d {
 	pick := func(from ...int) int { return from[r.IntN(len(from))] }
-	c := Conv2d{N: pick(1, 2, 5), C: pick(1, 2, 3, 16, 17), H: pick(1, 5, 7, 12), W: pick(3, 5, 8, 13), Out: pick(1, 3, 8, 33),
-		KernelH: pick(1, 2, 3, 5), KernelW: pick(1, 2, 3), StrideH: pick(0, 1, 2, 3), StrideW: pick(1, 2), Layout: Layout(r.IntN(2))}
+	c := Conv2d{N: pick(1, 2, 5), C: pick(1, 2, 3, 16, 17), H: pick(1, 5, 7, 12), W: pick(3, 5, 8, 13),
+		Out:     pick(1, 3, 8, 33),
+		KernelH: pick(1, 2, 3, 5), KernelW: pick(1, 2, 3), StrideH: pick(0, 1, 2, 3), StrideW: pick(1, 2),
+		Layout: Layout(r.IntN(2))}
 	c.PadH, c.PadW = min(pick(0, 1, 2), c.KernelH-1), min(pick(0, 1), c.KernelW-1)
 	if c.H+2*c.PadH < c.KernelH {
 		c.KernelH, c.PadH = 1, 0
@@ -112,8 +114,10 @@ func TestConvolutionsWithinTheBound(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 101))
 			c := randomConv(r)
 			places := c.OutHeight() * c.OutWidth()
-			x, w, bias, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW), noise(r, c.Out), noise(r, c.N*c.Out*places)
-			wantY, wantX, wantW, wantB := make([]bounded, len(gradY)), make([]bounded, len(x)), make([]bounded, len(w)), make([]bounded, c.Out)
+			x, w, bias, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW), noise(r, c.Out),
+				noise(r, c.N*c.Out*places)
+			wantY, wantX, wantW, wantB := make([]bounded, len(gradY)), make([]bounded, len(x)), make([]bounded, len(w)),
+				make([]bounded, c.Out)
 			c.each(func(xi, wi, yi int) {
 				wantY[yi].add(x[xi], w[wi])
 				wantX[xi].add(gradY[yi], w[wi])
@@ -136,7 +140,8 @@ func TestConvolutionsWithinTheBound(t *testing.T) {
 			relu := seed%2 == 1
 			must(t, d.Conv2dForward(Conv2dForward{Conv2d: c, ReLU: relu, X: x, Weight: w, Bias: bias, Y: y}))
 			must(t, d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: c, GradY: gradY, Weight: w, GradX: gradX}))
-			must(t, d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: c, X: x, GradY: gradY, GradWeight: gradW, GradBias: gradB}))
+			must(t,
+				d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: c, X: x, GradY: gradY, GradWeight: gradW, GradBias: gradB}))
 			if relu {
 				for i := range wantY {
 					wantY[i].sum = max(wantY[i].sum, 0) // which moves no two numbers further apart
@@ -166,7 +171,8 @@ func TestGemmWithinTheBound(t *testing.T) {
 			}
 			x, w, bias, before := noise(r, m*k), noise(r, k*n), noise(r, n), noise(r, m*n)
 			want := make([]bounded, m*n)
-			a := Gemm{M: m, N: n, K: k, TransA: seed&1 > 0, TransB: seed&2 > 0, Accumulate: seed&12 == 4, ReLU: seed&12 == 8, A: x, B: w}
+			a := Gemm{M: m, N: n, K: k, TransA: seed&1 > 0, TransB: seed&2 > 0, Accumulate: seed&12 == 4,
+				ReLU: seed&12 == 8, A: x, B: w}
 			if seed%3 > 0 {
 				a.Bias = bias
 			}
@@ -197,7 +203,8 @@ func TestGemmWithinTheBound(t *testing.T) {
 			must(t, d.Gemm(a))
 			for i, c := range a.C {
 				if !want[i].holds(c) {
-					t.Fatalf("seed %d, %d x %d x %d, trans %v %v, accumulate %v: c[%d] = %v, want %v", seed, m, n, k, a.TransA, a.TransB,
+					t.Fatalf("seed %d, %d x %d x %d, trans %v %v, accumulate %v: c[%d] = %v, want %v", seed, m, n, k,
+						a.TransA, a.TransB,
 						a.Accumulate, i, c, want[i].sum)
 				}
 			}

@@ -16,7 +16,8 @@ func layerCalls(d *Dense, layout Layout, offset int) (calls []func() error, outp
 		outputs = append(outputs, o)
 		return o
 	}
-	for _, c := range []Conv2d{{N: 2, C: 3, H: 9, W: 11, Out: 17, KernelH: 3, KernelW: 3, PadH: 1, PadW: 1, Layout: layout},
+	for _, c := range []Conv2d{{N: 2, C: 3, H: 9, W: 11, Out: 17, KernelH: 3, KernelW: 3, PadH: 1, PadW: 1,
+		Layout: layout},
 		{N: 3, C: 32, H: 10, W: 10, Out: 64, KernelH: 3, KernelW: 3, Layout: layout}} {
 		places := c.N * c.OutHeight() * c.OutWidth()
 		x, w, bias, gradY := at(c.N*c.C*c.H*c.W), at(c.Out*c.C*9), at(c.Out), at(c.Out*places)
@@ -42,8 +43,8 @@ func layerCalls(d *Dense, layout Layout, offset int) (calls []func() error, outp
 	return calls, outputs
 }
 
-// TestDenseRepeats: the same call gives the same bits again, in another instance of the library, at another alignment, and
-// while other threads call, among them the first ever of its shape.
+// TestDenseRepeats: the same call gives the same bits again, in another instance of the library, at another alignment,
+// and while other threads call, among them the first ever of its shape.
 func TestDenseRepeats(t *testing.T) {
 	onLibraries(t, func(t *testing.T, d *Dense) {
 		for _, layout := range []Layout{NCHW, NHWC} {

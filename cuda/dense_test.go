@@ -28,7 +28,8 @@ func TestDenseByHand(t *testing.T) {
 		wantFloats(t, "convolution", y, []float32{0, 2, 24, 35})
 		must(t, d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: g, GradY: []float32{1, 2, 3, 4}, Weight: w, GradX: gx}))
 		wantFloats(t, "gradient of x", gx, []float32{1, 2, 0, 3, 14, 20, 0, 30, 40})
-		must(t, d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: g, X: x, GradY: []float32{1, 0, 0, 1}, GradWeight: gw, GradBias: gb}))
+		must(t, d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: g, X: x, GradY: []float32{1, 0, 0, 1}, GradWeight: gw,
+			GradBias: gb}))
 		wantFloats(t, "gradient of the weight", gw, []float32{6, 8, 12, 14})
 		wantFloats(t, "gradient of the bias", gb, []float32{2})
 		g.N = 0
@@ -62,11 +63,13 @@ func TestMapsByHand(t *testing.T) {
 		y = y[:2]
 		must(t, d.Softmax(RowSoftmax{Rows: 1, Columns: 2, X: []float32{0, 0}, Y: y}))
 		wantFloats(t, "softmax", y, []float32{0.5, 0.5})
-		must(t, d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 2, Y: []float32{0.5, 0.5}, GradY: []float32{1, 3}, GradX: y}))
+		must(t,
+			d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 2, Y: []float32{0.5, 0.5}, GradY: []float32{1, 3}, GradX: y}))
 		wantFloats(t, "gradient of softmax", y, []float32{-0.5, 0.5})
 		must(t, d.Softmax(RowSoftmax{Rows: 1, Columns: 2, Log: true, X: []float32{5, 5}, Y: y}))
 		wantFloats(t, "log softmax", y, []float32{-0.6931472, -0.6931472})
-		must(t, d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 2, Log: true, Y: []float32{0, -inf}, GradY: []float32{1, 3}, GradX: y}))
+		must(t, d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 2, Log: true, Y: []float32{0, -inf},
+			GradY: []float32{1, 3}, GradX: y}))
 		wantFloats(t, "gradient of log softmax", y, []float32{-3, 3})
 	})
 }
@@ -75,7 +78,8 @@ func TestPoolByHand(t *testing.T) {
 	onLibraries(t, func(t *testing.T, d *Dense) {
 		p := MaxPool2d{N: 1, C: 1, H: 3, W: 4, KernelH: 2, KernelW: 2}
 		y, at, gx := make([]float32, 2), make([]int32, 2), make([]float32, 12)
-		must(t, d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: p, X: []float32{1, 2, 9, 9, 2, 0, nan, nan, 7, 7, 7, 7}, Y: y, ArgMax: at}))
+		must(t, d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: p, X: []float32{1, 2, 9, 9, 2, 0, nan, nan, 7, 7, 7, 7}, Y: y,
+			ArgMax: at}))
 		wantFloats(t, "pool", y, []float32{2, nan}) // of equals the first; a row that no window reaches is left out
 		if !slices.Equal(at, []int32{1, 6}) {
 			t.Errorf("argmax %v, want 1 6", at)
@@ -100,8 +104,10 @@ func TestMapsBits(t *testing.T) {
 			g := randomConv(r)
 			n, c, plane := g.N, g.C, g.H*g.W
 			x, y, by := awkward(r, n*c*plane, seed%4 == 3), awkward(r, n*c*plane, false), awkward(r, n*c, false)
-			p := MaxPool2d{N: n, C: c, H: g.H, W: g.W, KernelH: g.KernelH, KernelW: g.KernelW, StrideH: g.StrideH, StrideW: g.StrideW,
-				PadH: min(g.PadH, g.KernelH/2), PadW: min(g.PadW, g.KernelW/2), XLayout: Layout(seed & 1), YLayout: Layout(seed >> 1 & 1)}
+			p := MaxPool2d{N: n, C: c, H: g.H, W: g.W, KernelH: g.KernelH, KernelW: g.KernelW, StrideH: g.StrideH,
+				StrideW: g.StrideW,
+				PadH:    min(g.PadH, g.KernelH/2), PadW: min(g.PadW, g.KernelW/2), XLayout: Layout(seed & 1),
+				YLayout: Layout(seed >> 1 & 1)}
 			if g.H+2*p.PadH < g.KernelH {
 				p.KernelH = 1
 				p.PadH = 0
@@ -124,7 +130,8 @@ func TestMapsBits(t *testing.T) {
 				must(t, d.Relayout(Relayout{N: n, C: c, Plane: plane, From: p.XLayout, To: 1 - p.XLayout, X: x, Y: out(m)}))
 				for _, log := range []bool{false, true} {
 					must(t, d.Softmax(RowSoftmax{Rows: n * c, Columns: plane, Log: log, X: x, Y: out(m)}))
-					must(t, d.SoftmaxBackward(RowSoftmaxBackward{Rows: n * c, Columns: plane, Log: log, Y: x, GradY: y, GradX: out(m)}))
+					must(t,
+						d.SoftmaxBackward(RowSoftmaxBackward{Rows: n * c, Columns: plane, Log: log, Y: x, GradY: y, GradX: out(m)}))
 				}
 				must(t, d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: p, X: x, Y: out(pooled), ArgMax: at}))
 				must(t, d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: p, X: x, Y: out(pooled)}))
@@ -203,11 +210,14 @@ func TestDenseRefuses(t *testing.T) {
 		is   error
 		text string
 	}{
-		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), C: four()[:3]}), ErrShape, "gemm: bad shape: c has 3 values, want 2 x 2"},
+		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), C: four()[:3]}), ErrShape,
+			"gemm: bad shape: c has 3 values, want 2 x 2"},
 		{d.Gemm(Gemm{M: -1, N: 2, K: 2, B: four()}), ErrShape, "a is -1 x 2"},
-		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), Bias: four(), C: four()}), ErrShape, "bias has 4 values, want 2"},
+		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), Bias: four(), C: four()}), ErrShape,
+			"bias has 4 values, want 2"},
 		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: shared[:4], B: four(), C: shared[3:7]}), ErrOverlap, "c shares memory"},
-		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), C: four(), ReLU: true, Accumulate: true}), ErrArgument, "together"},
+		{d.Gemm(Gemm{M: 2, N: 2, K: 2, A: four(), B: four(), C: four(), ReLU: true, Accumulate: true}), ErrArgument,
+			"together"},
 		{d.Gemm(Gemm{M: 1 << 30, N: 0, K: 1 << 30, A: four()}), ErrShape, "more than 2^40"},
 		{forward(func(c *Conv2d) { c.KernelH = 3 }), ErrShape, "height of the kernel is 3, more than the padded image's 2"},
 		{forward(func(c *Conv2d) { c.KernelW = 0 }), ErrShape, "width of the kernel is 0"},
@@ -218,19 +228,25 @@ func TestDenseRefuses(t *testing.T) {
 		{forward(func(c *Conv2d) { c.C = 2 }), ErrShape, "x has 4 values, want 1 x 2 x 2 x 2"},
 		{forward(func(c *Conv2d) { c.Out = 2 }), ErrShape, "weight has 1 values, want 2 x 1 x 1 x 1"},
 		{forward(func(c *Conv2d) { c.Layout = 2 }), ErrArgument, "layout 2"},
-		{d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: conv, GradY: shared[:4], Weight: make([]float32, 1), GradX: shared[:4]}), ErrOverlap, "the gradient shares"},
-		{d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: conv, X: four(), GradY: four(), GradWeight: make([]float32, 1), GradBias: four()}), ErrShape, "bias has 4"},
-		{d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: pool, X: four(), Y: four(), ArgMax: make([]int32, 3)}), ErrShape, "argmax has 3 values"},
+		{d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: conv, GradY: shared[:4], Weight: make([]float32, 1),
+			GradX: shared[:4]}), ErrOverlap, "the gradient shares"},
+		{d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: conv, X: four(), GradY: four(), GradWeight: make([]float32, 1),
+			GradBias: four()}), ErrShape, "bias has 4"},
+		{d.MaxPool2dForward(MaxPool2dForward{MaxPool2d: pool, X: four(), Y: four(), ArgMax: make([]int32, 3)}), ErrShape,
+			"argmax has 3 values"},
 		{d.MaxPool2dBackward(MaxPool2dBackward{MaxPool2d: pool, GradX: four(), GradY: four()}), ErrShape, "no argmax"},
-		{d.MaxPool2dBackward(MaxPool2dBackward{MaxPool2d: pool, GradX: four(), GradY: four(), ArgMax: []int32{0, 1, 4, 2}}), ErrID, "id 4 at position 2 is not in [0,4)"},
+		{d.MaxPool2dBackward(MaxPool2dBackward{MaxPool2d: pool, GradX: four(), GradY: four(), ArgMax: []int32{0, 1, 4, 2}}),
+			ErrID, "id 4 at position 2 is not in [0,4)"},
 		{d.ReLUForward(four(), four()[:3]), ErrShape, "y has 3 values"},
 		{d.ReLUForward(shared[:4], shared[1:5]), ErrOverlap, "shifted"},
-		{d.Scale(Scale{N: 2, C: 2, Plane: 1, X: four(), By: four()[:2], Out: four()}), ErrShape, "by has 2 values, want 2 x 2"},
+		{d.Scale(Scale{N: 2, C: 2, Plane: 1, X: four(), By: four()[:2], Out: four()}), ErrShape,
+			"by has 2 values, want 2 x 2"},
 		{d.Scale(Scale{N: 1, C: 2, Plane: 2, X: shared[:4], By: shared[4:6], Out: shared[2:6]}), ErrOverlap, "shifted"},
 		{d.AddBias(AddBias{Rows: 2, Columns: 2, X: four(), Bias: four(), Y: four()}), ErrShape, "bias has 4"},
 		{d.ColumnSums(ColumnSums{Rows: 2, Columns: 2, X: four(), Out: four()}), ErrShape, "out has 4"},
 		{d.Softmax(RowSoftmax{Rows: 1, Columns: 3, X: four(), Y: four()}), ErrShape, "x has 4"},
-		{d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 4, Y: shared[:4], GradY: four(), GradX: shared[:4]}), ErrOverlap, "gradX shares"},
+		{d.SoftmaxBackward(RowSoftmaxBackward{Rows: 1, Columns: 4, Y: shared[:4], GradY: four(), GradX: shared[:4]}),
+			ErrOverlap, "gradX shares"},
 		{d.Relayout(Relayout{N: 1, C: 2, Plane: 2, To: NHWC, X: shared[:4], Y: shared[:4]}), ErrOverlap, "y shares"},
 	} {
 		if !errors.Is(c.err, c.is) || !strings.Contains(c.err.Error(), c.text) {
@@ -241,7 +257,8 @@ func TestDenseRefuses(t *testing.T) {
 
 func TestOpenDense(t *testing.T) {
 	b := newReference()
-	if _, err := OpenDense(b, DenseOptions{Library: "mkl"}); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), `want one of ["auto" "onednn"`) {
+	if _, err := OpenDense(b, DenseOptions{Library: "mkl"}); !errors.Is(err, ErrArgument) ||
+		!strings.Contains(err.Error(), `want one of ["auto" "onednn"`) {
 		t.Errorf("unknown library: %v", err)
 	}
 	d, err := OpenDense(b, DenseOptions{})
@@ -267,9 +284,11 @@ func TestOwnBits(t *testing.T) {
 		for seed := range uint64(12) {
 			r := rand.New(rand.NewPCG(seed, 113))
 			c := randomConv(r)
-			x, w, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW), noise(r, c.N*c.Out*c.OutHeight()*c.OutWidth())
+			x, w, gradY := noise(r, c.N*c.C*c.H*c.W), noise(r, c.Out*c.C*c.KernelH*c.KernelW),
+				noise(r, c.N*c.Out*c.OutHeight()*c.OutWidth())
 			run := func(d *Dense) []float32 {
-				y, gx, gw, gb := make([]float32, len(gradY)), make([]float32, len(x)), make([]float32, len(w)), make([]float32, c.Out)
+				y, gx, gw, gb := make([]float32, len(gradY)), make([]float32, len(x)), make([]float32, len(w)),
+					make([]float32, c.Out)
 				must(t, d.Conv2dForward(Conv2dForward{Conv2d: c, X: x, Weight: w, Y: y}))
 				must(t, d.Conv2dBackwardInput(Conv2dBackwardInput{Conv2d: c, GradY: gradY, Weight: w, GradX: gx}))
 				must(t, d.Conv2dBackwardParams(Conv2dBackwardParams{Conv2d: c, X: x, GradY: gradY, GradWeight: gw, GradBias: gb}))

@@ -45,14 +45,16 @@ func TestOrdersOfIDs(t *testing.T) {
 					}
 					got, err = b.BagBackward(bagBackward(dim, Sum, NoPadding, n, ids, offsets, table, keys, rows))
 				} else {
-					got, err = b.Coalesce(Coalesce{Dim: dim, Keys: Int64s(ids), Rows: Float32s(table), OutKeys: Int64s(keys), OutRows: Float32s(rows)})
+					got, err = b.Coalesce(Coalesce{Dim: dim, Keys: Int64s(ids), Rows: Float32s(table), OutKeys: Int64s(keys),
+						OutRows: Float32s(rows)})
 				}
 				must(t, err)
 				if got != len(index) || !slices.IsSorted(keys[:got]) {
 					t.Fatalf("%s: %d keys, want %d", name, got, len(index))
 				}
 				for i, key := range keys[:got] {
-					wantVector(t, fmt.Sprintf("%s: key %d", name, key), Float32s(rows[i*dim:][:dim]), naiveRows(table, dim, index[key]))
+					wantVector(t, fmt.Sprintf("%s: key %d", name, key), Float32s(rows[i*dim:][:dim]),
+						naiveRows(table, dim, index[key]))
 				}
 			}
 		}
@@ -66,7 +68,8 @@ func TestAMillionEmptyBags(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for mode := Sum; mode <= Max; mode++ {
 			out := slices.Repeat([]float32{7}, bags)
-			a := BagForward{Dim: 1, Mode: mode, Padding: NoPadding, Rows: floatsOf(5), IDs: int64sOf(0), Offsets: Int32s(make([]int32, bags)), OpenOffsets: true, Out: Float32s(out)}
+			a := BagForward{Dim: 1, Mode: mode, Padding: NoPadding, Rows: floatsOf(5), IDs: int64sOf(0),
+				Offsets: Int32s(make([]int32, bags)), OpenOffsets: true, Out: Float32s(out)}
 			must(t, b.BagForward(a)) // the last bag has the only id
 			if string(a.Out.bytes()) != string(Float32s(last).bytes()) {
 				t.Fatalf("mode %d: wrong bags", mode)
@@ -80,7 +83,8 @@ func TestAMillionEmptyBags(t *testing.T) {
 			if mode == Max {
 				argmax = Int32s(make([]int32, bags))
 			}
-			mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 1, Mode: mode, Padding: NoPadding, R: 9, Offsets: a.Offsets, ArgMax: argmax, GradOut: Float32s(out)}))
+			mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 1, Mode: mode, Padding: NoPadding, R: 9, Offsets: a.Offsets,
+				ArgMax: argmax, GradOut: Float32s(out)}))
 		}
 	})
 }
@@ -95,20 +99,26 @@ func TestNothingToDo(t *testing.T) {
 			must(t, b.BagForward(BagForward{Dim: 3, Padding: NoPadding, OpenOffsets: true, Rows: none, Out: none}))
 			must(t, b.BagForward(BagForward{Dim: 3, Mode: Max, Padding: NoPadding, Offsets: int64sOf(0), Rows: none, Out: none}))
 			out := []float32{7, 7, 7}
-			must(t, b.BagForward(BagForward{Dim: 3, Mode: Mean, Padding: NoPadding, Offsets: int32sOf(0, 0), Rows: none, Out: Float32s(out)}))
+			must(t, b.BagForward(BagForward{Dim: 3, Mode: Mean, Padding: NoPadding, Offsets: int32sOf(0, 0), Rows: none,
+				Out: Float32s(out)}))
 			wantFloats(t, "an empty bag of an empty table", out, []float32{0, 0, 0})
 			mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: NoPadding, OpenOffsets: true, GradOut: none, Out: none}))
-			mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: 2, R: 2, IDs: int64sOf(2, 2), Offsets: int64sOf(0, 2), GradOut: floatsOf(1, 2, 3)}))
+			mustCount(t, 0)(b.BagBackward(BagBackward{Dim: 3, Padding: 2, R: 2, IDs: int64sOf(2, 2), Offsets: int64sOf(0, 2),
+				GradOut: floatsOf(1, 2, 3)}))
 			mustCount(t, 0)(b.Coalesce(Coalesce{Dim: 3, Rows: none, OutRows: none}))
 			mustCount(t, 0)(b.Coalesce(Coalesce{Dim: 1, Rows: none, OutKeys: Int64s(make([]int64, 2)), OutRows: floatsOf(1, 2)}))
 			mustCount(t, 0)(b.Merge(Merge{Dim: 3, Lanes: 1, Terms: []RowsTerm{{0, 1, Vector{}, none}}, OutRows: none}))
 			must(t, b.ApplyRows(ApplyRows{Dim: 3, Optimizer: sgd, Weight: 1, Slots: slots, Table: none, Grad: none, Out: none}))
 			must(t, b.ApplyRows(ApplyRows{Dim: 3, Optimizer: SGD{}, Weight: 1, Table: floatsOf(1, 2, 3), Grad: none, Out: none}))
-			mustCount(t, 0)(b.CoalesceApply(CoalesceApply{Dim: 3, Optimizer: sgd, Weight: 1, Slots: slots, Table: none, Rows: none, Out: none}))
-			mustCount(t, 0)(b.CoalesceApply(CoalesceApply{Dim: 3, Optimizer: sgd, Weight: 1, SkipBadIDs: true, Slots: slots, Keys: int64sOf(0), Rows: floatsOf(1, 2, 3)}))
+			mustCount(t, 0)(b.CoalesceApply(CoalesceApply{Dim: 3, Optimizer: sgd, Weight: 1, Slots: slots, Table: none,
+				Rows: none, Out: none}))
+			mustCount(t, 0)(b.CoalesceApply(CoalesceApply{Dim: 3, Optimizer: sgd, Weight: 1, SkipBadIDs: true, Slots: slots,
+				Keys: int64sOf(0), Rows: floatsOf(1, 2, 3)}))
 			must(t, b.ApplyDense(ApplyDense{Optimizer: sgd, Weight: 1, Slots: slots, Param: none, Grad: none, Out: none}))
-			must(t, b.ApplyDense(ApplyDense{Dim: 4, Optimizer: RowwiseAdagrad{}, Weight: 1, Slots: []Slot{{"sum", none, none}}, Param: none, Grad: none, Out: none}))
-			must(t, b.AverageApply(AverageApply{Lanes: 1, Optimizer: sgd, Weight: 1, Slots: slots, Terms: []Term{{0, 1, none}}, Param: none, Out: none}))
+			must(t, b.ApplyDense(ApplyDense{Dim: 4, Optimizer: RowwiseAdagrad{}, Weight: 1, Slots: []Slot{{"sum", none, none}},
+				Param: none, Grad: none, Out: none}))
+			must(t, b.AverageApply(AverageApply{Lanes: 1, Optimizer: sgd, Weight: 1, Slots: slots, Terms: []Term{{0, 1, none}},
+				Param: none, Out: none}))
 			must(t, b.Copy(none, none))
 			if b.FirstNonFinite(none) != -1 {
 				t.Error("a value that is not finite in no values")
@@ -130,8 +140,11 @@ func TestTwoToThe31(t *testing.T) {
 				t.Errorf("%s of 2^31: %v", name, err)
 			}
 		}
-		check("bag forward", b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: one, IDs: ids, Offsets: int64sOf(0, many), Out: Float32s(make([]float32, 1))}))
-		_, err := b.BagBackward(BagBackward{Dim: 1, Padding: NoPadding, R: 1, IDs: ids, Offsets: int64sOf(0, many), GradOut: one})
+		check("bag forward",
+			b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: one, IDs: ids, Offsets: int64sOf(0, many),
+				Out: Float32s(make([]float32, 1))}))
+		_, err := b.BagBackward(BagBackward{Dim: 1, Padding: NoPadding, R: 1, IDs: ids, Offsets: int64sOf(0, many),
+			GradOut: one})
 		check("bag backward", err)
 		_, err = b.Coalesce(Coalesce{Dim: 1, Keys: ids, Rows: rows})
 		check("coalesce", err)
@@ -139,10 +152,13 @@ func TestTwoToThe31(t *testing.T) {
 		check("merge", err)
 		half := keys
 		half.n /= 2
-		_, err = b.Merge(Merge{Dim: 1, Lanes: 2, Terms: []RowsTerm{{0, 1, half, rows.Slice(0, many/2)}, {1, 1, half, rows.Slice(0, many/2)}}})
+		_, err = b.Merge(Merge{Dim: 1, Lanes: 2,
+			Terms: []RowsTerm{{0, 1, half, rows.Slice(0, many/2)}, {1, 1, half, rows.Slice(0, many/2)}}})
 		check("merge of two halves", err)
-		check("apply rows", b.ApplyRows(ApplyRows{Dim: 1, Optimizer: SGD{}, Weight: 1, Table: one, Index: ids, Grad: rows, Out: Vector{floatsOf(1).data, many, Float32}}))
-		_, err = b.CoalesceApply(CoalesceApply{Dim: 1, Optimizer: SGD{}, Weight: 1, Table: one, Keys: ids, Rows: rows, Out: one})
+		check("apply rows", b.ApplyRows(ApplyRows{Dim: 1, Optimizer: SGD{}, Weight: 1, Table: one, Index: ids, Grad: rows,
+			Out: Vector{floatsOf(1).data, many, Float32}}))
+		_, err = b.CoalesceApply(CoalesceApply{Dim: 1, Optimizer: SGD{}, Weight: 1, Table: one, Keys: ids,
+			Rows: rows, Out: one})
 		check("coalesce apply", err)
 	})
 }
@@ -158,7 +174,8 @@ func TestDenormalsAndZeros(t *testing.T) {
 				t.Helper()
 				wantVector(t, fmt.Sprintf("dim %d: %s", dim, what), Float32s(out), x(want))
 			}
-			must(t, b.BagForward(bagForward(dim, Sum, NoPadding, slices.Concat(x(tiny), x(2*tiny)), []int64{0, 1, 1}, []int64{0, 3}, out)))
+			must(t, b.BagForward(bagForward(dim, Sum, NoPadding, slices.Concat(x(tiny), x(2*tiny)), []int64{0, 1, 1},
+				[]int64{0, 3}, out)))
 			same("sum of subnormals", 5*tiny)
 			must(t, b.BagForward(bagForward(dim, Mean, NoPadding, x(3*tiny), []int64{0, 0}, []int64{0, 2}, out)))
 			same("mean of subnormals", 3*tiny)
@@ -168,18 +185,23 @@ func TestDenormalsAndZeros(t *testing.T) {
 			same("product of two", tiny)
 			must(t, b.BagForward(bagForward(dim, Sum, NoPadding, x(negativeZero), []int64{0, 0}, []int64{0, 2}, out)))
 			same("a sum is never -0", 0)
-			must(t, b.BagForward(bagForward(dim, Max, NoPadding, slices.Concat(x(negativeZero), x(0)), []int64{0, 1}, []int64{0, 2}, out)))
+			must(t, b.BagForward(bagForward(dim, Max, NoPadding, slices.Concat(x(negativeZero), x(0)), []int64{0, 1},
+				[]int64{0, 2}, out)))
 			same("of equal zeros the first", negativeZero)
-			mustCount(t, 1)(b.Coalesce(Coalesce{Dim: dim, Weight: 2, Keys: int64sOf(4), Rows: Float32s(x(-tiny)), OutKeys: Int64s(keys), OutRows: Float32s(out)}))
+			mustCount(t, 1)(b.Coalesce(Coalesce{Dim: dim, Weight: 2, Keys: int64sOf(4), Rows: Float32s(x(-tiny)),
+				OutKeys: Int64s(keys), OutRows: Float32s(out)}))
 			same("half the least, to even", negativeZero)
 			must(t, b.ApplyDense(applyDense(SGD{LR: 1}, 1, false, x(0), x(-tiny), out)))
 			same("step", tiny)
 			must(t, b.ApplyDense(applyDense(SGD{LR: 1}, 1, false, x(negativeZero), x(0), out)))
 			same("-0 - 0", negativeZero)
-			must(t, b.ApplyDense(applyDense(RowwiseAdagrad{LR: 1}, 1, false, x(0), x(0x1p-75), out, slot("sum", []float32{0}, make([]float32, 1)))))
+			must(t,
+				b.ApplyDense(applyDense(RowwiseAdagrad{LR: 1}, 1, false, x(0), x(0x1p-75), out,
+					slot("sum", []float32{0}, make([]float32, 1)))))
 			same("root of a subnormal square", naiveSubnormalRoot(dim))
 			half, halfOut := packed(Float16, x(0x1p-24)), cleared(Float16, dim)
-			must(t, b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: half, IDs: int64sOf(0, 0, 0), Offsets: int64sOf(0, 3), Out: halfOut}))
+			must(t, b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: half, IDs: int64sOf(0, 0, 0),
+				Offsets: int64sOf(0, 3), Out: halfOut}))
 			wantVector(t, "subnormal float16", halfOut, x(0x3p-24))
 		}
 	})
@@ -205,12 +227,15 @@ func TestMisaligned(t *testing.T) {
 					ids, offsets := idsOf(Int32, []int64{1, 19, 3, 3, 0, 7, 1, 1, 2}), idsOf(Int64, []int64{0, 4, 4, 9})
 					run := func(at func(Vector) Vector) (all []Vector) {
 						out := at(cleared(dtype, 3*dim))
-						must(t, b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: at(table), IDs: at(ids), Offsets: at(offsets), Out: out}))
+						must(t,
+							b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: at(table), IDs: at(ids),
+								Offsets: at(offsets), Out: out}))
 						keys, sums := at(Int32s(make([]int32, 9))), at(cleared(dtype, 9*dim))
 						_, err := b.Coalesce(Coalesce{Dim: dim, Keys: at(ids), Rows: at(grad), OutKeys: keys, OutRows: sums})
 						must(t, err)
 						p, m := at(table), at(packed(Float16, make([]float32, 20*dim)))
-						_, err = b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 3, Slots: []Slot{{"momentum", m, m}}, Table: p, Keys: at(ids),
+						_, err = b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 3,
+							Slots: []Slot{{"momentum", m, m}}, Table: p, Keys: at(ids),
 							Rows: at(grad), Out: p})
 						must(t, err)
 						mean := at(cleared(dtype, 9*dim))

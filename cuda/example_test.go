@@ -17,7 +17,8 @@ func ExampleBackend_order() {
 	sum := func(rows []float32) float32 {
 		keys, out := make([]int64, len(rows)), make([]float32, 1) // one key, 0
 		if _, err := b.Coalesce(cuda.Coalesce{
-			Dim: 1, Keys: cuda.Int64s(keys), Rows: cuda.Float32s(rows), OutKeys: cuda.Int64s(make([]int64, 1)), OutRows: cuda.Float32s(out),
+			Dim: 1, Keys: cuda.Int64s(keys), Rows: cuda.Float32s(rows), OutKeys: cuda.Int64s(make([]int64, 1)),
+			OutRows: cuda.Float32s(out),
 		}); err != nil {
 			panic(err)
 		}

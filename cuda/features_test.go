@@ -67,7 +67,8 @@ func TestWeights(t *testing.T) {
 func TestOpenOffsets(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		out := make([]float32, 3)
-		a := BagForward{Dim: 1, Padding: NoPadding, OpenOffsets: true, Rows: floatsOf(1, 10, 100), IDs: int32sOf(0, 1, 2), Offsets: int32sOf(0, 2, 2), Out: Float32s(out)}
+		a := BagForward{Dim: 1, Padding: NoPadding, OpenOffsets: true, Rows: floatsOf(1, 10, 100), IDs: int32sOf(0, 1, 2),
+			Offsets: int32sOf(0, 2, 2), Out: Float32s(out)}
 		must(t, b.BagForward(a))
 		wantFloats(t, "out", out, []float32{11, 0, 100})
 		a.Offsets, a.Out = int32sOf(0), Float32s(out[:1])
@@ -76,7 +77,8 @@ func TestOpenOffsets(t *testing.T) {
 		a.IDs, a.Offsets, a.Out = Vector{}, Vector{}, Vector{}
 		must(t, b.BagForward(a))
 		keys, grad := make([]int64, 3), make([]float32, 3)
-		mustCount(t, 3)(b.BagBackward(BagBackward{Dim: 1, Padding: NoPadding, OpenOffsets: true, R: 3, IDs: int32sOf(0, 1, 2), Offsets: int64sOf(0, 2, 2),
+		mustCount(t, 3)(b.BagBackward(BagBackward{Dim: 1, Padding: NoPadding, OpenOffsets: true, R: 3, IDs: int32sOf(0, 1, 2),
+			Offsets: int64sOf(0, 2, 2),
 			GradOut: floatsOf(1, 2, 4), Keys: Int64s(keys), Out: Float32s(grad)}))
 		wantFloats(t, "gradient", grad, []float32{1, 1, 4})
 	})
@@ -109,7 +111,8 @@ func TestSkippedIDs(t *testing.T) {
 		if report != (Report{Skipped: 2}) {
 			t.Errorf("report %+v", report)
 		}
-		fused := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, SkipBadIDs: true, Table: Float32s(table), Keys: int64sOf(1, 2, 1, -1), Rows: floatsOf(1, 9, 2, 9),
+		fused := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, SkipBadIDs: true, Table: Float32s(table),
+			Keys: int64sOf(1, 2, 1, -1), Rows: floatsOf(1, 9, 2, 9),
 			Out: Float32s(table), Report: &report}
 		mustCount(t, 1)(b.CoalesceApply(fused))
 		wantFloats(t, "table", table, []float32{9, 13})
@@ -122,12 +125,14 @@ func TestSkippedIDs(t *testing.T) {
 func TestDivision(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		keys, out := make([]int32, 2), make([]float32, 2)
-		a := Coalesce{Dim: 1, Weight: 4, Keys: int32sOf(9, 5, 9), Rows: floatsOf(1, 2, 5), OutKeys: Int32s(keys), OutRows: Float32s(out)}
+		a := Coalesce{Dim: 1, Weight: 4, Keys: int32sOf(9, 5, 9), Rows: floatsOf(1, 2, 5), OutKeys: Int32s(keys),
+			OutRows: Float32s(out)}
 		mustCount(t, 2)(b.Coalesce(a))
 		wantInts(t, "keys", keys, []int32{5, 9})
 		wantFloats(t, "coalesced", out, []float32{0.5, 1.5})
 		keys64 := make([]uint64, 2)
-		m := merge(1, 2, []RowsTerm{rowsTerm(0, 1, []uint64{5, 9}, []float32{1, 2}), rowsTerm(1, 1, []uint64{9}, []float32{4})}, keys64, out)
+		m := merge(1, 2,
+			[]RowsTerm{rowsTerm(0, 1, []uint64{5, 9}, []float32{1, 2}), rowsTerm(1, 1, []uint64{9}, []float32{4})}, keys64, out)
 		m.Weight = 4
 		mustCount(t, 2)(b.Merge(m))
 		wantFloats(t, "merged", out, []float32{0.25, 1.5})
@@ -138,12 +143,16 @@ func TestDivision(t *testing.T) {
 func TestRoundedOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		table, out := packed(Float16, []float32{2048, 1}), cleared(Float16, 1)
-		must(t, b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: table, IDs: int64sOf(0, 1, 1), Offsets: int64sOf(0, 3), Out: out}))
+		must(t,
+			b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: table, IDs: int64sOf(0, 1, 1),
+				Offsets: int64sOf(0, 3), Out: out}))
 		wantVector(t, "bag", out, []float32{2050})
 		keys := make([]int64, 1)
-		mustCount(t, 1)(b.Coalesce(Coalesce{Dim: 1, Keys: int64sOf(4, 4, 4), Rows: packed(Float16, []float32{2048, 1, 1}), OutKeys: Int64s(keys), OutRows: out}))
+		mustCount(t, 1)(b.Coalesce(Coalesce{Dim: 1, Keys: int64sOf(4, 4, 4), Rows: packed(Float16, []float32{2048, 1, 1}),
+			OutKeys: Int64s(keys), OutRows: out}))
 		wantVector(t, "coalesced", out, []float32{2050})
-		terms := []Term{{0, 1, packed(BFloat16, []float32{256})}, {1, 1, packed(BFloat16, []float32{1})}, {2, 1, packed(BFloat16, []float32{1})}}
+		terms := []Term{{0, 1, packed(BFloat16, []float32{256})}, {1, 1, packed(BFloat16, []float32{1})},
+			{2, 1, packed(BFloat16, []float32{1})}}
 		average := cleared(BFloat16, 1)
 		must(t, b.Average(Average{3, 1, terms, average}))
 		wantVector(t, "average", average, []float32{258})
@@ -157,11 +166,13 @@ func TestAdagrad(t *testing.T) {
 		must(t, b.ApplyDense(applyDense(RowwiseAdagrad{LR: 2, Eps: 1}, 2, false, p, []float32{2, 6}, p, slot("sum", s, s))))
 		wantFloats(t, "dense", append(p, s...), []float32{9.5, 8.5, 9})
 		table, sums, out, outSums := []float32{0, 0, 10, 10}, []float32{0, 4}, make([]float32, 2), make([]float32, 1)
-		must(t, b.ApplyRows(applyRows(2, &RowwiseAdagrad{LR: 2, Eps: 1}, 2, table, []int64{1}, nil, []float32{2, 6}, out, slot("sum", sums, outSums))))
+		must(t, b.ApplyRows(applyRows(2, &RowwiseAdagrad{LR: 2, Eps: 1}, 2, table, []int64{1}, nil, []float32{2, 6}, out,
+			slot("sum", sums, outSums))))
 		wantFloats(t, "rows", append(out, outSums...), []float32{9.5, 8.5, 9})
 		// With decay d = 0 + 0.5*p = 2; s = 0 + 4; p = 4 - 1*(2/2).
 		p, s = []float32{4}, []float32{0}
-		must(t, b.ApplyDense(applyDense(RowwiseAdagrad{LR: 1, WeightDecay: 0.5}, 1, false, p, []float32{0}, p, slot("sum", s, s))))
+		must(t,
+			b.ApplyDense(applyDense(RowwiseAdagrad{LR: 1, WeightDecay: 0.5}, 1, false, p, []float32{0}, p, slot("sum", s, s))))
 		wantFloats(t, "decay", append(p, s...), []float32{3, 4})
 		// The squares 2^24 and 16 ones, in 16 columns: 2^24 meets x[16], then column 8, and both are lost; then 2, 4, 8.
 		row := slices.Repeat([]float32{1}, 17)
@@ -181,7 +192,8 @@ func TestAdam(t *testing.T) {
 		wantFloats(t, "dense", []float32{p[0], m[0], q[0]}, []float32{9, 2, 4})
 		// Step 2: b1 = 0.75, b2 = 1; d = 1 + 0.5*2 = 2; mean = 0.5*2 + 0.5*2, square = 4; p = 2 - (0.75/0.75)*(2/(2 + 2)).
 		table, mean, square := []float32{7, 2}, []float32{7, 2}, []float32{7, 9}
-		rows := applyRows(1, &Adam{LR: 0.75, Beta1: 0.5, Eps: 2, WeightDecay: 0.5, Step: 2}, 1, table, []int64{1}, nil, []float32{1}, table,
+		rows := applyRows(1, &Adam{LR: 0.75, Beta1: 0.5, Eps: 2, WeightDecay: 0.5, Step: 2}, 1, table, []int64{1}, nil,
+			[]float32{1}, table,
 			slot("mean", mean, mean), slot("square", square, square))
 		must(t, b.ApplyRows(rows))
 		wantFloats(t, "rows in place", slices.Concat(table, mean, square), []float32{7, 1.5, 7, 2, 7, 4})
@@ -190,9 +202,11 @@ func TestAdam(t *testing.T) {
 
 func TestSteps(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
-		// Row 0 has had no step: m = d. Row 1 had step 1 and sat out 2 and 3, which exact makes up for: m 8, 4, 2 and p 16, 12, 10.
+		// Row 0 has had no step: m = d. Row 1 had step 1 and sat out 2 and 3, which exact makes up for: m 8, 4, 2 and p 16,
+		// 12, 10.
 		h := SGD{LR: 1, Momentum: 0.5, Dampening: 0.5}
-		table, m, last, out, outM, after := []float32{16, 16, 9}, []float32{5, 8, 9}, []int64{0, 1, 9}, make([]float32, 2), make([]float32, 2), make([]int64, 2)
+		table, m, last, out, outM, after := []float32{16, 16, 9}, []float32{5, 8, 9}, []int64{0, 1, 9}, make([]float32, 2),
+			make([]float32, 2), make([]int64, 2)
 		a := applyRows(1, h, 1, table, []int64{0, 1}, nil, []float32{2, 2}, out, slot("momentum", m, outM))
 		a.Steps = Steps{Last: Int64s(last), LastAfter: Int64s(after), Step: 4}
 		must(t, b.ApplyRows(a))
@@ -204,13 +218,15 @@ func TestSteps(t *testing.T) {
 		wantFloats(t, "exact", slices.Concat(out, outM), []float32{15, 8, 1, 2})
 		// A first step that happens to change nothing is no end of the steps to be made up for: m = 2, 0.5*2 + 2, 0.5*3 + 2.
 		still, stillM := []float32{4}, []float32{2}
-		rest := applyRows(1, SGD{Momentum: 0.5, WeightDecay: 0.5}, 1, still, []int64{0}, nil, []float32{0}, still, slot("momentum", stillM, stillM))
+		rest := applyRows(1, SGD{Momentum: 0.5, WeightDecay: 0.5}, 1, still, []int64{0}, nil, []float32{0}, still,
+			slot("momentum", stillM, stillM))
 		rest.Steps = Steps{int64sOf(0), Vector{}, 3, true}
 		rest.Steps.LastAfter = rest.Steps.Last
 		must(t, b.ApplyRows(rest))
 		wantFloats(t, "still at first", stillM, []float32{3.5})
 		// In place, coalesced.
-		fused := CoalesceApply{Dim: 1, Optimizer: h, Weight: 1, Slots: []Slot{slot("momentum", m, m)}, Table: Float32s(table), Keys: int64sOf(1, 0, 1),
+		fused := CoalesceApply{Dim: 1, Optimizer: h, Weight: 1, Slots: []Slot{slot("momentum", m, m)}, Table: Float32s(table),
+			Keys: int64sOf(1, 0, 1),
 			Rows: floatsOf(1, 2, 1), Out: Float32s(table), Steps: Steps{Int64s(last), Int64s(last), 4, true}}
 		mustCount(t, 2)(b.CoalesceApply(fused))
 		wantFloats(t, "table", slices.Concat(table, m), []float32{15, 8, 9, 1, 2, 9})
@@ -248,14 +264,17 @@ func TestNonFinite(t *testing.T) {
 		rows.NonFinite, rows.Report = Refuse, &report
 		refused("apply rows", 0, b.ApplyRows(rows), 2, 2)
 		// 3e38 + 3e38 is infinite; the sum's division comes after.
-		fused := CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 2, NonFinite: Refuse, Table: Float32s(make([]float32, 6)), Keys: int64sOf(2, 0, 2),
+		fused := CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 2, NonFinite: Refuse,
+			Table: Float32s(make([]float32, 6)), Keys: int64sOf(2, 0, 2),
 			Rows: floatsOf(1, 3e38, nan, 1, 1, 3e38), OutKeys: Int64s(keys), Out: Float32s(out), Report: &report}
 		n, err := b.CoalesceApply(fused)
 		refused("coalesce apply", n, err, 0, 2)
-		dense := applyDense(SGD{LR: 1}, 0.5, false, make([]float32, 4), []float32{0, 0, 0, 3e38}, out) // infinite once divided
+		// infinite once divided
+		dense := applyDense(SGD{LR: 1}, 0.5, false, make([]float32, 4), []float32{0, 0, 0, 3e38}, out)
 		dense.NonFinite, dense.Report = Refuse, &report
 		refused("apply dense", 0, b.ApplyDense(dense), 3, 1)
-		average := AverageApply{Lanes: 2, Optimizer: SGD{LR: 1}, Weight: 1, NonFinite: Refuse, Terms: []Term{term(0, 1, []float32{0, inf, 0, 0}), term(1, 1, []float32{0, -inf, 0, nan})},
+		average := AverageApply{Lanes: 2, Optimizer: SGD{LR: 1}, Weight: 1, NonFinite: Refuse,
+			Terms: []Term{term(0, 1, []float32{0, inf, 0, 0}), term(1, 1, []float32{0, -inf, 0, nan})},
 			Param: floatsOf(0, 0, 0, 0), Out: Float32s(out), Report: &report}
 		refused("average apply", 0, b.AverageApply(average), 1, 2)
 		dense.NonFinite = Count
@@ -275,7 +294,8 @@ func TestCopy(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for _, c := range [][2]Vector{
 			{Float32s(make([]float32, 3)), floatsOf(1, nan, 3)}, {Uint8s(make([]uint8, 3)), uint8sOf(1, 2, 3)},
-			{Int64s(make([]int64, 3)), int64sOf(1, 2, -3)}, {packed(Float16, make([]float32, 3)), packed(Float16, []float32{1, 2, 3})}, {},
+			{Int64s(make([]int64, 3)), int64sOf(1, 2, -3)},
+			{packed(Float16, make([]float32, 3)), packed(Float16, []float32{1, 2, 3})}, {},
 		} {
 			must(t, b.Copy(c[0], c[1]))
 			if string(c[0].bytes()) != string(c[1].bytes()) {

@@ -1,8 +1,8 @@
 package cuda
 
-// Gemm is C = op(A) x op(B) + Bias, or C += that with Accumulate: A is [M, K] ([K, M] where TransA), B [K, N] ([N, K] where
-// TransB), Bias [N] or none, added to each row, C [M, N]. With K = 0 the product is zero. With ReLU, C is max(C, 0) in the
-// end; not with Accumulate.
+// Gemm is C = op(A) x op(B) + Bias, or C += that with Accumulate: A is [M, K] ([K, M] where TransA), B [K, N] ([N, K]
+// where TransB), Bias [N] or none, added to each row, C [M, N]. With K = 0 the product is zero. With ReLU, C is max(C,
+// 0) in the end; not with Accumulate.
 //
 //	A = {{1, 2}}, B = {{3, 4}, {5, 6}}, Bias = {10, 20}   ->   C = {{23, 36}}
 type Gemm struct {
@@ -15,7 +15,8 @@ type Gemm struct {
 
 func (a *Gemm) check() error {
 	const op = "gemm"
-	if err := firstOf(tensor(op, "a", a.A, a.M, a.K), tensor(op, "b", a.B, a.K, a.N), tensor(op, "c", a.C, a.M, a.N)); err != nil {
+	if err := firstOf(tensor(op, "a", a.A, a.M, a.K), tensor(op, "b", a.B, a.K, a.N),
+		tensor(op, "c", a.C, a.M, a.N)); err != nil {
 		return err
 	}
 	if a.Bias != nil {

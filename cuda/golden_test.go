@@ -124,8 +124,8 @@ func goldenSlots(c *goldenSteps, o Optimizer, dim int) (slots []Slot) {
 	return slots
 }
 
-// TestOptimizersAsInPyTorch: a step makes at most ten roundings of a parameter's own size or less, and hands on those of
-// the steps before it.
+// TestOptimizersAsInPyTorch: a step makes at most ten roundings of a parameter's own size or less, and hands on those
+// of the steps before it.
 func TestOptimizersAsInPyTorch(t *testing.T) {
 	g := readGolden(t)
 	onEach(t, func(t *testing.T, b Backend) {
@@ -143,10 +143,13 @@ func TestOptimizersAsInPyTorch(t *testing.T) {
 				}
 				grad, p := Float32s(narrowed(c.Grads[step-1])), Float32s(param)
 				if c.Index == nil {
-					must(t, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, First: step == 1, Slots: slots, Param: p, Grad: grad, Out: p}))
+					must(t, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, First: step == 1, Slots: slots,
+						Param: p, Grad: grad, Out: p}))
 				} else {
-					must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, Slots: slots, Steps: Steps{Int64s(last), Int64s(last), int64(step), false}, Table: p,
-						Index: Int64s(c.Index[step-1]), Grad: grad, Out: p}))
+					must(t,
+						b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Clip: clip, Weight: 1, Slots: slots,
+							Steps: Steps{Int64s(last), Int64s(last), int64(step), false}, Table: p,
+							Index: Int64s(c.Index[step-1]), Grad: grad, Out: p}))
 				}
 				near(t, fmt.Sprintf("%s %d, step %d", c.Name, n, step), param, c.After[step-1], float64(10*step))
 			}
@@ -161,9 +164,11 @@ func TestBagsAsInPyTorch(t *testing.T) {
 		for _, c := range g.Bags {
 			mode := map[string]Mode{"sum": Sum, "mean": Mean, "max": Max}[c.Mode]
 			out := make([]float32, len(c.Out))
-			a := BagForward{Dim: g.Dim, Mode: mode, Padding: c.Padding, OpenOffsets: true, Rows: Float32s(c.Table), IDs: Int64s(c.IDs), Offsets: Int64s(c.Offsets),
+			a := BagForward{Dim: g.Dim, Mode: mode, Padding: c.Padding, OpenOffsets: true, Rows: Float32s(c.Table),
+				IDs: Int64s(c.IDs), Offsets: Int64s(c.Offsets),
 				Weights: Float32s(c.Weights), Out: Float32s(out)}
-			back := BagBackward{Dim: g.Dim, Mode: mode, Padding: c.Padding, OpenOffsets: true, R: int64(g.Rows), IDs: a.IDs, Offsets: a.Offsets, Weights: a.Weights,
+			back := BagBackward{Dim: g.Dim, Mode: mode, Padding: c.Padding, OpenOffsets: true, R: int64(g.Rows), IDs: a.IDs,
+				Offsets: a.Offsets, Weights: a.Weights,
 				GradOut: Float32s(c.Grad)}
 			if mode == Max {
 				a.ArgMax = Int32s(make([]int32, len(out)))

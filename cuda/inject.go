@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// wrongBits is a backend that writes one wrong bit at each of some moments, to show what finds it and what follows: in the first
-// thing that an optimizer step or a sum writes then.
+// wrongBits is a backend that writes one wrong bit at each of some moments, to show what finds it and what follows: in
+// the first thing that an optimizer step or a sum writes then.
 type wrongBits struct {
 	Backend
 	log *slog.Logger
@@ -50,8 +50,8 @@ func (w *wrongBits) injected() bool {
 	return w.done > 0
 }
 
-// harm flips a bit of what a call has written, where one is due: of the mantissa where it is float32. Rows of it are those that ids
-// name, if the call wrote in place, else all.
+// harm flips a bit of what a call has written, where one is due: of the mantissa where it is float32. Rows of it are
+// those that ids name, if the call wrote in place, else all.
 func (w *wrongBits) harm(op string, err error, out, ids Vector, dim int) error {
 	if err != nil || out.n == 0 {
 		return err

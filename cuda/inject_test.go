@@ -16,7 +16,8 @@ func TestWrongBits(t *testing.T) {
 			continue
 		}
 		log := &strings.Builder{}
-		b, err := Open(Options{Name: "go", Verify: 1, WrongBits: []time.Duration{time.Hour, 0}, Log: slog.New(slog.NewTextHandler(log, nil))})
+		b, err := Open(Options{Name: "go", Verify: 1, WrongBits: []time.Duration{time.Hour, 0},
+			Log: slog.New(slog.NewTextHandler(log, nil))})
 		must(t, err)
 		defer b.Close()
 		var e *MismatchError
@@ -34,7 +35,8 @@ func TestWrongBits(t *testing.T) {
 
 // Open puts beside a backend what is asked for, and says what it cannot.
 func TestOpenVerified(t *testing.T) {
-	for oneIn, want := range map[int]string{0: "", VerifyAuto: "", 7: "one optimizer block in 7 checked by go (portable)"} {
+	for oneIn, want := range map[int]string{0: "", VerifyAuto: "",
+		7: "one optimizer block in 7 checked by go (portable)"} {
 		b, err := Open(Options{Name: "go", Verify: oneIn})
 		must(t, err)
 		if v, ok := b.(*Verified); ok != (want != "") || ok && v.OneIn() != oneIn || !strings.Contains(Describe(b), want) {
@@ -42,7 +44,8 @@ func TestOpenVerified(t *testing.T) {
 		}
 		must(t, b.Close())
 	}
-	if _, err := Open(Options{Name: "go", Verify: -2}); !errors.Is(err, ErrArgument) || !strings.Contains(err.Error(), "verify -2") {
+	if _, err := Open(Options{Name: "go", Verify: -2}); !errors.Is(err, ErrArgument) ||
+		!strings.Contains(err.Error(), "verify -2") {
 		t.Errorf("verify -2: %v", err)
 	}
 }

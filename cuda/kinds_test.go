@@ -16,7 +16,8 @@ func TestElementwiseAdagrad(t *testing.T) {
 		wantFloats(t, "dense", slices.Concat(p, s), []float32{-0.5, -1, 16, 16})
 		// With decay d = 1 + 0.5*4 = 3; s = 0 + 9; p = 4 - 1*(3/(3 + 3)).
 		table, sum := []float32{9, 4}, []float32{9, 0}
-		must(t, b.ApplyRows(applyRows(1, &Adagrad{LR: 1, Eps: 3, WeightDecay: 0.5}, 1, table, []int64{1}, nil, []float32{1}, table, slot("sum", sum, sum))))
+		must(t, b.ApplyRows(applyRows(1, &Adagrad{LR: 1, Eps: 3, WeightDecay: 0.5}, 1, table, []int64{1}, nil, []float32{1},
+			table, slot("sum", sum, sum))))
 		wantFloats(t, "rows", slices.Concat(table, sum), []float32{9, 3.5, 9, 9})
 	})
 }
@@ -33,7 +34,8 @@ func TestAdamW(t *testing.T) {
 
 func TestFTRL(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
-		// l = 0.5*1, base = 1 + 0.5*2. Of 4: n = 16, z = 0.5*4, p = (0.5 - 2)/(4 + 2). Of 1: |z| = 0.5 is no more than l. Of 0: as it was.
+		// l = 0.5*1, base = 1 + 0.5*2. Of 4: n = 16, z = 0.5*4, p = (0.5 - 2)/(4 + 2). Of 1: |z| = 0.5 is no more than l. Of
+		// 0: as it was.
 		h := FTRL{LR: 0.5, Beta: 1, L1: 1, L2: 2}
 		p, z, n := []float32{0, 0, 3}, make([]float32, 3), make([]float32, 3)
 		step := func(g ...float32) {
@@ -44,7 +46,8 @@ func TestFTRL(t *testing.T) {
 		// Of 3: n = 25, z = 2 + 1.5 - (5 - 4)*-0.25, p = (0.5 - 3.75)/(5 + 2).
 		step(3, 0, 0)
 		wantFloats(t, "second", []float32{p[0], z[0], n[0]}, []float32{-3.25 / 7, 3.75, 25})
-		// A value that is not zero at first goes on from there: n = 9, z = -3 + 1.5 - 3*3, p = 10.5/(3 + 1), which is 3 - 0.5*3/(3 + 1).
+		// A value that is not zero at first goes on from there: n = 9, z = -3 + 1.5 - 3*3, p = 10.5/(3 + 1), which is 3 -
+		// 0.5*3/(3 + 1).
 		h = FTRL{LR: 0.5, Beta: 1}
 		p, z, n = []float32{3}, []float32{99}, []float32{0}
 		step(3)
@@ -63,7 +66,8 @@ func TestClip(t *testing.T) {
 			{"none", Clip{}, []float32{4, -6, nan, inf}, []float32{2, -3, nan, inf}},
 			{"value", Clip{ClipValue, 2.5}, []float32{4, -6, nan, inf}, []float32{2, -2.5, nan, 2.5}},
 			{"scale", Clip{ClipScale, 0.5}, []float32{4, -6, nan, inf}, []float32{1, -1.5, nan, inf}},
-			{"scale by 0", Clip{ClipScale, 0}, []float32{4, -6, nan, inf}, []float32{0, float32(math.Copysign(0, -1)), nan, nan}},
+			{"scale by 0", Clip{ClipScale, 0}, []float32{4, -6, nan, inf},
+				[]float32{0, float32(math.Copysign(0, -1)), nan, nan}},
 			{"row above", Clip{ClipRow, 2.5}, []float32{6, 0, 8, 0}, []float32{1.5, 0, 2, 0}},
 			{"row below", Clip{ClipRow, 5}, []float32{6, 0, 8, 0}, []float32{3, 0, 4, 0}},
 			{"row with NaN", Clip{ClipRow, 1}, []float32{6, nan, 8, 0}, []float32{3, nan, 4, 0}},

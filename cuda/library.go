@@ -9,8 +9,8 @@ import (
 // DenseOptions of OpenDense. The zero value takes the fastest library that this machine has.
 type DenseOptions struct {
 	// Library computes products and convolutions: "auto" (or empty), "onednn", "openblas", "cublas" or "own". Own is the
-	// backend's MatMul, in canonical order, and always there. Auto is onednn where it is installed, then openblas, then own;
-	// it is own on the backend go, which stands for portable bits.
+	// backend's MatMul, in canonical order, and always there. Auto is onednn where it is installed, then openblas, then
+	// own; it is own on the backend go, which stands for portable bits.
 	Library string
 	// Path is the file of the library, where the system's own is not wanted: to test or measure another build of it.
 	Path string
@@ -21,13 +21,15 @@ type DenseOptions struct {
 // DenseNames are the values that DenseOptions.Library may have.
 func DenseNames() []string { return []string{"auto", "onednn", "openblas", "own", "cublas"} }
 
-// Dense is the dense linear algebra of layers: matrix products and convolutions by a library that is made for them and opened
-// at run time, and pooling and elementwise operations, which are written here. Everything is float32 and row-major.
+// Dense is the dense linear algebra of layers: matrix products and convolutions by a library that is made for them and
+// opened at run time, and pooling and elementwise operations, which are written here. Everything is float32 and
+// row-major.
 //
-// Products and convolutions of a library have its bits, which depend on its version, the instruction set and the shapes,
-// but neither on the number of threads nor on what else runs: every call computes on its caller's thread alone. Name says
-// whose bits they are. The library own has the bits of Backend.MatMul on every backend. The operations that are not of the
-// library (pooling, ReLU, softmax, sums of columns ...) have the same bits on every backend and with every library.
+// Products and convolutions of a library have its bits, which depend on its version, the instruction set and the
+// shapes, but neither on the number of threads nor on what else runs: every call computes on its caller's thread alone.
+// Name says whose bits they are. The library own has the bits of Backend.MatMul on every backend. The operations that
+// are not of the library (pooling, ReLU, softmax, sums of columns ...) have the same bits on every backend and with
+// every library.
 //
 // Methods may be called from several goroutines at once. They leave their outputs untouched when they return an error,
 // which wraps one of errors.go's. Inputs and outputs may not overlap unless the operation says so.
@@ -62,8 +64,8 @@ type maps interface {
 	softmaxBackward(*RowSoftmaxBackward)
 }
 
-// OpenDense gives the dense operations beside a backend, or an error that wraps ErrNoBackend or ErrArgument and says what
-// would work. A Dense is closed before its backend.
+// OpenDense gives the dense operations beside a backend, or an error that wraps ErrNoBackend or ErrArgument and says
+// what would work. A Dense is closed before its backend.
 func OpenDense(b Backend, o DenseOptions) (*Dense, error) {
 	d, err := openDense(b, o)
 	if err != nil {
@@ -119,14 +121,15 @@ func autoProducts(b Backend) (products, string) {
 	return newOwnProducts(b), why
 }
 
-// Name says whose bits products and convolutions are, for manifests: "onednn 2.6.3 avx512_core", "openblas 0.3.21 zen" or
-// "own".
+// Name says whose bits products and convolutions are, for manifests: "onednn 2.6.3 avx512_core", "openblas 0.3.21 zen"
+// or "own".
 func (d *Dense) Name() string { return d.products.name() }
 
 // Reason is why this library was chosen, for a log.
 func (d *Dense) Reason() string { return d.why }
 
-// Layout is the layout of images in which convolutions are fastest, with every library so far. All operations take both.
+// Layout is the layout of images in which convolutions are fastest, with every library so far. All operations take
+// both.
 func (d *Dense) Layout() Layout { return NHWC }
 
 // Close gives back what the library holds. No call may be under way.

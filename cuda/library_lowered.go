@@ -2,9 +2,9 @@ package cuda
 
 import "sync"
 
-// lowered does convolutions by matrix products, for libraries that have no convolutions: the windows of an image are copied
-// into a matrix, [C*KernelH*KernelW, places] in NCHW, [places, KernelH*KernelW*C] in NHWC. Images follow each other, and
-// what they add up to is added in their order.
+// lowered does convolutions by matrix products, for libraries that have no convolutions: the windows of an image are
+// copied into a matrix, [C*KernelH*KernelW, places] in NCHW, [places, KernelH*KernelW*C] in NHWC. Images follow each
+// other, and what they add up to is added in their order.
 type lowered struct {
 	product func(*Gemm) error
 	memory  *sync.Pool // of *[]float32
@@ -116,7 +116,8 @@ func (l *lowered) convBackwardParams(a *Conv2dBackwardParams) error {
 		a.addBiasOf(y, places)
 	}
 	if a.Layout == NHWC {
-		goMaps{}.relayout(&Relayout{N: a.Out, C: a.C, Plane: a.KernelH * a.KernelW, From: NHWC, To: NCHW, X: weight, Y: a.GradWeight})
+		goMaps{}.relayout(&Relayout{N: a.Out, C: a.C, Plane: a.KernelH * a.KernelW, From: NHWC, To: NCHW, X: weight,
+			Y: a.GradWeight})
 	}
 	return nil
 }

@@ -2,9 +2,10 @@ package cuda
 
 import "sync"
 
-// ownProducts are products and convolutions by the backend's MatMul, in canonical order: the same bits on every backend.
-// A convolution becomes products of matrices whose rows are the windows of an image: for each image, in turn,
-// Y [Out, places] = Weight [Out, C*KernelH*KernelW] times the windows. What several images add up to is added image by image.
+// ownProducts are products and convolutions by the backend's MatMul, in canonical order: the same bits on every
+// backend. A convolution becomes products of matrices whose rows are the windows of an image: for each image, in turn,
+// Y [Out, places] = Weight [Out, C*KernelH*KernelW] times the windows. What several images add up to is added image by
+// image.
 type ownProducts struct {
 	lowered
 	backend Backend

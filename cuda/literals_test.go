@@ -5,17 +5,20 @@ import "math/rand/v2"
 // Arguments over plain slices, the most common types, for tests to change as they please.
 
 func bagForward(dim int, mode Mode, padding int64, rows []float32, ids, offsets []int64, out []float32) BagForward {
-	return BagForward{Dim: dim, Mode: mode, Padding: padding, Rows: Float32s(rows), IDs: Int64s(ids), Offsets: Int64s(offsets),
-		Out: Float32s(out)}
+	return BagForward{Dim: dim, Mode: mode, Padding: padding, Rows: Float32s(rows), IDs: Int64s(ids),
+		Offsets: Int64s(offsets),
+		Out:     Float32s(out)}
 }
 
-func bagBackward(dim int, mode Mode, padding, rows int64, ids, offsets []int64, grad []float32, keys []int64, out []float32) BagBackward {
+func bagBackward(dim int, mode Mode, padding, rows int64, ids, offsets []int64, grad []float32, keys []int64,
+	out []float32) BagBackward {
 	return BagBackward{Dim: dim, Mode: mode, Padding: padding, R: rows, IDs: Int64s(ids), Offsets: Int64s(offsets),
 		GradOut: Float32s(grad), Keys: Int64s(keys), Out: Float32s(out)}
 }
 
 func coalesce(dim int, keys []uint64, rows []float32, outKeys []uint64, outRows []float32) Coalesce {
-	return Coalesce{Dim: dim, Keys: Uint64s(keys), Rows: Float32s(rows), OutKeys: Uint64s(outKeys), OutRows: Float32s(outRows)}
+	return Coalesce{Dim: dim, Keys: Uint64s(keys), Rows: Float32s(rows), OutKeys: Uint64s(outKeys),
+		OutRows: Float32s(outRows)}
 }
 
 func rowsTerm(first, count uint16, keys []uint64, rows []float32) RowsTerm {
@@ -46,11 +49,13 @@ func slot(name string, before, after []float32) Slot {
 }
 
 func applyDense(o Optimizer, weight float32, first bool, param, grad, out []float32, slots ...Slot) ApplyDense {
-	return ApplyDense{Optimizer: o, Weight: weight, First: first, Slots: slots, Param: Float32s(param), Grad: Float32s(grad),
-		Out: Float32s(out)}
+	return ApplyDense{Optimizer: o, Weight: weight, First: first, Slots: slots, Param: Float32s(param),
+		Grad: Float32s(grad),
+		Out:  Float32s(out)}
 }
 
-func applyRows(dim int, o Optimizer, weight float32, table []float32, index []int64, first []uint8, grad, out []float32, slots ...Slot) ApplyRows {
+func applyRows(dim int, o Optimizer, weight float32, table []float32, index []int64, first []uint8, grad, out []float32,
+	slots ...Slot) ApplyRows {
 	return ApplyRows{Dim: dim, Optimizer: o, Weight: weight, Slots: slots, Table: Float32s(table), Index: Int64s(index),
 		First: Uint8s(first), Grad: Float32s(grad), Out: Float32s(out)}
 }

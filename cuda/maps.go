@@ -15,8 +15,8 @@ func (d *Dense) ReLUForward(x, y []float32) error {
 	return nil
 }
 
-// ReLUBackward writes gradX = gradY where y > 0, else +0, from the y of ReLUForward (or its x: the sign is the same). gradX
-// may be gradY or y.
+// ReLUBackward writes gradX = gradY where y > 0, else +0, from the y of ReLUForward (or its x: the sign is the same).
+// gradX may be gradY or y.
 //
 //	y = {0, 2}, gradY = {5, 7}   ->   gradX = {0, 7}
 func (d *Dense) ReLUBackward(y, gradY, gradX []float32) error {
@@ -29,9 +29,9 @@ func (d *Dense) ReLUBackward(y, gradY, gradX []float32) error {
 	return nil
 }
 
-// Scale is Out = X times By, one factor for each image and channel: X and Out are N images of C channels of Plane values, in
-// Layout, By is [N, C]. With Plane = 1 it multiplies elementwise. Out may be X. It is dropout, forward and backward,
-// with By drawn by philox.Source.Mask.
+// Scale is Out = X times By, one factor for each image and channel: X and Out are N images of C channels of Plane
+// values, in Layout, By is [N, C]. With Plane = 1 it multiplies elementwise. Out may be X. It is dropout, forward and
+// backward, with By drawn by philox.Source.Mask.
 //
 //	N = 1, C = 2, Plane = 2, NCHW, By = {0, 2}: {1, 2, 3, 4}   ->   {0, 0, 6, 8}
 type Scale struct {

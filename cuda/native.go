@@ -37,6 +37,7 @@ type native struct {
 	threads int
 	calls   sync.Pool // of *call
 	regions *regions  // of a backend with a device, else nil
+	gathers bool      // the library has the operation
 	closed  atomic.Bool
 }
 
@@ -69,11 +70,12 @@ func openNative(name, why string, o Options) (Backend, error) {
 		C.free(unsafe.Pointer(n.api))
 		message := C.GoString(report.message)
 		if o.ISA != "" && name == "cpu" {
-			return nil, fmt.Errorf("%w: instruction set %q: %s; want baseline, avx2 or avx512, or none for the best", ErrNoBackend, o.ISA, message)
+			return nil, fmt.Errorf("%w: instruction set %q: %s; want baseline, avx2 or avx512, or none for the best",
+				ErrNoBackend, o.ISA, message)
 		}
 		return nil, fmt.Errorf("%w: %s (code %d)", ErrNoBackend, message, report.value)
 	}
-	n.isa = C.GoString(C.bridge_isa(n.api, n.context))
+	n.isa, n.gathers = C.GoString(C.bridge_isa(n.api, n.context)), n.api.gather != nil
 	n.calls.New = func() any { return &call{workspace: make([]byte, workspaceBytes)} }
 	if C.bridge_has_device(n.api) != 0 {
 		n.regions = new(regions)

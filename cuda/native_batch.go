@@ -309,7 +309,8 @@ func (n *native) submit(b *Batch, times int) error {
 
 // addresses are what the library is given, as numbers, since cgo would look into what pointers lead to.
 func (c *nativeBatch) addresses() (list C.uintptr_t, n C.int64_t, answer C.uintptr_t) {
-	return C.uintptr_t(uintptr(unsafe.Pointer(c.list))), C.int64_t(len(c.encoded)), C.uintptr_t(uintptr(unsafe.Pointer(c.answer)))
+	return C.uintptr_t(uintptr(unsafe.Pointer(c.list))), C.int64_t(len(c.encoded)),
+		C.uintptr_t(uintptr(unsafe.Pointer(c.answer)))
 }
 
 func (c *nativeBatch) failed(i int, status C.gb_status, r *C.gb_report) error {

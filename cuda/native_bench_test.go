@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// BenchmarkCrossing is what Go adds to a batch of 64 tiny commands: the same batch submitted by a loop in Go, one crossing
-// each, and by a loop in C, one crossing for all, in turn. The figures are medians of the rounds.
+// BenchmarkCrossing is what Go adds to a batch of 64 tiny commands: the same batch submitted by a loop in Go, one
+// crossing each, and by a loop in C, one crossing for all, in turn. The figures are medians of the rounds.
 func BenchmarkCrossing(b *testing.B) {
 	k, err := Open(Options{Name: "cpu"})
 	fail(b, err)
@@ -20,8 +20,8 @@ func BenchmarkCrossing(b *testing.B) {
 	for i := range out {
 		fail(b, batch.BagForward(addOne(1, out[i:i+1])))
 	}
-	// Rounds are short, so that the median is one of those that nothing else of the machine came into, and which of the two
-	// comes first changes.
+	// Rounds are short, so that the median is one of those that nothing else of the machine came into, and which of the
+	// two comes first changes.
 	const times = 50
 	var inGo, inC, added []float64
 	fromGo := func() float64 {

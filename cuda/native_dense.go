@@ -68,7 +68,8 @@ func (l *linkedProducts) close() { C.gb_dense_close(l.handle) }
 func first(x []float32) *C.float { return (*C.float)(unsafe.Pointer(unsafe.SliceData(x))) }
 
 func (l *linkedProducts) gemm(a *Gemm) error {
-	s := C.gb_gemm_shape{m: C.int64_t(a.M), n: C.int64_t(a.N), k: C.int64_t(a.K), trans_a: bit(a.TransA), trans_b: bit(a.TransB),
+	s := C.gb_gemm_shape{m: C.int64_t(a.M), n: C.int64_t(a.N), k: C.int64_t(a.K), trans_a: bit(a.TransA),
+		trans_b:    bit(a.TransB),
 		accumulate: bit(a.Accumulate), relu: bit(a.ReLU)}
 	var r C.gb_report
 	status := C.bridge_gemm(l.handle, &s, first(a.A), first(a.B), first(a.Bias), first(a.C), &r)
@@ -83,9 +84,11 @@ func denseError(op string, status C.gb_status, r *C.gb_report) error {
 }
 
 func (c *Conv2d) native(relu bool) C.gb_conv_shape {
-	return C.gb_conv_shape{n: C.int64_t(c.N), c: C.int64_t(c.C), h: C.int64_t(c.H), w: C.int64_t(c.W), out: C.int64_t(c.Out),
-		kernel_h: C.int64_t(c.KernelH), kernel_w: C.int64_t(c.KernelW), stride_h: C.int64_t(c.StrideH), stride_w: C.int64_t(c.StrideW),
-		pad_h: C.int64_t(c.PadH), pad_w: C.int64_t(c.PadW), channels_last: bit(c.Layout == NHWC), relu: bit(relu)}
+	return C.gb_conv_shape{n: C.int64_t(c.N), c: C.int64_t(c.C), h: C.int64_t(c.H), w: C.int64_t(c.W),
+		out:      C.int64_t(c.Out),
+		kernel_h: C.int64_t(c.KernelH), kernel_w: C.int64_t(c.KernelW), stride_h: C.int64_t(c.StrideH),
+		stride_w: C.int64_t(c.StrideW),
+		pad_h:    C.int64_t(c.PadH), pad_w: C.int64_t(c.PadW), channels_last: bit(c.Layout == NHWC), relu: bit(relu)}
 }
 
 func (l *linkedProducts) convForward(a *Conv2dForward) error {

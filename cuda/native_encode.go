@@ -27,7 +27,7 @@ var opNames = [...]string{
 	C.GB_OP_MERGE: "merge", C.GB_OP_APPLY_ROWS: "apply rows", C.GB_OP_APPLY_DENSE: "apply dense",
 	C.GB_OP_AVERAGE: "average", C.GB_OP_MATMUL: "matmul", C.GB_OP_SOFTMAX: "softmax cross entropy",
 	C.GB_OP_FIRST_NONFINITE: "first nonfinite", C.GB_OP_COALESCE_APPLY: "coalesce apply",
-	C.GB_OP_AVERAGE_APPLY: "average apply", C.GB_OP_COPY: "copy",
+	C.GB_OP_AVERAGE_APPLY: "average apply", C.GB_OP_COPY: "copy", C.GB_OP_GATHER: "gather",
 }
 
 func opName(op C.gb_op) string { return opNames[op] }
@@ -188,6 +188,15 @@ func (e *encoding) average(a *Average) {
 	e.begin(C.GB_OP_AVERAGE, unsafe.Sizeof(*c))
 	c.weight, c.lanes = C.float(a.Weight), C.int64_t(a.Lanes)
 	e.out(&c.out, a.Out, e.denseTerms(&c.terms, &c.terms_n, a.Terms))
+}
+
+func (e *encoding) gather(a *Gather) {
+	c := (*C.gb_gather_args)(e.command)
+	e.begin(C.GB_OP_GATHER, unsafe.Sizeof(*c))
+	c.dim = C.int64_t(a.Dim)
+	e.in(&c.rows, a.Rows, Float32)
+	e.in(&c.ids, a.IDs, Int64)
+	e.out(&c.out, a.Out, a.Rows.dtype)
 }
 
 func (e *encoding) matMul(a *MatMul) {

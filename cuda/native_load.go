@@ -31,7 +31,8 @@ func findAPI(name, path string) (*C.gb_api, error) {
 		api = emuAPI()
 	case "cuda":
 		if api = C.gb_cuda_backend(C.GB_ABI); api == nil {
-			return nil, fmt.Errorf("%w: the native library was built without CUDA; use cpu, or rebuild where nvcc is", ErrNoBackend)
+			return nil, fmt.Errorf("%w: the native library was built without CUDA; use cpu, or rebuild where nvcc is",
+				ErrNoBackend)
 		}
 	}
 	if api == nil {

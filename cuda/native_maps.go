@@ -67,7 +67,8 @@ func (m *linkedMaps) columnSums(a *ColumnSums) {
 }
 
 func (m *linkedMaps) scale(a *Scale) {
-	C.bridge_scale(m.table, first(a.X), first(a.By), C.int64_t(a.N), C.int64_t(a.C), C.int64_t(a.Plane), lastFlag(a.Layout), first(a.Out))
+	C.bridge_scale(m.table, first(a.X), first(a.By), C.int64_t(a.N), C.int64_t(a.C), C.int64_t(a.Plane),
+		lastFlag(a.Layout), first(a.Out))
 }
 
 func (m *linkedMaps) relayout(a *Relayout) {
@@ -80,8 +81,10 @@ func (m *linkedMaps) relayout(a *Relayout) {
 
 func (p *MaxPool2d) native() C.gb_pool_shape {
 	return C.gb_pool_shape{n: C.int64_t(p.N), c: C.int64_t(p.C), h: C.int64_t(p.H), w: C.int64_t(p.W),
-		kernel_h: C.int64_t(p.KernelH), kernel_w: C.int64_t(p.KernelW), stride_h: C.int64_t(p.StrideH), stride_w: C.int64_t(p.StrideW),
-		pad_h: C.int64_t(p.PadH), pad_w: C.int64_t(p.PadW), out_h: C.int64_t(p.OutHeight()), out_w: C.int64_t(p.OutWidth()),
+		kernel_h: C.int64_t(p.KernelH), kernel_w: C.int64_t(p.KernelW), stride_h: C.int64_t(p.StrideH),
+		stride_w: C.int64_t(p.StrideW),
+		pad_h:    C.int64_t(p.PadH), pad_w: C.int64_t(p.PadW), out_h: C.int64_t(p.OutHeight()),
+		out_w:  C.int64_t(p.OutWidth()),
 		x_last: lastFlag(p.XLayout), y_last: lastFlag(p.YLayout)}
 }
 
@@ -107,11 +110,13 @@ func (m *linkedMaps) row(columns int) *[]float32 {
 func (m *linkedMaps) softmaxForward(a *RowSoftmax) {
 	row := m.row(a.Columns)
 	defer m.rows.Put(row)
-	C.bridge_softmax_forward(m.table, first(a.X), C.int64_t(a.Rows), C.int64_t(a.Columns), bit(a.Log), first(*row), first(a.Y))
+	C.bridge_softmax_forward(m.table, first(a.X), C.int64_t(a.Rows), C.int64_t(a.Columns), bit(a.Log),
+		first(*row), first(a.Y))
 }
 
 func (m *linkedMaps) softmaxBackward(a *RowSoftmaxBackward) {
 	row := m.row(a.Columns)
 	defer m.rows.Put(row)
-	C.bridge_softmax_backward(m.table, first(a.Y), first(a.GradY), C.int64_t(a.Rows), C.int64_t(a.Columns), bit(a.Log), first(*row), first(a.GradX))
+	C.bridge_softmax_backward(m.table, first(a.Y), first(a.GradY), C.int64_t(a.Rows), C.int64_t(a.Columns), bit(a.Log),
+		first(*row), first(a.GradX))
 }

@@ -7,8 +7,8 @@ import (
 	"errors"
 )
 
-// The operations, each one crossing into the library. Where the library refuses offsets, the check in Go runs once more,
-// for its wording.
+// The operations, each one crossing into the library. Where the library refuses offsets, the check in Go runs once
+// more, for its wording.
 
 // BagForward: see the interface.
 func (n *native) BagForward(a BagForward) error {
@@ -144,6 +144,24 @@ func (n *native) SoftmaxCrossEntropy(a SoftmaxCrossEntropy) error {
 	return err
 }
 
+// Gather: see the interface. A backend with a device lacks it: what lies in the host's memory is no business of a
+// device.
+func (n *native) Gather(a Gather) error {
+	if !n.gathers {
+		return a.inGo()
+	}
+	if err := a.shape(); err != nil {
+		return err
+	}
+	c := n.begin()
+	e := n.encoding(c, 0)
+	e.gather(&a)
+	if _, err := n.run(c, &e, nil); err != nil {
+		return inGo(err, a.data)
+	}
+	return nil
+}
+
 // Copy: see the interface.
 func (n *native) Copy(to, from Vector) error {
 	if err := copyShape(to, from); err != nil {
@@ -156,8 +174,8 @@ func (n *native) Copy(to, from Vector) error {
 	return err
 }
 
-// FirstNonFinite: see the interface. There is nowhere to report a failed device, so then Go looks; and it always does at
-// 16-bit values, which it reads four at a time.
+// FirstNonFinite: see the interface. There is nowhere to report a failed device, so then Go looks; and it always does
+// at 16-bit values, which it reads four at a time.
 func (n *native) FirstNonFinite(values Vector) int {
 	if values.dtype == Float16 || values.dtype == BFloat16 {
 		return firstNonFinite16(values)

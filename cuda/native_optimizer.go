@@ -9,7 +9,8 @@ import "unsafe"
 
 // The encodings of the operations with an optimizer.
 
-// optimizer writes the hyperparameters and the slots beside the arguments. none is the type of an output of no elements.
+// optimizer writes the hyperparameters and the slots beside the arguments. none is the type of an output of no
+// elements.
 func (e *encoding) optimizer(to *C.gb_optimizer, o Optimizer, clip Clip, slots []Slot) {
 	c := (*C.bridge_command)(e.command)
 	hyper := unsafe.Pointer(&c.hyper)

@@ -121,7 +121,8 @@ func (q *nativeQueue) submit(b *Batch) (int, error) {
 		return 0, err
 	}
 	if c.host {
-		return 0, fmt.Errorf("submit: %w: the batch names memory that the device cannot reach; use AllocDevice or Alloc", ErrArgument)
+		return 0, fmt.Errorf("submit: %w: the batch names memory that the device cannot reach; use AllocDevice or Alloc",
+			ErrArgument)
 	}
 	if len(c.encoded) == 0 {
 		return 0, nil

@@ -21,11 +21,12 @@ import (
 //	go test -c -tags native ./cuda/ && ./cuda.test -library build/libgradbus.so -require cuda
 var library = flag.String("library", "", "path of libgradbus.so, to be tested instead of the linked library")
 
-// backendOptions lists the backends that the tests run on: go, the cpu backend's instruction sets that this machine has,
-// the best one with several threads, and cuda where there is a GPU. The tag emu adds the CUDA kernels, emulated.
+// backendOptions lists the backends that the tests run on: go, the cpu backend's instruction sets that this machine
+// has, the best one with several threads, and cuda where there is a GPU. The tag emu adds the CUDA kernels, emulated.
 func backendOptions() []Options {
 	all := []Options{{Name: "go"}, {Name: "cpu", ISA: "baseline"}}
-	for _, o := range []Options{{Name: "cpu", ISA: "avx2"}, {Name: "cpu", ISA: "avx512"}, {Name: "cpu", Threads: 3}, {Name: "cuda"}} {
+	for _, o := range []Options{{Name: "cpu", ISA: "avx2"}, {Name: "cpu", ISA: "avx512"}, {Name: "cpu", Threads: 3},
+		{Name: "cuda"}} {
 		o.Library = *library
 		if b, err := Open(o); err == nil {
 			b.Close()

@@ -11,31 +11,33 @@ type Options struct {
 	// Name is "auto" (or empty), "go", "cpu" or "cuda". Auto is cpu where the native library is built in, else go. It is
 	// never cuda, whose calls in this version copy their arguments to the device and back; ask for it by name.
 	Name string
-	// Threads is how many threads one call of the cpu backend may use, its caller's among them: at most 256, and 0 is 1. The
-	// results do not depend on it. The go backend runs on its caller's thread whatever it says, and a GPU has its own.
+	// Threads is how many threads one call of the cpu backend may use, its caller's among them: at most 256, and 0 is 1.
+	// The results do not depend on it. The go backend runs on its caller's thread whatever it says, and a GPU has its own.
 	Threads int
 	// ISA forces an instruction set of the cpu backend: "" (the best), "baseline", "avx2" or "avx512".
 	ISA string
-	// Library is the path of a shared library, libgradbus.so, from which to take the backend cpu or cuda instead of from the
-	// linked one: to test or measure a library that was built elsewhere. It must have been built from the same interface.
+	// Library is the path of a shared library, libgradbus.so, from which to take the backend cpu or cuda instead of from
+	// the linked one: to test or measure a library that was built elsewhere. It must have been built from the same
+	// interface.
 	Library string
-	// Verify is one block in so many of what the backend writes that another backend computes again and compares, as a *Verified
-	// does; 0 is none, and VerifyAuto one in 1000 on a GPU and none elsewhere. Close then closes both.
+	// Verify is one block in so many of what the backend writes that another backend computes again and compares, as a
+	// *Verified does; 0 is none, and VerifyAuto one in 1000 on a GPU and none elsewhere. Close then closes both.
 	Verify int
 	// VerifySeed makes processes that do the same work check different blocks of it.
 	VerifySeed uint64
-	// WrongBits is when the backend writes a wrong bit, counted from now on: to show what finds it. Each gets a line in the log, and
-	// a *MismatchError says that there was one.
+	// WrongBits is when the backend writes a wrong bit, counted from now on: to show what finds it. Each gets a line in
+	// the log, and a *MismatchError says that there was one.
 	WrongBits []time.Duration
-	// Log, where set, gets one line with what was chosen and why, a warning where that is slow for want of a native library, and one
-	// with what verifies it.
+	// Log, where set, gets one line with what was chosen and why, a warning where that is slow for want of a native
+	// library, and one with what verifies it.
 	Log *slog.Logger
 }
 
 // Names are the values that Options.Name may have.
 func Names() []string { return []string{"auto", "go", "cpu", "cuda"} }
 
-// Open gives a backend, or an error that wraps ErrNoBackend or ErrArgument and says what would work. The caller closes it.
+// Open gives a backend, or an error that wraps ErrNoBackend or ErrArgument and says what would work. The caller closes
+// it.
 func Open(o Options) (Backend, error) {
 	b, err := open(o)
 	if err != nil {
@@ -64,7 +66,8 @@ func open(o Options) (Backend, error) {
 		return nil, fmt.Errorf("%w: threads %d, want 0 to %d", ErrArgument, o.Threads, ThreadsMax)
 	}
 	if o.Verify < VerifyAuto {
-		return nil, fmt.Errorf("%w: verify %d, want one block in so many, 0 for none, or %d for what suits the backend", ErrArgument, o.Verify, VerifyAuto)
+		return nil, fmt.Errorf("%w: verify %d, want one block in so many, 0 for none, or %d for what suits the backend",
+			ErrArgument, o.Verify, VerifyAuto)
 	}
 	switch o.Name {
 	case "", "auto":
@@ -97,7 +100,8 @@ func open(o Options) (Backend, error) {
 const howToBuild = "build with make; or with the tags native,installed after make install (docs/install.md)"
 
 // slowerBy has the two workloads' rates, portable and native, on the same two cores.
-const slowerBy = "auto: this build has no native library, which trains tables 1.3 times as fast, and convolutions 12 times"
+const slowerBy = "auto: this build has no native library, which trains tables 1.3 times as fast, and " +
+	"convolutions 12 times"
 
 // Describe is one line for a log or a version screen: the backend, its instruction set, and why it was chosen.
 func Describe(b Backend) string {

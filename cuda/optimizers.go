@@ -100,7 +100,8 @@ func pointed[O Optimizer](h *O) (hyper, bool) {
 }
 
 func hyperOfSGD(h SGD) hyper {
-	to := hyper{kind: kindSGD, lr: h.LR, momentum: h.Momentum, dampening: h.Dampening, decay: h.WeightDecay, nesterov: h.Nesterov}
+	to := hyper{kind: kindSGD, lr: h.LR, momentum: h.Momentum, dampening: h.Dampening, decay: h.WeightDecay,
+		nesterov: h.Nesterov}
 	if h.Momentum != 0 {
 		to.slots, to.slot[0] = 1, "momentum"
 	}
@@ -113,7 +114,8 @@ func hyperOfAdagrad(kind uint32, h Adagrad) hyper {
 }
 
 func hyperOfAdam(kind uint32, h Adam) hyper {
-	to := hyper{kind: kind, lr: h.LR, beta1: h.Beta1, beta2: h.Beta2, eps: h.Eps, decay: h.WeightDecay, step: h.Step, shrink: 1,
+	to := hyper{kind: kind, lr: h.LR, beta1: h.Beta1, beta2: h.Beta2, eps: h.Eps, decay: h.WeightDecay,
+		step: h.Step, shrink: 1,
 		slots: 2, slot: [slotsMax]string{"mean", "square"}}
 	to.keep1, to.keep2 = float32(1)-h.Beta1, float32(1)-h.Beta2
 	b1 := float32(1 - power(h.Beta1, h.Step))
@@ -152,12 +154,13 @@ func (h hyper) slotNames() []string {
 func (h *hyper) rowwise() bool { return h.kind == kindRowwise }
 
 func (h *hyper) finite() bool {
-	return finite(h.lr) && finite(h.momentum) && finite(h.dampening) && finite(h.decay) && finite(h.eps) && finite(h.shrink) &&
+	return finite(h.lr) && finite(h.momentum) && finite(h.dampening) && finite(h.decay) && finite(h.eps) &&
+		finite(h.shrink) &&
 		finite(h.l1) && finite(h.base)
 }
 
-// move is the update of one run of values, where rows count one row: from p and the slots to out and outSlots, which may
-// be the same memory.
+// move is the update of one run of values, where rows count one row: from p and the slots to out and outSlots, which
+// may be the same memory.
 func (h *hyper) move(first bool, weight float32, p, g, out []float32, slots, outSlots *[slotsMax][]float32) {
 	if h.clip.Kind == ClipRow {
 		h.factor = h.rowFactor(weight, g)

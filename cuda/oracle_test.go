@@ -80,8 +80,8 @@ func TestSoftmaxAgainstFloat64(t *testing.T) {
 	})
 }
 
-// TestRowSumsWithinTheBound holds the weighted, coalesced and scattered sums to the bound; float16 results may be off by
-// half of their own last place on top of it.
+// TestRowSumsWithinTheBound holds the weighted, coalesced and scattered sums to the bound; float16 results may be off
+// by half of their own last place on top of it.
 func TestRowSumsWithinTheBound(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for seed := range uint64(24) {
@@ -110,20 +110,27 @@ func TestRowSumsWithinTheBound(t *testing.T) {
 					t.Errorf("%s of %d in %v: off by %v, bound %v", what, n, dtype, off, bound)
 				}
 			}
-			must(t, b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: table, IDs: Int64s(ids), Offsets: int64sOf(0, int64(n)), Weights: Float32s(weights), Out: out}))
+			must(t,
+				b.BagForward(BagForward{Dim: 1, Padding: NoPadding, Rows: table, IDs: Int64s(ids), Offsets: int64sOf(0, int64(n)),
+					Weights: Float32s(weights), Out: out}))
 			check("weighted bag", weighted, 1)
-			mustCount(t, 1)(b.Coalesce(Coalesce{Dim: 1, Weight: 3, Keys: Int64s(make([]int64, n)), Rows: table, OutKeys: Int64s(keys), OutRows: out}))
+			mustCount(t,
+				1)(b.Coalesce(Coalesce{Dim: 1, Weight: 3, Keys: Int64s(make([]int64, n)), Rows: table, OutKeys: Int64s(keys),
+				OutRows: out}))
 			check("coalesced mean", sum, 1.0/3)
 			offsets := make([]int64, n+1)
 			for i := range offsets {
 				offsets[i] = int64(i)
 			}
-			mustCount(t, 1)(b.BagBackward(BagBackward{Dim: 1, Mode: Mean, Padding: NoPadding, R: 1, IDs: Int64s(make([]int64, n)), Offsets: Int64s(offsets), GradOut: table,
+			mustCount(t,
+				1)(b.BagBackward(BagBackward{Dim: 1, Mode: Mean, Padding: NoPadding, R: 1, IDs: Int64s(make([]int64, n)),
+				Offsets: Int64s(offsets), GradOut: table,
 				Keys: Int64s(keys), Out: out}))
 			check("scattered", sum, 1)
 			param := cleared(dtype, 1)
 			narrow(param, []float32{0})
-			mustCount(t, 1)(b.CoalesceApply(CoalesceApply{Dim: 1, Optimizer: SGD{LR: -1}, Weight: 3, Table: param, Keys: Int64s(make([]int64, n)), Rows: table, Out: param}))
+			mustCount(t, 1)(b.CoalesceApply(CoalesceApply{Dim: 1, Optimizer: SGD{LR: -1}, Weight: 3, Table: param,
+				Keys: Int64s(make([]int64, n)), Rows: table, Out: param}))
 			out = param
 			check("applied", sum, 1.0/3)
 		}

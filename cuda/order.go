@@ -31,8 +31,8 @@ func grow[T any](s []T, n int) []T {
 	return s[:n]
 }
 
-// addends are the rows that a sum chooses from: rows [R, dim] of floats. Where weights are given, a row is multiplied by
-// the weight of its position; where argmax [R, dim] is, elements count only where it names the position.
+// addends are the rows that a sum chooses from: rows [R, dim] of floats. Where weights are given, a row is multiplied
+// by the weight of its position; where argmax [R, dim] is, elements count only where it names the position.
 type addends struct {
 	rows    Vector
 	weights []float32
@@ -52,7 +52,8 @@ func (a *addends) direct() []float32 {
 func (s *scratch) sumRows(out []float32, from *addends, index, position []int64) {
 	clear(out)
 	if len(index) <= blockTerms {
-		s.addBlock(out, from, index, position) // a sum is never -0, so adding it to +0 at the two upper levels would change nothing
+		// a sum is never -0, so adding it to +0 at the two upper levels would change nothing
+		s.addBlock(out, from, index, position)
 		return
 	}
 	s.levels = grow(s.levels, 2*len(out))

@@ -1,8 +1,8 @@
 package cuda
 
-// MaxPool2d is the geometry of a max-pooling: each of N images of C channels of H x W is covered by windows of KernelH x
-// KernelW, a stride of 0 being the kernel's side; Pad values of -Inf stand on each side, at most half of the kernel's.
-// Windows that do not fit are left out. XLayout is that of X and its gradient, YLayout of Y and its gradient.
+// MaxPool2d is the geometry of a max-pooling: each of N images of C channels of H x W is covered by windows of KernelH
+// x KernelW, a stride of 0 being the kernel's side; Pad values of -Inf stand on each side, at most half of the
+// kernel's. Windows that do not fit are left out. XLayout is that of X and its gradient, YLayout of Y and its gradient.
 type MaxPool2d struct {
 	N, C, H, W       int
 	KernelH, KernelW int
@@ -32,15 +32,16 @@ func (p *MaxPool2d) strideW() int {
 }
 
 // MaxPool2dForward is Y, the largest value of each window, and ArgMax (or nil), where it was found: h*W + w in the
-// channel's plane. ArgMax has Y's length and, whatever Y's, the layout XLayout. Of equal values the first counts, by h, then w; the first NaN counts as the largest.
+// channel's plane. ArgMax has Y's length and, whatever Y's, the layout XLayout. Of equal values the first counts, by h,
+// then w; the first NaN counts as the largest.
 type MaxPool2dForward struct {
 	MaxPool2d
 	X, Y   []float32
 	ArgMax []int32
 }
 
-// MaxPool2dBackward is GradX: each value of GradY is added where ArgMax says, in order of windows; elsewhere GradX is zero.
-// ArgMax is that of MaxPool2dForward.
+// MaxPool2dBackward is GradX: each value of GradY is added where ArgMax says, in order of windows; elsewhere GradX is
+// zero. ArgMax is that of MaxPool2dForward.
 type MaxPool2dBackward struct {
 	MaxPool2d
 	GradY  []float32
@@ -50,12 +51,14 @@ type MaxPool2dBackward struct {
 
 func (p *MaxPool2d) check(op string, x, y []float32, argmax []int32) error {
 	p.StrideH, p.StrideW = p.strideH(), p.strideW()
-	if err := firstOf(p.XLayout.check(op), p.YLayout.check(op), checkWindow(op, "height", p.H, p.KernelH, p.StrideH, p.PadH),
+	if err := firstOf(p.XLayout.check(op), p.YLayout.check(op),
+		checkWindow(op, "height", p.H, p.KernelH, p.StrideH, p.PadH),
 		checkWindow(op, "width", p.W, p.KernelW, p.StrideW, p.PadW)); err != nil {
 		return err
 	}
 	if 2*p.PadH > p.KernelH || 2*p.PadW > p.KernelW {
-		return shapeError(op, "padding of %d x %d is more than half of the kernel's %d x %d", p.PadH, p.PadW, p.KernelH, p.KernelW)
+		return shapeError(op, "padding of %d x %d is more than half of the kernel's %d x %d", p.PadH, p.PadW,
+			p.KernelH, p.KernelW)
 	}
 	if p.H*p.W > extentMax {
 		return shapeError(op, "a plane of %d x %d: its places are numbered in 31 bits", p.H, p.W)
@@ -79,7 +82,8 @@ func (d *Dense) MaxPool2dForward(a MaxPool2dForward) error {
 // MaxPool2dBackward: see the type.
 func (d *Dense) MaxPool2dBackward(a MaxPool2dBackward) error {
 	const op = "max pool backward"
-	if err := firstOf(a.check(op, a.GradX, a.GradY, a.ArgMax), separate(op, "the gradient", a.GradX, a.GradY)); err != nil || len(a.GradY) == 0 {
+	if err := firstOf(a.check(op, a.GradX, a.GradY, a.ArgMax), separate(op, "the gradient", a.GradX, a.GradY)); err !=
+		nil || len(a.GradY) == 0 {
 		return err
 	}
 	if a.ArgMax == nil {

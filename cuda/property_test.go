@@ -13,7 +13,8 @@ import (
 // faulty position, and the same outputs, which a refusal leaves as they were.
 
 // sentinels are the errors that tell calls apart.
-var sentinels = []error{ErrUnsupported, ErrShape, ErrArgument, ErrID, ErrOrder, ErrNode, ErrOverlap, ErrNonFinite} // the draws reach the first six
+// the draws reach the first six
+var sentinels = []error{ErrUnsupported, ErrShape, ErrArgument, ErrID, ErrOrder, ErrNode, ErrOverlap, ErrNonFinite}
 
 // verdict is what a call answered, in words that backends can be compared by.
 func verdict(n int, err error) string {
@@ -170,23 +171,27 @@ func (w *wild) bags(b Backend, report *Report) attempt {
 			argmax = Int32s(slices.Repeat([]int32{-7}, w.n(bags*dim)))
 			w.written = append(w.written, argmax)
 		}
-		a := BagForward{Dim: dim, Mode: mode, Padding: padding, SkipBadIDs: skip, OpenOffsets: open, Rows: w.floats(dtype, rows*dim),
-			IDs: ids, Offsets: offsets, Weights: weights, Out: w.out(dtype, bags*dim), ArgMax: argmax, Report: report}
+		a := BagForward{Dim: dim, Mode: mode, Padding: padding, SkipBadIDs: skip, OpenOffsets: open,
+			Rows: w.floats(dtype, rows*dim),
+			IDs:  ids, Offsets: offsets, Weights: weights, Out: w.out(dtype, bags*dim), ArgMax: argmax, Report: report}
 		return func() (int, error) { return 0, b.BagForward(a) }
 	}
 	if mode == Max || w.rarely() {
 		argmax = Int32s(make([]int32, w.n(bags*dim)))
 	}
 	room := min(n, rows)
-	a := BagBackward{Dim: dim, Mode: mode, Padding: padding, SkipBadIDs: skip, OpenOffsets: open, R: rows, IDs: ids, Offsets: offsets,
-		Weights: weights, ArgMax: argmax, GradOut: w.floats(dtype, bags*dim), Keys: w.outIDs(Int64, room), Out: w.out(dtype, room*dim), Report: report}
+	a := BagBackward{Dim: dim, Mode: mode, Padding: padding, SkipBadIDs: skip, OpenOffsets: open, R: rows, IDs: ids,
+		Offsets: offsets,
+		Weights: weights, ArgMax: argmax, GradOut: w.floats(dtype, bags*dim), Keys: w.outIDs(Int64, room),
+		Out: w.out(dtype, room*dim), Report: report}
 	return func() (int, error) { return b.BagBackward(a) }
 }
 
 func (w *wild) coalesce(b Backend, _ *Report) attempt {
 	dim, n, dtype := 1+w.IntN(17), w.IntN(30), w.floatType()
 	keys := w.ids(n, 12)
-	a := Coalesce{Dim: dim, Weight: w.weight(), Keys: keys, Rows: w.floats(dtype, n*dim), OutKeys: w.outIDs(keys.dtype, min(n, 12)),
+	a := Coalesce{Dim: dim, Weight: w.weight(), Keys: keys, Rows: w.floats(dtype, n*dim),
+		OutKeys: w.outIDs(keys.dtype, min(n, 12)),
 		OutRows: w.out(dtype, min(n, 12)*dim)}
 	return func() (int, error) { return b.Coalesce(a) }
 }
@@ -214,7 +219,8 @@ func (w *wild) terms(b Backend, report *Report) attempt {
 			}
 			terms = append(terms, RowsTerm{first(l), 1, Uint64s(keys), w.floats(dtype, len(keys)*dim)})
 		}
-		a := Merge{Dim: dim, Lanes: lanes, Weight: w.weight(), Terms: terms, OutKeys: w.outIDs(Uint64, 12), OutRows: w.out(dtype, 12*dim)}
+		a := Merge{Dim: dim, Lanes: lanes, Weight: w.weight(), Terms: terms, OutKeys: w.outIDs(Uint64, 12),
+			OutRows: w.out(dtype, 12*dim)}
 		return func() (int, error) { return b.Merge(a) }
 	}
 	var terms []Term
@@ -232,8 +238,10 @@ func (w *wild) terms(b Backend, report *Report) attempt {
 	if w.rarely() {
 		width = w.IntN(5) - 1
 	}
-	a := AverageApply{Dim: width, Lanes: lanes, Optimizer: o, Weight: w.weight(), First: w.IntN(2) == 0, NonFinite: NonFinite(w.IntN(3)),
-		Terms: terms, Slots: w.slots(o, 3, dim, 3, w.IntN(2) == 0), Param: param, Out: w.out(param.dtype, n), Report: report}
+	a := AverageApply{Dim: width, Lanes: lanes, Optimizer: o, Weight: w.weight(), First: w.IntN(2) == 0,
+		NonFinite: NonFinite(w.IntN(3)),
+		Terms:     terms, Slots: w.slots(o, 3, dim, 3, w.IntN(2) == 0), Param: param, Out: w.out(param.dtype, n),
+		Report: report}
 	return func() (int, error) { return 0, b.AverageApply(a) }
 }
 
@@ -274,7 +282,8 @@ func (w *wild) rows(b Backend, report *Report) attempt {
 		if steps.Last.n == 0 && w.IntN(2) == 0 {
 			first = Uint8s(make([]uint8, w.n(n)))
 		}
-		a := ApplyRows{Dim: dim, Optimizer: o, Weight: w.weight(), SkipBadIDs: skip, NonFinite: policy, Slots: slots, Steps: steps, Table: table,
+		a := ApplyRows{Dim: dim, Optimizer: o, Weight: w.weight(), SkipBadIDs: skip, NonFinite: policy, Slots: slots,
+			Steps: steps, Table: table,
 			Index: index, First: first, Grad: grad, Out: out, Report: report}
 		return func() (int, error) { return 0, b.ApplyRows(a) }
 	}
@@ -282,7 +291,8 @@ func (w *wild) rows(b Backend, report *Report) attempt {
 	if inPlace && w.IntN(2) == 0 {
 		keys = Vector{}
 	}
-	a := CoalesceApply{Dim: dim, Optimizer: o, Weight: w.weight(), SkipBadIDs: skip, NonFinite: policy, Slots: slots, Steps: steps, Table: table,
+	a := CoalesceApply{Dim: dim, Optimizer: o, Weight: w.weight(), SkipBadIDs: skip, NonFinite: policy, Slots: slots,
+		Steps: steps, Table: table,
 		Keys: index, Rows: grad, OutKeys: keys, Out: out, Report: report}
 	return func() (int, error) { return b.CoalesceApply(a) }
 }
@@ -334,7 +344,8 @@ func TestBackendsAgreeOnEveryCall(t *testing.T) {
 			}
 		}
 		if answers["0 keys"] < calls/8 || len(answers) < 100 {
-			t.Errorf("%d calls without keys went well, and there are %d different answers: the draws see too little", answers["0 keys"], len(answers))
+			t.Errorf("%d calls without keys went well, and there are %d different answers: the draws see too little",
+				answers["0 keys"], len(answers))
 		}
 	})
 }

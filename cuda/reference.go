@@ -120,7 +120,8 @@ func (s *scratch) counting(p *pooling, ids []int64, lo int) (index, position []i
 	return s.index, s.position, skipped
 }
 
-// largestRow writes the largest value of each column to out, and the position it came from to argmax, where there is one.
+// largestRow writes the largest value of each column to out, and the position it came from to argmax, where there is
+// one.
 func (s *scratch) largestRow(out []float32, rows Vector, index, position []int64, argmax []int32) {
 	dim := len(out)
 	clear(out)

@@ -20,7 +20,8 @@ func poolRefusals() []refusal {
 	}
 	backward := func(name string, want error, text string, change func(a *BagBackward)) refusal {
 		return refusal{"bag backward " + name, want, text, func(b Backend, o *outputs) error {
-			a := bagBackward(2, Sum, NoPadding, 2, []int64{0, 1, 0}, []int64{0, 1, 3}, []float32{1, 2, 3, 4}, make([]int64, 3), o.floats(6))
+			a := bagBackward(2, Sum, NoPadding, 2, []int64{0, 1, 0}, []int64{0, 1, 3}, []float32{1, 2, 3, 4}, make([]int64, 3),
+				o.floats(6))
 			change(&a)
 			_, err := b.BagBackward(a)
 			return err
@@ -30,21 +31,34 @@ func poolRefusals() []refusal {
 	return []refusal{
 		forward("type of rows", ErrUnsupported, "rows of int32", func(a *BagForward) { a.Rows = int32sOf(1, 2, 3, 4) }),
 		forward("type of ids", ErrUnsupported, "ids of uint64", func(a *BagForward) { a.IDs = uint64sOf(0, 1, 0) }),
-		forward("type of offsets", ErrUnsupported, "offsets of float32", func(a *BagForward) { a.Offsets = floatsOf(0, 1, 3) }),
+		forward("type of offsets", ErrUnsupported, "offsets of float32",
+			func(a *BagForward) { a.Offsets = floatsOf(0, 1, 3) }),
 		forward("type of out", ErrUnsupported, "out of float16", func(a *BagForward) { a.Out = halves }),
 		forward("number of weights", ErrShape, "2 weights, want 3", func(a *BagForward) { a.Weights = floatsOf(1, 2) }),
-		forward("type of weights", ErrUnsupported, "weights of float16", func(a *BagForward) { a.Weights = halves.Slice(0, 3) }),
-		forward("weights of a mean", ErrArgument, "weights with mode 1", func(a *BagForward) { a.Mode, a.Weights = Mean, floatsOf(1, 2, 3) }),
-		forward("weights of a maximum", ErrArgument, "weights with mode 2", func(a *BagForward) { a.Mode, a.Weights = Max, floatsOf(1, 2, 3) }),
-		forward("argmax of a sum", ErrArgument, "argmax with mode 0", func(a *BagForward) { a.ArgMax = int32sOf(1, 2, 3, 4) }),
-		forward("size of argmax", ErrShape, "argmax has 3", func(a *BagForward) { a.Mode, a.ArgMax = Max, int32sOf(1, 2, 3) }),
-		forward("type of argmax", ErrUnsupported, "argmax of int64", func(a *BagForward) { a.Mode, a.ArgMax = Max, int64sOf(1, 2, 3, 4) }),
-		forward("open offsets beyond the ids", ErrShape, "offsets end at 4", func(a *BagForward) { a.OpenOffsets, a.Offsets = true, int64sOf(0, 4) }),
-		forward("open offsets from 1", ErrShape, "offsets start at 1", func(a *BagForward) { a.OpenOffsets, a.Offsets = true, int64sOf(1, 2) }),
-		forward("ids without a bag", ErrShape, "no offsets", func(a *BagForward) { a.OpenOffsets, a.Offsets, a.Out = true, Vector{}, Vector{} }),
-		forward("offsets of int32", ErrShape, "offsets fall from 4 to 3 at 2", func(a *BagForward) { a.Offsets = int32sOf(0, 4, 3) }),
-		forward("id of int32", ErrID, "id -2147483648 at position 1", func(a *BagForward) { a.IDs = int32sOf(0, math.MinInt32, 1) }),
-		forward("offsets before ids", ErrShape, "offsets", func(a *BagForward) { a.IDs, a.Offsets = int64sOf(0, 9, 0), int64sOf(0, 2, 1) }),
+		forward("type of weights", ErrUnsupported, "weights of float16",
+			func(a *BagForward) { a.Weights = halves.Slice(0, 3) }),
+		forward("weights of a mean", ErrArgument, "weights with mode 1",
+			func(a *BagForward) { a.Mode, a.Weights = Mean, floatsOf(1, 2, 3) }),
+		forward("weights of a maximum", ErrArgument, "weights with mode 2",
+			func(a *BagForward) { a.Mode, a.Weights = Max, floatsOf(1, 2, 3) }),
+		forward("argmax of a sum", ErrArgument, "argmax with mode 0",
+			func(a *BagForward) { a.ArgMax = int32sOf(1, 2, 3, 4) }),
+		forward("size of argmax", ErrShape, "argmax has 3",
+			func(a *BagForward) { a.Mode, a.ArgMax = Max, int32sOf(1, 2, 3) }),
+		forward("type of argmax", ErrUnsupported, "argmax of int64",
+			func(a *BagForward) { a.Mode, a.ArgMax = Max, int64sOf(1, 2, 3, 4) }),
+		forward("open offsets beyond the ids", ErrShape, "offsets end at 4",
+			func(a *BagForward) { a.OpenOffsets, a.Offsets = true, int64sOf(0, 4) }),
+		forward("open offsets from 1", ErrShape, "offsets start at 1",
+			func(a *BagForward) { a.OpenOffsets, a.Offsets = true, int64sOf(1, 2) }),
+		forward("ids without a bag", ErrShape, "no offsets",
+			func(a *BagForward) { a.OpenOffsets, a.Offsets, a.Out = true, Vector{}, Vector{} }),
+		forward("offsets of int32", ErrShape, "offsets fall from 4 to 3 at 2",
+			func(a *BagForward) { a.Offsets = int32sOf(0, 4, 3) }),
+		forward("id of int32", ErrID, "id -2147483648 at position 1",
+			func(a *BagForward) { a.IDs = int32sOf(0, math.MinInt32, 1) }),
+		forward("offsets before ids", ErrShape, "offsets",
+			func(a *BagForward) { a.IDs, a.Offsets = int64sOf(0, 9, 0), int64sOf(0, 2, 1) }),
 		forward("out over ids", ErrOverlap, "out", func(a *BagForward) {
 			ids := make([]int64, 3)
 			a.IDs, a.Out = Int64s(ids), Vector{Int64s(ids).data, 4, Float32}
@@ -54,8 +68,10 @@ func poolRefusals() []refusal {
 		}),
 		backward("argmax", ErrShape, "argmax has 0", func(a *BagBackward) { a.Mode = Max }),
 		backward("type of keys", ErrUnsupported, "keys of int32", func(a *BagBackward) { a.Keys = Int32s(make([]int32, 3)) }),
-		backward("type of gradient", ErrUnsupported, "grad out of int64", func(a *BagBackward) { a.GradOut = int64sOf(1, 2, 3, 4) }),
-		backward("type of out", ErrUnsupported, "out of bfloat16", func(a *BagBackward) { a.Out = BFloat16s(make([]uint16, 6)) }),
+		backward("type of gradient", ErrUnsupported, "grad out of int64",
+			func(a *BagBackward) { a.GradOut = int64sOf(1, 2, 3, 4) }),
+		backward("type of out", ErrUnsupported, "out of bfloat16",
+			func(a *BagBackward) { a.Out = BFloat16s(make([]uint16, 6)) }),
 		backward("keys over ids", ErrOverlap, "keys", func(a *BagBackward) { a.Keys = a.IDs }),
 		backward("id", ErrID, "id 2 at position 1", func(a *BagBackward) { a.IDs = int32sOf(0, 2, 0) }),
 	}
@@ -72,7 +88,8 @@ func sumKindRefusals() []refusal {
 	}
 	join := func(name string, want error, text string, change func(a *Merge)) refusal {
 		return refusal{"merge " + name, want, text, func(b Backend, o *outputs) error {
-			a := merge(1, 3, []RowsTerm{rowsTerm(0, 1, []uint64{1, 2}, []float32{1, 2}), rowsTerm(2, 1, []uint64{2, 3}, []float32{1, 2})}, make([]uint64, 4), o.floats(4))
+			a := merge(1, 3, []RowsTerm{rowsTerm(0, 1, []uint64{1, 2}, []float32{1, 2}),
+				rowsTerm(2, 1, []uint64{2, 3}, []float32{1, 2})}, make([]uint64, 4), o.floats(4))
 			change(&a)
 			_, err := b.Merge(a)
 			return err
@@ -86,14 +103,20 @@ func sumKindRefusals() []refusal {
 		add("weight", ErrArgument, "weight -1", func(a *Coalesce) { a.Weight = -1 }),
 		add("infinite weight", ErrArgument, "weight +Inf", func(a *Coalesce) { a.Weight = inf }),
 		add("type of keys", ErrUnsupported, "keys of uint8", func(a *Coalesce) { a.Keys = uint8sOf(1, 2, 3) }),
-		add("type of out keys", ErrUnsupported, "out keys of uint64, want int64", func(a *Coalesce) { a.Keys = int64sOf(1, 2, 3) }),
-		add("type of out rows", ErrUnsupported, "out rows of float16", func(a *Coalesce) { a.OutRows = Float16s(make([]uint16, 3)) }),
-		add("negative key", ErrID, "id -3 at position 1", func(a *Coalesce) { a.Keys, a.OutKeys = int64sOf(5, -3, 5), Int64s(make([]int64, 3)) }),
-		add("negative key of int32", ErrID, "id -3 at position 1", func(a *Coalesce) { a.Keys, a.OutKeys = int32sOf(5, -3, 5), Int32s(make([]int32, 3)) }),
+		add("type of out keys", ErrUnsupported, "out keys of uint64, want int64",
+			func(a *Coalesce) { a.Keys = int64sOf(1, 2, 3) }),
+		add("type of out rows", ErrUnsupported, "out rows of float16",
+			func(a *Coalesce) { a.OutRows = Float16s(make([]uint16, 3)) }),
+		add("negative key", ErrID, "id -3 at position 1",
+			func(a *Coalesce) { a.Keys, a.OutKeys = int64sOf(5, -3, 5), Int64s(make([]int64, 3)) }),
+		add("negative key of int32", ErrID, "id -3 at position 1",
+			func(a *Coalesce) { a.Keys, a.OutKeys = int32sOf(5, -3, 5), Int32s(make([]int32, 3)) }),
 		join("weight", ErrArgument, "weight NaN", func(a *Merge) { a.Weight = nan }),
-		join("types of terms", ErrUnsupported, "term 1", func(a *Merge) { a.Terms[1].Rows = packed(Float16, []float32{1, 2}) }),
+		join("types of terms", ErrUnsupported, "term 1",
+			func(a *Merge) { a.Terms[1].Rows = packed(Float16, []float32{1, 2}) }),
 		join("type of keys", ErrUnsupported, "keys of int64", func(a *Merge) { a.Terms[0].Keys = int64sOf(1, 2) }),
-		join("type of out", ErrUnsupported, "out rows of bfloat16", func(a *Merge) { a.OutRows = BFloat16s(make([]uint16, 4)) }),
+		join("type of out", ErrUnsupported, "out rows of bfloat16",
+			func(a *Merge) { a.OutRows = BFloat16s(make([]uint16, 4)) }),
 		{"average types of terms", ErrUnsupported, "a term", func(b Backend, o *outputs) error {
 			return b.Average(average(2, 1, []Term{term(0, 1, []float32{1}), {1, 1, packed(Float16, []float32{1})}}, o.floats(1)))
 		}},
@@ -107,20 +130,20 @@ func sumKindRefusals() []refusal {
 	}
 }
 
+func rowsRefused(name string, want error, text string, change func(a *ApplyRows)) refusal {
+	return refusal{"apply rows " + name, want, text, func(b Backend, o *outputs) error {
+		a := applyRows(1, SGD{LR: 1, Momentum: 0.5}, 1, []float32{1, 2, 3}, []int64{1, 2}, nil, []float32{5, 6}, o.floats(2),
+			slot("momentum", []float32{0, 0, 0}, o.floats(2)))
+		change(&a)
+		return b.ApplyRows(a)
+	}}
+}
+
+func stepped(a *ApplyRows) { a.Steps = Steps{int64sOf(0, 1, 2), int64sOf(0, 0), 3, false} }
+
 func rowsRefusals() []refusal {
-	rows := func(name string, want error, text string, change func(a *ApplyRows)) refusal {
-		return refusal{"apply rows " + name, want, text, func(b Backend, o *outputs) error {
-			a := applyRows(1, SGD{LR: 1, Momentum: 0.5}, 1, []float32{1, 2, 3}, []int64{1, 2}, nil, []float32{5, 6}, o.floats(2),
-				slot("momentum", []float32{0, 0, 0}, o.floats(2)))
-			change(&a)
-			return b.ApplyRows(a)
-		}}
-	}
-	here := func(a *ApplyRows) { // in place
-		a.Out, a.Slots[0].After = a.Table, a.Slots[0].Before
-	}
-	steps := func(a *ApplyRows) { a.Steps = Steps{int64sOf(0, 1, 2), int64sOf(0, 0), 3, false} }
-	return []refusal{
+	rows := rowsRefused
+	return append(rowsRefusalsOfSteps(), []refusal{
 		rows("no optimizer", ErrArgument, "no optimizer", func(a *ApplyRows) { a.Optimizer = nil }),
 		rows("nil optimizer", ErrArgument, "no optimizer", func(a *ApplyRows) { a.Optimizer = (*SGD)(nil) }),
 		rows("step of adam", ErrArgument, "step 0 of adam", func(a *ApplyRows) { a.Optimizer = Adam{} }),
@@ -142,19 +165,36 @@ func rowsRefusals() []refusal {
 			a.Optimizer = RowwiseAdagrad{}
 			a.Slots = []Slot{{"sum", Float16s(make([]uint16, 3)), Float16s(make([]uint16, 2))}}
 		}),
-		rows("type of after", ErrUnsupported, "momentum of float16, want float32", func(a *ApplyRows) { a.Slots[0].After = Float16s(make([]uint16, 2)) }),
-		rows("type of out", ErrUnsupported, "out of float16, want float32", func(a *ApplyRows) { a.Out = Float16s(make([]uint16, 2)) }),
+		rows("type of after", ErrUnsupported, "momentum of float16, want float32",
+			func(a *ApplyRows) { a.Slots[0].After = Float16s(make([]uint16, 2)) }),
+		rows("type of out", ErrUnsupported, "out of float16, want float32",
+			func(a *ApplyRows) { a.Out = Float16s(make([]uint16, 2)) }),
 		rows("type of index", ErrUnsupported, "index of uint64", func(a *ApplyRows) { a.Index = uint64sOf(1, 2) }),
-		rows("slot", ErrShape, "momentum has 2 values, want 3 rows of 1", func(a *ApplyRows) { a.Slots[0].Before = floatsOf(1, 2) }),
-		rows("slot after", ErrShape, "momentum after has 1", func(a *ApplyRows) { a.Slots[0].After = a.Slots[0].After.Slice(0, 1) }),
-		rows("first beside last", ErrArgument, "both first and last", func(a *ApplyRows) { steps(a); a.First = uint8sOf(0, 1) }),
-		rows("last", ErrShape, "last has 2", func(a *ApplyRows) { steps(a); a.Steps.Last = int64sOf(1, 2) }),
-		rows("last after", ErrShape, "last after has 1", func(a *ApplyRows) { steps(a); a.Steps.LastAfter = int64sOf(1) }),
-		rows("last after alone", ErrShape, "last after without last", func(a *ApplyRows) { steps(a); a.Steps.Last = Vector{} }),
-		rows("type of last", ErrUnsupported, "last of int32", func(a *ApplyRows) { steps(a); a.Steps.Last = int32sOf(0, 1, 2) }),
-		rows("step 0", ErrArgument, "step 0, want 1", func(a *ApplyRows) { steps(a); a.Steps.Step = 0 }),
+		rows("slot", ErrShape, "momentum has 2 values, want 3 rows of 1",
+			func(a *ApplyRows) { a.Slots[0].Before = floatsOf(1, 2) }),
+		rows("slot after", ErrShape, "momentum after has 1",
+			func(a *ApplyRows) { a.Slots[0].After = a.Slots[0].After.Slice(0, 1) }),
+		rows("first beside last", ErrArgument, "both first and last",
+			func(a *ApplyRows) { stepped(a); a.First = uint8sOf(0, 1) }),
+	}...)
+}
+
+func rowsRefusalsOfSteps() []refusal {
+	rows := rowsRefused
+	here := func(a *ApplyRows) { // in place
+		a.Out, a.Slots[0].After = a.Table, a.Slots[0].Before
+	}
+	return []refusal{
+		rows("last", ErrShape, "last has 2", func(a *ApplyRows) { stepped(a); a.Steps.Last = int64sOf(1, 2) }),
+		rows("last after", ErrShape, "last after has 1", func(a *ApplyRows) { stepped(a); a.Steps.LastAfter = int64sOf(1) }),
+		rows("last after alone", ErrShape, "last after without last",
+			func(a *ApplyRows) { stepped(a); a.Steps.Last = Vector{} }),
+		rows("type of last", ErrUnsupported, "last of int32",
+			func(a *ApplyRows) { stepped(a); a.Steps.Last = int32sOf(0, 1, 2) }),
+		rows("step 0", ErrArgument, "step 0, want 1", func(a *ApplyRows) { stepped(a); a.Steps.Step = 0 }),
 		rows("exact without last", ErrArgument, "exact without last", func(a *ApplyRows) { a.Steps.Exact = true }),
-		rows("exact adam", ErrArgument, "adam has no exact mode", func(a *ApplyRows) { a.Optimizer, a.Steps.Exact = Adam{Step: 1}, true; a.Slots = adamSlots(3, 2) }),
+		rows("exact adam", ErrArgument, "adam has no exact mode",
+			func(a *ApplyRows) { a.Optimizer, a.Steps.Exact = Adam{Step: 1}, true; a.Slots = adamSlots(3, 2) }),
 		rows("exact ftrl", ErrArgument, "ftrl has no exact mode", func(a *ApplyRows) {
 			a.Optimizer, a.Steps.Exact, a.Slots = FTRL{}, true, []Slot{{"z", zeros(3), zeros(2)}, {"n", zeros(3), zeros(2)}}
 		}),
@@ -164,13 +204,14 @@ func rowsRefusals() []refusal {
 			here(a)
 			a.SkipBadIDs, a.Index, a.Grad = true, int64sOf(1, 9, 1), floatsOf(1, 2, 3)
 		}),
-		rows("index before order", ErrID, "id 9 at position 2", func(a *ApplyRows) { here(a); a.Index, a.Grad = int64sOf(1, 1, 9), floatsOf(1, 2, 3) }),
+		rows("index before order", ErrID, "id 9 at position 2",
+			func(a *ApplyRows) { here(a); a.Index, a.Grad = int64sOf(1, 1, 9), floatsOf(1, 2, 3) }),
 		rows("slot not in place", ErrShape, "momentum after must be", func(a *ApplyRows) { a.Out = a.Table }),
 		rows("slot alone in place", ErrShape, "momentum after must not be", func(a *ApplyRows) {
 			a.Index, a.Grad, a.Slots[0].After = int64sOf(0, 1, 2), floatsOf(1, 2, 3), a.Slots[0].Before
 			a.Out = Float32s(make([]float32, 3))
 		}),
-		rows("last not in place", ErrShape, "last after must be", func(a *ApplyRows) { here(a); steps(a) }),
+		rows("last not in place", ErrShape, "last after must be", func(a *ApplyRows) { here(a); stepped(a) }),
 		rows("after over gradient", ErrOverlap, "output", func(a *ApplyRows) { a.Slots[0].After = a.Grad }),
 		rows("after over out", ErrOverlap, "output", func(a *ApplyRows) { a.Slots[0].After = a.Out }),
 		rows("half the table", ErrOverlap, "out", func(a *ApplyRows) { a.Out = a.Table.Slice(1, 3) }),
@@ -178,13 +219,15 @@ func rowsRefusals() []refusal {
 }
 
 func adamSlots(before, after int) []Slot {
-	return []Slot{slot("mean", make([]float32, before), make([]float32, after)), slot("square", make([]float32, before), make([]float32, after))}
+	return []Slot{slot("mean", make([]float32, before), make([]float32, after)),
+		slot("square", make([]float32, before), make([]float32, after))}
 }
 
 func fusedRefusals() []refusal {
 	fused := func(name string, want error, text string, change func(a *CoalesceApply)) refusal {
 		return refusal{"coalesce apply " + name, want, text, func(b Backend, o *outputs) error {
-			a := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, Table: floatsOf(1, 2, 3), Keys: int64sOf(1, 2, 1), Rows: floatsOf(1, 2, 3),
+			a := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, Table: floatsOf(1, 2, 3), Keys: int64sOf(1, 2, 1),
+				Rows:    floatsOf(1, 2, 3),
 				OutKeys: Int64s(make([]int64, 2)), Out: Float32s(o.floats(2))}
 			change(&a)
 			n, err := b.CoalesceApply(a)
@@ -196,7 +239,8 @@ func fusedRefusals() []refusal {
 	}
 	average := func(name string, want error, text string, change func(a *AverageApply)) refusal {
 		return refusal{"average apply " + name, want, text, func(b Backend, o *outputs) error {
-			a := AverageApply{Lanes: 2, Optimizer: SGD{LR: 1}, Weight: 1, Terms: []Term{term(0, 1, []float32{1, 2}), term(1, 1, []float32{1, 2})},
+			a := AverageApply{Lanes: 2, Optimizer: SGD{LR: 1}, Weight: 1,
+				Terms: []Term{term(0, 1, []float32{1, 2}), term(1, 1, []float32{1, 2})},
 				Param: floatsOf(1, 2), Out: Float32s(o.floats(2))}
 			change(&a)
 			return b.AverageApply(a)
@@ -207,11 +251,13 @@ func fusedRefusals() []refusal {
 		fused("huge key", ErrID, "position 2", func(a *CoalesceApply) { a.Keys = uint64sOf(1, 2, math.MaxUint64) }),
 		fused("room", ErrShape, "room for 1 keys, want 2", func(a *CoalesceApply) { a.OutKeys = a.OutKeys.Slice(0, 1) }),
 		fused("no room", ErrShape, "room for 0 keys, want 2", func(a *CoalesceApply) { a.OutKeys = Vector{} }),
-		fused("room in place", ErrShape, "room for 1 keys, want 2", func(a *CoalesceApply) { a.Out = a.Table; a.OutKeys = a.OutKeys.Slice(0, 1) }),
+		fused("room in place", ErrShape, "room for 1 keys, want 2",
+			func(a *CoalesceApply) { a.Out = a.Table; a.OutKeys = a.OutKeys.Slice(0, 1) }),
 		fused("rows of out", ErrShape, "out has 1 rows of 1, want 2", func(a *CoalesceApply) { a.Out = a.Out.Slice(0, 1) }),
 		fused("rows", ErrShape, "rows has 2", func(a *CoalesceApply) { a.Rows = floatsOf(1, 2) }),
 		fused("type of keys", ErrUnsupported, "keys of float32", func(a *CoalesceApply) { a.Keys = floatsOf(1, 2, 3) }),
-		fused("type of out keys", ErrUnsupported, "out keys of uint64", func(a *CoalesceApply) { a.OutKeys = uint64sOf(0, 0) }),
+		fused("type of out keys", ErrUnsupported, "out keys of uint64",
+			func(a *CoalesceApply) { a.OutKeys = uint64sOf(0, 0) }),
 		fused("weight", ErrArgument, "weight 0", func(a *CoalesceApply) { a.Weight = 0 }),
 		fused("key before values", ErrID, "position 0", func(a *CoalesceApply) {
 			a.NonFinite, a.Keys, a.Rows = Refuse, int64sOf(9, 1, 1), floatsOf(inf, inf, inf)

@@ -67,8 +67,10 @@ func bagRefusals() []refusal {
 		forward("padding", ErrArgument, "-2", func(a *BagForward) { a.Padding = -2 }),
 		forward("id 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagForward) { a.IDs = int64sOf(0, 2, -1) }),
 		forward("id -1", ErrID, "id -1 at position 2", func(a *BagForward) { a.IDs = int64sOf(0, 1, -1) }),
-		forward("huge id", ErrID, "id 9223372036854775807 at position 0", func(a *BagForward) { a.IDs = int64sOf(math.MaxInt64, 1, 1) }),
-		forward("id beside padding", ErrID, "id 3 at position 1", func(a *BagForward) { a.Padding, a.IDs = 2, int64sOf(2, 3, 0) }),
+		forward("huge id", ErrID, "id 9223372036854775807 at position 0",
+			func(a *BagForward) { a.IDs = int64sOf(math.MaxInt64, 1, 1) }),
+		forward("id beside padding", ErrID, "id 3 at position 1",
+			func(a *BagForward) { a.Padding, a.IDs = 2, int64sOf(2, 3, 0) }),
 		forward("output over input", ErrOverlap, "out", func(a *BagForward) { a.Rows = a.Out }),
 		backward("id", ErrID, "id 2 at position 1 is not in [0,2)", func(a *BagBackward) { a.IDs = int64sOf(0, 2, 5) }),
 		backward("room for keys", ErrShape, "room for 1 keys, want 2", func(a *BagBackward) { a.Keys = a.Keys.Slice(0, 1) }),
@@ -114,7 +116,8 @@ func sumRefusals() []refusal {
 		merge("no node", ErrNode, "term 0, lanes [0,3), is no node", func(a *Merge) { a.Lanes, a.Terms[0].Count = 4, 3 }),
 		merge("twice the same lane", ErrNode, "term 1", func(a *Merge) { a.Terms[0].Count = 2; a.Terms[1].First = 1 }),
 		merge("beyond the tree", ErrNode, "term 1", func(a *Merge) { a.Terms[1].First = 3 }),
-		merge("overlap", ErrOverlap, "term 0", func(a *Merge) { a.OutKeys, a.OutRows = a.OutKeys.Slice(0, 2), a.Terms[0].Rows }),
+		merge("overlap", ErrOverlap, "term 0",
+			func(a *Merge) { a.OutKeys, a.OutRows = a.OutKeys.Slice(0, 2), a.Terms[0].Rows }),
 		average("no terms", ErrShape, "no terms", func(a *Average) { a.Terms = nil }),
 		average("weight 0", ErrArgument, "weight 0", func(a *Average) { a.Weight = 0 }),
 		average("weight NaN", ErrArgument, "weight NaN", func(a *Average) { a.Weight = nan }),
@@ -138,7 +141,8 @@ func applyRefusals() []refusal {
 	}
 	dense := func(name string, want error, text string, change func(a *ApplyDense)) refusal {
 		return refusal{"apply dense " + name, want, text, func(b Backend, o *outputs) error {
-			a := applyDense(SGD{LR: 1, Momentum: 0.5}, 1, false, []float32{1, 2}, []float32{1, 2}, o.floats(2), slot("momentum", []float32{1, 2}, o.floats(2)))
+			a := applyDense(SGD{LR: 1, Momentum: 0.5}, 1, false, []float32{1, 2}, []float32{1, 2}, o.floats(2),
+				slot("momentum", []float32{1, 2}, o.floats(2)))
 			change(&a)
 			return b.ApplyDense(a)
 		}}
@@ -185,7 +189,8 @@ func layerRefusals() []refusal {
 		matmul("negative", ErrShape, "-1", func(a *MatMul) { a.M = -1 }),
 		matmul("overflow", ErrShape, "x", func(a *MatMul) { a.M, a.K = math.MaxInt, math.MaxInt }),
 		matmul("in place", ErrOverlap, "c", func(a *MatMul) { a.A = a.C }),
-		softmax("target 2", ErrID, "id 2 at position 1 is not in [0,2)", func(a *SoftmaxCrossEntropy) { a.Targets = int32sOf(0, 2) }),
+		softmax("target 2", ErrID, "id 2 at position 1 is not in [0,2)",
+			func(a *SoftmaxCrossEntropy) { a.Targets = int32sOf(0, 2) }),
 		softmax("target -1", ErrID, "id -1 at position 0", func(a *SoftmaxCrossEntropy) { a.Targets = int32sOf(-1, 2) }),
 		softmax("no targets", ErrShape, "targets", func(a *SoftmaxCrossEntropy) { a.Targets = Vector{} }),
 		softmax("classes", ErrShape, "0 classes", func(a *SoftmaxCrossEntropy) { a.Classes = 0 }),

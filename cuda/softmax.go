@@ -1,7 +1,7 @@
 package cuda
 
-// RowSoftmax is, for each of Rows rows of Columns values, with m the largest of x and s the canonical sum of e = exp(x - m):
-// y = e / s, or, with Log, y = (x - m) - log(s). Y may be X.
+// RowSoftmax is, for each of Rows rows of Columns values, with m the largest of x and s the canonical sum of e = exp(x
+// - m): y = e / s, or, with Log, y = (x - m) - log(s). Y may be X.
 //
 //	X = {{0, 0}}   ->   Y = {{0.5, 0.5}}, with Log {{-0.6931472, -0.6931472}}
 type RowSoftmax struct {

@@ -11,7 +11,8 @@ import (
 // sparseBytes maps memory of which only the pages that are touched cost anything.
 func sparseBytes(t *testing.T, bytes int) unsafe.Pointer {
 	t.Helper()
-	pages, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
+	pages, err := syscall.Mmap(-1, 0, bytes, syscall.PROT_READ|syscall.PROT_WRITE,
+		syscall.MAP_ANON|syscall.MAP_PRIVATE|syscall.MAP_NORESERVE)
 	if err != nil {
 		leftOut(t, "big", err)
 		t.SkipNow()
@@ -38,7 +39,8 @@ func TestTableOf20GB(t *testing.T) {
 			narrow(row(table, high), []float32{10, 20, 30})
 			out := make([]float32, dim)
 			for _, ids := range []Vector{int64sOf(high, low, high), int32sOf(high, low, high)} {
-				must(t, b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: table, IDs: ids, Offsets: int64sOf(0, 3), Out: Float32s(out)}))
+				must(t, b.BagForward(BagForward{Dim: dim, Padding: NoPadding, Rows: table, IDs: ids, Offsets: int64sOf(0, 3),
+					Out: Float32s(out)}))
 				wantFloats(t, "bag", out[:3], []float32{21, 42, 63})
 			}
 			// The sum of high's two rows is 8 a value: m = 8/2, p -= 0.5*4.
@@ -47,21 +49,26 @@ func TestTableOf20GB(t *testing.T) {
 				grad[i] = 4
 			}
 			slots, steps := []Slot{{"momentum", m, m}}, Steps{last, last, 1, false}
-			mustCount(t, 2)(b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 2, Slots: slots, Steps: steps, Table: table,
+			mustCount(t, 2)(b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 2,
+				Slots: slots, Steps: steps, Table: table,
 				Keys: int64sOf(high, low, high), Rows: Float32s(grad), Out: table}))
 			wantVector(t, "high", row(table, high), []float32{8, 18, 28})
 			wantVector(t, "low", row(table, low), []float32{0, 1, 2})
 			wantVector(t, "momentum", row(m, high), []float32{4, 4, 4})
 			compact, after, lastAfter := make([]float32, dim), make([]float32, dim), make([]int64, 1)
-			a := ApplyRows{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 2, Slots: []Slot{{"momentum", m, Float32s(after)}},
-				Steps: Steps{last, Int64s(lastAfter), 2, false}, Table: table, Index: int32sOf(high), Grad: Float32s(grad[:dim]), Out: packed(dtype, compact)}
+			a := ApplyRows{Dim: dim, Optimizer: SGD{LR: 0.5, Momentum: 0.5}, Weight: 2,
+				Slots: []Slot{{"momentum", m, Float32s(after)}},
+				Steps: Steps{last, Int64s(lastAfter), 2, false}, Table: table, Index: int32sOf(high), Grad: Float32s(grad[:dim]),
+				Out: packed(dtype, compact)}
 			must(t, b.ApplyRows(a))
 			wantVector(t, "applied", a.Out.Slice(0, 3), []float32{6, 16, 26})
 			wantFloats(t, "momentum after", after[:3], []float32{4, 4, 4})
 			wantInts(t, "last", append(lastAfter, view[int64](last)[high], view[int64](last)[5]), []int64{2, 1, 0})
 			sum := Vector{sparseBytes(t, rows*4), rows, Float32}
-			must(t, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: RowwiseAdagrad{LR: 2}, Weight: 1, Slots: []Slot{{"sum", sum, sum}}, Table: table, Index: int64sOf(low, high),
-				Grad: Float32s(grad[:2*dim]), Out: table}))
+			must(t,
+				b.ApplyRows(ApplyRows{Dim: dim, Optimizer: RowwiseAdagrad{LR: 2}, Weight: 1, Slots: []Slot{{"sum", sum, sum}},
+					Table: table, Index: int64sOf(low, high),
+					Grad: Float32s(grad[:2*dim]), Out: table}))
 			wantVector(t, "adagrad", row(table, high), []float32{6, 16, 26})
 			wantInts(t, "sum", []float32{view[float32](sum)[high], view[float32](sum)[low-1]}, []float32{16, 0})
 		}

@@ -143,7 +143,8 @@ func TestStreamBadID(t *testing.T) {
 		}
 		err := s.Wait(t.Context())
 		var bad *IDError
-		if !errors.As(err, &bad) || bad.ID != 9 || bad.Limit != 2 || !strings.Contains(err.Error(), "command 1: bag forward") {
+		if !errors.As(err, &bad) || bad.ID != 9 || bad.Limit != 2 ||
+			!strings.Contains(err.Error(), "command 1: bag forward") {
 			t.Errorf("error %v", err)
 		}
 		for i, want := range []float32{5, 7, 6} {

@@ -40,7 +40,8 @@ func bagWorkloads() []workload {
 	var all []workload
 	for mode := Sum; mode <= Max; mode++ {
 		a := BagForward{Dim: dim, Mode: mode, Padding: 3, Rows: Float32s(table), IDs: Int64s(ids), Offsets: Int64s(offsets)}
-		back := BagBackward{Dim: dim, Mode: mode, Padding: 3, R: rows, IDs: Int64s(ids), Offsets: Int64s(offsets), GradOut: Float32s(grad)}
+		back := BagBackward{Dim: dim, Mode: mode, Padding: 3, R: rows, IDs: Int64s(ids), Offsets: Int64s(offsets),
+			GradOut: Float32s(grad)}
 		if mode == Sum {
 			a.Weights, back.Weights = Float32s(weights), Float32s(weights)
 		}
@@ -80,13 +81,15 @@ func sumWorkloads() []workload {
 		for _, key := range []DType{Int64, Int32} {
 			keys := idsOf(key, ids)
 			all = append(all, workload{fmt.Sprintf("coalesce dim %d by %v", dim, key), func(b Backend) ([]Vector, error) {
-				a := Coalesce{Dim: dim, Weight: 7, Keys: keys, Rows: Float32s(grad), OutKeys: idsOf(key, make([]int64, rows)), OutRows: Float32s(make([]float32, rows*dim))}
+				a := Coalesce{Dim: dim, Weight: 7, Keys: keys, Rows: Float32s(grad), OutKeys: idsOf(key, make([]int64, rows)),
+					OutRows: Float32s(make([]float32, rows*dim))}
 				_, err := b.Coalesce(a)
 				return []Vector{a.OutKeys, a.OutRows}, err
 			}})
 		}
 		all = append(all, workload{fmt.Sprintf("one segment of dim %d", dim), func(b Backend) ([]Vector, error) {
-			a := Coalesce{Dim: dim, Keys: Int64s(make([]int64, n)), Rows: Float32s(grad), OutKeys: Int64s(make([]int64, 1)), OutRows: Float32s(make([]float32, dim))}
+			a := Coalesce{Dim: dim, Keys: Int64s(make([]int64, n)), Rows: Float32s(grad), OutKeys: Int64s(make([]int64, 1)),
+				OutRows: Float32s(make([]float32, dim))}
 			_, err := b.Coalesce(a)
 			return []Vector{a.OutKeys, a.OutRows}, err
 		}})
@@ -104,7 +107,8 @@ func sumWorkloads() []workload {
 		dense = append(dense, term(l, 1, noise(r, 200_003)))
 	}
 	return append(all, workload{"merge", func(b Backend) ([]Vector, error) {
-		a := Merge{Dim: 16, Lanes: 8, Weight: 3, Terms: sparse, OutKeys: Uint64s(make([]uint64, 3000)), OutRows: Float32s(make([]float32, 3000*16))}
+		a := Merge{Dim: 16, Lanes: 8, Weight: 3, Terms: sparse, OutKeys: Uint64s(make([]uint64, 3000)),
+			OutRows: Float32s(make([]float32, 3000*16))}
 		_, err := b.Merge(a)
 		return []Vector{a.OutKeys, a.OutRows}, err
 	}}, workload{"average", func(b Backend) ([]Vector, error) {
@@ -112,7 +116,8 @@ func sumWorkloads() []workload {
 		return []Vector{out}, b.Average(Average{8, 3, dense, out})
 	}}, workload{"average apply", func(b Backend) ([]Vector, error) {
 		p, m := Float32s(make([]float32, 200_003)), Float32s(make([]float32, 200_003))
-		return []Vector{p, m}, b.AverageApply(AverageApply{Lanes: 8, Optimizer: SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.1}, Weight: 3, Terms: dense,
+		return []Vector{p, m}, b.AverageApply(AverageApply{Lanes: 8, Optimizer: SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.1},
+			Weight: 3, Terms: dense,
 			Slots: []Slot{{"momentum", m, m}}, Param: p, Out: p})
 	}})
 }
@@ -135,7 +140,8 @@ func stepWorkloads() []workload {
 	}
 	clone := func(x []float32, n int) Vector { return Float32s(append([]float32(nil), x[:n]...)) }
 	var all []workload
-	for _, o := range []Optimizer{SGD{LR: 0.1}, SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true}, RowwiseAdagrad{0.1, 1e-6, 0.01},
+	for _, o := range []Optimizer{SGD{LR: 0.1}, SGD{LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Nesterov: true},
+		RowwiseAdagrad{0.1, 1e-6, 0.01},
 		FTRL{0.1, 1, 0.1, 0.1}, Adam{0.1, 0.9, 0.99, 1e-6, 0.01, 5}} {
 		width := rows * dim
 		if _, ok := o.(RowwiseAdagrad); ok {
@@ -152,16 +158,20 @@ func stepWorkloads() []workload {
 		}
 		all = append(all, workload{fmt.Sprintf("apply rows %T", o), func(b Backend) ([]Vector, error) {
 			p, l, s, written := state()
-			return written, b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 2, Slots: s, Steps: Steps{l, l, 5, hasExact(o)}, Table: p, Index: Int64s(index),
-				Grad: Float32s(grad[:len(index)*dim]), Out: p})
+			return written,
+				b.ApplyRows(ApplyRows{Dim: dim, Optimizer: o, Weight: 2, Slots: s, Steps: Steps{l, l, 5, hasExact(o)}, Table: p,
+					Index: Int64s(index),
+					Grad:  Float32s(grad[:len(index)*dim]), Out: p})
 		}}, workload{fmt.Sprintf("coalesce apply %T", o), func(b Backend) ([]Vector, error) {
 			p, l, s, written := state()
-			_, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s, Steps: Steps{l, l, 5, hasExact(o)}, Table: p, Keys: Int64s(ids),
+			_, err := b.CoalesceApply(CoalesceApply{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s,
+				Steps: Steps{l, l, 5, hasExact(o)}, Table: p, Keys: Int64s(ids),
 				Rows: Float32s(grad), Out: p})
 			return written, err
 		}}, workload{fmt.Sprintf("apply dense %T", o), func(b Backend) ([]Vector, error) {
 			p, _, s, written := state()
-			return written, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s, Param: p, Grad: Float32s(grad[:rows*dim]), Out: p})
+			return written, b.ApplyDense(ApplyDense{Dim: dim, Optimizer: o, Weight: 2, NonFinite: Refuse, Slots: s, Param: p,
+				Grad: Float32s(grad[:rows*dim]), Out: p})
 		}})
 	}
 	return all

@@ -173,10 +173,14 @@ func TestNarrowing(t *testing.T) {
 		dtype    DType
 		in, want float32
 	}{
-		{Float16, 1 + 0x1p-11, 1}, {Float16, 1 + 0x3p-11, 1 + 0x1p-9}, {Float16, 1 + 0x1.8p-11, 1 + 0x1p-10}, {Float16, 65519, 65504},
-		{Float16, 65520, inf}, {Float16, -65520, -inf}, {Float16, 0x1p-25, 0}, {Float16, 0x1.8p-25, 0x1p-24}, {Float16, 0x1.8p-24, 0x1p-23},
-		{Float16, 0x1.ff8p-15, 0x1.ff8p-15}, {Float16, 0x1.fffp-15, 0x1p-14}, {Float16, -0x1p-149, negativeZero}, {Float16, nan, nan},
-		{BFloat16, 1 + 0x1p-8, 1}, {BFloat16, 1 + 0x3p-8, 1 + 0x1p-6}, {BFloat16, math.MaxFloat32, inf}, {BFloat16, 0x1p-149, 0},
+		{Float16, 1 + 0x1p-11, 1}, {Float16, 1 + 0x3p-11, 1 + 0x1p-9}, {Float16, 1 + 0x1.8p-11, 1 + 0x1p-10},
+		{Float16, 65519, 65504},
+		{Float16, 65520, inf}, {Float16, -65520, -inf}, {Float16, 0x1p-25, 0}, {Float16, 0x1.8p-25, 0x1p-24},
+		{Float16, 0x1.8p-24, 0x1p-23},
+		{Float16, 0x1.ff8p-15, 0x1.ff8p-15}, {Float16, 0x1.fffp-15, 0x1p-14}, {Float16, -0x1p-149, negativeZero},
+		{Float16, nan, nan},
+		{BFloat16, 1 + 0x1p-8, 1}, {BFloat16, 1 + 0x3p-8, 1 + 0x1p-6}, {BFloat16, math.MaxFloat32, inf},
+		{BFloat16, 0x1p-149, 0},
 		{BFloat16, 0x1p-133, 0x1p-133}, {BFloat16, 0x1.8p-133, 0x1p-132}, {BFloat16, nan, nan}, {BFloat16, -inf, -inf},
 	} {
 		if got := naiveRound(c.dtype, c.in); !sameBits([]float32{got}, []float32{c.want}) {
@@ -192,7 +196,8 @@ func TestNarrowing(t *testing.T) {
 	in := make([]float32, n)
 	for i := range in {
 		in[i] = math.Float32frombits(r.Uint32() | 1) // no zeros: p - lr*g is never -0
-		if i%2 == 0 {                                // around the range of float16, now and then halfway between two of its values
+		// around the range of float16, now and then halfway between two of its values
+		if i%2 == 0 {
 			in[i] = float32(math.Ldexp(1+r.Float64(), r.IntN(45)-28))
 			if i%4 == 0 {
 				in[i] = float32(math.Copysign(float64(math.Float32frombits(math.Float32bits(in[i])&^0xfff)), r.Float64()-0.5))
@@ -202,7 +207,8 @@ func TestNarrowing(t *testing.T) {
 	onEach(t, func(t *testing.T, b Backend) {
 		for _, dtype := range []DType{Float16, BFloat16} {
 			out := cleared(dtype, n)
-			must(t, b.ApplyDense(ApplyDense{Optimizer: SGD{LR: -1}, Weight: 1, Param: packed(dtype, make([]float32, n)), Grad: Float32s(in), Out: out}))
+			must(t, b.ApplyDense(ApplyDense{Optimizer: SGD{LR: -1}, Weight: 1, Param: packed(dtype, make([]float32, n)),
+				Grad: Float32s(in), Out: out}))
 			wantVector(t, "stored", out, naiveRounds(dtype, in))
 		}
 	})

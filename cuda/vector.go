@@ -55,8 +55,8 @@ func (d DType) Bytes() int {
 }
 
 // Vector is n numbers of one type in memory: a slice whose element type is known at run time. The zero value is no
-// vector, which optional arguments may be. It keeps the slice's memory alive. Vectors of device memory (see Stream) have
-// a pointer that the host cannot follow.
+// vector, which optional arguments may be. It keeps the slice's memory alive. Vectors of device memory (see Stream)
+// have a pointer that the host cannot follow.
 type Vector struct {
 	data  unsafe.Pointer
 	n     int

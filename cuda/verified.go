@@ -13,17 +13,19 @@ const VerifyAuto = -1
 // VerifyDefault is one block in how many VerifyAuto takes on a GPU: some 0.1 % of the arithmetic.
 const VerifyDefault = 1000
 
-// Verified is a backend whose results are computed again, one block in so many, by another backend, and compared bit by bit:
-// whatever writes parameters, the state of an optimizer, or the sums of contributions that both follow from. These are
-// ApplyDense, AverageApply, ApplyRows, CoalesceApply, Average, Merge and Copy, alone or in a Batch. What a trainer computes of
-// its own samples goes through: passes, losses, and the gradients of a lane (BagBackward, Coalesce, MatMul). Streams, whose
-// results stay where the host cannot read them, are refused. TestVerifiedKnowsEveryMethod holds this list to the interface.
+// Verified is a backend whose results are computed again, one block in so many, by another backend, and compared bit by
+// bit: whatever writes parameters, the state of an optimizer, or the sums of contributions that both follow from. These
+// are ApplyDense, AverageApply, ApplyRows, CoalesceApply, Average, Merge and Copy, alone or in a Batch. What a trainer
+// computes of its own samples goes through: passes, losses, and the gradients of a lane (BagBackward, Coalesce,
+// MatMul). Streams, whose results stay where the host cannot read them, are refused. TestVerifiedKnowsEveryMethod holds
+// this list to the interface.
 //
-// Blocks are whole rows of some 4096 values (verifyValues), at most 64 rows. Each has a number, in the order in which calls
-// come, and of each oneIn in turn one is checked, which one being a fixed function of a seed: so every block has the same
-// chance, of whatever call and wherever it lies in it, and with oneIn 1 all are checked. A call that does not replace what it
-// reads is checked after it, block by block, in the memory of one block; a call in place keeps what the oracle made of its
-// blocks until it is done, one oneIn-th of its results. CoalesceApply goes over its keys once more for its blocks.
+// Blocks are whole rows of some 4096 values (verifyValues), at most 64 rows. Each has a number, in the order in which
+// calls come, and of each oneIn in turn one is checked, which one being a fixed function of a seed: so every block has
+// the same chance, of whatever call and wherever it lies in it, and with oneIn 1 all are checked. A call that does not
+// replace what it reads is checked after it, block by block, in the memory of one block; a call in place keeps what the
+// oracle made of its blocks until it is done, one oneIn-th of its results. CoalesceApply goes over its keys once more
+// for its blocks.
 type Verified struct {
 	Backend
 	oracle   Backend
@@ -37,8 +39,8 @@ type Verified struct {
 	pool       sync.Pool // of *trial
 }
 
-// Verify checks one block in oneIn of what a backend writes with an oracle, which must live as long. A result that differs gives
-// a *MismatchError, which wraps ErrVerify.
+// Verify checks one block in oneIn of what a backend writes with an oracle, which must live as long. A result that
+// differs gives a *MismatchError, which wraps ErrVerify.
 //
 //	gpu, _ := Open(Options{Name: "cuda"})
 //	cpu, _ := Open(Options{Name: "cpu"})
@@ -52,9 +54,9 @@ func Verify(b, oracle Backend, oneIn int) (*Verified, error) {
 	return v, nil
 }
 
-// verifiedBy puts the oracle that Options ask for beside a backend, which it closes where it fails. A GPU is checked by the
-// native CPU backend, and that by the portable one; the portable one by a second of its kind, which finds what memory or a
-// processor did wrong and not what the program does.
+// verifiedBy puts the oracle that Options ask for beside a backend, which it closes where it fails. A GPU is checked by
+// the native CPU backend, and that by the portable one; the portable one by a second of its kind, which finds what
+// memory or a processor did wrong and not what the program does.
 func verifiedBy(b Backend, o Options) (Backend, error) {
 	oneIn := o.Verify
 	if oneIn == VerifyAuto {
@@ -109,12 +111,15 @@ func (v *Verified) Close() error {
 }
 
 func (v *Verified) reason() string {
-	return fmt.Sprintf("%s; one optimizer block in %d checked by %s (%s)", reasonOf(v.Backend), v.oneIn, v.oracle.Name(), v.oracle.ISA())
+	return fmt.Sprintf("%s; one optimizer block in %d checked by %s (%s)", reasonOf(v.Backend), v.oneIn, v.oracle.Name(),
+		v.oracle.ISA())
 }
 
 // openQueue refuses: what a stream writes stays on the device, and nothing that is not checked may go through here.
 func (v *Verified) openQueue() (queue, error) {
-	return nil, fmt.Errorf("%w: backend %s is verified, which needs results that the host can read: open a stream on one that is not", ErrUnsupported, v.Name())
+	return nil,
+		fmt.Errorf("%w: backend %s is verified, which needs results that the host can read: open a stream on one that is not",
+			ErrUnsupported, v.Name())
 }
 
 // due is the first block to be checked in [from, end); false where there is none.
@@ -128,7 +133,8 @@ func (v *Verified) due(from, end uint64) (uint64, bool) {
 	return 0, false
 }
 
-// number counts blocks that go through: those of this call are [first, first+blocks). due says that some are to be checked.
+// number counts blocks that go through: those of this call are [first, first+blocks). due says that some are to be
+// checked.
 func (v *Verified) number(blocks int) (first uint64, due bool) {
 	if blocks <= 0 {
 		return 0, false
@@ -147,9 +153,10 @@ func mix(x uint64) uint64 {
 	return x ^ x>>31
 }
 
-// check does a call of which blocks are due, and checks those. again has the oracle do one block, and notes in the trial what to
-// compare. Where the call replaces what it reads (inPlace) the oracle goes first.
-func (v *Verified) check(op string, first uint64, blocks int, inPlace bool, call func() error, again func(t *trial, block int) error) error {
+// check does a call of which blocks are due, and checks those. again has the oracle do one block, and notes in the
+// trial what to compare. Where the call replaces what it reads (inPlace) the oracle goes first.
+func (v *Verified) check(op string, first uint64, blocks int, inPlace bool, call func() error, again func(t *trial,
+	block int) error) error {
 	t := v.borrow()
 	defer v.giveBack(t)
 	end := first + uint64(blocks)

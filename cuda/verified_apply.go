@@ -2,8 +2,8 @@ package cuda
 
 import "slices"
 
-// Blocks of verification: as many whole rows of a tensor or of a call as have some values, or one row; not too many, since a
-// row costs more than its values. They bound what one check costs: some 10 us.
+// Blocks of verification: as many whole rows of a tensor or of a call as have some values, or one row; not too many,
+// since a row costs more than its values. They bound what one check costs: some 10 us.
 const (
 	verifyValues = 4096
 	verifyRows   = 64
@@ -50,7 +50,8 @@ func (v *Verified) ApplyDense(a ApplyDense) error {
 	if !due || a.shape() != nil { // which the backend refuses
 		return v.Backend.ApplyDense(a)
 	}
-	return v.check(u.op, first, c.blocks(), replaces(a.Slots, a.Param, a.Out), func() error { return v.Backend.ApplyDense(a) },
+	return v.check(u.op, first, c.blocks(), replaces(a.Slots, a.Param, a.Out),
+		func() error { return v.Backend.ApplyDense(a) },
 		func(t *trial, block int) error {
 			lo, hi := c.of(block)
 			b := a
@@ -68,7 +69,8 @@ func (v *Verified) AverageApply(a AverageApply) error {
 	if !due || a.shape() != nil {
 		return v.Backend.AverageApply(a)
 	}
-	return v.check(u.op, first, c.blocks(), replaces(a.Slots, a.Param, a.Out), func() error { return v.Backend.AverageApply(a) },
+	return v.check(u.op, first, c.blocks(), replaces(a.Slots, a.Param, a.Out),
+		func() error { return v.Backend.AverageApply(a) },
 		func(t *trial, block int) error {
 			lo, hi := c.of(block)
 			b := a
@@ -125,8 +127,8 @@ func (v *Verified) ApplyRows(a ApplyRows) error {
 		})
 }
 
-// update makes the oracle's outputs for the rows that b names, always compact, and notes what to compare: at is where the rows are
-// in what a writes.
+// update makes the oracle's outputs for the rows that b names, always compact, and notes what to compare: at is where
+// the rows are in what a writes.
 func (t *trial) update(b, a *ApplyRows, at part) {
 	t.slots = t.slots[:0]
 	count := b.Index.n

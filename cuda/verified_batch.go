@@ -2,8 +2,8 @@ package cuda
 
 import "fmt"
 
-// verifiedBatch is a batch of a verified backend: the commands as the backend beneath keeps them, and as they were given. Where
-// blocks of them are due they run one by one.
+// verifiedBatch is a batch of a verified backend: the commands as the backend beneath keeps them, and as they were
+// given. Where blocks of them are due they run one by one.
 type verifiedBatch struct {
 	owner  *Verified
 	inner  *Batch

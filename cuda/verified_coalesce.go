@@ -2,8 +2,8 @@ package cuda
 
 import "slices"
 
-// CoalesceApply implements Backend. A block is of the call's keys as they come; checked is every row that is first named in it, with
-// all its positions, so that a row has the same chance however often it is named.
+// CoalesceApply implements Backend. A block is of the call's keys as they come; checked is every row that is first
+// named in it, with all its positions, so that a row has the same chance however often it is named.
 func (v *Verified) CoalesceApply(a CoalesceApply) (int, error) {
 	size := rowsInBlock(a.Dim)
 	blocks := blocksOf(a.Keys.n, size)
@@ -45,18 +45,21 @@ func (v *Verified) CoalesceApply(a CoalesceApply) (int, error) {
 		return n, v.settle("coalesce apply", t, refused)
 	}
 	if n < 0 || n > a.OutKeys.n {
-		return n, v.settle("coalesce apply", t, shapeError("coalesce apply", "%d distinct keys, in room for %d", n, a.OutKeys.n))
+		return n,
+			v.settle("coalesce apply", t, shapeError("coalesce apply", "%d distinct keys, in room for %d", n, a.OutKeys.n))
 	}
 	for lo := 0; lo < len(t.keys); lo += size {
 		t.clear()
-		if err := v.settle("coalesce apply", t, v.again(t, &a, lo, min(lo+size, len(t.keys)), a.OutKeys.Slice(0, n))); err != nil {
+		if err := v.settle("coalesce apply", t, v.again(t, &a, lo, min(lo+size, len(t.keys)), a.OutKeys.Slice(0, n))); err !=
+			nil {
 			return n, err
 		}
 	}
 	return n, nil
 }
 
-// gather finds the positions of t.keys among all keys: those of key i are t.order[t.offsets[i]:t.offsets[i+1]], ascending.
+// gather finds the positions of t.keys among all keys: those of key i are t.order[t.offsets[i]:t.offsets[i+1]],
+// ascending.
 func (t *trial) gather(keys Vector) {
 	const bits = 1 << 16
 	t.filter = grow(t.filter, bits/64)
@@ -107,8 +110,8 @@ func (t *trial) keepFirst(wanted func(position int64) bool) {
 	t.offsets[kept] = end
 }
 
-// again has the oracle do rows [lo, hi) of t.keys: it pools what is summed for each, in the same canonical order, and steps.
-// found are the keys that the backend has written, where it has.
+// again has the oracle do rows [lo, hi) of t.keys: it pools what is summed for each, in the same canonical order, and
+// steps. found are the keys that the backend has written, where it has.
 func (v *Verified) again(t *trial, a *CoalesceApply, lo, hi int, found Vector) error {
 	t.begin(lo / rowsInBlock(a.Dim))
 	count := hi - lo
@@ -123,7 +126,8 @@ func (v *Verified) again(t *trial, a *CoalesceApply, lo, hi int, found Vector) e
 		return err
 	}
 	whole := ApplyRows{Slots: a.Slots, Steps: a.Steps, Out: a.Out, Dim: a.Dim}
-	b := ApplyRows{Dim: a.Dim, Optimizer: a.Optimizer, Clip: a.Clip, Weight: a.Weight, NonFinite: a.NonFinite, Steps: a.Steps, Table: a.Table,
+	b := ApplyRows{Dim: a.Dim, Optimizer: a.Optimizer, Clip: a.Clip, Weight: a.Weight, NonFinite: a.NonFinite,
+		Steps: a.Steps, Table: a.Table,
 		Index: Int64s(t.keys[lo:hi]), Grad: sums}
 	t.update(&b, &whole, part{from: lo, keys: b.Index, limit: a.Table.n / a.Dim, inPlace: a.Out.is(a.Table), found: found})
 	return v.oracle.ApplyRows(b)

@@ -106,7 +106,8 @@ func TestVerifiedBatches(t *testing.T) {
 	out := zeros(blocks * verifyValues)
 	values := zeros(out.n)
 	report := &Report{}
-	must(t, b.ApplyDense(ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(out.n), Grad: values, Out: out, NonFinite: Count, Report: report}))
+	must(t, b.ApplyDense(ApplyDense{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(out.n), Grad: values, Out: out,
+		NonFinite: Count, Report: report}))
 	must(t, b.FirstNonFinite(values))
 	view[float32](values)[5] = inf
 	whole := 0
@@ -122,7 +123,8 @@ func TestVerifiedBatches(t *testing.T) {
 		must(t, v.Submit(b))
 		whole += plain.submitted - before
 		if b.Len() != 2 || b.Report(0).NonFinite != 1 || report.NonFinite != 1 || b.Count(1) != 5 {
-			t.Fatalf("after %d in one call: %d commands, reports %+v and %+v, position %d", whole, b.Len(), b.Report(0), report, b.Count(1))
+			t.Fatalf("after %d in one call: %d commands, reports %+v and %+v, position %d", whole, b.Len(), b.Report(0),
+				report, b.Count(1))
 		}
 	}
 	together.Wait()
@@ -156,13 +158,15 @@ func (c *counting) Submit(b *Batch) error {
 	return c.Backend.Submit(b)
 }
 
-// Every method of Backend is either checked, and then TestVerifiedFinds has calls of it, or has a reason not to be. Whoever adds
-// a method to the interface decides which.
+// Every method of Backend is either checked, and then TestVerifiedFinds has calls of it, or has a reason not to be.
+// Whoever adds a method to the interface decides which.
 func TestVerifiedKnowsEveryMethod(t *testing.T) {
 	unchecked := map[string]string{
-		"Name": "says", "ISA": "says", "Threads": "says", "FirstNonFinite": "reads", "Alloc": "zeroed memory", "Close": "ends",
-		"BagForward": "a pass of a trainer's samples, or of a hosted module's", "MatMul": "likewise", "SoftmaxCrossEntropy": "likewise",
-		"BagBackward": "gradients of a trainer's own samples", "Coalesce": "likewise",
+		"Name": "says", "ISA": "says", "Threads": "says", "FirstNonFinite": "reads", "Gather": "reads",
+		"Alloc": "zeroed memory", "Close": "ends",
+		"BagForward": "a pass of a trainer's samples, or of a hosted module's", "MatMul": "likewise",
+		"SoftmaxCrossEntropy": "likewise",
+		"BagBackward":         "gradients of a trainer's own samples", "Coalesce": "likewise",
 		"NewBatch": "TestVerifiedFinds has every call in a batch too", "Submit": "likewise",
 	}
 	checked := map[string]bool{}
@@ -171,7 +175,8 @@ func TestVerifiedKnowsEveryMethod(t *testing.T) {
 	}
 	for m := range reflect.TypeFor[Backend]().Methods() {
 		if _, passes := unchecked[m.Name]; passes == checked[m.Name] {
-			t.Errorf("%s: want it among the calls that TestVerifiedFinds bends, or among those that need not be checked, and why", m.Name)
+			t.Errorf("%s: want it among the calls that TestVerifiedFinds bends, or among those that need not be "+
+				"checked, and why", m.Name)
 		}
 	}
 	// What is checked is a command, and has the same number of blocks in a batch.
@@ -183,7 +188,8 @@ func TestVerifiedKnowsEveryMethod(t *testing.T) {
 			t.Errorf("%s: %d blocks, in a batch %d", name, n, in)
 		}
 	}
-	if _, err := OpenStream(verified(t, newReference(), 1)); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "verified") {
+	if _, err := OpenStream(verified(t, newReference(), 1)); !errors.Is(err, ErrUnsupported) ||
+		!strings.Contains(err.Error(), "verified") {
 		t.Errorf("a stream: %v", err)
 	}
 }

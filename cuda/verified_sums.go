@@ -41,8 +41,8 @@ func (v *Verified) Copy(to, from Vector) error {
 		})
 }
 
-// Merge implements Backend. Its blocks are of the rows that come out: the keys from one block's first to before the next one's
-// first are merged again, so that one that is missing is found as well.
+// Merge implements Backend. Its blocks are of the rows that come out: the keys from one block's first to before the
+// next one's first are merged again, so that one that is missing is found as well.
 func (v *Verified) Merge(a Merge) (int, error) {
 	n, err := v.Backend.Merge(a)
 	if err != nil {
@@ -88,7 +88,8 @@ func (v *Verified) mergeAgain(t *trial, a *Merge, keys []uint64, size int) error
 		to := max(sort.Search(len(all), func(i int) bool { return all[i] > most }), from)
 		to = min(to, from+size+1) // one more than there can be in a block shows that too many are missing
 		room += to - from
-		t.rows = append(t.rows, RowsTerm{term.First, term.Count, term.Keys.Slice(from, to), term.Rows.Slice(from*a.Dim, to*a.Dim)})
+		t.rows = append(t.rows,
+			RowsTerm{term.First, term.Count, term.Keys.Slice(from, to), term.Rows.Slice(from*a.Dim, to*a.Dim)})
 	}
 	b := *a
 	b.Terms, b.OutKeys, b.OutRows = t.rows, t.take(Uint64, room), t.take(a.OutRows.dtype, room*a.Dim)
@@ -111,6 +112,7 @@ func (v *Verified) mergeAgain(t *trial, a *Merge, keys []uint64, size int) error
 		return e
 	}
 	t.note(part{what: "keys", got: a.OutKeys, want: b.OutKeys.Slice(0, n), from: lo, n: 1})
-	t.note(part{what: "sum", got: a.OutRows, want: b.OutRows.Slice(0, n*a.Dim), from: lo, n: a.Dim, keys: b.OutKeys, limit: anyKey})
+	t.note(part{what: "sum", got: a.OutRows, want: b.OutRows.Slice(0, n*a.Dim), from: lo, n: a.Dim, keys: b.OutKeys,
+		limit: anyKey})
 	return nil
 }

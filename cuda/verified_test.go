@@ -156,8 +156,10 @@ func verifiedCalls(r *rand.Rand) map[string]verifiedCall {
 	calls["copy"] = verifiedCall{"Copy", &copying{zeros(n), terms[0].Values}}
 	const dim, rows = 40, 350
 	some, others := keysOf(r, 1000, rows), keysOf(r, 1000, rows/2)
-	calls["merge"] = verifiedCall{"Merge", &Merge{Dim: dim, Lanes: 2, Weight: 2, OutKeys: Uint64s(make([]uint64, rows*2)), OutRows: zeros(rows * 2 * dim),
-		Terms: []RowsTerm{{0, 1, Uint64s(some), randomOf(r, len(some)*dim)}, {1, 1, Uint64s(others), randomOf(r, len(others)*dim)}}}}
+	calls["merge"] = verifiedCall{"Merge", &Merge{Dim: dim, Lanes: 2, Weight: 2, OutKeys: Uint64s(make([]uint64, rows*2)),
+		OutRows: zeros(rows * 2 * dim),
+		Terms: []RowsTerm{{0, 1, Uint64s(some), randomOf(r, len(some)*dim)},
+			{1, 1, Uint64s(others), randomOf(r, len(others)*dim)}}}}
 	return calls
 }
 
@@ -181,27 +183,30 @@ func keysOf(r *rand.Rand, limit, n int) []uint64 {
 	return keys
 }
 
+// slotsOf are slots of rows of dim, at least 0, to be written in place or beside them.
+func slotsOf(r *rand.Rand, o Optimizer, name string, beside bool, rows, dim, after int) (s []Slot) {
+	for _, what := range o.SlotNames() {
+		if name == "rowwise" {
+			dim = 1
+		}
+		before := randomOf(r, rows*dim)
+		for i, x := range view[float32](before) {
+			view[float32](before)[i] = float32(math.Abs(float64(x)))
+		}
+		one := Slot{what, before, before}
+		if beside {
+			one.After = zeros(after * dim)
+		}
+		s = append(s, one)
+	}
+	return s
+}
+
 // stepCalls are those with an optimizer.
 func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, o Optimizer) {
 	const n, dim, rows = 2*verifyValues + 60, 4, 300
 	beside := where == "beside"
-	slot := func(rows, dim, after int) (s []Slot) {
-		for _, what := range o.SlotNames() {
-			if name == "rowwise" {
-				dim = 1
-			}
-			before := randomOf(r, rows*dim)
-			for i, x := range view[float32](before) {
-				view[float32](before)[i] = float32(math.Abs(float64(x)))
-			}
-			one := Slot{what, before, before}
-			if beside {
-				one.After = zeros(after * dim)
-			}
-			s = append(s, one)
-		}
-		return s
-	}
+	slot := func(rows, dim, after int) []Slot { return slotsOf(r, o, name, beside, rows, dim, after) }
 	other := func(v Vector, n int) Vector {
 		if beside {
 			return zeros(n)
@@ -209,14 +214,18 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 		return v
 	}
 	param := randomOf(r, n)
-	calls[fmt.Sprintf("apply dense/%s/%s", name, where)] = verifiedCall{"ApplyDense", &ApplyDense{Dim: dim, Optimizer: o, Weight: 3, Param: param,
-		Grad: randomOf(r, n), Out: other(param, n), Slots: slot(n/dim, dim, n/dim)}}
+	calls[fmt.Sprintf("apply dense/%s/%s", name, where)] = verifiedCall{"ApplyDense",
+		&ApplyDense{Dim: dim, Optimizer: o, Weight: 3, Param: param,
+			Grad: randomOf(r, n), Out: other(param, n), Slots: slot(n/dim, dim, n/dim)}}
 	one := randomOf(r, n)
-	calls[fmt.Sprintf("apply dense, one row/%s/%s", name, where)] = verifiedCall{"ApplyDense", &ApplyDense{Optimizer: o, Weight: 3, Param: one,
-		Grad: randomOf(r, n), Out: other(one, n), Slots: slot(1, n, 1)}}
+	calls[fmt.Sprintf("apply dense, one row/%s/%s", name, where)] = verifiedCall{"ApplyDense",
+		&ApplyDense{Optimizer: o, Weight: 3, Param: one,
+			Grad: randomOf(r, n), Out: other(one, n), Slots: slot(1, n, 1)}}
 	averaged := randomOf(r, n)
-	calls[fmt.Sprintf("average apply/%s/%s", name, where)] = verifiedCall{"AverageApply", &AverageApply{Dim: dim, Optimizer: o, Weight: 3, Lanes: 2,
-		Param: averaged, Out: other(averaged, n), Slots: slot(n/dim, dim, n/dim), Terms: []Term{{0, 1, randomOf(r, n)}, {1, 1, randomOf(r, n)}}}}
+	calls[fmt.Sprintf("average apply/%s/%s", name, where)] = verifiedCall{"AverageApply",
+		&AverageApply{Dim: dim, Optimizer: o, Weight: 3, Lanes: 2,
+			Param: averaged, Out: other(averaged, n), Slots: slot(n/dim, dim, n/dim),
+			Terms: []Term{{0, 1, randomOf(r, n)}, {1, 1, randomOf(r, n)}}}}
 
 	index := []int64{}
 	for i := range int64(rows) {
@@ -231,8 +240,10 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 		}
 		return Steps{Step: 5, Last: last, LastAfter: last}
 	}
-	calls[fmt.Sprintf("apply rows/%s/%s", name, where)] = verifiedCall{"ApplyRows", &ApplyRows{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: table,
-		Index: Int64s(index), Grad: randomOf(r, len(index)*dim), Out: other(table, len(index)*dim), Slots: slot(rows, dim, len(index)), Steps: steps(len(index))}}
+	calls[fmt.Sprintf("apply rows/%s/%s", name, where)] = verifiedCall{"ApplyRows",
+		&ApplyRows{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: table,
+			Index: Int64s(index), Grad: randomOf(r, len(index)*dim), Out: other(table, len(index)*dim),
+			Slots: slot(rows, dim, len(index)), Steps: steps(len(index))}}
 
 	keys := make([]int64, 700) // some often, and some never
 	for i := range keys {
@@ -244,8 +255,10 @@ func stepCalls(r *rand.Rand, calls map[string]verifiedCall, name, where string, 
 		out = Int64s(make([]int64, len(keys)))
 	}
 	last = Int64s(make([]int64, rows))
-	calls[fmt.Sprintf("coalesce apply/%s/%s", name, where)] = verifiedCall{"CoalesceApply", &CoalesceApply{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: summed,
-		Keys: Int64s(keys), Rows: randomOf(r, len(keys)*dim), OutKeys: out, Out: other(summed, len(keys)*dim), Slots: slot(rows, dim, len(keys)), Steps: steps(len(keys))}}
+	calls[fmt.Sprintf("coalesce apply/%s/%s", name, where)] = verifiedCall{"CoalesceApply",
+		&CoalesceApply{Dim: dim, Optimizer: o, Clip: Clip{ClipRow, 0.5}, Weight: 2, Table: summed,
+			Keys: Int64s(keys), Rows: randomOf(r, len(keys)*dim), OutKeys: out, Out: other(summed, len(keys)*dim),
+			Slots: slot(rows, dim, len(keys)), Steps: steps(len(keys))}}
 }
 
 // What every backend makes of every call is what the oracle makes of it, alone and in a batch.
@@ -290,7 +303,8 @@ func TestVerifiedFinds(t *testing.T) {
 				err := run(v)
 				there := value
 				value = slices.Clone(value)
-				copy(there, right) // in place the next call goes on from it: with wrong state to where all is NaN, and any NaN is as good as another
+				// in place the next call goes on from it: with wrong state to where all is NaN, and any NaN is as good as another
+				copy(there, right)
 				var wrong *MismatchError
 				if !errors.As(err, &wrong) || !errors.Is(err, ErrVerify) {
 					t.Fatalf("%s (%d): flipped a bit of %s at %d, found %v", name, i, what, at, err)
@@ -298,7 +312,8 @@ func TestVerifiedFinds(t *testing.T) {
 				if what == "keys" { // of what is missing, or of what stands in its place
 					continue
 				}
-				if wrong.What != what || slices.Equal(wrong.Got, wrong.Want) || !slices.Equal(wrong.Got, value) || wrong.Position != at {
+				if wrong.What != what || slices.Equal(wrong.Got, wrong.Want) || !slices.Equal(wrong.Got, value) ||
+					wrong.Position != at {
 					t.Fatalf("%s (%d): flipped a bit of %s at %d, found %v", name, i, what, at, err)
 				}
 				if wrong.Key >= 0 && strings.Contains(name, "in place") && int(wrong.Key) != at/wrong.Width {
@@ -315,23 +330,29 @@ func TestVerifiedFinds(t *testing.T) {
 // A row that never comes out is found, and one that has no business there.
 func TestVerifiedMissesNoRow(t *testing.T) {
 	lost := func(n int) *Verified { return verified(t, &losing{newReference(), n}, 1) }
-	merge := Merge{Dim: 1, Lanes: 1, OutKeys: Uint64s(make([]uint64, 3)), OutRows: zeros(3), Terms: []RowsTerm{{0, 1, Uint64s([]uint64{4, 7, 9}), Float32s([]float32{1, 2, 3})}}}
+	merge := Merge{Dim: 1, Lanes: 1, OutKeys: Uint64s(make([]uint64, 3)), OutRows: zeros(3),
+		Terms: []RowsTerm{{0, 1, Uint64s([]uint64{4, 7, 9}), Float32s([]float32{1, 2, 3})}}}
 	for i, v := range []*Verified{lost(1), lost(2), lost(3)} {
 		_, err := v.Merge(merge)
-		if want := fmt.Sprintf("merge: keys at position %d in block 0: go gives none and go gives %d", 2-i, []int{9, 7, 4}[i]); !errors.Is(err, ErrVerify) || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("merge: keys at position %d in block 0: go gives none and go gives %d", 2-i,
+			[]int{9, 7, 4}[i]); !errors.Is(err, ErrVerify) || !strings.Contains(err.Error(), want) {
 			t.Errorf("lost %d rows: %v, want %q", i+1, err, want)
 		}
 	}
-	a := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, Table: zeros(9), Keys: Int64s([]int64{8, 2, 2}), Rows: Float32s([]float32{1, 2, 3}),
+	a := CoalesceApply{Dim: 1, Optimizer: SGD{LR: 1}, Weight: 1, Table: zeros(9), Keys: Int64s([]int64{8, 2, 2}),
+		Rows:    Float32s([]float32{1, 2, 3}),
 		OutKeys: Int64s(make([]int64, 3)), Out: zeros(3)}
 	if _, err := lost(1).CoalesceApply(a); !errors.Is(err, ErrVerify) || !strings.Contains(err.Error(), "gives none") {
 		t.Errorf("lost a row: %v", err)
 	}
-	wide := Merge{Dim: verifyValues, Lanes: 1, OutKeys: Uint64s(make([]uint64, 3)), OutRows: zeros(3 * verifyValues), // each row is a block
+	// each row is a block
+	wide := Merge{Dim: verifyValues, Lanes: 1, OutKeys: Uint64s(make([]uint64, 3)), OutRows: zeros(3 * verifyValues),
 		Terms: []RowsTerm{{0, 1, Uint64s([]uint64{4, 7, 9}), zeros(3 * verifyValues)}}}
-	for at, want := range []string{"keys at position 0 in block 0: go gives 7 and go gives 4", "keys at position 1 in block 0: go gives none and go gives 7",
+	for at, want := range []string{"keys at position 0 in block 0: go gives 7 and go gives 4",
+		"keys at position 1 in block 0: go gives none and go gives 7",
 		"keys at position 2 in block 1: go gives none and go gives 9"} {
-		if _, err := verified(t, &losing{newReference(), at - 3}, 1).Merge(wide); !errors.Is(err, ErrVerify) || !strings.Contains(err.Error(), want) {
+		if _, err := verified(t, &losing{newReference(), at - 3}, 1).Merge(wide); !errors.Is(err, ErrVerify) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("lost row %d: %v, want %q", at, err, want)
 		}
 	}
@@ -383,20 +404,29 @@ func TestVerifiedRefusesAlike(t *testing.T) {
 		&ApplyDense{Weight: 1, Param: zeros(4), Grad: zeros(4), Out: zeros(4)},
 		&AverageApply{Optimizer: SGD{LR: 1}, Weight: 1, Param: zeros(4), Out: zeros(4)},
 		&Average{Lanes: 1, Weight: 1, Out: zeros(4), Terms: []Term{{0, 1, zeros(3)}}},
-		&Merge{Dim: 2, Lanes: 1, OutKeys: Uint64s(nil), OutRows: zeros(0), Terms: []RowsTerm{{0, 1, Uint64s([]uint64{3}), zeros(2)}}},
+		&Merge{Dim: 2, Lanes: 1, OutKeys: Uint64s(nil), OutRows: zeros(0),
+			Terms: []RowsTerm{{0, 1, Uint64s([]uint64{3}), zeros(2)}}},
 		&Merge{Dim: 2, Lanes: 1, OutKeys: Uint64s(nil), OutRows: zeros(0), Terms: []RowsTerm{{0, 1, Uint64s(nil), zeros(0)}}},
 		&copying{zeros(3), zeros(4)},
 		&copying{zeros(4).Slice(0, 0), zeros(4).Slice(1, 1)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5}), Grad: zeros(2), Out: zeros(2)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5, 1}), Grad: zeros(4), Out: zeros(4), SkipBadIDs: true},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{0, 1}), Grad: zeros(3), Out: zeros(4)},
-		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{1, 0}), Grad: zeros(4), Out: table},
+		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5}), Grad: zeros(2),
+			Out: zeros(2)},
+		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{5, 1}), Grad: zeros(4),
+			Out: zeros(4), SkipBadIDs: true},
+		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{0, 1}), Grad: zeros(3),
+			Out: zeros(4)},
+		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{1, 0}), Grad: zeros(4),
+			Out: table},
 		&ApplyRows{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table},
 		&ApplyRows{Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Index: Int64s([]int64{1})},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{0, 2}), Rows: zeros(4), OutKeys: Int64s(make([]int64, 2)), Out: zeros(4)},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 2, -1, 1}), Rows: zeros(8), OutKeys: Int64s(make([]int64, 1)), Out: zeros(2), SkipBadIDs: true},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Uint64s([]uint64{1, math.MaxUint64}), Rows: zeros(4), Out: table, SkipBadIDs: true},
-		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 0}), Rows: zeros(4), OutKeys: Int64s(make([]int64, 1)), Out: zeros(2)},
+		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{0, 2}), Rows: zeros(4),
+			OutKeys: Int64s(make([]int64, 2)), Out: zeros(4)},
+		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 2, -1, 1}),
+			Rows: zeros(8), OutKeys: Int64s(make([]int64, 1)), Out: zeros(2), SkipBadIDs: true},
+		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Uint64s([]uint64{1, math.MaxUint64}),
+			Rows: zeros(4), Out: table, SkipBadIDs: true},
+		&CoalesceApply{Dim: 2, Optimizer: SGD{LR: 1}, Weight: 1, Table: table, Keys: Int64s([]int64{1, 0}), Rows: zeros(4),
+			OutKeys: Int64s(make([]int64, 1)), Out: zeros(2)},
 	} {
 		n, want := a.on(plain)
 		m, got := a.on(v)

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// ErrVerify: a result came out otherwise on the backend than on the one that it was checked with. The backends agree bit by bit
-// by contract, so memory or a processor is broken, or a kernel is: the outputs of the call must not be used.
+// ErrVerify: a result came out otherwise on the backend than on the one that it was checked with. The backends agree
+// bit by bit by contract, so memory or a processor is broken, or a kernel is: the outputs of the call must not be used.
 var ErrVerify = errors.New("verification failed")
 
 // MismatchError says where two backends differed. It wraps ErrVerify.
@@ -43,7 +43,8 @@ func (e *MismatchError) Error() string {
 		injected = "; a wrong bit was injected"
 	}
 	return fmt.Sprintf("verification failed: %s: %s at position %d%s in block %d: %s gives %s and %s gives %s%s",
-		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle, textOf(e.DType, e.Want), injected)
+		e.Op, e.What, e.Position, where, e.Block, e.Backend, textOf(e.DType, e.Got), e.Oracle,
+		textOf(e.DType, e.Want), injected)
 }
 
 func (e *MismatchError) element() int { return e.Position % max(e.Width, 1) }
@@ -59,8 +60,8 @@ func (e *MismatchError) InTable(table string, key uint64) string {
 // Unwrap makes errors.Is(err, ErrVerify) true.
 func (e *MismatchError) Unwrap() error { return ErrVerify }
 
-// NameMismatch completes a mismatch among err's by what the caller knows of the call: which parameter or table it was of. Other
-// errors stay as they are.
+// NameMismatch completes a mismatch among err's by what the caller knows of the call: which parameter or table it was
+// of. Other errors stay as they are.
 func NameMismatch(err error, where func(e *MismatchError) string) error {
 	if e, ok := errors.AsType[*MismatchError](err); ok && e.Where == "" {
 		e.Where = where(e)
@@ -118,8 +119,8 @@ func (t *trial) begin(block int) {
 	t.blocks++
 }
 
-// part is one output of a block: where the backend has put it and what the oracle made of it, in rows of n values. Row r is row
-// from+r of what the backend has written or, by key, row keys[r] of it or the one that found names.
+// part is one output of a block: where the backend has put it and what the oracle made of it, in rows of n values. Row
+// r is row from+r of what the backend has written or, by key, row keys[r] of it or the one that found names.
 type part struct {
 	what      string
 	block     int
@@ -154,13 +155,15 @@ func (t *trial) note(p part) {
 	t.parts = append(t.parts, p)
 }
 
-// differs finds the first value that is not the same bit by bit; nil where there is none. Any NaN is as good as another.
+// differs finds the first value that is not the same bit by bit; nil where there is none. Any NaN is as good as
+// another.
 func (p *part) differs() *MismatchError {
 	rows := 0
 	if p.n > 0 {
 		rows = p.want.n / p.n
 	}
-	if !p.inPlace && p.found.n == 0 && bytes.Equal(rawBytes(p.got.Slice(p.from*p.n, (p.from+rows)*p.n)), rawBytes(p.want.Slice(0, rows*p.n))) {
+	if !p.inPlace && p.found.n == 0 && bytes.Equal(rawBytes(p.got.Slice(p.from*p.n, (p.from+rows)*p.n)),
+		rawBytes(p.want.Slice(0, rows*p.n))) {
 		return nil // as a rule; value by value takes five times as long as the step
 	}
 	for r := range rows {

@@ -10,15 +10,16 @@ import (
 	"testing"
 )
 
-// within starts bin/NAME where no file can grow beyond a number of blocks of 512 bytes, as on a disk that is full: what is
-// written beyond fails.
+// within starts bin/NAME where no file can grow beyond a number of blocks of 512 bytes, as on a disk that is full: what
+// is written beyond fails.
 func within(t *testing.T, blocks int, name string, args ...string) *process {
 	t.Helper()
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
 	script := "ulimit -f " + strconv.Itoa(blocks) + ` && exec "$@"`
-	return startCommand(t, name, exec.Command("/bin/sh", append([]string{"-c", script, "sh", filepath.Join(binaries, name)}, args...)...))
+	return startCommand(t, name,
+		exec.Command("/bin/sh", append([]string{"-c", script, "sh", filepath.Join(binaries, name)}, args...)...))
 }
 
 // left are the files in a folder and below.
@@ -89,7 +90,8 @@ func TestTensorBoardOnFullDisk(t *testing.T) {
 	p.succeeds(t)
 	p.result(t)
 	said := p.stderr.String()
-	if n := strings.Count(said, "events for TensorBoard are not written"); n != 1 || !strings.Contains(said, "the curves of this run have gaps") || !strings.Contains(said, "too large") {
+	if n := strings.Count(said, "events for TensorBoard are not written"); n != 1 ||
+		!strings.Contains(said, "the curves of this run have gaps") || !strings.Contains(said, "too large") {
 		t.Errorf("%d warnings, want one, and what is lost at the end:\n%s", n, said)
 	}
 	if files := left(t, dir); len(files) != 1 {
@@ -101,7 +103,8 @@ func TestTensorBoardOnFullDisk(t *testing.T) {
 func TestTensorBoard(t *testing.T) {
 	_, url := server(t)
 	dir := t.TempDir()
-	start(t, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--tensorboard", filepath.Join(dir, "runs"))...).succeeds(t)
+	start(t, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--tensorboard",
+		filepath.Join(dir, "runs"))...).succeeds(t)
 	files := left(t, dir)
 	if len(files) != 2 || filepath.Base(filepath.Dir(files[0])) != "t0" || filepath.Base(filepath.Dir(files[1])) != "t1" {
 		t.Fatalf("files %v, want one of t0 and one of t1", files)
@@ -111,13 +114,15 @@ func TestTensorBoard(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, tag := range []string{"brain.Event:2", "loss", "samples_per_second", "phase_seconds/compute", "accuracy", "manifest", "_hparams_/session_end_info"} {
+		for _, tag := range []string{"brain.Event:2", "loss", "samples_per_second", "phase_seconds/compute", "accuracy",
+			"manifest", "_hparams_/session_end_info"} {
 			if !strings.Contains(string(text), tag) {
 				t.Errorf("%s: no %s", file, tag)
 			}
 		}
 	}
-	p := within(t, 1, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--tensorboard", filepath.Join(dir, "full"))...)
+	p := within(t, 1, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--tensorboard",
+		filepath.Join(dir, "full"))...)
 	p.succeeds(t)
 	for _, member := range []string{`"member":"t0"`, `"member":"t1"`} {
 		if said := p.stderr.String(); !strings.Contains(said, "are not written") || !strings.Contains(said, member) {
@@ -128,5 +133,6 @@ func TestTensorBoard(t *testing.T) {
 	if err := os.WriteFile(occupied, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, "trainer", short(url, index(t, 200), "--tensorboard", occupied)...).fails(t, "tensorboard "+occupied+": cannot be written", "not a directory")
+	start(t, "trainer", short(url, index(t, 200), "--tensorboard", occupied)...).fails(t,
+		"tensorboard "+occupied+": cannot be written", "not a directory")
 }

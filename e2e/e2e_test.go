@@ -34,7 +34,9 @@ var build = sync.OnceValue(func() error {
 	if err := noteSources(); err != nil {
 		return err
 	}
-	return commands.Build(binaries, "gradbus/cmd/ps", "gradbus/cmd/trainer", "gradbus/cmd/psbench", "gradbus/e2e/natsd")
+	return commands.Build(binaries,
+		"gradbus/cmd/ps", "gradbus/cmd/trainer",
+		"gradbus/cmd/psbench", "gradbus/e2e/natsd")
 })
 
 // noteSources looks at every source file, so that Go's test cache knows that these tests depend on them.
@@ -85,7 +87,8 @@ func startCommand(t *testing.T, name string, command *exec.Cmd) *process {
 	t.Helper()
 	p := &process{Cmd: command, name: name}
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	p.done = commands.Run(t, command, commands.Kill, func() string { return "stdout:\n" + p.stdout.String() + "stderr:\n" + p.stderr.String() })
+	p.done = commands.Run(t, command, commands.Kill,
+		func() string { return "stdout:\n" + p.stdout.String() + "stderr:\n" + p.stderr.String() })
 	return p
 }
 
@@ -171,7 +174,8 @@ func (p *process) signal(t *testing.T, s syscall.Signal) {
 func server(t *testing.T, args ...string) (p *process, url string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "url")
-	p = start(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file}, args...)...)
+	p = start(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file},
+		args...)...)
 	p.says(t, "is ready at")
 	data, err := os.ReadFile(file)
 	if err != nil {

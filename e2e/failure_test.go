@@ -14,12 +14,14 @@ import (
 
 // long is a job that runs until something ends it.
 func long(url, data string, more ...string) []string {
-	return append([]string{"packages", "--server", url, "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8", "--lr", "1", "--placement", "rows", "--epochs", "100000"}, more...)
+	return append([]string{"packages", "--server", url, "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8",
+		"--lr", "1", "--placement", "rows", "--epochs", "100000"}, more...)
 }
 
 // short is a job that is over soon.
 func short(url, data string, more ...string) []string {
-	return append([]string{"packages", "--server", url, "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8", "--lr", "1", "--placement", "rows", "--epochs", "1"}, more...)
+	return append([]string{"packages", "--server", url, "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8",
+		"--lr", "1", "--placement", "rows", "--epochs", "1"}, more...)
 }
 
 // A trainer killed with -9 ends the others with an error that names it, and the next job of that name runs at once.

@@ -9,10 +9,11 @@ import (
 	"syscall"
 	"testing"
 
-	"gradbus/cuda/health/nvml/fake"
+	"gradbus/internal/health/nvml/fake"
 )
 
-// A GPU that broke is not taken by the next ps, until somebody acknowledges it: by a command, of which those that run notice.
+// A GPU that broke is not taken by the next ps, until somebody acknowledges it: by a command, of which those that run
+// notice.
 func TestGPUAcknowledge(t *testing.T) {
 	t.Parallel()
 	library := fake.Build(t)
@@ -30,15 +31,19 @@ func TestGPUAcknowledge(t *testing.T) {
 	ps.succeeds(t)
 	library.Unset("xid ")
 
-	start(t, "ps", append(flags, "--listen", "127.0.0.1:0", "--http", "off", "--gpu-use", "0")...).fails(t, "take a GPU: GPU 0", "XID 79", "ps gpu-ack --gpu-state "+state+" 0")
+	start(t, "ps", append(flags, "--listen", "127.0.0.1:0", "--http", "off", "--gpu-use", "0")...).fails(t,
+		"take a GPU: GPU 0", "XID 79", "ps gpu-ack --gpu-state "+state+" 0")
 	listed := start(t, "ps", "gpu-list", "--gpu-state", state)
 	listed.succeeds(t)
-	if out := listed.stdout.String(); !strings.HasPrefix(out, "GPU 0 GPU-fake-0 (Fake GPU)\n  unhealthy since 2") || !strings.HasSuffix(out, "\n  When that is done: "+listed.Path+" gpu-ack --gpu-state "+state+" 0\n") {
+	if out := listed.stdout.String(); !strings.HasPrefix(out, "GPU 0 GPU-fake-0 (Fake GPU)\n  unhealthy since 2") ||
+		!strings.HasSuffix(out, "\n  When that is done: "+listed.Path+" gpu-ack --gpu-state "+state+" 0\n") {
 		t.Errorf("listed %q", out)
 	}
-	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"}, flags[:4]...)...)
+	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http",
+		"127.0.0.1:0"}, flags[:4]...)...)
 	doctor.exits(t, 2)
-	if out := doctor.stdout.String(); !strings.Contains(out, "XID 79") || !strings.Contains(out, "wrong with 1 of them is remembered in") {
+	if out := doctor.stdout.String(); !strings.Contains(out, "XID 79") ||
+		!strings.Contains(out, "wrong with 1 of them is remembered in") {
 		t.Errorf("doctor says %q", out)
 	}
 	for _, c := range []struct {
@@ -46,11 +51,13 @@ func TestGPUAcknowledge(t *testing.T) {
 		want string
 	}{
 		{[]string{"1"}, `GPU "1": nothing is remembered that is wrong with it, in ` + state + ": want one of 0 (GPU-fake-0)"},
-		{[]string{"GPU-none"}, "nothing is remembered"}, {nil, "want a GPU"}, {[]string{"0", "--gpu-state", "off"}, "gpu-state off: want a file"},
+		{[]string{"GPU-none"}, "nothing is remembered"}, {nil, "want a GPU"},
+		{[]string{"0", "--gpu-state", "off"}, "gpu-state off: want a file"},
 	} {
 		start(t, "ps", append([]string{"gpu-ack", "--gpu-state", state}, c.args...)...).fails(t, c.want)
 	}
-	within(t, 0, "ps", "gpu-ack", "--gpu-state", state, "0").fails(t, "acknowledge GPUs in "+state, "too large") // as on a full disk
+	// as on a full disk
+	within(t, 0, "ps", "gpu-ack", "--gpu-state", state, "0").fails(t, "acknowledge GPUs in "+state, "too large")
 	if files := left(t, filepath.Dir(state)); len(files) != 2 {
 		t.Errorf("a full disk has left %q: want the file and its lock", files)
 	}
@@ -59,7 +66,8 @@ func TestGPUAcknowledge(t *testing.T) {
 	beside.says(t, "XID 79")
 	acknowledged := start(t, "ps", "gpu-ack", "--gpu-state", state, "gpu-fake-0")
 	acknowledged.succeeds(t)
-	if out := acknowledged.stdout.String(); out != "GPU 0 GPU-fake-0 (Fake GPU): acknowledged xid-79, XID 79: the GPU has fallen off the bus\n" {
+	if out := acknowledged.stdout.String(); out != "GPU 0 GPU-fake-0 (Fake GPU): acknowledged xid-79, XID 79: the GPU "+
+		"has fallen off the bus\n" {
 		t.Errorf("printed %q", out)
 	}
 	beside.says(t, "Somebody has acknowledged what was wrong.")
@@ -80,11 +88,15 @@ func TestGPUStateDamaged(t *testing.T) {
 	flags := []string{"--gpu-library", library.Path, "--gpu-state", state}
 	ps, _, at := page(t, append(flags, "--log-format", "text")...)
 	ps.says(t, "the file is of a newer gradbus")
-	if status, body := get(t, at+"readyz?verbose"); status != 200 || !strings.Contains(body, "ok      gpu-state: what is wrong with GPUs is not remembered: "+state+": the file is of a newer gradbus") {
+	if status, body := get(t, at+"readyz?verbose"); status != 200 ||
+		!strings.Contains(body, "ok      gpu-state: what is wrong with GPUs is not remembered: "+state+
+			": the file is of a newer gradbus") {
 		t.Errorf("readyz says %d, %q", status, body)
 	}
-	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json"}, flags...)...)
-	if doctor.status(t); !strings.Contains(doctor.stdout.String(), "cannot be remembered: "+state+": the file is of a newer gradbus") {
+	doctor := start(t, "ps", append([]string{"doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http",
+		"127.0.0.1:0", "--json"}, flags...)...)
+	if doctor.status(t); !strings.Contains(doctor.stdout.String(),
+		"cannot be remembered: "+state+": the file is of a newer gradbus") {
 		t.Errorf("doctor says %s", doctor.stdout.String())
 	}
 	start(t, "ps", "gpu-ack", "--gpu-state", state, "all").fails(t, "the file is of a newer gradbus")
@@ -101,11 +113,14 @@ func TestSuspectModel(t *testing.T) {
 	_, url := server(t)
 	data, model := index(t, 200), filepath.Join(t.TempDir(), "m.safetensors")
 	job := func(id string, more ...string) *process {
-		return start(t, "trainer", append(short(url, data, "--trainers", "2", "--id", id, "--log-format", "text", "--log-level", "debug"), more...)...)
+		return start(t, "trainer",
+			append(short(url, data, "--trainers", "2", "--id", id, "--log-format", "text", "--log-level", "debug"), more...)...)
 	}
-	p := job("t0", "--json", "--save", model, "--gpu-use", "0", "--gpu-library", library.Path, "--gpu-state", filepath.Join(t.TempDir(), "gpus.json"))
+	p := job("t0", "--json", "--save", model, "--gpu-use", "0", "--gpu-library", library.Path, "--gpu-state",
+		filepath.Join(t.TempDir(), "gpus.json"))
 	p.says(t, "to=healthy")
-	library.Set("wait nvmlDeviceGetTemperature *") // the next sample comes when it is let through, and tells of errors then
+	// the next sample comes when it is let through, and tells of errors then
+	library.Set("wait nvmlDeviceGetTemperature *")
 	poll(t, "a sample that waits", library.Waiting)
 	library.Set("set ecc_uncorrected 0 3")
 	job("t1").succeeds(t)
@@ -114,17 +129,20 @@ func TestSuspectModel(t *testing.T) {
 	p.succeeds(t)
 	r := p.result(t)
 	// A sample that takes five seconds from here is not waited for, and leaves as much doubt.
-	if !strings.Contains(r.Suspect, "Memory of GPU 0 (GPU-fake-0) was wrong meanwhile: 3 memory errors") && !strings.Contains(r.Suspect, "GPU 0 (GPU-fake-0) has not answered since") {
+	if !strings.Contains(r.Suspect, "Memory of GPU 0 (GPU-fake-0) was wrong meanwhile: 3 memory errors") &&
+		!strings.Contains(r.Suspect, "GPU 0 (GPU-fake-0) has not answered since") {
 		t.Errorf("the model is not suspect: %+v", r)
 	}
 	asked := start(t, "trainer", "packages", "--load", model, "--predict", "x")
 	asked.succeeds(t)
-	if note := asked.stderr.String(); !strings.Contains(note, "this model may be wrong, and should be trained again: "+r.Suspect) {
+	if note := asked.stderr.String(); !strings.Contains(note, "this model may be wrong, and should be trained again: "+
+		r.Suspect) {
 		t.Errorf("said %q", note)
 	}
 }
 
-// The commands bind the driver's functions when they are first called, as built: linked with -z now they would not start where one is missing.
+// The commands bind the driver's functions when they are first called, as built: linked with -z now they would not
+// start where one is missing.
 func TestCommandsBindLazily(t *testing.T) {
 	t.Parallel()
 	if err := build(); err != nil {
@@ -136,7 +154,8 @@ func TestCommandsBindLazily(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		for tag, bit := range map[elf.DynTag]uint64{elf.DT_FLAGS: uint64(elf.DF_BIND_NOW), elf.DT_FLAGS_1: uint64(elf.DF_1_NOW)} {
+		for tag, bit := range map[elf.DynTag]uint64{elf.DT_FLAGS: uint64(elf.DF_BIND_NOW),
+			elf.DT_FLAGS_1: uint64(elf.DF_1_NOW)} {
 			values, err := file.DynValue(tag)
 			if err != nil {
 				t.Fatal(err)

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A fault of the GPU that a ps counts as its own ends its jobs with the GPU's reason, and it takes no others. The GPU is made up,
-// and everything says so.
+// A fault of the GPU that a ps counts as its own ends its jobs with the GPU's reason, and it takes no others. The GPU
+// is made up, and everything says so.
 func TestServerGPUFault(t *testing.T) {
 	t.Parallel()
 	ps, url := server(t, "--gpu-use", "0", "--inject", "gpu=0,remap-failed,after=2s,for=1s")
@@ -26,7 +26,8 @@ func TestTrainerGPUFault(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
 	data := index(t, 200)
-	start(t, "trainer", long(url, data, "--gpu-use", "0", "--inject", "gpu=0,xid=79,after=2s")...).fails(t, "this process has lost its GPU: XID 79: the GPU has fallen off the bus. (Injected.)")
+	start(t, "trainer", long(url, data, "--gpu-use", "0", "--inject", "gpu=0,xid=79,after=2s")...).fails(t,
+		"this process has lost its GPU: XID 79: the GPU has fallen off the bus. (Injected.)")
 }
 
 // Bad flags are one clear error.
@@ -40,7 +41,8 @@ func TestGPUFlags(t *testing.T) {
 		{[]string{"--gpu-expected", "-1"}, "gpu-expected -1: want 0 to 64"},
 		{[]string{"--inject", "xid"}, `inject "xid": xid: want a number, xid=N (for example gpu=0,xid=79,after=30s)`},
 		{[]string{"--gpu", "off", "--inject", "lost"}, `inject "lost": want gpu auto with it, not off`},
-		{[]string{"--gpu", "require", "--gpu-library", "/nonexistent/libnvidia-ml.so.1"}, "gpu require: the driver's library cannot be loaded"},
+		{[]string{"--gpu", "require", "--gpu-library", "/nonexistent/libnvidia-ml.so.1"},
+			"gpu require: the driver's library cannot be loaded"},
 	} {
 		start(t, "ps", append([]string{"--listen", "127.0.0.1:0"}, c.args...)...).fails(t, c.want)
 	}

@@ -95,7 +95,8 @@ func (h *host) start(name string, args ...string) *process {
 	if err := build(); err != nil {
 		t.Fatal(err)
 	}
-	return startCommand(t, name, exec.Command("ip", append([]string{"netns", "exec", h.name, filepath.Join(binaries, name)}, args...)...))
+	return startCommand(t, name,
+		exec.Command("ip", append([]string{"netns", "exec", h.name, filepath.Join(binaries, name)}, args...)...))
 }
 
 // unplug takes the cable out for a while.
@@ -125,29 +126,39 @@ func secretly(t *testing.T, text string) string {
 	return path
 }
 
-// A NATS server, two ps and two trainers, each on a host of its own, come to the weights of one machine: with direct ways
-// and by the cluster, with cables that are pulled out for three seconds in the middle of it all. A trainer that cannot dial
-// the ps says what to do.
+// onOneHost is the digest of the job's weights where everything is on this machine.
+func onOneHost(t *testing.T, data, epochs string) string {
+	t.Helper()
+	_, url := server(t, "--shards", "3")
+	p := start(t, "trainer", short(url, data, "--spawn", "--trainers", "2", "--json", "--epochs", epochs)...)
+	p.succeeds(t)
+	return p.result(t).WeightsSHA256
+}
+
+// A NATS server, two ps and two trainers, each on a host of its own, come to the weights of one machine: with direct
+// ways and by the cluster, with cables that are pulled out for three seconds in the middle of it all. A trainer that
+// cannot dial the ps says what to do.
 func TestSeveralHosts(t *testing.T) {
 	l := newLAN(t)
-	control, left, right, first, second := l.host("control"), l.host("left"), l.host("right"), l.host("first"), l.host("second")
+	control, left, right, first, second := l.host("control"), l.host("left"), l.host("right"), l.host("first"),
+		l.host("second")
 	nats := control.start("natsd", "-host", control.address, "-port", "4222", "-user", "ann", "-password", "secret")
 	nats.says(t, "natsd is ready")
 	url := "nats://ann:secret@" + control.address + ":4222"
 	token := secretly(t, "sesame-for-hosts\n")
 	psFile, trainerFile := secretly(t, "nats: "+url+"\n"), secretly(t, "server: "+url+"\n")
 	for i, h := range []*host{left, right} {
-		h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i], "--config", psFile, "--token-file", token).says(t, "is ready at")
+		h.start("ps", "--listen", "0.0.0.0:4222", "--shards", fmt.Sprint(i+1), "--id", []string{"left", "right"}[i],
+			"--config", psFile, "--token-file", token).says(t, "is ready at")
 	}
 	data := index(t, 200)
-	// As long on one machine: the job that the cables are pulled out of has to last. One that was over too soon is run again.
+	// As long on one machine: the job that the cables are pulled out of has to last. One that was over too soon is run
+	// again.
 	const epochs = "500"
-	_, alone := server(t, "--shards", "3")
-	one := start(t, "trainer", short(alone, data, "--spawn", "--trainers", "2", "--json", "--epochs", epochs)...)
-	one.succeeds(t)
-	want := one.result(t).WeightsSHA256
+	want := onOneHost(t, data, epochs)
 	job := func(name string, more ...string) []string {
-		args := short(url, data, append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--epochs", epochs}, more...)...)
+		args := short(url, data,
+			append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--epochs", epochs}, more...)...)
 		at := slices.Index(args, "--server")
 		args[at], args[at+1] = "--config", trainerFile
 		return args
@@ -168,16 +179,14 @@ func TestSeveralHosts(t *testing.T) {
 		t.Run(c.name+" unplugged", func(t *testing.T) {
 			for tries := 1; ; tries++ {
 				trainers := []*process{first.start("trainer", job(c.name)...), second.start("trainer", job(c.name)...)}
-				for _, p := range trainers {
-					p.says(t, "batch 1 of")
-				}
+				trainers[0].says(t, "batch 1 of")
+				trainers[1].says(t, "batch 1 of")
 				c.away.unplug(t, 3*time.Second)
 				over := c.away != control && (trainers[0].ended() || trainers[1].ended())
 				check(t, trainers...)
 				if !over {
 					return
-				}
-				if tries == 5 {
+				} else if tries == 5 {
 					t.Fatal("the job was over before the cable was out, again and again")
 				}
 			}
@@ -190,7 +199,8 @@ func TestSeveralHosts(t *testing.T) {
 	t.Run("not to be reached", func(t *testing.T) {
 		waiting := first.start("trainer", job("far", "--id", "t0")...)
 		waiting.says(t, "waiting")
-		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise", "--route cluster")
+		second.start("trainer", job("far", "--id", "t1")...).fails(t, "ps left", left.address, "--advertise",
+			"--route cluster")
 		waiting.signal(t, syscall.SIGINT)
 		waiting.status(t)
 	})

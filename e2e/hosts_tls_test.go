@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -23,7 +24,8 @@ type sniffer struct {
 	done           chan struct{}
 }
 
-// sniff begins to read; stop ends it. A socket stays in the namespace where it was made, so one thread enters that, and ends.
+// sniff begins to read; stop ends it. A socket stays in the namespace where it was made, so one thread enters that, and
+// ends.
 func (l *lan) sniff() *sniffer {
 	l.t.Helper()
 	made, failed := make(chan int), make(chan error)
@@ -88,8 +90,9 @@ func (s *sniffer) end() (packets, plain int64) {
 	return s.packets.Load(), s.plain.Load()
 }
 
-// Over TLS with certificates on both sides, two ps on two hosts and trainers on two more come to the weights of plain connections, also where
-// the trainers reduce, and nobody on the switch reads a subject, a frame or a token. Whoever lacks a certificate is told.
+// Over TLS with certificates on both sides, two ps on two hosts and trainers on two more come to the weights of plain
+// connections, also where the trainers reduce, and nobody on the switch reads a subject, a frame or a token. Whoever
+// lacks a certificate is told.
 func TestSeveralHostsTLS(t *testing.T) {
 	l := newLAN(t)
 	left, right, first, second := l.host("left"), l.host("right"), l.host("first"), l.host("second")
@@ -115,8 +118,8 @@ func TestSeveralHostsTLS(t *testing.T) {
 		url := c.scheme + left.address + ":" + c.port
 		var far *process
 		for i, h := range []*host{left, right} {
-			args := append([]string{"--listen", "0.0.0.0:" + c.port, "--http", "off", "--shards", "1", "--id", []string{"left", "right"}[i],
-				"--token-file", token, "--control-token-file", peers}, c.shows(h)...)
+			args := append([]string{"--listen", "0.0.0.0:" + c.port, "--http", "off", "--shards", "1",
+				"--id", []string{"left", "right"}[i], "--token-file", token, "--control-token-file", peers}, c.shows(h)...)
 			if h == right {
 				args = append(args, "--nats", url, "--advertise", right.address+":"+c.port)
 			}
@@ -126,8 +129,8 @@ func TestSeveralHostsTLS(t *testing.T) {
 		for name, more := range map[string][]string{"shards": nil, "trainers": {"--apply", "mean", "--reduce", "trainers"}} {
 			var trainers []*process
 			for i, h := range []*host{first, second} {
-				args := append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token, "--id", []string{"t0", "t1"}[i],
-					"--data-host", h.address}, append(c.shows(h), more...)...)
+				args := append([]string{"--trainers", "2", "--json", "--job", name, "--token-file", token,
+					"--id", []string{"t0", "t1"}[i], "--data-host", h.address}, append(c.shows(h), more...)...)
 				trainers = append(trainers, h.start("trainer", short(url, data, args...)...))
 			}
 			for _, p := range trainers {
@@ -142,11 +145,8 @@ func TestSeveralHostsTLS(t *testing.T) {
 			t.Errorf("%s: of %d packets, %d are for everybody to read", c.name, packets, plain)
 		}
 	}
-	for _, d := range digests {
-		if d != digests[0] {
-			t.Errorf("weights %v, want one digest", digests)
-			break
-		}
+	if slices.ContainsFunc(digests, func(d string) bool { return d != digests[0] }) {
+		t.Errorf("weights %v, want one digest", digests)
 	}
 	url := "tls://" + left.address + ":4223"
 	join := func(more ...string) *process {
@@ -157,6 +157,8 @@ func TestSeveralHostsTLS(t *testing.T) {
 	join("--tls-ca", authority.File).fails(t, left.address, "none was given", "--tls-cert")
 	join(append(certified(first)[:4], "--tls-ca", certtest.NewAuthority(t).File)...).fails(t, "nobody known here vouches")
 	old := authority.IssueUntil(t, time.Now().Add(-time.Minute), first.address)
-	join("--tls-cert", old.CertFile, "--tls-key", old.KeyFile, "--tls-ca", authority.File).fails(t, "turns the certificate down")
-	first.start("trainer", short("nats://"+left.address+":4222", data, append(shown, "--token-file", token)...)...).fails(t, "it speaks no TLS")
+	join("--tls-cert", old.CertFile, "--tls-key", old.KeyFile, "--tls-ca", authority.File).fails(t,
+		"turns the certificate down")
+	first.start("trainer", short("nats://"+left.address+":4222", data, append(shown, "--token-file", token)...)...).fails(
+		t, "it speaks no TLS")
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"gradbus/fabric"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -66,19 +66,21 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 	for _, id := range []string{"t0", "t1"} {
 		trainers = append(trainers, start(t, "trainer", long(nats, data, "--trainers", "2", "--id", id)...))
 	}
-	shows := func(at, what string, ok func(*overview.Status) bool) {
+	shows := func(at, what string, ok func(*status.Status) bool) {
 		t.Helper()
 		poll(t, at+" shows "+what, func() bool {
-			var s overview.Status
+			var s status.Status
 			_, body := get(t, at+"api/v1/status")
 			return json.Unmarshal([]byte(body), &s) == nil && ok(&s)
 		})
 	}
 	for _, at := range []string{first, second} {
-		shows(at, "the job", func(s *overview.Status) bool {
-			return len(s.Servers) == 2 && len(s.Jobs) == 1 && s.Jobs[0].Phase == "running" && len(s.Jobs[0].Trainers) == 2 && len(s.Jobs[0].Shards) > 0
+		shows(at, "the job", func(s *status.Status) bool {
+			return len(s.Servers) == 2 && len(s.Jobs) == 1 && s.Jobs[0].Phase == "running" && len(s.Jobs[0].Trainers) == 2 &&
+				len(s.Jobs[0].Shards) > 0
 		})
-		for path, want := range map[string]string{"healthz": "ok", "readyz?verbose": "ok      control", "metrics": "gradbus_build_info", "": "<html"} {
+		for path, want := range map[string]string{"healthz": "ok", "readyz?verbose": "ok      control: ",
+			"metrics": "gradbus_build_info", "": "<html"} {
 			if status, body := get(t, at+path); status != http.StatusOK || !strings.Contains(body, want) {
 				t.Errorf("%s%s: status %d, %.300q, want %q in it", at, path, status, body, want)
 			}
@@ -86,49 +88,59 @@ func TestEveryPageShowsTheJob(t *testing.T) {
 	}
 	trainers[1].signal(t, syscall.SIGKILL)
 	for _, at := range []string{first, second} {
-		shows(at, "who was killed", func(s *overview.Status) bool {
-			return s.Why.Level == overview.Critical && strings.Contains(s.Why.Text, "t1")
+		shows(at, "who was killed", func(s *status.Status) bool {
+			return s.Why.Level == status.Critical && strings.Contains(s.Why.Text, "t1")
 		})
 	}
 }
 
-// Reports in the names of ps that there are not, however many and large, are one line of the page, and what there is goes on to be shown.
+// Reports in the names of ps that there are not, however many and large, are one line of the page, and what there is
+// goes on to be shown.
 func TestInventedServersAreNotShown(t *testing.T) {
 	_, nats, at := page(t, "--id", "real", "--control-token-file", secretFile(t, "secret-of-all-ps"))
-	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger", Token: "secret-of-all-ps"}) // whose messages may be large
+	// whose messages may be large
+	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger", Token: "secret-of-all-ps"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	p := &schema.Pulse{StartedMS: 1, NowMS: 1, EveryMS: 1000, Host: "there", Server: &schema.ServerPulse{Jobs: []schema.JobPulse{{Name: "invented", RunID: 7, Phase: schema.PhaseRunning}}}}
+	p := &schema.Telemetry{StartedMS: 1, NowMS: 1, EveryMS: 1000, Host: "there",
+		Server: &schema.ServerReport{Jobs: []schema.JobReport{{Name: "invented", RunID: 7, Phase: schema.PhaseRunning}}}}
 	for range 2000 {
-		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members, schema.MemberPulse{Member: "t0", Host: strings.Repeat("x", 50)})
+		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members,
+			schema.MemberReport{Member: "t0", Host: strings.Repeat("x", 50)})
 	}
-	var s overview.Status
+	var s status.Status
 	var body string
 	poll(t, "one line tells of them", func() bool {
 		p.Serial++
 		for i := range 64 {
 			p.Server.ID = fmt.Sprintf("a-%d", i)
-			frame, err := schema.EncodePulse(schema.Head{}, p)
+			report, err := schema.EncodeTelemetry(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			frame, err := schema.EncodeHeartbeat(schema.Head{}, report)
 			if err == nil {
-				err = conn.Send(fabric.At("ps", "p-"+p.Server.ID, fabric.KindPulse, "all"), frame)
+				err = conn.Send(fabric.At("ps", "p-"+p.Server.ID, fabric.KindHeartbeat, "all"), frame)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
 		}
 		time.Sleep(time.Second) // as often as ps speak
-		s = overview.Status{}
+		s = status.Status{}
 		_, body = get(t, at+"api/v1/status")
 		return json.Unmarshal([]byte(body), &s) == nil && len(s.Problems) > 0
 	})
-	if len(s.Servers) != 1 || s.Servers[0].ID != "real" || len(s.Jobs) != 0 || len(s.Problems) != 1 || !strings.Contains(s.Problems[0].Text, "registry") || len(body) > 16<<10 {
+	if len(s.Servers) != 1 || s.Servers[0].ID != "real" || len(s.Jobs) != 0 || len(s.Problems) != 1 ||
+		!strings.Contains(s.Problems[0].Text, "registry") || len(body) > 16<<10 {
 		t.Errorf("%d ps, %d jobs, %d bytes, problems %+v", len(s.Servers), len(s.Jobs), len(body), s.Problems)
 	}
 }
 
-// A report of a trainer that a stranger repeats with the highest number there is does not silence the trainer, which is shown as it goes on.
+// A report of a trainer that a stranger repeats with the highest number there is does not silence the trainer, which is
+// shown as it goes on.
 func TestReplayedReportSilencesNobody(t *testing.T) {
 	_, nats, at := page(t)
 	conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: nats, Name: "stranger"})
@@ -137,7 +149,10 @@ func TestReplayedReportSilencesNobody(t *testing.T) {
 	}
 	defer conn.Close()
 	heard := make(chan fabric.Message, 64)
-	if err := conn.Subscribe(fabric.Pattern(fabric.Any, "t0", fabric.KindPulse, "all", false), func(m fabric.Message) {
+	if err := conn.Subscribe(fabric.Pattern(fabric.Any, "t0", fabric.KindHeartbeat, "all", false), func(m fabric.Message) {
+		if v, err := schema.Verify(m.Data, schema.Limits{}); err != nil || len(v.Body()) == 0 {
+			return // without a report
+		}
 		select {
 		case heard <- fabric.NewMessage(m.Text(), slices.Clone(m.Data)):
 		default: // one will do
@@ -147,7 +162,7 @@ func TestReplayedReportSilencesNobody(t *testing.T) {
 	}
 	start(t, "trainer", long(nats, index(t, 200))...)
 	batch := func(beyond uint64) (shown uint64, ok bool) {
-		var s overview.Status
+		var s status.Status
 		_, body := get(t, at+"api/v1/status")
 		if json.Unmarshal([]byte(body), &s) != nil || len(s.Jobs) != 1 || len(s.Jobs[0].Trainers) != 1 {
 			return 0, false
@@ -162,12 +177,16 @@ func TestReplayedReportSilencesNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulse, err := schema.DecodePulse(&v)
+	report, err := schema.DecodeTelemetry(&v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	pulse.Serial = math.MaxUint64
-	frame, err := schema.EncodePulse(v.Head(), pulse)
+	report.Serial = math.MaxUint64
+	body, err := schema.EncodeTelemetry(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame, err := schema.EncodeHeartbeat(v.Head(), body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,13 +223,19 @@ func TestPageMistakes(t *testing.T) {
 		want []string
 	}{
 		{"page", []string{"--http", "localhost"}, []string{`http "localhost"`, "host:port", "off"}},
-		{"page for everybody", []string{"--http", "0.0.0.0:0"}, []string{"0.0.0.0", "http-token-file", "http-tls-cert", "http-insecure"}},
-		{"page's token", []string{"--http", "127.0.0.1:0", "--http-token-file", filepath.Join(folder, "none")}, []string{"http", "none"}},
+		{"page for everybody", []string{"--http", "0.0.0.0:0"},
+			[]string{"0.0.0.0", "http-token-file", "http-tls-cert", "http-insecure"}},
+		{"page's token", []string{"--http", "127.0.0.1:0", "--http-token-file", filepath.Join(folder, "none")},
+			[]string{"http", "none"}},
 		{"half a certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings}, []string{"http-tls-key"}},
-		{"no certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings, "--http-tls-key", settings}, []string{"http-tls-cert", "ps.yaml"}},
-		{"no page", []string{"--http", "off", "--http-port-file", filepath.Join(folder, "page")}, []string{"http-port-file", "off"}},
-		{"profiles without a page", []string{"--http", "off", "--pprof", "127.0.0.1:0"}, []string{"pprof", "off", "http 127.0.0.1:0"}},
-		{"profiles for everybody", []string{"--http", "127.0.0.1:0", "--pprof", "0.0.0.0:0"}, []string{"pprof", "127.0.0.1:6060"}},
+		{"no certificate", []string{"--http", "127.0.0.1:0", "--http-tls-cert", settings, "--http-tls-key", settings},
+			[]string{"http-tls-cert", "ps.yaml"}},
+		{"no page", []string{"--http", "off", "--http-port-file", filepath.Join(folder, "page")},
+			[]string{"http-port-file", "off"}},
+		{"profiles without a page", []string{"--http", "off", "--pprof", "127.0.0.1:0"},
+			[]string{"pprof", "off", "http 127.0.0.1:0"}},
+		{"profiles for everybody", []string{"--http", "127.0.0.1:0", "--pprof", "0.0.0.0:0"},
+			[]string{"pprof", "127.0.0.1:6060"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

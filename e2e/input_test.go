@@ -12,10 +12,17 @@ import (
 	"gradbus/fabric/fabrictest"
 )
 
-// What a person can mistype: one clear line, status 1, nothing on standard output.
-func TestMistakes(t *testing.T) {
+// mistake is a command and what its one line has to say.
+type mistake struct {
+	name, bin string
+	args      []string
+	want      []string
+}
+
+func mistakes(t *testing.T) []mistake {
+	t.Helper()
 	folder := t.TempDir()
-	file := func(name, text string) string {
+	file := func(folder, name, text string) string {
 		path := filepath.Join(folder, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -23,16 +30,9 @@ func TestMistakes(t *testing.T) {
 		return path
 	}
 	data := index(t, 50)
-	settings := file("ps.yaml", "shards: 2\nshard: 3\n")
-	images := t.TempDir()
-	if err := os.WriteFile(filepath.Join(images, "train-images-idx3-ubyte"), []byte("It was a dark and stormy night.\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		name, bin string
-		args      []string
-		want      []string
-	}{
+	settings := file(folder, "ps.yaml", "shards: 2\nshard: 3\n")
+	images := filepath.Dir(file(t.TempDir(), "train-images-idx3-ubyte", "It was a dark and stormy night.\n"))
+	return []mistake{
 		{"unknown workload", "trainer", []string{"pakcages"}, []string{`unknown workload "pakcages"`, "packages"}},
 		{"no workload", "trainer", nil, []string{"no workload", "packages"}},
 		{"unknown flag", "trainer", []string{"packages", "--epoch", "4"}, []string{"--epoch"}},
@@ -52,27 +52,44 @@ func TestMistakes(t *testing.T) {
 		{"settings", "ps", []string{"--config", settings}, []string{"ps.yaml:2", `"shard"`, "shards"}},
 		{"no settings", "ps", []string{"--config", filepath.Join(folder, "none")}, []string{"none"}},
 		{"missing index", "trainer", []string{"packages", "--input", filepath.Join(folder, "none")}, []string{"none"}},
-		{"empty index", "trainer", []string{"packages", "--input", file("empty", "")}, []string{"empty"}},
-		{"no index", "trainer", []string{"packages", "--input", file("prose", "It was a dark and stormy night.\n")}, []string{"prose"}},
-		{"cut index", "trainer", []string{"packages", "--input", file("cut.gz", "\x1f\x8b\x08\x00\x00\x00")}, []string{"cut.gz"}},
+		{"empty index", "trainer", []string{"packages", "--input", file(folder, "empty", "")}, []string{"empty"}},
+		{"no index", "trainer", []string{"packages", "--input", file(folder, "prose", "It was a dark and stormy night.\n")},
+			[]string{"prose"}},
+		{"cut index", "trainer", []string{"packages", "--input", file(folder, "cut.gz", "\x1f\x8b\x08\x00\x00\x00")},
+			[]string{"cut.gz"}},
 		{"more trainers than lanes", "trainer", []string{"packages", "--input", data, "--trainers", "3", "--lanes", "2"},
 			[]string{"lanes", "2", "3"}},
 		{"predict without a model", "trainer", []string{"packages", "--predict", "x"}, []string{"--load"}},
-		{"no model", "trainer", []string{"packages", "--load", filepath.Join(folder, "none"), "--predict", "x"}, []string{"none"}},
+		{"no model", "trainer", []string{"packages", "--load", filepath.Join(folder, "none"), "--predict", "x"},
+			[]string{"none"}},
 		{"not a model", "trainer", []string{"packages", "--load", data, "--predict", "x"}, []string{"Packages"}},
-		{"unwritable model", "trainer", []string{"packages", "--input", data, "--save", "/none/such/m.safetensors"}, []string{"/none/such"}},
-		{"folder as model", "trainer", []string{"packages", "--input", data, "--save", folder}, []string{"--save", folder, "directory"}},
-		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"}, []string{"nonsense", "nats://127.0.0.1:4222"}},
-		{"no server", "trainer", []string{"packages", "--input", data, "--server", fmt.Sprint("nats://127.0.0.1:", fabrictest.DeadPort(t))},
+		{"unwritable model", "trainer", []string{"packages", "--input", data, "--save", "/none/such/m.safetensors"},
+			[]string{"/none/such"}},
+		{"folder as model", "trainer", []string{"packages", "--input", data, "--save", folder},
+			[]string{"--save", folder, "directory"}},
+		{"address", "trainer", []string{"packages", "--input", data, "--server", "nonsense"},
+			[]string{"nonsense", "nats://127.0.0.1:4222"}},
+		{"no server", "trainer",
+			[]string{"packages", "--input", data, "--server", fmt.Sprint("nats://127.0.0.1:", fabrictest.DeadPort(t))},
 			[]string{"no gradbus server", filepath.Join(binaries, "ps") + " starts one"}},
-		{"no images", "trainer", []string{"mnist", "--data-dir", folder}, []string{"train-images-idx3-ubyte", "make data", "--data-dir"}},
-		{"not images", "trainer", []string{"mnist", "--data-dir", images}, []string{"train-images-idx3-ubyte", "begins with 49742077, want 00000803"}},
-		{"unknown images", "trainer", []string{"mnist", "--input", "cifar"}, []string{`"cifar"`, "mnist, fashion, synthetic"}},
-		{"unknown library", "trainer", []string{"mnist", "--input", "synthetic", "--library", "mkl"}, []string{`"mkl"`, "own"}},
+		{"no images", "trainer", []string{"mnist", "--data-dir", folder},
+			[]string{"train-images-idx3-ubyte", "make data", "--data-dir"}},
+		{"not images", "trainer", []string{"mnist", "--data-dir", images},
+			[]string{"train-images-idx3-ubyte", "begins with 49742077, want 00000803"}},
+		{"unknown images", "trainer", []string{"mnist", "--input", "cifar"},
+			[]string{`"cifar"`, "mnist, fashion, synthetic"}},
+		{"unknown library", "trainer", []string{"mnist", "--input", "synthetic", "--library", "mkl"},
+			[]string{`"mkl"`, "own"}},
 		{"learning rate", "trainer", []string{"mnist", "--input", "synthetic", "--lr", "-1"}, []string{"lr -1", "above 0"}},
 		{"picture without a model", "trainer", []string{"mnist", "--predict", "x.png"}, []string{"--load"}},
-		{"not a model of images", "trainer", []string{"mnist", "--load", data, "--predict", "x.png"}, []string{"Packages", "not a model"}},
-	} {
+		{"not a model of images", "trainer", []string{"mnist", "--load", data, "--predict", "x.png"},
+			[]string{"Packages", "not a model"}},
+	}
+}
+
+// What a person can mistype: one clear line, status 1, nothing on standard output.
+func TestMistakes(t *testing.T) {
+	for _, c := range mistakes(t) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			p := start(t, c.bin, c.args...)
@@ -88,7 +105,9 @@ func TestHelpShowsExamples(t *testing.T) {
 	for _, c := range []struct {
 		bin  string
 		args []string
-	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}}, {"trainer", []string{"mnist", "--help"}}, {"trainer", []string{"movielens", "--help"}}, {"psbench", []string{"packages", "--help"}}} {
+	}{{"ps", []string{"--help"}}, {"trainer", []string{"--help"}}, {"trainer", []string{"packages", "--help"}},
+		{"trainer", []string{"mnist", "--help"}}, {"trainer", []string{"movielens", "--help"}},
+		{"psbench", []string{"packages", "--help"}}} {
 		p := start(t, c.bin, c.args...)
 		p.succeeds(t)
 		if out := p.stdout.String(); !strings.Contains(out, "Examples:\n  "+binaries) || !strings.Contains(out, "Usage:") {
@@ -102,7 +121,8 @@ func TestVersion(t *testing.T) {
 		for _, word := range []string{"--version", "version"} {
 			p := start(t, bin, word)
 			p.succeeds(t)
-			form := regexp.MustCompile("^" + bin + ` version [0-9.]+\ncommit: .+\ngo: go1\.\S+ \S+/\S+\nnative: .+\nwire: [0-9]+\n$`)
+			form := regexp.MustCompile(
+				"^" + bin + ` version [0-9.]+\ncommit: .+\ngo: go1\.\S+ \S+/\S+\nnative: .+\nwire: [0-9]+\n$`)
 			if out := p.stdout.String(); !form.MatchString(out) {
 				t.Errorf("%s %s printed %q", bin, word, out)
 			}
@@ -112,7 +132,8 @@ func TestVersion(t *testing.T) {
 
 // Each program has scripts for shells, and man pages of itself and what is below it.
 func TestCompletionAndMan(t *testing.T) {
-	for bin, below := range map[string]string{"ps": "ps-status", "trainer": "trainer-packages", "psbench": "psbench-kernels"} {
+	for bin, below := range map[string]string{"ps": "ps-status", "trainer": "trainer-packages",
+		"psbench": "psbench-kernels"} {
 		for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 			p := start(t, bin, "completion", shell)
 			p.succeeds(t)
@@ -179,8 +200,10 @@ func TestNearest(t *testing.T) {
 func TestSettings(t *testing.T) {
 	folder := t.TempDir()
 	for line, wrong := range map[string]struct{ flags, want string }{
-		"ps": {"--shards 0", "shards 0: want"}, "trainer packages": {"--lr -1", "lr -1: want"}, "trainer mnist": {"--lr -1", "lr -1: want"},
-		"psbench update": {"--batches 0", "batches 0: want"}, "psbench hosted": {"--epochs -1", "epochs -1: want"}, "psbench kernels": {"--threads 0", "threads 0: want"},
+		"ps": {"--shards 0", "shards 0: want"}, "trainer packages": {"--lr -1", "lr -1: want"},
+		"trainer mnist":  {"--lr -1", "lr -1: want"},
+		"psbench update": {"--batches 0", "batches 0: want"}, "psbench hosted": {"--epochs -1", "epochs -1: want"},
+		"psbench kernels": {"--threads 0", "threads 0: want"},
 	} {
 		words := strings.Fields(line)
 		p := start(t, words[0], append([]string{"config", "print"}, words[1:]...)...)
@@ -190,9 +213,11 @@ func TestSettings(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The file is right, and so is what comes after it but for one flag.
-		start(t, words[0], append(words[1:], append(strings.Fields(wrong.flags), "--config", path)...)...).fails(t, wrong.want)
+		start(t, words[0], append(words[1:], append(strings.Fields(wrong.flags), "--config", path)...)...).fails(t,
+			wrong.want)
 	}
-	ps := exec.Command(filepath.Join(binaries, "ps"), "--config", filepath.Join(folder, "ps.yaml"), "--http", "127.0.0.1:0")
+	ps := exec.Command(filepath.Join(binaries, "ps"), "--config", filepath.Join(folder, "ps.yaml"), "--http",
+		"127.0.0.1:0")
 	ps.Env = append(os.Environ(), "GRADBUS_LISTEN=127.0.0.1:0", "GRADBUS_HTTP=off", "GRADBUS_SHARDS=3")
 	p := startCommand(t, "ps", ps)
 	p.says(t, "(shards 3, deadline 30s)")
@@ -202,7 +227,8 @@ func TestSettings(t *testing.T) {
 	startCommand(t, "trainer", train).fails(t, `GRADBUS_TRAINERS in the environment: "many": want a whole number`)
 }
 
-// A password on a command line is refused; in a file it reaches the trainers that are started too, whose command lines do not have it.
+// A password on a command line is refused; in a file it reaches the trainers that are started too, whose command lines
+// do not have it.
 func TestPasswordInAddress(t *testing.T) {
 	folder := t.TempDir()
 	token, file := filepath.Join(folder, "token"), filepath.Join(folder, "trainer.yaml")
@@ -215,7 +241,8 @@ func TestPasswordInAddress(t *testing.T) {
 	if err := os.WriteFile(file, []byte("server: "+with+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	train := []string{"packages", "--input", index(t, 50), "--epochs", "1", "--batch", "16", "--dim", "8", "--spawn", "--trainers", "2"}
+	train := []string{"packages", "--input", index(t, 50), "--epochs", "1", "--batch", "16", "--dim", "8", "--spawn",
+		"--trainers", "2"}
 	p := start(t, "trainer", append(train, "--server", with)...)
 	p.fails(t, "--server has a password or token in its address", "--token-file", "--config")
 	if strings.Contains(p.stderr.String(), secret) {

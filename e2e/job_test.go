@@ -21,16 +21,18 @@ func TestSpawnJSON(t *testing.T) {
 	p := start(t, "trainer", short(url, index(t, 200), "--spawn", "--trainers", "2", "--json")...)
 	p.succeeds(t)
 	r := p.result(t)
-	if r.Accuracy < 0 || r.TestSamples == 0 || r.SamplesPerSecond <= 0 || r.BytesSent == 0 || r.BytesReceived == 0 || len(r.WeightsSHA256) != 64 {
+	if r.Accuracy < 0 || r.TestSamples == 0 || r.SamplesPerSecond <= 0 || r.BytesSent == 0 || r.BytesReceived == 0 ||
+		len(r.WeightsSHA256) != 64 {
 		t.Errorf("got %+v", r)
 	}
-	if r.Trainers != 2 || r.Shards != 2 || r.Lanes != 4 || r.Batches == 0 || r.Loss <= 0 || r.Seconds <= 0 || r.Backend == "" {
+	if r.Trainers != 2 || r.Shards != 2 || r.Lanes != 4 || r.Batches == 0 || r.Loss <= 0 || r.Seconds <= 0 ||
+		r.Backend == "" {
 		t.Errorf("got %+v", r)
 	}
 }
 
-// The weights do not depend on how many trainers and shards there are, nor on the backend of either: they are those of a
-// single process that knows neither frames nor shards.
+// The weights do not depend on how many trainers and shards there are, nor on the backend of either: they are those of
+// a single process that knows neither frames nor shards.
 func TestSameWeightsEverywhere(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
@@ -38,11 +40,13 @@ func TestSameWeightsEverywhere(t *testing.T) {
 		for _, shards := range []int{1, 2, 3} {
 			_, url := server(t, "--shards", strconv.Itoa(shards), "--backend", backend)
 			for _, trainers := range []int{1, 2, 4} {
-				p := start(t, "trainer", short(url, data, "--spawn", "--trainers", strconv.Itoa(trainers), "--json", "--backend", backend)...)
+				p := start(t, "trainer", short(url, data, "--spawn", "--trainers", strconv.Itoa(trainers), "--json", "--backend",
+					backend)...)
 				p.succeeds(t)
 				got := p.result(t)
 				if got.WeightsSHA256 != want || got.Trainers != trainers || got.Shards != shards || got.Lanes != 4 {
-					t.Errorf("backend %s, %d shards, %d trainers: weights %s, want %s", backend, shards, trainers, got.WeightsSHA256, want)
+					t.Errorf("backend %s, %d shards, %d trainers: weights %s, want %s", backend, shards, trainers,
+						got.WeightsSHA256, want)
 				}
 			}
 		}
@@ -69,22 +73,25 @@ func sameByDefault(t *testing.T, workload string, flags ...string) {
 			want = got.WeightsSHA256
 		}
 		if got.WeightsSHA256 != want || got.Trainers != trainers || got.Lanes != lane.DefaultMin {
-			t.Errorf("%s of %d trainers and %d lanes: weights %s, one trainer has %s", workload, got.Trainers, got.Lanes, got.WeightsSHA256, want)
+			t.Errorf("%s of %d trainers and %d lanes: weights %s, one trainer has %s", workload, got.Trainers, got.Lanes,
+				got.WeightsSHA256, want)
 		}
 	}
 }
 
-// Neither who pools nor the form of row gradients changes a bit of what processes train; 16 bits do, but equally on any backend and any number
-// of shards, as flags have it.
+// Neither who pools nor the form of row gradients changes a bit of what processes train; 16 bits do, but equally on any
+// backend and any number of shards, as flags have it.
 func TestSameWeightsOfWireForms(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
 	var rounded []string
 	for i, backend := range backends {
 		_, url := server(t, "--shards", strconv.Itoa(1+2*i), "--backend", backend)
-		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "rows", "--sparse", "bags"}, {"--placement", "rows", "--sparse", "auto"},
+		for _, flags := range [][]string{{"--placement", "rows"}, {"--placement", "rows", "--sparse", "bags"},
+			{"--placement", "rows", "--sparse", "auto"},
 			{"--placement", "tables"}, {"--wire", "bfloat16", "--error-feedback"}} {
-			p := start(t, "trainer", short(url, data, append(flags, "--spawn", "--trainers", "2", "--json", "--backend", backend)...)...)
+			p := start(t, "trainer",
+				short(url, data, append(flags, "--spawn", "--trainers", "2", "--json", "--backend", backend)...)...)
 			p.succeeds(t)
 			got := p.result(t).WeightsSHA256
 			if flags[0] == "--wire" {
@@ -108,7 +115,8 @@ func single(t *testing.T, path string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := reference.Train(reference.Options{Epochs: 1, Batch: 32, Dim: 8, Lanes: 4, LR: 1, Seed: 1, Partitions: 64}, data)
+	r, err := reference.Train(reference.Options{Epochs: 1, Batch: 32, Dim: 8, Lanes: 4, LR: 1, Seed: 1, Partitions: 64},
+		data)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +129,8 @@ func TestSameWeightsReducedByTrainers(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
 	for _, trainers := range []string{"1", "2", "4"} {
-		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", trainers, "--json", "--apply", "mean", "--reduce", "trainers")...)
+		p := start(t, "trainer", short(url, data, "--spawn", "--trainers", trainers, "--json", "--apply", "mean", "--reduce",
+			"trainers")...)
 		p.succeeds(t)
 		if got := p.result(t).WeightsSHA256; got != want {
 			t.Errorf("%s trainers: weights %s, want %s", trainers, got, want)
@@ -149,7 +158,8 @@ func TestTwoJobsAtOnce(t *testing.T) {
 	_, url := server(t)
 	data := index(t, 200)
 	args := func(job string, seed int) []string {
-		return short(url, data, "--spawn", "--trainers", "2", "--json", "--job", job, "--seed", strconv.Itoa(seed), "--epochs", "3")
+		return short(url, data, "--spawn", "--trainers", "2", "--json", "--job", job, "--seed", strconv.Itoa(seed),
+			"--epochs", "3")
 	}
 	alone := make([]string, 2)
 	for i := range alone {
@@ -199,7 +209,8 @@ func TestResultForPeople(t *testing.T) {
 			t.Errorf("the first log line of %s is %q, want the backend", of.name, line)
 		}
 	}
-	if !strings.Contains(ps.stdout.String(), url) || !strings.Contains(ps.stdout.String(), filepath.Join(binaries, "trainer")+" packages") {
+	if !strings.Contains(ps.stdout.String(), url) ||
+		!strings.Contains(ps.stdout.String(), filepath.Join(binaries, "trainer")+" packages") {
 		t.Errorf("ps printed %q, want its address and what to do next", ps.stdout.String())
 	}
 }
@@ -228,13 +239,15 @@ func TestSaveAndPredict(t *testing.T) {
 
 // The benchmark starts its own server and ends it; without PyTorch it says what gradbus does alone.
 func TestBenchmark(t *testing.T) {
-	p := start(t, "psbench", "packages", "--input", index(t, 200), "--python", "none", "--runs", "2", "--epochs", "1", "--json")
+	p := start(t, "psbench", "packages", "--input", index(t, 200), "--python", "none", "--runs", "2", "--epochs",
+		"1", "--json")
 	p.succeeds(t)
 	var c report.Comparison
 	if err := json.Unmarshal([]byte(p.stdout.String()), &c); err != nil || strings.Count(p.stdout.String(), "\n") != 1 {
 		t.Fatalf("printed %q: %v", p.stdout.String(), err)
 	}
-	if len(c.Gradbus.Rates) != 2 || c.Gradbus.Median() <= 0 || c.Baseline != nil || c.Last.Trainers != 2 || c.Last.Time.Compute <= 0 {
+	if len(c.Gradbus.Rates) != 2 || c.Gradbus.Median() <= 0 || c.Baseline != nil || c.Last.Trainers != 2 ||
+		c.Last.Time.Compute <= 0 {
 		t.Errorf("got %+v", c)
 	}
 }

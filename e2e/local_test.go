@@ -11,10 +11,13 @@ func TestLocalSameWeights(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
 	for _, trainers := range []int{1, 4} {
-		p := start(t, "trainer", append([]string{"packages", "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8", "--lr", "1", "--epochs", "1"}, "--local", "--shards", "2", "--http", "127.0.0.1:0", "--trainers", strconv.Itoa(trainers), "--json")...)
+		p := start(t, "trainer",
+			append([]string{"packages", "--input", data, "--lanes", "4", "--batch", "32", "--dim", "8", "--lr", "1", "--epochs",
+				"1"}, "--local", "--shards", "2", "--http", "127.0.0.1:0", "--trainers", strconv.Itoa(trainers), "--json")...)
 		p.succeeds(t)
 		if got := p.result(t); got.WeightsSHA256 != want || got.Trainers != trainers || got.Shards != 2 {
-			t.Errorf("%d trainers: weights %s of %d trainers and %d shards, want %s", trainers, got.WeightsSHA256, got.Trainers, got.Shards, want)
+			t.Errorf("%d trainers: weights %s of %d trainers and %d shards, want %s", trainers, got.WeightsSHA256, got.Trainers,
+				got.Shards, want)
 		}
 		if !strings.Contains(p.stderr.String(), "The page:  http://127.0.0.1:") {
 			t.Error("nobody is told where the page is")

@@ -19,14 +19,16 @@ func TestMNIST(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
 	model := filepath.Join(t.TempDir(), "m.safetensors")
-	p := start(t, "trainer", "mnist", "--server", url, "--input", "synthetic", "--spawn", "--trainers", "2", "--batches", "12",
+	p := start(t, "trainer", "mnist", "--server", url, "--input", "synthetic", "--spawn", "--trainers", "2",
+		"--batches", "12",
 		"--batch", "16", "--json", "--save", model)
 	p.succeeds(t)
 	var r report.Result
 	if err := json.Unmarshal([]byte(p.stdout.String()), &r); err != nil || strings.Count(p.stdout.String(), "\n") != 1 {
 		t.Fatalf("printed %q: %v", p.stdout.String(), err)
 	}
-	if r.Workload != mnist.Name || r.Batches != 12 || r.Samples != 12*16 || !r.Synthetic || r.Accuracy < 0.2 || len(r.WeightsSHA256) != 64 {
+	if r.Workload != mnist.Name || r.Batches != 12 || r.Samples != 12*16 || !r.Synthetic || r.Accuracy < 0.2 ||
+		len(r.WeightsSHA256) != 64 {
 		t.Errorf("got %+v, want 12 batches of 16 and more right than by chance", r)
 	}
 	picture := filepath.Join(t.TempDir(), "sample.png")
@@ -37,7 +39,8 @@ func TestMNIST(t *testing.T) {
 		Answer      string
 		Predictions []mnist.Prediction
 	}
-	if err := json.Unmarshal([]byte(ask.stdout.String()), &answer); err != nil || len(answer.Predictions) != mnist.Classes ||
+	if err := json.Unmarshal([]byte(ask.stdout.String()), &answer); err != nil ||
+		len(answer.Predictions) != mnist.Classes ||
 		answer.Answer != answer.Predictions[0].Name || answer.Predictions[0].Probability < 0.1 {
 		t.Errorf("answered %q: %v", ask.stdout.String(), err)
 	}

@@ -10,7 +10,8 @@ import (
 	"gradbus/examples/movielens"
 )
 
-// Two trainer processes of a server and one process alone learn the same from a file of ratings; the saved model recommends films.
+// Two trainer processes of a server and one process alone learn the same from a file of ratings; the saved model
+// recommends films.
 func TestMovielens(t *testing.T) {
 	t.Parallel()
 	_, url := server(t)
@@ -25,16 +26,19 @@ func TestMovielens(t *testing.T) {
 	p := start(t, "trainer", append(flags, "--server", url, "--spawn", "--trainers", "2", "--save", model)...)
 	p.succeeds(t)
 	r := p.result(t)
-	if r.Workload != movielens.Name || r.Trainers != 2 || r.RMSE <= 0 || r.RMSE > 1.2 || r.AUC < 0.5 || r.TestSamples != 1200 {
+	if r.Workload != movielens.Name || r.Trainers != 2 || r.RMSE <= 0 || r.RMSE > 1.2 || r.AUC < 0.5 ||
+		r.TestSamples != 1200 {
 		t.Errorf("got %+v", r)
 	}
-	if out := p.stderr.String(); !strings.Contains(out, "epoch 1 of 2  RMSE ") || !strings.Contains(out, "epoch 2 of 2  RMSE ") {
+	if out := p.stderr.String(); !strings.Contains(out, "epoch 1 of 2  RMSE ") ||
+		!strings.Contains(out, "epoch 2 of 2  RMSE ") {
 		t.Errorf("nothing after each epoch in %q", out)
 	}
 	alone := start(t, "trainer", append(flags, "--local", "--shards", "2")...)
 	alone.succeeds(t)
 	if got := alone.result(t); got.WeightsSHA256 != r.WeightsSHA256 || got.RMSE != r.RMSE {
-		t.Errorf("weights %s and RMSE %v of one process, %s and %v of two trainers", got.WeightsSHA256, got.RMSE, r.WeightsSHA256, r.RMSE)
+		t.Errorf("weights %s and RMSE %v of one process, %s and %v of two trainers", got.WeightsSHA256, got.RMSE,
+			r.WeightsSHA256, r.RMSE)
 	}
 	ask := start(t, "trainer", "movielens", "--load", model, "--predict", "7", "--json")
 	ask.succeeds(t)
@@ -42,7 +46,8 @@ func TestMovielens(t *testing.T) {
 		User  uint64
 		Films []movielens.Recommendation
 	}
-	if err := json.Unmarshal([]byte(ask.stdout.String()), &answer); err != nil || answer.User != 7 || len(answer.Films) != 10 {
+	if err := json.Unmarshal([]byte(ask.stdout.String()), &answer); err != nil || answer.User != 7 ||
+		len(answer.Films) != 10 {
 		t.Errorf("answered %q: %v", ask.stdout.String(), err)
 	}
 	for wrong, want := range map[string]string{

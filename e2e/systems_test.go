@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// All four reference systems work in their small settings, as processes, and each prints the figures that it is known by.
+// All four reference systems work in their small settings, as processes, and each prints the figures that it is known
+// by.
 func TestSystems(t *testing.T) {
 	p := start(t, "psbench", "all", "--json")
 	p.succeeds(t)
@@ -25,9 +26,10 @@ func TestSystems(t *testing.T) {
 		t.Fatalf("printed %q: %v", p.stdout.String(), err)
 	}
 	fields := map[string]string{
-		"update":   "rounds_per_second push_bytes_per_second seconds loss_first loss_last",
-		"average":  "batch_all_ms forward_ms backward_ms straggler_ms batch_ms average_ms bytes_sent weights_sha256",
-		"hybrid":   "p50_seconds_per_epoch p75_seconds_per_epoch p90_seconds_per_epoch p95_seconds_per_epoch samples_per_second",
+		"update":  "rounds_per_second push_bytes_per_second seconds loss_first loss_last",
+		"average": "batch_all_ms forward_ms backward_ms straggler_ms batch_ms average_ms bytes_sent weights_sha256",
+		"hybrid": "p50_seconds_per_epoch p75_seconds_per_epoch p90_seconds_per_epoch p95_seconds_per_epoch " +
+			"samples_per_second",
 		"hosted":   "images_per_second accuracy loss seconds",
 		"packages": "gradbus last", "fabric": "round_gb_per_second", "kernels": "",
 	}
@@ -70,7 +72,8 @@ func TestSystemsNameTheDead(t *testing.T) {
 			if err := syscall.Kill(slices.Max(members), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			if status := p.status(t); status != 1 || !regexp.MustCompile(`(s|t)[0-9]: signal: killed$`).MatchString(p.errorLine()) {
+			if status := p.status(t); status != 1 ||
+				!regexp.MustCompile(`(s|t)[0-9]: signal: killed$`).MatchString(p.errorLine()) {
 				t.Errorf("status %d and %q, want 1 and the member that was killed", status, p.errorLine())
 			}
 			for _, pid := range members {

@@ -20,8 +20,8 @@ type tapped struct {
 	Missed              int
 }
 
-// A tap sees the frames of a job that runs, whole, and the job has the weights that it has unseen: on one ps with a token, and on a ps that
-// finds others by an external NATS server, where frames pass its own.
+// A tap sees the frames of a job that runs, whole, and the job has the weights that it has unseen: on one ps with a
+// token, and on a ps that finds others by an external NATS server, where frames pass its own.
 func TestTap(t *testing.T) {
 	data := index(t, 200)
 	want := single(t, data)
@@ -32,10 +32,11 @@ func TestTap(t *testing.T) {
 	_, address, _ := strings.Cut(nats.stdout.String(), "natsd is ready at nats://")
 	external := "nats://ann:secret@" + strings.TrimSpace(address) // in files, since no command line shows a password
 	server(t, "--token-file", token, "--config", secretly(t, "nats: "+external+"\n"))
-	for name, at := range map[string][]string{"one ps": {"--server", alone}, "external NATS": {"--config", secretly(t, "server: "+external+"\n")}} {
+	for name, at := range map[string][]string{"one ps": {"--server", alone},
+		"external NATS": {"--config", secretly(t, "server: "+external+"\n")}} {
 		t.Run(name, func(t *testing.T) {
 			tap := start(t, "ps", "tap", at[0], at[1], "--token-file", token, "--json")
-			tap.says(t, `"kind":"pulse"`) // of the ps itself: it listens
+			tap.says(t, `"kind":"beat"`) // of the ps itself: it listens
 			args := short("", data, "--spawn", "--trainers", "2", "--json", "--token-file", token)
 			where := slices.Index(args, "--server")
 			args[where], args[where+1] = at[0], at[1]

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gradbus/cuda/health/nvml/fake"
 	"gradbus/e2e/commands"
+	"gradbus/internal/health/nvml/fake"
 	"gradbus/internal/testkit"
 )
 
@@ -44,7 +44,8 @@ func TestStatus(t *testing.T) {
 		p := start(t, "ps", "status", "--ps", at)
 		p.status(t)
 		out := p.stdout.String()
-		return strings.Contains(out, "running") && strings.Contains(out, "t0") && strings.Contains(out, "t1") && strings.Contains(out, "s1")
+		return strings.Contains(out, "running") && strings.Contains(out, "t0") && strings.Contains(out, "t1") &&
+			strings.Contains(out, "s1")
 	})
 	p := start(t, "ps", "status", "--ps", at, "--json")
 	exit := p.status(t)
@@ -52,11 +53,13 @@ func TestStatus(t *testing.T) {
 		Jobs []struct{ Name string }
 		Why  struct{ Level, Text string }
 	}
-	if out := p.stdout.String(); strings.Count(out, "\n") != 1 || json.Unmarshal([]byte(out), &status) != nil || len(status.Jobs) != 1 || status.Why.Level == "" {
+	if out := p.stdout.String(); strings.Count(out, "\n") != 1 || json.Unmarshal([]byte(out), &status) != nil ||
+		len(status.Jobs) != 1 || status.Why.Level == "" {
 		t.Errorf("printed %q, want one line of JSON with one job", out)
 	}
 	// A busy machine may give reasons for warnings of its own.
-	if want, known := map[string]int{"ok": 0, "info": 0, "warning": 1, "critical": 2}[status.Why.Level]; !known || exit != want {
+	if want, known := map[string]int{"ok": 0, "info": 0, "warning": 1, "critical": 2}[status.Why.Level]; !known ||
+		exit != want {
 		t.Errorf("status %d with %+v", exit, status.Why)
 	}
 }
@@ -78,14 +81,17 @@ func TestStatusWrong(t *testing.T) {
 	} {
 		p := start(t, "ps", c.args...)
 		p.exits(t, 3)
-		if said := p.stderr.String(); !strings.HasPrefix(said, "ps: ") || strings.Count(said, "\n") != 1 || !strings.Contains(said, c.want) {
+		if said := p.stderr.String(); !strings.HasPrefix(said, "ps: ") || strings.Count(said, "\n") != 1 ||
+			!strings.Contains(said, c.want) {
 			t.Errorf("%q: said %q, want one line with %q", c.args, said, c.want)
 		}
 	}
 	start(t, "ps", "status", "--ps", at, "--http-token-file", secret).exits(t, 0)
 	start(t, "ps", "top", "--ps", at).fails(t, "needs a terminal", "ps status")
-	p := start(t, "ps", "doctor", "--ps", at, "--http-token-file", secret, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu", "off")
-	if status := p.status(t); status > 1 || strings.Count(p.stdout.String(), "\n") != 1 || !strings.Contains(p.stdout.String(), "checks hold") {
+	p := start(t, "ps", "doctor", "--ps", at, "--http-token-file", secret, "--listen", "127.0.0.1:0", "--http",
+		"127.0.0.1:0", "--json", "--gpu", "off")
+	if status := p.status(t); status > 1 || strings.Count(p.stdout.String(), "\n") != 1 ||
+		!strings.Contains(p.stdout.String(), "checks hold") {
 		t.Errorf("doctor ended with %d: %s%s", status, p.stdout.String(), p.stderr.String())
 	}
 }
@@ -98,7 +104,8 @@ func TestDoctorAsksTheDriver(t *testing.T) {
 		{library.Path, `"name":"GPU 0","text":"Fake GPU`},
 		{filepath.Join(t.TempDir(), "libnvidia-ml.so.1"), "none can be used: the driver's library cannot be loaded"},
 	} {
-		p := start(t, "ps", "doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--json", "--gpu-library", c.path)
+		p := start(t, "ps", "doctor", "--ps", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
+			"--json", "--gpu-library", c.path)
 		if status := p.status(t); status > 2 || !strings.Contains(p.stdout.String(), c.want) {
 			t.Errorf("doctor ended with %d, want %q in %s%s", status, c.want, p.stdout.String(), p.stderr.String())
 		}
@@ -130,7 +137,8 @@ func terminalOf(t *testing.T, columns, lines uint16) (ours, theirs *os.File) {
 
 func resize(t *testing.T, terminal *os.File, columns, lines uint16) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: lines}); err != nil {
+	if err := unix.IoctlSetWinsize(int(terminal.Fd()), unix.TIOCSWINSZ,
+		&unix.Winsize{Col: columns, Row: lines}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -40,7 +40,8 @@ type example struct {
 // batches are as many as momentum and schedules show in.
 const batches = 5
 
-// With each optimizer a workload has one digest: at any number of trainers and shards, whoever owns parameters and adds gradients up.
+// With each optimizer a workload has one digest: at any number of trainers and shards, whoever owns parameters and adds
+// gradients up.
 func TestOptimizersGiveOneDigest(t *testing.T) {
 	b, err := cuda.Open(cuda.Options{Name: "go"})
 	if err != nil {
@@ -49,7 +50,8 @@ func TestOptimizersGiveOneDigest(t *testing.T) {
 	defer b.Close()
 	routes := [][2]string{{schema.ApplyUpdate, ""}, {schema.ApplyMean, ""}, {schema.ApplyMean, schema.ReduceTrainers}}
 	for _, e := range []example{ofPackages(t, b), ofMNIST(t, b), ofMovielens(t)} {
-		for i, optimizer := range []string{"sgd:nesterov,weight_decay=0.01", "adagrad", "rowwise_adagrad", "adam", "adamw", "ftrl:l1=0.001"} {
+		for i, optimizer := range []string{"sgd:nesterov,weight_decay=0.01", "adagrad", "rowwise_adagrad", "adam", "adamw",
+			"ftrl:l1=0.001"} {
 			want := ""
 			for at, route := range routes {
 				for _, trainers := range []int{1, 2, 4} {
@@ -57,7 +59,8 @@ func TestOptimizersGiveOneDigest(t *testing.T) {
 						if testing.Short() && (at == i%3 || trainers != []int{4, 1, 2}[at] || shards != at+1) {
 							continue // two cuts of each
 						}
-						s := settings.Shared{Job: e.name, Trainers: trainers, Lanes: 4, Epochs: 1, LR: 0.05, Seed: 1, Apply: route[0], Reduce: route[1],
+						s := settings.Shared{Job: e.name, Trainers: trainers, Lanes: 4, Epochs: 1, LR: 0.05, Seed: 1, Apply: route[0],
+							Reduce:    route[1],
 							Optimizer: optimizer, Schedule: "cosine:warmup=2,total=9"}
 						if i == 0 {
 							s.Momentum = 0.9
@@ -67,7 +70,8 @@ func TestOptimizersGiveOneDigest(t *testing.T) {
 							want = digest
 						}
 						if digest != want {
-							t.Errorf("%s, %s, %v, %d trainers, %d shards: weights %s, want %s", e.name, optimizer, route, trainers, shards, digest, want)
+							t.Errorf("%s, %s, %v, %d trainers, %d shards: weights %s, want %s", e.name, optimizer, route, trainers, shards,
+								digest, want)
 						}
 					}
 				}
@@ -79,7 +83,8 @@ func TestOptimizersGiveOneDigest(t *testing.T) {
 // train runs a few batches of a job in this process and gives its digest, as its first trainer reads it.
 func train(t *testing.T, e example, s settings.Shared, b cuda.Backend, shards int) (digest string) {
 	t.Helper()
-	there, err := local.Start(t.Context(), local.Options{Shards: shards, Backend: b, Adjust: func(c *ps.Config, _ *ps.Options) { c.Deadline = patience }})
+	there, err := local.Start(t.Context(),
+		local.Options{Shards: shards, Backend: b, Adjust: func(c *ps.Config, _ *ps.Options) { c.Deadline = patience }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,8 +137,9 @@ func ofPackages(t *testing.T, b cuda.Backend) example {
 
 func ofMNIST(t *testing.T, b cuda.Backend) example {
 	data := mnist.Synthetic(80, 1)
-	m, err := nn.Build([]byte(`[{"conv2d":{"in":1,"out":2,"kernel":5,"stride":3}},{"relu":{}},{"flatten":{}},{"dropout":{"p":0.1}},` +
-		`{"linear":{"in":128,"out":10}},{"log_softmax":{}}]`))
+	m, err := nn.Build(
+		[]byte(`[{"conv2d":{"in":1,"out":2,"kernel":5,"stride":3}},{"relu":{}},{"flatten":{}},{"dropout":{"p":0.1}},` +
+			`{"linear":{"in":128,"out":10}},{"log_softmax":{}}]`))
 	if err != nil {
 		t.Fatal(err)
 	}

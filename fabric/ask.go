@@ -12,7 +12,8 @@ import (
 // a request must therefore be one that may be answered more than once, and answers should have room for one value.
 //
 // ErrLost from ask is not the end, since the next repetition may find the server again; any other error is. Where ctx
-// ends first, the error wraps its cause and says how often was asked, and the last ErrLost if there was one; where it has ended before, nothing is.
+// ends first, the error wraps its cause and says how often was asked, and the last ErrLost if there was one; where it
+// has ended before, nothing is.
 //
 //	rows, err := fabric.Ask(ctx, time.Second, func() error { return conn.Publish(subject, frame) }, arrived)
 func Ask[T any](ctx context.Context, retry time.Duration, ask func() error, answers <-chan T) (T, error) {
@@ -29,17 +30,29 @@ func Ask[T any](ctx context.Context, retry time.Duration, ask func() error, answ
 		}
 		select {
 		case answer, ok := <-answers:
-			if !ok {
-				return none, fmt.Errorf("ask: answers %w", ErrClosed)
-			}
-			return answer, nil
-		case <-timer.C:
-			timer.Reset(retry)
+			return received(answer, ok)
 		case <-ctx.Done():
-			if err != nil {
-				return none, fmt.Errorf("ask: no answer to %d requests: %w; last: %w", asked, context.Cause(ctx), err)
+		case <-timer.C:
+			select { // what is there by now goes before another request
+			case answer, ok := <-answers:
+				return received(answer, ok)
+			default:
 			}
-			return none, fmt.Errorf("ask: no answer to %d requests: %w", asked, context.Cause(ctx))
 		}
+		if ctx.Err() == nil {
+			timer.Reset(retry)
+			continue
+		}
+		if err != nil {
+			return none, fmt.Errorf("ask: no answer to %d requests: %w; last: %w", asked, context.Cause(ctx), err)
+		}
+		return none, fmt.Errorf("ask: no answer to %d requests: %w", asked, context.Cause(ctx))
 	}
+}
+
+func received[T any](answer T, ok bool) (T, error) {
+	if !ok {
+		return answer, fmt.Errorf("ask: answers %w", ErrClosed)
+	}
+	return answer, nil
 }

@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -72,9 +73,10 @@ func BenchmarkWindow(b *testing.B) {
 			_, from, to := benchPair(b, c.inProcess)
 			o := benchWindow(b, from, to)
 			subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
-			var frames [SpanMax + 1][]byte // so that none is sent again while it is under way
+			var frames [SpanMax + 1]Payload // so that none is sent again while it is under way
 			for i := range frames {
-				frames[i] = make([]byte, c.bytes)
+				memory := make([]byte, HeadroomBytes+c.bytes+TailroomBytes)
+				frames[i] = NewPayload(memory, HeadroomBytes, HeadroomBytes+c.bytes)
 			}
 			b.SetBytes(int64(c.bytes))
 			for i := 0; b.Loop(); i++ {
@@ -82,6 +84,32 @@ func BenchmarkWindow(b *testing.B) {
 			}
 			must(b, o.Drained(b.Context()))
 		})
+	}
+}
+
+// BenchmarkInPlace is BenchmarkWindow out of the server's process, of frames with and without room around them.
+func BenchmarkInPlace(b *testing.B) {
+	for _, size := range []int{32<<10 - 256, 65024 + 128, 256 << 10} {
+		for _, room := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%dKiB/room=%v", size>>10, room), func(b *testing.B) {
+				_, to, from := benchPair(b, true)
+				o := benchWindow(b, from, to)
+				subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
+				var frames [SpanMax + 1]Payload
+				for i := range frames {
+					frames[i] = WithoutRoom(make([]byte, size))
+					if room {
+						memory := make([]byte, HeadroomBytes+size+TailroomBytes)
+						frames[i] = NewPayload(memory, HeadroomBytes, HeadroomBytes+size)
+					}
+				}
+				b.SetBytes(int64(size))
+				for i := 0; b.Loop(); i++ {
+					must(b, o.Send(b.Context(), subject, frames[i%len(frames)]))
+				}
+				must(b, o.Drained(b.Context()))
+			})
+		}
 	}
 }
 
@@ -96,7 +124,7 @@ func benchWindow(b *testing.B, from, to *Conn) *Outbox {
 		m.Release()
 		_ = to.Publish(acks, encodeAck(in.Ack()))
 	}))
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send})
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.SendInPlace})
 	must(b, from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) { _ = o.Ack(decodeAck(m.Data)) }))
 	return o
 }
@@ -144,7 +172,7 @@ func stream(b *testing.B, from, to *Conn) (stop func()) {
 	var wg sync.WaitGroup
 	subject := At("j", "t0", KindDense, "s0").WithBucket(1, 1)
 	wg.Go(func() {
-		for o.Send(b.Context(), subject, make([]byte, 256<<10)) == nil {
+		for o.Send(b.Context(), subject, WithoutRoom(make([]byte, 256<<10))) == nil {
 		}
 	})
 	return func() {

@@ -53,7 +53,8 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 		return &Bucket{config: config, at: c.Address(), memory: memory, opened: true}, nil
 	}
 	wanted := jetstream.KeyValueConfig{
-		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage, Replicas: 1,
+		Bucket: config.Name, MaxBytes: config.BytesMax, TTL: config.TTL, History: 1, Storage: jetstream.MemoryStorage,
+		Replicas: 1,
 	}
 	if c.nats.nats.ConnectedClusterName() != "" {
 		wanted.Replicas = clusterReplicas
@@ -72,7 +73,8 @@ func (c *Control) OpenBucket(ctx context.Context, config BucketConfig) (*Bucket,
 }
 
 // bucket finds the stream in which a bucket is kept.
-func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue, opened bool) (*Bucket, error) {
+func (c *Control) bucket(ctx context.Context, config BucketConfig, kv jetstream.KeyValue,
+	opened bool) (*Bucket, error) {
 	stream, err := c.js.Stream(ctx, "KV_"+config.Name)
 	if err != nil {
 		return nil, fmt.Errorf("open bucket %s: %w", config.Name, bucketError(c.Address(), err))
@@ -95,7 +97,8 @@ func (c *Control) LookBucket(ctx context.Context, name string) (*Bucket, error) 
 		if errors.Is(err, ErrDenied) {
 			return nil, fmt.Errorf("look for bucket %s: %w", name, err)
 		}
-		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) || errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
+		if _, account := c.js.AccountInfo(ctx); errors.Is(account, jetstream.ErrJetStreamNotEnabled) ||
+			errors.Is(account, jetstream.ErrJetStreamNotEnabledForAccount) {
 			err = account // nobody answers for a bucket either way
 		}
 		return nil, fmt.Errorf("look for bucket %s: %w", name, bucketError(c.Address(), err))
@@ -110,11 +113,14 @@ func bucketError(at string, err error) error {
 	case errors.Is(err, ErrDenied):
 		return err
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
-		return fmt.Errorf("%w at %s: run nats-server with -js, or set jetstream in its configuration and for the account in use", ErrNoJetStream, at)
-	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound), errors.Is(err, nats.ErrStreamNotFound),
+		return fmt.Errorf("%w at %s: run nats-server with -js, or set jetstream in its configuration and for the "+
+			"account in use", ErrNoJetStream, at)
+	case errors.Is(err, jetstream.ErrBucketNotFound), errors.Is(err, jetstream.ErrStreamNotFound),
+		errors.Is(err, nats.ErrStreamNotFound),
 		errors.Is(err, jetstream.ErrNoStreamResponse), errors.Is(err, nats.ErrNoResponders):
 		return fmt.Errorf("%w at %s: %w", ErrNoBucket, at, err)
-	case errors.Is(err, jetstream.ErrKeyExists), errors.As(err, &refused) && refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
+	case errors.Is(err, jetstream.ErrKeyExists), errors.As(err, &refused) &&
+		refused.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequenceConstant:
 		return ErrKeyExists
 	case errors.Is(err, jetstream.ErrKeyNotFound):
 		return ErrNoKey
@@ -184,14 +190,16 @@ func (b *Bucket) Get(ctx context.Context, key string) (Entry, error) {
 	return Entry{e.Key(), e.Value(), e.Revision()}, nil
 }
 
-// A marker is a message which says that a key is deleted, as any client of the bucket reads it. Those of the server have a reason instead.
+// A marker is a message which says that a key is deleted, as any client of the bucket reads it. Those of the server
+// have a reason instead.
 const (
 	markerHeader = "KV-Operation"
 	markerPurge  = "PURGE"
 )
 
-// Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since. Nothing of the key stays:
-// the marker by which it is deleted, and which JetStream would keep for good, is purged. Where that fails it goes with the next All.
+// Delete takes a key away if its last write had the revision; ErrKeyExists says that somebody has written since.
+// Nothing of the key stays: the marker by which it is deleted, and which JetStream would keep for good, is purged.
+// Where that fails it goes with the next All.
 func (b *Bucket) Delete(ctx context.Context, key string, last uint64) error {
 	if b.memory != nil {
 		if err := b.memory.delete(key, last); err != nil {
@@ -235,10 +243,11 @@ func (b *Bucket) Look(ctx context.Context) error {
 // listAgain is how long a key may take to reach the server of a cluster that is asked for it.
 const listAgain = 20 * time.Millisecond
 
-// All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for all,
-// but waits for ever for a key that runs out meanwhile.) A key that is listed and cannot be read is asked for again: a server of a
-// cluster may lack it yet. Markers of deleted keys, as others leave them, are purged from a bucket that was opened, and passed over in one
-// that was looked for. After an error those that were read are gone, and the next call has fewer before it.
+// All reads every key, in no particular order. It takes a round trip for each. (Watching the bucket would take one for
+// all, but waits for ever for a key that runs out meanwhile.) A key that is listed and cannot be read is asked for
+// again: a server of a cluster may lack it yet. Markers of deleted keys, as others leave them, are purged from a bucket
+// that was opened, and passed over in one that was looked for. After an error those that were read are gone, and the
+// next call has fewer before it.
 func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 	if b.memory != nil {
 		if entries, err = b.memory.all(); err != nil {
@@ -260,7 +269,8 @@ func (b *Bucket) All(ctx context.Context) (entries []Entry, err error) {
 			}
 			m, err := b.stream.GetLastMsgForSubject(ctx, subject)
 			switch {
-			case errors.Is(err, jetstream.ErrMsgNotFound): // deleted, or run out; or a server of a cluster answers that lacks it yet
+			case errors.Is(err, jetstream.ErrMsgNotFound):
+				// deleted, or run out; or a server of a cluster answers that lacks it yet
 				again = true
 				continue
 			case err != nil:

@@ -11,19 +11,25 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // busScheme is that of the addresses of servers on a Bus.
 const busScheme = "memory"
 
-// Bus is a network within one process, for jobs that live in one and for tests: servers are started on it (ServerConfig.Bus) and
-// dialed (Config.Bus) as they are over TCP, by addresses like memory://local:1, and no socket, no NATS and no goroutine but those of
-// handlers is behind them. It keeps the promises of a NATS server: order within a pattern, at most once, a bound on what waits, and Lost
-// and Back for all connections of a server that stops and starts again. Who is in the process is trusted: no token is asked for, and
-// nothing is encrypted. It is safe for concurrent use.
+// Bus is a network within one process, for jobs that live in one and for tests: servers are started on it
+// (ServerConfig.Bus) and dialed (Config.Bus) as they are over TCP, by addresses like memory://local:1, and no socket,
+// no NATS and no goroutine but those of handlers is behind them. It keeps the promises of a NATS server: order within a
+// pattern, at most once, a bound on what waits, and Lost and Back for all connections of a server that stops and starts
+// again. Who is in the process is trusted: no token is asked for, and nothing is encrypted. It is safe for concurrent
+// use.
 //
 // A message goes from Send to its handlers by a call, or over one queue for each subscription: see Config.Direct.
 type Bus struct {
+	// Delay is how long every message takes, from Send to its handler; over any of it Config.Direct is none. It is set
+	// before anything is started, and is for tests of what members do who are far from each other.
+	Delay time.Duration
+
 	mu      sync.Mutex
 	servers map[string]*busServer // by host:port
 	port    int                   // the last one that was chosen
@@ -32,7 +38,8 @@ type Bus struct {
 // NewBus makes a network without servers.
 func NewBus() *Bus { return &Bus{servers: map[string]*busServer{}} }
 
-// add starts a server at an address, or at one that is free where the port is 0. Its config is the server's from then on.
+// add starts a server at an address, or at one that is free where the port is 0. Its config is the server's from then
+// on.
 func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -46,9 +53,10 @@ func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 	if there := b.servers[at]; there != nil && there.revive(config) {
 		return there, nil
 	} else if there != nil {
-		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one", ErrPortTaken, at)
+		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one",
+			ErrPortTaken, at)
 	}
-	s := &busServer{bus: b, at: at, pool: leasePool{bytesMax: FreeBytesMaxDefault}, lines: map[*busLine]struct{}{},
+	s := &busServer{bus: b, at: at, pool: Buffers{bytesMax: FreeBytesMaxDefault}, lines: map[*busLine]struct{}{},
 		buckets: map[string]*busBucket{}, up: true}
 	s.config.Store(config)
 	s.routes.Store(&busRoutes{})
@@ -61,7 +69,8 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 	for one := range strings.SplitSeq(addresses, ",") {
 		u, err := url.Parse(one)
 		if err != nil || u.Scheme != busScheme || u.Host == "" {
-			return nil, fmt.Errorf("url %q: want %s://host:port, as a server on this bus gives it", clip(WithoutUser(one)), busScheme)
+			return nil, fmt.Errorf("url %q: want %s://host:port, as a server on this bus gives it",
+				clip(WithoutUser(one)), busScheme)
 		}
 		b.mu.Lock()
 		s = b.servers[u.Host]
@@ -75,12 +84,13 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 
 // busServer carries messages between the lines that are open to it.
 //
-// Lock order: that of the bus, then mu, then that of a line, then that of a subscription. None is held while a handler runs.
+// Lock order: that of the bus, then mu, then that of a line, then that of a subscription. None is held while a handler
+// runs.
 type busServer struct {
 	bus    *Bus
 	at     string
 	config atomic.Pointer[ServerConfig]
-	pool   leasePool                 // of what waits, and of what is kept beyond a call
+	pool   Buffers                   // of what waits, and of what is kept beyond a call
 	routes atomic.Pointer[busRoutes] // of all subscriptions; replaced, never changed
 	slow   atomic.Int64              // readers that had more wait for them than is allowed
 
@@ -114,7 +124,8 @@ func (s *busServer) change() {
 	s.routes.Store(r)
 }
 
-// route hands a message to every subscription that it matches. lent says that the data stays as it is for as long as anybody may look at it.
+// route hands a message to every subscription that it matches. lent says that the data stays as it is for as long as
+// anybody may look at it.
 func (s *busServer) route(at *Subject, data []byte, lent bool) {
 	r := s.routes.Load()
 	for _, sub := range r.to[at.To] {
@@ -205,7 +216,8 @@ func (b *Bus) forget(s *busServer) {
 	}
 }
 
-// revive starts a server in place of one that was closed, and whose connections wait for it. The lock of the bus is held.
+// revive starts a server in place of one that was closed, and whose connections wait for it. The lock of the bus is
+// held.
 func (s *busServer) revive(config *ServerConfig) bool {
 	s.mu.Lock()
 	if !s.closed {
@@ -252,7 +264,8 @@ func (p *busPattern) matches(s *Subject) bool {
 	if p.short != nil {
 		return matchTokens(p.short, strings.TrimPrefix(s.String(), subjectRoot))
 	}
-	if p.kind != "" && p.kind != s.Kind || p.to != "" && p.to != s.To || p.job != "" && p.job != s.Job || p.from != "" && p.from != s.From {
+	if p.kind != "" && p.kind != s.Kind || p.to != "" && p.to != s.To || p.job != "" && p.job != s.Job ||
+		p.from != "" && p.from != s.From {
 		return false
 	}
 	if p.keyed != (s.HasBatch || s.Name != "") {

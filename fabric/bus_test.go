@@ -31,12 +31,16 @@ func busPair(t *testing.T, direct bool) (server *Server, a, b *Conn) {
 // A bus delivers what NATS delivers: every pattern of a kind that is in use, against every form of subject.
 func TestBusMatchesLikeNATS(t *testing.T) {
 	patterns := append(ListenAt("j", "s0"), ListenAt(Any, "all")...)
-	patterns = append(patterns, All, AllFrom("t0"), Pattern("j", "t0", KindCtl, "s0", false), Pattern("j", Any, Any, "s0", true),
+	patterns = append(patterns, All, AllFrom("t0"), Pattern("j", "t0", KindCtl, "s0", false),
+		Pattern("j", Any, Any, "s0", true),
 		"gradbus.v1.j.*.dense.s0.*.7", "gradbus.v1.j.t0.module.s0.m", "gradbus.v1.j.*.mean.s0.3.>", "gradbus.v1.*.>")
 	subjects := []Subject{
-		At("j", "t0", KindDense, "s0").WithBucket(3, 7), At("j", "t0", KindDense, "s0").WithBucket(3, 8), At("k", "t0", KindDense, "s0").WithBucket(3, 7),
-		At("j", "t1", KindLookup, "s0").WithBatch(3), At("j", "t0", KindMean, "s0").WithBatch(3), At("j", "t0", KindMean, "s0").WithBucket(3, 1),
-		At("j", "t0", KindCtl, "s0"), At("j", "t0", KindCtl, "all"), At("j", "t0", "", "s0").OfModule("m"), At("j", "t0", "", "s0").OfModule("n"),
+		At("j", "t0", KindDense, "s0").WithBucket(3, 7), At("j", "t0", KindDense, "s0").WithBucket(3, 8),
+		At("k", "t0", KindDense, "s0").WithBucket(3, 7),
+		At("j", "t1", KindLookup, "s0").WithBatch(3), At("j", "t0", KindMean, "s0").WithBatch(3),
+		At("j", "t0", KindMean, "s0").WithBucket(3, 1),
+		At("j", "t0", KindCtl, "s0"), At("j", "t0", KindCtl, "all"), At("j", "t0", "", "s0").OfModule("m"),
+		At("j", "t0", "", "s0").OfModule("n"),
 		At("j", "t1", KindAck, "s1"),
 	}
 	heard := func(c Config) []string {
@@ -50,14 +54,14 @@ func TestBusMatchesLikeNATS(t *testing.T) {
 				got = append(got, p+" "+m.Text())
 			}))
 		}
-		last := Pattern("last", Any, KindBeat, "all", false)
+		last := Pattern("last", Any, KindHeartbeat, "all", false)
 		done := make(chan struct{})
 		must(t, conn.Subscribe(last, func(Message) { close(done) }))
 		for _, s := range subjects {
 			must(t, conn.Send(s, []byte("x")))
 			must(t, conn.Flush(t.Context()))
 		}
-		must(t, conn.Send(At("last", "t0", KindBeat, "all"), nil))
+		must(t, conn.Send(At("last", "t0", KindHeartbeat, "all"), nil))
 		<-done
 		want := 0
 		eventually(t, "nothing more arrives", func() bool {
@@ -194,7 +198,8 @@ func TestBusStopStart(t *testing.T) {
 		server, err := StartServer(ServerConfig{Bus: bus, JetStream: true})
 		must(t, err)
 		var states []State
-		conn, err := Dial(t.Context(), Config{URL: server.URL(), Bus: bus, Name: "j/t0", OnState: func(s State) { states = append(states, s) }})
+		conn, err := Dial(t.Context(),
+			Config{URL: server.URL(), Bus: bus, Name: "j/t0", OnState: func(s State) { states = append(states, s) }})
 		must(t, err)
 		control, err := DialControl(t.Context(), Config{Server: server, Name: "j/t0"})
 		must(t, err)
@@ -225,7 +230,8 @@ func TestBusStopStart(t *testing.T) {
 	})
 }
 
-// Another server at the address of one that was closed takes its connections over; an address that nobody waits at is free.
+// Another server at the address of one that was closed takes its connections over; an address that nobody waits at is
+// free.
 func TestBusServerInPlaceOfAnother(t *testing.T) {
 	bus := NewBus()
 	first := startServer(t, ServerConfig{Bus: bus, Port: 5})
@@ -265,7 +271,8 @@ func TestBusBoundsWhatWaits(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		if dropped := conn.Stats().Dropped; !got.is(11) || dropped != 10 || server.SlowConsumers() != 1 {
-			t.Errorf("%d of 21 arrived and %d were dropped, want one at once, ten that fit and ten dropped; %d slow readers", got.n.Load(), dropped, server.SlowConsumers())
+			t.Errorf("%d of 21 arrived and %d were dropped, want one at once, ten that fit and ten dropped; %d slow readers",
+				got.n.Load(), dropped, server.SlowConsumers())
 		}
 		conn.Close()
 		server.Close()
@@ -275,7 +282,8 @@ func TestBusBoundsWhatWaits(t *testing.T) {
 // Buckets are those of JetStream: one test over both.
 func TestBusBucket(t *testing.T) {
 	bus := NewBus()
-	for name, server := range map[string]*Server{"bus": startServer(t, ServerConfig{Bus: bus, JetStream: true}), "nats": startServer(t, ServerConfig{JetStream: true})} {
+	for name, server := range map[string]*Server{"bus": startServer(t, ServerConfig{Bus: bus, JetStream: true}),
+		"nats": startServer(t, ServerConfig{JetStream: true})} {
 		t.Run(name, func(t *testing.T) {
 			c, err := DialControl(t.Context(), Config{Server: server, Name: "a"})
 			must(t, err)
@@ -297,7 +305,8 @@ func TestBusBucket(t *testing.T) {
 			_, err = b.Update(t.Context(), "none", nil, first)
 			wantError(t, err, ErrKeyExists)
 			wantError(t, b.Delete(t.Context(), "k", first), ErrKeyExists)
-			if e, err := b.Get(t.Context(), "k"); err != nil || string(e.Value) != "2" || e.Revision != second || second <= first {
+			if e, err := b.Get(t.Context(), "k"); err != nil || string(e.Value) != "2" || e.Revision != second ||
+				second <= first {
 				t.Errorf("%+v, %v: want value 2 at revision %d", e, err, second)
 			}
 			_, err = b.Put(t.Context(), "l", []byte("x"))
@@ -355,7 +364,8 @@ func BenchmarkBus(b *testing.B) {
 			defer x.Close()
 			defer y.Close()
 			request, reply := At("j", "t0", KindLookup, "s0").WithBatch(1), At("j", "s0", KindRows, "t0").WithBatch(1)
-			must(b, y.Subscribe(Pattern("j", Any, KindLookup, "s0", true), func(m Message) { _ = y.Send(reply, m.Data); m.Release() }))
+			must(b,
+				y.Subscribe(Pattern("j", Any, KindLookup, "s0", true), func(m Message) { _ = y.Send(reply, m.Data); m.Release() }))
 			arrived := make(chan struct{}, 1)
 			must(b, x.Subscribe(Pattern("j", Any, Any, "t0", true), func(m Message) { m.Release(); arrived <- struct{}{} }))
 			data := make([]byte, 4096)

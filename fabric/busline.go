@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // busLine is a line to a server on a Bus.
@@ -29,7 +30,8 @@ func dialBus(config *Config, handlers *sync.WaitGroup, tell func(lineEvent, erro
 	if err != nil {
 		return nil, err
 	}
-	l := &busLine{server: server, config: config, handlers: handlers, tell: tell, direct: config.Direct}
+	l := &busLine{server: server, config: config, handlers: handlers, tell: tell,
+		direct: config.Direct && server.bus.Delay == 0}
 	if err := server.join(l); err != nil {
 		return nil, err
 	}
@@ -141,7 +143,8 @@ func (l *busLine) count(s *Stats) {
 	s.Dropped += l.dropped.Load()
 }
 
-// close ends the line. Handlers that run on goroutines of the line's are told to end, and those that others run are waited for.
+// close ends the line. Handlers that run on goroutines of the line's are told to end, and those that others run are
+// waited for.
 func (l *busLine) close() {
 	l.mu.Lock()
 	was := l.closed
@@ -167,12 +170,18 @@ type busSubscription struct {
 	pattern busPattern
 	handler func(Message)
 
-	mu      sync.Mutex // a leaf
-	changed sync.Cond  // something waits, a call is over, or the end
-	queue   []Message  // that wait; never any where the line is direct
+	mu      sync.Mutex   // a leaf
+	changed sync.Cond    // something waits, a call is over, or the end
+	queue   []busMessage // that wait; never any where the line is direct
 	bytes   int
 	calls   int // of the handler by those who publish
 	ended   bool
+}
+
+// busMessage is a message that waits for its handler.
+type busMessage struct {
+	Message
+	due time.Time // when it arrives; zero: at once
 }
 
 // deliver calls the handler, or has the message wait for it.
@@ -193,7 +202,8 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 	if b.bytes+len(data) > b.line.config.PendingBytesMax || len(b.queue) >= pendingMessagesMax {
 		if b.line.dropped.Add(1) == 1 {
 			b.line.server.slow.Add(1)
-			b.line.server.log().Error("messages dropped, handler too slow", "connection", b.line.config.Name, "pattern", b.pattern.text)
+			b.line.server.log().Error("messages dropped, handler too slow", "connection", b.line.config.Name, "pattern",
+				b.pattern.text)
 		}
 		return
 	}
@@ -201,7 +211,11 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 		m.borrowedFrom = &b.line.server.pool
 		m.Keep()
 	}
-	b.queue = append(b.queue, m)
+	w := busMessage{Message: m}
+	if delay := b.line.server.bus.Delay; delay > 0 {
+		w.due = time.Now().Add(delay)
+	}
+	b.queue = append(b.queue, w)
 	b.bytes += len(data)
 	b.changed.Broadcast()
 }
@@ -241,13 +255,16 @@ func (b *busSubscription) run() {
 			return
 		}
 		m := b.queue[0]
-		b.queue[0] = Message{}
+		b.queue[0] = busMessage{}
 		if b.queue = b.queue[1:]; len(b.queue) == 0 {
 			b.queue = nil
 		}
 		b.bytes -= len(m.Data)
 		b.mu.Unlock()
-		b.handle(m)
+		if !m.due.IsZero() {
+			time.Sleep(time.Until(m.due))
+		}
+		b.handle(m.Message)
 	}
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// clusterPatience bounds every wait for elections: they are a matter of a second, and of minutes on a machine that is busy.
+// clusterPatience bounds every wait for elections: they are a matter of a second, and of minutes on a machine that is
+// busy.
 const clusterPatience = 3 * time.Minute
 
 // startCluster starts three NATS servers that are one cluster with JetStream.
@@ -36,7 +37,8 @@ func startCluster(t *testing.T) (all []*server.Server, urls string) {
 		port := listeners[i].Addr().(*net.TCPAddr).Port
 		listeners[i].Close()
 		s, err := server.NewServer(&server.Options{
-			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir(),
+			ServerName: fmt.Sprint("n", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+			JetStream: true, StoreDir: t.TempDir(),
 			Cluster: server.ClusterOpts{Name: "three", Host: "127.0.0.1", Port: port}, Routes: routes,
 		})
 		if err != nil {
@@ -73,13 +75,15 @@ func led(all []*server.Server) bool {
 // On a cluster a bucket outlives any one of its servers, and so does the connection.
 func TestBucketOutlivesAServer(t *testing.T) {
 	if testing.Short() {
-		t.Skip("three servers elect leaders again and again where the machine is busy; without -short they may take their time")
+		t.Skip("three servers elect leaders again and again where the machine is busy; without -short they may " +
+			"take their time")
 	}
 	servers, urls := startCluster(t)
 	c := dialControl(t, Config{URL: urls, Name: "c", Log: discard()})
 	ctx, cancel := context.WithTimeout(t.Context(), clusterPatience)
 	defer cancel()
-	soon := func(what string, call func(context.Context) error) { // what was asked of a server that ended is never answered
+	// what was asked of a server that ended is never answered
+	soon := func(what string, call func(context.Context) error) {
 		t.Helper()
 		for {
 			within, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -104,9 +108,7 @@ func TestBucketOutlivesAServer(t *testing.T) {
 		return err
 	})
 	info, err := c.js.Stream(ctx, "KV_things")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range servers {
 		if s.Name() == info.CachedInfo().Cluster.Leader {
 			s.Shutdown()
@@ -146,7 +148,8 @@ func TestBucketOutlivesAServer(t *testing.T) {
 func deleteOfTwo(t *testing.T, soon func(string, func(context.Context) error), b *Bucket, e Entry) {
 	t.Helper()
 	soon("delete", func(ctx context.Context) error {
-		if err := b.Delete(ctx, e.Key, e.Revision); !errors.Is(err, ErrKeyExists) { // else an earlier try has deleted it, and its answer was lost
+		// else an earlier try has deleted it, and its answer was lost
+		if err := b.Delete(ctx, e.Key, e.Revision); !errors.Is(err, ErrKeyExists) {
 			return err
 		}
 		return nil

@@ -30,7 +30,7 @@ type lineIndex int
 const (
 	bulkLine    lineIndex = iota // what is published: dense, sparse, reduce, mean, rows
 	resultsLine                  // what is subscribed to of these kinds
-	controlLine                  // ack, ctl, beat, pulse, pull and lookup, both ways
+	controlLine                  // ack, ctl, beat, pull and lookup, both ways
 	lineCount
 )
 
@@ -38,31 +38,35 @@ func (l lineIndex) String() string { return [...]string{"bulk", "results", "cont
 
 // Config describes a connection.
 type Config struct {
-	URL             string       // nats://host:port or tls://host:port; not used where Server is set
-	Server          *Server      // a server in this process, reached without a socket
-	Bus             *Bus         // the network that URL is an address of; nil is TCP
-	Name            string       // connection name, "job/member"; Server.Clients lists it
-	Token           string       // secret that the server asks for; "" is none
-	CredsFile       string       // file with NATS credentials, where the server wants such; "" is none
-	TLS             *tls.Config  // how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
-	Log             *slog.Logger // receives faults; nil discards them
-	OnState         func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
-	PendingBytesMax int          // bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is PendingBytesMaxDefault
-	FreeBytesMax    int          // bytes of buffers that wait to be used again; 0 is FreeBytesMaxDefault
-	Plain           bool         // bulk too goes over nats.go: slower, with allocations and copies, otherwise the same
+	URL       string  // nats://host:port or tls://host:port; not used where Server is set
+	Server    *Server // a server in this process, reached without a socket
+	Bus       *Bus    // the network that URL is an address of; nil is TCP
+	Name      string  // connection name, "job/member"; Server.Clients lists it
+	Token     string  // secret that the server asks for; "" is none
+	CredsFile string  // file with NATS credentials, where the server wants such; "" is none
+	// how to check the server's certificate; nil is plain TCP, or the system's roots for tls://
+	TLS     *tls.Config
+	Log     *slog.Logger // receives faults; nil discards them
+	OnState func(State)  // told of every change of state, in order, by one goroutine; it must not call Close
+	// bytes that may wait for one handler on a line over nats.go before messages are dropped and counted; 0 is
+	// PendingBytesMaxDefault
+	PendingBytesMax int
+	// that messages are read into, perhaps by several connections; nil: its own, of FreeBytesMaxDefault
+	Buffers *Buffers
+	Plain   bool // bulk too goes over nats.go: slower, with allocations and copies, otherwise the same
 
-	// Direct has a server on a Bus call handlers on the goroutine that publishes, within Send and under whatever locks its caller holds, and
-	// several at a time. Such a handler waits for no lock that anybody holds while it publishes. What it is given ends with the call, but for
-	// Message.Keep. Elsewhere it says nothing.
+	// Direct has a server on a Bus call handlers on the goroutine that publishes, within Send and under whatever locks its
+	// caller holds, and several at a time. Such a handler waits for no lock that anybody holds while it publishes. What it
+	// is given ends with the call, but for Message.Keep. Elsewhere it says nothing.
 	Direct bool
 }
 
-// Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for bulk
-// that comes in and one for control, so that neither an ack nor a beat ever waits behind gradients. It reconnects by itself, for ever. It is safe for concurrent use.
+// Conn is a member's way to the others over one server: three NATS connections, one for bulk that goes out, one for
+// bulk that comes in and one for control, so that neither an ack nor a heartbeat ever waits behind gradients. It
+// reconnects by itself, for ever. It is safe for concurrent use.
 type Conn struct {
 	config   Config
 	lines    [lineCount]line // nil after a failed Dial
-	pool     leasePool       // of both data lines
 	patience time.Duration   // closeTimeout
 
 	life
@@ -76,14 +80,21 @@ type Stats struct {
 	Dropped                        uint64 // messages that were dropped because a handler was too slow: a fault
 }
 
+// Add adds the counts of another connection.
+func (s *Stats) Add(n Stats) {
+	s.BytesSent, s.BytesReceived = s.BytesSent+n.BytesSent, s.BytesReceived+n.BytesReceived
+	s.MessagesSent, s.MessagesReceived = s.MessagesSent+n.MessagesSent, s.MessagesReceived+n.MessagesReceived
+	s.Reconnects, s.Dropped = s.Reconnects+n.Reconnects, s.Dropped+n.Dropped
+}
+
 // Dial connects all lines. It takes at most as long as ctx, or 5 s. Errors: ErrNoServer where nothing listens, or what
 // listens does not speak NATS; ErrRefused where the token or a certificate was refused; the cause of ctx.
 func Dial(ctx context.Context, config Config) (*Conn, error) {
 	if config.PendingBytesMax == 0 {
 		config.PendingBytesMax = PendingBytesMaxDefault
 	}
-	if config.FreeBytesMax == 0 {
-		config.FreeBytesMax = FreeBytesMaxDefault
+	if config.Buffers == nil {
+		config.Buffers = NewBuffers(FreeBytesMaxDefault)
 	}
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
@@ -93,7 +104,7 @@ func Dial(ctx context.Context, config Config) (*Conn, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, dialTimeout, fmt.Errorf("no answer within %s", dialTimeout))
 	defer cancel()
-	c := &Conn{config: config, pool: leasePool{bytesMax: config.FreeBytesMax}, patience: closeTimeout,
+	c := &Conn{config: config, patience: closeTimeout,
 		life: life{states: newStateLoop(config.OnState)}}
 	for i := range c.lines {
 		if err := c.dialLine(ctx, lineIndex(i)); err != nil {
@@ -122,7 +133,7 @@ func (c *Conn) dialLine(ctx context.Context, at lineIndex) error {
 		c.lines[at] = l
 		return nil
 	}
-	l, err := dialData(ctx, &c.config, at, &c.pool, &c.handlers, c.lineEvent)
+	l, err := dialData(ctx, &c.config, at, &c.handlers, c.lineEvent)
 	if err != nil {
 		return err
 	}
@@ -157,8 +168,23 @@ func (c *Conn) Send(s Subject, data []byte) error {
 	return nil
 }
 
-// Lend is Send of data that nobody changes until its receiver says, in whatever way the two have, that it has no more use for it. A receiver
-// on a Bus may look at it where it lies until then, and never writes to it.
+// SendInPlace is Send of bytes with room around them, which is the connection's until it returns.
+func (c *Conn) SendInPlace(s Subject, p Payload) error {
+	l, ok := c.lines[route(s.Kind)].(*dataLine)
+	if !ok {
+		return c.Send(s, p.Data())
+	}
+	if err := s.Check(); err != nil {
+		return fmt.Errorf("publish: %w", err)
+	}
+	if err := l.publishInPlace(&s, p); err != nil {
+		return c.publishError(l, s.String(), p.Len(), err)
+	}
+	return nil
+}
+
+// Lend is Send of data that nobody changes until its receiver says, in whatever way the two have, that it has no more
+// use for it. A receiver on a Bus may look at it where it lies until then, and never writes to it.
 func (c *Conn) Lend(s Subject, data []byte) error {
 	l, ok := c.lines[route(s.Kind)].(*busLine)
 	if !ok {
@@ -169,26 +195,6 @@ func (c *Conn) Lend(s Subject, data []byte) error {
 	}
 	if err := l.pass(&s, data, true); err != nil {
 		return c.publishError(l, s.String(), len(data), err)
-	}
-	return nil
-}
-
-// Hold makes small messages on the bulk connection wait for Release, which writes them at once: what leaves together
-// is read together. Send is then through with the data as ever, but its errors may come with Release. Calls may be nested.
-func (c *Conn) Hold() {
-	if l, ok := c.lines[bulkLine].(*dataLine); ok {
-		l.writer.hold()
-	}
-}
-
-// Release ends what Hold has begun. It fails, with ErrLost, where what was held may not have gone out.
-func (c *Conn) Release() error {
-	l, ok := c.lines[bulkLine].(*dataLine)
-	if !ok {
-		return nil
-	}
-	if err := l.writer.release(); err != nil {
-		return c.publishError(l, "what was held", 0, err)
 	}
 	return nil
 }

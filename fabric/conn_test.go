@@ -68,7 +68,8 @@ func roundTrip(t *testing.T, from, to *Conn) {
 			t.Fatal(err)
 		}
 	}
-	for _, s := range []Subject{At("trip", "t0", KindCtl, "t1"), At("trip", "t0", KindMean, "t1").WithBucket(1, 2), At("trip", "t0", "", "t1").OfModule("net")} {
+	for _, s := range []Subject{At("trip", "t0", KindCtl, "t1"), At("trip", "t0", KindMean, "t1").WithBucket(1, 2),
+		At("trip", "t0", "", "t1").OfModule("net")} {
 		if err := from.Publish(s.String(), []byte(s.Kind)); err != nil {
 			t.Fatal(err)
 		}
@@ -99,8 +100,10 @@ func testLinesAreApart(t *testing.T) {
 	server := startServer(t, ServerConfig{})
 	conn := dial(t, Config{URL: server.URL()})
 	for kind, at := range map[string]lineIndex{
-		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine, KindModule: bulkLine,
-		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine, KindBeat: controlLine, KindPulse: controlLine,
+		KindDense: bulkLine, KindSparse: bulkLine, KindReduce: bulkLine, KindMean: bulkLine, KindRows: bulkLine,
+		KindModule: bulkLine,
+		KindLookup: controlLine, KindPull: controlLine, KindAck: controlLine, KindCtl: controlLine,
+		KindHeartbeat: controlLine,
 	} {
 		before, subject := sent(conn.lines[at]), At("j", "t0", kind, "s0")
 		if kind == KindModule {
@@ -258,7 +261,7 @@ func testLostAndBack(t *testing.T) {
 	if err := conn.Subscribe("gradbus.v1.j.*.beat.all", func(Message) { heard.add() }); err != nil {
 		t.Fatal(err)
 	}
-	subject := At("j", "t0", KindBeat, "all").String()
+	subject := At("j", "t0", KindHeartbeat, "all").String()
 	eventually(t, "connected", func() bool { return told.are(Connected) })
 	server.Close()
 	eventually(t, "lost", func() bool { return told.are(Connected, Lost) })
@@ -301,7 +304,7 @@ func testServerComesBackWithAnotherToken(t *testing.T) {
 	eventually(t, "closed", func() bool { return told.are(Connected, Lost, Closed) })
 	wantError(t, conn.Err(), ErrRefused)
 	eventually(t, "publish says so", func() bool {
-		return errors.Is(conn.Publish(At("j", "t0", KindBeat, "all").String(), nil), ErrRefused)
+		return errors.Is(conn.Publish(At("j", "t0", KindHeartbeat, "all").String(), nil), ErrRefused)
 	})
 }
 
@@ -312,7 +315,7 @@ func testCloseWhileLost(t *testing.T) {
 	conn := dial(t, Config{URL: server.URL()})
 	server.Close()
 	conn.Close()
-	wantError(t, conn.Publish(At("j", "t0", KindBeat, "all").String(), nil), ErrClosed)
+	wantError(t, conn.Publish(At("j", "t0", KindHeartbeat, "all").String(), nil), ErrClosed)
 }
 
 // A handler that does not keep up loses messages, which are counted.
@@ -378,41 +381,4 @@ func TestAsk(t *testing.T) {
 	close(answers)
 	_, err = Ask(t.Context(), time.Millisecond, func() error { return nil }, answers)
 	wantError(t, err, ErrClosed)
-}
-
-// What is held leaves together, in order, when it is let go; what is too large to wait does not overtake what waits.
-func TestHeldMessagesLeaveTogether(t *testing.T) {
-	server := startServer(t, ServerConfig{})
-	from, to := dial(t, Config{URL: server.URL()}), dial(t, Config{URL: server.URL()})
-	got := make(chan int, 16)
-	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), func(m Message) { got <- len(m.Data); m.Release() }); err != nil {
-		t.Fatal(err)
-	}
-	at := At("j", "t0", KindDense, "s0").WithBucket(0, 0)
-	send := func(bytes int) {
-		t.Helper()
-		if err := from.Send(at, make([]byte, bytes)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	from.Hold()
-	from.Hold()
-	send(1)
-	send(2)
-	if err := from.Release(); err != nil {
-		t.Fatal(err)
-	}
-	if held := len(from.lines[bulkLine].(*dataLine).writer.held); held == 0 || len(got) != 0 {
-		t.Errorf("%d bytes are held and %d messages came before the last release", held, len(got))
-	}
-	send(holdBytesMax)
-	send(3)
-	if err := from.Release(); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []int{1, 2, holdBytesMax, 3} {
-		if n := <-got; n != want {
-			t.Errorf("a message of %d bytes, want %d", n, want)
-		}
-	}
 }

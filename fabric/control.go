@@ -9,9 +9,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Control is a member's connection to the NATS server, or cluster, that carries control: letters between members, beats,
-// and the buckets in which ps processes and jobs are written down. Gradients never travel on it. It reconnects by itself,
-// for ever, to any server of the cluster. It is safe for concurrent use.
+// Control is a member's connection to the NATS server, or cluster, that carries control: messages between members,
+// heartbeats, and the buckets in which ps processes and jobs are written down. Gradients never travel on it. It
+// reconnects by itself, for ever, to any server of the cluster. It is safe for concurrent use.
 type Control struct {
 	config Config
 	line   line
@@ -90,7 +90,8 @@ func (c *Control) asking(ctx context.Context) (within context.Context, end func(
 		select {
 		case <-c.nats.denied:
 			if err != nil && ctx.Err() == nil {
-				return fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied, c.Address())
+				return fmt.Errorf("%w at %s: it is a ps that takes other ps as its peers only with its control token", ErrDenied,
+					c.Address())
 			}
 		default:
 		}
@@ -129,7 +130,8 @@ func (c *Control) Send(at Subject, data []byte) error {
 	}
 	subject := at.String()
 	if most := c.PayloadBytesMax(); len(data) > most {
-		return fmt.Errorf("publish %s: %w: %d bytes, and %s takes at most %d: raise max_payload there", subject, ErrPayload, len(data), c.Address(), most)
+		return fmt.Errorf("publish %s: %w: %d bytes, and %s takes at most %d: raise max_payload there", subject, ErrPayload,
+			len(data), c.Address(), most)
 	}
 	err := c.line.publish(&at, subject, data)
 	if err == nil {
@@ -144,8 +146,8 @@ func (c *Control) Send(at Subject, data []byte) error {
 // PayloadBytesMax is the size of the largest message that the server takes.
 func (c *Control) PayloadBytesMax() int { return c.line.payloadMax() }
 
-// Subscribe calls the handler for every message that matches the pattern, in order, on a goroutine of its own that lasts
-// until Close. The subscription is active at the server when Subscribe returns. A handler must not call Close.
+// Subscribe calls the handler for every message that matches the pattern, in order, on a goroutine of its own that
+// lasts until Close. The subscription is active at the server when Subscribe returns. A handler must not call Close.
 func (c *Control) Subscribe(pattern string, handler func(Message)) error {
 	if _, err := routePattern(pattern); err != nil {
 		return fmt.Errorf("subscribe: %w", err)

@@ -86,7 +86,8 @@ func TestBucket(t *testing.T) {
 	if err := b.Delete(ctx, "a", revision); err != nil {
 		t.Fatal(err)
 	}
-	if entries, err = b.All(ctx); err != nil || len(entries) != 1 || entries[0].Key != "b" || string(entries[0].Value) != "y" {
+	if entries, err = b.All(ctx); err != nil || len(entries) != 1 || entries[0].Key != "b" ||
+		string(entries[0].Value) != "y" {
 		t.Errorf("%+v, %v, want b alone", entries, err)
 	}
 	if _, err := b.Create(ctx, "a", nil); err != nil { // the name of a deleted key is free
@@ -104,8 +105,9 @@ func stored(t *testing.T, b *Bucket) uint64 {
 	return info.State.Msgs
 }
 
-// A deleted key leaves nothing. What others leave of theirs is no key, and is gone once somebody has listed the bucket who opened it; who
-// only looked for it takes nothing away. A key that was written again stays, whoever deletes what it was before.
+// A deleted key leaves nothing. What others leave of theirs is no key, and is gone once somebody has listed the bucket
+// who opened it; who only looked for it takes nothing away. A key that was written again stays, whoever deletes what it
+// was before.
 func TestDeletedKeysLeaveNothing(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
 	ctx := guarded(t)
@@ -184,12 +186,13 @@ func TestBucketForgets(t *testing.T) {
 	})
 }
 
-// Where there is no JetStream the error says so and what to do; where there is no bucket likewise, also after the server
-// was started anew, since buckets are in memory.
+// Where there is no JetStream the error says so and what to do; where there is no bucket likewise, also after the
+// server was started anew, since buckets are in memory.
 func TestNoBuckets(t *testing.T) {
 	ctx := guarded(t)
 	plain := dialControl(t, Config{Server: startServer(t, ServerConfig{}), Name: "c"})
-	if _, err := plain.OpenBucket(ctx, BucketConfig{Name: "things"}); !errors.Is(err, ErrNoJetStream) || !strings.Contains(err.Error(), "-js") {
+	if _, err := plain.OpenBucket(ctx, BucketConfig{Name: "things"}); !errors.Is(err, ErrNoJetStream) ||
+		!strings.Contains(err.Error(), "-js") {
 		t.Errorf("%v, want ErrNoJetStream and what to set", err)
 	}
 	if _, err := plain.LookBucket(ctx, "things"); !errors.Is(err, ErrNoJetStream) {
@@ -227,7 +230,8 @@ func TestNoBuckets(t *testing.T) {
 	}
 }
 
-// Letters arrive in order, one that is too large is refused with what to set, and the password of an address is not told.
+// Letters arrive in order, one that is too large is refused with what to set, and the password of an address is not
+// told.
 func TestControlLetters(t *testing.T) {
 	server := startServer(t, ServerConfig{PayloadBytesMax: 1 << 10})
 	a, b := dialControl(t, Config{URL: server.URL(), Name: "a"}), dialControl(t, Config{URL: server.URL(), Name: "b"})
@@ -246,15 +250,18 @@ func TestControlLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	eventually(t, "all letters", func() bool { return got.is(want) })
-	if err := a.Publish(At("job", "t0", KindCtl, "coordinator").String(), make([]byte, 1<<10+1)); !errors.Is(err, ErrPayload) || !strings.Contains(err.Error(), "max_payload") {
+	eventually(t, "all messages", func() bool { return got.is(want) })
+	if err := a.Publish(At("job", "t0", KindCtl, "coordinator").String(), make([]byte, 1<<10+1)); !errors.Is(err,
+		ErrPayload) || !strings.Contains(err.Error(), "max_payload") {
 		t.Errorf("%v, want ErrPayload and what to set", err)
 	}
 	_, err := DialControl(guarded(t), Config{URL: "nats://me:secret@127.0.0.1:1,nats://me:secret@127.0.0.1:2", Name: "c"})
-	if !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "secret") || !strings.Contains(err.Error(), "127.0.0.1:2") {
+	if !errors.Is(err, ErrNoServer) || strings.Contains(err.Error(), "secret") ||
+		!strings.Contains(err.Error(), "127.0.0.1:2") {
 		t.Errorf("%v, want the addresses without the password", err)
 	}
-	if _, err := DialControl(guarded(t), Config{URL: "me:secret@there", Name: "c"}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := DialControl(guarded(t), Config{URL: "me:secret@there", Name: "c"}); err == nil ||
+		strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v, want no password in it", err)
 	}
 }

@@ -24,7 +24,6 @@ type dataLine struct {
 	index  lineIndex
 	config *Config
 	tell   func(lineEvent, error)
-	pool   *leasePool
 	writer wireWriter
 	tokens tokenTable    // the reading goroutine's
 	ended  chan struct{} // closed when the goroutine has returned
@@ -54,9 +53,9 @@ type subscription struct {
 
 // dialData connects, or says clearly why not. tell is called from one goroutine, in order, and not after close has
 // returned, unless that is in a handler.
-func dialData(ctx context.Context, config *Config, index lineIndex, pool *leasePool, handlers *sync.WaitGroup,
-	tell func(lineEvent, error)) (*dataLine, error) {
-	l := &dataLine{index: index, config: config, tell: tell, pool: pool, tokens: tokenTable{},
+func dialData(ctx context.Context, config *Config, index lineIndex, handlers *sync.WaitGroup, tell func(lineEvent,
+	error)) (*dataLine, error) {
+	l := &dataLine{index: index, config: config, tell: tell, tokens: tokenTable{},
 		ended: make(chan struct{}), subscriptions: map[uint64]subscription{}}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	stop := context.AfterFunc(ctx, l.cancel)
@@ -84,7 +83,7 @@ func (l *dataLine) connect() (session *wireSession, came dialed, err error) {
 	}
 	came = dialed{reached: true, tls: &tlsWitness{}}
 	stop := context.AfterFunc(l.ctx, func() { socket.Close() })
-	session, err = greet(ctx, socket, at, l.config, l.pool, came.tls)
+	session, err = greet(ctx, socket, at, l.config, came.tls)
 	if !stop() && err == nil {
 		err = context.Cause(l.ctx)
 	}
@@ -230,7 +229,8 @@ func (l *dataLine) serve(s *wireSession, again bool) error {
 				l.config.Log.Warn("the server is about to leave", "connection", l.config.Name, "line", l.index.String())
 			}
 		case opErr: // where it is the end, the server hangs up
-			l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err", serverError(e.text))
+			l.config.Log.Warn("connection fault", "connection", l.config.Name, "line", l.index.String(), "err",
+				serverError(e.text))
 		}
 	}
 }
@@ -315,7 +315,8 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 			if n := l.writer.writes.Load(); n%2 == 0 || n != write {
 				write, since = n, now
 			} else if now.Sub(since) >= writeTimeout {
-				l.config.Log.Warn("the server takes nothing", "connection", l.config.Name, "line", l.index.String(), "after", writeTimeout)
+				l.config.Log.Warn("the server takes nothing", "connection", l.config.Name, "line", l.index.String(), "after",
+					writeTimeout)
 				s.conn.Close()
 				return
 			}
@@ -336,8 +337,8 @@ func (l *dataLine) watch(s *wireSession, done <-chan struct{}) {
 	}
 }
 
-// overdue tells whether too many PINGs went unanswered. While a handler runs answers are not heard, and while bulk comes in
-// they stand behind it.
+// overdue tells whether too many PINGs went unanswered. While a handler runs answers are not heard, and while bulk
+// comes in they stand behind it.
 func (l *dataLine) overdue() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -364,17 +365,22 @@ func (l *dataLine) keepAlive() {
 }
 
 func (l *dataLine) publish(s *Subject, _ string, data []byte) error {
+	return l.publishInPlace(s, WithoutRoom(data))
+}
+
+// publishInPlace is publish of bytes with room around them.
+func (l *dataLine) publishInPlace(s *Subject, p Payload) error {
 	if l.lost.Load() {
 		return errReconnecting
 	}
-	if int64(len(data)) > l.maximum.Load() {
+	if int64(p.Len()) > l.maximum.Load() {
 		return errPayload
 	}
-	if err := l.writer.message(s, data); err != nil {
+	if err := l.writer.message(s, p); err != nil {
 		return err
 	}
 	l.messagesSent.Add(1)
-	l.bytesSent.Add(uint64(len(data)))
+	l.bytesSent.Add(uint64(p.Len()))
 	return nil
 }
 

@@ -60,8 +60,8 @@ func allocated() uint64 {
 
 // Reading and handling a message allocates nothing at all.
 func TestDeliverAllocations(t *testing.T) {
-	pool := &leasePool{bytesMax: 1 << 20}
-	l := &dataLine{pool: pool, tokens: tokenTable{}, subscriptions: map[uint64]subscription{1: {"", func(m Message) {
+	pool := &Buffers{bytesMax: 1 << 20}
+	l := &dataLine{tokens: tokenTable{}, subscriptions: map[uint64]subscription{1: {"", func(m Message) {
 		if s, err := m.Parse(); err != nil || s.Batch != 7 || s.Kind != KindDense {
 			t.Errorf("%+v, %v", s, err)
 		}
@@ -95,15 +95,17 @@ func TestTokensAreBounded(t *testing.T) {
 	}
 }
 
-// A handler that does not keep up is noticed by the server, which cuts the connection off; it comes back, and the window
-// mends what was dropped.
+// A handler that does not keep up is noticed by the server, which cuts the connection off; it comes back, and the
+// window mends what was dropped.
 func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 	server := startServer(t, ServerConfig{PayloadBytesMax: 1 << 20, PendingBytesMax: 4 << 20})
 	var told states
-	to := dial(t, Config{Server: server, Name: "slow", OnState: told.add, Log: discard()}) // no socket, which would hold megabytes
+	// no socket, which would hold megabytes
+	to := dial(t, Config{Server: server, Name: "slow", OnState: told.add, Log: discard()})
 	back := make(chan struct{}, 1)
 	from := dial(t, Config{URL: server.URL(), Log: discard()})
-	r := &receiver{t: t, conn: to, acks: At("j", "s0", KindAck, "t0").String(), inbox: NewInbox(64 << 20), got: map[uint64]int{}}
+	r := &receiver{t: t, conn: to, acks: At("j", "s0", KindAck, "t0").String(), inbox: NewInbox(64 << 20),
+		got: map[uint64]int{}}
 	var slow atomic.Bool
 	slow.Store(true)
 	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), func(m Message) {
@@ -121,7 +123,8 @@ func TestSlowHandlerIsCutOffAndMended(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		for i := range uint64(frames) {
-			if err := f.outbox.Send(guarded(t), At("j", "t0", KindDense, "s0").WithBatch(i), simulationFrame(i, 100_000)); err != nil {
+			if err := f.outbox.Send(guarded(t), At("j", "t0", KindDense, "s0").WithBatch(i),
+				WithoutRoom(simulationFrame(i, 100_000))); err != nil {
 				sent <- err
 				return
 			}
@@ -160,7 +163,8 @@ func testServerStopAndStart(t *testing.T) {
 	if server.URL() != at {
 		t.Errorf("it is at %s now, and was at %s", server.URL(), at)
 	}
-	eventually(t, "both are back", func() bool { return inside.are(Connected, Lost, Back) && outside.are(Connected, Lost, Back) })
+	eventually(t, "both are back",
+		func() bool { return inside.are(Connected, Lost, Back) && outside.are(Connected, Lost, Back) })
 	if err := b.Send(At("trip", "t0", KindMean, "t1").WithBucket(1, 2), []byte(KindMean)); err != nil {
 		t.Error(err)
 	}
@@ -221,9 +225,9 @@ func TestDataLineAndAStrangeServer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var log logBuffer
 			var told states
-			l := &dataLine{config: &Config{URL: scripted(t, says), Log: log.log()}}
+			l := &dataLine{config: &Config{URL: scripted(t, says), Log: log.log(), Buffers: NewBuffers(0)}}
 			var handlers sync.WaitGroup
-			l, err := dialData(guarded(t), l.config, bulkLine, &leasePool{}, &handlers, func(e lineEvent, _ error) {
+			l, err := dialData(guarded(t), l.config, bulkLine, &handlers, func(e lineEvent, _ error) {
 				told.add(map[lineEvent]State{lineLost: Lost, lineBack: Back, lineEnded: Closed}[e])
 			})
 			if err != nil {
@@ -241,8 +245,8 @@ func TestDataLineAndAStrangeServer(t *testing.T) {
 	}
 }
 
-// A server that does not answer is given up after two PINGs, but not while messages come in, a handler runs or a write is
-// in progress.
+// A server that does not answer is given up after two PINGs, but not while messages come in, a handler runs or a write
+// is in progress.
 func TestDataLineOverdue(t *testing.T) {
 	near, far := net.Pipe()
 	var heard sync.WaitGroup
@@ -254,7 +258,7 @@ func TestDataLineOverdue(t *testing.T) {
 			}
 		}
 	})
-	l := &dataLine{pool: &leasePool{}, tokens: tokenTable{}, subscriptions: map[uint64]subscription{}}
+	l := &dataLine{tokens: tokenTable{}, subscriptions: map[uint64]subscription{}}
 	l.writer.use(near, 1000)
 	pings := func(n int) {
 		for range n {

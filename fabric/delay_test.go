@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// far is a sender and a receiver at a distance, in time that only the test moves. Frames and acks keep their order, as on a connection,
-// take half a round trip and some jitter, and may be lost. The receiver acknowledges as shards do: at once what is missing or came again,
-// and 256 KiB or 32 frames, else after 10 ms. One goroutine moves everything; the sender's runs only while it waits. What happens to a
-// transmission follows from the seed, the frame and how often it was sent, so a run is the same every time.
+// far is a sender and a receiver at a distance, in time that only the test moves. Frames and acks keep their order, as
+// on a connection, take half a round trip and some jitter, and may be lost. The receiver acknowledges as shards do: at
+// once what is missing or came again, and 256 KiB or 32 frames, else after 10 ms. One goroutine moves everything; the
+// sender's runs only while it waits. What happens to a transmission follows from the seed, the frame and how often it
+// was sent, so a run is the same every time.
 type far struct {
 	t       *testing.T
 	seed    uint64
@@ -52,13 +53,14 @@ const (
 )
 
 func newFar(t *testing.T, seed uint64, trip, jitter time.Duration, loss float64) *far {
-	f := &far{t: t, seed: seed, trip: trip, jitter: jitter, loss: loss, inbox: NewInbox(8 << 20), sent: map[uint64][]time.Time{}, started: time.Now()}
+	f := &far{t: t, seed: seed, trip: trip, jitter: jitter, loss: loss, inbox: NewInbox(8 << 20),
+		sent: map[uint64][]time.Time{}, started: time.Now()}
 	f.outbox = NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: f.publish})
 	return f
 }
 
-func (f *far) publish(_ Subject, frame []byte) error {
-	sequence, _ := envelope{}.Sequence(frame)
+func (f *far) publish(_ Subject, p Payload) error {
+	sequence, _ := envelope{}.Sequence(p.Data())
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.sent[sequence]) == 0 {
@@ -172,7 +174,7 @@ func (f *far) run(batches, frames int) {
 			for range batches {
 				began := time.Now()
 				for range frames {
-					if err := f.outbox.Send(context.Background(), someSubject, make([]byte, farFrameBytes)); err != nil {
+					if err := f.outbox.Send(context.Background(), someSubject, WithoutRoom(make([]byte, farFrameBytes))); err != nil {
 						return err
 					}
 				}
@@ -205,8 +207,8 @@ func farCase(t *testing.T, seed uint64, ms int, jitter, loss float64) *far {
 	return newFar(t, seed, trip, time.Duration(jitter*float64(trip)), loss)
 }
 
-// wantAll compares what happened with what may: everything has arrived, no frame was sent again before a round trip was over, nor many without
-// need, and no batch took much longer than some waits for losses.
+// wantAll compares what happened with what may: everything has arrived, no frame was sent again before a round trip was
+// over, nor many without need, and no batch took much longer than some waits for losses.
 func (f *far) wantAll(frames, resendsMax int) {
 	again, soonest := f.resends()
 	if f.received != frames || f.outbox.Pending() != 0 {
@@ -216,7 +218,8 @@ func (f *far) wantAll(frames, resendsMax int) {
 		f.t.Errorf("a frame was sent again after %v, in less than a round trip", soonest)
 	}
 	if again > resendsMax {
-		f.t.Errorf("%d of %d frames were sent again where at most %d need be: %+v", again, frames, resendsMax, f.outbox.Stats())
+		f.t.Errorf("%d of %d frames were sent again where at most %d need be: %+v", again, frames, resendsMax,
+			f.outbox.Stats())
 	}
 	wait := f.trip + 2*f.jitter + 50*time.Millisecond
 	if most := 40 * wait; f.longest > most {
@@ -229,25 +232,26 @@ func TestFarWindow(t *testing.T) {
 	for _, ms := range []int{1, 50, 240, 800} {
 		for _, c := range []struct{ jitter, loss float64 }{{0, 0}, {0.2, 0}, {1, 0}, {0.2, 0.01}, {0, 0.1}} {
 			for _, shape := range []struct{ batches, frames int }{{40, 1}, {20, 12}, {1, 300}} {
-				t.Run(fmt.Sprintf("%dms jitter %v loss %v %dx%d", ms, c.jitter, c.loss, shape.batches, shape.frames), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						f := farCase(t, 7, ms, c.jitter, c.loss)
-						f.outbox.Expect(f.trip)
-						f.run(shape.batches, shape.frames)
-						most := 0
-						if c.jitter == 1 {
-							most = 2 // as long as little is known of it
-						}
-						f.wantAll(shape.batches*shape.frames, most+f.lost)
+				t.Run(fmt.Sprintf("%dms jitter %v loss %v %dx%d", ms, c.jitter, c.loss, shape.batches, shape.frames),
+					func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							f := farCase(t, 7, ms, c.jitter, c.loss)
+							f.outbox.Expect(f.trip)
+							f.run(shape.batches, shape.frames)
+							most := 0
+							if c.jitter == 1 {
+								most = 2 // as long as little is known of it
+							}
+							f.wantAll(shape.batches*shape.frames, most+f.lost)
+						})
 					})
-				})
 			}
 		}
 	}
 }
 
-// A way that is much longer than was expected, or becomes so, is learnt, however few frames are under way at a time: what is sent again is no
-// measure, so the wait has to stay doubled until something is sent once.
+// A way that is much longer than was expected, or becomes so, is learnt, however few frames are under way at a time:
+// what is sent again is no measure, so the wait has to stay doubled until something is sent once.
 func TestFarWindowLearns(t *testing.T) {
 	for _, frames := range []int{1, 2, 12, 70} {
 		synctest.Test(t, func(t *testing.T) {

@@ -3,10 +3,10 @@
 //
 // # What it knows and what it must not know
 //
-// It knows members' names, kinds of message and numbers of frames. It does not know what is in a frame: not gradients,
-// not shapes, not what a batch is. It imports nats.go, nats-server and the standard library only. The one thing it reads
-// and writes inside a frame is the sequence number, through an Envelope that its caller supplies. Ids are plain strings
-// and integers here; callers have types for them.
+// It knows members' names, kinds of message and numbers of frames. It does not know what is in a frame: not
+// gradients, not shapes, not what a batch is. It imports nats.go, nats-server and the standard library only. The one
+// thing it reads and writes inside a frame is the sequence number, through an Envelope that its caller supplies. Ids
+// are plain strings and integers here; callers have types for them.
 //
 // # The pieces
 //
@@ -19,6 +19,7 @@
 //	Control   a member's connection to the server that carries control     control.go
 //	Service   a program as NATS's own tools find it                        service.go
 //	Bucket    keys and values at that server, in JetStream                 bucket.go
+//	Payload   bytes to be sent, with room around them                      payload.go
 //	Message   a delivery, and the lease of its bytes                       message.go, lease.go
 //	State     Connected, Lost, Back, Closed                                state.go
 //	Subject   gradbus.v1.{job}.{from}.{kind}.{to}[.{batch}[.{bucket}]]     subject.go
@@ -26,6 +27,7 @@
 //	Ask       a request that is repeated until it is answered              ask.go
 //	Outbox    sending side of a window: numbers, holds, sends again        outbox.go, overdue.go, outboxstate.go, window.go
 //	Inbox     receiving side: what has arrived, how much more may come     inbox.go
+//	Receipt   an Inbox, and when its sender is to hear of it               receipt.go
 //	RoundTrips how long answers take, and when one is overdue             roundtrips.go
 //	Limiter   how much may be said in a second                             limiter.go
 //
@@ -34,14 +36,16 @@
 //
 // # The data connection
 //
-// Bulk leaves a member on one connection and comes in on another, results; both speak NATS's protocol to an unmodified
-// server with as few copies as that server allows. Config.Plain puts nats.go in their place, and the tests of connections
-// run over both; it keeps order within a pattern only, where a data connection keeps it over all.
+// Bulk leaves a member on one connection and comes in on another, results; both speak NATS's protocol to an
+// unmodified server with as few copies as that server allows. Config.Plain puts nats.go in their place, and the tests
+// of connections run over both; it keeps order within a pattern only, where a data connection keeps it over all.
 //
-// Send writes header, frame and end with one system call from where they lie. A payload is read from the connection
-// right into a leased buffer whose first byte is at a multiple of 64, and the handler is called by the goroutine that
-// reads. Who has the Message, or its Lease, may pass it on and releases it once; the buffer is then used again. A
-// second Release panics, as far as it can be told; none at all leaves the buffer to the collector.
+// Send writes header, frame and end with one system call from where they lie. Without a TCP socket, in process or
+// under TLS, it copies up to 64 KiB of them together; SendInPlace copies nothing, of a Payload with room around it. A
+// payload is read from the connection right into a leased buffer whose first byte is at a multiple of 64, and the
+// handler is called by the goroutine that reads. Who has the Message, or its Lease, may pass it on and releases it
+// once; the buffer is then used again. A second Release panics, as far as it can be told; none at all leaves the
+// buffer to the collector.
 //
 // That handlers run where reading happens is also the back-pressure: while one runs, messages wait in the socket and
 // in the server. A reader that is more than ServerConfig.PendingBytesMax behind is cut off. It is told Lost,
@@ -60,11 +64,13 @@
 //
 // # Within one process
 //
-// A Bus takes the place of NATS: the same Server, Conn, Control and Bucket, by addresses of the Bus. Send of a connection hands the message to
-// each subscription that it matches. Where the receiving connection is Direct its handler runs within Send, under whatever the sender holds, and
-// may send in turn; so it takes no lock that anybody holds while sending. Elsewhere each subscription has a queue, bounded, and a goroutine.
-// Lend gives a receiver the sender's own bytes for as long as the two have agreed on; what is not lent is copied where it is kept. Windows
-// stay, for what a stopped server loses. No goroutine and no timer is the Bus's own, so that it lives in testing/synctest.
+// A Bus takes the place of NATS: the same Server, Conn, Control and Bucket, by addresses of the Bus. Send of a
+// connection hands the message to each subscription that it matches. Where the receiving connection is Direct its
+// handler runs within Send, under whatever the sender holds, and may send in turn; so it takes no lock that anybody
+// holds while sending. Elsewhere each subscription has a queue, bounded, and a goroutine. Lend gives a receiver the
+// sender's own bytes for as long as the two have agreed on; what is not lent is copied where it is kept. Windows
+// stay, for what a stopped server loses. No goroutine and no timer is the Bus's own, so that it lives in
+// testing/synctest.
 //
 // # How a frame gets across, exactly once
 //
@@ -89,11 +95,11 @@
 // no credit left and nothing on the way, the ack that would grant it may be the one that was lost: then Tick lets one
 // frame go beyond the credit, which the receiver refuses with an ack.
 //
-// How long that is follows from round trips that were measured, as in TCP (RFC 6298): mean, four deviations, and what the
-// receiver may put an ack off by; at least 50 ms above the mean, at most 5 s, doubled when it was not enough. What was
-// sent twice is no measure (Karn's rule), so a doubling stays until something is. A gap needs no clock: what proves that a
-// repetition was lost left after it, so no gap is answered twice within a round trip. A process that was kept from running
-// does not take the acks it has not read for lost: Tick looks twice.
+// How long that is follows from round trips that were measured, as in TCP (RFC 6298): mean, four deviations, and what
+// the receiver may put an ack off by; at least 50 ms above the mean, at most 5 s, doubled when it was not enough.
+// What was sent twice is no measure (Karn's rule), so a doubling stays until something is. A gap needs no clock: what
+// proves that a repetition was lost left after it, so no gap is answered twice within a round trip. A process that
+// was kept from running does not take the acks it has not read for lost: Tick looks twice.
 //
 // An ack says received. That a batch is complete, or safe on a disk, is said by others in other messages.
 //
@@ -109,7 +115,7 @@
 //	waiting for a handler        nothing                    on results; what is not handled is not read
 //	  on control                 256 MiB, 65536 messages    Config.PendingBytesMax; then messages are dropped and counted
 //	buffers of messages          what was not released
-//	  and waits to be used again 32 MiB a Conn              Config.FreeBytesMax
+//	  and waits to be used again 32 MiB a Conn              Config.Buffers; or all that share them
 //	reading and writing a line   33 KiB                     and 64 KiB where there is no TCP socket, in process or under TLS
 //	connections under a Guard    four a member; 256 others, whose messages are small; 32 subscriptions each: door.go
 //	tokens of subjects           4096 a line, of 63 bytes
@@ -121,11 +127,11 @@
 //
 // # Locks and goroutines
 //
-// Outbox: turn, then mu; mu is never held while publishing. door.mu, then whatever NATS locks. Conn.mu and stateLoop.mu are leaves: nothing is called
-// under them but reading a subscription's counter. dataLine: writer.mu, then mu; writer.mu is held while writing, mu
-// never. leasePool.mu is a leaf. Inbox has no lock. A Conn owns one goroutine for OnState, two for each data line,
-// NATS's own for control (reader, flusher, callbacks), and one for each subscription there; Close waits for those
-// that run foreign code.
+// Outbox: turn, then mu; mu is never held while publishing. door.mu, then whatever NATS locks. Conn.mu and
+// stateLoop.mu are leaves: nothing is called under them but reading a subscription's counter. dataLine: writer.mu,
+// then mu; writer.mu is held while writing, mu never. Buffers.mu is a leaf. Inbox has no lock. A Conn owns one
+// goroutine for OnState, two for each data line, NATS's own for control (reader, flusher, callbacks), and one for
+// each subscription there; Close waits for those that run foreign code.
 //
 // # Measured
 //
@@ -138,8 +144,8 @@
 //	128 B, answering side in process       18 µs p50
 //	256 KiB both ways                      0.84 ms p50
 //
-// So the flusher of nats.go, which sends what Publish left in its buffer, costs nothing that an explicit flush would win
-// back; over a data connection, whose two ways are two connections, the same takes a few µs more.
+// So the flusher of nats.go, which sends what Publish left in its buffer, costs nothing that an explicit flush would
+// win back; over a data connection, whose two ways are two connections, the same takes a few µs more.
 //
 // A window with one sender, everything in one process, on two cores of an AMD EPYC that were busy with other work;
 // the best of six runs, MB/s:
@@ -151,12 +157,13 @@
 //	63.5 KiB, in process     1530                     680
 //	256 KiB, in process      1390                     990
 //
-// ParseSubject takes 0.11 µs and allocates nothing; Server.Clients some 3 µs a connection. docs/memory.md has the time of
-// several trainers to one shard by size of message.
+// ParseSubject takes 0.11 µs and allocates nothing; Server.Clients some 3 µs a connection. docs/memory.md has the
+// time of several trainers to one shard by size of message.
 //
 // # Left out
 //
-// Permissions by member are to come: Guard tells this process and its peers from all others, and bounds these. JetStream keeps buckets and nothing else: gradients never pass it. Headers and
-// reply fields are not used, but for answers to NATS's own tools (service.go): the former destroy the alignment of frames, the latter let a message choose where an answer
-// goes.
+// Permissions by member are to come: Guard tells this process and its peers from all others, and bounds these.
+// JetStream keeps buckets and nothing else: gradients never pass it. Headers and reply fields are not used, but for
+// answers to NATS's own tools (service.go): the former destroy the alignment of frames, the latter let a message
+// choose where an answer goes.
 package fabric

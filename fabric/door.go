@@ -28,20 +28,21 @@ type Guard struct {
 	Member func(name string) (payloadBytes int)
 }
 
-// Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs; what goes
-// beyond them, and whoever goes by no member's name, is a guest.
+// Limits of connections under a Guard. A name has a member's limits for as many connections as a member needs; what
+// goes beyond them, and whoever goes by no member's name, is a guest.
 const (
 	// MemberConnectionsMax is one for control and three for data.
 	MemberConnectionsMax = 4
-	// GuestsMax bounds the guests: trainers that join, tools, strangers. One more, and the oldest of those from the address
-	// that has most of them has to go; a client of gradbus comes back by itself.
+	// GuestsMax bounds the guests: trainers that join, tools, strangers. One more, and the oldest of those from the
+	// address that has most of them has to go; a client of gradbus comes back by itself.
 	GuestsMax = 256
-	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others are
-	// cut off beyond narrowPayloadBytesMax, and find more room when they are back.
+	// GuestPayloadBytesMax holds the largest manifest. So large may be the messages of wideGuestsMax guests; the others
+	// are cut off beyond narrowPayloadBytesMax, and find more room when they are back.
 	GuestPayloadBytesMax  = 1<<20 + 64<<10
 	wideGuestsMax         = 16
 	narrowPayloadBytesMax = 32 << 10
-	// SubsMax bounds the subscriptions of a connection: those of ListenAt for three names and some more. A trainer has some three.
+	// SubsMax bounds the subscriptions of a connection: those of ListenAt for three names and some more. A trainer has
+	// some three.
 	SubsMax = 32
 
 	// controlLineBytesMax bounds a line of the protocol: a subject with up to 1 KiB of spaces, or a greeting with a token.
@@ -49,8 +50,8 @@ const (
 	tokenSecretBytesMax = 1 << 10
 	// subTokensMax is above subjectTokensMax and what NATS's own protocols take.
 	subTokensMax = 12
-	// subscriptionBytes is what a subscription takes at most: a subject of controlLineBytesMax and subTokensMax tokens, twice,
-	// and what leads to it.
+	// subscriptionBytes is what a subscription takes at most: a subject of controlLineBytesMax and subTokensMax tokens,
+	// twice, and what leads to it.
 	subscriptionBytes = 11 << 10
 	// connectionBytes is what a connection takes that does nothing, in the server and in the runtime.
 	connectionBytes = 20 << 10
@@ -89,8 +90,9 @@ type visitor struct {
 	limits
 }
 
-// door lets connections in to one NATS server, gives each its limits, and shows out whoever keeps others out. NATS knows
-// limits of single connections only by JWT, so the door writes one for each kind of limits and has the server read it.
+// door lets connections in to one NATS server, gives each its limits, and shows out whoever keeps others out. NATS
+// knows limits of single connections only by JWT, so the door writes one for each kind of limits and has the server
+// read it.
 type door struct {
 	guard *Guard // nil: who shows the token may do anything
 	log   *slog.Logger
@@ -121,8 +123,9 @@ func newDoor(config *ServerConfig, secret string) (*door, error) {
 		return nil, nil
 	}
 	d := &door{
-		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, asksToken: config.Token != "", token: sha256.Sum256([]byte(config.Token)),
-		own: sha256.Sum256([]byte(secret)), inside: map[uint64]*visitor{}, rights: map[limits]string{},
+		guard: config.Guard, log: config.Log, most: config.ConnectionsMax, asksToken: config.Token != "",
+		token: sha256.Sum256([]byte(config.Token)),
+		own:   sha256.Sum256([]byte(secret)), inside: map[uint64]*visitor{}, rights: map[limits]string{},
 		warnings: Limiter{PerSecond: evictionsPerSecond}, stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if d.guard == nil {
@@ -306,8 +309,8 @@ func (d *door) forget() {
 	}
 }
 
-// promote counts guests as members who have become such: a server may hear of a job after its trainers have dialed. NATS
-// keeps to the limits that they came with.
+// promote counts guests as members who have become such: a server may hear of a job after its trainers have dialed.
+// NATS keeps to the limits that they came with.
 func (d *door) promote() {
 	for _, v := range d.inside {
 		if v.guest {
@@ -329,7 +332,8 @@ func (d *door) evict() {
 		if !v.guest {
 			continue
 		}
-		if there := d.inside[out]; out == 0 || cmp.Or(cmp.Compare(from[there.address], from[v.address]), v.since.Compare(there.since), cmp.Compare(id, out)) < 0 {
+		if there := d.inside[out]; out == 0 ||
+			cmp.Or(cmp.Compare(from[there.address], from[v.address]), v.since.Compare(there.since), cmp.Compare(id, out)) < 0 {
 			out = id
 		}
 	}
@@ -337,7 +341,8 @@ func (d *door) evict() {
 		return
 	}
 	if d.warnings.Allow(time.Now()) {
-		d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name), "address", d.inside[out].address, "most", GuestsMax)
+		d.log.Warn("too many connections of no member of a job; the oldest is closed", "connection", clip(d.inside[out].name),
+			"address", d.inside[out].address, "most", GuestsMax)
 	}
 	delete(d.inside, out)
 	_ = d.nats.DisconnectClientByID(out) // gone by itself, else
@@ -364,7 +369,8 @@ func (d *door) makeRoom(now time.Time) {
 		_ = d.nats.DisconnectClientByID(c.Cid) // gone by itself, else
 	}
 	if len(silent) > 0 && d.warnings.Allow(now) {
-		d.log.Warn("half of all connections are taken; those that say nothing are closed", "closed", min(tooMany, len(silent)), "most", d.most)
+		d.log.Warn("half of all connections are taken; those that say nothing are closed", "closed",
+			min(tooMany, len(silent)), "most", d.most)
 	}
 }
 

@@ -24,7 +24,7 @@ func visit(t *testing.T, s *Server, name, words string) (conn net.Conn, answers 
 		t.Fatal(err)
 	}
 	if _, err := fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"name\":%q}\r\n%sPING\r\n", name, words); err != nil {
-		t.Fatal(err)
+		return conn, []string{err.Error()} // the server has read enough
 	}
 	for in := bufio.NewReader(conn); ; {
 		line, err := in.ReadString('\n')
@@ -41,25 +41,28 @@ func visit(t *testing.T, s *Server, name, words string) (conn net.Conn, answers 
 }
 
 func guardOf(members ...string) *Guard {
-	return &Guard{PeerToken: "peers", Publish: []string{All}, Deny: []string{AllFrom("coordinator")}, Member: func(name string) int {
-		if slices.Contains(members, name) {
-			return 4 << 20
-		}
-		return 0
-	}}
+	return &Guard{PeerToken: "peers", Publish: []string{All}, Deny: []string{AllFrom("coordinator")},
+		Member: func(name string) int {
+			if slices.Contains(members, name) {
+				return 4 << 20
+			}
+			return 0
+		}}
 }
 
 func message(bytes int) string {
 	return fmt.Sprintf("PUB gradbus.v1.job.t0.dense.s0 %d\r\n%s\r\n", bytes, strings.Repeat("x", bytes))
 }
 
-// Who goes by a member's name sends its messages, on four connections; anybody else only what joining takes, and of many
-// only little; connections of this process and of peers what they want.
+// Who goes by a member's name sends its messages, on four connections; anybody else only what joining takes, and of
+// many only little; connections of this process and of peers what they want.
 func TestGuardLimitsMessages(t *testing.T) {
 	server := startServer(t, ServerConfig{Guard: guardOf("job/t0")})
 	refused := func(name string, bytes int) bool {
 		_, answers := visit(t, server, name, message(bytes))
-		return len(answers) > 0 && strings.Contains(strings.ToLower(answers[0]), "maximum payload violation")
+		// What the server says last may be lost where it ends a connection that has more to be read.
+		return len(answers) > 0 && (strings.Contains(strings.ToLower(answers[0]), "maximum payload violation") ||
+			strings.Contains(answers[0], "reset by peer") || strings.Contains(answers[0], "broken pipe"))
 	}
 	for i := range MemberConnectionsMax {
 		if refused("job/t0", 4<<20) {
@@ -85,7 +88,8 @@ func TestGuardLimitsMessages(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, answers := visit(t, server, "job/t0", "PUB gradbus.v1.job.coordinator.ctl.all 0\r\n\r\n"); len(answers) != 1 || !strings.Contains(answers[0], "Permissions Violation") {
+	if _, answers := visit(t, server, "job/t0", "PUB gradbus.v1.job.coordinator.ctl.all 0\r\n\r\n"); len(answers) != 1 ||
+		!strings.Contains(answers[0], "Permissions Violation") {
 		t.Errorf("in the coordinator's name: %q", answers)
 	}
 }
@@ -100,7 +104,8 @@ func TestGuardMakesRoomForGuests(t *testing.T) {
 		}
 	}
 	eventually(t, "the oldest guests are gone", func() bool { return len(server.Clients()) == GuestsMax+1 })
-	if all := server.Clients(); slices.Contains(all, "guest-0") || !slices.Contains(all, fmt.Sprintf("guest-%d", GuestsMax+49)) {
+	if all := server.Clients(); slices.Contains(all, "guest-0") ||
+		!slices.Contains(all, fmt.Sprintf("guest-%d", GuestsMax+49)) {
 		t.Errorf("there are %q, want the latest", all)
 	}
 	if n := member.Stats().Reconnects; n != 0 || member.lines[bulkLine].isLost() {
@@ -164,8 +169,8 @@ func TestUnsubscribe(t *testing.T) {
 	})
 }
 
-// The figures of the formula are no less than what things take: subscriptions of the longest subjects with the most tokens, and
-// connections that say nothing.
+// The figures of the formula are no less than what things take: subscriptions of the longest subjects with the most
+// tokens, and connections that say nothing.
 func TestGuardsFormulaHolds(t *testing.T) {
 	server := startServer(t, ServerConfig{Guard: guardOf()})
 	held := func() int64 {

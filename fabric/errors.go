@@ -25,7 +25,8 @@ var (
 	ErrNoJetStream = errors.New("no JetStream")
 	// ErrDenied: the server does not let this client write what it was asked for. Nothing was written.
 	ErrDenied = errors.New("not allowed")
-	// ErrNoBucket: the control server has no such bucket, or has it no more since it was started anew. Nothing was written.
+	// ErrNoBucket: the control server has no such bucket, or has it no more since it was started anew. Nothing was
+	// written.
 	ErrNoBucket = errors.New("no such bucket")
 	// ErrKeyExists: somebody else has written the key. Nothing was written.
 	ErrKeyExists = errors.New("key exists")

@@ -90,11 +90,11 @@ func (o *connectOptions) show(config *Config, at *url.URL, nonce string) error {
 
 // greet takes a fresh connection to an address, nil in process, through INFO, TLS and CONNECT, until the server has
 // answered a PING. The connection is the caller's to close, also where greet fails.
-func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, pool *leasePool, witness *tlsWitness) (*wireSession, error) {
+func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, witness *tlsWitness) (*wireSession, error) {
 	if err := raw.SetDeadline(time.Now().Add(connectTimeout)); err != nil {
 		return nil, err
 	}
-	s := &wireSession{conn: raw, reader: newWireReader(raw, pool), witness: witness}
+	s := &wireSession{conn: raw, reader: newWireReader(raw, config.Buffers), witness: witness}
 	var e wireEvent
 	if err := s.reader.next(&e); err != nil {
 		return nil, err
@@ -109,7 +109,8 @@ func greet(ctx context.Context, raw net.Conn, at *url.URL, config *Config, pool 
 	if err != nil {
 		return nil, err
 	}
-	options := connectOptions{TLSRequired: secure, Name: config.Name, Lang: "go", Version: "gradbus", Protocol: 1, Echo: true}
+	options := connectOptions{TLSRequired: secure, Name: config.Name, Lang: "go", Version: "gradbus",
+		Protocol: 1, Echo: true}
 	if err := options.show(config, at, s.info.Nonce); err != nil {
 		return nil, err
 	}

@@ -90,12 +90,12 @@ func TestCredentialsFromAFile(t *testing.T) {
 		_, _ = lines.ReadString('\n')
 		fmt.Fprintf(far, "PONG\r\n")
 	})
-	config := Config{URL: "nats://there", CredsFile: file}
+	config := Config{URL: "nats://there", CredsFile: file, Buffers: NewBuffers(0)}
 	at, err := url.Parse(config.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	session, err := greet(t.Context(), near, at, &config, &leasePool{}, &tlsWitness{})
+	session, err := greet(t.Context(), near, at, &config, &tlsWitness{})
 	if err != nil || session.info.PayloadMax != 1000 {
 		t.Fatalf("%+v, %v", session, err)
 	}
@@ -117,12 +117,12 @@ func TestNothingBeforeTLS(t *testing.T) {
 		defer far.Close()
 		fmt.Fprintf(far, "INFO {\"tls_required\":true}\r\nINFO {}\r\n")
 	})
-	config := Config{URL: "tls://there"}
+	config := Config{URL: "tls://there", Buffers: NewBuffers(0)}
 	at, err := url.Parse(config.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = greet(guarded(t), near, at, &config, &leasePool{}, &tlsWitness{})
+	_, err = greet(guarded(t), near, at, &config, &tlsWitness{})
 	wantError(t, err, errProtocol, "between INFO and TLS")
 	wg.Wait()
 }

@@ -24,7 +24,7 @@ const (
 
 // Lease is a receiver's right to the bytes of one message. A nil Lease is one to bytes that nobody else ever uses.
 type Lease struct {
-	pool *leasePool // nil: not to be used again
+	pool *Buffers // nil: not to be used again
 	room []byte
 	size int // index of its size
 	free atomic.Bool
@@ -43,14 +43,18 @@ func (l *Lease) Release() {
 	l.pool.put(l)
 }
 
-// leasePool holds buffers that are waiting to be used again, at most bytesMax bytes of them. Safe for concurrent use.
-type leasePool struct {
+// Buffers are those that messages are read into. Released ones wait to be used again, at most bytesMax bytes of them.
+// They are safe for concurrent use, and connections may share them (Config.Buffers).
+type Buffers struct {
 	bytesMax int
 
 	mu    sync.Mutex // a leaf
 	bytes int
 	idle  [leaseSizes][]*Lease // by size; the last released is the first used, while it is in the cache
 }
+
+// NewBuffers makes buffers of which at most bytesMax bytes wait to be used again.
+func NewBuffers(bytesMax int) *Buffers { return &Buffers{bytesMax: bytesMax} }
 
 // leaseSize is the index and the bytes of the smallest buffer that holds n bytes, 0 < n <= 2 payloadBytesMaxMax.
 func leaseSize(n int) (index, bytes int) {
@@ -65,7 +69,7 @@ func leaseSize(n int) (index, bytes int) {
 }
 
 // get leases a buffer of at least n bytes, whose first is aligned. What is in it is undefined.
-func (p *leasePool) get(n int) *Lease {
+func (p *Buffers) get(n int) *Lease {
 	index, bytes := leaseSize(n)
 	p.mu.Lock()
 	if k := len(p.idle[index]); k > 0 {
@@ -83,7 +87,7 @@ func (p *leasePool) get(n int) *Lease {
 
 // put takes a buffer back, and leaves those of other sizes to the collector where there are too many: what a job that
 // has ended used is not kept for ever.
-func (p *leasePool) put(l *Lease) {
+func (p *Buffers) put(l *Lease) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := 0; i < leaseSizes && p.bytes+len(l.room) > p.bytesMax; i++ {
@@ -100,7 +104,7 @@ func (p *leasePool) put(l *Lease) {
 }
 
 // idleBytes is what waits to be used again.
-func (p *leasePool) idleBytes() int {
+func (p *Buffers) idleBytes() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes

@@ -28,7 +28,7 @@ func TestLeaseSizes(t *testing.T) {
 }
 
 func TestLeaseIsUsedAgain(t *testing.T) {
-	p := &leasePool{bytesMax: 10_000}
+	p := &Buffers{bytesMax: 10_000}
 	a := p.get(2000)
 	a.Release()
 	if b := p.get(1990); b != a || p.idleBytes() != 0 {
@@ -39,7 +39,7 @@ func TestLeaseIsUsedAgain(t *testing.T) {
 }
 
 func TestLeaseReleasedTwice(t *testing.T) {
-	p := &leasePool{bytesMax: 10_000}
+	p := &Buffers{bytesMax: 10_000}
 	l := p.get(10)
 	l.Release()
 	defer func() {
@@ -52,7 +52,7 @@ func TestLeaseReleasedTwice(t *testing.T) {
 
 // Free buffers stay below the bound, and those of a size that nobody uses any more make room.
 func TestLeasePoolIsBounded(t *testing.T) {
-	p := &leasePool{bytesMax: 10 * 4096}
+	p := &Buffers{bytesMax: 10 * 4096}
 	take := func(n, size int) {
 		var all []*Lease
 		for range n {
@@ -77,7 +77,7 @@ func TestLeasePoolIsBounded(t *testing.T) {
 }
 
 func TestLeasesConcurrently(t *testing.T) {
-	p := &leasePool{bytesMax: 1 << 20}
+	p := &Buffers{bytesMax: 1 << 20}
 	var wg sync.WaitGroup
 	for i := range 4 {
 		wg.Go(func() {
@@ -98,4 +98,32 @@ func TestLeasesConcurrently(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// Connections that share buffers keep no more of them together than one does alone.
+func TestConnectionsShareBuffers(t *testing.T) {
+	server := startServer(t, ServerConfig{})
+	shared, got := NewBuffers(8<<10), make(chan Message)
+	var all []Message
+	for _, to := range []string{"t1", "t2", "t3"} {
+		conn := dial(t, Config{Server: server, Buffers: shared})
+		if err := conn.Subscribe(Pattern("share", "t0", KindMean, to, true), func(m Message) { got <- m }); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.Send(At("share", "t0", KindMean, to).WithBucket(0, 0), make([]byte, 4<<10-2)); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case m := <-got:
+			all = append(all, m)
+		case <-guarded(t).Done():
+			t.Fatal("nothing came")
+		}
+	}
+	for i := range all {
+		all[i].Release()
+	}
+	if n := shared.idleBytes(); n != 8<<10 {
+		t.Errorf("%d bytes wait to be used again, want 8 KiB of the 12", n)
+	}
 }

@@ -6,7 +6,8 @@ import (
 	"sync"
 )
 
-// life is what every connection has, of however many lines: its states, the goroutines that run its handlers, and why it is closed.
+// life is what every connection has, of however many lines: its states, the goroutines that run its handlers, and why
+// it is closed.
 type life struct {
 	states   *stateLoop
 	handlers sync.WaitGroup // one count for each goroutine that runs handlers

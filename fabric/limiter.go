@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Limiter bounds how much is said in a second, refusals for example, so that a flood of bad frames costs its sender's line
-// and not ours. It is safe for concurrent use.
+// Limiter bounds how much is said in a second, refusals for example, so that a flood of bad frames costs its sender's
+// line and not ours. It is safe for concurrent use.
 type Limiter struct {
 	PerSecond int // at most so many times; 0 allows none
 

@@ -86,7 +86,8 @@ func (d *dialed) explain(ctx context.Context, config *Config, err error) error {
 	if wrong := d.tls.explain(err); wrong != nil {
 		return fmt.Errorf("dial %s: %w: %w", at, ErrRefused, wrong)
 	}
-	return fmt.Errorf("%w at %s: something listens there, but the NATS greeting failed (%w): it is another program, or has no room for more connections; ./bin/ps starts one",
+	return fmt.Errorf("%w at %s: something listens there, but the NATS greeting failed (%w): it is another program, or "+
+		"has no room for more connections; ./bin/ps starts one",
 		ErrNoServer, at, err)
 }
 
@@ -108,7 +109,8 @@ func address(config *Config) string {
 	return strings.Join(hosts, ",")
 }
 
-// WithoutUser takes what may be a password out of addresses, separated by commas, for people to see. They need not be valid.
+// WithoutUser takes what may be a password out of addresses, separated by commas, for people to see. They need not be
+// valid.
 func WithoutUser(addresses string) string {
 	all := strings.Split(addresses, ",")
 	for i, one := range all {

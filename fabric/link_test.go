@@ -55,7 +55,8 @@ func simulationFrame(index uint64, size int) []byte {
 }
 
 func newSimulation(t *testing.T, rng *rand.Rand) *simulation {
-	s := &simulation{t: t, rng: rng, frames: 100 + rng.IntN(300), now: time.Unix(1000, 0), got: map[uint64]int{}, published: map[uint64]bool{}}
+	s := &simulation{t: t, rng: rng, frames: 100 + rng.IntN(300), now: time.Unix(1000, 0), got: map[uint64]int{},
+		published: map[uint64]bool{}}
 	windowBytes := 2000 + rng.IntN(20000)
 	s.inbox = NewInbox(uint64(windowBytes + rng.IntN(5000)))
 	s.outbox = NewOutbox(OutboxConfig{
@@ -67,7 +68,8 @@ func newSimulation(t *testing.T, rng *rand.Rand) *simulation {
 	return s
 }
 
-func (s *simulation) publish(_ Subject, frame []byte) error {
+func (s *simulation) publish(_ Subject, p Payload) error {
+	frame := p.Data()
 	if s.broken {
 		return fmt.Errorf("publish: %w", ErrLost)
 	}
@@ -98,7 +100,7 @@ func (s *simulation) send(sizes []int, drainEvery int) error {
 	var sent [][]byte
 	for i, size := range sizes {
 		frame := simulationFrame(uint64(i), size)
-		if err := s.outbox.Send(s.t.Context(), At("j", "t0", KindDense, "s0"), frame); err != nil {
+		if err := s.outbox.Send(s.t.Context(), At("j", "t0", KindDense, "s0"), WithoutRoom(frame)); err != nil {
 			return err
 		}
 		sent = append(sent, frame)
@@ -138,7 +140,8 @@ func (s *simulation) run() {
 		}
 		if s.steps == 1_000_000 {
 			s.outbox.Close(errors.New("stuck"))
-			s.t.Fatalf("stuck with %d of %d frames received, %d pending, ack %+v", len(s.got), s.frames, s.outbox.Pending(), s.inbox.Ack())
+			s.t.Fatalf("stuck with %d of %d frames received, %d pending, ack %+v", len(s.got), s.frames, s.outbox.Pending(),
+				s.inbox.Ack())
 		}
 		s.step()
 	}
@@ -296,7 +299,8 @@ func TestEverythingArrivesExactlyOnce(t *testing.T) {
 		}
 	}
 	t.Logf("%d steps: %+v", steps, seen)
-	if seen.lost == 0 || seen.repeated == 0 || seen.reordered == 0 || seen.refused == 0 || seen.broken == 0 || seen.blocked == 0 {
+	if seen.lost == 0 || seen.repeated == 0 || seen.reordered == 0 || seen.refused == 0 || seen.broken == 0 ||
+		seen.blocked == 0 {
 		t.Errorf("the runs missed a case: %+v", seen)
 	}
 }

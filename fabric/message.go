@@ -10,11 +10,11 @@ type Message struct {
 	parsed  bool
 	lease   *Lease // nil: Data is nobody else's
 
-	borrowedFrom *leasePool // where Data is the publisher's and only for the time of the call; Keep takes a buffer from it
+	borrowedFrom *Buffers // where Data is the publisher's and only for the time of the call; Keep takes a buffer from it
 }
 
-// Keep makes Data the receiver's, as it is everywhere but on a connection of Config.Direct: there it ends with the call of the handler,
-// unless Keep has made a copy of it.
+// Keep makes Data the receiver's, as it is everywhere but on a connection of Config.Direct: there it ends with the call
+// of the handler, unless Keep has made a copy of it.
 func (m *Message) Keep() {
 	if m.borrowedFrom == nil {
 		return

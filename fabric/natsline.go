@@ -23,6 +23,8 @@ type natsLine struct {
 	ended    chan struct{}   // closed when NATS is through with the connection
 	// lost is set while NATS reconnects. It holds a lock during an attempt, for which Publish must not wait.
 	lost atomic.Bool
+	// maximum is the payload that the server takes, bytes. NATS gives it under a lock that it holds while it writes.
+	maximum atomic.Int64
 	// denied is closed when the server has refused to take a message of this client.
 	denied     chan struct{}
 	deniedOnce sync.Once
@@ -40,8 +42,10 @@ type natsLine struct {
 
 // dialNats connects, or says clearly why not. tell is called from a goroutine of NATS's, in order, and not after close
 // has returned.
-func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sync.WaitGroup, tell func(lineEvent, error)) (*natsLine, error) {
-	l := &natsLine{index: index, config: config, handlers: handlers, ended: make(chan struct{}), denied: make(chan struct{})}
+func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sync.WaitGroup, tell func(lineEvent,
+	error)) (*natsLine, error) {
+	l := &natsLine{index: index, config: config, handlers: handlers, ended: make(chan struct{}),
+		denied: make(chan struct{})}
 	l.ctx, l.cancel = context.WithCancel(context.Background())
 	// The handshake knows no context: cutting the socket ends it.
 	stop := context.AfterFunc(ctx, l.cut)
@@ -58,6 +62,7 @@ func dialNats(ctx context.Context, config *Config, index lineIndex, handlers *sy
 		return nil, came.explain(ctx, config, err)
 	}
 	l.nats = nc
+	l.maximum.Store(nc.MaxPayload())
 	return l, nil
 }
 
@@ -80,7 +85,8 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 				tell(lineLost, nil)
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
+		nats.ReconnectHandler(func(nc *nats.Conn) {
+			l.maximum.Store(nc.MaxPayload())
 			l.lost.Store(false)
 			tell(lineBack, nil)
 		}),
@@ -117,7 +123,8 @@ func (l *natsLine) options(config *Config, tell func(lineEvent, error)) []nats.O
 func (l *natsLine) report(sub *nats.Subscription, err error) {
 	if sub != nil && errors.Is(err, nats.ErrSlowConsumer) {
 		dropped, _ := sub.Dropped()
-		l.config.Log.Error("messages dropped, handler too slow", "connection", l.config.Name, "pattern", sub.Subject, "dropped", dropped)
+		l.config.Log.Error("messages dropped, handler too slow", "connection", l.config.Name, "pattern", sub.Subject,
+			"dropped", dropped)
 		return
 	}
 	if errors.Is(err, nats.ErrPermissionViolation) {
@@ -246,7 +253,7 @@ func (l *natsLine) flush(ctx context.Context) error {
 }
 
 func (l *natsLine) isLost() bool    { return l.lost.Load() }
-func (l *natsLine) payloadMax() int { return int(l.nats.MaxPayload()) }
+func (l *natsLine) payloadMax() int { return int(l.maximum.Load()) }
 
 func (l *natsLine) count(s *Stats) {
 	n := l.nats.Stats()

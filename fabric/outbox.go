@@ -29,11 +29,11 @@ type OutboxConfig struct {
 	Envelope Envelope
 	// Publish sends a frame and may block for a while. Required. ErrLost from it is not the end: the frame stays in the
 	// window and is sent again. Any other error is.
-	Publish func(subject Subject, frame []byte) error
-	// Lend is Publish for a frame that is sent for the first time, of which the receiver may use the bytes where they lie, until the frame's
-	// owner refills it: see Conn.Lend. What is sent again goes by Publish, so that no receiver looks at a frame that it has been through with.
-	// nil is Publish.
-	Lend func(subject Subject, frame []byte) error
+	Publish func(subject Subject, frame Payload) error
+	// Lend is Publish for a frame that is sent for the first time, of which the receiver may use the bytes where they
+	// lie, until the frame's owner refills it: see Conn.Lend. What is sent again goes by Publish, so that no receiver
+	// looks at a frame that it has been through with. nil is Publish.
+	Lend func(subject Subject, frame Payload) error
 	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
 	FramesMax int
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
@@ -45,9 +45,10 @@ type OutboxConfig struct {
 	ResendAfter, ResendMax time.Duration
 }
 
-// Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends again
-// what was lost. It has no goroutine, and no clock but to measure round trips: its owner calls Ack for every ack that arrives, Tick a few times a
-// second, and ResendAll when the connection is back. All methods are safe for concurrent use.
+// Outbox is the sending side of one window: it numbers frames, holds them until they are acknowledged, and sends
+// again what was lost. It has no goroutine, and no clock but to measure round trips: its owner calls Ack for every
+// ack that arrives, Tick a few times a second, and ResendAll when the connection is back. All methods are safe for
+// concurrent use.
 //
 // Memory: it holds the caller's frames, at most FramesMax and, but for one, BytesMax bytes of them; itself it is of
 // fixed size.
@@ -72,7 +73,8 @@ type Outbox struct {
 	due     time.Time     // when one is sent again for want of acks; zero: to be set by the next Tick
 	again   bool          // that time is over, and the next Tick is to look again
 	probes  int           // how often it was, since there was progress
-	suspect uint64        // orders up to this one were on the way when it was over last; 0 where these are known not to be lost, or sent again
+	// orders up to this one were on the way when it was over last; 0 where these are known not to be lost, or sent again
+	suspect uint64
 	full    bool          // the sender whose turn it is waits for room
 	starved bool          // the sender whose turn it is waits for credit alone
 	probe   bool          // it may send one frame beyond the credit, to learn whether an ack was lost
@@ -85,7 +87,7 @@ type Outbox struct {
 // slot holds one frame on its way.
 type slot struct {
 	subject  Subject
-	frame    []byte
+	frame    Payload
 	order    uint64        // of its latest transmission
 	earliest uint64        // order of its first transmission
 	at       time.Duration // of its first transmission, since Outbox.epoch
@@ -137,21 +139,48 @@ func NewOutbox(config OutboxConfig) *Outbox {
 	}
 }
 
-// Send numbers a frame and publishes it. It blocks while the window is full, until ctx ends. The frame belongs to the
-// window and may not be changed before it was acknowledged and released: see Drained.
+// Send numbers a frame and publishes it. It blocks while the window is full, until ctx ends. The frame, with its
+// room, belongs to the window and may not be changed before it was acknowledged and released: see Drained.
 //
 // An error says that the frame was not sent and took no number. That the server is lost is no error here: the frame is
 // in the window and will be sent again.
-func (o *Outbox) Send(ctx context.Context, subject Subject, frame []byte) error {
+func (o *Outbox) Send(ctx context.Context, subject Subject, frame Payload) error {
 	select {
 	case o.turn <- struct{}{}:
 	case <-ctx.Done():
 		return fmt.Errorf("send %s: %w", subject, context.Cause(ctx))
 	}
 	defer func() { <-o.turn }()
-	if err := o.waitForRoom(ctx, len(frame)); err != nil {
+	if err := o.waitForRoom(ctx, frame.Len()); err != nil {
 		return fmt.Errorf("send %s: %w", subject, err)
 	}
+	return o.send(subject, frame)
+}
+
+// TrySend is Send that does not wait for room: sent is false where there is none, or somebody else is sending.
+// Publishing may block for a while, as ever.
+func (o *Outbox) TrySend(subject Subject, frame Payload) (sent bool, err error) {
+	select {
+	case o.turn <- struct{}{}:
+	default:
+		return false, nil
+	}
+	defer func() { <-o.turn }()
+	o.mu.Lock()
+	fits, granted := o.roomFor(frame.Len())
+	err = o.err
+	o.mu.Unlock()
+	if err != nil {
+		return false, fmt.Errorf("send %s: %w", subject, err)
+	}
+	if !fits || !granted {
+		return false, nil
+	}
+	return true, o.send(subject, frame)
+}
+
+// send numbers and publishes a frame that there is room for. The caller has the turn.
+func (o *Outbox) send(subject Subject, frame Payload) error {
 	sequence := o.admit(subject, frame)
 	err := o.config.Lend(subject, frame)
 	o.mu.Lock()
@@ -174,8 +203,7 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 		if o.err != nil {
 			return o.err
 		}
-		fits := o.next-o.first < uint64(o.config.FramesMax) && (o.bytes == 0 || o.bytes+bytes <= o.config.BytesMax)
-		granted := o.total+uint64(bytes) <= o.credit
+		fits, granted := o.roomFor(bytes)
 		if fits && (granted || o.probe) {
 			return nil
 		}
@@ -191,13 +219,20 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 	}
 }
 
+// roomFor says whether a frame of the given size fits into the window, and whether the receiver has granted it.
+// Called with mu held.
+func (o *Outbox) roomFor(bytes int) (fits, granted bool) {
+	fits = o.next-o.first < uint64(o.config.FramesMax) && (o.bytes == 0 || o.bytes+bytes <= o.config.BytesMax)
+	return fits, o.total+uint64(bytes) <= o.credit
+}
+
 // admit gives a frame its number and puts it into the window, before it is published: its ack may be faster than the
 // publisher's return.
-func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
+func (o *Outbox) admit(subject Subject, frame Payload) uint64 {
 	o.mu.Lock()
 	sequence := o.next
 	o.mu.Unlock()
-	o.config.Envelope.SetSequence(frame, sequence) // not yet in the window, so nobody else reads it
+	o.config.Envelope.SetSequence(frame.Data(), sequence) // not yet in the window, so nobody else reads it
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.first == o.next {
@@ -206,9 +241,10 @@ func (o *Outbox) admit(subject Subject, frame []byte) uint64 {
 	o.order++
 	o.next++
 	o.pending++
-	o.bytes += len(frame)
-	o.total += uint64(len(frame))
-	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order, at: time.Since(o.epoch), end: o.total, busy: 1, used: true}
+	o.bytes += frame.Len()
+	o.total += uint64(frame.Len())
+	o.slots[sequence%SpanMax] = slot{subject: subject, frame: frame, order: o.order, earliest: o.order,
+		at: time.Since(o.epoch), end: o.total, busy: 1, used: true}
 	return sequence
 }
 
@@ -220,8 +256,8 @@ func (o *Outbox) retract(sequence uint64) {
 		return
 	}
 	o.pending--
-	o.bytes -= len(s.frame)
-	o.total -= uint64(len(s.frame))
+	o.bytes -= s.frame.Len()
+	o.total -= uint64(s.frame.Len())
 	o.next--
 	*s = slot{}
 	o.wake()
@@ -302,14 +338,16 @@ func (o *Outbox) Ack(a Ack) error {
 
 // news is what an ack told that was not known.
 type news struct {
-	progress bool          // frames have arrived
-	frames   int           // so many
-	original bool          // of these one was sent once, and is among the suspects
-	latest   uint64        // order of the latest transmission of any of them
-	once     bool          // that was its frame's only one: its arrival may have brought the ack about, and no repetition has
-	at       time.Duration // when its frame was sent first, since Outbox.epoch
-	// evidence is the order of the latest transmission known to have arrived. Of a frame that was sent several times it is not known
-	// which one did, so it proves no more than its first: else a late original would condemn all that left before its repetition.
+	progress bool   // frames have arrived
+	frames   int    // so many
+	original bool   // of these one was sent once, and is among the suspects
+	latest   uint64 // order of the latest transmission of any of them
+	// that was its frame's only one: its arrival may have brought the ack about, and no repetition has
+	once bool
+	at   time.Duration // when its frame was sent first, since Outbox.epoch
+	// evidence is the order of the latest transmission known to have arrived. Of a frame that was sent several times
+	// it is not known which one did, so it proves no more than its first: else a late original would condemn all that
+	// left before its repetition.
 	evidence uint64
 }
 
@@ -327,7 +365,7 @@ func (o *Outbox) arrived(a *Ack) (told news) {
 			told.latest, told.once, told.at = s.order, s.order == s.earliest, s.at
 		}
 		told.evidence = max(told.evidence, s.earliest)
-		o.bytes -= len(s.frame)
+		o.bytes -= s.frame.Len()
 	}
 	for n, end := o.first, o.next; n < end; n++ {
 		if s := &o.slots[n%SpanMax]; s.acked && s.busy == 0 {
@@ -369,8 +407,8 @@ func (o *Outbox) mark(framesMax int, missing func(*slot) bool) []uint64 {
 
 func every(*slot) bool { return true }
 
-// repeat publishes marked frames, but for those that were acknowledged meanwhile, and counts them. It stops at the first error: ErrLost is left to the next Tick or ResendAll, any other
-// ends the window.
+// repeat publishes marked frames, but for those that were acknowledged meanwhile, and counts them. It stops at the
+// first error: ErrLost is left to the next Tick or ResendAll, any other ends the window.
 func (o *Outbox) repeat(marked []uint64, count *uint64) error {
 	var failed error
 	for _, n := range marked {

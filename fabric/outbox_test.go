@@ -39,7 +39,8 @@ type recorder struct {
 func newRecorder(config OutboxConfig) *recorder {
 	r := &recorder{}
 	config.Envelope = envelope{}
-	config.Publish = func(subject Subject, frame []byte) error {
+	config.Publish = func(subject Subject, p Payload) error {
+		frame := p.Data()
 		if r.err != nil {
 			return r.err
 		}
@@ -54,7 +55,7 @@ func newRecorder(config OutboxConfig) *recorder {
 func (r *recorder) send(t *testing.T, frames, bytes int) {
 	t.Helper()
 	for range frames {
-		if err := r.Send(t.Context(), someSubject, make([]byte, bytes)); err != nil {
+		if err := r.Send(t.Context(), someSubject, WithoutRoom(make([]byte, bytes))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,6 +84,43 @@ func (r *recorder) pending(t *testing.T, want int) {
 	}
 }
 
+// Without room TrySend leaves the window as it was; it waits neither for room nor for another who does.
+func TestTrySend(t *testing.T) {
+	r := newRecorder(OutboxConfig{BytesMax: 100})
+	try := func(when string, bytes int, want bool) {
+		t.Helper()
+		if sent, err := r.TrySend(someSubject, WithoutRoom(make([]byte, bytes))); sent != want || err != nil {
+			t.Errorf("%s: sent %v, %v; want %v", when, sent, err, want)
+		}
+	}
+	try("into an empty window", 60, true)
+	try("beyond the window", 60, false)
+	try("of what is left", 40, true)
+	r.want(t, "two frames", 1, 2)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan error)
+	go func() { waiting <- r.Send(ctx, someSubject, WithoutRoom(make([]byte, 60))) }()
+	eventually(t, "somebody waits for room", func() bool { return r.State().Full })
+	try("while another waits", 0, false)
+	cancel()
+	if err := <-waiting; !errors.Is(err, context.Canceled) {
+		t.Errorf("who waited got %v", err)
+	}
+	if err := r.Ack(Ack{Cumulative: 2, Window: 1000}); err != nil {
+		t.Fatal(err)
+	}
+	try("into a window that was emptied", 60, true)
+	r.want(t, "after the ack", 3)
+	r.err = ErrPayload
+	if sent, err := r.TrySend(someSubject, WithoutRoom(make([]byte, 10))); !errors.Is(err, ErrPayload) || !sent {
+		t.Errorf("refused by the server: sent %v, %v", sent, err)
+	}
+	r.err = nil
+	r.Close(nil)
+	if _, err := r.TrySend(someSubject, WithoutRoom(make([]byte, 10))); !errors.Is(err, ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
 func TestOutboxNumbersFromOne(t *testing.T) {
 	r := newRecorder(OutboxConfig{})
 	r.send(t, 3, 8)
@@ -154,7 +192,7 @@ func TestOutboxRefusedFrameTakesNoNumberAndNoCredit(t *testing.T) {
 	r := newRecorder(OutboxConfig{BytesMax: 16})
 	r.send(t, 1, 8)
 	r.err = fmt.Errorf("publish: %w", ErrPayload)
-	if err := r.Send(t.Context(), someSubject, make([]byte, 8)); !errors.Is(err, ErrPayload) {
+	if err := r.Send(t.Context(), someSubject, WithoutRoom(make([]byte, 8))); !errors.Is(err, ErrPayload) {
 		t.Errorf("Send: %v; want ErrPayload", err)
 	}
 	r.err = nil
@@ -189,7 +227,7 @@ type blockedSend struct {
 
 func sendInBackground(ctx context.Context, r *recorder, bytes int) *blockedSend {
 	b := &blockedSend{make(chan error, 1)}
-	go func() { b.done <- r.Send(ctx, someSubject, make([]byte, bytes)) }()
+	go func() { b.done <- r.Send(ctx, someSubject, WithoutRoom(make([]byte, bytes))) }()
 	return b
 }
 
@@ -323,7 +361,7 @@ func TestOutboxFatalErrorWhileResending(t *testing.T) {
 		t.Errorf("ResendAll: %v", err)
 	}
 	r.err = nil
-	if err := r.Send(t.Context(), someSubject, make([]byte, 8)); !errors.Is(err, ErrRefused) {
+	if err := r.Send(t.Context(), someSubject, WithoutRoom(make([]byte, 8))); !errors.Is(err, ErrRefused) {
 		t.Errorf("Send: %v", err)
 	}
 }
@@ -333,13 +371,13 @@ func TestOutboxHoldsFrameWhileItIsRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		through := make(chan struct{})
 		held := false
-		o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, []byte) error {
+		o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, Payload) error {
 			if held {
 				<-through
 			}
 			return nil
 		}})
-		if err := o.Send(t.Context(), someSubject, make([]byte, 8)); err != nil {
+		if err := o.Send(t.Context(), someSubject, WithoutRoom(make([]byte, 8))); err != nil {
 			t.Fatal(err)
 		}
 		held = true
@@ -365,7 +403,7 @@ func TestOutboxSkipsWhatWasAcknowledgedMeanwhile(t *testing.T) {
 	r.send(t, 3, 8)
 	r.want(t, "sent", 1, 2, 3)
 	publish := r.config.Publish
-	r.config.Publish = func(subject Subject, frame []byte) error {
+	r.config.Publish = func(subject Subject, frame Payload) error {
 		if len(r.sent) == 0 { // in the middle of the first repetition
 			if err := r.Ack(Ack{Cumulative: 2}); err != nil {
 				t.Error(err)
@@ -383,8 +421,8 @@ func TestOutboxSkipsWhatWasAcknowledgedMeanwhile(t *testing.T) {
 // A window that is always full makes its sender wait for every frame, and allocates nothing.
 func TestOutboxAllocations(t *testing.T) {
 	sent := make(chan uint64, SpanMax)
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, FramesMax: 2, Publish: func(_ Subject, frame []byte) error {
-		sequence, _ := envelope{}.Sequence(frame)
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, FramesMax: 2, Publish: func(_ Subject, p Payload) error {
+		sequence, _ := envelope{}.Sequence(p.Data())
 		sent <- sequence
 		return nil
 	}})
@@ -399,7 +437,7 @@ func TestOutboxAllocations(t *testing.T) {
 	frames := [][]byte{make([]byte, 64), make([]byte, 64), make([]byte, 64), make([]byte, 64)}
 	ctx, i := guarded(t), 0
 	if n := testing.AllocsPerRun(2000, func() {
-		if err := o.Send(ctx, someSubject, frames[i%len(frames)]); err != nil {
+		if err := o.Send(ctx, someSubject, WithoutRoom(frames[i%len(frames)])); err != nil {
 			t.Error(err)
 		}
 		i++

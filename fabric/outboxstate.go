@@ -5,10 +5,11 @@ import "time"
 // OutboxState is how a window is at one moment.
 type OutboxState struct {
 	OutboxStats
-	PendingBytes int           // of frames that were sent and not acknowledged
-	WindowBytes  int           // that may be on the way: OutboxConfig.BytesMax, or less where the receiver's credit ends before
-	Full         bool          // a sender waits for room
-	RoundTrip    time.Duration // from a frame's only sending until it is known to have come, lately; 0 before the first
+	PendingBytes int // of frames that were sent and not acknowledged
+	// that may be on the way: OutboxConfig.BytesMax, or less where the receiver's credit ends before
+	WindowBytes int
+	Full        bool          // a sender waits for room
+	RoundTrip   time.Duration // from a frame's only sending until it is known to have come, lately; 0 before the first
 }
 
 // State is how the window is now.
@@ -19,7 +20,8 @@ func (o *Outbox) State() OutboxState {
 	if o.credit > o.total {
 		granted += int(min(o.credit-o.total, uint64(o.config.BytesMax)))
 	}
-	return OutboxState{OutboxStats: o.stats, PendingBytes: o.bytes, WindowBytes: min(o.config.BytesMax, granted), Full: o.full, RoundTrip: o.trips.Mean()}
+	return OutboxState{OutboxStats: o.stats, PendingBytes: o.bytes, WindowBytes: min(o.config.BytesMax, granted),
+		Full: o.full, RoundTrip: o.trips.Mean()}
 }
 
 // Received is Ack for an owner that knows without an ack that every frame up to a number has been received.

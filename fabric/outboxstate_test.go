@@ -27,14 +27,17 @@ func TestOutboxState(t *testing.T) {
 		want("three sent", OutboxState{OutboxStats: OutboxStats{Frames: 3}, PendingBytes: 600, WindowBytes: 1000})
 		time.Sleep(8 * time.Millisecond)
 		ack(Ack{Cumulative: 2})
-		want("two came", OutboxState{OutboxStats: OutboxStats{Frames: 3}, PendingBytes: 200, WindowBytes: 600, RoundTrip: 8 * time.Millisecond})
+		want("two came", OutboxState{OutboxStats: OutboxStats{Frames: 3}, PendingBytes: 200, WindowBytes: 600,
+			RoundTrip: 8 * time.Millisecond})
 		ack(Ack{Cumulative: 3, Window: 1600})
-		want("and the third, and credit", OutboxState{OutboxStats: OutboxStats{Frames: 3}, WindowBytes: 1000, RoundTrip: 8 * time.Millisecond})
+		want("and the third, and credit", OutboxState{OutboxStats: OutboxStats{Frames: 3}, WindowBytes: 1000,
+			RoundTrip: 8 * time.Millisecond})
 
 		o.send(t, 1, 200) // the next measure; the newest counts for an eighth
 		time.Sleep(16 * time.Millisecond)
 		ack(Ack{Cumulative: 4})
-		want("a longer one", OutboxState{OutboxStats: OutboxStats{Frames: 4}, WindowBytes: 800, RoundTrip: 9 * time.Millisecond})
+		want("a longer one", OutboxState{OutboxStats: OutboxStats{Frames: 4}, WindowBytes: 800,
+			RoundTrip: 9 * time.Millisecond})
 
 		o.send(t, 1, 200) // sent again: which sending was answered is not known
 		if err := o.ResendAll(); err != nil {
@@ -42,13 +45,15 @@ func TestOutboxState(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		ack(Ack{Cumulative: 5})
-		want("no measure", OutboxState{OutboxStats: OutboxStats{Frames: 5, Back: 1}, WindowBytes: 600, RoundTrip: 9 * time.Millisecond})
+		want("no measure", OutboxState{OutboxStats: OutboxStats{Frames: 5, Back: 1}, WindowBytes: 600,
+			RoundTrip: 9 * time.Millisecond})
 		o.send(t, 1, 200) // known to have come without an ack
 		time.Sleep(9 * time.Millisecond)
 		if err := o.Received(6); err != nil {
 			t.Fatal(err)
 		}
-		want("one that no ack told", OutboxState{OutboxStats: OutboxStats{Frames: 6, Back: 1}, WindowBytes: 400, RoundTrip: 9 * time.Millisecond})
+		want("one that no ack told", OutboxState{OutboxStats: OutboxStats{Frames: 6, Back: 1}, WindowBytes: 400,
+			RoundTrip: 9 * time.Millisecond})
 
 		done := make(chan struct{})
 		go func() {
@@ -56,7 +61,8 @@ func TestOutboxState(t *testing.T) {
 			o.send(t, 3, 200)
 		}()
 		synctest.Wait()
-		want("no credit left for the third", OutboxState{OutboxStats: OutboxStats{Frames: 8, Back: 1}, PendingBytes: 400, WindowBytes: 400, Full: true, RoundTrip: 9 * time.Millisecond})
+		want("no credit left for the third", OutboxState{OutboxStats: OutboxStats{Frames: 8, Back: 1}, PendingBytes: 400,
+			WindowBytes: 400, Full: true, RoundTrip: 9 * time.Millisecond})
 		ack(Ack{Cumulative: 7, Window: 5000})
 		<-done
 		if s := o.State(); s.Full || s.PendingBytes != 400 {

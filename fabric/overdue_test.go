@@ -134,7 +134,8 @@ func TestOutboxCreditStartsTheClock(t *testing.T) {
 	})
 }
 
-// What was sent beyond the credit waited for room, however long, and not for an ack: when there is room the wait is short again.
+// What was sent beyond the credit waited for room, however long, and not for an ack: when there is room the wait is
+// short again.
 func TestOutboxCreditEndsDoubling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocked(t, OutboxConfig{BytesMax: 8})
@@ -154,8 +155,8 @@ func TestOutboxCreditEndsDoubling(t *testing.T) {
 	})
 }
 
-// A window that is lost whole, and once more when the connection is back, is through after few round trips; nothing of it is sent a
-// third time but what was sent first.
+// A window that is lost whole, and once more when the connection is back, is through after few round trips; nothing of
+// it is sent a third time but what was sent first.
 func TestOutboxWholeWindowLostTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocked(t, OutboxConfig{ResendAfter: 100 * time.Millisecond})

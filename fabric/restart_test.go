@@ -73,7 +73,8 @@ type flow struct {
 
 func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 	t.Helper()
-	r := &receiver{t: t, conn: to, acks: At("j", "s0", KindAck, "t0").String(), inbox: NewInbox(1 << 20), got: map[uint64]int{}}
+	r := &receiver{t: t, conn: to, acks: At("j", "s0", KindAck, "t0").String(), inbox: NewInbox(1 << 20),
+		got: map[uint64]int{}}
 	if err := to.Subscribe(Pattern("j", Any, KindDense, "s0", true), r.take); err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +83,8 @@ func newFlow(t *testing.T, from, to *Conn, back <-chan struct{}) *flow {
 
 // newFlowTo is a flow to a receiver that listens already.
 func newFlowTo(t *testing.T, from *Conn, r *receiver, back <-chan struct{}, bytesMax int) *flow {
-	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.Send, BytesMax: bytesMax, ResendAfter: 50 * time.Millisecond})
+	o := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: from.SendInPlace, BytesMax: bytesMax,
+		ResendAfter: 50 * time.Millisecond})
 	err := from.Subscribe(Pattern("j", Any, KindAck, "t0", false), func(m Message) {
 		if err := o.Ack(decodeAck(m.Data)); err != nil {
 			t.Error(err)
@@ -138,7 +140,7 @@ func testServerRestartInMidFlow(t *testing.T) {
 	go func() {
 		for i := range uint64(frames) {
 			subject := At("j", "t0", KindDense, "s0").WithBucket(i/10, uint32(i%10))
-			if err := f.outbox.Send(guarded(t), subject, simulationFrame(i, int(i*37%4096))); err != nil {
+			if err := f.outbox.Send(guarded(t), subject, WithoutRoom(simulationFrame(i, int(i*37%4096)))); err != nil {
 				sent <- err
 				return
 			}

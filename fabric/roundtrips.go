@@ -2,12 +2,14 @@ package fabric
 
 import "time"
 
-// RoundTrips estimates from the times that answers took how long one may still take, as RFC 6298 does for TCP: the mean with a
-// weight of 1/8 for the newest, four mean deviations (weight 1/4) on top, and twice the time after each time that was too short. It
-// is pure: it reads no clock, and what it says follows from the calls alone. It is not safe for concurrent use.
+// RoundTrips estimates from the times that answers took how long one may still take, as RFC 6298 does for TCP: the mean
+// with a weight of 1/8 for the newest, four mean deviations (weight 1/4) on top, and twice the time after each time
+// that was too short. It is pure: it reads no clock, and what it says follows from the calls alone. It is not safe for
+// concurrent use.
 //
-// An answer to something that was said twice is no measure, since it is not known which one was answered (Karn's rule): do not
-// call Took for it. So that a wait which is always too short is mended all the same, a doubling stays until the next measure.
+// An answer to something that was said twice is no measure, since it is not known which one was answered (Karn's rule):
+// do not call Took for it. So that a wait which is always too short is mended all the same, a doubling stays until the
+// next measure.
 type RoundTrips struct {
 	First time.Duration // to wait for while nothing was measured
 	Slack time.Duration // least to wait beyond the mean: what a busy machine keeps an answer back
@@ -52,7 +54,8 @@ func (r *RoundTrips) Fresh() { r.doublings = 0 }
 // Mean is how long answers take; 0 before the first measure.
 func (r *RoundTrips) Mean() time.Duration { return r.mean }
 
-// Usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least Slack.
+// Usual is the time within which an answer comes that is not put off: First, or the mean and four deviations, at least
+// Slack.
 func (r *RoundTrips) Usual() time.Duration {
 	if r.mean == 0 {
 		return r.First

@@ -8,14 +8,16 @@ import (
 	"time"
 )
 
-// The example of RFC 6298's formulas by hand: R = 100, then 100, 180 and 100 ms; and what doubles the wait and ends that.
+// The example of RFC 6298's formulas by hand: R = 100, then 100, 180 and 100 ms; and what doubles the wait and ends
+// that.
 func TestRoundTrips(t *testing.T) {
 	const ms = time.Millisecond
 	r := RoundTrips{First: 1000 * ms, Slack: 20 * ms, Delay: 30 * ms, Max: 5000 * ms}
 	want := func(what string, mean, usual, timeout time.Duration) {
 		t.Helper()
 		if r.Mean() != mean || r.Usual() != usual || r.Timeout() != timeout {
-			t.Errorf("%s: mean %v, usual %v, timeout %v; want %v, %v, %v", what, r.Mean(), r.Usual(), r.Timeout(), mean, usual, timeout)
+			t.Errorf("%s: mean %v, usual %v, timeout %v; want %v, %v, %v", what, r.Mean(), r.Usual(), r.Timeout(), mean,
+				usual, timeout)
 		}
 	}
 	want("nothing measured", 0, 1000*ms, 1000*ms)
@@ -66,8 +68,9 @@ func TestWaitIsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, []byte) error { return nil }}).trips
-	for what, d := range map[string]time.Duration{"before anything was measured": r.First, "slack": r.Slack, "delay": r.Delay, "at most": r.Max} {
+	r := NewOutbox(OutboxConfig{Envelope: envelope{}, Publish: func(Subject, Payload) error { return nil }}).trips
+	for what, d := range map[string]time.Duration{"before anything was measured": r.First, "slack": r.Slack,
+		"delay": r.Delay, "at most": r.Max} {
 		if row := fmt.Sprintf("| %s | %d |", what, d.Milliseconds()); !strings.Contains(string(text), row+"\n") {
 			t.Errorf("docs/protocol.md: want the row %q", row)
 		}

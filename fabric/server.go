@@ -35,7 +35,8 @@ const (
 	// pingInterval and pingsMax find a peer that vanished without a word after 10 to 15 s.
 	pingInterval = 5 * time.Second
 	pingsMax     = 2
-	// greetingTimeout is how long a connection may take to say who it is, and as long for TLS: as long as those of ours do.
+	// greetingTimeout is how long a connection may take to say who it is, and as long for TLS: as long as those of ours
+	// do.
 	greetingTimeout = connectTimeout
 	// readyTimeout bounds the start of a server, which takes milliseconds where the machine is not busy.
 	readyTimeout = 30 * time.Second
@@ -47,19 +48,21 @@ const (
 
 // ServerConfig describes an embedded NATS server.
 type ServerConfig struct {
-	Bus             *Bus         // serve members within this process, by calls; of what follows Port and the bounds count, and JetStream. nil is NATS
-	Host            string       // address to listen at; "" is 127.0.0.1
-	Port            int          // TCP port; 0 is any free one
-	Name            string       // server name in logs; "" is "gradbus"
-	PayloadBytesMax int          // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
-	PendingBytesMax int64        // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
-	ConnectionsMax  int          // open connections, three a member; 0 is ConnectionsMaxDefault
-	JetStream       bool         // also keep the buckets of Control, in memory, at most 256 MiB
-	Token           string       // secret that every TCP connection must show; "" asks for none. See CheckToken
-	Guard           *Guard       // what TCP connections may do; nil: anything
-	TLS             *tls.Config  // server certificate; nil is plain TCP
-	Monitor         string       // host:port of NATS's own monitoring over HTTP, on loopback since it asks for no token; "" is none
-	Log             *slog.Logger // receives warnings and errors; nil discards them
+	// serve members within this process, by calls; of what follows Port and the bounds count, and JetStream. nil is NATS
+	Bus             *Bus
+	Host            string      // address to listen at; "" is 127.0.0.1
+	Port            int         // TCP port; 0 is any free one
+	Name            string      // server name in logs; "" is "gradbus"
+	PayloadBytesMax int         // largest message, bytes; 0 is PayloadBytesMaxDefault; at most 64 MiB
+	PendingBytesMax int64       // bytes that may wait for one reader before it is cut off; 0 is PendingBytesMaxDefault
+	ConnectionsMax  int         // open connections, three a member; 0 is ConnectionsMaxDefault
+	JetStream       bool        // also keep the buckets of Control, in memory, at most 256 MiB
+	Token           string      // secret that every TCP connection must show; "" asks for none. See CheckToken
+	Guard           *Guard      // what TCP connections may do; nil: anything
+	TLS             *tls.Config // server certificate; nil is plain TCP
+	// host:port of NATS's own monitoring over HTTP, on loopback since it asks for no token; "" is none
+	Monitor string
+	Log     *slog.Logger // receives warnings and errors; nil discards them
 
 	greeting time.Duration // that a connection may take to say who it is; 0 is greetingTimeout
 }
@@ -88,11 +91,13 @@ func (c *ServerConfig) validate() error {
 		errs = append(errs, fmt.Errorf("port %d: want 1 to 65535, or 0 for any free one", c.Port))
 	}
 	if c.PayloadBytesMax < 0 || c.PayloadBytesMax > server.MAX_PAYLOAD_MAX_SIZE*8 {
-		errs = append(errs, fmt.Errorf("payload_bytes_max %d: want 1 to %d", c.PayloadBytesMax, server.MAX_PAYLOAD_MAX_SIZE*8))
+		errs = append(errs, fmt.Errorf("payload_bytes_max %d: want 1 to %d", c.PayloadBytesMax,
+			server.MAX_PAYLOAD_MAX_SIZE*8))
 	}
 	// A message counts as pending a little beyond its arrival: with room for two, a reader who is on time is cut off.
 	if c.PendingBytesMax < 4*int64(c.PayloadBytesMax) {
-		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax, 4*c.PayloadBytesMax))
+		errs = append(errs, fmt.Errorf("pending_bytes_max %d: want at least four messages, %d", c.PendingBytesMax,
+			4*c.PayloadBytesMax))
 	}
 	if c.ConnectionsMax < 0 {
 		errs = append(errs, fmt.Errorf("connections_max %d: want three a member", c.ConnectionsMax))
@@ -118,8 +123,11 @@ func (c *ServerConfig) monitor() (host string, port int, err error) {
 	if err == nil {
 		port, err = strconv.Atoi(text)
 	}
-	if ip := net.ParseIP(host); err != nil || port < 1 || port > 65535 || host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return "", 0, fmt.Errorf("monitor %q: want host:port on loopback, for example 127.0.0.1:8222: it asks nobody for a token", c.Monitor)
+	if ip := net.ParseIP(host); err != nil || port < 1 || port > 65535 || host != "localhost" &&
+		(ip == nil || !ip.IsLoopback()) {
+		return "", 0,
+			fmt.Errorf("monitor %q: want host:port on loopback, for example 127.0.0.1:8222: it asks nobody for a token",
+				c.Monitor)
 	}
 	return host, port, nil
 }
@@ -131,7 +139,9 @@ type Server struct {
 	bus    *busServer // in place of what follows; nil is NATS
 	token  string     // of this process's connections: drawn at random, and shown to nobody else
 
-	mu     sync.Mutex
+	turn sync.Mutex // of Stop and Start, which take their time. Lock order: turn, then mu
+
+	mu     sync.Mutex // never held for long
 	nats   *server.Server
 	door   *door // of nats; nil where everybody may do anything
 	cutOff int64 // readers, by servers before the present one
@@ -235,7 +245,8 @@ func serverOptions(config *ServerConfig) *server.Options {
 	}
 	options.HTTPHost, options.HTTPPort, _ = config.monitor() // validate has seen it
 	if config.JetStream {
-		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1 // 0 would be three quarters of the disk
+		// 0 would be three quarters of the disk
+		options.JetStream, options.JetStreamMaxMemory, options.JetStreamMaxStore = true, bucketBytesMax, 1
 	}
 	if config.TLS != nil {
 		options.TLSTimeout = greetingTimeout.Seconds()
@@ -248,9 +259,11 @@ func serverOptions(config *ServerConfig) *server.Options {
 
 func startError(address string, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("start server: %w: %s is in use by another process; want another host or port, or port 0 for any free one", ErrPortTaken, address)
+		return fmt.Errorf("start server: %w: %s is in use by another process; want another host or port, or port 0 for "+
+			"any free one", ErrPortTaken, address)
 	}
-	return fmt.Errorf("start server at %s: %w; want a host of this machine, and a port that this user may take", address, err)
+	return fmt.Errorf("start server at %s: %w; want a host of this machine, and a port that this user may take",
+		address, err)
 }
 
 func serverURL(at *net.TCPAddr, secure bool) string {
@@ -307,9 +320,9 @@ func (s *Server) connections(options server.ConnzOptions) (*server.Connz, error)
 	return nats.Connz(&options)
 }
 
-// Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing, and
-// that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last closedMax
-// connections that have ended, and costs as much as Clients.
+// Faded lists the names of connections that this server gave up, because nothing came from them or they took nothing,
+// and that were not closed otherwise since: their members may be cut off rather than gone. It looks at the last
+// closedMax connections that have ended, and costs as much as Clients.
 func (s *Server) Faded() []string {
 	if s.bus != nil {
 		return nil
@@ -327,7 +340,8 @@ func (s *Server) Faded() []string {
 	var names []string
 	for name, c := range last {
 		switch c.Reason {
-		case server.StaleConnection.String(), server.SlowConsumerWriteDeadline.String(), server.SlowConsumerPendingBytes.String():
+		case server.StaleConnection.String(), server.SlowConsumerWriteDeadline.String(),
+			server.SlowConsumerPendingBytes.String():
 			names = append(names, name)
 		}
 	}
@@ -335,8 +349,8 @@ func (s *Server) Faded() []string {
 	return names
 }
 
-// GuestBytes bounds what connections that are there now can make the server hold as guests: at most the GuestBytes of all. It is 0
-// without a Guard.
+// GuestBytes bounds what connections that are there now can make the server hold as guests: at most the GuestBytes of
+// all. It is 0 without a Guard.
 func (s *Server) GuestBytes() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -363,6 +377,8 @@ func (s *Server) Stop() {
 		s.bus.stop()
 		return
 	}
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	s.mu.Lock()
 	nats, door := s.nats, s.door
 	s.mu.Unlock()
@@ -371,22 +387,27 @@ func (s *Server) Stop() {
 
 // Start serves again after Stop, at the same address. Errors as of StartServer, and ErrClosed after Close.
 func (s *Server) Start() error {
+	s.turn.Lock()
+	defer s.turn.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
+	closed := s.closed
+	s.mu.Unlock()
+	if closed {
 		return fmt.Errorf("start server: %w", ErrClosed)
 	}
 	if s.bus != nil {
 		s.bus.start()
 		return nil
 	}
-	if s.nats.Running() {
+	if s.serving().Running() {
 		return nil
 	}
 	nats, door, err := startNATS(&s.config, s.token)
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.cutOff += s.nats.NumSlowConsumers()
 	s.nats, s.door = nats, door
 	return nil
@@ -410,13 +431,15 @@ func (s *Server) Close() {
 // TokenBytesMin is the shortest token that is worth asking for: 16 hexadecimal digits are 64 bits.
 const TokenBytesMin = 16
 
-// CheckToken says what is wrong with the token of a server that others may reach, and what would be right. None at all is none of its business.
+// CheckToken says what is wrong with the token of a server that others may reach, and what would be right. None at all
+// is none of its business.
 func CheckToken(token string) error {
 	switch {
 	case strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }):
 		return errors.New("token: it holds what is no letter, digit or sign of ASCII: openssl rand -hex 16 makes one")
 	case token != "" && len(token) < TokenBytesMin:
-		return fmt.Errorf("token: it has %d characters, want at least %d: openssl rand -hex 16 makes one", len(token), TokenBytesMin)
+		return fmt.Errorf("token: it has %d characters, want at least %d: openssl rand -hex 16 makes one", len(token),
+			TokenBytesMin)
 	}
 	return nil
 }

@@ -101,7 +101,8 @@ func TestMonitor(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 	for _, wrong := range []string{"0.0.0.0:8222", "127.0.0.1", "127.0.0.1:0", "host:8222", ":8222"} {
-		if _, err := StartServer(ServerConfig{Monitor: wrong}); err == nil || !strings.Contains(err.Error(), "monitor \""+wrong) {
+		if _, err := StartServer(ServerConfig{Monitor: wrong}); err == nil ||
+			!strings.Contains(err.Error(), "monitor \""+wrong) {
 			t.Errorf("%s: %v", wrong, err)
 		}
 	}

@@ -38,7 +38,8 @@ func (l *serverLog) Errorf(format string, v ...any) {
 	}
 }
 
-// Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not exit.
+// Fatalf keeps the error for StartServer to return, with what it wraps. NATS calls it and returns; a library does not
+// exit.
 func (l *serverLog) Fatalf(format string, v ...any) {
 	err := fmt.Errorf(format, v...)
 	for _, arg := range v {

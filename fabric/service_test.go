@@ -12,13 +12,14 @@ import (
 	"github.com/nats-io/nats.go/micro"
 )
 
-// What nats micro ls, info and stats ask, asked by a plain client: a service is found with all that it says of itself while its
-// connection lasts, after a restart of the server too, and not after Close.
+// What nats micro ls, info and stats ask, asked by a plain client: a service is found with all that it says of itself
+// while its connection lasts, after a restart of the server too, and not after Close.
 func TestServiceIsFound(t *testing.T) {
 	server := startServer(t, ServerConfig{JetStream: true})
 	var answer atomic.Pointer[[]byte]
 	c := dialControl(t, Config{URL: server.URL(), Name: "ps/a"})
-	if err := c.Service(ServiceConfig{Name: "gradbus-ps", Version: "0.1.0", Description: "a server", Metadata: map[string]string{"id": "a"}, Endpoint: "status", Subject: "gradbus-ps.a.status",
+	if err := c.Service(ServiceConfig{Name: "gradbus-ps", Version: "0.1.0", Description: "a server",
+		Metadata: map[string]string{"id": "a"}, Endpoint: "status", Subject: "gradbus-ps.a.status",
 		Answer: func() []byte {
 			if p := answer.Load(); p != nil {
 				return *p
@@ -36,7 +37,8 @@ func TestServiceIsFound(t *testing.T) {
 		t.Helper()
 		ctx := guarded(t)
 		m, err := plain.RequestWithContext(ctx, subject, nil)
-		for errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil { // until the server has read the other connection's subscriptions
+		// until the server has read the other connection's subscriptions
+		for errors.Is(err, nats.ErrNoResponders) && ctx.Err() == nil {
 			m, err = plain.RequestWithContext(ctx, subject, nil)
 		}
 		if err != nil {
@@ -85,7 +87,8 @@ func TestServiceIsFound(t *testing.T) {
 func until(t *testing.T, plain *nats.Conn, want error) {
 	t.Helper()
 	for deadline := time.Now().Add(guard); ; {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // for one that is lost; where nobody is there that is said at once
+		// for one that is lost; where nobody is there that is said at once
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		_, err := plain.RequestWithContext(ctx, "$SRV.PING", nil)
 		cancel()
 		if errors.Is(err, want) {

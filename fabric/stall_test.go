@@ -56,7 +56,8 @@ func testServerCutsOffWhoDoesNotRead(t *testing.T) {
 		}
 		eventually(t, "the other reader heard it", func() bool { return heard.is(sent + 1) })
 	}
-	eventually(t, "it is said that it was given up, and nobody else", func() bool { return slices.Equal(server.Faded(), []string{"stuck"}) })
+	eventually(t, "it is said that it was given up, and nobody else",
+		func() bool { return slices.Equal(server.Faded(), []string{"stuck"}) })
 	conn.Close()
 	if names := server.Faded(); !slices.Equal(names, []string{"stuck"}) {
 		t.Errorf("given up: %v, want only who did not read", names)
@@ -156,7 +157,7 @@ func testCloseDoesNotWaitForAHandlerForEver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := conn.Publish(At("j", "t0", KindBeat, "all").String(), nil); err != nil {
+	if err := conn.Publish(At("j", "t0", KindHeartbeat, "all").String(), nil); err != nil {
 		t.Fatal(err)
 	}
 	<-running

@@ -6,22 +6,21 @@ import (
 	"strings"
 )
 
-// Kinds of message, the fifth token of a subject. Acks, control, beats, pulses, pulls and lookups travel on the
+// Kinds of message, the fifth token of a subject. Acks, control, heartbeats, pulls and lookups travel on the
 // control connection, all others on the bulk connection of who sends and the results connection of who receives.
 const (
-	KindDense  = "dense"
-	KindSparse = "sparse"
-	KindReduce = "reduce" // dense and sparse contributions from trainer to trainer
-	KindMean   = "mean"
-	KindLookup = "lookup"
-	KindPool   = "pool" // a lookup that goes with bulk: it is read together with what its sender has sent just before
-	KindRows   = "rows"
-	KindPull   = "pull"
-	KindAck    = "ack"
-	KindCtl    = "ctl"
-	KindBeat   = "beat"
-	KindPulse  = "pulse"  // what a member says of itself, to whoever watches
-	KindModule = "module" // to and from a hosted module, whose name the subject ends with
+	KindDense     = "dense"
+	KindSparse    = "sparse"
+	KindReduce    = "reduce" // dense and sparse contributions from trainer to trainer
+	KindMean      = "mean"
+	KindLookup    = "lookup"
+	KindPool      = "pool" // a lookup that goes with bulk: it is read together with what its sender has sent just before
+	KindRows      = "rows"
+	KindPull      = "pull"
+	KindAck       = "ack"
+	KindCtl       = "ctl"
+	KindHeartbeat = "beat"   // with what a member says of itself, when that is due
+	KindModule    = "module" // to and from a hosted module, whose name the subject ends with
 
 	// KindFill is what the data connection sends to nobody, now and then; it is no frame.
 	KindFill = "fill"
@@ -92,7 +91,8 @@ func (s Subject) Check() error {
 		}
 	}
 	if s.Kind == KindModule && (!validToken(s.Name) || s.HasBatch) || s.Kind != KindModule && s.Name != "" {
-		return fmt.Errorf("%w: module %q in a subject of kind %s: want 1 to 63 of a-z, 0-9 and - in kind %s alone, and no batch", ErrSubject, s.Name, s.Kind, KindModule)
+		return fmt.Errorf("%w: module %q in a subject of kind %s: want 1 to 63 of a-z, 0-9 and - in kind %s alone, "+
+			"and no batch", ErrSubject, s.Name, s.Kind, KindModule)
 	}
 	if s.HasBucket && !s.HasBatch {
 		return fmt.Errorf("%w: bucket %d without a batch", ErrSubject, s.Bucket)
@@ -142,7 +142,8 @@ func ParseSubject(text string) (Subject, error) {
 	more := true
 	for _, token := range [...]*string{&s.Job, &s.From, &s.Kind, &s.To} {
 		if *token, rest, more = strings.Cut(rest, "."); !validToken(*token) {
-			return Subject{}, fmt.Errorf("%w %q: want gradbus.v1.job.from.kind.to, each of a-z, 0-9 and -", ErrSubject, clip(text))
+			return Subject{}, fmt.Errorf("%w %q: want gradbus.v1.job.from.kind.to, each of a-z, 0-9 and -",
+				ErrSubject, clip(text))
 		}
 	}
 	if s.Kind == KindModule {
@@ -170,11 +171,12 @@ func ParseSubject(text string) (Subject, error) {
 }
 
 // ListenAt gives the patterns that together catch everything addressed to a member, from anybody: first what is keyed
-// by no batch (acks, control, beats, pulls), then each kind that is keyed by one, and what is for modules. No message matches two of them. Job may
-// be Any.
+// by no batch (acks, control, heartbeats, pulls), then each kind that is keyed by one, and what is for modules. No
+// message matches two of them. Job may be Any.
 func ListenAt(job, to string) []string {
 	patterns := []string{Pattern(job, Any, Any, to, false)}
-	for _, kind := range []string{KindLookup, KindPool, KindDense, KindSparse, KindReduce, KindMean, KindRows, KindModule} {
+	for _, kind := range []string{KindLookup, KindPool, KindDense, KindSparse, KindReduce, KindMean, KindRows,
+		KindModule} {
 		patterns = append(patterns, Pattern(job, Any, kind, to, true))
 	}
 	return patterns
@@ -200,7 +202,7 @@ func route(kind string) lineIndex {
 // small tells the kinds that must not wait behind bulk. A lookup's keys are a hundredth of the rows that answer it.
 func small(kind string) bool {
 	switch kind {
-	case KindAck, KindCtl, KindBeat, KindPulse, KindPull, KindLookup:
+	case KindAck, KindCtl, KindHeartbeat, KindPull, KindLookup:
 		return true
 	}
 	return false

@@ -16,7 +16,7 @@ func TestSubjectLiterals(t *testing.T) {
 		{"gradbus.v1.a-1.t0.lookup.s0.18446744073709551615", At("a-1", "t0", KindLookup, "s0").WithBatch(1<<64 - 1)},
 		{"gradbus.v1.j.s1.mean.t2.9.4294967295", At("j", "s1", KindMean, "t2").WithBucket(9, 1<<32-1)},
 		{"gradbus.v1.j.j-0123456789ab.ctl.coordinator", At("j", "j-0123456789ab", KindCtl, "coordinator")},
-		{"gradbus.v1.j.t0.beat.all", At("j", "t0", KindBeat, "all")},
+		{"gradbus.v1.j.t0.beat.all", At("j", "t0", KindHeartbeat, "all")},
 		{"gradbus.v1.j.t3.module.s0.net", At("j", "t3", "", "s0").OfModule("net")},
 		{"gradbus.v1.j.s0.module.t3.0", At("j", "s0", KindModule, "t3").OfModule("0")},
 	} {
@@ -43,7 +43,8 @@ func TestParseSubjectRefuses(t *testing.T) {
 		"gradbus.v1.j.t0.dense.s0.-1", "gradbus.v1.j.t0.dense.s0.18446744073709551616", "gradbus.v1.j.t0.dense.s0.1.",
 		"gradbus.v1.j.t0.dense.s0.1.4294967296", "gradbus.v1.j.t0.dense.s0.1.2.3", "gradbus.v1.j.t0.dense.s0.1 .2",
 		"gradbus.v1.j.t0.dense.s0.x", "gradbus.v1.j\x00.t0.ack.s0", "gradbus.v1.j.t0.ack.s0.99999999999999999999999",
-		"gradbus.v1.j.t0.module.s0", "gradbus.v1.j.t0.module.s0.", "gradbus.v1.j.t0.module.s0.Net", "gradbus.v1.j.t0.module.s0.net.1",
+		"gradbus.v1.j.t0.module.s0", "gradbus.v1.j.t0.module.s0.", "gradbus.v1.j.t0.module.s0.Net",
+		"gradbus.v1.j.t0.module.s0.net.1",
 	} {
 		if got, err := ParseSubject(text); !errors.Is(err, ErrSubject) {
 			t.Errorf("ParseSubject(%q) = %+v, %v; want ErrSubject", text, got, err)

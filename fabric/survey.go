@@ -43,7 +43,8 @@ func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error)
 		return Survey{Address: c.Address(), Servers: 1, PayloadBytesMax: c.PayloadBytesMax()}, nil
 	}
 	nc := c.nats.nats
-	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(), Servers: max(1, len(nc.Servers())),
+	s := Survey{Address: c.Address(), Version: nc.ConnectedServerVersion(), Cluster: nc.ConnectedClusterName(),
+		Servers:         max(1, len(nc.Servers())),
 		PayloadBytesMax: c.PayloadBytesMax()}
 	_, err := nc.TLSConnectionState()
 	s.TLS = err == nil
@@ -70,7 +71,8 @@ func (c *Control) Survey(ctx context.Context, buckets ...string) (Survey, error)
 			return s, fmt.Errorf("survey: bucket %s: %w", name, bucketError(c.Address(), err))
 		}
 		info := stream.CachedInfo()
-		b := BucketSurvey{Name: name, InMemory: info.Config.Storage == jetstream.MemoryStorage, Replicas: info.Config.Replicas, Current: 1,
+		b := BucketSurvey{Name: name, InMemory: info.Config.Storage == jetstream.MemoryStorage,
+			Replicas: info.Config.Replicas, Current: 1,
 			Keys: info.State.Msgs, Bytes: info.State.Bytes, BytesMax: info.Config.MaxBytes}
 		if info.Cluster != nil {
 			for _, r := range info.Cluster.Replicas {

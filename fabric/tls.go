@@ -16,8 +16,9 @@ import (
 	"github.com/nats-io/nats.go"
 )
 
-// tlsWitness notes whether a server asked for this side's certificate, and whether one was shown. From TLS 1.3 on a server looks at it after
-// the handshake, and all that the client learns of a refusal may be that the connection is cut.
+// tlsWitness notes whether a server asked for this side's certificate, and whether one was shown. From TLS 1.3 on a
+// server looks at it after the handshake, and all that the client learns of a refusal may be that the connection is
+// cut.
 type tlsWitness struct{ asked, shown atomic.Bool }
 
 // options are those of one connection. What they are made of stays as it is.
@@ -51,17 +52,20 @@ func (w *tlsWitness) explain(err error) error {
 	var unverified *tls.CertificateVerificationError
 	switch {
 	case errors.Is(err, errNotSecure) || errors.Is(err, nats.ErrSecureConnWanted):
-		return fmt.Errorf("it speaks no TLS: start it with --tls-cert and --tls-key, or dial nats:// without --tls-ca and --tls-cert: %w", err)
+		return fmt.Errorf("it speaks no TLS: start it with --tls-cert and --tls-key, or dial nats:// without --tls-ca and "+
+			"--tls-cert: %w", err)
 	case errors.As(err, &authority):
 		return fmt.Errorf("nobody known here vouches for its certificate: name the file that does with --tls-ca: %w", err)
 	case errors.As(err, &host):
-		return fmt.Errorf("its certificate is for another host: dial a name that it has, or have one made for this one: %w", err)
+		return fmt.Errorf("its certificate is for another host: dial a name that it has, or have one made for this one: %w",
+			err)
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		return fmt.Errorf("its certificate is not good at this time: replace it there, or set the clock: %w", err)
 	case w.asked.Load() && isCut(err) && !w.shown.Load():
 		return fmt.Errorf("it asks for a certificate and none was given: show one with --tls-cert and --tls-key: %w", err)
 	case w.asked.Load() && isCut(err):
-		return fmt.Errorf("it turns the certificate down that it was shown: want one (--tls-cert, --tls-key) that its --tls-ca vouches for and whose time is not over: %w", err)
+		return fmt.Errorf("it turns the certificate down that it was shown: want one (--tls-cert, --tls-key) that its "+
+			"--tls-ca vouches for and whose time is not over: %w", err)
 	case errors.As(err, &unverified), errors.As(err, &record), isAlert(err), errors.Is(err, nats.ErrSecureConnRequired):
 		return err
 	}

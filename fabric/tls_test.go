@@ -9,8 +9,8 @@ import (
 	"gradbus/internal/certificate/certtest"
 )
 
-// A server that asks for certificates lets in whom its authority vouches for. Whatever is wrong between two sides is one error that says what
-// would be right.
+// A server that asks for certificates lets in whom its authority vouches for. Whatever is wrong between two sides is
+// one error that says what would be right.
 func TestCertificates(t *testing.T) { overBoth(t, testCertificates) }
 
 func testCertificates(t *testing.T) {
@@ -41,16 +41,19 @@ func testCertificates(t *testing.T) {
 		tls    *tls.Config
 		want   []string
 	}{
-		"unknown authority":      {one, "tls:", nil, []string{"--tls-ca"}},
-		"plain client":           {one, "nats:", nil, []string{"--tls-ca"}},
-		"other authority":        {one, "tls:", &tls.Config{RootCAs: foreign.Pool}, []string{"--tls-ca", "unknown authority"}},
-		"expired":                {old, "tls:", knows, []string{"not good at this time", "expired"}},
-		"other host":             {elsewhere, "tls:", knows, []string{"for another host", "10.0.0.1"}},
-		"plain server":           {plain, "nats:", knows, []string{"it speaks no TLS", "--tls-cert"}},
-		"plain server, tls://":   {plain, "tls:", nil, []string{"it speaks no TLS", "nats://"}},
-		"no client certificate":  {both, "tls:", knows, []string{"none was given", "--tls-cert and --tls-key"}},
-		"foreign certificate":    {both, "tls:", shows(foreign.Issue(t, "t0")), []string{"turns the certificate down", "--tls-ca"}},
-		"old client certificate": {both, "tls:", shows(ours.IssueUntil(t, time.Now().Add(-time.Minute), "t0")), []string{"turns the certificate down"}},
+		"unknown authority": {one, "tls:", nil, []string{"--tls-ca"}},
+		"plain client":      {one, "nats:", nil, []string{"--tls-ca"}},
+		"other authority": {one, "tls:", &tls.Config{RootCAs: foreign.Pool},
+			[]string{"--tls-ca", "unknown authority"}},
+		"expired":               {old, "tls:", knows, []string{"not good at this time", "expired"}},
+		"other host":            {elsewhere, "tls:", knows, []string{"for another host", "10.0.0.1"}},
+		"plain server":          {plain, "nats:", knows, []string{"it speaks no TLS", "--tls-cert"}},
+		"plain server, tls://":  {plain, "tls:", nil, []string{"it speaks no TLS", "nats://"}},
+		"no client certificate": {both, "tls:", knows, []string{"none was given", "--tls-cert and --tls-key"}},
+		"foreign certificate": {both, "tls:", shows(foreign.Issue(t, "t0")),
+			[]string{"turns the certificate down", "--tls-ca"}},
+		"old client certificate": {both, "tls:", shows(ours.IssueUntil(t, time.Now().Add(-time.Minute), "t0")),
+			[]string{"turns the certificate down"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, address, _ := strings.Cut(c.server.URL(), ":")

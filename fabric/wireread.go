@@ -13,8 +13,8 @@ const (
 	// peekBytes is read at a time where a line is expected: enough for several small messages, and little enough that
 	// the first bytes of a large one, which are then copied, do not count.
 	peekBytes = 4 << 10
-	// smallBytes is the size up to which messages are read together with the line before them, where the last one was not larger: a
-	// copy of as much costs less than another read, which between goroutines of one process is two switches.
+	// smallBytes is the size up to which messages are read together with the line before them, where the last one was not
+	// larger: a copy of as much costs less than another read, which between goroutines of one process is two switches.
 	smallBytes = 16 << 10
 	// beyondBytesMax is read beyond the end of a large message, so that the next line needs no read of its own.
 	beyondBytesMax = 512
@@ -52,15 +52,16 @@ type wireEvent struct {
 // none for a length that was not checked. It belongs to one goroutine; after an error it is of no more use.
 type wireReader struct {
 	source     io.Reader
-	pool       *leasePool
+	pool       *Buffers
 	payloadMax int
 	ahead      []byte // lines are read into the first lineBytesMax
 	lo, hi     int    // ahead[lo:hi] was read and not looked at
 	peek       int    // how much to read where a line is expected
 }
 
-func newWireReader(source io.Reader, pool *leasePool) *wireReader {
-	return &wireReader{source: source, pool: pool, payloadMax: payloadBytesMaxMax, peek: peekBytes, ahead: make([]byte, lineBytesMax+beyondBytesMax)}
+func newWireReader(source io.Reader, pool *Buffers) *wireReader {
+	return &wireReader{source: source, pool: pool, payloadMax: payloadBytesMaxMax, peek: peekBytes,
+		ahead: make([]byte, lineBytesMax+beyondBytesMax)}
 }
 
 // next reads one word.

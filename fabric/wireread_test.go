@@ -21,7 +21,7 @@ type heard struct {
 
 // hear reads everything that a server says, and the error that ends it.
 func hear(source io.Reader) (all []heard, err error) {
-	r := newWireReader(source, &leasePool{bytesMax: 1 << 20})
+	r := newWireReader(source, &Buffers{bytesMax: 1 << 20})
 	r.payloadMax = 1 << 20
 	for {
 		var e wireEvent
@@ -46,7 +46,8 @@ func TestWireReaderLiterals(t *testing.T) {
 		{"MSG a.b 7 0\r\n\r\n", []heard{{op: opMsg, sid: 7, subject: "a.b"}}},
 		{"MSG a 1 3\r\nxyz\r\nPING\r\n", []heard{{op: opMsg, sid: 1, subject: "a", data: "xyz"}, {op: opPing}}},
 		{"MSG  a  1  answer.to  002\r\n\r\n\r\n", []heard{{op: opMsg, sid: 1, subject: "a", data: "\r\n"}}},
-		{"MSG a 1 5\r\nMSG a\r\nMSG b 2 1\r\nx\r\n", []heard{{op: opMsg, sid: 1, subject: "a", data: "MSG a"}, {op: opMsg, sid: 2, subject: "b", data: "x"}}},
+		{"MSG a 1 5\r\nMSG a\r\nMSG b 2 1\r\nx\r\n",
+			[]heard{{op: opMsg, sid: 1, subject: "a", data: "MSG a"}, {op: opMsg, sid: 2, subject: "b", data: "x"}}},
 	} {
 		for name, source := range map[string]io.Reader{
 			"at once": strings.NewReader(c.said), "bytewise": iotest.OneByteReader(strings.NewReader(c.said)),
@@ -61,8 +62,10 @@ func TestWireReaderLiterals(t *testing.T) {
 
 func TestWireReaderRefuses(t *testing.T) {
 	for _, said := range []string{
-		"SSH-2.0\r\n", "MSG\r\n", "MSG a 1\r\n", "MSG a 1 2 3 4\r\n", "MSG a x 1\r\n", "MSG a 1 -1\r\n", "MSG a 1 1048577\r\n",
-		"MSG a 1 99999999999999999999999\r\n", "MSG a 18446744073709551616 1\r\n", "MSG a 1 2\r\nxyz\r\n", "MSG a 1 2\r\nx\r\nPING\r\n",
+		"SSH-2.0\r\n", "MSG\r\n", "MSG a 1\r\n", "MSG a 1 2 3 4\r\n", "MSG a x 1\r\n", "MSG a 1 -1\r\n",
+		"MSG a 1 1048577\r\n",
+		"MSG a 1 99999999999999999999999\r\n", "MSG a 18446744073709551616 1\r\n", "MSG a 1 2\r\nxyz\r\n",
+		"MSG a 1 2\r\nx\r\nPING\r\n",
 		"HMSG a 1 12 12\r\n", strings.Repeat("x", lineBytesMax+1), "INFO " + strings.Repeat("x", lineBytesMax) + "\r\n",
 	} {
 		if got, err := hear(strings.NewReader(said)); !errors.Is(err, errProtocol) {
@@ -152,7 +155,7 @@ func FuzzWireReader(f *testing.F) {
 func TestMessagesAreAligned(t *testing.T) {
 	rng := newRand(t)
 	said, _ := conversation(rng)
-	r := newWireReader(&stutter{rng, said}, &leasePool{bytesMax: 1 << 20})
+	r := newWireReader(&stutter{rng, said}, &Buffers{bytesMax: 1 << 20})
 	for {
 		var e wireEvent
 		if err := r.next(&e); err != nil {

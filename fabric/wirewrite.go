@@ -15,16 +15,14 @@ const (
 	// the next. It saves a copy, the clearing and the collection of each byte (docs/memory.md, Copies).
 	readBytes   = 64 << 10
 	padBytesMax = 1 << 10
-	// fillEvery is how many bytes at least go between two fillings: where messages of other sizes have put the stream out
-	// of step, one to nobody brings it back, and costs half of readBytes on average.
+	// fillEvery is how many bytes at least go between two fillings: where messages of other sizes have put the stream
+	// out of step, one to nobody brings it back, and costs half of readBytes on average.
 	fillEvery = 1 << 20
-	// joinBytesMax is the size up to which a message is copied together for one write, where the connection has no
-	// vectors: to a reader in process each write is a read.
+	// joinBytesMax is the size up to which a message without headroom is copied together for one write, where the
+	// connection has no vectors: to a reader in process each write is a read.
 	joinBytesMax = readBytes
 	// smallBytesMax is the payload up to which a copy is cheaper than two vectors more.
 	smallBytesMax = 2 << 10
-	// holdBytesMax is the size up to which a message may wait for others: beyond, the copy costs more than a read.
-	holdBytesMax = 16 << 10
 )
 
 var crlf = []byte("\r\n")
@@ -33,8 +31,8 @@ const padding = "                                                               
 
 // wireWriter writes what a client sends. Safe for concurrent use.
 type wireWriter struct {
-	// writes counts the beginnings and ends of writes: odd while one is in progress. Who sees the same odd number for too
-	// long knows that the socket is full.
+	// writes counts the beginnings and ends of writes: odd while one is in progress. Who sees the same odd number for
+	// too long knows that the socket is full.
 	writes atomic.Uint64
 
 	mu      sync.Mutex // held while writing
@@ -42,8 +40,6 @@ type wireWriter struct {
 	vectors bool       // conn takes vectors: one system call, no copy
 	text    []byte     // scratch: "subject bytes CRLF"
 	join    []byte     // scratch of joinBytesMax where there are no vectors, else of what head and small messages need
-	held    []byte     // small messages that wait to be written with others, where holds is above 0
-	holds   int
 	parts   [3][]byte
 	buffers net.Buffers
 	phase   int // bytes written since the last that filled a read
@@ -60,7 +56,7 @@ func (w *wireWriter) use(conn net.Conn, payloadMax int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.payloadMax = payloadMax
-	w.conn, w.phase, w.since, w.held = conn, 0, 0, w.held[:0]
+	w.conn, w.phase, w.since = conn, 0, 0
 	_, w.vectors = conn.(*net.TCPConn)
 	if conn != nil && !w.vectors && cap(w.join) < joinBytesMax {
 		w.join = make([]byte, 0, joinBytesMax)
@@ -78,9 +74,6 @@ func (w *wireWriter) rawLocked(text string) error {
 	if w.conn == nil {
 		return errReconnecting
 	}
-	if err := w.letGo(); err != nil {
-		return err
-	}
 	w.writes.Add(1)
 	_, err := w.conn.Write([]byte(text))
 	w.writes.Add(1)
@@ -97,14 +90,14 @@ func (w *wireWriter) abandon() {
 	w.conn = nil
 }
 
-// message writes one message and returns when data may be reused.
-func (w *wireWriter) message(s *Subject, data []byte) error {
+// message writes one message and returns when the bytes and their room may be reused.
+func (w *wireWriter) message(s *Subject, p Payload) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.conn == nil {
 		return errReconnecting
 	}
-	err := w.compose(s, data)
+	err := w.compose(s, &p)
 	if err != nil {
 		w.abandon()
 	}
@@ -112,17 +105,17 @@ func (w *wireWriter) message(s *Subject, data []byte) error {
 }
 
 // compose writes one message, and before it a filling where that is of use and allowed.
-func (w *wireWriter) compose(s *Subject, data []byte) error {
-	w.phrase(s, len(data))
-	bare := len("PUB ") + len(w.text) + len(data) + len(crlf)
+func (w *wireWriter) compose(s *Subject, p *Payload) error {
+	w.phrase(s, p.Len())
+	bare := len("PUB ") + len(w.text) + p.Len() + len(crlf)
 	pad := padBytes(bare)
 	if w.vectors && w.phase > 0 && w.since >= fillEvery && (bare+pad)%(readBytes/2) == 0 {
 		if err := w.fill(s); err != nil {
 			return err
 		}
-		w.phrase(s, len(data))
+		w.phrase(s, p.Len())
 	}
-	return w.put(pad, data)
+	return w.put(pad, p)
 }
 
 // phrase makes "subject bytes CRLF" in text.
@@ -134,7 +127,7 @@ func (w *wireWriter) phrase(s *Subject, bytes int) {
 }
 
 // put writes a message whose phrase is in text, with so many spaces more than needed.
-func (w *wireWriter) put(pad int, data []byte) error {
+func (w *wireWriter) put(pad int, p *Payload) error {
 	head := append(w.join[:0], "PUB "...)
 	for left := pad; left > 0; {
 		n := min(left, len(padding))
@@ -142,11 +135,11 @@ func (w *wireWriter) put(pad int, data []byte) error {
 		left -= n
 	}
 	head = append(head, w.text...)
-	w.step(len(head) + len(data) + len(crlf))
+	w.step(len(head) + p.Len() + len(crlf))
 	w.join = head[:0] // with the room that it has now
 	w.writes.Add(1)
 	defer w.writes.Add(1)
-	return w.write(head, data)
+	return w.write(head, p)
 }
 
 // step counts what is written.
@@ -169,52 +162,14 @@ func (w *wireWriter) fill(s *Subject) error {
 		return nil
 	}
 	w.phrase(&to, size)
-	return w.put(bare-len("PUB ")-len(w.text)-len(crlf), nothing[:size])
+	filling := WithoutRoom(nothing[:size])
+	return w.put(bare-len("PUB ")-len(w.text)-len(crlf), &filling)
 }
 
-// hold makes small messages wait until release is called as often: what is then written together is read together, which
-// spares the other end waking up for each.
-func (w *wireWriter) hold() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.holds++
-}
-
-func (w *wireWriter) release() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.holds--; w.holds > 0 || w.conn == nil {
-		return nil
-	}
-	return w.letGo()
-}
-
-// letGo writes what is held.
-func (w *wireWriter) letGo() error {
-	if len(w.held) == 0 {
-		return nil
-	}
-	w.writes.Add(1)
-	_, err := w.conn.Write(w.held)
-	w.writes.Add(1)
-	w.held = w.held[:0]
-	if err != nil {
-		w.abandon()
-	}
-	return err
-}
-
-func (w *wireWriter) write(head, data []byte) error {
-	if w.holds > 0 && len(head)+len(data)+len(crlf) <= holdBytesMax {
-		if len(w.held)+len(head)+len(data)+len(crlf) > joinBytesMax {
-			if err := w.letGo(); err != nil {
-				return err
-			}
-		}
-		w.held = append(append(append(w.held, head...), data...), crlf...)
-		return nil
-	}
-	if err := w.letGo(); err != nil {
+func (w *wireWriter) write(head []byte, p *Payload) error {
+	data := p.Data()
+	if whole := p.around(head); whole != nil {
+		_, err := w.conn.Write(whole)
 		return err
 	}
 	switch {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,19 +42,24 @@ func TestPadBytes(t *testing.T) {
 // The words are the protocol's, whatever the connection and the size; near 64 KiB they are filled up with spaces.
 func TestWireWriter(t *testing.T) {
 	subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
-	for _, kind := range []string{"tcp", "pipe"} {
+	for _, kind := range []string{"tcp", "pipe", "tcp with room", "pipe with room"} {
 		for _, size := range []int{0, 1, 4000, 65024 + 128, 65536 - 40, 65536, 70_000, 262_144 + 128, 1_000_000} {
 			near, far := net.Pipe()
-			if kind == "tcp" {
+			if strings.HasPrefix(kind, "tcp") {
 				near, far = loopback(t)
 			}
 			data := bytes.Repeat([]byte("0123456789\r\n"), size/12+1)[:size]
+			payload := WithoutRoom(data)
+			if strings.HasSuffix(kind, "room") {
+				memory := slices.Concat(make([]byte, HeadroomBytes), data, make([]byte, TailroomBytes))
+				payload = NewPayload(memory, HeadroomBytes, HeadroomBytes+size)
+			}
 			var w wireWriter
 			w.use(near, 1<<20)
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				for range 2 {
-					if err := w.message(&subject, data); err != nil {
+					if err := w.message(&subject, payload); err != nil {
 						t.Error(err)
 					}
 				}
@@ -68,7 +74,8 @@ func TestWireWriter(t *testing.T) {
 			one := whole[:len(whole)/2]
 			head, rest, _ := bytes.Cut(one, crlf)
 			fields := strings.Fields(string(head))
-			if len(fields) != 3 || fields[0] != "PUB" || fields[1] != subject.String() || !bytes.Equal(rest, append(bytes.Clone(data), crlf...)) {
+			if len(fields) != 3 || fields[0] != "PUB" || fields[1] != subject.String() ||
+				!bytes.Equal(rest, append(bytes.Clone(data), crlf...)) {
 				t.Errorf("%s, %d bytes: %.100q", kind, size, one)
 			}
 			if bare := len("PUB  ") + len(fields[1]) + len(fields[2]) + 2 + size + 2; len(one) != bare+padBytes(bare) {
@@ -81,6 +88,45 @@ func TestWireWriter(t *testing.T) {
 	}
 }
 
+// Bytes with room are written at once, from where they lie, and nothing beyond the room is touched.
+func TestWireWriterInPlace(t *testing.T) {
+	subject := At("j", "s0", KindMean, "all").WithBucket(1, 1)
+	const beyond, size = 64, 200_000
+	memory := bytes.Repeat([]byte{0xa5}, beyond+HeadroomBytes+size+TailroomBytes+beyond)
+	lo := beyond + HeadroomBytes
+	for i := range size {
+		memory[lo+i] = byte(i)
+	}
+	data := bytes.Clone(memory[lo : lo+size])
+	near, far := net.Pipe()
+	defer near.Close()
+	defer far.Close()
+	var w wireWriter
+	w.use(near, 1<<20)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		room := NewPayload(memory[beyond:len(memory)-beyond], HeadroomBytes, HeadroomBytes+size)
+		if err := w.message(&subject, room); err != nil {
+			t.Error(err)
+		}
+	})
+	read := make([]byte, len(memory))
+	n, err := far.Read(read) // one write is one read
+	wg.Wait()
+	head, rest, _ := bytes.Cut(read[:n], crlf)
+	if err != nil || !bytes.HasPrefix(head, []byte("PUB ")) || !bytes.Equal(rest, append(data, crlf...)) {
+		t.Errorf("one read has %d bytes, %v, after %q: want the whole message", n, err, head)
+	}
+	for i, b := range slices.Concat(memory[:beyond], memory[len(memory)-beyond:]) {
+		if b != 0xa5 {
+			t.Fatalf("byte %d beyond the room has changed", i)
+		}
+	}
+	if !bytes.Equal(memory[lo:lo+size], data) {
+		t.Error("the bytes themselves have changed")
+	}
+}
+
 // In process each write is a read of the server's: a message of up to 64 KiB is one.
 func TestWireWriterInOnePiece(t *testing.T) {
 	near, far := net.Pipe()
@@ -90,7 +136,7 @@ func TestWireWriterInOnePiece(t *testing.T) {
 	w.use(near, 1<<20)
 	subject := At("j", "s0", KindMean, "all").WithBucket(1, 1)
 	var wg sync.WaitGroup
-	wg.Go(func() { _ = w.message(&subject, make([]byte, 65024+128)) })
+	wg.Go(func() { _ = w.message(&subject, WithoutRoom(make([]byte, 65024+128))) })
 	read := make([]byte, 100_000)
 	if n, err := far.Read(read); n != readBytes || err != nil {
 		t.Errorf("the first read gives %d bytes, %v; want %d", n, err, readBytes)
@@ -113,15 +159,15 @@ func TestWireWriterAllocations(t *testing.T) {
 	})
 	subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
 	data := make([]byte, 65024+128)
-	if n := testing.AllocsPerRun(200, func() { _ = w.message(&subject, data) }); n != 0 {
+	if n := testing.AllocsPerRun(200, func() { _ = w.message(&subject, WithoutRoom(data)) }); n != 0 {
 		t.Errorf("publishing allocates %v times", n)
 	}
 	near.Close()
 	wg.Wait()
 }
 
-// A message of another size puts the stream out of step; the next large one, a mebibyte later, finds it in step again. What
-// the server hears is the same.
+// A message of another size puts the stream out of step; the next large one, a mebibyte later, finds it in step
+// again. What the server hears is the same.
 func TestWireWriterFills(t *testing.T) {
 	rng := newRand(t)
 	near, far := loopback(t)
@@ -133,13 +179,13 @@ func TestWireWriterFills(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range rounds {
-			if err := w.message(&subject, make([]byte, rng.IntN(70_000))); err != nil {
+			if err := w.message(&subject, WithoutRoom(make([]byte, rng.IntN(70_000)))); err != nil {
 				t.Error(err)
 			}
 			for range fillEvery / readBytes {
-				_ = w.message(&subject, large)
+				_ = w.message(&subject, WithoutRoom(large))
 			}
-			if err := w.message(&subject, large); err != nil || w.phase != 0 {
+			if err := w.message(&subject, WithoutRoom(large)); err != nil || w.phase != 0 {
 				t.Errorf("%v; %d bytes behind the border of a read", err, w.phase)
 			}
 		}
@@ -167,7 +213,8 @@ func TestWireWriterFills(t *testing.T) {
 	}
 	wg.Wait()
 	const fillings = "gradbus.v1.j.t0.fill.nobody"
-	if n := rounds * (2 + fillEvery/readBytes); heard[subject.String()] != n || heard[fillings] == 0 || heard[fillings] > rounds || len(heard) != 2 {
+	if n := rounds * (2 + fillEvery/readBytes); heard[subject.String()] != n || heard[fillings] == 0 ||
+		heard[fillings] > rounds || len(heard) != 2 {
 		t.Errorf("heard %v; want %d messages and up to %d fillings", heard, n, rounds)
 	}
 }
@@ -180,9 +227,9 @@ func TestWireWriterFillsWithinPayloadMax(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		subject := At("j", "t0", KindDense, "s0").WithBucket(12, 3)
-		_ = w.message(&subject, make([]byte, 100))
+		_ = w.message(&subject, WithoutRoom(make([]byte, 100)))
 		for range 100 {
-			_ = w.message(&subject, make([]byte, 32<<10-100))
+			_ = w.message(&subject, WithoutRoom(make([]byte, 32<<10-100)))
 		}
 		near.Close()
 	})

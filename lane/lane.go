@@ -16,9 +16,10 @@ const LanesMax = 4096
 // DefaultMin is the least number of lanes that Default gives.
 const DefaultMin = 8
 
-// Default is the number of lanes of a job that says none: 8, and with more trainers than that the least power of two that gives each
-// one a lane. So up to 8 trainers make the same bits, and so do 9 to 16, and 17 to 32. Work is shared evenly where the number of trainers
-// divides that of the lanes: of seven trainers, one has two lanes of eight. trainers is 1 to LanesMax.
+// Default is the number of lanes of a job that says none: 8, and with more trainers than that the least power of two
+// that gives each one a lane. So up to 8 trainers make the same bits, and so do 9 to 16, and 17 to 32. Work is shared
+// evenly where the number of trainers divides that of the lanes: of seven trainers, one has two lanes of eight.
+// trainers is 1 to LanesMax.
 //
 //	Default(1), Default(8), Default(9) // 8, 8, 16
 func Default(trainers int) int {

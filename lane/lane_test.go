@@ -6,7 +6,8 @@ import (
 )
 
 func TestSplitLargestPowerOfTwoBelow(t *testing.T) {
-	for _, c := range []struct{ n, left, right uint16 }{{2, 1, 1}, {3, 2, 1}, {4, 2, 2}, {5, 4, 1}, {7, 4, 3}, {8, 4, 4}, {9, 8, 1}} {
+	for _, c := range []struct{ n, left, right uint16 }{{2, 1, 1}, {3, 2, 1}, {4, 2, 2}, {5, 4, 1}, {7, 4, 3}, {8, 4, 4},
+		{9, 8, 1}} {
 		left, right := Node{10, c.n}.Split()
 		if left != (Node{10, c.left}) || right != (Node{10 + Lane(c.left), c.right}) {
 			t.Errorf("split of %d lanes = %v %v, want %d and %d", c.n, left, right, c.left, c.right)

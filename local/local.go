@@ -1,14 +1,15 @@
-// Package local runs a whole job in one process: shards, coordinator and trainers, without a server and without a socket. Frames are those
-// of a job on several machines and go to whom they are for by a call (fabric.Bus), so that the digest is the same, and moving on to a server
-// changes where trainers dial and nothing else.
+// Package local runs a whole job in one process: shards, coordinator and trainers, without a server and without a
+// socket. Frames are those of a job on several machines and go to whom they are for by a call (fabric.Bus), so that the
+// digest is the same, and moving on to a server changes where trainers dial and nothing else.
 //
 //	shards, err := local.Start(ctx, local.Options{Shards: 2})
 //	if err != nil { ... }
 //	defer shards.Close()
 //	session, err := trainer.Join(ctx, shards.Config(), job)
 //
-// It stands above ps and trainer, and knows no arithmetic, no frames and no flags. What a job loses here: a process that ends takes all of
-// it along, and trainers share the processors with shards. Memory of gradients is shared between the two, so it is counted once.
+// It stands above ps and trainer, and knows no arithmetic, no frames and no flags. What a job loses here: a process
+// that ends takes all of it along, and trainers share the processors with shards. Memory of gradients is shared between
+// the two, so it is counted once.
 package local
 
 import (
@@ -28,11 +29,14 @@ import (
 type Options struct {
 	// Shards is how many shards each job is cut into, 1 to 64. 0 means 1.
 	Shards int
-	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest, and Close closes it.
+	// Backend does the arithmetic of shards and of trainers. The caller closes it. nil means that Start opens the fastest,
+	// and Close closes it.
 	Backend cuda.Backend
-	// Log receives what a person may want to know later, what shards say at level info at level debug: here they are no news. nil discards it.
+	// Log receives what a person may want to know later, what shards say at level info at level debug: here they are no
+	// news. nil discards it.
 	Log *slog.Logger
-	// Adjust may change what the shards are told and given, such as deadlines, and who is told of pulses; nil for nothing.
+	// Adjust may change what the shards are told and given, such as deadlines, and who is told of reports; nil for
+	// nothing.
 	Adjust func(*ps.Config, *ps.Options)
 }
 
@@ -46,7 +50,8 @@ type Shards struct {
 	once    sync.Once
 }
 
-// Start makes shards, which end with ctx or by Close. Errors: those of ps.Start. After an error nothing is left running.
+// Start makes shards, which end with ctx or by Close. Errors: those of ps.Start. After an error nothing is left
+// running.
 func Start(ctx context.Context, o Options) (*Shards, error) {
 	s := &Shards{bus: fabric.NewBus(), backend: o.Backend, log: o.Log}
 	if s.log == nil {
@@ -81,9 +86,11 @@ func (s *Shards) Config() trainer.Config {
 // Server runs the shards, for who wants to show it.
 func (s *Shards) Server() *ps.Server { return s.server }
 
-// Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first error of any ends ctx for
-// the others, and is what Run gives. The configuration of the trainer with index i asks to be member ti.
-func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.Context, index int, c trainer.Config) error) error {
+// Run calls train for each of so many trainers, all at the same time, and returns when all have returned. The first
+// error of any ends ctx for the others, and is what Run gives. The configuration of the trainer with index i asks to be
+// member ti.
+func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.Context, index int,
+	c trainer.Config) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var all sync.WaitGroup
@@ -104,8 +111,8 @@ func (s *Shards) Run(ctx context.Context, trainers int, train func(ctx context.C
 	return context.Cause(ctx)
 }
 
-// Close ends all jobs that are left and waits until every goroutine is gone and all memory is free. Sessions are to have left before. It may
-// be called again.
+// Close ends all jobs that are left and waits until every goroutine is gone and all memory is free. Sessions are to
+// have left before. It may be called again.
 func (s *Shards) Close() {
 	s.once.Do(func() {
 		s.server.Close()

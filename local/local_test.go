@@ -19,7 +19,8 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 func job(trainers int) *schema.Job {
-	return &schema.Job{Name: "j", Trainers: trainers, Lanes: 4, Parameters: []schema.Parameter{{Name: "w", Shape: []int{3}, Init: schema.Init{Kind: philox.Zeros}}}}
+	return &schema.Job{Name: "j", Trainers: trainers, Lanes: 4,
+		Parameters: []schema.Parameter{{Name: "w", Shape: []int{3}, Init: schema.Init{Kind: philox.Zeros}}}}
 }
 
 func start(t *testing.T, o local.Options) *local.Shards {

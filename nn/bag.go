@@ -24,9 +24,9 @@ func NewEmbeddingBag(backend cuda.Backend, dim int, mode cuda.Mode) *EmbeddingBa
 	return &EmbeddingBag{Dim: dim, Mode: mode, backend: backend}
 }
 
-// Forward writes out [B, Dim]: row b pools rows[ids[i]] for i in [offsets[b], offsets[b+1]). rows is [R, Dim], ids [N] in
-// [0, R), offsets [B+1] from 0 to N and never falling. A bag without ids is a zero row. out may not overlap rows. Sums
-// run in the order of positions, canonically, and the mean divides once. It fails with errors of the backend.
+// Forward writes out [B, Dim]: row b pools rows[ids[i]] for i in [offsets[b], offsets[b+1]). rows is [R, Dim], ids [N]
+// in [0, R), offsets [B+1] from 0 to N and never falling. A bag without ids is a zero row. out may not overlap rows.
+// Sums run in the order of positions, canonically, and the mean divides once. It fails with errors of the backend.
 //
 //	rows = {{1, 2}, {3, 4}}, ids = {0, 1, 1}, offsets = {0, 2, 3}, mean   ->   out = {{2, 3}, {3, 4}}
 func (e *EmbeddingBag) Forward(rows []float32, ids, offsets []int64, out []float32) error {
@@ -40,7 +40,8 @@ func (e *EmbeddingBag) Forward(rows []float32, ids, offsets []int64, out []float
 // errors of the backend.
 //
 //	ids = {0, 1, 1}, offsets = {0, 2, 3}, gradOut = {{2, 4}, {1, 1}}, mean   ->   {0, 1}, {{1, 2}, {2, 3}}
-func (e *EmbeddingBag) Backward(rowCount int, ids, offsets []int64, gradOut []float32) (distinct []int64, rows []float32, err error) {
+func (e *EmbeddingBag) Backward(rowCount int, ids, offsets []int64, gradOut []float32) (distinct []int64,
+	rows []float32, err error) {
 	room := min(len(ids), rowCount) // no more ids than that can be distinct
 	e.keys, e.rows = grown(e.keys, room), grown(e.rows, room*e.Dim)
 	n, err := e.backend.BagBackward(cuda.BagBackward{Dim: e.Dim, Mode: e.Mode, Padding: cuda.NoPadding, R: int64(rowCount),

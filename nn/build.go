@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ErrConfig says that a module's configuration is not usable: it names the layer, the field, the value and what would be
-// right.
+// ErrConfig says that a module's configuration is not usable: it names the layer, the field, the value and what would
+// be right.
 var ErrConfig = errors.New("bad module")
 
 // Limits of what a configuration may ask for.
@@ -27,8 +27,8 @@ const (
 )
 
 // Build makes a module from its configuration, a JSON list of layers, each an object with the layer's name and its
-// settings. Settings that are left out have their zero value, and unknown ones are refused. It fails with ErrConfig; what
-// it gives has bounded size whatever the configuration says, so it may be a stranger's.
+// settings. Settings that are left out have their zero value, and unknown ones are refused. It fails with ErrConfig;
+// what it gives has bounded size whatever the configuration says, so it may be a stranger's.
 //
 //	[{"conv2d":{"in":1,"out":32,"kernel":3}}, {"relu":{}}, {"flatten":{}}, {"linear":{"in":21632,"out":10}}]
 func Build(config []byte) (Module, error) {
@@ -118,7 +118,8 @@ func buildLayer(name string, settings json.RawMessage, depth int, layers *int) (
 		for _, k := range kinds {
 			known = append(known, k.name)
 		}
-		return nil, fmt.Errorf("%w: unknown layer %q: want one of %s, %s", ErrConfig, name, strings.Join(known, ", "), sequentialName)
+		return nil, fmt.Errorf("%w: unknown layer %q: want one of %s, %s", ErrConfig, name, strings.Join(known, ", "),
+			sequentialName)
 	}
 	m, err := kinds[i].decode(settings)
 	if err != nil {

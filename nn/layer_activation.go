@@ -2,8 +2,8 @@ package nn
 
 import "gradbus/cuda"
 
-// ReLU is y = max(x, 0), element by element; x and y have any shape. A NaN stays one, as in PyTorch. Behind a convolution
-// or a linear layer it is computed with that.
+// ReLU is y = max(x, 0), element by element; x and y have any shape. A NaN stays one, as in PyTorch. Behind a
+// convolution or a linear layer it is computed with that.
 //
 //	gradX = gradY where y > 0, else 0
 type ReLU struct{}

@@ -8,11 +8,11 @@ import (
 	"gradbus/philox"
 )
 
-// BagLayer pools embedding rows into one of Dim values a sample, as the first layer of a module; see Bags for what it takes
-// in place of x. Its rows are a parameter, [Rows, Dim] called "weight", that begins normal with deviation 1 as in PyTorch,
-// and whose gradient has a row for each of them, zero where no sample has the id. Or they are Served: those of a table
-// that the session looked up, Bags.Rows. Then there is no parameter, and Net.GradX makes Backward give gradX [n, Dim], the
-// gradient of what was pooled, which is what trainer.LaneStep.BagGrad takes with the same offsets.
+// BagLayer pools embedding rows into one of Dim values a sample, as the first layer of a module; see Bags for what it
+// takes in place of x. Its rows are a parameter, [Rows, Dim] called "weight", that begins normal with deviation 1 as in
+// PyTorch, and whose gradient has a row for each of them, zero where no sample has the id. Or they are Served: those of
+// a table that the session looked up, Bags.Rows. Then there is no parameter, and Net.GradX makes Backward give gradX
+// [n, Dim], the gradient of what was pooled, which is what trainer.LaneStep.BagGrad takes with the same offsets.
 //
 // A bag without ids is a zero row. The mean divides the sum once. Sums are canonical.
 type BagLayer struct {

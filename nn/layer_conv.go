@@ -2,9 +2,10 @@ package nn
 
 import "gradbus/cuda"
 
-// Conv2d is a convolution of images (cross-correlation, as in PyTorch): x [n, In, H, W], W [Out, In, Kernel, Kernel] called
-// "weight", b [Out] called "bias", y [n, Out, H', W'] with H' = (H + 2 Padding - Kernel) / Stride + 1, W' likewise. Both
-// begin uniform in [-bound, bound), bound = 1/sqrt(In * Kernel * Kernel), as in PyTorch. A Stride of 0 is 1.
+// Conv2d is a convolution of images (cross-correlation, as in PyTorch): x [n, In, H, W], W [Out, In, Kernel, Kernel]
+// called "weight", b [Out] called "bias", y [n, Out, H', W'] with H' = (H + 2 Padding - Kernel) / Stride + 1, W'
+// likewise. Both begin uniform in [-bound, bound), bound = 1/sqrt(In * Kernel * Kernel), as in PyTorch. A Stride of 0
+// is 1.
 //
 //	y[o, i, j] = b[o] + the sum over c, k, l of W[o, c, k, l] * x[c, i*Stride + k - Padding, j*Stride + l - Padding]
 type Conv2d struct {
@@ -29,7 +30,8 @@ func (l Conv2d) parameters() []Parameter {
 
 // OutShape takes samples of shape [In, H, W], where the kernel fits into the padded image.
 func (l Conv2d) OutShape(in []int) ([]int, error) {
-	if len(in) != 3 || in[0] != l.In || windows(in[1], l.Kernel, l.Stride, l.Padding) < 1 || windows(in[2], l.Kernel, l.Stride, l.Padding) < 1 {
+	if len(in) != 3 || in[0] != l.In || windows(in[1], l.Kernel, l.Stride, l.Padding) < 1 ||
+		windows(in[2], l.Kernel, l.Stride, l.Padding) < 1 {
 		least := max(1, l.Kernel-2*l.Padding)
 		return nil, badInput("conv2d", in, "[%d, H, W] with H and W at least %d", l.In, least)
 	}
@@ -92,7 +94,9 @@ func (w *convWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		return nil, err
 	}
 	w.gradX = grown(w.gradX, p.n*w.inSize)
-	return w.gradX, w.dense.Conv2dBackwardInput(cuda.Conv2dBackwardInput{Conv2d: w.shape, GradY: gradY, Weight: p.params[0], GradX: w.gradX})
+	return w.gradX,
+		w.dense.Conv2dBackwardInput(cuda.Conv2dBackwardInput{Conv2d: w.shape, GradY: gradY, Weight: p.params[0],
+			GradX: w.gradX})
 }
 
 func (w *convWork) backwardParams(p *pass, gradY []float32) (err error) {

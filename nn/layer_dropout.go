@@ -7,9 +7,9 @@ import (
 	"gradbus/philox"
 )
 
-// Dropout sets each value to 0 with probability P in training and multiplies the others by 1/(1-P); in evaluation it passes
-// them on. x and y have any shape, and the gradient goes through the same mask. What is dropped is drawn from the pass's
-// Random and the layer's place alone, sample after sample, value after value in the order [C, H, W].
+// Dropout sets each value to 0 with probability P in training and multiplies the others by 1/(1-P); in evaluation it
+// passes them on. x and y have any shape, and the gradient goes through the same mask. What is dropped is drawn from
+// the pass's Random and the layer's place alone, sample after sample, value after value in the order [C, H, W].
 type Dropout struct {
 	P float32 `json:"p"`
 }
@@ -98,5 +98,6 @@ func (w *dropoutWork) through(p *pass, x []float32, own *[]float32) ([]float32, 
 		*own = grown(*own, len(x))
 		out = *own
 	}
-	return out, w.dense.Scale(cuda.Scale{N: p.n, C: w.channels, Plane: w.plane, Layout: w.layout, X: x, By: w.mask, Out: out})
+	return out,
+		w.dense.Scale(cuda.Scale{N: p.n, C: w.channels, Plane: w.plane, Layout: w.layout, X: x, By: w.mask, Out: out})
 }

@@ -2,8 +2,8 @@ package nn
 
 import "gradbus/cuda"
 
-// LinearLayer is y = x W' + b as a module: x [n, In], W [Out, In] called "weight", b [Out] called "bias", y [n, Out]. Both
-// begin uniform in [-1/sqrt(In), 1/sqrt(In)), as in PyTorch.
+// LinearLayer is y = x W' + b as a module: x [n, In], W [Out, In] called "weight", b [Out] called "bias", y [n, Out].
+// Both begin uniform in [-1/sqrt(In), 1/sqrt(In)), as in PyTorch.
 //
 //	gradW = gradY' x      gradB = the sum of gradY over the samples      gradX = gradY W
 type LinearLayer struct {

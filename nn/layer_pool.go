@@ -2,9 +2,9 @@ package nn
 
 import "gradbus/cuda"
 
-// MaxPool2d is the largest value of each window of an image: x [n, C, H, W], y [n, C, H', W'] with H' = (H + 2 Padding -
-// Kernel) / Stride + 1, W' likewise. A Stride of 0 is Kernel. Beyond the edges stands -Inf. Of equal values the first by row
-// and column counts, and a NaN counts as the largest; the gradient goes to that one alone.
+// MaxPool2d is the largest value of each window of an image: x [n, C, H, W], y [n, C, H', W'] with H' = (H + 2 Padding
+// - Kernel) / Stride + 1, W' likewise. A Stride of 0 is Kernel. Beyond the edges stands -Inf. Of equal values the first
+// by row and column counts, and a NaN counts as the largest; the gradient goes to that one alone.
 type MaxPool2d struct {
 	Kernel  int `json:"kernel"`
 	Stride  int `json:"stride,omitempty"`
@@ -23,10 +23,12 @@ func (l MaxPool2d) stride() int {
 
 // OutShape takes samples of shape [C, H, W], where the kernel fits into the padded image.
 func (l MaxPool2d) OutShape(in []int) ([]int, error) {
-	if len(in) != 3 || windows(in[1], l.Kernel, l.stride(), l.Padding) < 1 || windows(in[2], l.Kernel, l.stride(), l.Padding) < 1 {
+	if len(in) != 3 || windows(in[1], l.Kernel, l.stride(), l.Padding) < 1 ||
+		windows(in[2], l.Kernel, l.stride(), l.Padding) < 1 {
 		return nil, badInput("max_pool2d", in, "[C, H, W] with H and W at least %d", max(1, l.Kernel-2*l.Padding))
 	}
-	return []int{in[0], windows(in[1], l.Kernel, l.stride(), l.Padding), windows(in[2], l.Kernel, l.stride(), l.Padding)}, nil
+	return []int{in[0], windows(in[1], l.Kernel, l.stride(), l.Padding), windows(in[2], l.Kernel, l.stride(), l.Padding)},
+		nil
 }
 
 func (l MaxPool2d) append(to []placed, prefix string) []placed { return append(to, placed{l, prefix}) }
@@ -45,7 +47,8 @@ func (l MaxPool2d) layout(cuda.Layout) (cuda.Layout, bool) { return 0, false }
 func (l MaxPool2d) work(e Env, s site) work {
 	return &poolWork{dense: e.Dense, inSize: product(s.in), outSize: product(s.out),
 		shape: cuda.MaxPool2d{C: s.in[0], H: s.in[1], W: s.in[2], KernelH: l.Kernel, KernelW: l.Kernel,
-			StrideH: l.stride(), StrideW: l.stride(), PadH: l.Padding, PadW: l.Padding, XLayout: s.inLayout, YLayout: s.outLayout}}
+			StrideH: l.stride(), StrideW: l.stride(), PadH: l.Padding, PadW: l.Padding, XLayout: s.inLayout,
+			YLayout: s.outLayout}}
 }
 
 type poolWork struct {
@@ -70,5 +73,6 @@ func (w *poolWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		return nil, nil
 	}
 	w.gradX = grown(w.gradX, p.n*w.inSize)
-	return w.gradX, w.dense.MaxPool2dBackward(cuda.MaxPool2dBackward{MaxPool2d: w.shape, GradY: gradY, ArgMax: w.places, GradX: w.gradX})
+	return w.gradX,
+		w.dense.MaxPool2dBackward(cuda.MaxPool2dBackward{MaxPool2d: w.shape, GradY: gradY, ArgMax: w.places, GradX: w.gradX})
 }

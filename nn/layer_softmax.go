@@ -2,8 +2,8 @@ package nn
 
 import "gradbus/cuda"
 
-// Softmax is y = exp(x) / sum(exp(x)) over the classes of a sample: x and y [n, classes]. The largest x is taken off first, so
-// that nothing overflows.
+// Softmax is y = exp(x) / sum(exp(x)) over the classes of a sample: x and y [n, classes]. The largest x is taken off
+// first, so that nothing overflows.
 //
 //	gradX = y * (gradY - sum(gradY * y))
 type Softmax struct{}

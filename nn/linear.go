@@ -32,14 +32,15 @@ func NewLinear(backend cuda.Backend, in, out int) *Linear {
 // Source: torch.nn.Linear.reset_parameters; Kaiming's bound with a = sqrt(5).
 func (l *Linear) InitBound() float32 { return float32(1 / math.Sqrt(float64(l.In))) }
 
-// Forward writes y [n, Out] = x [n, In] times the transpose of weight [Out, In], plus bias [Out] (nil for none). All are
-// float32 and row-major; y may not overlap the others. Each sum over In runs in canonical order, the bias comes last.
-// It fails with ErrShape, or with an error of the backend.
+// Forward writes y [n, Out] = x [n, In] times the transpose of weight [Out, In], plus bias [Out] (nil for none). All
+// are float32 and row-major; y may not overlap the others. Each sum over In runs in canonical order, the bias comes
+// last. It fails with ErrShape, or with an error of the backend.
 //
 //	weight = {{1, 2}, {3, 4}}, bias = {10, 20}, x = {{1, 1}}   ->   y = {{13, 27}}
 func (l *Linear) Forward(weight, bias, x, y []float32) error {
 	n := len(x) / l.In
-	if err := errors.Join(l.checkWeight(weight), want("x", x, n, l.In), want("y", y, n, l.Out), optional("bias", bias, 1, l.Out)); err != nil {
+	if err := errors.Join(l.checkWeight(weight), want("x", x, n, l.In), want("y", y, n, l.Out),
+		optional("bias", bias, 1, l.Out)); err != nil {
 		return fmt.Errorf("linear forward: %w", err)
 	}
 	return l.backend.MatMul(cuda.MatMul{M: n, N: l.Out, K: l.In, TransB: true,
@@ -53,7 +54,8 @@ func (l *Linear) Forward(weight, bias, x, y []float32) error {
 //	x = {{1, 2}}, gradY = {{3, 4}}   ->   gradWeight = {{3, 6}, {4, 8}}, gradBias = {3, 4}
 func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error {
 	n := len(x) / l.In
-	if err := errors.Join(want("x", x, n, l.In), want("gradY", gradY, n, l.Out), want("gradWeight", gradWeight, l.Out, l.In),
+	if err := errors.Join(want("x", x, n, l.In), want("gradY", gradY, n, l.Out),
+		want("gradWeight", gradWeight, l.Out, l.In),
 		optional("gradBias", gradBias, 1, l.Out)); err != nil {
 		return fmt.Errorf("linear backward: %w", err)
 	}
@@ -80,7 +82,8 @@ func (l *Linear) BackwardParams(x, gradY, gradWeight, gradBias []float32) error 
 //	weight = {{1, 2}, {3, 4}}, gradY = {{1, 10}}   ->   gradX = {{31, 42}}
 func (l *Linear) BackwardInput(weight, gradY, gradX []float32) error {
 	n := len(gradY) / l.Out
-	if err := errors.Join(l.checkWeight(weight), want("gradY", gradY, n, l.Out), want("gradX", gradX, n, l.In)); err != nil {
+	if err := errors.Join(l.checkWeight(weight), want("gradY", gradY, n, l.Out),
+		want("gradX", gradX, n, l.In)); err != nil {
 		return fmt.Errorf("linear backward: %w", err)
 	}
 	return l.backend.MatMul(cuda.MatMul{M: n, N: l.In, K: l.Out,

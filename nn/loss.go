@@ -23,8 +23,8 @@ func NewCrossEntropy(backend cuda.Backend, classes int) *CrossEntropy {
 }
 
 // Loss returns the sum over the samples of -log softmax(logits)[target], and writes its gradient with respect to the
-// logits, softmax - onehot, to grad; neither is divided. logits and grad are [n, Classes], targets [n] in [0, Classes). grad
-// may not overlap logits. The losses are float32 each and added up in float64, sample after sample. It fails with
+// logits, softmax - onehot, to grad; neither is divided. logits and grad are [n, Classes], targets [n] in [0, Classes).
+// grad may not overlap logits. The losses are float32 each and added up in float64, sample after sample. It fails with
 // ErrShape, or with an error of the backend.
 //
 //	logits = {{0, 0}}, targets = {1}   ->   0.6931472, grad = {{0.5, -0.5}}

@@ -8,8 +8,8 @@ import (
 // L1 returns the sum of |y - target| over all elements, divided by divisor, and writes its gradient, sign(y - target) /
 // divisor, to grad: of two equal values it is 0. y, target and grad have the same length, and grad may be y. Nothing is
 // divided by the number of samples: whoever knows the weight of the whole batch does that, once. So with divisor the
-// number of elements of a sample a job computes PyTorch's l1_loss with reduction "mean"; 1 leaves it the sum. Losses are
-// added up in float64, element after element. It fails with ErrShape.
+// number of elements of a sample a job computes PyTorch's l1_loss with reduction "mean"; 1 leaves it the sum. Losses
+// are added up in float64, element after element. It fails with ErrShape.
 //
 //	y = {1, -2}, target = {0, 0}, divisor 2   ->   1.5, grad = {0.5, -0.5}
 func L1(y, target, grad []float32, divisor float32) (float64, error) {
@@ -31,8 +31,8 @@ func L1(y, target, grad []float32, divisor float32) (float64, error) {
 	return sum / float64(divisor), nil
 }
 
-// MSE returns the sum of (y - target)^2 over all elements, divided by divisor, and writes its gradient, 2 (y - target) /
-// divisor, to grad. The rest is as with L1; the gradient is the difference times 2/divisor, rounded once.
+// MSE returns the sum of (y - target)^2 over all elements, divided by divisor, and writes its gradient, 2 (y - target)
+// / divisor, to grad. The rest is as with L1; the gradient is the difference times 2/divisor, rounded once.
 //
 //	y = {1, -2}, target = {0, 0}, divisor 2   ->   2.5, grad = {1, -2}
 func MSE(y, target, grad []float32, divisor float32) (float64, error) {
@@ -49,9 +49,9 @@ func MSE(y, target, grad []float32, divisor float32) (float64, error) {
 }
 
 // NLL returns the sum over the samples of -y[target], for y [n, classes] that LogSoftmax made and targets [n] in [0,
-// classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. Nothing is divided: whoever knows the
-// weight of the whole batch does that, once. It fails with ErrShape, also for a target out of range, which it names; then
-// nothing is written.
+// classes), and writes its gradient with respect to y, -onehot, to grad [n, classes], which may not overlap y. Nothing
+// is divided: whoever knows the weight of the whole batch does that, once. It fails with ErrShape, also for a target
+// out of range, which it names; then nothing is written.
 //
 //	y = {{-1, -0.5}}, targets = {1}   ->   0.5, grad = {{0, -1}}
 func NLL(y []float32, classes int, targets []int32, grad []float32) (float64, error) {
@@ -75,7 +75,8 @@ func NLL(y []float32, classes int, targets []int32, grad []float32) (float64, er
 
 func elementwise(loss string, y, target, grad []float32, divisor float32) error {
 	if len(target) != len(y) || len(grad) != len(y) {
-		return fmt.Errorf("%s: %w: y has %d values, target %d, grad %d: want as many", loss, ErrShape, len(y), len(target), len(grad))
+		return fmt.Errorf("%s: %w: y has %d values, target %d, grad %d: want as many", loss, ErrShape, len(y),
+			len(target), len(grad))
 	}
 	if !(divisor > 0) || math.IsInf(float64(divisor), 0) {
 		return fmt.Errorf("%s: %w: divisor %v: want a finite number above 0", loss, ErrShape, divisor)

@@ -25,7 +25,8 @@ func TestLossesByHand(t *testing.T) {
 		t.Errorf("nll = %v, %v", loss, err)
 	}
 	wantValues(t, "nll gradient", grad, []float32{0, -1})
-	if _, err := L1([]float32{float32(math.NaN())}, []float32{0}, grad[:1], 1); err != nil || !math.IsNaN(float64(grad[0])) {
+	if _, err := L1([]float32{float32(math.NaN())}, []float32{0}, grad[:1], 1); err != nil ||
+		!math.IsNaN(float64(grad[0])) {
 		t.Errorf("l1 gradient of NaN = %v, %v", grad[0], err)
 	}
 }

@@ -51,8 +51,8 @@ func Initial(m Module, seed uint64) ([][]float32, error) {
 	return values, nil
 }
 
-// uniform is a parameter that begins uniform in [-bound, bound), bound = 1/sqrt(fanIn): PyTorch's default of weights and
-// biases of linear and convolutional layers (kaiming_uniform_ with a = sqrt(5)).
+// uniform is a parameter that begins uniform in [-bound, bound), bound = 1/sqrt(fanIn): PyTorch's default of weights
+// and biases of linear and convolutional layers (kaiming_uniform_ with a = sqrt(5)).
 func uniform(name string, fanIn int, shape ...int) Parameter {
 	return Parameter{Name: name, Shape: shape, Kind: philox.Uniform, Scale: float32(1 / math.Sqrt(float64(fanIn)))}
 }
@@ -62,7 +62,8 @@ type layer interface {
 	Module
 	// parameters are Parameters without the names' prefix.
 	parameters() []Parameter
-	// layout is the layout of images that the layer takes and gives, where it must be a certain one; fast is the library's.
+	// layout is the layout of images that the layer takes and gives, where it must be a certain one; fast is the
+	// library's.
 	layout(fast cuda.Layout) (l cuda.Layout, must bool)
 	// work gives the memory of one pass.
 	work(e Env, s site) work

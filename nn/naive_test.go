@@ -6,8 +6,8 @@ import (
 	"gradbus/philox"
 )
 
-// naive computes modules forward in float64, one sample after the other, from the definitions alone. Central differences of
-// it are what the gradients of the layers are held to.
+// naive computes modules forward in float64, one sample after the other, from the definitions alone. Central
+// differences of it are what the gradients of the layers are held to.
 type naive struct {
 	mode Mode
 	bags Bags

@@ -11,8 +11,8 @@ import (
 // ErrOrder says that a Backward has no Forward before it. Nothing was written.
 var ErrOrder = errors.New("backward without forward")
 
-// Env is what a Net computes with: bags by Backend, everything else by Dense. A nil Dense stands for the library own, whose
-// sums are canonical and slower.
+// Env is what a Net computes with: bags by Backend, everything else by Dense. A nil Dense stands for the library own,
+// whose sums are canonical and slower.
 type Env struct {
 	Backend cuda.Backend
 	Dense   *cuda.Dense
@@ -30,17 +30,17 @@ type Random struct {
 	Seed, Batch, Lane uint64
 }
 
-// Bags are what a module that begins with a BagLayer pools: sample b is the rows IDs[Offsets[b]:Offsets[b+1]]. Offsets [n+1]
-// begin with 0, never fall, and end with the number of IDs. Rows [R, Dim] are those of a served table and nil with a
-// local one, whose rows are a parameter.
+// Bags are what a module that begins with a BagLayer pools: sample b is the rows IDs[Offsets[b]:Offsets[b+1]]. Offsets
+// [n+1] begin with 0, never fall, and end with the number of IDs. Rows [R, Dim] are those of a served table and nil
+// with a local one, whose rows are a parameter.
 type Bags struct {
 	Rows         []float32
 	IDs, Offsets []int64
 }
 
-// Net is a module and the memory of one pass: what its layers compute, kept from the forward pass for the backward one and
-// reused from call to call, so that nothing is allocated after the first call with the most samples. It is not safe for
-// concurrent use; several Nets of one module run in parallel.
+// Net is a module and the memory of one pass: what its layers compute, kept from the forward pass for the backward one
+// and reused from call to call, so that nothing is allocated after the first call with the most samples. It is not safe
+// for concurrent use; several Nets of one module run in parallel.
 type Net struct {
 	// GradX makes Backward give the gradient of its input too: of x, or of a served BagLayer's output.
 	GradX bool
@@ -92,14 +92,16 @@ func (p *pass) gradOf(i int) ([]float32, error) {
 	}
 	g := p.grad(p.from + i)
 	if g != nil && len(g) != len(p.params[i]) {
-		return nil, fmt.Errorf("%w: gradient of parameter %d has %d values, want %d", ErrShape, p.from+i, len(g), len(p.params[i]))
+		return nil, fmt.Errorf("%w: gradient of parameter %d has %d values, want %d", ErrShape, p.from+i, len(g),
+			len(p.params[i]))
 	}
 	return g, nil
 }
 
 // work is the memory of one layer of a Net.
 type work interface {
-	// forward gives y [n, out] from x [n, in]. y is the work's own, or x itself, which it may change only where p.mayWrite.
+	// forward gives y [n, out] from x [n, in]. y is the work's own, or x itself, which it may change only where
+	// p.mayWrite.
 	forward(p *pass, x []float32) (y []float32, err error)
 	// backward writes the gradients of the parameters from gradY [n, out], says of each that it is final, and then gives
 	// gradX [n, in] where p.wantX. gradX is the work's own, or gradY itself, which it may change only where p.mayWrite.
@@ -166,15 +168,16 @@ func (n *Net) Out() []int              { return n.out }
 func (n *Net) Parameters() []Parameter { return n.params }
 
 // Forward computes y [n, Out] from x [n, In] with params, one slice for each of Parameters, which are read only. x and
-// params must stay as they are until Backward; y is the Net's and valid until the next Forward. Samples do not influence
-// each other. It fails with ErrShape, or with an error of the backend.
+// params must stay as they are until Backward; y is the Net's and valid until the next Forward. Samples do not
+// influence each other. It fails with ErrShape, or with an error of the backend.
 func (n *Net) Forward(params [][]float32, x []float32, mode Mode) (y []float32, err error) {
 	if n.pools() {
 		return nil, fmt.Errorf("%w: the module pools embedding rows: want ForwardBags", ErrShape)
 	}
 	size := product(n.in)
 	if len(x)%size != 0 {
-		return nil, fmt.Errorf("forward: %w: x has %d values, want a multiple of %d, of samples %v", ErrShape, len(x), size, n.in)
+		return nil, fmt.Errorf("forward: %w: x has %d values, want a multiple of %d, of samples %v", ErrShape,
+			len(x), size, n.in)
 	}
 	return n.run(params, x, len(x)/size, mode, Bags{})
 }
@@ -219,12 +222,13 @@ func (n *Net) run(params [][]float32, x []float32, samples int, mode Mode, bags 
 }
 
 // Backward goes back through the last Forward, with the same params: from gradY [n, Out], the gradient of the loss with
-// respect to y, it writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as soon as that is
-// final, while the rest is still to be computed. Parameters come in reverse order of layers. Gradients are sums over the
-// samples, never divided. grad is asked once for each parameter and may give nil where the gradient is not wanted; done
-// may be nil. gradX [n, In] is nil unless the field GradX is set; it is the Net's and valid until the next call. It fails
-// with ErrOrder, with ErrShape, or with an error of the backend.
-func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []float32, done func(i int)) (gradX []float32, err error) {
+// respect to y, it writes the gradient of parameter i to grad(i), which it overwrites, and calls done(i) as soon as
+// that is final, while the rest is still to be computed. Parameters come in reverse order of layers. Gradients are sums
+// over the samples, never divided. grad is asked once for each parameter and may give nil where the gradient is not
+// wanted; done may be nil. gradX [n, In] is nil unless the field GradX is set; it is the Net's and valid until the next
+// call. It fails with ErrOrder, with ErrShape, or with an error of the backend.
+func (n *Net) Backward(params [][]float32, gradY []float32, grad func(i int) []float32,
+	done func(i int)) (gradX []float32, err error) {
 	if !n.forward {
 		return nil, ErrOrder
 	}
@@ -270,8 +274,8 @@ func (n *Net) checkParams(params [][]float32) error {
 	return nil
 }
 
-// Bytes is the memory that the Net takes for passes over so many samples, beside parameters and their gradients, and beside
-// what the library of Env.Dense takes while it computes.
+// Bytes is the memory that the Net takes for passes over so many samples, beside parameters and their gradients, and
+// beside what the library of Env.Dense takes while it computes.
 func (n *Net) Bytes(samples int) int64 {
 	total := int64(0)
 	for _, s := range n.steps {

@@ -50,7 +50,8 @@ func TestSequentialByHand(t *testing.T) {
 	wantValues(t, "y", y, []float32{65}) // relu(13, -13) = 13, 0
 	grads := gradients(n)
 	var order []int
-	gradX, err := n.Backward(params, []float32{2}, func(i int) []float32 { return grads[i] }, func(i int) { order = append(order, i) })
+	gradX, err := n.Backward(params, []float32{2}, func(i int) []float32 { return grads[i] },
+		func(i int) { order = append(order, i) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,20 +106,27 @@ func layerCases(r *rand.Rand) []layerCase {
 		{name: "bag mean", module: BagLayer{Rows: b, Dim: a, Mode: BagMean}, bags: true},
 		{name: "served bag", module: BagLayer{Dim: a, Mode: BagMean, Served: true}, bags: true},
 		{name: "conv2d", in: []int{a, 5, 4}, module: Conv2d{In: a, Out: b, Kernel: 3}},
-		{name: "conv2d with stride and padding", in: []int{a, 5, 6}, module: Conv2d{In: a, Out: b, Kernel: 2, Stride: 2, Padding: 1, NoBias: true}},
+		{name: "conv2d with stride and padding", in: []int{a, 5, 6},
+			module: Conv2d{In: a, Out: b, Kernel: 2, Stride: 2, Padding: 1, NoBias: true}},
 		{name: "max-pool", in: []int{a, 5, 6}, module: MaxPool2d{Kernel: 2}},
 		{name: "max-pool that overlaps", in: []int{a, 5, 4}, module: MaxPool2d{Kernel: 3, Stride: 1, Padding: 1}},
 		{name: "dropout", in: []int{a, b, 2}, module: Dropout{P: 0.4}},
 		{name: "dropout2d", in: []int{b, a, 2}, module: Dropout2d{P: 0.4}},
 		{name: "softmax", in: []int{a}, module: Softmax{}},
 		{name: "log-softmax", in: []int{a}, module: LogSoftmax{}},
-		{name: "image to image", in: []int{a, 4, 4}, module: Sequential(Conv2d{In: a, Out: b, Kernel: 2}, Dropout{P: 0.2}, ReLU{}, MaxPool2d{Kernel: 2, Stride: 1}, Dropout2d{P: 0.2})},
-		{name: "image model", in: []int{a, 6, 6}, module: Sequential(Conv2d{In: a, Out: b, Kernel: 3}, ReLU{}, Conv2d{In: b, Out: c, Kernel: 3}, MaxPool2d{Kernel: 2},
-			Dropout2d{P: 0.25}, Flatten{}, LinearLayer{In: c, Out: a}, ReLU{}, Dropout{P: 0.5}, LinearLayer{In: a, Out: b}, LogSoftmax{})},
-		{name: "one parameter", in: []int{a}, module: Sequential(LinearLayer{In: a, Out: b, NoBias: true}, ReLU{}, Softmax{})},
-		{name: "softmax in the middle", in: []int{a}, module: Sequential(LinearLayer{In: a, Out: b}, Softmax{}, Dropout{P: 0.3}, LinearLayer{In: b, Out: b},
-			LogSoftmax{}, Dropout{P: 0.3})},
-		{name: "several", in: []int{a}, module: Sequential(LinearLayer{In: a, Out: b}, ReLU{}, Sequential(LinearLayer{In: b, Out: c}, ReLU{}), Flatten{})},
+		{name: "image to image", in: []int{a, 4, 4}, module: Sequential(Conv2d{In: a, Out: b, Kernel: 2}, Dropout{P: 0.2},
+			ReLU{}, MaxPool2d{Kernel: 2, Stride: 1}, Dropout2d{P: 0.2})},
+		{name: "image model", in: []int{a, 6, 6},
+			module: Sequential(Conv2d{In: a, Out: b, Kernel: 3}, ReLU{}, Conv2d{In: b, Out: c, Kernel: 3}, MaxPool2d{Kernel: 2},
+				Dropout2d{P: 0.25}, Flatten{}, LinearLayer{In: c, Out: a}, ReLU{}, Dropout{P: 0.5}, LinearLayer{In: a, Out: b},
+				LogSoftmax{})},
+		{name: "one parameter", in: []int{a}, module: Sequential(LinearLayer{In: a, Out: b, NoBias: true}, ReLU{},
+			Softmax{})},
+		{name: "softmax in the middle", in: []int{a},
+			module: Sequential(LinearLayer{In: a, Out: b}, Softmax{}, Dropout{P: 0.3}, LinearLayer{In: b, Out: b},
+				LogSoftmax{}, Dropout{P: 0.3})},
+		{name: "several", in: []int{a},
+			module: Sequential(LinearLayer{In: a, Out: b}, ReLU{}, Sequential(LinearLayer{In: b, Out: c}, ReLU{}), Flatten{})},
 	}
 }
 
@@ -221,8 +229,8 @@ func tried(t *testing.T, c layerCase, r *rand.Rand) bool {
 	return true
 }
 
-// differences gives the derivative of loss by each of at, from four values of it: what that errs by is of the fourth order in
-// the step, and no value moves by as much as a kink is away.
+// differences gives the derivative of loss by each of at, from four values of it: what that errs by is of the fourth
+// order in the step, and no value moves by as much as a kink is away.
 func differences(at []float64, loss func() float64) []float64 {
 	out := make([]float64, len(at))
 	for i, before := range at {
@@ -324,7 +332,8 @@ func TestNetRefuses(t *testing.T) {
 		"shape": {[]int{3}, linear, "layer 0: bad shape: linear of samples of shape [3]: want [2]"},
 		"rank":  {[]int{1, 2}, Sequential(ReLU{}, linear), "layer 1: bad shape: linear of samples of shape [1 2]: want [2]"},
 		"bag":   {[]int{2}, BagLayer{Rows: 1, Dim: 2}, "embedding_bag of samples of shape [2]: want none"},
-		"late":  {nil, Sequential(BagLayer{Rows: 1, Dim: 2}, BagLayer{Rows: 1, Dim: 2}), "layer 1 pools embedding rows: want it first"},
+		"late": {nil, Sequential(BagLayer{Rows: 1, Dim: 2}, BagLayer{Rows: 1, Dim: 2}),
+			"layer 1 pools embedding rows: want it first"},
 	} {
 		if _, err := NewNet(c.m, c.in, testEnv(t)); !errors.Is(err, ErrShape) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
@@ -357,7 +366,8 @@ func TestInitial(t *testing.T) {
 	}
 	for i, p := range m.Parameters() {
 		lo, hi := slices.Min(values[i]), slices.Max(values[i])
-		if len(values[i]) != p.Elements() || lo < -p.Scale || hi >= p.Scale || p.Elements() > 50 && (lo > -0.8*p.Scale || hi < 0.8*p.Scale) {
+		if len(values[i]) != p.Elements() || lo < -p.Scale || hi >= p.Scale || p.Elements() > 50 &&
+			(lo > -0.8*p.Scale || hi < 0.8*p.Scale) {
 			t.Errorf("%s: %d values from %v to %v, scale %v", p.Name, len(values[i]), lo, hi, p.Scale)
 		}
 	}

@@ -90,7 +90,8 @@ func TestLinearShapes(t *testing.T) {
 			t.Errorf("wrong %s: %v", name, err)
 		}
 	}
-	if got, want := l.BackwardInput(f(6), f(6), f(5)).Error(), "linear backward: bad shape: gradX has 5 values, want 2 x 2"; got != want {
+	if got, want := l.BackwardInput(f(6), f(6), f(5)).Error(),
+		"linear backward: bad shape: gradX has 5 values, want 2 x 2"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -157,7 +158,8 @@ func TestCrossEntropyByHand(t *testing.T) {
 	}
 	_, short := c.Loss([]float32{0}, []int32{1}, grad)
 	_, wide := c.Loss([]float32{0, 0}, []int32{1}, grad[:1])
-	for _, err := range []error{short, wide, c.Probabilities([]float32{1}, grad), c.Probabilities([]float32{1, 2}, grad[:1])} {
+	for _, err := range []error{short, wide, c.Probabilities([]float32{1}, grad),
+		c.Probabilities([]float32{1, 2}, grad[:1])} {
 		if !errors.Is(err, ErrShape) {
 			t.Errorf("wrong shape: %v", err)
 		}

@@ -6,9 +6,9 @@ import (
 	"gradbus/cuda"
 )
 
-// plan says for each layer what it takes and gives: shapes, layouts of images, and which of them compute a ReLU along the
-// way. Layers that take any layout keep the one that they are handed, but for a pool, which writes the one that is wanted
-// behind it.
+// plan says for each layer what it takes and gives: shapes, layouts of images, and which of them compute a ReLU along
+// the way. Layers that take any layout keep the one that they are handed, but for a pool, which writes the one that is
+// wanted behind it.
 func plan(layers []placed, in []int, fast cuda.Layout) ([]site, error) {
 	sites := make([]site, len(layers))
 	shape, layout := in, cuda.NCHW
@@ -80,7 +80,8 @@ func (w *relayoutWork) values() int  { return 2 * w.channels * w.plane }
 
 func (w *relayoutWork) forward(p *pass, x []float32) ([]float32, error) {
 	w.y = grown(w.y, len(x))
-	return w.y, w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.from, To: w.to, X: x, Y: w.y})
+	return w.y,
+		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.from, To: w.to, X: x, Y: w.y})
 }
 
 func (w *relayoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
@@ -88,5 +89,6 @@ func (w *relayoutWork) backward(p *pass, gradY []float32) ([]float32, error) {
 		return nil, nil
 	}
 	w.gradX = grown(w.gradX, len(gradY))
-	return w.gradX, w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.to, To: w.from, X: gradY, Y: w.gradX})
+	return w.gradX,
+		w.dense.Relayout(cuda.Relayout{N: p.n, C: w.channels, Plane: w.plane, From: w.to, To: w.from, X: gradY, Y: w.gradX})
 }

@@ -1,7 +1,8 @@
 package nn
 
-// Dot is the sum of x[i]*y[i], float32, of the first len(x) values of y, which may be longer. Four partial sums, of i modulo 4, are added
-// up in sequence and then as (0+1) + (2+3); products are rounded before they are added, so the bits are the same on every processor.
+// Dot is the sum of x[i]*y[i], float32, of the first len(x) values of y, which may be longer. Four partial sums, of i
+// modulo 4, are added up in sequence and then as (0+1) + (2+3); products are rounded before they are added, so the bits
+// are the same on every processor.
 //
 //	Dot([]float32{1, 2, 3}, []float32{4, 5, 6}) == 32
 func Dot(x, y []float32) float32 {
@@ -28,7 +29,8 @@ func Dot(x, y []float32) float32 {
 	return (a + b) + (c + d)
 }
 
-// Axpy adds a*x to y, float32, in place: y[i] += a*x[i], the product rounded first. y has at least len(x) values, and x may be y.
+// Axpy adds a*x to y, float32, in place: y[i] += a*x[i], the product rounded first. y has at least len(x) values, and x
+// may be y.
 //
 //	y := []float32{1, 1}; Axpy(2, []float32{3, 4}, y) // y is {7, 9}
 func Axpy(a float32, x, y []float32) {

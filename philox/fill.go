@@ -23,7 +23,8 @@ type Filler struct {
 	key   [2]uint32
 }
 
-// NewFiller readies the initial values of the tensor or table name of the job with the given seed. It fails with ErrKind.
+// NewFiller readies the initial values of the tensor or table name of the job with the given seed. It fails with
+// ErrKind.
 //
 // Element i of row k is word i%4 of Block(counter = (i/4, k), key), with key the first two words of
 // Block(counter = (FNV("initial"), FNV(name)), seed). A dense tensor is row 0.
@@ -31,7 +32,8 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 	switch kind {
 	case Zeros, Uniform, Normal:
 	default:
-		return Filler{}, fmt.Errorf("initial values of %q: %w %q: want %q, %q or %q", name, ErrKind, kind, Zeros, Uniform, Normal)
+		return Filler{}, fmt.Errorf("initial values of %q: %w %q: want %q, %q or %q", name, ErrKind, kind, Zeros,
+			Uniform, Normal)
 	}
 	s0, s1 := pair(seed)
 	k := block(FNV("initial"), FNV(name), [2]uint32{s0, s1})
@@ -41,7 +43,8 @@ func NewFiller(kind string, scale float32, seed uint64, name string) (Filler, er
 // Row writes the initial values of the row with the given key, len(dst) of them. A normal value costs about 15 ns.
 func (f Filler) Row(dst []float32, key uint64) { f.fill(dst, key, 0) }
 
-// Part writes the values from element from on of the row with the given key, len(dst) of them: what Row would write there.
+// Part writes the values from element from on of the row with the given key, len(dst) of them: what Row would write
+// there.
 func (f Filler) Part(dst []float32, key, from uint64) {
 	if skip := from % 4; skip > 0 {
 		var one [4]float32

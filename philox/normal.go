@@ -5,7 +5,8 @@ import "math"
 // Uniform32 turns 32 random bits into a number in [0, 1): the upper 24 of them times 2^-24, which is exact.
 func Uniform32(bits uint32) float32 { return float32(bits>>8) * (1.0 / (1 << 24)) }
 
-// symmetric turns 32 random bits into a number in [-1, 1): the upper 24 of them, less 2^23, times 2^-23, which is exact.
+// symmetric turns 32 random bits into a number in [-1, 1): the upper 24 of them, less 2^23, times 2^-23, which is
+// exact.
 func symmetric(bits uint32) float32 { return float32(int32(bits>>8)-1<<23) * (1.0 / (1 << 23)) }
 
 // Normal64 turns 32 random bits into a standard normal number: the inverse of the normal distribution at

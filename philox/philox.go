@@ -9,7 +9,8 @@
 // imports nothing of the project. Every value it has ever given is part of the protocol: trainers and shards of
 // different builds, on different processors, must agree on every bit. So all floating-point operations are written with
 // an explicit rounding (Go would otherwise fuse x*y + z on some processors), logarithms are its own, and a newcomer may
-// add purposes and distributions but never change the values of those that exist; the golden values in the tests say so.
+// add purposes and distributions but never change the values of those that exist; the golden values in the tests say
+// so.
 package philox
 
 import "fmt"
@@ -69,9 +70,9 @@ type Source struct {
 
 // New gives the sequence of (seed, purpose, a, b, c), for instance New(seed, "dropout", batch, lane, layer).
 //
-// Two blocks fold the five into a key and the upper half of the counter: x = Block(FNV(purpose), a) under the seed, then
-// y = Block(b, c) under x's first two words; the sequence is Block(0, h), Block(1, h), ... under y's first two words,
-// with h = y's last two words xor x's last two.
+// Two blocks fold the five into a key and the upper half of the counter: x = Block(FNV(purpose), a) under the seed,
+// then y = Block(b, c) under x's first two words; the sequence is Block(0, h), Block(1, h), ... under y's first two
+// words, with h = y's last two words xor x's last two.
 func New(seed uint64, purpose string, a, b, c uint64) Source {
 	s0, s1 := pair(seed)
 	x := block(FNV(purpose), a, [2]uint32{s0, s1})
@@ -103,9 +104,9 @@ func (s *Source) Uniform() float32 { return Uniform32(s.Uint32()) }
 // Normal gives the next standard normal number (see Normal64).
 func (s *Source) Normal() float64 { return Normal64(s.Uint32()) }
 
-// Below gives the next integer in [0, n), every one equally likely: the upper half of n times 32 random bits, drawn again
-// while the lower half says that the remainder would favour some (Lemire: Fast Random Integer Generation in an Interval,
-// 2019). It panics where n is 0.
+// Below gives the next integer in [0, n), every one equally likely: the upper half of n times 32 random bits, drawn
+// again while the lower half says that the remainder would favour some (Lemire: Fast Random Integer Generation in an
+// Interval, 2019). It panics where n is 0.
 func (s *Source) Below(n uint32) uint32 {
 	if n == 0 {
 		panic("philox: Below(0)")

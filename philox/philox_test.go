@@ -139,7 +139,8 @@ func TestNormal64Inverts(t *testing.T) {
 			t.Fatalf("Normal64(%#x) = %.17g: back to %.17g, want %.17g", bits, x, q, p)
 		}
 	}
-	for _, bits := range []uint32{0, 1, 2, 0x7fffffff, 0x80000000, 0xffffffff, 322122547, 322122548, 3972844748, 3972844749, 50, 60, 100} {
+	for _, bits := range []uint32{0, 1, 2, 0x7fffffff, 0x80000000, 0xffffffff, 322122547, 322122548, 3972844748,
+		3972844749, 50, 60, 100} {
 		check(bits)
 	}
 	for range 100_000 {
@@ -147,7 +148,8 @@ func TestNormal64Inverts(t *testing.T) {
 	}
 }
 
-// Values for ever; they are those of Python's statistics.NormalDist().inv_cdf((bits + 0.5) / 2**32), which is AS 241 too.
+// Values for ever; they are those of Python's statistics.NormalDist().inv_cdf((bits + 0.5) / 2**32), which is AS 241
+// too.
 func TestNormal64Golden(t *testing.T) {
 	for _, c := range []struct {
 		bits uint32
@@ -155,7 +157,8 @@ func TestNormal64Golden(t *testing.T) {
 	}{
 		{0, 0xc0195a1198fcf3d5}, {1, 0xc018aa6c7fe07fde}, {100, 0xc015da2d11fc6bd1}, {0x12345678, 0xbff77b263457d4ce},
 		{0x13333332, 0xbff708522723041a}, {0x13333333, 0xbff7085226b1fc71}, // either side of 0.075, where the branches meet
-		{0x80000000, 0x3df40d931ff62707}, {0xc0000000, 0x3fe5956b8784e3d9}, {0xfedcba98, 0x4004ee2dc0c11755}, {0xffffffff, 0x40195a1198fcf3d5},
+		{0x80000000, 0x3df40d931ff62707}, {0xc0000000, 0x3fe5956b8784e3d9}, {0xfedcba98, 0x4004ee2dc0c11755},
+		{0xffffffff, 0x40195a1198fcf3d5},
 	} {
 		if got := math.Float64bits(Normal64(c.bits)); got != c.want {
 			t.Errorf("bits of Normal64(%#x) = %#x, want %#x", c.bits, got, c.want)
@@ -279,7 +282,8 @@ func TestPermutation(t *testing.T) {
 			}
 		}
 	}
-	if slices.Equal(Permutation(5, 6, 100), Permutation(5, 7, 100)) || slices.Equal(Permutation(5, 6, 100), Permutation(6, 6, 100)) {
+	if slices.Equal(Permutation(5, 6, 100), Permutation(5, 7, 100)) ||
+		slices.Equal(Permutation(5, 6, 100), Permutation(6, 6, 100)) {
 		t.Error("epochs or seeds share an order")
 	}
 }
@@ -354,7 +358,8 @@ func TestFillSeparates(t *testing.T) {
 		}
 		return v[0]
 	}
-	seen := map[float32]bool{fill(1, "a", 0): true, fill(2, "a", 0): true, fill(1, "b", 0): true, fill(1, "a", 1): true, fill(1, "a", 1<<32): true}
+	seen := map[float32]bool{fill(1, "a", 0): true, fill(2, "a", 0): true, fill(1, "b", 0): true, fill(1, "a", 1): true,
+		fill(1, "a", 1<<32): true}
 	if len(seen) != 5 {
 		t.Errorf("values repeat: %v", seen)
 	}

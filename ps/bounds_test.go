@@ -1,53 +1,57 @@
 package ps
 
 import (
-	"context"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/lane"
-	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/shardtest"
 )
 
-// What waits for the desk is bounded in bytes: control messages may have a body of 1 MiB.
-func TestLettersAreBounded(t *testing.T) {
-	d := newDesk(&Server{strays: fabric.Limiter{}}) // its goroutine does not run
-	f := newFrame(t, schema.Layout{Kind: schema.KindBeat, Body: 1 << 20})
-	sealed := f.Seal()
-	subject := fabric.At("job", "t0", fabric.KindBeat, string(schema.All)).String()
-	for range 200 {
-		d.receive(fabric.NewMessage(subject, sealed))
-	}
-	if n := len(d.letters); n == 0 || n > 64 {
-		t.Errorf("%d letters of 1 MiB wait, want at most 64", n)
-	}
-	if n := d.server.counters.dropped.Load(); int(n) != 200-len(d.letters) {
-		t.Errorf("%d dropped, %d wait", n, len(d.letters))
+// What waits for the control loop is bounded in bytes: control messages may have a body of 1 MiB. A heartbeat waits
+// without its report, so that large ones keep nobody out.
+func TestMessagesAreBounded(t *testing.T) {
+	const sent = 200
+	for kind, most := range map[schema.Kind]int{schema.KindControl: 64, schema.KindHeartbeat: sent} {
+		server := &Server{}
+		server.reporter = &reporter{server: server}
+		l := newControlLoop(server) // its goroutine does not run
+		f := shardtest.NewFrame(t, schema.Layout{Kind: kind, Body: 1 << 20})
+		sealed, subject := f.Seal(), fabric.At("job", "t0", kindToken(kind), string(schema.All)).String()
+		for range sent {
+			l.receive(fabric.NewMessage(subject, sealed))
+		}
+		if n := len(l.messages); n == 0 || n > most || most == sent && n != sent {
+			t.Errorf("%d messages of %v of 1 MiB wait, want at most %d", n, kind, most)
+		}
+		if n := server.counters.dropped.Load(); int(n) != sent-len(l.messages) {
+			t.Errorf("%d of %v dropped, %d wait", n, kind, len(l.messages))
+		}
 	}
 }
 
 // A trainer that is turned away leaves no job behind, though its manifest was the first.
 func TestRefusedFirstTrainerLeavesNoJob(t *testing.T) {
 	s := startServer(t, Config{})
-	m := newMiniTrainer(t, s, newProblem(t, smallJob("wanted", 2, 2)), "j-a")
-	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Wanted: "t7"}})
+	m := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("wanted", 2, 2)), "j-a")
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.Job, Wanted: "t7"}})
 	if r := m.answer().Refused; r == nil || r.Field != "wanted" {
 		t.Fatalf("%+v, want a refusal of t7", r)
 	}
 	eventually(t, "the job to be gone", func() bool { return len(s.Stats().Jobs) == 0 })
-	other := newMiniTrainer(t, s, newProblem(t, smallJob("wanted", 1, 3)), "j-b") // another manifest
+	other := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("wanted", 1, 3)), "j-b") // another manifest
 	other.join()
 	other.leave("")
 }
 
-// Rows of few values have keys of twice their size: a job whose rows and keys do not fit a message is refused when it is
-// registered, since no answer to its lookups could be sent.
+// Rows of few values have keys of twice their size: a job whose rows and keys do not fit a message is refused when it
+// is registered, since no answer to its lookups could be sent.
 func TestChunksBeyondTheMessageAreRefused(t *testing.T) {
 	for _, c := range []struct {
 		name         string
@@ -62,7 +66,7 @@ func TestChunksBeyondTheMessageAreRefused(t *testing.T) {
 		{"small messages and chunks", 1 << 20, 64, 256 << 10, true, true},
 		{"small messages, dense alone", 1 << 20, 64, 1 << 20, false, false},
 	} {
-		job := smallJob("job", 1, 1)
+		job := shardtest.SmallJob("job", 1, 1)
 		job.ChunkBytes, job.Tables[0].Dim = c.chunk, c.dim
 		if !c.tables {
 			job.Tables = nil
@@ -79,10 +83,10 @@ func TestChunksBeyondTheMessageAreRefused(t *testing.T) {
 
 // A trainer's share of the budget holds a dense chunk of each of its nodes, which wait for each other.
 func TestStagedBytesHoldOneChunkOfEveryNode(t *testing.T) {
-	job := smallJob("job", 3, 4096)
+	job := shardtest.SmallJob("job", 3, 4096)
 	job.ChunkBytes = 4 << 20
 	nodes := 0
-	for _, h := range round.HostsOf(job) {
+	for _, h := range round.ContributorsOf(job) {
 		nodes = max(nodes, len(lane.Nodes(h.First, h.Count, job.Lanes)))
 	}
 	if share, need := stagedBytes(job, stagedDefault)/3, int64(nodes)*(4<<20); nodes < 10 || share < need {
@@ -94,32 +98,20 @@ func TestStagedBytesHoldOneChunkOfEveryNode(t *testing.T) {
 	}
 }
 
-// fading is a context that ends after a number of looks at it.
-type fading struct {
-	context.Context
-	looks atomic.Int64
-}
-
-func (f *fading) Err() error {
-	if f.looks.Add(-1) < 0 {
-		return context.Canceled
-	}
-	return nil
-}
-
 // Members have names of their own: a join from one of those would be taken for the member.
 func TestJoinComesFromADrawnName(t *testing.T) {
 	s := startServer(t, Config{})
-	m := newMiniTrainer(t, s, newProblem(t, smallJob("named", 1, 2)), "t5")
-	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job}})
+	m := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("named", 1, 2)), "t5")
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.Job}})
 	eventually(t, "the join to be refused", func() bool { return s.Stats().Reasons[schema.ReasonUnknownSender] == 1 })
 	if n := len(s.Stats().Jobs); n != 0 {
 		t.Errorf("%d jobs, want none", n)
 	}
 }
 
-// Windows are 4 MiB where there is room, and together no more than the job's share, or what one message each takes where there is that
-// much, nor any more than half of a trainer's share of the budget. A job that they would be too small for is refused.
+// Windows are 4 MiB where there is room, and together no more than the job's share, or what one message each takes
+// where there is that much, nor any more than half of a trainer's share of the budget. A job that they would be too
+// small for is refused.
 func TestWindowsFollowFromTheBudgets(t *testing.T) {
 	message := int64(windowJob(1).MessageBytesMax())
 	for _, c := range []struct {
@@ -144,35 +136,37 @@ func TestWindowsFollowFromTheBudgets(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
 		}
-		if r := checkWindows(job, c.own, got); (r != nil) != c.refused || r != nil && !strings.Contains(r.Text, "--pending-mib") {
+		if r := checkWindows(job, c.own, got); (r != nil) != c.refused ||
+			r != nil && !strings.Contains(r.Text, "--pending-mib") {
 			t.Errorf("%s: refused %+v", c.name, r)
 		}
 	}
 }
 
 func windowJob(trainers int) *schema.Job {
-	job := smallJob("job", trainers, trainers)
+	job := shardtest.SmallJob("job", trainers, trainers)
 	job.ChunkBytes, job.Tables = 64<<10, nil
 	return job
 }
 
 // keyedJob has messages of the usual size, as large as keys of rows of one value make them.
 func keyedJob(name string, trainers int) *schema.Job {
-	job := smallJob(name, trainers, trainers)
+	job := shardtest.SmallJob(name, trainers, trainers)
 	job.ChunkBytes = schema.ChunkBytes
-	job.Tables = []schema.TableSpec{{Name: "t", Rows: 100, Dim: 1, Partitions: 64, Init: schema.Init{Kind: schema.InitZeros}}}
+	job.Tables = []schema.TableSpec{{Name: "t", Rows: 100, Dim: 1, Partitions: 64,
+		Init: schema.Init{Kind: schema.InitZeros}}}
 	return job
 }
 
-// However many jobs gather, and whatever they take, as many as may be have windows that they can run with, and all windows are within
-// half of the server's queues.
+// However many jobs gather, and whatever they take, as many as may be have windows that they can run with, and all
+// windows are within half of the server's queues.
 func TestEveryJobHasAWindow(t *testing.T) {
 	for _, c := range []struct{ trainers, shards int }{{2, 2}, {1, 4}, {1, 5}} {
 		s := startServer(t, Config{Shards: c.shards, MemoryBytesMax: 1 << 40})
 		sum := int64(0)
 		for i := range s.config.JobsMax {
 			job := keyedJob(fmt.Sprint("job-", i), c.trainers)
-			m := newMiniTrainer(t, s, newProblem(t, job), "j-"+string(job.Name))
+			m := newMiniTrainer(t, s, shardtest.New(t, job), "j-"+string(job.Name))
 			m.join()
 			if window := m.joined.WindowBytes; window > 4<<20 || window < int64(job.MessageBytesMax()) {
 				t.Errorf("job %d has a window of %d bytes, and messages of %d", i, window, job.MessageBytesMax())
@@ -188,10 +182,10 @@ func TestEveryJobHasAWindow(t *testing.T) {
 
 // A large job that comes first is not refused for those that may come.
 func TestLargeJobHasWindows(t *testing.T) {
-	d := &desk{server: &Server{config: Config{}.withDefaults()}}
+	l := &controlLoop{server: &Server{config: Config{}.withDefaults()}}
 	for _, c := range []struct{ trainers, shards int }{{11, 5}, {11, 7}} {
 		job := keyedJob("large", c.trainers)
-		if r := checkWindows(job, c.shards, d.window(job, c.shards, nil)); r != nil {
+		if r := checkWindows(job, c.shards, l.window(job, c.shards, nil)); r != nil {
 			t.Errorf("%d trainers to %d shards: %s", c.trainers, c.shards, r.Text)
 		}
 	}
@@ -202,7 +196,7 @@ func TestJobsGatherForABoundedTime(t *testing.T) { testkit.Waits(t, jobsGatherFo
 
 func jobsGatherForABoundedTime(t *testing.T) {
 	s := startServer(t, Config{Gather: time.Second})
-	m := newMiniTrainer(t, s, newProblem(t, smallJob("alone", 2, 2)), "j-a")
+	m := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("alone", 2, 2)), "j-a")
 	m.join()
 	if f := m.failure(); !strings.Contains(f.Text, "for 1 of its 2 trainers") || !strings.Contains(f.Text, "--gather") {
 		t.Errorf("told %+v", f)
@@ -215,8 +209,8 @@ func TestTrainersAreToldTheirWindow(t *testing.T) {
 	s := startServer(t, Config{Shards: 2, PendingBytesMax: 64 << 20})
 	sum, last := int64(0), int64(4<<20)
 	for _, name := range []string{"one", "two", "three"} {
-		job := smallJob(name, 2, 2)
-		for _, m := range gather(t, s, newProblem(t, job), "j-"+name+"a", "j-"+name+"b") {
+		job := shardtest.SmallJob(name, 2, 2)
+		for _, m := range gather(t, s, shardtest.New(t, job), "j-"+name+"a", "j-"+name+"b") {
 			window := m.joined.WindowBytes
 			if window <= 0 || window > last {
 				t.Errorf("job %s: window of %d bytes after one of %d", name, window, last)

@@ -5,8 +5,10 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/lane"
-	"gradbus/round"
+	"gradbus/ps/module"
 	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
 	"gradbus/shard/state"
 )
 
@@ -17,45 +19,52 @@ const (
 	baseBytes = 48 << 20
 	// garbageBytes is what may lie about until the collector has been by.
 	garbageBytes = 48 << 20
-	// frameBytesOver bounds what a frame has besides its values, keys and sections.
-	frameBytesOver = 1 << 10
-	valueBytes     = 4
-	keyBytes       = 8
-	placeBytes     = 4
+	// linkBytes bounds a link. One that does nothing takes 375 KiB: 276 KiB are buffers of its data lines, 56 KiB those of
+	// nats.go, the rest is stacks. With traffic the server's buffers grow to 64 KiB for each of its three connections.
+	linkBytes  = 1 << 20
+	valueBytes = 4
+	keyBytes   = 8
+	// partitionBytes is what a shard keeps of a partition of any table: where its rows begin, and who has it.
+	partitionBytes = 16
 )
 
 // Memory is what a job takes on one ps, in bytes, each part at its most. With T trainers, n nodes of the lane tree that
 // they contribute all together, and S of the job's shards here:
 //
-//	Tables      rows*dim*4, what optimizers keep of them (state.SlotBytes), 4 a row for keys, 4 a row and shard for places
-//	Parameters  ahead+2 versions of every value of 4 bytes, ahead being 0 but in bounded, and what optimizers keep of them in two
-//	            versions. In grouped, of groups of N, T-N+3 versions in place of ahead+2, all on the ps with shard 0
-//	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is less
+//	Tables      rows*dim*4, what optimizers keep of them (state.SlotBytes), 16 a partition and shard
+//	Parameters  2*ahead+2 versions of every value of 4 bytes in its frame, ahead being 0 but in bounded, and what
+//	            optimizers keep of them in two versions. In grouped, of groups of N, T-N+3 versions, all on the ps with
+//	            shard 0
+//	Staged      contributions to open rounds: the budget of each shard, or n*(ahead+1) times all gradients where that is
+//	            less
 //	Scratch     of the sparse round of each shard: 2 times what it merges, and the new rows beside the old ones
+//	Parked      lookups that wait for their rows: of each trainer on each shard what parkedBytes says
 //	UnderWay    2*T windows for each shard, 8 MiB at least: frames and their repetitions between socket and shard
 //	FanOut      for each trainer that does not read: results of ahead+1 batches and its rows, at most pending_bytes_max
 //	Connections what its trainers' connections to the NATS server may hold in unfinished messages and subscriptions
-//	Modules     what hosted modules take, all of the job's: see moduleBytes
+//	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
+//	Modules     what hosted modules take, all of the job's: see module.Bytes
 type Memory struct {
-	Tables, Parameters, Staged, Scratch, UnderWay, FanOut, Connections, Modules int64
+	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules int64
 
 	outside int64 // of these, not on the Go heap
 }
 
 // Bytes is the sum of all parts.
 func (m Memory) Bytes() int64 {
-	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.UnderWay + m.FanOut + m.Connections + m.Modules
+	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.Parked +
+		m.UnderWay + m.FanOut + m.Connections + m.Links + m.Modules
 }
 
-// MemoryOf is what a job takes on a ps of this configuration that keeps own of its shards, which are spread evenly.
+// MemoryOf is what a job takes on a ps of this configuration that has own of its shards: of rows as many have their
+// share, of dense values each has at most its share and one chunk.
 func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	c = c.withDefaults()
 	plan := job.Plan()
-	batches := int64(plan.RoundsAhead()) + 1
+	batches := int64(round.BatchesOpen(job))
 	share := func(bytes int64) int64 { return bytes/int64(shards)*int64(own) + bytes%int64(shards) }
-	versions := int64(job.Ahead) + 2
-	if plan.Clock == schema.ClockGrouped { // all on one shard
-		versions, share = int64(groupVersions(job)), func(bytes int64) int64 { return bytes }
+	if plan.DenseShards(shards) == 1 {
+		share = func(bytes int64) int64 { return bytes }
 	}
 	var m Memory
 	sparse, copies := int64(0), int64(1) // keys and rows of every row of every table; what a step makes of a row, in rows
@@ -66,54 +75,77 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		if plan.Tables[i].Cut == schema.CutColumns {
 			in = int64(shards)
 		}
-		mine := share
-		if plan.Tables[i].Cut == schema.CutNone { // all of it may be here
+		mine := share // of columns
+		switch plan.Tables[i].Cut {
+		case schema.CutNone: // all of it may be here
 			mine = func(bytes int64) int64 { return bytes }
+		case schema.CutRows:
+			here := rowsHere(&t, own, shards)
+			mine = func(bytes int64) int64 { return bytes/rows*here + bytes%rows }
 		}
 		slots, marks := state.SlotBytes(job.OptimizerOf(schema.Table(i)), rows, int64(t.Dim))
 		copies = max(copies, 1+(slots+values-1)/values)
-		m.outside += mine(values + slots)
-		m.Tables += mine(values + slots + rows*placeBytes*(int64(shards)+in) + marks*in)
+		m.outside += mine(values + slots + marks*in)
+		m.Tables += mine(values+slots+marks*in) + int64(own*t.Partitions)*partitionBytes
 		sparse += rows*int64(t.SumDim())*valueBytes + rows*keyBytes*in
 	}
-	dense, kept := int64(0), int64(0)
+	dense, kept, ofEach := int64(0), int64(0), int64(0)
 	for i, p := range job.Parameters {
+		values := int64(p.Elements()) * valueBytes
 		slots, _ := state.SlotBytes(job.OptimizerOfParameter(i), int64(p.Elements()), 1)
-		dense, kept = dense+int64(p.Elements())*valueBytes, kept+2*slots
+		dense, kept, ofEach = dense+values, kept+2*slots, max(ofEach, (2*slots+values-1)/values)
 	}
-	m.Parameters = share(dense*versions + kept)
-	m.outside += share(kept)
+	results := dense/int64(job.ChunkBytes) + int64(len(job.Parameters)) // frames that values lie in, with their room
+	here := min(dense, share(dense)+int64(own)*int64(job.ChunkBytes))   // no shard has more than its share and one chunk
+	kept = min(kept, ofEach*here)
+	m.Parameters = (here+results*shard.FrameBytesOver)*int64(round.Versions(job)) + kept
+	m.outside += kept
 	nodes := int64(0)
-	for _, h := range round.HostsOf(job) {
+	for _, h := range round.ContributorsOf(job) {
 		nodes += int64(len(lane.Nodes(h.First, h.Count, job.Lanes)))
 	}
 	budget := int64(own) * stagedBytes(job, c.StagedBytesMax)
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
-	all := dense + sparse + frames*frameBytesOver
-	m.Staged = min(budget, share(nodes*batches*(all+all/16))) // a received frame lies in a buffer up to 1/16 larger
+	all := here + share(sparse) + frames*shard.FrameBytesOver
+	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
 	if len(job.Tables) > 0 {
-		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*frameBytesOver)))
+		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*shard.FrameBytesOver)))
 	}
-	m.UnderWay = int64(own) * queueBytes(job.Trainers, windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/4, c.PendingBytesMax/2))
+	m.Parked = int64(own*job.Trainers) * parkedBytes(job) * 17 / 16
+	m.UnderWay = int64(own) * queueBytes(job.Trainers,
+		windowBytes(job, own, c.StagedBytesMax, c.PendingBytesMax/4, c.PendingBytesMax/2))
 	m.Connections = int64(job.Trainers) * fabric.MemberBytes(c.messageBytes(job))
-	m.Modules = moduleBytes(job)
-	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, share(batches*dense+sparse+frames*frameBytesOver))
+	if shards > own {
+		m.Links = int64(own) * linkBytes
+	}
+	m.Modules = module.Bytes(job)
+	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
 }
 
-// JobBytes is what a job takes on a ps that keeps all of its shards: Memory.Bytes. Registration refuses a job whose part
-// exceeds what is left of Config.MemoryBytesMax.
+// rowsHere is how many rows own shards have at most of a table that is cut by rows: partitions go to the shards in
+// turn, and each has as many rows as the others, or one more.
+func rowsHere(t *schema.TableSpec, own, shards int) int64 {
+	ceil := func(a, b int64) int64 { return (a + b - 1) / b }
+	rows, partitions := int64(t.Rows), int64(t.Partitions)
+	return min(rows, int64(own)*ceil(partitions, int64(shards))*ceil(rows, partitions))
+}
+
+// JobBytes is what a job takes on a ps that has all of its shards: Memory.Bytes. Registration refuses a job whose
+// part exceeds what is left of Config.MemoryBytesMax.
 func JobBytes(c Config, job *schema.Job, shards int) int64 {
 	return MemoryOf(c, job, shards, shards).Bytes()
 }
 
-// ProcessBytes bounds the resident memory of a ps process that keeps all shards of the jobs: what the jobs take, and a base
-// for the program, buffers that wait to be used again, and garbage. It holds while the Go heap is limited to HeapBytes, as
-// ./bin/ps does; see docs/memory.md.
+// ProcessBytes bounds the resident memory of a ps process that has all shards of the jobs: what the jobs take, and a
+// base for the program, buffers that wait to be used again, and garbage. It holds while the Go heap is limited to
+// HeapBytes, as ./bin/ps does; see docs/memory.md.
 func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
-	total := int64(baseBytes+garbageBytes+fabric.FreeBytesMaxDefault) + fabric.GuestBytes(fabric.ConnectionsMaxDefault)
+	shards := c.withDefaults().Shards
+	total := baseBytes + garbageBytes + fabric.FreeBytesMaxDefault + int64(shards)*linkBytes
+	total += fabric.GuestBytes(fabric.ConnectionsMaxDefault)
 	for _, job := range jobs {
-		total += JobBytes(c, job, c.withDefaults().Shards)
+		total += JobBytes(c, job, shards)
 	}
 	return total
 }
@@ -121,10 +153,11 @@ func ProcessBytes(c Config, jobs ...*schema.Job) int64 {
 // heapStep is what limits of the heap differ by: setting one stops the process for a moment.
 const heapStep = 8 << 20
 
-// heapBytes is the part of a process's memory that is on the Go heap, with these jobs, and where guests can hold so much at the moment. What
-// connections could hold, but do not, is left out: it would be given to garbage.
-func heapBytes(jobs []Memory, guests int64) int64 {
-	total := int64(baseBytes/2+garbageBytes+fabric.FreeBytesMaxDefault) + guests // the other half of the base is the program itself
+// heapBytes is the part of a process's memory that is on the Go heap, with so many shards of its own, these jobs, and
+// guests that can hold so much now. What connections could hold, but do not, is left out: it would be given to garbage.
+func heapBytes(shards int, jobs []Memory, guests int64) int64 {
+	total := int64(baseBytes/2 + garbageBytes + fabric.FreeBytesMaxDefault) // the other half of the base is the program
+	total += int64(shards)*linkBytes + guests
 	for _, m := range jobs {
 		total += m.Bytes() - m.outside - m.Connections
 	}
@@ -132,36 +165,62 @@ func heapBytes(jobs []Memory, guests int64) int64 {
 }
 
 // stagedBytes is the budget for a job's open rounds on one shard: what the configuration says, but enough for the share
-// of every trainer to hold two of the smallest windows, and one dense chunk of each of its nodes: they are sent one after
-// the other and close together, so with less room they would wait for ever.
+// of every trainer to hold two of the smallest windows, and one dense chunk of each of its nodes: they are sent one
+// after the other and close together, so with less room they would wait for ever.
 func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
 	share := 2 * windowBytesMin(job)
 	if len(job.Parameters) > 0 {
-		for _, h := range round.HostsOf(job) {
+		for _, h := range round.ContributorsOf(job) {
 			nodes := len(lane.Nodes(h.First, h.Count, job.Lanes))
-			share = max(share, int64(nodes)*int64(job.ChunkBytes+frameBytesOver))
+			share = max(share, int64(nodes)*int64(job.ChunkBytes+shard.FrameBytesOver))
 		}
 	}
 	return max(stagedBytesMax, int64(job.Trainers)*share)
 }
 
-// windowBytesMin is the smallest window that moves a job well: two of its largest messages, so that one is on its way while
-// another is worked.
+// What each shard keeps at most of lookups that come before their rows: of one trainer, and of all.
+const (
+	parkedBytesMax = 4 << 20
+	parkedAllMax   = 32 << 20
+)
+
+// parkedBytes is what each shard keeps of a trainer's lookups that come before their rows are there
+// (shard.Config.ParkedBytesMax). Of tables whose shards give rows nobody asks for more than all keys, and their frames
+// have no more of them than rows fit a chunk. Every ps of a job finds the same.
+func parkedBytes(job *schema.Job) int64 {
+	need := int64(0)
+	for i, t := range job.Plan().Tables {
+		spec := &job.Tables[i]
+		switch {
+		case t.Owner == schema.ByTrainers:
+		case t.Cut.PooledByShards():
+			need = parkedBytesMax
+		default:
+			keys := int64(min(spec.Rows, parkedBytesMax)) // so that need stays small
+			need += keys*keyBytes + (keys*int64(spec.Dim)*valueBytes/int64(job.ChunkBytes)+2)*2*shard.FrameBytesOver
+		}
+	}
+	return min(need, parkedBytesMax, int64(parkedAllMax/job.Trainers))
+}
+
+// windowBytesMin is the smallest window that moves a job well: two of its largest messages, so that one is on its way
+// while another is worked.
 func windowBytesMin(job *schema.Job) int64 { return 2 * int64(job.MessageBytesMax()) }
 
-// windowBytes is what a trainer may have under way to one shard before it hears of more, which is its first credit: 4 MiB,
-// or windowBytesMin where that is more, but for each no more than half of its share of the budget for open rounds, and for all trainers and
-// shards here together no more than share: or than one message each takes, where that is more and not beyond most. The result may be too
-// small for the job: see checkWindows.
+// windowBytes is what a trainer may have under way to one shard before it hears of more, which is its first credit: 4
+// MiB, or windowBytesMin where that is more, but for each no more than half of its share of the budget for open rounds,
+// and for all trainers and shards here together no more than share: or than one message each takes, where that is more
+// and not beyond most. The result may be too small for the job: see checkWindows.
 func windowBytes(job *schema.Job, own int, stagedBytesMax, share, most int64) int64 {
 	pairs := int64(job.Trainers * own)
 	all := max(0, min(most, max(share, pairs*int64(job.MessageBytesMax()))))
-	return min(max(fabric.WindowBytesDefault, windowBytesMin(job)), stagedBytes(job, stagedBytesMax)/int64(job.Trainers)/2, all/pairs)
+	return min(max(fabric.WindowBytesDefault, windowBytesMin(job)), stagedBytes(job, stagedBytesMax)/int64(job.Trainers)/2,
+		all/pairs)
 }
 
-// windowShare is what the windows of a new job take of half of pending_bytes_max, and what they may take at most, beside so many others of
-// which these bytes are left. Half of all is shared evenly by as many jobs as there may be, and stays for those to come. The first job takes
-// half of all, a further one half of what is left beyond that.
+// windowShare is what the windows of a new job take of half of pending_bytes_max, and what they may take at most,
+// beside so many others of which these bytes are left. Half of all is shared evenly by as many jobs as there may be,
+// and stays for those to come. The first job takes half of all, a further one half of what is left beyond that.
 func windowShare(c *Config, others int, free int64) (share, most int64) {
 	slot, later := c.PendingBytesMax/4/int64(c.JobsMax), max(0, c.JobsMax-others-1)
 	most = free - int64(later)*slot
@@ -171,20 +230,21 @@ func windowShare(c *Config, others int, free int64) (share, most int64) {
 	return most / 2, most
 }
 
-// queueBytes bounds what waits for one shard: all windows twice, since frames may be repeated, and at least one message of
-// any size.
+// queueBytes bounds what waits for one shard: all windows twice, since frames may be repeated, and at least one message
+// of any size.
 func queueBytes(trainers int, window int64) int64 {
 	return max(2*int64(trainers)*window, schema.FrameBytesMax)
 }
 
-// checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left. A window of one message still moves
-// a job, one at a time.
+// checkWindows refuses a job whose windows would fill more of the NATS server's queues than is left. A window of one
+// message still moves a job, one at a time.
 func checkWindows(job *schema.Job, own int, window int64) *schema.Refused {
 	need := int64(job.MessageBytesMax())
 	if window >= need {
 		return nil
 	}
 	return &schema.Refused{Reason: "server_full", Field: "chunk_bytes", Text: fmt.Sprintf(
-		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: raise the server's --pending-mib, or use smaller chunks",
+		"job %s: windows of %d trainers to %d shards have %d bytes each, and its messages need %d: raise the server's "+
+			"--pending-mib, or use smaller chunks",
 		job.Name, job.Trainers, own, window, need)}
 }

@@ -13,21 +13,22 @@ type Check struct {
 }
 
 const (
-	// aliveWithin is how long the desk may be busy with one turn. It turns at least once a tick.
+	// aliveWithin is how long the control loop may be busy with one iteration. It begins one at least once a tick.
 	aliveWithin = 5 * tickEvery
 )
 
-// Alive is when the desk's loop, which every job depends on, last began a turn: it does so several times a second, and a server
-// whose desk hangs serves nobody.
-func (s *Server) Alive() time.Time { return s.desk.turned.get() }
+// Alive is when the control loop, which every job depends on, last began an iteration: it does so several times a
+// second, and a server whose control loop hangs serves nobody.
+func (s *Server) Alive() time.Time { return s.loop.began.get() }
 
 // Checks looks at what must be so for the server to take jobs and to keep those it has. It waits for nothing.
 func (s *Server) Checks() []Check {
 	now := s.now()
-	all := []Check{checkAge("desk", "the coordinators' loop turned", now.Sub(s.Alive()), aliveWithin)}
+	all := []Check{checkAge("control loop", "its last iteration began", now.Sub(s.Alive()), aliveWithin)}
 	control := Check{Name: "control", OK: !s.controlLost.Load(), Text: "connected to " + s.control.Address()}
 	if !control.OK {
-		control.Text = "the control server at " + s.control.Address() + " is out of reach: see that it runs and can be reached from here"
+		control.Text = "the control server at " + s.control.Address() + " is out of reach: see that it runs and can be " +
+			"reached from here"
 	}
 	all = append(all, control)
 	if err := s.unfit(); err != nil {
@@ -40,7 +41,7 @@ func (s *Server) Checks() []Check {
 	} else {
 		all = append(all, checkAge("registry", "announced", now.Sub(renewed), s.lease))
 	}
-	data := Check{Name: "data", OK: !s.dataLost.Load(), Text: "connected to the embedded server"}
+	data := Check{Name: "data", OK: !s.links.lost(), Text: "connected to the embedded server"}
 	if !data.OK {
 		data.Text = "the embedded NATS server does not answer"
 	}
@@ -54,7 +55,8 @@ func (s *Server) Checks() []Check {
 }
 
 func checkAge(name, what string, age, most time.Duration) Check {
-	return Check{Name: name, OK: age <= most, Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
+	return Check{Name: name, OK: age <= most,
+		Text: fmt.Sprintf("%s %s ago (at most %s)", what, rounded(max(0, age)), most)}
 }
 
 // unfit says why this process must compute nothing more; nil where it may.

@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"context"
 	"crypto/tls"
 	"fmt"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/process"
 	"gradbus/schema"
+	"gradbus/shard"
 )
 
 // Config is all that a server can be told. Default gives one that works; Validate finds everything that is wrong with
@@ -28,43 +30,50 @@ type Config struct {
 	Shards int
 	// Token (token) is what every connection must show, of at least 16 characters. Empty means that none is asked for.
 	Token string
-	// ControlToken (control_token) is what other ps show that use this one as control server, and what this ps shows to the one
-	// at NATS. Whoever shows it may do all that a ps may. Empty means that no other ps may use this one, and that it shows Token.
+	// ControlToken (control_token) is what other ps show that use this one as control server, and what this ps shows to
+	// the one at NATS. Whoever shows it may do all that a ps may. Empty means that no other ps may use this one, and that
+	// it shows Token.
 	ControlToken string
 	// Insecure (insecure) allows listening beyond loopback without a token. Whoever reaches the port can then train, read
 	// and end every job.
 	Insecure bool
-	// TLS encrypts all connections but those of this process where it is not nil: it has the certificate, and may ask for those of others.
+	// TLS encrypts all connections but those of this process where it is not nil: it has the certificate, and may ask for
+	// those of others.
 	TLS *tls.Config
 
-	// Monitor (nats_monitor) is the host:port, on loopback, of the embedded NATS server's own monitoring over HTTP. Empty means none.
+	// Monitor (nats_monitor) is the host:port, on loopback, of the embedded NATS server's own monitoring over HTTP. Empty
+	// means none.
 	Monitor string
 
 	// ID (id) names this ps among all that share a control server: 1 to 61 of a-z, 0-9 and -. The order of a job's shards
 	// follows from it. Empty means the machine's name and the port.
 	ID string
-	// NATS (nats) is the address of a NATS server or cluster with JetStream, or of another ps, that carries control: several
-	// addresses are separated by commas, and user:password@ may be part of each. Empty means the server of this process.
+	// NATS (nats) is the address of a NATS server or cluster with JetStream, or of another ps, that carries control:
+	// several addresses are separated by commas, and user:password@ may be part of each. Empty means the server of this
+	// process.
 	NATS string
 	// NATSCredsFile (nats_creds) is a file with credentials for NATS. Empty means none.
 	NATSCredsFile string
 	// NATSTLS says how to check the certificate of NATS; nil is plain TCP, or the system's roots for tls://.
 	NATSTLS *tls.Config
-	// Advertise (advertise) is the host:port at which trainers dial this ps, where that is not Host and Port. Used with NATS.
+	// Advertise (advertise) is the host:port at which trainers dial this ps, where that is not Host and Port. Used with
+	// NATS.
 	Advertise string
 
 	// Deadline (deadline) is how long a trainer may be silent, or keep others waiting, before it counts as lost and its
 	// job ends: 1 s to 1 h. 0 means 30 s.
 	Deadline time.Duration
 
-	// Gather (gather) is how long a job may wait for trainers while nobody new joins, before it ends: 1 s to 168 h. 0 means 1 h.
+	// Gather (gather) is how long a job may wait for trainers while nobody new joins, before it ends: 1 s to 168 h. 0
+	// means 1 h.
 	Gather time.Duration
 
 	// Backend (backend) names what does the arithmetic: see cuda.Names. Empty means auto. Options.Backend wins over it.
 	Backend string
 	// ISA (isa) forces an instruction set of the cpu backend. Empty means the best.
 	ISA string
-	// Threads (threads) is how many threads one call of the cpu backend may use. Zero means 1. Results do not depend on it.
+	// Threads (threads) is how many threads one call of the cpu backend may use. Zero means 1. Results do not depend on
+	// it.
 	Threads int
 
 	// MemoryBytesMax (memory_bytes_max) bounds what all jobs may hold in parameters, tables and open rounds; a job that
@@ -76,9 +85,10 @@ type Config struct {
 	StagedBytesMax int64
 	// JobsMax (jobs_max) is how many jobs may exist at once, 1 to 1024. 0 means 16.
 	JobsMax int
-	// PendingBytesMax (pending_bytes_max) bounds what may wait in the NATS server for one reader, four times PayloadBytesMax
-	// to 4 GiB. One that lets more come together is cut off, and asks again for what it missed. The windows of all trainers
-	// to the shards of all jobs may fill half of it, of which each of JobsMax jobs is sure of an even share of one half. 0 means 256 MiB.
+	// PendingBytesMax (pending_bytes_max) bounds what may wait in the NATS server for one reader, four times
+	// PayloadBytesMax to 4 GiB. One that lets more come together is cut off, and asks again for what it missed. The
+	// windows of all trainers to the shards of all jobs may fill half of it, of which each of JobsMax jobs is sure of an
+	// even share of one half. 0 means 256 MiB.
 	PendingBytesMax int64
 	// PayloadBytesMax (payload_bytes_max) is the largest message taken, 1 MiB to 8 MiB. 0 means 8 MiB.
 	PayloadBytesMax int
@@ -91,40 +101,43 @@ type Folder = process.Folder
 type Options struct {
 	Backend cuda.Backend // does the arithmetic; nil means that the server opens and closes the one that Config names
 	Log     *slog.Logger // nil discards
-	// LimitHeap is told, whenever jobs or connections of nobody come and go, how much the Go heap of this process may hold so that ProcessBytes
-	// holds; nil for nothing. ./bin/ps gives the runtime that limit.
+	// LimitHeap is told, whenever jobs or connections of nobody come and go, how much the Go heap of this process may hold
+	// so that ProcessBytes holds; nil for nothing. ./bin/ps gives the runtime that limit.
 	LimitHeap func(bytes int64)
-	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil for
-	// nothing. Shards call it at the same time.
-	Journal func(job schema.JobName, shard int, entry Journal)
+	// Journal is told what the shards of jobs do to their tables and answer from them, as ShardConfig.Journal says; nil
+	// for nothing. Shards call it at the same time.
+	Journal func(job schema.JobName, shard int, entry shard.Journal)
 	// Rounds is told how each bucket of each batch has fared on a shard here, once its last result is published; nil for
-	// nothing, which costs nothing. It is called by whoever steps the shard, shards at the same time, and must return at once.
-	// Jobs in grouped, and those whose tables are applied alone, are not told of.
+	// nothing, which costs nothing. It is called by whoever publishes for a shard, by several at a time, and must return
+	// at once. Jobs in grouped, and those whose tables are applied alone, are not told of.
 	Rounds func(RoundTimes)
 
-	// Pulses is told of every pulse that is heard, and once a second of this ps's own, also while the control server is out of
-	// reach: of which job and member, as the subject says, and what is said, which is whoever is told's to keep and nobody's to change.
-	// It is never called twice at once, must return at once, and must not call Close. The sender and every bound of a pulse have been checked;
-	// how many jobs and members there are has not. nil: nothing is listened to. Own pulses are sent in either case.
-	Pulses func(job schema.JobName, from schema.Member, p *schema.Pulse)
-	// GPUs is asked once a second for what pulses say of this machine's GPUs; nil for nothing. It must return at once, and
-	// what it returns is not to be changed any more.
-	GPUs func() []schema.GPUPulse
-	// Fit says why this process must compute nothing more, such as a GPU that is broken; nil, as a function or an error, is that it
-	// may. It is asked before shards of a job are kept and once a second while some are, and must return at once. An error ends
-	// the jobs that shards are kept of here, and its text is the reason that their trainers are given.
+	// Telemetry is told of every report that is heard, and once a second of this ps's own, also while the control server
+	// is out of reach: of which job and member, as the subject says, and what is said, which is whoever is told's to keep
+	// and nobody's to change. It is never called twice at once, must return at once, and must not call Close. The sender
+	// and every bound of a report have been checked; how many jobs and members there are has not. nil: nothing is listened
+	// to. Own reports are sent in either case.
+	Telemetry func(job schema.JobName, from schema.Member, p *schema.Telemetry)
+	// GPUs is asked once a second for what reports say of this machine's GPUs; nil for nothing. It must return at once,
+	// and what it returns is not to be changed any more.
+	GPUs func() []schema.GPUReport
+	// Fit says why this process must compute nothing more, such as a GPU that is broken; nil, as a function or an error,
+	// is that it may. It is asked before shards of a job are made and once a second while there are some, and must return
+	// at once. An error ends the jobs with shards here, and its text is the reason that their trainers are given.
 	Fit func() error
-	// Bus is the network that the server listens at, in place of TCP, and that Config.NATS is an address of; nil is TCP. Host, tokens and TLS then
-	// say nothing. Trainers of such a job give it their Config too.
+	// Bus is the network that the server listens at, in place of TCP, and that Config.NATS is an address of; nil is TCP.
+	// Host, tokens and TLS then say nothing. Trainers of such a job give it their Config too.
 	Bus *fabric.Bus
-	// Writes is where this process writes, for its pulses: it is asked every ten seconds how much room there is, and nothing waits for an
-	// answer.
+	// Writes is where this process writes, for its reports: it is asked every ten seconds how much room there is, and
+	// nothing waits for an answer.
 	Writes []Folder
-	// Page is the URL of this ps's page, for its pulses; empty where it has none.
+	// Page is the URL of this ps's page, for its reports; empty where it has none.
 	Page string
 
-	lease time.Duration    // of the announcement, for tests; 0 is leaseTime
+	lease time.Duration    // of the lease record, for tests; 0 is leaseTime
 	clock func() time.Time // for tests, in which it jumps; nil is time.Now
+
+	dialing func(ctx context.Context, shard int) error // for tests: called before the link of a shard number is dialed
 }
 
 // Limits of a configuration.
@@ -192,31 +205,39 @@ func (c Config) Validate() error {
 	if err := fabric.CheckToken(c.ControlToken); err != nil {
 		wrong = append(wrong, "control_"+err.Error())
 	}
-	check(c.ControlToken == "" || c.ControlToken != c.Token, "control_token: it is also the token, which every trainer knows: want another")
-	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil, "id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
-	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "", "nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
+	check(c.ControlToken == "" || c.ControlToken != c.Token,
+		"control_token: it is also the token, which every trainer knows: want another")
+	check(c.ID == "" || len(c.ID) <= schema.ServerIDBytesMax && schema.CheckName("id", c.ID) == nil,
+		"id %q: want 1 to %d of a-z, 0-9 and -", c.ID, schema.ServerIDBytesMax)
+	check(c.NATS != "" || c.NATSCredsFile == "" && c.NATSTLS == nil && c.Advertise == "",
+		"nats_creds, nats_tls, advertise: want them only with nats, the address that they are for")
 	if c.Advertise != "" {
 		host, port, err := net.SplitHostPort(c.Advertise)
 		number, errPort := strconv.Atoi(port)
-		check(err == nil && host != "" && errPort == nil && number > 0 && number <= 65535, "advertise %q: want host:port, for example 10.0.0.2:4222", c.Advertise)
+		check(err == nil && host != "" && errPort == nil && number > 0 && number <= 65535,
+			"advertise %q: want host:port, for example 10.0.0.2:4222", c.Advertise)
 	}
-	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin, deadlineMax)
+	check(c.Deadline >= deadlineMin && c.Deadline <= deadlineMax, "deadline %s: want %s to %s", c.Deadline, deadlineMin,
+		deadlineMax)
 	check(c.Gather >= gatherMin && c.Gather <= gatherMax, "gather %s: want %s to %s", c.Gather, gatherMin, gatherMax)
 	known := false
 	for _, name := range cuda.Names() {
 		known = known || name == c.Backend
 	}
 	check(known, "backend %q: want one of %s", c.Backend, strings.Join(cuda.Names(), ", "))
-	check(c.Threads >= 0 && c.Threads <= cuda.ThreadsMax, "threads %d: want 1 to %d, or 0 for one", c.Threads, cuda.ThreadsMax)
+	check(c.Threads >= 0 && c.Threads <= cuda.ThreadsMax, "threads %d: want 1 to %d, or 0 for one", c.Threads,
+		cuda.ThreadsMax)
 	check(c.MemoryBytesMax >= 0 && c.MemoryBytesMax <= memoryBytesLimit,
-		"memory_bytes_max %d: want at most %d, or 0 for three quarters of the machine's", c.MemoryBytesMax, int64(memoryBytesLimit))
+		"memory_bytes_max %d: want at most %d, or 0 for three quarters of the machine's", c.MemoryBytesMax,
+		int64(memoryBytesLimit))
 	check(c.StagedBytesMax >= stagedBytesMin && c.StagedBytesMax <= stagedBytesLimit,
 		"staged_bytes_max %d: want %d to %d", c.StagedBytesMax, stagedBytesMin, int64(stagedBytesLimit))
 	check(c.JobsMax >= 1 && c.JobsMax <= jobsMax, "jobs_max %d: want 1 to %d", c.JobsMax, jobsMax)
 	check(c.PayloadBytesMax >= payloadBytesMin && c.PayloadBytesMax <= fabric.PayloadBytesMaxDefault,
 		"payload_bytes_max %d: want %d to %d", c.PayloadBytesMax, payloadBytesMin, fabric.PayloadBytesMaxDefault)
 	check(c.PendingBytesMax >= 4*int64(c.PayloadBytesMax) && c.PendingBytesMax <= pendingBytesLimit,
-		"pending_bytes_max %d: want four times payload_bytes_max, %d, to %d", c.PendingBytesMax, 4*c.PayloadBytesMax, int64(pendingBytesLimit))
+		"pending_bytes_max %d: want four times payload_bytes_max, %d, to %d", c.PendingBytesMax, 4*c.PayloadBytesMax,
+		int64(pendingBytesLimit))
 	if wrong == nil {
 		return nil
 	}

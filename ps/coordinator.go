@@ -8,37 +8,29 @@ import (
 	"strings"
 	"time"
 
+	"gradbus/internal/liveness"
 	"gradbus/lane"
 	"gradbus/schema"
 )
 
-// goneAfter is how long a trainer whose connections have ended may stay silent before it counts as lost: time for connections
-// that were broken between two who both live to be made again.
-const goneAfter = 6 * time.Second
-
-// How late a tick must be for the coordinator to take it that its own process was suspended, and everybody's beats with it: half of the
-// deadline, within these. Ticks come every second.
-const (
-	pauseMin = 1500 * time.Millisecond
-	pauseMax = 5 * time.Second
-)
-
-// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes and ChunkBytes is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes and ChunkBytes
+// is needed.
 type CoordinatorConfig struct {
-	Job        *schema.Job // validated
-	RunID      schema.RunID
-	Generation schema.Generation
-	Keepers    []Keeper      // of all shards, each once
-	Deadline   time.Duration // after which a silent or idle member counts as lost
-	Gather     time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
-	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4 MiB.
+	Job          *schema.Job // validated
+	RunID        schema.RunID
+	Generation   schema.Generation
+	ShardServers []ShardServer // of all shards, each once
+	Deadline     time.Duration // after which a silent or idle member counts as lost
+	Gather       time.Duration // after which a job that waits for trainers ends, where nobody new has joined; 0: never
+	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
+	// MiB.
 	WindowBytes int64
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
 
-// Keeper is a ps that keeps some shards of a job.
-type Keeper struct {
+// ShardServer is a ps that has shards of a job.
+type ShardServer struct {
 	Member schema.Member // p-{id}
 	Server schema.DataServer
 }
@@ -46,25 +38,26 @@ type Keeper struct {
 // Coordinator decides who is a member of one job, when it starts and when it ends. It is pure: time comes with every
 // call, and what it decides goes out as decisions for its owner to publish. It is not safe for concurrent use.
 //
-// A job gathers its trainers, runs, and ends: when all have left, or when one was lost (policy fail). In async, where
-// nobody waits for another, it goes on without those who are lost or leave with a reason, while anybody is there. An ended
-// coordinator decides nothing more. In grouped it goes on without those who are lost, for good, and who keeps shards is told.
+// A job gathers its trainers, runs, and ends: when all have left, or when its policy ends it for one who was lost. An
+// ended coordinator decides nothing more.
 type Coordinator struct {
-	config  CoordinatorConfig
-	plan    *schema.Plan
-	phase   Phase
-	shards  int // of all keepers
-	members []member
-	keepers []keeper
-	serial  int // of what keepers are told: rises with every change
-	failed  *schema.Failed
-	started time.Time // zero before the start
-	ticked  time.Time // the last Tick; zero before the first
-	fewest  int       // missing trainers that there have ever been while the job gathers
-	grew    time.Time // since when; zero before the first Tick
-	blind   time.Time // since when nothing can be heard; zero where it can
-	lr      learningRates
-	former  []schema.Member // who left before the start, under the names they joined under; the latest, at most formerMax
+	config       CoordinatorConfig
+	plan         *schema.Plan
+	policy       policy
+	phase        Phase
+	shards       int // of all shard servers
+	members      []member
+	shardServers []shardServer
+	serial       int // of what shard servers are told: rises with every change
+	failed       *schema.Failed
+	started      time.Time // zero before the start
+	ticks        liveness.Ticks
+	fewest       int              // missing trainers that there have ever been while the job gathers
+	grew         liveness.Silence // since when; before the first Tick it does not last
+	blind        liveness.Silence // since nothing can be heard
+	lr           learningRates
+	// who left before the start, under the names they joined under; the latest, at most formerMax
+	former []schema.Member
 }
 
 // formerMax bounds who is remembered of those that left before the start: a job may wait for long.
@@ -84,23 +77,21 @@ func (p Phase) String() string { return [...]string{"gathering", "running", "end
 
 // member is the place of one trainer.
 type member struct {
-	joiner    schema.Member // the name it joined under; empty where the place is free
-	host      string
-	seen      time.Time // its last join or beat
-	batch     schema.Batch
-	cluster   bool   // it sends by way of the control cluster
-	url       string // of its data server, where trainers reduce among themselves
-	left      bool
-	why       string // the reason that it left with
-	complete  bool   // by its last word it is between two runs, and nothing of its batches is missing
-	lost      bool   // in a job that goes on without it
-	connected bool   // a connection of it was seen
-	gone      bool   // and then seen no more
+	joiner        schema.Member // the name it joined under; empty where the place is free
+	host          string
+	liveness.Peer // heard of by joins and heartbeats
+	batch         schema.Batch
+	cluster       bool   // it sends by way of the control cluster
+	url           string // of its data server, where trainers reduce among themselves
+	left          bool
+	why           string // the reason that it left with
+	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
+	lost          bool   // in a job that goes on without it
 
-	waiting     []Waiting // whom its own segment waits for, where trainers reduce among themselves; at most one
-	waited      bool      // rounds wait for it
+	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
+	waited      bool             // rounds wait for it
 	waitedBatch schema.Batch
-	waitedSince time.Time
+	waitedSince liveness.Silence
 }
 
 // Decision is something to publish, to note, or both.
@@ -109,15 +100,18 @@ type Decision struct {
 	Control schema.Control
 	Note    string        // for the log, where something has changed
 	Who     schema.Member // whom the note is about; empty where that is nobody alone
-	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told when that is done.
+	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
+	// when that is done.
 	Record []schema.LRChange
 }
 
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
-	c := &Coordinator{config: config, plan: config.Job.Plan(), members: make([]member, config.Job.Trainers), keepers: make([]keeper, len(config.Keepers)), serial: 1}
-	for _, k := range config.Keepers {
-		c.shards += len(k.Server.Shards)
+	plan := config.Job.Plan()
+	c := &Coordinator{config: config, plan: plan, policy: policyOf(plan), serial: 1,
+		members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
+	for _, s := range config.ShardServers {
+		c.shards += len(s.Server.Shards)
 	}
 	return c
 }
@@ -152,7 +146,7 @@ func (c *Coordinator) find(name schema.Member) (int, bool) {
 // Join answers a trainer that wants to take part. A repeated request gets the same answer, brought up to date.
 func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []Decision {
 	if i, ok := c.find(from); ok {
-		c.members[i].seen = now
+		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
 	if slices.Contains(c.former, from) {
@@ -162,7 +156,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if refused != nil {
 		return c.Refuse(from, refused)
 	}
-	c.members[i] = member{joiner: from, host: j.Host, seen: now, cluster: j.Data == schema.DataCluster, url: j.URL}
+	c.members[i] = member{joiner: from, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL}
+	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)
 	d.Note = fmt.Sprintf("trainer %s joined from %s, %d missing", d.Who, j.Host, c.missing())
@@ -181,16 +176,19 @@ func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
 
 // admit finds a place for a newcomer, or says why there is none.
 func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
-	if field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes, c.config.Job.ChunkBytes)).Diff(j.Job); differs {
+	if field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
+		c.config.Job.ChunkBytes)).Diff(j.Job); differs {
 		return 0, &schema.Refused{
 			Reason: "job_differs", Field: field, Have: have, Want: want,
 			Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want),
 		}
 	}
 	if c.phase != Gathering {
-		text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended", c.config.Job.Name, len(c.members))
-		if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.alone() {
-			text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on", schema.TrainerMember(i))
+		text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
+			c.config.Job.Name, len(c.members))
+		if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.policy.goesOn() {
+			text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
+				schema.TrainerMember(i))
 		}
 		return 0, &schema.Refused{Reason: "job_full", Text: text}
 	}
@@ -206,7 +204,8 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 			return i, nil
 		}
 	}
-	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name, len(c.members))}
+	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
+		len(c.members))}
 }
 
 // place is the place of a member id that a newcomer asks for.
@@ -219,7 +218,8 @@ func (c *Coordinator) place(now time.Time, wanted schema.Member) (int, *schema.R
 	}
 	if m := &c.members[i]; m.joiner != "" {
 		return 0, &schema.Refused{Reason: "member_taken", Field: "wanted", Want: string(wanted),
-			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host, rounded(now.Sub(m.seen)))}
+			Text: fmt.Sprintf("member %s of job %s is taken by %s, last seen %s ago", wanted, c.config.Job.Name, m.host,
+				rounded(m.For(now)))}
 	}
 	return i, nil
 }
@@ -231,9 +231,12 @@ func (c *Coordinator) joined(i int) Decision {
 		chunks = c.config.Job.ChunkBytes
 	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
-		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first, LaneCount: count,
-		Servers: c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running, DeadlineMS: c.config.Deadline.Milliseconds(),
-		Peers: c.peers(), WindowBytes: c.config.WindowBytes, ChunkBytes: chunks, LR: c.lr.decided,
+		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first,
+		LaneCount: count,
+		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
+		DeadlineMS: c.config.Deadline.Milliseconds(),
+		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
+		ChunkBytes: chunks, LR: c.lr.decided,
 	}}}
 }
 
@@ -272,18 +275,20 @@ func (c *Coordinator) start(now time.Time) []Decision {
 	}}
 }
 
-// Beat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a member.
-func (c *Coordinator) Beat(now time.Time, from schema.Member, h *schema.Head) bool {
+// Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
+// member.
+func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Head) bool {
 	i, ok := c.find(from)
 	if ok {
 		m := &c.members[i]
-		m.seen, m.batch, m.complete = now, h.Batch, h.Flags&schema.FlagComplete != 0
+		m.Begin(now)
+		m.batch, m.complete = h.Batch, h.Flags&schema.FlagComplete != 0
 	}
 	return ok
 }
 
-// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for it: in async, or
-// where all batches of the trainer are complete.
+// Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for
+// it: in async, or where all batches of the trainer are complete.
 func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 	i, ok := c.find(from)
 	if !ok {
@@ -311,7 +316,8 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		if c.canDoWithout(m) {
 			return append([]Decision{d}, c.goneOn()...)
 		}
-		return append([]Decision{d}, c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
+		return append([]Decision{d},
+			c.Fail(name, fmt.Sprintf("trainer %s on %s ended at batch %d: %s", name, m.host, m.batch, l.Reason))...)
 	default:
 		d.Note = fmt.Sprintf("trainer %s left after %d batches", name, m.batch)
 		m.left = true
@@ -323,7 +329,7 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 // goneOn is what follows where a trainer has left and the others go on.
 func (c *Coordinator) goneOn() []Decision {
 	c.endIfEmpty()
-	if c.grouped() && c.phase != Ended {
+	if c.policy.excludes() && c.phase != Ended {
 		return c.reassign() // no group waits for it
 	}
 	return nil
@@ -359,9 +365,8 @@ func (c *Coordinator) Connections(names []string) {
 			continue
 		}
 		job := string(c.config.Job.Name) + "/"
-		there := slices.Contains(names, job+string(m.joiner)) || slices.Contains(names, job+string(schema.TrainerMember(i)))
-		m.gone = m.connected && !there
-		m.connected = m.connected || there
+		m.Connection(slices.Contains(names, job+string(m.joiner)) ||
+			slices.Contains(names, job+string(schema.TrainerMember(i))))
 	}
 }
 

@@ -11,19 +11,20 @@ import (
 	"github.com/cockroachdb/datadriven"
 
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
-// TestCoordinatorStories runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
+// TestCoordinatorScripts runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [keepers=a:2+b:1]
+//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [servers=a:2+b:1]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster]
 //	ready [ps=a] [serial=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
 //	gone ps=
 //	blind at=
-//	beat from= [at=] [batch=]
+//	heartbeat from= [at=] [batch=]
 //	leave from= [reason=word-word]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
@@ -31,7 +32,7 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
-func TestCoordinatorStories(t *testing.T) {
+func TestCoordinatorScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
 		s := &membership{}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -51,33 +52,33 @@ type membership struct {
 	several bool // ps, who report by themselves
 }
 
-// keepers reads a:2+b:1: the ps and how many shards each keeps.
-func (s *membership) keepers() (all []Keeper) {
-	s.several = s.d.HasArg("keepers")
+// servers reads a:2+b:1: the ps and how many shards each keeps.
+func (s *membership) servers() (all []ShardServer) {
+	s.several = s.d.HasArg("servers")
 	next := 0
-	for one := range strings.SplitSeq(s.text("keepers", "a:2"), "+") {
-		id, count, _ := strings.Cut(one, ":")
-		k := Keeper{Member: schema.ServerMember(id), Server: schema.DataServer{ID: id}}
+	for part := range strings.SplitSeq(s.text("servers", "a:2"), "+") {
+		id, count, _ := strings.Cut(part, ":")
+		server := ShardServer{Member: schema.ServerMember(id), Server: schema.DataServer{ID: id}}
 		if s.several {
-			k.Server.URL = "nats://" + id + ":4222"
+			server.Server.URL = "nats://" + id + ":4222"
 		}
 		n, err := strconv.Atoi(count)
 		must(s.t, err)
 		for range n {
-			k.Server.Shards = append(k.Server.Shards, next)
+			server.Server.Shards = append(server.Server.Shards, next)
 			next++
 		}
-		all = append(all, k)
+		all = append(all, server)
 	}
 	return all
 }
 
-func (s *membership) keeper() schema.Member { return schema.ServerMember(s.text("ps", "a")) }
+func (s *membership) server() schema.Member { return schema.ServerMember(s.text("ps", "a")) }
 
 func (s *membership) report(r *schema.Report) []Decision {
-	d, ok := s.c.Report(s.now, s.keeper(), r)
+	d, ok := s.c.Report(s.now, s.server(), r)
 	if !ok {
-		return []Decision{{Note: string(s.keeper()) + " keeps no shard"}}
+		return []Decision{{Note: string(s.server()) + " has no shard"}}
 	}
 	return d
 }
@@ -99,7 +100,7 @@ func (s *membership) duration(name, otherwise string) time.Duration {
 }
 
 func (s *membership) manifest() *schema.Job {
-	j := smallJob("story", s.count("trainers", 2), s.count("lanes", 4))
+	j := shardtest.SmallJob("script", s.count("trainers", 2), s.count("lanes", 4))
 	if s.text("consistency", s.consistency) == schema.ConsistencyAsync {
 		s.consistency = schema.ConsistencyAsync
 		j.Consistency, j.Apply = schema.ConsistencyAsync, schema.ApplyUpdate
@@ -128,9 +129,10 @@ func (s *membership) run() string {
 		s.now, s.consistency = epoch, ""
 		job := s.manifest()
 		must(s.t, job.Validate())
-		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, Keepers: s.keepers(), Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s")})
+		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
+			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s")})
 		assigned := s.c.Assign(s.now)
-		if s.d.HasArg("keepers") {
+		if s.d.HasArg("servers") {
 			return s.tell(assigned)
 		}
 		s.report(&schema.Report{Serial: 1})
@@ -138,43 +140,42 @@ func (s *membership) run() string {
 	case "join":
 		job := s.manifest()
 		job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
-		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")), Host: s.text("host", "host"),
-			Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")]}))
+		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
+			Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")]}))
 	case "ready", "unready":
 		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: s.d.Cmd == "ready"}))
 	case "shard-failed":
-		d, ok := s.c.KeeperFailed(s.keeper(), &schema.Failed{Member: schema.Member(s.text("member", "")), Text: strings.ReplaceAll(s.text("text", ""), "-", " ")})
+		d, ok := s.c.ShardServerFailed(s.server(),
+			&schema.Failed{Member: schema.Member(s.text("member", "")), Text: s.words("text")})
 		if !ok {
-			return "keeps no shard\n"
+			return "has no shard\n"
 		}
 		return s.tell(d)
 	case "gone":
-		return s.tell(s.c.KeeperGone(s.c.keeperOf(s.keeper()), "has ended"))
+		return s.tell(s.c.ShardServerGone(s.c.shardServerOf(s.server()), "has ended"))
 	case "blind":
 		return s.tell(s.c.Blind(s.now, "nats:4222"))
-	case "beat":
-		h := schema.Head{Batch: schema.Batch(s.count("batch", 0))}
-		if s.d.HasArg("complete") {
-			h.Flags = schema.FlagComplete
-		}
-		if !s.c.Beat(s.now, from, &h) {
+	case "heartbeat":
+		h := schema.Head{Batch: schema.Batch(s.count("batch", 0)),
+			Flags: map[bool]uint32{true: schema.FlagComplete}[s.d.HasArg("complete")]}
+		if !s.c.Heartbeat(s.now, from, &h) {
 			return "not a member\n"
 		}
 		return ""
 	case "leave":
-		reason := strings.ReplaceAll(s.text("reason", ""), "-", " ")
-		return s.tell(s.c.Leave(from, &schema.Leave{Reason: reason}))
+		return s.tell(s.c.Leave(from, &schema.Leave{Reason: s.words("reason")}))
 	case "connections":
 		var names []string
 		for _, a := range s.d.CmdArgs {
-			names = append(names, "story/"+a.Key)
+			names = append(names, "script/"+a.Key)
 		}
 		s.c.Connections(names)
 		return ""
 	case "tick":
-		for i := range s.c.keepers {
+		for i := range s.c.shardServers {
 			if !s.d.HasArg("silent") && !s.several {
-				s.c.keepers[i].seen, s.c.keepers[i].waiting = s.now, s.waiting()
+				s.c.shardServers[i].Begin(s.now)
+				s.c.shardServers[i].waiting = s.waiting()
 			}
 		}
 		return s.tell(s.c.Tick(s.now))
@@ -187,6 +188,9 @@ func (s *membership) run() string {
 	return ""
 }
 
+// words is an argument that has dashes in place of blanks.
+func (s *membership) words(name string) string { return strings.ReplaceAll(s.text(name, ""), "-", " ") }
+
 func (s *membership) learningRates(from schema.Member) string {
 	switch s.d.Cmd {
 	case "scale-lr":
@@ -194,21 +198,22 @@ func (s *membership) learningRates(from schema.Member) string {
 		must(s.t, err)
 		return s.tell(s.c.ScaleLR(from, &schema.ScaleLR{From: schema.Batch(s.count("batch", 0)), Scale: float32(scale)}))
 	case "lr-taken":
-		return s.tell(s.c.LRTaken(from, &schema.LRTaken{Serial: s.count("serial", s.c.lr.serial), Begun: schema.Batch(s.count("begun", 0))}))
+		return s.tell(s.c.LRTaken(from,
+			&schema.LRTaken{Serial: s.count("serial", s.c.lr.serial), Begun: schema.Batch(s.count("begun", 0))}))
 	}
 	return s.tell(s.c.LRRecorded())
 }
 
 // waiting reads 17:t0+t1, once for each shard.
-func (s *membership) waiting() []Waiting {
-	var all []Waiting
+func (s *membership) waiting() []schema.Waiting {
+	var all []schema.Waiting
 	for _, a := range s.d.CmdArgs {
 		if a.Key != "waiting" {
 			continue
 		}
 		for _, v := range a.Vals {
 			batch, names, _ := strings.Cut(v, ":")
-			w := Waiting{}
+			w := schema.Waiting{}
 			_, err := fmt.Sscan(batch, &w.Batch)
 			must(s.t, err)
 			for name := range strings.SplitSeq(names, "+") {
@@ -224,8 +229,8 @@ func (s *membership) tell(decisions []Decision) string {
 	var b strings.Builder
 	for _, d := range decisions {
 		if d.To != "" {
-			if a := d.Control.Assign; a != nil { // the manifest is the same everywhere
-				short := *a
+			if assign := d.Control.Assign; assign != nil { // the manifest is the same everywhere
+				short := *assign
 				short.Job = nil
 				d.Control.Assign = &short
 			}

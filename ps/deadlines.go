@@ -6,25 +6,27 @@ import (
 	"slices"
 	"time"
 
+	"gradbus/internal/liveness"
 	"gradbus/schema"
 )
 
 // Tick looks at deadlines, and says again what was not heard. What shards wait for is as of their last report.
 func (c *Coordinator) Tick(now time.Time) []Decision {
-	c.forgivePause(now)
+	if pause := c.ticks.Tick(now, c.config.Deadline); pause > 0 {
+		c.excuse(pause, now)
+	}
+	c.blind.End()
 	if c.phase == Ended {
 		return nil
 	}
-	if d := c.lostKeeper(now); d != nil {
+	if d := c.lostShardServer(now); d != nil {
 		return d
 	}
 	var decisions []Decision
 	if c.phase == Gathering {
 		decisions = append(c.freePlaces(now), c.findUngathered(now)...)
-	} else if c.grouped() {
-		decisions = c.goOnInGroups(now)
-	} else if decisions = c.findLost(now); c.phase != Ended && !c.alone() {
-		decisions = append(decisions, c.findSlow(now, c.waiting())...)
+	} else {
+		decisions = c.policy.tick(c, now)
 	}
 	if c.phase != Ended {
 		decisions = append(append(decisions, c.assign()...), c.tickLR()...)
@@ -32,49 +34,27 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	return decisions
 }
 
-// forgivePause moves every deadline by the time in which this process did not run: nobody was heard then.
-func (c *Coordinator) forgivePause(now time.Time) {
-	if pause := now.Sub(c.ticked); !c.ticked.IsZero() && pause > min(pauseMax, max(pauseMin, c.config.Deadline/2)) {
-		c.forgive(pause, now)
-	}
-	c.ticked, c.blind = now, time.Time{}
-}
-
-// forgive moves every deadline by a time in which nobody could be heard.
-func (c *Coordinator) forgive(pause time.Duration, now time.Time) {
-	if c.ticked.IsZero() {
-		return
-	}
-	later := func(t *time.Time) {
-		if *t = t.Add(pause); t.After(now) { // heard since
-			*t = now
-		}
-	}
+// excuse moves every deadline by a time in which nobody could be heard.
+func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.members {
-		later(&c.members[i].seen)
-		later(&c.members[i].waitedSince)
+		c.members[i].Excuse(pause, now)
+		c.members[i].waitedSince.Excuse(pause, now)
 	}
-	for i := range c.keepers {
-		later(&c.keepers[i].seen)
+	for i := range c.shardServers {
+		c.shardServers[i].Excuse(pause, now)
 	}
-	later(&c.grew)
+	c.grew.Excuse(pause, now)
 }
 
 // lost says that a trainer was silent for too long, and how to say so.
 func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
 	m := &c.members[i]
-	silent := now.Sub(m.seen)
 	if m.joiner == "" || m.left {
 		return "", false
 	}
-	text := fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d", schema.TrainerMember(i), m.host, rounded(silent), m.batch)
-	switch {
-	case silent > c.config.Deadline:
-		return fmt.Sprintf("%s (deadline %s)", text, c.config.Deadline), true
-	case m.gone && silent > goneAfter:
-		return text + ", and its connection is gone", true
-	}
-	return "", false
+	why, lost := m.Lost(now, c.config.Deadline)
+	return fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d%s", schema.TrainerMember(i), m.host,
+		rounded(m.For(now)), m.batch, why), lost
 }
 
 // freePlaces takes the places of trainers that were lost before the start: nobody depends on them yet.
@@ -92,24 +72,28 @@ func (c *Coordinator) freePlaces(now time.Time) []Decision {
 	return decisions
 }
 
-// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come. Whoever takes a place that was
-// left before is not new, so that a job gathers for a bounded time.
+// findUngathered ends a job that has waited for missing trainers for too long, while nobody new has come. Whoever
+// takes a place that was left before is not new, so that a job gathers for a bounded time.
 func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	missing := c.missing()
 	if c.phase != Gathering {
 		return nil
 	}
-	if c.grew.IsZero() || missing < c.fewest || missing == 0 {
-		c.grew, c.fewest = now, missing
+	if !c.grew.Lasts() || missing < c.fewest || missing == 0 {
+		c.grew.Begin(now)
+		c.fewest = missing
 	}
-	if idle := now.Sub(c.grew); c.config.Gather > 0 && idle > c.config.Gather {
-		return c.Fail(schema.Coordinator, fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of them within that time, or raise the server's --gather",
-			c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.Gather))
+	if idle := c.grew.For(now); c.config.Gather > 0 && idle > c.config.Gather {
+		return c.Fail(schema.Coordinator,
+			fmt.Sprintf("job %s has waited %s for %d of its %d trainers, and nobody new has joined (limit %s): start all of "+
+				"them within that time, or raise the server's --gather",
+				c.config.Job.Name, rounded(idle), missing, len(c.members), c.config.Gather))
 	}
 	return nil
 }
 
-// findLost notes who was silent for too long, and who is back, and runs the policy fail for the first whom the others cannot do without.
+// findLost notes who was silent for too long, and who is back, and runs the policy fail for the first whom the others
+// cannot do without.
 func (c *Coordinator) findLost(now time.Time) []Decision {
 	var decisions []Decision
 	for i := range c.members {
@@ -119,7 +103,8 @@ func (c *Coordinator) findLost(now time.Time) []Decision {
 		case lost == was:
 		case was:
 			m.lost = false
-			decisions = append(decisions, Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
+			decisions = append(decisions,
+				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
 		default:
 			m.lost = true
 			if !c.canDoWithout(m) {
@@ -132,64 +117,29 @@ func (c *Coordinator) findLost(now time.Time) []Decision {
 	return decisions
 }
 
-// canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it has trained, and
-// what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
+// canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
+// has trained, and what was trained is not lost with it. Where a round needs it after all, findSlow will find out.
 func (c *Coordinator) canDoWithout(m *member) bool {
 	inPeace := func(m member) bool { return m.left && m.why == "" }
-	return c.alone() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, inPeace))
-}
-
-// alone reports that no trainer of the job waits for another.
-func (c *Coordinator) alone() bool { return c.plan.Clock == schema.ClockEach }
-
-// grouped reports that trainers of the job make groups, which go on without those who are gone.
-func (c *Coordinator) grouped() bool { return c.plan.Clock == schema.ClockGrouped }
-
-// goOnInGroups notes who was lost, or has kept a group waiting for too long, and tells the shards, which go on without them. Nobody
-// comes back: the others' updates have been made without it. The job fails when nobody else is there.
-func (c *Coordinator) goOnInGroups(now time.Time) []Decision {
-	var decisions []Decision
-	waiting := c.waiting()
-	for i := range c.members {
-		m, name := &c.members[i], schema.TrainerMember(i)
-		if m.left || m.lost {
-			continue
-		}
-		text, lost := c.lost(now, i)
-		if since, slow := c.slow(now, i, waiting); slow && !lost {
-			lost, text = true, fmt.Sprintf("trainer %s on %s has kept update %d waiting for %s (deadline %s): it is alive but sends no gradients",
-				name, m.host, m.waitedBatch, rounded(since), c.config.Deadline)
-		}
-		if !lost {
-			continue
-		}
-		m.lost = true
-		if !c.anybody() {
-			return append(decisions, c.Fail(name, text)...)
-		}
-		decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
-	}
-	if decisions != nil {
-		c.serial++ // the shards are told by Tick
-	}
-	return decisions
+	return c.policy.goesOn() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, inPeace))
 }
 
 // slow notes whether rounds wait for a trainer, and since when; overdue says that it is too long.
-func (c *Coordinator) slow(now time.Time, i int, waiting []Waiting) (since time.Duration, overdue bool) {
+func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (since time.Duration, overdue bool) {
 	m := &c.members[i]
 	at, waited := waitedFor(waiting, schema.TrainerMember(i))
 	if !waited || !m.waited || m.waitedBatch != at {
-		m.waitedSince = now
+		m.waitedSince.Begin(now)
 	}
 	m.waited, m.waitedBatch = waited, at
-	since = now.Sub(m.waitedSince)
-	return since, waited && (since > c.config.Deadline || m.left && since > goneAfter || m.lost)
+	since = m.waitedSince.For(now)
+	return since, waited && (since > c.config.Deadline || m.left && since > liveness.CutMax || m.lost)
 }
 
-// findSlow runs the policy fail for a trainer that sends beats but keeps others waiting, or that has left or was lost too early.
-// Of several it names one that the earliest round waits for, since the others may be waiting for that one themselves.
-func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
+// findSlow runs the policy fail for a trainer that sends heartbeats but keeps others waiting, or that has left or was
+// lost too early. Of several it names one that the earliest round waits for, since the others may be waiting for that
+// one themselves.
+func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decision {
 	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
 		name := schema.TrainerMember(i)
@@ -206,20 +156,24 @@ func (c *Coordinator) findSlow(now time.Time, waiting []Waiting) []Decision {
 	m, name := &c.members[slow], schema.TrainerMember(slow)
 	switch {
 	case m.left && m.why != "":
-		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: %s", name, m.host, m.waitedBatch, m.why))
+		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: %s", name, m.host,
+			m.waitedBatch, m.why))
 	case m.left:
-		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
-			name, m.host, m.waitedBatch))
+		return c.Fail(name,
+			fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
+				name, m.host, m.waitedBatch))
 	case m.lost:
-		return c.Fail(name, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name, m.host, rounded(now.Sub(m.seen)), m.waitedBatch))
+		return c.Fail(name, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name, m.host,
+			rounded(m.For(now)), m.waitedBatch))
 	}
-	return c.Fail(name, fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
-		name, m.host, m.waitedBatch, rounded(now.Sub(m.waitedSince)), c.config.Deadline))
+	return c.Fail(name,
+		fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
+			name, m.host, m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline))
 }
 
 // firstWaitedFor are the trainers that the earliest round of all shards waits for.
-func firstWaitedFor(waiting []Waiting) []schema.Member {
-	var first *Waiting
+func firstWaitedFor(waiting []schema.Waiting) []schema.Member {
+	var first *schema.Waiting
 	for i := range waiting {
 		if w := &waiting[i]; len(w.First) > 0 && (first == nil || before(w, first)) {
 			first = w
@@ -232,12 +186,12 @@ func firstWaitedFor(waiting []Waiting) []schema.Member {
 }
 
 // before orders what two shards wait for as trainers send it.
-func before(w, v *Waiting) bool {
+func before(w, v *schema.Waiting) bool {
 	return cmp.Or(cmp.Compare(w.Batch, v.Batch), cmp.Compare(w.Bucket, v.Bucket), cmp.Compare(w.Chunk, v.Chunk)) < 0
 }
 
 // waitedFor says at which batch any shard waits for a trainer; the earliest, should they differ.
-func waitedFor(waiting []Waiting, name schema.Member) (batch schema.Batch, ok bool) {
+func waitedFor(waiting []schema.Waiting, name schema.Member) (batch schema.Batch, ok bool) {
 	for _, w := range waiting {
 		if slices.Contains(w.Members, name) && (!ok || w.Batch < batch) {
 			batch, ok = w.Batch, true

@@ -10,8 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// endedRun is a run of a job that is over, and the names under which its trainers joined. Each of them has drawn its name for that
-// run alone, so a join that comes again, to a ps that was slow, is meant for no other.
+// endedRun is a run of a job that is over, and the names under which its trainers joined. Each of them has drawn its
+// name for that run alone, so a join that comes again, to a ps that was slow, is meant for no other.
 type endedRun struct {
 	RunID   schema.RunID    `json:"run_id,string"`
 	Joiners []schema.Member `json:"joiners"`
@@ -21,10 +21,11 @@ const (
 	// endedRunsMax and endedJoinersMax bound what is remembered of the earlier runs of a name.
 	endedRunsMax    = 8
 	endedJoinersMax = 4096
-	// recordBytesMost is how large a job's record may be that also tells of earlier runs: others' servers take messages of 1 MiB.
+	// recordBytesMost is how large a job's record may be that also tells of earlier runs: others' servers take messages of
+	// 1 MiB.
 	recordBytesMost = 768 << 10
-	// leftMax and leftBytesMax bound what one ps leaves of jobs that have ended, until it is swept: however many begin and end, they take
-	// an eighth of the bucket, and a sweep reads them all.
+	// leftMax and leftBytesMax bound what one ps leaves of jobs that have ended, until it is swept: however many begin and
+	// end, they take an eighth of the bucket, and a sweep reads them all.
 	leftMax      = 512
 	leftBytesMax = jobsBytesMax / 8
 )
@@ -36,7 +37,8 @@ type leftEnded struct {
 	bytes    int
 }
 
-// withEnded puts a run before earlier ones, of which the oldest are forgotten. One that nobody has taken part in is none.
+// withEnded puts a run before earlier ones, of which the oldest are forgotten. One that nobody has taken part in is
+// none.
 func withEnded(run endedRun, earlier []endedRun) []endedRun {
 	all := slices.Clone(earlier)
 	if len(run.Joiners) > 0 {
@@ -84,7 +86,8 @@ func (r *registry) leaveEnded(ctx context.Context, name string, revision uint64,
 	for len(r.left) > leftMax || r.leftBytes > leftBytesMax {
 		oldest := r.left[0]
 		r.left, r.leftBytes = r.left[1:], r.leftBytes-oldest.bytes
-		if err := r.jobs.Delete(ctx, oldest.name, oldest.revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) { // swept, or written since
+		// swept, or written since
+		if err := r.jobs.Delete(ctx, oldest.name, oldest.revision); err != nil && !errors.Is(err, fabric.ErrKeyExists) {
 			return err
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // The latest runs are remembered, by number and by the names in them.
@@ -26,7 +27,7 @@ func TestEndedRunsAreBounded(t *testing.T) {
 	if all := withEnded(large, runs); len(all) != 1 || all[0].RunID != 7 {
 		t.Errorf("%d runs are remembered beside one of %d trainers", len(all), len(large.Joiners))
 	}
-	record := jobRecord{Job: smallJob("vast", 1, 1), Ended: runs}
+	record := jobRecord{Job: shardtest.SmallJob("vast", 1, 1), Ended: runs}
 	record.Job.Settings = map[string]string{"text": string(make([]byte, recordBytesMost))}
 	if value, err := record.encode(); err != nil || record.Ended != nil || hasEnded(fabric.Entry{Value: value}) {
 		t.Errorf("a record of %d bytes tells of earlier runs: %v", len(value), err)
@@ -39,28 +40,29 @@ func TestEndedRunsAreSwept(t *testing.T) {
 	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: control.URL(), Name: "ps/a"})
 	must(t, err)
 	t.Cleanup(c.Close)
-	self := announcement{ID: "a", Incarnation: 1, Shards: 1}
-	r := newRegistry(c, self, leaseTime, func() int64 { return 0 }, func(schema.JobName) schema.RunID { return 0 }, slog.New(slog.DiscardHandler))
+	self := leaseRecord{ID: "a", Incarnation: 1, Shards: 1}
+	r := newRegistry(c, self, leaseTime, func() int64 { return 0 }, func(schema.JobName) schema.RunID { return 0 },
+		slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	must(t, r.open(ctx))
-	claim := func(joiner schema.Member) claim {
-		must(t, r.announce(ctx)) // it may have run out
-		got := r.claim(ctx, &claimRequest{job: smallJob("swept", 1, 1), joiner: joiner})
+	acquire := func(joiner schema.Member) acquisition {
+		must(t, r.renew(ctx)) // it may have run out
+		got := r.acquire(ctx, &acquireRequest{job: shardtest.SmallJob("swept", 1, 1), joiner: joiner})
 		must(t, got.err)
 		return got
 	}
-	if got := claim("j-a"); got.record == nil {
-		t.Fatal("a new job is not claimed")
+	if got := acquire("j-a"); got.record == nil {
+		t.Fatal("a new job is not acquired")
 	}
 	r.end("swept", endedRun{7, []schema.Member{"j-a"}})
 	for n := range goneLooks {
-		if got := claim("j-a"); got.record != nil || len(got.ended) != 1 || got.ended[0].RunID != 7 {
+		if got := acquire("j-a"); got.record != nil || len(got.ended) != 1 || got.ended[0].RunID != 7 {
 			t.Fatalf("a late join after %d sweeps: %+v", n, got)
 		}
 		r.sweep(ctx)
 	}
-	if got := claim("j-a"); got.record == nil || got.record.Ended != nil {
+	if got := acquire("j-a"); got.record == nil || got.record.Ended != nil {
 		t.Errorf("after %d sweeps: %+v", goneLooks, got)
 	}
 }

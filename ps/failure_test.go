@@ -13,6 +13,7 @@ import (
 	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // badBackend fails or panics on the next dense sum when told to, and remembers what it allocated.
@@ -78,8 +79,8 @@ func (b *badBackend) held() (allocated, held int) {
 	return len(b.buffers), held
 }
 
-// A shard that fails, or that finds its own state broken, ends its job with what happened; the server and the job beside
-// it go on, and the memory of the ended one is free.
+// A shard that fails, or that finds its own state broken, ends its job with what happened; the server and the job
+// beside it go on, and the memory of the ended one is free.
 func TestShardFailureEndsItsJobAlone(t *testing.T) {
 	for name, fails := range map[string]func() error{
 		"device failed":        func() error { return fmt.Errorf("average: %w", cuda.ErrDevice) },
@@ -90,16 +91,16 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 			s, err := Start(context.Background(), Config{Shards: 1}, Options{Backend: backend})
 			must(t, err)
 			defer s.Close()
-			healthy := newProblem(t, smallJob("healthy", 1, 2))
+			healthy := shardtest.New(t, shardtest.SmallJob("healthy", 1, 2))
 			beside := gather(t, s, healthy, "j-c")[0]
 			_, before := backend.held()
-			trainers := gather(t, s, newProblem(t, smallJob("ill", 2, 2)), "j-a", "j-b")
+			trainers := gather(t, s, shardtest.New(t, shardtest.SmallJob("ill", 2, 2)), "j-a", "j-b")
 			backend.mu.Lock()
 			backend.fails = fails
 			backend.mu.Unlock()
 			for _, m := range trainers {
-				for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: m.joined.FirstLane, Count: 1}) {
-					m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+				for _, c := range m.p.Frames(t, m.place, m.joined.RunID, 0, lane.Node{First: m.joined.FirstLane, Count: 1}) {
+					m.send(kindToken(c.Kind), c.Shard, schema.Head{Batch: 0, Bucket: c.Bucket}, c.Frame)
 				}
 			}
 			for _, m := range trainers {
@@ -111,7 +112,7 @@ func TestShardFailureEndsItsJobAlone(t *testing.T) {
 			backend.fails = nil
 			backend.mu.Unlock()
 			eventually(t, "the job is freed", func() bool {
-				return len(s.Stats().Jobs) == 1 && s.Stats().Memory == JobBytes(s.config, healthy.job, 1)
+				return len(s.Stats().Jobs) == 1 && s.Stats().Memory == JobBytes(s.config, healthy.Job, 1)
 			})
 			if allocated, held := backend.held(); held != before || allocated == before {
 				t.Errorf("%d of %d buffers are held, want %d", held, allocated, before)
@@ -131,10 +132,10 @@ func TestSlowTrainerIsNamed(t *testing.T) { testkit.Waits(t, slowTrainerIsNamed)
 
 func slowTrainerIsNamed(t *testing.T) {
 	s := startServer(t, Config{Shards: 2, Deadline: shortDeadline})
-	trainers, _ := gatherBeating(t, s, newProblem(t, smallJob("slow", 2, 2)), "j-a", "j-b")
+	trainers, _ := gatherBeating(t, s, shardtest.New(t, shardtest.SmallJob("slow", 2, 2)), "j-a", "j-b")
 	m := trainers[0]
-	for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 1}) {
-		m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+	for _, c := range m.p.Frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 1}) {
+		m.send(kindToken(c.Kind), c.Shard, schema.Head{Batch: 0, Bucket: c.Bucket}, c.Frame)
 	}
 	if f := m.failure(); f.Member != "t1" || !strings.Contains(f.Text, "has kept batch 0 waiting") {
 		t.Errorf("told %+v", f)
@@ -143,23 +144,25 @@ func slowTrainerIsNamed(t *testing.T) {
 
 // A job whose memory is not to be had ends at once, and says why.
 func TestJobWithoutMemory(t *testing.T) {
-	s, err := Start(context.Background(), Config{Shards: 1, MemoryBytesMax: memoryBytesLimit}, Options{Backend: newBadBackend(t)})
+	s, err := Start(context.Background(), Config{Shards: 1, MemoryBytesMax: memoryBytesLimit},
+		Options{Backend: newBadBackend(t)})
 	must(t, err)
 	defer s.Close()
-	p := newProblem(t, smallJob("vast", 1, 1))
-	p.job.Tables[0].Rows, p.job.Tables[0].Dim = 1<<20, schema.DimMax
+	p := shardtest.New(t, shardtest.SmallJob("vast", 1, 1))
+	p.Job.Tables[0].Rows, p.Job.Tables[0].Dim = 1<<20, schema.DimMax
 	m := newMiniTrainer(t, s, p, "j-a")
-	m.control2(schema.Control{Join: &schema.Join{Job: p.job}})
-	if f := m.failure(); f.Member != "s0" || !strings.Contains(f.Text, `table "words"`) || !strings.Contains(f.Text, "out of memory") {
+	m.control2(schema.Control{Join: &schema.Join{Job: p.Job}})
+	if f := m.failure(); f.Member != "s0" || !strings.Contains(f.Text, `table "words"`) ||
+		!strings.Contains(f.Text, "out of memory") {
 		t.Errorf("told %+v", f)
 	}
 }
 
 func TestQueueIsBounded(t *testing.T) {
 	q := newQueue(64 << 20)
-	big := newFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4 << 20})
+	big := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4 << 20})
 	big.SetHead(schema.Head{Node: lane.Root(1), Lanes: 1, Weight: 1, Chunks: 1})
-	v := view(t, big.Seal())
+	v := shardtest.View(t, big.Seal())
 	taken := 0
 	for q.put(item{from: "t0", view: *v, payload: nil}) {
 		taken++
@@ -185,7 +188,8 @@ func TestQueueIsBounded(t *testing.T) {
 func TestLimiter(t *testing.T) {
 	l := fabric.Limiter{PerSecond: 2}
 	at := time.Unix(100, 0)
-	got := []bool{l.Allow(at), l.Allow(at), l.Allow(at.Add(900 * time.Millisecond)), l.Allow(at.Add(time.Second)), l.Allow(at.Add(time.Second))}
+	got := []bool{l.Allow(at), l.Allow(at), l.Allow(at.Add(900 * time.Millisecond)), l.Allow(at.Add(time.Second)),
+		l.Allow(at.Add(time.Second))}
 	if want := []bool{true, true, false, true, true}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, want %v", got, want)
 	}

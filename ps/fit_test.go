@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // A process that must not compute ends its jobs with the reason and takes no others, until it may again.
@@ -22,7 +23,7 @@ func TestUnfit(t *testing.T) {
 	}})
 	must(t, err)
 	defer s.Close()
-	first := gather(t, s, newProblem(t, smallJob("first", 1, 1)), "j-a")[0]
+	first := gather(t, s, shardtest.New(t, shardtest.SmallJob("first", 1, 1)), "j-a")[0]
 	for _, c := range s.Checks() {
 		if c.Name == "compute" {
 			t.Errorf("a server that is fit has a check %+v", c)
@@ -32,8 +33,8 @@ func TestUnfit(t *testing.T) {
 	if f := first.failure(); f.Member != s.member || f.Text != "GPU 0 has fallen off the bus" {
 		t.Errorf("told %+v, want %s and the GPU", f, s.member)
 	}
-	second := newMiniTrainer(t, s, newProblem(t, smallJob("second", 1, 1)), "j-b")
-	second.control(schema.Control{Join: &schema.Join{Job: second.p.job, Host: "test"}})
+	second := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("second", 1, 1)), "j-b")
+	second.control(schema.Control{Join: &schema.Join{Job: second.p.Job, Host: "test"}})
 	if f := second.failure(); f.Text != "GPU 0 has fallen off the bus" {
 		t.Errorf("a job that comes later is told %+v", f)
 	}
@@ -47,5 +48,5 @@ func TestUnfit(t *testing.T) {
 		t.Errorf("checks do not say that it is unfit: %q", text)
 	}
 	unfit.Store(false)
-	gather(t, s, newProblem(t, smallJob("third", 1, 1)), "j-c")
+	gather(t, s, shardtest.New(t, shardtest.SmallJob("third", 1, 1)), "j-c")
 }

@@ -7,6 +7,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // speak says a control message in anybody's name.
@@ -17,12 +18,12 @@ func (p *publisher) speak(job, from, to string, run schema.RunID, c schema.Contr
 	p.send(fabric.At(job, from, fabric.KindCtl, to).String(), frame)
 }
 
-// Whoever does not know the run of a job cannot end it in a trainer's name, and nobody on the wire speaks for a coordinator, or for a
-// ps that is here, whatever it knows: the job goes on, and nothing else is begun. Of strangers the server does not take the half of
-// this (TestStrangersDoNotWriteTheRegistry), so they are peers here.
+// Whoever does not know the run of a job cannot end it in a trainer's name, and nobody on the wire speaks for a
+// coordinator, or for a ps that is here, whatever it knows: the job goes on, and nothing else is begun. Of strangers
+// the server does not take the half of this (TestStrangersDoNotWriteTheRegistry), so they are peers here.
 func TestStrangersEndNoJob(t *testing.T) {
 	s := startServer(t, Config{ControlToken: "the-token-of-peers"})
-	p := newProblem(t, smallJob("victim", 1, 2))
+	p := shardtest.New(t, shardtest.SmallJob("victim", 1, 2))
 	m := gather(t, s, p, "j-a")[0]
 	eventually(t, "the server knows that it is alone", s.registry.alone.Load)
 	promised := s.Stats().Memory
@@ -30,9 +31,10 @@ func TestStrangersEndNoJob(t *testing.T) {
 	self, run := string(s.member), m.joined.RunID
 	failed := schema.Control{Failed: &schema.Failed{Member: s.member, Text: "no more"}}
 	assign := func(name string) schema.Control {
-		return schema.Control{Assign: &schema.Assign{Job: smallJob(name, 1, 2), Serial: 1, Shards: 1, Own: []int{0}, Cluster: []schema.Member{}, DeadlineMS: 1000}}
+		return schema.Control{Assign: &schema.Assign{Job: shardtest.SmallJob(name, 1, 2), Serial: 1, Shards: 1, Own: []int{0},
+			Cluster: []schema.Member{}, DeadlineMS: 1000}}
 	}
-	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat}).Seal()
+	heartbeat := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindHeartbeat}).Seal()
 	for _, c := range []struct {
 		name string
 		say  func()
@@ -41,16 +43,26 @@ func TestStrangersEndNoJob(t *testing.T) {
 		{"a leave without a run", func() {
 			stranger.speak("victim", "t0", "coordinator", 0, schema.Control{Leave: &schema.Leave{Reason: "x"}})
 		}, schema.ReasonForeignJob},
-		{"a leave in peace", func() { stranger.speak("victim", "t0", "coordinator", 0, schema.Control{Leave: &schema.Leave{}}) }, schema.ReasonForeignJob},
+		{"a leave in peace", func() {
+			stranger.speak("victim", "t0", "coordinator", 0, schema.Control{Leave: &schema.Leave{}})
+		}, schema.ReasonForeignJob},
 		{"a leave of another run", func() {
 			stranger.speak("victim", "t0", "coordinator", run+1, schema.Control{Leave: &schema.Leave{Reason: "x"}})
 		}, schema.ReasonJobUnknown},
-		{"a beat without a run", func() { stranger.send(fabric.At("victim", "t0", fabric.KindBeat, "all").String(), beat) }, schema.ReasonForeignJob},
-		{"a failure without a run", func() { stranger.speak("victim", self, "coordinator", 0, failed) }, schema.ReasonWrongSender},
-		{"a failure in the name of the ps", func() { stranger.speak("victim", self, "coordinator", run, failed) }, schema.ReasonWrongSender},
-		{"a release", func() { stranger.speak("victim", "coordinator", self, run, schema.Control{Release: &schema.Release{}}) }, schema.ReasonWrongSender},
-		{"shards of another run", func() { stranger.speak("victim", "coordinator", self, run+1, assign("victim")) }, schema.ReasonWrongSender},
-		{"shards of no job", func() { stranger.speak("nobody", "coordinator", self, 7, assign("nobody")) }, schema.ReasonWrongSender},
+		{"a heartbeat without a run", func() {
+			stranger.send(fabric.At("victim", "t0", fabric.KindHeartbeat, "all").String(), heartbeat)
+		}, schema.ReasonForeignJob},
+		{"a failure without a run", func() { stranger.speak("victim", self, "coordinator", 0, failed) },
+			schema.ReasonWrongSender},
+		{"a failure in the name of the ps", func() { stranger.speak("victim", self, "coordinator", run, failed) },
+			schema.ReasonWrongSender},
+		{"a release", func() {
+			stranger.speak("victim", "coordinator", self, run, schema.Control{Release: &schema.Release{}})
+		}, schema.ReasonWrongSender},
+		{"shards of another run", func() { stranger.speak("victim", "coordinator", self, run+1, assign("victim")) },
+			schema.ReasonWrongSender},
+		{"shards of no job", func() { stranger.speak("nobody", "coordinator", self, 7, assign("nobody")) },
+			schema.ReasonWrongSender},
 	} {
 		before := s.Stats().Reasons[c.want]
 		c.say()
@@ -66,8 +78,8 @@ func TestStrangersEndNoJob(t *testing.T) {
 	m.leave("")
 }
 
-// With a control server that others use, a coordinator's deadline holds here for as long as our own at most: one that is not heard of
-// again does not hold memory for an age.
+// With a control server that others use, a coordinator's deadline holds here for as long as our own at most: one that
+// is not heard of again does not hold memory for an age.
 func TestAssignedDeadlineIsCapped(t *testing.T) {
 	control := startControl(t, fabric.ServerConfig{})
 	s := mustStart(t, Config{NATS: control.URL(), ID: "a", Deadline: 40 * time.Second})
@@ -76,11 +88,12 @@ func TestAssignedDeadlineIsCapped(t *testing.T) {
 	for name, c := range map[schema.JobName]struct {
 		says int64
 		want time.Duration
-	}{"ages": {math.MaxInt64 / 2, 40 * time.Second}, "longer": {3_600_000, 40 * time.Second}, "shorter": {5000, 5 * time.Second}} {
-		job := smallJob(string(name), 1, 1)
+	}{"ages": {math.MaxInt64 / 2, 40 * time.Second}, "longer": {3_600_000, 40 * time.Second},
+		"shorter": {5000, 5 * time.Second}} {
+		job := shardtest.SmallJob(string(name), 1, 1)
 		record(t, jobs, 7, job, schema.DataServer{ID: "a", Shards: []int{0}})
 		f.assign(7, &schema.Assign{Job: job, Shards: 1, Own: []int{0}, DeadlineMS: c.says})
-		eventually(t, "shards are kept", func() bool { return s.keeps(name) == 7 })
+		eventually(t, "shards are here", func() bool { return s.runHere(name) == 7 })
 		if got := (*s.jobs.Load())[name].deadline; got != c.want {
 			t.Errorf("%s: %s after a coordinator's silence, want %s", name, got, c.want)
 		}

@@ -24,15 +24,15 @@ func (s *Server) guard() *fabric.Guard {
 	return g
 }
 
-// messageBytesOf is the size of the largest message of a trainer of a job that shards are kept of here, by the name of its
+// messageBytesOf is the size of the largest message of a trainer of a job with shards here, by the name of its
 // connections, {job}/t{n}; 0 where there is no such trainer.
 func (s *Server) messageBytesOf(connection string) int {
 	name, member, _ := strings.Cut(connection, "/")
-	k := (*s.jobs.Load())[schema.JobName(name)]
-	if k == nil || !k.manifest.HasTrainer(schema.Member(member)) {
+	a := (*s.jobs.Load())[schema.JobName(name)]
+	if a == nil || !a.manifest.HasTrainer(schema.Member(member)) {
 		return 0
 	}
-	return s.config.messageBytes(k.manifest)
+	return s.config.messageBytes(a.manifest)
 }
 
 // messageBytes bounds the messages of a job's trainers. Bags and inputs of modules are not cut into chunks.

@@ -19,6 +19,7 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // stranger is a connection to a server's port that says whatever it is told to.
@@ -35,7 +36,8 @@ func newStranger(t testing.TB, s *Server, name string) *stranger {
 	t.Cleanup(func() { conn.Close() })
 	must(t, conn.SetDeadline(time.Now().Add(patience)))
 	r := &stranger{t, conn, bufio.NewReader(conn)}
-	r.say(fmt.Sprintf("CONNECT {\"verbose\":false,\"protocol\":1,\"name\":%q,\"auth_token\":%q}\r\nPING\r\n", name, s.config.Token))
+	r.say(fmt.Sprintf("CONNECT {\"verbose\":false,\"protocol\":1,\"name\":%q,\"auth_token\":%q}\r\nPING\r\n", name,
+		s.config.Token))
 	r.pong()
 	return r
 }
@@ -61,24 +63,27 @@ func (r *stranger) pong() (complaints []string) {
 	}
 }
 
-// Whoever is no ps writes nothing into the registry, by whichever way, and does not speak as a ps: a job and its ps go on.
+// Whoever is no ps writes nothing into the registry, by whichever way, and does not speak as a ps: a job and its ps go
+// on.
 func TestStrangersDoNotWriteTheRegistry(t *testing.T) {
 	t.Parallel()
 	for _, token := range []string{"", "the-trainers-token"} {
 		s := startServer(t, Config{ID: "a", Token: token, ControlToken: "the-token-of-peers"})
-		p := newProblem(t, smallJob("victim", 1, 2))
+		p := shardtest.New(t, shardtest.SmallJob("victim", 1, 2))
 		m := newMiniTrainer(t, s, p, "j-a")
 		m.join()
 		m.start()
-		forged, err := json.Marshal(announcement{ID: "a", Incarnation: 1, Shards: 1, Host: "there"})
+		forged, err := json.Marshal(leaseRecord{ID: "a", Incarnation: 1, Shards: 1, Host: "there"})
 		must(t, err)
 		before, err := s.registry.jobs.Get(context.Background(), "victim")
 		must(t, err)
 		r := newStranger(t, s, "victim/t0")
 		publish := func(subject, data string) { r.say(fmt.Sprintf("PUB %s %d\r\n%s\r\n", subject, len(data), data)) }
 		denied := []string{
-			"$KV.gradbus-servers.a", "$KV.gradbus-jobs.victim", "$JS.API.STREAM.PURGE.KV_gradbus-jobs", "$JS.API.STREAM.DELETE.KV_gradbus-servers",
-			"$SYS.REQ.SERVER.PING", "$JS.ACK.x", "gradbus.v1.victim.coordinator.ctl.all", "gradbus.v1.victim.coordinator.ctl.p-a",
+			"$KV.gradbus-servers.a", "$KV.gradbus-jobs.victim", "$JS.API.STREAM.PURGE.KV_gradbus-jobs",
+			"$JS.API.STREAM.DELETE.KV_gradbus-servers",
+			"$SYS.REQ.SERVER.PING", "$JS.ACK.x", "gradbus.v1.victim.coordinator.ctl.all",
+			"gradbus.v1.victim.coordinator.ctl.p-a",
 			"gradbus.v1.victim.s0.mean.all.0.0", "gradbus.v1.victim.p-a.ctl.coordinator", "_INBOX.x",
 		}
 		for range 3 {
@@ -90,11 +95,12 @@ func TestStrangersDoNotWriteTheRegistry(t *testing.T) {
 		if complaints := r.pong(); len(complaints) != 3*len(denied) {
 			t.Errorf("%d of %d were refused: %q", len(complaints), 3*len(denied), complaints)
 		}
-		if after, err := s.registry.jobs.Get(context.Background(), "victim"); err != nil || after.Revision != before.Revision {
+		if after, err := s.registry.jobs.Get(context.Background(), "victim"); err != nil ||
+			after.Revision != before.Revision {
 			t.Errorf("the record of the job: %+v, %v, want revision %d", after, err, before.Revision)
 		}
 		renewed := s.registry.renewed.get()
-		eventually(t, "its announcement is renewed", func() bool {
+		eventually(t, "its lease is renewed", func() bool {
 			must(t, s.Err())
 			return s.registry.renewed.get().After(renewed)
 		})
@@ -110,7 +116,8 @@ func TestPeersHaveATokenOfTheirOwn(t *testing.T) {
 		closed := startServer(t, Config{ID: "closed", Token: token})
 		for _, at := range []*Server{a, closed} {
 			_, err := startAt(t, Config{ID: "b", Token: token, NATS: at.URL()})
-			if !errors.Is(err, fabric.ErrDenied) || !strings.Contains(err.Error(), "--control-token-file") || strings.Contains(err.Error(), "\n") {
+			if !errors.Is(err, fabric.ErrDenied) || !strings.Contains(err.Error(), "--control-token-file") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("without the control token: %v, want one line that says what to do", err)
 			}
 		}
@@ -119,7 +126,8 @@ func TestPeersHaveATokenOfTheirOwn(t *testing.T) {
 		eventually(t, "a knows of b", func() bool { return !a.registry.alone.Load() })
 		b.Close()
 	}
-	if err := (Config{Token: "one-and-the-same", ControlToken: "one-and-the-same"}).Validate(); err == nil || !strings.Contains(err.Error(), "control_token") {
+	if err := (Config{Token: "one-and-the-same", ControlToken: "one-and-the-same"}).Validate(); err == nil ||
+		!strings.Contains(err.Error(), "control_token") {
 		t.Errorf("one secret for both: %v", err)
 	}
 }
@@ -143,11 +151,11 @@ func heapNow() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// What strangers make the server hold stays within what the formula has for them: subscriptions as many and as long as they
-// can be, messages of which the end never comes, and connections that take the names of members, while a job runs.
+// What strangers make the server hold stays within what the formula has for them: subscriptions as many and as long as
+// they can be, messages of which the end never comes, and connections that take the names of members, while a job runs.
 func TestStrangersStayWithinTheFormula(t *testing.T) {
 	s := startServer(t, Config{Shards: 1})
-	p := newProblem(t, smallJob("victim", 1, 2))
+	p := shardtest.New(t, shardtest.SmallJob("victim", 1, 2))
 	m := newMiniTrainer(t, s, p, "j-a")
 	m.join()
 	m.start()
@@ -162,24 +170,29 @@ func TestStrangersStayWithinTheFormula(t *testing.T) {
 		fmt.Fprintf(&subjects, "SUB gradbus.%d.%s %d\r\n", i, strings.Repeat("x", 1000), i+1)
 	}
 	go func() { _, _ = io.WriteString(greedy.conn, subjects.String()+"PING\r\n") }()
-	if complaints := greedy.pong(); len(complaints) != 10000-fabric.SubsMax || !strings.Contains(complaints[0], "maximum subscriptions exceeded") {
+	if complaints := greedy.pong(); len(complaints) != 10000-fabric.SubsMax ||
+		!strings.Contains(complaints[0], "maximum subscriptions exceeded") {
 		t.Errorf("%d of 10000 subscriptions were refused, want all but %d", len(complaints), fabric.SubsMax)
 	}
 	subjects.Reset()
 	over := heapNow() - before
-	if most := fabric.GuestBytes(fabric.ConnectionsMaxDefault) + 2*fabric.MemberBytes(s.config.messageBytes(p.job)); over > most || over > 64<<20 {
+	if most := fabric.GuestBytes(fabric.ConnectionsMaxDefault) +
+		2*fabric.MemberBytes(s.config.messageBytes(p.Job)); over > most || over > 64<<20 {
 		t.Errorf("%d bytes are held for strangers, want at most %d, and of so few 64 MiB", over, most)
 	}
 	m.batch(0)
-	if name := schema.TrainerMember(0); s.messageBytesOf("victim/"+string(name)) == 0 || s.messageBytesOf("victim/t1") != 0 || s.messageBytesOf("victim/t00") != 0 || s.messageBytesOf("other/t0") != 0 {
+	if name := schema.TrainerMember(0); s.messageBytesOf("victim/"+string(name)) == 0 ||
+		s.messageBytesOf("victim/t1") != 0 || s.messageBytesOf("victim/t00") != 0 || s.messageBytesOf("other/t0") != 0 {
 		t.Error("who is a member is not known")
 	}
 }
 
-// The heap may hold what guests who are there can make the server hold, and no more: else garbage would take the room of those who are not.
+// The heap may hold what guests who are there can make the server hold, and no more: else garbage would take the room
+// of those who are not.
 func TestHeapFollowsGuests(t *testing.T) {
 	var limit atomic.Int64
-	s, err := Start(context.Background(), Config{Deadline: unhurried}, Options{Log: slog.New(slog.DiscardHandler), LimitHeap: limit.Store})
+	s, err := Start(context.Background(), Config{Deadline: unhurried},
+		Options{Log: slog.New(slog.DiscardHandler), LimitHeap: limit.Store})
 	must(t, err)
 	t.Cleanup(s.Close)
 	eventually(t, "the heap has a limit", func() bool { return limit.Load() > 0 })

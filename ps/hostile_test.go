@@ -12,6 +12,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // publisher sends whatever it is told to, under any name; as a peer where the server has any.
@@ -24,7 +25,8 @@ type publisher struct {
 func newPublisher(t testing.TB, s *Server, job string) *publisher {
 	t.Helper()
 	p := &publisher{t: t, mail: make(chan *schema.View, 1000)}
-	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Name: "stranger", Token: s.config.ControlToken})
+	conn, err := fabric.Dial(context.Background(),
+		fabric.Config{URL: s.URL(), Name: "stranger", Token: s.config.ControlToken})
 	must(t, err)
 	p.conn = conn
 	t.Cleanup(conn.Close)
@@ -48,13 +50,13 @@ func (p *publisher) send(subject string, data []byte) {
 // job beside it goes on to the right result.
 func TestServerRefusesDamagedFrames(t *testing.T) {
 	s := startServer(t, Config{Shards: 1})
-	p := newProblem(t, smallJob("victim", 1, 2))
+	p := shardtest.New(t, shardtest.SmallJob("victim", 1, 2))
 	m := newMiniTrainer(t, s, p, "j-a")
 	m.join()
 	m.start()
 	m.batch(0)
 	hostile := newPublisher(t, s, "victim")
-	whole := p.frames(t, m.place, m.joined.RunID, 1, lane.Node{First: 0, Count: 2})[0].frame.Seal()
+	whole := p.Frames(t, m.place, m.joined.RunID, 1, lane.Node{First: 0, Count: 2})[0].Frame.Seal()
 	dense := fabric.At("victim", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String()
 	numbered := bytes.Clone(whole)
 	schema.SetSequence(numbered, m.seq[0]+1)
@@ -75,9 +77,12 @@ func TestServerRefusesDamagedFrames(t *testing.T) {
 		{"a cut head", dense, whole[:60], schema.ReasonMalformed},
 		{"a flipped value", dense, flip(len(whole) - 5), schema.ReasonDamaged},
 		{"a flipped weight", dense, flip(32 + 48), schema.ReasonDamaged},
-		{"a frame on another kind's subject", fabric.At("victim", "t0", fabric.KindLookup, "s0").WithBatch(1).String(), numbered, schema.ReasonMalformed},
-		{"a dense frame as control", fabric.At("victim", "t0", fabric.KindCtl, "coordinator").String(), whole, schema.ReasonMalformed},
-		{"a frame of no job", fabric.At("nobody", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String(), whole, schema.ReasonJobUnknown},
+		{"a frame on another kind's subject", fabric.At("victim", "t0", fabric.KindLookup, "s0").WithBatch(1).String(),
+			numbered, schema.ReasonMalformed},
+		{"a dense frame as control", fabric.At("victim", "t0", fabric.KindCtl, "coordinator").String(), whole,
+			schema.ReasonMalformed},
+		{"a frame of no job", fabric.At("nobody", "t0", fabric.KindDense, "s0").WithBucket(1, 0).String(), whole,
+			schema.ReasonJobUnknown},
 		{"a frame without a number", dense, whole, schema.ReasonMalformed},
 	} {
 		before := s.Stats().Reasons[c.want]
@@ -92,21 +97,22 @@ func TestServerRefusesDamagedFrames(t *testing.T) {
 	}
 	before := s.Stats().Reasons[schema.ReasonMalformed]
 	hostile.send("gradbus.v1.victim.t0.beat.all", []byte("{}"))
-	eventually(t, "a damaged beat is counted", func() bool { return s.Stats().Reasons[schema.ReasonMalformed] == before+1 })
+	eventually(t, "a damaged heartbeat is counted",
+		func() bool { return s.Stats().Reasons[schema.ReasonMalformed] == before+1 })
 	refusalFor(t, m.mail)
 	if err := hostile.conn.Publish(dense, make([]byte, 9<<20)); !errors.Is(err, fabric.ErrPayload) {
 		t.Errorf("9 MiB: %v, want %v", err, fabric.ErrPayload)
 	}
 
-	want := p.model(t)
+	want := p.Model(t)
 	for b := range schema.Batch(3) {
-		want.step(t, b)
+		want.Step(t, b)
 		if b > 0 {
 			m.batch(b)
 		}
 	}
-	if d := firstDifference(m.params[0], want.params[0]); d != "" {
-		t.Errorf("parameter %s: %s", p.job.Parameters[0].Name, d)
+	if d := shardtest.FirstDifference(m.params[0], want.Params[0]); d != "" {
+		t.Errorf("parameter %s: %s", p.Job.Parameters[0].Name, d)
 	}
 	m.leave("")
 }
@@ -114,9 +120,9 @@ func TestServerRefusesDamagedFrames(t *testing.T) {
 // refusalFor waits for the next refusal, letting control messages pass.
 func refusalFor(t testing.TB, mail chan *schema.View) schema.Refusal {
 	t.Helper()
-	m := &miniTrainer{t: t, joiner: "refused", mail: mail, p: &problem{job: &schema.Job{}}}
+	m := &miniTrainer{t: t, joiner: "refused", mail: mail, p: &shardtest.Problem{Job: &schema.Job{}}}
 	for {
-		v := m.letter()
+		v := m.message()
 		if v.Head().Kind == schema.KindRefusal {
 			r, err := schema.DecodeRefusal(v)
 			must(t, err)
@@ -131,17 +137,18 @@ func TestServerSurvivesNoise(t *testing.T) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 2))
 	s := startServer(t, Config{Shards: 2})
-	p := newProblem(t, smallJob("noise", 1, 2))
+	p := shardtest.New(t, shardtest.SmallJob("noise", 1, 2))
 	m := newMiniTrainer(t, s, p, "j-a")
 	m.join()
 	m.start()
 	hostile := newPublisher(t, s, "noise")
-	frames := p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 2})
-	kinds := []string{fabric.KindDense, fabric.KindSparse, fabric.KindMean, fabric.KindLookup, fabric.KindRows, fabric.KindPull,
-		fabric.KindAck, fabric.KindCtl, fabric.KindBeat, "reduce", "module"}
+	frames := p.Frames(t, m.place, m.joined.RunID, 0, lane.Node{First: 0, Count: 2})
+	kinds := []string{fabric.KindDense, fabric.KindSparse, fabric.KindMean, fabric.KindLookup, fabric.KindRows,
+		fabric.KindPull,
+		fabric.KindAck, fabric.KindCtl, fabric.KindHeartbeat, "reduce", "module"}
 	targets := []string{"s0", "s1", "all", "coordinator"}
 	for range messages {
-		data := bytes.Clone(frames[r.IntN(len(frames))].frame.Seal())
+		data := bytes.Clone(frames[r.IntN(len(frames))].Frame.Seal())
 		for range 1 + r.IntN(4) {
 			data[r.IntN(len(data))] = byte(r.Uint32())
 		}
@@ -173,7 +180,7 @@ func TestServerSurvivesNoise(t *testing.T) {
 // A trainer's frames that come twice count once, and its acks say what has come.
 func TestServerAcknowledges(t *testing.T) {
 	s := startServer(t, Config{Shards: 1})
-	p := newProblem(t, smallJob("acks", 1, 1))
+	p := shardtest.New(t, shardtest.SmallJob("acks", 1, 1))
 	m := newMiniTrainer(t, s, p, "j-a")
 	m.join()
 	m.start()
@@ -187,14 +194,14 @@ func TestServerAcknowledges(t *testing.T) {
 		a, _ := v.Ack()
 		acks <- a
 	}))
-	contributions := p.frames(t, m.place, m.joined.RunID, 0, lane.Root(1))
+	contributions := p.Frames(t, m.place, m.joined.RunID, 0, lane.Root(1))
 	bytes := 0
 	for i, c := range contributions {
-		subject := fabric.At("acks", "t0", kindToken(c.kind), "s0").WithBucket(0, uint32(c.bucket)).String()
-		c.frame.SetSequence(schema.Sequence(i + 1))
-		bytes += c.frame.Bytes()
-		must(t, m.conn.Publish(subject, c.frame.Seal()))
-		must(t, m.conn.Publish(subject, c.frame.Seal()))
+		subject := fabric.At("acks", "t0", kindToken(c.Kind), "s0").WithBucket(0, uint32(c.Bucket)).String()
+		c.Frame.SetSequence(schema.Sequence(i + 1))
+		bytes += c.Frame.Bytes()
+		must(t, m.conn.Publish(subject, c.Frame.Seal()))
+		must(t, m.conn.Publish(subject, c.Frame.Seal()))
 	}
 	m.results(0)
 	share := uint64(s.config.StagedBytesMax)
@@ -213,7 +220,8 @@ func TestServerAcknowledges(t *testing.T) {
 	m.seq[0] = schema.Sequence(len(contributions))
 	m.batch(1)
 	c := contributions[0]
-	must(t, m.conn.Publish(fabric.At("acks", "t0", kindToken(c.kind), "s0").WithBucket(0, uint32(c.bucket)).String(), c.frame.Seal()))
+	must(t, m.conn.Publish(fabric.At("acks", "t0", kindToken(c.Kind), "s0").WithBucket(0, uint32(c.Bucket)).String(),
+		c.Frame.Seal()))
 	eventually(t, "the late repetition is counted", func() bool {
 		return s.Stats().Reasons[schema.ReasonDuplicate] == uint64(len(contributions))+1
 	})

@@ -12,6 +12,7 @@ import (
 	"gradbus/fabric"
 	"gradbus/internal/testkit"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // keysOf is how many messages the bucket of jobs is made of at a ps: keys, and markers of what was deleted.
@@ -27,8 +28,9 @@ func keysOf(t testing.TB, s *Server) uint64 {
 	return survey.Buckets[0].Keys
 }
 
-// Joins of jobs that cannot be leave nothing: each is refused, not a key or marker is written, and the log tells of a few in a second. Those
-// that any server could run, but for the room here, are written down and taken out again without a trace.
+// Joins of jobs that cannot be leave nothing: each is refused, not a key or marker is written, and the log tells of a
+// few in a second. Those that any server could run, but for the room here, are written down and taken out again without
+// a trace.
 func TestRefusedJoinsLeaveNothing(t *testing.T) {
 	const names = 300
 	for what, spoil := range map[string]func(*schema.Job){
@@ -37,28 +39,32 @@ func TestRefusedJoinsLeaveNothing(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			log := &testkit.Text{}
-			s, err := Start(context.Background(), Config{MemoryBytesMax: 1 << 30, Deadline: unhurried}, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+			s, err := Start(context.Background(), Config{MemoryBytesMax: 1 << 30, Deadline: unhurried},
+				Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 			must(t, err)
 			t.Cleanup(s.Close)
 			conn, err := fabric.DialControl(t.Context(), fabric.Config{URL: s.URL(), Name: "stranger"})
 			must(t, err)
 			t.Cleanup(conn.Close)
 			refused := make([]atomic.Bool, names)
-			must(t, conn.Subscribe(fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, "j-x", false), func(m fabric.Message) {
-				at, err := m.Parse()
-				v, broken := schema.Verify(m.Data, schema.Limits{})
-				if err != nil || broken != nil {
-					t.Error(err, broken)
-					return
-				}
-				i := 0
-				_, err = fmt.Sscanf(at.Job, "job-%d", &i)
-				if c, broken := schema.DecodeControl(&v); err == nil && broken == nil && c.Refused != nil && c.Refused.Reason == "invalid_job" {
-					refused[i].Store(true)
-				}
-			}))
+			must(t, conn.Subscribe(fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, "j-x", false),
+				func(m fabric.Message) {
+					at, err := m.Parse()
+					v, broken := schema.Verify(m.Data, schema.Limits{})
+					if err != nil || broken != nil {
+						t.Error(err, broken)
+						return
+					}
+					i := 0
+					_, err = fmt.Sscanf(at.Job, "job-%d", &i)
+					if c, broken := schema.DecodeControl(&v); err == nil && broken == nil && c.Refused != nil &&
+						c.Refused.Reason == "invalid_job" {
+						refused[i].Store(true)
+					}
+				}))
 			began := time.Now()
-			for from := 0; from < names; from += 50 { // some at a time, and who has no answer asks again each second, as trainers do
+			// some at a time, and who has no answer asks again each second, as trainers do
+			for from := 0; from < names; from += 50 {
 				var asked time.Time
 				eventually(t, "all are refused", func() bool {
 					again, left := time.Since(asked) > time.Second, 0
@@ -69,7 +75,7 @@ func TestRefusedJoinsLeaveNothing(t *testing.T) {
 						if left++; !again {
 							continue
 						}
-						job := smallJob(fmt.Sprint("job-", i), 1, 1)
+						job := shardtest.SmallJob(fmt.Sprint("job-", i), 1, 1)
 						spoil(job)
 						frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Join: &schema.Join{Job: job, Host: "there"}})
 						must(t, err)
@@ -86,7 +92,7 @@ func TestRefusedJoinsLeaveNothing(t *testing.T) {
 			if told == 0 || told > most {
 				t.Errorf("the log tells of %d, want at most %d and at least 1", told, most)
 			}
-			joined := newLetters(t, s.URL(), smallJob("sound", 1, 1), "j-a").hear("the start", isStarted)
+			joined := newControlClient(t, s.URL(), shardtest.SmallJob("sound", 1, 1), "j-a").hear("the start", isStarted)
 			if keysOf(t, s) != 1 {
 				t.Errorf("%d keys after %+v, want that of the job", keysOf(t, s), joined)
 			}
@@ -100,12 +106,13 @@ func TestEndedJobsLeaveLittle(t *testing.T) {
 	c, err := fabric.DialControl(context.Background(), fabric.Config{URL: control.URL(), Name: "ps/a"})
 	must(t, err)
 	t.Cleanup(c.Close)
-	r := newRegistry(c, announcement{ID: "a", Incarnation: 1, Shards: 1}, longLease, func() int64 { return 0 }, func(schema.JobName) schema.RunID { return 0 }, slog.New(slog.DiscardHandler))
+	r := newRegistry(c, leaseRecord{ID: "a", Incarnation: 1, Shards: 1}, longLease, func() int64 { return 0 },
+		func(schema.JobName) schema.RunID { return 0 }, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	must(t, r.open(ctx))
-	begin := func(name, joiner string) claim {
-		return r.claim(ctx, &claimRequest{job: smallJob(name, 1, 1), joiner: schema.Member(joiner)})
+	begin := func(name, joiner string) acquisition {
+		return r.acquire(ctx, &acquireRequest{job: shardtest.SmallJob(name, 1, 1), joiner: schema.Member(joiner)})
 	}
 	const more = 20
 	for i := range leftMax + more {

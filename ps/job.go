@@ -9,29 +9,31 @@ import (
 // generationFirst is the generation of every job: policy fail ends a job rather than change its membership.
 const generationFirst schema.Generation = 1
 
-// job is a job that this ps coordinates. The desk runs its coordinator.
+// job is a job that this ps coordinates. The control loop runs its coordinator.
 type job struct {
 	manifest    *schema.Job
 	run         schema.RunID
 	coordinator *Coordinator
 	registered  time.Time
-	servers     []announcement // that keep its shards, in the coordinator's order
-	ended       []endedRun     // earlier runs of the name, whose trainers' joins come too late
+	servers     []leaseRecord // that have its shards, in the coordinator's order
+	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
-// newJob makes a job of a claim. fitted is its manifest with the chunks that there is room for.
-func newJob(s *Server, c claim, fitted *schema.Job, window int64) *job {
+// newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
+func newJob(s *Server, c acquisition, fitted *schema.Job, window int64) *job {
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
-	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline, Gather: s.config.Gather, WindowBytes: window}
+	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
+		Gather: s.config.Gather, WindowBytes: window}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
-		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name, "chunk_bytes", fitted.ChunkBytes, "wanted", c.job.ChunkBytes)
+		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name,
+			"chunk_bytes", fitted.ChunkBytes, "wanted", c.job.ChunkBytes)
 	}
-	if !c.job.NeedsShards() { // its trainers do everything among themselves: there is nothing to keep
+	if !c.job.NeedsShards() { // its trainers do everything among themselves: there are no shards
 		j.servers, c.record.Servers = nil, nil
 	}
 	for _, d := range c.record.Servers {
-		config.Keepers = append(config.Keepers, Keeper{Member: schema.ServerMember(d.ID), Server: d})
+		config.ShardServers = append(config.ShardServers, ShardServer{Member: schema.ServerMember(d.ID), Server: d})
 	}
 	j.coordinator = NewCoordinator(config)
 	return j

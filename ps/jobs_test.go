@@ -12,10 +12,11 @@ import (
 	"gradbus/internal/testkit"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // gather joins trainers and waits for the start.
-func gather(t testing.TB, s *Server, p *problem, joiners ...string) []*miniTrainer {
+func gather(t testing.TB, s *Server, p *shardtest.Problem, joiners ...string) []*miniTrainer {
 	t.Helper()
 	var all []*miniTrainer
 	for _, j := range joiners {
@@ -35,12 +36,12 @@ func TestTwoJobsAtOnce(t *testing.T) {
 	const batches = 6
 	var wg sync.WaitGroup
 	for i, name := range []string{"one", "two"} {
-		job := smallJob(name, 2, 3+i)
+		job := shardtest.SmallJob(name, 2, 3+i)
 		job.Seed = uint64(100 + i)
-		p := newProblem(t, job)
-		want := p.model(t)
+		p := shardtest.New(t, job)
+		want := p.Model(t)
 		for b := range schema.Batch(batches) {
-			want.step(t, b)
+			want.Step(t, b)
 		}
 		for _, m := range gather(t, s, p, "j-a", "j-b") {
 			wg.Go(func() {
@@ -48,11 +49,11 @@ func TestTwoJobsAtOnce(t *testing.T) {
 					m.batch(b)
 				}
 				for i := range job.Parameters {
-					if d := firstDifference(m.params[i], want.params[i]); d != "" {
+					if d := shardtest.FirstDifference(m.params[i], want.Params[i]); d != "" {
 						t.Errorf("job %s, %s, parameter %s: %s", name, m.member(), job.Parameters[i].Name, d)
 					}
 				}
-				if d := firstDifference(m.table(batches, 0), want.tables[0]); d != "" {
+				if d := shardtest.FirstDifference(m.table(batches, 0), want.Tables[0]); d != "" {
 					t.Errorf("job %s, %s, table 0: %s", name, m.member(), d)
 				}
 				m.leave("")
@@ -62,7 +63,7 @@ func TestTwoJobsAtOnce(t *testing.T) {
 	wg.Wait()
 	eventually(t, "both jobs are freed", func() bool { return len(s.Stats().Jobs) == 0 })
 	if r := s.Stats().Reasons; r[schema.ReasonForeignJob]+r[schema.ReasonJobUnknown] > 0 {
-		t.Errorf("frames went astray: %v", r)
+		t.Errorf("frames without a job: %v", r)
 	}
 }
 
@@ -79,9 +80,9 @@ func TestNameIsFreeAgain(t *testing.T) {
 		},
 	} {
 		for round := range 2 {
-			job := smallJob("again", 2, 2)
+			job := shardtest.SmallJob("again", 2, 2)
 			job.Seed = uint64(10*i + round) // another manifest every time
-			trainers := gather(t, s, newProblem(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
+			trainers := gather(t, s, shardtest.New(t, job), "j-a"+string(rune('a'+2*i+round)), "j-b"+string(rune('a'+2*i+round)))
 			eventually(t, "the statistics show the job and its memory", func() bool {
 				got := s.Stats()
 				return len(got.Jobs) == 1 && got.Memory == JobBytes(s.config, job, 2) && got.Jobs[0].Phase == Running
@@ -95,36 +96,36 @@ func TestNameIsFreeAgain(t *testing.T) {
 // A trainer that missed the end of its job is told when it next speaks, and so is one whose server was restarted.
 func TestLateTrainerIsTold(t *testing.T) {
 	s := startServer(t, Config{})
-	m := gather(t, s, newProblem(t, smallJob("late", 1, 1)), "j-a")[0]
+	m := gather(t, s, shardtest.New(t, shardtest.SmallJob("late", 1, 1)), "j-a")[0]
 	m.control(schema.Control{Leave: &schema.Leave{Reason: "enough"}})
 	m.failure() // told to all, when it happens
 	eventually(t, "the job is freed", func() bool { return len(s.Stats().Jobs) == 0 })
-	beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
-	beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
-	at := fabric.At("late", "t0", fabric.KindBeat, "all").String()
-	must(t, m.conn.Publish(at, beat.Seal()))
+	heartbeat := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindHeartbeat})
+	heartbeat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1})
+	at := fabric.At("late", "t0", fabric.KindHeartbeat, "all").String()
+	must(t, m.conn.Publish(at, heartbeat.Seal()))
 	if f := m.failure(); !strings.Contains(f.Text, "enough") {
-		t.Errorf("a late beat is answered by %+v, want the reason of the end", f)
+		t.Errorf("a late heartbeat is answered by %+v, want the reason of the end", f)
 	}
 	m.control(schema.Control{Leave: &schema.Leave{}})
 	if f := m.failure(); !strings.Contains(f.Text, "enough") {
 		t.Errorf("a late leave is answered by %+v, want the reason of the end", f)
 	}
-	m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Host: "test"}})
+	m.control2(schema.Control{Join: &schema.Join{Job: m.p.Job, Host: "test"}})
 	if f := m.failure(); !strings.Contains(f.Text, "enough") || len(s.Stats().Jobs) > 0 {
 		t.Errorf("a late join is answered by %+v, want the reason of the end and no new job", f)
 	}
-	beat.SetHead(schema.Head{Job: m.joined.RunID + 1, Generation: 1})
-	must(t, m.conn.Publish(at, beat.Seal()))
+	heartbeat.SetHead(schema.Head{Job: m.joined.RunID + 1, Generation: 1})
+	must(t, m.conn.Publish(at, heartbeat.Seal()))
 	if r := refusalFor(t, m.mail); r.Reason != schema.ReasonJobUnknown.String() {
-		t.Errorf("a beat of a run that never was gets %+v", r)
+		t.Errorf("a heartbeat of a run that never was gets %+v", r)
 	}
 }
 
 // What the trainers of an earlier run of a name still say does not touch the run of today.
 func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
 	s := startServer(t, Config{})
-	p := newProblem(t, smallJob("twice", 1, 1))
+	p := shardtest.New(t, shardtest.SmallJob("twice", 1, 1))
 	old := gather(t, s, p, "j-a")[0]
 	old.leave("")
 	eventually(t, "the first run is freed", func() bool { return len(s.Stats().Jobs) == 0 })
@@ -135,8 +136,8 @@ func TestEarlierRunDoesNotSpeakForThisOne(t *testing.T) {
 			t.Fatalf("the earlier run's late leave ended this one: %+v", c.Failed)
 		}
 	}
-	c := p.frames(t, m.place, old.joined.RunID, 0, lane.Root(1))[0]
-	old.send(fabric.KindDense, 0, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+	c := p.Frames(t, m.place, old.joined.RunID, 0, lane.Root(1))[0]
+	old.send(fabric.KindDense, 0, schema.Head{Batch: 0, Bucket: c.Bucket}, c.Frame)
 	if r := refusalFor(t, old.mail); r.Reason != schema.ReasonForeignJob.String() {
 		t.Errorf("a gradient of the earlier run is answered by %+v", r)
 	}
@@ -169,14 +170,17 @@ func TestJobsRefused(t *testing.T) {
 		text   string
 	}{
 		{"no lanes", func(j *schema.Job) { j.Lanes = 0 }, "invalid_job", "lanes", "lanes: 0: want 1 to 4096"},
-		{"another name", func(j *schema.Job) { j.Name = "other" }, "invalid_job", "name", "manifest of job other sent as job refused"},
-		{"too much", func(j *schema.Job) { j.Tables[0].Rows = 1 << 28 }, "invalid_job", "tables", "raise the server's --memory-mib"},
-		{"too many rows", func(j *schema.Job) { j.Tables[0].Rows = 1 << 33 }, "invalid_job", "tables[0].rows", "at most 4294967294"},
+		{"another name", func(j *schema.Job) { j.Name = "other" }, "invalid_job", "name",
+			"manifest of job other sent as job refused"},
+		{"too much", func(j *schema.Job) { j.Tables[0].Rows = 1 << 28 }, "invalid_job", "tables",
+			"raise the server's --memory-mib"},
+		{"far too much", func(j *schema.Job) { j.Tables[0].Rows = 1 << 40 }, "invalid_job", "tables",
+			"raise the server's --memory-mib"},
 	} {
-		p := &problem{job: smallJob("refused", 1, 1)}
+		p := &shardtest.Problem{Job: shardtest.SmallJob("refused", 1, 1)}
 		m := newMiniTrainer(t, s, p, "j-"+strings.ReplaceAll(c.name, " ", ""))
-		c.change(p.job)
-		frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Join: &schema.Join{Job: p.job}})
+		c.change(p.Job)
+		frame, err := schema.EncodeControl(schema.Head{}, schema.Control{Join: &schema.Join{Job: p.Job}})
 		must(t, err)
 		must(t, m.conn.Publish(fabric.At("refused", m.joiner, fabric.KindCtl, "coordinator").String(), frame))
 		r := m.answer().Refused
@@ -187,9 +191,9 @@ func TestJobsRefused(t *testing.T) {
 	if got := s.Stats(); len(got.Jobs) != 0 || got.Memory != 0 {
 		t.Errorf("refused jobs left %+v", got)
 	}
-	m := gather(t, s, newProblem(t, smallJob("taken", 1, 1)), "j-a")[0]
-	other := newMiniTrainer(t, s, newProblem(t, smallJob("further", 1, 1)), "j-b")
-	other.control2(schema.Control{Join: &schema.Join{Job: other.p.job}})
+	m := gather(t, s, shardtest.New(t, shardtest.SmallJob("taken", 1, 1)), "j-a")[0]
+	other := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("further", 1, 1)), "j-b")
+	other.control2(schema.Control{Join: &schema.Join{Job: other.p.Job}})
 	if r := other.answer().Refused; r == nil || r.Reason != "server_full" {
 		t.Errorf("a second job of a server for one: %+v", r)
 	}
@@ -201,8 +205,8 @@ func TestShutdownIsAnnounced(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := Start(ctx, Config{Shards: 2}, Options{})
 	must(t, err)
-	a := gather(t, s, newProblem(t, smallJob("one", 2, 2)), "j-a", "j-b")
-	waiting := newMiniTrainer(t, s, newProblem(t, smallJob("two", 2, 2)), "j-c")
+	a := gather(t, s, shardtest.New(t, shardtest.SmallJob("one", 2, 2)), "j-a", "j-b")
+	waiting := newMiniTrainer(t, s, shardtest.New(t, shardtest.SmallJob("two", 2, 2)), "j-c")
 	waiting.join()
 	for _, m := range a {
 		drain(m.mail)
@@ -217,23 +221,24 @@ func TestShutdownIsAnnounced(t *testing.T) {
 	s.Close()
 }
 
-// gatherBeating is gather for a server whose deadline is short: from its joining on each trainer gives signs of life, until the returned
-// functions are called, or the test ends.
-func gatherBeating(t testing.TB, s *Server, p *problem, joiners ...string) (all []*miniTrainer, silence []func()) {
+// gatherBeating is gather for a server whose deadline is short: from its joining on each trainer gives signs of life,
+// until the returned functions are called, or the test ends.
+func gatherBeating(t testing.TB, s *Server, p *shardtest.Problem, joiners ...string) (all []*miniTrainer,
+	silence []func()) {
 	t.Helper()
 	for _, j := range joiners {
 		m := newMiniTrainer(t, s, p, j)
 		m.join()
 		ended, ending := make(chan struct{}), make(chan struct{})
-		beat := newFrame(t, schema.Layout{Kind: schema.KindBeat})
-		beat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1, Batch: 3})
-		at := fabric.At(string(p.job.Name), m.member(), fabric.KindBeat, "all").String()
+		heartbeat := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindHeartbeat})
+		heartbeat.SetHead(schema.Head{Job: m.joined.RunID, Generation: 1, Batch: 3})
+		at := fabric.At(string(p.Job.Name), m.member(), fabric.KindHeartbeat, "all").String()
 		go func() {
 			defer close(ended)
 			for every := time.NewTicker(20 * time.Millisecond); ; {
 				select {
 				case <-every.C:
-					if err := m.conn.Publish(at, beat.Seal()); err != nil {
+					if err := m.conn.Publish(at, heartbeat.Seal()); err != nil {
 						t.Error(err)
 					}
 				case <-ending:
@@ -252,7 +257,8 @@ func gatherBeating(t testing.TB, s *Server, p *problem, joiners ...string) (all 
 	return all, silence
 }
 
-// shortDeadline lets tests wait for its end. Who is to be heard meanwhile has a fair part of it for a stall of the machine.
+// shortDeadline lets tests wait for its end. Who is to be heard meanwhile has a fair part of it for a stall of the
+// machine.
 const shortDeadline = 5 * time.Second
 
 // A trainer that is gone without a word is named, and the job ends.
@@ -260,11 +266,12 @@ func TestLostTrainerIsNamed(t *testing.T) { testkit.Waits(t, lostTrainerIsNamed)
 
 func lostTrainerIsNamed(t *testing.T) {
 	s := startServer(t, Config{Deadline: shortDeadline})
-	trainers, silence := gatherBeating(t, s, newProblem(t, smallJob("lost", 2, 2)), "j-a", "j-b")
+	trainers, silence := gatherBeating(t, s, shardtest.New(t, shardtest.SmallJob("lost", 2, 2)), "j-a", "j-b")
 	silence[1]()
 	trainers[1].conn.Close()
 	f := trainers[0].failure()
-	if f.Member != "t1" || !strings.Contains(f.Text, "trainer t1 on test was last seen") || !strings.Contains(f.Text, "(deadline 5s)") {
+	if f.Member != "t1" || !strings.Contains(f.Text, "trainer t1 on test was last seen") ||
+		!strings.Contains(f.Text, "(deadline 5s)") {
 		t.Errorf("told %+v", f)
 	}
 }
@@ -277,7 +284,8 @@ func TestPortTaken(t *testing.T) {
 		c.Port = 10*c.Port + int(d-'0')
 	}
 	_, err := Start(context.Background(), c, Options{})
-	if !errors.Is(err, fabric.ErrPortTaken) || !strings.Contains(err.Error(), "want another host or port") || strings.Contains(err.Error(), "--") {
+	if !errors.Is(err, fabric.ErrPortTaken) || !strings.Contains(err.Error(), "want another host or port") ||
+		strings.Contains(err.Error(), "--") {
 		t.Errorf("second server: %v, want %v in words of the Config, not of flags", err, fabric.ErrPortTaken)
 	}
 }

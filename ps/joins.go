@@ -15,197 +15,204 @@ import (
 const joinsMax = 256
 
 // join takes a trainer's wish to take part to the job's coordinator. A job that nobody coordinates, as far as this ps
-// knows, is claimed: the registry decides which ps it is.
-func (d *desk) join(l *letter, request *schema.Join) {
-	if e := d.over(l, 0); e != nil { // a late repetition of a join that led to a job which has ended
-		_ = d.farewell(l, &schema.Head{Job: e.run}) // e is known, so it does not refuse
+// knows, is acquired: the registry decides which ps it is.
+func (l *controlLoop) join(m *message, request *schema.Join) {
+	if e := l.over(m, 0); e != nil { // a late repetition of a join that led to a job which has ended
+		_ = l.answerEnded(m, &schema.Head{Job: e.run}) // e is known, so it does not refuse
 		return
 	}
-	j := d.jobs[l.job]
+	j := l.jobs[m.job]
 	if j != nil && j.attended() {
-		if !tookPart(j.ended, l.from) {
-			d.admit(j, l, request)
+		if !tookPart(j.ended, m.from) {
+			l.admit(j, m, request)
 		}
 		return
 	}
-	if j == nil && d.coordinatedElsewhere(time.Now(), l.job) {
+	if j == nil && l.coordinatedElsewhere(time.Now(), m.job) {
 		return // by who answers
 	}
-	waiting, asked := d.waiting[l.job]
-	if slices.ContainsFunc(waiting, func(w letter) bool { return w.from == l.from }) || d.joins == joinsMax {
+	waiting, asked := l.waiting[m.job]
+	if slices.ContainsFunc(waiting, func(w message) bool { return w.from == m.from }) || l.joins == joinsMax {
 		return
 	}
 	if refused := checkManifest(request.Job); refused != nil { // which is written down nowhere
-		d.joinRefused(l.job, l.from, request.Host, refused)
-		d.send(l.job, 0, l.from, schema.Control{Refused: refused})
+		l.joinRefused(m.job, m.from, request.Host, refused)
+		l.send(m.job, 0, m.from, schema.Control{Refused: refused})
 		return
 	}
 	if j == nil && !asked {
 		select {
-		case d.server.registry.claims <- claimRequest{request.Job, l.from, d.server.keeps(l.job)}:
+		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, l.server.runHere(m.job)}:
 		default:
 			return // many others come first
 		}
 	}
-	d.waiting[l.job] = append(waiting, *l)
-	d.joins++
+	l.waiting[m.job] = append(waiting, *m)
+	l.joins++
 }
 
-// coordinatedElsewhere reports whether another ps is known to coordinate a job. Who keeps shards of it hears that ps every
-// second, but for times when nobody can be heard: then, and some beats longer, the registry may have lost the job.
-func (d *desk) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
-	if k := d.kept[name]; k != nil {
-		patience := max(d.server.registry.lease, 4*tickEvery)
-		return now.Sub(k.heard) < patience || now.Sub(d.server.controlBack.get()) < patience
+// coordinatedElsewhere reports whether another ps is known to coordinate a job. A shard server of it hears that ps
+// every second, but for times when nobody can be heard: then, and some heartbeats longer, the registry may have lost
+// the job.
+func (l *controlLoop) coordinatedElsewhere(now time.Time, name schema.JobName) bool {
+	if a := l.assignments[name]; a != nil {
+		patience := max(l.server.registry.lease, 4*tickEvery)
+		return a.coordinator.For(now) < patience || now.Sub(l.server.controlBack.get()) < patience
 	}
-	return now.Before(d.elsewhere[name])
+	return now.Before(l.elsewhere[name])
 }
 
-func (d *desk) admit(j *job, l *letter, request *schema.Join) {
+func (l *controlLoop) admit(j *job, m *message, request *schema.Join) {
 	if request.Data == schema.DataCluster {
-		if r := checkMessages(j.manifest, "the NATS server at "+d.server.control.Address(), d.server.control.PayloadBytesMax()); r != nil {
-			d.joinRefused(l.job, l.from, request.Host, r)
-			d.carryOut(j, j.coordinator.Refuse(l.from, r))
+		if r := checkMessages(j.manifest, "the NATS server at "+l.server.control.Address(),
+			l.server.control.PayloadBytesMax()); r != nil {
+			l.joinRefused(m.job, m.from, request.Host, r)
+			l.carryOut(j, j.coordinator.Refuse(m.from, r))
 			return
 		}
 	}
-	decisions := j.coordinator.Join(time.Now(), l.from, request)
+	decisions := j.coordinator.Join(time.Now(), m.from, request)
 	for i := range decisions {
 		if r := decisions[i].Control.Refused; r != nil {
-			d.joinRefused(l.job, l.from, request.Host, r)
+			l.joinRefused(m.job, m.from, request.Host, r)
 		}
 	}
-	d.carryOut(j, decisions)
+	l.carryOut(j, decisions)
 }
 
-// claimed takes the registry's word on who coordinates a job: this ps, if it wrote the job down first.
-func (d *desk) claimed(c claim) {
+// acquired takes the registry's answer: who coordinates a job: this ps, if it wrote the job down first.
+func (l *controlLoop) acquired(c acquisition) {
 	name := c.job.Name
 	switch {
 	case errors.Is(c.err, fabric.ErrLost): // or slower than we wait
-		d.server.log.Warn("job not registered yet, its trainers ask again", "job", name, "err", c.err)
-		d.takeWaiting(name)
+		l.server.log.Warn("job not registered yet, its trainers ask again", "job", name, "err", c.err)
+		l.takeWaiting(name)
 		return
 	case c.err != nil:
-		d.turnAway(name, &schema.Refused{Reason: "server_full", Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
+		l.turnAway(name, &schema.Refused{Reason: "server_full",
+			Text: schema.Clip(fmt.Sprintf("job %s cannot be registered: %v", name, c.err))})
 		return
 	case c.ended != nil:
-		d.joinAgain(name, c.ended)
+		l.joinAgain(name, c.ended)
 		return
 	case c.record == nil:
-		d.elsewhere[name] = time.Now().Add(d.server.registry.renew())
-		d.takeWaiting(name)
+		l.elsewhere[name] = time.Now().Add(l.server.registry.renewEvery())
+		l.takeWaiting(name)
 		return
 	}
-	refused := checkMessages(c.job, "this server", d.server.config.PayloadBytesMax)
-	fitted := d.fitChunks(c.job, d.ownShards(&c))
+	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
+	fitted := l.fitChunks(c.job, l.shardsHere(&c))
 	if refused == nil {
-		refused = d.checkServers(&c, fitted)
+		refused = l.checkServers(&c, fitted)
 	}
 	if refused != nil {
-		d.server.registry.end(name, endedRun{})
-		d.turnAway(name, refused)
+		l.server.registry.end(name, endedRun{})
+		l.turnAway(name, refused)
 		return
 	}
-	j := newJob(d.server, c, fitted, d.window(fitted, d.ownShards(&c), d.held()))
-	d.jobs[name] = j
-	d.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers", c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
-	d.carryOut(j, j.coordinator.Assign(time.Now()))
-	d.admitWaiting(j)
+	j := newJob(l.server, c, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
+	l.jobs[name] = j
+	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
+		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))
+	l.carryOut(j, j.coordinator.Assign(time.Now()))
+	l.admitWaiting(j)
 }
 
-// admitWaiting admits those who wait for a job, once all ps that keep its shards have been heard of. Before, one of them may be dead, whose
-// announcement has not run out: nobody is to wait for it.
-func (d *desk) admitWaiting(j *job) {
+// admitWaiting admits those who wait for a job, once all of its shard servers have been heard of. Before, one of them
+// may be dead, whose lease has not run out: nobody is to wait for it.
+func (l *controlLoop) admitWaiting(j *job) {
 	if !j.attended() {
 		return
 	}
-	for _, l := range d.takeWaiting(j.manifest.Name) {
-		control, err := schema.DecodeControl(&l.view)
-		if err == nil && d.jobs[j.manifest.Name] == j && !tookPart(j.ended, l.from) {
-			d.admit(j, &l, control.Join)
+	for _, m := range l.takeWaiting(j.manifest.Name) {
+		control, err := schema.DecodeControl(&m.view)
+		if err == nil && l.jobs[j.manifest.Name] == j && !tookPart(j.ended, m.from) {
+			l.admit(j, &m, control.Join)
 		}
 	}
 }
 
-// attended reports whether all ps that keep shards of a job have been heard of.
+// attended reports whether all shard servers of a job have been heard of.
 func (j *job) attended() bool { return j.coordinator.unheard() < 0 }
 
 // busyAfter is for how long those who wait for a job are told nothing.
 const busyAfter = 2 * tickEvery
 
 // putOff tells those who wait for a job which ps it waits for. They ask again.
-func (d *desk) putOff(j *job, now time.Time) {
+func (l *controlLoop) putOff(j *job, now time.Time) {
 	i := j.coordinator.unheard()
 	if i < 0 || now.Sub(j.registered) < busyAfter {
 		return
 	}
-	d.turnAway(j.manifest.Name, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
-		"%s is announced and has not answered for %s: it may be dead, which counts %s after its last sign; the job is registered without it then",
-		j.coordinator.keeperName(i), rounded(now.Sub(j.registered)), d.server.registry.lease))})
+	l.turnAway(j.manifest.Name, &schema.Refused{Reason: schema.RefusedBusy, Text: schema.Clip(fmt.Sprintf(
+		"%s is announced and has not answered for %s: it may be dead, which counts %s after its last sign; the job is "+
+			"registered without it then",
+		j.coordinator.shardServerName(i), rounded(now.Sub(j.registered)), l.server.registry.lease))})
 }
 
-// registerAnew drops a job that nobody was admitted to, because a ps that was to keep shards of it is no more, and has it claimed for those
-// who wait, among the ps that there are now. It reports whether it did.
-func (d *desk) registerAnew(j *job, servers []announcement) bool {
+// registerAnew drops a job that nobody was admitted to, because one of its shard servers is no more, and has it
+// acquired for those who wait, among the ps that there are now. It reports whether it did.
+func (l *controlLoop) registerAnew(j *job, servers []leaseRecord) bool {
 	if j.attended() {
 		return false
 	}
-	dead := slices.IndexFunc(j.servers, func(s announcement) bool {
-		return !slices.ContainsFunc(servers, func(a announcement) bool {
+	dead := slices.IndexFunc(j.servers, func(s leaseRecord) bool {
+		return !slices.ContainsFunc(servers, func(a leaseRecord) bool {
 			return a.ID == s.ID && a.Incarnation == s.Incarnation && !a.Leaving
 		})
 	})
 	if dead < 0 {
 		return false
 	}
-	d.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
-	waiting := d.takeWaiting(j.manifest.Name)
-	d.drop(j)
-	for _, l := range waiting {
-		if control, err := schema.DecodeControl(&l.view); err == nil {
-			d.join(&l, control.Join)
+	l.server.log.Warn("ps is no more, its job is registered anew", "job", j.manifest.Name, "server", j.servers[dead].ID)
+	waiting := l.takeWaiting(j.manifest.Name)
+	l.drop(j)
+	for _, m := range waiting {
+		if control, err := schema.DecodeControl(&m.view); err == nil {
+			l.join(&m, control.Join)
 		}
 	}
 	return true
 }
 
-// joinAgain drops the joins that wait for a job and come from trainers of its earlier runs: they were said again to a ps that was slow,
-// and answered by another. The others have the job claimed for them.
-func (d *desk) joinAgain(name schema.JobName, ended []endedRun) {
-	for _, l := range d.takeWaiting(name) {
-		if tookPart(ended, l.from) {
+// joinAgain drops the joins that wait for a job and come from trainers of its earlier runs: they were said again to a
+// ps that was slow, and answered by another. The others have the job acquired for them.
+func (l *controlLoop) joinAgain(name schema.JobName, ended []endedRun) {
+	for _, m := range l.takeWaiting(name) {
+		if tookPart(ended, m.from) {
 			continue
 		}
-		if control, err := schema.DecodeControl(&l.view); err == nil {
-			d.join(&l, control.Join)
+		if control, err := schema.DecodeControl(&m.view); err == nil {
+			l.join(&m, control.Join)
 		}
 	}
 }
 
 // takeWaiting takes the joins for a job that wait.
-func (d *desk) takeWaiting(name schema.JobName) []letter {
-	waiting := d.waiting[name]
-	delete(d.waiting, name)
-	d.joins -= len(waiting)
+func (l *controlLoop) takeWaiting(name schema.JobName) []message {
+	waiting := l.waiting[name]
+	delete(l.waiting, name)
+	l.joins -= len(waiting)
 	return waiting
 }
 
 // turnAway refuses all that wait for a job.
-func (d *desk) turnAway(name schema.JobName, refused *schema.Refused) {
-	for _, l := range d.takeWaiting(name) {
-		if control, err := schema.DecodeControl(&l.view); err == nil && control.Join != nil && refused.Reason != schema.RefusedBusy {
-			d.joinRefused(name, l.from, control.Join.Host, refused)
+func (l *controlLoop) turnAway(name schema.JobName, refused *schema.Refused) {
+	for _, m := range l.takeWaiting(name) {
+		if control, err := schema.DecodeControl(&m.view); err == nil && control.Join != nil &&
+			refused.Reason != schema.RefusedBusy {
+			l.joinRefused(name, m.from, control.Join.Host, refused)
 		}
-		d.send(name, 0, l.from, schema.Control{Refused: refused})
+		l.send(name, 0, m.from, schema.Control{Refused: refused})
 	}
 }
 
-// sendAway answers a letter that came too late.
-func (d *desk) sendAway(l *letter) {
-	control, err := schema.DecodeControl(&l.view)
+// sendAway answers a message that came too late.
+func (l *controlLoop) sendAway(m *message) {
+	control, err := schema.DecodeControl(&m.view)
 	if err != nil || control.Join == nil {
 		return
 	}
-	d.send(l.job, 0, l.from, schema.Control{Refused: &schema.Refused{Reason: "shutting_down", Text: "the parameter server is shutting down"}})
+	l.send(m.job, 0, m.from,
+		schema.Control{Refused: &schema.Refused{Reason: "shutting_down", Text: "the parameter server is shutting down"}})
 }

@@ -13,12 +13,14 @@ import (
 
 	"gradbus/internal/testkit"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // startNATS starts a NATS server with JetStream that is not of gradbus, and is somebody who may do anything there.
 func startNATS(t testing.TB) (*server.Server, jetstream.JetStream) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+		JetStream: true, StoreDir: t.TempDir()})
 	must(t, err)
 	s.Start()
 	t.Cleanup(func() {
@@ -46,11 +48,11 @@ func streams(t testing.TB, url string, options ...nats.Option) jetstream.JetStre
 func TestLostEmbeddedBucketIsMadeAgain(t *testing.T) {
 	const token = "the-token-of-peers"
 	s := startServer(t, Config{Shards: 2, ControlToken: token})
-	p := newProblem(t, smallJob("before", 1, 1))
+	p := shardtest.New(t, shardtest.SmallJob("before", 1, 1))
 	m := gather(t, s, p, "j-a")[0]
 	m.batch(0)
 	must(t, streams(t, s.URL(), nats.Token(token)).DeleteStream(t.Context(), "KV_"+schema.JobsBucket))
-	second := gather(t, s, newProblem(t, smallJob("after", 1, 1)), "j-b")[0]
+	second := gather(t, s, shardtest.New(t, shardtest.SmallJob("after", 1, 1)), "j-b")[0]
 	for b := range schema.Batch(3) {
 		m.batch(b + 1)
 		second.batch(b)
@@ -68,19 +70,20 @@ func registryCheck(s *Server) Check {
 	return all[slices.IndexFunc(all, func(c Check) bool { return c.Name == "registry" })]
 }
 
-// Either bucket may be lost while the other is there. It is made anew with what there was, and jobs go on and can be joined.
+// Either bucket may be lost while the other is there. It is made anew with what there was, and jobs go on and can be
+// joined.
 func TestLostBucketIsMadeAgain(t *testing.T) {
 	for _, bucket := range []string{schema.JobsBucket, schema.ServersBucket} {
 		t.Run(bucket, func(t *testing.T) {
 			control, js := startNATS(t)
 			url := control.ClientURL()
 			a := mustStart(t, Config{NATS: url, ID: "a"})
-			first := newLetters(t, url, smallJob("before", 2, 2), "j-a")
+			first := newControlClient(t, url, shardtest.SmallJob("before", 2, 2), "j-a")
 			run := first.join().RunID
 			must(t, js.DeleteStream(t.Context(), "KV_"+bucket))
 
-			newLetters(t, url, smallJob("after", 1, 1), "j-b").hear("the start of a new job", isStarted)
-			second := newLetters(t, url, smallJob("before", 2, 2), "j-c")
+			newControlClient(t, url, shardtest.SmallJob("after", 1, 1), "j-b").hear("the start of a new job", isStarted)
+			second := newControlClient(t, url, shardtest.SmallJob("before", 2, 2), "j-c")
 			if again := second.join(); again.RunID != run {
 				t.Errorf("the second trainer was given run %d, want that of before, %d", again.RunID, run)
 			}
@@ -91,7 +94,8 @@ func TestLostBucketIsMadeAgain(t *testing.T) {
 			})
 			servers, jobs := buckets(t, url, leaseTime)
 			eventually(t, "the ps is announced and both jobs are written down", func() bool {
-				return slices.Equal(announced(t, servers), []string{"a"}) && slices.Equal(running(t, jobs), []string{"after", "before"})
+				return slices.Equal(announced(t, servers), []string{"a"}) &&
+					slices.Equal(running(t, jobs), []string{"after", "before"})
 			})
 			eventually(t, "the ps is ready", func() bool { return registryCheck(a).OK })
 		})
@@ -103,8 +107,8 @@ func TestLostJobsAreWrittenAgain(t *testing.T) {
 	control, js := startNATS(t)
 	url := control.ClientURL()
 	a, b := mustStart(t, Config{NATS: url, ID: "a"}), mustStart(t, Config{NATS: url, ID: "b"})
-	l := newLetters(t, url, smallJob("kept", 2, 2), "j-a")
-	run := l.join().RunID
+	c := newControlClient(t, url, shardtest.SmallJob("kept", 2, 2), "j-a")
+	run := c.join().RunID
 	whoCoordinates(t, a, b)
 	must(t, js.DeleteStream(t.Context(), "KV_"+schema.JobsBucket))
 	eventually(t, "the job is written down again", func() bool {
@@ -115,22 +119,24 @@ func TestLostJobsAreWrittenAgain(t *testing.T) {
 		_, err = m.GetLastMsgForSubject(t.Context(), "$KV."+schema.JobsBucket+".kept")
 		return err == nil
 	})
-	if again := newLetters(t, url, smallJob("kept", 2, 2), "j-b").join(); again.RunID != run {
+	if again := newControlClient(t, url, shardtest.SmallJob("kept", 2, 2), "j-b").join(); again.RunID != run {
 		t.Errorf("run %d, want that of before, %d", again.RunID, run)
 	}
 }
 
-// A bucket that cannot be made anew is told of, and what is asked meanwhile is asked in vain but now and then: joins cost next to nothing.
-// When it can be made again everything is as it was.
+// A bucket that cannot be made anew is told of, and what is asked meanwhile is asked in vain but now and then: joins
+// cost next to nothing. When it can be made again everything is as it was.
 func TestLostBucketThatStaysLost(t *testing.T) {
 	control, js := startNATS(t)
 	url := control.ClientURL()
 	log := &testkit.Text{}
-	a, err := Start(context.Background(), Config{NATS: url, ID: "a", Deadline: unhurried}, Options{Log: slog.New(slog.NewTextHandler(log, nil))})
+	a, err := Start(context.Background(), Config{NATS: url, ID: "a", Deadline: unhurried},
+		Options{Log: slog.New(slog.NewTextHandler(log, nil))})
 	must(t, err)
 	t.Cleanup(a.Close)
 	must(t, js.DeleteStream(t.Context(), "KV_"+schema.JobsBucket))
-	_, err = js.CreateStream(context.Background(), jetstream.StreamConfig{Name: "squatter", Subjects: []string{"$KV." + schema.JobsBucket + ".>"}, Storage: jetstream.MemoryStorage})
+	_, err = js.CreateStream(context.Background(), jetstream.StreamConfig{Name: "squatter",
+		Subjects: []string{"$KV." + schema.JobsBucket + ".>"}, Storage: jetstream.MemoryStorage})
 	must(t, err)
 	eventually(t, "the ps says which it is", func() bool {
 		c := registryCheck(a)
@@ -138,16 +144,16 @@ func TestLostBucketThatStaysLost(t *testing.T) {
 	})
 	before := messagesIn(t, control)
 	const joins = 5
-	l := newLetters(t, url, smallJob("early", 1, 1), "j-a")
+	c := newControlClient(t, url, shardtest.SmallJob("early", 1, 1), "j-a")
 	for n := range joins {
-		l.say(l.name, 0, schema.Control{Join: &schema.Join{Job: l.job, Host: "test"}})
+		c.say(c.name, 0, schema.Control{Join: &schema.Join{Job: c.job, Host: "test"}})
 		eventually(t, "the join was tried", func() bool { return strings.Count(log.String(), "job not registered yet") > n })
 	}
 	if n := messagesIn(t, control) - before; n > 400*joins {
 		t.Errorf("%d messages for %d joins", n, joins)
 	}
 	must(t, js.DeleteStream(t.Context(), "squatter"))
-	l.hear("the start", isStarted)
+	c.hear("the start", isStarted)
 	eventually(t, "the ps is ready", func() bool { return registryCheck(a).OK })
 }
 

@@ -7,10 +7,11 @@ import (
 	"gradbus/schema"
 )
 
-// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed to the trainers for a batch that nobody
-// seems to have begun; one that reaches it waits there. Where a trainer has begun the batch meanwhile, a later one is proposed. Once all
-// trainers have taken the change, so that nobody begins the batch, all who keep shards are told, who apply what they are told; then it is
-// recorded, and then the trainers go on: every owner applies it from the same batch on.
+// learningRates is what a coordinator knows of changes of the learning rates. A change is proposed to the trainers for
+// a batch that nobody seems to have begun; one that reaches it waits there. Where a trainer has begun the batch
+// meanwhile, a later one is proposed. Once all trainers have taken the change, so that nobody begins the batch, all
+// shard servers are told, which apply it; then it is recorded, and then the trainers go on: every owner applies it from
+// the same batch on.
 type learningRates struct {
 	decided  []schema.LRChange
 	serial   int         // of the last proposal
@@ -23,12 +24,12 @@ type lrProposal struct {
 	margin   schema.Batch    // by which the batch is ahead of the furthest trainer
 	askers   []schema.Member // who are told if it is refused
 	taken    []bool          // by trainer
-	assigned bool            // all trainers have taken it, and those who keep shards are being told
+	assigned bool            // all trainers have taken it, and shard servers are being told
 	stored   bool            // it is being recorded, or is
 }
 
 const (
-	lrMarginFirst = 4 // batches ahead of what the last beats said
+	lrMarginFirst = 4 // batches ahead of what the last heartbeats said
 	lrMarginMax   = 1 << 20
 )
 
@@ -36,7 +37,8 @@ const (
 func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision {
 	l := &c.lr
 	if c.phase == Running && r.From != 0 && slices.Contains(l.decided, schema.LRChange{From: r.From, Scale: r.Scale}) {
-		_, trainer := c.find(from) // a final word would free a trainer from what is being agreed; a proposal has what is decided, too
+		// a final word would free a trainer from what is being agreed; a proposal has what is decided, too
+		_, trainer := c.find(from)
 		return []Decision{{To: from, Control: c.lrNow(!trainer || l.proposal == nil)}}
 	}
 	if refused := c.checkScaleLR(r); refused != "" {
@@ -44,20 +46,27 @@ func (c *Coordinator) ScaleLR(from schema.Member, r *schema.ScaleLR) []Decision 
 	}
 	if p := l.proposal; p != nil {
 		if p.change.Scale != r.Scale || r.From != 0 && p.change.From != r.From {
-			return []Decision{refuseLR(from, fmt.Sprintf("a change to %v from batch %d on is being agreed: ask again when that is done", p.change.Scale, p.change.From))}
+			return []Decision{
+				refuseLR(from, fmt.Sprintf("a change to %v from batch %d on is being agreed: ask again when that is done",
+					p.change.Scale, p.change.From)),
+			}
 		}
 		if !slices.Contains(p.askers, from) {
 			p.askers = append(p.askers, from)
 		}
 		return nil
 	}
-	if n := len(l.decided); schema.LRScale(l.decided, ^schema.Batch(0)) == r.Scale && (r.From == 0 || n > 0 && l.decided[n-1].From == r.From) {
+	if n := len(l.decided); schema.LRScale(l.decided, ^schema.Batch(0)) == r.Scale &&
+		(r.From == 0 || n > 0 && l.decided[n-1].From == r.From) {
 		return []Decision{{To: from, Control: c.lrNow(true)}}
 	}
 	if len(l.decided) == schema.LRChangesMax {
-		return []Decision{refuseLR(from, fmt.Sprintf("the learning rates have been changed %d times: that is all", schema.LRChangesMax))}
+		return []Decision{
+			refuseLR(from, fmt.Sprintf("the learning rates have been changed %d times: that is all", schema.LRChangesMax)),
+		}
 	}
-	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst, askers: []schema.Member{from}}
+	p := &lrProposal{change: schema.LRChange{From: r.From, Scale: r.Scale}, named: r.From != 0, margin: lrMarginFirst,
+		askers: []schema.Member{from}}
 	if begun := c.begun(); p.named && r.From < begun {
 		return []Decision{refuseLR(from, lrTooLate(r.From, begun))}
 	}
@@ -85,7 +94,7 @@ func (c *Coordinator) checkScaleLR(r *schema.ScaleLR) string {
 	return ""
 }
 
-// begun bounds from above how many batches a trainer had begun at its last beat.
+// begun bounds from above how many batches a trainer had begun at its last heartbeat.
 func (c *Coordinator) begun() schema.Batch {
 	most := schema.Batch(0)
 	for i := range c.members {
@@ -111,12 +120,13 @@ func (c *Coordinator) lrNow(final bool) schema.Control {
 	return schema.Control{LR: &schema.LR{Serial: c.lr.serial, Changes: c.lrChanges(!final), Final: final}}
 }
 
-// lrAssigned is what those who keep shards are told, and apply.
+// lrAssigned is what shard servers are told, and apply.
 func (c *Coordinator) lrAssigned() []schema.LRChange {
 	return c.lrChanges(c.lr.proposal != nil && c.lr.proposal.assigned)
 }
 
-// lrChanges is all changes, the proposed one last where that is wanted: it takes the place of those that no trainer has reached.
+// lrChanges is all changes, the proposed one last where that is wanted: it takes the place of those that no trainer has
+// reached.
 func (c *Coordinator) lrChanges(proposed bool) []schema.LRChange {
 	all := slices.Clone(c.lr.decided)
 	if p := c.lr.proposal; p != nil && proposed {
@@ -159,8 +169,8 @@ func (c *Coordinator) dropLR(why string) []Decision {
 	return decisions
 }
 
-// agreeLR goes on with the open proposal once every trainer has taken it: those who keep shards are told, and when all of them know, it is
-// recorded.
+// agreeLR goes on with the open proposal once every trainer has taken it: shard servers are told, and when all of them
+// know, it is recorded.
 func (c *Coordinator) agreeLR() (decisions []Decision) {
 	p := c.lr.proposal
 	if p == nil || p.stored {
@@ -175,7 +185,7 @@ func (c *Coordinator) agreeLR() (decisions []Decision) {
 		p.assigned = true
 		decisions = c.reassign()
 	}
-	if slices.ContainsFunc(c.keepers, func(k keeper) bool { return k.serial != c.serial }) {
+	if slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.serial != c.serial }) {
 		return decisions
 	}
 	p.stored = true
@@ -200,8 +210,8 @@ func (c *Coordinator) LRRecorded() []Decision {
 	return decisions
 }
 
-// tickLR says an open proposal again to the trainers who have not taken it; keepers are told by assignments. Where the last who had not
-// has left, that was all.
+// tickLR says an open proposal again to the trainers who have not taken it; shard servers are told by assignments.
+// Where the last who had not has left, that was all.
 func (c *Coordinator) tickLR() (decisions []Decision) {
 	if p := c.lr.proposal; p != nil {
 		for i, taken := range p.taken {
@@ -212,6 +222,3 @@ func (c *Coordinator) tickLR() (decisions []Decision) {
 	}
 	return append(decisions, c.agreeLR()...)
 }
-
-// SetLR gives the shard every change of the learning rates. It is called before a frame of the first batch of a new one is stepped.
-func (s *Shard) SetLR(changes []schema.LRChange) { s.lr.Set(changes) }

@@ -15,7 +15,7 @@ type lrRecord struct {
 	changes []schema.LRChange
 }
 
-// noteLR asks for changes to be recorded. It never waits; the desk hears when it is done.
+// noteLR asks for changes to be recorded. It never waits; the control loop hears when it is done.
 func (r *registry) noteLR(n lrRecord) {
 	r.mu.Lock()
 	r.lr[n.name] = n
@@ -26,8 +26,8 @@ func (r *registry) noteLR(n lrRecord) {
 	}
 }
 
-// recordLR writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is tried again at the
-// next renewal.
+// recordLR writes what was noted into the records of jobs that this ps coordinates. What cannot be written now is tried
+// again at the next renewal.
 func (r *registry) recordLR(ctx context.Context) {
 	r.mu.Lock()
 	noted := r.lr
@@ -40,7 +40,8 @@ func (r *registry) recordLR(ctx context.Context) {
 		}
 		o.record.LR = n.changes
 		within, cancel := context.WithTimeout(ctx, renewWithin)
-		err := r.write(o, func(value []byte) (uint64, error) { return r.jobs.Update(within, string(name), value, o.revision) })
+		err := r.write(o,
+			func(value []byte) (uint64, error) { return r.jobs.Update(within, string(name), value, o.revision) })
 		cancel()
 		if err == nil {
 			r.tell(ctx, registryNews{changed: n})

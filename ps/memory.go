@@ -7,29 +7,19 @@ import (
 	"strings"
 
 	"gradbus/schema"
-	"gradbus/shard/state"
 )
 
-// checkMessages refuses a job whose frames would not fit a message of the server that at names: see Job.MessageBytesMax.
+// checkMessages refuses a job whose frames would not fit a message of the server that at names: see
+// Job.MessageBytesMax.
 func checkMessages(job *schema.Job, at string, payloadBytesMax int) *schema.Refused {
 	need := job.MessageBytesMax()
 	if need <= payloadBytesMax {
 		return nil
 	}
 	return &schema.Refused{Reason: "invalid_job", Field: "chunk_bytes", Want: strconv.Itoa(job.ChunkBytes),
-		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and %s takes %d: use smaller chunks, or set max_payload there",
+		Text: fmt.Sprintf("chunk_bytes %d: messages of job %s would take %d bytes, with the keys of rows of few values, and "+
+			"%s takes %d: use smaller chunks, or set max_payload there",
 			job.ChunkBytes, job.Name, need, at, payloadBytesMax)}
-}
-
-// checkTables refuses what a table's 32-bit slots cannot name.
-func checkTables(job *schema.Job) *schema.Refused {
-	for i, t := range job.Tables {
-		if t.Rows > state.RowsMax {
-			return &schema.Refused{Reason: "invalid_job", Field: fmt.Sprintf("tables[%d].rows", i), Want: strconv.FormatUint(t.Rows, 10),
-				Text: fmt.Sprintf("table %q: %d rows: this server holds tables of at most %d", t.Name, t.Rows, uint64(state.RowsMax))}
-		}
-	}
-	return nil
 }
 
 // machineBytes is the memory of this machine, or of the control group the process runs in where that is less; 0 where

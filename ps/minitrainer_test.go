@@ -3,7 +3,6 @@ package ps
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -11,17 +10,23 @@ import (
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
-func bits(f float32) uint32 { return math.Float32bits(f) }
-
 const patience = 2 * time.Minute // of every wait in tests for what must come; reached only by what never does
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
 
 // miniTrainer speaks the protocol with as little code as it takes: no windows beyond sequence numbers, one frame at a
 // time, and no repetition, since nothing gets lost within one process.
 type miniTrainer struct {
 	t      testing.TB
-	p      *problem
+	p      *shardtest.Problem
 	conn   *fabric.Conn
 	joiner string
 	mail   chan *schema.View // control and refusals
@@ -32,10 +37,13 @@ type miniTrainer struct {
 	params [][]float32
 }
 
-func newMiniTrainer(t testing.TB, s *Server, p *problem, joiner string) *miniTrainer {
+func newMiniTrainer(t testing.TB, s *Server, p *shardtest.Problem, joiner string) *miniTrainer {
 	t.Helper()
-	m := &miniTrainer{t: t, p: p, joiner: joiner, mail: make(chan *schema.View, 1000), data: make(chan *schema.View, 10000)}
-	conn, err := fabric.Dial(context.Background(), fabric.Config{URL: s.URL(), Bus: network(t), Name: string(p.job.Name) + "/" + joiner, Token: s.config.Token})
+	m := &miniTrainer{t: t, p: p, joiner: joiner, mail: make(chan *schema.View, 1000),
+		data: make(chan *schema.View, 10000)}
+	name := string(p.Job.Name) + "/" + joiner
+	config := fabric.Config{URL: s.URL(), Bus: s.bus, Name: name, Token: s.config.Token}
+	conn, err := fabric.Dial(context.Background(), config)
 	must(t, err)
 	m.conn = conn
 	t.Cleanup(conn.Close)
@@ -46,7 +54,7 @@ func newMiniTrainer(t testing.TB, s *Server, p *problem, joiner string) *miniTra
 
 func (m *miniTrainer) listen(name string) {
 	m.t.Helper()
-	for _, pattern := range fabric.ListenAt(string(m.p.job.Name), name) {
+	for _, pattern := range fabric.ListenAt(string(m.p.Job.Name), name) {
 		must(m.t, m.conn.Subscribe(pattern, func(msg fabric.Message) {
 			if at, err := msg.Parse(); err != nil || at.From != string(schema.Coordinator) && !strings.HasPrefix(at.From, "s") {
 				return // what other trainers say is not for it
@@ -74,13 +82,14 @@ func (m *miniTrainer) control(c schema.Control) {
 	}
 	frame, err := schema.EncodeControl(head, c)
 	must(m.t, err)
-	must(m.t, m.conn.Publish(fabric.At(string(m.p.job.Name), from, fabric.KindCtl, string(schema.Coordinator)).String(), frame))
+	must(m.t, m.conn.Publish(fabric.At(string(m.p.Job.Name), from, fabric.KindCtl, string(schema.Coordinator)).String(),
+		frame))
 }
 
 // answer waits for the next control message.
 func (m *miniTrainer) answer() schema.Control {
 	m.t.Helper()
-	v := m.letter()
+	v := m.message()
 	c, err := schema.DecodeControl(v)
 	if err != nil {
 		m.t.Fatalf("%s: %v: %s", m.joiner, err, v.Body())
@@ -88,12 +97,12 @@ func (m *miniTrainer) answer() schema.Control {
 	return c
 }
 
-// failure waits until the trainer is told that its job has failed. Refusals of what it sent meanwhile may come first, since
-// they come on another subscription.
+// failure waits until the trainer is told that its job has failed. Refusals of what it sent meanwhile may come first,
+// since they come on another subscription.
 func (m *miniTrainer) failure() *schema.Failed {
 	m.t.Helper()
 	for {
-		v := m.letter()
+		v := m.message()
 		if v.Head().Kind != schema.KindControl {
 			continue
 		}
@@ -105,13 +114,13 @@ func (m *miniTrainer) failure() *schema.Failed {
 	}
 }
 
-func (m *miniTrainer) letter() *schema.View {
+func (m *miniTrainer) message() *schema.View {
 	m.t.Helper()
 	select {
 	case v := <-m.mail:
 		return v
 	case <-time.After(patience):
-		m.t.Fatalf("%s of job %s: no letter", m.joiner, m.p.job.Name)
+		m.t.Fatalf("%s of job %s: no message", m.joiner, m.p.Job.Name)
 		return nil
 	}
 }
@@ -119,16 +128,16 @@ func (m *miniTrainer) letter() *schema.View {
 // join sends a join and waits for its answer.
 func (m *miniTrainer) join() {
 	m.t.Helper()
-	m.control(schema.Control{Join: &schema.Join{Job: m.p.job, Host: "test"}})
+	m.control(schema.Control{Join: &schema.Join{Job: m.p.Job, Host: "test"}})
 	c := m.answer()
 	for c.Start != nil { // to all, on another subscription: it may overtake the answer
 		c = m.answer()
 	}
 	if c.Joined == nil {
-		m.t.Fatalf("join of job %s: %+v", m.p.job.Name, c)
+		m.t.Fatalf("join of job %s: %+v", m.p.Job.Name, c)
 	}
 	m.joined = c.Joined
-	m.place = schema.NewPlacement(m.p.job, c.Joined.Shards)
+	m.place = schema.NewPlacement(m.p.Job, c.Joined.Shards)
 	m.seq = make([]schema.Sequence, c.Joined.Shards)
 	m.listen(string(c.Joined.Member))
 }
@@ -137,14 +146,14 @@ func (m *miniTrainer) join() {
 func (m *miniTrainer) start() {
 	m.t.Helper()
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		m.control2(schema.Control{Join: &schema.Join{Job: m.p.job, Host: "test"}})
+		m.control2(schema.Control{Join: &schema.Join{Job: m.p.Job, Host: "test"}})
 		if c := m.answer(); c.Start != nil || c.Joined != nil && c.Joined.Started {
 			return
 		} else if c.Failed != nil || c.Refused != nil {
-			m.t.Fatalf("job %s does not start: %+v %+v", m.p.job.Name, c.Failed, c.Refused)
+			m.t.Fatalf("job %s does not start: %+v %+v", m.p.Job.Name, c.Failed, c.Refused)
 		}
 	}
-	m.t.Fatalf("job %s does not start", m.p.job.Name)
+	m.t.Fatalf("job %s does not start", m.p.Job.Name)
 }
 
 // control2 sends under the joiner's name.
@@ -152,14 +161,15 @@ func (m *miniTrainer) control2(c schema.Control) {
 	m.t.Helper()
 	frame, err := schema.EncodeControl(schema.Head{}, c)
 	must(m.t, err)
-	must(m.t, m.conn.Publish(fabric.At(string(m.p.job.Name), m.joiner, fabric.KindCtl, string(schema.Coordinator)).String(), frame))
+	must(m.t,
+		m.conn.Publish(fabric.At(string(m.p.Job.Name), m.joiner, fabric.KindCtl, string(schema.Coordinator)).String(), frame))
 }
 
 func (m *miniTrainer) member() string { return string(m.joined.Member) }
 
 func (m *miniTrainer) send(kind string, shard int, h schema.Head, f *schema.Frame) {
 	m.t.Helper()
-	at := fabric.At(string(m.p.job.Name), m.member(), kind, string(schema.ShardMember(shard)))
+	at := fabric.At(string(m.p.Job.Name), m.member(), kind, string(schema.ShardMember(shard)))
 	switch kind {
 	case fabric.KindDense, fabric.KindSparse:
 		m.seq[shard]++
@@ -175,13 +185,13 @@ func (m *miniTrainer) send(kind string, shard int, h schema.Head, f *schema.Fram
 func (m *miniTrainer) batch(b schema.Batch) {
 	m.t.Helper()
 	sent := 0
-	for _, n := range lane.Nodes(m.joined.FirstLane, m.joined.LaneCount, m.p.job.Lanes) {
-		for _, c := range m.p.frames(m.t, m.place, m.joined.RunID, b, n) {
+	for _, n := range lane.Nodes(m.joined.FirstLane, m.joined.LaneCount, m.p.Job.Lanes) {
+		for _, c := range m.p.Frames(m.t, m.place, m.joined.RunID, b, n) {
 			kind := fabric.KindDense
-			if c.kind == schema.KindSparse {
+			if c.Kind == schema.KindSparse {
 				kind = fabric.KindSparse
 			}
-			m.send(kind, c.shard, schema.Head{Batch: b, Bucket: c.bucket}, c.frame)
+			m.send(kind, c.Shard, schema.Head{Batch: b, Bucket: c.Bucket}, c.Frame)
 			sent++
 		}
 	}
@@ -192,7 +202,7 @@ func (m *miniTrainer) batch(b schema.Batch) {
 func (m *miniTrainer) results(b schema.Batch) {
 	m.t.Helper()
 	if m.params == nil {
-		for _, p := range m.p.job.Parameters {
+		for _, p := range m.p.Job.Parameters {
 			m.params = append(m.params, make([]float32, p.Elements()))
 		}
 	}
@@ -202,7 +212,7 @@ func (m *miniTrainer) results(b schema.Batch) {
 			missing[fmt.Sprint(bucket.ID, " ", c)] = true
 		}
 	}
-	if len(m.p.job.Tables) > 0 {
+	if len(m.p.Job.Tables) > 0 {
 		for shard := range m.place.Shards {
 			missing[fmt.Sprint(m.place.SparseBucket(shard), " ", 0)] = true
 		}
@@ -246,10 +256,10 @@ func (m *miniTrainer) next() *schema.View {
 			return v
 		case v := <-m.mail:
 			if c, err := schema.DecodeControl(v); err != nil || c.Joined == nil && c.Start == nil {
-				m.t.Fatalf("%s got a letter instead of a result: %s", m.member(), v.Body())
+				m.t.Fatalf("%s got a message instead of a result: %s", m.member(), v.Body())
 			}
 		case <-late:
-			m.t.Fatalf("%s of job %s: no result", m.member(), m.p.job.Name)
+			m.t.Fatalf("%s of job %s: no result", m.member(), m.p.Job.Name)
 		}
 	}
 }
@@ -257,16 +267,16 @@ func (m *miniTrainer) next() *schema.View {
 // table pulls all partitions of a table at a version, as [rows, dim].
 func (m *miniTrainer) table(version schema.Batch, id int) []float32 {
 	m.t.Helper()
-	spec := m.p.job.Tables[id]
+	spec := m.p.Job.Tables[id]
 	out := make([]float32, int(spec.Rows)*spec.Dim)
 	for part := range spec.Partitions {
 		for cursor, more := uint64(0), true; more; {
-			f := newFrame(m.t, schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
+			f := shardtest.NewFrame(m.t, schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
 			h := schema.Head{Job: m.joined.RunID, Generation: generationFirst, Batch: version, Bucket: schema.Bucket(part)}
 			f.SetHead(h)
 			f.SetSection(0, schema.Section{Table: schema.Table(id), Dim: uint32(spec.Dim), Count: 9})
 			f.Keys()[0] = cursor
-			m.send(fabric.KindPull, m.place.ShardOfPartition(schema.Partition(part)), h, f)
+			m.send(fabric.KindPull, m.place.OwnerOfPartition(schema.Table(id), schema.Partition(part)), h, f)
 			v := m.next()
 			rows := v.Float32s()
 			for i, key := range v.Keys() {

@@ -5,8 +5,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
 )
 
 // queueItemsMax bounds what waits for one shard of one job, as queue.bytesMax does. Beyond them frames are dropped, not
@@ -17,13 +18,13 @@ const queueItemsMax = 1 << 14
 type item struct {
 	from    schema.Member
 	view    schema.View
-	payload Payload
+	payload shard.Payload
 	came    time.Time // when it arrived, where that is watched
 }
 
-// queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so that one
-// wake-up and one ack serve many frames. What trainers wait for, lookups and pulls, is kept apart, since it goes first: it may
-// overtake contributions, which come on another connection anyway.
+// queue holds frames that could not be stepped by whoever received them. The reader takes all that is there at once, so
+// that one wake-up and one ack serve many frames. What trainers wait for, lookups and pulls, is kept apart, since it
+// goes first: it may overtake contributions, which come on another connection anyway.
 type queue struct {
 	wake     chan struct{} // has room for one: something was put in, or close was called
 	ask      atomic.Int32  // len(asks), to be read without the lock
@@ -72,8 +73,8 @@ func (q *queue) signal() {
 	}
 }
 
-// swap gives the contributions that have come in since the last call, and takes room that the reader is done with for what comes
-// next. The payloads of what it gives are the reader's to release.
+// swap gives the contributions that have come in since the last call, and takes room that the reader is done with for
+// what comes next. The payloads of what it gives are the reader's to release.
 func (q *queue) swap(done []item) []item {
 	clear(done) // views and payloads are forgotten
 	q.mu.Lock()

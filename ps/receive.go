@@ -7,15 +7,19 @@ import (
 	"gradbus/schema"
 )
 
-// receive takes what comes in for one shard, of whichever job: verified here, once, then given to the job's worker, which
-// may step it at once. It runs on the goroutines of the shard's lines and waits for nobody's turn, so that no job holds up another
-// for longer than a step. The message is released by whoever sees the last of it. Who is refused is told on the connection it came by.
+// refusal says why a frame was not taken. It changes nothing but a counter.
+type refusal = schema.FrameError
+
+// receive takes what comes in for one shard, of whichever job: verified here, once, then given to the job's worker,
+// which may step it at once. It runs on the goroutines of the shard's lines and waits for no step lock, so that no job
+// holds up another for longer than a step. The message is released by whoever sees the last of it. Who is refused is
+// told on the connection it came by.
 func (s *Server) receive(conn *fabric.Conn, shard int, m fabric.Message) {
 	s.counters.received(len(m.Data))
 	m.Keep() // but for what its sender lends
 	if it, to, ok := s.admit(conn, shard, &m); ok {
 		if name, module := m.Module(); module {
-			to.deliverModule(&it, name)
+			to.deliverToModule(&it, name)
 		} else if !to.deliver(&it) {
 			s.counters.dropped.Add(1)
 		}
@@ -31,8 +35,8 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 		s.counters.count(schema.ReasonMalformed) // whoever sent it cannot be told
 		return it, nil, false
 	}
-	k := (*s.jobs.Load())[schema.JobName(subject.Job)]
-	if s.ofAnother(k, shard) {
+	a := (*s.jobs.Load())[schema.JobName(subject.Job)]
+	if s.ofAnother(a, shard) {
 		return it, nil, false
 	}
 	view, err := schema.Verify(m.Data, s.limits)
@@ -42,24 +46,28 @@ func (s *Server) admit(conn *fabric.Conn, shard int, m *fabric.Message) (it item
 	}
 	head := view.Head()
 	if kindToken(head.Kind) != subject.Kind && (head.Kind != schema.KindLookup || subject.Kind != fabric.KindPool) {
-		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind, subject.Kind))
+		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s",
+			head.Kind, subject.Kind))
 		return it, nil, false
 	}
-	if !k.keeps(shard) {
-		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonJobUnknown, "job %s is not registered here: it has ended, or the server has restarted", subject.Job))
+	if !a.has(shard) {
+		s.refuse(conn, shard, &subject, head, schema.Refuse(schema.ReasonJobUnknown,
+			"job %s is not registered here: it has ended, or the server has restarted", subject.Job))
 		return it, nil, false
 	}
-	return item{from: schema.Member(subject.From), view: view, payload: m.Lease()}, k.workers[shard], true
+	return item{from: schema.Member(subject.From), view: view, payload: m.Lease()}, a.workers[shard], true
 }
 
-// ofAnother reports whether a frame may be for a shard of another ps, which then answers for it: our data server is also the cluster by which
-// some trainers reach the shards of all ps, and shards of any number are heard there.
-func (s *Server) ofAnother(k *kept, shard int) bool {
-	return !k.keeps(shard) && s.embedsControl() && (k != nil || !s.registry.alone.Load())
+// ofAnother reports whether a frame may be for a shard of another ps, which then answers for it: our data server is
+// also the cluster by which some trainers reach the shards of all ps, and shards of any number are heard there.
+func (s *Server) ofAnother(a *assignment, shard int) bool {
+	return !a.has(shard) && s.embedsControl() && (a != nil || !s.registry.alone.Load())
 }
 
-// keeps reports whether a shard of the job is kept here. Of a job that is not known, none is.
-func (k *kept) keeps(shard int) bool { return k != nil && shard < k.shards && k.workers[shard] != nil }
+// has reports whether a shard of the job is here. Of a job that is not known, none is.
+func (a *assignment) has(shard int) bool {
+	return a != nil && shard < a.shards && a.workers[shard] != nil
+}
 
 // refuse tells a sender in a shard's name why its frame went nowhere.
 func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head schema.Head, r *refusal) {
@@ -70,7 +78,7 @@ func (s *Server) refuse(conn outlet, shard int, subject *fabric.Subject, head sc
 func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subject, head schema.Head, r *refusal) {
 	s.counters.count(r.Reason)
 	s.logRefusal(subject.Job, subject.From, r.Reason, r.Detail)
-	if !s.strays.Allow(time.Now()) {
+	if !s.unroutable.Allow(time.Now()) {
 		return
 	}
 	frame, err := schema.EncodeRefusal(head, r.Reason, r.Detail)
@@ -98,10 +106,8 @@ func kindToken(k schema.Kind) string {
 		return fabric.KindPull
 	case schema.KindAck:
 		return fabric.KindAck
-	case schema.KindBeat:
-		return fabric.KindBeat
-	case schema.KindPulse:
-		return fabric.KindPulse
+	case schema.KindHeartbeat:
+		return fabric.KindHeartbeat
 	case schema.KindForward, schema.KindBackward, schema.KindStep, schema.KindWeights, schema.KindOutput:
 		return fabric.KindModule
 	}

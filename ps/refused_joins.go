@@ -7,29 +7,30 @@ import (
 	"gradbus/schema"
 )
 
-// refusedShown is for how long after its last time a refused join is told of. Its bound is that of a pulse: what was refused longest ago
-// makes way.
+// refusedShown is for how long after its last time a refused join is told of. Its bound is that of a report: what was
+// refused longest ago makes way.
 const refusedShown = 5 * time.Minute
 
 // refusedJoins are the joins that were refused lately, each once: of the same job, for the same reason and field.
 type refusedJoins struct {
-	all []schema.RefusedPulse // the latest is last
+	all []schema.RefusedReport // the latest is last
 }
 
-// note counts a refusal. It reports whether the log should tell of it: of the first, the second, the fourth and so on, since a trainer that
-// a service manager starts again and again is refused for ever.
+// note counts a refusal. It reports whether the log should tell of it: of the first, the second, the fourth and so on,
+// since a trainer that a service manager starts again and again is refused for ever.
 func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why *schema.Refused) (n uint64, tell bool) {
 	if schema.CheckName("job", string(job)) != nil {
-		return 0, false // no pulse could tell of it
+		return 0, false // no report could tell of it
 	}
-	one := schema.RefusedPulse{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field), FirstMS: now.UnixMilli()}
-	same := func(p schema.RefusedPulse) bool {
+	one := schema.RefusedReport{Job: job, Reason: schema.Clip(why.Reason), Field: schema.Clip(why.Field),
+		FirstMS: now.UnixMilli()}
+	same := func(p schema.RefusedReport) bool {
 		return p.Job == job && p.Reason == one.Reason && p.Field == one.Field
 	}
 	if i := slices.IndexFunc(r.all, same); i >= 0 {
 		one = r.all[i]
 		r.all = slices.Delete(r.all, i, i+1)
-	} else if len(r.all) == schema.PulseRefusedMax {
+	} else if len(r.all) == schema.TelemetryRefusedMax {
 		r.all = slices.Delete(r.all, 0, 1)
 	}
 	one.Host, one.Text, one.LastMS = schema.Clip(host), schema.Clip(why.Text), now.UnixMilli()
@@ -38,15 +39,17 @@ func (r *refusedJoins) note(now time.Time, job schema.JobName, host string, why 
 	return one.Count, one.Count&(one.Count-1) == 0
 }
 
-// lately forgets what is over, and gives the rest for a pulse.
-func (r *refusedJoins) lately(now time.Time) []schema.RefusedPulse {
-	r.all = slices.DeleteFunc(r.all, func(p schema.RefusedPulse) bool { return now.Sub(time.UnixMilli(p.LastMS)) > refusedShown })
+// lately forgets what is over, and gives the rest for a report.
+func (r *refusedJoins) lately(now time.Time) []schema.RefusedReport {
+	r.all = slices.DeleteFunc(r.all,
+		func(p schema.RefusedReport) bool { return now.Sub(time.UnixMilli(p.LastMS)) > refusedShown })
 	return slices.Clone(r.all)
 }
 
-// joinRefused writes a refusal down, for the log, unless many were told of this second, and the pulse.
-func (d *desk) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
-	if n, tell := d.refused.note(time.Now(), job, host, why); tell && d.server.logs.Allow(time.Now()) {
-		d.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text", why.Text, "times", n)
+// joinRefused writes a refusal down, for the log, unless many were told of this second, and the report.
+func (l *controlLoop) joinRefused(job schema.JobName, from schema.Member, host string, why *schema.Refused) {
+	if n, tell := l.refused.note(time.Now(), job, host, why); tell && l.server.logs.Allow(time.Now()) {
+		l.server.log.Warn("join refused", "job", job, "member", from, "host", host, "reason", why.Reason, "text",
+			why.Text, "times", n)
 	}
 }

@@ -17,39 +17,42 @@ import (
 )
 
 const (
-	// leaseTime is how long an announcement lasts that its ps does not renew, which it does four times as often. A lease
-	// decides who is asked to keep shards of a new job; running jobs have their own deadline.
+	// leaseTime is how long a lease lasts without renewal; a ps renews its own four times as often. A lease
+	// decides who gets shards of a new job; running jobs have their own deadline.
 	leaseTime = 8 * time.Second
-	// aloneAfter is for how many leases no other ps has been announced where this one speaks for all. A ps on a busy machine may renew
-	// its announcement late, and meanwhile its trainers are not to hear from another ps that their job is unknown.
+	// aloneAfter is for how many leases no other ps has been announced where this one speaks for all. A ps on a busy
+	// machine may renew its lease late, and meanwhile its trainers are not to hear from another ps that their job is
+	// unknown.
 	aloneAfter = 4
 	renewals   = 4
-	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone. What is found twice is deleted; what
-	// says that a job has ended, when it was found goneLooks times: until then a late join may come.
+	// sweepEvery is after how many renewals jobs of the registry are looked at whose coordinator is gone. What is found
+	// twice is deleted; what says that a job has ended, when it was found goneLooks times: until then a late join may
+	// come.
 	sweepEvery = 5
 	deadLooks  = 2
 	goneLooks  = 7
 
-	// Bounds of the buckets: announcements of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
+	// Bounds of the buckets: lease records of some hundred bytes, and manifests of some kilobytes, at most 1 MiB.
 	serversBytesMax = 8 << 20
 	jobsBytesMax    = 128 << 20
-	// claimWithin bounds the work on one claim; where the control server does not answer meanwhile, trainers repeat their join.
-	claimWithin = 5 * time.Second
+	// acquireWithin bounds the work on one acquisition; where the control server does not answer meanwhile, trainers
+	// repeat their join.
+	acquireWithin = 5 * time.Second
 	// renewWithin bounds the work of one renewal.
 	renewWithin = leaseTime / renewals
-	// claimsMax bounds the jobs that wait to be claimed; beyond, trainers repeat their join.
-	claimsMax = 64
+	// acquiresMax bounds the jobs that wait to be acquired; beyond, trainers repeat their join.
+	acquiresMax = 64
 )
 
-// announcement is what a ps says of itself.
-type announcement struct {
+// leaseRecord is what a ps says of itself, in the bucket of the servers.
+type leaseRecord struct {
 	ID          string `json:"id"`
 	Incarnation uint64 `json:"incarnation,string"` // drawn at its start
 	URL         string `json:"url"`                // of its data server; "": the server that has the bucket
 	Shards      int    `json:"shards"`
 	MemoryBytes int64  `json:"memory_bytes"` // free for jobs
 	Host        string `json:"host"`         // host name and process id, for people
-	Leaving     bool   `json:"leaving"`      // its last word: it keeps nothing any more
+	Leaving     bool   `json:"leaving"`      // its last word: it has no shards any more
 }
 
 // jobRecord says who coordinates a job and where its shards are; or, without a coordinator, that nobody does any more.
@@ -65,22 +68,22 @@ type jobRecord struct {
 }
 
 // registry writes down, where all ps of a control server see it, which of them there are and who coordinates which job.
-// Its goroutine does all that waits for the control server, so that the desk never does.
+// Its goroutine does all that waits for the control server, so that the control loop never does.
 type registry struct {
-	control *fabric.Control
-	self    announcement
-	log     *slog.Logger
-	free    func() int64                      // memory, for the announcement
-	keeps   func(schema.JobName) schema.RunID // the run of a job that shards are kept of here; 0 is none
-	lease   time.Duration
-	claims  chan claimRequest
-	results chan claim // to the desk
-	assigns chan assignRequest
-	answers chan assignRequest // to the desk
-	news    chan registryNews
-	done    chan struct{}
+	control  *fabric.Control
+	self     leaseRecord
+	log      *slog.Logger
+	free     func() int64                      // memory, for the lease record
+	runHere  func(schema.JobName) schema.RunID // the run of a job with shards here; 0 is none
+	lease    time.Duration
+	acquires chan acquireRequest
+	results  chan acquisition // to the control loop
+	assigns  chan assignRequest
+	answers  chan assignRequest // to the control loop
+	news     chan registryNews
+	done     chan struct{}
 
-	renewed moment // when our announcement was last written; zero: not yet
+	renewed moment // when our lease record was last written; zero: not yet
 	now     func() time.Time
 	lost    atomic.Pointer[string] // which bucket is lost and cannot be made anew; nil: none
 
@@ -90,11 +93,11 @@ type registry struct {
 
 	// What follows belongs to the goroutine, and to open before it runs.
 	servers, jobs *fabric.Bucket
-	revision      uint64 // of our announcement
+	revision      uint64 // of our lease record
 	own           map[schema.JobName]*ownJob
 	dead          map[string]deadJob // jobs without a coordinator
 	looks         int                // since the last sweep
-	rival         rival              // the ps that last wrote our announcement in our place
+	rival         rival              // the ps that last wrote our lease record in our place
 	company       time.Time          // when another ps was announced last; zero: never
 	remade        time.Time          // when a bucket that was lost was made anew; zero: never
 	left          []leftEnded        // what we wrote of jobs that have ended, the oldest first
@@ -126,31 +129,34 @@ type ownJob struct {
 	revision uint64
 }
 
-// registryNews is what the desk has to know of the other ps.
+// registryNews is what the control loop has to know of the other ps.
 type registryNews struct {
-	servers []announcement // all that are announced
+	servers []leaseRecord  // all that are announced
 	stolen  schema.JobName // a job of ours that another ps has registered, after the registry was lost; else ""
 	changed lrRecord       // changes of learning rates that are recorded now; of no run where there are none
 	taken   error          // another ps goes by our id: this one has to end; else nil
 }
 
-func newRegistry(control *fabric.Control, self announcement, lease time.Duration, free func() int64, keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
+func newRegistry(control *fabric.Control, self leaseRecord, lease time.Duration, free func() int64,
+	keeps func(schema.JobName) schema.RunID, log *slog.Logger) *registry {
 	return &registry{
-		control: control, self: self, lease: lease, log: log, free: free, keeps: keeps, claims: make(chan claimRequest, claimsMax), results: make(chan claim),
+		control: control, self: self, lease: lease, log: log, free: free, runHere: keeps,
+		acquires: make(chan acquireRequest, acquiresMax), results: make(chan acquisition),
 		assigns: make(chan assignRequest, assignsMax), answers: make(chan assignRequest),
-		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{}, dead: map[string]deadJob{},
+		news: make(chan registryNews), done: make(chan struct{}), own: map[schema.JobName]*ownJob{},
+		dead: map[string]deadJob{},
 		wake: make(chan struct{}, 1), peek: make(chan struct{}, 1), now: time.Now, lr: map[schema.JobName]lrRecord{},
 	}
 }
 
-// renew is the time between two announcements.
-func (r *registry) renew() time.Duration { return r.lease / renewals }
+// renewEvery is the time between two renewals of the lease.
+func (r *registry) renewEvery() time.Duration { return r.lease / renewals }
 
 // errTaken says that another ps goes by our id.
 var errTaken = errors.New("id taken")
 
-// open finds or makes the buckets and announces this ps. It takes up to leaseTime where an earlier ps of this id, at another
-// address, was lost without a word.
+// open finds or makes the buckets and announces this ps. It takes up to leaseTime where an earlier ps of this id, at
+// another address, was lost without a word.
 func (r *registry) open(ctx context.Context) error {
 	if err := r.openBuckets(ctx); err != nil {
 		return err
@@ -158,7 +164,7 @@ func (r *registry) open(ctx context.Context) error {
 	for looked := time.Now(); ; {
 		e, err := r.servers.Get(ctx, r.self.ID)
 		if errors.Is(err, fabric.ErrNoKey) {
-			r.revision, err = r.servers.Create(ctx, r.self.ID, r.announcement())
+			r.revision, err = r.servers.Create(ctx, r.self.ID, r.encodeLease())
 			if err == nil || !errors.Is(err, fabric.ErrKeyExists) {
 				return r.wrote(err)
 			}
@@ -167,29 +173,33 @@ func (r *registry) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		var there announcement
+		var there leaseRecord
 		broken := json.Unmarshal(e.Value, &there) != nil
 		// Our address is ours: who announced it before is no more. So is who announces nothing for so long.
-		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 3*r.renew() && e.Revision == r.revision {
-			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.announcement(), e.Revision); err == nil || !errors.Is(err, fabric.ErrKeyExists) {
+		if broken || there.Leaving || there.URL == r.self.URL || time.Since(looked) > 3*r.renewEvery() &&
+			e.Revision == r.revision {
+			if r.revision, err = r.servers.Update(ctx, r.self.ID, r.encodeLease(), e.Revision); err == nil ||
+				!errors.Is(err, fabric.ErrKeyExists) {
 				return r.wrote(err)
 			}
 			continue
 		}
 		if r.revision != 0 && e.Revision != r.revision {
-			return fmt.Errorf("announce ps %s at %s: %w: another ps of that id runs on %s, at %s: want another id", r.self.ID, r.control.Address(), errTaken, there.Host, there.URL)
+			return fmt.Errorf("acquire the lease of ps %s at %s: %w: another ps of that id runs on %s, at %s: want another id",
+				r.self.ID, r.control.Address(), errTaken, there.Host, there.URL)
 		}
 		if r.revision == 0 {
 			r.revision = e.Revision
-			r.log.Info("waiting for the lease of an earlier ps of this id", "server", r.self.ID, "host", there.Host, "url", there.URL)
+			r.log.Info("waiting for the lease of an earlier ps of this id", "server", r.self.ID, "host", there.Host,
+				"url", there.URL)
 		}
-		if err := sleep(ctx, r.renew()/8); err != nil {
+		if err := sleep(ctx, r.renewEvery()/8); err != nil {
 			return err
 		}
 	}
 }
 
-// wrote notes that our announcement was written, unless err says that it was not.
+// wrote notes that our lease record was written, unless err says that it was not.
 func (r *registry) wrote(err error) error {
 	if err == nil {
 		r.renewed.set(r.now())
@@ -198,7 +208,8 @@ func (r *registry) wrote(err error) error {
 }
 
 func (r *registry) openBuckets(ctx context.Context) error {
-	servers, err := r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: serversBytesMax, TTL: r.lease})
+	servers, err := r.control.OpenBucket(ctx, fabric.BucketConfig{Name: schema.ServersBucket, BytesMax: serversBytesMax,
+		TTL: r.lease})
 	if err != nil {
 		return err // what was open before stays, and says for itself that it is no more
 	}
@@ -221,24 +232,24 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (r *registry) announcement() []byte {
+func (r *registry) encodeLease() []byte {
 	a := r.self
 	a.MemoryBytes = r.free()
 	text, _ := json.Marshal(a) // strings and numbers always can be
 	return text
 }
 
-// run is the registry's goroutine. It ends with ctx, after it has taken the announcement and our jobs back.
+// run is the registry's goroutine. It ends with ctx, after it has taken our lease and our jobs back.
 func (r *registry) run(ctx context.Context) {
 	defer close(r.done)
-	defer r.farewell(context.WithoutCancel(ctx))
-	ticker := time.NewTicker(r.renew())
+	defer r.drain(context.WithoutCancel(ctx))
+	ticker := time.NewTicker(r.renewEvery())
 	defer ticker.Stop()
 	r.look(ctx)
 	peeks := fabric.Limiter{PerSecond: 1}
 	for {
 		select {
-		case <-ticker.C: // first, however many claims wait: a lease outlasts one of them and one renewal
+		case <-ticker.C: // first, however many acquisitions wait: a lease outlasts one of them and one renewal
 			r.keep(ctx)
 			continue
 		default:
@@ -248,9 +259,9 @@ func (r *registry) run(ctx context.Context) {
 			if peeks.Allow(time.Now()) {
 				r.look(ctx)
 			}
-		case q := <-r.claims:
-			within, cancel := context.WithTimeout(ctx, claimWithin)
-			c := r.claim(within, &q)
+		case q := <-r.acquires:
+			within, cancel := context.WithTimeout(ctx, acquireWithin)
+			c := r.acquire(within, &q)
 			cancel()
 			select {
 			case r.results <- c:
@@ -273,7 +284,7 @@ func (r *registry) run(ctx context.Context) {
 func (r *registry) keep(ctx context.Context) {
 	within, cancel := context.WithTimeout(ctx, renewWithin)
 	defer cancel()
-	if err := r.announce(within); err != nil {
+	if err := r.renew(within); err != nil {
 		if ctx.Err() == nil {
 			r.log.Warn("registry not renewed", "server", r.self.ID, "err", err)
 		}
@@ -291,31 +302,31 @@ func (r *registry) keep(ctx context.Context) {
 }
 
 // list is who is announced, by id, without those that are leaving.
-func (r *registry) list(ctx context.Context) ([]announcement, error) {
+func (r *registry) list(ctx context.Context) ([]leaseRecord, error) {
 	all, err := r.listAll(ctx)
-	return slices.DeleteFunc(all, func(a announcement) bool { return a.Leaving }), err
+	return slices.DeleteFunc(all, func(a leaseRecord) bool { return a.Leaving }), err
 }
 
-func (r *registry) listAll(ctx context.Context) (all []announcement, err error) {
+func (r *registry) listAll(ctx context.Context) (all []leaseRecord, err error) {
 	entries, err := r.servers.All(ctx)
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
-		var a announcement
+		var a leaseRecord
 		if json.Unmarshal(e.Value, &a) == nil && a.ID == e.Key && a.Shards > 0 {
 			all = append(all, a)
 		}
 	}
-	slices.SortFunc(all, func(a, b announcement) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b leaseRecord) int { return cmp.Compare(a.ID, b.ID) })
 	return all, nil
 }
 
-// look tells the desk who is announced.
+// look tells the control loop who is announced.
 func (r *registry) look(ctx context.Context) {
 	all, err := r.listAll(ctx)
 	if err != nil {
-		return // the next look is soon, and announce says what is wrong
+		return // the next look is soon, and renew says what is wrong
 	}
 	ids := make([]string, len(all))
 	for i := range all {
@@ -365,8 +376,8 @@ func (r *registry) dropAll(ctx context.Context) {
 	}
 }
 
-// drop takes a job of ours that has ended out of the registry, or leaves there who took part: a join of theirs that comes late, to
-// whichever ps, is not to register the name again.
+// drop takes a job of ours that has ended out of the registry, or leaves there who took part: a join of theirs that
+// comes late, to whichever ps, is not to register the name again.
 func (r *registry) drop(ctx context.Context, over *overJob) {
 	name := over.name
 	o, ok := r.own[name]
@@ -413,17 +424,17 @@ func (r *registry) sweep(ctx context.Context) {
 	r.dead = seen
 }
 
-// farewell takes back what we have written. The announcement stays as a last word, until its time is over: a coordinator
-// elsewhere may have given us shards a moment ago.
-func (r *registry) farewell(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, farewell)
+// drain takes back what we have written. The lease record stays as a last word, until its time is over: a
+// coordinator elsewhere may have given us shards a moment ago.
+func (r *registry) drain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, drainWithin)
 	defer cancel()
 	r.dropAll(ctx)
 	for name := range r.own {
 		r.drop(ctx, &overJob{name: name})
 	}
 	r.self.Leaving = true
-	if _, err := r.servers.Update(ctx, r.self.ID, r.announcement(), r.revision); err != nil {
-		r.log.Debug("announcement not taken back; it will run out", "server", r.self.ID, "err", err)
+	if _, err := r.servers.Update(ctx, r.self.ID, r.encodeLease(), r.revision); err != nil {
+		r.log.Debug("lease not taken back; it will run out", "server", r.self.ID, "err", err)
 	}
 }

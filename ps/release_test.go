@@ -10,9 +10,11 @@ import (
 	"gradbus/cuda"
 	"gradbus/philox"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
-// stuckBackend does not come back from an allocation of one size, which stands for anything long that nothing cuts short.
+// stuckBackend does not come back from an allocation of one size, which stands for anything long that nothing cuts
+// short.
 type stuckBackend struct {
 	cuda.Backend
 	size    int
@@ -52,43 +54,45 @@ const wideMomentum = 2 * 64 * 8192
 
 // wideJob has dense chunks of 8192 values, unlike smallJob.
 func wideJob(name string, trainers int) *schema.Job {
-	job := smallJob(name, trainers, 2)
+	job := shardtest.SmallJob(name, trainers, 2)
 	job.ChunkBytes, job.Tables = 32<<10, nil
-	job.Parameters = []schema.Parameter{{Name: "wide", Shape: []int{64, 8192}, Init: schema.Init{Kind: schema.InitNormal, Scale: 1}}}
+	job.Parameters = []schema.Parameter{{Name: "wide", Shape: []int{64, 8192},
+		Init: schema.Init{Kind: schema.InitNormal, Scale: 1}}}
 	return job
 }
 
-// A job that ends while its shard is at something long holds up nobody: the jobs beside it go on and others are registered, while
-// what it was promised stays promised until it is free. Its name is then free for what had to wait for that.
+// A job that ends while its shard is at something long holds up nobody: the jobs beside it go on and others are
+// registered, while what it was promised stays promised until it is free. Its name is then free for what had to wait
+// for that.
 func TestEndingWaitsForNoShard(t *testing.T) {
 	backend := newStuckBackend(t, wideMomentum)
 	large := wideJob("large", 2)
-	beside := newProblem(t, smallJob("beside", 1, 1))
+	beside := shardtest.New(t, shardtest.SmallJob("beside", 1, 1))
 	config := Config{}
-	config.MemoryBytesMax = JobBytes(config, large, 1) + 2*JobBytes(config, beside.job, 1)
+	config.MemoryBytesMax = JobBytes(config, large, 1) + 2*JobBytes(config, beside.Job, 1)
 	s, err := Start(context.Background(), config, Options{Backend: backend})
 	must(t, err)
 	t.Cleanup(s.Close)
 	let := sync.OnceFunc(func() { close(backend.free) })
 	t.Cleanup(let)
 	other := gather(t, s, beside, "j-beside")[0]
-	m := newMiniTrainer(t, s, newProblem(t, large), "j-large")
+	m := newMiniTrainer(t, s, shardtest.New(t, large), "j-large")
 	m.join()
 	backend.isStuck(t)
 	m.leave("")
 	for b := range schema.Batch(3) {
 		other.batch(b)
-		other.control2(schema.Control{Join: &schema.Join{Job: beside.job, Host: "test"}})
+		other.control2(schema.Control{Join: &schema.Join{Job: beside.Job, Host: "test"}})
 		if c := other.answer(); c.Joined == nil {
 			t.Fatalf("%+v, want an answer of the coordinator beside", c)
 		}
 	}
-	third := gather(t, s, newProblem(t, smallJob("third", 1, 1)), "j-third")[0]
+	third := gather(t, s, shardtest.New(t, shardtest.SmallJob("third", 1, 1)), "j-third")[0]
 	if got, want := s.Stats().Memory, config.MemoryBytesMax; got != want {
 		t.Errorf("%d bytes are promised while a shard has not ended, want %d", got, want)
 	}
-	again := newMiniTrainer(t, s, newProblem(t, wideJob("large", 1)), "j-again")
-	again.control2(schema.Control{Join: &schema.Join{Job: again.p.job, Host: "test"}})
+	again := newMiniTrainer(t, s, shardtest.New(t, wideJob("large", 1)), "j-again")
+	again.control2(schema.Control{Join: &schema.Join{Job: again.p.Job, Host: "test"}})
 	if r := again.answer().Refused; r == nil || r.Reason != schema.RefusedBusy || !strings.Contains(r.Text, "large") {
 		t.Fatalf("%+v, want that the memory is not free yet", r)
 	}
@@ -107,7 +111,7 @@ func TestCloseWaitsForShards(t *testing.T) {
 	backend := newStuckBackend(t, wideMomentum)
 	s, err := Start(context.Background(), Config{}, Options{Backend: backend})
 	must(t, err)
-	m := newMiniTrainer(t, s, newProblem(t, wideJob("large", 2)), "j-a")
+	m := newMiniTrainer(t, s, shardtest.New(t, wideJob("large", 2)), "j-a")
 	m.join()
 	backend.isStuck(t)
 	closed := make(chan struct{})
@@ -115,10 +119,11 @@ func TestCloseWaitsForShards(t *testing.T) {
 		s.Close()
 		close(closed)
 	}()
-	if f := m.failure(); !strings.Contains(f.Text, "shutting down") { // the desk has ended though the shard has not
+	// the control loop has ended though the shard has not
+	if f := m.failure(); !strings.Contains(f.Text, "shutting down") {
 		t.Errorf("told %+v", f)
 	}
-	<-s.desk.done
+	<-s.loop.done
 	select {
 	case <-closed:
 		t.Error("closed while a shard has not ended")
@@ -131,35 +136,13 @@ func TestCloseWaitsForShards(t *testing.T) {
 	}
 }
 
-// Whoever makes the dense parameters of a shard, or a hosted module, looks again and again whether they are still wanted.
+// Whoever draws values looks again and again whether they are still wanted.
 func TestMakingEndsWithItsContext(t *testing.T) {
-	job := wideJob("dense", 1)
-	job.Parameters[0].Shape = []int{4, philox.DrawPiece}
-	chunks := 4 * philox.DrawPiece / (job.ChunkBytes / valueBytes)
-	p := newProblem(t, job)
-	for _, c := range []struct {
-		at    string
-		looks int
-	}{{"results", 3}, {"values", chunks + 3}} {
-		ctx := &fading{Context: context.Background()}
-		ctx.looks.Store(int64(c.looks))
-		s := &Shard{job: job, place: schema.NewPlacement(job, 1), backend: p.backend}
-		err := s.makeDense(ctx, s.ownedChunks())
-		if err == nil || ctx.looks.Load() != -1 {
-			t.Errorf("%s: %v after %d looks too many", c.at, err, -1-ctx.looks.Load())
-		}
-		s.Close()
-	}
 	filler, err := philox.NewFiller(philox.Uniform, 1, 1, "w")
 	must(t, err)
-	ctx, to := &fading{Context: context.Background()}, make([]float32, 3*philox.DrawPiece)
-	ctx.looks.Store(2)
+	ctx, to := &shardtest.Fading{Context: context.Background()}, make([]float32, 3*philox.DrawPiece)
+	ctx.Looks.Store(2)
 	if err := filler.Draw(ctx, to, 0); err == nil || to[2*philox.DrawPiece-1] == 0 || to[2*philox.DrawPiece] != 0 {
 		t.Errorf("%v: drawn beyond, or not up to, the end of the context", err)
-	}
-	b := newModuleBench(t)
-	ctx.looks.Store(1)
-	if _, err := newHosted(ctx, b.modules, 0); err == nil { // which has two parameters
-		t.Error("a module was made whose context had ended")
 	}
 }

@@ -17,7 +17,9 @@ import (
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
+	"gradbus/ps/module"
 	"gradbus/schema"
+	"gradbus/shard"
 )
 
 const (
@@ -25,46 +27,48 @@ const (
 	refusalsPerSecond = 100
 	// logsPerSecond bounds what refusals write to the log.
 	logsPerSecond = 5
-	// farewell bounds how long Close waits for its last words to reach the embedded server.
-	farewell = time.Second
+	// drainWithin bounds how long Close waits for its last words to reach the embedded server.
+	drainWithin = time.Second
 )
 
 // Server is a running parameter server: an embedded NATS server, and the shards and coordinators of any number of jobs.
 // It is safe for concurrent use.
 type Server struct {
-	config    Config
-	log       *slog.Logger
-	limitHeap func(bytes int64) // may be nil
-	rounds    func(RoundTimes)  // may be nil
-	backend   cuda.Backend
-	bus       *fabric.Bus                        // nil is TCP
-	journal   func(schema.JobName, int, Journal) // may be nil
-	fit       func() error                       // may be nil
-	dense     lazyDense                          // opened when the first module is hosted
-	own       bool                               // the backend is ours to close
-	nats      *fabric.Server                     // of this process: data, and control where Config.NATS is empty
-	conn      *fabric.Conn                       // to it
-	control   *fabric.Control                    // where members, jobs and the other ps are heard of
-	registry  *registry
-	lease     time.Duration    // of our announcement
-	clock     func() time.Time // nil is time.Now
-	member    schema.Member    // p-{id}
-	limits    schema.Limits
-	counters  counters
-	strays    fabric.Limiter // of refusals that belong to no job
-	logs      fabric.Limiter // of refusals in the log
-	desk      *desk
-	pulser    *pulser
+	config     Config
+	log        *slog.Logger
+	limitHeap  func(bytes int64) // may be nil
+	rounds     func(RoundTimes)  // may be nil
+	backend    cuda.Backend
+	bus        *fabric.Bus                              // nil is TCP
+	journal    func(schema.JobName, int, shard.Journal) // may be nil
+	fit        func() error                             // may be nil
+	dense      module.Dense                             // opened when the first module is hosted
+	closes     bool                                     // the backend is ours to close
+	nats       *fabric.Server                           // of this process: data, and control where Config.NATS is empty
+	links      *links                                   // to it, of shards
+	buffers    *fabric.Buffers                          // of links
+	control    *fabric.Control                          // where members, jobs and the other ps are heard of
+	posts      *sender                                  // to it
+	registry   *registry
+	lease      time.Duration    // of our lease record
+	clock      func() time.Time // nil is time.Now
+	dialing    func(context.Context, int) error
+	member     schema.Member // p-{id}
+	limits     schema.Limits
+	counters   counters
+	unroutable fabric.Limiter // of refusals that belong to no job
+	logs       fabric.Limiter // of refusals in the log
+	loop       *controlLoop
+	reporter   *reporter
 
-	// jobs is what receiving goroutines look jobs up in. Only the desk replaces it.
-	jobs atomic.Pointer[map[schema.JobName]*kept]
+	// jobs is what receiving goroutines look jobs up in. Only the control loop replaces it.
+	jobs atomic.Pointer[map[schema.JobName]*assignment]
 
-	controlLost atomic.Bool      // the control server is out of reach
-	dataLost    atomic.Bool      // the embedded server is
-	controlBack moment           // when it last came back; zero: it was never lost
-	freeBytes   atomic.Int64     // of memory, promised to no job
-	listening   map[int]struct{} // shards whose subjects are subscribed to; of Start, then of the desk
-	releasing   sync.WaitGroup   // of jobs whose shards end
+	controlLost atomic.Bool    // the control server is out of reach
+	controlBack moment         // when it last came back; zero: it was never lost
+	freeBytes   atomic.Int64   // of memory, promised to no job
+	own         []*link        // of the shard numbers of jobs that are on this ps alone
+	releasing   sync.WaitGroup // of jobs whose shards end
 
 	end     context.CancelCauseFunc
 	running context.Context // ends with the server; the cause is what Err gives
@@ -74,8 +78,9 @@ type Server struct {
 }
 
 // Start starts a server and returns when it accepts trainers. It ends with ctx or by Close, whichever comes first, and
-// Done tells when it has. Errors: everything Validate finds; fabric.ErrPortTaken; cuda.ErrNoBackend; where control is on
-// another server, fabric.ErrNoServer, fabric.ErrRefused and fabric.ErrNoJetStream. After an error nothing is left running.
+// Done tells when it has. Errors: everything Validate finds; fabric.ErrPortTaken; cuda.ErrNoBackend; where control is
+// on another server, fabric.ErrNoServer, fabric.ErrRefused and fabric.ErrNoJetStream. After an error nothing is left
+// running.
 func Start(ctx context.Context, config Config, options Options) (*Server, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -88,22 +93,27 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		}
 	}
 	s := &Server{
-		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend, bus: options.Bus, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime), clock: options.clock, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax}, listening: map[int]struct{}{},
-		strays: fabric.Limiter{PerSecond: refusalsPerSecond}, logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
+		config: config, log: options.Log, limitHeap: options.LimitHeap, rounds: options.Rounds, backend: options.Backend,
+		bus: options.Bus, journal: options.Journal, fit: options.Fit, lease: cmp.Or(options.lease, leaseTime),
+		clock: options.clock, dialing: options.dialing, limits: schema.Limits{FrameBytesMax: config.PayloadBytesMax},
+		buffers: fabric.NewBuffers(fabric.FreeBytesMaxDefault), unroutable: fabric.Limiter{PerSecond: refusalsPerSecond},
+		logs: fabric.Limiter{PerSecond: logsPerSecond}, done: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	s.jobs.Store(&map[schema.JobName]*kept{})
+	s.jobs.Store(&map[schema.JobName]*assignment{})
 	s.freeBytes.Store(config.MemoryBytesMax)
 	if err := s.open(ctx); err != nil {
 		s.release()
 		return nil, err
 	}
 	s.running, s.end = context.WithCancelCause(ctx)
-	s.desk, s.pulser = newDesk(s), newPulser(s, &options)
-	s.pulser.start(s.running)
-	go s.desk.run(s.running)
+	s.links = newLinks(s.running, s.dialLink)
+	s.posts = newSender(func(at fabric.Subject, frame []byte) { s.publish(s.control, at, frame) }, &s.counters.dropped)
+	s.loop, s.reporter = newControlLoop(s), newReporter(s, &options)
+	s.reporter.start(s.running)
+	go s.loop.run(s.running)
 	go s.registry.run(s.running)
 	watched := make(chan struct{})
 	s.unwatch = context.AfterFunc(s.running, func() {
@@ -119,18 +129,20 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 	if at := s.registry.self.URL; at != "" { // to others, who find this ps by the registry
 		log = log.With("announced", at)
 	}
-	log.Info("server ready", "shards", config.Shards, "backend", cuda.Describe(s.backend), "memory_bytes_max", config.MemoryBytesMax)
+	log.Info("server ready", "shards", config.Shards, "backend", cuda.Describe(s.backend), "memory_bytes_max",
+		config.MemoryBytesMax)
 	return s, nil
 }
 
 // open acquires backend, NATS server, connections and a place in the registry, in this order.
 func (s *Server) open(ctx context.Context) (err error) {
 	if s.backend == nil {
-		s.backend, err = cuda.Open(cuda.Options{Name: s.config.Backend, ISA: s.config.ISA, Threads: s.config.Threads, Log: s.log})
+		s.backend, err = cuda.Open(cuda.Options{Name: s.config.Backend, ISA: s.config.ISA, Threads: s.config.Threads,
+			Log: s.log})
 		if err != nil {
 			return err
 		}
-		s.own = true
+		s.closes = true
 	}
 	s.nats, err = fabric.StartServer(fabric.ServerConfig{
 		Bus: s.bus, Host: s.config.Host, Port: s.config.Port, PayloadBytesMax: s.config.PayloadBytesMax,
@@ -139,11 +151,6 @@ func (s *Server) open(ctx context.Context) (err error) {
 	})
 	if err != nil {
 		return err
-	}
-	s.conn, err = fabric.Dial(ctx, fabric.Config{Server: s.nats, Direct: true, Name: "ps", Token: s.config.Token, Log: s.log,
-		OnState: func(state fabric.State) { s.dataLost.Store(state == fabric.Lost) }})
-	if err != nil {
-		return fmt.Errorf("connect to the embedded server: %w", err)
 	}
 	return s.openControl(ctx)
 }
@@ -156,7 +163,8 @@ func (s *Server) controlConfig(name string) fabric.Config {
 	if s.embedsControl() {
 		return fabric.Config{Server: s.nats, Name: name, Token: s.config.Token, Log: s.log}
 	}
-	return fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token), CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
+	return fabric.Config{URL: s.config.NATS, Bus: s.bus, Name: name, Token: cmp.Or(s.config.ControlToken, s.config.Token),
+		CredsFile: s.config.NATSCredsFile, TLS: s.config.NATSTLS, Log: s.log}
 }
 
 // openControl connects to the control server and announces this ps there.
@@ -175,8 +183,9 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	self := announcement{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards, Host: process.HostAndID()}
-	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.keeps, s.log)
+	self := leaseRecord{ID: id, Incarnation: uint64(incarnation), URL: s.advertised(), Shards: s.config.Shards,
+		Host: process.HostAndID()}
+	s.registry = newRegistry(s.control, self, s.lease, s.freeBytes.Load, s.runHere, s.log)
 	s.registry.now = s.now
 	if err := s.registry.open(ctx); errors.Is(err, fabric.ErrDenied) {
 		return fmt.Errorf("%w: start both with the same --control-token-file", err)
@@ -186,10 +195,10 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 	return nil
 }
 
-// keeps is the run of a job that shards are kept of here; 0 is none.
-func (s *Server) keeps(name schema.JobName) schema.RunID {
-	if k := (*s.jobs.Load())[name]; k != nil {
-		return k.run
+// runHere is the run of a job with shards here; 0 is none.
+func (s *Server) runHere(name schema.JobName) schema.RunID {
+	if a := (*s.jobs.Load())[name]; a != nil {
+		return a.run
 	}
 	return 0
 }
@@ -262,23 +271,24 @@ func (s *Server) Err() error {
 // subscribe listens for every job there will ever be: subscriptions are static, since each change of one empties the
 // server's caches. Shards of numbers that only a job on several ps has are added when the first such job comes.
 func (s *Server) subscribe() error {
-	own := make([]int, s.config.Shards)
-	for i := range own {
-		own[i] = i
+	for i := range s.config.Shards {
+		s.own = append(s.own, s.links.take(i))
 	}
-	if err := s.listen(own); err != nil {
-		return err
-	}
-	for _, pattern := range []string{
-		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindCtl, string(schema.Coordinator), false),
-		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindBeat, string(schema.All), false),
-		fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false),
-	} {
-		if err := s.control.Subscribe(pattern, s.desk.receive); err != nil {
+	for _, l := range s.own {
+		if err := l.wait(s.running); err != nil {
 			return err
 		}
 	}
-	return s.pulser.subscribe()
+	for _, pattern := range []string{
+		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindCtl, string(schema.Coordinator), false),
+		fabric.Pattern(fabric.Any, fabric.Any, fabric.KindHeartbeat, string(schema.All), false),
+		fabric.Pattern(fabric.Any, string(schema.Coordinator), fabric.KindCtl, string(s.member), false),
+	} {
+		if err := s.control.Subscribe(pattern, s.loop.receive); err != nil {
+			return err
+		}
+	}
+	return s.reporter.announce()
 }
 
 // ID names this ps among all that share a control server: it is member p-{id}.
@@ -295,8 +305,9 @@ func (s *Server) Announced() []string {
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 
-// RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and starts
-// it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is of no use then.
+// RestartNATS stops the embedded NATS server, with every connection and whatever is on the way, calls meanwhile, and
+// starts it again at the same address. Jobs stay and go on. An error says that it could not be started: the server is
+// of no use then.
 func (s *Server) RestartNATS(meanwhile func()) error {
 	s.nats.Stop()
 	meanwhile()
@@ -311,7 +322,7 @@ func (s *Server) Done() <-chan struct{} { return s.done }
 
 // Stats says what the server has done and does.
 func (s *Server) Stats() Stats {
-	stats := *s.desk.snapshot.Load()
+	stats := *s.loop.snapshot.Load()
 	s.counters.read(&stats)
 	stats.SlowReaders = uint64(s.nats.SlowConsumers())
 	return stats
@@ -322,18 +333,22 @@ func (s *Server) Stats() Stats {
 func (s *Server) Close() {
 	s.closed.Do(func() {
 		s.unwatch()
-		s.desk.close()
-		<-s.desk.done
+		s.loop.close()
+		<-s.loop.done
 		s.end(nil)
 		<-s.registry.done
-		s.pulser.ended.Wait()
-		s.pulser.send(time.Now()) // how all jobs have ended
-		s.pulser.meter.Close()
+		s.reporter.ended.Wait()
+		s.reporter.send(time.Now()) // how all jobs have ended
+		s.reporter.meter.Close()
 		s.releasing.Wait()
-		s.desk.forget()
-		ctx, cancel := context.WithTimeout(context.Background(), farewell)
+		s.loop.forget()
+		ctx, cancel := context.WithTimeout(context.Background(), drainWithin)
 		defer cancel()
-		if err := errors.Join(s.conn.Flush(ctx), s.control.Flush(ctx)); err != nil {
+		err := errors.Join(s.posts.end(ctx), s.control.Flush(ctx))
+		for _, conn := range s.links.conns() {
+			err = errors.Join(err, conn.Flush(ctx))
+		}
+		if err != nil {
 			s.log.Warn("last words not sent", "err", err)
 		}
 		s.release()
@@ -348,14 +363,17 @@ func (s *Server) release() {
 	if s.control != nil {
 		s.control.Close()
 	}
-	if s.conn != nil {
-		s.conn.Close()
+	if s.posts != nil {
+		<-s.posts.done // at the latest now that the connection is closed
+	}
+	for _, l := range s.own {
+		s.links.release(l)
 	}
 	if s.nats != nil {
 		s.nats.Close()
 	}
-	s.dense.close()
-	if s.own {
+	s.dense.Close()
+	if s.closes {
 		if err := s.backend.Close(); err != nil {
 			s.log.Warn("close backend", "err", err)
 		}
@@ -376,7 +394,12 @@ type outlet interface {
 
 // publish sends a frame, which may be reused at once. What a lost server does not take is asked for again.
 func (s *Server) publish(conn outlet, subject fabric.Subject, frame []byte) {
-	if err := conn.Send(subject, frame); err != nil && !errors.Is(err, fabric.ErrClosed) && !errors.Is(err, fabric.ErrLost) {
+	s.published(subject, conn.Send(subject, frame))
+}
+
+// published notes what came of publishing.
+func (s *Server) published(subject fabric.Subject, err error) {
+	if err != nil && !errors.Is(err, fabric.ErrClosed) && !errors.Is(err, fabric.ErrLost) {
 		s.log.Error("not published", "subject", subject.String(), "err", err)
 	}
 }

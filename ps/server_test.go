@@ -12,6 +12,7 @@ import (
 	"gradbus/fabric/fabrictest"
 	"gradbus/internal/testkit"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 func TestMain(m *testing.M) { fabrictest.Main(m) }
@@ -52,11 +53,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 // A job joins, runs, is read back and leaves: every value is, bit for bit, that of the naive model.
 func TestServerRunsAJob(t *testing.T) {
 	s := startServer(t, Config{Shards: 2})
-	p := newProblem(t, smallJob("first", 2, 4))
+	p := shardtest.New(t, shardtest.SmallJob("first", 2, 4))
 	const batches = 5
-	want := p.model(t)
+	want := p.Model(t)
 	for b := range schema.Batch(batches) {
-		want.step(t, b)
+		want.Step(t, b)
 	}
 	trainers := []*miniTrainer{newMiniTrainer(t, s, p, "j-a"), newMiniTrainer(t, s, p, "j-b")}
 	for _, m := range trainers {
@@ -73,14 +74,14 @@ func TestServerRunsAJob(t *testing.T) {
 	}
 	wg.Wait()
 	for _, m := range trainers {
-		for i := range p.job.Parameters {
-			if d := firstDifference(m.params[i], want.params[i]); d != "" {
-				t.Errorf("%s: parameter %s: %s", m.member(), p.job.Parameters[i].Name, d)
+		for i := range p.Job.Parameters {
+			if d := shardtest.FirstDifference(m.params[i], want.Params[i]); d != "" {
+				t.Errorf("%s: parameter %s: %s", m.member(), p.Job.Parameters[i].Name, d)
 			}
 		}
-		for i := range p.job.Tables {
-			if d := firstDifference(m.table(batches, i), want.tables[i]); d != "" {
-				t.Errorf("%s: table %s: %s", m.member(), p.job.Tables[i].Name, d)
+		for i := range p.Job.Tables {
+			if d := shardtest.FirstDifference(m.table(batches, i), want.Tables[i]); d != "" {
+				t.Errorf("%s: table %s: %s", m.member(), p.Job.Tables[i].Name, d)
 			}
 		}
 		m.leave("")

@@ -36,7 +36,8 @@ func (c *countdown) Err() error {
 func TestStartInterrupted(t *testing.T) {
 	started := 0
 	for _, looks := range []int{1, 2, 3, 4, 5, 6, 7, 8, 1000} {
-		s, err := Start(&countdown{Context: context.Background(), looks: looks, done: make(chan struct{})}, Config{}, Options{})
+		s, err := Start(&countdown{Context: context.Background(), looks: looks, done: make(chan struct{})},
+			Config{}, Options{})
 		if err != nil {
 			continue
 		}

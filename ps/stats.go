@@ -64,7 +64,7 @@ func (c *counters) read(s *Stats) {
 func (c *Coordinator) Status() JobStatus {
 	s := JobStatus{Name: c.config.Job.Name, RunID: c.config.RunID, Phase: c.phase}
 	for i, m := range c.members {
-		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.seen, m.left, m.lost})
+		s.Members = append(s.Members, MemberStatus{schema.TrainerMember(i), m.host, m.batch, m.Since(), m.left, m.lost})
 		s.Batch = max(s.Batch, m.batch)
 	}
 	return s

@@ -6,8 +6,9 @@ import (
 	"gradbus/cuda"
 )
 
-// timedBackend times what a shard has its backend do to gradients and parameters: sums, merges and optimizers. Whoever has
-// the turn of the shard's worker owns it; what is answered to lookups, and what hosted modules compute, is not in it.
+// timedBackend times what a shard has its backend do to gradients and parameters: sums, merges and optimizers. Whoever
+// has the step lock of the shard's worker guards it; what is answered to lookups, and what hosted modules compute, is
+// not in it.
 type timedBackend struct {
 	cuda.Backend
 	spent time.Duration

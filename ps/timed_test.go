@@ -21,18 +21,23 @@ func TestTimedBackendCountsBytes(t *testing.T) {
 			return b.Average(cuda.Average{Lanes: 2, Weight: 2, Terms: terms, Out: values(4)})
 		}, 3 * 16},
 		"average and apply": {func(b *timedBackend) error {
-			return b.AverageApply(cuda.AverageApply{Lanes: 2, Weight: 2, Terms: terms, Optimizer: cuda.SGD{LR: 1, Momentum: 0.5}, Param: values(4), Out: values(4),
+			return b.AverageApply(cuda.AverageApply{Lanes: 2, Weight: 2, Terms: terms, Optimizer: cuda.SGD{LR: 1, Momentum: 0.5},
+				Param: values(4), Out: values(4),
 				Slots: []cuda.Slot{{Name: "momentum", Before: values(4), After: values(4)}}})
 		}, 6 * 16},
 		"apply": {func(b *timedBackend) error {
-			return b.ApplyDense(cuda.ApplyDense{Optimizer: cuda.SGD{LR: 1}, Weight: 1, Param: values(4), Grad: values(4), Out: values(4)})
+			return b.ApplyDense(cuda.ApplyDense{Optimizer: cuda.SGD{LR: 1}, Weight: 1, Param: values(4), Grad: values(4),
+				Out: values(4)})
 		}, 3 * 16},
 		"rows": {func(b *timedBackend) error { // 2 of 100 rows of 3: index, gradient, old and new rows
-			return b.ApplyRows(cuda.ApplyRows{Dim: 3, Optimizer: cuda.SGD{LR: 1}, Weight: 1, Table: values(300), Index: cuda.Int64s([]int64{7, 3}), Grad: values(6), Out: values(6)})
+			return b.ApplyRows(cuda.ApplyRows{Dim: 3, Optimizer: cuda.SGD{LR: 1}, Weight: 1, Table: values(300),
+				Index: cuda.Int64s([]int64{7, 3}), Grad: values(6), Out: values(6)})
 		}, 16 + 3*24},
 		"merge": {func(b *timedBackend) error { // keys {1, 2} and {2}: two rows come out
-			_, err := b.Merge(cuda.Merge{Dim: 3, Lanes: 2, OutKeys: cuda.Uint64s(make([]uint64, 3)), OutRows: values(9), Terms: []cuda.RowsTerm{
-				{First: 0, Count: 1, Keys: cuda.Uint64s([]uint64{1, 2}), Rows: values(6)}, {First: 1, Count: 1, Keys: cuda.Uint64s([]uint64{2}), Rows: values(3)}}})
+			_, err := b.Merge(cuda.Merge{Dim: 3, Lanes: 2, OutKeys: cuda.Uint64s(make([]uint64, 3)), OutRows: values(9),
+				Terms: []cuda.RowsTerm{
+					{First: 0, Count: 1, Keys: cuda.Uint64s([]uint64{1, 2}), Rows: values(6)},
+					{First: 1, Count: 1, Keys: cuda.Uint64s([]uint64{2}), Rows: values(3)}}})
 			return err
 		}, 3*8 + 9*4 + 6*4},
 	} {

@@ -9,6 +9,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/schema"
+	"gradbus/shard/shardtest"
 )
 
 // bentBackend has one bit wrong in what an optimizer step writes.
@@ -28,27 +29,28 @@ func (b bentBackend) AverageApply(a cuda.AverageApply) error {
 	return err
 }
 
-// P6: an optimizer step that came out wrong ends its job before anybody is sent the result, and pulses say so.
+// P6: an optimizer step that came out wrong ends its job before anybody is sent the result, and reports say so.
 func TestWrongArithmeticEndsTheJob(t *testing.T) {
 	t.Parallel()
 	right, err := cuda.Open(cuda.Options{Name: "go"})
 	must(t, err)
 	backend, err := cuda.Verify(bentBackend{right}, right, 1)
 	must(t, err)
-	l := newPulseLog(t)
-	s, err := Start(context.Background(), Config{Shards: 1}, Options{Backend: backend, Pulses: l.take})
+	l := newReportLog(t)
+	s, err := Start(context.Background(), Config{Shards: 1}, Options{Backend: backend, Telemetry: l.take})
 	must(t, err)
 	defer s.Close()
-	job := smallJob("wrong", 1, 1)
+	job := shardtest.SmallJob("wrong", 1, 1)
 	job.Apply = schema.ApplyUpdate
-	m := gather(t, s, newProblem(t, job), "j-a")[0]
-	for _, c := range m.p.frames(t, m.place, m.joined.RunID, 0, lane.Node{First: m.joined.FirstLane, Count: 1}) {
-		m.send(kindToken(c.kind), c.shard, schema.Head{Batch: 0, Bucket: c.bucket}, c.frame)
+	m := gather(t, s, shardtest.New(t, job), "j-a")[0]
+	for _, c := range m.p.Frames(t, m.place, m.joined.RunID, 0, lane.Node{First: m.joined.FirstLane, Count: 1}) {
+		m.send(kindToken(c.Kind), c.Shard, schema.Head{Batch: 0, Bucket: c.Bucket}, c.Frame)
 	}
-	if f := m.failure(); f.Member != "s0" || !strings.Contains(f.Text, "verification failed: average apply: parameters at position") {
+	if f := m.failure(); f.Member != "s0" ||
+		!strings.Contains(f.Text, "verification failed: average apply: parameters at position") {
 		t.Errorf("told %+v, want s0 and what differed", f)
 	}
-	p := l.own(s, "a mismatch", func(p *schema.ServerPulse) bool { return p.Verification.Mismatches > 0 })
+	p := l.own(s, "a mismatch", func(p *schema.ServerReport) bool { return p.Verification.Mismatches > 0 })
 	if v := p.Verification; v.OneIn != 1 || v.Blocks == 0 {
 		t.Errorf("verification %+v", v)
 	}

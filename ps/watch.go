@@ -4,9 +4,11 @@ import (
 	"time"
 
 	"gradbus/schema"
+	"gradbus/shard"
 )
 
-// RoundTimes is how one bucket of one batch fared on a shard: all chunks of it, of a dense bucket, or its sparse round.
+// RoundTimes is how one bucket of one batch fared on a shard: all chunks of it there, of a dense bucket, or its sparse
+// round.
 type RoundTimes struct {
 	Job    schema.JobName
 	Shard  int
@@ -21,26 +23,26 @@ type RoundTimes struct {
 	Average  time.Duration // spent in the shard on these frames: checking them, adding them up, dividing
 }
 
-// watch times the rounds of a worker for whoever wants to know (Options.Rounds); nil where nobody does, and where no result
-// says by its batch that a round is over: rows that are applied alone have none, and a group's has each trainer's own. The
-// shard knows no clock. It belongs to whoever has the turn.
+// watch times the rounds of a worker for whoever wants to know (Options.Rounds); nil where nobody does. Rounds are
+// not watched where no result says by its batch that one is over (shard.Answers): they would never be forgotten. The
+// shard reads no time. It belongs to whoever holds the step lock.
 type watch struct {
-	tell  func(RoundTimes)
-	place *schema.Placement
-	shard int
-	job   schema.JobName
-	alone bool // rounds are one trainer's
+	tell   func(RoundTimes)
+	chunks map[schema.Bucket]int // of a dense bucket on this shard
+	shard  int
+	job    schema.JobName
 
-	// open has the rounds that something has come of. At most ahead+1 batches are under way, so it is bounded by the buckets
-	// here, and in async by those times the trainers.
+	rows schema.Bucket // of sparse rounds
+
+	// open has the rounds that something has come of. At most ahead+1 batches are under way, so it is bounded by the
+	// buckets here, and in async by those times the trainers.
 	open map[watchKey]*watched
-	done []*watched // in the step under way
 }
 
 type watchKey struct {
 	batch  schema.Batch
 	bucket schema.Bucket
-	from   schema.Member // where rounds are one trainer's; else empty
+	whose  schema.Member // a trainer, or schema.All
 }
 
 type watched struct {
@@ -48,13 +50,17 @@ type watched struct {
 	left int // chunks that are not answered
 }
 
-func newWatch(c *ShardConfig, tell func(RoundTimes)) *watch {
-	plan := c.Placement.Plan
-	if tell == nil || plan.AsyncTables || plan.Clock == schema.ClockGrouped {
+func newWatch(c *shard.Config, tell func(RoundTimes)) *watch {
+	if tell == nil {
 		return nil
 	}
-	return &watch{tell: tell, place: c.Placement, shard: c.Index, job: c.Job.Name, alone: plan.PerTrainer(),
-		open: map[watchKey]*watched{}}
+	t := &watch{tell: tell, chunks: map[schema.Bucket]int{}, shard: c.Index, job: c.Job.Name,
+		open: map[watchKey]*watched{},
+		rows: c.Placement.SparseBucket(c.Index)}
+	for _, chunk := range c.Placement.OwnedChunks(c.Index) {
+		t.chunks[chunk.Bucket]++
+	}
+	return t
 }
 
 // arrived stamps a frame.
@@ -64,16 +70,11 @@ func (t *watch) arrived(it *item) {
 	}
 }
 
-// stepped notes a frame that was taken in a step that began at some time, and what the step has put out.
-func (t *watch) stepped(it *item, began time.Time, outputs []Output) {
-	if t == nil {
-		return
-	}
+// stepped notes a frame of a contribution that was taken in a step that began at some time, and what the step has put
+// out. It gives the rounds that are over once that is published.
+func (t *watch) stepped(it *item, whose schema.Member, began time.Time, outputs []shard.Output) (over []RoundTimes) {
 	h := it.view.Head()
-	if h.Kind != schema.KindDense && h.Kind != schema.KindSparse {
-		return
-	}
-	w := t.round(it, &h)
+	w := t.round(it, &h, whose)
 	w.Bytes += int64(len(it.view.Bytes()))
 	w.Average += time.Since(began)
 	if it.came.After(w.Last) {
@@ -83,47 +84,52 @@ func (t *watch) stepped(it *item, began time.Time, outputs []Output) {
 		w.First = it.came
 	}
 	for i := range outputs { // in bounded, of later batches too, whose rounds have waited for this one
-		o := &outputs[i]
-		key := t.key(o.Batch, o.Bucket, it.from)
-		if w := t.open[key]; w != nil && o.Kind == schema.KindMean {
-			if w.left--; w.left == 0 {
-				delete(t.open, key) // and the further frames of a result over rows are of no round
-				t.done = append(t.done, w)
-			}
+		if o := &outputs[i]; o.Kind == schema.KindMean {
+			over = t.closed(over, watchKey{o.Batch, o.Bucket, whose})
 		}
 	}
+	return over
 }
 
-func (t *watch) key(b schema.Batch, bucket schema.Bucket, from schema.Member) watchKey {
-	if !t.alone {
-		from = ""
+// answered notes the answer to a parked lookup, which says in place of a result that a round over rows is over.
+func (t *watch) answered(o *shard.Output, whose schema.Member) (over []RoundTimes) {
+	v := o.Built.View()
+	h := v.Head()
+	return t.closed(nil, watchKey{h.Batch - schema.Batch(h.Offset) - 1, t.rows, whose})
+}
+
+// closed notes a result of a round, and appends that round where it is the last one.
+func (t *watch) closed(over []RoundTimes, key watchKey) []RoundTimes {
+	w := t.open[key]
+	if w == nil {
+		return over
 	}
-	return watchKey{b, bucket, from}
+	if w.left--; w.left == 0 {
+		delete(t.open, key) // and the further frames of a result over rows are of no round
+		over = append(over, w.RoundTimes)
+	}
+	return over
 }
 
 // round is the round of a frame, made anew where it is the first.
-func (t *watch) round(it *item, h *schema.Head) *watched {
-	key := t.key(h.Batch, h.Bucket, it.from)
+func (t *watch) round(it *item, h *schema.Head, whose schema.Member) *watched {
+	key := watchKey{h.Batch, h.Bucket, whose}
 	w := t.open[key]
 	if w == nil {
 		w = &watched{left: 1, RoundTimes: RoundTimes{Job: t.job, Shard: t.shard, Batch: h.Batch, Bucket: h.Bucket,
 			Sparse: h.Kind == schema.KindSparse, First: it.came, Last: it.came}}
 		if !w.Sparse {
-			w.left = t.place.Chunks(h.Bucket)
+			w.left = t.chunks[h.Bucket]
 		}
 		t.open[key] = w
 	}
 	return w
 }
 
-// published tells of the rounds whose last result has been handed to the network.
-func (t *watch) published() {
-	if t == nil {
-		return
+// published tells of rounds whose last result has been handed to the network. It is called by who publishes.
+func (t *watch) published(over []RoundTimes) {
+	for i := range over {
+		over[i].Answered = time.Now()
+		t.tell(over[i])
 	}
-	for _, w := range t.done {
-		w.Answered = time.Now()
-		t.tell(w.RoundTimes)
-	}
-	t.done = t.done[:0]
 }

@@ -9,17 +9,18 @@ import (
 // sealedZeros stands in for sequence and checksum. Read only.
 var sealedZeros [afterSealed - sequenceAt]byte
 
-// checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero, and with
-// that of the sequence on top: a frame may be numbered, and numbered again, after it was sealed, without another pass.
+// checksum is the CRC-32C of a frame whose head is at pos, with the head's sequence and checksum taken as zero, and
+// with that of the sequence on top: a frame may be numbered, and numbered again, after it was sealed, without another
+// pass.
 func checksum(data []byte, pos int) uint32 {
 	sum := crc32c.Update(0, data[:pos+sequenceAt])
 	sum = crc32c.Update(sum, sealedZeros[:])
 	return crc32c.Update(sum, data[pos+afterSealed:]) ^ numberSum(data[pos+sequenceAt:])
 }
 
-// numberSum is what a sequence number adds to a checksum: the CRC-32C of its eight bytes, less that of eight zeros, so that
-// number 0 adds nothing. A number that was changed on the way would otherwise mark another frame as received, which would
-// then never be taken.
+// numberSum is what a sequence number adds to a checksum: the CRC-32C of its eight bytes, less that of eight zeros, so
+// that number 0 adds nothing. A number that was changed on the way would otherwise mark another frame as received,
+// which would then never be taken.
 func numberSum(sequence []byte) uint32 {
 	const zeros = 0x8c28b28a // the CRC-32C of eight zero bytes
 	return crc32c.Update(0, sequence[:8]) ^ zeros

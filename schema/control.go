@@ -59,8 +59,12 @@ type Joined struct {
 	Started    bool       `json:"started"`
 	DeadlineMS int64      `json:"deadline_ms"` // after which a silent member counts as lost
 
-	WindowBytes int64 `json:"window_bytes,omitempty"` // first credit to each shard, and the most to have under way; 0: 4 MiB
-	ChunkBytes  int   `json:"chunk_bytes,omitempty"`  // of this run, where all windows together have no room for the manifest's; 0: the manifest's
+	// first credit to each shard, and the most to have under way; 0: 4 MiB
+	WindowBytes int64 `json:"window_bytes,omitempty"`
+	// ParkedBytes is what each shard keeps of lookups of one batch until their rows are there: frames, and 1 KiB for each.
+	ParkedBytes int64 `json:"parked_bytes,omitempty"`
+	// of this run, where all windows together have no room for the manifest's; 0: the manifest's
+	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	LR []LRChange `json:"lr,omitempty"` // changes that are decided
 
@@ -71,7 +75,8 @@ type Joined struct {
 // Refused turns a joining trainer away. Where the job differs, Field names the first differing field of the manifest,
 // Have the registered value and Want the trainer's.
 type Refused struct {
-	Reason string `json:"reason"` // "job_differs", "member_taken", "job_full", "invalid_job", "server_full", "shutting_down", or RefusedBusy
+	// "job_differs", "member_taken", "job_full", "invalid_job", "server_full", "shutting_down", or RefusedBusy
+	Reason string `json:"reason"`
 	Field  string `json:"field,omitempty"`
 	Have   string `json:"have,omitempty"`
 	Want   string `json:"want,omitempty"`
@@ -81,7 +86,8 @@ type Refused struct {
 // RefusedLR is the reason of a Refused that answers ScaleLR.
 const RefusedLR = "lr"
 
-// RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again may be admitted.
+// RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again may be
+// admitted.
 const RefusedBusy = "busy"
 
 // Start tells the trainers that all have joined and that Batch is the first.
@@ -90,8 +96,8 @@ type Start struct {
 	Batch Batch `json:"batch"`
 }
 
-// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job unless the frame has
-// FlagComplete: then what failed came after the training, and the others have theirs.
+// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job unless
+// the frame has FlagComplete: then what failed came after the training, and the others have theirs.
 type Leave struct {
 	Reason string `json:"reason,omitempty"`
 }
@@ -111,8 +117,8 @@ type Refusal struct {
 	Text   string `json:"text"`
 }
 
-// Assign tells a ps to keep some shards of a job, from the coordinator to the member p-{id}. It is repeated until a Report
-// repeats its serial.
+// Assign tells a ps to keep some shards of a job, from the coordinator to the member p-{id}. It is repeated until a
+// Report repeats its serial.
 type Assign struct {
 	Job        *Job     `json:"job"`
 	Serial     int      `json:"serial"`         // rises with every change; a ps ignores older ones
@@ -132,13 +138,16 @@ type Report struct {
 	Waiting []Waiting `json:"waiting"`
 }
 
-// Waiting is what a shard waits for: the trainers that lack in its open rounds of a batch, and those that lack in the
-// first of them.
+// Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has contributed
+// to a round that they have not, so an idle job waits for nobody.
+//
+// First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
+// lacks a later one may itself have no room to send it before the earliest has closed.
 type Waiting struct {
 	Batch   Batch    `json:"batch"`
-	Bucket  Bucket   `json:"bucket"` // of the first round
+	Bucket  Bucket   `json:"bucket"` // of the earliest round
 	Chunk   Chunk    `json:"chunk"`
-	Members []Member `json:"members"`
+	Members []Member `json:"members"` // in the order of their lanes
 	First   []Member `json:"first"`
 }
 

@@ -139,8 +139,8 @@ func (c Control) check() error {
 	return nil
 }
 
-// EncodeRefusal gives the sealed frame that tells a sender that its frame was not taken. The head is that of the refused
-// frame, so that the sender knows which one it was.
+// EncodeRefusal gives the sealed frame that tells a sender that its frame was not taken. The head is that of the
+// refused frame, so that the sender knows which one it was.
 func EncodeRefusal(h Head, reason Reason, text string) ([]byte, error) {
 	return encodeBody(KindRefusal, h, Refusal{Reason: reason.String(), Text: Clip(text)})
 }
@@ -156,8 +156,9 @@ func DecodeRefusal(v *View) (Refusal, error) {
 		return Refusal{}, Refuse(ReasonMalformed, "refusal: %v", err)
 	}
 	if len(r.Reason) > TextBytesMax || len(r.Text) > TextBytesMax || r.Reason == "" {
-		return Refusal{}, Refuse(ReasonMalformed, "refusal with a reason of %d bytes and a text of %d: want 1 to %d and at most as many",
-			len(r.Reason), len(r.Text), TextBytesMax)
+		return Refusal{},
+			Refuse(ReasonMalformed, "refusal with a reason of %d bytes and a text of %d: want 1 to %d and at most as many",
+				len(r.Reason), len(r.Text), TextBytesMax)
 	}
 	return r, nil
 }
@@ -192,6 +193,11 @@ func encodeBody(k Kind, h Head, body any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", k, err)
 	}
+	return bodyFrame(k, h, b)
+}
+
+// bodyFrame is the sealed frame around a body.
+func bodyFrame(k Kind, h Head, b []byte) ([]byte, error) {
 	f, err := NewFrame(Layout{Kind: k, Body: len(b)})
 	if err != nil {
 		return nil, fmt.Errorf("encode %v: %w", k, err)

@@ -11,14 +11,16 @@ import (
 func testControls() []Control {
 	return []Control{
 		{Join: &Join{Job: testJob(), Wanted: "t1", Host: "box 17"}},
-		{Joined: &Joined{Member: "t1", RunID: 1<<64 - 1, Generation: 1, FirstLane: 2, LaneCount: 2, Shards: 2, Missing: 1, DeadlineMS: 30000}},
+		{Joined: &Joined{Member: "t1", RunID: 1<<64 - 1, Generation: 1, FirstLane: 2, LaneCount: 2, Shards: 2, Missing: 1,
+			DeadlineMS: 30000}},
 		{Refused: &Refused{Reason: "job_differs", Field: "optimizer.lr", Have: "0.1", Want: "0.2", Text: "no"}},
 		{Start: &Start{RunID: 5, Batch: 0}},
 		{Leave: &Leave{Reason: "disk full"}},
 		{Left: &Left{}},
 		{Failed: &Failed{Member: "t1", Text: "trainer t1 was last seen 30 s ago at batch 17 (deadline 30s)"}},
 		{Assign: &Assign{Job: testJob(), Serial: 2, Shards: 4, Own: []int{1, 2}, Cluster: []Member{"t1"}, DeadlineMS: 30000}},
-		{Report: &Report{Serial: 2, Ready: true, Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
+		{Report: &Report{Serial: 2, Ready: true,
+			Waiting: []Waiting{{Batch: 17, Bucket: 3, Chunk: 1, Members: []Member{"t0", "t1"}, First: []Member{"t1"}}}}},
 		{Release: &Release{}},
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
@@ -86,8 +88,9 @@ func TestDecodeControlRefuses(t *testing.T) {
 		`{"join":{"host":"h"}}`:                        "no job",
 		`{"join":{"job":{},"x":""}}`:                   "unknown field",
 		`{"join":{"job":{},"wanted":"T 1","host":""}}`: "1 to 63",
-		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`:           "0 lanes",
-		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`:             "cannot unmarshal number into Go struct field Control.joined.run_id",
+		`{"joined":{"member":"t0","run_id":"1","lane_count":0,"shards":1,"deadline_ms":1}}`: "0 lanes",
+		`{"joined":{"member":"t0","run_id":1,"lane_count":1,"shards":1,"deadline_ms":1}}`: "cannot unmarshal " +
+			"number into Go struct field Control.joined.run_id",
 		`{"joined":{"member":"","run_id":"1","lane_count":1,"shards":1,"deadline_ms":1}}`:             "1 to 63",
 		`{"failed":{"member":"t0","text":"` + strings.Repeat("x", TextBytesMax+1) + `"}}`:             "at most 4096",
 		`{"refused":{"reason":"` + strings.Repeat("x", TextBytesMax+1) + `","text":""}}`:              "at most 4096",
@@ -102,8 +105,8 @@ func TestDecodeControlRefuses(t *testing.T) {
 			t.Errorf("%.60s: %v, want %q", body, err, want)
 		}
 	}
-	if _, err := DecodeControl(controlView(t, KindBeat, `{"left":{}}`)); ReasonOf(err) != ReasonUnknownKind {
-		t.Errorf("a beat decodes as control: %v", err)
+	if _, err := DecodeControl(controlView(t, KindHeartbeat, `{"left":{}}`)); ReasonOf(err) != ReasonUnknownKind {
+		t.Errorf("a heartbeat decodes as control: %v", err)
 	}
 }
 
@@ -115,13 +118,15 @@ func TestEncodeControlRefuses(t *testing.T) {
 	}
 	large := testJob()
 	large.Settings["x"] = strings.Repeat("x", BodyBytesMax)
-	if _, err := EncodeControl(Head{}, Control{Join: &Join{Job: large}}); err == nil || !strings.Contains(err.Error(), "1048576") {
+	if _, err := EncodeControl(Head{}, Control{Join: &Join{Job: large}}); err == nil ||
+		!strings.Contains(err.Error(), "1048576") {
 		t.Errorf("a body above the limit: %v", err)
 	}
 }
 
 func TestRefusalSurvives(t *testing.T) {
-	refusedHead := Head{Job: 3, Batch: 7, Bucket: 1 << 31, Chunk: 9, Chunks: 2, Lanes: 65535, DType: 77, Flags: 1 << 31, Weight: -1}
+	refusedHead := Head{Job: 3, Batch: 7, Bucket: 1 << 31, Chunk: 9, Chunks: 2, Lanes: 65535, DType: 77,
+		Flags: 1 << 31, Weight: -1}
 	frame, err := EncodeRefusal(refusedHead, ReasonStaleBatch, strings.Repeat("ä", TextBytesMax))
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +136,8 @@ func TestRefusalSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, err := DecodeRefusal(&v)
-	if err != nil || r.Reason != "stale_batch" || len(r.Text) > TextBytesMax || !utf8.ValidString(r.Text) || !strings.HasSuffix(r.Text, "ä...") {
+	if err != nil || r.Reason != "stale_batch" || len(r.Text) > TextBytesMax || !utf8.ValidString(r.Text) ||
+		!strings.HasSuffix(r.Text, "ä...") {
 		t.Errorf("%s %d bytes of text, %v", r.Reason, len(r.Text), err)
 	}
 	want := refusedHead

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A text for people that is too long is cut when it is written: a reader would refuse the whole message, and never learn
-// that its job has failed.
+// A text for people that is too long is cut when it is written: a reader would refuse the whole message, and never
+// learn that its job has failed.
 func TestLongTextsAreCut(t *testing.T) {
 	for _, long := range []string{strings.Repeat("x", 2*TextBytesMax), strings.Repeat("\xff", TextBytesMax)} {
 		for _, c := range []Control{

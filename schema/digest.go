@@ -111,40 +111,25 @@ func (d *WeightsDigest) Rows(p Partition, keys []uint64, rows []float32) error {
 	return nil
 }
 
-// Table adds all rows [Rows, Dim] of the table that Next names, held whole in order of the key. It needs 4 bytes a row
-// for putting them in the digest's order, and is for tables of fewer than 2^32 rows.
+// Table adds all rows [Rows, Dim] of the table that Next names, held whole in order of the key.
 func (d *WeightsDigest) Table(rows []float32) error {
 	t, ok := d.Next()
 	if !ok || !t.IsTable || d.done != 0 {
 		return d.fail("a whole table where Next does not name one, or after some of its rows")
 	}
 	spec := &d.job.Tables[t.Index]
-	if spec.Rows > 1<<32-1 || uint64(len(rows)) != spec.Rows*uint64(spec.Dim) {
-		return d.fail("table %q: %d values, want %d rows of %d, fewer than 2^32 rows", t.Name, len(rows), spec.Rows, spec.Dim)
+	if uint64(len(rows)) != spec.Rows*uint64(spec.Dim) {
+		return d.fail("table %q: %d values, want %d rows of %d", t.Name, len(rows), spec.Rows, spec.Dim)
 	}
-	for _, key := range keysByPartition(spec) {
-		d.add(rows[int(key)*spec.Dim : (int(key)+1)*spec.Dim])
+	keys := spec.Partitioning()
+	for p := range Partition(spec.Partitions) {
+		for at := range keys.Rows(p) {
+			key := int(keys.Key(p, at))
+			d.add(rows[key*spec.Dim : (key+1)*spec.Dim])
+		}
 	}
 	d.advance(spec.Rows, spec.Rows)
 	return nil
-}
-
-// keysByPartition sorts a table's keys by partition, ascending within each, by counting.
-func keysByPartition(spec *TableSpec) []uint32 {
-	next := make([]uint32, spec.Partitions+1)
-	for key := range spec.Rows {
-		next[PartitionOf(key, spec.Partitions)+1]++
-	}
-	for p := range spec.Partitions {
-		next[p+1] += next[p]
-	}
-	keys := make([]uint32, spec.Rows)
-	for key := range spec.Rows {
-		at := &next[PartitionOf(key, spec.Partitions)]
-		keys[*at] = uint32(key)
-		*at++
-	}
-	return keys
 }
 
 // Sum is the digest; it fails where a call before it did, and while values are missing.
@@ -183,8 +168,8 @@ func bytesOf(values []float32) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(&values[0])), len(values)*valueBytes)
 }
 
-// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters: what ReplicaDigest
-// tells. It begins with 0 and takes the parameters in the manifest's order. -0 and NaN payloads count.
+// AddReplica adds values, as their little-endian bytes, to the CRC-32C of a replica of the dense parameters: what
+// ReplicaDigest tells. It begins with 0 and takes the parameters in the manifest's order. -0 and NaN payloads count.
 //
 //	sum := AddReplica(AddReplica(0, first), second)
 func AddReplica(sum uint32, values []float32) uint32 {

@@ -66,7 +66,8 @@ func rowsOf(spec TableSpec, p Partition, table []float32) (keys []uint64, rows [
 
 // One parameter named "b" with the values 1 and -0, one table named "a" with a single row 2: the row comes first.
 func TestWeightsDigestLiteral(t *testing.T) {
-	j := &Job{Parameters: []Parameter{{Name: "b", Shape: []int{2}}}, Tables: []TableSpec{{Name: "a", Rows: 1, Dim: 1, Partitions: 3}}}
+	j := &Job{Parameters: []Parameter{{Name: "b", Shape: []int{2}}},
+		Tables: []TableSpec{{Name: "a", Rows: 1, Dim: 1, Partitions: 3}}}
 	d := NewWeightsDigest(j)
 	if err := d.Rows(0, []uint64{0}, []float32{2}); err != nil {
 		t.Fatal(err)
@@ -120,7 +121,8 @@ func TestWeightsDigestAgrees(t *testing.T) {
 }
 
 func TestWeightsDigestRefuses(t *testing.T) {
-	j := &Job{Parameters: []Parameter{{Name: "b", Shape: []int{2}}}, Tables: []TableSpec{{Name: "a", Rows: 4, Dim: 1, Partitions: 1}}}
+	j := &Job{Parameters: []Parameter{{Name: "b", Shape: []int{2}}},
+		Tables: []TableSpec{{Name: "a", Rows: 4, Dim: 1, Partitions: 1}}}
 	rows := []float32{1, 2, 3, 4}
 	for name, use := range map[string]func(d *WeightsDigest) error{
 		"values before their turn": func(d *WeightsDigest) error { return d.Values(rows[:2]) },
@@ -136,7 +138,12 @@ func TestWeightsDigestRefuses(t *testing.T) {
 		"a table after its rows": func(d *WeightsDigest) error { _ = d.Rows(0, []uint64{0}, rows[:1]); return d.Table(rows) },
 		"too many values":        func(d *WeightsDigest) error { _ = d.Table(rows); return d.Values(rows[:3]) },
 		"rows of a parameter":    func(d *WeightsDigest) error { _ = d.Table(rows); return d.Rows(0, nil, nil) },
-		"not complete":           func(d *WeightsDigest) error { _ = d.Table(rows); _ = d.Values(rows[:1]); _, err := d.Sum(); return err },
+		"not complete": func(d *WeightsDigest) error {
+			_ = d.Table(rows)
+			_ = d.Values(rows[:1])
+			_, err := d.Sum()
+			return err
+		},
 	} {
 		d := NewWeightsDigest(j)
 		if use(d) == nil {

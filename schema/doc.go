@@ -1,9 +1,9 @@
 // Package schema is what goes over the wire: one FlatBuffers message, the frame, for every kind of traffic, the job's
 // manifest, the control messages and the placement of parameters and tables.
 //
-// It knows the bytes and the rules that hold for one frame or one manifest on its own. It must not know sockets,
-// subjects, time, who is a member, or any arithmetic. Everything above it (ps, trainer) talks of Head, View and Frame;
-// only this package touches the generated accessors in schema/wire.
+// It knows the bytes, and the rules for a single frame or manifest. It must not know sockets, subjects, time, who is a
+// member, or any arithmetic. The packages above it (ps, trainer) use Head, View and Frame; only this package touches
+// the generated accessors in schema/wire.
 //
 // Writing: NewFrame lays a frame out once, SetHead, Float32s, Keys and SetSection refill it in place, and Seal puts the
 // checksum in and returns the bytes. Reading: Verify checks all of the bytes before anything is read through them, and
@@ -17,14 +17,15 @@
 //	v, err := schema.Verify(message, schema.Limits{})
 //	sum(v.Float32s())
 //
-// A Pulse (pulse.go, pulse_codec.go, pulse_check.go) is what a member says of itself to whoever watches: JSON in a frame, of which every number,
-// text, name and list is checked when it is written and when it is read, so that who shows or exports it need not.
+// A Telemetry (telemetry.go, telemetry_codec.go, telemetry_check.go) is a member's report about itself: JSON in a
+// frame. Every number, text, name and list is checked when a report is written and when it is read, so readers need no
+// checks of their own.
 //
 // The format is gradbus.fbs; docs/protocol.md says how to speak it from another language. schema/wire is generated:
 // scripts/generate.sh writes it again, and `make verify` compares. Values are little-endian and are viewed in place, so
 // the package compiles for little-endian machines only.
 //
 // A newcomer may add a control message (control.go), a reason (reason.go) or a check of the manifest (job_check.go).
-// Frames are another matter: whatever changes in gradbus.fbs, in a kind's rules or in the checksum needs a new version
-// number, golden frames in testdata beside the old ones, and a word in docs/protocol.md.
+// A change of gradbus.fbs, of the rules of a kind or of the checksum needs a new version number, golden frames in
+// testdata beside the old ones, and a change of docs/protocol.md.
 package schema

@@ -23,7 +23,8 @@ func TestHalfFrameLiteral(t *testing.T) {
 		data := f.Seal()
 		v, err := Verify(data, Limits{})
 		check(t, err)
-		if v.Head().DType != dtype || v.Float32s() != nil || len(v.Halves()) != 3 || v.Halves()[0] != uint16(want[0])|uint16(want[1])<<8 {
+		if v.Head().DType != dtype || v.Float32s() != nil || len(v.Halves()) != 3 ||
+			v.Halves()[0] != uint16(want[0])|uint16(want[1])<<8 {
 			t.Errorf("%v: read as %v, floats %v, halves %04x", dtype, v.Head().DType, v.Float32s(), v.Halves())
 		}
 		if len(data) != 134 || string(data[128:]) != string(want) || data[110] != byte(dtype) {
@@ -57,7 +58,8 @@ func TestLayoutRefusesTypes(t *testing.T) {
 
 // A frame's values are of the type that its job names, or it is refused; and a chunk has as many values in either type.
 func TestCheckFrameOfTypes(t *testing.T) {
-	names := map[DType]string{DTypeFloat32: GradientsFloat32, DTypeBFloat16: GradientsBFloat16, DTypeFloat16: GradientsFloat16}
+	names := map[DType]string{DTypeFloat32: GradientsFloat32, DTypeBFloat16: GradientsBFloat16,
+		DTypeFloat16: GradientsFloat16}
 	for have := range names {
 		for want, gradients := range names {
 			job := checkedJob()
@@ -66,7 +68,8 @@ func TestCheckFrameOfTypes(t *testing.T) {
 			place := NewPlacement(job, 2)
 			head := Head{Bucket: 1, Chunks: 1, Node: lane.Node{Count: 4}, Lanes: 4, Weight: 1}
 			for values := 4; values <= 5; values++ {
-				dense, err := Verify(build(t, Layout{Kind: KindDense, DType: have, Values: values * have.Bytes()}, head, nil), Limits{})
+				dense, err := Verify(build(t, Layout{Kind: KindDense, DType: have, Values: values * have.Bytes()}, head, nil),
+					Limits{})
 				check(t, err)
 				reason := ReasonOK
 				switch {
@@ -75,7 +78,7 @@ func TestCheckFrameOfTypes(t *testing.T) {
 				case values != 5:
 					reason = ReasonWrongShape
 				}
-				if err := place.CheckFrame(&dense, 1); ReasonOf(err) != reason {
+				if err := place.CheckFrame(&dense, 0); ReasonOf(err) != reason {
 					t.Errorf("%d %v values in a job of %v: %v, want %v", values, have, want, err, reason)
 				}
 			}
@@ -88,7 +91,7 @@ func TestCheckFrameOfTypes(t *testing.T) {
 			head.Bucket = 1
 			mean, err := Verify(build(t, Layout{Kind: KindMean, Values: 20}, head, nil), Limits{})
 			check(t, err)
-			if err := place.CheckFrame(&mean, 1); err != nil {
+			if err := place.CheckFrame(&mean, 0); err != nil {
 				t.Errorf("a result, which is float32 in any job: %v", err)
 			}
 		}

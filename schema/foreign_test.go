@@ -35,7 +35,8 @@ func foreign(v *View, emptyVectors bool) []byte {
 
 	wire.FrameStart(b)
 	h := v.Head()
-	wire.FrameAddHead(b, wire.CreateHead(b, magic, WireVersion, uint16(h.Kind), uint64(h.Sequence), 0, uint32(h.Generation),
+	wire.FrameAddHead(b, wire.CreateHead(b, magic, WireVersion, uint16(h.Kind), uint64(h.Sequence), 0,
+		uint32(h.Generation),
 		uint64(h.Job), uint64(h.Batch), h.Offset, h.Weight, uint32(h.Bucket), uint32(h.Chunk), uint32(h.Chunks), h.Flags,
 		uint16(h.Node.First), h.Node.Count, h.Lanes, uint16(h.DType)))
 	wire.FrameAddValues(b, values)
@@ -82,10 +83,12 @@ func TestStockAccessorsRead(t *testing.T) {
 		check(t, err)
 		f := wire.GetRootAsFrame(s.frame, 0)
 		h := f.Head(nil)
-		if h.Magic() != magic || h.Version() != WireVersion || h.Batch() != uint64(v.Head().Batch) || h.Dtype() != uint16(v.Head().DType) {
+		if h.Magic() != magic || h.Version() != WireVersion || h.Batch() != uint64(v.Head().Batch) ||
+			h.Dtype() != uint16(v.Head().DType) {
 			t.Errorf("%s: head is read otherwise", s.name)
 		}
-		if !bytes.Equal(f.ValuesBytes(), v.Values()) || !bytes.Equal(f.BodyBytes(), v.Body()) || f.KeysLength() != len(v.Keys()) {
+		if !bytes.Equal(f.ValuesBytes(), v.Values()) || !bytes.Equal(f.BodyBytes(), v.Body()) ||
+			f.KeysLength() != len(v.Keys()) {
 			t.Errorf("%s: vectors are read otherwise", s.name)
 		}
 		for i, key := range v.Keys() {
@@ -98,12 +101,14 @@ func TestStockAccessorsRead(t *testing.T) {
 		}
 		for i, want := range v.Sections() {
 			var got wire.Section
-			if !f.Sections(&got, i) || got.TableId() != uint32(want.Table) || got.Dim() != want.Dim || got.Count() != want.Count {
+			if !f.Sections(&got, i) || got.TableId() != uint32(want.Table) || got.Dim() != want.Dim ||
+				got.Count() != want.Count {
 				t.Errorf("%s: section %d is read otherwise", s.name, i)
 			}
 		}
 		if f.BagsLength() != len(v.Bags()) || f.OffsetsLength() != len(v.Offsets()) {
-			t.Fatalf("%s: %d bags entries and %d offsets, want %d and %d", s.name, f.BagsLength(), f.OffsetsLength(), len(v.Bags()), len(v.Offsets()))
+			t.Fatalf("%s: %d bags entries and %d offsets, want %d and %d", s.name, f.BagsLength(), f.OffsetsLength(),
+				len(v.Bags()), len(v.Offsets()))
 		}
 		for i, want := range v.Bags() {
 			var got wire.Bags

@@ -40,6 +40,10 @@ const (
 	sectionBytes = 16
 	bagsBytes    = 8
 	valuesAlign  = 64
+
+	// headroomBytes and tailroomBytes lie before and behind a frame in memory, for what a transport puts around it.
+	headroomBytes = 8 * valuesAlign
+	tailroomBytes = 2
 )
 
 // Layout is what a frame has room for.
@@ -58,6 +62,7 @@ type Layout struct {
 // belong to the frame: whoever was given them by Seal may use them until the next refill, so a frame that is in flight
 // is refilled only after it was acknowledged. Not safe for concurrent use.
 type Frame struct {
+	memory   []byte // data, and the room before and behind it
 	data     []byte
 	kind     Kind
 	dtype    DType
@@ -79,12 +84,17 @@ func (s span) bytes() int { return s.hi - s.lo }
 //	f, err := NewFrame(Layout{Kind: KindSparse, Sections: 1, Keys: 2, Values: 2 * 4 * dim})
 func NewFrame(l Layout) (*Frame, error) {
 	f := new(Frame)
-	return f, f.Reset(l)
+	return f, f.layOut(l, false)
 }
 
-// Reset lays the frame out anew, zeroed, in the same memory where that is large enough. It costs what clearing the
-// frame's bytes costs. On an error the frame is as it was.
-func (f *Frame) Reset(l Layout) error {
+// Reset lays the frame out anew, in the same memory where that is large enough. Values, keys, offsets and body hold
+// anything: whoever lays a frame out writes all of them. Sections and bags are zero. On an error the frame is as it
+// was.
+//
+// Under the race detector what is to be written holds garbage, so that tests see what is not.
+func (f *Frame) Reset(l Layout) error { return f.layOut(l, raced) }
+
+func (f *Frame) layOut(l Layout, garbage bool) error {
 	if l.DType == DTypeNone && l.Kind <= kindMax && rules[l.Kind].values {
 		l.DType = DTypeFloat32
 	}
@@ -107,11 +117,23 @@ func (f *Frame) Reset(l Layout) error {
 	if at > FrameBytesMax {
 		return fmt.Errorf("lay out a %v frame: %d bytes: want at most %d", l.Kind, at, FrameBytesMax)
 	}
-	if cap(f.data) < at {
-		f.data = alignedBytes(at)
+	if need := headroomBytes + at + tailroomBytes; len(f.memory) < need {
+		f.memory = alignedBytes(need)
 	}
-	f.data = f.data[:at]
-	clear(f.data)
+	f.data = f.memory[headroomBytes : headroomBytes+at : headroomBytes+at]
+	if garbage {
+		for i := range f.data {
+			f.data[i] = 0xdb
+		}
+	}
+	// What nobody else writes: the fixed part, the gaps between vectors, sections and bags.
+	written := 0
+	for _, to := range [...]span{offsets, keys, body, values, {at, at}} {
+		if to.hi > 0 {
+			clear(f.data[written:to.lo])
+			written = to.hi
+		}
+	}
 	f.kind, f.dtype, f.sections, f.keys, f.body, f.values = l.Kind, l.DType, sections, keys, body, values
 	f.bags, f.offsets = bags, offsets
 	f.writeFixed()
@@ -185,8 +207,10 @@ func (f *Frame) writeFixed() {
 		slot, fieldAt, size int
 		at                  span
 	}{
-		{fieldValues, valuesFieldAt, 1, f.values}, {fieldKeys, keysFieldAt, 8, f.keys}, {fieldSections, sectionsField, sectionBytes, f.sections},
-		{fieldBody, bodyFieldAt, 1, f.body}, {fieldBags, bagsFieldAt, bagsBytes, f.bags}, {fieldOffsets, offsetsField, 4, f.offsets},
+		{fieldValues, valuesFieldAt, 1, f.values}, {fieldKeys, keysFieldAt, 8, f.keys},
+		{fieldSections, sectionsField, sectionBytes, f.sections},
+		{fieldBody, bodyFieldAt, 1, f.body}, {fieldBags, bagsFieldAt, bagsBytes, f.bags},
+		{fieldOffsets, offsetsField, 4, f.offsets},
 	} {
 		if part.at.bytes() > 0 {
 			le.PutUint16(d[vtable+4+2*part.slot:], uint16(part.fieldAt-tableAt))
@@ -215,10 +239,11 @@ func (f *Frame) SetHead(h Head) {
 	writeHead(f.data, frameHeadAt, h)
 }
 
-// View is the frame as who receives it sees it, without a checksum or any check: for an owner that takes its own frames.
-// It is valid until the next Reset, and shows what is written to the frame later.
+// View is the frame as who receives it sees it, without a checksum or any check: for an owner that takes its own
+// frames. It is valid until the next Reset, and shows what is written to the frame later.
 func (f *Frame) View() View {
-	return View{data: f.data, head: readHead(f.data, frameHeadAt), values: f.values, keys: f.keys, sections: f.sections, bags: f.bags, offsets: f.offsets, body: f.body}
+	return View{data: f.data, head: readHead(f.data, frameHeadAt), values: f.values, keys: f.keys, sections: f.sections,
+		bags: f.bags, offsets: f.offsets, body: f.body}
 }
 
 // SetSequence numbers the frame; it may be called after Seal, whose checksum stays valid.
@@ -280,10 +305,17 @@ func (f *Frame) SetAck(a Ack) {
 }
 
 // Seal writes the checksum and returns the frame's bytes, which are valid until the frame is next refilled. It reads
-// every byte once and checks nothing: what it returns is as right as what was put in, and Verify at the other end tells.
+// every byte once and checks nothing: what it returns is as right as what was put in, and Verify at the other end
+// tells.
 func (f *Frame) Seal() []byte {
 	binary.LittleEndian.PutUint32(f.data[frameHeadAt+checksumAt:], checksum(f.data, frameHeadAt))
 	return f.data
+}
+
+// Room is the memory that the frame's bytes lie in, memory[lo:hi], with room before and behind them for what a
+// transport puts around them. It is valid as long as what Seal gave.
+func (f *Frame) Room() (memory []byte, lo, hi int) {
+	return f.memory, headroomBytes, headroomBytes + len(f.data)
 }
 
 // alignedBytes allocates n bytes whose address is a multiple of 64, so that values are as aligned in memory as they are

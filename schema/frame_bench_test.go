@@ -60,6 +60,21 @@ func BenchmarkVerifyRows(b *testing.B) {
 	}
 }
 
+// BenchmarkReset is what an answer with rows costs before they are put into it.
+func BenchmarkReset(b *testing.B) {
+	const rows, dim = 1024, 64
+	l := Layout{Kind: KindRows, Values: rows * dim * 4, Keys: rows, Sections: 1}
+	f, err := NewFrame(l)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if err := f.Reset(l); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // Verify of a small frame: what control traffic and acks cost.
 func BenchmarkVerifyAck(b *testing.B) {
 	data, err := EncodeAck(Head{Job: 1}, Ack{Cumulative: 7})

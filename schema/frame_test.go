@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
 	"unsafe"
 
+	"gradbus/fabric"
 	"gradbus/lane"
 )
 
@@ -39,6 +41,88 @@ func TestDenseFrameLiteral(t *testing.T) {
 	}
 }
 
+// What was in a frame's memory before is in no byte of what it is laid out for next, but where it is to be written.
+func TestResetLeavesNoGarbage(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 3))
+	upTo := func(n int) int { return random.IntN(2) * random.IntN(n+1) }
+	layout := func() Layout {
+		for {
+			l := Layout{Kind: Kind(1 + random.IntN(int(kindMax))), Sections: upTo(3), Keys: upTo(40), Bags: upTo(9),
+				Body: upTo(50), Values: 4 * upTo(60), DType: DType(upTo(int(dtypeMax))), Pooled: random.IntN(4) == 0}
+			if _, err := NewFrame(l); err == nil {
+				return l
+			}
+		}
+	}
+	fill := func(f *Frame) []byte {
+		keys, offsets := f.data[f.keys.lo:f.keys.hi], f.data[f.offsets.lo:f.offsets.hi]
+		for _, part := range [][]byte{f.Values(), f.Body(), keys, offsets} {
+			for i := range part {
+				part[i] = byte(i)
+			}
+		}
+		if s := f.Sections(); len(s) > 0 {
+			s[0] = Section{Table: 1, Dim: 2, Count: 3}
+		}
+		return f.Seal()
+	}
+	again, kinds := new(Frame), map[Kind]int{}
+	for range 3000 {
+		l := layout()
+		kinds[l.Kind]++
+		fresh, err := NewFrame(l)
+		if err == nil {
+			err = again.Reset(l)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range again.memory {
+			again.memory[i] = byte(1 + random.IntN(255))
+		}
+		if err := again.Reset(l); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(fill(again), fill(fresh)) {
+			t.Fatalf("%+v: a frame that was used before differs from a new one", l)
+		}
+		if again.Kind() != l.Kind || again.Bytes() != fresh.Bytes() {
+			t.Fatalf("%+v: %d bytes of kind %v", l, again.Bytes(), again.Kind())
+		}
+		if len(again.Values()) != l.Values || len(again.Keys()) != l.Keys || len(again.Sections()) != l.Sections ||
+			len(again.Body()) != l.Body {
+			t.Fatalf("%+v: parts of other sizes", l)
+		}
+	}
+	if len(kinds) != int(kindMax) {
+		t.Errorf("layouts of these kinds were drawn: %v; want all %d", kinds, kindMax)
+	}
+}
+
+// A frame has room on both sides in memory, as much as a transport counts on, and its values stay aligned; a larger
+// layout moves both.
+func TestFrameHasRoomAround(t *testing.T) {
+	f := new(Frame)
+	for _, values := range []int{4, 0, 4096, 64, 100_000, 99_996} {
+		if err := f.Reset(Layout{Kind: KindDense, Values: values}); err != nil {
+			t.Fatal(err)
+		}
+		memory, lo, hi := f.Room()
+		sealed := f.Seal()
+		if len(sealed) != hi-lo || &memory[lo] != &sealed[0] || cap(sealed) != len(sealed) {
+			t.Errorf("%d bytes of values: room around %d bytes, and the frame has %d of %d", values, hi-lo, len(sealed),
+				cap(sealed))
+		}
+		if lo < fabric.HeadroomBytes || len(memory)-hi < fabric.TailroomBytes {
+			t.Errorf("%d bytes of values: room of %d and %d bytes, want %d and %d", values, lo, len(memory)-hi,
+				fabric.HeadroomBytes, fabric.TailroomBytes)
+		}
+		if values > 0 && uintptr(unsafe.Pointer(unsafe.SliceData(f.Values())))%valuesAlign != 0 {
+			t.Errorf("%d bytes of values are not aligned", values)
+		}
+	}
+}
+
 func TestSetSequenceKeepsFrameValid(t *testing.T) {
 	f, err := NewFrame(Layout{Kind: KindDense, Values: 4})
 	if err != nil {
@@ -63,29 +147,6 @@ func TestSetSequenceKeepsFrameValid(t *testing.T) {
 	}
 }
 
-// A frame laid out anew is the same bytes as a new one, whatever it held before.
-func TestResetLeavesNothingBehind(t *testing.T) {
-	f, err := NewFrame(Layout{Kind: KindSparse, Values: 400, Keys: 50, Sections: 3})
-	check(t, err)
-	for _, l := range []Layout{
-		{Kind: KindLookup, Keys: 2, Sections: 1}, {Kind: KindAck}, {Kind: KindDense, Values: 64}, {Kind: KindBeat, Body: 5},
-		{Kind: KindRows, Values: 4000, Keys: 50, Sections: 3},
-	} {
-		for i := range f.data {
-			f.data[i] = 0xee
-		}
-		check(t, f.Reset(l))
-		fresh, err := NewFrame(l)
-		check(t, err)
-		if !bytes.Equal(f.Seal(), fresh.Seal()) || f.Kind() != l.Kind || f.Bytes() != fresh.Bytes() {
-			t.Errorf("%+v differs after Reset", l)
-		}
-		if len(f.Values()) != l.Values || len(f.Keys()) != l.Keys || len(f.Sections()) != l.Sections || len(f.Body()) != l.Body {
-			t.Errorf("%+v: parts of other sizes", l)
-		}
-	}
-}
-
 func TestNewFrameRefuses(t *testing.T) {
 	for _, c := range []struct {
 		layout Layout
@@ -100,7 +161,7 @@ func TestNewFrameRefuses(t *testing.T) {
 		{Layout{Kind: KindDense, Keys: 1}, "1 keys: this kind has none"},
 		{Layout{Kind: KindLookup, Values: 4}, "4 bytes of values: this kind has none"},
 		{Layout{Kind: KindLookup, Keys: KeysMax + 1}, "want 0 to 1048576"},
-		{Layout{Kind: KindBeat, Sections: 1}, "1 sections: this kind has none"},
+		{Layout{Kind: KindHeartbeat, Sections: 1}, "1 sections: this kind has none"},
 		{Layout{Kind: KindDense, Body: 1}, "1 bytes of body: this kind has none"},
 		{Layout{Kind: KindControl, Body: BodyBytesMax + 1}, "want 0 to 1048576"},
 	} {

@@ -55,7 +55,8 @@ func sampleKeys(f *Frame) {
 func contributions(t testing.TB) []sample {
 	// Table 0: bags {9, 3, 9} and {3} of lane 1, bag {4} of lane 3. Table 1: the row of key 5, which has no bag.
 	bags := func(f *Frame) {
-		for i, s := range []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1}, {Table: 1, Dim: 1, Count: 1}} {
+		for i, s := range []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1},
+			{Table: 1, Dim: 1, Count: 1}} {
 			f.SetSection(i, s)
 		}
 		copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
@@ -65,7 +66,8 @@ func contributions(t testing.TB) []sample {
 	}
 	return []sample{
 		{"dense", build(t, Layout{Kind: KindDense, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9}, sampleValues(1, -2, 0.5))},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Weight: 32, Sequence: 9},
+			sampleValues(1, -2, 0.5))},
 		{"dense-absent", build(t, Layout{Kind: KindDense}, Head{
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Node: left(), Lanes: 4, Offset: 65536, Sequence: 10}, nil)},
 		{"dense-bfloat16", build(t, Layout{Kind: KindDense, DType: DTypeBFloat16, Values: 6}, Head{
@@ -94,17 +96,21 @@ func samples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusal, err := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3, Node: left(), Lanes: 4},
+	refusal, err := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3,
+		Node: left(), Lanes: 4},
 		ReasonStaleBatch, "batch 6: batch 7 is under way")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return append(slices.Concat(contributions(t), moduleSamples(t), poolingSamples(t), pulseSamples(t)), []sample{
+	return append(slices.Concat(contributions(t), moduleSamples(t), poolingSamples(t), reportSamples(t)), []sample{
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64}, sampleValues(0.5, -1, 0.25))},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64},
+			sampleValues(0.5, -1, 0.25))},
 		{"mean-parameters", build(t, Layout{Kind: KindMean, Values: 12}, Head{
-			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64, Flags: FlagParameters}, sampleValues(8, 9, 10))},
-		{"mean-closed", build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64}, nil)},
+			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64, Flags: FlagParameters},
+			sampleValues(8, 9, 10))},
+		{"mean-closed",
+			build(t, Layout{Kind: KindMean}, Head{Batch: 7, Bucket: 3, Chunks: 1, Node: root(), Lanes: 4, Weight: 64}, nil)},
 		{"lookup", build(t, Layout{Kind: KindLookup, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},
 		{"lookup-empty", build(t, Layout{Kind: KindLookup}, Head{Batch: 7, Chunks: 1}, nil)},
 		{"rows", build(t, Layout{Kind: KindRows, Values: 20, Keys: 3, Sections: 2}, Head{Batch: 7, Chunks: 1}, sampleKeys)},
@@ -115,17 +121,18 @@ func samples(t testing.TB) []sample {
 			copy(f.Float32s(), []float32{7, 8})
 		})},
 		{"pull", build(t, Layout{Kind: KindPull}, Head{Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2}, nil)},
-		{"pull-parameters", build(t, Layout{Kind: KindPull}, Head{Batch: 8, Bucket: 2, Chunk: 1, Chunks: 2, Flags: FlagParameters}, nil)},
-		{"pull-table", build(t, Layout{Kind: KindPull, Keys: 1, Sections: 1}, Head{Batch: 8, Bucket: 5, Chunk: 2}, func(f *Frame) {
-			f.SetSection(0, Section{Table: 0, Dim: 2, Count: 1})
-			f.Keys()[0] = 40
-		})},
+		{"pull-parameters",
+			build(t, Layout{Kind: KindPull}, Head{Batch: 8, Bucket: 2, Chunk: 1, Chunks: 2, Flags: FlagParameters}, nil)},
+		{"pull-table", build(t, Layout{Kind: KindPull, Keys: 1, Sections: 1}, Head{Batch: 8, Bucket: 5, Chunk: 2},
+			func(f *Frame) {
+				f.SetSection(0, Section{Table: 0, Dim: 2, Count: 1})
+				f.Keys()[0] = 40
+			})},
 		{"ack", build(t, Layout{Kind: KindAck}, Head{}, func(f *Frame) {
 			f.SetAck(Ack{Cumulative: 100, Bitmap: [4]uint64{6, 0, 0, 1 << 63}, Window: 4 << 20})
 		})},
 		{"control", leave},
-		{"beat", build(t, Layout{Kind: KindBeat}, Head{Batch: 7}, nil)},
-		{"beat-report", build(t, Layout{Kind: KindBeat, Body: 13}, Head{Batch: 7}, func(f *Frame) { copy(f.Body(), `{"loss":0.25}`) })},
+		{"beat", build(t, Layout{Kind: KindHeartbeat}, Head{Batch: 7}, nil)},
 		{"refusal", refusal},
 	}...)
 }
@@ -134,8 +141,10 @@ func samples(t testing.TB) []sample {
 func describe(v *View) string {
 	var b strings.Builder
 	h := v.Head()
-	fmt.Fprintf(&b, "kind %v\njob %016x\ngeneration %d\nbatch %d\nbucket %d\nchunk %d\nchunks %d\nnode %d %d\nlanes %d\ndtype %d\n"+
-		"flags %d\noffset %d\nweight %v\nsequence %d\n", h.Kind, uint64(h.Job), h.Generation, h.Batch, h.Bucket, h.Chunk, h.Chunks,
+	fmt.Fprintf(&b, "kind %v\njob %016x\ngeneration %d\nbatch %d\nbucket %d\nchunk %d\nchunks %d\nnode %d %d\nlanes "+
+		"%d\ndtype %d\n"+
+		"flags %d\noffset %d\nweight %v\nsequence %d\n", h.Kind, uint64(h.Job), h.Generation, h.Batch, h.Bucket,
+		h.Chunk, h.Chunks,
 		h.Node.First, h.Node.Count, h.Lanes, h.DType, h.Flags, h.Offset, h.Weight, h.Sequence)
 	for _, s := range v.Sections() {
 		fmt.Fprintf(&b, "section table %d dim %d count %d\n", s.Table, s.Dim, s.Count)

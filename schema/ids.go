@@ -11,7 +11,8 @@ import (
 type (
 	// JobName names a training run; it matches [a-z0-9-]{1,63} and is a token of every subject.
 	JobName string
-	// Member names a process within a job: t0, t1, ... for trainers, s0, s1, ... for shards, "coordinator", p-{id} for a ps.
+	// Member names a process within a job: t0, t1, ... for trainers, s0, s1, ... for shards, "coordinator", p-{id} for a
+	// ps.
 	Member string
 	// RunID tells apart two jobs of one name; the coordinator draws it when the job is registered.
 	RunID uint64
@@ -27,7 +28,7 @@ type (
 	Chunk uint32
 	// Table is the index of an embedding table in the job's manifest.
 	Table uint32
-	// Partition is a fixed part of a table, by a mixed hash of the key.
+	// Partition is a fixed part of a table: see PartitionOf.
 	Partition uint32
 	// Sequence numbers the frames of one (trainer, shard) pair, from 1.
 	Sequence uint64
@@ -39,8 +40,9 @@ const (
 	All         Member = "all"
 )
 
-// PulseJob stands where subjects have a job's name, in pulses of a ps. A job may go by it too: its members are trainers.
-const PulseJob JobName = "ps"
+// TelemetryJob stands where subjects have a job's name, in reports of a ps. A job may go by it too: its members are
+// trainers.
+const TelemetryJob JobName = "ps"
 
 var (
 	nameForm  = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
@@ -74,13 +76,24 @@ const ServerIDBytesMax = 61
 // ServerMember is the member name of the ps with an id.
 func ServerMember(id string) Member { return Member("p-" + id) }
 
-// PartitionOf is the partition of a key in a table cut into the given number of partitions: the splitmix64 finaliser
-// of the key, modulo partitions. It is part of the protocol: trainers and shards must agree.
+// IsServer reports whether a member is a ps.
+func (m Member) IsServer() bool { return strings.HasPrefix(string(m), "p-") }
+
+// PartitionOf is the partition of a key in a table cut into the given number of partitions. It is part of the protocol:
+// trainers and shards must agree. Keys come in groups of as many as there are partitions. A group has one key in each:
+// key i of group g is in partition (i + h(g)) modulo partitions, at position g of it. h(g) is the splitmix64 finaliser
+// of g, its upper 32 bits scaled to [0, partitions), so that keys of any stride are spread.
 func PartitionOf(key uint64, partitions int) Partition {
-	key ^= key >> 30
-	key *= 0xbf58476d1ce4e5b9
-	key ^= key >> 27
-	key *= 0x94d049bb133111eb
-	key ^= key >> 31
-	return Partition(key % uint64(partitions))
+	p := uint64(partitions)
+	return Partition((key%p + rotation(key/p, p)) % p)
+}
+
+// rotation is h(g): by how many partitions a group is turned.
+func rotation(group, partitions uint64) uint64 {
+	group ^= group >> 30
+	group *= 0xbf58476d1ce4e5b9
+	group ^= group >> 27
+	group *= 0x94d049bb133111eb
+	group ^= group >> 31
+	return (group >> 32) * partitions >> 32
 }

@@ -8,35 +8,39 @@ import (
 )
 
 // Job is the manifest of a job: all that its trainers must agree on. The first trainer registers it; the others' must
-// be equal field by field. It travels as JSON within a control frame, with all of its fields; a program may leave out those that
-// WithDefaults knows.
+// be equal field by field. It travels as JSON within a control frame, with all of its fields; a program may leave out
+// those that WithDefaults knows.
 type Job struct {
-	Name        JobName           `json:"name"`
-	Workload    string            `json:"workload"`        // what the trainers run, for example "packages"
-	Settings    map[string]string `json:"settings"`        // the workload's own settings and the digest of its data
-	Seed        uint64            `json:"seed"`            // of all random numbers of the job
-	Trainers    int               `json:"trainers"`        // how many take part
-	Lanes       int               `json:"lanes"`           // >= Trainers, at most lane.LanesMax
-	Consistency string            `json:"consistency"`     // ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
-	Ahead       int               `json:"ahead"`           // batches that a trainer may run ahead where that is bounded; else 0
-	Group       int               `json:"group,omitempty"` // trainers whose contributions make one update where they are grouped; else 0
-	Wire        Wire              `json:"wire"`            // how gradients travel
-	Reduce      string            `json:"reduce"`          // who adds up: ReduceShards (also "") or ReduceTrainers
-	Apply       string            `json:"apply"`           // ApplyUpdate or ApplyMean
-	Policy      string            `json:"policy"`          // PolicyFail
-	ChunkBytes  int               `json:"chunk_bytes"`     // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
-	Optimizer   Optimizer         `json:"optimizer"`       // of all parameters and tables that have none of their own, and of modules
-	Parameters  []Parameter       `json:"parameters"`      // dense tensors, in the order of the forward pass
-	Tables      []TableSpec       `json:"tables"`
-	Modules     []ModuleSpec      `json:"modules,omitempty"` // that shards host; left out where there are none
+	Name     JobName           `json:"name"`
+	Workload string            `json:"workload"` // what the trainers run, for example "packages"
+	Settings map[string]string `json:"settings"` // the workload's own settings and the digest of its data
+	Seed     uint64            `json:"seed"`     // of all random numbers of the job
+	Trainers int               `json:"trainers"` // how many take part
+	Lanes    int               `json:"lanes"`    // >= Trainers, at most lane.LanesMax
+	// ConsistencySync, ConsistencyBounded, ConsistencyAsync or ConsistencyGrouped
+	Consistency string `json:"consistency"`
+	// batches that a trainer may run ahead where that is bounded; else 0
+	Ahead int `json:"ahead"`
+	// trainers whose contributions make one update where they are grouped; else 0
+	Group      int    `json:"group,omitempty"`
+	Wire       Wire   `json:"wire"`        // how gradients travel
+	Reduce     string `json:"reduce"`      // who adds up: ReduceShards (also "") or ReduceTrainers
+	Apply      string `json:"apply"`       // ApplyUpdate or ApplyMean
+	Policy     string `json:"policy"`      // PolicyFail
+	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
+	// of all parameters and tables that have none of their own, and of modules
+	Optimizer  Optimizer    `json:"optimizer"`
+	Parameters []Parameter  `json:"parameters"` // dense tensors, in the order of the forward pass
+	Tables     []TableSpec  `json:"tables"`
+	Modules    []ModuleSpec `json:"modules,omitempty"` // that shards host; left out where there are none
 
 	// What follows is left out of the encoding where it has its default.
 
 	// Sum is when contributions are added up: SumArrival (also "") or SumClose. The bits are the same.
 	Sum string `json:"sum,omitempty"`
-	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""), the job ends, or
-	// NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave later with it: a lane's when its backward
-	// pass has ended.
+	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""), the
+	// job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave later with
+	// it: a lane's when its backward pass has ended.
 	OnNonfinite string `json:"on_nonfinite,omitempty"`
 	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of which is
 	// small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
@@ -56,7 +60,7 @@ const (
 	ConsistencyAsync   = "async"    // every contribution is applied when it arrives
 	ConsistencyGrouped = "grouped"  // the contributions of the next Group trainers, whoever they are, make one update
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
-	ReduceTrainers     = "trainers" // every trainer owns a segment of every bucket and adds it up for all
+	ReduceTrainers     = "trainers" // every trainer owns some chunks and adds them up for all
 	SumArrival         = "arrival"  // two children of a lane-tree node are added as soon as both are there
 	SumClose           = "close"    // a round keeps all contributions and adds them up when the last has come
 	GradientsFloat32   = "float32"
@@ -80,17 +84,19 @@ const (
 
 // Wire says how gradients travel. The zero value is float32 and rows.
 //
-// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node of the lane tree
-// that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the number of trainers, and are the same
-// in each run of as many. ErrorFeedback keeps a remainder for each of these nodes.
+// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node of
+// the lane tree that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the number of
+// trainers, and are the same in each run of as many. ErrorFeedback keeps a remainder for each of these nodes.
 type Wire struct {
-	Gradients     string `json:"gradients"`      // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
-	ErrorFeedback bool   `json:"error_feedback"` // what rounding to 16 bits took away is added to the next batch's gradient
-	Sparse        string `json:"sparse"`         // SparseRows (also ""), SparseBags or SparseAuto
+	Gradients string `json:"gradients"` // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
+	// what rounding to 16 bits took away is added to the next batch's gradient
+	ErrorFeedback bool   `json:"error_feedback"`
+	Sparse        string `json:"sparse"` // SparseRows (also ""), SparseBags or SparseAuto
 }
 
 // Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or InitNormal
-// (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name, key).
+// (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name,
+// key).
 type Init struct {
 	Kind  string  `json:"kind"`
 	Scale float32 `json:"scale"`
@@ -120,7 +126,8 @@ type TableSpec struct {
 	Rows       uint64 `json:"rows"`
 	Dim        int    `json:"dim"`
 	Partitions int    `json:"partitions"`
-	Replicated bool   `json:"replicated"` // every trainer keeps the whole table and its optimizer, and is told mean gradients
+	// every trainer keeps the whole table and its optimizer, and is told mean gradients
+	Replicated bool   `json:"replicated"`
 	Init       Init   `json:"init"`
 	Placement  string `json:"placement,omitempty"` // PlacementRows (also ""), PlacementColumns or PlacementTables
 	Pooling    string `json:"pooling,omitempty"`   // of bags: PoolingSum or PoolingMean; "" where the table has none
@@ -129,10 +136,12 @@ type TableSpec struct {
 	Reduce string `json:"reduce,omitempty"`
 
 	Optimizer *Optimizer `json:"optimizer,omitempty"` // in place of the job's, whole
-	PerRow    bool       `json:"per_row,omitempty"`   // a row's sum is divided by how often the lanes that gave it name its key
+	// a row's sum is divided by how often the lanes that gave it name its key
+	PerRow bool `json:"per_row,omitempty"`
 }
 
-// SumDim is how many values the gradient of a row has on its way: those of the row, and behind them, with PerRow, its own count.
+// SumDim is how many values the gradient of a row has on its way: those of the row, and behind them, with PerRow, its
+// own count.
 func (t *TableSpec) SumDim() int {
 	if t.PerRow {
 		return t.Dim + 1
@@ -205,8 +214,8 @@ func (j *Job) normal() *Job {
 	return &n
 }
 
-// normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after others are absent
-// where they say nothing, so that manifests without them stay what they were.
+// normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after
+// others are absent where they say nothing, so that manifests without them stay what they were.
 func (j *Job) normalRoutes() {
 	if j.Sum == SumArrival {
 		j.Sum = ""

@@ -14,8 +14,9 @@ import (
 func testJob() *Job {
 	return &Job{
 		Name: "demo", Workload: "packages", Settings: map[string]string{"batch_size": "256", "data": "ab12"}, Seed: 7,
-		Trainers: 2, Lanes: 4, Consistency: ConsistencySync, Wire: Wire{Gradients: GradientsFloat32, Sparse: SparseRows}, Reduce: ReduceShards,
-		Apply: ApplyUpdate, Policy: PolicyFail, ChunkBytes: ChunkBytes,
+		Trainers: 2, Lanes: 4, Consistency: ConsistencySync, Wire: Wire{Gradients: GradientsFloat32, Sparse: SparseRows},
+		Reduce: ReduceShards,
+		Apply:  ApplyUpdate, Policy: PolicyFail, ChunkBytes: ChunkBytes,
 		Optimizer: Optimizer{Kind: OptimizerSGD, LR: 0.1, Momentum: 0.9},
 		Parameters: []Parameter{
 			{Name: "hidden.weight", Shape: []int{3, 2}, Init: Init{InitUniform, 0.5}},
@@ -91,7 +92,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"optimizer.dampening", "+Inf", "finite", func(j *Job) { j.Optimizer.Dampening = float32(math.Inf(1)) }},
 		{"optimizer.weight_decay", "-0.5", "at least 0", func(j *Job) { j.Optimizer.WeightDecay = -0.5 }},
 		{"optimizer.nesterov", "true", "momentum", func(j *Job) { j.Optimizer.Momentum, j.Optimizer.Nesterov = 0, true }},
-		{"parameters[1].name", `"hidden.weight"`, "parameters[0].name has it", func(j *Job) { j.Parameters[1].Name = "hidden.weight" }},
+		{"parameters[1].name", `"hidden.weight"`, "s[0].name has it", func(j *Job) { j.Parameters[1].Name = "hidden.weight" }},
 		{"parameters[0].shape", "[]", "1 to 8 dimensions", func(j *Job) { j.Parameters[0].Shape = nil }},
 		{"parameters[0].shape", "[3 0]", "at least 1", func(j *Job) { j.Parameters[0].Shape = []int{3, 0} }},
 		{"parameters[0].shape", "[65536 65536]", "at most", func(j *Job) { j.Parameters[0].Shape = []int{1 << 16, 1 << 16} }},
@@ -107,7 +108,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 		{"tables", "1114095", "1048576 partitions", func(j *Job) {
 			j.Tables = nil
 			for i := range 17 {
-				j.Tables = append(j.Tables, TableSpec{Name: fmt.Sprint(i), Rows: 1, Dim: 1, Partitions: 65535, Init: Init{Kind: InitZeros}})
+				j.Tables = append(j.Tables, TableSpec{Name: fmt.Sprint(i), Rows: 1, Dim: 1, Partitions: 65535, Init: Zeros()})
 			}
 		}},
 	} {
@@ -122,7 +123,8 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 
 func TestValidateListsAll(t *testing.T) {
 	err := (&Job{}).Validate()
-	for _, field := range []string{"name", "workload", "lanes", "consistency", "apply", "policy", "chunk_bytes", "and 1 more"} {
+	for _, field := range []string{"name", "workload", "lanes", "consistency", "apply", "policy", "chunk_bytes",
+		"and 1 more"} {
 		if !strings.Contains(err.Error(), field) {
 			t.Errorf("%q does not speak of %s", err, field)
 		}

@@ -13,13 +13,14 @@ import (
 // jsonDepthMax is how deep a body nests at most: a table's init within a join is at five.
 const jsonDepthMax = 8
 
-// decodeJSON reads exactly one JSON value that is UTF-8, within BodyBytesMax and jsonDepthMax, and whose names are known
-// to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in two ways.
-// The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time of that.
+// decodeJSON reads exactly one JSON value that is UTF-8, within BodyBytesMax and jsonDepthMax, and whose names are
+// known to the type, in lower case and not repeated: what encoding/json alone lets pass, two readers may understand in
+// two ways. The reader is version 2 of encoding/json with the semantics of version 1, which takes half the time of
+// that.
 func decodeJSON(b []byte, to any) error { return decode(b, to, true) }
 
-// decodeNewerJSON is decodeJSON, and passes over names that are not known, with whatever stands under them: whoever writes may be newer.
-// They count for every bound.
+// decodeNewerJSON is decodeJSON, and passes over names that are not known, with whatever stands under them: whoever
+// writes may be newer. They count for every bound.
 func decodeNewerJSON(b []byte, to any) error { return decode(b, to, false) }
 
 func decode(b []byte, to any, strict bool) error {

@@ -6,34 +6,31 @@ import "strconv"
 type Kind uint16
 
 const (
-	KindDense   Kind = 1  // a chunk of a dense gradient, summed over a node's lanes: trainer to shard
-	KindSparse  Kind = 2  // gradients of table rows, summed over a node's lanes: trainer to shard
-	KindMean    Kind = 3  // the result of a dense chunk, or of a sparse round: owner to trainers
-	KindLookup  Kind = 4  // a request for rows by key: trainer to shard
-	KindRows    Kind = 5  // rows: the answer to a lookup or to a pull of a table
-	KindPull    Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
-	KindAck     Kind = 7  // what has been received, and how much more may be in flight
-	KindControl Kind = 8  // membership: a Control as JSON
-	KindBeat    Kind = 9  // a sign of life
-	KindRefusal Kind = 10 // a frame was not taken: a Refusal as JSON
+	KindDense     Kind = 1  // a chunk of a dense gradient, summed over a node's lanes: trainer to shard
+	KindSparse    Kind = 2  // gradients of table rows, summed over a node's lanes: trainer to shard
+	KindMean      Kind = 3  // the result of a dense chunk, or of a sparse round: owner to trainers
+	KindLookup    Kind = 4  // a request for rows by key: trainer to shard
+	KindRows      Kind = 5  // rows: the answer to a lookup or to a pull of a table
+	KindPull      Kind = 6  // a request for a kept result, for parameters or for a part of a table: trainer to shard
+	KindAck       Kind = 7  // what has been received, and how much more may be in flight
+	KindControl   Kind = 8  // membership: a Control as JSON
+	KindHeartbeat Kind = 9  // a sign of life; with a telemetry report, when one is due, as JSON
+	KindRefusal   Kind = 10 // a frame was not taken: a Refusal as JSON
 
 	KindForward  Kind = 11 // the input of a hosted module: trainer to shard
 	KindBackward Kind = 12 // the gradient of the loss by a module's output, for a context: trainer to shard
 	KindStep     Kind = 13 // a request to step a module's parameters by the gradients of contexts: trainer to shard
 	KindWeights  Kind = 14 // a request for a module's parameters, or for a context's gradients: trainer to shard
 	KindOutput   Kind = 15 // what a module answers: shard to trainer
-
-	KindPulse Kind = 16 // what a member says of itself, to whoever watches: a Pulse as JSON
 )
 
 // kindMax is the greatest kind of this version.
-const kindMax = KindPulse
+const kindMax = KindOutput
 
 var kindNames = [kindMax + 1]string{
 	KindDense: "dense", KindSparse: "sparse", KindMean: "mean", KindLookup: "lookup", KindRows: "rows", KindPull: "pull",
-	KindAck: "ack", KindControl: "control", KindBeat: "beat", KindRefusal: "refusal",
+	KindAck: "ack", KindControl: "control", KindHeartbeat: "beat", KindRefusal: "refusal",
 	KindForward: "forward", KindBackward: "backward", KindStep: "step", KindWeights: "weights", KindOutput: "output",
-	KindPulse: "pulse",
 }
 
 // String is the kind's name, or its number where it has none.
@@ -93,24 +90,29 @@ const (
 	FlagStep uint32 = 1 << 4
 	// FlagGradients, of a weights frame: the gradients of its context are asked for, not the parameters.
 	FlagGradients uint32 = 1 << 5
-	// FlagComplete, of a trainer's beat or leave: it is between two runs, and every batch that it took part in is complete.
+	// FlagComplete, of a trainer's heartbeat or leave: it is between two runs, and every batch that it took part in is
+	// complete.
 	FlagComplete uint32 = 1 << 6
+	// FlagNarrow, of a contribution: its sender's window is narrower than was granted, so that each frame is to be
+	// acknowledged at once. A receiver that waits for a quarter of what it granted might wait for more than may come.
+	FlagNarrow uint32 = 1 << 7
 )
 
 // rule is what a kind's frames hold; the table in docs/protocol.md is made from it. What a kind does not have is zero,
 // absent or empty.
 type rule struct {
-	place    place // bucket, chunk and chunks
-	node     need  // node, of the tree over lanes
-	weight   bool
-	offset   bool
-	flags    uint32
-	values   bool     // values; then dtype says of which type
-	half     bool     // values may be of 16 bits
-	keys     bool     // sections and keys
-	rows     bool     // values are exactly the rows of the sections' keys
-	someRow  bool     // where there are sections, likewise; else values are a chunk's
-	bags     bool     // sections may hold bags; their values, where the kind has them, are then exactly one row for each bag
+	place   place // bucket, chunk and chunks
+	node    need  // node, of the tree over lanes
+	weight  bool
+	offset  bool
+	flags   uint32
+	values  bool // values; then dtype says of which type
+	half    bool // values may be of 16 bits
+	keys    bool // sections and keys
+	rows    bool // values are exactly the rows of the sections' keys
+	someRow bool // where there are sections, likewise; else values are a chunk's
+	// sections may hold bags; their values, where the kind has them, are then exactly one row for each bag
+	bags     bool
 	pooled   bool     // bags have no keys here: only how many there are
 	contexts contexts // keys are contexts, of no section; as many
 	module   bool     // it is about a hosted module, whose index is the bucket
@@ -138,22 +140,26 @@ const (
 )
 
 var rules = [kindMax + 1]rule{
-	KindDense:   {place: placeChunk, node: always, weight: true, offset: true, values: true, half: true},
-	KindSparse:  {place: placeChunk, node: always, weight: true, values: true, half: true, keys: true, rows: true, bags: true},
-	KindMean:    {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true, keys: true, someRow: true},
-	KindLookup:  {place: placeChunk, keys: true, bags: true},
-	KindRows:    {place: placeSeries, offset: true, flags: FlagMore, values: true, keys: true, rows: true, bags: true, pooled: true},
-	KindPull:    {place: placeSeries, flags: FlagParameters, keys: true},
-	KindAck:     {ack: true},
-	KindControl: {flags: FlagComplete, body: always},
-	KindBeat:    {flags: FlagComplete, body: maybe},
-	KindRefusal: {body: always, repeats: true},
+	KindDense: {place: placeChunk, node: always, weight: true, offset: true, flags: FlagNarrow, values: true, half: true},
+	KindSparse: {place: placeChunk, node: always, weight: true, flags: FlagNarrow, values: true, half: true, keys: true,
+		rows: true, bags: true},
+	KindMean: {place: placeChunk, node: maybe, weight: true, offset: true, flags: FlagParameters, values: true,
+		keys: true, someRow: true},
+	KindLookup: {place: placeChunk, keys: true, bags: true},
+	KindRows: {place: placeSeries, weight: true, offset: true, flags: FlagMore, values: true, keys: true,
+		rows: true, bags: true,
+		pooled: true},
+	KindPull:      {place: placeSeries, flags: FlagParameters, keys: true},
+	KindAck:       {ack: true},
+	KindControl:   {flags: FlagComplete, body: always},
+	KindHeartbeat: {flags: FlagComplete, body: maybe},
+	KindRefusal:   {body: always, repeats: true},
 
-	KindForward:  {module: true, place: placeChunk, node: always, weight: true, offset: true, flags: FlagEvaluate, values: true},
-	KindBackward: {module: true, place: placeChunk, weight: true, offset: true, flags: FlagInput | FlagStep, values: true, contexts: contexts{1, 1}},
-	KindStep:     {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
-	KindWeights:  {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
-	KindOutput:   {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
-
-	KindPulse: {body: always},
+	KindForward: {module: true, place: placeChunk, node: always, weight: true, offset: true, flags: FlagEvaluate,
+		values: true},
+	KindBackward: {module: true, place: placeChunk, weight: true, offset: true, flags: FlagInput | FlagStep, values: true,
+		contexts: contexts{1, 1}},
+	KindStep:    {module: true, place: placeChunk, weight: true, contexts: contexts{1, ModuleContextsMax}},
+	KindWeights: {module: true, place: placeSeries, flags: FlagGradients, contexts: contexts{0, 1}},
+	KindOutput:  {module: true, place: placeChunk, offset: true, values: true, contexts: contexts{0, 1}},
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// LRChange is one change of a job's learning rates while it runs: batches from From on are applied with Scale times the rate
-// that the manifest gives them. Scale replaces that of the change before, so a repeated change changes nothing.
+// LRChange is one change of a job's learning rates while it runs: batches from From on are applied with Scale times the
+// rate that the manifest gives them. Scale replaces that of the change before, so a repeated change changes nothing.
 type LRChange struct {
 	From  Batch   `json:"from"`
 	Scale float32 `json:"scale"` // finite, at least 0
@@ -31,23 +31,24 @@ func LRScale(changes []LRChange, b Batch) float32 {
 	return scale
 }
 
-// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that nobody has begun; another is that
-// batch, and the request is refused where somebody has begun it.
+// ScaleLR asks the coordinator for a change of the learning rates. From 0 is the first batch that nobody has begun;
+// another is that batch, and the request is refused where somebody has begun it.
 type ScaleLR struct {
 	From  Batch   `json:"from,omitempty"`
 	Scale float32 `json:"scale"`
 }
 
-// LR tells trainers the changes of the learning rates, in full. Where it is not final, the last one is proposed: a trainer that has not
-// begun its batch says so by LRTaken, and does not begin it before a final LR, or another proposal.
+// LR tells trainers the changes of the learning rates, in full. Where it is not final, the last one is proposed: a
+// trainer that has not begun its batch says so by LRTaken, and does not begin it before a final LR, or another
+// proposal.
 type LR struct {
 	Serial  int        `json:"serial"` // rises with every proposal
 	Changes []LRChange `json:"changes"`
 	Final   bool       `json:"final"`
 }
 
-// LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal holds only where that is at most
-// the batch of the change.
+// LRTaken answers a proposal. Begun is the number of batches that the trainer has begun; the proposal holds only where
+// that is at most the batch of the change.
 type LRTaken struct {
 	Serial int   `json:"serial"`
 	Begun  Batch `json:"begun"`
@@ -70,7 +71,8 @@ func checkLR(changes []LRChange) error {
 			return err
 		}
 		if i > 0 && c.From <= changes[i-1].From {
-			return fmt.Errorf("change %d from batch %d follows one from batch %d: want them ascending", i, c.From, changes[i-1].From)
+			return fmt.Errorf("change %d from batch %d follows one from batch %d: want them ascending", i, c.From,
+				changes[i-1].From)
 		}
 	}
 	return nil
@@ -79,12 +81,14 @@ func checkLR(changes []LRChange) error {
 // CheckScaleLR says why the learning rates of a job cannot be changed while it runs, or nothing.
 func (j *Job) CheckScaleLR() error {
 	switch p := j.Plan(); {
-	case p.Clock != ClockBounded:
-		return fmt.Errorf("job %s is %s, in which trainers do not share the batches that a change begins with: want %s or %s", j.Name, j.Consistency,
+	case !p.Clock.Common():
+		return fmt.Errorf("job %s is %s, in which trainers do not share the batches that a change begins with: want %s or %s",
+			j.Name, j.Consistency,
 			ConsistencySync, ConsistencyBounded)
 	case p.AsyncTables:
 		return fmt.Errorf("the tables of job %s are %s: their batches are each trainer's own", j.Name, ConsistencyAsync)
-	case j.Optimizer.Exact || slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Optimizer != nil && t.Optimizer.Exact }):
+	case j.Optimizer.Exact ||
+		slices.ContainsFunc(j.Tables, func(t TableSpec) bool { return t.Optimizer != nil && t.Optimizer.Exact }):
 		return fmt.Errorf("job %s has exact rows, which make up for the steps that they sat out at one rate", j.Name)
 	case len(j.Modules) > 0:
 		return fmt.Errorf("job %s hosts modules on shards, which step outside batches", j.Name)

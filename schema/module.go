@@ -15,8 +15,9 @@ const (
 	ModuleTensorElementsMax = 8 << 20
 )
 
-// ModuleSpec is a module that a shard hosts: it holds the parameters and computes, and trainers send inputs and gradients of
-// outputs. Its optimizer is the job's. Shards know what a configuration means; the manifest only carries it.
+// ModuleSpec is a module that a shard hosts: it holds the parameters and computes, and trainers send inputs and
+// gradients of outputs. Its optimizer is the job's. Shards know what a configuration means; the manifest only carries
+// it.
 type ModuleSpec struct {
 	Name     string `json:"name"`     // a token of subjects: 1 to 63 of a-z, 0-9 and -
 	Shard    int    `json:"shard"`    // of S shards it is on shard Shard mod S
@@ -49,15 +50,16 @@ func (k Kind) IsModuleRequest() bool {
 	return k == KindForward || k == KindBackward || k == KindStep || k == KindWeights
 }
 
-// checkModule checks a request to a module, or an answer of it: that it exists and is that shard's, and that chunk and lengths fit
-// each other. How long a tensor is in all only the module knows.
+// checkModule checks a request to a module, or an answer of it: that it exists and is that shard's, and that chunk and
+// lengths fit each other. How long a tensor is in all only the module knows.
 func (p *Placement) checkModule(v *View, owner int) *FrameError {
 	h := &v.head
 	switch {
 	case uint64(h.Bucket) >= uint64(len(p.job.Modules)):
 		return Refuse(ReasonUnknownModule, "module %d: the job has %d", h.Bucket, len(p.job.Modules))
 	case p.ShardOfModule(int(h.Bucket)) != owner:
-		return Refuse(ReasonUnknownModule, "module %q is on %s, not on %s", p.job.Modules[h.Bucket].Name, ShardMember(p.ShardOfModule(int(h.Bucket))), ShardMember(owner))
+		return Refuse(ReasonUnknownModule, "module %q is on %s, not on %s", p.job.Modules[h.Bucket].Name,
+			ShardMember(p.ShardOfModule(int(h.Bucket))), ShardMember(owner))
 	case h.Sequence == 0:
 		return Refuse(ReasonMalformed, "%v frame without a request's number", h.Kind)
 	}
@@ -69,7 +71,8 @@ func (p *Placement) checkModule(v *View, owner int) *FrameError {
 	case h.Offset != offset:
 		return Refuse(ReasonWrongShape, "chunk %d of a tensor at element %d: want %d", h.Chunk, h.Offset, offset)
 	case h.Chunk+1 < h.Chunks && have != uint64(p.chunkElements), have > uint64(p.chunkElements):
-		return Refuse(ReasonWrongShape, "chunk %d of %d of a tensor with %d values: want %d, or less in the last", h.Chunk, h.Chunks, have, p.chunkElements)
+		return Refuse(ReasonWrongShape, "chunk %d of %d of a tensor with %d values: want %d, or less in the last", h.Chunk,
+			h.Chunks, have, p.chunkElements)
 	case offset+have > ModuleTensorElementsMax:
 		return Refuse(ReasonOversized, "a tensor of %d values or more: want at most %d", offset+have, ModuleTensorElementsMax)
 	}
@@ -84,7 +87,8 @@ func (p *Placement) checkModule(v *View, owner int) *FrameError {
 		return Refuse(ReasonWrongChunk, "%d chunks of %v samples for module %q: want %d", h.Chunks, h.Weight, spec.Name, want)
 	}
 	if _, want := p.TensorRange(int(h.Weight)*spec.InElements(), int(h.Chunk)); have != uint64(want) {
-		return Refuse(ReasonWrongShape, "chunk %d of %v samples for module %q with %d values: want %d", h.Chunk, h.Weight, spec.Name, have, want)
+		return Refuse(ReasonWrongShape, "chunk %d of %v samples for module %q with %d values: want %d", h.Chunk, h.Weight,
+			spec.Name, have, want)
 	}
 	return nil
 }
@@ -97,7 +101,8 @@ func (v *View) checkContexts(r *rule) *FrameError {
 	}
 	for i, k := range keys {
 		if k == 0 || i > 0 && k <= keys[i-1] {
-			return Refuse(ReasonUnsortedKeys, "context %d at position %d of a %v frame: want contexts from 1, ascending", k, i, v.head.Kind)
+			return Refuse(ReasonUnsortedKeys, "context %d at position %d of a %v frame: want contexts from 1, ascending", k, i,
+				v.head.Kind)
 		}
 	}
 	return nil

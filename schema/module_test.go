@@ -7,7 +7,8 @@ import (
 	"gradbus/lane"
 )
 
-// moduleSamples are frames about module 1 of a job, whose lanes are four: its input has two values a sample, its output one.
+// moduleSamples are frames about module 1 of a job, whose lanes are four: its input has two values a sample, its output
+// one.
 func moduleSamples(t testing.TB) []sample {
 	context := func(values ...float32) func(*Frame) {
 		return func(f *Frame) {
@@ -17,17 +18,25 @@ func moduleSamples(t testing.TB) []sample {
 	}
 	one := lane.Node{First: 3, Count: 1}
 	return []sample{
-		{"forward", build(t, Layout{Kind: KindForward, Values: 16}, Head{Batch: 7, Bucket: 1, Chunks: 1, Node: one, Lanes: 4, Weight: 2, Sequence: 3},
+		{"forward", build(t, Layout{Kind: KindForward, Values: 16},
+			Head{Batch: 7, Bucket: 1, Chunks: 1, Node: one, Lanes: 4, Weight: 2, Sequence: 3},
 			sampleValues(1, -2, 0.5, 4))},
-		{"forward-evaluate", build(t, Layout{Kind: KindForward, Values: 8}, Head{Bucket: 1, Chunks: 1, Node: one, Lanes: 4, Weight: 1, Sequence: 4, Flags: FlagEvaluate},
+		{"forward-evaluate", build(t, Layout{Kind: KindForward, Values: 8},
+			Head{Bucket: 1, Chunks: 1, Node: one, Lanes: 4, Weight: 1, Sequence: 4, Flags: FlagEvaluate},
 			sampleValues(1, -2))},
-		{"backward", build(t, Layout{Kind: KindBackward, Values: 8, Keys: 1}, Head{Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 5, Flags: FlagInput}, context(0.5, -1))},
-		{"backward-step", build(t, Layout{Kind: KindBackward, Values: 8, Keys: 1}, Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 2, Sequence: 5, Flags: FlagStep}, context(0.5, -1))},
-		{"step", build(t, Layout{Kind: KindStep, Keys: 2}, Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 64, Sequence: 6}, context())},
+		{"backward", build(t, Layout{Kind: KindBackward, Values: 8, Keys: 1},
+			Head{Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 5, Flags: FlagInput}, context(0.5, -1))},
+		{"backward-step", build(t, Layout{Kind: KindBackward, Values: 8, Keys: 1},
+			Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 2, Sequence: 5, Flags: FlagStep}, context(0.5, -1))},
+		{"step", build(t, Layout{Kind: KindStep, Keys: 2}, Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 64, Sequence: 6},
+			context())},
 		{"weights", build(t, Layout{Kind: KindWeights}, Head{Bucket: 1, Lanes: 4, Sequence: 7}, nil)},
-		{"weights-gradients", build(t, Layout{Kind: KindWeights, Keys: 1}, Head{Bucket: 1, Chunk: 3, Lanes: 4, Sequence: 8, Flags: FlagGradients}, context())},
-		{"output", build(t, Layout{Kind: KindOutput, Values: 8, Keys: 1}, Head{Batch: 12, Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 3}, context(3, 4))},
-		{"output-empty", build(t, Layout{Kind: KindOutput}, Head{Batch: 13, Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 6}, nil)},
+		{"weights-gradients", build(t, Layout{Kind: KindWeights, Keys: 1},
+			Head{Bucket: 1, Chunk: 3, Lanes: 4, Sequence: 8, Flags: FlagGradients}, context())},
+		{"output", build(t, Layout{Kind: KindOutput, Values: 8, Keys: 1},
+			Head{Batch: 12, Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 3}, context(3, 4))},
+		{"output-empty", build(t, Layout{Kind: KindOutput}, Head{Batch: 13, Bucket: 1, Chunks: 1, Lanes: 4, Sequence: 6},
+			nil)},
 	}
 }
 
@@ -69,11 +78,13 @@ func TestCheckFrameOfModules(t *testing.T) {
 		{"chunks", KindForward, head(func(h *Head) { h.Chunks = 5 }), 1024, 1, ReasonWrongChunk, "want 4"},
 		{"offset", KindForward, head(func(h *Head) { h.Offset = 1 }), 1024, 1, ReasonWrongShape, "want 0"},
 		{"short chunk", KindForward, head(func(h *Head) {}), 1000, 1, ReasonWrongShape, "want 1024"},
-		{"long last chunk", KindForward, head(func(h *Head) { h.Chunk, h.Offset = 3, 3072 }), 1024, 1, ReasonWrongShape, "want 928"},
+		{"long last chunk", KindForward, head(func(h *Head) { h.Chunk, h.Offset = 3, 3072 }), 1024, 1, ReasonWrongShape,
+			"want 928"},
 		{"beyond the limit", KindBackward, head(func(h *Head) {
 			h.Node, h.Chunk, h.Chunks, h.Offset = lane.Node{}, 8192, 8193, 8192*1024
 		}), 1, 1, ReasonOversized, "at most"},
-		{"lanes", KindForward, head(func(h *Head) { h.Lanes, h.Node = 2, lane.Node{Count: 1} }), 1024, 1, ReasonWrongNode, "the job has 4"},
+		{"lanes", KindForward, head(func(h *Head) { h.Lanes, h.Node = 2, lane.Node{Count: 1} }), 1024, 1, ReasonWrongNode,
+			"the job has 4"},
 	} {
 		l := Layout{Kind: c.kind, Values: 4 * c.values, Keys: rules[c.kind].contexts.least}
 		v, err := Verify(build(t, l, c.head, func(f *Frame) {
@@ -97,8 +108,10 @@ func TestVerifyCountsContexts(t *testing.T) {
 	}{
 		{KindForward, nil, ReasonOK}, {KindBackward, nil, ReasonWrongShape}, {KindBackward, []uint64{1}, ReasonOK},
 		{KindBackward, []uint64{0}, ReasonUnsortedKeys}, {KindBackward, []uint64{1, 2}, ReasonWrongShape},
-		{KindStep, nil, ReasonWrongShape}, {KindStep, []uint64{1, 2}, ReasonOK}, {KindStep, []uint64{2, 2}, ReasonUnsortedKeys},
-		{KindStep, make([]uint64, 65), ReasonWrongShape}, {KindOutput, []uint64{3, 4}, ReasonWrongShape}, {KindWeights, []uint64{3}, ReasonOK},
+		{KindStep, nil, ReasonWrongShape}, {KindStep, []uint64{1, 2}, ReasonOK},
+		{KindStep, []uint64{2, 2}, ReasonUnsortedKeys},
+		{KindStep, make([]uint64, 65), ReasonWrongShape}, {KindOutput, []uint64{3, 4}, ReasonWrongShape},
+		{KindWeights, []uint64{3}, ReasonOK},
 	} {
 		f, err := NewFrame(Layout{Kind: c.kind, Keys: len(c.keys)})
 		check(t, err)

@@ -26,10 +26,12 @@ type names struct {
 	seen   [][]byte // names of open objects, those of the innermost last; parts of the text
 }
 
-// checkNames refuses names that are not lower case or stand twice in one object, what is nested too deeply, and what follows an object or
-// array. It judges nothing else: what is no JSON it may let pass, and the reader refuses. io.EOF says that the text ends within a value.
+// checkNames refuses names that are not lower case or stand twice in one object, what is nested too deeply, and what
+// follows an object or array. It judges nothing else: what is no JSON it may let pass, and the reader refuses. io.EOF
+// says that the text ends within a value.
 //
-// Each byte is looked at once; by tokens of encoding/json it took as long as everything else that is done with a pulse.
+// Each byte is looked at once; by tokens of encoding/json it took as long as everything else that is done with a
+// report.
 func checkNames(b []byte) error {
 	var n names
 	isName, any := false, false

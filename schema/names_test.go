@@ -67,7 +67,8 @@ func agree(t *testing.T, b []byte) {
 
 func TestNames(t *testing.T) {
 	nested := func(n int, within string) string {
-		return strings.Repeat(`{"a":`, n/2) + strings.Repeat("[", n-n/2) + within + strings.Repeat("]", n-n/2) + strings.Repeat("}", n/2)
+		return strings.Repeat(`{"a":`, n/2) + strings.Repeat("[", n-n/2) + within + strings.Repeat("]", n-n/2) +
+			strings.Repeat("}", n/2)
 	}
 	var many strings.Builder
 	for i := range 3 * fewNames {
@@ -117,7 +118,8 @@ func TestNames(t *testing.T) {
 // Random texts of the characters that matter, against the tokens of encoding/json.
 func TestNamesAgreeWithTokens(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	parts := []string{"{", "}", "[", "]", `"a":`, `"b":`, `"B":`, `"a"`, `"\""`, `"\\"`, `"\u0061":`, ",", ":", "1", "null", `"`, `\`, " ", "é", "{}", "[]"}
+	parts := []string{"{", "}", "[", "]", `"a":`, `"b":`, `"B":`, `"a"`, `"\""`, `"\\"`, `"\u0061":`, ",", ":", "1",
+		"null", `"`, `\`, " ", "é", "{}", "[]"}
 	valid := 0
 	for range 200_000 {
 		var b strings.Builder
@@ -143,7 +145,8 @@ func TestNamesAgreeWithTokens(t *testing.T) {
 			return "[" + strings.Join(all, ",") + "]"
 		}
 		for range r.IntN(4) {
-			all = append(all, []string{`"a"`, `"b"`, `"c"`, `"d"`, `"\u0065"`, `"f\""`, `"\\"`, `"é"`, `"e"`}[r.IntN(9)]+":"+value(depth+1))
+			all = append(all, []string{`"a"`, `"b"`, `"c"`, `"d"`, `"\u0065"`, `"f\""`, `"\\"`, `"é"`, `"e"`}[r.IntN(9)]+":"+
+				value(depth+1))
 		}
 		return "{" + strings.Join(all, ", ") + "}"
 	}
@@ -156,7 +159,8 @@ func TestNamesAgreeWithTokens(t *testing.T) {
 }
 
 func FuzzNames(f *testing.F) {
-	for _, text := range []string{`{"a":[1,{"b":"c\\"}]}`, `{"a":1,"a":2}`, `{"\u0061":1,"a":2}`, `[[[[[[[[[1]]]]]]]]]`, `{"a`} {
+	for _, text := range []string{`{"a":[1,{"b":"c\\"}]}`, `{"a":1,"a":2}`, `{"\u0061":1,"a":2}`,
+		`[[[[[[[[[1]]]]]]]]]`, `{"a`} {
 		f.Add([]byte(text))
 	}
 	f.Fuzz(agree)

@@ -14,8 +14,9 @@ const (
 
 // Optimizer names the rule by which gradients move parameters and rows.
 //
-// Lanes give gradients that are sums over their samples. The sum g of all of them is divided by the samples of all lanes of the batch,
-// n, also for a row that few of these samples use; so LR is a rate for the mean. PerRow divides a row's sum by its own count:
+// Lanes give gradients that are sums over their samples. The sum g of all of them is divided by the samples of all
+// lanes of the batch, n, also for a row that few of these samples use; so LR is a rate for the mean. PerRow divides a
+// row's sum by its own count:
 //
 //	d = g/n;  d = clip(d);  d += WeightDecay*p;  then by kind, with the rate lr of Schedule at the batch's version:
 //	sgd               m = Momentum*m + (1-Dampening)*d, the first time m = d;  p -= lr*m, with Nesterov lr*(d + Momentum*m)
@@ -27,12 +28,14 @@ const (
 //
 //	lanes of 1 and 3 samples give 1 and 6, sgd with LR 0.5 and no momentum: p -= 0.5*7/4
 //
-// docs/optimizers.md has each formula as it is computed, and its source. A program that steps along the sum, undivided, at a rate r needs
-// r*n here. In async, and of tables whose TableConsistency is async, g and n are of the lanes of one trainer; in grouped of those of the
-// group; of a module that a shard hosts they are of what is stepped. A row that no sample uses stays as it is, unless Exact.
+// docs/optimizers.md has each formula as it is computed, and its source. A program that steps along the sum, undivided,
+// at a rate r needs r*n here. In async, and of tables whose TableConsistency is async, g and n are of the lanes of one
+// trainer; in grouped of those of the group; of a module that a shard hosts they are of what is stepped. A row that no
+// sample uses stays as it is, unless Exact.
 //
-// A field that a kind does not have is 0. WithDefaults gives values for those that are 0 where the kind has a default; where 0 is meant, a
-// number too small to count says it (Beta1 of 1e-30). Fields that are 0 and not of every kind are left out of the encoding.
+// A field that a kind does not have is 0. WithDefaults gives values for those that are 0 where the kind has a default;
+// where 0 is meant, a number too small to count says it (Beta1 of 1e-30). Fields that are 0 and not of every kind are
+// left out of the encoding.
 type Optimizer struct {
 	Kind        string  `json:"kind"` // OptimizerSGD, OptimizerAdagrad, ...
 	LR          float32 `json:"lr"`   // of the mean gradient, see above
@@ -52,8 +55,8 @@ type Optimizer struct {
 
 	Schedule *Schedule `json:"schedule,omitempty"` // of LR; nil where it is constant
 	Clip     *Clipping `json:"clip,omitempty"`     // of the mean gradient; nil where nothing is clipped
-	// Exact makes up, when a row is used again, for the batches that it sat out, each as one with a gradient of zero: momentum and
-	// weight decay then act on every row in every batch. Of sgd at a constant rate.
+	// Exact makes up, when a row is used again, for the batches that it sat out, each as one with a gradient of zero:
+	// momentum and weight decay then act on every row in every batch. Of sgd at a constant rate.
 	Exact bool `json:"exact,omitempty"`
 }
 
@@ -70,8 +73,8 @@ type Clipping struct {
 	Max  float32 `json:"max"`
 }
 
-// WithDefaults gives a copy in which fields that are 0 have the default of the kind: PyTorch's, of rowwise_adagrad FBGEMM's, of ftrl those
-// of the paper. The copy shares Schedule and Clip.
+// WithDefaults gives a copy in which fields that are 0 have the default of the kind: PyTorch's, of rowwise_adagrad
+// FBGEMM's, of ftrl those of the paper. The copy shares Schedule and Clip.
 func (o Optimizer) WithDefaults() Optimizer {
 	setDefault(&o.Kind, OptimizerSGD)
 	switch o.Kind {
@@ -108,7 +111,8 @@ func (j *Job) ownOrJobs(own *Optimizer) Optimizer {
 	return j.Optimizer.normal()
 }
 
-// normal gives a copy in the one way in which an optimizer is written: with defaults, and without a schedule that says nothing.
+// normal gives a copy in the one way in which an optimizer is written: with defaults, and without a schedule that says
+// nothing.
 func (o Optimizer) normal() Optimizer {
 	o = o.WithDefaults()
 	if o.Schedule == nil {
@@ -147,8 +151,8 @@ func (j *Job) resolveOptimizers() {
 	}
 }
 
-// normalOptimizers writes optimizers in the one way that Encode and Diff know: with defaults, without a schedule that says nothing, and
-// none of its own for a tensor that has the job's. j has its tables and parameters to itself.
+// normalOptimizers writes optimizers in the one way that Encode and Diff know: with defaults, without a schedule that
+// says nothing, and none of its own for a tensor that has the job's. j has its tables and parameters to itself.
 func (j *Job) normalOptimizers() {
 	if j.Optimizer.Kind != "" { // what no program wrote stays as it is, so that Diff and Validate can say so
 		j.resolveOptimizers()

@@ -6,7 +6,8 @@ import (
 	"slices"
 )
 
-var optimizerKinds = []string{OptimizerSGD, OptimizerAdagrad, OptimizerRowwiseAdagrad, OptimizerAdam, OptimizerAdamW, OptimizerFTRL}
+var optimizerKinds = []string{OptimizerSGD, OptimizerAdagrad, OptimizerRowwiseAdagrad, OptimizerAdam, OptimizerAdamW,
+	OptimizerFTRL}
 
 // Validate says what is wrong with an optimizer by itself. Whether it suits a job is for the job's Validate.
 func (o *Optimizer) Validate() JobErrors {
@@ -78,7 +79,8 @@ func (c *jobCheck) optimizer(field string, given *Optimizer) {
 		c.add(field+".nesterov", o.Nesterov, "a momentum above 0 and no dampening with it")
 	}
 	if o.Exact && (o.Kind != OptimizerSGD || o.Schedule.varies()) {
-		c.add(field+".exact", o.Exact, "sgd at a constant rate with it: what a row sat out is made up by steps of the rate of now")
+		c.add(field+".exact", o.Exact,
+			"sgd at a constant rate with it: what a row sat out is made up by steps of the rate of now")
 	}
 	c.schedule(field+".schedule", o.Schedule)
 	if o.Clip != nil {
@@ -173,8 +175,8 @@ func (c *jobCheck) rowClip(j *Job) {
 	}
 }
 
-// globalClip checks that all gradients of which a norm is taken together are where their means meet before anything steps, and that they
-// agree on its bound.
+// globalClip checks that all gradients of which a norm is taken together are where their means meet before anything
+// steps, and that they agree on its bound.
 func (c *jobCheck) globalClip(j *Job) {
 	clips := map[string]float32{}
 	for i := range j.Parameters {
@@ -189,7 +191,8 @@ func (c *jobCheck) globalClip(j *Job) {
 		}
 		field := fmt.Sprintf("tables[%d]", i)
 		if clips[field] = clip.Max; !j.Tables[i].Replicated {
-			c.add(field+".optimizer.clip.kind", ClipGlobal, "%q or %q, or replicated: a shard steps its rows before others have closed the batch",
+			c.add(field+".optimizer.clip.kind", ClipGlobal,
+				"%q or %q, or replicated: a shard steps its rows before others have closed the batch",
 				ClipValue, ClipRow)
 		}
 	}
@@ -200,7 +203,8 @@ func (c *jobCheck) globalClip(j *Job) {
 		return
 	}
 	if j.Apply != ApplyMean {
-		c.add("optimizer.clip.kind", ClipGlobal, "apply %s with it: with %s each shard steps before the norm of all gradients is known",
+		c.add("optimizer.clip.kind", ClipGlobal,
+			"apply %s with it: with %s each shard steps before the norm of all gradients is known",
 			ApplyMean, j.Apply)
 	}
 	fields := sortedKeys(clips)

@@ -33,7 +33,8 @@ func TestOptimizersThatAreRight(t *testing.T) {
 			j.Parameters[0].Optimizer = &Optimizer{Kind: OptimizerFTRL, LR: 0.1, L1: 0.1, L2: 0.1, Beta: 2}
 		},
 		"steps": func(j *Job) {
-			j.Parameters[0].Optimizer = &Optimizer{Kind: OptimizerAdamW, Schedule: &Schedule{Kind: ScheduleSteps, Warmup: 7, Steps: []uint64{5, 9}, Gamma: 0.1}}
+			j.Parameters[0].Optimizer = &Optimizer{Kind: OptimizerAdamW,
+				Schedule: &Schedule{Kind: ScheduleSteps, Warmup: 7, Steps: []uint64{5, 9}, Gamma: 0.1}}
 		},
 		"exact": func(j *Job) { j.Tables[0].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true, Momentum: 0.5} },
 		"norm of rows of a table that is whole": func(j *Job) {
@@ -66,7 +67,8 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 		{"optimizer.eps", "at least 0", func(j *Job) { j.Optimizer.Eps = -1 }},
 		{"optimizer.exact", "sgd at a constant rate", func(j *Job) { j.Optimizer.Exact = true }},
 		{"tables[0].optimizer.exact", "sgd at a constant rate", func(j *Job) {
-			j.Tables[0].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true, Schedule: &Schedule{Kind: ScheduleConstant, Warmup: 1}}
+			j.Tables[0].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true,
+				Schedule: &Schedule{Kind: ScheduleConstant, Warmup: 1}}
 		}},
 		{"parameters[1].optimizer.exact", "false", func(j *Job) {
 			j.Parameters[1].Optimizer = &Optimizer{Kind: OptimizerSGD, Exact: true}
@@ -76,11 +78,14 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 		}},
 		{"optimizer.schedule.kind", "constant or linear", func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: "poly"} }},
 		{"optimizer.schedule.total", "above warmup, 10", func(j *Job) { j.Optimizer.Schedule.Total = 10 }},
-		{"optimizer.schedule.total", "only linear and cosine", func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Total: 3} }},
+		{"optimizer.schedule.total", "only linear and cosine",
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Total: 3} }},
 		{"optimizer.schedule.final", "0 to 1", func(j *Job) { j.Optimizer.Schedule.Final = 1.5 }},
-		{"optimizer.schedule.final", "only linear and cosine", func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Final: 1} }},
+		{"optimizer.schedule.final", "only linear and cosine",
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleConstant, Final: 1} }},
 		{"optimizer.schedule.gamma", "only steps", func(j *Job) { j.Optimizer.Schedule.Gamma = 0.5 }},
-		{"optimizer.schedule.gamma", "above 0", func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleSteps, Steps: []uint64{1}} }},
+		{"optimizer.schedule.gamma", "above 0",
+			func(j *Job) { j.Optimizer.Schedule = &Schedule{Kind: ScheduleSteps, Steps: []uint64{1}} }},
 		{"optimizer.schedule.steps", "ascending", func(j *Job) {
 			j.Optimizer.Schedule = &Schedule{Kind: ScheduleSteps, Gamma: 0.5, Steps: []uint64{2, 2}}
 		}},
@@ -104,7 +109,10 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 		}},
 		{"tables[0].per_row", "gradients of float16", func(j *Job) { j.Wire.Gradients = GradientsFloat16 }},
 		{"tables[0].per_row", "wire.sparse is auto", func(j *Job) { j.Wire.Sparse = SparseAuto }},
-		{"tables[0].per_row", "placement tables", func(j *Job) { j.Tables[0].Placement, j.Tables[0].Pooling = PlacementTables, PoolingSum }},
+		{"tables[0].per_row", "placement tables", func(j *Job) {
+			j.Tables[0].Placement, j.Tables[0].Pooling = PlacementTables,
+				PoolingSum
+		}},
 	} {
 		j := adamJob()
 		c.change(j)
@@ -115,7 +123,8 @@ func TestOptimizersThatAreWrong(t *testing.T) {
 	}
 }
 
-// A default that is said and one that is not are the same manifest, and so are an optimizer that every tensor names and one of the job.
+// A default that is said and one that is not are the same manifest, and so are an optimizer that every tensor names and
+// one of the job.
 func TestSaidOptimizersAreDefaults(t *testing.T) {
 	a, b := adamJob(), adamJob()
 	b.Optimizer.Beta1, b.Optimizer.Beta2, b.Optimizer.Eps = 0.9, 0.999, 1e-8
@@ -128,7 +137,8 @@ func TestSaidOptimizersAreDefaults(t *testing.T) {
 	if a.Optimizer.Beta1 != 0 || b.Parameters[0].Optimizer == nil {
 		t.Error("what was encoded has changed")
 	}
-	if got := a.WithDefaults(); got.Optimizer.Beta1 != 0.9 || got.Tables[0].Optimizer.Eps != 1e-8 || a.Tables[0].Optimizer.Eps != 0 {
+	if got := a.WithDefaults(); got.Optimizer.Beta1 != 0.9 || got.Tables[0].Optimizer.Eps != 1e-8 ||
+		a.Tables[0].Optimizer.Eps != 0 {
 		t.Errorf("%+v, and the manifest given has %+v", got.Tables[0].Optimizer, a.Tables[0].Optimizer)
 	}
 	if o := a.OptimizerOf(1); o.Kind != OptimizerAdam || o.Beta2 != 0.999 {
@@ -176,15 +186,18 @@ func TestDiffOfOwnOptimizers(t *testing.T) {
 	}{
 		{"optimizer.beta1", "0.9", "0.8", func(j *Job) { j.Optimizer.Beta1 = 0.8 }},
 		{"optimizer.schedule.final", "0.1", "0.2", func(j *Job) { j.Optimizer.Schedule.Final = 0.2 }},
-		{"optimizer.schedule", `{"kind":"cosine","warmup":10,"total":100,"final":0.1}`, "absent", func(j *Job) { j.Optimizer.Schedule = nil }},
+		{"optimizer.schedule", `{"kind":"cosine","warmup":10,"total":100,"final":0.1}`, "absent",
+			func(j *Job) { j.Optimizer.Schedule = nil }},
 		{"optimizer.clip.max", "1", "2", func(j *Job) { j.Optimizer.Clip.Max = 2 }},
 		{"tables[0].optimizer.lr", "0.1", "0.2", func(j *Job) { j.Tables[0].Optimizer.LR = 0.2 }},
 		{"tables[0].per_row", "true", "false", func(j *Job) { j.Tables[0].PerRow = false }},
-		{"parameters[1].optimizer", "absent", `{"kind":"sgd","lr":1,"momentum":0,"dampening":0,"weight_decay":0,"nesterov":false}`,
+		{"parameters[1].optimizer", "absent",
+			`{"kind":"sgd","lr":1,"momentum":0,"dampening":0,"weight_decay":0,"nesterov":false}`,
 			func(j *Job) { j.Parameters[1].Optimizer = &Optimizer{Kind: OptimizerSGD, LR: 1} }},
 	} {
 		j := adamJob()
-		j.Optimizer.Clip, j.Optimizer.Schedule = &Clipping{ClipGlobal, 1}, &Schedule{Kind: ScheduleCosine, Warmup: 10, Total: 100, Final: 0.1}
+		j.Optimizer.Clip, j.Optimizer.Schedule = &Clipping{ClipGlobal, 1},
+			&Schedule{Kind: ScheduleCosine, Warmup: 10, Total: 100, Final: 0.1}
 		c.change(j)
 		field, have, want, differs := adamJob().Diff(j)
 		if !differs || field != c.field || have != c.have || want != c.want {
@@ -200,7 +213,8 @@ func TestBucketsHaveOneOptimizer(t *testing.T) {
 	adam := Optimizer{Kind: OptimizerAdam, LR: 0.1}
 	same := j.Optimizer
 	for i, own := range []*Optimizer{nil, &same, &adam, {Kind: OptimizerAdam, LR: 0.1, Beta1: 0.9}, nil} {
-		j.Parameters = append(j.Parameters, Parameter{Name: string(rune('a' + i)), Shape: []int{4}, Init: Zeros(), Optimizer: own})
+		j.Parameters = append(j.Parameters, Parameter{Name: string(rune('a' + i)), Shape: []int{4}, Init: Zeros(),
+			Optimizer: own})
 	}
 	p := NewPlacement(j, 2)
 	if len(p.Buckets) != 3 {
@@ -216,16 +230,18 @@ func TestBucketsHaveOneOptimizer(t *testing.T) {
 	}
 }
 
-// A trainer places the manifest that its program wrote, a shard the one that it was sent: optimizers that are written alike lie in one
-// bucket for both.
+// A trainer places the manifest that its program wrote, a shard the one that it was sent: optimizers that are written
+// alike lie in one bucket for both.
 func TestBucketsAreThoseOfTheEncoding(t *testing.T) {
 	constant := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleConstant}}
 	linear := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleLinear, Total: 4}}
-	stepless := Optimizer{Kind: OptimizerSGD, LR: 0.1, Schedule: &Schedule{Kind: ScheduleLinear, Total: 4, Steps: []uint64{}}}
+	stepless := Optimizer{Kind: OptimizerSGD, LR: 0.1,
+		Schedule: &Schedule{Kind: ScheduleLinear, Total: 4, Steps: []uint64{}}}
 	j := testJob()
 	j.Optimizer, j.Parameters = Optimizer{Kind: OptimizerSGD, LR: 0.1}, nil
 	for i, own := range []*Optimizer{nil, &constant, &linear, &stepless} {
-		j.Parameters = append(j.Parameters, Parameter{Name: string(rune('a' + i)), Shape: []int{4}, Init: Zeros(), Optimizer: own})
+		j.Parameters = append(j.Parameters, Parameter{Name: string(rune('a' + i)), Shape: []int{4}, Init: Zeros(),
+			Optimizer: own})
 	}
 	text, err := j.Encode()
 	if err != nil {

@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-var needOracle = flag.Bool("need-oracle", false, "fail, rather than skip, where g++, flatc or the FlatBuffers headers are missing")
+var needOracle = flag.Bool("need-oracle", false,
+	"fail, rather than skip, where g++, flatc or the FlatBuffers headers are missing")
 
 // oracle compiles testdata/oracle, or skips.
 func oracle(t *testing.T) (program string) {
@@ -22,7 +23,8 @@ func oracle(t *testing.T) (program string) {
 		{"g++", "-std=c++17", "-O1", "-I", dir, "-o", program, "testdata/oracle/oracle.cc"},
 	} {
 		if out, err := exec.Command(command[0], command[1:]...).CombinedOutput(); err != nil {
-			text := "the C++ verifier is not compared with: %s: %v (Debian: apt install g++ flatbuffers-compiler libflatbuffers-dev)\n%s"
+			text := "the C++ verifier is not compared with: %s: %v (Debian: apt install g++ flatbuffers-compiler " +
+				"libflatbuffers-dev)\n%s"
 			if *needOracle {
 				t.Fatalf(text, command[0], err, out)
 			}

@@ -18,34 +18,35 @@ const (
 //
 // Dense buckets: the parameters in reverse order of the manifest (the last layer's gradient is ready first), one after
 // the other, a new bucket being begun where the next parameter would make it larger than 1 MiB (the first bucket) or
-// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say, and where its optimizer is another one, so that a
-// bucket has one optimizer. Only a parameter that is larger than that by itself
-// is cut, into consecutive buckets. Bucket i is on shard i modulo shards; in grouped all are on shard 0, since one shard
-// decides who belongs to a group.
+// 25 MiB (the others), or what Job.FirstBucketBytes and BucketBytes say, and where its optimizer is another one, so
+// that a bucket has one optimizer. Only a parameter that is larger than that by itself is cut, into consecutive
+// buckets. Chunks are spread over the shards (chunks.go); in grouped all are on shard 0, since one shard decides who
+// belongs to a group.
 //
-// Tables: a row lies in partition PartitionOf(key), whose shard is the partition modulo shards; or a shard holds some
+// Tables: a row lies in a partition (Partitioning), whose shard is the partition modulo shards; or a shard holds some
 // columns of every row (Columns), or a table is whole on one. All rows on shard k are
 // one sparse bucket, whose id is the number of dense buckets plus k.
 //
 // Owners are who adds up: the shards, and after them, where anything is reduced between trainers, the trainers. Where
-// dense gradients are, the chunks of all dense buckets, counted through in the order of the buckets, go to the trainers in
-// turn: chunk i to trainer i modulo trainers. So do the partitions of tables that are; all rows that trainer k adds up are
-// one sparse bucket, the k-th after those of the shards.
+// dense gradients are, their chunks are spread over the trainers in the same way. The partitions of tables that are go
+// to the trainers in turn; all rows that trainer k adds up are one sparse bucket, the k-th after those of the shards.
 type Placement struct {
 	Shards   int
-	Trainers int           // that own segments: those of the job where anything is reduced between trainers, else 0
+	Trainers int           // that add up: those of the job where anything is reduced between trainers, else 0
 	Buckets  []DenseBucket // by id
 
 	Plan *Plan // of the job
 
 	job           *Job
 	chunkElements int
-	spans         [][]Span // by parameter, in its order
-	firstChunks   []int    // by bucket: how many chunks the buckets before it have
-	homes         []int    // by table: the shard of one that is whole on one
+	spans         [][]Span      // by parameter, in its order
+	firstChunks   []int         // by bucket: how many chunks the buckets before it have
+	chunks        []placedChunk // of all dense buckets, counted through in their order
+	homes         []int         // by table: the shard of one that is whole on one
+	keys          []tableKeys
 }
 
-// DenseBucket is a stretch of dense values: the unit of aggregation.
+// DenseBucket is a stretch of dense values: what a backward pass finishes at a time.
 type DenseBucket struct {
 	ID       Bucket
 	Elements int
@@ -65,24 +66,22 @@ type Span struct {
 // them (Job.NeedsShards).
 //
 //	p := NewPlacement(job, 2)
-//	for _, b := range p.Buckets { send(b, p.ShardOfBucket(b.ID)) }
+//	for _, c := range p.OwnedChunks(0) { accept(c.Bucket, c.Chunk) }
 func NewPlacement(job *Job, shards int) *Placement {
 	if shards < 0 || shards == 0 && job.NeedsShards() {
 		panic(fmt.Sprintf("schema: placement on %d shards", shards))
 	}
-	p := &Placement{Shards: shards, Plan: job.Plan(), job: job, chunkElements: job.ChunkBytes / valueBytes, spans: make([][]Span, len(job.Parameters))}
+	p := &Placement{Shards: shards, Plan: job.Plan(), job: job, chunkElements: job.ChunkBytes / valueBytes,
+		spans: make([][]Span, len(job.Parameters))}
 	p.placeHomes()
 	if p.Plan.Reduces(ByTrainers) {
 		p.Trainers = job.Trainers
 	}
+	p.placeKeys()
 	for i := len(job.Parameters) - 1; i >= 0; i-- {
 		p.add(i, job.Parameters[i].Elements())
 	}
-	chunks := 0
-	for _, b := range p.Buckets {
-		p.firstChunks = append(p.firstChunks, chunks)
-		chunks += p.Chunks(b.ID)
-	}
+	p.placeChunks()
 	return p
 }
 
@@ -139,8 +138,8 @@ func (p *Placement) ElementName(b Bucket, at int) string {
 	return fmt.Sprintf("bucket %d, element %d", b, at)
 }
 
-// Owners is how many members add up: shards, then trainers where they reduce among themselves. Owner numbers run through
-// both, so that shard i is owner i.
+// Owners is how many members add up: shards, then trainers where they reduce among themselves. Owner numbers run
+// through both, so that shard i is owner i.
 func (p *Placement) Owners() int { return p.Shards + p.Trainers }
 
 // Owner is the member id of an owner.
@@ -149,6 +148,14 @@ func (p *Placement) Owner(i int) Member {
 		return ShardMember(i)
 	}
 	return TrainerMember(i - p.Shards)
+}
+
+// PartyOf is which party an owner belongs to.
+func (p *Placement) PartyOf(owner int) Party {
+	if owner < p.Shards {
+		return ByShards
+	}
+	return ByTrainers
 }
 
 // SparseBucket is the bucket of all rows whose gradients an owner adds up.
@@ -179,53 +186,6 @@ func (p *Placement) IsDense(b Bucket) bool { return int(b) < len(p.Buckets) }
 // Known reports whether b is a bucket of the job, dense or sparse.
 func (p *Placement) Known(b Bucket) bool { return int(b) < len(p.Buckets)+p.Owners() }
 
-// ShardOfBucket is the shard that aggregates a known bucket; -1 where trainers do.
-func (p *Placement) ShardOfBucket(b Bucket) int {
-	if owner := p.OwnerOfChunk(b, 0); owner < p.Shards {
-		return owner
-	}
-	return -1
-}
-
-// OwnerOfChunk is who adds up a chunk of a known bucket.
-func (p *Placement) OwnerOfChunk(b Bucket, c Chunk) int {
-	switch {
-	case !p.IsDense(b):
-		return int(b) - len(p.Buckets)
-	case p.Plan.Reducer == ByTrainers:
-		return p.Shards + (p.firstChunks[b]+int(c))%p.Trainers
-	}
-	if p.Plan.Clock == ClockGrouped {
-		return 0
-	}
-	return int(b) % p.Shards
-}
-
-// OwnerOfPartition is who adds up the gradients of a table's partition. Of a table that is cut by columns every shard
-// does, for its own (Holds).
-func (p *Placement) OwnerOfPartition(t Table, part Partition) int {
-	switch {
-	case p.betweenTrainers(t):
-		return p.Shards + int(part)%p.Trainers
-	case p.Plan.Tables[t].Cut == CutNone:
-		return p.homes[t]
-	}
-	return int(part) % p.Shards
-}
-
-// OwnerOfKey is who adds up the gradients of a row.
-func (p *Placement) OwnerOfKey(t Table, key uint64) int {
-	return p.OwnerOfPartition(t, PartitionOf(key, p.job.Tables[t].Partitions))
-}
-
-// ShardOfPartition is the shard that owns a partition, of whichever table that is on shards.
-func (p *Placement) ShardOfPartition(part Partition) int { return int(part) % p.Shards }
-
-// ShardOfKey is the shard that owns a row of a table that is on shards.
-func (p *Placement) ShardOfKey(t Table, key uint64) int {
-	return p.ShardOfPartition(PartitionOf(key, p.job.Tables[t].Partitions))
-}
-
 // Chunks is the number of frames that a dense bucket's values take.
 func (p *Placement) Chunks(b Bucket) int {
 	return (p.Buckets[b].Elements + p.chunkElements - 1) / p.chunkElements
@@ -235,14 +195,4 @@ func (p *Placement) Chunks(b Bucket) int {
 func (p *Placement) ChunkRange(b Bucket, c Chunk) (offset, elements int) {
 	offset = int(c) * p.chunkElements
 	return offset, min(p.chunkElements, p.Buckets[b].Elements-offset)
-}
-
-// LookupKeysMax is how many keys a lookup may have, whichever tables they are of, so that the rows fit one chunk: at
-// least one, since a row is never cut.
-func (p *Placement) LookupKeysMax() int {
-	dim := 1
-	for _, t := range p.job.Tables {
-		dim = max(dim, t.Dim)
-	}
-	return max(1, p.chunkElements/dim)
 }

@@ -1,8 +1,8 @@
 package schema
 
 // CheckFrame checks a verified frame to or from an owner against the job: that its bucket is known and is that owner's,
-// that chunk, offset and lengths are what the placement says, and that tables, dims and keys exist and are that owner's.
-// Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
+// that chunk, offset and lengths are what the placement says, and that tables, dims and keys exist and are that
+// owner's. Kinds that have none of these pass. It reads every key once and no value. Errors are *FrameError.
 func (p *Placement) CheckFrame(v *View, owner int) error {
 	if err := p.checkFrame(v, owner); err != nil {
 		return err
@@ -54,11 +54,14 @@ func (p *Placement) checkFrame(v *View, owner int) *FrameError {
 		return p.checkMeans(v, owner)
 	case KindSparse:
 		if h.Bucket != p.SparseBucket(owner) {
-			return Refuse(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner), p.SparseBucket(owner))
+			return Refuse(ReasonUnknownBucket, "bucket %d: the sparse bucket of %s is %d", h.Bucket, p.Owner(owner),
+				p.SparseBucket(owner))
 		}
-		return p.checkTables(v, owner)
+		_, err := p.CheckTables(v, owner)
+		return err
 	case KindLookup, KindRows:
-		return p.checkTables(v, owner)
+		_, err := p.CheckTables(v, owner)
+		return err
 	case KindPull:
 		return p.checkPull(v, owner)
 	case KindForward, KindBackward, KindStep, KindWeights, KindOutput:
@@ -74,15 +77,19 @@ func (p *Placement) checkMeans(v *View, owner int) *FrameError {
 			return Refuse(ReasonUnknownTable, "means of table %q, whose rows are on shards", p.job.Tables[s.Table].Name)
 		}
 	}
-	return p.checkTables(v, owner)
+	_, err := p.CheckTables(v, owner)
+	return err
 }
 
 func (p *Placement) checkBucket(b Bucket, c Chunk, owner int) *FrameError {
 	switch {
 	case !p.Known(b):
 		return Refuse(ReasonUnknownBucket, "bucket %d: the job has %d", b, len(p.Buckets)+p.Owners())
+	case p.IsDense(b) && int64(c) >= int64(p.Chunks(b)):
+		return Refuse(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", c, b, p.Chunks(b))
 	case p.OwnerOfChunk(b, c) != owner:
-		return Refuse(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)), p.Owner(owner))
+		return Refuse(ReasonUnknownBucket, "chunk %d of bucket %d is on %s, not on %s", c, b, p.Owner(p.OwnerOfChunk(b, c)),
+			p.Owner(owner))
 	}
 	return nil
 }
@@ -104,23 +111,32 @@ func (p *Placement) checkChunk(v *View) *FrameError {
 	return Refuse(ReasonWrongShape, "chunk %d of bucket %d with %d values: want %d", h.Chunk, h.Bucket, have, elements)
 }
 
-func (p *Placement) checkTables(v *View, owner int) *FrameError {
+// CheckTables is what CheckFrame does with the tables and keys of a frame. values is how many its rows have, or those
+// of its bags: in a lookup those that are asked for.
+func (p *Placement) CheckTables(v *View, owner int) (values int, refused *FrameError) {
 	for _, part := range v.Parts() {
 		if err := p.checkTable(part.Table, part.Dim, owner, v.head.Kind == KindSparse); err != nil {
-			return err
+			return 0, err
 		}
-		spec := &p.job.Tables[part.Table]
-		for _, key := range part.Keys {
-			switch {
-			case key >= spec.Rows:
-				return Refuse(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
-			case !p.Holds(part.Table, PartitionOf(key, spec.Partitions), owner):
-				return Refuse(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
-					p.Owner(p.OwnerOfKey(part.Table, key)), p.Owner(owner))
-			}
+		if at := p.Elsewhere(part.Table, part.Keys, owner); at >= 0 {
+			return 0, p.refuseKey(part.Table, part.Keys[at], owner)
 		}
+		rows := len(part.Keys)
+		if part.Bags > 0 {
+			rows = part.Bags
+		}
+		values += rows * part.Dim
 	}
-	return nil
+	return values, nil
+}
+
+func (p *Placement) refuseKey(t Table, key uint64, owner int) *FrameError {
+	spec := &p.job.Tables[t]
+	if key >= spec.Rows {
+		return Refuse(ReasonUnknownKey, "key %d of table %q: it has %d rows", key, spec.Name, spec.Rows)
+	}
+	return Refuse(ReasonUnknownKey, "key %d of table %q is on %s, not on %s", key, spec.Name,
+		p.Owner(p.OwnerOfKey(t, key)), p.Owner(owner))
 }
 
 // checkTable checks the width of rows, or, with sums, of their gradients.
@@ -144,13 +160,7 @@ func (p *Placement) checkPull(v *View, owner int) *FrameError {
 	if v.sections.bytes() != 0 {
 		return p.checkTablePull(h.Bucket, v.Section(0), owner)
 	}
-	if err := p.checkBucket(h.Bucket, h.Chunk, owner); err != nil {
-		return err
-	}
-	if p.IsDense(h.Bucket) && int64(h.Chunk) >= int64(p.Chunks(h.Bucket)) {
-		return Refuse(ReasonWrongChunk, "chunk %d of bucket %d: it has %d", h.Chunk, h.Bucket, p.Chunks(h.Bucket))
-	}
-	return nil
+	return p.checkBucket(h.Bucket, h.Chunk, owner)
 }
 
 func (p *Placement) checkTablePull(partition Bucket, s Section, owner int) *FrameError {

@@ -7,12 +7,13 @@ import (
 	"gradbus/lane"
 )
 
-// checkedJob has dense buckets 0 (1 MiB, 256 chunks of 4 KiB) and 1 (5 values), sparse buckets 2 and 3 on two shards,
-// and a table of 10 rows, of which each shard has some.
+// checkedJob has dense buckets 0 (1 MiB, 256 chunks of 4 KiB) and 1 (5 values), of which shard 1 of two has the odd
+// chunks of bucket 0, sparse buckets 2 and 3, and a table of 10 rows, of which each shard has some.
 func checkedJob() *Job {
 	j := testJob()
 	j.ChunkBytes = 4096
-	j.Parameters = []Parameter{{Name: "b", Shape: []int{5}, Init: Init{Kind: InitZeros}}, {Name: "a", Shape: []int{mib}, Init: Init{Kind: InitZeros}}}
+	j.Parameters = []Parameter{{Name: "b", Shape: []int{5}, Init: Init{Kind: InitZeros}},
+		{Name: "a", Shape: []int{mib}, Init: Init{Kind: InitZeros}}}
 	j.Tables = []TableSpec{{Name: "t", Rows: 10, Dim: 2, Partitions: 8, Init: Init{Kind: InitZeros}}}
 	return j
 }
@@ -50,7 +51,8 @@ func checkAll(t *testing.T, cases []checked) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		if err := place.CheckFrame(&v, c.shard); ReasonOf(err) != c.reason || err != nil && !strings.Contains(err.Error(), c.detail) {
+		if err := place.CheckFrame(&v, c.shard); ReasonOf(err) != c.reason ||
+			err != nil && !strings.Contains(err.Error(), c.detail) {
 			t.Errorf("%s: %v, want %v saying %q", c.name, err, c.reason, c.detail)
 		}
 	}
@@ -64,26 +66,30 @@ func TestCheckFrameOfChunks(t *testing.T) {
 	}
 	checkAll(t, []checked{
 		{"first chunk", dense(0, 0, 256, 0, 1024, 1), 0, ReasonOK, ""},
-		{"last chunk", dense(0, 255, 256, 255*1024, 1024, 1), 0, ReasonOK, ""},
-		{"small bucket", dense(1, 0, 1, 0, 5, 1), 1, ReasonOK, ""},
-		{"nothing", dense(1, 0, 1, 0, 0, 0), 1, ReasonOK, ""},
-		{"zeros without weight", dense(1, 0, 1, 0, 5, 0), 1, ReasonOK, ""},
-		{"another shard's", dense(1, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "bucket 1 is on s1, not on s0"},
+		{"last chunk", dense(0, 255, 256, 255*1024, 1024, 1), 1, ReasonOK, ""},
+		{"small bucket", dense(1, 0, 1, 0, 5, 1), 0, ReasonOK, ""},
+		{"nothing", dense(1, 0, 1, 0, 0, 0), 0, ReasonOK, ""},
+		{"zeros without weight", dense(1, 0, 1, 0, 5, 0), 0, ReasonOK, ""},
+		{"another shard's", dense(1, 0, 1, 0, 5, 1), 1, ReasonUnknownBucket, "bucket 1 is on s0, not on s1"},
 		{"no such bucket", dense(4, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "the job has 4"},
 		{"huge bucket", dense(1<<32-1, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "the job has 4"},
 		{"dense in a sparse bucket", dense(2, 0, 1, 0, 5, 1), 0, ReasonUnknownBucket, "sparse"},
-		{"other chunks", dense(1, 0, 2, 0, 5, 1), 1, ReasonWrongChunk, "it has 1"},
-		{"another offset", dense(0, 1, 256, 0, 1024, 1), 0, ReasonWrongShape, "want 1024"},
-		{"too short", dense(1, 0, 1, 0, 4, 1), 1, ReasonWrongShape, "with 4 values: want 5"},
-		{"too long", dense(1, 0, 1, 0, 6, 1), 1, ReasonWrongShape, "with 6 values: want 5"},
+		{"other chunks", dense(1, 0, 2, 0, 5, 1), 0, ReasonWrongChunk, "it has 1"},
+		{"no such chunk", dense(0, 256, 257, 0, 1024, 1), 0, ReasonWrongChunk, "it has 256"},
+		{"huge chunk", dense(0, 1<<20-1, 1<<20, 0, 1024, 1), 1, ReasonWrongChunk, "it has 256"},
+		{"another offset", dense(0, 1, 256, 0, 1024, 1), 1, ReasonWrongShape, "want 1024"},
+		{"too short", dense(1, 0, 1, 0, 4, 1), 0, ReasonWrongShape, "with 4 values: want 5"},
+		{"too long", dense(1, 0, 1, 0, 6, 1), 0, ReasonWrongShape, "with 6 values: want 5"},
 		{"other lanes", form{kind: KindDense, values: 5, head: Head{
 			Bucket: 1, Chunks: 1, Node: node, Lanes: 5, Weight: 1}}, 1, ReasonWrongNode, "the job has 4"},
 
-		{"mean", form{kind: KindMean, values: 5, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonOK, ""},
-		{"mean too short", form{kind: KindMean, values: 4, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonWrongShape, "want 5"},
-		{"mean of nobody", form{kind: KindMean, head: Head{Bucket: 1, Chunks: 1, Lanes: 4}}, 1, ReasonOK, ""},
+		{"mean", form{kind: KindMean, values: 5, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 0, ReasonOK, ""},
+		{"mean too short", form{kind: KindMean, values: 4, head: Head{Bucket: 1, Chunks: 1, Lanes: 4, Weight: 1}}, 0,
+			ReasonWrongShape, "want 5"},
+		{"mean of nobody", form{kind: KindMean, head: Head{Bucket: 1, Chunks: 1, Lanes: 4}}, 0, ReasonOK, ""},
 		{"sparse closed", form{kind: KindMean, head: Head{Bucket: 3, Chunks: 1, Lanes: 4, Weight: 1}}, 1, ReasonOK, ""},
-		{"sparse closed with values", form{kind: KindMean, values: 1, head: Head{Bucket: 3, Chunks: 1, Lanes: 4}}, 1, ReasonUnknownBucket, "sparse"},
+		{"sparse closed with values", form{kind: KindMean, values: 1, head: Head{Bucket: 3, Chunks: 1, Lanes: 4}}, 1,
+			ReasonUnknownBucket, "sparse"},
 	})
 }
 
@@ -92,7 +98,7 @@ func TestCheckFrameOfRows(t *testing.T) {
 	place := NewPlacement(checkedJob(), 2)
 	var even, odd []uint64 // keys by shard
 	for key := range uint64(10) {
-		if place.ShardOfKey(0, key) == 0 {
+		if place.OwnerOfKey(0, key) == 0 {
 			even = append(even, key)
 		} else {
 			odd = append(odd, key)
@@ -102,7 +108,8 @@ func TestCheckFrameOfRows(t *testing.T) {
 		t.Fatal("all keys are on one shard")
 	}
 	sparse := func(bucket Bucket, keys ...uint64) form {
-		return form{kind: KindSparse, dim: 2, keys: keys, values: 2 * len(keys), head: Head{Bucket: bucket, Chunks: 1, Node: node, Lanes: 4}}
+		return form{kind: KindSparse, dim: 2, keys: keys, values: 2 * len(keys),
+			head: Head{Bucket: bucket, Chunks: 1, Node: node, Lanes: 4}}
 	}
 	pull := func(bucket Bucket, chunk Chunk, dim uint32, keys ...uint64) form {
 		return form{kind: KindPull, head: Head{Bucket: bucket, Chunk: chunk}, dim: dim, keys: keys}
@@ -125,7 +132,7 @@ func TestCheckFrameOfRows(t *testing.T) {
 		{"lookup of other rows", lookup(0, 3, 0), 0, ReasonWrongShape, "dim 3 of table \"t\": want 2"},
 		{"lookup elsewhere", lookup(0, 2, even...), 1, ReasonUnknownKey, "on s0, not on s1"},
 
-		{"pull", pull(0, 255, 0), 0, ReasonOK, ""},
+		{"pull", pull(0, 255, 0), 1, ReasonOK, ""},
 		{"pull of what is not there", pull(0, 256, 0), 0, ReasonWrongChunk, "it has 256"},
 		{"pull of a sparse result", pull(2, 0, 0), 0, ReasonOK, ""},
 		{"pull elsewhere", pull(0, 0, 0), 1, ReasonUnknownBucket, "on s0"},
@@ -133,22 +140,53 @@ func TestCheckFrameOfRows(t *testing.T) {
 		{"pull of another partition", pull(8, 0, 2, 3), 0, ReasonUnknownBucket, "it has 8"},
 		{"pull of a partition elsewhere", pull(7, 0, 2, 3), 0, ReasonUnknownBucket, "on s1"},
 		{"pull of other rows", pull(7, 0, 3, 3), 1, ReasonWrongShape, "want 2"},
-		{"beat", form{kind: KindBeat}, 0, ReasonOK, ""},
+		{"beat", form{kind: KindHeartbeat}, 0, ReasonOK, ""},
 	})
 }
 
 func TestCheckJob(t *testing.T) {
-	v, err := Verify(build(t, Layout{Kind: KindBeat}, Head{}, nil), Limits{})
+	v, err := Verify(build(t, Layout{Kind: KindHeartbeat}, Head{}, nil), Limits{})
 	check(t, err)
 	for _, c := range []struct {
 		run        RunID
 		generation Generation
 		want       Reason
 	}{
-		{sampleRun, 1, ReasonOK}, {sampleRun + 1, 1, ReasonForeignJob}, {sampleRun, 2, ReasonOldGeneration}, {sampleRun, 0, ReasonEarlyGeneration},
+		{sampleRun, 1, ReasonOK}, {sampleRun + 1, 1, ReasonForeignJob}, {sampleRun, 2, ReasonOldGeneration},
+		{sampleRun, 0, ReasonEarlyGeneration},
 	} {
 		if got := ReasonOf(v.CheckJob(c.run, c.generation)); got != c.want {
 			t.Errorf("run %x generation %d: %v, want %v", c.run, c.generation, got, c.want)
+		}
+	}
+}
+
+// The first key whose row an owner has not, of tables of each placement, as asking for each key alone finds it.
+func TestElsewhere(t *testing.T) {
+	j := placementJob(8)
+	j.Tables = []TableSpec{{Rows: 100, Dim: 2, Partitions: 5},
+		{Rows: 100, Dim: 2, Partitions: 5, Placement: PlacementColumns, Pooling: PoolingSum},
+		{Rows: 100, Dim: 2, Partitions: 5, Placement: PlacementTables, Pooling: PoolingSum}}
+	p := NewPlacement(j, 3)
+	for table := range Table(3) {
+		for owner := range 3 {
+			var has, not []uint64
+			for key := range uint64(100) {
+				if p.Holds(table, PartitionOf(key, 5), owner) {
+					has = append(has, key)
+				} else {
+					not = append(not, key)
+				}
+			}
+			if at := p.Elsewhere(table, has, owner); at != -1 {
+				t.Errorf("table %d: key %d is not on shard %d, which has it", table, has[at], owner)
+			}
+			for _, key := range append(not, 100, 1<<40, 1<<64-1) {
+				keys := append(append([]uint64{}, has...), key)
+				if at := p.Elsewhere(table, keys, owner); at != len(has) {
+					t.Errorf("table %d: key %d at %d is missing on shard %d, found %d", table, key, len(has), owner, at)
+				}
+			}
 		}
 	}
 }

@@ -24,7 +24,8 @@ func TestBucketsLiteral(t *testing.T) {
 	}{
 		{"none", nil, nil},
 		{"reversed", []int{10, 20}, [][]Span{{{1, 0, 0, 0, 20}, {0, 0, 0, 20, 10}}}},
-		{"first bucket is small", []int{5, mib - 1, 1}, [][]Span{{{2, 0, 0, 0, 1}, {1, 0, 0, 1, mib - 1}}, {{0, 0, 1, 0, 5}}}},
+		{"first bucket is small", []int{5, mib - 1, 1},
+			[][]Span{{{2, 0, 0, 0, 1}, {1, 0, 0, 1, mib - 1}}, {{0, 0, 1, 0, 5}}}},
 		{"a parameter is not cut", []int{mib, 1}, [][]Span{{{1, 0, 0, 0, 1}}, {{0, 0, 1, 0, mib}}}},
 		{"unless it is large", []int{7, 27 * mib}, [][]Span{
 			{{1, 0, 0, 0, mib}}, {{1, mib, 1, 0, 25 * mib}}, {{1, 26 * mib, 2, 0, mib}, {0, 0, 2, mib, 7}},
@@ -34,8 +35,8 @@ func TestBucketsLiteral(t *testing.T) {
 		p := NewPlacement(placementJob(c.parameters...), 2)
 		var got [][]Span
 		for i, b := range p.Buckets {
-			if b.ID != Bucket(i) || p.ShardOfBucket(b.ID) != i%2 {
-				t.Errorf("%s: bucket %d has id %d and is on shard %d", c.name, i, b.ID, p.ShardOfBucket(b.ID))
+			if b.ID != Bucket(i) {
+				t.Errorf("%s: bucket %d has id %d", c.name, i, b.ID)
 			}
 			got = append(got, b.Spans)
 		}
@@ -96,38 +97,38 @@ func TestPlacementOfTables(t *testing.T) {
 	j := placementJob(8)
 	j.Tables = []TableSpec{{Rows: 100, Dim: 64, Partitions: 64}, {Rows: 100, Dim: 100, Partitions: 3}}
 	p := NewPlacement(j, 2)
-	if p.SparseBucket(0) != 1 || p.SparseBucket(1) != 2 || p.ShardOfBucket(2) != 1 || p.IsDense(1) || !p.Known(2) || p.Known(3) {
+	if p.SparseBucket(0) != 1 || p.SparseBucket(1) != 2 || p.OwnerOfChunk(2, 0) != 1 || p.IsDense(1) || !p.Known(2) ||
+		p.Known(3) {
 		t.Error("sparse buckets are not those after the dense one")
 	}
-	if p.ShardOfPartition(63) != 1 || p.ShardOfPartition(64) != 0 {
+	if p.OwnerOfPartition(0, 63) != 1 || p.OwnerOfPartition(1, 2) != 0 {
 		t.Error("partition is not placed modulo shards")
 	}
 	for key := range uint64(100) {
-		if got, want := p.ShardOfKey(1, key), int(PartitionOf(key, 3))%2; got != want {
+		if got, want := p.OwnerOfKey(1, key), int(PartitionOf(key, 3))%2; got != want {
 			t.Fatalf("key %d is on shard %d, want %d", key, got, want)
 		}
 	}
-	if got := p.LookupKeysMax(); got != 655 { // 65536 values in rows of 100
-		t.Errorf("lookups of %d keys", got)
-	}
-	j.Tables[0].Dim = 1 << 16
-	j.ChunkBytes = 4096
-	if got := NewPlacement(j, 1).LookupKeysMax(); got != 1 {
-		t.Errorf("lookups of %d keys where a row is larger than a chunk, want 1", got)
-	}
 }
 
-// The placement of keys is part of the protocol: the splitmix64 finaliser of 0, 1, 2 and the largest key.
+// The placement of keys is part of the protocol: these are the values of docs/protocol.md.
 func TestPartitionOfLiteral(t *testing.T) {
-	for key, want := range map[uint64]Partition{0: 0, 1: 37, 2: 10, 3: 48, 1<<64 - 1: 59} {
+	for key, want := range map[uint64]Partition{0: 0, 1: 1, 63: 63, 64: 21, 65: 22, 128: 54, 191: 53, 1<<40 - 1: 20,
+		1<<64 - 1: 11} {
 		if got := PartitionOf(key, 64); got != want {
 			t.Errorf("key %d is in partition %d of 64, want %d", key, got, want)
 		}
 	}
+	for p, want := range [][]uint64{{0, 5, 7, 9}, {1, 3, 8}, {2, 4, 6}} {
+		if got, _ := rowsOf(TableSpec{Rows: 10, Dim: 1, Partitions: 3}, Partition(p), make([]float32, 10)); !slices.Equal(got,
+			want) {
+			t.Errorf("partition %d of 3 has keys %v, want %v", p, got, want)
+		}
+	}
 }
 
-// Where trainers reduce, chunks are dealt to them in turn over all buckets, and so are partitions of replicated tables;
-// other tables stay on shards.
+// Where trainers reduce, chunks are spread over them, and partitions of replicated tables go to them in turn; other
+// tables stay on shards.
 func TestPlacementBetweenTrainers(t *testing.T) {
 	j := placementJob(26*mib, 3) // 1 MiB and 25 MiB in chunks of 256 KiB: 4, 100, and 1 with the 3 values
 	j.Reduce, j.Trainers = ReduceTrainers, 3
@@ -136,24 +137,15 @@ func TestPlacementBetweenTrainers(t *testing.T) {
 	if p.Owners() != 5 || p.Owner(1) != "s1" || p.Owner(2) != "t0" || p.Owner(4) != "t2" {
 		t.Fatalf("%d owners, the third being %s", p.Owners(), p.Owner(2))
 	}
-	next := 0
-	for _, b := range p.Buckets {
-		if p.ShardOfBucket(b.ID) != -1 {
-			t.Errorf("bucket %d is on shard %d", b.ID, p.ShardOfBucket(b.ID))
+	for owner, want := range []int{0, 0, 35, 35, 35} {
+		if got := len(p.OwnedChunks(owner)); got != want {
+			t.Errorf("%s has %d chunks, want %d", p.Owner(owner), got, want)
 		}
-		for c := range p.Chunks(b.ID) {
-			if got, want := p.OwnerOfChunk(b.ID, Chunk(c)), 2+next%3; got != want {
-				t.Fatalf("chunk %d of bucket %d is on %s, want %s", c, b.ID, p.Owner(got), p.Owner(want))
-			}
-			next++
-		}
-	}
-	if next < 100 {
-		t.Fatalf("%d chunks", next)
 	}
 	for part := range Partition(8) {
 		if p.OwnerOfPartition(0, part) != int(part)%2 || p.OwnerOfPartition(1, part) != 2+int(part)%3 {
-			t.Errorf("partition %d is on %s and %s", part, p.Owner(p.OwnerOfPartition(0, part)), p.Owner(p.OwnerOfPartition(1, part)))
+			t.Errorf("partition %d is on %s and %s", part, p.Owner(p.OwnerOfPartition(0, part)),
+				p.Owner(p.OwnerOfPartition(1, part)))
 		}
 	}
 	sparse := Bucket(len(p.Buckets))
@@ -191,9 +183,9 @@ func TestPlacementOfRoutes(t *testing.T) {
 			t.Errorf("%+v: on shards %v, between trainers %v", c, p.Reduces(ByShards), p.Reduces(ByTrainers))
 		}
 		p := NewPlacement(j, 3)
-		denseOwner, rowsOwner := 1, 2 // of bucket 1 and of partition 5, where shards add up
+		denseOwner, rowsOwner := 2, 2 // of chunk 0 of bucket 1 and of partition 5, where shards add up
 		if c.dense == ReduceTrainers {
-			denseOwner = 4 // chunk 1, of two trainers
+			denseOwner = 4 // of two trainers
 		}
 		if p.Plan.Tables[0].Reducer == ByTrainers {
 			rowsOwner = 4
@@ -201,7 +193,8 @@ func TestPlacementOfRoutes(t *testing.T) {
 		if got := p.OwnerOfChunk(1, 0); got != denseOwner {
 			t.Errorf("%+v: bucket 1 begins on %s", c, p.Owner(got))
 		}
-		if got := p.OwnerOfPartition(0, 5); got != rowsOwner || !p.HasRows(rowsOwner) || p.HasRows(3) != (rowsOwner > 2) || p.HasRows(0) == p.HasRows(3) {
+		if got := p.OwnerOfPartition(0, 5); got != rowsOwner || !p.HasRows(rowsOwner) || p.HasRows(3) != (rowsOwner > 2) ||
+			p.HasRows(0) == p.HasRows(3) {
 			t.Errorf("%+v: partition 5 is on %s", c, p.Owner(got))
 		}
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Plan is a manifest resolved once into typed choices. Only this file, and what checks manifests, reads their mode strings: everybody
-// else asks the plan, which a Placement holds. Read only once it is made, so it may be shared.
+// Plan is a manifest resolved once into typed choices. Only this file, and what checks manifests, reads their mode
+// strings: everybody else asks the plan, which a Placement holds. Read only once it is made, so it may be shared.
 type Plan struct {
 	Clock Clock
 	Ahead int // batches that a trainer may be ahead of the version it computes on; 0 in sync, async and grouped
@@ -20,8 +20,8 @@ type Plan struct {
 	Sparse        SparseForm
 	SkipNonfinite bool // a lane whose gradient is not finite is absent from its batch
 
-	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense gradients are
-	// averaged over all trainers.
+	// AsyncTables is that each trainer's contribution to tables is applied when it arrives, by itself, while dense
+	// gradients are averaged over all trainers.
 	AsyncTables bool
 	Tables      []TablePlan // by index of the manifest
 }
@@ -42,6 +42,15 @@ const (
 	ClockGrouped              // the next Plan.Group trainers, whoever they are
 )
 
+// Common reports whether rounds are of all trainers, who call each of them by the same batch.
+func (c Clock) Common() bool { return c == ClockBounded }
+
+// Waits reports whether trainers wait for each other.
+func (c Clock) Waits() bool { return c != ClockEach }
+
+// Renumbers reports whether results have numbers of their own, and not those of their receivers' batches.
+func (c Clock) Renumbers() bool { return c == ClockGrouped }
+
 // Party is who does a thing.
 type Party uint8
 
@@ -59,8 +68,8 @@ const (
 	CutNone               // the table is whole on one shard
 )
 
-// PooledByShards reports whether a shard that holds anything of the table holds it of every row, so that it can pool whole bags: then
-// bags go there in lookups, pooled rows come back, and gradients travel as bags.
+// PooledByShards reports whether a shard that holds anything of the table holds it of every row, so that it can pool
+// whole bags: then bags go there in lookups, pooled rows come back, and gradients travel as bags.
 func (c Cut) PooledByShards() bool { return c != CutRows }
 
 // SparseForm is the form in which row gradients travel, where a table leaves a choice.
@@ -77,8 +86,9 @@ const (
 //	if job.Plan().Clock == ClockGrouped { ... }
 func (j *Job) Plan() *Plan {
 	p := &Plan{Clock: ClockOf(j.Consistency), Reducer: partyOf(j.Reduce, ReduceTrainers), Owner: OwnerOf(j.Apply),
-		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback, SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
-		AsyncTables: j.TableConsistency == ConsistencyAsync}
+		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback,
+		SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
+		AsyncTables:   j.TableConsistency == ConsistencyAsync}
 	if p.Clock == ClockBounded {
 		p.Ahead = j.Ahead
 	}
@@ -154,22 +164,28 @@ func (w Wire) DType() DType {
 // Sync reports whether every batch is computed on the version that the batch before it made.
 func (p *Plan) Sync() bool { return p.Clock == ClockBounded && p.Ahead == 0 }
 
-// DeferredCommit reports whether rows of shards change from batch to batch, when all of a batch's rounds have closed, and not with
-// their own round.
-func (p *Plan) DeferredCommit() bool { return p.Sync() && !p.AsyncTables }
-
-// PerTrainer reports whether the rounds of shards are each of one trainer.
-func (p *Plan) PerTrainer() bool { return p.Clock == ClockEach || p.AsyncTables }
-
-// RoundsAhead is how many batches a trainer may be ahead of the oldest open round of a shard.
-func (p *Plan) RoundsAhead() int {
-	if p.AsyncTables {
-		return AsyncTablesAhead
+// ClockOf is the clock of the rounds that a party adds up. What trainers add up is in step.
+func (p *Plan) ClockOf(by Party) Clock {
+	switch {
+	case by == ByTrainers:
+		return ClockBounded
+	case p.AsyncTables:
+		return ClockEach
 	}
-	return p.Ahead
+	return p.Clock
 }
 
-// Reduces reports whether a party adds up anything: dense gradients, or those of a table. Trainers that do have a data server each.
+// DenseShards is how many of a number of shards have dense chunks. In grouped it is one, which decides who belongs to
+// a group.
+func (p *Plan) DenseShards(shards int) int {
+	if p.Clock == ClockGrouped {
+		return min(1, shards)
+	}
+	return shards
+}
+
+// Reduces reports whether a party adds up anything: dense gradients, or those of a table. Trainers that do have a
+// data server each.
 func (p *Plan) Reduces(by Party) bool {
 	for i := range p.Tables {
 		if p.Tables[i].Reducer == by {
@@ -178,10 +194,6 @@ func (p *Plan) Reduces(by Party) bool {
 	}
 	return p.Reducer == by
 }
-
-// AsyncTablesAhead is how many batches a trainer may be ahead of its own contributions to tables in Plan.AsyncTables: its lookups of
-// the next batch may overtake them, and frames are refilled only when they have been received.
-const AsyncTablesAhead = 4
 
 // NeedsShards reports whether the job has anything for shards to do: they host modules, or add up gradients.
 func (j *Job) NeedsShards() bool { return len(j.Modules) > 0 || j.Plan().Reduces(ByShards) }

@@ -15,15 +15,19 @@ const plansFile = "testdata/plans.txt"
 // combinations are manifests with every combination of mode words, each with its words.
 func combinations(yield func(words string, j *Job)) {
 	tables := map[string]TableSpec{
-		"none": {}, "rows": {}, "columns": {Placement: PlacementColumns, Pooling: PoolingSum}, "whole": {Placement: PlacementTables, Pooling: PoolingMean},
+		"none": {}, "rows": {}, "columns": {Placement: PlacementColumns, Pooling: PoolingSum},
+		"whole":      {Placement: PlacementTables, Pooling: PoolingMean},
 		"replicated": {Replicated: true}, "replicated:shards": {Replicated: true, Reduce: ReduceShards},
 		"replicated:trainers": {Replicated: true, Reduce: ReduceTrainers}, "columns unpooled": {Placement: PlacementColumns},
-		"rows:trainers": {Reduce: ReduceTrainers}, "replicated columns": {Replicated: true, Placement: PlacementColumns, Pooling: PoolingSum},
+		"rows:trainers": {Reduce: ReduceTrainers}, "replicated columns": {Replicated: true, Placement: PlacementColumns,
+			Pooling: PoolingSum},
 	}
 	each(func(w []string) {
 		ahead := map[string]int{"bounded": 2}[w[0]]
-		j := (&Job{Name: "plan", Trainers: 3, Lanes: 3, Consistency: w[0], Ahead: ahead, Apply: w[1], Reduce: w[2], Sum: w[3], TableConsistency: w[5],
-			Wire:       Wire{Gradients: strings.TrimSuffix(w[6], "+feedback"), ErrorFeedback: strings.HasSuffix(w[6], "+feedback"), Sparse: w[7]},
+		j := (&Job{Name: "plan", Trainers: 3, Lanes: 3, Consistency: w[0], Ahead: ahead, Apply: w[1], Reduce: w[2], Sum: w[3],
+			TableConsistency: w[5],
+			Wire: Wire{Gradients: strings.TrimSuffix(w[6], "+feedback"),
+				ErrorFeedback: strings.HasSuffix(w[6], "+feedback"), Sparse: w[7]},
 			Parameters: []Parameter{{Name: "w", Shape: []int{1}, Init: Zeros()}}}).WithDefaults()
 		if w[0] == ConsistencyGrouped {
 			j.Group = 2
@@ -34,7 +38,8 @@ func combinations(yield func(words string, j *Job)) {
 			j.Tables = []TableSpec{t}
 		}
 		yield(strings.Join(slices.DeleteFunc(slices.Clone(w), func(s string) bool { return s == "" }), " "), j)
-	}, []string{"sync", "bounded", "async", "grouped", "eager"}, []string{"update", "mean"}, []string{"shards", "trainers"}, []string{"arrival", "close"},
+	}, []string{"sync", "bounded", "async", "grouped", "eager"}, []string{"update", "mean"},
+		[]string{"shards", "trainers"}, []string{"arrival", "close"},
 		sortedKeys(tables), []string{"", "async"},
 		[]string{"float32", "bfloat16", "float16", "float32+feedback", "bfloat16+feedback"}, []string{"rows", "bags", "auto"})
 }
@@ -55,8 +60,9 @@ func each(yield func([]string), lists ...[]string) {
 	at(0)
 }
 
-// Every legal combination of mode words has a plan of its own, and each kind of illegal one its reason: what is wrong with which field.
-// Wires are told where tables are cut by rows only, and sums once, since they combine with everything.
+// Every legal combination of mode words has a plan of its own, and each kind of illegal one its reason: what is wrong
+// with which field. Wires are told where tables are cut by rows only, and sums once, since they combine with
+// everything.
 func TestPlansOfAllCombinations(t *testing.T) {
 	var legal []string
 	refused := map[string]string{} // by field and reason, the first combination that it is for
@@ -80,7 +86,8 @@ func TestPlansOfAllCombinations(t *testing.T) {
 			t.Errorf("one plan, %s, for\n%s\nand\n%s", plan, text, other)
 		}
 		plans[plan] = string(text)
-		plain := j.Wire == (Wire{Gradients: GradientsFloat32, Sparse: SparseRows}) || len(j.Tables) == 1 && !j.Tables[0].Replicated && j.Plan().Tables[0].Cut == CutRows
+		plain := j.Wire == (Wire{Gradients: GradientsFloat32, Sparse: SparseRows}) || len(j.Tables) == 1 &&
+			!j.Tables[0].Replicated && j.Plan().Tables[0].Cut == CutRows
 		if plain && (j.Sum != SumClose || len(j.Tables) == 0) {
 			legal = append(legal, words+": "+plan)
 		}
@@ -99,6 +106,7 @@ func TestPlansOfAllCombinations(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(have) != text {
-		t.Errorf("%s is not what plans are; if that is meant, look at the difference after go test ./schema -run TestPlans -rewrite", plansFile)
+		t.Errorf("%s is not what plans are; if that is meant, look at the difference after go test ./schema -run "+
+			"TestPlans -rewrite", plansFile)
 	}
 }

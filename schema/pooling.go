@@ -12,8 +12,8 @@ const (
 )
 
 // Columns is the columns [first, first+count) of a table that a shard holds: all where the table is cut by rows, none
-// where it is whole on another shard. Shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded down, of one that is cut by
-// columns.
+// where it is whole on another shard. Shard k of S has columns [k*dim/S, (k+1)*dim/S), rounded down, of one that is cut
+// by columns.
 func (p *Placement) Columns(t Table, shard int) (first, count int) {
 	spec := &p.job.Tables[t]
 	switch p.Plan.Tables[t].Cut {
@@ -40,8 +40,8 @@ func (p *Placement) Holds(t Table, part Partition, owner int) bool {
 	return p.OwnerOfPartition(t, part) == owner
 }
 
-// SumTables are the job's tables as the rounds of an owner see them: dim is what gradients of rows have there (TableSpec.SumDim), and 0
-// where it has no columns.
+// SumTables are the job's tables as the rounds of an owner see them: dim is what gradients of rows have there
+// (TableSpec.SumDim), and 0 where it has no columns.
 func (p *Placement) SumTables(owner int) []TableSpec {
 	local := slices.Clone(p.job.Tables)
 	for i := range local {
@@ -52,7 +52,7 @@ func (p *Placement) SumTables(owner int) []TableSpec {
 	return local
 }
 
-// placeHomes deals the tables that are whole on one shard to the shards in turn.
+// placeHomes places the tables that are whole on one shard on the shards in turn.
 func (p *Placement) placeHomes() {
 	p.homes = make([]int, len(p.job.Tables))
 	next := 0
@@ -80,7 +80,8 @@ func (p *Placement) checkBagTables(v *View) *FrameError {
 			continue
 		}
 		if v.head.Kind != KindSparse {
-			return Refuse(ReasonWrongShape, "bags of table %d: shards pool tables of placement %s or %s", s.Table, PlacementColumns, PlacementTables)
+			return Refuse(ReasonWrongShape, "bags of table %d: shards pool tables of placement %s or %s", s.Table,
+				PlacementColumns, PlacementTables)
 		}
 		return Refuse(ReasonWrongShape, "bags: the job's sparse gradients travel as %s", SparseRows)
 	}

@@ -6,22 +6,25 @@ import (
 	"testing"
 )
 
-// poolingSamples are lookups of bags, and their answers: table 0, which is pooled, with bags {9, 3, 9} and {3} of lane 1 and
-// {4} of lane 3; and of table 1 the row of key 5.
+// poolingSamples are lookups of bags, and their answers: table 0, which is pooled, with bags {9, 3, 9} and {3} of lane
+// 1 and {4} of lane 3; and of table 1 the row of key 5.
 func poolingSamples(t testing.TB) []sample {
 	return []sample{
-		{"lookup-bags", build(t, Layout{Kind: KindLookup, Keys: 6, Sections: 3, Bags: 3}, Head{Batch: 7, Bucket: 3, Chunks: 1}, func(f *Frame) {
-			copy(f.Sections(), []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1}, {Table: 1, Dim: 1, Count: 1}})
-			copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
-			copy(f.Offsets(), []uint32{0, 3, 0})
-			copy(f.Keys(), []uint64{9, 3, 9, 3, 4, 5})
-		})},
-		{"rows-pooled", build(t, Layout{Kind: KindRows, Values: 28, Keys: 1, Sections: 3, Pooled: true}, Head{Batch: 7, Bucket: 3, Chunks: 1}, func(f *Frame) {
-			copy(f.Sections(), []Section{{Table: 0, Dim: 2}, {Table: 0, Dim: 2}, {Table: 1, Dim: 1, Count: 1}})
-			copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
-			f.Keys()[0] = 5
-			copy(f.Float32s(), []float32{1, 2, 3, 4, 5, 6, 7})
-		})},
+		{"lookup-bags", build(t, Layout{Kind: KindLookup, Keys: 6, Sections: 3, Bags: 3},
+			Head{Batch: 7, Bucket: 3, Chunks: 1}, func(f *Frame) {
+				copy(f.Sections(), []Section{{Table: 0, Dim: 2, Count: 4}, {Table: 0, Dim: 2, Count: 1},
+					{Table: 1, Dim: 1, Count: 1}})
+				copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
+				copy(f.Offsets(), []uint32{0, 3, 0})
+				copy(f.Keys(), []uint64{9, 3, 9, 3, 4, 5})
+			})},
+		{"rows-pooled", build(t, Layout{Kind: KindRows, Values: 28, Keys: 1, Sections: 3, Pooled: true},
+			Head{Batch: 7, Bucket: 3, Chunks: 1}, func(f *Frame) {
+				copy(f.Sections(), []Section{{Table: 0, Dim: 2}, {Table: 0, Dim: 2}, {Table: 1, Dim: 1, Count: 1}})
+				copy(f.Bags(), []Bags{{Lane: 1, Count: 2}, {Lane: 3, Count: 1}, {}})
+				f.Keys()[0] = 5
+				copy(f.Float32s(), []float32{1, 2, 3, 4, 5, 6, 7})
+			})},
 	}
 }
 
@@ -29,13 +32,16 @@ func poolingSamples(t testing.TB) []sample {
 func pooledJob() *Job {
 	j := testJob()
 	j.Tables = nil
-	for _, s := range []struct{ name, placement string }{{"a", PlacementColumns}, {"b", PlacementTables}, {"c", PlacementTables}, {"d", ""}} {
-		j.Tables = append(j.Tables, TableSpec{Name: s.name, Rows: 10, Dim: 5, Partitions: 4, Init: Init{Kind: InitZeros}, Placement: s.placement, Pooling: PoolingSum})
+	for _, s := range []struct{ name, placement string }{{"a", PlacementColumns}, {"b", PlacementTables},
+		{"c", PlacementTables}, {"d", ""}} {
+		j.Tables = append(j.Tables, TableSpec{Name: s.name, Rows: 10, Dim: 5, Partitions: 4, Init: Init{Kind: InitZeros},
+			Placement: s.placement, Pooling: PoolingSum})
 	}
 	return j
 }
 
-// Columns of 5 on 3 shards are 1, 2 and 2; whole tables go round; on 7 shards two have no column and five no whole table.
+// Columns of 5 on 3 shards are 1, 2 and 2; whole tables go round; on 7 shards two have no column and five no whole
+// table.
 func TestWhereColumnsLie(t *testing.T) {
 	of := func(p *Placement, table Table) (all [][2]int) {
 		for shard := range p.Shards {
@@ -80,7 +86,8 @@ func TestValidatePooling(t *testing.T) {
 		{"tables[0].placement", "rows or columns or tables", func(j *Job) { j.Tables[0].Placement = "diagonals" }},
 		{"tables[0].pooling", "sum or mean", func(j *Job) { j.Tables[0].Pooling = "" }},
 		{"tables[3].pooling", "sum or mean", func(j *Job) { j.Tables[3].Pooling = "max" }},
-		{"tables[1].placement", "rows where every trainer", func(j *Job) { j.Tables[1].Replicated, j.Apply = true, ApplyMean }},
+		{"tables[1].placement", "rows where every trainer",
+			func(j *Job) { j.Tables[1].Replicated, j.Apply = true, ApplyMean }},
 		{"table_consistency", "sync or async", func(j *Job) { j.TableConsistency = "eventual" }},
 		{"table_consistency", "reduce trainers", func(j *Job) { j.TableConsistency = ConsistencyAsync }},
 		{"tables[3].replicated", "false where", func(j *Job) {
@@ -130,7 +137,8 @@ func TestCheckFrameOfBags(t *testing.T) {
 		owner int
 		want  Reason
 	}{
-		{0, 2, 1, 1, ReasonOK}, {0, 2, 0, 2, ReasonOK}, {0, 5, 1, 1, ReasonWrongShape}, {1, 5, 1, 0, ReasonOK}, {1, 5, 1, 1, ReasonWrongShape},
+		{0, 2, 1, 1, ReasonOK}, {0, 2, 0, 2, ReasonOK}, {0, 5, 1, 1, ReasonWrongShape}, {1, 5, 1, 0, ReasonOK},
+		{1, 5, 1, 1, ReasonWrongShape},
 		{3, 5, 1, 0, ReasonWrongShape}, {9, 5, 1, 0, ReasonWrongShape},
 	} {
 		got := p.checkFrame(lookup(c.table, c.dim, c.bags), c.owner)

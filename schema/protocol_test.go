@@ -29,7 +29,7 @@ func needs(t *testing.T, doc, what, text string) {
 
 func flagNames(flags uint32) string {
 	var names []string
-	for i, name := range []string{"more", "parameters", "evaluate", "input", "step", "gradients", "complete"} {
+	for i, name := range []string{"more", "parameters", "evaluate", "input", "step", "gradients", "complete", "narrow"} {
 		if flags&(1<<i) != 0 {
 			names = append(names, name)
 		}
@@ -166,5 +166,32 @@ func TestDocumentHasInitialValues(t *testing.T) {
 		}
 		needs(t, doc, "initial values", line)
 	}
-	needs(t, doc, "partitions", "keys 0, 1, 2, 3 and 2^64-1 are in partitions 0, 37, 10, 48 and 59 of 64")
+	var partitions []string
+	for _, key := range []uint64{0, 1, 63, 64, 65, 128, 191, 1<<40 - 1} {
+		partitions = append(partitions, fmt.Sprint(PartitionOf(key, 64)))
+	}
+	needs(t, doc, "partitions", fmt.Sprintf("keys 0, 1, 63, 64, 65, 128, 191, 2^40 - 1 are in partitions %s of 64",
+		strings.Join(partitions, ", ")))
+	var keys []string
+	for p := range Partition(3) {
+		of, _ := rowsOf(TableSpec{Rows: 10, Dim: 1, Partitions: 3}, p, make([]float32, 10))
+		keys = append(keys, "keys "+strings.Trim(fmt.Sprint(of), "[]"))
+	}
+	needs(t, doc, "partitions", "10 rows in 3 partitions: "+strings.Join(keys, ", "))
+	needs(t, doc, "turns", fmt.Sprintf("h(0), h(1), h(2) = %d, %d, %d, and h(2^34 - 1) = %d", rotation(0, 64),
+		rotation(1, 64), rotation(2, 64), rotation(1<<34-1, 64)))
+}
+
+// Where the document has the chunks of its examples.
+func TestDocumentPlacesChunks(t *testing.T) {
+	doc, ten := document(t), []int{4, 4, 4, 4, 4, 4, 4, 4, 4, 4}
+	for _, c := range []struct {
+		text   string
+		sizes  []int
+		owners int
+	}{{"4 4 4 4 1", []int{4, 4, 4, 4, 1}, 2}, {"ten times 4", ten, 2}, {"ten times 4", ten, 3}, {"ten times 4", ten, 4}} {
+		placed := strings.Trim(fmt.Sprint(spread(c.sizes, c.owners)), "[]")
+		needs(t, doc, "chunks", fmt.Sprintf("| %s | %d | %s |", c.text, c.owners, placed))
+	}
+	needs(t, doc, "bit order", "of six, "+strings.Trim(fmt.Sprint(bitOrder(6)), "[]"))
 }

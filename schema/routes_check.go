@@ -32,7 +32,8 @@ func (c *jobCheck) tableConsistency(j *Job) {
 	}
 	c.oneOf("table_consistency", j.TableConsistency, ConsistencySync, ConsistencyAsync)
 	if j.TableConsistency == ConsistencyAsync && (j.Consistency != ConsistencySync || j.Reduce != ReduceTrainers) {
-		c.add("table_consistency", j.TableConsistency, "consistency %s and reduce %s with it", ConsistencySync, ReduceTrainers)
+		c.add("table_consistency", j.TableConsistency, "consistency %s and reduce %s with it", ConsistencySync,
+			ReduceTrainers)
 	}
 	if j.TableConsistency != ConsistencyAsync && j.Consistency != ConsistencySync {
 		c.add("table_consistency", j.TableConsistency, "left out: it is that of the job, %s", j.Consistency)

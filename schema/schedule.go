@@ -13,8 +13,8 @@ const (
 // ScheduleStepsMax is the most entries of Schedule.Steps.
 const ScheduleStepsMax = 64
 
-// Schedule says by what the learning rate of an optimizer is multiplied at version v, the number of batches applied: a pure function. In
-// async and grouped, v counts the updates that the owner of the values has applied.
+// Schedule says by what the learning rate of an optimizer is multiplied at version v, the number of batches applied: a
+// pure function. In async and grouped, v counts the updates that the owner of the values has applied.
 //
 //	v < Warmup   (v+1) / Warmup, whatever the kind; after it
 //	constant     1
@@ -24,16 +24,17 @@ const ScheduleStepsMax = 64
 //
 // They are LambdaLR, LinearLR, CosineAnnealingLR and MultiStepLR of PyTorch, stepped after each batch.
 type Schedule struct {
-	Kind   string   `json:"kind"`             // ScheduleConstant, ScheduleLinear, ScheduleCosine or ScheduleSteps
-	Warmup uint64   `json:"warmup,omitempty"` // batches in which the rate rises to LR; 0 for none
-	Total  uint64   `json:"total,omitempty"`  // of linear and cosine: the version at which the rate is Final*LR; above Warmup
-	Final  float32  `json:"final,omitempty"`  // of linear and cosine: 0 to 1
-	Steps  []uint64 `json:"steps,omitempty"`  // of steps: versions, ascending
-	Gamma  float32  `json:"gamma,omitempty"`  // of steps: above 0
+	Kind   string `json:"kind"`             // ScheduleConstant, ScheduleLinear, ScheduleCosine or ScheduleSteps
+	Warmup uint64 `json:"warmup,omitempty"` // batches in which the rate rises to LR; 0 for none
+	// of linear and cosine: the version at which the rate is Final*LR; above Warmup
+	Total uint64   `json:"total,omitempty"`
+	Final float32  `json:"final,omitempty"` // of linear and cosine: 0 to 1
+	Steps []uint64 `json:"steps,omitempty"` // of steps: versions, ascending
+	Gamma float32  `json:"gamma,omitempty"` // of steps: above 0
 }
 
-// LR is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every processor: no
-// product is fused with a sum, and the cosine is this package's own.
+// LR is the rate at a version, computed in float64 and rounded once; base where s is nil. It has the same bits on every
+// processor: no product is fused with a sum, and the cosine is this package's own.
 //
 //	(&Schedule{Kind: ScheduleLinear, Warmup: 2, Total: 6}).LR(1, 4) == 0.5
 func (s *Schedule) LR(base float32, version uint64) float32 {
@@ -69,7 +70,8 @@ func (s *Schedule) factor(version uint64) float64 {
 	return 1
 }
 
-// cosPi is cos(pi*t) for t in [0, 1], within 1e-15, by its series: math.Cos may differ by a bit from one processor to another.
+// cosPi is cos(pi*t) for t in [0, 1], within 1e-15, by its series: math.Cos may differ by a bit from one processor to
+// another.
 func cosPi(t float64) float64 {
 	if t > 0.5 {
 		return -cosPi(1 - t)

@@ -21,7 +21,8 @@ func TestScheduleLiterals(t *testing.T) {
 		{"linear", linear, []float32{1, 2, 2, 1.5, 1, 0.5, 0, 0}},
 		{"cosine", cosine, []float32{2, 1.5 + math.Sqrt2/4, 1.5, 1.5 - math.Sqrt2/4, 1, 1}},
 		{"steps", steps, []float32{2, 2, 1, 1, 0.5, 0.5}},
-		{"steps in a warm-up", &Schedule{Kind: ScheduleSteps, Warmup: 4, Steps: []uint64{1}, Gamma: 0.5}, []float32{0.5, 1, 1.5, 2, 1}},
+		{"steps in a warm-up", &Schedule{Kind: ScheduleSteps, Warmup: 4, Steps: []uint64{1}, Gamma: 0.5},
+			[]float32{0.5, 1, 1.5, 2, 1}},
 	} {
 		for v, want := range c.want {
 			if got := c.s.LR(2, uint64(v)); got != want {
@@ -51,8 +52,8 @@ func TestCosPi(t *testing.T) {
 	}
 }
 
-// The rates are those of PyTorch's schedulers (testdata/schedules.py), up to one rounding to float32; PyTorch's cosine is made step by
-// step from the one before it, in float64, which adds some 1e-15 a batch.
+// The rates are those of PyTorch's schedulers (testdata/schedules.py), up to one rounding to float32; PyTorch's cosine
+// is made step by step from the one before it, in float64, which adds some 1e-15 a batch.
 func TestSchedulesAsInPyTorch(t *testing.T) {
 	text, err := os.ReadFile("testdata/schedules.json")
 	if err != nil {

@@ -21,15 +21,17 @@ func (a *Assign) check() error {
 	case a.Job == nil:
 		return errors.New("no job: want the manifest")
 	case a.Shards < 1 || a.Shards > ShardsMax || a.DeadlineMS < 1 || a.Serial < 1:
-		return fmt.Errorf("%d shards, deadline %d ms, serial %d: want 1 to %d, at least 1 and at least 1", a.Shards, a.DeadlineMS, a.Serial, ShardsMax)
-	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) || a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
+		return fmt.Errorf("%d shards, deadline %d ms, serial %d: want 1 to %d, at least 1 and at least 1", a.Shards,
+			a.DeadlineMS, a.Serial, ShardsMax)
+	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) ||
+		a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
 		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
 	}
 	return checkLR(a.LR)
 }
 
-// ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then one
-// server keeps all. Every shard must be kept once.
+// ServerOfShard says which of servers keeps each shard, as indices; nil, without an error, where servers is empty: then
+// one server keeps all. Every shard must be kept once.
 //
 //	at, err := ServerOfShard([]DataServer{{ID: "a", Shards: []int{0, 2}}, {ID: "b", Shards: []int{1}}}, 3) // 0, 1, 0
 func ServerOfShard(servers []DataServer, shards int) ([]int, error) {
@@ -76,8 +78,8 @@ func (j *Job) SmallerChunks() *Job {
 	return j.WithChunkBytes(n)
 }
 
-// MessageBytesMax is how large the frames of a job with gradients, rows and results may be: a chunk's values, or one row
-// that is larger, and the keys of as many rows as that holds, and a section for every table.
+// MessageBytesMax is how large the frames of a job with gradients, rows and results may be: a chunk's values, or one
+// row that is larger, and the keys of as many rows as that holds, and a section for every table.
 func (j *Job) MessageBytesMax() int {
 	need := j.ChunkBytes
 	for _, t := range j.Tables {

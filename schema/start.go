@@ -1,8 +1,9 @@
 package schema
 
-// StartModel is the model whose values a job begins with, in place of those that Init draws. Its first Batches batches assign: lane 0 alone
-// contributes, with weight 1, values in place of gradients, and every owner stores their sum by the weight. They are no steps: what an
-// optimizer keeps stays as it was made, nothing is clipped, and schedules count from the batch behind them.
+// StartModel is the model whose values a job begins with, in place of those that Init draws. Its first Batches batches
+// assign: lane 0 alone contributes, with weight 1, values in place of gradients, and every owner stores their sum by
+// the weight. They are no steps: what an optimizer keeps stays as it was made, nothing is clipped, and schedules count
+// from the batch behind them.
 type StartModel struct {
 	Digest  string `json:"digest"`  // of the model's weights, 64 hexadecimal digits
 	Batches int    `json:"batches"` // 1 to StartBatchesMax
@@ -13,8 +14,8 @@ type StartModel struct {
 // StartBatchesMax bounds StartModel.Batches.
 const StartBatchesMax = 1 << 20
 
-// StartBytes is how many bytes of rows an assigning batch of NewStart has: less than the smallest budget of a server for gradients
-// of open rounds, of which each trainer has its share.
+// StartBytes is how many bytes of rows an assigning batch of NewStart has: less than the smallest budget of a server
+// for gradients of open rounds, of which each trainer has its share.
 const StartBytes = 8 << 20
 
 // NewStart is the start from a model with this digest of a job that is otherwise whole.

@@ -15,7 +15,8 @@ func (c *jobCheck) start(j *Job) {
 	}
 	c.between("start.batches", j.Start.Batches, 1, StartBatchesMax)
 	if n.Consistency != ConsistencySync && n.Consistency != ConsistencyBounded {
-		c.add("start", n.Consistency, "consistency %s or %s: else no batch is one of all trainers", ConsistencySync, ConsistencyBounded)
+		c.add("start", n.Consistency, "consistency %s or %s: else no batch is one of all trainers", ConsistencySync,
+			ConsistencyBounded)
 	}
 	if n.TableConsistency == ConsistencyAsync {
 		c.add("start", n.TableConsistency, "table_consistency %s: else no batch is one of all trainers", ConsistencySync)

@@ -14,7 +14,8 @@ func TestStartBatches(t *testing.T) {
 	if n := job.NewStart(startDigest).Batches; n != 20 { // 80 MiB, of which a batch has 4
 		t.Errorf("%d batches, want 20", n)
 	}
-	if job.StartVersion() != 0 || (&Job{Start: job.NewStart(startDigest)}).StartVersion() != 20 || (&Job{}).NewStart(startDigest).Batches != 1 {
+	if job.StartVersion() != 0 || (&Job{Start: job.NewStart(startDigest)}).StartVersion() != 20 ||
+		(&Job{}).NewStart(startDigest).Batches != 1 {
 		t.Error("version of the first step")
 	}
 }
@@ -29,7 +30,8 @@ func TestValidateStart(t *testing.T) {
 		{"start.batches", "1048577", "1 to 1048576", func(j *Job) { j.Start.Batches = 1<<20 + 1 }},
 		{"start", `"float16"`, "float32", func(j *Job) { j.Wire.Gradients = GradientsFloat16 }},
 		{"start", `"async"`, "sync or bounded", func(j *Job) { j.Consistency = ConsistencyAsync }},
-		{"start", `"async"`, "table_consistency sync", func(j *Job) { j.Apply, j.Reduce, j.TableConsistency = ApplyMean, ReduceTrainers, ConsistencyAsync }},
+		{"start", `"async"`, "table_consistency sync",
+			func(j *Job) { j.Apply, j.Reduce, j.TableConsistency = ApplyMean, ReduceTrainers, ConsistencyAsync }},
 		{"start", "1", "no modules", func(j *Job) { j.Modules = []ModuleSpec{{}} }},
 	} {
 		job := testJob()

@@ -74,38 +74,48 @@ func exchanges(t *testing.T) []exchange {
 		return f.Seal()
 	}
 	all := lane.Root(2)
-	tablePull := frame(schema.KindPull, schema.Head{Batch: 1, Bucket: 0, Chunk: 1}, []uint64{1})
+	tablePull := frame(schema.KindPull, schema.Head{Batch: 1, Bucket: 0, Chunk: 1, Sequence: 4}, []uint64{1})
 	return []exchange{
 		{"the trainer asks for a place, under a name that it drew; the first to do so registers the job",
 			message{demo + "j-0123456789ab.ctl.coordinator", must(schema.EncodeControl(schema.Head{Lanes: 2},
 				schema.Control{Join: &schema.Join{Job: transcriptJob(), Host: "example (pid 1)"}}))},
 			[]string{demo + "coordinator.ctl.j-0123456789ab", demo + "coordinator.ctl.all"}},
 		{"from now on it gives a sign of life every second, and so does the coordinator",
-			message{demo + "t0.beat.all", frame(schema.KindBeat, schema.Head{}, nil)}, nil},
+			message{demo + "t0.beat.all", frame(schema.KindHeartbeat, schema.Head{}, nil)}, nil},
 		{"batch 0: it asks for rows 1 and 3 of table 0, at version 0",
-			message{demo + "t0.lookup.s0.0", frame(schema.KindLookup, schema.Head{Chunks: 1}, []uint64{1, 3})},
+			message{demo + "t0.lookup.s0.0",
+				frame(schema.KindLookup, schema.Head{Chunks: 1, Sequence: 1}, []uint64{1, 3})},
 			[]string{demo + "s0.rows.t0.0"}},
+		{"batch 1: it asks for row 3 at version 1, which is not there yet; here that overtakes its contributions " +
+			"to batch 0, " +
+			"and the shard parks it",
+			message{demo + "t0.lookup.s0.1",
+				frame(schema.KindLookup, schema.Head{Batch: 1, Chunks: 1, Sequence: 2}, []uint64{3})}, nil},
+		{"what comes too early for that is refused; the head says which frame it was",
+			message{demo + "t0.lookup.s0.5",
+				frame(schema.KindLookup, schema.Head{Batch: 5, Chunks: 1, Sequence: 3}, []uint64{1})},
+			[]string{demo + "s0.ctl.t0"}},
 		{"the gradient of bucket 0, summed over two samples; the shard answers with w - 0.5 * gradient / 2",
-			message{demo + "t0.dense.s0.0.0", frame(schema.KindDense, schema.Head{Chunks: 1, Node: all, Weight: 2, Sequence: 1}, nil, 2, -4)},
+			message{demo + "t0.dense.s0.0.0", frame(schema.KindDense, schema.Head{Chunks: 1, Node: all, Weight: 2, Sequence: 1},
+				nil, 2, -4)},
 			[]string{demo + "s0.mean.all.0.0", demo + "s0.ack.t0"}},
-		{"the gradients of the two rows, in the shard's sparse bucket; that it has closed completes batch 0",
+		{"the gradients of the two rows, in the shard's sparse bucket: the round is over, which the answer to the parked " +
+			"lookup says; row 3 is now 0 - 0.5 * -8 / 2",
 			message{demo + "t0.sparse.s0.0.1", frame(schema.KindSparse, schema.Head{
 				Bucket: 1, Chunks: 1, Node: all, Weight: 2, Sequence: 2}, []uint64{1, 3}, 4, -8)},
-			[]string{demo + "s0.mean.all.0.1", demo + "s0.ack.t0"}},
+			[]string{demo + "s0.rows.t0.1", demo + "s0.ack.t0"}},
 		{"a result that did not arrive is asked for again",
 			message{demo + "t0.pull.s0", frame(schema.KindPull, schema.Head{Bucket: 0, Chunk: 0, Chunks: 1}, nil)},
 			[]string{demo + "s0.mean.t0.0.0"}},
-		{"what comes too early is refused; the head says which frame it was",
-			message{demo + "t0.lookup.s0.5", frame(schema.KindLookup, schema.Head{Batch: 5, Chunks: 1}, []uint64{1})},
-			[]string{demo + "s0.ctl.t0"}},
-		{"batch 1: to look up at version 1 says that batch 0 is complete; row 3 is now 0 - 0.5 * -8 / 2",
-			message{demo + "t0.lookup.s0.1", frame(schema.KindLookup, schema.Head{Batch: 1, Chunks: 1}, []uint64{3})},
-			[]string{demo + "s0.rows.t0.1"}},
+		{"and so is whether the sparse round is over",
+			message{demo + "t0.pull.s0", frame(schema.KindPull, schema.Head{Bucket: 1, Chunk: 0, Chunks: 1}, nil)},
+			[]string{demo + "s0.mean.t0.0.1"}},
 		{"the table is read: at most one row of partition 0, from key 1 on; the answer says that there are more",
 			message{demo + "t0.pull.s0", tablePull}, []string{demo + "s0.rows.t0.1"}},
 		{"the trainer leaves in peace, and being the last, it ends the job",
-			message{demo + "t0.ctl.coordinator", must(schema.EncodeControl(schema.Head{Job: schema.SampleRun, Generation: 1, Batch: 1, Lanes: 2},
-				schema.Control{Leave: &schema.Leave{}}))},
+			message{demo + "t0.ctl.coordinator",
+				must(schema.EncodeControl(schema.Head{Job: schema.SampleRun, Generation: 1, Batch: 1, Lanes: 2},
+					schema.Control{Leave: &schema.Leave{}}))},
 			[]string{demo + "coordinator.ctl.t0"}},
 	}
 }
@@ -165,7 +175,8 @@ func TestServerKeepsToTheTranscript(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text.String() != string(want) {
-		t.Errorf("the exchange is not what %s holds; if that is meant, write it again with -rewrite and mend docs/protocol.md:\n%s", transcriptFile, text.String())
+		t.Errorf("the exchange is not what %s holds; if that is meant, write it again with -rewrite and mend "+
+			"docs/protocol.md:\n%s", transcriptFile, text.String())
 	}
 }
 
@@ -208,8 +219,8 @@ func write(t *testing.T, to *strings.Builder, who string, m message) {
 	fmt.Fprintf(to, "%s %s\n%s%s\n", who, m.subject, schema.Describe(&v), schema.HexText(m.frame))
 }
 
-// The transcript can be read without a server, for ever: its frames are whole and hold what is written above them, those
-// that a shard takes fit the job, and the arithmetic is right.
+// The transcript can be read without a server, for ever: its frames are whole and hold what is written above them,
+// those that a shard takes fit the job, and the arithmetic is right.
 func TestTranscriptIsRead(t *testing.T) {
 	data, err := os.ReadFile(transcriptFile)
 	if err != nil {

@@ -126,7 +126,8 @@ func (v *View) checkParts(lim *Limits) *FrameError {
 	case (v.bags.bytes() != 0 || v.offsets.bytes() != 0) && !r.bags:
 		return Refuse(ReasonMalformed, "bags or offsets: a %v frame has none", v.head.Kind)
 	case v.bags.bytes() != 0 && v.bags.bytes()/bagsBytes != sections:
-		return Refuse(ReasonWrongShape, "%d bags entries of %d sections: want one of each, or none", v.bags.bytes()/bagsBytes, sections)
+		return Refuse(ReasonWrongShape, "%d bags entries of %d sections: want one of each, or none",
+			v.bags.bytes()/bagsBytes, sections)
 	case (v.ack != 0) != r.ack:
 		return Refuse(ReasonMalformed, "ack: an ack frame has one, and no other has; this is a %v frame", v.head.Kind)
 	case v.body.bytes() != 0 && r.body == never:
@@ -160,7 +161,8 @@ func (v *View) checkPull(keys, sections int) *FrameError {
 	}
 	for _, s := range v.Sections() {
 		if s.Dim < 1 || s.Dim > DimMax || s.Count < 1 || s.Count > KeysMax {
-			return Refuse(ReasonWrongShape, "pull of %d rows of dim %d: want 1 to %d rows, dim 1 to %d", s.Count, s.Dim, KeysMax, DimMax)
+			return Refuse(ReasonWrongShape, "pull of %d rows of dim %d: want 1 to %d rows, dim 1 to %d", s.Count, s.Dim,
+				KeysMax, DimMax)
 		}
 	}
 	return nil
@@ -179,14 +181,16 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 		}
 		switch {
 		case i > 0 && s.Table <= v.Section(i-1).Table && !follows(s, b, v.Section(i-1), before):
-			return Refuse(ReasonUnsortedKeys, "section %d is of table %d after table %d: want tables ascending, or lanes with bags of one table",
+			return Refuse(ReasonUnsortedKeys,
+				"section %d is of table %d after table %d: want tables ascending, or lanes with bags of one table",
 				i, s.Table, v.Section(i-1).Table)
 		case s.Dim < 1 || s.Dim > DimMax:
 			return Refuse(ReasonWrongShape, "section %d: dim %d: want 1 to %d", i, s.Dim, DimMax)
 		case s.Count > uint64(len(all)):
 			return Refuse(ReasonWrongShape, "section %d: %d keys where the frame has %d left", i, s.Count, len(all))
 		case uint64(b.Count) > min(s.Count, uint64(len(offsets))) && !rules[v.head.Kind].pooled:
-			return Refuse(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count, s.Count, len(offsets))
+			return Refuse(ReasonWrongShape, "section %d: %d bags of %d keys where the frame has %d offsets left", i, b.Count,
+				s.Count, len(offsets))
 		}
 		own := all[:s.Count]
 		all = all[s.Count:]
@@ -213,7 +217,8 @@ func (v *View) checkSections(keys int, rows bool) *FrameError {
 		values += s.Count * uint64(s.Dim)
 		for k := 1; k < len(own); k++ {
 			if own[k] <= own[k-1] {
-				return Refuse(ReasonUnsortedKeys, "table %d: key %d after key %d: want keys strictly ascending", s.Table, own[k], own[k-1])
+				return Refuse(ReasonUnsortedKeys, "table %d: key %d after key %d: want keys strictly ascending", s.Table,
+					own[k], own[k-1])
 			}
 		}
 	}
@@ -248,7 +253,8 @@ func checkBags(i int, b Bags, offsets []uint32, keys int, h *Head) *FrameError {
 	}
 	for k := 1; k < len(offsets); k++ {
 		if offsets[k] <= offsets[k-1] {
-			return Refuse(ReasonWrongShape, "section %d: bag %d begins at key %d, the one before it at %d: want a key in each bag",
+			return Refuse(ReasonWrongShape,
+				"section %d: bag %d begins at key %d, the one before it at %d: want a key in each bag",
 				i, k, offsets[k], offsets[k-1])
 		}
 	}

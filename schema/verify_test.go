@@ -177,7 +177,8 @@ func TestVerifyNamesWhatIsWrongForTheKind(t *testing.T) {
 		{"dense", put16(inLanesDType, 0), ReasonWrongNode, "0 lanes"},
 		{"dense", put16(inLanesDType, lane.LanesMax+1), ReasonOversized, "4097 lanes"},
 		{"dense", put16(inLanesDType+2, 0), ReasonWrongDType, "none of a dense frame"},
-		{"dense", put16(inLanesDType+2, 4), ReasonWrongDType, "dtype 4 of a dense frame: want 1 (float32), 2 (bfloat16) or 3 (float16)"},
+		{"dense", put16(inLanesDType+2, 4), ReasonWrongDType,
+			"dtype 4 of a dense frame: want 1 (float32), 2 (bfloat16) or 3 (float16)"},
 		{"mean", put16(inLanesDType+2, 2), ReasonWrongDType, "bfloat16 of a mean frame: want 1 (float32)"},
 		{"rows", put16(inLanesDType+2, 3), ReasonWrongDType, "float16 of a rows frame: want 1 (float32)"},
 		{"dense-bfloat16", put32(124, 5), ReasonWrongShape, "multiple of 2"},
@@ -207,12 +208,13 @@ func TestVerifyNamesWhatIsWrongForTheKind(t *testing.T) {
 		{"ack", put16(vtableAt+4+2*fieldAck, 0), ReasonMalformed, "ack"},
 		{"ack", put16(vtableAt+4+2*fieldAck, 100), ReasonMalformed, "ack: field not aligned"},
 		{"ack", put16(vtableAt+4+2*fieldAck, 112), ReasonMalformed, "ack: field outside"},
-		{"ack", put16(inVersionKind+2, uint16(KindBeat)), ReasonMalformed, "ack"},
+		{"ack", put16(inVersionKind+2, uint16(KindHeartbeat)), ReasonMalformed, "ack"},
 		{"control", put16(vtableAt+4+2*fieldBody, 0), ReasonMalformed, "body"},
 		{"control", put16(inVersionKind+2, uint16(KindAck)), ReasonMalformed, "ack"},
 		{"control", put16(inVersionKind+2, uint16(KindPull)), ReasonMalformed, "body: a pull frame has none"},
 		{"control", put32(bodyAt-4, 1<<20), ReasonMalformed, "body: vector longer"},
-		{"lookup-empty", put16(inVersionKind+2, uint16(KindBeat)), ReasonMalformed, "chunk 0 of 1: a beat frame has none"},
+		{"lookup-empty", put16(inVersionKind+2, uint16(KindHeartbeat)), ReasonMalformed,
+			"chunk 0 of 1: a beat frame has none"},
 		{"beat", put32(inBucket, 1), ReasonMalformed, "bucket 1"},
 		{"ack", put16(inLanesDType+2, 1), ReasonWrongDType, "no values"},
 		{"lookup", put64(inOffset, 1), ReasonMalformed, "offset 1"},
@@ -231,7 +233,8 @@ func TestVerifyNamesWhatIsWrongWithBags(t *testing.T) {
 		{"sparse-bags", put32(bagsAt-4, 1<<30), ReasonMalformed, "bags: vector longer"},
 		{"sparse-bags", put32(offsetsAt-4, 1<<31), ReasonMalformed, "offsets: vector longer"},
 		{"sparse-bags", put32(offsetsAt-4, 2), ReasonWrongShape, "1 bags of 1 keys where the frame has 0 offsets left"},
-		{"sparse-bags", put16(bagsVtableAt+4+2*fieldOffsets, 0), ReasonWrongShape, "2 bags of 4 keys where the frame has 0 offsets left"},
+		{"sparse-bags", put16(bagsVtableAt+4+2*fieldOffsets, 0), ReasonWrongShape,
+			"2 bags of 4 keys where the frame has 0 offsets left"},
 		{"sparse-bags", put16(bagsVtableAt+4+2*fieldBags, 0), ReasonUnsortedKeys, "key 3 after key 9"},
 		{"sparse-bags", put32(bagsAt+12, 0), ReasonUnsortedKeys, "lanes with bags of one table"}, // rows after bags
 		{"sparse-bags", put16(bagsVtableAt, 22), ReasonMalformed, "version 1 does not have"},
@@ -250,7 +253,8 @@ func TestVerifyNamesWhatIsWrongWithBags(t *testing.T) {
 		{"sparse-bags", put32(offsetsAt+4, math.MaxUint32), ReasonWrongShape, "begins at key 4294967295 of 4"},
 		{"sparse-bags", put32(sectionsAt+4, 3), ReasonWrongShape, "28 bytes of values: want 36"},
 		{"sparse-bags", put16(inVersionKind+2, uint16(KindRows)), ReasonMalformed, "rows frame"},
-		{"sparse-bags", put32(sectionsAt+2*sectionBytes, 0), ReasonUnsortedKeys, "table 0 after table 0"}, // rows after bags of one table
+		// rows after bags of one table
+		{"sparse-bags", put32(sectionsAt+2*sectionBytes, 0), ReasonUnsortedKeys, "table 0 after table 0"},
 	})
 }
 

@@ -16,16 +16,16 @@ type Section struct {
 	Count uint64
 }
 
-// Bags says what a section of a sparse frame, a lookup or its answer holds: rows, where Count is 0, or the bags of one lane, Count of them. It lies
-// in memory as on the wire.
+// Bags says what a section of a sparse frame, a lookup or its answer holds: rows, where Count is 0, or the bags of one
+// lane, Count of them. It lies in memory as on the wire.
 type Bags struct {
 	Lane  uint32
 	Count uint32
 }
 
 // Ack is what a receiver has of the frames of one (trainer, shard) pair: every sequence up to Cumulative, and
-// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is the credit: how many bytes of frames the
-// sender may have sent in all, each frame counted once, from its first frame on. It is fabric.Ack, field by field.
+// Cumulative+1+i where bit i of Bitmap is set (bit i%64 of word i/64). Window is the credit: how many bytes of frames
+// the sender may have sent in all, each frame counted once, from its first frame on. It is fabric.Ack, field by field.
 type Ack struct {
 	Cumulative uint64
 	Bitmap     [4]uint64
@@ -103,11 +103,11 @@ func (v *View) Ack() (Ack, bool) {
 	return Ack{w.Cumulative(), [4]uint64{w.B0(), w.B1(), w.B2(), w.B3()}, w.Window()}, true
 }
 
-// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them: in Rows where the frame's values
-// are float32, else their bits in Halves.
+// Part is a section with its keys, and its rows [len(Keys), Dim] where the kind has them: in Rows where the frame's
+// values are float32, else their bits in Halves.
 //
-// In form bags a part is Bags bags of one lane, at least one, and Rows or Halves are their gradients [Bags, Dim]. Bag i has
-// the keys from Offsets[i] on, up to the next bag's; they ascend in no way and may repeat. In form rows Bags is 0.
+// In form bags a part is Bags bags of one lane, at least one, and Rows or Halves are their gradients [Bags, Dim]. Bag i
+// has the keys from Offsets[i] on, up to the next bag's; they ascend in no way and may repeat. In form rows Bags is 0.
 // In a lookup they ask for the bags' pooled rows; in its answer Rows are these, without keys and offsets.
 type Part struct {
 	Table   Table

@@ -58,7 +58,7 @@ cuda() {
   "${go_test[@]}" "${short[@]}" -vet=off -race "${native[@]}" -run "$shared" ./cuda && return $status
 }
 portable() {
-  local packages=(./cuda/... ./nn ./round)
+  local packages=(./cuda/... ./nn ./shard/...)
   [ ${#short[@]} -gt 0 ] || mapfile -t packages < <(go list ./... | grep -v -e /e2e -e /bench/) # those run processes
   CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" -vet=off "${packages[@]}"
 }

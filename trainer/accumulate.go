@@ -5,8 +5,9 @@ import (
 	"gradbus/schema"
 )
 
-// Gradients that come in parts: of a lane that is computed in pieces, or by a program that goes from sample to sample. The parts are added
-// up in the order of the calls, so bits follow from how a program cuts a lane, as from all that it computes.
+// Gradients that come in parts: of a lane that is computed in pieces, or by a program that goes from sample to sample.
+// The parts are added up in the order of the calls, so bits follow from how a program cuts a lane, as from all that it
+// computes.
 
 // added is what was added up for one table of one lane.
 type added struct {
@@ -36,8 +37,8 @@ func (s *LaneStep) AddGrad(name string, values []float32) {
 	}
 }
 
-// AddRowGrad adds to the lane's gradient of a table, in place of one RowGrad or BagGrad: ids are rows of Rows in any order, each as often
-// as one likes, and rows [len(ids), dim] is added to them. Both are copied.
+// AddRowGrad adds to the lane's gradient of a table, in place of one RowGrad or BagGrad: ids are rows of Rows in any
+// order, each as often as one likes, and rows [len(ids), dim] is added to them. Both are copied.
 //
 //	step.AddRowGrad(0, step.IDs(0)[:2], gradients) // of the lane's first two keys
 func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
@@ -59,7 +60,8 @@ func (s *LaneStep) AddRowGrad(table schema.Table, ids []int64, rows []float32) {
 	a.form, a.ids, a.values = givenRows, append(a.ids, ids...), append(a.values, rows...)
 }
 
-// AddPooledGrad adds to the lane's gradient of what Pooled gave, in place of one PooledGrad: grad is that of the bags from number first on.
+// AddPooledGrad adds to the lane's gradient of what Pooled gave, in place of one PooledGrad: grad is that of the bags
+// from number first on.
 func (s *LaneStep) AddPooledGrad(table schema.Table, first int, grad []float32) {
 	b, ok := s.bags(table)
 	if !ok || s.err != nil {
@@ -67,7 +69,8 @@ func (s *LaneStep) AddPooledGrad(table schema.Table, first int, grad []float32) 
 	}
 	dim, bags := s.compute.tables.specs[table].Dim, len(b.offsets)-1
 	if n := len(grad) / dim; first < 0 || len(grad)%dim != 0 || first+n > bags {
-		s.broken("gradient of the bags of table %d: %d values of %d from bag %d on: the lane has %d bags", table, len(grad), dim, first, bags)
+		s.broken("gradient of the bags of table %d: %d values of %d from bag %d on: the lane has %d bags", table, len(grad),
+			dim, first, bags)
 		return
 	}
 	a := s.compute.addedTo(s.index, table)

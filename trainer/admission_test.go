@@ -16,8 +16,8 @@ func usualJob(name string, trainers, lanes int) *schema.Job {
 	return job
 }
 
-// Many trainers and many shards are admitted by a ps as it comes, and have the bits of one trainer on one shard. Where the windows of all
-// have no room for a message each, chunks are smaller.
+// Many trainers and many shards are admitted by a ps as it comes, and have the bits of one trainer on one shard. Where
+// the windows of all have no room for a message each, chunks are smaller.
 func TestManyTrainersToManyShards(t *testing.T) {
 	const batches = 2
 	for _, c := range []struct{ trainers, lanes, shards int }{{11, 11, 5}, {11, 11, 7}, {64, 64, 8}} {
@@ -26,7 +26,8 @@ func TestManyTrainersToManyShards(t *testing.T) {
 		job := usualJob("many", c.trainers, c.lanes)
 		for i, o := range trainAll(t, testConfig(t, server), job, batches) {
 			if o.err != nil || o.digest != want {
-				t.Fatalf("%d trainers to %d shards, trainer %d: %v, weights %x, want %x", c.trainers, c.shards, i, o.err, o.digest[:6], want[:6])
+				t.Fatalf("%d trainers to %d shards, trainer %d: %v, weights %x, want %x", c.trainers, c.shards, i, o.err,
+					o.digest[:6], want[:6])
 			}
 		}
 		server.Close()
@@ -40,8 +41,10 @@ func TestChunksThatFit(t *testing.T) {
 	job := usualJob("wide", 64, 64)
 	sessions := joinAll(t, config, job)
 	for _, s := range sessions {
-		if got := s.Job(); got.ChunkBytes >= schema.ChunkBytes || int64(got.MessageBytesMax()) > s.joined.WindowBytes || got.ChunkBytes != s.joined.ChunkBytes {
-			t.Fatalf("chunks of %d bytes, messages of %d, a window of %d; told %d", got.ChunkBytes, got.MessageBytesMax(), s.joined.WindowBytes, s.joined.ChunkBytes)
+		if got := s.Job(); got.ChunkBytes >= schema.ChunkBytes || int64(got.MessageBytesMax()) > s.joined.WindowBytes ||
+			got.ChunkBytes != s.joined.ChunkBytes {
+			t.Fatalf("chunks of %d bytes, messages of %d, a window of %d; told %d", got.ChunkBytes, got.MessageBytesMax(),
+				s.joined.WindowBytes, s.joined.ChunkBytes)
 		}
 	}
 	if job.ChunkBytes != schema.ChunkBytes {

@@ -8,8 +8,8 @@ import (
 	"gradbus/schema"
 )
 
-// A program that names no backend gets one, and one that names hardly anything of its job gets the usual rest. The session ends its
-// own backend, and leaves that of others alone.
+// A program that names no backend gets one, and one that names hardly anything of its job gets the usual rest. The
+// session ends its own backend, and leaves that of others alone.
 func TestJoinWithDefaults(t *testing.T) {
 	ctx := testContext(t)
 	server, err := ps.Start(ctx, ps.Config{}, ps.Options{})

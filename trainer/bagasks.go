@@ -43,7 +43,7 @@ func (l *lookups) addBags(shard int) {
 			p := bagPiece{table: table, lane: at, dim: dim, column: column}
 			for i, bag := range b.full {
 				n := int(b.offsets[bag+1] - b.offsets[bag])
-				if p.count > 0 && (values+dim > l.split.valuesMax || room+1+2*n > l.split.valuesMax) {
+				if p.count > 0 && (values+dim > l.routing.valuesMax || room+1+2*n > l.routing.valuesMax) {
 					now = append(now, p)
 					flush()
 					p = bagPiece{table: table, lane: at, dim: dim, column: column, first: i, firstKey: int(b.offsets[bag])}
@@ -91,7 +91,8 @@ func (l *lookups) takeBags(r *lookup, v *schema.View) error {
 	}
 	values := v.Float32s()
 	for i, p := range r.bags {
-		if s := sections[i]; s.Table != schema.Table(p.table) || int(s.Dim) != p.dim || bags[i] != (schema.Bags{Lane: uint32(p.lane), Count: uint32(p.count)}) {
+		if s := sections[i]; s.Table != schema.Table(p.table) || int(s.Dim) != p.dim ||
+			bags[i] != (schema.Bags{Lane: uint32(p.lane), Count: uint32(p.count)}) {
 			return fmt.Errorf("section %d: table %d dim %d lane %d with %d bags: want table %d dim %d lane %d with %d",
 				i, s.Table, s.Dim, bags[i].Lane, bags[i].Count, p.table, p.dim, p.lane, p.count)
 		}

@@ -8,16 +8,16 @@ import (
 	"gradbus/schema"
 )
 
-// bagGrads keeps the row gradients of the hosted lanes as the workload gave them, in jobs whose sparse gradients may travel
-// as bags. When the last lane of a hosted node is there it decides, table by table, in which form they do: a table of a
-// node is either all bags, lane by lane, or all rows, added up. The bits are the same, unless values are rounded to 16
-// bits: then bags are rounded in one form and sums of them in the other.
+// bagGrads keeps the row gradients of the hosted lanes as the workload gave them, in jobs whose sparse gradients may
+// travel as bags. When the last lane of a hosted node is there it decides, table by table, in which form they do: a
+// table of a node is either all bags, lane by lane, or all rows, added up. The bits are the same, unless values are
+// rounded to 16 bits: then bags are rounded in one form and sums of them in the other.
 type bagGrads struct {
 	sparse schema.SparseForm // of the job
 	dtype  schema.DType
 	first  lane.Lane
 	nodes  []lane.Node
-	owners *split // of all keys of the batch: which shard owns which
+	owners *routing // of all keys of the batch: which shard owns which
 
 	lanes [][]bagGrad // [hosted lane][table]
 	form  [][]bool    // [hosted node][table]: as bags
@@ -49,7 +49,7 @@ const (
 	givenBags
 )
 
-func newBagGrads(wire *schema.Plan, plan *lanePlan, owners *split, specs []schema.TableSpec) *bagGrads {
+func newBagGrads(wire *schema.Plan, plan *lanePlan, owners *routing, specs []schema.TableSpec) *bagGrads {
 	tables := len(specs)
 	g := &bagGrads{sparse: wire.Sparse, dtype: wire.DType, first: plan.first, nodes: plan.nodes, owners: owners,
 		lanes: make([][]bagGrad, len(plan.lanes)), form: make([][]bool, len(plan.nodes)),
@@ -122,9 +122,11 @@ func checkBags(mode cuda.Mode, dim, ids int, offsets []int64, grad []float32) er
 	case mode != cuda.Sum && mode != cuda.Mean:
 		return fmt.Errorf("mode %d: want sum or mean", mode)
 	case bags < 0 || len(grad) != bags*dim:
-		return fmt.Errorf("%d values for %d offsets: want one offset more than bags, and %d values for each bag", len(grad), len(offsets), dim)
+		return fmt.Errorf("%d values for %d offsets: want one offset more than bags, and %d values for each bag", len(grad),
+			len(offsets), dim)
 	case offsets[0] != 0 || offsets[bags] != int64(ids):
-		return fmt.Errorf("offsets from %d to %d: want 0 to %d, the number of the lane's keys", offsets[0], offsets[bags], ids)
+		return fmt.Errorf("offsets from %d to %d: want 0 to %d, the number of the lane's keys", offsets[0],
+			offsets[bags], ids)
 	}
 	for i := range bags {
 		if offsets[i+1] < offsets[i] {
@@ -135,8 +137,8 @@ func checkBags(mode cuda.Mode, dim, ids int, offsets []int64, grad []float32) er
 }
 
 // asBags says whether a table of a node travels as bags. Rows that the workload gave do not; what may travel as either
-// goes by the bytes of sections, keys, offsets and values. Each trainer may decide for itself, since the frames say what
-// they hold.
+// goes by the bytes of sections, keys, offsets and values. Each trainer may decide for itself, since the frames say
+// what they hold.
 func (g *bagGrads) asBags(table, node, dim, distinct int) bool {
 	lo, hi := g.lanesOf(node)
 	some := false
@@ -167,9 +169,9 @@ const (
 	offsetBytes      = 4
 )
 
-// bytes are those of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all shards. With
-// 16-bit values they are counted as if there were one shard: the form then shows in the bits, which may not depend on how
-// many shards there are.
+// bytes are those of a table of lanes [lo, hi), as rows and as bags: sections, keys, offsets and values on all shards.
+// With 16-bit values they are counted as if there were one shard: the form then shows in the bits, which may not depend
+// on how many shards there are.
 func (g *bagGrads) bytes(table, lo, hi, dim, distinct int) (rows, bags int) {
 	of, row := g.owners.of[table], dim*g.dtype.Bytes()
 	g.seen = grown(g.seen, distinct)

@@ -11,8 +11,8 @@ import (
 	"gradbus/schema"
 )
 
-// The form in which row gradients travel changes no bit: rows, bags or whichever is smaller, for any number of trainers and
-// shards, with tables of which the workload gives some batches by rows and others by bags.
+// The form in which row gradients travel changes no bit: rows, bags or whichever is smaller, for any number of trainers
+// and shards, with tables of which the workload gives some batches by rows and others by bags.
 func TestSparseFormsGiveEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
 	want, losses := toyOutcome(t, lanes, batches)
@@ -94,7 +94,7 @@ func TestRoundedBagsAgainstOracle(t *testing.T) {
 // Bags by hand: two lanes of one node, keys 7, 8 and 9 (local ids 0, 1, 2) on two shards, key 8 alone on the second.
 func TestSharesLiteral(t *testing.T) {
 	s, _ := handShares(t, schema.SparseBags, 100)
-	check := func(shard int, want ...sharePiece) schema.View {
+	check := func(shard int, want ...scatterPiece) schema.View {
 		t.Helper()
 		chunks := s.share(shard)
 		if len(chunks) != 1 || !slices.Equal(chunks[0], want) {
@@ -102,28 +102,31 @@ func TestSharesLiteral(t *testing.T) {
 		}
 		return filled(t, s, shard, chunks[0])
 	}
-	v := check(0, sharePiece{piece{0, 0, 0, 2}, 0, 0, 3}, sharePiece{piece{0, 0, 0, 1}, 1, 0, 1})
+	v := check(0, scatterPiece{piece{0, 0, 0, 2}, 0, 0, 3}, scatterPiece{piece{0, 0, 0, 1}, 1, 0, 1})
 	if !slices.Equal(v.Keys(), []uint64{7, 7, 9, 9}) || !slices.Equal(v.Offsets(), []uint32{0, 2, 0}) ||
-		!slices.Equal(v.Float32s(), []float32{1, 2, 3, 4, 5, 6}) || !slices.Equal(v.Bags(), []schema.Bags{{Lane: 0, Count: 2}, {Lane: 1, Count: 1}}) {
+		!slices.Equal(v.Float32s(), []float32{1, 2, 3, 4, 5, 6}) ||
+		!slices.Equal(v.Bags(), []schema.Bags{{Lane: 0, Count: 2}, {Lane: 1, Count: 1}}) {
 		t.Errorf("shard 0: keys %v offsets %v values %v bags %v", v.Keys(), v.Offsets(), v.Float32s(), v.Bags())
 	}
-	v = check(1, sharePiece{piece{0, 0, 0, 1}, 0, 0, 1}, sharePiece{piece{0, 0, 0, 1}, 1, 0, 1})
-	if !slices.Equal(v.Keys(), []uint64{8, 8}) || !slices.Equal(v.Offsets(), []uint32{0, 0}) || !slices.Equal(v.Float32s(), []float32{3, 4, 5, 6}) {
+	v = check(1, scatterPiece{piece{0, 0, 0, 1}, 0, 0, 1}, scatterPiece{piece{0, 0, 0, 1}, 1, 0, 1})
+	if !slices.Equal(v.Keys(), []uint64{8, 8}) || !slices.Equal(v.Offsets(), []uint32{0, 0}) ||
+		!slices.Equal(v.Float32s(), []float32{3, 4, 5, 6}) {
 		t.Errorf("shard 1: keys %v offsets %v values %v", v.Keys(), v.Offsets(), v.Float32s())
 	}
 }
 
 // handShares are lane 0's bags {7, 7}, {9, 8} and {} and lane 1's bag {8, 9}, with gradients {1, 2} {3, 4} and {5, 6}.
-func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) {
+func handShares(t *testing.T, sparse string, valuesMax int) (*scatter, *rowSums) {
 	t.Helper()
 	keys := []uint64{7, 8, 9}
-	owners := newSplit([]int{2}, 2, valuesMax, func(_ int, key uint64) int { return int(key+1) % 2 })
+	owners := newRouting([]int{2}, 2, valuesMax, func(_ int, key uint64) int { return int(key+1) % 2 })
 	owners.assign([][]uint64{keys})
 	plan := newLanePlan(0, 2, 2)
 	plan.present([]int{3, 1})
 	sums := newRowSums(testBackend(t), 2, plan.first, 1, []int{2})
 	sums.count = func(int) int { return len(keys) }
-	sums.bags = newBagGrads((&schema.Job{Wire: schema.Wire{Sparse: sparse}}).Plan(), plan, owners, make([]schema.TableSpec, 1))
+	sums.bags = newBagGrads((&schema.Job{Wire: schema.Wire{Sparse: sparse}}).Plan(), plan, owners,
+		make([]schema.TableSpec, 1))
 	sums.reset()
 	sums.begin(0, plan.lanes[0])
 	err := sums.addBags(0, cuda.Sum, []int64{0, 0, 2, 1}, []int64{0, 2, 4, 4}, []float32{1, 2, 3, 4, 9, 9})
@@ -137,7 +140,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	if err == nil {
 		err = sums.end()
 	}
-	s := newShares(sums, newSplit([]int{2}, 2, valuesMax, nil), nil, func(int) []uint64 { return keys })
+	s := newScatter(sums, newRouting([]int{2}, 2, valuesMax, nil), nil, func(int) []uint64 { return keys })
 	if err == nil {
 		err = s.assign(0, owners)
 	}
@@ -147,7 +150,7 @@ func handShares(t *testing.T, sparse string, valuesMax int) (*shares, *rowSums) 
 	return s, sums
 }
 
-func filled(t *testing.T, s *shares, shard int, pieces []sharePiece) schema.View {
+func filled(t *testing.T, s *scatter, shard int, pieces []scatterPiece) schema.View {
 	t.Helper()
 	f, err := schema.NewFrame(s.layout(shard, pieces))
 	if err != nil {
@@ -198,8 +201,8 @@ func TestFormOfHalvesIgnoresShards(t *testing.T) {
 	}
 }
 
-// Random bags of several lanes and tables, cut into messages of any size: put together again they are the bags that were
-// given, each position once, with its own gradient, and no message is larger than it may be.
+// Random bags of several lanes and tables, cut into messages of any size: put together again they are the bags that
+// were given, each position once, with its own gradient, and no message is larger than it may be.
 func TestSharesHoldEveryPosition(t *testing.T) {
 	seed := rand.Uint64()
 	random := rand.New(rand.NewPCG(seed, 6))
@@ -207,7 +210,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 		shards, lanes, valuesMax := 1+random.IntN(3), 1+random.IntN(3), 1+random.IntN(40)
 		dims := []int{1 + random.IntN(6), 1 + random.IntN(6)}
 		keys := [][]uint64{{2, 3, 5, 7, 11, 13, 17}, {0, 1, 4}}
-		owners := newSplit(dims, shards, valuesMax, func(_ int, key uint64) int { return int(key) % shards })
+		owners := newRouting(dims, shards, valuesMax, func(_ int, key uint64) int { return int(key) % shards })
 		owners.assign(keys)
 		plan := newLanePlan(0, lanes, lanes)
 		samples := make([]int, lanes)
@@ -238,7 +241,7 @@ func TestSharesHoldEveryPosition(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		s := newShares(sums, newSplit(dims, shards, valuesMax, nil), nil, func(table int) []uint64 { return keys[table] })
+		s := newScatter(sums, newRouting(dims, shards, valuesMax, nil), nil, func(table int) []uint64 { return keys[table] })
 		if err := s.assign(0, owners); err != nil {
 			t.Fatal(err)
 		}
@@ -278,13 +281,14 @@ func randomBags(random *rand.Rand, keys, dim int) (ids, offsets []int64, grad []
 	return ids, offsets, grad
 }
 
-func readShare(t *testing.T, s *shares, shard int, pieces []sharePiece, got map[position][]float32) {
+func readShare(t *testing.T, s *scatter, shard int, pieces []scatterPiece, got map[position][]float32) {
 	t.Helper()
 	f, err := schema.NewFrame(s.layout(shard, pieces))
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{Count: uint16(len(s.sums.bags.lanes))}, Lanes: uint16(len(s.sums.bags.lanes)), Weight: 4})
+	f.SetHead(schema.Head{Chunks: 1, Node: lane.Node{Count: uint16(len(s.sums.bags.lanes))},
+		Lanes: uint16(len(s.sums.bags.lanes)), Weight: 4})
 	s.fill(f, shard, pieces)
 	v, err := schema.Verify(f.Seal(), schema.Limits{})
 	if err != nil {
@@ -306,4 +310,17 @@ func readShare(t *testing.T, s *shares, shard int, pieces []sharePiece, got map[
 			}
 		}
 	}
+}
+
+// Of a batch before only the rows of bags without keys are cleared: the others are written when they arrive.
+func TestEmptyBagsAreZero(t *testing.T) {
+	b := laneBags{offsets: []int64{0, 0, 2, 2, 2, 3, 3}, pooled: make([]float32, 12)}
+	for i := range b.pooled {
+		b.pooled[i] = 7
+	}
+	b.clearEmpty(2)
+	if want := []float32{0, 0, 7, 7, 0, 0, 0, 0, 7, 7, 0, 0}; !slices.Equal(b.pooled, want) {
+		t.Errorf("pooled rows are %v, want %v", b.pooled, want)
+	}
+	(&laneBags{}).clearEmpty(2) // of a lane without samples
 }

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,14 +10,16 @@ import (
 	"gradbus/schema"
 )
 
-// ErrOrder: a call came out of order, or named what the batch does not have. Nothing was changed, nothing was sent, and the session goes on.
+// ErrOrder: a call came out of order, or named what the batch does not have. Nothing was changed, nothing was sent, and
+// the session goes on.
 var ErrOrder = errors.New("call out of order")
 
-// Batch is one batch of the job in the hands of the program, from Next to Commit. It says which batch is to be computed and which lanes
-// of it: those are told, never chosen. The program says what each lane uses (Samples, Keys, Bags), fetches it, computes lane after
-// lane, and commits. Whatever takes several machines happens in between: the program calls these from one goroutine, in this order.
+// Batch is one batch of the job in the hands of the program, from Next to Commit. It says which batch is to be computed
+// and which lanes of it: those are told, never chosen. The program says what each lane uses (Samples, Keys, Bags),
+// fetches it, computes lane after lane, and commits. Whatever takes several machines happens in between: the program
+// calls these from one goroutine, in this order.
 //
-//	b, err := session.Next(ctx)
+//	b, err := session.Next()
 //	for _, l := range b.Lanes() {
 //		b.Samples(l, 2)
 //		b.Keys(l, users, 7, 3) // table users, in the order in which the lane will use them
@@ -63,11 +66,12 @@ func (s stage) String() string {
 	return [...]string{"its keys are being named", "its keys are named", "it was fetched", "it was committed"}[s]
 }
 
-// Next gives the batch to be computed. It waits for the results of the ones before as far as the job's consistency wants (in sync, all of
-// them), so that the batch is computed on version Number. It follows a Commit, or begins a run of batches, which Finish ends.
+// Next gives the batch to be computed, at once: results of the ones before may still be under way. Keys can be named
+// meanwhile; what needs values waits (Wait, Fetch). Next follows a Commit, or begins a run of batches, which Finish
+// ends.
 //
-// An error other than ErrOrder ends the session.
-func (s *Session) Next(ctx context.Context) (*Batch, error) {
+// Errors: ErrOrder, and that of a session which has ended.
+func (s *Session) Next() (*Batch, error) {
 	if err := s.Err(); err != nil {
 		return nil, err
 	}
@@ -76,47 +80,47 @@ func (s *Session) Next(ctx context.Context) (*Batch, error) {
 		r = s.begin(0, nil)
 	}
 	if r.now != nil && r.now.stage != committed {
-		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder, r.now.number, r.now.stage)
+		return nil, fmt.Errorf("%w: Next: batch %d is under way, %s: want its Commit before, or Abort", ErrOrder,
+			r.now.number, r.now.stage)
 	}
-	b := r.committed
 	if r.batches == 0 {
-		r.planned.Store(uint64(b) + 1)
+		r.planned.Store(uint64(r.committed) + 1)
 	}
-	atLeast := schema.Version(0)
-	if ahead := schema.Version(r.job.Ahead); b > ahead {
-		atLeast = b - ahead
-	}
-	ctx, stop := s.running(ctx)
-	defer stop()
-	if err := r.settle(ctx, atLeast); err != nil {
-		return nil, r.interrupted(ctx, b, err)
-	}
-	r.now, r.next = r.prefetch(b), nil
-	r.now.times = startTimes()
+	r.compute.tables.reset()
+	clear(r.compute.samples)
+	r.now = &Batch{run: r, number: r.committed, times: startTimes(), open: -1, named: make([]int, len(r.job.Tables)),
+		steps: make([]LaneStep, len(r.compute.samples))}
 	r.activity.beginAt(seekingKeys, r.now.times.begin)
 	return r.now, nil
 }
 
-// Prefetch gives the batch behind the one that was committed last, so that its keys can be named while the results of that one are
-// under way. Only Samples, Keys and Bags may be called on it, until Next gives it.
-func (s *Session) Prefetch() (*Batch, error) {
-	if err := s.Err(); err != nil {
-		return nil, err
+// Wait returns when the batch can be computed: when those before it are complete, as far as the job's consistency wants
+// (in sync, all of them). Session.Param then gives what the batch is computed on. Fetch and SkipFetch wait by
+// themselves.
+//
+// ErrAgain is to be followed by another call; an error other than that and ErrOrder ends the session.
+func (b *Batch) Wait(ctx context.Context) error {
+	if err := b.out("Wait", prepared); err != nil {
+		return err
 	}
-	if s.run == nil || s.run.now == nil || s.run.now.stage != committed {
-		return nil, fmt.Errorf("%w: Prefetch: no batch was committed since Next", ErrOrder)
+	ctx, stop := b.run.running(ctx)
+	defer stop()
+	if err := b.wait(ctx); err != nil {
+		return b.run.interrupted(ctx, b.number, err)
 	}
-	return s.run.prefetch(s.run.committed), nil
+	return nil
 }
 
-// prefetch is batch b, whose keys may be named.
-func (r *run) prefetch(b schema.Batch) *Batch {
-	if r.next == nil {
-		r.compute.tables.reset()
-		clear(r.compute.samples)
-		r.next = &Batch{run: r, number: b, open: -1, named: make([]int, len(r.job.Tables)), steps: make([]LaneStep, len(r.compute.samples))}
+func (b *Batch) wait(ctx context.Context) error {
+	atLeast := schema.Version(0)
+	if ahead := schema.Version(b.run.job.Ahead); b.number > ahead {
+		atLeast = b.number - ahead
 	}
-	return r.next
+	b.times.keys += b.times.lap()
+	err := b.run.settle(ctx, atLeast) // which counts for how long it waits
+	b.times.restart()
+	b.run.activity.beginAt(seekingKeys, b.times.last)
+	return err
 }
 
 // Number is the batch's; it is computed on that version, in sync.
@@ -131,8 +135,8 @@ func (b *Batch) Lanes() []lane.Lane {
 	return all
 }
 
-// Samples says how many samples a lane has. Without any, which is what holds of a lane of which nothing is said, it is absent from the
-// batch, and may have no keys.
+// Samples says how many samples a lane has. Without any, which is what holds of a lane of which nothing is said, it is
+// absent from the batch, and may have no keys.
 func (b *Batch) Samples(l lane.Lane, n int) {
 	i, ok := b.names("Samples", l)
 	switch {
@@ -144,15 +148,16 @@ func (b *Batch) Samples(l lane.Lane, n int) {
 	}
 }
 
-// Keys appends keys to those that a lane uses of a table, in the order in which it will use them. Lanes are named in ascending order, each
-// table for itself.
+// Keys appends keys to those that a lane uses of a table, in the order in which it will use them. Lanes are named in
+// ascending order, each table for itself.
 func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
 	i, ok := b.names("Keys", l)
 	if !ok || !b.knows(table) {
 		return
 	}
 	if i < b.named[table] {
-		b.broken("keys of lane %d of table %d follow those of lane %d: want lanes in ascending order", l, table, b.run.compute.plan.first+lane.Lane(b.named[table]))
+		b.broken("keys of lane %d of table %d follow those of lane %d: want lanes in ascending order", l, table,
+			b.run.compute.plan.first+lane.Lane(b.named[table]))
 		return
 	}
 	t := b.run.compute.tables
@@ -160,8 +165,8 @@ func (b *Batch) Keys(l lane.Lane, table schema.Table, keys ...uint64) {
 	t.used[table] = append(t.used[table], keys...)
 }
 
-// Bags says where each bag of a lane begins among its keys of a table that has a pooling, and where the last one ends: from 0 to the number of these keys,
-// one more than there are bags. The offsets are copied.
+// Bags says where each bag of a lane begins among its keys of a table that has a pooling, and where the last one ends:
+// from 0 to the number of these keys, one more than there are bags. The offsets are copied.
 //
 //	b.Keys(l, words, 4, 4, 9, 7)
 //	b.Bags(l, words, []int64{0, 2, 2, 4}) // {4, 4}, {}, {9, 7}
@@ -181,7 +186,7 @@ func (b *Batch) Bags(l lane.Lane, table schema.Table, offsets []int64) {
 
 // names is the hosted lane whose keys may be named.
 func (b *Batch) names(call string, l lane.Lane) (int, bool) {
-	if b.run != b.run.Session.run || b.stage != naming || b != b.run.next && b != b.run.now {
+	if b.run != b.run.Session.run || b.stage != naming || b != b.run.now {
 		b.broken("%s for lane %d: batch %d: %s", call, l, b.number, b.stage)
 		return 0, false
 	}
@@ -228,8 +233,8 @@ func (b *Batch) out(call string, want stage) error {
 // failed ends the session.
 func (b *Batch) failed(ctx context.Context, err error) error { return b.run.failed(ctx, b.number, err) }
 
-// prepare finds the distinct keys and builds the lookups for their rows. It looks at no parameter, so that it can be done
-// while the results of the batch before are under way.
+// prepare finds the distinct keys and builds the lookups for their rows. It looks at no parameter, so that it can be
+// done while the results of the batch before are under way.
 func (b *Batch) prepare() error {
 	if b.err == nil {
 		if err := b.run.compute.named(b.number, b.named); err != nil {
@@ -247,22 +252,17 @@ func (b *Batch) prepare() error {
 	return b.run.lookups.build(b.run.head(b.number))
 }
 
-// collect lets a workload name the keys of all lanes, and prepares the batch.
+// collect lets a workload name the keys of all lanes.
 func (b *Batch) collect(w Workload) error {
-	if err := b.run.compute.collect(w, b.Number()); err != nil {
-		return err
-	}
 	b.named = nil // all of them
-	if err := b.prepare(); err != nil || b == b.run.now || !b.run.place.Plan.AsyncTables {
-		return err
-	}
-	b.run.asked = true // see rowsalone.go
-	return b.run.askFor(b.run.lookups, b.number)
+	return b.run.compute.collect(w, b.Number())
 }
 
-// Fetch gets what the named keys stand for: rows, or pooled rows of tables that shards pool. From here on keys cannot be named any more.
+// Fetch gets what the named keys stand for: rows, or pooled rows of tables that shards pool. It asks for them right
+// behind what was committed last, and waits for that and for them at once. From here on keys cannot be named any more.
 //
-// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of Run.
+// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of
+// Run.
 func (b *Batch) Fetch(ctx context.Context) error {
 	if err := b.out("Fetch", prepared); err != nil {
 		return err
@@ -285,6 +285,14 @@ func (b *Batch) fetch(ctx context.Context) error {
 			return err
 		}
 	}
+	if !b.rowless && r.newest() < r.committed {
+		if err := r.askAhead(r.lookups); err != nil {
+			return err
+		}
+	}
+	if err := cmp.Or(b.wait(ctx), r.Err()); err != nil { // the report of a batch may have ended the session
+		return err
+	}
 	if err := r.awaitLR(ctx, b.number); err != nil {
 		return err
 	}
@@ -296,20 +304,21 @@ func (b *Batch) fetch(ctx context.Context) error {
 	b.times.keys += b.times.lap()
 	r.activity.beginAt(lookingUp, b.times.last)
 	if !b.rowless {
-		if err := r.fetchNext(ctx, b.number); err != nil {
+		if err := r.fetch(ctx, r.lookups); err != nil {
 			return fmt.Errorf("wait for rows: %w", err)
 		}
 	}
 	b.times.lookup = b.times.lap()
-	if r.pulses != nil {
+	if r.reports != nil {
 		r.sender.norm.begin(b.times.last)
 	}
 	r.activity.beginAt(computing, b.times.last)
 	return nil
 }
 
-// Lane begins a lane: what the program reads and gives is the LaneStep's. Lanes are computed in ascending order, each once, and ended
-// before the next begins. One without samples need not be computed; its LaneStep has Samples 0 and wants nothing but its End.
+// Lane begins a lane: what the program reads and gives is the LaneStep's. Lanes are computed in ascending order, each
+// once, and ended before the next begins. One without samples need not be computed; its LaneStep has Samples 0 and
+// wants nothing but its End.
 func (b *Batch) Lane(l lane.Lane) (*LaneStep, error) {
 	if err := b.out("Lane", fetched); err != nil {
 		return nil, err
@@ -326,7 +335,8 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 	c := b.run.compute
 	l := c.plan.first + lane.Lane(i)
 	if b.open >= 0 {
-		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l, b.number, b.steps[b.open].Lane)
+		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d, which has not ended: want its End", ErrOrder, l,
+			b.number, b.steps[b.open].Lane)
 	}
 	step := &b.steps[i]
 	*step = LaneStep{Batch: b.Number(), Lane: l, Samples: c.samples[i], index: i, compute: c, batch: b}
@@ -334,11 +344,14 @@ func (b *Batch) lane(i int) (*LaneStep, error) {
 		return step, nil
 	}
 	if i < b.at {
-		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d: want ascending order, each once", ErrOrder, l, b.number, c.plan.first+lane.Lane(b.at-1))
+		return nil, fmt.Errorf("%w: lane %d of batch %d follows lane %d: want ascending order, each once", ErrOrder,
+			l, b.number,
+			c.plan.first+lane.Lane(b.at-1))
 	}
 	for skipped := b.at; skipped < i; skipped++ {
 		if c.samples[skipped] > 0 {
-			return nil, fmt.Errorf("%w: lane %d of batch %d before lane %d: want ascending order", ErrOrder, l, b.number, c.plan.first+lane.Lane(skipped))
+			return nil, fmt.Errorf("%w: lane %d of batch %d before lane %d: want ascending order", ErrOrder, l, b.number,
+				c.plan.first+lane.Lane(skipped))
 		}
 	}
 	if b.ctx.Err() != nil {
@@ -363,19 +376,17 @@ func (b *Batch) end(step *LaneStep, loss float64, err error) error {
 	return nil
 }
 
-// Commit hands over what the lanes gave, and returns when it is under way; Next waits for what comes of it. All lanes that have samples
-// must have ended (ErrOrder). Any other error ends the session.
-func (b *Batch) Commit(ctx context.Context) error { return b.commit(ctx, nil) }
-
-// commit is Commit with what may leave together with the last rows.
-func (b *Batch) commit(ctx context.Context, behind func() error) error {
+// Commit hands over what the lanes gave, and returns when it is under way. All lanes that have samples must have ended
+// (ErrOrder). Any other error ends the session.
+func (b *Batch) Commit(ctx context.Context) error {
 	if err := b.out("Commit", fetched); err != nil {
 		return err
 	}
 	r := b.run
 	for i, n := range r.compute.samples[b.at:] {
 		if n > 0 {
-			return fmt.Errorf("%w: Commit of batch %d: lane %d, which has %d samples, was not computed to its End", ErrOrder, b.number, r.compute.plan.first+lane.Lane(b.at+i), n)
+			return fmt.Errorf("%w: Commit of batch %d: lane %d, which has %d samples, was not computed to its End",
+				ErrOrder, b.number, r.compute.plan.first+lane.Lane(b.at+i), n)
 		}
 	}
 	b.stop()
@@ -384,20 +395,8 @@ func (b *Batch) commit(ctx context.Context, behind func() error) error {
 	if b.err != nil {
 		return b.failed(ctx, b.err)
 	}
-	r.sender.ctx = ctx
-	r.hold()
-	err := b.send()
-	if err == nil && behind != nil {
-		err = behind()
-	}
-	if e := r.letGo(); err == nil {
-		err = e
-	}
-	if err != nil {
+	if err := b.send(); err != nil {
 		return b.failed(ctx, err)
-	}
-	if behind != nil {
-		b.times.keys += b.times.lap()
 	}
 	r.activity.begin(elsewhere)
 	return nil
@@ -418,15 +417,14 @@ func (b *Batch) send() error {
 	r.sender.end(b.number)
 	b.times.send = r.sender.sendTime
 	b.times.compute = b.times.lap() - b.times.send
-	r.activity.beginAt(seekingKeys, b.times.last)
 	r.count(func(t *Stats) { t.Behind += uint64(b.number) - uint64(r.newest()) })
 	r.waiting[int(b.number)%len(r.waiting)] = batchDone{b.samples, b.skipped, b.lossSum, b.times}
 	b.stage, r.committed = committed, b.number+1
 	return nil
 }
 
-// GiveBack undoes the Next that gave the batch, of which nothing was fetched: Next would give it again, and Finish or Close can follow. It is for a
-// program that finds out too late that it has no more data.
+// GiveBack undoes the Next that gave the batch, of which nothing was fetched: Next would give it again, and Finish or
+// Close can follow. It is for a program that finds out too late that it has no more data.
 func (b *Batch) GiveBack() error {
 	if err := b.out("GiveBack", naming); err != nil {
 		return err
@@ -435,7 +433,8 @@ func (b *Batch) GiveBack() error {
 	return nil
 }
 
-// Wait returns when the batches that were committed are complete, with the version that they made. Next, Lookup, Table and Digest wait by themselves.
+// Wait returns when the batches that were committed are complete, with the version that they made. Lookup,
+// Table and Digest wait by themselves.
 func (s *Session) Wait(ctx context.Context) (schema.Version, error) {
 	ctx, stop := s.running(ctx)
 	defer stop()

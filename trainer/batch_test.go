@@ -11,9 +11,17 @@ import (
 	"gradbus/schema"
 )
 
-// hold trains a toy as a program does that holds its batches. ahead says whether keys of the next batch are named before its results are there.
-func hold(ctx context.Context, s *Session, m *toy, batches int, ahead bool) error {
-	name := func(b *Batch) {
+// hold trains a toy as a program does that holds its batches. early says whether keys are named before the results of
+// the batch before are there.
+func hold(ctx context.Context, s *Session, m *toy, batches int, early bool) error {
+	for range batches {
+		b, err := s.Next()
+		if err == nil && !early {
+			err = b.Wait(ctx)
+		}
+		if err != nil {
+			return err
+		}
 		for _, l := range b.Lanes() {
 			n, keys := m.Keys(b.Number(), l, make([][]uint64, 2))
 			b.Samples(l, n)
@@ -22,15 +30,6 @@ func hold(ctx context.Context, s *Session, m *toy, batches int, ahead bool) erro
 				b.Keys(l, schema.Table(table), all[:half]...)
 				b.Keys(l, schema.Table(table), all[half:]...)
 			}
-		}
-	}
-	for i := range batches {
-		b, err := s.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if !ahead || i == 0 {
-			name(b)
 		}
 		if err := b.Fetch(ctx); err != nil {
 			return err
@@ -53,32 +52,26 @@ func hold(ctx context.Context, s *Session, m *toy, batches int, ahead bool) erro
 		if err := b.Commit(ctx); err != nil {
 			return err
 		}
-		if ahead && i+1 < batches {
-			next, err := s.Prefetch()
-			if err != nil {
-				return err
-			}
-			name(next)
-		}
 	}
 	return nil
 }
 
-// What a program does with the batches that it holds has the bits of Run, whoever applies and how far ahead keys are named.
+// What a program does with the batches that it holds has the bits of Run, whoever applies and however early keys are
+// named.
 func TestHeldBatchesHaveTheBitsOfRun(t *testing.T) {
 	t.Parallel()
 	const lanes, batches = 6, 7
 	want, _ := toyOutcome(t, lanes, batches)
 	server := startServer(t, 2)
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
-		for _, ahead := range []bool{false, true} {
+		for _, early := range []bool{false, true} {
 			for _, trainers := range []int{1, 2} {
-				job := toyJob(fmt.Sprintf("held-%s-%v-%d", apply, ahead, trainers), trainers, lanes, apply)
+				job := toyJob(fmt.Sprintf("held-%s-%v-%d", apply, early, trainers), trainers, lanes, apply)
 				sessions := joinAll(t, testConfig(t, server), job)
 				var all sync.WaitGroup
 				for i, s := range sessions {
 					all.Go(func() {
-						err := hold(testContext(t), s, newToy(t, job), batches, ahead)
+						err := hold(testContext(t), s, newToy(t, job), batches, early)
 						digest, err2 := s.Digest(testContext(t)) // waits for what was committed
 						if err = errors.Join(err, err2); err != nil || digest != want {
 							t.Errorf("%s: trainer %d: weights %x, want %x: %v", job.Name, i, digest[:6], want[:6], err)
@@ -94,10 +87,11 @@ func TestHeldBatchesHaveTheBitsOfRun(t *testing.T) {
 	}
 }
 
-// pairs is one batch of a job with a table of 10 rows of 2 and a parameter of 2: two lanes, of which the second has no samples.
+// pairs is one batch of a job with a table of 10 rows of 2 and a parameter of 2: two lanes, of which the second has no
+// samples.
 func pairs(t *testing.T, s *Session) *Batch {
 	t.Helper()
-	b, err := s.Next(testContext(t))
+	b, err := s.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +112,8 @@ func oneSession(t *testing.T, job *schema.Job) *Session {
 	return joinAll(t, testConfig(t, startServer(t, 1)), job.WithDefaults())[0]
 }
 
-// Gradients may come in parts, by rows in any order, or by bags; what comes of them is read at the version that it made, and no other.
+// Gradients may come in parts, by rows in any order, or by bags; what comes of them is read at the version that it
+// made, and no other.
 func TestGradientsInParts(t *testing.T) {
 	t.Parallel()
 	s := oneSession(t, pairsJob("parts"))
@@ -171,17 +166,16 @@ func TestCallsOutOfOrder(t *testing.T) {
 	t.Parallel()
 	s := oneSession(t, pairsJob("order"))
 	ctx := testContext(t)
-	_, err := s.Prefetch()
-	checkError(t, err, ErrOrder, "no batch was committed")
 	b := pairs(t, s)
-	_, err = b.Lane(0)
+	_, err := b.Lane(0)
 	checkError(t, err, ErrOrder, "Lane: batch 0: its keys are being named")
 	checkError(t, b.Commit(ctx), ErrOrder, "Commit: batch 0: its keys are being named")
 	if err := b.Fetch(ctx); err != nil {
 		t.Fatal(err)
 	}
 	checkError(t, b.Fetch(ctx), ErrOrder, "Fetch: batch 0: it was fetched")
-	_, err = s.Next(ctx)
+	checkError(t, b.Wait(ctx), ErrOrder, "Wait: batch 0: it was fetched")
+	_, err = s.Next()
 	checkError(t, err, ErrOrder, "Next: batch 0 is under way, it was fetched")
 	checkError(t, s.Run(ctx, &toy{}, 1, nil), ErrOrder, "want Finish before it")
 	checkError(t, s.Finish(ctx), ErrOrder, "want its Commit before, or Abort")
@@ -210,6 +204,9 @@ func TestCallsOutOfOrder(t *testing.T) {
 	checkError(t, b.Commit(ctx), ErrOrder, "Commit: batch 0: it was committed")
 	next := pairs(t, s)
 	checkError(t, b.Fetch(ctx), ErrOrder, "batch 0 is not the one that Next gave last")
+	if err := next.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
 	if next.Number() != 1 || s.Version() != 1 {
 		t.Errorf("batch %d at version %d, want 1 at 1", next.Number(), s.Version())
 	}
@@ -218,8 +215,8 @@ func TestCallsOutOfOrder(t *testing.T) {
 	}
 }
 
-// A batch that was prefetched and never came names nothing of those that follow the end of its run.
-func TestPrefetchedBatchOfAnEarlierRun(t *testing.T) {
+// A batch that was given back names nothing of the one that comes in its place, nor of those behind the end of its run.
+func TestBatchThatWasGivenBack(t *testing.T) {
 	t.Parallel()
 	s, ctx := oneSession(t, pairsJob("earlier")), testContext(t)
 	b := pairs(t, s)
@@ -233,16 +230,21 @@ func TestPrefetchedBatchOfAnEarlierRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	earlier, err := s.Prefetch()
-	if err = errors.Join(err, s.Finish(ctx)); err != nil {
-		t.Fatal(err)
-	}
-	b = pairs(t, s)
-	want := len(s.compute.tables.used[0])
-	earlier.Samples(1, 4)
-	earlier.Keys(0, 0, 9)
-	if got := len(s.compute.tables.used[0]); got != want || s.compute.samples[1] != 0 {
-		t.Errorf("batch %d has %d keys and %v samples, want %d keys and none of lane 1", b.Number(), got, s.compute.samples, want)
+	for _, end := range []func(context.Context) error{func(context.Context) error { return nil }, s.Finish} {
+		earlier := pairs(t, s)
+		if err := errors.Join(earlier.GiveBack(), end(ctx)); err != nil {
+			t.Fatal(err)
+		}
+		b = pairs(t, s)
+		want := len(s.compute.tables.used[0])
+		earlier.Samples(1, 4)
+		earlier.Keys(0, 0, 9)
+		if got := len(s.compute.tables.used[0]); got != want || want != 3 || s.compute.samples[1] != 0 {
+			t.Errorf("batch %d has %d keys and %v samples, want 3 keys and none of lane 1", b.Number(), got, s.compute.samples)
+		}
+		if err := b.GiveBack(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -256,7 +258,8 @@ func TestWhatABatchDoesNotHave(t *testing.T) {
 		{func(b *Batch) { b.Keys(0, 3, 1) }, "table 3: the job has 1 tables"},
 		{func(b *Batch) { b.Keys(5, 0, 1) }, "lane 5: this trainer computes lanes [0 1] of batch 0"},
 		{func(b *Batch) { b.Keys(1, 0, 1) }, "lane 1: 0 samples with 1 keys of table \"t\""},
-		{func(b *Batch) { b.Samples(1, 1); b.Keys(1, 0, 1); b.Keys(0, 0, 1) }, "keys of lane 0 of table 0 follow those of lane 1"},
+		{func(b *Batch) { b.Samples(1, 1); b.Keys(1, 0, 1); b.Keys(0, 0, 1) },
+			"keys of lane 0 of table 0 follow those of lane 1"},
 		{func(b *Batch) { b.Samples(1, -1) }, "lane 1: -1 samples"},
 		{func(b *Batch) { b.Keys(0, 0, 10) }, `table "t": id 10 is outside [0, 10)`},
 		{func(b *Batch) { b.Bags(0, 0, []int64{0, 3}) }, "bags of table 0: its pooling is not in the manifest"},
@@ -265,7 +268,7 @@ func TestWhatABatchDoesNotHave(t *testing.T) {
 		b := pairs(t, s)
 		c.name(b)
 		checkError(t, b.Fetch(testContext(t)), ErrWorkload, "batch 0", c.says)
-		if _, err := s.Next(testContext(t)); !errors.Is(err, ErrWorkload) {
+		if _, err := s.Next(); !errors.Is(err, ErrWorkload) {
 			t.Errorf("%s: the session goes on: %v", c.says, err)
 		}
 	}

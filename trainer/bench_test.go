@@ -13,8 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// text is a workload of the size of examples/packages: bags of about ten of 262,144 rows of 64 values, Zipf-distributed as
-// words are, a linear layer to 60 classes, batches of 256 samples in 4 lanes. Its samples are drawn beforehand.
+// text is a workload of the size of examples/packages: bags of about ten of 262,144 rows of 64 values, Zipf-distributed
+// as words are, a linear layer to 60 classes, batches of 256 samples in 4 lanes. Its samples are drawn beforehand.
 type text struct {
 	bag                    *nn.EmbeddingBag
 	linear                 *nn.Linear
@@ -62,13 +62,15 @@ func newText(backend cuda.Backend) *text {
 func schemaMix(word uint64) uint64 { return word * 0x9e3779b97f4a7c15 >> 46 }
 
 func textJob(trainers int, apply string) *schema.Job {
-	return &schema.Job{Name: "text", Workload: "text", Seed: 1, Trainers: trainers, Lanes: textLanes, Consistency: schema.ConsistencySync,
-		Apply: apply, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
+	return &schema.Job{Name: "text", Workload: "text", Seed: 1, Trainers: trainers, Lanes: textLanes,
+		Consistency: schema.ConsistencySync,
+		Apply:       apply, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5, Momentum: 0.9},
 		Parameters: []schema.Parameter{
 			{Name: "weight", Shape: []int{textClasses, textDim}, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.125}},
 			{Name: "bias", Shape: []int{textClasses}, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.125}}},
-		Tables: []schema.TableSpec{{Name: "words", Rows: textRows, Dim: textDim, Partitions: schema.Partitions, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.1}}}}
+		Tables: []schema.TableSpec{{Name: "words", Rows: textRows, Dim: textDim, Partitions: schema.Partitions,
+			Init: schema.Init{Kind: schema.InitUniform, Scale: 0.1}}}}
 }
 
 func (w *text) at(b schema.Batch, l lane.Lane) *textLane { return &w.lanes[int(b)%len(w.lanes)][l] }
@@ -103,8 +105,8 @@ func (w *text) Lane(step *LaneStep) (float64, error) {
 	return loss, nil
 }
 
-// BenchmarkRun is whole batches, with the server and all trainers in this process over TCP: what an operation costs all of
-// them together.
+// BenchmarkRun is whole batches, with the server and all trainers in this process over TCP: what an operation costs all
+// of them together.
 func BenchmarkRun(b *testing.B) {
 	backend, err := cuda.Open(cuda.Options{})
 	if err != nil {
@@ -131,7 +133,8 @@ func benchmarkRun(b *testing.B, server *ps.Server, backend cuda.Backend, trainer
 	joined.Add(trainers)
 	for i := range trainers {
 		all.Go(func() {
-			s, err := Join(b.Context(), Config{Server: server.URL(), Backend: backend, Member: schema.TrainerMember(i)}, textJob(trainers, schema.ApplyUpdate))
+			s, err := Join(b.Context(), Config{Server: server.URL(), Backend: backend, Member: schema.TrainerMember(i)},
+				textJob(trainers, schema.ApplyUpdate))
 			if err != nil {
 				b.Error(err)
 				joined.Done()

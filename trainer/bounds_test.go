@@ -9,14 +9,16 @@ import (
 	"gradbus/schema"
 )
 
-// Gradients of one batch that a shard has no room for can never be aggregated: the trainer is told at once, and by which
-// setting, rather than wait for room until the deadline. Here two contributions exceed together what each would not.
+// Gradients of one batch that a shard has no room for can never be aggregated: the trainer is told at once, and by
+// which setting, rather than wait for room until the deadline. Here two contributions exceed together what each would
+// not.
 func TestSparseGradientsBeyondTheBudgetAreRefused(t *testing.T) {
 	zeros := schema.Init{Kind: schema.InitZeros}
 	server := startServerWith(t, ps.Config{Shards: 1, StagedBytesMax: 16 << 20})
 	job := toyJob("too-much", 2, 3, schema.ApplyUpdate)
 	job.Parameters, job.ChunkBytes = nil, schema.ChunkBytes
-	job.Tables = []schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}} // 5 MB a node, 8 MiB a trainer
+	// 5 MB a node, 8 MiB a trainer
+	job.Tables = []schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}}
 	sessions := joinAll(t, testConfig(t, server), job)
 	failed := make(chan error, 1)
 	go func() { failed <- sessions[0].Run(testContext(t), plain{job}, 1, nil) }()

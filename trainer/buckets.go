@@ -6,8 +6,8 @@ import (
 	"gradbus/schema"
 )
 
-// flatSpace lays all dense parameters of the job end to end: bucket after bucket, in the order in which rounds are sent,
-// which is the reverse of the forward pass. Chunks cut it into wire frames.
+// flatSpace lays all dense parameters of the job end to end: bucket after bucket, in the order in which rounds are
+// sent, which is the reverse of the forward pass. Chunks cut it into wire frames.
 type flatSpace struct {
 	place  *schema.Placement
 	specs  []schema.Parameter // in the order of the space
@@ -42,7 +42,8 @@ func newFlatSpace(job *schema.Job, place *schema.Placement) (*flatSpace, error) 
 		for c := range chunks {
 			offset, elements := place.ChunkRange(b.ID, schema.Chunk(c))
 			f.chunks = append(f.chunks, span{base + offset, base + offset + elements})
-			f.rounds = append(f.rounds, denseRound{owner: place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
+			f.rounds = append(f.rounds, denseRound{owner: place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID,
+				chunk:  schema.Chunk(c),
 				chunks: schema.Chunk(chunks), offset: uint64(offset)})
 		}
 		base += b.Elements

@@ -29,7 +29,7 @@ func TestFlatSpaceLiteral(t *testing.T) {
 	if want := []span{{0, 1024}, {1024, 1540}}; !slices.Equal(f.chunks, want) {
 		t.Errorf("chunks are at %v, want %v", f.chunks, want)
 	}
-	if want := []denseRound{{0, 0, 0, 2, 0}, {0, 0, 1, 2, 1024}}; !slices.Equal(f.rounds, want) {
+	if want := []denseRound{{0, 0, 0, 2, 0}, {1, 0, 1, 2, 1024}}; !slices.Equal(f.rounds, want) {
 		t.Errorf("rounds are %v, want %v", f.rounds, want)
 	}
 }
@@ -42,7 +42,8 @@ func TestFlatSpaceCoversEverything(t *testing.T) {
 	for range 20 {
 		job := &schema.Job{Name: "x", ChunkBytes: 1 << 20}
 		for i := range 1 + random.IntN(8) {
-			job.Parameters = append(job.Parameters, schema.Parameter{Name: fmt.Sprint(i), Shape: []int{1 + random.IntN(1<<(4+random.IntN(20)))}})
+			job.Parameters = append(job.Parameters,
+				schema.Parameter{Name: fmt.Sprint(i), Shape: []int{1 + random.IntN(1<<(4+random.IntN(20)))}})
 		}
 		place := schema.NewPlacement(job, 1+random.IntN(4))
 		f, err := newFlatSpace(job, place)
@@ -57,7 +58,7 @@ func TestFlatSpaceCoversEverything(t *testing.T) {
 		checkCover(t, seed, f.params)
 		checkCover(t, seed, f.chunks)
 		for i, r := range f.rounds {
-			if at, ok := f.find(r.bucket, r.chunk); !ok || at != i || r.owner != place.ShardOfBucket(r.bucket) {
+			if at, ok := f.find(r.bucket, r.chunk); !ok || at != i || r.owner != place.OwnerOfChunk(r.bucket, r.chunk) {
 				t.Fatalf("seed %d: round %+v is found at %d, %v", seed, r, at, ok)
 			}
 		}

@@ -3,13 +3,15 @@ package trainer
 import (
 	"cmp"
 	"slices"
+	"sync"
 
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
 
-// clipped holds the mean gradients that are clipped by the norm of all of them together, until those of their batch are there:
-// dense ones of the ahead+1 batches that may be open, and rows of replicated tables. It is used under the lock of results.
+// clipped holds the mean gradients that are clipped by the norm of all of them together, until those of their batch
+// are there: dense ones of the ahead+1 batches that may be open, and rows of replicated tables. Who has claimed a
+// result holds it here (results.claim), and step is called by one goroutine at a time.
 type clipped struct {
 	params   *parameters
 	replicas *replicas
@@ -24,14 +26,16 @@ type clipped struct {
 
 // heldRows are mean gradients of one table's rows, as they came.
 type heldRows struct {
-	on   bool // they are held
+	on   bool       // they are held
+	mu   sync.Mutex // while they come, of several owners at once; a leaf
 	keys []uint64
 	rows []float32
 }
 
 // newClipped is nil where nothing is clipped so.
 func newClipped(job *schema.Job, params *parameters) *clipped {
-	c := &clipped{params: params, held: make([]bool, len(params.flat.chunks)), tables: make([]heldRows, len(job.Tables)), means: make([][]float32, job.Ahead+1)}
+	c := &clipped{params: params, held: make([]bool, len(params.flat.chunks)), tables: make([]heldRows, len(job.Tables)),
+		means: make([][]float32, job.Ahead+1)}
 	global := func(o schema.Optimizer) bool {
 		if o.Clip == nil || o.Clip.Kind != schema.ClipGlobal {
 			return false
@@ -77,12 +81,14 @@ func (c *clipped) holdRows(table schema.Table, keys []uint64, rows []float32) bo
 		return false
 	}
 	t := &c.tables[table]
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	t.keys, t.rows = append(t.keys, keys...), append(t.rows, rows...)
 	return true
 }
 
-// step makes the next version of what is held, once all of a batch is there and the batch before it has been stepped. weight is its
-// samples, of all trainers.
+// step makes the next version of what is held, once all of a batch is there and the batch before it has been stepped.
+// weight is its samples, of all trainers.
 func (c *clipped) step(b schema.Batch, weight float64) error {
 	if c == nil {
 		return nil

@@ -24,7 +24,8 @@ type Config struct {
 	// Server is the address of the ps, as in nats://127.0.0.1:4222, or of the NATS server or cluster by which several ps
 	// know each other; user:password@ may be part of it. Empty is nats://127.0.0.1:4222, where ./bin/ps listens.
 	Server string
-	// Bus is the network that Server is an address of, in a job that lives in this process; nil is TCP. Token and TLS then say nothing.
+	// Bus is the network that Server is an address of, in a job that lives in this process; nil is TCP. Token and TLS then
+	// say nothing.
 	Bus *fabric.Bus
 	// Route says how to reach the shards: schema.DataDirect (also ""), each ps at the address that it announces; or
 	// schema.DataCluster, all by way of Server, which is slower.
@@ -44,44 +45,48 @@ type Config struct {
 	Advertise string
 	// DataTLS holds the data server's certificate; nil means that it speaks plain TCP. TLS says how others' are checked.
 	DataTLS *tls.Config
-	// Backend does the arithmetic. The session does not close it. Where it is nil, the session opens the fastest that this build has on
-	// this machine, and closes it at the end; Session.Backend gives it.
+	// Backend does the arithmetic. The session does not close it. Where it is nil, the session opens the fastest that this
+	// build has on this machine, and closes it at the end; Session.Backend gives it.
 	Backend cuda.Backend
-	// From is the model whose values the job begins with: Join notes it in the manifest (schema.Job.Start), or compares it with the one that is
-	// noted there. Where the manifest notes one, only the trainer that has lane 0 needs it. nil where values are drawn. See Model.
+	// From is the model whose values the job begins with: Join notes it in the manifest (schema.Job.Start), or compares it
+	// with the one that is noted there. Where the manifest notes one, only the trainer that has lane 0 needs it. nil where
+	// values are drawn. See Model.
 	From *Model
-	// Dense are the values that the dense parameters begin with, by name and all of them, where tables are drawn: Join notes their digest in the
-	// manifest, so that a trainer whose values are others is refused. They are read until Join returns. nil where all is drawn, or with From.
+	// Dense are the values that the dense parameters begin with, by name and all of them, where tables are drawn: Join
+	// notes their digest in the manifest, so that a trainer whose values are others is refused. They are read until Join
+	// returns. nil where all is drawn, or with From.
 	Dense map[string][]float32
-	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic is slow.
+	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
+	// is slow.
 	Log *slog.Logger
 	// OnWaiting is called by Join each time the number of trainers that have not joined yet changes; nil for nothing.
 	OnWaiting func(missing int)
 
-	// GPUs is asked with every pulse for what it says of this machine's GPUs; nil for nothing. It must return at once, and what
-	// it returns is not to be changed any more.
-	GPUs func() []schema.GPUPulse
+	// GPUs is asked with every report for what it says of this machine's GPUs; nil for nothing. It must return at once,
+	// and what it returns is not to be changed any more.
+	GPUs func() []schema.GPUReport
 
-	// Writes is where this process writes what the session knows nothing of, such as models: pulses say how much room there is. It is
-	// asked every ten seconds, and nothing ever waits for an answer.
+	// Writes is where this process writes what the session knows nothing of, such as models: reports say how much room
+	// there is. It is asked every ten seconds, and nothing ever waits for an answer.
 	Writes []Folder
 
 	// Timeline asks for Progress.Buckets: when each bucket's gradient left and when its result was in place.
 	Timeline bool
 
 	// WindowBytes is how many bytes of gradients may be on the way to each shard, 64 KiB to 64 MiB; the server may grant
-	// less. 0 means what it grants: 4 MiB as a rule, which keeps 10 Gbit/s busy over 3 ms; with less, requests wait less behind gradients.
+	// less. 0 means what it grants: 4 MiB as a rule, which keeps 10 Gbit/s busy over 3 ms; with less, requests wait less
+	// behind gradients.
 	WindowBytes int
 
-	// BeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
+	// HeartbeatEvery is the time between two signs of life to the coordinator. Zero means 1 s. It must be well below the
 	// coordinator's deadline (30 s by default).
-	BeatEvery time.Duration
-	// PulseEvery is the time between two pulses, by which a page, a metric or a terminal shows how this trainer fares. Zero
-	// means 1 s; below zero none are sent. It must not exceed an hour.
-	PulseEvery time.Duration
-	// RetryAfter is how long an answer may be missing before it is asked for again, where it is not known how long answers take
-	// (then it follows from that, for lookups and the like); from time to time twice as long, up
-	// to eight times. Zero means 1 s.
+	HeartbeatEvery time.Duration
+	// TelemetryEvery is the time between two reports, by which a page, a metric or a terminal shows how this trainer
+	// fares. Zero means 1 s; below zero none are sent. It must not exceed an hour.
+	TelemetryEvery time.Duration
+	// RetryAfter is how long an answer may be missing before it is asked for again, where it is not known how long answers
+	// take (then it follows from that, for lookups and the like); from time to time twice as long, up to eight times. Zero
+	// means 1 s.
 	RetryAfter time.Duration
 	// AnswerWithin is how long the coordinator may take for its first answer to a join. Zero means 10 s.
 	AnswerWithin time.Duration
@@ -106,8 +111,8 @@ var (
 	ErrRefused = errors.New("refused")
 	// ErrNoServers: the NATS server is there, and no ps has announced itself at it.
 	ErrNoServers = errors.New("no ps is announced at")
-	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that does not
-	// understand this trainer.
+	// ErrNoAnswer: the server is there, and no coordinator of it has answered: it is no ps, or one of another build that
+	// does not understand this trainer.
 	ErrNoAnswer = errors.New("no coordinator answered")
 	// ErrServerLost: the server was there and is not any more. The job's state was on it: the session cannot go on.
 	ErrServerLost = errors.New("server lost")
@@ -121,8 +126,9 @@ var (
 	ErrFrameRefused = errors.New("frame refused")
 	// ErrWorkload: the workload broke its contract or returned an error; nothing of the lane was sent.
 	ErrWorkload = errors.New("workload")
-	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session: Next, Wait, Finish and LookupInto give it,
-	// and the same call, made again before any other, goes on where it was. Any other call fails by it as by any cause.
+	// ErrAgain is the cause with which a context may end that is to interrupt a wait and not the session: Batch.Wait,
+	// Wait, Finish and LookupInto give it, and the same call, made again before any other, goes on where it was. Any other
+	// call fails by it as by any cause.
 	ErrAgain = errors.New("interrupted: call again")
 	// ErrLeft: the session has ended by Close or Abort.
 	ErrLeft = errors.New("session has left its job")
@@ -134,7 +140,8 @@ func (c Config) Validate() error {
 	var wrong []error
 	for one := range strings.SplitSeq(c.Server, ",") {
 		if u, err := url.Parse(one); err != nil || u.Host == "" {
-			wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222", fabric.WithoutUser(one)))
+			wrong = append(wrong, fmt.Errorf("server %q: want an address such as nats://127.0.0.1:4222",
+				fabric.WithoutUser(one)))
 		}
 	}
 	if c.Route != "" && c.Route != schema.DataDirect && c.Route != schema.DataCluster {
@@ -146,19 +153,20 @@ func (c Config) Validate() error {
 		}
 	}
 	if n := c.WindowBytes; n != 0 && (n < windowBytesMin || n > windowBytesMax) {
-		wrong = append(wrong, fmt.Errorf("window bytes %d: want %d to %d, or 0 for what the server grants", n, windowBytesMin, windowBytesMax))
+		wrong = append(wrong, fmt.Errorf("window bytes %d: want %d to %d, or 0 for what the server grants", n, windowBytesMin,
+			windowBytesMax))
 	}
 	for _, d := range []struct {
 		name  string
 		value time.Duration
-	}{{"beat every", c.BeatEvery}, {"retry after", c.RetryAfter}, {"answer within", c.AnswerWithin},
+	}{{"heartbeat every", c.HeartbeatEvery}, {"retry after", c.RetryAfter}, {"answer within", c.AnswerWithin},
 		{"back within", c.BackWithin}, {"leave within", c.LeaveWithin}} {
 		if d.value < 0 {
 			wrong = append(wrong, fmt.Errorf("%s %v: want a positive time, or 0 for the default", d.name, d.value))
 		}
 	}
-	if c.PulseEvery > schema.PulseEveryMax*time.Millisecond {
-		wrong = append(wrong, fmt.Errorf("pulse every %v: want at most an hour, or 0 for the default", c.PulseEvery))
+	if c.TelemetryEvery > schema.TelemetryEveryMax*time.Millisecond {
+		wrong = append(wrong, fmt.Errorf("report every %v: want at most an hour, or 0 for the default", c.TelemetryEvery))
 	}
 	if len(wrong) > 0 {
 		return fmt.Errorf("%w: %w", ErrConfig, errors.Join(wrong...))
@@ -173,7 +181,8 @@ func (c Config) withDefaults() Config {
 	for _, d := range []struct {
 		at    *time.Duration
 		value time.Duration
-	}{{&c.BeatEvery, time.Second}, {&c.PulseEvery, time.Second}, {&c.RetryAfter, time.Second}, {&c.AnswerWithin, 10 * time.Second},
+	}{{&c.HeartbeatEvery, time.Second}, {&c.TelemetryEvery, time.Second}, {&c.RetryAfter, time.Second},
+		{&c.AnswerWithin, 10 * time.Second},
 		{&c.BackWithin, 30 * time.Second}, {&c.LeaveWithin, 10 * time.Second}} {
 		if *d.at == 0 {
 			*d.at = d.value

@@ -42,17 +42,22 @@ func Example() {
 	server, _ := ps.Start(ctx, ps.Config{}, ps.Options{Backend: backend}) // or ./bin/ps, in a process of its own
 	defer server.Close()
 	session, err := trainer.Join(ctx, trainer.Config{Server: server.URL(), Backend: backend}, &schema.Job{
-		Name: "parity", Workload: "parity", Trainers: 1, Lanes: 2, Consistency: schema.ConsistencySync, Apply: schema.ApplyUpdate,
-		Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1, Momentum: 0.9},
+		Name: "parity", Workload: "parity", Trainers: 1, Lanes: 2, Consistency: schema.ConsistencySync,
+		Apply:  schema.ApplyUpdate,
+		Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
+		Optimizer:  schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1, Momentum: 0.9},
 		Parameters: []schema.Parameter{{Name: "bias", Shape: []int{2}, Init: schema.Init{Kind: schema.InitZeros}}},
-		Tables:     []schema.TableSpec{{Name: "numbers", Rows: 4, Dim: 2, Partitions: 4, Init: schema.Init{Kind: schema.InitZeros}}}})
+		Tables: []schema.TableSpec{{Name: "numbers", Rows: 4, Dim: 2, Partitions: 4,
+			Init: schema.Init{Kind: schema.InitZeros}}}})
 	if err != nil {
 		panic(err)
 	}
-	err = session.Run(ctx, parity{nn.NewCrossEntropy(backend, 2)}, 20, func(p trainer.Progress) { losses = append(losses, p.Loss) })
+	err = session.Run(ctx, parity{nn.NewCrossEntropy(backend, 2)}, 20,
+		func(p trainer.Progress) { losses = append(losses, p.Loss) })
 	rows, _ := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{2, 3}}})
 	fmt.Printf("loss %.4f, then %.4f\n", losses[0], losses[19])
-	fmt.Println("2 is odd:", rows[0][1] > rows[0][0], " 3 is odd:", rows[0][3] > rows[0][2], " errors:", err, session.Close())
+	fmt.Println("2 is odd:", rows[0][1] > rows[0][0], " 3 is odd:", rows[0][3] > rows[0][2], " errors:", err,
+		session.Close())
 	// Output:
 	// loss 0.6931, then 0.0005
 	// 2 is odd: false  3 is odd: true  errors: <nil> <nil>

@@ -157,7 +157,8 @@ func TestNaNGradientEndsTheJobWithAReason(t *testing.T) {
 			}
 		}
 		errs := runAll(testContext(t), joinAll(t, testConfig(t, server), job), w, 6)
-		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", `parameter "bias"`, "NaN", "learning rate")
+		checkError(t, errs[1], ErrFrameRefused, "batch 2", "lanes [2,", "non_finite", `parameter "bias"`, "NaN",
+			"learning rate")
 		checkError(t, errs[0], ErrJobFailed, "t1", "non_finite")
 	}
 }
@@ -254,7 +255,23 @@ func TestCancelEndsCleanly(t *testing.T) {
 	checkError(t, errs[0], ErrJobFailed, "t1", "interrupted by the operator")
 }
 
-// A program that was going to train on ends between two runs of batches: the others hear why, and do not have to miss it.
+// What a session ended with is the error of the call that finds it out, also where the context of the call, which
+// follows that of the session, has not ended yet.
+func TestErrorOfASessionThatEndedIsItsOwn(t *testing.T) {
+	server := startServer(t, 1)
+	job := toyJob("ended", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, testConfig(t, server), job)[0]
+	r := s.begin(0, nil)
+	ended := fmt.Errorf("%w: trainer t1 ended at batch 5", ErrJobFailed)
+	s.fail(ended)
+	if err := r.failed(context.Background(), 6, s.Err()); err != ended {
+		t.Errorf("error %v, want %v", err, ended)
+	}
+	_ = s.Abort(ended)
+}
+
+// A program that was going to train on ends between two runs of batches: the others hear why, and do not have to miss
+// it.
 func TestAbortTrainingEndsTheOthers(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("between", 2, 4, schema.ApplyUpdate)
@@ -278,8 +295,8 @@ func lostTrainerIsNamed(t *testing.T) {
 	server := startServer(t, 1)
 	job := toyJob("lost", 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
-	waitForBeats(t, sessions[0], 2) // by then the server has seen the connections of both
-	sessions[1].close()             // no leave
+	waitForHeartbeats(t, sessions[0], 2) // by then the server has seen the connections of both
+	sessions[1].close()                  // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 	checkError(t, err, ErrJobFailed, "trainer t1", "last seen", "connection is gone")
 	_ = sessions[0].Abort(err)

@@ -7,16 +7,17 @@ import (
 )
 
 const (
-	// digestEvery is the time between two digests of the replica, at least, and digestShare the part of all time that they may take.
+	// digestEvery is the time between two digests of the replica, at least, and digestShare the part of all time that they
+	// may take.
 	digestEvery = time.Second
 	digestShare = 0.001
 	digestStep  = 1 << 40 // batches between two, at most
 )
 
-// fingerprints are digests of the replica of the dense parameters that a trainer of a job with apply mean has: all trainers' must
-// be equal at one version. They are taken at versions that are multiples of a power of two, which follows from what one costs and
-// how long a batch takes; so whatever the others' powers are, some of their versions are the same. It belongs to the goroutine that calls Run,
-// but for the digests, which statsMu guards.
+// fingerprints are digests of the replica of the dense parameters that a trainer of a job with apply mean has: all
+// trainers' must be equal at one version. They are taken at versions that are multiples of a power of two, which
+// follows from what one costs and how long a batch takes; so whatever the others' powers are, some of their versions
+// are the same. It belongs to the goroutine that calls Run, but for the digests, which statsMu guards.
 type fingerprints struct {
 	step schema.Version // a power of two
 	last time.Time
@@ -58,7 +59,7 @@ func (f *fingerprints) keep(d schema.ReplicaDigest) {
 // fingerprint takes the digest of a version that has just become the current one, where one is due.
 func (r *run) fingerprint(v schema.Version) {
 	f := &r.fingerprints
-	if r.pulses == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
+	if r.reports == nil || r.place.Plan.Owner != schema.ByTrainers || len(r.job.Parameters) == 0 || !f.due(v) {
 		return
 	}
 	began := time.Now()

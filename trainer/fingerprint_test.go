@@ -8,7 +8,8 @@ import (
 	"gradbus/schema"
 )
 
-// Whatever a digest costs and a batch takes, versions are multiples of a power of two, and as seldom as they have to be.
+// Whatever a digest costs and a batch takes, versions are multiples of a power of two, and as seldom as they have to
+// be.
 func TestFingerprintsAreOfCommonVersions(t *testing.T) {
 	for _, c := range []struct {
 		batch, cost time.Duration
@@ -48,12 +49,13 @@ func TestReplicasAreTold(t *testing.T) {
 	for _, trainers := range []int{1, 2} {
 		server, w := startWatched(t, ps.Config{Shards: 2})
 		config := testConfig(t, server)
-		config.PulseEvery = 10 * time.Millisecond
+		config.TelemetryEvery = 10 * time.Millisecond
 		for i, o := range trainAll(t, config, toyJob("replicas", trainers, 4, schema.ApplyMean), 6) {
 			if o.err != nil {
 				t.Fatal(o.err)
 			}
-			told := w.last(schema.TrainerMember(i), "a word at the end", func(p *schema.TrainerPulse) bool { return p.Batches == 6 && p.Planned == 0 }).Replicas
+			told := w.last(schema.TrainerMember(i), "a word at the end",
+				func(p *schema.TrainerReport) bool { return p.Batches == 6 && p.Planned == 0 }).Replicas
 			if len(told) == 0 || told[0].Version != 1 {
 				t.Fatalf("trainer %d of %d tells of %+v", i, trainers, told)
 			}
@@ -70,7 +72,8 @@ func TestReplicasAreTold(t *testing.T) {
 	}
 	a, b := []float32{1, 2, 3}, []float32{1, 2, 3}
 	b[2] = 3.0000002
-	if schema.AddReplica(0, a) == schema.AddReplica(0, b) || schema.AddReplica(schema.AddReplica(0, a[:1]), a[1:]) != schema.AddReplica(0, a) {
+	if schema.AddReplica(0, a) == schema.AddReplica(0, b) ||
+		schema.AddReplica(schema.AddReplica(0, a[:1]), a[1:]) != schema.AddReplica(0, a) {
 		t.Error("digests of different values are equal, or those of equal ones are not")
 	}
 }

@@ -14,8 +14,9 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write testdata/digests.txt anew; a change of it is a change of bits")
 
-// digestsFile has a line for each mode: its name, the digest of the weights in the middle of the run, and that at its end.
-// What optimizers keep beside weights shows in the second: it is of steps that begin with what the first steps left.
+// digestsFile has a line for each mode: its name, the digest of the weights in the middle of the run, and that at its
+// end. What optimizers keep beside weights shows in the second: it is of steps that begin with what the first steps
+// left.
 const digestsFile = "testdata/digests.txt"
 
 // mode is one legal combination of what a manifest says about rounds, routes, wire and tables.
@@ -29,15 +30,16 @@ type mode struct {
 	trainers              int
 }
 
-// tableForms are the forms in which the tables of the toy lie: placements of both tables, whether trainers keep both, and who adds up
-// the second.
+// tableForms are the forms in which the tables of the toy lie: placements of both tables, whether trainers keep both,
+// and who adds up the second.
 var tableForms = map[string]struct {
 	placement  [2]string
 	replicated bool
 	other      bool // the second goes the way that the job's gradients do not go
 }{
 	"none": {}, "by-rows": {}, "by-columns": {placement: [2]string{schema.PlacementColumns, schema.PlacementColumns}},
-	"whole": {placement: [2]string{schema.PlacementTables, schema.PlacementTables}}, "mixed": {placement: [2]string{schema.PlacementColumns, ""}},
+	"whole":      {placement: [2]string{schema.PlacementTables, schema.PlacementTables}},
+	"mixed":      {placement: [2]string{schema.PlacementColumns, ""}},
 	"replicated": {replicated: true}, "replicated-both-ways": {replicated: true, other: true},
 }
 
@@ -46,7 +48,8 @@ func (m mode) String() string {
 	for _, w := range []struct {
 		is   bool
 		word string
-	}{{m.optimizer != "", m.optimizer}, {m.wire.ErrorFeedback, "feedback"}, {m.alone, "tables-async"}, {m.momentum == 0 && m.optimizer == "", "no-momentum"}, {m.trainers > 1, fmt.Sprint(m.trainers, "-trainers")}} {
+	}{{m.optimizer != "", m.optimizer}, {m.wire.ErrorFeedback, "feedback"}, {m.alone, "tables-async"},
+		{m.momentum == 0 && m.optimizer == "", "no-momentum"}, {m.trainers > 1, fmt.Sprint(m.trainers, "-trainers")}} {
 		if w.is {
 			words = append(words, w.word)
 		}
@@ -77,7 +80,8 @@ func (m mode) job(name string) *schema.Job {
 		job.Tables[i].Placement, job.Tables[i].Replicated = form.placement[i], form.replicated
 	}
 	if form.other {
-		job.Tables[1].Reduce = map[string]string{schema.ReduceShards: schema.ReduceTrainers, schema.ReduceTrainers: schema.ReduceShards}[m.reduce]
+		job.Tables[1].Reduce = map[string]string{schema.ReduceShards: schema.ReduceTrainers,
+			schema.ReduceTrainers: schema.ReduceShards}[m.reduce]
 	}
 	if m.tables == "none" {
 		job.Tables = nil
@@ -85,8 +89,8 @@ func (m mode) job(name string) *schema.Job {
 	return job
 }
 
-// modes are all legal combinations of rounds, routes and tables, each with both optimizers, and the wires that it may have. Bits of
-// some modes depend on who is first: these have one trainer.
+// modes are all legal combinations of rounds, routes and tables, each with both optimizers, and the wires that it may
+// have. Bits of some modes depend on who is first: these have one trainer.
 func modes() (all []mode) {
 	add := func(m mode) {
 		if m.job("check").Validate() == nil {
@@ -94,7 +98,8 @@ func modes() (all []mode) {
 		}
 	}
 	forms := []string{"none", "by-rows", "by-columns", "whole", "mixed", "replicated", "replicated-both-ways"}
-	for _, rounds := range []string{schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync, schema.ConsistencyGrouped} {
+	for _, rounds := range []string{schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync,
+		schema.ConsistencyGrouped} {
 		for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
 			for _, reduce := range []string{schema.ReduceShards, schema.ReduceTrainers} {
 				for _, tables := range forms {
@@ -125,7 +130,8 @@ func modes() (all []mode) {
 }
 
 // optimizers are those beside SGD.
-var optimizers = []string{schema.OptimizerAdagrad, schema.OptimizerRowwiseAdagrad, schema.OptimizerAdam, schema.OptimizerAdamW, schema.OptimizerFTRL}
+var optimizers = []string{schema.OptimizerAdagrad, schema.OptimizerRowwiseAdagrad, schema.OptimizerAdam,
+	schema.OptimizerAdamW, schema.OptimizerFTRL}
 
 // wires are the forms on the wire beside the plain one.
 func wires(tables string) (all []schema.Wire) {
@@ -142,13 +148,14 @@ func wires(tables string) (all []schema.Wire) {
 	return all
 }
 
-// goldenToy is the toy over bags, with a parameter of two chunks, and with gradients given as rows in one batch of three where the
-// second table has rows here. Its arithmetic is its own, in Go.
+// goldenToy is the toy over bags, with a parameter of two chunks, and with gradients given as rows in one batch of
+// three where the second table has rows here. Its arithmetic is its own, in Go.
 type goldenToy struct{ *bagToy }
 
 func (m goldenToy) Lane(step *LaneStep) (float64, error) {
 	all := m.samples(step.Batch, step.Lane)
-	n := bagNet{weight: step.Param("weight"), bias: step.Param("bias"), gradWeight: step.Grad("weight"), gradBias: step.Grad("bias"),
+	n := bagNet{weight: step.Param("weight"), bias: step.Param("bias"), gradWeight: step.Grad("weight"),
+		gradBias:  step.Grad("bias"),
 		gradWords: make([]float32, len(all)*toyWordDim), gradTags: make([]float32, len(all)*toyTagDim)}
 	loss := n.run(all, step.Pooled(0), step.Pooled(1))
 	for i, g := 0, step.Grad("ballast"); i < len(g); i++ {
@@ -181,11 +188,12 @@ func mapped[A, B any](all []A, f func(A) B) (out []B) {
 	return out
 }
 
-// digests runs a job, and gives the digests of its weights after 4 batches and after 6. Where bits depend on how far a trainer is
-// ahead, each batch is complete before the next begins, but for the fourth of the toy, in which no lane has a sample.
+// digests runs a job, and gives the digests of its weights after 4 batches and after 6. Where bits depend on how far a
+// trainer is ahead, each batch is complete before the next begins, but for the fourth of the toy, in which no lane has
+// a sample.
 func digests(t *testing.T, config Config, job *schema.Job) (text string) {
 	runs, w := []uint64{4, 2}, Workload(goldenToy{&bagToy{toy: newToy(t, job)}})
-	inStep := job.Plan().DeferredCommit()
+	inStep := job.Plan().Sync()
 	if !inStep {
 		runs = []uint64{1, 1, 2, 1, 1}
 	}
@@ -232,8 +240,8 @@ func sameDigest(t *testing.T, sessions []*Session) []byte {
 	return sums[0][:12]
 }
 
-// No bit changes by accident: every legal combination of modes gives the weights that it gave when its line was written. When
-// contributions are added up, at arrival or when a round closes, changes none of them.
+// No bit changes by accident: every legal combination of modes gives the weights that it gave when its line was
+// written. When contributions are added up, at arrival or when a round closes, changes none of them.
 func TestDigestsOfAllModes(t *testing.T) {
 	server := startServer(t, 2)
 	config, all := testConfig(t, server), modes()

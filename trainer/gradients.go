@@ -106,8 +106,8 @@ func (d *denseSums) end() error {
 	return d.addFinal()
 }
 
-// finite reports whether the lane's gradients, which are final now, have finite values alone. Only where they are held can it be told that
-// nothing of the lane has left.
+// finite reports whether the lane's gradients, which are final now, have finite values alone. Only where they are held
+// can it be told that nothing of the lane has left.
 func (d *denseSums) finite() bool {
 	for i := range d.params {
 		_ = d.done(i) // which adds nothing

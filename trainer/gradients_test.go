@@ -183,7 +183,8 @@ func TestRowSumsAgainstTree(t *testing.T) {
 
 const testIDs = 12
 
-func randomRowGrad(t *testing.T, random *rand.Rand, s *rowSums, at int, l laneSums, dims []int, to map[[2]int][]float32) {
+func randomRowGrad(t *testing.T, random *rand.Rand, s *rowSums, at int, l laneSums, dims []int,
+	to map[[2]int][]float32) {
 	t.Helper()
 	s.begin(at, l)
 	for table, dim := range dims {
@@ -222,8 +223,10 @@ func checkNodeRows(t *testing.T, seed uint64, node []rows, dims []int, want func
 			if row == nil {
 				continue
 			}
-			if at >= len(node[table].ids) || node[table].ids[at] != uint64(id) || !sameBits(node[table].values[at*dim:(at+1)*dim], row) {
-				t.Fatalf("seed %d: row %d of table %d: have ids %v values %v, want id %d values %v", seed, at, table, node[table].ids, node[table].values, id, row)
+			if at >= len(node[table].ids) || node[table].ids[at] != uint64(id) ||
+				!sameBits(node[table].values[at*dim:(at+1)*dim], row) {
+				t.Fatalf("seed %d: row %d of table %d: have ids %v values %v, want id %d values %v", seed, at, table,
+					node[table].ids, node[table].values, id, row)
 			}
 			at++
 		}

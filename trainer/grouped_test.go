@@ -12,8 +12,8 @@ import (
 	"gradbus/schema"
 )
 
-// pull is a workload of dense parameters alone: every sample pulls every value towards a number of its own. Lanes have one to
-// three samples; some have none.
+// pull is a workload of dense parameters alone: every sample pulls every value towards a number of its own. Lanes have
+// one to three samples; some have none.
 type pull struct {
 	job   *schema.Job
 	enter func(b schema.Batch, l lane.Lane) // called when a lane begins; nil for nothing
@@ -51,8 +51,9 @@ func (w *pull) Lane(step *LaneStep) (float64, error) {
 func groupedJob(name string, trainers, lanes, group int) *schema.Job {
 	return &schema.Job{
 		Name: schema.JobName(name), Workload: "pull", Seed: 5, Trainers: trainers, Lanes: lanes,
-		Consistency: schema.ConsistencyGrouped, Group: group, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
-		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.05, Momentum: 0.9},
+		Consistency: schema.ConsistencyGrouped, Group: group, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail,
+		ChunkBytes: schema.ChunkBytesMin,
+		Optimizer:  schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.05, Momentum: 0.9},
 		Parameters: []schema.Parameter{
 			{Name: "weight", Shape: []int{30, 100}, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.5}}, // of three chunks
 			{Name: "bias", Shape: []int{30}, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.1}},
@@ -62,14 +63,16 @@ func groupedJob(name string, trainers, lanes, group int) *schema.Job {
 
 // request is one batch of one trainer, as the trainer saw it.
 type request struct {
-	host    int
-	batch   schema.Batch   // its own
-	seen    schema.Version // that it was computed on
-	version schema.Version // that it took part in
+	contributor int
+	batch       schema.Batch   // its own
+	seen        schema.Version // that it was computed on
+	version     schema.Version // that it took part in
 }
 
-// runGrouped runs a grouped job, trainer i for batches[i] batches, and gives their requests and the weights that each saw last.
-func runGrouped(t *testing.T, config Config, job *schema.Job, batches []uint64, enter func(host int, b schema.Batch)) (all []request, last [][][]float32) {
+// runGrouped runs a grouped job, trainer i for batches[i] batches, and gives their requests and the weights that each
+// saw last.
+func runGrouped(t *testing.T, config Config, job *schema.Job, batches []uint64, enter func(contributor int,
+	b schema.Batch)) (all []request, last [][][]float32) {
 	t.Helper()
 	sessions := joinAll(t, config, job)
 	of, last := make([][]request, len(sessions)), make([][][]float32, len(sessions))
@@ -101,8 +104,8 @@ func runGrouped(t *testing.T, config Config, job *schema.Job, batches []uint64, 
 	return slices.Concat(of...), last
 }
 
-// replayGroups makes the updates again in one process, in the order that the shard has given them, and returns the weights of
-// every version.
+// replayGroups makes the updates again in one process, in the order that the shard has given them, and returns the
+// weights of every version.
 func replayGroups(t *testing.T, job *schema.Job, all []request) []*oracle {
 	t.Helper()
 	slices.SortStableFunc(all, func(a, b request) int { return int(int64(a.version) - int64(b.version)) })
@@ -116,7 +119,7 @@ func replayGroups(t *testing.T, job *schema.Job, all []request) []*oracle {
 			if r.seen >= v {
 				t.Fatalf("%+v was computed on a version that it made", r)
 			}
-			first, count := lane.Share(r.host, job.Trainers, job.Lanes)
+			first, count := lane.Share(r.contributor, job.Trainers, job.Lanes)
 			for l := first; int(l) < int(first)+count; l++ {
 				g, _, n := versions[r.seen].lane(t, w, r.batch, l)
 				if n > 0 {
@@ -135,8 +138,9 @@ func replayGroups(t *testing.T, job *schema.Job, all []request) []*oracle {
 	return versions
 }
 
-// Groups of any size: every update is that of one process that sums up the same requests in the same order, bit for bit, and
-// whoever took part was answered with exactly that version. Trainers run different numbers of batches, and nobody hangs.
+// Groups of any size: every update is that of one process that sums up the same requests in the same order, bit for
+// bit, and whoever took part was answered with exactly that version. Trainers run different numbers of batches, and
+// nobody hangs.
 func TestGroupedAgainstReplay(t *testing.T) {
 	for _, c := range []struct {
 		trainers, lanes, group, shards int
@@ -145,42 +149,44 @@ func TestGroupedAgainstReplay(t *testing.T) {
 		{3, 3, 1, 1, []uint64{6, 6, 6}}, {3, 3, 2, 1, []uint64{8, 5, 8}}, {3, 7, 2, 2, []uint64{4, 4, 9}},
 		{5, 5, 3, 1, []uint64{4, 7, 3, 6, 5}}, {4, 6, 4, 3, []uint64{5, 5, 5, 7}},
 	} {
-		t.Run(fmt.Sprintf("%d of %d trainers/%d lanes/%d shards", c.group, c.trainers, c.lanes, c.shards), func(t *testing.T) {
-			t.Parallel()
-			job := groupedJob("grouped", c.trainers, c.lanes, c.group)
-			all, last := runGrouped(t, testConfig(t, startServer(t, c.shards)), job, c.batches, nil)
-			want := 0
-			for _, n := range c.batches {
-				want += int(n)
-			}
-			if len(all) != want {
-				t.Fatalf("%d requests were answered, want %d", len(all), want)
-			}
-			versions := replayGroups(t, job, all)
-			newest := make([]schema.Version, c.trainers)
-			taking := map[schema.Version]int{}
-			for _, r := range all {
-				newest[r.host] = max(newest[r.host], r.version)
-				taking[r.version]++
-			}
-			for v, n := range taking {
-				if n > c.group {
-					t.Errorf("%d requests made version %d: groups are of %d", n, v, c.group)
+		t.Run(fmt.Sprintf("%d of %d trainers/%d lanes/%d shards", c.group, c.trainers, c.lanes, c.shards),
+			func(t *testing.T) {
+				t.Parallel()
+				job := groupedJob("grouped", c.trainers, c.lanes, c.group)
+				all, last := runGrouped(t, testConfig(t, startServer(t, c.shards)), job, c.batches, nil)
+				want := 0
+				for _, n := range c.batches {
+					want += int(n)
 				}
-			}
-			for i := range last {
-				for p := range job.Parameters {
-					if !sameBits(last[i][p], versions[newest[i]].params[p]) {
-						t.Errorf("trainer %d: parameter %d is not that of version %d", i, p, newest[i])
+				if len(all) != want {
+					t.Fatalf("%d requests were answered, want %d", len(all), want)
+				}
+				versions := replayGroups(t, job, all)
+				newest := make([]schema.Version, c.trainers)
+				taking := map[schema.Version]int{}
+				for _, r := range all {
+					newest[r.contributor] = max(newest[r.contributor], r.version)
+					taking[r.version]++
+				}
+				for v, n := range taking {
+					if n > c.group {
+						t.Errorf("%d requests made version %d: groups are of %d", n, v, c.group)
 					}
 				}
-			}
-		})
+				for i := range last {
+					for p := range job.Parameters {
+						if !sameBits(last[i][p], versions[newest[i]].params[p]) {
+							t.Errorf("trainer %d: parameter %d is not that of version %d", i, p, newest[i])
+						}
+					}
+				}
+			})
 	}
 }
 
-// With groups of all trainers, uneven shares of the lanes and lanes without samples, the weights are those of a single process
-// and those of mode sync, bit for bit, after the first step, which momentum does not show in, the second, which it does, and more.
+// With groups of all trainers, uneven shares of the lanes and lanes without samples, the weights are those of a single
+// process and those of mode sync, bit for bit, after the first step, which momentum does not show in, the second, which
+// it does, and more.
 func TestGroupedOfAllIsSync(t *testing.T) {
 	const trainers, lanes = 3, 5
 	server := startServer(t, 2)
@@ -203,7 +209,8 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 			for i := range last {
 				for p := range last[i] {
 					if !sameBits(last[i][p], o.params[p]) {
-						t.Errorf("%s: trainer %d: parameter %d differs from that of a single process after %d steps", j.Name, i, p, batches)
+						t.Errorf("%s: trainer %d: parameter %d differs from that of a single process after %d steps", j.Name,
+							i, p, batches)
 					}
 				}
 			}
@@ -211,14 +218,15 @@ func TestGroupedOfAllIsSync(t *testing.T) {
 	}
 }
 
-// A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the end.
+// A trainer that dies in the middle of a group is named in the server's log, and the others go on without it, to the
+// end.
 func TestGroupedGoesOnWithoutTheLost(t *testing.T) { testkit.Waits(t, groupedGoesOnWithoutTheLost) }
 
 func groupedGoesOnWithoutTheLost(t *testing.T) {
 	server := startServer(t, 1)
 	job := groupedJob("lost-grouped", 3, 3, 3)
 	sessions := joinAll(t, testConfig(t, server), job)
-	waitForBeats(t, sessions[0], 2)
+	waitForHeartbeats(t, sessions[0], 2)
 	var running sync.WaitGroup
 	for _, s := range sessions[:2] {
 		running.Go(func() {
@@ -243,8 +251,8 @@ func groupedGoesOnWithoutTheLost(t *testing.T) {
 	}
 }
 
-// A gradient that is not finite is refused before anything is added up, and fails the round for all with a reason that names its
-// place and its trainer.
+// A gradient that is not finite is refused before anything is added up, and fails the round for all with a reason that
+// names its place and its trainer.
 func TestGroupedFaultEndsTheJobForAll(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, 1)
@@ -252,7 +260,8 @@ func TestGroupedFaultEndsTheJobForAll(t *testing.T) {
 	sessions := joinAll(t, testConfig(t, server), job)
 	errs := make([]error, len(sessions))
 	var running, there sync.WaitGroup
-	there.Add(2) // the others, who have version 3 then: the failure may come on its own way, before the answers that make it
+	// the others, who have version 3 then: the failure may come on its own way, before the answers that make it
+	there.Add(2)
 	for i, s := range sessions {
 		w := &pull{job: job}
 		if i == 1 {

@@ -26,7 +26,8 @@ func TestHashLiterals(t *testing.T) {
 			t.Errorf("HashID(%d, %d, %d) = %d, want %d", c.id, c.rows, c.salt, got, c.want)
 		}
 	}
-	for text, want := range map[string]uint64{"": 0xcbf29ce484222325, "a": 0xaf63dc4c8601ec8c, "foobar": 0x85944171f73967e8, "grüße": 0x5862e9cb86cd3d18} {
+	for text, want := range map[string]uint64{"": 0xcbf29ce484222325, "a": 0xaf63dc4c8601ec8c,
+		"foobar": 0x85944171f73967e8, "grüße": 0x5862e9cb86cd3d18} {
 		if got := HashString(text); got != want {
 			t.Errorf("HashString(%q) = %x, want %x", text, got, want)
 		}
@@ -63,16 +64,18 @@ func TestHashDocumented(t *testing.T) {
 	}
 }
 
-// Ids as they are found have their rows as if those were drawn: the sum over B rows of (count-n/B)^2/(n/B) is chi-square of B-1 degrees,
-// whose mean is B-1 and whose deviation sqrt(2(B-1)). Six deviations to either side are left by one in a billion of fair draws; ids that kept
-// their order would fall below, and a mix that loses bits lies far above.
+// Ids as they are found have their rows as if those were drawn: the sum over B rows of (count-n/B)^2/(n/B) is
+// chi-square of B-1 degrees, whose mean is B-1 and whose deviation sqrt(2(B-1)). Six deviations to either side are left
+// by one in a billion of fair draws; ids that kept their order would fall below, and a mix that loses bits lies far
+// above.
 func TestHashIsUniform(t *testing.T) {
 	const rows, n = 1000, 1 << 18
 	low, high := rows-1-6*math.Sqrt(2*(rows-1)), rows-1+6*math.Sqrt(2*(rows-1))
 	for name, id := range map[string]func(i uint64) uint64{
 		"from 0 on": func(i uint64) uint64 { return i }, "multiples of 4096": func(i uint64) uint64 { return i << 12 },
 		"high bits": func(i uint64) uint64 { return i << 46 }, "negative": func(i uint64) uint64 { return -i },
-		"texts": func(i uint64) uint64 { return HashString(fmt.Sprint("user:", i)) }, "multiples of the golden ratio": func(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 },
+		"texts":                         func(i uint64) uint64 { return HashString(fmt.Sprint("user:", i)) },
+		"multiples of the golden ratio": func(i uint64) uint64 { return i * 0x9e3779b97f4a7c15 },
 	} {
 		for _, salt := range []uint64{0, 1, math.MaxUint64} {
 			var counts [rows]float64
@@ -90,8 +93,8 @@ func TestHashIsUniform(t *testing.T) {
 	}
 }
 
-// As many ids share rows as the comment says, and with another salt others do. Of n ids the number that are alone in their row has the mean
-// n(1-1/rows)^(n-1), and a variance below n; six deviations.
+// As many ids share rows as the comment says, and with another salt others do. Of n ids the number that are alone in
+// their row has the mean n(1-1/rows)^(n-1), and a variance below n; six deviations.
 func TestHashCollisions(t *testing.T) {
 	const rows, n = 1 << 16, 1 << 14
 	shared := func(salt uint64) map[uint64]bool {
@@ -152,8 +155,8 @@ func (s strayKeys) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]
 	return samples, out
 }
 
-// An id outside a table is an error that names table, id and range, wherever a program hands keys over: as rows, as bags that a shard pools, of
-// tables that trainers keep, and in a lookup.
+// An id outside a table is an error that names table, id and range, wherever a program hands keys over: as rows, as
+// bags that a shard pools, of tables that trainers keep, and in a lookup.
 func TestIDsOutsideATable(t *testing.T) {
 	server := startServer(t, 2)
 	words := []string{`table "tags"`, "id 12345678901 is outside [0, ", "HashID"}
@@ -173,7 +176,8 @@ func TestIDsOutsideATable(t *testing.T) {
 			checkHas(t, name, session.Run(testContext(t), strayKeys{newToy(t, job), 12345678901}, 1, nil), words)
 		}
 	}
-	tables := newTables([]schema.TableSpec{{Name: "tags", Rows: 5, Dim: 2, Placement: schema.PlacementTables, Pooling: schema.PoolingSum}}, 1)
+	tables := newTables(
+		[]schema.TableSpec{{Name: "tags", Rows: 5, Dim: 2, Placement: schema.PlacementTables, Pooling: schema.PoolingSum}}, 1)
 	tables.used[0] = []uint64{4, 12345678901}
 	checkHas(t, "bags", tables.find(), words)
 }

@@ -10,9 +10,9 @@ import (
 	"gradbus/schema"
 )
 
-// Job describes a job: what is trained, and how. NewJob gives one in which everything that has an obvious value has it; its methods say the
-// rest, in any order, and give back what they were called on, so that they can follow each other. What is wrong is said by Manifest, and
-// so by Join and Train, all at once.
+// Job describes a job: what is trained, and how. NewJob gives one in which everything that has an obvious value has it;
+// its methods say the rest, in any order, and give back what they were called on, so that they can follow each other.
+// What is wrong is said by Manifest, and so by Join and Train, all at once.
 //
 //	job := trainer.NewJob("mf", 1).LR(0.1)
 //	job.Dense("mu", 1).LR(0.5)
@@ -36,7 +36,8 @@ func NewJob(name string, trainers int) *Job {
 // Seed is that of all random numbers of the job; 1 where nothing is said.
 func (j *Job) Seed(seed uint64) *Job { return j.Adjust(func(m *schema.Job) { m.Seed = seed }) }
 
-// Lanes is the number of slices that every batch is cut into, and so the most trainers that the job can have with the same bits.
+// Lanes is the number of slices that every batch is cut into, and so the most trainers that the job can have with the
+// same bits.
 func (j *Job) Lanes(n int) *Job { return j.Adjust(func(m *schema.Job) { m.Lanes = n }) }
 
 // Setting notes something that all trainers must agree on, such as a digest of their data.
@@ -64,7 +65,8 @@ func (j *Job) Grouped(n int) *Job {
 	return j.Adjust(func(m *schema.Job) { m.Consistency, m.Group = schema.ConsistencyGrouped, n })
 }
 
-// Apply says who keeps dense parameters and their optimizer: schema.ApplyUpdate, the shards, or schema.ApplyMean, every trainer.
+// Apply says who keeps dense parameters and their optimizer: schema.ApplyUpdate, the shards, or schema.ApplyMean, every
+// trainer.
 func (j *Job) Apply(who string) *Job { return j.Adjust(func(m *schema.Job) { m.Apply = who }) }
 
 // Reduce says who adds up dense gradients: schema.ReduceShards or schema.ReduceTrainers.
@@ -73,8 +75,8 @@ func (j *Job) Reduce(who string) *Job { return j.Adjust(func(m *schema.Job) { m.
 // Wire says how gradients travel.
 func (j *Job) Wire(w schema.Wire) *Job { return j.Adjust(func(m *schema.Job) { m.Wire = w }) }
 
-// From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its optimizers begin anew.
-// Trainers whose model is another are refused.
+// From begins with the values of a saved model, which has the tensors of the job: the same names and shapes. Its
+// optimizers begin anew. Trainers whose model is another are refused.
 //
 //	m, err := trainer.OpenModel("films.safetensors")
 //	job.From(m)
@@ -116,7 +118,8 @@ type Dense struct {
 	parameter schema.Parameter
 }
 
-// Normal, Uniform and Zeros say how the values begin: with mean 0 and a standard deviation, within [-bound, bound), or at zero.
+// Normal, Uniform and Zeros say how the values begin: with mean 0 and a standard deviation, within [-bound, bound), or
+// at zero.
 func (d *Dense) Normal(deviation float32) *Dense {
 	d.parameter.Init = schema.Normal(deviation)
 	return d
@@ -130,13 +133,14 @@ type Table struct {
 	spec schema.TableSpec
 }
 
-// Normal, Uniform and Zeros say how the rows begin: with mean 0 and a standard deviation, within [-bound, bound), or at zero.
+// Normal, Uniform and Zeros say how the rows begin: with mean 0 and a standard deviation, within [-bound, bound), or at
+// zero.
 func (t *Table) Normal(deviation float32) *Table { t.spec.Init = schema.Normal(deviation); return t }
 func (t *Table) Uniform(bound float32) *Table    { t.spec.Init = schema.Uniform(bound); return t }
 func (t *Table) Zeros() *Table                   { t.spec.Init = schema.Zeros(); return t }
 
-// PerRow divides the sum of a row's gradients by their own number, and not by the samples of the batch: the rate is then one for each row,
-// however rare it is.
+// PerRow divides the sum of a row's gradients by their own number, and not by the samples of the batch: the rate is
+// then one for each row, however rare it is.
 func (t *Table) PerRow() *Table { t.spec.PerRow = true; return t }
 
 // Sum and Mean make bags of the table's keys, which are used pooled: by their sum, or by their mean.
@@ -176,7 +180,8 @@ func (j *Job) Manifest() (*schema.Job, error) {
 	for _, t := range j.tables {
 		spec := t.spec
 		if spec.Init.Kind == "" {
-			wrong = append(wrong, fmt.Errorf("table %q does not say how its rows begin: want Normal, Uniform or Zeros", spec.Name))
+			wrong = append(wrong,
+				fmt.Errorf("table %q does not say how its rows begin: want Normal, Uniform or Zeros", spec.Name))
 			spec.Init = schema.Zeros()
 		}
 		spec.Optimizer = own(fmt.Sprintf("table %q", spec.Name), &t.optimizing)
@@ -207,7 +212,7 @@ func (e jobErrors) Error() string { return strings.ReplaceAll(errors.Join(e...).
 // Unwrap gives all of them.
 func (e jobErrors) Unwrap() []error { return e }
 
-// dataSettings notes what trainers must have in common to be dealt one set of data.
+// dataSettings notes what trainers must have in common to be given one set of data.
 func dataSettings(m *schema.Job, values map[string]int) {
 	settings := map[string]string{}
 	for name, value := range m.Settings {

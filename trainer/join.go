@@ -15,9 +15,10 @@ import (
 	"gradbus/schema"
 )
 
-// Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must be
-// equal. What they leave out is as schema.Job.WithDefaults says. It returns when all trainers have joined and the job has started, at
-// version 0, with the values of the model that it begins with, if any (Config.From). Where the job cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
+// Join makes this process a trainer of a job. The first trainer registers the job with its manifest; the others' must
+// be equal. What they leave out is as schema.Job.WithDefaults says. It returns when all trainers have joined and the
+// job has started, at version 0, with the values of the model that it begins with, if any (Config.From). Where the job
+// cannot be registered yet, because a ps has just died or memory is not free yet, it asks again for half a minute.
 //
 // Errors: ErrConfig, an invalid manifest (schema.JobErrors), fabric.ErrNoServer and fabric.ErrRefused from dialing,
 // ErrRefused where the coordinator turns the trainer away (the text names the field in which the manifests differ, with
@@ -36,7 +37,8 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 			return nil, err
 		}
 		if c.From != nil {
-			return nil, fmt.Errorf("%w: job %q begins with the values of From and of Dense: want one of them", ErrConfig, job.Name)
+			return nil, fmt.Errorf("%w: job %q begins with the values of From and of Dense: want one of them",
+				ErrConfig, job.Name)
 		}
 		c.From = m
 	}
@@ -116,13 +118,15 @@ type joiner struct {
 func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (*joiner, error) {
 	var random [6]byte
 	_, _ = rand.Read(random[:]) // never fails
-	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]), answers: make(chan schema.Control, 1)}
+	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]),
+		answers: make(chan schema.Control, 1)}
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route}
 	if own != nil {
 		join.URL = own.url
 	}
 	var err error
-	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)}, schema.Control{Join: join}); err != nil {
+	if j.request, err = schema.EncodeControl(schema.Head{Lanes: uint16(job.Lanes)},
+		schema.Control{Join: join}); err != nil {
 		return nil, err
 	}
 	j.subject = fabric.At(string(job.Name), j.name, fabric.KindCtl, string(schema.Coordinator)).String()
@@ -201,8 +205,8 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	return s, nil
 }
 
-// session builds the session that this trainer was admitted to. Where that fails, or ctx ends meanwhile, its place is given back, by a word
-// that nobody waits for an answer to.
+// session builds the session that this trainer was admitted to. Where that fails, or ctx ends meanwhile, its place is
+// given back, by a word that nobody waits for an answer to.
 func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, error) {
 	s, err := newSession(ctx, j.config, j.job, *joined)
 	if err == nil {
@@ -219,8 +223,8 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, 
 	return nil, err
 }
 
-// busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed counts as one that
-// may still be there.
+// busyWithin is for how long a job that cannot be registered yet is asked for again: longer than a ps that was killed
+// counts as one that may still be there.
 const busyWithin = 30 * time.Second
 
 // finalAnswer asks until somebody admits this trainer, or refuses it for good.
@@ -231,7 +235,8 @@ func (j *joiner) finalAnswer(ctx context.Context) (schema.Control, error) {
 		if err != nil && told != "" {
 			return answer, fmt.Errorf("%w; before, it was put off: %s", err, told)
 		}
-		if err != nil || answer.Refused == nil || answer.Refused.Reason != schema.RefusedBusy || time.Since(began) > busyWithin {
+		if err != nil || answer.Refused == nil || answer.Refused.Reason != schema.RefusedBusy ||
+			time.Since(began) > busyWithin {
 			return answer, err
 		}
 		if answer.Refused.Text != told {
@@ -276,7 +281,8 @@ func (j *joiner) explain(ctx, within context.Context, err error) error {
 	case errors.Is(looked, fabric.ErrNoBucket), looked == nil && len(there) == 0:
 		return fmt.Errorf("%w %s; ./bin/ps --nats %s starts one; %w", ErrNoServers, at, at, err)
 	case looked == nil:
-		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s: want one of this trainer's version, which has wire %d; "+
+		return fmt.Errorf("%w; ps that are announced there: %d, the first is %s: want one of this trainer's version, which "+
+			"has wire %d; "+
 			"ps --version says its own", err, len(there), there[0].Key, schema.WireVersion)
 	}
 	return err
@@ -289,7 +295,8 @@ func refusedError(r *schema.Refused) error {
 		want = ": want all trainers to begin with the same values: seed them alike, or give them one model"
 	}
 	if r.Text == "" {
-		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s%s", ErrRefused, r.Reason, r.Field, r.Have, r.Want, want)
+		return fmt.Errorf("%w (%s): %s: registered %s, this trainer has %s%s", ErrRefused, r.Reason, r.Field, r.Have,
+			r.Want, want)
 	}
 	return fmt.Errorf("%w (%s): %s%s", ErrRefused, r.Reason, r.Text, want)
 }

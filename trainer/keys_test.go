@@ -100,7 +100,7 @@ func TestSplitCoversEveryKeyOnce(t *testing.T) {
 	for range 100 {
 		shards := 1 + random.IntN(5)
 		owner := func(table int, key uint64) int { return int(key+uint64(table)) % shards }
-		split := newSplit(dims, shards, 100, owner)
+		routing := newRouting(dims, shards, 100, owner)
 		keys := make([][]uint64, len(dims))
 		for table := range keys {
 			var s keySet
@@ -113,14 +113,14 @@ func TestSplitCoversEveryKeyOnce(t *testing.T) {
 			}
 			keys[table] = s.keys
 		}
-		split.assign(keys)
+		routing.assign(keys)
 		seen := 0
 		for shard := range shards {
-			for _, pieces := range split.chunks(shard) {
+			for _, pieces := range routing.chunks(shard) {
 				values := 0
 				for _, p := range pieces {
 					values += p.count * dims[p.table]
-					for _, at := range split.positions(shard, p) {
+					for _, at := range routing.positions(shard, p) {
 						if owner(p.table, keys[p.table][at]) != shard {
 							t.Fatalf("seed %d: key %d of table %d is asked of shard %d", seed, keys[p.table][at], p.table, shard)
 						}

@@ -70,8 +70,8 @@ func (p *lanePlan) present(samples []int) {
 	}
 }
 
-// drop takes out a lane that was computed and is absent after all, while no later lane is. What it was to end, the last present lane before
-// it ends: late is what follows that one in addition, its sums being in place.
+// drop takes out a lane that was computed and is absent after all, while no later lane is. What it was to end, the last
+// present lane before it ends: late is what follows that one in addition, its sums being in place.
 func (p *lanePlan) drop(at int) (late laneSums) {
 	last := at - 1
 	for last >= 0 && p.samples[last] == 0 {

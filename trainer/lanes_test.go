@@ -10,7 +10,8 @@ import (
 
 // A manifest without a number of lanes gets the default, and one with it stays as it is.
 func TestWithLanes(t *testing.T) {
-	for _, c := range []struct{ trainers, lanes, want int }{{2, 0, 8}, {9, 0, 16}, {2, 3, 3}, {0, 0, 8}, {lane.LanesMax + 1, 0, 0}} {
+	for _, c := range []struct{ trainers, lanes, want int }{{2, 0, 8}, {9, 0, 16}, {2, 3, 3}, {0, 0, 8},
+		{lane.LanesMax + 1, 0, 0}} {
 		job := &schema.Job{Trainers: c.trainers, Lanes: c.lanes}
 		if got := job.WithDefaults().Lanes; got != c.want || job.Lanes != c.lanes {
 			t.Errorf("%d trainers, %d lanes: %d, want %d and the caller's as it was", c.trainers, c.lanes, got, c.want)
@@ -85,7 +86,8 @@ func runPlanOnSets(t *testing.T, p *lanePlan, present int) {
 		slots[l.slot] = 1 << (int(p.first) + i)
 		for _, a := range l.adds {
 			if slots[a.into] != setOf(a.left)&present || slots[a.from] != setOf(a.right)&present {
-				t.Fatalf("lanes %b of %v: adds %b and %b as %v and %v", present, p.nodes, slots[a.into], slots[a.from], a.left, a.right)
+				t.Fatalf("lanes %b of %v: adds %b and %b as %v and %v", present, p.nodes, slots[a.into], slots[a.from],
+					a.left, a.right)
 			}
 			slots[a.into] |= slots[a.from]
 		}
@@ -103,7 +105,8 @@ func runPlanOnSets(t *testing.T, p *lanePlan, present int) {
 
 func setOf(n lane.Node) int { return (1<<n.Count - 1) << n.First }
 
-// The last of four lanes is absent after all: the third, alone in its node now, completes the tree. Before others nothing is left to do.
+// The last of four lanes is absent after all: the third, alone in its node now, completes the tree. Before others
+// nothing is left to do.
 func TestLanePlanDropsALane(t *testing.T) {
 	p := newLanePlan(0, 4, 4)
 	p.present([]int{1, 2, 3, 4})

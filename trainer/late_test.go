@@ -15,7 +15,8 @@ import (
 // lateTable is a table of lateJob whose rows take several chunks, in a lookup and in a scan.
 const lateTable, lateRows, lateDim = 2, 16000, 3
 
-// lateJob has every kind of thing to ask for: rows, pooled rows, tables cut by rows and by columns, results, a hosted module.
+// lateJob has every kind of thing to ask for: rows, pooled rows, tables cut by rows and by columns, results, a hosted
+// module.
 func lateJob(name string) *schema.Job {
 	job := bagJob(name, "", 1, 2)
 	job.Reduce, job.Apply = "", schema.ApplyUpdate
@@ -91,8 +92,8 @@ func overhear(t *testing.T, server *ps.Server) *answers {
 	return a
 }
 
-// readAll asks for something of every kind, and gives the rows of the wide table as a lookup and, where it is among the tables that are
-// scanned, as a scan has them.
+// readAll asks for something of every kind, and gives the rows of the wide table as a lookup and, where it is among the
+// tables that are scanned, as a scan has them.
 func readAll(t *testing.T, s *Session, tables ...int) (looked, scanned []float32) {
 	t.Helper()
 	keys := make([]uint64, lateRows)
@@ -130,8 +131,8 @@ func readAll(t *testing.T, s *Session, tables ...int) (looked, scanned []float32
 	return got[0], scanned
 }
 
-// Every kind of answer comes again, twice, while a request of each other kind is open and none of its own answers is there: nothing of it
-// is taken, and what is read afterwards is right.
+// Every kind of answer comes again, twice, while a request of each other kind is open and none of its own answers is
+// there: nothing of it is taken, and what is read afterwards is right.
 func TestNoAnswerIsTakenForAnother(t *testing.T) {
 	server := startServer(t, 2)
 	late := overhear(t, server)
@@ -139,10 +140,12 @@ func TestNoAnswerIsTakenForAnother(t *testing.T) {
 	if err := s.Run(testContext(t), &bagToy{toy: newToy(t, s.job)}, 2, nil); err != nil {
 		t.Fatal(err)
 	}
-	want, _ := readAll(t, s, 0, 1) // fewer pieces than the lookup has, so that their numbers within each cannot tell them apart
+	// fewer pieces than the lookup has, so that their numbers within each cannot tell them apart
+	want, _ := readAll(t, s, 0, 1)
 	poll(t, "answers of every kind", func() bool {
 		count := late.kinds(t)
-		for _, kind := range []string{fabric.KindRows, "pooled", "scanned", fabric.KindMean, fabric.KindModule, fabric.KindAck} {
+		for _, kind := range []string{fabric.KindRows, "pooled", "scanned", fabric.KindMean, fabric.KindModule,
+			fabric.KindAck} {
 			if count[kind] == 0 {
 				return false
 			}
@@ -167,29 +170,21 @@ func TestNoAnswerIsTakenForAnother(t *testing.T) {
 	}
 }
 
-// openRequests are what a session may wait for. Each opens a request that is not sent, and gives whether nothing has answered it.
+// openRequests are what a session may wait for. Each opens a request that is not sent, and gives whether nothing has
+// answered it.
 func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool) {
 	lookup := func(table int, keys ...uint64) func() func() bool {
 		return func() func() bool {
 			l := s.evaluation.lookups
-			l.tables.reset()
-			l.tables.used[table] = append(l.tables.used[table], keys...)
-			if l.tables.specs[table].Cut().PooledByShards() {
-				if _, err := l.tables.bagEach(table); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := l.tables.find(); err != nil {
-				t.Fatal(err)
-			}
+			rows := make([]float32, len(keys)*s.job.Tables[table].Dim)
+			s.evaluation.forget()
+			s.evaluation.add([]RowsInto{{Table: schema.Table(table), Keys: keys, Rows: rows}}, new(place))
 			if err := l.build(s.head(s.Version())); err != nil {
 				t.Fatal(err)
 			}
-			var taker rowsTaker = l
-			s.rowsFor.Store(&taker)
-			l.begin()
-			asked := l.open
-			return func() bool { return l.open == asked && asked > 0 }
+			l.begin(0, true)
+			asked := s.exchange.x.Open(rowsAsked)
+			return func() bool { return s.exchange.x.Open(rowsAsked) == asked && asked > 0 }
 		}
 	}
 	scanOf := func(table schema.Table, p schema.Partition) func() func() bool {
@@ -198,13 +193,11 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 			if err != nil {
 				t.Fatal(err)
 			}
-			if pieces := s.piecesOf(table); len(pieces) > 0 {
-				scan.section.Dim = uint32(pieces[0].count)
-			}
-			var taker rowsTaker = scan
-			s.rowsFor.Store(&taker)
-			scan.ask(0, p, 0, s.numbers.take(1))
-			return func() bool { return scan.open }
+			scan.section.Dim = uint32(s.piecesOf(table, p)[0].count)
+			number := s.exchange.number(1)
+			scan.ask(0, p, 0, number)
+			s.exchange.ask(rowsScanned, scan, number, []int{0}, 0, true)
+			return func() bool { defer s.exchange.close(rowsScanned); return s.exchange.x.Open(rowsScanned) == 1 }
 		}
 	}
 	return map[string]func() func() bool{
@@ -212,9 +205,14 @@ func openRequests(t *testing.T, s *Session) map[string]func() (still func() bool
 		"scan": scanOf(lateTable, 0), "scan of columns": scanOf(1, 0), "scan of the first lookup's table": scanOf(0, 0),
 		"module": func() func() bool {
 			m := s.modules[1]
-			m.number++
-			m.answer.begin(m.number, false)
-			return func() bool { defer m.answer.end(); return m.answer.open && m.answer.have == nil }
+			m.number = s.exchange.number(1)
+			m.answer.weights.Store(false)
+			m.answer.begun = false
+			s.exchange.ask(m.asker(), m, m.number, []int{s.place.ShardOfModule(m.index)}, 0, true)
+			return func() bool {
+				defer s.exchange.close(m.asker())
+				return s.exchange.x.Open(m.asker()) == 1 && !m.answer.begun
+			}
 		},
 	}
 }
@@ -264,7 +262,8 @@ func TestLateAnswersChangeNothing(t *testing.T) {
 	}
 }
 
-// emptyPiece is an answer to request number i+1, for partition i of table 0, that has no rows and says that none follow.
+// emptyPiece is an answer to request number i+1, for partition i of table 0, that has no rows and says that none
+// follow.
 func emptyPiece(t *testing.T, s *Session, i int) fabric.Message {
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindRows, Sections: 1})
 	if err != nil {
@@ -275,7 +274,8 @@ func emptyPiece(t *testing.T, s *Session, i int) fabric.Message {
 	f.SetHead(h)
 	f.SetSection(0, schema.Section{Table: 0, Dim: toyWordDim})
 	from := schema.ShardMember(s.place.OwnerOfPartition(0, schema.Partition(i)))
-	return fabric.NewMessage(fabric.At(string(s.job.Name), string(from), fabric.KindRows, "t0").WithBatch(uint64(s.Version())).String(), f.Seal())
+	return fabric.NewMessage(fabric.At(string(s.job.Name), string(from), fabric.KindRows,
+		"t0").WithBatch(uint64(s.Version())).String(), f.Seal())
 }
 
 // A table of which rows are missing is an error, also where each answer by itself could be right.
@@ -345,7 +345,8 @@ func TestScanRefuses(t *testing.T) {
 		}
 		scan.ask(0, 2, mine[4], 9)
 		kept, err := scan.take(0, rowsOf(t, c.head, 0, c.keys...))
-		if kept != (c.wrong == "") || (err == nil) != (c.wrong == "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
+		if kept != (c.wrong == "") || (err == nil) != (c.wrong == "") ||
+			err != nil && !strings.Contains(err.Error(), c.wrong) {
 			t.Errorf("%s: kept %v, %v: want %q", c.what, kept, err, c.wrong)
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"gradbus/schema"
 )
 
-// A program whose forward pass itself says which rows it needs, one table after the other, looks them up while a batch is under way, and
-// names keys and gradients afterwards:
+// A program whose forward pass itself says which rows it needs, one table after the other, looks them up while a batch
+// is under way, and names keys and gradients afterwards:
 //
-//	b, err := session.Next(ctx)
+//	b, err := session.Next()
 //	n, err := session.Distinct(users, keys, unique, ids)
 //	err = session.LookupInto(ctx, []trainer.RowsInto{{Table: users, Keys: unique[:n], Rows: rows[:n*dim]}})
 //	... // forward and backward pass
@@ -22,11 +22,12 @@ import (
 //	step, err := b.Lane(l)
 //	step.BagGrad(users, cuda.Sum, nil, gradients) // and so on, as after Fetch
 
-// SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and the lanes have
-// neither Rows nor Pooled. Tables that shards pool want their Bags and PooledGrad, as after Fetch. A batch whose rows were asked for
-// already wants Fetch (ErrOrder).
+// SkipFetch is Fetch for a program that has looked up itself what the named keys stand for: nothing is asked for, and
+// the lanes have neither Rows nor Pooled. Tables that shards pool want their Bags and PooledGrad, as after Fetch. A
+// batch whose rows were asked for already wants Fetch (ErrOrder).
 //
-// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of Run.
+// An error other than ErrOrder ends the session. Errors: ErrWorkload where what was named is not possible, and those of
+// Run.
 func (b *Batch) SkipFetch(ctx context.Context) error {
 	if err := b.out("SkipFetch", naming); err != nil {
 		return err
@@ -35,10 +36,12 @@ func (b *Batch) SkipFetch(ctx context.Context) error {
 	return b.Fetch(ctx)
 }
 
-// RowsInto are keys of one table to look up, distinct and ascending, and the memory that their rows go to, [len(Keys), dim] row-major.
+// RowsInto are keys of one table to look up, distinct and ascending, and the memory that their rows go to, [len(Keys),
+// dim] row-major.
 //
-// Of a table that shards pool these are the keys of bags, in any order and as often as one likes. Bag i has Keys[Bags[i]:Bags[i+1]], and
-// Rows, [len(Bags)-1, dim], are the pooled rows, zeros of an empty bag. Without Bags each key is a bag. Other tables have none.
+// Of a table that shards pool these are the keys of bags, in any order and as often as one likes. Bag i has
+// Keys[Bags[i]:Bags[i+1]], and Rows, [len(Bags)-1, dim], are the pooled rows, zeros of an empty bag. Without Bags each
+// key is a bag. Other tables have none.
 type RowsInto struct {
 	Table schema.Table
 	Keys  []uint64
@@ -46,38 +49,88 @@ type RowsInto struct {
 	Bags  []int64
 }
 
-// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to a shard where they
-// are no more than 16 MiB, and name each table once. Memory is the caller's again when LookupInto returns; after an error it holds anything.
+// LookupInto is Lookup without copies: rows go where they are asked for as they arrive. All of asks are one request to
+// a shard where they are no more than 16 MiB, and name each table once. It leaves at once, behind what was committed
+// last, and is answered when that is complete: gradients and rows are one round trip then. While a batch's keys are
+// being named, rows are those that the batch is computed on: in bounded they may lack as many batches as the trainer
+// may be ahead.
 //
-// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed by the same call: the
-// memory stays in use until then. Any other error is that of the session, or the cause of ctx.
+// ErrAsk says that an ask is not possible: nothing was asked for, and the session goes on. ErrAgain is to be followed
+// by the same call: the memory stays in use until then. Any other error is that of the session, or the cause of ctx.
 func (s *Session) LookupInto(ctx context.Context, asks []RowsInto) error {
 	for i := range asks {
 		if err := s.checkInto(&asks[i]); err != nil {
 			return fmt.Errorf("lookup: ask %d: %w", i, err)
 		}
 	}
-	e, again := s.evaluating(), false
+	return s.lookInto(ctx, asks, true)
+}
+
+// lookInto is LookupInto of what was checked. again says that ErrAgain is followed by the same call.
+func (s *Session) lookInto(ctx context.Context, asks []RowsInto, again bool) (err error) {
+	e := s.evaluating()
 	defer func() { // also where it panics
-		if again {
+		if again && errors.Is(err, ErrAgain) {
 			return
 		}
-		e.lookups.close() // before the memory is the caller's
+		e.lookups.close(rowsAsked) // before the memory is the caller's
 		e.forget()
 		e.at, e.asked = place{}, false
 	}()
-	_, err := s.Wait(ctx)
-	if err == nil {
-		both, stop := s.running(ctx)
-		defer stop()
-		err = s.lookupInto(both, e, asks)
+	both, stop := s.running(ctx)
+	defer stop()
+	if err := s.Err(); err != nil {
+		return err
 	}
-	again = errors.Is(err, ErrAgain)
-	return err
+	if err := s.lookAhead(e, asks); err != nil {
+		return err
+	}
+	if err := s.awaitRows(both); err != nil {
+		return err
+	}
+	return s.lookupInto(both, e, asks)
+}
+
+// lookAhead asks for rows that what was committed is about to make.
+func (s *Session) lookAhead(e *evaluation, asks []RowsInto) error {
+	r := s.run // whose report may look rows up itself
+	if e.asked || r == nil || r.report != nil || r.committed == s.newest() || s.job.Ahead > 0 && !r.naming() {
+		return nil
+	}
+	if e.forget(); e.add(asks, &e.at) > 0 {
+		b := r.committed
+		if err := e.lookups.build(s.head(b)); err != nil {
+			return err
+		}
+		if err := s.askAhead(e.lookups); err != nil {
+			return err
+		}
+		e.asked = e.lookups.sent
+	}
+	if !e.asked {
+		e.at = place{}
+	}
+	return nil
+}
+
+// naming reports whether the program holds a batch whose rows are not there yet.
+func (r *run) naming() bool { return r.report == nil && r.now != nil && r.now.stage < fetched }
+
+// awaitRows waits until rows can be answered: those of the batch whose keys are being named, or of all that was
+// committed.
+func (s *Session) awaitRows(ctx context.Context) error {
+	if r := s.run; r != nil && r.naming() {
+		return r.now.Wait(ctx)
+	}
+	return s.settled(ctx)
 }
 
 func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto) error {
-	for b := s.newest(); ; e.asked = false {
+	b := s.newest()
+	if r := s.run; r != nil && r.naming() {
+		b = r.now.number
+	}
+	for ; ; e.asked = false {
 		if !e.asked && e.at.ask == len(asks) {
 			return nil
 		}
@@ -88,12 +141,9 @@ func (s *Session) lookupInto(ctx context.Context, e *evaluation, asks []RowsInto
 			if err := e.lookups.build(s.head(b)); err != nil {
 				return err
 			}
-			if err := s.askFor(e.lookups, b); err != nil {
-				return err
-			}
 			e.asked = true
 		}
-		if err := s.answered(ctx, e.lookups, b); err != nil {
+		if err := s.fetch(ctx, e.lookups); err != nil {
 			return fmt.Errorf("lookup at version %d: %w", b, err)
 		}
 	}
@@ -108,7 +158,8 @@ func (s *Session) checkInto(a *RowsInto) error {
 	case pooledByShards(*spec):
 		return a.checkBags(spec)
 	case a.Bags != nil:
-		return fmt.Errorf("%w: bags of table %q, whose shards give rows: want its keys alone, or a placement columns or tables in the manifest", ErrAsk, spec.Name)
+		return fmt.Errorf("%w: bags of table %q, whose shards give rows: want its keys alone, or a placement columns "+
+			"or tables in the manifest", ErrAsk, spec.Name)
 	case len(a.Rows) != n*spec.Dim:
 		return fmt.Errorf("%w: table %q: room for %d values: want %d rows of %d", ErrAsk, spec.Name, len(a.Rows), n, spec.Dim)
 	case !ascend(a.Keys):
@@ -122,7 +173,8 @@ func (s *Session) checkInto(a *RowsInto) error {
 // place is how far asks were asked for; key is the number of a bag where shards pool.
 type place struct{ ask, key int }
 
-// add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the asks.
+// add takes as many keys as one round may have, from a place on, which it moves. Their rows go to the memory of the
+// asks.
 func (e *evaluation) add(asks []RowsInto, at *place) (keys int) {
 	for room := evaluationValuesMax; at.ask < len(asks); {
 		a := &asks[at.ask]
@@ -166,8 +218,9 @@ func (e *evaluation) forget() {
 // keySets are those of Distinct.
 var keySets = sync.Pool{New: func() any { return new(keySet) }}
 
-// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids where each key is among
-// them, unique[ids[i]] being keys[i]. Both are as long as keys. Any goroutine may call it at any time.
+// Distinct finds the distinct ones of keys of a table: ascending at the beginning of unique, n of them, and in ids
+// where each key is among them, unique[ids[i]] being keys[i]. Both are as long as keys. Any goroutine may call it at
+// any time.
 //
 //	keys 9 4 9  ->  unique 4 9, ids 1 0 1
 func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int64) (n int, err error) {
@@ -175,7 +228,8 @@ func (s *Session) Distinct(table schema.Table, keys, unique []uint64, ids []int6
 		return 0, fmt.Errorf("%w: table %d: the job has %d", ErrAsk, table, len(s.job.Tables))
 	}
 	if len(unique) != len(keys) || len(ids) != len(keys) {
-		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrAsk, len(unique), len(ids), len(keys))
+		return 0, fmt.Errorf("%w: room for %d distinct keys and %d ids of %d keys: want as much", ErrAsk, len(unique),
+			len(ids), len(keys))
 	}
 	spec := &s.job.Tables[table]
 	for i, key := range keys {

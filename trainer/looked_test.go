@@ -14,7 +14,7 @@ import (
 func pullToZero(t *testing.T, s *Session, m *toy, looked bool) {
 	t.Helper()
 	ctx := testContext(t)
-	b, err := s.Next(ctx)
+	b, err := s.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,6 +35,13 @@ func pullToZero(t *testing.T, s *Session, m *toy, looked bool) {
 	if err := begin(ctx); err != nil {
 		t.Fatal(err)
 	}
+	giveRows(t, b, rows)
+}
+
+// giveRows gives rows as the gradients of rows, those that were fetched where there are none, and commits the batch.
+func giveRows(t *testing.T, b *Batch, rows [2][]float32) {
+	t.Helper()
+	ctx, s, looked := testContext(t), b.run.Session, b.rowless
 	for _, l := range b.Lanes() {
 		step, err := b.Lane(l)
 		if err != nil {
@@ -123,11 +130,13 @@ func TestLookedRefuses(t *testing.T) {
 		"ascending":     {0, []uint64{2, 1}, rows, nil},
 		"outside [0, 1": {0, []uint64{1, 10}, rows, nil},
 	} {
-		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2], nil}, ask}); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), want) {
+		if err := s.LookupInto(ctx, []RowsInto{{0, []uint64{1}, rows[:2], nil}, ask}); !errors.Is(err, ErrAsk) ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want something about %s", err, want)
 		}
 	}
-	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrAsk) || !strings.Contains(err.Error(), "key number 1") {
+	if _, err := s.Distinct(0, []uint64{1, 10}, make([]uint64, 2), make([]int64, 2)); !errors.Is(err, ErrAsk) ||
+		!strings.Contains(err.Error(), "key number 1") {
 		t.Errorf("%v, want something about key number 1", err)
 	}
 	if err := b.GiveBack(); err != nil {
@@ -156,7 +165,8 @@ func TestLookedRefuses(t *testing.T) {
 func TestRounds(t *testing.T) {
 	e := &evaluation{tables: newTables([]schema.TableSpec{{Dim: evaluationValuesMax/2 + 1}, {Dim: 1}}, 1)}
 	big := make([]float32, 3*(evaluationValuesMax/2+1))
-	asks := []RowsInto{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil}, {1, []uint64{5, 6}, big[:2], nil}, {1, []uint64{5}, big[:1], nil}}
+	asks := []RowsInto{{0, []uint64{1, 2}, big[:2*(evaluationValuesMax/2+1)], nil}, {1, nil, nil, nil},
+		{1, []uint64{5, 6}, big[:2], nil}, {1, []uint64{5}, big[:1], nil}}
 	var got [][2]int
 	for at := (place{}); at.ask < len(asks); {
 		e.forget()

@@ -31,18 +31,21 @@ func (a *RowsInto) end(i int) int {
 func (a *RowsInto) checkBags(spec *schema.TableSpec) error {
 	bags := a.bags()
 	if bags < 0 || a.end(0) != 0 || a.end(bags) != len(a.Keys) {
-		return fmt.Errorf("%w: table %q: %d offsets: want one more than bags, from 0 to %d, the number of keys", ErrAsk, spec.Name, len(a.Bags), len(a.Keys))
+		return fmt.Errorf("%w: table %q: %d offsets: want one more than bags, from 0 to %d, the number of keys", ErrAsk,
+			spec.Name, len(a.Bags), len(a.Keys))
 	}
 	for i := range bags {
 		if a.end(i+1) < a.end(i) {
-			return fmt.Errorf("%w: table %q: offset %d after %d: want offsets that do not fall", ErrAsk, spec.Name, a.end(i+1), a.end(i))
+			return fmt.Errorf("%w: table %q: offset %d after %d: want offsets that do not fall", ErrAsk, spec.Name,
+				a.end(i+1), a.end(i))
 		}
 		if n := a.end(i+1) - a.end(i); n > BagKeysMax {
 			return fmt.Errorf("%w: table %q: bag %d of %d keys: want at most %d", ErrAsk, spec.Name, i, n, BagKeysMax)
 		}
 	}
 	if len(a.Rows) != bags*spec.Dim {
-		return fmt.Errorf("%w: table %q: room for %d values: want %d bags of %d", ErrAsk, spec.Name, len(a.Rows), bags, spec.Dim)
+		return fmt.Errorf("%w: table %q: room for %d values: want %d bags of %d", ErrAsk, spec.Name, len(a.Rows),
+			bags, spec.Dim)
 	}
 	for _, key := range a.Keys {
 		if key >= spec.Rows {
@@ -52,8 +55,8 @@ func (a *RowsInto) checkBags(spec *schema.TableSpec) error {
 	return nil
 }
 
-// addBags takes bags of an ask from a place on, which it moves, as long as there is room for values; it takes one where some has to be
-// taken. A key is as long as two values.
+// addBags takes bags of an ask from a place on, which it moves, as long as there is room for values; it takes one where
+// some has to be taken. A key is as long as two values.
 func (e *evaluation) addBags(a *RowsInto, at *place, room int, some bool) (values int) {
 	t, dim := e.tables, e.tables.specs[a.Table].Dim
 	first, n := at.key, a.bags()
@@ -72,7 +75,7 @@ func (e *evaluation) addBags(a *RowsInto, at *place, room int, some bool) (value
 		b.offsets = append(b.offsets, int64(a.end(at.key+1)-a.end(first)))
 	}
 	b.pooled = a.Rows[first*dim : at.key*dim]
-	clear(b.pooled) // where no bag has a key, nobody is asked
+	b.clearEmpty(dim)
 	t.used[a.Table] = a.Keys[a.end(first):a.end(at.key)]
 	t.ends[a.Table][0] = len(t.used[a.Table])
 	return values

@@ -9,11 +9,12 @@ import (
 	"gradbus/schema"
 )
 
-// pullBags trains a toy whose gradient of a bag is what it pooled, by Fetch or with pooled rows that it looks up itself, lane by lane.
+// pullBags trains a toy whose gradient of a bag is what it pooled, by Fetch or with pooled rows that it looks up
+// itself, lane by lane.
 func pullBags(t *testing.T, s *Session, m *bagToy, looked bool) {
 	t.Helper()
 	ctx := testContext(t)
-	b, err := s.Next(ctx)
+	b, err := s.Next()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,8 @@ func pullBags(t *testing.T, s *Session, m *bagToy, looked bool) {
 	}
 }
 
-// A program that looks its bags up while the batch is under way has the bits of one that fetches them, and those of rows.
+// A program that looks its bags up while the batch is under way has the bits of one that fetches them, and those of
+// rows.
 func TestLookedBagsHaveTheBitsOfFetch(t *testing.T) {
 	t.Parallel()
 	server := startServer(t, 2)
@@ -136,13 +138,15 @@ func TestLookedBagsRefuse(t *testing.T) {
 	}
 }
 
-// One round has each table once, and no more values than it may. A bag has those of its keys, too, and each bag is asked for once.
+// One round has each table once, and no more values than it may. A bag has those of its keys, too, and each bag is
+// asked for once.
 func TestRoundsOfBags(t *testing.T) {
 	const dim = evaluationValuesMax / 4
 	spec := schema.TableSpec{Dim: dim, Rows: 9, Placement: schema.PlacementTables, Pooling: schema.PoolingSum}
 	e := &evaluation{tables: newTables([]schema.TableSpec{spec, {Dim: 1, Rows: 9}}, 1)}
 	rows := make([]float32, 6*dim)
-	asks := []RowsInto{{0, []uint64{4, 4, 5, 1}, rows, []int64{0, 2, 2, 3, 4, 4, 4}}, {1, []uint64{5}, rows[:1], nil}, {0, nil, rows[:dim], []int64{0, 0}},
+	asks := []RowsInto{{0, []uint64{4, 4, 5, 1}, rows, []int64{0, 2, 2, 3, 4, 4, 4}}, {1, []uint64{5}, rows[:1], nil},
+		{0, nil, rows[:dim], []int64{0, 0}},
 		{0, []uint64{8}, rows[:dim], nil}}
 	type round struct {
 		bags, keys, rows int

@@ -11,8 +11,8 @@ import (
 	"gradbus/shard/state"
 )
 
-// learningRates is what a session knows of changes of the learning rates. A proposal holds its batch up: it is not begun before
-// the coordinator has decided, so that no owner applies it at another rate than the others.
+// learningRates is what a session knows of changes of the learning rates. A proposal holds its batch up: it is not
+// begun before the coordinator has decided, so that no owner applies it at another rate than the others.
 type learningRates struct {
 	mu       sync.Mutex // a leaf
 	serial   int        // of the newest word
@@ -50,7 +50,8 @@ func (l *learningRates) take(w *schema.LR) (begun schema.Batch, answer bool) {
 	return l.begun, !w.Final
 }
 
-// decidedBefore is the changes that a proposal stands on, and what is known of its batch: one that it may take the place of.
+// decidedBefore is the changes that a proposal stands on, and what is known of its batch: one that it may take the
+// place of.
 func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
 	last := len(w.Changes) - 1
 	all := slices.Clone(w.Changes[:last])
@@ -62,7 +63,8 @@ func decidedBefore(w *schema.LR, known []schema.LRChange) []schema.LRChange {
 	return all
 }
 
-// begin begins a batch, unless a proposal holds it up: then changed is closed when there is news, and serial is that of the proposal.
+// begin begins a batch, unless a proposal holds it up: then changed is closed when there is news, and serial is that of
+// the proposal.
 func (l *learningRates) begin(b schema.Batch) (changed <-chan struct{}, held *schema.LRTaken) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,7 +122,8 @@ func (s *Session) sayControl(c schema.Control) error {
 	if err != nil {
 		return err
 	}
-	if err := s.control.Publish(s.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil && s.Err() == nil {
+	if err := s.control.Publish(s.subject(fabric.KindCtl, schema.Coordinator).String(), frame); err != nil &&
+		s.Err() == nil {
 		s.config.Log.Debug("word to the coordinator not sent", "job", s.job.Name, "message", c.Name(), "err", err)
 	}
 	return nil
@@ -133,21 +136,21 @@ func (s *Session) awaitLR(ctx context.Context, b schema.Batch) error {
 		if held == nil {
 			return nil
 		}
-		if err := s.sayControl(schema.Control{LRTaken: held}); err != nil { // what was decided may have been lost on its way
-			return err
-		}
-		if err := s.awaitWord(ctx, changed); err != nil {
+		if err := s.ask(ctx, schema.Control{LRTaken: held}, changed); err != nil { // what was decided may have been lost
 			return fmt.Errorf("wait for a change of the learning rates: %w", err)
 		}
 	}
 }
 
-// awaitWord waits for news, or until it is time to ask again.
-func (s *Session) awaitWord(ctx context.Context, changed <-chan struct{}) error {
+// ask tells the coordinator something, and waits for news or until it is time to ask again.
+func (s *Session) ask(ctx context.Context, c schema.Control, news <-chan struct{}) error {
+	if err := s.sayControl(c); err != nil {
+		return err
+	}
 	s.retry.Reset(s.config.RetryAfter)
 	defer s.retry.Stop()
 	select {
-	case <-changed:
+	case <-news:
 	case <-s.retry.C:
 	case <-ctx.Done():
 		return context.Cause(ctx)
@@ -155,11 +158,11 @@ func (s *Session) awaitWord(ctx context.Context, changed <-chan struct{}) error 
 	return nil
 }
 
-// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are scale times what
-// the manifest says, until they are changed again. The coordinator names the batch, records it and tells all members; none of them begins
-// that batch before. from 0 asks for a batch soon; another asks for that one, which fails where a trainer has begun it (ErrRefused). Scale is
-// absolute: asked for again, by this trainer or another, it changes nothing. It may be called where Run may, by any number of trainers, in
-// sync and bounded.
+// ScaleLR changes the learning rates of the job, of every parameter and table: from a batch on that it returns they are
+// scale times what the manifest says, until they are changed again. The coordinator names the batch, records it and
+// tells all members; none of them begins that batch before. from 0 asks for a batch soon; another asks for that one,
+// which fails where a trainer has begun it (ErrRefused). Scale is absolute: asked for again, by this trainer or
+// another, it changes nothing. It may be called where Run may, by any number of trainers, in sync and bounded.
 //
 //	from, err := session.ScaleLR(ctx, 0, 0.1) // a tenth of the manifest's rates, from batch from on
 //
@@ -181,10 +184,7 @@ func (s *Session) ScaleLR(ctx context.Context, from schema.Batch, scale float32)
 		if ok {
 			return at - min(at, first), nil
 		}
-		if err := s.sayControl(schema.Control{ScaleLR: &ask}); err != nil {
-			return 0, fmt.Errorf("scale the learning rates: %w", err)
-		}
-		if err := s.awaitWord(ctx, changed); err != nil {
+		if err := s.ask(ctx, schema.Control{ScaleLR: &ask}, changed); err != nil {
 			return 0, fmt.Errorf("scale the learning rates: %w", err)
 		}
 		if r := s.lr.refusal(); r != nil {

@@ -11,11 +11,13 @@ import (
 	"gradbus/schema"
 )
 
-// ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is found. Errors:
-// ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered within Config.AnswerWithin.
+// ScaleLR does what Session.ScaleLR does, for somebody who is no trainer of the job: c says where its coordinator is
+// found. Errors: ErrConfig, those of dialing, ErrRefused with the reason, and that no coordinator answered within
+// Config.AnswerWithin.
 //
 //	from, err := trainer.ScaleLR(ctx, trainer.Config{Server: "nats://127.0.0.1:4222"}, "clicks", 0, 0.1)
-func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32) (schema.Batch, error) {
+func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batch, scale float32) (schema.Batch,
+	error) {
 	if err := c.Validate(); err != nil {
 		return 0, err
 	}
@@ -38,10 +40,12 @@ func ScaleLR(ctx context.Context, c Config, job schema.JobName, from schema.Batc
 		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
 	}
 	defer conn.Close()
-	if err := conn.Subscribe(fabric.Pattern(string(job), string(schema.Coordinator), fabric.KindCtl, a.name, false), a.receive); err != nil {
+	if err := conn.Subscribe(fabric.Pattern(string(job), string(schema.Coordinator), fabric.KindCtl, a.name, false),
+		a.receive); err != nil {
 		return 0, fmt.Errorf("scale the learning rates of job %s: %w", job, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin, fmt.Errorf("no answer within %v: is the job running, and do its trainers begin batches?", c.AnswerWithin))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.AnswerWithin,
+		fmt.Errorf("no answer within %v: is the job running, and do its trainers begin batches?", c.AnswerWithin))
 	defer cancel()
 	subject := fabric.At(string(job), a.name, fabric.KindCtl, string(schema.Coordinator)).String()
 	answer, err := fabric.Ask(ctx, c.RetryAfter, func() error { return conn.Publish(subject, frame) }, a.answers)

@@ -11,7 +11,8 @@ import (
 	"gradbus/schema"
 )
 
-// Rates that are changed over and over while batches go on: weights are those of a job that was told each change before its batch.
+// Rates that are changed over and over while batches go on: weights are those of a job that was told each change before
+// its batch.
 func TestScaleLROverAndOver(t *testing.T) {
 	const batches = 150
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
@@ -57,7 +58,8 @@ func sameToy(t *testing.T, job *schema.Job) *toy {
 }
 
 // changedOften runs a job whose rates somebody else changes all the time, and gives what was decided and the weights.
-func changedOften(t *testing.T, config Config, job *schema.Job, batches uint64) (changes []schema.LRChange, digest string) {
+func changedOften(t *testing.T, config Config, job *schema.Job, batches uint64) (changes []schema.LRChange,
+	digest string) {
 	sessions := joinAll(t, config, job)
 	ctx, stop := context.WithCancel(testContext(t))
 	var asking sync.WaitGroup

@@ -11,8 +11,10 @@ import (
 	"gradbus/schema"
 )
 
-// scaled runs a job whose trainers all ask for a change of the learning rates before batch begin, and gives the weights' digest.
-func scaled(t *testing.T, config Config, job *schema.Job, batches uint64, begin, from schema.Batch, scale float32) [32]byte {
+// scaled runs a job whose trainers all ask for a change of the learning rates before batch begin, and gives the
+// weights' digest.
+func scaled(t *testing.T, config Config, job *schema.Job, batches uint64, begin, from schema.Batch,
+	scale float32) [32]byte {
 	t.Helper()
 	digests, all := make([][32]byte, job.Trainers), sync.WaitGroup{}
 	for i := range digests {
@@ -51,7 +53,8 @@ func scaled(t *testing.T, config Config, job *schema.Job, batches uint64, begin,
 	return digests[0]
 }
 
-// A change takes effect with its batch, for every owner: the bits depend on neither trainers nor shards nor when it was asked for.
+// A change takes effect with its batch, for every owner: the bits depend on neither trainers nor shards nor when it was
+// asked for.
 func TestScaleLRSameBits(t *testing.T) {
 	const batches, from = 7, 4
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
@@ -79,7 +82,8 @@ func TestScaleLRSameBits(t *testing.T) {
 	}
 }
 
-// Somebody who is no trainer changes the rates while a job runs: it goes on with the bits of a job that had been told the batch before.
+// Somebody who is no trainer changes the rates while a job runs: it goes on with the bits of a job that had been told
+// the batch before.
 func TestScaleLRWhileRunning(t *testing.T) {
 	const batches, ask, block = 400, 20, 120
 	config := testConfig(t, startServer(t, 2))
@@ -149,7 +153,8 @@ func TestProposalBringsDecision(t *testing.T) {
 	replaced := schema.LRChange{From: 10, Scale: 0.125}
 	l.take(&schema.LR{Serial: 3, Changes: []schema.LRChange{replaced}})
 	if got := schema.LRScale(l.decided, 10); got != first.Scale {
-		t.Errorf("batch 10, which has begun, is at %v times the rate because of what is only proposed; want %v", got, first.Scale)
+		t.Errorf("batch 10, which has begun, is at %v times the rate because of what is only proposed; want %v", got,
+			first.Scale)
 	}
 }
 

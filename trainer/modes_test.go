@@ -76,7 +76,8 @@ func (o *oracle) replay(t *testing.T, w Workload, place *schema.Placement, batch
 		view := versions[s.dense].clone()
 		for table := range view.tables {
 			for key := range view.tables[table].rows {
-				view.tables[table].rows[key] = versions[s.rows[place.ShardOfKey(schema.Table(table), uint64(key))]].tables[table].rows[key]
+				view.tables[table].rows[key] = versions[s.rows[place.OwnerOfKey(schema.Table(table),
+					uint64(key))]].tables[table].rows[key]
 			}
 		}
 		return view
@@ -88,7 +89,8 @@ func (o *oracle) replay(t *testing.T, w Workload, place *schema.Placement, batch
 }
 
 // However far trainers run ahead, what they compute is determined by the versions that they computed on: an oracle that
-// is told these gives the same bits. One trainer is held back, so that the other is known to run ahead as far as it may.
+// is told these gives the same bits. One trainer is held back, so that the other is known to run ahead as far as it
+// may.
 func TestBoundedAgainstOracle(t *testing.T) {
 	const lanes, batches = 5, 9
 	for _, apply := range []string{schema.ApplyUpdate, schema.ApplyMean} {
@@ -173,14 +175,15 @@ func runAhead(t *testing.T, config Config, job *schema.Job, batches schema.Batch
 	return out
 }
 
-// In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its name.
+// In bounded a trainer that dies holds up the others for as long as they may run ahead, and then ends the job by its
+// name.
 func TestLostTrainerIsNamedInBounded(t *testing.T) { testkit.Waits(t, lostTrainerIsNamedInBounded) }
 
 func lostTrainerIsNamedInBounded(t *testing.T) {
 	server := startServer(t, 1)
 	job := boundedJob("lost-bounded", 2, 2, 2, schema.ApplyUpdate)
 	sessions := joinAll(t, testConfig(t, server), job)
-	waitForBeats(t, sessions[0], 2)
+	waitForHeartbeats(t, sessions[0], 2)
 	sessions[1].close() // no leave
 	err := sessions[0].Run(testContext(t), newToy(t, job), 10, nil)
 	checkError(t, err, ErrJobFailed, "trainer t1", "last seen")
@@ -203,25 +206,28 @@ func TestResultsInTheOrderOfBatches(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := params.values[0][0]
-	r := newResults(flat, params, job, nil)
+	r := newResults(flat, params, job, nil, time.Second)
 	r.begin(0)
 	r.begin(1)
 	take := func(b schema.Batch, value float32, complete schema.Version) {
 		t.Helper()
-		v := viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * toyClasses}, schema.Head{Batch: b, Chunks: 1, Weight: 1}, func(f *schema.Frame) {
-			for i := range f.Float32s() {
-				f.Float32s()[i] = value
-			}
-		})
+		v := viewOf(t, schema.Layout{Kind: schema.KindMean, Values: 4 * toyClasses},
+			schema.Head{Batch: b, Chunks: 1, Weight: 1}, func(f *schema.Frame) {
+				for i := range f.Float32s() {
+					f.Float32s()[i] = value
+				}
+			})
 		if _, err := r.take(0, false, b, v); err != nil {
 			t.Fatal(err)
 		}
-		if got := r.completed(); got != complete {
+		if got := r.x.Completed(); got != complete {
 			t.Errorf("after batch %d version %d is complete, want %d", b, got, complete)
 		}
 	}
 	take(1, 10, 0)
-	if _, late := r.late(true); len(late) != 2 || len(late[1].rounds) != 1 {
+	r.x.AwaitResults(0, 0, 0)
+	r.x.Back()
+	if late := r.x.Tick(0).Pulls; len(late) != 2 || late[0].Batch == late[1].Batch {
 		t.Errorf("late are %v, want the rounds of both batches", late)
 	}
 	take(0, 1, 1)
@@ -305,7 +311,7 @@ func asyncGoesOnWithoutTheLost(t *testing.T) {
 	job := asyncJob("async-lost", 2, 2)
 	job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD} // thousands of batches, which need not lead anywhere
 	sessions := joinAll(t, testConfig(t, server), job)
-	waitForBeats(t, sessions[0], 2)
+	waitForHeartbeats(t, sessions[0], 2)
 	sessions[1].close() // no leave
 	until := time.Now().Add(testTimeout / 2)
 	for lost := false; !lost; { // batch after batch, until the server says so
@@ -328,7 +334,8 @@ func asyncGoesOnWithoutTheLost(t *testing.T) {
 	}
 }
 
-// Every mode learns: with the same gradients, computed on somewhat older weights, the loss falls to where sync takes it.
+// Every mode learns: with the same gradients, computed on somewhat older weights, the loss falls to where sync takes
+// it.
 func TestEveryModeLearns(t *testing.T) {
 	const batches = 60
 	for _, mode := range []struct {
@@ -360,7 +367,8 @@ func TestEveryModeLearns(t *testing.T) {
 			}
 			all.Wait()
 			for i, l := range losses {
-				// Where nobody waits, one may have learnt for both before the other begins: so against the weights that all begin with.
+				// Where nobody waits, one may have learnt for both before the other begins: so against the weights that all begin
+				// with.
 				first, count := lane.Share(i, job.Trainers, job.Lanes)
 				w := newToy(t, job)
 				w.same = true

@@ -12,17 +12,17 @@ import (
 	"gradbus/schema"
 )
 
-// ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had not heard of this
-// trainer for too long. The session goes on.
+// ErrActivation: a module's activation is gone: it was stepped or released, or the shard has ended it because it had
+// not heard of this trainer for too long. The session goes on.
 var ErrActivation = errors.New("context is gone")
 
-// Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the optimizer are on
-// the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it at once; each pass sees one version
-// of the parameters, whoever steps meanwhile.
+// Module is a module that a shard of the job hosts, as a trainer sees it: parameters, activations, gradients and the
+// optimizer are on the shard, and only inputs, outputs and gradients of outputs travel. Any number of trainers use it
+// at once; each pass sees one version of the parameters, whoever steps meanwhile.
 //
-// Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's own and valid until
-// its next call. All of them fail with ErrFrameRefused, whose text has the shard's reason, or with the session's error, or the cause of ctx;
-// a refusal ends nothing but the call.
+// Its methods are the session's: they are called from one goroutine at a time. Slices that they give are the Module's
+// own and valid until its next call. All of them fail with ErrFrameRefused, whose text has the shard's reason, or with
+// the session's error, or the cause of ctx; a refusal ends nothing but the call.
 type Module struct {
 	session    *Session
 	spec       *schema.ModuleSpec
@@ -35,8 +35,6 @@ type Module struct {
 	frames []*schema.Frame // that requests are written into
 	sealed [][]byte
 	answer moduleAnswer
-
-	answers fabric.RoundTrips // how long answers take, with what the shard computes for them
 }
 
 // Tensor is a parameter of a module, or its gradient: row-major.
@@ -52,9 +50,9 @@ type Pass struct {
 	Lane  lane.Lane    // one that it hosts
 }
 
-// Activation is a forward pass in training that the shard remembers: its activations, then its gradients, and the version of the
-// parameters that it saw. It ends with a step or Release, with the session, or when the shard has not heard of the trainer for the
-// job's deadline.
+// Activation is a forward pass in training that the shard remembers: its activations, then its gradients, and the
+// version of the parameters that it saw. It ends with a step or Release, with the session, or when the shard has not
+// heard of the trainer for the job's deadline.
 type Activation struct {
 	module  *Module
 	id      uint64
@@ -77,9 +75,9 @@ func (s *Session) findModules() error {
 		if err != nil {
 			return fmt.Errorf("module %q: samples of shape %v: %w", spec.Name, spec.In, err)
 		}
-		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)], answers: moduleTimes(s.config.RetryAfter), parameters: module.Parameters(),
-			out: schema.Parameter{Shape: shape}.Elements()}
-		m.answer.ready = make(chan struct{}, 1)
+		m := &Module{session: s, spec: spec, index: i, link: s.links[s.place.ShardOfModule(i)],
+			parameters: module.Parameters(),
+			out:        schema.Parameter{Shape: shape}.Elements()}
 		s.modules = append(s.modules, m)
 	}
 	return nil
@@ -119,8 +117,9 @@ func (m *Module) Forward(ctx context.Context, x []float32, at Pass) (*Activation
 	return &Activation{module: m, id: a.context, version: a.version, samples: len(x) / m.spec.InElements()}, y, nil
 }
 
-// Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n, Out] and the
-// version of the parameters that it saw. n may be any number: requests carry as many samples as the manifest allows.
+// Evaluate runs a pass over x [n, In] in which nothing is dropped and of which nothing is remembered, and gives y [n,
+// Out] and the version of the parameters that it saw. n may be any number: requests carry as many samples as the
+// manifest allows.
 func (m *Module) Evaluate(ctx context.Context, x []float32) (y []float32, err error) {
 	in := m.spec.InElements()
 	if len(x) == 0 || len(x)%in != 0 {
@@ -140,7 +139,8 @@ func (m *Module) Evaluate(ctx context.Context, x []float32) (y []float32, err er
 }
 
 func (m *Module) badInput(x []float32) error {
-	return fmt.Errorf("forward of module %q: %d values: want those of 1 to %d samples of shape %v", m.spec.Name, len(x), m.spec.Samples, m.spec.In)
+	return fmt.Errorf("forward of module %q: %d values: want those of 1 to %d samples of shape %v", m.spec.Name, len(x),
+		m.spec.Samples, m.spec.In)
 }
 
 func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32) ([]float32, error) {
@@ -149,7 +149,8 @@ func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32
 	if n < 1 || n > m.spec.Samples || len(x)%in != 0 {
 		return nil, m.badInput(x)
 	}
-	head := schema.Head{Kind: schema.KindForward, Batch: at.Batch, Node: lane.Node{First: at.Lane, Count: 1}, Weight: float64(n), Flags: flags}
+	head := schema.Head{Kind: schema.KindForward, Batch: at.Batch, Node: lane.Node{First: at.Lane, Count: 1},
+		Weight: float64(n), Flags: flags}
 	y, err := m.ask(ctx, head, nil, x)
 	if err == nil && len(y) != n*m.out {
 		err = fmt.Errorf("the shard answers %d values: want %d", len(y), n*m.out)
@@ -160,8 +161,8 @@ func (m *Module) forward(ctx context.Context, x []float32, at Pass, flags uint32
 	return y, nil
 }
 
-// Backward goes back through the activation's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over the samples. The
-// gradients of the parameters stay on the shard, in the activation, until a step.
+// Backward goes back through the activation's pass, once: gradY [n, Out] is the gradient of the loss by y, a sum over
+// the samples. The gradients of the parameters stay on the shard, in the activation, until a step.
 func (a *Activation) Backward(ctx context.Context, gradY []float32) error {
 	_, err := a.backward(ctx, gradY, 0, 0)
 	return err
@@ -172,8 +173,8 @@ func (a *Activation) BackwardInput(ctx context.Context, gradY []float32) (gradX 
 	return a.backward(ctx, gradY, schema.FlagInput, 0)
 }
 
-// BackwardStep is Backward and a step of this activation alone, in one request: the optimizer moves the newest version by the gradients
-// divided by samples. It gives the version that this made, and ends the activation.
+// BackwardStep is Backward and a step of this activation alone, in one request: the optimizer moves the newest version
+// by the gradients divided by samples. It gives the version that this made, and ends the activation.
 func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
 	_, err := a.backward(ctx, gradY, schema.FlagStep, samples)
 	if err == nil {
@@ -185,9 +186,11 @@ func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples 
 func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32, samples int) ([]float32, error) {
 	m := a.module
 	if want := a.samples * m.out; len(gradY) != want {
-		return nil, fmt.Errorf("backward of module %q: a gradient of %d values: want %d, %d for each of %d samples", m.spec.Name, len(gradY), want, m.out, a.samples)
+		return nil, fmt.Errorf("backward of module %q: a gradient of %d values: want %d, %d for each of %d samples",
+			m.spec.Name, len(gradY), want, m.out, a.samples)
 	}
-	gradX, err := m.ask(ctx, schema.Head{Kind: schema.KindBackward, Weight: float64(samples), Flags: flags}, []uint64{a.id}, gradY)
+	gradX, err := m.ask(ctx, schema.Head{Kind: schema.KindBackward, Weight: float64(samples), Flags: flags},
+		[]uint64{a.id}, gradY)
 	if want := a.samples * m.spec.InElements(); err == nil && flags&schema.FlagInput != 0 && len(gradX) != want {
 		err = fmt.Errorf("the shard answers %d values: want %d", len(gradX), want)
 	}
@@ -197,8 +200,8 @@ func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32
 	return gradX, nil
 }
 
-// Step adds up the gradients of activations, divides once by samples, and moves the newest version by that. It gives the version that this
-// made, and ends the activations.
+// Step adds up the gradients of activations, divides once by samples, and moves the newest version by that. It gives
+// the version that this made, and ends the activations.
 func (m *Module) Step(ctx context.Context, samples int, activations ...*Activation) (schema.Version, error) {
 	if samples < 1 {
 		return 0, fmt.Errorf("step of module %q: %d samples: want at least 1", m.spec.Name, samples)
@@ -243,7 +246,8 @@ func (m *Module) Weights(ctx context.Context) ([]Tensor, schema.Version, error) 
 	return all, pin.version, err
 }
 
-// Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them as its own.
+// Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them
+// as its own.
 func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
 	all, _, err := m.Weights(ctx)
 	if err != nil {
@@ -263,8 +267,8 @@ func (m *Module) Digest(ctx context.Context) ([32]byte, error) {
 	return d.Sum()
 }
 
-// read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the first answer
-// gives it one.
+// read asks for all chunks of the parameters of the version that c pins, or of its gradients. Where c has no id yet the
+// first answer gives it one.
 func (m *Module) read(ctx context.Context, c *Activation, flags uint32) ([]Tensor, error) {
 	elements := 0
 	for _, p := range m.parameters {

@@ -4,31 +4,28 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
-// moduleAnswer is where the answer to a module's request comes together. The goroutine that receives fills it while a request is open;
-// afterwards it belongs to who asked.
+// moduleAnswer is where the answer to a module's request comes together: of the receivers while the request is open,
+// then of who asked.
 type moduleAnswer struct {
-	ready chan struct{} // gets a value when the answer is whole, or the request was refused
+	refused error       // under the lock of the exchange
+	weights atomic.Bool // one chunk is the whole answer
 
-	mu      sync.Mutex // guards what follows while a request is open
-	open    bool
-	number  schema.Sequence
-	weights bool // one chunk is the whole answer
-	missing int
-	have    []bool
+	mu      sync.Mutex // guards what follows while the request is open
+	begun   bool       // a chunk has come
 	version schema.Version
 	context uint64
 	values  []float32
-	refused error
 }
 
-// ask sends a request under the next number, again where no answer comes, and gives the values of the answer. A request that was
-// given up is taken over by the next one.
+// ask sends a request under the next number, again where no answer comes, and gives the values of the answer. A request
+// that was given up is taken over by the next one.
 func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, tensor []float32) ([]float32, error) {
 	s := m.session
 	if err := s.Err(); err != nil {
@@ -36,29 +33,24 @@ func (m *Module) ask(ctx context.Context, head schema.Head, contexts []uint64, t
 	}
 	ctx, stop := s.running(ctx)
 	defer stop()
-	m.number++
+	who := m.asker()
+	s.exchange.close(who)
+	m.number = s.exchange.number(1)
 	if err := m.write(head, contexts, tensor); err != nil {
 		return nil, err
 	}
 	a := &m.answer
-	a.begin(m.number, head.Kind == schema.KindWeights)
+	a.weights.Store(head.Kind == schema.KindWeights)
+	a.refused, a.begun, a.context, a.version, a.values = nil, false, 0, 0, a.values[:0]
+	s.exchange.ask(who, m, m.number, []int{s.place.ShardOfModule(m.index)}, s.since(), true)
 	answered := m.asking(head.Kind, head.Flags&schema.FlagEvaluate == 0 && head.Kind != schema.KindWeights)
 	whole := false
 	defer func() { answered(whole) }()
-	began := time.Now()
-	send := func() error {
-		for _, frame := range m.sealed {
-			if err := m.link.publish(m.subject(), frame); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-	if err := send(); err != nil {
+	if err := m.send(s, 0); err != nil {
 		return nil, err
 	}
-	if err := s.answer(ctx, a.ready, &m.answers, m.answers.Timeout(), began, send); err != nil {
-		a.end()
+	if err := s.awaitAnswers(ctx, who); err != nil {
+		s.exchange.close(who)
 		return nil, err
 	}
 	if a.refused != nil {
@@ -76,7 +68,8 @@ func (m *Module) write(head schema.Head, contexts []uint64, tensor []float32) er
 		m.frames = append(m.frames, new(schema.Frame))
 	}
 	h := s.head(head.Batch)
-	h.Bucket, h.Sequence, h.Node, h.Weight, h.Flags, h.Chunk = schema.Bucket(m.index), m.number, head.Node, head.Weight, head.Flags, head.Chunk
+	h.Bucket, h.Sequence, h.Node, h.Weight, h.Flags, h.Chunk = schema.Bucket(m.index), m.number, head.Node, head.Weight,
+		head.Flags, head.Chunk
 	if head.Kind != schema.KindWeights {
 		h.Chunks = schema.Chunk(chunks)
 	}
@@ -98,28 +91,25 @@ func (m *Module) write(head schema.Head, contexts []uint64, tensor []float32) er
 	return nil
 }
 
-func (a *moduleAnswer) begin(number schema.Sequence, weights bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	select {
-	case <-a.ready:
-	default:
+// asker is who asks in the exchange.
+func (m *Module) asker() exchange.Asker { return rowAskers + exchange.Asker(m.index) }
+
+// send sends the request.
+func (m *Module) send(*Session, int) error {
+	for _, frame := range m.sealed {
+		if err := m.link.publish(m.subject(), frame); err != nil {
+			return err
+		}
 	}
-	a.open, a.number, a.weights, a.missing, a.have, a.context, a.version, a.refused = true, number, weights, 0, nil, 0, 0, nil
-	a.values = a.values[:0]
+	return nil
 }
 
-func (a *moduleAnswer) end() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.open = false
-}
-
-// takeModule takes what a shard says about one of its modules: answers, and refusals of requests. What answers no open request is
-// late, and ignored.
+// takeModule takes what a shard says about one of its modules: answers, and refusals of requests. What answers no open
+// request is late, and ignored.
 func (s *Session) takeModule(owner int, subject *fabric.Subject, v *schema.View) error {
 	h := v.Head()
-	if int64(h.Bucket) >= int64(len(s.modules)) || s.modules[h.Bucket].spec.Name != subject.Name || s.owners[string(s.modules[h.Bucket].link.member)] != owner {
+	if int64(h.Bucket) >= int64(len(s.modules)) || s.modules[h.Bucket].spec.Name != subject.Name ||
+		s.owners[string(s.modules[h.Bucket].link.member)] != owner {
 		return nil // a stranger's
 	}
 	m := s.modules[h.Bucket]
@@ -129,69 +119,57 @@ func (s *Session) takeModule(owner int, subject *fabric.Subject, v *schema.View)
 		if err != nil {
 			return fmt.Errorf("refusal of module %q: %w", m.spec.Name, err)
 		}
-		m.answer.refuse(h.Sequence, r)
+		m.refuse(h.Sequence, r)
 		return nil
 	case schema.KindOutput:
 		if err := s.place.CheckFrame(v, owner); err != nil {
 			return fmt.Errorf("answer of module %q: %w", m.spec.Name, err)
 		}
-		m.answer.take(&h, v, s.job.ChunkBytes/4)
+		part, of := int(h.Chunk), int(h.Chunks)
+		if m.answer.weights.Load() {
+			part, of = 0, 1
+		}
+		_, err := s.exchange.take(m.asker(), owner, v, part, of)
+		return err
 	}
 	return nil
 }
 
-func (a *moduleAnswer) refuse(number schema.Sequence, r schema.Refusal) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.open || number != a.number {
+func (m *Module) refuse(number schema.Sequence, r schema.Refusal) {
+	e := m.session.exchange
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.x.Refuse(m.asker(), number) {
 		return
 	}
-	a.refused = fmt.Errorf("%w: %s: %s", ErrFrameRefused, r.Reason, r.Text)
+	m.answer.refused = fmt.Errorf("%w: %s: %s", ErrFrameRefused, r.Reason, r.Text)
 	if r.Reason == schema.ReasonUnknownContext.String() {
-		a.refused = fmt.Errorf("%w: %w", ErrActivation, a.refused)
+		m.answer.refused = fmt.Errorf("%w: %w", ErrActivation, m.answer.refused)
 	}
-	a.finish()
+	e.tell()
 }
 
 // take puts one chunk of an answer in place.
-func (a *moduleAnswer) take(h *schema.Head, v *schema.View, chunkElements int) {
+func (m *Module) take(_ int, v *schema.View) (kept bool, err error) {
+	h, values, a := v.Head(), v.Float32s(), &m.answer
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.open || h.Sequence != a.number {
-		return
-	}
-	values := v.Float32s()
-	if a.have == nil {
-		a.missing = int(h.Chunks)
-		if a.weights {
-			a.missing = 1
-		}
-		a.have, a.version, a.context = make([]bool, h.Chunks), h.Batch, 0
+	if !a.begun {
+		a.begun, a.version = true, h.Batch
 		if keys := v.Keys(); len(keys) > 0 {
 			a.context = keys[0]
 		}
-		if a.missing > 1 {
-			a.values = grown(a.values, a.missing*chunkElements)
-		}
 	}
-	if int(h.Chunks) != len(a.have) || a.have[h.Chunk] {
-		return
-	}
-	a.have[h.Chunk] = true
-	if a.missing == 1 && (len(a.have) == 1 || a.weights) {
+	if a.weights.Load() || h.Chunks == 1 {
 		a.values = append(a.values[:0], values...)
-	} else {
-		copy(a.values[h.Offset:], values)
-		if h.Chunk+1 == h.Chunks {
-			a.values = a.values[:int(h.Offset)+len(values)]
-		}
+		return false, nil
 	}
-	if a.missing--; a.missing == 0 {
-		a.finish()
+	if len(a.values) == 0 {
+		a.values = grown(a.values, int(h.Chunks)*m.session.job.ChunkBytes/4)
 	}
-}
-
-func (a *moduleAnswer) finish() {
-	a.open = false
-	a.ready <- struct{}{}
+	copy(a.values[h.Offset:], values)
+	if h.Chunk+1 == h.Chunks {
+		a.values = a.values[:int(h.Offset)+len(values)]
+	}
+	return false, nil
 }

@@ -2,7 +2,6 @@ package trainer
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"gradbus/schema"
@@ -11,12 +10,11 @@ import (
 // hostedLately is for how long after its last step a session is said to train with hosted modules.
 const hostedLately = 5 * time.Second
 
-// passClock tells where the time of a program goes that trains with hosted modules outside of Run: waiting for outputs is DoingLookup, what
-// it does with them until it goes back DoingCompute, and waiting for the shard after that DoingResult. What it does between a step and the
-// next pass is its own, DoingOther. Within Run the phases of that count, and only who is waited for is told.
+// passClock tells where the time of a program goes that trains with hosted modules outside of Run: waiting for outputs
+// is DoingLookup, what it does with them until it goes back DoingCompute, and waiting for the shard after that
+// DoingResult. What it does between a step and the next pass is its own, DoingOther. Within Run the phases of that
+// count.
 type passClock struct {
-	shard atomic.Int32 // that a request waits for, plus 1; 0 for none
-
 	mu    sync.Mutex // guards what follows; held for moments
 	open  int        // passes that were not stepped or released
 	since time.Time  // the last answer
@@ -31,7 +29,6 @@ func (m *Module) asking(kind schema.Kind, training bool) (answered func(ok bool)
 	if kind != schema.KindForward {
 		doing = awaitingResults
 	}
-	c.shard.Store(int32(s.place.ShardOfModule(m.index)) + 1)
 	s.activity.beginAt(doing, now)
 	if alone && training {
 		c.mu.Lock()
@@ -42,7 +39,6 @@ func (m *Module) asking(kind schema.Kind, training bool) (answered func(ok bool)
 		c.mu.Unlock()
 	}
 	return func(ok bool) {
-		c.shard.Store(0)
 		if !alone {
 			s.activity.word.Store(began)
 			return

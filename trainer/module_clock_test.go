@@ -6,14 +6,16 @@ import (
 
 	"gradbus/ps"
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
-// A session that trains with a hosted module tells where it is in a pass, which shard it waits for, and the batches and times of its steps.
+// A session that trains with a hosted module tells where it is in a pass, which shard it waits for, and the batches and
+// times of its steps.
 func TestHostedPhasesAreTold(t *testing.T) {
 	t.Parallel()
 	server, w := startWatched(t, ps.Config{Shards: 2})
 	config, job := testConfig(t, server), moduleJob("phases", 1, schema.ConsistencyAsync)
-	config.PulseEvery = 10 * time.Millisecond
+	config.TelemetryEvery = 10 * time.Millisecond
 	ctx := testContext(t)
 	s, err := Join(ctx, config, job)
 	if err != nil {
@@ -24,10 +26,11 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	says := func(what string, doing schema.Doing, hosted bool, shard int, batches uint64) *schema.TrainerPulse {
+	says := func(what string, doing schema.Doing, hosted bool, shard int, batches uint64) *schema.TrainerReport {
 		t.Helper()
-		return w.last("t0", what, func(p *schema.TrainerPulse) bool {
-			return p.Doing == doing && p.Hosted == hosted && (p.AwaitedShard == nil) == (shard < 0) && (shard < 0 || *p.AwaitedShard == shard && p.Awaited == 1) &&
+		return w.last("t0", what, func(p *schema.TrainerReport) bool {
+			return p.Doing == doing && p.Hosted == hosted && (p.AwaitedShard == nil) == (shard < 0) &&
+				(shard < 0 || *p.AwaitedShard == shard && p.Awaited == 1) &&
 				p.Batches == batches && p.Batch == schema.Batch(batches) && p.Planned == 0
 		})
 	}
@@ -38,9 +41,14 @@ func TestHostedPhasesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	says("what the output is used for", schema.DoingCompute, true, -1, 0)
-	for kind, doing := range map[schema.Kind]schema.Doing{schema.KindForward: schema.DoingLookup, schema.KindBackward: schema.DoingResult, schema.KindStep: schema.DoingResult} {
+	for kind, doing := range map[schema.Kind]schema.Doing{schema.KindForward: schema.DoingLookup,
+		schema.KindBackward: schema.DoingResult, schema.KindStep: schema.DoingResult} {
 		answered := m.asking(kind, true)
+		s.exchange.ask(m.asker(), m, s.exchange.number(1), []int{1}, s.since(), true)
+		s.exchange.do(func(x *exchange.Exchange) { x.Await(m.asker(), s.since()) })
 		says("a request waits", doing, true, 1, 0)
+		s.exchange.close(m.asker())
+		s.exchange.do((*exchange.Exchange).Stop)
 		answered(false)
 	}
 	if _, err := pass.BackwardStep(ctx, gradY, 3); err != nil {
@@ -48,7 +56,8 @@ func TestHostedPhasesAreTold(t *testing.T) {
 	}
 	p := says("a step, which makes a batch", schema.DoingOther, true, -1, 1)
 	if p.Samples != 3 || p.LookupSeconds <= 0 || p.ComputeSeconds <= 0 || p.ResultSeconds <= 0 {
-		t.Errorf("after a step: %d samples, lookup %v, compute %v, result %v", p.Samples, p.LookupSeconds, p.ComputeSeconds, p.ResultSeconds)
+		t.Errorf("after a step: %d samples, lookup %v, compute %v, result %v", p.Samples, p.LookupSeconds, p.ComputeSeconds,
+			p.ResultSeconds)
 	}
 	if pass, _, err = m.Forward(ctx, x, Pass{Batch: 1}); err == nil {
 		err = pass.Release(ctx)

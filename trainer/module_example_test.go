@@ -19,9 +19,12 @@ func ExampleModule() {
 	server, _ := ps.Start(ctx, ps.Config{}, ps.Options{Backend: backend}) // or ./bin/ps, in a process of its own
 	defer server.Close()
 	session, err := trainer.Join(ctx, trainer.Config{Server: server.URL(), Backend: backend}, &schema.Job{
-		Name: "line", Workload: "line", Trainers: 1, Lanes: 1, Consistency: schema.ConsistencyAsync, Apply: schema.ApplyUpdate,
-		Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.3},
-		Modules: []schema.ModuleSpec{{Name: "line", In: []int{1}, Module: `[{"linear":{"in":1,"out":1}}]`, Samples: 8, Contexts: 2}}})
+		Name: "line", Workload: "line", Trainers: 1, Lanes: 1, Consistency: schema.ConsistencyAsync,
+		Apply:  schema.ApplyUpdate,
+		Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.3},
+		Modules: []schema.ModuleSpec{{Name: "line", In: []int{1}, Module: `[{"linear":{"in":1,"out":1}}]`, Samples: 8,
+			Contexts: 2}}})
 	if err != nil {
 		panic(err)
 	}

@@ -22,7 +22,8 @@ type moduleOracle struct {
 }
 
 func newModuleOracle(t *testing.T, job *schema.Job, index int) *moduleOracle {
-	o := &moduleOracle{t: t, backend: testBackend(t), spec: &job.Modules[index], sgd: cuda.SGD{LR: job.Optimizer.LR, Momentum: job.Optimizer.Momentum}}
+	o := &moduleOracle{t: t, backend: testBackend(t), spec: &job.Modules[index],
+		sgd: cuda.SGD{LR: job.Optimizer.LR, Momentum: job.Optimizer.Momentum}}
 	module, err := nn.Build([]byte(o.spec.Module))
 	if err != nil {
 		t.Fatal(err)
@@ -69,7 +70,8 @@ func (o *moduleOracle) step(sum [][]float32, samples float32) {
 	for i := range now {
 		out, m := make([]float32, len(now[i])), cuda.Float32s(o.momentum[i])
 		if err := o.backend.ApplyDense(cuda.ApplyDense{Optimizer: o.sgd, Weight: samples, First: len(o.versions) == 1,
-			Slots: []cuda.Slot{{Name: "momentum", Before: m, After: m}}, Param: cuda.Float32s(now[i]), Grad: cuda.Float32s(sum[i]), Out: cuda.Float32s(out)}); err != nil {
+			Slots: []cuda.Slot{{Name: "momentum", Before: m, After: m}}, Param: cuda.Float32s(now[i]),
+			Grad: cuda.Float32s(sum[i]), Out: cuda.Float32s(out)}); err != nil {
 			o.t.Fatal(err)
 		}
 		next = append(next, out)

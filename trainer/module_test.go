@@ -19,8 +19,9 @@ import (
 
 // moduleJob hosts a module whose tensors take several frames, beside a tiny one on another shard.
 func moduleJob(name string, trainers int, consistency string) *schema.Job {
-	job := &schema.Job{Name: schema.JobName(name), Workload: "hosted", Trainers: trainers, Lanes: 2 * trainers, Consistency: consistency,
-		Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
+	job := &schema.Job{Name: schema.JobName(name), Workload: "hosted", Trainers: trainers, Lanes: 2 * trainers,
+		Consistency: consistency,
+		Apply:       schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytesMin,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.5},
 		Modules: []schema.ModuleSpec{
 			{Name: "tiny", Seed: 3, In: []int{2}, Samples: 4, Contexts: 2, Module: `[{"linear":{"in":2,"out":1}}]`},
@@ -121,8 +122,9 @@ func driveBatch(ctx context.Context, m *Module, b, first uint64) (step moduleSte
 	return step, err
 }
 
-// Four trainers at once, each pass on the version that it pinned whoever steps meanwhile: outputs, gradients by input and by
-// parameters, and every version of the parameters are those of passes in one process, bit by bit, in the order of the steps.
+// Four trainers at once, each pass on the version that it pinned whoever steps meanwhile: outputs, gradients by input
+// and by parameters, and every version of the parameters are those of passes in one process, bit by bit, in the order
+// of the steps.
 func TestHostedModuleIsALocalPass(t *testing.T) {
 	const trainers, batches = 4, 6
 	ctx := testContext(t)
@@ -287,9 +289,11 @@ func hostedContextsExpireWithTheirTrainer(t *testing.T) {
 		}
 		passes = append(passes, pass)
 	}
-	// Every request is a sign of life, so it is asked after a silence only; without gradients there is nothing to be had either way.
+	// Every request is a sign of life, so it is asked after a silence only; without gradients there is nothing to be had
+	// either way.
 	var err error
-	for until := time.Now().Add(testTimeout / 2); time.Now().Before(until) && (err == nil || !strings.Contains(err.Error(), "expired")); {
+	for until := time.Now().Add(testTimeout / 2); time.Now().Before(until) &&
+		(err == nil || !strings.Contains(err.Error(), "expired")); {
 		time.Sleep(shortDeadline + 2200*time.Millisecond) // the deadline, a tick and more
 		_, err = passes[1].Gradients(ctx)
 	}
@@ -300,7 +304,8 @@ func hostedContextsExpireWithTheirTrainer(t *testing.T) {
 	leaveAll(t, sessions)
 }
 
-// Connections that break again and again, so that requests and answers are lost and come again, change no bit: each step counts once.
+// Connections that break again and again, so that requests and answers are lost and come again, change no bit: each
+// step counts once.
 func TestHostedOverBrokenConnections(t *testing.T) {
 	const trainers, batches = 2, 12
 	ctx := testContext(t)
@@ -356,7 +361,8 @@ func hostedJobFailsWithItsTrainer(t *testing.T) {
 	}
 }
 
-// joinOneSilent joins both trainers of a job on a server whose deadline is short. The second gives one sign of life and no more.
+// joinOneSilent joins both trainers of a job on a server whose deadline is short. The second gives one sign of life and
+// no more.
 func joinOneSilent(t *testing.T, job *schema.Job) []*Session {
 	t.Helper()
 	config := testConfig(t, startServerWith(t, ps.Config{Deadline: shortDeadline}))
@@ -366,7 +372,7 @@ func joinOneSilent(t *testing.T, job *schema.Job) []*Session {
 		c := config
 		c.Member = schema.TrainerMember(i)
 		if i == 1 {
-			c.BeatEvery = 2 * time.Hour
+			c.HeartbeatEvery, c.TelemetryEvery = 2*time.Hour, time.Hour // a report is a sign of life, too
 		}
 		joining.Go(func() { sessions[i], errs[i] = Join(testContext(t), c, job) })
 	}

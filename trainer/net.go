@@ -6,10 +6,12 @@ import (
 	"gradbus/schema"
 )
 
-// NetWorkload makes a net of package nn a Workload: its parameters are the job's dense ones of the same names (Job.Module adds them), and
-// the gradient of each leaves as soon as it is final, while the backward pass goes on. Nothing is allocated once the first batch is through.
+// NetWorkload makes a net of package nn a Workload: its parameters are the job's dense ones of the same names
+// (Job.Module adds them), and the gradient of each leaves as soon as it is final, while the backward pass goes on.
+// Nothing is allocated once the first batch is through.
 //
-// A workload that uses tables too embeds it and has Keys, and Bags, of its own; Input then reads rows, and InputGrad gives their gradients.
+// A workload that uses tables too embeds it and has Keys, and Bags, of its own; Input then reads rows, and InputGrad
+// gives their gradients.
 //
 //	w := &trainer.NetWorkload{Net: net, Seed: seed, Samples: count, Input: images, Loss: func(_ *trainer.LaneStep, y, gradY []float32) (float64, error) {
 //		return nn.NLL(y, classes, targets, gradY)
@@ -55,7 +57,8 @@ func (w *NetWorkload) Lane(step *LaneStep) (lossSum float64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	y, err := w.Net.Forward(w.params, x, nn.Mode{Train: true, Random: nn.Random{Seed: w.Seed, Batch: uint64(step.Batch), Lane: uint64(step.Lane)}})
+	y, err := w.Net.Forward(w.params, x,
+		nn.Mode{Train: true, Random: nn.Random{Seed: w.Seed, Batch: uint64(step.Batch), Lane: uint64(step.Lane)}})
 	if err != nil {
 		return 0, err
 	}

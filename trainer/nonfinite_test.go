@@ -10,7 +10,8 @@ import (
 	"gradbus/schema"
 )
 
-// spoiled is the golden toy of which some lanes give a value that is not finite; the others are those of a job without these lanes.
+// spoiled is the golden toy of which some lanes give a value that is not finite; the others are those of a job without
+// these lanes.
 type spoiled struct {
 	goldenToy
 	bad    func(b schema.Batch, l lane.Lane) int // 0: fine, 1: in a parameter, 2: in bags or rows
@@ -45,12 +46,13 @@ func (m spoiled) Lane(step *LaneStep) (float64, error) {
 	return loss, err
 }
 
-// A lane whose gradient is not finite is absent: whichever lanes these are, in whatever mode and on any number of trainers, weights are
-// those of a job in which they have no samples, down to batches of which no lane is left.
+// A lane whose gradient is not finite is absent: whichever lanes these are, in whatever mode and on any number of
+// trainers, weights are those of a job in which they have no samples, down to batches of which no lane is left.
 func TestSkippedLanesAreAbsent(t *testing.T) {
 	server, seed := startServer(t, 2), rand.Uint64()
 	t.Logf("seed %d", seed)
-	m := mode{rounds: schema.ConsistencySync, momentum: 0.9, wire: schema.Wire{Gradients: schema.GradientsFloat32, Sparse: schema.SparseRows}}
+	m := mode{rounds: schema.ConsistencySync, momentum: 0.9,
+		wire: schema.Wire{Gradients: schema.GradientsFloat32, Sparse: schema.SparseRows}}
 	for i, way := range []struct{ apply, reduce, tables string }{
 		{schema.ApplyUpdate, schema.ReduceShards, "by-rows"}, {schema.ApplyMean, schema.ReduceShards, "mixed"},
 		{schema.ApplyMean, schema.ReduceTrainers, "replicated"}, {schema.ApplyUpdate, schema.ReduceShards, "whole"},
@@ -93,7 +95,8 @@ func TestSkippedLanesAreAbsent(t *testing.T) {
 	}
 }
 
-// skipping runs a job for six batches and gives the digest of its weights, and how many lanes its trainers have skipped.
+// skipping runs a job for six batches and gives the digest of its weights, and how many lanes its trainers have
+// skipped.
 func skipping(t *testing.T, config Config, job *schema.Job, w func() Workload) (digest string, skipped uint64) {
 	t.Helper()
 	sessions, told := joinAll(t, config, job), make([]uint64, job.Trainers)

@@ -8,16 +8,17 @@ import (
 )
 
 const (
-	// normEvery is the time between two batches whose gradient is measured, and normShare the part of all time that may take.
+	// normEvery is the time between two batches whose gradient is measured, and normShare the part of all time that may
+	// take.
 	normEvery = time.Second
 	normShare = 0.002
 	// normValuesMax bounds what the sum over several nodes, or over bags, takes: 64 MiB. A batch with more has no norm.
 	normValuesMax = 16 << 20
 )
 
-// gradientNorm measures the gradient of a batch now and then, from what its sender is about to send: dense sums chunk by chunk
-// while they are in the cache, rows before they are cut up. It belongs to the goroutine that calls Run, changes nothing, and measures
-// as seldom as keeps its own cost below normShare.
+// gradientNorm measures the gradient of a batch now and then, from what its sender is about to send: dense sums chunk
+// by chunk while they are in the cache, rows before they are cut up. It belongs to the goroutine that calls Run,
+// changes nothing, and measures as seldom as keeps its own cost below normShare.
 type gradientNorm struct {
 	on      bool      // of the batch under way
 	next    time.Time // not before
@@ -162,8 +163,8 @@ func (n *gradientNorm) addRow(key uint64, row []float32) {
 	}
 }
 
-// end is the norm of the mean gradient of a batch that was measured, over a number of samples; nil where there was no room for all of it. The next one is as far away as
-// this one was dear.
+// end is the norm of the mean gradient of a batch that was measured, over a number of samples; nil where there was no
+// room for all of it. The next one is as far away as this one was dear.
 func (n *gradientNorm) end(now time.Time, samples int) *schema.Real {
 	n.on = false
 	n.next = now.Add(max(normEvery, time.Duration(float64(n.cost)/normShare)))

@@ -2,8 +2,8 @@ package trainer
 
 import "gradbus/schema"
 
-// optimizing is what a job, a parameter and a table say of their optimizer; B is which of them. A parameter or table of which something is
-// said has an optimizer of its own: the job's, with that changed.
+// optimizing is what a job, a parameter and a table say of their optimizer; B is which of them. A parameter or table of
+// which something is said has an optimizer of its own: the job's, with that changed.
 type optimizing[B any] struct {
 	self    B
 	changes []func(*schema.Optimizer)
@@ -100,7 +100,8 @@ func (o *optimizing[B]) Schedule(s schema.Schedule) B {
 	return o.change(func(to *schema.Optimizer) { to.Schedule = &s })
 }
 
-// ClipValue, ClipRow and ClipGlobal bound the mean gradient: each value, the norm of each row, or the norm of all that is clipped so.
+// ClipValue, ClipRow and ClipGlobal bound the mean gradient: each value, the norm of each row, or the norm of all that
+// is clipped so.
 func (o *optimizing[B]) ClipValue(most float32) B  { return o.clip(schema.ClipValue, most) }
 func (o *optimizing[B]) ClipRow(most float32) B    { return o.clip(schema.ClipRow, most) }
 func (o *optimizing[B]) ClipGlobal(most float32) B { return o.clip(schema.ClipGlobal, most) }

@@ -11,18 +11,20 @@ import (
 	"gradbus/schema"
 )
 
-// oracle trains a job in one process without frames, shards or windows: whole tables by key, the lane tree by recursion,
-// SGD written out. It shares only the toy's lanes with what it judges.
+// oracle trains a job in one process without frames, shards or windows: whole tables by key, the lane tree by
+// recursion, SGD written out. It shares only the toy's lanes with what it judges.
 type oracle struct {
 	job      *schema.Job
 	params   [][]float32
 	momentum [][]float32
 	tables   []oracleTable
 	stepped  bool
-	batches  int                                                      // that a replay has taken
-	sees     func(lane.Lane) *oracle                                  // whose weights a lane is computed on; nil means its own
-	alone    func(schema.Batch, lane.Lane) (*laneGrads, float64, int) // computes a lane; nil runs the workload on it
-	sent     *oracleWire                                              // rounds what trainers send; nil sends the lanes as they are
+	batches  int // that a replay has taken
+	// whose weights a lane is computed on; nil means its own
+	sees  func(lane.Lane) *oracle
+	alone func(schema.Batch, lane.Lane) (*laneGrads, float64, int) // computes a lane; nil runs the workload on it
+	// rounds what trainers send; nil sends the lanes as they are
+	sent *oracleWire
 }
 
 // oracleWire is what happens to gradients on their way.
@@ -36,11 +38,12 @@ type oracleWire struct {
 }
 
 func newOracleWire(job *schema.Job, nodes []lane.Node) *oracleWire {
-	return &oracleWire{dtype: job.Wire.DType(), feedback: job.Wire.ErrorFeedback, nodes: nodes, residuals: map[string][]float32{}}
+	return &oracleWire{dtype: job.Wire.DType(), feedback: job.Wire.ErrorFeedback, nodes: nodes,
+		residuals: map[string][]float32{}}
 }
 
-// sum adds up the tree, what each node's trainer sends being rounded. key names the parameter that error feedback is for;
-// an empty one has none.
+// sum adds up the tree, what each node's trainer sends being rounded. key names the parameter that error feedback is
+// for; an empty one has none.
 func (w *oracleWire) sum(root lane.Node, key string, of func(lane.Lane) []float32) []float32 {
 	if w == nil || key == "" && w.rowsAsTheyAre {
 		return treeSum(root, of)
@@ -90,7 +93,8 @@ func newOracle(t *testing.T, job *schema.Job) *oracle {
 		table := oracleTable{rows: make([][]float32, spec.Rows), momentum: make([][]float32, spec.Rows)}
 		for key := range table.rows {
 			table.rows[key] = make([]float32, spec.Dim)
-			if err := philox.FillRow(table.rows[key], spec.Init.Kind, spec.Init.Scale, job.Seed, spec.Name, uint64(key)); err != nil {
+			if err := philox.FillRow(table.rows[key], spec.Init.Kind, spec.Init.Scale, job.Seed, spec.Name,
+				uint64(key)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -222,7 +226,8 @@ func (o *oracle) lane(t *testing.T, w Workload, b schema.Batch, l lane.Lane) (*l
 	}
 	plan, tables := newLanePlan(l, 1, o.job.Lanes), newTables(o.job.Tables, 1)
 	c := &compute{plan: plan, tables: tables, params: p, samples: make([]int, 1),
-		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, flat.params, nil), rows: newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
+		dense: newDenseSums(testBackend(t), o.job.Lanes, 1, flat.params, nil),
+		rows:  newRowSums(testBackend(t), o.job.Lanes, plan.first, 1, tables.dims())}
 	c.rows.count = func(table int) int { return len(tables.keys[table]) }
 	if err := errors.Join(c.collect(w, b), c.named(b, nil)); err != nil {
 		t.Fatal(err)

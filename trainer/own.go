@@ -12,8 +12,8 @@ import (
 	"gradbus/schema"
 )
 
-// ownServer is what a trainer of a job that reduces between trainers is reached at, and the connection by which it reads
-// what arrives there.
+// ownServer is what a trainer of a job that reduces between trainers is reached at, and the connection by which it
+// reads what arrives there.
 type ownServer struct {
 	server *fabric.Server
 	conn   *fabric.Conn
@@ -28,13 +28,15 @@ func checkDataHost(c Config) error {
 		return nil
 	}
 	if c.Token == "" {
-		return fmt.Errorf("data host %s: other machines can reach it, and there is no token: give one, or listen at 127.0.0.1", c.DataHost)
+		return fmt.Errorf("data host %s: other machines can reach it, and there is no token: give one, or listen "+
+			"at 127.0.0.1", c.DataHost)
 	}
 	if err := fabric.CheckToken(c.Token); err != nil {
 		return fmt.Errorf("data host %s: other machines can reach it: %w", c.DataHost, err)
 	}
 	if c.DataTLS == nil && (c.TLS != nil || strings.HasPrefix(c.Server, "tls:")) {
-		return fmt.Errorf("data host %s: the way to the ps is encrypted, and the one between trainers is not: give this trainer a certificate (--tls-cert and --tls-key)", c.DataHost)
+		return fmt.Errorf("data host %s: the way to the ps is encrypted, and the one between trainers is not: give this "+
+			"trainer a certificate (--tls-cert and --tls-key)", c.DataHost)
 	}
 	return nil
 }
@@ -53,7 +55,8 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 		}
 		return 0
 	}}
-	server, err := fabric.StartServer(fabric.ServerConfig{Bus: c.Bus, Host: c.DataHost, Name: string(job.Name), Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
+	server, err := fabric.StartServer(fabric.ServerConfig{Bus: c.Bus, Host: c.DataHost, Name: string(job.Name),
+		Token: c.Token, TLS: c.DataTLS, Guard: guard, Log: c.Log})
 	if err != nil {
 		return nil, fmt.Errorf("start this trainer's data server: %w", err)
 	}
@@ -74,10 +77,11 @@ func startOwnServer(ctx context.Context, c Config, job *schema.Job) (*ownServer,
 	return o, nil
 }
 
-// publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing; who
-// misses what was sent asks for it again.
-func (o *ownServer) publish(to fabric.Subject, frame []byte) {
-	if err := o.conn.Send(to, frame); err != nil && !errors.Is(err, fabric.ErrClosed) && !errors.Is(err, fabric.ErrLost) {
+// publish sends a frame to other trainers. It cannot fail on a connection within this process unless that is closing;
+// who misses what was sent asks for it again.
+func (o *ownServer) publish(to fabric.Subject, frame fabric.Payload) {
+	if err := o.conn.SendInPlace(to, frame); err != nil && !errors.Is(err, fabric.ErrClosed) &&
+		!errors.Is(err, fabric.ErrLost) {
 		o.fail(fmt.Errorf("publish at this trainer's data server: %w", err))
 	}
 }
@@ -92,16 +96,16 @@ func (o *ownServer) close() {
 	o.server.Close()
 }
 
-// listenOwn takes what other trainers contribute to this one's segment. None of them can before it was told the address,
-// which is after the start.
+// listenOwn takes what other trainers contribute to this one's reduce range. None of them can before it was told the
+// address, which is after the start.
 func (s *Session) listenOwn(own *ownServer) error {
-	s.own, own.fail, s.segment.own = own, s.fail, own
+	s.own, own.fail, s.reducer.own = own, s.fail, own
 	job, member := string(s.job.Name), string(s.joined.Member)
 	for _, pattern := range []string{
 		fabric.Pattern(job, fabric.Any, fabric.KindReduce, member, true),
 		fabric.Pattern(job, fabric.Any, fabric.KindPull, member, false),
 	} {
-		if err := own.conn.Subscribe(pattern, s.segment.receive); err != nil {
+		if err := own.conn.Subscribe(pattern, s.reducer.receive); err != nil {
 			return fmt.Errorf("listen at this trainer's data server: %w", err)
 		}
 	}

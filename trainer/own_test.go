@@ -20,7 +20,8 @@ func TestCheckDataHost(t *testing.T) {
 		{"::1", "", ""},
 		{"0.0.0.0", "0123456789abcdef", ""},
 		{"10.0.0.1", "", "data host 10.0.0.1: other machines can reach it, and there is no token"},
-		{"10.0.0.1", "0123456789abcde", "data host 10.0.0.1: other machines can reach it: token: it has 15 characters, want at least 16"},
+		{"10.0.0.1", "0123456789abcde",
+			"data host 10.0.0.1: other machines can reach it: token: it has 15 characters, want at least 16"},
 	} {
 		err := checkDataHost(Config{DataHost: c.host, Token: c.token})
 		if (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
@@ -29,7 +30,8 @@ func TestCheckDataHost(t *testing.T) {
 	}
 }
 
-// What a stranger can make a trainer's own data server hold is bounded as a ps's is; the other trainers send their messages.
+// What a stranger can make a trainer's own data server hold is bounded as a ps's is; the other trainers send their
+// messages.
 func TestOwnServerBoundsStrangers(t *testing.T) {
 	job := toyJob("between", 2, 4, schema.ApplyMean)
 	job.Reduce, job.ChunkBytes = schema.ReduceTrainers, 4<<20
@@ -47,7 +49,8 @@ func TestOwnServerBoundsStrangers(t *testing.T) {
 		if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"name\":%q}\r\nPUB gradbus.v1.between.t1.reduce.t0.0.0 %d\r\n%s\r\nPING\r\n", name, 4<<20, make([]byte, 4<<20))
+		fmt.Fprintf(conn, "CONNECT {\"verbose\":false,\"name\":%q}\r\nPUB gradbus.v1.between.t1.reduce.t0.0.0 "+
+			"%d\r\n%s\r\nPING\r\n", name, 4<<20, make([]byte, 4<<20))
 		answer := ""
 		for in := bufio.NewReader(conn); answer == "" || strings.HasPrefix(answer, "INFO"); {
 			if answer, err = in.ReadString('\n'); err != nil {

@@ -10,9 +10,9 @@ import (
 	"gradbus/shard/state"
 )
 
-// parameters are the dense parameters in several versions: the one that the batch under way is computed on, and the next
-// ones, which results build chunk by chunk. In sync there are two; where a trainer may run k batches ahead, k+2. They lie in
-// one flat space in the order in which buckets are sent.
+// parameters are the dense parameters in several versions: the one that the batch under way is computed on, and the
+// next ones, which results build chunk by chunk. In sync there are two; where a trainer may run k batches ahead, k+2.
+// They lie in one flat space in the order in which buckets are sent.
 //
 // Where the trainers own the optimizer (apply "mean"), the state steps them here; else the owners' values are set.
 type parameters struct {
@@ -24,7 +24,8 @@ type parameters struct {
 }
 
 // newParameters draws the initial values, which every trainer does alike, unless ctx ends before.
-func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, flat *flatSpace, lr *state.LRChanges) (_ *parameters, err error) {
+func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, flat *flatSpace,
+	lr *state.LRChanges) (_ *parameters, err error) {
 	p := &parameters{values: make([][]float32, job.Ahead+2), flat: flat, index: map[string]int{}}
 	size := 0
 	if n := len(flat.params); n > 0 {
@@ -36,9 +37,11 @@ func newParameters(ctx context.Context, job *schema.Job, backend cuda.Backend, f
 	for i, s := range flat.specs {
 		p.index[s.Name] = i
 	}
-	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, LR: lr, Start: job.StartVersion(), Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
+	c := state.DenseConfig{Backend: backend, Lanes: job.Lanes, LR: lr, Start: job.StartVersion(),
+		Values: func(i int, v schema.Version) []float32 { return p.of(v, flat.chunks[i]) }}
 	for _, r := range flat.rounds {
-		c.Chunks = append(c.Chunks, state.PlacedChunk(job, flat.place, r.bucket, r.chunk, flat.place.Plan.Owner == schema.ByTrainers))
+		c.Chunks = append(c.Chunks,
+			state.PlacedChunk(job, flat.place, r.bucket, r.chunk, flat.place.Plan.Owner == schema.ByTrainers))
 	}
 	if p.state, err = state.NewDense(c); err != nil {
 		return nil, err

@@ -124,7 +124,8 @@ func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, sample
 	if !ok {
 		for i := range t.specs {
 			if t.specs[i].Cut().PooledByShards() {
-				return fmt.Errorf("table %q is pooled on its shards, and the workload does not say what its bags are: it lacks Bags", t.specs[i].Name)
+				return fmt.Errorf("table %q is pooled on its shards, and the workload does not say what its bags are: "+
+					"it lacks Bags", t.specs[i].Name)
 			}
 		}
 		return nil
@@ -148,7 +149,8 @@ func (t *tables) collectBags(w Workload, b schema.Batch, l lane.Lane, at, sample
 func (b *laneBags) set(offsets []int64, keys int) error {
 	bags := len(offsets) - 1
 	if bags < 0 || offsets[0] != 0 || offsets[bags] != int64(keys) {
-		return fmt.Errorf("%d offsets: want one more than bags, from 0 to %d, the number of the lane's keys", len(offsets), keys)
+		return fmt.Errorf("%d offsets: want one more than bags, from 0 to %d, the number of the lane's keys",
+			len(offsets), keys)
 	}
 	b.offsets, b.full = offsets, b.full[:0]
 	for i := range bags {
@@ -181,14 +183,23 @@ func (t *tables) checkKeys(table int) error {
 	return nil
 }
 
-// sizeBags makes room for pooled rows. Those of empty bags are zero, and of the others until they arrive.
+// sizeBags makes room for pooled rows. Those of empty bags are zero; the others hold anything until they arrive.
 func (t *tables) sizeBags() {
 	for i, lanes := range t.bags {
 		for at := range lanes {
 			b := &lanes[at]
 			b.there = t.specs[i].Cut().PooledByShards()
 			b.pooled = grown(b.pooled, max(0, len(b.offsets)-1)*t.specs[i].Dim)
-			clear(b.pooled)
+			b.clearEmpty(t.specs[i].Dim)
+		}
+	}
+}
+
+// clearEmpty zeroes the pooled rows of bags without keys, which nobody else writes.
+func (b *laneBags) clearEmpty(dim int) {
+	for bag := range len(b.offsets) - 1 {
+		if b.offsets[bag] == b.offsets[bag+1] {
+			clear(b.pooled[bag*dim : (bag+1)*dim])
 		}
 	}
 }
@@ -200,11 +211,14 @@ func (c *compute) pool(table, at int, b *laneBags) error {
 	if len(b.full) == 0 {
 		return nil
 	}
-	return c.rows.backend.BagForward(cuda.BagForward{Dim: t.specs[table].Dim, Mode: poolingMode(&t.specs[table]), Padding: cuda.NoPadding,
-		Rows: cuda.Float32s(t.rows[table]), IDs: cuda.Int64s(t.laneIDs(table, at)), Offsets: cuda.Int64s(b.offsets), Out: cuda.Float32s(b.pooled)})
+	return c.rows.backend.BagForward(cuda.BagForward{Dim: t.specs[table].Dim, Mode: poolingMode(&t.specs[table]),
+		Padding: cuda.NoPadding,
+		Rows:    cuda.Float32s(t.rows[table]), IDs: cuda.Int64s(t.laneIDs(table, at)), Offsets: cuda.Int64s(b.offsets),
+		Out: cuda.Float32s(b.pooled)})
 }
 
-// addWhole takes the lane's gradient of a table that shards pool. keys must stay as they are until the batch has been sent.
+// addWhole takes the lane's gradient of a table that shards pool. keys must stay as they are until the batch has been
+// sent.
 func (s *rowSums) addWhole(table int, mode cuda.Mode, keys []uint64, offsets []int64, grad []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -215,8 +229,8 @@ func (s *rowSums) addWhole(table int, mode cuda.Mode, keys []uint64, offsets []i
 	return nil
 }
 
-// dealWhole gives every shard that has columns of a table all of one lane's bags.
-func (s *shares) dealWhole(b *bagGrad, table, lane int) {
+// scatterWhole gives every shard that has columns of a table all of one lane's bags.
+func (s *scatter) scatterWhole(b *bagGrad, table, lane int) {
 	for shard := range s.rows.shards {
 		if s.dim(shard, table) == 0 {
 			continue
@@ -232,7 +246,7 @@ func (s *shares) dealWhole(b *bagGrad, table, lane int) {
 }
 
 // dim is how many columns of a table a shard has.
-func (s *shares) dim(shard, table int) int {
+func (s *scatter) dim(shard, table int) int {
 	if s.sums.bags == nil || !s.sums.bags.whole[table] {
 		return s.rows.dims[table]
 	}
@@ -251,25 +265,13 @@ func takeColumns[T any](to []T, column, dim, whole int, at []int32, from []T) {
 	}
 }
 
-// bagEach makes a bag of its own of every key that was collected of a table, in lane 0.
-func (t *tables) bagEach(table int) (*laneBags, error) {
-	keys := len(t.used[table])
-	offsets := make([]int64, keys+1)
-	for i := range offsets {
-		offsets[i] = int64(i)
-	}
-	t.ends[table][0] = keys
-	b := &t.bags[table][0]
-	return b, b.set(offsets, keys)
-}
-
 // columns are those of a table that one shard has.
 type columns struct{ shard, first, count int }
 
-// piecesOf lists who has which columns of a table, where more than one shard may have rows of one key.
-func (s *Session) piecesOf(t schema.Table) (all []columns) {
+// piecesOf lists who has which columns of a partition.
+func (s *Session) piecesOf(t schema.Table, p schema.Partition) (all []columns) {
 	if s.place.Plan.Tables[t].Cut != schema.CutColumns {
-		return nil
+		return []columns{{s.place.OwnerOfPartition(t, p), 0, s.job.Tables[t].Dim}}
 	}
 	for shard := range s.place.Shards {
 		if first, n := s.place.Columns(t, shard); n > 0 {
@@ -279,10 +281,10 @@ func (s *Session) piecesOf(t schema.Table) (all []columns) {
 	return all
 }
 
-// scanColumns is scanPartition of a table that is cut by columns: it puts the rows together.
-func (s *Session) scanColumns(ctx context.Context, scan *scan, pieces []columns, p schema.Partition,
+// scanPartition gives the rows of a partition. Of a table that is cut by columns it puts them together.
+func (s *Session) scanPartition(ctx context.Context, scan *scan, p schema.Partition,
 	yield func(schema.Partition, []uint64, []float32) error) error {
-	dim := s.job.Tables[scan.section.Table].Dim
+	dim, pieces := s.job.Tables[scan.section.Table].Dim, s.piecesOf(scan.section.Table, p)
 	var keys []uint64
 	var rows []float32
 	for cursor, more := uint64(0), true; more; {
@@ -293,11 +295,17 @@ func (s *Session) scanColumns(ctx context.Context, scan *scan, pieces []columns,
 			}
 			got, values := scan.answer.Keys(), scan.answer.Float32s()
 			if i == 0 {
-				keys, rows = append(keys[:0], got...), grown(rows, len(got)*dim)
 				more = scan.answer.Head().Flags&schema.FlagMore != 0
 			}
-			if !slices.Equal(got, keys) {
-				return fmt.Errorf("%d keys from %s, and %d others from %s", len(got), schema.ShardMember(c.shard), len(keys), schema.ShardMember(pieces[0].shard))
+			switch {
+			case len(pieces) == 1:
+				keys, rows = got, values
+				continue
+			case i == 0:
+				keys, rows = append(keys[:0], got...), grown(rows, len(got)*dim)
+			case !slices.Equal(got, keys):
+				return fmt.Errorf("%d keys from %s, and %d others from %s", len(got), schema.ShardMember(c.shard), len(keys),
+					schema.ShardMember(pieces[0].shard))
 			}
 			for k := range got {
 				copy(rows[k*dim+c.first:k*dim+c.first+c.count], values[k*c.count:])

@@ -13,8 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// A trainer that ends without a word is named to the others within the deadline, whether tables wait for everybody or for
-// nobody: the dense part waits in either.
+// A trainer that ends without a word is named to the others within the deadline, whether tables wait for everybody or
+// for nobody: the dense part waits in either.
 func TestLostTrainerIsNamedWhereTablesArePooled(t *testing.T) {
 	for _, tables := range []string{"", schema.ConsistencyAsync} {
 		t.Run("tables "+tables, func(t *testing.T) {

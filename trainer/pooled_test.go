@@ -50,7 +50,8 @@ func (m *bagToy) Lane(step *LaneStep) (float64, error) {
 		m.enterBags(step.Batch, step.Lane)
 	}
 	all := m.samples(step.Batch, step.Lane)
-	n := bagNet{weight: step.Param("weight"), bias: step.Param("bias"), gradWeight: step.Grad("weight"), gradBias: step.Grad("bias"),
+	n := bagNet{weight: step.Param("weight"), bias: step.Param("bias"), gradWeight: step.Grad("weight"),
+		gradBias:  step.Grad("bias"),
 		gradWords: make([]float32, len(all)*toyWordDim), gradTags: make([]float32, len(all)*toyTagDim)}
 	loss := n.run(all, step.Pooled(0), step.Pooled(1))
 	step.Done("bias")
@@ -137,11 +138,13 @@ func bagLane(params [][]float32, all []sample, words, tags []float32) (*laneGrad
 	if len(all) == 0 {
 		return nil, 0, 0
 	}
-	n := bagNet{weight: params[0], bias: params[1], gradWeight: make([]float32, len(params[0])), gradBias: make([]float32, len(params[1])),
+	n := bagNet{weight: params[0], bias: params[1], gradWeight: make([]float32, len(params[0])),
+		gradBias:  make([]float32, len(params[1])),
 		gradWords: make([]float32, len(all)*toyWordDim), gradTags: make([]float32, len(all)*toyTagDim)}
 	loss := n.run(all, words, tags)
 	return &laneGrads{params: [][]float32{n.gradWeight, n.gradBias}, rows: []map[uint64][]float32{
-		naiveRows(n.gradWords, toyWordDim, false, all, wordsOf), naiveRows(n.gradTags, toyTagDim, true, all, tagsOf)}}, loss, len(all)
+			naiveRows(n.gradWords, toyWordDim, false, all, wordsOf), naiveRows(n.gradTags, toyTagDim, true, all, tagsOf)}},
+		loss, len(all)
 }
 
 // bagOutcome is what a single process makes of the bag job.
@@ -151,7 +154,8 @@ func bagOutcome(t *testing.T, lanes, batches int) ([32]byte, []float64) {
 	m := &bagToy{toy: newToy(t, o.job)}
 	o.alone = func(b schema.Batch, l lane.Lane) (*laneGrads, float64, int) {
 		all := m.samples(b, l)
-		return bagLane(o.params, all, naiveBags(o.tables[0].rows, toyWordDim, false, all, wordsOf), naiveBags(o.tables[1].rows, toyTagDim, true, all, tagsOf))
+		return bagLane(o.params, all, naiveBags(o.tables[0].rows, toyWordDim, false, all, wordsOf),
+			naiveBags(o.tables[1].rows, toyTagDim, true, all, tagsOf))
 	}
 	losses := make([]float64, batches)
 	for b := range losses {
@@ -160,8 +164,9 @@ func bagOutcome(t *testing.T, lanes, batches int) ([32]byte, []float64) {
 	return o.digest(t), losses
 }
 
-// Whichever way tables are placed, and at any number of trainers and shards, a workload that is written over bags has the
-// bits of a single process: momentum, uneven and empty lanes, empty bags, and more shards than some tables have columns.
+// Whichever way tables are placed, and at any number of trainers and shards, a workload that is written over bags has
+// the bits of a single process: momentum, uneven and empty lanes, empty bags, and more shards than some tables have
+// columns.
 func TestPlacementsGiveEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
 	want, losses := bagOutcome(t, lanes, batches)

@@ -12,9 +12,11 @@ import (
 	"gradbus/trainer"
 )
 
-// README.md and docs/programs.md show what stands between the two marks: TestQuickstart of internal/rules compares them.
+// README.md and docs/programs.md show what stands between the two marks: TestQuickstart of internal/rules compares
+// them.
 
-// train learns a row of values for each user and film: their product and the mean make the rating (matrix factorisation).
+// train learns a row of values for each user and film: their product and the mean make the rating (matrix
+// factorisation).
 func train(ctx context.Context, server string, ratings []rating, users, films int) error {
 	// quickstart:
 	job := trainer.NewJob("films", 1)
@@ -82,7 +84,8 @@ func Example_quickstart() {
 func someRatings(n int) []rating {
 	all, random := make([]rating, n), philox.New(1, "ratings", 0, 0, 0)
 	for i := range all {
-		r := rating{user: uint64(random.Below(100)), film: uint64(random.Below(60)), stars: 2 + float32(random.Below(100))/100}
+		r := rating{user: uint64(random.Below(100)), film: uint64(random.Below(60)),
+			stars: 2 + float32(random.Below(100))/100}
 		if r.user%3 == r.film%3 {
 			r.stars += 2
 		}

@@ -11,7 +11,8 @@ import (
 	"gradbus/schema"
 )
 
-// summed has 1 sample in lane 0 and 3 in lane 1. A sample of lane l has gradient l+1 for w and 1 for row l of the table; a lane gives the sums.
+// summed has 1 sample in lane 0 and 3 in lane 1. A sample of lane l has gradient l+1 for w and 1 for row l of the
+// table; a lane gives the sums.
 type summed struct{}
 
 func (summed) Keys(_ schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
@@ -30,7 +31,8 @@ func (summed) Lane(step *LaneStep) (float64, error) {
 	return 0, nil
 }
 
-// The rate is one for the mean over samples: of all lanes of the batch where trainers keep step, of those that make an update elsewhere.
+// The rate is one for the mean over samples: of all lanes of the batch where trainers keep step, of those that make an
+// update elsewhere.
 func TestLearningRateIsOfTheMean(t *testing.T) {
 	server := startServer(t, 2)
 	for _, c := range []struct {
@@ -43,8 +45,10 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 		{"mean", func(j *schema.Job) { j.Apply = schema.ApplyMean }, -0.5 * 7 / 4, -0.5 * 1 / 4, -0.5 * 3 / 4},
 		// Each trainer's is divided by its own samples: 1/1 and then 6/3.
 		{"async", func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync }, -0.5 * (1 + 2), -0.5, -0.5},
-		{"grouped", func(j *schema.Job) { j.Consistency, j.Group, j.Tables = schema.ConsistencyGrouped, 1, nil }, -0.5 * (1 + 2), 0, 0},
-		{"grouped-two", func(j *schema.Job) { j.Consistency, j.Group, j.Tables = schema.ConsistencyGrouped, 2, nil }, -0.5 * 7 / 4, 0, 0},
+		{"grouped", func(j *schema.Job) { j.Consistency, j.Group, j.Tables = schema.ConsistencyGrouped, 1, nil },
+			-0.5 * (1 + 2), 0, 0},
+		{"grouped-two", func(j *schema.Job) { j.Consistency, j.Group, j.Tables = schema.ConsistencyGrouped, 2, nil },
+			-0.5 * 7 / 4, 0, 0},
 		{"table-async", func(j *schema.Job) {
 			j.Apply, j.Reduce, j.TableConsistency = schema.ApplyMean, schema.ReduceTrainers, schema.ConsistencyAsync
 		}, -0.5 * 7 / 4, -0.5, -0.5},
@@ -53,7 +57,8 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 			job := toyJob("rate-"+c.name, 2, 2, schema.ApplyUpdate)
 			job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.5}
 			job.Parameters = []schema.Parameter{{Name: "w", Shape: []int{1}, Init: schema.Init{Kind: schema.InitZeros}}}
-			job.Tables = []schema.TableSpec{{Name: "t", Rows: 2, Dim: 1, Partitions: 2, Init: schema.Init{Kind: schema.InitZeros}}}
+			job.Tables = []schema.TableSpec{{Name: "t", Rows: 2, Dim: 1, Partitions: 2,
+				Init: schema.Init{Kind: schema.InitZeros}}}
 			c.change(job)
 			sessions := joinAll(t, testConfig(t, server), job)
 			for i, err := range runAll(testContext(t), sessions, summed{}, 1) {
@@ -61,7 +66,8 @@ func TestLearningRateIsOfTheMean(t *testing.T) {
 					t.Fatalf("trainer %d: %v", i, err)
 				}
 			}
-			w := min(sessions[0].Param("w")[0], sessions[1].Param("w")[0]) // in async and grouped, that of who was the last to be answered
+			// in async and grouped, that of who was the last to be answered
+			w := min(sessions[0].Param("w")[0], sessions[1].Param("w")[0])
 			if w != c.w {
 				t.Errorf("w is %v, want %v", w, c.w)
 			}
@@ -82,7 +88,7 @@ func TestWhatUsersHaveToKnowIsSaid(t *testing.T) {
 		{"workload.go", "divided by the samples of all lanes"},
 		{"../schema/optimizer.go", "divided by the samples of all lanes"},
 		{"../schema/job.go", "bits depend on the number of trainers"},
-		{"doc.go", "trainer/deal"},
+		{"doc.go", "trainer/shuffle"},
 	} {
 		text, err := os.ReadFile(c.file)
 		if err != nil {

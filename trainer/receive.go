@@ -6,11 +6,12 @@ import (
 
 	"gradbus/fabric"
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
-// receive is called for every message of an owner to this trainer, from one goroutine for each connection of each server.
-// What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go back to the
-// fabric at once, but for rows that somebody keeps.
+// receive is called for every message of an owner to this trainer, from one goroutine for each connection of each
+// server. What does not verify is counted and dropped: what it was meant to be will be asked for again. Messages go
+// back to the fabric at once, but for rows that somebody keeps.
 func (s *Session) receive(m fabric.Message) {
 	kept := false
 	if at, err := m.Parse(); err == nil && at.Kind == fabric.KindRows && s.keepsRows() {
@@ -40,7 +41,7 @@ func (s *Session) receiveControl(m fabric.Message) {
 	switch v.Head().Kind {
 	case schema.KindControl:
 		err = s.word(from, &v)
-	case schema.KindBeat:
+	case schema.KindHeartbeat:
 		s.hear(from)
 	case schema.KindRefusal:
 		err = s.refused(from, &v)
@@ -62,14 +63,9 @@ func (s *Session) open(m *fabric.Message) (v schema.View, subject fabric.Subject
 	return v, subject, err == nil && v.Head().Job == s.joined.RunID // else of an earlier run of the same name
 }
 
-// keepsRows tells whether who waits for rows keeps the messages that bring them.
+// keepsRows tells whether who waits for rows keeps the messages that bring them: a scan.
 func (s *Session) keepsRows() bool {
-	taker := s.rowsFor.Load()
-	if taker == nil {
-		return false
-	}
-	_, keeps := (*taker).(*scan)
-	return keeps
+	return get(s.exchange, func(x *exchange.Exchange) bool { return x.Open(rowsScanned) > 0 })
 }
 
 // dispatch gives a frame to who waits for it, and tells whether that one keeps it.
@@ -78,12 +74,25 @@ func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (
 		return false, s.takeModule(owner, subject, v)
 	}
 	if v.Head().Kind == schema.KindRows {
-		if taker := s.rowsFor.Load(); taker != nil {
-			return (*taker).take(owner, v)
-		}
-		return false, nil
+		return s.takeRows(owner, v)
 	}
 	return false, s.use(owner, subject, v)
+}
+
+// takeRows gives rows to who has asked for them, which their numbers tell.
+func (s *Session) takeRows(owner int, v *schema.View) (kept bool, err error) {
+	for who := exchange.Asker(0); who < rowAskers && !kept && err == nil; who++ {
+		kept, err = s.exchange.take(who, owner, v, 0, 1)
+	}
+	return kept, err
+}
+
+// roundOver notes what rows say besides: that the shard's round which made their version is over.
+func (s *Session) roundOver(shard int, h *schema.Head) error {
+	if version := h.Batch - min(h.Batch, schema.Batch(h.Offset)); version > 0 {
+		return s.results.over(shard, version-1, h.Weight)
+	}
+	return nil
 }
 
 // use takes in a frame of which nothing is kept.
@@ -104,10 +113,17 @@ func (s *Session) use(owner int, subject *fabric.Subject, v *schema.View) error 
 	return nil
 }
 
-func (s *Session) hear(from string) {
-	if from == string(schema.Coordinator) {
-		s.heard.Store(int64(s.since()))
+// takeResult puts a result in place, and asks for those that must have been lost before it.
+func (s *Session) takeResult(owner int, subject *fabric.Subject, v *schema.View) error {
+	b := v.Head().Batch
+	if s.results.grouped {
+		b = schema.Batch(subject.Batch) // the frame is the same for all of the group
 	}
+	lost, err := s.results.take(owner, subject.To != string(schema.All), b, v)
+	if err != nil {
+		return err
+	}
+	return s.sendPulls(lost)
 }
 
 // word takes one of the coordinator's. Those that somebody may wait for go to the channel, whose reader wants the
@@ -138,9 +154,9 @@ func (s *Session) word(from string, v *schema.View) error {
 	return nil
 }
 
-// refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that the
-// shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind, or the
-// server was started anew, and no word will come.
+// refused ends the session: what a shard refused it will never answer. The exceptions are late repetitions, and that
+// the shard does not know the job: then the coordinator has ended it, whose word says why and may be a moment behind,
+// or the server was started anew, and no word will come.
 func (s *Session) refused(from string, v *schema.View) error {
 	r, err := schema.DecodeRefusal(v)
 	if err != nil {
@@ -153,11 +169,16 @@ func (s *Session) refused(from string, v *schema.View) error {
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.
-		if h.Node.Count > 0 || h.Batch < s.newest() || s.results.began(h.Batch) {
+		if h.Node.Count > 0 || h.Batch < s.newest() ||
+			get(s.exchange, func(x *exchange.Exchange) bool { return x.Began(h.Batch) }) {
 			return nil
 		}
 	case schema.ReasonJobUnknown.String(), schema.ReasonForeignJob.String():
-		s.disowned.CompareAndSwap(0, max(1, int64(s.since())))
+		s.watch.note(func() {
+			if !s.watch.disowned.Lasts() {
+				s.watch.disowned.Begin(time.Now())
+			}
+		})
 		return nil
 	case schema.ReasonNonFinite.String():
 		r.Text += adviceFor(r.Reason)
@@ -170,10 +191,9 @@ func (s *Session) refused(from string, v *schema.View) error {
 }
 
 const (
-	// tickEvery is how often windows look for what was not acknowledged: often enough for the shortest wait of theirs, 50 ms.
+	// tickEvery is how often windows look for what was not acknowledged: often enough for the shortest wait of theirs, 50
+	// ms.
 	tickEvery = 10 * time.Millisecond
-	// graceOfCoordinator is added to the deadline for the coordinator's own silence, so that it speaks first.
-	graceOfCoordinator = 2 * time.Second
 )
 
 // adviceFor is what a person may want to know of a reason, as text to append.
@@ -191,10 +211,10 @@ func (s *Session) since() time.Duration { return time.Since(s.epoch) }
 func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 	switch state {
 	case fabric.Lost:
-		d.lost.Store(max(1, int64(s.since())))
+		s.watch.note(func() { d.lost.Begin(time.Now()) })
 		s.logOf(d).Warn("server lost", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
 	case fabric.Back:
-		d.lost.Store(0)
+		s.watch.note(d.lost.End)
 		s.config.Log.Info("server back", "server", d.name(), "job", s.job.Name, "member", s.joined.Member)
 		for _, l := range s.links {
 			if l.server != d {
@@ -204,52 +224,50 @@ func (s *Session) dataChanged(d *dataServer, state fabric.State) {
 				s.fail(fmt.Errorf("send to %s again: %w", l.member, err))
 			}
 		}
-		select {
-		case s.back <- struct{}{}:
-		default:
-		}
+		s.exchange.do((*exchange.Exchange).Back)
 	case fabric.Closed:
 		s.fail(fmt.Errorf("%w: %s: the connection has ended", d.lostError(), d.name()))
 	}
 }
 
-// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it for as
-// long as the job's deadline.
+// controlChanged is told by fabric how the server fares that the coordinator is heard by. Training goes on without it
+// for as long as the job's deadline.
 func (s *Session) controlChanged(state fabric.State) {
 	switch state {
 	case fabric.Lost:
-		s.lost.Store(max(1, int64(s.since())))
-		s.config.Log.Warn("control server lost", "control", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+		s.watch.note(func() { s.watch.control.Begin(time.Now()) })
+		s.config.Log.Warn("control server lost", "control", s.config.serverName(), "job", s.job.Name, "member",
+			s.joined.Member)
 	case fabric.Back:
-		s.heard.Store(int64(s.since())) // it could not be
-		s.lost.Store(0)
-		s.config.Log.Info("control server back", "control", s.config.serverName(), "job", s.job.Name, "member", s.joined.Member)
+		s.hear(string(schema.Coordinator)) // who could not be heard
+		s.watch.note(s.watch.control.End)
+		s.config.Log.Info("control server back", "control", s.config.serverName(), "job", s.job.Name, "member",
+			s.joined.Member)
 	case fabric.Closed:
 		s.fail(fmt.Errorf("%w: %s: the connection has ended", ErrServerLost, s.config.serverName()))
 	}
 }
 
-// keepTime is the session's only goroutine of its own: it drives the windows, sends beats, and ends the session when the
-// server or the coordinator has been silent for too long.
+// keepTime is a goroutine of the session, beside keepReports: it drives the windows, sends heartbeats, and ends the
+// session when the server or the coordinator has been silent for too long.
 func (s *Session) keepTime() {
 	defer s.clock.Done()
 	tick := time.NewTicker(tickEvery)
 	defer tick.Stop()
-	var beat time.Time
+	var sent time.Time // the last heartbeat
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
 		case <-tick.C:
 			now := time.Now() // the tick may be an old one, where this process had no processor
-			s.forgivePause(s.since())
-			err := s.checkSilence()
-			s.passPulse(now, beat.Add(s.config.BeatEvery))
-			if err == nil && now.Sub(beat) >= s.config.BeatEvery {
-				beat, err = now, s.sendBeat()
+			s.excusePause(now)
+			err := s.checkSilence(now)
+			if err == nil {
+				err = s.tickHeartbeat(now, &sent)
 			}
-			if s.segment != nil {
-				s.segment.tick()
+			if s.reducer != nil {
+				s.reducer.tick()
 			}
 			for _, l := range s.links {
 				if err == nil && l.outbox != nil {
@@ -261,46 +279,4 @@ func (s *Session) keepTime() {
 			}
 		}
 	}
-}
-
-func (s *Session) sendBeat() error {
-	s.beat.SetHead(s.signHead())
-	if err := publish(s.control, s.subject(fabric.KindBeat, schema.All), s.beat.Seal()); err != nil {
-		return err
-	}
-	return s.sendReport()
-}
-
-// checkSilence says whom to give up: a server of shards after BackWithin, control and the coordinator after the job's
-// deadline.
-func (s *Session) checkSilence() error {
-	now := s.since()
-	for _, d := range s.servers {
-		if d.peer != "" && !s.training.Load() {
-			continue // it may have left; who is needed for the next batch is told then
-		}
-		if at := d.lost.Load(); at != 0 && now-time.Duration(at) > s.config.BackWithin {
-			return fmt.Errorf("%w: %s has been out of reach for %v, at batch %d of job %s", d.lostError(), d.name(),
-				(now - time.Duration(at)).Round(100*time.Millisecond), s.newest(), s.job.Name)
-		}
-	}
-	at := s.disowned.Load()
-	disowned := at != 0 && now-time.Duration(at) > s.config.RetryAfter
-	deadline := time.Duration(s.joined.DeadlineMS) * time.Millisecond
-	if at := s.lost.Load(); at != 0 { // the coordinator, whose clock may be ahead, then ends the job unheard
-		if gone := now - time.Duration(at); gone > deadline || disowned {
-			return fmt.Errorf("%w: control server %s has been out of reach for %v (deadline %v), at batch %d of job %s", ErrServerLost, s.config.serverName(),
-				gone.Round(100*time.Millisecond), deadline, s.newest(), s.job.Name)
-		}
-		return nil
-	}
-	if disowned {
-		return fmt.Errorf("%w: %s does not know this run of job %s any more, at batch %d: it was started anew, or has ended the job unheard",
-			ErrServerLost, s.config.serverName(), s.job.Name, s.newest())
-	}
-	if silent := now - time.Duration(s.heard.Load()); silent > deadline+graceOfCoordinator {
-		return fmt.Errorf("%w: the coordinator of job %s at %s has been silent for %v (deadline %v), at batch %d", ErrServerLost,
-			s.job.Name, s.config.serverName(), silent.Round(time.Second), deadline, s.newest())
-	}
-	return nil
 }

@@ -46,13 +46,17 @@ func TestRefusalsThatMatter(t *testing.T) {
 		from   string
 		says   []string
 	}{
-		{"gradient that is not finite", schema.Head{Job: 5, Batch: 17, Bucket: 3, Chunk: 2, Node: node}, schema.ReasonNonFinite, "s0",
+		{"gradient that is not finite", schema.Head{Job: 5, Batch: 17, Bucket: 3, Chunk: 2, Node: node},
+			schema.ReasonNonFinite, "s0",
 			[]string{"s0", "batch 17 bucket 3 chunk 2 lanes [0,2)", "non_finite", "because"}},
-		{"gradient sent again after its batch", schema.Head{Job: 5, Batch: 17, Node: node}, schema.ReasonStaleBatch, "s0", nil},
+		{"gradient sent again after its batch", schema.Head{Job: 5, Batch: 17, Node: node}, schema.ReasonStaleBatch, "s0",
+			nil},
 		{"lookup sent again after its batch", schema.Head{Job: 5, Batch: 16}, schema.ReasonStaleBatch, "s0", nil},
-		{"reading a version that others have left", schema.Head{Job: 5, Batch: 17}, schema.ReasonStaleBatch, "s0", []string{"stale_batch", "batch 17"}},
+		{"reading a version that others have left", schema.Head{Job: 5, Batch: 17}, schema.ReasonStaleBatch, "s0",
+			[]string{"stale_batch", "batch 17"}},
 		{"repetition", schema.Head{Job: 5, Batch: 17}, schema.ReasonDuplicate, "s0", nil},
-		{"unknown job, for which the coordinator is waited for", schema.Head{Job: 5, Batch: 17}, schema.ReasonJobUnknown, "s0", nil},
+		{"unknown job, for which the coordinator is waited for", schema.Head{Job: 5, Batch: 17},
+			schema.ReasonJobUnknown, "s0", nil},
 		{"of an earlier run", schema.Head{Job: 4, Batch: 17}, schema.ReasonNonFinite, "s0", nil},
 		{"from nobody", schema.Head{Job: 5, Batch: 17}, schema.ReasonNonFinite, "s7", nil},
 	} {
@@ -66,7 +70,7 @@ func TestRefusalsThatMatter(t *testing.T) {
 		} else {
 			checkError(t, s.Err(), ErrFrameRefused, c.says...)
 		}
-		if disowned := s.disowned.Load() != 0; disowned != (c.reason == schema.ReasonJobUnknown) {
+		if disowned := s.watch.disowned.Lasts(); disowned != (c.reason == schema.ReasonJobUnknown) {
 			t.Errorf("%s: disowned %v", c.name, disowned)
 		}
 	}
@@ -94,18 +98,20 @@ func TestOnlyTheCoordinatorEndsTheJob(t *testing.T) {
 // Once a batch is complete its frames are nobody's any more, whether their acks have come or not.
 func TestCompleteBatchFreesItsFrames(t *testing.T) {
 	published := 0
-	l := &shardLink{member: "s0", marks: make([]uint64, 1), outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
-		Publish: func(fabric.Subject, []byte) error { published++; return nil }})}
+	l := &shardLink{member: "s0", marks: make([]uint64, 1),
+		outbox: fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{},
+			Publish: func(fabric.Subject, fabric.Payload) error { published++; return nil }})}
 	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, Values: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx := testContext(t)
 	for round := range 3 {
-		if err := l.send(ctx, fabric.At("bare", "t0", fabric.KindDense, "s0").WithBucket(0, 0), f.Seal()); err != nil {
+		if err := l.post(posted{subject: fabric.At("bare", "t0", fabric.KindDense, "s0").WithBucket(0, 0),
+			frame: fabric.NewPayload(f.Room())}); err != nil {
 			t.Fatal(err)
 		}
-		l.marks[0] = l.sent
+		l.marks[0] = l.posted
 		if err := l.received(ctx, 1); err != nil || l.outbox.Pending() != 0 {
 			t.Fatalf("round %d: %d frames pending, %v", round, l.outbox.Pending(), err)
 		}
@@ -132,5 +138,16 @@ func TestSessionEndsWithEitherContext(t *testing.T) {
 	<-ctx.Done()
 	if context.Cause(ctx) != ErrServerLost {
 		t.Errorf("cause %v, want that of the session", context.Cause(ctx))
+	}
+}
+
+// A lookup or pull of the batch under way that comes so late that others have gone on is no reason to end.
+func TestLateRepetitionOfTheBatchUnderWay(t *testing.T) {
+	s := bareSession(t)
+	s.results.begin(17)
+	frame, err := schema.EncodeRefusal(schema.Head{Job: 5, Batch: 17}, schema.ReasonStaleBatch, "batch 18 is under way")
+	arrives(t, s, "s0", frame, err)
+	if s.Err() != nil {
+		t.Error(s.Err())
 	}
 }

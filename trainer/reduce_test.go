@@ -28,10 +28,13 @@ var routes = []struct {
 	{"trainers, tables on shards", schema.ReduceTrainers, []bool{false, false}, nil, ""},
 	{"trainers, tables replicated", schema.ReduceTrainers, []bool{true, true}, nil, ""},
 	{"trainers, one table replicated", schema.ReduceTrainers, []bool{true, false}, nil, ""},
-	{"trainers, tables by shards", schema.ReduceTrainers, []bool{true, true}, []string{schema.ReduceShards, schema.ReduceShards}, ""},
-	{"shards, tables by trainers", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, schema.ReduceTrainers}, ""},
+	{"trainers, tables by shards", schema.ReduceTrainers, []bool{true, true},
+		[]string{schema.ReduceShards, schema.ReduceShards}, ""},
+	{"shards, tables by trainers", schema.ReduceShards, []bool{true, true},
+		[]string{schema.ReduceTrainers, schema.ReduceTrainers}, ""},
 	{"shards, one table by either", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, ""}, ""},
-	{"trainers, one table by either, at the end", schema.ReduceTrainers, []bool{true, true}, []string{"", schema.ReduceShards}, schema.SumClose},
+	{"trainers, one table by either, at the end", schema.ReduceTrainers, []bool{true, true},
+		[]string{"", schema.ReduceShards}, schema.SumClose},
 	{"shards, tables there, at the end", schema.ReduceShards, []bool{false, false}, nil, schema.SumClose},
 	{"trainers, tables replicated, at the end", schema.ReduceTrainers, []bool{true, true}, nil, schema.SumClose},
 }
@@ -48,8 +51,8 @@ func routeJob(name string, route, trainers, lanes int) *schema.Job {
 	return job
 }
 
-// Whichever way gradients take, a job has the same bits: those of the oracle, with momentum, uneven and empty lanes and a
-// batch without any sample.
+// Whichever way gradients take, a job has the same bits: those of the oracle, with momentum, uneven and empty lanes and
+// a batch without any sample.
 func TestEveryRouteGivesEqualBits(t *testing.T) {
 	const lanes, batches = 6, 7
 	want, losses := toyOutcome(t, lanes, batches)
@@ -89,8 +92,8 @@ func TestLostPeerIsNamed(t *testing.T) {
 	}
 }
 
-// Who is through first keeps its results until the others have them: one of two leaves at once, while what it published of
-// the last batch never reached the other.
+// Who is through first keeps its results until the others have them: one of two leaves at once, while what it published
+// of the last batch never reached the other.
 func TestLeaverKeepsTheLastResults(t *testing.T) {
 	server := startServer(t, 1) // whose deadline is far
 	sessions := joinAll(t, testConfig(t, server), routeJob("leaver", 4, 2, 4))
@@ -100,11 +103,11 @@ func TestLeaverKeepsTheLastResults(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	g := sessions[0].segment
+	g := sessions[0].reducer
 	poll(t, "t1 says that it has everything", func() bool { return g.done(1, nil) })
-	g.mu.Lock()
-	g.senders[1].speaks = 0 // as if that had been lost
-	g.mu.Unlock()
+	g.stepLock.Lock()
+	g.begun[1] = 0 // as if that had been lost
+	g.stepLock.Unlock()
 	ctx, cancel := context.WithTimeout(testContext(t), 300*time.Millisecond)
 	defer cancel()
 	if err := sessions[0].awaitOthers(ctx, false); err != nil || ctx.Err() == nil {
@@ -154,6 +157,7 @@ func TestNormalEndWarnsOfNothing(t *testing.T) {
 	poll(t, "t1 sees that t0 is gone", lost(sessions[1]))
 	poll(t, "both warnings", func() bool {
 		text := log.String()
-		return strings.Contains(text, `level=WARN msg="server lost" server="trainer t0`) && strings.Contains(text, `level=WARN msg="connection lost"`)
+		return strings.Contains(text, `level=WARN msg="server lost" server="trainer t0`) &&
+			strings.Contains(text, `level=WARN msg="connection lost"`)
 	})
 }

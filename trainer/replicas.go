@@ -3,38 +3,39 @@ package trainer
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"gradbus/cuda"
 	"gradbus/schema"
 	"gradbus/shard/state"
 )
 
-// replicas are the tables that every trainer keeps whole: it does to their rows what a shard does to those that it owns.
+// replicas are the tables that every trainer keeps whole: it does to their rows what a shard does to those that it
+// owns.
 type replicas struct {
 	specs   []schema.TableSpec
 	tables  []state.Table // by index; nil where shards keep the table
+	locks   []sync.Mutex  // of tables, while results are staged: those of several owners come at once. Leaves
 	scanner state.Scanner
 }
 
 // newReplicas draws version 0 of all replicated tables, which every trainer does alike.
 func newReplicas(ctx context.Context, job *schema.Job, backend cuda.Backend, lr *state.LRChanges) (*replicas, error) {
-	r := &replicas{specs: job.Tables, tables: make([]state.Table, len(job.Tables))}
+	r := &replicas{specs: job.Tables, tables: make([]state.Table, len(job.Tables)),
+		locks: make([]sync.Mutex, len(job.Tables))}
 	for i := range job.Tables {
 		spec := &job.Tables[i]
 		if !spec.Replicated {
 			continue
 		}
-		places, err := state.NewPlaces(ctx, spec, func(schema.Partition) bool { return true })
-		if err == nil {
-			var t *state.Array
-			if t, err = state.NewArray(ctx, state.ArrayConfig{Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
-				Places: places, Columns: spec.Dim, Start: job.StartVersion()}); err == nil {
-				r.tables[i] = t
-				continue
-			}
+		t, err := state.NewArray(ctx, state.ArrayConfig{
+			Backend: backend, Spec: spec, Optimizer: job.OptimizerOf(schema.Table(i)), LR: lr, Seed: job.Seed,
+			Here: func(schema.Partition) bool { return true }, Columns: spec.Dim, Start: job.StartVersion()})
+		if err != nil {
+			r.close()
+			return nil, fmt.Errorf("table %q: %w", spec.Name, err)
 		}
-		r.close()
-		return nil, fmt.Errorf("table %q: %w", spec.Name, err)
+		r.tables[i] = t
 	}
 	return r, nil
 }
@@ -50,7 +51,10 @@ func (r *replicas) close() {
 
 // stage applies mean gradients of a replicated table's rows, times scale, beside the table.
 func (r *replicas) stage(t schema.Table, keys []uint64, means []float32, scale float32) error {
-	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1, Scale: scale}); err != nil {
+	r.locks[t].Lock()
+	defer r.locks[t].Unlock()
+	if err := r.tables[t].Stage(state.RowGradient{Keys: keys, Sums: cuda.Float32s(means), Weight: 1, Scale: scale}); err !=
+		nil {
 		return fmt.Errorf("apply %d rows of table %d: %w", len(keys), t, err)
 	}
 	return nil
@@ -65,7 +69,8 @@ func (r *replicas) replicated() []bool {
 	return is
 }
 
-// commit makes the staged rows those of the current version, once the batch is complete. weight is its samples, of all trainers.
+// commit makes the staged rows those of the current version, once the batch is complete. weight is its samples, of
+// all trainers.
 func (r *replicas) commit(weight float64) {
 	for _, t := range r.tables {
 		if t == nil {
@@ -92,6 +97,7 @@ func (r *replicas) fill(to *tables) error {
 }
 
 // scan gives all rows of a table, as Session.Table does, valuesMax values at a time.
-func (r *replicas) scan(t schema.Table, valuesMax int, yield func(p schema.Partition, keys []uint64, rows []float32) error) error {
+func (r *replicas) scan(t schema.Table, valuesMax int, yield func(p schema.Partition, keys []uint64,
+	rows []float32) error) error {
 	return r.scanner.Scan(r.tables[t], &r.specs[t], valuesMax, yield)
 }

@@ -15,7 +15,8 @@ import (
 // Whoever adds up, a trainer that lives and sends nothing ends the job within the deadline, by its name.
 func TestSilentTrainerIsNamedOnEveryRoute(t *testing.T) {
 	server := startServerWith(t, ps.Config{Shards: 1, Deadline: shortDeadline})
-	for _, route := range []string{"shards, tables replicated", "trainers, tables replicated", "trainers, tables by shards", "shards, tables by trainers"} {
+	for _, route := range []string{"shards, tables replicated", "trainers, tables replicated",
+		"trainers, tables by shards", "shards, tables by trainers"} {
 		t.Run(route, func(t *testing.T) {
 			t.Parallel()
 			at := 0
@@ -38,7 +39,8 @@ func TestSilentTrainerIsNamedOnEveryRoute(t *testing.T) {
 			}()
 			_ = sessions[1].Run(ctx, w, 5, nil)
 			err := <-failed
-			if !errors.Is(err, ErrJobFailed) || !strings.Contains(err.Error(), "trainer t1") || !strings.Contains(err.Error(), "alive but sends no gradients") {
+			if !errors.Is(err, ErrJobFailed) || !strings.Contains(err.Error(), "trainer t1") ||
+				!strings.Contains(err.Error(), "alive but sends no gradients") {
 				t.Errorf("t0: %v, want that t1 is alive but sends no gradients", err)
 			}
 		})

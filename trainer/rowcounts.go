@@ -1,7 +1,8 @@
 package trainer
 
-// rowCounts puts behind the gradient of each row how often the lane's keys name it, where a table is divided by that. It is added up as
-// the gradient is, so each owner has the number over all lanes that gave one. A nil rowCounts counts for no table.
+// rowCounts puts behind the gradient of each row how often the lane's keys name it, where a table is divided by that.
+// It is added up as the gradient is, so each owner has the number over all lanes that gave one. A nil rowCounts counts
+// for no table.
 type rowCounts struct {
 	tables *tables
 	times  []float32 // by local id; scratch

@@ -32,7 +32,8 @@ func TestRowCounts(t *testing.T) {
 	}
 }
 
-// Rows that are divided by their own number have the bits of the oracle on any number of trainers and shards, kept by either.
+// Rows that are divided by their own number have the bits of the oracle on any number of trainers and shards, kept by
+// either.
 func TestRowsDividedByTheirCount(t *testing.T) {
 	const lanes, batches = 5, 6
 	config := []Config{testConfig(t, startServer(t, 1)), testConfig(t, startServer(t, 2))}

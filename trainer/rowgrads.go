@@ -8,9 +8,9 @@ import (
 	"gradbus/schema"
 )
 
-// rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table, once the last lane of a hosted node
-// is there: one pass over the rows, however many lanes they come from. Rows are named by local ids, whose order is the order of the
-// keys, so that sums over local ids are sums over keys.
+// rowSums adds the sparse gradients of the hosted lanes up the lane tree, table by table, once the last lane of a
+// hosted node is there: one pass over the rows, however many lanes they come from. Rows are named by local ids, whose
+// order is the order of the keys, so that sums over local ids are sums over keys.
 type rowSums struct {
 	backend cuda.Backend
 	lanes   int // of the job
@@ -53,7 +53,8 @@ func (r *rows) set(ids []uint64, values []float32) {
 }
 
 func newRowSums(backend cuda.Backend, lanes int, first lane.Lane, nodes int, dims []int) *rowSums {
-	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes, first: first, dims: dims,
+	s := &rowSums{backend: backend, dtype: schema.DTypeFloat32, rounder: newRounder(backend), lanes: lanes,
+		first: first, dims: dims,
 		open: make([][]laneRows, len(dims)), node: make([][]rows, nodes), given: make([]bool, len(dims))}
 	for i := range s.node {
 		s.node[i] = make([]rows, len(dims))
@@ -101,7 +102,8 @@ func (s *rowSums) give(table int) error {
 	return nil
 }
 
-// add takes the lane's gradient of a table. ids are local ids below count, ascending; values [len(ids), dim] is not kept.
+// add takes the lane's gradient of a table. ids are local ids below count, ascending; values [len(ids), dim] is not
+// kept.
 func (s *rowSums) add(table int, ids []uint64, values []float32) error {
 	if err := s.give(table); err != nil {
 		return err
@@ -151,7 +153,8 @@ func (s *rowSums) expand(table, at int, mode cuda.Mode, ids, offsets []int64, gr
 	room, out := min(len(ids), count), s.next(table, at)
 	s.keys, out.values = grown(s.keys, room), grown(out.values, room*dim)
 	n, err := s.backend.BagBackward(cuda.BagBackward{Dim: dim, Mode: mode, Padding: cuda.NoPadding, R: int64(count),
-		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(s.keys), Out: cuda.Float32s(out.values)})
+		IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), GradOut: cuda.Float32s(grad), Keys: cuda.Int64s(s.keys),
+		Out: cuda.Float32s(out.values)})
 	if err != nil {
 		return fmt.Errorf("sum bag gradients of table %d by row: %w", table, err)
 	}
@@ -174,13 +177,15 @@ func (s *rowSums) merge(table, node int) error {
 	n := 0
 	for i := range open {
 		if o := &open[i]; len(o.ids) > 0 {
-			s.terms = append(s.terms, cuda.RowsTerm{First: uint16(o.lane), Count: 1, Keys: cuda.Uint64s(o.ids), Rows: cuda.Float32s(o.values)})
+			s.terms = append(s.terms, cuda.RowsTerm{First: uint16(o.lane), Count: 1, Keys: cuda.Uint64s(o.ids),
+				Rows: cuda.Float32s(o.values)})
 			n += len(o.ids)
 		}
 	}
 	out.ids, out.values = grown(out.ids, n), grown(out.values, n*s.dims[table])
-	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes, OutKeys: cuda.Uint64s(out.ids), OutRows: cuda.Float32s(out.values),
-		Terms: s.terms})
+	n, err := s.backend.Merge(cuda.Merge{Dim: s.dims[table], Lanes: s.lanes, OutKeys: cuda.Uint64s(out.ids),
+		OutRows: cuda.Float32s(out.values),
+		Terms:   s.terms})
 	if err != nil {
 		return fmt.Errorf("add row gradients of table %d over %d lanes: %w", table, len(s.terms), err)
 	}
@@ -272,8 +277,8 @@ func (s *rowSums) replay(table, at int, b *bagGrad) error {
 }
 
 // rounded rounds the sums of a hosted node to what travels, where that has 16 bits. Rows have no error feedback: a
-// residual for every row that a trainer ever touches would be as large as the table, and what a rare row is owed would be
-// added many batches later, to a gradient that has nothing to do with it.
+// residual for every row that a trainer ever touches would be as large as the table, and what a rare row is owed would
+// be added many batches later, to a gradient that has nothing to do with it.
 func (s *rowSums) rounded(node int) ([]rows, error) {
 	sums := s.node[node]
 	if s.dtype == schema.DTypeFloat32 {

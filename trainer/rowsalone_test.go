@@ -8,24 +8,25 @@ import (
 
 	"gradbus/lane"
 	"gradbus/ps"
-	"gradbus/round"
 	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
 )
 
 // journal keeps what shards say they did, each shard's in its order.
 type journal struct {
 	mu     sync.Mutex
-	shards [][]ps.Journal
+	shards [][]shard.Journal
 }
 
-func (j *journal) note(_ schema.JobName, shard int, e ps.Journal) {
+func (j *journal) note(_ schema.JobName, shard int, e shard.Journal) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.shards[shard] = append(j.shards[shard], e)
 }
 
 // entries is what was noted so far, in a copy.
-func (j *journal) entries() (shards [][]ps.Journal) {
+func (j *journal) entries() (shards [][]shard.Journal) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, s := range j.shards {
@@ -37,13 +38,13 @@ func (j *journal) entries() (shards [][]ps.Journal) {
 // replay is a single process that does what shards and trainers did, in the order of the shards' journals: one copy of
 // the tables for each shard, of which only the shard's part counts, and the dense part in step.
 type replay struct {
-	t      *testing.T
-	job    *schema.Job
-	place  *schema.Placement
-	toy    *bagToy
-	hosts  []round.Host
-	shards []*oracle
-	dense  *oracle
+	t            *testing.T
+	job          *schema.Job
+	place        *schema.Placement
+	toy          *bagToy
+	contributors []round.Contributor
+	shards       []*oracle
+	dense        *oracle
 
 	parts map[string][]float32  // pooled rows of (shard, trainer, batch, lane, table), of the shard's columns
 	grads map[string]*laneGrads // of (batch, lane)
@@ -51,13 +52,14 @@ type replay struct {
 }
 
 // pooled notes what a lookup saw.
-func (r *replay) lookup(shard int, e ps.Journal) {
-	for _, h := range r.hosts {
+func (r *replay) lookup(shard int, e shard.Journal) {
+	for _, h := range r.contributors {
 		for l := h.First; h.Member == e.From && int(l) < int(h.First)+h.Count; l++ {
 			all := r.toy.samples(e.Batch, l)
 			tables := r.shards[shard].tables
 			if r.parts[fmt.Sprint(shard, e.Batch, l, 0)] != nil {
-				continue // asked again, because the answer was late: the trainer has taken the first, since answers keep their order
+				// asked again, because the answer was late: the trainer has taken the first, since answers keep their order
+				continue
 			}
 			r.parts[fmt.Sprint(shard, e.Batch, l, 0)] = naiveBags(tables[0].rows, toyWordDim, false, all, wordsOf)
 			r.parts[fmt.Sprint(shard, e.Batch, l, 1)] = naiveBags(tables[1].rows, toyTagDim, true, all, tagsOf)
@@ -90,7 +92,7 @@ func (r *replay) whole(b schema.Batch, l lane.Lane, table, dim int) []float32 {
 }
 
 // compute computes a trainer's lanes of a batch, if everything that they saw is there.
-func (r *replay) compute(b schema.Batch, h round.Host) bool {
+func (r *replay) compute(b schema.Batch, h round.Contributor) bool {
 	if r.done[h.Member] != int(b) || r.dense.batches != int(b) {
 		return false
 	}
@@ -111,9 +113,9 @@ func (r *replay) compute(b schema.Batch, h round.Host) bool {
 }
 
 // apply does what a shard did with a trainer's contribution; false where it cannot be known yet.
-func (r *replay) apply(shard int, e ps.Journal) bool {
-	at := slices.IndexFunc(r.hosts, func(h round.Host) bool { return h.Member == e.From })
-	h := r.hosts[at]
+func (r *replay) apply(shard int, e shard.Journal) bool {
+	at := slices.IndexFunc(r.contributors, func(h round.Contributor) bool { return h.Member == e.From })
+	h := r.contributors[at]
 	if r.done[h.Member] <= int(e.Batch) {
 		return false
 	}
@@ -136,7 +138,7 @@ func (r *replay) apply(shard int, e ps.Journal) bool {
 // dense takes a step of the dense part when every trainer has computed its batch.
 func (r *replay) step() {
 	b := r.dense.batches
-	for _, h := range r.hosts {
+	for _, h := range r.contributors {
 		if r.done[h.Member] <= b {
 			return
 		}
@@ -151,12 +153,12 @@ func (r *replay) step() {
 	r.dense.batches++
 }
 
-func (r *replay) run(shards [][]ps.Journal, batches int) {
+func (r *replay) run(shards [][]shard.Journal, batches int) {
 	next := make([]int, len(shards))
 	for moved := true; moved; {
 		moved = false
 		for b := range batches {
-			for _, h := range r.hosts {
+			for _, h := range r.contributors {
 				moved = r.compute(schema.Batch(b), h) || moved
 			}
 		}
@@ -176,7 +178,8 @@ func (r *replay) run(shards [][]ps.Journal, batches int) {
 	}
 	for shard, entries := range shards {
 		if next[shard] != len(entries) || r.dense.batches != batches {
-			r.t.Fatalf("the replay stops at entry %d of %d of s%d, %v, with %d of %d batches", next[shard], len(entries), shard, entries[next[shard]:min(next[shard]+1, len(entries))], r.dense.batches, batches)
+			r.t.Fatalf("the replay stops at entry %d of %d of s%d, %v, with %d of %d batches", next[shard], len(entries), shard,
+				entries[next[shard]:min(next[shard]+1, len(entries))], r.dense.batches, batches)
 		}
 	}
 }
@@ -202,8 +205,9 @@ func TestRowsAloneAgainstReplay(t *testing.T) {
 		for _, trainers := range []int{1, 3} {
 			t.Run(fmt.Sprintf("%s/%d trainers", placement, trainers), func(t *testing.T) {
 				const shards = 2
-				j := &journal{shards: make([][]ps.Journal, shards)}
-				server, err := ps.Start(testContext(t), ps.Config{Shards: shards}, ps.Options{Backend: testBackend(t), Journal: j.note})
+				j := &journal{shards: make([][]shard.Journal, shards)}
+				server, err := ps.Start(testContext(t), ps.Config{Shards: shards},
+					ps.Options{Backend: testBackend(t), Journal: j.note})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -216,8 +220,10 @@ func TestRowsAloneAgainstReplay(t *testing.T) {
 						t.Fatalf("t%d: %v", i, err)
 					}
 				}
-				r := &replay{t: t, job: job, place: schema.NewPlacement(job, shards), toy: &bagToy{toy: newToy(t, job)}, hosts: round.HostsOf(job),
-					dense: newOracle(t, job), parts: map[string][]float32{}, grads: map[string]*laneGrads{}, done: map[schema.Member]int{}}
+				r := &replay{t: t, job: job, place: schema.NewPlacement(job, shards), toy: &bagToy{toy: newToy(t, job)},
+					contributors: round.ContributorsOf(job),
+					dense:        newOracle(t, job), parts: map[string][]float32{}, grads: map[string]*laneGrads{},
+					done: map[schema.Member]int{}}
 				for range shards {
 					r.shards = append(r.shards, newOracle(t, job))
 				}
@@ -236,14 +242,15 @@ func TestRowsAloneAgainstReplay(t *testing.T) {
 				for i := range job.Tables {
 					dim := job.Tables[i].Dim
 					want := r.rows(i, dim)
-					err := sessions[0].Table(testContext(t), schema.Table(i), func(_ schema.Partition, keys []uint64, rows []float32) error {
-						for k, key := range keys {
-							if !slices.Equal(rows[k*dim:(k+1)*dim], want[int(key)*dim:(int(key)+1)*dim]) {
-								return fmt.Errorf("row %d is %v, want %v", key, rows[k*dim:(k+1)*dim], want[int(key)*dim:(int(key)+1)*dim])
+					err := sessions[0].Table(testContext(t), schema.Table(i),
+						func(_ schema.Partition, keys []uint64, rows []float32) error {
+							for k, key := range keys {
+								if !slices.Equal(rows[k*dim:(k+1)*dim], want[int(key)*dim:(int(key)+1)*dim]) {
+									return fmt.Errorf("row %d is %v, want %v", key, rows[k*dim:(k+1)*dim], want[int(key)*dim:(int(key)+1)*dim])
+								}
 							}
-						}
-						return nil
-					})
+							return nil
+						})
 					if err != nil {
 						t.Errorf("table %d: %v", i, err)
 					}

@@ -1,12 +1,14 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"time"
 
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
 // Progress is one completed batch, as this trainer sees it.
@@ -18,33 +20,34 @@ type Progress struct {
 	Skipped     int            // of these lanes, absent because their gradient was not finite (schema.Job.OnNonfinite)
 	SamplesRun  uint64         // of this trainer's lanes in this Run so far
 	SamplesAll  float64        // of all trainers in the batch; in grouped, of those in its group
-	Version     schema.Version // of the parameters that the batch made: Batch+1, and in grouped the number of updates by then
+	Version     schema.Version // of the parameters that the batch made: Batch+1; in grouped how many updates there were
 	Loss        float64        // mean over this trainer's samples of the batch; 0 where it had none
 	Began       time.Time      // when this trainer began with the batch
 	BatchTime   time.Duration  // from then until the batch was complete
 	ElapsedTime time.Duration  // since Run began
 
-	// Buckets are the times of the batch's buckets, dense ones first, where Config.Timeline asks for them. Valid until report
-	// returns.
+	// Buckets are the times of the batch's buckets, dense ones first, where Config.Timeline asks for them. Valid until
+	// report returns.
 	Buckets []BucketTimes
 }
 
-// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a workload
-// fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing. All trainers of a job must
-// run the same number of batches. A batch may be without samples, all batches of a Run may not (ErrWorkload).
+// Run trains for a number of batches, from the current version on: it holds one batch after the other (Next) and lets a
+// workload fill it. report is called after each completed batch, from the goroutine that calls Run; nil for nothing.
+// All trainers of a job must run the same number of batches. A batch may be without samples, all batches of a Run may
+// not (ErrWorkload).
 //
 // Where an error ends a trainer after its last Run, the others go on: see Abort.
 //
 // Time spent in report, or between two calls of Run, is time that the others wait: beyond the server's deadline the job
 // ends as it does for any slow trainer.
 //
-// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under way, ErrWorkload,
-// ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights that shards hold are
-// those of a whole number of batches in any case.
+// After an error the session has failed, and Abort should be called with it. Errors: ErrOrder where a batch is under
+// way, ErrWorkload, ErrFrameRefused, ErrServerLost, ErrJobFailed, ErrLeft, and the cause of ctx. In sync the weights
+// that shards hold are those of a whole number of batches in any case.
 //
-// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete; Run
-// returns when all are. In async the trainers of a job need not run the same number of batches, report tells of this
-// trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
+// In bounded a batch is computed on a version up to ahead batches older, and report follows as batches are complete;
+// Run returns when all are. In async the trainers of a job need not run the same number of batches, report tells of
+// this trainer's alone, and afterwards Param and Digest give the dense parameters as this trainer saw them last.
 func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report func(Progress)) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -58,24 +61,22 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	ctx, stop := s.running(ctx)
 	defer stop()
 	r := s.begin(batches, report)
-	for left := batches; left > 0; left-- {
-		b, err := s.Next(ctx)
-		if err != nil {
-			return err
-		}
-		if err := r.fill(ctx, b, w, left > 1); err != nil {
+	for range batches {
+		if err := r.fill(ctx, w); err != nil {
 			return err
 		}
 	}
 	return s.Finish(ctx)
 }
 
-// fill lets a workload compute a batch, and name the keys of the one behind it where there is to be one.
-func (r *run) fill(ctx context.Context, b *Batch, w Workload, more bool) error {
-	if b.stage == naming {
-		if err := b.collect(w); err != nil {
-			return b.failed(ctx, err)
-		}
+// fill lets a workload compute the next batch.
+func (r *run) fill(ctx context.Context, w Workload) error {
+	b, err := r.Next()
+	if err != nil {
+		return err
+	}
+	if err := b.collect(w); err != nil {
+		return b.failed(ctx, err)
 	}
 	if err := b.Fetch(ctx); err != nil {
 		return err
@@ -92,17 +93,13 @@ func (r *run) fill(ctx context.Context, b *Batch, w Workload, more bool) error {
 			return err
 		}
 	}
-	if !more {
-		return b.Commit(ctx)
-	}
-	return b.commit(ctx, func() error { // whose lookups may leave with the rows of this one
-		return r.prefetch(b.number + 1).collect(w)
-	})
+	return b.Commit(ctx)
 }
 
 // begin starts a run of batches, of which there are to be so many; 0 where nobody knows.
 func (s *Session) begin(batches uint64, report func(Progress)) *run {
-	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.newest(), waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
+	s.run = &run{Session: s, batches: batches, report: report, began: time.Now(), committed: s.newest(),
+		waiting: make([]batchDone, s.job.Ahead+1), first: s.job.StartVersion()}
 	s.training.Store(true)
 	s.complete.Store(false)
 	s.planned.Store(uint64(s.newest()) + batches)
@@ -117,8 +114,9 @@ func (r *run) end() {
 	r.Session.run = nil
 }
 
-// Finish ends the batches that Next began: it returns when all that were committed are complete. From then on the other trainers need
-// nothing of this one that is not asked of it anew by a further Next. Close does the same where it is not done.
+// Finish ends the batches that Next began: it returns when all that were committed are complete. From then on the other
+// trainers need nothing of this one that is not asked of it anew by a further Next. Close does the same where it is not
+// done.
 func (s *Session) Finish(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -133,9 +131,6 @@ func (s *Session) Finish(ctx context.Context) error {
 	ctx, stop := s.running(ctx)
 	defer stop()
 	if err := r.settle(ctx, r.committed); err != nil { // ahead of what is complete
-		return r.interrupted(ctx, s.newest(), err)
-	}
-	if err := s.settleRows(ctx); err != nil {
 		return r.interrupted(ctx, s.newest(), err)
 	}
 	if err := r.checkSamples(); err != nil {
@@ -160,16 +155,16 @@ func (s *Session) settled(ctx context.Context) error {
 	return nil
 }
 
-// checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are would look like
-// training. Where batches are not those of all trainers, only a trainer that is alone knows. A program that looks up rows itself may leave out
-// batches as it sees fit, such as those whose gradients have overflown.
+// checkSamples refuses batches of which none had a sample in any lane: a loss of 0 and weights that stay as they are
+// would look like training. Where batches are not those of all trainers, only a trainer that is alone knows. A program
+// that looks up rows itself may leave out batches as it sees fit, such as those whose gradients have overflown.
 func (r *run) checkSamples() error {
-	all := r.job.Trainers == 1 || r.place.Plan.Clock == schema.ClockBounded && !r.place.Plan.SkipNonfinite
+	all := r.job.Trainers == 1 || r.place.Plan.Clock.Common() && !r.place.Plan.SkipNonfinite
 	if !all || r.done == 0 || r.samplesAll > 0 || r.skipped > 0 || r.rowless {
 		return nil
 	}
-	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): want Keys to return how many samples a lane has",
-		ErrWorkload, r.done)
+	return fmt.Errorf("%w: no lane of any trainer had a sample, neither here nor in any batch of this Run (%d): "+
+		"want Keys to return how many samples a lane has", ErrWorkload, r.done)
 }
 
 // interrupted is failed, but for a wait that is to go on later.
@@ -180,11 +175,11 @@ func (r *run) interrupted(ctx context.Context, b schema.Batch, err error) error 
 	return r.failed(ctx, b, err)
 }
 
-// failed ends the session with an error of batch b.
+// failed ends the session with an error of batch b. Where the session ended first, ctx follows it, but not at once.
 func (r *run) failed(ctx context.Context, b schema.Batch, err error) error {
 	err = fmt.Errorf("batch %d: %w", b, err)
 	if errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
-		err = context.Cause(ctx) // says the batch itself, or that of another trainer
+		err = cmp.Or(context.Cause(ctx), r.Err(), err) // says the batch itself, or that of another trainer
 	}
 	r.fail(err)
 	r.end()
@@ -199,14 +194,12 @@ type run struct {
 	first   schema.Batch // that the program knows as 0
 	began   time.Time
 	now     *Batch // that Next gave last
-	next    *Batch // whose keys are named already; else nil
 
 	committed  schema.Version // batches before it are
 	done       uint64
 	samples    uint64
 	skipped    uint64        // lanes
 	samplesAll float64       // of all trainers, where a batch has one weight
-	asked      bool          // lookups of next have been sent
 	rowless    bool          // a batch was of rows that the program looked up itself (SkipFetch)
 	waiting    []batchDone   // for results: batch b at b % len
 	waited     time.Duration // for results, since a batch was complete
@@ -239,7 +232,10 @@ func (r *run) measured(b schema.Batch) {
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
 func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 	for {
-		for v := r.results.completed(); r.newest() < v; {
+		for v := get(r.exchange, (*exchange.Exchange).Completed); r.newest() < v; {
+			if err := r.sender.away(ctx, r.newest()); err != nil {
+				return err
+			}
 			r.complete(r.newest())
 		}
 		if r.newest() >= atLeast {
@@ -247,54 +243,53 @@ func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 		}
 		began := time.Now()
 		r.activity.beginAt(awaitingResults, began)
-		if err := r.wait(ctx, r.results.ready, r.probeTime(), r.pullLate); err != nil {
+		if err := r.awaitResults(ctx, r.newest()); err != nil {
 			return fmt.Errorf("wait for results: %w", err)
 		}
 		r.waited += time.Since(began)
 	}
 }
 
-// fetch sends lookups, all to all shards at once, and waits until every answer is in place.
-func (s *Session) fetch(ctx context.Context, l *lookups, b schema.Batch) error {
-	if err := s.askFor(l, b); err != nil {
-		return err
+// fetch gets the rows of lookups, which may have been sent before: it asks all shards at once. What came before them is
+// complete, so shards can answer.
+func (s *Session) fetch(ctx context.Context, l *lookups) error {
+	if !l.sent {
+		if err := s.askFor(l, true); err != nil {
+			return err
+		}
 	}
-	return s.answered(ctx, l, b)
-}
-
-// askFor sends lookups. From here on until the last answer nothing else may use the rows.
-func (s *Session) askFor(l *lookups, b schema.Batch) error {
-	var taker rowsTaker = l
-	s.rowsFor.Store(&taker)
-	l.begin()
 	if err := s.replicas.fill(l.tables); err != nil {
 		return err
 	}
-	l.asked = time.Now()
-	return l.unanswered(s.sendLookup(b))
+	return s.awaitAnswers(ctx, l.who)
 }
 
-func (s *Session) sendLookup(b schema.Batch) func(shard int, sealed []byte, kind string) error {
-	return func(shard int, sealed []byte, kind string) error {
-		l := s.links[shard]
-		return l.publish(s.subject(kind, l.member).WithBatch(uint64(b)), sealed)
+// askAhead sends lookups of a batch whose rows need not be there yet, if shards have room to keep them until then.
+func (s *Session) askAhead(l *lookups) error {
+	if !l.fit(s.joined.ParkedBytes) {
+		return nil
 	}
+	return s.askFor(l, false)
 }
 
-// answered waits for the answers to lookups that were sent.
-func (s *Session) answered(ctx context.Context, l *lookups, b schema.Batch) error {
-	var taker rowsTaker = l
-	s.rowsFor.Store(&taker) // an evaluation may have come between
-	return s.answer(ctx, l.ready, &s.answers, s.answerTime(), l.asked, func() error {
-		s.count(func(t *Stats) { t.LookupsRepeated++ })
-		return l.unanswered(s.sendLookup(b))
-	})
+// askFor sends lookups. From here on until the last answer nothing else may use the rows.
+func (s *Session) askFor(l *lookups, atOnce bool) error {
+	l.begin(s.since(), atOnce)
+	l.sent = true
+	for i := range l.requests {
+		if err := l.send(s, i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // complete makes version b+1 the current one.
 func (r *run) complete(b schema.Batch) {
 	w := &r.waiting[int(b)%len(r.waiting)]
-	weight, version := r.results.outcomeOf(b)
+	var weight float64
+	var version schema.Version
+	r.exchange.do(func(x *exchange.Exchange) { weight, version = x.Outcome(b) })
 	r.compute.params.commit(b + 1)
 	r.replicas.commit(weight)
 	r.batch.Store(uint64(b) + 1)
@@ -307,16 +302,18 @@ func (r *run) complete(b schema.Batch) {
 	r.skipped += uint64(w.skipped)
 	r.samplesAll += weight
 	w.times.result, r.waited = r.waited, 0
-	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped, SamplesRun: r.samples, SamplesAll: weight, Version: version - r.first,
-		Began: w.times.begin, BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
-	p.Buckets = r.results.of(b).times.report()
+	p := Progress{Batch: b - r.first, Batches: r.batches, Done: r.done, Samples: w.samples, Skipped: w.skipped,
+		SamplesRun: r.samples, SamplesAll: weight, Version: version - r.first, Began: w.times.begin,
+		BatchTime: time.Since(w.times.begin), ElapsedTime: time.Since(r.began)}
+	p.Buckets = r.results.timesOf(b).report()
 	if w.samples > 0 {
 		p.Loss = w.lossSum / float64(w.samples)
 	}
 	r.count(func(t *Stats) {
 		t.add(w.samples, w.times)
 		if w.skipped > 0 && t.LanesSkipped == 0 {
-			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted", "batch", uint64(b))
+			r.config.Log.Warn("lanes whose gradient is not finite are skipped; this is the first, and all are counted",
+				"batch", uint64(b))
 		}
 		t.LanesSkipped += uint64(w.skipped)
 		addLoss(&r.loss, w.lossSum, w.samples)

@@ -5,11 +5,11 @@ import (
 
 	"gradbus/lane"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
-// Data is a set of samples, and how it is dealt to batches and lanes: each sample once an epoch, in an order that follows from the seed
-// (see package trainer/deal). Every trainer has the whole set.
+// Data is a set of samples, and how it is shuffled into batches and lanes: each sample once an epoch, in an order that
+// follows from the seed (see package trainer/shuffle). Every trainer has the whole set.
 type Data[T any] struct {
 	items  []T
 	batch  int
@@ -18,7 +18,8 @@ type Data[T any] struct {
 	epochs int
 }
 
-// Samples makes a set of samples, in batches of at most batchSize of all lanes together. keys names the rows of tables that a sample uses.
+// Samples makes a set of samples, in batches of at most batchSize of all lanes together. keys names the rows of tables
+// that a sample uses.
 //
 //	data := trainer.Samples(ratings, 2000, 1, func(r rating, k *trainer.Keys) { k.Add("users", r.user); k.Add("films", r.film) })
 func Samples[T any](items []T, batchSize int, seed uint64, keys func(sample T, k *Keys)) *Data[T] {
@@ -46,7 +47,7 @@ func (d *Data[T]) check() error {
 	case d.batch < 1:
 		return fmt.Errorf("%w: batches of %d samples: want at least 1", ErrConfig, d.batch)
 	}
-	_, err := deal.New(d.seed, len(d.items), d.batch, 1)
+	_, err := shuffle.New(d.seed, len(d.items), d.batch, 1)
 	return err
 }
 
@@ -57,7 +58,8 @@ type Keys struct {
 	err    error
 }
 
-// Add appends keys to those that the sample uses of a table. A table without a pooling has one key a sample as a rule; see Step.RowOf.
+// Add appends keys to those that the sample uses of a table. A table without a pooling has one key a sample as a rule;
+// see Step.RowOf.
 func (k *Keys) Add(table string, keys ...uint64) {
 	for i := range k.tables {
 		if k.tables[i].Name == table {
@@ -76,18 +78,18 @@ func (k *Keys) Add(table string, keys ...uint64) {
 
 // sampled makes a workload of samples and a function that computes a lane of them.
 type sampled[T any] struct {
-	data    *Data[T]
-	dealer  *deal.Dealer
-	keys    Keys
-	compute func(*Step[T]) float64
-	step    Step[T]
-	first   lane.Lane
-	before  []int
-	offsets [][][]int64 // [hosted lane][table] where each sample's keys begin, and where the last one ends
+	data     *Data[T]
+	shuffler *shuffle.Shuffler
+	keys     Keys
+	compute  func(*Step[T]) float64
+	step     Step[T]
+	first    lane.Lane
+	before   []int
+	offsets  [][][]int64 // [hosted lane][table] where each sample's keys begin, and where the last one ends
 }
 
-// Workload makes a workload for Run of the samples and of a function that computes some of them, for programs that join and run by
-// themselves; Train does all of it. Each sample's keys are asked for once a batch.
+// Workload makes a workload for Run of the samples and of a function that computes some of them, for programs that join
+// and run by themselves; Train does all of it. Each sample's keys are asked for once a batch.
 func (d *Data[T]) Workload(s *Session, step func(b *Step[T]) (loss float64)) (Workload, error) {
 	if err := d.check(); err != nil {
 		return nil, err
@@ -96,12 +98,13 @@ func (d *Data[T]) Workload(s *Session, step func(b *Step[T]) (loss float64)) (Wo
 }
 
 func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (*sampled[T], error) {
-	dealer, err := deal.New(d.seed, len(d.items), d.batch, s.job.Lanes)
+	shuffler, err := shuffle.New(d.seed, len(d.items), d.batch, s.job.Lanes)
 	if err != nil {
 		return nil, err
 	}
 	first, lanes := s.Lanes()
-	w := &sampled[T]{data: d, dealer: dealer, keys: Keys{tables: s.job.Tables}, compute: compute, first: first, offsets: make([][][]int64, lanes)}
+	w := &sampled[T]{data: d, shuffler: shuffler, keys: Keys{tables: s.job.Tables}, compute: compute, first: first,
+		offsets: make([][][]int64, lanes)}
 	for i := range w.offsets {
 		w.offsets[i] = make([][]int64, len(s.job.Tables))
 	}
@@ -117,7 +120,7 @@ func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (
 
 // Keys implements Workload.
 func (w *sampled[T]) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
-	chosen, offsets, k := w.dealer.Samples(b, l), w.offsets[l-w.first], &w.keys
+	chosen, offsets, k := w.shuffler.Samples(b, l), w.offsets[l-w.first], &w.keys
 	k.keys = keys
 	for table := range offsets {
 		offsets[table] = append(offsets[table][:0], 0)
@@ -157,7 +160,7 @@ func (w *sampled[T]) Lane(step *LaneStep) (lossSum float64, err error) {
 			}
 		}
 	}()
-	w.step.begin(step, w.dealer.Samples(step.Batch, step.Lane), w.offsets[step.Lane-w.first])
+	w.step.begin(step, w.shuffler.Samples(step.Batch, step.Lane), w.offsets[step.Lane-w.first])
 	lossSum = w.compute(&w.step)
 	return lossSum, w.step.end()
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"gradbus/philox"
 	"gradbus/schema"
 )
 
@@ -19,7 +20,8 @@ func TestSavedModel(t *testing.T) {
 	t.Parallel()
 	job := ratingJob("saved", 1)
 	job.Dense("mu", 2, 3).Normal(1)
-	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), job, Samples(ratings(200), 50, 1, ratingKeys), factors)
+	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), job, Samples(ratings(200), 50, 1, ratingKeys),
+		factors)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,13 +43,17 @@ func TestSavedModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	of, err := m.Lookup(testContext(t), asks)
-	if err != nil || !slices.Equal(of[0], rows[0]) || !slices.Equal(of[1], rows[1]) || !slices.Equal(m.Row("items", 3), rows[0][ratingDim:2*ratingDim]) {
+	if err != nil || !slices.Equal(of[0], rows[0]) || !slices.Equal(of[1], rows[1]) ||
+		!slices.Equal(m.Row("items", 3), rows[0][ratingDim:2*ratingDim]) {
 		t.Errorf("rows %v, want %v: %v", of, rows, err)
 	}
-	if m.Digest() != digest || m.Version != 4 || m.Version != s.Version() || !slices.Equal(m.Param("mu"), s.Param("mu")) || encoded(t, m.Job()) != encoded(t, s.Job()) {
-		t.Errorf("a model of version %d with the digest %x, want version %d with %x", m.Version, m.Digest(), s.Version(), digest)
+	if m.Digest() != digest || m.Version != 4 || m.Version != s.Version() || !slices.Equal(m.Param("mu"), s.Param("mu")) ||
+		encoded(t, m.Job()) != encoded(t, s.Job()) {
+		t.Errorf("a model of version %d with the digest %x, want version %d with %x", m.Version, m.Digest(),
+			s.Version(), digest)
 	}
-	if m.Row("item", 3) != nil || m.Row("items", ratingItems) != nil || m.Param("nu") != nil || m.Table("item") != nil || len(m.Table("items")) != ratingItems*ratingDim {
+	if m.Row("item", 3) != nil || m.Row("items", ratingItems) != nil || m.Param("nu") != nil || m.Table("item") != nil ||
+		len(m.Table("items")) != ratingItems*ratingDim {
 		t.Error("a name or a key that the model lacks gives something")
 	}
 	if err := s.Close(); err != nil {
@@ -81,11 +87,42 @@ func TestSavedModel(t *testing.T) {
 	}
 }
 
-// What a session saves is the file of a model that was held whole, in whatever pieces it came; and the session holds no more than a piece.
+// A file of gradbus 0.1.0, whose digest is over rows in another order, is read; not where it was changed.
+func TestOlderModel(t *testing.T) {
+	const path = "testdata/model-0.1.0.golden"
+	m, err := OpenModel(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range uint64(40) {
+		row := make([]float32, 2)
+		if err := philox.FillRow(row, schema.InitNormal, 1, 3, "rows", key); err != nil ||
+			!slices.Equal(m.Row("rows", key), row) {
+			t.Errorf("row %d is %v, want %v: %v", key, m.Row("rows", key), row, err)
+		}
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file[len(file)-3] ^= 1
+	other := filepath.Join(t.TempDir(), "other.safetensors")
+	if err := os.WriteFile(other, file, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := OpenModel(other); !errors.Is(err, ErrModel) {
+		t.Errorf("a bit was changed: %v", err)
+	}
+}
+
+// What a session saves is the file of a model that was held whole, in whatever pieces it came; and the session holds no
+// more than a piece.
 func TestSaveStreams(t *testing.T) {
 	for _, shards := range []int{1, 2} {
-		job := &schema.Job{Name: "streams", Lanes: 1, ChunkBytes: 4096, Optimizer: schema.Optimizer{LR: 1}, Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Normal(1)}},
-			Tables: []schema.TableSpec{{Name: "large", Rows: 20000, Dim: 16, Init: schema.Normal(1)}, {Name: "a", Rows: 7, Dim: 3, Init: schema.Normal(1)}}}
+		job := &schema.Job{Name: "streams", Lanes: 1, ChunkBytes: 4096, Optimizer: schema.Optimizer{LR: 1},
+			Parameters: []schema.Parameter{{Name: "w", Shape: []int{5}, Init: schema.Normal(1)}},
+			Tables: []schema.TableSpec{{Name: "large", Rows: 20000, Dim: 16, Init: schema.Normal(1)},
+				{Name: "a", Rows: 7, Dim: 3, Init: schema.Normal(1)}}}
 		s, err := Join(testContext(t), testConfig(t, startServer(t, shards)), job)
 		if err != nil {
 			t.Fatal(err)
@@ -126,8 +163,12 @@ func TestSaveStreams(t *testing.T) {
 
 // A table with more rows than can be held is refused with its name, before anything is read or allocated.
 func TestModelThatCannotBeHeld(t *testing.T) {
-	s := &Session{job: &schema.Job{Tables: []schema.TableSpec{{Name: "small", Rows: 1, Dim: 1}, {Name: "large", Rows: modelRowsMax + 1, Dim: 1}}}}
-	if m, err := s.Weights(t.Context()); m != nil || err == nil || !strings.Contains(err.Error(), `table "large" has 4294967296 rows: want at most 4294967295`) {
+	s := &Session{
+		job: &schema.Job{Tables: []schema.TableSpec{{Name: "small", Rows: 1, Dim: 1},
+			{Name: "large", Rows: modelRowsMax + 1, Dim: 1}}},
+	}
+	if m, err := s.Weights(t.Context()); m != nil || err == nil ||
+		!strings.Contains(err.Error(), `table "large" has 4294967296 rows: want at most 4294967295`) {
 		t.Errorf("%v, %v", m, err)
 	}
 }

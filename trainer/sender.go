@@ -3,7 +3,6 @@ package trainer
 import (
 	"context"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"gradbus/cuda"
@@ -11,75 +10,29 @@ import (
 	"gradbus/schema"
 )
 
-// shardLink is the way of gradients to one owner, a shard or another trainer: its window, and how many frames have gone
-// into it. What this trainer owns itself is not sent: that link has neither server nor window.
-type shardLink struct {
-	member schema.Member
-	reduce bool // the owner is a trainer
-	server *dataServer
-	outbox *fabric.Outbox
-	sent   uint64
-	marks  []uint64 // sent at the end of batch b, at b % len: ahead+1
-	alone  bool     // no result says that the owner has the frames of a batch: acks alone do
-}
-
-// kind is the token of the subjects of contributions to the owner.
-func (l *shardLink) kind(k string) string {
-	if l.reduce {
-		return fabric.KindReduce
-	}
-	return k
-}
-
-func (l *shardLink) send(ctx context.Context, subject fabric.Subject, frame []byte) error {
-	if err := l.outbox.Send(ctx, subject, frame); err != nil {
-		return err
-	}
-	l.sent++
-	return nil
-}
-
-// received tells the window that the owner has the frames of batch b-ahead-1 and before, which is complete: that proves it
-// whether or not the acks have arrived. It waits until none of them is being sent again: then they may be refilled.
-func (l *shardLink) received(ctx context.Context, b schema.Batch) error {
-	if l.outbox == nil || l.outbox.Pending() == 0 {
-		return nil
-	}
-	if l.alone {
-		return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
-	}
-	if err := l.outbox.Received(l.marks[int(b)%len(l.marks)]); err != nil {
-		return fmt.Errorf("end window to %s: %w", l.member, err)
-	}
-	return l.outbox.DrainedTo(ctx, l.marks[int(b)%len(l.marks)])
-}
-
 // sender sends a trainer's gradients.
 //
-// Rounds leave in one order, which is the same for all trainers: chunk after chunk of the flat space, each for all hosted
-// nodes, then the sparse rounds. With any other order two trainers whose windows are full of different rounds could wait
-// for each other for ever. So a trainer that hosts several nodes sends while the last of them is computed.
+// The rounds of an owner leave in one order, which is the same for all trainers: chunk after chunk of the flat space,
+// each for all hosted nodes, then the sparse rounds. With any other order two trainers whose windows are full of
+// different rounds could wait for each other for ever. So a trainer that hosts several nodes sends while the last of
+// them is computed.
 type sender struct {
 	job, from string
 	links     []*shardLink // by owner
-	own       *segment     // what this trainer adds up itself; nil where it owns nothing
+	own       *reducer     // what this trainer adds up itself; nil where it owns nothing
 	flat      *flatSpace
 	compute   *compute
 	sparse    []rowOwner // empty where the job has no tables
 
 	sets      []*frameSet // of batch b at b % len: ahead+1
 	*frameSet             // of the batch under way
-	alone     bool        // frames of rows are refilled only when they were received, which no result says
-	rowSets   []rowFrames // where alone: of batch b at b % len
-	shares    *shares     // of a node's rows
-	lookup    *split      // of all keys of the batch: who owns which
+	scatter   *scatter    // of a node's rows
+	lookup    *routing    // of all keys of the batch: who owns which
 
-	ctx      context.Context // of the batch under way
 	results  *results
 	activity *activity // of the session
 	norm     gradientNorm
-	to       atomic.Int32  // owner of the frame that was sent last, or is being sent
-	times    *timeline     // of the batch under way; nil where nobody wants to know
+	times    *bucketTrace  // of the batch under way; nil where nobody wants to know
 	head     schema.Head   // what its frames have in common
 	sendTime time.Duration // spent on it
 }
@@ -102,20 +55,17 @@ func newRowFrames(nodes, sparse int) rowFrames {
 }
 
 func newSender(job *schema.Job, from schema.Member, links []*shardLink, flat *flatSpace, c *compute,
-	sparse []rowOwner, lookup *split) (*sender, error) {
-	s := &sender{alone: flat.place.Plan.AsyncTables, job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse, lookup: lookup,
-		shares: newShares(c.rows, newSplit(c.rows.dims, lookup.shards, lookup.valuesMax, nil), flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
+	sparse []rowOwner, lookup *routing) (*sender, error) {
+	rows := newRouting(c.rows.dims, lookup.shards, lookup.valuesMax, nil)
+	s := &sender{job: string(job.Name), from: string(from), links: links, flat: flat, compute: c, sparse: sparse,
+		lookup:  lookup,
+		scatter: newScatter(c.rows, rows, flat.place, func(table int) []uint64 { return c.tables.keys[table] })}
 	for range job.Ahead + 1 {
 		set, err := s.newFrames()
 		if err != nil {
 			return nil, err
 		}
 		s.sets = append(s.sets, set)
-	}
-	if s.alone {
-		for range schema.AsyncTablesAhead {
-			s.rowSets = append(s.rowSets, newRowFrames(len(c.plan.nodes), len(sparse)))
-		}
 	}
 	s.frameSet = s.sets[0]
 	c.dense.frame = func(node, chunk int) cuda.Vector { return vectorOf(s.dense[node][chunk]) }
@@ -129,7 +79,8 @@ func (s *sender) newFrames() (*frameSet, error) {
 	for range s.compute.plan.nodes {
 		var frames []*schema.Frame
 		for i, at := range s.flat.chunks {
-			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype, Values: dtype.Bytes() * (at.hi - at.lo)})
+			f, err := schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype,
+				Values: dtype.Bytes() * (at.hi - at.lo)})
 			if err != nil {
 				return nil, fmt.Errorf("build frame of dense chunk %d: %w", i, err)
 			}
@@ -142,11 +93,8 @@ func (s *sender) newFrames() (*frameSet, error) {
 
 // begin starts a batch, and waits until the frames of the one that used the same may be refilled.
 func (s *sender) begin(ctx context.Context, head schema.Head) error {
-	s.ctx, s.head, s.sendTime, s.times = ctx, head, 0, s.results.of(head.Batch).times
+	s.head, s.sendTime, s.times = head, 0, s.results.timesOf(head.Batch)
 	s.frameSet = s.sets[int(head.Batch)%len(s.sets)]
-	if s.alone {
-		s.rows = s.rowSets[int(head.Batch)%len(s.rowSets)]
-	}
 	for _, l := range s.links {
 		if err := l.received(ctx, head.Batch); err != nil {
 			return err
@@ -155,13 +103,27 @@ func (s *sender) begin(ctx context.Context, head schema.Head) error {
 	return nil
 }
 
-// end notes what has been sent up to the end of batch b.
+// end notes what has been posted up to the end of batch b.
 func (s *sender) end(b schema.Batch) {
 	for _, l := range s.links {
 		if l.outbox != nil {
-			l.marks[int(b)%len(l.marks)] = l.sent
+			l.marks[int(b)%len(l.marks)] = l.posted
 		}
 	}
+}
+
+// away waits until the frames of batch b, which is complete, have left as this trainer sees it, too: a result may be
+// here before the call returns that has sent the last of them.
+func (s *sender) away(ctx context.Context, b schema.Batch) error {
+	for _, l := range s.links {
+		if l.outbox == nil {
+			continue
+		}
+		if err := l.emptied(ctx, l.marks[int(b)%len(l.marks)]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // chunkClosed is told that the sum of a node over a chunk is in its frame. Once the last present node's is, the chunk
@@ -199,15 +161,9 @@ func (s *sender) sendChunk(chunk int) error {
 		h, f := s.head, s.dense[i][chunk]
 		h.Node, h.Weight = node, float64(s.compute.plan.weights[i])
 		h.Bucket, h.Chunk, h.Chunks, h.Offset = round.bucket, round.chunk, round.chunks, round.offset
+		h.Flags = s.links[round.owner].flags
 		if h.Weight == 0 {
 			clear(f.Values())
-		}
-		if s.links[round.owner].outbox == nil {
-			if err := s.own.contribute(&h, vectorOf(f)); err != nil {
-				return err
-			}
-			s.times.sent(round.bucket, 0)
-			continue
 		}
 		f.SetHead(h)
 		if err := s.send(round.owner, fabric.KindDense, round.bucket, f); err != nil {
@@ -227,7 +183,7 @@ func (s *sender) sendRows() error {
 	s.activity.beginAt(sending, begin)
 	defer func() { s.sendTime += time.Since(begin) }()
 	for i, node := range s.compute.plan.nodes {
-		if err := s.shares.assign(i, s.lookup); err != nil {
+		if err := s.scatter.assign(i, s.lookup); err != nil {
 			return err
 		}
 		s.head.Node, s.head.Weight = node, float64(s.compute.plan.weights[i])
@@ -243,7 +199,7 @@ func (s *sender) sendRows() error {
 // sendShare sends an owner its part of a node's rows, in at least one frame.
 func (s *sender) sendShare(node, at int) error {
 	owner, bucket := s.sparse[at].owner, s.sparse[at].bucket
-	chunks := s.shares.share(owner)
+	chunks := s.scatter.share(owner)
 	n := max(1, len(chunks))
 	s.times.begin(bucket)
 	for i := range n {
@@ -251,24 +207,17 @@ func (s *sender) sendShare(node, at int) error {
 			s.rows[node][at] = append(s.rows[node][at], new(schema.Frame))
 		}
 		f := s.rows[node][at][i]
-		var pieces []sharePiece
+		var pieces []scatterPiece
 		if len(chunks) > 0 {
 			pieces = chunks[i]
 		}
-		if err := f.Reset(s.shares.layout(owner, pieces)); err != nil {
+		if err := f.Reset(s.scatter.layout(owner, pieces)); err != nil {
 			return fmt.Errorf("build sparse frame of batch %d: %w", s.head.Batch, err)
 		}
-		s.shares.fill(f, owner, pieces)
+		s.scatter.fill(f, owner, pieces)
 		h := s.head
-		h.Bucket, h.Chunk, h.Chunks = bucket, schema.Chunk(i), schema.Chunk(n)
+		h.Bucket, h.Chunk, h.Chunks, h.Flags = bucket, schema.Chunk(i), schema.Chunk(n), s.links[owner].flags
 		f.SetHead(h)
-		if s.links[owner].outbox == nil {
-			if err := s.own.contributeRows(f); err != nil {
-				return err
-			}
-			s.times.sent(bucket, 0)
-			continue
-		}
 		if err := s.send(owner, fabric.KindSparse, h.Bucket, f); err != nil {
 			return err
 		}
@@ -278,12 +227,11 @@ func (s *sender) sendShare(node, at int) error {
 
 func (s *sender) send(owner int, kind string, bucket schema.Bucket, f *schema.Frame) error {
 	link := s.links[owner]
-	s.to.Store(int32(owner))
-	subject := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
-	frame := f.Seal()
-	if err := link.send(s.ctx, subject, frame); err != nil {
-		return err
+	if link.outbox == nil {
+		s.times.sent(bucket, 0)
+		return s.own.contribute(f)
 	}
-	s.times.sent(bucket, len(frame))
-	return nil
+	to := fabric.At(s.job, s.from, link.kind(kind), string(link.member)).WithBucket(uint64(s.head.Batch), uint32(bucket))
+	f.Seal()
+	return link.post(posted{subject: to, frame: fabric.NewPayload(f.Room()), bucket: bucket, times: s.times})
 }

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"gradbus/fabric"
+	"gradbus/internal/liveness"
 	"gradbus/internal/process"
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
 // dataServer is a server that shards of the job are reached by, or another trainer.
@@ -20,7 +21,7 @@ type dataServer struct {
 	url  string
 	own  bool // it is the server that carries control, under the address that this trainer knows
 	conn *fabric.Conn
-	lost atomic.Int64 // since when it is gone, as time since the session's epoch; 0 while it is there
+	lost liveness.Silence // since it is out of reach; guarded by watch.mu
 }
 
 // name is what messages to people call it.
@@ -75,10 +76,8 @@ func (s *Session) findServers() error {
 		}
 	}
 	for i := range s.place.Owners() {
-		l := &shardLink{member: s.place.Owner(i), marks: make([]uint64, s.job.Ahead+1)}
-		if l.alone = s.place.Plan.AsyncTables && i < s.joined.Shards; l.alone {
-			l.marks = make([]uint64, schema.AsyncTablesAhead)
-		}
+		l := &shardLink{member: s.place.Owner(i), marks: make([]uint64, s.job.Ahead+1), ctx: s.ctx, fail: s.fail,
+			run: s.clock.Go, moved: make(chan struct{}, 1)}
 		switch {
 		case i >= s.joined.Shards:
 			if l.reduce = true; l.member != s.joined.Member {
@@ -91,7 +90,13 @@ func (s *Session) findServers() error {
 			l.server = s.servers[0]
 		}
 		if l.server != nil {
-			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.publish, Lend: s.lend(l), BytesMax: s.window(l.reduce)})
+			granted := s.granted(l.reduce)
+			window := granted
+			if own := s.config.WindowBytes; own != 0 && own < granted {
+				window, l.flags = own, schema.FlagNarrow
+			}
+			l.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: schema.Envelope{}, Publish: l.contribute,
+				Lend: s.lend(l), BytesMax: window})
 		}
 		s.owners[string(l.member)] = i
 		s.links = append(s.links, l)
@@ -99,31 +104,33 @@ func (s *Session) findServers() error {
 	return nil
 }
 
-// window is how many bytes may be on the way to a shard: what the server grants, or less where that was configured. It is
-// also the first credit, which the server counts on. Other trainers grant what is usual.
-func (s *Session) window(reduce bool) int {
-	granted := int(min(s.joined.WindowBytes, windowBytesMax))
-	if granted <= 0 || reduce {
-		granted = fabric.WindowBytesDefault
-	}
-	if s.config.WindowBytes == 0 {
+// granted is how many bytes may be on the way to an owner, and the first credit, which it counts on. Trainers grant
+// what is usual.
+func (s *Session) granted(reduce bool) int {
+	if granted := int(min(s.joined.WindowBytes, windowBytesMax)); granted > 0 && !reduce {
 		return granted
 	}
-	return min(s.config.WindowBytes, granted)
+	return fabric.WindowBytesDefault
 }
 
-// lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete lends them. nil is as
-// everything does.
-func (s *Session) lend(l *shardLink) func(fabric.Subject, []byte) error {
-	if s.config.Bus == nil || s.place.Plan.Clock != schema.ClockBounded {
+// lend is how contributions leave for the first time: a job in which no frame is refilled before its batch is complete
+// lends them. nil is as everything does.
+func (s *Session) lend(l *shardLink) func(fabric.Subject, fabric.Payload) error {
+	if s.config.Bus == nil || !s.place.Plan.Clock.Common() {
 		return nil
 	}
-	return func(subject fabric.Subject, frame []byte) error {
-		return notLost(l.server.conn.Lend(subject, frame))
+	return func(subject fabric.Subject, frame fabric.Payload) error {
+		return notLost(l.server.conn.Lend(subject, frame.Data()))
 	}
 }
 
-// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime decides.
+// contribute sends a frame of gradients, which the window repeats: see publish.
+func (l *shardLink) contribute(subject fabric.Subject, frame fabric.Payload) error {
+	return notLost(l.server.conn.SendInPlace(subject, frame))
+}
+
+// publish sends a frame that will be repeated where no answer comes, so a lost server is no error yet: keepTime
+// decides.
 func (l *shardLink) publish(subject fabric.Subject, frame []byte) error {
 	return publish(l.server.conn, subject, frame)
 }
@@ -147,14 +154,16 @@ func notLost(err error) error {
 
 // fabricConfig is how to reach a server under a member's name.
 func (c *Config) fabricConfig(job *schema.Job, member string, onState func(fabric.State)) fabric.Config {
-	return fabric.Config{URL: c.Server, Bus: c.Bus, Direct: true, Name: string(job.Name) + "/" + member, Token: c.Token, CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
+	return fabric.Config{URL: c.Server, Bus: c.Bus, Direct: true, Name: string(job.Name) + "/" + member, Token: c.Token,
+		CredsFile: c.CredsFile, TLS: c.TLS, Log: c.Log, OnState: onState}
 }
 
 // connect dials under the member's name, listens, and starts to give signs of life.
 func (s *Session) connect(ctx context.Context, own *ownServer) error {
-	s.heard.Store(int64(s.since()))
+	s.hear(string(schema.Coordinator))
 	var err error
-	if s.control, err = fabric.DialControl(ctx, s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
+	if s.control, err = fabric.DialControl(ctx,
+		s.config.fabricConfig(s.job, string(s.joined.Member), s.controlChanged)); err != nil {
 		return err
 	}
 	for _, to := range []schema.Member{s.joined.Member, schema.All} {
@@ -178,10 +187,10 @@ func (s *Session) connect(ctx context.Context, own *ownServer) error {
 	}
 	s.clock.Add(1)
 	go s.keepTime()
-	if s.pulses != nil {
+	if s.reports != nil {
 		s.clock.Add(1)
-		s.pulses.disks = process.WatchDisks(s.config.Writes)
-		go s.keepPulses()
+		s.reports.disks = process.WatchDisks(s.config.Writes)
+		go s.keepReports()
 	}
 	return nil
 }
@@ -205,17 +214,21 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 		case d.own || ctx.Err() != nil:
 			return err
 		case d.peer != "":
-			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to advertise an address that leads to it from here",
+			return fmt.Errorf("%w: %s announces its data server at %s, where this one does not reach it: %w; it has to "+
+				"advertise an address that leads to it from here",
 				ErrPeerLost, d.peer, d.url, err)
 		}
-		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to go by the cluster (--route %s)",
+		return fmt.Errorf("ps %s announces itself at %s, where this trainer does not reach it: %w; if it has died a moment "+
+			"ago, join again; else it has to advertise an address that leads to it from here (--advertise), or this trainer to "+
+			"go by the cluster (--route %s)",
 			d.id, d.url, err, schema.DataCluster)
 	}
 	s.connMu.Lock()
 	d.conn = conn
 	s.connMu.Unlock()
 	if need, most := s.job.MessageBytesMax(), d.conn.PayloadBytesMax(); need > most {
-		return fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to %d: set max_payload there to at least that, or use smaller chunks",
+		return fmt.Errorf("%w: %s takes messages of at most %d bytes, and those of job %s, with chunks of %d, have up to "+
+			"%d: set max_payload there to at least that, or use smaller chunks",
 			fabric.ErrPayload, d.name(), most, s.job.Name, s.job.ChunkBytes, need)
 	}
 	at := func(to schema.Member, keyed bool) string {
@@ -233,8 +246,8 @@ func (s *Session) connectData(ctx context.Context, d *dataServer) (err error) {
 	return nil
 }
 
-// expect is told how long a server of shards took to answer, which is the first guess of how long its shards do. Where it only leads to them
-// nothing is known.
+// expect is told how long a server of shards took to answer, which is the first guess of how long its shards do. Where
+// it only leads to them nothing is known.
 func (s *Session) expect(d *dataServer, trip time.Duration) {
 	if s.config.Route == schema.DataCluster {
 		return
@@ -245,6 +258,6 @@ func (s *Session) expect(d *dataServer, trip time.Duration) {
 		}
 	}
 	if d.peer == "" {
-		s.answers.Expect(trip)
+		s.exchange.do(func(x *exchange.Exchange) { x.Expect(trip) })
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"gradbus/schema"
 )
 
-// Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a time,
-// but for Stats, Member and Job, which any may call.
+// Session is a trainer's membership in a job, from Join to Close. Its methods may be called from one goroutine at a
+// time, but for Stats, Member and Job, which any may call.
 //
 // A session that has failed stays failed: every call gives the first error, and only Close and Abort are of use.
 type Session struct {
@@ -34,12 +34,13 @@ type Session struct {
 	owners   map[string]int // of links, by member name
 	flat     *flatSpace
 	sender   *sender
+	exchange *exchanging
 	lookups  *lookups
 	results  *results
 	replicas *replicas
 	opened   cuda.Backend // by Join, to be closed with the session; nil where the Config had one
 	modules  []*Module    // that shards host, by index of the manifest
-	segment  *segment     // what this trainer adds up for all, in a job that reduces between trainers; else nil
+	reducer  *reducer     // what this trainer adds up for all, in a job that reduces between trainers; else nil
 
 	// ctx ends with the session; its cause is the error that every later call gives.
 	ctx  context.Context
@@ -48,30 +49,18 @@ type Session struct {
 	run      *run           // the run of batches under way; nil between two
 	training atomic.Bool    // one is
 	complete atomic.Bool    // the last Run went well, and no other has begun
-	clock    sync.WaitGroup // the goroutine of keepTime
+	clock    sync.WaitGroup // the goroutines of keepTime and of links
 	controls chan schema.Control
-	back     chan struct{}             // gets a value when a data server is back after a loss
-	rowsFor  atomic.Pointer[rowsTaker] // who waits for rows: lookups of a batch, of an evaluation, or a scan
-	batch    atomic.Uint64             // under way; also the version that is whole here
-	heard    atomic.Int64              // last sign of the coordinator, as time since epoch
-	lost     atomic.Int64              // since when the control server is gone, as time since epoch; 0 while it is there
-	ticked   atomic.Int64              // when keepTime last looked, as time since epoch
-	paused   atomic.Pointer[pause]     // the last time for which this process did not run; nil where there was none
-	disowned atomic.Int64              // since when a shard does not know the job, as time since epoch; 0 while all do
-	faults   atomic.Uint64             // frames that did not verify
-	epoch    time.Time                 // what heard and lost count from
-	beat     *schema.Frame             // of the goroutine of keepTime
-	pullMu   sync.Mutex                // guards pull; a leaf
-	pull     *schema.Frame
+	batch    atomic.Uint64 // under way; also the version that is whole here
+	watch    watch
+	faults   atomic.Uint64 // frames that did not verify
+	epoch    time.Time     // when it was made
 	retry    *time.Timer
-	waiting  interrupted
-	answers  fabric.RoundTrips // of lookups and scans; belongs to the goroutine that calls Run
 	left     bool
 
 	evaluation *evaluation // made when first needed
-	numbers    requestNumbers
 
-	connMu  sync.Mutex // guards the setting of servers' conn: pulses are sent while peers are still dialed. A leaf
+	connMu  sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
 	statsMu sync.Mutex
 	stats   Stats
 	loss    schema.TrainLoss
@@ -85,12 +74,7 @@ type Session struct {
 	activity activity
 	passes   passClock
 	planned  atomic.Uint64 // batch before which the Run under way ends; 0 between runs
-	pulses   *pulses       // nil where none are sent
-}
-
-// rowsTaker takes rows that arrive from a shard.
-type rowsTaker interface {
-	take(shard int, v *schema.View) (kept bool, err error)
+	reports  *reports      // nil where none are sent
 }
 
 // newSession builds a session that was admitted. Nothing is sent or subscribed to yet.
@@ -106,17 +90,20 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 			return nil, fmt.Errorf("coordinator gives chunks of %d bytes: %w", n, job.Validate())
 		}
 	}
-	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards), owners: map[string]int{},
-		controls: make(chan schema.Control, 8), back: make(chan struct{}, 1), epoch: time.Now(), retry: time.NewTimer(time.Hour), answers: answerTimes(c.RetryAfter), lr: newLearningRates(joined.LR)}
+	s := &Session{config: c, job: job, joined: joined, place: schema.NewPlacement(job, joined.Shards),
+		owners:   map[string]int{},
+		controls: make(chan schema.Control, 8), epoch: time.Now(), retry: time.NewTimer(time.Hour),
+		lr: newLearningRates(joined.LR)}
 	own, fail := context.WithCancelCause(context.Background())
 	s.ctx, s.fail = own, func(err error) { fail(s.withPause(err)) }
 	s.retry.Stop()
 	s.activity.epoch = s.epoch
-	if c.PulseEvery > 0 {
-		s.pulses = newPulses(s.epoch, c.Backend)
+	if c.TelemetryEvery > 0 {
+		s.reports = newReports(s.epoch, c.Backend)
 	}
 	if joined.LaneCount < 1 || int(joined.FirstLane)+joined.LaneCount > job.Lanes {
-		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane, int(joined.FirstLane)+joined.LaneCount, job.Lanes)
+		return nil, fmt.Errorf("coordinator gives lanes [%d,%d) of %d", joined.FirstLane,
+			int(joined.FirstLane)+joined.LaneCount, job.Lanes)
 	}
 	var err error
 	if err = s.findServers(); err != nil {
@@ -132,13 +119,11 @@ func newSession(ctx context.Context, c Config, job *schema.Job, joined schema.Jo
 	if err != nil {
 		return nil, err
 	}
-	if s.beat, err = schema.NewFrame(schema.Layout{Kind: schema.KindBeat}); err != nil {
+	if err := s.build(params); err != nil {
+		s.close()
 		return nil, err
 	}
-	if s.pull, err = schema.NewFrame(schema.Layout{Kind: schema.KindPull}); err != nil {
-		return nil, err
-	}
-	return s, s.build(params)
+	return s, nil
 }
 
 // build makes what one batch needs.
@@ -160,43 +145,42 @@ func (s *Session) build(params *parameters) (err error) {
 	if s.replicas, err = newReplicas(s.ctx, job, s.config.Backend, &s.lr.applied); err != nil {
 		return err
 	}
-	owners := s.newSplit(t.dims())
+	owners := s.newRouting(t.dims())
 	if s.place.Plan.Sparse != schema.AsRows || slices.ContainsFunc(t.specs, pooledByShards) {
 		s.compute.rows.bags = newBagGrads(s.place.Plan, plan, owners, t.specs)
 	}
-	s.lookups = newLookups(owners, t, s.place, &s.numbers)
-	if s.place.Plan.AsyncTables {
-		s.lookups.applied = s.applied
-	}
 	sparse := rowOwners(s.place)
-	s.results = newResults(s.flat, params, job, waitedFor(s.place.Plan, sparse))
+	s.results = newResults(s.flat, params, job, sparse, s.config.RetryAfter)
+	s.exchange = s.results.exchanging
+	s.lookups = newLookups(owners, t, s.place, s.exchange, rowsOfBatch)
+	s.lookups.over = s.roundOver
 	s.results.replicas, s.results.clipped = s.replicas, newClipped(job, params)
 	if s.results.clipped != nil {
 		s.results.clipped.replicas = s.replicas
 	}
 	if s.config.Timeline {
-		for i := range s.results.open {
-			s.results.open[i].times = newTimeline(s.place, sparse)
+		for i := range s.results.times {
+			s.results.times[i] = newBucketTrace(s.place, sparse)
 		}
 	}
 	if s.place.Trainers > 0 {
-		if s.segment, err = newSegment(s); err != nil {
+		if s.reducer, err = newReducer(s); err != nil {
 			return err
 		}
 	}
 	if s.sender, err = newSender(job, s.joined.Member, s.links, s.flat, s.compute, sparse, owners); err != nil {
 		return err
 	}
-	s.sender.own, s.sender.results, s.sender.activity = s.segment, s.results, &s.activity
+	s.sender.own, s.sender.results, s.sender.activity = s.reducer, s.results, &s.activity
 	return nil
 }
 
-func (s *Session) newSplit(dims []int) *split {
-	split := newSplit(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
+func (s *Session) newRouting(dims []int) *routing {
+	routing := newRouting(dims, len(s.links), s.job.ChunkBytes/4, func(table int, key uint64) int {
 		return s.place.OwnerOfKey(schema.Table(table), key)
 	})
-	split.quiet = s.replicas.replicated()
-	return split
+	routing.quiet = s.replicas.replicated()
+	return routing
 }
 
 // Member is the trainer's id within the job.
@@ -205,7 +189,8 @@ func (s *Session) Member() schema.Member { return s.joined.Member }
 // Job is the manifest, with chunks as the server has room for them. It is not to be changed.
 func (s *Session) Job() *schema.Job { return s.job }
 
-// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the Config had none.
+// Backend is what does the session's arithmetic, for a workload that wants it too. It ends with the session where the
+// Config had none.
 func (s *Session) Backend() cuda.Backend { return s.config.Backend }
 
 // RunID tells this run of the job from others of its name.
@@ -219,7 +204,8 @@ func (s *Session) Lanes() (first lane.Lane, count int) {
 	return s.joined.FirstLane, s.joined.LaneCount
 }
 
-// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model, it counts from them.
+// Version is the number of batches applied: the next batch's number. Where the job begins with the values of a model,
+// it counts from them.
 func (s *Session) Version() schema.Version { return s.newest() - min(s.newest(), s.job.StartVersion()) }
 
 // newest is the version that is whole here, as frames number it.
@@ -271,11 +257,13 @@ func (s *Session) running(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// Close ends the membership and frees what the session holds. What was committed is awaited first, as Finish does; of a session that has
-// failed the others hear why it has. It waits for at most LeaveWithin for the coordinator, and in a job that reduces between trainers
-// for those who need what this one has, for at most the job's deadline. A second call does nothing.
+// Close ends the membership and frees what the session holds. What was committed is awaited first, as Finish does; of a
+// session that has failed the others hear why it has. It waits for at most LeaveWithin for the coordinator, and in a
+// job that reduces between trainers for those who need what this one has, for at most the job's deadline. A second call
+// does nothing.
 //
-// The error says that a batch was under way, or failed, or that the coordinator was not seen to take the leave; the session is gone all the same.
+// The error says that a batch was under way, or failed, or that the coordinator was not seen to take the leave; the
+// session is gone all the same.
 func (s *Session) Close() error {
 	if s.left {
 		return nil
@@ -288,9 +276,10 @@ func (s *Session) Close() error {
 	return s.leave("")
 }
 
-// Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But where the last
-// run of batches went well, and no other has begun, what failed came after the training: this trainer ends alone, and the others only
-// if they go on and a batch needs it. Without an error it is Close, so that a function may end with
+// Abort is Close for a program that could not finish: err ends the job for the others, with its text as the reason. But
+// where the last run of batches went well, and no other has begun, what failed came after the training: this trainer
+// ends alone, and the others only if they go on and a batch needs it. Without an error it is Close, so that a function
+// may end with
 //
 //	return errors.Join(err, session.Abort(err))
 func (s *Session) Abort(err error) error {
@@ -300,8 +289,8 @@ func (s *Session) Abort(err error) error {
 	return s.leave(err.Error())
 }
 
-// AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is complete: for a program
-// that holds its batches, and may have meant to go on.
+// AbortTraining is Abort that ends the job for the others in any case, also where what this trainer has committed is
+// complete: for a program that holds its batches, and may have meant to go on.
 func (s *Session) AbortTraining(err error) error {
 	if err != nil && !s.left {
 		s.complete.Store(false)
@@ -324,7 +313,7 @@ func (s *Session) leave(reason string) error {
 			reason = err.Error()
 		}
 	}
-	s.sendLastPulse()
+	s.sendLastReport()
 	err := s.sayLeave(ctx, reason)
 	s.close()
 	return err
@@ -332,19 +321,20 @@ func (s *Session) leave(reason string) error {
 
 func (s *Session) close() {
 	s.fail(ErrLeft)
-	s.clock.Wait()
-	if s.pulses != nil {
-		s.pulses.meter.Close()
-	}
-	if s.control != nil {
-		s.control.Close()
-	}
-	for _, d := range s.servers {
+	for _, d := range s.servers { // first, since a frame may be on its way to one that does not read
 		if d.conn != nil {
 			d.conn.Close()
 		}
 	}
+	s.clock.Wait()
+	if s.reports != nil {
+		s.reports.meter.Close()
+	}
+	if s.control != nil {
+		s.control.Close()
+	}
 	s.own.close()
+	s.reducer.close()
 	if s.replicas != nil {
 		s.replicas.close() // nobody receives any more
 	}

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 const testTimeout = 3 * time.Minute
 
 const (
-	// unhurried is the deadline of jobs where none is asked for: on a busy machine all of a process may stand still for a while.
+	// unhurried is the deadline of jobs where none is asked for: on a busy machine all of a process may stand still for a
+	// while.
 	unhurried = 10 * time.Minute
 	// shortDeadline lets tests wait for its end. Who is to be heard meanwhile has all of it for a stall of the machine.
 	shortDeadline = 8 * time.Second
@@ -45,8 +46,8 @@ func startServer(t testing.TB, shards int) *ps.Server {
 	return startServerWith(t, ps.Config{Shards: shards})
 }
 
-// startServerWith is a server within this process where tests are to be quick (-short), and one over TCP else: what trainers do is the same.
-// Tests of connections are over TCP in either case.
+// startServerWith is a server within this process where tests are to be quick (-short), and one over TCP else: what
+// trainers do is the same. Tests of connections are over TCP in either case.
 func startServerWith(t testing.TB, config ps.Config) *ps.Server {
 	t.Helper()
 	if config.NATS != "" || config.TLS != nil {
@@ -66,7 +67,8 @@ func startTCP(t testing.TB, shards int) *ps.Server {
 func startOn(t testing.TB, bus *fabric.Bus, config ps.Config) *ps.Server {
 	t.Helper()
 	config.Deadline = cmp.Or(config.Deadline, unhurried)
-	server, err := ps.Start(testContext(t), config, ps.Options{Bus: bus, Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	server, err := ps.Start(testContext(t), config,
+		ps.Options{Bus: bus, Backend: testBackend(t), Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,9 +92,10 @@ func testConfig(t testing.TB, server *ps.Server) Config {
 	return patient(Config{Server: server.URL(), Bus: busOf(server.URL()), Backend: testBackend(t)})
 }
 
-// patient is a configuration for a machine that may be busy: what must come may take long, and what is lost is asked for soon.
+// patient is a configuration for a machine that may be busy: what must come may take long, and what is lost is asked
+// for soon.
 func patient(c Config) Config {
-	c.BeatEvery, c.RetryAfter = 200*time.Millisecond, 300*time.Millisecond
+	c.HeartbeatEvery, c.RetryAfter = 200*time.Millisecond, 300*time.Millisecond
 	c.AnswerWithin, c.BackWithin, c.LeaveWithin = testTimeout, testTimeout, testTimeout
 	return c
 }
@@ -139,8 +142,8 @@ func train(ctx context.Context, c Config, job *schema.Job, w Workload, batches u
 	return outcome{o.digest, o.progress, o.stats, errors.Join(o.err, s.Abort(o.err))}
 }
 
-// The promise of the whole: equal bits, and those of the oracle, for any number of trainers and shards, whoever runs the
-// optimizer, with momentum, uneven and empty lanes and a batch without any sample.
+// The promise of the whole: equal bits, and those of the oracle, for any number of trainers and shards, whoever runs
+// the optimizer, with momentum, uneven and empty lanes and a batch without any sample.
 func TestEqualBitsAtAnyPlacement(t *testing.T) {
 	const lanes, batches = 6, 7
 	want, losses := toyOutcome(t, lanes, batches)

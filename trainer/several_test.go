@@ -105,7 +105,8 @@ func TestSeveralServersSameWeights(t *testing.T) {
 func TestServerAsControl(t *testing.T) {
 	const batches = 5
 	first := startOn(t, nil, ps.Config{ID: "b", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers"})
-	second := startServerWith(t, ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", NATS: first.URL()})
+	second := startServerWith(t,
+		ps.Config{ID: "a", Shards: 2, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", NATS: first.URL()})
 	want := digestOnOne(t, 3, toyJob("alone", 2, 4, schema.ApplyUpdate), batches)
 	var all sync.WaitGroup
 	for _, name := range []string{"left", "right", "middle"} {
@@ -125,8 +126,8 @@ func TestServerAsControl(t *testing.T) {
 	}
 }
 
-// The control server is out of reach in the middle of a job, for trainers and ps alike: batches go on meanwhile, and the
-// weights are what they would have been.
+// The control server is out of reach in the middle of a job, for trainers and ps alike: batches go on meanwhile, and
+// the weights are what they would have been.
 func TestControlLostWhileDataFlows(t *testing.T) {
 	const lanes, batches, from, to = 4, 60, 5, 30
 	away := 10 * time.Second
@@ -188,7 +189,8 @@ func controlGoneIsNamed(t *testing.T) {
 	c := controlConfig(t, control.URL())
 	c.LeaveWithin = time.Second
 	s := joinAll(t, c, job)[0]
-	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+control.URL(), "out of reach", "deadline "+shortDeadline.String(), "job gone")
+	checkError(t, s.Run(testContext(t), w, 1e6, nil), ErrServerLost, "control server "+control.URL(), "out of reach",
+		"deadline "+shortDeadline.String(), "job gone")
 	for i, server := range servers {
 		poll(t, fmt.Sprintf("ps %d frees the job", i), func() bool { return server.Stats().Memory == 0 })
 	}
@@ -202,7 +204,8 @@ func TestDataServerLostForAWhile(t *testing.T) {
 	startSeveral(t, control.URL(), ps.Config{}, 1)
 	// The second is announced at the address of a proxy that stands before it.
 	p := startProxy(t, "nats://127.0.0.1:1")
-	second := startServerWith(t, ps.Config{NATS: control.URL(), ID: "second", Advertise: strings.TrimPrefix(p.url(), "nats://")})
+	second := startServerWith(t,
+		ps.Config{NATS: control.URL(), ID: "second", Advertise: strings.TrimPrefix(p.url(), "nats://")})
 	p.redirect(strings.TrimPrefix(second.URL(), "nats://"))
 	job := toyJob("cut", 2, lanes, schema.ApplyUpdate)
 	var cut atomic.Bool
@@ -290,7 +293,8 @@ func TestSeveralServersErrors(t *testing.T) {
 		c.Route = schema.DataCluster
 		job.ChunkBytes = 1 << 18
 		defer func() { job.ChunkBytes = schema.ChunkBytesMin }()
-		checkError(t, join(c), ErrRefused, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536", "max_payload")
+		checkError(t, join(c), ErrRefused, "chunk_bytes", strings.TrimPrefix(control.URL(), "nats://"), "65536",
+			"max_payload")
 	})
 	t.Run("by the cluster it goes", func(t *testing.T) {
 		c := c
@@ -307,13 +311,14 @@ func TestSeveralServersErrors(t *testing.T) {
 	poll(t, "nothing is left", func() bool { return server.Stats().Memory == 0 })
 }
 
-// A control server behind TLS, with a token of its own in its address, and data servers without TLS: each is dialed as it
-// wants to be, directly and by the cluster. Without its certificate nobody gets in, and says why.
+// A control server behind TLS, with a token of its own in its address, and data servers without TLS: each is dialed as
+// it wants to be, directly and by the cluster. Without its certificate nobody gets in, and says why.
 func TestControlOverTLS(t *testing.T) {
 	const batches = 4
 	authority := certtest.NewAuthority(t)
 	certificate, roots := authority.Issue(t, "127.0.0.1").TLS, authority.Pool
-	control := startControl(t, fabric.ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}}, Token: "inner"})
+	control := startControl(t, fabric.ServerConfig{TLS: &tls.Config{Certificates: []tls.Certificate{certificate}},
+		Token: "inner"})
 	url := strings.Replace(control.URL(), "://", "://inner@", 1)
 	trust := &tls.Config{RootCAs: roots}
 	startSeveral(t, url, ps.Config{NATSTLS: trust, Token: "outer-of-sixteen"}, 1, 1)
@@ -339,8 +344,8 @@ func TestControlOverTLS(t *testing.T) {
 	checkError(t, err, fabric.ErrRefused, "wrong token")
 }
 
-// A ps that was killed is announced for some seconds more. A job that comes meanwhile does not fail: it waits for that, and runs on those
-// that are there.
+// A ps that was killed is announced for some seconds more. A job that comes meanwhile does not fail: it waits for that,
+// and runs on those that are there.
 func TestJoinBesideADeadServer(t *testing.T) { testkit.Waits(t, joinBesideADeadServer) }
 
 func joinBesideADeadServer(t *testing.T) {
@@ -350,7 +355,8 @@ func joinBesideADeadServer(t *testing.T) {
 	}
 	control := startControl(t, fabric.ServerConfig{})
 	startSeveral(t, control.URL(), ps.Config{}, 2)
-	observer, err := fabric.DialControl(testContext(t), fabric.Config{URL: control.URL(), Bus: busOf(control.URL()), Name: "observer"})
+	observer, err := fabric.DialControl(testContext(t),
+		fabric.Config{URL: control.URL(), Bus: busOf(control.URL()), Name: "observer"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -359,7 +365,9 @@ func joinBesideADeadServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := servers.Put(testContext(t), "dead", fmt.Appendf(nil, `{"id":"dead","incarnation":"7","url":%q,"shards":1,"memory_bytes":1000000000000,"host":"box"}`, dead)); err != nil {
+	if _, err := servers.Put(testContext(t), "dead",
+		fmt.Appendf(nil, `{"id":"dead","incarnation":"7","url":%q,"shards":1,"memory_bytes":1000000000000,"host":"box"}`,
+			dead)); err != nil {
 		t.Fatal(err)
 	}
 	for i, o := range trainAll(t, controlConfig(t, control.URL()), toyJob("new", 2, 4, schema.ApplyUpdate), 3) {

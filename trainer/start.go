@@ -13,15 +13,16 @@ import (
 	"gradbus/schema"
 )
 
-// begin notes in a manifest that the job begins with the values of the model, or compares them with those that it notes. A nil Model
-// is none.
+// begin notes in a manifest that the job begins with the values of the model, or compares them with those that it
+// notes. A nil Model is none.
 func (m *Model) begin(job *schema.Job) error {
 	if m == nil {
 		return nil
 	}
 	digest := hex.EncodeToString(m.digest[:])
 	if job.Start != nil && job.Start.Digest != digest {
-		return fmt.Errorf("%w: job %q begins with a model whose digest is %s: the model given has %s", ErrConfig, job.Name, job.Start.Digest, digest)
+		return fmt.Errorf("%w: job %q begins with a model whose digest is %s: the model given has %s", ErrConfig, job.Name,
+			job.Start.Digest, digest)
 	}
 	if err := errors.Join(m.fits(job)...); err != nil {
 		return fmt.Errorf("%w: job %q cannot begin with the model: %w", ErrConfig, job.Name, jobErrors{err})
@@ -33,7 +34,8 @@ func (m *Model) begin(job *schema.Job) error {
 		}
 	}
 	if job.Start.Dense != m.dense {
-		return fmt.Errorf("%w: job %q begins with dense values alone: %v, and the model given has them alone: %v", ErrConfig, job.Name, job.Start.Dense, m.dense)
+		return fmt.Errorf("%w: job %q begins with dense values alone: %v, and the model given has them alone: %v", ErrConfig,
+			job.Name, job.Start.Dense, m.dense)
 	}
 	return nil
 }
@@ -46,12 +48,14 @@ func denseModel(job *schema.Job, values map[string][]float32) (*Model, error) {
 	for _, p := range job.Parameters {
 		v, ok := values[p.Name]
 		if !ok || len(v) != p.Elements() {
-			return nil, fmt.Errorf("%w: job %q: Dense has %d values of parameter %q: want %d", ErrConfig, job.Name, len(v), p.Name, p.Elements())
+			return nil, fmt.Errorf("%w: job %q: Dense has %d values of parameter %q: want %d", ErrConfig, job.Name, len(v),
+				p.Name, p.Elements())
 		}
 		m.params = append(m.params, v)
 	}
 	if len(values) > len(m.params) {
-		return nil, fmt.Errorf("%w: job %q: Dense has %d parameters: want the %d of the manifest alone", ErrConfig, job.Name, len(values), len(m.params))
+		return nil, fmt.Errorf("%w: job %q: Dense has %d parameters: want the %d of the manifest alone", ErrConfig, job.Name,
+			len(values), len(m.params))
 	}
 	var err error
 	m.digest, err = m.weigh()
@@ -102,8 +106,8 @@ func finite(kind, name string, values []float32) error {
 	return nil
 }
 
-// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers take part, and
-// the one that has lane 0 gives them.
+// assign runs the batches by which the job begins with the values of a model; none where they are drawn. All trainers
+// take part, and the one that has lane 0 gives them.
 func (s *Session) assign(ctx context.Context) error {
 	start := s.job.StartVersion()
 	if start == 0 {
@@ -119,12 +123,8 @@ func (s *Session) assign(ctx context.Context) error {
 	r.first = 0
 	w := &assigning{model: s.config.From, job: s.job}
 	s.config.From = nil // it may be as large as all tables
-	for left := start; left > 0; left-- {
-		b, err := s.Next(ctx)
-		if err == nil {
-			err = r.fill(ctx, b, w, left > 1)
-		}
-		if err != nil {
+	for range start {
+		if err := r.fill(ctx, w); err != nil {
 			return fmt.Errorf("begin with the values of a model: %w", err)
 		}
 	}
@@ -135,8 +135,8 @@ func (s *Session) assign(ctx context.Context) error {
 	return nil
 }
 
-// assigning is the workload of these batches: lane 0 has one sample, which uses a stretch of the rows of every table, and gives values as
-// gradients. Parameters have one in every batch, since a gradient that is not given is zero.
+// assigning is the workload of these batches: lane 0 has one sample, which uses a stretch of the rows of every table,
+// and gives values as gradients. Parameters have one in every batch, since a gradient that is not given is zero.
 type assigning struct {
 	model *Model
 	job   *schema.Job

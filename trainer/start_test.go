@@ -46,11 +46,12 @@ func startedToy(name string, trainers, lanes int, apply string) *schema.Job {
 	return job
 }
 
-// A job that begins with saved values has their bits at once, and is from there on the job that drew them: whoever steps, however
-// tables lie, whatever the optimizer keeps, and in however many batches the values came.
+// A job that begins with saved values has their bits at once, and is from there on the job that drew them: whoever
+// steps, however tables lie, whatever the optimizer keeps, and in however many batches the values came.
 func TestStartFromModel(t *testing.T) {
 	const lanes, batches = 5, 6
-	config := []Config{testConfig(t, startServer(t, 1)), testConfig(t, startServer(t, 2)), testConfig(t, startServer(t, 3))}
+	config := []Config{testConfig(t, startServer(t, 1)), testConfig(t, startServer(t, 2)),
+		testConfig(t, startServer(t, 3))}
 	changes := map[string]func(*schema.Job){
 		"momentum": func(*schema.Job) {},
 		"clipped": func(j *schema.Job) {
@@ -80,8 +81,10 @@ func TestStartFromModel(t *testing.T) {
 				replicated       bool
 				batches          int
 			}{
-				{1, 1, schema.ApplyUpdate, "", false, 1}, {2, 2, schema.ApplyUpdate, "", false, 3}, {3, 2, schema.ApplyMean, "", false, 2},
-				{3, 1, schema.ApplyUpdate, "", false, 40}, {1, 2, schema.ApplyMean, "", true, 3}, {2, 2, schema.ApplyMean, schema.ReduceTrainers, true, 2},
+				{1, 1, schema.ApplyUpdate, "", false, 1}, {2, 2, schema.ApplyUpdate, "", false, 3},
+				{3, 2, schema.ApplyMean, "", false, 2},
+				{3, 1, schema.ApplyUpdate, "", false, 40}, {1, 2, schema.ApplyMean, "", true, 3},
+				{2, 2, schema.ApplyMean, schema.ReduceTrainers, true, 2},
 				{2, 4, schema.ApplyMean, schema.ReduceTrainers, false, 1},
 			} {
 				if drawn.Apply == schema.ApplyMean && !c.replicated {
@@ -159,7 +162,8 @@ func TestTrainFromModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	var want [32]byte
-	for i, adjust := range []func(*Job){func(*Job) {}, func(j *Job) { j.tables[0].Sum().ByColumns(); j.tables[1].Mean().Whole() }} {
+	for i, adjust := range []func(*Job){func(*Job) {},
+		func(j *Job) { j.tables[0].Sum().ByColumns(); j.tables[1].Mean().Whole() }} {
 		for trainers := 1; trainers <= 2; trainers++ {
 			got := make([][32]byte, trainers)
 			var all sync.WaitGroup
@@ -236,18 +240,34 @@ func TestStartThatIsRefused(t *testing.T) {
 	nan := *m
 	nan.params = append([][]float32{{float32(math.NaN())}}, m.params[1:]...)
 	for want, change := range map[string]func(*schema.Job, *Config){
-		`parameter "bias": the model's has the shape [4]: want [5]`:     func(j *schema.Job, _ *Config) { j.Parameters[3].Shape = []int{5} },
-		`table "words": the model's has the shape [97 5]: want [98 5]`:  func(j *schema.Job, _ *Config) { j.Tables[0].Rows++ },
-		`table "other": the model has none of that name`:                func(j *schema.Job, _ *Config) { j.Tables[0].Name = "other" },
-		`the model has a table words of shape [97 5]: the job has none`: func(j *schema.Job, _ *Config) { j.Tables[0].Name = "other" },
-		`wire.gradients float32`:                                        func(j *schema.Job, _ *Config) { j.Wire.Gradients = schema.GradientsBFloat16 },
-		`consistency sync or bounded`:                                   func(j *schema.Job, _ *Config) { j.Consistency = schema.ConsistencyAsync },
+		`parameter "bias": the model's has the shape [4]: want [5]`: func(j *schema.Job, _ *Config) {
+			j.Parameters[3].Shape = []int{5}
+		},
+		`table "words": the model's has the shape [97 5]: want [98 5]`: func(j *schema.Job, _ *Config) {
+			j.Tables[0].Rows++
+		},
+		`table "other": the model has none of that name`: func(j *schema.Job, _ *Config) {
+			j.Tables[0].Name = "other"
+		},
+		`the model has a table words of shape [97 5]: the job has none`: func(j *schema.Job, _ *Config) {
+			j.Tables[0].Name = "other"
+		},
+		`wire.gradients float32`: func(j *schema.Job, _ *Config) {
+			j.Wire.Gradients = schema.GradientsBFloat16
+		},
+		`consistency sync or bounded`: func(j *schema.Job, _ *Config) {
+			j.Consistency = schema.ConsistencyAsync
+		},
 		`begins with a model whose digest is ` + strings.Repeat("ab", 32): func(j *schema.Job, _ *Config) {
 			j.Start = &schema.StartModel{Digest: strings.Repeat("ab", 32), Batches: 1}
 		},
 		`value 0 is NaN: want finite values`: func(_ *schema.Job, c *Config) { c.From = &nan },
-		`start.batches: 0: want 1 to`:        func(j *schema.Job, _ *Config) { j.Start = &schema.StartModel{Digest: hex.EncodeToString(m.digest[:])} },
-		`start.digest: "AB": want 64`:        func(j *schema.Job, c *Config) { c.From, j.Start = nil, &schema.StartModel{Digest: "AB", Batches: 1} },
+		`start.batches: 0: want 1 to`: func(j *schema.Job, _ *Config) {
+			j.Start = &schema.StartModel{Digest: hex.EncodeToString(m.digest[:])}
+		},
+		`start.digest: "AB": want 64`: func(j *schema.Job, c *Config) {
+			c.From, j.Start = nil, &schema.StartModel{Digest: "AB", Batches: 1}
+		},
 		`t0 has lane 0: want it as Config.From`: func(j *schema.Job, c *Config) {
 			c.From, j.Start = nil, &schema.StartModel{Digest: strings.Repeat("ab", 32), Batches: 1}
 		},
@@ -293,7 +313,8 @@ func TestStartFromDenseValues(t *testing.T) {
 	}
 }
 
-// Trainers that begin with other dense values are told what would be right, and so is one whose values are not those of the manifest.
+// Trainers that begin with other dense values are told what would be right, and so is one whose values are not those of
+// the manifest.
 func TestDenseValuesThatAreRefused(t *testing.T) {
 	c := testConfig(t, startServer(t, 1))
 	for want, dense := range map[string]map[string][]float32{

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
 // Stats counts what a session has done since Join, and where its time went. Times are wall time of the goroutine that
@@ -17,7 +18,7 @@ type Stats struct {
 	KeysTime    time.Duration // asking the workload for keys, finding the distinct ones, building lookups
 	LookupTime  time.Duration // waiting for rows
 	ComputeTime time.Duration // in the workload, and adding up lanes
-	SendTime    time.Duration // building and publishing gradient frames, and waiting for room in the windows
+	SendTime    time.Duration // building gradient frames, and publishing those that the windows have room for
 	ResultTime  time.Duration // waiting for results after everything was sent
 
 	BytesSent, BytesReceived       uint64 // payload, over all connections of the session
@@ -28,6 +29,7 @@ type Stats struct {
 	GradientFrames                 uint64 // that were sent, each counted once
 	Resent                         uint64 // gradient frames that were sent again
 	Results                        uint64 // rounds whose outcome was taken
+	ResultsByRows                  uint64 // of these, rounds that rows said to be over in place of a result
 	ResultsRepeated                uint64 // outcomes that came once more, or after their batch
 	Dropped                        uint64 // messages lost to a slow reader, or damaged
 }
@@ -62,12 +64,14 @@ func (s *Session) Stats() Stats {
 		t.GradientFrames += o.Frames
 		t.Resent += resent(o)
 	}
-	t.Results, t.ResultsRepeated = s.results.counts()
+	c := get(s.exchange, (*exchange.Exchange).Counts)
+	t.Results, t.ResultsRepeated, t.ResultsByRows = c.Taken, c.Repeated, c.ByRows
 	return t
 }
 
-// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a second;
-// false before the first, and where gradients are not measured. It may be called at any time, from any goroutine.
+// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of a batch, which is taken about once a
+// second; false before the first, and where gradients are not measured. It may be called at any time, from any
+// goroutine.
 func (s *Session) GradientNorm() (norm float64, of schema.Batch, known bool) {
 	s.statsMu.Lock()
 	defer s.statsMu.Unlock()
@@ -93,6 +97,9 @@ func startTimes() *batchTimes {
 	now := time.Now()
 	return &batchTimes{begin: now, last: now}
 }
+
+// restart begins the batch anew, after what was waited for meanwhile.
+func (t *batchTimes) restart() { t.lap(); t.begin = t.last }
 
 // lap is the time since the lap before.
 func (t *batchTimes) lap() time.Duration {

@@ -8,12 +8,13 @@ import (
 	"gradbus/schema"
 )
 
-// Step is some samples of a batch, those of one lane, in the hands of the function that Train was given. The function goes through Samples,
-// reads rows and parameters, adds to their gradients, and returns the sum of the losses of the samples. Gradients begin at zero and are
-// sums over samples, never divided: the library adds up those of all lanes and divides once.
+// Step is some samples of a batch, those of one lane, in the hands of the function that Train was given. The function
+// goes through Samples, reads rows and parameters, adds to their gradients, and returns the sum of the losses of the
+// samples. Gradients begin at zero and are sums over samples, never divided: the library adds up those of all lanes and
+// divides once.
 //
-// Everything that it gives is valid until the function returns. Rows and parameters are read only. A name that the job lacks, or a sample
-// that the step lacks, gives memory that leads nowhere, and Train fails with the reason.
+// Everything that it gives is valid until the function returns. Rows and parameters are read only. A name that the job
+// lacks, or a sample that the step lacks, gives memory that leads nowhere, and Train fails with the reason.
 type Step[T any] struct {
 	lane   *LaneStep
 	items  []T
@@ -67,7 +68,8 @@ func (s *Step[T]) end() error {
 	return s.failed
 }
 
-// Batch and Lane say which samples these are: random numbers that are keyed by them are the same whoever computes the lane.
+// Batch and Lane say which samples these are: random numbers that are keyed by them are the same whoever computes the
+// lane.
 func (s *Step[T]) Batch() schema.Batch { return s.lane.Batch }
 func (s *Step[T]) Lane() lane.Lane     { return s.lane.Lane }
 
@@ -92,8 +94,8 @@ func (s *Step[T]) Fail(err error) {
 	}
 }
 
-// Row is the row of a table that sample n uses, of as many values as the table is wide: that of its one key, or, where the table
-// has a pooling, the sum or the mean of those of its keys.
+// Row is the row of a table that sample n uses, of as many values as the table is wide: that of its one key, or, where
+// the table has a pooling, the sum or the mean of those of its keys.
 func (s *Step[T]) Row(table string, n int) []float32 {
 	t := s.table(table)
 	if t == nil {
@@ -119,7 +121,8 @@ func (s *Step[T]) RowGrad(table string, n int) []float32 {
 	return t.grad(at)
 }
 
-// RowOf is the row of sample n's key number k of a table without a pooling, and RowGradOf where its gradient is to be added.
+// RowOf is the row of sample n's key number k of a table without a pooling, and RowGradOf where its gradient is to be
+// added.
 func (s *Step[T]) RowOf(table string, n, k int) []float32 {
 	t, at := s.place(table, n, k)
 	if at < 0 {
@@ -215,7 +218,8 @@ func (s *Step[T]) only(t *stepTable, n int) (at int, ok bool) {
 	}
 	first := t.offsets[n]
 	if keys := t.offsets[n+1] - first; keys != 1 {
-		s.lane.broken("table %q: sample %d has %d keys, and the table no pooling: want one key, RowOf, or Sum or Mean of the table", t.name, n, keys)
+		s.lane.broken("table %q: sample %d has %d keys, and the table no pooling: want one key, RowOf, or Sum or Mean "+
+			"of the table", t.name, n, keys)
 		return 0, false
 	}
 	return int(first), true

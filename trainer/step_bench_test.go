@@ -4,11 +4,11 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
-// BenchmarkStep is a factorisation with rows and batches of the size of examples/packages, by callbacks and by steps: what names,
-// samples and gradients that begin at zero cost beside them.
+// BenchmarkStep is a factorisation with rows and batches of the size of examples/packages, by callbacks and by steps:
+// what names, samples and gradients that begin at zero cost beside them.
 func BenchmarkStep(b *testing.B) {
 	random := rand.New(rand.NewPCG(1, 2))
 	all := make([]rating, 1<<16)
@@ -33,8 +33,8 @@ func BenchmarkStep(b *testing.B) {
 			if by == "steps" {
 				w, err = newSampled(s, data, factors)
 			} else {
-				dealer, failed := deal.New(1, len(all), textBatch, textLanes)
-				w, err = &called{items: all, dealer: dealer}, failed
+				shuffler, failed := shuffle.New(1, len(all), textBatch, textLanes)
+				w, err = &called{items: all, shuffler: shuffler}, failed
 			}
 			if err != nil {
 				b.Fatal(err)

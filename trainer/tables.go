@@ -7,8 +7,8 @@ import (
 	"gradbus/schema"
 )
 
-// tables holds what a trainer needs of the embedding tables for one batch: the keys of its lanes, the distinct ones, and
-// their rows.
+// tables holds what a trainer needs of the embedding tables for one batch: the keys of its lanes, the distinct ones,
+// and their rows.
 type tables struct {
 	specs []schema.TableSpec
 	used  [][]uint64  // [table] keys of all hosted lanes, lane after lane
@@ -72,7 +72,8 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 		return 0, fmt.Errorf("%d samples: want how many the lane has, 0 for none", samples)
 	}
 	if len(out) != len(t.specs) {
-		return 0, fmt.Errorf("keys of %d tables: the job has %d, and Keys returns as many slices as it is given", len(out), len(t.specs))
+		return 0, fmt.Errorf("keys of %d tables: the job has %d, and Keys returns as many slices as it is given", len(out),
+			len(t.specs))
 	}
 	for table, keys := range out {
 		before := 0
@@ -80,7 +81,8 @@ func (t *tables) collect(w Workload, b schema.Batch, l lane.Lane, at int) (sampl
 			before = t.ends[table][at-1]
 		}
 		if len(keys) < before {
-			return 0, fmt.Errorf("%d samples with %d keys of table %q: keys are appended", samples, len(keys)-before, t.specs[table].Name)
+			return 0, fmt.Errorf("%d samples with %d keys of table %q: keys are appended", samples, len(keys)-before,
+				t.specs[table].Name)
 		}
 		if samples == 0 && len(keys) != before {
 			return 0, withoutSamples(&t.specs[table], len(keys)-before)
@@ -97,7 +99,8 @@ func (t *tables) nameTo(table int, at *int, to int) {
 	}
 }
 
-// closeNames closes the keys of all tables, and checks them against the samples of the lanes. lane is that of the error.
+// closeNames closes the keys of all tables, and checks them against the samples of the lanes. lane is that of the
+// error.
 func (t *tables) closeNames(at, samples []int) (lane int, err error) {
 	for table := range t.specs {
 		t.nameTo(table, &at[table], len(samples))
@@ -121,7 +124,8 @@ func (t *tables) closeNames(at, samples []int) (lane int, err error) {
 }
 
 func withoutSamples(spec *schema.TableSpec, keys int) error {
-	return fmt.Errorf("0 samples with %d keys of table %q: keys are appended, and a lane without samples has none", keys, spec.Name)
+	return fmt.Errorf("0 samples with %d keys of table %q: keys are appended, and a lane without samples has none",
+		keys, spec.Name)
 }
 
 // find reduces the collected keys to distinct ones.

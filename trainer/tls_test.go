@@ -10,14 +10,16 @@ import (
 	"gradbus/schema"
 )
 
-// Over TLS with certificates on both sides, a job has the bits that it has without: on two ps, one of which is the control server of the
-// other, and where trainers reduce and serve each other. Who has no certificate, or one of others, is told so, by a ps and by a trainer.
+// Over TLS with certificates on both sides, a job has the bits that it has without: on two ps, one of which is the
+// control server of the other, and where trainers reduce and serve each other. Who has no certificate, or one of
+// others, is told so, by a ps and by a trainer.
 func TestTLSSameWeights(t *testing.T) {
 	const batches, trainers, lanes = 5, 2, 4
 	ours, foreign := certtest.NewAuthority(t), certtest.NewAuthority(t)
 	both := func(pair certtest.Pair) (serve, dial *tls.Config) {
 		own := []tls.Certificate{pair.TLS}
-		return &tls.Config{Certificates: own, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert}, &tls.Config{Certificates: own, RootCAs: ours.Pool}
+		return &tls.Config{Certificates: own, ClientCAs: ours.Pool, ClientAuth: tls.RequireAndVerifyClientCert},
+			&tls.Config{Certificates: own, RootCAs: ours.Pool}
 	}
 	serve, dial := both(ours.Issue(t, "127.0.0.1"))
 	of := ps.Config{ID: "a", Shards: 1, Token: "secret-of-sixteen", ControlToken: "the-token-of-peers", TLS: serve}
@@ -58,6 +60,7 @@ func TestTLSSameWeights(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.close()
-	_, err = fabric.Dial(testContext(t), fabric.Config{URL: own.url, Name: "tls-own/t1", Token: c.Token, TLS: &tls.Config{RootCAs: ours.Pool}})
+	_, err = fabric.Dial(testContext(t), fabric.Config{URL: own.url, Name: "tls-own/t1", Token: c.Token,
+		TLS: &tls.Config{RootCAs: ours.Pool}})
 	checkError(t, err, fabric.ErrRefused, "none was given")
 }

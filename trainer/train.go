@@ -9,16 +9,19 @@ import (
 	"time"
 )
 
-// Server is where a job lives: the address of a ps ("" for that of ./bin/ps on this machine), or a whole Config, such as that of
-// package local, where no server is needed.
+// Server is where a job lives: the address of a ps ("" for that of ./bin/ps on this machine), or a whole Config, such
+// as that of package local, where no server is needed.
 type Server interface{ string | Config }
 
-// Train joins a job, trains it on data with a function that computes some samples at a time (Step), and gives the session, from which the
-// weights can be read and saved; it is to be closed. Every trainer of the job runs the same program with the same data, and is told which
-// samples are its. The data's size, batches, seed and epochs are noted in the manifest, so that a trainer with others is refused.
+// Train joins a job, trains it on data with a function that computes some samples at a time (Step), and gives the
+// session, from which the weights can be read and saved; it is to be closed. Every trainer of the job runs the same
+// program with the same data, and is told which samples are its. The data's size, batches, seed and epochs are noted in
+// the manifest, so that a trainer with others is refused.
 //
-// It is Join and Run with a Workload made of the function. After an error there is no session, and the other trainers hear the reason.
-func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T], step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
+// It is Join and Run with a Workload made of the function. After an error there is no session, and the other trainers
+// hear the reason.
+func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T],
+	step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
 	var o training
 	for _, option := range options {
 		if option != nil {
@@ -35,7 +38,8 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	if err != nil {
 		return nil, err
 	}
-	dataSettings(manifest, map[string]int{"samples": len(data.items), "batch": data.batch, "data_seed": int(data.seed), "epochs": data.epochs})
+	dataSettings(manifest, map[string]int{"samples": len(data.items), "batch": data.batch, "data_seed": int(data.seed),
+		"epochs": data.epochs})
 	config, whole := any(server).(Config)
 	if !whole {
 		config = Config{Server: any(server).(string)}
@@ -55,7 +59,7 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	}()
 	w, err := newSampled(s, data, step)
 	if err == nil {
-		r := &epochs{session: s, options: &o, each: uint64(w.dealer.PerEpoch()), of: data.epochs, began: time.Now()}
+		r := &epochs{session: s, options: &o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now()}
 		if err = s.Run(ctx, w, r.each*uint64(data.epochs), r.batch); err == nil {
 			err = r.err
 		}
@@ -130,7 +134,8 @@ func (r *epochs) batch(p Progress) {
 	if p.Done%r.each != 0 {
 		return
 	}
-	e := Epoch{Number: int(p.Done / r.each), Of: r.of, Loss: r.loss / float64(max(1, r.samples)), Samples: r.samples, Time: time.Since(r.began), Session: r.session}
+	e := Epoch{Number: int(p.Done / r.each), Of: r.of, Loss: r.loss / float64(max(1, r.samples)), Samples: r.samples,
+		Time: time.Since(r.began), Session: r.session}
 	for _, f := range r.options.epoch {
 		if err := f(e); err != nil {
 			r.err = fmt.Errorf("after epoch %d: %w", e.Number, err)

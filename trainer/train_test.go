@@ -13,7 +13,7 @@ import (
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
 // rating is what a user thinks of an item.
@@ -69,7 +69,8 @@ func TestTrainLearnsAFactorisation(t *testing.T) {
 	t.Parallel()
 	var printed strings.Builder
 	last := 0.0
-	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), ratingJob("mf", 1), Samples(ratings(4000), 200, 1, ratingKeys).Epochs(12), factors,
+	s, err := Train(testContext(t), testConfig(t, startServer(t, 2)), ratingJob("mf", 1),
+		Samples(ratings(4000), 200, 1, ratingKeys).Epochs(12), factors,
 		PrintEpochsTo(&printed), OnEpoch(func(e Epoch) error { last = e.Loss; return nil }))
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +78,8 @@ func TestTrainLearnsAFactorisation(t *testing.T) {
 	if rmse := math.Sqrt(2 * last); rmse > 1.3*ratingNoise {
 		t.Errorf("RMSE %.3f of ratings with noise of %.3f", rmse, ratingNoise)
 	}
-	if lines := strings.Split(printed.String(), "\n"); len(lines) != 13 || !strings.HasPrefix(lines[11], "epoch 12 of 12  loss 0.00") {
+	if lines := strings.Split(printed.String(), "\n"); len(lines) != 13 ||
+		!strings.HasPrefix(lines[11], "epoch 12 of 12  loss 0.00") {
 		t.Errorf("printed %q", printed.String())
 	}
 	if err := s.Close(); err != nil {
@@ -87,13 +89,13 @@ func TestTrainLearnsAFactorisation(t *testing.T) {
 
 // called is the same factorisation by callbacks.
 type called struct {
-	items  []rating
-	dealer *deal.Dealer
-	grads  [2][]float32
+	items    []rating
+	shuffler *shuffle.Shuffler
+	grads    [2][]float32
 }
 
 func (c *called) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
-	chosen := c.dealer.Samples(b, l)
+	chosen := c.shuffler.Samples(b, l)
 	for _, i := range chosen {
 		keys[0], keys[1] = append(keys[0], c.items[i].user), append(keys[1], c.items[i].item)
 	}
@@ -107,7 +109,7 @@ func (c *called) Lane(step *LaneStep) (loss float64, err error) {
 		c.grads[i] = grown(c.grads[i], step.Samples*dim)
 		clear(c.grads[i])
 	}
-	for n, i := range c.dealer.Samples(step.Batch, step.Lane) {
+	for n, i := range c.shuffler.Samples(step.Batch, step.Lane) {
 		p, q := users[int(userIDs[n])*dim:][:dim], items[int(itemIDs[n])*dim:][:dim]
 		e := nn.Dot(p, q) - c.items[i].stars
 		nn.Axpy(e, q, c.grads[0][n*dim:(n+1)*dim])
@@ -123,7 +125,7 @@ func (c *called) Lane(step *LaneStep) (loss float64, err error) {
 func TestTrainHasTheBitsOfCallbacks(t *testing.T) {
 	t.Parallel()
 	server, all := startServer(t, 2), ratings(500)
-	dealer, err := deal.New(1, len(all), 50, 4)
+	shuffler, err := shuffle.New(1, len(all), 50, 4)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +134,7 @@ func TestTrainHasTheBitsOfCallbacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := joinAll(t, testConfig(t, server), manifest)[0]
-	if err := s.Run(testContext(t), &called{items: all, dealer: dealer}, 20, nil); err != nil {
+	if err := s.Run(testContext(t), &called{items: all, shuffler: shuffler}, 20, nil); err != nil {
 		t.Fatal(err)
 	}
 	want, err := s.Digest(testContext(t))
@@ -186,22 +188,23 @@ func TestStepWithSeveralKeys(t *testing.T) {
 		if pooled {
 			users.Sum()
 		}
-		s, err := Train(testContext(t), testConfig(t, server), job, Samples([]rating{{user: 1, item: 2}, {user: 2, item: 3}}, 2, 1, keys), func(b *Step[rating]) float64 {
-			for n := range b.Samples() {
-				b.Grad("mu")[1] += 2
-				if pooled {
-					copy(b.RowGrad("users", n), []float32{2, 4})
-					continue
+		s, err := Train(testContext(t), testConfig(t, server), job,
+			Samples([]rating{{user: 1, item: 2}, {user: 2, item: 3}}, 2, 1, keys), func(b *Step[rating]) float64 {
+				for n := range b.Samples() {
+					b.Grad("mu")[1] += 2
+					if pooled {
+						copy(b.RowGrad("users", n), []float32{2, 4})
+						continue
+					}
+					for k := range 2 {
+						copy(b.RowGradOf("users", n, k), []float32{2, 4})
+					}
+					if r := b.RowOf("users", n, 1); len(r) != 2 || r[0] != 0 {
+						b.Fail(fmt.Errorf("row %v", r))
+					}
 				}
-				for k := range 2 {
-					copy(b.RowGradOf("users", n, k), []float32{2, 4})
-				}
-				if r := b.RowOf("users", n, 1); len(r) != 2 || r[0] != 0 {
-					b.Fail(fmt.Errorf("row %v", r))
-				}
-			}
-			return 0
-		})
+				return 0
+			})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -226,10 +229,14 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 	}{
 		{func(_ rating, k *Keys) { k.Add("films", 1) }, factors, `keys of table "films": the job has ["users" "items"]`},
 		{func(_ rating, k *Keys) { k.Add("users", 99) }, factors, `table "users": id 99 is outside [0, 60)`},
-		{func(r rating, k *Keys) { k.Add("users", r.user); k.Add("items", 1, 2) }, factors, `table "items": sample 0 has 2 keys, and the table no pooling`},
-		{ratingKeys, func(b *Step[rating]) float64 { b.Row("user", 0); return 0 }, `table "user": the job has ["users" "items"]`},
-		{ratingKeys, func(b *Step[rating]) float64 { b.RowGrad("users", 1000)[0]++; return 0 }, `table "users": sample 1000: the step has`},
-		{ratingKeys, func(b *Step[rating]) float64 { b.RowGradOf("users", 0, 1)[0]++; return 0 }, `table "users": key number 1 of sample 0, which has 1`},
+		{func(r rating, k *Keys) { k.Add("users", r.user); k.Add("items", 1, 2) }, factors,
+			`table "items": sample 0 has 2 keys, and the table no pooling`},
+		{ratingKeys, func(b *Step[rating]) float64 { b.Row("user", 0); return 0 },
+			`table "user": the job has ["users" "items"]`},
+		{ratingKeys, func(b *Step[rating]) float64 { b.RowGrad("users", 1000)[0]++; return 0 },
+			`table "users": sample 1000: the step has`},
+		{ratingKeys, func(b *Step[rating]) float64 { b.RowGradOf("users", 0, 1)[0]++; return 0 },
+			`table "users": key number 1 of sample 0, which has 1`},
 		{ratingKeys, func(b *Step[rating]) float64 { b.Grad("mu")[0]++; return 0 }, `parameter "mu"`},
 		{ratingKeys, func(b *Step[rating]) float64 {
 			b.Grad("bias")[0]++
@@ -247,7 +254,8 @@ func TestTrainSaysWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: there is a session", c.says)
 		}
 	}
-	s, err := Train(testContext(t), testConfig(t, server), ratingJob("wrong-end", 1), Samples(all, 10, 1, ratingKeys).Epochs(3), factors,
+	s, err := Train(testContext(t), testConfig(t, server), ratingJob("wrong-end", 1),
+		Samples(all, 10, 1, ratingKeys).Epochs(3), factors,
 		OnEpoch(func(e Epoch) error {
 			if e.Number == 2 {
 				return errors.New("no better")
@@ -305,7 +313,8 @@ func TestJob(t *testing.T) {
 	job.Dense("mu", 1)
 	job.Table("users", 10, 2)
 	_, err := job.Manifest()
-	checkError(t, err, ErrConfig, `parameter "mu" has no learning rate`, `table "users" has no learning rate`, `table "users" does not say how its rows begin`)
+	checkError(t, err, ErrConfig, `parameter "mu" has no learning rate`, `table "users" has no learning rate`,
+		`table "users" does not say how its rows begin`)
 	if strings.Contains(err.Error(), "\n") {
 		t.Errorf("more than one line: %v", err)
 	}
@@ -316,9 +325,11 @@ func TestJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := (&schema.Job{Name: "mf", Trainers: 2, Seed: 1, ChunkBytes: 8192, Settings: map[string]string{"data": "x"}, Optimizer: schema.Optimizer{LR: 0.1, Momentum: 0.5},
+	want := (&schema.Job{Name: "mf", Trainers: 2, Seed: 1, ChunkBytes: 8192, Settings: map[string]string{"data": "x"},
+		Optimizer:  schema.Optimizer{LR: 0.1, Momentum: 0.5},
 		Parameters: []schema.Parameter{{Name: "mu", Shape: []int{1}, Init: schema.Zeros()}},
-		Tables:     []schema.TableSpec{{Name: "users", Rows: 10, Dim: 2, Partitions: 3, Init: schema.Normal(0.1)}}}).WithDefaults()
+		Tables: []schema.TableSpec{{Name: "users", Rows: 10, Dim: 2, Partitions: 3,
+			Init: schema.Normal(0.1)}}}).WithDefaults()
 	if a, b := encoded(t, m), encoded(t, want); a != b {
 		t.Errorf("manifest %s\nwant %s", a, b)
 	}
@@ -330,7 +341,8 @@ func TestJobOptimizers(t *testing.T) {
 	users := job.Table("users", 10, 2).Zeros().LR(0.5).PerRow()
 	items := job.Table("items", 10, 2).Zeros().FTRL(1, 2)
 	mu := job.Dense("mu", 1).AdamW().Betas(0.8, 0.9).Eps(1e-6)
-	job.LR(0.1).Decay(0.01).SGD(0.9).Nesterov().ClipValue(3).Schedule(schema.Schedule{Kind: schema.ScheduleLinear, Total: 10})
+	job.LR(0.1).Decay(0.01).SGD(0.9).Nesterov().ClipValue(3).Schedule(
+		schema.Schedule{Kind: schema.ScheduleLinear, Total: 10})
 	of := schema.Optimizer{Kind: schema.OptimizerSGD}
 	job.apply(&of)
 	text := func(o *schema.Optimizer) string {

@@ -12,7 +12,8 @@ import (
 // Once all batches are complete, what fails in one trainer ends that one: the others read, digest and leave in peace.
 func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 	jobs := map[string]*schema.Job{
-		"sync": toyJob("trained-sync", 3, 3, schema.ApplyUpdate), "bounded": boundedJob("trained-bounded", 3, 3, 2, schema.ApplyMean),
+		"sync":             toyJob("trained-sync", 3, 3, schema.ApplyUpdate),
+		"bounded":          boundedJob("trained-bounded", 3, 3, 2, schema.ApplyMean),
 		"between trainers": routeJob("trained-between", 4, 3, 3), "async": asyncJob("trained-async", 3, 3),
 		"grouped": groupedJob("trained-grouped", 3, 3, 3),
 	}
@@ -34,8 +35,9 @@ func TestTrainedJobOutlivesAFailingTrainer(t *testing.T) {
 				}
 				for _, i := range []int{0, 2} {
 					for range 2 {
-						heard := sessions[i].heard.Load()
-						poll(t, "a beat of the coordinator", func() bool { return sessions[i].heard.Load() > heard || sessions[i].Err() != nil })
+						heard := heardAt(sessions[i])
+						poll(t, "a heartbeat of the coordinator",
+							func() bool { return heardAt(sessions[i]).After(heard) || sessions[i].Err() != nil })
 					}
 					if _, err := sessions[i].Digest(testContext(t)); err != nil {
 						t.Errorf("trainer %d: %v", i, err)
@@ -68,6 +70,7 @@ func failingTrainerEndsARunningJob(t *testing.T) {
 		if err := sessions[1].Abort(errors.New("no space left on device")); err != nil {
 			t.Fatal(err)
 		}
-		checkError(t, sessions[0].Run(testContext(t), newToy(t, sessions[0].Job()), 2, nil), ErrJobFailed, "t1", "no space left on device")
+		checkError(t, sessions[0].Run(testContext(t), newToy(t, sessions[0].Job()), 2, nil), ErrJobFailed, "t1",
+			"no space left on device")
 	}
 }

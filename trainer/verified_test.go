@@ -78,8 +78,8 @@ func spoilt(t *testing.T, method string, at int64) *cuda.Verified {
 	return v
 }
 
-// P6: wherever parameters change, on a shard or on a trainer, one wrong bit in what was computed ends the job with what differed and
-// where, before anybody learns from it: until then all have computed what the oracle has.
+// P6: wherever parameters change, on a shard or on a trainer, one wrong bit in what was computed ends the job with what
+// differed and where, before anybody learns from it: until then all have computed what the oracle has.
 func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 	const lanes, batches = 6, 7
 	_, losses := toyOutcome(t, lanes, batches)
@@ -107,7 +107,8 @@ func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 			backends := map[string]cuda.Backend{"ps": testBackend(t), "trainer": testBackend(t)}
 			wrong := spoilt(t, c.method, c.at)
 			backends[c.on] = wrong
-			server, err := ps.Start(testContext(t), ps.Config{Shards: 1, Deadline: unhurried}, ps.Options{Backend: backends["ps"], Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			server, err := ps.Start(testContext(t), ps.Config{Shards: 1, Deadline: unhurried},
+				ps.Options{Backend: backends["ps"], Log: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -115,7 +116,8 @@ func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 			out := [2]outcome{}
 			var all sync.WaitGroup
 			for k := range out {
-				config := patient(Config{Server: server.URL(), Bus: busOf(server.URL()), Member: schema.TrainerMember(k), Backend: testBackend(t)})
+				config := patient(Config{Server: server.URL(), Bus: busOf(server.URL()), Member: schema.TrainerMember(k),
+					Backend: testBackend(t)})
 				if k == 1 {
 					config.Backend = backends["trainer"]
 				}
@@ -137,7 +139,8 @@ func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 			}
 			for b := range min(len(out[0].progress), len(out[1].progress)) {
 				p, q := out[0].progress[b], out[1].progress[b]
-				if got := p.Loss*float64(p.Samples) + q.Loss*float64(q.Samples); math.Abs(got-losses[b]) > 1e-9*math.Abs(losses[b]) {
+				if got := p.Loss*float64(p.Samples) + q.Loss*float64(q.Samples); math.Abs(got-losses[b]) > 1e-9*math.Abs(
+					losses[b]) {
 					t.Errorf("batch %d: losses add up to %v, want %v: something wrong was learned from", b, got, losses[b])
 				}
 			}
@@ -150,7 +153,8 @@ func TestWrongArithmeticIsFoundWhereverItIs(t *testing.T) {
 
 // A step of a hosted module that came out wrong ends its job, too.
 func TestWrongArithmeticOfHostedModule(t *testing.T) {
-	server, err := ps.Start(testContext(t), ps.Config{Shards: 1, Deadline: unhurried}, ps.Options{Backend: spoilt(t, "ApplyDense", 3)})
+	server, err := ps.Start(testContext(t), ps.Config{Shards: 1, Deadline: unhurried},
+		ps.Options{Backend: spoilt(t, "ApplyDense", 3)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +165,8 @@ func TestWrongArithmeticOfHostedModule(t *testing.T) {
 	if err == nil || len(steps) > 2 {
 		t.Fatalf("after %d steps: %v, want the third to fail", len(steps), err)
 	}
-	for _, word := range []string{"verification failed: apply dense: parameters", `module "net", parameter "`, "in block "} {
+	for _, word := range []string{"verification failed: apply dense: parameters", `module "net", parameter "`,
+		"in block "} {
 		if !strings.Contains(err.Error(), word) {
 			t.Errorf("%v, want %q", err, word)
 		}
@@ -169,7 +174,7 @@ func TestWrongArithmeticOfHostedModule(t *testing.T) {
 	_ = s.Abort(err) // from a job that has ended
 }
 
-// What a trainer's backend has verified is in its pulses.
+// What a trainer's backend has verified is in its reports.
 func TestTrainersTellWhatTheyVerify(t *testing.T) {
 	server, w := startWatched(t, ps.Config{Shards: 1})
 	job := routeJob("verified", 1, 1, 2)
@@ -183,7 +188,7 @@ func TestTrainersTellWhatTheyVerify(t *testing.T) {
 	if o := train(testContext(t), c, job, newToy(t, job), 4); o.err != nil {
 		t.Fatal(o.err)
 	}
-	w.last("t0", "blocks verified", func(p *schema.TrainerPulse) bool {
+	w.last("t0", "blocks verified", func(p *schema.TrainerReport) bool {
 		return p.Verification.OneIn == 1 && p.Verification.Blocks > 0 && p.Verification.Mismatches == 0
 	})
 }

@@ -9,9 +9,11 @@ import (
 	"gradbus/schema"
 )
 
-// A server whose frames are of another wire version is no server that does not answer: the trainer says which version is there.
+// A server whose frames are of another wire version is no server that does not answer: the trainer says which version
+// is there.
 func TestOtherWireVersionIsNamed(t *testing.T) {
-	frame, err := schema.EncodeControl(schema.Head{Lanes: 1}, schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: "later"}})
+	frame, err := schema.EncodeControl(schema.Head{Lanes: 1},
+		schema.Control{Refused: &schema.Refused{Reason: schema.RefusedBusy, Text: "later"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +23,8 @@ func TestOtherWireVersionIsNamed(t *testing.T) {
 	j.receive(fabric.Message{Data: frame})
 	select {
 	case c := <-j.answers:
-		checkError(t, refusedError(c.Refused), ErrRefused, "unknown_version", "version 2: this program speaks 1", "equal versions")
+		checkError(t, refusedError(c.Refused), ErrRefused, "unknown_version", "version 2: this program speaks 1",
+			"equal versions")
 	default:
 		t.Error("the frame was passed over: the join would end with no answer")
 	}

@@ -5,8 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
-	"time"
+	"slices"
 
 	"gradbus/fabric"
 	"gradbus/schema"
@@ -33,7 +32,8 @@ type evaluation struct {
 func (s *Session) evaluating() *evaluation {
 	if s.evaluation == nil {
 		t := newTables(s.job.Tables, 1)
-		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newSplit(t.dims()), t, s.place, &s.numbers)}
+		s.evaluation = &evaluation{tables: t, lookups: newLookups(s.newRouting(t.dims()), t, s.place, s.exchange, rowsAsked)}
+		s.evaluation.lookups.over = s.roundOver
 	}
 	return s.evaluation
 }
@@ -41,31 +41,30 @@ func (s *Session) evaluating() *evaluation {
 // ErrVersion: rows of another version are asked for than that which the job has. The session goes on.
 var ErrVersion = errors.New("no such version any more")
 
-// ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the session goes on.
+// ErrAsk: keys are to be looked up, or told apart, of which that is not possible. Nothing was asked for, and the
+// session goes on.
 var ErrAsk = errors.New("lookup not possible")
 
-// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch changes nobody sees before
-// the batch is complete everywhere, so all that is read at one version is of one state of the job. In async and grouped, rows move at any
-// time, and a version says nothing about them.
+// LookupAt is Lookup that insists on a version: it fails with ErrVersion where the job has another. What a batch
+// changes nobody sees before the batch is complete everywhere, so all that is read at one version is of one state of
+// the job. In async and grouped, rows move at any time, and a version says nothing about them.
 func (s *Session) LookupAt(ctx context.Context, version schema.Version, asks []TableKeys) ([][]float32, error) {
 	if has, err := s.Wait(ctx); err != nil || has != version {
-		return nil, cmp.Or(err, fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has))
+		return nil,
+			cmp.Or(err, fmt.Errorf("lookup: %w: version %d is asked for, and the job is at %d", ErrVersion, version, has))
 	}
 	return s.Lookup(ctx, asks)
 }
 
 // Lookup gives the rows of keys at the current version: for each of asks, [len(Keys), dim] row-major in the order of
-// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of keys. It waits until
-// what was committed is complete; Version says then which version the rows are of.
+// Keys, in new memory. It is for evaluation and prediction, between batches or within one, and takes any number of
+// keys. It waits until what was committed is complete; Version says then which version the rows are of.
 //
 //	rows, err := session.Lookup(ctx, []trainer.TableKeys{{Table: 0, Keys: []uint64{7, 7, 3}}})
 func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, error) {
 	if _, err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
-	s.evaluating()
-	ctx, stop := s.running(ctx)
-	defer stop()
 	out := make([][]float32, len(asks))
 	for i, ask := range asks {
 		if int(ask.Table) >= len(s.job.Tables) {
@@ -73,54 +72,48 @@ func (s *Session) Lookup(ctx context.Context, asks []TableKeys) ([][]float32, er
 		}
 		dim := s.job.Tables[ask.Table].Dim
 		out[i] = make([]float32, len(ask.Keys)*dim)
-		most := max(1, evaluationValuesMax/dim)
-		for first := 0; first < len(ask.Keys); first += most {
-			end := min(first+most, len(ask.Keys))
-			if err := s.lookup(ctx, int(ask.Table), ask.Keys[first:end], out[i][first*dim:end*dim]); err != nil {
+		to := out[i]
+		for keys := range slices.Chunk(ask.Keys, max(1, evaluationValuesMax/dim)) {
+			if err := s.lookup(ctx, ask.Table, keys, to); err != nil {
 				return nil, fmt.Errorf("lookup of %d keys at version %d: %w", len(ask.Keys), s.newest(), err)
 			}
+			to = to[len(keys)*dim:]
 		}
 	}
 	return out, nil
 }
 
-func (s *Session) lookup(ctx context.Context, table int, keys []uint64, out []float32) error {
-	e, b := s.evaluation, s.newest()
-	e.tables.reset()
-	e.tables.used[table] = append(e.tables.used[table], keys...)
-	whole := e.tables.specs[table].Cut().PooledByShards()
-	if whole {
-		bags, err := e.tables.bagEach(table)
-		if err != nil {
+// lookup looks up the distinct ones of keys, or, of a table that shards pool, a bag for each key.
+func (s *Session) lookup(ctx context.Context, table schema.Table, keys []uint64, out []float32) error {
+	spec := &s.job.Tables[table]
+	if pooledByShards(*spec) {
+		into := RowsInto{Table: table, Keys: keys, Rows: out[:len(keys)*spec.Dim]}
+		if err := s.checkInto(&into); err != nil {
 			return err
 		}
-		defer func() { bags.offsets = nil }()
+		return s.lookInto(ctx, []RowsInto{into}, false)
 	}
-	if err := e.tables.find(); err != nil {
+	unique, ids, dim := make([]uint64, len(keys)), make([]int64, len(keys)), spec.Dim
+	n, err := s.Distinct(table, keys, unique, ids)
+	if err != nil {
 		return err
 	}
-	if err := e.lookups.build(s.head(b)); err != nil {
+	rows := make([]float32, n*dim)
+	if err := s.lookInto(ctx, []RowsInto{{Table: table, Keys: unique[:n], Rows: rows}}, false); err != nil {
 		return err
 	}
-	if err := s.fetch(ctx, e.lookups, b); err != nil {
-		return err
-	}
-	if whole {
-		copy(out, e.tables.bags[table][0].pooled)
-		return nil
-	}
-	dim, rows := e.tables.specs[table].Dim, e.tables.rows[table]
-	for i, id := range e.tables.sets[table].ids {
+	for i, id := range ids {
 		copy(out[i*dim:(i+1)*dim], rows[int(id)*dim:])
 	}
 	return nil
 }
 
 // Table gives all rows of a table at the current version, piece by piece: partitions ascending, and keys ascending
-// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and valid
-// until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once: each piece is
-// checked against what was asked for, and in the end all of them are counted.
-func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64, rows []float32) error) error {
+// within a partition, which is the order of the digest. rows is [len(keys), dim]; both slices are the session's and
+// valid until yield returns. An error of yield ends the scan and is returned. Without an error every row came, once:
+// each piece is checked against what was asked for, and in the end all of them are counted.
+func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p schema.Partition, keys []uint64,
+	rows []float32) error) error {
 	if _, err := s.Wait(ctx); err != nil {
 		return err
 	}
@@ -135,6 +128,7 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	if err != nil {
 		return err
 	}
+	defer s.exchange.close(rowsScanned)
 	ctx, stop := s.running(ctx)
 	defer stop()
 	came := uint64(0)
@@ -142,14 +136,8 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 		came += uint64(len(keys))
 		return yield(p, keys, rows)
 	}
-	pieces := s.piecesOf(table)
 	for p := range spec.Partitions {
-		if len(pieces) > 0 {
-			err = s.scanColumns(ctx, scan, pieces, schema.Partition(p), counted)
-		} else {
-			err = s.scanPartition(ctx, scan, s.place.OwnerOfPartition(table, schema.Partition(p)), schema.Partition(p), counted)
-		}
-		if err != nil {
+		if err := s.scanPartition(ctx, scan, schema.Partition(p), counted); err != nil {
 			return fmt.Errorf("scan table %q partition %d at version %d: %w", spec.Name, p, s.newest(), err)
 		}
 	}
@@ -159,36 +147,16 @@ func (s *Session) Table(ctx context.Context, table schema.Table, yield func(p sc
 	return nil
 }
 
-func (s *Session) scanPartition(ctx context.Context, scan *scan, shard int, p schema.Partition, yield func(schema.Partition, []uint64, []float32) error) error {
-	cursor := uint64(0)
-	for more := true; more; {
-		if err := s.scanFrom(ctx, scan, shard, p, cursor); err != nil {
-			return err
-		}
-		keys, rows := scan.answer.Keys(), scan.answer.Float32s()
-		if more = scan.answer.Head().Flags&schema.FlagMore != 0; len(keys) == 0 {
-			return nil
-		}
-		if err := yield(p, keys, rows); err != nil {
-			return err
-		}
-		cursor = keys[len(keys)-1] + 1
-	}
-	return nil
-}
-
 // scanFrom asks a shard for rows of a partition from a key on, and waits for them.
 func (s *Session) scanFrom(ctx context.Context, scan *scan, shard int, p schema.Partition, cursor uint64) error {
-	var taker rowsTaker = scan
-	s.rowsFor.Store(&taker)
-	link := s.links[shard]
-	subject := s.subject(fabric.KindPull, link.member)
-	request := scan.ask(shard, p, cursor, s.numbers.take(1))
-	if err := link.publish(subject, request); err != nil {
+	s.exchange.close(rowsScanned) // where the last answer was refused
+	number := s.exchange.number(1)
+	scan.ask(shard, p, cursor, number)
+	s.exchange.ask(rowsScanned, scan, number, []int{shard}, s.since(), true)
+	if err := scan.send(s, 0); err != nil {
 		return err
 	}
-	again := func() error { return link.publish(subject, request) }
-	if err := s.answer(ctx, scan.ready, &s.answers, s.answerTime(), time.Now(), again); err != nil {
+	if err := s.awaitAnswers(ctx, rowsScanned); err != nil {
 		return err
 	}
 	if len(scan.answer.Keys()) == 0 && scan.answer.Head().Flags&schema.FlagMore != 0 {
@@ -203,10 +171,8 @@ type scan struct {
 	spec    *schema.TableSpec
 	section schema.Section
 	request *schema.Frame
-	ready   chan struct{}
+	sealed  []byte
 
-	mu     sync.Mutex // guards what follows while a request is open
-	open   bool
 	asked  schema.Head // of the open request
 	cursor uint64      // the key from which on it asks
 	shard  int
@@ -218,36 +184,34 @@ func newScan(head schema.Head, table schema.Table, spec *schema.TableSpec, value
 	if err != nil {
 		return nil, err
 	}
-	return &scan{head: head, spec: spec, request: f, ready: make(chan struct{}, 1),
+	return &scan{head: head, spec: spec, request: f,
 		section: schema.Section{Table: table, Dim: uint32(spec.Dim), Count: uint64(max(1, valuesMax/spec.Dim))}}, nil
 }
 
-// ask opens a request for rows of a partition from a key on, and gives its frame. The number tells its answer from others.
-func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Sequence) []byte {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.open, c.asked, c.shard, c.cursor = true, c.head, shard, cursor
+// ask writes a request for rows of a partition from a key on.
+func (c *scan) ask(shard int, p schema.Partition, cursor uint64, number schema.Sequence) {
+	c.asked, c.shard, c.cursor = c.head, shard, cursor
 	c.asked.Bucket, c.asked.Sequence = schema.Bucket(p), number
 	c.request.SetHead(c.asked)
 	c.request.SetSection(0, c.section)
 	c.request.Keys()[0] = cursor
-	return c.request.Seal()
+	c.sealed = c.request.Seal()
 }
 
-// take keeps the answer to the open request and ignores all others. It fails on an answer that a correct shard cannot have
-// given.
-func (c *scan) take(shard int, v *schema.View) (kept bool, err error) {
+// send sends the request.
+func (c *scan) send(s *Session, _ int) error {
+	link := s.links[c.shard]
+	return link.publish(s.subject(fabric.KindPull, link.member), c.sealed)
+}
+
+// take keeps the answer. It fails on one that a correct shard cannot have given.
+func (c *scan) take(_ int, v *schema.View) (kept bool, err error) {
 	h := v.Head()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.open || shard != c.shard || h.Sequence != c.asked.Sequence {
-		return false, nil
-	}
 	if err := c.check(&h, v); err != nil {
-		return false, fmt.Errorf("rows of version %d partition %d from %s: %w", h.Batch, h.Bucket, schema.ShardMember(shard), err)
+		return false, fmt.Errorf("rows of version %d partition %d from %s: %w", h.Batch, h.Bucket,
+			schema.ShardMember(c.shard), err)
 	}
-	c.open, c.answer = false, *v
-	c.ready <- struct{}{}
+	c.answer = *v
 	return true, nil
 }
 
@@ -256,8 +220,10 @@ func (c *scan) check(h *schema.Head, v *schema.View) error {
 	if h.Batch != c.asked.Batch || h.Bucket != c.asked.Bucket {
 		return fmt.Errorf("want version %d partition %d", c.asked.Batch, c.asked.Bucket)
 	}
-	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim || got[0].Count > c.section.Count {
-		return fmt.Errorf("sections %v, want one of table %d with dim %d and at most %d rows", got, c.section.Table, c.section.Dim, c.section.Count)
+	if got := v.Sections(); len(got) != 1 || got[0].Table != c.section.Table || got[0].Dim != c.section.Dim ||
+		got[0].Count > c.section.Count {
+		return fmt.Errorf("sections %v, want one of table %d with dim %d and at most %d rows", got, c.section.Table,
+			c.section.Dim, c.section.Count)
 	}
 	for _, key := range v.Keys() {
 		if key < c.cursor || key >= c.spec.Rows || schema.PartitionOf(key, c.spec.Partitions) != schema.Partition(h.Bucket) {

@@ -11,7 +11,8 @@ import (
 	"gradbus/schema"
 )
 
-// Rows that are looked up, in any order and with repetitions, are those that a scan of the table shows, and the oracle's.
+// Rows that are looked up, in any order and with repetitions, are those that a scan of the table shows, and the
+// oracle's.
 func TestLookupAndTableAgree(t *testing.T) {
 	server := startServer(t, 3)
 	job := toyJob("rows", 1, 2, schema.ApplyUpdate)
@@ -32,7 +33,8 @@ func TestLookupAndTableAgree(t *testing.T) {
 		}
 		for i, key := range keys {
 			if !sameBits(got[0][i*toyWordDim:(i+1)*toyWordDim], o.tables[0].rows[key]) {
-				t.Errorf("version %d: key %d at position %d is %v, want %v", b+1, key, i, got[0][i*toyWordDim:][:toyWordDim], o.tables[0].rows[key])
+				t.Errorf("version %d: key %d at position %d is %v, want %v", b+1, key, i, got[0][i*toyWordDim:][:toyWordDim],
+					o.tables[0].rows[key])
 			}
 		}
 		if len(got[1]) != 0 || !sameBits(got[2], o.tables[1].rows[30]) {
@@ -82,11 +84,13 @@ func TestReadingErrorsLeaveTheSessionUsable(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `table "tags": id 31 is outside [0, 31)`) {
 		t.Errorf("lookup beyond the table: %v", err)
 	}
-	if _, err = s.Lookup(testContext(t), []TableKeys{{7, nil}}); err == nil || !strings.Contains(err.Error(), "table 7: the job has 2") {
+	if _, err = s.Lookup(testContext(t), []TableKeys{{7, nil}}); err == nil ||
+		!strings.Contains(err.Error(), "table 7: the job has 2") {
 		t.Errorf("lookup in no table: %v", err)
 	}
 	stop := errors.New("seen enough")
-	if err := s.Table(testContext(t), 0, func(schema.Partition, []uint64, []float32) error { return stop }); !errors.Is(err, stop) {
+	if err := s.Table(testContext(t), 0, func(schema.Partition, []uint64, []float32) error { return stop }); !errors.Is(
+		err, stop) {
 		t.Errorf("scan that its caller ends: %v", err)
 	}
 	ctx, cancel := context.WithCancelCause(testContext(t))
@@ -148,7 +152,10 @@ func TestJobsOfAllShapes(t *testing.T) {
 	}{
 		{"dense-only", 2, []schema.Parameter{{Name: "w", Shape: []int{3}, Init: small}}, nil},
 		{"tables-only", 2, nil, []schema.TableSpec{{Name: "t", Rows: 9, Dim: 2, Partitions: 2, Init: small}}},
-		{"large", 1, []schema.Parameter{{Name: "w", Shape: []int{700, 1024}, Init: zeros}, {Name: "v", Shape: []int{500, 1024}, Init: zeros}},
+		// and shards without any
+		{"one-row", 3, nil, []schema.TableSpec{{Name: "t", Rows: 1, Dim: 2, Partitions: 4, Init: small}}},
+		{"large", 1, []schema.Parameter{{Name: "w", Shape: []int{700, 1024}, Init: zeros},
+			{Name: "v", Shape: []int{500, 1024}, Init: zeros}},
 			[]schema.TableSpec{{Name: "t", Rows: 5000, Dim: 256, Partitions: 7, Init: zeros}}},
 	} {
 		jobOf := func(trainers int, apply string) *schema.Job {

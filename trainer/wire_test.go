@@ -12,8 +12,8 @@ import (
 	"gradbus/schema"
 )
 
-// naiveRound is the value nearest to x among those of the type, ties to even, told by what such numbers are: a multiple of
-// a unit that grows with the size and does not fall below that of subnormals.
+// naiveRound is the value nearest to x among those of the type, ties to even, told by what such numbers are: a multiple
+// of a unit that grows with the size and does not fall below that of subnormals.
 func naiveRound(dtype schema.DType, x float32) float32 {
 	digits, smallest, largest := 8, -133, 0x1.fep127
 	switch dtype {
@@ -61,7 +61,8 @@ func TestRoundLiteral(t *testing.T) {
 		want  []uint16
 	}{
 		// 1 + 2^-8 is halfway between 1 and 1 + 2^-7 and goes to 1, whose last bit is 0; 1 + 3*2^-8 goes up to 1 + 2^-6.
-		{schema.DTypeBFloat16, []float32{1, 1.00390625, 1.01171875, -1.005, 1e-40}, []uint16{0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x0001}},
+		{schema.DTypeBFloat16, []float32{1, 1.00390625, 1.01171875, -1.005, 1e-40},
+			[]uint16{0x3f80, 0x3f80, 0x3f82, 0xbf81, 0x0001}},
 		// 65519 is nearest to 65504, 65520 halfway to what would be 65536: infinite. 2^-25 is halfway between 0 and 2^-24.
 		{schema.DTypeFloat16, []float32{1, 65519, -65520, 0x1p-25, 0x1.8p-25}, []uint16{0x3c00, 0x7bff, 0xfc00, 0, 1}},
 	} {
@@ -127,8 +128,10 @@ func TestRoundingAgainstModel(t *testing.T) {
 					q := naiveRound(dtype, withRest)
 					want[i] = float32(float64(withRest) - float64(q))
 					if plain[i] != naiveBits(dtype, naiveRound(dtype, s)) || fed[i] != naiveBits(dtype, q) || residual[i] != want[i] {
-						t.Fatalf("%s, seed %d, %v, batch %d: %v travels as %04x and %04x with residual %v, want %04x and %04x with %v", backend.Name(), seed,
-							dtype, batch, s, plain[i], fed[i], residual[i], naiveBits(dtype, naiveRound(dtype, s)), naiveBits(dtype, q), want[i])
+						t.Fatalf("%s, seed %d, %v, batch %d: %v travels as %04x and %04x with residual %v, want %04x and %04x with %v",
+							backend.Name(), seed,
+							dtype, batch, s, plain[i], fed[i], residual[i], naiveBits(dtype, naiveRound(dtype, s)),
+							naiveBits(dtype, q), want[i])
 					}
 				}
 			}
@@ -180,8 +183,8 @@ func nodesOf(trainers, lanes int) (nodes []lane.Node) {
 	return nodes
 }
 
-// Jobs with 16-bit gradients end with the weights that the oracle has when it rounds each trainer's sums: for any number
-// of shards, whoever adds them up and applies them, on the portable and on the best backend.
+// Jobs with 16-bit gradients end with the weights that the oracle has when it rounds each trainer's sums: for any
+// number of shards, whoever adds them up and applies them, on the portable and on the best backend.
 func TestWireTypesAgainstOracle(t *testing.T) {
 	const lanes, batches = 6, 6
 	best, err := cuda.Open(cuda.Options{})
@@ -193,32 +196,36 @@ func TestWireTypesAgainstOracle(t *testing.T) {
 		server := startServer(t, shards)
 		for _, trainers := range []int{1, 2, 4} {
 			for i, wire := range []schema.Wire{{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsFloat16},
-				{Gradients: schema.GradientsBFloat16, ErrorFeedback: true}, {Gradients: schema.GradientsFloat16, ErrorFeedback: true}} {
-				t.Run(fmt.Sprintf("%d shards/%d trainers/%s %v", shards, trainers, wire.Gradients, wire.ErrorFeedback), func(t *testing.T) {
-					job := toyJob(fmt.Sprintf("wire-%d-%d", trainers, i), trainers, lanes, []string{schema.ApplyUpdate, schema.ApplyMean}[(shards+i)%2])
-					job.Wire = wire
-					if shards == 2 { // or the trainers among themselves
-						job.Apply, job.Reduce = schema.ApplyMean, schema.ReduceTrainers
-					}
-					o := newOracle(t, job)
-					o.sent = newOracleWire(job, nodesOf(trainers, lanes))
-					losses := make([]float64, batches)
-					for b := range losses {
-						losses[b], _ = o.step(t, newToy(t, job), schema.Batch(b))
-					}
-					config := testConfig(t, server)
-					if (shards+trainers)%2 == 0 {
-						config.Backend = best
-					}
-					checkOutcomes(t, trainAll(t, config, job, batches), o.digest(t), losses)
-				})
+				{Gradients: schema.GradientsBFloat16, ErrorFeedback: true},
+				{Gradients: schema.GradientsFloat16, ErrorFeedback: true}} {
+				t.Run(fmt.Sprintf("%d shards/%d trainers/%s %v", shards, trainers, wire.Gradients, wire.ErrorFeedback),
+					func(t *testing.T) {
+						job := toyJob(fmt.Sprintf("wire-%d-%d", trainers, i), trainers, lanes,
+							[]string{schema.ApplyUpdate, schema.ApplyMean}[(shards+i)%2])
+						job.Wire = wire
+						if shards == 2 { // or the trainers among themselves
+							job.Apply, job.Reduce = schema.ApplyMean, schema.ReduceTrainers
+						}
+						o := newOracle(t, job)
+						o.sent = newOracleWire(job, nodesOf(trainers, lanes))
+						losses := make([]float64, batches)
+						for b := range losses {
+							losses[b], _ = o.step(t, newToy(t, job), schema.Batch(b))
+						}
+						config := testConfig(t, server)
+						if (shards+trainers)%2 == 0 {
+							config.Backend = best
+						}
+						checkOutcomes(t, trainAll(t, config, job, batches), o.digest(t), losses)
+					})
 			}
 		}
 		server.Close()
 	}
 }
 
-// float16 ends at 65504: what lies beyond is refused, in words that say what helps. The same gradient is fine as bfloat16.
+// float16 ends at 65504: what lies beyond is refused, in words that say what helps. The same gradient is fine as
+// bfloat16.
 func TestFloat16OverflowEndsTheJobWithAReason(t *testing.T) {
 	server := startServer(t, 2)
 	for gradients, fails := range map[string]bool{schema.GradientsFloat16: true, schema.GradientsBFloat16: false} {

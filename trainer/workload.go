@@ -10,8 +10,8 @@ import (
 )
 
 // Workload is what a job trains: where the samples come from, and forward, loss and backward of one lane. Both methods
-// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that it does
-// not matter who computes a lane. They are called from the goroutine that calls Run, lane after lane.
+// must be pure functions of batch, lane and parameters, with random numbers keyed by (seed, batch, lane), so that it
+// does not matter who computes a lane. They are called from the goroutine that calls Run, lane after lane.
 type Workload interface {
 	// Keys appends to keys[table] the keys of every example of the lane, in the order in which the lane will use them,
 	// and returns the number of samples and the slices. It is called for batch b+1 while the results of b are under way,
@@ -19,9 +19,10 @@ type Workload interface {
 	// it may not have keys.
 	Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64)
 
-	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too, never divided:
-	// those of all lanes are added up and then divided by the samples of all lanes of the batch, rows of tables like parameters. So the
-	// learning rate is one for the mean over the batch, and does not depend on its cut into lanes; schema.Optimizer.LR has the formula.
+	// Lane computes one lane and returns the sum of the losses of its samples. Gradients are sums over the samples too,
+	// never divided: those of all lanes are added up and then divided by the samples of all lanes of the batch, rows of
+	// tables like parameters. So the learning rate is one for the mean over the batch, and does not depend on its cut into
+	// lanes; schema.Optimizer.LR has the formula.
 	//
 	//	grad[i] += x[i]*d // for each sample; neither d nor the sum is divided by step.Samples
 	Lane(step *LaneStep) (lossSum float64, err error)
@@ -29,8 +30,8 @@ type Workload interface {
 
 // LaneStep is what a workload sees of one lane of one batch. It and all slices it gives are valid until Lane returns.
 //
-// What is asked for against the rules (a name that the job lacks, a gradient that is final) gives memory that leads nowhere, and Run
-// fails with ErrWorkload and the reason when Lane returns.
+// What is asked for against the rules (a name that the job lacks, a gradient that is final) gives memory that leads
+// nowhere, and Run fails with ErrWorkload and the reason when Lane returns.
 type LaneStep struct {
 	Batch   schema.Batch
 	Lane    lane.Lane
@@ -43,9 +44,9 @@ type LaneStep struct {
 	err     error // first broken rule, kept until the lane ends
 }
 
-// End ends a lane of a Batch: all of its gradients are there, and loss is the sum of the losses of its samples. What a workload
-// computes ends by itself when Lane returns. The error is the first rule that was broken since Batch.Lane; it ends the session, unless
-// it is ErrOrder.
+// End ends a lane of a Batch: all of its gradients are there, and loss is the sum of the losses of its samples. What a
+// workload computes ends by itself when Lane returns. The error is the first rule that was broken since Batch.Lane; it
+// ends the session, unless it is ErrOrder.
 func (s *LaneStep) End(loss float64) error { return s.end(loss, nil) }
 
 func (s *LaneStep) end(loss float64, err error) error {
@@ -55,7 +56,8 @@ func (s *LaneStep) end(loss float64, err error) error {
 	case s.Samples == 0 && s.err == nil:
 		return nil
 	case s.Samples == 0:
-		return s.batch.failed(s.batch.ctx, fmt.Errorf("%w: batch %d lane %d, which has no samples: %w", ErrWorkload, s.Batch, s.Lane, s.err))
+		return s.batch.failed(s.batch.ctx, fmt.Errorf("%w: batch %d lane %d, which has no samples: %w", ErrWorkload, s.Batch,
+			s.Lane, s.err))
 	}
 	return s.batch.end(s, loss, err)
 }
@@ -69,7 +71,8 @@ func (s *LaneStep) Rows(table schema.Table) []float32 {
 	return s.compute.tables.rows[table]
 }
 
-// IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of Rows.
+// IDs are the rows of the lane's keys, in the order in which Keys gave them: the key at position i is row IDs[i] of
+// Rows.
 func (s *LaneStep) IDs(table schema.Table) []int64 {
 	if !s.hasRows(table) {
 		return s.scratchIDs()
@@ -86,8 +89,8 @@ func (s *LaneStep) Param(name string) []float32 {
 	return s.compute.params.value(i)
 }
 
-// Grad is where the lane's gradient of a parameter is to be written, as long as the parameter. It holds anything before:
-// overwrite it. A parameter whose Grad is never asked for has gradient zero.
+// Grad is where the lane's gradient of a parameter is to be written, as long as the parameter. It holds anything
+// before: overwrite it. A parameter whose Grad is never asked for has gradient zero.
 func (s *LaneStep) Grad(name string) []float32 {
 	i, ok := s.param(name)
 	if !ok {
@@ -127,10 +130,11 @@ func (s *LaneStep) RowGrad(table schema.Table, ids []int64, rows []float32) {
 	}
 }
 
-// BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of IDs[offsets[i]] up to
-// IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient of what it pooled. offsets
-// go from 0 to the number of IDs; nil is a bag for each of the IDs. Both are copied. The session sums the bags up by row, or sends them as they are and lets
-// the shards do that, as the manifest's wire.sparse says.
+// BagGrad gives the lane's gradient of a table by its bags, in place of RowGrad: bag i pools the rows of
+// IDs[offsets[i]] up to IDs[offsets[i+1]-1], by their sum or their mean, and row i of grad [bags, dim] is the gradient
+// of what it pooled. offsets go from 0 to the number of IDs; nil is a bag for each of the IDs. Both are copied. The
+// session sums the bags up by row, or sends them as they are and lets the shards do that, as the manifest's wire.sparse
+// says.
 //
 //	step.BagGrad(0, cuda.Mean, []int64{0, 2, 3}, []float32{2, 4, 1, 1}) // IDs 0 1 1, dim 2: rows {1, 2} and {2, 3}
 //	step.BagGrad(0, cuda.Sum, nil, []float32{1, 2, 3})                  // IDs 0 1 1, dim 1: rows {1} and {5}
@@ -175,8 +179,8 @@ func (s *LaneStep) param(name string) (int, bool) {
 	return i, ok
 }
 
-// scratch is given in place of values that are not to be had: as many as the largest that are, so that a lane that goes on with them
-// comes to its end, and to the error that says what was wrong.
+// scratch is given in place of values that are not to be had: as many as the largest that are, so that a lane that goes
+// on with them comes to its end, and to the error that says what was wrong.
 func (s *LaneStep) scratch() []float32 {
 	most := 1
 	for i := range s.compute.params.flat.specs {
@@ -233,7 +237,8 @@ func (c *compute) collect(w Workload, b schema.Batch) error {
 	return nil
 }
 
-// named ends the naming of keys, and finds the distinct ones. at is the lane of each table whose keys were named last; nil where all were.
+// named ends the naming of keys, and finds the distinct ones. at is the lane of each table whose keys were named last;
+// nil where all were.
 func (c *compute) named(b schema.Batch, at []int) error {
 	if at != nil {
 		if l, err := c.tables.closeNames(at, c.samples); err != nil {

@@ -9,7 +9,8 @@ import (
 	"gradbus/schema"
 )
 
-// What is asked for against the rules can be read and written, so that the lane comes to its end and the reason is told.
+// What is asked for against the rules can be read and written, so that the lane comes to its end and the reason is
+// told.
 func TestScratchIsGivenForWhatIsNotThere(t *testing.T) {
 	server := startServer(t, 1)
 	fill := func(values []float32, n int) {
@@ -69,10 +70,13 @@ func TestWrongPrograms(t *testing.T) {
 		name, want string
 		keys       func([][]uint64) (int, [][]uint64)
 	}{
-		{"negative", "-1 samples: want how many the lane has, 0 for none", func(keys [][]uint64) (int, [][]uint64) { return -1, keys }},
+		{"negative", "-1 samples: want how many the lane has, 0 for none", func(keys [][]uint64) (int, [][]uint64) {
+			return -1, keys
+		}},
 		{"few tables", "keys of 1 tables: the job has 2", func(keys [][]uint64) (int, [][]uint64) { return 1, keys[:1] }},
 	} {
-		s := joinAll(t, testConfig(t, server), toyJob("wrong-"+strings.ReplaceAll(c.name, " ", "-"), 1, 1, schema.ApplyUpdate))[0]
+		s := joinAll(t, testConfig(t, server),
+			toyJob("wrong-"+strings.ReplaceAll(c.name, " ", "-"), 1, 1, schema.ApplyUpdate))[0]
 		checkError(t, s.Run(testContext(t), nil, 1, nil), ErrWorkload, "nil")
 		checkError(t, s.Run(testContext(t), keysOnly{c.keys}, 1, nil), ErrWorkload, "batch 0 lane 0", c.want)
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/lane"
 	"gradbus/nn"
 	"gradbus/philox"
@@ -29,8 +29,8 @@ func testEnv(t testing.TB) nn.Env {
 	return e
 }
 
-// Whoever averages, and when, the weights are those of one process that adds lanes along the tree, divides once by the samples
-// and takes one step of SGD: at 2 trainers, and at 3 and 4, whose last step is uneven.
+// Whoever averages, and when, the weights are those of one process that adds lanes along the tree, divides once by the
+// samples and takes one step of SGD: at 2 trainers, and at 3 and 4, whose last step is uneven.
 func TestEveryHookGivesTheReference(t *testing.T) {
 	for _, of := range []struct {
 		trainers int
@@ -59,7 +59,8 @@ func TestServersGiveEqualWeights(t *testing.T) {
 		servers int
 		hook    string
 		sparse  bool
-	}{{"average", 3, "rpc", true}, {"average-batch", 1, "rpc", true}, {"average-batch", 3, "sparse-rpc", true}, {"average-batch", 2, "rpc", false},
+	}{{"average", 3, "rpc", true}, {"average-batch", 1, "rpc", true}, {"average-batch", 3, "sparse-rpc", true},
+		{"average-batch", 2, "rpc", false},
 		{"average-batch", 1, "allreduce", true}} {
 		t.Run(fmt.Sprintf("%s/servers=%d/%s/sparse=%v", of.server, of.servers, of.hook, of.sparse), func(t *testing.T) {
 			t.Parallel()
@@ -76,7 +77,8 @@ func TestServersGiveEqualWeights(t *testing.T) {
 func TestKnobs(t *testing.T) {
 	same := measure(t, small(t, 2, "rpc", true))
 	if same.Batches != 6 || same.Samples != 22 || same.LossFirst <= 0 || same.BytesSent == 0 {
-		t.Errorf("%d batches of %d samples, loss %v, %d bytes sent", same.Batches, same.Samples, same.LossFirst, same.BytesSent)
+		t.Errorf("%d batches of %d samples, loss %v, %d bytes sent", same.Batches, same.Samples, same.LossFirst,
+			same.BytesSent)
 	}
 	for name, c := range map[string]struct {
 		change func(c *Config)
@@ -167,8 +169,10 @@ func reference(t *testing.T, c Config) string {
 	return digestOf(t, &s, weights)
 }
 
-// laneGradient is the gradient of the sum of the losses of samples [lo, hi), with all rows of the embedding, whether it is sparse or not.
-func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights map[string][]float32, lo, hi int) map[string][]float32 {
+// laneGradient is the gradient of the sum of the losses of samples [lo, hi), with all rows of the embedding, whether it
+// is sparse or not.
+func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights map[string][]float32,
+	lo, hi int) map[string][]float32 {
 	t.Helper()
 	bags := nn.Bags{Offsets: []int64{0}}
 	for _, id := range data.IDs[lo*data.Length : hi*data.Length] {
@@ -198,7 +202,8 @@ func laneGradient(t *testing.T, m *Model, c *ModelConfig, data *Data, weights ma
 	}
 	dim := c.EmbeddingDim
 	rows := make([]float32, len(weights[embeddingName]))
-	for i, id := range bags.IDs { // bags of 5 ids lie within one block of the canonical order, as do all positions of a key here
+	// bags of 5 ids lie within one block of the canonical order, as do all positions of a key here
+	for i, id := range bags.IDs {
 		for j := range dim {
 			rows[int(id)*dim+j] += pooled[i/data.Length*dim+j] / float32(data.Length)
 		}
@@ -253,12 +258,12 @@ func digestOf(t *testing.T, s *system, weights map[string][]float32) string {
 }
 
 // testRoles has two trainers more: one that hangs in its second batch, one that is gone in it.
-func testRoles() map[string]crew.Role {
+func testRoles() map[string]harness.Role {
 	roles := Roles()
-	roles["test-hangs"] = func(ctx context.Context, m *crew.Member) (any, error) {
+	roles["test-hangs"] = func(ctx context.Context, m *harness.Member) (any, error) {
 		return nil, strayTrainer(ctx, m, func(ctx context.Context) error { <-ctx.Done(); return context.Cause(ctx) })
 	}
-	roles["test-dies"] = func(ctx context.Context, m *crew.Member) (any, error) {
+	roles["test-dies"] = func(ctx context.Context, m *harness.Member) (any, error) {
 		return nil, strayTrainer(ctx, m, func(context.Context) error { os.Exit(7); return nil })
 	}
 	return roles
@@ -278,7 +283,7 @@ func (s stray) Lane(step *trainer.LaneStep) (float64, error) {
 	return s.workload.Lane(step)
 }
 
-func strayTrainer(ctx context.Context, m *crew.Member, grief func(context.Context) error) error {
+func strayTrainer(ctx context.Context, m *harness.Member, grief func(context.Context) error) error {
 	var s trainerSettings
 	if err := m.Settings(&s); err != nil {
 		return err
@@ -296,7 +301,8 @@ func strayTrainer(ctx context.Context, m *crew.Member, grief func(context.Contex
 	if err != nil {
 		return err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend}, job)
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: schema.Member(s.Member), Backend: e.Backend},
+		job)
 	if err != nil {
 		return err
 	}
@@ -322,7 +328,7 @@ func TestStrayTrainerIsNamed(t *testing.T) {
 			if c.role == "test-hangs" {
 				config.Timeout = 12 * time.Second
 			}
-			members := config.Flags.Crew("average", testRoles(), io.Discard, io.Discard)
+			members := config.Flags.Harness("average", testRoles(), io.Discard, io.Discard)
 			defer members.Close()
 			s, err := config.system()
 			if err != nil {

@@ -1,6 +1,6 @@
 package average
 
-import "gradbus/bench/crew"
+import "gradbus/bench/harness"
 
 // choice is what one of several names stands for. The first is the default.
 type choice[T any] []struct {
@@ -25,5 +25,5 @@ func (c choice[T]) find(field, name string) (T, error) {
 		}
 	}
 	var none T
-	return none, crew.OneOf(field, name, c.names()...) // it is none of them
+	return none, harness.OneOf(field, name, c.names()...) // it is none of them
 }

@@ -10,17 +10,18 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/schema"
 )
 
 // Config is what a run of the benchmark is told. Names in the comments are those of the flags, and of errors.
 type Config struct {
-	crew.Flags
+	harness.Flags
 
 	Trainers, Servers int
-	Server            string // (server-kind) how servers add up: average, as gradients arrive, or average-batch, when the last is there
+	// (server-kind) how servers add up: average, as gradients arrive, or average-batch, when the last is there
+	Server            string
 	Hook              string // (hook) who averages what: allreduce, hybrid, rpc or sparse-rpc
 	Epochs, BatchSize int
 	DataFile          string // (data) a configuration of DummyData, FILE or FILE:ID; empty is the default one
@@ -41,7 +42,8 @@ type Config struct {
 
 // DefaultConfig is the setting of the original: two trainers and a server, by the rpc hook.
 func DefaultConfig() Config {
-	return Config{Flags: crew.DefaultFlags("average"), Trainers: 2, Servers: 1, Server: servers[0].name, Hook: "rpc", Epochs: 1, BatchSize: 32,
+	return Config{Flags: harness.DefaultFlags("average"), Trainers: 2, Servers: 1, Server: servers[0].name, Hook: "rpc",
+		Epochs: 1, BatchSize: 32,
 		LR: 1e-4, Timeout: 30 * time.Second, Criterion: criteria[0].name, Preprocess: preprocessings[0].name,
 		IterationStep: iterationSteps[0].name, Device: deviceCPU, ServerDevice: deviceCPU}
 }
@@ -111,21 +113,31 @@ func (m maybe) Set(text string) error {
 func (c *Config) AddTo(set *pflag.FlagSet) {
 	set.IntVar(&c.Trainers, "trainers", c.Trainers, "`number` of trainers")
 	set.IntVar(&c.Servers, "servers", c.Servers, "`number` of servers, which share the buckets")
-	set.StringVar(&c.Server, "server-kind", c.Server, "`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
+	set.StringVar(&c.Server, "server-kind", c.Server,
+		"`kind` of server: average adds gradients as they arrive, average-batch when the last is there")
 	set.StringVar(&c.Hook, "hook", c.Hook, "who averages, a `name`: allreduce, hybrid, rpc or sparse-rpc")
 	set.IntVar(&c.Epochs, "epochs", c.Epochs, "`number` of epochs")
-	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize, "`number` of samples in a batch; batches are dealt to the trainers in turn")
+	set.IntVar(&c.BatchSize, "trainer-batch", c.BatchSize,
+		"`number` of samples in a batch; batches are dealt to the trainers in turn")
 	set.StringVar(&c.DataFile, "input", c.DataFile, "configuration of the data, a `file`, or FILE:ID for one of several")
-	set.StringVar(&c.ModelFile, "model", c.ModelFile, "configuration of the model, a `file`, or FILE:ID for one of several")
-	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; instead of what the model says").NoOptDefVal = "true"
-	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes, "`bytes` at which the dense bucket is cut that is ready first; 0 is 1 MiB")
-	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes, "`bytes` at which the other dense buckets are cut; 0 is 25 MiB")
+	set.StringVar(&c.ModelFile, "model", c.ModelFile,
+		"configuration of the model, a `file`, or FILE:ID for one of several")
+	set.VarPF(maybe{&c.Sparse}, "sparse", "", "the embedding's gradient travels as rows; --sparse=false is whole; "+
+		"instead of what the model says").NoOptDefVal = "true"
+	set.IntVar(&c.FirstBucketBytes, "first-bucket-bytes", c.FirstBucketBytes,
+		"`bytes` at which the dense bucket is cut that is ready first; 0 is 1 MiB")
+	set.IntVar(&c.BucketBytes, "bucket-bytes", c.BucketBytes,
+		"`bytes` at which the other dense buckets are cut; 0 is 25 MiB")
 	set.Float64Var(&c.LR, "lr", c.LR, "learning `rate` of SGD")
-	set.Var((*seconds)(&c.Timeout), "rpc-timeout", "`seconds` that a member may be silent or out of reach before the run ends")
-	set.StringVar(&c.Criterion, "criterion", c.Criterion, "loss, a `name`: cel, or nll, which leaves out the second softmax")
-	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess, "what is done to the data first, a `name`: preprocess_dummy_data or sort_ids")
+	set.Var((*seconds)(&c.Timeout), "rpc-timeout",
+		"`seconds` that a member may be silent or out of reach before the run ends")
+	set.StringVar(&c.Criterion, "criterion", c.Criterion,
+		"loss, a `name`: cel, or nll, which leaves out the second softmax")
+	set.StringVar(&c.Preprocess, "preprocess", c.Preprocess,
+		"what is done to the data first, a `name`: preprocess_dummy_data or sort_ids")
 	set.StringVar(&c.IterationStep, "iteration-step", c.IterationStep,
-		"a step, by `name`: basic_iteration_step, or sequential_iteration_step, which sends nothing before the backward pass is over")
+		"a step, by `name`: basic_iteration_step, or sequential_iteration_step, which sends nothing before the backward "+
+			"pass is over")
 	set.StringVar(&c.Device, "backend", c.Device, "arithmetic of the trainers: `name` is cpu or cuda")
 	set.StringVar(&c.ServerDevice, "server-backend", c.ServerDevice, "arithmetic of the servers: `name` is cpu or cuda")
 	set.StringVar(&c.CSV, "csv", c.CSV, "save the tables of metrics into this `folder`")
@@ -147,11 +159,11 @@ const (
 // Validate says what is wrong first: the flag, its value and what would be right.
 func (c *Config) Validate() error {
 	if err := cmp.Or(
-		crew.Between("trainers", c.Trainers, 1, trainersMax),
-		crew.Between("servers", c.Servers, 1, serversMax),
-		crew.Between("epochs", c.Epochs, 1, epochsMax),
-		crew.Between("trainer-batch", c.BatchSize, 1, batchMax),
-		crew.Between("runs", c.Runs, 1, runsMax),
+		harness.Between("trainers", c.Trainers, 1, trainersMax),
+		harness.Between("servers", c.Servers, 1, serversMax),
+		harness.Between("epochs", c.Epochs, 1, epochsMax),
+		harness.Between("trainer-batch", c.BatchSize, 1, batchMax),
+		harness.Between("runs", c.Runs, 1, runsMax),
 	); err != nil {
 		return err
 	}
@@ -160,7 +172,8 @@ func (c *Config) Validate() error {
 		value int
 	}{{"first-bucket-bytes", c.FirstBucketBytes}, {"bucket-bytes", c.BucketBytes}} {
 		if n.value != 0 && (n.value < schema.BucketBytesMin || n.value > schema.BucketBytesMax || n.value%4 != 0) {
-			return fmt.Errorf("%s %d: want %d to %d, a multiple of 4, or 0", n.name, n.value, schema.BucketBytesMin, schema.BucketBytesMax)
+			return fmt.Errorf("%s %d: want %d to %d, a multiple of 4, or 0", n.name, n.value, schema.BucketBytesMin,
+				schema.BucketBytesMax)
 		}
 	}
 	if c.Timeout < timeoutMin || c.Timeout > timeoutMax {
@@ -222,7 +235,8 @@ type system struct {
 
 // system loads the configurations.
 func (c *Config) system() (s system, err error) {
-	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize, Seed: c.Seed, LR: float32(c.LR), FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
+	s = system{Trainers: c.Trainers, Server: c.Server, Hook: c.Hook, Epochs: c.Epochs, BatchSize: c.BatchSize,
+		Seed: c.Seed, LR: float32(c.LR), FirstBucket: c.FirstBucketBytes, Bucket: c.BucketBytes,
 		Criterion: c.Criterion, Preprocess: c.Preprocess, IterationStep: c.IterationStep}
 	if s.Model, err = LoadModel(c.ModelFile); err != nil {
 		return s, err
@@ -241,10 +255,12 @@ func (s *system) dealt() dealt { return dealt{s.Data.SampleCount, s.BatchSize, s
 // steps is how many batches a run of the job has.
 func (s *system) steps() uint64 { return uint64(s.dealt().steps()) * uint64(s.Epochs) }
 
-// chunkBytes is the size of values in a frame: with its head it is what the NATS server reads at once, which is what goes fastest.
+// chunkBytes is the size of values in a frame: with its head it is what the NATS server reads at once, which is what
+// goes fastest.
 const chunkBytes = 65024
 
-// job is the manifest of one run. Each trainer has one lane: its batches. dense names the library of their matrix products, on which bits depend.
+// job is the manifest of one run. Each trainer has one lane: its batches. dense names the library of their matrix
+// products, on which bits depend.
 func (s *system) job(name, dense string) (*schema.Job, error) {
 	model, err := json.Marshal(s.Model)
 	if err != nil {
@@ -262,10 +278,12 @@ func (s *system) job(name, dense string) (*schema.Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &schema.Job{Name: schema.JobName(name), Workload: "average", Seed: s.Seed, Trainers: s.Trainers, Lanes: s.Trainers,
+	j := &schema.Job{Name: schema.JobName(name), Workload: "average", Seed: s.Seed, Trainers: s.Trainers,
+		Lanes: s.Trainers,
 		Settings: map[string]string{"model": string(model), "data": string(data), "hook": s.Hook, "criterion": s.Criterion,
 			"preprocess": s.Preprocess, "dense": dense, "batch_size": fmt.Sprint(s.BatchSize), "epochs": fmt.Sprint(s.Epochs)},
-		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail, ChunkBytes: chunkBytes,
+		Consistency: schema.ConsistencySync, Reduce: by.dense, Sum: sum, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
+		ChunkBytes:       chunkBytes,
 		FirstBucketBytes: s.FirstBucket, BucketBytes: s.Bucket, Wire: schema.Wire{Sparse: schema.SparseAuto},
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: s.LR}}
 	j.Parameters, j.Tables = s.Model.tensors()

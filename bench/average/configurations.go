@@ -24,8 +24,8 @@ var modelConfigurations []byte
 //go:embed configurations/data_configurations.json
 var dataConfigurations []byte
 
-// ModelConfig is DummyModel: an embedding bag that takes the mean, linear layers without an activation between them, and a
-// softmax. The fields are those of a configuration file.
+// ModelConfig is DummyModel: an embedding bag that takes the mean, linear layers without an activation between them,
+// and a softmax. The fields are those of a configuration file.
 type ModelConfig struct {
 	NumEmbeddings    int  `json:"num_embeddings"`     // rows of the embedding
 	EmbeddingDim     int  `json:"embedding_dim"`      // values of a row: what the first linear layer takes
@@ -64,12 +64,13 @@ type number struct {
 	low, high int
 }
 
-// LoadModel reads the configuration of a model. where is a file, or FILE:ID for one of its entries; without an id it is the
-// entry DummyModel, or the only one. Empty means the configurations of this package. A file may also hold one entry alone, or its
-// fields. Errors name file, field, value and what would be right.
+// LoadModel reads the configuration of a model. where is a file, or FILE:ID for one of its entries; without an id it is
+// the entry DummyModel, or the only one. Empty means the configurations of this package. A file may also hold one entry
+// alone, or its fields. Errors name file, field, value and what would be right.
 func LoadModel(where string) (ModelConfig, error) {
 	var m ModelConfig
-	numbers := []number{{"num_embeddings", &m.NumEmbeddings, 1, sizeMax}, {"embedding_dim", &m.EmbeddingDim, 1, schema.DimMax},
+	numbers := []number{{"num_embeddings", &m.NumEmbeddings, 1, sizeMax},
+		{"embedding_dim", &m.EmbeddingDim, 1, schema.DimMax},
 		{"dense_input_size", &m.DenseInputSize, 1, sizeMax}, {"dense_output_size", &m.DenseOutputSize, 1, sizeMax},
 		{"dense_layers_count", &m.DenseLayersCount, 1, layersMax}}
 	l := loader{what: "model", class: "model_class", id: defaultModelID, embedded: modelConfigurations, numbers: numbers,
@@ -86,11 +87,14 @@ func LoadModel(where string) (ModelConfig, error) {
 func (m ModelConfig) check() error {
 	switch {
 	case m.EmbeddingDim != m.DenseInputSize:
-		return fmt.Errorf("embedding_dim %d: want dense_input_size, %d: the first linear layer takes a pooled row", m.EmbeddingDim, m.DenseInputSize)
+		return fmt.Errorf("embedding_dim %d: want dense_input_size, %d: the first linear layer takes a pooled row",
+			m.EmbeddingDim, m.DenseInputSize)
 	case m.DenseLayersCount > 1 && m.DenseInputSize != m.DenseOutputSize:
-		return fmt.Errorf("dense_output_size %d: want dense_input_size, %d: the next of %d layers takes it", m.DenseOutputSize, m.DenseInputSize, m.DenseLayersCount)
+		return fmt.Errorf("dense_output_size %d: want dense_input_size, %d: the next of %d layers takes it",
+			m.DenseOutputSize, m.DenseInputSize, m.DenseLayersCount)
 	case m.NumEmbeddings*m.EmbeddingDim > math.MaxInt32 || m.DenseInputSize*m.DenseOutputSize > math.MaxInt32:
-		return fmt.Errorf("num_embeddings %d, dense_output_size %d: want matrices of at most %d values", m.NumEmbeddings, m.DenseOutputSize, math.MaxInt32)
+		return fmt.Errorf("num_embeddings %d, dense_output_size %d: want matrices of at most %d values", m.NumEmbeddings,
+			m.DenseOutputSize, math.MaxInt32)
 	}
 	return nil
 }
@@ -106,9 +110,11 @@ func LoadData(where string) (DataConfig, error) {
 	}
 	switch {
 	case d.IDs() < 1:
-		return DataConfig{}, fmt.Errorf("%s: sparsity_percentage %d: want less: of %d ids none is left", l.from, d.SparsityPercentage, d.MaxVal)
+		return DataConfig{}, fmt.Errorf("%s: sparsity_percentage %d: want less: of %d ids none is left", l.from,
+			d.SparsityPercentage, d.MaxVal)
 	case d.SampleCount > allIDsMax/d.SampleLength:
-		return DataConfig{}, fmt.Errorf("%s: sample_count %d: want at most %d samples of %d ids", l.from, d.SampleCount, allIDsMax/d.SampleLength, d.SampleLength)
+		return DataConfig{}, fmt.Errorf("%s: sample_count %d: want at most %d samples of %d ids", l.from, d.SampleCount,
+			allIDsMax/d.SampleLength, d.SampleLength)
 	}
 	return d, nil
 }
@@ -117,16 +123,19 @@ func LoadData(where string) (DataConfig, error) {
 func (d DataConfig) fits(m ModelConfig) error {
 	switch {
 	case d.MaxVal > m.NumEmbeddings:
-		return fmt.Errorf("data: max_val %d: want at most num_embeddings of the model, %d: ids are rows of it", d.MaxVal, m.NumEmbeddings)
+		return fmt.Errorf("data: max_val %d: want at most num_embeddings of the model, %d: ids are rows of it", d.MaxVal,
+			m.NumEmbeddings)
 	case d.MaxVal > m.DenseOutputSize:
-		return fmt.Errorf("data: max_val %d: want at most dense_output_size of the model, %d: targets are classes of it", d.MaxVal, m.DenseOutputSize)
+		return fmt.Errorf("data: max_val %d: want at most dense_output_size of the model, %d: targets are classes of it",
+			d.MaxVal, m.DenseOutputSize)
 	}
 	return nil
 }
 
 // loader reads one configuration from a file of them.
 type loader struct {
-	what, class, id string // "model", the field that names the class, and the entry, and the class, that are meant without a name
+	// "model", the field that names the class, and the entry, and the class, that are meant without a name
+	what, class, id string
 	embedded        []byte
 	numbers         []number
 	flags           map[string]*bool
@@ -234,7 +243,8 @@ func (l *loader) entry(entries map[string]json.RawMessage, id string) (map[strin
 	case len(known) == 1:
 		id = known[0]
 	default:
-		return nil, fmt.Errorf("%s: %s: want one of its %d configurations, as in %s:ID (known: %s)", l.from, l.what, len(known), l.from, strings.Join(known, ", "))
+		return nil, fmt.Errorf("%s: %s: want one of its %d configurations, as in %s:ID (known: %s)", l.from, l.what,
+			len(known), l.from, strings.Join(known, ", "))
 	}
 	text, ok := entries[id]
 	if !ok {

@@ -28,7 +28,8 @@ func TestDefaultConfigurations(t *testing.T) {
 		t.Errorf("sparse model %+v, %v", m, err)
 	}
 	parameters, tables = m.tensors()
-	if p := parameters[0]; p.Name != "dense.0.weight" || len(tables) != 1 || tables[0].Name != embeddingName || !tables[0].Replicated {
+	if p := parameters[0]; p.Name != "dense.0.weight" || len(tables) != 1 || tables[0].Name != embeddingName ||
+		!tables[0].Replicated {
 		t.Errorf("first parameter %+v, tables %+v", p, tables)
 	}
 }
@@ -61,20 +62,28 @@ func TestConfigurationFiles(t *testing.T) {
 		{`{"data_class": "Other", "configurations": {}}`, "", `data_class "Other": want "DummyData"`},
 		{`{"data_class": "DummyData"}`, "", "configurations: missing"},
 		{`{"data_class": "DummyData", "configurations": 3}`, "", "3: want an object"},
-		{`{"data_class": "DummyData", "configurations": ` + fields + `, "more": 1}`, "", "more: want data_class and configurations alone"},
+		{`{"data_class": "DummyData", "configurations": ` + fields + `, "more": 1}`, "",
+			"more: want data_class and configurations alone"},
 	} {
 		_, err := LoadData(file(t, "data.json", c.text) + c.id)
 		checkError(t, c.text+c.id, err, c.want)
 	}
 	_, err := LoadData("/nowhere/data.json")
-	checkError(t, "no file", err, `data "/nowhere/data.json": want a file of configurations, or FILE:ID: no such file or directory`)
+	checkError(t, "no file", err,
+		`data "/nowhere/data.json": want a file of configurations, or FILE:ID: no such file or directory`)
 	_, err = LoadModel(t.TempDir())
 	checkError(t, "folder", err, "is a directory")
-	_, err = LoadModel(file(t, "m.json", `{"num_embeddings": 8, "embedding_dim": 4, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": false}`))
+	_, err = LoadModel(
+		file(t, "m.json",
+			`{"num_embeddings": 8, "embedding_dim": 4, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": false}`))
 	checkError(t, "dims", err, "embedding_dim 4: want dense_input_size, 8")
-	_, err = LoadModel(file(t, "m.json", `{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 4, "dense_layers_count": 2, "sparse": false}`))
+	_, err = LoadModel(
+		file(t, "m.json",
+			`{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 4, "dense_layers_count": 2, "sparse": false}`))
 	checkError(t, "layers", err, "dense_output_size 4: want dense_input_size, 8: the next of 2 layers takes it")
-	_, err = LoadModel(file(t, "m.json", `{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": 1}`))
+	_, err = LoadModel(
+		file(t, "m.json",
+			`{"num_embeddings": 8, "embedding_dim": 8, "dense_input_size": 8, "dense_output_size": 8, "dense_layers_count": 2, "sparse": 1}`))
 	checkError(t, "sparse", err, "sparse 1: want true or false")
 }
 
@@ -93,7 +102,8 @@ func TestBadSettings(t *testing.T) {
 		{func(c *Config) { c.Hook = "nccl" }, `hook "nccl": want allreduce or hybrid or rpc or sparse-rpc`},
 		{func(c *Config) { c.Criterion = "mse" }, `criterion "mse": want cel or nll`},
 		{func(c *Config) { c.Preprocess = "x" }, `preprocess "x": want preprocess_dummy_data or sort_ids`},
-		{func(c *Config) { c.IterationStep = "x" }, `iteration-step "x": want basic_iteration_step or sequential_iteration_step`},
+		{func(c *Config) { c.IterationStep = "x" },
+			`iteration-step "x": want basic_iteration_step or sequential_iteration_step`},
 		{func(c *Config) { c.Device = "tpu" }, `backend "tpu": want cpu or cuda`},
 		{func(c *Config) { c.ServerDevice = "tpu" }, `server-backend "tpu": want cpu or cuda`},
 		{func(c *Config) { c.Timeout = time.Millisecond }, "rpc-timeout 1ms: want 1s to 1h0m0s"},
@@ -131,7 +141,8 @@ func checkError(t *testing.T, what string, err error, want string) {
 
 func TestFlagValues(t *testing.T) {
 	var s seconds
-	for text, want := range map[string]time.Duration{"30": 30 * time.Second, "0.5": 500 * time.Millisecond, "2m": 2 * time.Minute} {
+	for text, want := range map[string]time.Duration{"30": 30 * time.Second, "0.5": 500 * time.Millisecond,
+		"2m": 2 * time.Minute} {
 		if err := s.Set(text); err != nil || time.Duration(s) != want {
 			t.Errorf("%s is %v, %v: want %v", text, time.Duration(s), err, want)
 		}

@@ -62,7 +62,8 @@ func LoadTable(path string) (Table, error) {
 		line, _ := r.FieldPos(0)
 		switch {
 		case line == 1 && !slices.Equal(fields, columns[:]):
-			return nil, fmt.Errorf("%s: line 1: %.60q: want the columns %s", path, strings.Join(fields, ","), strings.Join(columns[:], ","))
+			return nil, fmt.Errorf("%s: line 1: %.60q: want the columns %s", path, strings.Join(fields, ","),
+				strings.Join(columns[:], ","))
 		case line == 1:
 			continue
 		case len(fields) != len(columns):
@@ -105,7 +106,8 @@ func Diff(a, b Table) (differences Table, onlyA, onlyB []string) {
 			continue
 		}
 		o := b[at]
-		differences = append(differences, Row{r.Name, r.Min - o.Min, r.Max - o.Max, r.Mean - o.Mean, r.Variance - o.Variance, r.Stdev - o.Stdev})
+		differences = append(differences, Row{r.Name, r.Min - o.Min, r.Max - o.Max, r.Mean - o.Mean, r.Variance - o.Variance,
+			r.Stdev - o.Stdev})
 	}
 	for _, r := range b {
 		if find(a, r.Name) < 0 {

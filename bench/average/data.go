@@ -6,8 +6,8 @@ import (
 	"gradbus/philox"
 )
 
-// Data is DummyData: every sample is ids drawn with replacement from a part of all ids, chosen once, and a target. It is a pure
-// function of the configuration and the seed.
+// Data is DummyData: every sample is ids drawn with replacement from a part of all ids, chosen once, and a target. It
+// is a pure function of the configuration and the seed.
 type Data struct {
 	Length  int     // ids of a sample
 	IDs     []int32 // [samples, Length]
@@ -17,7 +17,8 @@ type Data struct {
 // NewData draws the data. The configuration must be one that LoadData gives.
 func NewData(c DataConfig, seed uint64) *Data {
 	chosen := philox.Permutation(seed, 0, c.MaxVal)[:c.IDs()]
-	d := &Data{Length: c.SampleLength, IDs: make([]int32, c.SampleCount*c.SampleLength), Targets: make([]int32, c.SampleCount)}
+	d := &Data{Length: c.SampleLength, IDs: make([]int32, c.SampleCount*c.SampleLength),
+		Targets: make([]int32, c.SampleCount)}
 	ids, targets := philox.New(seed, "dummy data ids", 0, 0, 0), philox.New(seed, "dummy data targets", 0, 0, 0)
 	for i := range d.IDs {
 		d.IDs[i] = chosen[ids.Below(uint32(len(chosen)))]
@@ -31,8 +32,8 @@ func NewData(c DataConfig, seed uint64) *Data {
 // Samples is how many there are.
 func (d *Data) Samples() int { return len(d.Targets) }
 
-// dealt is how samples are dealt: in their order, in batches of so many, which go to the trainers in turn. So in step s, counted
-// through the epochs, trainer t has batch s * trainers + t of its epoch, if there is one.
+// dealt is how samples are dealt: in their order, in batches of so many, which go to the trainers in turn. So in step
+// s, counted through the epochs, trainer t has batch s * trainers + t of its epoch, if there is one.
 type dealt struct {
 	samples, batchSize, trainers int
 }

@@ -38,7 +38,8 @@ func TestDealt(t *testing.T) {
 	if d.batches() != 4 || d.steps() != 2 {
 		t.Errorf("%d batches in %d steps, want 4 in 2", d.batches(), d.steps())
 	}
-	for step, want := range [][3][2]int{{{0, 3}, {3, 6}, {6, 9}}, {{9, 10}, {10, 10}, {10, 10}}, {{0, 3}, {3, 6}, {6, 9}}} {
+	for step, want := range [][3][2]int{{{0, 3}, {3, 6}, {6, 9}}, {{9, 10}, {10, 10}, {10, 10}},
+		{{0, 3}, {3, 6}, {6, 9}}} {
 		for trainer := range 3 {
 			if lo, hi := d.of(uint64(step), trainer); lo != want[trainer][0] || hi != want[trainer][1] {
 				t.Errorf("step %d trainer %d has [%d, %d), want %v", step, trainer, lo, hi, want[trainer])

@@ -1,10 +1,10 @@
-// Package average is psbench average: the averaging servers of PyTorch's parameter server benchmark, their trainers, metrics and
-// tables, on gradbus.
+// Package average is psbench average: the averaging servers of PyTorch's parameter server benchmark, their trainers,
+// metrics and tables, on gradbus.
 //
 // # The system
 //
-// Trainers keep a replica of a model and its optimizer, and agree in every batch on the mean of their gradients, bucket by
-// bucket. Who computes the mean is the hook:
+// Trainers keep a replica of a model and its optimizer, and agree in every batch on the mean of their gradients, bucket
+// by bucket. Who computes the mean is the hook:
 //
 //	            dense buckets            rows of the embedding
 //	allreduce   the trainers             the trainers
@@ -12,31 +12,33 @@
 //	rpc         the servers              the servers
 //	sparse-rpc  the trainers             the servers
 //
-// An average server adds gradients up as they arrive, an average-batch server when the last is there. All of these end with the
-// same weights, bit for bit, at any number of servers; Measure fails where two replicas differ.
+// An average server adds gradients up as they arrive, an average-batch server when the last is there. All of these end
+// with the same weights, bit for bit, at any number of servers; Measure fails where two replicas differ.
 //
-// The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields of the
-// original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch contribute
-// nothing in the last step, and nobody waits for them.
+// The model is DummyModel, the data DummyData (configurations.go, model.go, data.go), with the configurations' fields
+// of the original. Batches are dealt to the trainers in turn; where they do not come out even, trainers without a batch
+// contribute nothing in the last step, and nobody waits for them.
 //
 // # What is measured
 //
-// A whole run warms up; its figures are dropped, the next job begins anew. metrics.go has the names, which are the original's,
-// recorder.go what a trainer records, server.go what a server does. All times are milliseconds of the host's clock. batch_all is
-// from the start of a batch, rows looked up, to the new version of the parameters; forward_pass has the loss in it; backward
-// ends with the new version, so what communication is left after the backward pass counts there. The optimizer runs on each
-// chunk when its mean arrives, so it is in backward too. grid.go prints, csv.go saves and compares, trace.go writes a timeline.
+// A whole run warms up; its figures are dropped, the next job begins anew. metrics.go has the names, which are the
+// original's, recorder.go what a trainer records, server.go what a server does. All times are milliseconds of the
+// host's clock. batch_all is from the start of a batch, rows looked up, to the new version of the parameters;
+// forward_pass has the loss in it; backward ends with the new version, so what communication is left after the backward
+// pass counts there. The optimizer runs on each chunk when its mean arrives, so it is in backward too. grid.go prints,
+// csv.go saves and compares, trace.go writes a timeline.
 //
-// Means weigh samples: a batch that is smaller than the others counts for as many samples as it has. Where batches are equal this
-// is the mean over trainers.
+// Means weigh samples: a batch that is smaller than the others counts for as many samples as it has. Where batches are
+// equal this is the mean over trainers.
 //
 // # What is where
 //
-// config.go is what a run is told, run.go drives it, trainer.go and server.go are the roles of its processes, workload.go is a
-// step of training, result.go what comes out.
+// config.go is what a run is told, run.go drives it, trainer.go and server.go are the roles of its processes,
+// workload.go is a step of training, result.go what comes out.
 //
 // # What it knows, and what it must not know
 //
-// It uses packages trainer, ps, nn and bench/crew as any program would, and knows nothing of frames or subjects. It must not know
-// how the command line ends. A newcomer may add a criterion, a preprocessing or an iteration step: a line in its table of choices.
+// It uses packages trainer, ps, nn and bench/harness as any program would, and knows nothing of frames or subjects. It
+// must not know how the command line ends. A newcomer may add a criterion, a preprocessing or an iteration step: a line
+// in its table of choices.
 package average

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// What is counted is the run behind the one that warms up: each batch of each trainer once, each bucket of each batch once on its
-// server; all in one unit, the parts within the whole.
+// What is counted is the run behind the one that warms up: each batch of each trainer once, each bucket of each batch
+// once on its server; all in one unit, the parts within the whole.
 func TestWarmUpIsNotCounted(t *testing.T) {
 	c := small(t, 2, "rpc", true)
 	c.Servers, c.FirstBucketBytes, c.BucketBytes = 2, 4096, 4096
@@ -61,7 +61,8 @@ func TestHookMetrics(t *testing.T) {
 		if text := strings.Join(got, " "); text != c.want {
 			t.Errorf("%s: %s, want %s", c.hook, text, c.want)
 		}
-		if served := r.StragglerMS != nil && r.BatchMS != nil && r.AverageMS != nil; served != strings.HasSuffix(c.hook, "rpc") {
+		if served := r.StragglerMS != nil && r.BatchMS != nil &&
+			r.AverageMS != nil; served != strings.HasSuffix(c.hook, "rpc") {
 			t.Errorf("%s: figures of servers are there: %v", c.hook, served)
 		}
 	}
@@ -71,7 +72,8 @@ func TestHookMetrics(t *testing.T) {
 func TestRowsTravelCoalesced(t *testing.T) {
 	c := small(t, 2, "rpc", true)
 	c.Trace = filepath.Join(t.TempDir(), "trace.json")
-	c.ModelFile = file(t, "m.json", `{"num_embeddings": 12, "embedding_dim": 64, "dense_input_size": 64, "dense_output_size": 64, "dense_layers_count": 1, "sparse": true}`)
+	c.ModelFile = file(t, "m.json",
+		`{"num_embeddings": 12, "embedding_dim": 64, "dense_input_size": 64, "dense_output_size": 64, "dense_layers_count": 1, "sparse": true}`)
 	c.DataFile = file(t, "d.json", `{"max_val": 12, "sample_count": 8, "sample_length": 500, "sparsity_percentage": 0}`)
 	found := 0
 	for _, p := range measure(t, c).processes {
@@ -96,7 +98,8 @@ func TestOutput(t *testing.T) {
 	if err := Run(testContext(t), c, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"metrics for trainer=0 (ms)", "metrics for trainer=1 (ms)", "metrics for all trainers (ms)", "metrics for server=0 (ms)",
+	for _, want := range []string{"metrics for trainer=0 (ms)", "metrics for trainer=1 (ms)",
+		"metrics for all trainers (ms)", "metrics for server=0 (ms)",
 		"metrics for all servers (ms)", "| name ", "| batch_level_metric,batch_all ", "weights    sha256 "} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("no %q in\n%s", want, out.String())
@@ -119,7 +122,8 @@ func TestOutput(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &fields); err != nil || bytes.Count(out.Bytes(), []byte("\n")) != 1 {
 		t.Fatalf("%v: %s", err, out.String())
 	}
-	for _, name := range []string{"batch_all_ms", "forward_ms", "backward_ms", "straggler_ms", "batch_ms", "average_ms", "bytes_sent"} {
+	for _, name := range []string{"batch_all_ms", "forward_ms", "backward_ms", "straggler_ms", "batch_ms", "average_ms",
+		"bytes_sent"} {
 		if v, ok := fields[name].(float64); !ok || v <= 0 {
 			t.Errorf("%s is %v, want a number above 0", name, fields[name])
 		}
@@ -138,7 +142,7 @@ func TestJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	members := c.Flags.Crew("average", Roles(), io.Discard, io.Discard)
+	members := c.Flags.Harness("average", Roles(), io.Discard, io.Discard)
 	defer members.Close()
 	_, url, err := (&driver{config: &c, system: s, members: members}).startServers(ctx)
 	if err != nil {
@@ -162,7 +166,8 @@ func TestJoin(t *testing.T) {
 			t.Fatal(o.err)
 		}
 		if o.r.WeightsSHA256 != want || o.r.Batches != 3 || o.r.StragglerMS != nil || len(o.r.trainers) != 1 {
-			t.Errorf("weights %s after %d batches of %d trainers, want %s, 3 and 1; figures of servers %v", o.r.WeightsSHA256, o.r.Batches, len(o.r.trainers), want, o.r.StragglerMS)
+			t.Errorf("weights %s after %d batches of %d trainers, want %s, 3 and 1; figures of servers %v", o.r.WeightsSHA256,
+				o.r.Batches, len(o.r.trainers), want, o.r.StragglerMS)
 		}
 	}
 }

@@ -9,12 +9,16 @@ import (
 
 // Names of metrics: a group and what is measured, as in tables and files.
 const (
-	metricBatch     = "batch_level_metric,batch_all"                            // from the start of a batch to the new version
-	metricForward   = "forward_metric,forward_pass"                             // with the loss
-	metricBackward  = "backward_metric,backward"                                // with what is left of communication, and the optimizer
-	metricStraggler = "parameter_server_straggler_metric,param_index_straggler" // of a bucket, from its first to its last gradient
-	metricAnswered  = "parameter_server_batch_metric,param_index_batch"         // of a bucket, from its first gradient to the answer
-	metricAverage   = "method_metric,average computation"                       // of a bucket
+	// from the start of a batch to the new version
+	metricBatch   = "batch_level_metric,batch_all"
+	metricForward = "forward_metric,forward_pass" // with the loss
+	// with what is left of communication, and the optimizer
+	metricBackward = "backward_metric,backward"
+	// of a bucket, from its first to its last gradient
+	metricStraggler = "parameter_server_straggler_metric,param_index_straggler"
+	// of a bucket, from its first gradient to the answer
+	metricAnswered = "parameter_server_batch_metric,param_index_batch"
+	metricAverage  = "method_metric,average computation" // of a bucket
 
 	hookFuture = "hook_future_metric," // of a bucket, from the first byte sent to the whole result applied; asynchronous
 	hookC10D   = "hook_c10d_metric,"   // the same of the second group
@@ -72,7 +76,8 @@ func rowOf(name string, values []float64) Row {
 		squares += (v - mean) * (v - mean)
 	}
 	variance := squares / float64(len(values)-1) // 0/0 is NaN
-	return Row{Name: name, Min: slices.Min(values), Max: slices.Max(values), Mean: mean, Variance: variance, Stdev: math.Sqrt(variance)}
+	return Row{Name: name, Min: slices.Min(values), Max: slices.Max(values), Mean: mean, Variance: variance,
+		Stdev: math.Sqrt(variance)}
 }
 
 // numbers are the columns behind the name.

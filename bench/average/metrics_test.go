@@ -61,13 +61,15 @@ func TestDiff(t *testing.T) {
 	if err := DiffFiles(a, b, out, &text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| x,y  | 2.0000 | 3.0000 | 2.5000 |   1.5000 | 0.7071 |", "only in " + a + ": only,a", "only in " + b + ": only,b"} {
+	for _, want := range []string{"| x,y  | 2.0000 | 3.0000 | 2.5000 |   1.5000 | 0.7071 |", "only in " + a + ": only,a",
+		"only in " + b + ": only,b"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("difference has no %q:\n%s", want, text.String())
 		}
 	}
 	saved, err := LoadTable(out)
-	if want := (Row{"x,y", 2, 3, 2.5, 1.5, math.Sqrt(2) - math.Sqrt(0.5)}); err != nil || len(saved) != 1 || saved[0] != want {
+	if want := (Row{"x,y", 2, 3, 2.5, 1.5, math.Sqrt(2) - math.Sqrt(0.5)}); err != nil || len(saved) != 1 ||
+		saved[0] != want {
 		t.Errorf("saved %+v, %v", saved, err)
 	}
 	again, err := LoadTable(a)
@@ -103,7 +105,8 @@ func TestResultsFollowNoLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, err := range []error{saveTables(folder, "x", nil, Metrics{"a": {1}}), (&Config{Trace: trace}).checkOutputs(), saveTrace(trace, nil)} {
+	for _, err := range []error{saveTables(folder, "x", nil, Metrics{"a": {1}}), (&Config{Trace: trace}).checkOutputs(),
+		saveTrace(trace, nil)} {
 		if err != nil {
 			t.Error(err)
 		}

@@ -8,15 +8,15 @@ import (
 	"gradbus/schema"
 )
 
-// embeddingName is the embedding's name, a table where its gradient travels as rows and a parameter elsewhere. The linear
-// layers are dense.0.weight, dense.0.bias, dense.1.weight, and so on.
+// embeddingName is the embedding's name, a table where its gradient travels as rows and a parameter elsewhere. The
+// linear layers are dense.0.weight, dense.0.bias, dense.1.weight, and so on.
 const embeddingName = "embedding.weight"
 
 // partitions is how many parts the embedding's rows are cut into, which shards or trainers share.
 const partitions = 64
 
-// module is DummyModel: the mean of a sample's rows, linear layers, and a softmax. The criterion takes the logarithm of a
-// softmax of that once more, which is DummyModel's own and kept, since its speed is what is measured.
+// module is DummyModel: the mean of a sample's rows, linear layers, and a softmax. The criterion takes the logarithm of
+// a softmax of that once more, which is DummyModel's own and kept, since its speed is what is measured.
 func (c ModelConfig) module() nn.Module {
 	bag := nn.BagLayer{Rows: c.NumEmbeddings, Dim: c.EmbeddingDim, Mode: nn.BagMean}
 	if c.Sparse {
@@ -40,17 +40,19 @@ func named(parameter string) string {
 // tensors are the model's parameters and tables, as a job has them.
 func (c ModelConfig) tensors() (parameters []schema.Parameter, tables []schema.TableSpec) {
 	for _, p := range c.module().Parameters() {
-		parameters = append(parameters, schema.Parameter{Name: named(p.Name), Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
+		parameters = append(parameters,
+			schema.Parameter{Name: named(p.Name), Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
 	}
 	if c.Sparse {
 		tables = append(tables, schema.TableSpec{Name: embeddingName, Rows: uint64(c.NumEmbeddings), Dim: c.EmbeddingDim,
-			Partitions: min(partitions, c.NumEmbeddings), Replicated: true, Init: schema.Init{Kind: schema.InitNormal, Scale: 1}})
+			Partitions: min(partitions, c.NumEmbeddings), Replicated: true,
+			Init: schema.Init{Kind: schema.InitNormal, Scale: 1}})
 	}
 	return parameters, tables
 }
 
-// Model computes DummyModel and its loss, forward and backward. It keeps the memory of one pass and allocates nothing after
-// the first of a size; it is not safe for concurrent use.
+// Model computes DummyModel and its loss, forward and backward. It keeps the memory of one pass and allocates nothing
+// after the first of a size; it is not safe for concurrent use.
 type Model struct {
 	net       *nn.Net
 	names     []string // of the parameters, in the module's order
@@ -71,15 +73,16 @@ func NewModel(c ModelConfig, criterionName string, e nn.Env) (*Model, error) {
 		return nil, fmt.Errorf("model: %w", err)
 	}
 	net.GradX = c.Sparse
-	m := &Model{net: net, criterion: by, classes: c.DenseOutputSize, loss: nn.NewCrossEntropy(e.Backend, c.DenseOutputSize)}
+	m := &Model{net: net, criterion: by, classes: c.DenseOutputSize,
+		loss: nn.NewCrossEntropy(e.Backend, c.DenseOutputSize)}
 	for _, p := range net.Parameters() {
 		m.names = append(m.names, named(p.Name))
 	}
 	return m, nil
 }
 
-// Forward gives the sum of the losses of the samples whose ids bags has, with params in the order of names. bags.Rows are the
-// embedding's rows where those are a table.
+// Forward gives the sum of the losses of the samples whose ids bags has, with params in the order of names. bags.Rows
+// are the embedding's rows where those are a table.
 func (m *Model) Forward(params [][]float32, bags nn.Bags, targets []int32) (lossSum float64, err error) {
 	y, err := m.net.ForwardBags(params, bags, nn.Mode{Train: true})
 	if err != nil {
@@ -92,17 +95,19 @@ func (m *Model) Forward(params [][]float32, bags nn.Bags, targets []int32) (loss
 	return m.criterion(m, y, targets, m.gradY)
 }
 
-// Backward goes back through the last Forward: grad(i) is where the gradient of parameter i goes, the sum over the samples, and
-// done(i) says that it is there. pooled is the gradient of the pooled rows, where those are of a table.
-func (m *Model) Backward(params [][]float32, grad func(i int) []float32, done func(i int)) (pooled []float32, err error) {
+// Backward goes back through the last Forward: grad(i) is where the gradient of parameter i goes, the sum over the
+// samples, and done(i) says that it is there. pooled is the gradient of the pooled rows, where those are of a table.
+func (m *Model) Backward(params [][]float32, grad func(i int) []float32, done func(i int)) (pooled []float32,
+	err error) {
 	return m.net.Backward(params, m.gradY, grad, done)
 }
 
-// criterion gives the sum of the samples' losses from y [n, classes], what the model's softmax gave, and writes the sum's
-// gradient with respect to y.
+// criterion gives the sum of the samples' losses from y [n, classes], what the model's softmax gave, and writes the
+// sum's gradient with respect to y.
 type criterion func(m *Model, y []float32, targets []int32, grad []float32) (float64, error)
 
-// criteria are the choices of --criterion: cross-entropy, which takes y for logits, and the negative logarithm of y itself.
+// criteria are the choices of --criterion: cross-entropy, which takes y for logits, and the negative logarithm of y
+// itself.
 var criteria = choice[criterion]{
 	{"cel", func(m *Model, y []float32, targets []int32, grad []float32) (float64, error) {
 		return m.loss.Loss(y, targets, grad)

@@ -9,8 +9,8 @@ import (
 	"gradbus/philox"
 )
 
-// naiveLoss is the sum of the losses in float64, from its definition: mean of rows, layers, softmax, and cross-entropy of that, or
-// the negative logarithm of it.
+// naiveLoss is the sum of the losses in float64, from its definition: mean of rows, layers, softmax, and cross-entropy
+// of that, or the negative logarithm of it.
 func naiveLoss(c ModelConfig, criterion string, params [][]float64, ids [][]int64, targets []int32) float64 {
 	sum := 0.0
 	for s, of := range ids {
@@ -51,8 +51,8 @@ func naiveSoftmax(x []float64) []float64 {
 	return y
 }
 
-// Loss and gradients agree with float64 and its central differences. The bound: losses are about 6, float32 gives 1e-6 of that; the differences, of
-// step 1e-4, are exact to 1e-7, and gradients of at most about 1 have errors of some 1e-6.
+// Loss and gradients agree with float64 and its central differences. The bound: losses are about 6, float32 gives 1e-6
+// of that; the differences, of step 1e-4, are exact to 1e-7, and gradients of at most about 1 have errors of some 1e-6.
 func TestModelAgainstDifferences(t *testing.T) {
 	c := ModelConfig{NumEmbeddings: 6, EmbeddingDim: 4, DenseInputSize: 4, DenseOutputSize: 4, DenseLayersCount: 2}
 	ids, targets := [][]int64{{0, 1, 1}, {5, 2, 0}, {3, 3, 3}}, []int32{1, 0, 3}
@@ -110,12 +110,14 @@ func TestNegativeLogarithmByHand(t *testing.T) {
 	if err != nil || math.Abs(loss-0.2876821) > 1e-7 || grad[0] != 0 || grad[1] != -1/float32(0.75) {
 		t.Errorf("loss %v, gradient %v, %v", loss, grad, err)
 	}
-	if _, err := negativeLogarithm(&Model{classes: 2}, []float32{1, 0}, []int32{1}, grad); err != nil || math.IsInf(float64(grad[1]), 0) {
+	if _, err := negativeLogarithm(&Model{classes: 2}, []float32{1, 0}, []int32{1}, grad); err != nil ||
+		math.IsInf(float64(grad[1]), 0) {
 		t.Errorf("gradient at zero %v, %v", grad, err)
 	}
 }
 
-// A pass keeps its memory: what it allocates does not grow with the model, whose activations are 32 KiB here, and gradients 512.
+// A pass keeps its memory: what it allocates does not grow with the model, whose activations are 32 KiB here, and
+// gradients 512.
 func TestPassKeepsItsMemory(t *testing.T) {
 	c := ModelConfig{NumEmbeddings: 256, EmbeddingDim: 256, DenseInputSize: 256, DenseOutputSize: 256, DenseLayersCount: 2}
 	m, err := NewModel(c, "cel", testEnv(t))

@@ -32,7 +32,8 @@ func hookMetrics(hook string) func(b *trainer.BucketTimes) string {
 	}
 }
 
-// record takes what is known of a batch when it is complete. A batch in which this trainer has no samples is none of its own.
+// record takes what is known of a batch when it is complete. A batch in which this trainer has no samples is none of
+// its own.
 func (r *recorder) record(p *trainer.Progress) {
 	if p.Samples == 0 {
 		return
@@ -48,7 +49,8 @@ func (r *recorder) record(p *trainer.Progress) {
 	f.Batches, f.Samples, f.LossLast = f.Batches+1, f.Samples+uint64(p.Samples), p.Loss
 	if r.spans {
 		b := uint64(p.Batch)
-		f.Spans = append(f.Spans, span("compute", "batch_all", b, began, now, 0), span("compute", "forward_pass", b, t.begun, t.forward, 0),
+		f.Spans = append(f.Spans, span("compute", "batch_all", b, began, now, 0),
+			span("compute", "forward_pass", b, t.begun, t.forward, 0),
 			span("compute", "backward", b, t.forward, now, 0), span("compute", "backward pass", b, t.forward, t.backward, 0))
 	}
 	for i := range p.Buckets {
@@ -57,7 +59,8 @@ func (r *recorder) record(p *trainer.Progress) {
 		f.Metrics.add(name, k.Complete.Sub(k.Begun))
 		if r.spans {
 			track := fmt.Sprintf("bucket %d", k.Bucket)
-			f.Spans = append(f.Spans, span(track, name, uint64(p.Batch), k.Begun, k.Complete, k.Bytes), span(track, "send", uint64(p.Batch), k.Begun, k.Sent, k.Bytes))
+			f.Spans = append(f.Spans, span(track, name, uint64(p.Batch), k.Begun, k.Complete, k.Bytes),
+				span(track, "send", uint64(p.Batch), k.Begun, k.Sent, k.Bytes))
 		}
 	}
 }

@@ -6,12 +6,12 @@ import (
 	"io"
 	"slices"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 )
 
-// Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all trainers
-// that were started here, or over the rounds of all servers. A figure that nobody measured is null: those of servers where
-// gradients went between trainers alone, or to servers that were running before.
+// Result is what a run of the benchmark found, as JSON. Times are in milliseconds, medians over the batches of all
+// trainers that were started here, or over the rounds of all servers. A figure that nobody measured is null: those of
+// servers where gradients went between trainers alone, or to servers that were running before.
 type Result struct {
 	Hook          string   `json:"hook"`
 	Server        string   `json:"server"`
@@ -42,7 +42,8 @@ type Result struct {
 
 // newResult sums up what the members found. It fails where replicas or runs ended with different weights.
 func newResult(c *Config, s *system, trained []trainerResult, served []serverResult) (*Result, error) {
-	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse, Device: c.Device,
+	r := &Result{Hook: c.Hook, Server: c.Server, Trainers: c.Trainers, Servers: c.Servers, Sparse: s.Model.Sparse,
+		Device:       c.Device,
 		ServerDevice: c.ServerDevice, Runs: c.Runs}
 	if c.Join != "" {
 		r.Servers = 0
@@ -59,8 +60,9 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 		for _, t := range trained {
 			one := &t.Runs[run]
 			if r.WeightsSHA256 = cmp.Or(r.WeightsSHA256, one.Weights); one.Weights != r.WeightsSHA256 {
-				return nil, fmt.Errorf("weights of t%d in run %d are %.16s..., those of t%d in the first %.16s...: they have to be equal",
-					t.Rank, run+1, one.Weights, trained[0].Rank, r.WeightsSHA256)
+				return nil,
+					fmt.Errorf("weights of t%d in run %d are %.16s..., those of t%d in the first %.16s...: they have to be equal",
+						t.Rank, run+1, one.Weights, trained[0].Rank, r.WeightsSHA256)
 			}
 			longest, bytes = max(longest, one.Seconds), bytes+one.BytesSent
 			r.Batches, r.Samples = r.Batches+one.Batches, r.Samples+one.Samples
@@ -72,7 +74,7 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 		r.LossFirst, r.LossLast = r.LossFirst/n, r.LossLast/n
 		seconds, sent = append(seconds, longest), append(sent, float64(bytes))
 	}
-	r.Seconds, r.BytesSent = crew.Median(seconds), uint64(crew.Median(sent))
+	r.Seconds, r.BytesSent = harness.Median(seconds), uint64(harness.Median(sent))
 	for _, t := range trained {
 		var metrics []Metrics
 		p := process{name: fmt.Sprintf("trainer %d", t.Rank)}
@@ -91,14 +93,15 @@ func newResult(c *Config, s *system, trained []trainerResult, served []serverRes
 
 func (r *Result) medians() {
 	all := allOf(r.trainers)
-	r.BatchAllMS, r.ForwardMS, r.BackwardMS = crew.Median(all[metricBatch]), crew.Median(all[metricForward]), crew.Median(all[metricBackward])
+	r.BatchAllMS, r.ForwardMS, r.BackwardMS = harness.Median(all[metricBatch]), harness.Median(all[metricForward]),
+		harness.Median(all[metricBackward])
 	all = allOf(r.servers)
 	for _, of := range []struct {
 		to   **float64
 		name string
 	}{{&r.StragglerMS, metricStraggler}, {&r.BatchMS, metricAnswered}, {&r.AverageMS, metricAverage}} {
 		if values := all[of.name]; len(values) > 0 {
-			v := crew.Median(values)
+			v := harness.Median(values)
 			*of.to = &v
 		}
 	}
@@ -148,8 +151,11 @@ func (r *Result) Print(to io.Writer) error {
 			}
 		}
 	}
-	_, err := fmt.Fprintf(to, "\nhook       %s, server %s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, backward %.2f (medians)\nloss       %.6f, then %.6f\nsent       %.1f MB in %d batches, %.2f s\nweights    sha256 %s\n",
-		r.Hook, r.Server, r.Trainers, r.Servers, r.BatchAllMS, r.ForwardMS, r.BackwardMS, r.LossFirst, r.LossLast, float64(r.BytesSent)/1e6, r.Batches, r.Seconds, r.WeightsSHA256)
+	_, err := fmt.Fprintf(to, "\nhook       %s, server %s, trainers %d, servers %d\nbatch      %.2f ms: forward %.2f, "+
+		"backward %.2f (medians)\nloss       %.6f, then %.6f\nsent       %.1f MB in %d batches, %.2f s\nweights "+
+		"   sha256 %s\n",
+		r.Hook, r.Server, r.Trainers, r.Servers, r.BatchAllMS, r.ForwardMS, r.BackwardMS, r.LossFirst, r.LossLast,
+		float64(r.BytesSent)/1e6, r.Batches, r.Seconds, r.WeightsSHA256)
 	return err
 }
 

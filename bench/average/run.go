@@ -6,7 +6,7 @@ import (
 	"io"
 	"os"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/internal/atomicfile"
 	"gradbus/schema"
 )
@@ -18,12 +18,13 @@ const (
 )
 
 // Roles are what the members of this system can be.
-func Roles() map[string]crew.Role {
-	return map[string]crew.Role{trainerRoleName: trainerRole, serverRoleName: serverRole}
+func Roles() map[string]harness.Role {
+	return map[string]harness.Role{trainerRoleName: trainerRole, serverRoleName: serverRole}
 }
 
-// Run runs the benchmark: servers and trainers, a whole run to warm up, and the runs that count. It prints the tables to
-// out, or the result as one line of JSON, and saves what was asked for. What is for people goes to errs where out gets JSON.
+// Run runs the benchmark: servers and trainers, a whole run to warm up, and the runs that count. It prints the tables
+// to out, or the result as one line of JSON, and saves what was asked for. What is for people goes to errs where out
+// gets JSON.
 func Run(ctx context.Context, c Config, out, errs io.Writer) error {
 	found, err := Measure(ctx, c, out, errs)
 	if err != nil {
@@ -53,7 +54,7 @@ func Measure(ctx context.Context, c Config, out, errs io.Writer) (found *Result,
 	if err := c.checkOutputs(); err != nil {
 		return nil, err
 	}
-	members := c.Flags.Crew("average", Roles(), out, errs)
+	members := c.Flags.Harness("average", Roles(), out, errs)
 	defer func() {
 		if e := members.Close(); err == nil {
 			err = e
@@ -90,11 +91,11 @@ func (c *Config) jobs() []string {
 type driver struct {
 	config  *Config
 	system  system
-	members *crew.Crew
+	members *harness.Harness
 }
 
 func (d *driver) run(ctx context.Context) (*Result, error) {
-	var servers []*crew.Handle
+	var servers []*harness.Handle
 	url, err := d.config.Address()
 	if err != nil {
 		return nil, err
@@ -123,12 +124,12 @@ func (d *driver) run(ctx context.Context) (*Result, error) {
 	return newResult(d.config, &d.system, trained, served)
 }
 
-func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, error) {
+func (d *driver) startServers(ctx context.Context) ([]*harness.Handle, string, error) {
 	device, err := devices.find("server-backend", d.config.ServerDevice)
 	if err != nil {
 		return nil, "", err
 	}
-	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, its crew.ServerSettings) any {
+	return d.members.StartServersAs(ctx, serverRoleName, d.config.Servers, func(i int, its harness.ServerSettings) any {
 		its.Backend, its.Deadline = device, d.config.Timeout
 		return serverSettings{Server: its, Rank: i,
 			Jobs: d.config.jobs()[1:], Timeline: d.config.Trace != ""}
@@ -136,9 +137,10 @@ func (d *driver) startServers(ctx context.Context) ([]*crew.Handle, string, erro
 }
 
 // trainerSpecs are the trainers that run here.
-func (d *driver) trainerSpecs(url string) []crew.Spec {
+func (d *driver) trainerSpecs(url string) []harness.Spec {
 	c := d.config
 	return c.TrainerSpecs(trainerRoleName, c.Trainers, func(member schema.Member) any {
-		return trainerSettings{System: d.system, URL: url, Member: member, Jobs: c.jobs(), Device: c.Device, Timeout: c.Timeout, Timeline: c.Trace != ""}
+		return trainerSettings{System: d.system, URL: url, Member: member, Jobs: c.jobs(), Device: c.Device,
+			Timeout: c.Timeout, Timeline: c.Trace != ""}
 	})
 }

@@ -6,16 +6,16 @@ import (
 	"slices"
 	"sync"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/ps"
 )
 
 // serverSettings are those of one server.
 type serverSettings struct {
-	Server   crew.ServerSettings `json:"server"`
-	Rank     int                 `json:"rank"`
-	Jobs     []string            `json:"jobs"` // that are measured
-	Timeline bool                `json:"timeline"`
+	Server   harness.ServerSettings `json:"server"`
+	Rank     int                    `json:"rank"`
+	Jobs     []string               `json:"jobs"` // that are measured
+	Timeline bool                   `json:"timeline"`
 }
 
 // serverResult is what a server found in the jobs that are measured.
@@ -54,13 +54,13 @@ func (r *rounds) record(t ps.RoundTimes) {
 }
 
 // serverRole is a ps process that records its rounds.
-func serverRole(ctx context.Context, m *crew.Member) (any, error) {
+func serverRole(ctx context.Context, m *harness.Member) (any, error) {
 	var s serverSettings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
 	r := &rounds{jobs: s.Jobs, timeline: s.Timeline, found: serverResult{Rank: s.Rank, Metrics: Metrics{}}}
-	if _, err := crew.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
+	if _, err := harness.Serve(ctx, m, s.Server, func(o *ps.Options) { o.Rounds = r.record }); err != nil {
 		return nil, err
 	}
 	return &r.found, nil // the server is gone: nobody records any more

@@ -11,8 +11,8 @@ import (
 	"gradbus/internal/atomicfile"
 )
 
-// Span is a stretch of time in one member, for a timeline. Times are nanoseconds since 1970 on the host's clock, so that spans
-// of the processes of one host share one axis.
+// Span is a stretch of time in one member, for a timeline. Times are nanoseconds since 1970 on the host's clock, so
+// that spans of the processes of one host share one axis.
 type Span struct {
 	Track string `json:"track"` // spans of one track follow or hold each other
 	Name  string `json:"name"`
@@ -32,7 +32,8 @@ type process struct {
 	spans []Span
 }
 
-// event is one of Chrome's trace events: ph X is a complete one, with its duration, and ph M names a process or a track. Times are in microseconds.
+// event is one of Chrome's trace events: ph X is a complete one, with its duration, and ph M names a process or a
+// track. Times are in microseconds.
 //
 // Source: Trace Event Format, the sections on complete events and metadata events.
 type event struct {
@@ -46,8 +47,8 @@ type event struct {
 	Args map[string]any `json:"args,omitempty"`
 }
 
-// saveTrace writes a timeline that chrome://tracing and Perfetto open: a process for each member, a track for what each does,
-// and for each of its buckets.
+// saveTrace writes a timeline that chrome://tracing and Perfetto open: a process for each member, a track for what each
+// does, and for each of its buckets.
 func saveTrace(path string, processes []process) error {
 	begin := int64(0)
 	for _, p := range processes {
@@ -88,14 +89,16 @@ func eventsOf(pid int, p process, begin int64) []event {
 			event{Name: "thread_sort_index", Ph: "M", PID: pid, TID: tid, Args: map[string]any{"sort_index": tid}})
 	}
 	spans := slices.Clone(p.spans)
-	slices.SortStableFunc(spans, func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(b.To, a.To)) })
+	slices.SortStableFunc(spans,
+		func(a, b Span) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(b.To, a.To)) })
 	for _, s := range spans {
 		dur := float64(s.To-s.From) / 1e3
 		args := map[string]any{"batch": s.Batch}
 		if s.Bytes > 0 {
 			args["bytes"] = s.Bytes
 		}
-		events = append(events, event{Name: s.Name, Cat: "gradbus", Ph: "X", TS: float64(s.From-begin) / 1e3, Dur: &dur, PID: pid,
+		events = append(events, event{Name: s.Name, Cat: "gradbus", Ph: "X", TS: float64(s.From-begin) / 1e3,
+			Dur: &dur, PID: pid,
 			TID: slices.Index(tracks, s.Track), Args: args})
 	}
 	return events

@@ -61,8 +61,8 @@ func readTrace(t *testing.T, path string) []traced {
 	return spans
 }
 
-// checkNesting wants the spans of each track to follow or to hold each other. Times are read in microseconds, a nanosecond is
-// lost in that.
+// checkNesting wants the spans of each track to follow or to hold each other. Times are read in microseconds, a
+// nanosecond is lost in that.
 func checkNesting(t *testing.T, spans []traced) {
 	t.Helper()
 	const lost = 0.002
@@ -80,14 +80,15 @@ func checkNesting(t *testing.T, spans []traced) {
 	}
 }
 
-// The timeline of a run has, in each batch of each trainer, a bucket that is under way while the backward pass goes on, and in a run that
-// sends nothing before that is over, none.
+// The timeline of a run has, in each batch of each trainer, a bucket that is under way while the backward pass goes on,
+// and in a run that sends nothing before that is over, none.
 func TestTraceShowsOverlap(t *testing.T) {
 	for step, overlaps := range map[string]bool{"basic_iteration_step": true, "sequential_iteration_step": false} {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			c := small(t, 2, "rpc", true)
-			c.IterationStep, c.Trace, c.FirstBucketBytes, c.BucketBytes = step, filepath.Join(t.TempDir(), "trace.json"), 4096, 32768
+			c.IterationStep, c.Trace, c.FirstBucketBytes, c.BucketBytes = step, filepath.Join(t.TempDir(), "trace.json"), 4096,
+				32768
 			c.ModelFile = file(t, "model.json",
 				`{"num_embeddings": 12, "embedding_dim": 64, "dense_input_size": 64, "dense_output_size": 64, "dense_layers_count": 3, "sparse": true}`)
 			found := measure(t, c)
@@ -96,7 +97,8 @@ func TestTraceShowsOverlap(t *testing.T) {
 			}
 			spans := readTrace(t, c.Trace)
 			checkNesting(t, spans)
-			for _, name := range []string{"batch_all", "forward_pass", "backward", "hook_future_metric,rpc_dense", "hook_future_metric,rpc_sparse", "send",
+			for _, name := range []string{"batch_all", "forward_pass", "backward", "hook_future_metric,rpc_dense",
+				"hook_future_metric,rpc_sparse", "send",
 				"param_index_batch", "param_index_straggler", "average computation"} {
 				if !slices.ContainsFunc(spans, func(s traced) bool { return s.name == name }) {
 					t.Errorf("no span %q", name)
@@ -109,10 +111,12 @@ func TestTraceShowsOverlap(t *testing.T) {
 				}
 				passes++
 				under := slices.ContainsFunc(spans, func(s traced) bool {
-					return s.process == pass.process && s.batch == pass.batch && strings.HasPrefix(s.name, hookFuture) && s.from < pass.to && s.to > pass.from
+					return s.process == pass.process && s.batch == pass.batch && strings.HasPrefix(s.name, hookFuture) &&
+						s.from < pass.to && s.to > pass.from
 				})
 				if under != overlaps {
-					t.Errorf("%s batch %v: a bucket is under way during the backward pass: %v, want %v", pass.process, pass.batch, under, overlaps)
+					t.Errorf("%s batch %v: a bucket is under way during the backward pass: %v, want %v", pass.process, pass.batch,
+						under, overlaps)
 				}
 			}
 			if passes != int(found.Batches) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/nn"
 	"gradbus/schema"
@@ -45,7 +45,7 @@ type trainerRun struct {
 }
 
 // trainerRole trains the jobs, in this order.
-func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
+func trainerRole(ctx context.Context, m *harness.Member) (result any, err error) {
 	var s trainerSettings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
@@ -77,7 +77,8 @@ func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
 	return found, nil
 }
 
-// openEnv opens what a trainer computes with on a device: a backend, and the library of matrix products that goes with it.
+// openEnv opens what a trainer computes with on a device: a backend, and the library of matrix products that goes with
+// it.
 func openEnv(device string) (e nn.Env, end func() error, err error) {
 	name, err := devices.find("backend", device)
 	if err != nil {
@@ -97,12 +98,14 @@ func openEnv(device string) (e nn.Env, end func() error, err error) {
 }
 
 // run joins a job, trains it and leaves it.
-func (r *recorder) run(ctx context.Context, m *crew.Member, s *trainerSettings, e nn.Env, name string, number int) (rank int, err error) {
+func (r *recorder) run(ctx context.Context, m *harness.Member, s *trainerSettings, e nn.Env, name string,
+	number int) (rank int, err error) {
 	job, err := s.System.job(name, e.Dense.Name())
 	if err != nil {
 		return 0, err
 	}
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: e.Backend, BackWithin: s.Timeout,
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Member: s.Member, Backend: e.Backend,
+		BackWithin:  s.Timeout,
 		LeaveWithin: s.Timeout, Timeline: true}, job)
 	if err != nil {
 		return 0, err

@@ -10,8 +10,8 @@ import (
 	"gradbus/trainer"
 )
 
-// workload feeds and computes the lanes of a job, of which each trainer has one; it is a trainer.Workload. It is not safe for
-// concurrent use.
+// workload feeds and computes the lanes of a job, of which each trainer has one; it is a trainer.Workload. It is not
+// safe for concurrent use.
 type workload struct {
 	data   *Data
 	dealt  dealt

@@ -13,7 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// asker is a member of a job that has no samples: it contributes empty frames, and asks for rows of the version under way.
+// asker is a member of a job that has no samples: it contributes empty frames, and asks for rows of the version under
+// way.
 type asker struct {
 	*member
 	chunks  []*schema.Frame // empty contributions to the dense rounds, in their order
@@ -56,7 +57,8 @@ func (a *asker) build() (err error) {
 			h := a.head(0)
 			h.Bucket, h.Chunk, h.Chunks, h.Offset = b.ID, schema.Chunk(c), schema.Chunk(chunks), uint64(offset)
 			h.Node = lane.Node{First: a.joined.FirstLane, Count: uint16(a.joined.LaneCount)}
-			a.chunks, a.heads, a.shards = append(a.chunks, f), append(a.heads, h), append(a.shards, a.place.ShardOfBucket(b.ID))
+			a.chunks, a.heads, a.shards = append(a.chunks, f), append(a.heads, h),
+				append(a.shards, a.place.OwnerOfChunk(b.ID, schema.Chunk(c)))
 		}
 	}
 	a.request, err = a.newLookup(0, askKeys)
@@ -93,7 +95,8 @@ func (a *asker) once(ctx context.Context, to fabric.Subject) (float64, error) {
 	h.Chunk, h.Chunks = a.asked, schema.ChunksMax
 	a.request.SetHead(h)
 	begin := time.Now()
-	v, err := a.ask(ctx, a.replies, to.WithBatch(uint64(b)), a.request.Seal(), func(v *schema.View) bool { return v.Head().Chunk == a.asked })
+	v, err := a.ask(ctx, a.replies, to.WithBatch(uint64(b)), a.request.Seal(),
+		func(v *schema.View) bool { return v.Head().Chunk == a.asked })
 	took := time.Since(begin).Seconds()
 	if err != nil {
 		return 0, err
@@ -142,7 +145,7 @@ func (a *asker) round(ctx context.Context) error {
 		h := a.heads[i]
 		h.Batch = a.batch
 		f.SetHead(h)
-		if err := a.send(ctx, fabric.KindDense, a.shards[i], &h, f.Seal()); err != nil {
+		if err := a.send(ctx, fabric.KindDense, a.shards[i], &h, f); err != nil {
 			return err
 		}
 	}

@@ -1,10 +1,10 @@
-// Package exchange measures how fast gradients travel: from the buffer of a trainer to the sum on a shard and back, next to
-// what the network of the same machine gives in the same run.
+// Package exchange measures how fast gradients travel: from the buffer of a trainer to the sum on a shard and back,
+// next to what the network of the same machine gives in the same run.
 //
 // # What is measured
 //
-// Every measure is a handful of processes that talk over loopback TCP, started for it and gone after it. They take turns,
-// several times over, and figures are medians over the turns.
+// Every measure is a handful of processes that talk over loopback TCP, started for it and gone after it. They take
+// turns, several times over, and figures are medians over the turns.
 //
 //	raw TCP       one socket, one writer, one reader into a fixed buffer; the best of three sizes of write    raw.go
 //	NATS          the publisher of one connection to the in-process reader of the embedded server             publish.go
@@ -13,17 +13,19 @@
 //	requests      16 bytes to the shard's process and back, idle and while a fan-in flows                     request.go
 //	small round   64 KiB from each of two trainers, averaged and back, by trainer.Session                     round.go
 //
-// Sums are checked exactly in the first and the last round, and at one element of every parameter in each round: values are small
-// integers, so that float32 holds every sum. CPU seconds are those of all processes of a measure over its bytes.
+// Sums are checked exactly in the first and the last round, and at one element of every parameter in each round: values
+// are small integers, so that float32 holds every sum. CPU seconds are those of all processes of a measure over its
+// bytes. Trainers share the processors of the host as those of trainer --spawn do.
 //
 // # What is where
 //
-// Run (run.go) is the driver: it starts children (tree.go), tells them what to do and reads what they found, one line of
-// JSON each way (order.go). Child (child.go) is the other side. member.go and reply.go are a trainer that takes no results, values.go says what is in the gradients, usage.go what a process
-// has used, result.go and print.go what comes out.
+// Run (run.go) is the driver: it starts members (team.go), which are those of a harness (bench/harness), tells them
+// what to do and reads what they found (order.go). role.go is the other side. member.go and reply.go are a trainer that
+// takes no results, values.go says what is in the gradients, usage.go what a process has used, result.go and print.go
+// what comes out.
 //
 // # What it knows, and what it must not know
 //
-// It knows packages fabric, ps and trainer as a user does, and speaks the protocol as docs/protocol.md has it where a fan-in
-// needs a trainer that takes no results. It must not know flags, nor where its figures are written.
+// It knows packages fabric, ps and trainer as a user does, and speaks the protocol as docs/protocol.md has it where a
+// fan-in needs a trainer that takes no results. It must not know flags, nor where its figures are written.
 package exchange

@@ -5,9 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -15,38 +13,23 @@ import (
 	"testing"
 	"time"
 
+	"gradbus/bench/harness"
 	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
 	"gradbus/schema"
 )
 
-// childArgument makes the test program a child, as the hidden command makes psbench one.
-const childArgument = "exchange-child"
-
 func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == childArgument {
-		if err := Child(context.Background(), os.Stdin, os.Stdout); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
+	if status, is := harness.RunIfMember(Roles()); is {
+		os.Exit(status)
 	}
 	fabrictest.Main(m)
 }
 
-func self(t *testing.T) Launch {
-	t.Helper()
-	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return Launch{Path: path, Args: []string{childArgument}}
-}
-
 // tiny is a configuration whose figures mean nothing and that takes a moment.
-func tiny(t *testing.T) Config {
+func tiny() Config {
 	c := DefaultConfig()
-	c.Launch, c.Trainers, c.Bytes, c.Seconds, c.Turns, c.SmallRounds = self(t), 2, 3<<20, 0.05, 1, 20
+	c.Trainers, c.Bytes, c.Seconds, c.Turns, c.SmallRounds = 2, 3<<20, 0.05, 1, 20
 	return c
 }
 
@@ -72,7 +55,7 @@ func children(t *testing.T) (pids []string) {
 
 // Every figure is there, they agree with each other, and nothing is left over.
 func TestRun(t *testing.T) {
-	c := tiny(t)
+	c := tiny()
 	c.Turns, c.Rounds = 2, 20
 	r, err := Run(t.Context(), c)
 	if err != nil {
@@ -82,7 +65,7 @@ func TestRun(t *testing.T) {
 		t.Errorf("processes %v are left over", left)
 	}
 	var out bytes.Buffer
-	if err := r.PrintJSON(&out); err != nil {
+	if err := harness.PrintJSON(&out, r); err != nil {
 		t.Fatal(err)
 	}
 	if n := strings.Count(out.String(), "\n"); n != 1 || !strings.HasSuffix(out.String(), "}\n") {
@@ -92,14 +75,17 @@ func TestRun(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &fields); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"raw_tcp_gb_per_second", "nats_gb_per_second", "fan_in_sum_gb_per_second", "fan_in_ratio",
-		"round_gb_per_second", "request_p50_us", "request_p99_us", "request_under_load_p99_us", "request_under_load_1mib_p99_us",
+	for _, name := range []string{"raw_tcp_gb_per_second", "nats_gb_per_second", "fan_in_sum_gb_per_second",
+		"fan_in_ratio",
+		"round_gb_per_second", "request_p50_us", "request_p99_us", "request_under_load_p99_us",
+		"request_under_load_1mib_p99_us",
 		"small_round_p50_us", "small_round_p99_us", "peak_rss_bytes", "rss_bound_bytes", "values_checked"} {
 		if x, ok := fields[name].(float64); !ok || x <= 0 {
 			t.Errorf("%s: %v", name, fields[name])
 		}
 	}
-	for _, name := range []string{"raw_tcp", "nats", "fan_in_sum", "round", "request", "request_under_load", "request_under_load_1mib", "small_round"} {
+	for _, name := range []string{"raw_tcp", "nats", "fan_in_sum", "round", "request", "request_under_load",
+		"request_under_load_1mib", "small_round"} {
 		if r.CPU[name] <= 0 {
 			t.Errorf("CPU of %s: %v", name, r.CPU[name])
 		}
@@ -109,7 +95,8 @@ func TestRun(t *testing.T) {
 			t.Errorf("%s: %d figures of %d turns", name, len(all), c.Turns)
 		}
 	}
-	if got := r.Turns["fan_in_sum_gb_per_second"][1] / r.Turns["raw_tcp_gb_per_second"][1]; got != r.Turns["fan_in_ratio"][1] {
+	if got := r.Turns["fan_in_sum_gb_per_second"][1] / r.Turns["raw_tcp_gb_per_second"][1]; got !=
+		r.Turns["fan_in_ratio"][1] {
 		t.Errorf("fan-in ratio %v: want %v", r.Turns["fan_in_ratio"][1], got)
 	}
 	// Each fan-in is checked by one feeder after its first batch and after each of three runs; each trainer of a round
@@ -118,7 +105,8 @@ func TestRun(t *testing.T) {
 	if least := c.Turns * (3*4*values + roundTrainers*13*values); r.ValuesChecked < least {
 		t.Errorf("%d values checked: want at least %d", r.ValuesChecked, least)
 	}
-	if r.RoundsRun != c.Turns*c.Rounds || len(r.RSSTenths) != tenths || slices.Min(r.RSSTenths) <= 0 || slices.Max(r.RSSTenths) > r.PeakRSS {
+	if r.RoundsRun != c.Turns*c.Rounds || len(r.RSSTenths) != tenths || slices.Min(r.RSSTenths) <= 0 ||
+		slices.Max(r.RSSTenths) > r.PeakRSS {
 		t.Errorf("%d rounds, memory %v, peak %d", r.RoundsRun, r.RSSTenths, r.PeakRSS)
 	}
 	if r.RequestP50 > r.RequestP99 || r.SmallP50 > r.SmallP99 || r.RequestLoadP50 > r.RequestLoadP99 {
@@ -133,7 +121,7 @@ func TestRun(t *testing.T) {
 // With 16 bits on the wire every sum is exact too, since the values are small whole numbers; half the bytes flow.
 func TestRun16Bits(t *testing.T) {
 	for _, dtype := range []string{schema.GradientsBFloat16, schema.GradientsFloat16} {
-		c := tiny(t)
+		c := tiny()
 		c.DType, c.Only = dtype, []string{nameFanIn, nameRound, nameLoad}
 		r, err := Run(t.Context(), c)
 		if err != nil {
@@ -148,7 +136,7 @@ func TestRun16Bits(t *testing.T) {
 func TestRunInterrupted(t *testing.T) {
 	for _, after := range []int{1, 3, 4, 6} { // lines of progress
 		ctx, cancel := context.WithCancel(t.Context())
-		c := tiny(t)
+		c := tiny()
 		c.Seconds = 600
 		c.Progress = &countdown{left: after, do: func() { time.AfterFunc(200*time.Millisecond, cancel) }}
 		if after > 1 {
@@ -178,32 +166,18 @@ func (c *countdown) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// A child that dies takes the measure with it, at once and by name.
-func TestChildDies(t *testing.T) {
-	kids, err := startTree(t.Context(), self(t), []spec{{Role: roleSink}, {Role: roleSource}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kids.connect(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	_, err = kids.ask(t.Context(), 1, order{Op: "dance"})
-	if want := "source 0: source 0: dance: unknown order"; err == nil || err.Error() != want {
+// A member that dies takes the measure with it, at once and by name.
+func TestMemberDies(t *testing.T) {
+	b := &bench{Config: tiny()}
+	err := b.within(t.Context(), "raw", []spec{{Role: roleSink}, {Role: roleSource}}, func(members team) error {
+		_, err := members[1:].all(t.Context(), order{Op: "dance"})
+		return err
+	})
+	if want := "raw-source0: dance: unknown order"; err == nil || err.Error() != want {
 		t.Errorf("got %v, want %s", err, want)
-	}
-	if err := kids.end(); err == nil {
-		t.Error("the failure is forgotten at the end")
 	}
 	if left := children(t); len(left) > 0 {
 		t.Errorf("processes %v are left over", left)
-	}
-}
-
-func TestNoProgram(t *testing.T) {
-	c := tiny(t)
-	c.Launch = Launch{Path: "/none/such"}
-	if _, err := Run(t.Context(), c); !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
 	}
 }
 
@@ -213,15 +187,15 @@ func TestWrongSumIsFound(t *testing.T) {
 		"fan-in": func(specs []spec) { specs[1].Feeders = 3 },
 		"round":  func(specs []spec) { specs[2].Feeders = 3 },
 	} {
-		b := &bench{Config: tiny(t), figures: map[string][]float64{}}
+		b := &bench{Config: tiny(), figures: map[string][]float64{}}
 		job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes, b.DType))
 		specs := b.feeders(job, b.WindowBytes)
 		if name == "round" {
 			specs = b.sessions(jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes, b.DType))
 		}
 		change(specs)
-		err := b.within(t.Context(), name, specs, func(kids *tree) error {
-			_, err := kids.all(t.Context(), 1, len(kids.children), order{Op: opRun, Rounds: 2})
+		err := b.within(t.Context(), name, specs, func(members team) error {
+			_, err := members[1:].all(t.Context(), order{Op: opRun, Rounds: 2})
 			return err
 		})
 		if err == nil || !strings.Contains(err.Error(), "want") {
@@ -249,7 +223,8 @@ func TestCompare(t *testing.T) {
 		}
 		m.Float32s()[0] = stamp(7)
 		m.Float32s()[at] += off
-		m.SetHead(schema.Head{Job: 1, Generation: 1, Batch: 7, Chunks: 1, Node: lane.Root(members), Lanes: members, Weight: weight})
+		m.SetHead(schema.Head{Job: 1, Generation: 1, Batch: 7, Chunks: 1, Node: lane.Root(members), Lanes: members,
+			Weight: weight})
 		v, err := schema.Verify(m.Seal(), schema.Limits{})
 		if err != nil {
 			t.Fatal(err)
@@ -259,7 +234,8 @@ func TestCompare(t *testing.T) {
 	if err := compare(members, 0, 0); err != nil {
 		t.Error(err)
 	}
-	for name, err := range map[string]error{"weight": compare(members+1, 0, 0), "stamp": compare(members, 0, 1), "value": compare(members, values-1, 1.0/65536)} {
+	for name, err := range map[string]error{"weight": compare(members+1, 0, 0), "stamp": compare(members, 0, 1),
+		"value": compare(members, values-1, 1.0/65536)} {
 		if err == nil {
 			t.Errorf("a wrong %s passes", name)
 		}
@@ -336,17 +312,12 @@ func TestSummary(t *testing.T) {
 	if r := summary(nil); r.P50 != 0 || r.P99 != 0 {
 		t.Errorf("%+v", r)
 	}
-	if m := median([]float64{9, 1, 4}); m != 4 {
-		t.Errorf("median %v", m)
-	}
-	if m := median([]float64{1, 2, 4, 100}); m != 3 {
-		t.Errorf("median %v", m)
-	}
 }
 
 func TestStatusBytes(t *testing.T) {
 	status := "Name:\tx\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n"
-	if statusBytes(status, "VmHWM:") != 2<<20 || statusBytes(status, "VmRSS:") != 1<<20 || statusBytes(status, "VmSwap:") != 0 {
+	if statusBytes(status, "VmHWM:") != 2<<20 || statusBytes(status, "VmRSS:") != 1<<20 ||
+		statusBytes(status, "VmSwap:") != 0 {
 		t.Error("wrong sizes")
 	}
 }

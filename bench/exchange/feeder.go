@@ -54,10 +54,12 @@ func (f *feeder) build() (err error) {
 		chunks := f.place.Chunks(b.ID)
 		for c := range chunks {
 			offset, elements := f.place.ChunkRange(b.ID, schema.Chunk(c))
-			r := feederRound{shard: f.place.ShardOfBucket(b.ID), bucket: b.ID, chunk: schema.Chunk(c), chunks: schema.Chunk(chunks),
+			r := feederRound{shard: f.place.OwnerOfChunk(b.ID, schema.Chunk(c)), bucket: b.ID, chunk: schema.Chunk(c),
+				chunks: schema.Chunk(chunks),
 				offset: offset, element: element + offset, elements: elements}
 			dtype := f.job.Wire.DType()
-			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype, Values: elements * dtype.Bytes()}); err != nil {
+			if r.frame, err = schema.NewFrame(schema.Layout{Kind: schema.KindDense, DType: dtype,
+				Values: elements * dtype.Bytes()}); err != nil {
 				return err
 			}
 			for i := range elements {
@@ -71,7 +73,8 @@ func (f *feeder) build() (err error) {
 	return err
 }
 
-// run contributes to a number of batches. After the first and the last one the first feeder asks for every sum and compares it.
+// run contributes to a number of batches. After the first and the last one the first feeder asks for every sum and
+// compares it.
 func (f *feeder) run(ctx context.Context, rounds int) (*ran, error) {
 	checks := f.spec.Index == 0
 	r := &ran{Count: rounds}
@@ -100,11 +103,11 @@ func (f *feeder) round(ctx context.Context) error {
 	for i := range f.rounds {
 		c := &f.rounds[i]
 		put(c.frame, f.job.Wire.DType(), 0, stamp(f.batch))
-		h := f.head(f.batch)
+		h := f.contribution(f.batch)
 		h.Bucket, h.Chunk, h.Chunks, h.Offset, h.Weight = c.bucket, c.chunk, c.chunks, uint64(c.offset), 1
 		h.Node = lane.Node{First: f.joined.FirstLane, Count: uint16(f.joined.LaneCount)}
 		c.frame.SetHead(h)
-		if err := f.send(ctx, fabric.KindDense, c.shard, &h, c.frame.Seal()); err != nil {
+		if err := f.send(ctx, fabric.KindDense, c.shard, &h, c.frame); err != nil {
 			return err
 		}
 		f.count.Add(uint64(len(c.frame.Values())))

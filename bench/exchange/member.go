@@ -1,6 +1,7 @@
 package exchange
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -14,12 +15,12 @@ import (
 )
 
 const (
-	retryAfter = time.Second
-	beatEvery  = time.Second
+	retryAfter     = time.Second
+	heartbeatEvery = time.Second
 )
 
-// member is a trainer as small as the protocol allows: it contributes, and of the results takes only the close of the sparse
-// rounds, which says that a batch is complete. It asks for other results, or for rows, only when told to.
+// member is a trainer as small as the protocol allows: it contributes, and of the results takes only the close of the
+// sparse rounds, which says that a batch is complete. It asks for other results, or for rows, only when told to.
 type member struct {
 	spec     *spec
 	job      *schema.Job
@@ -50,7 +51,8 @@ type closedRound struct {
 
 func newMember(s *spec) *member {
 	return &member{spec: s, job: s.Job, letters: make(chan schema.Control, 16), closed: make(chan closedRound, 256),
-		replies: make(chan *schema.View, 16), opened: make(chan *schema.View, 16), failed: make(chan error, 1), cancel: func() {}}
+		replies: make(chan *schema.View, 16), opened: make(chan *schema.View, 16), failed: make(chan error, 1),
+		cancel: func() {}}
 }
 
 // connect joins the job and returns when it has started.
@@ -62,7 +64,8 @@ func (m *member) connect(ctx context.Context, url string) error {
 	if m.joiner, err = fabric.Dial(ctx, fabric.Config{URL: url, Name: job + "/" + joiner}); err != nil {
 		return err
 	}
-	if err := m.joiner.Subscribe(fabric.Pattern(job, string(schema.Coordinator), fabric.KindCtl, joiner, false), m.receive); err != nil {
+	if err := m.joiner.Subscribe(fabric.Pattern(job, string(schema.Coordinator), fabric.KindCtl, joiner, false),
+		m.receive); err != nil {
 		return err
 	}
 	// The place is asked for by index, so that a member knows which values are its.
@@ -106,7 +109,8 @@ func (m *member) listen(ctx context.Context, url string) error {
 		return err
 	}
 	patterns := []string{fabric.Pattern(job, fabric.Any, fabric.Any, me, false),
-		fabric.Pattern(job, fabric.Any, fabric.KindMean, me, true), fabric.Pattern(job, fabric.Any, fabric.KindRows, me, true),
+		fabric.Pattern(job, fabric.Any, fabric.KindMean, me, true),
+		fabric.Pattern(job, fabric.Any, fabric.KindRows, me, true),
 		fabric.Pattern(job, string(schema.Coordinator), fabric.Any, string(schema.All), false)}
 	for shard := range shards {
 		closes := fabric.Pattern(job, string(schema.ShardMember(shard)), fabric.KindMean, string(schema.All), false)
@@ -121,7 +125,7 @@ func (m *member) listen(ctx context.Context, url string) error {
 		}
 		m.lookup = append(m.lookup, f)
 		m.outboxes = append(m.outboxes, fabric.NewOutbox(fabric.OutboxConfig{
-			Envelope: schema.Envelope{}, BytesMax: m.spec.WindowBytes, Publish: m.conn.Send}))
+			Envelope: schema.Envelope{}, BytesMax: m.spec.WindowBytes, Publish: m.conn.SendInPlace}))
 	}
 	for _, pattern := range patterns {
 		if err := m.conn.Subscribe(pattern, m.receive); err != nil {
@@ -130,19 +134,19 @@ func (m *member) listen(ctx context.Context, url string) error {
 	}
 	ctx, m.cancel = context.WithCancel(ctx)
 	m.wait.Go(func() { tick(ctx, m.outboxes...) })
-	m.wait.Go(func() { m.beat(ctx) })
+	m.wait.Go(func() { m.heartbeat(ctx) })
 	return nil
 }
 
-func (m *member) beat(ctx context.Context) {
-	frame, err := schema.NewFrame(schema.Layout{Kind: schema.KindBeat})
+func (m *member) heartbeat(ctx context.Context) {
+	frame, err := schema.NewFrame(schema.Layout{Kind: schema.KindHeartbeat})
 	if err != nil {
 		m.fail(err)
 		return
 	}
 	frame.SetHead(m.head(0))
-	subject := m.subject(fabric.KindBeat, string(schema.All))
-	ticker := time.NewTicker(beatEvery)
+	subject := m.subject(fabric.KindHeartbeat, string(schema.All))
+	ticker := time.NewTicker(heartbeatEvery)
 	defer ticker.Stop()
 	for {
 		select {
@@ -242,10 +246,12 @@ func (m *member) refused(from string, v *schema.View) {
 	case err != nil:
 		m.fail(err)
 	case r.Reason == schema.ReasonDuplicate.String():
-	case (r.Reason == schema.ReasonStaleBatch.String() || r.Reason == schema.ReasonEarlyBatch.String()) && v.Head().Node.Count == 0:
+	case (r.Reason == schema.ReasonStaleBatch.String() || r.Reason == schema.ReasonEarlyBatch.String()) &&
+		v.Head().Node.Count == 0:
 		m.reply(v)
 	default:
-		m.fail(fmt.Errorf("%s refused batch %d bucket %d chunk %d: %s: %s", from, v.Head().Batch, v.Head().Bucket, v.Head().Chunk, r.Reason, r.Text))
+		m.fail(fmt.Errorf("%s refused batch %d bucket %d chunk %d: %s: %s", from, v.Head().Batch, v.Head().Bucket,
+			v.Head().Chunk, r.Reason, r.Text))
 	}
 }
 
@@ -262,29 +268,39 @@ func (m *member) head(b schema.Batch) schema.Head {
 	return schema.Head{Job: m.joined.RunID, Generation: m.joined.Generation, Batch: b, Lanes: uint16(m.job.Lanes)}
 }
 
+// contribution is the head of a contribution.
+func (m *member) contribution(b schema.Batch) schema.Head {
+	h := m.head(b)
+	if m.spec.WindowBytes < int(cmp.Or(m.joined.WindowBytes, fabric.WindowBytesDefault)) {
+		h.Flags = schema.FlagNarrow
+	}
+	return h
+}
+
 func (m *member) subject(kind, to string) fabric.Subject {
 	return fabric.At(string(m.job.Name), string(m.joined.Member), kind, to)
 }
 
-// send sends a sealed contribution to the shard that owns its bucket.
-func (m *member) send(ctx context.Context, kind string, shard int, h *schema.Head, sealed []byte) error {
+// send seals a contribution and sends it to the shard that owns its bucket.
+func (m *member) send(ctx context.Context, kind string, shard int, h *schema.Head, f *schema.Frame) error {
 	subject := m.subject(kind, string(schema.ShardMember(shard))).WithBucket(uint64(h.Batch), uint32(h.Bucket))
-	if err := m.outboxes[shard].Send(ctx, subject, sealed); err != nil {
+	f.Seal()
+	if err := m.outboxes[shard].Send(ctx, subject, fabric.NewPayload(f.Room())); err != nil {
 		return err
 	}
 	m.sent[shard]++
 	return nil
 }
 
-// finish sends the empty sparse contributions of a batch and waits until its rounds have closed everywhere. weight is the
-// member's number of samples.
+// finish sends the empty sparse contributions of a batch and waits until its rounds have closed everywhere. weight is
+// the member's number of samples.
 func (m *member) finish(ctx context.Context, weight float64) error {
 	for shard, f := range m.rows {
-		h := m.head(m.batch)
+		h := m.contribution(m.batch)
 		h.Bucket, h.Chunks, h.Weight = m.place.SparseBucket(shard), 1, weight
 		h.Node.First, h.Node.Count = m.joined.FirstLane, uint16(m.joined.LaneCount)
 		f.SetHead(h)
-		if err := m.send(ctx, fabric.KindSparse, shard, &h, f.Seal()); err != nil {
+		if err := m.send(ctx, fabric.KindSparse, shard, &h, f); err != nil {
 			return err
 		}
 	}
@@ -345,7 +361,7 @@ func (m *member) newLookup(shard, rows int) (*schema.Frame, error) {
 	f.SetSection(0, schema.Section{Table: 0, Dim: askDim, Count: uint64(rows)})
 	found := 0
 	for key := uint64(0); key < askRows && found < rows; key++ {
-		if m.place.ShardOfKey(0, key) == shard {
+		if m.place.OwnerOfKey(0, key) == shard {
 			f.Keys()[found] = key
 			found++
 		}

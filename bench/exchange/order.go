@@ -4,7 +4,7 @@ import (
 	"gradbus/schema"
 )
 
-// Roles of a child.
+// What a member may be.
 const (
 	roleSink    = "sink"    // reads a raw TCP connection
 	roleSource  = "source"  // writes one
@@ -16,7 +16,7 @@ const (
 	roleTrainer = "trainer" // a trainer.Session
 )
 
-// spec is the first line to a child: what it is.
+// spec is the settings of a member: what it is.
 type spec struct {
 	Role        string      `json:"role"`
 	Index       int         `json:"index"` // among those of its role
@@ -25,7 +25,7 @@ type spec struct {
 	ChunkBytes  int         `json:"chunk_bytes,omitempty"`
 	WindowBytes int         `json:"window_bytes,omitempty"`
 	Feeders     int         `json:"feeders,omitempty"` // members of the job whose values count
-	Profile     string      `json:"profile,omitempty"` // file for a CPU profile; empty for none
+	Procs       int         `json:"procs,omitempty"`   // for harness.Member.LimitProcs
 }
 
 // Operations of an order.
@@ -35,10 +35,10 @@ const (
 	opWrite   = "write"   // in pieces of Bytes, until told otherwise
 	opRun     = "run"     // Rounds rounds
 	opAsk     = "ask"     // for Seconds
-	opMark    = "mark"    // say what was used so far; answered at once, whatever else is going on
+	opMark    = "mark"    // say what was used so far, by a mark in place of an answer
 )
 
-// order is any later line to a child.
+// order is what a member is asked.
 type order struct {
 	Op      string  `json:"op"`
 	URL     string  `json:"url,omitempty"`
@@ -47,12 +47,10 @@ type order struct {
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// answer is a line of a child: one to each order.
+// answer is what it answers to each order but opMark.
 type answer struct {
-	Op   string `json:"op"`
-	URL  string `json:"url,omitempty"`
-	Mark *mark  `json:"mark,omitempty"`
-	Ran  *ran   `json:"ran,omitempty"`
+	URL string `json:"url,omitempty"`
+	Ran *ran   `json:"ran,omitempty"`
 }
 
 // ran is what came of rounds or requests.

@@ -1,7 +1,6 @@
 package exchange
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -22,21 +21,13 @@ const (
 	flatRoundsMin   = 200 // below them growth says nothing
 )
 
-// PrintJSON writes the result as exactly one line.
-func (r *Result) PrintJSON(to io.Writer) error {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("encode result: %w", err)
-	}
-	_, err = to.Write(append(line, '\n'))
-	return err
-}
-
 // Print writes the result as a table for people, with what is to be reached and whether it was.
 func (r *Result) Print(to io.Writer) error {
 	s, m := &r.Settings, &r.Machine
-	if _, err := fmt.Fprintf(to, "%s, %s, %s, %s, backend %s\n%s, %d bytes of gradients in chunks of %d, %s; medians of %s\n\n",
-		m.CPU, count(m.Cores, "core"), m.Kernel, m.Go, s.Backend, count(s.Shards, "shard"), s.Bytes, s.ChunkBytes, s.DType, count(s.Turns, "turn")); err != nil {
+	if _, err := fmt.Fprintf(to,
+		"%s, %s, %s, %s, backend %s\n%s, %d bytes of gradients in chunks of %d, %s; medians of %s\n\n",
+		m.CPU, count(m.Cores, "core"), m.Kernel, m.Go, s.Backend, count(s.Shards, "shard"), s.Bytes, s.ChunkBytes, s.DType,
+		count(s.Turns, "turn")); err != nil {
 		return err
 	}
 	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
@@ -58,32 +49,45 @@ func (r *Result) Print(to io.Writer) error {
 	rate := func(gb float64) string { return fmt.Sprintf("%.2f GB/s", gb) }
 	line(fmt.Sprintf("raw TCP, one hop, writes of %d KiB", r.RawTCPWrite>>10), rate(r.RawTCP), "", true, nameRaw)
 	line("NATS, publisher to in-process reader", rate(r.NATS), "", true, nameNATS)
-	line(fmt.Sprintf("%s to %s, with the sum", count(s.Trainers, "trainer"), count(s.Shards, "shard")), rate(r.FanIn), "", true, nameFanIn)
-	line("  of raw TCP", fmt.Sprintf("%.2f", r.FanInRatio), fmt.Sprintf("%.2f", wantFanInRatio), r.FanInRatio >= wantFanInRatio, "")
-	line(fmt.Sprintf("full round, %d trainers", s.RoundTrainers), rate(r.Round), rate(wantRound), r.Round >= wantRound, nameRound)
-	line("request and reply, 16 bytes, p50, p99", micros(r.RequestP50, r.RequestP99), fmt.Sprintf("%d us", wantRequest), r.RequestP50 <= wantRequest, "")
-	line(fmt.Sprintf("  while %.2f of the fan-in flows, windows of 4 MiB", r.RequestLoadShare), micros(r.RequestLoadP50, r.RequestLoadP99),
-		fmt.Sprintf("p99 %d us at %.1f", wantLoad, wantLoadShare), r.RequestLoadP99 <= wantLoad && r.RequestLoadShare >= wantLoadShare, nameLoad)
-	line(fmt.Sprintf("  while %.2f of the fan-in flows, windows of 1 MiB", r.Request1MiBShare), micros(r.Request1MiBP50, r.Request1MiBP99),
-		fmt.Sprintf("p99 %d us at %.1f", wantLoad1MiB, wantLoadShare), r.Request1MiBP99 <= wantLoad1MiB && r.Request1MiBShare >= wantLoadShare, nameLoad1MiB)
-	line("64 KiB round trip with sum, p50, p99", micros(r.SmallP50, r.SmallP99), fmt.Sprintf("%d, %d us", wantSmallP50, wantSmallP99),
+	line(fmt.Sprintf("%s to %s, with the sum", count(s.Trainers, "trainer"), count(s.Shards, "shard")), rate(r.FanIn), "",
+		true, nameFanIn)
+	line("  of raw TCP", fmt.Sprintf("%.2f", r.FanInRatio), fmt.Sprintf("%.2f", wantFanInRatio),
+		r.FanInRatio >= wantFanInRatio, "")
+	line(fmt.Sprintf("full round, %d trainers", s.RoundTrainers), rate(r.Round), rate(wantRound),
+		r.Round >= wantRound, nameRound)
+	line("request and reply, 16 bytes, p50, p99", micros(r.RequestP50, r.RequestP99), fmt.Sprintf("%d us", wantRequest),
+		r.RequestP50 <= wantRequest, "")
+	line(fmt.Sprintf("  while %.2f of the fan-in flows, windows of 4 MiB", r.RequestLoadShare),
+		micros(r.RequestLoadP50, r.RequestLoadP99),
+		fmt.Sprintf("p99 %d us at %.1f", wantLoad, wantLoadShare), r.RequestLoadP99 <= wantLoad &&
+			r.RequestLoadShare >= wantLoadShare, nameLoad)
+	line(fmt.Sprintf("  while %.2f of the fan-in flows, windows of 1 MiB", r.Request1MiBShare),
+		micros(r.Request1MiBP50, r.Request1MiBP99),
+		fmt.Sprintf("p99 %d us at %.1f", wantLoad1MiB, wantLoadShare), r.Request1MiBP99 <= wantLoad1MiB &&
+			r.Request1MiBShare >= wantLoadShare, nameLoad1MiB)
+	line("64 KiB round trip with sum, p50, p99", micros(r.SmallP50, r.SmallP99),
+		fmt.Sprintf("%d, %d us", wantSmallP50, wantSmallP99),
 		r.SmallP50 <= wantSmallP50 && r.SmallP99 <= wantSmallP99, nameSmall)
-	line("peak memory of the server, full rounds", mega(r.PeakRSS), fmt.Sprintf("%.0f MB, bound %s", wantPeakRSS/1e6, mega(r.RSSBound)),
+	line("peak memory of the server, full rounds", mega(r.PeakRSS),
+		fmt.Sprintf("%.0f MB, bound %s", wantPeakRSS/1e6, mega(r.RSSBound)),
 		r.PeakRSS <= wantPeakRSS && r.PeakRSS <= r.RSSBound, "")
 	growth := r.growth()
 	flat := fmt.Sprintf("%d %%", wantFlatPercent)
 	if r.RoundsRun/s.Turns < flatRoundsMin {
 		flat = "" // buffers are still being made
 	}
-	line(fmt.Sprintf("  growth over %d rounds", r.RoundsRun/s.Turns), fmt.Sprintf("%.1f %%", growth), flat, growth <= wantFlatPercent, "")
+	line(fmt.Sprintf("  growth over %d rounds", r.RoundsRun/s.Turns), fmt.Sprintf("%.1f %%", growth), flat,
+		growth <= wantFlatPercent, "")
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(to, "\n%d values compared, all as they must be; %d frames or requests were sent more than once\n", r.ValuesChecked, r.Again)
+	_, err := fmt.Fprintf(to, "\n%d values compared, all as they must be; %d frames or requests were sent more "+
+		"than once\n", r.ValuesChecked, r.Again)
 	return err
 }
 
-// growth is by how many per cent the server's memory in the last tenth of the last turn's rounds was above that in the fifth.
+// growth is by how many per cent the server's memory in the last tenth of the last turn's rounds was above that in the
+// fifth.
 func (r *Result) growth() float64 {
 	n := len(r.RSSTenths)
 	if n < 2 {

@@ -12,8 +12,8 @@ import (
 	"gradbus/fabric"
 )
 
-// The writer and the reader speak on subjects of a job of their own. Their messages are no frames: a sequence number, then
-// anything; an ack is a sequence number and a window.
+// The writer and the reader speak on subjects of a job of their own. Their messages are no frames: a sequence number,
+// then anything; an ack is a sequence number and a window.
 const (
 	publishJob    = "psbench"
 	publishFrames = 64 // different buffers that the writer sends in turn, as a trainer's are
@@ -126,7 +126,7 @@ func (w *writer) order(ctx context.Context, o order) (answer, error) {
 		return answer{}, err
 	}
 	w.outbox = fabric.NewOutbox(fabric.OutboxConfig{Envelope: counted{}, BytesMax: w.spec.WindowBytes,
-		FramesMax: min(fabric.SpanMax, publishFrames-1), Publish: w.conn.Send})
+		FramesMax: min(fabric.SpanMax, publishFrames-1), Publish: w.conn.SendInPlace})
 	err = w.conn.Subscribe(fabric.Pattern(publishJob, fabric.Any, fabric.KindAck, "t0", false), func(m fabric.Message) {
 		defer m.Release()
 		if len(m.Data) == 16 {
@@ -147,7 +147,7 @@ func (w *writer) write(ctx context.Context) {
 	subject := fabric.At(publishJob, "t0", fabric.KindDense, "s0").WithBucket(1, 1)
 	for i := 0; ; i++ {
 		frame := w.frames[i%publishFrames]
-		if w.outbox.Send(ctx, subject, frame) != nil {
+		if w.outbox.Send(ctx, subject, fabric.WithoutRoom(frame)) != nil {
 			return
 		}
 		w.count.Add(uint64(len(frame)))

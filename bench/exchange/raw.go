@@ -9,7 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// rawBufferBytes is the sink's buffer. It is as large as the largest write: a smaller one costs calls, a larger one cache.
+// rawBufferBytes is the sink's buffer. It is as large as the largest write: a smaller one costs calls, a larger one
+// cache.
 const rawBufferBytes = 1 << 20
 
 // sink accepts one raw TCP connection and reads it into a fixed buffer.

@@ -10,7 +10,8 @@ import (
 )
 
 // ask publishes a request, again every second, until something comes that answers it.
-func (m *member) ask(ctx context.Context, from <-chan *schema.View, to fabric.Subject, request []byte, answers func(*schema.View) bool) (*schema.View, error) {
+func (m *member) ask(ctx context.Context, from <-chan *schema.View, to fabric.Subject, request []byte,
+	answers func(*schema.View) bool) (*schema.View, error) {
 	for {
 		if err := m.conn.Send(to, request); err != nil && !errors.Is(err, fabric.ErrLost) {
 			return nil, err
@@ -25,7 +26,8 @@ func (m *member) ask(ctx context.Context, from <-chan *schema.View, to fabric.Su
 }
 
 // answered waits for an answer; nil says that it is late.
-func (m *member) answered(ctx context.Context, from <-chan *schema.View, late <-chan time.Time, answers func(*schema.View) bool) (*schema.View, error) {
+func (m *member) answered(ctx context.Context, from <-chan *schema.View, late <-chan time.Time,
+	answers func(*schema.View) bool) (*schema.View, error) {
 	for {
 		select {
 		case v := <-from:

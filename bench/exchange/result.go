@@ -12,20 +12,20 @@ import (
 
 // Config says what Run measures.
 type Config struct {
-	Launch      Launch
-	Trainers    int      // of the fan-in; rounds always have two
-	Shards      int      // in one server process
-	Bytes       int      // of float32 gradients that each trainer has in a batch; rounded down to values
-	ChunkBytes  int      // of values in one frame
-	DType       string   // of gradients on the wire: one of schema's
-	WindowBytes int      // of each trainer and shard; requests under load take 4 MiB and 1 MiB
-	Seconds     float64  // of each measure in each turn, about
-	Rounds      int      // of the full round in each turn; 0 is as many as Seconds hold
-	Turns       int      // that the measures take
-	SmallRounds int      // in each turn
-	Only        []string // measures to take, by their names in Result.CPU; empty is all. What is left out is zero in the result
-	Profile     string   // directory for CPU profiles of the children of the first turn; empty for none
-	Progress    io.Writer
+	Trainers    int     // of the fan-in; rounds always have two
+	Shards      int     // in one server process
+	Bytes       int     // of float32 gradients that each trainer has in a batch; rounded down to values
+	ChunkBytes  int     // of values in one frame
+	DType       string  // of gradients on the wire: one of schema's
+	WindowBytes int     // of each trainer and shard; requests under load take 4 MiB and 1 MiB
+	Seconds     float64 // of each measure in each turn, about
+	Rounds      int     // of the full round in each turn; 0 is as many as Seconds hold
+	Turns       int     // that the measures take
+	SmallRounds int     // in each turn
+	// measures to take, by their names in Result.CPU; empty is all. What is left out is zero in the result
+	Only     []string
+	Profile  string // directory for profiles of the members of the first turn; empty for none
+	Progress io.Writer
 }
 
 const (
@@ -80,16 +80,17 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// Result is what Run has found: medians over the turns. Its JSON names are part of the interface of `psbench fabric --json`:
-// fields may be added, none changes its meaning.
+// Result is what Run has found: medians over the turns. Its JSON names are part of the interface of `psbench fabric
+// --json`: fields may be added, none changes its meaning.
 type Result struct {
-	RawTCP       float64 `json:"raw_tcp_gb_per_second"`
-	RawTCPWrite  int     `json:"raw_tcp_write_bytes"` // the size of write that was best
-	NATS         float64 `json:"nats_gb_per_second"`
-	FanIn        float64 `json:"fan_in_sum_gb_per_second"` // into the shards, sums included
-	FanInRatio   float64 `json:"fan_in_ratio"`             // of raw TCP, each turn's by itself
-	Round        float64 `json:"round_gb_per_second"`      // into the shards; as much goes out, or twice as much where gradients have 16 bits
-	RoundSeconds float64 `json:"round_seconds"`            // of one round
+	RawTCP      float64 `json:"raw_tcp_gb_per_second"`
+	RawTCPWrite int     `json:"raw_tcp_write_bytes"` // the size of write that was best
+	NATS        float64 `json:"nats_gb_per_second"`
+	FanIn       float64 `json:"fan_in_sum_gb_per_second"` // into the shards, sums included
+	FanInRatio  float64 `json:"fan_in_ratio"`             // of raw TCP, each turn's by itself
+	// into the shards; as much goes out, or twice as much where gradients have 16 bits
+	Round        float64 `json:"round_gb_per_second"`
+	RoundSeconds float64 `json:"round_seconds"` // of one round
 
 	RequestP50       float64 `json:"request_p50_us"`
 	RequestP99       float64 `json:"request_p99_us"`
@@ -105,13 +106,14 @@ type Result struct {
 	SmallP50 float64 `json:"small_round_p50_us"`
 	SmallP99 float64 `json:"small_round_p99_us"`
 
-	// CPU is the processor seconds of all processes of a measure over the gigabytes that went into the receiver; of requests
-	// over a million of them.
+	// CPU is the processor seconds of all processes of a measure over the gigabytes that went into the receiver; of
+	// requests over a million of them.
 	CPU map[string]float64 `json:"cpu_seconds_per_gb"`
 
-	PeakRSS   int64   `json:"peak_rss_bytes"`      // of the server process over all full rounds
-	RSSBound  int64   `json:"rss_bound_bytes"`     // documented
-	RSSTenths []int64 `json:"rss_bytes_at_tenths"` // of the server process, after each tenth of the last turn's full rounds
+	PeakRSS  int64 `json:"peak_rss_bytes"`  // of the server process over all full rounds
+	RSSBound int64 `json:"rss_bound_bytes"` // documented
+	// of the server process, after each tenth of the last turn's full rounds
+	RSSTenths []int64 `json:"rss_bytes_at_tenths"`
 
 	RoundsRun     int  `json:"rounds"`         // full ones, over all turns
 	ValuesChecked int  `json:"values_checked"` // sums compared with what they must be

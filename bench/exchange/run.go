@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"gradbus/bench/harness"
 	"gradbus/bench/machine"
 	"gradbus/cuda"
 	"gradbus/ps"
@@ -48,7 +48,8 @@ type bench struct {
 	raw     map[int][]float64 // rates by size of write
 }
 
-// Run measures everything, in turns, and fails where a sum is wrong, a process fails or ctx ends. No process is left over.
+// Run measures everything, in turns, and fails where a sum is wrong, a process fails or ctx ends. No process is left
+// over.
 func Run(ctx context.Context, c Config) (*Result, error) {
 	c.Bytes -= c.Bytes % 4
 	if err := c.Validate(); err != nil {
@@ -80,7 +81,8 @@ func (b *bench) measures() []measure {
 		return func(ctx context.Context) error { return b.load(ctx, name, window) }
 	}
 	return []measure{
-		{nameRaw, "raw TCP", b.rawTCP}, {nameNATS, "NATS", b.nats}, {nameFanIn, "fan-in", b.fanIn}, {nameRound, "full round", b.round},
+		{nameRaw, "raw TCP", b.rawTCP}, {nameNATS, "NATS", b.nats}, {nameFanIn, "fan-in", b.fanIn},
+		{nameRound, "full round", b.round},
 		{nameRequest, "requests", b.requests},
 		{nameLoad, "requests under load, windows of 4 MiB", load(nameLoad, loadWindowBytes)},
 		{nameLoad1MiB, "requests under load, windows of 1 MiB", load(nameLoad1MiB, loadWindowSmall)},
@@ -99,29 +101,9 @@ func (b *bench) last(name string) float64 {
 	return all[len(all)-1]
 }
 
-// within starts the children of a measure, connects them, and ends them after do.
-func (b *bench) within(ctx context.Context, measure string, specs []spec, do func(*tree) error) error {
-	for i := range specs {
-		if b.Profile != "" && b.turn == 0 {
-			specs[i].Profile = filepath.Join(b.Profile, fmt.Sprintf("%s-%s%d.pprof", measure, specs[i].Role, specs[i].Index))
-		}
-	}
-	t, err := startTree(ctx, b.Launch, specs)
-	if err != nil {
-		return err
-	}
-	if err = t.connect(ctx); err == nil {
-		err = do(t)
-	}
-	if ended := t.end(); err == nil {
-		err = ended
-	}
-	return err
-}
-
-// flow marks the children before and after a stretch of time and gives the seconds, the bytes that child 0 received and
-// the processor seconds of all.
-func (b *bench) flow(ctx context.Context, t *tree, stretch time.Duration) (seconds, bytes, used float64, err error) {
+// flow marks the members before and after a stretch of time and gives the seconds, the bytes that the first received
+// and the processor seconds of all.
+func (b *bench) flow(ctx context.Context, t team, stretch time.Duration) (seconds, bytes, used float64, err error) {
 	if err := sleep(ctx, warmUp); err != nil {
 		return 0, 0, 0, err
 	}
@@ -157,11 +139,11 @@ func (b *bench) stretch(parts int) time.Duration {
 // rawTCP takes the best of three sizes of write.
 func (b *bench) rawTCP(ctx context.Context) error {
 	specs := []spec{{Role: roleSink}, {Role: roleSource}}
-	return b.within(ctx, nameRaw, specs, func(t *tree) error {
+	return b.within(ctx, nameRaw, specs, func(t team) error {
 		best, used := 0.0, 0.0
 		sizes := []int{64 << 10, 256 << 10, 1 << 20}
 		for _, size := range sizes {
-			if _, err := t.ask(ctx, 1, order{Op: opWrite, Bytes: size}); err != nil {
+			if _, err := t[1:].all(ctx, order{Op: opWrite, Bytes: size}); err != nil {
 				return err
 			}
 			seconds, bytes, cpu, err := b.flow(ctx, t, b.stretch(len(sizes)))
@@ -181,8 +163,9 @@ func (b *bench) rawTCP(ctx context.Context) error {
 }
 
 func (b *bench) nats(ctx context.Context) error {
-	specs := []spec{{Role: roleReader, WindowBytes: b.WindowBytes}, {Role: roleWriter, WindowBytes: b.WindowBytes, ChunkBytes: b.ChunkBytes}}
-	return b.within(ctx, nameNATS, specs, func(t *tree) error {
+	specs := []spec{{Role: roleReader, WindowBytes: b.WindowBytes},
+		{Role: roleWriter, WindowBytes: b.WindowBytes, ChunkBytes: b.ChunkBytes}}
+	return b.within(ctx, nameNATS, specs, func(t team) error {
 		seconds, bytes, cpu, err := b.flow(ctx, t, b.stretch(1))
 		if err != nil {
 			return err
@@ -193,7 +176,7 @@ func (b *bench) nats(ctx context.Context) error {
 	})
 }
 
-// feeders are the children of a fan-in: the shards' process, and trainers whose values count.
+// feeders are the members of a fan-in: the shards' process, and trainers whose values count.
 func (b *bench) feeders(job *schema.Job, window int) []spec {
 	specs := []spec{{Role: roleShard, Shards: b.Shards}}
 	for i := range b.Trainers {
@@ -204,7 +187,7 @@ func (b *bench) feeders(job *schema.Job, window int) []spec {
 
 func (b *bench) fanIn(ctx context.Context) error {
 	job := withTable(jobOf("fan-in", b.Trainers, b.Bytes, b.ChunkBytes, b.DType))
-	return b.within(ctx, nameFanIn, b.feeders(job, b.WindowBytes), func(t *tree) error {
+	return b.within(ctx, nameFanIn, b.feeders(job, b.WindowBytes), func(t team) error {
 		_, err := b.rounds(ctx, t, nameFanIn, b.Trainers)
 		if err != nil {
 			return err
@@ -214,11 +197,11 @@ func (b *bench) fanIn(ctx context.Context) error {
 	})
 }
 
-// warm has all children but the first run some rounds, and says how many the time holds, at least three.
-func (b *bench) warm(ctx context.Context, t *tree) (count int, err error) {
+// warm has all members but the first run some rounds, and says how many the time holds, at least three.
+func (b *bench) warm(ctx context.Context, t team) (count int, err error) {
 	const few = 2
 	for range 2 {
-		got, err := t.all(ctx, 1, len(t.children), order{Op: opRun, Rounds: few})
+		got, err := t[1:].all(ctx, order{Op: opRun, Rounds: few})
 		if err != nil {
 			return 0, err
 		}
@@ -228,23 +211,14 @@ func (b *bench) warm(ctx context.Context, t *tree) (count int, err error) {
 	return count, nil
 }
 
-// rounds has all children but the first run as many rounds as the time holds. It notes the rate at which the values of the
-// given number of trainers went in.
-func (b *bench) rounds(ctx context.Context, t *tree, name string, trainers int) ([]answer, error) {
-	kids := len(t.children)
+// rounds has all members but the first run as many rounds as the time holds. It notes the rate at which the values of
+// the given number of trainers went in.
+func (b *bench) rounds(ctx context.Context, t team, name string, trainers int) ([]answer, error) {
 	count, err := b.warm(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	before, err := t.marks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	got, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: count})
-	if err != nil {
-		return nil, err
-	}
-	after, err := t.marks(ctx)
+	got, before, after, err := t.marked(ctx, order{Op: opRun, Rounds: count})
 	if err != nil {
 		return nil, err
 	}
@@ -281,7 +255,7 @@ func (b *bench) counted(all []answer) {
 // round runs full rounds in ten parts, after each of which it looks at the server's memory.
 func (b *bench) round(ctx context.Context) error {
 	job := jobOf("round", roundTrainers, b.Bytes, b.ChunkBytes, b.DType)
-	return b.within(ctx, nameRound, b.sessions(job), func(t *tree) error {
+	return b.within(ctx, nameRound, b.sessions(job), func(t team) error {
 		count, err := b.warm(ctx, t)
 		if err != nil {
 			return err
@@ -300,7 +274,7 @@ func (b *bench) round(ctx context.Context) error {
 			if n == 0 {
 				continue
 			}
-			got, err := t.all(ctx, 1, len(t.children), order{Op: opRun, Rounds: n})
+			got, err := t[1:].all(ctx, order{Op: opRun, Rounds: n})
 			if err != nil {
 				return err
 			}
@@ -321,7 +295,7 @@ func (b *bench) round(ctx context.Context) error {
 	})
 }
 
-// sessions are the children of a full round.
+// sessions are the members of a full round.
 func (b *bench) sessions(job *schema.Job) []spec {
 	specs := []spec{{Role: roleShard, Shards: b.Shards}}
 	for i := range roundTrainers {
@@ -333,24 +307,16 @@ func (b *bench) sessions(job *schema.Job) []spec {
 func (b *bench) requests(ctx context.Context) error {
 	job := withTable(jobOf("requests", 1, b.Bytes, b.ChunkBytes, b.DType))
 	specs := []spec{{Role: roleShard, Shards: b.Shards}, {Role: roleAsker, Job: job, WindowBytes: b.WindowBytes}}
-	return b.within(ctx, nameRequest, specs, func(t *tree) error {
-		if _, err := t.ask(ctx, 1, order{Op: opAsk, Seconds: warmUp.Seconds()}); err != nil {
+	return b.within(ctx, nameRequest, specs, func(t team) error {
+		if _, err := t[1:].all(ctx, order{Op: opAsk, Seconds: warmUp.Seconds()}); err != nil {
 			return err
 		}
-		before, err := t.marks(ctx)
+		got, before, after, err := t.marked(ctx, order{Op: opAsk, Seconds: b.Seconds})
 		if err != nil {
 			return err
 		}
-		a, err := t.ask(ctx, 1, order{Op: opAsk, Seconds: b.Seconds})
-		if err != nil {
-			return err
-		}
-		after, err := t.marks(ctx)
-		if err != nil {
-			return err
-		}
-		b.noteTimes(nameRequest, a.Ran)
-		b.note(nameRequest+suffixCPU, cpu(before, after)/float64(a.Ran.Count)*1e6)
+		b.noteTimes(nameRequest, got[0].Ran)
+		b.note(nameRequest+suffixCPU, cpu(before, after)/float64(got[0].Ran.Count)*1e6)
 		return nil
 	})
 }
@@ -364,7 +330,7 @@ func (b *bench) noteTimes(name string, r *ran) {
 func (b *bench) load(ctx context.Context, name string, window int) error {
 	job := withTable(jobOf("load", b.Trainers+1, b.Bytes, b.ChunkBytes, b.DType))
 	specs := append(b.feeders(job, window), spec{Role: roleAsker, Index: b.Trainers, Job: job, WindowBytes: window})
-	return b.within(ctx, name, specs, func(t *tree) error {
+	return b.within(ctx, name, specs, func(t team) error {
 		got, err := b.rounds(ctx, t, name, b.Trainers)
 		if err != nil {
 			return err
@@ -377,26 +343,18 @@ func (b *bench) load(ctx context.Context, name string, window int) error {
 
 func (b *bench) small(ctx context.Context) error {
 	job := jobOf("small", roundTrainers, smallBytes, max(b.ChunkBytes, smallBytes), b.DType)
-	return b.within(ctx, nameSmall, b.sessions(job), func(t *tree) error {
-		kids := len(t.children)
-		if _, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: max(2, b.SmallRounds/10)}); err != nil {
+	return b.within(ctx, nameSmall, b.sessions(job), func(t team) error {
+		if _, err := t[1:].all(ctx, order{Op: opRun, Rounds: max(2, b.SmallRounds/10)}); err != nil {
 			return err
 		}
-		before, err := t.marks(ctx)
-		if err != nil {
-			return err
-		}
-		got, err := t.all(ctx, 1, kids, order{Op: opRun, Rounds: b.SmallRounds})
-		if err != nil {
-			return err
-		}
-		after, err := t.marks(ctx)
+		got, before, after, err := t.marked(ctx, order{Op: opRun, Rounds: b.SmallRounds})
 		if err != nil {
 			return err
 		}
 		b.counted(got)
 		b.noteTimes(nameSmall, got[0].Ran)
-		b.note(nameSmall+suffixCPU, cpu(before, after)/(roundTrainers*smallBytes/4*float64(b.wire().Bytes()*b.SmallRounds))*giga)
+		b.note(nameSmall+suffixCPU,
+			cpu(before, after)/(roundTrainers*smallBytes/4*float64(b.wire().Bytes()*b.SmallRounds))*giga)
 		return nil
 	})
 }
@@ -408,7 +366,8 @@ func (b *bench) summarize() (*Result, error) {
 		to   *float64
 		name string
 	}{
-		{&r.RawTCP, nameRaw + suffixRate}, {&r.NATS, nameNATS + suffixRate}, {&r.FanIn, nameFanIn + suffixRate}, {&r.FanInRatio, nameRatio},
+		{&r.RawTCP, nameRaw + suffixRate}, {&r.NATS, nameNATS + suffixRate}, {&r.FanIn, nameFanIn + suffixRate},
+		{&r.FanInRatio, nameRatio},
 		{&r.Round, nameRound + suffixRate}, {&r.RoundSeconds, nameRoundTime},
 		{&r.RequestP50, nameRequest + suffixP50}, {&r.RequestP99, nameRequest + suffixP99},
 		{&r.RequestLoadP50, nameLoad + suffixP50}, {&r.RequestLoadP99, nameLoad + suffixP99},
@@ -417,14 +376,15 @@ func (b *bench) summarize() (*Result, error) {
 		{&r.Request1MiBRate, nameLoad1MiB + suffixRate}, {&r.Request1MiBShare, nameLoad1MiB + suffixShare},
 		{&r.SmallP50, nameSmall + suffixP50}, {&r.SmallP99, nameSmall + suffixP99},
 	} {
-		*f.to = median(b.figures[f.name])
+		*f.to = harness.Median(b.figures[f.name])
 	}
 	r.CPU = map[string]float64{}
-	for _, name := range []string{nameRaw, nameNATS, nameFanIn, nameRound, nameRequest, nameLoad, nameLoad1MiB, nameSmall} {
-		r.CPU[name] = median(b.figures[name+suffixCPU])
+	for _, name := range []string{nameRaw, nameNATS, nameFanIn, nameRound, nameRequest, nameLoad, nameLoad1MiB,
+		nameSmall} {
+		r.CPU[name] = harness.Median(b.figures[name+suffixCPU])
 	}
 	for size, rates := range b.raw {
-		if r.RawTCPWrite == 0 || median(rates) > median(b.raw[r.RawTCPWrite]) {
+		if r.RawTCPWrite == 0 || harness.Median(rates) > harness.Median(b.raw[r.RawTCPWrite]) {
 			r.RawTCPWrite = size
 		}
 	}
@@ -435,8 +395,10 @@ func (b *bench) summarize() (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes, ChunkBytes: b.ChunkBytes,
-		DType: b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns, Backend: cuda.Describe(backend)}
+	r.Settings = Settings{Trainers: b.Trainers, RoundTrainers: roundTrainers, Shards: b.Shards, Bytes: b.Bytes,
+		ChunkBytes: b.ChunkBytes,
+		DType:      b.DType, WindowBytes: b.WindowBytes, Seconds: b.Seconds, Turns: b.Config.Turns,
+		Backend: cuda.Describe(backend)}
 	r.SumsExact, r.Machine, r.Turns = true, machine.This(), b.figures
 	return r, backend.Close()
 }
@@ -447,14 +409,4 @@ func over(x, of float64) float64 {
 		return 0
 	}
 	return x / of
-}
-
-// median is the middle of some numbers, or the mean of the two in the middle; 0 of none.
-func median(all []float64) float64 {
-	sorted := slices.Sorted(slices.Values(all))
-	n := len(sorted)
-	if n == 0 {
-		return 0
-	}
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }

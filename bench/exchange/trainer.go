@@ -13,7 +13,8 @@ import (
 	"gradbus/trainer"
 )
 
-// sessionTrainer is a trainer as users have them: a Session that runs a workload, which copies gradients that are there already.
+// sessionTrainer is a trainer as users have them: a Session that runs a workload, which copies gradients that are there
+// already.
 type sessionTrainer struct {
 	spec    *spec
 	backend cuda.Backend
@@ -76,10 +77,10 @@ func (t *sessionTrainer) close() {
 	_ = t.backend.Close() // nothing is left to be lost
 }
 
-// gradients is a workload whose gradients are known beforehand: a pattern, of one sign in even batches and of the other in odd ones,
-// so that parameters go back and forth between zero and its mean; but the first element of every parameter has gradient
-// one in every batch, so that it counts them. Parameters are compared element by element after the first batch and at the end of a
-// run, and at their first two elements in every batch.
+// gradients is a workload whose gradients are known beforehand: a pattern, of one sign in even batches and of the other
+// in odd ones, so that parameters go back and forth between zero and its mean; but the first element of every parameter
+// has gradient one in every batch, so that it counts them. Parameters are compared element by element after the first
+// batch and at the end of a run, and at their first two elements in every batch.
 type gradients struct {
 	names   []string // backwards, as the backward pass ends
 	values  [2][][]float32

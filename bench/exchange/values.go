@@ -8,7 +8,8 @@ import (
 	"gradbus/schema"
 )
 
-// Gradients are made of small whole numbers, which every wire type holds, so that sums and means of powers of two of them are exact.
+// Gradients are made of small whole numbers, which every wire type holds, so that sums and means of powers of two of
+// them are exact.
 const (
 	patternMax = 255 // of a value
 	stampMax   = 128 // stamps run from 0 to below this
@@ -48,8 +49,8 @@ func mean(members, element int) float32 {
 	return sum / float32(members)
 }
 
-// layers gives a model whose parameters take the given number of bytes: square layers with a bias as far as they fit, and
-// the rest in front. 37,781,504 bytes are an embedding of 1024 by 1024 and eight layers of 1024 by 1024.
+// layers gives a model whose parameters take the given number of bytes: square layers with a bias as far as they fit,
+// and the rest in front. 37,781,504 bytes are an embedding of 1024 by 1024 and eight layers of 1024 by 1024.
 func layers(bytes int) []schema.Parameter {
 	const side = 1024
 	elements := bytes / 4
@@ -59,8 +60,10 @@ func layers(bytes int) []schema.Parameter {
 		p = append(p, schema.Parameter{Name: "front", Shape: []int{rest}, Init: schema.Init{Kind: schema.InitZeros}})
 	}
 	for i := range count {
-		p = append(p, schema.Parameter{Name: fmt.Sprintf("layer%d.weight", i), Shape: []int{side, side}, Init: schema.Init{Kind: schema.InitZeros}},
-			schema.Parameter{Name: fmt.Sprintf("layer%d.bias", i), Shape: []int{side}, Init: schema.Init{Kind: schema.InitZeros}})
+		p = append(p, schema.Parameter{Name: fmt.Sprintf("layer%d.weight", i), Shape: []int{side, side},
+			Init: schema.Init{Kind: schema.InitZeros}},
+			schema.Parameter{Name: fmt.Sprintf("layer%d.bias", i), Shape: []int{side},
+				Init: schema.Init{Kind: schema.InitZeros}})
 	}
 	return p
 }
@@ -68,7 +71,8 @@ func layers(bytes int) []schema.Parameter {
 // jobOf is the job of a measure: trainers with a lane each, shards that average.
 func jobOf(name string, trainers, bytes, chunkBytes int, dtype string) *schema.Job {
 	return &schema.Job{Name: schema.JobName(name), Workload: "psbench", Seed: 1, Trainers: trainers, Lanes: trainers,
-		Consistency: schema.ConsistencySync, Wire: schema.Wire{Gradients: dtype}, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
+		Consistency: schema.ConsistencySync, Wire: schema.Wire{Gradients: dtype}, Apply: schema.ApplyMean,
+		Policy:     schema.PolicyFail,
 		ChunkBytes: chunkBytes, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1}, Parameters: layers(bytes)}
 }
 

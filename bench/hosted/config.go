@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/examples/mnist"
 	"gradbus/schema"
@@ -26,7 +26,7 @@ const (
 
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	crew.Flags
+	harness.Flags
 	Trainers  int
 	Epochs    int
 	Batches   int // of each trainer, measured; 0 is those of Epochs
@@ -44,7 +44,8 @@ type Config struct {
 
 // DefaultConfig is the original's setting.
 func DefaultConfig() Config {
-	return Config{Flags: crew.DefaultFlags("hosted"), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03, Mode: Remote, Sync: Async,
+	return Config{Flags: harness.DefaultFlags("hosted"), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
+		Mode: Remote, Sync: Async,
 		Data: mnist.DataMNIST}
 }
 
@@ -59,15 +60,15 @@ const (
 // Validate says what is wrong first: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
 	if err := cmp.Or(
-		crew.Between("trainers", c.Trainers, 1, trainersMax),
-		crew.Between("epochs", c.Epochs, 1, epochsMax),
-		crew.Between("batches", c.Batches, 0, batchesMax),
-		crew.Between("warmup", c.Warmup, 0, batchesMax),
-		crew.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
-		crew.Between("gpus", c.GPUs, 0, 2),
-		crew.OneOf("mode", c.Mode, Remote, Pull),
-		crew.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
-		crew.OneOf("input", c.Data, mnist.DataNames()...),
+		harness.Between("trainers", c.Trainers, 1, trainersMax),
+		harness.Between("epochs", c.Epochs, 1, epochsMax),
+		harness.Between("batches", c.Batches, 0, batchesMax),
+		harness.Between("warmup", c.Warmup, 0, batchesMax),
+		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
+		harness.Between("gpus", c.GPUs, 0, 2),
+		harness.OneOf("mode", c.Mode, Remote, Pull),
+		harness.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
+		harness.OneOf("input", c.Data, mnist.DataNames()...),
 	); err != nil {
 		return err
 	}
@@ -107,8 +108,9 @@ func (c *Config) remoteJob(data *mnist.Data) *schema.Job {
 		Name: schema.JobName(c.Job), Workload: "hosted", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
 		Settings: map[string]string{"data": fmt.Sprintf("%x", data.Digest), "batch": fmt.Sprint(c.BatchSize)},
 		// A trainer that is lost takes its contexts with it and nothing else.
-		Consistency: schema.ConsistencyAsync, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: schema.ChunkBytes,
-		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR), Momentum: float32(c.Momentum)},
+		Consistency: schema.ConsistencyAsync, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail,
+		ChunkBytes: schema.ChunkBytes,
+		Optimizer:  schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR), Momentum: float32(c.Momentum)},
 		Modules: []schema.ModuleSpec{{Name: moduleName, Seed: c.Seed, In: mnist.Input(), Module: mnist.Config,
 			Samples: max(c.BatchSize, evaluationSamples), Contexts: 2}},
 	}
@@ -117,7 +119,8 @@ func (c *Config) remoteJob(data *mnist.Data) *schema.Job {
 // pullSettings are those of the workload that computes on trainers.
 func (c *Config) pullSettings() mnist.Settings {
 	s := mnist.Defaults()
-	s.Job, s.Trainers, s.Lanes, s.Epochs, s.LR, s.Momentum, s.Seed = c.Job, c.Trainers, c.Trainers, c.Epochs, c.LR, c.Momentum, c.Seed
+	s.Job, s.Trainers, s.Lanes, s.Epochs, s.LR, s.Momentum, s.Seed = c.Job, c.Trainers, c.Trainers, c.Epochs, c.LR,
+		c.Momentum, c.Seed
 	s.Batch = c.BatchSize * c.Trainers
 	s.Apply, s.Consistency = schema.ApplyUpdate, schema.ConsistencyAsync
 	switch c.Sync {

@@ -1,13 +1,16 @@
-// Package hosted measures training of a small convolutional model on images in two ways: remote, where a server holds the whole model,
-// computes, and trainers send inputs and gradients of outputs; and pull, where trainers pull parameters, compute, and push gradients.
+// Package hosted measures training of a small convolutional model on images in two ways: remote, where a server holds
+// the whole model, computes, and trainers send inputs and gradients of outputs; and pull, where trainers pull
+// parameters, compute, and push gradients.
 //
-// In remote each trainer steps for itself, with no regard to the others: every pass is computed on the version of the parameters that it
-// has seen, and its step moves the newest one. In pull the server owns parameters and optimizer as in any job; --sync says how trainers
-// keep together.
+// In remote each trainer steps for itself, with no regard to the others: every pass is computed on the version of the
+// parameters that it has seen, and its step moves the newest one. In pull the server owns parameters and optimizer as
+// in any job; --sync says how trainers keep together.
 //
-// config.go is what the command is told, run.go starts the processes and puts their results together, trainer.go is what both kinds of
-// trainers have in common, remote.go and pull.go are the two; local.go is one training step without any server.
+// config.go is what the command is told, run.go starts the processes and puts their results together, trainer.go is
+// what both kinds of trainers have in common, remote.go and pull.go are the two; local.go is one training step without
+// any server.
 //
-// Each trainer has its share of the data, in an order that the seed gives, and of the test set, which is gone through when all have
-// trained. The package knows the workload's data and model from examples/mnist, and must not know frames or shards.
+// Each trainer has its share of the data, in an order that the seed gives, and of the test set, which is gone through
+// when all have trained. The package knows the workload's data and model from examples/mnist, and must not know frames
+// or shards.
 package hosted

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/examples/mnist"
 	"gradbus/fabric/fabrictest"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := crew.RunIfMember(Roles()); is {
+	if status, is := harness.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
 	fabrictest.Main(m)
@@ -62,14 +62,16 @@ func run(t *testing.T, c Config) (*Result, string) {
 	return found, people.String()
 }
 
-// Both modes go through an epoch of four batches each, say the loss, and look at the whole test set. Trainers of one job begin with
-// the same weights in both, and one trainer alone ends with the same, up to how a library groups what it adds: here, bit for bit.
+// Both modes go through an epoch of four batches each, say the loss, and look at the whole test set. Trainers of one
+// job begin with the same weights in both, and one trainer alone ends with the same, up to how a library groups what it
+// adds: here, bit for bit.
 func TestBothModes(t *testing.T) {
 	c := small(t)
 	for _, mode := range []string{Remote, Pull} {
 		c.Mode = mode
 		found, said := run(t, c)
-		if found.Seconds <= 0 || found.ImagesPerSecond <= 0 || found.Mode != mode || len(found.WeightsSHA256) != 64 || found.Loss <= 0 {
+		if found.Seconds <= 0 || found.ImagesPerSecond <= 0 || found.Mode != mode || len(found.WeightsSHA256) != 64 ||
+			found.Loss <= 0 {
 			t.Errorf("%s: %+v", mode, found)
 		}
 		if rest := found.Accuracy * 6; rest != float64(int(rest)) {
@@ -110,13 +112,15 @@ func TestConfigRefuses(t *testing.T) {
 	} {
 		c := DefaultConfig()
 		change(&c)
-		if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+		if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "\n") {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
 	c := DefaultConfig()
 	c.DataDir = t.TempDir()
-	if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil || !strings.Contains(err.Error(), "train-images-idx3-ubyte") {
+	if _, err := Run(t.Context(), c, io.Discard, io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "train-images-idx3-ubyte") {
 		t.Errorf("no data: %v", err)
 	}
 }

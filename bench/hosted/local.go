@@ -7,7 +7,7 @@ import (
 	"io"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/examples/mnist"
 	"gradbus/nn"
@@ -26,7 +26,8 @@ type LocalResult struct {
 
 // Print writes a result for people.
 func (r *LocalResult) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "one step of %d images on one thread with %s: %.2f ms (forward and loss %.2f, backward %.2f, optimizer %.2f)\n",
+	_, err := fmt.Fprintf(to,
+		"one step of %d images on one thread with %s: %.2f ms (forward and loss %.2f, backward %.2f, optimizer %.2f)\n",
 		r.BatchSize, r.Library, r.LocalStepMS, r.ForwardMS, r.BackwardMS, r.OptimizerMS)
 	return err
 }
@@ -69,8 +70,9 @@ func LocalStep(ctx context.Context, c Config) (found *LocalResult, err error) {
 			}
 		}
 	}
-	return &LocalResult{LocalStepMS: crew.Median(times[3]), ForwardMS: crew.Median(times[0]), BackwardMS: crew.Median(times[1]),
-		OptimizerMS: crew.Median(times[2]), BatchSize: c.BatchSize, Library: dense.Name()}, nil
+	return &LocalResult{LocalStepMS: harness.Median(times[3]), ForwardMS: harness.Median(times[0]),
+		BackwardMS:  harness.Median(times[1]),
+		OptimizerMS: harness.Median(times[2]), BatchSize: c.BatchSize, Library: dense.Name()}, nil
 }
 
 // local is a model, its data and its optimizer.
@@ -128,8 +130,9 @@ func (l *local) step(b schema.Batch) (spent [4]time.Duration, err error) {
 	}
 	backward := time.Now()
 	for i, p := range l.params {
-		if err := l.backend.ApplyDense(cuda.ApplyDense{Optimizer: l.optimizer, Weight: float32(len(l.targets)), Param: cuda.Float32s(p),
-			Grad: cuda.Float32s(l.grads[i]), Out: cuda.Float32s(p)}); err != nil {
+		if err := l.backend.ApplyDense(cuda.ApplyDense{Optimizer: l.optimizer, Weight: float32(len(l.targets)),
+			Param: cuda.Float32s(p),
+			Grad:  cuda.Float32s(l.grads[i]), Out: cuda.Float32s(p)}); err != nil {
 			return spent, err
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"gradbus/trainer"
 )
 
-// remote trains a model that the server holds: inputs go there and outputs come back, the gradient of the loss goes there, and the
-// server steps.
+// remote trains a model that the server holds: inputs go there and outputs come back, the gradient of the loss goes
+// there, and the server steps.
 func (r *runner) remote(ctx context.Context) (err error) {
 	if err := r.join(ctx, r.config.remoteJob(r.data)); err != nil {
 		return err
@@ -46,7 +46,8 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return r.member.Wait(ctx) // an early leave would end the contexts of nobody, but the job where all others have left too
+	// an early leave would end the contexts of nobody, but the job where all others have left too
+	return r.member.Wait(ctx)
 }
 
 func (r *runner) remoteBatches(ctx context.Context, module *trainer.Module, feed *mnist.Feed) error {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/examples/mnist"
 	"gradbus/schema"
 )
@@ -26,7 +26,7 @@ type Result struct {
 	WeightsSHA256   string  `json:"weights_sha256"`
 }
 
-// Run runs the benchmark. What members say goes to out or errs, as crew.Flags.Crew tells.
+// Run runs the benchmark. What members say goes to out or errs, as harness.Flags.Harness tells.
 func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 		}
 		rates, seconds = append(rates, last.ImagesPerSecond), append(seconds, last.Seconds)
 	}
-	last.ImagesPerSecond, last.Seconds, last.Synthetic = crew.Median(rates), crew.Median(seconds), data.Synthetic
+	last.ImagesPerSecond, last.Seconds, last.Synthetic = harness.Median(rates), harness.Median(seconds), data.Synthetic
 	return last, nil
 }
 
@@ -53,7 +53,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	if run > 0 {
 		of.Job = fmt.Sprintf("%s-%d", c.Job, run)
 	}
-	team := c.Crew("hosted", Roles(), out, errs)
+	team := c.Harness("hosted", Roles(), out, errs)
 	defer func() {
 		if e := team.Close(); err == nil {
 			err = e
@@ -64,7 +64,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if url == "" {
-		var s crew.ServerSettings
+		var s harness.ServerSettings
 		if c.GPUs > 0 {
 			s.Backend = "cuda"
 		}
@@ -72,7 +72,8 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			return nil, err
 		}
 	}
-	trainers, err := team.Start(ctx, c.TrainerSpecs(RoleTrainer, c.Trainers, func(member schema.Member) any { return settings{url, member, of} })...)
+	trainers, err := team.Start(ctx,
+		c.TrainerSpecs(RoleTrainer, c.Trainers, func(member schema.Member) any { return settings{url, member, of} })...)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +86,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 }
 
 // collect waits for the trainers' results and puts them together.
-func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result, error) {
+func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
 	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
 	if c.Mode == Pull {
 		found.Sync = c.Sync
@@ -118,7 +119,8 @@ func (r *Result) Print(to io.Writer) error {
 	if r.Sync != "" {
 		mode += " " + r.Sync
 	}
-	_, err := fmt.Fprintf(to, "%s, %d trainers, %s: %.0f images/s for %.1f s; on the test set accuracy %.4f%s, loss %.4f; weights %.16s\n",
+	_, err := fmt.Fprintf(to,
+		"%s, %d trainers, %s: %.0f images/s for %.1f s; on the test set accuracy %.4f%s, loss %.4f; weights %.16s\n",
 		mode, r.Trainers, r.Data, r.ImagesPerSecond, r.Seconds, r.Accuracy, of, r.Loss, r.WeightsSHA256)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/examples/mnist"
 	"gradbus/lane"
@@ -19,8 +19,8 @@ import (
 const RoleTrainer = "hosted-trainer"
 
 // Roles are the roles of this benchmark.
-func Roles() map[string]crew.Role {
-	return map[string]crew.Role{RoleTrainer: trainerRole}
+func Roles() map[string]harness.Role {
+	return map[string]harness.Role{RoleTrainer: trainerRole}
 }
 
 // trainerResult is what one trainer found.
@@ -41,7 +41,7 @@ const lossEvery = 5
 // runner is one trainer.
 type runner struct {
 	config  Config
-	member  *crew.Member
+	member  *harness.Member
 	url     string
 	id      schema.Member // to ask for; empty is the next that is free
 	data    *mnist.Data
@@ -56,7 +56,7 @@ type runner struct {
 	result      trainerResult
 }
 
-func trainerRole(ctx context.Context, m *crew.Member) (result any, err error) {
+func trainerRole(ctx context.Context, m *harness.Member) (result any, err error) {
 	var s settings
 	if err := m.Settings(&s); err != nil {
 		return nil, err

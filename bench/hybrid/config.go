@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"math"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/lane"
 	"gradbus/schema"
 )
 
 // Config is all that can be set. Names in the comments are those of flags.
 type Config struct {
-	crew.Flags
+	harness.Flags
 
 	Trainers   int     // trainers
 	Servers    int     // servers
@@ -36,7 +36,8 @@ const (
 
 // DefaultConfig is the setting of the original.
 func DefaultConfig() Config {
-	return Config{Flags: crew.DefaultFlags("hybrid"), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100, Warmup: 5, Batches: 10,
+	return Config{Flags: harness.DefaultFlags("hybrid"), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
+		Warmup: 5, Batches: 10,
 		LR: 0.05, Mode: ModeAsync, Placement: schema.PlacementColumns, Dense: "auto"}
 }
 
@@ -59,16 +60,16 @@ func (c *Config) Validate() error {
 		return err
 	}
 	if err := cmp.Or(
-		crew.Between("trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)),
-		crew.Between("servers", c.Servers, 1, membersMax),
-		crew.Between("embeddings", c.Embeddings, 1, 1<<24),
-		crew.Between("dim", c.Dim, 1, schema.DimMax/max(1, c.Servers)),
-		crew.Between("epochs", c.Epochs, 1, epochsMax),
-		crew.Between("warmup", c.Warmup, 0, epochsMax),
-		crew.Between("batches", c.Batches, 1, epochsMax),
-		crew.OneOf("mode", c.Mode, ModeAsync, ModeSync),
-		crew.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
-		crew.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),
+		harness.Between("trainers", c.Trainers, 1, min(membersMax, lane.LanesMax)),
+		harness.Between("servers", c.Servers, 1, membersMax),
+		harness.Between("embeddings", c.Embeddings, 1, 1<<24),
+		harness.Between("dim", c.Dim, 1, schema.DimMax/max(1, c.Servers)),
+		harness.Between("epochs", c.Epochs, 1, epochsMax),
+		harness.Between("warmup", c.Warmup, 0, epochsMax),
+		harness.Between("batches", c.Batches, 1, epochsMax),
+		harness.OneOf("mode", c.Mode, ModeAsync, ModeSync),
+		harness.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
+		harness.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),
 	); err != nil {
 		return err
 	}

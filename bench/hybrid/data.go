@@ -9,8 +9,8 @@ type batch struct {
 	targets []int32 // [bags]
 }
 
-// draw makes the batch of a number and a lane: 20 to 50 ids, cut into bags of 1 to 10, the last of which may be shorter. It
-// is a pure function of its arguments, and reuses the memory.
+// draw makes the batch of a number and a lane: 20 to 50 ids, cut into bags of 1 to 10, the last of which may be
+// shorter. It is a pure function of its arguments, and reuses the memory.
 func (x *batch) draw(seed uint64, number uint64, lane uint64, embeddings int) {
 	random := philox.New(seed, "hybrid", number, lane, 0)
 	n := idsMin + int(random.Below(idsMax-idsMin+1))

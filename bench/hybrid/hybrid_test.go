@@ -11,12 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
-	if status, is := crew.RunIfMember(Roles()); is {
+	if status, is := harness.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
 	os.Exit(m.Run())
@@ -42,8 +42,8 @@ func run(t *testing.T, c Config) *Result {
 	return r
 }
 
-// Rows or columns on the servers: the same weights, also where servers times dim is not 512 and as many trainers as servers
-// there are not.
+// Rows or columns on the servers: the same weights, also where servers times dim is not 512 and as many trainers as
+// servers there are not.
 func TestSyncIsTheSameAtAnyPlacement(t *testing.T) {
 	want := ""
 	for _, placement := range []string{schema.PlacementColumns, schema.PlacementRows} {
@@ -80,7 +80,8 @@ func TestAsyncAsProcesses(t *testing.T) {
 		t.Errorf("%d samples were counted, want %d: those of all trainers", r.all.samples, samples)
 	}
 	var out bytes.Buffer
-	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "p95 s") || !strings.Contains(out.String(), "All") {
+	if err := r.Print(&out); err != nil || !strings.Contains(out.String(), "p95 s") ||
+		!strings.Contains(out.String(), "All") {
 		t.Errorf("%v: %s", err, out.String())
 	}
 }
@@ -90,13 +91,13 @@ func TestJoin(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := small(1, 2, 4, ModeSync, schema.PlacementColumns)
-	servers := c.Flags.Crew("servers", Roles(), nil, nil)
+	servers := c.Flags.Harness("servers", Roles(), nil, nil)
 	defer func() {
 		if err := servers.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	handles, url, err := servers.StartServers(ctx, 2, crew.ServerSettings{})
+	handles, url, err := servers.StartServers(ctx, 2, harness.ServerSettings{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,10 +118,12 @@ func TestBatches(t *testing.T) {
 	for number := range uint64(200) {
 		x.draw(7, number, number%3, 300)
 		again.draw(7, number, number%3, 300)
-		if !slices.Equal(x.ids, again.ids) || !slices.Equal(x.offsets, again.offsets) || !slices.Equal(x.targets, again.targets) {
+		if !slices.Equal(x.ids, again.ids) || !slices.Equal(x.offsets, again.offsets) ||
+			!slices.Equal(x.targets, again.targets) {
 			t.Fatalf("batch %d is not what it was", number)
 		}
-		if n := len(x.ids); n < 20 || n > 50 || slices.Max(x.ids) >= 300 || len(x.offsets) != len(x.targets)+1 || x.offsets[len(x.targets)] != int64(n) {
+		if n := len(x.ids); n < 20 || n > 50 || slices.Max(x.ids) >= 300 || len(x.offsets) != len(x.targets)+1 ||
+			x.offsets[len(x.targets)] != int64(n) {
 			t.Fatalf("batch %d: %d ids, offsets %v", number, n, x.offsets)
 		}
 		for i := range x.targets {
@@ -185,7 +188,8 @@ func TestTopology(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(folder, bus), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(folder, bus, "information"), []byte("Model: \t\t NVIDIA X\nIRQ: 7\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, bus, "information"), []byte("Model: \t\t NVIDIA X\nIRQ: 7\n"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}

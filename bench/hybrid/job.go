@@ -17,24 +17,28 @@ func (c *Config) model() nn.Module {
 		nn.LinearLayer{In: 128, Out: 64}, nn.LinearLayer{In: 64, Out: 32}, nn.LinearLayer{In: 32, Out: classes})
 }
 
-// job is the manifest. One table as wide as all servers, cut by columns or rows, or one table for each server: what goes
-// into the dense part is as wide in each case.
+// job is the manifest. One table as wide as all servers, cut by columns or rows, or one table for each server: what
+// goes into the dense part is as wide in each case.
 func (c *Config) job() *schema.Job {
-	j := &schema.Job{Name: schema.JobName(c.Job), Workload: "hybrid", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
-		Consistency: schema.ConsistencySync, Reduce: schema.ReduceTrainers, Apply: schema.ApplyMean, Policy: schema.PolicyFail,
+	j := &schema.Job{Name: schema.JobName(c.Job), Workload: "hybrid", Seed: c.Seed, Trainers: c.Trainers,
+		Lanes:       c.Trainers,
+		Consistency: schema.ConsistencySync, Reduce: schema.ReduceTrainers, Apply: schema.ApplyMean,
+		Policy:    schema.PolicyFail,
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: float32(c.LR)},
 		Settings:  map[string]string{"batches": strconv.Itoa(c.Batches), "dense": c.Dense}}
 	values := 0
 	for _, p := range c.model().Parameters() {
-		j.Parameters = append(j.Parameters, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
+		j.Parameters = append(j.Parameters,
+			schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
 		values += p.Elements()
 	}
 	if c.Mode == ModeAsync {
 		j.TableConsistency = schema.ConsistencyAsync
 	}
 	j.ChunkBytes = chunkBytes(c.ChunkBytes, 4*values, c.Trainers)
-	table := schema.TableSpec{Name: "embedding", Rows: uint64(c.Embeddings), Dim: c.inputs(), Partitions: schema.Partitions,
-		Init: schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
+	table := schema.TableSpec{Name: "embedding", Rows: uint64(c.Embeddings), Dim: c.inputs(),
+		Partitions: schema.Partitions,
+		Init:       schema.Init{Kind: schema.InitNormal, Scale: 1}, Placement: c.Placement, Pooling: schema.PoolingSum}
 	if c.Placement != schema.PlacementTables {
 		j.Tables = []schema.TableSpec{table}
 		if c.Placement == schema.PlacementRows {
@@ -50,9 +54,9 @@ func (c *Config) job() *schema.Job {
 }
 
 // chunkBytes is what was asked for, or room for all dense gradients, or half of them where there are more than a few
-// trainers: one of them, or two, then add up for all. The bytes that travel are as many with any chunk, 2 (T-1) times the
-// gradients, but messages are T times fewer than with a segment for each trainer, and messages are what costs where
-// processes outnumber cores. With one owner alone 7 others wait for one process, on one core.
+// trainers: one of them, or two, then add up for all. The bytes that travel are as many with any chunk, 2 (T-1) times
+// the gradients, but messages are T times fewer than with a reduce range for each trainer, and messages are what costs
+// where processes outnumber cores. With one owner alone 7 others wait for one process, on one core.
 func chunkBytes(wanted, bytes, trainers int) int {
 	const unit, few = 64, 3
 	if trainers > few {

@@ -41,7 +41,8 @@ type row struct {
 }
 
 func newResult(c Config) *Result {
-	return &Result{Trainers: c.Trainers, Servers: c.Servers, Mode: c.Mode, Placement: c.Placement, config: c, all: row{name: "All"}}
+	return &Result{Trainers: c.Trainers, Servers: c.Servers, Mode: c.Mode, Placement: c.Placement, config: c,
+		all: row{name: "All"}}
 }
 
 // add takes one run.
@@ -72,7 +73,8 @@ func (r *Result) add(found []measured) error {
 	r.time += slowest
 	r.Loss, r.WeightsSHA256, r.Dense = losses/float64(len(found)), found[0].Digest, found[0].Dense
 	r.SamplesPerSecond = float64(r.all.samples) / r.time
-	r.P50, r.P75, r.P90, r.P95 = percentile(r.all.epochs, 50), percentile(r.all.epochs, 75), percentile(r.all.epochs, 90), percentile(r.all.epochs, 95)
+	r.P50, r.P75, r.P90, r.P95 = percentile(r.all.epochs, 50), percentile(r.all.epochs, 75), percentile(r.all.epochs, 90),
+		percentile(r.all.epochs, 95)
 	r.stats = found[0].Stats
 	return nil
 }
@@ -107,10 +109,13 @@ func (r *Result) Print(to io.Writer) error {
 	}
 	s := &r.stats
 	_, err := fmt.Fprintf(to, "\n%.0f samples/s over all; loss %.4f; weights %.12s; dense part by %s\n"+
-		"a batch of the first trainer: keys %.2f ms, rows %.2f, compute %.2f, send %.2f, results %.2f; %d messages out, %d in, %.0f KB out\n",
+		"a batch of the first trainer: keys %.2f ms, rows %.2f, compute %.2f, send %.2f, results %.2f; %d messages out, %d "+
+		"in, %.0f KB out\n",
 		r.SamplesPerSecond, r.Loss, r.WeightsSHA256, r.Dense,
-		ms(s, s.KeysTime.Seconds()), ms(s, s.LookupTime.Seconds()), ms(s, s.ComputeTime.Seconds()), ms(s, s.SendTime.Seconds()), ms(s, s.ResultTime.Seconds()),
-		s.MessagesSent/max(1, s.Batches), s.MessagesReceived/max(1, s.Batches), float64(s.BytesSent)/1000/float64(max(1, s.Batches)))
+		ms(s, s.KeysTime.Seconds()), ms(s, s.LookupTime.Seconds()), ms(s, s.ComputeTime.Seconds()),
+		ms(s, s.SendTime.Seconds()), ms(s, s.ResultTime.Seconds()),
+		s.MessagesSent/max(1, s.Batches), s.MessagesReceived/max(1, s.Batches),
+		float64(s.BytesSent)/1000/float64(max(1, s.Batches)))
 	return err
 }
 

@@ -6,11 +6,11 @@ import (
 	"io"
 	"runtime"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/schema"
 )
 
-// Run runs the system as often as c.Runs says. What members say goes to out or errs, as crew.Flags.Crew tells.
+// Run runs the system as often as c.Runs says. What members say goes to out or errs, as harness.Flags.Harness tells.
 func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -30,19 +30,19 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 
 // once is one run.
 func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured, err error) {
-	all := c.Flags.Crew("hybrid", Roles(), out, errs)
+	all := c.Flags.Harness("hybrid", Roles(), out, errs)
 	defer func() {
 		if e := all.Close(); err == nil {
 			err = e
 		}
 	}()
-	var servers []*crew.Handle
+	var servers []*harness.Handle
 	url, err := c.Address()
 	if err != nil {
 		return nil, err
 	}
 	if url == "" {
-		settings := crew.ServerSettings{Procs: c.procs()}
+		settings := harness.ServerSettings{Procs: c.procs()}
 		if servers, url, err = all.StartServers(ctx, c.Servers, settings); err != nil {
 			return nil, err
 		}
@@ -72,7 +72,8 @@ func once(ctx context.Context, c Config, out, errs io.Writer) (found []measured,
 	return found, nil
 }
 
-// procs is for crew.Member.LimitProcs: where processes outnumber the cores of this host, one, since a second would be busy elsewhere.
+// procs is for harness.Member.LimitProcs: where processes outnumber the cores of this host, one, since a second would
+// be busy elsewhere.
 func (c *Config) procs() int {
 	if c.Servers+c.TrainersHere(c.Trainers) > runtime.NumCPU() {
 		return 1

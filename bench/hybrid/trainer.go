@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/lane"
 	"gradbus/nn"
@@ -17,8 +17,8 @@ import (
 const trainerRole = "hybrid-trainer"
 
 // Roles are what the members of this system can be.
-func Roles() map[string]crew.Role {
-	return map[string]crew.Role{trainerRole: train}
+func Roles() map[string]harness.Role {
+	return map[string]harness.Role{trainerRole: train}
 }
 
 // settings are those of one trainer.
@@ -40,7 +40,7 @@ type measured struct {
 }
 
 // train is the role of a trainer.
-func train(ctx context.Context, m *crew.Member) (result any, err error) {
+func train(ctx context.Context, m *harness.Member) (result any, err error) {
 	var s settings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
@@ -78,7 +78,8 @@ func train(ctx context.Context, m *crew.Member) (result any, err error) {
 }
 
 // measure runs the warm-up, waits for the others, and times every epoch.
-func measure(ctx context.Context, m *crew.Member, session *trainer.Session, w *workload, c *Config) (*measured, error) {
+func measure(ctx context.Context, m *harness.Member, session *trainer.Session, w *workload,
+	c *Config) (*measured, error) {
 	if err := session.Run(ctx, w, uint64(c.Warmup*c.Batches), nil); err != nil {
 		return nil, err
 	}

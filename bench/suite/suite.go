@@ -1,7 +1,8 @@
-// Package suite runs the four reference systems and the other benchmarks one after the other in small settings and says what became of each.
+// Package suite runs the four reference systems and the other benchmarks one after the other in small settings and says
+// what became of each.
 //
-// It knows the systems by their commands and what they print, as anybody does who types them: each is this program again, told
-// to print one line of JSON. It must not know their packages.
+// It knows the systems by their commands and what they print, as anybody does who types them: each is this program
+// again, told to print one line of JSON. It must not know their packages.
 package suite
 
 import (
@@ -26,23 +27,27 @@ type System struct {
 	Alone   bool // Suite.More is not for it
 }
 
-// Figure is a number in the JSON that a system prints: the path of its field, with dots, or # for how many results there are.
+// Figure is a number in the JSON that a system prints: the path of its field, with dots, or # for how many results
+// there are.
 type Figure struct{ Field, Unit string }
 
 // Systems are the four and the other benchmarks, in settings that take a moment each and need no data.
 func Systems() []System {
 	return []System{
 		{"update", "a server with the model and its optimizer",
-			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--trainer-batch", "20", "--lr", "0.001", "--momentum", "0.9"},
+			[]string{"update", "--trainers", "3", "--batches", "50", "--in", "100", "--out", "30", "--trainer-batch", "20",
+				"--lr", "0.001", "--momentum", "0.9"},
 			[]Figure{{"rounds_per_second", "rounds/s"}, {"loss_last", "loss"}}, false},
 		{"average", "replicas, buckets averaged by a server",
-			[]string{"average", "--trainers", "2", "--servers", "1", "--server-kind", "average", "--hook", "rpc", "--epochs", "1", "--sparse"},
+			[]string{"average", "--trainers", "2", "--servers", "1", "--server-kind", "average", "--hook", "rpc", "--epochs",
+				"1", "--sparse"},
 			[]Figure{{"batch_all_ms", "ms a batch"}, {"backward_ms", "ms backward"}}, false},
 		{"hybrid", "embeddings on servers, dense part all-reduced",
 			[]string{"hybrid", "--trainers", "2", "--servers", "2", "--epochs", "3", "--warmup", "1", "--mode", "sync"},
 			[]Figure{{"p50_seconds_per_epoch", "s an epoch"}, {"samples_per_second", "samples/s"}}, false},
 		{"hosted", "the whole model on a server",
-			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--input", "synthetic"},
+			[]string{"hosted", "--trainers", "2", "--epochs", "1", "--batches", "10", "--mode", "remote", "--input",
+				"synthetic"},
 			[]Figure{{"images_per_second", "images/s"}, {"loss", "loss"}}, false},
 		{"packages", "the workload packages, beside PyTorch where a python3 has it",
 			[]string{"packages", "--runs", "1", "--epochs", "1", "--input", "synthetic"},
@@ -69,8 +74,8 @@ type Outcome struct {
 	figures []Figure
 }
 
-// Suite is one run of systems. Path is the program, More are arguments that each gets besides its own and --json, Progress takes a line
-// before each.
+// Suite is one run of systems. Path is the program, More are arguments that each gets besides its own and --json,
+// Progress takes a line before each.
 type Suite struct {
 	Path     string
 	More     []string
@@ -81,12 +86,13 @@ type Suite struct {
 // grace is what a system gets to end its own processes when it is interrupted.
 const grace = 15 * time.Second
 
-// Run runs the systems one after the other, each whether those before it worked or not, and ends early only with ctx. Failed says
-// what the outcomes are worth.
+// Run runs the systems one after the other, each whether those before it worked or not, and ends early only with ctx.
+// Failed says what the outcomes are worth.
 func (s Suite) Run(ctx context.Context) ([]Outcome, error) {
 	var all []Outcome
 	for i, system := range s.Systems {
-		o := Outcome{Name: system.Name, Shows: system.Shows, Command: "psbench " + strings.Join(system.Args, " "), figures: system.Figures}
+		o := Outcome{Name: system.Name, Shows: system.Shows, Command: "psbench " + strings.Join(system.Args, " "),
+			figures: system.Figures}
 		fmt.Fprintf(s.Progress, "%d of %d: %s\n", i+1, len(s.Systems), o.Command)
 		begin := time.Now()
 		line, err := s.one(ctx, system)
@@ -130,7 +136,8 @@ func (s Suite) one(ctx context.Context, system System) (line []byte, err error) 
 	return line, nil
 }
 
-// check finds every figure in what was printed: a field that is missing, or not above zero, is a system that did not work.
+// check finds every figure in what was printed: a field that is missing, or not above zero, is a system that did not
+// work.
 func (o *Outcome) check() error {
 	for _, f := range o.figures {
 		if x, err := o.value(f); err != nil {

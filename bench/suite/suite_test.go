@@ -23,7 +23,8 @@ func program(t *testing.T, script string) string {
 }
 
 func system(name string, args ...string) System {
-	return System{Name: name, Shows: "what " + name + " shows", Args: append([]string{name}, args...), Figures: []Figure{{"rate", "rounds/s"}, {"loss", "loss"}}}
+	return System{Name: name, Shows: "what " + name + " shows", Args: append([]string{name}, args...),
+		Figures: []Figure{{"rate", "rounds/s"}, {"loss", "loss"}}}
 }
 
 // Systems that fail, print too much, or leave a figure out are named; those after them run all the same.
@@ -39,12 +40,14 @@ idle) echo '{"rate": 0, "loss": 1}' ;;
 esac`)
 	var progress, out bytes.Buffer
 	s := Suite{Path: path, More: []string{"--more"}, Progress: &progress,
-		Systems: []System{system("good", "--batches", "3"), system("bad"), system("chatty"), system("prose"), system("poor"), system("idle"), system("good")}}
+		Systems: []System{system("good", "--batches", "3"), system("bad"), system("chatty"), system("prose"), system("poor"),
+			system("idle"), system("good")}}
 	all, err := s.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	wants := []string{"", "bad: t1: the disk is full", "chatty: printed 2 lines, want one of JSON", "prose: not JSON: ", "poor: no number loss in what it printed",
+	wants := []string{"", "bad: t1: the disk is full", "chatty: printed 2 lines, want one of JSON", "prose: not JSON: ",
+		"poor: no number loss in what it printed",
 		"idle: rate is 0, want it above 0", ""}
 	for i, o := range all {
 		if o.OK != (wants[i] == "") || !strings.HasPrefix(o.Error, wants[i]) || o.Seconds <= 0 {
@@ -54,7 +57,8 @@ esac`)
 	if got := string(all[0].Result); !strings.Contains(got, `"args": "good --batches 3 --more --json"`) {
 		t.Errorf("arguments in %s", got)
 	}
-	if err := Failed(all); err == nil || !strings.HasPrefix(err.Error(), "5 of 7 systems failed: bad: t1: the disk is full; chatty: ") {
+	if err := Failed(all); err == nil ||
+		!strings.HasPrefix(err.Error(), "5 of 7 systems failed: bad: t1: the disk is full; chatty: ") {
 		t.Errorf("got %v", err)
 	}
 	if err := Failed(all[:1]); err != nil {
@@ -64,7 +68,8 @@ esac`)
 		t.Fatal(err)
 	}
 	table := strings.Split(out.String(), "\n")
-	if len(table) != 9 || !strings.Contains(table[1], "1234 rounds/s") || !strings.HasSuffix(table[1], "yes") || !strings.HasSuffix(table[2], "no") {
+	if len(table) != 9 || !strings.Contains(table[1], "1234 rounds/s") || !strings.HasSuffix(table[1], "yes") ||
+		!strings.HasSuffix(table[2], "no") {
 		t.Errorf("table\n%s", out.String())
 	}
 	if want := "1 of 7: psbench good --batches 3\n"; !strings.HasPrefix(progress.String(), want) {

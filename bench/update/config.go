@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/nn"
 	"gradbus/schema"
 )
@@ -18,26 +18,27 @@ const (
 
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
-	crew.Flags
-	Trainers   int
-	Batches    int // of each trainer, measured
-	Warmup     int // of each trainer before these
-	In, Out    int // of the linear model
-	BatchSize  int // samples of each trainer in a batch
-	LR         float64
-	Momentum   float64
-	UpdateSize int // requests that make an update; 0 is the number of trainers
-	Model      string
-	PulseEvery time.Duration // of a trainer, who says then how it fares
-	BeatEvery  time.Duration // of a trainer, whose pulses leave with beats
-	Procs      int           // of Go's scheduler in each process; 0 is what Go takes
-	Log        bool          // say what happens, line by line
+	harness.Flags
+	Trainers       int
+	Batches        int // of each trainer, measured
+	Warmup         int // of each trainer before these
+	In, Out        int // of the linear model
+	BatchSize      int // samples of each trainer in a batch
+	LR             float64
+	Momentum       float64
+	UpdateSize     int // requests that make an update; 0 is the number of trainers
+	Model          string
+	TelemetryEvery time.Duration // of a trainer, who says then how it fares
+	HeartbeatEvery time.Duration // of a trainer, whose reports leave with heartbeats
+	Procs          int           // of Go's scheduler in each process; 0 is what Go takes
+	Log            bool          // say what happens, line by line
 }
 
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
-	return Config{Flags: crew.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30, BatchSize: 20, LR: 0.001,
-		Momentum: 0.9, Model: Linear, PulseEvery: time.Second, BeatEvery: time.Second, Procs: 1}
+	return Config{Flags: harness.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
+		BatchSize: 20, LR: 0.001,
+		Momentum: 0.9, Model: Linear, TelemetryEvery: time.Second, HeartbeatEvery: time.Second, Procs: 1}
 }
 
 // Limits of a run.
@@ -51,19 +52,19 @@ const (
 // Validate says what is wrong first: the flag, its value, and what would be right.
 func (c *Config) Validate() error {
 	if err := cmp.Or(
-		crew.Between("trainers", c.Trainers, 1, trainersMax),
-		crew.Between("batches", c.Batches, 1, batchesMax),
-		crew.Between("warmup", c.Warmup, 0, batchesMax),
-		crew.Between("in", c.In, 1, sizeMax),
-		crew.Between("out", c.Out, 1, sizeMax),
-		crew.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
+		harness.Between("trainers", c.Trainers, 1, trainersMax),
+		harness.Between("batches", c.Batches, 1, batchesMax),
+		harness.Between("warmup", c.Warmup, 0, batchesMax),
+		harness.Between("in", c.In, 1, sizeMax),
+		harness.Between("out", c.Out, 1, sizeMax),
+		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
 	); err != nil {
 		return err
 	}
 	if c.UpdateSize < 0 || c.UpdateSize > c.Trainers {
 		return fmt.Errorf("update-size %d: want 1 to %d, the number of trainers, or 0 for as many", c.UpdateSize, c.Trainers)
 	}
-	if err := crew.OneOf("model", c.Model, Linear, Convnet); err != nil {
+	if err := harness.OneOf("model", c.Model, Linear, Convnet); err != nil {
 		return err
 	}
 	if !(c.LR >= 0) || !(c.Momentum >= 0) || c.LR > 1e30 || c.Momentum > 1e30 {
@@ -75,7 +76,8 @@ func (c *Config) Validate() error {
 	return c.Flags.Validate(c.Trainers)
 }
 
-// chunkBytes makes a message a read of the NATS server's, which larger ones are put together from (docs/memory.md, Copies).
+// chunkBytes makes a message a read of the NATS server's, which larger ones are put together from (docs/memory.md,
+// Copies).
 const chunkBytes = 65024
 
 // model is what a module is trained on.
@@ -89,9 +91,9 @@ type model struct {
 	classes bool // labels are one of out; else all are 0
 }
 
-// The convolutional model has ResNet-50's first convolution, pooling and halving stages, without its blocks, its shortcuts and its
-// normalisation: 0.5 million parameters, which a CPU trains in tens of milliseconds a batch. Images and classes are those of the
-// example that it stands beside.
+// The convolutional model has ResNet-50's first convolution, pooling and halving stages, without its blocks, its
+// shortcuts and its normalisation: 0.5 million parameters, which a CPU trains in tens of milliseconds a batch. Images
+// and classes are those of the example that it stands beside.
 const (
 	imageSide = 64
 	classes   = 30
@@ -116,7 +118,8 @@ func (c *Config) Job(name string) *schema.Job {
 	j := &schema.Job{
 		Name: schema.JobName(name), Workload: "update", Seed: c.Seed, Trainers: c.Trainers, Lanes: c.Trainers,
 		Settings: map[string]string{
-			"model": c.Model, "batch_size": fmt.Sprint(c.BatchSize), "warmup": fmt.Sprint(c.Warmup), "batches": fmt.Sprint(c.Batches),
+			"model": c.Model, "batch_size": fmt.Sprint(c.BatchSize), "warmup": fmt.Sprint(c.Warmup),
+			"batches": fmt.Sprint(c.Batches),
 		},
 		Consistency: schema.ConsistencyGrouped, Group: c.UpdateSize, Apply: schema.ApplyUpdate, Policy: schema.PolicyFail,
 		ChunkBytes: chunkBytes,
@@ -126,7 +129,8 @@ func (c *Config) Job(name string) *schema.Job {
 		j.Group = c.Trainers
 	}
 	for _, p := range c.module().Parameters() {
-		j.Parameters = append(j.Parameters, schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
+		j.Parameters = append(j.Parameters,
+			schema.Parameter{Name: p.Name, Shape: p.Shape, Init: schema.Init{Kind: p.Kind, Scale: p.Scale}})
 	}
 	return j
 }

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/ps"
 )
 
@@ -14,7 +14,7 @@ import (
 func stamped(text string) string { return time.Now().Format("15:04:05") + " " + text }
 
 // updates is a slog.Handler that says what a server does of a grouped job.
-type updates struct{ member *crew.Member }
+type updates struct{ member *harness.Member }
 
 // Enabled implements slog.Handler.
 func (h updates) Enabled(_ context.Context, level slog.Level) bool { return level == slog.LevelDebug }
@@ -44,10 +44,10 @@ func (h updates) Handle(_ context.Context, r slog.Record) error {
 }
 
 // serverRole is a parameter server that says what it does.
-func serverRole(ctx context.Context, m *crew.Member) (any, error) {
-	var s crew.ServerSettings
+func serverRole(ctx context.Context, m *harness.Member) (any, error) {
+	var s harness.ServerSettings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
 	}
-	return crew.Serve(ctx, m, s, func(o *ps.Options) { o.Log = slog.New(updates{m}) })
+	return harness.Serve(ctx, m, s, func(o *ps.Options) { o.Log = slog.New(updates{m}) })
 }

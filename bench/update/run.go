@@ -6,7 +6,7 @@ import (
 	"io"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/schema"
 )
 
@@ -26,7 +26,7 @@ type Result struct {
 	Model              string  `json:"model"`
 }
 
-// Run runs the benchmark. What members say goes to out or errs, as crew.Flags.Crew tells.
+// Run runs the benchmark. What members say goes to out or errs, as harness.Flags.Harness tells.
 func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func Run(ctx context.Context, c Config, out, errs io.Writer) (*Result, error) {
 		for _, r := range all {
 			values = append(values, of(r))
 		}
-		return crew.Median(values)
+		return harness.Median(values)
 	}
 	last := *all[len(all)-1]
 	last.RoundsPerSecond = median(func(r *Result) float64 { return r.RoundsPerSecond })
@@ -59,7 +59,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 	if run > 0 {
 		of.Flags.Job = fmt.Sprintf("%s-%d", c.Flags.Job, run)
 	}
-	team := c.Crew("update", Roles(), out, errs)
+	team := c.Harness("update", Roles(), out, errs)
 	defer func() {
 		if e := team.Close(); err == nil {
 			err = e
@@ -70,11 +70,11 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if url == "" {
-		role := crew.RoleServer
+		role := harness.RoleServer
 		if c.Log {
 			role = RoleServer
 		}
-		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, its crew.ServerSettings) any {
+		_, url, err = team.StartServersAs(ctx, role, 1, func(_ int, its harness.ServerSettings) any {
 			its.Procs = c.Procs
 			return its
 		})
@@ -82,7 +82,8 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 			return nil, err
 		}
 	}
-	trainers, err := team.Start(ctx, c.TrainerSpecs(RoleTrainer, c.Trainers, func(schema.Member) any { return settings{url, of} })...)
+	trainers, err := team.Start(ctx,
+		c.TrainerSpecs(RoleTrainer, c.Trainers, func(schema.Member) any { return settings{url, of} })...)
 	if err != nil {
 		return nil, err
 	}
@@ -104,7 +105,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 }
 
 // collect waits for the trainers' results and puts them together.
-func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result, error) {
+func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
 	job := c.Job(c.Flags.Job)
 	r := &Result{Trainers: c.Trainers, UpdateSize: job.Group, Model: c.Model}
 	for _, p := range job.Parameters {
@@ -124,15 +125,18 @@ func (c *Config) collect(ctx context.Context, trainers []*crew.Handle) (*Result,
 		r.LossFirst += t.First / float64(len(trainers))
 		r.LossLast += t.Last / float64(len(trainers))
 	}
-	// Every trainer counts updates by the versions of its own answers and on its own clock, so that hosts need no common one.
-	r.RoundsPerSecond = crew.Median(rates)
+	// Every trainer counts updates by the versions of its own answers and on its own clock, so that hosts need no common
+	// one.
+	r.RoundsPerSecond = harness.Median(rates)
 	r.PushBytesPerSecond = 4 * float64(r.Parameters) * float64(c.Trainers) * float64(c.Batches) / r.Seconds
 	return r, nil
 }
 
 // Print writes a result for people.
 func (r *Result) Print(to io.Writer) error {
-	_, err := fmt.Fprintf(to, "%s, %d trainers, an update for every %d: %.1f updates/s, %.3f GB/s of gradients, %d updates, %.3f s\nloss %.6f -> %.6f\n",
-		r.Model, r.Trainers, r.UpdateSize, r.RoundsPerSecond, r.PushBytesPerSecond/1e9, r.Updates, r.Seconds, r.LossFirst, r.LossLast)
+	_, err := fmt.Fprintf(to, "%s, %d trainers, an update for every %d: %.1f updates/s, %.3f GB/s of gradients, %d "+
+		"updates, %.3f s\nloss %.6f -> %.6f\n",
+		r.Model, r.Trainers, r.UpdateSize, r.RoundsPerSecond, r.PushBytesPerSecond/1e9, r.Updates, r.Seconds,
+		r.LossFirst, r.LossLast)
 	return err
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/nn"
 	"gradbus/schema"
@@ -20,8 +20,8 @@ const (
 )
 
 // Roles are what member processes of this system can be.
-func Roles() map[string]crew.Role {
-	return map[string]crew.Role{RoleTrainer: trainerRole, RoleServer: serverRole}
+func Roles() map[string]harness.Role {
+	return map[string]harness.Role{RoleTrainer: trainerRole, RoleServer: serverRole}
 }
 
 // trainerResult is what one trainer has to say of its measured batches.
@@ -36,7 +36,7 @@ type trainerResult struct {
 }
 
 // trainerRole joins, waits for the others, and trains.
-func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
+func trainerRole(ctx context.Context, m *harness.Member) (any, error) {
 	var s settings
 	if err := m.Settings(&s); err != nil {
 		return nil, err
@@ -53,7 +53,8 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 		return nil, err
 	}
 	defer dense.Close()
-	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend, PulseEvery: c.PulseEvery, BeatEvery: c.BeatEvery}, c.Job(c.Flags.Job))
+	session, err := trainer.Join(ctx, trainer.Config{Server: s.URL, Backend: backend, TelemetryEvery: c.TelemetryEvery,
+		HeartbeatEvery: c.HeartbeatEvery}, c.Job(c.Flags.Job))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,8 @@ func trainerRole(ctx context.Context, m *crew.Member) (any, error) {
 }
 
 // train runs the warm-up and the measured batches, in one run: groups go on from one to the other.
-func (c *Config) train(ctx context.Context, m *crew.Member, session *trainer.Session, env nn.Env) (*trainerResult, error) {
+func (c *Config) train(ctx context.Context, m *harness.Member, session *trainer.Session, env nn.Env) (*trainerResult,
+	error) {
 	first, count := session.Lanes()
 	if count != 1 {
 		return nil, fmt.Errorf("%d lanes: want one a trainer", count)

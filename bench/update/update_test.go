@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/cuda"
 	"gradbus/fabric/fabrictest"
 	"gradbus/lane"
@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if status, is := crew.RunIfMember(Roles()); is {
+	if status, is := harness.RunIfMember(Roles()); is {
 		os.Exit(status)
 	}
 	fabrictest.Main(m)
@@ -39,8 +39,8 @@ func run(t *testing.T, change func(*Config)) (*Result, string) {
 	return found, people.String()
 }
 
-// reference trains the linear model in one process in float64: the mean over all trainers' samples, momentum and all. It returns the
-// loss of every batch.
+// reference trains the linear model in one process in float64: the mean over all trainers' samples, momentum and all.
+// It returns the loss of every batch.
 func reference(t *testing.T, c *Config) []float64 {
 	t.Helper()
 	weight, bias := make([]float32, c.In*c.Out), make([]float32, c.Out)
@@ -96,8 +96,8 @@ func reference(t *testing.T, c *Config) []float64 {
 	return losses
 }
 
-// A run as processes and one as goroutines: the losses are those of a single process on the same data, in float64, to 1e-6; the last
-// one is seen after nine steps, so that momentum shows.
+// A run as processes and one as goroutines: the losses are those of a single process on the same data, in float64, to
+// 1e-6; the last one is seen after nine steps, so that momentum shows.
 func TestLossesOfASingleProcess(t *testing.T) {
 	for _, inProcess := range []bool{true, false} {
 		var c Config
@@ -115,13 +115,15 @@ func TestLossesOfASingleProcess(t *testing.T) {
 		if without := reference(t, &c); math.Abs(without[len(without)-1]-want[len(want)-1]) < 1e-3 {
 			t.Error("momentum does not show in the last loss")
 		}
-		if found.Updates != 10 || found.UpdateSize != 3 || found.Parameters != 65 || !(found.RoundsPerSecond > 0) || !(found.PushBytesPerSecond > 0) || !(found.Seconds > 0) {
+		if found.Updates != 10 || found.UpdateSize != 3 || found.Parameters != 65 || !(found.RoundsPerSecond > 0) ||
+			!(found.PushBytesPerSecond > 0) || !(found.Seconds > 0) {
 			t.Errorf("result %+v", found)
 		}
 	}
 }
 
-// An update for fewer gradients than there are trainers: as many updates as that makes, the last ones of whoever is left.
+// An update for fewer gradients than there are trainers: as many updates as that makes, the last ones of whoever is
+// left.
 func TestUpdateSizeBelowTrainers(t *testing.T) {
 	for _, size := range []int{1, 2} {
 		found, _ := run(t, func(c *Config) { c.UpdateSize = size })
@@ -153,8 +155,10 @@ func TestLog(t *testing.T) {
 		}
 		count[text]++
 	}
-	for text, n := range map[string]int{"Start training": 1, "trainer processing one batch": 6, "trainer reporting grads": 6, "PS got 1/3 updates": 2,
-		"PS got 2/3 updates": 2, "PS got 3/3 updates": 2, "PS updated model": 2, "trainer got updated model": 6, "Finish training": 1} {
+	for text, n := range map[string]int{"Start training": 1, "trainer processing one batch": 6,
+		"trainer reporting grads": 6, "PS got 1/3 updates": 2,
+		"PS got 2/3 updates": 2, "PS got 3/3 updates": 2, "PS updated model": 2, "trainer got updated model": 6,
+		"Finish training": 1} {
 		if count[text] != n {
 			t.Errorf("%d lines %q, want %d", count[text], text, n)
 		}

@@ -10,8 +10,8 @@ import (
 	"gradbus/trainer"
 )
 
-// dataValues bounds the inputs that a trainer draws before it begins, and comes back to: drawing 2000 normal values takes as long as
-// the forward and the backward pass of the small model together.
+// dataValues bounds the inputs that a trainer draws before it begins, and comes back to: drawing 2000 normal values
+// takes as long as the forward and the backward pass of the small model together.
 const (
 	dataValues = 1 << 21
 	dataMost   = 64 // batches
@@ -70,8 +70,8 @@ func (w *workload) drawLabels(seed, batch, lane uint64) []float32 {
 	return labels
 }
 
-// Lane implements trainer.Workload. The loss of a sample is the mean over its outputs, so that the mean over the samples of a
-// batch is what PyTorch's losses with reduction "mean" give.
+// Lane implements trainer.Workload. The loss of a sample is the mean over its outputs, so that the mean over the
+// samples of a batch is what PyTorch's losses with reduction "mean" give.
 func (w *workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	if w.began != nil {
 		w.began(step.Batch)

@@ -52,7 +52,7 @@ static void trained(const char *options, int patience, const char *name, const c
     float pooled[BAGS * DIM], means[BAGS], by_hand[BAGS * DIM], rows[2], *all = calloc(ROWS * DIM, sizeof(float)), ones[BAGS * DIM];
     int64_t ids[1], unique[1];
     for (int i = 0; i < BAGS * DIM; i++) ones[i] = 1, pooled[i] = 99;
-    OK(gradbus_begin(session, &batch, NULL));
+    OK(gradbus_begin(session, &batch));
     gradbus_ask asks[3] = {{.table = 2, .count = 1, .keys = keys, .ids = ids, .unique = unique, .rows = rows},
                            {.table = 0, .count = KEYS, .keys = keys, .rows = pooled, .bags = BAGS, .offsets = offsets},
                            {.table = 1, .count = KEYS, .keys = keys, .rows = means, .bags = BAGS, .offsets = offsets}};
@@ -72,7 +72,7 @@ static void trained(const char *options, int patience, const char *name, const c
     OK(gradbus_commit(session, steps, 2));
     free(all);
   }
-  OK(gradbus_finish(session, NULL));
+  OK(gradbus_finish(session));
   OK(gradbus_table(session, 0, 0, ROWS, sums));
   OK(gradbus_digest(session, digest));
   OK(gradbus_leave(session, NULL));
@@ -130,7 +130,7 @@ static void refuses(void) {
   GIVES(GRADBUS_ARGUMENT, "\"rows\" is not pooled by its shards: want no bags and offsets, or a placement", gradbus_lookup(session, -1, &ask, 1));
 
   gradbus_batch batch;
-  OK(gradbus_begin(session, &batch, NULL));
+  OK(gradbus_begin(session, &batch));
   gradbus_rows piece = {.table = 0, .count = 3, .keys = some, .grad = rows};
   gradbus_lane_step steps[2] = {{.lane = 0, .samples = 1, .rows = &piece, .pieces = 1}, {.lane = 1}};
   GIVES(GRADBUS_ARGUMENT, "lane 0: piece 0 of rows: not possible: table \"sums\" is pooled by its shards", gradbus_commit(session, steps, 2));

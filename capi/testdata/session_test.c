@@ -56,7 +56,8 @@ typedef struct {
 static batch begin(gradbus_handle session) {
   batch b;
   float *dense[1] = {b.w};
-  OK(gradbus_begin(session, &b.at, dense));
+  OK(gradbus_begin(session, &b.at));
+  OK(gradbus_dense(session, dense));
   return b;
 }
 
@@ -98,7 +99,8 @@ static void trained(const char *options, int patience, const char *name, uint8_t
   float w[WIDE], rows[2 * DIM];
   float *dense[1] = {w};
   begin(session);  // and gives it back
-  OK(gradbus_finish(session, dense));
+  OK(gradbus_finish(session));
+  OK(gradbus_dense(session, dense));
   CHECK(w[1] == -5, "w %g", w[1]);
   OK(gradbus_table(session, 0, ROWS - 2, 2, rows));
   CHECK(rows[0] == -5 && rows[2 * DIM - 1] == -5, "rows %g", rows[0]);
@@ -121,7 +123,7 @@ static void case_saves(void) {
   batch b = begin(session);
   commit(session, &b);
   uint64_t decided = 0;
-  OK(gradbus_finish(session, NULL));
+  OK(gradbus_finish(session));
   OK(gradbus_scale_lr(session, 0, 0.5f, &decided));
   CHECK(decided >= 1, "batch %d", (int)decided);
   char *text = NULL;
@@ -173,7 +175,7 @@ static void case_cancels(void) {
 
   gradbus_patience(0);  // the other one joins meanwhile, on this thread
   CHECK(joining(shards, "pair", 2, 1, NULL, &both[0]) == GRADBUS_AGAIN, "joined alone");
-  GIVES(GRADBUS_ORDER, "has not joined", gradbus_finish(both[0], NULL));
+  GIVES(GRADBUS_ORDER, "has not joined", gradbus_finish(both[0]));
   GIVES(GRADBUS_ORDER, "gradbus_resume first", joining(shards, "pair", 2, 1, NULL, &both[1]));
   CHECK(gradbus_cancel(both[0]) == GRADBUS_OK && done(GRADBUS_AGAIN) == GRADBUS_CANCELED, "not canceled");
   gradbus_patience(-1);
@@ -206,11 +208,14 @@ static void case_cancels_a_batch(void) {
   gradbus_free(text);
   batch b = begin(lives[0].session), c = begin(lives[1].session);
   commit(lives[0].session, &b);
+  OK(gradbus_begin(lives[0].session, &b.at));  // which does not wait for the other one
+  CHECK(b.at.number == 1, "batch %d", (int)b.at.number);
   gradbus_patience(10);
   pthread_create(&other, NULL, cancel_soon, &lives[0].session);
-  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_begin(lives[0].session, &b.at, NULL));  // which waits for the other one
+  float *dense[1] = {b.w};
+  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_dense(lives[0].session, dense));  // which does
   pthread_join(other, NULL);
-  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_finish(lives[0].session, NULL));
+  GIVES(GRADBUS_CANCELED, "gradbus_cancel", gradbus_finish(lives[0].session));
   OK(gradbus_leave(lives[0].session, NULL));
   while (1) {
     int64_t key = 1;
@@ -254,7 +259,7 @@ static void case_refuses(void) {
   GIVES(GRADBUS_ORDER, "want gradbus_begin", gradbus_commit(session, steps, 2));
   GIVES(GRADBUS_ORDER, "no call of this thread", gradbus_resume());
   batch b = begin(session);
-  GIVES(GRADBUS_ORDER, "is under way", gradbus_begin(session, &b.at, NULL));
+  GIVES(GRADBUS_ORDER, "is under way", gradbus_begin(session, &b.at));
   GIVES(GRADBUS_ARGUMENT, "the batch has 2", gradbus_commit(session, steps, 1));
   steps[1].lane = 0;
   GIVES(GRADBUS_ARGUMENT, "want lane 1", gradbus_commit(session, steps, 2));
@@ -315,7 +320,7 @@ static void *train(void *of) {
     batch b = begin(l->session);
     commit(l->session, &b);
   }
-  OK(gradbus_finish(l->session, NULL));
+  OK(gradbus_finish(l->session));
   return NULL;
 }
 
@@ -345,7 +350,7 @@ static void case_forks(void) {
   if (!child) {
     gradbus_patience(1000);
     GIVES(GRADBUS_FORKED, "spawned", gradbus_local(NULL, &h));
-    GIVES(GRADBUS_FORKED, "spawned", gradbus_begin(session, &b.at, NULL));
+    GIVES(GRADBUS_FORKED, "spawned", gradbus_begin(session, &b.at));
     GIVES(GRADBUS_FORKED, "spawned", gradbus_resume());
     GIVES(GRADBUS_FORKED, "spawned", gradbus_cancel(session));
     GIVES(GRADBUS_FORKED, "spawned", gradbus_leave(session, NULL));
@@ -405,9 +410,10 @@ static void case_costs(void) {
       if (!b) clock_gettime(CLOCK_MONOTONIC, &from);
       gradbus_batch batch;
       gradbus_ask ask = {.table = 0, .count = KEYS, .keys = keys, .ids = ids, .unique = unique, .rows = rows};
-      OK(gradbus_begin(session, &batch, dense));
+      OK(gradbus_begin(session, &batch));
       OK(gradbus_distinct(session, &ask, 1));
       OK(gradbus_lookup(session, -1, &ask, 1));
+      OK(gradbus_dense(session, dense));
       gradbus_rows piece = rows_of(0, ask.distinct, unique, rows);
       gradbus_lane_step step = {0, 1, 0, &piece, 1, given};
       OK(gradbus_commit(session, &step, 1));

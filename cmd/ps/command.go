@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/cuda"
-	"gradbus/cuda/health/watch"
-	"gradbus/cuda/verification"
 	"gradbus/fabric"
 	"gradbus/internal/atomicfile"
 	"gradbus/internal/config"
+	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
+	"gradbus/internal/verification"
 	"gradbus/ps"
 	"gradbus/ps/ops/display"
 )
@@ -72,11 +72,14 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), doctorCommand(), runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), doctorCommand(), runbookCommand(),
+		watch.Probe(), watch.List(), watch.Acknowledge())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
-		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"}, {Title: "Memory and bounds", First: "memory-mib"},
-		{Title: "The page, the API and the metrics", First: "http"}, {Title: "GPUs", First: "gpu"}, {Title: "Log and settings", First: "log-format"},
+		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},
+		{Title: "Memory and bounds", First: "memory-mib"},
+		{Title: "The page, the API and the metrics", First: "http"}, {Title: "GPUs", First: "gpu"},
+		{Title: "Log and settings", First: "log-format"},
 	})
 	return c
 }
@@ -87,28 +90,44 @@ const shardsDefault = 2
 func (f *flags) add(c *cobra.Command) {
 	s, set := &f.server, c.Flags()
 	set.SortFlags = false
-	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)), "`host:port` to listen at; port 0 is any free one")
+	set.StringVar(&f.listen, "listen", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)),
+		"`host:port` to listen at; port 0 is any free one")
 	set.IntVar(&s.Shards, "shards", s.Shards, "`number` of shards that each job is cut into")
 	set.DurationVar(&s.Deadline, "deadline", s.Deadline, "`time` that a trainer may be silent or keep others waiting")
-	set.DurationVar(&s.Gather, "gather", s.Gather, "`time` that a job may wait for its trainers while nobody new joins, before it ends")
-	set.StringVar(&f.tokenFile, "token-file", "", "`file` whose first line, 16 characters at least, every connection must show")
-	set.BoolVar(&s.Insecure, "insecure", false, "listen beyond this machine without a token: whoever reaches the port may do anything")
-	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS", "trainers and other ps, who must then show a certificate of theirs, and for --nats")
+	set.DurationVar(&s.Gather, "gather", s.Gather,
+		"`time` that a job may wait for its trainers while nobody new joins, before it ends")
+	set.StringVar(&f.tokenFile, "token-file", "",
+		"`file` whose first line, 16 characters at least, every connection must show")
+	set.BoolVar(&s.Insecure, "insecure", false,
+		"listen beyond this machine without a token: whoever reaches the port may do anything")
+	f.tls.Add(set, "ps shows to trainers, and to --nats; with it all connections are TLS",
+		"trainers and other ps, who must then show a certificate of theirs, and for --nats")
 	set.StringVar(&f.portFile, "port-file", "", "`file` to write the address to when the server is ready")
-	set.StringVar(&s.NATS, "nats", "", "`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
-	set.StringVar(&f.controlTokenFile, "control-token-file", "", "`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
-	set.StringVar(&s.NATSCredsFile, "nats-creds", "", "`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
-	set.StringVar(&f.natsCA, "nats-ca", "", "`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
-	set.StringVar(&s.Monitor, "nats-monitor", "", "`host:port` on loopback for the monitoring of the embedded NATS server: /varz, /connz, /subsz; empty is none")
-	set.StringVar(&s.Advertise, "advertise", "", "`host:port` at which trainers find this ps, where --listen does not say it")
+	set.StringVar(&s.NATS, "nats", "",
+		"`address` of a NATS server or cluster with JetStream, or of another ps, where several ps find each other")
+	set.StringVar(&f.controlTokenFile, "control-token-file", "",
+		"`file` whose first line other ps must show that use this one as control server, and this one shows at --nats")
+	set.StringVar(&s.NATSCredsFile, "nats-creds", "",
+		"`file` with credentials for --nats; user:password@ in its address do as well, in a file for --config")
+	set.StringVar(&f.natsCA, "nats-ca", "",
+		"`file` with the certificates that vouch for --nats, where neither --tls-ca nor the system's do")
+	set.StringVar(&s.Monitor, "nats-monitor", "",
+		"`host:port` on loopback for the monitoring of the embedded NATS server: /varz, /connz, /subsz; empty is none")
+	set.StringVar(&s.Advertise, "advertise", "",
+		"`host:port` at which trainers find this ps, where --listen does not say it")
 	set.StringVar(&s.ID, "id", "", "`name` of this ps among several; empty is that of the machine, and the port")
 	set.StringVar(&s.Backend, "backend", s.Backend, "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
-	set.StringVar(&s.ISA, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
-	set.IntVar(&s.Threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	set.StringVar(&s.ISA, "isa", "",
+		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.IntVar(&s.Threads, "threads", 1,
+		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	f.verify.Add(set)
-	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
-	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20, "`MiB` that gradients of open rounds may hold, for each job and shard")
-	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20, "`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
+	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
+		"`MiB` that all jobs may hold; 0 is three quarters of the machine's memory")
+	set.Int64Var(&f.stagedMiB, "staged-mib", s.StagedBytesMax>>20,
+		"`MiB` that gradients of open rounds may hold, for each job and shard")
+	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,
+		"`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
 	f.page.add(c)
 	f.gpu.Add(set)
@@ -137,8 +156,9 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		return err
 	}
 	defer shown.Close()
-	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(), GPUs: verification.GPUs(backend, gpus.Monitor),
-		Fit: verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
+	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(),
+		GPUs: verification.GPUs(backend, gpus.Monitor),
+		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
 	shown.Options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if errors.Is(err, fabric.ErrPortTaken) {
@@ -157,8 +177,10 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	if f.server.NATS != "" {
 		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
 	}
-	fmt.Fprintf(out, "gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
+	fmt.Fprintf(out,
+		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), process.Invoked("trainer"),
+		f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
 	select {
 	case <-ctx.Done():
@@ -171,7 +193,8 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 }
 
 // arithmetic opens the backend and begins to watch the GPUs: first the one that the other needs.
-func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.Backend, gpus *watch.Watch, closeBoth func(), err error) {
+func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.Backend, gpus *watch.Watch,
+	closeBoth func(), err error) {
 	var opened []func()
 	closeBoth = func() {
 		for _, end := range slices.Backward(opened) {
@@ -183,7 +206,8 @@ func (f *flags) arithmetic(ctx context.Context, log *slog.Logger) (backend cuda.
 		if err != nil {
 			return err
 		}
-		backend, err = cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA, Threads: f.server.Threads, Log: log}, wrongBits))
+		backend, err = cuda.Open(f.verify.Options(cuda.Options{Name: f.server.Backend, ISA: f.server.ISA,
+			Threads: f.server.Threads, Log: log}, wrongBits))
 		if err == nil {
 			opened = append(opened, func() { backend.Close() })
 		}

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/term"
 
 	"gradbus"
-	"gradbus/cuda/health"
-	"gradbus/cuda/health/watch"
 	"gradbus/fabric"
 	"gradbus/internal/config"
+	"gradbus/internal/health/monitor"
+	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
 	"gradbus/ps/ops/doctor"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
 )
@@ -66,7 +66,8 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 	d.tls.Add(set, "ps shows to --nats, where that asks for one", "--nats; empty is the system's")
 	set.StringVar(&d.monitor, "nats-monitor", "", "`URL` of its monitoring (nats-server -m): http://host:8222")
 	set.StringArrayVar(&d.dirs, "dir", []string{"."}, "`folder` that models or curves are written to; may be repeated")
-	set.StringVar(&d.gpu, "gpu", string(health.Auto), "`mode`: auto asks the driver, by a process of its own, off does not")
+	set.StringVar(&d.gpu, "gpu", string(monitor.Auto),
+		"`mode`: auto asks the driver, by a process of its own, off does not")
 	watch.AddKept(set, &d.kept)
 	set.BoolVar(&d.asJSON, "json", false, "print the findings as exactly one line of JSON")
 	set.StringVar(&d.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
@@ -79,17 +80,18 @@ The exit status is that of the worst line: 0, 1 after a warning, 2 where somethi
 }
 
 // run prints what is found, and gives the worst of it.
-func (d *doctoring) run(c *cobra.Command) (overview.Level, error) {
+func (d *doctoring) run(c *cobra.Command) (status.Level, error) {
 	client, err := d.looking.client()
 	if err != nil {
 		return "", err
 	}
 	defer client.Close()
-	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page}, Dirs: d.dirs, Client: client, Monitor: d.monitor}
+	examined := doctor.Config{Version: gradbus.Version, Root: os.DirFS("/"), Listen: []string{d.listen, d.page},
+		Dirs: d.dirs, Client: client, Monitor: d.monitor}
 	switch d.gpu {
-	case string(health.Auto):
+	case string(monitor.Auto):
 		examined.GPUs, examined.Kept = d.askDriver, d.askKept
-	case string(health.Off):
+	case string(monitor.Off):
 	default:
 		return "", fmt.Errorf("gpu %q: want auto or off", d.gpu)
 	}
@@ -135,18 +137,18 @@ func (d *doctoring) askKept() (text string, err error) {
 }
 
 // askDriver has a probe ask for all GPUs once.
-func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool) {
+func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUReport, none string, broken bool) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err.Error(), true
 	}
-	c := health.Config{Mode: health.Auto, Probe: []string{self, "gpu-probe"}}
+	c := monitor.Config{Mode: monitor.Auto, Probe: []string{self, "gpu-probe"}}
 	c.Kept, _ = watch.Kept(d.kept) // what is wrong with it, askKept says
 	c.KeptAsIs, c.KeptCommand = true, watch.Command(d.kept)
 	if d.library != "" {
 		c.Probe, c.Driver = append(c.Probe, "--library", d.library), func() bool { return true }
 	}
-	m, err := health.Start(ctx, c)
+	m, err := monitor.Start(ctx, c)
 	if err != nil {
 		return nil, err.Error(), true
 	}
@@ -157,5 +159,5 @@ func (d *doctoring) askDriver(ctx context.Context) (gpus []schema.GPUPulse, none
 	}
 	none = cmp.Or(m.Nobody(), "the driver has not answered within "+gpuWithin.String()+", or counts none")
 	// A machine without a GPU may have the library all the same.
-	return nil, none, none != health.NoDriver && !strings.Contains(none, "not loaded")
+	return nil, none, none != monitor.NoDriver && !strings.Contains(none, "not loaded")
 }

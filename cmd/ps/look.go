@@ -14,7 +14,7 @@ import (
 
 	"gradbus/internal/config"
 	"gradbus/internal/process"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
 )
 
@@ -29,12 +29,14 @@ func (l *looking) add(c *cobra.Command) {
 	set.SortFlags = false
 	set.StringVar(&l.ps, "ps", terminal.URLDefault, "`URL` of the ps's page, which it names when it starts")
 	set.StringVar(&l.tokenFile, "http-token-file", "", "`file` whose first line is the page's token, where it wants one")
-	set.StringVar(&l.ca, "http-ca", "", "`file` with the certificates that vouch for an https:// page, where the system's do not")
+	set.StringVar(&l.ca, "http-ca", "",
+		"`file` with the certificates that vouch for an https:// page, where the system's do not")
 	set.DurationVar(&l.timeout, "timeout", 5*time.Second, "`time` that the ps may take to answer")
 }
 
 func (l *looking) client() (*terminal.Client, error) {
-	stdlog.SetOutput(io.Discard) // net/http's own: it complains there of who speaks before it is asked, as NATS does. Errors say it
+	// net/http's own: it complains there of who speaks before it is asked, as NATS does. Errors say it
+	stdlog.SetOutput(io.Discard)
 	log, err := (&config.Log{Format: config.LogText, Level: "warn"}).Logger(os.Stderr)
 	if err != nil {
 		return nil, err
@@ -73,13 +75,13 @@ func flagsWrongly(c *cobra.Command) {
 }
 
 // exitOf is the exit status of a level, or that of no answer.
-func exitOf(level overview.Level, err error) error {
+func exitOf(level status.Level, err error) error {
 	switch {
 	case err != nil:
 		return wrongly(err)
-	case level == overview.Critical:
+	case level == status.Critical:
 		return config.Exit{Status: exitCritical}
-	case level == overview.Warning:
+	case level == status.Warning:
 		return config.Exit{Status: exitWarning}
 	}
 	return nil
@@ -104,7 +106,8 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 		Args: func(c *cobra.Command, args []string) error { return wrongly(noArguments(c, args)) },
 	}
 	l.add(c)
-	c.Flags().BoolVar(&asJSON, "json", false, "print the status as exactly one line of JSON, as GET /api/v1/status gives it")
+	c.Flags().BoolVar(&asJSON, "json", false,
+		"print the status as exactly one line of JSON, as GET /api/v1/status gives it")
 	flagsWrongly(c)
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		return exitOf(l.status(c.Context(), c, asJSON))
@@ -113,7 +116,7 @@ may be wrong, and 3 where no ps answers or the question was wrong.`,
 }
 
 // status prints one, and gives its level.
-func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (overview.Level, error) {
+func (l *looking) status(ctx context.Context, c *cobra.Command, asJSON bool) (status.Level, error) {
 	client, err := l.client()
 	if err != nil {
 		return "", err
@@ -165,14 +168,16 @@ sections, with as many rows as there is room for, which the arrows move; Ctrl-Z 
 	c.Flags().StringVar(&job, "job", "", "`name` of the job to show first")
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		if !config.IsTerminal(os.Stdin) || !config.IsTerminal(os.Stdout) || os.Getenv("TERM") == "dumb" {
-			return errors.New("top needs a terminal: ./bin/ps status prints the same once, and ./bin/ps status --json for programs")
+			return errors.New("top needs a terminal: ./bin/ps status prints the same once, and ./bin/ps status --json " +
+				"for programs")
 		}
 		client, err := l.client()
 		if err != nil {
 			return err
 		}
 		defer client.Close()
-		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job, Ps: process.Invoked("ps"), Colour: config.Coloured(), Zone: time.Local})
+		return terminal.Top(c.Context(), terminal.TopConfig{Client: client, In: os.Stdin, Out: os.Stdout, Job: job,
+			Ps: process.Invoked("ps"), Colour: config.Coloured(), Zone: time.Local})
 	}
 	return c
 }

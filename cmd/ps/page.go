@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/internal/config"
+	"gradbus/ps/ops"
 	"gradbus/ps/ops/display"
 )
 
@@ -28,12 +29,16 @@ type pageFlags struct {
 
 func (f *pageFlags) add(c *cobra.Command) {
 	set := c.Flags()
-	set.StringVar(&f.listen, "http", httpDefault, "`host:port` of the page, the API and the metrics, off for none; port 0 is any free one")
-	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which others ask for the page, besides its address: those of a proxy, for example; the first is shown to them")
-	set.StringVar(&f.tokenFile, "http-token-file", "", "`file` whose first line whoever looks must show: at /login, or as a bearer token")
+	set.StringVar(&f.listen, "http", httpDefault,
+		"`host:port` of the page, the API and the metrics, off for none; port 0 is any free one")
+	set.StringVar(&f.hosts, "http-host", "", "`names`, with commas between, by which others ask for the page, besides "+
+		"its address: those of a proxy, for example; the first is shown to them")
+	set.StringVar(&f.tokenFile, "http-token-file", "",
+		"`file` whose first line whoever looks must show: at /login, or as a bearer token")
 	set.StringVar(&f.certFile, "http-tls-cert", "", "`file` with the certificate of the page, in PEM")
 	set.StringVar(&f.keyFile, "http-tls-key", "", "`file` with the key of that certificate")
-	set.BoolVar(&f.insecure, "http-insecure", false, "serve the page beyond this machine without token and TLS: whoever reaches the port sees all jobs")
+	set.BoolVar(&f.insecure, "http-insecure", false,
+		"serve the page beyond this machine without token and TLS: whoever reaches the port sees all jobs")
 	set.StringVar(&f.portFile, "http-port-file", "", "`file` to write the page's address to when the server is ready")
 	set.StringVar(&f.pprof, "pprof", "", "`host:port` of Go's profiles, on this machine only: 127.0.0.1:6060, for example")
 }
@@ -45,7 +50,9 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display.Displa
 			return nil, fmt.Errorf("http-port-file %s: there is no page with http off", f.portFile)
 		}
 		if f.pprof != "" {
-			return nil, fmt.Errorf("pprof %s: profiles are served beside a page, and there is none with http off: want http 127.0.0.1:0, for example", f.pprof)
+			return nil,
+				fmt.Errorf("pprof %s: profiles are served beside a page, and there is none with http off: want http 127.0.0.1:0, "+
+					"for example", f.pprof)
 		}
 		return nil, nil
 	}
@@ -53,8 +60,9 @@ func (f *pageFlags) open(ctx context.Context, log *slog.Logger) (*display.Displa
 	if err != nil {
 		return nil, fmt.Errorf("http: %w", err)
 	}
-	return display.Open(ctx, display.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Token: token, CertFile: f.certFile,
-		KeyFile: f.keyFile, Insecure: f.insecure, Pprof: f.pprof, NotKept: f.notKept, Log: log})
+	return display.Open(ctx, ops.Config{Listen: f.listen, AnyPort: f.anyPort, Hosts: names(f.hosts), Token: token,
+		CertFile: f.certFile,
+		KeyFile:  f.keyFile, Insecure: f.insecure, Pprof: f.pprof, Log: log}, f.notKept)
 }
 
 // names are those in a list with commas.

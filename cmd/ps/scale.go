@@ -43,9 +43,11 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&s.Server, "server", "nats://127.0.0.1:4222", "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&s.Server, "server", "nats://127.0.0.1:4222",
+		"`address` of the ps, or of the NATS server where several ps find each other")
 	set.StringVar(&s.tokenFile, "token-file", "", "`file` whose first line is the server's token")
-	set.StringVar(&s.CredsFile, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
+	set.StringVar(&s.CredsFile, "nats-creds", "",
+		"`file` with credentials, where --server is a NATS server that wants them")
 	s.tls.Add(set, "command shows to servers that ask for one", "--server; empty is the system's")
 	set.Uint64Var(&s.from, "from-batch", 0, "`batch` to begin with; 0 is the first that no trainer has begun")
 	set.DurationVar(&s.AnswerWithin, "timeout", 30*time.Second, "`time` that the trainers may take to agree")
@@ -54,7 +56,8 @@ The change is recorded with the job. SCALE is absolute: 1 is the manifest's own 
 	c.RunE = func(c *cobra.Command, args []string) error {
 		scale, err := strconv.ParseFloat(args[1], 32)
 		if err != nil || !(scale >= 0 && scale <= math.MaxFloat32) {
-			return fmt.Errorf("SCALE %q: want a finite number, at least 0: 0.1 is a tenth of the manifest's learning rates", args[1])
+			return fmt.Errorf("SCALE %q: want a finite number, at least 0: 0.1 is a tenth of the manifest's learning rates",
+				args[1])
 		}
 		return s.run(c.Context(), c.OutOrStdout(), c.ErrOrStderr(), schema.JobName(args[0]), float32(scale))
 	}

@@ -37,13 +37,15 @@ it can be written is missed, and counted. Frames between trainers (--reduce trai
 	}
 	set := c.Flags()
 	set.SortFlags = false
-	set.StringVar(&t.server, "server", "nats://127.0.0.1:4222", "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&t.server, "server", "nats://127.0.0.1:4222",
+		"`address` of the ps, or of the NATS server where several ps find each other")
 	set.StringVar(&t.tokenFile, "token-file", "", "`file` whose first line is the server's token")
 	set.StringVar(&t.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
 	t.tls.Add(set, "command shows to servers that ask for one", "--server and ps; empty is the system's")
 	set.StringVar(&t.From, "from", "", "`member` that sends: t0, s1, coordinator, ...; empty is all")
 	set.StringVar(&t.To, "to", "", "`member` that is sent to, or all; empty is all of them")
-	set.StringVar(&t.Kind, "kind", "", "`kind`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, pulse, module, reduce; empty is all")
+	set.StringVar(&t.Kind, "kind", "",
+		"`kind`: dense, sparse, mean, lookup, pool, rows, pull, ack, ctl, beat, module, reduce; empty is all")
 	set.StringVar(&t.batch, "batch", "", "`number` of a batch; empty is all, and what is of none")
 	set.StringVar(&t.bucket, "bucket", "", "`number` of a bucket; empty is all, and what is of none")
 	set.IntVar(&t.Values, "values", 0, "`number` of values of each frame to show, evenly over all of them")
@@ -88,7 +90,8 @@ func (t *tapping) run(ctx context.Context, out, logTo io.Writer) error {
 	if err != nil {
 		return err
 	}
-	t.Out, t.Server = out, fabric.Config{URL: t.server, Name: "tap", Token: token, CredsFile: t.creds, TLS: dial} // what is missed is said in a line
+	// what is missed is said in a line
+	t.Out, t.Server = out, fabric.Config{URL: t.server, Name: "tap", Token: token, CredsFile: t.creds, TLS: dial}
 	result, err := tap.Run(ctx, t.Config)
 	if err != nil {
 		return err

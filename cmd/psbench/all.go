@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gradbus/bench/crew"
+	"gradbus/bench/harness"
 	"gradbus/bench/suite"
 )
 
@@ -16,8 +16,10 @@ import (
 func allCommand() *cobra.Command {
 	json, inProcess := false, false
 	c := &cobra.Command{
-		Use:   "all",
-		Short: "The four reference systems, packages, fabric and kernels in small settings, one table; its status is 0 only where all of them worked",
+		Use: "all",
+		Short: "The four reference systems, packages, fabric and kernels in small settings, one table; its " +
+			"status is 0 only " +
+			"where all of them worked",
 		Example: `  ./bin/psbench all
   ./bin/psbench all --json`,
 		Args: cobra.NoArgs,
@@ -30,7 +32,8 @@ func allCommand() *cobra.Command {
 		},
 	}
 	set := c.Flags()
-	set.BoolVar(&inProcess, "in-process", false, "run servers and trainers of each of the four as goroutines of one process, for debugging")
+	set.BoolVar(&inProcess, "in-process", false,
+		"run servers and trainers of each of the four as goroutines of one process, for debugging")
 	set.BoolVar(&json, "json", false, "print one line of JSON and nothing else")
 	return c
 }
@@ -44,7 +47,7 @@ func runAll(ctx context.Context, s suite.Suite, json bool, out io.Writer) (err e
 		return err
 	}
 	if json {
-		err = crew.PrintJSON(out, struct {
+		err = harness.PrintJSON(out, struct {
 			Systems []suite.Outcome `json:"systems"`
 		}{all})
 	} else {

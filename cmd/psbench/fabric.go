@@ -2,19 +2,15 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"gradbus/bench/exchange"
+	"gradbus/bench/harness"
 	"gradbus/schema"
 )
-
-// fabricChild is the hidden command that `psbench fabric` starts itself with.
-const fabricChild = "fabric-child"
 
 // fabric is what `psbench fabric` was told.
 type fabric struct {
@@ -50,7 +46,7 @@ func fabricCommand() *cobra.Command {
 	set.IntVar(&f.Rounds, "rounds", f.Rounds, "`number` of full rounds in each turn; 0 is as many as the seconds hold")
 	set.IntVar(&f.Turns, "turns", f.Turns, "`number` of turns; figures are medians over them")
 	set.BoolVar(&f.json, "json", false, "print one line of JSON and nothing else")
-	set.StringVar(&f.Profile, "profile", "", "write a CPU profile of each child of the first turn into this `folder`")
+	set.StringVar(&f.Profile, "profile", "", "write profiles of each process of the first turn into this `folder`")
 	set.StringSliceVar(&f.Only, "only", nil, "take these measures only, a `list`; what is left out is zero in the result")
 	for _, name := range []string{"profile", "only"} {
 		_ = set.MarkHidden(name) // it exists
@@ -59,30 +55,13 @@ func fabricCommand() *cobra.Command {
 }
 
 func (f *fabric) run(ctx context.Context, out io.Writer) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	f.Launch = exchange.Launch{Path: self, Args: []string{fabricChild}}
 	f.WindowBytes = f.windowMiB << 20
 	found, err := exchange.Run(ctx, f.Config)
 	if err != nil {
 		return err
 	}
 	if f.json {
-		return found.PrintJSON(out)
+		return harness.PrintJSON(out, found)
 	}
 	return found.Print(out)
-}
-
-func fabricChildCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    fabricChild,
-		Short:  "One process of the benchmark fabric, told by its standard input what to do",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return exchange.Child(c.Context(), c.InOrStdin(), c.OutOrStdout())
-		},
-	}
 }

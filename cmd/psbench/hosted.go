@@ -35,10 +35,13 @@ func hostedCommand() *cobra.Command {
 	set.SortFlags = false
 	set.IntVar(&f.Trainers, "trainers", f.Trainers, "`number` of trainers, each with its share of the data")
 	set.IntVar(&f.Epochs, "epochs", f.Epochs, "`number` of epochs")
-	set.IntVar(&f.Batches, "batches", f.Batches, "`number` of batches of each trainer that are measured, in place of epochs")
+	set.IntVar(&f.Batches, "batches", f.Batches,
+		"`number` of batches of each trainer that are measured, in place of epochs")
 	set.IntVar(&f.Warmup, "warmup", f.Warmup, "`number` of batches of each trainer that are not measured")
-	set.StringVar(&f.Mode, "mode", f.Mode, "`mode`: remote, the server computes, or pull, trainers pull parameters, compute, and push gradients")
-	set.StringVar(&f.Sync, "sync", f.Sync, "how trainers keep together in mode pull: `async`, sync, bounded, or reduce, between trainers")
+	set.StringVar(&f.Mode, "mode", f.Mode,
+		"`mode`: remote, the server computes, or pull, trainers pull parameters, compute, and push gradients")
+	set.StringVar(&f.Sync, "sync", f.Sync,
+		"how trainers keep together in mode pull: `async`, sync, bounded, or reduce, between trainers")
 	set.IntVar(&f.GPUs, "gpus", f.GPUs, "`number` of GPUs that the model is computed on")
 	set.StringVar(&f.Data, "input", f.Data, "`data`: mnist, fashion, or synthetic, which is generated")
 	set.StringVar(&f.DataDir, "data-dir", f.DataDir, "`folder` with the idx files of mnist or fashion; empty is data/NAME")

@@ -43,10 +43,12 @@ func hybridCommand() *cobra.Command {
 	set.IntVar(&f.Warmup, "warmup", f.Warmup, "`number` of epochs before them")
 	set.IntVar(&f.Batches, "batches", f.Batches, "`number` of batches of an epoch, for each trainer")
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate`")
-	set.StringVar(&f.Mode, "mode", f.Mode, "`how` gradients of tables are applied: async (each trainer's when it arrives), sync (their mean, once a batch)")
+	set.StringVar(&f.Mode, "mode", f.Mode,
+		"`how` gradients of tables are applied: async (each trainer's when it arrives), sync (their mean, once a batch)")
 	set.StringVar(&f.Placement, "placement", f.Placement, "`where` the embeddings lie: columns, rows, tables")
 	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
-	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes, "`bytes` of dense gradients in one message; 0 is all of them, or half")
+	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes,
+		"`bytes` of dense gradients in one message; 0 is all of them, or half")
 	f.Flags.AddTo(set)
 	return c
 }

@@ -41,7 +41,8 @@ func kernelsCommand() *cobra.Command {
 	set.IntVar(&k.threads, "threads", 1, "`number` of threads of one call on the CPU")
 	set.StringVar(&k.isa, "isa", "", "instruction `set` of the CPU: baseline, avx2 or avx512; empty is the best")
 	set.StringSliceVar(&k.ops, "ops", nil, "only these operations, a `list` of "+strings.Join(bench.Ops(), ", "))
-	set.StringVar(&k.library, "kernel-library", "", "shared library to take the kernels from, `path`; empty is the one built in")
+	set.StringVar(&k.library, "kernel-library", "",
+		"shared library to take the kernels from, `path`; empty is the one built in")
 	set.BoolVar(&k.quick, "quick", false, "small sizes and short runs: shows that it works, its figures mean little")
 	set.BoolVar(&k.json, "json", false, "print one line of JSON and nothing else")
 	return c

@@ -1,6 +1,7 @@
 // Command psbench measures gradbus on this machine, as processes, next to what it is compared with.
 //
-// It holds flags and wiring only; what it computes from its runs are packages internal/report, cuda/bench and those below bench.
+// It holds flags and wiring only; what it computes from its runs are packages internal/report, cuda/bench and those
+// below bench.
 package main
 
 import (
@@ -11,7 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/bench/average"
-	"gradbus/bench/crew"
+	"gradbus/bench/exchange"
+	"gradbus/bench/harness"
 	"gradbus/bench/hosted"
 	"gradbus/bench/hybrid"
 	"gradbus/bench/update"
@@ -39,10 +41,11 @@ func benchmarks() []*cobra.Command {
 }
 
 // roles are what the member processes of all systems can be.
-func roles() map[string]crew.Role {
+func roles() map[string]harness.Role {
 	return merged(
-		map[string]crew.Role{crew.RoleServer: crew.Server},
+		map[string]harness.Role{harness.RoleServer: harness.Server},
 		average.Roles(),
+		exchange.Roles(),
 		hosted.Roles(),
 		hybrid.Roles(),
 		update.Roles(),
@@ -50,8 +53,8 @@ func roles() map[string]crew.Role {
 }
 
 // merged is all of the tables in one. Two roles of one name are a broken invariant: a process would be the wrong one.
-func merged(tables ...map[string]crew.Role) map[string]crew.Role {
-	all := map[string]crew.Role{}
+func merged(tables ...map[string]harness.Role) map[string]harness.Role {
+	all := map[string]harness.Role{}
 	for _, table := range tables {
 		for name, role := range table {
 			if all[name] != nil {
@@ -94,19 +97,19 @@ func command() *cobra.Command {
 	}
 	cobra.EnableCommandSorting = false // a variable of the library's
 	root.AddCommand(all...)
-	root.AddCommand(fabricChildCommand(), memberCommand())
+	root.AddCommand(memberCommand())
 	config.Program(root, cuda.Built())
 	return root
 }
 
 func memberCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:    crew.ChildArgument,
+		Use:    harness.ChildArgument,
 		Short:  "One process of a measured system, told by its standard input what to be",
 		Hidden: true,
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return crew.Child(c.Context(), roles(), c.InOrStdin(), c.OutOrStdout())
+			return harness.Child(c.Context(), roles(), c.InOrStdin(), c.OutOrStdout())
 		},
 	}
 }

@@ -149,7 +149,8 @@ func (p *comparison) findPython(ctx context.Context) string {
 			continue
 		}
 		if strings.HasSuffix(strings.TrimSpace(string(out)), " reference") {
-			fmt.Fprintf(p.progress, "warning: the torch of %s has the reference BLAS, so this comparison is not fair to it: scripts/deps.sh torch installs OpenBLAS\n", python)
+			fmt.Fprintf(p.progress, "warning: the torch of %s has the reference BLAS, so this comparison is not fair to it: "+
+				"scripts/deps.sh torch installs OpenBLAS\n", python)
 		}
 		return python
 	}
@@ -176,7 +177,8 @@ func (p *comparison) output(ctx context.Context, program string, args ...string)
 func (p *comparison) server(ctx context.Context) (url string, end func(), err error) {
 	file := filepath.Join(p.work, "url")
 	var stderr bytes.Buffer
-	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file, "--shards", strconv.Itoa(p.shards))
+	command := exec.Command(p.program("ps"), "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--port-file", file,
+		"--shards", strconv.Itoa(p.shards))
 	command.Stderr = &stderr
 	if err := command.Start(); err != nil {
 		return "", nil, fmt.Errorf("start the server: %w", err)
@@ -225,7 +227,8 @@ func (p *comparison) train(ctx context.Context, url string) (report.Result, erro
 }
 
 func (p *comparison) torch(ctx context.Context, python, data string) (float64, error) {
-	out, err := p.output(ctx, python, filepath.Join(p.scripts, "packages_torch.py"), "--data", data, "--epochs", strconv.Itoa(p.epochs))
+	out, err := p.output(ctx, python, filepath.Join(p.scripts, "packages_torch.py"), "--data", data, "--epochs",
+		strconv.Itoa(p.epochs))
 	if err != nil {
 		return 0, err
 	}

@@ -34,13 +34,17 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.BatchSize, "trainer-batch", f.BatchSize, "`number` of samples in a batch of one trainer")
 	set.Float64Var(&f.LR, "lr", f.LR, "learning `rate` of the server's SGD")
 	set.Float64Var(&f.Momentum, "momentum", f.Momentum, "`momentum` of the server's SGD")
-	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize, "`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
+	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize,
+		"`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
-	set.IntVar(&f.Procs, "procs", f.Procs, "`number` of processors of Go's scheduler in each process; 0 is as many as there are")
-	set.DurationVar(&f.PulseEvery, "pulse-every", f.PulseEvery, "`time` between two pulses of a trainer")
-	set.DurationVar(&f.BeatEvery, "beat-every", f.BeatEvery, "`time` between two signs of life of a trainer")
-	for _, name := range []string{"procs", "pulse-every", "beat-every"} {
+	set.IntVar(&f.Procs, "procs", f.Procs,
+		"`number` of processors of Go's scheduler in each process; 0 is as many as there are")
+	set.DurationVar(&f.TelemetryEvery, "telemetry-every", f.TelemetryEvery,
+		"`time` between two telemetry reports of a trainer")
+	set.DurationVar(&f.HeartbeatEvery, "heartbeat-every", f.HeartbeatEvery,
+		"`time` between two heartbeats of a trainer")
+	for _, name := range []string{"procs", "telemetry-every", "heartbeat-every"} {
 		_ = set.MarkHidden(name) // it exists
 	}
 	f.AddTo(set)

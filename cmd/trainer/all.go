@@ -26,11 +26,12 @@ const (
 	eventsResult = "result" // no progress: one trainer's is enough
 )
 
-// patience is time enough for the server to find out which trainer was killed, and for the others to hear of it: were they asked to end
-// at once, one of them would be named in its place.
+// patience is time enough for the server to find out which trainer was killed, and for the others to hear of it: were
+// they asked to end at once, one of them would be named in its place.
 const patience = 15 * time.Second
 
-// trainAll starts every trainer of the job of s as a process, the i-th with the flags args(i), and adds up their results.
+// trainAll starts every trainer of the job of s as a process, the i-th with the flags args(i), and adds up their
+// results.
 func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i int) []string) (report.Result, error) {
 	if o.id != "" {
 		return report.Result{}, fmt.Errorf("--id %s names one trainer, --spawn starts all: give one of the two", o.id)
@@ -51,21 +52,22 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 	for i := range processes {
 		name := fmt.Sprintf("t%d", i)
 		relay := config.Relay{To: o.log.With("member", name).Handler(), Least: slog.LevelWarn}
-		processes[i] = spawn.Process{Name: name, Path: self, Args: append(args(i), server...), OnLog: relay.Line, Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
-			e, err := report.ParseEvent(line)
-			switch {
-			case err != nil:
-				o.log.Warn("not an event", "member", name, "err", err)
-			case e.Progress != nil:
-				show.Show(*e.Progress)
-			case e.Note != "":
-				show.Note(e.Note)
-			case e.Trained:
-				trained[i] = true
-			case e.Result != nil:
-				results[i] = *e.Result
-			}
-		}}
+		processes[i] = spawn.Process{Name: name, Path: self, Args: append(args(i), server...), OnLog: relay.Line,
+			Alone: func() bool { return trained[i] }, OnLine: func(line []byte) {
+				e, err := report.ParseEvent(line)
+				switch {
+				case err != nil:
+					o.log.Warn("not an event", "member", name, "err", err)
+				case e.Progress != nil:
+					show.Show(*e.Progress)
+				case e.Note != "":
+					show.Note(e.Note)
+				case e.Trained:
+					trained[i] = true
+				case e.Result != nil:
+					results[i] = *e.Result
+				}
+			}}
 	}
 	err = spawn.Group{Patience: patience}.Run(ctx, processes)
 	show.End()
@@ -76,11 +78,11 @@ func (o *common) trainAll(ctx context.Context, s *settings.Shared, args func(i i
 		}
 		return report.Result{}, err
 	}
-	return report.Add(results, schema.ClockOf(s.Consistency) != schema.ClockEach)
+	return report.Add(results, schema.ClockOf(s.Consistency).Waits())
 }
 
-// serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of settings that nobody else
-// reads, which forget removes: it must stand on no command line.
+// serverArgs are the flags by which started trainers find the server. An address with a password goes by a file of
+// settings that nobody else reads, which forget removes: it must stand on no command line.
 func (o *common) serverArgs() (args []string, forget func(), err error) {
 	if !config.HasPassword(o.server) {
 		return []string{"--server", o.server}, func() {}, nil
@@ -91,7 +93,8 @@ func (o *common) serverArgs() (args []string, forget func(), err error) {
 	}
 	forget = func() { os.RemoveAll(folder) }
 	path := filepath.Join(folder, "server.yaml")
-	err = atomicfile.Write(path, 0o600, func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.server}) })
+	err = atomicfile.Write(path, 0o600,
+		func(w io.Writer) error { return json.NewEncoder(w).Encode(map[string]string{"server": o.server}) })
 	if err != nil {
 		forget()
 		return nil, nil, fmt.Errorf("hand on the address of the server: %w", err)

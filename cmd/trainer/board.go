@@ -22,7 +22,8 @@ type board struct {
 	batches uint64
 }
 
-// openBoard begins the curves of a trainer that has joined, where --tensorboard asks for them: each trainer in a folder of its own.
+// openBoard begins the curves of a trainer that has joined, where --tensorboard asks for them: each trainer in a folder
+// of its own.
 func (o *common) openBoard(session *trainer.Session) (*board, error) {
 	if o.tensorboard == "" {
 		return nil, nil
@@ -33,8 +34,9 @@ func (o *common) openBoard(session *trainer.Session) (*board, error) {
 		host = "localhost"
 	}
 	run := fmt.Sprintf("%s-%d", job.Name, session.RunID())
-	w, err := tensorboard.Create(tensorboard.Config{Dir: filepath.Join(o.tensorboard, run, string(session.Member())), Host: host,
-		PID: os.Getpid(), Now: time.Now, Log: o.log.With("job", job.Name, "member", session.Member())})
+	w, err := tensorboard.Create(tensorboard.Config{Dir: filepath.Join(o.tensorboard, run, string(session.Member())),
+		Host: host,
+		PID:  os.Getpid(), Now: time.Now, Log: o.log.With("job", job.Name, "member", session.Member())})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,8 @@ func (o *common) openBoard(session *trainer.Session) (*board, error) {
 // hyperparameters are what runs of a workload differ by.
 func hyperparameters(job *schema.Job) map[string]any {
 	all := tensorboard.Settings(job.Settings)
-	all["seed"], all["trainers"], all["lanes"] = strconv.FormatUint(job.Seed, 10), float64(job.Trainers), float64(job.Lanes)
+	all["seed"], all["trainers"], all["lanes"] = strconv.FormatUint(job.Seed, 10), float64(job.Trainers),
+		float64(job.Lanes)
 	all["consistency"], all["apply"], all["reduce"] = job.Consistency, job.Apply, job.Reduce
 	return all
 }
@@ -59,13 +62,15 @@ func (b *board) batch(p trainer.Progress) {
 		return
 	}
 	b.batches = uint64(p.Batch) + 1
-	b.run.Batch(tensorboard.Batch{Batch: uint64(p.Batch), Last: p.Done == p.Batches, Samples: p.Samples, SamplesAll: p.SamplesAll, Loss: p.Loss,
+	b.run.Batch(tensorboard.Batch{Batch: uint64(p.Batch), Last: p.Done == p.Batches, Samples: p.Samples,
+		SamplesAll: p.SamplesAll, Loss: p.Loss,
 		Elapsed: p.ElapsedTime, Totals: b.totals})
 }
 
 func (b *board) totals() tensorboard.Totals {
 	s := b.session.Stats()
-	t := tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime, Send: s.SendTime, Result: s.ResultTime}
+	t := tensorboard.Totals{Batches: s.Batches, Keys: s.KeysTime, Lookup: s.LookupTime, Compute: s.ComputeTime,
+		Send: s.SendTime, Result: s.ResultTime}
 	if norm, of, known := b.session.GradientNorm(); known {
 		t.Norm, t.NormBatch = &norm, uint64(of)
 	}
@@ -85,6 +90,7 @@ func (b *board) end(err error) {
 	}
 	b.writer.End(err == nil)
 	if err := b.writer.Close(); err != nil {
-		b.o.log.Warn("the curves of this run have gaps", "job", b.session.Job().Name, "member", b.session.Member(), "err", err)
+		b.o.log.Warn("the curves of this run have gaps", "job", b.session.Job().Name, "member",
+			b.session.Member(), "err", err)
 	}
 }

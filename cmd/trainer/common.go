@@ -15,15 +15,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
-	"gradbus/cuda/health"
-	"gradbus/cuda/health/watch"
-	"gradbus/cuda/verification"
 	"gradbus/internal/config"
+	"gradbus/internal/health/monitor"
+	"gradbus/internal/health/watch"
 	"gradbus/internal/process"
 	"gradbus/internal/report"
 	"gradbus/internal/safetensors"
 	"gradbus/internal/settings"
 	"gradbus/internal/tensorboard"
+	"gradbus/internal/verification"
 	"gradbus/local"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -45,7 +45,7 @@ type common struct {
 	tensorboard           string
 	predict               string
 	gpu                   watch.Flags
-	gpus                  *health.Monitor // nil where this process computes on none
+	gpus                  *monitor.Monitor // nil where this process computes on none
 	watchedFrom           time.Time
 	endTraining           func() // see trained; nil where no GPU is watched
 	events                string // of a trainer that another one started: what it writes
@@ -64,23 +64,32 @@ const serverDefault = "nats://127.0.0.1:4222"
 
 // addServer adds the flags of the way to the server.
 func (o *common) addServer(set *pflag.FlagSet) {
-	set.StringVar(&o.server, "server", serverDefault, "`address` of the ps, or of the NATS server where several ps find each other")
+	set.StringVar(&o.server, "server", serverDefault,
+		"`address` of the ps, or of the NATS server where several ps find each other")
 	config.Addresses(set, "server")
 	set.StringVar(&o.tokenFile, "token-file", "", "`file` whose first line is the server's token")
 	set.StringVar(&o.creds, "nats-creds", "", "`file` with credentials, where --server is a NATS server that wants them")
-	o.tls.Add(set, "trainer shows to servers that ask for one, and with --reduce trainers to the other trainers", "--server, ps and, with --reduce trainers, the other trainers, who must then show one of theirs; empty is the system's")
-	set.StringVar(&o.route, "route", schema.DataDirect, "`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
-	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce trainers; empty is 127.0.0.1. Others than loopback need --token-file")
-	set.StringVar(&o.advertise, "advertise", "", "`host` by which the other trainers reach it, where --data-host does not say it")
-	set.DurationVar(&o.backWithin, "back-within", 30*time.Second, "`time` that a lost connection to shards may take to come back")
-	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server grants, 4 as a rule. With less, requests wait less behind them")
+	o.tls.Add(set, "trainer shows to servers that ask for one, and with --reduce trainers to the other trainers",
+		"--server, ps and, with --reduce trainers, the other trainers, who must then show one of theirs; empty is "+
+			"the system's")
+	set.StringVar(&o.route, "route", schema.DataDirect,
+		"`way` to the shards: direct dials every ps; cluster goes by --server alone, and is slower")
+	set.StringVar(&o.dataHost, "data-host", "", "`host` at which this trainer listens to the others, with --reduce "+
+		"trainers; empty is 127.0.0.1. Others than loopback need --token-file")
+	set.StringVar(&o.advertise, "advertise", "",
+		"`host` by which the other trainers reach it, where --data-host does not say it")
+	set.DurationVar(&o.backWithin, "back-within", 30*time.Second,
+		"`time` that a lost connection to shards may take to come back")
+	set.IntVar(&o.windowMiB, "window-mib", 0, "`MiB` of gradients on the way to each shard at most; 0 is what the server "+
+		"grants, 4 as a rule. With less, requests wait less behind them")
 }
 
 // addPlace adds the flags of the job's name and size, and of the trainer's place in it.
 func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.StringVar(&s.Job, "job", s.Job, "`name` of the job")
 	set.IntVar(&s.Trainers, "trainers", s.Trainers, "`number` of trainers that the job has")
-	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
+	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, "+
+		"as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
 	o.local.add(set)
@@ -90,32 +99,48 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 // workload has tables besides its parameters.
 func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dense string) {
 	o.shared = s
-	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01")
-	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer, "`kind` of optimizer: sgd (also where empty), adagrad, rowwise_adagrad, adam, adamw or ftrl, and behind a colon its hyperparameters, as adam:beta1=0.95,eps=1e-6 or sgd:nesterov")
-	set.StringVar(&s.Schedule, "schedule", s.Schedule, "`course` of the learning rate: constant, linear, cosine or steps, as cosine:warmup=100,total=2000,final=0.1 or steps:steps=500+800,gamma=0.1, in batches; empty is constant")
-	set.StringVar(&s.Clip, "clip", s.Clip, "`bound` of the mean gradient: value:MAX for each value, row:MAX for the norm of each row of tables, global:MAX for that of all (needs --apply mean); empty is none")
+	set.Float64Var(&s.LR, "lr", s.LR, "learning `rate`, of the mean gradient over the samples of a batch; where it is "+
+		"not given, adam and adamw have 0.001, adagrad and rowwise_adagrad 0.01")
+	set.StringVar(&s.Optimizer, "optimizer", s.Optimizer,
+		"`kind` of optimizer: sgd (also where empty), adagrad, rowwise_adagrad, adam, adamw or ftrl, and behind a colon its "+
+			"hyperparameters, as adam:beta1=0.95,eps=1e-6 or sgd:nesterov")
+	set.StringVar(&s.Schedule, "schedule", s.Schedule, "`course` of the learning rate: constant, linear, cosine or "+
+		"steps, as cosine:warmup=100,total=2000,final=0.1 or steps:steps=500+800,gamma=0.1, in batches; empty is constant")
+	set.StringVar(&s.Clip, "clip", s.Clip, "`bound` of the mean gradient: value:MAX for each value, row:MAX for the norm "+
+		"of each row of tables, global:MAX for that of all (needs --apply mean); empty is none")
 	set.Float64Var(&s.Momentum, "momentum", s.Momentum, "`momentum` of SGD, from 0 to below 1")
 	set.Uint64Var(&s.Seed, "seed", s.Seed, "`number` that "+drawn+" follow from")
-	set.StringVar(&s.Reduce, "reduce", s.Reduce, "`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
-	set.StringVar(&s.Apply, "apply", s.Apply, "`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
-	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync, "`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends with the weights of its own moment")
+	set.StringVar(&s.Reduce, "reduce", s.Reduce,
+		"`who` adds gradients up: shards, or trainers among themselves, who then keep everything (needs --apply mean)")
+	set.StringVar(&s.Apply, "apply", s.Apply,
+		"`who` owns the "+dense+"parameters and their optimizer: update is the shards, mean the trainers")
+	set.StringVar(&s.Consistency, "consistency", schema.ConsistencySync,
+		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends "+
+			"with the weights of its own moment")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
-	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail, "`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
-	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32, "`type` in which gradients travel: float32, bfloat16 or float16")
-	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false, "add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")
+	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
+		"`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
+	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32,
+		"`type` in which gradients travel: float32, bfloat16 or float16")
+	set.BoolVar(&s.Wire.ErrorFeedback, "error-feedback", false,
+		"add what rounding took from a "+dense+"gradient to the next batch's, with 16-bit types")
 }
 
 // addOutput adds the flags of the arithmetic and of what is written.
 func (o *common) addOutput(set *pflag.FlagSet) {
 	set.StringVar(&o.backend, "backend", "auto", "arithmetic: `name` is one of "+strings.Join(cuda.Names(), ", "))
-	set.StringVar(&o.isa, "isa", "", "instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
-	set.IntVar(&o.threads, "threads", 1, "`number` of threads that one call of the cpu backend may use; results do not depend on it")
+	set.StringVar(&o.isa, "isa", "",
+		"instruction `set` of the cpu backend: baseline, avx2 or avx512; the best where empty")
+	set.IntVar(&o.threads, "threads", 1,
+		"`number` of threads that one call of the cpu backend may use; results do not depend on it")
 	o.verify.Add(set)
 	o.gpu.Add(set)
 	set.BoolVar(&o.json, "json", false, "print one line of JSON and nothing else on standard output")
-	set.StringVar(&o.save, "save", "", "safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
+	set.StringVar(&o.save, "save", "",
+		"safetensors `file` to write the trained model to; it takes the place of whatever file or link has that name")
 	set.StringVar(&o.load, "load", "", "safetensors `file` to read a model from instead of training")
-	set.StringVar(&o.tensorboard, "tensorboard", "", "`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
+	set.StringVar(&o.tensorboard, "tensorboard", "",
+		"`folder` to write curves for TensorBoard to, of each trainer in JOB-RUN/MEMBER below it")
 	o.logging.Add(set)
 	set.StringVar(&o.events, "events", "", "write events instead of text")
 	_ = set.MarkHidden("events") // of the protocol between --spawn and what it starts
@@ -127,18 +152,24 @@ func (o *common) openBackend() (cuda.Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cuda.Open(o.verify.Options(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log}, wrongBits))
+	return cuda.Open(o.verify.Options(cuda.Options{Name: o.backend, ISA: o.isa, Threads: o.threads, Log: o.log},
+		wrongBits))
 }
 
-// childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had them.
+// childArgs are the flags of the i-th trainer that every workload has: those of this process, from wherever it had
+// them.
 func (o *common) childArgs(i int, s *settings.Shared) []string {
-	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs", strconv.Itoa(s.Epochs),
-		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule", s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
-		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead), "--on-nonfinite", s.OnNonfinite,
+	args := []string{"--job", s.Job, "--trainers", strconv.Itoa(s.Trainers), "--lanes", strconv.Itoa(s.Lanes), "--epochs",
+		strconv.Itoa(s.Epochs),
+		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
+		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
+		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
+		"--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,
-		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib", strconv.Itoa(o.windowMiB)}
+		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib",
+		strconv.Itoa(o.windowMiB)}
 	args = append(args, o.tls.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if o.tensorboard != "" {
@@ -184,8 +215,10 @@ func (o *common) workloadCommand(c *cobra.Command, run func(ctx context.Context)
 	}
 	c.Flags().SortFlags = false
 	config.Sectioned(c, []config.Section{
-		{Title: "The way to the server", First: "server"}, {Title: "The job, and the place in it", First: "job"}, {Title: "Data and model", First: "input"},
-		{Title: "Learning", First: "lr"}, {Title: "Arithmetic", First: "backend"}, {Title: "GPUs", First: "gpu"}, {Title: "Results, log and settings", First: "json"},
+		{Title: "The way to the server", First: "server"}, {Title: "The job, and the place in it", First: "job"},
+		{Title: "Data and model", First: "input"},
+		{Title: "Learning", First: "lr"}, {Title: "Arithmetic", First: "backend"}, {Title: "GPUs", First: "gpu"},
+		{Title: "Results, log and settings", First: "json"},
 	})
 	return c
 }
@@ -200,16 +233,21 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if err != nil {
 		return nil, err
 	}
-	var gpus func() []schema.GPUPulse
+	var gpus func() []schema.GPUReport
 	if o.gpus != nil {
 		gpus = verification.GPUs(backend, o.gpus)
 	}
-	c := trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token, CredsFile: o.creds, TLS: dial,
-		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20, BackWithin: o.backWithin,
-		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
+	c := trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token,
+		CredsFile: o.creds, TLS: dial,
+		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20,
+		BackWithin: o.backWithin,
+		Backend:    backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
 	if o.shards != nil {
 		there := o.shards.Config()
 		c.Server, c.Bus, c.Route = there.Server, there.Bus, ""
+	}
+	if o.events != "" { // all trainers of the job are on this host
+		config.ShareScheduler(job.Trainers)
 	}
 	return trainer.Join(ctx, c, job)
 }
@@ -217,7 +255,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 // writes is where this process writes while it trains, and when it has trained.
 func (o *common) writes(job *schema.Job) []process.Folder {
 	all := []process.Folder{
-		{Path: o.save, Use: "models", NeedBytes: 4 * job.Values()}, // also where one is there, which the new one replaces when it is whole
+		// also where one is there, which the new one replaces when it is whole
+		{Path: o.save, Use: "models", NeedBytes: 4 * job.Values()},
 		{Path: o.tensorboard, Use: "curves"},
 	}
 	if o.gpus != nil {

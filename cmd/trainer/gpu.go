@@ -7,14 +7,15 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/cuda/health"
+	"gradbus/internal/health/monitor"
 	"gradbus/internal/report"
 )
 
-// watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason as its cause,
-// when it must not any more, until trained is called. It takes some hundred milliseconds where there is a GPU, and nothing elsewhere.
+// watchGPUs watches the GPUs where this process computes on one, and gives a context that ends, with the GPU's reason
+// as its cause, when it must not any more, until trained is called. It takes some hundred milliseconds where there is a
+// GPU, and nothing elsewhere.
 func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop func(), err error) {
-	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(health.Require) {
+	if !o.gpu.Takes(o.backend) && o.gpu.Mode != string(monitor.Require) {
 		return ctx, func() {}, o.gpu.Check()
 	}
 	m, err := o.gpu.Watch(ctx, o.backend, o.log)
@@ -46,8 +47,8 @@ func (o *common) watchGPUs(ctx context.Context) (watched context.Context, stop f
 	return watched, func() { cancel(nil); <-ended; m.Close() }, nil
 }
 
-// trained says that the training is over: from now on a fault of the GPU makes what was trained suspect, rather than end the
-// process and lose it, and other faults end this process alone.
+// trained says that the training is over: from now on a fault of the GPU makes what was trained suspect, rather than
+// end the process and lose it, and other faults end this process alone.
 func (o *common) trained() {
 	if o.events != "" {
 		_ = report.Event{Trained: true}.Write(o.out) // a parent that is gone ends this process anyway
@@ -89,8 +90,8 @@ func isUnfit(ctx context.Context) bool { return errors.As(context.Cause(ctx), ne
 // suspectWithin is how long a save waits for the word of the GPU on the time of the training.
 const suspectWithin = 5 * time.Second
 
-// suspect says why what was trained may be wrong; empty where nothing speaks for it. It waits for a word of the GPU that is
-// younger than the training.
+// suspect says why what was trained may be wrong; empty where nothing speaks for it. It waits for a word of the GPU
+// that is younger than the training.
 func (o *common) suspect(ctx context.Context) string {
 	if o.gpus == nil {
 		return ""

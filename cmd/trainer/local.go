@@ -10,11 +10,12 @@ import (
 	"github.com/spf13/pflag"
 
 	"gradbus/cuda"
-	"gradbus/cuda/verification"
 	"gradbus/internal/report"
 	"gradbus/internal/settings"
+	"gradbus/internal/verification"
 	"gradbus/local"
 	"gradbus/ps"
+	"gradbus/ps/ops"
 	"gradbus/ps/ops/display"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -31,8 +32,10 @@ type localFlags struct {
 func (f *localFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.on, "local", false, "run the whole job in this process, shards and all trainers, without a server")
 	set.IntVar(&f.shards, "shards", 1, "`number` of shards, with --local")
-	set.Int64Var(&f.memoryMiB, "memory-mib", 0, "`MiB` that the job may hold on its shards, with --local; 0 is three quarters of the machine's memory")
-	set.StringVar(&f.http, "http", "", "`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
+	set.Int64Var(&f.memoryMiB, "memory-mib", 0,
+		"`MiB` that the job may hold on its shards, with --local; 0 is three quarters of the machine's memory")
+	set.StringVar(&f.http, "http", "",
+		"`host:port` of a page that shows the job, with --local; port 0 is any free one, empty is none")
 }
 
 // check refuses flags that contradict each other.
@@ -49,7 +52,8 @@ func (f *localFlags) check(set *pflag.FlagSet) error {
 		return fmt.Errorf("shards %d: want 1 to 64", f.shards)
 	}
 	if f.memoryMiB < 0 || f.memoryMiB > memoryMiBMax {
-		return fmt.Errorf("memory-mib %d: want at most %d MiB, or 0 for three quarters of the machine's", f.memoryMiB, memoryMiBMax)
+		return fmt.Errorf("memory-mib %d: want at most %d MiB, or 0 for three quarters of the machine's", f.memoryMiB,
+			memoryMiBMax)
 	}
 	for _, with := range [][2]string{
 		{"spawn", "starts every trainer as a process, and --local runs all of them in this one"},
@@ -74,21 +78,23 @@ const memoryMiBMax = 1 << 30
 
 const secure = "is for connections, and --local has none"
 
-// trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this process was told, and
-// adds up their results.
-func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settings.Shared, train func(context.Context, common) (report.Result, error)) (r report.Result, err error) {
+// trainLocal runs the whole job of s in this process, every trainer by a call of train with its own part of what this
+// process was told, and adds up their results.
+func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settings.Shared, train func(context.Context,
+	common) (report.Result, error)) (r report.Result, err error) {
 	shown, err := o.openPage(ctx)
 	if err != nil {
 		return r, err
 	}
 	defer shown.Close()
-	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log, Adjust: func(c *ps.Config, to *ps.Options) {
-		c.MemoryBytesMax = o.local.memoryMiB << 20
-		shown.Options(to)
-		if o.gpus != nil {
-			to.GPUs, to.Fit = verification.GPUs(backend, o.gpus), verification.Fit(backend, o.gpus.Fit)
-		}
-	}})
+	shards, err := local.Start(ctx, local.Options{Shards: o.local.shards, Backend: backend, Log: o.log,
+		Adjust: func(c *ps.Config, to *ps.Options) {
+			c.MemoryBytesMax = o.local.memoryMiB << 20
+			shown.Options(to)
+			if o.gpus != nil {
+				to.GPUs, to.Fit = verification.GPUs(backend, o.gpus), verification.Fit(backend, o.gpus.Fit)
+			}
+		}})
 	if err != nil {
 		return r, err
 	}
@@ -117,7 +123,7 @@ func (o *common) trainLocal(ctx context.Context, backend cuda.Backend, s *settin
 	if err != nil {
 		return r, because(ctx, err)
 	}
-	return report.Add(results, schema.ClockOf(s.Consistency) != schema.ClockEach)
+	return report.Add(results, schema.ClockOf(s.Consistency).Waits())
 }
 
 // openPage begins to serve the page of a job in this process; nil where none is wanted.
@@ -128,7 +134,7 @@ func (o *common) openPage(ctx context.Context) (*display.Display, error) {
 	if !strings.Contains(o.local.http, ":") {
 		return nil, errors.New("--http " + o.local.http + ": want host:port, for example 127.0.0.1:8080")
 	}
-	shown, err := display.Open(ctx, display.Config{Listen: o.local.http, Log: o.log})
+	shown, err := display.Open(ctx, ops.Config{Listen: o.local.http, Log: o.log}, nil)
 	if err == nil {
 		fmt.Fprintf(o.errOut, "The page:  %s\n", shown.URL())
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/cuda"
-	"gradbus/cuda/health/watch"
 	"gradbus/internal/config"
+	"gradbus/internal/health/watch"
 )
 
 func main() {

@@ -64,11 +64,13 @@ func (o *mnistOptions) add(set *pflag.FlagSet) {
 	set.StringVar(&o.input, "input", mnist.DataMNIST, "`data set`: "+strings.Join(mnist.DataNames(), ", "))
 	set.StringVar(&o.dataDir, "data-dir", "", "`folder` with its four idx files; empty is data/NAME")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
-	set.Uint64Var(&s.Batches, "batches", s.Batches, "`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
+	set.Uint64Var(&s.Batches, "batches", s.Batches,
+		"`number` of batches in all, instead of whole epochs; 0 is those of --epochs")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	o.addTraining(set, &s.Shared, "initial values, order and dropout", "")
 	o.addOutput(set)
-	set.StringVar(&o.library, "library", "auto", "products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
+	set.StringVar(&o.library, "library", "auto",
+		"products and convolutions: `name` is one of "+strings.Join(cuda.DenseNames(), ", "))
 	set.StringVar(&o.predict, "predict", "", "PNG `file` to name the digit of, with --load")
 	config.AddFileFlag(set)
 }
@@ -181,7 +183,8 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 }
 
 // conclude measures what was trained, and saves it where asked to.
-func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e nn.Env, data *mnist.Data, m nn.Module, meter *meter) (report.Result, error) {
+func (o *mnistOptions) conclude(ctx context.Context, session *trainer.Session, e nn.Env, data *mnist.Data, m nn.Module,
+	meter *meter) (report.Result, error) {
 	r := meter.result(session, e.Backend)
 	r.Backend += " " + e.Dense.Name()
 	r.Epochs = o.settings.Epochs

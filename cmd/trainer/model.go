@@ -35,13 +35,15 @@ func (o *options) ask() error {
 		return err
 	}
 	if o.json {
-		return json.NewEncoder(o.out).Encode(map[string]any{"text": o.predict, "synthetic": model.Synthetic, "predictions": predictions})
+		return json.NewEncoder(o.out).Encode(map[string]any{"text": o.predict, "synthetic": model.Synthetic,
+			"predictions": predictions})
 	}
 	if model.Suspect != "" {
 		fmt.Fprintf(o.errOut, suspectNote, schema.Printable(model.Suspect))
 	}
 	if model.Synthetic {
-		fmt.Fprintln(o.errOut, "note: this model was trained on the synthetic corpus; its answers say nothing about real packages")
+		fmt.Fprintln(o.errOut,
+			"note: this model was trained on the synthetic corpus; its answers say nothing about real packages")
 	}
 	for _, p := range predictions[:min(sectionsShown, len(predictions))] {
 		if _, err := fmt.Fprintf(o.out, "%-16s %.4f\n", schema.Printable(p.Section), p.Probability); err != nil {

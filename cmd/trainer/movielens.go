@@ -58,8 +58,10 @@ func (o *movielensOptions) add(set *pflag.FlagSet) {
 	s := &o.settings
 	o.addServer(set)
 	o.addPlace(set, &s.Shared)
-	set.StringVar(&o.input, "input", "", "`file` of ratings, as MovieLens has them, or \"synthetic\"; empty is what make data fetches")
-	set.StringVar(&s.Split, "split", s.Split, "`which` ratings are for the test: user is the last fifth of each user's, time the last fifth of all")
+	set.StringVar(&o.input, "input", "",
+		"`file` of ratings, as MovieLens has them, or \"synthetic\"; empty is what make data fetches")
+	set.StringVar(&s.Split, "split", s.Split,
+		"`which` ratings are for the test: user is the last fifth of each user's, time the last fifth of all")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `ratings` in a batch, of all trainers together")
 	set.IntVar(&s.Factors, "factors", s.Factors, "`number` of factors of a user and of a film, besides their bias")
@@ -125,8 +127,10 @@ func (o *movielensOptions) train(ctx context.Context) (r report.Result, err erro
 // childArgs are the flags of the i-th trainer.
 func (o *movielensOptions) childArgs(i int) []string {
 	s := &o.settings
-	return append([]string{"movielens", "--input", o.input, "--split", s.Split, "--batch", strconv.Itoa(s.Batch), "--factors", strconv.Itoa(s.Factors),
-		"--rows", strconv.Itoa(s.Rows), "--decay", strconv.FormatFloat(s.Decay, 'g', -1, 64)}, o.common.childArgs(i, &s.Shared)...)
+	return append([]string{"movielens", "--input", o.input, "--split", s.Split, "--batch", strconv.Itoa(s.Batch),
+		"--factors", strconv.Itoa(s.Factors),
+		"--rows", strconv.Itoa(s.Rows), "--decay", strconv.FormatFloat(s.Decay, 'g', -1, 64)},
+		o.common.childArgs(i, &s.Shared)...)
 }
 
 // trainOne is one trainer, from reading the data to leaving the job.
@@ -164,7 +168,8 @@ func (o *movielensOptions) trainOne(ctx context.Context, backend cuda.Backend) (
 }
 
 // epochs runs all epochs, and measures the model after each.
-func (o *movielensOptions) epochs(ctx context.Context, session *trainer.Session, w trainer.Workload, data *movielens.Data, m *meter) (s movielens.Scores, err error) {
+func (o *movielensOptions) epochs(ctx context.Context, session *trainer.Session, w trainer.Workload,
+	data *movielens.Data, m *meter) (s movielens.Scores, err error) {
 	per, all := uint64(o.settings.BatchesPerEpoch(len(data.Train))), uint64(o.settings.Epochs)
 	var before time.Duration // of the epochs that are over, without the measuring
 	for epoch := range all {
@@ -185,7 +190,8 @@ func (o *movielensOptions) epochs(ctx context.Context, session *trainer.Session,
 }
 
 // conclude says what was trained, and saves it where asked to.
-func (o *movielensOptions) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *movielens.Data, m *meter) (report.Result, error) {
+func (o *movielensOptions) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend,
+	data *movielens.Data, m *meter) (report.Result, error) {
 	r := m.result(session, backend)
 	r.Epochs = o.settings.Epochs
 	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, len(data.Test)

@@ -9,7 +9,6 @@ import (
 	"gradbus/examples/packages"
 	"gradbus/examples/packages/corpus"
 	"gradbus/internal/report"
-	"gradbus/schema"
 	"gradbus/trainer"
 )
 
@@ -50,12 +49,14 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 }
 
 // conclude measures what was trained, and saves it where asked to.
-func (o *options) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *corpus.Data, m *meter) (report.Result, error) {
+func (o *options) conclude(ctx context.Context, session *trainer.Session, backend cuda.Backend, data *corpus.Data,
+	m *meter) (report.Result, error) {
 	r := m.result(session, backend)
 	r.Epochs = o.settings.Epochs
 	r.Input, r.Synthetic, r.TestSamples = data.Source, data.Synthetic, data.Test.Len()
 	var err error
-	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes), &data.Test); err != nil {
+	if r.Accuracy, err = packages.Evaluate(ctx, session, backend, o.settings.Dim, len(data.Classes),
+		&data.Test); err != nil {
 		return r, err
 	}
 	m.board.accuracy(r.Accuracy)
@@ -117,16 +118,19 @@ func (m *meter) rate() float64 {
 func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Result {
 	stats, job := session.Stats(), session.Job()
 	of := ""
-	if job.Plan().Clock == schema.ClockEach && job.Trainers > 1 {
+	if !job.Plan().Clock.Waits() && job.Trainers > 1 {
 		of = string(session.Member())
 	}
 	return report.Result{
 		WeightsOf: of,
-		Workload:  job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples), Seconds: m.last.ElapsedTime.Seconds(),
-		Loss: m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Trainers: job.Trainers, Shards: session.Shards(),
-		Lanes: job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
+		Workload:  job.Workload, Job: string(job.Name), SamplesPerSecond: m.rate(), Samples: uint64(m.samples),
+		Seconds: m.last.ElapsedTime.Seconds(),
+		Loss:    m.loss / max(m.own, 1), LossSamples: uint64(m.own), Batches: m.last.Done, Trainers: job.Trainers,
+		Shards: session.Shards(),
+		Lanes:  job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
-		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(), Compute: stats.ComputeTime.Seconds(),
-			Send: stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},
+		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(),
+			Compute: stats.ComputeTime.Seconds(),
+			Send:    stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},
 	}
 }

@@ -52,13 +52,16 @@ func (o *options) add(set *pflag.FlagSet) {
 	s := &o.settings
 	o.addServer(set)
 	o.addPlace(set, &s.Shared)
-	set.StringVar(&o.input, "input", "", "package index `file`, plain, gz, xz or lz4, or \"synthetic\"; empty is this machine's own")
+	set.StringVar(&o.input, "input", "",
+		"package index `file`, plain, gz, xz or lz4, or \"synthetic\"; empty is this machine's own")
 	set.IntVar(&s.Epochs, "epochs", s.Epochs, "`number` of times to go through the training set")
 	set.IntVar(&s.Batch, "batch", s.Batch, "most `samples` in a batch, of all trainers together")
 	set.IntVar(&s.Dim, "dim", s.Dim, "`values` in an embedding row")
 	o.addTraining(set, &s.Shared, "initial values and order", "dense ")
-	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows, "`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
-	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: tables (whole on one of them) and columns pool there, rows in the trainers; empty is tables where the job can have them")
+	set.StringVar(&s.Wire.Sparse, "sparse", schema.SparseRows,
+		"`form` of row gradients where trainers pool: rows, bags, or auto for whichever is smaller")
+	set.StringVar(&s.Placement, "placement", "", "`how` the table lies on the shards: tables (whole on one of them) and "+
+		"columns pool there, rows in the trainers; empty is tables where the job can have them")
 	o.addOutput(set)
 	set.StringVar(&o.predict, "predict", "", "`text` to name the most probable sections of, with --load")
 	set.StringVar(&o.dump, "dump", "", "write the examples to this `file` as text, and train nothing")
@@ -99,11 +102,12 @@ func (o *options) run(ctx context.Context) error {
 	case o.spawn:
 		result, err = o.trainAll(ctx, &o.settings.Shared, o.childArgs)
 	case o.local.on:
-		result, err = o.trainLocal(ctx, backend, &o.settings.Shared, func(ctx context.Context, of common) (report.Result, error) {
-			one := *o
-			one.common = of
-			return one.trainOne(ctx, backend)
-		})
+		result, err = o.trainLocal(ctx, backend, &o.settings.Shared,
+			func(ctx context.Context, of common) (report.Result, error) {
+				one := *o
+				one.common = of
+				return one.trainOne(ctx, backend)
+			})
 	default:
 		result, err = o.trainOne(ctx, backend)
 		err = because(ctx, err)
@@ -117,7 +121,8 @@ func (o *options) run(ctx context.Context) error {
 // childArgs are the flags of the i-th trainer.
 func (o *options) childArgs(i int) []string {
 	s := &o.settings
-	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse", s.Wire.Sparse, "--placement", s.Placement,
+	return append([]string{"packages", "--batch", strconv.Itoa(s.Batch), "--dim", strconv.Itoa(s.Dim), "--sparse",
+		s.Wire.Sparse, "--placement", s.Placement,
 		"--input", o.input}, o.common.childArgs(i, &s.Shared)...)
 }
 

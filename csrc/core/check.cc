@@ -278,4 +278,21 @@ gb_status CheckShapes(const gb_copy_args* a, gb_report* r) {
 
 gb_status CheckData(const gb_copy_args*, gb_report*) { return GB_OK; }
 
+gb_status CheckShapes(const gb_gather_args* a, gb_report* r) {
+  GB_TRY(CheckSize(a, sizeof *a, r));
+  if (a->reserved != 0) return Fail(r, GB_UNSUPPORTED, "field of a newer version");
+  GB_TRY(Dim(a->dim, r));
+  GB_TRY(Array(a->rows, kFloats, "rows", r));
+  GB_TRY(Array(a->ids, kIds, "ids", r));
+  GB_TRY(Array(a->out, Only(a->rows.dtype), "out", r));
+  GB_TRY(Positions(a->ids.n, "ids", r));
+  if (a->rows.n % a->dim != 0) return Shape(r, "rows", a->rows.n, a->dim);
+  if (!IsRows(a->out.n, a->ids.n, a->dim)) return Shape(r, "out", a->out.n, a->dim);
+  return GB_OK;
+}
+
+gb_status CheckData(const gb_gather_args* a, gb_report* r) {
+  return IdsInRange(a->ids, a->rows.n / a->dim, GB_NO_PADDING, GB_REFUSE, "id", r);
+}
+
 }  // namespace gradbus

@@ -151,6 +151,9 @@ gb_status RunCommand(const gb_api& api, gb_context* c, gb_stream* s, const gb_co
       return api.average_apply(c, s, static_cast<const gb_average_apply_args*>(a), w, report);
     case GB_OP_COPY:
       return api.copy(c, s, static_cast<const gb_copy_args*>(a), w, report);
+    case GB_OP_GATHER:
+      if (api.gather == nullptr) return Fail(report, GB_UNSUPPORTED, "gather");
+      return api.gather(c, s, static_cast<const gb_gather_args*>(a), w, report);
     case GB_OP_MATMUL:
       return api.matmul(c, s, static_cast<const gb_matmul_args*>(a), w, report);
     case GB_OP_SOFTMAX:

@@ -99,6 +99,8 @@ gb_status CheckShapes(const gb_average_apply_args* a, gb_report* report);
 gb_status CheckData(const gb_average_apply_args* a, gb_report* report);
 gb_status CheckShapes(const gb_copy_args* a, gb_report* report);
 gb_status CheckData(const gb_copy_args* a, gb_report* report);
+gb_status CheckShapes(const gb_gather_args* a, gb_report* report);
+gb_status CheckData(const gb_gather_args* a, gb_report* report);
 gb_status CheckShapes(const gb_matmul_args* a, gb_report* report);
 gb_status CheckData(const gb_matmul_args* a, gb_report* report);
 gb_status CheckShapes(const gb_softmax_args* a, gb_report* report);

@@ -84,6 +84,8 @@ uint64_t Workspace(gb_context* c, gb_op op, const void* args) {
       return Needs<gb_average_apply_args>(*c, args);
     case GB_OP_COPY:
       return Needs<gb_copy_args>(*c, args);
+    case GB_OP_GATHER:
+      return Needs<gb_gather_args>(*c, args);
     case GB_OP_MATMUL:
       return Needs<gb_matmul_args>(*c, args);
     case GB_OP_SOFTMAX:
@@ -144,6 +146,7 @@ const gb_api api = {
     nullptr,
     nullptr,
     nullptr,
+    CpuGather,
 };
 
 }  // namespace

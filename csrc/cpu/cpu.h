@@ -35,6 +35,7 @@ gb_status CpuAverage(gb_context*, gb_stream*, const gb_average_args*, gb_workspa
 gb_status CpuAverageApply(gb_context*, gb_stream*, const gb_average_apply_args*, gb_workspace,
                           gb_report*);
 gb_status CpuCopy(gb_context*, gb_stream*, const gb_copy_args*, gb_workspace, gb_report*);
+gb_status CpuGather(gb_context*, gb_stream*, const gb_gather_args*, gb_workspace, gb_report*);
 gb_status CpuMatMul(gb_context*, gb_stream*, const gb_matmul_args*, gb_workspace, gb_report*);
 gb_status CpuSoftmax(gb_context*, gb_stream*, const gb_softmax_args*, gb_workspace, gb_report*);
 gb_status CpuFirstNonFinite(gb_context*, gb_stream*, const gb_first_nonfinite_args*, gb_workspace,
@@ -50,6 +51,7 @@ uint64_t NeedsOf(const gb_context& c, const gb_apply_dense_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_average_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_average_apply_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_copy_args& a);
+uint64_t NeedsOf(const gb_context& c, const gb_gather_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_matmul_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_softmax_args& a);
 uint64_t NeedsOf(const gb_context& c, const gb_first_nonfinite_args& a);

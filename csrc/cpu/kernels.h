@@ -26,6 +26,16 @@ struct SoftmaxRun {
   float* scratch;                      // softmax_floats(classes) of them
 };
 
+struct GatherRun {
+  const void* ids;   // int32 or int64
+  gb_dtype type;     // of ids
+  int64_t n, known;  // rows to gather; ids that may be read, for rows to fetch early
+  int64_t ahead;     // row ids[i + ahead] is fetched while row ids[i] is copied
+  const char* rows;
+  int64_t row_bytes;
+  char* out;
+};
+
 struct Kernels {
   const char* isa;
   BagKernels bags;
@@ -36,6 +46,7 @@ struct Kernels {
   void (*softmax)(const SoftmaxRun& run);
   int64_t (*first_nonfinite)(const float* values, int64_t n);
   void (*copy)(const void* from, int64_t bytes, bool stream, void* to);  // stream as in RowsRun
+  void (*gather)(const GatherRun& run);
 };
 
 extern const Kernels kKernelsBaseline;

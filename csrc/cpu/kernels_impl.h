@@ -5,6 +5,7 @@
 // their width. The compiler may not contract products into sums (-ffp-contract=off).
 #include "core/order.h"
 #include "cpu/bag_impl.h"
+#include "cpu/gather_impl.h"
 #include "cpu/kernels.h"
 #include "cpu/load.h"
 #include "cpu/plan_impl.h"
@@ -85,7 +86,7 @@ extern const Kernels GB_JOIN(kKernels, GB_SUFFIX);
 const Kernels GB_JOIN(kKernels, GB_SUFFIX) = {
     GB_NAME,        GB_ISA::kBagKernels,   GB_ISA::kStepKernels, GB_ISA::PackedFloats,
     GB_ISA::MatMul, GB_ISA::SoftmaxFloats, GB_ISA::Softmax,      GB_ISA::FirstNonFinite,
-    GB_ISA::Copy,
+    GB_ISA::Copy,   GB_ISA::Gather,
 };
 
 }  // namespace gradbus

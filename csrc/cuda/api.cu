@@ -189,6 +189,7 @@ const gb_api api = {
     Merge,          ApplyRows,     ApplyDense,   Average,     MatMul,      Softmax,
     FirstNonFinite, CoalesceApply, AverageApply, Copy,        Submit,      DeviceAlloc,
     DeviceFree,     StreamOpen,    StreamClose,  StreamQuery, StreamWait,  StreamNotify,
+    nullptr,  // gather: rows that leave a table in the host's memory need no device
 };
 
 const gb_api& Table() { return api; }

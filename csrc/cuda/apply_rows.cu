@@ -1,4 +1,32 @@
-// apply_rows: see rows.cuh for the step. The index is checked first, in one pass.
+// apply_rows: one optimizer step on the rows that an index names.
+//
+//   for i in 0 .. n-1:  r = index[i];  d = grad[i] / weight, clipped, + decay * table[r]
+//                       (out[to], slots[to]) = step(table[r], slots[r], d)
+//
+// to is r in place, else i. step is that of the rule (rule.cuh). With momentum m = mu*m + keep*d,
+// at a row's first step m = d, and p -= lr * (nesterov ? d + mu*m : m). Rows with a last step of
+// their own make up for those that they have missed, where that is asked for. n rows of dim
+// columns. Kernels, in the order of the queue:
+//
+//   kernel               in       a thread has           what it does
+//   check_index_kernel   here     an entry of the index  flags ids out of range; in place, order
+//   look_rows_kernel     rows.cu  4 columns of a row     flags values that are not finite  refusing
+//   rows_kernel          rows.cu  4 columns of a row     the step; all rules but row-wise Adagrad
+//   adagrad_rows_kernel  rows.cu  4 columns of a row     the step of that
+//
+// Threads: blocks of 256. A group of g threads has a row, g = dim/4 rounded up to a power of two,
+// 32 at most, within one warp; thread t has vectors t, t+g, ... of four columns. dim 64: 16 threads
+// a row, 16 rows a block. Groups take rows in turn, a grid apart, two at a time where registers
+// allow (kFlight), so that the arrays of both are on their way before either is finished.
+//
+// Where the sum is: there is none over rows; each value is stepped by the thread that has its
+// column, in registers, and stored once. Duplicates are coalesced before (in place the index must
+// ascend, so no two groups write one row). A row's columns are summed in two places, the norm that
+// clips a row and the squares of row-wise Adagrad. Both are ColumnSum's (adagrad.cuh): 16 partial
+// sums over columns j, j+16, ..., spread over the group by shuffles, then added pairwise, so that
+// the bits are those of the CPU at any g. Only counts of bad ids and bad values are atomic.
+//
+// Bytes moved: see rows.cu.
 #include "cuda/rows.cuh"
 #include "cuda/stage.h"
 

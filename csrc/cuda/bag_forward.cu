@@ -1,5 +1,34 @@
-// bag_forward. The bags are the segments of segments.cuh, their places the positions of ids, or,
-// where ids may drop out, the positions that count, packed first.
+// bag_forward: rows of a table, pooled by bags.
+//
+//   out[b, c] = sum over i in offsets[b] .. offsets[b+1]-1 of weights[i] * rows[ids[i], c]   sum
+//             = that / how many ids of the bag count                                        mean
+//             = the largest, NaN above all, the first of equals; argmax[b, c] = its i        max
+//
+// B bags of N ids in all, rows of dim columns. A bag is a segment of segments.cuh, its places are
+// the positions of its ids; where ids may drop out (padding, policy skip) the positions that count,
+// packed first. Kernels, in the order of the queue; drops marks those for ids that may drop out:
+//
+//   kernel             in       a thread has          what it does
+//   check_bags_kernel  check_d* an id and an offset   flags what is wrong; begin[], or counted[]
+//   Scan (CUB)         sort.cu                        rank[i]: how many count before i      drops
+//   rank_bags_kernel   check_d* a bag                 begin[] among those that count        drops
+//   pack_kernel        here     a position            its id and weight to rank[i]          drops
+//   sum_kernel         segments 4 columns of a bag    the sums of short bags; of long bags, blocks
+//   total_kernel       segments 4 columns of a bag    the sums of long bags from those of blocks
+//   (max_* in bag_max.cu in place of the last two, with a comparison for the addition)
+//
+// Threads of sum_kernel: blocks of 128. A group of g threads has a bag, g = dim/4 rounded up to a
+// power of two, 8 at least and 32 at most; thread t has columns 4t to 4t+3, of rows above 128
+// columns those of one tile. dim 64: 16 threads a bag, 8 bags a block. Groups take bags in turn, a
+// grid apart. The group's threads look up one place each, hand it round by shuffles, and have 8
+// rows on their way before they add the first.
+//
+// Where the sum is: in registers of the thread that has the column (SumPlaces), in canonical order:
+// blocks of 64 places from the bag's first, superblocks of 64 blocks, each level from +0. A bag of
+// at most 512 places is one thread's from begin to end. A longer one is cut at its blocks: each
+// block's sum goes to a slot of partials, and a thread block of 512 adds the slots, its groups a
+// superblock each, then one group the superblocks (total_kernel). Same additions, same bits. The
+// division of a mean is at the store (RowsOut::End); no atomic touches a float.
 //
 // Bytes moved: the rows that ids name, once each where the cache holds them; N ids twice; B*dim
 // written.

@@ -1,4 +1,37 @@
-// coalesce: keys are sorted with their positions; see segments.cuh for the sums.
+// coalesce: the sparse gradient sum, rows of equal keys added up.
+//
+//   out_keys[s]    = the s-th of the distinct keys, ascending
+//   out_rows[s, c] = (sum over i with keys[i] = out_keys[s], i ascending, of rows[i, c]) / weight
+//
+// n keys of 32 or 64 bits, rows of dim columns; a weight of 0 divides by nothing. The distinct keys
+// are segments of segments.cuh: runs of places in the sorted order. Kernels, in the order of the
+// queue:
+//
+//   kernel         in            a thread has        what it does
+//   order_kernel   here          a key               values[i] = i; flags negative keys
+//   SortPairs      sort.cu, CUB                      sorted[], order[]: stable, by key
+//   heads_kernel   sort.cu       a place             heads[i] = 1 where a run begins
+//   Scan           sort.cu, CUB                      rank[i]: how many begin before i
+//   begins_kernel  sort.cu       a place             begin[s]; the number of runs
+//   sum_kernel     segments.cuh  4 columns of a run  sums of short runs, and of blocks of long ones
+//   total_kernel   segments.cuh  4 columns of a run  sums of long runs from these
+//
+// How many runs there are only the device knows: grids are sized for min(n, room), and kernels read
+// the count. More runs than there is room for refuse the call, with nothing written.
+//
+// Threads of sum_kernel: blocks of 128. A group of g threads has a run, g = dim/4 rounded up to a
+// power of two, 8 at least and 32 at most; thread t has columns 4t to 4t+3 of a tile. dim 64: 16
+// threads a run, 8 runs a block. order[place] names the row; the group looks up one place a thread
+// and has 8 rows on their way before it adds the first.
+//
+// Where the sum is: in registers of the thread that has the column, in canonical order. The sort is
+// stable, so places of a run ascend by position: (key, position). Blocks of 64 places from the
+// run's first, superblocks of 64 blocks, each level from +0. Runs of more than 512 places are cut
+// at their blocks, whose sums lie in partials until total_kernel adds them by superblocks: a key
+// with a million rows keeps the whole device busy and has the same bits. The quotient is taken
+// once, at the store. Integers alone are added atomically (long runs are listed so).
+//
+// Bytes moved: dim*n read, dim*runs written; keys and positions twice for each pass of the sort.
 #include "cuda/sort.cuh"
 #include "cuda/stage.h"
 

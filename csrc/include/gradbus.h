@@ -114,12 +114,11 @@ typedef struct gb_workspace {
 typedef struct gb_report {
   uint32_t size;
   gb_status status;
-  int64_t count;    /* distinct keys written by the operations that write keys */
-  int64_t position; /* of the first fault */
-  int64_t value, limit;
-  int64_t term;      /* which term a fault is in */
-  int64_t skipped;   /* ids out of range that were skipped */
-  int64_t nonfinite; /* values that are not finite, where the call was to count them */
+  int64_t count;                  /* distinct keys written by the operations that write keys */
+  int64_t position, value, limit; /* of the first fault */
+  int64_t term;                   /* which term a fault is in */
+  int64_t skipped;                /* ids out of range that were skipped */
+  int64_t nonfinite;              /* values that are not finite, where the call was to count them */
   const char* message;
 } gb_report;
 
@@ -133,8 +132,7 @@ typedef struct gb_report {
 typedef struct gb_bag_forward_args {
   uint32_t size;
   gb_mode mode;
-  int64_t dim;
-  int64_t padding;
+  int64_t dim, padding;
   gb_id_policy policy;
   uint32_t open_offsets;
   gb_in rows, ids, offsets, weights;
@@ -150,8 +148,7 @@ typedef struct gb_bag_forward_args {
 typedef struct gb_bag_backward_args {
   uint32_t size;
   gb_mode mode;
-  int64_t dim;
-  int64_t padding;
+  int64_t dim, padding;
   gb_id_policy policy;
   uint32_t open_offsets;
   int64_t rows;
@@ -165,10 +162,8 @@ typedef struct gb_coalesce_args {
   uint32_t size;
   float weight;
   int64_t dim;
-  gb_in keys; /* uint64, int64 or int32, not negative */
-  gb_in rows;
-  gb_out out_keys; /* of the keys' type */
-  gb_out out_rows;
+  gb_in keys, rows;          /* keys uint64, int64 or int32, not negative */
+  gb_out out_keys, out_rows; /* out_keys of the keys' type */
 } gb_coalesce_args;
 
 /* A node of the lane tree: lanes [first, first+count). */
@@ -178,8 +173,7 @@ typedef struct gb_node {
 
 typedef struct gb_rows_term {
   gb_node node;
-  gb_in keys; /* uint64, strictly ascending */
-  gb_in rows;
+  gb_in keys, rows; /* keys uint64, strictly ascending */
 } gb_rows_term;
 
 /* Adds sparse terms along the lane tree: the union of keys ascending; a term without a key is
@@ -188,8 +182,7 @@ typedef struct gb_rows_term {
 typedef struct gb_merge_args {
   uint32_t size;
   float weight;
-  int64_t dim;
-  int64_t lanes;
+  int64_t dim, lanes;
   const gb_rows_term* terms;
   int64_t terms_n;
   gb_out out_keys, out_rows;
@@ -300,10 +293,7 @@ typedef struct gb_apply_rows_args {
   gb_nonfinite nonfinite;
   gb_optimizer optimizer;
   gb_steps steps;
-  gb_in table;
-  gb_in index; /* int64 or int32 */
-  gb_in first; /* uint8 */
-  gb_in grad;
+  gb_in table, index, first, grad; /* index int64 or int32, first uint8 */
   gb_out out;
 } gb_apply_rows_args;
 
@@ -319,9 +309,7 @@ typedef struct gb_coalesce_apply_args {
   gb_nonfinite nonfinite;
   gb_optimizer optimizer;
   gb_steps steps;
-  gb_in table;
-  gb_in keys; /* int64, int32 or uint64 */
-  gb_in rows;
+  gb_in table, keys, rows; /* keys int64, int32 or uint64 */
   gb_out out_keys, out;
 } gb_coalesce_apply_args;
 
@@ -377,6 +365,16 @@ typedef struct gb_copy_args {
   int64_t bytes;
 } gb_copy_args;
 
+/* out[i] = rows[ids[i]], bit for bit; of the CPU backend alone. rows [R, dim] of any type of
+ * floats, ids [n] int32 or int64 in [0, R), out [n, dim] of rows' type. {1 2|10 20|100 200}, ids 2
+ * 0 2 -> {100 200|1 2|100 200} */
+typedef struct gb_gather_args {
+  uint32_t size, reserved;
+  int64_t dim;
+  gb_in rows, ids;
+  gb_out out;
+} gb_gather_args;
+
 /* c [m, n] = op(a) x op(b) (+ bias [n]), the sum over k in canonical order. a is [m, k], or [k, m]
  * with trans_a; b is [k, n], or [n, k] with trans_b. Bias may be empty. */
 typedef struct gb_matmul_args {
@@ -417,7 +415,8 @@ enum {
   GB_OP_FIRST_NONFINITE = 10,
   GB_OP_COALESCE_APPLY = 11,
   GB_OP_AVERAGE_APPLY = 12,
-  GB_OP_COPY = 13
+  GB_OP_COPY = 13,
+  GB_OP_GATHER = 14
 };
 
 typedef struct gb_command {
@@ -487,6 +486,7 @@ typedef struct gb_api {
   gb_status (*stream_wait)(gb_context*, gb_stream*, gb_report*);  /* blocks the calling thread */
   /* Adds 1 to the eventfd fd when everything queued so far has ended, however it ended. */
   gb_status (*stream_notify)(gb_context*, gb_stream*, int fd, gb_report*);
+  gb_status (*gather)(gb_context*, gb_stream*, const gb_gather_args*, gb_workspace, gb_report*);
 } gb_api;
 
 /* The CPU backend, or NULL where the library does not speak this abi. */

@@ -193,6 +193,32 @@ void Commands() {
   EXPECT(o.api->submit(o.context, nullptr, nullptr, 0, kNone, &done, &o.report) == GB_OK);
 }
 
+void Gather() {
+  Opened o;
+  const float rows[6] = {1, 2, 10, 20, 100, 200};
+  int64_t ids[3] = {2, 0, 2};
+  float out[6] = {0, 0, 0, 0, 0, 0};
+  gb_gather_args a = Sized<gb_gather_args>();
+  a.dim = 2;
+  a.rows = In(rows, 6);
+  a.ids = In(ids, 3);
+  a.out = Out(out, 6);
+  EXPECT(o.api->workspace(o.context, GB_OP_GATHER, &a) == 0);
+  const gb_command command = {GB_OP_GATHER, 0, &a, nullptr};
+  int64_t done = -1;
+  EXPECT(o.api->submit(o.context, nullptr, &command, 1, kNone, &done, &o.report) == GB_OK);
+  EXPECT(out[0] == 100 && out[1] == 200 && out[2] == 1 && out[3] == 2 && out[4] == 100);
+  ids[1] = 3;
+  out[0] = 7;
+  EXPECT(o.api->gather(o.context, nullptr, &a, kNone, &o.report) == GB_ID);
+  EXPECT(o.report.position == 1 && o.report.value == 3 && o.report.limit == 3 && out[0] == 7);
+  a.reserved = 1;
+  EXPECT(o.api->gather(o.context, nullptr, &a, kNone, &o.report) == GB_UNSUPPORTED);
+  a.reserved = 0;
+  a.out.n = 4;
+  EXPECT(o.api->gather(o.context, nullptr, &a, kNone, &o.report) == GB_SHAPE);
+}
+
 void Memory() {
   Opened o;
   void* memory = nullptr;
@@ -359,6 +385,7 @@ int main() {
   TooMany();
   Nothing();
   OwnReports();
+  Gather();
   Memory();
   Cuda();
   std::printf("%d failures\n", failures.load());

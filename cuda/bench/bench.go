@@ -27,7 +27,8 @@ type Config struct {
 	Quick bool
 	// Ops are the operations to measure; empty is all of them (see Ops).
 	Ops []string
-	// Progress gets a line for each operation, and what was left out and why: what the backend lacks, or has no memory for.
+	// Progress gets a line for each operation, and what was left out and why: what the backend lacks, or has no memory
+	// for.
 	Progress io.Writer
 }
 

@@ -84,7 +84,8 @@ func TestDraw(t *testing.T) {
 			t.Errorf("%s: ids from %d to %d", kind, low, high)
 		}
 	}
-	uniform, skewed := distinct(d.draw(10_000, 1000, idsUniform, 0), 1000), distinct(d.draw(10_000, 1000, idsZipf, 0), 1000)
+	uniform, skewed := distinct(d.draw(10_000, 1000, idsUniform, 0), 1000),
+		distinct(d.draw(10_000, 1000, idsZipf, 0), 1000)
 	if uniform < 990 || skewed > 950 || skewed < 300 {
 		t.Errorf("%d distinct uniform ids and %d Zipf ones", uniform, skewed)
 	}
@@ -134,7 +135,8 @@ func TestWithShares(t *testing.T) {
 		{Op: opRead, Bytes: 1e9, Seconds: 1}, {Op: opCopy, Bytes: 8e9, Seconds: 2}, {Op: "x", Bytes: 1e9, Seconds: 0.5},
 		{Op: opRead, Bytes: 2e9, Seconds: 1}, {Op: opCopy, Bytes: 6e9, Seconds: 2},
 	})
-	if err != nil || len(all) != 3 || all[0].GBPerSecond != 2 || all[1].GBPerSecond != 4 || all[2].ShareOfStream != 0.5 || all[1].ShareOfStream != 1 {
+	if err != nil || len(all) != 3 || all[0].GBPerSecond != 2 || all[1].GBPerSecond != 4 || all[2].ShareOfStream != 0.5 ||
+		all[1].ShareOfStream != 1 {
 		t.Errorf("%+v, %v", all, err)
 	}
 	if _, err := withShares(nil); err == nil {
@@ -142,7 +144,8 @@ func TestWithShares(t *testing.T) {
 	}
 }
 
-// A small one of every operation, in both forms: called, and queued on a stream where the build has the emulated device.
+// A small one of every operation, in both forms: called, and queued on a stream where the build has the emulated
+// device.
 func TestMeasure(t *testing.T) {
 	for _, name := range []string{"go", "auto", "emu"} {
 		b, err := cuda.Open(cuda.Options{Name: name})
@@ -209,7 +212,8 @@ func runQuick(t *testing.T, b cuda.Backend) {
 	}
 	seen := map[string]bool{}
 	for _, r := range read {
-		for _, name := range []string{"op", "backend", "isa", "threads", "dim", "seconds", "bytes", "gb_per_second", "share_of_stream"} {
+		for _, name := range []string{"op", "backend", "isa", "threads", "dim", "seconds", "bytes", "gb_per_second",
+			"share_of_stream"} {
 			if _, ok := r[name]; !ok {
 				t.Errorf("%v has no %s", r, name)
 			}
@@ -225,13 +229,15 @@ func runQuick(t *testing.T, b cuda.Backend) {
 		}
 	}
 	out.Reset()
-	if err := Print(&out, all); err != nil || !strings.Contains(out.String(), "coalesce_apply") || !strings.Contains(out.String(), "quick") {
+	if err := Print(&out, all); err != nil || !strings.Contains(out.String(), "coalesce_apply") ||
+		!strings.Contains(out.String(), "quick") {
 		t.Errorf("table %q, %v", out.String(), err)
 	}
 }
 
 func TestUnknownOperation(t *testing.T) {
-	if _, err := Run(context.Background(), Config{Ops: []string{"bag"}}); err == nil || !strings.Contains(err.Error(), "bag_forward") {
+	if _, err := Run(context.Background(), Config{Ops: []string{"bag"}}); err == nil ||
+		!strings.Contains(err.Error(), "bag_forward") {
 		t.Errorf("got %v", err)
 	}
 }

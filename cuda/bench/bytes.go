@@ -1,7 +1,8 @@
 package bench
 
 // The bytes that an operation must move between memory and the processor: every input value once, of a table each
-// distinct row once, and every output value once. docs/kernels.md has these formulas as a table. Ids and keys are 8 bytes.
+// distinct row once, and every output value once. docs/kernels.md has these formulas as a table. Ids and keys are 8
+// bytes.
 
 const idBytes = 8
 

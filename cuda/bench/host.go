@@ -33,7 +33,8 @@ func newHost(b cuda.Backend) (*host, error) {
 func (h *host) values(n int, dtype cuda.DType) (cuda.Vector, error) {
 	words := (n*dtype.Bytes() + 3) / 4
 	if has, known := available(); known && int64(words)*4 > has-reserveBytes {
-		return cuda.Vector{}, fmt.Errorf("%w: needs %.1f GB, %.1f GB of memory are free", errLeftOut, float64(words)*4e-9, float64(has)*1e-9)
+		return cuda.Vector{}, fmt.Errorf("%w: needs %.1f GB, %.1f GB of memory are free", errLeftOut, float64(words)*4e-9,
+			float64(has)*1e-9)
 	}
 	b, err := h.backend.Alloc(words)
 	if errors.Is(err, cuda.ErrMemory) {

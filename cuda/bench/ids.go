@@ -11,9 +11,9 @@ const (
 	zipfExponent = 1.05
 )
 
-// zipf draws ranks 1..n, rank k with probability in proportion to k^-zipfExponent, by rejection-inversion: a point under
-// the curve x^-s is drawn by inverting its integral, and taken for the rank it is nearest to unless it lies above that
-// rank's bar, which is seldom.
+// zipf draws ranks 1..n, rank k with probability in proportion to k^-zipfExponent, by rejection-inversion: a point
+// under the curve x^-s is drawn by inverting its integral, and taken for the rank it is nearest to unless it lies above
+// that rank's bar, which is seldom.
 //
 // Source: Hörmann and Derflinger, Rejection-inversion to generate variates from monotone discrete distributions, ACM
 // TOMACS 6, 1996.
@@ -75,8 +75,8 @@ func (d *idSource) draw(n, rows int, kind string, stream uint64) []int64 {
 	return ids
 }
 
-// ascending gives n different ids in [0, rows), ascending and evenly spread, as a gradient that was summed before; those
-// of another shift lie between.
+// ascending gives n different ids in [0, rows), ascending and evenly spread, as a gradient that was summed before;
+// those of another shift lie between.
 func ascending(n, rows int, shift uint64) []int64 {
 	ids := make([]int64, n)
 	gap := max(int64(rows/n), 1)

@@ -43,7 +43,8 @@ func (l *lab) close() {
 
 // measure makes the arguments, takes the time and counts the bytes. Backend and rates are the caller's to fill.
 func (l *lab) measure(s spec) (Result, error) {
-	if l.table.Len() > 0 && (s.op != "bag_forward" || s.rows != l.tableRows || s.rows*s.dim != l.table.Len() || s.dtype != l.table.DType()) {
+	if l.table.Len() > 0 && (s.op != "bag_forward" || s.rows != l.tableRows || s.rows*s.dim != l.table.Len() ||
+		s.dtype != l.table.DType()) {
 		l.dropTable()
 	}
 	defer func() {
@@ -52,7 +53,8 @@ func (l *lab) measure(s spec) (Result, error) {
 		}
 		l.used, l.failed = nil, nil
 	}()
-	r := Result{Op: s.op, Dim: s.dim, Rows: s.rows, Bags: s.bags, Length: s.length, N: s.n, Terms: s.terms, IDs: s.ids, DType: s.dtype.String()}
+	r := Result{Op: s.op, Dim: s.dim, Rows: s.rows, Bags: s.bags, Length: s.length, N: s.n, Terms: s.terms, IDs: s.ids,
+		DType: s.dtype.String()}
 	var args []any
 	var bytes, distinct int64
 	for len(args) == 0 || len(args) < variantsMax && bytes < l.roundBytes() {
@@ -69,8 +71,8 @@ func (l *lab) measure(s spec) (Result, error) {
 	return r, err
 }
 
-// Calls go round through different arguments until they have moved so many bytes, so that none finds in a near cache what
-// it left there itself.
+// Calls go round through different arguments until they have moved so many bytes, so that none finds in a near cache
+// what it left there itself.
 const variantsMax = 16
 
 func (l *lab) roundBytes() int64 {
@@ -115,8 +117,9 @@ func (l *lab) bags(s spec, variant uint64, r *Result) any {
 	if s.op == "bag_backward" {
 		r.Bytes = bagBackwardBytes(n, r.Distinct, s.bags, s.dim, value)
 		return cuda.BagBackward{
-			Dim: s.dim, Padding: cuda.NoPadding, R: int64(s.rows), IDs: l.takeInts(ids), Offsets: l.takeInts(offsets), GradOut: each,
-			Keys: l.takeInts(make([]int64, n)), Out: l.take(n*s.dim, s.dtype),
+			Dim: s.dim, Padding: cuda.NoPadding, R: int64(s.rows), IDs: l.takeInts(ids), Offsets: l.takeInts(offsets),
+			GradOut: each,
+			Keys:    l.takeInts(make([]int64, n)), Out: l.take(n*s.dim, s.dtype),
 		}
 	}
 	r.Bytes = bagForwardBytes(n, r.Distinct, s.bags, s.dim, value)
@@ -152,10 +155,12 @@ func (l *lab) sparse(s spec, variant uint64, r *Result) any {
 	table, slots := l.param, []cuda.Slot{{Name: "momentum", Before: l.moved, After: l.moved}}
 	if s.op == "apply_rows" {
 		r.Bytes = applyRowsBytes(s.n, s.dim, value, 1)
-		return cuda.ApplyRows{Dim: s.dim, Optimizer: sgd, Weight: 1, Slots: slots, Table: table, Index: keys, Grad: grad, Out: table}
+		return cuda.ApplyRows{Dim: s.dim, Optimizer: sgd, Weight: 1, Slots: slots, Table: table, Index: keys,
+			Grad: grad, Out: table}
 	}
 	r.Bytes = coalesceApplyBytes(s.n, r.Distinct, s.dim, value, 1)
-	return cuda.CoalesceApply{Dim: s.dim, Optimizer: sgd, Weight: 1, Slots: slots, Table: table, Keys: keys, Rows: grad, Out: table}
+	return cuda.CoalesceApply{Dim: s.dim, Optimizer: sgd, Weight: 1, Slots: slots, Table: table, Keys: keys,
+		Rows: grad, Out: table}
 }
 
 // merge adds terms whose keys were drawn each for itself, so that some meet and some do not.
@@ -191,7 +196,8 @@ func (l *lab) dense(s spec, r *Result) any {
 	slots := []cuda.Slot{{Name: "momentum", Before: moved, After: moved}}
 	if s.op == "average_apply" {
 		r.Bytes = averageApplyBytes(s.terms, s.n, value, 1)
-		return cuda.AverageApply{Lanes: s.terms, Optimizer: sgd, Weight: float32(s.terms), Terms: terms, Slots: slots, Param: param, Out: param}
+		return cuda.AverageApply{Lanes: s.terms, Optimizer: sgd, Weight: float32(s.terms), Terms: terms, Slots: slots,
+			Param: param, Out: param}
 	}
 	r.Bytes = applyDenseBytes(s.n, value, 1)
 	return cuda.ApplyDense{Optimizer: sgd, Weight: 1, Slots: slots, Param: param, Grad: l.take(s.n, s.dtype), Out: param}

@@ -86,10 +86,12 @@ func plan(quick bool) []spec {
 		}
 	}
 	for _, ids := range []string{idsUniform, idsZipf} {
-		all = append(all, spec{op: "bag_forward", rows: 5 * million / scale, dim: 128, bags: 2048 / scale, length: 150, ids: ids})
+		all = append(all, spec{op: "bag_forward", rows: 5 * million / scale, dim: 128, bags: 2048 / scale,
+			length: 150, ids: ids})
 	}
 	for _, dtype := range []cuda.DType{cuda.Float16, cuda.BFloat16} {
-		all = append(all, spec{op: "bag_forward", rows: million / scale, dim: 128, bags: 8192 / scale, length: 20, ids: idsUniform, dtype: dtype})
+		all = append(all, spec{op: "bag_forward", rows: million / scale, dim: 128, bags: 8192 / scale, length: 20,
+			ids: idsUniform, dtype: dtype})
 	}
 	rows, n := million/scale, 8192*20/scale
 	for _, ids := range []string{idsUniform, idsZipf} {

@@ -1,4 +1,5 @@
-// Package commands builds commands and runs them as processes, for the suites of tests that need them: package e2e and those below it.
+// Package commands builds commands and runs them as processes, for the suites of tests that need them: package e2e and
+// those below it.
 //
 // It knows go build and processes. It must not know what any command does.
 package commands
@@ -22,8 +23,8 @@ func Build(folder string, packages ...string) error {
 	return nil
 }
 
-// Run starts a command, whose done is closed when it has ended. When the test ends, end is called and the command waited for;
-// where the test has failed, it is told what said gives.
+// Run starts a command, whose done is closed when it has ended. When the test ends, end is called and the command
+// waited for; where the test has failed, it is told what said gives.
 func Run(t testing.TB, c *exec.Cmd, end func(*os.Process, <-chan struct{}), said func() string) (done <-chan struct{}) {
 	t.Helper()
 	if err := c.Start(); err != nil {

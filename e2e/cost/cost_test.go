@@ -25,19 +25,21 @@ import (
 )
 
 var (
-	times    = flag.Int("times", 4, "how many times what is usual watchers do, at most 4: a ps hears no more pulses of a trainer in a second")
+	times = flag.Int("times", 4,
+		"how many times what is usual watchers do, at most 4: a ps hears no more reports of a trainer in a second")
 	trainers = flag.Int("trainers", 64, "trainers of the job")
 	batches  = flag.Int("batches", 2000, "batches of each trainer in a run that are measured")
 	warmup   = flag.Int("warmup", 600, "batches of each trainer before these: a job that begins shows more")
-	only     = flag.String("only", "", "watch by this alone: pulses, pages or scrapes")
-	together = flag.Bool("together", true, "run the two of a pair at the same time, so that whatever else the machine does meets both")
+	only     = flag.String("only", "", "watch by this alone: reports, pages or scrapes")
+	together = flag.Bool("together", true,
+		"run the two of a pair at the same time, so that whatever else the machine does meets both")
 )
 
 const (
 	pages = 2                     // streams of the page that are usually open
 	guard = 10 * time.Minute      // of every wait: reaching it means that what is waited for will never come
 	tick  = 10 * time.Millisecond // in which the kernel counts processor time
-	never = "1h"                  // between the pulses of trainers that say nothing
+	never = "1h"                  // between the reports of trainers that say nothing
 	look  = 10 * time.Millisecond // between two readings of what was spent
 )
 
@@ -135,8 +137,10 @@ func (s spending) perSecond() float64 { return s.processors.Seconds() / s.wall.S
 func job(b *testing.B, folder string, s *server, every string) (found spending, err error) {
 	ctx, cancel := context.WithTimeout(b.Context(), guard)
 	defer cancel()
-	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url, "--trainers", strconv.Itoa(*trainers),
-		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--pulse-every", every, "--beat-every", often(), "--json")
+	c := exec.CommandContext(ctx, filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url,
+		"--trainers", strconv.Itoa(*trainers),
+		"--batches", strconv.Itoa(*batches), "--warmup", strconv.Itoa(*warmup), "--telemetry-every", every,
+		"--heartbeat-every", often(), "--json")
 	var out, errs bytes.Buffer
 	c.Stdout, c.Stderr = &out, &errs
 	if err := c.Start(); err != nil {
@@ -186,7 +190,8 @@ type watchers struct {
 	err     error
 }
 
-// often is the time between two pulses of a trainer, and between two beats of one, watched or not, as pulses leave with these.
+// often is the time between two reports of a trainer, and between two heartbeats of one, watched or not, as reports
+// leave with these.
 func often() string { return (time.Second / time.Duration(*times)).String() }
 
 // watching reports whether the job is watched in this way.
@@ -296,8 +301,8 @@ func checkTimes(b *testing.B) {
 	}
 }
 
-// BenchmarkObserving runs a job with nobody watching and with everybody, at the same time or in turn, and each with a ps of its own, which shows no
-// older jobs. Of pairs in turn every second begins with the other.
+// BenchmarkObserving runs a job with nobody watching and with everybody, at the same time or in turn, and each with a
+// ps of its own, which shows no older jobs. Of pairs in turn every second begins with the other.
 func BenchmarkObserving(b *testing.B) {
 	checkTimes(b)
 	folder := b.TempDir()
@@ -307,15 +312,18 @@ func BenchmarkObserving(b *testing.B) {
 	var shares, costs []float64
 	for turn := 0; b.Loop(); turn++ {
 		with, without := pair(b, folder, turn)
-		// Both did the same batches. What the one spent beyond the other it spent while it ran, and a run that is alone has all processors.
+		// Both did the same batches. What the one spent beyond the other it spent while it ran, and a run that is alone has
+		// all processors.
 		cost := (with.processors - without.processors).Seconds() / with.wall.Seconds() / float64(*times)
 		all := without.perSecond()
 		if *together {
 			all += with.perSecond()
 		}
 		costs, shares = append(costs, 1000*cost), append(shares, 100*cost/all)
-		fmt.Printf("without %.2f s in %.1f s, with %d times the usual watching %.2f s in %.1f s: %+.1f ms a second, %+.2f %% each\n",
-			without.processors.Seconds(), without.wall.Seconds(), *times, with.processors.Seconds(), with.wall.Seconds(), costs[turn], shares[turn])
+		fmt.Printf("without %.2f s in %.1f s, with %d times the usual watching %.2f s in %.1f s: %+.1f ms a second, "+
+			"%+.2f %% each\n",
+			without.processors.Seconds(), without.wall.Seconds(), *times, with.processors.Seconds(), with.wall.Seconds(),
+			costs[turn], shares[turn])
 	}
 	report(b, shares, "%")
 	report(b, costs, "ms/s")
@@ -331,7 +339,7 @@ func pair(b *testing.B, folder string, turn int) (with, without spending) {
 		}
 		return func() {
 			every := never
-			if watching("pulses") {
+			if watching("reports") {
 				every = often()
 			}
 			w := s.watch(b.Context(), *times)
@@ -367,8 +375,9 @@ func report(b *testing.B, values []float64, unit string) {
 	b.ReportMetric(values[n-1-low], unit+"/high")
 }
 
-// rank is the largest k for which the median of a distribution lies between the k-th smallest and the k-th largest of n draws, counted from 0,
-// in 19 of 20 cases: twice the binomial sum up to k is at most 1/20. With fewer than six draws there is none, and 0 is given.
+// rank is the largest k for which the median of a distribution lies between the k-th smallest and the k-th largest of n
+// draws, counted from 0, in 19 of 20 cases: twice the binomial sum up to k is at most 1/20. With fewer than six draws
+// there is none, and 0 is given.
 func rank(n int) int {
 	sum, term := 0.0, 1.0
 	for range n {
@@ -388,8 +397,10 @@ func rank(n int) int {
 func TestAt(t *testing.T) {
 	t.Parallel()
 	begin := time.Unix(1000, 0)
-	all := []reading{{begin, time.Second}, {begin.Add(100 * time.Millisecond), 2 * time.Second}, {begin.Add(200 * time.Millisecond), 2 * time.Second}}
-	for after, want := range map[time.Duration]time.Duration{25 * time.Millisecond: 1250 * time.Millisecond, 100 * time.Millisecond: 2 * time.Second, 150 * time.Millisecond: 2 * time.Second} {
+	all := []reading{{begin, time.Second}, {begin.Add(100 * time.Millisecond), 2 * time.Second},
+		{begin.Add(200 * time.Millisecond), 2 * time.Second}}
+	for after, want := range map[time.Duration]time.Duration{25 * time.Millisecond: 1250 * time.Millisecond,
+		100 * time.Millisecond: 2 * time.Second, 150 * time.Millisecond: 2 * time.Second} {
 		if got, ok := at(begin.Add(after), all); !ok || got != want {
 			t.Errorf("after %v: %v, %v, want %v", after, got, ok, want)
 		}

@@ -23,7 +23,8 @@ type profile struct {
 	traces  []trace
 }
 
-// readProfile reads a profile by the tool that comes with Go. index is what is counted where a profile counts several things, or empty.
+// readProfile reads a profile by the tool that comes with Go. index is what is counted where a profile counts several
+// things, or empty.
 func readProfile(path, unit, index string) (profile, error) {
 	args := []string{"tool", "pprof", "-traces", "-unit=" + unit}
 	if index != "" {
@@ -44,7 +45,8 @@ func readProfile(path, unit, index string) (profile, error) {
 	return p, nil
 }
 
-// parseTraces reads the tool's text: a head, and between lines of dashes an amount with the innermost function, and who called it.
+// parseTraces reads the tool's text: a head, and between lines of dashes an amount with the innermost function, and who
+// called it.
 func parseTraces(text, unit string) (p profile, err error) {
 	head, rest, _ := strings.Cut(text, "-----------+")
 	if _, after, found := strings.Cut(head, "Duration: "); found {
@@ -93,26 +95,31 @@ const (
 	measuring = "profiling"
 )
 
-// rules are asked in order, and the first that fits takes a trace. What runs on a goroutine of the runtime's, or in NATS, cannot be seen to be for
-// a pulse or not: garbage is shared out by who allocated (share), and a pulse's way is measured apart (way).
+// rules are asked in order, and the first that fits takes a trace. What runs on a goroutine of the runtime's, or in
+// NATS, cannot be seen to be for a report or not: garbage is shared out by who allocated (share), and a report's way is
+// measured apart (way).
 func rules() []rule {
 	return []rule{
 		{measuring, []string{"runtime/pprof.", "net/http/pprof.", "runtime.(*cpuProfile)", "runtime.profileWriter"}, false},
-		{"ps: its own pulse", []string{"gradbus/ps.(*pulser).send", "gradbus/ps.(*pulser).say", "gradbus/ps.(*Coordinator).Pulse", "gradbus/ps.(*jobPulses)"}, true},
+		{"ps: its own report", []string{"gradbus/ps.(*reporter).send", "gradbus/ps.(*reporter).say",
+			"gradbus/ps.(*Coordinator).Telemetry", "gradbus/ps.(*jobReports)"}, true},
 		{"trainer: its process's figures", []string{"gradbus/process.(*Meter).Read"}, false},
-		{"trainer: encoding a pulse", []string{"gradbus/schema.EncodePulse"}, false},
-		{"trainer: gathering and publishing", []string{"gradbus/trainer.(*Session).makePulse", "gradbus/trainer.(*Session).sendPulse", "gradbus/trainer.(*Session).passPulse", "gradbus/trainer.(*Session).keepPulses"}, false},
-		{"trainer: norms and digests", []string{"gradbus/trainer.(*gradientNorm", "gradbus/trainer.(*run).fingerprint", "gradbus/trainer.(*run).measured"}, true},
-		{"ps: hearing pulses", []string{"gradbus/ps.(*pulser).receive", "gradbus/ps/ops.(*Hub).Take", "gradbus/ps/ops/metrics.(*Exporter).Take"}, false},
-		{"ps: verifying and decoding pulses", []string{"gradbus/ps.(*pulser).open", "gradbus/ps.(*pulser).read"}, false},
-		{"ps: a view, once a second", []string{"gradbus/ps/ops.(*Hub).tick", "gradbus/ps/ops/overview.(*Tracker).Tick"}, true},
-		{"ps: pulses for the view", []string{"gradbus/ps/ops.(*Hub)", "gradbus/ps/ops/overview."}, false},
+		{"trainer: encoding a report", []string{"gradbus/schema.EncodeTelemetry"}, false},
+		{"trainer: gathering and publishing", []string{"gradbus/trainer.(*Session).makeReport",
+			"gradbus/trainer.(*Session).keepReports", "gradbus/trainer.(*Session).sendHeartbeat"}, false},
+		{"trainer: norms and digests", []string{"gradbus/trainer.(*gradientNorm", "gradbus/trainer.(*run).fingerprint",
+			"gradbus/trainer.(*run).measured"}, true},
+		{"ps: hearing reports", []string{"gradbus/ps.(*reporter).receive", "gradbus/ps/ops.(*Hub).Take"}, false},
+		{"ps: decoding reports", []string{"gradbus/ps.(*reporter).open", "gradbus/ps.(*reporter).read"}, false},
+		{"ps: a view, once a second", []string{"gradbus/ps/ops.(*Hub).tick", "gradbus/ps/ops/status.(*Tracker).Tick"}, true},
+		{"ps: reports for the view", []string{"gradbus/ps/ops.(*Hub)", "gradbus/ps/ops/status."}, false},
 		{"ps: JSON for pages", []string{"gradbus/ps/ops.(*view).asEvent", "gradbus/ps/ops.(*view).asStatus"}, true},
 		{"ps: compressing for pages", []string{"gradbus/ps/ops.(*packer)"}, true},
 		{"ps: a scrape", []string{"gradbus/ps/ops/metrics."}, false},
 		{"ps: HTTP", []string{"net/http.", "gradbus/ps/ops."}, false},
-		{"ps: health of GPUs", []string{"gradbus/cuda/health."}, true},
-		{collector, []string{"runtime.gcBgMarkWorker", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcAssist", "runtime.gcStart", "runtime.gcMarkDone", "runtime.GC"}, true},
+		{"ps: health of GPUs", []string{"gradbus/internal/health/monitor."}, true},
+		{collector, []string{"runtime.gcBgMarkWorker", "runtime.bgsweep", "runtime.bgscavenge", "runtime.gcAssist",
+			"runtime.gcStart", "runtime.gcMarkDone", "runtime.GC"}, true},
 	}
 }
 
@@ -180,8 +187,8 @@ func costOf(processor, allocated *profile) (c cost, err error) {
 	return c, nil
 }
 
-// usual divides what was done so many times as usual by that, and takes the rest out of the total. What is done once a second stays as it is, and so
-// does the collector's part, which is of both.
+// usual divides what was done so many times as usual by that, and takes the rest out of the total. What is done once a
+// second stays as it is, and so does the collector's part, which is of both.
 func (c *cost) usual(times float64) {
 	for _, r := range rules() {
 		if r.once {
@@ -220,7 +227,8 @@ func table(to io.Writer, all ...cost) (percent float64) {
 		fmt.Fprintf(to, "%-40s %8.2f ms/s %6.2f %%\n", part, sums[part]/1000, 100*sums[part]/total)
 		sum += sums[part]
 	}
-	fmt.Fprintf(to, "%-40s %8.2f ms/s %6.2f %%\n%-40s %8.2f ms/s\n", "observing", sum/1000, 100*sum/total, "the run, observing included", total/1000)
+	fmt.Fprintf(to, "%-40s %8.2f ms/s %6.2f %%\n%-40s %8.2f ms/s\n", "observing", sum/1000, 100*sum/total,
+		"the run, observing included", total/1000)
 	return 100 * sum / total
 }
 
@@ -234,17 +242,17 @@ Duration: 2s, Total samples = 1000000us (50.00%)
 -----------+-------------------------------------------------------
    20000us   runtime.mallocgc
              encoding/json.Marshal
-             gradbus/schema.EncodePulse
-             gradbus/trainer.(*Session).sendPulse
-             gradbus/trainer.(*Session).keepPulses
+             gradbus/schema.EncodeTelemetry
+             gradbus/trainer.(*Session).makeReport
+             gradbus/trainer.(*Session).keepReports
 -----------+-------------------------------------------------------
-   10000us   gradbus/trainer.(*Session).sendPulse (inline)
-             gradbus/trainer.(*Session).keepPulses
+   10000us   gradbus/trainer.(*Session).makeReport (inline)
+             gradbus/trainer.(*Session).keepReports
 -----------+-------------------------------------------------------
    30000us   runtime.gcAssistAlloc
              runtime.mallocgc
-             gradbus/ps.(*pulser).open
-             gradbus/ps.(*pulser).read
+             gradbus/ps.(*reporter).open
+             gradbus/ps.(*reporter).read
 -----------+-------------------------------------------------------
   100000us   runtime.scanobject
              runtime.gcDrain
@@ -268,14 +276,14 @@ Time: 2026-11-22 13:59:36 UTC
              gradbus/ps.(*worker).run
 -----------+-------------------------------------------------------
       100B   encoding/json.Unmarshal
-             gradbus/ps.(*pulser).open
+             gradbus/ps.(*reporter).open
 -----------+-------------------------------------------------------
      5000B   compress/flate.NewWriter
              runtime/pprof.(*profileBuilder).build
 `
 
-// Of two seconds: 15 + 10 + 5 ms a second in parts, and a quarter of the collector's 50, since a quarter of what is allocated is
-// for observing. What the profiler takes is nobody's; what the scheduler takes is the run's.
+// Of two seconds: 15 + 10 + 5 ms a second in parts, and a quarter of the collector's 50, since a quarter of what is
+// allocated is for observing. What the profiler takes is nobody's; what the scheduler takes is the run's.
 func TestCostOf(t *testing.T) {
 	t.Parallel()
 	processor, err := parseTraces(processorText, "us")
@@ -285,7 +293,8 @@ func TestCostOf(t *testing.T) {
 	if len(processor.traces) != 7 || processor.seconds != 2 {
 		t.Fatalf("%d traces of %v s: want 7 of 2", len(processor.traces), processor.seconds)
 	}
-	if got, want := processor.traces[0].stack, []string{"gradbus/csrc.add", "gradbus/ps.(*worker).step"}; !slices.Equal(got, want) {
+	if got, want := processor.traces[0].stack,
+		[]string{"gradbus/csrc.add", "gradbus/ps.(*worker).step"}; !slices.Equal(got, want) {
 		t.Fatalf("the first stack is %q: want %q", got, want)
 	}
 	allocated, err := parseTraces(allocatedText, "B")
@@ -297,7 +306,7 @@ func TestCostOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string]float64{
-		"trainer: encoding a pulse": 10000, "trainer: gathering and publishing": 5000, "ps: verifying and decoding pulses": 15000,
+		"trainer: encoding a report": 10000, "trainer: gathering and publishing": 5000, "ps: decoding reports": 15000,
 		collector: 12500,
 	}
 	if c.total != 480000 || c.share != 0.25 || len(c.parts) != len(want) {
@@ -314,11 +323,12 @@ func TestCostOf(t *testing.T) {
 		t.Errorf("%v %% in all, want %v\n%s", got, want, &out)
 	}
 	first, _, _ := strings.Cut(out.String(), "\n")
-	if want := "ps: verifying and decoding pulses           15.00 ms/s   1.69 %"; first != want {
+	if want := "ps: decoding reports                        15.00 ms/s   1.69 %"; first != want {
 		t.Errorf("the table begins with\n%s, want\n%s", first, want)
 	}
 	c.usual(4)
-	if c.parts["ps: verifying and decoding pulses"] != 3750 || c.parts[collector] != 12500 || c.parts[way] != 2000 || c.total != 482000-30000*0.75 {
+	if c.parts["ps: decoding reports"] != 3750 || c.parts[collector] != 12500 || c.parts[way] != 2000 ||
+		c.total != 482000-30000*0.75 {
 		t.Errorf("a fourth of what was done four times: %+v", c)
 	}
 }

@@ -27,8 +27,8 @@ var (
 	keep     = flag.String("profiles", "", "folder to keep the profiles in")
 )
 
-// way is the part that a pulse's journey is told as.
-const way = "the way of pulses, by NATS"
+// way is the part that a report's journey is told as.
+const way = "the way of reports, by NATS"
 
 // settle is how long a job runs before the profile of its ps begins: that of a beginning is another one.
 const settle = 4 * time.Second
@@ -43,24 +43,27 @@ func BenchmarkProfile(b *testing.B) {
 	if err := commands.Build(folder, "gradbus/cmd/ps", "gradbus/cmd/psbench"); err != nil {
 		b.Fatal(err)
 	}
-	pulse := wayOf(b)
+	report := wayOf(b)
 	for b.Loop() {
-		server, crew := profileJob(b, folder, profiles)
+		server, clients := profileJob(b, folder, profiles)
 		server.usual(float64(*times))
-		crew.usual(float64(*times))
-		server.parts[way] = float64(*trainers) * pulse // which is in the total already
-		fmt.Printf("observing allocates %.1f %% of what the ps does, %.1f %% of what the trainers do\n", 100*server.share, 100*crew.share)
-		b.ReportMetric(table(os.Stdout, server, crew), "%/run")
+		clients.usual(float64(*times))
+		server.parts[way] = float64(*trainers) * report // which is in the total already
+		fmt.Printf("observing allocates %.1f %% of what the ps does, %.1f %% of what the trainers do\n", 100*server.share,
+			100*clients.share)
+		b.ReportMetric(table(os.Stdout, server, clients), "%/run")
 	}
 }
 
 // profileJob runs a job with everybody watching, and gives what its ps and its trainers spend.
-func profileJob(b *testing.B, folder, to string) (server, crew cost) {
+func profileJob(b *testing.B, folder, to string) (server, clients cost) {
 	s := startServer(b, folder, true, "--pprof", "127.0.0.1:0")
 	at := s.profiles(b)
 	w := s.watch(b.Context(), *times)
-	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url, "--trainers", strconv.Itoa(*trainers),
-		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--pulse-every", often(), "--beat-every", often(), "--json", "--profile", to)
+	c := exec.Command(filepath.Join(folder, "psbench"), "update", "--in-process", "--server", s.url, "--trainers",
+		strconv.Itoa(*trainers),
+		"--batches", strconv.Itoa(1<<24), "--warmup", "0", "--telemetry-every", often(),
+		"--heartbeat-every", often(), "--json", "--profile", to)
 	var said testkit.Text
 	c.Stdout, c.Stderr = &said, &said
 	if err := c.Start(); err != nil {
@@ -73,7 +76,8 @@ func profileJob(b *testing.B, folder, to string) (server, crew cost) {
 	seconds := int(profiled.Seconds())
 	allocated := make(chan error, 1)
 	go func() {
-		allocated <- download(b.Context(), fmt.Sprintf("%sallocs?seconds=%d", at, seconds), filepath.Join(to, "ps.allocs.pprof"))
+		allocated <- download(b.Context(), fmt.Sprintf("%sallocs?seconds=%d", at, seconds),
+			filepath.Join(to, "ps.allocs.pprof"))
 	}()
 	err := download(b.Context(), fmt.Sprintf("%sprofile?seconds=%d", at, seconds), filepath.Join(to, "ps.pprof"))
 	if e := <-allocated; err == nil {
@@ -142,13 +146,13 @@ func download(ctx context.Context, url, path string) error {
 	return err
 }
 
-// wayOf is what the way of one pulse costs, in microseconds of processors, with all who are woken on it and nothing else: through the
-// sender's connection, the server and the listener's connection to the goroutine that would show it. A pulse leaves with a beat, so it is by how
-// much more they take together. Nobody is at work meanwhile, and to wake who sleeps takes more than to give work to who is awake, so
-// a busy job pays less.
+// wayOf is what the way of one report costs, in microseconds of processors, with all who are woken on it and nothing
+// else: through the sender's connection, the server and the listener's connection to the goroutine that would show it.
+// A report leaves with a heartbeat, so it is by how much more they take together. Nobody is at work meanwhile, and to
+// wake who sleeps takes more than to give work to who is awake, so a busy job pays less.
 func wayOf(b *testing.B) float64 {
 	b.Helper()
-	const pulseBytes, beatBytes, measured = 1500, 128, 4 * time.Second
+	const reportBytes, heartbeatBytes, measured = 1500, 128, 4 * time.Second
 	nats, err := fabric.StartServer(fabric.ServerConfig{})
 	if err != nil {
 		b.Fatal(err)
@@ -175,10 +179,12 @@ func wayOf(b *testing.B) float64 {
 			shown.Add(1)
 		}
 	})
-	if err := listener.Subscribe(fabric.Pattern(fabric.Any, fabric.Any, fabric.KindPulse, "all", false), func(m fabric.Message) { decode <- m.Data }); err != nil {
-		b.Fatal(err)
-	}
-	if err := listener.Subscribe(fabric.Pattern(fabric.Any, fabric.Any, fabric.KindBeat, "all", false), func(fabric.Message) {}); err != nil {
+	pattern := fabric.Pattern(fabric.Any, fabric.Any, fabric.KindHeartbeat, "all", false)
+	if err := listener.Subscribe(pattern, func(m fabric.Message) {
+		if len(m.Data) > heartbeatBytes {
+			decode <- m.Data
+		}
+	}); err != nil {
 		b.Fatal(err)
 	}
 	var loud atomic.Bool
@@ -188,15 +194,17 @@ func wayOf(b *testing.B) float64 {
 			b.Fatal(err)
 		}
 		defer c.Close()
-		from, pulse := fmt.Sprintf("t%d", i), make([]byte, pulseBytes)
+		from, report := fmt.Sprintf("t%d", i), make([]byte, reportBytes)
 		all.Go(func() {
 			every := time.NewTicker(time.Second / time.Duration(*times))
 			defer every.Stop()
 			for range until(ctx, every.C) {
+				bytes := heartbeatBytes
 				if loud.Load() {
-					_ = c.Send(fabric.At("way", from, fabric.KindPulse, "all"), pulse) // what does not arrive is not counted
+					bytes = len(report)
 				}
-				_ = c.Send(fabric.At("way", from, fabric.KindBeat, "all"), pulse[:beatBytes])
+				at := fabric.At("way", from, fabric.KindHeartbeat, "all")
+				_ = c.Send(at, report[:bytes]) // what does not arrive is not counted
 			}
 		})
 	}
@@ -205,10 +213,10 @@ func wayOf(b *testing.B) float64 {
 	with := during(measured)
 	n := shown.Load()
 	if n == 0 {
-		b.Fatal("no pulse has arrived")
+		b.Fatal("no report has arrived")
 	}
 	each := max(0, (with-without).Seconds()*1e6/float64(n))
-	b.Logf("the way of a pulse takes %.0f us of a processor, of a machine that is not busy (%d of them)", each, n)
+	b.Logf("the way of a report takes %.0f us of a processor, of a machine that is not busy (%d of them)", each, n)
 	return each
 }
 

@@ -17,7 +17,8 @@ var kinds = []string{"dense", "sparse", "mean", "lookup", "rows", "pull", "ack",
 func everyFault(share float64) []chaos.Rule {
 	var rules []chaos.Rule
 	for _, d := range []chaos.Direction{chaos.ToServer, chaos.FromServer} {
-		rules = append(rules, chaos.Rule{Direction: d, Kinds: kinds, Drop: share / 5, Repeat: share / 5, Delay: share / 5, Reorder: share / 5, Flip: share / 5})
+		rules = append(rules, chaos.Rule{Direction: d, Kinds: kinds, Drop: share / 5, Repeat: share / 5, Delay: share / 5,
+			Reorder: share / 5, Flip: share / 5})
 	}
 	return rules
 }
@@ -40,13 +41,13 @@ type account struct {
 	text        string
 }
 
-// accounts compares what the proxy did with what trainers and servers noticed. They hold where no connection was cut and
-// no queue was full.
+// accounts compares what the proxy did with what trainers and servers noticed. They hold where no connection was cut
+// and no queue was full.
 //
 //	gradients   sent again + repeated = dropped + bit changed + refused as duplicates + found no room
 //	damage up   frames with a bit changed = frames that the server refused as damaged
 //	damage down frames with a bit changed = frames that trainers dropped as damaged
-//	results     delivered, less damaged = rounds of all batches and trainers + results that came once more
+//	results     delivered, less damaged, and told by rows = rounds of all batches and trainers + results that came once more
 func (r *rig) accounts() []account {
 	server := r.server.Stats()
 	var all trainer.Stats
@@ -56,6 +57,7 @@ func (r *rig) accounts() []account {
 		all.Resent += t.Resent
 		all.Dropped += t.Dropped
 		all.Results += t.Results
+		all.ResultsByRows += t.ResultsByRows
 		all.ResultsRepeated += t.ResultsRepeated
 		all.Pulls += t.Pulls
 	}
@@ -65,15 +67,20 @@ func (r *rig) accounts() []account {
 	duplicates := server.Reasons[schema.ReasonDuplicate]
 	return []account{
 		{"gradients", all.Resent + up.Repeated, up.Dropped + up.Flipped + duplicates + server.Dropped,
-			fmt.Sprintf("%d frames; %d sent again + %d repeated; %d dropped + %d damaged + %d duplicates refused + %d without room",
+			fmt.Sprintf("%d frames; %d sent again + %d repeated; %d dropped + %d damaged + %d duplicates refused + %d "+
+				"without room",
 				all.GradientFrames, all.Resent, up.Repeated, up.Dropped, up.Flipped, duplicates, server.Dropped)},
 		{"first sendings", up.Messages, all.GradientFrames + all.Resent,
 			fmt.Sprintf("%d passed the proxy; %d + %d sent again", up.Messages, all.GradientFrames, all.Resent)},
-		{"damage up", upAll.Flipped, damaged(&server), fmt.Sprintf("%d frames with a bit changed; %d refused", upAll.Flipped, damaged(&server))},
-		{"damage down", downAll.Flipped, all.Dropped, fmt.Sprintf("%d frames with a bit changed; %d dropped by trainers", downAll.Flipped, all.Dropped)},
-		{"results", mean.Delivered() - mean.Flipped, all.Results + all.ResultsRepeated,
-			fmt.Sprintf("%d delivered, %d dropped and %d damaged on the way; %d taken + %d once more; pulled %d times",
-				mean.Delivered()-mean.Flipped, mean.Dropped, mean.Flipped, all.Results, all.ResultsRepeated, all.Pulls)},
+		{"damage up", upAll.Flipped, damaged(&server), fmt.Sprintf("%d frames with a bit changed; %d refused", upAll.Flipped,
+			damaged(&server))},
+		{"damage down", downAll.Flipped, all.Dropped, fmt.Sprintf("%d frames with a bit changed; %d dropped by trainers",
+			downAll.Flipped, all.Dropped)},
+		{"results", mean.Delivered() - mean.Flipped + all.ResultsByRows, all.Results + all.ResultsRepeated,
+			fmt.Sprintf("%d delivered, %d dropped and %d damaged on the way, %d told by rows; %d taken + %d once more; "+
+				"pulled %d times",
+				mean.Delivered()-mean.Flipped, mean.Dropped, mean.Flipped, all.ResultsByRows, all.Results, all.ResultsRepeated,
+				all.Pulls)},
 	}
 }
 
@@ -113,7 +120,8 @@ func (r *rig) balance() {
 	rounds, frames := r.rounds()
 	for i, s := range r.sessions {
 		if got := s.Stats(); got.Results != rounds*got.Batches || got.GradientFrames < frames*got.Batches {
-			r.t.Errorf("trainer %d: %d results and %d frames of %d batches, want %d and at least %d a batch", i, got.Results, got.GradientFrames, got.Batches, rounds, frames)
+			r.t.Errorf("trainer %d: %d results and %d frames of %d batches, want %d and at least %d a batch", i, got.Results,
+				got.GradientFrames, got.Batches, rounds, frames)
 		}
 	}
 }

@@ -12,12 +12,14 @@ const largeChunk = 256 << 10
 
 // small is a job of many small chunks and a table: 48 dense chunks of 4 KiB over two parameters, on two shards.
 func small(name string) plan {
-	return plan{name: name, server: ps.Config{Shards: 2}, trainers: 2, chunk: schema.ChunkBytesMin, elements: []int{40 * 1024, 7*1024 + 500}, table: true}
+	return plan{name: name, server: ps.Config{Shards: 2}, trainers: 2, chunk: schema.ChunkBytesMin,
+		elements: []int{40 * 1024, 7*1024 + 500}, table: true}
 }
 
 // large is a job of chunks of 256 KiB, 20 of them.
 func large(name string) plan {
-	return plan{name: name, server: ps.Config{Shards: 1}, trainers: 2, chunk: largeChunk, elements: []int{20 * largeChunk / 4}, table: true}
+	return plan{name: name, server: ps.Config{Shards: 1}, trainers: 2, chunk: largeChunk,
+		elements: []int{20 * largeChunk / 4}, table: true}
 }
 
 func (p plan) with(change func(*plan)) plan {
@@ -51,9 +53,19 @@ func ways() []way {
 		{"reorder 5", small("reorder-5").with(mean), reorder(0.05), 10, 100},
 		{"flip 1", small("flip-1"), flip(0.01), 5, 50},
 		{"flip 5", small("flip-5"), flip(0.05), 10, 100},
+		{"lookups 40", small("lookups-40"), lookupFaults(0.4), 10, 100},
 		{"large every 1", large("large-1"), everyFault(0.01), 3, 130},
 		{"large every 5", large("large-5").with(mean), everyFault(0.05), 3, 130},
 	}
+}
+
+// lookupFaults harms a share of all lookups and rows, a quarter of it in each way that leaves them whole.
+func lookupFaults(share float64) (rules []chaos.Rule) {
+	for _, r := range everyFault(share * 5 / 4) {
+		r.Kinds, r.Flip = []string{"lookup", "rows"}, 0
+		rules = append(rules, r)
+	}
+	return rules
 }
 
 type way struct {
@@ -63,8 +75,8 @@ type way struct {
 	batches, full uint64
 }
 
-// 1 % and 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged, each
-// alone and all together: every sum is exact, every loss is noticed and made good, and nothing counts twice.
+// 1 % and 5 % of all messages of every kind, in both directions, are lost, repeated, late, out of order or damaged,
+// each alone and all together: every sum is exact, every loss is noticed and made good, and nothing counts twice.
 func TestFrames(t *testing.T) {
 	var frames, largeFrames, harmed uint64
 	for _, w := range ways() {

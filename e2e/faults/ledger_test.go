@@ -21,8 +21,9 @@ const (
 )
 
 // ledger is a workload whose outcome is known without training: element i of lane l's gradient in batch b is a small
-// integer that follows from (b, l, i). With learning rate 1 and weights that are powers of two, every parameter is at any
-// time a multiple of 1/16 below 2^20, so float32 holds it and every sum on the way exactly, in whatever order it is taken.
+// integer that follows from (b, l, i). With learning rate 1 and weights that are powers of two, every parameter is at
+// any time a multiple of 1/16 below 2^20, so float32 holds it and every sum on the way exactly, in whatever order it is
+// taken.
 type ledger struct {
 	job     *schema.Job
 	pattern []float32   // patternLen values, twice, so that every stretch of patternLen is contiguous
@@ -164,7 +165,8 @@ func (l *ledger) advanceRows(weight float32) {
 func (l *ledger) check(param func(string) []float32) error {
 	for i, p := range l.job.Parameters {
 		if at := difference(param(p.Name), l.want[i]); at >= 0 {
-			return fmt.Errorf("version %d: element %d of %s is %v, and the books say %v", l.version, at, p.Name, param(p.Name)[at], l.want[i][at])
+			return fmt.Errorf("version %d: element %d of %s is %v, and the books say %v", l.version, at, p.Name,
+				param(p.Name)[at], l.want[i][at])
 		}
 		l.checked += uint64(p.Elements())
 	}
@@ -177,7 +179,8 @@ func (l *ledger) checkRow(key uint64, row []float32) error {
 		want = make([]float32, tableDim)
 	}
 	if at := difference(row, want); at >= 0 {
-		return fmt.Errorf("version %d: column %d of row %d is %v, and the books say %v", l.version, at, key, row[at], want[at])
+		return fmt.Errorf("version %d: column %d of row %d is %v, and the books say %v", l.version, at, key,
+			row[at], want[at])
 	}
 	l.checked += tableDim
 	return nil

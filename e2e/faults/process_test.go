@@ -35,7 +35,8 @@ func TestTrainerPaused(t *testing.T) {
 	})
 	r.proxy.SetRules()
 	stats := other.tale().Stats
-	t.Logf("paused for %v; it sent %d frames, %d of them again, and asked %d times for results", <-paused, stats.GradientFrames, stats.Resent, stats.Pulls)
+	t.Logf("paused for %v; it sent %d frames, %d of them again, and asked %d times for results", <-paused,
+		stats.GradientFrames, stats.Resent, stats.Pulls)
 	rounds, _ := r.rounds()
 	if stats.Results != rounds*batches || stats.Batches != batches {
 		t.Errorf("the paused trainer took %d results of %d batches", stats.Results, stats.Batches)
@@ -46,7 +47,8 @@ func TestTrainerPaused(t *testing.T) {
 	}
 }
 
-// The memory of a server process stays within the formula, with dense rounds of 38 MB, and with sparse ones under faults.
+// The memory of a server process stays within the formula, with dense rounds of 38 MB, and with sparse ones under
+// faults.
 func TestServerStaysWithinItsFormula(t *testing.T) {
 	if raced {
 		t.Skip("the race detector takes memory of its own; make test-all runs this without it")

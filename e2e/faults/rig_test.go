@@ -61,6 +61,7 @@ type plan struct {
 	table    bool
 	apply    string
 	config   func(*trainer.Config) // changes a trainer's configuration; nil for nothing
+	change   func(*schema.Job)     // changes the manifest; nil for nothing
 }
 
 // rig is a server, a proxy and the trainers of one job behind it.
@@ -84,10 +85,15 @@ func (p *plan) job() *schema.Job {
 		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1},
 	}
 	for i, n := range p.elements {
-		job.Parameters = append(job.Parameters, schema.Parameter{Name: fmt.Sprintf("p%d", i), Shape: []int{n}, Init: schema.Init{Kind: schema.InitZeros}})
+		job.Parameters = append(job.Parameters, schema.Parameter{Name: fmt.Sprintf("p%d", i), Shape: []int{n},
+			Init: schema.Init{Kind: schema.InitZeros}})
 	}
 	if p.table {
-		job.Tables = []schema.TableSpec{{Name: "rows", Rows: tableRows, Dim: tableDim, Partitions: 8, Init: schema.Init{Kind: schema.InitZeros}}}
+		job.Tables = []schema.TableSpec{{Name: "rows", Rows: tableRows, Dim: tableDim, Partitions: 8,
+			Init: schema.Init{Kind: schema.InitZeros}}}
+	}
+	if p.change != nil {
+		p.change(job)
 	}
 	return job
 }
@@ -119,8 +125,10 @@ func newRig(t *testing.T, p plan) *rig {
 func (r *rig) serve() {
 	r.t.Helper()
 	var err error
-	r.plan.server.Deadline = cmp.Or(r.plan.server.Deadline, 2*guard) // nobody is to be given up because the machine is busy
-	if r.server, err = ps.Start(guarded(r.t), r.plan.server, ps.Options{Backend: openBackend(r.t), Log: warnings(r.t)}); err != nil {
+	// nobody is to be given up because the machine is busy
+	r.plan.server.Deadline = cmp.Or(r.plan.server.Deadline, 2*guard)
+	if r.server, err = ps.Start(guarded(r.t), r.plan.server,
+		ps.Options{Backend: openBackend(r.t), Log: warnings(r.t)}); err != nil {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(r.server.Close)
@@ -146,7 +154,8 @@ func (r *rig) join(backend cuda.Backend) {
 	r.t.Helper()
 	r.sessions = make([]*trainer.Session, r.plan.trainers)
 	r.together(func(i int) error {
-		c := trainer.Config{Server: r.proxy.URL(), Member: schema.TrainerMember(i), Backend: backend, Log: warnings(r.t), AnswerWithin: guard, BackWithin: guard, LeaveWithin: guard}
+		c := trainer.Config{Server: r.proxy.URL(), Member: schema.TrainerMember(i), Backend: backend, Log: warnings(r.t),
+			AnswerWithin: guard, BackWithin: guard, LeaveWithin: guard}
 		if r.plan.config != nil {
 			r.plan.config(&c)
 		}

@@ -10,16 +10,19 @@ import (
 	"gradbus/trainer"
 )
 
-// A server is stopped in the middle of a lookup, which is asked for again meanwhile: its late answers are on the way while the table is
-// scanned, and are not taken for pieces of it. With -full 20 times.
+// A server is stopped in the middle of a lookup, which is asked for again meanwhile: its late answers are on the way
+// while the table is scanned, and are not taken for pieces of it. With -full 20 times.
 func TestScanBesideAStoppedServer(t *testing.T) {
 	const rows, dim, asked = 65536, 64, 16384
 	job := &schema.Job{Name: "scan", Workload: "none", Seed: 1, Trainers: 1, Lanes: 1, Consistency: schema.ConsistencySync,
-		Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: 256 << 10, Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1},
-		Tables: []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 64, Init: schema.Init{Kind: schema.InitNormal, Scale: 1}}}}
+		Apply: schema.ApplyUpdate, Policy: schema.PolicyFail, ChunkBytes: 256 << 10,
+		Optimizer: schema.Optimizer{Kind: schema.OptimizerSGD, LR: 1},
+		Tables: []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 64,
+			Init: schema.Init{Kind: schema.InitNormal, Scale: 1}}}}
 	server := send(t, errand{Shards: 2})
 	url := server.tale().URL
-	s, err := trainer.Join(guarded(t), trainer.Config{Server: url, Backend: openBackend(t), Log: warnings(t), BackWithin: guard}, job)
+	s, err := trainer.Join(guarded(t), trainer.Config{Server: url, Backend: openBackend(t), Log: warnings(t),
+		BackWithin: guard}, job)
 	if err != nil {
 		t.Fatal(err)
 	}

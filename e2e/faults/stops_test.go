@@ -61,14 +61,15 @@ func TestWayCutInMidRound(t *testing.T) {
 	}
 }
 
-// notLost checks what holds also where connections were cut, so that what was lost with them is not known: every round of
-// every trainer was taken, none twice, and nothing was damaged unnoticed.
+// notLost checks what holds also where connections were cut, so that what was lost with them is not known: every round
+// of every trainer was taken, none twice, and nothing was damaged unnoticed.
 func (r *rig) notLost() {
 	r.t.Helper()
 	rounds, frames := r.rounds()
 	for i, s := range r.sessions {
 		st := s.Stats()
-		r.t.Logf("trainer %d: %d frames, %d sent again, %d results, %d once more, %d pulls, %d reconnects, %d dropped", i, st.GradientFrames,
+		r.t.Logf("trainer %d: %d frames, %d sent again, %d results, %d once more, %d pulls, %d reconnects, %d dropped", i,
+			st.GradientFrames,
 			st.Resent, st.Results, st.ResultsRepeated, st.Pulls, st.Reconnects, st.Dropped)
 		if st.Results != rounds*st.Batches || st.GradientFrames < frames*st.Batches {
 			r.t.Errorf("trainer %d: %d results and %d frames of %d batches", i, st.Results, st.GradientFrames, st.Batches)
@@ -76,8 +77,8 @@ func (r *rig) notLost() {
 	}
 }
 
-// A trainer that reads too slowly is cut off by the server, which says so and counts it; the trainer comes back, asks for
-// what it missed, and every sum is exact. The other trainer and the server hold no more than the limit meanwhile.
+// A trainer that reads too slowly is cut off by the server, which says so and counts it; the trainer comes back, asks
+// for what it missed, and every sum is exact. The other trainer and the server hold no more than the limit meanwhile.
 func TestReaderTooSlow(t *testing.T) {
 	p := large("slow-reader")
 	p.elements = []int{160 * largeChunk / 4} // 40 MiB, more than sockets and the limit hold
@@ -88,7 +89,8 @@ func TestReaderTooSlow(t *testing.T) {
 		name := fmt.Sprintf("%s/t1", r.job.Name)
 		r.proxy.Stall(chaos.FromServer, name, "mean")
 		defer r.proxy.Resume()
-		for end := time.Now().Add(guard); r.server.Stats().SlowReaders == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(guard); r.server.Stats().SlowReaders == 0 &&
+			time.Now().Before(end); time.Sleep(time.Millisecond) {
 		}
 	})
 	r.train(batches, nil)
@@ -155,8 +157,8 @@ func TestControlLost(t *testing.T) {
 	})
 	r.train(5, nil)
 	r.balance()
-	t.Logf("%d beats lost in %v", lost(), time.Since(began))
+	t.Logf("%d heartbeats lost in %v", lost(), time.Since(began))
 	if lost() < 4 {
-		t.Errorf("only %d beats were lost", lost())
+		t.Errorf("only %d heartbeats were lost", lost())
 	}
 }

@@ -29,7 +29,8 @@ func run() error {
 	user, password := flag.String("user", "", "who may connect"), flag.String("password", "", "what they have to know")
 	js := flag.Bool("jetstream", true, "keep streams and buckets, in a temporary folder")
 	flag.Parse()
-	options := &server.Options{ServerName: "natsd", Host: *host, Port: *port, Username: *user, Password: *password, NoSigs: true, NoLog: true}
+	options := &server.Options{ServerName: "natsd", Host: *host, Port: *port, Username: *user, Password: *password,
+		NoSigs: true, NoLog: true}
 	if *js {
 		folder, err := os.MkdirTemp("", "natsd-")
 		if err != nil {

@@ -20,7 +20,8 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-var needBrowser = flag.Bool("need-browser", false, "run the tests, rather than skip them, and fail where there is no chromium")
+var needBrowser = flag.Bool("need-browser", false,
+	"run the tests, rather than skip them, and fail where there is no chromium")
 
 // patience is how long anything may take on a machine that is busy with other things.
 const patience = 3 * time.Minute
@@ -66,7 +67,8 @@ func start(t testing.TB) *browser {
 	}
 	options := append(chromedp.DefaultExecAllocatorOptions[:],
 		chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.Env("TZ=UTC"), chromedp.Flag("lang", "en-US"),
-		chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("disable-lcd-text", true), chromedp.Flag("hide-scrollbars", true))
+		chromedp.Flag("force-color-profile", "srgb"), chromedp.Flag("disable-lcd-text", true),
+		chromedp.Flag("hide-scrollbars", true))
 	allocated, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	ctx, stop := chromedp.NewContext(allocated)
 	if err := chromedp.Do(ctx); err != nil {
@@ -109,7 +111,8 @@ func (b *browser) tab(t testing.TB, address string, v view) *tab {
 		v.scale = 1
 	}
 	p.do() // opens the tab
-	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}, {Name: "prefers-reduced-motion", Value: motion}}
+	features := []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme},
+		{Name: "prefers-reduced-motion", Value: motion}}
 	call(p, network.Enable, network.EnableParams{})
 	call(p, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: features})
 	p.view = v
@@ -233,7 +236,8 @@ func (p *tab) until(what, expression string) {
 			return
 		}
 		if time.Now().After(end) {
-			p.t.Fatalf("%s: %s is still not so; the page says:\n%s", what, expression, value[string](p, "document.body.innerText.slice(0, 2000)"))
+			p.t.Fatalf("%s: %s is still not so; the page says:\n%s", what, expression,
+				value[string](p, "document.body.innerText.slice(0, 2000)"))
 		}
 	}
 }
@@ -249,6 +253,8 @@ func (p *tab) keys(all ...string) {
 // hover moves the mouse over an element, at a share of its width.
 func (p *tab) hover(element string, share float64) {
 	p.t.Helper()
-	at := value[[]float64](p, fmt.Sprintf(`(() => { const r = document.querySelector(%q).getBoundingClientRect(); return [r.left + r.width * %v, r.top + r.height / 2]; })()`, element, share))
+	at := value[[]float64](p,
+		fmt.Sprintf(
+			`(() => { const r = document.querySelector(%q).getBoundingClientRect(); return [r.left + r.width * %v, r.top + r.height / 2]; })()`, element, share))
 	p.do(chromedp.MouseEvent(input.DispatchMouseEventTypeMouseMoved, at[0], at[1]))
 }

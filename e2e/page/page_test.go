@@ -9,7 +9,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status/sample"
 	"gradbus/schema"
 )
 
@@ -23,23 +23,30 @@ func TestHealthy(t *testing.T) {
 	s := scenes["healthy"](t)
 	p := b.tab(t, s.URL, desk)
 	p.until("it is live", live)
-	p.until("the sentence", `document.getElementById("why").dataset.level === "ok" && document.getElementById("why-text").textContent.startsWith("packages runs")`)
-	p.until("the loss is drawn", `document.querySelectorAll("#chart-loss canvas").length === 1 && /^0\.\d+$/.test(document.querySelector("#chart-loss .legend b").textContent)`)
+	p.until("the sentence",
+		`document.getElementById("why").dataset.level === "ok" && document.getElementById("why-text").textContent.startsWith("packages runs")`)
+	p.until("the loss is drawn",
+		`document.querySelectorAll("#chart-loss canvas").length === 1 && /^0\.\d+$/.test(document.querySelector("#chart-loss .legend b").textContent)`)
 	p.until("trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 4`)
 	hidden := func(table, column string) string {
-		return `[...document.querySelectorAll("#s-` + table + ` thead th")].find((e) => e.textContent.startsWith("` + column + `")).hidden`
+		return `[...document.querySelectorAll("#s-` + table + ` thead th")].find((e) => e.textContent.startsWith("` + column +
+			`")).hidden`
 	}
-	p.until("no column of what nobody does", hidden("trainers", "Verified")+" && !"+hidden("servers", "Verified")+" && "+hidden("trainers", "Skipped"))
-	p.until("the host without scrolling", `(() => { const s = document.querySelector("#s-trainers .scroll"); return s.scrollWidth <= s.clientWidth })()`)
+	p.until("no column of what nobody does", hidden("trainers", "Verified")+" && !"+hidden("servers", "Verified")+" && "+
+		hidden("trainers", "Skipped"))
+	p.until("the host without scrolling",
+		`(() => { const s = document.querySelector("#s-trainers .scroll"); return s.scrollWidth <= s.clientWidth })()`)
 	p.until("shards", `document.querySelectorAll("#s-shards tbody tr").length === 4`)
 	p.until("servers", `document.querySelectorAll("#s-servers tbody tr").length === 2`)
-	p.until("no link to a loopback address of another machine", `document.querySelector("#s-servers tbody tr:nth-child(2) [data-column=page]").innerHTML === "127.0.0.1:8080 on box-1"`)
+	p.until("no link to a loopback address of another machine",
+		`document.querySelector("#s-servers tbody tr:nth-child(2) [data-column=page]").innerHTML === "127.0.0.1:8080 on box-1"`)
 	p.until("no GPU", `document.getElementById("s-gpus").innerText.includes("No GPU")`)
 	s.step(1)
 	p.until("the next batch", `document.getElementById("facts").innerText.includes("12,008")`)
 	s.with(func(c *sample.Cluster) { c.Trainers[1].Skipped = 1234 })
 	s.step(1)
-	p.until("lanes that were skipped", "!"+hidden("trainers", "Skipped")+` && [...document.querySelectorAll("#s-trainers [data-column=skipped]")].some((e) => e.textContent === "1,234")`)
+	p.until("lanes that were skipped", "!"+hidden("trainers", "Skipped")+
+		` && [...document.querySelectorAll("#s-trainers [data-column=skipped]")].some((e) => e.textContent === "1,234")`)
 }
 
 // A trainer that stops is named at the top, and its row comes first.
@@ -51,7 +58,8 @@ func TestWaiting(t *testing.T) {
 	s.with(func(c *sample.Cluster) { c.Trainers[2].Stopped = true })
 	s.step(10)
 	p.until("the sentence", `/waits .*for trainer t2/.test(document.getElementById("why-text").textContent)`)
-	p.until("the level", `document.getElementById("why").dataset.level === "critical" && document.getElementById("why-level").textContent === "Critical"`)
+	p.until("the level",
+		`document.getElementById("why").dataset.level === "critical" && document.getElementById("why-level").textContent === "Critical"`)
 	p.until("read aloud", `document.getElementById("said").textContent.includes("t2")`)
 	p.until("the tab", `document.title.startsWith("✕ ") && document.title.includes("t2")`)
 	p.until("its row", `document.querySelector("#s-trainers tbody tr").innerText.startsWith("t2")`)
@@ -62,7 +70,8 @@ func TestWaiting(t *testing.T) {
 // What trainers call their hosts is text, whatever it looks like.
 func TestHostile(t *testing.T) {
 	b := start(t)
-	const name = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>` + "aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt"
+	const name = `<img src=x onerror="document.title='taken'"><script>document.title='taken'</script>` +
+		"aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt_aVeryLongNameWithoutAnySpaceInIt"
 	s := open(t, sample.Options{Trainers: 2, Job: "packages"}, 30, func(c *sample.Cluster) {
 		for _, trainer := range c.Trainers {
 			trainer.Host = name
@@ -92,9 +101,11 @@ func TestLost(t *testing.T) {
 	s.with(func(*sample.Cluster) { s.refuse = 503 })
 	s.CloseClientConnections()
 	p.until("it is lost", `document.body.classList.contains("lost")`)
-	p.until("it says so", `/Stream lost: what is shown is of 02:25:00.* 503: as the test wants it/.test(document.getElementById("lost").textContent)`)
+	p.until("it says so",
+		`/Stream lost: what is shown is of 02:25:00.* 503: as the test wants it/.test(document.getElementById("lost").textContent)`)
 	p.until("it is grey", `getComputedStyle(document.getElementById("main")).filter.includes("grayscale(1)")`)
-	p.until("what it says of jobs, too", `getComputedStyle(document.getElementById("jobs")).filter.includes("grayscale(1)")`)
+	p.until("what it says of jobs, too",
+		`getComputedStyle(document.getElementById("jobs")).filter.includes("grayscale(1)")`)
 	p.until("the tab", `document.title.startsWith("? stream lost")`)
 	p.until("read aloud", `document.getElementById("alarm").textContent.includes("lost")`)
 	s.with(func(*sample.Cluster) { s.refuse = 0 })
@@ -109,12 +120,14 @@ func TestRefused(t *testing.T) {
 	s.with(func(*sample.Cluster) { s.refuse = 503 })
 	p := start(t).tab(t, s.URL, desk)
 	p.expected = func(said string) bool { return strings.HasPrefix(said, "network:") }
-	p.until("what it answered", `/^It answered 503: as the test wants it\./.test(document.getElementById("lost").textContent) && document.getElementById("why-level").textContent === "Refused"`)
+	p.until("what it answered",
+		`/^It answered 503: as the test wants it\./.test(document.getElementById("lost").textContent) && document.getElementById("why-level").textContent === "Refused"`)
 	s.with(func(*sample.Cluster) { s.refuse = 0 })
 	p.until("it is live", live+` && document.getElementById("why-level").textContent !== "Refused"`)
 }
 
-// Events of before the page was opened are there, and those of while it was away, though the first update that comes has newer ones.
+// Events of before the page was opened are there, and those of while it was away, though the first update that comes
+// has newer ones.
 func TestEventsAreWhole(t *testing.T) {
 	b := start(t)
 	s := scenes["waiting"](t) // its latest update has the last event alone
@@ -142,7 +155,8 @@ func TestToken(t *testing.T) {
 	s.with(func(*sample.Cluster) { s.token = "right" })
 	p := b.tab(t, s.URL, desk)
 	p.expected = func(said string) bool { return strings.Contains(said, "401") || strings.Contains(said, "403") }
-	p.until("it asks", `!document.getElementById("token-form").hidden && document.getElementById("main").hidden && document.activeElement.id === "token"`)
+	p.until("it asks",
+		`!document.getElementById("token-form").hidden && document.getElementById("main").hidden && document.activeElement.id === "token"`)
 	p.do(chromedp.SendKeys("#token", "wrong\r"))
 	p.until("it is refused", `document.getElementById("token-text").textContent.includes("not the token")`)
 	p.do(chromedp.SendKeys("#token", "right\r"))
@@ -201,7 +215,8 @@ func TestKeyboard(t *testing.T) {
 	p := b.tab(t, s.URL, desk)
 	p.until("it is live", live+` && document.querySelectorAll("#s-trainers tbody tr").length > 0`)
 	p.keys("\t")
-	p.until("the skip link", `document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
+	p.until("the skip link",
+		`document.activeElement.className === "skip" && document.activeElement.getBoundingClientRect().top >= 0`)
 	p.until("its focus is seen", `getComputedStyle(document.activeElement).outlineStyle === "solid"`)
 	p.keys("\r")
 	p.until("it leads to the sentence", `document.activeElement.id === "why"`)
@@ -219,15 +234,19 @@ func TestKeyboard(t *testing.T) {
 	p.until("log", `document.querySelector("#chart-loss button").getAttribute("aria-pressed") === "true"`)
 	p.until("one job", `document.querySelector("#jobs [aria-pressed=true]").textContent === "digits"`)
 	p.keys("]")
-	p.until("the other job", `document.querySelector("#jobs [aria-pressed=true]").textContent === "packages" && location.hash === "#job=packages" && document.querySelectorAll("#s-trainers tbody tr").length === 4`)
+	p.until("the other job",
+		`document.querySelector("#jobs [aria-pressed=true]").textContent === "packages" && location.hash === "#job=packages" && document.querySelectorAll("#s-trainers tbody tr").length === 4`)
 	p.keys("t")
 	p.until("trainers", `document.activeElement.id === "h-trainers"`)
 	p.keys("\t", "\t") // the region that scrolls, then the first head
 	first := `document.querySelector("#s-trainers tbody tr th").textContent`
 	p.keys("\r")
-	p.until("sorted", `document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "ascending" && `+first+` === "t0"`)
+	p.until("sorted", `document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "ascending" && `+
+		first+` === "t0"`)
 	p.keys("\r")
-	p.until("the other way", `document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "descending" && `+first+` === "t3"`)
+	p.until("the other way",
+		`document.querySelector("#s-trainers th[aria-sort]").getAttribute("aria-sort") === "descending" && `+first+
+			` === "t3"`)
 	p.keys("\r")
 	p.until("back to trouble", `document.querySelectorAll("#s-trainers th[aria-sort]").length === 0`)
 	value[any](p, `document.querySelector("#chart-loss .plot").focus()`)
@@ -247,13 +266,16 @@ func TestEnds(t *testing.T) {
 	s := healthy(t)
 	p := start(t).tab(t, s.URL, desk)
 	fact := func(term string) string {
-		return fmt.Sprintf(`[...document.querySelectorAll("#facts .fact")].some((f) => !f.hidden && f.querySelector("dt").textContent === %q)`, term)
+		return fmt.Sprintf(
+			`[...document.querySelectorAll("#facts .fact")].some((f) => !f.hidden && f.querySelector("dt").textContent === %q)`,
+			term)
 	}
 	p.until("it runs", live+" && "+fact("runs for"))
 	s.with(func(c *sample.Cluster) { c.End(nil) })
 	s.step(3)
 	p.until("it has ended", fact("ran for")+" && "+fact("ended")+" && !"+fact("runs for"))
-	p.until("its trainers do nothing", `[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
+	p.until("its trainers do nothing",
+		`[...document.querySelectorAll("#s-trainers tbody tr")].every((r) => r.innerText.includes("left") && !/compute|lookup|result/.test(r.innerText))`)
 
 	s = open(t, sample.Options{}, 3, func(c *sample.Cluster) { c.Phase = "gathering" })
 	p = start(t).tab(t, s.URL, desk)
@@ -261,10 +283,13 @@ func TestEnds(t *testing.T) {
 		c.End(&schema.Failed{Member: "p-box-4222", Text: "this machine computes wrongly"})
 	})
 	s.step(3)
-	p.until("one that never began has no curves", fact("ended")+` && document.getElementById("charts").hidden && document.getElementById("facts").innerText.includes("failed")`)
+	p.until("one that never began has no curves",
+		fact("ended")+
+			` && document.getElementById("charts").hidden && document.getElementById("facts").innerText.includes("failed")`)
 }
 
-// Of more jobs than there is room for, the one that is shown is in sight, whatever it is called; and the page is no wider for them.
+// Of more jobs than there is room for, the one that is shown is in sight, whatever it is called; and the page is no
+// wider for them.
 func TestManyJobs(t *testing.T) {
 	b := start(t)
 	s := scenes["jobs-many"](t)
@@ -280,7 +305,8 @@ func TestManyJobs(t *testing.T) {
 				return at.width > 0 && at.left >= place.left - 1 && at.right <= Math.min(place.right, innerWidth) + 1;
 			})()`)
 		}
-		p.until("its end tells it from the others", `/^recommender-of-t….*nightly-0\d$/.test(document.querySelector('#jobs button[aria-pressed="true"]').textContent)`)
+		p.until("its end tells it from the others",
+			`/^recommender-of-t….*nightly-0\d$/.test(document.querySelector('#jobs button[aria-pressed="true"]').textContent)`)
 		if wide := p.wide(); len(wide) > 0 {
 			t.Errorf("at %d pixels: %q", v.width, wide)
 		}
@@ -295,12 +321,15 @@ func TestIdle(t *testing.T) {
 	b := start(t)
 	s := scenes["many"](t)
 	p := b.tab(t, s.URL, desk)
-	p.until("it is live", live+` && document.querySelectorAll("#s-trainers tbody tr").length === 12 && document.querySelectorAll("#chart-refused canvas").length === 1 && [...document.querySelectorAll(".nothing")].every((e) => e.hidden)`)
+	p.until("it is live",
+		live+
+			` && document.querySelectorAll("#s-trainers tbody tr").length === 12 && document.querySelectorAll("#chart-refused canvas").length === 1 && [...document.querySelectorAll(".nothing")].every((e) => e.hidden)`)
 	value[any](p, `document.querySelector("#s-trainers .more").click()`)
 	p.until("all trainers", `document.querySelectorAll("#s-trainers tbody tr").length === 64`)
-	// The newest point comes by the series, which rounds it, and by the stream, which does not; and whatever is still on its way to the
-	// document of a busy machine is no fault. So it has to be quiet once, in the end.
-	value[any](p, `window.changes = []; window.updates = 0; new MutationObserver((all) => { for (const m of all) window.changes.push([m.type, m.target.id || m.target.className || m.target.nodeName, m.target.parentNode?.id || m.target.parentNode?.className, m.target.textContent.slice(0, 80)].join(" ")) }).observe(document.body, {childList: true, subtree: true, characterData: true, attributes: true}), 0`)
+	// The newest point comes by the series, which rounds it, and by the stream, which does not; and whatever is still on
+	// its way to the document of a busy machine is no fault. So it has to be quiet once, in the end.
+	value[any](p,
+		`window.changes = []; window.updates = 0; new MutationObserver((all) => { for (const m of all) window.changes.push([m.type, m.target.id || m.target.className || m.target.nodeName, m.target.parentNode?.id || m.target.parentNode?.className, m.target.textContent.slice(0, 80)].join(" ")) }).observe(document.body, {childList: true, subtree: true, characterData: true, attributes: true}), 0`)
 	var changes []string
 	for range 10 {
 		value[any](p, "window.changes = [], 0")

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// small writes a picture of a screen with the 256 colours that matter most in it, which is all that the eye can tell, in a
-// third of the bytes. It is the same for the same picture.
+// small writes a picture of a screen with the 256 colours that matter most in it, which is all that the eye can tell,
+// in a third of the bytes. It is the same for the same picture.
 func small(data []byte) ([]byte, error) {
 	from, err := png.Decode(bytes.NewReader(data))
 	if err != nil {

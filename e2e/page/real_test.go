@@ -57,7 +57,8 @@ func server(t testing.TB, args ...string) (p *os.Process, url, page string) {
 	t.Helper()
 	files := t.TempDir()
 	port, http := filepath.Join(files, "port"), filepath.Join(files, "http")
-	p = process(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", port, "--http", "127.0.0.1:0", "--http-port-file", http, "--gpu", "off"}, args...)...)
+	p = process(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", port, "--http", "127.0.0.1:0",
+		"--http-port-file", http, "--gpu", "off"}, args...)...)
 	return p, file(t, port), file(t, http)
 }
 
@@ -80,7 +81,8 @@ func index(t testing.TB) string {
 	sections := []string{"admin", "devel", "games", "math"}
 	for i := range 400 {
 		s := sections[i%len(sections)]
-		fmt.Fprintf(&b, "Package: %s-%d-x\nVersion: 1\nSection: %s\nDescription: %sword%d common%d %sword%d\n\n", s, i, s, s, i*7%11, i*5%13, s, i*3%17)
+		fmt.Fprintf(&b, "Package: %s-%d-x\nVersion: 1\nSection: %s\nDescription: %sword%d common%d %sword%d\n\n", s, i, s, s,
+			i*7%11, i*5%13, s, i*3%17)
 	}
 	path := filepath.Join(t.TempDir(), "Packages")
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
@@ -94,14 +96,15 @@ func trainers(t testing.TB, url string) (all []*os.Process) {
 	t.Helper()
 	data := index(t)
 	for i := range 2 {
-		all = append(all, process(t, "trainer", "packages", "--server", url, "--input", data, "--trainers", "2", "--id", fmt.Sprintf("t%d", i),
+		all = append(all, process(t, "trainer", "packages", "--server", url, "--input", data, "--trainers", "2", "--id",
+			fmt.Sprintf("t%d", i),
 			"--batch", "32", "--dim", "8", "--lr", "1", "--epochs", "100000"))
 	}
 	return all
 }
 
-// The commands as anybody starts them: the page shows the job; a trainer that is stopped is named at the top, and when it
-// goes on, nobody waits any more; one that is killed is named, too; a server that is gone greys the page.
+// The commands as anybody starts them: the page shows the job; a trainer that is stopped is named at the top, and when
+// it goes on, nobody waits any more; one that is killed is named, too; a server that is gone greys the page.
 func TestReal(t *testing.T) {
 	b := start(t)
 	ps, url, page := server(t, "--deadline", "5m")
@@ -110,7 +113,8 @@ func TestReal(t *testing.T) {
 		return strings.Contains(said, "ERR_CONNECTION_REFUSED") || strings.Contains(said, "ERR_INCOMPLETE_CHUNKED")
 	}
 	p.until("it is live", live)
-	p.until("it says what to run", `document.getElementById("empty").innerText.includes("./bin/trainer packages") && !document.getElementById("empty").hidden`)
+	p.until("it says what to run",
+		`document.getElementById("empty").innerText.includes("./bin/trainer packages") && !document.getElementById("empty").hidden`)
 	running := trainers(t, url)
 	p.until("it trains", `document.getElementById("facts").innerText.includes("running")`)
 	p.until("both are there", `document.querySelectorAll("#s-trainers tbody tr").length === 2`)
@@ -120,20 +124,24 @@ func TestReal(t *testing.T) {
 		t.Fatal(err)
 	}
 	stopped := time.Now()
-	p.until("the sentence names t1", `/waits .*t1/.test(document.getElementById("why-text").textContent) && document.getElementById("why").dataset.level !== "ok"`)
+	p.until("the sentence names t1",
+		`/waits .*t1/.test(document.getElementById("why-text").textContent) && document.getElementById("why").dataset.level !== "ok"`)
 	t.Logf("named %v after it was stopped", time.Since(stopped).Round(10*time.Millisecond))
-	p.until("it is silent", `document.querySelector("#s-trainers tbody tr").innerText.startsWith("t1") && document.querySelector("#s-trainers tbody tr").innerText.includes("silent")`)
+	p.until("it is silent",
+		`document.querySelector("#s-trainers tbody tr").innerText.startsWith("t1") && document.querySelector("#s-trainers tbody tr").innerText.includes("silent")`)
 	if err := running[1].Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	// A busy machine may give reasons for warnings of its own; that nobody waits for t1 is what is wanted.
-	p.until("nobody waits for it any more", `document.getElementById("why").dataset.level !== "critical" && !/waits .*t1/.test(document.getElementById("why-text").textContent)`)
+	p.until("nobody waits for it any more",
+		`document.getElementById("why").dataset.level !== "critical" && !/waits .*t1/.test(document.getElementById("why-text").textContent)`)
 
 	if err := running[1].Kill(); err != nil {
 		t.Fatal(err)
 	}
 	killed := time.Now()
-	p.until("t1 is named again", `document.getElementById("why").dataset.level === "critical" && /t1/.test(document.getElementById("why-text").textContent)`)
+	p.until("t1 is named again",
+		`document.getElementById("why").dataset.level === "critical" && /t1/.test(document.getElementById("why-text").textContent)`)
 	t.Logf("named %v after it was killed", time.Since(killed).Round(10*time.Millisecond))
 
 	if err := ps.Kill(); err != nil {

@@ -11,7 +11,7 @@ import (
 	"os/signal"
 	"testing"
 
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status/sample"
 	"gradbus/schema"
 )
 
@@ -43,7 +43,8 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s.with(func(c *sample.Cluster) {
 			g := &c.Trainers[2].GPUs[0]
 			g.State, g.Code, g.Reason = schema.GPUUnhealthy, "xid-79", "XID 79: it has fallen off the bus"
-			g.Action, g.SinceMS, g.XIDs = "Move the job to another GPU and restart the machine.", c.Now.UnixMilli(), map[string]uint64{"79": 1}
+			g.Action, g.SinceMS, g.XIDs = "Move the job to another GPU and restart the machine.", c.Now.UnixMilli(),
+				map[string]uint64{"79": 1}
 			g.Injected = true
 			c.Trainers[2].Stuck = true
 		})
@@ -73,7 +74,8 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s.with(func(c *sample.Cluster) { c.Trainers[3].Stopped = true })
 		s.step(30)
 		s.with(func(c *sample.Cluster) {
-			c.End(&schema.Failed{Member: "t3", Text: "trainer t3 on box-0 (pid 7103) was last seen 30s ago at batch 2400 (deadline 30s)"})
+			c.End(&schema.Failed{Member: "t3",
+				Text: "trainer t3 on box-0 (pid 7103) was last seen 30s ago at batch 2400 (deadline 30s)"})
 		})
 		s.step(20)
 		return s
@@ -92,7 +94,9 @@ var scenes = map[string]func(t testing.TB) *stage{
 		s := open(t, sample.Options{Trainers: 4, Hosts: 2, Job: "recommender-of-things-nightly-00"}, 1, nil)
 		s.with(func(*sample.Cluster) {
 			for i := range 19 {
-				s.others = append(s.others, sample.NewCluster(sample.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist", Place: fmt.Sprintf("rack%02d", i+1)}))
+				s.others = append(s.others,
+					sample.NewCluster(sample.Options{Job: fmt.Sprintf("recommender-of-things-nightly-%02d", i+1), Workload: "mnist",
+						Place: fmt.Sprintf("rack%02d", i+1)}))
 			}
 		})
 		s.step(8)

@@ -12,11 +12,12 @@ import (
 
 	"github.com/chromedp/chromedp"
 
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status/sample"
 )
 
 var (
-	write = flag.String("write", "", "with -run Screenshots: folder to write the pictures to, from the top of the repository")
+	write = flag.String("write", "",
+		"with -run Screenshots: folder to write the pictures to, from the top of the repository")
 	only  = flag.String("only", "", "with -write: only pictures whose names hold this")
 	of    = flag.String("of", "", "with -write: address of a page to take a picture of, instead of scenes")
 	every = flag.Bool("every", false, "with -write: every scene in every view, not only the pictures of the documentation")
@@ -70,8 +71,10 @@ func TestScreenshots(t *testing.T) {
 		}
 		p := b.tab(t, s.URL, shot.view)
 		p.expected = func(said string) bool { return shot.act != nil && strings.Contains(said, "network:") }
-		p.until("the page", `document.getElementById("live").dataset.state !== "connecting" && document.getElementById("why").dataset.level !== "none"`)
-		p.until("what is drawn", `document.getElementById("charts").hidden || document.querySelector("#chart-loss .nothing").hidden`)
+		p.until("the page",
+			`document.getElementById("live").dataset.state !== "connecting" && document.getElementById("why").dataset.level !== "none"`)
+		p.until("what is drawn",
+			`document.getElementById("charts").hidden || document.querySelector("#chart-loss .nothing").hidden`)
 		if shot.act != nil {
 			shot.act(p, s)
 		}
@@ -105,7 +108,8 @@ func shots() (all []shot) {
 		shot{name: "operations-waiting", scene: "waiting", view: view{width: 1280, height: 830, dark: true}},
 		shot{name: "operations-telephone", scene: "waiting", view: view{width: 390, height: 720, dark: true, scale: 1.5}},
 		shot{name: "operations-gpu", scene: "gpu", view: light, act: func(p *tab, _ *stage) { p.keys("g") }},
-		shot{name: "operations-crosshair", scene: "waiting", view: view{width: 1280, height: 640}, act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.972) }},
+		shot{name: "operations-crosshair", scene: "waiting", view: view{width: 1280, height: 640},
+			act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.972) }},
 		shot{name: "operations-replicas", scene: "mean", view: light, act: func(p *tab, _ *stage) { p.keys("s") }},
 		shot{name: "operations-lost", scene: "healthy", view: view{width: 1280, height: 420, dark: true}, act: lose},
 		shot{name: "+lost-dark", scene: "healthy", view: dark, act: lose},
@@ -117,7 +121,8 @@ func shots() (all []shot) {
 		shot{name: "+lost-phone", scene: "healthy", view: phone, act: lose},
 		shot{name: "+help-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("?") }},
 		shot{name: "+help-phone", scene: "healthy", view: phone, act: func(p *tab, _ *stage) { p.keys("?") }},
-		shot{name: "+hover-light", scene: "waiting", view: light, act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.93) }},
+		shot{name: "+hover-light", scene: "waiting", view: light,
+			act: func(p *tab, _ *stage) { p.hover("#chart-loss .u-over", 0.93) }},
 		shot{name: "+log-hour-dark", scene: "healthy", view: dark, act: func(p *tab, _ *stage) { p.keys("2", "l") }},
 		shot{name: "+token-dark", scene: "healthy", view: dark, act: func(p *tab, s *stage) {
 			s.with(func(*sample.Cluster) { s.token = "secret" })

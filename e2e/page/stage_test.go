@@ -16,13 +16,14 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/ps/ops/overview"
-	"gradbus/ps/ops/overview/sample"
 	"gradbus/ps/ops/page"
+	"gradbus/ps/ops/status"
+	"gradbus/ps/ops/status/sample"
 )
 
 // policy is what the server of the page allows it; package ops has the same.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // stage serves the page over a job that is played. Its clock is that of the play: it moves by a second with each step.
 type stage struct {
@@ -32,8 +33,8 @@ type stage struct {
 	mu      sync.Mutex
 	cluster *sample.Cluster
 	others  []*sample.Cluster // whose jobs are seen, too
-	tracker *overview.Tracker
-	latest  overview.Update
+	tracker *status.Tracker
+	latest  status.Update
 	told    chan struct{}                  // closed with each step
 	refuse  int                            // status that the API answers instead
 	edits   map[string]func(string) string // files that are served with a fault
@@ -59,12 +60,12 @@ func open(t testing.TB, o sample.Options, seconds int, change func(*sample.Clust
 func (s *stage) step(seconds int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var events []overview.Event
+	var events []status.Event
 	for range seconds {
 		s.noise()
 		for _, c := range s.others {
 			for _, h := range c.Second() {
-				s.tracker.Take(s.cluster.Now, h.Job, h.From, h.Pulse)
+				s.tracker.Take(s.cluster.Now, h.Job, h.From, h.Telemetry)
 			}
 		}
 		s.latest = s.cluster.Play(s.tracker, 1)
@@ -93,7 +94,8 @@ func (s *stage) noise() {
 			continue
 		}
 		x := float64(s.cluster.Now.Unix()%100000) + 0.37*float64(i)
-		scatter := math.Mod(math.Abs(math.Sin(x*12.9898)*43758.5453), 1) + math.Mod(math.Abs(math.Sin(x*78.233)*12543.123), 1) - 1
+		scatter := math.Mod(math.Abs(math.Sin(x*12.9898)*43758.5453), 1) + math.Mod(math.Abs(math.Sin(x*78.233)*12543.123),
+			1) - 1
 		t.Loss = s.cluster.LossAt(batch) * (1 + 0.12*scatter)
 		t.Norm = (0.4 + 1.6*math.Exp(-batch/2500)) * (1 + 0.25*scatter)
 	}
@@ -147,7 +149,8 @@ func (s *stage) login(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusForbidden)
 		return
 	}
-	http.SetCookie(w, &http.Cookie{Name: "stage", Value: "known", Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: "stage", Value: "known", Path: "/", HttpOnly: true,
+		SameSite: http.SameSiteStrictMode})
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
@@ -187,7 +190,7 @@ func (s *stage) again() {
 	s.told = make(chan struct{})
 }
 
-func (s *stage) update() overview.Update {
+func (s *stage) update() status.Update {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.latest

@@ -20,7 +20,8 @@ import (
 	"gradbus/internal/testkit"
 )
 
-var needPrometheus = flag.Bool("need-prometheus", false, "run the tests, rather than skip them, and fail where there is no prometheus")
+var needPrometheus = flag.Bool("need-prometheus", false,
+	"run the tests, rather than skip them, and fail where there is no prometheus")
 
 // guard bounds every wait: reaching it means that what is waited for will never come.
 const guard = 4 * time.Minute
@@ -151,7 +152,8 @@ func prometheus(t *testing.T, pages ...string) *server {
 			t.Fatal(err)
 		}
 	}
-	s := &server{process: start(t, "prometheus", "--config.file="+filepath.Join(folder, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(folder, "data"),
+	s := &server{process: start(t, "prometheus", "--config.file="+filepath.Join(folder, "prometheus.yml"),
+		"--storage.tsdb.path="+filepath.Join(folder, "data"),
 		"--web.listen-address=127.0.0.1:0")}
 	poll(t, "prometheus listens", func() bool {
 		m := listening.FindStringSubmatch(s.out.String())

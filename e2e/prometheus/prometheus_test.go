@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"gradbus/docs"
 )
 
 // What promtool thinks of the configuration, the alerts and their cases.
@@ -58,21 +60,10 @@ func inPanels(t *testing.T) (all []expression) {
 }
 
 // inRunbooks are the queries that runbooks tell people to make.
-func inRunbooks(t *testing.T) (all []expression) {
-	t.Helper()
-	files, err := filepath.Glob("../../docs/runbooks/*.md")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no runbooks: %v", err)
-	}
+func inRunbooks() (all []expression) {
 	query := regexp.MustCompile("`([^`\n]*gradbus_[^`\n]*)`")
-	for _, path := range files {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, q := range query.FindAllStringSubmatch(string(data), -1) {
-			all = append(all, expression{path, q[1]})
-		}
+	for _, q := range query.FindAllStringSubmatch(docs.Runbooks(), -1) {
+		all = append(all, expression{"docs/runbooks.md", q[1]})
 	}
 	return all
 }
@@ -84,7 +75,7 @@ func TestExpressionsParse(t *testing.T) {
 	folder := t.TempDir()
 	var b strings.Builder
 	b.WriteString("groups:\n  - name: panels\n    rules:\n")
-	for i, e := range append(inPanels(t), inRunbooks(t)...) {
+	for i, e := range append(inPanels(t), inRunbooks()...) {
 		text, err := json.Marshal(e.text)
 		if err != nil {
 			t.Fatal(err)
@@ -97,8 +88,9 @@ func TestExpressionsParse(t *testing.T) {
 	promtool(t, folder, nil, "check", "rules", "panels.yml")
 }
 
-// A real job on two ps, scraped by a real Prometheus: everything is counted once, every panel, alert and query of a runbook is evaluated, an injected fault of a GPU
-// is an alert, and a trainer that is stopped fires the one that names it.
+// A real job on two ps, scraped by a real Prometheus: everything is counted once, every panel, alert and query of a
+// runbook is evaluated, an injected fault of a GPU is an alert, and a trainer that is stopped fires the one that names
+// it.
 func TestRealJob(t *testing.T) {
 	t.Parallel()
 	wanted(t)
@@ -106,13 +98,17 @@ func TestRealJob(t *testing.T) {
 	if err := os.WriteFile(peers, []byte("secret-of-all-ps\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	first, nats, page := parameterServer(t, "--control-token-file", peers, "--id", "left", "--inject", "gpu=0,xid=79,after=1s")
+	first, nats, page := parameterServer(t, "--control-token-file", peers, "--id", "left", "--inject",
+		"gpu=0,xid=79,after=1s")
 	second, _, other := parameterServer(t, "--control-token-file", peers, "--id", "right", "--nats", nats)
 	p := prometheus(t, page, other)
-	poll(t, "both ps are there", func() bool { return p.has(t, `count(up{job="gradbus"} == 1) == 2 and count(gradbus_ps_info) == 2`) }, first, second, p.process)
+	poll(t, "both ps are there", func() bool {
+		return p.has(t, `count(up{job="gradbus"} == 1) == 2 and count(gradbus_ps_info) == 2`)
+	}, first, second, p.process)
 	trainers := make([]*process, 2)
 	for i := range trainers {
-		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2", "--input", "synthetic", "--placement", "rows", "--epochs", "100000")
+		trainers[i] = own(t, "trainer", "packages", "--server", nats, "--id", fmt.Sprintf("t%d", i), "--trainers", "2",
+			"--input", "synthetic", "--placement", "rows", "--epochs", "100000")
 	}
 	alive := []*process{first, second, p.process, trainers[0], trainers[1]}
 
@@ -144,12 +140,13 @@ func parameterServer(t *testing.T, more ...string) (ps *process, nats, page stri
 	t.Helper()
 	folder := t.TempDir()
 	natsFile, pageFile := filepath.Join(folder, "nats"), filepath.Join(folder, "page")
-	ps = own(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", natsFile, "--http", "127.0.0.1:0", "--http-port-file", pageFile, "--deadline", "10m"}, more...)...)
+	ps = own(t, "ps", append([]string{"--listen", "127.0.0.1:0", "--port-file", natsFile, "--http", "127.0.0.1:0",
+		"--http-port-file", pageFile, "--deadline", "10m"}, more...)...)
 	return ps, line(t, natsFile, ps), line(t, pageFile, ps)
 }
 
-// liveMetrics holds scrapes of all pages, either of which tells of the job, against promtool's linter and the list of what we say that we
-// export.
+// liveMetrics holds scrapes of all pages, either of which tells of the job, against promtool's linter and the list of
+// what we say that we export.
 func liveMetrics(t *testing.T, pages ...string) {
 	t.Helper()
 	golden, err := os.ReadFile("../../ps/ops/metrics/testdata/families.txt")
@@ -185,15 +182,19 @@ func liveMetrics(t *testing.T, pages ...string) {
 }
 
 // filled are panels that have something to show of any job.
-var filled = []string{"Critical problems", "ps that answer", "Jobs that run", "Jobs", "Loss", "Samples per second", "Batches per second", "Where the time goes",
-	"Between trainers and shards", "Behind the foremost", "Silent for", "Computing", "Processors", "Memory of trainers", "Who and where", "Load", "Rounds per second",
-	"Waiting at the shard", "Versions behind the foremost", "Processors of ps", "Memory of ps", "Frames", "Cost of looking",
-	"In kernels", "Kernels' memory traffic", "Gradient norm", "Round-trip", "Problems", "State", "Utilisation", "Temperature", "Power", "GPU memory", "Clocks", "XID events"}
+var filled = []string{"Critical problems", "ps that answer", "Jobs that run", "Jobs", "Loss", "Samples per second",
+	"Batches per second", "Where the time goes",
+	"Between trainers and shards", "Behind the foremost", "Silent for", "Computing", "Processors", "Memory of trainers",
+	"Who and where", "Load", "Rounds per second",
+	"Waiting at the shard", "Versions behind the foremost", "Processors of ps", "Memory of ps", "Frames",
+	"Cost of looking",
+	"In kernels", "Kernels' memory traffic", "Gradient norm", "Round-trip", "Problems", "State", "Utilisation",
+	"Temperature", "Power", "GPU memory", "Clocks", "XID events"}
 
 // liveExpressions evaluates what panels and runbooks ask.
 func liveExpressions(t *testing.T, p *server) {
 	t.Helper()
-	all := append(inPanels(t), inRunbooks(t)...)
+	all := append(inPanels(t), inRunbooks()...)
 	shows := map[string]bool{}
 	look := func(e expression) {
 		found, err := p.query(t, e.text)
@@ -289,7 +290,8 @@ func stoppedTrainer(t *testing.T, p *server, trainer *process, alive []*process)
 // logScrapes tells what scrapes cost.
 func logScrapes(t *testing.T, p *server) {
 	t.Helper()
-	for _, expr := range []string{`max_over_time(scrape_duration_seconds{job="gradbus"}[10m])`, `scrape_samples_scraped{job="gradbus"}`,
+	for _, expr := range []string{`max_over_time(scrape_duration_seconds{job="gradbus"}[10m])`,
+		`scrape_samples_scraped{job="gradbus"}`,
 		`gradbus_ops_scrape_seconds_sum / gradbus_ops_scrape_seconds_count`} {
 		found, err := p.query(t, expr)
 		if err != nil || len(found) == 0 {

@@ -9,8 +9,8 @@ import (
 	"gradbus/schema"
 )
 
-// BenchmarkStep is one local step of the model, batch 32 on one thread: images are normalised, forward, loss, backward, and
-// SGD's step over all parameters.
+// BenchmarkStep is one local step of the model, batch 32 on one thread: images are normalised, forward, loss, backward,
+// and SGD's step over all parameters.
 //
 //	go test -tags native ./examples/mnist -run '^$' -bench Step
 func BenchmarkStep(b *testing.B) {

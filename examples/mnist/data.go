@@ -41,8 +41,8 @@ const (
 )
 
 // Load gives a data set by name: mnist and fashion from the four idx files in folder (empty is data/NAME), synthetic
-// without any. It fails with ErrData for an unknown name or files that are none of it, and with fs.ErrNotExist where there
-// are none.
+// without any. It fails with ErrData for an unknown name or files that are none of it, and with fs.ErrNotExist where
+// there are none.
 //
 //	data, err := mnist.Load("mnist", "")
 func Load(name, folder string) (*Data, error) {
@@ -80,8 +80,8 @@ func (d *Data) seal() {
 	h.Sum(d.Digest[:0])
 }
 
-// normalized is each pixel as the model takes it: (x/255 - 0.1307) / 0.3081, the mean and deviation of MNIST's pixels, in
-// float32 step by step.
+// normalized is each pixel as the model takes it: (x/255 - 0.1307) / 0.3081, the mean and deviation of MNIST's pixels,
+// in float32 step by step.
 func normalized() *[256]float32 {
 	var table [256]float32
 	for i := range table {

@@ -28,7 +28,8 @@ func writeSet(t *testing.T) string {
 
 func goodFiles() map[string]string {
 	return map[string]string{
-		trainImages: "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x1c\x00\x00\x00\x1c" + strings.Repeat("\x01", Pixels) + strings.Repeat("\xff", Pixels),
+		trainImages: "\x00\x00\x08\x03\x00\x00\x00\x02\x00\x00\x00\x1c\x00\x00\x00\x1c" + strings.Repeat("\x01", Pixels) +
+			strings.Repeat("\xff", Pixels),
 		trainLabels: "\x00\x00\x08\x01\x00\x00\x00\x02\x07\x09",
 		testImages:  "\x00\x00\x08\x03\x00\x00\x00\x01\x00\x00\x00\x1c\x00\x00\x00\x1c" + strings.Repeat("\x00", Pixels),
 		testLabels:  "\x00\x00\x08\x01\x00\x00\x00\x01\x00",
@@ -54,14 +55,18 @@ func TestLoad(t *testing.T) {
 func TestLoadRefuses(t *testing.T) {
 	good := goodFiles()
 	for name, c := range map[string]struct{ file, text, says string }{
-		"nothing":         {trainImages, "", "0 bytes, too short for an idx file"},
-		"packed":          {trainImages, "\x1f\x8b\x08\x00" + strings.Repeat("x", 100), "begins with 1f8b0800, want 00000803: not unpacked, or another file"},
-		"labels":          {trainImages, good[trainLabels] + strings.Repeat("x", 100), "begins with 00000801, want 00000803"},
-		"other size":      {testImages, strings.Replace(good[testImages], "\x1c", "\x20", 1), "images of 32 x 28, want 28 x 28"},
-		"cut":             {testImages, good[testImages][:500], "484 bytes of 1 images, want 784"},
-		"longer":          {testImages, good[testImages] + "x", "785 bytes of 1 images, want 784"},
-		"none":            {testImages, "\x00\x00\x08\x03\x00\x00\x00\x00\x00\x00\x00\x1c\x00\x00\x00\x1c", "0 images, want 1 to"},
-		"enormous":        {testImages, "\x00\x00\x08\x03\xff\xff\xff\xff\x00\x00\x00\x1c\x00\x00\x00\x1c", "4294967295 images, want 1 to"},
+		"nothing": {trainImages, "", "0 bytes, too short for an idx file"},
+		"packed": {trainImages, "\x1f\x8b\x08\x00" + strings.Repeat("x", 100),
+			"begins with 1f8b0800, want 00000803: not unpacked, or another file"},
+		"labels": {trainImages, good[trainLabels] + strings.Repeat("x", 100), "begins with 00000801, want 00000803"},
+		"other size": {testImages, strings.Replace(good[testImages], "\x1c", "\x20", 1),
+			"images of 32 x 28, want 28 x 28"},
+		"cut":    {testImages, good[testImages][:500], "484 bytes of 1 images, want 784"},
+		"longer": {testImages, good[testImages] + "x", "785 bytes of 1 images, want 784"},
+		"none": {testImages, "\x00\x00\x08\x03\x00\x00\x00\x00\x00\x00\x00\x1c\x00\x00\x00\x1c",
+			"0 images, want 1 to"},
+		"enormous": {testImages, "\x00\x00\x08\x03\xff\xff\xff\xff\x00\x00\x00\x1c\x00\x00\x00\x1c",
+			"4294967295 images, want 1 to"},
 		"cut labels":      {trainLabels, good[trainLabels][:9], "1 bytes of 2 labels, want 2"},
 		"short labels":    {trainLabels, good[trainLabels][:7], "7 bytes, too short"},
 		"fewer labels":    {trainLabels, good[testLabels], "1 labels, want one for each of 2 images"},
@@ -84,7 +89,8 @@ func TestLoadRefuses(t *testing.T) {
 	if _, err := Load(DataMNIST, folder); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "make data") {
 		t.Errorf("missing file: %v", err)
 	}
-	if _, err := Load("emnist", ""); !errors.Is(err, ErrData) || !strings.Contains(err.Error(), `"emnist": want one of mnist, fashion, synthetic`) {
+	if _, err := Load("emnist", ""); !errors.Is(err, ErrData) ||
+		!strings.Contains(err.Error(), `"emnist": want one of mnist, fashion, synthetic`) {
 		t.Errorf("unknown name: %v", err)
 	}
 	if _, err := Load(DataSynthetic, "x"); !errors.Is(err, ErrData) {
@@ -115,7 +121,8 @@ func TestSynthetic(t *testing.T) {
 	if got, want := hex.EncodeToString(d.Digest[:8]), "064158a3c2be6c6c"; got != want {
 		t.Errorf("digest %s, want %s", got, want)
 	}
-	if d.Train.Len() != 50 || d.Test.Len() != 20 || !d.Synthetic || d.Train.Labels[13] != 3 || slices.Equal(d.Train.Images[:Pixels], d.Test.Images[:Pixels]) {
+	if d.Train.Len() != 50 || d.Test.Len() != 20 || !d.Synthetic || d.Train.Labels[13] != 3 ||
+		slices.Equal(d.Train.Images[:Pixels], d.Test.Images[:Pixels]) {
 		t.Errorf("%d and %d samples, labels %v", d.Train.Len(), d.Test.Len(), d.Train.Labels)
 	}
 }

@@ -3,31 +3,33 @@ package mnist
 import (
 	"gradbus/lane"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
-// Feed gives the training samples of batches and lanes as package deal deals them, in batches of at most Batch samples. It
-// is not safe for concurrent use.
+// Feed gives the training samples of batches and lanes as package shuffle orders them, in batches of at most Batch
+// samples. It is not safe for concurrent use.
 type Feed struct {
-	set    *Set
-	dealer *deal.Dealer
-	pixels *[256]float32
+	set      *Set
+	shuffler *shuffle.Shuffler
+	pixels   *[256]float32
 }
 
-// NewFeed deals set to lanes, at most batch samples to all lanes of a batch together. It fails where deal.New does.
+// NewFeed shuffles set for lanes, at most batch samples to all lanes of a batch together. It fails where shuffle.New
+// does.
 func NewFeed(seed uint64, set *Set, batch, lanes int) (*Feed, error) {
-	dealer, err := deal.New(seed, set.Len(), batch, lanes)
+	shuffler, err := shuffle.New(seed, set.Len(), batch, lanes)
 	if err != nil {
 		return nil, err
 	}
-	return &Feed{set: set, dealer: dealer, pixels: normalized()}, nil
+	return &Feed{set: set, shuffler: shuffler, pixels: normalized()}, nil
 }
 
 // PerEpoch is the number of batches in an epoch.
-func (f *Feed) PerEpoch() int { return f.dealer.PerEpoch() }
+func (f *Feed) PerEpoch() int { return f.shuffler.PerEpoch() }
 
-// Samples are the training samples of a lane of a batch, as places in the set. The slice is the feed's and stays as it is.
-func (f *Feed) Samples(b schema.Batch, l lane.Lane) []int32 { return f.dealer.Samples(b, l) }
+// Samples are the training samples of a lane of a batch, as places in the set. The slice is the feed's and stays as it
+// is.
+func (f *Feed) Samples(b schema.Batch, l lane.Lane) []int32 { return f.shuffler.Samples(b, l) }
 
 // Fill appends the images [n, 1, 28, 28] of a lane of a batch to x, normalised, and their labels to targets.
 //
@@ -47,8 +49,8 @@ func appendImage(x []float32, image []byte, pixels *[256]float32) []float32 {
 	return x
 }
 
-// Scan gives all samples of a set in order, normalised, at most batch at a time: x [n, 1, 28, 28] and targets [n] are valid
-// until yield returns. An error of yield ends the scan and is returned.
+// Scan gives all samples of a set in order, normalised, at most batch at a time: x [n, 1, 28, 28] and targets [n] are
+// valid until yield returns. An error of yield ends the scan and is returned.
 func Scan(set *Set, batch int, yield func(x []float32, targets []int32) error) error {
 	pixels := normalized()
 	var x []float32

@@ -24,8 +24,8 @@ var ErrData = errors.New("bad data set")
 // samplesMax bounds what a file may claim to have.
 const samplesMax = 1 << 24
 
-// The idx format: two zero bytes, the type of the values (8 is unsigned bytes), the number of dimensions, each of them as a
-// big-endian 32-bit number, and the values.
+// The idx format: two zero bytes, the type of the values (8 is unsigned bytes), the number of dimensions, each of them
+// as a big-endian 32-bit number, and the values.
 //
 // Source: Y. LeCun, C. Cortes, C. Burges: The MNIST database of handwritten digits.
 const (

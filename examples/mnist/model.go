@@ -6,7 +6,8 @@ import (
 	"gradbus/nn"
 )
 
-// Config is the model as configuration: two convolutions, two linear layers, 1,199,882 parameters, log-probabilities out.
+// Config is the model as configuration: two convolutions, two linear layers, 1,199,882 parameters, log-probabilities
+// out.
 //
 // Source: pytorch/examples, mnist and distributed/rpc/parameter_server: the same layers with the same probabilities.
 const Config = `[{"conv2d":{"in":1,"out":32,"kernel":3}},{"relu":{}},{"conv2d":{"in":32,"out":64,"kernel":3}},` +

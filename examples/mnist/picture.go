@@ -19,11 +19,11 @@ const (
 	pictureBytesMax = 64 << 20
 )
 
-// ReadPicture makes the input of a model from a PNG file: 28 x 28 pixels, 255 the ink. A picture of that size is taken as
-// it is. Any other is made like MNIST's: cut to its ink, scaled so that the longer side has 20 pixels, and placed with the
-// centre of its ink in the middle. Where the edge is brighter than half, ink is dark, and the picture is inverted;
-// transparent is white. It fails with ErrPicture where the file is no PNG, is larger than 4096 x 4096 or 64 MiB, or has no
-// ink, and where it cannot be opened (fs.ErrNotExist).
+// ReadPicture makes the input of a model from a PNG file: 28 x 28 pixels, 255 the ink. A picture of that size is taken
+// as it is. Any other is made like MNIST's: cut to its ink, scaled so that the longer side has 20 pixels, and placed
+// with the centre of its ink in the middle. Where the edge is brighter than half, ink is dark, and the picture is
+// inverted; transparent is white. It fails with ErrPicture where the file is no PNG, is larger than 4096 x 4096 or 64
+// MiB, or has no ink, and where it cannot be opened (fs.ErrNotExist).
 //
 //	pixels, err := mnist.ReadPicture("seven.png")
 func ReadPicture(path string) ([]byte, error) {
@@ -52,7 +52,8 @@ func decodePicture(r io.ReadSeeker) ([]byte, error) {
 		return nil, fmt.Errorf("%w: %w", ErrPicture, err)
 	}
 	if config.Width > pictureSideMax || config.Height > pictureSideMax {
-		return nil, fmt.Errorf("%w: %d x %d pixels, want at most %d x %d", ErrPicture, config.Width, config.Height, pictureSideMax, pictureSideMax)
+		return nil, fmt.Errorf("%w: %d x %d pixels, want at most %d x %d", ErrPicture, config.Width, config.Height,
+			pictureSideMax, pictureSideMax)
 	}
 	if _, err := r.Seek(0, io.SeekStart); err != nil {
 		return nil, err
@@ -91,7 +92,8 @@ func grey(from image.Image) picture {
 		for x := b.Min.X; x < b.Max.X; x++ {
 			r, g, bl, a := from.At(x, y).RGBA() // premultiplied by a
 			white := 0xffff - a
-			v := color.GrayModel.Convert(color.RGBA64{R: uint16(r + white), G: uint16(g + white), B: uint16(bl + white), A: 0xffff})
+			v := color.GrayModel.Convert(color.RGBA64{R: uint16(r + white), G: uint16(g + white),
+				B: uint16(bl + white), A: 0xffff})
 			p.values = append(p.values, v.(color.Gray).Y)
 		}
 	}

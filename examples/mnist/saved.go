@@ -49,8 +49,8 @@ func (s *Saved) Param(name string) []float32 {
 }
 
 // Save writes the model as a safetensors file: the module's parameters under its names, which are those of PyTorch's
-// Sequential of the same layers, and in the metadata the module's configuration and the settings. The file is there whole
-// or not at all.
+// Sequential of the same layers, and in the metadata the module's configuration and the settings. The file is there
+// whole or not at all.
 func (s *Saved) Save(path string) error {
 	metadata := map[string]string{"format": format, "module": string(nn.Config(s.Module)), "data": s.Data,
 		"synthetic": strconv.FormatBool(s.Synthetic)}
@@ -98,7 +98,8 @@ func savedOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 	if err != nil {
 		return nil, fmt.Errorf("its module: %w", err)
 	}
-	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true", Suspect: metadata["suspect"], Settings: map[string]string{}}
+	s := &Saved{Module: m, Data: metadata["data"], Synthetic: metadata["synthetic"] == "true",
+		Suspect: metadata["suspect"], Settings: map[string]string{}}
 	for name, value := range metadata {
 		if setting, ok := strings.CutPrefix(name, "settings."); ok {
 			s.Settings[setting] = value
@@ -128,7 +129,8 @@ type Prediction struct {
 // Names are what the classes of a data set are called.
 func Names(data string) [Classes]string {
 	if data == DataFashion {
-		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"}
+		return [Classes]string{"T-shirt/top", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag",
+			"ankle boot"}
 	}
 	return [Classes]string{"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}
 }

@@ -59,7 +59,8 @@ func TestSavedRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	if string(nn.Config(loaded.Module)) != tinyConfig || loaded.Data != DataFashion || loaded.Settings["lr"] != "1" ||
-		!slices.Equal(loaded.Params[0], saved.Params[0]) || !slices.Equal(loaded.Param("2.bias"), saved.Params[1]) || loaded.Param("x") != nil {
+		!slices.Equal(loaded.Params[0], saved.Params[0]) || !slices.Equal(loaded.Param("2.bias"), saved.Params[1]) ||
+		loaded.Param("x") != nil {
 		t.Errorf("read back %+v", loaded)
 	}
 	all, err := loaded.Predict(testEnv(t), make([]byte, Pixels))
@@ -85,27 +86,39 @@ func TestLoadModelRefuses(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "m")
 	for says, change := range map[string]func(m map[string]string, t *[]safetensors.Tensor){
-		`format "" in its metadata, want "gradbus mnist 1"`: func(m map[string]string, _ *[]safetensors.Tensor) { delete(m, "format") },
-		`its module: bad module`:                            func(m map[string]string, _ *[]safetensors.Tensor) { m["module"] = "x" },
-		`want [10]`:                                         func(m map[string]string, _ *[]safetensors.Tensor) { m["module"] = `[{"relu":{}}]` },
+		`format "" in its metadata, want "gradbus mnist 1"`: func(m map[string]string, _ *[]safetensors.Tensor) {
+			delete(m, "format")
+		},
+		`its module: bad module`: func(m map[string]string, _ *[]safetensors.Tensor) {
+			m["module"] = "x"
+		},
+		`want [10]`: func(m map[string]string, _ *[]safetensors.Tensor) {
+			m["module"] = `[{"relu":{}}]`
+		},
 		`2.weight has shape [10 48], want [10 49]`: func(_ map[string]string, t *[]safetensors.Tensor) {
 			(*t)[0].Shape = []int{10, 48}
 			(*t)[0].Values = make([]float32, 480)
 		},
-		`2.bias has NaN at element 3, want finite`: func(_ map[string]string, t *[]safetensors.Tensor) { (*t)[1].Values[3] = float32(math.NaN()) },
+		`2.bias has NaN at element 3, want finite`: func(_ map[string]string, t *[]safetensors.Tensor) {
+			(*t)[1].Values[3] = float32(math.NaN())
+		},
 		`3 tensors, want the module's 2 alone`: func(_ map[string]string, t *[]safetensors.Tensor) {
 			*t = append(*t, safetensors.Tensor{Name: "x", Shape: []int{0}})
 		},
-		`no such tensor: "2.bias"; the file has ["2.weight"]`: func(_ map[string]string, t *[]safetensors.Tensor) { *t = (*t)[:1] },
+		`no such tensor: "2.bias"; the file has ["2.weight"]`: func(_ map[string]string, t *[]safetensors.Tensor) {
+			*t = (*t)[:1]
+		},
 	} {
 		s := tiny(t)
 		metadata := map[string]string{"format": format, "module": tinyConfig}
-		tensors := []safetensors.Tensor{{Name: "2.weight", Shape: []int{10, 49}, Values: s.Params[0]}, {Name: "2.bias", Shape: []int{10}, Values: s.Params[1]}}
+		tensors := []safetensors.Tensor{{Name: "2.weight", Shape: []int{10, 49}, Values: s.Params[0]},
+			{Name: "2.bias", Shape: []int{10}, Values: s.Params[1]}}
 		change(metadata, &tensors)
 		if err := safetensors.Save(path, metadata, tensors); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := LoadModel(path); !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), path) {
+		if _, err := LoadModel(path); !errors.Is(err, ErrModel) || !strings.Contains(err.Error(), says) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%v, want it to say %q", err, says)
 		}
 	}
@@ -142,7 +155,8 @@ func drawPNG(t *testing.T, width, height int, background, ink color.Color, r ima
 func TestDecodePicture(t *testing.T) {
 	white, black, clear := color.Gray{255}, color.Gray{0}, color.NRGBA{}
 	// 28 x 28 is taken as it is, dark ink inverted.
-	for name, c := range map[string][2]color.Color{"white on black": {black, white}, "black on white": {white, black}, "black on nothing": {clear, black}} {
+	for name, c := range map[string][2]color.Color{"white on black": {black, white}, "black on white": {white, black},
+		"black on nothing": {clear, black}} {
 		pixels, err := decodePicture(bytes.NewReader(drawPNG(t, Side, Side, c[0], c[1], image.Rect(3, 4, 5, 9))))
 		if err != nil {
 			t.Fatal(err)
@@ -181,17 +195,19 @@ func TestReadPictureRefuses(t *testing.T) {
 		text []byte
 		says string
 	}{
-		"empty":  {nil, "not a usable picture"},
-		"text":   {[]byte("hello, this is text"), "png: invalid format"},
-		"cut":    {whole[:len(whole)-20], "not a usable picture"},
-		"blank":  {drawPNG(t, 30, 30, white, black, image.Rectangle{}), "it has no ink"},
-		"larger": {drawPNG(t, pictureSideMax+1, 1, white, black, image.Rectangle{}), "4097 x 1 pixels, want at most 4096 x 4096"},
+		"empty": {nil, "not a usable picture"},
+		"text":  {[]byte("hello, this is text"), "png: invalid format"},
+		"cut":   {whole[:len(whole)-20], "not a usable picture"},
+		"blank": {drawPNG(t, 30, 30, white, black, image.Rectangle{}), "it has no ink"},
+		"larger": {drawPNG(t, pictureSideMax+1, 1, white, black, image.Rectangle{}),
+			"4097 x 1 pixels, want at most 4096 x 4096"},
 	} {
 		path := filepath.Join(folder, name)
 		if err := os.WriteFile(path, c.text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ReadPicture(path); !errors.Is(err, ErrPicture) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), path) {
+		if _, err := ReadPicture(path); !errors.Is(err, ErrPicture) || !strings.Contains(err.Error(), c.says) ||
+			!strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want it to say %q", name, err, c.says)
 		}
 	}

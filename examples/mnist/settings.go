@@ -8,7 +8,7 @@ import (
 	"gradbus/internal/settings"
 	"gradbus/nn"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
 // Name is the workload's name in manifests and on command lines.
@@ -24,9 +24,11 @@ type Settings struct {
 	Batch   int    // most samples in a batch, from 1
 }
 
-// Defaults are the settings of the measured figures: the learning rate is the original's, with momentum, since a batch has more samples.
+// Defaults are the settings of the measured figures: the learning rate is the original's, with momentum, since a batch
+// has more samples.
 func Defaults() Settings {
-	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 3, LR: 0.03, Momentum: 0.9, Seed: 1, Apply: schema.ApplyUpdate}, Batch: 64}
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 3, LR: 0.03, Momentum: 0.9, Seed: 1,
+		Apply: schema.ApplyUpdate}, Batch: 64}
 }
 
 // Limits that keep a slip of the finger from asking for the moon.
@@ -50,8 +52,8 @@ func (s Settings) Validate() error {
 	return c.Err(ErrSettings)
 }
 
-// BatchesPerEpoch is the number of batches that n training samples are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch) }
+// BatchesPerEpoch is the number of batches that n training samples are cut into.
+func (s Settings) BatchesPerEpoch(n int) int { return shuffle.PerEpoch(n, s.Batch) }
 
 // Run is the number of batches of a whole run.
 func (s Settings) Run(data *Data) uint64 {
@@ -61,8 +63,8 @@ func (s Settings) Run(data *Data) uint64 {
 	return uint64(s.Epochs) * uint64(s.BatchesPerEpoch(data.Train.Len()))
 }
 
-// Job is the manifest that all trainers of the job must agree on: the settings, the model's parameters, the digest of the
-// data, so that a trainer with other samples is refused, and library, the name of the dense library that computes
+// Job is the manifest that all trainers of the job must agree on: the settings, the model's parameters, the digest of
+// the data, so that a trainer with other samples is refused, and library, the name of the dense library that computes
 // (cuda.Dense.Name), since the gradients have its bits. s must be valid.
 func Job(s Settings, data *Data, m nn.Module, library string) *schema.Job {
 	job := s.Manifest(Name)

@@ -2,16 +2,17 @@ package mnist
 
 import "gradbus/philox"
 
-// Synthetic generates a data set that can be learned in a few hundred batches: each class is a drawing of four blobs whose
-// places follow from the class alone; a sample is that drawing moved by up to two pixels each way, in its own strength,
-// with noise over it. Classes take turns. It is the same everywhere and for ever: blobs and samples are counter-based,
-// training and test samples being distinct.
+// Synthetic generates a data set that can be learned in a few hundred batches: each class is a drawing of four blobs
+// whose places follow from the class alone; a sample is that drawing moved by up to two pixels each way, in its own
+// strength, with noise over it. Classes take turns. It is the same everywhere and for ever: blobs and samples are
+// counter-based, training and test samples being distinct.
 func Synthetic(train, test int) *Data {
 	var drawings [Classes][]int
 	for c := range drawings {
 		drawings[c] = drawing(c)
 	}
-	d := &Data{Source: DataSynthetic, Synthetic: true, Train: generate(&drawings, train, 0), Test: generate(&drawings, test, 1)}
+	d := &Data{Source: DataSynthetic, Synthetic: true, Train: generate(&drawings, train, 0),
+		Test: generate(&drawings, test, 1)}
 	d.seal()
 	return d
 }
@@ -24,8 +25,8 @@ const (
 	noise         = 64 // of 255, at most
 )
 
-// drawing gives [28, 28] values from 0 to 255: round blobs with their centres 6 pixels or more from the edge. Whole numbers
-// only, so that every processor draws the same.
+// drawing gives [28, 28] values from 0 to 255: round blobs with their centres 6 pixels or more from the edge. Whole
+// numbers only, so that every processor draws the same.
 func drawing(class int) []int {
 	r := philox.New(syntheticSeed, "drawing", uint64(class), 0, 0)
 	image := make([]int, Pixels)

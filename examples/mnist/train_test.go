@@ -83,7 +83,8 @@ func train(t *testing.T, s mnist.Settings, data *mnist.Data, backendName string)
 }
 
 func trainOne(ctx context.Context, url string, s mnist.Settings, data *mnist.Data, m nn.Module, e nn.Env) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: e.Backend, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience}, mnist.Job(s, data, m, "own"))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: e.Backend, AnswerWithin: patience,
+		BackWithin: patience, LeaveWithin: patience}, mnist.Job(s, data, m, "own"))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
@@ -122,10 +123,12 @@ func TestTrainersGiveTheSameBits(t *testing.T) {
 	one := train(t, settings(1, 4), data, "go")[0]
 	mean := settings(2, 4)
 	mean.Apply = "mean"
-	for name, s := range map[string]mnist.Settings{"two": settings(2, 4), "three": settings(3, 4), "two that apply": mean} {
+	for name, s := range map[string]mnist.Settings{"two": settings(2, 4), "three": settings(3, 4),
+		"two that apply": mean} {
 		for i, o := range train(t, s, data, "auto") {
 			if o.digest != one.digest || o.accuracy != one.accuracy {
-				t.Errorf("%s trainers: trainer %d has digest %x, accuracy %v, one trainer has %x, %v", name, i, o.digest[:4], o.accuracy, one.digest[:4], one.accuracy)
+				t.Errorf("%s trainers: trainer %d has digest %x, accuracy %v, one trainer has %x, %v", name, i, o.digest[:4],
+					o.accuracy, one.digest[:4], one.accuracy)
 			}
 		}
 	}
@@ -183,7 +186,8 @@ func ownSteps(t *testing.T, s mnist.Settings, data *mnist.Data, e nn.Env) [][]fl
 		for l := range sums {
 			x, targets := feed.Fill(schema.Batch(batch), lane.Lane(l), nil, nil)
 			samples += len(targets)
-			y, err := net.Forward(params, x, nn.Mode{Train: true, Random: nn.Random{Seed: s.Seed, Batch: batch, Lane: uint64(l)}})
+			y, err := net.Forward(params, x,
+				nn.Mode{Train: true, Random: nn.Random{Seed: s.Seed, Batch: batch, Lane: uint64(l)}})
 			if err != nil {
 				t.Fatal(err)
 			}

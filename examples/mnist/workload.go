@@ -9,9 +9,9 @@ import (
 	"gradbus/trainer"
 )
 
-// NewWorkload makes the workload of the training samples of data for the job of s and the memory of m. The whole model is computed here,
-// with parameters that came from the shards. It fails where deal.New does, and with nn.ErrShape where m does not take images and give a score
-// for each class. The workload is not safe for concurrent use.
+// NewWorkload makes the workload of the training samples of data for the job of s and the memory of m. The whole model
+// is computed here, with parameters that came from the shards. It fails where shuffle.New does, and with nn.ErrShape
+// where m does not take images and give a score for each class. The workload is not safe for concurrent use.
 func NewWorkload(s Settings, data *Data, m nn.Module, e nn.Env) (trainer.Workload, error) {
 	if err := checkModel(m); err != nil {
 		return nil, err
@@ -48,9 +48,9 @@ var _ Params = (*trainer.Session)(nil)
 // evaluationSamples is how many samples are evaluated at once: it bounds the memory, 300 KB a sample.
 const evaluationSamples = 100
 
-// Evaluate is the share of a set's images whose highest score is that of their label (of equal scores the first counts), and
-// the mean loss, without dropout. It fails with nn.ErrShape where p has not the model's parameters, and where the set is
-// empty.
+// Evaluate is the share of a set's images whose highest score is that of their label (of equal scores the first
+// counts), and the mean loss, without dropout. It fails with nn.ErrShape where p has not the model's parameters, and
+// where the set is empty.
 //
 //	accuracy, loss, err := mnist.Evaluate(session, mnist.Model(), env, &data.Test)
 func Evaluate(p Params, m nn.Module, e nn.Env, set *Set) (accuracy, loss float64, err error) {

@@ -32,8 +32,9 @@ type Data struct {
 	Digest      [32]byte          // SHA-256 over all ratings in the order of time
 }
 
-// Load reads ratings from a file of MovieLens, of the database of R where input is empty, or generates them where it is InputSynthetic.
-// It fails with ErrRatings for files that hold something else and for too few ratings, and with fs.ErrNotExist where there are none.
+// Load reads ratings from a file of MovieLens, of the database of R where input is empty, or generates them where it is
+// InputSynthetic. It fails with ErrRatings for files that hold something else and for too few ratings, and with
+// fs.ErrNotExist where there are none.
 func Load(input, by string) (*Data, error) {
 	d := &Data{Source: input}
 	var all []Rating
@@ -53,7 +54,8 @@ func Load(input, by string) (*Data, error) {
 	d.Digest = digest(all)
 	d.Train, d.Test = split(all, by)
 	if len(d.Train) == 0 || len(d.Test) == 0 {
-		return nil, fmt.Errorf("%s: %w: %d to train with and %d to test with; want at least one of each", d.Source, ErrRatings, len(d.Train), len(d.Test))
+		return nil, fmt.Errorf("%s: %w: %d to train with and %d to test with; want at least one of each", d.Source,
+			ErrRatings, len(d.Train), len(d.Test))
 	}
 	d.Mean = meanOf(d.Train)
 	return d, nil
@@ -81,8 +83,10 @@ func (d *Data) fromR() ([]Rating, error) {
 		d.Source = base + ".rdb"
 		return d.ofFrame(frame)
 	}
-	return nil, fmt.Errorf("no ratings here (%s.rdb): name a ratings.csv with --input, or get Debian's by make data; --input %s needs none: %w",
-		filepath.Clean(places[0]), InputSynthetic, fs.ErrNotExist)
+	return nil,
+		fmt.Errorf("no ratings here (%s.rdb): name a ratings.csv with --input, or get Debian's by make data; --input %s "+
+			"needs none: %w",
+			filepath.Clean(places[0]), InputSynthetic, fs.ErrNotExist)
 }
 
 func (d *Data) ofFrame(frame *rdata.Frame) ([]Rating, error) {
@@ -97,7 +101,8 @@ func (d *Data) ofFrame(frame *rdata.Frame) ([]Rating, error) {
 	for i := range all {
 		user, movie, stars, at := columns[0][i], columns[1][i], columns[2][i], columns[3][i]
 		if !(isID(user) && isID(movie) && stars >= 0 && stars <= starsMax && math.Abs(at) < 1<<53) {
-			return nil, fmt.Errorf("%s: %w: row %d: user %v, film %v, %v stars at %v", d.Source, ErrRatings, i, user, movie, stars, at)
+			return nil, fmt.Errorf("%s: %w: row %d: user %v, film %v, %v stars at %v", d.Source, ErrRatings, i, user,
+				movie, stars, at)
 		}
 		all[i] = Rating{uint64(user), uint64(movie), float32(stars), int64(at)}
 	}
@@ -162,8 +167,8 @@ const (
 	syntheticEach   = 30 // ratings a user
 )
 
-// synthetic generates ratings that can be learned: films are good or bad, people are strict or kind, and each likes one of two kinds of
-// films. The numbers are counter-based: the same everywhere and for ever.
+// synthetic generates ratings that can be learned: films are good or bad, people are strict or kind, and each likes one
+// of two kinds of films. The numbers are counter-based: the same everywhere and for ever.
 func synthetic(users, movies int) []Rating {
 	quality, kind := make([]float32, movies), make([]float32, movies)
 	for m := range movies {

@@ -82,8 +82,9 @@ func train(t *testing.T, s movielens.Settings, data *movielens.Data, shards int)
 }
 
 func trainOne(ctx context.Context, url string, s movielens.Settings, data *movielens.Data, b cuda.Backend) (o outcome) {
-	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience, LeaveWithin: patience,
-		PulseEvery: time.Hour}, movielens.Job(s, data))
+	session, err := trainer.Join(ctx, trainer.Config{Server: url, Backend: b, AnswerWithin: patience, BackWithin: patience,
+		LeaveWithin:    patience,
+		TelemetryEvery: time.Hour}, movielens.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
 	}
@@ -113,7 +114,8 @@ func TestOneDigest(t *testing.T) {
 		trainers, shards int
 		apply, reduce    string
 	}{
-		{2, 3, schema.ApplyUpdate, ""}, {4, 2, schema.ApplyUpdate, ""}, {2, 2, schema.ApplyMean, ""}, {2, 1, schema.ApplyMean, schema.ReduceTrainers},
+		{2, 3, schema.ApplyUpdate, ""}, {4, 2, schema.ApplyUpdate, ""}, {2, 2, schema.ApplyMean, ""},
+		{2, 1, schema.ApplyMean, schema.ReduceTrainers},
 	} {
 		t.Run(fmt.Sprintf("%d trainers %d shards %s %s", c.trainers, c.shards, c.apply, c.reduce), func(t *testing.T) {
 			s := settings(c.trainers)
@@ -134,7 +136,8 @@ func TestOneDigest(t *testing.T) {
 func TestOneDigestOfOptimizers(t *testing.T) {
 	data := small(t)
 	seen := map[[32]byte]string{}
-	for optimizer, lr := range map[string]float64{schema.OptimizerSGD: 10, schema.OptimizerRowwiseAdagrad: 0.05, schema.OptimizerAdam: 0.001,
+	for optimizer, lr := range map[string]float64{schema.OptimizerSGD: 10, schema.OptimizerRowwiseAdagrad: 0.05,
+		schema.OptimizerAdam:  0.001,
 		schema.OptimizerAdamW: 0.001, schema.OptimizerFTRL: 0.1} {
 		s := settings(1)
 		s.Epochs, s.Optimizer, s.LR = 1, optimizer, lr
@@ -152,7 +155,8 @@ func TestOneDigestOfOptimizers(t *testing.T) {
 	}
 }
 
-// What is learned foretells ratings better than their mean does; what is collected, saved and loaded answers as the session did.
+// What is learned foretells ratings better than their mean does; what is collected, saved and loaded answers as the
+// session did.
 func TestLearnsAndKeeps(t *testing.T) {
 	data := small(t)
 	s := settings(1)
@@ -169,7 +173,8 @@ func TestLearnsAndKeeps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if m.Weights.Digest() != o.digest || m.Mean != data.Mean || !m.Synthetic || !reflect.DeepEqual(m.Films, o.model.Films) {
+	if m.Weights.Digest() != o.digest || m.Mean != data.Mean || !m.Synthetic ||
+		!reflect.DeepEqual(m.Films, o.model.Films) {
 		t.Errorf("the loaded model differs from what was trained: mean %v, %d films", m.Mean, len(m.Films))
 	}
 	squares := 0.0
@@ -177,7 +182,8 @@ func TestLearnsAndKeeps(t *testing.T) {
 		e := float64(m.Rating(r.User, r.Movie)) - float64(r.Stars)
 		squares += e * e
 	}
-	if got := squares / float64(len(data.Test)); got < 0.999*o.scores.RMSE*o.scores.RMSE || got > 1.001*o.scores.RMSE*o.scores.RMSE {
+	if got := squares / float64(len(data.Test)); got < 0.999*o.scores.RMSE*o.scores.RMSE ||
+		got > 1.001*o.scores.RMSE*o.scores.RMSE {
 		t.Errorf("mean squared error %v of the loaded model, %v of the session", got, o.scores.RMSE*o.scores.RMSE)
 	}
 	best := m.Recommend(7, 3)

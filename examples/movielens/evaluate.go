@@ -22,7 +22,8 @@ var _ Weights = (*trainer.Session)(nil)
 // Scores are how well ratings are foretold.
 type Scores struct {
 	RMSE float64 // root of the mean squared error, in stars
-	AUC  float64 // how probably a film that was liked (Positive stars and more) is put above one that was not; 0.5 is chance
+	// how probably a film that was liked (Positive stars and more) is put above one that was not; 0.5 is chance
+	AUC float64
 }
 
 // evaluationRatings is how many ratings are evaluated at once: it bounds the rows that are held, two a rating.
@@ -31,8 +32,8 @@ const evaluationRatings = 1 << 14
 // ErrDiverged says that a model has values that are not finite, and so no scores.
 var ErrDiverged = errors.New("the model has values that are not finite; a smaller learning rate helps")
 
-// Evaluate measures a model on ratings. AUC is 0.5 where all of them are liked, or none. It fails where the lookup does, where there are no
-// ratings, and with ErrDiverged.
+// Evaluate measures a model on ratings. AUC is 0.5 where all of them are liked, or none. It fails where the lookup
+// does, where there are no ratings, and with ErrDiverged.
 func Evaluate(ctx context.Context, w Weights, s Settings, mean float32, ratings []Rating) (Scores, error) {
 	if len(ratings) == 0 {
 		return Scores{}, fmt.Errorf("evaluate: no ratings")

@@ -36,18 +36,19 @@ func Example() {
 		return
 	}
 	defer shards.Close()
-	session, err := trainer.Train(ctx, shards.Config(), job, samples, func(b *trainer.Step[movielens.Rating]) (loss float64) {
-		for n, r := range b.Samples() {
-			p, q := b.Row("users", n), b.Row("films", n)
-			gradP, gradQ := b.RowGrad("users", n), b.RowGrad("films", n)
-			e := score(p, q) - r.Stars
-			gradP[0], gradQ[0] = gradP[0]+e, gradQ[0]+e
-			nn.Axpy(e, q[1:], gradP[1:])
-			nn.Axpy(e, p[1:], gradQ[1:])
-			loss += float64(e*e) / 2
-		}
-		return loss
-	})
+	session, err := trainer.Train(ctx, shards.Config(), job, samples,
+		func(b *trainer.Step[movielens.Rating]) (loss float64) {
+			for n, r := range b.Samples() {
+				p, q := b.Row("users", n), b.Row("films", n)
+				gradP, gradQ := b.RowGrad("users", n), b.RowGrad("films", n)
+				e := score(p, q) - r.Stars
+				gradP[0], gradQ[0] = gradP[0]+e, gradQ[0]+e
+				nn.Axpy(e, q[1:], gradP[1:])
+				nn.Axpy(e, p[1:], gradQ[1:])
+				loss += float64(e*e) / 2
+			}
+			return loss
+		})
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -47,7 +47,8 @@ func Collect(ctx context.Context, session *trainer.Session, data *Data) (*Model,
 	if err != nil {
 		return nil, fmt.Errorf("collect the model: %w", err)
 	}
-	return &Model{Mean: data.Mean, Films: data.films(), Synthetic: data.Synthetic, Weights: weights, rows: int(session.Job().Tables[users].Rows)}, nil
+	return &Model{Mean: data.Mean, Films: data.films(), Synthetic: data.Synthetic, Weights: weights,
+		rows: int(session.Job().Tables[users].Rows)}, nil
 }
 
 // films are those of the training ratings, by id.
@@ -78,8 +79,8 @@ func (m *Model) Save(path string) error {
 	return m.Weights.Save(path)
 }
 
-// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed; and where it cannot be opened
-// (fs.ErrNotExist).
+// LoadModel reads a file that Save wrote. It fails with ErrModel where it is something else, cut or changed; and where
+// it cannot be opened (fs.ErrNotExist).
 func LoadModel(path string) (*Model, error) {
 	weights, err := trainer.OpenModel(path)
 	if errors.Is(err, trainer.ErrModel) {
@@ -88,7 +89,8 @@ func LoadModel(path string) (*Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &Model{Weights: weights, Synthetic: weights.Metadata[syntheticEntry] == "true", Suspect: weights.Metadata[suspectEntry]}
+	m := &Model{Weights: weights, Synthetic: weights.Metadata[syntheticEntry] == "true",
+		Suspect: weights.Metadata[suspectEntry]}
 	if err := m.check(); err != nil {
 		return nil, fmt.Errorf("%w: %s: %w", ErrModel, path, err)
 	}
@@ -99,9 +101,11 @@ func LoadModel(path string) (*Model, error) {
 func (m *Model) check() error {
 	job := m.Weights.Job()
 	t := job.Tables
-	if job.Workload != Name || len(t) != 2 || t[users].Name != usersName || t[movies].Name != moviesName || t[users].Dim != t[movies].Dim ||
+	if job.Workload != Name || len(t) != 2 || t[users].Name != usersName || t[movies].Name != moviesName ||
+		t[users].Dim != t[movies].Dim ||
 		t[users].Rows != t[movies].Rows {
-		return fmt.Errorf("it is of workload %q: want %s, with tables %s and %s alike", job.Workload, Name, usersName, moviesName)
+		return fmt.Errorf("it is of workload %q: want %s, with tables %s and %s alike", job.Workload, Name,
+			usersName, moviesName)
 	}
 	m.rows = int(t[users].Rows)
 	mean, err := strconv.ParseFloat(m.Weights.Metadata[meanEntry], 32)
@@ -115,9 +119,11 @@ func (m *Model) check() error {
 	return nil
 }
 
-// Rating is how many stars a user would give a film. Of a user or a film that the training did not have it tells little beyond the other's bias.
+// Rating is how many stars a user would give a film. Of a user or a film that the training did not have it tells little
+// beyond the other's bias.
 func (m *Model) Rating(user, film uint64) float32 {
-	return Score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)), m.Weights.Row(moviesName, movieRow(film, m.rows)))
+	return Score(m.Mean, m.Weights.Row(usersName, userRow(user, m.rows)),
+		m.Weights.Row(moviesName, movieRow(film, m.rows)))
 }
 
 // Recommendation is a film and how many stars a user would give it.
@@ -129,8 +135,8 @@ type Recommendation struct {
 // ratingsLeast is how many training ratings a film has that is recommended: of others little is known.
 const ratingsLeast = 10
 
-// Recommend gives the n films that a user would like best of those with some ratings, the best first and of equal ones by id; fewer where
-// the model has fewer. Films that the user has rated are among them.
+// Recommend gives the n films that a user would like best of those with some ratings, the best first and of equal ones
+// by id; fewer where the model has fewer. Films that the user has rated are among them.
 func (m *Model) Recommend(user uint64, n int) []Recommendation {
 	var all []Recommendation
 	for _, f := range m.Films {

@@ -87,11 +87,12 @@ func TestLoadModelRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for says, text := range map[string][]byte{
-		`workload "movielans"`: bytes.Replace(whole, []byte(`\"workload\":\"movielens`), []byte(`\"workload\":\"movielans`), 1),
-		"mean \"x":             bytes.Replace(whole, []byte(`"mean":"3`), []byte(`"mean":"x`), 1),
-		"no list of them":      bytes.Replace(whole, []byte(`"films":"[`), []byte(`"films":"{`), 1),
-		"":                     whole[:len(whole)-1],
-		"digest":               append(whole[:len(whole)-1:len(whole)-1], whole[len(whole)-1]^1),
+		`workload "movielans"`: bytes.Replace(whole, []byte(`\"workload\":\"movielens`), []byte(`\"workload\":\"movielans`),
+			1),
+		"mean \"x":        bytes.Replace(whole, []byte(`"mean":"3`), []byte(`"mean":"x`), 1),
+		"no list of them": bytes.Replace(whole, []byte(`"films":"[`), []byte(`"films":"{`), 1),
+		"":                whole[:len(whole)-1],
+		"digest":          append(whole[:len(whole)-1:len(whole)-1], whole[len(whole)-1]^1),
 	} {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)

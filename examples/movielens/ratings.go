@@ -32,8 +32,8 @@ const (
 )
 
 // ReadRatings reads the ratings of a file as MovieLens has them: ratings.csv, whose first line names the columns
-// userId,movieId,rating,timestamp, ratings.dat, with :: between the same fields, or u.data, with tabs. It fails with ErrRatings, naming
-// the line, where there is something else. label names the input in errors.
+// userId,movieId,rating,timestamp, ratings.dat, with :: between the same fields, or u.data, with tabs. It fails with
+// ErrRatings, naming the line, where there is something else. label names the input in errors.
 func ReadRatings(in io.Reader, label string) ([]Rating, error) {
 	var all []Rating
 	lines := bufio.NewScanner(in)
@@ -86,7 +86,8 @@ func isHeader(line []byte) bool {
 func parse(line, separator []byte) (r Rating, err error) {
 	fields := bytes.Split(line, separator)
 	if len(fields) != 4 {
-		return r, fmt.Errorf("%d fields in %.40q: want user, film, stars and time, as ratings.csv has them", len(fields), line)
+		return r, fmt.Errorf("%d fields in %.40q: want user, film, stars and time, as ratings.csv has them",
+			len(fields), line)
 	}
 	if r.User, err = strconv.ParseUint(string(fields[0]), 10, 64); err != nil {
 		return r, fmt.Errorf("user %.40q: want a whole number", fields[0])
@@ -105,10 +106,12 @@ func parse(line, separator []byte) (r Rating, err error) {
 	return r, nil
 }
 
-// sortByTime orders ratings by time; those of one moment by user and film, so that the order does not depend on that of the input.
+// sortByTime orders ratings by time; those of one moment by user and film, so that the order does not depend on that of
+// the input.
 func sortByTime(all []Rating) {
 	slices.SortFunc(all, func(a, b Rating) int {
-		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.User, b.User), cmp.Compare(a.Movie, b.Movie), cmp.Compare(a.Stars, b.Stars))
+		return cmp.Or(cmp.Compare(a.Time, b.Time), cmp.Compare(a.User, b.User), cmp.Compare(a.Movie, b.Movie),
+			cmp.Compare(a.Stars, b.Stars))
 	})
 }
 

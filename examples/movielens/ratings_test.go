@@ -16,8 +16,9 @@ import (
 func TestReadRatings(t *testing.T) {
 	want := []Rating{{1, 31, 2.5, 1260759144}, {18446744073709551615, 1029, 5, -3}}
 	for name, text := range map[string]string{
-		"ratings.csv":   "userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n18446744073709551615,1029,5.0,-3\n",
-		"of Windows":    "\ufeffuserId,movieId,rating,timestamp\r\n1,31,2.5,1260759144\r\n18446744073709551615,1029,5.0,-3\r\n\r\n",
+		"ratings.csv": "userId,movieId,rating,timestamp\n1,31,2.5,1260759144\n18446744073709551615,1029,5.0,-3\n",
+		"of Windows": "\ufeffuserId,movieId,rating,timestamp\r\n1,31,2.5,1260759144\r\n" +
+			"18446744073709551615,1029,5.0,-3\r\n\r\n",
 		"ratings.dat":   "1::31::2.5::1260759144\n18446744073709551615::1029::5::-3\n",
 		"u.data":        "1\t31\t2.5\t1260759144\n18446744073709551615\t1029\t5\t-3",
 		"without names": "1,31,2.5,1260759144\n18446744073709551615,1029,5.0,-3\n",
@@ -42,7 +43,8 @@ func TestReadRatingsRefuses(t *testing.T) {
 		"1,2,3,4\n1::2::3::4\n":             "r:2: not ratings of MovieLens: 1 fields",
 		strings.Repeat("1", 5000):           "a line of more than 4096 bytes",
 	} {
-		if got, err := ReadRatings(strings.NewReader(text), "r"); !errors.Is(err, ErrRatings) || !strings.Contains(err.Error(), says) {
+		if got, err := ReadRatings(strings.NewReader(text), "r"); !errors.Is(err, ErrRatings) ||
+			!strings.Contains(err.Error(), says) {
 			t.Errorf("%.30q: %v, %v, want %q", text, got, err, says)
 		}
 	}
@@ -106,8 +108,10 @@ func TestLoadFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again.Digest != data.Digest || again.Mean != data.Mean || !slices.Equal(again.Train, data.Train) || !slices.Equal(again.Test, data.Test) {
-		t.Errorf("%d and %d ratings of the file, %d and %d of what it was made of", len(again.Train), len(again.Test), len(data.Train), len(data.Test))
+	if again.Digest != data.Digest || again.Mean != data.Mean || !slices.Equal(again.Train, data.Train) ||
+		!slices.Equal(again.Test, data.Test) {
+		t.Errorf("%d and %d ratings of the file, %d and %d of what it was made of", len(again.Train), len(again.Test),
+			len(data.Train), len(data.Test))
 	}
 	if _, err := Load(filepath.Join(t.TempDir(), "ratings.csv"), SplitUser); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("no file: %v", err)
@@ -115,7 +119,8 @@ func TestLoadFile(t *testing.T) {
 	if err := os.WriteFile(path, []byte("1,2,3,4\n1,3,3,5\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(path, SplitTime); !errors.Is(err, ErrRatings) || !strings.Contains(err.Error(), "2 to train with and 0 to test with") {
+	if _, err := Load(path, SplitTime); !errors.Is(err, ErrRatings) ||
+		!strings.Contains(err.Error(), "2 to train with and 0 to test with") {
 		t.Errorf("two ratings: %v", err)
 	}
 }
@@ -126,7 +131,8 @@ func TestLoadWithoutData(t *testing.T) {
 		t.Skip("R's package dslabs is installed here")
 	}
 	_, err := Load("", SplitUser)
-	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "make data") || !strings.Contains(err.Error(), "--input") {
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "make data") ||
+		!strings.Contains(err.Error(), "--input") {
 		t.Errorf("no data: %v", err)
 	}
 }

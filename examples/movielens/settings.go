@@ -8,7 +8,7 @@ import (
 	"gradbus/internal/settings"
 	"gradbus/philox"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
 // Name is the workload's name in manifests and on command lines.
@@ -44,7 +44,8 @@ type Settings struct {
 
 // Defaults are the settings of the measured figures, chosen on ratings that were split off those of the training.
 func Defaults() Settings {
-	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 12, Optimizer: schema.OptimizerAdagrad, LR: 0.05, Seed: 1, Apply: schema.ApplyUpdate},
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 12, Optimizer: schema.OptimizerAdagrad,
+		LR: 0.05, Seed: 1, Apply: schema.ApplyUpdate},
 		Batch: 512, Factors: 16, Rows: 1 << 18, Decay: 0.15, Split: SplitUser}
 }
 
@@ -74,11 +75,11 @@ func (s Settings) Validate() error {
 	return c.Err(ErrSettings)
 }
 
-// BatchesPerEpoch is the number of batches that n ratings are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch) }
+// BatchesPerEpoch is the number of batches that n ratings are cut into.
+func (s Settings) BatchesPerEpoch(n int) int { return shuffle.PerEpoch(n, s.Batch) }
 
-// Job is the manifest that all trainers of the job must agree on: the settings, both tables, and the digest of the data, so that a
-// trainer with other ratings is refused. s must be valid.
+// Job is the manifest that all trainers of the job must agree on: the settings, both tables, and the digest of the
+// data, so that a trainer with other ratings is refused. s must be valid.
 func Job(s Settings, data *Data) *schema.Job {
 	job := s.Manifest(Name)
 	job.Settings = map[string]string{
@@ -89,8 +90,10 @@ func Job(s Settings, data *Data) *schema.Job {
 		"split":  s.Split,
 	}
 	for _, name := range []string{usersName, moviesName} {
-		job.Tables = append(job.Tables, schema.TableSpec{Name: name, Rows: uint64(s.Rows), Dim: 1 + s.Factors, Partitions: partitions,
-			Replicated: s.Reduce == schema.ReduceTrainers, Init: schema.Init{Kind: philox.Normal, Scale: initialScale}, Optimizer: s.TableOptimizer()})
+		job.Tables = append(job.Tables, schema.TableSpec{Name: name, Rows: uint64(s.Rows), Dim: 1 + s.Factors,
+			Partitions: partitions,
+			Replicated: s.Reduce == schema.ReduceTrainers, Init: schema.Init{Kind: philox.Normal, Scale: initialScale},
+			Optimizer: s.TableOptimizer()})
 	}
 	return job
 }

@@ -20,7 +20,8 @@ func NewWorkload(session *trainer.Session, s Settings, data *Data) (trainer.Work
 func userRow(id uint64, rows int) uint64  { return trainer.HashID(id, uint64(rows), 0) }
 func movieRow(id uint64, rows int) uint64 { return trainer.HashID(id, uint64(rows), 1) }
 
-// Score is the rating that rows p of a user and q of a film give: the mean, both biases, and the product of the factors.
+// Score is the rating that rows p of a user and q of a film give: the mean, both biases, and the product of the
+// factors.
 func Score(mean float32, p, q []float32) float32 { return mean + p[0] + q[0] + nn.Dot(p[1:], q[1:]) }
 
 // step adds up the gradients of some ratings, and gives the sum of half their squared errors.

@@ -1,5 +1,5 @@
-// Command outside is a training program in a module of its own: which films do people like? It learns a row of values for each person
-// and each film, whose product is how well one likes the other (matrix factorisation).
+// Command outside is a training program in a module of its own: which films do people like? It learns a row of values
+// for each person and each film, whose product is how well one likes the other (matrix factorisation).
 //
 //	go run .                                    a server in this process, one trainer
 //	go run . -server nats://127.0.0.1:4222      a trainer of a job at ./bin/ps
@@ -51,7 +51,8 @@ func liked(person, film uint64) float32 {
 	return -1
 }
 
-// Lane computes loss and gradients of one lane: the squared error of each sample, and its derivatives, summed and never divided.
+// Lane computes loss and gradients of one lane: the squared error of each sample, and its derivatives, summed and never
+// divided.
 func (t taste) Lane(step *trainer.LaneStep) (loss float64, err error) {
 	keys := [][]uint64{nil, nil}
 	n, keys := t.Keys(step.Batch, step.Lane, keys)
@@ -76,10 +77,12 @@ func (t taste) Lane(step *trainer.LaneStep) (loss float64, err error) {
 }
 
 // train joins the job and trains; out gets a line now and then, and the digest of the weights at the end.
-func train(ctx context.Context, out io.Writer, server string, trainers, batches int) (loss float64, digest [32]byte, err error) {
+func train(ctx context.Context, out io.Writer, server string, trainers, batches int) (loss float64, digest [32]byte,
+	err error) {
 	session, err := trainer.Join(ctx, trainer.Config{Server: server}, &schema.Job{
 		Name: "taste", Seed: 1, Trainers: trainers,
-		Optimizer: schema.Optimizer{LR: 40}, // of the mean over a batch of 512, in which a person has one sample and a film five
+		// of the mean over a batch of 512, in which a person has one sample and a film five
+		Optimizer: schema.Optimizer{LR: 40},
 		Tables: []schema.TableSpec{
 			{Name: "people", Rows: peopleCount, Dim: dim, Init: schema.Uniform(0.3)},
 			{Name: "films", Rows: filmCount, Dim: dim, Init: schema.Uniform(0.3)},

@@ -96,8 +96,9 @@ func train(t *testing.T, s packages.Settings, data *corpus.Data, shards int, bac
 	return outcomes
 }
 
-func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *corpus.Data, b cuda.Backend) (o outcome) {
-	c.AnswerWithin, c.BackWithin, c.LeaveWithin, c.PulseEvery = patience, patience, patience, time.Hour
+func trainOne(ctx context.Context, c trainer.Config, s packages.Settings, data *corpus.Data,
+	b cuda.Backend) (o outcome) {
+	c.AnswerWithin, c.BackWithin, c.LeaveWithin, c.TelemetryEvery = patience, patience, patience, time.Hour
 	session, err := trainer.Join(ctx, c, packages.Job(s, data))
 	if err != nil {
 		return outcome{err: fmt.Errorf("join: %w", err)}
@@ -137,8 +138,8 @@ func referenceOf(t *testing.T, s packages.Settings, data *corpus.Data) *referenc
 	return r
 }
 
-// However a job is cut into trainers and shards, whoever applies the gradients and on whichever backend, it ends with the
-// weights of the single process, bit for bit.
+// However a job is cut into trainers and shards, whoever applies the gradients and on whichever backend, it ends with
+// the weights of the single process, bit for bit.
 func TestSameAsSingleProcess(t *testing.T) {
 	data := small(t, 700)
 	want := referenceOf(t, settings(1, 4), data)
@@ -156,7 +157,8 @@ func TestSameAsSingleProcess(t *testing.T) {
 			s.Apply = c.apply
 			for i, o := range train(t, s, data, c.shards, c.backend) {
 				if o.digest != want.Digest {
-					t.Errorf("trainer %d: weights %s, want %s", i, hex.EncodeToString(o.digest[:8]), hex.EncodeToString(want.Digest[:8]))
+					t.Errorf("trainer %d: weights %s, want %s", i, hex.EncodeToString(o.digest[:8]),
+						hex.EncodeToString(want.Digest[:8]))
 				}
 				if o.accuracy != want.Accuracy {
 					t.Errorf("trainer %d: accuracy %v, want %v", i, o.accuracy, want.Accuracy)
@@ -169,7 +171,8 @@ func TestSameAsSingleProcess(t *testing.T) {
 // With momentum, and with a number of lanes that is no power of two and larger than some batches.
 func TestSameAsSingleProcessMomentum(t *testing.T) {
 	data := small(t, 300)
-	for _, route := range [][2]string{{schema.ApplyUpdate}, {schema.ApplyMean}, {schema.ApplyMean, schema.ReduceTrainers}} {
+	for _, route := range [][2]string{{schema.ApplyUpdate}, {schema.ApplyMean},
+		{schema.ApplyMean, schema.ReduceTrainers}} {
 		apply := strings.TrimSpace(route[0] + " " + route[1])
 		s := settings(2, 7)
 		s.Momentum, s.LR, s.Batch, s.Apply, s.Reduce = 0.9, 0.5, 5, route[0], route[1]

@@ -4,20 +4,21 @@
 //
 // # The model
 //
-// Each token has a row of 64 values; a package is the mean of its tokens' rows; a linear layer turns that into one score
-// a section; softmax cross-entropy is the loss, plain SGD the optimizer. Package corpus makes examples of an index.
+// Each token has a row of 64 values; a package is the mean of its tokens' rows; a linear layer turns that into one
+// score a section; softmax cross-entropy is the loss, plain SGD the optimizer. Package corpus makes examples of an
+// index.
 //
 // # Who sees which example when
 //
-// Package deal says. Its batches are of nearly one size: a small last batch would count as much as the others do, at a
-// learning rate of 20.
+// Package shuffle says. Its batches are of nearly one size: a small last batch would count as much as the others do, at
+// a learning rate of 20.
 //
 // # Files
 //
-// settings.go is what a person may choose and the manifest that follows; workload.go feeds and computes a lane; evaluate.go
-// measures accuracy; model.go is a trained model: collected, saved (package safetensors), loaded, asked.
+// settings.go is what a person may choose and the manifest that follows; workload.go feeds and computes a lane;
+// evaluate.go measures accuracy; model.go is a trained model: collected, saved (package safetensors), loaded, asked.
 //
-// The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting (with a
-// line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains the same
-// model in one process without any of this, must then learn it too.
+// The package knows the session and the layers. It must not know frames, shards or flags. A newcomer may add a setting
+// (with a line in Validate, and in Job if trainers must agree on it) or a better model; package reference, which trains
+// the same model in one process without any of this, must then learn it too.
 package packages

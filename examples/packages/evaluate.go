@@ -22,11 +22,12 @@ var _ Weights = (*trainer.Session)(nil)
 // evaluationSamples is how many samples are evaluated at once: it bounds the rows that are held, about 10 a sample.
 const evaluationSamples = 4096
 
-// Evaluate is the share of examples whose highest score is that of their class; of equal scores the first counts. dim and
-// classes are those of the model. It fails where the lookup or the backend does, and where the set is empty.
+// Evaluate is the share of examples whose highest score is that of their class; of equal scores the first counts. dim
+// and classes are those of the model. It fails where the lookup or the backend does, and where the set is empty.
 //
 //	accuracy, err := packages.Evaluate(ctx, session, backend, settings.Dim, len(data.Classes), &data.Test)
-func Evaluate(ctx context.Context, w Weights, backend cuda.Backend, dim, classes int, set *corpus.Examples) (float64, error) {
+func Evaluate(ctx context.Context, w Weights, backend cuda.Backend, dim, classes int, set *corpus.Examples) (float64,
+	error) {
 	if set.Len() == 0 {
 		return 0, fmt.Errorf("evaluate: no examples")
 	}

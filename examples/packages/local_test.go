@@ -18,7 +18,8 @@ import (
 func trainLocal(t *testing.T, s packages.Settings, data *corpus.Data, shards int) (digest [32]byte) {
 	t.Helper()
 	b := backend(t, "go")
-	there, err := local.Start(t.Context(), local.Options{Shards: shards, Backend: b, Adjust: func(c *ps.Config, _ *ps.Options) { c.Deadline = 2 * patience }})
+	there, err := local.Start(t.Context(),
+		local.Options{Shards: shards, Backend: b, Adjust: func(c *ps.Config, _ *ps.Options) { c.Deadline = 2 * patience }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +55,8 @@ func TestLocalSameAsServer(t *testing.T) {
 		s.Apply, s.Reduce, s.Epochs, s.Momentum, s.LR, s.Batch, s.Dim = apply, reduce, 1, 0.5, 1, 16, 2
 		return s
 	}
-	for _, s := range []packages.Settings{route(schema.ApplyUpdate, ""), route(schema.ApplyMean, ""), route(schema.ApplyMean, schema.ReduceTrainers)} {
+	for _, s := range []packages.Settings{route(schema.ApplyUpdate, ""), route(schema.ApplyMean, ""),
+		route(schema.ApplyMean, schema.ReduceTrainers)} {
 		two := s
 		two.Trainers = 2
 		want := train(t, two, data, 2, "go")[0]

@@ -28,9 +28,10 @@ const format = "gradbus packages 1"
 
 // Model is a trained model with what is needed to use it.
 type Model struct {
-	Classes   []string
-	Dim       int
-	Suspect   string            // why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
+	Classes []string
+	Dim     int
+	// why it may be wrong: memory of a GPU was, while it was trained; empty where nothing speaks for it
+	Suspect   string
 	Synthetic bool              // trained on the generated corpus
 	Settings  map[string]string // how it was trained, for people
 	Embedding []float32         // [corpus.Rows, Dim]
@@ -66,8 +67,8 @@ func (s Settings) record(data *corpus.Data) map[string]string {
 }
 
 // Save writes the model as a safetensors file: tensors embedding.weight [262144, Dim], linear.weight [classes, Dim] and
-// linear.bias [classes], float32, and in the metadata the classes, the tokenizer and the settings, and "suspect" where it may be wrong. The file is there
-// whole or not at all: it is written beside path and then renamed.
+// linear.bias [classes], float32, and in the metadata the classes, the tokenizer and the settings, and "suspect" where
+// it may be wrong. The file is there whole or not at all: it is written beside path and then renamed.
 func (m *Model) Save(path string) error {
 	classes, err := json.Marshal(m.Classes)
 	if err != nil {
@@ -149,7 +150,8 @@ func modelOf(metadata map[string]string, tensors map[string]safetensors.Tensor) 
 		*want.to = values
 	}
 	if len(tensors) != 3 {
-		return nil, fmt.Errorf("%w: %d tensors, want %s, %s and %s alone", ErrModel, len(tensors), embeddingName, weightName, biasName)
+		return nil, fmt.Errorf("%w: %d tensors, want %s, %s and %s alone", ErrModel, len(tensors), embeddingName,
+			weightName, biasName)
 	}
 	return m, nil
 }

@@ -17,8 +17,8 @@ import (
 	"gradbus/trainer"
 )
 
-// tiny is a model of dim 1 that one computes by hand: the token "d:up" is worth 2, all others 0; class b's score is twice
-// the mean and class a's is 0, class c's bias makes it hopeless.
+// tiny is a model of dim 1 that one computes by hand: the token "d:up" is worth 2, all others 0; class b's score is
+// twice the mean and class a's is 0, class c's bias makes it hopeless.
 func tiny() *Model {
 	m := &Model{Classes: []string{"a", "b", "c"}, Dim: 1, Settings: map[string]string{"lr": "20"},
 		Embedding: make([]float32, corpus.Rows), Weight: []float32{0, 2, 0}, Bias: []float32{0, 0, -50}}
@@ -33,7 +33,8 @@ func TestPredictByHand(t *testing.T) {
 	}
 	// The mean of 2 and 0 is 1, so the scores are 0, 2 and -50.
 	want := math.Exp(2) / (1 + math.Exp(2))
-	if len(all) != 3 || all[0].Section != "b" || math.Abs(all[0].Probability-want) > 1e-6 || all[1].Section != "a" || all[2].Section != "c" {
+	if len(all) != 3 || all[0].Section != "b" || math.Abs(all[0].Probability-want) > 1e-6 || all[1].Section != "a" ||
+		all[2].Section != "c" {
 		t.Errorf("predictions %v, want b first with %v", all, want)
 	}
 	// Without "up" a and b are equal: they come in the order of names.
@@ -48,7 +49,8 @@ func TestPredictByHand(t *testing.T) {
 
 func TestEvaluateByHand(t *testing.T) {
 	up, down := corpus.Key([]byte("d:up")), corpus.Key([]byte("d:down"))
-	set := &corpus.Examples{Labels: []int32{1, 0, 1, 2}, Offsets: []int64{0, 1, 2, 3, 4}, Keys: []uint64{up, down, down, up}}
+	set := &corpus.Examples{Labels: []int32{1, 0, 1, 2}, Offsets: []int64{0, 1, 2, 3, 4},
+		Keys: []uint64{up, down, down, up}}
 	// up is class b; down makes a and b equal, and the first counts.
 	got, err := Evaluate(t.Context(), tiny(), testBackend(t), 1, 3, set)
 	if err != nil || got != 0.5 {
@@ -116,10 +118,12 @@ func TestModelRoundTrip(t *testing.T) {
 		}
 		return out
 	}
-	if !slices.Equal(bits(got.Embedding), bits(m.Embedding)) || !slices.Equal(got.Weight, m.Weight) || !slices.Equal(got.Bias, m.Bias) {
+	if !slices.Equal(bits(got.Embedding), bits(m.Embedding)) || !slices.Equal(got.Weight, m.Weight) ||
+		!slices.Equal(got.Bias, m.Bias) {
 		t.Error("tensors changed")
 	}
-	if !slices.Equal(got.Classes, m.Classes) || got.Dim != 1 || !got.Synthetic || got.Suspect != m.Suspect || !maps.Equal(got.Settings, m.Settings) {
+	if !slices.Equal(got.Classes, m.Classes) || got.Dim != 1 || !got.Synthetic || got.Suspect != m.Suspect ||
+		!maps.Equal(got.Settings, m.Settings) {
 		t.Errorf("classes %q dim %d synthetic %v settings %v", got.Classes, got.Dim, got.Synthetic, got.Settings)
 	}
 	entries, err := os.ReadDir(filepath.Dir(path))
@@ -148,21 +152,39 @@ func TestSaveFails(t *testing.T) {
 
 func TestModelOfRefuses(t *testing.T) {
 	for want, change := range map[string]func(metadata map[string]string, tensors map[string]safetensors.Tensor){
-		`format "" in its metadata, want "gradbus packages 1"`:                             func(m map[string]string, _ map[string]safetensors.Tensor) { delete(m, "format") },
-		`tokenizer "words", want "` + corpus.Tokenizer + `"`:                               func(m map[string]string, _ map[string]safetensors.Tensor) { m["tokenizer"] = "words" },
-		`its classes are no list of names`:                                                 func(m map[string]string, _ map[string]safetensors.Tensor) { m["classes"] = "a,b" },
-		`no such tensor: "embedding.weight"; the file has ["linear.bias" "linear.weight"]`: func(_ map[string]string, t map[string]safetensors.Tensor) { delete(t, embeddingName) },
+		`format "" in its metadata, want "gradbus packages 1"`: func(m map[string]string,
+			_ map[string]safetensors.Tensor) {
+			delete(m, "format")
+		},
+		`tokenizer "words", want "` + corpus.Tokenizer + `"`: func(m map[string]string,
+			_ map[string]safetensors.Tensor) {
+			m["tokenizer"] = "words"
+		},
+		`its classes are no list of names`: func(m map[string]string,
+			_ map[string]safetensors.Tensor) {
+			m["classes"] = "a,b"
+		},
+		`no such tensor: "embedding.weight"; the file has ["linear.bias" "linear.weight"]`: func(_ map[string]string,
+			t map[string]safetensors.Tensor) {
+			delete(t, embeddingName)
+		},
 		`embedding.weight has shape [10 1], want [262144, dim]`: func(_ map[string]string, t map[string]safetensors.Tensor) {
 			t[embeddingName] = safetensors.Tensor{Name: embeddingName, Shape: []int{10, 1}, Values: make([]float32, 10)}
 		},
 		`linear.weight has shape [2 1], want [3 1]`: func(_ map[string]string, t map[string]safetensors.Tensor) {
 			t[weightName] = safetensors.Tensor{Name: weightName, Shape: []int{2, 1}, Values: []float32{1, 2}}
 		},
-		`no such tensor: "linear.bias"; the file has ["embedding.weight" "linear.weight"]`: func(_ map[string]string, t map[string]safetensors.Tensor) { delete(t, biasName) },
+		`no such tensor: "linear.bias"; the file has ["embedding.weight" "linear.weight"]`: func(_ map[string]string,
+			t map[string]safetensors.Tensor) {
+			delete(t, biasName)
+		},
 		`linear.bias has NaN at element 1, want finite values`: func(_ map[string]string, t map[string]safetensors.Tensor) {
 			t[biasName].Values[1] = float32(math.NaN())
 		},
-		`4 tensors, want embedding.weight, linear.weight and linear.bias alone`: func(_ map[string]string, t map[string]safetensors.Tensor) { t["x"] = safetensors.Tensor{} },
+		`4 tensors, want embedding.weight, linear.weight and linear.bias alone`: func(_ map[string]string,
+			t map[string]safetensors.Tensor) {
+			t["x"] = safetensors.Tensor{}
+		},
 	} {
 		m := tiny()
 		metadata := map[string]string{"format": format, "tokenizer": corpus.Tokenizer, "classes": `["a","b","c"]`}

@@ -7,8 +7,8 @@ import (
 	"gradbus/schema"
 )
 
-// Each optimizer trains the workload, and ends with the same bits on a server and in one process, on any number of trainers and
-// shards, with its state on shards or on trainers.
+// Each optimizer trains the workload, and ends with the same bits on a server and in one process, on any number of
+// trainers and shards, with its state on shards or on trainers.
 func TestOptimizersTrain(t *testing.T) {
 	data := small(t, 300)
 	for _, c := range []struct {
@@ -39,7 +39,8 @@ func TestOptimizersTrain(t *testing.T) {
 			}
 			s.Trainers = 2
 			if got := trainLocal(t, s, data, 3); got != want.digest {
-				t.Errorf("two trainers and three shards in one process end with %x, one of each on a server with %x", got[:6], want.digest[:6])
+				t.Errorf("two trainers and three shards in one process end with %x, one of each on a server with %x", got[:6],
+					want.digest[:6])
 			}
 			s.Apply, s.Reduce = schema.ApplyMean, schema.ReduceTrainers
 			if got := trainLocal(t, s, data, 0); got != want.digest {
@@ -49,7 +50,8 @@ func TestOptimizersTrain(t *testing.T) {
 	}
 }
 
-// The norm of all gradients is clipped where trainers keep everything, in one way for any number of them, and it changes what comes out.
+// The norm of all gradients is clipped where trainers keep everything, in one way for any number of them, and it
+// changes what comes out.
 func TestGlobalNormIsClipped(t *testing.T) {
 	data := small(t, 120)
 	digests := map[string][32]byte{}

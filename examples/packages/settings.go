@@ -10,7 +10,7 @@ import (
 	"gradbus/nn"
 	"gradbus/philox"
 	"gradbus/schema"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
 // Name is the workload's name in manifests and on command lines.
@@ -37,15 +37,17 @@ type Settings struct {
 	Batch int // most samples in a batch, from 1
 	Dim   int // values in an embedding row, from 1
 
-	// Placement is how the table lies on the shards: "tables" (whole on one of them) and "columns" pool there, in sync and with
-	// reduce "shards"; "rows" pools in the trainers. "" is tables where they can be had, else rows: columns send every key to every
-	// shard, which one table of this size does not repay. With gradients in float32 no bit depends on it.
+	// Placement is how the table lies on the shards: "tables" (whole on one of them) and "columns" pool there, in sync and
+	// with reduce "shards"; "rows" pools in the trainers. "" is tables where they can be had, else rows: columns send
+	// every key to every shard, which one table of this size does not repay. With gradients in float32 no bit depends on
+	// it.
 	Placement string
 }
 
 // Defaults are the settings of the measured figures.
 func Defaults() Settings {
-	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 4, LR: 20, Seed: 1, Apply: schema.ApplyUpdate}, Batch: 256, Dim: 64}
+	return Settings{Shared: settings.Shared{Job: Name, Trainers: 1, Epochs: 4, LR: 20, Seed: 1, Apply: schema.ApplyUpdate},
+		Batch: 256, Dim: 64}
 }
 
 // Limits that keep a slip of the finger from asking for the moon.
@@ -69,7 +71,8 @@ func (s Settings) Validate() error {
 				s.Consistency, s.Reduce, schema.PlacementRows, schema.ConsistencySync, schema.ReduceShards)
 		}
 	default:
-		c.Add("placement %q: want %q, %q or %q", s.Placement, schema.PlacementColumns, schema.PlacementTables, schema.PlacementRows)
+		c.Add("placement %q: want %q, %q or %q", s.Placement, schema.PlacementColumns, schema.PlacementTables,
+			schema.PlacementRows)
 	}
 	if f := s.Wire.Sparse; f != "" && f != schema.SparseRows && f != schema.SparseBags && f != schema.SparseAuto {
 		c.Add("sparse %q: want %q, %q or %q", f, schema.SparseRows, schema.SparseBags, schema.SparseAuto)
@@ -90,16 +93,16 @@ func (s Settings) placement() string {
 	return s.Placement
 }
 
-// BatchesPerEpoch is the number of batches that n training examples are dealt into.
-func (s Settings) BatchesPerEpoch(n int) int { return deal.PerEpoch(n, s.Batch) }
+// BatchesPerEpoch is the number of batches that n training examples are cut into.
+func (s Settings) BatchesPerEpoch(n int) int { return shuffle.PerEpoch(n, s.Batch) }
 
 // Batches is the number of batches of a whole run.
 func (s Settings) Batches(data *corpus.Data) uint64 {
 	return uint64(s.Epochs) * uint64(s.BatchesPerEpoch(data.Train.Len()))
 }
 
-// Job is the manifest that all trainers of the job must agree on: the settings, the shapes that follow from the data, and
-// the digest of the data itself, so that a trainer with other examples is refused. s must be valid.
+// Job is the manifest that all trainers of the job must agree on: the settings, the shapes that follow from the data,
+// and the digest of the data itself, so that a trainer with other examples is refused. s must be valid.
 func Job(s Settings, data *corpus.Data) *schema.Job {
 	classes := len(data.Classes)
 	bound := nn.NewLinear(nil, s.Dim, classes).InitBound()
@@ -115,8 +118,9 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 		{Name: biasName, Shape: []int{classes}, Init: schema.Init{Kind: philox.Uniform, Scale: bound}},
 	}
 	job.Tables = []schema.TableSpec{
-		{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions, Replicated: s.Reduce == schema.ReduceTrainers,
-			Placement: s.placement(), Pooling: schema.PoolingMean,
+		{Name: embeddingName, Rows: corpus.Rows, Dim: s.Dim, Partitions: partitions,
+			Replicated: s.Reduce == schema.ReduceTrainers,
+			Placement:  s.placement(), Pooling: schema.PoolingMean,
 			Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}, Optimizer: s.TableOptimizer()},
 	}
 	return job

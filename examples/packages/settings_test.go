@@ -55,7 +55,9 @@ func TestSettingsValidate(t *testing.T) {
 		`consistency "lazy": want "sync", "bounded" or "async"`: func(s *Settings) { s.Consistency = "lazy" },
 		`ahead 1 with consistency "sync": want 0 to 0`:          func(s *Settings) { s.Ahead = 1 },
 		`ahead 0 with consistency "bounded": want 1 to 16`:      func(s *Settings) { s.Consistency = "bounded" },
-		`apply "mean" with consistency "async": want "update"`:  func(s *Settings) { s.Consistency, s.Apply = "async", "mean" },
+		`apply "mean" with consistency "async": want "update"`: func(s *Settings) {
+			s.Consistency, s.Apply = "async", "mean"
+		},
 
 		`wire "int8": want "float32", "bfloat16" or "float16"`:       func(s *Settings) { s.Wire.Gradients = "int8" },
 		`error feedback with wire float32: want bfloat16 or float16`: func(s *Settings) { s.Wire.ErrorFeedback = true },
@@ -89,7 +91,8 @@ func TestJob(t *testing.T) {
 	if err := j.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	if j.Lanes != 8 || j.Trainers != 2 || j.Seed != 9 || j.Workload != Name || j.Optimizer.LR != 0.1 || j.Optimizer.Momentum != 0.5 {
+	if j.Lanes != 8 || j.Trainers != 2 || j.Seed != 9 || j.Workload != Name || j.Optimizer.LR != 0.1 ||
+		j.Optimizer.Momentum != 0.5 {
 		t.Errorf("job %+v", j)
 	}
 	if p := j.Parameters; len(p) != 2 || p[0].Elements() != 3*64 || p[1].Elements() != 3 || p[0].Init.Scale != 0.125 {
@@ -140,7 +143,8 @@ func TestJobOfEveryModeIsValid(t *testing.T) {
 		if err := errors.Join(s.Validate(), j.Validate()); err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}
-		if pooled := j.Tables[0].Cut().PooledByShards(); pooled != (j.Consistency == schema.ConsistencySync && !j.Tables[0].Replicated) {
+		if pooled := j.Tables[0].Cut().PooledByShards(); pooled != (j.Consistency == schema.ConsistencySync &&
+			!j.Tables[0].Replicated) {
 			t.Errorf("%+v: table %+v", s, j.Tables[0])
 		}
 	}

@@ -9,15 +9,16 @@ import (
 	"gradbus/schema"
 )
 
-// Where trainers pool, the form of row gradients changes no bit, and here, with bags of a few keys each, it saves bytes. Where
-// shards pool, the bits are the same too, and neither gradients nor lookups carry rows.
+// Where trainers pool, the form of row gradients changes no bit, and here, with bags of a few keys each, it saves
+// bytes. Where shards pool, the bits are the same too, and neither gradients nor lookups carry rows.
 func TestSparseFormsSameAsSingleProcess(t *testing.T) {
 	data := small(t, 700)
 	wide := settings(1, 4)
 	wide.Dim = 64 // so that values outweigh keys
 	want := referenceOf(t, wide, data)
 	sent, received := map[string]uint64{}, map[string]uint64{}
-	for _, form := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto, schema.PlacementColumns, schema.PlacementTables} {
+	for _, form := range []string{schema.SparseRows, schema.SparseBags, schema.SparseAuto, schema.PlacementColumns,
+		schema.PlacementTables} {
 		s := wide
 		s.Trainers = 2
 		if form == schema.PlacementColumns || form == schema.PlacementTables {
@@ -41,18 +42,20 @@ func TestSparseFormsSameAsSingleProcess(t *testing.T) {
 	t.Logf("bytes sent: %v, received: %v", sent, received)
 	for _, pooled := range []string{schema.PlacementColumns, schema.PlacementTables} {
 		if 2*received[pooled] > received[schema.SparseAuto] {
-			t.Errorf("%d bytes received with %s, %d with rows: want less than half", received[pooled], pooled, received[schema.SparseAuto])
+			t.Errorf("%d bytes received with %s, %d with rows: want less than half", received[pooled], pooled,
+				received[schema.SparseAuto])
 		}
 	}
 	const byTime = 1.02 // heartbeats go by the clock, and are a few bytes
-	if least := min(sent[schema.SparseRows], sent[schema.SparseBags]); float64(sent[schema.SparseAuto]) > byTime*float64(least) {
+	if least := min(sent[schema.SparseRows], sent[schema.SparseBags]); float64(sent[schema.SparseAuto]) > byTime*float64(
+		least) {
 		t.Errorf("form auto sends %d bytes, more than another: %v", sent[schema.SparseAuto], sent)
 	}
 }
 
 // Gradients of 16 bits train as well as those of 32: the loss of a rounded job is within 1 % of the other's, where a
-// bfloat16 gradient is off by at most 0.4 % each time (2^-8 of its size), and the accuracy within 2 % of the test set. For
-// any number of shards and on either backend they end with equal bits.
+// bfloat16 gradient is off by at most 0.4 % each time (2^-8 of its size), and the accuracy within 2 % of the test set.
+// For any number of shards and on either backend they end with equal bits.
 func TestWireTypesConverge(t *testing.T) {
 	data := small(t, 700)
 	s := settings(2, 4)
@@ -64,7 +67,8 @@ func TestWireTypesConverge(t *testing.T) {
 		t.Fatalf("a loss of %v: the model has not learned, so that this compares nothing", loss)
 	}
 	wires := []schema.Wire{
-		{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsBFloat16, ErrorFeedback: true}, {Gradients: schema.GradientsFloat16},
+		{Gradients: schema.GradientsBFloat16}, {Gradients: schema.GradientsBFloat16, ErrorFeedback: true},
+		{Gradients: schema.GradientsFloat16},
 		{Gradients: schema.GradientsBFloat16, ErrorFeedback: true, Sparse: schema.SparseAuto},
 	}
 	if testing.Short() {
@@ -82,11 +86,13 @@ func TestWireTypesConverge(t *testing.T) {
 				first = o
 			}
 			if o.digest != first.digest {
-				t.Errorf("%+v: weights %x on %d shards and backend %s, %x on one and the portable one", wire, o.digest[:6], c.shards, c.backend, first.digest[:6])
+				t.Errorf("%+v: weights %x on %d shards and backend %s, %x on one and the portable one", wire, o.digest[:6],
+					c.shards, c.backend, first.digest[:6])
 			}
 		}
 		got := lossOf(first.model, data)
-		t.Logf("%+v: loss %.5f, accuracy %.4f, %d bytes sent; float32: %.5f, %.4f, %d", wire, got, first.accuracy, first.stats.BytesSent,
+		t.Logf("%+v: loss %.5f, accuracy %.4f, %d bytes sent; float32: %.5f, %.4f, %d", wire, got, first.accuracy,
+			first.stats.BytesSent,
 			loss, plain.accuracy, plain.stats.BytesSent)
 		if math.Abs(got-loss) > 0.01*loss || math.Abs(first.accuracy-plain.accuracy) > 0.02 {
 			t.Errorf("%+v: loss %v and accuracy %v, with float32 %v and %v", wire, got, first.accuracy, loss, plain.accuracy)
@@ -95,7 +101,8 @@ func TestWireTypesConverge(t *testing.T) {
 			t.Errorf("%+v: the bits of float32: nothing was rounded", wire)
 		}
 		if first.stats.BytesSent > plain.stats.BytesSent*3/4 {
-			t.Errorf("%+v: %d bytes sent, %d with float32: want a quarter less at the least", wire, first.stats.BytesSent, plain.stats.BytesSent)
+			t.Errorf("%+v: %d bytes sent, %d with float32: want a quarter less at the least", wire, first.stats.BytesSent,
+				plain.stats.BytesSent)
 		}
 	}
 }

@@ -7,14 +7,14 @@ import (
 	"gradbus/nn"
 	"gradbus/schema"
 	"gradbus/trainer"
-	"gradbus/trainer/deal"
+	"gradbus/trainer/shuffle"
 )
 
 // Workload feeds and computes the lanes of a job; it is a trainer.Workload. It is not safe for concurrent use.
 type Workload struct {
 	settings Settings
 	data     *corpus.Data
-	dealer   *deal.Dealer
+	shuffler *shuffle.Shuffler
 	layers   *layers
 
 	targets                        []int32
@@ -23,13 +23,14 @@ type Workload struct {
 
 var _ trainer.Bagged = (*Workload)(nil)
 
-// NewWorkload readies the examples of data for the job of s. It fails where deal.New does.
+// NewWorkload readies the examples of data for the job of s. It fails where shuffle.New does.
 func NewWorkload(s Settings, data *corpus.Data, backend cuda.Backend) (*Workload, error) {
-	dealer, err := deal.New(s.Seed, data.Train.Len(), s.Batch, s.LaneCount())
+	shuffler, err := shuffle.New(s.Seed, data.Train.Len(), s.Batch, s.LaneCount())
 	if err != nil {
 		return nil, err
 	}
-	return &Workload{settings: s, data: data, dealer: dealer, layers: newLayers(backend, s.Dim, len(data.Classes))}, nil
+	return &Workload{settings: s, data: data, shuffler: shuffler, layers: newLayers(backend, s.Dim, len(data.Classes))},
+		nil
 }
 
 // layers is the model without its parameters.
@@ -45,7 +46,7 @@ func newLayers(backend cuda.Backend, dim, classes int) *layers {
 }
 
 // examples are the training examples of a lane, as indices into the training set.
-func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 { return w.dealer.Samples(b, l) }
+func (w *Workload) examples(b schema.Batch, l lane.Lane) []int32 { return w.shuffler.Samples(b, l) }
 
 // Keys appends the keys of a lane's examples.
 func (w *Workload) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
@@ -67,8 +68,8 @@ func (w *Workload) Bags(b schema.Batch, l lane.Lane, offsets [][]int64) [][]int6
 	return offsets
 }
 
-// Lane computes forward, loss and backward of a lane. The linear layer's gradients are declared final before those of the
-// rows are computed, so that they are under way meanwhile.
+// Lane computes forward, loss and backward of a lane. The linear layer's gradients are declared final before those of
+// the rows are computed, so that they are under way meanwhile.
 func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	pooled, chosen := step.Pooled(0), w.examples(step.Batch, step.Lane)
 	n, dim, classes := len(chosen), w.settings.Dim, len(w.data.Classes)
@@ -85,7 +86,8 @@ func (w *Workload) Lane(step *trainer.LaneStep) (lossSum float64, err error) {
 	if lossSum, err = w.layers.loss.Loss(w.logits, w.targets, w.gradLogits); err != nil {
 		return 0, err
 	}
-	if err := w.layers.linear.BackwardParams(pooled, w.gradLogits, step.Grad(weightName), step.Grad(biasName)); err != nil {
+	if err := w.layers.linear.BackwardParams(pooled, w.gradLogits, step.Grad(weightName),
+		step.Grad(biasName)); err != nil {
 		return 0, err
 	}
 	step.Done(biasName)

@@ -46,16 +46,19 @@ func TestExamplesByHand(t *testing.T) {
 		batch schema.Batch
 		lane  lane.Lane
 		want  []int32
-	}{{3, 0, order[0:1]}, {3, 1, order[1:3]}, {4, 0, order[3:4]}, {4, 1, order[4:6]}, {5, 0, order[6:8]}, {5, 1, order[8:10]}} {
+	}{{3, 0, order[0:1]}, {3, 1, order[1:3]}, {4, 0, order[3:4]}, {4, 1, order[4:6]}, {5, 0, order[6:8]},
+		{5, 1, order[8:10]}} {
 		if got := w.examples(c.batch, c.lane); !slices.Equal(got, c.want) {
 			t.Errorf("batch %d lane %d: %v, want %v", c.batch, c.lane, got, c.want)
 		}
 	}
 }
 
-// An epoch has every example once, in an order that the number of lanes does not change; batches are of nearly one size.
+// An epoch has every example once, in an order that the number of lanes does not change; batches are of nearly one
+// size.
 func TestExamplesOfEpochs(t *testing.T) {
-	for _, c := range []struct{ train, batch, lanes int }{{1, 1, 1}, {10, 256, 4}, {1000, 64, 1}, {1000, 64, 7}, {1001, 10, 16}, {97, 1, 3}} {
+	for _, c := range []struct{ train, batch, lanes int }{{1, 1, 1}, {10, 256, 4}, {1000, 64, 1}, {1000, 64, 7},
+		{1001, 10, 16}, {97, 1, 3}} {
 		s := Defaults()
 		s.Batch, s.Lanes = c.batch, c.lanes
 		w := newWorkload(t, s, handMade(c.train, 1, 2))
@@ -81,7 +84,8 @@ func TestExamplesOfEpochs(t *testing.T) {
 	}
 }
 
-// Keys are appended, lane after lane; looking one batch ahead, across an epoch's end, does not disturb the batch in hand.
+// Keys are appended, lane after lane; looking one batch ahead, across an epoch's end, does not disturb the batch in
+// hand.
 func TestKeysAhead(t *testing.T) {
 	s := Defaults()
 	s.Batch, s.Lanes = 4, 2

@@ -18,7 +18,8 @@ type Counts struct {
 	Spared          uint64 // would have been delayed or put behind, but too much was held back already
 }
 
-// Delivered is how many messages were passed on, repetitions included, once nothing is held back and no connection was cut.
+// Delivered is how many messages were passed on, repetitions included, once nothing is held back and no connection was
+// cut.
 func (c Counts) Delivered() uint64 { return c.Messages - c.Dropped + c.Repeated }
 
 // Harmed is how many messages suffered something.
@@ -44,7 +45,8 @@ type Totals struct {
 }
 
 // kinds are those that are counted apart; what is none of them counts as Other.
-var kinds = [...]string{Other, "dense", "sparse", "mean", "lookup", "rows", "pull", "ack", "ctl", "beat", "pulse", "reduce", "module"}
+var kinds = [...]string{Other, "dense", "sparse", "mean", "lookup", "rows", "pull", "ack", "ctl", "beat",
+	"reduce", "module"}
 
 const subjectRoot = "gradbus.v1."
 

@@ -1,13 +1,13 @@
-// Package chaos is test support: a TCP proxy between members and a NATS server that understands the client protocol well
-// enough to harm it. Whole messages are dropped, repeated, delayed, put behind later ones, or have one bit of their
-// payload changed; connections are cut, refused, or stop being read. Neither side needs to know, so that unchanged
-// programs can be tested, as goroutines or as processes.
+// Package chaos is test support: a TCP proxy between members and a NATS server that understands the client protocol
+// well enough to harm it. Whole messages are dropped, repeated, delayed, put behind later ones, or have one bit of
+// their payload changed; connections are cut, refused, or stop being read. Neither side needs to know, so that
+// unchanged programs can be tested, as goroutines or as processes.
 //
 // # What it knows and what it must not know
 //
-// It knows how PUB, HPUB, MSG and HMSG are framed, and where a subject of gradbus names its kind. Everything else passes
-// unchanged and in its place. It does not know what is in a payload, and imports the standard library alone. It cannot
-// read TLS.
+// It knows how PUB, HPUB, MSG and HMSG are framed, and where a subject of gradbus names its kind. Everything else
+// passes unchanged and in its place. It does not know what is in a payload, and imports the standard library alone. It
+// cannot read TLS.
 //
 //	Proxy      listener, connections, switches: cut, refuse, stall            proxy.go
 //	Rule       which messages suffer what, and how often                      rule.go
@@ -16,9 +16,9 @@
 //
 // # What a seed fixes
 //
-// The n-th message of one sender to one subject over one named connection suffers the same under the same seed and rules,
-// whatever else is going on; so the first transmission of every frame does. Which frames are sent again, and how often,
-// is the members' affair and follows their timing.
+// The n-th message of one sender to one subject over one named connection suffers the same under the same seed and
+// rules, whatever else is going on; so the first transmission of every frame does. Which frames are sent again, and how
+// often, is the members' affair and follows their timing.
 //
 // # Bounds
 //

@@ -15,8 +15,8 @@ const (
 	messageBytesMax = 16 << 20
 )
 
-// frame is one unit of the protocol as it lies in the stream: a line, and what follows it. Its bytes are valid until the
-// next read.
+// frame is one unit of the protocol as it lies in the stream: a line, and what follows it. Its bytes are valid until
+// the next read.
 type frame struct {
 	raw     []byte
 	subject []byte // of a message; nil of anything else

@@ -93,8 +93,8 @@ func (p *Proxy) SetRules(rules ...Rule) {
 	p.rules = slices.Clone(rules)
 }
 
-// decide says what happens to a message. Each counts, whether or not a rule is for it, so that decisions do not depend on
-// what the rules were before.
+// decide says what happens to a message. Each counts, whether or not a rule is for it, so that decisions do not depend
+// on what the rules were before.
 func (p *Proxy) decide(d Direction, member, kind string, subject []byte) (fate, uint64, *Rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -191,9 +191,9 @@ func (p *Proxy) Redirect(server string) error {
 	return nil
 }
 
-// Stall stops reading in one direction on the connections of that name, or on all where it is empty, from the next message
-// of that kind on, or from the next unit of any sort where kind is empty: to the sender its peer is one that has stopped
-// reading. Resume ends every stall.
+// Stall stops reading in one direction on the connections of that name, or on all where it is empty, from the next
+// message of that kind on, or from the next unit of any sort where kind is empty: to the sender its peer is one that
+// has stopped reading. Resume ends every stall.
 func (p *Proxy) Stall(d Direction, member, kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,10 @@ import (
 
 const (
 	toServer = "CONNECT {\"name\":\"j/t0\",\"verbose\":false}\r\nSUB gradbus.v1.j.*.mean.all.> 1\r\nPING\r\n" +
-		"PUB gradbus.v1.j.t0.dense.s0.1.2 5\r\nab\r\ne\r\nPUB a.b inbox 0\r\n\r\nHPUB x 12 14\r\nNATS/1.0\r\n\r\nhi\r\nUNSUB 1\r\npub lower 1\r\nz\r\nPONG\r\n"
-	fromServer = "INFO {\"server_id\":\"x\",\"max_payload\":8388608}\r\nPONG\r\n+OK\r\nMSG gradbus.v1.j.s0.mean.all.1.2 1 3\r\nxyz\r\n" +
+		"PUB gradbus.v1.j.t0.dense.s0.1.2 5\r\nab\r\ne\r\nPUB a.b inbox 0\r\n\r\nHPUB x 12 " +
+		"14\r\nNATS/1.0\r\n\r\nhi\r\nUNSUB 1\r\npub lower 1\r\nz\r\nPONG\r\n"
+	fromServer = "INFO {\"server_id\":\"x\",\"max_payload\":8388608}\r\nPONG\r\n+OK\r\nMSG gradbus.v1.j.s0.mean.all.1.2 " +
+		"1 3\r\nxyz\r\n" +
 		"MSG a.b 2 reply 1\r\n\n\r\nHMSG x 3 12 14\r\nNATS/1.0\r\n\r\nhi\r\n-ERR 'no'\r\nPING\r\n"
 )
 
@@ -43,7 +45,8 @@ func TestStreamsPassUnchanged(t *testing.T) {
 			t.Errorf("%v, byte by byte: got %q, want %q", c.direction, got, c.text)
 		}
 	}
-	want := map[string]Counts{"dense": {Messages: 2, Bytes: 10}, Other: {Messages: 6, Bytes: 6}, "": {Messages: 8, Bytes: 16}, "mean": {}}
+	want := map[string]Counts{"dense": {Messages: 2, Bytes: 10}, Other: {Messages: 6, Bytes: 6},
+		"": {Messages: 8, Bytes: 16}, "mean": {}}
 	for kind, want := range want {
 		if got := e.proxy.Counts(ToServer, kind); got != want {
 			t.Errorf("to server, %q: %+v, want %+v", kind, got, want)
@@ -126,7 +129,8 @@ func TestDelayAndReorder(t *testing.T) {
 			seen, inversions, last := map[string]bool{}, 0, -1
 			for _, raw := range e.frames(messages) {
 				var i, size int
-				if _, err := fmt.Sscanf(string(raw), "PUB gradbus.v1.j.t0.dense.s0.1.%d %d", &i, &size); err != nil || string(raw) != publication(i) {
+				if _, err := fmt.Sscanf(string(raw), "PUB gradbus.v1.j.t0.dense.s0.1.%d %d", &i, &size); err != nil ||
+					string(raw) != publication(i) {
 					t.Fatalf("got %q: %v", raw, err)
 				}
 				if i < last {
@@ -162,7 +166,8 @@ func TestHeldIsBounded(t *testing.T) {
 	}
 	go func() { _, _ = io.WriteString(e.member, all.String()) }()
 	e.frames(10)
-	if got, want := e.proxy.Counts(ToServer, ""), uint64(10); got.Spared != want || got.Delayed != heldMessagesMax || e.proxy.Holds() != heldMessagesMax {
+	if got, want := e.proxy.Counts(ToServer, ""), uint64(10); got.Spared != want || got.Delayed != heldMessagesMax ||
+		e.proxy.Holds() != heldMessagesMax {
 		t.Errorf("%v; %d held", got, e.proxy.Holds())
 	}
 }
@@ -301,8 +306,8 @@ func TestStall(t *testing.T) {
 func TestStallOfAKind(t *testing.T) {
 	e := newEnds(t, 1)
 	e.proxy.Stall(ToServer, "", "dense")
-	beat := "PUB gradbus.v1.j.t0.beat.all 1\r\nx\r\n"
-	if got := e.pass(ToServer, beat+publication(1)+mark, len(beat)); string(got) != beat {
+	heartbeat := "PUB gradbus.v1.j.t0.beat.all 1\r\nx\r\n"
+	if got := e.pass(ToServer, heartbeat+publication(1)+mark, len(heartbeat)); string(got) != heartbeat {
 		t.Errorf("got %q", got)
 	}
 	if n := e.proxy.Counts(ToServer, "dense").Messages; n != 0 {
@@ -317,7 +322,8 @@ func TestStallOfAKind(t *testing.T) {
 // What is not the protocol ends its connection, and no other.
 func TestBrokenFraming(t *testing.T) {
 	for _, text := range []string{
-		"PUB\r\n", "PUB a\r\n", "PUB a b\r\n", "PUB a -1\r\n", "PUB a 99999999\r\n", "HPUB a 5 2\r\n12\r\n", "PUB a 2\r\nabcd\r\n",
+		"PUB\r\n", "PUB a\r\n", "PUB a b\r\n", "PUB a -1\r\n", "PUB a 99999999\r\n", "HPUB a 5 2\r\n12\r\n",
+		"PUB a 2\r\nabcd\r\n",
 		strings.Repeat("x", 2*lineBytesMax),
 	} {
 		e := newEnds(t, 1)
@@ -347,11 +353,13 @@ func TestMembersThroughAProxy(t *testing.T) {
 	}
 	defer conn.Close()
 	got := make(chan int, 100)
-	if err := conn.Subscribe(fabric.Pattern("j", fabric.Any, fabric.KindMean, "all", true), func(m fabric.Message) { got <- len(m.Data) }); err != nil {
+	if err := conn.Subscribe(fabric.Pattern("j", fabric.Any, fabric.KindMean, "all", true),
+		func(m fabric.Message) { got <- len(m.Data) }); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		if err := conn.Publish(fabric.At("j", "s0", fabric.KindMean, "all").WithBatch(uint64(i)).String(), make([]byte, i*1000)); err != nil {
+		if err := conn.Publish(fabric.At("j", "s0", fabric.KindMean, "all").WithBatch(uint64(i)).String(),
+			make([]byte, i*1000)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -360,7 +368,8 @@ func TestMembersThroughAProxy(t *testing.T) {
 			t.Fatalf("message %d has %d bytes", i, n)
 		}
 	}
-	if up, down := proxy.Counts(ToServer, "mean"), proxy.Counts(FromServer, "mean"); up.Messages != 100 || down.Messages != 100 {
+	if up, down := proxy.Counts(ToServer, "mean"), proxy.Counts(FromServer, "mean"); up.Messages != 100 ||
+		down.Messages != 100 {
 		t.Errorf("counts %+v and %+v", up, down)
 	}
 }

@@ -16,8 +16,8 @@ const (
 
 func (d Direction) String() string { return [...]string{"to server", "from server"}[d] }
 
-// Rule says what happens to some of the messages. The five shares are of the messages that match, each 0 to 1, their sum
-// at most 1: a message suffers one thing or none.
+// Rule says what happens to some of the messages. The five shares are of the messages that match, each 0 to 1, their
+// sum at most 1: a message suffers one thing or none.
 type Rule struct {
 	Direction Direction
 	Kinds     []string // fifth tokens of subjects; nil is every kind. Other marks what is not a subject of gradbus
@@ -41,7 +41,8 @@ const (
 const Other = "other"
 
 func (r *Rule) matches(d Direction, member, kind string) bool {
-	return r.Direction == d && (r.Kinds == nil || slices.Contains(r.Kinds, kind)) && (r.Members == nil || slices.Contains(r.Members, member))
+	return r.Direction == d && (r.Kinds == nil || slices.Contains(r.Kinds, kind)) &&
+		(r.Members == nil || slices.Contains(r.Members, member))
 }
 
 // fate is what happens to one message.

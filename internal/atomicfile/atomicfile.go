@@ -1,16 +1,18 @@
 // Package atomicfile writes files that appear whole or not at all, also where others may write in their folder.
 //
-// A file is written under a random name beside its own, which nobody can guess and which must not be there yet: a link that
-// somebody has planted is never followed. It is brought to the disk, renamed, and then the folder is brought to the disk.
+// A file is written under a random name beside its own, which nobody can guess and which must not be there yet: a link
+// that somebody has planted is never followed. It is brought to the disk, renamed, and then the folder is brought to
+// the disk.
 //
 //   - A name that is a symbolic link is replaced; what the link leads to stays as it is.
 //   - A file that is there keeps neither its permissions nor its other hard links: it is replaced.
-//   - A character device that is named itself, such as /dev/null, is written to. Folders, pipes and sockets, and links to anything but
+//   - A character device that is named itself, such as /dev/null, is written to. Folders, pipes and sockets, and links
+//     to anything but
 //     files, are refused.
 //   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
 //
-// Everything that a command leaves behind is written by it, but for the event files of internal/tensorboard, which grow for as long as a
-// training runs and are read meanwhile. It knows files. It must not know what is in them.
+// Everything that a command leaves behind is written by it, but for the event files of internal/tensorboard, which grow
+// for as long as a training runs and are read meanwhile. It knows files. It must not know what is in them.
 package atomicfile
 
 import (
@@ -38,8 +40,9 @@ type File struct {
 	over   bool
 }
 
-// Create begins a file that shall be at path. mode are its permissions before the user's mask. It fails where the file could not take
-// that name, and then there is nothing new in the folder. The caller calls Discard, which after Commit does nothing.
+// Create begins a file that shall be at path. mode are its permissions before the user's mask. It fails where the file
+// could not take that name, and then there is nothing new in the folder. The caller calls Discard, which after Commit
+// does nothing.
 func Create(path string, mode fs.FileMode) (*File, error) {
 	if info, err := os.Lstat(path); err == nil && info.Mode()&fs.ModeCharDevice != 0 {
 		device, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
@@ -51,7 +54,8 @@ func Create(path string, mode fs.FileMode) (*File, error) {
 		return nil, fmt.Errorf("%s is there and not a file", path)
 	}
 	base := filepath.Base(path)
-	return createAs(filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%s.tmp", base[:min(len(base), baseBytesMax)], rand.Text())), path, mode)
+	return createAs(filepath.Join(filepath.Dir(path), fmt.Sprintf(".%s.%s.tmp", base[:min(len(base), baseBytesMax)],
+		rand.Text())), path, mode)
 }
 
 // createAs creates the temporary file, which must not be there, not even as a link to nowhere.
@@ -66,7 +70,8 @@ func createAs(name, path string, mode fs.FileMode) (*File, error) {
 	return &File{File: file, path: path}, nil
 }
 
-// Commit brings the file and its name to the disk. After an error the old file is there, whole, unless the error says that the new one is.
+// Commit brings the file and its name to the disk. After an error the old file is there, whole, unless the error says
+// that the new one is.
 func (f *File) Commit() error {
 	if f.device {
 		f.over = true
@@ -102,7 +107,8 @@ func (f *File) Discard() {
 	}
 }
 
-// syncFolder brings the names in a folder to the disk. A folder that may not be read, and a file system that does not know of it, cannot do that.
+// syncFolder brings the names in a folder to the disk. A folder that may not be read, and a file system that does not
+// know of it, cannot do that.
 func syncFolder(folder string) error {
 	d, err := os.Open(folder)
 	if err != nil {
@@ -132,8 +138,8 @@ func Write(path string, mode fs.FileMode, fill func(io.Writer) error) error {
 	return f.Commit()
 }
 
-// Check fails where Write could not write a file at path, so that this is known before hours have gone into what is in it. It leaves
-// nothing behind.
+// Check fails where Write could not write a file at path, so that this is known before hours have gone into what is in
+// it. It leaves nothing behind.
 func Check(path string) error {
 	f, err := Create(path, 0o600)
 	if err != nil {

@@ -109,7 +109,8 @@ func TestPlantedLinks(t *testing.T) {
 	if len(names) != 100 {
 		t.Errorf("%d names for 100 files", len(names))
 	}
-	for planted, to := range map[string]string{filepath.Join(folder, "a"): victim, filepath.Join(folder, "b"): filepath.Join(folder, "none"), filepath.Join(folder, "c"): ""} {
+	for planted, to := range map[string]string{filepath.Join(folder, "a"): victim,
+		filepath.Join(folder, "b"): filepath.Join(folder, "none"), filepath.Join(folder, "c"): ""} {
 		if to == "" {
 			must(t, os.Link(victim, planted))
 		} else {
@@ -150,7 +151,8 @@ func TestNoFiles(t *testing.T) {
 	must(t, os.Mkdir(at("folder"), 0o700))
 	must(t, syscall.Mkfifo(at("pipe"), 0o600))
 	must(t, os.Symlink(os.DevNull, at("link")))
-	for name, want := range map[string]string{"folder": "is a directory, want the name of a file", "pipe": "is there and not a file",
+	for name, want := range map[string]string{"folder": "is a directory, want the name of a file",
+		"pipe": "is there and not a file",
 		"link": "is there and not a file", "none/f": "no such file or directory"} {
 		for _, err := range []error{Check(at(name)), Write(at(name), 0o600, text("x"))} {
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), folder) {

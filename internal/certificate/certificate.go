@@ -1,7 +1,8 @@
-// Package certificate reads a certificate and its key from files, and reads them again when they change: a certificate may be good for a
-// day, and a job takes longer.
+// Package certificate reads a certificate and its key from files, and reads them again when they change: a certificate
+// may be good for a day, and a job takes longer.
 //
-// The package knows PEM files and crypto/tls. It must not know flags, addresses or who serves. A newcomer may add what a certificate says.
+// The package knows PEM files and crypto/tls. It must not know flags, addresses or who serves. A newcomer may add what
+// a certificate says.
 package certificate
 
 import (
@@ -30,7 +31,8 @@ type File struct {
 	looked  time.Time
 }
 
-// Load reads a certificate and its key. flag is what errors call them by: http-tls stands for http-tls-cert and http-tls-key.
+// Load reads a certificate and its key. flag is what errors call them by: http-tls stands for http-tls-cert and
+// http-tls-key.
 func Load(flag, certFile, keyFile string, log *slog.Logger) (*File, error) {
 	f := &File{flag: flag, certFile: certFile, keyFile: keyFile, log: log, now: time.Now}
 	f.looked = f.now()

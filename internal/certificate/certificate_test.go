@@ -79,7 +79,8 @@ func TestLoadRefuses(t *testing.T) {
 		"no cert":    {pair.KeyFile, pair.KeyFile, "tls-cert " + pair.KeyFile},
 		"not a file": {t.TempDir(), pair.KeyFile, "tls-cert"},
 	} {
-		if _, err := Load("tls", c.cert, c.key, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Load("tls", c.cert, c.key, slog.New(slog.DiscardHandler)); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}

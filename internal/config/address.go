@@ -11,11 +11,12 @@ import (
 // addressFlag marks flags of addresses, in which NATS takes a user and a password, or a token.
 const addressFlag = "gradbus-address"
 
-// Addresses says which flags are addresses of servers. A password in one is for the file of settings alone: whoever lists the processes of a
-// machine sees its command lines, and whoever sees a unit or a container its environment.
+// Addresses says which flags are addresses of servers. A password in one is for the file of settings alone: whoever
+// lists the processes of a machine sees its command lines, and whoever sees a unit or a container its environment.
 func Addresses(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
-		_ = flags.SetAnnotation(name, addressFlag, []string{"true"}) // panics on start-up would be worse than a flag without the check
+		// panics on start-up would be worse than a flag without the check
+		_ = flags.SetAnnotation(name, addressFlag, []string{"true"})
 	}
 }
 
@@ -32,7 +33,8 @@ func HasPassword(addresses string) bool {
 	return false
 }
 
-// refusePasswords fails where an address of the command line, or of the environment, which gave those that are given, has a password.
+// refusePasswords fails where an address of the command line, or of the environment, which gave those that are given,
+// has a password.
 func refusePasswords(flags *pflag.FlagSet, given []string) (err error) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		if f.Annotations[addressFlag] == nil || err != nil || !HasPassword(f.Value.String()) {

@@ -6,8 +6,8 @@ import (
 )
 
 // gcPercent makes garbage collections rarer than Go's default of 100 does. Tables lie outside the Go heap, which holds
-// little besides messages under way, so the default would collect every few MiB: measured on two cores, two trainers and
-// two shards do 10 to 15 % more samples per second with 400.
+// little besides messages under way, so the default would collect every few MiB: measured on two cores, two trainers
+// and two shards do 10 to 15 % more samples per second with 400.
 const gcPercent = 400
 
 // PaceCollector sets how often this process collects garbage, unless GOGC already says it. GOMEMLIMIT holds as ever.

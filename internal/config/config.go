@@ -1,10 +1,11 @@
-// Package config is how a command gets its settings and how it ends: it merges the environment and a YAML file under the flags, and turns
-// interrupts and errors into one line and an exit status (run.go).
+// Package config is how a command gets its settings and how it ends: it merges the environment and a YAML file under
+// the flags, and turns interrupts and errors into one line and an exit status (run.go).
 //
 // A command's flags are its configuration: each has a name, a type and a default, and fills one field of the command's
-// configuration struct. A configuration file is a YAML mapping from flag names to values, as config print writes one; what was given on the
-// command line wins over GRADBUS_FLAG_NAME in the environment, that over the file, and the file over the default. The file is strict: a name that is no flag, a name given
-// twice or a value of the wrong type is an error that says file and line.
+// configuration struct. A configuration file is a YAML mapping from flag names to values, as config print writes one;
+// what was given on the command line wins over GRADBUS_FLAG_NAME in the environment, that over the file, and the file
+// over the default. The file is strict: a name that is no flag, a name given twice or a value of the wrong type is an
+// error that says file and line.
 //
 // What is wrong with a flag is said, and help is laid out, by flags.go.
 //
@@ -30,13 +31,15 @@ const fileBytesMax = 1 << 20
 
 // AddFileFlag gives a command the flag --config.
 func AddFileFlag(flags *pflag.FlagSet) {
-	flags.String(FileFlag, "", "YAML `file` of settings, one name: value a line, as config print writes it; flags and GRADBUS_NAME in the environment win over it")
+	flags.String(FileFlag, "", "YAML `file` of settings, one name: value a line, as config print writes it; flags and "+
+		"GRADBUS_NAME in the environment win over it")
 }
 
-// Load sets every flag that the command line does not name from the environment, and what that does not name from the file that --config
-// names, if it names one. unknown is told of a variable that looks like a slip of a setting. All that is wrong with either is reported at once,
-// joined by "; ": each with file and line, or its variable. The flags are then in no defined state. Flags that are set here do not count as
-// changed. Where an address that was given elsewhere than in the file has a password in it, that is an error: see Addresses.
+// Load sets every flag that the command line does not name from the environment, and what that does not name from the
+// file that --config names, if it names one. unknown is told of a variable that looks like a slip of a setting. All
+// that is wrong with either is reported at once, joined by "; ": each with file and line, or its variable. The flags
+// are then in no defined state. Flags that are set here do not count as changed. Where an address that was given
+// elsewhere than in the file has a password in it, that is an error: see Addresses.
 func Load(flags *pflag.FlagSet, unknown func(text string)) error {
 	given, err := fromEnvironment(flags, unknown)
 	if err != nil {
@@ -52,7 +55,8 @@ func Load(flags *pflag.FlagSet, unknown func(text string)) error {
 	return loadFile(file.Value.String(), flags, given)
 }
 
-// loadFile sets every flag that the file names and neither the command line nor the environment, which gave those that are given.
+// loadFile sets every flag that the file names and neither the command line nor the environment, which gave those that
+// are given.
 func loadFile(path string, flags *pflag.FlagSet, given []string) error {
 	data, err := read(path)
 	if err != nil {
@@ -103,7 +107,8 @@ func read(path string) ([]byte, error) {
 	return data, nil
 }
 
-// set gives one flag its value from the file, unless the environment or the command line gave it one. The value is checked either way.
+// set gives one flag its value from the file, unless the environment or the command line gave it one. The value is
+// checked either way.
 func set(flags *pflag.FlagSet, name string, value *yaml.Node, given bool) error {
 	flag := flags.Lookup(name)
 	if !settable(flag) {

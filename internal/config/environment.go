@@ -17,9 +17,10 @@ func variable(flag string) string {
 	return environmentPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// fromEnvironment sets every flag that a variable names and the command line does not, and gives their names. A variable that is no flag of
-// this command may be one of another of ours: where it looks like a slip, unknown is told. Settings belong to one process: the variables are
-// taken out of the environment, so that what it starts has the settings that it is started with.
+// fromEnvironment sets every flag that a variable names and the command line does not, and gives their names. A
+// variable that is no flag of this command may be one of another of ours: where it looks like a slip, unknown is told.
+// Settings belong to one process: the variables are taken out of the environment, so that what it starts has the
+// settings that it is started with.
 func fromEnvironment(flags *pflag.FlagSet, unknown func(text string)) (given []string, err error) {
 	var wrong []string
 	for _, entry := range os.Environ() {

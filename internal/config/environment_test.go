@@ -9,7 +9,8 @@ import (
 
 func TestEnvironmentOrder(t *testing.T) {
 	path := write(t, "shards: 5\ndeadline: 2m\nlisten: 127.0.0.1:9\n")
-	for name, value := range map[string]string{"GRADBUS_SHARDS": "4", "GRADBUS_DEADLINE": "3m", "GRADBUS_CONFIG": path, "GRADBUS_LR": "7"} {
+	for name, value := range map[string]string{"GRADBUS_SHARDS": "4", "GRADBUS_DEADLINE": "3m", "GRADBUS_CONFIG": path,
+		"GRADBUS_LR": "7"} {
 		t.Setenv(name, value)
 	}
 	var s settings
@@ -33,12 +34,14 @@ func TestEnvironmentWrong(t *testing.T) {
 	for _, c := range []struct{ name, value, want, told string }{
 		{"GRADBUS_SHARDS", "many", `GRADBUS_SHARDS in the environment: "many": want a whole number`, ""},
 		{"GRADBUS_DEADLINE", "30", `GRADBUS_DEADLINE in the environment: "30": want a time with its unit`, ""},
-		{"GRADBUS_SHRADS", "2", "", "GRADBUS_SHRADS in the environment is no setting of this command (did you mean GRADBUS_SHARDS?)"},
+		{"GRADBUS_SHRADS", "2", "",
+			"GRADBUS_SHRADS in the environment is no setting of this command (did you mean GRADBUS_SHARDS?)"},
 		{"GRADBUS_LEARNING_RATE", "2", "", "(did you mean GRADBUS_LR?)"},
 		{"GRADBUS_shards", "2", "", "(did you mean GRADBUS_SHARDS?)"},
 		{"GRADBUS_OF_ANOTHER_PROGRAM", "2", "", ""},
 		{"GRADBUS_HELP", "true", "", ""},
-		{"GRADBUS_LISTEN", "nats://ann:secret@10.0.0.1:4222", "GRADBUS_LISTEN has a password or token in its address, and in the environment", ""},
+		{"GRADBUS_LISTEN", "nats://ann:secret@10.0.0.1:4222",
+			"GRADBUS_LISTEN has a password or token in its address, and in the environment", ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Setenv(c.name, c.value)
@@ -79,7 +82,8 @@ func TestPasswordsInAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := Load(flags, nobody(t))
-		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret")) {
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) ||
+			strings.Contains(err.Error(), "secret")) {
 			t.Errorf("%v: %v, want %q", c.args, err, c.want)
 		}
 	}
@@ -113,7 +117,8 @@ func TestPrintedFileComesBack(t *testing.T) {
 	if err := root.Execute(); err != nil {
 		t.Error(err)
 	}
-	for line, want := range map[string]string{"config print": "want a workload: one of mnist, packages", "config print resnet": `unknown workload "resnet"`, "config": "want config print"} {
+	for line, want := range map[string]string{"config print": "want a workload: one of mnist, packages",
+		"config print resnet": `unknown workload "resnet"`, "config": "want config print"} {
 		root.SetArgs(strings.Fields(line))
 		if err := root.Execute(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", line, err, want)

@@ -14,8 +14,8 @@ func Plain(c *cobra.Command) {
 	c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return FlagError(c, err) })
 }
 
-// Sectioned has the help of one command, not of those below it, show its flags in sections: see Help. It is called when the command has all
-// of them.
+// Sectioned has the help of one command, not of those below it, show its flags in sections: see Help. It is called when
+// the command has all of them.
 func Sectioned(c *cobra.Command, sections []Section) {
 	c.InitDefaultHelpFlag()
 	c.InitDefaultVersionFlag()
@@ -27,8 +27,8 @@ func Sectioned(c *cobra.Command, sections []Section) {
 	}
 }
 
-// FlagError says what is wrong with the flags of a command as other errors do: the flag, the value and what would be right. The error is
-// one that pflag gave; others are returned as they are.
+// FlagError says what is wrong with the flags of a command as other errors do: the flag, the value and what would be
+// right. The error is one that pflag gave; others are returned as they are.
 func FlagError(c *cobra.Command, err error) error {
 	var unheard *pflag.NotExistError
 	var wrong *pflag.InvalidValueError
@@ -72,8 +72,8 @@ func wanted(kind string) string {
 // Section is a part of a command's help: a title, and the flag that it begins with.
 type Section struct{ Title, First string }
 
-// Help is the help of a command's flags in sections, in the order in which they were added. A section whose first flag is not there is a
-// defect of the program, and panics.
+// Help is the help of a command's flags in sections, in the order in which they were added. A section whose first flag
+// is not there is a defect of the program, and panics.
 func Help(flags *pflag.FlagSet, sections []Section) string {
 	begins := map[string]string{}
 	for _, s := range sections {

@@ -75,7 +75,8 @@ func TestSectioned(t *testing.T) {
 	if got := help(); !strings.Contains(got, "\nLearning:\n      --lr rate ") || strings.Contains(got, "secret") {
 		t.Errorf("help:\n%s", got)
 	}
-	if got := help("top"); !strings.Contains(got, "\nFlags:\n  -h, --help       help for top\n      --job name   name\n") || strings.Contains(got, "Learning") {
+	if got := help("top"); !strings.Contains(got,
+		"\nFlags:\n  -h, --help       help for top\n      --job name   name\n") || strings.Contains(got, "Learning") {
 		t.Errorf("help of top:\n%s", got)
 	}
 	c.SetArgs([]string{"top", "--jo", "x"})

@@ -31,7 +31,8 @@ type Log struct {
 
 // Add gives a command the flags --log-format and --log-level.
 func (l *Log) Add(flags *pflag.FlagSet) {
-	flags.StringVar(&l.Format, "log-format", LogAuto, "`form` of the log on standard error: text, json, or auto for text on a terminal and JSON elsewhere")
+	flags.StringVar(&l.Format, "log-format", LogAuto,
+		"`form` of the log on standard error: text, json, or auto for text on a terminal and JSON elsewhere")
 	flags.StringVar(&l.Level, "log-level", "info", "least `level` that is logged: debug, info, warn or error")
 }
 

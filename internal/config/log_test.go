@@ -42,7 +42,8 @@ func TestLogger(t *testing.T) {
 			}
 			log.Debug("not told")
 			log.Warn("trainer lost", "member", "t1")
-			if got := out.String(); !strings.Contains(got, c.want) || (c.want == "") != (got == "") || strings.Contains(got, "not told") {
+			if got := out.String(); !strings.Contains(got, c.want) || (c.want == "") != (got == "") ||
+				strings.Contains(got, "not told") {
 				t.Errorf("logged %q, want %q in it", got, c.want)
 			}
 		})
@@ -75,13 +76,15 @@ func TestRelay(t *testing.T) {
 	}
 	other.Warn("server lost", "server", "s1", "after", 3)
 	other.Info("backend chosen")
-	relay := Relay{To: slog.NewJSONHandler(&out, nil).WithAttrs([]slog.Attr{slog.String("member", "t1")}), Least: slog.LevelWarn}
+	relay := Relay{To: slog.NewJSONHandler(&out, nil).WithAttrs([]slog.Attr{slog.String("member", "t1")}),
+		Least: slog.LevelWarn}
 	for line := range bytes.Lines(child.Bytes()) {
 		if !relay.Line(line) {
 			t.Errorf("%s: not known as a log line", line)
 		}
 	}
-	for _, line := range []string{"trainer: no server", "panic: x", `{"waiting":2}`, `[1]`, "", `{"msg":3}`, `{"level":"LOUD","msg":"x"}`} {
+	for _, line := range []string{"trainer: no server", "panic: x", `{"waiting":2}`, `[1]`, "", `{"msg":3}`,
+		`{"level":"LOUD","msg":"x"}`} {
 		if relay.Line([]byte(line)) {
 			t.Errorf("%q: taken for a log line", line)
 		}
@@ -90,7 +93,8 @@ func TestRelay(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("%v: %s", err, out.Bytes())
 	}
-	if got["msg"] != "server lost" || got["level"] != "WARN" || got["member"] != "t1" || got["server"] != "s1" || got["after"] != 3.0 || got["time"] == nil {
+	if got["msg"] != "server lost" || got["level"] != "WARN" || got["member"] != "t1" || got["server"] != "s1" ||
+		got["after"] != 3.0 || got["time"] == nil {
 		t.Errorf("relayed %v", got)
 	}
 }

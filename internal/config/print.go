@@ -16,7 +16,8 @@ import (
 // sectionTitle annotates the flag that a section of the help begins with.
 const sectionTitle = "gradbus-section"
 
-// configCommand is the command that prints a file of settings: of the program itself, or of one of its commands, which is named.
+// configCommand is the command that prints a file of settings: of the program itself, or of one of its commands, which
+// is named.
 func configCommand(program *cobra.Command) *cobra.Command {
 	names := configurable(program)
 	c := &cobra.Command{Use: "config", Short: "Print a file of settings for --config", Args: cobra.NoArgs,
@@ -31,7 +32,8 @@ func configCommand(program *cobra.Command) *cobra.Command {
 		use += " [COMMAND]"
 	case len(names) > 0:
 		use += " " + strings.ToUpper(kindOf(program))
-		example = fmt.Sprintf("  %s config print %s >settings.yaml\n  %[1]s %[2]s --config settings.yaml", invokedPath(program), names[0])
+		example = fmt.Sprintf("  %s config print %s >settings.yaml\n  %[1]s %[2]s --config settings.yaml",
+			invokedPath(program), names[0])
 	}
 	c.AddCommand(&cobra.Command{
 		Use:     use,
@@ -72,7 +74,8 @@ func printSettings(to io.Writer, c *cobra.Command) (err error) {
 			_, err = fmt.Fprintf(to, form, args...)
 		}
 	}
-	write("# Settings of %s, gradbus %s, with their defaults, for --config. A flag wins over %sNAME in the environment, and that over this file.\n",
+	write("# Settings of %s, gradbus %s, with their defaults, for --config. A flag wins over %sNAME in the environment, "+
+		"and that over this file.\n",
 		invokedPath(c), gradbus.Version, environmentPrefix)
 	flags := c.LocalFlags()
 	flags.SortFlags = false

@@ -19,10 +19,12 @@ import (
 	"gradbus/schema"
 )
 
-// Program gives the command of a program, which has all of its subcommands, what every program has: the version in full, scripts that
-// complete its words in a shell, man pages, and one form of errors about flags. native says what the build has besides Go.
+// Program gives the command of a program, which has all of its subcommands, what every program has: the version in
+// full, scripts that complete its words in a shell, man pages, and one form of errors about flags. native says what the
+// build has besides Go.
 //
-// A program that is installed as gradbus-ps, since a shell's ps is another, calls itself that: in its help, scripts and pages.
+// A program that is installed as gradbus-ps, since a shell's ps is another, calls itself that: in its help, scripts and
+// pages.
 func Program(c *cobra.Command, native string) {
 	if installed := "gradbus-" + c.Name(); filepath.Base(os.Args[0]) == installed {
 		c.Use = installed
@@ -109,7 +111,8 @@ func completions(program, c *cobra.Command) {
 	c.Long = c.Short + ". The help of each shell's says how to load it."
 	for _, shell := range c.Commands() {
 		shell.Short = "Print the script for " + shell.Name()
-		shell.Long = strings.ReplaceAll(shell.Long, program.Name()+" completion ", process.Invoked(program.Name())+" completion ")
+		shell.Long = strings.ReplaceAll(shell.Long, program.Name()+" completion ",
+			process.Invoked(program.Name())+" completion ")
 	}
 }
 

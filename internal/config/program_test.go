@@ -52,7 +52,8 @@ func TestProgramVersion(t *testing.T) {
 		}
 		said = append(said, out.String())
 	}
-	if said[0] != said[1] || !strings.HasPrefix(said[0], "ps version ") || !strings.Contains(said[0], "\nnative: libgradbus\nwire: 1\n") {
+	if said[0] != said[1] || !strings.HasPrefix(said[0], "ps version ") ||
+		!strings.Contains(said[0], "\nnative: libgradbus\nwire: 1\n") {
 		t.Errorf("%q", said)
 	}
 }
@@ -78,7 +79,8 @@ func TestProgramInstalled(t *testing.T) {
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	if text := out.String(); root.Name() != "gradbus-ps" || !strings.Contains(text, "(/usr/local/bin/gradbus-ps completion bash)") {
+	if text := out.String(); root.Name() != "gradbus-ps" ||
+		!strings.Contains(text, "(/usr/local/bin/gradbus-ps completion bash)") {
 		t.Errorf("%s: %s", root.Name(), text)
 	}
 }
@@ -90,7 +92,8 @@ func TestProgramMan(t *testing.T) {
 	if err := root.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range []struct{ page, want string }{{"ps", "ps-status(1)"}, {"ps-status", "ps(1)"}, {"ps-completion-zsh", "completion zsh"}} {
+	for _, c := range []struct{ page, want string }{{"ps", "ps-status(1)"}, {"ps-status", "ps(1)"},
+		{"ps-completion-zsh", "completion zsh"}} {
 		text, err := os.ReadFile(filepath.Join(folder, c.page+".1"))
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(text), `\-`, "-"), c.want) {
 			t.Errorf("%s: %v, want %q in %q", c.page, err, c.want, text)

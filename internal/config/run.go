@@ -29,9 +29,9 @@ func (e Exit) Error() string {
 
 func (e Exit) Unwrap() error { return e.Err }
 
-// Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error or what an
-// Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's name, with nothing in it
-// that a terminal acts upon: errors hold names and texts of others. The first interrupt
+// Run runs a command until it ends or is interrupted, and returns the process's exit status: 0, 1 after an error or
+// what an Exit says, or 130 after an interrupt. What went wrong goes to errs as one line that begins with the command's
+// name, with nothing in it that a terminal acts upon: errors hold names and texts of others. The first interrupt
 // (Ctrl-C or SIGTERM) ends the context; a second ends the process at once.
 func Run(name string, errs io.Writer, execute func(context.Context) error) (status int) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -26,8 +26,10 @@ func TestRun(t *testing.T) {
 		says    string
 	}{
 		{"well", func(context.Context) error { return nil }, 0, ""},
-		{"wrong", func(context.Context) error { return errors.New("port taken\nby another") }, 1, "ps: port taken; by another\n"},
-		{"another's name", func(context.Context) error { return errors.New("job \x1b]0;a\x07\u009b2J\u202e: gone\r") }, 1, "ps: job ?]0;a??2J?: gone \n"},
+		{"wrong", func(context.Context) error { return errors.New("port taken\nby another") }, 1,
+			"ps: port taken; by another\n"},
+		{"another's name", func(context.Context) error { return errors.New("job \x1b]0;a\x07\u009b2J\u202e: gone\r") }, 1,
+			"ps: job ?]0;a??2J?: gone \n"},
 		{"another's status", func(context.Context) error { return Exit{3, errors.New("no \x1b[31m")} }, 3, "ps: no ?[31m\n"},
 		{"interrupted", interrupted, 130, "ps: interrupted\n"},
 	} {

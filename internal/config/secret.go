@@ -14,8 +14,8 @@ import (
 const secretBytesMax = 4096
 
 // Secret reads a secret from the first line of a file, so that it is never part of a command line. An empty path gives
-// an empty secret; an empty first line is an error. log is warned of a file that any user of the machine may write: whoever does
-// chooses the secret.
+// an empty secret; an empty first line is an error. log is warned of a file that any user of the machine may write:
+// whoever does chooses the secret.
 func Secret(path string, log *slog.Logger) (string, error) {
 	if path == "" {
 		return "", nil

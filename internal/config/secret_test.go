@@ -19,7 +19,8 @@ func TestSecret(t *testing.T) {
 	if got, err := Secret("", quiet); got != "" || err != nil {
 		t.Errorf("no file: got %q, %v", got, err)
 	}
-	for text, want := range map[string]string{"": "first line is empty", "\nx\n": "first line is empty", strings.Repeat("x", 5000): "at most 4096"} {
+	for text, want := range map[string]string{"": "first line is empty", "\nx\n": "first line is empty",
+		strings.Repeat("x", 5000): "at most 4096"} {
 		if _, err := Secret(write(t, text), quiet); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%.10q: got %v, want %q", text, err, want)
 		}
@@ -44,7 +45,8 @@ func TestSecretThatOthersWrite(t *testing.T) {
 	} {
 		folder := filepath.Join(t.TempDir(), "f")
 		path := filepath.Join(folder, "token")
-		for _, err := range []error{os.Mkdir(folder, 0o700), os.WriteFile(path, []byte("open-sesame\n"), 0o600), os.Chmod(path, c.file), os.Chmod(folder, c.folder)} {
+		for _, err := range []error{os.Mkdir(folder, 0o700), os.WriteFile(path, []byte("open-sesame\n"), 0o600),
+			os.Chmod(path, c.file), os.Chmod(folder, c.folder)} {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +56,8 @@ func TestSecretThatOthersWrite(t *testing.T) {
 		if got != "open-sesame" || err != nil {
 			t.Errorf("%s: got %q, %v", c.name, got, err)
 		}
-		if (c.warns == "") != (said.Len() == 0) || !strings.Contains(said.String(), c.warns) || strings.Contains(said.String(), "sesame") {
+		if (c.warns == "") != (said.Len() == 0) || !strings.Contains(said.String(), c.warns) ||
+			strings.Contains(said.String(), "sesame") {
 			t.Errorf("%s: warned %q, want %q", c.name, said.String(), c.warns)
 		}
 	}

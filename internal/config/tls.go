@@ -10,13 +10,15 @@ import (
 	"gradbus/internal/certificate"
 )
 
-// TLS are the flags of encrypted connections: --tls-cert and --tls-key are what this process shows, as a server and to servers that ask;
-// --tls-ca vouches for the others. Where none is given connections are plain, but to addresses that begin with tls://.
+// TLS are the flags of encrypted connections: --tls-cert and --tls-key are what this process shows, as a server and to
+// servers that ask; --tls-ca vouches for the others. Where none is given connections are plain, but to addresses that
+// begin with tls://.
 type TLS struct{ Cert, Key, CA string }
 
 // Add adds the flags. ask says what a server does with --tls-ca.
 func (t *TLS) Add(set *pflag.FlagSet, shown, ask string) {
-	set.StringVar(&t.Cert, "tls-cert", "", "`file` with the certificate, in PEM, that this "+shown+"; it is read again when it changes")
+	set.StringVar(&t.Cert, "tls-cert", "", "`file` with the certificate, in PEM, that this "+shown+
+		"; it is read again when it changes")
 	set.StringVar(&t.Key, "tls-key", "", "`file` with the key of --tls-cert, in PEM")
 	set.StringVar(&t.CA, "tls-ca", "", "`file` with the certificates that vouch for "+ask)
 }

@@ -11,23 +11,35 @@ import (
 	"gradbus/internal/process"
 )
 
-// meant are the flags that a word of PyTorch's programs stands for, or one that a flag of ours had before. Of several, those count that
-// the command has. It is never written to.
+// meant are the flags that a word of PyTorch's programs stands for, or one that a flag of ours had before. Of several,
+// those count that the command has. It is never written to.
 var meant = map[string][]string{
-	"learning-rate": {"lr"}, "alpha": {"lr"}, "eta": {"lr"}, "batch-size": {"batch", "trainer-batch"}, "bs": {"batch", "trainer-batch"},
+	"learning-rate": {"lr"}, "alpha": {"lr"}, "eta": {"lr"}, "batch-size": {"batch", "trainer-batch"},
+	"bs":         {"batch", "trainer-batch"},
 	"mini-batch": {"batch", "trainer-batch"}, "batch": {"trainer-batch"}, "trainer-batch": {"batch"},
-	"num-workers": {"trainers"}, "workers": {"trainers"}, "world-size": {"trainers"}, "nproc-per-node": {"trainers"}, "num-trainers": {"trainers"},
-	"num-servers": {"servers", "shards"}, "num-shards": {"shards"}, "epoch": {"epochs"}, "num-epochs": {"epochs"}, "max-epochs": {"epochs"},
-	"steps": {"batches"}, "max-steps": {"batches"}, "iterations": {"batches"}, "iters": {"batches"}, "num-batches": {"batches"},
-	"device": {"backend"}, "cuda": {"backend"}, "gpu": {"backend"}, "use-cuda": {"backend"}, "server-device": {"server-backend"},
-	"host": {"listen", "server"}, "port": {"listen", "server"}, "address": {"listen", "server"}, "addr": {"listen", "server"}, "bind": {"listen"},
-	"url": {"server", "ps"}, "master-addr": {"server"}, "master-port": {"server"}, "join": {"server"}, "connect": {"server"},
-	"data": {"input", "route"}, "dataset": {"input"}, "data-path": {"input"}, "cluster": {"route"},
-	"rank": {"id"}, "name": {"job", "id"}, "job-name": {"job"}, "num-lanes": {"lanes"}, "random-seed": {"seed"}, "manual-seed": {"seed"},
-	"embedding-dim": {"dim"}, "embedding-size": {"dim"}, "dense": {"library"}, "num-threads": {"threads"}, "nthreads": {"threads"},
-	"output": {"save"}, "checkpoint": {"save", "load"}, "resume": {"load"}, "model-path": {"load", "save"}, "log-dir": {"tensorboard"},
-	"logdir": {"tensorboard"}, "dtype": {"wire"}, "precision": {"wire"}, "amp": {"wire"}, "verbose": {"log-level"}, "debug": {"log-level"},
-	"token": {"token-file"}, "password": {"token-file"}, "ca": {"tls-ca", "http-ca"}, "cert": {"tls-cert"}, "key": {"tls-key"},
+	"num-workers": {"trainers"}, "workers": {"trainers"}, "world-size": {"trainers"}, "nproc-per-node": {"trainers"},
+	"num-trainers": {"trainers"},
+	"num-servers":  {"servers", "shards"}, "num-shards": {"shards"}, "epoch": {"epochs"}, "num-epochs": {"epochs"},
+	"max-epochs": {"epochs"},
+	"steps":      {"batches"}, "max-steps": {"batches"}, "iterations": {"batches"}, "iters": {"batches"},
+	"num-batches": {"batches"},
+	"device":      {"backend"}, "cuda": {"backend"}, "gpu": {"backend"}, "use-cuda": {"backend"},
+	"server-device": {"server-backend"},
+	"host":          {"listen", "server"}, "port": {"listen", "server"}, "address": {"listen", "server"},
+	"addr": {"listen", "server"}, "bind": {"listen"},
+	"url": {"server", "ps"}, "master-addr": {"server"}, "master-port": {"server"}, "join": {"server"},
+	"connect": {"server"},
+	"data":    {"input", "route"}, "dataset": {"input"}, "data-path": {"input"}, "cluster": {"route"},
+	"rank": {"id"}, "name": {"job", "id"}, "job-name": {"job"}, "num-lanes": {"lanes"}, "random-seed": {"seed"},
+	"manual-seed":   {"seed"},
+	"embedding-dim": {"dim"}, "embedding-size": {"dim"}, "dense": {"library"}, "num-threads": {"threads"},
+	"nthreads": {"threads"},
+	"output":   {"save"}, "checkpoint": {"save", "load"}, "resume": {"load"}, "model-path": {"load", "save"},
+	"log-dir": {"tensorboard"},
+	"logdir":  {"tensorboard"}, "dtype": {"wire"}, "precision": {"wire"}, "amp": {"wire"}, "verbose": {"log-level"},
+	"debug": {"log-level"},
+	"token": {"token-file"}, "password": {"token-file"}, "ca": {"tls-ca", "http-ca"}, "cert": {"tls-cert"},
+	"key":    {"tls-key"},
 	"memory": {"memory-mib"}, "page": {"http"}, "dashboard": {"http"}, "web": {"http"}, "timeout": {"deadline"},
 	"token-file": {"http-token-file"}, "kernels": {"kernel-library"},
 }
@@ -53,7 +65,8 @@ func synonyms(flags *pflag.FlagSet, name string) (found []string) {
 	return found
 }
 
-// nearest are the flags that were meant, of those that a file may set: those that a word stands for, else the one whose name is near enough.
+// nearest are the flags that were meant, of those that a file may set: those that a word stands for, else the one whose
+// name is near enough.
 func nearest(flags *pflag.FlagSet, name string) []string {
 	if found := synonyms(flags, name); len(found) > 0 {
 		return found
@@ -86,7 +99,8 @@ func didYouMean(before string, names []string) string {
 	return "did you mean " + before + strings.Join(names, " or "+before) + "?"
 }
 
-// notAFlag says what a flag that a command does not have could be: one of its own under another name, or one of the commands below it.
+// notAFlag says what a flag that a command does not have could be: one of its own under another name, or one of the
+// commands below it.
 func notAFlag(c *cobra.Command, name string) error {
 	flags := c.Flags()
 	own := synonyms(flags, name)
@@ -127,7 +141,8 @@ func below(c *cobra.Command, name string, exact bool) error {
 	if len(with) == 0 {
 		return nil
 	}
-	return fmt.Errorf("unknown flag --%s: name the %s first, as in %s %s --%s (known: %s)", name, kindOf(c), invokedPath(c), with[0], flag, strings.Join(with, ", "))
+	return fmt.Errorf("unknown flag --%s: name the %s first, as in %s %s --%s (known: %s)", name, kindOf(c),
+		invokedPath(c), with[0], flag, strings.Join(with, ", "))
 }
 
 // kindOf is what a command calls those below it in its usage line: the workload of trainer WORKLOAD.
@@ -154,7 +169,8 @@ func NotACommand(c *cobra.Command, word string) error {
 		return fmt.Errorf("unknown %s %q (%s)", kind, word, didYouMean("", []string{one}))
 	}
 	slices.Sort(names)
-	return fmt.Errorf("unknown %s %q (known: %s); settings are flags (see %s --help)", kind, word, strings.Join(names, ", "), invokedPath(c))
+	return fmt.Errorf("unknown %s %q (known: %s); settings are flags (see %s --help)", kind, word,
+		strings.Join(names, ", "), invokedPath(c))
 }
 
 // invokedPath is the path of a command with its program as it was started.

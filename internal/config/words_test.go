@@ -22,7 +22,8 @@ func trainerLike() (root *cobra.Command) {
 	for _, name := range []string{"packages", "mnist"} {
 		c := &cobra.Command{Use: name, RunE: run, Args: root.Args}
 		set := c.Flags()
-		for _, flag := range []string{"server", "token-file", "job", "id", "input", "route", "backend", "library", "wire", "save", "load"} {
+		for _, flag := range []string{"server", "token-file", "job", "id", "input", "route", "backend", "library", "wire",
+			"save", "load"} {
 			set.String(flag, "", "")
 		}
 		for _, flag := range []string{"trainers", "lanes", "epochs", "batch", "batches"} {
@@ -53,10 +54,12 @@ func TestWords(t *testing.T) {
 		{"packages --data cluster", "(did you mean --input or --route?)"},
 		{"packages --traners 2", "(did you mean --trainers?)"},
 		{"packages --xy 2", "unknown flag --xy (" + trainer + " packages --help lists them)"},
-		{"--trainers 2", "unknown flag --trainers: name the workload first, as in " + trainer + " mnist --trainers (known: mnist, packages)"},
+		{"--trainers 2", "unknown flag --trainers: name the workload first, as in " + trainer +
+			" mnist --trainers (known: mnist, packages)"},
 		{"--learning-rate 2", "name the workload first, as in " + trainer + " mnist --lr "},
 		{"packges", `unknown workload "packges" (did you mean packages?)`},
-		{"cifar", `unknown workload "cifar" (known: completion, config, mnist, packages, version); settings are flags (see ` + trainer + " --help)"},
+		{"cifar", `unknown workload "cifar" (known: completion, config, mnist, packages, version); settings are flags (see ` +
+			trainer + " --help)"},
 		{"packages more", `unexpected argument "more": settings are flags (see ` + trainer + " packages --help)"},
 	} {
 		root := trainerLike()
@@ -68,7 +71,8 @@ func TestWords(t *testing.T) {
 }
 
 func TestNear(t *testing.T) {
-	for word, want := range map[string]string{"staus": "status", "stat": "status", "tpo": "top", "xx": "", "doctr": "doctor", "": ""} {
+	for word, want := range map[string]string{"staus": "status", "stat": "status", "tpo": "top", "xx": "",
+		"doctr": "doctor", "": ""} {
 		if got := near(word, []string{"status", "top", "doctor"}); got != want {
 			t.Errorf("near %q is %q, want %q", word, got, want)
 		}

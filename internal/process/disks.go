@@ -20,29 +20,31 @@ type Folder struct {
 	// NeedBytes is what it will write there at once; 0 where that is little, or not known.
 	NeedBytes int64
 	// Ask gives the file system under a path, or an error where it cannot be asked; it may hang. nil is Disk.
-	Ask func(path string) (schema.DiskPulse, error)
+	Ask func(path string) (schema.DiskReport, error)
 }
 
 const (
 	disksEvery = 10 * time.Second
-	foldersMax = schema.PulseDisksMax
-	// disksEndWithin is how long Close waits for a file system that does not answer: what hangs in the kernel ends with the process.
+	foldersMax = schema.TelemetryDisksMax
+	// disksEndWithin is how long Close waits for a file system that does not answer: what hangs in the kernel ends with
+	// the process.
 	disksEndWithin = 100 * time.Millisecond
 )
 
-// Disks asks now and then how much room there is where a process writes. Nobody ever waits for an answer: each folder has a goroutine of
-// its own, since a network file system may hang for ever, and what it said last grows old meanwhile.
+// Disks asks now and then how much room there is where a process writes. Nobody ever waits for an answer: each folder
+// has a goroutine of its own, since a network file system may hang for ever, and what it said last grows old meanwhile.
 type Disks struct {
 	every time.Duration
 	stop  context.CancelFunc
 	done  chan struct{}
 
 	mu  sync.Mutex
-	all []schema.DiskPulse // by folder, as it answered last; TotalBytes 0 before
+	all []schema.DiskReport // by folder, as it answered last; TotalBytes 0 before
 }
 
-// WatchDisks begins to ask, and asks again every ten seconds. The caller calls Close. Folders beyond those that a pulse has room for are
-// not watched; those without a path are none. The result is nil, of which every method may be called, where there is none.
+// WatchDisks begins to ask, and asks again every ten seconds. The caller calls Close. Folders beyond those that a
+// report has room for are not watched; those without a path are none. The result is nil, of which every method may be
+// called, where there is none.
 func WatchDisks(folders []Folder) *Disks { return watchDisks(folders, disksEvery) }
 
 func watchDisks(folders []Folder, every time.Duration) *Disks {
@@ -56,7 +58,7 @@ func watchDisks(folders []Folder, every time.Duration) *Disks {
 		return nil
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	d := &Disks{every: every, stop: stop, done: make(chan struct{}), all: make([]schema.DiskPulse, len(watched))}
+	d := &Disks{every: every, stop: stop, done: make(chan struct{}), all: make([]schema.DiskReport, len(watched))}
 	var running sync.WaitGroup
 	for i, f := range watched {
 		running.Go(func() { d.watch(ctx, i, f) })
@@ -100,7 +102,7 @@ func (d *Disks) watch(ctx context.Context, i int, f Folder) {
 }
 
 // askUpwards asks of a path, and where that is not there yet, of the folder that it will be in.
-func askUpwards(f Folder) (p schema.DiskPulse, err error) {
+func askUpwards(f Folder) (p schema.DiskReport, err error) {
 	ask := f.Ask
 	if ask == nil {
 		ask = Disk
@@ -126,15 +128,15 @@ func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// Read is what is known of the file systems, each once: by the folder that was named first, with all that is written there. It waits for
-// nobody. What never answered is not in it.
-func (d *Disks) Read() []schema.DiskPulse {
+// Read is what is known of the file systems, each once: by the folder that was named first, with all that is written
+// there. It waits for nobody. What never answered is not in it.
+func (d *Disks) Read() []schema.DiskReport {
 	if d == nil {
 		return nil
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	var out []schema.DiskPulse
+	var out []schema.DiskReport
 	at := map[string]int{}
 	for _, p := range d.all {
 		if p.TotalBytes <= 0 {

@@ -23,18 +23,20 @@ func until(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func disk(device string, free int64) func(string) (schema.DiskPulse, error) {
-	return func(string) (schema.DiskPulse, error) {
-		return schema.DiskPulse{FreeBytes: free, TotalBytes: 100, Device: device}, nil
+func disk(device string, free int64) func(string) (schema.DiskReport, error) {
+	return func(string) (schema.DiskReport, error) {
+		return schema.DiskReport{FreeBytes: free, TotalBytes: 100, Device: device}, nil
 	}
 }
 
 // Each file system is there once, by the folder that was named first; what is not there, or never answers, is not.
 func TestDisksEachOnce(t *testing.T) {
 	t.Parallel()
-	broken := func(string) (schema.DiskPulse, error) { return schema.DiskPulse{}, errors.New("stale handle") }
-	d := WatchDisks([]Folder{{Path: "/a", Use: "models", NeedBytes: 7, Ask: disk("8:1", 40)}, {Use: "nothing"}, {Path: "/b", Use: "curves", Ask: disk("8:1", 40)},
-		{Path: "/c", Use: "models", Ask: disk("8:2", 9)}, {Path: "/d", Ask: broken}, {Path: "/e", Ask: disk("", 5)}, {Path: "/f", Ask: disk("", 6)}, {Path: "/g", Use: "models", NeedBytes: 2, Ask: disk("8:1", 40)}})
+	broken := func(string) (schema.DiskReport, error) { return schema.DiskReport{}, errors.New("stale handle") }
+	d := WatchDisks([]Folder{{Path: "/a", Use: "models", NeedBytes: 7, Ask: disk("8:1", 40)}, {Use: "nothing"},
+		{Path: "/b", Use: "curves", Ask: disk("8:1", 40)},
+		{Path: "/c", Use: "models", Ask: disk("8:2", 9)}, {Path: "/d", Ask: broken}, {Path: "/e", Ask: disk("", 5)},
+		{Path: "/f", Ask: disk("", 6)}, {Path: "/g", Use: "models", NeedBytes: 2, Ask: disk("8:1", 40)}})
 	defer d.Close()
 	type one struct {
 		path, use  string
@@ -80,23 +82,23 @@ func TestDisksHang(t *testing.T) {
 	var mu sync.Mutex
 	asked, hangs := 0, make(chan struct{})
 	defer close(hangs)
-	far := func(string) (schema.DiskPulse, error) {
+	far := func(string) (schema.DiskReport, error) {
 		mu.Lock()
 		asked++
 		n := asked
 		mu.Unlock()
 		if n > 1 {
 			<-hangs
-			return schema.DiskPulse{}, fs.ErrClosed
+			return schema.DiskReport{}, fs.ErrClosed
 		}
-		return schema.DiskPulse{FreeBytes: 3, TotalBytes: 100, Device: "0:52"}, nil
+		return schema.DiskReport{FreeBytes: 3, TotalBytes: 100, Device: "0:52"}, nil
 	}
 	free := int64(100)
-	near := func(string) (schema.DiskPulse, error) {
+	near := func(string) (schema.DiskReport, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		free--
-		return schema.DiskPulse{FreeBytes: free, TotalBytes: 100, Device: "8:1"}, nil
+		return schema.DiskReport{FreeBytes: free, TotalBytes: 100, Device: "8:1"}, nil
 	}
 	d := watchDisks([]Folder{{Path: "/far", Ask: far}, {Path: "/near", Ask: near}}, time.Millisecond)
 	until(t, "the second question, which hangs", func() bool {

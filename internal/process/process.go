@@ -1,8 +1,9 @@
-// Package process says what this process is and takes of its machine: what the pulses of trainers and ps have in common.
+// Package process says what this process is and takes of its machine: what the reports of trainers and ps have in
+// common.
 //
-// A Meter costs some microseconds a reading, most of it the kernel's, and stops nobody: it asks getrusage, /proc/self/statm
-// and runtime/metrics, whose numbers need no pause of the program. What a platform does not say is 0. It knows the schema's
-// ProcessPulse and nothing of jobs, subjects or time.
+// A Meter costs some microseconds a reading, most of it the kernel's, and stops nobody: it asks getrusage,
+// /proc/self/statm and runtime/metrics, whose numbers need no pause of the program. What a platform does not say is 0.
+// It knows the schema's ProcessReport and nothing of jobs, subjects or time.
 package process
 
 import (
@@ -26,7 +27,8 @@ func Host() string {
 // HostAndID names this process for people: "box (pid 71)".
 func HostAndID() string { return fmt.Sprintf("%s (pid %d)", Host(), os.Getpid()) }
 
-// Meter reads what this process takes. It keeps what a reading needs, an open file of the kernel's among it; not for concurrent use.
+// Meter reads what this process takes. It keeps what a reading needs, an open file of the kernel's among it; not for
+// concurrent use.
 type Meter struct {
 	samples [1]metrics.Sample
 	memory  *os.File // nil where there is none
@@ -47,13 +49,13 @@ func (m *Meter) Close() {
 }
 
 // Read is what the process takes now.
-func (m *Meter) Read() schema.ProcessPulse {
+func (m *Meter) Read() schema.ProcessReport {
 	metrics.Read(m.samples[:])
 	heap := int64(0)
 	if v := m.samples[0].Value; v.Kind() == metrics.KindUint64 {
 		heap = int64(v.Uint64())
 	}
-	return schema.ProcessPulse{
+	return schema.ProcessReport{
 		CPUSeconds: schema.Real(cpuSeconds()), ResidentBytes: residentBytes(m.memory), HeapBytes: heap,
 		Goroutines: runtime.NumGoroutine(), CPUs: min(runtime.GOMAXPROCS(0), runtime.NumCPU()),
 	}

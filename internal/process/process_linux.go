@@ -50,9 +50,9 @@ func residentBytes(statm *os.File) int64 {
 	return pages * int64(os.Getpagesize())
 }
 
-// Disk is the file system under a path. Free is what a user without privileges may still write. It may hang where the file system
-// does, and fails where the path is not there or cannot be asked.
-func Disk(path string) (d schema.DiskPulse, err error) {
+// Disk is the file system under a path. Free is what a user without privileges may still write. It may hang where the
+// file system does, and fails where the path is not there or cannot be asked.
+func Disk(path string) (d schema.DiskReport, err error) {
 	var s syscall.Statfs_t
 	var file syscall.Stat_t
 	if err := again(func() error { return syscall.Statfs(path, &s) }); err != nil {
@@ -65,7 +65,7 @@ func Disk(path string) (d schema.DiskPulse, err error) {
 	if block == 0 {
 		block = s.Bsize
 	}
-	return schema.DiskPulse{Path: path, FreeBytes: int64(s.Bavail) * block, TotalBytes: int64(s.Blocks) * block,
+	return schema.DiskReport{Path: path, FreeBytes: int64(s.Bavail) * block, TotalBytes: int64(s.Blocks) * block,
 		Device: fmt.Sprintf("%d:%d", unix.Major(file.Dev), unix.Minor(file.Dev))}, nil
 }
 

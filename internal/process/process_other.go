@@ -17,6 +17,6 @@ func openMemory() *os.File { return nil }
 func residentBytes(*os.File) int64 { return 0 }
 
 // Disk is the file system under a path, which is asked of Linux alone.
-func Disk(path string) (schema.DiskPulse, error) {
-	return schema.DiskPulse{}, fmt.Errorf("file system under %s: %w", path, errors.ErrUnsupported)
+func Disk(path string) (schema.DiskReport, error) {
+	return schema.DiskReport{}, fmt.Errorf("file system under %s: %w", path, errors.ErrUnsupported)
 }

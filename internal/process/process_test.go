@@ -17,7 +17,8 @@ func TestMeterReads(t *testing.T) {
 	m := NewMeter()
 	debug.FreeOSMemory() // what an earlier test took would be used again, and nothing more be resident
 	before := m.Read()
-	if before.ResidentBytes < 1<<20 || before.HeapBytes < 1 || before.Goroutines < 2 || before.CPUs < 1 || before.CPUSeconds <= 0 {
+	if before.ResidentBytes < 1<<20 || before.HeapBytes < 1 || before.Goroutines < 2 || before.CPUs < 1 ||
+		before.CPUSeconds <= 0 {
 		t.Errorf("a running process takes %+v", before)
 	}
 	kept := make([]byte, 64<<20)
@@ -48,7 +49,8 @@ func TestDisk(t *testing.T) {
 	}
 	dir := t.TempDir()
 	d, err := Disk(dir)
-	if err != nil || d.Device == "" || d.Path != dir || d.FreeBytes < 0 || d.TotalBytes < 1<<20 || d.FreeBytes > d.TotalBytes {
+	if err != nil || d.Device == "" || d.Path != dir || d.FreeBytes < 0 || d.TotalBytes < 1<<20 ||
+		d.FreeBytes > d.TotalBytes {
 		t.Errorf("%+v, %v", d, err)
 	}
 	if d, err := Disk(filepath.Join(dir, "nothing")); !errors.Is(err, fs.ErrNotExist) {

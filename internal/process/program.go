@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// AsInvoked is a text in which commands are written as documents write them, ./bin/ps status, with each as Invoked gives it. What a
-// program prints for people goes through it where it leaves the program.
+// AsInvoked is a text in which commands are written as documents write them, ./bin/ps status, with each as Invoked
+// gives it. What a program prints for people goes through it where it leaves the program.
 func AsInvoked(text string) string { return asInvoked(os.Args[0], text) }
 
-// written is a command as documents write it. What stands before it is no part of a path, so that ../bin/ps stays what it is.
+// written is a command as documents write it. What stands before it is no part of a path, so that ../bin/ps stays what
+// it is.
 var written = regexp.MustCompile(`(^|[^\w./-])\./bin/(psbench|trainer|ps)\b`)
 
 func asInvoked(arg, text string) string {
@@ -21,9 +22,9 @@ func asInvoked(arg, text string) string {
 	})
 }
 
-// Invoked is one of gradbus's programs as a shell of whoever started this one finds it: ./bin/ps for a process that was started as
-// ./bin/trainer, or ps where that was found through PATH. Texts that tell a person what to run use it: where nothing else is said, the
-// ps that a shell knows is another.
+// Invoked is one of gradbus's programs as a shell of whoever started this one finds it: ./bin/ps for a process that was
+// started as ./bin/trainer, or ps where that was found through PATH. Texts that tell a person what to run use it: where
+// nothing else is said, the ps that a shell knows is another.
 func Invoked(program string) string { return invoked(os.Args[0], program) }
 
 // invoked is Invoked for a process that was started as arg.

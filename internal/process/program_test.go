@@ -24,10 +24,11 @@ func TestInvoked(t *testing.T) {
 func TestAsInvoked(t *testing.T) {
 	const text = "see ./bin/ps status and ./bin/psbench all; ./bin/trainer packages starts one"
 	for arg, want := range map[string]string{
-		"./bin/trainer":       text,
-		"/usr/bin/gradbus-ps": "see /usr/bin/gradbus-ps status and /usr/bin/gradbus-psbench all; /usr/bin/gradbus-trainer packages starts one",
-		"../bin/ps":           "see ../bin/ps status and ../bin/psbench all; ../bin/trainer packages starts one",
-		"ps":                  "see ps status and psbench all; trainer packages starts one",
+		"./bin/trainer": text,
+		"/usr/bin/gradbus-ps": "see /usr/bin/gradbus-ps status and /usr/bin/gradbus-psbench all; /usr/bin/gradbus-trainer " +
+			"packages starts one",
+		"../bin/ps": "see ../bin/ps status and ../bin/psbench all; ../bin/trainer packages starts one",
+		"ps":        "see ps status and psbench all; trainer packages starts one",
 	} {
 		if got := asInvoked(arg, text); got != want {
 			t.Errorf("%s: %q, want %q", arg, got, want)

@@ -23,7 +23,8 @@ func (p *Plain) Show(at Progress) {
 	if last := at.Batch+1 == at.Batches; !last && at.Batch%every != 0 {
 		return
 	}
-	fmt.Fprintf(p.To, "batch %d of %d  loss %.4f  %s samples/s\n", at.Batch+1, at.Batches, at.Loss, Thousands(at.SamplesPerSecond))
+	fmt.Fprintf(p.To, "batch %d of %d  loss %.4f  %s samples/s\n", at.Batch+1, at.Batches, at.Loss,
+		Thousands(at.SamplesPerSecond))
 }
 
 // Note prints a line.
@@ -59,7 +60,8 @@ weights    sha256 %s
 		Thousands(r.SamplesPerSecond), Thousands(float64(r.Samples)), r.Seconds, Bytes(r.BytesSent), Bytes(r.BytesReceived),
 		count(r.Trainers, "trainer"), count(r.Shards, "shard"), count(r.Lanes, "lane"), r.Backend, r.WeightsSHA256)
 	if err == nil && r.WeightsOf != "" {
-		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: in async others may have trained on, and end with other weights, accuracy and model\n", schema.Printable(r.WeightsOf))
+		_, err = fmt.Fprintf(to, "moment     the end of trainer %s: in async others may have trained on, and end with other "+
+			"weights, accuracy and model\n", schema.Printable(r.WeightsOf))
 	}
 	if err == nil && r.Suspect != "" {
 		_, err = fmt.Fprintf(to, "suspect    %s\n", schema.Printable(r.Suspect))

@@ -1,4 +1,5 @@
-// Package report is what a training command tells people and programs: progress while it runs and the result at the end.
+// Package report is what a training command tells people and programs: progress while it runs and the result at the
+// end.
 //
 // A trainer that another process started writes events instead, one JSON object a line, and its parent shows them and
 // adds up the results. The package knows nothing of sessions and workloads: it is handed numbers.
@@ -44,10 +45,11 @@ type Result struct {
 	BytesSent        uint64  `json:"bytes_sent"`     // by the trainer, or by all of them where they were started together
 	BytesReceived    uint64  `json:"bytes_received"` // likewise
 	WeightsSHA256    string  `json:"weights_sha256"`
-	WeightsOf        string  `json:"weights_of,omitempty"` // the trainer at whose end accuracy, weights and saved file were taken, where others may have trained on (async)
-	Time             Time    `json:"time"`
-	Suspect          string  `json:"suspect,omitempty"` // why the model may be wrong: memory of a GPU was, meanwhile
-	Saved            string  `json:"saved,omitempty"`   // the file the model was written to
+	// the trainer at whose end accuracy, weights and saved file were taken, where others may have trained on (async)
+	WeightsOf string `json:"weights_of,omitempty"`
+	Time      Time   `json:"time"`
+	Suspect   string `json:"suspect,omitempty"` // why the model may be wrong: memory of a GPU was, meanwhile
+	Saved     string `json:"saved,omitempty"`   // the file the model was written to
 }
 
 // Time says where Seconds went, as the mean over the trainers. The parts do not overlap and leave out what is small.
@@ -63,9 +65,10 @@ type Time struct {
 type Event struct {
 	Waiting  *int      `json:"waiting,omitempty"` // trainers that have not joined yet
 	Progress *Progress `json:"progress,omitempty"`
-	Note     string    `json:"note,omitempty"`    // a line for people
-	Trained  bool      `json:"trained,omitempty"` // all batches are complete: what fails from now on ends this trainer alone
-	Result   *Result   `json:"result,omitempty"`
+	Note     string    `json:"note,omitempty"` // a line for people
+	// all batches are complete: what fails from now on ends this trainer alone
+	Trained bool    `json:"trained,omitempty"`
+	Result  *Result `json:"result,omitempty"`
 }
 
 // Write appends the event to w as one line.
@@ -88,8 +91,8 @@ func ParseEvent(line []byte) (Event, error) {
 }
 
 // Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, the
-// loss is the mean over all samples, and times are means. All must have ended with the same weights where same says so; else
-// those of the result are the first one's.
+// loss is the mean over all samples, and times are means. All must have ended with the same weights where same says so;
+// else those of the result are the first one's.
 func Add(results []Result, same bool) (Result, error) {
 	if len(results) == 0 {
 		return Result{}, errors.New("no results")

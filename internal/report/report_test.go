@@ -9,12 +9,14 @@ import (
 )
 
 func TestThousandsAndBytes(t *testing.T) {
-	for x, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 129949.7: "129,950", 1234567: "1,234,567", -1000: "-1,000", -12: "-12"} {
+	for x, want := range map[float64]string{0: "0", 999: "999", 1000: "1,000", 129949.7: "129,950", 1234567: "1,234,567",
+		-1000: "-1,000", -12: "-12"} {
 		if got := Thousands(x); got != want {
 			t.Errorf("Thousands(%v) = %q, want %q", x, got, want)
 		}
 	}
-	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 12 << 20: "12.0 MiB", 3 << 40: "3.0 TiB", 1 << 60: "1048576.0 TiB"} {
+	for n, want := range map[uint64]string{0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 12 << 20: "12.0 MiB",
+		3 << 40: "3.0 TiB", 1 << 60: "1048576.0 TiB"} {
 		if got := Bytes(n); got != want {
 			t.Errorf("Bytes(%d) = %q, want %q", n, got, want)
 		}
@@ -22,7 +24,8 @@ func TestThousandsAndBytes(t *testing.T) {
 }
 
 func TestAdd(t *testing.T) {
-	a := Result{Samples: 1000, Seconds: 2, Loss: 1, LossSamples: 30, BytesSent: 5, BytesReceived: 7, WeightsSHA256: "ab", Accuracy: 0.5, Trainers: 2}
+	a := Result{Samples: 1000, Seconds: 2, Loss: 1, LossSamples: 30, BytesSent: 5, BytesReceived: 7, WeightsSHA256: "ab",
+		Accuracy: 0.5, Trainers: 2}
 	b := a
 	b.Seconds, b.Loss, b.LossSamples, b.BytesSent, b.Saved = 4, 3, 10, 1, "m.safetensors"
 	got, err := Add([]Result{a, b}, true)
@@ -51,7 +54,8 @@ func TestAdd(t *testing.T) {
 func TestEvents(t *testing.T) {
 	missing := 1
 	var out bytes.Buffer
-	all := []Event{{Waiting: &missing}, {Progress: &Progress{Batch: 3, Batches: 9, Loss: 1.5}}, {Result: &Result{Job: "packages"}}}
+	all := []Event{{Waiting: &missing}, {Progress: &Progress{Batch: 3, Batches: 9, Loss: 1.5}},
+		{Result: &Result{Job: "packages"}}}
 	for _, e := range all {
 		if err := e.Write(&out); err != nil {
 			t.Fatal(err)
@@ -79,7 +83,8 @@ func TestPlain(t *testing.T) {
 	}
 	p.End()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 21 || lines[0] != "batch 1 of 100  loss 2.0000  12,345 samples/s" || !strings.HasPrefix(lines[20], "batch 100 of 100") {
+	if len(lines) != 21 || lines[0] != "batch 1 of 100  loss 2.0000  12,345 samples/s" ||
+		!strings.HasPrefix(lines[20], "batch 100 of 100") {
 		t.Errorf("%d lines: %q", len(lines), lines)
 	}
 	out.Reset()
@@ -90,8 +95,10 @@ func TestPlain(t *testing.T) {
 }
 
 func TestResultPrint(t *testing.T) {
-	r := Result{Input: "generated", Synthetic: true, Accuracy: 0.85814, TestSamples: 6312, Loss: 0.4, Epochs: 4, SamplesPerSecond: 81234,
-		Samples: 227000, Seconds: 2.794, BytesSent: 3 << 20, BytesReceived: 512, Trainers: 2, Shards: 1, Lanes: 4, Backend: "cpu avx2",
+	r := Result{Input: "generated", Synthetic: true, Accuracy: 0.85814, TestSamples: 6312, Loss: 0.4, Epochs: 4,
+		SamplesPerSecond: 81234,
+		Samples:          227000, Seconds: 2.794, BytesSent: 3 << 20, BytesReceived: 512, Trainers: 2, Shards: 1, Lanes: 4,
+		Backend:       "cpu avx2",
 		WeightsSHA256: "0123", Saved: "m.safetensors"}
 	var out strings.Builder
 	if err := r.Print(&out); err != nil {
@@ -112,7 +119,8 @@ saved      m.safetensors
 	out.Reset()
 	of := r
 	of.WeightsOf = "t1"
-	if err := of.Print(&out); err != nil || !strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async others may have trained on, ") {
+	if err := of.Print(&out); err != nil ||
+		!strings.Contains(out.String(), "\nmoment     the end of trainer t1: in async others may have trained on, ") {
 		t.Errorf("%v: it is not said whose weights these are:\n%s", err, out.String())
 	}
 	out.Reset()

@@ -10,7 +10,8 @@ import (
 // fileBytesMax is more than any source, picture or golden file needs.
 const fileBytesMax = 512 << 10
 
-// What is built is not committed: no file is so large that it was not written by hand or by a test, and none is a program.
+// What is built is not committed: no file is so large that it was not written by hand or by a test, and none is a
+// program.
 func TestNothingBuiltIsCommitted(t *testing.T) {
 	atRoot(t)
 	out, err := exec.Command("git", "ls-files", "-z").Output()

@@ -115,18 +115,15 @@ func brokenLinks(name, document string, open func(string) (string, bool)) []stri
 // hideLinks makes code that looks like a link no link.
 func hideLinks(s string) string { return strings.ReplaceAll(s, "](", "] (") }
 
-// Every document below docs is named in docs/README.md, but for the runbooks, whose folder is.
+// Every document below docs is named in docs/README.md.
 func TestDocumentsAreListed(t *testing.T) {
 	all := markdown(t)
 	list := all["docs/README.md"]
 	for name := range all {
 		rest, ok := strings.CutPrefix(name, "docs/")
-		if ok && rest != "README.md" && !strings.HasPrefix(rest, "runbooks/") && !strings.Contains(list, "]("+rest+")") {
+		if ok && rest != "README.md" && !strings.Contains(list, "]("+rest+")") {
 			t.Errorf("docs/README.md does not name %s", name)
 		}
-	}
-	if !strings.Contains(list, "](runbooks)") {
-		t.Error("docs/README.md does not name the runbooks")
 	}
 }
 
@@ -170,7 +167,8 @@ func TestDocumentsRunWhatExists(t *testing.T) {
 
 var variable = regexp.MustCompile(`(?:^|[^D])GRADBUS_([A-Z][A-Z0-9_]+)`) // -DGRADBUS_EMU is CMake's
 
-// A variable of the environment that a document names sets a flag that exists, where the name is no code of the C library.
+// A variable of the environment that a document names sets a flag that exists, where the name is no code of the C
+// library.
 func TestDocumentsNameVariables(t *testing.T) {
 	known := readCommands(t)
 	header, err := os.ReadFile("capi/gradbus.h") // readCommands goes to the root
@@ -229,7 +227,8 @@ func TestDocumentsFinds(t *testing.T) {
 		"```\n[x](c.md)\n```":   "",
 		"[x](https://x.org/#y)": "",
 	} {
-		if wrong := strings.Join(brokenLinks("docs/a.md", text, open), "\n"); (wrong == "") != (want == "") || !strings.Contains(wrong, want) {
+		if wrong := strings.Join(brokenLinks("docs/a.md", text, open), "\n"); (wrong == "") != (want == "") ||
+			!strings.Contains(wrong, want) {
 			t.Errorf("%s: found %q, want %q", text, wrong, want)
 		}
 	}

@@ -21,6 +21,7 @@ type layer struct {
 var (
 	// pure packages hold arithmetic and decisions: no clock is read and nothing is sent by accident of an import.
 	noNetwork = []string{"net", "net/http", "os/exec"}
+	noTime    = []string{"net", "net/http", "os", "os/exec", "time"}
 	nats      = []string{"github.com/nats-io/"}
 )
 
@@ -33,75 +34,102 @@ var layers = map[string]layer{
 	"cuda/bench":    {own: []string{"cuda", "philox"}, noStd: noNetwork},
 	"schema/crc32c": {others: []string{"golang.org/x/sys/cpu"}, noStd: noNetwork},
 	"schema/wire":   {others: []string{"github.com/google/flatbuffers"}, noStd: noNetwork},
-	"schema":        {own: []string{"lane", "schema/crc32c", "schema/wire"}, others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
+	"schema": {own: []string{"lane", "schema/crc32c", "schema/wire"},
+		others: []string{"github.com/go-json-experiment/json", "github.com/google/flatbuffers"}, noStd: noNetwork},
 	// Files that appear whole or not at all.
 	"internal/atomicfile": {noStd: noNetwork},
 	// A certificate and its key in files, and what makes them for tests.
 	"internal/certificate":          {noStd: noNetwork},
 	"internal/certificate/certtest": {own: []string{"internal/atomicfile"}},
-	// What a process takes of its machine, as pulses say it.
+	// Who was silent for too long: decisions alone.
+	"internal/liveness": {noStd: noNetwork},
+	// What a process takes of its machine, as reports say it.
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
 	"fabric":           {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
-	"cuda/health/verdict":   {own: []string{"schema"}, noStd: noNetwork},
-	"cuda/health/nvml":      {own: []string{"cuda/health/verdict"}, others: []string{"github.com/NVIDIA/go-nvml/"}, noStd: noNetwork},
-	"cuda/health/keep":      {own: []string{"internal/atomicfile", "cuda/health/verdict"}, noStd: noNetwork},
-	"cuda/health/watch":     {own: []string{"cuda/health", "cuda/health/keep", "cuda/health/nvml", "cuda/health/verdict", "internal/process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
-	"cuda/verification":     {own: []string{"cuda", "cuda/health", "internal/process", "schema"}, others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
-	"cuda/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
-	"cuda/health":           {own: []string{"cuda/health/keep", "cuda/health/verdict", "schema"}, noStd: []string{"net", "net/http"}},
+	"internal/health": {own: []string{"schema"}, noStd: noNetwork},
+	"internal/health/nvml": {own: []string{"internal/health"}, others: []string{"github.com/NVIDIA/go-nvml/"},
+		noStd: noNetwork},
+	"internal/health/keep": {own: []string{"internal/atomicfile", "internal/health"}, noStd: noNetwork},
+	"internal/health/watch": {own: []string{"internal/health/monitor", "internal/health/keep", "internal/health/nvml",
+		"internal/health", "internal/process", "schema"}, others: []string{"github.com/spf13/"},
+		noStd: []string{"net", "net/http"}},
+	"internal/verification": {own: []string{"cuda", "internal/health/monitor", "internal/process", "schema"},
+		others: []string{"github.com/spf13/"}, noStd: []string{"net", "net/http"}},
+	"internal/health/nvml/fake": {noStd: []string{"net", "net/http"}}, // a stand-in for the driver's library, for tests
+	"internal/health/monitor": {own: []string{"internal/health/keep", "internal/health", "schema"},
+		noStd: []string{"net", "net/http"}},
 
 	// What operators see. ps knows none of it.
-	"ps/ops":                 {own: []string{"docs/runbooks", "internal/certificate", "ps/ops/overview", "schema"}, noStd: []string{"os/exec"}},
-	"ps/ops/overview":        {own: []string{"schema"}, noStd: noNetwork},
-	"ps/ops/overview/sample": {own: []string{"ps/ops/overview", "schema"}, noStd: noNetwork},
-	"ps/ops/metrics":         {own: []string{"ps/ops/overview", "schema"}, others: []string{"github.com/prometheus/"}, noStd: []string{"os/exec"}},
+	"ps/ops":               {own: []string{"internal/certificate", "ps/ops/status", "schema"}, noStd: []string{"os/exec"}},
+	"ps/ops/status":        {own: []string{"internal/liveness", "schema"}, noStd: noNetwork},
+	"ps/ops/status/sample": {own: []string{"ps/ops/status", "schema"}, noStd: noNetwork},
+	"ps/ops/metrics": {own: []string{"ps/ops/status", "schema"}, others: []string{"github.com/prometheus/"},
+		noStd: []string{"os/exec"}},
 	// It looks at a machine, a NATS server and a ps from outside.
 	"ps/ops/doctor": {
-		own:    []string{"cuda", "fabric", "internal/process", "ps/ops/overview", "ps/ops/terminal", "schema"},
+		own:    []string{"cuda", "fabric", "internal/process", "ps/ops/status", "ps/ops/terminal", "schema"},
 		others: []string{"golang.org/x/sys/unix"},
 		noStd:  []string{"os/exec"},
 	},
 	// A client of a ps's page: it asks over HTTP and knows nothing else of the process it runs in.
 	"ps/ops/terminal": {
-		own:    []string{"ps/ops/overview", "schema"},
+		own:    []string{"ps/ops/status", "schema"},
 		others: []string{"charm.land/bubbletea/v2", "github.com/charmbracelet/x/ansi"},
 		noStd:  []string{"os", "os/exec"},
 	},
 	// What a ps shows, put together for whoever runs one.
 	"ps/ops/display": {
-		own:   []string{"", "docs/runbooks", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/overview", "ps/ops/page", "schema"},
+		own: []string{"", "docs", "internal/process", "ps", "ps/ops", "ps/ops/metrics", "ps/ops/status",
+			"ps/ops/page", "schema"},
 		noStd: []string{"os/exec"},
 	},
-	"ps/ops/tap":    {own: []string{"fabric", "schema"}, noStd: noNetwork}, // it listens to frames, and says nothing
-	"ps/ops/page":   {noStd: noNetwork},                                    // files for a browser
-	"docs/runbooks": {noStd: noNetwork},                                    // files, too
+	"ps/ops/tap":  {own: []string{"fabric", "schema"}, noStd: noNetwork}, // it listens to frames, and says nothing
+	"ps/ops/page": {noStd: noNetwork},                                    // files for a browser
+	"docs":        {noStd: noNetwork},                                    // files, too
 
 	// Test support: a proxy that harms messages. It knows NATS's framing and nothing else.
 	"fabric/fabrictest": {own: []string{"internal/testkit"}, others: []string{"go.uber.org/goleak"}},
 	"internal/testkit":  {others: []string{"go.uber.org/goleak"}, noStd: noNetwork},
 	"fabric/chaos":      {noStd: []string{"net/http", "os/exec"}},
 
-	"round":        {own: []string{"cuda", "lane", "schema"}, noStd: noNetwork},
-	"nn":           {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
-	"shard/state":  {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork},
-	"ps":           {own: []string{"cuda", "fabric", "lane", "nn", "internal/process", "round", "schema", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer":      {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/process", "internal/safetensors", "round", "schema", "shard/state", "trainer/deal"}, noStd: []string{"net/http", "os/exec"}},
-	"local":        {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
-	"capi":         {own: []string{"cuda", "fabric", "internal/certificate", "lane", "local", "schema", "trainer"}, noStd: []string{"net/http", "os/exec"}},
-	"trainer/deal": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
-	"examples":     {}, // tests of all workloads
+	"nn": {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
+	// The owner of parameters, pure: frames in, frames out.
+	"shard": {own: []string{"cuda", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
+	// A shard behind the windows of its contributors, for who has connections.
+	"shard/endpoint":  {own: []string{"fabric", "schema", "shard", "shard/round"}, noStd: noNetwork},
+	"shard/round":     {own: []string{"cuda", "lane", "schema"}, noStd: noTime},
+	"shard/state":     {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noTime},
+	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
+	"ps": {own: []string{"cuda", "fabric", "lane", "internal/liveness", "internal/process", "ps/module",
+		"schema", "shard", "shard/endpoint", "shard/round", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
+	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
+		noStd: []string{"net", "net/http", "os", "os/exec"}},
+	"trainer": {own: []string{"cuda", "fabric", "lane", "nn", "philox", "internal/liveness", "internal/process",
+		"internal/safetensors", "schema", "shard", "shard/endpoint", "shard/round", "shard/state", "trainer/shuffle",
+		"trainer/exchange"}, noStd: []string{"net/http", "os/exec"}},
+	// What a trainer asks for again, pure: events and time in, actions out.
+	"trainer/exchange": {own: []string{"fabric", "schema"},
+		noStd: []string{"context", "net", "net/http", "os", "os/exec", "sync"}},
+	"local": {own: []string{"cuda", "fabric", "ps", "schema", "trainer"}, noStd: noNetwork},
+	"capi": {own: []string{"cuda", "fabric", "internal/certificate", "lane", "local", "schema", "trainer"},
+		noStd: []string{"net/http", "os/exec"}},
+	"trainer/shuffle": {own: []string{"lane", "philox", "schema"}, noStd: noNetwork},
+	"examples":        {}, // tests of all workloads
 	"examples/packages": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "examples/packages/corpus", "internal/safetensors", "internal/settings"},
+		own: []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/shuffle", "examples/packages/corpus",
+			"internal/safetensors", "internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/mnist": {
-		own:   []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/deal", "internal/safetensors", "internal/settings"},
+		own: []string{"cuda", "lane", "nn", "philox", "schema", "trainer", "trainer/shuffle", "internal/safetensors",
+			"internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/movielens": {
-		own:   []string{"nn", "philox", "schema", "trainer", "trainer/deal", "examples/movielens/rdata", "internal/settings"},
+		own: []string{"nn", "philox", "schema", "trainer", "trainer/shuffle", "examples/movielens/rdata",
+			"internal/settings"},
 		noStd: []string{"net", "net/http"},
 	},
 	"examples/movielens/rdata": {noStd: noNetwork},
@@ -115,19 +143,21 @@ var layers = map[string]layer{
 	"internal/report":             {own: []string{"schema"}, noStd: noNetwork},
 	"internal/safetensors":        {own: []string{"internal/atomicfile"}, noStd: noNetwork},
 	"internal/settings":           {own: []string{"lane", "schema"}, noStd: noNetwork},
-	"internal/tensorboard":        {own: []string{"schema/crc32c"}, others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
-	"internal/spawn":              {noStd: []string{"net", "net/http"}},
-	"e2e":                         {},             // tests of the commands as processes
-	"e2e/commands":                {},             // runs commands for these tests
-	"e2e/natsd":                   {others: nats}, // a NATS server as anybody runs it, for these tests
-	"e2e/faults":                  {},             // the fault suite
-	"e2e/prometheus":              {},             // what deploy/ has, with a real Prometheus
-	"e2e/page":                    {},             // the page in a browser
-	"e2e/cost":                    {},             // what observing a job costs
-	"internal/rules":              {},             // tests over the whole repository
-	"internal/config":             {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process", "schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
+	"internal/tensorboard": {own: []string{"schema/crc32c"},
+		others: []string{"google.golang.org/protobuf/encoding/protowire"}, noStd: noNetwork},
+	"internal/spawn": {noStd: []string{"net", "net/http"}},
+	"e2e":            {},             // tests of the commands as processes
+	"e2e/commands":   {},             // runs commands for these tests
+	"e2e/natsd":      {others: nats}, // a NATS server as anybody runs it, for these tests
+	"e2e/faults":     {},             // the fault suite
+	"e2e/prometheus": {},             // what deploy/ has, with a real Prometheus
+	"e2e/page":       {},             // the page in a browser
+	"e2e/cost":       {},             // what observing a job costs
+	"internal/rules": {},             // tests over the whole repository
+	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
+		"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
 	// Processes of a measured system; what they do is not its business.
-	"bench/crew": {
+	"bench/harness": {
 		own:    []string{"internal/atomicfile", "internal/config", "cuda", "ps", "schema", "internal/spawn"},
 		others: []string{"github.com/schollz/progressbar/", "github.com/spf13/pflag", "golang.org/x/term"},
 		noStd:  []string{"net/http", "os/exec"},
@@ -137,24 +167,25 @@ var layers = map[string]layer{
 	"bench/suite": {own: []string{"internal/spawn"}, noStd: []string{"net", "net/http", "os/exec"}},
 	// A benchmark uses everything as its users do.
 	"bench/average": {
-		own:    []string{"internal/atomicfile", "bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own:    []string{"internal/atomicfile", "bench/harness", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
 	},
 	"bench/hosted": {
-		own:   []string{"bench/crew", "cuda", "lane", "nn", "schema", "trainer", "examples/mnist"},
+		own:   []string{"bench/harness", "cuda", "lane", "nn", "schema", "trainer", "examples/mnist"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/hybrid": {
-		own:   []string{"bench/crew", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
+		own:   []string{"bench/harness", "bench/machine", "cuda", "lane", "nn", "philox", "schema", "trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/update": {
-		own:   []string{"bench/crew", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
+		own:   []string{"bench/harness", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		noStd: []string{"net", "net/http", "os/exec"},
 	},
 	"bench/exchange": {
-		own:   []string{"internal/atomicfile", "bench/machine", "internal/config", "cuda", "fabric", "lane", "ps", "schema", "trainer", "internal/spawn"},
+		own: []string{"bench/harness", "bench/machine", "internal/config", "cuda", "fabric", "lane", "ps",
+			"schema", "trainer"},
 		noStd: []string{"net/http", "os/exec"},
 	},
 }
@@ -170,7 +201,8 @@ type listed struct {
 func list(t *testing.T, flags ...string) []listed {
 	t.Helper()
 	atRoot(t)
-	out, err := exec.Command("go", append(append([]string{"list"}, flags...), "-json=ImportPath,Imports", "./...")...).Output()
+	out, err := exec.Command("go", append(append([]string{"list"}, flags...), "-json=ImportPath,Imports",
+		"./...")...).Output()
 	if err != nil {
 		var exit *exec.ExitError
 		if errors.As(err, &exit) {
@@ -216,7 +248,7 @@ func check(path string, imports []string) []string {
 		own, isOwn := strings.CutPrefix(name, module+"/")
 		switch {
 		case name == "C":
-			if path != "cuda" && path != "cuda/health/nvml" && path != "capi" {
+			if path != "cuda" && path != "internal/health/nvml" && path != "capi" {
 				wrong = append(wrong, "only cuda, the probe below it, and the library for C may import C")
 			}
 		case isOwn && strings.HasPrefix(own, "cmd/"):
@@ -225,10 +257,11 @@ func check(path string, imports []string) []string {
 			wrong = append(wrong, "imports schema/wire: only schema touches generated accessors")
 		case command && strings.HasPrefix(name, "github.com/nats-io/"):
 			wrong = append(wrong, "imports NATS: only fabric does")
-		case own == "cuda/health/nvml" && path != "cuda/health/watch":
-			wrong = append(wrong, "imports the probe: what calls the driver runs in its own process, which cuda/health/watch has a command for")
+		case own == "internal/health/nvml" && path != "internal/health/watch":
+			wrong = append(wrong,
+				"imports the probe: what calls the driver runs in its own process, which internal/health/watch has a command for")
 		case command && strings.HasPrefix(name, "github.com/NVIDIA/"):
-			wrong = append(wrong, "imports NVML: only cuda/health/nvml does")
+			wrong = append(wrong, "imports NVML: only internal/health/nvml does")
 		case command || name == module:
 		case isOwn:
 			if !slices.Contains(rule.own, own) {
@@ -258,18 +291,18 @@ func TestLayeringFinds(t *testing.T) {
 		{"ps", "net/http", false},
 		{"ps", "C", false},
 		{"cuda", "C", true},
-		{"cuda/health/nvml", "C", true},
-		{"cuda/health", "C", false},
+		{"internal/health/nvml", "C", true},
+		{"internal/health/monitor", "C", false},
 		{"local", "C", false},
 		{"fabric", "gradbus/schema", false},
 		{"fabric", "github.com/nats-io/nats.go", true},
 		{"ps", "github.com/nats-io/nats.go", false},
 		{"cmd/ps", "github.com/nats-io/nats.go", false},
 		{"cmd/ps", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		{"cuda/health", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
-		{"cmd/ps", "gradbus/cuda/health/nvml", false},
-		{"cuda/health", "gradbus/cuda/health/nvml", false},
-		{"cuda/health/nvml", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
+		{"internal/health/monitor", "github.com/NVIDIA/go-nvml/pkg/nvml", false},
+		{"cmd/ps", "gradbus/internal/health/nvml", false},
+		{"internal/health/monitor", "gradbus/internal/health/nvml", false},
+		{"internal/health/nvml", "github.com/NVIDIA/go-nvml/pkg/nvml", true},
 		{"cmd/ps", "github.com/spf13/cobra", true},
 		{"trainer", "github.com/spf13/cobra", false},
 		{"internal/config", "gradbus/cmd/ps", false},

@@ -15,8 +15,8 @@ import (
 	"testing"
 )
 
-// TestLogKeys holds the keys of all log records to the table of docs/logs.md: one thing has one name, and what the table
-// promises is logged. Keys of things that it does not have are free.
+// TestLogKeys holds the keys of all log records to the table of docs/logs.md: one thing has one name, and what the
+// table promises is logged. Keys of things that it does not have are free.
 func TestLogKeys(t *testing.T) {
 	atRoot(t)
 	documented, instead := map[string]bool{}, map[string]string{}
@@ -25,7 +25,8 @@ func TestLogKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	name := regexp.MustCompile("`([a-z_]+)`")
-	for _, row := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+) \\|.*\\| ([a-z_`, ]*) ?\\|$").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[a-z_`, ]+) \\|.*\\| ([a-z_`, ]*) ?\\|$").FindAllStringSubmatch(
+		string(text), -1) {
 		for _, n := range name.FindAllStringSubmatch(row[1], -1) {
 			documented[n[1]] = true
 		}
@@ -42,7 +43,8 @@ func TestLogKeys(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || path == "build" || path == "bin" || path == "data"):
+		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || path == "build" || path == "bin" ||
+			path == "data"):
 			return filepath.SkipDir
 		case !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil

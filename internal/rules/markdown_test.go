@@ -8,7 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// block is a piece of a Markdown document: a paragraph or an item of a list, a heading, a row of a table, or a block of code.
+// block is a piece of a Markdown document: a paragraph or an item of a list, a heading, a row of a table, or a block of
+// code.
 type block struct {
 	kind  blockKind
 	line  int    // of its first line, from 1
@@ -154,7 +155,8 @@ func formOf(path, document string, f form) []string {
 				}
 			}
 			for i := b.line - 1; f.columns > 0 && i < len(lines) && strings.TrimSpace(lines[i]) != "" &&
-				(i == b.line-1 || !item.MatchString(lines[i]) && !fence.MatchString(lines[i]) && !strings.HasPrefix(lines[i], "|")); i++ {
+				(i == b.line-1 || !item.MatchString(lines[i]) && !fence.MatchString(lines[i]) &&
+					!strings.HasPrefix(lines[i], "|")); i++ {
 				if n := utf8.RuneCountInString(lines[i]); n > f.columns && !unbreakable(lines[i], f.columns) {
 					add(i+1, "%d columns, want at most %d", n, f.columns)
 				}

@@ -11,11 +11,13 @@ import (
 )
 
 // modeWord names the constants of a manifest's mode words.
-var modeWord = regexp.MustCompile(`^(Consistency(Sync|Bounded|Async|Grouped)|Reduce(Shards|Trainers)|Sum(Arrival|Close)|Apply(Update|Mean)|` +
-	`Gradients(Float32|BFloat16|Float16)|Sparse(Rows|Bags|Auto)|Placement(Rows|Columns|Tables)|Pooling(Sum|Mean)|Nonfinite(Fail|Skip))$`)
+var modeWord = regexp.MustCompile(
+	`^(Consistency(Sync|Bounded|Async|Grouped)|Reduce(Shards|Trainers)|Sum(Arrival|Close)|Apply(Update|Mean)|` +
+		`Gradients(Float32|BFloat16|Float16)|Sparse(Rows|Bags|Auto)|Placement(Rows|Columns|Tables)|Pooling(Sum|Mean)|Nonfinite(Fail|Skip))$`)
 
 // modeField names the fields of manifests, settings and telemetry reports that hold them.
-var modeField = regexp.MustCompile(`^(Consistency|TableConsistency|Apply|Reduce|Gradients|Sparse|Placement|Pooling|OnNonfinite)$`)
+var modeField = regexp.MustCompile(
+	`^(Consistency|TableConsistency|Apply|Reduce|Gradients|Sparse|Placement|Pooling|OnNonfinite)$`)
 
 // isWord reports whether an expression is a text that is not empty.
 func isWord(e ast.Expr) bool {
@@ -23,9 +25,10 @@ func isWord(e ast.Expr) bool {
 	return ok && text.Kind == token.STRING && len(text.Value) > len(`""`)
 }
 
-// readsModes are the files that read mode words: the plan, what makes and checks manifests, and what checks the flags of those that make
-// them.
-var readsModes = regexp.MustCompile(`^(schema/(plan|job|job_defaults|[a-z]+_check)|internal/settings/[a-z]+|examples/[a-z]+/settings|bench/hybrid/job)\.go$`)
+// readsModes are the files that read mode words: the plan, what makes and checks manifests, and what checks the flags
+// of those that make them.
+var readsModes = regexp.MustCompile(
+	`^(schema/(plan|job|job_defaults|[a-z]+_check)|internal/settings/[a-z]+|examples/[a-z]+/settings|bench/hybrid/job)\.go$`)
 
 // A manifest's mode words are read in one place. Others may write them, and ask schema.Plan.
 func TestModesAreReadByThePlan(t *testing.T) {
@@ -45,6 +48,64 @@ func TestModesAreReadByThePlan(t *testing.T) {
 	}
 	if read < 30 {
 		t.Errorf("found %d comparisons in the files that may have them", read)
+	}
+}
+
+// asksClock names what a plan says of the consistency mode itself, and clocks are the files that may ask: the plan,
+// the clocks of rounds, and what a coordinator does about the lost.
+var (
+	asksClock = regexp.MustCompile(`^(Clock(Bounded|Each|Grouped)|AsyncTables)$`)
+	clocks    = regexp.MustCompile(`^(schema/(plan|lr_change)|shard/round/clock|ps/policy)\.go$`)
+)
+
+// What depends on the consistency mode is asked of few files; all others ask what a clock does.
+func TestClocksAreAskedInFewPlaces(t *testing.T) {
+	asked := 0
+	for path, data := range sources(t) {
+		if filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		at := clocksAsked(t, path, data)
+		if clocks.MatchString(filepath.ToSlash(path)) {
+			asked += len(at)
+			continue
+		}
+		for _, where := range at {
+			t.Errorf("%s asks for the consistency mode: want a clock asked what it does", where)
+		}
+	}
+	if asked < 10 {
+		t.Errorf("found %d questions in the files that may have them", asked)
+	}
+}
+
+// clocksAsked lists where a file names a mode.
+func clocksAsked(t *testing.T, path string, data []byte) (at []string) {
+	t.Helper()
+	files := token.NewFileSet()
+	file, err := parser.ParseFile(files, path, data, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if name, ok := n.(*ast.Ident); ok && asksClock.MatchString(name.Name) {
+			at = append(at, files.Position(n.Pos()).String())
+		}
+		return true
+	})
+	return at
+}
+
+func TestClocksAskedFinds(t *testing.T) {
+	for text, want := range map[string]int{
+		"if p.Clock == schema.ClockEach {}": 1,
+		"if plan.AsyncTables {}":            1,
+		"if p.Clock.Common() {}":            0,
+		"n := schema.AsyncTablesMax":        0,
+	} {
+		if at := clocksAsked(t, "a.go", []byte("package a\nfunc a() { "+text+" }")); len(at) != want {
+			t.Errorf("%s: found %v, want %d", text, at, want)
+		}
 	}
 }
 

@@ -60,7 +60,8 @@ func commandsOf(line, folder string) ([]command, string) {
 	var all []command
 	for _, part := range between.Split(comment.ReplaceAllString(line, ""), -1) {
 		words := strings.Fields(part)
-		for len(words) > 0 && (assigned.MatchString(words[0]) || words[0] == "sudo" || words[0] == "env" || words[0] == "time") {
+		for len(words) > 0 && (assigned.MatchString(words[0]) || words[0] == "sudo" || words[0] == "env" ||
+			words[0] == "time") {
 			words = words[1:]
 		}
 		if len(words) > 3 && words[0] == "nice" {
@@ -80,7 +81,8 @@ func commandsOf(line, folder string) ([]command, string) {
 // program is the name of the command of ours that a word is, or "".
 func program(word string) string {
 	name := strings.TrimPrefix(strings.TrimPrefix(word, "./"), "bin/")
-	if strings.HasPrefix(word, "./bin/") || strings.HasPrefix(word, "bin/") || name == word && slices.Contains([]string{"ps", "trainer", "psbench"}, word) {
+	if strings.HasPrefix(word, "./bin/") || strings.HasPrefix(word, "bin/") ||
+		name == word && slices.Contains([]string{"ps", "trainer", "psbench"}, word) {
 		return name
 	}
 	return ""
@@ -95,7 +97,8 @@ type commands struct {
 }
 
 var (
-	declares   = regexp.MustCompile(`^(String|Bool|Int|Int64|Uint|Uint32|Uint64|Float32|Float64|Duration|StringArray|StringSlice|Text|Count|Func|BoolFunc)?(Var)?P?F?$`)
+	declares = regexp.MustCompile(
+		`^(String|Bool|Int|Int64|Uint|Uint32|Uint64|Float32|Float64|Duration|StringArray|StringSlice|Text|Count|Func|BoolFunc)?(Var)?P?F?$`)
 	flagName   = regexp.MustCompile(`^[a-z][a-z0-9-]+$`)
 	flagWord   = regexp.MustCompile(`^--([a-z][a-z0-9-]*)`)
 	uses       = regexp.MustCompile(`\bUse:\s+"([a-z-]+)`)
@@ -105,7 +108,8 @@ var (
 
 func readCommands(t *testing.T) commands {
 	t.Helper()
-	known := commands{flags: map[string]map[string]bool{"": {"help": true, "version": true}}, below: map[string]map[string]bool{}, targets: map[string]bool{}, folders: map[string]bool{}}
+	known := commands{flags: map[string]map[string]bool{"": {"help": true, "version": true}},
+		below: map[string]map[string]bool{}, targets: map[string]bool{}, folders: map[string]bool{}}
 	for file, data := range sources(t) {
 		if filepath.Ext(file) != ".go" || strings.HasSuffix(file, "_test.go") {
 			continue
@@ -208,7 +212,8 @@ func (known commands) check(c command) []string {
 		top, _, below := strings.Cut(strings.TrimPrefix(w, "./"), "/")
 		ours := strings.HasPrefix(w, "./") && name == "" && top != "bin" || known.folders[top]
 		at := path.Join(c.folder, strings.TrimSuffix(w, "/..."))
-		if (below || strings.HasPrefix(w, "./")) && ours && !strings.ContainsAny(w, "<>$:=") && !stands(at) && !stands(strings.TrimSuffix(w, "/...")) || first == "cd" && i == 1 && known.folders[top] && !stands(at) {
+		if (below || strings.HasPrefix(w, "./")) && ours && !strings.ContainsAny(w, "<>$:=") && !stands(at) &&
+			!stands(strings.TrimSuffix(w, "/...")) || first == "cd" && i == 1 && known.folders[top] && !stands(at) {
 			wrong = append(wrong, "there is no "+w)
 		}
 		if flag := flagWord.FindStringSubmatch(w); flag != nil && !known.has(c, name, flag[1]) {

@@ -9,14 +9,17 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 const (
 	fileLinesMax     = 500
 	functionLinesMax = 70
+	columnsMax       = 120
 )
 
 // sources are the repository's own source files, generated ones left out.
@@ -72,7 +75,11 @@ func styleOf(path string, data []byte) []string {
 	if lines := bytes.Count(data, []byte("\n")); lines > fileLinesMax {
 		wrong = append(wrong, fmt.Sprintf("%s: %d lines, want at most %d: one idea a file", path, lines, fileLinesMax))
 	}
-	if filepath.Ext(path) != ".go" {
+	switch filepath.Ext(path) {
+	case ".go":
+	case ".h", ".cc", ".cpp", ".cu", ".cuh":
+		return append(wrong, tooLong(path, linesOver(data, nil))...)
+	default:
 		return wrong
 	}
 	files := token.NewFileSet()
@@ -80,6 +87,7 @@ func styleOf(path string, data []byte) []string {
 	if err != nil {
 		return append(wrong, err.Error())
 	}
+	wrong = append(wrong, tooLong(path, longLines(files, file, data))...)
 	for _, declaration := range file.Decls {
 		function, ok := declaration.(*ast.FuncDecl)
 		if !ok {
@@ -87,7 +95,8 @@ func styleOf(path string, data []byte) []string {
 		}
 		at := files.Position(function.Pos())
 		if lines := files.Position(function.End()).Line - at.Line + 1; lines > functionLinesMax {
-			wrong = append(wrong, fmt.Sprintf("%s: %s has %d lines, want at most %d", at, function.Name.Name, lines, functionLinesMax))
+			wrong = append(wrong, fmt.Sprintf("%s: %s has %d lines, want at most %d", at, function.Name.Name, lines,
+				functionLinesMax))
 		}
 		if function.Name.Name == "init" && function.Recv == nil {
 			wrong = append(wrong, fmt.Sprintf("%s: no init functions", at))
@@ -102,21 +111,68 @@ func styleOf(path string, data []byte) []string {
 			return true
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
-			path != "cuda/health/nvml/fake/fake.go" && // in a folder of the test's own
+			path != "internal/health/nvml/fake/fake.go" && // in a folder of the test's own
 			slices.Contains([]string{"Create", "WriteFile"}, call.Sel.Name) {
-			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile", files.Position(n.Pos()), call.Sel.Name))
+			wrong = append(wrong, fmt.Sprintf("%s: os.%s follows links and leaves half a file: want atomicfile",
+				files.Position(n.Pos()), call.Sel.Name))
 		}
 		if of, ok := call.X.(*ast.Ident); ok && of.Name == "os" && !strings.HasSuffix(path, "_test.go") &&
-			path != "cuda/health/take.go" && // CUDA's own, which say what it calls its first device
+			path != "internal/health/monitor/take.go" && // CUDA's own, which say what it calls its first device
 			path != "cmd/ps/notify.go" && // where a service manager wants to be told
-			path != "cuda/health/keep/file.go" && // the convention of where programs keep state
+			path != "internal/health/keep/file.go" && // the convention of where programs keep state
 			path != "internal/config/environment.go" && // the one place where settings come from it
 			slices.Contains([]string{"Environ", "Getenv", "LookupEnv", "Setenv", "Unsetenv"}, call.Sel.Name) {
-			wrong = append(wrong, fmt.Sprintf("%s: no configuration by environment variables but in internal/config/environment.go", files.Position(n.Pos())))
+			wrong = append(wrong,
+				fmt.Sprintf("%s: no configuration by environment variables but in internal/config/environment.go",
+					files.Position(n.Pos())))
 		}
 		return true
 	})
 	return wrong
+}
+
+// modulePath is the path of this module.
+func modulePath() string {
+	type here struct{}
+	return strings.TrimSuffix(reflect.TypeFor[here]().PkgPath(), "/internal/rules")
+}
+
+// tooLong says of each line that it is too long.
+func tooLong(path string, lines []int) (wrong []string) {
+	for _, line := range lines {
+		wrong = append(wrong, fmt.Sprintf("%s:%d: more than %d columns", path, line, columnsMax))
+	}
+	return wrong
+}
+
+// longLines are the numbers of lines that are too long, but for text that must not be broken: within backquotes, and in
+// comments what is set as it stands.
+func longLines(files *token.FileSet, file *ast.File, data []byte) []int {
+	kept := map[int]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if text, ok := n.(*ast.BasicLit); ok && strings.HasPrefix(text.Value, "`") {
+			for line := files.Position(n.Pos()).Line; line <= files.Position(n.End()).Line; line++ {
+				kept[line] = true
+			}
+		}
+		return true
+	})
+	return linesOver(data, kept)
+}
+
+// linesOver are the numbers of lines that are too long and not kept.
+func linesOver(data []byte, kept map[int]bool) (long []int) {
+	number := 0
+	for line := range strings.Lines(string(data)) {
+		number++
+		line = strings.ReplaceAll(line, modulePath(), "gradbus") // a fork's may be longer
+		comment, isComment := strings.CutPrefix(strings.TrimLeft(line, "\t"), "//")
+		asItStands := isComment && (strings.HasPrefix(comment, "\t") || strings.HasPrefix(comment, "   "))
+		if utf8.RuneCountInString(strings.TrimRight(line, "\n")) > columnsMax && !kept[number] && !asItStands {
+			long = append(long, number)
+		}
+	}
+	return long
 }
 
 // Every package says at its top what it is.
@@ -155,11 +211,15 @@ func TestStyleFinds(t *testing.T) {
 	for name, c := range map[string]struct{ path, text, want string }{
 		"file":         {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
 		"function":     {"a.go", long, "f has 72 lines"},
+		"columns":      {"a.go", "package p\n\n// " + strings.Repeat("x", columnsMax), "a.go:3: more than 120 columns"},
+		"columns of C": {"a.h", "int a;\n" + strings.Repeat("x", columnsMax+1), "a.h:2: more than 120 columns"},
 		"init":         {"a.go", "package p\n\nfunc init() {}\n", "no init"},
 		"environment":  {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
-		"platform":     {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n", "a.go:5:35: no configuration by environment"},
-		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n", "a.go:5:14: os.Create follows links"},
-		"syntax":       {"a.go", "package", "expected"},
+		"platform": {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n",
+			"a.go:5:35: no configuration by environment"},
+		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n",
+			"a.go:5:14: os.Create follows links"},
+		"syntax": {"a.go", "package", "expected"},
 	} {
 		if wrong := strings.Join(styleOf(c.path, []byte(c.text)), "\n"); !strings.Contains(wrong, c.want) {
 			t.Errorf("%s: found %q, want %q", name, wrong, c.want)

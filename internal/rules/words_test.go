@@ -14,10 +14,11 @@ import (
 )
 
 // bare is a subcommand of ps as a shell would not run it: the ps that a person's shell knows is procps's.
-var bare = regexp.MustCompile(`(?:^|[^\w./-])(ps (?:status|top|doctor|runbook|gpu-ack|gpu-list|tap|config print|completion))\b`)
+var bare = regexp.MustCompile(
+	`(?:^|[^\w./-])(ps (?:status|top|doctor|runbook|gpu-ack|gpu-list|tap|config print|completion))\b`)
 
-// TestCommandsRun holds documents and texts that programs print to commands that run when they are pasted: ./bin/ps status, which
-// process.AsInvoked prints as the program was started.
+// TestCommandsRun holds documents and texts that programs print to commands that run when they are pasted: ./bin/ps
+// status, which process.AsInvoked prints as the program was started.
 func TestCommandsRun(t *testing.T) {
 	atRoot(t)
 	looked := 0
@@ -25,7 +26,8 @@ func TestCommandsRun(t *testing.T) {
 		switch {
 		case err != nil:
 			return err
-		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || path == "build" || path == "bin" || path == "data" || e.Name() == "testdata"):
+		case e.IsDir() && (strings.HasPrefix(e.Name(), ".") && path != "." || path == "build" || path == "bin" ||
+			path == "data" || e.Name() == "testdata"):
 			return filepath.SkipDir
 		case e.IsDir() || strings.HasSuffix(path, "_test.go"):
 			return nil
@@ -93,7 +95,8 @@ func TestCommandsRunFinds(t *testing.T) {
 			t.Errorf("%q: %v, want %d", text, got, want)
 		}
 	}
-	for text, want := range map[string]int{"package p\n\n// ps status\nvar x = 1\n": 0, "package p\n\nvar x = \"try ps status\"\n": 1} {
+	for text, want := range map[string]int{"package p\n\n// ps status\nvar x = 1\n": 0,
+		"package p\n\nvar x = \"try ps status\"\n": 1} {
 		if got := bareIn("a.go", []byte(text)); len(got) != want {
 			t.Errorf("%q: %v, want %d", text, got, want)
 		}

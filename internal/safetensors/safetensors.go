@@ -1,8 +1,9 @@
 // Package safetensors writes and reads the files of trained models: named float32 tensors and a map of strings.
 //
-// A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The header
-// maps each tensor's name to its dtype, shape and place, and "__metadata__" to the map of strings. The package knows files
-// and tensors, nothing of models; what it reads may be anything, and is refused unless every byte is accounted for.
+// A safetensors file is a 64-bit little-endian length, a JSON header of that length, and the tensors' values. The
+// header maps each tensor's name to its dtype, shape and place, and "__metadata__" to the map of strings. The package
+// knows files and tensors, nothing of models; what it reads may be anything, and is refused unless every byte is
+// accounted for.
 //
 // Source: huggingface/safetensors, README. Of the format it reads and writes float32 alone.
 package safetensors
@@ -50,8 +51,9 @@ type tensorHeader struct {
 	Offsets []int64 `json:"data_offsets"` // first byte and end
 }
 
-// Save writes the file: it is there whole or not at all (see atomicfile). It fails, and writes nothing, where Load would refuse the file:
-// tensors need names, no name twice, none "__metadata__", and as many values as their shapes say.
+// Save writes the file: it is there whole or not at all (see atomicfile). It fails, and writes nothing, where Load
+// would refuse the file: tensors need names, no name twice, none "__metadata__", and as many values as their shapes
+// say.
 func Save(path string, metadata map[string]string, tensors []Tensor) error {
 	w, err := Create(path, metadata, tensors)
 	if err != nil {
@@ -60,7 +62,8 @@ func Save(path string, metadata map[string]string, tensors []Tensor) error {
 	defer w.Discard()
 	for _, t := range tensors {
 		if want := w.at[t.Name].values; int64(len(t.Values)) != want {
-			return fmt.Errorf("write %s: tensor %q has %d values, want the %d of its shape %v", path, t.Name, len(t.Values), want, t.Shape)
+			return fmt.Errorf("write %s: tensor %q has %d values, want the %d of its shape %v", path, t.Name, len(t.Values),
+				want, t.Shape)
 		}
 		if err := w.Put(t.Name, 0, t.Values); err != nil {
 			return err
@@ -143,8 +146,8 @@ func bytesOf(name string, shape []int) (int64, error) {
 	return bytes, nil
 }
 
-// Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is not a
-// safetensors file of float32 tensors whose places tile the rest of the file exactly.
+// Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
+// not a safetensors file of float32 tensors whose places tile the rest of the file exactly.
 func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -29,7 +29,8 @@ const (
 
 func TestWriteSafetensorsGolden(t *testing.T) {
 	var out bytes.Buffer
-	err := encode(&out, map[string]string{"k": "v"}, []Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
+	err := encode(&out, map[string]string{"k": "v"},
+		[]Tensor{{"w", []int{1, 2}, []float32{1, -2}}, {"b", []int{1}, []float32{0.5}}})
 	if want := file(goldenHeader, goldenValues); err != nil || !bytes.Equal(out.Bytes(), want) {
 		t.Errorf("%v\ngot  %q\nwant %q", err, out.Bytes(), want)
 	}
@@ -67,14 +68,17 @@ func TestReadSafetensorsGolden(t *testing.T) {
 	}
 	w, b := tensors["w"], tensors["b"]
 	if !maps.Equal(metadata, map[string]string{"k": "v"}) || len(tensors) != 2 ||
-		!slices.Equal(w.Values, []float32{1, -2}) || !slices.Equal(w.Shape, []int{1, 2}) || !slices.Equal(b.Values, []float32{0.5}) {
+		!slices.Equal(w.Values, []float32{1, -2}) || !slices.Equal(w.Shape, []int{1, 2}) ||
+		!slices.Equal(b.Values, []float32{0.5}) {
 		t.Errorf("metadata %v, tensors %v", metadata, tensors)
 	}
 	// No metadata, no tensors, blanks before and after: all of it is allowed.
 	if _, tensors, err := read(file(" {} ", "")); err != nil || len(tensors) != 0 {
 		t.Errorf("empty object: %v, %v", tensors, err)
 	}
-	if _, tensors, err := read(file(`{"e":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`, goldenValues[:4])); err != nil ||
+	if _, tensors, err := read(
+		file(`{"e":{"dtype":"F32","shape":[0,3],"data_offsets":[0,0]},"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`,
+			goldenValues[:4])); err != nil ||
 		len(tensors["e"].Values) != 0 || !slices.Equal(tensors["s"].Values, []float32{1}) {
 		t.Errorf("empty tensor and scalar: %v, %v", tensors, err)
 	}
@@ -92,16 +96,20 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 		file []byte
 		says string
 	}{
-		"nothing":          {nil, "0 bytes, too short"},
-		"seven bytes":      {make([]byte, 7), "7 bytes, too short"},
-		"header of zero":   {make([]byte, 16), "its header would have 0 bytes"},
-		"header too long":  {slices.Concat(bytes.Repeat([]byte{0xff}, 8), []byte("{}")), "its header would have 18446744073709551615 bytes"},
-		"header beyond":    {file("{}", "")[:9], "cut short: 9 bytes, of which the header alone takes 10"},
-		"no json":          {file("hello", ""), `"hello" is no JSON object`},
-		"json list":        {file("[]", ""), `"[]" is no JSON object`},
-		"json cut":         {file(`{"w":`, ""), `"w": EOF`},
-		"more after":       {file("{}{}", ""), "something follows the object"},
-		"twice":            {file(`{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`, ""), `"w" is there twice`},
+		"nothing":        {nil, "0 bytes, too short"},
+		"seven bytes":    {make([]byte, 7), "7 bytes, too short"},
+		"header of zero": {make([]byte, 16), "its header would have 0 bytes"},
+		"header too long": {slices.Concat(bytes.Repeat([]byte{0xff}, 8), []byte("{}")),
+			"its header would have 18446744073709551615 bytes"},
+		"header beyond": {file("{}", "")[:9], "cut short: 9 bytes, of which the header alone takes 10"},
+		"no json":       {file("hello", ""), `"hello" is no JSON object`},
+		"json list":     {file("[]", ""), `"[]" is no JSON object`},
+		"json cut":      {file(`{"w":`, ""), `"w": EOF`},
+		"more after":    {file("{}{}", ""), "something follows the object"},
+		"twice": {
+			file(`{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}`,
+				""), `"w" is there twice`,
+		},
 		"unknown field":    {file(`{"w":{"dtype":"F32","shape":[0],"data_offsets":[0,0],"x":1}}`, ""), `unknown field "x"`},
 		"metadata number":  {file(`{"__metadata__":{"a":1}}`, ""), "__metadata__"},
 		"null":             {file(`{"w":null}`, ""), `"w": data_offsets [], want two`},
@@ -165,8 +173,8 @@ func TestSaveRefuses(t *testing.T) {
 	}
 }
 
-// In a folder that others may write, a link under a name that could be guessed leads nobody to another's file; and a name that is a
-// link itself is replaced.
+// In a folder that others may write, a link under a name that could be guessed leads nobody to another's file; and a
+// name that is a link itself is replaced.
 func TestSaveFollowsNoLinks(t *testing.T) {
 	folder := t.TempDir()
 	victim := filepath.Join(folder, "victim")
@@ -196,7 +204,8 @@ func TestSaveFollowsNoLinks(t *testing.T) {
 // A scalar without a shape is one, and nobody's parser meets a null.
 func TestSaveScalar(t *testing.T) {
 	var out bytes.Buffer
-	if err := encode(&out, nil, []Tensor{{"s", nil, []float32{1}}}); err != nil || !strings.Contains(out.String(), `"shape":[]`) {
+	if err := encode(&out, nil, []Tensor{{"s", nil, []float32{1}}}); err != nil ||
+		!strings.Contains(out.String(), `"shape":[]`) {
 		t.Errorf("%v: %q", err, out.Bytes())
 	}
 }

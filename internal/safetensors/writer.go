@@ -10,8 +10,8 @@ import (
 	"gradbus/internal/atomicfile"
 )
 
-// Writer writes a file whose values come piece by piece, in any order, so that nobody has to hold them: it has 64 KiB of its own. Not safe
-// for concurrent use.
+// Writer writes a file whose values come piece by piece, in any order, so that nobody has to hold them: it has 64 KiB
+// of its own. Not safe for concurrent use.
 //
 //	w, err := safetensors.Create(path, metadata, []safetensors.Tensor{{Name: "users", Shape: []int{1 << 30, 4}}})
 //	defer w.Discard()
@@ -31,7 +31,8 @@ type Writer struct {
 // extent is where a tensor's values are in the file.
 type extent struct{ first, values int64 }
 
-// Create begins a file; of tensors it takes names and shapes. It fails, and leaves nothing, where Load would refuse the file.
+// Create begins a file; of tensors it takes names and shapes. It fails, and leaves nothing, where Load would refuse the
+// file.
 func Create(path string, metadata map[string]string, tensors []Tensor) (*Writer, error) {
 	w, err := newWriter(path, metadata, tensors)
 	if err != nil {
@@ -50,7 +51,8 @@ func newWriter(path string, metadata map[string]string, tensors []Tensor) (*Writ
 	if err != nil {
 		return nil, fmt.Errorf("write %s: %w", path, err)
 	}
-	w := &Writer{path: path, tensors: slices.Clone(tensors), at: map[string]extent{}, header: len(header), buffer: make([]byte, 0, copyBufferBytes)}
+	w := &Writer{path: path, tensors: slices.Clone(tensors), at: map[string]extent{}, header: len(header),
+		buffer: make([]byte, 0, copyBufferBytes)}
 	at := int64(len(header))
 	for _, t := range tensors {
 		bytes, _ := bytesOf(t.Name, t.Shape) // as encodeHeader has seen
@@ -64,7 +66,8 @@ func newWriter(path string, metadata map[string]string, tensors []Tensor) (*Writ
 func (w *Writer) Put(name string, first int64, values []float32) error {
 	e, ok := w.at[name]
 	if n := int64(len(values)); !ok || first < 0 || n > e.values || first > e.values-n {
-		return fmt.Errorf("write %s: %d values from element %d on of tensor %q, which has %d", w.path, n, first, name, e.values)
+		return fmt.Errorf("write %s: %d values from element %d on of tensor %q, which has %d", w.path, n, first,
+			name, e.values)
 	}
 	w.left -= int64(len(values))
 	at := e.first + 4*first
@@ -82,8 +85,8 @@ func (w *Writer) Put(name string, first int64, values []float32) error {
 	return nil
 }
 
-// Commit writes the header, whose metadata may have other values than those of Create, of the same lengths, such as a digest. Then the file
-// is there, unless values are missing.
+// Commit writes the header, whose metadata may have other values than those of Create, of the same lengths, such as a
+// digest. Then the file is there, unless values are missing.
 func (w *Writer) Commit(metadata map[string]string) error {
 	header, err := encodeHeader(metadata, w.tensors)
 	switch {

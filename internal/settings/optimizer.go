@@ -9,13 +9,15 @@ import (
 	"gradbus/schema"
 )
 
-// Optimizer, schedule and clipping are each said by one text: a kind, and behind a colon what it takes, by the names of the manifest.
+// Optimizer, schedule and clipping are each said by one text: a kind, and behind a colon what it takes, by the names of
+// the manifest.
 //
 //	adam:beta1=0.95,eps=1e-6    sgd:nesterov,weight_decay=0.0001    cosine:warmup=100,total=2000,final=0.1    global:1
 
-// defaultLR is the learning rate of optimizers that have one whatever the workload: PyTorch's. SGD has the workload's, and so has
-// FTRL, whose first steps are those of SGD.
-var defaultLR = map[string]float64{schema.OptimizerAdagrad: 0.01, schema.OptimizerRowwiseAdagrad: 0.01, schema.OptimizerAdam: 0.001,
+// defaultLR is the learning rate of optimizers that have one whatever the workload: PyTorch's. SGD has the workload's,
+// and so has FTRL, whose first steps are those of SGD.
+var defaultLR = map[string]float64{schema.OptimizerAdagrad: 0.01, schema.OptimizerRowwiseAdagrad: 0.01,
+	schema.OptimizerAdam:  0.001,
 	schema.OptimizerAdamW: 0.001}
 
 // words are the parts of a text: "kind:a=1,b" is kind, and a and b with their values; a part without one has none.
@@ -93,8 +95,10 @@ func set(field any, text string) error {
 func (s Shared) optimizer() (schema.Optimizer, error) {
 	o := schema.Optimizer{LR: float32(s.LR), Momentum: float32(s.Momentum)}
 	var err error
-	if o.Kind, err = read(s.kindText(), map[string]any{"dampening": &o.Dampening, "weight_decay": &o.WeightDecay, "nesterov": &o.Nesterov,
-		"beta1": &o.Beta1, "beta2": &o.Beta2, "eps": &o.Eps, "initial_accumulator": &o.InitialAccumulator, "beta": &o.Beta, "l1": &o.L1,
+	if o.Kind, err = read(s.kindText(), map[string]any{"dampening": &o.Dampening, "weight_decay": &o.WeightDecay,
+		"nesterov": &o.Nesterov,
+		"beta1":    &o.Beta1, "beta2": &o.Beta2, "eps": &o.Eps, "initial_accumulator": &o.InitialAccumulator, "beta": &o.Beta,
+		"l1": &o.L1,
 		"l2": &o.L2, "exact": &o.Exact}); err != nil {
 		return o, fmt.Errorf("optimizer %s: %w", s.Optimizer, err)
 	}
@@ -128,8 +132,8 @@ func (s Shared) Kind() string { kind, _ := words(s.kindText()); return kind }
 
 func (s Shared) clipsRows() bool { kind, _ := words(s.Clip); return kind == schema.ClipRow }
 
-// TableOptimizer is the optimizer of a workload's tables where it is not the job's: with the norm of rows clipped, which parameters
-// do not have. s must be valid.
+// TableOptimizer is the optimizer of a workload's tables where it is not the job's: with the norm of rows clipped,
+// which parameters do not have. s must be valid.
 func (s Shared) TableOptimizer() *schema.Optimizer {
 	if !s.clipsRows() {
 		return nil
@@ -166,6 +170,7 @@ func (s Shared) checkOptimizer(c *Check) {
 		}
 	}
 	if o.Clip != nil && o.Clip.Kind == schema.ClipGlobal && s.Apply != schema.ApplyMean {
-		c.Add("clip %s with apply %q: want %q, since else each shard steps before the norm of all gradients is known", s.Clip, s.Apply, schema.ApplyMean)
+		c.Add("clip %s with apply %q: want %q, since else each shard steps before the norm of all gradients is known", s.Clip,
+			s.Apply, schema.ApplyMean)
 	}
 }

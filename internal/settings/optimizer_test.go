@@ -18,11 +18,16 @@ func TestOptimizerTexts(t *testing.T) {
 		want                      schema.Optimizer
 	}{
 		{"", "", "", schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9}},
-		{"sgd:nesterov,weight_decay=1e-4", "", "", schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9, Nesterov: true, WeightDecay: 1e-4}},
-		{"adam:beta1=0.5,eps=1e-6", "cosine:warmup=10,total=200,final=0.1", "global:2", schema.Optimizer{Kind: "adam", LR: 0.001, Beta1: 0.5, Eps: 1e-6,
-			Schedule: &schema.Schedule{Kind: "cosine", Warmup: 10, Total: 200, Final: 0.1}, Clip: &schema.Clipping{Kind: "global", Max: 2}}},
-		{"ftrl:beta=2,l1=0.1,l2=0.2", "steps:steps=5+8,gamma=0.5", "value:0.25", schema.Optimizer{Kind: "ftrl", LR: 0.5, Beta: 2, L1: 0.1, L2: 0.2,
-			Schedule: &schema.Schedule{Kind: "steps", Steps: []uint64{5, 8}, Gamma: 0.5}, Clip: &schema.Clipping{Kind: "value", Max: 0.25}}},
+		{"sgd:nesterov,weight_decay=1e-4", "", "", schema.Optimizer{Kind: "sgd", LR: 0.5, Momentum: 0.9, Nesterov: true,
+			WeightDecay: 1e-4}},
+		{"adam:beta1=0.5,eps=1e-6", "cosine:warmup=10,total=200,final=0.1", "global:2",
+			schema.Optimizer{Kind: "adam", LR: 0.001, Beta1: 0.5, Eps: 1e-6,
+				Schedule: &schema.Schedule{Kind: "cosine", Warmup: 10, Total: 200, Final: 0.1},
+				Clip:     &schema.Clipping{Kind: "global", Max: 2}}},
+		{"ftrl:beta=2,l1=0.1,l2=0.2", "steps:steps=5+8,gamma=0.5", "value:0.25",
+			schema.Optimizer{Kind: "ftrl", LR: 0.5, Beta: 2, L1: 0.1, L2: 0.2,
+				Schedule: &schema.Schedule{Kind: "steps", Steps: []uint64{5, 8}, Gamma: 0.5},
+				Clip:     &schema.Clipping{Kind: "value", Max: 0.25}}},
 	} {
 		s := shared()
 		s.Optimizer, s.Schedule, s.Clip = c.optimizer, c.schedule, c.clip
@@ -86,12 +91,14 @@ func TestOptimizerTextsThatAreWrong(t *testing.T) {
 	s := shared()
 	s.Apply, s.Clip = schema.ApplyUpdate, "global:1"
 	var check Check
-	if s.CheckTraining(&check); check.Err(nil) == nil || !strings.Contains(check.Err(nil).Error(), "each shard steps before") {
+	if s.CheckTraining(&check); check.Err(nil) == nil ||
+		!strings.Contains(check.Err(nil).Error(), "each shard steps before") {
 		t.Errorf("global with update: %v", check.Err(nil))
 	}
 	s = shared()
 	s.Optimizer = "adam"
-	if err := s.Resolve(func(flag string) bool { return flag == "momentum" }); err == nil || !strings.Contains(err.Error(), "it is of sgd") {
+	if err := s.Resolve(func(flag string) bool { return flag == "momentum" }); err == nil ||
+		!strings.Contains(err.Error(), "it is of sgd") {
 		t.Errorf("momentum with adam: %v", err)
 	}
 }

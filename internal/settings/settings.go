@@ -1,8 +1,9 @@
-// Package settings holds what a person may choose of a job whatever its workload: who takes part, how it learns, and how
-// gradients are added up and travel. A workload embeds Shared in its own Settings, checks both, and fills its manifest.
+// Package settings holds what a person may choose of a job whatever its workload: who takes part, how it learns, and
+// how gradients are added up and travel. A workload embeds Shared in its own Settings, checks both, and fills its
+// manifest.
 //
-// The package knows manifests. It must not know workloads, their data or flags. A newcomer may add a setting here if every
-// workload is to have it: with a line in a check, and in Job if trainers must agree on it.
+// The package knows manifests. It must not know workloads, their data or flags. A newcomer may add a setting here if
+// every workload is to have it: with a line in a check, and in Job if trainers must agree on it.
 package settings
 
 import (
@@ -81,8 +82,8 @@ func (s Shared) CheckPlace(c *Check) {
 	c.Between("epochs", s.Epochs, 1, epochsMax)
 }
 
-// CheckTraining adds what is wrong with the optimizer, who applies and adds up, the mode, and as what gradients travel. The
-// form of row gradients is for workloads with tables to check.
+// CheckTraining adds what is wrong with the optimizer, who applies and adds up, the mode, and as what gradients travel.
+// The form of row gradients is for workloads with tables to check.
 func (s Shared) CheckTraining(c *Check) {
 	if lr := float64(float32(s.LR)); !(lr > 0) || math.IsInf(lr, 0) {
 		c.Add("lr %v: want a finite number above 0", s.LR)
@@ -107,7 +108,8 @@ func (s Shared) CheckTraining(c *Check) {
 	if g := s.Wire.Gradients; g != "" && g != schema.GradientsFloat32 && s.Wire.DType() == schema.DTypeFloat32 {
 		c.Add("wire %q: want %q, %q or %q", g, schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
 	} else if s.Wire.ErrorFeedback && s.Wire.DType() == schema.DTypeFloat32 {
-		c.Add("error feedback with wire %s: want %s or %s", schema.GradientsFloat32, schema.GradientsBFloat16, schema.GradientsFloat16)
+		c.Add("error feedback with wire %s: want %s or %s", schema.GradientsFloat32, schema.GradientsBFloat16,
+			schema.GradientsFloat16)
 	}
 }
 
@@ -123,7 +125,8 @@ func (s Shared) checkMode(c *Check) {
 			c.Add("apply %q with consistency %q: want %q", s.Apply, s.Consistency, schema.ApplyUpdate)
 		}
 	default:
-		c.Add("consistency %q: want %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded, schema.ConsistencyAsync)
+		c.Add("consistency %q: want %q, %q or %q", s.Consistency, schema.ConsistencySync, schema.ConsistencyBounded,
+			schema.ConsistencyAsync)
 	}
 	if s.Ahead < least || s.Ahead > most {
 		c.Add("ahead %d with consistency %q: want %d to %d", s.Ahead, s.consistency(), least, most)
@@ -161,8 +164,8 @@ func (s Shared) Record() map[string]string {
 // Number is the shortest text that gives x again.
 func Number(x float64) string { return strconv.FormatFloat(x, 'g', -1, 64) }
 
-// Manifest is the manifest of a workload's job as far as these settings go: without its own settings, parameters and tables.
-// s must be valid.
+// Manifest is the manifest of a workload's job as far as these settings go: without its own settings, parameters and
+// tables. s must be valid.
 func (s Shared) Manifest(workload string) *schema.Job {
 	optimizer, _ := s.optimizer()
 	if s.clipsRows() {

@@ -1,8 +1,9 @@
 // Package spawn runs several processes as one: the trainers of a job, started by one command.
 //
-// All are started; when one fails that does not end alone, or the caller's context ends, the others are asked to end and, after a grace period,
-// killed. Run returns only when every process is gone, so none is ever left over; on Linux they die with the caller
-// even where that is killed with -9. The package knows nothing of what the processes do: it hands their lines on.
+// All are started; when one fails that does not end alone, or the caller's context ends, the others are asked to end
+// and, after a grace period, killed. Run returns only when every process is gone, so none is ever left over; on Linux
+// they die with the caller even where that is killed with -9. The package knows nothing of what the processes do: it
+// hands their lines on.
 package spawn
 
 import (
@@ -20,10 +21,10 @@ import (
 )
 
 // Process is one command. OnLine, where set, is called with each line of its standard output, from one goroutine; the
-// slice is reused. OnLog, where set, is called likewise with each line of its standard error, and tells whether that was a
-// line of a log: such a line is never what a process said last. Stdin is what the process reads; nil is nothing. It stays the caller's, who may close it once the
-// process has started, that is, after its first line. Alone, where set, is asked when the process has failed, after its last line: true
-// says that the others go on.
+// slice is reused. OnLog, where set, is called likewise with each line of its standard error, and tells whether that
+// was a line of a log: such a line is never what a process said last. Stdin is what the process reads; nil is nothing.
+// It stays the caller's, who may close it once the process has started, that is, after its first line. Alone, where
+// set, is asked when the process has failed, after its last line: true says that the others go on.
 type Process struct {
 	Name   string // for messages, for example "trainer 1 of 2"
 	Path   string
@@ -44,8 +45,8 @@ const (
 // Group runs processes. Its zero value is ready.
 type Group struct {
 	Grace time.Duration // 0: ten seconds
-	// Patience is how long the others may go on after one was killed by a signal. They may find out for themselves who is missing, and
-	// tell others so, where they would else be the ones who were asked to end. 0: not at all.
+	// Patience is how long the others may go on after one was killed by a signal. They may find out for themselves who is
+	// missing, and tell others so, where they would else be the ones who were asked to end. 0: not at all.
 	Patience time.Duration
 }
 
@@ -139,7 +140,8 @@ func run(ctx context.Context, p Process, grace time.Duration) error {
 	return nil
 }
 
-// Killed tells whether a process ended by a signal, as by kill -9 or where the machine is out of memory, from an error of Run.
+// Killed tells whether a process ended by a signal, as by kill -9 or where the machine is out of memory, from an error
+// of Run.
 func Killed(err error) bool {
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {

@@ -78,7 +78,8 @@ func TestRunKillsAfterGrace(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	pid := 0
 	err := Group{Grace: 50 * time.Millisecond}.Run(ctx, []Process{
-		shell("deaf", "trap '' TERM; echo $$; while :; do sleep 1; done", func(l string) { pid, _ = strconv.Atoi(l); cancel() }),
+		shell("deaf", "trap '' TERM; echo $$; while :; do sleep 1; done",
+			func(l string) { pid, _ = strconv.Atoi(l); cancel() }),
 	})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
@@ -89,7 +90,8 @@ func TestRunKillsAfterGrace(t *testing.T) {
 }
 
 func TestRunNamesTheCrash(t *testing.T) {
-	err := Group{}.Run(t.Context(), []Process{shell("a", "echo log >&2; echo panic: nil map >&2; echo goroutine 1 >&2; exit 2", nil)})
+	err := Group{}.Run(t.Context(),
+		[]Process{shell("a", "echo log >&2; echo panic: nil map >&2; echo goroutine 1 >&2; exit 2", nil)})
 	if err == nil || err.Error() != "a: panic: nil map" {
 		t.Errorf("got %v", err)
 	}
@@ -103,7 +105,8 @@ func TestRunNamesTheSignal(t *testing.T) {
 	}
 }
 
-// With patience the others of one who was killed may say what came of it; whoever fails by itself ends the others still.
+// With patience the others of one who was killed may say what came of it; whoever fails by itself ends the others
+// still.
 func TestRunLetsOthersFindOut(t *testing.T) {
 	said := ""
 	err := Group{Grace: guard, Patience: guard}.Run(t.Context(), []Process{
@@ -126,7 +129,8 @@ func TestRunLetsOneEndAlone(t *testing.T) {
 	done, said := false, ""
 	failing := shell("one", "echo done; exit 3", func(string) { done = true })
 	failing.Alone = func() bool { return done }
-	err := Group{Grace: guard}.Run(t.Context(), []Process{failing, shell("other", "sleep 0.2; echo saved", func(l string) { said = l })})
+	err := Group{Grace: guard}.Run(t.Context(),
+		[]Process{failing, shell("other", "sleep 0.2; echo saved", func(l string) { said = l })})
 	if err == nil || err.Error() != "one: exit status 3" || said != "saved" {
 		t.Errorf("the other said %q, and the error is %v", said, err)
 	}
@@ -162,7 +166,8 @@ func TestLineWriter(t *testing.T) {
 // Lines of a log are handed on, and are never what a process said last.
 func TestLogLines(t *testing.T) {
 	var logged []string
-	p := Process{Name: "p", Path: "/bin/sh", Args: []string{"-c", `echo LOG a >&2; echo "no server" >&2; echo LOG b >&2; exit 1`},
+	p := Process{Name: "p", Path: "/bin/sh",
+		Args: []string{"-c", `echo LOG a >&2; echo "no server" >&2; echo LOG b >&2; exit 1`},
 		OnLog: func(line []byte) bool {
 			if !strings.HasPrefix(string(line), "LOG ") {
 				return false

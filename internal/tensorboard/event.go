@@ -63,8 +63,8 @@ const (
 	statusFailure = 2
 )
 
-// appendRecord frames data as TensorFlow's record files do: its length as uint64, the masked sum of these eight bytes, data,
-// the masked sum of data; all little-endian.
+// appendRecord frames data as TensorFlow's record files do: its length as uint64, the masked sum of these eight bytes,
+// data, the masked sum of data; all little-endian.
 func appendRecord(to, data []byte) []byte {
 	var head [8]byte
 	binary.LittleEndian.PutUint64(head[:], uint64(len(data)))

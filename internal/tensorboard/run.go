@@ -20,8 +20,8 @@ const (
 	TagResult  = "phase_seconds/result"
 )
 
-// pointEvery is the least time between two points of a curve. TensorBoard shows a thousand points of a curve, and a file of
-// a day has a million.
+// pointEvery is the least time between two points of a curve. TensorBoard shows a thousand points of a curve, and a
+// file of a day has a million.
 const pointEvery = 100 * time.Millisecond
 
 // Batch is a completed batch, as one trainer sees it.
@@ -60,8 +60,9 @@ type Run struct {
 // NewRun begins the curves of a run.
 func NewRun(w *Writer) *Run { return &Run{writer: w} }
 
-// Batch takes a batch, and makes a point of it and of those since the point before, where the time has come: at the first
-// batch, at the last, and in between at most every pointEvery. The step of a point is the number of batches that are complete.
+// Batch takes a batch, and makes a point of it and of those since the point before, where the time has come: at the
+// first batch, at the last, and in between at most every pointEvery. The step of a point is the number of batches that
+// are complete.
 func (r *Run) Batch(b Batch) {
 	if b.Samples > 0 {
 		r.loss += b.Loss * float64(b.Samples)

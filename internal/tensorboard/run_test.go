@@ -36,12 +36,15 @@ func TestRun(t *testing.T) {
 	norm := 3.0
 	asked := 0
 	at := func(batch uint64, ms int, samples int, loss float64) {
-		r.Batch(Batch{Batch: batch, Last: batch == 4, Samples: samples, SamplesAll: 10, Loss: loss, Elapsed: time.Duration(ms) * time.Millisecond,
+		r.Batch(Batch{Batch: batch, Last: batch == 4, Samples: samples, SamplesAll: 10, Loss: loss,
+			Elapsed: time.Duration(ms) * time.Millisecond,
 			Totals: func() Totals {
 				asked++
 				b := batch + 1
-				return Totals{Batches: b, Keys: time.Duration(b) * time.Second, Lookup: 2 * time.Duration(b) * time.Second, Compute: 3 * time.Duration(b) * time.Second,
-					Send: 4 * time.Duration(b) * time.Second, Result: 5 * time.Duration(b) * time.Second, Norm: &norm, NormBatch: batch / 3}
+				return Totals{Batches: b, Keys: time.Duration(b) * time.Second, Lookup: 2 * time.Duration(b) * time.Second,
+					Compute: 3 * time.Duration(b) * time.Second,
+					Send:    4 * time.Duration(b) * time.Second, Result: 5 * time.Duration(b) * time.Second, Norm: &norm,
+					NormBatch: batch / 3}
 			}})
 	}
 	at(0, 20, 4, 8)   // the first: a point
@@ -54,8 +57,10 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := map[string][]string{
-		TagLoss: {"1:8", "4:2.5", "5:1"}, TagRate: {"1:500", "4:300", "5:10000"}, TagNorm: {"1:3", "2:3"}, TagAccuracy: {"5:0.5"},
-		TagKeys: {"1:1", "4:1", "5:1"}, TagLookup: {"1:2", "4:2", "5:2"}, TagCompute: {"1:3", "4:3", "5:3"}, TagSend: {"1:4", "4:4", "5:4"}, TagResult: {"1:5", "4:5", "5:5"},
+		TagLoss: {"1:8", "4:2.5", "5:1"}, TagRate: {"1:500", "4:300", "5:10000"}, TagNorm: {"1:3", "2:3"},
+		TagAccuracy: {"5:0.5"},
+		TagKeys:     {"1:1", "4:1", "5:1"}, TagLookup: {"1:2", "4:2", "5:2"}, TagCompute: {"1:3", "4:3", "5:3"},
+		TagSend: {"1:4", "4:4", "5:4"}, TagResult: {"1:5", "4:5", "5:5"},
 	}
 	if got := curves(t, d.data); !reflect.DeepEqual(got, want) {
 		for _, tag := range slices.Sorted(maps.Keys(want)) {

@@ -33,8 +33,8 @@ type file interface {
 
 const (
 	everyDefault = 2 * time.Second
-	// pendingBytesMax bounds what waits for a disk that fails or stalls: hours of training at 60 bytes a value and ten points a
-	// second would not need more.
+	// pendingBytesMax bounds what waits for a disk that fails or stalls: hours of training at 60 bytes a value and ten
+	// points a second would not need more.
 	pendingBytesMax = 4 << 20
 	// closeWithin is how long Close waits for a disk that does not answer.
 	closeWithin = 5 * time.Second
@@ -185,12 +185,13 @@ func (w *Writer) flushOrWarn() {
 	}
 	w.mu.Unlock()
 	if first {
-		w.config.Log.Warn("events for TensorBoard are not written; training goes on, and they are tried again", "path", w.path, "err", err)
+		w.config.Log.Warn("events for TensorBoard are not written; training goes on, and they are tried again", "path",
+			w.path, "err", err)
 	}
 }
 
-// flush writes what is pending. What the disk did not take stays pending, and continues where it stopped, be that within a
-// record: a reader takes it for one that is being written.
+// flush writes what is pending. What the disk did not take stays pending, and continues where it stopped, be that
+// within a record: a reader takes it for one that is being written.
 func (w *Writer) flush() error {
 	w.mu.Lock()
 	data := w.pending[:len(w.pending):len(w.pending)] // records that are added meanwhile come after these
@@ -214,8 +215,8 @@ func (w *Writer) flush() error {
 // ErrLost is said by Close where events were not written.
 var ErrLost = errors.New("events for TensorBoard were not written")
 
-// Close writes what is pending and closes the file, which then ends with a whole record. A disk that does not answer is left
-// to itself after some seconds. It is called once.
+// Close writes what is pending and closes the file, which then ends with a whole record. A disk that does not answer is
+// left to itself after some seconds. It is called once.
 func (w *Writer) Close() error {
 	close(w.stop)
 	select {

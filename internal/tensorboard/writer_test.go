@@ -87,8 +87,8 @@ func TestRecord(t *testing.T) {
 	}
 }
 
-// story is one of everything.
-func story(w *Writer) {
+// writeAll writes one of everything.
+func writeAll(w *Writer) {
 	w.Text(0, TagManifest, "    {\"name\": \"packages\"}")
 	w.Start(map[string]any{"lr": 0.5, "apply": "update", "exact": true, "ignored": []int{1}})
 	w.Scalars(1, Scalar{TagLoss, 2.5}, Scalar{TagRate, 1000})
@@ -98,12 +98,13 @@ func story(w *Writer) {
 	w.End(true)
 }
 
-// TestGolden holds the bytes of a file to those that TensorBoard's own reader has read; testdata/golden.txt is what it found.
+// TestGolden holds the bytes of a file to those that TensorBoard's own reader has read; testdata/golden.txt is what it
+// found.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	w := create(t, config(dir))
-	story(w)
+	writeAll(w)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +161,8 @@ func TestTensorBoardReads(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := exec.Command(python, filepath.Join("testdata", "read.py"), filepath.Join("testdata", "golden.tfevents")).Output()
+	got, err := exec.Command(python, filepath.Join("testdata", "read.py"),
+		filepath.Join("testdata", "golden.tfevents")).Output()
 	if err != nil || string(got) != string(want) {
 		t.Errorf("%v; TensorBoard read:\n%s\nwant:\n%s", err, got, want)
 	}
@@ -231,8 +233,10 @@ func describe(t *testing.T, record []byte) (lines []string) {
 		metadata := fields(t, v[valueMetadata][0])
 		plugin := fields(t, metadata[metadataPlugin][0])
 		tensor := fields(t, v[valueTensor][0])
-		lines = append(lines, fmt.Sprintf("%s plugin %s class %d content %x type %d dims %d string %q", line, text(plugin[pluginName]), varint(metadata[metadataClass]),
-			text(plugin[pluginContent]), varint(tensor[tensorType]), len(fields(t, tensor[tensorShape][0])[shapeDim]), text(tensor[tensorString])))
+		lines = append(lines, fmt.Sprintf("%s plugin %s class %d content %x type %d dims %d string %q", line,
+			text(plugin[pluginName]), varint(metadata[metadataClass]),
+			text(plugin[pluginContent]), varint(tensor[tensorType]), len(fields(t, tensor[tensorShape][0])[shapeDim]),
+			text(tensor[tensorString])))
 	}
 	return lines
 }
@@ -259,7 +263,8 @@ func TestNotWritable(t *testing.T) {
 	for _, dir := range []string{occupied, filepath.Join(occupied, "below"), "/proc/none"} {
 		_, err := Create(config(dir))
 		for _, err := range []error{err, Check(dir)} {
-			if err == nil || !strings.HasPrefix(err.Error(), "tensorboard "+dir+": cannot be written: ") || strings.Contains(err.Error(), "\n") {
+			if err == nil || !strings.HasPrefix(err.Error(), "tensorboard "+dir+": cannot be written: ") ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("%s: got %v", dir, err)
 			}
 		}
@@ -311,12 +316,13 @@ func onDisk(t *testing.T, d *disk, log *slog.Logger) Config {
 	return c
 }
 
-// A full disk is told once; what it did not take is written when there is room again, and the file is as if nothing had been.
+// A full disk is told once; what it did not take is written when there is room again, and the file is as if nothing had
+// been.
 func TestFullForAWhile(t *testing.T) {
 	t.Parallel()
 	whole := &disk{room: 1 << 20}
 	w := create(t, onDisk(t, whole, nil))
-	story(w)
+	writeAll(w)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -324,7 +330,7 @@ func TestFullForAWhile(t *testing.T) {
 		var log bytes.Buffer
 		d := &disk{room: room}
 		w := create(t, onDisk(t, d, slog.New(slog.NewTextHandler(&log, nil))))
-		story(w)
+		writeAll(w)
 		w.flushOrWarn() // Every is an hour
 		w.flushOrWarn()
 		d.grow(1 << 20)
@@ -345,7 +351,7 @@ func TestFullForGood(t *testing.T) {
 	t.Parallel()
 	whole := &disk{room: 1 << 20}
 	w := create(t, onDisk(t, whole, nil))
-	story(w)
+	writeAll(w)
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -353,10 +359,11 @@ func TestFullForGood(t *testing.T) {
 	for room := 60; room < len(whole.data); room += 7 {
 		d := &disk{room: room}
 		w := create(t, onDisk(t, d, nil))
-		story(w)
+		writeAll(w)
 		err := w.Close()
 		kept := len(records(t, d.data))
-		if !errors.Is(err, ErrLost) || !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), fmt.Sprintf(" %d of them", all-kept)) || !d.closed {
+		if !errors.Is(err, ErrLost) || !errors.Is(err, syscall.ENOSPC) ||
+			!strings.Contains(err.Error(), fmt.Sprintf(" %d of them", all-kept)) || !d.closed {
 			t.Fatalf("room for %d bytes: %d of %d records are there, and Close says %v", room, kept, all, err)
 		}
 	}

@@ -1,4 +1,5 @@
-// Package testkit is what the tests of packages of any kind have in common. It knows none of them; programs do not import it.
+// Package testkit is what the tests of packages of any kind have in common. It knows none of them; programs do not
+// import it.
 package testkit
 
 import (
@@ -12,11 +13,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// patience is what goroutines have to end in after all tests: they have been told to, and a busy machine may keep them waiting.
+// patience is what goroutines have to end in after all tests: they have been told to, and a busy machine may keep them
+// waiting.
 const patience = 20 * time.Second
 
-// Main runs a package's tests and ends the process with their status: a goroutine that is left over at the end, and is not ignored, is a
-// failure. It is for TestMain.
+// Main runs a package's tests and ends the process with their status: a goroutine that is left over at the end, and is
+// not ignored, is a failure. It is for TestMain.
 func Main(m *testing.M, ignored ...goleak.Option) {
 	code := m.Run()
 	if code == 0 {

@@ -39,7 +39,8 @@ func TestText(t *testing.T) {
 	}
 	all.Wait()
 	for i := range 4 {
-		if n := strings.Count("\n"+text.String(), fmt.Sprintf("\n%d%[1]d%[1]d\n", i)); n == 0 || strings.Count(text.String(), fmt.Sprint(i)) != 300 {
+		if n := strings.Count("\n"+text.String(), fmt.Sprintf("\n%d%[1]d%[1]d\n", i)); n == 0 ||
+			strings.Count(text.String(), fmt.Sprint(i)) != 300 {
 			t.Errorf("writer %d: %d lines", i, n)
 		}
 	}

@@ -9,8 +9,9 @@ import (
 // fakeTime names the subtests in which time passes as soon as everybody waits.
 const fakeTime = "fake time"
 
-// Waits runs the body of a test that mostly waits where time passes as soon as everybody waits (testing/synctest), and where all tests are
-// wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body is. It is called at the beginning of a test.
+// Waits runs the body of a test that mostly waits where time passes as soon as everybody waits (testing/synctest), and
+// where all tests are wanted in real time too. In fake time nothing goes over a socket: InFakeTime says where a body
+// is. It is called at the beginning of a test.
 func Waits(t *testing.T, body func(*testing.T)) {
 	t.Run(fakeTime, func(t *testing.T) { synctest.Test(t, body) })
 	if !testing.Short() {

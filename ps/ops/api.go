@@ -1,9 +1,11 @@
 package ops
 
 import (
+	"cmp"
 	"compress/gzip"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -11,18 +13,18 @@ import (
 	"strconv"
 	"strings"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 // handler is all paths, behind all rules.
 func (s *Server) handler() http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("/api/v1/status", s.status)
-	mux.HandleFunc("/api/v1/series", s.series)
-	mux.HandleFunc("/api/v1/events", s.events)
-	mux.HandleFunc("/api/v1/gpus", s.gpus)
-	mux.HandleFunc("/api/v1/trainers", s.trainers)
-	mux.HandleFunc("/api/v1/shards", s.shards)
+	mux.HandleFunc("/api/v1/status", s.api(s.status))
+	mux.HandleFunc("/api/v1/series", s.api(s.series, "job", "since"))
+	mux.HandleFunc("/api/v1/events", s.api(s.events, "since"))
+	mux.HandleFunc("/api/v1/gpus", s.api(s.gpus))
+	mux.HandleFunc("/api/v1/trainers", s.api(s.trainers, "job"))
+	mux.HandleFunc("/api/v1/shards", s.api(s.shards, "job"))
 	mux.HandleFunc("/api/v1/stream", s.taking(http.HandlerFunc(s.stream)))
 	mux.HandleFunc("/healthz", s.taking(http.HandlerFunc(s.healthz)))
 	mux.HandleFunc("/readyz", s.taking(http.HandlerFunc(s.readyz), "verbose"))
@@ -68,8 +70,8 @@ func (s *Server) guarded(g *guard, next http.Handler) http.Handler {
 	})
 }
 
-// isOpen says of which paths that say nothing which a token protects: an orchestrator's probes, the way in, and the files of the
-// page, which are those of every gradbus.
+// isOpen says of which paths that say nothing which a token protects: an orchestrator's probes, the way in, and the
+// files of the page, which are those of every gradbus.
 func (s *Server) isOpen(r *http.Request) bool {
 	switch r.URL.Path {
 	case "/healthz", "/login":
@@ -80,20 +82,38 @@ func (s *Server) isOpen(r *http.Request) bool {
 	return s.files.byPath[r.URL.Path] != nil
 }
 
-// look is the latest status; nil where the answer has been given.
-func (s *Server) look(w http.ResponseWriter, r *http.Request, parameters ...string) (*overview.Status, url.Values) {
-	values, ok := s.parameters(w, r, parameters...)
-	if !ok {
-		return nil, nil
+// lazy makes the JSON of an answer, which may be long, when it is its turn.
+type lazy func() ([]byte, error)
+
+// api answers a path with what give says of the latest status. Its errors are refusals, or why the status cannot be
+// asked.
+func (s *Server) api(give func(ctx context.Context, view *status.Status, values url.Values) (lazy, error),
+	known ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		values, ok := s.parameters(w, r, known...)
+		if !ok {
+			return
+		}
+		var t lazy
+		err := ErrStarting
+		if view := s.hub.Status(); view != nil {
+			t, err = give(r.Context(), view, values)
+		}
+		var why *refusal
+		switch {
+		case errors.As(err, &why):
+			fail(w, why.status, why.text)
+		case err != nil:
+			w.Header().Set("Retry-After", "1")
+			fail(w, http.StatusServiceUnavailable, err.Error())
+		default:
+			s.answer(w, r, t)
+		}
 	}
-	status := s.hub.Status()
-	if status == nil {
-		unavailable(w, ErrStarting)
-	}
-	return status, values
 }
 
-// parameters reads those of a request; one that the path does not take, or a second of a kind, is an error that names those it does.
+// parameters reads those of a request; one that the path does not take, or a second of a kind, is an error that names
+// those it does.
 func (s *Server) parameters(w http.ResponseWriter, r *http.Request, known ...string) (url.Values, bool) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -122,34 +142,20 @@ func (s *Server) taking(next http.Handler, known ...string) http.HandlerFunc {
 	}
 }
 
-func unavailable(w http.ResponseWriter, err error) {
-	w.Header().Set("Retry-After", "1")
-	fail(w, http.StatusServiceUnavailable, err.Error())
+// status is the whole view.
+func (s *Server) status(context.Context, *status.Status, url.Values) (lazy, error) {
+	return s.hub.latest.Load().asStatus, nil
 }
 
-// status is the whole view.
-func (s *Server) status(w http.ResponseWriter, r *http.Request) {
-	if status, _ := s.look(w, r); status == nil {
+// answer sends JSON, compressed where that is worth it. A quarter of the processors may make answers at once: what many
+// ask for must not keep shards from theirs. Nobody waits here for a client.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, text lazy) {
+	select {
+	case s.making <- struct{}{}:
+	case <-r.Context().Done():
 		return
 	}
-	s.answer(w, r, s.hub.latest.Load().asStatus)
-}
-
-// answerWith sends a value as JSON.
-func (s *Server) answerWith(w http.ResponseWriter, r *http.Request, v any) {
-	s.answer(w, r, func() ([]byte, error) { return json.Marshal(v) })
-}
-
-// answer sends JSON, compressed where that is worth it.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request, text func() ([]byte, error)) {
-	const worth = 2 << 10 // bytes; below that it is one packet or two in any case
-	compress := acceptsGzip(r) && r.Method != http.MethodHead
-	body, packed, err := s.made(r.Context(), func() (body, packed []byte, err error) {
-		if body, err = text(); err == nil && compress && len(body) > worth {
-			packed = gzipped(body, gzip.BestSpeed)
-		}
-		return body, packed, err
-	})
+	body, packed, err := s.made(text, acceptsGzip(r) && r.Method != http.MethodHead)
 	if err != nil {
 		s.faults.Add(1)
 		s.log.Error("an answer cannot be written", "path", r.URL.Path, "err", err)
@@ -163,175 +169,124 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request, text func() ([]b
 		h.Set("Content-Encoding", "gzip")
 		body = packed
 	}
-	send(w, r, body)
+	send(w, r, http.StatusOK, body)
 }
 
-// made has an answer made. A quarter of the processors may do that at once: what many ask for must not keep shards from
-// theirs. Nobody waits here for a client.
-func (s *Server) made(ctx context.Context, body func() (body, packed []byte, err error)) ([]byte, []byte, error) {
-	select {
-	case s.making <- struct{}{}:
-		defer func() { <-s.making }()
-		return body()
-	case <-ctx.Done():
-		return nil, nil, ctx.Err()
+// made makes an answer, and its compressed form where that is worth it, and gives back the place among those who do.
+func (s *Server) made(text lazy, compress bool) (body, packed []byte, err error) {
+	const worth = 2 << 10 // bytes; below that it is one packet or two in any case
+	defer func() { <-s.making }()
+	if body, err = text(); err == nil && compress && len(body) > worth {
+		packed = gzipped(body, gzip.BestSpeed)
 	}
+	return body, packed, err
+}
+
+// listed is a list and the time that it is of. It is never null, as [] and null are two things to those who read JSON.
+func listed[T any](view *status.Status, name string, all []T) (lazy, error) {
+	if all == nil {
+		all = []T{}
+	}
+	return func() ([]byte, error) { return json.Marshal(map[string]any{"now_ms": view.NowMS, name: all}) }, nil
 }
 
 // gpus are all GPUs of all machines.
-func (s *Server) gpus(w http.ResponseWriter, r *http.Request) {
-	if status, _ := s.look(w, r); status != nil {
-		s.answerWith(w, r, struct {
-			NowMS int64          `json:"now_ms"`
-			GPUs  []overview.GPU `json:"gpus"`
-		}{status.NowMS, list(status.GPUs)})
-	}
+func (s *Server) gpus(_ context.Context, view *status.Status, _ url.Values) (lazy, error) {
+	return listed(view, "gpus", view.GPUs)
 }
 
-// list is never nil, as [] and null are two things to those who read JSON.
-func list[T any](l []T) []T {
-	if l == nil {
-		return []T{}
-	}
-	return l
-}
-
-// trainerOf and shardOf say which job one is of, as a list may hold those of several.
-type (
-	trainerOf struct {
+// trainers are those of one job, or of all, each with its job.
+func (s *Server) trainers(_ context.Context, view *status.Status, values url.Values) (lazy, error) {
+	type trainer struct {
 		Job string `json:"job"`
-		overview.Trainer
+		status.Trainer
 	}
-	shardOf struct {
-		Job string `json:"job"`
-		overview.Shard
-	}
-)
-
-// trainers are those of one job, or of all.
-func (s *Server) trainers(w http.ResponseWriter, r *http.Request) {
-	status, jobs := s.jobs(w, r)
-	if status == nil {
-		return
-	}
-	all := []trainerOf{}
-	for _, j := range jobs {
+	var all []trainer
+	err := eachJob(view, values, func(j *status.Job) {
 		for _, t := range j.Trainers {
-			all = append(all, trainerOf{j.Name, t})
+			all = append(all, trainer{j.Name, t})
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
-	s.answerWith(w, r, struct {
-		NowMS    int64       `json:"now_ms"`
-		Trainers []trainerOf `json:"trainers"`
-	}{status.NowMS, all})
+	return listed(view, "trainers", all)
 }
 
-// shards are those of one job, or of all.
-func (s *Server) shards(w http.ResponseWriter, r *http.Request) {
-	status, jobs := s.jobs(w, r)
-	if status == nil {
-		return
+// shards are those of one job, or of all, each with its job.
+func (s *Server) shards(_ context.Context, view *status.Status, values url.Values) (lazy, error) {
+	type shard struct {
+		Job string `json:"job"`
+		status.Shard
 	}
-	all := []shardOf{}
-	for _, j := range jobs {
-		for _, shard := range j.Shards {
-			all = append(all, shardOf{j.Name, shard})
+	var all []shard
+	err := eachJob(view, values, func(j *status.Job) {
+		for _, t := range j.Shards {
+			all = append(all, shard{j.Name, t})
 		}
+	})
+	if err != nil {
+		return nil, err
 	}
-	s.answerWith(w, r, struct {
-		NowMS  int64     `json:"now_ms"`
-		Shards []shardOf `json:"shards"`
-	}{status.NowMS, all})
+	return listed(view, "shards", all)
 }
 
-// jobs are those that a request is about; a nil status says that the answer has been given.
-func (s *Server) jobs(w http.ResponseWriter, r *http.Request) (*overview.Status, []overview.Job) {
-	status, values := s.look(w, r, "job")
-	if status == nil || !values.Has("job") {
-		if status == nil {
-			return nil, nil
-		}
-		return status, status.Jobs
-	}
-	var found []overview.Job
-	for _, j := range status.Jobs {
-		if j.Name == values.Get("job") {
-			found = append(found, j)
+// eachJob calls do with the jobs that a request is about.
+func eachJob(view *status.Status, values url.Values, do func(*status.Job)) error {
+	found := !values.Has("job")
+	for i := range view.Jobs {
+		if j := &view.Jobs[i]; !values.Has("job") || j.Name == values.Get("job") {
+			found = true
+			do(j)
 		}
 	}
-	if len(found) == 0 {
-		noJob(w, values.Get("job"), status, func(j *overview.Job) string { return j.Name })
-		return nil, nil
+	if !found {
+		return noJob(view, values, func(j *status.Job) string { return j.Name })
 	}
-	return status, found
+	return nil
 }
 
 // noJob names those that there are, by what of says of each.
-func noJob(w http.ResponseWriter, name string, status *overview.Status, of func(*overview.Job) string) {
+func noJob(view *status.Status, values url.Values, of func(*status.Job) string) error {
 	var known []string
-	for i := range status.Jobs {
-		known = append(known, of(&status.Jobs[i]))
+	for i := range view.Jobs {
+		known = append(known, of(&view.Jobs[i]))
 	}
 	there := "there is none"
 	if len(known) > 0 {
 		there = "there are " + strings.Join(known, ", ")
 	}
-	fail(w, http.StatusNotFound, fmt.Sprintf("no job %q: %s", clip(name), there))
+	return &refusal{http.StatusNotFound, fmt.Sprintf("no job %q: %s", clip(values.Get("job")), there)}
 }
 
 // series are the curves of a job.
-func (s *Server) series(w http.ResponseWriter, r *http.Request) {
-	status, values := s.look(w, r, "job", "since")
-	if status == nil {
-		return
+func (s *Server) series(ctx context.Context, view *status.Status, values url.Values) (lazy, error) {
+	since, err := strconv.ParseInt(cmp.Or(values.Get("since"), "0"), 10, 64)
+	if err != nil {
+		return nil,
+			&refusal{http.StatusBadRequest, fmt.Sprintf("since %q: want milliseconds since 1970", clip(values.Get("since")))}
 	}
-	var since int64
-	if text := values.Get("since"); text != "" {
-		var err error
-		if since, err = strconv.ParseInt(text, 10, 64); err != nil {
-			fail(w, http.StatusBadRequest, fmt.Sprintf("since %q: want milliseconds since 1970", clip(text)))
-			return
-		}
-	}
-	type found struct {
-		overview.Series
-		ok bool
-	}
-	answer, err := ask(r.Context(), s.hub, func(t Tracker) (f found) {
-		f.Series, f.ok = t.Series(values.Get("job"), since)
-		return f
+	found := false
+	answer, err := ask(ctx, s.hub, func(t Tracker) (answer status.Series) {
+		answer, found = t.Series(values.Get("job"), since)
+		return answer
 	})
-	switch {
-	case err != nil:
-		unavailable(w, err)
-	case !answer.ok:
-		noJob(w, values.Get("job"), status, func(j *overview.Job) string { return j.Series })
-	default:
-		s.answerWith(w, r, answer.Series)
+	if err == nil && !found {
+		err = noJob(view, values, func(j *status.Job) string { return j.Series })
 	}
+	return func() ([]byte, error) { return json.Marshal(answer) }, err
 }
 
 // events are those after a serial.
-func (s *Server) events(w http.ResponseWriter, r *http.Request) {
-	status, values := s.look(w, r, "since")
-	if status == nil {
-		return
-	}
-	var since uint64
-	if text := values.Get("since"); text != "" {
-		var err error
-		if since, err = strconv.ParseUint(text, 10, 64); err != nil {
-			fail(w, http.StatusBadRequest, fmt.Sprintf("since %q: want the serial of an event", clip(text)))
-			return
-		}
-	}
-	found, err := ask(r.Context(), s.hub, func(t Tracker) []overview.Event { return t.Events(since) })
+func (s *Server) events(ctx context.Context, view *status.Status, values url.Values) (lazy, error) {
+	since, err := strconv.ParseUint(cmp.Or(values.Get("since"), "0"), 10, 64)
 	if err != nil {
-		unavailable(w, err)
-		return
+		return nil,
+			&refusal{http.StatusBadRequest, fmt.Sprintf("since %q: want the serial of an event", clip(values.Get("since")))}
 	}
-	s.answerWith(w, r, struct {
-		NowMS  int64            `json:"now_ms"`
-		Events []overview.Event `json:"events"`
-	}{status.NowMS, list(found)})
+	found, err := ask(ctx, s.hub, func(t Tracker) []status.Event { return t.Events(since) })
+	if err != nil {
+		return nil, err
+	}
+	return listed(view, "events", found)
 }

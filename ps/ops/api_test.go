@@ -117,7 +117,8 @@ func TestAPIBeforeTheStart(t *testing.T) {
 	if answer, _ := site.get(t, "/healthz"); answer.StatusCode != 200 {
 		t.Errorf("healthz: %d", answer.StatusCode)
 	}
-	if answer, body := site.get(t, "/readyz?verbose"); answer.StatusCode != 503 || !strings.Contains(body, "failed  server: starting\n") || !strings.Contains(body, "ok      main-loop: starting\n") {
+	if answer, body := site.get(t, "/readyz?verbose"); answer.StatusCode != 503 ||
+		!strings.Contains(body, "failed  server: starting\n") || !strings.Contains(body, "ok      control-loop: starting\n") {
 		t.Errorf("readyz: %d %q", answer.StatusCode, body)
 	}
 	if _, body := site.get(t, "/"); !strings.Contains(body, "This ps has no page") {
@@ -147,7 +148,8 @@ func TestAPICompresses(t *testing.T) {
 	if got, err := io.ReadAll(r); err != nil || !json.Valid(got) || len(got) < len(plain)-10 {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}
-	if answer, _ := s.get(t, "/api/v1/status", "Accept-Encoding: gzip;q=0, br"); answer.Header.Get("Content-Encoding") != "" {
+	if answer, _ := s.get(t, "/api/v1/status", "Accept-Encoding: gzip;q=0, br"); answer.Header.Get("Content-Encoding") !=
+		"" {
 		t.Errorf("compressed against its will: %v", answer.Header)
 	}
 }
@@ -177,12 +179,13 @@ func TestProbes(t *testing.T) {
 	checks = []Check{{"nats", true, "connected"}, {"disk", false, "full:\nno byte left"}}
 	probe("/healthz", 200, "ok\n") // a full disk is no reason to restart
 	probe("/readyz", 503, "not ready: /readyz?verbose says why")
-	probe("/readyz?verbose", 503, "ok      nats: connected\n", "failed  disk: full: no byte left\n", "ok      overview: ", "ok      main-loop: turns\n")
+	probe("/readyz?verbose", 503, "ok      nats: connected\n", "failed  disk: full: no byte left\n", "ok      status: ",
+		"ok      control-loop: turns\n")
 	checks = nil
 	at = time.Now().Add(-time.Minute)
-	probe("/healthz", 503, "the main loop has stood still for 1m0", "want at most 10s")
-	probe("/readyz?verbose", 503, "failed  main-loop: the main loop has stood still")
-	// The main loop alone matters to healthz: with a Tracker that fails it is well.
+	probe("/healthz", 503, "the control loop has stood still for 1m0", "want at most 10s")
+	probe("/readyz?verbose", 503, "failed  control-loop: the control loop has stood still")
+	// The control loop alone matters to healthz: with a Tracker that fails it is well.
 	at = time.Now()
 	s.tracker.fail.Store(true)
 	probe("/healthz", 200, "ok\n")

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/ps/ops/overview"
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status"
+	"gradbus/ps/ops/status/sample"
 )
 
 // The Tracker's times follow the machine's clock, and neither fall nor stand still.
@@ -17,7 +17,7 @@ func TestClock(t *testing.T) {
 		{0, 0, 0},
 		{time.Second, time.Second, time.Second},
 		{2 * time.Second, 2*time.Second - time.Millisecond, 2*time.Second - time.Millisecond}, // it is being slowed down
-		{time.Second, time.Second, 2*time.Second - time.Millisecond},                          // a pulse that has waited
+		{time.Second, time.Second, 2*time.Second - time.Millisecond},                          // a report that has waited
 		{3 * time.Second, time.Hour, time.Hour},                                               // set forward
 		{13 * time.Second, 0, time.Hour + 9*time.Second},                                      // set back
 		{23 * time.Second, 10 * time.Second, time.Hour + 18*time.Second},
@@ -36,7 +36,7 @@ func TestClockSetBackHidesNobody(t *testing.T) {
 	cluster := sample.NewCluster(sample.Options{})
 	tracker := cluster.NewTracker()
 	var c clock
-	var u overview.Update
+	var u status.Update
 	for second := range 30 {
 		wall := cluster.Now
 		if second >= 20 {
@@ -45,11 +45,11 @@ func TestClockSetBackHidesNobody(t *testing.T) {
 		}
 		now := c.advance(time.Duration(second)*time.Second, wall)
 		for _, h := range cluster.Second() {
-			tracker.Take(now, h.Job, h.From, h.Pulse)
+			tracker.Take(now, h.Job, h.From, h.Telemetry)
 		}
 		u = tracker.Tick(now)
 	}
-	if why := u.Status.Why; why.Code != overview.CodeSilent {
+	if why := u.Status.Why; why.Code != status.CodeSilent {
 		t.Errorf("%+v", why)
 	}
 	if age := u.Status.Jobs[0].Trainers[1].AgeMS; age < 8000 || age > 10_000 {

@@ -21,7 +21,8 @@ type Config struct {
 	// Hosts (http-host) are names besides the address and loopback names that requests may ask for in their Host header:
 	// those under which a proxy or a name server makes the page known.
 	Hosts []string
-	// Token is what requests must show, but for /healthz and the short form of /readyz. Empty means that none is asked for.
+	// Token is what requests must show, but for /healthz and the short form of /readyz. Empty means that none is asked
+	// for.
 	Token string
 	// CertFile and KeyFile (http-tls-cert, http-tls-key) are PEM files of a certificate and its key; with them all is TLS.
 	CertFile, KeyFile string
@@ -34,13 +35,11 @@ type Config struct {
 	Hub *Hub
 	// Page holds the files of the page, index.html at its root, each served under its path; nil serves a line of text.
 	Page fs.FS
-	// Runbooks holds Markdown files, shown below /runbooks/; nil is none.
-	Runbooks fs.FS
-	// Words puts commands in them, ./bin/ps status, as they run where this ps was started; nil leaves them.
-	Words func(string) string
+	// Runbooks is Markdown, shown at /runbooks.
+	Runbooks string
 	// Metrics answers /metrics; nil is none.
 	Metrics http.Handler
-	// Alive is when the main loop of the ps last turned; zero before it does. It must not block.
+	// Alive is when the control loop of the ps last turned; zero before it does. It must not block.
 	Alive func() time.Time
 	// Checks is what has to hold for the ps to be ready. It must not block.
 	Checks func() []Check
@@ -67,7 +66,7 @@ type limits struct {
 	streamTime     time.Duration // that a stream's client may take for one update
 	streamsMax     int
 	connectionsMax int
-	aliveTime      time.Duration // that the main loop may stand still
+	aliveTime      time.Duration // that the control loop may stand still
 }
 
 func (l limits) withDefaults() limits {
@@ -106,18 +105,23 @@ func (c Config) Validate() error {
 	check(err == nil, "http %q: want host:port, for example 127.0.0.1:8080, or off", c.Listen)
 	check((c.CertFile == "") == (c.KeyFile == ""), "http-tls-cert and http-tls-key: want both or neither")
 	check(c.Token == "" || len(c.Token) >= tokenBytesMin,
-		"http-token-file: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", len(c.Token), tokenBytesMin)
-	check(!strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }), "http-token-file: its token holds what is no letter, digit or sign of ASCII")
+		"http-token-file: its token has %d characters, want at least %d: openssl rand -hex 16 makes one", len(c.Token),
+		tokenBytesMin)
+	check(!strings.ContainsFunc(c.Token, func(r rune) bool { return r <= ' ' || r > '~' }),
+		"http-token-file: its token holds what is no letter, digit or sign of ASCII")
 	if err == nil {
 		check(isLoopback(host) || c.Insecure || c.Token != "" && c.CertFile != "",
-			"http %s: other machines can reach it: give http-token-file, http-tls-cert and http-tls-key, serve at 127.0.0.1, or say http-insecure", c.Listen)
+			"http %s: other machines can reach it: give http-token-file, http-tls-cert and http-tls-key, serve at 127.0.0.1, "+
+				"or say http-insecure", c.Listen)
 	}
 	for _, h := range c.Hosts {
-		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "), "http-host %q: want a name or an address, without scheme and port", h)
+		check(hostName(h) != "" && !strings.ContainsAny(h, "/*@ "),
+			"http-host %q: want a name or an address, without scheme and port", h)
 	}
 	if c.Pprof != "" {
 		host, _, err := net.SplitHostPort(c.Pprof)
-		check(err == nil && isLoopback(host), "pprof %q: want host:port of this machine alone, for example 127.0.0.1:6060", c.Pprof)
+		check(err == nil && isLoopback(host), "pprof %q: want host:port of this machine alone, for example 127.0.0.1:6060",
+			c.Pprof)
 	}
 	check(c.Hub != nil, "no hub")
 	if len(wrong) > 0 {

@@ -12,8 +12,8 @@ import (
 )
 
 // connections is a listener that bounds the connections that are open. When there are too many, one that waits for a
-// request makes room for the next, the oldest first: so those who hold connections open and send nothing, or a byte now and then,
-// keep nobody out.
+// request makes room for the next, the oldest first: so those who hold connections open and send nothing, or a byte now
+// and then, keep nobody out.
 type connections struct {
 	net.Listener
 	max     int
@@ -85,7 +85,8 @@ func (c *connections) oldestWaiting() *connection {
 	if len(waiting) == 0 {
 		return nil
 	}
-	return slices.MinFunc(waiting, func(a, b *connection) int { return cmp.Compare(a.since.UnixNano(), b.since.UnixNano()) })
+	return slices.MinFunc(waiting,
+		func(a, b *connection) int { return cmp.Compare(a.since.UnixNano(), b.since.UnixNano()) })
 }
 
 // changed is http.Server.ConnState. A connection becomes active when the headers of a request are there, not before.

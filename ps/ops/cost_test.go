@@ -7,12 +7,12 @@ import (
 	"testing"
 
 	"gradbus/ps/ops/metrics"
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status/sample"
 )
 
 // BenchmarkSecond is what one second of a job with 64 trainers, four ps and their GPUs costs the ps that shows it, once
-// pulses are decoded: with nobody who looks, and with two pages open and a scrape. The clients' reading is part of it. One
-// per cent of a processor is 10 ms.
+// reports are decoded: with nobody who looks, and with two pages open and a scrape. The clients' reading is part of it.
+// One per cent of a processor is 10 ms.
 func BenchmarkSecond(b *testing.B) {
 	for _, c := range []struct {
 		name             string
@@ -27,8 +27,9 @@ func second(b *testing.B, streams, scrapes int) {
 	tracker := cluster.NewTracker()
 	cluster.Play(tracker, 700) // curves of more than the finest grain
 	hub := NewHub(nil)
-	exporter := metrics.New(metrics.Config{Own: hub.Own, Status: hub.Status})
-	s, err := Start(b.Context(), Config{Listen: "127.0.0.1:0", Hub: hub, Metrics: exporter, Log: slog.New(slog.DiscardHandler)})
+	exporter := metrics.New(metrics.Config{Status: hub.Status})
+	s, err := Start(b.Context(),
+		Config{Listen: "127.0.0.1:0", Hub: hub, Metrics: exporter, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -52,8 +53,7 @@ func second(b *testing.B, streams, scrapes int) {
 	}
 	tick := func() *view {
 		for _, h := range all {
-			hub.take(heard{cluster.Now, h.Job, h.From, h.Pulse, 0})
-			exporter.Take(h.Job, h.From, h.Pulse)
+			hub.take(heard{cluster.Now, h.Job, h.From, h.Telemetry, 0})
 		}
 		hub.tick(cluster.Now)
 		return hub.latest.Load()

@@ -2,7 +2,8 @@
 //
 // # What is where
 //
-//   - Hub (hub.go) owns the overview: one goroutine takes pulses out of a bounded queue and makes a view of all jobs once a
+//   - Hub (hub.go) owns the status: one goroutine takes reports out of a bounded queue and makes a view of all jobs
+//     once a
 //     second, or at once when what is first on the page has changed. view.go is one view and its forms,
 //     clock.go the time that they are of.
 //   - Server (server.go) is the listeners; connections.go bounds what is open, guard.go and token.go say who may ask.
@@ -11,28 +12,30 @@
 //
 // # What looking costs
 //
-// A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when asked for: the
-// JSON of an update and its compressed form are made by the first client that wants them, and shared by all. A client
-// that is slow gets the newest update when it has taken the last one, and is cut off when it does not take it; it holds a
-// goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard, the desk or the overview.
+// A view is made once a second whether or not anybody looks, since it keeps the curves. Everything else happens when
+// asked for: the JSON of an update and its compressed form are made by the first client that wants them, and shared by
+// all. A client that is slow gets the newest update when it has taken the last one, and is cut off when it does not
+// take it; it holds a goroutine, some 28 KiB and what the kernel buffers. Nothing here is ever waited for by a shard,
+// the control loop or the status.
 //
 // # What clients may do
 //
-// Look. Every path is read-only; requests under foreign names, from pages of other sites, with other methods, bodies, or
-// large or slow headers are refused, and counted. Beyond this machine a token and TLS are asked for. Connections and
+// Look. Every path is read-only; requests under foreign names, from pages of other sites, with other methods, bodies,
+// or large or slow headers are refused, and counted. Beyond this machine a token and TLS are asked for. Connections and
 // streams are bounded, and those who hold connections open without a request make room for others.
 //
 // # Faults
 //
-// Whatever goes wrong here is logged and counted, and training goes on: an error of the listener, a panic of a handler or
-// of the overview. Only what cannot be had at the start is an error, as its user is there to read it.
+// Whatever goes wrong here is logged and counted, and training goes on: an error of the listener, a panic of a handler
+// or of the status. Only what cannot be had at the start is an error, as its user is there to read it.
 //
 // # What it must not know
 //
-// NATS, shards and coordinators, NVML: pulses and functions come in by Config and Hub.Take, and cmd/ps ties them. It must
-// not call anything that may block: what Config names answers from memory.
+// NATS, shards and coordinators, NVML: reports and functions come in by Config and Hub.Take, and cmd/ps ties them. It
+// must not call anything that may block: what Config names answers from memory.
 //
 // # For a newcomer
 //
-// A path of the API is easily added: to api.go, to the table of its test, and to docs. What is sent is overview's to say.
+// A path of the API is easily added: to api.go, to the table of its test, and to docs. What is sent is for package
+// status to say.
 package ops

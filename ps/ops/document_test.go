@@ -17,10 +17,13 @@ func TestDocument(t *testing.T) {
 	text := string(data)
 	l := limits{}.withDefaults()
 	want := []string{
-		"`/api/v1/stream`", "`/login`", fmt.Sprintf("| %d KiB, within %d s; no body", l.headerBytesMax>>10, int(l.headerTime.Seconds())),
-		fmt.Sprintf("within %d s; an update of the stream within %d s", int(l.writeTime.Seconds()), int(l.streamTime.Seconds())),
+		"`/api/v1/stream`", "`/login`", fmt.Sprintf("| %d KiB, within %d s; no body", l.headerBytesMax>>10,
+			int(l.headerTime.Seconds())),
+		fmt.Sprintf("within %d s; an update of the stream within %d s", int(l.writeTime.Seconds()),
+			int(l.streamTime.Seconds())),
 		fmt.Sprintf("| connections | %d;", l.connectionsMax), fmt.Sprintf("| streams | %d;", l.streamsMax),
-		fmt.Sprintf("| between requests | %d s", int(l.idleTime.Seconds())), fmt.Sprintf("stood still for %d s", int(l.aliveTime.Seconds())),
+		fmt.Sprintf("| between requests | %d s", int(l.idleTime.Seconds())),
+		fmt.Sprintf("stood still for %d s", int(l.aliveTime.Seconds())),
 		fmt.Sprintf("at least %d characters", tokenBytesMin),
 	}
 	for path := range paths {

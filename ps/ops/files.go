@@ -69,7 +69,8 @@ func load(from fs.FS) (*files, error) {
 
 func newFile(name string, data []byte) *file {
 	sum := sha256.Sum256(data)
-	return &file{kind: kindOf(name), tag: hex.EncodeToString(sum[:12]), plain: data, packed: sync.OnceValue(func() []byte { return gzipped(data, gzip.BestCompression) })}
+	return &file{kind: kindOf(name), tag: hex.EncodeToString(sum[:12]), plain: data,
+		packed: sync.OnceValue(func() []byte { return gzipped(data, gzip.BestCompression) })}
 }
 
 // gzipped is nil where it gains nothing.
@@ -92,27 +93,20 @@ func kindOf(name string) string {
 	switch path.Ext(name) {
 	case ".html":
 		return "text/html; charset=utf-8"
-	case ".js", ".mjs":
+	case ".js":
 		return "text/javascript; charset=utf-8"
 	case ".css":
 		return "text/css; charset=utf-8"
 	case ".svg":
 		return "image/svg+xml"
-	case ".png":
-		return "image/png"
-	case ".ico":
-		return "image/x-icon"
-	case ".json", ".webmanifest":
-		return "application/json"
-	case ".woff2":
-		return "font/woff2"
-	case ".txt", ".md", "":
+	case ".txt", "":
 		return "text/plain; charset=utf-8"
 	}
 	return "application/octet-stream"
 }
 
-// ServeHTTP answers with a file. It is asked for again each time, by its hash: a changed program never meets an old page.
+// ServeHTTP answers with a file. It is asked for again each time, by its hash: a changed program never meets an old
+// page.
 func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	found := f.byPath[r.URL.Path]
 	if found == nil {
@@ -136,12 +130,13 @@ func (f *files) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	h.Set("Content-Type", found.kind)
-	send(w, r, body)
+	send(w, r, http.StatusOK, body)
 }
 
 // send writes a whole body.
-func send(w http.ResponseWriter, r *http.Request, body []byte) {
+func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
 		_, _ = w.Write(body) // the client is gone where this fails
 	}

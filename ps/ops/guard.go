@@ -80,7 +80,8 @@ func certified(pair *tls.Certificate) []string {
 
 // policy is the Content-Security-Policy of all answers: nothing but files of this server, and no script, style or form
 // within a page.
-const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; " +
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; " +
+	"connect-src 'self'; manifest-src 'self'; " +
 	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 // headers go with every answer.
@@ -101,13 +102,17 @@ type refusal struct {
 	text   string
 }
 
+func (r *refusal) Error() string { return r.text }
+
 // check says why a request is refused; nil lets it pass. methods are those of its path.
 func (g *guard) check(r *http.Request, methods []string) *refusal {
 	switch {
 	case !g.answersTo(r):
-		return &refusal{http.StatusForbidden, fmt.Sprintf("host %q is none of this server's: ask by its address, or name the host with --http-host", clip(r.Host))}
+		return &refusal{http.StatusForbidden,
+			fmt.Sprintf("host %q is none of this server's: ask by its address, or name the host with --http-host", clip(r.Host))}
 	case !slices.Contains(methods, r.Method):
-		return &refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s: this server shows and changes nothing, want %s", clip(r.Method), strings.Join(methods, " or "))}
+		return &refusal{http.StatusMethodNotAllowed, fmt.Sprintf("method %s: this server shows and changes nothing, want %s",
+			clip(r.Method), strings.Join(methods, " or "))}
 	case r.Method != http.MethodPost && r.ContentLength != 0:
 		return &refusal{http.StatusRequestEntityTooLarge, "the request has a body: no path takes one with " + r.Method}
 	case g.cross.Check(r) != nil:
@@ -115,7 +120,8 @@ func (g *guard) check(r *http.Request, methods []string) *refusal {
 	}
 	// A link from elsewhere to the page is well; what a page elsewhere fetches is not.
 	site, mode := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Sec-Fetch-Mode")
-	if (site == "cross-site" || site == "same-site") && (mode != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document") {
+	if (site == "cross-site" || site == "same-site") &&
+		(mode != "navigate" || r.Header.Get("Sec-Fetch-Dest") != "document") {
 		return &refusal{http.StatusForbidden, "the request comes from a page of another site"}
 	}
 	return nil

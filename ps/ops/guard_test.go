@@ -27,7 +27,8 @@ func TestHeadersOnEveryAnswer(t *testing.T) {
 				t.Errorf("%s %s: %s is %q, want %q", method, path, name, got, want)
 			}
 		}
-		if strings.Contains(answer.Header.Get("Content-Security-Policy"), "unsafe") || answer.Header.Get("Access-Control-Allow-Origin") != "" {
+		if strings.Contains(answer.Header.Get("Content-Security-Policy"), "unsafe") ||
+			answer.Header.Get("Access-Control-Allow-Origin") != "" {
 			t.Errorf("%s %s: headers %v allow too much", method, path, answer.Header)
 		}
 	}
@@ -49,7 +50,8 @@ func TestForeignHostsAreRefused(t *testing.T) {
 	s := start(t, func(c *Config) { c.Hosts = []string{"Train.Example.org"} })
 	_, port, _ := strings.Cut(s.at(), ":")
 	for _, host := range []string{
-		"localhost", "LOCALHOST.", "localhost:" + port, "localhost:9999" /* a tunnel */, "127.0.0.1", "127.0.0.1:" + port, "[::1]:80", "[::1]",
+		"localhost", "LOCALHOST.", "localhost:" + port, "localhost:9999" /* a tunnel */, "127.0.0.1", "127.0.0.1:" + port,
+		"[::1]:80", "[::1]",
 		"train.example.org", "train.example.org:443",
 	} {
 		if answer, body := s.get(t, "/api/v1/status", "Host: "+host); answer.StatusCode != http.StatusOK {
@@ -57,7 +59,8 @@ func TestForeignHostsAreRefused(t *testing.T) {
 		}
 	}
 	for _, host := range []string{
-		"evil.example", "localhost.evil.example", "127.0.0.1.evil.example:" + port, "10.0.0.1", "[fe80::1]", "xlocalhost", "train.example.org.evil.example", "localhost:80:80", "127.1",
+		"evil.example", "localhost.evil.example", "127.0.0.1.evil.example:" + port, "10.0.0.1", "[fe80::1]", "xlocalhost",
+		"train.example.org.evil.example", "localhost:80:80", "127.1",
 	} {
 		for _, path := range []string{"/", "/api/v1/stream", "/healthz", "/nothing"} {
 			answer, body := s.get(t, path, "Host: "+host)
@@ -65,7 +68,8 @@ func TestForeignHostsAreRefused(t *testing.T) {
 		}
 	}
 	// One that has no host at all.
-	if got := ended(t, s.dial(t, "GET /api/v1/status HTTP/1.0\r\n\r\n")); !strings.HasPrefix(got, "HTTP/1.0 403 ") || strings.Contains(got, "now_ms") {
+	if got := ended(t, s.dial(t, "GET /api/v1/status HTTP/1.0\r\n\r\n")); !strings.HasPrefix(got, "HTTP/1.0 403 ") ||
+		strings.Contains(got, "now_ms") {
 		t.Errorf("no host: %q", got)
 	}
 }
@@ -138,8 +142,10 @@ func TestHeadHasNoBody(t *testing.T) {
 	for path, kind := range paths {
 		got, body := s.do(t, "GET", path, nil)
 		head, empty := s.do(t, "HEAD", path, nil)
-		if got.StatusCode != 200 || head.StatusCode != 200 || got.Header.Get("Content-Type") != kind || head.Header.Get("Content-Type") != kind || body == "" || empty != "" {
-			t.Errorf("%s: GET %d %q with %d bytes, HEAD %d %q with %d", path, got.StatusCode, got.Header.Get("Content-Type"), len(body), head.StatusCode, head.Header.Get("Content-Type"), len(empty))
+		if got.StatusCode != 200 || head.StatusCode != 200 || got.Header.Get("Content-Type") != kind ||
+			head.Header.Get("Content-Type") != kind || body == "" || empty != "" {
+			t.Errorf("%s: GET %d %q with %d bytes, HEAD %d %q with %d", path, got.StatusCode, got.Header.Get("Content-Type"),
+				len(body), head.StatusCode, head.Header.Get("Content-Type"), len(empty))
 		}
 	}
 }
@@ -162,7 +168,8 @@ func TestOtherSitesAreRefused(t *testing.T) {
 		{"same-site", "no-cors", "image", 403}, // another port of this machine
 	} {
 		var headers []string
-		for name, value := range map[string]string{"Sec-Fetch-Site": c.site, "Sec-Fetch-Mode": c.mode, "Sec-Fetch-Dest": c.dest} {
+		for name, value := range map[string]string{"Sec-Fetch-Site": c.site, "Sec-Fetch-Mode": c.mode,
+			"Sec-Fetch-Dest": c.dest} {
 			if value != "" {
 				headers = append(headers, name+": "+value)
 			}
@@ -213,7 +220,8 @@ func TestHeaderLimit(t *testing.T) {
 	limit := s.limits.headerBytesMax
 	for size, want := range map[int]string{limit - 256: "HTTP/1.1 200 ", limit + 256: "HTTP/1.1 431 "} {
 		const before, after = "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX: ", "\r\n\r\n"
-		if got := ended(t, s.dial(t, before+strings.Repeat("x", size-len(before)-len(after))+after)); !strings.HasPrefix(got, want) {
+		if got := ended(t, s.dial(t, before+strings.Repeat("x", size-len(before)-len(after))+after)); !strings.HasPrefix(got,
+			want) {
 			t.Errorf("%d bytes, at most %d: %q, want %q", size, limit, clip(got), want)
 		}
 	}
@@ -223,9 +231,11 @@ func TestHeaderLimit(t *testing.T) {
 func TestSlowRequestsAreCutOff(t *testing.T) {
 	t.Parallel()
 	s := start(t, func(c *Config) {
-		c.limits.headerTime, c.limits.readTime, c.limits.idleTime = 50*time.Millisecond, 50*time.Millisecond, 50*time.Millisecond
+		c.limits.headerTime, c.limits.readTime, c.limits.idleTime = 50*time.Millisecond, 50*time.Millisecond,
+			50*time.Millisecond
 	})
-	for what, sent := range map[string]string{"nothing": "", "half a line": "GET /api", "half the headers": "GET / HTTP/1.1\r\nHost: localhost\r\nX: "} {
+	for what, sent := range map[string]string{"nothing": "", "half a line": "GET /api",
+		"half the headers": "GET / HTTP/1.1\r\nHost: localhost\r\nX: "} {
 		if got := ended(t, s.dial(t, sent)); strings.Contains(got, " 200 ") {
 			t.Errorf("%s: %q", what, got)
 		}

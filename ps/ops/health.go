@@ -3,12 +3,12 @@ package ops
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
 )
 
-// healthz says whether the main loop turns, and asks nothing else: what restarts a ps must not do so for want of a GPU.
+// healthz says whether the control loop turns, and asks nothing else: what restarts a ps must not do so for want of a
+// GPU.
 func (s *Server) healthz(w http.ResponseWriter, r *http.Request) {
 	if _, err := s.alive(); err != nil {
 		text(w, r, http.StatusServiceUnavailable, err.Error()+"\n")
@@ -26,7 +26,8 @@ func (s *Server) alive() (string, error) {
 		return "starting", nil
 	}
 	if still := time.Since(at); still > s.limits.aliveTime {
-		return "", fmt.Errorf("the main loop has stood still for %s, want at most %s", still.Round(100*time.Millisecond), s.limits.aliveTime)
+		return "", fmt.Errorf("the control loop has stood still for %s, want at most %s", still.Round(100*time.Millisecond),
+			s.limits.aliveTime)
 	}
 	return "turns", nil
 }
@@ -53,11 +54,11 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 // checks are ours and the ps's.
 func (s *Server) checks() []Check {
 	said, err := s.alive()
-	loop := Check{Name: "main-loop", OK: err == nil, Text: said}
+	loop := Check{Name: "control-loop", OK: err == nil, Text: said}
 	if err != nil {
 		loop.Text = err.Error()
 	}
-	view := Check{Name: "overview", Text: ErrStarting.Error()}
+	view := Check{Name: "status", Text: ErrStarting.Error()}
 	if age, ok := s.hub.age(time.Now()); ok {
 		view.OK = age < s.limits.aliveTime
 		view.Text = fmt.Sprintf("%s old", age.Round(10*time.Millisecond))
@@ -71,9 +72,5 @@ func (s *Server) checks() []Check {
 
 func text(w http.ResponseWriter, r *http.Request, status int, body string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		_, _ = w.Write([]byte(body))
-	}
+	send(w, r, status, []byte(body))
 }

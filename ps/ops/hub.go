@@ -10,36 +10,36 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
-// Tracker is what a Hub needs of overview.Tracker. The Hub alone calls it, from one goroutine.
+// Tracker is what a Hub needs of status.Tracker. The Hub alone calls it, from one goroutine.
 type Tracker interface {
-	// Take is given a pulse as it was heard, and keeps it.
-	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Pulse)
-	// Changed reports whether a pulse since the last Tick is worth one at once.
+	// Take is given a report as it was heard, and keeps it.
+	Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Telemetry)
+	// Changed reports whether a report since the last Tick is worth one at once.
 	Changed() bool
-	// Tick makes the view of this moment, once a second and after such pulses. What it returns is immutable.
-	Tick(now time.Time) overview.Update
+	// Tick makes the view of this moment, once a second and after such reports. What it returns is immutable.
+	Tick(now time.Time) status.Update
 	// Series are the curves of a job since a time; false where no such job is known.
-	Series(job string, sinceMS int64) (overview.Series, bool)
+	Series(job string, sinceMS int64) (status.Series, bool)
 	// Events are those after a serial, newest last.
-	Events(since uint64) []overview.Event
+	Events(since uint64) []status.Event
 }
 
 const (
-	// pulsesMax bounds the pulses that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
-	// processor, so a full queue says that the machine is short of that, and the newest pulse tells most.
-	pulsesMax = 1024
-	// pulseBytesMax bounds them in bytes of memory: those of some seconds of the largest jobs, again.
-	pulseBytesMax = 32 << 20
+	// reportsMax bounds the reports that wait for the Hub: some seconds of the largest jobs. It waits for nothing but the
+	// processor, so a full queue says that the machine is short of that, and the newest report tells most.
+	reportsMax = 1024
+	// reportBytesMax bounds them in bytes of memory: those of some seconds of the largest jobs, again.
+	reportBytesMax = 32 << 20
 	// asksMax bounds the questions that wait for the Hub; who asks more waits before the queue.
 	asksMax = 16
-	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent pulses from making more.
+	// tickEvery is how often a view is made, and tickSoonest what keeps a storm of urgent reports from making more.
 	tickEvery   = time.Second
 	tickSoonest = 100 * time.Millisecond
-	// panicsLogged bounds what is logged of a Tracker that fails on every pulse.
+	// panicsLogged bounds what is logged of a Tracker that fails on every report.
 	panicsLogged = 10
 )
 
@@ -49,11 +49,11 @@ var ErrStarting = errors.New("the ps still starts: ask again in a second")
 // errEnding says that the Hub was closed.
 var errEnding = errors.New("the ps ends")
 
-// Hub owns the Tracker: one goroutine gives it the pulses that come in, and makes a view of all jobs once a second, which
-// whoever shows it reads without a lock. Views are made into JSON only when somebody asks, once for all who do.
+// Hub owns the Tracker: one goroutine gives it the reports that come in, and makes a view of all jobs once a second,
+// which whoever shows it reads without a lock. Views are made into JSON only when somebody asks, once for all who do.
 type Hub struct {
 	log     *slog.Logger
-	pulses  chan heard
+	reports chan heard
 	asks    chan func(Tracker)
 	self    schema.Member // set before the goroutine starts
 	tracker Tracker       // the goroutine's alone, as is
@@ -61,9 +61,8 @@ type Hub struct {
 	now     func() time.Time // set before the goroutine starts
 
 	latest  atomic.Pointer[view] // never nil
-	own     atomic.Pointer[schema.Pulse]
-	dropped atomic.Uint64 // pulses
-	waiting atomic.Int64  // bytes of those in pulses
+	dropped atomic.Uint64        // reports
+	waiting atomic.Int64         // bytes of those in reports
 	panics  atomic.Uint64
 	packer  packer
 
@@ -77,12 +76,12 @@ type Hub struct {
 	done    chan struct{}
 }
 
-// heard is a pulse on its way to the Tracker.
+// heard is a report on its way to the Tracker.
 type heard struct {
 	at   time.Time
 	job  schema.JobName
 	from schema.Member
-	p    *schema.Pulse
+	p    *schema.Telemetry
 
 	bytes int64
 }
@@ -92,12 +91,13 @@ func NewHub(log *slog.Logger) *Hub {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	h := &Hub{log: log, now: time.Now, pulses: make(chan heard, pulsesMax), asks: make(chan func(Tracker), asksMax), stop: make(chan struct{}), done: make(chan struct{})}
+	h := &Hub{log: log, now: time.Now, reports: make(chan heard, reportsMax), asks: make(chan func(Tracker), asksMax),
+		stop: make(chan struct{}), done: make(chan struct{})}
 	h.latest.Store(&view{hub: h, newer: make(chan struct{})})
 	return h
 }
 
-// Start begins to make views. self is the ps whose own pulses Own keeps. It is called once.
+// Start begins to make views. self is the ps whose own reports Own keeps. It is called once.
 func (h *Hub) Start(self schema.Member, tracker Tracker) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,20 +122,20 @@ func (h *Hub) Close() {
 	}
 }
 
-// Take is ps.Options.Pulses: it keeps p, which must not change afterwards, and never blocks. When the queue is full the
-// oldest pulse is dropped and counted.
-func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Pulse) {
+// Take is ps.Options.Telemetry: it keeps p, which must not change afterwards, and never blocks. When the queue is full
+// the oldest report is dropped and counted.
+func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Telemetry) {
 	in := heard{h.now(), job, from, p, int64(p.MemoryBytes())}
 	for h.waiting.Add(in.bytes); ; {
-		if h.waiting.Load() <= pulseBytesMax || len(h.pulses) == 0 {
+		if h.waiting.Load() <= reportBytesMax || len(h.reports) == 0 {
 			select {
-			case h.pulses <- in:
+			case h.reports <- in:
 				return
 			default:
 			}
 		}
 		select {
-		case oldest := <-h.pulses:
+		case oldest := <-h.reports:
 			h.waiting.Add(-oldest.bytes)
 			h.dropped.Add(1)
 		default:
@@ -144,18 +144,21 @@ func (h *Hub) Take(job schema.JobName, from schema.Member, p *schema.Pulse) {
 }
 
 // Status is the latest view, at most about a second old; nil before the first. It must not be changed.
-func (h *Hub) Status() *overview.Status {
+func (h *Hub) Status() *status.Status {
 	if v := h.latest.Load(); v.made() {
 		return &v.update.Status
 	}
 	return nil
 }
 
-// Own is the last pulse of this ps itself; nil before the first. It must not be changed.
-func (h *Hub) Own() *schema.Pulse { return h.own.Load() }
-
-// Dropped counts pulses that came faster than they were taken.
+// Dropped counts reports that came faster than they were taken.
 func (h *Hub) Dropped() uint64 { return h.dropped.Load() }
+
+// Age is how old Status is; 0 before the first.
+func (h *Hub) Age() time.Duration {
+	age, _ := h.age(h.now())
+	return age
+}
 
 // age is how old the latest view is; false before the first.
 func (h *Hub) age(now time.Time) (time.Duration, bool) {
@@ -179,7 +182,7 @@ func (h *Hub) run() {
 		select {
 		case <-h.stop:
 			return
-		case p := <-h.pulses:
+		case p := <-h.reports:
 			h.waiting.Add(-p.bytes)
 			if h.take(p) {
 				soon.Reset(max(0, tickSoonest-h.now().Sub(last)))
@@ -195,13 +198,14 @@ func (h *Hub) run() {
 	}
 }
 
-// untilTick is how long it is to the next middle of a second: curves have a point for each second, and ticks that fall near
-// its edge would now and then give one second two and the next none.
+// untilTick is how long it is to the next middle of a second: curves have a point for each second, and ticks that fall
+// near its edge would now and then give one second two and the next none.
 func untilTick(now time.Time) time.Duration {
 	return now.Add(-tickEvery / 2).Truncate(tickEvery).Add(tickEvery * 3 / 2).Sub(now.Round(0))
 }
 
-// untilNext is the same after a tick that was due: where it came early, as by a clock that is slowed down, the next is not at once.
+// untilNext is the same after a tick that was due: where it came early, as by a clock that is slowed down, the next is
+// not at once.
 func untilNext(now time.Time) time.Duration {
 	wait := untilTick(now)
 	if wait < tickEvery/2 {
@@ -211,10 +215,7 @@ func untilNext(now time.Time) time.Duration {
 }
 
 func (h *Hub) take(in heard) (urgent bool) {
-	if in.from == h.self {
-		h.own.Store(in.p)
-	}
-	h.safely("take a pulse of "+string(in.from), func() {
+	h.safely("take a report of "+string(in.from), func() {
 		h.tracker.Take(h.clock.at(in.at), in.job, in.from, in.p)
 		urgent = h.tracker.Changed()
 	})
@@ -235,14 +236,14 @@ func (h *Hub) safely(what string, do func()) {
 	defer func() {
 		if r := recover(); r != nil {
 			if n := h.panics.Add(1); n <= panicsLogged {
-				h.log.Error("the overview failed", "doing", what, "panic", r, "stack", string(debug.Stack()))
+				h.log.Error("the status failed", "doing", what, "panic", r, "stack", string(debug.Stack()))
 			}
 		}
 	}()
 	do()
 }
 
-// ask has f called with the Tracker, between pulses, and returns what it returned.
+// ask has f called with the Tracker, between reports, and returns what it returned.
 func ask[T any](ctx context.Context, h *Hub, f func(Tracker) T) (answer T, err error) {
 	if !h.latest.Load().made() {
 		return answer, ErrStarting
@@ -257,17 +258,17 @@ func ask[T any](ctx context.Context, h *Hub, f func(Tracker) T) (answer T, err e
 	case <-h.stop:
 		return answer, errEnding
 	case <-ctx.Done():
-		return answer, fmt.Errorf("wait for the overview: %w", ctx.Err())
+		return answer, fmt.Errorf("wait for the status: %w", ctx.Err())
 	}
 	select {
 	case answer, ok := <-answers:
 		if !ok {
-			return answer, errors.New("the overview failed: see the log of the ps")
+			return answer, errors.New("the status failed: see the log of the ps")
 		}
 		return answer, nil
 	case <-h.stop:
 		return answer, errEnding
 	case <-ctx.Done():
-		return answer, fmt.Errorf("wait for the overview: %w", ctx.Err())
+		return answer, fmt.Errorf("wait for the status: %w", ctx.Err())
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"gradbus/internal/testkit"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
-// One view a second, and one soon after an urgent pulse, but never more than ten a second.
+// One view a second, and one soon after an urgent report, but never more than ten a second.
 func TestHubTicks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f := &fake{urgent: func(p *schema.Pulse) bool { return p.Serial == 1 }}
+		f := &fake{urgent: func(p *schema.Telemetry) bool { return p.Serial == 1 }}
 		h := NewHub(nil)
 		defer h.Close()
 		ticks := func() int {
@@ -27,45 +27,46 @@ func TestHubTicks(t *testing.T) {
 			defer f.mu.Unlock()
 			return f.ticks
 		}
-		if h.Status() != nil || h.Own() != nil {
+		if h.Status() != nil {
 			t.Fatal("something before the start")
 		}
-		h.Take("", "p-p1", &schema.Pulse{}) // before the start
+		h.Take("", "p-p1", &schema.Telemetry{}) // before the start
 		h.Start("p-p1", f)
 		if n := ticks(); n != 1 {
 			t.Fatalf("%d ticks at the start", n)
 		}
 		time.Sleep(10*time.Second + time.Millisecond)
 		if n := ticks(); n != 11 || f.takes != 1 {
-			t.Fatalf("%d ticks and %d pulses after 10 s", n, f.takes)
+			t.Fatalf("%d ticks and %d reports after 10 s", n, f.takes)
 		}
 		for range 1000 {
-			h.Take("packages", "t0", &schema.Pulse{})
+			h.Take("packages", "t0", &schema.Telemetry{})
 			time.Sleep(time.Millisecond)
 		}
 		if n := ticks(); n != 12 || f.takes != 1001 {
-			t.Fatalf("%d ticks and %d pulses after 11 s", n, f.takes)
+			t.Fatalf("%d ticks and %d reports after 11 s", n, f.takes)
 		}
 		time.Sleep(700 * time.Millisecond)
-		h.Take("packages", "t0", &schema.Pulse{Serial: 1})
+		h.Take("packages", "t0", &schema.Telemetry{Serial: 1})
 		if n := ticks(); n != 14 {
-			t.Fatalf("%d ticks after an urgent pulse", n)
+			t.Fatalf("%d ticks after an urgent report", n)
 		}
 		for range 300 { // for 300 ms
-			h.Take("packages", "t0", &schema.Pulse{Serial: 1})
+			h.Take("packages", "t0", &schema.Telemetry{Serial: 1})
 			time.Sleep(time.Millisecond)
 		}
 		if n := ticks(); n < 16 || n > 17 {
-			t.Fatalf("%d ticks after 300 ms of urgent pulses", n)
+			t.Fatalf("%d ticks after 300 ms of urgent reports", n)
 		}
 	})
 }
 
-// The machine's clock is set, forward and back: urgent pulses are shown, views do not storm, and times neither fall nor stand still.
+// The machine's clock is set, forward and back: urgent reports are shown, views do not storm, and times neither fall
+// nor stand still.
 func TestHubWhenTheClockIsSet(t *testing.T) {
 	t.Parallel()
 	var set testkit.Clock
-	f := &fake{urgent: func(p *schema.Pulse) bool { return p.Serial == 1 }}
+	f := &fake{urgent: func(p *schema.Telemetry) bool { return p.Serial == 1 }}
 	h := NewHub(nil)
 	h.now = set.Now
 	defer h.Close()
@@ -76,20 +77,21 @@ func TestHubWhenTheClockIsSet(t *testing.T) {
 		return f.ticks
 	}
 	const urgent = 5
-	shown := func() time.Duration { // how long it takes until so many urgent pulses are shown, one after the other
+	shown := func() time.Duration { // how long it takes until so many urgent reports are shown, one after the other
 		began := time.Now()
 		for range urgent {
 			before := ticks()
-			h.Take("packages", "t0", &schema.Pulse{Serial: 1})
-			eventually(t, "a view of an urgent pulse", func() bool { return ticks() > before })
+			h.Take("packages", "t0", &schema.Telemetry{Serial: 1})
+			eventually(t, "a view of an urgent report", func() bool { return ticks() > before })
 		}
 		return time.Since(began)
 	}
 	for _, by := range []time.Duration{0, time.Hour, -2 * time.Hour, 24 * time.Hour} {
 		set.Jump(by)
 		before, began, latest := ticks(), time.Now(), f.at()
-		// Views that come once a second take more than three seconds, on any machine; urgent ones half a second, on one that is not busy.
-		eventually(t, "urgent pulses are shown at once", func() bool { return shown() < (urgent-2)*tickEvery })
+		// Views that come once a second take more than three seconds, on any machine; urgent ones half a second, on one that
+		// is not busy.
+		eventually(t, "urgent reports are shown at once", func() bool { return shown() < (urgent-2)*tickEvery })
 		if n, most := ticks()-before, 2+2*int(time.Since(began)/tickSoonest); n > most {
 			t.Errorf("set by %s: %d views, want at most %d", by, n, most)
 		}
@@ -133,14 +135,15 @@ func TestHubHasOneClock(t *testing.T) {
 		h.clock.shown = time.Now().Add(time.Hour)
 		h.Start("p-p1", f)
 		for range 3 {
-			h.Take("packages", "t0", &schema.Pulse{})
+			h.Take("packages", "t0", &schema.Telemetry{})
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if f.fell || f.takes != 3 || f.ticks > 5 || time.Until(f.latest) < 59*time.Minute {
-			t.Errorf("times fell: %v; the last of %d pulses and %d ticks was %s from now", f.fell, f.takes, f.ticks, time.Until(f.latest))
+			t.Errorf("times fell: %v; the last of %d reports and %d ticks was %s from now", f.fell, f.takes, f.ticks,
+				time.Until(f.latest))
 		}
 	})
 }
@@ -149,36 +152,37 @@ func TestHubHasOneClock(t *testing.T) {
 func TestHubDropsTheOldest(t *testing.T) {
 	t.Parallel()
 	h := NewHub(nil)
-	for serial := range uint64(pulsesMax + 10) {
-		h.Take("packages", "t0", &schema.Pulse{Serial: serial})
+	for serial := range uint64(reportsMax + 10) {
+		h.Take("packages", "t0", &schema.Telemetry{Serial: serial})
 	}
 	if n := h.Dropped(); n != 10 {
 		t.Errorf("%d dropped", n)
 	}
-	if first := <-h.pulses; first.p.Serial != 10 || len(h.pulses) != pulsesMax-1 {
-		t.Errorf("first %d, %d wait", first.p.Serial, len(h.pulses))
+	if first := <-h.reports; first.p.Serial != 10 || len(h.reports) != reportsMax-1 {
+		t.Errorf("first %d, %d wait", first.p.Serial, len(h.reports))
 	}
 	h.Close()
 	h.Start("p-p1", &fake{}) // after the end: nothing
 }
 
-// Pulses that wait are bounded in bytes, too: large ones push out the oldest, and one that is larger than all may be is alone.
+// Reports that wait are bounded in bytes, too: large ones push out the oldest, and one that is larger than all may be
+// is alone.
 func TestHubBoundsBytes(t *testing.T) {
 	t.Parallel()
 	h := NewHub(nil)
-	large := &schema.Pulse{Host: strings.Repeat("x", 1<<20)}
+	large := &schema.Telemetry{Host: strings.Repeat("x", 1<<20)}
 	for range 100 {
 		h.Take("packages", "t0", large)
 	}
-	if n, most := len(h.pulses), pulseBytesMax>>20; n > most || n < most-1 || h.Dropped() != uint64(100-n) {
+	if n, most := len(h.reports), reportBytesMax>>20; n > most || n < most-1 || h.Dropped() != uint64(100-n) {
 		t.Errorf("%d of 1 MiB wait, and %d were dropped", n, h.Dropped())
 	}
-	h.Take("packages", "t0", &schema.Pulse{Host: strings.Repeat("x", pulseBytesMax)})
-	if n := len(h.pulses); n != 1 || h.waiting.Load() < pulseBytesMax {
+	h.Take("packages", "t0", &schema.Telemetry{Host: strings.Repeat("x", reportBytesMax)})
+	if n := len(h.reports); n != 1 || h.waiting.Load() < reportBytesMax {
 		t.Errorf("%d wait, of %d bytes", n, h.waiting.Load())
 	}
-	for range pulsesMax {
-		h.Take("packages", "t0", &schema.Pulse{})
+	for range reportsMax {
+		h.Take("packages", "t0", &schema.Telemetry{})
 	}
 	f := &fake{}
 	h.Start("p-p1", f)
@@ -195,10 +199,10 @@ func TestHubSurvivesTheTracker(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	s.tracker.fail.Store(true)
-	s.hub.Take("packages", "t0", &schema.Pulse{})
+	s.hub.Take("packages", "t0", &schema.Telemetry{})
 	eventually(t, "a panic", func() bool { return s.Stats().OverviewFaults > 0 })
 	answer, body := s.get(t, "/api/v1/events")
-	wantError(t, answer, body, 503, "the overview failed")
+	wantError(t, answer, body, 503, "the status failed")
 	s.tracker.fail.Store(false)
 	if answer, body := s.get(t, "/api/v1/events"); answer.StatusCode != 200 {
 		t.Errorf("status %d, %s", answer.StatusCode, body)
@@ -215,20 +219,10 @@ func TestOldViewsAreNotReady(t *testing.T) {
 	s := &Server{hub: h, limits: limits{}.withDefaults()}
 	for old, want := range map[time.Duration]bool{0: true, s.limits.aliveTime + time.Millisecond: false} {
 		h.latest.Store(&view{hub: h, at: time.Now().Add(-old), newer: make(chan struct{})})
-		if at := slices.IndexFunc(s.checks(), func(c Check) bool { return c.Name == "overview" && c.OK == want }); at < 0 {
+		if at := slices.IndexFunc(s.checks(), func(c Check) bool { return c.Name == "status" && c.OK == want }); at < 0 {
 			t.Errorf("a view of %s ago: %+v", old, s.checks())
 		}
 	}
-}
-
-func TestHubKeepsOwnPulse(t *testing.T) {
-	t.Parallel()
-	s := start(t, nil)
-	other, own := &schema.Pulse{Serial: 1}, &schema.Pulse{Serial: 2}
-	s.hub.Take("", "p-p1", own)
-	s.hub.Take("", "p-p2", other)
-	s.hub.Take("packages", "t1", other)
-	eventually(t, "the own pulse", func() bool { return s.hub.Own() == own })
 }
 
 func TestAskEnds(t *testing.T) {
@@ -253,7 +247,7 @@ func TestAskEnds(t *testing.T) {
 	<-begun
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := ask(ctx, h, func(Tracker) []overview.Event { return nil }); !errors.Is(err, context.Canceled) {
+	if _, err := ask(ctx, h, func(Tracker) []status.Event { return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("given up: %v", err)
 	}
 	close(go_)

@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"gradbus/internal/testkit"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -27,15 +27,15 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 type fake struct {
 	mu                   sync.Mutex
 	takes, ticks, series int
-	status               overview.Status
-	urgent               func(*schema.Pulse) bool
+	status               status.Status
+	urgent               func(*schema.Telemetry) bool
 	changed              bool
 	latest               time.Time   // that it was called with
 	fell                 bool        // a time was before the one before
 	fail                 atomic.Bool // panics
 }
 
-func (f *fake) Take(now time.Time, _ schema.JobName, _ schema.Member, p *schema.Pulse) {
+func (f *fake) Take(now time.Time, _ schema.JobName, _ schema.Member, p *schema.Telemetry) {
 	f.check()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -62,29 +62,29 @@ func (f *fake) Changed() bool {
 	return f.changed
 }
 
-func (f *fake) Tick(now time.Time) overview.Update {
+func (f *fake) Tick(now time.Time) status.Update {
 	f.check()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ticks++
 	f.saw(now)
 	f.changed = false
-	status := f.status
-	status.Serial, status.NowMS = uint64(f.ticks), now.UnixMilli()
-	return overview.Update{Status: status, Points: map[string]overview.Point{}, Events: []overview.Event{}}
+	view := f.status
+	view.Serial, view.NowMS = uint64(f.ticks), now.UnixMilli()
+	return status.Update{Status: view, Points: map[string]status.Point{}, Events: []status.Event{}}
 }
 
-func (f *fake) Series(job string, since int64) (overview.Series, bool) {
+func (f *fake) Series(job string, since int64) (status.Series, bool) {
 	f.check()
 	if job != "" && job != "packages" {
-		return overview.Series{}, false
+		return status.Series{}, false
 	}
-	return overview.Series{Job: "packages", AtMS: []int64{since + 1}}, true
+	return status.Series{Job: "packages", AtMS: []int64{since + 1}}, true
 }
 
-func (f *fake) Events(since uint64) []overview.Event {
+func (f *fake) Events(since uint64) []status.Event {
 	f.check()
-	return []overview.Event{{Serial: since + 1, Text: "something happened"}}
+	return []status.Event{{Serial: since + 1, Text: "something happened"}}
 }
 
 func (f *fake) check() {
@@ -94,15 +94,17 @@ func (f *fake) check() {
 }
 
 // two jobs, trainers, shards and GPUs in all.
-func someStatus() overview.Status {
-	return overview.Status{
+func someStatus() status.Status {
+	return status.Status{
 		Server: "p1", Version: "test",
-		Why: overview.Why{Level: overview.OK, Text: "all is well"},
-		Jobs: []overview.Job{
-			{Name: "packages", Series: "packages", Trainers: []overview.Trainer{{Member: "t0"}, {Member: "t1"}}, Shards: []overview.Shard{{Member: "s0"}}},
-			{Name: "mnist", Series: "mnist", Trainers: []overview.Trainer{{Member: "t0", Host: "b"}}, Shards: []overview.Shard{{Member: "s0"}, {Member: "s1"}}},
+		Why: status.Why{Level: status.OK, Text: "all is well"},
+		Jobs: []status.Job{
+			{Name: "packages", Series: "packages", Trainers: []status.Trainer{{Member: "t0"}, {Member: "t1"}},
+				Shards: []status.Shard{{Member: "s0"}}},
+			{Name: "mnist", Series: "mnist", Trainers: []status.Trainer{{Member: "t0", Host: "b"}},
+				Shards: []status.Shard{{Member: "s0"}, {Member: "s1"}}},
 		},
-		GPUs: []overview.GPU{{Host: "a"}},
+		GPUs: []status.GPU{{Host: "a"}},
 	}
 }
 
@@ -145,7 +147,9 @@ func start(t *testing.T, change func(*Config)) *site {
 	s.hasty = config.limits.readTime != 0 && config.limits.readTime < time.Second
 	transport := &http.Transport{DisableCompression: true}
 	t.Cleanup(transport.CloseIdleConnections)
-	s.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	s.client = &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
 	eventually(t, "a first view", func() bool { return s.hub.Status() != nil })
 	return s
 }
@@ -296,7 +300,8 @@ func someMetrics(c *Config) {
 func TestStartNeedsWhatItIsGiven(t *testing.T) {
 	t.Parallel()
 	_, err := Start(context.Background(), Config{Listen: "nonsense"})
-	if err == nil || !strings.Contains(err.Error(), `http "nonsense": want host:port`) || !strings.Contains(err.Error(), "no hub") {
+	if err == nil || !strings.Contains(err.Error(), `http "nonsense": want host:port`) ||
+		!strings.Contains(err.Error(), "no hub") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 // profileConnectionsMax bounds those who profile at once.
 const profileConnectionsMax = 16
 
-// profiles are Go's own, on a listener of their own that only this machine reaches, and under names of this machine only. The command
-// line, which pprof would show too, may hold what is nobody's business.
+// profiles are Go's own, on a listener of their own that only this machine reaches, and under names of this machine
+// only. The command line, which pprof would show too, may hold what is nobody's business.
 func (s *Server) profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/debug/pprof/", pprof.Index)

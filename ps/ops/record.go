@@ -1,17 +1,18 @@
 package ops
 
-import "gradbus/ps/ops/overview"
+import "gradbus/ps/ops/status"
 
-// recordsMax bounds what is logged of one view. More begins at once only where a whole cluster changes; the events have all of it.
+// recordsMax bounds what is logged of one view. More begins at once only where a whole cluster changes; the events have
+// all of it.
 const recordsMax = 20
 
-// record writes what has gone wrong, and what is over, into the log: events are kept in memory, and the log is what is left of a ps
-// that has ended. Several ps see the same; the one that it concerns writes it.
-func (h *Hub) record(u *overview.Update) {
+// record writes what has gone wrong, and what is over, into the log: events are kept in memory, and the log is what is
+// left of a ps that has ended. Several ps see the same; the one that it concerns writes it.
+func (h *Hub) record(u *status.Update) {
 	written := 0
 	for i := range u.Events {
 		e := &u.Events[i]
-		if e.Level == overview.Info || !h.concerns(&u.Status, e) { // joins, ends and the like: who decides on them logs them
+		if e.Level == status.Info || !h.concerns(&u.Status, e) { // joins, ends and the like: who decides on them logs them
 			continue
 		}
 		if written++; written > recordsMax {
@@ -26,21 +27,22 @@ func (h *Hub) record(u *overview.Update) {
 			log = log.With("member", e.Member)
 		}
 		switch e.Level {
-		case overview.Critical:
+		case status.Critical:
 			log.Error("problem", "text", e.Text)
-		case overview.Warning:
+		case status.Warning:
 			log.Warn("problem", "text", e.Text)
-		case overview.OK:
+		case status.OK:
 			log.Info("problem over", "text", e.Text)
 		}
 	}
 }
 
-// concerns reports whether an event is this ps's to log: of a job that it coordinates, or of itself. What no other ps can log concerns
-// all: one that is silent, and a job whose coordinator is. What becomes of a GPU is logged by whoever asks it.
-func (h *Hub) concerns(s *overview.Status, e *overview.Event) bool {
+// concerns reports whether an event is this ps's to log: of a job that it coordinates, or of itself. What no other ps
+// can log concerns all: one that is silent, and a job whose coordinator is. What becomes of a GPU is logged by whoever
+// asks it.
+func (h *Hub) concerns(s *status.Status, e *status.Event) bool {
 	switch {
-	case e.Code == overview.CodeCoordinator || e.Code == overview.CodeServerSilent:
+	case e.Code == status.CodeCoordinator || e.Code == status.CodeServerSilent:
 		return true
 	case e.Job == "":
 		return e.GPU == "" && (e.Member == "" || e.Member == string(h.self))

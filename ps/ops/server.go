@@ -61,7 +61,8 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}), ended: make(chan struct{}),
+		config: config, limits: config.limits.withDefaults(), log: config.Log, hub: config.Hub, stop: make(chan struct{}),
+		ended:  make(chan struct{}),
 		making: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/4)),
 	}
 	if s.log == nil {
@@ -74,12 +75,10 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 			return nil, err
 		}
 	}
-	if s.files, err = load(config.Page); err == nil {
-		err = s.files.addRunbooks(config.Runbooks, config.Words)
-	}
-	if err != nil {
+	if s.files, err = load(config.Page); err != nil {
 		return nil, err
 	}
+	s.files.byPath["/runbooks"] = runbooksPage(config.Runbooks)
 	listener, err := s.listen()
 	if err != nil {
 		return nil, err
@@ -100,7 +99,8 @@ func (s *Server) listen() (net.Listener, error) {
 	if s.config.AnyPort && errors.Is(err, syscall.EADDRINUSE) {
 		host, _, _ := net.SplitHostPort(s.config.Listen) // Validate saw that it can be
 		if l, err = net.Listen("tcp", net.JoinHostPort(host, "0")); err == nil {
-			s.log.Warn("the page's port is taken, by another ps perhaps: it is at another", "wanted", s.config.Listen, "address", l.Addr().String())
+			s.log.Warn("the page's port is taken, by another ps perhaps: it is at another", "wanted", s.config.Listen, "address",
+				l.Addr().String())
 		}
 	}
 	if err != nil {
@@ -212,7 +212,8 @@ const faultsLogged = 20
 // URL is where somebody on this machine finds the page: http://127.0.0.1:8080/.
 func (s *Server) URL() string { return s.url }
 
-// Public is where others find it: under the first of the names that were given for it, or that its certificate has; else URL.
+// Public is where others find it: under the first of the names that were given for it, or that its certificate has;
+// else URL.
 func (s *Server) Public() string {
 	names := s.config.Hosts
 	if s.guard.secure != nil {
@@ -238,19 +239,22 @@ type Stats struct {
 	ConnectionsRefused uint64 // ended to make room for others, or for want of it
 	RequestsRefused    uint64 // by the rules of guard.go, the token, or for want of room
 	Faults             uint64 // that net/http logged
-	PulsesDropped      uint64 // by the Hub
+	ReportsDropped     uint64 // by the Hub
 	OverviewFaults     uint64 // panics of the Tracker
 }
 
 // Stats may be called at any time, and costs next to nothing.
 func (s *Server) Stats() Stats {
 	return Stats{
-		Connections: s.conns.count(), Streams: int(s.streams.Load()), Requests: s.asked.Load(), UpdatesMissed: s.missed.Load(), ConnectionsRefused: s.conns.refused.Load(),
-		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), PulsesDropped: s.hub.dropped.Load(), OverviewFaults: s.hub.panics.Load(),
+		Connections: s.conns.count(), Streams: int(s.streams.Load()), Requests: s.asked.Load(),
+		UpdatesMissed: s.missed.Load(), ConnectionsRefused: s.conns.refused.Load(),
+		RequestsRefused: s.refused.Load(), Faults: s.faults.Load(), ReportsDropped: s.hub.dropped.Load(),
+		OverviewFaults: s.hub.panics.Load(),
 	}
 }
 
-// Close ends all streams at once and other requests within half a second, and waits. It may be called again, and by several: each waits for the end.
+// Close ends all streams at once and other requests within half a second, and waits. It may be called again, and by
+// several: each waits for the end.
 func (s *Server) Close() {
 	s.mu.Lock()
 	first := !s.closed

@@ -32,7 +32,8 @@ func TestTLS(t *testing.T) {
 		t.Fatalf("URL %s", s.URL())
 	}
 	for version, h2 := range map[string]bool{"HTTP/1.1": false, "HTTP/2.0": true} {
-		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: h2, DisableCompression: true}
+		transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: h2,
+			DisableCompression: true}
 		s.client.Transport = transport
 		for _, host := range []string{"127.0.0.1", "train.example.org:443"} {
 			answer, body := s.get(t, "/api/v1/status", "Host: "+host, "Authorization: Bearer "+someToken)
@@ -51,7 +52,8 @@ func TestTLS(t *testing.T) {
 		eventually(t, "no stream", func() bool { return s.Stats().Streams == 0 })
 		transport.CloseIdleConnections()
 	}
-	answer, _ := s.do(t, "POST", "/login", strings.NewReader("token="+someToken), "Content-Type: application/x-www-form-urlencoded")
+	answer, _ := s.do(t, "POST", "/login", strings.NewReader("token="+someToken),
+		"Content-Type: application/x-www-form-urlencoded")
 	if c := answer.Cookies(); len(c) != 1 || !c[0].Secure || c[0].Name != "__Host-gradbus" {
 		t.Errorf("cookies %v", c)
 	}
@@ -61,7 +63,8 @@ func TestTLS(t *testing.T) {
 		t.Errorf("plain text: %q", got)
 	}
 	_, port, _ := strings.Cut(strings.Trim(s.URL(), "/"), "127.0.0.1:")
-	if c, err := tls.Dial("tcp", "127.0.0.1:"+port, &tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
+	if c, err := tls.Dial("tcp", "127.0.0.1:"+port,
+		&tls.Config{RootCAs: roots, MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10}); err == nil {
 		c.Close()
 		t.Error("TLS 1.1")
 	}
@@ -89,14 +92,16 @@ func TestPortTaken(t *testing.T) {
 	at := l.Addr().String()
 	hub := NewHub(nil)
 	_, err = Start(t.Context(), Config{Listen: at, Hub: hub})
-	if err == nil || !strings.Contains(err.Error(), "http "+at+": the port is taken") || !strings.Contains(err.Error(), "--http off") {
+	if err == nil || !strings.Contains(err.Error(), "http "+at+": the port is taken") ||
+		!strings.Contains(err.Error(), "--http off") {
 		t.Errorf("error %v", err)
 	}
 	_, err = Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: at, Hub: hub})
 	if err == nil || !strings.Contains(err.Error(), "pprof "+at+": the port is taken") {
 		t.Errorf("error %v", err)
 	}
-	if _, err = Start(t.Context(), Config{Listen: "192.0.2.1:0", Insecure: true, Hub: hub, AnyPort: true}); err == nil || !strings.Contains(err.Error(), "http 192.0.2.1:0: ") {
+	if _, err = Start(t.Context(), Config{Listen: "192.0.2.1:0", Insecure: true, Hub: hub, AnyPort: true}); err == nil ||
+		!strings.Contains(err.Error(), "http 192.0.2.1:0: ") {
 		t.Errorf("error %v", err)
 	}
 	log := &testkit.Text{}
@@ -105,7 +110,8 @@ func TestPortTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	if strings.Contains(s.URL(), at) || strings.Count(log.String(), "\n") != 1 || !strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), at) {
+	if strings.Contains(s.URL(), at) || strings.Count(log.String(), "\n") != 1 ||
+		!strings.Contains(log.String(), "WARN") || !strings.Contains(log.String(), at) {
 		t.Errorf("URL %s, log %q", s.URL(), log)
 	}
 }
@@ -144,7 +150,8 @@ func TestValidate(t *testing.T) {
 	} {
 		c.config.Hub = hub
 		err := c.config.Validate()
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
+		if (err == nil) != (c.want == "") ||
+			err != nil && (!strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n")) {
 			t.Errorf("%+v: %v, want %q", c.config, err, c.want)
 		}
 		if err != nil && c.config.Token != "" && strings.Contains(err.Error(), c.config.Token) {
@@ -189,7 +196,9 @@ func TestProfiles(t *testing.T) {
 	t.Parallel()
 	log := &testkit.Text{}
 	hub := NewHub(nil)
-	s, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: "127.0.0.1:0", Hub: hub, Log: slog.New(slog.NewTextHandler(log, nil)), limits: limits{readTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
+	s, err := Start(t.Context(), Config{Listen: "127.0.0.1:0", Pprof: "127.0.0.1:0", Hub: hub,
+		Log:    slog.New(slog.NewTextHandler(log, nil)),
+		limits: limits{readTime: 100 * time.Millisecond, writeTime: 100 * time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +300,8 @@ func TestFaultsEndNothing(t *testing.T) {
 	})
 }
 
-// Close cuts a request off that takes too long, and returns when it has returned: what its answer reads may be gone then.
+// Close cuts a request off that takes too long, and returns when it has returned: what its answer reads may be gone
+// then.
 func TestCloseWaitsForRequests(t *testing.T) {
 	t.Parallel()
 	begun := make(chan struct{})

@@ -20,7 +20,7 @@ func memory() int64 {
 }
 
 // A thousand clients that never read hold a bounded piece of memory each, however many updates are made meanwhile, and
-// neither the overview nor a client that does read waits for them.
+// neither the status nor a client that does read waits for them.
 func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the process
 	const updates = 200
 	var files syscall.Rlimit
@@ -28,7 +28,8 @@ func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the pr
 		t.Fatal(err)
 	}
 	clients := int(min(1000, (files.Cur-200)/2)) // both ends are here
-	const updateBytes = 512 << 10                // more than the kernel's buffers take, so that each client stands still in its first
+	// more than the kernel's buffers take, so that each client stands still in its first
+	const updateBytes = 512 << 10
 	s := start(t, func(c *Config) {
 		c.limits.streamsMax, c.limits.connectionsMax, c.limits.streamTime = clients+1, clients+10, time.Hour
 	})
@@ -52,7 +53,8 @@ func TestThousandSlowClients(t *testing.T) { // not parallel: it measures the pr
 	for reader.next(t).Status.Serial < last {
 	}
 	after := memory()
-	t.Logf("%d clients hold %d KiB each; %d updates of %d KiB later %d KiB each", clients, (waiting-before)/int64(clients)/1024, updates, updateBytes>>10, (after-before)/int64(clients)/1024)
+	t.Logf("%d clients hold %d KiB each; %d updates of %d KiB later %d KiB each", clients,
+		(waiting-before)/int64(clients)/1024, updates, updateBytes>>10, (after-before)/int64(clients)/1024)
 	if each := (after - before) / int64(clients); each > 64<<10 {
 		t.Errorf("each client holds %d bytes", each)
 	}

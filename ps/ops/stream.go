@@ -9,7 +9,8 @@ import (
 // hello begins a stream: how soon a browser that lost it should ask for another, in milliseconds.
 const hello = "retry: 1000\n\n"
 
-var errNoRoom = &refusal{http.StatusServiceUnavailable, "too many streams are open: close a page that shows this ps, or ask /api/v1/status now and then"}
+var errNoRoom = &refusal{http.StatusServiceUnavailable,
+	"too many streams are open: close a page that shows this ps, or ask /api/v1/status now and then"}
 
 // stream sends an update once a second, and at once when what is first on the page changes. Its clients share every
 // update, in one of two forms. One that is slow is sent the newest when it has taken the last, and is cut off when that

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -76,7 +76,7 @@ func (e *events) block(t *testing.T) string {
 }
 
 // next reads one update.
-func (e *events) next(t *testing.T) overview.Update {
+func (e *events) next(t *testing.T) status.Update {
 	t.Helper()
 	var serial uint64
 	lines := strings.Split(e.block(t), "\n")
@@ -86,7 +86,7 @@ func (e *events) next(t *testing.T) overview.Update {
 	if _, err := fmt.Sscanf(lines[0], "id: %d", &serial); err != nil {
 		t.Fatalf("event %q: %v", lines, err)
 	}
-	var u overview.Update
+	var u status.Update
 	if err := json.Unmarshal([]byte(lines[2][len("data: "):]), &u); err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +101,12 @@ func TestStreamSendsUpdates(t *testing.T) {
 	t.Parallel()
 	// Shorter than the stream lasts: times of a request do not end it.
 	s := start(t, func(c *Config) {
-		c.limits.readTime, c.limits.writeTime, c.limits.idleTime = 300*time.Millisecond, 300*time.Millisecond, 300*time.Millisecond
+		c.limits.readTime, c.limits.writeTime, c.limits.idleTime = 300*time.Millisecond, 300*time.Millisecond,
+			300*time.Millisecond
 	})
 	plain, packed := s.open(t), s.open(t, "Accept-Encoding: br, gzip")
-	if got := plain.answer.Header; got.Get("Content-Type") != "text/event-stream; charset=utf-8" || got.Get("Cache-Control") != "no-store" || got.Get("Content-Encoding") != "" {
+	if got := plain.answer.Header; got.Get("Content-Type") != "text/event-stream; charset=utf-8" ||
+		got.Get("Cache-Control") != "no-store" || got.Get("Content-Encoding") != "" {
 		t.Errorf("headers %v", got)
 	}
 	if got := packed.answer.Header; got.Get("Content-Encoding") != "gzip" || got.Get("Vary") != "Accept-Encoding" {
@@ -132,24 +134,24 @@ func TestStreamSendsUpdates(t *testing.T) {
 	}
 }
 
-// A pulse that matters makes an update of its own, and a storm of them no storm of updates.
+// A report that matters makes an update of its own, and a storm of them no storm of updates.
 func TestStreamSendsUrgentUpdatesAtOnce(t *testing.T) {
 	t.Parallel()
 	s := start(t, nil)
 	s.tracker.mu.Lock()
-	s.tracker.urgent = func(p *schema.Pulse) bool { return p.Serial > 0 }
+	s.tracker.urgent = func(p *schema.Telemetry) bool { return p.Serial > 0 }
 	s.tracker.mu.Unlock()
 	e := s.open(t)
 	e.next(t)
 	from := time.Now()
 	const updates = 10
 	for serial := uint64(1); serial <= updates; serial++ {
-		s.hub.Take("", "p-p1", &schema.Pulse{Serial: serial})
+		s.hub.Take("", "p-p1", &schema.Telemetry{Serial: serial})
 		e.next(t)
 	}
 	// That each came soon TestHubTicks shows, by a clock of its own; here, that they are bounded.
 	if took := time.Since(from); took < (updates-2)*tickSoonest/2 {
-		t.Errorf("%d updates in %s: a storm of pulses is not bounded", updates, took)
+		t.Errorf("%d updates in %s: a storm of reports is not bounded", updates, took)
 	}
 }
 
@@ -168,10 +170,11 @@ func TestStreamsAreBounded(t *testing.T) {
 	s.open(t).next(t)
 }
 
-// The end of the process, or of the overview, ends streams at once.
+// The end of the process, or of the status, ends streams at once.
 func TestEndEndsStreams(t *testing.T) {
 	t.Parallel()
-	for what, end := range map[string]func(*site){"server": func(s *site) { s.Close() }, "hub": func(s *site) { s.hub.Close() }} {
+	for what, end := range map[string]func(*site){"server": func(s *site) { s.Close() },
+		"hub": func(s *site) { s.hub.Close() }} {
 		s := start(t, nil)
 		var all []*events
 		for range 5 {

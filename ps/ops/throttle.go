@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// throttle slows down who guesses: after some free failures an address waits before it may try again, twice as long after each failure.
-// Others are not slowed: it goes by address, or by network of 64 bits in IPv6, of which one user has many addresses. Whoever shares an
-// address with one who guesses (a proxy, a machine) waits with them at the form, but is let in with a cookie or a header as ever.
+// throttle slows down who guesses: after some free failures an address waits before it may try again, twice as long
+// after each failure. Others are not slowed: it goes by address, or by network of 64 bits in IPv6, of which one user
+// has many addresses. Whoever shares an address with one who guesses (a proxy, a machine) waits with them at the form,
+// but is let in with a cookie or a header as ever.
 type throttle struct {
 	now func() time.Time
 
@@ -55,8 +56,8 @@ func origin(remote string) netip.Prefix {
 	return p
 }
 
-// wait is how long an address has to wait until it may try; 0 lets it try now. A try that is let counts as a failure until succeeded
-// takes that back, so that many at once are no more than one.
+// wait is how long an address has to wait until it may try; 0 lets it try now. A try that is let counts as a failure
+// until succeeded takes that back, so that many at once are no more than one.
 func (t *throttle) wait(remote string) time.Duration {
 	from, now := origin(remote), t.now()
 	t.mu.Lock()

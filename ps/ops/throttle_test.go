@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// The first failures are free, and then each wait is twice as long, up to a bound; a time without failures forgets them, and so does success.
+// The first failures are free, and then each wait is twice as long, up to a bound; a time without failures forgets
+// them, and so does success.
 func TestThrottle(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1e9, 0)
@@ -60,8 +61,9 @@ func TestThrottle(t *testing.T) {
 
 func TestOrigin(t *testing.T) {
 	t.Parallel()
-	for remote, want := range map[string]string{"192.0.2.1:80": "192.0.2.1/32", "[::ffff:192.0.2.1]:80": "192.0.2.1/32", "[2001:db8::1:2:3:4]:80": "2001:db8::/64",
-		"[fe80::1%eth0]:80": "fe80::/64", "": "invalid Prefix", "pipe": "invalid Prefix"} {
+	for remote, want := range map[string]string{"192.0.2.1:80": "192.0.2.1/32", "[::ffff:192.0.2.1]:80": "192.0.2.1/32",
+		"[2001:db8::1:2:3:4]:80": "2001:db8::/64",
+		"[fe80::1%eth0]:80":      "fe80::/64", "": "invalid Prefix", "pipe": "invalid Prefix"} {
 		if got := origin(remote).String(); got != want {
 			t.Errorf("%q: %s, want %s", remote, got, want)
 		}
@@ -87,7 +89,8 @@ func TestThrottleIsBounded(t *testing.T) {
 	}
 }
 
-// A flood of wrong tokens at the form is let try a few times; the token in a header, a cookie and the form after the wait go on to work.
+// A flood of wrong tokens at the form is let try a few times; the token in a header, a cookie and the form after the
+// wait go on to work.
 func TestLoginSlowsDown(t *testing.T) {
 	t.Parallel()
 	s := start(t, withToken)
@@ -95,7 +98,8 @@ func TestLoginSlowsDown(t *testing.T) {
 	now := time.Now()
 	s.token.throttle.now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now }
 	form := func(secret string) (*http.Response, string) {
-		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()), "Content-Type: application/x-www-form-urlencoded")
+		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()),
+			"Content-Type: application/x-www-form-urlencoded")
 	}
 	in, _ := form(someToken)
 	cookie := in.Cookies()[0]
@@ -106,7 +110,8 @@ func TestLoginSlowsDown(t *testing.T) {
 		case http.StatusForbidden:
 			tried++
 		case http.StatusTooManyRequests:
-			if answer.Header.Get("Retry-After") != "1" || !strings.Contains(body, "Try again in 1 s") || !strings.Contains(body, "<form") {
+			if answer.Header.Get("Retry-After") != "1" || !strings.Contains(body, "Try again in 1 s") ||
+				!strings.Contains(body, "<form") {
 				t.Fatalf("refused with %v: %q", answer.Header, body)
 			}
 		default:

@@ -21,7 +21,8 @@ type token struct {
 	cookie http.Cookie
 	now    func() time.Time
 
-	throttle *throttle // of the form. Headers are not slowed: what watches a ps must not be locked out by who shares its address
+	// of the form. Headers are not slowed: what watches a ps must not be locked out by who shares its address
+	throttle *throttle
 }
 
 // loginTime is how long a cookie lasts.
@@ -36,7 +37,8 @@ func newToken(secret string, secure bool) *token {
 	mac := hmac.New(sha256.New, []byte(secret))
 	mac.Write([]byte("gradbus page cookie 1"))
 	mac.Sum(t.key[:0])
-	t.cookie = http.Cookie{Name: "gradbus", Path: "/", MaxAge: int(loginTime / time.Second), HttpOnly: true, SameSite: http.SameSiteStrictMode}
+	t.cookie = http.Cookie{Name: "gradbus", Path: "/", MaxAge: int(loginTime / time.Second), HttpOnly: true,
+		SameSite: http.SameSiteStrictMode}
 	if secure {
 		t.cookie.Name, t.cookie.Secure = "__Host-gradbus", true
 	}
@@ -92,7 +94,8 @@ func (s *Server) deny(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("WWW-Authenticate", `Bearer realm="gradbus"`)
-	fail(w, http.StatusUnauthorized, "want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login")
+	fail(w, http.StatusUnauthorized,
+		"want the token of --http-token-file: as Authorization: Bearer TOKEN, or in a browser at /login")
 }
 
 // login shows the form, and takes it.
@@ -138,7 +141,8 @@ func showLogin(w http.ResponseWriter, status int, wrong string) {
 	if wrong != "" {
 		wrong = `<p role="alert"><strong>` + wrong + `</strong></p>`
 	}
-	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle), "form-action 'none'", "form-action 'self'").Replace(policy))
+	w.Header().Set("Content-Security-Policy", strings.NewReplacer("style-src 'self'", "style-src "+hashOf(loginStyle),
+		"form-action 'none'", "form-action 'self'").Replace(policy))
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(status)
 	_, _ = w.Write([]byte(loginHead + loginStyle + loginBody + wrong + loginForm))

@@ -44,8 +44,10 @@ func TestTokenIsAskedFor(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/api/v1/stream", "/nothing", "/api/v1/status?token=" + someToken, "/?token=" + someToken + "x&y=/../api/v1/status"} {
-		if answer, body := s.get(t, path); answer.StatusCode == 200 && strings.Contains(body, "now_ms") || path != "/?token="+someToken+"x&y=/../api/v1/status" && answer.StatusCode != 401 {
+	for _, path := range []string{"/api/v1/stream", "/nothing", "/api/v1/status?token=" + someToken,
+		"/?token=" + someToken + "x&y=/../api/v1/status"} {
+		if answer, body := s.get(t, path); answer.StatusCode == 200 && strings.Contains(body, "now_ms") ||
+			path != "/?token="+someToken+"x&y=/../api/v1/status" && answer.StatusCode != 401 {
 			t.Errorf("%s: status %d", path, answer.StatusCode)
 		}
 	}
@@ -59,16 +61,20 @@ func TestLogin(t *testing.T) {
 	s := start(t, withToken)
 	form := func(secret string, headers ...string) (*http.Response, string) {
 		t.Helper()
-		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()), append(headers, "Content-Type: application/x-www-form-urlencoded")...)
+		return s.do(t, "POST", "/login", strings.NewReader(url.Values{"token": {secret}}.Encode()),
+			append(headers, "Content-Type: application/x-www-form-urlencoded")...)
 	}
 	answer, body := s.get(t, "/login")
-	if answer.StatusCode != 200 || !strings.Contains(body, `<form method="post" action="/login">`) || strings.Contains(body, "alert") {
+	if answer.StatusCode != 200 || !strings.Contains(body, `<form method="post" action="/login">`) ||
+		strings.Contains(body, "alert") {
 		t.Fatalf("form: %d %q", answer.StatusCode, body)
 	}
-	if csp := answer.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "form-action 'self'") || !strings.Contains(csp, "style-src 'sha256-") || !strings.Contains(csp, "default-src 'none'") {
+	if csp := answer.Header.Get("Content-Security-Policy"); !strings.Contains(csp, "form-action 'self'") ||
+		!strings.Contains(csp, "style-src 'sha256-") || !strings.Contains(csp, "default-src 'none'") {
 		t.Errorf("policy of the form %q", csp)
 	}
-	if answer, body := form("wrong"); answer.StatusCode != http.StatusForbidden || !strings.Contains(body, "not the token") || answer.Header.Get("Set-Cookie") != "" {
+	if answer, body := form("wrong"); answer.StatusCode != http.StatusForbidden ||
+		!strings.Contains(body, "not the token") || answer.Header.Get("Set-Cookie") != "" {
 		t.Errorf("wrong token: %d %q", answer.StatusCode, body)
 	}
 	answer, _ = form(" " + someToken + " ")
@@ -76,7 +82,8 @@ func TestLogin(t *testing.T) {
 		t.Fatalf("login: %d %v", answer.StatusCode, answer.Header)
 	}
 	cookie := answer.Cookies()[0]
-	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" || cookie.MaxAge != 7*24*3600 || strings.Contains(cookie.Value, someToken) {
+	if !cookie.HttpOnly || cookie.SameSite != http.SameSiteStrictMode || cookie.Path != "/" ||
+		cookie.MaxAge != 7*24*3600 || strings.Contains(cookie.Value, someToken) {
 		t.Errorf("cookie %v", cookie)
 	}
 	if answer, _ := s.get(t, "/api/v1/status", "Cookie: gradbus="+cookie.Value); answer.StatusCode != 200 {
@@ -95,7 +102,8 @@ func TestLogin(t *testing.T) {
 	answer, body = form(strings.Repeat("x", loginBytesMax))
 	wantError(t, answer, body, http.StatusBadRequest, "8 KiB")
 	// A browser that asks for a page is led to the form.
-	if answer, _ := s.get(t, "/api/v1/status", "Accept: text/html,*/*"); answer.StatusCode != http.StatusSeeOther || answer.Header.Get("Location") != "/login" {
+	if answer, _ := s.get(t, "/api/v1/status", "Accept: text/html,*/*"); answer.StatusCode != http.StatusSeeOther ||
+		answer.Header.Get("Location") != "/login" {
 		t.Errorf("browser: %d %v", answer.StatusCode, answer.Header)
 	}
 	if strings.Contains(s.log.String(), someToken) {

@@ -10,15 +10,15 @@ import (
 	"sync"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
-// view is one update of the overview, and what becomes of it for those who look: each form is made when the first asks
+// view is one update of the status, and what becomes of it for those who look: each form is made when the first asks
 // for it, and shared by all. It is immutable but for that.
 type view struct {
 	hub    *Hub
 	at     time.Time
-	update overview.Update
+	update status.Update
 	newer  chan struct{} // closed when there is a newer one
 
 	eventOnce, packedOnce, statusOnce sync.Once
@@ -68,8 +68,8 @@ func (v *view) asStatus() ([]byte, error) {
 // packer compresses parts of gzip streams, each once for all streams it becomes part of.
 //
 // What makes that possible: compressed data may be cut into blocks, a flush ends one at a byte, and a block that was
-// begun with an empty window refers to nothing before it (RFC 1951). So a stream may leave parts out, and begin with any.
-// (Members of a gzip file would do the same, but browsers read the first only.) The zero packer is ready.
+// begun with an empty window refers to nothing before it (RFC 1951). So a stream may leave parts out, and begin with
+// any. (Members of a gzip file would do the same, but browsers read the first only.) The zero packer is ready.
 type packer struct {
 	mu     sync.Mutex
 	writer *flate.Writer // reused: its tables are a mebibyte

@@ -95,7 +95,8 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
     "gradbus_join": (c_int32, (c_char_p, c_char_p, c_void_p, POINTER(c_uint64))),
     "gradbus_job": (c_int32, (c_uint64, POINTER(c_void_p))),
     "gradbus_free": (None, (c_void_p,)),
-    "gradbus_begin": (c_int32, (c_uint64, POINTER(Batch), c_void_p)),
+    "gradbus_begin": (c_int32, (c_uint64, POINTER(Batch))),
+    "gradbus_dense": (c_int32, (c_uint64, c_void_p)),
     "gradbus_distinct": (c_int32, (c_uint64, c_void_p, c_int32)),
     "gradbus_lookup": (c_int32, (c_uint64, c_int64, c_void_p, c_int32)),
     "gradbus_bag_gradient": (
@@ -103,7 +104,7 @@ _PROTOTYPES: Dict[str, Tuple[Any, Tuple[Any, ...]]] = {
         (c_void_p, c_int64, c_void_p, c_int64, c_int32, c_void_p, c_int64, c_void_p, c_int64),
     ),
     "gradbus_commit": (c_int32, (c_uint64, c_void_p, c_int32)),
-    "gradbus_finish": (c_int32, (c_uint64, c_void_p)),
+    "gradbus_finish": (c_int32, (c_uint64,)),
     "gradbus_digest": (c_int32, (c_uint64, POINTER(c_uint8))),
     "gradbus_scale_lr": (c_int32, (c_uint64, c_uint64, c_float, POINTER(c_uint64))),
     "gradbus_table": (c_int32, (c_uint64, c_int32, c_uint64, c_int64, c_void_p)),

@@ -104,7 +104,7 @@ class Batches:
         self._session = session
         self._batch = _native.Batch()
         self._lanes: List[Lane] = []  # of the batch under way: those that have ended, and the current one
-        self._open = self._pending = False  # begun; committed, and its results not waited for
+        self._open = self._pending = False  # begun; committed, and since then neither begun nor settled
         self._begun = False  # a batch has begun ever
         self.number = 0
         self.failed = False
@@ -164,8 +164,7 @@ class Batches:
             session.scale_lr(scale, self.number)
             optimizer.scaled(scale)
         lib, handle = session.native, session.handle
-        # No dense values: the first are the parameters' own, and settle has taken later ones.
-        self._waited(lib.begin, handle, ctypes.byref(self._batch), None)
+        self._waited(lib.begin, handle, ctypes.byref(self._batch))
         self._begun, self._open, self._pending = True, True, False
         self.number = self._batch.number
         self._lanes = [Lane(self._batch.first_lane)]
@@ -244,7 +243,9 @@ class Batches:
                 return
             lib, handle, optimizer = session.native, session.handle, session._optimizer
             assert optimizer is not None
-            self._waited(lib.finish, handle, optimizer.values())
+            self._waited(lib.finish, handle)
+            if optimizer.moves_parameters():
+                self._waited(lib.dense, handle, optimizer.values())
             self._pending = False
             optimizer.take_values()
 

@@ -123,7 +123,7 @@ class Mean:
         self._flag.fill_(0.0 if finite else 1.0)
         self._begin()
         self._commit(1)
-        self._wait(self.native.finish, ctypes.addressof(self._addresses))
+        self._wait(self.native.dense, ctypes.addressof(self._addresses))
         self._begin()  # and back to zero, which nobody waits for before the next backward
         self._commit(1 if self._batch.first_lane == 0 else 0)
 
@@ -149,7 +149,7 @@ class Mean:
         self.handle = handle.value
 
     def _begin(self) -> None:
-        self._wait(self.native.begin, ctypes.byref(self._batch), None)
+        self._wait(self.native.begin, ctypes.byref(self._batch))
 
     def _commit(self, samples: int) -> None:
         step = self._step

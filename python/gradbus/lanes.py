@@ -61,10 +61,10 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
             )
         if drop_last:
             self.batches = self.samples // batch_size
-            self.dealt = self.batches * batch_size
+            self.used = self.batches * batch_size
         else:
             self.batches = -(-self.samples // batch_size)
-            self.dealt = self.samples
+            self.used = self.samples
         if self.batches == 0:
             raise ArgumentError(
                 f"LaneSampler of {self.samples} samples with drop_last: want a batch_size of at most that, not "
@@ -83,7 +83,7 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
         """The same indices as int64 tensors ``[n]``, for data that lie in tensors: ``for chosen in sampler.tensors():
         rows = data[chosen]`` needs no data set and no loader. They are not to be written to."""
         lanes, total = self.session.lanes, self.session.lanes_total
-        least = self.dealt // self.batches
+        least = self.used // self.batches
         if least < total:
             raise ArgumentError(
                 f"LaneSampler: a batch of {least} samples has fewer than {total} lanes: want a batch_size of at "
@@ -95,7 +95,7 @@ class LaneSampler(Sampler):  # type: ignore[type-arg]
         else:
             order = torch.arange(self.samples, dtype=torch.int64, device="cpu")
         for at in range(first, self.batches):
-            low, high = at * self.dealt // self.batches, (at + 1) * self.dealt // self.batches
+            low, high = at * self.used // self.batches, (at + 1) * self.used // self.batches
             n = high - low
             for lane in lanes:
                 yield order[low + lane * n // total : low + (lane + 1) * n // total]

@@ -286,7 +286,7 @@ class EmbeddingBag(TableModule):
 
     ``pool``: who pools. "client", the default: rows come here, and PyTorch pools them. "servers": pooled rows come, and
     gradients of bags go; with mode "sum" or "mean", without ``padding_idx`` and per-sample weights. Such a table is
-    whole on one server; several are dealt in turn."""
+    whole on one server; several are placed in turn."""
 
     def __init__(
         self,

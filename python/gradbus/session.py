@@ -308,7 +308,8 @@ class Session:
         return self._batches.begin_forward()
 
     def begin_reading(self) -> None:
-        """For modules: before a lookup that trains nothing. What was committed is complete afterwards."""
+        """For modules: before a lookup that trains nothing. Between batches, what was committed is complete afterwards;
+        within one, the lookup itself waits for what it reads."""
         if not self.handle:
             self.start()
         self._batches.settle()

@@ -13,8 +13,8 @@ func TestUpdate(t *testing.T) {
 			t.Errorf("%q: %#x, want %#x", text, got, want)
 		}
 	}
-	// RFC 3720, B.4: 32 bytes of zeros, of ones, and counting up; folding leaves them alone, so they are repeated here to a
-	// length that it does not, and compared with what the standard library says.
+	// RFC 3720, B.4: 32 bytes of zeros, of ones, and counting up; folding leaves them alone, so they are repeated here to
+	// a length that it does not, and compared with what the standard library says.
 	for name, b := range map[string]byte{"zeros": 0, "ones": 0xff} {
 		data := make([]byte, 4096)
 		for i := range data {

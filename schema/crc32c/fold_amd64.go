@@ -11,7 +11,7 @@ import (
 const (
 	blockBytes   = 64             // of one register
 	foldBytesMin = 2048           // below it the ends cost more than folding saves
-	strideBytes  = 4 * blockBytes // that the main loop takes at once
+	strideBytes  = 4 * blockBytes // that the control loop takes at once
 )
 
 // folds says that this processor can. Read only.
@@ -23,8 +23,8 @@ var keys = [4]uint64{
 	power(8*blockBytes + 32), power(8*blockBytes - 32), // to the next block
 }
 
-// power is x^n modulo the polynomial, with its bits reversed as the CRC's are, and one place up, as the carry-less product of two
-// reversed numbers comes out one place low.
+// power is x^n modulo the polynomial, with its bits reversed as the CRC's are, and one place up, as the carry-less
+// product of two reversed numbers comes out one place low.
 func power(n int) uint64 {
 	const polynomial = 0x82f63b78 // 0x1edc6f41 reversed
 	r := uint32(1 << 31)
@@ -34,8 +34,8 @@ func power(n int) uint64 {
 	return uint64(r) << 1
 }
 
-// fold writes to state 64 bytes with the remainder of state xor the first 64 bytes of data, and what follows them. blocks is how
-// many blocks of 64 bytes data has, at least 4. The processor must have what folds asks for.
+// fold writes to state 64 bytes with the remainder of state xor the first 64 bytes of data, and what follows them.
+// blocks is how many blocks of 64 bytes data has, at least 4. The processor must have what folds asks for.
 //
 //go:noescape
 func fold(state *[blockBytes]byte, data *byte, blocks int, keys *[4]uint64)

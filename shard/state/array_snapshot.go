@@ -7,13 +7,13 @@ import (
 	"gradbus/schema"
 )
 
-// Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about valuesMax
-// values at a time.
+// Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about
+// valuesMax values at a time.
 func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 	most := max(1, valuesMax/t.dim)
-	for _, p := range t.partitions {
-		for first := p.first; first < p.end; first += most {
-			if err := yield(t.rowsAt(p.id, first, min(first+most, p.end))); err != nil {
+	for p := range schema.Partition(t.config.Spec.Partitions) {
+		for first, end := t.places.from(p, 0); first < end; first += most {
+			if err := yield(t.rowsAt(p, first, min(first+most, end))); err != nil {
 				return err
 			}
 		}
@@ -23,10 +23,12 @@ func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
 
 // rowsAt is the rows at places [first, end). Keys and marks are in new memory.
 func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
-	r := Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim, Version: t.version, Steps: t.steps,
-		Values: t.rows[first*t.dim : end*t.dim]}
+	r := Rows{Table: t.config.Spec.Name, Partition: p, Column: t.config.Column, Columns: t.dim,
+		Version: t.version, Steps: t.steps,
+		Keys: make([]uint64, end-first), Values: t.rows[first*t.dim : end*t.dim]}
+	t.places.list(p, first, r.Keys)
+	t.wantAll(first, end)
 	for at := first; at < end; at++ {
-		r.Keys = append(r.Keys, uint64(t.keys[at]))
 		switch {
 		case t.last != nil:
 			r.Last = append(r.Last, t.last[at])
@@ -45,7 +47,8 @@ func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 func (t *Array) Restore() RowsRestore {
 	t.cut(0)
 	t.staged.step = false
-	return &arrayRestore{table: t, there: make([]int32, len(t.keys))}
+	t.initial.drawn = nil // no row stays
+	return &arrayRestore{table: t, there: make([]int32, t.places.count())}
 }
 
 // arrayRestore puts a snapshot in the place of what an Array has.
@@ -68,11 +71,13 @@ func (r *arrayRestore) Rows(rows Rows) error {
 	if err := r.check(&rows); err != nil {
 		return fmt.Errorf("restore %d rows of table %q: %w", len(rows.Keys), rows.Table, err)
 	}
+	var place [1]int64
 	for i, key := range rows.Keys {
-		if t.Missing(rows.Keys[i:i+1]) >= 0 {
+		if key >= t.config.Spec.Rows || !t.places.has(key) {
 			continue
 		}
-		at := int(t.places[key])
+		t.places.find(rows.Keys[i:i+1], place[:])
+		at := int(place[0])
 		from, to, n := i*rows.Columns+lo-rows.Column, at*t.dim+lo-t.config.Column, hi-lo
 		copy(t.rows[to:to+n], rows.Values[from:])
 		for k, s := range t.rule.slots {
@@ -100,10 +105,12 @@ func (r *arrayRestore) check(rows *Rows) error {
 		r.any, t.version, t.steps = true, rows.Version, rows.Steps
 	}
 	if t.version != rows.Version || t.steps != rows.Steps {
-		return fmt.Errorf("%w: version %d after %d steps, and others are of %d after %d", ErrSnapshot, rows.Version, rows.Steps, t.version, t.steps)
+		return fmt.Errorf("%w: version %d after %d steps, and others are of %d after %d", ErrSnapshot,
+			rows.Version, rows.Steps, t.version, t.steps)
 	}
 	if len(rows.Values) != n*rows.Columns || (t.last != nil || t.stepped != nil) && len(rows.Last) != n {
-		return fmt.Errorf("%w: %d values and %d marks for rows of %d", ErrSnapshot, len(rows.Values), len(rows.Last), rows.Columns)
+		return fmt.Errorf("%w: %d values and %d marks for rows of %d", ErrSnapshot,
+			len(rows.Values), len(rows.Last), rows.Columns)
 	}
 	if i := slices.IndexFunc(rows.Last, func(last int64) bool { return last < 0 }); i >= 0 {
 		return fmt.Errorf("%w: the last step of row %d is %d: want 0 or more", ErrSnapshot, i, rows.Last[i])
@@ -115,8 +122,8 @@ func (r *arrayRestore) check(rows *Rows) error {
 func (r *arrayRestore) Done() error {
 	for at, n := range r.there {
 		if int(n) != r.table.dim {
-			return fmt.Errorf("restore table %q: %w: %d values came of row %d, which has %d here", r.table.config.Spec.Name, ErrSnapshot,
-				n, r.table.keys[at], r.table.dim)
+			return fmt.Errorf("restore table %q: %w: %d values came of row %d, which has %d here",
+				r.table.config.Spec.Name, ErrSnapshot, n, r.table.places.key(at), r.table.dim)
 		}
 	}
 	return nil

@@ -3,7 +3,6 @@ package state
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strings"
 
 	"gradbus/cuda"
@@ -15,8 +14,8 @@ import (
 type DenseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
-	// Values is where a version of a chunk lies: in frames that are published, in a flat space, in a module's tensors. What
-	// it gives for a chunk's newest version stays as it is until that of the next is whole. The two may not overlap.
+	// Values is where a version of a chunk lies: in frames that are published, in a flat space, in a module's tensors.
+	// What it gives for a chunk's newest version stays as it is until that of the next is whole. The two may not overlap.
 	Values func(chunk int, v schema.Version) []float32
 	Chunks []Chunk
 	LR     *LRChanges
@@ -45,16 +44,16 @@ type Piece struct {
 	Elements int
 }
 
-// Dense is chunks of dense parameters in versions, with their optimizers. Version v of a chunk is what v outcomes have made of
-// it: each is a step, or, where nobody had a sample, the values as they were. Values lie where the owner wants them; slots
-// lie here, outside the Go heap. It is not safe for concurrent use.
+// Dense is chunks of dense parameters in versions, with their optimizers. Version v of a chunk is what v outcomes have
+// made of it: each is a step, or, where nobody had a sample, the values as they were. Values lie where the owner wants
+// them; slots lie here, outside the Go heap. Different chunks may be stepped at the same time; otherwise it is not safe
+// for concurrent use.
 //
 //	d, err := NewDense(config)
 //	err = d.Draw(ctx)
 //	err = d.Average(i, weight, terms)   // version v+1 of chunk i, from v and the sum of terms
 type Dense struct {
 	config DenseConfig
-	rules  []*rule
 	chunks []denseChunk
 	memory *cuda.Buffer
 }
@@ -62,7 +61,7 @@ type Dense struct {
 // denseChunk is a chunk's newest version. Index v % len of what is kept by version is version v's.
 type denseChunk struct {
 	version schema.Version
-	rule    *rule
+	rule    *rule         // its own: a step changes it
 	kept    [][][]float32 // of each version, each slot of the rule
 	slots   [][]cuda.Slot // the same, from each version to the next
 	steps   [2]uint64     // that were done by then
@@ -76,7 +75,7 @@ func NewDense(c DenseConfig) (*Dense, error) {
 		if c.Chunks[i].Optimizer == nil {
 			continue
 		}
-		r, err := d.rule(*c.Chunks[i].Optimizer)
+		r, err := newRule(*c.Chunks[i].Optimizer, c.LR, c.Start)
 		if err != nil {
 			return nil, err
 		}
@@ -101,20 +100,6 @@ func (d *Dense) versions() int {
 	return 2
 }
 
-// rule is that of an optimizer: chunks share it.
-func (d *Dense) rule(o schema.Optimizer) (*rule, error) {
-	for _, r := range d.rules {
-		if reflect.DeepEqual(r.named, o.WithDefaults()) {
-			return r, nil
-		}
-	}
-	r, err := newRule(o, d.config.LR, d.config.Start)
-	if err == nil {
-		d.rules = append(d.rules, r)
-	}
-	return r, err
-}
-
 // lay gives a chunk its slots, and the rest of the memory back.
 func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	if c.rule == nil {
@@ -131,7 +116,8 @@ func (c *denseChunk) lay(free []float32, elements, versions int) []float32 {
 	for v := range c.slots {
 		next := c.kept[(v+1)%versions]
 		for s, shape := range c.rule.slots {
-			c.slots[v] = append(c.slots[v], cuda.Slot{Name: shape.name, Before: cuda.Float32s(c.kept[v][s]), After: cuda.Float32s(next[s])})
+			c.slots[v] = append(c.slots[v], cuda.Slot{Name: shape.name, Before: cuda.Float32s(c.kept[v][s]),
+				After: cuda.Float32s(next[s])})
 		}
 	}
 	return free
@@ -204,8 +190,8 @@ func (c *denseChunk) slotsNow() []cuda.Slot {
 	return c.slots[c.version%schema.Version(len(c.slots))]
 }
 
-// Average steps a chunk by the sum of terms, which the optimizer divides once by weight, in one pass. After an error the chunk
-// is as it was, unless the error says that the backend failed.
+// Average steps a chunk by the sum of terms, which the optimizer divides once by weight, in one pass. After an error
+// the chunk is as it was, unless the error says that the backend failed.
 func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	c, now, out := d.begin(i)
 	if c.version < d.config.Start {
@@ -213,7 +199,8 @@ func (d *Dense) Average(i int, weight float64, terms []cuda.Term) error {
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.AverageApply(cuda.AverageApply{
-		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clip, Weight: float32(weight), First: steps == 0,
+		Dim: 1, Lanes: d.config.Lanes, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clip, Weight: float32(weight),
+		First:     steps == 0,
 		NonFinite: d.config.NonFinite, Terms: terms, Slots: c.slotsNow(), Param: cuda.Float32s(now), Out: cuda.Float32s(out),
 	})
 	if err == nil {
@@ -230,7 +217,8 @@ func (d *Dense) Step(i int, weight float64, sum []float32, scale float32) error 
 	}
 	steps := c.steps[c.version%2]
 	err := d.config.Backend.ApplyDense(cuda.ApplyDense{
-		Dim: 1, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clipped(scale), Weight: float32(weight), First: steps == 0, NonFinite: d.config.NonFinite,
+		Dim: 1, Optimizer: c.rule.at(c.version, steps), Clip: c.rule.clipped(scale), Weight: float32(weight),
+		First: steps == 0, NonFinite: d.config.NonFinite,
 		Slots: c.slotsNow(), Param: cuda.Float32s(now), Grad: cuda.Float32s(sum), Out: cuda.Float32s(out),
 	})
 	if err == nil {
@@ -249,7 +237,8 @@ func (d *Dense) Keep(i int) {
 
 // assign makes the sum of terms by weight the next version of a chunk, which is no step.
 func (d *Dense) assign(c *denseChunk, out []float32, lanes int, weight float64, terms []cuda.Term) error {
-	if err := d.config.Backend.Average(cuda.Average{Lanes: lanes, Weight: float32(weight), Terms: terms, Out: cuda.Float32s(out)}); err != nil {
+	if err := d.config.Backend.Average(cuda.Average{Lanes: lanes, Weight: float32(weight), Terms: terms,
+		Out: cuda.Float32s(out)}); err != nil {
 		return err
 	}
 	c.keepSlots()
@@ -273,4 +262,14 @@ func (d *Dense) Set(i int, values []float32) {
 	c, _, out := d.begin(i)
 	copy(out, values)
 	c.done(0)
+}
+
+// fill sets memory that is zeroed.
+func fill(values []float32, to float32) {
+	if to == 0 {
+		return // pages that nobody touches cost nothing
+	}
+	for i := range values {
+		values[i] = to
+	}
 }

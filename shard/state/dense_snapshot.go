@@ -7,9 +7,9 @@ import (
 	"gradbus/schema"
 )
 
-// Snapshot gives yield every piece of every chunk at version v, which may be a chunk's newest, or the one before unless slots
-// are kept in place; with Newest each chunk is at its own. What a Tensor holds is valid until yield returns, whose error ends
-// the snapshot and is returned. It is ErrVersion where a chunk does not keep v.
+// Snapshot gives yield every piece of every chunk at version v, which may be a chunk's newest, or the one before unless
+// slots are kept in place; with Newest each chunk is at its own. What a Tensor holds is valid until yield returns,
+// whose error ends the snapshot and is returned. It is ErrVersion where a chunk does not keep v.
 func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 	for i := range d.chunks {
 		if c := &d.chunks[i]; v != Newest && v != c.version && (d.config.InPlace || v+1 != c.version) {
@@ -23,7 +23,8 @@ func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 		}
 		values := d.config.Values(i, at)
 		for _, p := range d.config.Chunks[i].Pieces {
-			t := Tensor{Name: p.Name, From: p.From, Values: values[p.Offset : p.Offset+p.Elements], Version: at, Steps: c.steps[at%2]}
+			t := Tensor{Name: p.Name, From: p.From, Values: values[p.Offset : p.Offset+p.Elements], Version: at,
+				Steps: c.steps[at%2]}
 			if c.rule != nil {
 				for s, kept := range c.keptAt(at) {
 					t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, kept[p.Offset : p.Offset+p.Elements]})

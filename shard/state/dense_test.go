@@ -17,7 +17,8 @@ func wants(t testing.TB, what string, err, want error) {
 	}
 }
 
-// testDense is two parameters of 40 and 23 values, of which the second has an optimizer of its own, cut into chunks of at most so many values.
+// testDense is two parameters of 40 and 23 values, of which the second has an optimizer of its own, cut into chunks of
+// at most so many values.
 type testDense struct {
 	*Dense
 	values [][][]float32 // [version % 2][chunk]
@@ -91,8 +92,8 @@ func (d *testDense) at(t testing.TB, v schema.Version) (values, slots []float32,
 	return values, slots, steps
 }
 
-// A snapshot of dense state at any version, with some of its chunks at the next one already or not, goes on as if nothing had
-// happened, however it is cut into chunks.
+// A snapshot of dense state at any version, with some of its chunks at the next one already or not, goes on as if
+// nothing had happened, however it is cut into chunks.
 func TestDenseGoesOnFromASnapshot(t *testing.T) {
 	backend := testBackend(t)
 	for name, o := range testOptimizers() {

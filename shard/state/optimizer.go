@@ -7,9 +7,9 @@ import (
 	"gradbus/schema"
 )
 
-// rule is an optimizer of a manifest, made ready for the kernels. It is the one place that knows which optimizer of package
-// cuda a kind is, what it keeps and how its numbers change from version to version. A rule belongs to one owner of state and
-// is not safe for concurrent use: at changes it in place, so that a batch allocates nothing.
+// rule is an optimizer of a manifest, made ready for the kernels. It is the one place that knows which optimizer of
+// package cuda a kind is, what it keeps and how its numbers change from version to version. A rule belongs to one table
+// or chunk and is not safe for concurrent use: at changes it in place, so that a batch allocates nothing.
 type rule struct {
 	named   schema.Optimizer
 	slots   []slotShape
@@ -83,8 +83,8 @@ func newRule(o schema.Optimizer, changes *LRChanges, start schema.Version) (*rul
 	return r, nil
 }
 
-// at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid until
-// the next call.
+// at is the optimizer for the step that makes the next version of v, where steps have been done before it. It is valid
+// until the next call.
 func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 	lr := r.named.Rate(uint64(max(v, r.start)-r.start)) * r.changes.scale(v)
 	r.sgd.LR, r.adagrad.LR, r.rowwise.LR, r.adam.LR, r.adamw.LR, r.ftrl.LR = lr, lr, lr, lr, lr, lr
@@ -92,7 +92,8 @@ func (r *rule) at(v schema.Version, steps uint64) cuda.Optimizer {
 	return r.optimizer
 }
 
-// clipped is how the gradient of a step is bounded: as the optimizer says, or by a factor that follows from all gradients.
+// clipped is how the gradient of a step is bounded: as the optimizer says, or by a factor that follows from all
+// gradients.
 func (r *rule) clipped(scale float32) cuda.Clip {
 	if scale == 1 {
 		return r.clip
@@ -100,8 +101,8 @@ func (r *rule) clipped(scale float32) cuda.Clip {
 	return cuda.Clip{Kind: cuda.ClipScale, By: scale}
 }
 
-// SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those that tell
-// which steps a row has had.
+// SlotBytes is what an optimizer keeps of a tensor, or of a table of so many rows: the bytes of its slots, and those
+// that tell which steps a row has had, or whether it is drawn.
 func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
 	r, err := newRule(o, nil, 0)
 	if err != nil {
@@ -110,11 +111,12 @@ func SlotBytes(o schema.Optimizer, rows, dim int64) (slots, marks int64) {
 	for _, s := range r.slots {
 		slots += rows * int64(s.width(int(dim))) * valueBytes
 	}
+	marks = drawnBytes(rows, dim)
 	switch {
 	case r.exact:
-		marks = rows * stepBytes
+		marks += rows * stepBytes
 	case r.marks:
-		marks = rows
+		marks += rows
 	}
 	return slots, marks
 }

@@ -29,9 +29,8 @@ func (t *Array) Stage(g RowGradient) error {
 	}
 	st.places, st.rows = extended(st.places, n), extended(st.rows, n*t.dim)
 	places := st.places[before:]
-	for i, key := range g.Keys {
-		places[i] = int64(t.places[key])
-	}
+	t.places.find(g.Keys, places)
+	t.want(places)
 	if t.version < t.config.Start {
 		return t.assign(before, g)
 	}
@@ -45,7 +44,8 @@ func (t *Array) Stage(g RowGradient) error {
 	switch {
 	case t.last != nil:
 		st.last = extended(st.last, n)
-		a.Steps = cuda.Steps{Last: cuda.Int64s(t.last), LastAfter: cuda.Int64s(st.last[before:]), Step: int64(t.steps + 1), Exact: true}
+		a.Steps = cuda.Steps{Last: cuda.Int64s(t.last), LastAfter: cuda.Int64s(st.last[before:]), Step: int64(t.steps + 1),
+			Exact: true}
 	case t.stepped != nil:
 		st.first = grown(st.first, n)
 		for i, at := range places {
@@ -63,12 +63,14 @@ func (t *Array) Stage(g RowGradient) error {
 	})
 }
 
-// assign stages sums by their weight as rows, from the first of them on: no step, so nothing that the optimizer keeps is staged.
+// assign stages sums by their weight as rows, from the first of them on: no step, so nothing that the optimizer keeps
+// is staged.
 func (t *Array) assign(first int, g RowGradient) error {
 	st := &t.staged
 	st.step = false
-	err := t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight, Terms: []cuda.Term{{Count: 1, Values: g.Sums}},
-		Out: cuda.Float32s(st.rows[first*t.dim:])})
+	err := t.config.Backend.Average(cuda.Average{Lanes: 1, Weight: g.Weight,
+		Terms: []cuda.Term{{Count: 1, Values: g.Sums}},
+		Out:   cuda.Float32s(st.rows[first*t.dim:])})
 	if err != nil {
 		st.places, st.rows = st.places[:first], st.rows[:first*t.dim]
 	}
@@ -82,7 +84,8 @@ func (t *Array) apply(places []int64, g RowGradient) cuda.ApplyRows {
 		t.staged.pass = append(t.staged.pass, cuda.Slot{Name: s.name, Before: cuda.Float32s(t.slots[i])})
 	}
 	return cuda.ApplyRows{
-		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight, Slots: t.staged.pass,
+		Dim: t.dim, Optimizer: t.rule.at(t.version, t.steps), Clip: t.rule.clipped(g.Scale), Weight: g.Weight,
+		Slots: t.staged.pass,
 		Table: cuda.Float32s(t.rows), Index: cuda.Int64s(places), Grad: g.Sums,
 	}
 }
@@ -97,8 +100,8 @@ func (t *Array) cut(n int) {
 	st.last = st.last[:min(n, len(st.last))]
 }
 
-// Commit moves staged rows into the table. A step counts also where none of its rows are here, so that the number does not
-// depend on how a table is cut.
+// Commit moves staged rows into the table. A step counts also where none of its rows are here, so that the number does
+// not depend on how a table is cut.
 func (t *Array) Commit() {
 	st := &t.staged
 	for i, at := range st.places {
@@ -135,16 +138,16 @@ func (t *Array) commitStep() {
 	t.cut(0)
 }
 
-// catchUp makes up, in the table, for the steps that rows have sat out: each as one with a gradient of zero. The last of them
-// is a step with that gradient, and those before it are the kernel's to repeat.
-func (t *Array) catchUp(keys []uint64) error {
-	late := t.ids[:0]
-	for _, key := range keys {
-		if at := t.places[key]; t.last[at] < int64(t.steps) {
-			late = append(late, int64(at))
+// catchUp makes up, in the table, for the steps that rows have sat out: each as one with a gradient of zero. The last
+// of them is a step with that gradient, and those before it are the kernel's to repeat.
+func (t *Array) catchUp(places []int64) error {
+	late := t.late[:0]
+	for _, at := range places {
+		if t.last[at] < int64(t.steps) {
+			late = append(late, at)
 		}
 	}
-	t.ids = late
+	t.late = late
 	if len(late) == 0 {
 		return nil
 	}

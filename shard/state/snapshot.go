@@ -9,10 +9,11 @@ import (
 	"gradbus/schema"
 )
 
-// A snapshot is what an owner has at one version, piece by piece, each by the name of its tensor: a writer streams it, and nothing of
-// it says how tensors were cut. Dense.Snapshot and Table.Snapshot give pieces in a fixed order: chunks as they are numbered, partitions and
-// keys ascending. A restore takes pieces in any order and leaves out those of elsewhere, so whoever has all pieces of a
-// job gives them to every owner, however many there are now; Done says whether anything was missing.
+// A snapshot is what an owner has at one version, piece by piece, each by the name of its tensor: a writer streams it,
+// and nothing of it says how tensors were cut. Dense.Snapshot and Table.Snapshot give pieces in a fixed order: chunks
+// as they are numbered, partitions and keys ascending. A restore takes pieces in any order and leaves out those of
+// elsewhere, so whoever has all pieces of a job gives them to every owner, however many there are now; Done says
+// whether anything was missing.
 
 // Tensor is a stretch of a dense parameter.
 type Tensor struct {
@@ -33,8 +34,8 @@ type Rows struct {
 	Keys      []uint64 // ascending
 	Values    []float32
 	Slots     []Slot // [len(Keys), Columns], or [len(Keys)] of a slot that has one value a row
-	// Last says of each row which steps it has had, where the optimizer asks: 0 for none, else its last one where steps are made
-	// up for (Optimizer.Exact), else 1.
+	// Last says of each row which steps it has had, where the optimizer asks: 0 for none, else its last one where steps
+	// are made up for (Optimizer.Exact), else 1.
 	Last    []int64
 	Version schema.Version
 	Steps   uint64 // of the table that were done by then
@@ -53,8 +54,8 @@ const Newest = schema.Version(math.MaxUint64)
 var (
 	// ErrVersion says that a version is not kept: it is to come, or a later one has taken its memory. Nothing changed.
 	ErrVersion = errors.New("version is not kept")
-	// ErrSnapshot says that a piece does not fit what it is restored to, or that some are missing. What was restored by then
-	// stays, and the owner must not be used.
+	// ErrSnapshot says that a piece does not fit what it is restored to, or that some are missing. What was restored by
+	// then stays, and the owner must not be used.
 	ErrSnapshot = errors.New("snapshot does not fit")
 )
 
@@ -93,7 +94,8 @@ func (r *rule) checkSlots(slots []Slot, size func(slotShape) int) error {
 	}
 	for i, s := range r.slots {
 		if slots[i].Name != s.name || len(slots[i].Values) != size(s) {
-			return fmt.Errorf("%w: slot %q of %d values, want %q of %d", ErrSnapshot, slots[i].Name, len(slots[i].Values), s.name, size(s))
+			return fmt.Errorf("%w: slot %q of %d values, want %q of %d", ErrSnapshot, slots[i].Name, len(slots[i].Values),
+				s.name, size(s))
 		}
 	}
 	return nil

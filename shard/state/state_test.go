@@ -31,9 +31,8 @@ func everywhere(schema.Partition) bool { return true }
 func testArray(t testing.TB, rows uint64, dim int, o schema.Optimizer) *Array {
 	t.Helper()
 	spec := &schema.TableSpec{Name: "t", Rows: rows, Dim: dim, Partitions: 4, Init: schema.Zeros()}
-	places, err := NewPlaces(t.Context(), spec, everywhere)
-	must(t, err)
-	a, err := NewArray(t.Context(), ArrayConfig{Backend: testBackend(t), Spec: spec, Optimizer: o, Places: places, Columns: dim})
+	a, err := NewArray(t.Context(), ArrayConfig{Backend: testBackend(t), Spec: spec, Optimizer: o, Here: everywhere,
+		Columns: dim})
 	must(t, err)
 	t.Cleanup(a.Close)
 	return a
@@ -68,9 +67,6 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 	if got := gathered(t, a, 2, 7); !slices.Equal(got, []float32{-0.75, -1.5}) || a.Version() != 2 {
 		t.Errorf("row is %v at version %d", got, a.Version())
 	}
-	if at := a.Missing([]uint64{9, 10, 11}); at != 1 {
-		t.Errorf("key at %d is missing, want 1", at)
-	}
 	out := make([]float32, 4)
 	must(t, a.Pool(Bags{Mode: cuda.Mean, Keys: []uint64{7, 3, 7}, Offsets: []uint32{0, 2}}, out))
 	if !slices.Equal(out, []float32{-0.625, -1, -0.75, -1.5}) {
@@ -82,7 +78,8 @@ func TestRowsStepBesideTheTable(t *testing.T) {
 func TestScanIsInOrder(t *testing.T) {
 	a := testArray(t, 100, 3, schema.Optimizer{LR: 1})
 	for key := range uint64(100) {
-		must(t, a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1, Scale: 1}))
+		must(t,
+			a.Stage(RowGradient{Keys: []uint64{key}, Sums: cuda.Float32s([]float32{-float32(key), 0, 0}), Weight: 1, Scale: 1}))
 	}
 	a.Commit()
 	var s Scanner
@@ -96,7 +93,8 @@ func TestScanIsInOrder(t *testing.T) {
 			t.Errorf("%d keys and %d values at once", len(keys), len(rows))
 		}
 		for i, key := range keys {
-			if schema.PartitionOf(key, 4) != p || p < last.p || seen > 0 && p == last.p && key <= last.key || rows[3*i] != float32(key) {
+			if schema.PartitionOf(key, 4) != p || p < last.p || seen > 0 && p == last.p && key <= last.key ||
+				rows[3*i] != float32(key) {
 				t.Errorf("partition %d key %d row %v after partition %d key %d", p, key, rows[3*i:3*i+3], last.p, last.key)
 			}
 			last.p, last.key = p, key
@@ -117,7 +115,8 @@ func TestDenseSteps(t *testing.T) {
 		Values: func(_ int, v schema.Version) []float32 { return values[v%2] }})
 	must(t, err)
 	defer d.Close()
-	terms := []cuda.Term{{First: 0, Count: 1, Values: cuda.Float32s([]float32{1, 0, 2})}, {First: 1, Count: 1, Values: cuda.Float32s([]float32{3, 0, 0})}}
+	terms := []cuda.Term{{First: 0, Count: 1, Values: cuda.Float32s([]float32{1, 0, 2})},
+		{First: 1, Count: 1, Values: cuda.Float32s([]float32{3, 0, 0})}}
 	must(t, d.Average(0, 2, terms))
 	if want := []float32{0, 2, 2.5}; !slices.Equal(values[1], want) {
 		t.Errorf("%v, want %v", values[1], want)
@@ -146,21 +145,16 @@ func (f *fading) Err() error {
 	return nil
 }
 
-// A job may end while its tables are drawn, and others wait for that: it must not take as long as the largest partition.
+// A job may end while its tables are drawn, and others wait for that: it must not take as long as the largest
+// partition.
 func TestDrawingEndsWithItsContext(t *testing.T) {
 	spec := &schema.TableSpec{Name: "t", Rows: 100_000, Dim: 1, Partitions: 1, Init: schema.Uniform(1)}
-	places, err := NewPlaces(t.Context(), spec, everywhere)
-	must(t, err)
 	a := testArray(t, 1, 1, schema.Optimizer{LR: 1})
-	a.Places, a.config.Spec, a.rows = places, spec, make([]float32, 100_000)
+	a.places, a.config.Spec, a.rows = newPlaces(spec, everywhere), spec, make([]float32, 100_000)
 	ctx := &fading{Context: context.Background()}
 	ctx.looks.Store(5)
 	if err := a.draw(ctx); err == nil || a.rows[len(a.rows)-1] != 0 || a.rows[0] == 0 {
 		t.Errorf("%v: drawn to the end after the context had ended, or not at all", err)
-	}
-	ctx.looks.Store(1)
-	if _, err := NewPlaces(ctx, spec, everywhere); err == nil {
-		t.Error("keys were laid out after the context had ended")
 	}
 }
 

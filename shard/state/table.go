@@ -5,47 +5,46 @@ import (
 	"gradbus/schema"
 )
 
-// Table is the rows of an embedding table that one owner has, with their optimizer. Its rows are of one version. What steps
-// make of them is staged beside it until Commit, so that readers of a version are not disturbed by the next one. Who calls it
-// has found by Missing that rows are here. Where rows and slots lie is the implementation's to say. A Table is not safe for
-// concurrent use.
+// Table is the rows of an embedding table that one owner has, with their optimizer. Its rows are of one version. What
+// steps make of them is staged beside it until Commit, so that readers of a version are not disturbed by the next one.
+// Who calls it has checked that their rows are here. Where rows and slots lie is the implementation's to say. A Table
+// is not safe for concurrent use.
 //
 //	t.Gather(keys, rows)            // version v
 //	t.Stage(RowGradient{...})       // beside it
 //	t.Gather(keys, rows)            // version v, still
 //	t.Commit()                      // version v+1
 type Table interface {
-	// Missing is the position of the first key whose row is not here, or -1.
-	Missing(keys []uint64) int
 	// Version counts commits.
 	Version() schema.Version
 	// Gather copies the rows of keys to rows [len(keys), dim].
 	Gather(keys []uint64, rows []float32) error
 	// Pool makes each bag one row of out: the sum over its keys in the order of their positions, or their mean.
 	Pool(b Bags, out []float32) error
-	// Stage steps rows by their gradients. Its keys are in no other call before the next Commit. After an error nothing of the
-	// call is staged.
+	// Stage steps rows by their gradients. Its keys are in no other call before the next Commit. After an error nothing of
+	// the call is staged.
 	Stage(g RowGradient) error
-	// Step says that the next Commit is of a step, also where it has touched no row here; Stage says so, too. Versions without one
-	// are those of batches without samples.
+	// Step says that the next Commit is of a step, also where it has touched no row here; Stage says so, too. Versions
+	// without one are those of batches without samples.
 	Step()
 	// Commit makes the staged rows, if any, those of the next version.
 	Commit()
-	// Left is how many rows a partition has from a key on; false where the partition is not here.
-	Left(p schema.Partition, cursor uint64) (rows int, here bool)
+	// Left is how many rows a partition has here from a key on.
+	Left(p schema.Partition, cursor uint64) int
 	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
 	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
-	// Snapshot gives yield all rows of the version, without what is staged: partitions and keys ascending, about valuesMax values
-	// at a time. What they hold is valid until yield returns, whose error ends the snapshot and is returned.
+	// Snapshot gives yield all rows of the version, without what is staged: partitions and keys ascending, about valuesMax
+	// values at a time. What they hold is valid until yield returns, whose error ends the snapshot and is returned.
 	Snapshot(valuesMax int, yield func(Rows) error) error
-	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be used.
+	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be
+	// used.
 	Restore() RowsRestore
 	// Close frees memory. The table must not be used afterwards.
 	Close()
 }
 
-// RowsRestore takes the rows of a snapshot, in any order, and leaves out those of elsewhere. Done is ErrSnapshot where any were
-// missing, or came twice.
+// RowsRestore takes the rows of a snapshot, in any order, and leaves out those of elsewhere. Done is ErrSnapshot where
+// any were missing, or came twice.
 type RowsRestore interface {
 	Rows(r Rows) error
 	Done() error

@@ -15,11 +15,12 @@ import (
 func testOptimizers() map[string]schema.Optimizer {
 	cosine := &schema.Schedule{Kind: schema.ScheduleCosine, Warmup: 2, Total: 9, Final: 0.1}
 	return map[string]schema.Optimizer{
-		"sgd":             {Kind: schema.OptimizerSGD, LR: 0.1, WeightDecay: 0.01, Schedule: cosine},
-		"momentum":        {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, Dampening: 0.1, WeightDecay: 0.01},
-		"exact":           {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Exact: true},
-		"exact decay":     {Kind: schema.OptimizerSGD, LR: 0.1, WeightDecay: 0.01, Exact: true},
-		"adagrad":         {Kind: schema.OptimizerAdagrad, LR: 0.1, InitialAccumulator: 0.5, Clip: &schema.Clipping{Kind: schema.ClipValue, Max: 0.1}},
+		"sgd":         {Kind: schema.OptimizerSGD, LR: 0.1, WeightDecay: 0.01, Schedule: cosine},
+		"momentum":    {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, Dampening: 0.1, WeightDecay: 0.01},
+		"exact":       {Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9, WeightDecay: 0.01, Exact: true},
+		"exact decay": {Kind: schema.OptimizerSGD, LR: 0.1, WeightDecay: 0.01, Exact: true},
+		"adagrad": {Kind: schema.OptimizerAdagrad, LR: 0.1, InitialAccumulator: 0.5,
+			Clip: &schema.Clipping{Kind: schema.ClipValue, Max: 0.1}},
 		"adamw":           {Kind: schema.OptimizerAdamW, LR: 0.1, Schedule: cosine},
 		"ftrl":            {Kind: schema.OptimizerFTRL, LR: 0.1, L1: 0.01, L2: 0.1},
 		"rowwise_adagrad": {Kind: schema.OptimizerRowwiseAdagrad, LR: 0.1, InitialAccumulator: 0.5},
@@ -37,19 +38,20 @@ type group struct {
 
 const testRows, testDim = 57, 5
 
-// newGroup cuts a table by rows over so many owners, or by columns.
+// newGroup cuts a table by rows over so many owners, or by columns. Each other one is drawn when rows are wanted.
 func newGroup(t testing.TB, backend cuda.Backend, o schema.Optimizer, owners, partitions int, columns bool) *group {
 	t.Helper()
-	g := &group{spec: schema.TableSpec{Name: "t", Rows: testRows, Dim: testDim, Partitions: partitions, Init: schema.Normal(1)}}
+	g := &group{spec: schema.TableSpec{Name: "t", Rows: testRows, Dim: testDim, Partitions: partitions,
+		Init: schema.Normal(1)}}
 	for i := range owners {
+		late := i%2 == partitions%2
 		here := func(p schema.Partition) bool { return columns || int(p)%owners == i }
 		first, end := 0, testDim
 		if columns {
 			first, end = i*testDim/owners, (i+1)*testDim/owners
 		}
-		places, err := NewPlaces(t.Context(), &g.spec, here)
-		must(t, err)
-		a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: &g.spec, Optimizer: o, Seed: 3, Places: places, Column: first, Columns: end - first})
+		a, err := NewArray(t.Context(), ArrayConfig{Backend: backend, Spec: &g.spec, Optimizer: o, Seed: 3, Here: here,
+			Column: first, Columns: end - first, late: late})
 		must(t, err)
 		t.Cleanup(a.Close)
 		g.owners, g.dims, g.column = append(g.owners, a), append(g.dims, end-first), append(g.column, first)
@@ -90,14 +92,16 @@ func (g *group) stage(t testing.TB, w *work) {
 		var keys []uint64
 		var rows []float32
 		for k, key := range w.keys {
-			if a.Missing(w.keys[k:k+1]) < 0 {
+			if a.places.has(key) {
 				keys = append(keys, key)
 				rows = append(rows, w.rows[k*testDim+g.column[i]:k*testDim+g.column[i]+g.dims[i]]...)
 			}
 		}
 		half := len(keys) / 2 // in two calls, as parts of a result come
 		for _, part := range [][2]int{{half, len(keys)}, {0, half}} {
-			must(t, a.Stage(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]), Weight: w.weight, Scale: 1}))
+			must(t,
+				a.Stage(RowGradient{Keys: keys[part[0]:part[1]], Sums: cuda.Float32s(rows[part[0]*g.dims[i] : part[1]*g.dims[i]]),
+					Weight: w.weight, Scale: 1}))
 		}
 	}
 }
@@ -114,7 +118,7 @@ func (g *group) all(t testing.TB) []float32 {
 	all := make([]float32, testRows*testDim)
 	for i, a := range g.owners {
 		for key := range uint64(testRows) {
-			if a.Missing([]uint64{key}) < 0 {
+			if a.places.has(key) {
 				copy(all[int(key)*testDim+g.column[i]:], gathered(t, a, g.dims[i], key, key)[:g.dims[i]])
 			}
 		}
@@ -191,15 +195,16 @@ func (n *naive) step(t testing.TB, w *work) {
 		} else if !n.o.Exact {
 			continue
 		}
-		must(t, n.backend.ApplyDense(cuda.ApplyDense{Dim: testDim, Optimizer: r.at(n.version, n.steps), Clip: r.clip, Weight: w.weight, First: !n.stepped[key],
+		must(t, n.backend.ApplyDense(cuda.ApplyDense{Dim: testDim, Optimizer: r.at(n.version, n.steps), Clip: r.clip,
+			Weight: w.weight, First: !n.stepped[key],
 			Slots: n.slots[key], Param: cuda.Float32s(row), Out: cuda.Float32s(row), Grad: cuda.Float32s(g)}))
 		n.stepped[key] = true
 	}
 	n.steps++
 }
 
-// However a table is cut, and with each optimizer, its rows are what the naive one makes of them at every version; staged rows show
-// nowhere. Exact rows are what steps of the whole table make of them.
+// However a table is cut, and with each optimizer, its rows are what the naive one makes of them at every version;
+// staged rows show nowhere. Exact rows are what steps of the whole table make of them.
 func TestTablesAgreeWithTheNaiveOne(t *testing.T) {
 	backend := testBackend(t)
 	for name, o := range testOptimizers() {
@@ -227,8 +232,8 @@ func TestTablesAgreeWithTheNaiveOne(t *testing.T) {
 	}
 }
 
-// A snapshot at any version, with rows staged beside it or not, goes on as if nothing had happened: on as many owners, or
-// others.
+// A snapshot at any version, with rows staged beside it or not, goes on as if nothing had happened: on as many owners,
+// or others.
 func TestTablesGoOnFromASnapshot(t *testing.T) {
 	backend := testBackend(t)
 	for name, o := range testOptimizers() {

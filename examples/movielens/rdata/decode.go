@@ -253,7 +253,8 @@ func (d *decoder) list(depth int) ([]*Value, error) {
 	return out, nil
 }
 
-// pairs reads a list of pairs, the first of which has these flags, as a map by their tags; those without one are "0", "1" and so on.
+// pairs reads a list of pairs, the first of which has these flags, as a map by their tags; those without one are "0",
+// "1" and so on.
 func (d *decoder) pairs(flags int32, depth int) (map[string]*Value, error) {
 	all := map[string]*Value{}
 	for n := range pairsMax {
@@ -289,7 +290,8 @@ func (d *decoder) pairs(flags int32, depth int) (map[string]*Value, error) {
 	return nil, d.fail("a list of more than %d pairs", pairsMax)
 }
 
-// altRep reads an object in one of R's compact forms: a sequence of integers, or a vector with notes on whether it is sorted.
+// altRep reads an object in one of R's compact forms: a sequence of integers, or a vector with notes on whether it is
+// sorted.
 func (d *decoder) altRep(depth int) (*Value, error) {
 	var parts [3]*Value // its class, its state, its attributes
 	for i := range parts {

@@ -24,8 +24,8 @@ type Frame struct {
 	rows    int
 }
 
-// Load reads a data frame of a database of R: base.rdx lists what base.rdb holds. It fails with fs.ErrNotExist where there is no
-// database, and with ErrFormat where it, or the object of that name, is something else.
+// Load reads a data frame of a database of R: base.rdx lists what base.rdb holds. It fails with fs.ErrNotExist where
+// there is no database, and with ErrFormat where it, or the object of that name, is something else.
 func Load(base, name string) (*Frame, error) {
 	v, err := load(base, name)
 	if err != nil {
@@ -148,7 +148,8 @@ func frameOf(v *Value) (*Frame, error) {
 	f.rows = f.columns[0].Len()
 	for i, c := range f.columns {
 		if c.Len() != f.rows {
-			return nil, fmt.Errorf("%w: it is no data frame: column %s has %d values, %s has %d", ErrFormat, f.names[i], c.Len(), f.names[0], f.rows)
+			return nil, fmt.Errorf("%w: it is no data frame: column %s has %d values, %s has %d", ErrFormat, f.names[i], c.Len(),
+				f.names[0], f.rows)
 		}
 	}
 	return f, nil
@@ -157,7 +158,8 @@ func frameOf(v *Value) (*Frame, error) {
 // Rows is the length of the columns.
 func (f *Frame) Rows() int { return f.rows }
 
-// Reals gives a column of numbers, integers too; a missing one is NaN. It fails with ErrFormat where there is no such column.
+// Reals gives a column of numbers, integers too; a missing one is NaN. It fails with ErrFormat where there is no such
+// column.
 func (f *Frame) Reals(name string) ([]float64, error) {
 	v, err := f.column(name)
 	switch {

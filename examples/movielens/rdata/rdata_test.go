@@ -54,7 +54,8 @@ func TestLoadRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, part := range [][]byte{nil, whole[:len(whole)/2], whole[:len(whole)-1], []byte("userId,movieId,rating,timestamp\n")} {
+		for _, part := range [][]byte{nil, whole[:len(whole)/2], whole[:len(whole)-1],
+			[]byte("userId,movieId,rating,timestamp\n")} {
 			if err := os.WriteFile(base+file, part, 0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -90,7 +90,8 @@ func (c *collector) data(source string) (*Data, error) {
 		}
 	}
 	if len(labels) < 2 {
-		return nil, fmt.Errorf("%s: %w: %d packages have a section, of %d sections in all; want at least two sections", source, ErrTooFew, len(names), len(labels))
+		return nil, fmt.Errorf("%s: %w: %d packages have a section, of %d sections in all; want at least two sections",
+			source, ErrTooFew, len(names), len(labels))
 	}
 	if len(labels) > classesMax {
 		return nil, fmt.Errorf("%s: %w: %d sections, want at most %d", source, ErrTooLarge, len(labels), classesMax)
@@ -111,7 +112,8 @@ func (c *collector) data(source string) (*Data, error) {
 		sum.add(r, set.KeysOf(set.Len()-1))
 	}
 	if d.Train.Len() == 0 || d.Test.Len() == 0 {
-		return nil, fmt.Errorf("%s: %w: %d to train with and %d to test with; want at least one of each", source, ErrTooFew, d.Train.Len(), d.Test.Len())
+		return nil, fmt.Errorf("%s: %w: %d to train with and %d to test with; want at least one of each", source, ErrTooFew,
+			d.Train.Len(), d.Test.Len())
 	}
 	sum.hash.Sum(d.Digest[:0])
 	return d, nil

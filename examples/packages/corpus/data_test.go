@@ -50,7 +50,8 @@ func TestData(t *testing.T) {
 		set    *Examples
 		names  []string
 		labels []int32
-	}{"train": {&d.Train, []string{"0ad", "vim"}, []int32{1, 0}}, "test": {&d.Test, []string{"9mount", "bash"}, []int32{1, 0}}} {
+	}{"train": {&d.Train, []string{"0ad", "vim"}, []int32{1, 0}},
+		"test": {&d.Test, []string{"9mount", "bash"}, []int32{1, 0}}} {
 		if !slices.Equal(c.set.Names, c.names) || !slices.Equal(c.set.Labels, c.labels) || c.set.Len() != 2 {
 			t.Errorf("%s: %q %v", name, c.set.Names, c.set.Labels)
 		}
@@ -67,7 +68,8 @@ func TestData(t *testing.T) {
 func TestDigest(t *testing.T) {
 	d := dataOf(t, Record{"vim", "a", ""}, Record{"bash", "b", ""})
 	// zlib.crc32(b"n:bash") % 2**18 = 0x326e and zlib.crc32(b"n:vim") % 2**18 = 0x2ff1d
-	want := sha256.Sum256([]byte("bash\x00b\x00\x01\x00\x00\x00\x6e\x32\x00\x00" + "vim\x00a\x00\x01\x00\x00\x00\x1d\xff\x02\x00"))
+	want := sha256.Sum256(
+		[]byte("bash\x00b\x00\x01\x00\x00\x00\x6e\x32\x00\x00" + "vim\x00a\x00\x01\x00\x00\x00\x1d\xff\x02\x00"))
 	if d.Digest != want {
 		t.Errorf("digest %x, want %x", d.Digest, want)
 	}
@@ -107,9 +109,13 @@ func TestDigestTells(t *testing.T) {
 func TestDataTooFew(t *testing.T) {
 	for want, records := range map[string][]Record{
 		"F: too few packages: 0 packages have a section, of 0 sections in all; want at least two sections": {{"vim", "", ""}},
-		"F: too few packages: 2 packages have a section, of 1 sections in all; want at least two sections": {{"vim", "a", ""}, {"bash", "a", ""}},
-		"F: too few packages: 2 to train with and 0 to test with; want at least one of each":               {{"vim", "a", ""}, {"0ad", "b", ""}},
-		"F: too few packages: 0 to train with and 2 to test with; want at least one of each":               {{"bash", "a", ""}, {"9mount", "b", ""}},
+		"F: too few packages: 2 packages have a section, of 1 sections in all; want at least two sections": {{"vim", "a", ""},
+			{"bash", "a", ""}},
+		"F: too few packages: 2 to train with and 0 to test with; want at least one of each": {{"vim", "a", ""},
+			{"0ad", "b", ""}},
+		"F: too few packages: 0 to train with and 2 to test with; want at least one of each": {
+			{"bash", "a", ""}, {"9mount", "b", ""},
+		},
 	} {
 		if _, err := tryData(records...); !errors.Is(err, ErrTooFew) || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)

@@ -26,10 +26,10 @@ const (
 // ReadIndex reads the records of a Packages index in the order of the input and gives each to yield; it returns their
 // number. label names the input in errors. It holds one line at a time.
 //
-// A record is lines "Field: value", of which lines that begin with a blank continue the one before, up to an empty line;
-// lines that begin with # are comments. Field names are not case sensitive. An index that was cut within a record is
-// refused with ErrCut: the last line must end; and where no empty line follows the last record, it may not both lack a
-// field that all records before it have and end with a field that ends none of them.
+// A record is lines "Field: value", of which lines that begin with a blank continue the one before, up to an empty
+// line; lines that begin with # are comments. Field names are not case sensitive. An index that was cut within a record
+// is refused with ErrCut: the last line must end; and where no empty line follows the last record, it may not both lack
+// a field that all records before it have and end with a field that ends none of them.
 //
 //	n, err := corpus.ReadIndex(strings.NewReader("Package: 0ad\nSection: games\n"), "example", func(corpus.Record) error { return nil })
 func ReadIndex(r io.Reader, label string, yield func(Record) error) (int, error) {
@@ -120,7 +120,8 @@ func (x *indexReader) set(field, value []byte) error {
 	switch {
 	case is(field, "package"):
 		if x.record.Name != "" {
-			return x.fail(x.line, ErrNotIndex, "a second Package field in the record that begins at line %d: want an empty line between records", x.begin)
+			return x.fail(x.line, ErrNotIndex,
+				"a second Package field in the record that begins at line %d: want an empty line between records", x.begin)
 		}
 		if !isPackageName(value) {
 			return x.fail(x.line, ErrNotIndex, "package name %s: want letters, digits and + - . _ ~", quoted(value))

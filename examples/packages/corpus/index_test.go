@@ -52,13 +52,18 @@ func TestReadIndex(t *testing.T) {
 		"without last empty line": {strings.TrimSuffix(two, "\n"), []Record{game, compiler}},
 		"with more empty lines":   {"\n\n" + strings.ReplaceAll(two, "\n\n", "\n \t\n\n"), []Record{game, compiler}},
 		"lines end as in Windows": {strings.ReplaceAll(two, "\n", "\r\n"), []Record{game, compiler}},
-		"with comments":           {"# made by hand\n" + strings.ReplaceAll(two, "Section", "# not: now\nSection"), []Record{game, compiler}},
+		"with comments": {"# made by hand\n" + strings.ReplaceAll(two, "Section", "# not: now\nSection"),
+			[]Record{game, compiler}},
 		"one record":              {"Package: a\n", []Record{{Name: "a"}}},
 		"field names in capitals": {"PACKAGE:a\nsection:x/y/z\nDESCRIPTION:  b  \n\n", []Record{{"a", "z", "b"}}},
-		"long description":        {"Package: a\nDescription: first\n second: line\n .\n third\nSection: s\n\n", []Record{{"a", "s", "first"}}},
-		"translated description":  {"Package: a\nDescription-en: english\n long\nSection: s\n\n", []Record{{"a", "s", "english"}}},
-		"both descriptions":       {"Package: a\nDescription-en: english\nDescription: d\nSection: s\n\n", []Record{{"a", "s", "d"}}},
-		"optional last field, no last empty line": {"Package: a\nSection: s\n\nPackage: b\nSection: s\nTag: x\n\nPackage: c\nSection: s\n",
+		"long description": {"Package: a\nDescription: first\n second: line\n .\n third\nSection: s\n\n",
+			[]Record{{"a", "s", "first"}}},
+		"translated description": {"Package: a\nDescription-en: english\n long\nSection: s\n\n",
+			[]Record{{"a", "s", "english"}}},
+		"both descriptions": {"Package: a\nDescription-en: english\nDescription: d\nSection: s\n\n",
+			[]Record{{"a", "s", "d"}}},
+		"optional last field, no last empty line": {"Package: a\nSection: s\n\nPackage: b\nSection: s\nTag: x\n\nPackage: " +
+			"c\nSection: s\n",
 			[]Record{{"a", "s", ""}, {"b", "s", ""}, {"c", "s", ""}}},
 		"empty values":            {"Package: a\nSection:\nDescription:\n\n", []Record{{Name: "a"}}},
 		"section ends in a slash": {"Package: a\nSection: contrib/\n\n", []Record{{Name: "a"}}},
@@ -76,32 +81,52 @@ func TestReadIndexRefuses(t *testing.T) {
 		kind error
 		want string
 	}{
-		"empty":             {"", ErrEmpty, `F: empty: no package records`},
-		"blank":             {"\n \n\t\n", ErrEmpty, `F: empty: no package records`},
-		"comments only":     {"# nothing\n", ErrEmpty, `F: empty: no package records`},
-		"prose":             {"Hello\nthere\n", ErrNotIndex, `F:1: not a Packages index: "Hello" is not of the form "Field: value"`},
-		"prose in one line": {"Hello there", ErrNotIndex, `F:1: not a Packages index: "Hello there" is not of the form "Field: value"`},
-		"html":              {"<!DOCTYPE html>\n<html lang=\"x:y\">\n", ErrNotIndex, `F:1: not a Packages index: "<!DOCTYPE html>" is not of the form "Field: value"`},
-		"json":              {"{\"Package\": 1}\n", ErrNotIndex, `F:1: not a Packages index: "{\"Package\": 1}" is not of the form "Field: value"`},
+		"empty":         {"", ErrEmpty, `F: empty: no package records`},
+		"blank":         {"\n \n\t\n", ErrEmpty, `F: empty: no package records`},
+		"comments only": {"# nothing\n", ErrEmpty, `F: empty: no package records`},
+		"prose": {"Hello\nthere\n", ErrNotIndex,
+			`F:1: not a Packages index: "Hello" is not of the form "Field: value"`},
+		"prose in one line": {"Hello there", ErrNotIndex,
+			`F:1: not a Packages index: "Hello there" is not of the form "Field: value"`},
+		"html": {"<!DOCTYPE html>\n<html lang=\"x:y\">\n", ErrNotIndex,
+			`F:1: not a Packages index: "<!DOCTYPE html>" is not of the form "Field: value"`},
+		"json": {"{\"Package\": 1}\n", ErrNotIndex,
+			`F:1: not a Packages index: "{\"Package\": 1}" is not of the form "Field: value"`},
 		"binary": {"\x7fELF\x02\x01\x01\x00\x00:\x00\n", ErrNotIndex,
 			`F:1: not a Packages index: "\x7fELF\x02\x01\x01\x00\x00:\x00" is not of the form "Field: value"`},
-		"binary without a line": {"\x00\x01:\x02", ErrNotIndex, `F:1: not a Packages index: "\x00\x01:\x02" is not of the form "Field: value"`},
-		"later line":            {two + "Package: x\nwhat is this\n\n", ErrNotIndex, `F:18: not a Packages index: "what is this" is not of the form "Field: value"`},
-		"long line":             {"x" + strings.Repeat("y", 60) + "\n", ErrNotIndex, `F:1: not a Packages index: "xyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"... is not of the form "Field: value"`},
-		"no field name":         {": x\n\n", ErrNotIndex, `F:1: not a Packages index: ": x" is not of the form "Field: value"`},
-		"signature":             {"-----BEGIN PGP: x\n", ErrNotIndex, `F:1: not a Packages index: "-----BEGIN PGP: x" is not of the form "Field: value"`},
-		"continues nothing":     {" x\n", ErrNotIndex, `F:1: not a Packages index: " x" continues no field`},
-		"release file":          {"Origin: Debian\nLabel: Debian\n\n", ErrNotIndex, `F:1: not a Packages index: the record that begins here has no Package field`},
-		"second record unnamed": {two + "Version: 1\n\n", ErrNotIndex, `F:17: not a Packages index: the record that begins here has no Package field`},
-		"two in one":            {"Package: a\nPackage: b\n\n", ErrNotIndex, `F:2: not a Packages index: a second Package field in the record that begins at line 1: want an empty line between records`},
-		"name with blank":       {"Package: a b\n\n", ErrNotIndex, `F:1: not a Packages index: package name "a b": want letters, digits and + - . _ ~`},
-		"name empty":            {"Package:\n\n", ErrNotIndex, `F:1: not a Packages index: package name "": want letters, digits and + - . _ ~`},
-		"name too long":         {"Package: " + strings.Repeat("a", 256) + "\n\n", ErrNotIndex, `F:1: not a Packages index: package name "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"...: want letters, digits and + - . _ ~`},
-		"section of two words":  {"Package: a\nSection: b c\n\n", ErrNotIndex, `F:2: not a Packages index: section "b c": want one word`},
-		"line without end":      {"Package: a\nSection: b\nX: " + strings.Repeat("y", lineBytesMax), ErrNotIndex, `F:3: not a Packages index: a line of more than 1048576 bytes`},
-		"cut in a line":         {two[:len(two)-4], ErrCut, `F:15: cut short: the input ends in the middle of a line, at "SHA256: 3b"`},
-		"cut in the first line": {"Package: a", ErrCut, `F:1: cut short: the input ends in the middle of a line, at "Package: a"`},
-		"cut after a line":      {two[:strings.LastIndex(two, "Section")], ErrCut, `F:13: cut short: the input ends within the record of "g++-12", which lacks SHA256, Section, Tag`},
+		"binary without a line": {"\x00\x01:\x02", ErrNotIndex,
+			`F:1: not a Packages index: "\x00\x01:\x02" is not of the form "Field: value"`},
+		"later line": {two + "Package: x\nwhat is this\n\n", ErrNotIndex,
+			`F:18: not a Packages index: "what is this" is not of the form "Field: value"`},
+		"long line": {"x" + strings.Repeat("y", 60) + "\n", ErrNotIndex,
+			`F:1: not a Packages index: "xyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy"... is not of the form "Field: value"`},
+		"no field name": {": x\n\n", ErrNotIndex,
+			`F:1: not a Packages index: ": x" is not of the form "Field: value"`},
+		"signature": {"-----BEGIN PGP: x\n", ErrNotIndex,
+			`F:1: not a Packages index: "-----BEGIN PGP: x" is not of the form "Field: value"`},
+		"continues nothing": {" x\n", ErrNotIndex, `F:1: not a Packages index: " x" continues no field`},
+		"release file": {"Origin: Debian\nLabel: Debian\n\n", ErrNotIndex,
+			`F:1: not a Packages index: the record that begins here has no Package field`},
+		"second record unnamed": {two + "Version: 1\n\n", ErrNotIndex,
+			`F:17: not a Packages index: the record that begins here has no Package field`},
+		"two in one": {"Package: a\nPackage: b\n\n", ErrNotIndex,
+			`F:2: not a Packages index: a second Package field in the record that begins at line 1: want an empty line between records`},
+		"name with blank": {"Package: a b\n\n", ErrNotIndex,
+			`F:1: not a Packages index: package name "a b": want letters, digits and + - . _ ~`},
+		"name empty": {"Package:\n\n", ErrNotIndex,
+			`F:1: not a Packages index: package name "": want letters, digits and + - . _ ~`},
+		"name too long": {"Package: " + strings.Repeat("a", 256) + "\n\n", ErrNotIndex,
+			`F:1: not a Packages index: package name "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"...: want letters, digits and + - . _ ~`},
+		"section of two words": {"Package: a\nSection: b c\n\n", ErrNotIndex,
+			`F:2: not a Packages index: section "b c": want one word`},
+		"line without end": {"Package: a\nSection: b\nX: " + strings.Repeat("y", lineBytesMax), ErrNotIndex,
+			`F:3: not a Packages index: a line of more than 1048576 bytes`},
+		"cut in a line": {two[:len(two)-4], ErrCut,
+			`F:15: cut short: the input ends in the middle of a line, at "SHA256: 3b"`},
+		"cut in the first line": {"Package: a", ErrCut,
+			`F:1: cut short: the input ends in the middle of a line, at "Package: a"`},
+		"cut after a line": {two[:strings.LastIndex(two, "Section")], ErrCut,
+			`F:13: cut short: the input ends within the record of "g++-12", which lacks SHA256, Section, Tag`},
 	} {
 		got, err := read(c.text)
 		if !errors.Is(err, c.kind) || err.Error() != c.want {
@@ -147,7 +172,8 @@ func TestReadIndexReaders(t *testing.T) {
 		t.Errorf("byte by byte: %q, %v", names, err)
 	}
 	broken := errors.New("disk on fire")
-	_, err := ReadIndex(io.MultiReader(strings.NewReader(two[:30]), iotest.ErrReader(broken)), "F", func(Record) error { return nil })
+	_, err := ReadIndex(io.MultiReader(strings.NewReader(two[:30]), iotest.ErrReader(broken)), "F",
+		func(Record) error { return nil })
 	if !errors.Is(err, broken) || err.Error() != "F: after line 1: disk on fire" {
 		t.Errorf("broken reader: %v", err)
 	}
@@ -160,12 +186,14 @@ func TestReadIndexReaders(t *testing.T) {
 
 // No text makes the reader panic, and what it yields keeps the rules that the rest relies on.
 func FuzzReadIndex(f *testing.F) {
-	for _, s := range []string{two, "", "Package: a\n\n", " x\n", ":", "Package: a\nSection: b/c\nDescription: d", "#\n\nPackage: x\r\n"} {
+	for _, s := range []string{two, "", "Package: a\n\n", " x\n", ":", "Package: a\nSection: b/c\nDescription: d",
+		"#\n\nPackage: x\r\n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		n, err := ReadIndex(strings.NewReader(text), "F", func(r Record) error {
-			if r.Name == "" || strings.ContainsAny(r.Name+r.Section, " \t\n\x00") || strings.Contains(r.Section, "/") || strings.Contains(r.Description, "\n") {
+			if r.Name == "" || strings.ContainsAny(r.Name+r.Section, " \t\n\x00") || strings.Contains(r.Section, "/") ||
+				strings.Contains(r.Description, "\n") {
 				t.Errorf("record %q", r)
 			}
 			return nil

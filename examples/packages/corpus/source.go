@@ -90,9 +90,9 @@ type Machine struct {
 	Dumpavail []string // command that prints the index where the lists cannot be read here
 }
 
-// Load reads the lists of the folder, all *_Packages files in the order of their names, plain or compressed; where there
-// are none, or some are compressed in a way not read here, what the command prints. It fails with ErrNoIndex where that
-// is nothing, or fewer than a thousand labelled packages.
+// Load reads the lists of the folder, all *_Packages files in the order of their names, plain or compressed; where
+// there are none, or some are compressed in a way not read here, what the command prints. It fails with ErrNoIndex
+// where that is nothing, or fewer than a thousand labelled packages.
 func (m Machine) Load(ctx context.Context) (*Data, error) {
 	paths, err := listFiles(m.Lists)
 	if err != nil {
@@ -182,7 +182,8 @@ func (m Machine) dumpavail(ctx context.Context) (*Data, error) {
 	case readErr != nil && !errors.Is(readErr, ErrEmpty):
 		return nil, readErr
 	case waitErr != nil:
-		return nil, fmt.Errorf("%w: no lists in %s, and %s: %w: %s", ErrNoIndex, m.Lists, label, waitErr, firstLine(complaint.String()))
+		return nil, fmt.Errorf("%w: no lists in %s, and %s: %w: %s", ErrNoIndex, m.Lists, label, waitErr,
+			firstLine(complaint.String()))
 	}
 	return c.own(label)
 }

@@ -57,7 +57,8 @@ func TestLoadFile(t *testing.T) {
 
 func TestLoadFileRefuses(t *testing.T) {
 	text := synthetic(t, 300)
-	at := folder(t, "empty", "", "cut.gz", string(pack(t, "gz", text)[:4000]), "cut", text[:len(text)-5], "page", "<html>\n",
+	at := folder(t, "empty", "", "cut.gz", string(pack(t, "gz", text)[:4000]), "cut", text[:len(text)-5],
+		"page", "<html>\n",
 		"few", "Package: a\nSection: b\n\n", "zst", "\x28\xb5\x2f\xfdxxxx", "gz of nothing", string(pack(t, "gz", "")))
 	for name, want := range map[string]error{
 		"missing": fs.ErrNotExist, "empty": ErrEmpty, "cut.gz": ErrCut, "cut": ErrCut, "page": ErrNotIndex, "few": ErrTooFew,
@@ -123,7 +124,8 @@ func TestMachineDumpavail(t *testing.T) {
 	at := folder(t, "avail", text, "few", synthetic(t, 20), "cut", text[:len(text)-30])
 	print := func(name string) []string { return []string{"cat", filepath.Join(at, name)} }
 	packed := folder(t, "a_Packages.zst", "\x28\xb5\x2f\xfdxxxx")
-	for _, m := range []Machine{{Lists: filepath.Join(at, "not there"), Dumpavail: print("avail")}, {Lists: packed, Dumpavail: print("avail")}} {
+	for _, m := range []Machine{{Lists: filepath.Join(at, "not there"), Dumpavail: print("avail")},
+		{Lists: packed, Dumpavail: print("avail")}} {
 		d, err := m.Load(t.Context())
 		if err != nil || d.Records != ownMin+500 || d.Source != "cat "+filepath.Join(at, "avail") {
 			t.Errorf("%v: %+v, %v", m, d, err)
@@ -135,15 +137,22 @@ func TestMachineDumpavail(t *testing.T) {
 		want error
 		text string
 	}{
-		"no command":          {Machine{Lists: none, Dumpavail: []string{"apt-cache-that-is-not-there"}}, ErrNoIndex, "executable file not found"},
-		"no command at all":   {Machine{Lists: none}, ErrNoIndex, "no lists in " + none},
-		"command fails":       {Machine{Lists: none, Dumpavail: []string{"sh", "-c", "echo no cache >&2; exit 3"}}, ErrNoIndex, "exit status 3: no cache"},
-		"fails after records": {Machine{Lists: none, Dumpavail: []string{"sh", "-c", "cat " + filepath.Join(at, "avail") + "; exit 3"}}, ErrNoIndex, "exit status 3"},
-		"prints nothing":      {Machine{Lists: none, Dumpavail: []string{"true"}}, ErrNoIndex, "true give 0 packages, want 1000; apt-get update fetches it"},
-		"installed alone":     {Machine{Lists: none, Dumpavail: print("few")}, ErrNoIndex, "give 20 packages, want 1000"},
-		"few in lists":        {Machine{Lists: folder(t, "a_Packages", synthetic(t, 20))}, ErrNoIndex, "give 20 packages, want 1000"},
-		"cut":                 {Machine{Lists: none, Dumpavail: print("cut")}, ErrCut, "cat "},
-		"cut list":            {Machine{Lists: folder(t, "a_Packages", text[:1000])}, ErrCut, "a_Packages:"},
+		"no command": {Machine{Lists: none, Dumpavail: []string{"apt-cache-that-is-not-there"}}, ErrNoIndex,
+			"executable file not found"},
+		"no command at all": {Machine{Lists: none}, ErrNoIndex, "no lists in " + none},
+		"command fails": {Machine{Lists: none, Dumpavail: []string{"sh", "-c", "echo no cache >&2; exit 3"}},
+			ErrNoIndex, "exit status 3: no cache"},
+		"fails after records": {
+			Machine{Lists: none, Dumpavail: []string{"sh", "-c", "cat " + filepath.Join(at, "avail") + "; exit 3"}}, ErrNoIndex,
+			"exit status 3",
+		},
+		"prints nothing": {Machine{Lists: none, Dumpavail: []string{"true"}}, ErrNoIndex,
+			"true give 0 packages, want 1000; apt-get update fetches it"},
+		"installed alone": {Machine{Lists: none, Dumpavail: print("few")}, ErrNoIndex, "give 20 packages, want 1000"},
+		"few in lists": {Machine{Lists: folder(t, "a_Packages", synthetic(t, 20))}, ErrNoIndex,
+			"give 20 packages, want 1000"},
+		"cut":      {Machine{Lists: none, Dumpavail: print("cut")}, ErrCut, "cat "},
+		"cut list": {Machine{Lists: folder(t, "a_Packages", text[:1000])}, ErrCut, "a_Packages:"},
 	} {
 		if d, err := c.m.Load(t.Context()); !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: data %v, error %v", name, d != nil, err)
@@ -172,7 +181,8 @@ func TestSyntheticInput(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !d.Synthetic || d.Records != SyntheticRecords || !strings.Contains(d.Source, "synthetic") || len(d.Classes) != len(topics) {
+	if !d.Synthetic || d.Records != SyntheticRecords || !strings.Contains(d.Source, "synthetic") ||
+		len(d.Classes) != len(topics) {
 		t.Errorf("synthetic %v, %d records from %q, classes %q", d.Synthetic, d.Records, d.Source, d.Classes)
 	}
 	if d.Train.Len()+d.Test.Len() != SyntheticRecords {
@@ -198,5 +208,6 @@ func TestOwnIndex(t *testing.T) {
 	if d.Train.Len()+d.Test.Len() < ownMin {
 		t.Errorf("%d and %d examples", d.Train.Len(), d.Test.Len())
 	}
-	t.Logf("%s: %d records, %d sections, %d to train and %d to test with", d.Source, d.Records, len(d.Classes), d.Train.Len(), d.Test.Len())
+	t.Logf("%s: %d records, %d sections, %d to train and %d to test with", d.Source, d.Records, len(d.Classes),
+		d.Train.Len(), d.Test.Len())
 }

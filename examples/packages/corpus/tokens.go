@@ -8,9 +8,9 @@ const Rows = 1 << 18
 // Tokenizer names the rules of this file; it is kept with saved models and compared when they are loaded.
 const Tokenizer = "d:[a-z0-9+#.]+ n:split[-.+] crc32 mod 262144"
 
-// Tokens gives the tokens of a package to yield: "d:" and each word of the description, in order, then "n:" and each part
-// of the name. A word is a run of a-z, 0-9, +, # and . after upper-case ASCII letters were made lower; the name is split
-// at each -, . and +, and empty parts are left out. The bytes are valid until yield returns.
+// Tokens gives the tokens of a package to yield: "d:" and each word of the description, in order, then "n:" and each
+// part of the name. A word is a run of a-z, 0-9, +, # and . after upper-case ASCII letters were made lower; the name is
+// split at each -, . and +, and empty parts are left out. The bytes are valid until yield returns.
 //
 // Tokens("g++-12", "GNU C++ compiler") gives d:gnu d:c++ d:compiler n:g n:12.
 func Tokens(name, description string, yield func(token []byte)) {

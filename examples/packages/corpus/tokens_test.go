@@ -80,7 +80,8 @@ func TestKeys(t *testing.T) {
 
 // As Python's zlib.crc32(name) % 10 == 0 says.
 func TestIsTest(t *testing.T) {
-	for name, want := range map[string]bool{"bash": true, "9mount": true, "abacas": true, "0ad": false, "vim": false, "perl": false} {
+	for name, want := range map[string]bool{"bash": true, "9mount": true, "abacas": true, "0ad": false, "vim": false,
+		"perl": false} {
 		if got := IsTest(name); got != want {
 			t.Errorf("IsTest(%q) = %v", name, got)
 		}

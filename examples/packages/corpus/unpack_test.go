@@ -120,7 +120,8 @@ func TestUnpackRefuses(t *testing.T) {
 		want   string
 	}{
 		{"", ErrEmpty, "empty: no bytes"},
-		{"\x28\xb5\x2f\xfd....", ErrCompression, "unsupported compression zst: want plain text, gz, xz or lz4; unpack it first"},
+		{"\x28\xb5\x2f\xfd....", ErrCompression,
+			"unsupported compression zst: want plain text, gz, xz or lz4; unpack it first"},
 		{"BZh91AY", ErrCompression, "unsupported compression bz2: want plain text, gz, xz or lz4; unpack it first"},
 		{"PK\x03\x04....", ErrCompression, "unsupported compression zip: want plain text, gz, xz or lz4; unpack it first"},
 		{"\x1f\x8b", ErrCut, "gz data: cut short"},

@@ -1,5 +1,6 @@
 // Package reference trains the packages model in one process, in the plainest way: no session, no frames, no shards, no
-// layers, no distinct keys. What a job of any number of trainers and shards gives must have the same digest, bit for bit.
+// layers, no distinct keys. What a job of any number of trainers and shards gives must have the same digest, bit for
+// bit.
 //
 // It knows the arithmetic of package cuda, the lane tree, the random numbers and the examples. It must not know schema,
 // fabric, ps, nn or trainer, not even for a constant: the digest's rules are written here a second time on purpose. A
@@ -158,12 +159,14 @@ func (m *model) forward(ids, offsets []int64) (pooled, logits []float32, err err
 	n := len(offsets) - 1
 	pooled, logits = make([]float32, n*m.o.Dim), make([]float32, n*m.classes)
 	err = m.backend.BagForward(cuda.BagForward{Dim: m.o.Dim, Mode: cuda.Mean, Padding: cuda.NoPadding,
-		Rows: cuda.Float32s(m.table.values), IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets), Out: cuda.Float32s(pooled)})
+		Rows: cuda.Float32s(m.table.values), IDs: cuda.Int64s(ids), Offsets: cuda.Int64s(offsets),
+		Out: cuda.Float32s(pooled)})
 	if err != nil {
 		return nil, nil, err
 	}
 	err = m.backend.MatMul(cuda.MatMul{M: n, N: m.classes, K: m.o.Dim, TransB: true,
-		A: cuda.Float32s(pooled), B: cuda.Float32s(m.weight.values), Bias: cuda.Float32s(m.bias.values), C: cuda.Float32s(logits)})
+		A: cuda.Float32s(pooled), B: cuda.Float32s(m.weight.values), Bias: cuda.Float32s(m.bias.values),
+		C: cuda.Float32s(logits)})
 	return pooled, logits, err
 }
 
@@ -255,7 +258,8 @@ func (m *model) step(lanes []laneGrads, samples float32) error {
 
 func (m *model) stepDense(sgd cuda.SGD, to *tensor, terms []cuda.Term, samples float32) error {
 	sum := make([]float32, len(to.values))
-	if err := m.backend.Average(cuda.Average{Lanes: m.o.Lanes, Weight: 1, Terms: terms, Out: cuda.Float32s(sum)}); err != nil {
+	if err := m.backend.Average(cuda.Average{Lanes: m.o.Lanes, Weight: 1, Terms: terms, Out: cuda.Float32s(sum)}); err !=
+		nil {
 		return err
 	}
 	a := cuda.ApplyDense{Optimizer: sgd, Weight: samples, First: m.first,
@@ -334,7 +338,7 @@ func (m *model) digest() (sum [32]byte) {
 	}
 	partitions := make([][]int, m.o.Partitions)
 	for key := range corpus.Rows {
-		p := mix(uint64(key)) % uint64(m.o.Partitions)
+		p := partitionOf(uint64(key), uint64(m.o.Partitions))
 		partitions[p] = append(partitions[p], key)
 	}
 	for _, keys := range partitions {
@@ -348,7 +352,13 @@ func (m *model) digest() (sum [32]byte) {
 	return sum
 }
 
-// mix is the finaliser of splitmix64 (Steele, Lea, Flood 2014), which says where a key belongs.
+// partitionOf says where a key belongs: each group of as many keys as there are partitions is turned by a hash of its
+// number.
+func partitionOf(key, partitions uint64) uint64 {
+	return (key%partitions + mix(key/partitions)>>32*partitions>>32) % partitions
+}
+
+// mix is the finaliser of splitmix64 (Steele, Lea, Flood 2014).
 func mix(x uint64) uint64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb

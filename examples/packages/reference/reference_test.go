@@ -50,9 +50,10 @@ func TestGoldenDigest(t *testing.T) {
 		change func(o *Options)
 		want   string
 	}{
-		"plain":       {func(*Options) {}, "165a5a141d2da6e6e636f5c3c729051a0d47730b03a557041ea6aad12bf8a58f"},
-		"momentum":    {func(o *Options) { o.Momentum, o.LR = 0.9, 0.5 }, "ddbffb8eda9ca5a803e54e36647ca09719ee53198a587ba6a004990f4be3b9b7"},
-		"seven lanes": {func(o *Options) { o.Lanes = 7 }, "3e050be7094238454680bec01c2590510295cc3df9685018f2a6d69941c92a7b"},
+		"plain": {func(*Options) {}, "c67d007f9f70143e6afbc95657683bd10883f77608fbab00fcd9c55676903bc6"},
+		"momentum": {func(o *Options) { o.Momentum, o.LR = 0.9, 0.5 },
+			"f7e6c5d642b5c0781dc77f2cbbbae3b099b4864afc4a1297799ae7e8627e756c"},
+		"seven lanes": {func(o *Options) { o.Lanes = 7 }, "782a57f9692b316a4066a245e2f5899bd40fc061f251dfdd9047612bcb436ecb"},
 	} {
 		o := options()
 		c.change(&o)
@@ -68,8 +69,10 @@ func TestDigestDependsOn(t *testing.T) {
 	d := small(t, 200)
 	base := train(t, options(), d).Digest
 	for name, change := range map[string]func(o *Options){
-		"seed": func(o *Options) { o.Seed = 2 }, "lanes": func(o *Options) { o.Lanes = 3 }, "batch": func(o *Options) { o.Batch = 32 },
-		"lr": func(o *Options) { o.LR = 4 }, "momentum": func(o *Options) { o.Momentum = 0.5 }, "epochs": func(o *Options) { o.Epochs = 2 },
+		"seed": func(o *Options) { o.Seed = 2 }, "lanes": func(o *Options) { o.Lanes = 3 },
+		"batch": func(o *Options) { o.Batch = 32 },
+		"lr":    func(o *Options) { o.LR = 4 }, "momentum": func(o *Options) { o.Momentum = 0.5 },
+		"epochs":     func(o *Options) { o.Epochs = 2 },
 		"partitions": func(o *Options) { o.Partitions = 32 },
 	} {
 		o := options()

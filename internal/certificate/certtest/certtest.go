@@ -51,7 +51,8 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Issue makes a certificate for hosts, each a name or an IP address, that is good for an hour, as a server's and as a client's.
+// Issue makes a certificate for hosts, each a name or an IP address, that is good for an hour, as a server's and as a
+// client's.
 func (a *Authority) Issue(t testing.TB, hosts ...string) Pair {
 	t.Helper()
 	return a.IssueUntil(t, time.Now().Add(time.Hour), hosts...)
@@ -77,7 +78,8 @@ func (a *Authority) IssueUntil(t testing.TB, until time.Time, hosts ...string) P
 		t.Fatal(err)
 	}
 	folder := t.TempDir()
-	p := Pair{CertFile: write(t, folder, "cert.pem", "CERTIFICATE", der), KeyFile: write(t, folder, "key.pem", "PRIVATE KEY", private)}
+	p := Pair{CertFile: write(t, folder, "cert.pem", "CERTIFICATE", der),
+		KeyFile: write(t, folder, "key.pem", "PRIVATE KEY", private)}
 	if p.TLS, err = tls.LoadX509KeyPair(p.CertFile, p.KeyFile); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +104,8 @@ func create(t testing.TB, template, parent *x509.Certificate, public *ecdsa.Publ
 
 func write(t testing.TB, folder, name, kind string, der []byte) string {
 	path := filepath.Join(folder, name)
-	err := atomicfile.Write(path, 0o600, func(w io.Writer) error { return pem.Encode(w, &pem.Block{Type: kind, Bytes: der}) })
+	err := atomicfile.Write(path, 0o600,
+		func(w io.Writer) error { return pem.Encode(w, &pem.Block{Type: kind, Bytes: der}) })
 	if err != nil {
 		t.Fatal(err)
 	}

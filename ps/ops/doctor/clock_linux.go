@@ -13,5 +13,6 @@ func readClock() clock {
 	if err != nil {
 		return clock{}
 	}
-	return clock{known: true, synchronised: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0, errorMax: time.Duration(t.Maxerror) * time.Microsecond}
+	return clock{known: true, synchronised: state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0,
+		errorMax: time.Duration(t.Maxerror) * time.Microsecond}
 }

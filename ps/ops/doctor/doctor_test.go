@@ -21,7 +21,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 
 	"gradbus/fabric"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
 )
@@ -53,17 +53,23 @@ func TestReadMachine(t *testing.T) {
 		want  machine
 	}{
 		{"nothing", nil, machine{files: -1, locked: -1}},
-		{"plain", map[string]string{"proc/self/limits": limits, "proc/meminfo": "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n",
+		{"plain", map[string]string{"proc/self/limits": limits,
+			"proc/meminfo": "MemTotal: 2048 kB\nMemFree: 1 kB\nMemAvailable: 1024 kB\n",
 			"sys/kernel/mm/transparent_hugepage/enabled": "always [madvise] never\n"},
 			machine{files: 1024, locked: math.MaxInt64, memory: 2 << 20, available: 1 << 20, huge: "madvise"}},
-		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "4096\n", "sys/fs/cgroup/memory.max": "8192", "sys/fs/cgroup/a/b/memory.max": "max\n",
+		{"group", map[string]string{"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/memory.max": "4096\n",
+			"sys/fs/cgroup/memory.max": "8192", "sys/fs/cgroup/a/b/memory.max": "max\n",
 			"sys/fs/cgroup/a/b/cpu.max": "150000 100000\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"},
 			machine{files: -1, locked: -1, group: 4096, quota: 1.5}},
-		{"the least holds", map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.max": "10", "sys/fs/cgroup/a/memory.max": "20", "sys/fs/cgroup/cpu.max": "50000 100000",
+		{"the least holds", map[string]string{"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/memory.max": "10",
+			"sys/fs/cgroup/a/memory.max": "20", "sys/fs/cgroup/cpu.max": "50000 100000",
 			"sys/fs/cgroup/a/cpu.max": "100000 100000"}, machine{files: -1, locked: -1, group: 10, quota: 0.5}},
-		{"version 1", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "8192\n"}, machine{files: -1, locked: -1, group: 8192}},
-		{"version 1, no limit", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"}, machine{files: -1, locked: -1}},
-		{"nonsense", map[string]string{"proc/self/limits": "Max open files\n", "proc/meminfo": "MemTotal: x kB\nMemAvailable:", "proc/self/cgroup": "x",
+		{"version 1", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "8192\n"},
+			machine{files: -1, locked: -1, group: 8192}},
+		{"version 1, no limit", map[string]string{"sys/fs/cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n"},
+			machine{files: -1, locked: -1}},
+		{"nonsense", map[string]string{"proc/self/limits": "Max open files\n",
+			"proc/meminfo": "MemTotal: x kB\nMemAvailable:", "proc/self/cgroup": "x",
 			"sys/fs/cgroup/cpu.max": "a b", "sys/fs/cgroup/memory.max": "-"}, machine{files: -1, locked: -1}},
 	} {
 		got := readMachine(root(c.files))
@@ -81,7 +87,8 @@ func TestListeners(t *testing.T) {
 	t.Parallel()
 	const head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
 	got := listeners(root(map[string]string{
-		"proc/net/tcp":  head + "   0: 0100007F:107E 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n   1: 0100007F:107F 0100007F:0001 01 0:0 00:0 0 0 0 112 1\n",
+		"proc/net/tcp": head + "   0: 0100007F:107E 00000000:0000 0A 0:0 00:0 0 0 0 111 1\n   1: 0100007F:107F " +
+			"0100007F:0001 01 0:0 00:0 0 0 0 112 1\n",
 		"proc/net/tcp6": head + "   0: 00000000000000000000000000000000:1F90 0:0 0A 0:0 00:0 0 0 0 113 1\n  broken\n",
 		"proc/71/comm":  "ps\n", "proc/71/fd/3": "-> socket:[111]", "proc/71/fd/1": "-> /dev/null",
 		"proc/72/comm": "other\n", "proc/self/comm": "x",
@@ -98,33 +105,42 @@ func TestJudge(t *testing.T) {
 	good := machine{files: 20000, locked: 8 << 20, memory: 16 * gib, available: 12 * gib, processors: 8, huge: "madvise"}
 	with := func(change func(*machine)) machine { m := good; change(&m); return m }
 	for _, c := range []judged{
-		{"good machine", judgeMachine(good), overview.OK, "20000"},
-		{"nothing known", judgeMachine(machine{files: -1, locked: -1}), overview.Info, "not known"},
-		{"few files", judgeMachine(with(func(m *machine) { m.files = 1024 })), overview.Warning, "some 64 trainers"},
-		{"no files", judgeMachine(with(func(m *machine) { m.files = 64 })), overview.Critical, "ulimit -n"},
-		{"unlimited", judgeMachine(with(func(m *machine) { m.files, m.locked = math.MaxInt64, math.MaxInt64 })), overview.OK, "unlimited"},
-		{"memory in use", judgeMachine(with(func(m *machine) { m.available = gib })), overview.Warning, "--memory-mib"},
-		{"small group", judgeMachine(with(func(m *machine) { m.group = gib / 2 })), overview.Critical, "limit of the control group"},
-		{"no memory", judgeMachine(with(func(m *machine) { m.available = 1 << 20 })), overview.Critical, "1 MiB available"},
-		{"half a processor", judgeMachine(with(func(m *machine) { m.quota = 0.5 })), overview.Warning, "time of 0.5"},
-		{"a share", judgeMachine(with(func(m *machine) { m.quota = 2 })), overview.OK, "time of 2.0"},
-		{"no huge pages", judgeMachine(with(func(m *machine) { m.huge = "never" })), overview.Warning, "madvise"},
-		{"clock unknown", one(judgeClock(clock{})), overview.Info, "not known"},
-		{"clock alone", one(judgeClock(clock{known: true})), overview.Warning, "chrony"},
-		{"clock", one(judgeClock(clock{true, true, 1500 * time.Microsecond})), overview.OK, "2ms"},
-		{"port free", one(judgePort("127.0.0.1:4222", nil, nil)), overview.OK, "free"},
-		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, "ps (pid 3)"}})), overview.OK, "taken by ps (pid 3)"},
-		{"port of another", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{422, "ps (pid 3)"}, {4222, "nats-server (pid 4)"}})), overview.Warning, "nats-server (pid 4)"},
-		{"port of nobody", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, ""}})), overview.Warning, "may not see"},
-		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, nil)), overview.Critical, "1023"},
-		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, nil)), overview.Critical, "address of this machine"},
-		{"disk", one(judgeDisk(t.TempDir())), overview.OK, "are free"},
-		{"no disk", one(judgeDisk(filepath.Join(t.TempDir(), "none"))), overview.Critical, "cannot be written"},
-		{"GPU", one(judgeGPU(&schema.GPUPulse{Name: "H100", Driver: "580", State: schema.GPUHealthy})), overview.OK, "H100, driver 580: healthy"},
-		{"GPU slow", one(judgeGPU(&schema.GPUPulse{State: schema.GPUDegraded, Reason: "hot", Action: "cool it"})), overview.Warning, "cool it"},
-		{"GPU bad", one(judgeGPU(&schema.GPUPulse{State: schema.GPUUnhealthy})), overview.Critical, "unhealthy"},
-		{"GPU gone", one(judgeGPU(&schema.GPUPulse{State: schema.GPUAbsent})), overview.Critical, "absent"},
-		{"GPU unknown", one(judgeGPU(&schema.GPUPulse{State: schema.GPUUnknown})), overview.Info, "unknown"},
+		{"good machine", judgeMachine(good), status.OK, "20000"},
+		{"nothing known", judgeMachine(machine{files: -1, locked: -1}), status.Info, "not known"},
+		{"few files", judgeMachine(with(func(m *machine) { m.files = 1024 })), status.Warning, "some 64 trainers"},
+		{"no files", judgeMachine(with(func(m *machine) { m.files = 64 })), status.Critical, "ulimit -n"},
+		{"unlimited", judgeMachine(with(func(m *machine) { m.files, m.locked = math.MaxInt64, math.MaxInt64 })), status.OK,
+			"unlimited"},
+		{"memory in use", judgeMachine(with(func(m *machine) { m.available = gib })), status.Warning, "--memory-mib"},
+		{"small group", judgeMachine(with(func(m *machine) { m.group = gib / 2 })), status.Critical,
+			"limit of the control group"},
+		{"no memory", judgeMachine(with(func(m *machine) { m.available = 1 << 20 })), status.Critical, "1 MiB available"},
+		{"half a processor", judgeMachine(with(func(m *machine) { m.quota = 0.5 })), status.Warning, "time of 0.5"},
+		{"a share", judgeMachine(with(func(m *machine) { m.quota = 2 })), status.OK, "time of 2.0"},
+		{"no huge pages", judgeMachine(with(func(m *machine) { m.huge = "never" })), status.Warning, "madvise"},
+		{"clock unknown", one(judgeClock(clock{})), status.Info, "not known"},
+		{"clock alone", one(judgeClock(clock{known: true})), status.Warning, "chrony"},
+		{"clock", one(judgeClock(clock{true, true, 1500 * time.Microsecond})), status.OK, "2ms"},
+		{"port free", one(judgePort("127.0.0.1:4222", nil, nil)), status.OK, "free"},
+		{"port of a ps", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, "ps (pid 3)"}})), status.OK,
+			"taken by ps (pid 3)"},
+		{"port of another",
+			one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{422, "ps (pid 3)"}, {4222, "nats-server (pid 4)"}})),
+			status.Warning, "nats-server (pid 4)"},
+		{"port of nobody", one(judgePort("127.0.0.1:4222", syscall.EADDRINUSE, []listener{{4222, ""}})), status.Warning,
+			"may not see"},
+		{"port forbidden", one(judgePort("127.0.0.1:80", syscall.EACCES, nil)), status.Critical, "1023"},
+		{"address of another machine", one(judgePort("192.0.2.1:1", syscall.EADDRNOTAVAIL, nil)), status.Critical,
+			"address of this machine"},
+		{"disk", one(judgeDisk(t.TempDir())), status.OK, "are free"},
+		{"no disk", one(judgeDisk(filepath.Join(t.TempDir(), "none"))), status.Critical, "cannot be written"},
+		{"GPU", one(judgeGPU(&schema.GPUReport{Name: "H100", Driver: "580", State: schema.GPUHealthy})), status.OK,
+			"H100, driver 580: healthy"},
+		{"GPU slow", one(judgeGPU(&schema.GPUReport{State: schema.GPUDegraded, Reason: "hot", Action: "cool it"})),
+			status.Warning, "cool it"},
+		{"GPU bad", one(judgeGPU(&schema.GPUReport{State: schema.GPUUnhealthy})), status.Critical, "unhealthy"},
+		{"GPU gone", one(judgeGPU(&schema.GPUReport{State: schema.GPUAbsent})), status.Critical, "absent"},
+		{"GPU unknown", one(judgeGPU(&schema.GPUReport{State: schema.GPUUnknown})), status.Info, "unknown"},
 	} {
 		c.check(t)
 	}
@@ -137,7 +153,7 @@ func one(f terminal.Finding) []terminal.Finding { return []terminal.Finding{f} }
 type judged struct {
 	name  string
 	all   []terminal.Finding
-	worst overview.Level
+	worst status.Level
 	says  string
 }
 
@@ -148,7 +164,7 @@ func (c *judged) check(t *testing.T) {
 		t.Errorf("%s: level %s, want %s and %q in:\n%s", c.name, worst, c.worst, c.says, text)
 	}
 	for _, f := range c.all {
-		if (f.Level == overview.Warning || f.Level == overview.Critical) && f.Want == "" && !strings.HasPrefix(f.Name, "GPU") {
+		if (f.Level == status.Warning || f.Level == status.Critical) && f.Want == "" && !strings.HasPrefix(f.Name, "GPU") {
 			t.Errorf("%s: %s does not say what would be right", c.name, f.Name)
 		}
 	}
@@ -157,7 +173,8 @@ func (c *judged) check(t *testing.T) {
 func TestJudgeNATS(t *testing.T) {
 	t.Parallel()
 	survey := func(change func(*fabric.Survey)) []terminal.Finding {
-		s := fabric.Survey{Address: "h:4222", Version: "2.15.2", PayloadBytesMax: 1 << 20, Memory: fabric.Share{Used: 1, Max: -1}}
+		s := fabric.Survey{Address: "h:4222", Version: "2.15.2", PayloadBytesMax: 1 << 20,
+			Memory: fabric.Share{Used: 1, Max: -1}}
 		change(&s)
 		return judgeNATS(&s)
 	}
@@ -166,32 +183,37 @@ func TestJudgeNATS(t *testing.T) {
 	}
 	store := varz{MaxPending: 64 << 20}
 	store.JetStream.Config = &struct {
-		MaxMemory int64  `json:"max_memory"`
-		StoreDir  string `json:"store_dir"`
+		StoreDir string `json:"store_dir"`
 	}{StoreDir: "/tmp/nats/jetstream"}
 	for _, c := range []judged{
-		{"NATS", survey(func(*fabric.Survey) {}), overview.Info, "nats-server 2.15.2"},
-		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), overview.Warning, "2.10 or newer"},
-		{"NATS of tomorrow", survey(func(s *fabric.Survey) { s.Version = "3.0.0-beta" }), overview.Info, "3.0.0-beta"},
-		{"NATS unknown", survey(func(s *fabric.Survey) { s.Version = "x" }), overview.Info, `version "x"`},
-		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), overview.Warning, "max_payload"},
-		{"no JetStream", survey(func(s *fabric.Survey) { s.JetStream = errors.New("no JetStream at h") }), overview.Critical, "-js"},
-		{"JetStream full", survey(func(s *fabric.Survey) { s.Memory = fabric.Share{Used: 10 << 20, Max: 12 << 20} }), overview.Critical, "do not fit"},
+		{"NATS", survey(func(*fabric.Survey) {}), status.Info, "nats-server 2.15.2"},
+		{"NATS old", survey(func(s *fabric.Survey) { s.Version = "2.9.3" }), status.Warning, "2.10 or newer"},
+		{"NATS of tomorrow", survey(func(s *fabric.Survey) { s.Version = "3.0.0-beta" }), status.Info, "3.0.0-beta"},
+		{"NATS unknown", survey(func(s *fabric.Survey) { s.Version = "x" }), status.Info, `version "x"`},
+		{"small messages", survey(func(s *fabric.Survey) { s.PayloadBytesMax = 64 << 10 }), status.Warning, "max_payload"},
+		{"no JetStream", survey(func(s *fabric.Survey) { s.JetStream = errors.New("no JetStream at h") }),
+			status.Critical, "-js"},
+		{"JetStream full", survey(func(s *fabric.Survey) { s.Memory = fabric.Share{Used: 10 << 20, Max: 12 << 20} }),
+			status.Critical, "do not fit"},
 		{"one bucket of two", survey(func(s *fabric.Survey) {
 			s.Buckets = []fabric.BucketSurvey{{Name: "gradbus-servers", Replicas: 1, Current: 1}}
-		}), overview.Critical, "gradbus-servers is there alone"},
-		{"bucket alone", bucket("", fabric.BucketSurvey{Name: "gradbus-jobs", InMemory: true, Replicas: 1, Current: 1}), overview.OK, "write it again"},
-		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), overview.Warning, "three servers"},
-		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), overview.OK, "3 of 3"},
-		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), overview.Warning, "one more lost"},
-		{"bucket without half", bucket("c", fabric.BucketSurvey{Replicas: 4, Current: 2}), overview.Critical, "quorum"},
-		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), overview.Critical, "quorum"},
-		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}), overview.Warning, "90 %"},
-		{"monitor", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 3}), overview.OK, "3 connections"},
-		{"little pending", judgeMonitor(varz{MaxPending: 1 << 20}), overview.Warning, "256MB"},
-		{"slow readers", judgeMonitor(varz{MaxPending: 64 << 20, SlowConsumers: 7}), overview.Warning, "7 were cut off"},
-		{"many connections", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 100, MaxConn: 100}), overview.Warning, "max_connections"},
-		{"store that goes", judgeMonitor(store), overview.Warning, "/tmp/nats"},
+		}), status.Critical, "gradbus-servers is there alone"},
+		{"bucket alone", bucket("", fabric.BucketSurvey{Name: "gradbus-jobs", InMemory: true, Replicas: 1, Current: 1}),
+			status.OK, "write it again"},
+		{"bucket of one in a cluster", bucket("c", fabric.BucketSurvey{Replicas: 1, Current: 1}), status.Warning,
+			"three servers"},
+		{"bucket", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 3}), status.OK, "3 of 3"},
+		{"bucket without one", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 2}), status.Warning, "one more lost"},
+		{"bucket without half", bucket("c", fabric.BucketSurvey{Replicas: 4, Current: 2}), status.Critical, "quorum"},
+		{"bucket without two", bucket("c", fabric.BucketSurvey{Replicas: 3, Current: 1}), status.Critical, "quorum"},
+		{"bucket full", bucket("", fabric.BucketSurvey{Replicas: 1, Current: 1, Bytes: 95, BytesMax: 100}),
+			status.Warning, "90 %"},
+		{"monitor", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 3}), status.OK, "3 connections"},
+		{"little pending", judgeMonitor(varz{MaxPending: 1 << 20}), status.Warning, "256MB"},
+		{"slow readers", judgeMonitor(varz{MaxPending: 64 << 20, SlowConsumers: 7}), status.Warning, "7 were cut off"},
+		{"many connections", judgeMonitor(varz{MaxPending: 64 << 20, Connections: 100, MaxConn: 100}), status.Warning,
+			"max_connections"},
+		{"store that goes", judgeMonitor(store), status.Warning, "/tmp/nats"},
 	} {
 		c.check(t)
 	}
@@ -200,7 +222,8 @@ func TestJudgeNATS(t *testing.T) {
 // natsServer is one with JetStream and monitoring, as anybody runs it.
 func natsServer(t *testing.T, js bool) (url, monitor string) {
 	t.Helper()
-	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1, JetStream: js, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
+	s, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, HTTPHost: "127.0.0.1", HTTPPort: -1,
+		JetStream: js, StoreDir: t.TempDir(), NoSigs: true, NoLog: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,13 +240,14 @@ func TestNATS(t *testing.T) {
 	t.Parallel()
 	url, monitor := natsServer(t, true)
 	c := Config{Control: &fabric.Config{URL: url, Name: "doctor"}, Monitor: monitor}
-	said := func() (string, overview.Level) {
+	said := func() (string, status.Level) {
 		all := c.nats(t.Context())
 		return terminal.Join(terminal.Report(all, 400), false), terminal.Worst(all)
 	}
 	text, level := said()
 	// Its store is in this test's folder, which is below /tmp.
-	if level != overview.Warning && level != overview.Info || !strings.Contains(text, "none yet") || !strings.Contains(text, "max_pending is 64 MiB") {
+	if level != status.Warning && level != status.Info || !strings.Contains(text, "none yet") ||
+		!strings.Contains(text, "max_pending is 64 MiB") {
 		t.Errorf("level %s:\n%s", level, text)
 	}
 	control, err := fabric.DialControl(t.Context(), *c.Control)
@@ -238,7 +262,8 @@ func TestNATS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, _ = said(); !strings.Contains(text, "bucket jobs") || !strings.Contains(text, "1 keys, in memory, 1 of 1 replicas") {
+	if text, _ = said(); !strings.Contains(text, "bucket jobs") ||
+		!strings.Contains(text, "1 keys, in memory, 1 of 1 replicas") {
 		t.Errorf("with a bucket:\n%s", text)
 	}
 	c.Monitor = ""
@@ -260,25 +285,28 @@ func TestNATSWrong(t *testing.T) {
 		{with, page.URL, "404"},
 	} {
 		all := (&Config{Control: &fabric.Config{URL: c.url, Name: "doctor"}, Monitor: c.monitor}).nats(t.Context())
-		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != overview.Critical || !strings.Contains(text, c.want) {
+		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != status.Critical ||
+			!strings.Contains(text, c.want) {
 			t.Errorf("%s %s: want %q in:\n%s", c.url, c.monitor, c.want, text)
 		}
 	}
 }
 
 // fakePS has a status and checks.
-func fakePS(t *testing.T, level overview.Level, version string, now time.Time, ready bool) *terminal.Client {
+func fakePS(t *testing.T, level status.Level, version string, now time.Time, ready bool) *terminal.Client {
 	t.Helper()
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/readyz" {
 			if !ready {
 				w.WriteHeader(http.StatusServiceUnavailable)
 			}
-			fmt.Fprintf(w, "ok      desk: turns\n%s  registry: not renewed\n", map[bool]string{true: "ok    ", false: "failed"}[ready])
+			fmt.Fprintf(w, "ok      control loop: turns\n%s  registry: not renewed\n",
+				map[bool]string{true: "ok    ", false: "failed"}[ready])
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		fmt.Fprintf(w, `{"now_ms":%d,"server":"a-1","version":%q,"why":{"level":%q,"text":"t2 is silent","action":"look"}}`, now.UnixMilli(), version, level)
+		fmt.Fprintf(w, `{"now_ms":%d,"server":"a-1","version":%q,"why":{"level":%q,"text":"t2 is silent","action":"look"}}`,
+			now.UnixMilli(), version, level)
 	}))
 	t.Cleanup(s.Close)
 	c, err := terminal.NewClient(terminal.Config{URL: s.URL})
@@ -294,17 +322,18 @@ func TestRunning(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		client *terminal.Client
-		worst  overview.Level
+		worst  status.Level
 		says   string
 	}{
-		{"well", fakePS(t, overview.OK, "1", time.Now(), true), overview.OK, "2 checks hold"},
-		{"stalled", fakePS(t, overview.Critical, "1", time.Now(), true), overview.Critical, "t2 is silent"},
-		{"another version", fakePS(t, overview.OK, "0.9", time.Now(), true), overview.Warning, "of version 0.9"},
-		{"another time", fakePS(t, overview.OK, "1", time.Now().Add(-time.Hour), true), overview.Warning, "1h0m0s apart"},
-		{"not ready", fakePS(t, overview.OK, "1", time.Now(), false), overview.Critical, "registry: not renewed"},
+		{"well", fakePS(t, status.OK, "1", time.Now(), true), status.OK, "2 checks hold"},
+		{"stalled", fakePS(t, status.Critical, "1", time.Now(), true), status.Critical, "t2 is silent"},
+		{"another version", fakePS(t, status.OK, "0.9", time.Now(), true), status.Warning, "of version 0.9"},
+		{"another time", fakePS(t, status.OK, "1", time.Now().Add(-time.Hour), true), status.Warning, "1h0m0s apart"},
+		{"not ready", fakePS(t, status.OK, "1", time.Now(), false), status.Critical, "registry: not renewed"},
 	} {
 		all := (&Config{Version: "1", Client: c.client}).running(t.Context())
-		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst || !strings.Contains(text, c.says) {
+		if text := terminal.Join(terminal.Report(all, 400), false); terminal.Worst(all) != c.worst ||
+			!strings.Contains(text, c.says) {
 			t.Errorf("%s: want %s and %q in:\n%s", c.name, c.worst, c.says, text)
 		}
 	}
@@ -313,20 +342,21 @@ func TestRunning(t *testing.T) {
 // Where there are GPUs it is said where what is wrong with them is remembered, or why it is not.
 func TestKept(t *testing.T) {
 	t.Parallel()
-	gpus := []schema.GPUPulse{{Name: "H100", Driver: "580", State: schema.GPUHealthy}}
+	gpus := []schema.GPUReport{{Name: "H100", Driver: "580", State: schema.GPUHealthy}}
 	for _, c := range []struct {
-		gpus  []schema.GPUPulse
+		gpus  []schema.GPUReport
 		err   error
-		level overview.Level
+		level status.Level
 		says  string
 	}{
-		{gpus, nil, overview.OK, "with 1 of them is remembered in /x"},
-		{gpus, errors.New("/x: the file is damaged"), overview.Warning, "cannot be remembered: /x: the file is damaged"},
-		{nil, errors.New("/x: the file is damaged"), overview.Info, "none: no driver"},
+		{gpus, nil, status.OK, "with 1 of them is remembered in /x"},
+		{gpus, errors.New("/x: the file is damaged"), status.Warning, "cannot be remembered: /x: the file is damaged"},
+		{nil, errors.New("/x: the file is damaged"), status.Info, "none: no driver"},
 	} {
-		all := (&Config{GPUs: func(context.Context) ([]schema.GPUPulse, string, bool) { return c.gpus, "no driver", false },
+		all := (&Config{GPUs: func(context.Context) ([]schema.GPUReport, string, bool) { return c.gpus, "no driver", false },
 			Kept: func() (string, error) { return "what is wrong with 1 of them is remembered in /x", c.err }}).gpus(t.Context())
-		if last := all[len(all)-1]; len(all) != len(c.gpus)+1 || last.Level != c.level || !strings.Contains(last.Text, c.says) || last.Level == overview.Warning && last.Want == "" {
+		if last := all[len(all)-1]; len(all) != len(c.gpus)+1 || last.Level != c.level ||
+			!strings.Contains(last.Text, c.says) || last.Level == status.Warning && last.Want == "" {
 			t.Errorf("found %+v, want %s with %q", all, c.level, c.says)
 		}
 	}
@@ -341,15 +371,17 @@ func TestExamine(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	all := Examine(t.Context(), Config{Version: "1", Root: os.DirFS("/"), Listen: []string{taken.Addr().String(), "127.0.0.1:0"}, Dirs: []string{dir}})
+	all := Examine(t.Context(), Config{Version: "1", Root: os.DirFS("/"),
+		Listen: []string{taken.Addr().String(), "127.0.0.1:0"}, Dirs: []string{dir}})
 	var names []string
 	for _, f := range all {
 		names = append(names, f.Name)
-		if f.Level == overview.Critical && f.Name != "memory" {
+		if f.Level == status.Critical && f.Name != "memory" {
 			t.Errorf("%s: %s", f.Name, f.Text)
 		}
 	}
-	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "locked memory", "memory", "processors", "huge pages", "clock", "disk " + dir,
+	want := []string{"gradbus", "kernels", "dense library", "GPUs", "open files", "locked memory", "memory", "processors",
+		"huge pages", "clock", "disk " + dir,
 		"port " + taken.Addr().String(), "port 127.0.0.1:0", "NATS"}
 	if !reflect.DeepEqual(names, want) {
 		t.Errorf("findings %q, want %q", names, want)
@@ -358,7 +390,8 @@ func TestExamine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := terminal.Join(terminal.Report(all, 80), false); !strings.Contains(text, strings.TrimSpace(string(self))+" (pid") {
+	if text := terminal.Join(terminal.Report(all, 80), false); !strings.Contains(text,
+		strings.TrimSpace(string(self))+" (pid") {
 		t.Errorf("who has the port is not told:\n%s", text)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -9,7 +9,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/ps/ops/terminal"
 	"gradbus/schema"
 )
@@ -22,9 +22,11 @@ type Config struct {
 	Dirs    []string // folders that are written to
 
 	Client *terminal.Client // of a ps that may be running
-	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be some.
-	GPUs func(ctx context.Context) (gpus []schema.GPUPulse, none string, broken bool)
-	// Kept looks at where is remembered what is wrong with GPUs; it is asked where there are some. text says where that is.
+	// GPUs asks the driver, by a process that may hang. none is why there are no GPUs; broken says that there should be
+	// some.
+	GPUs func(ctx context.Context) (gpus []schema.GPUReport, none string, broken bool)
+	// Kept looks at where is remembered what is wrong with GPUs; it is asked where there are some. text says where that
+	// is.
 	Kept func() (text string, err error)
 
 	Control *fabric.Config // of the NATS server given by --nats; nil for none
@@ -48,19 +50,19 @@ func Examine(ctx context.Context, c Config) []terminal.Finding {
 }
 
 func ok(name, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: overview.OK, Name: name, Text: fmt.Sprintf(format, args...)}
+	return terminal.Finding{Level: status.OK, Name: name, Text: fmt.Sprintf(format, args...)}
 }
 
 func info(name, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: overview.Info, Name: name, Text: fmt.Sprintf(format, args...)}
+	return terminal.Finding{Level: status.Info, Name: name, Text: fmt.Sprintf(format, args...)}
 }
 
 func warn(name, want, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: overview.Warning, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+	return terminal.Finding{Level: status.Warning, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
 }
 
 func fail(name, want, format string, args ...any) terminal.Finding {
-	return terminal.Finding{Level: overview.Critical, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
+	return terminal.Finding{Level: status.Critical, Name: name, Text: fmt.Sprintf(format, args...), Want: want}
 }
 
 // build says what this program is and computes with.
@@ -72,7 +74,9 @@ func (c *Config) build() []terminal.Finding {
 	}
 	defer backend.Close()
 	if backend.Name() == "go" {
-		all = append(all, warn("kernels", "build with make, which sets the tag native: several times as fast, and the same bits", "%s", cuda.Describe(backend)))
+		all = append(all,
+			warn("kernels", "build with make, which sets the tag native: several times as fast, and the same bits", "%s",
+				cuda.Describe(backend)))
 	} else {
 		all = append(all, ok("kernels", "%s", cuda.Describe(backend)))
 	}
@@ -82,7 +86,9 @@ func (c *Config) build() []terminal.Finding {
 	}
 	defer dense.Close()
 	if dense.Name() == "own" {
-		return append(all, warn("dense library", "install libdnnl2 or libopenblas0-pthread (make deps does): libdnnl2 makes layers two to seven times as fast", "own, %s", dense.Reason()))
+		return append(all,
+			warn("dense library", "install libdnnl2 or libopenblas0-pthread (make deps does): libdnnl2 makes layers two to "+
+				"seven times as fast", "own, %s", dense.Reason()))
 	}
 	return append(all, ok("dense library", "%s, %s", dense.Name(), dense.Reason()))
 }
@@ -95,7 +101,8 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	gpus, none, broken := c.GPUs(ctx)
 	switch {
 	case broken:
-		return []terminal.Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off", "none can be used: %s", none)}
+		return []terminal.Finding{warn("GPUs", "see what nvidia-smi says, and install the driver again; or --gpu off",
+			"none can be used: %s", none)}
 	case len(gpus) == 0:
 		return []terminal.Finding{info("GPUs", "none: %s", none)}
 	}
@@ -108,12 +115,14 @@ func (c *Config) gpus(ctx context.Context) []terminal.Finding {
 	}
 	text, err := c.Kept()
 	if err != nil {
-		return append(all, warn("GPU state", "mend or remove the file, or name another one with --gpu-state: until then a GPU that broke counts as well after a restart", "what is wrong with GPUs cannot be remembered: %v", err))
+		return append(all,
+			warn("GPU state", "mend or remove the file, or name another one with --gpu-state: until then a GPU that broke "+
+				"counts as well after a restart", "what is wrong with GPUs cannot be remembered: %v", err))
 	}
 	return append(all, ok("GPU state", "%s", text))
 }
 
-func judgeGPU(g *schema.GPUPulse) terminal.Finding {
+func judgeGPU(g *schema.GPUReport) terminal.Finding {
 	name := fmt.Sprintf("GPU %d", g.Index)
 	text := fmt.Sprintf("%s, driver %s: %s", g.Name, g.Driver, g.State)
 	if g.Reason != "" {
@@ -138,16 +147,19 @@ func (c *Config) running(ctx context.Context) []terminal.Finding {
 	if c.Client == nil {
 		return nil
 	}
-	status, _, err := c.Client.Status(ctx)
+	view, _, err := c.Client.Status(ctx)
 	if err != nil {
 		return []terminal.Finding{info("ps", "not examined: %v", err)}
 	}
-	all := []terminal.Finding{{Level: status.Why.Level, Name: "ps", Text: fmt.Sprintf("%s at %s: %s", status.Server, c.Client.URL(), status.Why.Text), Want: status.Why.Action}}
-	if status.Version != c.Version {
-		all = append(all, warn("ps version", "run one version of ps and trainers", "%s is of version %s, this command of %s", status.Server, status.Version, c.Version))
+	all := []terminal.Finding{{Level: view.Why.Level, Name: "ps",
+		Text: fmt.Sprintf("%s at %s: %s", view.Server, c.Client.URL(), view.Why.Text), Want: view.Why.Action}}
+	if view.Version != c.Version {
+		all = append(all, warn("ps version", "run one version of ps and trainers", "%s is of version %s, this command of %s",
+			view.Server, view.Version, c.Version))
 	}
-	if apart := time.Since(time.UnixMilli(status.NowMS)).Abs(); apart > clockApartMax {
-		all = append(all, warn("ps clock", "synchronise the clocks of both machines (chrony, systemd-timesyncd)", "%s apart from this machine's", apart.Round(time.Second)))
+	if apart := time.Since(time.UnixMilli(view.NowMS)).Abs(); apart > clockApartMax {
+		all = append(all, warn("ps clock", "synchronise the clocks of both machines (chrony, systemd-timesyncd)",
+			"%s apart from this machine's", apart.Round(time.Second)))
 	}
 	ready, lines, err := c.Client.Ready(ctx)
 	switch {

@@ -16,7 +16,8 @@ import (
 
 // Limits below which a machine is warned of.
 const (
-	// filesMin: a ps holds four sockets for each trainer and as many for other ps, and a page some; files of hundreds of trainers.
+	// filesMin: a ps holds four sockets for each trainer and as many for other ps, and a page some; files of hundreds of
+	// trainers.
 	filesMin  = 4096
 	filesFail = 256
 	// memoryMin leaves room for one job of the smallest kind beside the runtime.
@@ -78,7 +79,8 @@ func judgeMemory(m machine) terminal.Finding {
 	if m.group > 0 && m.group < limit {
 		limit, of = m.group, fmt.Sprintf("by the limit of the control group, of %s", size(m.memory))
 	}
-	text := fmt.Sprintf("%s %s, %s available; jobs may hold three quarters unless --memory-mib says otherwise", size(limit), of, size(m.available))
+	text := fmt.Sprintf("%s %s, %s available; jobs may hold three quarters unless --memory-mib says otherwise",
+		size(limit), of, size(m.available))
 	switch {
 	case limit < memoryMin || m.available < memoryMin/4:
 		return fail(name, "give it more memory, or end what else runs", "%s", text)
@@ -93,7 +95,8 @@ func judgeProcessors(m machine) terminal.Finding {
 		level := ok
 		text := fmt.Sprintf("%d, of which the control group grants the time of %.1f", m.processors, m.quota)
 		if m.quota < 1 {
-			return warn("processors", "grant at least one: a ps is stopped for the rest of each period otherwise, and jobs wait", "%s", text)
+			return warn("processors", "grant at least one: a ps is stopped for the rest of each period otherwise, and jobs wait",
+				"%s", text)
 		}
 		return level("processors", "%s", text)
 	}
@@ -108,7 +111,8 @@ func judgeHuge(m machine) terminal.Finding {
 	case "":
 		return info(name, "not known")
 	}
-	return warn(name, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: lookups in large tables miss the TLB less", "transparent ones: %s", m.huge)
+	return warn(name, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled: lookups in large tables miss "+
+		"the TLB less", "transparent ones: %s", m.huge)
 }
 
 // clock is what the kernel says of its clock.
@@ -123,7 +127,8 @@ func judgeClock(c clock) terminal.Finding {
 	case !c.known:
 		return info("clock", "not known whether anybody synchronises it")
 	case !c.synchronised:
-		return warn("clock", "run chrony or systemd-timesyncd: events of several machines are shown in the order of their clocks", "nobody synchronises it, says the kernel")
+		return warn("clock", "run chrony or systemd-timesyncd: events of several machines are shown in the order of "+
+			"their clocks", "nobody synchronises it, says the kernel")
 	}
 	return ok("clock", "synchronised, wrong by at most %s", c.errorMax.Round(time.Millisecond))
 }

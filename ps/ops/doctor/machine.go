@@ -90,7 +90,8 @@ func group(root fs.FS) (bytes int64, processors float64) {
 		}
 	}
 	for dir := path.Join("sys/fs/cgroup", within); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
-		if n, err := strconv.ParseInt(strings.TrimSpace(read(root, dir+"/memory.max")), 10, 64); err == nil && (bytes == 0 || n < bytes) {
+		if n, err := strconv.ParseInt(strings.TrimSpace(read(root, dir+"/memory.max")), 10, 64); err == nil &&
+			(bytes == 0 || n < bytes) {
 			bytes = n
 		}
 		if fields := strings.Fields(read(root, dir+"/cpu.max")); len(fields) == 2 {
@@ -102,7 +103,8 @@ func group(root fs.FS) (bytes int64, processors float64) {
 		}
 	}
 	// Version 1 has files of its own; a limit above the machine's memory is its way to say none.
-	if n, err := strconv.ParseInt(strings.TrimSpace(read(root, "sys/fs/cgroup/memory/memory.limit_in_bytes")), 10, 64); err == nil && bytes == 0 && n < 1<<60 {
+	if n, err := strconv.ParseInt(strings.TrimSpace(read(root, "sys/fs/cgroup/memory/memory.limit_in_bytes")), 10,
+		64); err == nil && bytes == 0 && n < 1<<60 {
 		bytes = n
 	}
 	return bytes, processors

@@ -30,7 +30,9 @@ const (
 // nats looks at the control server, where there is one of its own.
 func (c *Config) nats(ctx context.Context) []terminal.Finding {
 	if c.Control == nil {
-		return []terminal.Finding{info("NATS", "not examined: --nats names a server or cluster; a ps that embeds its own sets it up itself")}
+		return []terminal.Finding{
+			info("NATS", "not examined: --nats names a server or cluster; a ps that embeds its own sets it up itself"),
+		}
 	}
 	control, err := fabric.DialControl(ctx, *c.Control)
 	if err != nil {
@@ -46,7 +48,9 @@ func (c *Config) nats(ctx context.Context) []terminal.Finding {
 	}
 	all := judgeNATS(&survey)
 	if c.Monitor == "" {
-		return append(all, info("NATS monitor", "max_pending, slow consumers and where JetStream stores: not asked; --nats-monitor names the server's monitoring address"))
+		return append(all,
+			info("NATS monitor", "max_pending, slow consumers and where JetStream stores: not asked; --nats-monitor names the "+
+				"server's monitoring address"))
 	}
 	v, err := readMonitor(ctx, c.Monitor)
 	if err != nil {
@@ -59,15 +63,19 @@ func (c *Config) nats(ctx context.Context) []terminal.Finding {
 func judgeNATS(s *fabric.Survey) []terminal.Finding {
 	all := []terminal.Finding{judgeVersion(s.Address, s.Version)}
 	if s.PayloadBytesMax < payloadMin {
-		all = append(all, warn("NATS messages", "set max_payload to 8MB", "at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
+		all = append(all, warn("NATS messages", "set max_payload to 8MB",
+			"at most %d KiB: trainers with --route cluster are refused at the default chunk size", s.PayloadBytesMax>>10))
 	} else {
 		all = append(all, ok("NATS messages", "at most %.1f MiB", float64(s.PayloadBytesMax)/(1<<20)))
 	}
 	if s.JetStream != nil {
-		return append(all, fail("JetStream", "run nats-server with -js, or set jetstream in its configuration and for the account", "%v", s.JetStream))
+		return append(all,
+			fail("JetStream", "run nats-server with -js, or set jetstream in its configuration and for the account", "%v",
+				s.JetStream))
 	}
 	if m := s.Memory; m.Max >= 0 && m.Max-m.Used < memoryOfBuckets {
-		all = append(all, fail("JetStream", "raise max_memory_store, or the account's limit", "%s of %s of memory are used: the buckets of ps and jobs do not fit", size(m.Used), size(m.Max)))
+		all = append(all, fail("JetStream", "raise max_memory_store, or the account's limit",
+			"%s of %s of memory are used: the buckets of ps and jobs do not fit", size(m.Used), size(m.Max)))
 	} else {
 		all = append(all, ok("JetStream", "%s of memory used", size(m.Used)))
 	}
@@ -94,7 +102,8 @@ func judgeVersion(address, version string) terminal.Finding {
 		minor, other := strconv.Atoi(parts[1])
 		if err == nil && other == nil {
 			if major < 2 || major == 2 && minor < natsMinor {
-				return warn("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s", version, address)
+				return warn("NATS", fmt.Sprintf("use nats-server 2.%d or newer", natsMinor), "nats-server %s at %s",
+					version, address)
 			}
 			return ok("NATS", "nats-server %s at %s", version, address)
 		}
@@ -116,7 +125,9 @@ func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) terminal.Finding {
 	case b.Current < b.Replicas:
 		return warn(name, "bring the servers of the cluster back: one more lost, and nobody can join", "%s", text)
 	case s.Cluster != "" && b.Replicas < 3:
-		return warn(name, "have three servers in the cluster when the first ps starts: then the bucket is on three, and outlives one", "%s: cluster %s loses it with one server, and jobs cannot be joined until it is back", text, s.Cluster)
+		return warn(name, "have three servers in the cluster when the first ps starts: then the bucket is on three, and "+
+			"outlives one", "%s: cluster %s loses it with one server, and jobs cannot be joined until it is back",
+			text, s.Cluster)
 	case b.BytesMax > 0 && int64(b.Bytes) > b.BytesMax/10*9:
 		return warn(name, "end jobs, or take old ones away", "%s; it is full to more than 90 %%", text)
 	case b.Replicas == 1:
@@ -128,15 +139,13 @@ func judgeBucket(s *fabric.Survey, b fabric.BucketSurvey) terminal.Finding {
 // varz is what of a NATS server's monitoring says whether something would be lost.
 type varz struct {
 	Version       string `json:"version"`
-	MaxPayload    int64  `json:"max_payload"`
 	MaxPending    int64  `json:"max_pending"`
 	SlowConsumers int64  `json:"slow_consumers"`
 	Connections   int    `json:"connections"`
 	MaxConn       int    `json:"max_connections"`
 	JetStream     struct {
 		Config *struct {
-			MaxMemory int64  `json:"max_memory"`
-			StoreDir  string `json:"store_dir"`
+			StoreDir string `json:"store_dir"`
 		} `json:"config"`
 	} `json:"jetstream"`
 }
@@ -168,12 +177,14 @@ func readMonitor(ctx context.Context, url string) (v varz, err error) {
 func judgeMonitor(v varz) []terminal.Finding {
 	var all []terminal.Finding
 	if v.MaxPending < pendingMin {
-		all = append(all, warn("NATS pending", "set max_pending to 256MB", "max_pending is %s: a reader that stands still for a moment is cut off", size(v.MaxPending)))
+		all = append(all, warn("NATS pending", "set max_pending to 256MB",
+			"max_pending is %s: a reader that stands still for a moment is cut off", size(v.MaxPending)))
 	} else {
 		all = append(all, ok("NATS pending", "max_pending is %s", size(v.MaxPending)))
 	}
 	if v.SlowConsumers > 0 {
-		all = append(all, warn("NATS readers", "look for busy machines and thin networks, or raise max_pending", "%d were cut off because they did not read in time, since it started", v.SlowConsumers))
+		all = append(all, warn("NATS readers", "look for busy machines and thin networks, or raise max_pending",
+			"%d were cut off because they did not read in time, since it started", v.SlowConsumers))
 	} else {
 		all = append(all, ok("NATS readers", "%d connections, none was cut off for being slow", v.Connections))
 	}
@@ -181,7 +192,8 @@ func judgeMonitor(v varz) []terminal.Finding {
 		all = append(all, warn("NATS connections", "raise max_connections", "%d of at most %d", v.Connections, v.MaxConn))
 	}
 	if c := v.JetStream.Config; c != nil && temporary(c.StoreDir) {
-		all = append(all, warn("JetStream store", "set store_dir to a folder that is kept", "%s: what others keep in streams on disk is gone after a restart", schema.Clip(c.StoreDir)))
+		all = append(all, warn("JetStream store", "set store_dir to a folder that is kept",
+			"%s: what others keep in streams on disk is gone after a restart", schema.Clip(c.StoreDir)))
 	}
 	return all
 }

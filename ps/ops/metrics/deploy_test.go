@@ -13,13 +13,11 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/docs"
+	"gradbus/ps/ops/status"
 )
 
-const (
-	deploy   = "../../../deploy/"
-	runbooks = "../../../docs/runbooks/"
-)
+const deploy = "../../../deploy/"
 
 // rule is a rule of alerts.yml.
 type rule struct {
@@ -59,8 +57,8 @@ func readYAML(t *testing.T, path string, into any) {
 	}
 }
 
-// What may stand in an expression besides names of metrics. promtool knows the whole language; this finds names that do not
-// exist where it is not installed.
+// What may stand in an expression besides names of metrics. promtool knows the whole language; this finds names that do
+// not exist where it is not installed.
 var (
 	quoted    = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'`)
 	grouping  = regexp.MustCompile(`\b(?:by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)`)
@@ -68,7 +66,8 @@ var (
 	duration  = regexp.MustCompile(`\[[^\]]*\]|\boffset\s+\S+|\$__[a-z_]+`)
 	word      = regexp.MustCompile(`[a-zA-Z_:][a-zA-Z0-9_:]*`)
 	matcher   = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)\s*(?:=~|!~|!=|=)`)
-	language  = strings.Fields(`and or unless bool sum min max avg count topk quantile rate increase changes predict_linear avg_over_time
+	language  = strings.Fields(
+		`and or unless bool sum min max avg count topk quantile rate increase changes predict_linear avg_over_time
 		max_over_time clamp_max clamp_min label_replace time vector deriv count by without on ignoring group_left group_right sort_desc`)
 )
 
@@ -97,7 +96,8 @@ func metricsOf(expr string) (names, labels []string) {
 
 // exported are the names of series that our families and recording rules give, and all their labels.
 func exported(t *testing.T) (names, labels map[string]bool) {
-	names, labels = map[string]bool{"up": true, "ALERTS": true}, map[string]bool{"job": true, "instance": true, "alertstate": true, "alertname": true, "severity": true}
+	names, labels = map[string]bool{"up": true, "ALERTS": true},
+		map[string]bool{"job": true, "instance": true, "alertstate": true, "alertname": true, "severity": true}
 	for _, f := range newTables().of {
 		names[f.name] = true
 		if strings.Contains(f.help, "their number and their sum") || strings.HasSuffix(f.name, "_scrape_seconds") {
@@ -165,13 +165,14 @@ func TestAlerts(t *testing.T) {
 				t.Errorf("%s: %v", r.Alert, err)
 			}
 		}
-		name, ok := strings.CutPrefix(r.Annotations["runbook_url"], "http://127.0.0.1:8080/runbooks/") // where prometheus.yml looks for a ps
+		// where prometheus.yml looks for a ps
+		name, ok := strings.CutPrefix(r.Annotations["runbook_url"], "http://127.0.0.1:8080/runbooks#")
 		if !ok {
 			t.Errorf("%s: runbook %q", r.Alert, r.Annotations["runbook_url"])
 		}
 		if !strings.Contains(name, "{{") {
-			if _, err := os.Stat(runbooks + name + ".md"); err != nil {
-				t.Errorf("%s: %v", r.Alert, err)
+			if _, ok := docs.Runbook(name); !ok {
+				t.Errorf("%s: no runbook %s", r.Alert, name)
 			}
 		}
 	}
@@ -204,14 +205,15 @@ func TestAlertsHaveCases(t *testing.T) {
 	}
 	for _, r := range rules(t) {
 		if r.Alert != "" && (!fires[r.Alert] || !quiet[r.Alert] || !healthy[r.Alert]) {
-			t.Errorf("%s: fires %v, does not %v, not in a healthy cluster %v: want all three", r.Alert, fires[r.Alert], quiet[r.Alert], healthy[r.Alert])
+			t.Errorf("%s: fires %v, does not %v, not in a healthy cluster %v: want all three", r.Alert, fires[r.Alert],
+				quiet[r.Alert], healthy[r.Alert])
 		}
 	}
 }
 
 // parts of a runbook.
 func parts() []string {
-	return []string{"## What it means", "## What to look at", "## What to do", "## When it is a false alarm"}
+	return []string{"### What it means", "### What to look at", "### What to do", "### When it is a false alarm"}
 }
 
 // Every problem that the page names has a runbook, and every runbook says what one must.
@@ -223,39 +225,44 @@ func TestRunbooks(t *testing.T) {
 			own += r.Annotations["runbook_url"] + "\n" + r.Expr + "\n"
 		}
 	}
-	for _, c := range overview.Codes() {
-		if _, err := os.Stat(runbooks + c.Runbook + ".md"); err != nil {
-			t.Errorf("problem %s: %v", c.Code, err)
+	for _, c := range status.Codes() {
+		if _, ok := docs.Runbook(c.Runbook); !ok {
+			t.Errorf("problem %s has no runbook", c.Code)
 		}
 		excluded := regexp.MustCompile(`[|"]` + c.Code + `[|"]`).MatchString(own)
-		alerted := strings.Contains(own, "/"+c.Runbook+"\n") || c.Code == "slow-readers"
-		if c.Level != overview.Info && excluded != alerted {
-			t.Errorf("problem %s: an alert of its own %v, left out of GradbusProblem %v: want one alert for it", c.Code, alerted, excluded)
+		alerted := strings.Contains(own, "#"+c.Runbook+"\n") || c.Code == "slow-readers"
+		if c.Level != status.Info && excluded != alerted {
+			t.Errorf("problem %s: an alert of its own %v, left out of GradbusProblem %v: want one alert for it", c.Code,
+				alerted, excluded)
 		}
 	}
-	files, err := filepath.Glob(runbooks + "*.md")
-	if err != nil || len(files) < 30 {
-		t.Fatalf("%d runbooks: %v", len(files), err)
+	sections := strings.Split(docs.Runbooks(), "\n## ")
+	list, sections := sections[0], sections[1:]
+	if len(sections) < 30 {
+		t.Fatalf("%d runbooks", len(sections))
 	}
 	query := regexp.MustCompile("`([^`\n]*gradbus_[^`\n]*)`")
-	for _, path := range files {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+	for i, text := range sections {
+		code, _, _ := strings.Cut(text, "\n")
+		if i > 0 && code < sections[i-1] || !strings.Contains(list, "\n- ["+code+"](#"+code+"): ") {
+			t.Errorf("%s is not in its place, or not in the list", code)
 		}
-		text, at := string(data), 0
+		if got, ok := docs.Runbook(code); !ok || strings.TrimSpace(got) != "## "+strings.TrimSpace(text) {
+			t.Errorf("%s is %q", code, got)
+		}
+		at := 0
 		for _, part := range parts() {
 			i := strings.Index(text, part+"\n")
 			if i < at {
-				t.Errorf("%s: no %q, or not in its place", path, part)
+				t.Errorf("%s: no %q, or not in its place", code, part)
 			}
 			at = max(at, i)
 		}
 		if lines := strings.Count(text, "\n"); lines > 45 {
-			t.Errorf("%s has %d lines: nobody reads that at night", path, lines)
+			t.Errorf("%s has %d lines: nobody reads that at night", code, lines)
 		}
 		for _, q := range query.FindAllStringSubmatch(text, -1) {
-			checkExpression(t, path, q[1], names, labels)
+			checkExpression(t, code, q[1], names, labels)
 		}
 	}
 }
@@ -280,7 +287,7 @@ func TestDocumentsNameMetrics(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range word.FindAllString(string(data), -1) {
-			if slices.Contains(inC, name) {
+			if slices.Contains(inC, name) || filepath.Base(path) == "runbooks.md" { // TestRunbooks has its expressions
 				continue
 			}
 			found++
@@ -353,10 +360,13 @@ func TestDashboard(t *testing.T) {
 	for _, v := range d.Templating.List {
 		variables[v.Name] = v.Type
 		if v.Type == "query" {
-			checkExpression(t, "variable "+v.Name, strings.TrimPrefix(v.Definition, "label_values")[1:strings.LastIndex(v.Definition, ",")-len("label_values")], names, labels)
+			checkExpression(t, "variable "+v.Name,
+				strings.TrimPrefix(v.Definition, "label_values")[1:strings.LastIndex(v.Definition, ",")-len("label_values")],
+				names, labels)
 		}
 	}
-	if d.UID == "" || d.SchemaVersion < 39 || variables["datasource"] != "datasource" || variables["job_name"] != "query" || variables["instance"] != "query" || variables["member"] != "query" ||
+	if d.UID == "" || d.SchemaVersion < 39 || variables["datasource"] != "datasource" ||
+		variables["job_name"] != "query" || variables["instance"] != "query" || variables["member"] != "query" ||
 		variables["page"] != "textbox" {
 		t.Errorf("uid %q, schema version %d, variables %v", d.UID, d.SchemaVersion, variables)
 	}
@@ -381,7 +391,8 @@ func TestDashboard(t *testing.T) {
 		for _, target := range p.Targets {
 			checkExpression(t, fmt.Sprintf("panel %q", p.Title), target.Expr, names, labels)
 			if perMember.MatchString(target.Expr) && !bounded.MatchString(target.Expr) && p.Type == "timeseries" {
-				t.Errorf("panel %q: a line for each trainer or shard of ten jobs, want topk or by (job_name): %s", p.Title, target.Expr)
+				t.Errorf("panel %q: a line for each trainer or shard of ten jobs, want topk or by (job_name): %s", p.Title,
+					target.Expr)
 			}
 			found, _ := metricsOf(target.Expr)
 			for _, n := range found {
@@ -410,7 +421,8 @@ func overlap(t *testing.T, d dashboard) {
 
 // The check of expressions finds what it is for.
 func TestExpressionCheckFinds(t *testing.T) {
-	names, labels := metricsOf(`sum by (job_name) (rate(gradbus_a_total{member="t1", reason!~"x|y"}[5m] offset 1h)) > 0.5 and on (host) max(b:c:d) == bool 1`)
+	names, labels := metricsOf(
+		`sum by (job_name) (rate(gradbus_a_total{member="t1", reason!~"x|y"}[5m] offset 1h)) > 0.5 and on (host) max(b:c:d) == bool 1`)
 	if fmt.Sprint(names) != "[gradbus_a_total b:c:d]" || fmt.Sprint(labels) != "[member reason job_name host]" {
 		t.Errorf("found metrics %q, labels %q", names, labels)
 	}

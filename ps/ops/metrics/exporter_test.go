@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -81,13 +82,13 @@ func absent(t *testing.T, got map[string]float64, prefixes ...string) {
 	}
 }
 
-func TestScrapeSaysWhatPulsesSay(t *testing.T) {
+func TestScrapeSaysWhatReportsSay(t *testing.T) {
 	_, e := full(3, 2)
 	got := samples(t, e)
 	wantSamples(t, got, map[string]float64{
 		`gradbus_ps_frames_refused_total{reason="damaged"}`:                                         7,
 		`gradbus_ps_frames_refused_total{reason="malformed"}`:                                       0,
-		`gradbus_ps_pulse_age_seconds`:                                                              0.5,
+		`gradbus_ps_control_loop_age_seconds`:                                                       0.5,
 		`gradbus_ps_memory_limit_bytes`:                                                             1000,
 		`gradbus_ps_verify_mismatches_total`:                                                        1,
 		`gradbus_trainer_verify_mismatches_total{job_name="words",member="t0"}`:                     2,
@@ -131,7 +132,7 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 		`gradbus_problem_info{code="made-up",gpu="",job_name="words",level="critical",member="t1"}`: 1,
 		`gradbus_ops_stream_clients`:                                                                2,
 	})
-	for _, c := range overview.Codes() {
+	for _, c := range status.Codes() {
 		key := fmt.Sprintf("gradbus_problem{code=%q,level=%q}", c.Code, c.Level)
 		if v, ok := got[key]; !ok || v != 0 {
 			t.Errorf("%s is %v, %v: want 0 where there is no such problem", key, v, ok)
@@ -150,40 +151,40 @@ func TestScrapeSaysWhatPulsesSay(t *testing.T) {
 // What nobody tells is absent, and never 0.
 func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	c := everything(2, 1)
-	c.status = nil
-	c.own.Server.Verification, c.own.Server.Disks = schema.VerifyPulse{}, nil
-	c.own.Server.GPUs = []schema.GPUPulse{{Index: 3, State: schema.GPUUnknown}}
+	c.status.Jobs, c.status.Problems = nil, nil
+	c.own.Server.Verification, c.own.Server.Disks = schema.VerifyReport{}, nil
+	c.own.Server.GPUs = []schema.GPUReport{{Index: 3, State: schema.GPUUnknown}}
 	c.own.Server.Jobs[0].StartedMS = 0
 	got := samples(t, c.exporter())
-	absent(t, got, "gradbus_ps_veri", "gradbus_disk", "gradbus_problem", "gradbus_job_loss", "gradbus_job_replicas", "gradbus_job_start", "gradbus_job_end",
-		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_trainer_lag", "gradbus_shard_lag", "gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
+	absent(t, got, "gradbus_ps_veri", "gradbus_disk", "gradbus_problem_info", "gradbus_job_loss", "gradbus_job_replicas",
+		"gradbus_job_start", "gradbus_job_end",
+		"gradbus_trainer_loss", "gradbus_trainer_batches", "gradbus_trainer_lag", "gradbus_shard_lag",
+		"gradbus_gpu_temperature", "gradbus_gpu_memory", "gradbus_gpu_ecc", "gradbus_gpu_xid",
 		"gradbus_gpu_thr", "gradbus_gpu_problem", "gradbus_gpu_sample_age", "gradbus_gpu_state_since", "gradbus_gpu_pcie")
-	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`: 0.25})
+	wantSamples(t, got, map[string]float64{`gradbus_gpu_state{gpu="index-3",host="a",state="unknown"}`: 1,
+		`gradbus_trainer_silent_seconds{job_name="words",member="t0"}`: 0.25})
 
-	none := New(Config{Version: "1", Own: func() *schema.Pulse { return nil }, Status: everything(1, 1).exporter().config.Status})
+	nothing := everything(1, 1)
+	nothing.own = nil
+	none := New(Config{Version: "1", Status: nothing.exporter().config.Status})
 	got = samples(t, none)
 	absent(t, got, "gradbus_ps", "gradbus_job", "gradbus_ops_stream", "gradbus_ops_req")
 	if len(got) == 0 {
-		t.Error("before the first pulse there is nothing, not even the version")
+		t.Error("before the first report there is nothing, not even the version")
 	}
+	nothing.status = nil
+	absent(t, samples(t, none), "gradbus_ps", "gradbus_job", "gradbus_problem")
 }
 
 // Trainers of jobs that others coordinate, and of other runs, are left to others.
 func TestOnlyWhatIsCoordinatedHere(t *testing.T) {
-	c := everything(2, 1)
-	e := c.exporter()
-	other, earlier := trainerPulse(0, 1), trainerPulse(1, 1)
-	earlier.Trainer.RunID = 76
-	e.Take("elsewhere", "t0", other)
-	e.Take("words", "t1", earlier)
-	e.Take("words", "t9", trainerPulse(9, 1))
-	e.Take("words", "t0", &schema.Pulse{Server: &schema.ServerPulse{}})
-	e.Take("words", "t0", nil)
+	c, e := full(2, 1)
+	here := c.status.Jobs[0]
+	there, earlier := here, here
+	there.Name, earlier.RunID = "elsewhere", "76"
+	c.status.Jobs = []status.Job{there, earlier}
 	absent(t, samples(t, e), "gradbus_trainer_batches_total")
-	e.Take("words", "t0", trainerPulse(0, 1))
-	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19})
-	earlier.Trainer.Batches = 5 // a late word of an earlier run does not take the place of this one's
-	e.Take("words", "t0", earlier)
+	c.status.Jobs = append(c.status.Jobs, here)
 	wantSamples(t, samples(t, e), map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19})
 }
 
@@ -192,8 +193,10 @@ func TestFreePlaces(t *testing.T) {
 	c := everything(3, 1)
 	c.own.Server.Jobs[0].Members[0].Host, c.own.Server.Jobs[0].Members[1].Left = "", true
 	got := samples(t, c.exporter())
-	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`, `gradbus_trainer_silent_seconds{job_name="words",member="t1"}`)
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_silent_seconds{job_name="words",member="t2"}`: 0.25, `gradbus_job_trainers_missing{job_name="words"}`: 2})
+	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`,
+		`gradbus_trainer_silent_seconds{job_name="words",member="t1"}`)
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_silent_seconds{job_name="words",member="t2"}`: 0.25,
+		`gradbus_job_trainers_missing{job_name="words"}`: 2})
 }
 
 // Members vanish with their job; what they counted lasts until then, what was true of a moment does not.
@@ -201,14 +204,17 @@ func TestStaleMembersVanish(t *testing.T) {
 	c, e := full(2, 1)
 	c.now = moment.Add(staleAfter + time.Second)
 	got := samples(t, e)
-	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_pending", "gradbus_trainer_doing", "gradbus_trainer_connected", `gradbus_gpu_state{gpu="GPU-b"`)
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19, `gradbus_trainer_pulse_age_seconds{job_name="words",member="t0"}`: 11})
+	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_pending", "gradbus_trainer_doing", "gradbus_trainer_connected",
+		`gradbus_gpu_state{gpu="GPU-b"`)
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19,
+		`gradbus_trainer_report_age_seconds{job_name="words",member="t0"}`: 11})
 
 	c, e = full(2, 1)
 	c.own.Server.Jobs[0].Phase, c.own.Server.Jobs[0].EndedMS = "ended", 1_700_000_008_000
 	got = samples(t, e)
 	absent(t, got, "gradbus_trainer_loss", "gradbus_trainer_silent", "gradbus_trainer_lag", "gradbus_job_loss")
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19, `gradbus_job_end_timestamp_seconds{job_name="words"}`: 1_700_000_008})
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_batches_total{job_name="words",member="t0"}`: 19,
+		`gradbus_job_end_timestamp_seconds{job_name="words"}`: 1_700_000_008})
 
 	// The next run of that name: nothing of the last one is left, before its trainers speak.
 	next := c.own.Server.Jobs[0]
@@ -220,74 +226,37 @@ func TestStaleMembersVanish(t *testing.T) {
 
 	c.own.Server.Jobs[len(c.own.Server.Jobs)-1].Members[0].Lost = true
 	got = samples(t, e)
-	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`, `gradbus_trainer_disconnected{job_name="words",member="t0"}`)
-	wantSamples(t, got, map[string]float64{`gradbus_trainer_lost{job_name="words",member="t0"}`: 1, `gradbus_trainer_lost{job_name="words",member="t1"}`: 0,
-		`gradbus_job_trainers_missing{job_name="words"}`: 1})
+	absent(t, got, `gradbus_trainer_silent_seconds{job_name="words",member="t0"}`,
+		`gradbus_trainer_disconnected{job_name="words",member="t0"}`)
+	wantSamples(t, got, map[string]float64{`gradbus_trainer_lost{job_name="words",member="t0"}`: 1,
+		`gradbus_trainer_lost{job_name="words",member="t1"}`: 0,
+		`gradbus_job_trainers_missing{job_name="words"}`:     1})
 
 	c.own.Server.Jobs = nil
 	absent(t, samples(t, e), "gradbus_trainer", "gradbus_job")
-	if len(e.trainers) != 0 {
-		t.Errorf("%d pulses are kept of jobs that are gone", len(e.trainers))
-	}
 }
 
-// A ps that nobody scrapes does not keep the trainers of all jobs that it ever had.
-func TestTrainersAreForgottenWithoutScrapes(t *testing.T) {
-	t.Parallel()
-	c := everything(2, 1)
-	e := c.exporter()
-	for i := range 100 {
-		own, said, j := *c.own, *c.own.Server, c.own.Server.Jobs[0]
-		j.Name = schema.JobName(fmt.Sprintf("words-%d", i))
-		said.Jobs, own.Server = []schema.JobPulse{j}, &said
-		c.own, c.now = &own, c.now.Add(10*time.Minute)
-		e.Take(j.Name, "t0", trainerPulse(0, 1))
-		e.Take(j.Name, "t1", trainerPulse(1, 1))
-	}
-	if n := len(e.trainers); n > 4 {
-		t.Errorf("%d trainers of 100 jobs are kept, one of which is there", n)
-	}
-}
-
-// What is kept of trainers is bounded in bytes: of each, and of all together until some are gone.
-func TestPulsesAreBoundedInBytes(t *testing.T) {
-	t.Parallel()
-	c := everything(4096, 1)
-	e := c.exporter()
-	large := func(i, bytes int) *schema.Pulse {
-		p := trainerPulse(i, 1)
-		p.Host = strings.Repeat("x", bytes-(&schema.Pulse{}).MemoryBytes())
-		return p
-	}
-	e.Take("words", "t0", large(0, overview.TrainerBytesMax+1<<10))
-	if len(e.trainers) != 0 {
-		t.Error("a pulse is kept that is larger than any trainer's")
-	}
-	for range 2 {
-		for i := range 4096 {
-			e.Take("words", schema.TrainerMember(i), large(i, overview.TrainerBytesMax/4*3))
+// How old a report is follows from the status, whatever the machine's clock is set to meanwhile.
+func TestAgesWithoutTheClock(t *testing.T) {
+	c, e := full(1, 1)
+	c.now = moment.Add(-time.Hour)
+	for _, age := range []time.Duration{0, staleAfter + time.Second} {
+		e.config.Age = func() time.Duration { return age }
+		got := samples(t, e)
+		wantSamples(t, got, map[string]float64{
+			`gradbus_trainer_report_age_seconds{job_name="words",member="t0"}`: age.Seconds()})
+		if _, there := got[`gradbus_trainer_loss{job_name="words",member="t0"}`]; there != (age == 0) {
+			t.Errorf("after %v a trainer's loss is told: %v", age, there)
 		}
 	}
-	kept := 0
-	for _, h := range e.trainers {
-		kept += h.pulse.MemoryBytes()
-	}
-	if kept != e.bytes || kept > bytesMax || kept < bytesMax/2 {
-		t.Errorf("%d bytes are kept, and %d counted, want at most %d", kept, e.bytes, bytesMax)
-	}
-	c.own.Server.Jobs = nil
-	samples(t, e)
-	if e.bytes != 0 {
-		t.Errorf("%d bytes are counted of trainers that are gone", e.bytes)
-	}
 }
 
-// Whatever is in a pulse, the scrape stands: labels are unique, short and UTF-8.
-func TestHostilePulses(t *testing.T) {
+// Whatever is in a report, the scrape stands: labels are unique, short and UTF-8.
+func TestHostileReports(t *testing.T) {
 	c := everything(2, 1)
 	e := c.exporter()
 	long := strings.Repeat("x", 100_000)
-	p := trainerPulse(0, 1)
+	p := trainerReport(0, 1)
 	p.Host, p.Trainer.Backend, p.Trainer.Doing = "\xff"+long, long, schema.Doing(long)
 	g := fullGPU(5)
 	g.UUID, g.Name, g.Code, g.Throttled = long, "\xff", long, []string{"a", "a", long, "\xff"}
@@ -298,10 +267,10 @@ func TestHostilePulses(t *testing.T) {
 	}
 	other := g
 	other.UUID += "y"
-	p.Trainer.GPUs = []schema.GPUPulse{g, g, other, fullGPU(0)}
-	e.trainers[who{"words", "t0"}] = heard{pulse: p, at: c.now} // which Take would not keep
-	disk := schema.DiskPulse{Path: "/\xff"}
-	c.own.Server.Disks = []schema.DiskPulse{disk, disk, {Path: long}, {Path: long + "y"}}
+	p.Trainer.GPUs = []schema.GPUReport{g, g, other, fullGPU(0)}
+	c.heard(0, p)
+	disk := schema.DiskReport{Path: "/\xff"}
+	c.own.Server.Disks = []schema.DiskReport{disk, disk, {Path: long}, {Path: long + "y"}}
 	c.own.Server.Shards = append(c.own.Server.Shards, c.own.Server.Shards[0])
 	c.own.Server.Jobs[0].Members = append(c.own.Server.Jobs[0].Members, c.own.Server.Jobs[0].Members[0])
 	c.own.Server.Jobs = append(c.own.Server.Jobs, c.own.Server.Jobs[0])
@@ -400,14 +369,22 @@ func TestFamiliesAreWellFormed(t *testing.T) {
 	}
 }
 
-// Scrapes, pulses and pages at once; the race detector looks on.
-func TestScrapesWhilePulsesCome(t *testing.T) {
-	_, e := full(2, 1)
+// Scrapes, reports and pages at once; the race detector looks on.
+func TestScrapesWhileReportsCome(t *testing.T) {
+	c, e := full(2, 1)
+	c.status.Own = c.own
+	var latest atomic.Pointer[status.Status]
+	latest.Store(c.status)
+	e.config.Status = latest.Load
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for i := range 200 {
-			e.Take("words", schema.TrainerMember(i%2), trainerPulse(i%2, 1))
+			next := *c.status
+			next.Jobs = slices.Clone(next.Jobs)
+			next.Jobs[0].Trainers = slices.Clone(next.Jobs[0].Trainers)
+			next.Jobs[0].Trainers[i%2].Report = trainerReport(i%2, 1)
+			latest.Store(&next)
 		}
 	}()
 	for range 20 {

@@ -33,11 +33,13 @@ type table[T any] struct {
 
 // counter and gauge are families with one sample for each subject.
 func counter[T any](name, help string, read func(T) float64) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_COUNTER, help: help}, read: func(s T, r *row) { r.value(read(s)) }}
+	return figure[T]{family: family{name: name, kind: dto.MetricType_COUNTER, help: help},
+		read: func(s T, r *row) { r.value(read(s)) }}
 }
 
 func gauge[T any](name, help string, read func(T) float64) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_GAUGE, help: help}, read: func(s T, r *row) { r.value(read(s)) }}
+	return figure[T]{family: family{name: name, kind: dto.MetricType_GAUGE, help: help},
+		read: func(s T, r *row) { r.value(read(s)) }}
 }
 
 // counters and gauges are families with any number of samples for each subject, told apart by labels.
@@ -51,7 +53,8 @@ func gauges[T any](name, help string, labels []string, read func(T, *row)) figur
 
 // summary is a number of observations and their sum, without quantiles.
 func summary[T any](name, help string, read func(T) (count uint64, sum float64)) figure[T] {
-	return figure[T]{family: family{name: name, kind: dto.MetricType_SUMMARY, help: help}, read: func(s T, r *row) { r.summary(read(s)) }}
+	return figure[T]{family: family{name: name, kind: dto.MetricType_SUMMARY, help: help},
+		read: func(s T, r *row) { r.summary(read(s)) }}
 }
 
 // row takes the samples of one family and one subject.
@@ -77,13 +80,15 @@ func (r *row) value(v float64, values ...string) {
 
 // summary adds a sample of a summary.
 func (r *row) summary(count uint64, sum float64) {
-	r.into.Metric = append(r.into.Metric, &dto.Metric{Label: r.pairs(nil), Summary: &dto.Summary{SampleCount: &count, SampleSum: &sum}})
+	r.into.Metric = append(r.into.Metric,
+		&dto.Metric{Label: r.pairs(nil), Summary: &dto.Summary{SampleCount: &count, SampleSum: &sum}})
 }
 
 // pairs are the subject's labels and these, by name.
 func (r *row) pairs(values []string) []*dto.LabelPair {
 	if len(values) != len(r.labels) {
-		panic("metrics: " + r.into.GetName() + " has other labels than it says") // the tables and their readers are of this package
+		// the tables and their readers are of this package
+		panic("metrics: " + r.into.GetName() + " has other labels than it says")
 	}
 	if len(values) == 0 {
 		return r.base

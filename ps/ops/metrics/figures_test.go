@@ -8,12 +8,12 @@ import (
 	"strings"
 	"testing"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
-// numbered fills every number of a value with one of its own, and remembers which field has which. Numbers are thousands, so that
-// milliseconds as seconds are told apart from them.
+// numbered fills every number of a value with one of its own, and remembers which field has which. Numbers are
+// thousands, so that milliseconds as seconds are told apart from them.
 type numbered struct {
 	next  int
 	field map[float64]string
@@ -59,33 +59,36 @@ func mapOf(v reflect.Value) map[string]uint64 {
 	return m
 }
 
-// Each figure is that of its field: testdata/figures.txt says of which. Whoever adds one reads there whether it is the right one.
+// Each figure is that of its field: testdata/figures.txt says of which. Whoever adds one reads there whether it is the
+// right one.
 func TestFigures(t *testing.T) {
 	t.Parallel()
 	c := everything(1, 1)
 	n := &numbered{next: 10, field: map[float64]string{0: "0", 1: "1"}}
-	server, pulse := c.own.Server, trainerPulse(0, 1)
+	server, report := c.own.Server, trainerReport(0, 1)
 	j, m := server.Jobs[0], server.Jobs[0].Members[0]
 	for r := schema.ReasonOK + 1; int(r) < schema.ReasonCount; r++ {
 		server.Reasons[r.String()] = 0
 	}
 	n.fill("ps", reflect.ValueOf(server).Elem())
-	n.fill("trainer", reflect.ValueOf(pulse.Trainer).Elem())
-	s := overview.Status{Jobs: c.status.Jobs}
+	n.fill("trainer", reflect.ValueOf(report.Trainer).Elem())
+	s := status.Status{Jobs: c.status.Jobs}
 	n.fill("shown.trainer", reflect.ValueOf(&s.Jobs[0].Trainers[0]).Elem())
 	n.fill("shown.shard", reflect.ValueOf(&s.Jobs[0].Shards[0]).Elem())
 	n.fill("shown.loss", reflect.ValueOf(s.Jobs[0].Loss))
 	// What ties them together stays as it was.
-	server.Jobs[0].RunID, server.Shards[0].Shard, pulse.Trainer.RunID, s.Jobs[0].RunID = j.RunID, 0, j.RunID, fmt.Sprint(uint64(j.RunID))
+	server.Jobs[0].RunID, server.Shards[0].Shard, report.Trainer.RunID, s.Jobs[0].RunID = j.RunID, 0, j.RunID,
+		fmt.Sprint(uint64(j.RunID))
 	server.Jobs[0].Members[0].Waited, server.Jobs[0].Members[0].Member = true, m.Member
 	server.GPUs[0].Index, c.status = 0, &s
 	e := c.exporter()
-	e.Take("words", "t0", pulse)
+	c.heard(0, report)
 
 	var b strings.Builder
 	got := samples(t, e)
 	for _, name := range slices.Sorted(maps.Keys(got)) {
-		if strings.HasPrefix(name, "gradbus_problem") || strings.HasPrefix(name, "gradbus_ops") || strings.HasPrefix(name, "gradbus_build") {
+		if strings.HasPrefix(name, "gradbus_problem") || strings.HasPrefix(name, "gradbus_ops") ||
+			strings.HasPrefix(name, "gradbus_build") {
 			continue
 		}
 		field, known := n.field[got[name]]

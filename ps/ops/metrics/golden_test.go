@@ -23,8 +23,8 @@ func line(f family) string {
 	return fmt.Sprintf("%s %s %s %s", f.name, strings.ToLower(f.kind.String()), labels, f.help)
 }
 
-// The names, types, labels and meanings of what we export are an interface: dashboards and alerts of other people are made
-// of them. A change shows here.
+// The names, types, labels and meanings of what we export are an interface: dashboards and alerts of other people are
+// made of them. A change shows here.
 func TestGoldenFamilies(t *testing.T) {
 	var b strings.Builder
 	for _, f := range newTables().of {

@@ -3,7 +3,7 @@ package metrics
 import (
 	"strconv"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -14,28 +14,34 @@ func phases() []string {
 
 // job is a job that this ps coordinates: as its coordinator sees it, and as it is shown.
 type job struct {
-	*schema.JobPulse
-	shown *overview.Job // nil until it is shown
+	*schema.JobReport
+	shown *status.Job // nil until it is shown
 }
 
 // jobTable tells of jobs.
 func jobTable() table[job] {
 	return table[job]{[]string{"job_name"}, []figure[job]{
-		gauges("gradbus_job_info", "What the job is; always 1.", []string{"run_id", "workload", "consistency", "apply", "reduce"}, func(j job, r *row) {
-			r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)
-		}),
-		gauges("gradbus_job_phase", "1 for the phase that the job is in: gathering its trainers, running, or ended within the last minutes.", []string{"phase"}, func(j job, r *row) {
+		gauges("gradbus_job_info", "What the job is; always 1.",
+			[]string{"run_id", "workload", "consistency", "apply", "reduce"}, func(j job, r *row) {
+				r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)
+			}),
+		gauges("gradbus_job_phase", "1 for the phase that the job is in: gathering its trainers, running, or ended within "+
+			"the last minutes.", []string{"phase"}, func(j job, r *row) {
 			for _, phase := range phases() {
 				r.value(truth(j.Phase == phase), phase)
 			}
 		}),
 		gauge("gradbus_job_failed", "Whether the job has failed.", func(j job) float64 { return truth(j.Failed != nil) }),
-		gauge("gradbus_job_trainers", "Trainers that the job is made for.", func(j job) float64 { return float64(j.Trainers) }),
-		gauge("gradbus_job_trainers_missing", "Places of trainers that are free, left or lost.", func(j job) float64 { return float64(missing(j.JobPulse)) }),
+		gauge("gradbus_job_trainers", "Trainers that the job is made for.",
+			func(j job) float64 { return float64(j.Trainers) }),
+		gauge("gradbus_job_trainers_missing", "Places of trainers that are free, left or lost.",
+			func(j job) float64 { return float64(missing(j.JobReport)) }),
 		gauge("gradbus_job_shards", "Shards that the job is cut into.", func(j job) float64 { return float64(j.Shards) }),
 		gauge("gradbus_job_lanes", "Lanes that each batch is cut into.", func(j job) float64 { return float64(j.Lanes) }),
-		gauge("gradbus_job_parameters", "Values of dense parameters and tables.", func(j job) float64 { return float64(j.Parameters) }),
-		gauge("gradbus_job_batch", "Batch under way: the foremost that the coordinator knows of.", func(j job) float64 { return float64(j.Batch) }),
+		gauge("gradbus_job_parameters", "Values of dense parameters and tables.",
+			func(j job) float64 { return float64(j.Parameters) }),
+		gauge("gradbus_job_batch", "Batch under way: the foremost that the coordinator knows of.",
+			func(j job) float64 { return float64(j.Batch) }),
 		gauges("gradbus_job_start_timestamp_seconds", "Start of the job, in seconds since 1970.", nil, func(j job, r *row) {
 			if j.StartedMS > 0 {
 				r.value(float64(j.StartedMS) / 1000)
@@ -46,12 +52,14 @@ func jobTable() table[job] {
 				r.value(float64(j.EndedMS) / 1000)
 			}
 		}),
-		gauges("gradbus_job_loss", "Mean loss over all trainers' samples of the last second that had any; NaN and infinities as they are.", nil, func(j job, r *row) {
+		gauges("gradbus_job_loss", "Mean loss over all trainers' samples of the last second that had any; NaN and "+
+			"infinities as they are.", nil, func(j job, r *row) {
 			if j.shown != nil && j.shown.Loss != nil && j.Phase == schema.PhaseRunning {
 				r.value(float64(*j.shown.Loss))
 			}
 		}),
-		gauges("gradbus_job_replicas_equal", "Whether the trainers' replicas of the dense parameters are equal at the newest version that two have told of.", nil, func(j job, r *row) {
+		gauges("gradbus_job_replicas_equal", "Whether the trainers' replicas of the dense parameters are equal at the "+
+			"newest version that two have told of.", nil, func(j job, r *row) {
 			if j.shown != nil && j.shown.Replicas != nil && len(j.shown.Replicas.Digests) > 1 {
 				r.value(truth(j.shown.Replicas.Equal))
 			}
@@ -60,7 +68,7 @@ func jobTable() table[job] {
 }
 
 // missing counts the places that nobody works at. An ended job lacks nobody.
-func missing(j *schema.JobPulse) (n int) {
+func missing(j *schema.JobReport) (n int) {
 	if j.Phase == schema.PhaseEnded {
 		return 0
 	}
@@ -74,29 +82,35 @@ func missing(j *schema.JobPulse) (n int) {
 
 // place is one trainer as its coordinator sees it.
 type place struct {
-	*schema.MemberPulse
-	shown *overview.Trainer // nil until it is shown
+	*schema.MemberReport
+	shown *status.Trainer // nil until it is shown
 }
 
 // placeTable tells of trainers of jobs that have not ended, by what their coordinator says.
 func placeTable() table[place] {
 	return table[place]{[]string{"job_name", "member"}, []figure[place]{
-		there("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.", func(p place) float64 { return float64(p.SilentMS) / 1000 }),
-		// Members speak at different moments; the overview makes allowance for that.
-		gauges("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", nil, func(p place, r *row) {
-			if !p.Lost && p.shown != nil {
-				r.value(float64(p.shown.Lag))
-			}
-		}),
-		there("gradbus_trainer_awaited_seconds", "For how long open rounds have waited for the trainer; 0 where none does.", func(p place) float64 {
-			if !p.Waited {
-				return 0
-			}
-			return float64(p.WaitedMS) / 1000
-		}),
-		there("gradbus_trainer_awaited_first", "Whether the earliest open round waits for the trainer.", func(p place) float64 { return truth(p.Waited && p.First) }),
-		there("gradbus_trainer_disconnected", "Whether the trainer's connection was there and is not any more.", func(p place) float64 { return truth(p.Gone) }),
-		gauge("gradbus_trainer_lost", "Whether the job goes on without the trainer, which was lost.", func(p place) float64 { return truth(p.Lost) }),
+		there("gradbus_trainer_silent_seconds", "Time since the coordinator last heard the trainer.",
+			func(p place) float64 { return float64(p.SilentMS) / 1000 }),
+		// Members speak at different moments; the status makes allowance for that.
+		gauges("gradbus_trainer_lag_batches", "Batches that the trainer is behind the foremost one.", nil,
+			func(p place, r *row) {
+				if !p.Lost && p.shown != nil {
+					r.value(float64(p.shown.Lag))
+				}
+			}),
+		there("gradbus_trainer_awaited_seconds", "For how long open rounds have waited for the trainer; 0 where none does.",
+			func(p place) float64 {
+				if !p.Waited {
+					return 0
+				}
+				return float64(p.WaitedMS) / 1000
+			}),
+		there("gradbus_trainer_awaited_first", "Whether the earliest open round waits for the trainer.",
+			func(p place) float64 { return truth(p.Waited && p.First) }),
+		there("gradbus_trainer_disconnected", "Whether the trainer's connection was there and is not any more.",
+			func(p place) float64 { return truth(p.Gone) }),
+		gauge("gradbus_trainer_lost", "Whether the job goes on without the trainer, which was lost.",
+			func(p place) float64 { return truth(p.Lost) }),
 	}}
 }
 

@@ -1,28 +1,30 @@
 package metrics
 
-import "gradbus/ps/ops/overview"
+import "gradbus/ps/ops/status"
 
 // problemsMax bounds the problems that are told one by one; the worst come first.
 const problemsMax = 200
 
 // problemTable tells what is wrong, in all the cluster, as every ps sees it.
-func problemTable() table[*overview.Status] {
-	type status = *overview.Status
-	return table[status]{nil, []figure[status]{
-		gauges("gradbus_problem", "Problems there are, by code; 0 for those that are not.", []string{"code", "level"}, countProblems),
-		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.", []string{"code", "level", "job_name", "member", "gpu"}, listProblems),
+func problemTable() table[*status.Status] {
+	type view = *status.Status
+	return table[view]{nil, []figure[view]{
+		gauges("gradbus_problem", "Problems there are, by code; 0 for those that are not.", []string{"code", "level"},
+			countProblems),
+		gauges("gradbus_problem_info", "Each problem there is and what it is about; always 1.",
+			[]string{"code", "level", "job_name", "member", "gpu"}, listProblems),
 	}}
 }
 
 // coded is a kind of problem.
 type coded struct {
 	code  string
-	level overview.Level
+	level status.Level
 }
 
 // countProblems has every code there is, 0 or not, so that alerts see a change.
-func countProblems(s *overview.Status, r *row) {
-	codes := overview.Codes()
+func countProblems(s *status.Status, r *row) {
+	codes := status.Codes()
 	order, known := make([]coded, 0, len(codes)), make(map[coded]bool, len(codes))
 	for _, c := range codes {
 		order = append(order, coded{c.Code, c.Level})
@@ -42,7 +44,7 @@ func countProblems(s *overview.Status, r *row) {
 	}
 }
 
-func listProblems(s *overview.Status, r *row) {
+func listProblems(s *status.Status, r *row) {
 	type about struct {
 		coded
 		job, member, gpu string

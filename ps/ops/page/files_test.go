@@ -99,7 +99,8 @@ var refused = []*regexp.Regexp{
 }
 
 // unsafe are the ways of JavaScript from text to markup or code. Our own modules have none of them.
-var unsafe = regexp.MustCompile(`innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|setHTML|srcdoc`)
+var unsafe = regexp.MustCompile(
+	`innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|new Function|setHTML|srcdoc`)
 
 func TestPolicy(t *testing.T) {
 	for _, at := range forbidden(string(read(t, "index.html"))) {
@@ -138,7 +139,8 @@ func forbidden(html string) []string {
 // The rules find what they are for.
 func TestPolicyFinds(t *testing.T) {
 	for _, html := range []string{
-		`<p style="color:red">`, `<a onclick="x()">`, `<style>p{}</style>`, `<script>x()</script>`, "<script src='a.js'>\nx()</script>",
+		`<p style="color:red">`, `<a onclick="x()">`, `<style>p{}</style>`, `<script>x()</script>`,
+		"<script src='a.js'>\nx()</script>",
 		`<link href="https://cdn.example/x.css">`, `<script src="//cdn.example/x.js">`, `<a href="javascript:x()">`,
 	} {
 		if len(forbidden(html)) == 0 {

@@ -1,7 +1,8 @@
 // Package tap shows the frames that pass a NATS server, one line each, for people and programs.
 //
-// It knows subjects, frames and the connection that it listens on. It must not know what sends frames or what they lead to, and it says
-// nothing to anybody: a job that is watched runs as one that is not. A newcomer may add what a line says.
+// It knows subjects, frames and the connection that it listens on. It must not know what sends frames or what they lead
+// to, and it says nothing to anybody: a job that is watched runs as one that is not. A newcomer may add what a line
+// says.
 package tap
 
 import (
@@ -23,11 +24,12 @@ type Frame struct {
 	Kind   string    `json:"kind"` // of the subject
 	To     string    `json:"to"`
 	Module string    `json:"module,omitempty"`
-	Batch  *uint64   `json:"batch,omitempty"` // of the subject, or of the frame where the subject has none and its kind has one
-	Bucket *uint32   `json:"bucket,omitempty"`
-	Bytes  int       `json:"bytes"`
-	OK     bool      `json:"ok"`            // size, offsets, version and checksum are as they should be
-	Why    string    `json:"why,omitempty"` // where they are not: the reason, and what was found
+	// of the subject, or of the frame where the subject has none and its kind has one
+	Batch  *uint64 `json:"batch,omitempty"`
+	Bucket *uint32 `json:"bucket,omitempty"`
+	Bytes  int     `json:"bytes"`
+	OK     bool    `json:"ok"`            // size, offsets, version and checksum are as they should be
+	Why    string  `json:"why,omitempty"` // where they are not: the reason, and what was found
 
 	// What follows is of frames that are OK.
 	Is     string        `json:"is,omitempty"` // the frame's own kind
@@ -41,7 +43,8 @@ type Frame struct {
 
 // Read looks at a message. samples is how many of its values to take, evenly over all of them.
 func Read(at time.Time, subject fabric.Subject, data []byte, samples int) Frame {
-	f := Frame{Time: at, Job: subject.Job, From: subject.From, Kind: subject.Kind, To: subject.To, Module: subject.Name, Bytes: len(data)}
+	f := Frame{Time: at, Job: subject.Job, From: subject.From, Kind: subject.Kind, To: subject.To, Module: subject.Name,
+		Bytes: len(data)}
 	if subject.HasBatch {
 		f.Batch = &subject.Batch
 	}
@@ -59,7 +62,7 @@ func Read(at time.Time, subject fabric.Subject, data []byte, samples int) Frame 
 	if h.Chunks > 0 {
 		f.Chunk, f.Chunks = uint32(h.Chunk), uint32(h.Chunks)
 	}
-	if f.Batch == nil && (h.Kind == schema.KindPull || h.Kind == schema.KindRefusal || h.Kind == schema.KindBeat) {
+	if f.Batch == nil && (h.Kind == schema.KindPull || h.Kind == schema.KindRefusal || h.Kind == schema.KindHeartbeat) {
 		batch := uint64(h.Batch)
 		f.Batch = &batch
 	}

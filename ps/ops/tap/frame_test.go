@@ -44,11 +44,16 @@ func TestLines(t *testing.T) {
 		samples        int
 		want           string
 	}{
-		{"dense", "demo.t1.dense.s0.7.2", 0, "12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok"},
-		{"dense", "demo.t1.dense.s0.7.2", 8, "12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok : 1 -2 0.5"},
-		{"dense", "demo.t1.dense.s0.7.2", 2, "12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok : 1 -2"},
-		{"dense-bfloat16", "demo.t1.dense.s0.7.2", 3, "12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 bfloat16 134 B ok : 1 -2 0.5"},
-		{"dense-float16", "demo.t1.dense.s0.7.2", 3, "12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float16 134 B ok : 1 -2 0.5"},
+		{"dense", "demo.t1.dense.s0.7.2", 0,
+			"12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok"},
+		{"dense", "demo.t1.dense.s0.7.2", 8,
+			"12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok : 1 -2 0.5"},
+		{"dense", "demo.t1.dense.s0.7.2", 2,
+			"12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float32 140 B ok : 1 -2"},
+		{"dense-bfloat16", "demo.t1.dense.s0.7.2", 3,
+			"12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 bfloat16 134 B ok : 1 -2 0.5"},
+		{"dense-float16", "demo.t1.dense.s0.7.2", 3,
+			"12:00:00.250000 demo t1 > s0 dense batch 7 bucket 2 chunk 2/2 3 float16 134 B ok : 1 -2 0.5"},
 		{"lookup", "demo.t1.lookup.s0.7", 2, "12:00:00.250000 demo t1 > s0 lookup batch 7"},
 		{"ack", "demo.s0.ack.t1", 2, "12:00:00.250000 demo s0 > t1 ack"},
 		{"pull", "demo.t1.pull.s0", 2, "12:00:00.250000 demo t1 > s0 pull batch 7"},
@@ -56,7 +61,8 @@ func TestLines(t *testing.T) {
 		{"forward", "demo.t1.module.s0.net", 2, "12:00:00.250000 demo t1 > s0 module (forward) net"},
 	} {
 		f := Read(noon, subject(t, c.subject), golden(t, c.frame), c.samples)
-		if got := f.String(); !f.OK || !strings.HasPrefix(got, c.want) || strings.HasPrefix(c.frame, "dense") && got != c.want {
+		if got := f.String(); !f.OK || !strings.HasPrefix(got, c.want) || strings.HasPrefix(c.frame, "dense") &&
+			got != c.want {
 			t.Errorf("%s: %q, want %q", c.frame, got, c.want)
 		}
 	}
@@ -96,7 +102,8 @@ func TestJSON(t *testing.T) {
 
 // Literal values of the type that Go lacks.
 func TestFloat16(t *testing.T) {
-	for bits, want := range map[uint16]float32{0: 0, 0x3c00: 1, 0xc000: -2, 0x7bff: 65504, 1: 0x1p-24, 0x0400: 0x1p-14, 0x7c00: float32(math.Inf(1)), 0xfc00: float32(math.Inf(-1))} {
+	for bits, want := range map[uint16]float32{0: 0, 0x3c00: 1, 0xc000: -2, 0x7bff: 65504, 1: 0x1p-24, 0x0400: 0x1p-14,
+		0x7c00: float32(math.Inf(1)), 0xfc00: float32(math.Inf(-1))} {
 		if got := float16(bits); got != want {
 			t.Errorf("%#04x is %v, want %v", bits, got, want)
 		}

@@ -49,7 +49,8 @@ type Result struct {
 // Check lists what is wrong with a Config, each with the field, its value and what would be right.
 func (c *Config) Check() error {
 	var wrong []error
-	for _, of := range [...]struct{ name, token string }{{"job", c.Job}, {"from", c.From}, {"kind", c.Kind}, {"to", c.To}} {
+	for _, of := range [...]struct{ name, token string }{{"job", c.Job}, {"from", c.From}, {"kind", c.Kind},
+		{"to", c.To}} {
 		if of.token == "" {
 			continue
 		}
@@ -83,12 +84,14 @@ func (c *Config) patterns() []string {
 
 // may tells whether a message may be of the batch and bucket that were asked for, as far as its subject says.
 func (c *Config) may(s *fabric.Subject) bool {
-	return (c.Batch == nil || !s.HasBatch || s.Batch == *c.Batch) && (c.Bucket == nil || !s.HasBucket || s.Bucket == *c.Bucket)
+	return (c.Batch == nil || !s.HasBatch || s.Batch == *c.Batch) &&
+		(c.Bucket == nil || !s.HasBucket || s.Bucket == *c.Bucket)
 }
 
 // wanted tells whether a frame is of the batch and bucket that were asked for.
 func (c *Config) wanted(f *Frame) bool {
-	return (c.Batch == nil || f.Batch != nil && *f.Batch == *c.Batch) && (c.Bucket == nil || f.Bucket != nil && *f.Bucket == *c.Bucket)
+	return (c.Batch == nil || f.Batch != nil && *f.Batch == *c.Batch) &&
+		(c.Bucket == nil || f.Bucket != nil && *f.Bucket == *c.Bucket)
 }
 
 // listener hands what passes to the writer, and never waits for it.
@@ -118,8 +121,8 @@ func (l *listener) take(m fabric.Message) {
 	}
 }
 
-// Run shows frames until ctx ends or Count of them were shown. It subscribes as a guest, publishes nothing, and drops what comes faster than
-// it can be written. Errors: those of fabric.DialControl, and of Out.
+// Run shows frames until ctx ends or Count of them were shown. It subscribes as a guest, publishes nothing, and drops
+// what comes faster than it can be written. Errors: those of fabric.DialControl, and of Out.
 func Run(ctx context.Context, c Config) (Result, error) {
 	if err := c.Check(); err != nil {
 		return Result{}, err

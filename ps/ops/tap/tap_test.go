@@ -31,7 +31,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // bus is a NATS server and a connection that publishes to it.
 func bus(t *testing.T) (server *fabric.Server, conn *fabric.Conn) {
 	t.Helper()
-	server, err := fabric.StartServer(fabric.ServerConfig{JetStream: true, Guard: &fabric.Guard{Publish: []string{fabric.All}, Member: func(string) int { return 1 << 20 }}})
+	server, err := fabric.StartServer(fabric.ServerConfig{JetStream: true,
+		Guard: &fabric.Guard{Publish: []string{fabric.All}, Member: func(string) int { return 1 << 20 }}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +94,8 @@ func TestFilters(t *testing.T) {
 		config Config
 		want   []string // parts, one for each line
 	}{
-		"all":         {Config{}, []string{"demo t1 > s0 dense batch 7", "s0 > t1 ack", "t1 > s0 pull batch 7", "other t0 > s0 dense"}},
+		"all": {Config{}, []string{"demo t1 > s0 dense batch 7", "s0 > t1 ack", "t1 > s0 pull batch 7",
+			"other t0 > s0 dense"}},
 		"job":         {Config{Job: "other"}, []string{"other t0"}},
 		"from":        {Config{From: "s0"}, []string{"ack"}},
 		"to":          {Config{To: "s0", Job: "demo"}, []string{"dense", "pull"}},
@@ -109,7 +111,8 @@ func TestFilters(t *testing.T) {
 				for _, m := range []struct {
 					at   string
 					data []byte
-				}{{"demo.t1.dense.s0.7.2", dense}, {"demo.s0.ack.t1", ack}, {"demo.t1.pull.s0", pull}, {"other.t0.dense.s0.8.3", dense}} {
+				}{{"demo.t1.dense.s0.7.2", dense}, {"demo.s0.ack.t1", ack}, {"demo.t1.pull.s0", pull},
+					{"other.t0.dense.s0.8.3", dense}} {
 					if err := conn.Publish("gradbus.v1."+m.at, m.data); err != nil {
 						t.Fatal(err)
 					}
@@ -138,7 +141,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// A terminal that takes nothing holds nobody up: frames pass, a bounded number wait for it, and how many it missed is said.
+// A terminal that takes nothing holds nobody up: frames pass, a bounded number wait for it, and how many it missed is
+// said.
 func TestSlowTerminal(t *testing.T) {
 	server, conn := bus(t)
 	out := newGate()
@@ -184,7 +188,8 @@ func TestCount(t *testing.T) {
 	out := opened()
 	done := make(chan Result)
 	go func() {
-		r, err := Run(t.Context(), Config{Server: fabric.Config{URL: server.URL(), Name: "tap"}, Out: out, Count: 3, JSON: true})
+		r, err := Run(t.Context(), Config{Server: fabric.Config{URL: server.URL(), Name: "tap"}, Out: out, Count: 3,
+			JSON: true})
 		if err != nil {
 			t.Error(err)
 		}
@@ -194,7 +199,8 @@ func TestCount(t *testing.T) {
 	for {
 		select {
 		case r := <-done:
-			if text := out.text.String(); r.Shown != 3 || strings.Count(text, "\n") != 3 || !strings.HasPrefix(text, `{"time":`) {
+			if text := out.text.String(); r.Shown != 3 || strings.Count(text, "\n") != 3 ||
+				!strings.HasPrefix(text, `{"time":`) {
 				t.Errorf("%+v: %s", r, text)
 			}
 			return
@@ -207,7 +213,8 @@ func TestCount(t *testing.T) {
 }
 
 func TestConfigRefused(t *testing.T) {
-	for name, c := range map[string]Config{"job": {Job: "a.b"}, "from": {From: "T0"}, "values": {Values: ValuesMax + 1}, "count": {Count: -1}} {
+	for name, c := range map[string]Config{"job": {Job: "a.b"}, "from": {From: "T0"}, "values": {Values: ValuesMax + 1},
+		"count": {Count: -1}} {
 		if err := c.Check(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}

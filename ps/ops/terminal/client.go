@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -56,13 +56,18 @@ func NewClient(c Config) (*Client, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--ps %q: want the URL of a ps's page, for example %s", schema.Clip(c.URL), URLDefault)
 	case u.Scheme == "nats":
-		return nil, fmt.Errorf("--ps %s: that is the address for trainers; want the URL of the page, which the ps names when it starts, for example %s", c.URL, URLDefault)
-	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "", u.Path != "" && u.Path != "/":
+		return nil,
+			fmt.Errorf("--ps %s: that is the address for trainers; want the URL of the page, which the ps names when it "+
+				"starts, for example %s", c.URL, URLDefault)
+	case u.Scheme != "http" && u.Scheme != "https", u.Host == "", u.User != nil, u.RawQuery != "",
+		u.Path != "" && u.Path != "/":
 		return nil, fmt.Errorf("--ps %q: want http:// or https:// and a host, for example %s", schema.Clip(c.URL), URLDefault)
 	}
 	// A compressed stream may keep an update back until the next; nothing here is large.
-	transport := &http.Transport{DisableCompression: true, TLSClientConfig: c.TLS, ResponseHeaderTimeout: c.Timeout, DialContext: (&net.Dialer{Timeout: c.Timeout}).DialContext}
-	return &Client{config: c, base: u.Scheme + "://" + u.Host, http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}, nil
+	transport := &http.Transport{DisableCompression: true, TLSClientConfig: c.TLS, ResponseHeaderTimeout: c.Timeout,
+		DialContext: (&net.Dialer{Timeout: c.Timeout}).DialContext}
+	return &Client{config: c, base: u.Scheme + "://" + u.Host,
+		http: &http.Client{Transport: transport, CheckRedirect: refuseRedirect}}, nil
 }
 
 // refuseRedirect gives a redirect as the answer: a token is shown to nobody but the ps that was named.
@@ -91,9 +96,9 @@ var (
 // notYetEvery is how often a ps that has just begun is asked again.
 const notYetEvery = 200 * time.Millisecond
 
-// Status asks for a status. raw is the answer as it came, without line breaks. A ps that has just begun, and has none yet, is
-// asked again until the client's time is over.
-func (c *Client) Status(ctx context.Context) (status *overview.Status, raw []byte, err error) {
+// Status asks for a status. raw is the answer as it came, without line breaks. A ps that has just begun, and has none
+// yet, is asked again until the client's time is over.
+func (c *Client) Status(ctx context.Context) (view *status.Status, raw []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
 	answer, err := c.get(ctx, "/api/v1/status", "application/json")
@@ -116,15 +121,15 @@ func (c *Client) Status(ctx context.Context) (status *overview.Status, raw []byt
 	if err != nil {
 		return nil, nil, c.unreachable(ctx, err)
 	}
-	status = new(overview.Status)
-	if err := decode(raw, status); err != nil {
+	view = new(status.Status)
+	if err := decode(raw, view); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", c.base, err)
 	}
-	return status, oneLine(raw), nil
+	return view, oneLine(raw), nil
 }
 
 // Events asks for what happened after an event; 0 is from the oldest on that is kept.
-func (c *Client) Events(ctx context.Context, since uint64) ([]overview.Event, error) {
+func (c *Client) Events(ctx context.Context, since uint64) ([]status.Event, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
 	answer, err := c.get(ctx, "/api/v1/events?since="+strconv.FormatUint(since, 10), "application/json")
@@ -133,7 +138,7 @@ func (c *Client) Events(ctx context.Context, since uint64) ([]overview.Event, er
 	}
 	defer answer.Body.Close()
 	var of struct {
-		Events []overview.Event `json:"events"`
+		Events []status.Event `json:"events"`
 	}
 	if err := json.NewDecoder(io.LimitReader(answer.Body, answerBytesMax)).Decode(&of); err != nil {
 		return nil, fmt.Errorf("%s: %w: events: %s", c.base, ErrNotGradbus, schema.Clip(err.Error()))
@@ -142,11 +147,11 @@ func (c *Client) Events(ctx context.Context, since uint64) ([]overview.Event, er
 }
 
 // decode reads a status and holds it to what every status has.
-func decode(raw []byte, status *overview.Status) error {
-	if err := json.Unmarshal(raw, status); err != nil {
+func decode(raw []byte, view *status.Status) error {
+	if err := json.Unmarshal(raw, view); err != nil {
 		return fmt.Errorf("%w of a version that this one understands: %s", ErrNotGradbus, schema.Clip(err.Error()))
 	}
-	if status.Version == "" || status.NowMS == 0 || status.Why.Level == "" {
+	if view.Version == "" || view.NowMS == 0 || view.Why.Level == "" {
 		return fmt.Errorf("%w: its /api/v1/status names no version, time or level", ErrNotGradbus)
 	}
 	return nil
@@ -203,7 +208,8 @@ func (c *Client) refused(path string, answer *http.Response) error {
 		}
 		return fmt.Errorf("%s: %w, and another one than --http-token-file has%s", c.base, ErrToken, more)
 	case strings.Contains(string(text), "HTTP request to an HTTPS server"):
-		return fmt.Errorf("%s: it speaks TLS: say https:// instead of http://, and --http-ca FILE where its certificate is its own", c.base)
+		return fmt.Errorf("%s: it speaks TLS: say https:// instead of http://, and --http-ca FILE where its "+
+			"certificate is its own", c.base)
 	case known && answer.StatusCode == http.StatusServiceUnavailable:
 		return fmt.Errorf("%s: %w%s", c.base, errNotYet, more)
 	case known && answer.StatusCode == http.StatusNotFound:
@@ -211,7 +217,8 @@ func (c *Client) refused(path string, answer *http.Response) error {
 	case known:
 		return fmt.Errorf("%s: %w, %s (%s)%s", c.base, ErrOther, path, clean(answer.Status), more)
 	}
-	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, clean(answer.Status), contentType(answer))
+	return fmt.Errorf("%s: %w: it answers %s with %s, %s", c.base, ErrNotGradbus, path, clean(answer.Status),
+		contentType(answer))
 }
 
 func contentType(answer *http.Response) string {
@@ -233,19 +240,23 @@ func (c *Client) unreachable(ctx context.Context, err error) error {
 	)
 	switch {
 	case errors.As(err, &authority):
-		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --http-ca: %w", c.base, ErrUnreachable)
+		return fmt.Errorf("%s: its certificate is signed by nobody known here: name the file with --http-ca: %w", c.base,
+			ErrUnreachable)
 	case errors.As(err, &hostname), errors.As(err, &invalid):
 		return fmt.Errorf("%s: its certificate does not hold: %s: %w", c.base, schema.Clip(last(err).Error()), ErrUnreachable)
 	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):
 		return fmt.Errorf("%s: it speaks no TLS: say http:// instead of https://: %w", c.base, ErrUnreachable)
-	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFail"): // the latter where it speaks before it is asked
-		return fmt.Errorf("%s: %w: what answers speaks no HTTP (trainers' port? The page has one of its own)", c.base, ErrNotGradbus)
+	case strings.Contains(err.Error(), "malformed HTTP"), strings.Contains(err.Error(), "readLoopPeekFail"):
+		// the latter where it speaks before it is asked
+		return fmt.Errorf("%s: %w: what answers speaks no HTTP (trainers' port? The page has one of its own)", c.base,
+			ErrNotGradbus)
 	}
 	var timeout interface{ Timeout() bool }
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return fmt.Errorf("%w at %s within %s", ErrUnreachable, c.base, c.config.Timeout)
 	}
-	return fmt.Errorf("%w at %s: %s (start one with ./bin/ps, or name another with --ps)", ErrUnreachable, c.base, schema.Clip(last(err).Error()))
+	return fmt.Errorf("%w at %s: %s (start one with ./bin/ps, or name another with --ps)", ErrUnreachable, c.base,
+		schema.Clip(last(err).Error()))
 }
 
 // last is what lies innermost in an error: "connection refused" without who dialled whom.

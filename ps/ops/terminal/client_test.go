@@ -16,13 +16,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 // fakePS answers as a ps does.
 type fakePS struct {
 	token   string
-	updates chan overview.Update // of the stream; closed: the stream ends
+	updates chan status.Update // of the stream; closed: the stream ends
 	asked   atomic.Int64
 	notYet  int64 // requests for the status that come too early
 }
@@ -92,14 +92,14 @@ func client(t *testing.T, c Config) *Client {
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	at := serve(t, &fakePS{token: "secret", notYet: 2})
-	status, raw, err := client(t, Config{URL: at + "/", Token: "secret"}).Status(t.Context())
+	view, raw, err := client(t, Config{URL: at + "/", Token: "secret"}).Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if status.Why.Code != "trainer-silent" || len(status.Jobs) != 2 {
-		t.Errorf("got %+v", status.Why)
+	if view.Why.Code != "trainer-silent" || len(view.Jobs) != 2 {
+		t.Errorf("got %+v", view.Why)
 	}
-	var again overview.Status
+	var again status.Status
 	if strings.ContainsAny(string(raw), "\r\n") || json.Unmarshal(raw, &again) != nil {
 		t.Errorf("want one line of JSON, got %q", raw)
 	}
@@ -134,7 +134,8 @@ func TestStatusErrors(t *testing.T) {
 		{"silent", Config{URL: silent, Timeout: 50 * time.Millisecond}, ErrUnreachable, "within 50ms"},
 		{"no token", Config{URL: serve(t, &fakePS{token: "x"})}, ErrToken, "--http-token-file"},
 		{"wrong token", Config{URL: serve(t, &fakePS{token: "x"}), Token: "y"}, ErrToken, "another one"},
-		{"other host", Config{URL: answer(403, "application/json", `{"error":"host \"x\" is none of this server's"}`)}, ErrOther, "is none of this server's"},
+		{"other host", Config{URL: answer(403, "application/json", `{"error":"host \"x\" is none of this server's"}`)},
+			ErrOther, "is none of this server's"},
 		{"another page", Config{URL: answer(200, "text/html", "<html>")}, ErrNotGradbus, "text/html"},
 		{"another 404", Config{URL: answer(404, "text/plain", "404 page not found")}, ErrNotGradbus, "404 Not Found"},
 		{"redirect", Config{URL: answer(302, "text/html", "")}, ErrNotGradbus, "302"},
@@ -142,7 +143,8 @@ func TestStatusErrors(t *testing.T) {
 		{"no JSON", Config{URL: answer(200, "application/json", "{")}, ErrNotGradbus, "version"},
 		{"other JSON", Config{URL: answer(200, "application/json", `{"status":"up"}`)}, ErrNotGradbus, "names no version"},
 		{"other types", Config{URL: answer(200, "application/json", `{"now_ms":"x"}`)}, ErrNotGradbus, "version"},
-		{"starting for ever", Config{URL: serve(t, &fakePS{notYet: 1 << 40}), Timeout: 300 * time.Millisecond}, ErrOther, "starting"},
+		{"starting for ever", Config{URL: serve(t, &fakePS{notYet: 1 << 40}), Timeout: 300 * time.Millisecond}, ErrOther,
+			"starting"},
 		{"TLS", Config{URL: strings.Replace(tls.URL, "https:", "http:", 1)}, nil, "say https://"},
 		{"no TLS", Config{URL: strings.Replace(silent, "http:", "https:", 1)}, ErrUnreachable, "say http://"},
 		{"own certificate", Config{URL: tls.URL}, ErrUnreachable, "--http-ca"},
@@ -151,7 +153,8 @@ func TestStatusErrors(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			_, _, err := client(t, c.config).Status(t.Context())
-			if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(fmt.Sprint(err), c.want) || strings.Contains(err.Error(), "\n") {
+			if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(fmt.Sprint(err), c.want) ||
+				strings.Contains(err.Error(), "\n") {
 				t.Errorf("got %v, want one line with %q", err, c.want)
 			}
 		})
@@ -184,7 +187,8 @@ func speaks(t *testing.T, text string) string {
 
 func TestNewClientRefuses(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"", "http://", "ftp://a", "http://a/b", "http://user:secret@a", "http://a?b", "http://[", "nats://127.0.0.1:4222"} {
+	for _, url := range []string{"", "http://", "ftp://a", "http://a/b", "http://user:secret@a", "http://a?b", "http://[",
+		"nats://127.0.0.1:4222"} {
 		if _, err := NewClient(Config{URL: url}); err == nil || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%q: %v", url, err)
 		}
@@ -193,15 +197,15 @@ func TestNewClientRefuses(t *testing.T) {
 
 func TestStream(t *testing.T) {
 	t.Parallel()
-	updates := make(chan overview.Update, 3)
+	updates := make(chan status.Update, 3)
 	for serial := range uint64(3) {
-		u := overview.Update{Status: *running(2)}
+		u := status.Update{Status: *running(2)}
 		u.Status.Serial = serial
 		updates <- u
 	}
 	at := serve(t, &fakePS{updates: updates})
 	var got []uint64
-	err := client(t, Config{URL: at}).Stream(t.Context(), func(u *overview.Update) {
+	err := client(t, Config{URL: at}).Stream(t.Context(), func(u *status.Update) {
 		if got = append(got, u.Status.Serial); len(got) == 3 {
 			close(updates)
 		}
@@ -214,7 +218,8 @@ func TestStream(t *testing.T) {
 // A stream that says nothing is not waited for.
 func TestStreamSilent(t *testing.T) {
 	t.Parallel()
-	err := client(t, Config{URL: serve(t, &fakePS{}), Timeout: 50 * time.Millisecond}).Stream(t.Context(), func(*overview.Update) {})
+	err := client(t, Config{URL: serve(t, &fakePS{}), Timeout: 50 * time.Millisecond}).Stream(t.Context(),
+		func(*status.Update) {})
 	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), "silent") {
 		t.Errorf("got %v", err)
 	}
@@ -238,7 +243,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 	at := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, elsewhere+r.URL.Path, http.StatusFound)
 	}))
-	if _, _, err := client(t, Config{URL: at, Token: "secret"}).Status(t.Context()); !errors.Is(err, ErrNotGradbus) || other.asked.Load() != 0 {
+	if _, _, err := client(t, Config{URL: at, Token: "secret"}).Status(t.Context()); !errors.Is(err, ErrNotGradbus) ||
+		other.asked.Load() != 0 {
 		t.Errorf("%v, and the other was asked %d times", err, other.asked.Load())
 	}
 }
@@ -248,7 +254,8 @@ func TestStatusLineIsClean(t *testing.T) {
 	t.Parallel()
 	for _, body := range []string{"", `{"error":"x"}`} {
 		c := client(t, Config{URL: URLDefault})
-		c.http.Transport = answered{&http.Response{StatusCode: http.StatusTeapot, Status: "418 \x1b]0;owned\x07", Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}}
+		c.http.Transport = answered{&http.Response{StatusCode: http.StatusTeapot, Status: "418 \x1b]0;owned\x07",
+			Header: http.Header{}, Body: io.NopCloser(strings.NewReader(body))}}
 		if _, _, err := c.Status(t.Context()); err == nil || clean(err.Error()) != err.Error() {
 			t.Errorf("%q reaches the terminal", err)
 		}
@@ -264,7 +271,8 @@ func TestStreamLasts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.http.Transport = answered{&http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: from}}
+		c.http.Transport = answered{&http.Response{StatusCode: http.StatusOK,
+			Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: from}}
 		go func() {
 			for range 5 {
 				time.Sleep(timeoutDefault * 3 / 4)
@@ -275,7 +283,7 @@ func TestStreamLasts(t *testing.T) {
 			to.Close()
 		}()
 		n := 0
-		err = c.Stream(t.Context(), func(*overview.Update) { n++ })
+		err = c.Stream(t.Context(), func(*status.Update) { n++ })
 		if n != 5 || !errors.Is(err, ErrUnreachable) || strings.Contains(err.Error(), "silent") {
 			t.Errorf("%d updates, ended with %v", n, err)
 		}

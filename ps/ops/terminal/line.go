@@ -5,7 +5,7 @@ import (
 
 	"github.com/charmbracelet/x/ansi"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -24,7 +24,8 @@ const (
 	stylesEnd
 )
 
-// codes are the attributes of each style, in the sixteen colours that every terminal has, so that its own palette holds.
+// codes are the attributes of each style, in the sixteen colours that every terminal has, so that its own palette
+// holds.
 var codes = [stylesEnd]string{Plain: "", Bold: "1", Dim: "2", Good: "32", Notice: "36", Warn: "33", Bad: "1;31"}
 
 // Span is text in one style, without line breaks.
@@ -148,15 +149,15 @@ func wrap(text string, columns int) []string {
 }
 
 // mark is the icon, word and style of a level.
-func mark(l overview.Level) (icon, word string, style Style) {
+func mark(l status.Level) (icon, word string, style Style) {
 	switch l {
-	case overview.OK:
+	case status.OK:
 		return "✓", "OK", Good
-	case overview.Info:
+	case status.Info:
 		return "·", "INFO", Notice
-	case overview.Warning:
+	case status.Warning:
 		return "!", "WARNING", Warn
-	case overview.Critical:
+	case status.Critical:
 		return "✗", "CRITICAL", Bad
 	}
 	return "?", strings.ToUpper(clean(string(l))), Plain

@@ -3,20 +3,20 @@ package terminal
 import (
 	"strings"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 // Finding is one line of an examination: what was found, and where that is not as it should be, what would be right.
 type Finding struct {
-	Level overview.Level `json:"level"` // OK, Info (cannot be known, or is not used), Warning or Critical
-	Name  string         `json:"name"`  // of what was examined, short
-	Text  string         `json:"text"`
-	Want  string         `json:"want,omitempty"`
+	Level status.Level `json:"level"` // OK, Info (cannot be known, or is not used), Warning or Critical
+	Name  string       `json:"name"`  // of what was examined, short
+	Text  string       `json:"text"`
+	Want  string       `json:"want,omitempty"`
 }
 
 // Worst is the worst level of findings; OK where there are none.
-func Worst(all []Finding) overview.Level {
-	worst := overview.OK
+func Worst(all []Finding) status.Level {
+	worst := status.OK
 	for _, f := range all {
 		if rank(f.Level) < rank(worst) {
 			worst = f.Level
@@ -38,7 +38,8 @@ func Report(all []Finding, columns int) []Line {
 		room := max(columns-width(lead), widthMin)
 		for i, text := range wrap(clean(f.Text), room) {
 			if i == 0 {
-				lines = append(lines, Line{{icon + " " + pad(word, len("CRITICAL"), false), style}, {"  " + pad(clean(f.Name), names, false) + "  ", Bold}, {text, Plain}}.fit(columns))
+				lines = append(lines, Line{{icon + " " + pad(word, len("CRITICAL"), false), style},
+					{"  " + pad(clean(f.Name), names, false) + "  ", Bold}, {text, Plain}}.fit(columns))
 				continue
 			}
 			lines = append(lines, Line{{strings.Repeat(" ", width(lead)) + text, Plain}}.fit(columns))

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
@@ -14,8 +14,8 @@ const now = 1795334400000
 func real(x float64) *schema.Real { r := schema.Real(x); return &r }
 
 // samples are statuses by name, made anew by every call.
-func samples() map[string]*overview.Status {
-	return map[string]*overview.Status{
+func samples() map[string]*status.Status {
+	return map[string]*status.Status{
 		"idle":    idle(),
 		"running": running(2),
 		"stalled": stalled(),
@@ -25,86 +25,105 @@ func samples() map[string]*overview.Status {
 	}
 }
 
-func idle() *overview.Status {
-	return &overview.Status{NowMS: now, Serial: 1, Server: "host-a-4222", Version: "0.1.0",
-		Why:     overview.Why{Level: overview.Info, Text: "no job is here; start one with ./bin/trainer packages"},
-		Servers: []overview.Server{{ID: "host-a-4222", Host: "host-a", Level: overview.OK, Backend: "cpu avx2, 1 thread", ResidentBytes: 80 << 20, MemoryMaxBytes: 16 << 30}}}
+func idle() *status.Status {
+	return &status.Status{NowMS: now, Serial: 1, Server: "host-a-4222", Version: "0.1.0",
+		Why: status.Why{Level: status.Info, Text: "no job is here; start one with ./bin/trainer packages"},
+		Servers: []status.Server{{ID: "host-a-4222", Host: "host-a", Level: status.OK, Backend: "cpu avx2, 1 thread",
+			ResidentBytes: 80 << 20, MemoryMaxBytes: 16 << 30}}}
 }
 
 // running is a job of n trainers that does well.
-func running(n int) *overview.Status {
+func running(n int) *status.Status {
 	s := idle()
-	s.Why = overview.Why{Level: overview.OK, Text: "packages trains at 48.2k samples/s", Job: "packages"}
-	j := overview.Job{Name: "packages", Series: "packages", RunID: "17", Phase: "running", Consistency: "sync", Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
-		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000, Why: overview.Why{Level: overview.OK}}
+	s.Why = status.Why{Level: status.OK, Text: "packages trains at 48.2k samples/s", Job: "packages"}
+	j := status.Job{Name: "packages", Series: "packages", RunID: "17", Phase: "running", Consistency: "sync",
+		Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
+		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000,
+		Why: status.Why{Level: status.OK}}
 	for i := range n {
-		j.Trainers = append(j.Trainers, overview.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i, State: "running", Level: overview.OK, AgeMS: 300, Batch: 10432,
-			Doing: "compute", DoingMS: 2, SamplesPerSecond: schema.Real(24000 + i), Loss: real(0.8), Phases: overview.Phases{Compute: 0.71}, SentPerSecond: 12 << 20,
+		j.Trainers = append(j.Trainers, status.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i,
+			State: "running", Level: status.OK, AgeMS: 300, Batch: 10432,
+			Doing: "compute", DoingMS: 2, SamplesPerSecond: schema.Real(24000 + i), Loss: real(0.8),
+			Phases: status.Phases{Compute: 0.71}, SentPerSecond: 12 << 20,
 			PendingBytes: 3 << 20, WindowBytes: 4 << 20, RoundTripSeconds: 0.00042, CPU: 0.98, Connected: true})
 	}
 	for i := range 2 {
-		j.Shards = append(j.Shards, overview.Shard{Member: fmt.Sprintf("s%d", i), Server: "host-a-4222", Level: overview.OK, Ready: true, Version: 10432, Load: 0.31,
+		j.Shards = append(j.Shards, status.Shard{Member: fmt.Sprintf("s%d", i), Server: "host-a-4222", Level: status.OK,
+			Ready: true, Version: 10432, Load: 0.31,
 			BytesPerSecond: 24 << 20, RoundsPerSec: 120, StagedBytes: 1 << 20})
 	}
-	s.Jobs = []overview.Job{j}
+	s.Jobs = []status.Job{j}
 	return s
 }
 
 // stalled waits for a trainer, and is not the only job.
-func stalled() *overview.Status {
+func stalled() *status.Status {
 	s := running(3)
 	text := "batch 10432 of packages waits 18 s for trainer t2 on host-b (pid 71), last seen 17 s ago"
-	s.Why = overview.Why{Level: overview.Critical, Text: text, Action: "look at host-b: the process is gone, hangs, or cannot reach this ps; in 12 s the job fails", Code: "trainer-silent", Job: "packages"}
-	s.Problems = []overview.Problem{{Code: "trainer-silent", Level: overview.Critical, Text: text, SinceMS: now - 18_000, Job: "packages", Member: "t2", Runbook: "trainer-silent"},
-		{Code: "shard-waits", Level: overview.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000, Symptom: true},
-		{Code: "disk-full", Level: overview.Warning, Text: "4 % of /data is free on host-a", SinceMS: now - 400_000}}
+	s.Why = status.Why{Level: status.Critical, Text: text,
+		Action: "look at host-b: the process is gone, hangs, or cannot reach this ps; in 12 s the job fails",
+		Code:   "trainer-silent", Job: "packages"}
+	s.Problems = []status.Problem{{Code: "trainer-silent", Level: status.Critical, Text: text, SinceMS: now - 18_000,
+		Job: "packages", Member: "t2", Runbook: "trainer-silent"},
+		{Code: "shard-waits", Level: status.Warning, Text: "shard s1 waits for t2", SinceMS: now - 17_000, Symptom: true},
+		{Code: "disk-full", Level: status.Warning, Text: "4 % of /data is free on host-a", SinceMS: now - 400_000}}
 	j := &s.Jobs[0]
 	j.Why, j.SamplesPerSecond, j.LeftMS = s.Why, 0, 0
 	shard := 1
 	for i := range j.Trainers {
-		j.Trainers[i].Doing, j.Trainers[i].DoingMS, j.Trainers[i].Shard, j.Trainers[i].State = "result", 18_000, &shard, "waiting"
+		j.Trainers[i].Doing, j.Trainers[i].DoingMS, j.Trainers[i].Shard, j.Trainers[i].State = "result", 18_000,
+			&shard, "waiting"
 	}
-	j.Trainers[0].Disks = []overview.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30}, {Path: "/models", FreeBytes: 1 << 30, NeedBytes: 2 << 30, TotalBytes: 8 << 30}}
-	j.Trainers[1].Disks = []overview.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30, AgeMS: 95_000}}
+	j.Trainers[0].Disks = []status.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30},
+		{Path: "/models", FreeBytes: 1 << 30, NeedBytes: 2 << 30, TotalBytes: 8 << 30}}
+	j.Trainers[1].Disks = []status.Disk{{Path: "/curves", FreeBytes: 90 << 30, TotalBytes: 100 << 30, AgeMS: 95_000}}
 	j.Trainers[1].LanesSkipped = 12
 	last := &j.Trainers[2]
-	last.State, last.Level, last.AgeMS, last.HeldMS, last.Lag, last.Batch, last.Shard, last.Doing = "silent", overview.Critical, 17_000, 18_000, 1, 10431, nil, "compute"
+	last.State, last.Level, last.AgeMS, last.HeldMS, last.Lag, last.Batch, last.Shard, last.Doing = "silent",
+		status.Critical, 17_000, 18_000, 1, 10431, nil, "compute"
 	j.Shards[1].WaitsFor, j.Shards[1].WaitsMS, j.Shards[1].WaitsBatch = []string{"t2"}, 18_000, 10432
-	j.Shards[1].Level = overview.Warning
-	s.Jobs = append(s.Jobs, overview.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1, Consistency: "sync", Apply: "mean", Why: overview.Why{Level: overview.Info}})
+	j.Shards[1].Level = status.Warning
+	s.Jobs = append(s.Jobs, status.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1,
+		Consistency: "sync", Apply: "mean", Why: status.Why{Level: status.Info}})
 	return s
 }
 
-func gpus() *overview.Status {
+func gpus() *status.Status {
 	s := running(1)
 	s.Injected = true
-	s.Why = overview.Why{Level: overview.Critical, Text: "GPU 0 of host-a fell off the bus (XID 79)", Action: "drain the machine and reset the GPU", Code: "gpu-unhealthy"}
+	s.Why = status.Why{Level: status.Critical, Text: "GPU 0 of host-a fell off the bus (XID 79)",
+		Action: "drain the machine and reset the GPU", Code: "gpu-unhealthy"}
 	used, total := int64(3<<30), int64(80<<30)
-	s.GPUs = []overview.GPU{
-		{Host: "host-a", Level: overview.Critical, AgeMS: 500, Users: []string{"p-host-a-4222"}, GPUPulse: schema.GPUPulse{Index: 0, Name: "NVIDIA H100", State: schema.GPUUnhealthy,
-			Reason: "XID 79: it fell off the bus", Code: "xid-79", Action: "reset it", Injected: true}},
-		{Host: "host-a", Level: overview.OK, AgeMS: 16_000, GPUPulse: schema.GPUPulse{Index: 1, Name: "NVIDIA H100", State: schema.GPUHealthy, Temperature: real(41),
-			PowerWatts: real(320.4), Utilisation: real(0.93), MemoryUsed: &used, MemoryTotal: &total}},
+	s.GPUs = []status.GPU{
+		{Host: "host-a", Level: status.Critical, AgeMS: 500, Users: []string{"p-host-a-4222"},
+			GPUReport: schema.GPUReport{Index: 0, Name: "NVIDIA H100", State: schema.GPUUnhealthy,
+				Reason: "XID 79: it fell off the bus", Code: "xid-79", Action: "reset it", Injected: true}},
+		{Host: "host-a", Level: status.OK, AgeMS: 16_000,
+			GPUReport: schema.GPUReport{Index: 1, Name: "NVIDIA H100", State: schema.GPUHealthy, Temperature: real(41),
+				PowerWatts: real(320.4), Utilisation: real(0.93), MemoryUsed: &used, MemoryTotal: &total}},
 	}
 	return s
 }
 
 // hostile has names that a terminal would act upon, and numbers that are none.
-func hostile() *overview.Status {
+func hostile() *status.Status {
 	s := running(1)
 	j := &s.Jobs[0]
 	s.Why.Text = "\x1b]0;owned\x07 a\u202eb \x1b[2J 日本語 " + strings.Repeat("long ", 100)
 	s.Server = "\x1b[31mred\x9b"
 	j.Trainers[0].Host, j.Trainers[0].Member = "evil\r\nline\x00", "t0\u200b"
 	j.Trainers[0].Loss, j.Loss = real(nan()), real(-inf())
-	j.Trainers[0].RoundTripSeconds, j.Trainers[0].SentPerSecond, j.SamplesPerSecond = schema.Real(inf()), schema.Real(nan()), schema.Real(nan())
+	j.Trainers[0].RoundTripSeconds, j.Trainers[0].SentPerSecond, j.SamplesPerSecond = schema.Real(inf()),
+		schema.Real(nan()), schema.Real(nan())
 	j.Trainers[0].Level = "strange"
 	return s
 }
 
-func events() []overview.Event {
-	return []overview.Event{
-		{Serial: 1, AtMS: now - 70_000, Level: overview.Info, Code: "job-started", Text: "job packages started with 2 trainers and 2 shards"},
-		{Serial: 2, AtMS: now - 18_000, Level: overview.Critical, Code: "trainer-silent", Text: "trainer t2 of packages is silent"},
+func events() []status.Event {
+	return []status.Event{
+		{Serial: 1, AtMS: now - 70_000, Level: status.Info, Code: "job-started",
+			Text: "job packages started with 2 trainers and 2 shards"},
+		{Serial: 2, AtMS: now - 18_000, Level: status.Critical, Code: "trainer-silent",
+			Text: "trainer t2 of packages is silent"},
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 // Order is how trainers are sorted.
@@ -62,10 +62,10 @@ type Screen struct {
 const widthMin = 20
 
 // Lines lays a status out. With a height there are exactly so many lines.
-func (s Screen) Lines(status *overview.Status, events []overview.Event) []Line {
+func (s Screen) Lines(view *status.Status, events []status.Event) []Line {
 	s = s.filled()
-	top := s.head(status)
-	sections := s.sections(status, events)
+	top := s.head(view)
+	sections := s.sections(view, events)
 	if s.Height == 0 {
 		return append(top, stack(sections, true)...)
 	}
@@ -83,7 +83,7 @@ func (s Screen) Lines(status *overview.Status, events []overview.Event) []Line {
 	}
 	lines = lines[:max(bottom, 0)]
 	if s.Keys {
-		lines = append(lines, s.keys(status))
+		lines = append(lines, s.keys(view))
 	}
 	return lines
 }
@@ -98,25 +98,28 @@ func (s Screen) filled() Screen {
 }
 
 // head is what stands at the top whatever else is shown: who answers and the one sentence.
-func (s Screen) head(status *overview.Status) []Line {
-	left := fmt.Sprintf("gradbus %s at %s", clean(status.Version), clean(status.Server))
-	at := clock(status.NowMS, s.Zone)
+func (s Screen) head(view *status.Status) []Line {
+	left := fmt.Sprintf("gradbus %s at %s", clean(view.Version), clean(view.Server))
+	at := clock(view.NowMS, s.Zone)
 	lines := []Line{Line{{pad(cut(left, s.Width-len(at)-gap), s.Width-len(at), false), Bold}, {at, Dim}}.fit(s.Width)}
 	if s.Lost != "" {
-		lines = append(lines, Line{{"? STALE ", Warn}, {fmt.Sprintf("for %s: %s", span(s.LostMS), clean(s.Lost)), Warn}}.fit(s.Width))
+		lines = append(lines,
+			Line{{"? STALE ", Warn}, {fmt.Sprintf("for %s: %s", span(s.LostMS), clean(s.Lost)), Warn}}.fit(s.Width))
 	}
-	if status.Injected {
-		lines = append(lines, Line{{"! INJECTED ", Warn}, {"some of these faults were asked for by --inject", Warn}}.fit(s.Width))
+	if view.Injected {
+		lines = append(lines,
+			Line{{"! INJECTED ", Warn}, {"some of these faults were asked for by --inject", Warn}}.fit(s.Width))
 	}
-	icon, word, style := mark(status.Why.Level)
+	icon, word, style := mark(view.Why.Level)
 	lead := icon + " " + word + " "
-	lines = append(lines, s.wrapped(lead, clean(status.Why.Text), style)...)
-	if action := status.Why.Action; action != "" && !strings.Contains(status.Why.Text, action) {
+	lines = append(lines, s.wrapped(lead, clean(view.Why.Text), style)...)
+	if action := view.Why.Action; action != "" && !strings.Contains(view.Why.Text, action) {
 		lines = append(lines, s.wrapped("→ ", clean(action), Plain)...)
 	}
-	if p := first(status); p != nil && p.SinceMS > 0 && (s.Height == 0 || s.Height >= heightSince) {
-		text := fmt.Sprintf("since %s, for %s", clock(p.SinceMS, s.Zone), span(max(0, status.NowMS-p.SinceMS)))
-		if more := "; more: " + cmp.Or(s.Ps, "./bin/ps") + " runbook " + clean(p.Runbook); p.Runbook != "" && len(text)+len(more)+gap <= s.Width {
+	if p := first(view); p != nil && p.SinceMS > 0 && (s.Height == 0 || s.Height >= heightSince) {
+		text := fmt.Sprintf("since %s, for %s", clock(p.SinceMS, s.Zone), span(max(0, view.NowMS-p.SinceMS)))
+		if more := "; more: " + cmp.Or(s.Ps, "./bin/ps") + " runbook " + clean(p.Runbook); p.Runbook != "" &&
+			len(text)+len(more)+gap <= s.Width {
 			text += more
 		}
 		lines = append(lines, Line{{"  " + text, Dim}}.fit(s.Width))
@@ -128,9 +131,9 @@ func (s Screen) head(status *overview.Status) []Line {
 const heightSince = 30
 
 // first is the problem that the sentence at the top is about; nil where there is none.
-func first(status *overview.Status) *overview.Problem {
-	for i := range status.Problems {
-		if p := &status.Problems[i]; p.Code == status.Why.Code && p.Job == status.Why.Job {
+func first(view *status.Status) *status.Problem {
+	for i := range view.Problems {
+		if p := &view.Problems[i]; p.Code == view.Why.Code && p.Job == view.Why.Job {
 			return p
 		}
 	}
@@ -162,9 +165,9 @@ func (s Screen) wrapped(lead, text string, style Style) []Line {
 	return lines
 }
 
-func (s Screen) keys(status *overview.Status) Line {
+func (s Screen) keys(view *status.Status) Line {
 	text := "q quit"
-	if len(status.Jobs) > 1 {
+	if len(view.Jobs) > 1 {
 		text += "  j next job"
 	}
 	return Line{{fmt.Sprintf("%s  v view: %s  s sort: %s  ↑↓ scroll", text, s.View, s.Order), Dim}}.fit(s.Width)

@@ -8,14 +8,15 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
-	"gradbus/ps/ops/overview/sample"
+	"gradbus/ps/ops/status/sample"
 	"gradbus/schema"
 )
 
 func nan() float64 { return math.NaN() }
 func inf() float64 { return math.Inf(1) }
 
-// TestScreens runs testdata/screens: `screen NAME width=80 height=24`, with view, order, job, scroll and lost where given.
+// TestScreens runs testdata/screens: `screen NAME width=80 height=24`, with view, order, job, scroll and lost where
+// given.
 func TestScreens(t *testing.T) {
 	t.Parallel()
 	datadriven.RunTest(t, "testdata/screens", func(t *testing.T, d *datadriven.TestData) string {
@@ -92,15 +93,21 @@ func TestJoinColour(t *testing.T) {
 func TestAmounts(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ got, want string }{
-		{number(0), "0"}, {number(0.25), "0.2"}, {number(7), "7"}, {number(999), "999"}, {number(999.4), "999"}, {number(999.6), "1.0k"}, {number(48234), "48.2k"},
-		{number(999_600), "1.0M"}, {number(-3.5e6), "-3.5M"}, {number(nan()), "NaN"}, {number(inf()), "+Inf"}, {number(-inf()), "-Inf"}, {number(1e20), "100000P"},
-		{size(0), "0 B"}, {size(1023), "1023 B"}, {size(1024), "1.0 KiB"}, {size(1 << 20), "1.0 MiB"}, {size(1<<20 - 1), "1.0 MiB"}, {size(300 << 30), "300 GiB"},
+		{number(0), "0"}, {number(0.25), "0.2"}, {number(7), "7"}, {number(999), "999"}, {number(999.4), "999"},
+		{number(999.6), "1.0k"}, {number(48234), "48.2k"},
+		{number(999_600), "1.0M"}, {number(-3.5e6), "-3.5M"}, {number(nan()), "NaN"}, {number(inf()), "+Inf"},
+		{number(-inf()), "-Inf"}, {number(1e20), "100000P"},
+		{size(0), "0 B"}, {size(1023), "1023 B"}, {size(1024), "1.0 KiB"}, {size(1 << 20), "1.0 MiB"},
+		{size(1<<20 - 1), "1.0 MiB"}, {size(300 << 30), "300 GiB"},
 		{rate(12 << 20), "12.6 MB/s"}, {rate(schema.Real(nan())), "NaN"},
 		{count(0), "0"}, {count(999), "999"}, {count(1000), "1,000"}, {count(1234567), "1,234,567"},
-		{span(0), "0 ms"}, {span(-5), "0 s"}, {span(999), "999 ms"}, {span(1000), "1.0 s"}, {span(9999), "9.9 s"}, {span(18_400), "18 s"}, {span(119_000), "119 s"},
+		{span(0), "0 ms"}, {span(-5), "0 s"}, {span(999), "999 ms"}, {span(1000), "1.0 s"}, {span(9999), "9.9 s"},
+		{span(18_400), "18 s"}, {span(119_000), "119 s"},
 		{span(200_000), "3m20s"}, {span(7_500_000), "2h05m"}, {span(99 * 3600_000), "4d03h"}, {span(1e15), "11574074d01h"},
-		{seconds(0), "–"}, {seconds(0.00042), "420 µs"}, {seconds(0.0123), "12.3 ms"}, {seconds(3), "3.0 s"}, {seconds(schema.Real(inf())), "+Inf"},
-		{percent(0.714), "71 %"}, {loss(nil), "–"}, {loss(real(0.81234)), "0.8123"}, {loss(real(1e-9)), "1e-09"}, {loss(real(nan())), "NaN"},
+		{seconds(0), "–"}, {seconds(0.00042), "420 µs"}, {seconds(0.0123), "12.3 ms"}, {seconds(3), "3.0 s"},
+		{seconds(schema.Real(inf())), "+Inf"},
+		{percent(0.714), "71 %"}, {loss(nil), "–"}, {loss(real(0.81234)), "0.8123"}, {loss(real(1e-9)), "1e-09"},
+		{loss(real(nan())), "NaN"},
 	} {
 		if c.got != c.want {
 			t.Errorf("got %q, want %q", c.got, c.want)
@@ -114,13 +121,15 @@ func TestJobsRow(t *testing.T) {
 	s := running(1)
 	ended := s.Jobs[0]
 	s.Jobs[0].Name = "recommender-of-things-nightly-2026-11-21-a"
-	ended.Name, ended.Phase, ended.EndedMS, ended.AgeMS = "recommender-of-things-nightly-2026-11-21-b", "ended", now-300_000, 8_000
+	ended.Name, ended.Phase, ended.EndedMS, ended.AgeMS = "recommender-of-things-nightly-2026-11-21-b", "ended",
+		now-300_000, 8_000
 	s.Jobs = append(s.Jobs, ended)
 	var rows []string
 	for _, l := range (Screen{Width: 120}).jobs(s, &s.Jobs[0]).lines(120) {
 		rows = append(rows, strings.TrimSpace(Join([]Line{l}, false)))
 	}
-	if len(rows) != 3 || !strings.HasPrefix(rows[1], "✓  recommender-of-thi…6-11-21-a  running") || !strings.HasPrefix(rows[2], "✓  recommender-of-thi…6-11-21-b  ended") || !strings.HasSuffix(rows[2], "5m00s ago") {
+	if len(rows) != 3 || !strings.HasPrefix(rows[1], "✓  recommender-of-thi…6-11-21-a  running") ||
+		!strings.HasPrefix(rows[2], "✓  recommender-of-thi…6-11-21-b  ended") || !strings.HasSuffix(rows[2], "5m00s ago") {
 		t.Errorf("%q", rows)
 	}
 }
@@ -132,7 +141,8 @@ func TestWrap(t *testing.T) {
 		columns int
 		want    string
 	}{
-		{"", 10, ""}, {"one two", 10, "one two"}, {"one two", 6, "one|two"}, {"one two", 3, "one|two"}, {"enormous", 5, "enor…"}, {"  a   b ", 9, "a b"},
+		{"", 10, ""}, {"one two", 10, "one two"}, {"one two", 6, "one|two"}, {"one two", 3, "one|two"},
+		{"enormous", 5, "enor…"}, {"  a   b ", 9, "a b"},
 	} {
 		if got := strings.Join(wrap(c.text, c.columns), "|"); got != c.want {
 			t.Errorf("wrap(%q, %d) = %q, want %q", c.text, c.columns, got, c.want)

@@ -6,26 +6,26 @@ import (
 	"slices"
 	"strings"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
-// jobOf is the job whose trainers and shards a screen shows: the run of that key (overview.Job.Series: a name is its latest run), else the
-// first; nil where there is none.
-func jobOf(status *overview.Status, key string) *overview.Job {
-	for i := range status.Jobs {
-		if status.Jobs[i].Series == key {
-			return &status.Jobs[i]
+// jobOf is the job whose trainers and shards a screen shows: the run of that key (status.Job.Series: a name is its
+// latest run), else the first; nil where there is none.
+func jobOf(view *status.Status, key string) *status.Job {
+	for i := range view.Jobs {
+		if view.Jobs[i].Series == key {
+			return &view.Jobs[i]
 		}
 	}
-	if len(status.Jobs) == 0 {
+	if len(view.Jobs) == 0 {
 		return nil
 	}
-	return &status.Jobs[0]
+	return &view.Jobs[0]
 }
 
-func (s Screen) sections(status *overview.Status, events []overview.Event) []section {
-	job := jobOf(status, s.Job)
+func (s Screen) sections(view *status.Status, events []status.Event) []section {
+	job := jobOf(view, s.Job)
 	var all []section
 	add := func(v View, t *table) {
 		if (s.View == ViewAll || s.View == v) && t != nil && len(t.rows) > 0 {
@@ -33,15 +33,15 @@ func (s Screen) sections(status *overview.Status, events []overview.Event) []sec
 		}
 	}
 	if s.View == ViewAll {
-		add(ViewAll, s.problems(status))
-		add(ViewAll, s.jobs(status, job))
+		add(ViewAll, s.problems(view))
+		add(ViewAll, s.jobs(view, job))
 	}
 	if job != nil {
 		add(ViewTrainers, s.trainers(job))
 		add(ViewShards, s.shards(job))
 	}
-	add(ViewServers, s.servers(status))
-	add(ViewGPUs, s.gpus(status))
+	add(ViewServers, s.servers(view))
+	add(ViewGPUs, s.gpus(view))
 	add(ViewEvents, s.events(events))
 	if len(all) == 0 && s.View != ViewAll {
 		return []section{{head: Line{{"no " + s.View.String(), Dim}}}}
@@ -50,19 +50,19 @@ func (s Screen) sections(status *overview.Status, events []overview.Event) []sec
 }
 
 // rows is how many rows a view of one section has.
-func (s Screen) rows(status *overview.Status, events []overview.Event) int {
+func (s Screen) rows(view *status.Status, events []status.Event) int {
 	if s.View == ViewAll {
 		return 0
 	}
 	n := 0
-	for _, c := range s.filled().sections(status, events) {
+	for _, c := range s.filled().sections(view, events) {
 		n += len(c.rows)
 	}
 	return n
 }
 
 // level is the cell of an icon.
-func level(l overview.Level) Span {
+func level(l status.Level) Span {
 	icon, _, style := mark(l)
 	return Span{icon, style}
 }
@@ -70,34 +70,36 @@ func level(l overview.Level) Span {
 func cell(text string) Span { return Span{Text: text} }
 
 // ranks of levels, the worst first.
-func rank(l overview.Level) int {
-	return slices.Index([]overview.Level{overview.Critical, overview.Warning, overview.Info, overview.OK}, l)
+func rank(l status.Level) int {
+	return slices.Index([]status.Level{status.Critical, status.Warning, status.Info, status.OK}, l)
 }
 
 // problems are those that the sentence at the top does not tell.
-func (s Screen) problems(status *overview.Status) *table {
-	if len(status.Problems) < 2 {
+func (s Screen) problems(view *status.Status) *table {
+	if len(view.Problems) < 2 {
 		return nil
 	}
 	t := &table{columns: []column{{}, {head: "ALSO"}, {head: "FOR", right: true, keep: 1}}}
-	for _, p := range status.Problems[1:] {
+	for _, p := range view.Problems[1:] {
 		_, _, style := mark(p.Level)
 		text := clean(p.Text)
 		if p.Symptom { // of the one above
 			text = "└ " + text
 		}
-		t.rows = append(t.rows, []Span{level(p.Level), {cut(text, s.Width-16), style}, {span(status.NowMS - p.SinceMS), Dim}})
+		t.rows = append(t.rows, []Span{level(p.Level), {cut(text, s.Width-16), style}, {span(view.NowMS - p.SinceMS), Dim}})
 	}
 	return t
 }
 
-func (s Screen) jobs(status *overview.Status, shown *overview.Job) *table {
-	t := &table{columns: []column{{}, {head: "JOB", max: 28, middle: true}, {head: "PHASE"}, {head: "BATCH", right: true}, {head: "LEFT", right: true, keep: 4},
-		{head: "LOSS", right: true}, {head: "NORM", right: true, keep: 3}, {head: "SAMPLES/S", right: true}, {head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 5}}}
-	for i := range status.Jobs {
-		j := &status.Jobs[i]
+func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
+	t := &table{columns: []column{{}, {head: "JOB", max: 28, middle: true}, {head: "PHASE"}, {head: "BATCH", right: true},
+		{head: "LEFT", right: true, keep: 4},
+		{head: "LOSS", right: true}, {head: "NORM", right: true, keep: 3}, {head: "SAMPLES/S", right: true},
+		{head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 5}}}
+	for i := range view.Jobs {
+		j := &view.Jobs[i]
 		name := Span{Text: clean(j.Name)}
-		if j == shown && len(status.Jobs) > 1 {
+		if j == shown && len(view.Jobs) > 1 {
 			name.Style = Bold
 		}
 		batch := count(j.Batch)
@@ -110,13 +112,14 @@ func (s Screen) jobs(status *overview.Status, shown *overview.Job) *table {
 		}
 		phase, told := cell(clean(j.Phase)), age(j.AgeMS)
 		if j.EndedMS > 0 {
-			told = Span{span(max(status.NowMS-j.EndedMS, 0)) + " ago", Dim} // the age that matters; it is told of for a while
+			told = Span{span(max(view.NowMS-j.EndedMS, 0)) + " ago", Dim} // the age that matters; it is told of for a while
 		}
 		if j.Failed != "" {
 			phase = Span{"failed", Bad}
 		}
 		t.rows = append(t.rows, []Span{level(j.Why.Level), name, phase, cell(batch), cell(left), cell(loss(j.Loss)),
-			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)), told})
+			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)),
+			told})
 	}
 	return t
 }
@@ -131,15 +134,18 @@ func age(ms int64) Span {
 	return Span{span(ms), Warn}
 }
 
-func (s Screen) trainers(j *overview.Job) *table {
-	t := &table{columns: []column{{}, {head: "TRAINER"}, {head: "STATE"}, {head: "BATCH", right: true, keep: 9}, {head: "LAG", right: true}, {head: "HELD", right: true, keep: 12},
-		{head: "DOES"}, {head: "SAMPLES/S", right: true, keep: 11}, {head: "LOSS", right: true, keep: 7}, {head: "COMP", right: true, keep: 6}, {head: "SENT", right: true, keep: 4},
-		{head: "PENDING", right: true, keep: 3}, {head: "RTT", right: true, keep: 8}, {head: "CPU", right: true, keep: 2}, {head: "HOST", keep: 5, max: 24}, {head: "AGE", right: true, keep: 10}}}
-	disks := slices.ContainsFunc(j.Trainers, func(r overview.Trainer) bool { return len(r.Disks) > 0 })
+func (s Screen) trainers(j *status.Job) *table {
+	t := &table{columns: []column{{}, {head: "TRAINER"}, {head: "STATE"}, {head: "BATCH", right: true, keep: 9},
+		{head: "LAG", right: true}, {head: "HELD", right: true, keep: 12},
+		{head: "DOES"}, {head: "SAMPLES/S", right: true, keep: 11}, {head: "LOSS", right: true, keep: 7},
+		{head: "COMP", right: true, keep: 6}, {head: "SENT", right: true, keep: 4},
+		{head: "PENDING", right: true, keep: 3}, {head: "RTT", right: true, keep: 8}, {head: "CPU", right: true, keep: 2},
+		{head: "HOST", keep: 5, max: 24}, {head: "AGE", right: true, keep: 10}}}
+	disks := slices.ContainsFunc(j.Trainers, func(r status.Trainer) bool { return len(r.Disks) > 0 })
 	if disks {
 		t.columns = append(t.columns, diskColumn())
 	}
-	skipped := slices.ContainsFunc(j.Trainers, func(r overview.Trainer) bool { return r.LanesSkipped > 0 })
+	skipped := slices.ContainsFunc(j.Trainers, func(r status.Trainer) bool { return r.LanesSkipped > 0 })
 	if skipped { // lanes whose gradient was not finite
 		t.columns = append(t.columns, column{head: "SKIPPED", right: true, keep: 7})
 	}
@@ -155,8 +161,10 @@ func (s Screen) trainers(j *overview.Job) *table {
 		if r.DoingMS >= 1000 {
 			does += " " + span(r.DoingMS)
 		}
-		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), state(r), cell(count(r.Batch)), cell(count(r.Lag)), held,
-			cell(does), cell(number(float64(r.SamplesPerSecond))), cell(loss(r.Loss)), cell(percent(r.Phases.Compute)), cell(rate(r.SentPerSecond)),
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), state(r), cell(count(r.Batch)),
+			cell(count(r.Lag)), held,
+			cell(does), cell(number(float64(r.SamplesPerSecond))), cell(loss(r.Loss)), cell(percent(r.Phases.Compute)),
+			cell(rate(r.SentPerSecond)),
 			cell(size(r.PendingBytes)), cell(seconds(r.RoundTripSeconds)), cell(cpu(r.CPU)), cell(hostAndID(r)), age(r.AgeMS)})
 		if disks {
 			t.also(disk(r.Disks))
@@ -169,16 +177,16 @@ func (s Screen) trainers(j *overview.Job) *table {
 }
 
 // hostAndID is where to look for a trainer.
-func hostAndID(r overview.Trainer) string {
+func hostAndID(r status.Trainer) string {
 	if r.PID == 0 {
 		return clean(r.Host)
 	}
 	return fmt.Sprintf("%s (%d)", cut(clean(r.Host), 16), r.PID)
 }
 
-func state(r overview.Trainer) Span {
+func state(r status.Trainer) Span {
 	_, _, style := mark(r.Level)
-	if r.Level == overview.OK || r.Level == overview.Info {
+	if r.Level == status.OK || r.Level == status.Info {
 		style = Plain
 	}
 	return Span{clean(r.State), style}
@@ -186,9 +194,9 @@ func state(r overview.Trainer) Span {
 
 func cpu(x schema.Real) string { return fmt.Sprintf("%.2f", float64(x)) }
 
-func (s Screen) sorted(trainers []overview.Trainer) []overview.Trainer {
+func (s Screen) sorted(trainers []status.Trainer) []status.Trainer {
 	order := slices.Clone(trainers)
-	slices.SortStableFunc(order, func(a, b overview.Trainer) int {
+	slices.SortStableFunc(order, func(a, b status.Trainer) int {
 		switch s.Order {
 		case ByLag:
 			return cmp.Or(cmp.Compare(b.HeldMS, a.HeldMS), cmp.Compare(rank(a.Level), rank(b.Level)), cmp.Compare(b.Lag, a.Lag))
@@ -200,12 +208,14 @@ func (s Screen) sorted(trainers []overview.Trainer) []overview.Trainer {
 	return order
 }
 
-func (s Screen) shards(j *overview.Job) *table {
-	t := &table{columns: []column{{}, {head: "SHARD"}, {head: "VERSION", right: true}, {head: "LAG", right: true}, {head: "LOAD", right: true, keep: 9},
-		{head: "IN", right: true, keep: 8}, {head: "ROUNDS/S", right: true, keep: 4}, {head: "STAGED", right: true, keep: 5}, {head: "QUEUE", right: true, keep: 3},
+func (s Screen) shards(j *status.Job) *table {
+	t := &table{columns: []column{{}, {head: "SHARD"}, {head: "VERSION", right: true}, {head: "LAG", right: true},
+		{head: "LOAD", right: true, keep: 9},
+		{head: "IN", right: true, keep: 8}, {head: "ROUNDS/S", right: true, keep: 4}, {head: "STAGED", right: true, keep: 5},
+		{head: "QUEUE", right: true, keep: 3},
 		{head: "WAITS FOR", keep: 10, max: 28}, {head: "SERVER", keep: 6, max: 28}, {head: "AGE", right: true, keep: 7}}}
 	order := slices.Clone(j.Shards)
-	slices.SortStableFunc(order, func(a, b overview.Shard) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
+	slices.SortStableFunc(order, func(a, b status.Shard) int { return cmp.Compare(rank(a.Level), rank(b.Level)) })
 	for _, r := range order {
 		waits := ""
 		if len(r.WaitsFor) > 0 {
@@ -213,27 +223,32 @@ func (s Screen) shards(j *overview.Job) *table {
 		} else if !r.Ready {
 			waits = "not ready"
 		}
-		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), cell(count(r.Version)), cell(count(r.Lag)), cell(percent(r.Load)),
-			cell(rate(r.BytesPerSecond)), cell(number(float64(r.RoundsPerSec))), cell(size(r.StagedBytes)), cell(size(r.QueueBytes)),
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.Member)), cell(count(r.Version)), cell(count(r.Lag)),
+			cell(percent(r.Load)),
+			cell(rate(r.BytesPerSecond)), cell(number(float64(r.RoundsPerSec))), cell(size(r.StagedBytes)),
+			cell(size(r.QueueBytes)),
 			cell(waits), cell(clean(r.Server)), age(r.AgeMS)})
 	}
 	return t
 }
 
-func (s Screen) servers(status *overview.Status) *table {
-	t := &table{columns: []column{{}, {head: "SERVER", max: 32}, {head: "IN", right: true, keep: 6}, {head: "REFUSED/S", right: true, keep: 7}, {head: "CPU", right: true, keep: 5},
-		{head: "RESIDENT", right: true, keep: 4}, {head: "PROMISED", right: true, keep: 3}, {head: "BACKEND", keep: 2, max: 30}, {head: "PAGE", keep: 1}, {head: "AGE", right: true, keep: 8}}}
-	disks := slices.ContainsFunc(status.Servers, func(r overview.Server) bool { return len(r.Disks) > 0 })
+func (s Screen) servers(view *status.Status) *table {
+	t := &table{columns: []column{{}, {head: "SERVER", max: 32}, {head: "IN", right: true, keep: 6},
+		{head: "REFUSED/S", right: true, keep: 7}, {head: "CPU", right: true, keep: 5},
+		{head: "RESIDENT", right: true, keep: 4}, {head: "PROMISED", right: true, keep: 3},
+		{head: "BACKEND", keep: 2, max: 30}, {head: "PAGE", keep: 1}, {head: "AGE", right: true, keep: 8}}}
+	disks := slices.ContainsFunc(view.Servers, func(r status.Server) bool { return len(r.Disks) > 0 })
 	if disks {
 		t.columns = append(t.columns, diskColumn())
 	}
-	for _, r := range status.Servers {
+	for _, r := range view.Servers {
 		backend, _, _ := strings.Cut(r.Backend, ", ") // why it was chosen is on the page
 		promised := size(r.PromisedBytes)
 		if r.MemoryMaxBytes > 0 {
 			promised += " of " + size(r.MemoryMaxBytes)
 		}
-		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)), cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
+		t.rows = append(t.rows, []Span{level(r.Level), cell(clean(r.ID)), cell(rate(r.BytesPerSecond)),
+			cell(number(float64(r.RefusedPerSecond))), cell(cpu(r.CPU)),
 			cell(size(r.ResidentBytes)), cell(promised), cell(clean(backend)), cell(clean(r.Page)), age(r.AgeMS)})
 		if disks {
 			t.also(disk(r.Disks))
@@ -249,11 +264,12 @@ func diskColumn() column { return column{head: "DISK FREE", right: true, keep: 6
 const diskAged = 30_000
 
 // disk is the file system that has least left.
-func disk(all []overview.Disk) Span {
+func disk(all []status.Disk) Span {
 	if len(all) == 0 {
 		return Span{none, Dim}
 	}
-	least := slices.MinFunc(all, func(a, b overview.Disk) int { return cmp.Compare(a.FreeBytes-a.NeedBytes, b.FreeBytes-b.NeedBytes) })
+	least := slices.MinFunc(all,
+		func(a, b status.Disk) int { return cmp.Compare(a.FreeBytes-a.NeedBytes, b.FreeBytes-b.NeedBytes) })
 	text := size(least.FreeBytes) + " of " + size(least.TotalBytes)
 	switch {
 	case least.AgeMS >= diskAged:
@@ -264,24 +280,28 @@ func disk(all []overview.Disk) Span {
 	return cell(text)
 }
 
-func (s Screen) gpus(status *overview.Status) *table {
-	t := &table{columns: []column{{}, {head: "GPU", right: true}, {head: "STATE"}, {head: "REASON", keep: 9, max: 44}, {head: "TEMP", right: true, keep: 8}, {head: "POWER", right: true, keep: 7},
-		{head: "USE", right: true, keep: 6}, {head: "MEMORY", right: true, keep: 5}, {head: "NAME", keep: 2, max: 24}, {head: "HOST", keep: 4, max: 20}, {head: "USERS", keep: 3, max: 24}, {head: "AGE", right: true, keep: 10}}}
-	for _, g := range status.GPUs {
+func (s Screen) gpus(view *status.Status) *table {
+	t := &table{columns: []column{{}, {head: "GPU", right: true}, {head: "STATE"}, {head: "REASON", keep: 9, max: 44},
+		{head: "TEMP", right: true, keep: 8}, {head: "POWER", right: true, keep: 7},
+		{head: "USE", right: true, keep: 6}, {head: "MEMORY", right: true, keep: 5}, {head: "NAME", keep: 2, max: 24},
+		{head: "HOST", keep: 4, max: 20}, {head: "USERS", keep: 3, max: 24}, {head: "AGE", right: true, keep: 10}}}
+	for _, g := range view.GPUs {
 		state := clean(string(g.State))
 		if g.Injected {
 			state += " (injected)"
 		}
 		_, _, style := mark(g.Level)
-		if g.Level == overview.OK {
+		if g.Level == status.OK {
 			style = Plain
 		}
 		reason := clean(g.Reason)
 		if g.Action != "" {
 			reason += " → " + clean(g.Action)
 		}
-		t.rows = append(t.rows, []Span{level(g.Level), cell(fmt.Sprint(g.Index)), {state, style}, cell(reason), cell(unit(g.Temperature, " °C")), cell(unit(g.PowerWatts, " W")),
-			cell(share(g.Utilisation)), cell(part(g.MemoryUsed, g.MemoryTotal)), cell(clean(g.Name)), cell(clean(g.Host)), cell(clean(strings.Join(g.Users, " "))), age(g.AgeMS)})
+		t.rows = append(t.rows, []Span{level(g.Level), cell(fmt.Sprint(g.Index)), {state, style}, cell(reason),
+			cell(unit(g.Temperature, " °C")), cell(unit(g.PowerWatts, " W")),
+			cell(share(g.Utilisation)), cell(part(g.MemoryUsed, g.MemoryTotal)), cell(clean(g.Name)), cell(clean(g.Host)),
+			cell(clean(strings.Join(g.Users, " "))), age(g.AgeMS)})
 	}
 	return t
 }
@@ -310,7 +330,7 @@ func part(used, total *int64) string {
 	return size(*used) + " of " + size(*total)
 }
 
-func (s Screen) events(events []overview.Event) *table {
+func (s Screen) events(events []status.Event) *table {
 	t := &table{columns: []column{{}, {head: "AT"}, {head: "EVENT"}}}
 	for _, e := range slices.Backward(events) {
 		t.rows = append(t.rows, []Span{level(e.Level), {clock(e.AtMS, s.Zone), Dim}, cell(clean(e.Text))})

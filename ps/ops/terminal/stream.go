@@ -10,16 +10,17 @@ import (
 	"io"
 	"time"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 	"gradbus/schema"
 )
 
-// Stream hands on every update of a ps until ctx ends, or the stream does, whose reason is the error: never nil. A stream
-// that is silent for the client's timeout has ended.
-func (c *Client) Stream(ctx context.Context, take func(*overview.Update)) error {
+// Stream hands on every update of a ps until ctx ends, or the stream does, whose reason is the error: never nil. A
+// stream that is silent for the client's timeout has ended.
+func (c *Client) Stream(ctx context.Context, take func(*status.Update)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	silent := time.AfterFunc(c.config.Timeout, func() { cancel(fmt.Errorf("%w at %s: silent for %s", ErrUnreachable, c.base, c.config.Timeout)) })
+	silent := time.AfterFunc(c.config.Timeout,
+		func() { cancel(fmt.Errorf("%w at %s: silent for %s", ErrUnreachable, c.base, c.config.Timeout)) })
 	defer silent.Stop()
 	answer, err := c.get(ctx, "/api/v1/stream", "text/event-stream")
 	if err != nil {
@@ -39,9 +40,10 @@ func (c *Client) Stream(ctx context.Context, take func(*overview.Update)) error 
 		if len(line) > 0 || len(data) == 0 { // other fields, comments
 			continue
 		}
-		update := new(overview.Update)
+		update := new(status.Update)
 		if err := json.Unmarshal(data, update); err != nil {
-			return fmt.Errorf("%s: %w of a version that this one understands: %s", c.base, ErrNotGradbus, schema.Clip(err.Error()))
+			return fmt.Errorf("%s: %w of a version that this one understands: %s", c.base, ErrNotGradbus,
+				schema.Clip(err.Error()))
 		}
 		data = data[:0]
 		take(update)
@@ -61,7 +63,8 @@ func (c *Client) ended(ctx context.Context, err error) error {
 	if errors.Is(err, io.EOF) {
 		return fmt.Errorf("%w at %s any more", ErrUnreachable, c.base)
 	}
-	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrToken) || errors.Is(err, ErrNotGradbus) || errors.Is(err, ErrOther) {
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrToken) || errors.Is(err, ErrNotGradbus) ||
+		errors.Is(err, ErrOther) {
 		return err
 	}
 	return c.unreachable(ctx, err)

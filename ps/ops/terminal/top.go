@@ -10,7 +10,7 @@ import (
 
 	tea "charm.land/bubbletea/v2"
 
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 // TopConfig is where Top shows what. In and Out are a terminal.
@@ -33,17 +33,19 @@ const (
 	eventsKept = 500
 )
 
-// Top shows a ps, as it tells of itself once a second, until a key or ctx ends it. A ps that does not answer at first is an
-// error; one that falls silent later is shown as what it was, with a line that says so.
+// Top shows a ps, as it tells of itself once a second, until a key or ctx ends it. A ps that does not answer at first
+// is an error; one that falls silent later is shown as what it was, with a line that says so.
 func Top(ctx context.Context, c TopConfig) error {
-	status, _, err := c.Client.Status(ctx)
+	view, _, err := c.Client.Status(ctx)
 	if err != nil {
 		return err
 	}
 	events, _ := c.Client.Events(ctx, 0) // what happened before is worth a row, not an end
-	m := &model{colour: c.Colour, screen: Screen{Width: 80, Height: 24, Zone: c.Zone, Job: c.Job, Ps: c.Ps, Keys: true}, status: status, at: time.Now()}
+	m := &model{colour: c.Colour, screen: Screen{Width: 80, Height: 24, Zone: c.Zone, Job: c.Job, Ps: c.Ps, Keys: true},
+		view: view, at: time.Now()}
 	m.keep(events)
-	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out), tea.WithoutSignalHandler()}
+	options := []tea.ProgramOption{tea.WithContext(ctx), tea.WithInput(c.In), tea.WithOutput(c.Out),
+		tea.WithoutSignalHandler()}
 	if c.Width > 0 {
 		options = append(options, tea.WithWindowSize(c.Width, c.Height))
 	}
@@ -51,7 +53,7 @@ func Top(ctx context.Context, c TopConfig) error {
 	ctx, stop := context.WithCancel(ctx)
 	var following sync.WaitGroup
 	following.Go(func() {
-		(&follower{client: c.Client, send: program.Send, serial: status.Serial, event: m.newest()}).run(ctx)
+		(&follower{client: c.Client, send: program.Send, serial: view.Serial, event: m.newest()}).run(ctx)
 	})
 	_, err = program.Run()
 	stop()
@@ -64,7 +66,7 @@ func Top(ctx context.Context, c TopConfig) error {
 
 // Messages of the goroutine that follows a ps.
 type (
-	updated struct{ *overview.Update }
+	updated struct{ *status.Update }
 	lost    struct{ err error }
 	ticked  struct{}
 )
@@ -81,7 +83,7 @@ func (f *follower) run(ctx context.Context) {
 	every := time.NewTicker(againAfter)
 	defer every.Stop()
 	for ctx.Err() == nil {
-		err := f.client.Stream(ctx, func(u *overview.Update) { f.take(ctx, u) })
+		err := f.client.Stream(ctx, func(u *status.Update) { f.take(ctx, u) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -94,7 +96,7 @@ func (f *follower) run(ctx context.Context) {
 }
 
 // take sends an update, with the events of those before it that did not come.
-func (f *follower) take(ctx context.Context, u *overview.Update) {
+func (f *follower) take(ctx context.Context, u *status.Update) {
 	if u.Status.Serial < f.serial || u.Status.Serial > f.serial+1 {
 		if missed, err := f.client.Events(ctx, f.event); err == nil { // else a stream that ends says why
 			u.Events = missed
@@ -110,8 +112,8 @@ func (f *follower) take(ctx context.Context, u *overview.Update) {
 // model is what is on the screen.
 type model struct {
 	screen Screen
-	status *overview.Status
-	events []overview.Event // oldest first
+	view   *status.Status
+	events []status.Event // oldest first
 	colour bool
 	err    error     // why the stream is lost; nil while it is not
 	at     time.Time // of status
@@ -127,7 +129,7 @@ func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 	case tea.WindowSizeMsg:
 		m.screen.Width, m.screen.Height = message.Width, message.Height
 	case updated:
-		m.status, m.err, m.at = &message.Status, nil, time.Now()
+		m.view, m.err, m.at = &message.Status, nil, time.Now()
 		m.keep(message.Events)
 	case lost:
 		m.err = message.err
@@ -140,7 +142,7 @@ func (m *model) Update(message tea.Msg) (tea.Model, tea.Cmd) {
 }
 
 // keep takes events that are newer than those there are.
-func (m *model) keep(events []overview.Event) {
+func (m *model) keep(events []status.Event) {
 	for _, e := range events {
 		if e.Serial > m.newest() {
 			m.events = append(m.events, e)
@@ -187,20 +189,20 @@ func (m *model) key(key string) tea.Cmd {
 	case "home":
 		s.Scroll = 0
 	}
-	s.Scroll = max(0, min(s.Scroll, s.rows(m.status, m.events)-1))
+	s.Scroll = max(0, min(s.Scroll, s.rows(m.view, m.events)-1))
 	return nil
 }
 
 // neighbour is the key of the job by so many places after the one that is shown. Runs of one name have each their own.
 func (m *model) neighbour(by int) string {
-	n := len(m.status.Jobs)
+	n := len(m.view.Jobs)
 	if n == 0 {
 		return ""
 	}
-	shown := jobOf(m.status, m.screen.Job)
-	for i := range m.status.Jobs {
-		if &m.status.Jobs[i] == shown {
-			return m.status.Jobs[(i+by+n)%n].Series
+	shown := jobOf(m.view, m.screen.Job)
+	for i := range m.view.Jobs {
+		if &m.view.Jobs[i] == shown {
+			return m.view.Jobs[(i+by+n)%n].Series
 		}
 	}
 	return ""
@@ -211,9 +213,9 @@ func (m *model) View() tea.View {
 	if m.err != nil {
 		s.Lost, s.LostMS = m.err.Error(), time.Since(m.at).Milliseconds()
 	} else if silent := time.Since(m.at); silent > ageShown*time.Millisecond {
-		s.Lost, s.LostMS = fmt.Sprintf("nothing comes from %s", m.status.Server), silent.Milliseconds()
+		s.Lost, s.LostMS = fmt.Sprintf("nothing comes from %s", m.view.Server), silent.Milliseconds()
 	}
-	view := tea.NewView(Join(s.Lines(m.status, m.events), m.colour))
+	view := tea.NewView(Join(s.Lines(m.view, m.events), m.colour))
 	view.AltScreen = true
 	view.WindowTitle = "gradbus"
 	return view

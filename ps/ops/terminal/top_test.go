@@ -12,7 +12,7 @@ import (
 	"github.com/charmbracelet/x/ansi"
 
 	"gradbus/internal/testkit"
-	"gradbus/ps/ops/overview"
+	"gradbus/ps/ops/status"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -28,7 +28,8 @@ func (g *glass) await(t *testing.T, text string) {
 // awaitAfter waits until the terminal was sent a text behind what it had at first.
 func (g *glass) awaitAfter(t *testing.T, at int, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(ansi.Strip(g.String()[at:]), text); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !strings.Contains(ansi.Strip(g.String()[at:]),
+		text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("no %q in what was sent:\n%s", text, ansi.Strip(g.String()[at:]))
 		}
@@ -37,18 +38,19 @@ func (g *glass) awaitAfter(t *testing.T, at int, text string) {
 
 // TestTop drives a whole program: what it shows at first, what a stream brings, keys, a ps that goes, and the end.
 func TestTop(t *testing.T) {
-	updates := make(chan overview.Update, 1)
+	updates := make(chan status.Update, 1)
 	at := serve(t, &fakePS{updates: updates})
 	in, keys := io.Pipe()
 	defer in.Close()
 	out := new(glass)
 	ended := make(chan error, 1)
 	go func() {
-		ended <- Top(t.Context(), TopConfig{Client: client(t, Config{URL: at, Timeout: time.Minute}), In: in, Out: out, Width: 80, Height: 24})
+		ended <- Top(t.Context(), TopConfig{Client: client(t, Config{URL: at, Timeout: time.Minute}), In: in, Out: out,
+			Width: 80, Height: 24})
 	}()
 	out.await(t, "waits 18 s for trainer t2")
-	u := overview.Update{Status: *running(2)}
-	u.Events = []overview.Event{{Serial: 3, AtMS: now, Level: overview.OK, Text: "trainer t2 is back"}}
+	u := status.Update{Status: *running(2)}
+	u.Events = []status.Event{{Serial: 3, AtMS: now, Level: status.OK, Text: "trainer t2 is back"}}
 	updates <- u
 	out.await(t, "trains at 48.2k")
 	out.await(t, "t2 is back")
@@ -106,7 +108,7 @@ func TestTopUnreachable(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	t.Parallel()
-	m := &model{screen: Screen{Width: 80, Height: 24}, status: stalled(), events: events(), at: time.Now()}
+	m := &model{screen: Screen{Width: 80, Height: 24}, view: stalled(), events: events(), at: time.Now()}
 	press := func(keys ...string) {
 		for _, k := range keys {
 			m.key(k)
@@ -128,7 +130,7 @@ func TestKeys(t *testing.T) {
 	if m.screen.Scroll != 0 {
 		t.Errorf("scrolled by %d", m.screen.Scroll)
 	}
-	m.status = running(64)
+	m.view = running(64)
 	press("v", "down", "down", "up")
 	if m.screen.View != ViewTrainers || m.screen.Scroll != 1 {
 		t.Errorf("view %s, scrolled by %d, want trainers by 1", m.screen.View, m.screen.Scroll)
@@ -141,7 +143,7 @@ func TestKeys(t *testing.T) {
 	if m.screen.View != ViewAll || m.screen.Order != ByLag {
 		t.Errorf("view %s, order %s", m.screen.View, m.screen.Order)
 	}
-	m.status = idle()
+	m.view = idle()
 	press("j", "J") // no job
 	if m.key("q") == nil || m.key("ctrl+c") == nil {
 		t.Error("q does not quit")
@@ -159,9 +161,9 @@ func TestKeysPassEarlierRuns(t *testing.T) {
 	earlier := s.Jobs[0]
 	earlier.Series, earlier.Phase = "packages.16", "ended"
 	s.Jobs = append(s.Jobs, earlier)
-	m := &model{status: s}
+	m := &model{view: s}
 	for _, key := range []string{"j", "J"} {
-		seen := map[*overview.Job]bool{}
+		seen := map[*status.Job]bool{}
 		for range s.Jobs {
 			m.key(key)
 			seen[jobOf(s, m.screen.Job)] = true
@@ -172,16 +174,18 @@ func TestKeysPassEarlierRuns(t *testing.T) {
 	}
 }
 
-// Events of updates that did not come are asked for: after a gap, after a stream that was lost, after a restart of the ps.
+// Events of updates that did not come are asked for: after a gap, after a stream that was lost, after a restart of the
+// ps.
 func TestMissedEvents(t *testing.T) {
 	t.Parallel()
 	var sent []tea.Msg
-	f := &follower{client: client(t, Config{URL: serve(t, &fakePS{})}), send: func(m tea.Msg) { sent = append(sent, m) }, serial: 6}
+	f := &follower{client: client(t, Config{URL: serve(t, &fakePS{})}), send: func(m tea.Msg) { sent = append(sent, m) },
+		serial: 6}
 	for _, c := range []struct {
 		serial uint64
 		events int
 	}{{6, 0}, {7, 0}, {8, 0}, {10, 2}, {11, 0}, {3, 2}} {
-		u := &overview.Update{}
+		u := &status.Update{}
 		u.Status.Serial = c.serial
 		f.take(t.Context(), u)
 		if got := sent[len(sent)-1].(updated); len(got.Events) != c.events {
@@ -198,9 +202,9 @@ func TestKeepEvents(t *testing.T) {
 	t.Parallel()
 	m := &model{}
 	for round := range uint64(3) {
-		var es []overview.Event
+		var es []status.Event
 		for i := range uint64(400) {
-			es = append(es, overview.Event{Serial: round*200 + i + 1})
+			es = append(es, status.Event{Serial: round*200 + i + 1})
 		}
 		m.keep(es)
 	}

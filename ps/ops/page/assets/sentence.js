@@ -110,6 +110,6 @@ function lead(link, problem) {
   const name = problem && problem.runbook;
   if (!name) return false;
   text(link, name);
-  attr(link, "href", "runbooks/" + encodeURIComponent(name));
+  attr(link, "href", "runbooks#" + encodeURIComponent(name));
   return true;
 }

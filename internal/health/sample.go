@@ -1,0 +1,164 @@
+package health
+
+// Line is one line of JSON that a probe writes. Exactly one of the pointers is set.
+type Line struct {
+	AtMS   int64   `json:"at_ms"` // milliseconds since 1970, by the probe's clock
+	Hello  *Hello  `json:"hello,omitempty"`
+	None   *None   `json:"none,omitempty"`
+	Sample *Sample `json:"sample,omitempty"`
+	XID    *XID    `json:"xid,omitempty"`
+	Poll   *Poll   `json:"poll,omitempty"`
+}
+
+// Hello is a probe's first line, once the driver has answered for the first time.
+type Hello struct {
+	Driver  string   `json:"driver"`
+	NVML    string   `json:"nvml"`              // version of the library
+	Library string   `json:"library"`           // name or path it was loaded by
+	GPUs    []GPU    `json:"gpus"`              // at most GPUsMax
+	Missing []string `json:"missing,omitempty"` // functions that this driver lacks: what they tell is not sampled
+	NoXIDs  []int    `json:"no_xids,omitempty"` // indices of GPUs for which the driver sends no events
+	Kernel  string   `json:"kernel,omitempty"`  // why the kernel's log is not read; empty where it is
+}
+
+// GPUsMax bounds the GPUs of a machine: more are not looked at.
+const GPUsMax = 64
+
+// None is a probe's only line where there is nothing to ask; the probe ends after it.
+type None struct {
+	Reason string `json:"reason"` // one sentence
+	// Driver says that a driver is there, but that it does not work; else there is none.
+	Driver bool `json:"driver,omitempty"`
+}
+
+// Poll ends one round of samples over all GPUs, and is the probe's sign of life.
+type Poll struct {
+	Serial uint64 `json:"serial"`
+	GPUs   int    `json:"gpus"` // that the driver counts
+	TookMS int64  `json:"took_ms"`
+}
+
+// XID is an error that the driver reports by number.
+type XID struct {
+	UUID   string `json:"uuid,omitempty"` // empty where only PCI is known
+	PCI    string `json:"pci,omitempty"`
+	Number uint64 `json:"number"`
+	Source string `json:"source"`         // SourceEvent, SourceKernel, SourceInjected
+	Text   string `json:"text,omitempty"` // of the kernel's log
+}
+
+// Where a XID was seen.
+const (
+	SourceEvent    = "event"
+	SourceKernel   = "kernel"
+	SourceInjected = "injected"
+)
+
+// GPU says which one.
+type GPU struct {
+	Index int    `json:"index"`
+	UUID  string `json:"uuid"`
+	Name  string `json:"name"`
+	PCI   string `json:"pci"` // domain:bus:device.function
+}
+
+// Sample is what the driver says of one GPU at one moment. What it does not say is nil, never 0: "not supported" is no
+// sample.
+type Sample struct {
+	GPU
+	// Lost is empty, LostGone or LostReset: what any call said.
+	Lost string `json:"lost,omitempty"`
+	// Call is the function that said so.
+	Call string `json:"call,omitempty"`
+
+	Temperature   *int    `json:"temperature_celsius,omitempty"`
+	ThermalMargin *int    `json:"thermal_margin_celsius,omitempty"` // to the next slowdown
+	Power         *uint64 `json:"power_mw,omitempty"`
+	PowerLimit    *uint64 `json:"power_limit_mw,omitempty"`
+	Energy        *uint64 `json:"energy_mj,omitempty"` // since the driver took the GPU: it falls when the GPU is reset
+	Utilisation   *uint64 `json:"utilisation_percent,omitempty"`
+	MemoryUsed    *uint64 `json:"memory_used_bytes,omitempty"`
+	MemoryTotal   *uint64 `json:"memory_total_bytes,omitempty"`
+	MemoryOthers  *uint64 `json:"memory_others_bytes,omitempty"` // of processes that are not ours
+	Others        *int    `json:"others,omitempty"`              // their number
+	SMClock       *uint64 `json:"sm_clock_mhz,omitempty"`
+	MemoryClock   *uint64 `json:"memory_clock_mhz,omitempty"`
+	Slower        *uint64 `json:"slower,omitempty"` // bits: why clocks are lowered
+
+	Persistent *bool `json:"persistent,omitempty"` // the driver keeps the GPU while nobody uses it (persistence mode)
+
+	RecoveryAction *uint64 `json:"recovery_action,omitempty"` // field 230
+	ECCCorrected   *uint64 `json:"ecc_corrected,omitempty"`   // since the driver took the GPU
+	ECCUncorrected *uint64 `json:"ecc_uncorrected,omitempty"`
+	SRAMThreshold  *bool   `json:"sram_threshold,omitempty"`
+	RowsCorrected  *uint64 `json:"rows_corrected,omitempty"` // remapped after correctable errors
+	RowsUncorrect  *uint64 `json:"rows_uncorrectable,omitempty"`
+	RemapPending   *bool   `json:"remap_pending,omitempty"`
+	RemapFailed    *bool   `json:"remap_failed,omitempty"`
+	RetiredPages   *uint64 `json:"retired_pages,omitempty"` // for single and double bit errors together
+	RetiredPending *bool   `json:"retired_pending,omitempty"`
+
+	PCIeReplays  *uint64 `json:"pcie_replays,omitempty"`
+	PCIeWidth    *int    `json:"pcie_width,omitempty"`
+	PCIeWidthMax *int    `json:"pcie_width_max,omitempty"`
+	LinksUp      *uint64 `json:"links_up,omitempty"`     // bits: NVLinks that are active
+	LinkErrors   *uint64 `json:"link_errors,omitempty"`  // replays and recoveries of all NVLinks
+	FabricState  *uint64 `json:"fabric_state,omitempty"` // FabricNotStarted ...
+	FabricStatus *uint64 `json:"fabric_status,omitempty"`
+	FabricHealth *uint64 `json:"fabric_health,omitempty"` // the driver's mask
+}
+
+// Values of Sample.Lost.
+const (
+	LostGone  = "lost"           // the driver does not reach it any more
+	LostReset = "reset-required" // the driver wants a reset before it answers again
+)
+
+// Bits of Sample.Slower.
+const (
+	SlowerPowerCap   = 1 << 2
+	SlowerHardware   = 1 << 3
+	SlowerSWThermal  = 1 << 5
+	SlowerHWThermal  = 1 << 6
+	SlowerPowerBrake = 1 << 7
+)
+
+// Values of Sample.FabricState.
+const (
+	FabricNotStarted = 1
+	FabricInProgress = 2
+	FabricCompleted  = 3
+)
+
+// Values of Sample.RecoveryAction.
+const (
+	RecoveryNone          = 0
+	RecoveryReset         = 1
+	RecoveryReboot        = 2
+	RecoveryDrain         = 3
+	RecoveryDrainAndReset = 4
+	RecoveryFabricDomain  = 5
+	RecoveryBusReset      = 6 // of the slot that the GPU is in
+	RecoverySystemReboot  = 7
+)
+
+// Valid says that exactly one thing is in a line, and that it names what it is of.
+func (l *Line) Valid() bool {
+	n := 0
+	for _, there := range []bool{l.Hello != nil, l.None != nil, l.Sample != nil, l.XID != nil, l.Poll != nil} {
+		if there {
+			n++
+		}
+	}
+	switch {
+	case n != 1:
+		return false
+	case l.Sample != nil:
+		return l.Sample.UUID != "" && l.Sample.Index >= 0 && l.Sample.Index < GPUsMax
+	case l.XID != nil:
+		return l.XID.UUID != "" || l.XID.PCI != ""
+	case l.Hello != nil:
+		return len(l.Hello.GPUs) <= GPUsMax
+	}
+	return true
+}

@@ -1,0 +1,212 @@
+// Package watch is what the commands that compute on GPUs or show them have in common: the flags, the probe's own
+// subcommand, and the signal that acknowledges.
+//
+// It wires package monitor to a command line and decides nothing.
+package watch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gradbus/internal/health"
+	"gradbus/internal/health/monitor"
+	"gradbus/internal/health/nvml"
+)
+
+// Flags are what a command line says of GPUs.
+type Flags struct {
+	Mode     string
+	Expected int
+	Inject   []string
+	Use      string // UUID or index of the GPU that counts as ours; empty is the one that CUDA takes
+	Kept     string // file in which is remembered what is wrong; KeptNowhere is none, empty the default
+	library  string // of the driver, in tests
+}
+
+// Add adds the flags.
+func (f *Flags) Add(set *pflag.FlagSet) {
+	set.StringVar(&f.Mode, "gpu", string(monitor.Auto), "`mode`: auto watches the GPUs where there is a driver, require "+
+		"refuses to start without healthy ones, off asks nothing")
+	set.IntVar(&f.Expected, "gpu-expected", 0,
+		"`number` of GPUs that this machine should have; those that are not there are shown as absent")
+	set.StringVar(&f.Use, "gpu-use", "",
+		"UUID or `index` of the GPU whose faults end the jobs here; empty is the one that the backend cuda takes")
+	AddKept(set, &f.Kept)
+	set.StringArrayVar(&f.Inject, "inject", nil, "`fault` of a GPU to make up, such as gpu=0,xid=79,after=30s; for=TIME "+
+		"ends it, and the flag may be repeated. Faults: "+strings.Join(monitor.Kinds(), ", "))
+	set.StringVar(&f.library, "gpu-library", "", "`path` of the driver's library, in place of the system's")
+	_ = set.MarkHidden("gpu-library")
+}
+
+// Args are the flags again, for a process that is to have the same.
+func (f *Flags) Args() []string {
+	args := []string{"--gpu", f.Mode, "--gpu-expected", strconv.Itoa(f.Expected), "--gpu-use", f.Use, "--gpu-state",
+		f.Kept, "--gpu-library", f.library}
+	for _, text := range f.Inject {
+		args = append(args, "--inject", text)
+	}
+	return args
+}
+
+// Takes reports whether Watch asks for a GPU to compute on: the backend of that name is opened after it then. Else
+// before it, so that a log begins with the backend on every machine.
+func (f *Flags) Takes(backend string) bool { return backend == "cuda" || f.Use != "" }
+
+// Watch begins to watch the GPUs, and asks for the one that the backend would use. backend is its name. The error is
+// one line for people. SIGUSR1 acknowledges all GPUs that are unhealthy, from now on until ctx ends.
+func (f *Flags) Watch(ctx context.Context, backend string, log *slog.Logger) (*Watch, error) {
+	c, err := f.config(log)
+	if err != nil {
+		return nil, err
+	}
+	m, err := monitor.Start(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if f.Takes(backend) {
+		if err := f.take(ctx, m); err != nil {
+			m.Close()
+			return nil, err
+		}
+	}
+	w := &Watch{Monitor: m}
+	ctx, w.stop = context.WithCancel(ctx)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	w.ended.Go(func() { acknowledge(ctx, signals, m, log) })
+	return w, nil
+}
+
+// Watch is a Monitor under way, with a signal that acknowledges.
+type Watch struct {
+	*monitor.Monitor
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+}
+
+// Close ends the watch and waits for it, as Monitor.Close does.
+func (w *Watch) Close() {
+	w.stop()
+	w.ended.Wait()
+	w.Monitor.Close()
+}
+
+// Check finds what is wrong with the flags, where nothing is watched.
+func (f *Flags) Check() error {
+	c, err := f.config(slog.New(slog.DiscardHandler))
+	if err == nil && len(c.Inject) > 0 {
+		err = fmt.Errorf("inject %q: no GPU is used here: want --gpu-use with it, or the backend cuda", c.Inject[0].Spec)
+	}
+	return err
+}
+
+// WrongBits is when the arithmetic shall write wrong bits, counted from its start.
+func (f *Flags) WrongBits() (after []time.Duration, err error) {
+	for _, text := range f.Inject {
+		in, err := monitor.ParseInjection(text)
+		if err != nil {
+			return nil, err
+		}
+		if in.Kind == monitor.KindBit {
+			after = append(after, in.After)
+		}
+	}
+	return after, nil
+}
+
+func (f *Flags) config(log *slog.Logger) (monitor.Config, error) {
+	c := monitor.Config{Mode: monitor.Mode(f.Mode), Log: log}
+	if f.Expected < 0 || f.Expected > health.GPUsMax {
+		return c, fmt.Errorf("gpu-expected %d: want 0 to %d", f.Expected, health.GPUsMax)
+	}
+	c.Policy.Expected = f.Expected
+	for _, text := range f.Inject {
+		in, err := monitor.ParseInjection(text)
+		if err != nil {
+			return c, err
+		}
+		log.Warn("a fault will be injected", "inject", in.Spec)
+		if in.Kind != monitor.KindBit { // see WrongBits
+			c.Inject = append(c.Inject, in)
+		}
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return c, fmt.Errorf("find the program of the GPU probe: %w", err)
+	}
+	c.Probe = []string{self, probeName, "--parent", strconv.Itoa(os.Getpid())}
+	if f.Mode != string(monitor.Off) {
+		c.Kept, c.KeptErr = Kept(f.Kept)
+		c.KeptCommand = Command(f.Kept)
+	}
+	if f.library != "" {
+		c.Probe = append(c.Probe, "--library", f.library)
+		c.Driver = func() bool { return true }
+	}
+	return c, nil
+}
+
+// take asks for the GPU that this process computes on.
+func (f *Flags) take(ctx context.Context, m *monitor.Monitor) error {
+	visible := f.Use
+	if visible == "" {
+		var err error
+		if visible, err = monitor.OrderDevices(); err != nil {
+			return err
+		}
+	}
+	return m.Take(ctx, visible)
+}
+
+// acknowledge sees to SIGUSR1 until ctx ends.
+func acknowledge(ctx context.Context, signals chan os.Signal, m *monitor.Monitor, log *slog.Logger) {
+	defer signal.Stop(signals)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-signals:
+			if n := m.AcknowledgeAll(); n == 0 {
+				log.Info("nothing to acknowledge: no GPU is unhealthy")
+			}
+		}
+	}
+}
+
+const probeName = "gpu-probe"
+
+// Probe is the subcommand that asks the driver, for a process of the same program.
+func Probe() *cobra.Command {
+	var o nvml.Options
+	c := &cobra.Command{
+		Use:    probeName,
+		Hidden: true, // this program starts it
+		Short:  "Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON",
+		Long: `Ask the NVIDIA driver for the state of all GPUs, once a second, and print it as lines of JSON.
+
+It is started as a process of its own by whoever wants to know, since a call of the driver may never return. It ends when its
+standard input does.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			o.Out, o.In = c.OutOrStdout(), c.InOrStdin()
+			return nvml.Serve(c.Context(), o)
+		},
+	}
+	set := c.Flags()
+	set.DurationVar(&o.Every, "every", time.Second, "`time` between two rounds of questions")
+	set.StringVar(&o.Library, "library", "", "`path` of the driver's library, in place of the system's")
+	set.StringVar(&o.Kernel, "kernel-log", "", "`file` with the kernel's log; empty is /dev/kmsg")
+	set.IntVar(&o.Parent, "parent", 0, "`process` whose memory on GPUs is ours")
+	return c
+}

@@ -1,0 +1,80 @@
+// Package verification is what the commands that compute have in common in having it checked: the flag, and what
+// follows from a result that was wrong.
+//
+// It wires cuda.Verified to a command line and to the health of GPUs, and knows neither jobs nor batches.
+package verification
+
+import (
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"gradbus/cuda"
+	"gradbus/internal/health/monitor"
+	"gradbus/internal/process"
+	"gradbus/schema"
+)
+
+// Flags are what a command line says of it.
+type Flags struct {
+	OneIn int
+}
+
+// Add adds the flag.
+func (f *Flags) Add(set *pflag.FlagSet) {
+	set.IntVar(&f.OneIn, "verify", cuda.VerifyAuto, "one optimizer block in this `number` is computed again by another "+
+		"backend and compared bit by bit; 0 is none, -1 one in 1000 on a GPU and none elsewhere")
+}
+
+// Options completes those of a backend. Each process has other blocks checked than its like. wrongBits is when some are
+// to be injected.
+func (f *Flags) Options(o cuda.Options, wrongBits []time.Duration) cuda.Options {
+	h := fnv.New64a()
+	h.Write([]byte(process.HostAndID()))
+	o.Verify, o.VerifySeed, o.WrongBits = f.OneIn, h.Sum64(), wrongBits
+	return o
+}
+
+// GPUs tells of the GPUs, and of the one in use that it is broken once a result was wrong on it: one that a processor
+// has computed says nothing of a GPU, whichever the process counts as its own. It is called once a second.
+func GPUs(b cuda.Backend, m *monitor.Monitor) func() []schema.GPUReport {
+	checked, ok := b.(*cuda.Verified)
+	if !ok || b.Name() != "cuda" {
+		return m.GPUs
+	}
+	seen := uint64(0)
+	return func() []schema.GPUReport {
+		if blocks, n := checked.Checked(); n > seen {
+			seen = n
+			m.Mismatch("", count(blocks, n), checked.Injected())
+		}
+		return m.GPUs()
+	}
+}
+
+// Fit says why a process must not compute any more: what fit says, or, of a processor that no monitor watches, that a
+// result was wrong on it. A GPU's state says so of itself, until somebody has seen to it.
+func Fit(b cuda.Backend, fit func() error) func() error {
+	checked, ok := b.(*cuda.Verified)
+	if !ok || b.Name() == "cuda" {
+		return fit
+	}
+	return func() error {
+		if blocks, n := checked.Checked(); n > 0 {
+			injected := ""
+			if checked.Injected() {
+				injected = " (Injected.)"
+			}
+			return fmt.Errorf("this machine computes wrongly: %s gave other bits than another backend. Its memory or processor "+
+				"may be broken: "+
+				"test it, and start this process again elsewhere.%s", count(blocks, n), injected)
+		}
+		return fit()
+	}
+}
+
+func count(blocks, mismatches uint64) string {
+	return fmt.Sprintf("%d of the %d optimizer blocks that were computed again", mismatches, blocks)
+}

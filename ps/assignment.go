@@ -1,0 +1,222 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
+)
+
+// graceOfCoordinator is added to the deadline for a coordinator's silence, so that it ends the job first.
+const graceOfCoordinator = 5 * time.Second
+
+// assignment is the shards of a job on this ps, whoever coordinates the job, with a worker each. The control loop's
+// goroutine owns it, but for routes, which workers read.
+type assignment struct {
+	server   *Server
+	manifest *schema.Job
+	run      schema.RunID
+	shards   int           // of the job
+	own      []int         // the shards here
+	workers  []*worker     // by shard of the job; nil where another ps has it
+	memory   Memory        // that it is promised
+	window   int64         // bytes that each trainer may have under way to each shard here
+	deadline time.Duration // that the coordinator says, but no longer than our own
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	// of what the control loop does not wait for: ways to the cluster that are opened, contexts that expire
+	asides      sync.WaitGroup
+	building    int // shards that are not ready yet
+	serial      int // of the last assignment that was carried out
+	wanted      int // of the one that is being carried out
+	ticks       liveness.Ticks
+	coordinator liveness.Peer // heard of by heartbeats and assignments
+	routes      atomic.Pointer[routes]
+	links       []*link          // by shard of the job, as workers
+	trainers    *trainerLiveness // where modules are hosted here; else nil
+}
+
+// routes are the ways to the trainers of a job.
+type routes struct {
+	direct    bool                       // somebody is on our own data server, to which each shard has its link
+	cluster   *fabric.Conn               // by way of the control cluster; nil where nobody is
+	onCluster map[schema.Member]struct{} // whom it leads to; all others are direct
+}
+
+// newAssignment makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they
+// are done, or fail.
+func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *schema.Assign, window int64,
+	news chan<- shardNews) *assignment {
+	a := &assignment{
+		server: s, manifest: assign.Job, run: run, shards: assign.Shards, own: assign.Own, building: len(assign.Own),
+		workers: make([]*worker, assign.Shards), links: make([]*link, assign.Shards),
+		memory: MemoryOf(s.config, assign.Job, len(assign.Own), assign.Shards), window: window,
+		deadline: time.Duration(min(assign.DeadlineMS, s.config.Deadline.Milliseconds())) * time.Millisecond,
+	}
+	a.routes.Store(&routes{direct: true})
+	if len(assign.Job.Modules) > 0 {
+		a.trainers = newTrainerLiveness(assign.Job, a.deadline)
+	}
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	place, contributors := schema.NewPlacement(assign.Job, assign.Shards), round.ContributorsOf(assign.Job)
+	for _, i := range assign.Own {
+		config := shard.Config{
+			Job: assign.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend,
+			Contributors: contributors,
+			Lent:         s.bus != nil, StagedBytesMax: stagedBytes(assign.Job, s.config.StagedBytesMax),
+			ParkedBytesMax: parkedBytes(assign.Job),
+		}
+		if tell := s.journal; tell != nil {
+			config.Journal = func(e shard.Journal) { tell(assign.Job.Name, i, e) }
+		}
+		tell := func(err error) {
+			select {
+			case news <- shardNews{assignment: a, member: schema.ShardMember(i), err: err}:
+			case <-a.ctx.Done():
+			}
+		}
+		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
+		w := newWorker(s, config, window, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
+		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }
+		a.workers[i] = w
+	}
+	for _, i := range a.own {
+		a.links[i] = s.links.take(i)
+		go a.workers[i].run(a.ctx)
+	}
+	return a
+}
+
+// shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that
+// all is free.
+type shardNews struct {
+	assignment *assignment
+	member     schema.Member
+	err        error
+	free       bool // the workers have ended, and their memory is free
+}
+
+// wait returns when the workers, which have been told to end, have done so and their memory is free. The control loop
+// must not call it: a worker may be at something long.
+func (a *assignment) wait() {
+	for _, i := range a.own {
+		<-a.workers[i].done
+	}
+	a.asides.Wait()
+	if r := a.routes.Load(); r.cluster != nil {
+		r.cluster.Close()
+	}
+	for _, i := range a.own {
+		a.server.links.release(a.links[i])
+	}
+}
+
+// report says how our shards fare.
+func (a *assignment) report() *schema.Report {
+	r := &schema.Report{Serial: a.serial, Ready: a.building == 0, Waiting: []schema.Waiting{}}
+	for _, i := range a.own {
+		w := a.workers[i].lately()
+		a.workers[i].refresh()
+		r.Waiting = mergeWaiting(r.Waiting, &w.Waiting)
+	}
+	return r
+}
+
+// mergeWaiting adds what a shard waits for to what others of this ps wait for: one entry for each batch, so that a
+// report is not larger for more shards.
+func mergeWaiting(all []schema.Waiting, w *schema.Waiting) []schema.Waiting {
+	if len(w.Members) == 0 {
+		return all
+	}
+	i, found := slices.BinarySearchFunc(all, w.Batch, func(e schema.Waiting, b schema.Batch) int {
+		return int(int64(e.Batch) - int64(b))
+	})
+	if !found {
+		return slices.Insert(all, i, *w)
+	}
+	e := &all[i]
+	if !slices.Equal(e.Members, w.Members) {
+		e.Members = slices.Concat(e.Members, w.Members)
+		slices.Sort(e.Members)
+		e.Members = slices.Compact(e.Members)
+	}
+	if w.Bucket < e.Bucket || w.Bucket == e.Bucket && w.Chunk < e.Chunk {
+		e.Bucket, e.Chunk, e.First = w.Bucket, w.Chunk, w.First
+	}
+	return all
+}
+
+// publish sends a frame of one of our shards to a trainer, or to all of them by every route in use. It may be reused at
+// once. What a lost server does not take is asked for again.
+func (a *assignment) publish(shard int, to schema.Member, subject fabric.Subject, frame fabric.Payload) {
+	r := a.routes.Load()
+	_, away := r.onCluster[to]
+	if r.direct && !away {
+		a.server.published(subject, a.links[shard].SendInPlace(subject, frame))
+	}
+	if r.cluster != nil && (away || to == schema.All) {
+		a.server.published(subject, r.cluster.SendInPlace(subject, frame))
+	}
+}
+
+// route makes the ways to trainers as an assignment wants them, and tells news with an empty member. What may wait for
+// the cluster is done on a goroutine, which ends with the job.
+func (a *assignment) route(assign *schema.Assign, news chan<- shardNews) {
+	old := a.routes.Load()
+	next := &routes{cluster: old.cluster, onCluster: map[schema.Member]struct{}{}}
+	for _, m := range assign.Cluster {
+		next.onCluster[m] = struct{}{}
+	}
+	next.direct = len(next.onCluster) < a.manifest.Trainers
+	a.wanted = assign.Serial
+	if len(next.onCluster) == 0 || next.cluster != nil || a.server.embedsControl() {
+		if a.server.embedsControl() { // the control server is our own data server
+			next.direct, next.onCluster = true, nil
+		}
+		a.routes.Store(next)
+		a.serial = assign.Serial
+		return
+	}
+	a.asides.Go(func() {
+		conn, err := a.server.dialCluster(a)
+		if err == nil {
+			next.cluster = conn
+			a.routes.Store(next) // wait closes it
+		}
+		select {
+		case news <- shardNews{assignment: a, err: err}:
+		case <-a.ctx.Done():
+		}
+	})
+}
+
+// dialCluster connects a job's shards here to the control cluster, by which some of its trainers send.
+func (s *Server) dialCluster(a *assignment) (*fabric.Conn, error) {
+	config := s.controlConfig(string(a.manifest.Name) + "/" + string(s.member))
+	conn, err := fabric.Dial(a.ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	if r := checkMessages(a.manifest, "the NATS server at "+s.control.Address(), conn.PayloadBytesMax()); r != nil {
+		conn.Close()
+		return nil, errors.New(r.Text)
+	}
+	for _, i := range a.own {
+		for _, pattern := range fabric.ListenAt(string(a.manifest.Name), string(schema.ShardMember(i))) {
+			if err := conn.Subscribe(pattern, func(m fabric.Message) { s.receive(conn, i, m) }); err != nil {
+				conn.Close()
+				return nil, err
+			}
+		}
+	}
+	return conn, nil
+}

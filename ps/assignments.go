@@ -1,0 +1,314 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// localMessage goes between a coordinator and the shards on the same ps: it needs no wire. The control loop reads these
+// after whatever wrote them.
+type localMessage struct {
+	job     schema.JobName
+	run     schema.RunID
+	from    schema.Member // coordinator, or this ps
+	control schema.Control
+}
+
+// readLocal reads what this ps has written to itself.
+func (l *controlLoop) readLocal(ctx context.Context) {
+	for len(l.local) > 0 {
+		m := l.local[0]
+		l.local = l.local[1:]
+		j := l.jobs[m.job]
+		switch {
+		case j == nil || j.run != m.run: // has ended meanwhile
+		case m.from == schema.Coordinator:
+			l.readAsShardServer(ctx, m.job, m.run, &m.control)
+		default:
+			l.readFromShardServer(j, m.from, &m.control)
+		}
+	}
+	l.local = nil
+}
+
+// readFromShardServer is the coordinator's side. It reports whether the sender is a shard server of the job.
+func (l *controlLoop) readFromShardServer(j *job, from schema.Member, c *schema.Control) bool {
+	var decisions []Decision
+	var known bool
+	if c.Report != nil {
+		decisions, known = j.coordinator.Report(time.Now(), from, c.Report)
+	} else {
+		decisions, known = j.coordinator.ShardServerFailed(from, c.Failed)
+	}
+	l.carryOut(j, decisions)
+	if known && l.jobs[j.manifest.Name] == j {
+		l.admitWaiting(j)
+	}
+	return known
+}
+
+// tell sends a message about a job with shards here to its coordinator.
+func (l *controlLoop) tell(a *assignment, c schema.Control) {
+	name := a.manifest.Name
+	if j := l.jobs[name]; j != nil && j.run == a.run {
+		l.local = append(l.local, localMessage{name, a.run, l.server.member, c})
+		return
+	}
+	l.sendAs(l.server.member, name, a.run, schema.Coordinator, c)
+}
+
+// checkFit ends the jobs with shards here where this process must not compute any more.
+func (l *controlLoop) checkFit() {
+	if len(l.assignments) == 0 {
+		return
+	}
+	err := l.server.unfit()
+	if err == nil {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
+		l.reportFailed(l.assignments[name], l.server.member, err.Error())
+	}
+}
+
+func (l *controlLoop) reportFailed(a *assignment, who schema.Member, text string) {
+	l.tell(a, schema.Control{Failed: &schema.Failed{Member: who, Text: text}})
+}
+
+// readAsShardServer takes a message of a coordinator to its shard servers.
+func (l *controlLoop) readAsShardServer(ctx context.Context, name schema.JobName, run schema.RunID, c *schema.Control) {
+	a := l.assignments[name]
+	switch {
+	case c.Release != nil:
+		if a != nil && a.run == run {
+			l.release(a)
+		}
+	case c.Assign != nil:
+		l.assigned(ctx, name, run, c.Assign)
+	}
+}
+
+// assigned makes shards of a job, or learns of new routes to its trainers.
+func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run schema.RunID, assign *schema.Assign) {
+	a := l.assignments[name]
+	if a != nil && a.run != run {
+		if j := l.jobs[name]; j != nil && j.run == a.run {
+			return // two ps have registered the name; the registry says which of them
+		}
+		l.release(a) // whose end was not heard
+		a = nil
+	}
+	if a == nil {
+		var err error
+		if a, err = l.makeShards(ctx, name, run, assign); errors.Is(err, errBusy) {
+			l.server.log.Info("shards put off", "job", name, "err", err)
+			return // it is said again each second
+		} else if err != nil {
+			l.server.log.Warn("shards not made", "job", name, "err", err)
+			l.tell(&assignment{manifest: assign.Job, run: run},
+				schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: err.Error()}})
+			return
+		}
+	}
+	a.coordinator.Begin(time.Now())
+	if assign.Serial > a.serial && a.wanted <= a.serial {
+		for _, i := range a.own {
+			a.workers[i].lr.Store(&assign.LR)
+		}
+		a.route(assign, l.news)
+		if len(assign.Gone) > 0 {
+			for _, i := range a.own {
+				a.workers[i].lose(assign.Gone)
+			}
+		}
+	}
+	l.tell(a, schema.Control{Report: a.report()})
+}
+
+// errBusy says that there will be room in a moment.
+var errBusy = errors.New("not yet")
+
+// makeShards makes shards of a job, where there is room for them.
+func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run schema.RunID,
+	assign *schema.Assign) (*assignment, error) {
+	if assign.Job.Name != name {
+		return nil, fmt.Errorf("manifest of job %s sent as job %s", assign.Job.Name, name)
+	}
+	if err := assign.Job.Validate(); err != nil {
+		return nil, err
+	}
+	if err := l.server.unfit(); err != nil {
+		return nil, err
+	}
+	if r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards); r != nil && r.Reason == schema.RefusedBusy {
+		return nil, fmt.Errorf("%w: %s", errBusy, r.Text)
+	} else if r != nil {
+		return nil, errors.New(r.Text)
+	}
+	a := newAssignment(ctx, l.server, run, assign, l.window(assign.Job, len(assign.Own), l.held()), l.news)
+	l.assignments[name] = a
+	l.shareJobs()
+	return a, nil
+}
+
+// release ends the shards of a job. It does not wait for them: what the job was promised is free when they have ended,
+// as hear learns.
+func (l *controlLoop) release(a *assignment) {
+	delete(l.assignments, a.manifest.Name)
+	l.leaving[a] = struct{}{}
+	l.shareJobs()
+	a.cancel()
+	l.server.releasing.Go(func() {
+		a.wait()
+		l.server.log.Info("job freed", "job", a.manifest.Name, "bytes", a.memory.Bytes())
+		select {
+		case l.news <- shardNews{assignment: a, free: true}:
+		case <-l.done:
+		}
+	})
+}
+
+// held are the jobs that memory and windows are promised to here, those that end among them.
+func (l *controlLoop) held() []*assignment {
+	return slices.AppendSeq(slices.Collect(maps.Values(l.assignments)), maps.Keys(l.leaving))
+}
+
+// shareJobs shows receiving goroutines which jobs there are now.
+func (l *controlLoop) shareJobs() {
+	jobs := maps.Clone(l.assignments)
+	l.limitHeap()
+	l.server.jobs.Store(&jobs)
+	l.server.freeBytes.Store(l.freeBytes(l.held()))
+}
+
+// limitHeap tells how much the heap may hold, where that has changed.
+func (l *controlLoop) limitHeap() {
+	limit := l.server.limitHeap
+	if limit == nil {
+		return
+	}
+	var all []Memory
+	for _, a := range l.held() {
+		all = append(all, a.memory)
+	}
+	if bytes := heapBytes(l.server.config.Shards, all, l.server.nats.GuestBytes()); bytes != l.heap {
+		l.heap = bytes
+		limit(bytes)
+	}
+}
+
+// hear takes what a shard has to say about itself, or how the way to the cluster was found.
+func (l *controlLoop) hear(n shardNews) {
+	a := n.assignment
+	switch {
+	case n.free:
+		delete(l.leaving, a)
+		l.shareJobs()
+		return
+	case l.assignments[a.manifest.Name] != a: // has ended meanwhile
+		return
+	}
+	switch {
+	case n.err != nil && n.member == "":
+		l.reportFailed(a, l.server.member, fmt.Sprintf("the cluster is no way to its trainers: %v", n.err))
+		return
+	case n.err != nil:
+		l.reportFailed(a, n.member, n.err.Error())
+		return
+	case n.member == "":
+		a.serial = a.wanted
+	default:
+		a.building--
+	}
+	if a.building == 0 {
+		l.tell(a, schema.Control{Report: a.report()})
+	}
+}
+
+// tickAssignment reports to the coordinator, or gives the shards up where it has been silent for too long.
+func (l *controlLoop) tickAssignment(a *assignment, now time.Time) {
+	if j := l.jobs[a.manifest.Name]; j != nil && j.run == a.run {
+		a.coordinator.Begin(now)
+	}
+	if a.deserted(now) {
+		l.server.log.Warn("shards given up, coordinator silent", "job", a.manifest.Name, "silent",
+			rounded(a.coordinator.For(now)))
+		l.release(a)
+		return
+	}
+	l.tell(a, schema.Control{Report: a.report()})
+}
+
+// excusePause takes a pause of this process out of the coordinator's silence, and gives the pause. It is called at each
+// tick.
+func (a *assignment) excusePause(now time.Time) time.Duration {
+	pause := a.ticks.Tick(now, a.deadline)
+	a.coordinator.Excuse(pause, now)
+	return pause
+}
+
+// deserted reports whether the coordinator was silent for too long.
+func (a *assignment) deserted(now time.Time) bool {
+	_, lost := a.coordinator.Lost(now, a.deadline+graceOfCoordinator)
+	return lost
+}
+
+// hearCoordinator notes the heartbeat of a coordinator elsewhere.
+func (l *controlLoop) hearCoordinator(name schema.JobName, run schema.RunID) {
+	if a := l.assignments[name]; a != nil && a.run == run {
+		a.coordinator.Begin(time.Now())
+	}
+}
+
+// look takes what the registry has seen.
+func (l *controlLoop) look(ctx context.Context, n registryNews) {
+	if n.taken != nil {
+		l.server.log.Error("this ps has to end", "err", n.taken)
+		l.server.fail(n.taken)
+		return
+	}
+	if n.changed.run != 0 {
+		if j := l.jobs[n.changed.name]; j != nil && j.run == n.changed.run {
+			l.carryOut(j, j.coordinator.LRRecorded())
+		}
+		return
+	}
+	if j := l.jobs[n.stolen]; n.stolen != "" && j != nil {
+		l.carryOut(j, j.coordinator.Fail(schema.Coordinator,
+			"another ps has registered the name of the job, after the control server had lost its buckets"))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		if j := l.jobs[name]; !l.registerAnew(j, n.servers) {
+			l.findReplaced(j, n.servers)
+		}
+	}
+	l.settleDoubts(ctx)
+}
+
+// findReplaced ends a job whose shards were lost by a ps that has ended, or was started anew.
+func (l *controlLoop) findReplaced(j *job, servers []leaseRecord) {
+	for i := range j.servers {
+		for _, there := range servers {
+			if there.ID == l.server.registry.self.ID || there.ID != j.servers[i].ID ||
+				there.Incarnation == j.servers[i].Incarnation && !there.Leaving {
+				continue
+			}
+			how := "has ended"
+			if there.Incarnation != j.servers[i].Incarnation {
+				how = "was started anew on " + there.Host + " and has lost its shards"
+			}
+			l.carryOut(j, j.coordinator.ShardServerGone(i, how))
+			return
+		}
+	}
+}
+
+// post sends a control message, and keeps it. A server that is lost does not take it; all of them are said again.
+func (s *Server) post(subject fabric.Subject, frame []byte) { s.publish(s.posts, subject, frame) }

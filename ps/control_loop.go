@@ -1,0 +1,380 @@
+package ps
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+const (
+	// tickEvery is how often coordinators look at deadlines and send heartbeats.
+	tickEvery = time.Second
+	// askBefore is how long before a tick shards are asked how they fare, so that what it looks at is no older.
+	askBefore = 100 * time.Millisecond
+	// messagesMax and messageBytesMax bound what waits for the control loop: some seconds of heartbeats of the largest
+	// job, and the bodies of control messages, of up to 1 MiB. What finds it full is dropped; trainers repeat all of it.
+	messagesMax     = 4 * 4096
+	messageBytesMax = 64 << 20
+)
+
+// controlLoop runs the coordinators of all jobs on one goroutine. Control messages are few: a heartbeat a second for
+// each trainer.
+type controlLoop struct {
+	server   *Server
+	messages chan message
+	bytes    atomic.Int64 // of those in messages
+	news     chan shardNews
+	done     chan struct{}
+
+	shutting chan struct{}
+	once     sync.Once
+
+	snapshot atomic.Pointer[Stats]
+	began    moment // when its last iteration began
+
+	// What follows belongs to the goroutine.
+	jobs        map[schema.JobName]*job        // that this ps coordinates
+	assignments map[schema.JobName]*assignment // shards on this ps
+	leaving     map[*assignment]struct{}       // whose shards were told to end and have not yet
+	waiting     map[schema.JobName][]message   // joins, until it is known who coordinates the job
+	joins       int                            // in waiting
+	elsewhere   map[schema.JobName]time.Time   // until when a job counts as another's, without a shard here
+	doubts      []doubted                      // words of coordinators that may be none
+	asked       map[schema.JobName]struct{}    // whose assignment the registry is asked about
+	local       []localMessage                 // between this ps and the coordinators on it
+	ended       []endedJob
+	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
+	refused     refusedJoins
+	heap        int64 // bytes that the heap was limited to last
+}
+
+// message is a verified control or heartbeat frame.
+type message struct {
+	job      schema.JobName
+	from, to schema.Member
+	head     schema.Head
+	view     schema.View // of control; of a heartbeat nothing: its report is the reporter's
+}
+
+func newControlLoop(s *Server) *controlLoop {
+	l := &controlLoop{
+		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), done: make(chan struct{}),
+		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
+		leaving: map[*assignment]struct{}{},
+		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
+		elsewhere: map[schema.JobName]time.Time{},
+	}
+	l.snapshot.Store(&Stats{})
+	return l
+}
+
+// receive takes what comes in for coordinators. It never waits.
+func (l *controlLoop) receive(m fabric.Message) {
+	s := l.server
+	subject, err := m.Parse()
+	ofServer := err == nil && subject.Job == string(schema.TelemetryJob) && schema.Member(subject.From).IsServer()
+	if !ofServer && (err != nil || subject.From != string(schema.Coordinator)) { // those are our own, or nearly
+		s.counters.received(len(m.Data))
+	}
+	if err != nil {
+		s.counters.count(schema.ReasonMalformed)
+		return
+	}
+	view, err := schema.Verify(m.Data, s.limits)
+	if err != nil {
+		l.refuse(&subject, schema.Head{}, schema.Refusing(err))
+		return
+	}
+	head := view.Head()
+	if kindToken(head.Kind) != subject.Kind {
+		l.refuse(&subject, head, schema.Refuse(schema.ReasonMalformed, "%v frame on a subject of kind %s", head.Kind,
+			subject.Kind))
+		return
+	}
+	if head.Kind == schema.KindHeartbeat {
+		if s.reporter.receive(&subject, &view); ofServer {
+			return // a ps is no member of a job
+		}
+		view = schema.View{}
+	}
+	bytes := int64(len(view.Bytes()))
+	if l.bytes.Add(bytes) <= messageBytesMax {
+		select {
+		case l.messages <- message{schema.JobName(subject.Job), schema.Member(subject.From), schema.Member(subject.To),
+			head, view}:
+			return
+		default:
+		}
+	}
+	l.bytes.Add(-bytes)
+	s.counters.dropped.Add(1)
+}
+
+// taken gives back the room of a message that waits no more.
+func (l *controlLoop) taken(m *message) { l.bytes.Add(-int64(len(m.view.Bytes()))) }
+
+// refuse tells a sender in the coordinator's name why its frame went nowhere.
+func (l *controlLoop) refuse(subject *fabric.Subject, head schema.Head, r *refusal) {
+	if l.server.posts != nil {
+		l.server.refuseAs(l.server.posts, schema.Coordinator, subject, head, r)
+	}
+}
+
+// close asks the goroutine to take leave of all jobs and end.
+func (l *controlLoop) close() { l.once.Do(func() { close(l.shutting) }) }
+
+// run is the control loop's goroutine.
+func (l *controlLoop) run(ctx context.Context) {
+	defer close(l.done)
+	ticker := time.NewTicker(tickEvery)
+	defer ticker.Stop()
+	ask := time.NewTimer(tickEvery - askBefore)
+	defer ask.Stop()
+	for {
+		l.began.set(l.server.now())
+		select {
+		case m := <-l.messages:
+			l.taken(&m)
+			l.read(ctx, &m)
+		case n := <-l.news:
+			l.hear(n)
+		case c := <-l.server.registry.results:
+			l.acquired(c)
+		case q := <-l.server.registry.answers:
+			l.answered(ctx, &q)
+		case n := <-l.server.registry.news:
+			l.look(ctx, n)
+		case <-ticker.C:
+			l.readAll(ctx)
+			l.tick(ctx, l.server.now())
+			ask.Reset(tickEvery - askBefore)
+		case <-ask.C:
+			l.askShards()
+		case <-l.shutting:
+			l.shutdown()
+			return
+		case <-ctx.Done():
+			l.shutdown()
+			return
+		}
+		l.readLocal(ctx)
+		l.publishStats()
+	}
+}
+
+// readAll reads what has come before a tick: a heartbeat that waits here, because this process had no time for it, is a
+// sign of life all the same. Where so many wait that reading them takes until the next tick, what the registry has
+// found out goes between them.
+func (l *controlLoop) readAll(ctx context.Context) {
+	for range len(l.messages) { // nobody else takes any
+		m := <-l.messages
+		l.taken(&m)
+		l.read(ctx, &m)
+		select {
+		case c := <-l.server.registry.results:
+			l.acquired(c)
+		case n := <-l.server.registry.news:
+			l.look(ctx, n)
+		default:
+		}
+		l.readLocal(ctx)
+	}
+}
+
+// tick sends a heartbeat for every job and lets its coordinator look at deadlines; coordinators elsewhere are told how
+// our shards fare.
+func (l *controlLoop) tick(ctx context.Context, now time.Time) {
+	// A connection that the server gave up belongs to a trainer that may be cut off: it has until the deadline to come
+	// back.
+	var clients []string
+	if len(l.jobs)+len(l.assignments) > 0 {
+		clients = append(l.server.nats.Clients(), l.server.nats.Faded()...)
+	}
+	l.checkFit()
+	l.limitHeap()
+	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
+		a := l.assignments[name]
+		a.tickModules(now, a.excusePause(now), clients)
+		l.tickAssignment(a, now)
+	}
+	l.readLocal(ctx)
+	maps.DeleteFunc(l.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		j := l.jobs[name]
+		if l.server.controlLost.Load() {
+			l.carryOut(j, j.coordinator.Blind(now, l.server.control.Address()))
+			continue
+		}
+		j.coordinator.Connections(clients)
+		l.carryOut(j, j.coordinator.Tick(now))
+		if j.coordinator.Phase() != Ended {
+			l.putOff(j, now)
+			l.heartbeat(j)
+		}
+	}
+	l.report(now)
+}
+
+// askShards asks our shards how they fare. They have answered by the next tick, unless they are at work for longer.
+func (l *controlLoop) askShards() {
+	for _, a := range l.assignments {
+		for _, i := range a.own {
+			a.workers[i].refresh()
+		}
+	}
+}
+
+// heartbeat tells a job's trainers, and its shard servers, that the coordinator is there.
+func (l *controlLoop) heartbeat(j *job) {
+	head := schema.Head{Job: j.run, Generation: generationFirst, Lanes: uint16(j.manifest.Lanes)}
+	frame, err := schema.EncodeHeartbeat(head, nil)
+	if err != nil {
+		l.server.log.Error("encode heartbeat", "err", err)
+		return
+	}
+	at := fabric.At(string(j.manifest.Name), string(schema.Coordinator), fabric.KindHeartbeat, string(schema.All))
+	l.server.post(at, frame)
+}
+
+// carryOut publishes and logs what a coordinator decided, and frees the job where it has ended.
+func (l *controlLoop) carryOut(j *job, decisions []Decision) {
+	log := l.server.log.With("job", j.manifest.Name)
+	for _, decision := range decisions {
+		if decision.Record != nil {
+			l.server.registry.noteLR(lrRecord{j.manifest.Name, j.run, decision.Record})
+		}
+		switch decision.To {
+		case "":
+		case l.server.member:
+			l.local = append(l.local, localMessage{j.manifest.Name, j.run, schema.Coordinator, decision.Control})
+		default:
+			l.send(j.manifest.Name, j.run, decision.To, decision.Control)
+		}
+		// see joinRefused
+		if decision.Note == "" || decision.Control.Refused != nil && decision.Control.Refused.Reason != schema.RefusedLR {
+			continue
+		}
+		about := log
+		if decision.Who != "" {
+			about = log.With("member", decision.Who)
+		}
+		if decision.Control.Failed != nil {
+			about.Warn(decision.Note)
+		} else {
+			about.Info(decision.Note)
+		}
+	}
+	if j.coordinator.Phase() == Ended {
+		l.free(j)
+	}
+}
+
+// send publishes a control message from the coordinator.
+func (l *controlLoop) send(name schema.JobName, run schema.RunID, to schema.Member, c schema.Control) {
+	l.sendAs(schema.Coordinator, name, run, to, c)
+}
+
+func (l *controlLoop) sendAs(from schema.Member, name schema.JobName, run schema.RunID, to schema.Member,
+	c schema.Control) {
+	frame, err := schema.EncodeControl(schema.Head{Job: run, Generation: generationFirst}, c)
+	if err != nil {
+		l.server.log.Error("encode control", "job", name, "message", c.Name(), "err", err)
+		return
+	}
+	l.server.post(fabric.At(string(name), string(from), fabric.KindCtl, string(to)), frame)
+}
+
+// free ends a job that this ps coordinates. Its name may be registered again when this returns.
+func (l *controlLoop) free(j *job) {
+	if l.jobs[j.manifest.Name] != j {
+		return
+	}
+	l.drop(j)
+	l.remember(j)
+	l.show(j, time.Now())
+	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
+		l.turnAway(j.manifest.Name, &schema.Refused{Reason: "server_full", Text: f.Text})
+	}
+}
+
+// drop takes a job out of the registry and has its shards released.
+func (l *controlLoop) drop(j *job) {
+	delete(l.jobs, j.manifest.Name)
+	l.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
+	for i := range j.servers {
+		if member := schema.ServerMember(j.servers[i].ID); member != l.server.member {
+			l.send(j.manifest.Name, j.run, member, schema.Control{Release: &schema.Release{}})
+		}
+	}
+	if a := l.assignments[j.manifest.Name]; a != nil && a.run == j.run {
+		l.release(a)
+	}
+}
+
+// shutdown ends every job. Whoever waits for the control loop waits for what it has released, too.
+func (l *controlLoop) shutdown() {
+	const why = "the parameter server is shutting down"
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		l.carryOut(l.jobs[name], l.jobs[name].coordinator.Fail(schema.Coordinator, why))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
+		l.reportFailed(l.assignments[name], l.server.member, why)
+		l.release(l.assignments[name])
+	}
+	for name := range l.waiting {
+		l.turnAway(name, &schema.Refused{Reason: "shutting_down", Text: why})
+	}
+	for {
+		select {
+		case m := <-l.messages:
+			l.taken(&m)
+			l.sendAway(&m)
+		default:
+			l.publishStats()
+			return
+		}
+	}
+}
+
+// forget takes it that all that was released is free. The goroutine has ended.
+func (l *controlLoop) forget() {
+	clear(l.leaving)
+	l.publishStats()
+}
+
+func (l *controlLoop) publishStats() {
+	stats := &Stats{}
+	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
+		j := l.jobs[name]
+		status := j.coordinator.Status()
+		if a := l.assignments[name]; a != nil {
+			status.Bytes = a.memory.Bytes()
+		}
+		stats.Jobs = append(stats.Jobs, status)
+	}
+	for _, a := range l.held() {
+		stats.Memory += a.memory.Bytes()
+	}
+	l.snapshot.Store(stats)
+}
+
+// newRunID draws the number that tells this run of a job from every other.
+func newRunID() (schema.RunID, error) {
+	var b [8]byte
+	for {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, err
+		}
+		if id := schema.RunID(binary.LittleEndian.Uint64(b[:])); id != 0 {
+			return id, nil
+		}
+	}
+}

@@ -1,0 +1,237 @@
+package ps
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// endedMax is how many ended jobs are remembered, so that a trainer that missed the end is told when it next speaks.
+const endedMax = 64
+
+// endedJob is what is remembered of a job.
+type endedJob struct {
+	name    schema.JobName
+	run     schema.RunID
+	joiners []schema.Member
+	failed  *schema.Failed // nil where all trainers left
+}
+
+func (l *controlLoop) remember(j *job) {
+	e := endedJob{name: j.manifest.Name, run: j.run, joiners: j.coordinator.Joiners(), failed: j.coordinator.Failed()}
+	if len(l.ended) == endedMax {
+		l.ended = slices.Delete(l.ended, 0, 1)
+	}
+	l.ended = append(l.ended, e)
+}
+
+// over finds the ended job that a message speaks of: by its run id, or by who wants to join.
+func (l *controlLoop) over(m *message, run schema.RunID) *endedJob {
+	for i := range l.ended {
+		e := &l.ended[i]
+		if e.name == m.job && (run != 0 && e.run == run || run == 0 && slices.Contains(e.joiners, m.from)) {
+			return e
+		}
+	}
+	return nil
+}
+
+// read takes a message to the coordinator it is for, or to the shards here.
+func (l *controlLoop) read(ctx context.Context, m *message) {
+	head := m.head
+	if m.from == schema.Coordinator {
+		l.readCoordinator(ctx, m, &head)
+		return
+	}
+	j := l.jobs[m.job]
+	if j != nil && head.Job != 0 && head.Job != j.run {
+		j = nil // of an earlier run of the name
+	}
+	var r *refusal
+	switch {
+	case j != nil && m.from == l.server.member: // what this ps says to itself stays here
+		l.forged(m)
+		return
+	case j != nil && head.Job == 0 && !isJoiner(m.from):
+		r = schema.Refuse(schema.ReasonForeignJob,
+			"%v frame of %s without a run id: want the one of job %s, which joined told", head.Kind, m.from, m.job)
+	case head.Kind == schema.KindHeartbeat:
+		r = l.readHeartbeat(j, m, &head)
+	case head.Kind == schema.KindControl:
+		r = l.readControl(j, m, &head)
+	case head.Kind == schema.KindRefusal: // a trainer has no reason to refuse anything of ours
+		l.server.log.Warn("trainer refused a frame", "job", m.job, "member", m.from)
+	}
+	if r == nil {
+		l.server.counters.count(schema.ReasonOK)
+		return
+	}
+	subject := fabric.At(string(m.job), string(m.from), fabric.KindCtl, string(schema.Coordinator))
+	l.refuse(&subject, head, r)
+}
+
+// isJoiner reports whether a name is one under which a trainer joins, rather than a member's.
+func isJoiner(name schema.Member) bool { return strings.HasPrefix(string(name), "j-") }
+
+// forged counts a message that cannot be its sender's: of the coordinator of a job that this ps coordinates, or where
+// no other ps is that could, or of this ps to itself. Nobody is told.
+func (l *controlLoop) forged(m *message) {
+	l.server.counters.count(schema.ReasonWrongSender)
+	l.server.logRefusal(string(m.job), string(m.from), schema.ReasonWrongSender,
+		"somebody speaks for "+string(m.from)+", which is here")
+}
+
+// doubted is a word of a coordinator that came while no other ps was known that could be one.
+type doubted struct {
+	message message
+	looks   int // at who is announced, since
+}
+
+const (
+	// doubtsMax bounds what waits for a look at who is announced. A coordinator says it again.
+	doubtsMax = 16
+	// doubtLooks is after how many looks without another ps a word is forged: one may have begun before it came.
+	doubtLooks = 2
+)
+
+// doubt holds a message until it is known whether another ps has come a moment ago.
+func (l *controlLoop) doubt(m *message) {
+	if len(l.doubts) == doubtsMax {
+		l.forged(m)
+		return
+	}
+	l.doubts = append(l.doubts, doubted{message: *m})
+	l.server.registry.lookSoon()
+}
+
+// settleDoubts is called after a look.
+func (l *controlLoop) settleDoubts(ctx context.Context) {
+	doubts := l.doubts
+	l.doubts = nil
+	for _, q := range doubts {
+		switch q.looks++; {
+		case !l.server.registry.alone.Load():
+			l.read(ctx, &q.message)
+		case q.looks == doubtLooks:
+			l.forged(&q.message)
+		default:
+			l.doubts = append(l.doubts, q)
+			l.server.registry.lookSoon()
+		}
+	}
+}
+
+// readCoordinator takes what a coordinator on another ps says to the shard servers of its job.
+func (l *controlLoop) readCoordinator(ctx context.Context, m *message, head *schema.Head) {
+	if head.Kind == schema.KindHeartbeat {
+		l.hearCoordinator(m.job, head.Job)
+		return
+	}
+	if j := l.jobs[m.job]; j != nil && j.run == head.Job {
+		l.forged(m)
+		return
+	}
+	if l.server.embedsControl() && l.server.registry.alone.Load() {
+		l.doubt(m)
+		return
+	}
+	control, err := schema.DecodeControl(&m.view)
+	if err != nil || m.to != l.server.member {
+		l.server.log.Warn("word of a coordinator not understood", "job", m.job, "to", m.to, "err", err)
+		return
+	}
+	if a := l.assignments[m.job]; control.Assign != nil && (a == nil || a.run != head.Job) {
+		l.askAbout(m, head.Job, control.Assign)
+		return
+	}
+	l.readAsShardServer(ctx, m.job, head.Job, &control)
+}
+
+func (l *controlLoop) readHeartbeat(j *job, m *message, head *schema.Head) *refusal {
+	if a := l.assignments[m.job]; a != nil && a.run == head.Job {
+		a.hearTrainer(m.from, time.Now())
+	}
+	if j == nil || head.Job == 0 {
+		return l.answerEnded(m, head)
+	}
+	if !j.coordinator.Heartbeat(time.Now(), m.from, head) {
+		return schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", m.from, m.job)
+	}
+	return nil
+}
+
+// answerEnded answers who speaks of a job that has ended.
+func (l *controlLoop) answerEnded(m *message, head *schema.Head) *refusal {
+	e := l.over(m, head.Job)
+	a := l.assignments[m.job]
+	switch {
+	case e == nil && a != nil && a.run == head.Job:
+		return nil // its coordinator is on another ps
+	case e == nil && !l.server.registry.alone.Load():
+		return nil // another ps may know more
+	case e == nil:
+		return schema.Refuse(schema.ReasonJobUnknown,
+			"job %s with this run id is not registered here: it has ended, or the server has restarted", m.job)
+	case e.failed != nil:
+		l.send(e.name, e.run, m.from, schema.Control{Failed: e.failed})
+	default:
+		l.send(e.name, e.run, m.from, schema.Control{Left: &schema.Left{}})
+	}
+	return nil
+}
+
+func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusal {
+	control, err := schema.DecodeControl(&m.view)
+	if err != nil {
+		return schema.Refusing(err)
+	}
+	switch {
+	case control.Join != nil && !isJoiner(m.from):
+		return schema.Refuse(schema.ReasonUnknownSender,
+			"a join from %s: want a name that begins with j-, since members have names already", m.from)
+	case control.Join != nil && control.Join.Job.Name != m.job:
+		r := &schema.Refused{Reason: "invalid_job", Field: "name", Have: string(m.job), Want: string(control.Join.Job.Name),
+			Text: schema.Clip(fmt.Sprintf("manifest of job %s sent as job %s", control.Join.Job.Name, m.job))}
+		l.joinRefused(m.job, m.from, control.Join.Host, r)
+		l.send(m.job, 0, m.from, schema.Control{Refused: r})
+	case control.Join != nil:
+		l.join(m, control.Join)
+	case control.Report != nil || control.Failed != nil:
+		return l.readShardServer(j, m, head, &control)
+	case (control.Leave != nil || control.ScaleLR != nil || control.LRTaken != nil) && j == nil:
+		return l.answerEnded(m, head)
+	case control.ScaleLR != nil:
+		l.carryOut(j, j.coordinator.ScaleLR(m.from, control.ScaleLR))
+	case control.LRTaken != nil:
+		l.carryOut(j, j.coordinator.LRTaken(m.from, control.LRTaken))
+	case control.Leave != nil:
+		if a := l.assignments[m.job]; a != nil && a.run == j.run {
+			a.trainerLeft(m.from)
+		}
+		// its last one may be a second old; who is no member is told by Leave
+		j.coordinator.Heartbeat(time.Now(), m.from, head)
+		l.carryOut(j, j.coordinator.Leave(m.from, control.Leave))
+	default:
+		return schema.Refuse(schema.ReasonMalformed,
+			"control %s: a coordinator takes join, leave, scale_lr, lr_taken, report and failed", control.Name())
+	}
+	return nil
+}
+
+// readShardServer takes a message of a shard server. One of a job that has ended is told.
+func (l *controlLoop) readShardServer(j *job, m *message, head *schema.Head, control *schema.Control) *refusal {
+	switch {
+	case j != nil && l.readFromShardServer(j, m.from, control):
+		return nil
+	case j != nil:
+		return schema.Refuse(schema.ReasonUnknownSender, "%s has no shard of job %s", m.from, m.job)
+	case l.over(m, head.Job) != nil:
+		l.send(m.job, head.Job, m.from, schema.Control{Release: &schema.Release{}})
+	}
+	return nil
+}

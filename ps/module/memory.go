@@ -1,0 +1,64 @@
+package module
+
+import (
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/nn"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/state"
+)
+
+const (
+	// bytesLimit stands for more memory than there is.
+	bytesLimit = 1 << 60
+	valueBytes = 4
+)
+
+// Bytes bounds what the modules of a job take where all of them are hosted on one ps. With T trainers, C = T*contexts,
+// P bytes of parameters, N bytes of a net for the most samples, and B bytes of the larger of its input and output, each
+// module takes
+//
+//	(C + 2T + 2) P   and what the optimizer keeps: a version or gradients for each context, both while it goes back, a
+//	                 version for each evaluation, the newest one and the next
+//	(C + T) N        a net for each context, and for each evaluation
+//	(C + 4T) B       inputs that contexts keep; for each trainer a request that is worked, one that comes in, the kept
+//	                 answer and its copy in a queue
+func Bytes(job *schema.Job) int64 {
+	total := 0.0 // whose products may be beyond int64
+	for i := range job.Modules {
+		spec := &job.Modules[i]
+		module, out, err := buildModule(spec)
+		if err != nil {
+			continue // registration refuses it
+		}
+		values := 0
+		for _, p := range module.Parameters() {
+			values += aligned(p.Elements())
+		}
+		trainers := float64(job.Trainers)
+		contexts := trainers * float64(spec.Contexts)
+		copies := contexts + 2*trainers + 2
+		slots, _ := state.SlotBytes(job.Optimizer, 1, 1)
+		copies += float64(slots / valueBytes)
+		tensor := float64(max(out, spec.InElements())*spec.Samples*valueBytes + shard.FrameBytesOver)
+		total += copies*float64(values*valueBytes) + (contexts+trainers)*netBytes(module, spec) +
+			(contexts+4*trainers)*tensor*17/16
+	}
+	return int64(min(total, bytesLimit))
+}
+
+// netBytes is the memory of a net for the most samples of a request.
+func netBytes(module nn.Module, spec *schema.ModuleSpec) float64 {
+	backend, err := cuda.Open(cuda.Options{Name: "go"}) // always there; it only has to be one
+	if err != nil {
+		return bytesLimit
+	}
+	defer func() { _ = backend.Close() }()
+	net, err := nn.NewNet(module, slices.Clone(spec.In), nn.Env{Backend: backend})
+	if err != nil {
+		return bytesLimit
+	}
+	return float64(net.Bytes(1)) * float64(spec.Samples)
+}

@@ -1,0 +1,30 @@
+package module
+
+import (
+	"strings"
+	"testing"
+
+	"gradbus/schema"
+	"gradbus/shard"
+)
+
+// What modules take follows from the formula, and the largest job's does not overflow.
+func TestBytes(t *testing.T) {
+	// A module of 6 values, padded to 32, on 3 samples of 2 values that give 2; contexts 2*2.
+	job := testJob()
+	job.Optimizer.Momentum = 0.9
+	job.Modules = []schema.ModuleSpec{{Name: "m", In: []int{2}, Samples: 3, Contexts: 2,
+		Module: `[{"linear":{"in":2,"out":2}}]`}}
+	module, _, err := buildModule(&job.Modules[0])
+	must(t, err)
+	net := int64(netBytes(module, &job.Modules[0]))
+	if got, want := Bytes(job), (4+4+2+1)*32*4+(4+2)*net+(4+8)*(24+shard.FrameBytesOver)*17/16; got != want {
+		t.Errorf("%d bytes, want %d", got, want)
+	}
+	job.Modules[0].Samples, job.Modules[0].Contexts, job.Trainers = 1<<16, 64, 4096
+	job.Modules[0].Module = `[{"linear":{"in":2,"out":128}},` + strings.Repeat(`{"linear":{"in":128,"out":128}},`, 1000) +
+		`{"relu":{}}]`
+	if got := Bytes(job); got < 1<<50 {
+		t.Errorf("the largest of modules: %d bytes", got)
+	}
+}

@@ -1,0 +1,293 @@
+// Package module hosts whole modules beside the rounds of a shard: their parameters, the computation and the optimizer.
+// Package ps gives it frames and sends what it answers.
+//
+//   - set.go is the modules of one shard of one job: who may ask what, and how many requests compute at once.
+//   - requests.go is how requests come together and are answered once; hosted.go what a request does.
+//   - contexts.go is what passes leave behind, versions.go parameters that are never written while anybody reads them.
+//   - memory.go bounds what all of it takes.
+//
+// It knows no subject, no connection and no other shard. A kind of request is easily added: to hosted.answer, the check
+// of its frame in package schema, and the table of refusals in module_test.go.
+package module
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/nn"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/round"
+)
+
+// Config is what the modules of a shard are made from. Every field is needed.
+type Config struct {
+	Shard shard.Config // the shard that they stand beside
+	Dense *Dense
+	Log   *slog.Logger
+	Now   func() time.Time
+	// Send publishes a frame to a trainer under a module's name. The frame may be sent again.
+	Send func(to schema.Member, name string, frame []byte)
+	// Note is told what became of a request, and why where it was refused.
+	Note func(from schema.Member, reason schema.Reason, text string)
+	// Fail is told why the job must end.
+	Fail func(error)
+}
+
+// refusalsPerSecond bounds the refusals that one shard's modules send.
+const refusalsPerSecond = 100
+
+// refusal says why a request was not done.
+type refusal = schema.FrameError
+
+// Set is the modules that one shard of one job hosts. They share nothing with the shard's rounds but connections.
+//
+// Who receives a request puts its parts together. A goroutine for each trainer and module with a whole request works
+// it; as many of them compute at once as there are processors. So several trainers run in parallel, each on a net of
+// its own, and only steps of one module follow each other. Locks: a client slot's mu, then its module's; a module's
+// step lock, then its mu. Only the step lock is held while a net computes. A Set is safe for concurrent use.
+type Set struct {
+	Config
+	config    *shard.Config
+	computing chan struct{} // a place for each request that computes
+	limit     fabric.Limiter
+	running   sync.WaitGroup     // goroutines that work requests
+	ctx       context.Context    // ends with the shard
+	cancel    context.CancelFunc // of ctx
+	// by module of the manifest, nil where another shard hosts it; set once they are built
+	hosted atomic.Pointer[[]*hosted]
+}
+
+// New makes a set without modules: Build makes them. Close ends it.
+func New(c Config) *Set {
+	m := &Set{Config: c, computing: make(chan struct{}, runtime.GOMAXPROCS(0)),
+		limit: fabric.Limiter{PerSecond: refusalsPerSecond}}
+	m.config = &m.Shard
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m
+}
+
+// Build makes the modules of this shard and draws their version 0.
+func (m *Set) Build(ctx context.Context) error {
+	all := make([]*hosted, len(m.config.Job.Modules))
+	for i := range all {
+		if m.config.Placement.ShardOfModule(i) != m.config.Index {
+			continue
+		}
+		var err error
+		if all[i], err = newHosted(ctx, m, i); err != nil {
+			return fmt.Errorf("module %q: %w", m.config.Job.Modules[i].Name, err)
+		}
+	}
+	m.hosted.Store(&all)
+	return nil
+}
+
+// Close waits until nothing is computed any more, and releases everything.
+func (m *Set) Close() {
+	m.cancel()
+	for _, d := range m.all() {
+		d.close()
+	}
+	m.running.Wait()
+	for _, d := range m.all() {
+		d.release()
+	}
+}
+
+// all are the modules that are hosted here; none before they are built.
+func (m *Set) all() (all []*hosted) {
+	if p := m.hosted.Load(); p != nil {
+		for _, d := range *p {
+			if d != nil {
+				all = append(all, d)
+			}
+		}
+	}
+	return all
+}
+
+// Frame is a verified frame that a trainer has sent to a module, and the memory that it lies in.
+type Frame struct {
+	From    schema.Member
+	View    schema.View
+	Payload shard.Payload
+}
+
+// Deliver takes a frame for a module of a name, and releases its payload at some time. It does not wait for what is
+// computed.
+func (m *Set) Deliver(f *Frame, name string) {
+	h := f.View.Head()
+	d, contributor, refused := m.admit(f, &h, name)
+	if refused == nil {
+		refused = d.take(contributor, f, &h)
+	} else {
+		round.Release(f.Payload)
+	}
+	if refused != nil {
+		m.refuse(f.From, name, &h, refused)
+	}
+}
+
+// admit checks what every request must have right.
+func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refusal) {
+	if !h.Kind.IsModuleRequest() {
+		return nil, 0, schema.Refuse(schema.ReasonUnknownKind, "a module takes no frames of kind %v", h.Kind)
+	}
+	if err := f.View.CheckJob(m.config.RunID, m.config.Generation); err != nil {
+		return nil, 0, schema.Refusing(err)
+	}
+	contributor := slices.IndexFunc(m.config.Contributors, func(c shard.Contributor) bool { return c.Member == f.From })
+	if contributor < 0 {
+		return nil, 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", f.From, m.config.Job.Name)
+	}
+	if err := m.config.Placement.CheckFrame(&f.View, m.config.Index); err != nil {
+		return nil, 0, schema.Refusing(err)
+	}
+	all := m.hosted.Load()
+	if all == nil {
+		return nil, 0, schema.Refuse(schema.ReasonEarlyBatch, "module %q is not built yet", name)
+	}
+	d := (*all)[h.Bucket]
+	if d.spec.Name != name {
+		return nil, 0, schema.Refuse(schema.ReasonUnknownModule, "module %d is %q, and the subject says %q", h.Bucket,
+			d.spec.Name, name)
+	}
+	own := m.config.Contributors[contributor]
+	if n := h.Node; h.Kind == schema.KindForward &&
+		(n.Count != 1 || n.First < own.First || int(n.First) >= int(own.First)+own.Count) {
+		return nil, 0, schema.Refuse(schema.ReasonWrongSender, "lanes %v: want one of %s, which has [%d,%d)", n, own.Member,
+			own.First, int(own.First)+own.Count)
+	}
+	return d, contributor, nil
+}
+
+// refuse tells the sender why a request was not done, unless it was told too often this second.
+func (m *Set) refuse(to schema.Member, name string, h *schema.Head, r *refusal) {
+	m.Note(to, r.Reason, r.Detail)
+	if r.Reason != schema.ReasonDuplicate && m.limit.Allow(m.Now()) {
+		m.Send(to, name, encodeRefusal(h, r))
+	}
+}
+
+func encodeRefusal(h *schema.Head, r *refusal) []byte {
+	frame, err := schema.EncodeRefusal(*h, r.Reason, r.Detail)
+	if err != nil {
+		panic(fmt.Sprintf("module: encode refusal %v: %v", r.Reason, err)) // a clipped text always fits
+	}
+	return frame
+}
+
+// Expire ends the contexts of a trainer that has left or was lost.
+func (m *Set) Expire(contributor int, cause string) {
+	for _, d := range m.all() {
+		if n := d.expire(contributor, cause); n > 0 {
+			m.Log.Warn("contexts expired", "module", d.spec.Name, "member", m.config.Contributors[contributor].Member,
+				"contexts", n, "cause", cause)
+		}
+	}
+}
+
+// Heard is when a trainer last asked something of a module here; zero where it never did.
+func (m *Set) Heard(contributor int) (last time.Time) {
+	for _, d := range m.all() {
+		if at := d.slots[contributor].heard.Load(); at != nil && at.After(last) {
+			last = *at
+		}
+	}
+	return last
+}
+
+// compute runs f where a processor is free for it. A broken invariant ends the job, not the server; false says that f
+// was not run, or did not end.
+func (m *Set) compute(d *hosted, f func()) (ok bool) {
+	select {
+	case m.computing <- struct{}{}:
+	case <-m.ctx.Done():
+		return false
+	}
+	defer func() { <-m.computing }()
+	defer func() {
+		if r := recover(); r != nil {
+			m.Log.Error("module panicked", "module", d.spec.Name, "panic", r, "stack", string(debug.Stack()))
+			m.Fail(fmt.Errorf("module %q on %s failed: internal error: %v", d.spec.Name,
+				m.config.Placement.Owner(m.config.Index), r))
+			ok = false
+		}
+	}()
+	f()
+	return true
+}
+
+// Dense is the dense library that modules compute with: it is opened when the first one is hosted, since a server
+// without modules needs none.
+type Dense struct {
+	mu   sync.Mutex
+	open *cuda.Dense
+}
+
+// env is what nets compute with.
+func (l *Dense) env(backend cuda.Backend, log *slog.Logger) (nn.Env, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open == nil {
+		dense, err := cuda.OpenDense(backend, cuda.DenseOptions{Log: log})
+		if err != nil {
+			return nn.Env{}, err
+		}
+		l.open = dense
+	}
+	return nn.Env{Backend: backend, Dense: l.open}, nil
+}
+
+// Close closes the library where it was opened.
+func (l *Dense) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.open != nil {
+		l.open.Close()
+		l.open = nil
+	}
+}
+
+// Check refuses modules that cannot be built or cannot take the samples that the manifest says.
+func Check(job *schema.Job) *schema.Refused {
+	for i := range job.Modules {
+		spec := &job.Modules[i]
+		if _, _, err := buildModule(spec); err != nil {
+			return &schema.Refused{Reason: "invalid_job", Field: fmt.Sprintf("modules[%d].module", i),
+				Want: spec.Module[:min(len(spec.Module), 200)],
+				Text: schema.Clip(fmt.Sprintf("module %q: %v", spec.Name, err))}
+		}
+	}
+	return nil
+}
+
+// buildModule makes a module of its configuration, and says how many values a sample of its output has.
+func buildModule(spec *schema.ModuleSpec) (nn.Module, int, error) {
+	module, err := nn.Build([]byte(spec.Module))
+	if err != nil {
+		return nil, 0, err
+	}
+	shape, err := module.OutShape(spec.In)
+	if err != nil {
+		return nil, 0, fmt.Errorf("samples of shape %v: %w", spec.In, err)
+	}
+	out := 1
+	for _, n := range shape {
+		if out *= n; n < 1 || out*spec.Samples > schema.ModuleTensorElementsMax {
+			return nil, 0, fmt.Errorf("%d samples give outputs of shape %v: want at most %d values in all", spec.Samples, shape,
+				schema.ModuleTensorElementsMax)
+		}
+	}
+	return module, out, nil
+}

@@ -1,0 +1,109 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+)
+
+// trainerLiveness is how long the trainers of a job that has modules here were silent: contexts end with their trainer,
+// also in a job that goes on without it. A trainer that was never heard of holds nothing.
+type trainerLiveness struct {
+	job      schema.JobName
+	deadline time.Duration
+	trainers []liveness.Peer
+}
+
+// lostTrainer is one whose contexts end, and why.
+type lostTrainer struct {
+	contributor int
+	cause       string
+}
+
+func newTrainerLiveness(job *schema.Job, deadline time.Duration) *trainerLiveness {
+	return &trainerLiveness{job: job.Name, deadline: deadline, trainers: make([]liveness.Peer, job.Trainers)}
+}
+
+// sign notes that a trainer was heard of.
+func (l *trainerLiveness) sign(contributor int, at time.Time) { l.trainers[contributor].Begin(at) }
+
+// leave says that a trainer holds nothing any more.
+func (l *trainerLiveness) leave(contributor int) { l.trainers[contributor] = liveness.Peer{} }
+
+// tick finds who is lost, after a pause of this process. clients are the names of connections.
+func (l *trainerLiveness) tick(now time.Time, pause time.Duration, clients []string) (lost []lostTrainer) {
+	for i := range l.trainers {
+		p, name := &l.trainers[i], schema.TrainerMember(i)
+		if !p.Lasts() {
+			continue
+		}
+		p.Excuse(pause, now)
+		p.Connection(slices.Contains(clients, string(l.job)+"/"+string(name)))
+		if why, gone := p.Lost(now, l.deadline); gone {
+			cause := fmt.Sprintf("%s was not heard of for %s%s", name, rounded(p.For(now)), why)
+			lost = append(lost, lostTrainer{i, cause})
+			l.leave(i)
+		}
+	}
+	return lost
+}
+
+// hearTrainer notes a sign of life of a trainer of a job with shards here.
+func (a *assignment) hearTrainer(from schema.Member, now time.Time) {
+	if a.trainers == nil {
+		return
+	}
+	if i := a.hostOf(from); i >= 0 {
+		a.trainers.sign(i, now)
+	}
+}
+
+// trainerLeft ends what a trainer that has left holds.
+func (a *assignment) trainerLeft(from schema.Member) {
+	if a.trainers == nil {
+		return
+	}
+	if i := a.hostOf(from); i >= 0 {
+		a.trainers.leave(i)
+		a.expire(lostTrainer{i, string(from) + " has left"})
+	}
+}
+
+func (a *assignment) hostOf(from schema.Member) int {
+	for i := range a.manifest.Trainers {
+		if schema.TrainerMember(i) == from {
+			return i
+		}
+	}
+	return -1
+}
+
+// tickModules ends the contexts of trainers that are lost.
+func (a *assignment) tickModules(now time.Time, pause time.Duration, clients []string) {
+	if a.trainers == nil {
+		return
+	}
+	for i := range a.manifest.Trainers {
+		for _, own := range a.own {
+			if at := a.workers[own].modules.Heard(i); !at.IsZero() {
+				a.trainers.sign(i, at)
+			}
+		}
+	}
+	for _, lost := range a.trainers.tick(now, pause, clients) {
+		a.expire(lost)
+	}
+}
+
+// expire ends what a trainer holds. Client slots are locked while answers are sent, so the control loop does not wait
+// for that.
+func (a *assignment) expire(lost lostTrainer) {
+	a.asides.Go(func() {
+		for _, own := range a.own {
+			a.workers[own].modules.Expire(lost.contributor, lost.cause)
+		}
+	})
+}

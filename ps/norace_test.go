@@ -1,6 +1,0 @@
-//go:build !race
-
-package ps
-
-// raced says that the race detector is on, under which counts of allocations mean nothing.
-const raced = false

@@ -1,0 +1,154 @@
+package status_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"gradbus/ps/ops/status"
+	"gradbus/ps/ops/status/sample"
+	"gradbus/schema"
+)
+
+// A round that is open while a ps speaks waits for somebody in every second of a job that is well; that is no wait
+// which lasts.
+func TestWaitThatBegins(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	c.Play(tracker, 10)
+	for _, waited := range []int64{3, 1500} {
+		for _, h := range c.Second() {
+			if h.Telemetry.Server != nil {
+				m := &h.Telemetry.Server.Jobs[0].Members[1]
+				m.Waited, m.First, m.WaitedMS = true, true, waited
+			}
+			tracker.Take(c.Now, h.Job, h.From, h.Telemetry)
+		}
+		u := tracker.Tick(c.Now.Add(900 * time.Millisecond))
+		want := waited
+		if waited > 1000 {
+			want += 900 // it goes on, for all that is known
+		}
+		if held := u.Status.Jobs[0].Trainers[1].HeldMS; held != want {
+			t.Errorf("a wait of %d ms, told of 900 ms ago: %d ms, want %d", waited, held, want)
+		}
+	}
+}
+
+// A shard that waits at the moment of one report is at work; by two reports about one batch it waits.
+func TestShardWaitThatBegins(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	c.Play(tracker, 10)
+	for i, want := range []int64{0, 0, 1900} {
+		for _, h := range c.Second() {
+			if p := h.Telemetry.Server; p != nil {
+				p.Shards[0].Waiting = &schema.Waiting{Batch: schema.Batch(1000 + min(i, 1)), Members: []schema.Member{"t1"}}
+			}
+			tracker.Take(c.Now, h.Job, h.From, h.Telemetry)
+		}
+		shard := tracker.Tick(c.Now.Add(900 * time.Millisecond)).Status.Jobs[0].Shards[0]
+		if shard.WaitsMS != want || (len(shard.WaitsFor) > 0) != (want > 0) {
+			t.Errorf("report %d: the shard waits %d ms for %v, want %d", i, shard.WaitsMS, shard.WaitsFor, want)
+		}
+	}
+}
+
+// Curves have points of what happened: who completes no batch has no new loss and no new gradient norm, though it
+// repeats the last of each.
+func TestStallHasNoPoints(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	u := c.Play(tracker, 30)
+	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
+		t.Fatalf("a job that runs: loss %v, gradient norm %v", p.Loss, p.Norm)
+	}
+	c.Trainers[1].Stopped = true
+	u = c.Play(tracker, 10)
+	if p := u.Points["packages"]; p.Loss != nil || p.Norm != nil || p.Samples == nil {
+		t.Errorf("a job that waits: loss %v, gradient norm %v, samples/s %v", p.Loss, p.Norm, p.Samples)
+	}
+	c.Trainers[1].Stopped = false
+	u = c.Play(tracker, 5)
+	if p := u.Points["packages"]; p.Loss == nil || p.Norm == nil {
+		t.Errorf("a job that runs again: loss %v, gradient norm %v", p.Loss, p.Norm)
+	}
+}
+
+// The time left goes by the last minute without its stops: it is not known while a job stands still, and what it was
+// afterwards.
+func TestTimeLeft(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Trainers: 2})
+	tracker := c.NewTracker()
+	check := func(when string, u status.Update) {
+		t.Helper()
+		j := u.Status.Jobs[0]
+		want := float64(j.Planned-j.Batch) / 8 * 1000 // the sample does 8 batches a second
+		if got := float64(j.LeftMS); got < want*0.9 || got > want*1.15 {
+			t.Errorf("%s: %.0f s left, want about %.0f", when, got/1000, want/1000)
+		}
+	}
+	check("it runs", c.Play(tracker, 120))
+	c.Trainers[1].Stopped = true
+	if u := c.Play(tracker, 15); u.Status.Jobs[0].LeftMS != 0 {
+		t.Errorf("it waits: %d ms left, want 0, which is not known", u.Status.Jobs[0].LeftMS)
+	}
+	c.Trainers[1].Stopped = false
+	check("it runs again", c.Play(tracker, 5))
+	c.End(nil)
+	if u := c.Play(tracker, 3); u.Status.Jobs[0].LeftMS != 0 {
+		t.Errorf("it has ended: %d ms left", u.Status.Jobs[0].LeftMS)
+	}
+}
+
+// A status has the reports that it is made of, for metrics: of the ps that answers, and of each trainer, with when it
+// came.
+func TestStatusHasReports(t *testing.T) {
+	c := sample.NewCluster(sample.Options{Servers: 2})
+	s := c.Play(c.NewTrackerOf(1), 3).Status
+	if s.Own == nil || s.Own.Server == nil || s.Own.Server.ID != s.Server || s.Own.NowMS != s.NowMS {
+		t.Errorf("the report of %s is %+v", s.Server, s.Own)
+	}
+	for _, tr := range s.Jobs[0].Trainers {
+		if tr.Report == nil || tr.Report.Trainer == nil || tr.Report.NowMS != s.NowMS || tr.HeardMS != s.NowMS {
+			t.Errorf("%s has the report %+v, heard at %d of %d", tr.Member, tr.Report, tr.HeardMS, s.NowMS)
+		}
+	}
+}
+
+// However many runs others speak of, those of the ps that answers are shown, and trainers alone bring a few at most.
+func TestUnlisted(t *testing.T) {
+	c := sample.NewCluster(sample.Options{})
+	c.NoJob = true
+	tracker := c.NewTracker()
+	c.Play(tracker, 5)
+	other := sample.NewCluster(sample.Options{})
+	trainer, server := other.Second()[1].Telemetry, other.Second()[0].Telemetry
+	flood := func() {
+		for i := range 300 {
+			p := *trainer
+			p.Serial = uint64(c.Now.Unix())
+			tracker.Take(c.Now, schema.JobName(fmt.Sprintf("name-%d", i)), "t0", &p)
+		}
+	}
+	for range 10 {
+		flood()
+		c.Play(tracker, 1)
+	}
+	if s := tracker.Tick(c.Now).Status; len(s.Jobs) == 0 || len(s.Jobs) > 8 {
+		t.Errorf("%d jobs that no ps has told of, want a few", len(s.Jobs))
+	}
+	for i := range 300 {
+		p, said := *server, *server.Server
+		said.Jobs = []schema.JobReport{{Name: schema.JobName(fmt.Sprintf("job-%d", i)), RunID: 1, Phase: schema.PhaseRunning}}
+		p.Server = &said
+		tracker.Take(c.Now, "ps", schema.Member(fmt.Sprintf("p-other-%d", i)), &p)
+	}
+	c.NoJob = false
+	u := c.Play(tracker, 1)
+	if !slices.ContainsFunc(u.Status.Jobs,
+		func(j status.Job) bool { return j.Name == "packages" && j.Coordinator == "box-4222" }) {
+		t.Errorf("the job of this ps is not among %d", len(u.Status.Jobs))
+	}
+}

@@ -1,0 +1,415 @@
+package status
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"gradbus/schema"
+)
+
+// build makes the view of this moment, without problems.
+func (t *Tracker) build() *Status {
+	t.serial++
+	s := &Status{NowMS: t.now, Serial: t.serial, Server: t.config.Server, Version: t.config.Version,
+		Jobs: []Job{}, Servers: []Server{}, GPUs: []GPU{}, Problems: []Problem{}}
+	for _, r := range t.sortedRuns() {
+		if t.visible(r) {
+			s.Jobs = append(s.Jobs, t.buildJob(r))
+			for _, tr := range r.trainers {
+				s.Injected = s.Injected || rehearsed(&tr.said().Verification)
+			}
+		}
+	}
+	for _, id := range sortedKeys(t.servers) {
+		s.Servers = append(s.Servers, t.buildServer(t.servers[id]))
+		s.Injected = s.Injected || rehearsed(&t.servers[id].said().Verification)
+	}
+	if own := t.servers[t.config.Server]; own != nil {
+		s.Own = own.report
+	}
+	t.buildGPUs(s)
+	return s
+}
+
+// rehearsed reports that a wrong bit was found which was asked for.
+func rehearsed(v *schema.VerifyReport) bool { return v.Mismatches > 0 && v.Injected }
+
+// visible reports whether a run is shown: trainers alone, of which no ps has told, wait for a while.
+func (t *Tracker) visible(r *run) bool { return r.said != nil || t.now-r.since >= shownAfter }
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// sortedRuns are those under way first, then by name, the youngest first.
+func (t *Tracker) sortedRuns() []*run {
+	all := make([]*run, 0, len(t.runs))
+	for _, r := range t.runs {
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *run) int { // what a ps tells of stands before what trainers alone say
+		return cmp.Or(oneIf(a.over())-oneIf(b.over()), oneIf(a.said == nil)-oneIf(b.said == nil),
+			cmp.Compare(a.key.name, b.key.name), cmp.Compare(b.since, a.since), cmp.Compare(a.key.id, b.key.id))
+	})
+	return all
+}
+
+// oneIf is 1 for true, to compare by.
+func oneIf(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// latest is the youngest run of a name.
+func (t *Tracker) latest(name schema.JobName) (latest *run) {
+	for k, r := range t.runs {
+		if k.name == name && (latest == nil || r.since > latest.since || r.since == latest.since && k.id > latest.key.id) {
+			latest = r
+		}
+	}
+	return latest
+}
+
+// seriesKey names the series of a run.
+func (t *Tracker) seriesKey(r *run) string {
+	if t.latest(r.key.name) == r {
+		return string(r.key.name)
+	}
+	return string(r.key.name) + "." + runID(r.key.id)
+}
+
+func runID(id schema.RunID) string { return strconv.FormatUint(uint64(id), 10) }
+
+func (t *Tracker) buildJob(r *run) Job {
+	j := Job{Name: string(r.key.name), RunID: runID(r.key.id), Phase: schema.PhaseRunning, Coordinator: r.coordinator,
+		AgeMS:    t.now - r.since,
+		Trainers: []Trainer{}, Shards: []Shard{}, Series: t.seriesKey(r), Loss: r.loss,
+		Typical: schema.Real(r.pace.typical())}
+	if said := r.said; said != nil {
+		j.Phase, j.Consistency, j.Apply, j.Reduce, j.Lanes = said.Phase, said.Consistency, said.Apply, said.Reduce, said.Lanes
+		j.Workload, j.Parameters, j.Batch = said.Workload, said.Parameters, uint64(said.Batch)
+		j.AgeMS = t.now - r.saidAt
+		if s := t.servers[r.coordinator]; s != nil { // the coordinator's times, by the clock here
+			j.StartedMS, j.EndedMS = hereMS(said.StartedMS, s), hereMS(said.EndedMS, s)
+		}
+		if j.Failed = r.failed(); said.Failed != nil {
+			j.FailedBy = string(said.Failed.Member)
+		}
+	}
+	if r.over() {
+		j.Phase = schema.PhaseEnded
+		if j.EndedMS == 0 {
+			j.EndedMS = r.endedAt
+		}
+	}
+	t.buildTrainers(r, &j)
+	if !r.over() {
+		t.buildShards(r, &j)
+	}
+	j.Replicas = replicasOf(r)
+	return j
+}
+
+// hereMS is a time by a ps's clock as one by the clock here; 0 stays 0.
+func hereMS(ms int64, s *server) int64 {
+	if ms == 0 {
+		return 0
+	}
+	return s.heard.at() - max(s.heard.report.NowMS-ms, 0)
+}
+
+func (t *Tracker) buildTrainers(r *run, j *Job) {
+	var foremost uint64
+	for i := range r.places() {
+		tr := t.buildTrainer(r, i)
+		foremost = max(foremost, tr.Batch)
+		j.Trainers = append(j.Trainers, tr)
+	}
+	var norm float64
+	var norms int
+	for i := range j.Trainers {
+		tr := &j.Trainers[i]
+		if tr.State == stateFree {
+			continue
+		}
+		known := r.trainers[i]
+		tr.Lag = min(t.lag(foremost, tr, known), r.lagMax())
+		if known == nil || r.over() {
+			continue
+		}
+		said := known.said()
+		if known.heard.fresh(t.now) {
+			j.SamplesPerSecond += tr.SamplesPerSecond
+		}
+		j.Planned = max(j.Planned, uint64(said.Planned))
+		if sp, ok := known.ring.over(rateWindow); ok && known.heard.fresh(t.now) {
+			j.BatchesPerSecond = max(j.BatchesPerSecond, schema.Real(sp.rate(cBatches)))
+		}
+		if n := said.GradientNorm; n != nil {
+			norm, norms = norm+float64(*n), norms+1
+		}
+	}
+	j.Batch, j.Missing = max(j.Batch, foremost), r.missing()
+	if norms > 0 {
+		mean := schema.Real(norm / float64(norms))
+		j.GradientNorm = &mean
+	}
+	j.LeftMS = left(r, j, t.now)
+}
+
+// lagMax is how far a trainer can be behind, by what shards let others do: nobody begins a batch before all have handed
+// in the last that it may run ahead of. The rest of a difference is the age of a word.
+func (r *run) lagMax() uint64 {
+	if r.said != nil && schema.ClockOf(r.said.Consistency).Common() {
+		return uint64(max(0, min(r.said.Ahead, schema.AheadMax))) + 1
+	}
+	return math.MaxUint64
+}
+
+// lag is how far a trainer is behind the foremost: by what it has surely done since it last spoke, it is less.
+func (t *Tracker) lag(foremost uint64, out *Trainer, tr *trainer) uint64 {
+	if tr == nil || !tr.heard.fresh(t.now) {
+		return foremost - out.Batch
+	}
+	return lagOf(foremost, out.Batch, &tr.ring, cBatches, t.now-tr.heard.at()+tr.heard.every)
+}
+
+// lagOf is how far a member at some version, ms milliseconds ago at most, is behind. Members speak at different
+// moments.
+func lagOf(foremost, at uint64, r *ring, c counter, ms int64) uint64 {
+	lag := foremost - at
+	if sp, ok := r.over(rateWindow); ok && lag > 0 {
+		if since := sp.rate(c) * float64(ms) / 1000; since >= float64(lag) {
+			return 0
+		}
+	}
+	return lag
+}
+
+// leftWindow is what the estimate of the time left goes by, in milliseconds: the rates of some seconds, which are
+// shown, would have it jump.
+const leftWindow = 60_000
+
+// left estimates how long the run will take: from the trainer that has most to do. It is 0, not known, while no batch
+// is completed.
+func left(r *run, j *Job, now int64) (ms int64) {
+	if j.BatchesPerSecond <= 0 {
+		return 0
+	}
+	for _, tr := range r.trainers {
+		said := tr.said()
+		if said.Planned == 0 || r.over() || said.Batch >= said.Planned {
+			continue
+		}
+		lately := tr.past.since(now - leftWindow)
+		if w, ok := lately.each(); ok {
+			ms = max(ms, int64(min(float64(said.Planned-said.Batch)*w.wall*1000, 1e15)))
+		}
+	}
+	return ms
+}
+
+// States of a trainer.
+const (
+	stateFree    = "free"
+	stateJoining = "joining"
+	stateRunning = "running"
+	stateWaiting = "waiting"
+	stateLate    = "late"
+	stateSilent  = "silent"
+	stateLost    = "lost"
+	stateLeft    = "left"
+)
+
+func (t *Tracker) buildTrainer(r *run, i int) Trainer {
+	tr, m := r.trainers[i], r.member(i)
+	out := Trainer{Member: string(schema.TrainerMember(i)), Level: OK}
+	if m != nil {
+		out.Host, out.Batch, out.AgeMS = m.Host, uint64(m.Batch), min(max(m.SilentMS, 0), msMax)+t.now-r.saidAt
+		if m.Waited && m.First && !r.over() {
+			out.HeldMS = t.heldMS(r, tr, m)
+		}
+	}
+	if tr != nil {
+		t.fillTrainer(&out, tr, m != nil)
+	}
+	if out.State = t.stateOf(r, tr, m, &out); out.State == stateFree {
+		out.Level = Info
+	}
+	if out.State == stateLeft || r.over() && out.State == stateLost {
+		out.SamplesPerSecond, out.SentPerSecond, out.ReceivedPerSec, out.ResentPerSecond, out.CPU, out.Phases = 0, 0, 0,
+			0, 0, Phases{}
+		out.Doing, out.DoingMS, out.Shard, out.PendingBytes = "", 0, nil, 0
+		if tr != nil {
+			out.AgeMS = tr.heard.age(t.now)
+		}
+	}
+	return out
+}
+
+// heldLeast is for how long others must have waited for a trainer, in milliseconds, so that they are taken to wait
+// still.
+const heldLeast = 200
+
+// heldMS is for how long others have waited for a trainer, by what the coordinator said and the time since.
+// A wait that had only begun then says nothing of the time since: batches come and go.
+func (t *Tracker) heldMS(r *run, tr *trainer, m *schema.MemberReport) int64 {
+	if m.WaitedMS < heldLeast {
+		return max(m.WaitedMS, 0)
+	}
+	since := t.now - r.saidAt
+	if s := t.servers[r.coordinator]; s != nil {
+		since = min(since, s.heard.silentAfter())
+	}
+	if tr != nil && tr.heard.at() > r.saidAt && tr.handedIn() {
+		return 0 // it says so itself, later
+	}
+	return min(max(m.WaitedMS, 0), msMax) + since
+}
+
+func (t *Tracker) fillTrainer(out *Trainer, tr *trainer, member bool) {
+	p, said := tr.heard.report, tr.said()
+	out.Report, out.HeardMS = p, tr.heard.at()
+	age := tr.heard.age(t.now)
+	if member {
+		out.AgeMS = min(out.AgeMS, age)
+	} else {
+		out.AgeMS = age
+	}
+	out.Host, out.PID, out.Batch = brief(p.Host), p.PID, max(out.Batch, uint64(said.Batch))
+	out.Doing, out.DoingMS, out.Shard, out.Backend = string(said.Doing), min(max(said.DoingMS, 0), msMax),
+		said.AwaitedShard, brief(said.Backend)
+	out.Verified, out.Mismatches = said.Verification.Blocks, said.Verification.Mismatches
+	out.LanesSkipped = said.LanesSkipped
+	out.Reconnects, out.Connected, out.ResidentBytes = said.Traffic.Reconnects, said.Traffic.Connected,
+		said.Process.ResidentBytes
+	out.Disks = disksOf(&tr.heard, said.Disks, t.now)
+	for i := range said.Links {
+		l := &said.Links[i]
+		out.PendingBytes, out.WindowBytes = out.PendingBytes+l.PendingBytes, out.WindowBytes+l.WindowBytes
+		out.RoundTripSeconds = max(out.RoundTripSeconds, schema.Real(finite(l.RoundTrip)))
+	}
+	if said.Batches > 0 {
+		last := said.Loss.Last
+		out.Loss = &last
+	}
+	sp, ok := tr.ring.over(rateWindow)
+	if !ok {
+		return
+	}
+	out.SamplesPerSecond = schema.Real(sp.rate(cSamples))
+	out.SentPerSecond, out.ReceivedPerSec = schema.Real(sp.rate(cSent)), schema.Real(sp.rate(cReceived))
+	out.ResentPerSecond, out.CPU = schema.Real(sp.rate(cResent)), schema.Real(sp.rate(cCPU))
+	out.Phases = sharesOf(&sp)
+}
+
+// sharesOf are the phases of a span; together at most 1.
+func sharesOf(sp *span) Phases {
+	var all [phases]float64
+	sum := 0.0
+	for i := range all {
+		all[i] = sp.share(i)
+		sum += all[i]
+	}
+	if sum > 1 {
+		for i := range all {
+			all[i] /= sum
+		}
+	}
+	return Phases{schema.Real(all[0]), schema.Real(all[1]), schema.Real(all[2]), schema.Real(all[3]), schema.Real(all[4])}
+}
+
+// stateOf says what a trainer is up to.
+func (t *Tracker) stateOf(r *run, tr *trainer, m *schema.MemberReport, out *Trainer) string {
+	silentAfter := int64(defaultSilentAfter)
+	if tr != nil {
+		silentAfter = tr.heard.silentAfter()
+	}
+	switch {
+	case r.over() && m != nil && r.lostWith(m, silentAfter):
+		return stateLost
+	case r.over() && tr != nil:
+		return stateLeft // whoever left before the start gave its place back
+	case m != nil && m.Host == "" && !m.Left && (tr == nil || !tr.heard.fresh(t.now)):
+		return stateFree
+	case m == nil && tr == nil:
+		return stateFree
+	case r.over(), m != nil && m.Left:
+		return stateLeft
+	case m != nil && m.Lost:
+		return stateLost
+	case m != nil && m.Gone, out.AgeMS > silentAfter, tr != nil && !tr.heard.fresh(t.now):
+		return stateSilent
+	case tr != nil && m != nil && m.Waited && m.First && out.AgeMS > tr.heard.every*3/2 && out.HeldMS >= t.lateAfter(r):
+		return stateSilent // it is missed already
+	case r.said != nil && r.said.Phase == schema.PhaseGathering:
+		return stateJoining
+	case m != nil && m.Waited && m.First && out.HeldMS >= t.lateAfter(r):
+		return stateLate
+	case out.Doing == string(schema.DoingLookup) || out.Doing == string(schema.DoingResult):
+		if out.DoingMS >= 1000 {
+			return stateWaiting
+		}
+	}
+	return stateRunning
+}
+
+// msMax bounds times that others tell, in milliseconds: a year.
+const msMax = 365 * 86_400_000
+
+// defaultSilentAfter holds for trainers that send heartbeats but no reports.
+const defaultSilentAfter = 3_000
+
+// replicasOf compares the trainers' replicas at the newest version at which two differ, else at the newest that two or
+// more have told of.
+func replicasOf(r *run) *Replicas {
+	if r.said == nil || schema.OwnerOf(r.said.Apply) != schema.ByTrainers {
+		return nil
+	}
+	type at struct {
+		first  uint32
+		n      int
+		differ bool
+	}
+	versions := map[schema.Version]at{}
+	for _, tr := range r.trainers {
+		for _, d := range tr.said().Replicas {
+			v := versions[d.Version]
+			if v.n > 0 && v.first != d.Digest {
+				v.differ = true
+			}
+			versions[d.Version] = at{d.Digest, v.n + 1, v.differ}
+		}
+	}
+	best, found := schema.Version(0), false
+	for v, a := range versions {
+		if a.n < 2 {
+			continue
+		}
+		if b := versions[best]; !found || a.differ && !b.differ || a.differ == b.differ && v > best {
+			best, found = v, true
+		}
+	}
+	if !found {
+		return nil
+	}
+	out := &Replicas{Version: uint64(best), Equal: !versions[best].differ, Digests: map[string]string{}}
+	for _, tr := range r.trainers {
+		for _, d := range tr.said().Replicas {
+			if d.Version == best {
+				out.Digests[string(tr.member)] = fmt.Sprintf("%08x", d.Digest)
+			}
+		}
+	}
+	return out
+}

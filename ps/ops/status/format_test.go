@@ -1,0 +1,411 @@
+package status
+
+import (
+	"math"
+	"regexp"
+	"testing"
+
+	"gradbus/schema"
+)
+
+func TestWords(t *testing.T) {
+	for ms, want := range map[int64]string{-5: "0.1 s", 0: "0.1 s", 420: "0.4 s", 1999: "1 s", 17_900: "17 s",
+		119_999: "119 s", 120_000: "2 min",
+		7_199_000: "119 min", 7_200_000: "2 h", 7_500_000: "2 h 5 min", 172_800_000: "2 days", 1 << 50: "13031248 days"} {
+		if got := ago(ms); got != want {
+			t.Errorf("ago(%d) = %q, want %q", ms, got, want)
+		}
+	}
+	for f, want := range map[float64]string{0: "0", 1.25: "1.2", 9.96: "10.0", 12: "12", 999: "999", 1000: "1,000",
+		12_345.6: "12,346", 1e9: "1,000,000,000",
+		-1234: "-1,234", -123: "-123", 1e16: "very many", math.Inf(1): "very many"} {
+		if got := count(f); got != want {
+			t.Errorf("count(%v) = %q, want %q", f, got, want)
+		}
+	}
+	for f, want := range map[float64]string{0: "0", 0.4123: "0.412", 12.34: "12.3", 1234.5: "1,235", 1e7: "1e+07",
+		math.Inf(-1): "infinite", 1e-9: "1e-09"} {
+		if got := figure(f); got != want {
+			t.Errorf("figure(%v) = %q, want %q", f, got, want)
+		}
+	}
+	for s, want := range map[float64]string{0: "nothing", 0.0004: "0.4 ms", 0.0842: "84.2 ms", 2.94: "2.9 s", 40: "40 s",
+		180: "3 min"} {
+		if got := lasting(s); got != want {
+			t.Errorf("lasting(%v) = %q, want %q", s, got, want)
+		}
+	}
+	for bytes, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1 << 20: "1.0 MiB", 12 << 30: "12 GiB",
+		5 << 50: "5.0 PiB"} {
+		if got := amount(bytes); got != want {
+			t.Errorf("amount(%d) = %q, want %q", bytes, got, want)
+		}
+	}
+	for want, names := range map[string][]string{"nobody": nil, "a": {"a"}, "a and b": {"a", "b"},
+		"a, b, c and d":      {"a", "b", "c", "d"},
+		"a, b, c and 2 more": {"a", "b", "c", "d", "e"}} {
+		if got := list(names); got != want {
+			t.Errorf("list(%q) = %q, want %q", names, got, want)
+		}
+	}
+}
+
+// Every code has what alerts, runbooks and the page need, once.
+func TestCodes(t *testing.T) {
+	form := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	seen := map[string]bool{}
+	all := Codes()
+	if len(all) < 30 {
+		t.Fatalf("%d codes only", len(all))
+	}
+	for _, c := range all {
+		if !form.MatchString(c.Code) || seen[c.Code] {
+			t.Errorf("code %q: malformed, or twice", c.Code)
+		}
+		seen[c.Code] = true
+		if c.Runbook != c.Code || c.Title == "" || c.Action == "" || weight(c.Level) == 0 {
+			t.Errorf("code %s lacks something: %+v", c.Code, c)
+		}
+	}
+	all[0].Code = "changed"
+	if Codes()[0].Code == "changed" {
+		t.Error("the table can be changed from outside")
+	}
+}
+
+// Each time is in one grain only: minutes, then tens of seconds, then seconds, without a gap; what was not told stays
+// so.
+func TestSeriesGrains(t *testing.T) {
+	var s series
+	const begin, seconds = 1_700_000_040_000, 4 * 3600 // begins with a minute
+	for i := range int64(seconds) {
+		p := Point{AtMS: begin + i*1000, Batch: uint64(i)}
+		if i%2 == 0 {
+			p.Samples = real(float64(i))
+		}
+		s.add(p)
+		s.add(p) // a second twice counts once
+	}
+	got := s.columns("job", "7", 0)
+	if n := len(got.AtMS); n != 600+(3*3600-600)/10+60 && (n < 1600 || n > 1750) {
+		t.Errorf("%d times", n)
+	}
+	steps := map[int64]int{}
+	for i := 1; i < len(got.AtMS); i++ {
+		steps[got.AtMS[i]-got.AtMS[i-1]]++
+	}
+	if len(steps) != 3 || steps[1000] != 599 || steps[10_000] < 1000 || steps[60_000] < 59 {
+		t.Errorf("steps %v", steps)
+	}
+	for name, column := range got.Columns {
+		if len(column) != len(got.AtMS) {
+			t.Errorf("%s has %d values of %d", name, len(column), len(got.AtMS))
+		}
+	}
+	last := len(got.AtMS) - 1
+	if got.Columns["samples"][last] != nil || *got.Columns["samples"][last-1] != seconds-2 ||
+		*got.Columns["batch"][last] != seconds-1 || got.Columns["loss"][last] != nil {
+		t.Errorf("the last points are %v %v", got.Columns["samples"][last-1], got.Columns["batch"][last])
+	}
+	if first := got.Columns["samples"][0]; first == nil || *first != 29 { // 0, 2, ... 58
+		t.Errorf("the first minute's mean is %v, want 29", first)
+	}
+	later := s.columns("job", "7", got.AtMS[last-5])
+	if len(later.AtMS) != 5 {
+		t.Errorf("%d times after the sixth last, want 5", len(later.AtMS))
+	}
+}
+
+// A second that is not a number does not hide the minute that it is in.
+func TestSeriesMeansAreOfNumbers(t *testing.T) {
+	var s series
+	for i := range int64(121) {
+		loss := 2.0
+		if i == 7 || i >= 60 {
+			loss = math.NaN()
+		}
+		s.add(Point{AtMS: 1_700_000_040_000 + i*1000, Loss: real(loss), Norm: real(math.Inf(1))})
+	}
+	var minutes []values
+	s.minutes.each(func(v *values) { minutes = append(minutes, *v) })
+	if len(minutes) != 2 || minutes[0].v[1] != 2 || minutes[1].has>>1&1 != 0 || minutes[0].has>>2&1 != 0 {
+		t.Errorf("minutes %+v, want a loss of 2 in the first, none in the second, and no norm", minutes)
+	}
+	if got := s.columns("job", "7", 0).Columns["loss"]; !math.IsNaN(float64(*got[7])) || *got[8] != 2 {
+		t.Errorf("seconds %v %v, want them as they were told", *got[7], *got[8])
+	}
+}
+
+// Only the latest events are kept, and serials have no gaps.
+func TestEventsAreBounded(t *testing.T) {
+	var l eventLog
+	if got := l.since(0); len(got) != 0 {
+		t.Errorf("%d events of none", len(got))
+	}
+	for i := range 5 * EventsMax {
+		l.add(int64(i), Event{})
+		if i%97 != 0 {
+			continue
+		}
+		for _, since := range []uint64{0, l.serial / 2, l.serial - 1, l.serial, l.serial + 9} {
+			got := l.since(since)
+			want := min(EventsMax, int(l.serial-min(since, l.serial)))
+			if len(got) != want {
+				t.Fatalf("after %d events %d since %d, want %d", i+1, len(got), since, want)
+			}
+			for k, e := range got {
+				if e.Serial != l.serial-uint64(len(got)-1-k) {
+					t.Fatalf("serial %d at %d of %d", e.Serial, k, len(got))
+				}
+			}
+		}
+	}
+	var again eventLog // of the next process
+	again.add(1_700_000_000_000, Event{})
+	again.add(1_700_000_000_001, Event{})
+	if got := again.since(l.serial); len(got) != 2 || got[0].Serial != 1_700_000_000_001 ||
+		got[1].Serial != 1_700_000_000_002 {
+		t.Errorf("after a restart those who know of %d are told %+v", l.serial, got)
+	}
+	if cap(l.kept) > 4*EventsMax {
+		t.Errorf("room for %d events", cap(l.kept))
+	}
+}
+
+// Rates come from the latest ten seconds of one life, by the member's own clock where that runs as ours does.
+func TestRates(t *testing.T) {
+	var r ring
+	at := func(here, there int64, batches float64) {
+		s := sample{at: here, clock: there}
+		s.totals[cBatches] = batches
+		r.add(s, false)
+	}
+	rate := func(ms int64) float64 {
+		sp, ok := r.over(ms)
+		if !ok {
+			return -1
+		}
+		return sp.rate(cBatches)
+	}
+	at(1000, 901_000, 10)
+	if got := rate(10_000); got != -1 {
+		t.Errorf("a rate of one report: %v", got)
+	}
+	at(2400, 902_000, 20) // late by 400 ms
+	if got := rate(10_000); got != 10 {
+		t.Errorf("%v batches/s, want 10", got)
+	}
+	at(3000, 3_600_903_000, 30) // the clock there was set
+	if got := rate(10_000); got != 10 {
+		t.Errorf("%v batches/s, want 10 by the clock here", got)
+	}
+	at(4000, 3_600_904_000, 5) // another life
+	if got := rate(10_000); got != -1 {
+		t.Errorf("%v batches/s after a restart", got)
+	}
+	for i := range int64(40) {
+		at(5000+i*1000, 3_600_905_000+i*1000, 5+float64(i*i))
+	}
+	if got := rate(10_000); got != (39*39-29*29)/10. {
+		t.Errorf("%v batches/s, want %v of the last ten seconds", got, (39*39-29*29)/10.)
+	}
+	if got := rate(1_000); got != 39*39-38*38 {
+		t.Errorf("%v batches/s of the last second", got)
+	}
+}
+
+// What is found is told when it has lasted, and is over when that has lasted.
+func TestIncidents(t *testing.T) {
+	b := newIncidents()
+	problem := new(ranking).find(CodeRefusals, "x") // hold 5 s, linger 15 s
+	var log []string
+	look := func(now int64, found ...*finding) int {
+		there, began, over := b.enter(now, found, func(string) bool { return false })
+		for _, e := range began {
+			log = append(log, "began "+e.Code)
+		}
+		for _, e := range over {
+			log = append(log, "over "+e.Code)
+		}
+		return len(there)
+	}
+	for now, want := int64(1000), 0; now <= 60_000; now += 1000 {
+		switch {
+		case now == 3000: // it stops for a moment: not long enough yet
+			look(now)
+			continue
+		case now >= 6000 && now < 45_000:
+			want = 1
+		case now >= 45_000:
+			want = 0
+		}
+		var found []*finding
+		if now < 10_000 || now == 20_000 || now == 30_000 {
+			found = append(found, problem)
+		}
+		if got := look(now, found...); got != want {
+			t.Fatalf("at %d ms %d problems, want %d", now, got, want)
+		}
+	}
+	if len(log) != 2 || log[0] != "began frames-refused" || log[1] != "over frames-refused" || len(b.entries) != 0 {
+		t.Errorf("events %q, %d left", log, len(b.entries))
+	}
+}
+
+// A cause stands before what follows from it, however bad that is, and weighs as much.
+func TestArrange(t *testing.T) {
+	gpu := new(ranking).find(CodeGPUDegraded, "gpu")
+	gpu.causes = []string{"gpu:a"}
+	slow := new(ranking).find(CodeSlowdown, "slow").at(Critical)
+	slow.follows, slow.causes = []string{"gpu:a"}, []string{"pace:j/t0"}
+	straggler := new(ranking).find(CodeTrainerSlow, "straggler")
+	straggler.follows = []string{"pace:j/t0"}
+	still := new(ranking).find(CodeNoProgress, "still")
+	disk := new(ranking).find(CodeDiskLow, "disk")
+	shard := new(ranking).find(CodeShardUnready, "shard")
+	var got []string
+	for _, f := range arrange([]finding{*disk, *straggler, *slow, *gpu, *still, *shard}) {
+		text := f.Text
+		if f.Symptom {
+			text = "> " + text
+		}
+		got = append(got, text)
+	}
+	want := []string{"shard", "gpu", "> slow", "> straggler", "still", "disk"}
+	for i := range want {
+		if i >= len(got) || got[i] != want[i] {
+			t.Fatalf("%q, want %q", got, want)
+		}
+	}
+}
+
+// A slow run stays slow for two hours, by what was usual before; then that is how fast it goes.
+func TestPaceForgets(t *testing.T) {
+	var p pace
+	now, rate := int64(1_700_000_040_000), 100.0
+	play := func(minutes int) (found bool) {
+		for range minutes * 60 {
+			now += 1000
+			p.add(now, real(rate), true)
+			_, found = p.look(now, 100, true)
+		}
+		return found
+	}
+	if play(20) || p.typical() != 100 {
+		t.Fatalf("slow at its usual rate of %v", p.typical())
+	}
+	began := now
+	rate = 50
+	for _, minutes := range []int{1, 30, 60, 20} {
+		if !play(minutes) || p.typical() != 100 || p.onset < began-5_000 || p.onset > began+15_000 {
+			t.Fatalf("after %d min of half the rate: slow %v, usual %v, since %d s after it began", (now-began)/60_000, p.slow,
+				p.typical(), (p.onset-began)/1000)
+		}
+	}
+	if play(15) || p.typical() != 50 {
+		t.Errorf("two hours later: slow %v, usual %v", p.slow, p.typical())
+	}
+	rate = 100
+	if play(30) || p.typical() != 75 && p.typical() != 100 {
+		t.Errorf("fast again: slow %v, usual %v", p.slow, p.typical())
+	}
+}
+
+// A minute of which only some seconds are known is none.
+func TestPaceOfPartsOfMinutes(t *testing.T) {
+	for seconds, want := range map[int64]float64{19: 0, 20: 100} {
+		var p pace
+		for minute := range int64(5) {
+			for s := range seconds {
+				p.add(1_700_000_040_000+minute*60_000+s*1000, real(100), true)
+			}
+		}
+		if got := p.typical(); got != want {
+			t.Errorf("%d seconds of each minute: %v is usual, want %v", seconds, got, want)
+		}
+	}
+}
+
+// Losses may be below zero: their sum falls within a life.
+func TestLossesBelowZero(t *testing.T) {
+	var r ring
+	for i := range int64(5) {
+		s := sample{at: i * 1000, clock: i * 1000}
+		s.totals[cLossSum], s.totals[cBatches] = float64(-i), float64(i)
+		r.add(s, false)
+	}
+	if r.n != 5 {
+		t.Errorf("%d samples are of this life, want 5", r.n)
+	}
+}
+
+// A problem that comes again after it was over, and before that was told, is as old as its return.
+func TestProblemsComeAgain(t *testing.T) {
+	b := newIncidents()
+	wrong := []*finding{new(ranking).find(CodeMemory, "short")} // held back for 5 s
+	for at := int64(0); at <= 20_000; at += 1000 {
+		found := wrong
+		if at >= 8_000 && at < 14_000 {
+			found = nil
+		}
+		there, _, _ := b.enter(100_000+at, found, func(string) bool { return false })
+		since := map[int64]int64{7_000: 100_000, 11_000: 100_000, 12_000: -1, 18_000: -1, 19_000: 114_000}
+		want, told := since[at]
+		if told && (want < 0) != (len(there) == 0) || want > 0 && len(there) > 0 && there[0].SinceMS != want {
+			t.Errorf("after %d s: %+v, want since %d", at/1000, there, want)
+		}
+	}
+}
+
+// Who was heard half a second earlier than another is not behind, however fast the run is; who does not move is.
+func TestLag(t *testing.T) {
+	var fast, still ring
+	for i := range int64(11) {
+		s := sample{at: i * 1000, clock: i * 1000}
+		s.totals[cBatches] = float64(i) * 500
+		fast.add(s, false)
+		s.totals[cBatches] = 4000
+		still.add(s, false)
+	}
+	if lag := lagOf(5400, 5000, &fast, cBatches, 1000); lag != 0 {
+		t.Errorf("lag %d of who does 500 batches a second", lag)
+	}
+	if lag := lagOf(5600, 5000, &fast, cBatches, 1000); lag != 600 {
+		t.Errorf("lag %d, want 600", lag)
+	}
+	if lag := lagOf(5400, 4000, &still, cBatches, 1000); lag != 1400 {
+		t.Errorf("lag %d of who stands still, want 1400", lag)
+	}
+}
+
+// The time in which a trainer was stopped is not what it needs for a batch; that of others counts, also while a batch
+// is long.
+func TestHistoryLeavesStopsOut(t *testing.T) {
+	tr := &trainer{}
+	batches, compute := uint64(0), schema.Real(0)
+	report := func(at int64, doing int64) {
+		p := &schema.Telemetry{Serial: uint64(at / 1000), StartedMS: 1, NowMS: at, EveryMS: 1000,
+			Trainer: &schema.TrainerReport{Batches: batches, ComputeSeconds: compute,
+				Planned: 1000, Doing: schema.DoingCompute, DoingMS: doing}}
+		if tr.heard.take(at, p) {
+			tr.take(at, p, true)
+		}
+	}
+	at := int64(1_700_000_040_000)
+	for range 20 { // ten batches a second, of 80 ms of computing each
+		at, batches, compute = at+1000, batches+10, compute+0.8
+		report(at, 0)
+	}
+	at += 12_000 // stopped in the middle of a batch
+	report(at, 12_000)
+	batches, compute = batches+1, compute+12.08 // which is over now
+	for range 5 {
+		at, batches, compute = at+1000, batches+10, compute+0.8
+		report(at, 0)
+	}
+	total := tr.past.since(0)
+	w, ok := total.each()
+	if p := w.times(); !ok || p[partCompute] < 0.079 || p[partCompute] > 0.082 || w.wall > 0.11 {
+		t.Errorf("%.3f s of computing in %.3f s a batch, want 0.08 in 0.1", p[partCompute], w.wall)
+	}
+}

@@ -1,0 +1,420 @@
+package status
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"gradbus/schema"
+)
+
+// Bounds of what a Tracker keeps, whatever it is told. What is beyond them is not shown, and a problem says so.
+const (
+	// runs: those under way, and those that ended lately; half of them of one ps, unless it is the one that answers
+	JobsMax            = 64
+	unknownRunsMax     = 8   // runs that trainers speak of, and no ps
+	unknownTrainersMax = 256 // trainers of such runs, of one and of all
+	ServersMax         = 256 // ps
+	// of one run, of all that are shown, and of all that are kept of the ps that answers, and of other ps
+	TrainersMax = 4096
+	ShardsMax   = 4096 // of one run, and of all that are kept, as of trainers
+	GPUsMax     = 1024
+	gpusPerReport,
+	disksPerReport = 64, 32
+)
+
+// How long things are kept, in milliseconds.
+const (
+	endedKept  = 10 * 60_000 // a run that has ended
+	goneKept   = 10 * 60_000 // a ps, or a GPU, of which nothing is heard
+	shownAfter = 5_000       // trainers that speak of a run that no ps coordinates are shown
+	heldFor    = 10_000      // a run stays with the ps that coordinates it for so long after its last word
+)
+
+// Config says who watches.
+type Config struct {
+	Server  string // id of the ps that answers
+	URL     string // where trainers find it, until it says so itself
+	Version string // of gradbus
+
+	// Words puts commands in texts, ./bin/trainer packages, as they run where this ps was started; nil leaves them.
+	Words func(string) string
+
+	// Registered are the ids of the ps in the registry, as of a moment ago; nothing of any other is shown. It is called by
+	// the Tracker's caller's goroutine, and must not block. nil is where there is none: all are taken to be in it.
+	Registered func() []string
+}
+
+// Tracker makes the view of all jobs out of reports. It is not safe for concurrent use, and reads no clock: whoever
+// calls it says what time it is. Times may stand still, and must not fall: who is silent would not be found until they
+// have caught up.
+type Tracker struct {
+	config    Config
+	serial    uint64
+	now       int64 // milliseconds; of the latest call
+	ticked    int64 // of the latest Tick
+	told      uint64
+	changed   bool
+	servers   map[string]*server
+	runs      map[runKey]*run
+	gpus      map[gpuKey]*gpu
+	rivals    map[rivalKey]int64 // ps that claim what is another's, and when they did last
+	incidents incidents
+	log       eventLog
+	refused   limits
+
+	listed     map[string]int64  // ps in the registry, when they were there last
+	unlisted   map[string]*spoke // ps that are not
+	ofServers  budget
+	ofTrainers budget
+}
+
+// limits counts what was beyond a bound, since the last Tick and before.
+type limits struct {
+	what string
+	at   int64
+}
+
+type runKey struct {
+	name schema.JobName
+	id   schema.RunID
+}
+
+type rivalKey struct {
+	server string
+	name   schema.JobName
+}
+
+// New is a Tracker that knows nothing.
+func New(c Config) *Tracker {
+	t := &Tracker{config: c, servers: map[string]*server{}, runs: map[runKey]*run{}, gpus: map[gpuKey]*gpu{},
+		rivals: map[rivalKey]int64{}, incidents: newIncidents(), listed: map[string]int64{}, unlisted: map[string]*spoke{}}
+	t.weigh()
+	return t
+}
+
+// Take is given a report as it was heard: of which job, from whom (both out of the subject, never out of the body) and
+// when. The Tracker keeps p, which must not change afterwards. What does not fit the subject is ignored.
+func (t *Tracker) Take(now time.Time, job schema.JobName, from schema.Member, p *schema.Telemetry) {
+	t.advance(now)
+	switch id, isServer := strings.CutPrefix(string(from), "p-"); {
+	case p == nil || (p.Trainer == nil) == (p.Server == nil):
+	case isServer && p.Server != nil && id != "":
+		t.changed = t.takeServer(id, p) || t.changed
+	case !isServer && p.Trainer != nil:
+		if i, ok := trainerIndex(from); ok {
+			t.changed = t.takeTrainer(job, i, p) || t.changed
+		}
+	}
+}
+
+// Changed reports whether a report since the last Tick has said something that is worth a Tick at once: a GPU is worse
+// than it was, a trainer's connection is gone, a job has begun or ended.
+func (t *Tracker) Changed() bool { return t.changed }
+
+// advance notes the time of a call. A clock that was set back stands still until it has caught up.
+func (t *Tracker) advance(now time.Time) {
+	t.now = max(t.now, now.UnixMilli())
+}
+
+// trainerIndex is the i of ti.
+func trainerIndex(m schema.Member) (int, bool) {
+	digits, ok := strings.CutPrefix(string(m), "t")
+	if !ok || digits == "" || digits[0] == '0' && digits != "0" {
+		return 0, false
+	}
+	i, err := strconv.Atoi(digits)
+	return i, err == nil && i >= 0 && i < TrainersMax
+}
+
+func (t *Tracker) takeServer(id string, p *schema.Telemetry) (urgent bool) {
+	if !t.isListed(id) {
+		t.noteUnlisted(id)
+		return false
+	}
+	s := t.servers[id]
+	if s == nil {
+		if len(t.servers) >= ServersMax {
+			t.beyond("ps")
+			return false
+		}
+		s = &server{id: id}
+	}
+	was, bytes := s.report, serverReportBytes(p)
+	if !t.ofServers.fits(s.heard.bytes, bytes) {
+		t.beyond("large reports of ps")
+		return false
+	}
+	if !s.heard.take(t.now, p) {
+		return false
+	}
+	t.servers[id], s.report = s, p
+	t.ofServers.swap(s.heard.bytes, bytes)
+	s.heard.bytes = bytes
+	if s.heard.anew {
+		s.since = t.now
+	}
+	s.ring.add(serverSample(t.now, p), s.heard.anew)
+	s.reasons[(s.ring.n-1)%ringLen] = p.Server.Reasons
+	defer t.takeShards(s, p)
+	urgent = was != nil && p.Server.ControlLost && !was.Server.ControlLost
+	for i := range p.Server.Jobs {
+		urgent = t.takeJob(s, &p.Server.Jobs[i]) || urgent
+	}
+	return t.takeGPUs(p, "", "p-"+id, p.Server.GPUs) || urgent
+}
+
+// takeJob notes what a coordinator says of a run, unless another ps coordinates it.
+func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
+	if j.Name == "" {
+		return false
+	}
+	r := t.runs[runKey{j.Name, j.RunID}]
+	if other := t.holder(j); other != nil && other.coordinator != s.id {
+		if j.Phase != schema.PhaseEnded && len(t.rivals) < JobsMax {
+			t.rivals[rivalKey{s.id, j.Name}] = t.now
+		}
+		return false
+	}
+	if r == nil {
+		if j.Phase == schema.PhaseEnded && s.heard.report.NowMS-j.EndedMS > endedKept {
+			return false // it is forgotten
+		}
+		if s.id != t.config.Server && t.runsOf(s.id) >= JobsMax/2 {
+			t.beyond("jobs")
+			return false
+		}
+		own := rankOther
+		if s.id == t.config.Server {
+			own = rankOwn
+		}
+		if r = t.addRun(j.Name, j.RunID, own); r == nil {
+			return false
+		}
+	}
+	was, said := r.said, *j // a copy: the run may outlive the rest of the report
+	r.coordinator, r.said, r.saidAt = s.id, &said, t.now
+	r.shards = min(max(j.Shards, 0), ShardsMax)
+	for i := range r.trainers {
+		if i >= len(j.Members) {
+			delete(r.trainers, i) // it was never one
+		}
+	}
+	if j.Phase == schema.PhaseEnded && r.endedAt == 0 {
+		r.endedAt = t.now
+	}
+	if was == nil {
+		return false
+	}
+	for i := range j.Members {
+		if i < len(was.Members) && (j.Members[i].Gone && !was.Members[i].Gone || j.Members[i].Lost && !was.Members[i].Lost) {
+			urgent = true
+		}
+	}
+	return urgent || j.Phase != was.Phase
+}
+
+// holder is the run under way of that name which a ps coordinates that is still heard of; nil where anybody may claim
+// it.
+func (t *Tracker) holder(j *schema.JobReport) *run {
+	for k, r := range t.runs {
+		if k.name != j.Name || r.said == nil || r.over() && k.id != j.RunID {
+			continue
+		}
+		s := t.servers[r.coordinator]
+		if s != nil && t.now-s.heard.at() <= heldFor && t.now-r.saidAt <= heldFor {
+			return r
+		}
+	}
+	return nil
+}
+
+// Ranks of runs, by who tells of them.
+const (
+	rankTrainers = iota // trainers alone
+	rankOther           // another ps
+	rankOwn             // the ps that answers
+)
+
+func (t *Tracker) rankOf(r *run) int {
+	switch {
+	case r.said == nil:
+		return rankTrainers
+	case r.coordinator == t.config.Server:
+		return rankOwn
+	}
+	return rankOther
+}
+
+// addRun makes room for a run; nil where there is none. What ended first makes way, and else one of a lower rank.
+func (t *Tracker) addRun(name schema.JobName, id schema.RunID, of int) *run {
+	if len(t.runs) >= JobsMax {
+		var least *run
+		for _, r := range t.runs {
+			switch {
+			case !r.over() && t.rankOf(r) >= of:
+			case least == nil, r.over() && (!least.over() || r.endedAt < least.endedAt),
+				!r.over() && !least.over() && t.rankOf(r) < t.rankOf(least):
+				least = r
+			}
+		}
+		if least == nil || !least.over() {
+			t.beyond("jobs")
+		}
+		if least == nil {
+			return nil
+		}
+		delete(t.runs, least.key)
+	}
+	r := &run{key: runKey{name, id}, since: t.now, trainers: map[int]*trainer{}}
+	t.runs[r.key] = r
+	return r
+}
+
+func (t *Tracker) takeTrainer(job schema.JobName, i int, p *schema.Telemetry) (urgent bool) {
+	if job == "" {
+		return false
+	}
+	key := runKey{job, p.Trainer.RunID}
+	r := t.runs[key]
+	if r == nil {
+		if !t.mayAppear(key) {
+			return false
+		}
+		if i >= unknownTrainersMax || !t.mayJoin(rankTrainers) {
+			t.beyond("trainers")
+			return false
+		}
+		if r = t.addRun(key.name, key.id, rankTrainers); r == nil {
+			return false
+		}
+	}
+	if i >= r.trainersMax() {
+		return false
+	}
+	tr := r.trainers[i]
+	if tr == nil {
+		if !t.mayJoin(t.rankOf(r)) {
+			t.beyond("trainers")
+			return false
+		}
+		tr = &trainer{index: i, member: schema.TrainerMember(i)}
+	}
+	bytes := p.MemoryBytes()
+	if bytes > r.reportBytesMax() || !t.ofTrainers.fits(tr.heard.bytes, bytes) {
+		t.beyond("large reports of trainers")
+		return false
+	}
+	if !tr.heard.take(t.now, p) {
+		return false
+	}
+	r.trainers[i] = tr
+	t.ofTrainers.swap(tr.heard.bytes, bytes)
+	tr.heard.bytes = bytes
+	tr.take(t.now, p, !r.blocked)
+	if r.said == nil {
+		return false // whose GPUs they are nobody knows
+	}
+	return t.takeGPUs(p, string(job)+"/"+string(tr.member), "", p.Trainer.GPUs)
+}
+
+// mayAppear reports whether a trainer may bring a run that no ps has told of: one of each name, and only a few, while
+// no other of that name is under way.
+func (t *Tracker) mayAppear(key runKey) bool {
+	n := 0
+	for k, r := range t.runs {
+		if r.said != nil && !r.over() && k.name == key.name {
+			return false
+		}
+		if r.said != nil {
+			continue
+		}
+		if k.name == key.name {
+			if r.anybody(t.now, shownAfter) {
+				return false
+			}
+			delete(t.runs, k)
+			continue
+		}
+		n++
+	}
+	return n < unknownRunsMax
+}
+
+// runsOf is the number of runs that a ps coordinates.
+func (t *Tracker) runsOf(server string) (n int) {
+	for _, r := range t.runs {
+		if r.coordinator == server {
+			n++
+		}
+	}
+	return n
+}
+
+// trainersMax bounds the numbers of a run's trainers.
+func (r *run) trainersMax() int {
+	if r.said == nil {
+		return unknownTrainersMax
+	}
+	return min(len(r.said.Members), TrainersMax)
+}
+
+// reportBytesMax bounds what one of its trainers may say.
+func (r *run) reportBytesMax() int {
+	if r.said == nil {
+		return trainerBytes
+	}
+	return TrainerBytesMax
+}
+
+// mayJoin reports whether there is room for one more trainer of a run of a rank: none takes it from another.
+func (t *Tracker) mayJoin(rank int) bool {
+	most := TrainersMax
+	if rank == rankTrainers {
+		most = unknownTrainersMax
+	}
+	return t.ofRank(rank, func(r *run) int { return len(r.trainers) }) < most
+}
+
+// mayKeep reports the same for one more shard.
+func (t *Tracker) mayKeep(rank int) bool {
+	return t.ofRank(rank, func(r *run) int { return len(r.kept) }) < ShardsMax
+}
+
+// ofRank adds up what runs of a rank have.
+func (t *Tracker) ofRank(rank int, have func(*run) int) (n int) {
+	for _, r := range t.runs {
+		if t.rankOf(r) == rank {
+			n += have(r)
+		}
+	}
+	return n
+}
+
+// allot says how many trainers of each run are shown: TrainersMax of all, and those of the ps that answers first.
+func (t *Tracker) allot() {
+	left := TrainersMax
+	all := t.sortedRuns()
+	for rank := rankOwn; rank >= rankTrainers; rank-- {
+		for _, r := range all {
+			if t.rankOf(r) != rank {
+				continue
+			}
+			if r.shown = min(r.numbered(), left); r.shown < r.numbered() {
+				t.beyond("trainers")
+			}
+			left -= r.shown
+		}
+	}
+}
+
+func (t *Tracker) beyond(what string) { t.refused = limits{what, t.now} }
+
+// finite is x, or 0 where that is NaN or infinite.
+func finite(x schema.Real) float64 {
+	if f := float64(x); !math.IsNaN(f) && !math.IsInf(f, 0) {
+		return f
+	}
+	return 0
+}

@@ -1,0 +1,268 @@
+package status
+
+import (
+	"fmt"
+
+	"gradbus/schema"
+)
+
+// Codes of events that are no problems.
+const (
+	EventJobJoined    = "job-registered"
+	EventJobStarted   = "job-started"
+	EventJobEnded     = "job-ended"
+	EventJobRefused   = "job-refused"
+	EventJoined       = "trainer-joined"
+	EventLeft         = "trainer-left"
+	EventRestarted    = "restarted"
+	EventServerJoined = "server-joined"
+	EventReconnected  = "reconnected"
+	EventXID          = "gpu-xid"
+	EventGPUState     = "gpu-state"
+)
+
+// logProblem writes that a problem has begun, or is over.
+func (t *Tracker) logProblem(p *Problem, at int64, over bool) {
+	e := Event{Level: p.Level, Code: p.Code, Text: p.Text, Job: p.Job, Member: p.Member, GPU: p.GPU}
+	if over {
+		_, c := rank(p.Code)
+		e.Level, e.Text = OK, fmt.Sprintf("over after %s: %s%s", ago(at-p.SinceMS), about(p), c.Title)
+	}
+	t.log.add(at, e)
+}
+
+// about says whom a problem is about, before what it is.
+func about(p *Problem) string {
+	switch {
+	case p.Job != "" && p.Member != "":
+		return p.Job + " " + p.Member + ": "
+	case p.Member != "":
+		return p.Member + ": "
+	case p.Job != "":
+		return p.Job + ": "
+	case p.GPU != "":
+		return p.GPU + ": "
+	}
+	return ""
+}
+
+func (t *Tracker) event(level Level, code string, e Event, text string, args ...any) {
+	e.Level, e.Code, e.Text = level, code, fmt.Sprintf(text, args...)
+	t.log.add(t.now, e)
+}
+
+// seen is what events have told of a run.
+type seen struct {
+	phase   string
+	any     bool // trainers were looked at
+	trainer map[int]place
+}
+
+// place is what events have told of a trainer.
+type place struct {
+	host string
+	left bool
+	life int64 // StartedMS of its reports
+	anew uint64
+}
+
+// watchRuns writes what has become of jobs and trainers.
+func (t *Tracker) watchRuns() {
+	for _, r := range t.sortedRuns() {
+		if r.said == nil {
+			continue
+		}
+		if r.seen.trainer == nil {
+			r.seen.trainer = map[int]place{}
+		}
+		t.watchPhase(r)
+		if r.over() {
+			continue
+		}
+		for i := range r.places() {
+			t.watchTrainer(r, i)
+		}
+		r.seen.any = true
+	}
+}
+
+func (t *Tracker) watchPhase(r *run) {
+	name, phase := string(r.key.name), r.said.Phase
+	if r.over() {
+		phase = schema.PhaseEnded
+	}
+	if phase == r.seen.phase {
+		return
+	}
+	e := Event{Job: name}
+	switch phase {
+	case schema.PhaseGathering:
+		t.event(Info, EventJobJoined, e, "%s is registered: %s, %s", name, plural(r.said.Trainers, "trainer"),
+			plural(r.said.Shards, "shard"))
+	case schema.PhaseRunning:
+		if r.seen.phase == "" && t.sinceStart(r) > 5_000 {
+			t.event(Info, EventJobStarted, e, "%s is under way at batch %d: %s, %s", name, r.said.Batch,
+				plural(r.said.Trainers, "trainer"), plural(r.said.Shards, "shard"))
+			break
+		}
+		t.event(Info, EventJobStarted, e, "%s has started: %s, %s", name, plural(r.said.Trainers, "trainer"),
+			plural(r.said.Shards, "shard"))
+	case schema.PhaseEnded:
+		if r.failed() == "" { // else it is a problem
+			t.event(Info, EventJobEnded, e, "%s has ended after batch %d", name, r.said.Batch)
+		}
+	}
+	r.seen.phase = phase
+}
+
+// sinceStart is for how long a run has been under way, by its coordinator's word.
+func (t *Tracker) sinceStart(r *run) int64 {
+	s := t.servers[r.coordinator]
+	if s == nil || r.said.StartedMS == 0 {
+		return 0
+	}
+	return s.heard.report.NowMS - r.said.StartedMS
+}
+
+// watchTrainer writes that a trainer has joined, left, or was started again.
+func (t *Tracker) watchTrainer(r *run, i int) {
+	tr, m := r.trainers[i], r.member(i)
+	was, name := r.seen.trainer[i], schema.TrainerMember(i)
+	now := was
+	e := Event{Job: string(r.key.name), Member: string(name)}
+	if m != nil {
+		now.host, now.left = m.Host, m.Left
+	}
+	if tr != nil {
+		now.life, now.anew = tr.heard.report.StartedMS, tr.said().Traffic.Reconnects
+	}
+	switch {
+	case was.host == "" && now.host != "" && !r.seen.any && t.sinceStart(r) > 5_000: // it had joined before we were there
+	case was.host == "" && now.host != "":
+		t.event(Info, EventJoined, e, "trainer %s has joined %s from %s", name, r.key.name, tr.where(m))
+	case was.host != "" && now.host == "" && r.said.Phase == schema.PhaseGathering:
+		t.event(Info, EventLeft, e, "the place of trainer %s in %s is free again", name, r.key.name)
+	case !was.left && now.left:
+		t.event(Info, EventLeft, e, "trainer %s on %s has left %s", name, tr.where(m), r.key.name)
+	case was.life != 0 && now.life != was.life:
+		t.event(Warning, EventRestarted, e, "trainer %s on %s was started again", name, tr.where(m))
+	case now.life == was.life && now.anew > was.anew && was.life != 0:
+		t.event(Info, EventReconnected, e, "trainer %s on %s has connected anew, %d times in all", name,
+			tr.where(m), now.anew)
+	}
+	r.seen.trainer[i] = now
+}
+
+// watchServers writes that ps have come, or were started again.
+func (t *Tracker) watchServers() {
+	for _, id := range sortedKeys(t.servers) {
+		s := t.servers[id]
+		e := Event{Member: "p-" + id}
+		switch life := s.heard.report.StartedMS; {
+		case s.life == 0 && id != t.config.Server:
+			t.event(Info, EventServerJoined, e, "ps %s on %s is there", id, s.heard.report.Host)
+		case s.life != 0 && life != s.life:
+			t.event(Warning, EventRestarted, e, "ps %s on %s was started again; it knows no job from before", id,
+				s.heard.report.Host)
+		}
+		s.life = s.heard.report.StartedMS
+		t.watchRefused(s)
+	}
+}
+
+// refusedKey tells refused joins apart: the same again, minutes after it was forgotten, is another.
+type refusedKey struct {
+	job     schema.JobName
+	reason  string
+	field   string
+	firstMS int64
+}
+
+// watchRefused writes that joins were refused: the first time, and of what is refused again and again the second, the
+// fourth and so on.
+func (t *Tracker) watchRefused(s *server) {
+	told := map[refusedKey]uint64{}
+	said := s.said().Refused
+	for i := range said[:min(len(said), schema.TelemetryRefusedMax)] {
+		r := &said[i]
+		key := refusedKey{r.Job, r.Reason, r.Field, r.FirstMS}
+		was := max(s.refused[key], told[key])
+		if told[key] = was; r.Count < max(2*was, 1) {
+			continue
+		}
+		told[key] = r.Count
+		again := ""
+		if r.Count > 1 {
+			again = fmt.Sprintf(", %s times so far", count(float64(r.Count)))
+		}
+		t.event(Warning, EventJobRefused, Event{Job: string(r.Job), Member: "p-" + s.id},
+			"ps %s refused a trainer of %s from %s%s: %s", s.id, r.Job, schema.Clip(r.Host), again, schema.Clip(r.Text))
+	}
+	s.refused = told
+}
+
+// watchGPUs writes what has become of GPUs: XIDs, and states that are no problem.
+func (t *Tracker) watchGPUs(s *Status) {
+	for i := range s.GPUs {
+		g := &s.GPUs[i]
+		known := t.gpus[keyOf(g)]
+		if known == nil {
+			continue
+		}
+		e := Event{GPU: gpuName(g)}
+		injected := ""
+		if g.Injected {
+			injected = " (injected)"
+		}
+		for _, code := range sortedKeys(g.XIDs) {
+			if was := known.xids[code]; g.XIDs[code] > was && (known.shown != "" || g.State != schema.GPUHealthy) {
+				t.event(Warning, EventXID, e, "XID %s on GPU %d of %s%s, %s", schema.Clip(code), g.Index, g.Host, injected,
+					plural(int(min(g.XIDs[code], 1<<30)), "time"))
+			}
+		}
+		if known.shown != "" && known.shown != g.State && g.State == schema.GPUHealthy {
+			t.event(OK, EventGPUState, e, "GPU %d of %s is healthy again, it was %s", g.Index, g.Host, known.shown)
+		}
+		known.shown, known.xids = g.State, g.XIDs
+	}
+}
+
+// keyOf is the key of a GPU that is shown.
+func keyOf(g *GPU) gpuKey {
+	key := gpuKey{host: g.Host, uuid: g.UUID}
+	if key.uuid == "" {
+		key.index = g.Index
+	}
+	return key
+}
+
+// eventLog keeps the latest EventsMax events.
+type eventLog struct {
+	serial uint64
+	kept   []Event // in the order of serials; twice EventsMax at most
+}
+
+func (l *eventLog) add(now int64, e Event) {
+	// above those of the process before: who asks for what came after a serial misses nothing when a ps is started again
+	if l.serial == 0 {
+		l.serial = uint64(max(now, 0))
+	}
+	l.serial++
+	e.Serial, e.AtMS = l.serial, now
+	if len(l.kept) >= 2*EventsMax {
+		l.kept = append(make([]Event, 0, 2*EventsMax), l.kept[len(l.kept)-EventsMax+1:]...)
+	}
+	l.kept = append(l.kept, e)
+}
+
+// since are the events with greater serials, newest last, at most EventsMax. Nobody writes to them.
+func (l *eventLog) since(serial uint64) []Event {
+	if serial >= l.serial {
+		return []Event{}
+	}
+	n := int(min(l.serial-serial, uint64(len(l.kept)), EventsMax))
+	return l.kept[len(l.kept)-n : len(l.kept) : len(l.kept)]
+}
+
+// Events are what has happened since the event of that serial, newest last: at most EventsMax.
+func (t *Tracker) Events(since uint64) []Event { return t.log.since(since) }

@@ -1,0 +1,127 @@
+package ps
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+
+	"gradbus/ps/module"
+	"gradbus/schema"
+)
+
+// checkServers refuses a job whose part another ps has said to have no room for, and one of too many shards. fitted is
+// its manifest with the chunks that there is room for.
+func (l *controlLoop) checkServers(c *acquisition, fitted *schema.Job) *schema.Refused {
+	if !c.job.NeedsShards() {
+		return nil
+	}
+	shards := 0
+	for _, s := range c.servers {
+		shards += s.Shards
+	}
+	if shards > schema.ShardsMax {
+		return &schema.Refused{Reason: "server_full",
+			Text: fmt.Sprintf("%d shards on %d ps: want at most %d; give fewer with --shards", shards, len(c.servers),
+				schema.ShardsMax)}
+	}
+	for _, s := range c.servers {
+		if s.ID == l.server.registry.self.ID {
+			if r := l.checkRoom(fitted, s.Shards, shards); r != nil {
+				return r
+			}
+		} else if need := MemoryOf(l.server.config, fitted, s.Shards, shards).Bytes(); need > s.MemoryBytes {
+			return noRoom(c.job, "those of ps "+s.ID+" on "+s.Host, need, s.MemoryBytes)
+		}
+	}
+	return nil
+}
+
+// shardsHere is how many shards of a job are here.
+func (l *controlLoop) shardsHere(c *acquisition) int {
+	for _, s := range c.servers {
+		if s.ID == l.server.registry.self.ID {
+			return s.Shards
+		}
+	}
+	return 1 // this ps coordinates a job whose shards are elsewhere
+}
+
+func noRoom(job *schema.Job, who string, need, free int64) *schema.Refused {
+	return &schema.Refused{Reason: "invalid_job", Field: "tables", Have: strconv.FormatInt(free, 10),
+		Want: strconv.FormatInt(need, 10),
+		Text: fmt.Sprintf("job %s needs %d bytes, and %d of %s are free: use smaller tables or raise the server's "+
+			"--memory-mib by %d", job.Name, need, free, who, (need-free+1<<20-1)>>20)}
+}
+
+// checkManifest refuses what no server can run.
+func checkManifest(manifest *schema.Job) *schema.Refused {
+	if err := manifest.Validate(); err != nil {
+		r := &schema.Refused{Reason: "invalid_job", Text: schema.Clip(err.Error())}
+		var fields schema.JobErrors
+		if errors.As(err, &fields) && len(fields) > 0 {
+			r.Field, r.Have, r.Want = fields[0].Field, fields[0].Value, fields[0].Want
+		}
+		return r
+	}
+	return module.Check(manifest)
+}
+
+// checkRoom refuses a job whose shards here would not fit beside those of others. Where only jobs that end are in its
+// way it says so.
+func (l *controlLoop) checkRoom(manifest *schema.Job, own, shards int) *schema.Refused {
+	r := l.checkBeside(manifest, own, shards, l.held())
+	if r == nil || len(l.leaving) == 0 ||
+		l.checkBeside(manifest, own, shards, slices.Collect(maps.Values(l.assignments))) != nil {
+		return r
+	}
+	return &schema.Refused{Reason: schema.RefusedBusy,
+		Text: schema.Clip(fmt.Sprintf("jobs that end have not given back yet what job %s needs, now: %s",
+			manifest.Name, r.Text))}
+}
+
+// checkBeside refuses a job whose shards here would not fit beside those of the others.
+func (l *controlLoop) checkBeside(manifest *schema.Job, own, shards int, others []*assignment) *schema.Refused {
+	c := &l.server.config
+	if len(others) >= c.JobsMax {
+		return &schema.Refused{Reason: "server_full",
+			Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(others), c.JobsMax)}
+	}
+	if need, free := MemoryOf(*c, manifest, own, shards).Bytes(), l.freeBytes(others); need > free {
+		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
+	}
+	return checkWindows(manifest, own, l.window(manifest, own, others))
+}
+
+// window is what each trainer of a job may have under way to each of its own shards here, beside other jobs.
+func (l *controlLoop) window(manifest *schema.Job, own int, others []*assignment) int64 {
+	c := &l.server.config
+	free := c.PendingBytesMax / 2
+	for _, a := range others {
+		free -= int64(a.manifest.Trainers*len(a.own)) * a.window
+	}
+	share, most := windowShare(c, len(others), free)
+	return windowBytes(manifest, own, c.StagedBytesMax, share, most)
+}
+
+// fitChunks is a manifest with the largest chunks, of halves of its own, with which the window of each trainer to each
+// of its own shards here holds a message, once the jobs that end have ended; the manifest itself where there are none.
+func (l *controlLoop) fitChunks(manifest *schema.Job, own int) *schema.Job {
+	staying := slices.Collect(maps.Values(l.assignments))
+	for job := manifest; job != nil; job = job.SmallerChunks() {
+		if checkWindows(job, own, l.window(job, own, staying)) == nil {
+			return job
+		}
+	}
+	return manifest
+}
+
+// freeBytes is the memory that these jobs leave.
+func (l *controlLoop) freeBytes(jobs []*assignment) int64 {
+	free := l.server.config.MemoryBytesMax
+	for _, a := range jobs {
+		free -= a.memory.Bytes()
+	}
+	return free
+}

@@ -1,0 +1,387 @@
+package schema
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// Telemetry is what a member says of itself once a second, to whoever watches. It travels as JSON in a heartbeat
+// (EncodeHeartbeat): a trainer's on gradbus.v1.{job}.t3.beat.all, that of a ps on gradbus.v1.ps.p-{id}.beat.all. Nobody
+// waits for a report, and nothing depends on one: what is lost is made good by the next, since counters are totals
+// since the member's start and never fall within one.
+//
+// Exactly one of Trainer and Server is set.
+type Telemetry struct {
+	Serial    uint64 `json:"serial"`     // rises by one
+	StartedMS int64  `json:"started_ms"` // milliseconds since 1970 at the member's start, by its clock
+	NowMS     int64  `json:"now_ms"`     // the same, of this report
+	EveryMS   int64  `json:"every_ms"`   // until the next
+	Host      string `json:"host"`       // name of the machine
+	PID       int    `json:"pid"`
+
+	Trainer *TrainerReport `json:"trainer,omitempty"`
+	Server  *ServerReport  `json:"server,omitempty"`
+}
+
+// TrainerReport is what a trainer says of itself. Times are totals in seconds, as trainer.Stats has them.
+type TrainerReport struct {
+	RunID RunID `json:"run_id,string"`
+
+	Batch        Batch     `json:"batch"`                    // under way, or next
+	Batches      uint64    `json:"batches"`                  // completed
+	Planned      Batch     `json:"planned"`                  // batch before which the run under way ends; 0 between runs
+	Hosted       bool      `json:"hosted,omitempty"`         // it trains with modules that shards host, which ends nowhere
+	Samples      uint64    `json:"samples"`                  // of this trainer's lanes
+	Behind       uint64    `json:"behind"`                   // versions that batches were computed behind, in all
+	Doing        Doing     `json:"doing"`                    // what it does or waits for at this moment
+	DoingMS      int64     `json:"doing_ms"`                 // for how long
+	AwaitedShard *int      `json:"awaited_shard,omitempty"`  // the first of those it waits for
+	Awaited      int       `json:"awaited_shards,omitempty"` // their number; 0 where that is not known
+	Loss         TrainLoss `json:"loss"`
+
+	// GradientNorm is the L2 norm of the mean gradient over this trainer's samples of batch GradientBatch: dense
+	// parameters and rows. It is taken of a batch now and then, about once a second. nil before the first.
+	GradientNorm  *Real `json:"gradient_norm,omitempty"`
+	GradientBatch Batch `json:"gradient_batch,omitempty"`
+
+	KeysSeconds    Real `json:"keys_seconds"`
+	LookupSeconds  Real `json:"lookup_seconds"`
+	ComputeSeconds Real `json:"compute_seconds"`
+	SendSeconds    Real `json:"send_seconds"`
+	ResultSeconds  Real `json:"result_seconds"`
+
+	Traffic         Traffic `json:"traffic"`
+	LookupsRepeated uint64  `json:"lookups_repeated"`
+	LanesSkipped    uint64  `json:"lanes_skipped,omitempty"` // absent from a batch because their gradient was not finite
+	Pulls           uint64  `json:"pulls"`
+	GradientFrames  uint64  `json:"gradient_frames"`
+	Resent          uint64  `json:"resent"`
+	Results         uint64  `json:"results"`
+	ResultsRepeated uint64  `json:"results_repeated"`
+
+	Links    []LinkReport    `json:"links,omitempty"`    // to every shard it sends to, ascending; at most LinksMax
+	Replicas []ReplicaDigest `json:"replicas,omitempty"` // in mean: of versions lately, ascending; at most ReplicasMax
+	Process  ProcessReport   `json:"process"`
+	Backend  string          `json:"backend"` // cuda.Describe
+	GPUs     []GPUReport     `json:"gpus,omitempty"`
+	Disks    []DiskReport    `json:"disks,omitempty"`
+
+	Verification VerifyReport `json:"verification,omitzero"` // of what its own backend writes
+}
+
+// Bounds of lists in a report. A body as a whole has at most BodyBytesMax.
+const (
+	LinksMax            = 256
+	ReplicasMax         = 8
+	TelemetryGPUsMax    = 64
+	TelemetryDisksMax   = 16
+	TelemetryJobsMax    = 256         // of which a ps tells
+	TelemetryRefusedMax = 16          // joins, by job and reason
+	TelemetryShardsMax  = 1024        // of all jobs on one ps
+	TelemetryNamesMax   = ShardsMax   // members of a job, those that a round waits for, ps that keep its shards
+	TelemetryCountsMax  = 256         // entries of a map: reasons, codes of XIDs
+	TelemetryEveryMax   = 3600 * 1000 // milliseconds between two reports
+)
+
+// Doing is what a trainer does at a moment.
+type Doing string
+
+// What a trainer can be doing.
+const (
+	DoingJoining Doing = "joining" // until all are there
+	DoingKeys    Doing = "keys"    // asking the workload for keys, building lookups
+	DoingLookup  Doing = "lookup"  // waiting for rows
+	DoingCompute Doing = "compute" // in the workload
+	DoingSend    Doing = "send"    // building and publishing gradients
+	DoingResult  Doing = "result"  // waiting for results
+	DoingOther   Doing = "other"   // outside of Run, or in its caller's report
+)
+
+// TrainLoss is the loss over this trainer's samples since its start, and of its last batch.
+type TrainLoss struct {
+	Sum     Real   `json:"sum"` // of the losses of samples that were finite
+	Samples uint64 `json:"samples"`
+	Last    Real   `json:"last"` // mean of the last completed batch; may be NaN or infinite
+	Bad     uint64 `json:"bad"`  // batches whose loss was NaN or infinite
+}
+
+// Traffic is payload over all connections of a member.
+type Traffic struct {
+	BytesSent        uint64 `json:"bytes_sent"`
+	BytesReceived    uint64 `json:"bytes_received"`
+	MessagesSent     uint64 `json:"messages_sent"`
+	MessagesReceived uint64 `json:"messages_received"`
+	Reconnects       uint64 `json:"reconnects"`
+	Dropped          uint64 `json:"dropped"` // messages lost to a slow reader, or damaged
+	Connected        bool   `json:"connected"`
+}
+
+// LinkReport is a trainer's window to one shard.
+type LinkReport struct {
+	Shard        int    `json:"shard"`
+	PendingBytes int64  `json:"pending_bytes"` // sent and not acknowledged
+	WindowBytes  int64  `json:"window_bytes"`  // that may be under way
+	Frames       uint64 `json:"frames"`
+	Resent       uint64 `json:"resent"`
+	// of a frame until it is known to have come, lately; 0 before the first
+	RoundTrip Real `json:"round_trip_seconds"`
+}
+
+// ReplicaDigest is the CRC-32C of a trainer's replica of the dense parameters, in the manifest's order, at one version.
+type ReplicaDigest struct {
+	Version Version `json:"version"`
+	Digest  uint32  `json:"digest"`
+}
+
+// ProcessReport is what a process takes of its machine.
+type ProcessReport struct {
+	CPUSeconds    Real  `json:"cpu_seconds"`
+	ResidentBytes int64 `json:"resident_bytes"`
+	HeapBytes     int64 `json:"heap_bytes"` // live Go heap
+	Goroutines    int   `json:"goroutines"`
+	CPUs          int   `json:"cpus"` // that it may use
+}
+
+// ServerReport is what a ps says of itself, of the jobs it coordinates and of the shards it keeps.
+type ServerReport struct {
+	ID          string `json:"id"`
+	Version     string `json:"version"` // of gradbus
+	URL         string `json:"url"`     // of its data server
+	Page        string `json:"page"`    // URL of its page; empty where it serves none
+	Backend     string `json:"backend"` // cuda.Describe
+	Deadline    Real   `json:"deadline_seconds"`
+	Control     string `json:"control,omitempty"` // host:port of the control server; empty where that is this ps itself
+	ControlLost bool   `json:"control_lost"`
+
+	Frames       uint64            `json:"frames"` // received, by shards and coordinator
+	Bytes        uint64            `json:"bytes"`
+	Dropped      uint64            `json:"dropped"`
+	SlowReaders  uint64            `json:"slow_readers"`
+	Reasons      map[string]uint64 `json:"reasons"` // frames that were refused or repeated, by reason; all reasons but ok
+	Traffic      Traffic           `json:"traffic"`
+	Memory       MemoryReport      `json:"memory"`
+	Process      ProcessReport     `json:"process"`
+	Verification VerifyReport      `json:"verification"`
+	Disks        []DiskReport      `json:"disks,omitempty"`
+
+	Jobs   []JobReport   `json:"jobs,omitempty"`   // coordinated here, and those that ended in the last minutes
+	Shards []ShardReport `json:"shards,omitempty"` // kept here
+	GPUs   []GPUReport   `json:"gpus,omitempty"`   // of its machine
+
+	Refused []RefusedReport `json:"refused,omitempty"` // joins that it refused in the last minutes, the latest last
+}
+
+// RefusedReport is trainers that wanted to join a job and were refused, for one reason.
+type RefusedReport struct {
+	Job     JobName `json:"job"`
+	Reason  string  `json:"reason"`          // as in Refused: "invalid_job"
+	Field   string  `json:"field,omitempty"` // of the manifest, where it is one: "tables"
+	Text    string  `json:"text"`            // what was wrong, and what would be right, the last time
+	Host    string  `json:"host"`            // who asked last: machine and process id
+	Count   uint64  `json:"count"`
+	FirstMS int64   `json:"first_ms"` // milliseconds since 1970, by the clock of this ps
+	LastMS  int64   `json:"last_ms"`
+}
+
+// MemoryReport is a ps's budget: what jobs may hold and what they were promised, in bytes.
+type MemoryReport struct {
+	PromisedBytes int64 `json:"promised_bytes"`
+	MaxBytes      int64 `json:"max_bytes"`
+}
+
+// DiskReport is a file system that the process writes to, and that may fill up.
+type DiskReport struct {
+	Path       string `json:"path"`       // on it, as the process was told it; the first where it writes to several
+	FreeBytes  int64  `json:"free_bytes"` // that a process without privileges may still write
+	TotalBytes int64  `json:"total_bytes"`
+	Use        string `json:"use,omitempty"` // what is written there: "models, curves"
+	// that will be written there at once, such as a model; 0 where that is little
+	NeedBytes int64 `json:"need_bytes,omitempty"`
+	SampleMS  int64 `json:"sample_ms,omitempty"` // when it last answered; 0 from members that do not say
+	// which tells file systems of one machine apart: "8:1"; empty where not known
+	Device string `json:"device,omitempty"`
+}
+
+// VerificationOf is what a backend says that is verified, as a *cuda.Verified is. gpus are those of its process.
+func VerificationOf(v interface {
+	OneIn() int
+	Checked() (blocks, mismatches uint64)
+	Injected() bool
+}, gpus []GPUReport) VerifyReport {
+	p := VerifyReport{OneIn: v.OneIn(), Injected: v.Injected()}
+	p.Blocks, p.Mismatches = v.Checked()
+	for i := range gpus {
+		if gpus[i].Used && p.Mismatches > 0 {
+			p.Device = gpus[i].UUID
+		}
+	}
+	return p
+}
+
+// VerifyReport counts optimizer blocks that were computed again by another backend: of a shard, or of a trainer that
+// keeps replicas.
+type VerifyReport struct {
+	OneIn      int    `json:"one_in"` // 0: never
+	Blocks     uint64 `json:"blocks"`
+	Mismatches uint64 `json:"mismatches"`
+	Device     string `json:"device,omitempty"`   // UUID of the GPU that gave the last mismatch
+	Injected   bool   `json:"injected,omitempty"` // a wrong bit was asked for, as a rehearsal
+}
+
+// Phases of a job.
+const (
+	PhaseGathering = "gathering" // trainers are missing, or shards are not ready
+	PhaseRunning   = "running"
+	PhaseEnded     = "ended"
+)
+
+// JobReport is a job as its coordinator sees it.
+type JobReport struct {
+	Name        JobName        `json:"name"`
+	Workload    string         `json:"workload"`
+	RunID       RunID          `json:"run_id,string"`
+	Phase       string         `json:"phase"` // gathering, running, ended
+	Consistency string         `json:"consistency"`
+	Apply       string         `json:"apply"`
+	Reduce      string         `json:"reduce"`
+	Trainers    int            `json:"trainers"`
+	Shards      int            `json:"shards"`
+	Lanes       int            `json:"lanes"`
+	Ahead       int            `json:"ahead,omitempty"` // batches that a trainer may run ahead, in bounded
+	Batch       Batch          `json:"batch"`
+	Parameters  int64          `json:"parameters"` // values of dense parameters and tables
+	StartedMS   int64          `json:"started_ms"` // by the clock of this ps; 0 before the start
+	EndedMS     int64          `json:"ended_ms,omitempty"`
+	Failed      *Failed        `json:"failed,omitempty"`
+	Members     []MemberReport `json:"members"` // in order of their ids
+	Keepers     []string       `json:"keepers"` // ids of the ps that keep its shards
+}
+
+// MemberReport is the place of one trainer in a job.
+type MemberReport struct {
+	Member   Member `json:"member"`
+	Host     string `json:"host"` // empty where the place is free
+	Batch    Batch  `json:"batch"`
+	SilentMS int64  `json:"silent_ms"` // since it was last heard
+	Left     bool   `json:"left,omitempty"`
+	Lost     bool   `json:"lost,omitempty"` // in a job that goes on without it
+	Gone     bool   `json:"gone,omitempty"` // its connection was there and is not any more
+	// Waited says that rounds of WaitedBatch wait for it, and for how long.
+	Waited      bool  `json:"waited,omitempty"`
+	First       bool  `json:"first,omitempty"` // the earliest of these rounds waits for it
+	WaitedBatch Batch `json:"waited_batch,omitempty"`
+	WaitedMS    int64 `json:"waited_ms,omitempty"`
+}
+
+// ShardReport is one shard of one job.
+type ShardReport struct {
+	Job            JobName  `json:"job"`
+	Shard          int      `json:"shard"`
+	Ready          bool     `json:"ready"`
+	Version        Version  `json:"version"`
+	Frames         uint64   `json:"frames"` // contributions and requests that were taken
+	Bytes          uint64   `json:"bytes"`
+	Acks           uint64   `json:"acks"`
+	Lookups        uint64   `json:"lookups"`
+	Pulls          uint64   `json:"pulls"`
+	Repeats        uint64   `json:"repeats"`
+	Rounds         uint64   `json:"rounds"` // closed
+	StagedBytes    int64    `json:"staged_bytes"`
+	StagedBytesMax int64    `json:"staged_bytes_max"`
+	QueueFrames    int      `json:"queue_frames"`
+	QueueBytes     int64    `json:"queue_bytes"`
+	MemoryBytes    int64    `json:"memory_bytes"`    // promised to it
+	StepSeconds    Real     `json:"step_seconds"`    // in the state machine: checking, adding, applying
+	PublishSeconds Real     `json:"publish_seconds"` // handing results to the network
+	ApplySeconds   Real     `json:"apply_seconds"`   // in kernels: sums and optimizer
+	ApplyBytes     uint64   `json:"apply_bytes"`     // read and written by these
+	Waiting        *Waiting `json:"waiting,omitempty"`
+}
+
+// GPUReport is a GPU of a machine and what is thought of it. What the driver does not tell is nil, never 0.
+type GPUReport struct {
+	Index  int    `json:"index"`
+	UUID   string `json:"uuid"`
+	Name   string `json:"name"`
+	PCI    string `json:"pci"`
+	Driver string `json:"driver"`
+	Used   bool   `json:"used"` // by this process
+
+	State    GPUState `json:"state"`
+	Reason   string   `json:"reason"` // one sentence; empty where healthy
+	Code     string   `json:"code"`   // short and stable: "xid-79", "ecc-uncorrectable"; a label of metrics
+	Action   string   `json:"action"` // what to do, one sentence
+	SinceMS  int64    `json:"since_ms"`
+	SampleMS int64    `json:"sample_ms"` // when it was last asked
+	Injected bool     `json:"injected,omitempty"`
+
+	Temperature     *Real  `json:"temperature_celsius,omitempty"`
+	ThermalMargin   *Real  `json:"thermal_margin_celsius,omitempty"`
+	PowerWatts      *Real  `json:"power_watts,omitempty"`
+	PowerLimitWatts *Real  `json:"power_limit_watts,omitempty"`
+	Utilisation     *Real  `json:"utilisation_ratio,omitempty"` // 0 to 1
+	MemoryUsed      *int64 `json:"memory_used_bytes,omitempty"`
+	MemoryTotal     *int64 `json:"memory_total_bytes,omitempty"`
+	MemoryOthers    *int64 `json:"memory_others_bytes,omitempty"` // used by processes that are not ours
+	SMClockHz       *int64 `json:"sm_clock_hz,omitempty"`
+	MemoryClockHz   *int64 `json:"memory_clock_hz,omitempty"`
+
+	ECCCorrected   *uint64           `json:"ecc_corrected,omitempty"` // since the driver was loaded
+	ECCUncorrected *uint64           `json:"ecc_uncorrected,omitempty"`
+	RowsRemapped   *uint64           `json:"rows_remapped,omitempty"`
+	RetiredPages   *uint64           `json:"retired_pages,omitempty"`
+	PCIeReplays    *uint64           `json:"pcie_replays,omitempty"`
+	PCIeWidth      *int              `json:"pcie_width,omitempty"`
+	PCIeWidthMax   *int              `json:"pcie_width_max,omitempty"`
+	NVLinkErrors   *uint64           `json:"nvlink_errors,omitempty"`
+	Throttled      []string          `json:"throttled,omitempty"` // reasons of lower clocks: "hw_slowdown", "sw_thermal"
+	XIDs           map[string]uint64 `json:"xids,omitempty"`      // number of events by code since the probe began
+}
+
+// GPUState is what is thought of a GPU.
+type GPUState string
+
+// States of a GPU, from best to worst but for the first two, which know nothing.
+const (
+	GPUAbsent    GPUState = "absent"    // expected, and not there
+	GPUUnknown   GPUState = "unknown"   // it cannot be asked: no driver, or no answer
+	GPUHealthy   GPUState = "healthy"   //
+	GPUDegraded  GPUState = "degraded"  // works, slower or with a warning; clears after three clean polls
+	GPUUnhealthy GPUState = "unhealthy" // may compute wrongly or not at all; stays until acknowledged or reset
+)
+
+// Real is a number that may be NaN or infinite, which JSON has no numbers for: those travel as "NaN", "+Inf" and
+// "-Inf".
+type Real float64
+
+// MarshalJSON implements json.Marshaler.
+func (r Real) MarshalJSON() ([]byte, error) {
+	switch f := float64(r); {
+	case math.IsNaN(f):
+		return []byte(`"NaN"`), nil
+	case math.IsInf(f, 1):
+		return []byte(`"+Inf"`), nil
+	case math.IsInf(f, -1):
+		return []byte(`"-Inf"`), nil
+	default:
+		return strconv.AppendFloat(nil, f, 'g', -1, 64), nil
+	}
+}
+
+// UnmarshalJSON implements json.Unmarshaler. As always with those, it is given a JSON value, and null changes nothing.
+func (r *Real) UnmarshalJSON(b []byte) error {
+	text := string(b)
+	switch text {
+	case "null":
+		return nil
+	case `"NaN"`, `"+Inf"`, `"-Inf"`:
+		text = text[1 : len(text)-1]
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		return fmt.Errorf("number %s: want a number, \"NaN\", \"+Inf\" or \"-Inf\"", Clip(string(b)))
+	}
+	*r = Real(f)
+	return nil
+}

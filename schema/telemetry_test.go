@@ -1,0 +1,357 @@
+package schema
+
+import (
+	"encoding/json"
+	"math"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func real(f float64) *Real { r := Real(f); return &r }
+
+// testTrainerReport has a value in every field.
+func testTrainerReport() *Telemetry {
+	shard, used := 1, int64(3<<30)
+	return &Telemetry{Serial: 12, StartedMS: 1700000000000, NowMS: 1700000012000, EveryMS: 1000, Host: "box", PID: 71,
+		Trainer: &TrainerReport{
+			RunID: sampleRun, Batch: 18, Batches: 18, Planned: 100, Samples: 576, Doing: DoingLookup, DoingMS: 17,
+			AwaitedShard: &shard,
+			Loss:         TrainLoss{Sum: 288.5, Samples: 544, Last: Real(math.NaN()), Bad: 1},
+			GradientNorm: real(0.125), GradientBatch: 17,
+			KeysSeconds: 0.25, LookupSeconds: 1.5, ComputeSeconds: 8, SendSeconds: 0.75, ResultSeconds: 1.25,
+			Traffic: Traffic{BytesSent: 4096, BytesReceived: 8192, MessagesSent: 40, MessagesReceived: 80,
+				Connected: true},
+			GradientFrames: 36, Results: 54,
+			Links: []LinkReport{{Shard: 0, WindowBytes: 4 << 20, Frames: 18, RoundTrip: 0.0005},
+				{Shard: 1, PendingBytes: 65536, WindowBytes: 4 << 20, Frames: 18, Resent: 1, RoundTrip: 0.0015}},
+			Replicas: []ReplicaDigest{{Version: 16, Digest: 0xe3069283}},
+			Process:  ProcessReport{CPUSeconds: 9.5, ResidentBytes: 64 << 20, HeapBytes: 8 << 20, Goroutines: 14, CPUs: 2},
+			Backend:  "cpu (avx2, 1 thread)",
+			GPUs: []GPUReport{{Index: 0, UUID: "GPU-1", Name: "H100", State: GPUDegraded, Reason: "correctable errors rise",
+				Code: "ecc-corrected", Action: "watch it", SinceMS: 1700000001000,
+				SampleMS: 1700000011000, Temperature: real(41), MemoryUsed: &used, Throttled: []string{"hw_slowdown"},
+				XIDs: map[string]uint64{"63": 1}}},
+		}}
+}
+
+func testServerReport() *Telemetry {
+	return &Telemetry{Serial: 3, StartedMS: 1700000000000, NowMS: 1700000003000, EveryMS: 1000, Host: "box", PID: 70,
+		Server: &ServerReport{
+			ID: "box-4222", Version: "0.1.0", URL: "nats://127.0.0.1:4222", Page: "http://127.0.0.1:8080",
+			Backend: "cpu (avx2, 1 thread)", Deadline: 30,
+			Frames: 10, Bytes: 1000, Reasons: map[string]uint64{"duplicate": 1},
+			Memory: MemoryReport{PromisedBytes: 1 << 20, MaxBytes: 8 << 30},
+			Disks:  []DiskReport{{Path: "/tmp", FreeBytes: 1 << 30, TotalBytes: 2 << 30}},
+			Jobs: []JobReport{{Name: "demo", Workload: "example", RunID: sampleRun, Phase: PhaseRunning, Consistency: "sync",
+				Apply: "update", Reduce: "shards", Trainers: 2, Shards: 1, Lanes: 4,
+				Batch: 18, Parameters: 6, StartedMS: 1700000001000,
+				Members: []MemberReport{{Member: "t0", Host: "box (pid 71)", Batch: 18, SilentMS: 400},
+					{Member: "t1", Host: "box (pid 72)", Batch: 17, SilentMS: 2400, Gone: true, Waited: true, First: true,
+						WaitedBatch: 17, WaitedMS: 1900}},
+				Keepers: []string{"box-4222"}}},
+			Shards: []ShardReport{{Job: "demo", Shard: 0, Ready: true, Version: 17, Frames: 9, Bytes: 900, Acks: 2, Lookups: 4,
+				Rounds: 17, StagedBytesMax: 128 << 20,
+				StepSeconds: 0.5, ApplySeconds: 0.25, ApplyBytes: 4096,
+				Waiting: &Waiting{Batch: 17, Bucket: 0, Chunk: 2, Members: []Member{"t1"}, First: []Member{"t1"}}}},
+			GPUs: []GPUReport{},
+		}}
+}
+
+// encodeReport is a heartbeat with a report.
+func encodeReport(h Head, p *Telemetry) ([]byte, error) {
+	report, err := EncodeTelemetry(p)
+	if err != nil {
+		return nil, err
+	}
+	return EncodeHeartbeat(h, report)
+}
+
+// tooLarge is a report within every bound but that of a body.
+func tooLarge() *Telemetry {
+	p, long := testServerReport(), strings.Repeat("x", TextBytesMax)
+	for i := range BodyBytesMax / TextBytesMax {
+		p.Server.Jobs[0].Members = append(p.Server.Jobs[0].Members, MemberReport{Member: TrainerMember(i), Host: long})
+	}
+	return p
+}
+
+// reportSamples are heartbeats with a report, of trainers and ps.
+func reportSamples(t testing.TB) []sample {
+	t.Helper()
+	trainer, err := encodeReport(Head{Job: sampleRun, Generation: 1, Batch: 18, Lanes: 4}, testTrainerReport())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := encodeReport(Head{}, testServerReport())
+	if err != nil {
+		t.Fatal(err)
+	}
+	saves := testTrainerReport()
+	saves.Trainer.Disks = []DiskReport{{Path: "models/a.safetensors", FreeBytes: 1 << 30, TotalBytes: 8 << 30,
+		Use: "models, curves", NeedBytes: 24, SampleMS: 1700000009000, Device: "8:1"}}
+	disks, err := encodeReport(Head{Job: sampleRun, Generation: 1, Batch: 18, Lanes: 4}, saves)
+	if err != nil {
+		t.Fatal(err)
+	}
+	refuses := testServerReport()
+	refuses.Server.Refused = []RefusedReport{{Job: "large", Reason: "invalid_job", Field: "tables", Text: "too large",
+		Host: "box (pid 7)", Count: 3, FirstMS: 1700000001000, LastMS: 1700000002000}}
+	refused, err := encodeReport(Head{}, refuses)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused}}
+}
+
+func TestReportSurvives(t *testing.T) {
+	for _, want := range []*Telemetry{testTrainerReport(), testServerReport()} {
+		frame, err := encodeReport(Head{Job: 9}, want)
+		check(t, err)
+		v, err := Verify(frame, Limits{})
+		check(t, err)
+		got, err := DecodeTelemetry(&v)
+		check(t, err)
+		if want.Trainer != nil {
+			if !math.IsNaN(float64(got.Trainer.Loss.Last)) {
+				t.Errorf("a loss that is no number became %v", got.Trainer.Loss.Last)
+			}
+			got.Trainer.Loss.Last, want.Trainer.Loss.Last = 0, 0
+		} else {
+			want.Server.GPUs = nil // absent where empty
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("got\n%+v\nwant\n%+v", got, want)
+		}
+	}
+}
+
+// Every path of the two reports, changed to what no reader takes.
+func TestReportRefused(t *testing.T) {
+	far := ShardsMax
+	for name, c := range map[string]struct {
+		of     func() *Telemetry
+		change func(*Telemetry)
+		want   string
+	}{
+		"both":    {testTrainerReport, func(p *Telemetry) { p.Server = testServerReport().Server }, "exactly one"},
+		"neither": {testTrainerReport, func(p *Telemetry) { p.Trainer = nil }, "exactly one"},
+		"every":   {testTrainerReport, func(p *Telemetry) { p.EveryMS = 0 }, "every_ms 0"},
+		"seldom":  {testTrainerReport, func(p *Telemetry) { p.EveryMS = TelemetryEveryMax + 1 }, "every_ms 3600001"},
+		"pid":     {testTrainerReport, func(p *Telemetry) { p.PID = -1 }, "pid -1"},
+		"doing":   {testTrainerReport, func(p *Telemetry) { p.Trainer.Doing = "sleeping" }, `doing "sleeping"`},
+		"shard":   {testTrainerReport, func(p *Telemetry) { p.Trainer.AwaitedShard = &far }, "awaited_shard 4096"},
+		"time":    {testTrainerReport, func(p *Telemetry) { p.Trainer.SendSeconds = -1 }, "send_seconds -1"},
+		"no time": {testTrainerReport, func(p *Telemetry) { p.Trainer.Links[1].RoundTrip = Real(math.Inf(1)) },
+			"round_trip_seconds"},
+		"pending": {testTrainerReport, func(p *Telemetry) { p.Trainer.Links[1].PendingBytes = -1 }, "pending_bytes -1"},
+		"links": {testTrainerReport, func(p *Telemetry) { p.Trainer.Links = make([]LinkReport, LinksMax+1) },
+			"links of 257: want at most 256"},
+		"replicas": {testTrainerReport, func(p *Telemetry) { p.Trainer.Replicas = make([]ReplicaDigest, ReplicasMax+1) },
+			"replicas of 9"},
+		"backend": {testTrainerReport, func(p *Telemetry) { p.Trainer.Backend = strings.Repeat("x", TextBytesMax+1) },
+			"backend of 4097 bytes"},
+		"gpus": {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs = make([]GPUReport, TelemetryGPUsMax+1) },
+			"gpus of 65"},
+		"state":   {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs[0].State = "fine" }, `state "fine"`},
+		"code":    {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs[0].Code = `x"} 1` }, "code"},
+		"xids":    {testTrainerReport, func(p *Telemetry) { p.Trainer.GPUs[0].XIDs = map[string]uint64{"": 1} }, "xids"},
+		"id":      {testServerReport, func(p *Telemetry) { p.Server.ID = "Box" }, `id "Box"`},
+		"phase":   {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Phase = "waiting" }, `phase "waiting"`},
+		"job":     {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Name = "a.b" }, `name "a.b"`},
+		"member":  {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Members[1].Member = "" }, `member ""`},
+		"waited":  {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Members[1].WaitedMS = -1 }, "waited_ms -1"},
+		"waiting": {testServerReport, func(p *Telemetry) { p.Server.Shards[0].Waiting.First[0] = "T" }, `first "T"`},
+		"shards": {testServerReport, func(p *Telemetry) { p.Server.Shards = make([]ShardReport, TelemetryShardsMax+1) },
+			"shards of 1025"},
+		"refused": {testServerReport, func(p *Telemetry) { p.Server.Refused = make([]RefusedReport, TelemetryRefusedMax+1) },
+			"refused of 17"},
+		"disks": {testServerReport, func(p *Telemetry) { p.Server.Disks = make([]DiskReport, TelemetryDisksMax+1) },
+			"disks of 17"},
+		"reasons": {testServerReport, func(p *Telemetry) { p.Server.Reasons["not a label"] = 1 }, "reasons"},
+		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, TelemetryNamesMax+1) },
+			"keepers of 4097"},
+	} {
+		p := c.of()
+		c.change(p)
+		if _, err := EncodeTelemetry(p); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s is encoded: %v, want %q", name, err, c.want)
+		}
+		body, err := json.Marshal(p)
+		check(t, err)
+		if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body))); ReasonOf(err) != ReasonMalformed ||
+			!strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s is decoded: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestReportBodiesRefused(t *testing.T) {
+	for body, want := range map[string]string{
+		`null`: "exactly one", `[]`: "cannot unmarshal", `{}`: "exactly one",
+		`{"every_ms":1,"trainer":{"doing":"keys"}}{}`:                              "exactly one",
+		`{"every_ms":1,"trainer":{"doing":"keys","loss":{"last":"1"}}}`:            "want a number",
+		`{"every_ms":1,"trainer":{"doing":"keys","loss":{"last":1e999}}}`:          "want a number",
+		`{"every_ms":1e99,"trainer":{"doing":"keys"}}`:                             "cannot unmarshal",
+		`{"every_ms":1,"trainer":{"doing":"keys","gpus":` + strings.Repeat("[", 9): "deeper",
+	} {
+		if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, body)); ReasonOf(err) != ReasonMalformed ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+	if _, err := DecodeTelemetry(controlView(t, KindControl, `{}`)); ReasonOf(err) != ReasonUnknownKind {
+		t.Errorf("a control frame decodes as a report: %v", err)
+	}
+	if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, "")); ReasonOf(err) != ReasonMalformed {
+		t.Errorf("a heartbeat without a report decodes as one: %v", err)
+	}
+	if _, err := EncodeTelemetry(tooLarge()); err == nil || !strings.Contains(err.Error(), "bytes of JSON: want at most") {
+		t.Errorf("a report that no frame has room for is encoded: %v", err)
+	}
+}
+
+func TestReportIsOfItsSender(t *testing.T) {
+	trainer, server := testTrainerReport(), testServerReport()
+	for _, c := range []struct {
+		p    *Telemetry
+		job  JobName
+		from Member
+		ok   bool
+	}{
+		{trainer, "demo", "t3", true}, {trainer, TelemetryJob, "t3", true}, {trainer, "demo", "t", false},
+		{trainer, "demo", "t3x", false},
+		{trainer, "demo", "s3", false}, {trainer, "demo", "coordinator", false}, {trainer, "demo", "t99999", false},
+		{trainer, TelemetryJob, "p-box-4222", false},
+		{server, TelemetryJob, "p-box-4222", true}, {server, TelemetryJob, "p-box-4223", false},
+		{server, "demo", "p-box-4222", false}, {server, TelemetryJob, "t0", false},
+	} {
+		if err := c.p.CheckFrom(c.job, c.from); (err == nil) != c.ok {
+			t.Errorf("from %s of %s: %v", c.from, c.job, err)
+		}
+	}
+}
+
+func TestRealSurvives(t *testing.T) {
+	for _, f := range []float64{0, -0.5, math.MaxFloat64, math.SmallestNonzeroFloat64, math.Inf(1), math.Inf(-1),
+		math.NaN()} {
+		b, err := json.Marshal(Real(f))
+		check(t, err)
+		var got Real
+		check(t, json.Unmarshal(b, &got))
+		if float64(got) != f && !(math.IsNaN(f) && math.IsNaN(float64(got))) {
+			t.Errorf("%v became %s and %v", f, b, got)
+		}
+	}
+}
+
+// What a newer member says beside what is known is passed over, wherever it stands, and nothing else is less checked
+// for it.
+func TestReportOfANewerMember(t *testing.T) {
+	const newer = `"era":{"of":[1e999,null]},"zone":"\u00e9"`
+	for _, p := range []*Telemetry{testTrainerReport(), testServerReport()} {
+		body, err := json.Marshal(p)
+		check(t, err)
+		want, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body)))
+		check(t, err)
+		text := string(body)
+		for at := 0; at < len(text); at++ {
+			if text[at] != '{' || strings.HasSuffix(text[:at], `"reasons":`) || strings.HasSuffix(text[:at], `"xids":`) {
+				continue
+			}
+			got, err := DecodeTelemetry(controlView(t, KindHeartbeat, text[:at+1]+newer+","+text[at+1:]))
+			if err != nil {
+				t.Fatalf("a field more at %.60s: %v", text[at:], err)
+			}
+			first, _ := json.Marshal(want)
+			second, _ := json.Marshal(got)
+			if string(first) != string(second) {
+				t.Errorf("with a field more at %.60s it says\n%s\nwant\n%s", text[at:], second, first)
+			}
+		}
+	}
+	for body, want := range map[string]string{
+		`{"every_ms":1,"era":1,"era":2,"trainer":{"doing":"keys"}}`:                                               "twice",
+		`{"every_ms":1,"Era":1,"trainer":{"doing":"keys"}}`:                                                       "lower case",
+		`{"every_ms":1,"era":` + strings.Repeat("[", 9) + strings.Repeat("]", 9) + `,"trainer":{"doing":"keys"}}`: "deeper",
+		`{"every_ms":1,"era":1,"trainer":{"doing":"keys","era":1,"batches":-1}}`:                                  "cannot unmarshal",
+		`{"every_ms":1,"era":1,"trainer":{"doing":"dreaming"}}`:                                                   `doing "dreaming"`,
+	} {
+		if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, body)); ReasonOf(err) != ReasonMalformed ||
+			!strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", body, err, want)
+		}
+	}
+}
+
+// FuzzDecodeTelemetry: whatever decodes can be written again, and says the same.
+func FuzzDecodeTelemetry(f *testing.F) {
+	for _, p := range []*Telemetry{testTrainerReport(), testServerReport()} {
+		body, err := json.Marshal(p)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		if len(body) == 0 || len(body) > BodyBytesMax {
+			return
+		}
+		p, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body)))
+		if err != nil {
+			return
+		}
+		frame, err := encodeReport(Head{}, p)
+		if err != nil {
+			if strings.Contains(err.Error(), "bytes of body") {
+				return // escapes and numbers may be written longer than they were
+			}
+			t.Fatal(err)
+		}
+		v, err := Verify(frame, Limits{})
+		check(t, err)
+		again, err := DecodeTelemetry(&v)
+		check(t, err)
+		first, _ := json.Marshal(p)
+		second, _ := json.Marshal(again)
+		if string(first) != string(second) {
+			t.Fatalf("%s became %s", first, second)
+		}
+	})
+}
+
+func BenchmarkTelemetry(b *testing.B) {
+	p := testTrainerReport()
+	frame, err := encodeReport(Head{}, p)
+	if err != nil {
+		b.Fatal(err)
+	}
+	v, err := Verify(frame, Limits{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("encode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = EncodeTelemetry(p)
+		}
+	})
+	b.Run("decode", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_, _ = DecodeTelemetry(&v)
+		}
+	})
+	b.Run("check", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = p.check()
+		}
+	})
+	b.Run("names", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			_ = checkNames(v.Body())
+		}
+	})
+}

@@ -1,0 +1,369 @@
+package round
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// DenseConfig is what the dense rounds of one owner are made from.
+type DenseConfig struct {
+	Backend cuda.Backend
+	Lanes   int
+	// Count is how many lanes a round needs before it closes; 0 is all of them. Fewer are the lanes of one trainer,
+	// where each trainer's contributions are a round of their own.
+	Count int
+	// Complete says whether a round has all that it will get, where that is not a number of lanes; nil where it is.
+	Complete complete
+	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
+	// once.
+	Ahead int
+	// AtClose leaves all sums to the end of a round. The bits are the same; each round then holds every contribution
+	// until its last has come, and is added up in one pass.
+	AtClose bool
+	// Held counts the bytes of what is held.
+	Held *Held
+	// Chunks are the owner's chunks. Their indices name them in calls.
+	Chunks []Chunk
+	// Place names values in errors.
+	Place *schema.Placement
+}
+
+// Chunk is one chunk of a bucket.
+type Chunk struct {
+	Bucket   schema.Bucket
+	Chunk    schema.Chunk
+	Chunks   schema.Chunk // of the bucket
+	Offset   uint64       // of the first element within the bucket
+	Elements int
+}
+
+// Dense is the state of the dense chunk rounds of one owner: who has contributed what to those that are open, and the
+// sums so far. It is not safe for concurrent use.
+//
+// The owner passes a contribution through Check, CheckFinite and Add. Then it closes what Next says, by computing the
+// outcome of the terms and calling Finish. It sees to it itself that a contribution's batch is one of the Ahead+1
+// that may be open: not more than Ahead beyond the batches that have closed for every chunk of every owner.
+//
+// Invariants: sums of a batch are disjoint nodes in lane order, and together the lanes of its contributors; a closed
+// round has no sums.
+type Dense struct {
+	config DenseConfig
+	chunks []denseChunk
+	terms  []cuda.Term  // of the round that Next gave; scratch
+	pair   [2]cuda.Term // of an early addition; scratch
+}
+
+// denseChunk is a chunk with its rounds.
+type denseChunk struct {
+	Chunk
+	closed schema.Batch // batches before this one have closed
+	open   []denseRound // of batch b at b % len: Ahead+1
+}
+
+// denseRound is the round of one batch over one chunk.
+type denseRound struct {
+	batch   schema.Batch
+	nodes   []lane.Node // that have contributed, in lane order; kept after closing so that repeats are known
+	weights []float64   // of nodes
+	lanes   int         // that nodes cover
+	sums    []denseSum  // in lane order
+}
+
+// denseSum is the sum over a node of the tree, which its contributor or the additions so far have made.
+type denseSum struct {
+	node        lane.Node
+	values      cuda.Vector // within payload; none where the lanes of the node have no samples
+	contributor int         // whose payload it is
+	bytes       int64
+	payload     Payload
+}
+
+// Contribution is one node's sum over one chunk.
+type Contribution struct {
+	Batch       schema.Batch
+	Chunk       int // index of the chunk
+	Node        lane.Node
+	Weight      float64
+	Values      cuda.Vector // [elements of the chunk], or none where Weight is 0; written to, unless they are of 16 bits
+	Contributor int         // who sent it, as Held counts
+	Bytes       int64       // of the payload
+	Payload     Payload     // released once, when Values is needed no more; nil where nobody waits for that
+}
+
+// NewDense makes the rounds of batch 0.
+func NewDense(c DenseConfig) *Dense {
+	if c.Count == 0 {
+		c.Count = c.Lanes
+	}
+	if c.Complete != nil {
+		c.Count = c.Lanes + 1 // of which no round has so many
+	}
+	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
+	for i := range d.chunks {
+		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], open: make([]denseRound, c.Ahead+1)}
+	}
+	return d
+}
+
+// Chunks is the number of chunks.
+func (d *Dense) Chunks() int { return len(d.chunks) }
+
+// Chunk names the i-th chunk.
+func (d *Dense) Chunk(i int) *Chunk { return &d.chunks[i].Chunk }
+
+// NameMismatch says which parameter a wrong result of the i-th chunk is of, where err is about one: see
+// cuda.NameMismatch. It comes before all other words about err, which would have the text of before.
+func (d *Dense) NameMismatch(i int, err error) error {
+	return cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+		k := d.Chunk(i)
+		return d.config.Place.ElementName(k.Bucket, int(k.Offset)+e.Position)
+	})
+}
+
+// Closed is the number of batches that have closed for the i-th chunk.
+func (d *Dense) Closed(i int) schema.Batch { return d.chunks[i].closed }
+
+// round is the round of a batch, and nil where nobody has contributed to it, or where it was given up for a later one.
+func (c *denseChunk) round(b schema.Batch) *denseRound {
+	if r := &c.open[b%schema.Batch(len(c.open))]; r.batch == b {
+		return r
+	}
+	return nil
+}
+
+// begin is the round of a batch, made anew where there is none. It takes the place of one that has closed.
+func (c *denseChunk) begin(b schema.Batch) *denseRound {
+	r := &c.open[b%schema.Batch(len(c.open))]
+	if r.batch != b {
+		if len(r.sums) > 0 || b < r.batch {
+			panic(fmt.Sprintf("round: batch %d begins in place of batch %d, which is open", b, r.batch))
+		}
+		*r = denseRound{batch: b, nodes: r.nodes[:0], weights: r.weights[:0], sums: r.sums}
+	}
+	return r
+}
+
+// Nodes are those that have contributed to a batch, in lane order, also after it has closed. They are the Dense's own.
+func (d *Dense) Nodes(i int, b schema.Batch) []lane.Node {
+	if r := d.chunks[i].round(b); r != nil {
+		return r.nodes
+	}
+	return nil
+}
+
+// Check says why a contribution cannot be added: its lanes have been counted, or its weight contradicts another one of
+// the batch. Nothing changes.
+func (d *Dense) Check(c *Contribution, w *Weights) *schema.FrameError {
+	r := d.chunks[c.Chunk].round(c.Batch)
+	if r == nil {
+		return w.Check(c.Node, c.Weight)
+	}
+	at, refused := Place(r.nodes, c.Node)
+	if refused == nil {
+		refused = w.Check(c.Node, c.Weight)
+	}
+	if refused == nil {
+		refused = w.CheckTotal(d.config.Lanes, d.config.Count-r.lanes, r.nodes, r.weights, at, c.Node, c.Weight)
+	}
+	return refused
+}
+
+// CheckFinite refuses values that are NaN or infinite, the first of which it names.
+func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
+	i := d.config.Backend.FirstNonFinite(c.Values)
+	if i < 0 {
+		return nil
+	}
+	value, help := NonFinite(d.config.Backend, c.Values, i)
+	k := &d.chunks[c.Chunk]
+	return schema.Refuse(schema.ReasonNonFinite, "%s, lanes %v, is %v%s",
+		d.config.Place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
+}
+
+// Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next
+// gives all that is left, to be added in one pass. An error is the backend's, and leaves sums that cannot be trusted.
+func (d *Dense) Add(c *Contribution, w *Weights) error {
+	r := d.chunks[c.Chunk].begin(c.Batch)
+	at, refused := Place(r.nodes, c.Node)
+	if refused != nil {
+		panic("round: a contribution was added that Check refuses")
+	}
+	w.Note(c.Node, c.Weight)
+	r.nodes = slices.Insert(r.nodes, at, c.Node)
+	r.weights = slices.Insert(r.weights, at, c.Weight)
+	r.lanes += int(c.Node.Count)
+	s := denseSum{node: c.Node}
+	if c.Weight == 0 { // absent lanes: there is nothing to add
+		Release(c.Payload)
+	} else {
+		s = denseSum{c.Node, c.Values, c.Contributor, c.Bytes, c.Payload}
+		d.config.Held.Add(c.Contributor, c.Bytes)
+	}
+	at, _ = slices.BinarySearchFunc(r.sums, c.Node, func(x denseSum, n lane.Node) int {
+		return compareNodes(x.node,
+			n)
+	})
+	r.sums = slices.Insert(r.sums, at, s)
+	if d.config.AtClose || r.lanes == d.config.Count {
+		return nil
+	}
+	return d.combineUp(c.Chunk, r, at)
+}
+
+// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree, but
+// for the root's children.
+func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
+	for {
+		node := r.sums[at].node
+		parent, ok := lane.Parent(node, d.config.Lanes)
+		if !ok || int(parent.Count) == d.config.Lanes {
+			return nil
+		}
+		left, right := parent.Split()
+		if node == right {
+			at--
+		}
+		if at < 0 || at+1 >= len(r.sums) || r.sums[at].node != left || r.sums[at+1].node != right {
+			return nil
+		}
+		if ok, err := d.join(chunk, r, at); err != nil || !ok {
+			return err
+		}
+		r.sums[at].node = parent
+	}
+}
+
+// join makes the sums at and at+1 one, in the memory of the left one, and gives the other's back. An absent one is
+// left out. It reports false where it cannot: sums are float32, for which values of 16 bits have no room. They stay
+// until the round closes, at half the bytes each.
+func (d *Dense) join(chunk int, r *denseRound, at int) (bool, error) {
+	left, right := &r.sums[at], &r.sums[at+1]
+	gone := *right
+	switch {
+	case right.values.Len() == 0:
+	case left.values.Len() == 0:
+		gone, *left = *left, *right
+	default:
+		if left.values.DType() != cuda.Float32 || right.values.DType() != cuda.Float32 {
+			return false, nil
+		}
+		d.pair[0] = cuda.Term{First: uint16(left.node.First), Count: left.node.Count, Values: left.values}
+		d.pair[1] = cuda.Term{First: uint16(right.node.First), Count: right.node.Count, Values: right.values}
+		err := d.config.Backend.Average(cuda.Average{Lanes: d.config.Lanes, Weight: 1, Terms: d.pair[:],
+			Out: left.values})
+		clear(d.pair[:])
+		if err != nil {
+			return false, fmt.Errorf("add lanes %v and %v: %w", left.node, right.node, d.NameMismatch(chunk, err))
+		}
+	}
+	d.release(&gone)
+	r.sums = slices.Delete(r.sums, at+1, at+2)
+	return true, nil
+}
+
+// release gives a sum's memory back.
+func (d *Dense) release(s *denseSum) {
+	d.config.Held.Add(s.contributor, -s.bytes)
+	Release(s.payload)
+}
+
+// Forget drops what has come of an open round over the lanes [first, first+count), which no sum shares with others:
+// in a Dense that adds up at the close.
+func (d *Dense) Forget(i int, b schema.Batch, first, count int) {
+	r := d.chunks[i].round(b)
+	if r == nil {
+		return
+	}
+	within := func(n lane.Node) bool { return int(n.First) >= first && n.End() <= first+count }
+	kept := 0
+	for at, n := range r.nodes {
+		if within(n) {
+			r.lanes -= int(n.Count)
+			continue
+		}
+		r.nodes[kept], r.weights[kept] = n, r.weights[at]
+		kept++
+	}
+	r.nodes, r.weights = r.nodes[:kept], r.weights[:kept]
+	r.sums = slices.DeleteFunc(r.sums, func(s denseSum) bool {
+		if !within(s.node) {
+			return false
+		}
+		if s.values.Len() > 0 {
+			d.release(&s)
+		}
+		return true
+	})
+}
+
+// Closing is a round whose lanes are all there.
+type Closing struct {
+	Batch  schema.Batch
+	Weight float64     // over all lanes
+	Terms  []cuda.Term // sums over nodes that have samples, in lane order; none where Weight is 0
+}
+
+// Next gives the oldest open round of the i-th chunk if all its lanes are there. Compute its outcome and
+// call Finish, then ask again: a later round may have waited for it. Terms is valid until Finish.
+func (d *Dense) Next(i int) (Closing, bool) {
+	c := &d.chunks[i]
+	r := c.round(c.closed)
+	if complete := d.config.Complete; complete != nil {
+		if !complete(c.closed, d.Nodes(i, c.closed)) {
+			return Closing{}, false
+		}
+		r = c.begin(c.closed) // of which nothing may have come
+	} else if r == nil || r.lanes < d.config.Count {
+		return Closing{}, false
+	}
+	d.terms = d.terms[:0]
+	for _, s := range r.sums {
+		if s.values.Len() > 0 {
+			d.terms = append(d.terms, cuda.Term{First: uint16(s.node.First), Count: s.node.Count, Values: s.values})
+		}
+	}
+	return Closing{r.batch, TreeWeight(d.config.Lanes, r.nodes, r.weights), d.terms}, true
+}
+
+// Finish ends the round that Next gave: its payloads are released.
+func (d *Dense) Finish(i int, w *Weights, total float64) {
+	c := &d.chunks[i]
+	r := c.round(c.closed)
+	for j := range r.sums {
+		d.release(&r.sums[j])
+	}
+	clear(r.sums)
+	clear(d.terms) // payloads are released
+	r.sums = r.sums[:0]
+	w.NoteTotal(total)
+	c.closed++
+}
+
+// Sums is how many sums are held for a batch of the i-th chunk.
+func (d *Dense) Sums(i int, b schema.Batch) int {
+	n := 0
+	if r := d.chunks[i].round(b); r != nil {
+		for _, s := range r.sums {
+			if s.values.Len() > 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Release gives back what open rounds hold. The Dense must not be used afterwards.
+func (d *Dense) Release() {
+	for i := range d.chunks {
+		for j := range d.chunks[i].open {
+			for k := range d.chunks[i].open[j].sums {
+				d.release(&d.chunks[i].open[j].sums[k])
+			}
+		}
+	}
+	d.chunks = nil
+}

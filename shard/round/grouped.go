@@ -1,0 +1,363 @@
+package round
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// Grouped is the clock of rounds that are made of the next requests, whoever they are from. A request is what a
+// trainer sends of one of its own batches. The first of its frames that is taken decides which group it belongs to,
+// for all of its chunks. Groups are numbered from 0, and group g makes version g+1 of every chunk. Each trainer has
+// one request at a time, which is parked here, at the cost of an entry in its group, until its group has what it
+// waits for.
+//
+// A group takes requests until it has the job's number of them, or those of all trainers who are still there. Its
+// rounds close chunk by chunk, those of one chunk in the order of groups, so what is applied is a sequence of updates
+// that can be replayed.
+type Grouped struct {
+	config       ClockConfig
+	line         *Line
+	contributors []groupContributor // by contributor
+	there        int                // of them, not gone
+	filling      schema.Batch       // the group that takes requests
+	members      [][]groupMember    // of group g at g % len: as many groups as may be open
+	hears        []Hearer
+
+	// Versions of all chunks, each in frames of its own: they stay until every trainer whom they answered has proved,
+	// by its next request, to have them.
+	snapshots []snapshot
+	free      []*Results
+}
+
+// groupContributor is what a trainer has asked for.
+type groupContributor struct {
+	next  schema.Batch // of its own batches: that of its next request
+	group schema.Batch // of its last request, where next > 0
+	gone  bool         // it contributes no more
+}
+
+// groupMember is a request in a group.
+type groupMember struct {
+	contributor int
+	batch       schema.Batch // of the trainer's own
+}
+
+// snapshot is one version of all chunks, or as much of it as there is.
+type snapshot struct {
+	version schema.Version
+	results *Results
+	refs    int // trainers who may ask for it again
+}
+
+// GroupEvent is that a request was taken into a group, or that all rounds of a group have closed. What a grouped job
+// has computed can be replayed from these.
+type GroupEvent struct {
+	Group  schema.Batch
+	Closed bool          // all of the group has been answered; what follows is then zero
+	Member schema.Member // whose request it is
+	Batch  schema.Batch  // of that trainer's own
+	Parked int           // requests that the group has now
+	Size   int           // that it waits for, unless trainers are gone
+}
+
+// groupsOpen is how many groups may be open at once: those that are full, of different trainers, and the one that is
+// filling.
+func groupsOpen(job *schema.Job) int { return job.Trainers/job.Group + 1 }
+
+func newGrouped(ctx context.Context, c ClockConfig) (Clock, error) {
+	g := &Grouped{config: c, there: len(c.Contributors), contributors: make([]groupContributor, len(c.Contributors)),
+		members: make([][]groupMember, groupsOpen(c.Job))}
+	if err := g.begin(ctx, 0, 0); err != nil {
+		return nil, err
+	}
+	g.line = c.line(schema.All, c.Job.Lanes, groupsOpen(c.Job)-1, lane.Node{}, g.complete)
+	g.line.Renumbered = true
+	return g, nil
+}
+
+// Versions is how many versions are kept, and how many there is memory for beside them.
+func (g *Grouped) Versions() (kept, free int) { return len(g.snapshots), len(g.free) }
+
+// Lines implements Clock.
+func (g *Grouped) Lines() []*Line { return []*Line{g.line} }
+
+// Line implements Clock.
+func (g *Grouped) Line(int) *Line { return g.line }
+
+func (g *Grouped) of(group schema.Batch) *[]groupMember {
+	return &g.members[group%schema.Batch(len(g.members))]
+}
+
+// snapshot is a version that is kept, or being made; else nil.
+func (g *Grouped) snapshot(v schema.Version) *snapshot {
+	for i := range g.snapshots {
+		if g.snapshots[i].version == v {
+			return &g.snapshots[i]
+		}
+	}
+	return nil
+}
+
+// Results implements Clock.
+func (g *Grouped) Results(v schema.Version) *Results {
+	if s := g.snapshot(v); s != nil {
+		return s.results
+	}
+	panic(fmt.Sprintf("round: version %d is not kept", v))
+}
+
+// begin makes room for a version that so many trainers will be answered with.
+func (g *Grouped) begin(ctx context.Context, v schema.Version, refs int) error {
+	if len(g.free) == 0 {
+		r, err := g.config.results(ctx, 1)
+		if err != nil {
+			return err
+		}
+		g.free = append(g.free, r)
+	}
+	last := len(g.free) - 1
+	g.snapshots = append(g.snapshots, snapshot{v, g.free[last], refs})
+	g.free = g.free[:last]
+	return nil
+}
+
+// unref is told that a trainer will not ask for a version again.
+func (g *Grouped) unref(v schema.Version) {
+	if s := g.snapshot(v); s != nil {
+		s.refs--
+	}
+}
+
+// recycle releases versions that nobody will ask for. The newest that is whole stays, from which the next is made.
+func (g *Grouped) recycle() {
+	g.snapshots = slices.DeleteFunc(g.snapshots, func(s snapshot) bool {
+		if s.refs > 0 || s.version >= g.line.done {
+			return false
+		}
+		g.free = append(g.free, s.results)
+		return true
+	})
+}
+
+// full reports that the group that is filling takes no more requests: it has its number, or those of all who are there.
+func (g *Grouped) full() bool {
+	n := 0
+	for _, m := range *g.of(g.filling) {
+		if !g.contributors[m.contributor].gone {
+			n++
+		}
+	}
+	return n > 0 && n >= min(g.config.Job.Group, g.there)
+}
+
+// fill begins the next group where this one takes no more.
+func (g *Grouped) fill() {
+	if g.full() {
+		g.filling++
+		*g.of(g.filling) = (*g.of(g.filling))[:0]
+	}
+}
+
+// complete reports whether a round of a group has all that it will get.
+func (g *Grouped) complete(group schema.Batch, nodes []lane.Node) bool {
+	if group >= g.filling {
+		return false
+	}
+	members := *g.of(group)
+	if len(nodes) < len(members) && g.there == len(g.contributors) {
+		return false
+	}
+	return !slices.ContainsFunc(members, func(m groupMember) bool {
+		return !g.contributors[m.contributor].gone && g.lacks(m.contributor,
+			nodes)
+	})
+}
+
+// lacks reports that nodes do not cover the lanes of a trainer.
+func (g *Grouped) lacks(contributor int, nodes []lane.Node) bool {
+	h := &g.config.Contributors[contributor]
+	return Covered(nodes, int(h.First), h.Count) < h.Count
+}
+
+// Reach implements Clock: of a request that begins, the group is the one that is filling.
+func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameError) {
+	k, member := &g.contributors[contributor], g.config.Contributors[contributor].Member
+	e := Entry{Line: g.line, Round: k.group, contributor: contributor}
+	switch {
+	case k.gone:
+		return e, schema.Refuse(schema.ReasonUnknownSender,
+			"%s takes no part in job %s any more: it has left, or was taken for lost",
+			member, g.config.Job.Name)
+	case b+1 == k.next && k.group < g.line.done:
+		return e, &schema.FrameError{Reason: schema.ReasonDuplicate} // its round has closed
+	case b+1 == k.next:
+		return e, nil
+	case b < k.next:
+		return e, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d of %s is under way", b, k.next-1, member)
+	case b > k.next || k.next > 0 && k.group >= g.line.done:
+		return e, schema.Refuse(schema.ReasonEarlyBatch, "batch %d: %s has been answered %d batches", b, member,
+			g.answered(contributor))
+	}
+	e.Round, e.Fresh = g.filling, true
+	return e, nil
+}
+
+// answered is how many requests of a trainer every round has closed of.
+func (g *Grouped) answered(contributor int) schema.Batch {
+	k := &g.contributors[contributor]
+	if k.next > 0 && k.group >= g.line.done {
+		return k.next - 1
+	}
+	return k.next
+}
+
+// Enter implements Clock: a request that begins becomes one of the group that is filling.
+func (g *Grouped) Enter(e Entry) {
+	if !e.Fresh {
+		return
+	}
+	k := &g.contributors[e.contributor]
+	if k.next > 0 {
+		g.unref(k.group + 1)
+		g.recycle()
+	}
+	g.line.Advance(g.filling)
+	members := g.of(g.filling)
+	*members = append(*members, groupMember{e.contributor, k.next})
+	k.next, k.group = k.next+1, g.filling
+	g.tell(GroupEvent{Group: k.group, Member: g.config.Contributors[e.contributor].Member, Batch: k.next - 1,
+		Parked: len(*members),
+		Size:   g.config.Job.Group})
+	g.fill()
+}
+
+func (g *Grouped) tell(e GroupEvent) {
+	if g.config.OnGroup != nil {
+		g.config.OnGroup(e)
+	}
+}
+
+// Begin implements Clock: there is room for what a group makes of the chunks with the first of them.
+func (g *Grouped) Begin(group schema.Batch) error {
+	if g.snapshot(group+1) != nil {
+		return nil
+	}
+	refs := 0
+	for _, m := range *g.of(group) {
+		if !g.contributors[m.contributor].gone {
+			refs++
+		}
+	}
+	return g.begin(context.Background(), group+1, refs)
+}
+
+// Closed implements Clock: whoever has a request in the group hears of it, under the number that each of them calls
+// its batch. Where that is one number for all trainers of the job, one message serves them all.
+func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
+	l.closed(group)
+	g.recycle()
+	if l.done > group {
+		g.tell(GroupEvent{Group: group, Closed: true})
+	}
+	members := *g.of(group)
+	alike := len(members) == len(g.contributors)
+	g.hears = g.hears[:0]
+	for _, m := range members {
+		alike = alike && m.batch == group
+		if !g.contributors[m.contributor].gone {
+			g.hears = append(g.hears, Hearer{g.config.Contributors[m.contributor].Member, m.batch})
+		}
+	}
+	if alike {
+		g.hears = append(g.hears[:0], Hearer{schema.All, group})
+	}
+	return g.hears
+}
+
+// Pull implements Clock: a trainer may ask again for what its last request got.
+func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept bool, refused *schema.FrameError) {
+	k := &g.contributors[contributor]
+	if b+1 == k.next && !k.gone {
+		return Entry{Line: g.line, Round: k.group, contributor: contributor}, true, nil
+	}
+	e, refused = g.Reach(contributor, b)
+	e.Fresh = false // where it has overtaken its sender's contributions, these make the request
+	return e, false, refused
+}
+
+// Kept implements Clock.
+func (g *Grouped) Kept(e Entry, i int) *schema.Frame {
+	return g.Results(e.Round+1).Sealed(i, e.Round+1)
+}
+
+// Leave implements Clock: no group waits for those who are gone. What one had contributed whole to a round counts,
+// the rest is forgotten.
+func (g *Grouped) Leave(members []schema.Member) (changed bool) {
+	for i := range g.contributors {
+		if !g.contributors[i].gone && slices.Contains(members, g.config.Contributors[i].Member) {
+			g.leave(i)
+			changed = true
+		}
+	}
+	if changed {
+		g.fill()
+	}
+	return changed
+}
+
+// leave forgets a trainer, and those of its contributions that are not whole.
+func (g *Grouped) leave(contributor int) {
+	k, h, dense := &g.contributors[contributor], &g.config.Contributors[contributor], g.line.Dense
+	k.gone = true
+	g.there--
+	if k.next == 0 {
+		return
+	}
+	g.unref(k.group + 1) // where that is there; else it was not counted
+	g.recycle()
+	if k.group < g.line.done {
+		return
+	}
+	for i := range dense.Chunks() {
+		if dense.Closed(i) <= k.group && g.lacks(contributor, dense.Nodes(i, k.group)) {
+			dense.Forget(i, k.group, int(h.First), h.Count)
+		}
+	}
+}
+
+// Waiting implements Clock: of the oldest open group, whoever its first open round lacks, or, where it is not full,
+// everybody who has no request in any.
+func (g *Grouped) Waiting() Waiting {
+	l, w := g.line, waitingFor(g.line.done)
+	if l.done >= g.filling {
+		w.Batch = g.filling
+		if len(*g.of(g.filling)) == 0 || l.batch < g.filling {
+			return w
+		}
+		for i := range g.contributors {
+			if k := &g.contributors[i]; !k.gone && (k.next == 0 || k.group < l.done) {
+				w.Members = append(w.Members, g.config.Contributors[i].Member)
+			}
+		}
+		w.First, w.Rounds = w.Members, l.rounds
+		return w
+	}
+	for i := range l.Dense.Chunks() {
+		if l.Dense.Closed(i) > w.Batch {
+			continue
+		}
+		c := l.Dense.Chunk(i)
+		w.Rounds++
+		for _, m := range *g.of(w.Batch) {
+			if !g.contributors[m.contributor].gone && w.Rounds == 1 && g.lacks(m.contributor, l.Dense.Nodes(i, w.Batch)) {
+				w.Members, w.Bucket, w.Chunk = append(w.Members, g.config.Contributors[m.contributor].Member), c.Bucket, c.Chunk
+			}
+		}
+	}
+	w.First = w.Members
+	return w
+}

@@ -1,0 +1,111 @@
+package round
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/cuda"
+	"gradbus/lane"
+	"gradbus/schema"
+)
+
+// sparseSum is the sum over a node of the tree, of every table, made of contributions that were there before the last
+// of the round was. They are released.
+type sparseSum struct {
+	node   lane.Node
+	tables []sumRows // by table
+}
+
+// sumRows are rows in memory of their own, keys ascending.
+type sumRows struct {
+	keys []uint64
+	rows []float32
+}
+
+// combineUp adds the contribution of a node, which is complete, to its sibling where that is there too, and so on up
+// the tree, but for the root's children: those are added when the round closes.
+func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
+	for {
+		parent, ok := lane.Parent(node, s.config.Lanes)
+		if !ok || int(parent.Count) == s.config.Lanes {
+			return nil
+		}
+		left, right := parent.Split()
+		if !s.there(r, left) || !s.there(r, right) {
+			return nil
+		}
+		if err := s.addChildren(r, parent); err != nil {
+			return fmt.Errorf("add rows of lanes %v and %v: %w", left, right, err)
+		}
+		node = parent
+	}
+}
+
+// there reports that a node's rows are there: as one contribution with all its chunks, or as a sum.
+func (s *Sparse) there(r *sparseRound, n lane.Node) bool {
+	if at, ok := slices.BinarySearchFunc(r.nodes, n, compareNodes); ok {
+		return r.complete(s, at)
+	}
+	return slices.ContainsFunc(r.sums, func(x *sparseSum) bool { return x.node == n })
+}
+
+// addChildren makes the sum over a node of what is there of its two children.
+func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
+	sum := s.newSum()
+	sum.node = parent
+	for id := range s.config.Tables {
+		keys, rows, err := s.mergeNode(r, schema.Table(id), s.config.Tables[id].Dim, parent)
+		if err != nil {
+			return err
+		}
+		t := &sum.tables[id]
+		t.keys, t.rows = append(t.keys[:0], keys...), grown(t.rows, rows.Len())
+		if len(keys) == 0 {
+			continue
+		}
+		if err := s.config.Backend.Copy(cuda.Float32s(t.rows), rows); err != nil {
+			return err
+		}
+	}
+	for i, n := range r.nodes {
+		if parent.Contains(n) && !r.terms[i].merged {
+			t := &r.terms[i]
+			s.config.Held.Add(t.contributor, -t.bytes)
+			for k := range t.parts {
+				Release(t.parts[k].Payload)
+			}
+			t.merged, t.parts, t.bytes = true, nil, 0 // its cost stays: it is what the sum may take
+		}
+	}
+	r.sums = slices.DeleteFunc(r.sums, func(x *sparseSum) bool {
+		if parent.Contains(x.node) {
+			s.free = append(s.free, x)
+			return true
+		}
+		return false
+	})
+	at, _ := slices.BinarySearchFunc(r.sums, parent,
+		func(x *sparseSum, n lane.Node) int { return compareNodes(x.node, n) })
+	r.sums = slices.Insert(r.sums, at, sum)
+	return nil
+}
+
+// newSum is a sum of the free list, or a new one.
+func (s *Sparse) newSum() *sparseSum {
+	if last := len(s.free) - 1; last >= 0 {
+		sum := s.free[last]
+		s.free = s.free[:last]
+		return sum
+	}
+	return &sparseSum{tables: make([]sumRows, len(s.config.Tables))}
+}
+
+// over is the sum that a contribution was added to.
+func (r *sparseRound) over(n lane.Node) *sparseSum {
+	for _, sum := range r.sums {
+		if sum.node.Contains(n) {
+			return sum
+		}
+	}
+	panic("round: rows were added to no sum")
+}

@@ -1,0 +1,110 @@
+package shard
+
+import (
+	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
+)
+
+// stepSparse takes one chunk of one node's contribution to the round over all rows that are here. The round closes
+// whole, when every lane's contribution is there with all its chunks.
+func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
+	e, refused := s.clock.Reach(contributor, h.Batch)
+	if refused != nil {
+		return refused, nil
+	}
+	l := e.Line
+	if l.Sparse == nil || h.Bucket != s.config.Placement.SparseBucket(s.config.Index) {
+		return schema.Refuse(schema.ReasonUnknownBucket, "sparse bucket %d is not on %s", h.Bucket, s.member), nil
+	}
+	if refused = round.CheckSender(&s.config.Contributors[contributor], s.config.Job.Lanes, h); refused != nil {
+		return refused, nil
+	}
+	if err := s.config.Placement.CheckWire(v); err != nil {
+		return schema.Refusing(err), nil
+	}
+	if _, refused = s.config.Placement.CheckTables(v, s.config.Index); refused != nil {
+		return refused, nil
+	}
+	c := round.SparseChunk{Head: *h, View: *v, Contributor: contributor, Bytes: s.bytes(contributor, v), Payload: payload}
+	if refused = c.Check(); refused != nil {
+		return refused, nil
+	}
+	if !e.Fresh {
+		if refused = l.Sparse.Check(&c, l.Weights(h.Batch)); refused != nil {
+			return refused, nil
+		}
+	}
+	if refused = s.CheckShare(contributor, h, l.Sparse.Cost(&c)); refused != nil {
+		return refused, nil
+	}
+	if refused = s.checkStaged(c.Bytes); refused != nil {
+		return refused, nil
+	}
+	if refused = l.Sparse.CheckFinite(&c); refused != nil {
+		return refused, nil
+	}
+	s.clock.Enter(e)
+	s.kept = true
+	if err := l.Sparse.Add(&c, l.Weights(h.Batch)); err != nil {
+		return nil, err
+	}
+	return nil, s.closeSparse(l)
+}
+
+// CheckShare refuses what does not fit its sender's share of the budget together with the sparse contributions to this
+// batch that it has sent: all of them have to be here before the round closes, so waiting for room would never end.
+// Dense contributions do not count, since their rounds close without it.
+func (s *Shard) CheckShare(contributor int, h *schema.Head, bytes int64) *refusal {
+	share, l := s.config.StagedBytesMax/int64(len(s.config.Contributors)), s.clock.Line(contributor)
+	if h.Kind != schema.KindSparse || l.Sparse == nil || h.Batch < l.Sparse.Closed() {
+		return nil
+	}
+	held := int64(0) // of a batch that this frame is the first of
+	if h.Batch <= l.Batch() {
+		held = l.Sparse.HeldOf(h.Batch, contributor)
+	}
+	if held+bytes <= share {
+		return nil
+	}
+	return schema.Refuse(schema.ReasonOverBudget,
+		"%d bytes after %d: a trainer's sparse gradients of one batch may take %d bytes on a shard, "+
+			"its share of %d; %s", bytes, held, share, s.config.StagedBytesMax, s.config.Advice)
+}
+
+// closeSparse merges the contributions of every round whose turn it is and whose lanes are all there, runs the
+// optimizer on the touched rows, and tells who takes part.
+func (s *Shard) closeSparse(l *round.Line) error {
+	for {
+		b, total, ok := l.Sparse.Next()
+		if !ok {
+			return nil
+		}
+		for id, t := range s.tables {
+			if t == nil || total == 0 {
+				continue
+			}
+			_, dim := s.config.Placement.Columns(schema.Table(id), s.config.Index)
+			keys, rows, weight, err := l.Sparse.Merge(schema.Table(id), dim, total)
+			if err == nil {
+				err = t.Stage(state.RowGradient{Keys: keys, Sums: rows, Weight: weight, Scale: 1})
+			}
+			if err != nil {
+				return err
+			}
+		}
+		// Nobody needs the rows of version b any more: each trainer has had its own before it contributed to the round,
+		// and what reads besides waits until b is complete. A policy that lets others finish a lost trainer's batch
+		// needs them; its undo log begins here.
+		s.commitRows()
+		if s.config.Journal != nil {
+			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
+		}
+		frames, err := l.Means.Make(l.Sparse, b, total)
+		if err != nil {
+			return err
+		}
+		l.Sparse.Close(l.Weights(b), total)
+		s.closedRows(l, b, frames)
+	}
+}

@@ -1,0 +1,116 @@
+package trainer
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// farAway is how long every message takes in tests of distance: 20 ms.
+const farAway = 20 * time.Millisecond
+
+// farSessions are the trainers of a job who are far from its shards, and from each other.
+func farSessions(t *testing.T, job *schema.Job) []*Session {
+	t.Helper()
+	bus := fabric.NewBus()
+	bus.Delay = farAway
+	server := startOn(t, bus, ps.Config{Shards: 2})
+	return joinAll(t, patient(Config{Server: server.URL(), Bus: bus, Backend: testBackend(t)}), job)
+}
+
+// A batch with tables pays one round trip: the lookup of the next leaves right behind its gradients, and is answered
+// when they are applied. Time is that of the messages alone here, so a second round trip would take as long again.
+func TestBatchesPayOneRoundTrip(t *testing.T) {
+	for name, change := range map[string]func(*schema.Job){
+		"shards apply":   func(*schema.Job) {},
+		"trainers apply": func(j *schema.Job) { j.Apply = schema.ApplyMean },
+		"pooled": func(j *schema.Job) {
+			j.Tables[0].Placement, j.Tables[1].Placement = schema.PlacementColumns, schema.PlacementTables
+		},
+		"trainers reduce": func(j *schema.Job) { j.Apply, j.Reduce = schema.ApplyMean, schema.ReduceTrainers },
+		"bounded":         func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 1 },
+		"async":           func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
+		"async tables": func(j *schema.Job) {
+			j.Apply, j.Reduce, j.TableConsistency = schema.ApplyMean, schema.ReduceTrainers, schema.ConsistencyAsync
+		},
+		"no keys":   func(j *schema.Job) { j.Tables = j.Tables[:1] },
+		"no tables": func(j *schema.Job) { j.Tables = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				job := bagJob("far", "", 2, 4)
+				job.Apply, job.Reduce = schema.ApplyUpdate, schema.ReduceShards
+				change(job)
+				var w Workload = &bagToy{toy: newToy(t, job)}
+				if len(job.Tables) < 2 {
+					w = &pull{job: job}
+				}
+				sessions := farSessions(t, job)
+				began := time.Now()
+				for i, err := range runAll(testContext(t), sessions, w, farBatches) {
+					if err != nil {
+						t.Fatalf("t%d: %v", i, err)
+					}
+				}
+				checkTrips(t, time.Since(began))
+			})
+		})
+	}
+}
+
+// farBatches are how many batches a test of distance has.
+const farBatches = 10
+
+// checkTrips checks that batches took a round trip each. The first has two: nobody has named its keys before.
+func checkTrips(t *testing.T, took time.Duration) {
+	t.Helper()
+	trips := took.Seconds() / (2 * farAway).Seconds()
+	t.Logf("%.2f round trips for %d batches", trips, farBatches)
+	if most := farBatches + 1.5; trips > most {
+		t.Errorf("%d batches took as long as %.2f round trips, want at most %.1f", farBatches, trips, most)
+	}
+}
+
+// So it does where a program holds its batches and names keys after Next, or looks its rows up itself then. A trainer
+// sees its own updates, so both have the same bits.
+func TestHeldBatchesPayOneRoundTrip(t *testing.T) {
+	for name, change := range map[string]func(*schema.Job){
+		"sync":    func(*schema.Job) {},
+		"bounded": func(j *schema.Job) { j.Consistency, j.Ahead = schema.ConsistencyBounded, 1 },
+		"async":   func(j *schema.Job) { j.Consistency = schema.ConsistencyAsync },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var digests [2][32]byte
+				for i, looked := range []bool{false, true} {
+					job := toyJob("far-held", 1, 4, schema.ApplyUpdate)
+					change(job)
+					s, m := farSessions(t, job)[0], newToy(t, job)
+					began := time.Now()
+					for range farBatches {
+						pullToZero(t, s, m, looked)
+					}
+					if err := s.Finish(testContext(t)); err != nil {
+						t.Fatal(err)
+					}
+					took, of := time.Since(began), s.Stats()
+					checkTrips(t, took)
+					if sum := of.KeysTime + of.LookupTime + of.ComputeTime + of.SendTime + of.ResultTime; sum > took {
+						t.Errorf("%v of %v are accounted for: %+v", sum, took, of)
+					}
+					var err error
+					if digests[i], err = s.Digest(testContext(t)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if name != "bounded" && digests[0] != digests[1] { // whose rows may be of either version
+					t.Errorf("weights %x fetched, %x looked up", digests[0][:6], digests[1][:6])
+				}
+			})
+		})
+	}
+}

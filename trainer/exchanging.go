@@ -1,0 +1,196 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+	"gradbus/trainer/exchange"
+)
+
+// Who asks for rows. Modules follow.
+const (
+	rowsOfBatch exchange.Asker = iota
+	rowsAsked                  // by Lookup and LookupInto
+	rowsScanned                // by Table
+	rowAskers
+)
+
+// exchanging is a session's exchange as its goroutines share it.
+type exchanging struct {
+	wake chan struct{} // of one: told when what is waited for is there
+
+	mu     sync.Mutex // guards what follows; not held while values are put in place. A leaf but for a trace's
+	x      *exchange.Exchange
+	askers []asker   // who has asked last, by number
+	placed sync.Cond // told when an answer is in place
+}
+
+// asker puts an answer to one of its requests in place, or keeps it, and sends a request, for the first time or again.
+type asker interface {
+	take(i int, v *schema.View) (kept bool, err error)
+	send(s *Session, i int) error
+}
+
+func newExchanging(c exchange.Config) *exchanging {
+	e := &exchanging{x: exchange.New(c), askers: make([]asker, c.Askers+c.Modules), wake: make(chan struct{}, 1)}
+	e.placed.L = &e.mu
+	return e
+}
+
+// ask opens requests to owners, numbered from first on, for answers.
+func (e *exchanging) ask(who exchange.Asker, a asker, first schema.Sequence, owners []int, now time.Duration,
+	atOnce bool) {
+	e.do(func(x *exchange.Exchange) {
+		e.askers[who] = a
+		x.Ask(who, first, owners, now, atOnce)
+	})
+}
+
+// close takes no further answers, and so writes no more to their memory.
+func (e *exchanging) close(who exchange.Asker) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for e.x.Close(who); e.x.Placing(who); {
+		e.placed.Wait()
+	}
+}
+
+// do lets the machine know something.
+func (e *exchanging) do(event func(*exchange.Exchange)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	event(e.x)
+	e.tell()
+}
+
+// get asks the machine something.
+func get[T any](e *exchanging, what func(*exchange.Exchange) T) T {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return what(e.x)
+}
+
+// number gives the first of n numbers of requests.
+func (e *exchanging) number(n int) schema.Sequence {
+	return get(e, func(x *exchange.Exchange) schema.Sequence { return x.Number(n) })
+}
+
+// take lets an asker have a part of an answer that it waits for. All others are ignored.
+func (e *exchanging) take(who exchange.Asker, owner int, v *schema.View, part, of int) (kept bool, err error) {
+	e.mu.Lock()
+	i, fresh, err := e.x.ClaimAnswer(who, owner, v.Head().Sequence, part, of)
+	a := e.askers[who]
+	e.mu.Unlock()
+	if !fresh {
+		return false, err
+	}
+	placed := false
+	defer func() { // also where it panics, so that nobody waits for it
+		e.do(func(x *exchange.Exchange) { x.PlaceAnswer(who, i, part, placed) })
+		e.placed.Broadcast()
+	}()
+	kept, err = a.take(i, v)
+	placed = err == nil
+	return kept, err
+}
+
+// tell wakes up whoever waits, where there is a reason. Called with mu held.
+func (e *exchanging) tell() {
+	if !e.x.Done() {
+		return
+	}
+	select {
+	case e.wake <- struct{}{}:
+	default: // told already
+	}
+}
+
+// awaitAnswers returns when an asker's requests are answered.
+func (s *Session) awaitAnswers(ctx context.Context, who exchange.Asker) error {
+	s.exchange.do(func(x *exchange.Exchange) { x.Await(who, s.since()) })
+	return s.await(ctx)
+}
+
+// awaitResults returns when a version above is whole.
+func (s *Session) awaitResults(ctx context.Context, above schema.Version) error {
+	usual := time.Duration(0)
+	for _, l := range s.links {
+		if l.outbox != nil {
+			usual = max(usual, l.outbox.Usual())
+		}
+	}
+	s.exchange.do(func(x *exchange.Exchange) { x.AwaitResults(above, usual, s.since()) })
+	return s.await(ctx)
+}
+
+// await does what the exchange says until what it waits for is there. Where ctx ends by ErrAgain, the next wait for the
+// same goes on.
+func (s *Session) await(ctx context.Context) error {
+	e := s.exchange
+	defer s.retry.Stop()
+	for {
+		if err := context.Cause(ctx); err != nil && !errors.Is(err, ErrAgain) { // also where the answer is there by now
+			e.do((*exchange.Exchange).Stop)
+			return err
+		}
+		now := s.since()
+		a := get(e, func(x *exchange.Exchange) exchange.Actions { return x.Tick(now) })
+		if a.Done {
+			return nil
+		}
+		if err := s.sendAgain(&a); err != nil {
+			return err
+		}
+		s.retry.Reset(a.Next - now)
+		select {
+		case <-e.wake:
+		case <-s.retry.C:
+		case <-ctx.Done():
+			if err := context.Cause(ctx); errors.Is(err, ErrAgain) {
+				return err
+			}
+		}
+	}
+}
+
+func (s *Session) sendAgain(a *exchange.Actions) error {
+	if len(a.Requests) > 0 && a.Asker < rowAskers {
+		s.count(func(t *Stats) { t.LookupsRepeated++ })
+	}
+	for _, i := range a.Requests {
+		if err := s.exchange.askers[a.Asker].send(s, i); err != nil {
+			return err
+		}
+	}
+	return s.sendPulls(a.Pulls)
+}
+
+// sendPulls asks for results. What this trainer adds up itself is not there because a contribution is not.
+func (s *Session) sendPulls(pulls []exchange.Pull) error {
+	for _, p := range pulls {
+		if s.links[p.Owner].outbox == nil {
+			continue
+		}
+		s.count(func(t *Stats) { t.Pulls++ })
+		if err := s.sendPull(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendPull asks for one result. The answer may come before it returns, and lead to more pulls.
+func (s *Session) sendPull(p exchange.Pull) error {
+	link, h := s.links[p.Owner], s.head(p.Batch)
+	h.Bucket, h.Chunk, h.Chunks = p.Bucket, p.Chunk, p.Chunk+1
+	f, err := schema.NewFrame(schema.Layout{Kind: schema.KindPull})
+	if err != nil {
+		return err
+	}
+	f.SetHead(h)
+	return link.publish(s.subject(fabric.KindPull, link.member), f.Seal())
+}

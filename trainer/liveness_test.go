@@ -1,0 +1,180 @@
+package trainer
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/internal/testkit"
+	"gradbus/schema"
+)
+
+// poll waits until a condition holds.
+func poll(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(testTimeout)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %v", what, testTimeout)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// heardAt is when a session has heard the coordinator last.
+func heardAt(s *Session) time.Time {
+	s.watch.mu.Lock()
+	defer s.watch.mu.Unlock()
+	return s.watch.coordinator.Since()
+}
+
+// ago is what has lasted for a time.
+func ago(d time.Duration) (s liveness.Silence) {
+	s.Begin(time.Now().Add(-d))
+	return s
+}
+
+// waitForHeartbeats waits until a session has heard the coordinator so many times more.
+func waitForHeartbeats(t *testing.T, s *Session, heartbeats int) {
+	t.Helper()
+	for range heartbeats {
+		heard := heardAt(s)
+		poll(t, "a heartbeat of the coordinator", func() bool { return heardAt(s).After(heard) })
+	}
+}
+
+// A session hears the coordinator while nothing else happens, and is heard.
+func TestSilentSessionStaysAlive(t *testing.T) { testkit.Waits(t, silentSessionStaysAlive) }
+
+func silentSessionStaysAlive(t *testing.T) {
+	server := startServer(t, 1)
+	job := toyJob("silent", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, testConfig(t, server), job)[0]
+	seen := func() time.Time {
+		for _, j := range server.Stats().Jobs {
+			if j.Name == job.Name {
+				return j.Members[0].Seen
+			}
+		}
+		return time.Time{}
+	}
+	first := seen()
+	waitForHeartbeats(t, s, 2)
+	poll(t, "the server to hear the trainer", func() bool { return seen().After(first) })
+	if err := s.Run(testContext(t), newToy(t, job), 3, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+// What each kind of silence becomes, without waiting for it.
+func TestCheckSilence(t *testing.T) {
+	quiet := func() *Session {
+		s := &Session{job: toyJob("quiet", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-time.Minute),
+			servers: []*dataServer{{url: "nats://there:1"}, {id: "b", url: "nats://b:2"}}}
+		s.watch.coordinator.Silence = ago(0)
+		s.batch.Store(17)
+		return s
+	}
+	for _, c := range []struct {
+		name string
+		make func(*Session)
+		says []string
+	}{
+		{"all is well", func(*Session) {}, nil},
+		{"control just lost", func(s *Session) { s.watch.control = ago(29 * time.Second) }, nil},
+		{"control lost", func(s *Session) { s.watch.control = ago(31 * time.Second) },
+			[]string{"control server nats://there:1", "out of reach for 31s", "deadline 30s", "batch 17"}},
+		{"data server just lost", func(s *Session) { s.servers[1].lost = ago(29 * time.Second) }, nil},
+		{"data server lost", func(s *Session) { s.servers[1].lost = ago(31 * time.Second) },
+			[]string{"ps b at nats://b:2", "out of reach for 31s", "batch 17"}},
+		{"coordinator late", func(s *Session) { s.watch.coordinator.Silence = ago(31 * time.Second) }, nil},
+		{"coordinator silent", func(s *Session) { s.watch.coordinator.Silence = ago(33 * time.Second) },
+			[]string{"coordinator of job quiet", "nats://there:1", "silent for 33s", "deadline 30s", "batch 17"}},
+		{"silent because lost", func(s *Session) { s.watch.coordinator.Silence, s.watch.control = ago(time.Hour), ago(0) },
+			nil},
+		{"disowned behind a control server just lost", func(s *Session) {
+			s.watch.control = ago(29 * time.Second)
+			s.watch.disowned = ago(2 * time.Second)
+		}, []string{"control server nats://there:1", "out of reach for 29s", "deadline 30s", "batch 17"}},
+		{"just disowned", func(s *Session) { s.watch.disowned = ago(0) }, nil},
+		{"disowned", func(s *Session) { s.watch.disowned = ago(2 * time.Second) },
+			[]string{"does not know this run of job quiet", "batch 17"}},
+	} {
+		s := quiet()
+		c.make(s)
+		err := s.checkSilence(time.Now())
+		if c.says == nil {
+			if err != nil {
+				t.Errorf("%s: %v", c.name, err)
+			}
+			continue
+		}
+		checkError(t, err, ErrServerLost, c.says...)
+	}
+}
+
+// A server that was started anew at the same address is there, but does not know the job.
+func TestServerStartedAnew(t *testing.T) {
+	server := startTCP(t, 1)
+	p := startProxy(t, server.URL())
+	c := testConfig(t, server)
+	c.Server = p.url()
+	job := toyJob("anew", 1, 1, schema.ApplyUpdate)
+	s := joinAll(t, c, job)[0]
+	if err := s.Run(testContext(t), newToy(t, job), 2, nil); err != nil {
+		t.Fatal(err)
+	}
+	other := startTCP(t, 1)
+	p.redirect(strings.TrimPrefix(other.URL(), "nats://"))
+	checkError(t, s.Run(testContext(t), newToy(t, job), 1000, nil), ErrServerLost, p.url(),
+		"does not know this run of job anew")
+}
+
+// A process that did not run blames nobody for what it did not hear, and says so where it ends for that all the same.
+func TestOwnPauseIsNobodysSilence(t *testing.T) {
+	t.Parallel()
+	paused := func(by time.Duration) *Session {
+		s := &Session{job: toyJob("paused", 1, 1, schema.ApplyUpdate), joined: schema.Joined{DeadlineMS: 30_000},
+			config: Config{Server: "nats://there:1"}.withDefaults(), epoch: time.Now().Add(-10 * time.Minute),
+			servers: []*dataServer{{id: "b", url: "nats://b:2"}, {}}}
+		now := time.Now()
+		s.watch.coordinator.Begin(now.Add(-by - time.Second))
+		s.servers[0].lost.Begin(now.Add(-by - 2*time.Second))
+		s.watch.ticks.Tick(now.Add(-by), s.deadline())
+		s.excusePause(now)
+		return s
+	}
+	s := paused(50 * time.Second)
+	if err := s.checkSilence(time.Now()); err != nil {
+		t.Errorf("after 50 s in which it did not run: %v", err)
+	}
+	if heard := time.Since(heardAt(s)); heard < time.Second || heard > 30*time.Second {
+		t.Errorf("heard %v ago, want 1 s and what this test took", heard)
+	}
+	if s.servers[1].lost.Lasts() || s.watch.control.Lasts() || s.watch.disowned.Lasts() {
+		t.Error("who was there is lost")
+	}
+	early := paused(0)
+	early.watch.ticks = liveness.Ticks{}
+	// a word of the coordinator is read before the tick
+	early.watch.ticks.Tick(time.Now().Add(-50*time.Second), early.deadline())
+	checkError(t, early.withPause(ErrJobFailed), ErrJobFailed, "did not run for 50")
+	err := s.withPause(ErrJobFailed)
+	checkError(t, err, ErrJobFailed, "did not run for 50s")
+	if err := s.withPause(ErrLeft); err != ErrLeft {
+		t.Error(err)
+	}
+	s.watch.paused = ago(2 * time.Minute)
+	if err := s.withPause(ErrJobFailed); err != ErrJobFailed {
+		t.Errorf("two minutes later: %v", err)
+	}
+	s = paused(4900 * time.Millisecond) // a busy machine
+	if s.watch.paused.Lasts() {
+		t.Error("a tick that is late by less than 5 s is a pause")
+	}
+	s.watch.coordinator.Silence = ago(33 * time.Second)
+	s.servers[0].lost.End()
+	checkError(t, s.checkSilence(time.Now()), ErrServerLost, "silent for 33s")
+}
