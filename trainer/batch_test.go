@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gradbus/schema"
+	"gradbus/trainer/exchange"
 )
 
 // hold trains a toy as a program does that holds its batches. early says whether keys are named before the results of
@@ -212,6 +213,41 @@ func TestCallsOutOfOrder(t *testing.T) {
 	}
 	if err := s.Close(); err == nil {
 		t.Error("Close says nothing of a batch that is under way")
+	}
+}
+
+// A batch whose results are there before its Commit is not complete for the program: a wait leaves the version and the
+// parameters that it is computed on.
+func TestWaitStopsBeforeTheBatchUnderWay(t *testing.T) {
+	t.Parallel()
+	job := pairsJob("under-way")
+	job.Tables = nil // whose gradients leave with the Commit alone
+	s, ctx := oneSession(t, job), testContext(t)
+	b, err := s.Next()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Samples(0, 1)
+	if err := b.Fetch(ctx); err != nil {
+		t.Fatal(err)
+	}
+	step, err := b.Lane(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step.AddGrad("p", []float32{1, 2})
+	if err := step.End(0); err != nil {
+		t.Fatal(err)
+	}
+	poll(t, "the results of batch 0", func() bool { return get(s.exchange, (*exchange.Exchange).Completed) == 1 })
+	if v, err := s.Wait(ctx); v != 0 || err != nil || !slices.Equal(s.Param("p"), []float32{0, 0}) {
+		t.Errorf("before the Commit: version %d with %v, %v; want 0 with zeros", v, s.Param("p"), err)
+	}
+	if err := b.Commit(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if v, err := s.Wait(ctx); v != 1 || err != nil || !slices.Equal(s.Param("p"), []float32{-2, -4}) {
+		t.Errorf("after the Commit: version %d with %v, %v; want 1 with -2, -4", v, s.Param("p"), err)
 	}
 }
 

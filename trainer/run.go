@@ -230,9 +230,11 @@ func (r *run) measured(b schema.Batch) {
 }
 
 // settle waits until the batches before a version are complete, and makes the newest complete version the current one.
+// A batch whose lanes send all that it has may be complete before its Commit: until then it is under way, and keeps the
+// version that it is computed on.
 func (r *run) settle(ctx context.Context, atLeast schema.Version) error {
 	for {
-		for v := get(r.exchange, (*exchange.Exchange).Completed); r.newest() < v; {
+		for v := min(get(r.exchange, (*exchange.Exchange).Completed), r.committed); r.newest() < v; {
 			if err := r.sender.away(ctx, r.newest()); err != nil {
 				return err
 			}
