@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"gradbus/cuda"
 	"gradbus/nn"
@@ -30,7 +29,6 @@ type hosted struct {
 	env           nn.Env
 	backend       cuda.Backend
 	slots         []clientSlot // by trainer
-	closed        atomic.Bool
 
 	stepLock sync.Mutex   // held by who steps; guards state and next
 	state    *state.Dense // of one chunk, all parameters as they lie in tensors
@@ -331,10 +329,18 @@ func (d *hosted) newestNumber() schema.Version {
 	return d.newest.number
 }
 
-// close lets no further request begin.
-func (d *hosted) close() { d.closed.Store(true) }
+// close lets no further request come in. When it returns, every goroutine that works requests counts as running.
+func (d *hosted) close() {
+	for i := range d.slots {
+		s := &d.slots[i]
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
+	}
+}
 
-// release releases what requests and contexts hold. Nothing is worked on any more.
+// release releases what requests and contexts hold. Nothing is worked on any more: a context that is busy is one whose
+// request has panicked.
 func (d *hosted) release() {
 	for i := range d.slots {
 		s := &d.slots[i]
@@ -342,7 +348,11 @@ func (d *hosted) release() {
 		s.request.drop()
 		s.request, s.sealed, s.frames = nil, nil, nil
 		s.mu.Unlock()
-		d.expire(i, "the job has ended")
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, c := range d.contexts {
+		d.endLocked(c)
 	}
 	d.state.Close()
 }

@@ -21,6 +21,7 @@ type clientSlot struct {
 	request *request        // that one, until it is answered
 	working bool            // a goroutine works requests of this slot
 	worked  *request        // the one that it is at, perhaps one that a newer one has replaced
+	closed  bool            // the job ends: it takes no more, and begins none
 	sealed  [][]byte        // the answer to the newest request, once there is one
 	frames  []*schema.Frame // that answers are written into
 }
@@ -92,6 +93,9 @@ func (d *hosted) take(contributor int, f *Frame, h *schema.Head) *refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
+	case s.closed: // nobody waits for an answer
+		round.Release(f.Payload)
+		return nil
 	case h.Sequence < s.number:
 		round.Release(f.Payload)
 		return schema.Refuse(schema.ReasonStaleBatch, "request %d to module %q: request %d has come", h.Sequence,
@@ -121,7 +125,7 @@ func (d *hosted) take(contributor int, f *Frame, h *schema.Head) *refusal {
 			"than its place", h.Chunk, h.Sequence, d.spec.Name)
 	}
 	s.request.add(h, f, d.chunkElements)
-	if s.request.missing == 0 && !s.working && !d.closed.Load() {
+	if s.request.missing == 0 && !s.working {
 		s.working = true
 		d.set.running.Add(1)
 		go d.work(contributor)
@@ -148,7 +152,7 @@ func (d *hosted) work(contributor int) {
 	s := &d.slots[contributor]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.request != nil && s.request.missing == 0 && !d.closed.Load() {
+	for s.request != nil && s.request.missing == 0 && !s.closed {
 		r := s.request
 		s.worked = r
 		s.mu.Unlock()

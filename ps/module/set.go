@@ -92,7 +92,8 @@ func (m *Set) Build(ctx context.Context) error {
 	return nil
 }
 
-// Close waits until nothing is computed any more, and releases everything.
+// Close waits until nothing is computed any more, and releases everything. What is delivered meanwhile, or afterwards,
+// is released at once.
 func (m *Set) Close() {
 	m.cancel()
 	for _, d := range m.all() {
