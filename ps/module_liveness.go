@@ -14,7 +14,14 @@ import (
 type trainerLiveness struct {
 	job      schema.JobName
 	deadline time.Duration
-	trainers []liveness.Peer
+	trainers []moduleClient
+}
+
+// moduleClient is a trainer as one whose contexts may have to end. Modules tell again and again when they heard of it
+// last, so what was heard stays known when its silence has ended.
+type moduleClient struct {
+	liveness.Peer
+	heard time.Time // the newest sign of life
 }
 
 // lostTrainer is one whose contexts end, and why.
@@ -24,14 +31,20 @@ type lostTrainer struct {
 }
 
 func newTrainerLiveness(job *schema.Job, deadline time.Duration) *trainerLiveness {
-	return &trainerLiveness{job: job.Name, deadline: deadline, trainers: make([]liveness.Peer, job.Trainers)}
+	return &trainerLiveness{job: job.Name, deadline: deadline, trainers: make([]moduleClient, job.Trainers)}
 }
 
-// sign notes that a trainer was heard of.
-func (l *trainerLiveness) sign(contributor int, at time.Time) { l.trainers[contributor].Begin(at) }
+// sign notes that a trainer was heard of. A sign that is no newer than those before is none: it would have a trainer
+// that is gone be lost again.
+func (l *trainerLiveness) sign(contributor int, at time.Time) {
+	if p := &l.trainers[contributor]; at.After(p.heard) {
+		p.heard = at
+		p.Begin(at)
+	}
+}
 
 // leave says that a trainer holds nothing any more.
-func (l *trainerLiveness) leave(contributor int) { l.trainers[contributor] = liveness.Peer{} }
+func (l *trainerLiveness) leave(contributor int) { l.trainers[contributor].Peer = liveness.Peer{} }
 
 // tick finds who is lost, after a pause of this process. clients are the names of connections.
 func (l *trainerLiveness) tick(now time.Time, pause time.Duration, clients []string) (lost []lostTrainer) {
@@ -67,6 +80,7 @@ func (a *assignment) trainerLeft(from schema.Member) {
 		return
 	}
 	if i := a.hostOf(from); i >= 0 {
+		a.hearModules(i)
 		a.trainers.leave(i)
 		a.expire(lostTrainer{i, string(from) + " has left"})
 	}
@@ -87,14 +101,19 @@ func (a *assignment) tickModules(now time.Time, pause time.Duration, clients []s
 		return
 	}
 	for i := range a.manifest.Trainers {
-		for _, own := range a.own {
-			if at := a.workers[own].modules.Heard(i); !at.IsZero() {
-				a.trainers.sign(i, at)
-			}
-		}
+		a.hearModules(i)
 	}
 	for _, lost := range a.trainers.tick(now, pause, clients) {
 		a.expire(lost)
+	}
+}
+
+// hearModules notes when modules here have last heard of a trainer.
+func (a *assignment) hearModules(contributor int) {
+	for _, own := range a.own {
+		if at := a.workers[own].modules.Heard(contributor); !at.IsZero() {
+			a.trainers.sign(contributor, at)
+		}
 	}
 }
 

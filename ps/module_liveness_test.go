@@ -2,6 +2,7 @@ package ps
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -45,6 +46,36 @@ func TestModuleLives(t *testing.T) {
 	l.leave(2)
 	if got := tick(100 * time.Second); got != "[]" {
 		t.Errorf("who has left is not lost: %s", got)
+	}
+}
+
+// What a trainer asked before it was lost, or left, is no sign of life afterwards: contexts expire once for each end.
+func TestContextsExpireOnceForEachEnd(t *testing.T) {
+	l := newTrainerLiveness(&schema.Job{Name: "j", Trainers: 2}, 30*time.Second)
+	at := time.Unix(1000, 0)
+	asked := []time.Time{at, at} // the module requests that are heard of again at each tick
+	ends := func(seconds int) (lost []int) {
+		for range seconds {
+			at = at.Add(time.Second)
+			for i := range asked {
+				l.sign(i, asked[i])
+			}
+			for _, end := range l.tick(at, 0, []string{"j/t1"}) {
+				lost = append(lost, end.contributor)
+			}
+		}
+		return lost
+	}
+	l.sign(0, at)
+	if l.leave(0); len(ends(20)) > 0 {
+		t.Error("lost before the deadline")
+	}
+	if lost := ends(200); !slices.Equal(lost, []int{1}) {
+		t.Errorf("trainer 0 has left, and trainer 1 is silent: lost are %v, want 1 once", lost)
+	}
+	asked[0], asked[1] = at, at // both are back
+	if lost := ends(200); !slices.Equal(lost, []int{0, 1}) {
+		t.Errorf("silent again: lost are %v, want each once", lost)
 	}
 }
 
