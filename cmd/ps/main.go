@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"gradbus/internal/config"
+	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
 func main() {

@@ -19,6 +19,7 @@ import (
 	"gradbus/bench/update"
 	"gradbus/cuda"
 	"gradbus/internal/config"
+	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
 func main() {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gradbus/internal/report"
+	"gradbus/internal/timerslack"
 )
 
 // startWithin is how long the server may take until it is ready.
@@ -165,7 +166,11 @@ func (p *comparison) output(ctx context.Context, program string, args ...string)
 	command.Stderr = &stderr
 	command.Cancel = func() error { return command.Process.Signal(syscall.SIGTERM) }
 	command.WaitDelay = 10 * time.Second
-	out, err := command.Output()
+	var out []byte
+	err := timerslack.Standard(func() (err error) { // what is compared with is started as its users start it
+		out, err = command.Output()
+		return err
+	})
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(stderr.String()), "\n")
 		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(program), err, lines[len(lines)-1])

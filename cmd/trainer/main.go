@@ -13,6 +13,7 @@ import (
 	"gradbus/cuda"
 	"gradbus/internal/config"
 	"gradbus/internal/health/watch"
+	_ "gradbus/internal/timerslack" // in every process of this program
 )
 
 func main() {

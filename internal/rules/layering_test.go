@@ -45,7 +45,9 @@ var layers = map[string]layer{
 	"internal/liveness": {noStd: noNetwork},
 	// What a process takes of its machine, as reports say it.
 	"internal/process": {own: []string{"schema"}, others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
-	"fabric":           {others: nats, noStd: []string{"net/http", "os/exec"}},
+	// How late the kernel may wake the threads of a program.
+	"internal/timerslack": {others: []string{"golang.org/x/sys/unix"}, noStd: noNetwork},
+	"fabric":              {others: nats, noStd: []string{"net/http", "os/exec"}},
 
 	// How GPUs are: decisions, the probe that asks the driver, and who runs it.
 	"internal/health": {own: []string{"schema"}, noStd: noNetwork},
