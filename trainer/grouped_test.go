@@ -9,6 +9,7 @@ import (
 
 	"gradbus/internal/testkit"
 	"gradbus/lane"
+	"gradbus/ps"
 	"gradbus/schema"
 )
 
@@ -237,13 +238,11 @@ func groupedGoesOnWithoutTheLost(t *testing.T) {
 	}
 	sessions[2].close() // no leave
 	running.Wait()
-	lost := false
-	for _, j := range server.Stats().Jobs {
-		lost = lost || len(j.Members) == 3 && j.Members[2].Lost
-	}
-	if !lost {
-		t.Error("the server does not say that t2 is lost")
-	}
+	poll(t, "the server says that t2 is lost", func() bool { // which it tells the shards first
+		return slices.ContainsFunc(server.Stats().Jobs, func(j ps.JobStatus) bool {
+			return len(j.Members) == 3 && j.Members[2].Lost
+		})
+	})
 	for _, s := range sessions[:2] {
 		if err := s.Close(); err != nil {
 			t.Error(err)
