@@ -37,7 +37,7 @@ type OutboxConfig struct {
 	// FramesMax is how many frames may be on the way, 1 to SpanMax; 0 is SpanMax.
 	FramesMax int
 	// BytesMax is how many bytes may be on the way, and the first credit, until the receiver grants more; 0 is
-	// WindowBytesDefault. One frame is always allowed.
+	// WindowBytesDefault. One frame alone is always allowed on the way, and the first needs no credit.
 	BytesMax int
 	// ResendAfter is the time without any acknowledgement after which a frame is sent again, while no round trip has
 	// been measured; 0 is 1 s. Then it follows from what was measured: see RoundTrips; at least 50 ms. It doubles up to
@@ -223,7 +223,7 @@ func (o *Outbox) waitForRoom(ctx context.Context, bytes int) error {
 // Called with mu held.
 func (o *Outbox) roomFor(bytes int) (fits, granted bool) {
 	fits = o.next-o.first < uint64(o.config.FramesMax) && (o.bytes == 0 || o.bytes+bytes <= o.config.BytesMax)
-	return fits, o.total+uint64(bytes) <= o.credit
+	return fits, o.total == 0 || o.total+uint64(bytes) <= o.credit // no receiver has room for less than a frame
 }
 
 // admit gives a frame its number and puts it into the window, before it is published: its ack may be faster than the

@@ -188,6 +188,30 @@ func TestOutboxResendAllAfterReconnect(t *testing.T) {
 	r.want(t, "back", 1, 3, 4)
 }
 
+// A first frame that is larger than the window leaves at once, and alone; then the receiver's credit counts.
+func TestOutboxFirstFrameNeedsNoCredit(t *testing.T) {
+	r := newRecorder(OutboxConfig{BytesMax: 16})
+	for _, step := range []struct {
+		bytes int
+		sent  bool
+		ack   Ack
+	}{
+		{100, true, Ack{}},
+		{8, false, Ack{Cumulative: 1, Window: 107}},
+		{8, false, Ack{Cumulative: 1, Window: 108}},
+		{8, true, Ack{}},
+	} {
+		sent, err := r.TrySend(someSubject, WithoutRoom(make([]byte, step.bytes)))
+		if sent != step.sent || err != nil {
+			t.Errorf("%d bytes: sent %v, %v; want %v", step.bytes, sent, err, step.sent)
+		}
+		if err := r.Ack(step.ack); err != nil {
+			t.Error(err)
+		}
+	}
+	r.want(t, "all", 1, 2)
+}
+
 func TestOutboxRefusedFrameTakesNoNumberAndNoCredit(t *testing.T) {
 	r := newRecorder(OutboxConfig{BytesMax: 16})
 	r.send(t, 1, 8)
