@@ -13,9 +13,14 @@ package fabric
 // before, and until the ack is there r t more have left: together at most W. With an ack for each frame the bound would
 // be W - f. A sender waits for credit only where it is held: as soon as it has less than a quarter of a window left,
 // whatever is given back makes an ack due.
+//
+// Where frames are larger than that a quarter is not enough: an ack is due as soon as the largest may lack room or
+// credit. So an ack that is not due never keeps a sender waiting, however large its frames are.
 type Receipt struct {
 	inbox   *Inbox
 	quarter int    // of the sender's window, in bytes
+	came    int    // bytes that came which make an ack due: a quarter, or as many as leave no room for the largest frame
+	reserve uint64 // credit below which any more of it makes an ack due: a quarter, or the largest frame
 	frames  int    // that came since the last ack
 	bytes   int    // of these
 	credit  int    // bytes given back that no ack has carried
@@ -25,9 +30,12 @@ type Receipt struct {
 }
 
 // NewReceipt makes the receipt of a sender that may have bytesMax bytes held here, and window bytes on their way
-// before it hears of more.
-func NewReceipt(bytesMax uint64, window int) *Receipt {
-	return &Receipt{inbox: NewInbox(bytesMax), quarter: max(1, window/4), said: uint64(window)}
+// before it hears of more. Its frames have at most frameBytesMax: what it sends beyond that may wait for a Tick, and
+// for one of its Outbox where it waits for credit.
+func NewReceipt(bytesMax uint64, window, frameBytesMax int) *Receipt {
+	quarter := max(1, window/4)
+	return &Receipt{inbox: NewInbox(bytesMax), quarter: quarter, came: min(quarter, max(1, window-frameBytesMax+1)),
+		reserve: uint64(max(quarter, frameBytesMax)), said: uint64(window)}
 }
 
 // Accept marks a frame as received, as Inbox.AcceptBytes does. narrow says that the sender's window is less than it was
@@ -56,8 +64,8 @@ func (r *Receipt) Known() {
 
 // Due reports whether an ack is worth a message.
 func (r *Receipt) Due() bool {
-	short := r.inbox.taken+uint64(r.quarter) > r.said // of credit
-	return r.now || r.bytes >= r.quarter || r.frames >= SpanMax/4 || r.credit >= r.quarter || short && r.credit > 0
+	short := r.inbox.taken+r.reserve > r.said // of credit
+	return r.now || r.bytes >= r.came || r.frames >= SpanMax/4 || r.credit >= r.quarter || short && r.credit > 0
 }
 
 // Pending reports whether frames have come of which the sender has not heard.

@@ -34,12 +34,12 @@ func TestReceiptsAreDue(t *testing.T) {
 		{"said", func(r *Receipt) { accept(r, 80); r.Ack() }, false},
 		{"one tick", func(r *Receipt) { r.Accept(1, 1, false); r.Tick() }, false},
 	} {
-		r := NewReceipt(4*quarter, 4*quarter)
+		r := NewReceipt(4*quarter, 4*quarter, quarter)
 		if c.do(r); r.Due() != c.due {
 			t.Errorf("%s: due %v, want %v", c.name, r.Due(), c.due)
 		}
 	}
-	r := NewReceipt(4*quarter, 4*quarter)
+	r := NewReceipt(4*quarter, 4*quarter, quarter)
 	r.Accept(1, 1, false)
 	if first, second, third := r.Tick(), r.Tick(), r.Tick(); first || second || !third || !r.Pending() {
 		t.Errorf("due at the first tick %v, at the second %v, at the third %v", first, second, third)
@@ -62,7 +62,7 @@ func stalls(window, frame, trip int) (stalls, acks int) {
 		at  int
 		ack Ack
 	}
-	r := NewReceipt(uint64(2*window), window)
+	r := NewReceipt(uint64(2*window), window, frame)
 	var left []int // when each frame that has not arrived has left
 	var words []word
 	next, known := uint64(0), Ack{Window: uint64(window)}
@@ -112,7 +112,7 @@ func TestReceiptsComeInTime(t *testing.T) {
 // what is given back is said at once where it has little left.
 func TestReceiptsGiveCreditInTime(t *testing.T) {
 	const window, share, frame = 4000, 8000, 400
-	r, credit, sent, held := NewReceipt(share, window), uint64(window), uint64(0), int64(0)
+	r, credit, sent, held := NewReceipt(share, window, frame), uint64(window), uint64(0), int64(0)
 	for round := range 100 {
 		for ; held < share; sent, held = sent+frame, held+frame {
 			if sent+frame > credit {
@@ -128,6 +128,55 @@ func TestReceiptsGiveCreditInTime(t *testing.T) {
 		held -= frame
 		if r.Holds(held); r.Due() {
 			credit = r.Ack().Window
+		}
+	}
+}
+
+// An ack that is not due would not let its sender go on, however large frames are to the window: nobody waits for a
+// tick. Frames are there as soon as they have left, and are held for a while.
+func TestReceiptsKeepNobodyWaiting(t *testing.T) {
+	const window = 4000
+	rng := newRand(t)
+	for _, most := range []int{8, 400, 1000, 1001, 1500, 2000, 3001, 4000, 5000} {
+		share := uint64(2*max(window, most) + rng.IntN(window))
+		r, o := NewReceipt(share, window, most), newRecorder(OutboxConfig{BytesMax: window})
+		var held []int // frames' bytes
+		holds := func() {
+			total := int64(0)
+			for _, bytes := range held {
+				total += int64(bytes)
+			}
+			if r.Holds(total); r.Due() {
+				if err := o.Ack(r.Ack()); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for n := uint64(1); n <= 2000; n++ {
+			bytes := max(8, most-rng.IntN(most)*rng.IntN(2))
+			for {
+				sent, err := o.TrySend(someSubject, WithoutRoom(make([]byte, bytes)))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if sent {
+					break
+				}
+				if o.total+uint64(bytes) <= r.inbox.window() {
+					t.Fatalf("frames of at most %d: %d bytes wait for an ack that is not due: %+v, %+v", most, bytes, *r, o.State())
+				}
+				held = held[1:] // the round of the oldest closes
+				holds()
+			}
+			if fresh, _ := r.Accept(n, bytes, false); !fresh {
+				t.Fatalf("frames of at most %d: frame %d was not taken", most, n)
+			}
+			held = append(held, bytes)
+			holds()
+			for len(held) > 0 && rng.IntN(3) == 0 {
+				held = held[1:]
+				holds()
+			}
 		}
 	}
 }

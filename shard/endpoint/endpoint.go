@@ -61,7 +61,8 @@ func New(ctx context.Context, c Config) (*Endpoint, error) {
 	e := &Endpoint{Shard: made, config: c.Shard, ack: c.Ack, frame: frame, outgoing: outgoing{publish: c.Publish}}
 	share := uint64(c.Shard.StagedBytesMax) / uint64(len(c.Shard.Contributors))
 	for range c.Shard.Contributors {
-		e.windows = append(e.windows, window{receipt: fabric.NewReceipt(share, int(c.WindowBytes))})
+		e.windows = append(e.windows, window{receipt: fabric.NewReceipt(share, int(c.WindowBytes),
+			c.Shard.Job.MessageBytesMax())})
 	}
 	return e, nil
 }

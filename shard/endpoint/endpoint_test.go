@@ -141,7 +141,7 @@ func TestPullsStandForNoAck(t *testing.T) {
 func TestRoomComesBackToAll(t *testing.T) {
 	b := newBench(t, 2, nil)
 	for i := range b.windows {
-		b.windows[i].receipt = fabric.NewReceipt(1<<20, 64) // a quarter of which every frame is
+		b.windows[i].receipt = fabric.NewReceipt(1<<20, 64, 16) // a quarter of which every frame is
 	}
 	for _, v := range b.frames(0, 0) {
 		b.step(0, v)
