@@ -96,7 +96,7 @@ func run(t *testing.T, program string, args ...string) string {
 func TestSession(t *testing.T) {
 	p := program(t, "testdata/session_test.c")
 	for _, name := range []string{"trains", "saves", "cancels", "cancels-a-batch", "refuses", "threads", "forks",
-		"signals"} {
+		"signals", "wakes"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			if out := run(t, p, name); out != "" && !t.Failed() {

@@ -5,6 +5,9 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <unistd.h>
 
 #include "_cgo_export.h"
@@ -12,6 +15,22 @@
 
 static pid_t home;
 static pthread_key_t key;
+
+// Go's threads take the timer slack of the thread that loads the library, since Go starts between these two: its
+// monitor then wakes seldom (package internal/timerslack says why). That thread has its own back when it is loaded.
+#ifdef __linux__
+enum { slack_ns = 1000000 };
+static int slack_before;
+
+__attribute__((constructor(101))) static void ease_timers(void) {
+  slack_before = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+  if (slack_before > 0 && slack_before < slack_ns) prctl(PR_SET_TIMERSLACK, (unsigned long)slack_ns, 0, 0, 0);
+}
+
+__attribute__((constructor)) static void restore_timers(void) {
+  if (slack_before > 0 && slack_before < slack_ns) prctl(PR_SET_TIMERSLACK, (unsigned long)slack_before, 0, 0, 0);
+}
+#endif
 
 // The library is loaded at run time, when there is room for little more than a pointer in each thread.
 static _Thread_local gradbus_thread *known;

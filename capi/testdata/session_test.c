@@ -1,4 +1,5 @@
 // session_test.c CASE   tests gradbus.h as a program in C meets it. It prints what is wrong, and ends with 1 where something is.
+#include <dirent.h>
 #include <errno.h>
 #include <gradbus.h>
 #include <pthread.h>
@@ -425,13 +426,37 @@ static void case_costs(void) {
   }
 }
 
+// slack_of is the timer slack of a thread of this process in ns, or -1 where only the super-user may ask.
+static long slack_of(const char *thread) {
+  char path[512], text[32] = "";
+  snprintf(path, sizeof path, "/proc/%s/timerslack_ns", thread);
+  FILE *f = fopen(path, "r");
+  if (!f) return -1;
+  if (!fgets(text, sizeof text, f)) text[0] = 0;
+  fclose(f);
+  return text[0] ? atol(text) : -1;
+}
+
+// Go's threads wake seldom; the program's own keep the timer slack that they had.
+static void case_wakes(void) {
+  CHECK(slack_of("self") < 1000000, "%ld ns", slack_of("self"));
+  DIR *threads = opendir("/proc/self/task");
+  CHECK(threads != NULL, "errno %d", errno);
+  for (struct dirent *e; threads && (e = readdir(threads));) {
+    if (e->d_name[0] == '.' || atol(e->d_name) == getpid()) continue;
+    long ns = slack_of(e->d_name);
+    CHECK(ns == 1000000 || ns == -1, "thread %s: %ld ns", e->d_name, ns);
+  }
+  if (threads) closedir(threads);
+}
+
 int main(int n, char **args) {
   struct {
     const char *name;
     void (*run)(void);
   } cases[] = {{"trains", case_trains},   {"saves", case_saves},     {"cancels", case_cancels}, {"cancels-a-batch", case_cancels_a_batch},
                {"refuses", case_refuses}, {"threads", case_threads}, {"forks", case_forks},     {"signals", case_signals},
-               {"costs", case_costs}};
+               {"costs", case_costs},     {"wakes", case_wakes}};
   int ran = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     if (n == 2 && !strcmp(args[1], cases[i].name)) cases[i].run(), ran = 1;
