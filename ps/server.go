@@ -302,6 +302,10 @@ func (s *Server) Announced() []string {
 	return nil
 }
 
+// ReportsDropped counts the telemetry reports of others that came faster than one sender may send, or than they were
+// read.
+func (s *Server) ReportsDropped() uint64 { return s.counters.reportsDropped.Load() }
+
 // URL is where trainers on this machine find the server.
 func (s *Server) URL() string { return s.nats.URL() }
 

@@ -43,6 +43,7 @@ type MemberStatus struct {
 // counters are written by every goroutine of the server.
 type counters struct {
 	frames, bytes, dropped atomic.Uint64
+	reportsDropped         atomic.Uint64
 	reasons                [schema.ReasonCount]atomic.Uint64
 }
 

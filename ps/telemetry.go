@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,9 +28,11 @@ const (
 	// job.
 	reportsMax     = 2 * 4096
 	reportBytesMax = 16 << 20
-	// reportsPerSender bounds those of one sender in a second, who sends one; sendersMax bounds the senders in a second.
+	// reportsPerSender bounds those of one sender in a second, who sends one; strangersMax bounds the senders in a second
+	// of whom nothing here tells that they exist. strangersShare is their part of what waits to be read.
 	reportsPerSender = 4
-	sendersMax       = 4 * 4096
+	strangersMax     = 4096
+	strangersShare   = 2 // a half
 )
 
 // reporter sends this ps's own heartbeat once a second, with what it knows of itself and of its jobs, and hears the
@@ -260,9 +264,12 @@ func (p *reporter) receive(subject *fabric.Subject, view *schema.View) {
 		subject.Job == string(schema.TelemetryJob) {
 		return // our own is told where it is made
 	}
-	bytes := int64(len(view.Bytes()))
-	if p.gate.allow(time.Now(), subject.Job, subject.From) {
-		if p.bytes.Add(bytes) <= reportBytesMax {
+	bytes, share, known := int64(len(view.Bytes())), 1, p.knows(subject.Job, subject.From)
+	if !known {
+		share = strangersShare
+	}
+	if p.gate.allow(time.Now(), subject.Job, subject.From, known) {
+		if p.bytes.Add(bytes) <= int64(reportBytesMax/share) && len(p.heard) < reportsMax/share {
 			select {
 			case p.heard <- heardReport{schema.JobName(subject.Job), schema.Member(subject.From), *view}:
 				return
@@ -271,7 +278,26 @@ func (p *reporter) receive(subject *fabric.Subject, view *schema.View) {
 		}
 		p.bytes.Add(-bytes)
 	}
-	p.server.counters.dropped.Add(1)
+	p.server.counters.reportsDropped.Add(1)
+}
+
+// knows reports whether a sender is a trainer of a job that is coordinated, or has shards, here, or a ps of the
+// registry.
+func (p *reporter) knows(job, from string) bool {
+	if id, isServer := strings.CutPrefix(from, "p-"); isServer {
+		return job == string(schema.TelemetryJob) && slices.Contains(p.server.Announced(), id)
+	}
+	if a := (*p.server.jobs.Load())[schema.JobName(job)]; a != nil {
+		return a.manifest.HasTrainer(schema.Member(from))
+	}
+	if jobs := p.jobs.Load(); jobs != nil {
+		for i := range jobs.jobs {
+			if j := &jobs.jobs[i]; string(j.Name) == job {
+				return (&schema.Job{Trainers: j.Trainers}).HasTrainer(schema.Member(from))
+			}
+		}
+	}
+	return false
 }
 
 // read is the goroutine that reads the reports of others. What is none, or not its sender's, is counted by reason and
@@ -305,21 +331,32 @@ func (p *reporter) open(h *heardReport) (*schema.Telemetry, error) {
 	return report, report.CheckFrom(h.job, h.from)
 }
 
-// senderGate lets some reports of each sender pass in each second.
+// senderGate lets some reports of each sender pass in each second. Known senders are at most all trainers and ps. Of
+// strangers, whose names cost nothing, any one is forgotten where there are too many: a new one is never shut out.
 type senderGate struct {
-	second int64
-	passed map[[2]string]int // by job and member
+	second           int64
+	known, strangers map[[2]string]int // reports in this second, by job and member
 }
 
-func (g *senderGate) allow(now time.Time, job, from string) bool {
-	if second := now.Unix(); second != g.second || g.passed == nil {
-		g.second, g.passed = second, map[[2]string]int{}
+func (g *senderGate) allow(now time.Time, job, from string, known bool) bool {
+	if second := now.Unix(); second != g.second || g.known == nil {
+		g.second, g.known, g.strangers = second, map[[2]string]int{}, map[[2]string]int{}
+	}
+	passed := g.strangers
+	if known {
+		passed = g.known
 	}
 	key := [2]string{job, from}
-	n, known := g.passed[key]
-	if n == reportsPerSender || !known && len(g.passed) == sendersMax {
+	n, seen := passed[key]
+	if n == reportsPerSender {
 		return false
 	}
-	g.passed[key] = n + 1
+	if !seen && !known && len(passed) >= strangersMax {
+		for one := range passed {
+			delete(passed, one)
+			break
+		}
+	}
+	passed[key] = n + 1
 	return true
 }

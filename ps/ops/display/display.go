@@ -36,7 +36,7 @@ func Open(ctx context.Context, c ops.Config, notKept func() string) (*Display, e
 			if s := server.Load(); s != nil {
 				stats := s.Stats()
 				cost = metrics.Ops{StreamClients: stats.Streams, UpdatesDropped: stats.UpdatesMissed,
-					ReportsDropped: d.hub.Dropped(), Requests: stats.Requests}
+					ReportsDropped: d.reportsDropped(), Requests: stats.Requests}
 			}
 			return cost
 		}})
@@ -78,6 +78,15 @@ func (d *Display) Close() {
 		d.server.Close()
 		d.hub.Close()
 	}
+}
+
+// reportsDropped counts the reports that the ps held back, and those that found no room on their way to the page.
+func (d *Display) reportsDropped() uint64 {
+	n := d.hub.Dropped()
+	if server := d.of.Load(); server != nil {
+		n += server.ReportsDropped()
+	}
+	return n
 }
 
 func (d *Display) alive() time.Time {
