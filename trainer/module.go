@@ -176,11 +176,11 @@ func (a *Activation) BackwardInput(ctx context.Context, gradY []float32) (gradX 
 // BackwardStep is Backward and a step of this activation alone, in one request: the optimizer moves the newest version
 // by the gradients divided by samples. It gives the version that this made, and ends the activation.
 func (a *Activation) BackwardStep(ctx context.Context, gradY []float32, samples int) (schema.Version, error) {
-	_, err := a.backward(ctx, gradY, schema.FlagStep, samples)
-	if err == nil {
-		a.module.ended(1, samples)
+	if _, err := a.backward(ctx, gradY, schema.FlagStep, samples); err != nil {
+		return 0, err
 	}
-	return a.module.answer.version, err
+	a.module.ended(1, samples)
+	return a.module.answer.version, nil
 }
 
 func (a *Activation) backward(ctx context.Context, gradY []float32, flags uint32, samples int) ([]float32, error) {

@@ -260,8 +260,15 @@ func TestHostedModuleRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = pass.BackwardStep(ctx, []float32{3e38}, 1)
+	made, err := pass.BackwardStep(ctx, nil, 1)
+	if made != 0 || err == nil || !strings.Contains(err.Error(), "a gradient of 0 values: want 1") {
+		t.Errorf("a step that was not sent made version %d, %v", made, err)
+	}
+	made, err = pass.BackwardStep(ctx, []float32{3e38}, 1)
 	checkError(t, err, ErrFrameRefused, "non_finite")
+	if made != 0 {
+		t.Errorf("a step that was refused made version %d", made)
+	}
 	before, version, err := m.Weights(ctx)
 	if err != nil || version != 1 || len(before) != 2 {
 		t.Errorf("weights of version %d, %v: want version 1, which the refused step has left", version, err)
