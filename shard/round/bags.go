@@ -56,7 +56,7 @@ func (s *Sparse) expand(t *sparseTerm, id schema.Table) error {
 	e.parts = e.parts[:0]
 	for k := range t.parts {
 		for _, part := range t.parts[k].View.Parts() {
-			if part.Table != id {
+			if part.Table != id || len(part.Keys) == 0 { // which says nothing, and has no lane
 				continue
 			}
 			if len(e.parts) > 0 && e.parts[0].Lane != part.Lane {

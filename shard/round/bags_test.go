@@ -128,6 +128,18 @@ func TestBagsLiteral(t *testing.T) {
 	}
 }
 
+// A section without keys says nothing, whichever lanes' bags of its table are in other chunks.
+func TestBagsBesideEmptySections(t *testing.T) {
+	s, w := newBagRounds(t, 2, schema.DTypeFloat32)
+	root, other := lane.Node{Count: 2}, bagSection{table: 1, keys: []uint64{3}, values: []float32{5}}
+	addBags(t, s, w,
+		bagChunk(t, schema.DTypeFloat32, root, 2, 0, 2,
+			bagSection{lane: 1, keys: []uint64{7}, starts: []uint32{0}, values: []float32{1, 2}}),
+		bagChunk(t, schema.DTypeFloat32, root, 2, 1, 2, bagSection{}, other))
+	wantMerged(t, s, 0, []uint64{7}, []float32{1, 2})
+	wantMerged(t, s, 1, []uint64{3}, []float32{5})
+}
+
 // Random bags of several lanes in chunks cut anywhere come out as rows that were summed up before they were sent.
 func TestBagsAgainstRows(t *testing.T) {
 	seed := rand.Uint64()
