@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -275,5 +276,29 @@ func (g *groupRun) run(batches schema.Batch) {
 	g.leases.Check(g.t, 0)
 	if kept, free := g.shard.clock.(*round.Grouped).Versions(); kept+free > round.Versions(g.job) {
 		g.t.Errorf("%d versions were kept at once, want at most %d", kept+free, round.Versions(g.job))
+	}
+}
+
+// A batch whose number is the largest there is follows on none: it is refused of one who has made no request yet.
+func TestGroupedRefusesTheLargestBatch(t *testing.T) {
+	g := newGroupRun(t, 0)
+	for seed := uint64(1); len(g.contributors) < 2 || g.job.Group > 1; seed++ {
+		g = newGroupRun(t, seed)
+	}
+	head := schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Batch: math.MaxUint64,
+		Lanes: uint16(g.job.Lanes)}
+	pull := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindPull})
+	dense := shardtest.NewFrame(t, schema.Layout{Kind: schema.KindDense, Values: 4})
+	for range 3 {
+		pull.SetHead(head)
+		g.send(1, pull, schema.ReasonEarlyBatch)
+		h := head
+		h.Chunks, h.Node = 1, lane.Nodes(g.contributors[1].First, g.contributors[1].Count, g.job.Lanes)[0]
+		dense.SetHead(h)
+		g.send(1, dense, schema.ReasonEarlyBatch)
+		for g.ask(0); len(g.waiting[0]) > 0; g.waiting[0] = g.waiting[0][1:] {
+			g.send(0, g.waiting[0][0], schema.ReasonOK)
+		}
+		g.batch[0]++
 	}
 }

@@ -40,6 +40,9 @@ type groupContributor struct {
 	gone  bool         // it contributes no more
 }
 
+// last reports whether a batch is that of the last request. Nothing is added to b, which may be any number.
+func (k *groupContributor) last(b schema.Batch) bool { return k.next > 0 && b == k.next-1 }
+
 // groupMember is a request in a group.
 type groupMember struct {
 	contributor int
@@ -192,9 +195,9 @@ func (g *Grouped) Reach(contributor int, b schema.Batch) (Entry, *schema.FrameEr
 		return e, schema.Refuse(schema.ReasonUnknownSender,
 			"%s takes no part in job %s any more: it has left, or was taken for lost",
 			member, g.config.Job.Name)
-	case b+1 == k.next && k.group < g.line.done:
+	case k.last(b) && k.group < g.line.done:
 		return e, &schema.FrameError{Reason: schema.ReasonDuplicate} // its round has closed
-	case b+1 == k.next:
+	case k.last(b):
 		return e, nil
 	case b < k.next:
 		return e, schema.Refuse(schema.ReasonStaleBatch, "batch %d: batch %d of %s is under way", b, k.next-1, member)
@@ -281,7 +284,7 @@ func (g *Grouped) Closed(l *Line, group schema.Batch) []Hearer {
 // Pull implements Clock: a trainer may ask again for what its last request got.
 func (g *Grouped) Pull(contributor int, b schema.Batch, _ bool) (e Entry, kept bool, refused *schema.FrameError) {
 	k := &g.contributors[contributor]
-	if b+1 == k.next && !k.gone {
+	if k.last(b) && !k.gone {
 		return Entry{Line: g.line, Round: k.group, contributor: contributor}, true, nil
 	}
 	e, refused = g.Reach(contributor, b)
