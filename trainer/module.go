@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"gradbus/fabric"
 	"gradbus/lane"
@@ -239,11 +240,25 @@ func (m *Module) Weights(ctx context.Context) ([]Tensor, schema.Version, error) 
 	pin := &Activation{module: m}
 	all, err := m.read(ctx, pin, 0)
 	if pin.id != 0 {
-		if ending := pin.Release(ctx); err == nil {
+		if ending := m.unpin(ctx, pin); err == nil {
 			err = ending
 		}
 	}
 	return all, pin.version, err
+}
+
+// unpinWithin is how long a shard may take to say that a version is pinned no more; the request is repeated meanwhile.
+const unpinWithin = 2 * time.Second
+
+// unpin ends the pin of a version, which is no pass. Where ctx has ended the shard is to hear of it all the same: a pin
+// that stays takes the place of a pass until the session ends.
+func (m *Module) unpin(ctx context.Context, pin *Activation) error {
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), unpinWithin)
+	defer stop()
+	if _, err := m.ask(ctx, schema.Head{Kind: schema.KindStep}, []uint64{pin.id}, nil); err != nil {
+		return fmt.Errorf("release the parameters of version %d of module %q: %w", pin.version, m.spec.Name, err)
+	}
+	return nil
 }
 
 // Digest is the SHA-256 over the module's newest parameters, as schema.WeightsDigest defines it for a job that has them

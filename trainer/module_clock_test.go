@@ -41,6 +41,12 @@ func TestHostedPhasesAreTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	says("what the output is used for", schema.DoingCompute, true, -1, 0)
+	if _, _, err := m.Weights(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if s.passes.open != 1 {
+		t.Errorf("%d passes are open after a read of the parameters, want the 1 before it", s.passes.open)
+	}
 	for kind, doing := range map[schema.Kind]schema.Doing{schema.KindForward: schema.DoingLookup,
 		schema.KindBackward: schema.DoingResult, schema.KindStep: schema.DoingResult} {
 		answered := m.asking(kind, true)

@@ -276,6 +276,30 @@ func TestHostedModuleRefuses(t *testing.T) {
 	leaveAll(t, sessions)
 }
 
+// A read of the parameters that is given up gives back its pin, and waits until the shard has said so: what is sent may
+// be lost.
+func TestWeightsGivenUpLeaveNoPin(t *testing.T) {
+	t.Parallel()
+	job := moduleJob("pins", 1, schema.ConsistencySync)
+	s := joinAll(t, testConfig(t, startServer(t, 2)), job)[0]
+	m, err := s.Module("tiny")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pin := &Activation{module: m}
+	if _, err := m.read(testContext(t), pin, 0); err != nil {
+		t.Fatal(err)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if err := m.unpin(ended, pin); err != nil {
+		t.Errorf("the release of a pin that nobody awaits any more: %v", err)
+	}
+	pin.samples = 1
+	checkError(t, pin.Release(testContext(t)), ErrActivation, "")
+	leaveAll(t, []*Session{s})
+}
+
 // A trainer that falls silent loses its contexts, by name; in async the others go on.
 func TestHostedContextsExpireWithTheirTrainer(t *testing.T) {
 	testkit.Waits(t, hostedContextsExpireWithTheirTrainer)
