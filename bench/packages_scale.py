@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How the cost of a batch grows with the number of trainers: `trainer packages` with 32 lanes on one ps.
 
-For each number of trainers: samples a second, and of a batch the messages and bytes that ps receives and sends, and the
-milliseconds of processor time of ps and of all trainers. What a start and an end cost is left out: of a long run and a
-short one, the difference counts. Several builds run in turn, so that their figures can be compared.
+For each number of trainers: samples a second, and of a batch the messages and bytes that all trainers send and receive,
+and the milliseconds of processor time of ps and of all trainers. What a start and an end cost is left out: of a long
+run and a short one, the difference counts. Traffic is what trainers counted when training ended, before they read whole
+tables for their digests. Several builds run in turn, so that their figures can be compared.
 
     bench/packages_scale.py --bin bin                          1 to 32 trainers
     bench/packages_scale.py --bin bin --bin ../before/bin --trainers 1,4,16 --runs 3
@@ -12,28 +13,14 @@ short one, the difference counts. Several builds run in turn, so that their figu
 import argparse
 import json
 import os
-import re
 import resource
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 
 TICK = os.sysconf("SC_CLK_TCK")
-
-
-def metrics(url):
-    """What ps counts of messages and bytes, by name and direction."""
-    with urllib.request.urlopen(url + "/metrics") as answer:
-        text = answer.read().decode()
-    found = {}
-    for what in ("messages", "bytes"):
-        pattern = rf'^gradbus_ps_network_{what}_total{{[^}}]*direction="(\w+)"[^}}]*}} (\S+)$'
-        for direction, value in re.findall(pattern, text, re.M):
-            found[what, direction] = found.get((what, direction), 0) + float(value)
-    return found
 
 
 def processor(pid):
@@ -56,24 +43,23 @@ def train(bin_, trainers, epochs, options):
     """What one run on a ps of its own took in all, and how fast it was."""
     with tempfile.TemporaryDirectory() as work:
         command = [f"{bin_}/ps", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--shards", str(options.shards)]
-        command += ["--port-file", f"{work}/url", "--http-port-file", f"{work}/http"]
+        command += ["--port-file", f"{work}/url"]
         server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            url, page = wait_for(f"{work}/url", server), wait_for(f"{work}/http", server)
-            page = page if page.startswith("http") else "http://" + page
+            url = wait_for(f"{work}/url", server)
             ours = resource.getrusage(resource.RUSAGE_CHILDREN)
             command = [f"{bin_}/trainer", "packages", "--server", url, "--spawn", "--json"]
             command += ["--lanes", str(options.lanes), "--trainers", str(trainers), "--epochs", str(epochs)]
             result = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            time.sleep(1.5)  # ps counts for its telemetry once a second
-            counted, theirs = metrics(page), resource.getrusage(resource.RUSAGE_CHILDREN)
+            theirs = resource.getrusage(resource.RUSAGE_CHILDREN)
             used = {"ps ms": 1e3 * processor(server.pid)}
         finally:
             server.terminate()
             server.wait()
     used["trainers ms"] = 1e3 * (theirs.ru_utime + theirs.ru_stime - ours.ru_utime - ours.ru_stime)
-    for (what, direction), value in sorted(counted.items()):
-        used[f"{'KiB' if what == 'bytes' else what} {direction}"] = value / (1024 if what == "bytes" else 1)
+    for name, unit in ("messages_sent", 1), ("messages_received", 1), ("bytes_sent", 1024), ("bytes_received", 1024):
+        if name in result:  # an older build counts no messages
+            used[name.replace("bytes", "KiB").replace("_", " ")] = result[name] / unit
     return result["samples_per_second"], result["batches"], used
 
 

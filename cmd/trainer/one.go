@@ -129,6 +129,7 @@ func (m *meter) result(session *trainer.Session, backend cuda.Backend) report.Re
 		Shards: session.Shards(),
 		Lanes:  job.Lanes, Backend: backend.Name() + " " + backend.ISA(),
 		BytesSent: stats.BytesSent, BytesReceived: stats.BytesReceived,
+		MessagesSent: stats.MessagesSent, MessagesReceived: stats.MessagesReceived,
 		Time: report.Time{Keys: stats.KeysTime.Seconds(), Rows: stats.LookupTime.Seconds(),
 			Compute: stats.ComputeTime.Seconds(),
 			Send:    stats.SendTime.Seconds(), Results: stats.ResultTime.Seconds()},

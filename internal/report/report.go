@@ -44,6 +44,8 @@ type Result struct {
 	Backend          string  `json:"backend"`
 	BytesSent        uint64  `json:"bytes_sent"`     // by the trainer, or by all of them where they were started together
 	BytesReceived    uint64  `json:"bytes_received"` // likewise
+	MessagesSent     uint64  `json:"messages_sent"`  // likewise
+	MessagesReceived uint64  `json:"messages_received"`
 	WeightsSHA256    string  `json:"weights_sha256"`
 	// the trainer at whose end accuracy, weights and saved file were taken, where others may have trained on (async)
 	WeightsOf string `json:"weights_of,omitempty"`
@@ -90,15 +92,16 @@ func ParseEvent(line []byte) (Event, error) {
 	return e, nil
 }
 
-// Add makes one result of those of all trainers of a job: bytes are added up, the rate is over the longest time, the
-// loss is the mean over all samples, and times are means. All must have ended with the same weights where same says so;
-// else those of the result are the first one's.
+// Add makes one result of those of all trainers of a job: bytes and messages are added up, the rate is over the longest
+// time, the loss is the mean over all samples, and times are means. All must have ended with the same weights where
+// same says so; else those of the result are the first one's.
 func Add(results []Result, same bool) (Result, error) {
 	if len(results) == 0 {
 		return Result{}, errors.New("no results")
 	}
 	sum := results[0]
-	sum.BytesSent, sum.BytesReceived, sum.Loss, sum.LossSamples, sum.Time = 0, 0, 0, 0, Time{}
+	sum.BytesSent, sum.BytesReceived, sum.MessagesSent, sum.MessagesReceived = 0, 0, 0, 0
+	sum.Loss, sum.LossSamples, sum.Time = 0, 0, Time{}
 	for _, r := range results {
 		if same && r.WeightsSHA256 != sum.WeightsSHA256 {
 			return Result{}, fmt.Errorf("trainers ended with different weights: %s and %s", sum.WeightsSHA256, r.WeightsSHA256)
@@ -106,6 +109,8 @@ func Add(results []Result, same bool) (Result, error) {
 		sum.Seconds = max(sum.Seconds, r.Seconds)
 		sum.BytesSent += r.BytesSent
 		sum.BytesReceived += r.BytesReceived
+		sum.MessagesSent += r.MessagesSent
+		sum.MessagesReceived += r.MessagesReceived
 		sum.Loss += r.Loss * float64(r.LossSamples)
 		sum.LossSamples += r.LossSamples
 		sum.Time = sum.Time.plus(r.Time, 1/float64(len(results)))

@@ -25,7 +25,7 @@ func TestThousandsAndBytes(t *testing.T) {
 
 func TestAdd(t *testing.T) {
 	a := Result{Samples: 1000, Seconds: 2, Loss: 1, LossSamples: 30, BytesSent: 5, BytesReceived: 7, WeightsSHA256: "ab",
-		Accuracy: 0.5, Trainers: 2}
+		MessagesSent: 2, MessagesReceived: 3, Accuracy: 0.5, Trainers: 2}
 	b := a
 	b.Seconds, b.Loss, b.LossSamples, b.BytesSent, b.Saved = 4, 3, 10, 1, "m.safetensors"
 	got, err := Add([]Result{a, b}, true)
@@ -34,6 +34,7 @@ func TestAdd(t *testing.T) {
 	}
 	want := a
 	want.Seconds, want.SamplesPerSecond, want.BytesSent, want.BytesReceived, want.Saved = 4, 250, 6, 14, "m.safetensors"
+	want.MessagesSent, want.MessagesReceived = 4, 6
 	want.Loss, want.LossSamples = 1.5, 40 // 30 samples of loss 1 and 10 of loss 3
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
