@@ -402,9 +402,9 @@ class Session:
         with self._lock:
             if self._closed:
                 return
-            lib, handle = self.native, self.handle
+            lib, handle = self.native, self._joining  # which a signal handler may have left joined without its handle
             try:
-                if handle and reason is None and not self._batches.failed:
+                if self.handle and reason is None and not self._batches.failed:
                     self._batches.settle()
             finally:
                 self._closed = True
@@ -415,7 +415,7 @@ class Session:
                     if handle:
                         lib.wait(0, lib.leave, handle, None if reason is None else reason.encode())
                 except ClosedError:
-                    pass  # it had ended by an error, which was raised then
+                    pass  # it had ended by an error, which was raised then, or has never joined
                 finally:
                     if self._shards:
                         lib.check(lib.local_close(self._shards))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 
 import pytest
@@ -143,6 +144,38 @@ def test_a_signal_right_behind_a_call_leaves_none_under_way(monkeypatch):
         loss_of(model, 0).backward()
         opt.step()
         session.digest()
+
+
+@pytest.mark.parametrize("behind", ["the library's call", "the wait for it"])
+def test_a_join_that_was_interrupted_behind_its_end_is_left(monkeypatch, behind):
+    """A handler may raise when the trainer has joined, and the session does not know it yet."""
+    session = gradbus.local("behind")
+    gradbus.Optimizer(Model(), session, embeddings=gradbus.SGD(0.5))
+    native = session.native
+    join = native.join
+
+    def interrupted(*arguments):
+        code = join(*arguments)
+        while code == 1:
+            code = native.resume()
+        assert code == 0
+        raise KeyboardInterrupt
+
+    @contextlib.contextmanager
+    def waiting(*_):
+        yield
+        raise KeyboardInterrupt
+
+    if behind == "the wait for it":
+        monkeypatch.setattr("gradbus.session.waiting", waiting)
+    else:
+        monkeypatch.setattr(native, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        session.start()
+    monkeypatch.undo()
+    session.close()  # and the shards, which refuse while a session is in their job
+    with pytest.raises(gradbus.ClosedError):
+        native.check(native.leave(session._joining, None))
 
 
 # What frameworks do with an optimizer.
