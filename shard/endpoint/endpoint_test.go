@@ -225,3 +225,22 @@ func TestPutsAreInOrder(t *testing.T) {
 		t.Errorf("published in order %v", order)
 	}
 }
+
+// Where something waits at any time, what is published leaves room for what is put: the queue stays short.
+func TestQueueStaysShort(t *testing.T) {
+	next, o := schema.Batch(1), &outgoing{}
+	o.publish = func(p *shard.Output) {
+		if p.Batch+1 != next {
+			t.Fatalf("batch %d is published, want %d", p.Batch, next-1)
+		}
+		if next <= 10*outgoingMax {
+			o.Put([]shard.Output{{Batch: next}}, nil)
+			next++
+		}
+	}
+	o.Put([]shard.Output{{Batch: 0}}, nil)
+	o.Flush()
+	if room := cap(o.queue); room > 4*outgoingMax || next != 10*outgoingMax+1 {
+		t.Errorf("room for %d outputs, of which one waited at a time", room)
+	}
+}

@@ -1,6 +1,7 @@
 package endpoint
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -57,6 +58,9 @@ func (o *outgoing) next(done bool) (next queued, ok bool) {
 	if o.sent == len(o.queue) {
 		o.queue, o.sent = o.queue[:0], 0
 		return queued{}, false
+	}
+	if o.sent == outgoingMax { // it need never be empty
+		o.queue, o.sent = slices.Delete(o.queue, 0, o.sent), 0
 	}
 	return o.queue[o.sent], true
 }
