@@ -16,19 +16,24 @@ import (
 // FuzzShardStep steps a shard with well-sealed frames of any content, as a broken or hostile trainer might send them.
 // It must neither panic nor fail, and what it refuses must not change it.
 //
-// The input is a sequence of frames of fuzzBytes bytes each.
+// The input is a byte that says in which job, and a sequence of frames of fuzzBytes bytes each.
 func FuzzShardStep(f *testing.F) {
 	for seed := range byte(20) {
-		frames := make([]byte, 12*fuzzBytes)
+		frames := make([]byte, 1+12*fuzzBytes)
 		for i := range frames {
 			frames[i] = byte(uint64(i+1) * (uint64(seed) + 77) * 0x9e3779b97f4a7c15 >> 40)
 		}
+		frames[0] = seed
 		f.Add(frames)
 	}
-	f.Add(make([]byte, 10*fuzzBytes))
+	f.Add(make([]byte, 1+10*fuzzBytes))
 	f.Fuzz(func(t *testing.T, input []byte) {
-		job, s := fuzzShard(t)
+		if len(input) == 0 {
+			return
+		}
+		job, s := fuzzShard(t, input[0])
 		defer s.Close()
+		input = input[1:]
 		for n := 0; len(input) >= fuzzBytes && n < 64; n++ {
 			from, frame := fuzzFrame(job, s.Batch(), input[:fuzzBytes])
 			input = input[fuzzBytes:]
@@ -42,13 +47,23 @@ func FuzzShardStep(f *testing.F) {
 			if reason != schema.ReasonOK && fingerprint(s) != before {
 				t.Fatalf("a frame that was %v changed the shard", reason)
 			}
-			for _, o := range outputs {
-				if _, err := schema.Verify(o.Frame, schema.Limits{}); err != nil {
-					t.Fatalf("the shard put out what is no frame: %v", err)
-				}
+			checkFrames(t, outputs)
+			for s.Due() {
+				outputs, err := s.Answer()
+				must(t, err)
+				checkFrames(t, outputs)
 			}
 		}
 	})
+}
+
+func checkFrames(t *testing.T, outputs []Output) {
+	t.Helper()
+	for _, o := range outputs {
+		if _, err := schema.Verify(o.Frame, schema.Limits{}); err != nil {
+			t.Fatalf("the shard put out what is no frame: %v", err)
+		}
+	}
 }
 
 // The fuzzer's frames are such that a shard takes many of them and gets through batches.
@@ -56,8 +71,8 @@ func TestFuzzFramesAreTaken(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 5))
 	counts, batches := map[schema.Reason]int{}, schema.Batch(0)
 	b := make([]byte, fuzzBytes)
-	for range 200 {
-		job, s := fuzzShard(t)
+	for i := range 200 {
+		job, s := fuzzShard(t, byte(i))
 		for range 64 {
 			for i := range b {
 				b[i] = byte(r.Uint32())
@@ -80,13 +95,21 @@ func TestFuzzFramesAreTaken(t *testing.T) {
 	}
 }
 
-// fuzzShard is a shard of a small job, and all of it.
-func fuzzShard(t testing.TB) (*schema.Job, *Shard) {
+// fuzzShard is a shard of a small job, and all of it. mode says of which consistency.
+func fuzzShard(t testing.TB, mode byte) (*schema.Job, *Shard) {
 	job := shardtest.SmallJob("fuzz", 2, 3)
 	job.Parameters, job.Wire.Sparse = job.Parameters[1:], schema.SparseAuto
+	switch mode % 4 {
+	case 1:
+		job.Consistency, job.Ahead = schema.ConsistencyBounded, 2
+	case 2:
+		job.Consistency = schema.ConsistencyAsync
+	case 3:
+		job.Consistency, job.Group, job.Tables = schema.ConsistencyGrouped, 1, nil
+	}
 	s, err := New(context.Background(), Config{Job: job, Placement: schema.NewPlacement(job, 1), RunID: shardtest.RunID,
 		Generation: shardtest.Generation, Backend: shardtest.New(t, job).Backend, Contributors: round.ContributorsOf(job),
-		StagedBytesMax: 1 << 20})
+		StagedBytesMax: 1 << 20, ParkedBytesMax: 1 << 14})
 	must(t, err)
 	return job, s
 }
@@ -113,6 +136,9 @@ func fuzzFrame(job *schema.Job, batch schema.Batch, b []byte) (from schema.Membe
 	if odd(5) {
 		h.Batch, h.Bucket, h.Chunk, h.Chunks = schema.Batch(b[6]%8), schema.Bucket(b[7]%4), schema.Chunk(b[8]%3),
 			schema.Chunk(b[9]%4)
+		if b[6] == 255 {
+			h.Batch = math.MaxUint64
+		}
 	}
 	values, keys, sections := 0, 0, []schema.Section(nil)
 	switch kind {
