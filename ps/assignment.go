@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -28,7 +29,7 @@ type assignment struct {
 	own      []int         // the shards here
 	workers  []*worker     // by shard of the job; nil where another ps has it
 	memory   Memory        // that it is promised
-	window   int64         // bytes that each trainer may have under way to each shard here
+	window   int64         // bytes that we would let each trainer have under way to each shard here: see windowShare
 	deadline time.Duration // that the coordinator says, but no longer than our own
 
 	ctx    context.Context
@@ -53,13 +54,14 @@ type routes struct {
 }
 
 // newAssignment makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they
-// are done, or fail.
+// are done, or fail. They count on the window that trainers were told; ours is what other jobs leave of our queues.
 func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *schema.Assign, window int64,
 	news chan<- shardNews) *assignment {
+	told := cmp.Or(assign.WindowBytes, window)
 	a := &assignment{
 		server: s, manifest: assign.Job, run: run, shards: assign.Shards, own: assign.Own, building: len(assign.Own),
 		workers: make([]*worker, assign.Shards), links: make([]*link, assign.Shards),
-		memory: MemoryOf(s.config, assign.Job, len(assign.Own), assign.Shards), window: window,
+		memory: memoryTold(s.config, assign.Job, len(assign.Own), assign.Shards, told), window: window,
 		deadline: time.Duration(min(assign.DeadlineMS, s.config.Deadline.Milliseconds())) * time.Millisecond,
 	}
 	a.routes.Store(&routes{direct: true})
@@ -72,7 +74,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		config := shard.Config{
 			Job: assign.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend,
 			Contributors: contributors,
-			Lent:         s.bus != nil, StagedBytesMax: stagedBytes(assign.Job, s.config.StagedBytesMax),
+			Lent:         s.bus != nil, StagedBytesMax: stagedFor(assign.Job, s.config.StagedBytesMax, told),
 			ParkedBytesMax: parkedBytes(assign.Job),
 		}
 		if tell := s.journal; tell != nil {
@@ -85,7 +87,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 			}
 		}
 		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
-		w := newWorker(s, config, window, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
+		w := newWorker(s, config, told, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
 		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }
 		a.workers[i] = w
 	}

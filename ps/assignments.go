@@ -147,7 +147,8 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	if err := l.server.unfit(); err != nil {
 		return nil, err
 	}
-	if r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards); r != nil && r.Reason == schema.RefusedBusy {
+	r := l.checkRoom(assign.Job, len(assign.Own), assign.Shards, assign.WindowBytes)
+	if r != nil && r.Reason == schema.RefusedBusy {
 		return nil, fmt.Errorf("%w: %s", errBusy, r.Text)
 	} else if r != nil {
 		return nil, errors.New(r.Text)

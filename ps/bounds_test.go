@@ -222,3 +222,36 @@ func TestTrainersAreToldTheirWindow(t *testing.T) {
 		t.Errorf("windows of %d bytes in all, want at most half of 64 MiB", sum)
 	}
 }
+
+// Every ps of a job counts on the window that trainers were told, whatever it would have granted itself: a trainer may
+// send as much to each shard, and its share of the open rounds there holds it twice.
+func TestServersShareTheWindow(t *testing.T) {
+	const trainers = 4
+	narrow := startServer(t, Config{ID: "narrow", ControlToken: "the-token-of-peers", StagedBytesMax: stagedBytesMin,
+		PendingBytesMax: 128 << 20})
+	wide := mustStart(t, Config{ID: "wide", Shards: 2, ControlToken: "the-token-of-peers", NATS: narrow.URL()})
+	c := newControlClient(t, narrow.URL(), shardtest.SmallJob("both", trainers, trainers), "j-a")
+	told := c.join().WindowBytes
+	owner, _ := whoCoordinates(t, narrow, wide)
+	t.Logf("coordinated by ps %s, window of %d bytes", owner.ID(), told)
+	if told <= 0 {
+		t.Fatal("trainers are told no window")
+	}
+	for _, s := range []*Server{narrow, wide} {
+		a := (*s.jobs.Load())["both"]
+		if a == nil || len(a.own) == 0 {
+			t.Fatalf("ps %s has no shard of the job", s.ID())
+		}
+		for _, i := range a.own {
+			w := a.workers[i]
+			if w.window != told || w.config.StagedBytesMax < 2*trainers*told {
+				t.Errorf("shard %d of ps %s counts on a window of %d bytes, and has %d for open rounds; %d trainers were told %d",
+					i, s.ID(), w.window, w.config.StagedBytesMax, trainers, told)
+			}
+		}
+		if own, least := int64(len(a.own)), queueBytes(trainers, told); a.memory.UnderWay < own*least {
+			t.Errorf("ps %s has promised %d bytes for windows, want %d for each of %d shards", s.ID(), a.memory.UnderWay, least,
+				own)
+		}
+	}
+}

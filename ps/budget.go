@@ -131,6 +131,15 @@ func rowsHere(t *schema.TableSpec, own, shards int) int64 {
 	return min(rows, int64(own)*ceil(partitions, int64(shards))*ceil(rows, partitions))
 }
 
+// memoryTold is MemoryOf where trainers were told a window, perhaps by a coordinator of another configuration.
+func memoryTold(c Config, job *schema.Job, own, shards int, window int64) Memory {
+	c = c.withDefaults()
+	c.StagedBytesMax = stagedFor(job, c.StagedBytesMax, window)
+	m := MemoryOf(c, job, own, shards)
+	m.UnderWay = max(m.UnderWay, int64(own)*queueBytes(job.Trainers, window))
+	return m
+}
+
 // JobBytes is what a job takes on a ps that has all of its shards: Memory.Bytes. Registration refuses a job whose
 // part exceeds what is left of Config.MemoryBytesMax.
 func JobBytes(c Config, job *schema.Job, shards int) int64 {
@@ -176,6 +185,12 @@ func stagedBytes(job *schema.Job, stagedBytesMax int64) int64 {
 		}
 	}
 	return max(stagedBytesMax, int64(job.Trainers)*share)
+}
+
+// stagedFor is stagedBytes, but enough for the share of every trainer to hold its window twice: where the coordinator's
+// configuration has more room than ours, its trainers would send what finds none here.
+func stagedFor(job *schema.Job, stagedBytesMax, window int64) int64 {
+	return max(stagedBytes(job, stagedBytesMax), 2*int64(job.Trainers)*window)
 }
 
 // What each shard keeps at most of lookups that come before their rows: of one trainer, and of all.

@@ -28,7 +28,7 @@ func (l *controlLoop) checkServers(c *acquisition, fitted *schema.Job) *schema.R
 	}
 	for _, s := range c.servers {
 		if s.ID == l.server.registry.self.ID {
-			if r := l.checkRoom(fitted, s.Shards, shards); r != nil {
+			if r := l.checkRoom(fitted, s.Shards, shards, 0); r != nil {
 				return r
 			}
 		} else if need := MemoryOf(l.server.config, fitted, s.Shards, shards).Bytes(); need > s.MemoryBytes {
@@ -68,12 +68,12 @@ func checkManifest(manifest *schema.Job) *schema.Refused {
 	return module.Check(manifest)
 }
 
-// checkRoom refuses a job whose shards here would not fit beside those of others. Where only jobs that end are in its
-// way it says so.
-func (l *controlLoop) checkRoom(manifest *schema.Job, own, shards int) *schema.Refused {
-	r := l.checkBeside(manifest, own, shards, l.held())
+// checkRoom refuses a job whose shards here would not fit beside those of others. told is the window that its trainers
+// were told; 0: none yet. Where only jobs that end are in its way it says so.
+func (l *controlLoop) checkRoom(manifest *schema.Job, own, shards int, told int64) *schema.Refused {
+	r := l.checkBeside(manifest, own, shards, told, l.held())
 	if r == nil || len(l.leaving) == 0 ||
-		l.checkBeside(manifest, own, shards, slices.Collect(maps.Values(l.assignments))) != nil {
+		l.checkBeside(manifest, own, shards, told, slices.Collect(maps.Values(l.assignments))) != nil {
 		return r
 	}
 	return &schema.Refused{Reason: schema.RefusedBusy,
@@ -82,13 +82,14 @@ func (l *controlLoop) checkRoom(manifest *schema.Job, own, shards int) *schema.R
 }
 
 // checkBeside refuses a job whose shards here would not fit beside those of the others.
-func (l *controlLoop) checkBeside(manifest *schema.Job, own, shards int, others []*assignment) *schema.Refused {
+func (l *controlLoop) checkBeside(manifest *schema.Job, own, shards int, told int64,
+	others []*assignment) *schema.Refused {
 	c := &l.server.config
 	if len(others) >= c.JobsMax {
 		return &schema.Refused{Reason: "server_full",
 			Text: fmt.Sprintf("%d jobs are registered, and the server's --jobs-max is %d", len(others), c.JobsMax)}
 	}
-	if need, free := MemoryOf(*c, manifest, own, shards).Bytes(), l.freeBytes(others); need > free {
+	if need, free := memoryTold(*c, manifest, own, shards, told).Bytes(), l.freeBytes(others); need > free {
 		return noRoom(manifest, fmt.Sprintf("the server's %d", c.MemoryBytesMax), need, free)
 	}
 	return checkWindows(manifest, own, l.window(manifest, own, others))

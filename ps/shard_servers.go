@@ -47,7 +47,7 @@ func (c *Coordinator) assign() (decisions []Decision) {
 func (c *Coordinator) assignTo(i int) Decision {
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards,
 		Own: c.config.ShardServers[i].Server.Shards, Cluster: []schema.Member{},
-		DeadlineMS: c.config.Deadline.Milliseconds(), LR: c.lrAssigned()}
+		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned()}
 	for m := range c.members {
 		if c.members[m].cluster {
 			assign.Cluster = append(assign.Cluster, schema.TrainerMember(m))

@@ -127,6 +127,8 @@ type Assign struct {
 	Cluster    []Member `json:"cluster"`        // trainers that send and receive by way of the NATS that carries control
 	DeadlineMS int64    `json:"deadline_ms"`    // after which a silent coordinator counts as lost
 	Gone       []Member `json:"gone,omitempty"` // trainers of a grouped job that will contribute no more
+	// WindowBytes is what Joined tells trainers; 0: the ps goes by what it would tell them itself.
+	WindowBytes int64 `json:"window_bytes,omitempty"`
 	// LR is every change of the learning rates, the proposed one last.
 	LR []LRChange `json:"lr,omitempty"`
 }

@@ -9,6 +9,10 @@ import (
 // ShardsMax bounds the shards of a job, over all ps.
 const ShardsMax = 4096
 
+// windowBytesMax bounds what one trainer may have under way to one shard: no window is larger than the usual 4 MiB and
+// than two messages.
+const windowBytesMax = 2 * FrameBytesMax
+
 // Buckets of the control server, in which ps write down what others have to know. Keys are ids of ps and names of jobs.
 const (
 	ServersBucket = "gradbus-servers"
@@ -23,6 +27,8 @@ func (a *Assign) check() error {
 	case a.Shards < 1 || a.Shards > ShardsMax || a.DeadlineMS < 1 || a.Serial < 1:
 		return fmt.Errorf("%d shards, deadline %d ms, serial %d: want 1 to %d, at least 1 and at least 1", a.Shards,
 			a.DeadlineMS, a.Serial, ShardsMax)
+	case a.WindowBytes < 0 || a.WindowBytes > windowBytesMax:
+		return fmt.Errorf("windows of %d bytes: want at most %d", a.WindowBytes, windowBytesMax)
 	case len(a.Own) == 0 || !slices.IsSorted(a.Own) || len(slices.Compact(slices.Clone(a.Own))) != len(a.Own) ||
 		a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
 		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
