@@ -230,16 +230,16 @@ func TestNoBuckets(t *testing.T) {
 	}
 }
 
-// Letters arrive in order, one that is too large is refused with what to set, and the password of an address is not
+// Messages arrive in order, one that is too large is refused with what to set, and the password of an address is not
 // told.
-func TestControlLetters(t *testing.T) {
+func TestControlMessages(t *testing.T) {
 	server := startServer(t, ServerConfig{PayloadBytesMax: 1 << 10})
 	a, b := dialControl(t, Config{URL: server.URL(), Name: "a"}), dialControl(t, Config{URL: server.URL(), Name: "b"})
 	var got counter
 	want := int64(0)
 	if err := b.Subscribe(Pattern("job", Any, KindCtl, "coordinator", false), func(m Message) {
 		if string(m.Data) != fmt.Sprint(got.n.Load()) {
-			t.Errorf("letter %d: %q", got.n.Load(), m.Data)
+			t.Errorf("message %d: %q", got.n.Load(), m.Data)
 		}
 		got.add()
 	}); err != nil {

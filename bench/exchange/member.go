@@ -35,7 +35,7 @@ type member struct {
 	batch    schema.Batch
 	again    int // frames sent again, as resent last counted
 
-	letters chan schema.Control
+	control chan schema.Control
 	closed  chan closedRound  // sparse rounds
 	replies chan *schema.View // pulled results, rows, and refusals of what asked for them
 	opened  chan *schema.View // rows of the next version, by which it is known that a batch is complete
@@ -50,7 +50,7 @@ type closedRound struct {
 }
 
 func newMember(s *spec) *member {
-	return &member{spec: s, job: s.Job, letters: make(chan schema.Control, 16), closed: make(chan closedRound, 256),
+	return &member{spec: s, job: s.Job, control: make(chan schema.Control, 16), closed: make(chan closedRound, 256),
 		replies: make(chan *schema.View, 16), opened: make(chan *schema.View, 16), failed: make(chan error, 1),
 		cancel: func() {}}
 }
@@ -76,7 +76,7 @@ func (m *member) connect(ctx context.Context, url string) error {
 	}
 	to := fabric.At(job, joiner, fabric.KindCtl, string(schema.Coordinator))
 	ask := func() error { return m.joiner.Send(to, request) }
-	first, err := fabric.Ask(ctx, retryAfter, ask, m.letters)
+	first, err := fabric.Ask(ctx, retryAfter, ask, m.control)
 	if err != nil {
 		return err
 	}
@@ -88,7 +88,7 @@ func (m *member) connect(ctx context.Context, url string) error {
 		return err
 	}
 	for started := m.joined.Started; !started; {
-		c, err := fabric.Ask(ctx, 50*time.Millisecond, ask, m.letters)
+		c, err := fabric.Ask(ctx, 50*time.Millisecond, ask, m.control)
 		if err != nil {
 			return err
 		}
@@ -187,7 +187,7 @@ func (m *member) receive(msg fabric.Message) {
 	h := v.Head()
 	switch h.Kind {
 	case schema.KindControl:
-		m.letter(&v)
+		m.controlMessage(&v)
 	case schema.KindAck:
 		if a, ok := v.Ack(); ok {
 			if shard, ok := m.shardOf(at.From); ok {
@@ -224,7 +224,7 @@ func (m *member) reply(v *schema.View) {
 	}
 }
 
-func (m *member) letter(v *schema.View) {
+func (m *member) controlMessage(v *schema.View) {
 	c, err := schema.DecodeControl(v)
 	if err != nil {
 		m.fail(err)
@@ -234,7 +234,7 @@ func (m *member) letter(v *schema.View) {
 		m.fail(fmt.Errorf("job %s failed: %s", m.job.Name, c.Failed.Text))
 	}
 	select {
-	case m.letters <- c:
+	case m.control <- c:
 	default: // nobody waits for it
 	}
 }

@@ -38,7 +38,7 @@ type reader struct {
 	inbox  *fabric.Inbox
 	count  atomic.Uint64
 	ack    [16]byte
-	unsaid int
+	ackDue int
 	window int
 }
 
@@ -70,10 +70,10 @@ func (r *reader) take(m fabric.Message) {
 	r.inbox.AcceptBytes(n, len(m.Data))
 	r.inbox.Free(int(r.inbox.HeldBytes()))
 	r.count.Add(uint64(len(m.Data)))
-	if r.unsaid += len(m.Data); r.unsaid < r.window/8 {
+	if r.ackDue += len(m.Data); r.ackDue < r.window/8 {
 		return
 	}
-	r.unsaid = 0
+	r.ackDue = 0
 	a := r.inbox.Ack()
 	binary.LittleEndian.PutUint64(r.ack[:], a.Cumulative)
 	binary.LittleEndian.PutUint64(r.ack[8:], a.Window)

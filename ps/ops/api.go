@@ -201,16 +201,12 @@ func (s *Server) trainers(_ context.Context, view *status.Status, values url.Val
 		Job string `json:"job"`
 		status.Trainer
 	}
-	var all []trainer
-	err := eachJob(view, values, func(j *status.Job) {
+	return listedOfJobs(view, values, "trainers", func(j *status.Job) (all []trainer) {
 		for _, t := range j.Trainers {
 			all = append(all, trainer{j.Name, t})
 		}
+		return all
 	})
-	if err != nil {
-		return nil, err
-	}
-	return listed(view, "trainers", all)
 }
 
 // shards are those of one job, or of all, each with its job.
@@ -219,31 +215,28 @@ func (s *Server) shards(_ context.Context, view *status.Status, values url.Value
 		Job string `json:"job"`
 		status.Shard
 	}
-	var all []shard
-	err := eachJob(view, values, func(j *status.Job) {
+	return listedOfJobs(view, values, "shards", func(j *status.Job) (all []shard) {
 		for _, t := range j.Shards {
 			all = append(all, shard{j.Name, t})
 		}
+		return all
 	})
-	if err != nil {
-		return nil, err
-	}
-	return listed(view, "shards", all)
 }
 
-// eachJob calls do with the jobs that a request is about.
-func eachJob(view *status.Status, values url.Values, do func(*status.Job)) error {
+// listedOfJobs is the list of what the jobs have that a request is about.
+func listedOfJobs[T any](view *status.Status, values url.Values, name string, of func(*status.Job) []T) (lazy, error) {
+	var all []T
 	found := !values.Has("job")
 	for i := range view.Jobs {
 		if j := &view.Jobs[i]; !values.Has("job") || j.Name == values.Get("job") {
 			found = true
-			do(j)
+			all = append(all, of(j)...)
 		}
 	}
 	if !found {
-		return noJob(view, values, func(j *status.Job) string { return j.Name })
+		return nil, noJob(view, values, func(j *status.Job) string { return j.Name })
 	}
-	return nil
+	return listed(view, name, all)
 }
 
 // noJob names those that there are, by what of says of each.

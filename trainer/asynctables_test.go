@@ -199,7 +199,7 @@ func (r *replay) rows(table, dim int) (all []float32) {
 
 // Where each trainer's gradients of tables are applied when they arrive, a replay of what the shards wrote down, in its
 // order, has the same weights: dense ones in step, rows divided by the trainer's own samples alone.
-func TestRowsAloneAgainstReplay(t *testing.T) {
+func TestAsyncTablesAgainstReplay(t *testing.T) {
 	const lanes, batches = 6, 9
 	for _, placement := range []string{schema.PlacementColumns, schema.PlacementTables} {
 		for _, trainers := range []int{1, 3} {
