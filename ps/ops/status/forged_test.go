@@ -208,6 +208,45 @@ func TestInventedRuns(t *testing.T) {
 	}
 }
 
+// Runs that have ended take no room from others, of whichever ps: where there are too many, those that are shown stay.
+func TestEndedRunsBeyondTheBound(t *testing.T) {
+	const ended = 10
+	c := sample.NewCluster(sample.Options{})
+	tracker := c.NewTracker()
+	shown := func() (names []string) {
+		for _, j := range tracker.Tick(c.Now).Status.Jobs {
+			names = append(names, j.Name)
+		}
+		slices.Sort(names)
+		return names
+	}
+	report := func() {
+		c.Now = c.Now.Add(time.Second)
+		tracker.Take(c.Now, "ps", "p-other", jobsOf(c.Now, "other", 4, 1, 0))
+		own := jobsOf(c.Now, "box-4222", status.JobsMax-4-ended/2+ended, 1, 0)
+		for i := range own.Server.Jobs[len(own.Server.Jobs)-ended:] {
+			j := &own.Server.Jobs[len(own.Server.Jobs)-ended+i]
+			j.Phase, j.EndedMS = schema.PhaseEnded, c.Now.UnixMilli()
+		}
+		tracker.Take(c.Now, "ps", "p-box-4222", own)
+	}
+	report()
+	first := shown()
+	events := len(tracker.Events(0))
+	if n := len(first); n != status.JobsMax {
+		t.Errorf("%d runs are shown, want %d", n, status.JobsMax)
+	}
+	for range 5 {
+		report()
+		if now := shown(); !slices.Equal(now, first) {
+			t.Fatalf("shown are %v, after %v", now, first)
+		}
+	}
+	if n := len(tracker.Events(0)); n != events {
+		t.Errorf("%d events, and %d after the first report: ended runs are told of again", n, events)
+	}
+}
+
 // One report in the name of another ps makes neither memory nor status large, and takes no row from a job of the ps
 // that answers.
 func TestInventedMembers(t *testing.T) {

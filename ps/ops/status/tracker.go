@@ -178,8 +178,8 @@ func (t *Tracker) takeJob(s *server, j *schema.JobReport) (urgent bool) {
 		return false
 	}
 	if r == nil {
-		if j.Phase == schema.PhaseEnded && s.heard.report.NowMS-j.EndedMS > endedKept {
-			return false // it is forgotten
+		if j.Phase == schema.PhaseEnded && (s.heard.report.NowMS-j.EndedMS > endedKept || len(t.runs) >= JobsMax) {
+			return false // it is forgotten, or would take the place of another, which then took it back, each second
 		}
 		if s.id != t.config.Server && t.runsOf(s.id) >= JobsMax/2 {
 			t.beyond("jobs")
