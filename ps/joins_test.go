@@ -44,8 +44,7 @@ func TestFloodLeavesRoomForAcquisitions(t *testing.T) {
 	s := &Server{log: slog.New(slog.DiscardHandler),
 		registry: &registry{results: make(chan acquisition, 1), news: make(chan registryNews, 1)}}
 	l := newControlLoop(s)
-	refusal, err := schema.EncodeRefusal(schema.Head{}, schema.ReasonDamaged, "x")
-	must(t, err)
+	refusal := schema.EncodeRefusal(schema.Head{}, schema.ReasonDamaged, "x")
 	for range 10 {
 		l.receive(fabric.NewMessage(fabric.At("flood", "t0", fabric.KindCtl, string(schema.Coordinator)).String(), refusal))
 	}

@@ -81,11 +81,7 @@ func (s *Server) refuseAs(conn outlet, who schema.Member, subject *fabric.Subjec
 	if !s.unroutable.Allow(time.Now()) {
 		return
 	}
-	frame, err := schema.EncodeRefusal(head, r.Reason, r.Detail)
-	if err != nil {
-		s.log.Error("encode refusal", "reason", r.Reason.String(), "err", err)
-		return
-	}
+	frame := schema.EncodeRefusal(head, r.Reason, r.Detail)
 	s.publish(conn, fabric.At(subject.Job, string(who), fabric.KindCtl, subject.From), frame)
 }
 

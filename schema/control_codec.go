@@ -140,9 +140,13 @@ func (c Control) check() error {
 }
 
 // EncodeRefusal gives the sealed frame that tells a sender that its frame was not taken. The head is that of the
-// refused frame, so that the sender knows which one it was.
-func EncodeRefusal(h Head, reason Reason, text string) ([]byte, error) {
-	return encodeBody(KindRefusal, h, Refusal{Reason: reason.String(), Text: Clip(text)})
+// refused frame, so that the sender knows which one it was. The text is clipped, so that it always fits.
+func EncodeRefusal(h Head, reason Reason, text string) []byte {
+	frame, err := encodeBody(KindRefusal, h, Refusal{Reason: reason.String(), Text: Clip(text)})
+	if err != nil {
+		panic(fmt.Sprintf("schema: refusal %v: %v", reason, err))
+	}
+	return frame
 }
 
 // DecodeRefusal reads the body of a verified refusal frame. A reason that this program does not know is not an error:

@@ -96,12 +96,9 @@ func samples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	refusal, err := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3,
+	refusal := EncodeRefusal(Head{Job: sampleRun, Generation: 1, Batch: 6, Bucket: 2, Chunk: 1, Chunks: 3,
 		Node: left(), Lanes: 4},
 		ReasonStaleBatch, "batch 6: batch 7 is under way")
-	if err != nil {
-		t.Fatal(err)
-	}
 	return append(slices.Concat(contributions(t), moduleSamples(t), poolingSamples(t), reportSamples(t)), []sample{
 		{"mean", build(t, Layout{Kind: KindMean, Values: 12}, Head{
 			Batch: 7, Bucket: 2, Chunk: 1, Chunks: 2, Offset: 65536, Node: root(), Lanes: 4, Weight: 64},

@@ -181,12 +181,7 @@ func (r *reducer) tick() {
 
 // refuse tells a sender why its frame went nowhere.
 func (r *reducer) refuse(subject *fabric.Subject, head schema.Head, why *schema.FrameError) {
-	frame, err := schema.EncodeRefusal(head, why.Reason, why.Detail)
-	if err != nil {
-		r.fail(fmt.Errorf("encode refusal: %w", err))
-		return
-	}
-	r.say(schema.Member(subject.From), frame)
+	r.say(schema.Member(subject.From), schema.EncodeRefusal(head, why.Reason, why.Detail))
 }
 
 // say sends a refusal, unless others were sent too often this second.

@@ -167,7 +167,7 @@ func (d *hosted) work(contributor int) {
 			d.undo(contributor, a)
 		case refused != nil:
 			d.set.Note(d.set.config.Contributors[contributor].Member, refused.Reason, refused.Detail)
-			s.request, s.sealed = nil, append(s.sealed[:0], encodeRefusal(&r.head, refused))
+			s.request, s.sealed = nil, append(s.sealed[:0], schema.EncodeRefusal(r.head, refused.Reason, refused.Detail))
 			d.answerAgain(contributor, s)
 		default:
 			d.set.Note(d.set.config.Contributors[contributor].Member, schema.ReasonOK, "")

@@ -176,16 +176,8 @@ func (m *Set) admit(f *Frame, h *schema.Head, name string) (*hosted, int, *refus
 func (m *Set) refuse(to schema.Member, name string, h *schema.Head, r *refusal) {
 	m.Note(to, r.Reason, r.Detail)
 	if r.Reason != schema.ReasonDuplicate && m.limit.Allow(m.Now()) {
-		m.Send(to, name, encodeRefusal(h, r))
+		m.Send(to, name, schema.EncodeRefusal(*h, r.Reason, r.Detail))
 	}
-}
-
-func encodeRefusal(h *schema.Head, r *refusal) []byte {
-	frame, err := schema.EncodeRefusal(*h, r.Reason, r.Detail)
-	if err != nil {
-		panic(fmt.Sprintf("module: encode refusal %v: %v", r.Reason, err)) // a clipped text always fits
-	}
-	return frame
 }
 
 // Expire ends the contexts of a trainer that has left or was lost.
