@@ -181,17 +181,6 @@ func Clip(text string) string {
 	return text[:end] + dots
 }
 
-// EncodeAck gives the sealed frame of an ack. It allocates; a receiver of many frames keeps a Frame and uses SetAck.
-func EncodeAck(h Head, a Ack) ([]byte, error) {
-	f, err := NewFrame(Layout{Kind: KindAck})
-	if err != nil {
-		return nil, err
-	}
-	f.SetHead(h)
-	f.SetAck(a)
-	return f.Seal(), nil
-}
-
 func encodeBody(k Kind, h Head, body any) ([]byte, error) {
 	b, err := json.Marshal(body)
 	if err != nil {

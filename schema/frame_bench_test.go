@@ -77,10 +77,13 @@ func BenchmarkReset(b *testing.B) {
 
 // Verify of a small frame: what control traffic and acks cost.
 func BenchmarkVerifyAck(b *testing.B) {
-	data, err := EncodeAck(Head{Job: 1}, Ack{Cumulative: 7})
+	f, err := NewFrame(Layout{Kind: KindAck})
 	if err != nil {
 		b.Fatal(err)
 	}
+	f.SetHead(Head{Job: 1})
+	f.SetAck(Ack{Cumulative: 7})
+	data := f.Seal()
 	for b.Loop() {
 		if _, err := Verify(data, Limits{}); err != nil {
 			b.Fatal(err)

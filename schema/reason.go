@@ -64,16 +64,6 @@ func (r Reason) String() string {
 	return "reason " + strconv.Itoa(int(r))
 }
 
-// ReasonNamed is the reason of that name.
-func ReasonNamed(name string) (Reason, bool) {
-	for r, n := range reasonNames {
-		if n == name {
-			return Reason(r), true
-		}
-	}
-	return 0, false
-}
-
 // FrameError says why a frame was refused. Nothing of the frame has been used.
 type FrameError struct {
 	Reason Reason

@@ -60,9 +60,11 @@ func (f *fakeShard) answer() {
 	if !f.acks {
 		return
 	}
-	frame, err := schema.EncodeAck(schema.Head{Job: 5, Generation: 1, Lanes: 2}, schema.Ack(f.inbox.Ack()))
+	ack, err := schema.NewFrame(schema.Layout{Kind: schema.KindAck})
 	if err == nil {
-		err = f.conn.Send(fabric.At("bare", string(f.member), fabric.KindAck, "t0"), frame)
+		ack.SetHead(schema.Head{Job: 5, Generation: 1, Lanes: 2})
+		ack.SetAck(schema.Ack(f.inbox.Ack()))
+		err = f.conn.Send(fabric.At("bare", string(f.member), fabric.KindAck, "t0"), ack.Seal())
 	}
 	if err != nil {
 		f.t.Error(err)

@@ -207,7 +207,7 @@ func TestXIDClasses(t *testing.T) {
 		Unlisted:   {0, 1, 8, 14, 44, 47, 61, 74, 80, 137, 144, 171, 999, 1 << 31},
 	} {
 		for _, n := range numbers {
-			if got := ClassOf(n); got != class {
+			if got := entryOf(n).class; got != class {
 				t.Errorf("XID %d has class %d, want %d", n, got, class)
 			}
 			b := newBench(t)
@@ -226,7 +226,7 @@ func TestXIDClasses(t *testing.T) {
 			}
 		}
 	}
-	if got := ClassOf(154); got != Notice {
+	if got := entryOf(154).class; got != Notice {
 		t.Errorf("XID 154 has class %d, want %d", got, Notice)
 	}
 	if n := len(xids()); n != 16+5+7 {

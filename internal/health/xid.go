@@ -77,14 +77,6 @@ func xids() map[uint64]xidEntry {
 	}
 }
 
-// ClassOf is the class of a XID.
-func ClassOf(number uint64) Class {
-	if e, ok := xids()[number]; ok {
-		return e.class
-	}
-	return Unlisted
-}
-
 // entryOf is the table's entry, or one for what is not in it.
 func entryOf(number uint64) xidEntry {
 	if e, ok := xids()[number]; ok {
