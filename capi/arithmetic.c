@@ -1,9 +1,9 @@
 //go:build cgo
 
-// This library has the arithmetic without its CUDA backend: the static CUDA runtime wants 8 KiB of every thread's memory from the start
-// of a process, and a library that is loaded later cannot have them. The names below come before those of the archive, so that nothing
-// of CUDA is taken from there. The backend is to be had at run time, from the arithmetic's own shared library ("library" of
-// gradbus_local).
+// This library has the arithmetic without its CUDA backend: the static CUDA runtime wants 8 KiB of every thread's
+// memory from the start of a process, and a library that is loaded later cannot have them. The names below come before
+// those of the archive, so that nothing of CUDA is taken from there. The backend is to be had at run time, from the
+// arithmetic's own shared library ("library" of gradbus_local).
 #include <stddef.h>
 #include <stdint.h>
 

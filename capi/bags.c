@@ -10,7 +10,8 @@ static void add(float *restrict to, const float *restrict from, int64_t n) {
   for (int64_t i = 0; i < n; i++) to[i] += from[i];
 }
 
-// FUSED has a product and a sum rounded once where the processor can, as PyTorch's BLAS has them: so means have its bits.
+// FUSED has a product and a sum rounded once where the processor can, as PyTorch's BLAS has them: so means have its
+// bits.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
 #define FUSED __attribute__((target_clones("fma", "default"), optimize("fp-contract=fast")))
 #else
@@ -32,8 +33,8 @@ int bags_possible(const int64_t *ids, int64_t count, const int64_t *offsets, int
   return 1;
 }
 
-void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad, int64_t dim, float *out,
-                   int64_t rows) {
+void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean,
+                   const float *grad, int64_t dim, float *out, int64_t rows) {
   if (rows && dim) memset(out, 0, (size_t)rows * (size_t)dim * sizeof *out);
   for (int64_t b = 0; b < bags; b++) {
     int64_t i = offsets ? offsets[b] : b;

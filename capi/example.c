@@ -24,13 +24,16 @@ static const char *job =
     "{\"name\": \"films\", \"lanes\": 1, \"optimizer\": {\"kind\": \"adagrad\", \"lr\": 0.3},"
     " \"parameters\": [{\"name\": \"mean\", \"shape\": [1]}],"
     " \"tables\": [{\"name\": \"users\", \"rows\": 2000, \"dim\": 8, \"init\": {\"kind\": \"normal\", \"scale\": 0.3}},"
-    "              {\"name\": \"films\", \"rows\": 500, \"dim\": 8, \"init\": {\"kind\": \"normal\", \"scale\": 0.3}}]}";
+    "              {\"name\": \"films\", \"rows\": 500, \"dim\": 8, \"init\": {\"kind\": \"normal\", "
+    "               \"scale\": 0.3}}]}";
 
 // stars is what a user would give a film: who likes its genre gives more.
 static float stars(int64_t user, int64_t film) { return user % 5 == film % 5 ? 5 : 1 + (float)((user + film) % 3); }
 
-// learn computes one batch: errors of its samples, and their gradients by distinct row. It gives the sum of squared errors.
-static double learn(const gradbus_ask *users, const gradbus_ask *films, float mean, float *user_grad, float *film_grad, float *mean_grad) {
+// learn computes one batch: errors of its samples, and their gradients by distinct row. It gives the sum of squared
+// errors.
+static double learn(const gradbus_ask *users, const gradbus_ask *films, float mean, float *user_grad,
+                    float *film_grad, float *mean_grad) {
   double loss = 0;
   for (int n = 0; n < BATCH; n++) {
     float *u = users->rows + users->ids[n] * DIM, *du = user_grad + users->ids[n] * DIM;
@@ -65,13 +68,18 @@ int main(int n, char **args) {
     DO(gradbus_begin(session, &batch));
     for (int i = 0; i < BATCH; i++) keys[0][i] = rand() % USERS, keys[1][i] = rand() % FILMS;
     gradbus_ask asks[2];
-    for (int t = 0; t < 2; t++) asks[t] = (gradbus_ask){.table = t, .count = BATCH, .keys = keys[t], .ids = ids[t], .unique = unique[t], .rows = rows[t]};
+    for (int t = 0; t < 2; t++) {
+      asks[t] = (gradbus_ask){
+          .table = t, .count = BATCH, .keys = keys[t], .ids = ids[t], .unique = unique[t], .rows = rows[t]};
+    }
     DO(gradbus_distinct(session, asks, 2));
     DO(gradbus_lookup(session, -1, asks, 2));
     DO(gradbus_dense(session, dense));
     double loss = learn(&asks[0], &asks[1], mean, grad[0], grad[1], &mean_grad);
     gradbus_rows pieces[2];
-    for (int t = 0; t < 2; t++) pieces[t] = (gradbus_rows){.table = t, .count = asks[t].distinct, .keys = unique[t], .grad = grad[t]};
+    for (int t = 0; t < 2; t++) {
+      pieces[t] = (gradbus_rows){.table = t, .count = asks[t].distinct, .keys = unique[t], .grad = grad[t]};
+    }
     gradbus_lane_step step = {batch.first_lane, BATCH, loss, pieces, 2, dense_grad};
     DO(gradbus_commit(session, &step, 1));
     squares += loss;

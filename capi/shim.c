@@ -1,7 +1,7 @@
 //go:build cgo
 
-// The functions of gradbus.h. Each looks at the process before it enters Go: a forked child has Go's memory and none of its threads, and
-// would hang there. What belongs to a thread lives here, too: Go does not know the caller's threads.
+// The functions of gradbus.h. Each looks at the process before it enters Go: a forked child has Go's memory and none of
+// its threads, and would hang there. What belongs to a thread lives here, too: Go does not know the caller's threads.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +61,9 @@ static gradbus_thread *self(void) {
 }
 
 static int32_t forked(void) {
-  strcpy(self()->text, "this process was forked from the one that loaded gradbus: want a spawned one (multiprocessing: spawn or forkserver)");
+  strcpy(self()->text,
+         "this process was forked from the one that loaded gradbus: want a spawned one "
+         "(multiprocessing: spawn or forkserver)");
   return GRADBUS_FORKED;
 }
 
@@ -80,29 +82,43 @@ int32_t gradbus_join(const char *config, const char *job, const float *const *de
 }
 int32_t gradbus_begin(gradbus_handle session, gradbus_batch *batch) { CALL(go_begin(self(), session, batch)); }
 int32_t gradbus_dense(gradbus_handle session, float *const *dense) { CALL(go_dense(self(), session, (float **)dense)); }
-int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n) { CALL(go_distinct(self(), session, asks, n)); }
-int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) { CALL(go_lookup(self(), session, version, asks, n)); }
-int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) { CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n)); }
+int32_t gradbus_distinct(gradbus_handle session, gradbus_ask *asks, int32_t n) {
+  CALL(go_distinct(self(), session, asks, n));
+}
+int32_t gradbus_lookup(gradbus_handle session, int64_t version, gradbus_ask *asks, int32_t n) {
+  CALL(go_lookup(self(), session, version, asks, n));
+}
+int32_t gradbus_commit(gradbus_handle session, const gradbus_lane_step *lanes, int32_t n) {
+  CALL(go_commit(self(), session, (gradbus_lane_step *)lanes, n));
+}
 int32_t gradbus_finish(gradbus_handle session) { CALL(go_finish(self(), session)); }
 int32_t gradbus_leave(gradbus_handle session, const char *reason) { CALL(go_leave(self(), session, (char *)reason)); }
 int32_t gradbus_job(gradbus_handle session, char **json) { CALL(go_job(self(), session, json)); }
 int32_t gradbus_stats(gradbus_handle session, char **json) { CALL(go_stats(self(), session, json)); }
 int32_t gradbus_digest(gradbus_handle session, uint8_t digest[32]) { CALL(go_digest(self(), session, digest)); }
-int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) { CALL(go_scale_lr(self(), session, from, scale, decided)); }
+int32_t gradbus_scale_lr(gradbus_handle session, uint64_t from, float scale, uint64_t *decided) {
+  CALL(go_scale_lr(self(), session, from, scale, decided));
+}
 int32_t gradbus_table(gradbus_handle session, int32_t table, uint64_t first, int64_t count, float *rows) {
   CALL(go_table(self(), session, table, first, count, rows));
 }
 int32_t gradbus_save(gradbus_handle session, const char *path) { CALL(go_save(self(), session, (char *)path)); }
 int32_t gradbus_open(const char *path, gradbus_handle *model) { CALL(go_open(self(), (char *)path, model)); }
 int32_t gradbus_model_job(gradbus_handle model, char **json) { CALL(go_model_job(self(), model, json)); }
-int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n) { CALL(go_model_lookup(self(), model, asks, n)); }
-int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values) { CALL(go_model_param(self(), model, (char *)name, values)); }
+int32_t gradbus_model_lookup(gradbus_handle model, gradbus_ask *asks, int32_t n) {
+  CALL(go_model_lookup(self(), model, asks, n));
+}
+int32_t gradbus_model_param(gradbus_handle model, const char *name, float *values) {
+  CALL(go_model_param(self(), model, (char *)name, values));
+}
 int32_t gradbus_model_close(gradbus_handle model) { CALL(go_model_close(self(), model)); }
-int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean, const float *grad, int64_t dim, float *out,
-                             int64_t rows) {
+int32_t gradbus_bag_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int32_t mean,
+                             const float *grad, int64_t dim, float *out, int64_t rows) {
   const int missing = (count > 0 && !ids) || (bags > 0 && !grad) || (rows > 0 && !out);
   if (dim < 1 || missing || !bags_possible(ids, count, offsets, bags, rows)) {
-    strcpy(self()->text, "gradient of bags: want dim from 1 on, ids below rows, offsets that begin at 0, rise, and are no more than ids, and no NULL");
+    strcpy(self()->text,
+           "gradient of bags: want dim from 1 on, ids below rows, offsets that begin at 0, rise, and are no more than "
+           "ids, and no NULL");
     return GRADBUS_ARGUMENT;
   }
   bags_gradient(ids, count, offsets, bags, mean != 0, grad, dim, out, rows);

@@ -38,7 +38,7 @@ func sources(t *testing.T) map[string][]byte {
 			return nil
 		}
 		switch filepath.Ext(path) {
-		case ".go", ".h", ".cc", ".cpp", ".cu", ".cuh", ".py", ".sh":
+		case ".go", ".h", ".c", ".cc", ".cpp", ".cu", ".cuh", ".py", ".sh":
 		default:
 			return nil
 		}
@@ -77,7 +77,7 @@ func styleOf(path string, data []byte) []string {
 	}
 	switch filepath.Ext(path) {
 	case ".go":
-	case ".h", ".cc", ".cpp", ".cu", ".cuh":
+	case ".h", ".c", ".cc", ".cpp", ".cu", ".cuh":
 		return append(wrong, tooLong(path, linesOver(data, nil))...)
 	default:
 		return wrong
@@ -209,12 +209,13 @@ func platforms(n ast.Node) bool {
 func TestStyleFinds(t *testing.T) {
 	long := "package p\n\nfunc f() {\n" + strings.Repeat("\tf()\n", functionLinesMax) + "}\n"
 	for name, c := range map[string]struct{ path, text, want string }{
-		"file":         {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
-		"function":     {"a.go", long, "f has 72 lines"},
-		"columns":      {"a.go", "package p\n\n// " + strings.Repeat("x", columnsMax), "a.go:3: more than 120 columns"},
-		"columns of C": {"a.h", "int a;\n" + strings.Repeat("x", columnsMax+1), "a.h:2: more than 120 columns"},
-		"init":         {"a.go", "package p\n\nfunc init() {}\n", "no init"},
-		"environment":  {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
+		"file":          {"a.cc", strings.Repeat("\n", fileLinesMax+1), "one idea a file"},
+		"function":      {"a.go", long, "f has 72 lines"},
+		"columns":       {"a.go", "package p\n\n// " + strings.Repeat("x", columnsMax), "a.go:3: more than 120 columns"},
+		"columns of C":  {"a.h", "int a;\n" + strings.Repeat("x", columnsMax+1), "a.h:2: more than 120 columns"},
+		"columns of .c": {"a.c", strings.Repeat("x", columnsMax+1), "a.c:1: more than 120 columns"},
+		"init":          {"a.go", "package p\n\nfunc init() {}\n", "no init"},
+		"environment":   {"a.go", "package p\n\nimport \"os\"\n\nvar x = os.Getenv(\"X\")\n", "environment"},
 		"platform": {"a.go", "package p\n\nimport \"os\"\n\nvar x, y = os.Getenv(\"NO_COLOR\"), os.Getenv(\"Y\")\n",
 			"a.go:5:35: no configuration by environment"},
 		"file written": {"a.go", "package p\n\nimport \"os\"\n\nvar f, err = os.Create(\"f\")\n",

@@ -1,11 +1,12 @@
 //go:build cgo && linux
 
-// The functions of NVIDIA's library, defined here so that nothing in the program is left for the loader to find: each passes its call on
-// to where gradbus_nvml_open has found it, and answers "function not found" before that, and where the library lacks it.
+// The functions of NVIDIA's library, defined here so that nothing in the program is left for the loader to find: each
+// passes its call on to where gradbus_nvml_open has found it, and answers "function not found" before that, and where
+// the library lacks it.
 //
-// One shape serves them all. A function of NVML takes at most six arguments, every one an integer, an enumeration or a pointer, which the
-// calling conventions of 64-bit Linux pass in as many registers; what a function does not take is passed on unread. They are hidden:
-// a library that is opened does not find them in place of its own.
+// One shape serves them all. A function of NVML takes at most six arguments, every one an integer, an enumeration or a
+// pointer, which the calling conventions of 64-bit Linux pass in as many registers; what a function does not take is
+// passed on unread. They are hidden: a library that is opened does not find them in place of its own.
 #include <dlfcn.h>
 #include <stddef.h>
 
@@ -40,7 +41,8 @@ static const struct {
 #include "functions.h"
     NVML(nvmlErrorString)};
 
-// gradbus_nvml_open opens a library and finds its functions; it stays open. It answers NULL, or why it cannot be opened.
+// gradbus_nvml_open opens a library and finds its functions; it stays open. It answers NULL, or why it cannot be
+// opened.
 const char* gradbus_nvml_open(const char* path) {
   void* const library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
   if (library == NULL) return dlerror();
