@@ -37,7 +37,7 @@ func (s *Server) Checks() []Check {
 	if lost := s.registry.lost.Load(); lost != nil {
 		all = append(all, Check{Name: "registry", Text: *lost})
 	} else if renewed := s.registry.renewed.get(); renewed.IsZero() {
-		all = append(all, Check{Name: "registry", Text: "not announced yet"})
+		all = append(all, Check{Name: "registry", Text: "no lease record yet"})
 	} else {
 		all = append(all, checkAge("registry", "announced", now.Sub(renewed), s.lease))
 	}

@@ -155,7 +155,7 @@ func (r *run) missing() (n int) {
 	return n + max(min(r.said.Trainers, TrainersMax)-len(r.said.Members), 0)
 }
 
-// shard is one shard of a run, as the ps that keeps it says.
+// shard is one shard of a run, as the ps that has it says.
 type shard struct {
 	index  int
 	server string

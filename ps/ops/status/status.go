@@ -145,7 +145,7 @@ type Phases struct {
 // Shard is one shard of a job.
 type Shard struct {
 	Member         string      `json:"member"` // s0
-	Server         string      `json:"server"` // id of the ps that keeps it
+	Server         string      `json:"server"` // id of the ps that has it
 	Level          Level       `json:"level"`
 	AgeMS          int64       `json:"age_ms"`
 	Ready          bool        `json:"ready"`
