@@ -6,6 +6,7 @@ import re
 import signal
 
 import pytest
+from programs import until
 
 HEAD = """
 import logging, os, signal, sys, threading, time
@@ -60,8 +61,12 @@ def test_interrupt_in_a_wait_for_another_trainer(start):
         """
     session = joined(sys.argv[1], 2)
     model, opt = make(session)
-    beats = []
-    signal.signal(signal.SIGUSR1, lambda *_: print("usr1", flush=True))
+    def usr1(_, frame):  # "usr1" says that the main thread is in the wait for a whole batch
+        while frame is not None and frame.f_code.co_name != "settle":
+            frame = frame.f_back
+        if frame is not None:
+            print("usr1", flush=True)
+    signal.signal(signal.SIGUSR1, usr1)
     step(model, opt)
     try:
         print("waits", flush=True)
@@ -98,8 +103,12 @@ def test_interrupt_in_a_wait_for_another_trainer(start):
     )
     first.wait_for("waits")
     second.wait_for("stepped")
-    first.signal(10)  # SIGUSR1: Python's other handlers run within the wait, and it goes on
-    first.wait_for("usr1")
+
+    def handled():  # Python's other handlers run within the wait, and it goes on
+        first.signal(signal.SIGUSR1)
+        return "usr1" in first.out.read_text()
+
+    until(handled, "a signal is handled within the wait")
     first.signal(signal.SIGINT)
     first.wait_for("interrupted")
     ended(first, 0, err="")
