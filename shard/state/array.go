@@ -46,6 +46,8 @@ type Array struct {
 	stepped []uint8     // [places] the row has had a step; nil where the optimizer does not ask
 	last    []int64     // [places] the newest step of the row, from 1; in place of stepped where steps are made up for
 
+	copying *arrayCopy // nil where nothing is copied
+
 	staged staged
 	ids    []int64 // scratch of locate
 	late   []int64 // of catchUp

@@ -8,14 +8,13 @@ import (
 )
 
 // Snapshot gives yield all rows of the table's version, without what is staged: partitions and keys ascending, about
-// valuesMax values at a time.
+// valuesMax values at a time. Its error ends the snapshot and is returned.
 func (t *Array) Snapshot(valuesMax int, yield func(Rows) error) error {
-	most := max(1, valuesMax/t.dim)
-	for p := range schema.Partition(t.config.Spec.Partitions) {
-		for first, end := t.places.from(p, 0); first < end; first += most {
-			if err := yield(t.rowsAt(p, first, min(first+most, end))); err != nil {
-				return err
-			}
+	c := t.Copy()
+	defer c.Close()
+	for r, more := c.Next(valuesMax); more; r, more = c.Next(valuesMax) {
+		if err := yield(r); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -28,13 +27,8 @@ func (t *Array) rowsAt(p schema.Partition, first, end int) Rows {
 		Keys: make([]uint64, end-first), Values: t.rows[first*t.dim : end*t.dim]}
 	t.places.list(p, first, r.Keys)
 	t.wantAll(first, end)
-	for at := first; at < end; at++ {
-		switch {
-		case t.last != nil:
-			r.Last = append(r.Last, t.last[at])
-		case t.stepped != nil:
-			r.Last = append(r.Last, int64(t.stepped[at]))
-		}
+	for at := first; at < end && t.marked(); at++ {
+		r.Last = append(r.Last, t.mark(at))
 	}
 	for i, s := range t.rule.slots {
 		width := s.width(t.dim)

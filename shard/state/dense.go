@@ -56,6 +56,8 @@ type Dense struct {
 	config DenseConfig
 	chunks []denseChunk
 	memory *cuda.Buffer
+
+	copying *DenseCopy // nil where nothing is copied
 }
 
 // denseChunk is a chunk's newest version. Index v % len of what is kept by version is version v's.
@@ -176,6 +178,7 @@ func (d *Dense) Version(i int) schema.Version { return d.chunks[i].version }
 // begin is what a step of a chunk starts from and where it ends.
 func (d *Dense) begin(i int) (c *denseChunk, now, out []float32) {
 	c = &d.chunks[i]
+	d.copying.keep(i)
 	return c, d.config.Values(i, c.version), d.config.Values(i, c.version+1)
 }
 

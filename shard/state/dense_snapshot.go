@@ -12,30 +12,35 @@ import (
 // whose error ends the snapshot and is returned. It is ErrVersion where a chunk does not keep v.
 func (d *Dense) Snapshot(v schema.Version, yield func(Tensor) error) error {
 	for i := range d.chunks {
-		if c := &d.chunks[i]; v != Newest && v != c.version && (d.config.InPlace || v+1 != c.version) {
-			return fmt.Errorf("snapshot of version %d of chunk %d, which is at %d: %w", v, i, c.version, ErrVersion)
+		if err := d.has(i, v); v != Newest && err != nil {
+			return fmt.Errorf("snapshot: %w", err)
 		}
 	}
 	for i := range d.chunks {
-		c, at := &d.chunks[i], v
+		at := v
 		if v == Newest {
-			at = c.version
+			at = d.chunks[i].version
 		}
-		values := d.config.Values(i, at)
-		for _, p := range d.config.Chunks[i].Pieces {
-			t := Tensor{Name: p.Name, From: p.From, Values: values[p.Offset : p.Offset+p.Elements], Version: at,
-				Steps: c.steps[at%2]}
-			if c.rule != nil {
-				for s, kept := range c.keptAt(at) {
-					t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, kept[p.Offset : p.Offset+p.Elements]})
-				}
-			}
-			if err := yield(t); err != nil {
+		for p := range d.config.Chunks[i].Pieces {
+			if err := yield(d.piece(i, p, at)); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// piece is a piece of a chunk at a version that is there.
+func (d *Dense) piece(i, piece int, v schema.Version) Tensor {
+	c, p := &d.chunks[i], &d.config.Chunks[i].Pieces[piece]
+	t := Tensor{Name: p.Name, From: p.From, Values: d.config.Values(i, v)[p.Offset : p.Offset+p.Elements], Version: v,
+		Steps: c.steps[v%2]}
+	if c.rule != nil {
+		for s, kept := range c.keptAt(v) {
+			t.Slots = append(t.Slots, Slot{c.rule.slots[s].name, kept[p.Offset : p.Offset+p.Elements]})
+		}
+	}
+	return t
 }
 
 // keptAt is the slots of a version.

@@ -104,6 +104,7 @@ func (t *Array) cut(n int) {
 // not depend on how a table is cut.
 func (t *Array) Commit() {
 	st := &t.staged
+	t.copying.keep(st.places)
 	for i, at := range st.places {
 		copy(t.row(int(at)), st.rows[i*t.dim:(i+1)*t.dim])
 	}
@@ -153,6 +154,7 @@ func (t *Array) catchUp(places []int64) error {
 	}
 	slices.Sort(late)
 	late = slices.Compact(late)
+	t.copying.keep(late)
 	if n := len(late) * t.dim; len(t.zeros) < n {
 		t.zeros = make([]float32, n)
 	}

@@ -10,8 +10,8 @@ import (
 )
 
 // A snapshot is what an owner has at one version, piece by piece, each by the name of its tensor: a writer streams it,
-// and nothing of it says how tensors were cut. Dense.Snapshot and Table.Snapshot give pieces in a fixed order: chunks
-// as they are numbered, partitions and keys ascending. A restore takes pieces in any order and leaves out those of
+// and nothing of it says how tensors were cut. Dense.Copy and Table.Copy give pieces in a fixed order while later
+// versions are made: chunks as they are numbered, partitions and keys ascending. A restore takes pieces in any order and leaves out those of
 // elsewhere, so whoever has all pieces of a job gives them to every owner, however many there are now; Done says
 // whether anything was missing.
 
@@ -59,7 +59,7 @@ var (
 	ErrSnapshot = errors.New("snapshot does not fit")
 )
 
-// Snapshot holds pieces in memory of their own. Its methods are what Dense.Snapshot and Table.Snapshot call.
+// Snapshot holds pieces in memory of their own. Its methods are what Dense.Snapshot and Array.Snapshot call.
 type Snapshot struct {
 	Tensors []Tensor
 	Rows    []Rows

@@ -33,13 +33,25 @@ type Table interface {
 	Left(p schema.Partition, cursor uint64) int
 	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.
 	Scan(p schema.Partition, cursor uint64, keys []uint64, rows []float32) error
-	// Snapshot gives yield all rows of the version, without what is staged: partitions and keys ascending, about valuesMax
-	// values at a time. What they hold is valid until yield returns, whose error ends the snapshot and is returned.
-	Snapshot(valuesMax int, yield func(Rows) error) error
+	// Copy begins to copy all rows of the version, without what is staged, while later versions are made. The copy before
+	// it is closed.
+	Copy() RowsCopy
 	// Restore begins to put a snapshot in the place of what is here. Until Done has returned nil the table must not be
 	// used.
 	Restore() RowsRestore
 	// Close frees memory. The table must not be used afterwards.
+	Close()
+}
+
+// RowsCopy copies the rows of the version that its table was at when it began. Steps that change rows meanwhile keep
+// the old ones until they are copied. It is used by whoever may use the table.
+type RowsCopy interface {
+	// Next gives the next rows, in memory of their own: partitions and keys ascending, about so many values. It is false
+	// where none are left.
+	Next(valuesMax int) (r Rows, more bool)
+	// Bytes is what old rows take.
+	Bytes() int64
+	// Close ends the copy, whether or not it is whole.
 	Close()
 }
 

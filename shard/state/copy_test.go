@@ -1,0 +1,180 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"gradbus/schema"
+)
+
+// flat is pieces of a table in a row, however they were cut.
+type flat struct {
+	keys   []uint64
+	values []float32
+	slots  map[string][]float32
+	last   []int64
+	at     string // version and steps, of all alike
+}
+
+func (f *flat) add(t testing.TB, r Rows) {
+	t.Helper()
+	at := fmt.Sprintf("version %d steps %d", r.Version, r.Steps)
+	if f.slots == nil {
+		f.slots, f.at = map[string][]float32{}, at
+	}
+	if f.at != at {
+		t.Fatalf("a piece of %s after one of %s", at, f.at)
+	}
+	f.keys, f.values, f.last = append(f.keys, r.Keys...), append(f.values, r.Values...), append(f.last, r.Last...)
+	for _, s := range r.Slots {
+		f.slots[s.Name] = append(f.slots[s.Name], s.Values...)
+	}
+}
+
+func (f *flat) equal(g *flat) bool {
+	same := f.at == g.at && slices.Equal(f.keys, g.keys) && sameBits(f.values, g.values) && slices.Equal(f.last, g.last) &&
+		len(f.slots) == len(g.slots)
+	for name, values := range f.slots {
+		same = same && sameBits(values, g.slots[name])
+	}
+	return same
+}
+
+// A copy has the rows, slots and marks of the version at which it began, whatever steps and readers do meanwhile.
+func TestRowsCopyWhileStepsGoOn(t *testing.T) {
+	backend := testBackend(t)
+	for name, o := range testOptimizers() {
+		for seed := range uint64(6) {
+			r := rand.New(rand.NewPCG(seed, 4))
+			g := newGroup(t, backend, o, 1+r.IntN(3), 1+r.IntN(9), seed%2 == 0)
+			next := schema.Version(0)
+			step := func() {
+				g.stage(t, testWork(seed, next))
+				g.commit()
+				next++
+			}
+			for range r.IntN(4) {
+				step()
+			}
+			want, got, copies := make([]flat, len(g.owners)), make([]flat, len(g.owners)), make([]RowsCopy, len(g.owners))
+			for i, a := range g.owners {
+				must(t, a.Snapshot(1<<20, func(rows Rows) error { want[i].add(t, rows); return nil }))
+				copies[i] = a.Copy()
+			}
+			for open := len(copies); open > 0; {
+				for i, c := range copies {
+					if c == nil {
+						continue
+					}
+					rows, more := c.Next(1 + r.IntN(40))
+					if more {
+						got[i].add(t, rows)
+						continue
+					}
+					c.Close()
+					copies[i], open = nil, open-1
+				}
+				if r.IntN(2) == 0 {
+					step()
+				}
+				if r.IntN(3) == 0 {
+					g.all(t) // readers may make up for steps
+				}
+			}
+			for i := range want {
+				if !want[i].equal(&got[i]) {
+					t.Errorf("%s, seed %d: copy of owner %d is not what was there", name, seed, i)
+				}
+			}
+		}
+	}
+}
+
+// The undo log has what has changed before it was copied, and nothing of a copy that has ended.
+func TestRowsCopyKeepsWhatItNeeds(t *testing.T) {
+	g := newGroup(t, testBackend(t), testOptimizers()["adam"], 1, 4, false)
+	a := g.owners[0]
+	step := func(seed uint64) {
+		w := testWork(seed, 1)
+		for ; w == nil; seed++ {
+			w = testWork(seed, 1)
+		}
+		g.stage(t, w)
+		g.commit()
+	}
+	c := a.Copy()
+	if c.Bytes() != 0 {
+		t.Errorf("%d bytes before anything has changed", c.Bytes())
+	}
+	step(1)
+	kept := c.Bytes()
+	if least := int64(3 * testDim * 4); kept < least {
+		t.Errorf("%d bytes for changed rows with two slots, want at least %d", kept, least)
+	}
+	for _, more := c.Next(1 << 20); more; _, more = c.Next(1 << 20) {
+	}
+	step(2)
+	if c.Bytes() != kept {
+		t.Errorf("%d bytes of rows that were copied already", c.Bytes()-kept)
+	}
+	c.Close()
+	if a.copying != nil {
+		t.Error("a copy that was closed goes on")
+	}
+}
+
+// A copy of dense state has the version that it was asked for, however steps of chunks and the copy take turns.
+func TestDenseCopyWhileStepsGoOn(t *testing.T) {
+	backend := testBackend(t)
+	for name, o := range testOptimizers() {
+		for seed := range uint64(6) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			d := newTestDense(t, backend, o, 1+r.IntN(20), false)
+			at := schema.Version(r.IntN(5))
+			for v := range at {
+				d.step(t, seed, v)
+			}
+			var want, got Snapshot
+			must(t, d.Snapshot(at, want.AddTensor))
+			for i := range r.IntN(len(d.chunks)) { // some may be at the next version already
+				d.stepChunk(t, i, seed, at)
+			}
+			c, err := d.Copy(at)
+			must(t, err)
+			for pieces, more := c.Next(); more; pieces, more = c.Next() {
+				for _, p := range pieces {
+					must(t, got.AddTensor(p))
+				}
+				for i := range d.chunks {
+					for range r.IntN(3) {
+						d.stepChunk(t, i, seed, d.Version(i))
+					}
+				}
+			}
+			c.Close()
+			if !slices.EqualFunc(want.Tensors, got.Tensors, sameTensor) {
+				t.Errorf("%s, seed %d: the copy is not what was there", name, seed)
+			}
+		}
+	}
+}
+
+func sameTensor(a, b Tensor) bool {
+	return a.Name == b.Name && a.From == b.From && a.Version == b.Version && a.Steps == b.Steps &&
+		sameBits(a.Values, b.Values) &&
+		slices.EqualFunc(a.Slots, b.Slots, func(x, y Slot) bool { return x.Name == y.Name && sameBits(x.Values, y.Values) })
+}
+
+func TestDenseCopyOfAVersionThatIsNotKept(t *testing.T) {
+	d := newTestDense(t, testBackend(t), testOptimizers()["momentum"], 7, false)
+	d.step(t, 1, 0)
+	d.step(t, 1, 1)
+	for _, v := range []schema.Version{0, 3} {
+		if _, err := d.Copy(v); !errors.Is(err, ErrVersion) {
+			t.Errorf("copy of version %d: %v, want %v", v, err, ErrVersion)
+		}
+	}
+}

@@ -1,0 +1,83 @@
+package state
+
+import (
+	"fmt"
+	"slices"
+
+	"gradbus/schema"
+)
+
+// DenseCopy copies a version of every chunk while later ones are made. A chunk keeps the version before its newest, so
+// only the step after the next one has to wait, for the copy of its own chunk. It is used by whoever may step.
+type DenseCopy struct {
+	dense   *Dense
+	version schema.Version
+	next    int // chunks before it are copied
+	early   map[int][]Tensor
+	bytes   int64 // of early
+}
+
+// Copy begins to copy version v of every chunk, which each must have; one copy at a time. It is ErrVersion where one
+// does not.
+func (d *Dense) Copy(v schema.Version) (*DenseCopy, error) {
+	for i := range d.chunks {
+		if err := d.has(i, v); err != nil {
+			return nil, fmt.Errorf("copy dense parameters: %w", err)
+		}
+	}
+	d.copying = &DenseCopy{dense: d, version: v, early: map[int][]Tensor{}}
+	return d.copying, nil
+}
+
+// has says whether a chunk keeps a version.
+func (d *Dense) has(i int, v schema.Version) error {
+	if c := &d.chunks[i]; v != c.version && (d.config.InPlace || v+1 != c.version) {
+		return fmt.Errorf("version %d of chunk %d, which is at %d: %w", v, i, c.version, ErrVersion)
+	}
+	return nil
+}
+
+// keep copies a chunk whose next step takes the memory of the version that is copied.
+func (c *DenseCopy) keep(i int) {
+	if c == nil || i < c.next || c.early[i] != nil || c.dense.chunks[i].version == c.version && !c.dense.config.InPlace {
+		return
+	}
+	tensors := c.chunk(i)
+	c.early[i] = tensors
+	for _, t := range tensors {
+		c.bytes += int64(len(t.Values)*(1+len(t.Slots))) * valueBytes
+	}
+}
+
+func (c *DenseCopy) chunk(i int) (all []Tensor) {
+	for p := range c.dense.config.Chunks[i].Pieces {
+		t := c.dense.piece(i, p, c.version)
+		t.Values, t.Slots = slices.Clone(t.Values), cloned(t.Slots)
+		all = append(all, t)
+	}
+	return all
+}
+
+// Next gives the pieces of the next chunk, in memory of their own. It is false where none is left.
+func (c *DenseCopy) Next() (pieces []Tensor, more bool) {
+	if c.next == len(c.dense.chunks) {
+		return nil, false
+	}
+	pieces, ok := c.early[c.next]
+	if !ok {
+		pieces = c.chunk(c.next)
+	}
+	delete(c.early, c.next)
+	c.next++
+	return pieces, true
+}
+
+// Bytes is what chunks took that were copied before their turn.
+func (c *DenseCopy) Bytes() int64 { return c.bytes }
+
+// Close ends the copy, whether or not it is whole.
+func (c *DenseCopy) Close() {
+	if c.dense.copying == c {
+		c.dense.copying = nil
+	}
+}
