@@ -76,7 +76,7 @@ func (s *Shard) stepDense(contributor int, h *schema.Head, v *schema.View, paylo
 	if refused = l.Dense.CheckFinite(&c); refused != nil {
 		return refused, nil
 	}
-	s.clock.Enter(e)
+	s.enter(e)
 	s.kept = true
 	if err := l.Dense.Add(&c, l.Weights(e.Round)); err != nil {
 		return nil, err

@@ -181,6 +181,7 @@ func (s *Shard) pullTable(contributor int, h *schema.Head, v *schema.View) (*ref
 	sec := v.Section(0)
 	t := s.tables[sec.Table] // not nil: CheckFrame has found the partition to be on this shard
 	l.Advance(h.Batch)
+	s.beginCopy(l)
 	return nil, s.answerPartition(contributor, h, sec, v.Keys()[0], t.Left(schema.Partition(h.Bucket), v.Keys()[0]))
 }
 

@@ -393,15 +393,21 @@ func newSimulationOf(t *testing.T, seed uint64, consistency string, ahead int) *
 	s := &simulation{t: t, r: r, p: p, contributors: round.ContributorsOf(job), model: p.Model(t),
 		counts: map[schema.Reason]int{}, lags: map[uint64]int{}}
 	s.place = schema.NewPlacement(job, 1+r.IntN(3))
+	s.makeShards(nil)
+	return s
+}
+
+// makeShards makes the shards, at version 0 or at one that they resume.
+func (s *simulation) makeShards(resumed *Resumed) {
+	t, job := s.t, s.p.Job
 	for i := range s.place.Shards {
 		shard, err := New(context.Background(), Config{Job: job, Placement: s.place, Index: i, RunID: shardtest.RunID,
-			Generation: shardtest.Generation, Backend: p.Backend, Contributors: s.contributors,
-			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20})
+			Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
+			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, Resumed: resumed})
 		must(t, err)
 		t.Cleanup(shard.Close)
 		s.shards = append(s.shards, shard)
 	}
-	return s
 }
 
 // A lookup of no keys is answered, however far ahead, also where a shard has no rows of which the answer could be

@@ -36,7 +36,7 @@ func (s *Shard) pullResult(contributor int, h *schema.Head, batch schema.Batch) 
 	}
 	e, kept, refused := s.clock.Pull(contributor, batch, batch == h.Batch)
 	if e.Fresh {
-		s.clock.Enter(e)
+		s.enter(e)
 	}
 	if refused != nil || !kept {
 		return refused

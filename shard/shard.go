@@ -11,8 +11,8 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, OnGroup and Journal is
-// needed.
+// Config is what a shard is made from. Every field but Advice, Own, Lent, Resumed, OnGroup and
+// Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
 	Placement  *schema.Placement // of the job over all shards
@@ -35,6 +35,8 @@ type Config struct {
 	// Lent says that contributions may lie in memory of their senders', which nobody here writes to: nothing is added
 	// up before a round closes.
 	Lent bool
+	// Resumed is what the shard begins with in place of what is drawn; nil for that.
+	Resumed *Resumed
 	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
 	OnGroup func(GroupEvent)
 	// Journal, where it is set, is told of every lookup that is answered and of every round over rows that is
@@ -99,8 +101,10 @@ type Shard struct {
 	tables []state.Table // nil where no column is on this shard
 
 	held      *round.Held // by contributor: bytes of its contributions to open rounds
-	parked    []parking   // by contributor
-	answering []int       // contributors whose parked lookups are being answered, in their order
+	copy      *copying    // of a version; nil where there is none
+	copies    copyWish
+	parked    []parking // by contributor
+	answering []int     // contributors whose parked lookups are being answered, in their order
 
 	rows    *schema.Frame // the answer to a lookup, refilled each time
 	outputs []Output
@@ -132,13 +136,19 @@ func (s *Shard) build(ctx context.Context) (err error) {
 		Contributors: c.Contributors,
 		AtClose:      c.Lent || c.Placement.Plan.SumAtClose, Head: schema.Head{Job: c.RunID, Generation: c.Generation},
 		Held: s.held, Chunks: s.ownedChunks(), Version: s.version, OnGroup: c.OnGroup}
+	if c.Resumed != nil {
+		config.First = schema.Batch(c.Resumed.Version)
+	}
 	if c.Placement.Plan.Owner == schema.ByShards {
 		config.Head.Flags = schema.FlagParameters
 	}
 	if s.clock, err = round.NewClock(ctx, config); err != nil {
 		return err
 	}
-	return s.makeDense(ctx, config.Chunks)
+	if err := s.makeDense(ctx, config.Chunks); err != nil || c.Resumed == nil {
+		return err
+	}
+	return s.resume(c.Resumed)
 }
 
 // Close frees the shard's memory and releases the payloads of open rounds and parked lookups. The shard must not be
@@ -152,6 +162,7 @@ func (s *Shard) Close() {
 			l.Release()
 		}
 	}
+	s.EndCopy()
 	for _, t := range s.tables {
 		if t != nil {
 			t.Close()

@@ -67,6 +67,7 @@ type simulation struct {
 	parked map[string]*parkedFrames // by shard and trainer
 	asked  schema.Sequence
 	waited *int       // where not nil: counts the answers to these
+	copies []*copied  // by shard; nil where nothing is copied
 	old    []delivery // of batches that are over
 	sent   []delivery // of this batch
 	counts map[schema.Reason]int
@@ -98,13 +99,20 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	return newSimulationOf(t, seed, schema.ConsistencySync, 0)
 }
 
-func (s *simulation) run(batches int) {
-	for b := range schema.Batch(batches) {
+func (s *simulation) run(batches int) { s.runFrom(0, batches) }
+
+// runFrom begins at a batch, of shards that have been resumed there.
+func (s *simulation) runFrom(first schema.Batch, batches int) {
+	for b := range first {
+		s.begin(b)
+	}
+	for b := first; b < schema.Batch(batches); b++ {
 		s.begin(b)
 		s.sent = s.contributions()
 		for i, at := range s.r.Perm(len(s.sent)) {
 			s.deliver(&s.sent[at], schema.ReasonOK)
 			s.disturb(at, i)
+			s.copySome(1 + s.r.IntN(3))
 		}
 		s.complete()
 		s.old = append(s.old, s.sent[:min(len(s.sent), 20)]...)

@@ -44,7 +44,7 @@ func (s *Shard) stepSparse(contributor int, h *schema.Head, v *schema.View, payl
 	if refused = l.Sparse.CheckFinite(&c); refused != nil {
 		return refused, nil
 	}
-	s.clock.Enter(e)
+	s.enter(e)
 	s.kept = true
 	if err := l.Sparse.Add(&c, l.Weights(h.Batch)); err != nil {
 		return nil, err
@@ -97,6 +97,7 @@ func (s *Shard) closeSparse(l *round.Line) error {
 		// and what reads besides waits until b is complete. A policy that lets others finish a lost trainer's batch
 		// needs them; its undo log begins here.
 		s.commitRows()
+		s.limitCopy()
 		if s.config.Journal != nil {
 			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
 		}

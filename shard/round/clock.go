@@ -53,7 +53,8 @@ type Hearer struct {
 	Batch  schema.Batch  // what the member calls the round
 }
 
-// ClockConfig is what an owner's clock and its lines are made from. Every field is needed but OnGroup.
+// ClockConfig is what an owner's clock and its lines are made from. Every field is needed but First and
+// OnGroup.
 type ClockConfig struct {
 	Backend      cuda.Backend
 	Job          *schema.Job
@@ -64,6 +65,7 @@ type ClockConfig struct {
 	Head         schema.Head // what the heads of results have in common: run id, generation and flags
 	Held         *Held
 	Chunks       []Chunk
+	First        schema.Batch // the first that there are rounds of
 	// Version is the newest version of a chunk, where the owner keeps parameters.
 	Version func(chunk int) schema.Version
 	// OnGroup is told, by Grouped, what becomes of groups, in the order in which it happens; nil for nobody.
@@ -108,16 +110,16 @@ func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node
 	l := &Line{Whose: whose, Node: node, Ahead: schema.Batch(ahead), owner: c.Place.Owner(c.Owner)}
 	lanes, by := c.Job.Lanes, c.Place.PartyOf(c.Owner)
 	l.Dense = NewDense(DenseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Complete: complete, Ahead: ahead,
-		AtClose: complete != nil || c.AtClose, Held: c.Held, Chunks: c.Chunks, Place: c.Place})
+		AtClose: complete != nil || c.AtClose, Held: c.Held, Chunks: c.Chunks, Place: c.Place, First: c.First})
 	if c.Place.HasRows(c.Owner) {
 		head := c.Head
 		head.Bucket, head.Node, head.Flags = c.Place.SparseBucket(c.Owner), node, 0
 		l.Sparse = NewSparse(SparseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Ahead: ahead,
-			AtClose: c.AtClose, DType: c.Place.Plan.DType, Held: c.Held, Tables: c.Place.SumTables(c.Owner)})
+			AtClose: c.AtClose, DType: c.Place.Plan.DType, Held: c.Held, Tables: c.Place.SumTables(c.Owner), First: c.First})
 		l.Means = NewRowResults(RowResultsConfig{Backend: c.Backend, Lanes: lanes, ChunkBytes: c.Job.ChunkBytes,
 			Versions: Kept(ahead), Head: head, Tables: Replicated(c.Job, c.Place.Plan, by)})
 	}
-	l.begin()
+	l.begin(c.First)
 	return l
 }
 

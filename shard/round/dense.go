@@ -30,6 +30,8 @@ type DenseConfig struct {
 	Chunks []Chunk
 	// Place names values in errors.
 	Place *schema.Placement
+	// First is the first batch that there are rounds of.
+	First schema.Batch
 }
 
 // Chunk is one chunk of a bucket.
@@ -94,7 +96,7 @@ type Contribution struct {
 	Payload     Payload     // released once, when Values is needed no more; nil where nobody waits for that
 }
 
-// NewDense makes the rounds of batch 0.
+// NewDense makes the rounds of the first batch.
 func NewDense(c DenseConfig) *Dense {
 	if c.Count == 0 {
 		c.Count = c.Lanes
@@ -104,7 +106,7 @@ func NewDense(c DenseConfig) *Dense {
 	}
 	d := &Dense{config: c, chunks: make([]denseChunk, len(c.Chunks))}
 	for i := range d.chunks {
-		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], open: make([]denseRound, c.Ahead+1)}
+		d.chunks[i] = denseChunk{Chunk: c.Chunks[i], closed: c.First, open: make([]denseRound, c.Ahead+1)}
 	}
 	return d
 }

@@ -34,14 +34,15 @@ type Line struct {
 	weights []Weights    // of the same index
 }
 
-// begin opens batch 0.
-func (l *Line) begin() {
+// begin opens the first batch.
+func (l *Line) begin(first schema.Batch) {
 	l.rounds = l.Dense.Chunks()
 	if l.Sparse != nil {
 		l.rounds++
 	}
 	l.open, l.weights = make([]int, l.Ahead+1), make([]Weights, l.Ahead+1)
-	l.open[0] = l.rounds
+	l.batch, l.done = first, first
+	l.open[l.at(first)] = l.rounds
 	l.settle()
 }
 

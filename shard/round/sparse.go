@@ -19,7 +19,12 @@ type SparseConfig struct {
 	DType   schema.DType // of the rows of contributions
 	Held    *Held        // counts the bytes of what is held
 	Tables  []schema.TableSpec
+	First   schema.Batch // the first that there are rounds of
 }
+
+// ResumedWeight stands for the weight of the batch before the first of a job that has been resumed: nobody knows it any
+// more, and nothing depends on it but that it is not 0.
+const ResumedWeight = 1
 
 // Sparse is the state of the sparse rounds of one owner, over all rows that it owns of all tables. A round closes
 // whole, when every lane's contribution is there with all its chunks, and rounds close in the order of their batches.
@@ -91,12 +96,16 @@ func (a rowName) before(b rowName) bool {
 	return a.bags == b.bags && (a.key < b.key || a.bags && a.key == b.key)
 }
 
-// NewSparse makes the round of batch 0.
+// NewSparse makes the round of the first batch.
 func NewSparse(c SparseConfig) *Sparse {
 	if c.Count == 0 {
 		c.Count = c.Lanes
 	}
-	return &Sparse{config: c, open: make([]sparseRound, c.Ahead+1)}
+	s := &Sparse{config: c, open: make([]sparseRound, c.Ahead+1), closed: c.First}
+	if c.First > 0 {
+		s.weight = ResumedWeight
+	}
+	return s
 }
 
 // Closed is the number of batches that have closed.

@@ -1,0 +1,144 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+
+	"gradbus/schema"
+	"gradbus/shard/round"
+	"gradbus/shard/state"
+)
+
+// A copy is what the shard has at one version, with what its optimizers keep, taken piece by piece while later batches
+// are under way. It begins with the first frame of the batch that is computed on the version, which proves that the
+// version is complete everywhere and comes before any round of the batch is over: rows are of the version then, and
+// every chunk has it. So a version that all shards copy is one version. A step waits for the copy of what it is about
+// to change at most. Clocks without a common version have no copies.
+
+// ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
+var ErrCopyBehind = errors.New("copy fell behind")
+
+// copyWish says of which versions copies are wanted.
+type copyWish struct {
+	at       schema.Version // of this one; 0: none
+	every    schema.Version // of its multiples; 0: none
+	newest   schema.Version // the last that a copy was begun of
+	bytesMax int64          // of old values, beyond which a copy ends
+}
+
+// copying is a copy that is being taken.
+type copying struct {
+	version schema.Version
+	dense   *state.DenseCopy // nil where the shard has no parameters
+	tables  []state.RowsCopy
+	next    int // of tables
+	err     error
+}
+
+// Copies asks for copies of version at, and of the multiples of every; 0 is none. A version that has been reached
+// without being asked for is not copied any more. Old values may take so many bytes.
+func (s *Shard) Copies(at, every schema.Version, bytesMax int64) {
+	s.copies.at, s.copies.every, s.copies.bytesMax = at, every, bytesMax
+}
+
+// enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
+func (s *Shard) enter(e round.Entry) {
+	s.clock.Enter(e)
+	s.beginCopy(e.Line)
+}
+
+// beginCopy begins the copy of the version that the batch under way is computed on, where it is wanted and no other is
+// being taken.
+func (s *Shard) beginCopy(l *round.Line) {
+	v, w := schema.Version(l.Batch()), &s.copies
+	wanted := v > w.newest && v > s.config.Job.StartVersion() && (v == w.at || w.every > 0 && v%w.every == 0)
+	if !wanted || s.copy != nil || l.Whose != schema.All || l.Ahead > 0 || l.Open() < l.Rounds() {
+		return
+	}
+	w.newest = v
+	c := &copying{version: v}
+	if s.dense != nil {
+		c.dense, c.err = s.dense.Copy(v)
+	}
+	for _, t := range s.tables {
+		if t != nil {
+			c.tables = append(c.tables, t.Copy())
+		}
+	}
+	s.copy = c
+}
+
+// Copying is the version that is being copied.
+func (s *Shard) Copying() (v schema.Version, ok bool) {
+	if s.copy == nil {
+		return 0, false
+	}
+	return s.copy.version, true
+}
+
+// Piece is a piece of a copy, in memory of its own: stretches of parameters, or rows.
+type Piece struct {
+	Tensors []state.Tensor
+	Rows    *state.Rows
+}
+
+// NextPiece gives the next piece of the copy that is being taken, of about so many values; more is false where none is
+// left. After that, and after an error, EndCopy is to be called. It is ErrCopyBehind where old values took more room
+// than there is.
+func (s *Shard) NextPiece(valuesMax int) (p Piece, more bool, err error) {
+	c := s.copy
+	if c.err != nil {
+		return Piece{}, false, c.err
+	}
+	if c.dense != nil {
+		if p.Tensors, more = c.dense.Next(); more {
+			return p, true, nil
+		}
+	}
+	for ; c.next < len(c.tables); c.next++ {
+		if rows, more := c.tables[c.next].Next(valuesMax); more {
+			return Piece{Rows: &rows}, true, nil
+		}
+	}
+	return Piece{}, false, nil
+}
+
+// limitCopy ends a copy that holds more than it may, so that no step adds to that.
+func (s *Shard) limitCopy() {
+	c := s.copy
+	if c == nil || c.err != nil || c.bytes() <= s.copies.bytesMax {
+		return
+	}
+	c.err = fmt.Errorf("version %d of %s: %w: rows that have changed since take %d bytes, want at most %d", c.version,
+		s.member, ErrCopyBehind, c.bytes(), s.copies.bytesMax)
+	c.close()
+}
+
+// EndCopy ends the copy that is being taken, if any, whether or not it is whole.
+func (s *Shard) EndCopy() {
+	if s.copy != nil {
+		s.copy.close()
+		s.copy = nil
+	}
+}
+
+func (c *copying) bytes() (n int64) {
+	if c.dense != nil {
+		n = c.dense.Bytes()
+	}
+	for _, t := range c.tables {
+		n += t.Bytes()
+	}
+	return n
+}
+
+// close gives back what is held of the version.
+func (c *copying) close() {
+	if c.dense != nil {
+		c.dense.Close()
+	}
+	for _, t := range c.tables {
+		t.Close()
+	}
+	c.dense, c.tables = nil, nil
+}

@@ -1,0 +1,191 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"gradbus/schema"
+	"gradbus/shard/shardtest"
+	"gradbus/shard/state"
+)
+
+// copied is what has been copied of a shard.
+type copied struct {
+	version schema.Version // of the copy that is under way
+	now     state.Snapshot
+	whole   map[schema.Version]state.Snapshot
+}
+
+// copySome copies some pieces of shards, or ends copies of which nothing is left.
+func (s *simulation) copySome(pieces int) {
+	s.t.Helper()
+	for i, c := range s.copies {
+		for range pieces {
+			v, ok := s.shards[i].Copying()
+			if !ok {
+				break
+			}
+			c.version = v
+			p, more, err := s.shards[i].NextPiece(1 + s.r.IntN(500))
+			must(s.t, err)
+			for _, t := range p.Tensors {
+				must(s.t, c.now.AddTensor(t))
+			}
+			if p.Rows != nil {
+				must(s.t, c.now.AddRows(*p.Rows))
+			}
+			if !more {
+				s.shards[i].EndCopy()
+				c.whole[v], c.now = c.now, state.Snapshot{}
+			}
+		}
+	}
+}
+
+// copying has all shards copy the versions that are multiples of every.
+func (s *simulation) copying(every schema.Version) {
+	for _, shard := range s.shards {
+		shard.Copies(0, every, 1<<30)
+		s.copies = append(s.copies, &copied{whole: map[schema.Version]state.Snapshot{}})
+	}
+}
+
+// resumed is a version that every shard has copied whole, for any number of shards; nil where there is none.
+func (s *simulation) resumed() *Resumed {
+	newest := schema.Version(0)
+	for v := range s.copies[0].whole {
+		everywhere := true
+		for _, c := range s.copies {
+			_, there := c.whole[v]
+			everywhere = everywhere && there
+		}
+		if everywhere {
+			newest = max(newest, v)
+		}
+	}
+	if newest == 0 {
+		return nil
+	}
+	return &Resumed{Version: newest, Read: func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+		for _, c := range s.copies {
+			all := c.whole[newest]
+			for _, t := range all.Tensors {
+				if err := tensor(t); err != nil {
+					return err
+				}
+			}
+			for _, r := range all.Rows {
+				if err := rows(r); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}}
+}
+
+// A version that is copied while later batches are under way, and resumed on any number of shards, goes on as the model
+// does: with equal bits of parameters, rows and slots.
+func TestCopiesAreResumed(t *testing.T) {
+	const batches = 9
+	resumed := 0
+	for seed := range uint64(60) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			first := newSimulation(t, seed)
+			if first.p.Job.Apply != schema.ApplyUpdate {
+				t.Skip("its trainers have the parameters")
+			}
+			first.copying(1 + schema.Version(seed%3))
+			first.run(batches)
+			from := first.resumed()
+			if from == nil {
+				t.Skip("nothing was copied in time")
+			}
+			resumed++
+			second := newSimulation(t, seed)
+			second.shards, second.place = nil, schema.NewPlacement(second.p.Job, 1+int(seed/3%3))
+			second.makeShards(from)
+			second.runFrom(schema.Batch(from.Version), batches)
+		})
+	}
+	if resumed < 30 {
+		t.Errorf("%d of 60 were resumed", resumed)
+	}
+}
+
+// A version is copied once, and none that was not asked for in time or while another is copied.
+func TestCopiesThatAreWanted(t *testing.T) {
+	s := newSimulation(t, 1)
+	s.copying(0)
+	for _, shard := range s.shards {
+		shard.Copies(2, 0, 1<<30)
+	}
+	s.copies = nil // nobody takes pieces
+	s.run(5)
+	for i, shard := range s.shards {
+		if v, ok := shard.Copying(); !ok || v != 2 {
+			t.Errorf("shard %d copies version %d (%v), want 2", i, v, ok)
+		}
+		shard.EndCopy()
+		if _, ok := shard.Copying(); ok {
+			t.Errorf("shard %d goes on with a copy that has ended", i)
+		}
+	}
+}
+
+// A copy that would hold more old values than it may is ended, and names itself.
+func TestCopyFallsBehind(t *testing.T) {
+	s := newSimulation(t, 1)
+	for _, shard := range s.shards {
+		shard.Copies(1, 0, 100)
+	}
+	s.run(6)
+	behind := 0
+	for _, shard := range s.shards {
+		_, _, err := shard.NextPiece(10)
+		if errors.Is(err, ErrCopyBehind) && strings.Contains(err.Error(), "version 1 of s") {
+			behind++
+		}
+		shard.EndCopy()
+	}
+	if behind == 0 {
+		t.Error("no copy fell behind")
+	}
+}
+
+// What does not fit, or is of several versions, is no version to resume.
+func TestResumeRefuses(t *testing.T) {
+	s := newSimulation(t, 2)
+	s.copying(1)
+	s.run(6)
+	from := s.resumed()
+	again := func(read func(func(state.Tensor) error, func(state.Rows) error) error, v schema.Version) error {
+		shard, err := New(t.Context(), Config{Job: s.p.Job, Placement: s.place, RunID: shardtest.RunID,
+			Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
+			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, Resumed: &Resumed{Version: v, Read: read}})
+		if err == nil {
+			shard.Close()
+		}
+		return err
+	}
+	must(t, again(from.Read, from.Version))
+	broken := errors.New("unreadable")
+	if err := again(func(func(state.Tensor) error, func(state.Rows) error) error { return broken }, 3); !errors.Is(err, broken) {
+		t.Errorf("what cannot be read: %v", err)
+	}
+	nothing := func(func(state.Tensor) error, func(state.Rows) error) error { return nil }
+	if err := again(nothing, from.Version); !errors.Is(err, state.ErrSnapshot) {
+		t.Errorf("nothing: %v", err)
+	}
+	withoutRows := func(tensor func(state.Tensor) error, _ func(state.Rows) error) error {
+		return from.Read(tensor, func(state.Rows) error { return nil })
+	}
+	if err := again(withoutRows, from.Version); !errors.Is(err, state.ErrSnapshot) {
+		t.Errorf("parameters alone: %v", err)
+	}
+	if err := again(from.Read, from.Version+1); !errors.Is(err, state.ErrSnapshot) {
+		t.Errorf("another version than is said: %v", err)
+	}
+}
