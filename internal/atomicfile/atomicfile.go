@@ -12,7 +12,8 @@
 //   - A process that is killed while it writes leaves a file .NAME.RANDOM.tmp, which may be removed.
 //
 // Everything that a command leaves behind is written by it, but for the event files of internal/tensorboard, which grow
-// for as long as a training runs and are read meanwhile. It knows files. It must not know what is in them.
+// for as long as a training runs and are read meanwhile. Folders that files shall be in, and that outlast a power cut
+// as they do, are made and removed by folder.go. It knows files. It must not know what is in them.
 package atomicfile
 
 import (

@@ -99,12 +99,15 @@ var layers = map[string]layer{
 	"nn": {own: []string{"cuda", "lane", "philox"}, noStd: noNetwork},
 	// The owner of parameters, pure: frames in, frames out.
 	"shard": {own: []string{"cuda", "lane", "schema", "shard/round", "shard/state"}, noStd: noTime},
+	// Files of versions of a job, and what is read of them.
+	"checkpoint": {own: []string{"internal/atomicfile", "internal/safetensors", "schema", "schema/crc32c", "shard/state"},
+		noStd: noNetwork},
 	// A shard behind the windows of its contributors, for who has connections.
 	"shard/endpoint":  {own: []string{"fabric", "schema", "shard", "shard/round"}, noStd: noNetwork},
 	"shard/round":     {own: []string{"cuda", "lane", "schema"}, noStd: noTime},
 	"shard/state":     {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noTime},
 	"shard/shardtest": {own: []string{"cuda", "lane", "philox", "schema"}, noStd: noNetwork}, // jobs and frames, for tests
-	"ps": {own: []string{"cuda", "fabric", "lane", "internal/liveness", "internal/process", "ps/module",
+	"ps": {own: []string{"checkpoint", "cuda", "fabric", "lane", "internal/liveness", "internal/process", "ps/module",
 		"schema", "shard", "shard/endpoint", "shard/round", "shard/state"}, noStd: []string{"net/http", "os/exec"}},
 	"ps/module": {own: []string{"cuda", "fabric", "nn", "schema", "shard", "shard/round", "shard/state"},
 		noStd: []string{"net", "net/http", "os", "os/exec"}},

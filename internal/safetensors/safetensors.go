@@ -30,8 +30,8 @@ var ErrFormat = errors.New("not a file of float32 tensors")
 
 const (
 	headerBytesMax  = 4 << 20
-	tensorsMax      = 4096 // a deep model of PyTorch has hundreds of parameters
-	tensorBytesMax  = 1 << 34
+	tensorsMax      = 4096    // a deep model of PyTorch has hundreds of parameters
+	tensorBytesMax  = 1 << 46 // the largest table; what a reader allocates is bounded by the length of its file
 	copyBufferBytes = 1 << 16
 	namesSaidMax    = 8 // in an error
 	metadataName    = "__metadata__"
@@ -149,23 +149,33 @@ func bytesOf(name string, shape []int) (int64, error) {
 // Load reads a whole file. It fails where it cannot be opened (fs.ErrNotExist), and with ErrFormat where the file is
 // not a safetensors file of float32 tensors whose places tile the rest of the file exactly.
 func Load(path string) (metadata map[string]string, tensors map[string]Tensor, err error) {
-	f, err := os.Open(path)
+	f, size, err := open(path)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("%s: %w: not a regular file", path, ErrFormat)
-	}
-	metadata, tensors, err = readFile(f, info.Size())
+	metadata, tensors, err = readFile(f, size)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return metadata, tensors, nil
+}
+
+// open opens a file that can be read at any place, and says how long it is.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w: not a regular file", path, ErrFormat)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
 }
 
 // Find gives the tensor of a name. Where there is none, the error names those that are there.
@@ -202,43 +212,65 @@ func Values(tensors map[string]Tensor, name string, shape []int) ([]float32, err
 }
 
 func readFile(r io.Reader, size int64) (map[string]string, map[string]Tensor, error) {
+	h, err := readHeader(r, size)
+	if err != nil {
+		return nil, nil, err
+	}
+	tensors := map[string]Tensor{}
+	in, buffer := bufio.NewReaderSize(r, copyBufferBytes), make([]byte, copyBufferBytes)
+	for _, t := range h.tensors {
+		t.Values = make([]float32, h.at[t.Name].values)
+		if err := readValues(in, t.Values, buffer); err != nil {
+			return nil, nil, fmt.Errorf("%w: %s: %w", ErrFormat, t.Name, err)
+		}
+		tensors[t.Name] = t
+	}
+	return h.metadata, tensors, nil
+}
+
+// header is what stands before the values of a file.
+type header struct {
+	metadata map[string]string
+	tensors  []Tensor // without values, in the order of the file
+	at       map[string]extent
+}
+
+// readHeader reads the header of a file of size bytes, and checks that its tensors tile what follows.
+func readHeader(r io.Reader, size int64) (*header, error) {
 	var prefix [8]byte
 	if size < int64(len(prefix)) {
-		return nil, nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrFormat, size)
+		return nil, fmt.Errorf("%w: %d bytes, too short for a safetensors file", ErrFormat, size)
 	}
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	switch {
 	case length < 2 || length > headerBytesMax:
-		return nil, nil, fmt.Errorf("%w: no safetensors file: its header would have %d bytes", ErrFormat, length)
+		return nil, fmt.Errorf("%w: no safetensors file: its header would have %d bytes", ErrFormat, length)
 	case int64(length) > size-8:
-		return nil, nil, fmt.Errorf("%w: cut short: %d bytes, of which the header alone takes %d", ErrFormat, size, length+8)
+		return nil, fmt.Errorf("%w: cut short: %d bytes, of which the header alone takes %d", ErrFormat, size, length+8)
 	}
 	text := make([]byte, length)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	metadata, headers, err := parseHeader(text)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrFormat, err)
+		return nil, fmt.Errorf("%w: no safetensors file: header: %w", ErrFormat, err)
 	}
-	names, err := layout(headers, size-8-int64(length))
+	first := 8 + int64(length)
+	names, err := layout(headers, size-first)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: %w", ErrFormat, err)
+		return nil, fmt.Errorf("%w: %w", ErrFormat, err)
 	}
-	tensors := map[string]Tensor{}
-	in := bufio.NewReaderSize(r, copyBufferBytes)
+	h := &header{metadata: metadata, at: map[string]extent{}}
 	for _, name := range names {
-		h := headers[name]
-		t := Tensor{name, h.Shape, make([]float32, (h.Offsets[1]-h.Offsets[0])/4)}
-		if err := readValues(in, t.Values); err != nil {
-			return nil, nil, fmt.Errorf("%w: %s: %w", ErrFormat, name, err)
-		}
-		tensors[name] = t
+		t := headers[name]
+		h.tensors = append(h.tensors, Tensor{Name: name, Shape: t.Shape})
+		h.at[name] = extent{first + t.Offsets[0], (t.Offsets[1] - t.Offsets[0]) / 4}
 	}
-	return metadata, tensors, nil
+	return h, nil
 }
 
 // parseHeader reads the JSON strictly: no name twice, no unknown field, nothing after it but blanks.
@@ -318,8 +350,8 @@ func layout(headers map[string]tensorHeader, size int64) ([]string, error) {
 	return names, nil
 }
 
-func readValues(r io.Reader, values []float32) error {
-	buffer := make([]byte, copyBufferBytes)
+// readValues fills values, by way of a buffer of copyBufferBytes.
+func readValues(r io.Reader, values []float32, buffer []byte) error {
 	for chunk := range slices.Chunk(values, copyBufferBytes/4) {
 		b := buffer[:4*len(chunk)]
 		if _, err := io.ReadFull(r, b); err != nil {

@@ -120,7 +120,7 @@ func TestReadSafetensorsRefuses(t *testing.T) {
 		"negative place":   {one("F32", "[2]", "[-8,0]"), "w of shape [2] lies at [-8 0], want [0 8]"},
 		"negative shape":   {one("F32", "[-1,-2]", "[0,8]"), "beyond"},
 		"enormous":         {one("F32", "[4294967296,4294967296]", "[0,8]"), "beyond"},
-		"enormous and 0":   {one("F32", "[0,99999999999]", "[0,0]"), "beyond"},
+		"enormous and 0":   {one("F32", "[0,99999999999999]", "[0,0]"), "beyond"},
 		"three offsets":    {one("F32", "[2]", "[0,8,9]"), `"w": data_offsets [0 8 9], want two`},
 		"values cut":       {one("F32", "[3]", "[0,12]"), "cut short: 8 bytes of values, want 12"},
 		"values too many":  {one("F32", "[1]", "[0,4]"), "8 bytes of values, 4 more than its tensors have"},

@@ -1,0 +1,251 @@
+package checkpoint
+
+import (
+	"encoding/hex"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"gradbus/internal/safetensors"
+	"gradbus/schema"
+)
+
+// What the metadata of a saved model say. Package trainer, which must not be imported here, has the same (model.go).
+const (
+	modelFormat        = "gradbus model 1"
+	modelManifestEntry = "gradbus.manifest"
+	modelDigestEntry   = "gradbus.digest"
+	modelVersionEntry  = "gradbus.version"
+)
+
+// Export verifies the checkpoint and writes its model to one file, which is that of trainer.Session.Save at the same
+// version, to the byte: parameters and tables under their names, and in the metadata the job's manifest, the version
+// and the digest of the weights. It holds about 1 MiB of values, or a few rows. The file is there whole or not at all.
+func (m *Manifest) Export(dir, path string) error {
+	err := m.Verify(dir)
+	if err == nil {
+		err = m.export(dir, path)
+	}
+	if err != nil {
+		return fmt.Errorf("export checkpoint %s of job %s: %w", m.ID, m.Job.Name, err)
+	}
+	return nil
+}
+
+func (m *Manifest) export(dir, path string) error {
+	e := exporter{m: m}
+	defer e.close()
+	place := schema.NewPlacement(m.Job, m.Shards)
+	for shard := range m.Parts {
+		p, err := m.openPart(dir, place, shard)
+		if err != nil {
+			return err
+		}
+		e.parts = append(e.parts, p)
+	}
+	metadata, err := m.modelMetadata([32]byte{})
+	if err != nil {
+		return err
+	}
+	if e.out, err = safetensors.Create(path, metadata, m.modelTensors()); err != nil {
+		return err
+	}
+	defer e.out.Discard()
+	digest, err := e.parameters()
+	if err != nil {
+		return err
+	}
+	for t := range m.Job.Tables {
+		if err := e.table(schema.Table(t)); err != nil {
+			return err
+		}
+	}
+	if metadata, err = m.modelMetadata(digest); err != nil {
+		return err
+	}
+	return e.out.Commit(metadata)
+}
+
+// modelMetadata are those of the model's file.
+func (m *Manifest) modelMetadata(digest [32]byte) (map[string]string, error) {
+	manifest, err := m.Job.Encode()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]string{formatEntry: modelFormat, modelManifestEntry: string(manifest),
+		modelDigestEntry:  hex.EncodeToString(digest[:]),
+		modelVersionEntry: strconv.FormatUint(uint64(m.ID.Version), 10)}, nil
+}
+
+// modelTensors are those of the model's file.
+func (m *Manifest) modelTensors() (all []safetensors.Tensor) {
+	for _, p := range m.Job.Parameters {
+		all = append(all, safetensors.Tensor{Name: p.Name, Shape: p.Shape})
+	}
+	for _, t := range m.Job.Tables {
+		all = append(all, safetensors.Tensor{Name: t.Name, Shape: []int{int(t.Rows), t.Dim}})
+	}
+	return all
+}
+
+// exporter brings the values of all parts together.
+type exporter struct {
+	m     *Manifest
+	parts []*partFile // by shard
+	out   *safetensors.Writer
+
+	values, columns, block []float32
+}
+
+func (e *exporter) close() {
+	for _, p := range e.parts {
+		p.Close()
+	}
+}
+
+// parameters writes the parameters, and reads tables too for the digest of all weights, which has an order of its own.
+func (e *exporter) parameters() ([32]byte, error) {
+	d := schema.NewWeightsDigest(e.m.Job)
+	for t, ok := d.Next(); ok; t, ok = d.Next() {
+		var err error
+		if t.IsTable {
+			err = e.digestTable(schema.Table(t.Index), d)
+		} else {
+			err = e.parameter(t.Name, d)
+		}
+		if err != nil {
+			return [32]byte{}, err
+		}
+	}
+	return d.Sum()
+}
+
+// placed is a stretch of a parameter, with the part that has it.
+type placed struct {
+	stretch
+	part *partFile
+}
+
+// parameter writes a parameter, in the order of its elements.
+func (e *exporter) parameter(name string, d *schema.WeightsDigest) error {
+	var all []placed
+	tensor := ""
+	for _, p := range e.parts {
+		for i := range p.layout.dense {
+			if l := &p.layout.dense[i]; l.parameter == name {
+				tensor = l.name()
+				for _, s := range l.stretches {
+					all = append(all, placed{s, p})
+				}
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b placed) int { return a.from - b.from })
+	for _, s := range all {
+		for done := 0; done < s.elements; {
+			values, err := read(s.part, tensor, s.at+int64(done), min(valuesMax, s.elements-done), &e.values)
+			if err != nil {
+				return err
+			}
+			if err := e.out.Put(name, int64(s.from+done), values); err != nil {
+				return err
+			}
+			if err := d.Values(values); err != nil {
+				return err
+			}
+			done += len(values)
+		}
+	}
+	return nil
+}
+
+// rowsMost is how many rows of a table are read at once.
+func rowsMost(spec *schema.TableSpec) uint64 { return uint64(max(1, valuesMax/spec.Dim)) }
+
+// digestTable adds all rows of a table to the digest, by partition and key.
+func (e *exporter) digestTable(table schema.Table, d *schema.WeightsDigest) error {
+	spec := &e.m.Job.Tables[table]
+	partitioning := spec.Partitioning()
+	var keys []uint64
+	for p := range schema.Partition(spec.Partitions) {
+		for at, end := uint64(0), partitioning.Rows(p); at < end; at += uint64(len(keys)) {
+			keys = keys[:0]
+			for i := range min(rowsMost(spec), end-at) {
+				keys = append(keys, partitioning.Key(p, at+i))
+			}
+			rows, err := e.rows(table, p, at, len(keys))
+			if err != nil {
+				return err
+			}
+			if err := d.Rows(p, keys, rows); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// table writes all rows of a table by key. Consecutive keys are in different partitions: of each partition the rows of
+// one block of keys are read at once, and the block is written at once.
+func (e *exporter) table(table schema.Table) error {
+	spec := &e.m.Job.Tables[table]
+	partitioning := spec.Partitioning()
+	for first := uint64(0); first < spec.Rows; {
+		end := min(first+rowsMost(spec), spec.Rows)
+		e.block = resized(e.block, int(end-first)*spec.Dim)
+		for p := range schema.Partition(spec.Partitions) {
+			from, to := partitioning.From(p, first), partitioning.From(p, end)
+			if from == to {
+				continue
+			}
+			rows, err := e.rows(table, p, from, int(to-from))
+			if err != nil {
+				return err
+			}
+			for i := range to - from {
+				at := int(partitioning.Key(p, from+i)-first) * spec.Dim
+				copy(e.block[at:at+spec.Dim], rows[int(i)*spec.Dim:])
+			}
+		}
+		if err := e.out.Put(spec.Name, int64(first)*int64(spec.Dim), e.block); err != nil {
+			return err
+		}
+		first = end
+	}
+	return nil
+}
+
+// rows reads n rows of a partition from a position on, [n, Dim], from all parts that have columns of them. They are
+// valid until the next call.
+func (e *exporter) rows(table schema.Table, partition schema.Partition, position uint64, n int) ([]float32, error) {
+	dim := e.m.Job.Tables[table].Dim
+	e.values = resized(e.values, n*dim)
+	for _, p := range e.parts {
+		for i := range p.layout.tables {
+			t := &p.layout.tables[i]
+			if t.table != table || t.first[partition] == t.first[partition+1] {
+				continue
+			}
+			at := (t.first[partition] + int64(position)) * int64(t.columns)
+			if t.columns == dim {
+				return read(p, t.name(), at, n*dim, &e.values)
+			}
+			columns, err := read(p, t.name(), at, n*t.columns, &e.columns)
+			if err != nil {
+				return nil, err
+			}
+			for k := range n {
+				copy(e.values[k*dim+t.column:], columns[k*t.columns:(k+1)*t.columns])
+			}
+		}
+	}
+	return e.values, nil
+}
+
+// resized gives n values that reuse memory where it is large enough. They are what they happen to be.
+func resized(values []float32, n int) []float32 {
+	if cap(values) < n {
+		return make([]float32, n)
+	}
+	return values[:n]
+}

@@ -1,0 +1,175 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"gradbus/internal/atomicfile"
+	"gradbus/schema"
+)
+
+// Errors of Newest.
+var (
+	// ErrNone says that a job has no checkpoint that could be used. Those that are damaged, if any, were named.
+	ErrNone = errors.New("no durable checkpoint")
+	// ErrOther says that a checkpoint is of another manifest than the job's.
+	ErrOther = errors.New("checkpoint of another job")
+)
+
+// Found is a checkpoint in a folder.
+type Found struct {
+	ID       ID
+	Manifest *Manifest // nil where Err is not
+	Bytes    int64     // of all files that are there
+	Err      error     // ErrIncomplete, ErrDamaged, ErrNewer, or why that is not known
+}
+
+// CheckFolder makes a folder for checkpoints where it is not there, and fails where nothing can be written to it, so
+// that this is known before there is anything to lose.
+func CheckFolder(dir string) error {
+	err := atomicfile.MakeFolder(dir, folderMode)
+	if err == nil {
+		err = atomicfile.Check(filepath.Join(dir, completeName))
+	}
+	if err != nil {
+		return fmt.Errorf("folder of checkpoints %s: %w", dir, err)
+	}
+	return nil
+}
+
+// Jobs are the names of jobs that have checkpoints in a folder, whole or not. It fails where the folder cannot be read.
+func Jobs(dir string) ([]schema.JobName, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find checkpoints: %w", err)
+	}
+	var jobs []schema.JobName
+	for _, e := range entries {
+		if !e.IsDir() || schema.CheckName("job", e.Name()) != nil {
+			continue
+		}
+		ids, err := idsOf(dir, schema.JobName(e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		if len(ids) > 0 {
+			jobs = append(jobs, schema.JobName(e.Name()))
+		}
+	}
+	return jobs, nil
+}
+
+// idsOf are the ids of a job's checkpoints, whole or not, newest first. A folder that is not there has none.
+func idsOf(dir string, job schema.JobName) ([]ID, error) {
+	if err := schema.CheckName("job", string(job)); err != nil {
+		return nil, fmt.Errorf("find checkpoints in %s: %w", dir, err)
+	}
+	entries, err := os.ReadDir(jobFolder(dir, job))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find checkpoints of job %s: %w", job, err)
+	}
+	var ids []ID
+	for _, e := range entries {
+		if id, err := ParseID(e.Name()); err == nil && e.IsDir() {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b ID) int { return b.Compare(a) })
+	return ids, nil
+}
+
+// NextEpoch is the number of a run that begins to write: 1 more than the largest of those that have written, whether
+// anything of theirs is complete or not, and 1 where the folder is not there.
+func NextEpoch(dir string, job schema.JobName) (uint64, error) {
+	ids, err := idsOf(dir, job)
+	if err != nil || len(ids) == 0 {
+		return 1, err
+	}
+	return ids[0].Epoch + 1, nil
+}
+
+// List is the checkpoints of a job, newest first, as their manifests and the sizes of their parts have them; Verify
+// reads the rest.
+func List(dir string, job schema.JobName) ([]Found, error) {
+	ids, err := idsOf(dir, job)
+	if err != nil {
+		return nil, err
+	}
+	var all []Found
+	for _, id := range ids {
+		f := Found{ID: id}
+		f.Manifest, f.Err = Open(dir, job, id)
+		if f.Bytes, err = bytesOf(folderOf(dir, job, id)); err != nil {
+			return nil, fmt.Errorf("checkpoint %s of job %s: %w", id, job, err)
+		}
+		all = append(all, f)
+	}
+	return all, nil
+}
+
+// bytesOf is how much the files of a folder take. What is removed meanwhile counts nothing.
+func bytesOf(folder string) (n int64, err error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+			n += info.Size()
+		}
+	}
+	return n, err
+}
+
+// Newest is the newest checkpoint of a job that is whole: all of it was read and compared. Incomplete ones are passed
+// over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
+//
+// It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
+// format: going on from an older one would lose what was trained. trainers and chunk_bytes may differ.
+func Newest(dir string, job *schema.Job) (m *Manifest, skipped []error, err error) {
+	ids, err := idsOf(dir, job.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, id := range ids {
+		m, err := Open(dir, job.Name, id)
+		if errors.Is(err, ErrIncomplete) {
+			continue
+		}
+		if err == nil {
+			if err := m.checkSame(job); err != nil {
+				return nil, skipped, err
+			}
+			err = m.Verify(dir)
+		}
+		switch {
+		case err == nil:
+			return m, skipped, nil
+		case !errors.Is(err, ErrDamaged):
+			return nil, skipped, err
+		}
+		skipped = append(skipped, err)
+	}
+	if len(skipped) > 0 {
+		return nil, skipped, fmt.Errorf("job %s in %s: %w: %d are damaged", job.Name, dir, ErrNone, len(skipped))
+	}
+	return nil, nil, fmt.Errorf("job %s in %s: %w", job.Name, dir, ErrNone)
+}
+
+// checkSame names the field in which the manifest of the checkpoint's job differs from that of another.
+func (m *Manifest) checkSame(job *schema.Job) error {
+	other := *job
+	other.Trainers, other.ChunkBytes = m.Job.Trainers, m.Job.ChunkBytes
+	if field, have, want, differs := m.Job.Diff(&other); differs {
+		return fmt.Errorf("checkpoint %s of job %s: %w: %s is %s in the checkpoint and %s in the job: want the same, or "+
+			"another folder or name", m.ID, job.Name, ErrOther, field, have, want)
+	}
+	return nil
+}

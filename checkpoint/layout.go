@@ -1,0 +1,198 @@
+package checkpoint
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gradbus/internal/safetensors"
+	"gradbus/schema"
+	"gradbus/shard/state"
+)
+
+// layout is what the part of one shard holds, and where. It follows from the job's manifest, the number of shards and
+// the shard, so writer and reader agree on it. Read only once made.
+type layout struct {
+	dense  []denseLayout // in the manifest's order
+	tables []tableLayout // likewise
+}
+
+// denseLayout is the elements of a parameter that are on the shard.
+type denseLayout struct {
+	parameter string
+	elements  int64
+	stretches []stretch // ascending, with gaps between them
+	slots     []state.SlotShape
+}
+
+// stretch is consecutive elements of a parameter.
+type stretch struct {
+	from, elements int
+	at             int64 // of the first of them, in the part's tensor
+}
+
+// tableLayout is the rows of a table that are on the shard.
+type tableLayout struct {
+	table           schema.Table
+	spec            *schema.TableSpec
+	keys            schema.Partitioning
+	column, columns int
+	// first is the place of each partition's first row, where one that is not here has that of the next one, and at the
+	// end the number of rows.
+	first []int64
+	slots []state.SlotShape
+	marks bool
+}
+
+// CheckJob says why a job can have no checkpoints, or nothing. What Validate refuses is not for it to say.
+func CheckJob(job *schema.Job) error {
+	plan := job.Plan()
+	switch {
+	case !plan.Sync() || !plan.ClockOf(schema.ByShards).Common():
+		return fmt.Errorf("job %s: its trainers are not all at one version: want consistency %s, also of tables", job.Name,
+			schema.ConsistencySync)
+	case len(job.Modules) > 0:
+		return fmt.Errorf("job %s hosts module %q on shards, which no checkpoint has: want parameters and tables alone",
+			job.Name, job.Modules[0].Name)
+	case len(job.Parameters) > 0 && plan.Owner != schema.ByShards:
+		return fmt.Errorf("job %s: its trainers have the parameters and their optimizer: want apply %s", job.Name,
+			schema.ApplyUpdate)
+	}
+	for i := range job.Tables {
+		if plan.Tables[i].Owner != schema.ByShards {
+			return fmt.Errorf("job %s: its trainers have table %q: want it on shards", job.Name, job.Tables[i].Name)
+		}
+	}
+	return nil
+}
+
+// newLayout is that of a shard of a job that CheckJob has found right.
+func newLayout(job *schema.Job, place *schema.Placement, shard int) *layout {
+	l := &layout{}
+	l.addDense(job, place, shard)
+	for i := range job.Tables {
+		l.addTable(job, place, schema.Table(i), shard)
+	}
+	return l
+}
+
+// addDense gathers what the chunks on a shard have of each parameter.
+func (l *layout) addDense(job *schema.Job, place *schema.Placement, shard int) {
+	pieces := map[string][]state.Piece{}
+	for _, c := range place.OwnedChunks(shard) {
+		for _, p := range state.PlacedChunk(job, place, c.Bucket, c.Chunk, false).Pieces {
+			pieces[p.Name] = append(pieces[p.Name], p)
+		}
+	}
+	for i := range job.Parameters {
+		here := pieces[job.Parameters[i].Name]
+		if len(here) == 0 {
+			continue
+		}
+		slices.SortFunc(here, func(a, b state.Piece) int { return cmp.Compare(a.From, b.From) })
+		d := denseLayout{parameter: job.Parameters[i].Name, slots: state.SlotsOf(job.OptimizerOfParameter(i))}
+		for _, p := range here {
+			if n := len(d.stretches); n > 0 && d.stretches[n-1].from+d.stretches[n-1].elements == p.From {
+				d.stretches[n-1].elements += p.Elements
+			} else {
+				d.stretches = append(d.stretches, stretch{from: p.From, elements: p.Elements, at: d.elements})
+			}
+			d.elements += int64(p.Elements)
+		}
+		l.dense = append(l.dense, d)
+	}
+}
+
+// addTable lays out the partitions of a table that are on a shard, unless it has no row there.
+func (l *layout) addTable(job *schema.Job, place *schema.Placement, table schema.Table, shard int) {
+	spec, optimizer := &job.Tables[table], job.OptimizerOf(table)
+	t := tableLayout{table: table, spec: spec, keys: spec.Partitioning(), first: make([]int64, spec.Partitions+1),
+		slots: state.SlotsOf(optimizer), marks: state.MarksRows(optimizer)}
+	if t.column, t.columns = place.Columns(table, shard); t.columns == 0 {
+		return
+	}
+	for p := range schema.Partition(spec.Partitions) {
+		t.first[p+1] = t.first[p]
+		if place.Holds(table, p, shard) {
+			t.first[p+1] += int64(t.keys.Rows(p))
+		}
+	}
+	if t.rows() > 0 {
+		l.tables = append(l.tables, t)
+	}
+}
+
+// rows is how many rows of the table are here.
+func (t *tableLayout) rows() int64 { return t.first[len(t.first)-1] }
+
+// width is how many values of a slot a row has here.
+func (t *tableLayout) width(s state.SlotShape) int {
+	if s.PerRow {
+		return 1
+	}
+	return t.columns
+}
+
+// name is that of the tensor with the values; a slot's has the name of slotName.
+func (d *denseLayout) name() string { return "dense/" + d.parameter }
+
+func (t *tableLayout) name() string { return "table/" + t.spec.Name }
+
+// slotName has a separator that names of tensors do not have.
+func slotName(tensor, slot string) string { return tensor + ":" + slot }
+
+// lastName is where marks of rows are; no optimizer has a slot of that name.
+func (t *tableLayout) lastName() string { return slotName(t.name(), "last") }
+
+// tensors are those of the part's file.
+func (l *layout) tensors() (all []safetensors.Tensor) {
+	for i := range l.dense {
+		d := &l.dense[i]
+		all = append(all, safetensors.Tensor{Name: d.name(), Shape: []int{int(d.elements)}})
+		for _, s := range d.slots {
+			all = append(all, safetensors.Tensor{Name: slotName(d.name(), s.Name), Shape: []int{int(d.elements)}})
+		}
+	}
+	for i := range l.tables {
+		t := &l.tables[i]
+		rows := int(t.rows())
+		all = append(all, safetensors.Tensor{Name: t.name(), Shape: []int{rows, t.columns}})
+		for _, s := range t.slots {
+			shape := []int{rows}
+			if !s.PerRow {
+				shape = []int{rows, t.columns}
+			}
+			all = append(all, safetensors.Tensor{Name: slotName(t.name(), s.Name), Shape: shape})
+		}
+		if t.marks {
+			all = append(all, safetensors.Tensor{Name: t.lastName(), Shape: []int{rows, 2}})
+		}
+	}
+	return all
+}
+
+// names are those of parameters and tables that have anything here, as name gives them, with how many elements or rows.
+func (l *layout) names() map[string]int64 {
+	names := map[string]int64{}
+	for i := range l.dense {
+		names[l.dense[i].name()] = l.dense[i].elements
+	}
+	for i := range l.tables {
+		names[l.tables[i].name()] = l.tables[i].rows()
+	}
+	return names
+}
+
+// stretch is the one that has all of n elements from one on.
+func (d *denseLayout) stretch(from, n int) (stretch, bool) {
+	i, found := slices.BinarySearchFunc(d.stretches, from, func(s stretch, from int) int {
+		return cmp.Compare(s.from, from)
+	})
+	if !found {
+		i--
+	}
+	if i < 0 || from < 0 || n > d.stretches[i].elements || from-d.stretches[i].from > d.stretches[i].elements-n {
+		return stretch{}, false
+	}
+	return d.stretches[i], true
+}

@@ -1,0 +1,214 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"gradbus/internal/safetensors"
+	"gradbus/schema"
+	"gradbus/schema/crc32c"
+)
+
+// What the metadata of a part say.
+const (
+	partFormat    = "gradbus checkpoint part 1"
+	formatEntry   = "format"
+	idEntry       = "gradbus.checkpoint"
+	jobEntry      = "gradbus.job" // the digest of its manifest
+	shardEntry    = "gradbus.shard"
+	shardsEntry   = "gradbus.shards"
+	versionEntry  = "gradbus.version"
+	stepsEntry    = "gradbus.steps" // of each parameter and table that has anything in the part
+	checksumBytes = 1 << 20         // read at once
+)
+
+// partMetadata are those of a part. They have as many bytes whatever the steps are.
+func partMetadata(digest string, id ID, shards, shard int, steps map[string]uint64) map[string]string {
+	most := map[string]uint64{}
+	for name := range steps {
+		most[name] = math.MaxUint64
+	}
+	return map[string]string{formatEntry: partFormat, idEntry: id.String(), jobEntry: digest,
+		shardEntry: strconv.Itoa(shard), shardsEntry: strconv.Itoa(shards),
+		versionEntry: strconv.FormatUint(uint64(id.Version), 10),
+		stepsEntry:   fmt.Sprintf("%-*s", len(encodeSteps(most)), encodeSteps(steps))}
+}
+
+func encodeSteps(steps map[string]uint64) []byte {
+	b, err := json.Marshal(steps)
+	if err != nil {
+		panic(fmt.Sprintf("checkpoint: encode steps: %v", err)) // numbers by strings always encode
+	}
+	return b
+}
+
+// digestOf is that of a job's manifest, as parts have it.
+func digestOf(job *schema.Job) (string, error) {
+	digest, err := job.Digest()
+	return hex.EncodeToString(digest[:]), err
+}
+
+// checkShards says whether a job has a placement on so many shards, and can have checkpoints.
+func checkShards(job *schema.Job, shards int) error {
+	if err := job.Validate(); err != nil {
+		return err
+	}
+	if shards < 1 || shards > schema.ShardsMax {
+		return fmt.Errorf("%d shards: want 1 to %d", shards, schema.ShardsMax)
+	}
+	return CheckJob(job)
+}
+
+// partFile is a part that is read.
+type partFile struct {
+	*safetensors.Reader
+	layout *layout
+	steps  map[string]uint64 // by layout.names
+}
+
+// openPart opens the part of a shard, and compares what it says of itself with what the manifest says of it. It reads
+// no value.
+func (m *Manifest) openPart(dir string, place *schema.Placement, shard int) (_ *partFile, err error) {
+	path := partPath(dir, m.Job.Name, m.ID, shard)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, judged(err)
+	}
+	if want := m.Parts[shard].Bytes; info.Size() != want {
+		return nil, fmt.Errorf("%s: %w: %d bytes, want %d", path, ErrDamaged, info.Size(), want)
+	}
+	r, err := safetensors.Open(path)
+	if err != nil {
+		return nil, judged(err)
+	}
+	p := &partFile{Reader: r, layout: newLayout(m.Job, place, shard)}
+	if err := p.check(m, shard); err != nil {
+		r.Close()
+		return nil, fmt.Errorf("%s: %w: %w", path, ErrDamaged, err)
+	}
+	return p, nil
+}
+
+// judged is an error of reading a file that must be there: ErrDamaged where the file is not what was written, and as it
+// is where another attempt, or another user, may find the file well.
+func judged(err error) error {
+	for _, damage := range []error{fs.ErrNotExist, safetensors.ErrFormat, syscall.EIO, syscall.EISDIR, syscall.ENOTDIR,
+		syscall.ELOOP} {
+		if errors.Is(err, damage) {
+			return fmt.Errorf("%w: %w", ErrDamaged, err)
+		}
+	}
+	return err
+}
+
+// check compares names, shapes and metadata with those that the part must have.
+func (p *partFile) check(m *Manifest, shard int) error {
+	got, want := p.Tensors(), p.layout.tensors()
+	if len(got) != len(want) {
+		return fmt.Errorf("%d tensors, want %d", len(got), len(want))
+	}
+	shapes := map[string][]int{}
+	for _, t := range got {
+		shapes[t.Name] = t.Shape
+	}
+	for _, t := range want {
+		if shape, ok := shapes[t.Name]; !ok || !slices.Equal(shape, t.Shape) {
+			return fmt.Errorf("tensor %q of shape %v, want %v", t.Name, shape, t.Shape)
+		}
+	}
+	metadata := p.Metadata()
+	d := json.NewDecoder(strings.NewReader(metadata[stepsEntry]))
+	if err := d.Decode(&p.steps); err != nil {
+		return fmt.Errorf("metadata %s: %q: %w", stepsEntry, metadata[stepsEntry], err)
+	}
+	names := p.layout.names()
+	for name := range names {
+		if _, ok := p.steps[name]; !ok || len(p.steps) != len(names) {
+			return fmt.Errorf("metadata %s: %q: want the steps of each of its %d parameters and tables", stepsEntry,
+				metadata[stepsEntry], len(names))
+		}
+	}
+	digest, err := digestOf(m.Job)
+	if err != nil {
+		return err
+	}
+	for key, want := range partMetadata(digest, m.ID, m.Shards, shard, p.steps) {
+		if metadata[key] != want {
+			return fmt.Errorf("metadata %s: %q, want %q", key, metadata[key], want)
+		}
+	}
+	return nil
+}
+
+// checksum is the length of a file and the CRC-32C of all of it.
+func checksum(path string) (length int64, sum uint32, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	buffer := make([]byte, checksumBytes)
+	for {
+		n, err := io.ReadFull(f, buffer)
+		length, sum = length+int64(n), crc32c.Update(sum, buffer[:n])
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return length, sum, nil
+		}
+		if err != nil {
+			return 0, 0, err
+		}
+	}
+}
+
+// Marks of rows are two float32 each, of 24 bits.
+const (
+	markBits = 24
+	markLow  = 1<<markBits - 1
+)
+
+// split appends marks as pairs of numbers that float32 holds exactly.
+func split(pairs []float32, marks []int64) ([]float32, error) {
+	for _, n := range marks {
+		if n < 0 || n >= 1<<(2*markBits) {
+			return nil, fmt.Errorf("mark %d: want 0 to %d", n, int64(1)<<(2*markBits)-1)
+		}
+		pairs = append(pairs, float32(n>>markBits), float32(n&markLow))
+	}
+	return pairs, nil
+}
+
+// join appends the marks that split made pairs of.
+func join(marks []int64, pairs []float32) ([]int64, error) {
+	for i := 0; i < len(pairs); i += 2 {
+		high, low := int64(pairs[i]), int64(pairs[i+1])
+		if high < 0 || high > markLow || low < 0 || low > markLow || float32(high) != pairs[i] || float32(low) != pairs[i+1] {
+			return nil, fmt.Errorf("%w: the mark of row %d is %v and %v", ErrDamaged, i/2, pairs[i], pairs[i+1])
+		}
+		marks = append(marks, high<<markBits|low)
+	}
+	return marks, nil
+}
+
+// decodeStrict reads one JSON value whose names are all known.
+func decodeStrict(b []byte, to any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(to); err != nil {
+		return err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows the JSON value")
+	}
+	return nil
+}

@@ -1,0 +1,64 @@
+package safetensors
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+)
+
+// Reader reads a file piece by piece, so that nobody has to hold it: it has the header and 64 KiB of its own. Not safe
+// for concurrent use.
+//
+//	r, err := safetensors.Open(path)
+//	defer r.Close()
+//	err = r.ReadAt("users", 4*7, row) // row 7 of a table of 4 columns
+type Reader struct {
+	*header
+	path   string
+	file   *os.File
+	buffer []byte
+}
+
+// Open opens a file and reads its header. It fails as Load does.
+func Open(path string) (*Reader, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	h, err := readHeader(f, size)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return &Reader{header: h, path: path, file: f, buffer: make([]byte, copyBufferBytes)}, nil
+}
+
+// Metadata is the map of strings. It is not to be changed.
+func (r *Reader) Metadata() map[string]string { return r.metadata }
+
+// Tensors are names and shapes, in the order in which the file has the values.
+func (r *Reader) Tensors() []Tensor { return slices.Clone(r.tensors) }
+
+// ReadAt reads values of a tensor from its element number first on, as many as there is room for in values. It is
+// ErrFormat where the file has become shorter.
+func (r *Reader) ReadAt(name string, first int64, values []float32) error {
+	e, ok := r.at[name]
+	if n := int64(len(values)); !ok || first < 0 || n > e.values || first > e.values-n {
+		return fmt.Errorf("read %s: %d values from element %d on of tensor %q, which has %d", r.path, n, first, name,
+			e.values)
+	}
+	in := io.NewSectionReader(r.file, e.first+4*first, 4*int64(len(values)))
+	err := readValues(in, values, r.buffer)
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("read %s: %w: cut short within tensor %q", r.path, ErrFormat, name)
+	}
+	if err != nil {
+		return fmt.Errorf("read %s: tensor %q: %w", r.path, name, err)
+	}
+	return nil
+}
+
+// Close closes the file.
+func (r *Reader) Close() error { return r.file.Close() }
