@@ -78,7 +78,8 @@ func TestGuardLimitsMessages(t *testing.T) {
 			t.Errorf("%q may not send what joining takes", name)
 		}
 	}
-	many := startServer(t, ServerConfig{Guard: guardOf()}) // where no guest has gone whose place is free at some later time
+	// Where no guest has gone whose place is free at some later time.
+	many := startServer(t, ServerConfig{Guard: guardOf()})
 	for range wideGuestsMax {
 		visit(t, many, "job/j-0", "")
 	}
