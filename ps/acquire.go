@@ -16,12 +16,14 @@ import (
 type acquireRequest struct {
 	job    *schema.Job
 	joiner schema.Member // who wants to join
+	resume bool          // it wants the newest durable version
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
 // acquisition is the outcome: this ps coordinates the job, or another does, or nobody can, or the joiner had its run.
 type acquisition struct {
 	job     *schema.Job
+	resume  bool
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late
@@ -40,6 +42,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, job, q.joiner); err == nil {
+				c.resume = q.resume
 				return c
 			}
 		}

@@ -56,7 +56,11 @@ type routes struct {
 // newAssignment makes workers for our shards of a job, whose goroutines begin to draw version 0. news is told when they
 // are done, or fail. They count on the window that trainers were told; ours is what other jobs leave of our queues.
 func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *schema.Assign, window int64,
-	news chan<- shardNews) *assignment {
+	news chan<- shardNews) (*assignment, error) {
+	resumed, err := s.resumed(assign.Job, assign.Resume)
+	if err != nil {
+		return nil, err
+	}
 	told := cmp.Or(assign.WindowBytes, window)
 	a := &assignment{
 		server: s, manifest: assign.Job, run: run, shards: assign.Shards, own: assign.Own, building: len(assign.Own),
@@ -77,6 +81,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 			Lent:         s.bus != nil, StagedBytesMax: stagedFor(assign.Job, s.config.StagedBytesMax, told),
 			ParkedBytesMax: parkedBytes(assign.Job),
 		}
+		config.Resumed = resumed
 		if tell := s.journal; tell != nil {
 			config.Journal = func(e shard.Journal) { tell(assign.Job.Name, i, e) }
 		}
@@ -88,6 +93,9 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		}
 		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
 		w := newWorker(s, config, told, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
+		if assign.Checkpoints != nil && s.config.CheckpointDir != "" {
+			w.saver = &saver{worker: w, dir: s.config.CheckpointDir, shards: assign.Shards, wake: make(chan struct{}, 1)}
+		}
 		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }
 		a.workers[i] = w
 	}
@@ -95,7 +103,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		a.links[i] = s.links.take(i)
 		go a.workers[i].run(a.ctx)
 	}
-	return a
+	return a, nil
 }
 
 // shardNews says that a shard is ready, or why it is not or no more; or that the routes to trainers are open; or that
@@ -128,6 +136,9 @@ func (a *assignment) report() *schema.Report {
 	for _, i := range a.own {
 		w := a.workers[i].lately()
 		a.workers[i].refresh()
+		if p := a.workers[i].part.Load(); p != nil {
+			r.Parts = append(r.Parts, *p)
+		}
 		r.Waiting = mergeWaiting(r.Waiting, &w.Waiting)
 	}
 	return r

@@ -121,6 +121,7 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 	if assign.Serial > a.serial && a.wanted <= a.serial {
 		for _, i := range a.own {
 			a.workers[i].lr.Store(&assign.LR)
+			a.workers[i].wish(assign.Checkpoints)
 		}
 		a.route(assign, l.news)
 		if len(assign.Gone) > 0 {
@@ -153,7 +154,10 @@ func (l *controlLoop) makeShards(ctx context.Context, name schema.JobName, run s
 	} else if r != nil {
 		return nil, errors.New(r.Text)
 	}
-	a := newAssignment(ctx, l.server, run, assign, l.window(assign.Job, len(assign.Own), l.held()), l.news)
+	a, err := newAssignment(ctx, l.server, run, assign, l.window(assign.Job, len(assign.Own), l.held()), l.news)
+	if err != nil {
+		return nil, err
+	}
 	l.assignments[name] = a
 	l.shareJobs()
 	return a, nil

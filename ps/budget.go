@@ -44,8 +44,10 @@ const (
 //	Connections what its trainers' connections to the NATS server may hold in unfinished messages and subscriptions
 //	Links       1 MiB for each shard here of a job that has shards on other ps too: their numbers may be no other job's
 //	Modules     what hosted modules take, all of the job's: see module.Bytes
+//	Copies      with checkpoints: what each shard may keep of rows that change while a version is copied, 64 MiB, and 1
+//	            MiB of what is written
 type Memory struct {
-	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules int64
+	Tables, Parameters, Staged, Scratch, Parked, UnderWay, FanOut, Connections, Links, Modules, Copies int64
 
 	outside int64 // of these, not on the Go heap
 }
@@ -53,7 +55,7 @@ type Memory struct {
 // Bytes is the sum of all parts.
 func (m Memory) Bytes() int64 {
 	return m.Tables + m.Parameters + m.Staged + m.Scratch + m.Parked +
-		m.UnderWay + m.FanOut + m.Connections + m.Links + m.Modules
+		m.UnderWay + m.FanOut + m.Connections + m.Links + m.Modules + m.Copies
 }
 
 // MemoryOf is what a job takes on a ps of this configuration that has own of its shards: of rows as many have their
@@ -119,6 +121,9 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
+	if c.CheckpointDir != "" {
+		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
+	}
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)
 	return m
 }

@@ -32,6 +32,7 @@ type controlLoop struct {
 	messages chan message
 	bytes    atomic.Int64 // of those in messages
 	news     chan shardNews
+	found    chan foundJob // jobs whose checkpoints have been looked for
 	done     chan struct{}
 
 	shutting chan struct{}
@@ -66,7 +67,8 @@ type message struct {
 
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
-		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), done: make(chan struct{}),
+		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
+		done:     make(chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
@@ -148,6 +150,8 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.hear(n)
 		case c := <-l.server.registry.results:
 			l.acquired(c)
+		case f := <-l.found:
+			l.register(&f)
 		case q := <-l.server.registry.answers:
 			l.answered(ctx, &q)
 		case n := <-l.server.registry.news:
@@ -250,6 +254,9 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 	for _, decision := range decisions {
 		if decision.Record != nil {
 			l.server.registry.noteLR(lrRecord{j.manifest.Name, j.run, decision.Record})
+		}
+		if decision.Durable != nil {
+			l.durable(j, decision.Durable)
 		}
 		switch decision.To {
 		case "":

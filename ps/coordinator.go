@@ -13,8 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes and ChunkBytes
-// is needed.
+// CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
+// Checkpoints, Resume and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -25,6 +25,10 @@ type CoordinatorConfig struct {
 	// WindowBytes is what a trainer may have under way to one shard at first; 0 says nothing, and trainers begin with 4
 	// MiB.
 	WindowBytes int64
+	// Checkpoints is how often versions are written down; nil: never.
+	Checkpoints *CheckpointPolicy
+	// Resume is the version that the job begins with; nil: version 0.
+	Resume *ResumeFrom
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -56,6 +60,7 @@ type Coordinator struct {
 	grew         liveness.Silence // since when; before the first Tick it does not last
 	blind        liveness.Silence // since nothing can be heard
 	lr           learningRates
+	checkpoints  checkpointing
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member
 }
@@ -100,6 +105,8 @@ type Decision struct {
 	Control schema.Control
 	Note    string        // for the log, where something has changed
 	Who     schema.Member // whom the note is about; empty where that is nobody alone
+	// Durable, where it is not nil, is the parts of a version that all shards have written.
+	Durable []schema.CheckpointPart
 	// Record, where it is not nil, is the changes of the learning rates to write into the job's record; LRRecorded is told
 	// when that is done.
 	Record []schema.LRChange
@@ -112,6 +119,9 @@ func NewCoordinator(config CoordinatorConfig) *Coordinator {
 		members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
+	}
+	if config.Resume != nil {
+		c.lr.decided = config.Resume.LR
 	}
 	return c
 }
@@ -183,6 +193,9 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 			Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want),
 		}
 	}
+	if j.Resume != (c.config.Resume != nil) {
+		return 0, c.refuseResume(j.Resume)
+	}
 	if c.phase != Gathering {
 		text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
 			c.config.Job.Name, len(c.members))
@@ -236,7 +249,7 @@ func (c *Coordinator) joined(i int) Decision {
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, LR: c.lr.decided,
+		ChunkBytes: chunks, LR: c.lr.decided, Version: c.config.Resume.version(),
 	}}}
 }
 
@@ -269,8 +282,10 @@ func (c *Coordinator) start(now time.Time) []Decision {
 		return nil
 	}
 	c.phase, c.started = Running, now
+	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
 	return []Decision{{
-		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID}},
+		To: schema.All, Control: schema.Control{Start: &schema.Start{RunID: c.config.RunID,
+			Batch: schema.Batch(c.config.Resume.version())}},
 		Note: fmt.Sprintf("job started, trainers: %d, shards: %d", len(c.members), c.shards),
 	}}
 }

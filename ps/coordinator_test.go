@@ -17,8 +17,8 @@ import (
 // TestCoordinatorScripts runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [servers=a:2+b:1]
-//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster]
+//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
+//	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
 //	ready [ps=a] [serial=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
@@ -32,6 +32,7 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
+//	written ps= version= shards=0+1 [serial=]
 func TestCoordinatorScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
 		s := &membership{}
@@ -130,7 +131,8 @@ func (s *membership) run() string {
 		job := s.manifest()
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
-			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s")})
+			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
+			Resume: s.resumed()})
 		assigned := s.c.Assign(s.now)
 		if s.d.HasArg("servers") {
 			return s.tell(assigned)
@@ -138,10 +140,7 @@ func (s *membership) run() string {
 		s.report(&schema.Report{Serial: 1})
 		return ""
 	case "join":
-		job := s.manifest()
-		job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
-		return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
-			Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")]}))
+		return s.join(from)
 	case "ready", "unready":
 		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: s.d.Cmd == "ready"}))
 	case "shard-failed":
@@ -181,11 +180,47 @@ func (s *membership) run() string {
 		return s.tell(s.c.Tick(s.now))
 	case "status":
 		return s.status()
+	case "written":
+		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts()}))
 	case "scale-lr", "lr-taken", "lr-recorded":
 		return s.learningRates(from)
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
+}
+
+func (s *membership) join(from schema.Member) string {
+	job := s.manifest()
+	job.Trainers, job.Lanes = s.c.config.Job.Trainers, s.c.config.Job.Lanes
+	return s.tell(s.c.Join(s.now, from, &schema.Join{Job: job, Wanted: schema.Member(s.text("wanted", "")),
+		Host: s.text("host", "host"), Data: map[bool]string{true: schema.DataCluster}[s.d.HasArg("cluster")],
+		Resume: s.d.HasArg("resume")}))
+}
+
+// policy reads how often versions are written.
+func (s *membership) policy() *CheckpointPolicy {
+	if !s.d.HasArg("every") && !s.d.HasArg("batches") {
+		return nil
+	}
+	return &CheckpointPolicy{Epoch: 1, Every: s.duration("every", "0s"), Batches: schema.Version(s.count("batches", 0))}
+}
+
+func (s *membership) resumed() *ResumeFrom {
+	if !s.d.HasArg("resume") {
+		return nil
+	}
+	return &ResumeFrom{ID: "id", Version: schema.Version(s.count("resume", 0)),
+		LR: []schema.LRChange{{From: 7, Scale: 0.5}}}
+}
+
+// parts are what shards have written of a version.
+func (s *membership) parts() (all []schema.CheckpointPart) {
+	for shard := range strings.SplitSeq(s.text("shards", "0"), "+") {
+		n, err := strconv.Atoi(shard)
+		must(s.t, err)
+		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n, Bytes: 100})
+	}
+	return all
 }
 
 // words is an argument that has dashes in place of blanks.
@@ -237,6 +272,11 @@ func (s *membership) tell(decisions []Decision) string {
 			text, err := json.Marshal(d.Control)
 			must(s.t, err)
 			fmt.Fprintf(&b, "to %s: %s\n", d.To, text)
+		}
+		if d.Durable != nil {
+			text, err := json.Marshal(d.Durable)
+			must(s.t, err)
+			fmt.Fprintf(&b, "durable: %s\n", text)
 		}
 		if d.Record != nil {
 			text, err := json.Marshal(d.Record)

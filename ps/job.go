@@ -20,10 +20,10 @@ type job struct {
 }
 
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
-func newJob(s *Server, c acquisition, fitted *schema.Job, window int64) *job {
+func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
-		Gather: s.config.Gather, WindowBytes: window}
+		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config), Resume: found.from()}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
 		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name,

@@ -42,7 +42,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	if j == nil && !asked {
 		select {
-		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, l.server.runHere(m.job)}:
+		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, l.server.runHere(m.job)}:
 		default:
 			return // many others come first
 		}
@@ -100,6 +100,17 @@ func (l *controlLoop) acquired(c acquisition) {
 		l.takeWaiting(name)
 		return
 	}
+	l.find(c)
+}
+
+// register makes the coordinator of a job that this ps has acquired, and whose checkpoints have been looked for.
+func (l *controlLoop) register(f *foundJob) {
+	c, name := f.acquisition, f.job.Name
+	if f.refused != nil {
+		l.server.registry.end(name, endedRun{})
+		l.turnAway(name, f.refused)
+		return
+	}
 	refused := checkMessages(c.job, "this server", l.server.config.PayloadBytesMax)
 	fitted := l.fitChunks(c.job, l.shardsHere(&c))
 	if refused == nil {
@@ -110,7 +121,7 @@ func (l *controlLoop) acquired(c acquisition) {
 		l.turnAway(name, refused)
 		return
 	}
-	j := newJob(l.server, c, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
+	j := newJob(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))
 	l.jobs[name] = j
 	l.server.log.Info("job registered", "job", name, "run_id", strconv.FormatUint(uint64(j.run), 10), "trainers",
 		c.job.Trainers, "shards", j.coordinator.shards, "servers", len(c.servers))

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
@@ -68,7 +69,8 @@ type Server struct {
 	controlBack moment         // when it last came back; zero: it was never lost
 	freeBytes   atomic.Int64   // of memory, promised to no job
 	own         []*link        // of the shard numbers of jobs that are on this ps alone
-	releasing   sync.WaitGroup // of jobs whose shards end
+	releasing   sync.WaitGroup // of jobs whose shards end, and of what waits for the disk
+	completing  sync.Mutex     // one checkpoint is completed at a time
 
 	end     context.CancelCauseFunc
 	running context.Context // ends with the server; the cause is what Err gives
@@ -86,6 +88,11 @@ func Start(ctx context.Context, config Config, options Options) (*Server, error)
 		return nil, err
 	}
 	config = config.withDefaults()
+	if config.CheckpointDir != "" {
+		if err := checkpoint.CheckFolder(config.CheckpointDir); err != nil {
+			return nil, fmt.Errorf("checkpoint_dir %s: %w", config.CheckpointDir, err)
+		}
+	}
 	if config.MemoryBytesMax == 0 {
 		config.MemoryBytesMax = memoryBytesDefault
 		if n := machineBytes(); n > 0 {

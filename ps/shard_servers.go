@@ -47,7 +47,11 @@ func (c *Coordinator) assign() (decisions []Decision) {
 func (c *Coordinator) assignTo(i int) Decision {
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards,
 		Own: c.config.ShardServers[i].Server.Shards, Cluster: []schema.Member{},
-		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned()}
+		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned(),
+		Checkpoints: c.checkpointsAssigned()}
+	if c.config.Resume != nil {
+		assign.Resume = c.config.Resume.ID
+	}
 	for m := range c.members {
 		if c.members[m].cluster {
 			assign.Cluster = append(assign.Cluster, schema.TrainerMember(m))
@@ -78,7 +82,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
-	return append(c.start(now), c.agreeLR()...), true
+	return append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...), true
 }
 
 // reportOfTrainer takes what a trainer says of the rounds that it adds up for all. It is one owner, so it waits in one

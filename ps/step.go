@@ -145,9 +145,17 @@ func (w *worker) step(it *item) (err error) {
 		w.changes = changes
 		w.end.SetLR(*changes)
 	}
+	if wish := w.checkpoints.Load(); wish != w.wished {
+		w.wished = wish
+		w.end.CopyAt(wish.At, copiesBytesMax)
+	}
 	taken, err := w.end.Step(it.from, &it.view, it.payload)
 	if err != nil {
 		return err
+	}
+	if _, copies := w.end.Copying(); copies && !w.copying {
+		w.copying = true
+		w.saver.tell()
 	}
 	if taken.Dropped {
 		w.server.counters.dropped.Add(1)

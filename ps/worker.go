@@ -52,6 +52,14 @@ type worker struct {
 	lr      atomic.Pointer[[]schema.LRChange]
 	changes *[]schema.LRChange // those that the shard knows
 
+	// of checkpoints, as the coordinator said last; likewise. Then what the shard knows, and whether the saver was told of
+	// the copy that is being taken
+	checkpoints atomic.Pointer[schema.Checkpoints]
+	wished      *schema.Checkpoints
+	copying     bool
+	saver       *saver // nil where nothing is written
+	part        atomic.Pointer[schema.CheckpointPart]
+
 	send      func(to schema.Member, subject fabric.Subject, frame fabric.Payload)
 	result    func(error)                 // told once that the shard is ready (nil), and once that it failed
 	reachable func(context.Context) error // waits until the shard is listened at; nil where it is
@@ -107,9 +115,13 @@ func (w *worker) watchGroups() {
 // run is the worker's goroutine. It ends with ctx, having freed the shard's memory.
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
-	if err := w.serve(ctx); err != nil && ctx.Err() == nil {
+	var saving sync.WaitGroup
+	serving, stop := context.WithCancel(ctx)
+	if err := w.serve(serving, &saving); err != nil && ctx.Err() == nil {
 		w.result(err)
 	}
+	stop()
+	saving.Wait()
 	w.queue.close()
 	if w.modules != nil {
 		w.modules.Close()
@@ -124,11 +136,14 @@ func (w *worker) run(ctx context.Context) {
 }
 
 // serve makes the shard, and does what is not done by those who receive, until ctx ends or the shard fails.
-func (w *worker) serve(ctx context.Context) (err error) {
+func (w *worker) serve(ctx context.Context, saving *sync.WaitGroup) (err error) {
 	if err := w.build(ctx); err != nil {
 		return err
 	}
 	w.result(nil)
+	if w.saver != nil {
+		saving.Go(func() { w.saver.run(ctx) })
+	}
 	late := time.NewTimer(time.Hour)
 	late.Stop()
 	defer late.Stop()

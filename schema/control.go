@@ -26,6 +26,8 @@ type Join struct {
 	Host   string `json:"host"`           // host name and process id, for messages to people
 	Data   string `json:"data,omitempty"` // how it reaches shards: DataDirect (also "") or DataCluster
 	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
+	// Resume asks for the newest durable version of the job in place of version 0.
+	Resume bool `json:"resume,omitempty"`
 }
 
 // How a trainer reaches shards.
@@ -67,6 +69,8 @@ type Joined struct {
 	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	LR []LRChange `json:"lr,omitempty"` // changes that are decided
+	// Version is the one that a resumed job begins with; 0: the job is not resumed.
+	Version Version `json:"version,omitempty"`
 
 	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
 	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
@@ -131,6 +135,24 @@ type Assign struct {
 	WindowBytes int64 `json:"window_bytes,omitempty"`
 	// LR is every change of the learning rates, the proposed one last.
 	LR []LRChange `json:"lr,omitempty"`
+	// Resume is the checkpoint that the shards begin with, by its id; empty: they draw version 0.
+	Resume string `json:"resume,omitempty"`
+	// Checkpoints says which versions shards write down; nil: none.
+	Checkpoints *Checkpoints `json:"checkpoints,omitempty"`
+}
+
+// Checkpoints is which versions of a job the ps with its shards write down. A ps without a folder writes none.
+type Checkpoints struct {
+	Epoch uint64  `json:"epoch"`        // of this run among those of the job's name, from 1
+	At    Version `json:"at,omitempty"` // the version to write next; 0: none
+}
+
+// CheckpointPart is what a shard has written of a version.
+type CheckpointPart struct {
+	Version  Version `json:"version"`
+	Shard    int     `json:"shard"`
+	Bytes    int64   `json:"bytes"`
+	Checksum uint32  `json:"crc32c"` // of the file
 }
 
 // Report tells the coordinator each second how the shards of a ps fare.
@@ -138,6 +160,8 @@ type Report struct {
 	Serial  int       `json:"serial"` // of the last Assign that was carried out
 	Ready   bool      `json:"ready"`  // version 0 is in place on all of them
 	Waiting []Waiting `json:"waiting"`
+	// Parts is the newest version that each shard here has written whole; shards that have written none are left out.
+	Parts []CheckpointPart `json:"parts,omitempty"`
 }
 
 // Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has contributed

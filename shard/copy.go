@@ -18,10 +18,9 @@ import (
 // ErrCopyBehind says that a copy was ended, because batches change more than is copied meanwhile.
 var ErrCopyBehind = errors.New("copy fell behind")
 
-// copyWish says of which versions copies are wanted.
+// copyWish says of which version a copy is wanted.
 type copyWish struct {
 	at       schema.Version // of this one; 0: none
-	every    schema.Version // of its multiples; 0: none
 	newest   schema.Version // the last that a copy was begun of
 	bytesMax int64          // of old values, beyond which a copy ends
 }
@@ -35,10 +34,11 @@ type copying struct {
 	err     error
 }
 
-// Copies asks for copies of version at, and of the multiples of every; 0 is none. A version that has been reached
-// without being asked for is not copied any more. Old values may take so many bytes.
-func (s *Shard) Copies(at, every schema.Version, bytesMax int64) {
-	s.copies.at, s.copies.every, s.copies.bytesMax = at, every, bytesMax
+// CopyAt asks for a copy of a version, in place of what was asked for before and has not begun; 0 is none. A version
+// that was reached before is not copied any more, nor one that is reached while another is copied. Old values may take
+// so many bytes.
+func (s *Shard) CopyAt(v schema.Version, bytesMax int64) {
+	s.copies.at, s.copies.bytesMax = v, bytesMax
 }
 
 // enter opens the round of a contribution, and begins the copy of the version that its batch is computed on.
@@ -51,7 +51,7 @@ func (s *Shard) enter(e round.Entry) {
 // being taken.
 func (s *Shard) beginCopy(l *round.Line) {
 	v, w := schema.Version(l.Batch()), &s.copies
-	wanted := v > w.newest && v > s.config.Job.StartVersion() && (v == w.at || w.every > 0 && v%w.every == 0)
+	wanted := v == w.at && v > w.newest && v > s.config.Job.StartVersion()
 	if !wanted || s.copy != nil || l.Whose != schema.All || l.Ahead > 0 || l.Open() < l.Rounds() {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 
 // copied is what has been copied of a shard.
 type copied struct {
+	every   schema.Version
 	version schema.Version // of the copy that is under way
 	now     state.Snapshot
 	whole   map[schema.Version]state.Snapshot
@@ -39,16 +40,17 @@ func (s *simulation) copySome(pieces int) {
 			if !more {
 				s.shards[i].EndCopy()
 				c.whole[v], c.now = c.now, state.Snapshot{}
+				s.shards[i].CopyAt(v+c.every, 1<<30)
 			}
 		}
 	}
 }
 
-// copying has all shards copy the versions that are multiples of every.
+// copying has all shards copy versions that are multiples of every, which copySome asks for.
 func (s *simulation) copying(every schema.Version) {
 	for _, shard := range s.shards {
-		shard.Copies(0, every, 1<<30)
-		s.copies = append(s.copies, &copied{whole: map[schema.Version]state.Snapshot{}})
+		shard.CopyAt(every, 1<<30)
+		s.copies = append(s.copies, &copied{every: every, whole: map[schema.Version]state.Snapshot{}})
 	}
 }
 
@@ -118,11 +120,9 @@ func TestCopiesAreResumed(t *testing.T) {
 // A version is copied once, and none that was not asked for in time or while another is copied.
 func TestCopiesThatAreWanted(t *testing.T) {
 	s := newSimulation(t, 1)
-	s.copying(0)
 	for _, shard := range s.shards {
-		shard.Copies(2, 0, 1<<30)
+		shard.CopyAt(2, 1<<30)
 	}
-	s.copies = nil // nobody takes pieces
 	s.run(5)
 	for i, shard := range s.shards {
 		if v, ok := shard.Copying(); !ok || v != 2 {
@@ -139,7 +139,7 @@ func TestCopiesThatAreWanted(t *testing.T) {
 func TestCopyFallsBehind(t *testing.T) {
 	s := newSimulation(t, 1)
 	for _, shard := range s.shards {
-		shard.Copies(1, 0, 100)
+		shard.CopyAt(1, 100)
 	}
 	s.run(6)
 	behind := 0
@@ -172,7 +172,8 @@ func TestResumeRefuses(t *testing.T) {
 	}
 	must(t, again(from.Read, from.Version))
 	broken := errors.New("unreadable")
-	if err := again(func(func(state.Tensor) error, func(state.Rows) error) error { return broken }, 3); !errors.Is(err, broken) {
+	unreadable := func(func(state.Tensor) error, func(state.Rows) error) error { return broken }
+	if err := again(unreadable, 3); !errors.Is(err, broken) {
 		t.Errorf("what cannot be read: %v", err)
 	}
 	nothing := func(func(state.Tensor) error, func(state.Rows) error) error { return nil }

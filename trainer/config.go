@@ -56,6 +56,9 @@ type Config struct {
 	// notes their digest in the manifest, so that a trainer whose values are others is refused. They are read until Join
 	// returns. nil where all is drawn, or with From.
 	Dense map[string][]float32
+	// Resume begins with the newest durable version of the job in place of version 0: ps writes versions down where it has
+	// a folder for them (--checkpoint-dir). All trainers of a job resume, or none. Session.Version tells where it is.
+	Resume bool
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
 	// is slow.
 	Log *slog.Logger

@@ -120,7 +120,8 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (
 	_, _ = rand.Read(random[:]) // never fails
 	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]),
 		answers: make(chan schema.Control, 1)}
-	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route}
+	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
+		Resume: c.Resume}
 	if own != nil {
 		join.URL = own.url
 	}
@@ -189,7 +190,9 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if err == nil && s.own != nil {
 		err = s.connectPeers(ctx)
 	}
-	if err == nil {
+	if err == nil && s.joined.Version > 0 {
+		err = s.resume(ctx)
+	} else if err == nil {
 		err = s.assign(ctx)
 	}
 	s.activity.begin(elsewhere)

@@ -59,8 +59,10 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	}()
 	w, err := newSampled(s, data, step)
 	if err == nil {
-		r := &epochs{session: s, options: &o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now()}
-		if err = s.Run(ctx, w, r.each*uint64(data.epochs), r.batch); err == nil {
+		r := &epochs{session: s, options: &o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now(),
+			done: uint64(s.Version())}
+		all := r.each * uint64(data.epochs)
+		if err = s.Run(ctx, w, all-min(all, r.done), r.batch); err == nil {
 			err = r.err
 		}
 	}
@@ -119,6 +121,7 @@ type epochs struct {
 	options *training
 	each    uint64
 	of      int
+	done    uint64 // batches of the job
 	began   time.Time
 	samples uint64
 	loss    float64
@@ -131,10 +134,10 @@ func (r *epochs) batch(p Progress) {
 		f(p)
 	}
 	r.samples, r.loss = r.samples+uint64(p.Samples), r.loss+p.Loss*float64(p.Samples)
-	if p.Done%r.each != 0 {
+	if r.done++; r.done%r.each != 0 {
 		return
 	}
-	e := Epoch{Number: int(p.Done / r.each), Of: r.of, Loss: r.loss / float64(max(1, r.samples)), Samples: r.samples,
+	e := Epoch{Number: int(r.done / r.each), Of: r.of, Loss: r.loss / float64(max(1, r.samples)), Samples: r.samples,
 		Time: time.Since(r.began), Session: r.session}
 	for _, f := range r.options.epoch {
 		if err := f(e); err != nil {

@@ -35,6 +35,7 @@ type flags struct {
 	gpu                                           watch.Flags
 	server                                        ps.Config
 	page                                          pageFlags
+	save                                          saveFlags
 	memoryMiB, stagedMiB                          int64
 	pendingMiB                                    int64
 	verify                                        verification.Flags
@@ -72,12 +73,13 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 		},
 	}
 	f.add(c)
-	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), doctorCommand(), runbookCommand(),
-		watch.Probe(), watch.List(), watch.Acknowledge())
+	c.AddCommand(statusCommand(), topCommand(), tapCommand(), scaleCommand(), checkpointsCommand(), doctorCommand(),
+		runbookCommand(), watch.Probe(), watch.List(), watch.Acknowledge())
 	config.Program(c, cuda.Built())
 	config.Sectioned(c, []config.Section{
 		{Title: "Serving", First: "listen"}, {Title: "Several ps", First: "nats"}, {Title: "Arithmetic", First: "backend"},
 		{Title: "Memory and bounds", First: "memory-mib"},
+		{Title: "Checkpoints", First: "checkpoint-dir"},
 		{Title: "The page, the API and the metrics", First: "http"}, {Title: "GPUs", First: "gpu"},
 		{Title: "Log and settings", First: "log-format"},
 	})
@@ -129,6 +131,7 @@ func (f *flags) add(c *cobra.Command) {
 	set.Int64Var(&f.pendingMiB, "pending-mib", s.PendingBytesMax>>20,
 		"`MiB` that may wait in the NATS server for one reader; the windows of all trainers fill at most half")
 	set.IntVar(&s.JobsMax, "jobs-max", s.JobsMax, "`number` of jobs at once")
+	f.save.add(set, s)
 	f.page.add(c)
 	f.gpu.Add(set)
 	f.log.Add(set)
@@ -178,9 +181,9 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		at, through = f.server.NATS, " for "+fabric.WithoutUser(f.server.NATS)
 	}
 	fmt.Fprintf(out,
-		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%sNext, in another terminal:  %s packages%s\n",
-		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), process.Invoked("trainer"),
-		f.hint(fabric.WithoutUser(at)))
+		"gradbus ps is ready at %s%s (shards %d, deadline %s).\n%s%sNext, in another terminal:  %s packages%s\n",
+		server.URL(), through, f.server.Shards, f.server.Deadline, f.page.line(shown), f.save.line(&f.server),
+		process.Invoked("trainer"), f.hint(fabric.WithoutUser(at)))
 	notify("READY=1", log)
 	select {
 	case <-ctx.Done():
@@ -283,6 +286,9 @@ func (f *flags) fill(log *slog.Logger) error {
 		return fmt.Errorf("pending-mib %d: want at least 32", f.pendingMiB)
 	case f.server.JobsMax == 0:
 		return errors.New("jobs-max 0: want at least 1")
+	}
+	if err := f.save.fill(&f.server); err != nil {
+		return err
 	}
 	host, port, err := net.SplitHostPort(f.listen)
 	if err != nil {

@@ -36,6 +36,7 @@ type common struct {
 	tls                   config.TLS
 	dataHost, advertise   string
 	backWithin            time.Duration
+	resume                bool
 	windowMiB             int
 	backend, isa          string
 	threads               int
@@ -91,6 +92,8 @@ func (o *common) addPlace(set *pflag.FlagSet, s *settings.Shared) {
 	set.IntVar(&s.Lanes, "lanes", s.Lanes, "`number` of lanes that each batch is cut into, on which the result depends, "+
 		"as it does not on the trainers; 0 is 8, or with more than 8 trainers the least power of two that gives each a lane")
 	set.StringVar(&o.id, "id", "", "member `id` to ask for, t0, t1, ...; empty is the next free one")
+	set.BoolVar(&o.resume, "resume", false, "begin with the newest durable version of the job, which a ps with "+
+		"--checkpoint-dir has; all trainers do, or none")
 	set.BoolVar(&o.spawn, "spawn", false, "start all trainers of the job, as processes")
 	o.local.add(set)
 }
@@ -170,6 +173,9 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,
 		"--data-host", o.dataHost, "--advertise", o.advertise, "--back-within", o.backWithin.String(), "--window-mib",
 		strconv.Itoa(o.windowMiB)}
+	if o.resume {
+		args = append(args, "--resume")
+	}
 	args = append(args, o.tls.Args()...)
 	args = append(args, o.logging.Args(config.LogJSON)...) // which is read and handed on
 	if o.tensorboard != "" {
@@ -240,8 +246,8 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	c := trainer.Config{GPUs: gpus, Writes: o.writes(job), Server: o.server, Member: schema.Member(o.id), Token: token,
 		CredsFile: o.creds, TLS: dial,
 		DataTLS: serve, DataHost: o.dataHost, Advertise: o.advertise, Route: o.route, WindowBytes: o.windowMiB << 20,
-		BackWithin: o.backWithin,
-		Backend:    backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
+		BackWithin: o.backWithin, Resume: o.resume,
+		Backend: backend, Log: o.log, OnWaiting: func(missing int) { o.showWaiting(string(job.Name), missing) }}
 	if o.shards != nil {
 		there := o.shards.Config()
 		c.Server, c.Bus, c.Route = there.Server, there.Bus, ""
@@ -263,6 +269,11 @@ func (o *common) writes(job *schema.Job) []process.Folder {
 		all = append(all, process.Folder{Path: o.gpus.KeptAt(), Use: "state of GPUs"})
 	}
 	return all
+}
+
+// left is how many of the batches of a job are to come: all, unless it was resumed.
+func left(all uint64, session *trainer.Session) uint64 {
+	return all - min(all, uint64(session.Version()))
 }
 
 // leave ends a session that ended with err, and gives that, or what went wrong with leaving.

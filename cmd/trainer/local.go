@@ -64,6 +64,7 @@ func (f *localFlags) check(set *pflag.FlagSet) error {
 		{"nats-creds", "is for a NATS server, and --local needs none"},
 		{"tls-cert", secure}, {"tls-key", secure}, {"tls-ca", secure},
 		{"data-host", "says where other processes reach this one, and --local has no others"},
+		{"resume", "is of a ps that keeps checkpoints, and --local needs none"},
 		{"advertise", "says where other processes reach this one, and --local has no others"},
 	} {
 		if set.Changed(with[0]) {

@@ -172,7 +172,8 @@ func (o *mnistOptions) trainOne(ctx context.Context) (r report.Result, err error
 		return r, err
 	}
 	defer func() { meter.board.end(err) }()
-	err = session.Run(ctx, w, o.settings.Run(data), meter.batch)
+	meter.batches = o.settings.Run(data)
+	err = session.Run(ctx, w, left(meter.batches, session), meter.batch)
 	meter.show.End()
 	if err != nil {
 		return r, err

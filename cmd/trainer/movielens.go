@@ -172,9 +172,10 @@ func (o *movielensOptions) epochs(ctx context.Context, session *trainer.Session,
 	data *movielens.Data, m *meter) (s movielens.Scores, err error) {
 	per, all := uint64(o.settings.BatchesPerEpoch(len(data.Train))), uint64(o.settings.Epochs)
 	var before time.Duration // of the epochs that are over, without the measuring
-	for epoch := range all {
-		err := session.Run(ctx, w, per, func(p trainer.Progress) {
-			p.Batches, p.Done, p.ElapsedTime = all*per, epoch*per+p.Done, before+p.ElapsedTime
+	for epoch := uint64(session.Version()) / per; epoch < all; epoch++ {
+		done := uint64(session.Version()) // more than epochs that are over, where the job was resumed
+		err := session.Run(ctx, w, (epoch+1)*per-done, func(p trainer.Progress) {
+			p.Batches, p.Done, p.ElapsedTime = all*per, done+p.Done, before+p.ElapsedTime
 			m.batch(p)
 		})
 		if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"time"
@@ -38,7 +39,8 @@ func (o *options) trainOne(ctx context.Context, backend cuda.Backend) (r report.
 		return r, err
 	}
 	defer func() { m.board.end(err) }()
-	err = session.Run(ctx, workload, o.settings.Batches(data), m.batch)
+	m.batches = o.settings.Batches(data)
+	err = session.Run(ctx, workload, left(m.batches, session), m.batch)
 	m.show.End()
 	if err != nil {
 		return r, err
@@ -85,6 +87,7 @@ type meter struct {
 	show     shower
 	board    *board
 	perEpoch uint64
+	batches  uint64  // of the job; 0: of the Run
 	samples  float64 // of all trainers
 	own      float64 // of this trainer, in the epoch under way
 	loss     float64 // sum over own
@@ -104,7 +107,8 @@ func (m *meter) batch(p trainer.Progress) {
 	m.loss += p.Loss * float64(p.Samples)
 	m.last = p
 	m.board.batch(p)
-	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: p.Batches, Loss: p.Loss, SamplesPerSecond: m.rate()})
+	m.show.Show(report.Progress{Batch: uint64(p.Batch), Batches: cmp.Or(m.batches, p.Batches),
+		Loss: p.Loss, SamplesPerSecond: m.rate()})
 }
 
 func (m *meter) rate() float64 {

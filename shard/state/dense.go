@@ -145,6 +145,14 @@ func (d *Dense) Draw(ctx context.Context) error {
 	return nil
 }
 
+// Begin makes v the newest version of every chunk, as if so many outcomes had been set. Its values are those that lie
+// there.
+func (d *Dense) Begin(v schema.Version) {
+	for i := range d.chunks {
+		d.chunks[i].version = v
+	}
+}
+
 // Close frees the slots. The Dense must not be used afterwards.
 func (d *Dense) Close() {
 	if d != nil {

@@ -1,0 +1,265 @@
+package ps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/schema"
+	"gradbus/shard"
+	"gradbus/shard/state"
+)
+
+const (
+	// copiesBytesMax bounds what a shard keeps of rows that change while a version is copied.
+	copiesBytesMax = 64 << 20
+	// pieceValues is how many values are copied at once: 256 KiB, which hold up a step for some 50 us.
+	pieceValues = 1 << 16
+)
+
+// errNoFolder says that versions of jobs are not written down here.
+var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --checkpoint-dir")
+
+// saved is what is on the disk of a job that is registered.
+type saved struct {
+	epoch  uint64               // of the run that begins; 0: its versions are not written down
+	resume *checkpoint.Manifest // that it begins with; nil: none
+}
+
+// find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
+func (l *controlLoop) find(c acquisition) {
+	s := l.server
+	s.releasing.Go(func() {
+		f := foundJob{acquisition: c}
+		f.saved, f.refused = s.lookForSaved(c.job, c.resume)
+		select {
+		case l.found <- f:
+		case <-l.done:
+		}
+	})
+}
+
+// foundJob is a job whose checkpoints have been looked for.
+type foundJob struct {
+	acquisition
+	saved   saved
+	refused *schema.Refused
+}
+
+// lookForSaved finds the number of a run, and the newest durable version where the job is to be resumed.
+func (s *Server) lookForSaved(job *schema.Job, resume bool) (found saved, refused *schema.Refused) {
+	refuse := func(err error) *schema.Refused {
+		return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: fmt.Sprint(resume),
+			Text: schema.Clip(err.Error())}
+	}
+	dir := s.config.CheckpointDir
+	if dir == "" {
+		if resume {
+			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))
+		}
+		return found, nil
+	}
+	if err := checkpoint.CheckJob(job); err != nil {
+		if resume {
+			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
+		}
+		s.log.Warn("no version of the job is written down", "job", job.Name, "err", err)
+		return found, nil
+	}
+	var err error
+	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil {
+		return saved{}, refuse(fmt.Errorf("job %s: look for checkpoints: %w", job.Name, err))
+	}
+	if !resume {
+		return found, nil
+	}
+	manifest, skipped, err := checkpoint.Newest(dir, job)
+	for _, damaged := range skipped {
+		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
+	}
+	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 {
+		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", dir)
+	}
+	if err != nil {
+		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
+	}
+	found.resume = manifest
+	return found, nil
+}
+
+// policy is how often the versions of a job are written down; nil: never.
+func (f *saved) policy(c *Config) *CheckpointPolicy {
+	if f.epoch == 0 {
+		return nil
+	}
+	return &CheckpointPolicy{Epoch: f.epoch, Every: c.CheckpointEvery, Batches: schema.Version(c.CheckpointBatches)}
+}
+
+// from is the version that the job begins with; nil: version 0.
+func (f *saved) from() *ResumeFrom {
+	if f.resume == nil {
+		return nil
+	}
+	return &ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR}
+}
+
+// resumed is what shards read that begin with a checkpoint; nil where they draw version 0.
+func (s *Server) resumed(job *schema.Job, id string) (*shard.Resumed, error) {
+	if id == "" {
+		return nil, nil
+	}
+	at, err := checkpoint.ParseID(id)
+	if err != nil {
+		return nil, err
+	}
+	dir := s.config.CheckpointDir
+	if dir == "" {
+		return nil, fmt.Errorf("job %s cannot be resumed from checkpoint %s: %w", job.Name, id, errNoFolder)
+	}
+	return &shard.Resumed{Version: at.Version,
+		Read: func(tensor func(state.Tensor) error, rows func(state.Rows) error) error {
+			m, err := checkpoint.Open(dir, job.Name, at)
+			if err != nil {
+				return err
+			}
+			return m.Read(dir, tensor, rows)
+		}}, nil
+}
+
+// durable completes a checkpoint whose parts all shards have written, on a goroutine, and removes older ones.
+func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
+	s := l.server
+	m := &checkpoint.Manifest{Format: checkpoint.Format, Job: j.manifest, Shards: j.coordinator.shards,
+		ID:      checkpoint.ID{Epoch: j.coordinator.config.Checkpoints.Epoch, Run: j.run, Version: parts[0].Version},
+		LR:      j.coordinator.lr.decided,
+		Created: s.now()}
+	for _, p := range parts {
+		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
+	}
+	s.releasing.Go(func() {
+		s.completing.Lock()
+		defer s.completing.Unlock()
+		s.complete(m)
+	})
+}
+
+func (s *Server) complete(m *checkpoint.Manifest) {
+	log, dir, bytes := s.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), s.config.CheckpointDir, int64(0)
+	for _, p := range m.Parts {
+		bytes += p.Bytes
+	}
+	if err := checkpoint.Complete(dir, m); err != nil {
+		log.Error("version is not durable", "err", err)
+		return
+	}
+	log.Info("version is durable", "bytes", bytes, "checkpoint", m.ID.String())
+	if _, err := checkpoint.Prune(dir, m.Job.Name, s.config.CheckpointKeep); err != nil {
+		log.Warn("older checkpoints are not removed", "err", err)
+	}
+}
+
+// saver writes the part of its shard of every version that is copied.
+type saver struct {
+	worker *worker
+	dir    string
+	shards int
+	wake   chan struct{} // has room for one: a version is being copied, or there is nothing to copy
+}
+
+// run writes until ctx ends.
+func (v *saver) run(ctx context.Context) {
+	for {
+		select {
+		case <-v.wake:
+			if err := v.save(ctx); err != nil && ctx.Err() == nil {
+				v.worker.log.Error("version is not written", "err", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// save writes the part of the version that is copied. A shard that has nothing writes an empty part of the version
+// that is asked for.
+func (v *saver) save(ctx context.Context) error {
+	w, began := v.worker, time.Now()
+	wish := w.checkpoints.Load()
+	w.stepLock.Lock()
+	version, copying := w.end.Copying()
+	idle := w.end.Idle()
+	w.stepLock.Unlock()
+	if !copying {
+		if last := w.part.Load(); !idle || wish.At == 0 || last != nil && last.Version >= wish.At {
+			return nil
+		}
+		version = wish.At
+	}
+	defer v.end()
+	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
+	part, err := checkpoint.NewPart(v.dir, w.config.Job, id, v.shards, w.config.Index)
+	if err != nil {
+		return err
+	}
+	defer part.Discard()
+	for more := copying; more; {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if more, err = v.piece(part); err != nil {
+			return err
+		}
+	}
+	info, err := part.Commit()
+	if err != nil {
+		return err
+	}
+	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum})
+	w.log.Debug("part written", "version", uint64(version), "bytes", info.Bytes, "seconds", time.Since(began).Seconds())
+	return nil
+}
+
+// piece writes the next piece. It reports whether there was one.
+func (v *saver) piece(part *checkpoint.Part) (more bool, err error) {
+	w := v.worker
+	w.stepLock.Lock()
+	p, more, err := w.end.NextPiece(pieceValues)
+	w.stepLock.Unlock()
+	for i := range p.Tensors {
+		if err == nil {
+			err = part.Tensor(p.Tensors[i])
+		}
+	}
+	if err == nil && p.Rows != nil {
+		err = part.Rows(*p.Rows)
+	}
+	return more, err
+}
+
+// end ends the copy, so that another may begin.
+func (v *saver) end() {
+	w := v.worker
+	w.stepLock.Lock()
+	defer w.stepLock.Unlock()
+	w.end.EndCopy()
+	w.copying = false
+}
+
+// tell wakes the saver up.
+func (v *saver) tell() {
+	select {
+	case v.wake <- struct{}{}:
+	default: // it has yet to look
+	}
+}
+
+// wish tells the shard which version to copy, at its next step. One that nothing comes to has nothing to copy.
+func (w *worker) wish(c *schema.Checkpoints) {
+	if w.saver == nil || c == nil {
+		return
+	}
+	w.checkpoints.Store(c)
+	w.saver.tell()
+}

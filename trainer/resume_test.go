@@ -1,0 +1,181 @@
+package trainer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// trainUntilDurable trains two batches at a time until a version is durable, and a few more. It gives that version,
+// and the number of batches.
+func trainUntilDurable(t *testing.T, dir string, sessions []*Session,
+	job *schema.Job) (version, batches schema.Version) {
+	t.Helper()
+	var durable, end atomic.Uint64 // the version; the batch to end with, once it is known
+	end.Store(1 << 40)
+	var all sync.WaitGroup
+	for i, s := range sessions {
+		all.Go(func() {
+			w := newToy(t, job)
+			for uint64(s.Version()) < end.Load() {
+				if err := s.Run(testContext(t), w, 2, nil); err != nil {
+					t.Errorf("trainer %d: %v", i, err)
+					return
+				}
+				if i > 0 || durable.Load() > 0 {
+					continue
+				}
+				time.Sleep(50 * time.Millisecond)
+				if found, _ := checkpoint.List(dir, job.Name); len(found) > 0 && found[0].Manifest != nil {
+					durable.Store(uint64(found[0].ID.Version))
+					end.Store(uint64(s.Version()) + 4) // the others are in the next two batches at most
+				}
+			}
+		})
+	}
+	all.Wait()
+	return schema.Version(durable.Load()), schema.Version(end.Load())
+}
+
+// A job whose servers and trainers are gone goes on from its newest durable version: on other numbers of shards and
+// trainers, with the bits of a job that nothing has happened to.
+func TestResume(t *testing.T) { testkit.Waits(t, resume) }
+
+func resume(t *testing.T) {
+	const lanes = 6
+	dir := t.TempDir()
+	config := func(shards int) ps.Config {
+		return ps.Config{Shards: shards, CheckpointDir: dir, CheckpointBatches: 1}
+	}
+	server := startServerWith(t, config(2))
+	job := toyJob("resumed", 2, lanes, schema.ApplyUpdate)
+	version, reached := trainUntilDurable(t, dir, joinAll(t, testConfig(t, server), job), job)
+	server.Close()
+	if version == 0 || version >= reached {
+		t.Fatalf("version %d is durable after %d batches", version, reached)
+	}
+	batches := uint64(reached) + 3
+	want, _ := toyOutcome(t, lanes, int(batches))
+	for _, c := range []struct{ shards, trainers int }{{1, 1}, {3, 4}, {2, 2}} {
+		server := startServerWith(t, config(c.shards))
+		job := toyJob("resumed", c.trainers, lanes, schema.ApplyUpdate)
+		from := testConfig(t, server)
+		from.Resume = true
+		sessions := joinAll(t, from, job)
+		at := sessions[0].Version()
+		if at < version || at >= schema.Version(batches) {
+			t.Fatalf("resumed at version %d, want %d or a later one below %d", at, version, batches)
+		}
+		for i, err := range runAll(testContext(t), sessions, newToy(t, job), batches-uint64(at)) {
+			if err != nil {
+				t.Fatalf("trainer %d: %v", i, err)
+			}
+		}
+		digests := make([][32]byte, len(sessions))
+		var all sync.WaitGroup
+		for i, s := range sessions {
+			all.Go(func() {
+				var err error
+				if digests[i], err = s.Digest(testContext(t)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for i, digest := range digests {
+			if digest != want {
+				t.Errorf("%d shards, trainer %d of %d: weights %x, want %x", c.shards, i, c.trainers, digest[:6], want[:6])
+			}
+		}
+		server.Close()
+	}
+}
+
+// What cannot be resumed is refused, with the reason and what would be right.
+func TestResumeRefused(t *testing.T) {
+	dir := t.TempDir()
+	job := toyJob("nothing", 1, 2, schema.ApplyUpdate)
+	join := func(config ps.Config, job *schema.Job) error {
+		server := startServerWith(t, config)
+		defer server.Close()
+		c := testConfig(t, server)
+		c.Resume = true
+		s, err := Join(testContext(t), c, job)
+		if err == nil {
+			err = errors.Join(errors.New("it was resumed"), s.Close())
+		}
+		return err
+	}
+	checkError(t, join(ps.Config{}, job), ErrRefused, "job nothing cannot be resumed", "--checkpoint-dir")
+	checkError(t, join(ps.Config{CheckpointDir: dir}, job), ErrRefused, "there is no durable version of it in "+dir,
+		"without --resume")
+	mean := toyJob("mean", 1, 2, schema.ApplyMean)
+	checkError(t, join(ps.Config{CheckpointDir: dir}, mean), ErrRefused, "its trainers have the parameters")
+	bounded := toyJob("bounded", 1, 2, schema.ApplyUpdate)
+	bounded.Consistency, bounded.Ahead = schema.ConsistencyBounded, 1
+	checkError(t, join(ps.Config{CheckpointDir: dir}, bounded), ErrRefused, "want consistency sync")
+}
+
+// Of several trainers all resume, or none.
+func TestResumeByAllOrNone(t *testing.T) {
+	server := startServerWith(t, ps.Config{CheckpointDir: t.TempDir()})
+	c := testConfig(t, server)
+	joined := make(chan *Session, 1)
+	go func() {
+		s, err := Join(testContext(t), c, toyJob("halves", 2, 2, schema.ApplyUpdate))
+		if err == nil {
+			_ = s.Abort(errors.New("the test is over"))
+		}
+		joined <- s
+	}()
+	poll(t, "the first has joined", func() bool { return len(server.Stats().Jobs) > 0 })
+	other := c
+	other.Resume = true
+	_, err := Join(testContext(t), other, toyJob("halves", 2, 2, schema.ApplyUpdate))
+	checkError(t, err, ErrRefused, "job halves begins at version 0", "want all trainers to resume, or none")
+	server.Close()
+	<-joined
+}
+
+// A folder that nothing can be written to is found when the server starts, and one that breaks later delays no batch.
+func TestCheckpointsThatCannotBeWritten(t *testing.T) {
+	testkit.Waits(t, checkpointsThatCannotBeWritten)
+}
+
+func checkpointsThatCannotBeWritten(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := ps.Start(testContext(t), ps.Config{CheckpointDir: file}, ps.Options{Backend: testBackend(t), Bus: bus})
+	if err == nil || !strings.Contains(err.Error(), "checkpoint_dir "+file) {
+		t.Fatalf("a file in place of a folder: %v", err)
+	}
+	dir := filepath.Join(t.TempDir(), "later")
+	server := startServerWith(t, ps.Config{CheckpointDir: dir, CheckpointBatches: 1})
+	job := toyJob("unwritten", 1, 2, schema.ApplyUpdate)
+	s := joinAll(t, testConfig(t, server), job)
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // in the way of the folder
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		for i, err := range runAll(testContext(t), s, newToy(t, job), 5) {
+			if err != nil {
+				t.Fatalf("trainer %d: %v", i, err)
+			}
+		}
+	}
+}
