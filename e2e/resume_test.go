@@ -1,0 +1,51 @@
+package e2e
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A job whose ps and trainers are all killed with -9 goes on from its newest durable version, by other numbers of both,
+// to the weights of a run in which nothing happened. What is resumed too early or with other settings says so.
+func TestKilledAndResumed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
+	}
+	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
+	flags := []string{"--epochs", "8000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
+	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
+
+	ps, url := server(t, "--checkpoint-dir", dir, "--checkpoint-every", "100")
+	ps.says(t, "written to "+dir)
+	start(t, "trainer", short(url, data, append(flags, "--resume")...)...).fails(t, "no durable version")
+	trainers := []*process{
+		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t0")...)...),
+		start(t, "trainer", short(url, data, append(flags, "--trainers", "2", "--id", "t1")...)...),
+	}
+	ps.says(t, "version is durable")
+	for _, p := range append(trainers, ps) {
+		p.signal(t, syscall.SIGKILL)
+		p.status(t)
+	}
+	listed := start(t, "ps", "checkpoints", "list", dir)
+	listed.succeeds(t)
+	if out := listed.stdout.String(); !strings.Contains(out, "durable") {
+		t.Errorf("list says\n%s", out)
+	}
+
+	_, url = server(t, "--checkpoint-dir", dir, "--shards", "3")
+	start(t, "trainer", short(url, data, append(flags, "--resume", "--dim", "16")...)...).
+		fails(t, "shape", "is 8 in the checkpoint and 16 in the job")
+	flags = append(flags, "--resume", "--spawn", "--trainers", "4", "--json")
+	resumed := start(t, "trainer", short(url, data, flags...)...)
+	quiet.succeeds(t)
+	resumed.succeeds(t)
+	want, got := quiet.result(t), resumed.result(t)
+	if got.WeightsSHA256 != want.WeightsSHA256 || got.Batches >= want.Batches {
+		t.Errorf("resumed: %d batches, weights %s, want fewer than %d, and weights %s", got.Batches, got.WeightsSHA256,
+			want.Batches, want.WeightsSHA256)
+	}
+}
