@@ -33,8 +33,8 @@ int bags_possible(const int64_t *ids, int64_t count, const int64_t *offsets, int
   return 1;
 }
 
-void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean,
-                   const float *grad, int64_t dim, float *out, int64_t rows) {
+void bags_gradient(const int64_t *ids, int64_t count, const int64_t *offsets, int64_t bags, int mean, const float *grad,
+                   int64_t dim, float *out, int64_t rows) {
   if (rows && dim) memset(out, 0, (size_t)rows * (size_t)dim * sizeof *out);
   for (int64_t b = 0; b < bags; b++) {
     int64_t i = offsets ? offsets[b] : b;

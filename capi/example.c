@@ -32,8 +32,8 @@ static float stars(int64_t user, int64_t film) { return user % 5 == film % 5 ? 5
 
 // learn computes one batch: errors of its samples, and their gradients by distinct row. It gives the sum of squared
 // errors.
-static double learn(const gradbus_ask *users, const gradbus_ask *films, float mean, float *user_grad,
-                    float *film_grad, float *mean_grad) {
+static double learn(const gradbus_ask *users, const gradbus_ask *films, float mean, float *user_grad, float *film_grad,
+                    float *mean_grad) {
   double loss = 0;
   for (int n = 0; n < BATCH; n++) {
     float *u = users->rows + users->ids[n] * DIM, *du = user_grad + users->ids[n] * DIM;

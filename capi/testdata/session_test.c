@@ -23,15 +23,17 @@ static gradbus_handle shards_of(const char *options) {
 }
 
 // joined begins to join a job whose rows all begin at 0 and whose learning rate is 1.
-static int joining(gradbus_handle shards, const char *name, int trainers, int seed, const float *start, gradbus_handle *session) {
+static int joining(gradbus_handle shards, const char *name, int trainers, int seed, const float *start,
+                   gradbus_handle *session) {
   char config[64], job[1024];
   snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
-  snprintf(job, sizeof job,
-           "{\"name\": \"%s\", \"trainers\": %d, \"lanes\": %d, \"seed\": %d, \"optimizer\": {\"kind\": \"sgd\", \"lr\": 1},"
-           " \"parameters\": [{\"name\": \"w\", \"shape\": [%d]}],"
-           " \"tables\": [{\"name\": \"rows\", \"rows\": %d, \"dim\": %d, \"init\": {\"kind\": \"zeros\"}},"
-           "              {\"name\": \"drawn\", \"rows\": %d, \"dim\": 1, \"init\": {\"kind\": \"normal\", \"scale\": 1}}]}",
-           name, trainers, 2 * trainers, seed, WIDE, ROWS, DIM, ROWS);
+  snprintf(
+      job, sizeof job,
+      "{\"name\": \"%s\", \"trainers\": %d, \"lanes\": %d, \"seed\": %d, \"optimizer\": {\"kind\": \"sgd\", \"lr\": 1},"
+      " \"parameters\": [{\"name\": \"w\", \"shape\": [%d]}],"
+      " \"tables\": [{\"name\": \"rows\", \"rows\": %d, \"dim\": %d, \"init\": {\"kind\": \"zeros\"}},"
+      "              {\"name\": \"drawn\", \"rows\": %d, \"dim\": 1, \"init\": {\"kind\": \"normal\", \"scale\": 1}}]}",
+      name, trainers, 2 * trainers, seed, WIDE, ROWS, DIM, ROWS);
   const float *dense[1] = {start};
   return gradbus_join(config, job, start ? dense : NULL, session);
 }
@@ -46,7 +48,9 @@ static gradbus_rows rows_of(int32_t table, int64_t count, const int64_t *keys, c
   return (gradbus_rows){.table = table, .count = count, .keys = keys, .grad = grad};
 }
 
-static void *room(size_t count, size_t bytes) { return count ? calloc(count, bytes) : NULL; }  // exactly: ASan looks at both ends
+static void *room(size_t count, size_t bytes) {
+  return count ? calloc(count, bytes) : NULL;
+}  // exactly: ASan looks at both ends
 
 // batch is one of a session: every row of rows loses 1, a row of drawn what it is, and w takes gradient.
 typedef struct {
@@ -67,8 +71,9 @@ static void commit(gradbus_handle session, const batch *b) {
   for (int i = 0; i < ROWS; i++) all[i] = i;
   gradbus_ask ask = {.table = 1, .count = 4, .keys = twice, .ids = ids, .unique = unique};
   OK(gradbus_distinct(session, &ask, 1));
-  CHECK(ask.distinct == 3 && unique[0] == 3 && unique[1] == 7 && unique[2] == 999 && ids[0] == 1 && ids[1] == 0 && ids[2] == 1 && ids[3] == 2, "%lld distinct",
-        (long long)ask.distinct);
+  CHECK(ask.distinct == 3 && unique[0] == 3 && unique[1] == 7 && unique[2] == 999 && ids[0] == 1 && ids[1] == 0 &&
+            ids[2] == 1 && ids[3] == 2,
+        "%lld distinct", (long long)ask.distinct);
   ask.rows = room(ask.distinct, sizeof(float));
   OK(gradbus_lookup(session, (int64_t)b->at.number, &ask, 1));
   int lanes = b->at.lanes;
@@ -78,11 +83,13 @@ static void commit(gradbus_handle session, const batch *b) {
   for (int i = 0; i < 4; i++) again[i] = ask.rows[ids[i]];
   const float *dense[1] = {w};
   gradbus_lane_step *steps = room(lanes, sizeof *steps);
-  gradbus_rows rows[4] = {rows_of(0, ROWS / 2, all, ones), rows_of(1, 3, unique, ask.rows), rows_of(0, ROWS / 2, all + ROWS / 2, ones),
-                          rows_of(1, 4, twice, again)};
+  gradbus_rows rows[4] = {rows_of(0, ROWS / 2, all, ones), rows_of(1, 3, unique, ask.rows),
+                          rows_of(0, ROWS / 2, all + ROWS / 2, ones), rows_of(1, 4, twice, again)};
   for (int l = 0; l < lanes; l++)
-    steps[l] = (gradbus_lane_step){.lane = b->at.first_lane + l, .samples = 1, .loss = 0.5, .rows = rows, .pieces = l ? 4 : 3, .dense = dense};
-  if (lanes > 1 && b->at.number % 3 == 2) steps[lanes - 1] = (gradbus_lane_step){.lane = b->at.first_lane + lanes - 1};  // absent
+    steps[l] = (gradbus_lane_step){
+        .lane = b->at.first_lane + l, .samples = 1, .loss = 0.5, .rows = rows, .pieces = l ? 4 : 3, .dense = dense};
+  if (lanes > 1 && b->at.number % 3 == 2)
+    steps[lanes - 1] = (gradbus_lane_step){.lane = b->at.first_lane + lanes - 1};  // absent
   OK(gradbus_commit(session, steps, lanes));
   free(ones), free(w), free(steps), free(ask.rows);
 }
@@ -116,7 +123,8 @@ static void case_trains(void) {
   trained(NULL, -1, "one", digests[0]);
   trained("{\"shards\": 3}", -1, "two", digests[1]);
   trained("{\"shards\": 2}", 0, "three", digests[2]);  // every wait is interrupted at once
-  CHECK(!memcmp(digests[0], digests[1], 32) && !memcmp(digests[0], digests[2], 32), "digests %x %x %x", digests[0][0], digests[1][0], digests[2][0]);
+  CHECK(!memcmp(digests[0], digests[1], 32) && !memcmp(digests[0], digests[2], 32), "digests %x %x %x", digests[0][0],
+        digests[1][0], digests[2][0]);
 }
 
 static void case_saves(void) {
@@ -198,7 +206,8 @@ static void *join_life(void *of) {
 // A trainer that waits for another is canceled, and the other one hears it.
 static void case_cancels_a_batch(void) {
   gradbus_handle shards = shards_of(NULL);
-  life lives[2] = {{.shards = shards, .name = "pair", .trainers = 2}, {.shards = shards, .name = "pair", .trainers = 2}};
+  life lives[2] = {{.shards = shards, .name = "pair", .trainers = 2},
+                   {.shards = shards, .name = "pair", .trainers = 2}};
   pthread_t threads[2], other;
   for (int i = 0; i < 2; i++) pthread_create(&threads[i], NULL, join_life, &lives[i]);
   for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
@@ -224,7 +233,8 @@ static void case_cancels_a_batch(void) {
     gradbus_ask ask = {.table = 0, .count = 1, .keys = &key, .unique = &key, .distinct = 1, .rows = row};
     int code = done(gradbus_lookup(lives[1].session, -1, &ask, 1));
     if (code == GRADBUS_OK) continue;  // it has not heard of it yet
-    CHECK(code == GRADBUS_JOB && strstr(gradbus_error(), who) && strstr(gradbus_error(), "gradbus_cancel"), "code %d", code);
+    CHECK(code == GRADBUS_JOB && strstr(gradbus_error(), who) && strstr(gradbus_error(), "gradbus_cancel"), "code %d",
+          code);
     break;
   }
   (void)c;
@@ -270,7 +280,8 @@ static void case_refuses(void) {
   steps[1] = (gradbus_lane_step){.lane = 1, .samples = 1, .rows = &piece, .pieces = 1};
   GIVES(GRADBUS_ARGUMENT, "grad: 3 elements", gradbus_commit(session, steps, 2));
   piece = rows_of(0, 1, &keys[1], rows);
-  GIVES(GRADBUS_ARGUMENT, "lane 1: piece 0 of rows: table \"rows\": key number 0 is 1000", gradbus_commit(session, steps, 2));
+  GIVES(GRADBUS_ARGUMENT, "lane 1: piece 0 of rows: table \"rows\": key number 0 is 1000",
+        gradbus_commit(session, steps, 2));
   commit(session, &b);  // nothing of that has changed anything
   GIVES(GRADBUS_ARGUMENT, "1001 rows", gradbus_table(session, 0, 0, ROWS + 1, NULL));
   GIVES(GRADBUS_ARGUMENT, "path is NULL", gradbus_save(session, NULL));
@@ -283,16 +294,19 @@ static void case_refuses(void) {
   GIVES(GRADBUS_CONFIG, "unknown field", gradbus_local("{\"shard\": 1}", &h));
   GIVES(GRADBUS_CONFIG, "shards 65", gradbus_local("{\"shards\": 65}", &h));
   GIVES(GRADBUS_CONFIG, "no such", gradbus_local("{\"backend\": \"no such\"}", &h));
-  GIVES(GRADBUS_CONFIG, "trainers: 3: want 1 to 2", gradbus_join(NULL, "{\"name\": \"a\", \"lanes\": 2, \"trainers\": 3}", NULL, &h));
+  GIVES(GRADBUS_CONFIG, "trainers: 3: want 1 to 2",
+        gradbus_join(NULL, "{\"name\": \"a\", \"lanes\": 2, \"trainers\": 3}", NULL, &h));
   GIVES(GRADBUS_ARGUMENT, "job is NULL", gradbus_join(NULL, NULL, NULL, &h));
   GIVES(GRADBUS_ORDER, "have not left: 1", gradbus_local_close(shards));
   GIVES(GRADBUS_JOB, "registered with seed 1, and this trainer has 2", joining(shards, "codes", 1, 2, NULL, &h));
   OK(gradbus_leave(session, "a reason"));
   GIVES(GRADBUS_CLOSED, "gone", gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
-  GIVES(GRADBUS_SERVER, "127.0.0.1:1",
-        gradbus_join("{\"server\": \"nats://127.0.0.1:1\"}",
-                     "{\"name\": \"a\", \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [1]}]}", NULL, &h));
+  GIVES(
+      GRADBUS_SERVER, "127.0.0.1:1",
+      gradbus_join("{\"server\": \"nats://127.0.0.1:1\"}",
+                   "{\"name\": \"a\", \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [1]}]}",
+                   NULL, &h));
   GIVES(GRADBUS_FILE, "/nowhere", gradbus_open("/nowhere", &h));
 }
 
@@ -307,7 +321,8 @@ static void *look(void *of) {
   for (float last = 0; training;) {
     gradbus_ask ask = {.table = 0, .unique = keys, .distinct = ROWS, .rows = room(ROWS * DIM, sizeof(float))};
     OK(gradbus_lookup(l->session, -1, &ask, 1));
-    for (int i = 1; i < ROWS * DIM; i++) CHECK(ask.rows[i] == ask.rows[0], "value %d is %g, and the first %g", i, ask.rows[i], ask.rows[0]);
+    for (int i = 1; i < ROWS * DIM; i++)
+      CHECK(ask.rows[i] == ask.rows[0], "value %d is %g, and the first %g", i, ask.rows[i], ask.rows[0]);
     CHECK(ask.rows[0] <= last, "%g after %g", ask.rows[0], last);
     last = ask.rows[0];
     free(ask.rows);
@@ -328,7 +343,8 @@ static void *train(void *of) {
 // Two sessions train, and four threads look at each.
 static void case_threads(void) {
   gradbus_handle shards = shards_of("{\"shards\": 2}");
-  life lives[2] = {{.session = joined(shards, "left", 1), .batches = 40}, {.session = joined(shards, "right", 1), .batches = 40}};
+  life lives[2] = {{.session = joined(shards, "left", 1), .batches = 40},
+                   {.session = joined(shards, "right", 1), .batches = 40}};
   life lookers[8];
   pthread_t trainers[2], others[8];
   training = 1;
@@ -384,7 +400,8 @@ static void case_signals(void) {
     kill(getpid(), signals[i]);
     commit(session, &b);
     CHECK(caught == signals[i], "caught %d of %d", caught, signals[i]);
-    CHECK(sigaction(signals[i], NULL, &after) == 0 && after.sa_handler == catch_signal, "another handler of %d", signals[i]);
+    CHECK(sigaction(signals[i], NULL, &after) == 0 && after.sa_handler == catch_signal, "another handler of %d",
+          signals[i]);
   }
   OK(gradbus_leave(session, NULL));
   OK(gradbus_local_close(shards));
@@ -398,10 +415,12 @@ static void case_costs(void) {
     gradbus_handle shards = shards_of(NULL), session = 0;
     char config[64];
     snprintf(config, sizeof config, "{\"local\": %llu}", (unsigned long long)shards);
-    OK(gradbus_join(config,
-                    "{\"name\": \"costs\", \"lanes\": 1, \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": [5]}],"
-                    " \"tables\": [{\"name\": \"rows\", \"rows\": 1000, \"dim\": 16, \"init\": {\"kind\": \"zeros\"}}]}",
-                    NULL, &session));
+    OK(gradbus_join(
+        config,
+        "{\"name\": \"costs\", \"lanes\": 1, \"optimizer\": {\"lr\": 1}, \"parameters\": [{\"name\": \"w\", \"shape\": "
+        "[5]}],"
+        " \"tables\": [{\"name\": \"rows\", \"rows\": 1000, \"dim\": 16, \"init\": {\"kind\": \"zeros\"}}]}",
+        NULL, &session));
     int64_t keys[KEYS], ids[KEYS], unique[KEYS];
     float rows[KEYS * 16], w[WIDE] = {0}, *dense[1] = {w};
     const float *given[1] = {w};
@@ -420,7 +439,8 @@ static void case_costs(void) {
       OK(gradbus_commit(session, &step, 1));
     }
     clock_gettime(CLOCK_MONOTONIC, &to);
-    printf("patience %d: %.1f us a batch\n", patience, (1e6 * (to.tv_sec - from.tv_sec) + 1e-3 * (to.tv_nsec - from.tv_nsec)) / BATCHES);
+    printf("patience %d: %.1f us a batch\n", patience,
+           (1e6 * (to.tv_sec - from.tv_sec) + 1e-3 * (to.tv_nsec - from.tv_nsec)) / BATCHES);
     OK(gradbus_leave(session, NULL));
     OK(gradbus_local_close(shards));
   }
@@ -454,8 +474,10 @@ int main(int n, char **args) {
   struct {
     const char *name;
     void (*run)(void);
-  } cases[] = {{"trains", case_trains},   {"saves", case_saves},     {"cancels", case_cancels}, {"cancels-a-batch", case_cancels_a_batch},
-               {"refuses", case_refuses}, {"threads", case_threads}, {"forks", case_forks},     {"signals", case_signals},
+  } cases[] = {{"trains", case_trains},   {"saves", case_saves},
+               {"cancels", case_cancels}, {"cancels-a-batch", case_cancels_a_batch},
+               {"refuses", case_refuses}, {"threads", case_threads},
+               {"forks", case_forks},     {"signals", case_signals},
                {"costs", case_costs},     {"wakes", case_wakes}};
   int ran = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
