@@ -96,6 +96,10 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		if assign.Checkpoints != nil && s.config.CheckpointDir != "" {
 			w.saver = &saver{worker: w, dir: s.config.CheckpointDir, shards: assign.Shards, wake: make(chan struct{}, 1)}
 		}
+		if assign.Checkpoints != nil && w.saver == nil {
+			w.log.Warn("no version of the job becomes durable, since this ps has no folder for checkpoints",
+				"want", "--checkpoint-dir, the folder of the coordinator's ps")
+		}
 		w.reachable = func(ctx context.Context) error { return a.links[i].wait(ctx) }
 		a.workers[i] = w
 	}
@@ -136,6 +140,7 @@ func (a *assignment) report() *schema.Report {
 	for _, i := range a.own {
 		w := a.workers[i].lately()
 		a.workers[i].refresh()
+		r.Writing = r.Writing || a.workers[i].saving.Load()
 		if p := a.workers[i].part.Load(); p != nil {
 			r.Parts = append(r.Parts, *p)
 		}

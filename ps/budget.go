@@ -3,6 +3,7 @@ package ps
 import (
 	"fmt"
 
+	"gradbus/checkpoint"
 	"gradbus/fabric"
 	"gradbus/lane"
 	"gradbus/ps/module"
@@ -121,7 +122,7 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 		m.Links = int64(own) * linkBytes
 	}
 	m.Modules = module.Bytes(job)
-	if c.CheckpointDir != "" {
+	if c.CheckpointDir != "" && checkpoint.CheckJob(job) == nil {
 		m.Copies = int64(own) * (copiesBytesMax + 1<<20)
 	}
 	m.FanOut = int64(job.Trainers) * min(c.PendingBytesMax, batches*here+share(sparse)+frames*shard.FrameBytesOver)

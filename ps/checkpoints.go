@@ -2,6 +2,7 @@ package ps
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"gradbus/schema"
@@ -35,34 +36,58 @@ func (r *ResumeFrom) version() schema.Version {
 // With the parts of all shards the version is durable. Where a shard has heard too late there is none of that version,
 // and a later one is asked for.
 type checkpointing struct {
-	at      schema.Version                // asked for last; 0: none was
-	since   time.Time                     // when it was, or the job started
-	begun   schema.Batch                  // of the furthest trainer, at the last tick
-	parts   map[int]schema.CheckpointPart // of that version, by shard
-	durable bool                          // all of them are there
+	asked []askedVersion // oldest first, at most askedMax: what may yet be durable
+	since time.Time      // when the last was asked for, or the job started
+	begun schema.Batch   // of the furthest trainer, at the last tick
 }
 
-// askCheckpoint asks for a further version where it is time: the assignments that follow name it. It is called at each
-// tick.
-func (c *Coordinator) askCheckpoint(now time.Time) {
+// askedVersion is a version that shards write.
+type askedVersion struct {
+	version schema.Version
+	parts   map[int]schema.CheckpointPart // by shard
+}
+
+// askedMax bounds the versions that are waited for. A shard that has written so many later ones removes its part of one
+// before them.
+const askedMax = 2
+
+// at is the version that was asked for last; 0: none was.
+func (k *checkpointing) at() schema.Version {
+	if len(k.asked) == 0 {
+		return 0
+	}
+	return k.asked[len(k.asked)-1].version
+}
+
+// askCheckpoint asks for a further version where it is time and no shard is still at one: the assignments that follow
+// name it. It is called at each tick.
+func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	p, k := c.config.Checkpoints, &c.checkpoints
 	if p == nil || c.phase != Running {
-		return
+		return nil
 	}
-	begun := c.begun()
-	pace := begun - min(begun, k.begun) // in the time between two ticks
+	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
+	pace := begun - min(begun, k.begun)              // in the time between two ticks
 	k.begun = begun
-	if k.at > schema.Version(begun) {
-		return // it is to come
+	writing := slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.writing })
+	if k.at() > schema.Version(begun) || writing {
+		return nil
 	}
 	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every
-	if !byTime && (p.Batches == 0 || schema.Version(begun) < max(k.at, c.first())+p.Batches) {
-		return
+	if !byTime && (p.Batches == 0 || schema.Version(begun) < max(k.at(), c.first())+p.Batches) {
+		return nil
+	}
+	var decisions []Decision
+	if last := len(k.asked) - 1; last >= 0 && len(k.asked[last].parts) < c.shards {
+		decisions = []Decision{{Note: fmt.Sprintf("version %d is not durable: %d of %d shards have written it",
+			k.asked[last].version, len(k.asked[last].parts), c.shards)}}
 	}
 	// What is known of trainers is up to two ticks old.
-	k.since, k.at = now, schema.Version(begun+3*pace+2)
-	k.parts, k.durable = map[int]schema.CheckpointPart{}, false
+	k.since = now
+	k.asked = append(k.asked, askedVersion{schema.Version(begun + 3*pace + 2), map[int]schema.CheckpointPart{}})
+	k.asked = k.asked[max(0, len(k.asked)-askedMax):]
 	c.serial++
+	return decisions
 }
 
 // first is the version that the job has begun with.
@@ -75,28 +100,32 @@ func (c *Coordinator) checkpointsAssigned() *schema.Checkpoints {
 	if c.config.Checkpoints == nil {
 		return nil
 	}
-	return &schema.Checkpoints{Epoch: c.config.Checkpoints.Epoch, At: c.checkpoints.at}
+	return &schema.Checkpoints{Epoch: c.config.Checkpoints.Epoch, At: c.checkpoints.at()}
 }
 
-// partsWritten takes what shards have written. With the last part of the version that was asked for it is durable.
+// partsWritten takes what shards have written. With the last part of a version that was asked for it is durable, and
+// those before it are no longer waited for.
 func (c *Coordinator) partsWritten(parts []schema.CheckpointPart) []Decision {
 	k := &c.checkpoints
-	if k.at == 0 || k.durable {
-		return nil
-	}
-	for _, p := range parts {
-		if p.Version == k.at && p.Shard >= 0 && p.Shard < c.shards {
-			k.parts[p.Shard] = p
+	for i := len(k.asked) - 1; i >= 0; i-- {
+		a := &k.asked[i]
+		before := len(a.parts)
+		for _, p := range parts {
+			if p.Version == a.version && p.Shard >= 0 && p.Shard < c.shards {
+				a.parts[p.Shard] = p
+			}
 		}
+		if len(a.parts) < c.shards || before == c.shards {
+			continue
+		}
+		k.asked = k.asked[i:]
+		var all []schema.CheckpointPart
+		for shard := range c.shards {
+			all = append(all, k.asked[0].parts[shard])
+		}
+		return []Decision{{Durable: all}}
 	}
-	if k.durable = len(k.parts) == c.shards; !k.durable {
-		return nil
-	}
-	var all []schema.CheckpointPart
-	for i := range c.shards {
-		all = append(all, k.parts[i])
-	}
-	return []Decision{{Durable: all}}
+	return nil
 }
 
 // refuseResume turns a trainer away that wants to resume where the others do not, or the other way round.

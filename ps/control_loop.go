@@ -47,6 +47,7 @@ type controlLoop struct {
 	leaving     map[*assignment]struct{}       // whose shards were told to end and have not yet
 	waiting     map[schema.JobName][]message   // joins, until it is known who coordinates the job
 	joins       int                            // in waiting
+	looking     map[schema.JobName]time.Time   // since when: jobs whose checkpoints are being read
 	elsewhere   map[schema.JobName]time.Time   // until when a job counts as another's, without a shard here
 	doubts      []doubted                      // words of coordinators that may be none
 	asked       map[schema.JobName]struct{}    // whose assignment the registry is asked about
@@ -72,7 +73,7 @@ func newControlLoop(s *Server) *controlLoop {
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
-		elsewhere: map[schema.JobName]time.Time{},
+		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
 	}
 	l.snapshot.Store(&Stats{})
 	return l
@@ -210,6 +211,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		l.tickAssignment(a, now)
 	}
 	l.readLocal(ctx)
+	l.putOffLooking(now)
 	maps.DeleteFunc(l.elsewhere, func(_ schema.JobName, until time.Time) bool { return now.After(until) })
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
 		j := l.jobs[name]

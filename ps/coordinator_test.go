@@ -32,7 +32,7 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
-//	written ps= version= shards=0+1 [serial=]
+//	written ps= version= shards=0+1 [serial=] [writing]
 func TestCoordinatorScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
 		s := &membership{}
@@ -181,7 +181,8 @@ func (s *membership) run() string {
 	case "status":
 		return s.status()
 	case "written":
-		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts()}))
+		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts(),
+			Writing: s.d.HasArg("writing")}))
 	case "scale-lr", "lr-taken", "lr-recorded":
 		return s.learningRates(from)
 	}

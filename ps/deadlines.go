@@ -29,8 +29,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 		decisions = c.policy.tick(c, now)
 	}
 	if c.phase != Ended {
-		c.askCheckpoint(now)
-		decisions = append(append(decisions, c.assign()...), c.tickLR()...)
+		decisions = append(append(append(decisions, c.askCheckpoint(now)...), c.assign()...), c.tickLR()...)
 	}
 	return decisions
 }

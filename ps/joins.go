@@ -32,6 +32,9 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return // by who answers
 	}
 	waiting, asked := l.waiting[m.job]
+	if _, looking := l.looking[m.job]; looking {
+		asked = true
+	}
 	if slices.ContainsFunc(waiting, func(w message) bool { return w.from == m.from }) || l.joins == joinsMax {
 		return
 	}
@@ -106,6 +109,7 @@ func (l *controlLoop) acquired(c acquisition) {
 // register makes the coordinator of a job that this ps has acquired, and whose checkpoints have been looked for.
 func (l *controlLoop) register(f *foundJob) {
 	c, name := f.acquisition, f.job.Name
+	delete(l.looking, name)
 	if f.refused != nil {
 		l.server.registry.end(name, endedRun{})
 		l.turnAway(name, f.refused)

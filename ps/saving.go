@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"gradbus/checkpoint"
@@ -31,6 +33,7 @@ type saved struct {
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
 func (l *controlLoop) find(c acquisition) {
 	s := l.server
+	l.looking[c.job.Name] = s.now()
 	s.releasing.Go(func() {
 		f := foundJob{acquisition: c}
 		f.saved, f.refused = s.lookForSaved(c.job, c.resume)
@@ -39,6 +42,16 @@ func (l *controlLoop) find(c acquisition) {
 		case <-l.done:
 		}
 	})
+}
+
+// putOffLooking tells those who wait for a job whose checkpoints are being read that it takes long. They ask again.
+func (l *controlLoop) putOffLooking(now time.Time) {
+	for _, name := range slices.Sorted(maps.Keys(l.looking)) {
+		if since := now.Sub(l.looking[name]); since >= busyAfter {
+			l.turnAway(name, &schema.Refused{Reason: schema.RefusedBusy, Text: fmt.Sprintf(
+				"its checkpoints have been read and verified for %s, and the job begins when that is done", rounded(since))})
+		}
+	}
 }
 
 // foundJob is a job whose checkpoints have been looked for.
@@ -69,8 +82,11 @@ func (s *Server) lookForSaved(job *schema.Job, resume bool) (found saved, refuse
 		return found, nil
 	}
 	var err error
-	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil {
+	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil && resume {
 		return saved{}, refuse(fmt.Errorf("job %s: look for checkpoints: %w", job.Name, err))
+	} else if err != nil { // a broken disk stops no training
+		s.log.Error("no version of the job is written down", "job", job.Name, "err", err)
+		return saved{}, nil
 	}
 	if !resume {
 		return found, nil
@@ -165,7 +181,8 @@ type saver struct {
 	worker *worker
 	dir    string
 	shards int
-	wake   chan struct{} // has room for one: a version is being copied, or there is nothing to copy
+	parts  []checkpoint.ID // that were written last
+	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
 }
 
 // run writes until ctx ends.
@@ -184,7 +201,8 @@ func (v *saver) run(ctx context.Context) {
 
 // save writes the part of the version that is copied. A shard that has nothing writes an empty part of the version
 // that is asked for.
-func (v *saver) save(ctx context.Context) error {
+func (v *saver) save(ctx context.Context) (err error) {
+	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
 	wish := w.checkpoints.Load()
 	w.stepLock.Lock()
@@ -198,6 +216,8 @@ func (v *saver) save(ctx context.Context) error {
 		version = wish.At
 	}
 	defer v.end()
+	w.saving.Store(true)
+	defer w.saving.Store(false)
 	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
 	part, err := checkpoint.NewPart(v.dir, w.config.Job, id, v.shards, w.config.Index)
 	if err != nil {
@@ -216,17 +236,35 @@ func (v *saver) save(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	v.wrote(id)
 	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum})
 	w.log.Debug("part written", "version", uint64(version), "bytes", info.Bytes, "seconds", time.Since(began).Seconds())
 	return nil
 }
 
+// wrote notes a part that is on the disk, and removes the one that nobody waits for any more, unless its version has
+// become durable.
+func (v *saver) wrote(id checkpoint.ID) {
+	if v.parts = append(v.parts, id); len(v.parts) <= askedMax {
+		return
+	}
+	old, w := v.parts[0], v.worker
+	v.parts = v.parts[1:]
+	if err := checkpoint.DropPart(v.dir, w.config.Job.Name, old, w.config.Index); err != nil {
+		w.log.Warn("part of a version that is not durable stays", "version", uint64(old.Version), "err", err)
+	}
+}
+
+// next takes the next piece of the copy.
+func (v *saver) next() (shard.Piece, bool, error) {
+	v.worker.stepLock.Lock()
+	defer v.worker.stepLock.Unlock()
+	return v.worker.end.NextPiece(pieceValues)
+}
+
 // piece writes the next piece. It reports whether there was one.
 func (v *saver) piece(part *checkpoint.Part) (more bool, err error) {
-	w := v.worker
-	w.stepLock.Lock()
-	p, more, err := w.end.NextPiece(pieceValues)
-	w.stepLock.Unlock()
+	p, more, err := v.next()
 	for i := range p.Tensors {
 		if err == nil {
 			err = part.Tensor(p.Tensors[i])

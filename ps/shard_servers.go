@@ -17,6 +17,7 @@ type shardServer struct {
 	ready         bool             // version 0 is in place on its shards
 	serial        int              // of the last assignment that it has carried out
 	waiting       []schema.Waiting // what its shards waited for when it last reported
+	writing       bool             // a shard was at a checkpoint then
 }
 
 // Assign tells every shard server its shards. It is the first that a coordinator has to say, and said again, by Tick,
@@ -78,7 +79,7 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	s := &c.shardServers[i]
 	behind := r.Serial > s.serial && r.Serial < c.serial // it has carried out what is no longer the latest
 	s.Begin(now)
-	s.heard, s.ready, s.serial, s.waiting = true, r.Ready, r.Serial, r.Waiting
+	s.heard, s.ready, s.serial, s.waiting, s.writing = true, r.Ready, r.Serial, r.Waiting, r.Writing
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}

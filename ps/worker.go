@@ -57,7 +57,8 @@ type worker struct {
 	checkpoints atomic.Pointer[schema.Checkpoints]
 	wished      *schema.Checkpoints
 	copying     bool
-	saver       *saver // nil where nothing is written
+	saver       *saver      // nil where nothing is written
+	saving      atomic.Bool // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
 
 	send      func(to schema.Member, subject fabric.Subject, frame fabric.Payload)

@@ -162,6 +162,8 @@ type Report struct {
 	Waiting []Waiting `json:"waiting"`
 	// Parts is the newest version that each shard here has written whole; shards that have written none are left out.
 	Parts []CheckpointPart `json:"parts,omitempty"`
+	// Writing says that a shard here copies or writes a version: it would miss another one.
+	Writing bool `json:"writing,omitempty"`
 }
 
 // Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has contributed

@@ -135,9 +135,22 @@ func TestCopiesThatAreWanted(t *testing.T) {
 	}
 }
 
-// A copy that would hold more old values than it may is ended, and names itself.
+// A copy that would hold more old values than it may is ended, and names itself: of rows, and of parameters alone.
 func TestCopyFallsBehind(t *testing.T) {
-	s := newSimulation(t, 1)
+	rows, dense := false, false
+	for seed := uint64(0); !rows || !dense; seed++ {
+		s := newSimulation(t, seed)
+		tables := len(s.p.Job.Tables) > 0
+		if s.p.Job.Apply != schema.ApplyUpdate || (tables && rows) || (!tables && dense) {
+			continue
+		}
+		rows, dense = rows || tables, dense || !tables
+		fallsBehind(t, s)
+	}
+}
+
+func fallsBehind(t *testing.T, s *simulation) {
+	t.Helper()
 	for _, shard := range s.shards {
 		shard.CopyAt(1, 100)
 	}

@@ -112,6 +112,7 @@ func (s *Shard) Answer() ([]Output, error) {
 	f := &p.frames[p.next]
 	s.outputs = s.outputs[:0]
 	err := s.answerLookup(contributor, &f.head, &f.view)
+	s.limitCopy()
 	round.Release(f.payload)
 	if p.next++; p.next == len(p.frames) {
 		s.discard(p)

@@ -254,6 +254,7 @@ func (s *Shard) Step(from schema.Member, v *schema.View, payload Payload) ([]Out
 }
 
 func (s *Shard) take(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
+	defer s.limitCopy() // lookups may change rows, too: see state.Array
 	switch h.Kind {
 	case schema.KindDense:
 		return s.stepDense(contributor, h, v, payload)

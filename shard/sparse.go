@@ -97,7 +97,6 @@ func (s *Shard) closeSparse(l *round.Line) error {
 		// and what reads besides waits until b is complete. A policy that lets others finish a lost trainer's batch
 		// needs them; its undo log begins here.
 		s.commitRows()
-		s.limitCopy()
 		if s.config.Journal != nil {
 			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})
 		}
