@@ -101,6 +101,19 @@ std::string BagForward(const Backend& backend, uint64_t seed) {
   return c.Run(GB_OP_BAG_FORWARD, backend.api->bag_forward, a);
 }
 
+// One bag so long that the maxima of its blocks take several groups; id 0 is padding.
+std::string LongMaximum(const Backend& backend, uint64_t seed) {
+  Call c(backend, seed);
+  gb_bag_forward_args a = {};
+  a.mode = GB_MAX;
+  a.dim = c.random.Of<int64_t>({1, 4, 12});
+  a.rows = c.Values(50 * a.dim, GB_FLOAT32);
+  a.ids = c.Ints(Ids(c.random, 9000, 50), GB_INT64);
+  a.offsets = c.Ints({0, 9000}, GB_INT64);
+  a.out = c.Room(a.dim, GB_FLOAT32);
+  return c.Run(GB_OP_BAG_FORWARD, backend.api->bag_forward, a);
+}
+
 std::string BagBackward(const Backend& backend, uint64_t seed) {
   Call c(backend, seed);
   const Bags b = MakeBags(c);
@@ -469,7 +482,8 @@ std::vector<Case> Cases(int each) {
              {"average_apply", AverageApply, 2},
              {"matmul", MatMul, 1},
              {"softmax", Softmax, 1},
-             {"first_nonfinite", FirstNonFinite, 1}};
+             {"first_nonfinite", FirstNonFinite, 1},
+             {"long_maximum", LongMaximum, 1}};
   std::vector<Case> cases;
   for (int i = 0; i < each; i++) {
     for (const auto& op : all) {
