@@ -7,7 +7,7 @@
 #   cuda         the packages whose arithmetic takes ten times as long under it: without it, then with it what goroutines share
 #   portable     Go's tests without cgo
 #   hosts        several hosts, in network namespaces (as root)
-#   faults       every fault, at its whole volume
+#   faults       every fault, at its whole volume; a job that is killed and resumed
 #   page         the page in a real browser
 #   prometheus   a real Prometheus
 #   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
@@ -63,7 +63,11 @@ portable() {
   CGO_ENABLED=0 "${go_test[@]}" "${short[@]}" "${portable[@]}" -vet=off "${packages[@]}"
 }
 hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
-faults() { go test -tags native -timeout 20m -v ./e2e/faults -full; }
+faults() {
+  go test -tags native -timeout 20m -v ./e2e/faults -full
+  local status=$?
+  go test -tags native -count 1 ./e2e -run KilledAndResumed && return $status
+}
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }
 python() {
