@@ -93,10 +93,11 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 		}
 		send := func(to schema.Member, subject fabric.Subject, frame fabric.Payload) { a.publish(i, to, subject, frame) }
 		w := newWorker(s, config, told, s.log.With("job", assign.Job.Name, "shard", schema.ShardMember(i)), send, tell)
-		if assign.Checkpoints != nil && s.config.CheckpointDir != "" {
-			w.saver = &saver{worker: w, dir: s.config.CheckpointDir, shards: assign.Shards, wake: make(chan struct{}, 1)}
-		}
-		if assign.Checkpoints != nil && w.saver == nil {
+		switch dir := s.config.CheckpointDir; {
+		case assign.Checkpoints == nil:
+		case dir != "":
+			w.saver = &saver{worker: w, dir: dir, shards: assign.Shards, wake: make(chan struct{}, 1)}
+		default:
 			w.log.Warn("no version of the job becomes durable, since this ps has no folder for checkpoints",
 				"want", "--checkpoint-dir, the folder of the coordinator's ps")
 		}

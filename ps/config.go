@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"gradbus/checkpoint"
 	"gradbus/cuda"
 	"gradbus/fabric"
 	"gradbus/internal/process"
@@ -169,7 +170,6 @@ const (
 	checkpointMin      = time.Second
 	checkpointMax      = 24 * time.Hour
 	checkpointDefault  = 10 * time.Second
-	checkpointKeepMin  = 2
 	checkpointKeepMax  = 1000
 	gatherDefault      = time.Hour
 	stagedDefault      = 128 << 20
@@ -188,7 +188,7 @@ func (c Config) withDefaults() Config {
 	set(&c.Shards, 1)
 	set(&c.Deadline, deadlineDefault)
 	set(&c.Gather, gatherDefault)
-	set(&c.CheckpointKeep, checkpointKeepMin)
+	set(&c.CheckpointKeep, checkpoint.KeepMin)
 	if c.CheckpointBatches == 0 {
 		set(&c.CheckpointEvery, checkpointDefault)
 	}
@@ -244,8 +244,8 @@ func (c Config) Validate() error {
 	check(c.CheckpointEvery == 0 || c.CheckpointEvery >= checkpointMin && c.CheckpointEvery <= checkpointMax,
 		"checkpoint_every %s: want %s to %s", c.CheckpointEvery, checkpointMin, checkpointMax)
 	check(c.CheckpointBatches >= 0, "checkpoint_batches %d: want 1 or more, or 0 for by time alone", c.CheckpointBatches)
-	check(c.CheckpointKeep >= checkpointKeepMin && c.CheckpointKeep <= checkpointKeepMax,
-		"checkpoint_keep %d: want %d to %d", c.CheckpointKeep, checkpointKeepMin, checkpointKeepMax)
+	check(c.CheckpointKeep >= checkpoint.KeepMin && c.CheckpointKeep <= checkpointKeepMax,
+		"checkpoint_keep %d: want %d to %d", c.CheckpointKeep, checkpoint.KeepMin, checkpointKeepMax)
 	known := false
 	for _, name := range cuda.Names() {
 		known = known || name == c.Backend
