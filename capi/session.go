@@ -145,6 +145,11 @@ func manifest(text *C.char) (*schema.Job, error) {
 		p := &job.Parameters[i]
 		p.Init.Kind = cmp.Or(p.Init.Kind, schema.InitZeros)
 	}
+	// A program that holds its batches is told its own lanes alone: it cannot compute those of one that was lost.
+	if job.Policy = cmp.Or(job.Policy, schema.PolicyFail); job.Policy != schema.PolicyFail {
+		return nil, fmt.Errorf("%w: policy %q: want %q, since the program computes no other lanes than its own", errConfig,
+			job.Policy, schema.PolicyFail)
+	}
 	return job.WithDefaults(), nil
 }
 

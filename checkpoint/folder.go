@@ -166,7 +166,7 @@ func Newest(dir string, job *schema.Job) (m *Manifest, skipped []error, err erro
 // checkSame names the field in which the manifest of the checkpoint's job differs from that of another.
 func (m *Manifest) checkSame(job *schema.Job) error {
 	other := *job
-	other.Trainers, other.ChunkBytes = m.Job.Trainers, m.Job.ChunkBytes
+	other.Trainers, other.ChunkBytes, other.Policy = m.Job.Trainers, m.Job.ChunkBytes, m.Job.Policy
 	if field, have, want, differs := m.Job.Diff(&other); differs {
 		return fmt.Errorf("checkpoint %s of job %s: %w: %s is %s in the checkpoint and %s in the job: want the same, or "+
 			"another folder or name", m.ID, job.Name, ErrOther, field, have, want)

@@ -79,7 +79,7 @@ func newAssignment(ctx context.Context, s *Server, run schema.RunID, assign *sch
 			Job: assign.Job, Placement: place, Index: i, RunID: run, Generation: generationFirst, Backend: s.backend,
 			Contributors: contributors,
 			Lent:         s.bus != nil, StagedBytesMax: stagedFor(assign.Job, s.config.StagedBytesMax, told),
-			ParkedBytesMax: parkedBytes(assign.Job),
+			ParkedBytesMax: parkedBytes(assign.Job), KeepsPast: assign.Job.Policy != schema.PolicyFail,
 		}
 		config.Resumed = resumed
 		if tell := s.journal; tell != nil {
@@ -142,6 +142,11 @@ func (a *assignment) report() *schema.Report {
 		w := a.workers[i].lately()
 		a.workers[i].refresh()
 		r.Writing = r.Writing || a.workers[i].saving.Load()
+		taken := a.workers[i].takenOver()
+		if i == a.own[0] {
+			r.Generation, r.Done = taken.generation, taken.done
+		}
+		r.Generation, r.Done = min(r.Generation, taken.generation), min(r.Done, taken.done)
 		if p := a.workers[i].part.Load(); p != nil {
 			r.Parts = append(r.Parts, *p)
 		}

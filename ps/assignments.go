@@ -124,9 +124,12 @@ func (l *controlLoop) assigned(ctx context.Context, name schema.JobName, run sch
 			a.workers[i].wish(assign.Checkpoints)
 		}
 		a.route(assign, l.news)
-		if len(assign.Gone) > 0 {
-			for _, i := range a.own {
+		for _, i := range a.own {
+			if len(assign.Gone) > 0 {
 				a.workers[i].lose(assign.Gone)
+			}
+			if len(assign.Since) > 0 {
+				a.workers[i].rise(assign.Since)
 			}
 		}
 	}
@@ -229,7 +232,7 @@ func (l *controlLoop) hear(n shardNews) {
 		return
 	case n.member == "":
 		a.serial = a.wanted
-	default:
+	case a.building > 0:
 		a.building--
 	}
 	if a.building == 0 {

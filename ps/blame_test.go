@@ -47,7 +47,7 @@ func TestStalledTrainerIsNamedAmongThoseItStalls(t *testing.T) {
 	for range 12 {
 		now = now.Add(time.Second)
 		for i := range 3 {
-			c.Heartbeat(now, schema.TrainerMember(i), new(schema.Head))
+			c.Heartbeat(now, schema.TrainerMember(i), &schema.Head{Generation: 1})
 		}
 		c.Report(now, "p-a", report)
 		c.Tick(now)

@@ -33,6 +33,7 @@ type controlLoop struct {
 	bytes    atomic.Int64 // of those in messages
 	news     chan shardNews
 	found    chan foundJob // jobs whose checkpoints have been looked for
+	deaths   chan death
 	done     chan struct{}
 
 	shutting chan struct{}
@@ -68,7 +69,7 @@ type message struct {
 
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
-		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
+		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob), deaths: make(chan death),
 		done:     make(chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
@@ -153,6 +154,10 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.acquired(c)
 		case f := <-l.found:
 			l.register(&f)
+		case d := <-l.deaths:
+			if l.jobs[d.job.manifest.Name] == d.job {
+				l.carryOut(d.job, d.job.coordinator.Died(l.server.now(), d.member, d.generation))
+			}
 		case q := <-l.server.registry.answers:
 			l.answered(ctx, &q)
 		case n := <-l.server.registry.news:
@@ -283,6 +288,10 @@ func (l *controlLoop) carryOut(j *job, decisions []Decision) {
 	}
 	if j.coordinator.Phase() == Ended {
 		l.free(j)
+		return
+	}
+	if len(decisions) > 0 {
+		l.watchTrainers(j)
 	}
 }
 
@@ -317,6 +326,9 @@ func (l *controlLoop) free(j *job) {
 // drop takes a job out of the registry and has its shards released.
 func (l *controlLoop) drop(j *job) {
 	delete(l.jobs, j.manifest.Name)
+	for i := range j.watching {
+		j.watching[i].stop()
+	}
 	l.server.registry.end(j.manifest.Name, endedRun{j.run, j.coordinator.Joiners()})
 	for i := range j.servers {
 		if member := schema.ServerMember(j.servers[i].ID); member != l.server.member {

@@ -52,7 +52,8 @@ type Coordinator struct {
 	shards       int // of all shard servers
 	members      []member
 	shardServers []shardServer
-	serial       int // of what shard servers are told: rises with every change
+	serial       int               // of what shard servers are told: rises with every change
+	generation   schema.Generation // rises when a place is taken from a trainer
 	failed       *schema.Failed
 	started      time.Time // zero before the start
 	ticks        liveness.Ticks
@@ -92,6 +93,11 @@ type member struct {
 	why           string // the reason that it left with
 	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
 	lost          bool   // in a job that goes on without it
+	process       string // as of schema.Join
+
+	generation schema.Generation // in which its place was taken last
+	by         int               // the trainer who computes its lanes besides its own; -1: itself
+	vacancy    *vacancy          // of a place that nobody has; else nil
 
 	waiting     []schema.Waiting // whom its own rounds wait for, where trainers reduce among themselves; at most one
 	waited      bool             // rounds wait for it
@@ -115,7 +121,7 @@ type Decision struct {
 // NewCoordinator makes the coordinator of a job that nobody has joined yet.
 func NewCoordinator(config CoordinatorConfig) *Coordinator {
 	plan := config.Job.Plan()
-	c := &Coordinator{config: config, plan: plan, policy: policyOf(plan), serial: 1,
+	c := &Coordinator{config: config, plan: plan, policy: policyOf(&config), serial: 1, generation: config.Generation,
 		members: make([]member, config.Job.Trainers), shardServers: make([]shardServer, len(config.ShardServers))}
 	for _, s := range config.ShardServers {
 		c.shards += len(s.Server.Shards)
@@ -159,6 +165,9 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
+	if c.phase == Running && c.differs(j) == nil {
+		return c.joinRunning(now, from, j)
+	}
 	if slices.Contains(c.former, from) {
 		return nil // said again before it left, and heard late
 	}
@@ -166,7 +175,8 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 	if refused != nil {
 		return c.Refuse(from, refused)
 	}
-	c.members[i] = member{joiner: from, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL}
+	c.members[i] = member{joiner: from, host: j.Host, cluster: j.Data == schema.DataCluster, url: j.URL, by: -1,
+		process: j.Process, generation: c.generation}
 	c.members[i].Begin(now)
 	d := c.joined(i)
 	d.Who = schema.TrainerMember(i)
@@ -186,24 +196,14 @@ func (c *Coordinator) Refuse(from schema.Member, r *schema.Refused) []Decision {
 
 // admit finds a place for a newcomer, or says why there is none.
 func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused) {
-	if field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
-		c.config.Job.ChunkBytes)).Diff(j.Job); differs {
-		return 0, &schema.Refused{
-			Reason: "job_differs", Field: field, Have: have, Want: want,
-			Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want),
-		}
+	if refused := c.differs(j); refused != nil {
+		return 0, refused
 	}
 	if j.Resume != (c.config.Resume != nil) {
 		return 0, c.refuseResume(j.Resume)
 	}
 	if c.phase != Gathering {
-		text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
-			c.config.Job.Name, len(c.members))
-		if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.policy.goesOn() {
-			text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
-				schema.TrainerMember(i))
-		}
-		return 0, &schema.Refused{Reason: "job_full", Text: text}
+		return 0, c.full()
 	}
 	if c.plan.Reduces(schema.ByTrainers) && j.URL == "" {
 		return 0, &schema.Refused{Reason: "invalid_job", Field: "url", Text: fmt.Sprintf(
@@ -219,6 +219,28 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	}
 	return 0, &schema.Refused{Reason: "job_full", Text: fmt.Sprintf("job %s has all of its %d trainers", c.config.Job.Name,
 		len(c.members))}
+}
+
+// differs says in what a newcomer's manifest is another than the job's.
+func (c *Coordinator) differs(j *schema.Join) *schema.Refused {
+	field, have, want, differs := c.config.Job.WithChunkBytes(cmp.Or(c.config.ChunkBytes,
+		c.config.Job.ChunkBytes)).Diff(j.Job)
+	if !differs {
+		return nil
+	}
+	return &schema.Refused{Reason: "job_differs", Field: field, Have: have, Want: want,
+		Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want)}
+}
+
+// full refuses who comes too late.
+func (c *Coordinator) full() *schema.Refused {
+	text := fmt.Sprintf("job %s has started with its %d trainers; choose another name or wait until it has ended",
+		c.config.Job.Name, len(c.members))
+	if i := slices.IndexFunc(c.members, func(m member) bool { return m.lost }); i >= 0 && c.policy.goesOn() {
+		text += fmt.Sprintf(". It goes on without %s, whose place only the process can have that was lost, if it goes on",
+			schema.TrainerMember(i))
+	}
+	return &schema.Refused{Reason: "job_full", Text: text}
 }
 
 // place is the place of a member id that a newcomer asks for.
@@ -244,13 +266,21 @@ func (c *Coordinator) joined(i int) Decision {
 		chunks = c.config.Job.ChunkBytes
 	}
 	return Decision{To: c.members[i].joiner, Control: schema.Control{Joined: &schema.Joined{
-		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.config.Generation, FirstLane: first,
+		Member: schema.TrainerMember(i), RunID: c.config.RunID, Generation: c.members[i].generation, FirstLane: first,
 		LaneCount: count,
 		Servers:   c.servers(c.members[i].cluster), Shards: c.shards, Missing: c.missing(), Started: c.phase == Running,
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
-		ChunkBytes: chunks, LR: c.lr.decided, Version: c.config.Resume.version(),
+		ChunkBytes: chunks, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
 	}}}
+}
+
+// begins is the version that a trainer begins with.
+func (c *Coordinator) begins(i int) schema.Version {
+	if c.members[i].generation == c.config.Generation {
+		return c.config.Resume.version()
+	}
+	return c.done()
 }
 
 // peers says where all trainers are reached, once they are there, in a job whose trainers reduce among themselves.
@@ -292,22 +322,37 @@ func (c *Coordinator) start(now time.Time) []Decision {
 
 // Heartbeat notes a sign of life of a trainer, of whose frame h is the head. It reports whether the trainer is a
 // member.
-func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Head) bool {
+func (c *Coordinator) Heartbeat(now time.Time, from schema.Member, h *schema.Head) ([]Decision, bool) {
 	i, ok := c.find(from)
-	if ok {
-		m := &c.members[i]
-		m.Begin(now)
-		m.batch, m.complete = h.Batch, h.Flags&schema.FlagComplete != 0
+	if !ok {
+		return nil, false
 	}
-	return ok
+	if d := c.replaced(i, from, h.Generation); d != nil {
+		return d, true
+	}
+	d, m := c.taken(now, i), &c.members[i]
+	m.Begin(now)
+	m.batch, m.complete = h.Batch, h.Flags&schema.FlagComplete != 0
+	return d, true
+}
+
+// replaced tells who has a place no more that it is another's.
+func (c *Coordinator) replaced(i int, from schema.Member, g schema.Generation) []Decision {
+	if g >= c.members[i].generation {
+		return nil
+	}
+	return []Decision{{To: from, Control: schema.Control{Refused: &schema.Refused{Reason: schema.RefusedReplaced,
+		Have: strconv.Itoa(int(c.members[i].generation)), Want: strconv.Itoa(int(g)),
+		Text: fmt.Sprintf("the place of %s was taken from generation %d of the job and is in generation %d: join anew", from,
+			g, c.members[i].generation)}}}}
 }
 
 // Leave ends a trainer's membership. A reason fails the job for the others, once it runs, unless they do not wait for
 // it: in async, or where all batches of the trainer are complete.
-func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
+func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generation, l *schema.Leave) []Decision {
 	i, ok := c.find(from)
-	if !ok {
-		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before
+	if !ok || c.phase == Running && g < c.members[i].generation {
+		return []Decision{{To: from, Control: schema.Control{Left: &schema.Left{}}}} // has left before, or was replaced
 	}
 	m, name := &c.members[i], schema.TrainerMember(i)
 	d := Decision{To: from, Control: schema.Control{Left: &schema.Left{}}, Who: name}
@@ -323,6 +368,11 @@ func (c *Coordinator) Leave(from schema.Member, l *schema.Leave) []Decision {
 		c.endIfEmpty()
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
+		if l.HandOver && !m.complete && c.recovers() && c.others(i) {
+			d.Note = ""
+			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
+			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)
+		}
 		wasLost := m.lost // and the others went on without it
 		m.left, m.why = true, l.Reason
 		if wasLost && c.anybody() {
@@ -352,9 +402,21 @@ func (c *Coordinator) goneOn() []Decision {
 
 // endIfEmpty ends a job that nobody is left of.
 func (c *Coordinator) endIfEmpty() {
-	if !c.anybody() {
+	vacant := func(m member) bool { return m.vacancy != nil }
+	inPeace := func(m member) bool { return m.left && m.why == "" }
+	if !c.anybody() && (!slices.ContainsFunc(c.members, vacant) || slices.ContainsFunc(c.members, inPeace)) {
 		c.phase = Ended
 	}
+}
+
+// others reports that trainers with a process of their own are there besides one.
+func (c *Coordinator) others(than int) bool {
+	for i := range c.members {
+		if m := &c.members[i]; i != than && m.here() && m.by < 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // anybody reports that a trainer is there.

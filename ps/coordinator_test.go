@@ -17,15 +17,16 @@ import (
 // TestCoordinatorScripts runs the scripts of testdata/coordinator, on a clock that stands still between the lines: at=
 // says what it shows, as a duration since the job was registered.
 //
-//	job trainers= lanes= [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
+//	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
-//	ready [ps=a] [serial=]
+//	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
 //	shard-failed ps= member= text=word-word
 //	gone ps=
 //	blind at=
-//	heartbeat from= [at=] [batch=]
-//	leave from= [reason=word-word]
+//	heartbeat from= [at=] [batch=] [generation=] [complete]
+//	died from= [at=] [generation=]
+//	leave from= [generation=] [reason=word-word] [hand-over]
 //	connections name ...
 //	tick at= [waiting=batch:t0+t1]
 //	status
@@ -45,6 +46,7 @@ func TestCoordinatorScripts(t *testing.T) {
 
 type membership struct {
 	consistency string // of the job
+	policyOfJob string // likewise; empty: as shardtest has it
 	t           *testing.T
 	d           *datadriven.TestData
 	c           *Coordinator
@@ -110,6 +112,9 @@ func (s *membership) manifest() *schema.Job {
 		s.consistency = schema.ConsistencyGrouped
 		j.Consistency, j.Apply, j.Group, j.Tables = schema.ConsistencyGrouped, schema.ApplyUpdate, 1, nil
 	}
+	if s.policyOfJob = s.text("policy", s.policyOfJob); s.policyOfJob != "" {
+		j.Policy = s.policyOfJob
+	}
 	if s.d.HasArg("lr") {
 		j.Optimizer.LR = 0.5
 	}
@@ -127,7 +132,7 @@ func (s *membership) run() string {
 	from := schema.Member(s.text("from", ""))
 	switch s.d.Cmd {
 	case "job":
-		s.now, s.consistency = epoch, ""
+		s.now, s.consistency, s.policyOfJob = epoch, "", ""
 		job := s.manifest()
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
@@ -142,7 +147,8 @@ func (s *membership) run() string {
 	case "join":
 		return s.join(from)
 	case "ready", "unready":
-		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: s.d.Cmd == "ready"}))
+		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: s.d.Cmd == "ready",
+			Generation: schema.Generation(s.count("generation", 0)), Done: schema.Version(s.count("done", 0))}))
 	case "shard-failed":
 		d, ok := s.c.ShardServerFailed(s.server(),
 			&schema.Failed{Member: schema.Member(s.text("member", "")), Text: s.words("text")})
@@ -157,12 +163,20 @@ func (s *membership) run() string {
 	case "heartbeat":
 		h := schema.Head{Batch: schema.Batch(s.count("batch", 0)),
 			Flags: map[bool]uint32{true: schema.FlagComplete}[s.d.HasArg("complete")]}
-		if !s.c.Heartbeat(s.now, from, &h) {
+		h.Generation = s.generation(from)
+		d, ok := s.c.Heartbeat(s.now, from, &h)
+		if !ok {
 			return "not a member\n"
 		}
-		return ""
+		if d == nil {
+			return ""
+		}
+		return s.tell(d)
+	case "died":
+		return s.tell(s.c.Died(s.now, from, s.generation(from)))
 	case "leave":
-		return s.tell(s.c.Leave(from, &schema.Leave{Reason: s.words("reason")}))
+		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
+			HandOver: s.d.HasArg("hand-over")}))
 	case "connections":
 		var names []string
 		for _, a := range s.d.CmdArgs {
@@ -222,6 +236,15 @@ func (s *membership) parts() (all []schema.CheckpointPart) {
 		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n, Bytes: 100})
 	}
 	return all
+}
+
+// generation is that of a frame: by default what its sender's place has.
+func (s *membership) generation(from schema.Member) schema.Generation {
+	g := s.c.config.Generation
+	if i, ok := s.c.find(from); ok {
+		g = s.c.members[i].generation
+	}
+	return schema.Generation(s.count("generation", int(g)))
 }
 
 // words is an argument that has dashes in place of blanks.

@@ -16,12 +16,14 @@ type job struct {
 	coordinator *Coordinator
 	registered  time.Time
 	servers     []leaseRecord // that have its shards, in the coordinator's order
+	watching    []watching    // by trainer
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
 func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
-	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended}
+	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
+		watching: make([]watching, fitted.Trainers)}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
 		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config), Resume: found.from()}
 	if fitted != c.job {

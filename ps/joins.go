@@ -22,6 +22,11 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return
 	}
 	j := l.jobs[m.job]
+	if request.Run != 0 && !l.runs(m.job, request.Run) {
+		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "job_over",
+			Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", m.job)}})
+		return
+	}
 	if j != nil && j.attended() {
 		if !tookPart(j.ended, m.from) {
 			l.admit(j, m, request)
@@ -52,6 +57,15 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	l.waiting[m.job] = append(waiting, *m)
 	l.joins++
+}
+
+// runs reports that a run of a job is known here, or may be known to another ps.
+func (l *controlLoop) runs(name schema.JobName, run schema.RunID) bool {
+	if j := l.jobs[name]; j != nil {
+		return j.run == run
+	}
+	a := l.assignments[name]
+	return a != nil && a.run == run || !l.server.registry.alone.Load()
 }
 
 // coordinatedElsewhere reports whether another ps is known to coordinate a job. A shard server of it hears that ps

@@ -159,7 +159,9 @@ func (l *controlLoop) readHeartbeat(j *job, m *message, head *schema.Head) *refu
 	if j == nil || head.Job == 0 {
 		return l.answerEnded(m, head)
 	}
-	if !j.coordinator.Heartbeat(time.Now(), m.from, head) {
+	decisions, known := j.coordinator.Heartbeat(time.Now(), m.from, head)
+	l.carryOut(j, decisions)
+	if !known {
 		return schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", m.from, m.job)
 	}
 	return nil
@@ -214,8 +216,8 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 			a.trainerLeft(m.from)
 		}
 		// its last one may be a second old; who is no member is told by Leave
-		j.coordinator.Heartbeat(time.Now(), m.from, head)
-		l.carryOut(j, j.coordinator.Leave(m.from, control.Leave))
+		decisions, _ := j.coordinator.Heartbeat(time.Now(), m.from, head)
+		l.carryOut(j, append(decisions, j.coordinator.Leave(time.Now(), m.from, head.Generation, control.Leave)...))
 	default:
 		return schema.Refuse(schema.ReasonMalformed,
 			"control %s: a coordinator takes join, leave, scale_lr, lr_taken, report and failed", control.Name())

@@ -19,8 +19,14 @@ type policy interface {
 }
 
 // policyOf is the policy of a job.
-func policyOf(plan *schema.Plan) policy {
-	switch plan.Clock {
+func policyOf(config *CoordinatorConfig) policy {
+	switch config.Job.Policy {
+	case schema.PolicyRecover:
+		return recovering{}
+	case schema.PolicyWait:
+		return recovering{waits: true}
+	}
+	switch config.Job.Plan().Clock {
 	case schema.ClockEach:
 		return goingOn{}
 	case schema.ClockGrouped:

@@ -18,6 +18,9 @@ type shardServer struct {
 	serial        int              // of the last assignment that it has carried out
 	waiting       []schema.Waiting // what its shards waited for when it last reported
 	writing       bool             // a shard was at a checkpoint then
+
+	generation schema.Generation // that its shards go by; 0: the first
+	done       schema.Version    // batches that were complete on them when they began to
 }
 
 // Assign tells every shard server its shards. It is the first that a coordinator has to say, and said again, by Tick,
@@ -49,7 +52,7 @@ func (c *Coordinator) assignTo(i int) Decision {
 	assign := &schema.Assign{Job: c.config.Job, Serial: c.serial, Shards: c.shards,
 		Own: c.config.ShardServers[i].Server.Shards, Cluster: []schema.Member{},
 		DeadlineMS: c.config.Deadline.Milliseconds(), WindowBytes: c.config.WindowBytes, LR: c.lrAssigned(),
-		Checkpoints: c.checkpointsAssigned()}
+		Checkpoints: c.checkpointsAssigned(), Since: c.since()}
 	if c.config.Resume != nil {
 		assign.Resume = c.config.Resume.ID
 	}
@@ -80,10 +83,16 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	behind := r.Serial > s.serial && r.Serial < c.serial // it has carried out what is no longer the latest
 	s.Begin(now)
 	s.heard, s.ready, s.serial, s.waiting, s.writing = true, r.Ready, r.Serial, r.Waiting, r.Writing
+	rose := r.Generation > s.generation
+	s.generation, s.done = r.Generation, r.Done
 	if behind {
 		return []Decision{c.assignTo(i)}, true
 	}
-	return append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...), true
+	decisions := append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...)
+	if rose && c.phase == Running {
+		decisions = append(decisions, c.offer(now)...)
+	}
+	return decisions, true
 }
 
 // reportOfTrainer takes what a trainer says of the rounds that it adds up for all. It is one owner, so it waits in one

@@ -38,8 +38,8 @@ func TestCoordinatorReport(t *testing.T) {
 	}
 	both := []string{"told/t0", "told/t1"}
 	c.Connections(both)
-	c.Heartbeat(after(2*time.Second), "t0", &schema.Head{Batch: 17})
-	c.Heartbeat(after(2*time.Second), "t1", &schema.Head{Batch: 17})
+	c.Heartbeat(after(2*time.Second), "t0", &schema.Head{Generation: 1, Batch: 17})
+	c.Heartbeat(after(2*time.Second), "t1", &schema.Head{Generation: 1, Batch: 17})
 	c.Tick(after(2 * time.Second))
 	if p = c.Telemetry(after(2 * time.Second)); p.Phase != schema.PhaseRunning || p.StartedMS != at.UnixMilli()+1000 ||
 		p.Batch != 17 || p.Members[1].Waited {
@@ -53,7 +53,7 @@ func TestCoordinatorReport(t *testing.T) {
 				First: []schema.Member{"t0"}}}})
 	c.Report(after(3*time.Second), "p-b", &schema.Report{Serial: 1, Ready: true,
 		Waiting: []schema.Waiting{{Batch: 17, Members: []schema.Member{"t1"}, First: []schema.Member{"t1"}}}})
-	c.Heartbeat(after(3*time.Second), "t0", &schema.Head{Batch: 18})
+	c.Heartbeat(after(3*time.Second), "t0", &schema.Head{Generation: 1, Batch: 18})
 	c.Connections(both[:1])
 	c.Tick(after(3 * time.Second))
 	p = c.Telemetry(after(4500 * time.Millisecond))
@@ -69,7 +69,7 @@ func TestCoordinatorReport(t *testing.T) {
 	for s := 4 * time.Second; c.Phase() != Ended && s < time.Minute; s += time.Second {
 		c.Report(after(s), "p-a", &schema.Report{Serial: 1, Ready: true})
 		c.Report(after(s), "p-b", &schema.Report{Serial: 1, Ready: true})
-		c.Heartbeat(after(s), "t0", &schema.Head{Batch: 18})
+		c.Heartbeat(after(s), "t0", &schema.Head{Generation: 1, Batch: 18})
 		c.Tick(after(s))
 	}
 	if p = c.Telemetry(after(time.Minute)); p.Phase != schema.PhaseEnded || p.Failed == nil || p.Failed.Member != "t1" {
@@ -90,7 +90,7 @@ func TestLongReasonsFitAReport(t *testing.T) {
 	c.Join(at, "j-2", &schema.Join{Job: job, Host: "two"})
 	c.Report(at, "p-a", &schema.Report{Serial: 1, Ready: true})
 	c.Tick(at)
-	c.Leave("t0", &schema.Leave{Reason: long})
+	c.Leave(at, "t0", 1, &schema.Leave{Reason: long})
 	p := c.Telemetry(at)
 	if p.Failed == nil || p.Failed.Member != "t0" {
 		t.Fatalf("%+v", p.Failed)

@@ -27,7 +27,7 @@ type worker struct {
 	queue  *queue
 	watch  *watch
 	ask    chan struct{} // has room for one: somebody wants a fresh waiting
-	left   chan struct{} // has room for one: gone has changed
+	left   chan struct{} // has room for one: gone or since has changed
 	done   chan struct{}
 
 	modules *module.Set // that the shard hosts; nil where the job has none
@@ -61,14 +61,23 @@ type worker struct {
 	saving      atomic.Bool // a part is being written
 	part        atomic.Pointer[schema.CheckpointPart]
 
-	send      func(to schema.Member, subject fabric.Subject, frame fabric.Payload)
-	result    func(error)                 // told once that the shard is ready (nil), and once that it failed
+	send func(to schema.Member, subject fabric.Subject, frame fabric.Payload)
+	// told that the shard is ready, or goes by other generations (nil), and once that it failed
+	result    func(error)
 	reachable func(context.Context) error // waits until the shard is listened at; nil where it is
 
 	mu      sync.Mutex
 	waiting shard.Waiting
 	told    tally
-	gone    []schema.Member // of a grouped job, as the coordinator said last
+	gone    []schema.Member     // of a grouped job, as the coordinator said last
+	since   []schema.Generation // of trainers, likewise
+	taken   takenOver
+}
+
+// takenOver is how far a shard was when it began to go by generations of trainers' places.
+type takenOver struct {
+	generation schema.Generation // the newest of them
+	done       schema.Version
 }
 
 // acknowledgeEvery is the time between two looks at what little has come: see endpoint.Endpoint.Tick.
@@ -164,6 +173,9 @@ func (w *worker) serve(ctx context.Context, saving *sync.WaitGroup) (err error) 
 			if err := w.withoutGone(); err != nil {
 				return err
 			}
+			if w.takeOver() {
+				w.result(nil)
+			}
 		case <-w.ask:
 			w.answerLoop()
 		case <-ctx.Done():
@@ -202,10 +214,54 @@ func (w *worker) lose(gone []schema.Member) {
 	w.mu.Lock()
 	w.gone = gone
 	w.mu.Unlock()
+	w.tellLeft()
+}
+
+func (w *worker) tellLeft() {
 	select {
 	case w.left <- struct{}{}:
 	default: // it has yet to look
 	}
+}
+
+// rise tells the shard in which generations trainers have taken their places.
+func (w *worker) rise(since []schema.Generation) {
+	w.mu.Lock()
+	w.since = since
+	w.mu.Unlock()
+	w.tellLeft()
+}
+
+// takeOver has the shard go by the generations that the coordinator said last, and notes how far it was. It reports
+// whether there were any that it did not know.
+func (w *worker) takeOver() bool {
+	w.mu.Lock()
+	since, before := w.since, w.taken.generation
+	w.mu.Unlock()
+	next := takenOver{generation: before}
+	w.stepLock.Lock()
+	for i, g := range since {
+		if g > before && g > w.config.Generation {
+			w.end.TakeOver(i, g)
+			next.generation = max(next.generation, g)
+		}
+	}
+	next.done = w.end.Done()
+	w.stepLock.Unlock()
+	if next.generation == before {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.taken = next
+	return true
+}
+
+// takenOver is how far the shard was when it began to go by the generations that it goes by.
+func (w *worker) takenOver() takenOver {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.taken
 }
 
 // withoutGone closes what waited for those who are gone alone. A broken invariant ends the job, not the server.
@@ -213,6 +269,9 @@ func (w *worker) withoutGone() (err error) {
 	w.mu.Lock()
 	gone := w.gone
 	w.mu.Unlock()
+	if len(gone) == 0 {
+		return nil
+	}
 	w.stepLock.Lock()
 	defer w.end.Flush()
 	defer w.stepLock.Unlock()

@@ -17,6 +17,8 @@ type Control struct {
 	ScaleLR *ScaleLR `json:"scale_lr,omitempty"`
 	LR      *LR      `json:"lr,omitempty"`
 	LRTaken *LRTaken `json:"lr_taken,omitempty"`
+	// TakeOver has a trainer take the place of one that was lost, besides its own.
+	TakeOver *Joined `json:"take_over,omitempty"`
 }
 
 // Join asks the coordinator to admit a trainer. Wanted is a member id, or empty for the next free one.
@@ -28,6 +30,10 @@ type Join struct {
 	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
 	// Resume asks for the newest durable version of the job in place of version 0.
 	Resume bool `json:"resume,omitempty"`
+	// Run is the run of the job that the trainer was part of and wants to be part of again; 0: any.
+	Run RunID `json:"run_id,omitempty,string"`
+	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
+	Process string `json:"process,omitempty"`
 }
 
 // How a trainer reaches shards.
@@ -69,8 +75,11 @@ type Joined struct {
 	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	LR []LRChange `json:"lr,omitempty"` // changes that are decided
-	// Version is the one that a resumed job begins with; 0: the job is not resumed.
+	// Version is the one that the trainer begins with: 0, that of the checkpoint, or, of a place in a job that runs, the
+	// version that the batch under way is computed on.
 	Version Version `json:"version,omitempty"`
+	// Resumed is the version that the job began with; 0: it was not resumed.
+	Resumed Version `json:"resumed,omitempty"`
 
 	Servers []DataServer `json:"servers,omitempty"` // empty: all shards are on the server that answered
 	Peers   []Peer       `json:"peers,omitempty"`   // of all trainers, once started, where trainers reduce
@@ -94,6 +103,9 @@ const RefusedLR = "lr"
 // admitted.
 const RefusedBusy = "busy"
 
+// RefusedReplaced is the reason of a Refused that tells a trainer that its place in the job is another's now.
+const RefusedReplaced = "replaced"
+
 // Start tells the trainers that all have joined and that Batch is the first.
 type Start struct {
 	RunID RunID `json:"run_id,string"`
@@ -104,6 +116,8 @@ type Start struct {
 // the frame has FlagComplete: then what failed came after the training, and the others have theirs.
 type Leave struct {
 	Reason string `json:"reason,omitempty"`
+	// HandOver says that another may compute its lanes from here on.
+	HandOver bool `json:"hand_over,omitempty"`
 }
 
 // Left answers Leave.
@@ -139,6 +153,9 @@ type Assign struct {
 	Resume string `json:"resume,omitempty"`
 	// Checkpoints says which versions shards write down; nil: none.
 	Checkpoints *Checkpoints `json:"checkpoints,omitempty"`
+	// Since is of each trainer the generation in which its place was taken last; empty: the first, of all of them. Shards
+	// take frames of that generation alone.
+	Since []Generation `json:"since,omitempty"`
 }
 
 // Checkpoints is which versions of a job the ps with its shards write down. A ps without a folder writes none.
@@ -164,6 +181,10 @@ type Report struct {
 	Parts []CheckpointPart `json:"parts,omitempty"`
 	// Writing says that a shard here copies or writes a version: it would miss another one.
 	Writing bool `json:"writing,omitempty"`
+	// Generation is the newest of Since that all shards here go by; 0: the first.
+	Generation Generation `json:"generation,omitempty"`
+	// Done is how many batches were complete on all shards here when they began to.
+	Done Version `json:"done,omitempty"`
 }
 
 // Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has contributed

@@ -110,13 +110,9 @@ func (c Control) check() error {
 		}
 		texts = append(texts, c.Join.Host)
 	case c.Joined != nil:
-		if err := CheckName("member", string(c.Joined.Member)); err != nil {
-			return err
-		}
-		if j := c.Joined; j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 {
-			return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 0, 0 and 1",
-				j.LaneCount, j.Shards, j.Missing, j.DeadlineMS)
-		}
+		return c.Joined.check()
+	case c.TakeOver != nil:
+		return c.TakeOver.check()
 	case c.Refused != nil:
 		r := c.Refused
 		texts = append(texts, r.Reason, r.Field, r.Have, r.Want, r.Text)
@@ -135,6 +131,17 @@ func (c Control) check() error {
 		if len(t) > TextBytesMax {
 			return fmt.Errorf("text of %d bytes: want at most %d", len(t), TextBytesMax)
 		}
+	}
+	return nil
+}
+
+func (j *Joined) check() error {
+	if err := CheckName("member", string(j.Member)); err != nil {
+		return err
+	}
+	if j.LaneCount < 1 || j.Shards < 0 || j.Missing < 0 || j.DeadlineMS < 1 {
+		return fmt.Errorf("%d lanes, %d shards, %d missing, deadline %d ms: want at least 1, 0, 0 and 1",
+			j.LaneCount, j.Shards, j.Missing, j.DeadlineMS)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ func testControls() []Control {
 		{ScaleLR: &ScaleLR{From: 500, Scale: 0.1}},
 		{LR: &LR{Serial: 3, Changes: []LRChange{{From: 500, Scale: 0.1}, {From: 900, Scale: 0.01}}}},
 		{LRTaken: &LRTaken{Serial: 3, Begun: 480}},
+		{TakeOver: &Joined{Member: "t2", RunID: 5, Generation: 3, LaneCount: 1, Shards: 1, DeadlineMS: 30000, Version: 7}},
 	}
 }
 

@@ -22,11 +22,13 @@ type Job struct {
 	// batches that a trainer may run ahead where that is bounded; else 0
 	Ahead int `json:"ahead"`
 	// trainers whose contributions make one update where they are grouped; else 0
-	Group      int    `json:"group,omitempty"`
-	Wire       Wire   `json:"wire"`        // how gradients travel
-	Reduce     string `json:"reduce"`      // who adds up: ReduceShards (also "") or ReduceTrainers
-	Apply      string `json:"apply"`       // ApplyUpdate or ApplyMean
-	Policy     string `json:"policy"`      // PolicyFail
+	Group  int    `json:"group,omitempty"`
+	Wire   Wire   `json:"wire"`   // how gradients travel
+	Reduce string `json:"reduce"` // who adds up: ReduceShards (also "") or ReduceTrainers
+	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
+	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes no bit
+	// (Job.TakesOver), PolicyWait or PolicyFail.
+	Policy     string `json:"policy"`
 	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	// of all parameters and tables that have none of their own, and of modules
 	Optimizer  Optimizer    `json:"optimizer"`
@@ -66,14 +68,16 @@ const (
 	GradientsFloat32   = "float32"
 	GradientsBFloat16  = "bfloat16" // summed in float32; a contribution is rounded once, when it is sent
 	GradientsFloat16   = "float16"
-	SparseRows         = "rows"   // row gradients travel as keys and rows
-	SparseBags         = "bags"   // as gradients of bags, with each bag's keys, which the shard expands
-	SparseAuto         = "auto"   // whichever is smaller for the job
-	ApplyUpdate        = "update" // shards own dense parameters and their optimizer, and publish new parameters
-	ApplyMean          = "mean"   // shards average, and every trainer keeps dense parameters and their optimizer
-	PolicyFail         = "fail"   // a lost member ends the job
-	NonfiniteFail      = "fail"   // a gradient that is not finite ends the job
-	NonfiniteSkip      = "skip"   // its lane is absent from the batch
+	SparseRows         = "rows"    // row gradients travel as keys and rows
+	SparseBags         = "bags"    // as gradients of bags, with each bag's keys, which the shard expands
+	SparseAuto         = "auto"    // whichever is smaller for the job
+	ApplyUpdate        = "update"  // shards own dense parameters and their optimizer, and publish new parameters
+	ApplyMean          = "mean"    // shards average, and every trainer keeps dense parameters and their optimizer
+	PolicyFail         = "fail"    // a lost trainer ends the job
+	PolicyWait         = "wait"    // a new process has to take its place
+	PolicyRecover      = "recover" // another trainer computes its lanes, unless a new process takes its place
+	NonfiniteFail      = "fail"    // a gradient that is not finite ends the job
+	NonfiniteSkip      = "skip"    // its lane is absent from the batch
 	InitZeros          = "zeros"
 	InitUniform        = "uniform"
 	InitNormal         = "normal"

@@ -125,7 +125,11 @@ func (c *jobCheck) head(j *Job) {
 	} else if j.Consistency != ConsistencyAsync && j.Consistency != ConsistencyGrouped {
 		c.oneOf("apply", j.Apply, ApplyUpdate, ApplyMean)
 	}
-	c.oneOf("policy", j.Policy, PolicyFail)
+	if j.TakesOver() {
+		c.oneOf("policy", j.Policy, PolicyFail, PolicyWait, PolicyRecover)
+	} else {
+		c.oneOf("policy", j.Policy, PolicyFail) // what a trainer has is lost with it
+	}
 	if c.between("chunk_bytes", j.ChunkBytes, ChunkBytesMin, ChunkBytesMax) && j.ChunkBytes%valuesAlign != 0 {
 		c.add("chunk_bytes", j.ChunkBytes, "a multiple of %d", valuesAlign)
 	}

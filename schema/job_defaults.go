@@ -3,7 +3,7 @@ package schema
 import "gradbus/lane"
 
 // WithDefaults gives a copy of the manifest in which every field that is zero and has an obvious value has it: one
-// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyFail, ChunkBytes, SGD, what an optimizer leaves open
+// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, what an optimizer leaves open
 // (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload. Left are the name, what is
 // trained, how that begins (Init) and the learning rate.
 //
@@ -20,7 +20,6 @@ func (j *Job) WithDefaults() *Job {
 	if n.Reduce == ReduceTrainers && j.Apply == "" {
 		n.Apply = ApplyMean // there is nobody else to apply
 	}
-	setDefault(&n.Policy, PolicyFail)
 	setDefault(&n.ChunkBytes, ChunkBytes)
 	n.Tables = append([]TableSpec(nil), j.Tables...)
 	n.Parameters = append([]Parameter(nil), j.Parameters...)
@@ -28,6 +27,10 @@ func (j *Job) WithDefaults() *Job {
 		setDefault(&n.Tables[i].Partitions, Partitions)
 	}
 	n.resolveOptimizers()
+	if n.TakesOver() {
+		setDefault(&n.Policy, PolicyRecover)
+	}
+	setDefault(&n.Policy, PolicyFail)
 	return &n
 }
 

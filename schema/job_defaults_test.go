@@ -9,7 +9,7 @@ import (
 func TestJobWithDefaults(t *testing.T) {
 	short := &Job{Name: "clicks", Tables: []TableSpec{{Name: "items", Rows: 10, Dim: 2, Init: Uniform(0.5)}}}
 	full := &Job{Name: "clicks", Workload: "clicks", Trainers: 1, Lanes: 8, Consistency: "sync", Apply: "update",
-		Policy:     "fail",
+		Policy:     "recover",
 		ChunkBytes: 256 << 10, Optimizer: Optimizer{Kind: "sgd"},
 		Tables: []TableSpec{{Name: "items", Rows: 10, Dim: 2, Partitions: 64, Init: Init{Kind: "uniform", Scale: 0.5}}}}
 	if got := short.WithDefaults(); !reflect.DeepEqual(got, full) {

@@ -18,7 +18,8 @@ const FrameBytesOver = 1 << 10
 // they are there.
 func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payload Payload) (*refusal, error) {
 	early, refused := s.clock.Line(contributor).ReachRows(h.Batch)
-	if refused == nil {
+	past := refused != nil && s.reachesPast(contributor, h.Batch)
+	if refused == nil || past {
 		refused = s.checkLookup(v)
 	}
 	if refused != nil {
@@ -27,6 +28,9 @@ func (s *Shard) stepLookup(contributor int, h *schema.Head, v *schema.View, payl
 	if early {
 		s.park(contributor, h, v, payload)
 		return nil, nil
+	}
+	if past {
+		return nil, s.answerPast(contributor, *h, *v)
 	}
 	return nil, s.answerLookup(contributor, h, v)
 }
@@ -157,6 +161,9 @@ func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 	lag, weight := schema.Batch(0), 0.0
 	if l := s.clock.Line(contributor); l.Sparse != nil {
 		lag, weight = h.Batch-min(h.Batch, l.Sparse.Closed()), l.Sparse.Weight()
+		if h.Batch < l.Sparse.Closed() { // of the version before
+			weight = l.Sparse.WeightBefore()
+		}
 	}
 	s.rows.SetHead(schema.Head{
 		Offset: uint64(lag),

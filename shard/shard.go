@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"math"
 
 	"gradbus/cuda"
 	"gradbus/schema"
@@ -11,7 +12,7 @@ import (
 	"gradbus/shard/state"
 )
 
-// Config is what a shard is made from. Every field but Advice, Own, Lent, Resumed, OnGroup and
+// Config is what a shard is made from. Every field but Advice, Own, Lent, KeepsPast, Resumed, OnGroup and
 // Journal is needed.
 type Config struct {
 	Job        *schema.Job       // validated; the shard keeps and does not change it
@@ -35,6 +36,9 @@ type Config struct {
 	// Lent says that contributions may lie in memory of their senders', which nobody here writes to: nothing is added
 	// up before a round closes.
 	Lent bool
+	// KeepsPast is that a trainer's place may be taken over (TakeOver): rows that a round changes are kept as they were
+	// until the next round over rows closes.
+	KeepsPast bool
 	// Resumed is what the shard begins with in place of what is drawn; nil for that.
 	Resumed *Resumed
 	// OnGroup is told, in grouped, what becomes of groups, in the order in which it happens; nil for nobody.
@@ -100,8 +104,9 @@ type Shard struct {
 	lr     state.LRChanges
 	tables []state.Table // nil where no column is on this shard
 
-	held      *round.Held // by contributor: bytes of its contributions to open rounds
-	copy      *copying    // of a version; nil where there is none
+	since     []schema.Generation // by contributor: of the frames that are taken of it
+	held      *round.Held         // by contributor: bytes of its contributions to open rounds
+	copy      *copying            // of a version; nil where there is none
 	copies    copyWish
 	parked    []parking // by contributor
 	answering []int     // contributors whose parked lookups are being answered, in their order
@@ -119,7 +124,10 @@ type Shard struct {
 func New(ctx context.Context, c Config) (*Shard, error) {
 	c.Advice = cmp.Or(c.Advice, "raise the server's --staged-mib or send smaller batches")
 	s := &Shard{config: c, member: c.Placement.Owner(c.Index), parked: make([]parking, len(c.Contributors)),
-		held: round.NewHeld(len(c.Contributors))}
+		held: round.NewHeld(len(c.Contributors)), since: make([]schema.Generation, len(c.Contributors))}
+	for i := range s.since {
+		s.since[i] = c.Generation
+	}
 	if err := s.build(ctx); err != nil {
 		s.Close()
 		return nil, fmt.Errorf("make shard %s of job %s: %w", s.member, c.Job.Name, err)
@@ -199,6 +207,14 @@ func (s *Shard) Rounds() uint64 { return s.rounds }
 
 // Newest is the version whose rounds are all closed here; in async that of the trainer who is furthest.
 func (s *Shard) Newest() schema.Version { return s.newest }
+
+// Done is how many batches are complete here, of all trainers; where nothing is added up here, all that there may be.
+func (s *Shard) Done() schema.Version {
+	if s.Idle() {
+		return math.MaxUint64
+	}
+	return s.clock.Line(0).Done()
+}
 
 // BeginningProves reports whether a contributor, by beginning a batch, says that all which it sent of those before
 // has come, so that it needs no ack.
@@ -316,13 +332,23 @@ func (s *Shard) outputResult(l *round.Line, r schema.Batch, to schema.Member, b 
 
 // admit checks what every frame must have right: job, generation and a sender who is a trainer of the job.
 func (s *Shard) admit(from schema.Member, v *schema.View) (contributor int, refused *refusal) {
-	if err := v.CheckJob(s.config.RunID, s.config.Generation); err != nil {
+	i := s.Contributor(from)
+	if err := s.CheckMember(i, v); err != nil {
 		return 0, schema.Refusing(err)
 	}
-	if i := s.Contributor(from); i >= 0 {
+	if i >= 0 {
 		return i, nil
 	}
 	return 0, schema.Refuse(schema.ReasonUnknownSender, "%s is not a trainer of job %s", from, s.config.Job.Name)
+}
+
+// CheckMember checks that a frame is of this run of the job, and of whoever has its sender's place now. The contributor
+// is -1 of who is none.
+func (s *Shard) CheckMember(contributor int, v *schema.View) error {
+	if contributor < 0 {
+		return v.CheckJob(s.config.RunID, s.config.Generation)
+	}
+	return v.CheckJob(s.config.RunID, s.since[contributor])
 }
 
 // Contributor is the index of a trainer; -1 of who is none.

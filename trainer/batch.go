@@ -267,30 +267,45 @@ func (b *Batch) Fetch(ctx context.Context) error {
 	if err := b.out("Fetch", prepared); err != nil {
 		return err
 	}
-	r := b.run
-	b.ctx, b.stop = r.running(ctx)
-	if err := b.fetch(b.ctx); err != nil {
-		err = b.failed(b.ctx, err)
-		b.stop()
-		return err
-	}
-	b.stage = fetched
-	return nil
+	return b.fetchWithin(ctx, nil)
 }
 
-func (b *Batch) fetch(ctx context.Context) error {
+// fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
+// ErrAgain, the next call goes on.
+func (b *Batch) fetchWithin(ctx, wait context.Context) error {
+	b.ctx, b.stop = b.run.running(ctx)
+	err := b.fetch(b.ctx, wait)
+	if err == nil {
+		b.stage = fetched
+		return nil
+	}
+	if wait == nil || !errors.Is(err, ErrAgain) {
+		err = b.failed(b.ctx, err)
+	}
+	b.stop()
+	return err
+}
+
+func (b *Batch) fetch(ctx, wait context.Context) error {
 	r := b.run
 	if b.stage == naming {
 		if err := b.prepare(); err != nil {
 			return err
 		}
 	}
-	if !b.rowless && r.newest() < r.committed {
+	if !b.rowless && r.newest() < r.committed && !r.lookups.sent {
 		if err := r.askAhead(r.lookups); err != nil {
 			return err
 		}
 	}
-	if err := cmp.Or(b.wait(ctx), r.Err()); err != nil { // the report of a batch may have ended the session
+	if wait != nil {
+		var stop func()
+		wait, stop = r.running(wait)
+		defer stop()
+	} else {
+		wait = ctx
+	}
+	if err := cmp.Or(b.wait(wait), r.Err()); err != nil { // the report of a batch may have ended the session
 		return err
 	}
 	if err := r.awaitLR(ctx, b.number); err != nil {

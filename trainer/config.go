@@ -59,6 +59,7 @@ type Config struct {
 	// Resume begins with the newest durable version of the job in place of version 0: ps writes versions down where it has
 	// a folder for them (--checkpoint-dir). All trainers of a job resume, or none. Session.Version tells where it is.
 	Resume bool
+	run    schema.RunID // that it wants to be part of again; 0: any
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
 	// is slow.
 	Log *slog.Logger
@@ -124,6 +125,12 @@ var (
 	ErrPeerLost = errors.New("data server of a trainer lost")
 	// ErrJobFailed: the coordinator ended the job for all of its trainers. Its name may be used again.
 	ErrJobFailed = errors.New("job failed")
+	// ErrInterrupted is what a program gives Abort that was told to end, and has not failed: others may compute its lanes.
+	// The end of a context by context.Canceled is the same.
+	ErrInterrupted = errors.New("interrupted")
+	// ErrReplaced: others went on without this trainer, since it was not heard of for too long, and its place is another's
+	// by now. It may join anew.
+	ErrReplaced = errors.New("the place in the job is another's now")
 	// ErrFrameRefused: a shard refused a frame of this trainer, which it therefore will never answer. The job's weights
 	// are as they were before the batch.
 	ErrFrameRefused = errors.New("frame refused")

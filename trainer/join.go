@@ -121,7 +121,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (
 	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]),
 		answers: make(chan schema.Control, 1)}
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume}
+		Resume: c.Resume, Process: process.Self(), Run: c.run}
 	if own != nil {
 		join.URL = own.url
 	}
@@ -190,10 +190,8 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 	if err == nil && s.own != nil {
 		err = s.connectPeers(ctx)
 	}
-	if err == nil && s.joined.Version > 0 {
-		err = s.resume(ctx)
-	} else if err == nil {
-		err = s.assign(ctx)
+	if err == nil {
+		err = s.enter(ctx)
 	}
 	s.activity.begin(elsewhere)
 	if err != nil {

@@ -2,6 +2,7 @@ package trainer
 
 import (
 	"fmt"
+	"strconv"
 	"time"
 
 	"gradbus/fabric"
@@ -143,6 +144,14 @@ func (s *Session) word(from string, v *schema.View) error {
 	case c.Refused != nil && c.Refused.Reason == schema.RefusedLR:
 		s.lr.refuse(c.Refused)
 		return nil
+	case c.Refused != nil && c.Refused.Reason == schema.RefusedReplaced:
+		if c.Refused.Want != strconv.Itoa(int(s.joined.Generation)) {
+			return nil // who had the place before
+		}
+		return fmt.Errorf("%w: job %s: %s", ErrReplaced, s.job.Name, c.Refused.Text)
+	case c.TakeOver != nil:
+		s.takeovers.tell(c.TakeOver)
+		return nil
 	}
 	select {
 	case s.controls <- c:
@@ -163,9 +172,14 @@ func (s *Session) refused(from string, v *schema.View) error {
 		return fmt.Errorf("refusal from %s: %w", from, err)
 	}
 	h := v.Head()
+	if h.Generation != 0 && h.Generation != s.joined.Generation {
+		return nil // of who had the place before, or has it now
+	}
 	switch r.Reason {
 	case schema.ReasonDuplicate.String():
 		return nil
+	case schema.ReasonOldGeneration.String():
+		return fmt.Errorf("%w: job %s: %s: %s", ErrReplaced, s.job.Name, from, r.Text)
 	case schema.ReasonStaleBatch.String():
 		// A repetition that came late: of a contribution whose ack was late, or of a lookup or pull that others have
 		// overtaken meanwhile. They could not have gone on without this trainer's own contributions.

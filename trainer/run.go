@@ -61,24 +61,26 @@ func (s *Session) Run(ctx context.Context, w Workload, batches uint64, report fu
 	ctx, stop := s.running(ctx)
 	defer stop()
 	r := s.begin(batches, report)
-	for range batches {
-		if err := r.fill(ctx, w); err != nil {
-			return err
-		}
+	if err := r.train(ctx, w, r.committed+schema.Version(batches)); err != nil {
+		return err
 	}
 	return s.Finish(ctx)
 }
 
-// fill lets a workload compute the next batch.
-func (r *run) fill(ctx context.Context, w Workload) error {
-	b, err := r.Next()
-	if err != nil {
-		return err
+// fill lets a workload compute the next batch. It waits for those before it until wait ends: where that is by ErrAgain,
+// the next call goes on.
+func (r *run) fill(ctx, wait context.Context, w Workload) error {
+	b := r.now
+	if b == nil || b.stage == committed {
+		var err error
+		if b, err = r.Next(); err != nil {
+			return err
+		}
+		if err := b.collect(w); err != nil {
+			return b.failed(ctx, err)
+		}
 	}
-	if err := b.collect(w); err != nil {
-		return b.failed(ctx, err)
-	}
-	if err := b.Fetch(ctx); err != nil {
+	if err := b.fetchWithin(ctx, wait); err != nil {
 		return err
 	}
 	for i, n := range r.compute.samples {

@@ -83,9 +83,8 @@ type sampled[T any] struct {
 	keys     Keys
 	compute  func(*Step[T]) float64
 	step     Step[T]
-	first    lane.Lane
 	before   []int
-	offsets  [][][]int64 // [hosted lane][table] where each sample's keys begin, and where the last one ends
+	offsets  [][][]int64 // [lane][table] where each sample's keys begin, and where the last one ends
 }
 
 // Workload makes a workload for Run of the samples and of a function that computes some of them, for programs that join
@@ -102,9 +101,8 @@ func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (
 	if err != nil {
 		return nil, err
 	}
-	first, lanes := s.Lanes()
-	w := &sampled[T]{data: d, shuffler: shuffler, keys: Keys{tables: s.job.Tables}, compute: compute, first: first,
-		offsets: make([][][]int64, lanes)}
+	w := &sampled[T]{data: d, shuffler: shuffler, keys: Keys{tables: s.job.Tables}, compute: compute,
+		offsets: make([][][]int64, s.job.Lanes)}
 	for i := range w.offsets {
 		w.offsets[i] = make([][]int64, len(s.job.Tables))
 	}
@@ -120,7 +118,7 @@ func newSampled[T any](s *Session, d *Data[T], compute func(*Step[T]) float64) (
 
 // Keys implements Workload.
 func (w *sampled[T]) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (samples int, out [][]uint64) {
-	chosen, offsets, k := w.shuffler.Samples(b, l), w.offsets[l-w.first], &w.keys
+	chosen, offsets, k := w.shuffler.Samples(b, l), w.offsets[l], &w.keys
 	k.keys = keys
 	for table := range offsets {
 		offsets[table] = append(offsets[table][:0], 0)
@@ -145,7 +143,7 @@ func (w *sampled[T]) fault() error { return w.keys.err }
 func (w *sampled[T]) Bags(_ schema.Batch, l lane.Lane, offsets [][]int64) [][]int64 {
 	for table := range offsets {
 		if w.step.tables[table].pooled {
-			offsets[table] = append(offsets[table], w.offsets[l-w.first][table]...)
+			offsets[table] = append(offsets[table], w.offsets[l][table]...)
 		}
 	}
 	return offsets
@@ -160,7 +158,7 @@ func (w *sampled[T]) Lane(step *LaneStep) (lossSum float64, err error) {
 			}
 		}
 	}()
-	w.step.begin(step, w.shuffler.Samples(step.Batch, step.Lane), w.offsets[step.Lane-w.first])
+	w.step.begin(step, w.shuffler.Samples(step.Batch, step.Lane), w.offsets[step.Lane])
 	lossSum = w.compute(&w.step)
 	return lossSum, w.step.end()
 }

@@ -57,8 +57,11 @@ type Session struct {
 	epoch    time.Time     // when it was made
 	retry    *time.Timer
 	left     bool
+	// others may compute its lanes when it has left: it was interrupted, and has not failed
+	handsOver bool
 
 	evaluation *evaluation // made when first needed
+	takeovers  takeovers
 
 	connMu  sync.Mutex // guards the setting of servers' conn: reports are sent while peers are still dialed. A leaf
 	statsMu sync.Mutex
@@ -286,6 +289,7 @@ func (s *Session) Abort(err error) error {
 	if err == nil {
 		return s.Close()
 	}
+	s.handsOver = errors.Is(err, context.Canceled) || errors.Is(err, ErrInterrupted)
 	return s.leave(err.Error())
 }
 
@@ -308,6 +312,7 @@ func (s *Session) leave(reason string) error {
 	if err := s.Err(); err != nil && reason == "" {
 		reason = err.Error()
 	}
+	s.takeovers.leaveAll(reason)
 	if reason == "" || s.complete.Load() {
 		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
 			reason = err.Error()
@@ -347,10 +352,11 @@ func (s *Session) close() {
 }
 
 func (s *Session) sayLeave(ctx context.Context, reason string) error {
-	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) {
+	if err := s.Err(); errors.Is(err, ErrServerLost) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrReplaced) {
 		return nil // there is nobody to tell, or nobody who does not know
 	}
-	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason)}})
+	frame, err := schema.EncodeControl(s.signHead(), schema.Control{Leave: &schema.Leave{Reason: schema.Clip(reason),
+		HandOver: s.handsOver}})
 	if err != nil {
 		return fmt.Errorf("leave job %s: %w", s.job.Name, err)
 	}

@@ -124,7 +124,7 @@ func (s *Session) assign(ctx context.Context) error {
 	w := &assigning{model: s.config.From, job: s.job}
 	s.config.From = nil // it may be as large as all tables
 	for range start {
-		if err := r.fill(ctx, w); err != nil {
+		if err := r.fill(ctx, ctx, w); err != nil {
 			return fmt.Errorf("begin with the values of a model: %w", err)
 		}
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -121,6 +120,8 @@ func (o *common) addTraining(set *pflag.FlagSet, s *settings.Shared, drawn, dens
 		"`mode`: sync waits for every batch, bounded lets trainers run ahead, async waits for nobody, and each trainer ends "+
 			"with the weights of its own moment")
 	set.IntVar(&s.Ahead, "ahead", 0, "`number` of batches that a trainer may run ahead, in bounded")
+	set.StringVar(&s.Policy, "on-lost", s.Policy, "`policy` for a lost trainer: recover (the others compute its lanes, "+
+		"until a new one takes its place), wait (a new one has to) or fail; empty is recover where that changes no bit")
 	set.StringVar(&s.OnNonfinite, "on-nonfinite", schema.NonfiniteFail,
 		"`what` becomes of a lane whose gradient is not finite: fail ends the job, skip leaves the lane out of its batch")
 	set.StringVar(&s.Wire.Gradients, "wire", schema.GradientsFloat32,
@@ -167,7 +168,7 @@ func (o *common) childArgs(i int, s *settings.Shared) []string {
 		"--lr", settings.Number(s.LR), "--momentum", settings.Number(s.Momentum), "--optimizer", s.Optimizer, "--schedule",
 		s.Schedule, "--clip", s.Clip, "--seed", strconv.FormatUint(s.Seed, 10),
 		"--apply", s.Apply, "--reduce", s.Reduce, "--consistency", s.Consistency, "--ahead", strconv.Itoa(s.Ahead),
-		"--on-nonfinite", s.OnNonfinite,
+		"--on-lost", s.Policy, "--on-nonfinite", s.OnNonfinite,
 		"--wire", s.Wire.Gradients, "--error-feedback=" + strconv.FormatBool(s.Wire.ErrorFeedback),
 		"--id", fmt.Sprintf("t%d", i), "--backend", o.backend, "--isa", o.isa,
 		"--threads", strconv.Itoa(o.threads), "--token-file", o.tokenFile, "--nats-creds", o.creds, "--route", o.route,
@@ -284,7 +285,7 @@ func leave(ctx context.Context, session *trainer.Session, err error) error {
 		err = because(ctx, err)
 		reason = err
 	case ctx.Err() != nil:
-		reason = errors.New("interrupted")
+		reason = trainer.ErrInterrupted
 	}
 	if leaving := session.Abort(reason); err == nil {
 		err = leaving

@@ -36,6 +36,7 @@ type Shared struct {
 	Consistency string // mode of the job: "sync" (also ""), "bounded" or "async"
 	Ahead       int    // batches that a trainer may run ahead, 1 to 16 in bounded, else 0
 
+	Policy      string // what becomes of the job when a trainer is lost; "" is as schema.Job.WithDefaults says
 	OnNonfinite string // what becomes of a lane whose gradient is not finite: "fail" (also "") or "skip"
 
 	Wire schema.Wire // how gradients travel; the zero value is float32 and rows
@@ -183,7 +184,7 @@ func (s Shared) Manifest(workload string) *schema.Job {
 		Apply:       s.Apply,
 		Reduce:      s.Reduce,
 		OnNonfinite: s.OnNonfinite,
-		Policy:      schema.PolicyFail,
+		Policy:      s.Policy,
 		ChunkBytes:  schema.ChunkBytes,
 		Optimizer:   optimizer,
 	}

@@ -37,6 +37,7 @@ type Endpoint struct {
 	outgoing
 	config  shard.Config
 	windows []window // by contributor
+	receipt func() *fabric.Receipt
 	ack     func(to schema.Member, frame []byte)
 	frame   *schema.Frame // of acks
 	acks    uint64
@@ -59,12 +60,21 @@ func New(ctx context.Context, c Config) (*Endpoint, error) {
 		return nil, err
 	}
 	e := &Endpoint{Shard: made, config: c.Shard, ack: c.Ack, frame: frame, outgoing: outgoing{publish: c.Publish}}
-	share := uint64(c.Shard.StagedBytesMax) / uint64(len(c.Shard.Contributors))
+	e.receipt = func() *fabric.Receipt {
+		return fabric.NewReceipt(uint64(c.Shard.StagedBytesMax)/uint64(len(c.Shard.Contributors)), int(c.WindowBytes),
+			c.Shard.Job.MessageBytesMax())
+	}
 	for range c.Shard.Contributors {
-		e.windows = append(e.windows, window{receipt: fabric.NewReceipt(share, int(c.WindowBytes),
-			c.Shard.Job.MessageBytesMax())})
+		e.windows = append(e.windows, window{receipt: e.receipt()})
 	}
 	return e, nil
+}
+
+// TakeOver tells the shard that a contributor's place was taken, as shard.Shard.TakeOver does. Who has it now begins to
+// count from the first frame.
+func (e *Endpoint) TakeOver(contributor int, g schema.Generation) {
+	e.Shard.TakeOver(contributor, g)
+	e.windows[contributor] = window{receipt: e.receipt()}
 }
 
 // Close frees the shard, once nothing is being published. What waits is not.
@@ -93,7 +103,7 @@ func (e *Endpoint) Step(from schema.Member, v *schema.View, payload shard.Payloa
 	h, i := v.Head(), e.Contributor(from)
 	contribution := h.Kind == schema.KindDense || h.Kind == schema.KindSparse
 	rounds, pass := e.Rounds(), true
-	if contribution && i >= 0 && from != e.config.Own && v.CheckJob(e.config.RunID, e.config.Generation) == nil {
+	if contribution && i >= 0 && from != e.config.Own && e.CheckMember(i, v) == nil {
 		e.begins(i, h.Batch)
 		pass = e.accept(i, &h, len(v.Bytes()), &t)
 	}

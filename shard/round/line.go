@@ -145,7 +145,11 @@ func Kept[N ~uint64 | ~int](ahead N) N { return 2*ahead + 2 }
 // pull says whether the result of a batch is kept, or may come to be. overtook says that the batch has begun, but not
 // here.
 func (l *Line) pull(b schema.Batch, begun bool) (overtook bool, refused *schema.FrameError) {
-	switch kept := Kept(l.Ahead) - 1; {
+	kept := Kept(l.Ahead) - 1
+	if l.open[l.at(l.batch)] == l.rounds { // nothing of the newest batch has taken the place of what is oldest
+		kept++
+	}
+	switch {
 	case begun && b > l.batch && b <= l.done+l.Ahead:
 		return true, nil // it has overtaken its sender's contributions: pulls and bulk come in on two connections
 	case b > l.batch:

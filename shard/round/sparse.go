@@ -36,6 +36,7 @@ type Sparse struct {
 	config SparseConfig
 	closed schema.Batch  // batches before this one have closed
 	weight float64       // of the last of them
+	before float64       // of the one before
 	open   []sparseRound // of batch b at b % len: Ahead+1
 	merge  merging
 	free   []*sparseSum // free list: of no round, to be used again
@@ -103,7 +104,7 @@ func NewSparse(c SparseConfig) *Sparse {
 	}
 	s := &Sparse{config: c, open: make([]sparseRound, c.Ahead+1), closed: c.First}
 	if c.First > 0 {
-		s.weight = ResumedWeight
+		s.weight, s.before = ResumedWeight, ResumedWeight
 	}
 	return s
 }
@@ -113,6 +114,9 @@ func (s *Sparse) Closed() schema.Batch { return s.closed }
 
 // Weight is that of the round that closed last, over all lanes; 0 before the first.
 func (s *Sparse) Weight() float64 { return s.weight }
+
+// WeightBefore is that of the round before it.
+func (s *Sparse) WeightBefore() float64 { return s.before }
 
 func (s *Sparse) round(b schema.Batch) *sparseRound {
 	if r := &s.open[b%schema.Batch(len(s.open))]; r.batch == b {
@@ -308,7 +312,7 @@ func (s *Sparse) Close(w *Weights, total float64) {
 	}
 	s.free, r.sums = append(s.free, r.sums...), r.sums[:0]
 	w.NoteTotal(total)
-	s.closed, s.weight = s.closed+1, total
+	s.closed, s.weight, s.before = s.closed+1, total, s.weight
 }
 
 func (s *Sparse) release(t *sparseTerm) {
@@ -317,6 +321,25 @@ func (s *Sparse) release(t *sparseTerm) {
 		Release(t.parts[i].Payload)
 	}
 	t.parts, t.bytes, t.cost = nil, 0, 0
+}
+
+// Forget drops what has come of a contributor's contributions to open rounds that lack chunks, and makes room for them.
+func (s *Sparse) Forget(contributor int) {
+	for i := range s.open {
+		r := &s.open[i]
+		if r.batch < s.closed {
+			continue
+		}
+		for k := len(r.terms) - 1; k >= 0; k-- {
+			if r.terms[k].contributor != contributor || r.complete(s, k) {
+				continue
+			}
+			s.release(&r.terms[k])
+			r.begun -= int(r.nodes[k].Count)
+			r.terms = slices.Delete(r.terms, k, k+1)
+			r.nodes, r.weights = slices.Delete(r.nodes, k, k+1), slices.Delete(r.weights, k, k+1)
+		}
+	}
 }
 
 // Chunks is how many chunks are held of a batch.

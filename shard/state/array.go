@@ -24,6 +24,9 @@ type ArrayConfig struct {
 	// Start is the first version that steps move: before it they assign (schema.StartModel).
 	Start schema.Version
 
+	// KeepsPast is that rows of the version before are kept where the last Commit has changed them: see Table.Past.
+	KeepsPast bool
+
 	// For tests: what gives zeroed memory and how to free it, nil for Backend.Alloc; and whether rows are drawn when they
 	// are first wanted, however few they are.
 	alloc func(values int) ([]float32, func(), error)
@@ -49,6 +52,7 @@ type Array struct {
 	copying *arrayCopy // nil where nothing is copied
 
 	staged staged
+	past   past
 	ids    []int64 // scratch of locate
 	late   []int64 // of catchUp
 	bags   []int64

@@ -105,8 +105,12 @@ func (t *Array) cut(n int) {
 func (t *Array) Commit() {
 	st := &t.staged
 	t.copying.keep(st.places)
-	for i, at := range st.places {
-		copy(t.row(int(at)), st.rows[i*t.dim:(i+1)*t.dim])
+	if t.config.KeepsPast {
+		t.keepPast()
+	} else {
+		for i, at := range st.places {
+			copy(t.row(int(at)), st.rows[i*t.dim:(i+1)*t.dim])
+		}
 	}
 	if t.version >= t.config.Start {
 		t.commitStep()

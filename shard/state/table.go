@@ -29,6 +29,9 @@ type Table interface {
 	Step()
 	// Commit makes the staged rows, if any, those of the next version.
 	Commit()
+	// Past calls read while the rows are those of the version before the last Commit: Gather and Pool give them then. Only
+	// a table that keeps them has any, and one that makes up for steps when it is read has none.
+	Past(read func() error) error
 	// Left is how many rows a partition has here from a key on.
 	Left(p schema.Partition, cursor uint64) int
 	// Scan reads the rows of a partition from a key on, keys ascending: len(keys) of them, not more than are left.

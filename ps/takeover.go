@@ -1,0 +1,279 @@
+package ps
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"gradbus/internal/liveness"
+	"gradbus/schema"
+)
+
+// What becomes of the place of a trainer that is lost, in a job whose trainers can be replaced (schema.Job.TakesOver).
+//
+//  1. The place is vacant. The generation rises, and shards are told: they refuse what its trainer sends from then on,
+//     and say how many batches are complete.
+//  2. Once all shard servers have said so, the place is given to a newcomer that waits, or to a trainer of the job that
+//     computes its lanes besides its own. It begins with the batch under way, of which it sends what is missing.
+//  3. A trainer has it when a heartbeat of its generation comes.
+//
+// A newcomer that finds no vacant place gets one that is computed by another trainer besides its own.
+
+// vacancy is a place that nobody has.
+type vacancy struct {
+	liveness.Silence               // since when
+	why              string        // the trainer that had it has it no more
+	newcomer         schema.Member // whom it is kept for, by the name it joins under; empty: nobody
+	asked            liveness.Silence
+	told             int // the trainer who was told to take it; -1: nobody
+}
+
+// newcomerMax is for how long a place is kept for a newcomer that does not ask for it again.
+const newcomerMax = 3 * time.Second
+
+// recovering has the places of lost trainers taken over: by each other, or, under schema.PolicyWait, by new processes
+// alone.
+type recovering struct{ waits bool }
+
+func (recovering) goesOn() bool   { return false }
+func (recovering) excludes() bool { return false }
+
+// tick implements policy.
+func (recovering) tick(c *Coordinator, now time.Time) []Decision {
+	var decisions []Decision
+	for i := range c.members {
+		m := &c.members[i]
+		text, lost := c.lost(now, i)
+		if m.vacancy != nil || lost == m.lost {
+			continue
+		}
+		if m.lost = lost; !lost {
+			continue // of one that was not needed
+		}
+		if m.complete && c.canDoWithout(m) {
+			decisions = append(decisions,
+				Decision{Note: text + "; the job goes on without it", Who: schema.TrainerMember(i)})
+			c.endIfEmpty()
+			continue
+		}
+		decisions = append(decisions, c.vacate(now, i, text)...)
+	}
+	if c.phase == Ended {
+		return decisions
+	}
+	decisions = append(decisions, c.findWaitedFor(now)...)
+	if d := c.findDeserted(now); d != nil {
+		return append(decisions, d...)
+	}
+	return append(decisions, c.offer(now)...)
+}
+
+// recovers reports that places may be taken over.
+func (c *Coordinator) recovers() bool {
+	_, recovers := c.policy.(recovering)
+	return recovers
+}
+
+// Died is told that the process of a trainer has ended: it is lost without any doubt.
+func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
+	i, ok := c.find(from)
+	if !ok || c.phase != Running || c.members[i].left || c.members[i].vacancy != nil ||
+		generation != c.members[i].generation {
+		return nil
+	}
+	m := &c.members[i]
+	if !c.recovers() || m.complete {
+		return nil // its silence is found
+	}
+	m.lost = true
+	return append(c.vacate(now, i, fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host,
+		m.batch)), c.assign()...)
+}
+
+// vacate takes the place of a trainer from it.
+func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
+	m, name := &c.members[i], schema.TrainerMember(i)
+	c.generation++
+	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, why: text,
+		process: m.process, vacancy: &vacancy{why: text, told: -1}}
+	m.vacancy.Begin(now)
+	for k := range c.members { // which it was told to take
+		if v := c.members[k].vacancy; v != nil && v.told == i {
+			v.told = -1
+		}
+	}
+	if p := c.lr.proposal; p != nil && !p.assigned {
+		p.taken[i] = false // who takes the place has to take that, too
+	}
+	note := Decision{Note: fmt.Sprintf("%s; generation %d begins without it", text, c.generation), Who: name}
+	c.serial++ // shard servers are to be told
+	return []Decision{note}
+}
+
+// findWaitedFor vacates the places of those who keep others waiting for too long, or that were lost while nobody
+// needed them. Who has left in peace cannot be replaced.
+func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
+	waiting := c.waiting()
+	first := firstWaitedFor(waiting)
+	for i := range c.members {
+		m, name := &c.members[i], schema.TrainerMember(i)
+		if _, overdue := c.slow(now, i, waiting); !overdue || m.vacancy != nil {
+			continue
+		}
+		switch {
+		case m.left:
+			return c.findSlow(now, waiting)
+		case m.lost:
+			return c.vacate(now, i, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name,
+				m.host, rounded(m.For(now)), m.waitedBatch))
+		case len(first) == 0 || slices.Contains(first, name):
+			return c.vacate(now, i, fmt.Sprintf(
+				"trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients", name,
+				m.host, m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline))
+		}
+	}
+	return nil
+}
+
+// findDeserted ends the job where nobody has taken a place for too long.
+func (c *Coordinator) findDeserted(now time.Time) []Decision {
+	for i := range c.members {
+		// where all others are done, nobody needs the place
+		if v := c.members[i].vacancy; v != nil && v.For(now) > c.config.Deadline && (c.members[i].waited || !c.anybody()) {
+			return c.Fail(schema.TrainerMember(i), fmt.Sprintf("%s; and nobody has taken its place within %s", v.why,
+				rounded(v.For(now))))
+		}
+	}
+	return nil
+}
+
+// offer says to whom vacant places are given, once all shard servers know that they are vacant.
+func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
+	for i := range c.members {
+		v := c.members[i].vacancy
+		if v == nil || !c.risen(c.members[i].generation) {
+			continue
+		}
+		if v.newcomer != "" && v.asked.For(now) > newcomerMax {
+			v.newcomer = ""
+		}
+		if v.newcomer != "" || c.policy == (recovering{waits: true}) {
+			continue // it is told when it asks
+		}
+		if v.told < 0 {
+			v.told = c.substitute()
+		}
+		if v.told >= 0 {
+			joined := c.joined(i).Control.Joined
+			decisions = append(decisions, Decision{To: schema.TrainerMember(v.told),
+				Control: schema.Control{TakeOver: joined}})
+		}
+	}
+	return decisions
+}
+
+// substitute is a trainer with a process of its own, of which the fewest places depend; -1 where nobody is there.
+func (c *Coordinator) substitute() int {
+	best, most := -1, 0
+	for i := range c.members {
+		if m := &c.members[i]; !m.here() || m.by >= 0 {
+			continue
+		}
+		n := 0
+		for k := range c.members {
+			if v := c.members[k].vacancy; v != nil && v.told == i || c.members[k].here() && c.members[k].by == i {
+				n++
+			}
+		}
+		if best < 0 || n < most {
+			best, most = i, n
+		}
+	}
+	return best
+}
+
+// here reports that a trainer has the place.
+func (m *member) here() bool { return m.joiner != "" && !m.left && !m.lost && m.vacancy == nil }
+
+// risen reports that all shard servers go by a generation.
+func (c *Coordinator) risen(g schema.Generation) bool {
+	return !slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.generation < g })
+}
+
+// done is how many batches are complete at least.
+func (c *Coordinator) done() schema.Version {
+	done := c.shardServers[0].done
+	for i := range c.shardServers {
+		done = min(done, c.shardServers[i].done)
+	}
+	return max(done, c.config.Resume.version())
+}
+
+// since is in which generation each place was taken; nil where all were in the first.
+func (c *Coordinator) since() (all []schema.Generation) {
+	if c.generation == c.config.Generation {
+		return nil
+	}
+	for i := range c.members {
+		all = append(all, c.members[i].generation)
+	}
+	return all
+}
+
+// taken notes that the trainer who was told to take a place has it.
+func (c *Coordinator) taken(now time.Time, i int) []Decision {
+	m, name := &c.members[i], schema.TrainerMember(i)
+	v := m.vacancy
+	if v == nil || v.told < 0 {
+		return nil
+	}
+	by := &c.members[v.told]
+	*m = member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told, batch: m.batch}
+	m.Begin(now)
+	return []Decision{{Who: name, Note: fmt.Sprintf("lanes of %s are computed by %s, after %s", name,
+		schema.TrainerMember(v.told), rounded(v.For(now)))}}
+}
+
+// joinRunning finds a place for a newcomer in a job that runs, or says why there is none.
+func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.Join) []Decision {
+	if !c.recovers() {
+		return c.Refuse(from, c.full())
+	}
+	at, kept := -1, func(i int) bool { return c.members[i].vacancy != nil && c.members[i].vacancy.newcomer == from }
+	for i := range c.members {
+		m := &c.members[i]
+		free := m.vacancy != nil && (m.vacancy.newcomer == "" || kept(i)) || m.here() && m.by >= 0
+		if !free || j.Wanted != "" && j.Wanted != schema.TrainerMember(i) {
+			continue
+		}
+		if at < 0 || kept(i) || !kept(at) && m.vacancy != nil && c.members[at].vacancy == nil {
+			at = i
+		}
+	}
+	if at < 0 {
+		return c.Refuse(from, c.full())
+	}
+	var decisions []Decision
+	m, name := &c.members[at], schema.TrainerMember(at)
+	if m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
+		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
+			schema.TrainerMember(max(m.by, 0)), name, j.Host))
+	}
+	decisions = append(decisions, c.assign()...)
+	m.vacancy.newcomer = from
+	m.vacancy.asked.Begin(now)
+	if !c.risen(m.generation) {
+		return append(decisions, Decision{To: from, Control: schema.Control{Refused: &schema.Refused{
+			Reason: schema.RefusedBusy, Text: fmt.Sprintf("the place of %s is being readied", name)}}})
+	}
+	*m = member{joiner: from, host: j.Host, process: j.Process, cluster: j.Data == schema.DataCluster, by: -1,
+		generation: m.generation}
+	m.Begin(now)
+	d := c.joined(at)
+	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d", name, j.Host, c.done())
+	decisions = append(decisions, d)
+	if m.cluster {
+		decisions = append(decisions, c.reassign()...)
+	}
+	return decisions
+}

@@ -1,0 +1,32 @@
+package state
+
+// past is the rows that the last Commit has changed, as they were before it.
+type past struct {
+	places []int64
+	rows   []float32 // [len(places), dim]
+}
+
+// keepPast moves staged rows into the table, and what they take the place of into past, whose memory they get.
+func (t *Array) keepPast() {
+	st, p := &t.staged, &t.past
+	t.exchange(st.places, st.rows)
+	p.places = append(p.places[:0], st.places...)
+	p.rows, st.rows = st.rows, p.rows
+}
+
+// exchange puts rows in the place of those at places, which are distinct, and those in theirs.
+func (t *Array) exchange(places []int64, rows []float32) {
+	for i, at := range places {
+		here, there := t.row(int(at)), rows[i*t.dim:(i+1)*t.dim]
+		for k := range here {
+			here[k], there[k] = there[k], here[k]
+		}
+	}
+}
+
+// Past implements Table.
+func (t *Array) Past(read func() error) error {
+	t.exchange(t.past.places, t.past.rows)
+	defer t.exchange(t.past.places, t.past.rows)
+	return read()
+}

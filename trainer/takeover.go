@@ -1,0 +1,181 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"gradbus/schema"
+)
+
+// A trainer that is lost leaves a place of which the others need the lanes. The coordinator has one of them compute it
+// besides its own: by a further session, which begins with the batch under way and is a member of its own to everybody
+// else. Both are driven by the goroutine that calls Run, the one that is behind first, so that neither waits for what
+// the other has yet to send; and whatever Run waits for is interrupted when there is a place to take.
+
+// takeovers are the places that a session is to take.
+type takeovers struct {
+	mu        sync.Mutex // a leaf
+	pending   []*schema.Joined
+	interrupt context.CancelCauseFunc // of what Run waits for; nil between two
+
+	hosted []*Session // that were taken; of the goroutine that calls Run
+}
+
+// tell has a place taken. A repetition changes nothing.
+func (t *takeovers) tell(j *schema.Joined) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.pending = slices.DeleteFunc(t.pending, func(p *schema.Joined) bool { return p.Member == j.Member })
+	t.pending = append(t.pending, j)
+	if t.interrupt != nil {
+		t.interrupt(ErrAgain)
+	}
+}
+
+// next gives what is pending, and a context that ends by ErrAgain where there is more.
+func (t *takeovers) next(ctx context.Context) (wait context.Context, pending []*schema.Joined) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stop()
+	wait, t.interrupt = context.WithCancelCause(ctx)
+	pending, t.pending = t.pending, nil
+	return wait, pending
+}
+
+// end says that nothing is waited for.
+func (t *takeovers) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stop()
+}
+
+func (t *takeovers) stop() {
+	if t.interrupt != nil {
+		t.interrupt(nil)
+		t.interrupt = nil
+	}
+}
+
+// train computes all batches before a version: of this trainer's lanes, and of those of places that it has taken, or
+// takes meanwhile.
+func (r *run) train(ctx context.Context, w Workload, until schema.Version) error {
+	defer r.takeovers.end()
+	for wait := context.Context(nil); ; {
+		if wait == nil || wait.Err() != nil {
+			var pending []*schema.Joined
+			wait, pending = r.takeovers.next(ctx)
+			for _, j := range pending {
+				if err := r.take(ctx, j, until); err != nil {
+					return r.failed(ctx, r.newest(), err)
+				}
+			}
+		}
+		done, err := r.advance(ctx, wait, w, until)
+		if err != nil && !errors.Is(err, ErrAgain) || done && err == nil {
+			return err
+		}
+	}
+}
+
+// take begins to compute the lanes of a place. Where that fails because the place is another's by now, or the job ends,
+// nothing has happened.
+func (r *run) take(ctx context.Context, j *schema.Joined, until schema.Version) error {
+	hosted := &r.takeovers.hosted
+	if i := slices.IndexFunc(*hosted, func(s *Session) bool { return s.joined.Member == j.Member }); i >= 0 {
+		if (*hosted)[i].joined.Generation >= j.Generation {
+			return nil
+		}
+		r.drop((*hosted)[i])
+	}
+	if j.Member == r.joined.Member || j.RunID != r.joined.RunID {
+		return nil
+	}
+	r.config.Log.Warn("computes the lanes of a trainer that was lost, too", "job", r.job.Name, "member", r.joined.Member,
+		"lost", j.Member, "batch", uint64(j.Version))
+	c := r.config
+	c.Member = j.Member
+	s, err := newSession(ctx, c, r.job, *j)
+	if err != nil {
+		return fmt.Errorf("take the place of %s: %w", j.Member, err)
+	}
+	if err = s.connect(ctx, nil); err == nil {
+		err = s.enter(ctx)
+	}
+	if err != nil {
+		s.left = true // it has sent nothing: whoever takes the place next is told by the coordinator
+		s.close()
+		if errors.Is(err, ErrReplaced) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrServerLost) {
+			return nil
+		}
+		return fmt.Errorf("take the place of %s: %w", j.Member, err)
+	}
+	s.begin(uint64(until-min(until, s.newest())), nil)
+	*hosted = append(*hosted, s)
+	return nil
+}
+
+// drop ends a session whose place is another's.
+func (r *run) drop(s *Session) {
+	r.takeovers.hosted = slices.DeleteFunc(r.takeovers.hosted, func(h *Session) bool { return h == s })
+	r.config.Log.Warn("computes the lanes of another trainer no more", "job", r.job.Name, "member", r.joined.Member,
+		"of", s.joined.Member)
+	s.left = true
+	s.close()
+}
+
+// advance computes one batch of the place that is behind, or, where all have committed all batches, waits until these
+// are complete; then it is done. A wait ends with the second context.
+func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
+	next := r
+	for _, s := range r.takeovers.hosted {
+		if s.run == nil { // since the Run before
+			s.begin(uint64(until-min(until, s.newest())), nil)
+		}
+		if s.run.committed < next.committed {
+			next = s.run
+		}
+	}
+	if next.committed < until {
+		return false, r.of(ctx, next, next.fill(ctx, wait, w))
+	}
+	for _, s := range append([]*Session{r.Session}, r.takeovers.hosted...) {
+		all, stop := s.running(wait)
+		err := s.run.settle(all, s.run.committed)
+		stop()
+		if err = r.of(ctx, s.run, err); err != nil {
+			return false, err
+		}
+	}
+	for _, s := range r.takeovers.hosted {
+		s.run.end()
+		s.complete.Store(true)
+	}
+	return true, nil
+}
+
+// of makes an error of one of the runs that of this one.
+func (r *run) of(ctx context.Context, one *run, err error) error {
+	switch {
+	case err == nil || errors.Is(err, ErrAgain):
+		return err
+	case one == r:
+		return r.interrupted(ctx, r.newest(), err)
+	case errors.Is(one.Err(), ErrReplaced):
+		r.drop(one.Session)
+		return ErrAgain
+	}
+	return r.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
+}
+
+// leaveAll ends the places that were taken besides the session's own.
+func (t *takeovers) leaveAll(reason string) {
+	for _, s := range t.hosted {
+		if err := s.leave(reason); err != nil {
+			s.config.Log.Warn("leave a place that was taken", "job", s.job.Name, "member", s.joined.Member, "err", err)
+		}
+	}
+	t.hosted = nil
+}
