@@ -25,8 +25,8 @@ func (l *controlLoop) watchTrainers(j *job) {
 		}
 		w.stop()
 		*w = watching{process: m.process, generation: m.generation}
-		if m.process == "" || !m.here() {
-			continue
+		if m.process == "" || m.process == l.server.process || !m.here() {
+			continue // this process ends with it
 		}
 		d := death{j, schema.TrainerMember(i), m.generation}
 		stop, err := process.Watch(m.process, func() {

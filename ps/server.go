@@ -36,6 +36,7 @@ const (
 // It is safe for concurrent use.
 type Server struct {
 	config     Config
+	process    string // this one, as trainers name theirs
 	log        *slog.Logger
 	limitHeap  func(bytes int64) // may be nil
 	rounds     func(RoundTimes)  // may be nil
@@ -186,6 +187,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return fmt.Errorf("connect to the control server: %w", err)
 	}
 	s.member = schema.ServerMember(id)
+	s.process = process.Self()
 	incarnation, err := newRunID()
 	if err != nil {
 		return err

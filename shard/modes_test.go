@@ -403,7 +403,8 @@ func (s *simulation) makeShards(resumed *Resumed) {
 	for i := range s.place.Shards {
 		shard, err := New(context.Background(), Config{Job: job, Placement: s.place, Index: i, RunID: shardtest.RunID,
 			Generation: shardtest.Generation, Backend: s.p.Backend, Contributors: s.contributors,
-			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, Resumed: resumed})
+			StagedBytesMax: 64 << 20, ParkedBytesMax: 1 << 20, KeepsPast: true,
+			Resumed: resumed})
 		must(t, err)
 		t.Cleanup(shard.Close)
 		s.shards = append(s.shards, shard)

@@ -346,7 +346,7 @@ func (s *Shard) admit(from schema.Member, v *schema.View) (contributor int, refu
 // is -1 of who is none.
 func (s *Shard) CheckMember(contributor int, v *schema.View) error {
 	if contributor < 0 {
-		return v.CheckJob(s.config.RunID, s.config.Generation)
+		return v.CheckJob(s.config.RunID, v.Head().Generation)
 	}
 	return v.CheckJob(s.config.RunID, s.since[contributor])
 }

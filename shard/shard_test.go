@@ -73,6 +73,12 @@ type simulation struct {
 	counts map[schema.Reason]int
 	leases shardtest.Leases
 
+	// Of takeover_test.go.
+	takingOver bool
+	since      map[schema.Member]schema.Generation // of places that were taken over
+	risen      schema.Generation                   // how often one was
+	stale      int                                 // lookups of rows that had changed by then
+
 	// Of modes_test.go.
 	lags    map[uint64]int                                  // how often rows were so many batches behind
 	order   map[string]schema.Batch                         // where not nil: the next batch of each round
@@ -110,9 +116,21 @@ func (s *simulation) runFrom(first schema.Batch, batches int) {
 		s.begin(b)
 		s.sent = s.contributions()
 		for i, at := range s.r.Perm(len(s.sent)) {
-			s.deliver(&s.sent[at], schema.ReasonOK)
+			want := []schema.Reason{schema.ReasonOK}
+			if s.takingOver {
+				want = append(want, schema.ReasonDuplicate)
+			}
+			s.deliver(&s.sent[at], want...)
+			if s.takingOver && s.r.IntN(len(s.sent)) < 3 {
+				s.takeOver(s.r.IntN(len(s.contributors)))
+			}
 			s.disturb(at, i)
 			s.copySome(1 + s.r.IntN(3))
+		}
+		for i := range s.sent { // what was dropped when places were taken
+			if s.takingOver {
+				s.deliver(&s.sent[i], schema.ReasonOK, schema.ReasonDuplicate)
+			}
 		}
 		s.complete()
 		s.old = append(s.old, s.sent[:min(len(s.sent), 20)]...)
@@ -189,6 +207,7 @@ func (s *simulation) contributions() []delivery {
 					h := shardtest.View(s.t, c.Frame.Seal()).Head()
 					if h.Bucket == at.bucket && (c.Kind == schema.KindSparse || h.Chunk == at.chunk) {
 						out = append(out, delivery{host.Member, c.Shard, c.Frame})
+						s.stamp(&out[len(out)-1])
 					}
 				}
 			}
@@ -284,7 +303,11 @@ func (s *simulation) disturb(at, sent int) {
 	v := shardtest.View(s.t, some.frame.Seal())
 	switch s.r.IntN(9) {
 	case 0:
-		s.deliver(&s.sent[at], schema.ReasonDuplicate)
+		want := []schema.Reason{schema.ReasonDuplicate}
+		if s.takingOver {
+			want = append(want, schema.ReasonOK) // it was dropped
+		}
+		s.deliver(&s.sent[at], want...)
 	case 8: // the lookup of the next batch, of a trainer that has sent what it contributes
 		s.lookAhead(s.r.IntN(len(s.contributors)), s.r.IntN(len(s.shards)), s.batch+1)
 	case 1: // a frame of another run
@@ -297,7 +320,8 @@ func (s *simulation) disturb(at, sent int) {
 		s.deliver(&d, schema.ReasonUnknownSender)
 	case 4: // of a batch that is over; before the shard has moved on, it is a repetition
 		if len(s.old) > 0 {
-			s.deliver(&s.old[s.r.IntN(len(s.old))], schema.ReasonStaleBatch, schema.ReasonDuplicate)
+			s.deliver(&s.old[s.r.IntN(len(s.old))], schema.ReasonStaleBatch, schema.ReasonDuplicate,
+				schema.ReasonOldGeneration)
 		}
 	case 5: // a lookup at this version, which is there until the round over its rows closes
 		s.lookup()
@@ -306,7 +330,7 @@ func (s *simulation) disturb(at, sent int) {
 		s.pulling = true
 		defer func() { s.pulling = false }()
 		f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindPull})
-		f.SetHead(schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Batch: s.shards[some.shard].Batch(),
+		f.SetHead(schema.Head{Job: shardtest.RunID, Generation: s.generation(some.from), Batch: s.shards[some.shard].Batch(),
 			Bucket: h.Bucket, Chunk: h.Chunk})
 		s.deliver(&delivery{some.from, some.shard, f}, schema.ReasonOK)
 	case 7: // values that are not numbers, in a place that is still open
@@ -340,7 +364,8 @@ func (s *simulation) lookup() { s.lookupBy(s.r.IntN(len(s.contributors)), s.r.In
 func (s *simulation) lookupBy(contributor, shard int) {
 	s.t.Helper()
 	want := schema.ReasonOK
-	if l := s.shards[shard].clock.Line(contributor); l.Sparse != nil && l.Sparse.Closed() > s.batch {
+	if l := s.shards[shard].clock.Line(contributor); l.Sparse != nil && l.Sparse.Closed() > s.batch &&
+		s.since[s.contributors[contributor].Member] == 0 {
 		want = schema.ReasonStaleBatch
 	}
 	if len(s.p.Job.Tables) > 0 {
@@ -361,7 +386,9 @@ func (s *simulation) lookupOf(contributor, shard int, b schema.Batch) *delivery 
 	f := shardtest.LookupFrame(s.t, s.p.Job, shardtest.RunID, b, keys)
 	s.asked++
 	f.SetSequence(s.asked)
-	return &delivery{s.contributors[contributor].Member, shard, f}
+	d := &delivery{s.contributors[contributor].Member, shard, f}
+	s.stamp(d)
+	return d
 }
 
 // checkMean compares a dense result with what the batch must result in.
@@ -449,7 +476,7 @@ func (s *simulation) compareTable(id int) {
 		shard := s.shards[s.place.OwnerOfPartition(schema.Table(id), schema.Partition(part))]
 		for cursor, more := uint64(0), true; more; {
 			f := shardtest.NewFrame(s.t, schema.Layout{Kind: schema.KindPull, Keys: 1, Sections: 1})
-			f.SetHead(schema.Head{Job: shardtest.RunID, Generation: shardtest.Generation, Batch: s.batch,
+			f.SetHead(schema.Head{Job: shardtest.RunID, Generation: s.generation(s.contributors[0].Member), Batch: s.batch,
 				Bucket: schema.Bucket(part)})
 			f.SetSection(0, schema.Section{Table: schema.Table(id), Dim: uint32(spec.Dim), Count: uint64(1 + s.r.IntN(30))})
 			f.Keys()[0] = cursor

@@ -121,7 +121,7 @@ func newJoiner(ctx context.Context, c Config, job *schema.Job, own *ownServer) (
 	j := &joiner{config: c, job: job, own: own, name: "j-" + hex.EncodeToString(random[:]),
 		answers: make(chan schema.Control, 1)}
 	join := &schema.Join{Job: job, Wanted: c.Member, Host: process.HostAndID(), Data: c.Route,
-		Resume: c.Resume, Process: process.Self(), Run: c.run}
+		Resume: c.Resume, Process: process.Self(), Run: c.Rejoin}
 	if own != nil {
 		join.URL = own.url
 	}
