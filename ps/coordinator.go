@@ -93,6 +93,7 @@ type member struct {
 	why           string // the reason that it left with
 	complete      bool   // by its last word it is between two runs, and nothing of its batches is missing
 	lost          bool   // in a job that goes on without it
+	dead          bool   // its process has ended
 	process       string // as of schema.Join
 
 	generation schema.Generation // in which its place was taken last

@@ -52,6 +52,9 @@ func (c *Coordinator) lost(now time.Time, i int) (string, bool) {
 	if m.joiner == "" || m.left {
 		return "", false
 	}
+	if m.dead {
+		return fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host, m.batch), true
+	}
 	why, lost := m.Lost(now, c.config.Deadline)
 	return fmt.Sprintf("trainer %s on %s was last seen %s ago at batch %d%s", schema.TrainerMember(i), m.host,
 		rounded(m.For(now)), m.batch, why), lost

@@ -24,12 +24,9 @@ type vacancy struct {
 	liveness.Silence               // since when
 	why              string        // the trainer that had it has it no more
 	newcomer         schema.Member // whom it is kept for, by the name it joins under; empty: nobody
-	asked            liveness.Silence
-	told             int // the trainer who was told to take it; -1: nobody
+	join             *schema.Join  // what the newcomer has said
+	told             int           // the trainer who was told to take it; -1: nobody
 }
-
-// newcomerMax is for how long a place is kept for a newcomer that does not ask for it again.
-const newcomerMax = 3 * time.Second
 
 // recovering has the places of lost trainers taken over: by each other, or, under schema.PolicyWait, by new processes
 // alone.
@@ -77,13 +74,14 @@ func (c *Coordinator) recovers() bool {
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
 func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.Generation) []Decision {
 	i, ok := c.find(from)
-	if !ok || c.phase != Running || c.members[i].left || c.members[i].vacancy != nil ||
+	if !ok || c.phase == Ended || c.members[i].left || c.members[i].vacancy != nil ||
 		generation != c.members[i].generation {
 		return nil
 	}
 	m := &c.members[i]
-	if !c.recovers() || m.complete {
-		return nil // its silence is found
+	m.dead = true // which the next tick finds, where others can do without it or the job ends
+	if !c.recovers() || c.phase != Running || m.complete {
+		return nil
 	}
 	m.lost = true
 	return append(c.vacate(now, i, fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host,
@@ -154,11 +152,12 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		if v == nil || !c.risen(c.members[i].generation) {
 			continue
 		}
-		if v.newcomer != "" && v.asked.For(now) > newcomerMax {
-			v.newcomer = ""
+		if v.newcomer != "" {
+			decisions = append(decisions, c.seat(now, i)...)
+			continue
 		}
-		if v.newcomer != "" || c.policy == (recovering{waits: true}) {
-			continue // it is told when it asks
+		if c.policy == (recovering{waits: true}) {
+			continue
 		}
 		if v.told < 0 {
 			v.told = c.substitute()
@@ -254,26 +253,26 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 		return c.Refuse(from, c.full())
 	}
 	var decisions []Decision
-	m, name := &c.members[at], schema.TrainerMember(at)
-	if m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
+	m := &c.members[at]
+	if name := schema.TrainerMember(at); m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
 		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
 			schema.TrainerMember(max(m.by, 0)), name, j.Host))
 	}
-	decisions = append(decisions, c.assign()...)
-	m.vacancy.newcomer = from
-	m.vacancy.asked.Begin(now)
-	if !c.risen(m.generation) {
-		return append(decisions, Decision{To: from, Control: schema.Control{Refused: &schema.Refused{
-			Reason: schema.RefusedBusy, Text: fmt.Sprintf("the place of %s is being readied", name)}}})
-	}
-	*m = member{joiner: from, host: j.Host, process: j.Process, cluster: j.Data == schema.DataCluster, by: -1,
-		generation: m.generation}
+	m.vacancy.newcomer, m.vacancy.join = from, j
+	return append(append(decisions, c.assign()...), c.offer(now)...)
+}
+
+// seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
+func (c *Coordinator) seat(now time.Time, i int) []Decision {
+	m, v, name := &c.members[i], c.members[i].vacancy, schema.TrainerMember(i)
+	*m = member{joiner: v.newcomer, host: v.join.Host, process: v.join.Process, by: -1, generation: m.generation,
+		cluster: v.join.Data == schema.DataCluster}
 	m.Begin(now)
-	d := c.joined(at)
-	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d", name, j.Host, c.done())
-	decisions = append(decisions, d)
+	d := c.joined(i)
+	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", name, m.host, c.done(),
+		rounded(v.For(now)))
 	if m.cluster {
-		decisions = append(decisions, c.reassign()...)
+		return append([]Decision{d}, c.reassign()...)
 	}
-	return decisions
+	return []Decision{d}
 }

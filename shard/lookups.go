@@ -167,7 +167,7 @@ func (s *Shard) outputRows(contributor int, h *schema.Head, flags uint32) {
 	}
 	s.rows.SetHead(schema.Head{
 		Offset: uint64(lag),
-		Kind:   schema.KindRows, Job: s.config.RunID, Generation: s.config.Generation, Batch: h.Batch, Bucket: h.Bucket,
+		Kind:   schema.KindRows, Job: s.config.RunID, Generation: s.since[contributor], Batch: h.Batch, Bucket: h.Bucket,
 		Chunk: h.Chunk, Chunks: h.Chunks,
 		Lanes: uint16(s.config.Job.Lanes), DType: schema.DTypeFloat32, Flags: flags, Sequence: h.Sequence, Weight: weight,
 	})

@@ -23,6 +23,9 @@ func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 	s.discard(&s.parked[contributor])
 }
 
+// Since is the generation in which a contributor's place was taken.
+func (s *Shard) Since(contributor int) schema.Generation { return s.since[contributor] }
+
 // reachesPast reports whether a lookup is of the version before the last round over rows, by a trainer whose place was
 // taken over.
 func (s *Shard) reachesPast(contributor int, b schema.Batch) bool {

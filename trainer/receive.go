@@ -74,6 +74,15 @@ func (s *Session) dispatch(owner int, subject *fabric.Subject, v *schema.View) (
 	if subject.Kind == fabric.KindModule {
 		return false, s.takeModule(owner, subject, v)
 	}
+	if h := v.Head(); h.Kind == schema.KindRows || h.Kind == schema.KindAck {
+		switch g := h.Generation; {
+		case g > s.joined.Generation:
+			return false, fmt.Errorf("%w: job %s: %s answers %s of generation %d, and this one is of %d", ErrReplaced,
+				s.job.Name, subject.From, s.joined.Member, g, s.joined.Generation)
+		case g < s.joined.Generation:
+			return false, nil // it is for who had the place before
+		}
+	}
 	if v.Head().Kind == schema.KindRows {
 		return s.takeRows(owner, v)
 	}

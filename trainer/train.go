@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"time"
+
+	"gradbus/schema"
 )
 
 // Server is where a job lives: the address of a ps ("" for that of ./bin/ps on this machine), or a whole Config, such
@@ -19,7 +21,8 @@ type Server interface{ string | Config }
 // the manifest, so that a trainer with others is refused.
 //
 // It is Join and Run with a Workload made of the function. After an error there is no session, and the other trainers
-// hear the reason.
+// hear the reason. Where others went on without this trainer, which was not heard of for too long, it joins anew
+// (ErrReplaced).
 func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T],
 	step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
 	var o training
@@ -47,9 +50,24 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	if job.from != nil {
 		config.From = job.from
 	}
+	for {
+		s, run, err := trainOnce(ctx, config, manifest, data, step, &o)
+		if !errors.Is(err, ErrReplaced) || ctx.Err() != nil {
+			return s, err
+		}
+		if config.Log != nil {
+			config.Log.Warn("joins anew", "job", manifest.Name, "err", err)
+		}
+		config.Rejoin = run
+	}
+}
+
+// trainOnce is Train with one place in the job, of the run that it gives.
+func trainOnce[T any](ctx context.Context, config Config, manifest *schema.Job, data *Data[T],
+	step func(b *Step[T]) (loss float64), o *training) (*Session, schema.RunID, error) {
 	s, err := Join(ctx, config, manifest)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	returned := false
 	defer func() { // a panic, or an end of this goroutine, leaves nobody who could close the session
@@ -59,7 +77,7 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	}()
 	w, err := newSampled(s, data, step)
 	if err == nil {
-		r := &epochs{session: s, options: &o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now(),
+		r := &epochs{session: s, options: o, each: uint64(w.shuffler.PerEpoch()), of: data.epochs, began: time.Now(),
 			done: uint64(s.Version())}
 		all := r.each * uint64(data.epochs)
 		if err = s.Run(ctx, w, all-min(all, r.done), r.batch); err == nil {
@@ -68,9 +86,9 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 	}
 	returned = true
 	if err != nil {
-		return nil, errors.Join(err, s.Abort(err))
+		return nil, s.RunID(), errors.Join(err, s.Abort(err))
 	}
-	return s, nil
+	return s, s.RunID(), nil
 }
 
 // errPanicked is what the other trainers hear where a function of the program did not return.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -36,6 +37,8 @@ type common struct {
 	dataHost, advertise   string
 	backWithin            time.Duration
 	resume                bool
+	run                   schema.RunID // of the job that it joined last
+	rejoin                bool         // no other will do
 	windowMiB             int
 	backend, isa          string
 	threads               int
@@ -256,7 +259,26 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.events != "" { // all trainers of the job are on this host
 		config.ShareScheduler(job.Trainers)
 	}
-	return trainer.Join(ctx, c, job)
+	if o.rejoin {
+		c.Rejoin = o.run
+	}
+	session, err := trainer.Join(ctx, c, job)
+	if err == nil {
+		o.run = session.RunID()
+	}
+	return session, err
+}
+
+// again trains, and joins anew where the others have gone on without this trainer.
+func (o *common) again(ctx context.Context, train func() (report.Result, error)) (report.Result, error) {
+	for {
+		r, err := train()
+		if !errors.Is(err, trainer.ErrReplaced) || ctx.Err() != nil {
+			return r, because(ctx, err)
+		}
+		o.log.Warn("joins anew", "err", err)
+		o.rejoin = true
+	}
 }
 
 // writes is where this process writes while it trains, and when it has trained.

@@ -107,8 +107,7 @@ func (o *mnistOptions) train(ctx context.Context) (r report.Result, err error) {
 	}
 	defer stop()
 	if !o.local.on {
-		r, err = o.trainOne(ctx)
-		return r, because(ctx, err)
+		return o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx) })
 	}
 	backend, err := o.openBackend()
 	if err != nil {

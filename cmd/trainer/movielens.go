@@ -114,8 +114,7 @@ func (o *movielensOptions) train(ctx context.Context) (r report.Result, err erro
 	}
 	defer backend.Close()
 	if !o.local.on {
-		r, err = o.trainOne(ctx, backend)
-		return r, because(ctx, err)
+		return o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx, backend) })
 	}
 	return o.trainLocal(ctx, backend, &o.settings.Shared, func(ctx context.Context, of common) (report.Result, error) {
 		one := *o

@@ -109,8 +109,7 @@ func (o *options) run(ctx context.Context) error {
 				return one.trainOne(ctx, backend)
 			})
 	default:
-		result, err = o.trainOne(ctx, backend)
-		err = because(ctx, err)
+		result, err = o.again(ctx, func() (report.Result, error) { return o.trainOne(ctx, backend) })
 	}
 	if err != nil {
 		return err

@@ -191,7 +191,7 @@ func (e *Endpoint) acknowledge(i int, due func(*fabric.Receipt) bool) (pending b
 	}
 	e.acks++
 	e.frame.SetHead(schema.Head{
-		Job: e.config.RunID, Generation: e.config.Generation, Batch: e.Batch(), Lanes: uint16(e.config.Job.Lanes),
+		Job: e.config.RunID, Generation: e.Since(i), Batch: e.Batch(), Lanes: uint16(e.config.Job.Lanes),
 	})
 	e.frame.SetAck(schema.Ack(r.Ack()))
 	e.ack(e.config.Contributors[i].Member, e.frame.Seal())
