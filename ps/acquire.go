@@ -17,6 +17,7 @@ type acquireRequest struct {
 	job    *schema.Job
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
+	back   bool          // it comes back from a run that was lost
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -24,6 +25,7 @@ type acquireRequest struct {
 type acquisition struct {
 	job     *schema.Job
 	resume  bool
+	back    bool
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late
@@ -42,7 +44,7 @@ func (r *registry) acquire(ctx context.Context, q *acquireRequest) acquisition {
 		if err == nil {
 			var c acquisition
 			if c, err = r.tryAcquire(ctx, job, q.joiner); err == nil {
-				c.resume = q.resume
+				c.resume, c.back = q.resume, q.back
 				return c
 			}
 		}

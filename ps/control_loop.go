@@ -344,7 +344,7 @@ func (l *controlLoop) drop(j *job) {
 func (l *controlLoop) shutdown() {
 	const why = "the parameter server is shutting down"
 	for _, name := range slices.Sorted(maps.Keys(l.jobs)) {
-		l.carryOut(l.jobs[name], l.jobs[name].coordinator.Fail(schema.Coordinator, why))
+		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailServers(schema.Coordinator, why))
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
 		l.reportFailed(l.assignments[name], l.server.member, why)

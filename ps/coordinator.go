@@ -14,7 +14,7 @@ import (
 )
 
 // CoordinatorConfig is what the coordinator of a job is made from. Every field but Gather, WindowBytes,
-// Checkpoints, Resume and ChunkBytes is needed.
+// Checkpoints, Resume, Returning and ChunkBytes is needed.
 type CoordinatorConfig struct {
 	Job          *schema.Job // validated
 	RunID        schema.RunID
@@ -29,6 +29,9 @@ type CoordinatorConfig struct {
 	Checkpoints *CheckpointPolicy
 	// Resume is the version that the job begins with; nil: version 0.
 	Resume *ResumeFrom
+	// Returning says that trainers come back from a run that was lost. Those who do not are not waited for for long, where
+	// others may have their places.
+	Returning bool
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -200,7 +203,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if refused := c.differs(j); refused != nil {
 		return 0, refused
 	}
-	if j.Resume != (c.config.Resume != nil) {
+	if j.Resume != (c.config.Resume != nil) && !c.config.Returning {
 		return 0, c.refuseResume(j.Resume)
 	}
 	if c.phase != Gathering {
@@ -273,6 +276,7 @@ func (c *Coordinator) joined(i int) Decision {
 		DeadlineMS: c.config.Deadline.Milliseconds(),
 		Peers:      c.peers(), WindowBytes: c.config.WindowBytes, ParkedBytes: parkedBytes(c.config.Job),
 		ChunkBytes: chunks, LR: c.lr.decided, Version: c.begins(i), Resumed: c.config.Resume.version(),
+		Durable: c.config.Checkpoints != nil,
 	}}}
 }
 
@@ -312,6 +316,11 @@ func (c *Coordinator) start(now time.Time) []Decision {
 	if c.phase != Gathering || !c.ready() || c.missing() > 0 {
 		return nil
 	}
+	return c.begin(now)
+}
+
+// begin begins the job.
+func (c *Coordinator) begin(now time.Time) []Decision {
 	c.phase, c.started = Running, now
 	c.checkpoints.since, c.checkpoints.begun = now, schema.Batch(c.first())
 	return []Decision{{
@@ -432,6 +441,15 @@ func (c *Coordinator) Fail(who schema.Member, text string) []Decision {
 	}
 	c.phase, c.failed = Ended, &schema.Failed{Member: who, Text: schema.Clip(text)} // with the words of a trainer in it
 	return []Decision{{To: schema.All, Control: schema.Control{Failed: c.failed}, Note: "job failed: " + text, Who: who}}
+}
+
+// FailServers is Fail where servers of the job are lost: where its versions are durable, its trainers come back.
+func (c *Coordinator) FailServers(who schema.Member, text string) []Decision {
+	decisions := c.Fail(who, text)
+	if decisions != nil {
+		c.failed.Back = c.config.Checkpoints != nil
+	}
+	return decisions
 }
 
 // Connections says which connections the server has open, by name ("job/member", or the name a trainer joined under).

@@ -18,6 +18,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
+//	    [returning]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
@@ -137,7 +138,7 @@ func (s *membership) run() string {
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
 			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-			Resume: s.resumed()})
+			Resume: s.resumed(), Returning: s.d.HasArg("returning")})
 		assigned := s.c.Assign(s.now)
 		if s.d.HasArg("servers") {
 			return s.tell(assigned)

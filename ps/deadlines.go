@@ -24,7 +24,7 @@ func (c *Coordinator) Tick(now time.Time) []Decision {
 	}
 	var decisions []Decision
 	if c.phase == Gathering {
-		decisions = append(c.freePlaces(now), c.findUngathered(now)...)
+		decisions = append(append(c.freePlaces(now), c.findUngathered(now)...), c.startWithout(now)...)
 	} else {
 		decisions = c.policy.tick(c, now)
 	}

@@ -22,7 +22,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 		return
 	}
 	j := l.jobs[m.job]
-	if request.Run != 0 && !l.runs(m.job, request.Run) {
+	if request.Run != 0 && !request.Resume && !l.runs(m.job, request.Run) {
 		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "job_over",
 			Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", m.job)}})
 		return
@@ -50,7 +50,8 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	if j == nil && !asked {
 		select {
-		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, l.server.runHere(m.job)}:
+		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, request.Run != 0,
+			l.server.runHere(m.job)}:
 		default:
 			return // many others come first
 		}

@@ -36,7 +36,7 @@ func (l *controlLoop) find(c acquisition) {
 	l.looking[c.job.Name] = s.now()
 	s.releasing.Go(func() {
 		f := foundJob{acquisition: c}
-		f.saved, f.refused = s.lookForSaved(c.job, c.resume)
+		f.saved, f.refused = s.lookForSaved(c.job, c.resume, c.back)
 		select {
 		case l.found <- f:
 		case <-l.done:
@@ -61,8 +61,9 @@ type foundJob struct {
 	refused *schema.Refused
 }
 
-// lookForSaved finds the number of a run, and the newest durable version where the job is to be resumed.
-func (s *Server) lookForSaved(job *schema.Job, resume bool) (found saved, refused *schema.Refused) {
+// lookForSaved finds the number of a run, and the newest durable version where the job is to be resumed. Trainers that
+// come back begin with version 0 where there is none, as their run did.
+func (s *Server) lookForSaved(job *schema.Job, resume, back bool) (found saved, refused *schema.Refused) {
 	refuse := func(err error) *schema.Refused {
 		return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: fmt.Sprint(resume),
 			Text: schema.Clip(err.Error())}
@@ -94,6 +95,9 @@ func (s *Server) lookForSaved(job *schema.Job, resume bool) (found saved, refuse
 	manifest, skipped, err := checkpoint.Newest(dir, job)
 	for _, damaged := range skipped {
 		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
+	}
+	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && back {
+		return found, nil
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 {
 		err = fmt.Errorf("there is no durable version of it in %s: start it without --resume", dir)

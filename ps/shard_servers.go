@@ -121,7 +121,7 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 
 // ShardServerGone ends the job because a ps has no shards of it any more; how says why.
 func (c *Coordinator) ShardServerGone(i int, how string) []Decision {
-	return c.Fail(c.config.ShardServers[i].Member, c.shardServerName(i)+" "+how)
+	return c.FailServers(c.config.ShardServers[i].Member, c.shardServerName(i)+" "+how)
 }
 
 func (c *Coordinator) shardServerOf(from schema.Member) int {
@@ -180,7 +180,7 @@ func (c *Coordinator) lostShardServer(now time.Time) []Decision {
 	for i := range c.shardServers {
 		s := &c.shardServers[i]
 		if why, lost := s.Lost(now, c.config.Deadline); lost {
-			return c.Fail(c.config.ShardServers[i].Member,
+			return c.FailServers(c.config.ShardServers[i].Member,
 				fmt.Sprintf("%s was last heard %s ago%s", c.shardServerName(i), rounded(s.For(now)), why))
 		}
 	}

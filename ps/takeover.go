@@ -276,3 +276,22 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	}
 	return []Decision{d}
 }
+
+// returnMax is for how long trainers who come back wait for others of their run to do so.
+const returnMax = 10 * time.Second
+
+// startWithout begins a job to which not all trainers of the run that was lost have come back: others have their places.
+func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
+	if c.phase != Gathering || !c.config.Returning || !c.recovers() || !c.ready() || !c.anybody() ||
+		c.grew.For(now) < returnMax {
+		return nil
+	}
+	for i := range c.members {
+		if m := &c.members[i]; m.joiner == "" {
+			m.host = "another machine"
+			decisions = append(decisions, c.vacate(now, i, fmt.Sprintf("trainer %s has not come back",
+				schema.TrainerMember(i)))...)
+		}
+	}
+	return append(c.begin(now), decisions...)
+}

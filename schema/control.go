@@ -30,7 +30,8 @@ type Join struct {
 	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
 	// Resume asks for the newest durable version of the job in place of version 0.
 	Resume bool `json:"resume,omitempty"`
-	// Run is the run of the job that the trainer was part of and wants to be part of again; 0: any.
+	// Run is the run of the job that the trainer was part of. It wants to be part of it again, or, with Resume, of one that
+	// goes on from its newest durable version, which is 0 where there is none; 0: any.
 	Run RunID `json:"run_id,omitempty,string"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
@@ -78,6 +79,8 @@ type Joined struct {
 	// Version is the one that the trainer begins with: 0, that of the checkpoint, or, of a place in a job that runs, the
 	// version that the batch under way is computed on.
 	Version Version `json:"version,omitempty"`
+	// Durable says that versions of the job are written down, so that it can be resumed when its servers are lost.
+	Durable bool `json:"durable,omitempty"`
 	// Resumed is the version that the job began with; 0: it was not resumed.
 	Resumed Version `json:"resumed,omitempty"`
 
@@ -127,6 +130,8 @@ type Left struct{}
 type Failed struct {
 	Member Member `json:"member"`
 	Text   string `json:"text"`
+	// Back says that the job can be resumed: its trainers come back to do so.
+	Back bool `json:"back,omitempty"`
 }
 
 // Refusal is the body of a refusal frame; the frame's head repeats batch, bucket, chunk and node of what was refused.

@@ -59,8 +59,7 @@ type Config struct {
 	// Resume begins with the newest durable version of the job in place of version 0: ps writes versions down where it has
 	// a folder for them (--checkpoint-dir). All trainers of a job resume, or none. Session.Version tells where it is.
 	Resume bool
-	// Rejoin is the run of the job that the trainer was part of and wants to be part of again, after ErrReplaced; no other
-	// will do. 0 means any.
+	// Rejoin is the run of the job that the trainer was part of, and wants to be part of again: Again sets it. 0 is none.
 	Rejoin schema.RunID
 	// Log receives what a person may want to know later; nil discards it, but for the warning of a build whose arithmetic
 	// is slow.

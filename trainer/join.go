@@ -49,7 +49,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %q: %w", job.Name, err)
 	}
 	if c.Backend != nil {
-		return join(ctx, c.withDefaults(), job)
+		return joinBack(ctx, c.withDefaults(), job)
 	}
 	log := c.Log
 	if log == nil {
@@ -60,7 +60,7 @@ func Join(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 		return nil, fmt.Errorf("join job %s: %w", job.Name, err)
 	}
 	c.Backend = backend
-	s, err := join(ctx, c.withDefaults(), job)
+	s, err := joinBack(ctx, c.withDefaults(), job)
 	if err != nil {
 		backend.Close()
 		return nil, err

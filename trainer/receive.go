@@ -166,6 +166,9 @@ func (s *Session) word(from string, v *schema.View) error {
 	case s.controls <- c:
 	default:
 	}
+	if c.Failed != nil && c.Failed.Back {
+		return fmt.Errorf("%w: job %s: %s", ErrServerLost, s.job.Name, c.Failed.Text)
+	}
 	if c.Failed != nil {
 		return fmt.Errorf("%w: job %s: %s", ErrJobFailed, s.job.Name, c.Failed.Text)
 	}

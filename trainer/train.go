@@ -21,8 +21,7 @@ type Server interface{ string | Config }
 // the manifest, so that a trainer with others is refused.
 //
 // It is Join and Run with a Workload made of the function. After an error there is no session, and the other trainers
-// hear the reason. Where others went on without this trainer, which was not heard of for too long, it joins anew
-// (ErrReplaced).
+// hear the reason. Where it may, the trainer joins anew (Config.Again).
 func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[T],
 	step func(b *Step[T]) (loss float64), options ...Option) (*Session, error) {
 	var o training
@@ -51,23 +50,22 @@ func Train[S Server, T any](ctx context.Context, server S, job *Job, data *Data[
 		config.From = job.from
 	}
 	for {
-		s, run, err := trainOnce(ctx, config, manifest, data, step, &o)
-		if !errors.Is(err, ErrReplaced) || ctx.Err() != nil {
-			return s, err
+		s, err := trainOnce(ctx, config, manifest, data, step, &o)
+		if err == nil {
+			return s, nil
 		}
-		if config.Log != nil {
-			config.Log.Warn("joins anew", "job", manifest.Name, "err", err)
+		if ctx.Err() != nil || !config.Again(s, err) {
+			return nil, err
 		}
-		config.Rejoin = run
 	}
 }
 
-// trainOnce is Train with one place in the job, of the run that it gives.
+// trainOnce is Train with one session, which it gives also where an error has ended it.
 func trainOnce[T any](ctx context.Context, config Config, manifest *schema.Job, data *Data[T],
-	step func(b *Step[T]) (loss float64), o *training) (*Session, schema.RunID, error) {
+	step func(b *Step[T]) (loss float64), o *training) (*Session, error) {
 	s, err := Join(ctx, config, manifest)
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	returned := false
 	defer func() { // a panic, or an end of this goroutine, leaves nobody who could close the session
@@ -86,9 +84,9 @@ func trainOnce[T any](ctx context.Context, config Config, manifest *schema.Job, 
 	}
 	returned = true
 	if err != nil {
-		return nil, s.RunID(), errors.Join(err, s.Abort(err))
+		return s, errors.Join(err, s.Abort(err))
 	}
-	return s, s.RunID(), nil
+	return s, nil
 }
 
 // errPanicked is what the other trainers hear where a function of the program did not return.

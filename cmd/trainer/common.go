@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,8 +36,8 @@ type common struct {
 	dataHost, advertise   string
 	backWithin            time.Duration
 	resume                bool
-	run                   schema.RunID // of the job that it joined last
-	rejoin                bool         // no other will do
+	session               *trainer.Session // the last
+	rejoin                schema.RunID     // of which it was part
 	windowMiB             int
 	backend, isa          string
 	threads               int
@@ -259,25 +258,21 @@ func (o *common) join(ctx context.Context, backend cuda.Backend, job *schema.Job
 	if o.events != "" { // all trainers of the job are on this host
 		config.ShareScheduler(job.Trainers)
 	}
-	if o.rejoin {
-		c.Rejoin = o.run
-	}
+	c.Rejoin = o.rejoin
 	session, err := trainer.Join(ctx, c, job)
-	if err == nil {
-		o.run = session.RunID()
-	}
+	o.session = session
 	return session, err
 }
 
-// again trains, and joins anew where the others have gone on without this trainer.
+// again trains, and joins anew where it may.
 func (o *common) again(ctx context.Context, train func() (report.Result, error)) (report.Result, error) {
 	for {
 		r, err := train()
-		if !errors.Is(err, trainer.ErrReplaced) || ctx.Err() != nil {
+		c := trainer.Config{Log: o.log, Resume: o.resume}
+		if err == nil || ctx.Err() != nil || !c.Again(o.session, err) {
 			return r, because(ctx, err)
 		}
-		o.log.Warn("joins anew", "err", err)
-		o.rejoin = true
+		o.rejoin, o.resume = c.Rejoin, c.Resume
 	}
 }
 

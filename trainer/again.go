@@ -1,0 +1,67 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gradbus/fabric"
+	"gradbus/schema"
+)
+
+// Again reports whether a trainer whose session has ended by an error may join anew, and sets Rejoin and Resume for
+// that: where the others have gone on without it (ErrReplaced), and where servers were lost that had made versions of
+// the job durable (ErrServerLost). Of these the job then begins with the newest. A nil Session is none that has begun.
+//
+//	for {
+//		session, err := trainer.Join(ctx, config, job)
+//		...
+//		if !config.Again(session, err) {
+//			return err
+//		}
+//	}
+func (c *Config) Again(s *Session, err error) bool {
+	if s == nil {
+		return false
+	}
+	switch {
+	case errors.Is(err, ErrReplaced):
+		c.Rejoin, c.Resume = s.joined.RunID, false
+	case errors.Is(err, ErrServerLost) && s.joined.Durable:
+		c.Rejoin, c.Resume = s.joined.RunID, true
+	default:
+		return false
+	}
+	if c.Log != nil {
+		c.Log.Warn("joins anew", "job", s.job.Name, "member", s.joined.Member, "resume", c.Resume, "err", err)
+	}
+	return true
+}
+
+// backEvery is the time between two attempts to reach a server that was lost.
+const backEvery = 250 * time.Millisecond
+
+// joinBack is join; of a trainer that comes back from a run whose servers were lost it tries for BackWithin.
+func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
+	for began := time.Now(); ; {
+		s, err := join(ctx, c, job)
+		if err == nil || c.Rejoin == 0 || !c.Resume || !mayComeBack(err) || time.Since(began) > c.BackWithin {
+			return s, err
+		}
+		select {
+		case <-time.After(backEvery):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// mayComeBack reports that a server which is not there, or knows nothing yet, may be started again.
+func mayComeBack(err error) bool {
+	for _, e := range []error{fabric.ErrNoServer, fabric.ErrLost, ErrServerLost, ErrNoAnswer, ErrNoServers} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
