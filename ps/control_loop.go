@@ -28,13 +28,14 @@ const (
 // controlLoop runs the coordinators of all jobs on one goroutine. Control messages are few: a heartbeat a second for
 // each trainer.
 type controlLoop struct {
-	server   *Server
-	messages chan message
-	bytes    atomic.Int64 // of those in messages
-	news     chan shardNews
-	found    chan foundJob // jobs whose checkpoints have been looked for
-	deaths   chan death
-	done     chan struct{}
+	server    *Server
+	messages  chan message
+	bytes     atomic.Int64 // of those in messages
+	news      chan shardNews
+	found     chan foundJob     // jobs whose checkpoints have been looked for
+	completed chan completedJob // versions whose parts are all there
+	deaths    chan death
+	done      chan struct{}
 
 	shutting chan struct{}
 	once     sync.Once
@@ -70,8 +71,9 @@ type message struct {
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
 		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob), deaths: make(chan death),
-		done:     make(chan struct{}),
-		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
+		completed: make(chan completedJob),
+		done:      make(chan struct{}),
+		shutting:  make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
 		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},
@@ -154,6 +156,8 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.acquired(c)
 		case f := <-l.found:
 			l.register(&f)
+		case c := <-l.completed:
+			l.tellCompleted(&c)
 		case d := <-l.deaths:
 			if l.jobs[d.job.manifest.Name] == d.job {
 				l.carryOut(d.job, d.job.coordinator.Died(l.server.now(), d.member, d.generation))
@@ -317,6 +321,7 @@ func (l *controlLoop) free(j *job) {
 	}
 	l.drop(j)
 	l.remember(j)
+	l.runEnded(j)
 	l.show(j, time.Now())
 	if f := j.coordinator.Failed(); f != nil { // before anybody was admitted
 		l.turnAway(j.manifest.Name, &schema.Refused{Reason: "server_full", Text: f.Text})

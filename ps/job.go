@@ -17,15 +17,16 @@ type job struct {
 	registered  time.Time
 	servers     []leaseRecord // that have its shards, in the coordinator's order
 	watching    []watching    // by trainer
+	notSaved    string        // why no version of it is written
 	ended       []endedRun    // earlier runs of the name, whose trainers' joins come too late
 }
 
 // newJob makes a job that this ps has acquired. fitted is its manifest with the chunks that there is room for.
 func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window int64) *job {
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
-		watching: make([]watching, fitted.Trainers)}
+		watching: make([]watching, fitted.Trainers), notSaved: found.not}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
-		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config), Resume: found.from(), Returning: c.back}
+		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config), Resume: found.from(), Returning: found.back}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
 		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name,

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"sync/atomic"
 	"time"
 
 	"gradbus/checkpoint"
@@ -28,6 +30,8 @@ var errNoFolder = errors.New("this ps keeps no checkpoints: start it with --chec
 type saved struct {
 	epoch  uint64               // of the run that begins; 0: its versions are not written down
 	resume *checkpoint.Manifest // that it begins with; nil: none
+	not    string               // why its versions are not written down
+	back   bool                 // its trainers come back from a run that was lost
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
@@ -36,10 +40,46 @@ func (l *controlLoop) find(c acquisition) {
 	l.looking[c.job.Name] = s.now()
 	s.releasing.Go(func() {
 		f := foundJob{acquisition: c}
-		f.saved, f.refused = s.lookForSaved(c.job, c.resume, c.back)
+		lost := s.lostRun(c.job.Name)
+		f.saved, f.refused = s.lookForSaved(c.job, c.resume || lost, c.back || lost)
+		if f.saved.epoch > 0 {
+			if err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID); err != nil {
+				s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
+			}
+		}
 		select {
 		case l.found <- f:
 		case <-l.done:
+		}
+	})
+}
+
+// backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
+// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
+const backMax = time.Minute
+
+// lostRun reports whether a run of a job was lost with the ps before this one.
+func (s *Server) lostRun(name schema.JobName) bool {
+	if s.config.CheckpointDir == "" || s.now().Sub(s.started) > backMax {
+		return false
+	}
+	run, lost := checkpoint.Running(s.config.CheckpointDir, name)
+	if lost {
+		s.log.Info("job goes on that was lost with the ps before this one", "job", name, "run_id",
+			strconv.FormatUint(uint64(run), 10))
+	}
+	return lost
+}
+
+// runEnded notes that a run of a job has ended, unless it is to go on.
+func (l *controlLoop) runEnded(j *job) {
+	s, failed := l.server, j.coordinator.Failed()
+	if j.coordinator.config.Checkpoints == nil || failed != nil && failed.Back {
+		return
+	}
+	s.releasing.Go(func() {
+		if err := checkpoint.End(s.config.CheckpointDir, j.manifest.Name, j.run); err != nil {
+			s.log.Warn("the end of the job is not noted", "job", j.manifest.Name, "err", err)
 		}
 	})
 }
@@ -73,25 +113,26 @@ func (s *Server) lookForSaved(job *schema.Job, resume, back bool) (found saved, 
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, errNoFolder))
 		}
-		return found, nil
+		return saved{not: errNoFolder.Error()}, nil
 	}
 	if err := checkpoint.CheckJob(job); err != nil {
 		if resume {
 			return found, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 		}
 		s.log.Warn("no version of the job is written down", "job", job.Name, "err", err)
-		return found, nil
+		return saved{not: err.Error()}, nil
 	}
 	var err error
 	if found.epoch, err = checkpoint.NextEpoch(dir, job.Name); err != nil && resume {
 		return saved{}, refuse(fmt.Errorf("job %s: look for checkpoints: %w", job.Name, err))
 	} else if err != nil { // a broken disk stops no training
 		s.log.Error("no version of the job is written down", "job", job.Name, "err", err)
-		return saved{}, nil
+		return saved{not: err.Error()}, nil
 	}
 	if !resume {
 		return found, nil
 	}
+	found.back = back
 	manifest, skipped, err := checkpoint.Newest(dir, job)
 	for _, damaged := range skipped {
 		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
@@ -122,7 +163,8 @@ func (f *saved) from() *ResumeFrom {
 	if f.resume == nil {
 		return nil
 	}
-	return &ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR}
+	return &ResumeFrom{ID: f.resume.ID.String(), Version: f.resume.ID.Version, LR: f.resume.LR,
+		Bytes: bytesOf(f.resume), Durable: f.resume.Created}
 }
 
 // resumed is what shards read that begin with a checkpoint; nil where they draw version 0.
@@ -158,26 +200,37 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 	for _, p := range parts {
 		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
 	}
+	c := completedJob{j, completion{version: m.ID.Version, asked: j.coordinator.checkpoints.asked[0].at, bytes: bytesOf(m)}}
 	s.releasing.Go(func() {
-		s.completing.Lock()
-		defer s.completing.Unlock()
-		s.complete(m)
+		c.err = s.complete(m)
+		select {
+		case l.completed <- c:
+		case <-l.done:
+		}
 	})
 }
 
-func (s *Server) complete(m *checkpoint.Manifest) {
-	log, dir, bytes := s.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), s.config.CheckpointDir, int64(0)
+func bytesOf(m *checkpoint.Manifest) (n int64) {
 	for _, p := range m.Parts {
-		bytes += p.Bytes
+		n += p.Bytes
 	}
+	return n
+}
+
+// complete makes a version durable, and removes older ones.
+func (s *Server) complete(m *checkpoint.Manifest) error {
+	s.completing.Lock()
+	defer s.completing.Unlock()
+	log, dir := s.log.With("job", m.Job.Name, "version", uint64(m.ID.Version)), s.config.CheckpointDir
 	if err := checkpoint.Complete(dir, m); err != nil {
 		log.Error("version is not durable", "err", err)
-		return
+		return err
 	}
-	log.Info("version is durable", "bytes", bytes, "checkpoint", m.ID.String())
+	log.Info("version is durable", "bytes", bytesOf(m), "checkpoint", m.ID.String())
 	if _, err := checkpoint.Prune(dir, m.Job.Name, s.config.CheckpointKeep); err != nil {
 		log.Warn("older checkpoints are not removed", "err", err)
 	}
+	return nil
 }
 
 // saver writes the part of its shard of every version that is copied.
@@ -185,8 +238,9 @@ type saver struct {
 	worker *worker
 	dir    string
 	shards int
-	parts  []checkpoint.ID // that were written last
-	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
+	parts  []checkpoint.ID                       // that were written last
+	wake   chan struct{}                         // has room for one: a version is being copied, or there is nothing to copy
+	failed atomic.Pointer[schema.CheckpointPart] // the version that could not be written, where none has been since
 }
 
 // run writes until ctx ends.
@@ -194,8 +248,11 @@ func (v *saver) run(ctx context.Context) {
 	for {
 		select {
 		case <-v.wake:
-			if err := v.save(ctx); err != nil && ctx.Err() == nil {
-				v.worker.log.Error("version is not written", "err", err)
+			version, err := v.save(ctx)
+			if err != nil && ctx.Err() == nil {
+				v.worker.log.Error("version is not written", "version", uint64(version), "err", err)
+				v.failed.Store(&schema.CheckpointPart{Version: version, Shard: v.worker.config.Index,
+					Failure: schema.ClipFailure(err.Error())})
 			}
 		case <-ctx.Done():
 			return
@@ -205,17 +262,17 @@ func (v *saver) run(ctx context.Context) {
 
 // save writes the part of the version that is copied. A shard that has nothing writes an empty part of the version
 // that is asked for.
-func (v *saver) save(ctx context.Context) (err error) {
+func (v *saver) save(ctx context.Context) (version schema.Version, err error) {
 	defer v.worker.recovered(&err)
 	w, began := v.worker, time.Now()
 	wish := w.checkpoints.Load()
 	w.stepLock.Lock()
-	version, copying := w.end.Copying()
+	at, copying := w.end.Copying()
 	idle := w.end.Idle()
 	w.stepLock.Unlock()
-	if !copying {
+	if version = at; !copying {
 		if last := w.part.Load(); !idle || wish.At == 0 || last != nil && last.Version >= wish.At {
-			return nil
+			return 0, nil
 		}
 		version = wish.At
 	}
@@ -225,25 +282,26 @@ func (v *saver) save(ctx context.Context) (err error) {
 	id := checkpoint.ID{Epoch: wish.Epoch, Run: w.config.RunID, Version: version}
 	part, err := checkpoint.NewPart(v.dir, w.config.Job, id, v.shards, w.config.Index)
 	if err != nil {
-		return err
+		return version, err
 	}
 	defer part.Discard()
 	for more := copying; more; {
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return version, ctx.Err()
 		}
 		if more, err = v.piece(part); err != nil {
-			return err
+			return version, err
 		}
 	}
 	info, err := part.Commit()
 	if err != nil {
-		return err
+		return version, err
 	}
 	v.wrote(id)
+	v.failed.Store(nil)
 	w.part.Store(&schema.CheckpointPart{Version: version, Shard: info.Shard, Bytes: info.Bytes, Checksum: info.Checksum})
 	w.log.Debug("part written", "version", uint64(version), "bytes", info.Bytes, "seconds", time.Since(began).Seconds())
-	return nil
+	return version, nil
 }
 
 // wrote notes a part that is on the disk, and removes the one that nobody waits for any more, unless its version has

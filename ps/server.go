@@ -37,6 +37,7 @@ const (
 type Server struct {
 	config     Config
 	process    string // this one, as trainers name theirs
+	started    time.Time
 	log        *slog.Logger
 	limitHeap  func(bytes int64) // may be nil
 	rounds     func(RoundTimes)  // may be nil
@@ -187,7 +188,7 @@ func (s *Server) openControl(ctx context.Context) (err error) {
 		return fmt.Errorf("connect to the control server: %w", err)
 	}
 	s.member = schema.ServerMember(id)
-	s.process = process.Self()
+	s.process, s.started = process.Self(), s.now()
 	incarnation, err := newRunID()
 	if err != nil {
 		return err

@@ -32,6 +32,7 @@ func benchmarks() []*cobra.Command {
 		packagesCommand(),
 		kernelsCommand(),
 		fabricCommand(),
+		faultsCommand(),
 		hostedCommand(),
 		hybridCommand(),
 		allCommand(),

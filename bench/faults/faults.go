@@ -1,0 +1,435 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Kinds are the faults that there are, by name, and how often each is drawn.
+var kinds = []struct {
+	name   string
+	weight int
+}{
+	{"trainer killed", 6},        // SIGKILL
+	{"trainer interrupted", 2},   // SIGINT: it hands its lanes over
+	{"trainer stopped", 2},       // SIGSTOP for at most a second, which nobody may take for a loss
+	{"two trainers killed", 2},   // at once
+	{"ps killed", 2},             // and started again at once
+	{"ps and trainer killed", 1}, // at once
+}
+
+// Config is what to do.
+type Config struct {
+	Kills, Trainers, Epochs int
+	Seed                    uint64
+	Only                    []string      // kinds; none is all
+	Every                   time.Duration // between two versions that become durable
+
+	Server   string                   // the program ps
+	Member   func(m Member) *exec.Cmd // a trainer process
+	Progress io.Writer
+}
+
+// Check says what is wrong with a Config.
+func (c *Config) Check() error {
+	if c.Kills < 1 || c.Trainers < 1 || c.Epochs < 1 {
+		return fmt.Errorf("%d kills, %d trainers, %d epochs: want at least 1 of each", c.Kills, c.Trainers, c.Epochs)
+	}
+	for _, name := range c.Only {
+		if !slices.Contains(Kinds(), name) {
+			return fmt.Errorf("fault %q: want some of %s", name, strings.Join(Kinds(), ", "))
+		}
+	}
+	return nil
+}
+
+// Kinds are the names of all faults.
+func Kinds() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// bench is a measurement under way.
+type bench struct {
+	Config
+	ctx    context.Context
+	r      *rand.Rand
+	work   string // folder
+	url    string
+	ps     *exec.Cmd
+	ended  chan struct{} // with ps
+	result Result
+	kinds  map[string]*Kind
+
+	mu      sync.Mutex
+	notices []time.Time // when ps said that a place is vacant
+}
+
+// Run measures.
+func Run(ctx context.Context, c Config) (_ *Result, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	b := &bench{Config: c, ctx: ctx, r: rand.New(rand.NewPCG(c.Seed, 0)), kinds: map[string]*Kind{},
+		result: Result{Seed: c.Seed, Trainers: c.Trainers}}
+	if b.work, err = os.MkdirTemp("", "psbench-faults-"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(b.work)
+	if err := b.startServer("127.0.0.1:0"); err != nil {
+		return nil, err
+	}
+	defer func() { b.stopServer(syscall.SIGTERM) }()
+	quiet := b.newJob()
+	if err := quiet.run(0); err != nil {
+		return nil, fmt.Errorf("the job in which nothing happens: %w", err)
+	}
+	b.result.Digest = quiet.history.digests[0]
+	times := quiet.history.times()
+	b.result.QuietMS = ms(pause(times[min(100, len(times)-1):], time.Time{}, time.Now()))
+	for b.result.Kills < b.Kills && ctx.Err() == nil {
+		j := b.newJob()
+		if err := j.run(b.Kills - b.result.Kills); err != nil {
+			fmt.Fprintf(b.Progress, "%s: %v\n", j.name, err)
+		}
+		j.note()
+		fmt.Fprintf(b.Progress, "%d of %d kills, %d jobs, %d digests differ\n", b.result.Kills, b.Kills, b.result.Jobs,
+			b.result.Differ)
+	}
+	for _, name := range Kinds() {
+		if k := b.kinds[name]; k != nil {
+			k.finish()
+			b.result.Kinds = append(b.result.Kinds, *k)
+		}
+	}
+	return &b.result, ctx.Err()
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// startServer starts ps at an address and waits until it is there.
+func (b *bench) startServer(at string) error {
+	file := filepath.Join(b.work, "url")
+	_ = os.Remove(file)
+	b.ps = exec.CommandContext(b.ctx, b.Server, "--listen", at, "--http", "127.0.0.1:0", "--port-file", file,
+		"--checkpoint-dir", filepath.Join(b.work, "checkpoints"), "--checkpoint-every", b.Every.String())
+	log, err := b.ps.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := b.ps.Start(); err != nil {
+		return fmt.Errorf("start the server: %w", err)
+	}
+	ps, ended := b.ps, make(chan struct{})
+	b.ended = ended
+	go func() {
+		defer close(ended)
+		for lines := bufio.NewScanner(log); lines.Scan(); {
+			if strings.Contains(lines.Text(), "begins without it") {
+				b.mu.Lock()
+				b.notices = append(b.notices, time.Now())
+				b.mu.Unlock()
+			}
+		}
+		_ = ps.Wait()
+	}()
+	for began := time.Now(); ; {
+		if url, err := os.ReadFile(file); err == nil {
+			b.url = strings.TrimSpace(string(url))
+			return nil
+		}
+		if time.Since(began) > 30*time.Second {
+			return errors.New("the server is not ready within 30 s")
+		}
+		if err := b.sleep(5 * time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func (b *bench) stopServer(s syscall.Signal) {
+	_ = b.ps.Process.Signal(s)
+	<-b.ended
+}
+
+func (b *bench) sleep(d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-b.ctx.Done():
+		return b.ctx.Err()
+	}
+}
+
+// upTo draws a time.
+func (b *bench) upTo(d time.Duration) time.Duration { return time.Duration(b.r.Int64N(int64(d))) }
+
+// noticed is the first notice after a time; zero: there is none.
+func (b *bench) noticed(after time.Time) time.Time {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, at := range b.notices {
+		if at.After(after) {
+			return at
+		}
+	}
+	return time.Time{}
+}
+
+// job is one job, and what happens to it.
+type job struct {
+	*bench
+	name     string
+	history  history
+	trainers []*process
+	failed   []string
+	faults   []fault
+}
+
+type fault struct {
+	kind string
+	at   time.Time
+}
+
+// process is a trainer.
+type process struct {
+	*exec.Cmd
+	ended chan struct{}
+	err   error
+	gone  bool // it was told to end
+}
+
+func (b *bench) newJob() *job {
+	b.result.Jobs++
+	return &job{bench: b, name: "faults-" + strconv.Itoa(b.result.Jobs)}
+}
+
+// run runs the job to its end, with at most so many faults.
+func (j *job) run(most int) error {
+	for range j.Trainers {
+		if err := j.start(); err != nil {
+			return err
+		}
+	}
+	defer func() {
+		for _, p := range j.trainers {
+			_ = p.Process.Signal(syscall.SIGCONT)
+			_ = p.Process.Kill()
+			<-p.ended
+		}
+	}()
+	for {
+		if done, err := j.proceed(200 + j.r.IntN(1500)); err != nil || done {
+			return err
+		}
+		if len(j.faults) < most {
+			if err := j.fault(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// start starts a trainer.
+func (j *job) start() error {
+	p := &process{Cmd: j.Member(Member{Server: j.url, Job: j.name, Trainers: j.Trainers, Epochs: j.Epochs}),
+		ended: make(chan struct{})}
+	out, err := p.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	var errs strings.Builder
+	p.Stderr = &errs
+	if err := p.Start(); err != nil {
+		return fmt.Errorf("start a trainer: %w", err)
+	}
+	go func() {
+		defer close(p.ended)
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			var e event
+			var at int64
+			if n, _ := fmt.Sscanf(lines.Text(), "batch %d %d %d", &e.run, &e.batch, &at); n == 3 {
+				j.history.batch(e, at)
+			} else if digest, ok := strings.CutPrefix(lines.Text(), "digest "); ok {
+				j.history.digest(digest)
+			}
+		}
+		if p.err = p.Wait(); p.err != nil {
+			p.err = fmt.Errorf("%w: %s", p.err, errs.String())
+		}
+	}()
+	j.trainers = append(j.trainers, p)
+	return nil
+}
+
+// proceed waits until so many batches more are complete, or the job is over.
+func (j *job) proceed(batches int) (over bool, err error) {
+	last, changed := j.history.count(), time.Now()
+	for want := last + batches; last < want; {
+		if err := j.sleep(time.Millisecond); err != nil {
+			return false, err
+		}
+		for i := 0; i < len(j.trainers); i++ {
+			p := j.trainers[i]
+			select {
+			case <-p.ended:
+			default:
+				continue
+			}
+			j.trainers = slices.Delete(j.trainers, i, i+1)
+			i--
+			if p.err != nil && !p.gone {
+				return false, fmt.Errorf("a trainer ended: %w", p.err)
+			}
+			if over = over || p.err == nil; over && len(j.trainers) == 0 {
+				return true, nil
+			}
+		}
+		if now := j.history.count(); now > last {
+			last, changed = now, time.Now()
+		}
+		if time.Since(changed) > 90*time.Second {
+			return false, errors.New("no batch was complete for 90 s")
+		}
+		if over {
+			j.leaveOut()
+		}
+	}
+	return false, nil
+}
+
+// leaveOut ends trainers that have come too late to be part of a job that is over: they wait for others.
+func (j *job) leaveOut() {
+	for _, p := range j.trainers {
+		if time.Since(j.lastFault()) > 5*time.Second {
+			p.gone = true
+			_ = p.Process.Kill()
+		}
+	}
+}
+
+func (j *job) lastFault() time.Time {
+	if len(j.faults) == 0 {
+		return time.Now()
+	}
+	return j.faults[len(j.faults)-1].at
+}
+
+// fault has one happen, and whoever is gone be replaced.
+func (j *job) fault() error {
+	kind := j.draw()
+	victims := 1
+	switch kind {
+	case "two trainers killed":
+		victims = 2
+	case "ps killed":
+		victims = 0
+	}
+	if victims > len(j.trainers) {
+		return nil
+	}
+	chosen := j.r.Perm(len(j.trainers))[:victims]
+	j.faults = append(j.faults, fault{kind, time.Now()})
+	signal := syscall.SIGKILL
+	switch kind {
+	case "trainer interrupted":
+		signal = syscall.SIGINT
+	case "trainer stopped":
+		p := j.trainers[chosen[0]]
+		_ = p.Process.Signal(syscall.SIGSTOP)
+		err := j.sleep(j.upTo(time.Second))
+		_ = p.Process.Signal(syscall.SIGCONT)
+		return err
+	}
+	if strings.HasPrefix(kind, "ps") {
+		j.stopServer(syscall.SIGKILL)
+	}
+	for _, i := range chosen {
+		j.trainers[i].gone = true
+		_ = j.trainers[i].Process.Signal(signal)
+	}
+	if strings.HasPrefix(kind, "ps") {
+		if err := j.startServer(strings.TrimPrefix(j.url, "nats://")); err != nil {
+			return err
+		}
+	}
+	for range victims {
+		if err := j.sleep(j.upTo(800 * time.Millisecond)); err != nil {
+			return err
+		}
+		if err := j.start(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// draw draws a kind.
+func (j *job) draw() string {
+	sum := 0
+	for _, k := range kinds {
+		if len(j.Only) == 0 || slices.Contains(j.Only, k.name) {
+			sum += k.weight
+		}
+	}
+	at := j.r.IntN(sum)
+	for _, k := range kinds {
+		if len(j.Only) > 0 && !slices.Contains(j.Only, k.name) {
+			continue
+		}
+		if at -= k.weight; at < 0 {
+			return k.name
+		}
+	}
+	panic("faults: no kind was drawn")
+}
+
+// note adds what has come of the job to the result.
+func (j *job) note() {
+	times := j.history.times()
+	for _, d := range j.history.digests {
+		if d != j.result.Digest {
+			j.result.Differ++
+		}
+	}
+	if len(j.history.digests) == 0 {
+		j.result.Lost++
+	}
+	run := 0
+	for i, f := range j.faults {
+		until := time.Now()
+		if i+1 < len(j.faults) {
+			until = j.faults[i+1].at
+		}
+		k := j.kinds[f.kind]
+		if k == nil {
+			k = &Kind{Name: f.kind}
+			j.kinds[f.kind] = k
+		}
+		k.Kills++
+		j.result.Kills++
+		k.pauses = append(k.pauses, ms(pause(times, f.at, until)))
+		if at := j.noticed(f.at); !at.IsZero() && at.Before(until) && !strings.Contains(f.kind, "ps") {
+			k.notices = append(k.notices, ms(at.Sub(f.at)))
+		}
+		if strings.Contains(f.kind, "ps") {
+			run++
+			k.Again += j.history.again(run)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package faults
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// history is what the trainers of one job have told. It may be used by several goroutines.
+type history struct {
+	mu      sync.Mutex
+	began   map[event]int64 // when a batch of a run was first complete, in nanoseconds since 1970
+	runs    []uint64        // in the order in which they were heard of
+	digests []string
+}
+
+// event is that a batch of a run is complete.
+type event struct{ run, batch uint64 }
+
+// batch takes the word of one trainer.
+func (h *history) batch(e event, at int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.began == nil {
+		h.began = map[event]int64{}
+	}
+	if before, known := h.began[e]; !known || at < before {
+		h.began[e] = at
+	}
+	if !slices.Contains(h.runs, e.run) {
+		h.runs = append(h.runs, e.run)
+	}
+}
+
+func (h *history) digest(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.digests = append(h.digests, text)
+}
+
+// count is how many batches of all runs are complete.
+func (h *history) count() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.began)
+}
+
+// times are those at which batches were complete, ascending.
+func (h *history) times() []int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := make([]int64, 0, len(h.began))
+	for _, at := range h.began {
+		all = append(all, at)
+	}
+	slices.Sort(all)
+	return all
+}
+
+// again is how many batches the i-th run has computed which the one before it had completed.
+func (h *history) again(i int) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if i < 1 || i >= len(h.runs) {
+		return 0
+	}
+	done, first := uint64(0), ^uint64(0)
+	for e := range h.began {
+		switch e.run {
+		case h.runs[i-1]:
+			done = max(done, e.batch+1)
+		case h.runs[i]:
+			first = min(first, e.batch)
+		}
+	}
+	return int(done - min(done, first))
+}
+
+// pause is the longest time without a completed batch that ends after one time and not after another.
+func pause(times []int64, from, to time.Time) time.Duration {
+	longest := int64(0)
+	for i := 1; i < len(times); i++ {
+		if times[i] > from.UnixNano() && times[i] <= to.UnixNano() {
+			longest = max(longest, times[i]-times[i-1])
+		}
+	}
+	return time.Duration(longest)
+}

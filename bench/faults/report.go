@@ -1,0 +1,69 @@
+package faults
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+)
+
+// Result is what many kills have cost.
+type Result struct {
+	Seed     uint64 `json:"seed"`
+	Trainers int    `json:"trainers"`
+	Jobs     int    `json:"jobs"`
+	Kills    int    `json:"kills"`
+	// Differ is how many digests were others than that of the job in which nothing happened, and Lost how many jobs did
+	// not come to their end.
+	Differ int    `json:"digests_differ"`
+	Lost   int    `json:"jobs_lost"`
+	Digest string `json:"weights_sha256"`
+	// QuietMS is the longest time without a completed batch in the job in which nothing happened.
+	QuietMS float64 `json:"quiet_pause_ms"`
+	Kinds   []Kind  `json:"kinds"`
+}
+
+// Kind is the outcome of the faults of one kind. Pauses are times without a completed batch.
+type Kind struct {
+	Name     string  `json:"name"`
+	Kills    int     `json:"kills"`
+	NoticeMS float64 `json:"notice_p50_ms"` // until the log of ps said so; 0: it does not say
+	P50MS    float64 `json:"pause_p50_ms"`
+	P99MS    float64 `json:"pause_p99_ms"`
+	MaxMS    float64 `json:"pause_max_ms"`
+	Again    int     `json:"batches_again"` // computed again, of all kills of jobs with this kind
+
+	notices, pauses []float64
+}
+
+// percentile is the least of values that so many hundredths are not above; 0 of none.
+func percentile(values []float64, hundredths int) float64 {
+	if len(values) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[max(0, (len(sorted)*hundredths+99)/100-1)]
+}
+
+func (k *Kind) finish() {
+	k.NoticeMS = percentile(k.notices, 50)
+	k.P50MS, k.P99MS, k.MaxMS = percentile(k.pauses, 50), percentile(k.pauses, 99), percentile(k.pauses, 100)
+}
+
+// Print writes a table.
+func (r *Result) Print(to io.Writer) error {
+	fmt.Fprintf(to, "%d kills in %d jobs of %d trainers, seed %d: %d digests differ, %d jobs lost\n", r.Kills, r.Jobs,
+		r.Trainers, r.Seed, r.Differ, r.Lost)
+	fmt.Fprintf(to, "longest pause of a job in which nothing happened: %.1f ms\n\n", r.QuietMS)
+	w := tabwriter.NewWriter(to, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "fault\tkills\tnoticed p50\tpause p50\tp99\tmax\tbatches again")
+	for _, k := range r.Kinds {
+		noticed := "-"
+		if len(k.notices) > 0 || k.NoticeMS > 0 {
+			noticed = fmt.Sprintf("%.1f ms", k.NoticeMS)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%.1f ms\t%.1f ms\t%.1f ms\t%d\n", k.Name, k.Kills, noticed, k.P50MS, k.P99MS, k.MaxMS,
+			k.Again)
+	}
+	return w.Flush()
+}

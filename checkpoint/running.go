@@ -1,0 +1,62 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"gradbus/internal/atomicfile"
+	"gradbus/schema"
+)
+
+// runningName is the file that a job's folder has while a run of it is under way: with the run's id, so that a ps that
+// is started again knows what was lost with the one before it.
+const runningName = "running"
+
+func runningText(run schema.RunID) string { return fmt.Sprintf("%016x\n", uint64(run)) }
+
+// Begin notes that a run of a job is under way.
+func Begin(dir string, job schema.JobName, run schema.RunID) error {
+	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
+			_, err := io.WriteString(w, runningText(run))
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("note that job %s runs: %w", job, err)
+	}
+	return nil
+}
+
+// End notes that a run of a job has ended, unless a later one is under way. The folder of a job without checkpoints goes.
+func End(dir string, job schema.JobName, run schema.RunID) error {
+	path := filepath.Join(jobFolder(dir, job), runningName)
+	text, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(text) != runningText(run) {
+		return nil
+	}
+	if err == nil {
+		err = atomicfile.Remove(path)
+	}
+	if err != nil {
+		return fmt.Errorf("note that job %s has ended: %w", job, err)
+	}
+	_ = os.Remove(jobFolder(dir, job)) // fails where there is anything in it
+	return nil
+}
+
+// Running says whether a run of a job was under way when whoever noted it ended, and which.
+func Running(dir string, job schema.JobName) (run schema.RunID, ok bool) {
+	text, err := os.ReadFile(filepath.Join(jobFolder(dir, job), runningName))
+	if err != nil {
+		return 0, false
+	}
+	n, err := fmt.Sscanf(strings.TrimSpace(string(text)), "%016x", (*uint64)(&run))
+	return run, n == 1 && err == nil
+}
