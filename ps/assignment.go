@@ -150,6 +150,11 @@ func (a *assignment) report() *schema.Report {
 		if p := a.workers[i].part.Load(); p != nil {
 			r.Parts = append(r.Parts, *p)
 		}
+		if v := a.workers[i].saver; v != nil {
+			if p := v.failed.Load(); p != nil {
+				r.Parts = append(r.Parts, *p)
+			}
+		}
 		r.Waiting = mergeWaiting(r.Waiting, &w.Waiting)
 	}
 	return r

@@ -21,6 +21,8 @@ type ResumeFrom struct {
 	ID      string
 	Version schema.Version
 	LR      []schema.LRChange // changes of the learning rates that were decided
+	Bytes   int64             // of its parts
+	Durable time.Time         // when it became that
 }
 
 // version is 0 of nil.
@@ -36,15 +38,18 @@ func (r *ResumeFrom) version() schema.Version {
 // With the parts of all shards the version is durable. Where a shard has heard too late there is none of that version,
 // and a later one is asked for.
 type checkpointing struct {
-	asked []askedVersion // oldest first, at most askedMax: what may yet be durable
-	since time.Time      // when the last was asked for, or the job started
-	begun schema.Batch   // of the furthest trainer, at the last tick
+	asked   []askedVersion // oldest first, at most askedMax: what may yet be durable
+	since   time.Time      // when the last was asked for, or the job started
+	begun   schema.Batch   // of the furthest trainer, at the last tick
+	durable durability
 }
 
 // askedVersion is a version that shards write.
 type askedVersion struct {
 	version schema.Version
+	at      time.Time                     // when it was asked for
 	parts   map[int]schema.CheckpointPart // by shard
+	failed  bool                          // and was counted
 }
 
 // askedMax bounds the versions that are waited for. A shard that has written so many later ones removes its part of one
@@ -69,6 +74,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	begun := max(c.begun(), schema.Batch(c.first())) // a trainer that gets its first version says 0
 	pace := begun - min(begun, k.begun)              // in the time between two ticks
 	k.begun = begun
+	c.noteLate(now, begun)
 	writing := slices.ContainsFunc(c.shardServers, func(s shardServer) bool { return s.writing })
 	if k.at() > schema.Version(begun) || writing {
 		return nil
@@ -79,13 +85,15 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	}
 	var decisions []Decision
 	if last := len(k.asked) - 1; last >= 0 && len(k.asked[last].parts) < c.shards {
-		decisions = []Decision{{Note: fmt.Sprintf("version %d is not durable: %d of %d shards have written it",
-			k.asked[last].version, len(k.asked[last].parts), c.shards)}}
+		a := &k.asked[last]
+		decisions = []Decision{{Note: fmt.Sprintf("version %d is not durable: %d of %d shards have written it", a.version,
+			len(a.parts), c.shards)}}
 	}
 	// What is known of trainers is up to two ticks old.
 	k.since = now
-	k.asked = append(k.asked, askedVersion{schema.Version(begun + 3*pace + 2), map[int]schema.CheckpointPart{}})
-	k.asked = k.asked[max(0, len(k.asked)-askedMax):]
+	k.asked = append(k.asked, askedVersion{version: schema.Version(begun + 3*pace + 2), at: now,
+		parts: map[int]schema.CheckpointPart{}})
+	c.giveUp(len(k.asked) - askedMax)
 	c.serial++
 	return decisions
 }
@@ -111,14 +119,18 @@ func (c *Coordinator) partsWritten(parts []schema.CheckpointPart) []Decision {
 		a := &k.asked[i]
 		before := len(a.parts)
 		for _, p := range parts {
-			if p.Version == a.version && p.Shard >= 0 && p.Shard < c.shards {
+			switch {
+			case p.Version != a.version || p.Shard < 0 || p.Shard >= c.shards:
+			case p.Failure != "":
+				k.durable.fail(a, fmt.Sprintf("%s: %s", c.whereShard(p.Shard), p.Failure))
+			default:
 				a.parts[p.Shard] = p
 			}
 		}
 		if len(a.parts) < c.shards || before == c.shards {
 			continue
 		}
-		k.asked = k.asked[i:]
+		c.giveUp(i)
 		var all []schema.CheckpointPart
 		for shard := range c.shards {
 			all = append(all, k.asked[0].parts[shard])

@@ -2,6 +2,7 @@ package ps
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -34,7 +35,9 @@ import (
 //	scale-lr from= [scale=] [batch=]
 //	lr-taken from= begun= [serial=]
 //	lr-recorded
-//	written ps= version= shards=0+1 [serial=] [writing]
+//	written ps= version= shards=0+1 [serial=] [writing] [failure=word-word]
+//	completed version= asked= [bytes=] [failure=word-word]
+//	durable [at=]
 func TestCoordinatorScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/coordinator", func(t *testing.T, path string) {
 		s := &membership{}
@@ -198,6 +201,8 @@ func (s *membership) run() string {
 	case "written":
 		return s.tell(s.report(&schema.Report{Serial: s.count("serial", s.c.serial), Ready: true, Parts: s.parts(),
 			Writing: s.d.HasArg("writing")}))
+	case "completed", "durable":
+		return s.durable()
 	case "scale-lr", "lr-taken", "lr-recorded":
 		return s.learningRates(from)
 	}
@@ -226,7 +231,7 @@ func (s *membership) resumed() *ResumeFrom {
 		return nil
 	}
 	return &ResumeFrom{ID: "id", Version: schema.Version(s.count("resume", 0)),
-		LR: []schema.LRChange{{From: 7, Scale: 0.5}}}
+		LR: []schema.LRChange{{From: 7, Scale: 0.5}}, Bytes: 500, Durable: time.Unix(700, 0)}
 }
 
 // parts are what shards have written of a version.
@@ -234,9 +239,25 @@ func (s *membership) parts() (all []schema.CheckpointPart) {
 	for shard := range strings.SplitSeq(s.text("shards", "0"), "+") {
 		n, err := strconv.Atoi(shard)
 		must(s.t, err)
-		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n, Bytes: 100})
+		all = append(all, schema.CheckpointPart{Version: schema.Version(s.count("version", 0)), Shard: n, Bytes: 100,
+			Failure: s.words("failure")})
 	}
 	return all
+}
+
+// durable says what is told of checkpoints, after one was completed or could not be.
+func (s *membership) durable() string {
+	if s.d.Cmd == "completed" {
+		done := completion{version: schema.Version(s.count("version", 0)), bytes: int64(s.count("bytes", 200)),
+			asked: time.Unix(1000, 0).Add(s.duration("asked", "0s"))}
+		if failure := s.words("failure"); failure != "" {
+			done.err = errors.New(failure)
+		}
+		s.c.Completed(s.now, done)
+	}
+	text, err := json.Marshal(s.c.Telemetry(s.now).Durability)
+	must(s.t, err)
+	return string(text) + "\n"
 }
 
 // generation is that of a frame: by default what its sender's place has.

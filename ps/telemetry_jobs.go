@@ -1,6 +1,7 @@
 package ps
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"time"
@@ -52,7 +53,7 @@ func (l *controlLoop) report(now time.Time) {
 		if len(p.jobs) == schema.TelemetryJobsMax-endedShownMax {
 			break
 		}
-		p.jobs = append(p.jobs, l.jobs[name].coordinator.Telemetry(now))
+		p.jobs = append(p.jobs, l.jobs[name].telemetry(now))
 	}
 	l.shown = slices.DeleteFunc(l.shown, func(j schema.JobReport) bool {
 		_, again := l.jobs[j.Name]
@@ -64,12 +65,21 @@ func (l *controlLoop) report(now time.Time) {
 
 // show keeps what is told of a job that has ended.
 func (l *controlLoop) show(j *job, now time.Time) {
-	p := j.coordinator.Telemetry(now)
+	p := j.telemetry(now)
 	p.EndedMS = now.UnixMilli()
 	if len(l.shown) == endedShownMax {
 		l.shown = slices.Delete(l.shown, 0, 1)
 	}
 	l.shown = append(l.shown, p)
+}
+
+// telemetry is what is told of the job.
+func (j *job) telemetry(now time.Time) schema.JobReport {
+	p := j.coordinator.Telemetry(now)
+	if p.Durability.Off != "" {
+		p.Durability.Off = schema.ClipFailure(cmp.Or(j.notSaved, p.Durability.Off))
+	}
+	return p
 }
 
 // Telemetry is what the coordinator knows of its job, for whoever watches.
@@ -79,7 +89,7 @@ func (c *Coordinator) Telemetry(now time.Time) schema.JobReport {
 		Name: job.Name, Workload: job.Workload, RunID: c.config.RunID, Phase: c.phase.String(), Consistency: job.Consistency,
 		Apply: job.Apply, Reduce: job.Reduce,
 		Trainers: job.Trainers, Shards: c.shards, Lanes: job.Lanes, Ahead: job.Ahead, Parameters: job.Values(),
-		Failed:  c.failed,
+		Failed: c.failed, Durability: c.durability(now),
 		Members: make([]schema.MemberReport, 0, len(c.members)), Keepers: make([]string, 0, len(c.config.ShardServers)),
 	}
 	if !c.started.IsZero() {

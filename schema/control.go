@@ -169,12 +169,13 @@ type Checkpoints struct {
 	At    Version `json:"at,omitempty"` // the version to write next; 0: none
 }
 
-// CheckpointPart is what a shard has written of a version.
+// CheckpointPart is what a shard has written of a version, or why it could not.
 type CheckpointPart struct {
 	Version  Version `json:"version"`
 	Shard    int     `json:"shard"`
 	Bytes    int64   `json:"bytes"`
-	Checksum uint32  `json:"crc32c"` // of the file
+	Checksum uint32  `json:"crc32c"`            // of the file
+	Failure  string  `json:"failure,omitempty"` // why there is none; at most FailureBytesMax
 }
 
 // Report tells the coordinator each second how the shards of a ps fare.
@@ -183,6 +184,7 @@ type Report struct {
 	Ready   bool      `json:"ready"`  // version 0 is in place on all of them
 	Waiting []Waiting `json:"waiting"`
 	// Parts is the newest version that each shard here has written whole; shards that have written none are left out.
+	// Those follow that a shard has failed to write since.
 	Parts []CheckpointPart `json:"parts,omitempty"`
 	// Writing says that a shard here copies or writes a version: it would miss another one.
 	Writing bool `json:"writing,omitempty"`

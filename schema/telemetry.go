@@ -256,6 +256,47 @@ type JobReport struct {
 	Failed      *Failed        `json:"failed,omitempty"`
 	Members     []MemberReport `json:"members"` // in order of their ids
 	Keepers     []string       `json:"keepers"` // ids of the ps that keep its shards
+
+	Durability *DurabilityReport `json:"durability,omitempty"` // nil from a ps that does not say
+}
+
+// DurabilityReport is what of a job outlives all of its processes, and how old that is.
+type DurabilityReport struct {
+	Off          string `json:"off,omitempty"` // why no version is written; empty where versions are
+	EveryMS      int64  `json:"every_ms,omitempty"`
+	EveryBatches Batch  `json:"every_batches,omitempty"`
+
+	Version     Version `json:"version"`                // the newest that is durable, of this run or the one that it resumes; 0: none
+	DurableMS   int64   `json:"durable_ms,omitempty"`   // when it became that, by the clock of the ps that saw it
+	Bytes       int64   `json:"bytes,omitempty"`        // of its parts
+	TookSeconds Real    `json:"took_seconds,omitempty"` // from being asked for until durable; 0 of a version that was resumed
+
+	// Failures is the versions that were asked for and did not become durable. Failure says why of the last, and is empty
+	// again with the next version that does.
+	Failures uint64 `json:"failures,omitempty"`
+	Failure  string `json:"failure,omitempty"`
+	// LateMS is for how long trainers have been past a version that was asked for and is not durable; 0: they are not.
+	LateMS int64 `json:"late_ms,omitempty"`
+}
+
+// FailureBytesMax bounds the texts of a DurabilityReport and a CheckpointPart: a ps may tell of many jobs whose disk is
+// the same.
+const FailureBytesMax = 512
+
+// ClipFailure shortens a text to FailureBytesMax. It leaves out of the middle: the end says what is wrong with a path.
+func ClipFailure(text string) string {
+	const dots, end = "...", 200
+	if text = Clip(text); len(text) <= FailureBytesMax {
+		return text
+	}
+	from, to := FailureBytesMax-end-len(dots), len(text)-end
+	for text[from]&0xc0 == 0x80 { // not within a character
+		from--
+	}
+	for text[to]&0xc0 == 0x80 {
+		to++
+	}
+	return text[:from] + dots + text[to:]
 }
 
 // MemberReport is the place of one trainer in a job.

@@ -159,6 +159,8 @@ func checkWord(at string, v reflect.Value) error {
 		return fmt.Errorf("%s %q: want %s, %s or %s", at, Clip(text), PhaseGathering, PhaseRunning, PhaseEnded)
 	case (at == "code" || at == "throttled") && text != "" && !labelForm.MatchString(text):
 		return fmt.Errorf("%s %q: want 1 to 63 of a-z, 0-9, _ and -", at, Clip(text))
+	case (at == "failure" || at == "off") && len(text) > FailureBytesMax:
+		return fmt.Errorf("%s of %d bytes: want at most %d", at, len(text), FailureBytesMax)
 	case len(text) > TextBytesMax:
 		return fmt.Errorf("%s of %d bytes: want at most %d", at, len(text), TextBytesMax)
 	}
