@@ -63,7 +63,9 @@ func everything(trainers, shards int) *cluster {
 	}
 	view := &status.Status{NowMS: moment.UnixMilli(),
 		Jobs: []status.Job{{Name: "words", RunID: "77", Phase: "running", Loss: ptr(schema.Real(0.25)),
-			Replicas: &status.Replicas{Version: 19, Equal: true, Digests: map[string]string{"t0": "1", "t1": "1"}}}},
+			Replicas: &status.Replicas{Version: 19, Equal: true, Digests: map[string]string{"t0": "1", "t1": "1"}},
+			Durability: &status.Durability{Version: 15, AgeMS: 12_000, Bytes: 4096, TookMS: 2500, EveryMS: 10_000, Failures: 2,
+				Failure: "write x: no space left on device", LateMS: 1500}}},
 		Problems: []status.Problem{
 			{Code: "made-up", Level: status.Critical, Job: "words", Member: "t1"},
 			{Code: "made-up", Level: status.Critical, Job: "words", Member: "t0"},

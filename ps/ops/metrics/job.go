@@ -20,7 +20,7 @@ type job struct {
 
 // jobTable tells of jobs.
 func jobTable() table[job] {
-	return table[job]{[]string{"job_name"}, []figure[job]{
+	return table[job]{[]string{"job_name"}, append(checkpointFigures(), []figure[job]{
 		gauges("gradbus_job_info", "What the job is; always 1.",
 			[]string{"run_id", "workload", "consistency", "apply", "reduce"}, func(j job, r *row) {
 				r.value(1, strconv.FormatUint(uint64(j.RunID), 10), j.Workload, j.Consistency, j.Apply, j.Reduce)
@@ -64,7 +64,7 @@ func jobTable() table[job] {
 				r.value(truth(j.shown.Replicas.Equal))
 			}
 		}),
-	}}
+	}...)}
 }
 
 // missing counts the places that nobody works at. An ended job lacks nobody.

@@ -52,6 +52,7 @@ const (
 	CodeMemory       = "memory-short"
 	CodeDiskLow      = "disk-low"
 	CodeDiskHangs    = "disk-hangs"
+	CodeNotDurable   = "not-durable"
 	CodeMissing      = "trainers-missing"
 	CodeClaimed      = "job-claimed-twice"
 	CodeVersions     = "versions-differ"
@@ -153,6 +154,9 @@ var codes = [...]Code{
 		Action: "Give it more (`./bin/ps --memory-mib`), or wait until a job has ended: further jobs are refused."},
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,
 		Action: "Free space there."},
+	{Code: CodeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
+		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was trained " +
+			"since the newest durable version."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", linger: 10_000,

@@ -40,6 +40,7 @@ func (j *ranking) job(job *Job, r *run) {
 		r.blocked = r.blocked || r.kept[i] != nil && !r.kept[i].fresh(j.s.NowMS)
 	}
 	j.progress(job, r)
+	j.durability(job, r)
 	j.replicas(job)
 	j.slow(job, r)
 	j.load(job, r)

@@ -90,6 +90,8 @@ type Job struct {
 	Trainers []Trainer `json:"trainers"` // by number
 	Shards   []Shard   `json:"shards"`   // by number
 	Replicas *Replicas `json:"replicas"` // nil but in mean
+	// nil where its coordinator does not say
+	Durability *Durability `json:"durability"`
 	// key of GET /api/v1/series?job=: the name, and for a run that a later one has followed NAME.RUN_ID
 	Series string `json:"series"`
 	Why    Why    `json:"why"`
@@ -168,6 +170,20 @@ type Replicas struct {
 	Version uint64            `json:"version"` // the newest that two or more have told of, or at which two differ
 	Equal   bool              `json:"equal"`
 	Digests map[string]string `json:"digests"` // by member, hexadecimal
+}
+
+// Durability is what of a job outlives all of its processes.
+type Durability struct {
+	Off          string `json:"off,omitempty"` // why nothing is durable; empty where versions are written
+	Version      uint64 `json:"version"`       // the newest that is durable; 0: none yet
+	AgeMS        int64  `json:"age_ms"`        // since it became that
+	Bytes        int64  `json:"bytes"`
+	TookMS       int64  `json:"took_ms"`  // from being asked for until durable; 0 of a version that was resumed
+	EveryMS      int64  `json:"every_ms"` // between two versions; 0: they are counted in batches
+	EveryBatches uint64 `json:"every_batches"`
+	Failures     uint64 `json:"failures"`          // versions that were asked for and did not become durable
+	Failure      string `json:"failure,omitempty"` // why the last did not; empty since one did
+	LateMS       int64  `json:"late_ms"`           // for how long a version has been due and is not durable
 }
 
 // Server is one ps.

@@ -39,7 +39,8 @@ func running(n int) *status.Status {
 	j := status.Job{Name: "packages", Series: "packages", RunID: "17", Phase: "running", Consistency: "sync",
 		Apply: "update", Reduce: "shards", Lanes: n, Batch: 10432, Planned: 20000,
 		LeftMS: 200_000, SamplesPerSecond: 48234, Loss: real(0.81234), GradientNorm: real(1.5), StartedMS: now - 60_000,
-		Why: status.Why{Level: status.OK}}
+		Durability: &status.Durability{Version: 10_240, AgeMS: 6_400, Bytes: 87 << 20, TookMS: 3_100, EveryMS: 10_000},
+		Why:        status.Why{Level: status.OK}}
 	for i := range n {
 		j.Trainers = append(j.Trainers, status.Trainer{Member: fmt.Sprintf("t%d", i), Host: "host-b", PID: 70 + i,
 			State: "running", Level: status.OK, AgeMS: 300, Batch: 10432,
@@ -84,7 +85,11 @@ func stalled() *status.Status {
 	j.Shards[1].WaitsFor, j.Shards[1].WaitsMS, j.Shards[1].WaitsBatch = []string{"t2"}, 18_000, 10432
 	j.Shards[1].Level = status.Warning
 	s.Jobs = append(s.Jobs, status.Job{Name: "digits", Series: "digits", Phase: "gathering", Missing: 1,
-		Consistency: "sync", Apply: "mean", Why: status.Why{Level: status.Info}})
+		Consistency: "sync", Apply: "mean", Why: status.Why{Level: status.Info},
+		Durability: &status.Durability{Off: "this ps keeps no checkpoints: start it with --checkpoint-dir"}})
+	*j.Durability = status.Durability{Version: 9_800, AgeMS: 95_000, Bytes: 87 << 20, TookMS: 3_100, EveryBatches: 500,
+		Failures: 3, LateMS: 61_000, Failure: "version 10400: shard s1 on ps host-a-4222: write checkpoint part: write " +
+			"/data/checkpoints/packages/000001-5621e8410aace09a-000000010400/s1.safetensors.tmp: no space left on device"}
 	return s
 }
 

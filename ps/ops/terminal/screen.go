@@ -116,7 +116,7 @@ func (s Screen) head(view *status.Status) []Line {
 	if action := view.Why.Action; action != "" && !strings.Contains(view.Why.Text, action) {
 		lines = append(lines, s.wrapped("→ ", clean(action), Plain)...)
 	}
-	if p := first(view); p != nil && p.SinceMS > 0 && (s.Height == 0 || s.Height >= heightSince) {
+	if p := first(view); p != nil && p.SinceMS > 0 && s.roomy() {
 		text := fmt.Sprintf("since %s, for %s", clock(p.SinceMS, s.Zone), span(max(0, view.NowMS-p.SinceMS)))
 		if more := "; more: " + cmp.Or(s.Ps, "./bin/ps") + " runbook " + clean(p.Runbook); p.Runbook != "" &&
 			len(text)+len(more)+gap <= s.Width {
@@ -127,8 +127,11 @@ func (s Screen) head(view *status.Status) []Line {
 	return lines
 }
 
-// heightSince is how many lines a screen has at least that says since when: on a lower one each is worth more.
-const heightSince = 30
+// heightRoomy is how many lines a screen has at least that says since when, and has the checkpoints of jobs: on a lower
+// one each is worth more.
+const heightRoomy = 30
+
+func (s Screen) roomy() bool { return s.Height == 0 || s.Height >= heightRoomy }
 
 // first is the problem that the sentence at the top is about; nil where there is none.
 func first(view *status.Status) *status.Problem {

@@ -35,6 +35,9 @@ func (s Screen) sections(view *status.Status, events []status.Event) []section {
 	if s.View == ViewAll {
 		add(ViewAll, s.problems(view))
 		add(ViewAll, s.jobs(view, job))
+		if s.roomy() { // else the age alone is among the jobs
+			add(ViewAll, s.durability(view))
+		}
 	}
 	if job != nil {
 		add(ViewTrainers, s.trainers(job))
@@ -93,9 +96,13 @@ func (s Screen) problems(view *status.Status) *table {
 
 func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
 	t := &table{columns: []column{{}, {head: "JOB", max: 28, middle: true}, {head: "PHASE"}, {head: "BATCH", right: true},
-		{head: "LEFT", right: true, keep: 4},
+		{head: "LEFT", right: true, keep: 5},
 		{head: "LOSS", right: true}, {head: "NORM", right: true, keep: 3}, {head: "SAMPLES/S", right: true},
-		{head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 5}}}
+		{head: "MODE", keep: 2}, {head: "AGE", right: true, keep: 6}}}
+	durable := !s.roomy() && slices.ContainsFunc(view.Jobs, func(j status.Job) bool { return toldOf(&j) })
+	if durable {
+		t.columns = append(t.columns, column{head: "DURABLE", right: true, keep: 4})
+	}
 	for i := range view.Jobs {
 		j := &view.Jobs[i]
 		name := Span{Text: clean(j.Name)}
@@ -120,6 +127,9 @@ func (s Screen) jobs(view *status.Status, shown *status.Job) *table {
 		t.rows = append(t.rows, []Span{level(j.Why.Level), name, phase, cell(batch), cell(left), cell(loss(j.Loss)),
 			cell(loss(j.GradientNorm)), cell(number(float64(j.SamplesPerSecond))), cell(clean(j.Consistency + " " + j.Apply)),
 			told})
+		if durable {
+			t.also(durableAge(j))
+		}
 	}
 	return t
 }

@@ -1,6 +1,6 @@
 // Which job is shown, and the facts of it: the switcher, one line of figures, and what to do where there is no job.
 
-import { age, clock, count, percent, rate, span } from "./format.js";
+import { age, bytes, clock, count, percent, rate, span } from "./format.js";
 import { attr, byId, el, icon, levelOf, setIcon, share, show, text } from "./dom.js";
 
 const STALE_MS = 3000;
@@ -130,7 +130,18 @@ export class Jobs {
     this.set("parameters", "parameters", count(job.parameters));
     this.set("coordinator", "coordinator", job.coordinator || null);
     this.set("run", "run", job.run_id || null);
+    this.durable(job.durability);
     this.set("age", "told", stale ? `${age(job.age_ms)} ago` : null);
+  }
+
+  /** durable shows what of the job outlives its processes; d is null where its coordinator does not say. */
+  durable(d) {
+    const written = d && !d.off;
+    this.set("durable", "durable", !d ? null : d.version ? `version ${count(d.version)}, ${age(d.age_ms)} ago` : d.off ? `nothing durable: ${d.off}` : "nothing yet");
+    this.set("checkpoint", "checkpoint", written && d.version ? bytes(d.bytes) + (d.took_ms ? ` in ${span(d.took_ms)}` : "") : null);
+    this.set("every", "wanted every", !written ? null : d.every_ms ? span(d.every_ms).replace(".0", "") : `${count(d.every_batches)} batches`);
+    this.set("failures", "not durable", written && d.failures ? `${count(d.failures)} ${d.failures === 1 ? "version" : "versions"}` + (d.failure ? `; the last: ${d.failure}` : "") : null);
+    for (const name of ["durable", "failures"]) attr(this.facts[name].box, "data-level", written && d.failure ? "warning" : null);
   }
 }
 
