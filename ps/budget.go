@@ -111,6 +111,9 @@ func MemoryOf(c Config, job *schema.Job, own, shards int) Memory {
 	frames := (dense+sparse)/int64(job.ChunkBytes) + int64(len(job.Parameters)) + 2*int64(shards)
 	all := here + share(sparse) + frames*shard.FrameBytesOver
 	m.Staged = min(budget, nodes*batches*(all+all/16)) // a received frame lies in a buffer up to 1/16 larger
+	if job.Policy != schema.PolicyFail {
+		copies++ // rows as they were before the last batch
+	}
 	if len(job.Tables) > 0 {
 		m.Scratch = (2 + copies) * min(budget, share(nodes*(sparse+frames*shard.FrameBytesOver)))
 	}

@@ -1,0 +1,145 @@
+package trainer
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gradbus/internal/testkit"
+	"gradbus/ps"
+	"gradbus/schema"
+)
+
+// errKilled is the end of a trainer that says nothing to anybody.
+var errKilled = errors.New("killed")
+
+// die ends a session whose Run has ended as the end of its process would.
+func die(s *Session) {
+	for _, h := range s.takeovers.hosted {
+		h.left = true
+		h.close()
+	}
+	s.left = true
+	s.close()
+}
+
+// crew is the trainers of a job, some of which die, and others come.
+type crew struct {
+	t       *testing.T
+	config  Config
+	job     *schema.Job
+	batches uint64
+	all     sync.WaitGroup
+	alive   atomic.Int64
+
+	mu      sync.Mutex
+	digests []string
+	dead    int
+	hosted  int // places that were taken by others
+}
+
+// run trains with a session until it is done, or dies when it has completed so many batches.
+func (c *crew) run(s *Session, r *rand.Rand, dies uint64) {
+	c.all.Go(func() {
+		defer c.alive.Add(-1)
+		done := uint64(s.Version())
+		err := s.Run(testContext(c.t), newToy(c.t, c.job), c.batches-min(c.batches, done), func(p Progress) {
+			time.Sleep(time.Duration(r.IntN(20)) * time.Millisecond)
+			if uint64(p.Batch) == dies {
+				s.fail(errKilled)
+			}
+		})
+		c.mu.Lock()
+		c.hosted += len(s.takeovers.hosted)
+		c.mu.Unlock()
+		if errors.Is(err, errKilled) {
+			c.mu.Lock()
+			c.dead++
+			c.mu.Unlock()
+			die(s)
+			return
+		}
+		var digest [32]byte
+		if err == nil {
+			digest, err = s.Digest(testContext(c.t))
+		}
+		if err != nil {
+			c.t.Errorf("%s: %v", s.Member(), err)
+			_ = s.Abort(err)
+			return
+		}
+		c.mu.Lock()
+		c.digests = append(c.digests, fmt.Sprintf("%x", digest[:8]))
+		c.mu.Unlock()
+		if err := s.Close(); err != nil {
+			c.t.Error(err)
+		}
+	})
+}
+
+// Trainers die in the middle of batches, several of them, and those who have taken their places too; new ones come. The
+// weights are those of a job in which nothing has happened.
+func TestLostTrainersAreReplaced(t *testing.T) {
+	seeds := uint64(2)
+	if testing.Short() {
+		seeds = 8 // which wait for nothing
+	}
+	dead, hosted := 0, 0
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			testkit.Waits(t, func(t *testing.T) {
+				c := replaceLost(t, seed)
+				dead, hosted = dead+c.dead, hosted+c.hosted
+			})
+		})
+	}
+	if dead < int(seeds)/2 || testing.Short() && hosted == 0 {
+		t.Errorf("%d have died, and %d places were taken by others: that is too few", dead, hosted)
+	}
+}
+
+func replaceLost(t *testing.T, seed uint64) *crew {
+	r := rand.New(rand.NewPCG(seed, 0))
+	trainers := 2 + r.IntN(3)
+	lanes := trainers + r.IntN(4)
+	server := startServerWith(t, ps.Config{Shards: 1 + r.IntN(3), Deadline: 3 * time.Second})
+	c := &crew{t: t, config: testConfig(t, server), batches: 30, job: toyJob("replaced", trainers, lanes,
+		schema.ApplyUpdate)}
+	c.job.Policy = schema.PolicyRecover
+	want, _ := toyOutcome(t, lanes, int(c.batches))
+	c.alive.Store(int64(trainers))
+	sessions := joinAll(t, c.config, c.job)
+	for i, s := range sessions {
+		dies := c.batches // never
+		if i > 0 && r.IntN(4) > 0 {
+			dies = uint64(r.IntN(20))
+		}
+		c.run(s, rand.New(rand.NewPCG(seed, uint64(i+1))), dies)
+	}
+	for range r.IntN(3) {
+		time.Sleep(time.Duration(r.IntN(4000)) * time.Millisecond)
+		newcomer := c.config
+		newcomer.Rejoin = sessions[0].RunID()
+		s, err := Join(testContext(t), newcomer, c.job)
+		if err != nil { // no place is free yet, or the job is over
+			checkError(t, err, ErrRefused)
+			continue
+		}
+		c.alive.Add(1)
+		c.run(s, rand.New(rand.NewPCG(seed, 99)), c.batches)
+	}
+	c.all.Wait()
+	if len(c.digests) == 0 {
+		t.Error("nobody has come to the end")
+	}
+	for _, d := range c.digests {
+		if w := fmt.Sprintf("%x", want[:8]); d != w {
+			t.Errorf("weights %s, want %s", d, w)
+		}
+	}
+	return c
+}
