@@ -70,10 +70,10 @@ type message struct {
 
 func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
-		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob), deaths: make(chan death),
-		completed: make(chan completedJob),
-		done:      make(chan struct{}),
-		shutting:  make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
+		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
+		deaths: make(chan death), completed: make(chan completedJob),
+		done:     make(chan struct{}),
+		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
 		elsewhere: map[schema.JobName]time.Time{}, looking: map[schema.JobName]time.Time{},

@@ -165,17 +165,7 @@ func (s *membership) run() string {
 	case "blind":
 		return s.tell(s.c.Blind(s.now, "nats:4222"))
 	case "heartbeat":
-		h := schema.Head{Batch: schema.Batch(s.count("batch", 0)),
-			Flags: map[bool]uint32{true: schema.FlagComplete}[s.d.HasArg("complete")]}
-		h.Generation = s.generation(from)
-		d, ok := s.c.Heartbeat(s.now, from, &h)
-		if !ok {
-			return "not a member\n"
-		}
-		if d == nil {
-			return ""
-		}
-		return s.tell(d)
+		return s.heartbeat(from)
 	case "died":
 		return s.tell(s.c.Died(s.now, from, s.generation(from)))
 	case "leave":
@@ -208,6 +198,20 @@ func (s *membership) run() string {
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
+}
+
+func (s *membership) heartbeat(from schema.Member) string {
+	h := schema.Head{Batch: schema.Batch(s.count("batch", 0)),
+		Flags: map[bool]uint32{true: schema.FlagComplete}[s.d.HasArg("complete")]}
+	h.Generation = s.generation(from)
+	d, ok := s.c.Heartbeat(s.now, from, &h)
+	if !ok {
+		return "not a member\n"
+	}
+	if d == nil {
+		return ""
+	}
+	return s.tell(d)
 }
 
 func (s *membership) join(from schema.Member) string {

@@ -200,7 +200,8 @@ func (l *controlLoop) durable(j *job, parts []schema.CheckpointPart) {
 	for _, p := range parts {
 		m.Parts = append(m.Parts, checkpoint.PartInfo{Shard: p.Shard, Bytes: p.Bytes, Checksum: p.Checksum})
 	}
-	c := completedJob{j, completion{version: m.ID.Version, asked: j.coordinator.checkpoints.asked[0].at, bytes: bytesOf(m)}}
+	c := completedJob{j, completion{version: m.ID.Version, bytes: bytesOf(m),
+		asked: j.coordinator.checkpoints.asked[0].at}}
 	s.releasing.Go(func() {
 		c.err = s.complete(m)
 		select {
@@ -238,9 +239,10 @@ type saver struct {
 	worker *worker
 	dir    string
 	shards int
-	parts  []checkpoint.ID                       // that were written last
-	wake   chan struct{}                         // has room for one: a version is being copied, or there is nothing to copy
-	failed atomic.Pointer[schema.CheckpointPart] // the version that could not be written, where none has been since
+	parts  []checkpoint.ID // that were written last
+	wake   chan struct{}   // has room for one: a version is being copied, or there is nothing to copy
+
+	failed atomic.Pointer[schema.CheckpointPart] // what could not be written, where nothing has been since
 }
 
 // run writes until ctx ends.

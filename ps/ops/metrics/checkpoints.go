@@ -9,8 +9,8 @@ func checkpointFigures() []figure[job] {
 			nil, said(func(d *status.Durability, r *row) { r.value(truth(d.Off == "")) })),
 		gauges("gradbus_job_durable_version", "The newest durable version; absent before the first.", nil,
 			newest(func(d *status.Durability, r *row) { r.value(float64(d.Version)) })),
-		gauges("gradbus_job_durable_age_seconds", "Time since the newest durable version became that: what a crash costs, about.", nil,
-			newest(func(d *status.Durability, r *row) { r.value(float64(d.AgeMS) / 1000) })),
+		gauges("gradbus_job_durable_age_seconds", "Time since the newest durable version became that: what a crash "+
+			"costs, about.", nil, newest(func(d *status.Durability, r *row) { r.value(float64(d.AgeMS) / 1000) })),
 		gauges("gradbus_job_checkpoint_bytes", "Size of the newest durable version, of all shards together.", nil,
 			newest(func(d *status.Durability, r *row) { r.value(float64(d.Bytes)) })),
 		gauges("gradbus_job_checkpoint_seconds", "Time from asking for the newest durable version until it was that; absent "+

@@ -155,8 +155,8 @@ var codes = [...]Code{
 	{Code: CodeDiskLow, Level: Warning, Title: "a disk that is written to is nearly full", linger: 5_000,
 		Action: "Free space there."},
 	{Code: CodeNotDurable, Level: Warning, Title: "versions of a job do not become durable", hold: 3_000,
-		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was trained " +
-			"since the newest durable version."},
+		Action: "Look at the disk under `--checkpoint-dir` and at the log of that ps: a crash now costs all that was " +
+			"trained since the newest durable version."},
 	{Code: CodeMissing, Level: Warning, Title: "a job waits for trainers to join",
 		Action: "Start the trainers that are missing."},
 	{Code: CodeClaimed, Level: Warning, Title: "two ps say that they coordinate one job", linger: 10_000,

@@ -27,6 +27,7 @@ import (
 //	                     deaf, far=seconds
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
+//	durable [every=seconds batches= failure=word_word off=word_word]
 //	restart ps=0 | t1
 //	events               what has happened since they were asked for last
 //	rows                 trainers and shards: state, level, lag, what they do
@@ -72,6 +73,10 @@ func (s *script) run() string {
 		s.disk()
 	case "refuse":
 		s.refuse()
+	case "durable":
+		d := &s.c.Durable
+		d.Every, d.Batches = s.number("every"), schema.Batch(s.number("batches"))
+		d.Off, d.Failure = strings.ReplaceAll(s.text("off"), "_", " "), strings.ReplaceAll(s.text("failure"), "_", " ")
 	case "restart":
 		s.restart()
 	case "end":
@@ -123,6 +128,10 @@ func (s *script) rows() string {
 	var b strings.Builder
 	for _, j := range s.update.Status.Jobs {
 		fmt.Fprintf(&b, "%s %s, batch %d, missing %d: %s\n", j.Name, j.Phase, j.Batch, j.Missing, j.Why.Text)
+		if d := j.Durability; d != nil {
+			fmt.Fprintf(&b, "durable %d age %s, %d bytes in %s, failed %d %q, late %s, off %q\n", d.Version, since(d.AgeMS),
+				d.Bytes, since(d.TookMS), d.Failures, d.Failure, since(d.LateMS), d.Off)
+		}
 		for _, t := range j.Trainers {
 			fmt.Fprintf(&b, "%s %s %s %s, batch %d lag %d held %s, %.0f samples/s\n", t.Member, t.Host, t.State, t.Level,
 				t.Batch, t.Lag, since(t.HeldMS), float64(t.SamplesPerSecond))

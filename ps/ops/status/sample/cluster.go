@@ -59,6 +59,7 @@ type Cluster struct {
 	Hung     bool              // nothing goes on, and nobody says why
 	Far      float64           // seconds that every lookup and every result is longer on its way
 	Deaf     bool              // the control server hangs: the first ps hears itself alone
+	Durable  Checkpoints
 
 	before  []schema.JobReport // runs that have ended
 	began   time.Time
@@ -258,6 +259,7 @@ func (c *Cluster) Second() []Heard {
 	c.Now = c.Now.Add(time.Second)
 	c.second++
 	c.advance()
+	c.write()
 	var all []Heard
 	for i, s := range c.Servers {
 		if !s.Stopped && (i == 0 || !c.Deaf) {
