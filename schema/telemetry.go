@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 )
 
 // Telemetry is what a member says of itself once a second, to whoever watches. It travels as JSON in a heartbeat
@@ -286,7 +287,7 @@ const FailureBytesMax = 512
 // ClipFailure shortens a text to FailureBytesMax. It leaves out of the middle: the end says what is wrong with a path.
 func ClipFailure(text string) string {
 	const dots, end = "...", 200
-	if text = Clip(text); len(text) <= FailureBytesMax {
+	if text = strings.ToValidUTF8(text, "\ufffd"); len(text) <= FailureBytesMax {
 		return text
 	}
 	from, to := FailureBytesMax-end-len(dots), len(text)-end

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 func real(f float64) *Real { r := Real(f); return &r }
@@ -58,6 +59,15 @@ func testServerReport() *Telemetry {
 		}}
 }
 
+// testDurableReport tells of a job of which a version is durable, and a later one is not.
+func testDurableReport() *Telemetry {
+	p := testServerReport()
+	p.Server.Jobs[0].Durability = &DurabilityReport{EveryMS: 10_000, Version: 12, DurableMS: 1700000002000, Bytes: 4096,
+		TookSeconds: 0.75, Failures: 2, Failure: "version 15: shard s0 on ps box-4222: write x: no space left on device",
+		LateMS: 500}
+	return p
+}
+
 // encodeReport is a heartbeat with a report.
 func encodeReport(h Head, p *Telemetry) ([]byte, error) {
 	report, err := EncodeTelemetry(p)
@@ -101,11 +111,16 @@ func reportSamples(t testing.TB) []sample {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused}}
+	durable, err := encodeReport(Head{}, testDurableReport())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []sample{{"beat-trainer", trainer}, {"beat-server", server}, {"beat-disks", disks}, {"beat-refused", refused},
+		{"beat-durable", durable}}
 }
 
 func TestReportSurvives(t *testing.T) {
-	for _, want := range []*Telemetry{testTrainerReport(), testServerReport()} {
+	for _, want := range []*Telemetry{testTrainerReport(), testServerReport(), testDurableReport()} {
 		frame, err := encodeReport(Head{Job: 9}, want)
 		check(t, err)
 		v, err := Verify(frame, Limits{})
@@ -169,6 +184,15 @@ func TestReportRefused(t *testing.T) {
 		"disks": {testServerReport, func(p *Telemetry) { p.Server.Disks = make([]DiskReport, TelemetryDisksMax+1) },
 			"disks of 17"},
 		"reasons": {testServerReport, func(p *Telemetry) { p.Server.Reasons["not a label"] = 1 }, "reasons"},
+		"failure": {testDurableReport, func(p *Telemetry) {
+			p.Server.Jobs[0].Durability.Failure = strings.Repeat("x", FailureBytesMax+1)
+		}, "failure of 513 bytes"},
+		"off": {testDurableReport, func(p *Telemetry) {
+			p.Server.Jobs[0].Durability.Off = strings.Repeat("x", FailureBytesMax+1)
+		}, "off of 513 bytes"},
+		"durable": {testDurableReport, func(p *Telemetry) { p.Server.Jobs[0].Durability.DurableMS = -1 }, "durable_ms -1"},
+		"took": {testDurableReport, func(p *Telemetry) { p.Server.Jobs[0].Durability.TookSeconds = Real(math.NaN()) },
+			"took_seconds NaN"},
 		"keepers": {testServerReport, func(p *Telemetry) { p.Server.Jobs[0].Keepers = make([]string, TelemetryNamesMax+1) },
 			"keepers of 4097"},
 	} {
@@ -182,6 +206,23 @@ func TestReportRefused(t *testing.T) {
 		if _, err := DecodeTelemetry(controlView(t, KindHeartbeat, string(body))); ReasonOf(err) != ReasonMalformed ||
 			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s is decoded: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// A failure that is too long loses of its middle, and never a part of a character.
+func TestClipFailure(t *testing.T) {
+	for _, c := range []struct{ text, begins, ends string }{
+		{"write x: no space left", "write x: no space left", "write x: no space left"},
+		{"write " + strings.Repeat("/folder", 600) + ": no space left on device", "write /folder/folder",
+			"no space left on device"},
+		{strings.Repeat("é", FailureBytesMax), "éé", "éé"},
+		{"x" + strings.Repeat("é", FailureBytesMax), "xé", "éé"},
+	} {
+		got := ClipFailure(c.text)
+		if len(got) > FailureBytesMax || !utf8.ValidString(got) || !strings.HasPrefix(got, c.begins) ||
+			!strings.HasSuffix(got, c.ends) {
+			t.Errorf("%d bytes %q", len(got), got)
 		}
 	}
 }

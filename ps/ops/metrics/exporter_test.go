@@ -104,6 +104,14 @@ func TestScrapeSaysWhatReportsSay(t *testing.T) {
 		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,
 		`gradbus_job_loss{job_name="words"}`:                                                        0.25,
 		`gradbus_job_replicas_equal{job_name="words"}`:                                              1,
+		`gradbus_job_checkpoints_enabled{job_name="words"}`:                                         1,
+		`gradbus_job_durable_version{job_name="words"}`:                                             15,
+		`gradbus_job_durable_age_seconds{job_name="words"}`:                                         12,
+		`gradbus_job_checkpoint_bytes{job_name="words"}`:                                            4096,
+		`gradbus_job_checkpoint_seconds{job_name="words"}`:                                          2.5,
+		`gradbus_job_checkpoint_late_seconds{job_name="words"}`:                                     1.5,
+		`gradbus_job_checkpoint_failing{job_name="words"}`:                                          1,
+		`gradbus_job_checkpoint_failures_total{job_name="words"}`:                                   2,
 		`gradbus_trainer_lag_batches{job_name="words",member="t2"}`:                                 2,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t1"}`:                             1.5,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t0"}`:                             0,
@@ -174,6 +182,30 @@ func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	}
 	nothing.status = nil
 	absent(t, samples(t, none), "gradbus_ps", "gradbus_job", "gradbus_problem")
+}
+
+// Of a job of which no version is written, and of one of which none is durable yet, nothing more is told than that.
+func TestNothingDurable(t *testing.T) {
+	c := everything(1, 1)
+	d := c.status.Jobs[0].Durability
+	*d = status.Durability{Off: "this ps keeps no checkpoints"}
+	got := samples(t, c.exporter())
+	wantSamples(t, got, map[string]float64{`gradbus_job_checkpoints_enabled{job_name="words"}`: 0})
+	absent(t, got, "gradbus_job_durable", "gradbus_job_checkpoint_")
+
+	*d = status.Durability{EveryMS: 10_000}
+	got = samples(t, c.exporter())
+	wantSamples(t, got, map[string]float64{`gradbus_job_checkpoints_enabled{job_name="words"}`: 1,
+		`gradbus_job_checkpoint_failing{job_name="words"}`:        0,
+		`gradbus_job_checkpoint_failures_total{job_name="words"}`: 0,
+		`gradbus_job_checkpoint_late_seconds{job_name="words"}`:   0})
+	absent(t, got, "gradbus_job_durable", "gradbus_job_checkpoint_bytes", "gradbus_job_checkpoint_seconds")
+
+	d.Version, d.AgeMS, d.Bytes = 7, 3_600_000, 100 // that the job was resumed from
+	absent(t, samples(t, c.exporter()), "gradbus_job_checkpoint_seconds")
+
+	c.status.Jobs[0].Durability = nil // a coordinator that does not say
+	absent(t, samples(t, c.exporter()), "gradbus_job_durable", "gradbus_job_checkpoint")
 }
 
 // Trainers of jobs that others coordinate, and of other runs, are left to others.
