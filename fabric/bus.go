@@ -29,28 +29,71 @@ type Bus struct {
 	// Delay is how long every message takes, from Send to its handler; over any of it Config.Direct is none. It is set
 	// before anything is started, and is for tests of what members do who are far from each other.
 	Delay time.Duration
+	// Harm says how often a message arrives at the connection of a name, and how much later than it would; 1 and 0 are no
+	// harm. Messages that are later than others change their order. It is set as Delay is, and for the same.
+	Harm func(name string, at *Subject) (copies int, later time.Duration)
 
+	network *busNetwork
+	host    *busHost // that is dialed from; nil for one that nothing happens to
+}
+
+// busNetwork is what all hosts on a Bus share.
+type busNetwork struct {
 	mu      sync.Mutex
 	servers map[string]*busServer // by host:port
 	port    int                   // the last one that was chosen
 }
 
+// busHost is a machine whose way to the others may be cut.
+type busHost struct {
+	cut  atomic.Bool // what is sent to it or from it is lost
+	dead atomic.Bool // for good, and its connections have ended
+}
+
 // NewBus makes a network without servers.
-func NewBus() *Bus { return &Bus{servers: map[string]*busServer{}} }
+func NewBus() *Bus { return &Bus{network: &busNetwork{servers: map[string]*busServer{}}} }
+
+// Host is the same network as a further machine sees it, of which Cut and Kill are the faults.
+func (b *Bus) Host() *Bus {
+	return &Bus{Delay: b.Delay, Harm: b.Harm, network: b.network, host: &busHost{}}
+}
+
+// Cut loses what is sent to connections of a Host and from them, until it is called with false; they do not notice.
+func (b *Bus) Cut(cut bool) { b.host.cut.Store(cut) }
+
+// Kill ends the connections of a Host as the end of its machine does: servers notice, and nothing more is heard of it.
+func (b *Bus) Kill() {
+	b.host.cut.Store(true)
+	b.host.dead.Store(true)
+	b.network.mu.Lock()
+	servers := slices.Collect(maps.Values(b.network.servers))
+	b.network.mu.Unlock()
+	for _, s := range servers {
+		s.bury(b.host)
+	}
+}
+
+// bury forgets the lines of a host that is dead.
+func (s *busServer) bury(host *busHost) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.lines, func(l *busLine, _ struct{}) bool { return l.host == host })
+	s.change()
+}
 
 // add starts a server at an address, or at one that is free where the port is 0. Its config is the server's from then
 // on.
 func (b *Bus) add(config *ServerConfig) (*busServer, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.network.mu.Lock()
+	defer b.network.mu.Unlock()
 	host := "local"
 	for config.Port == 0 {
-		if b.port++; b.servers[net.JoinHostPort(host, strconv.Itoa(b.port))] == nil {
-			config.Port = b.port
+		if b.network.port++; b.network.servers[net.JoinHostPort(host, strconv.Itoa(b.network.port))] == nil {
+			config.Port = b.network.port
 		}
 	}
 	at := net.JoinHostPort(host, strconv.Itoa(config.Port))
-	if there := b.servers[at]; there != nil && there.revive(config) {
+	if there := b.network.servers[at]; there != nil && there.revive(config) {
 		return there, nil
 	} else if there != nil {
 		return nil, fmt.Errorf("start server: %w: %s is in use on this bus; want another port, or 0 for any free one",
@@ -60,7 +103,7 @@ func (b *Bus) add(config *ServerConfig) (*busServer, error) {
 		buckets: map[string]*busBucket{}, up: true}
 	s.config.Store(config)
 	s.routes.Store(&busRoutes{})
-	b.servers[at] = s
+	b.network.servers[at] = s
 	return s, nil
 }
 
@@ -72,9 +115,9 @@ func (b *Bus) find(addresses string) (s *busServer, err error) {
 			return nil, fmt.Errorf("url %q: want %s://host:port, as a server on this bus gives it",
 				clip(WithoutUser(one)), busScheme)
 		}
-		b.mu.Lock()
-		s = b.servers[u.Host]
-		b.mu.Unlock()
+		b.network.mu.Lock()
+		s = b.network.servers[u.Host]
+		b.network.mu.Unlock()
 		if s != nil {
 			return s, nil
 		}
@@ -207,12 +250,12 @@ func (s *busServer) close() {
 
 // forget frees the address of a server that was closed, once nobody waits for another one there.
 func (b *Bus) forget(s *busServer) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.network.mu.Lock()
+	defer b.network.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed && len(s.lines) == 0 {
-		maps.DeleteFunc(b.servers, func(_ string, there *busServer) bool { return there == s })
+		maps.DeleteFunc(b.network.servers, func(_ string, there *busServer) bool { return there == s })
 	}
 }
 

@@ -247,7 +247,7 @@ func TestBusServerInPlaceOfAnother(t *testing.T) {
 	}
 	conn.Close()
 	second.Close()
-	if n := len(bus.servers); n != 0 {
+	if n := len(bus.network.servers); n != 0 {
 		t.Errorf("%d servers are left", n)
 	}
 }

@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +16,7 @@ type busLine struct {
 	handlers *sync.WaitGroup // one count for each subscription whose goroutine runs
 	tell     func(lineEvent, error)
 	direct   bool
+	host     *busHost // may be nil
 	lost     atomic.Bool
 
 	messagesSent, bytesSent, messagesReceived, bytesReceived, reconnects, dropped atomic.Uint64
@@ -31,7 +33,13 @@ func dialBus(config *Config, handlers *sync.WaitGroup, tell func(lineEvent, erro
 		return nil, err
 	}
 	l := &busLine{server: server, config: config, handlers: handlers, tell: tell,
-		direct: config.Direct && server.bus.Delay == 0}
+		direct: config.Direct && server.bus.Delay == 0 && server.bus.Harm == nil}
+	if config.Bus != nil && config.Bus.host != nil {
+		if config.Bus.host.dead.Load() {
+			return nil, fmt.Errorf("%w: this host of the bus is dead", ErrNoServer)
+		}
+		l.host, l.direct = config.Bus.host, false
+	}
 	if err := server.join(l); err != nil {
 		return nil, err
 	}
@@ -86,6 +94,9 @@ func (l *busLine) pass(s *Subject, data []byte, lent bool) error {
 	}
 	l.messagesSent.Add(1)
 	l.bytesSent.Add(uint64(len(data)))
+	if l.isCut() {
+		return nil
+	}
 	l.server.route(s, data, lent)
 	return nil
 }
@@ -131,6 +142,7 @@ func (l *busLine) flush(context.Context) error {
 	return nil
 }
 
+func (l *busLine) isCut() bool     { return l.host != nil && l.host.cut.Load() }
 func (l *busLine) isLost() bool    { return l.lost.Load() }
 func (l *busLine) payloadMax() int { return l.server.config.Load().PayloadBytesMax }
 
@@ -194,6 +206,30 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 		b.call(m)
 		return
 	}
+	if b.line.isCut() {
+		return
+	}
+	if harm := b.line.server.bus.Harm; harm != nil {
+		lent = false // what comes later must be what it was
+		copies, later := harm(b.line.config.Name, at)
+		if later > 0 {
+			data := slices.Clone(data)
+			at := *at
+			time.AfterFunc(later, func() { b.arrive(Message{Data: data, subject: at, parsed: true}, data, true) })
+			copies--
+		}
+		for range copies - 1 {
+			b.arrive(m, data, lent)
+		}
+		if copies < 1 {
+			return
+		}
+	}
+	b.arrive(m, data, lent)
+}
+
+// arrive has a message wait for the handler.
+func (b *busSubscription) arrive(m Message, data []byte, lent bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.ended {

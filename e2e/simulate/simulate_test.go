@@ -1,0 +1,178 @@
+package simulate
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+)
+
+var (
+	seeds  = flag.Uint64("seeds", 20, "how many seeds are simulated")
+	first  = flag.Uint64("first", 0, "the first of them")
+	single = flag.Int64("seed", -1, "this one alone, whose trace is shown")
+)
+
+const faults = 20
+
+// Jobs to which a seed's faults happen end, and their weights have the bits of one to which nothing has happened.
+func TestSimulate(t *testing.T) {
+	from, to := *first, *first+*seeds
+	if *single >= 0 {
+		from, to = uint64(*single), uint64(*single)+1
+	}
+	backend, err := cuda.Open(cuda.Options{Name: "go"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer backend.Close()
+	for seed := from; seed < to; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { simulate(t, seed, backend) }) })
+	}
+}
+
+func simulate(t *testing.T, seed uint64, backend cuda.Backend) {
+	r := rand.New(rand.NewPCG(seed, 0))
+	job := manifest(r)
+	want, err := quiet(job, backend)
+	if err != nil {
+		t.Fatalf("the job to which nothing happens: %v", err)
+	}
+	s := &system{t: t, r: r, job: job, bus: fabric.NewBus(), backend: backend, shards: 1 + r.IntN(3),
+		done: make(chan struct{}), digests: map[string]string{}, began: time.Now()}
+	if s.dir, err = os.MkdirTemp(t.TempDir(), ""); err != nil {
+		t.Fatal(err)
+	}
+	s.log = slog.New(slog.NewTextHandler(s, &slog.HandlerOptions{ReplaceAttr: withoutTime}))
+	s.bus.Harm = harm(seed, r.IntN(3))
+	s.startServer()
+	for range job.Trainers {
+		s.startTrainer()
+	}
+	s.happen()
+	for range 100 {
+		if s.finished(10 * time.Second) {
+			break
+		}
+		s.startTrainer() // a supervisor brings back what has ended
+	}
+	if !s.finished(0) {
+		t.Error("the job has not come to its end")
+	}
+	for _, m := range s.alive() {
+		s.kill(m)
+	}
+	s.all.Wait()
+	s.server.Close()
+	for name, digest := range s.digests {
+		if digest != want {
+			t.Errorf("%s: weights %s, want %s", name, digest, want)
+		}
+	}
+	if t.Failed() || *single >= 0 {
+		t.Logf("seed %d, trainers %d, lanes %d:\n%s", seed, job.Trainers, job.Lanes, strings.Join(s.trace, "\n"))
+	}
+}
+
+func withoutTime(_ []string, a slog.Attr) slog.Attr {
+	if a.Key == slog.TimeKey || a.Key == slog.LevelKey {
+		return slog.Attr{}
+	}
+	return a
+}
+
+// harm draws what becomes of messages: nothing, or of some in a hundred or in ten something.
+func harm(seed uint64, much int) func(string, *fabric.Subject) (int, time.Duration) {
+	if much == 0 {
+		return nil
+	}
+	r := rand.New(rand.NewPCG(seed, 7))
+	lock := make(chan struct{}, 1)
+	return func(string, *fabric.Subject) (copies int, later time.Duration) {
+		lock <- struct{}{}
+		defer func() { <-lock }()
+		switch r.IntN(400 / (1 + 9*(much-1))) {
+		case 0:
+			return 0, 0
+		case 1:
+			return 2, 0
+		case 2:
+			return 1, time.Duration(r.IntN(300)) * time.Millisecond
+		case 3:
+			return 2, time.Duration(r.IntN(3000)) * time.Millisecond
+		}
+		return 1, 0
+	}
+}
+
+// finished waits for the end of the job.
+func (s *system) finished(within time.Duration) bool {
+	select {
+	case <-s.done:
+		return true
+	default:
+	}
+	select {
+	case <-s.done:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
+// happen has faults happen, and whoever ends be replaced, sooner or later.
+func (s *system) happen() {
+	for range faults {
+		if s.finished(time.Duration(s.r.IntN(1200)) * time.Millisecond) {
+			return
+		}
+		alive := s.alive()
+		if len(alive) == 0 {
+			s.startTrainer()
+			continue
+		}
+		m := alive[s.r.IntN(len(alive))]
+		switch s.r.IntN(8) {
+		case 0, 1:
+			s.kill(m)
+			if s.r.IntN(3) > 0 {
+				time.Sleep(time.Duration(s.r.IntN(2000)) * time.Millisecond)
+				s.startTrainer()
+			}
+		case 2:
+			s.killServer(time.Duration(s.r.IntN(3000)) * time.Millisecond)
+		case 3: // both at once
+			s.kill(m)
+			s.killServer(time.Duration(s.r.IntN(3000)) * time.Millisecond)
+			s.startTrainer()
+		case 4, 5:
+			cut := time.Duration(s.r.IntN(8000)) * time.Millisecond
+			s.note("%s cut off for %v", m.name, cut)
+			m.host.Cut(true)
+			s.all.Go(func() {
+				time.Sleep(cut)
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				if !m.dead {
+					m.host.Cut(false)
+				}
+			})
+		case 6:
+			hold := time.Duration(s.r.IntN(8000)) * time.Millisecond
+			s.note("%s stands still for %v", m.name, hold)
+			s.mu.Lock()
+			m.hold = hold
+			s.mu.Unlock()
+		case 7:
+			s.startTrainer()
+		}
+	}
+}

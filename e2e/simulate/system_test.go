@@ -1,0 +1,204 @@
+package simulate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gradbus/cuda"
+	"gradbus/fabric"
+	"gradbus/ps"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+const batches = 60
+
+// system is a server, trainers and the network between them.
+type system struct {
+	t       *testing.T
+	r       *rand.Rand // of the goroutine that draws faults
+	job     *schema.Job
+	bus     *fabric.Bus
+	backend cuda.Backend
+	dir     string
+	server  *ps.Server
+	shards  int
+	log     *slog.Logger
+
+	all  sync.WaitGroup
+	done chan struct{} // closed when a trainer has come to the end
+
+	mu       sync.Mutex
+	began    time.Time
+	trace    []string
+	trainers []*member
+	digests  map[string]string // by member
+	over     bool
+}
+
+// member is a trainer process on a machine of its own.
+type member struct {
+	name string
+	host *fabric.Bus
+	end  context.CancelCauseFunc
+	dead bool
+	hold time.Duration // for which it stands still at its next batch
+}
+
+var errDead = errors.New("the process has ended")
+
+// note adds to the trace.
+func (s *system) note(format string, args ...any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.trace = append(s.trace, fmt.Sprintf("%10v  ", time.Since(s.began))+fmt.Sprintf(format, args...))
+}
+
+// Write implements io.Writer, for logs, which are part of the trace.
+func (s *system) Write(line []byte) (int, error) {
+	s.note("%s", strings.TrimSpace(string(line)))
+	return len(line), nil
+}
+
+var _ io.Writer = (*system)(nil)
+
+// startServer starts the server at the address that it always has.
+func (s *system) startServer() {
+	server, err := ps.Start(context.Background(), ps.Config{Port: 4222, ID: "a", Shards: s.shards, Deadline: 3 * time.Second,
+		CheckpointDir: s.dir, CheckpointEvery: time.Second}, ps.Options{Bus: s.bus, Backend: s.backend, Log: s.log})
+	if err != nil {
+		s.t.Errorf("start the server: %v", err)
+		return
+	}
+	s.server = server
+}
+
+// killServer ends the server without a word, and starts another one after a time.
+func (s *system) killServer(down time.Duration) {
+	s.note("ps killed, for %v", down)
+	_ = s.server.RestartNATS(s.server.Close) // which cannot be heard, nor started again
+	time.Sleep(down)
+	s.shards = 1 + s.r.IntN(3)
+	s.startServer()
+}
+
+// startTrainer starts a process that trains to the end of the job.
+func (s *system) startTrainer() {
+	s.mu.Lock()
+	if s.over { // a new job would begin
+		s.mu.Unlock()
+		return
+	}
+	m := &member{name: fmt.Sprintf("m%d", len(s.trainers)), host: s.bus.Host()}
+	s.trainers = append(s.trainers, m)
+	seed := s.job.Seed + uint64(len(s.trainers))
+	s.mu.Unlock()
+	ctx, end := context.WithCancelCause(context.Background())
+	m.end = end
+	config := trainer.Config{Server: s.server.URL(), Bus: m.host, Backend: s.backend, Log: s.log.With("process", m.name),
+		HeartbeatEvery: 200 * time.Millisecond, RetryAfter: 300 * time.Millisecond, BackWithin: 20 * time.Second,
+		LeaveWithin: time.Second, AnswerWithin: 5 * time.Second, TelemetryEvery: -1}
+	s.note("%s starts", m.name)
+	s.all.Go(func() {
+		for {
+			session, err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
+			if err == nil || ctx.Err() != nil || !config.Again(session, err) {
+				s.note("%s ends: %v", m.name, err)
+				return
+			}
+		}
+	})
+}
+
+func (s *system) train(ctx context.Context, config trainer.Config, m *member, r *rand.Rand) (session *trainer.Session,
+	err error) {
+	if session, err = trainer.Join(ctx, config, s.job); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if ending := session.Abort(err); err == nil {
+			err = ending
+		}
+	}()
+	last := session.Version()
+	err = session.Run(ctx, noise{s.job.Seed}, batches-min(batches, uint64(last)), func(p trainer.Progress) {
+		if p.Version != last+1 {
+			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
+		}
+		last = p.Version
+		s.mu.Lock()
+		hold := m.hold
+		m.hold = 0
+		s.mu.Unlock()
+		time.Sleep(hold + time.Duration(r.IntN(100))*time.Millisecond)
+	})
+	if err != nil {
+		return session, err
+	}
+	digest, err := session.Digest(ctx)
+	if err != nil {
+		return session, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.digests[m.name] = fmt.Sprintf("%x", digest[:8])
+	if !s.over {
+		s.over = true
+		close(s.done)
+	}
+	return session, nil
+}
+
+// kill ends a trainer process as the end of its machine does.
+func (s *system) kill(m *member) {
+	s.note("%s killed", m.name)
+	s.mu.Lock()
+	m.dead = true
+	m.host.Kill()
+	s.mu.Unlock()
+	m.end(errDead)
+}
+
+// alive are the trainers that have not been killed.
+func (s *system) alive() (all []*member) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range s.trainers {
+		if !m.dead {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// quiet is the digest of the job when nothing happens to it.
+func quiet(job *schema.Job, backend cuda.Backend) (string, error) {
+	bus := fabric.NewBus()
+	server, err := ps.Start(context.Background(), ps.Config{ID: "quiet"}, ps.Options{Bus: bus, Backend: backend,
+		Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return "", err
+	}
+	defer server.Close()
+	alone := *job
+	alone.Trainers = 1
+	session, err := trainer.Join(context.Background(), trainer.Config{Server: server.URL(), Bus: bus, Backend: backend,
+		TelemetryEvery: -1}, &alone)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = session.Close() }()
+	if err := session.Run(context.Background(), noise{job.Seed}, batches, nil); err != nil {
+		return "", err
+	}
+	digest, err := session.Digest(context.Background())
+	return fmt.Sprintf("%x", digest[:8]), err
+}

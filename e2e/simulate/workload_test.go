@@ -1,0 +1,74 @@
+package simulate
+
+import (
+	"math/rand/v2"
+
+	"gradbus/lane"
+	"gradbus/schema"
+	"gradbus/trainer"
+)
+
+const (
+	rows    = 90
+	dim     = 3
+	weights = 1500 // more than a chunk
+)
+
+// manifest is the job of a seed.
+func manifest(r *rand.Rand) *schema.Job {
+	job := &schema.Job{Name: "simulated", Workload: "noise", Seed: r.Uint64(), Trainers: 1 + r.IntN(4),
+		ChunkBytes: schema.ChunkBytesMin,
+		Parameters: []schema.Parameter{{Name: "w", Shape: []int{weights}, Init: schema.Normal(1)}},
+		Tables:     []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 8, Init: schema.Normal(1)}}}
+	job.Lanes = job.Trainers + r.IntN(4)
+	switch r.IntN(3) {
+	case 0:
+		job.Optimizer = schema.Optimizer{Kind: schema.OptimizerSGD, LR: 0.1, Momentum: 0.9}
+	case 1:
+		job.Optimizer = schema.Optimizer{Kind: "adam", LR: 0.01}
+	default:
+		job.Optimizer = schema.Optimizer{Kind: "adagrad", LR: 0.1}
+	}
+	return job.WithDefaults()
+}
+
+// noise is a workload whose gradients follow from batch, lane, and the rows and weights that they are computed on, in
+// which nothing cancels: a gradient that is lost, counted twice, or computed on another version changes the end.
+type noise struct{ seed uint64 }
+
+var _ trainer.Workload = noise{}
+
+func (n noise) draw(b schema.Batch, l lane.Lane) *rand.Rand {
+	return rand.New(rand.NewPCG(n.seed, uint64(b)<<16|uint64(l)))
+}
+
+// Keys implements trainer.Workload: one lane in eight is absent.
+func (n noise) Keys(b schema.Batch, l lane.Lane, keys [][]uint64) (int, [][]uint64) {
+	r := n.draw(b, l)
+	samples := r.IntN(8)
+	for range 3 * samples {
+		keys[0] = append(keys[0], r.Uint64N(rows))
+	}
+	return samples, keys
+}
+
+// Lane implements trainer.Workload.
+func (n noise) Lane(step *trainer.LaneStep) (float64, error) {
+	r := n.draw(step.Batch, step.Lane)
+	w, grad := step.Param("w"), step.Grad("w")
+	of, ids := step.Rows(0), step.IDs(0)
+	sum := float32(0)
+	gradients := make([]float32, len(ids)*dim)
+	for i, id := range ids {
+		for k := range dim {
+			x := of[int(id)*dim+k]
+			sum += float32(x * w[(i*dim+k)%len(w)])
+			gradients[i*dim+k] = float32(x*0.01) + float32(r.NormFloat64())
+		}
+	}
+	for i := range grad {
+		grad[i] = float32(w[i]*0.001) + float32(sum*0.0001) + float32(r.NormFloat64())
+	}
+	step.BagGrad(0, 0, nil, gradients)
+	return float64(sum), nil
+}
