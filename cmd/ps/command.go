@@ -24,6 +24,7 @@ import (
 	"gradbus/internal/verification"
 	"gradbus/ps"
 	"gradbus/ps/ops/display"
+	"gradbus/ps/ops/status"
 )
 
 // flags are what the command line and the configuration file may say.
@@ -161,7 +162,8 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	defer shown.Close()
 	options := ps.Options{Backend: backend, Log: log, LimitHeap: config.HeapLimiter(),
 		GPUs: verification.GPUs(backend, gpus.Monitor),
-		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"}}}
+		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"},
+			{Path: f.server.CheckpointDir, Use: status.UseCheckpoints}}}
 	shown.Options(&options)
 	server, err := ps.Start(ctx, f.server, options)
 	if errors.Is(err, fabric.ErrPortTaken) {

@@ -144,6 +144,11 @@ func (j *ranking) disk(users []diskUser) {
 	if id, ok := strings.CutPrefix(worst.member, "p-"); ok {
 		f.after(byServer + id)
 	}
+	for _, u := range users {
+		if id, ok := strings.CutPrefix(u.member, "p-"); ok && strings.Contains(u.disk.Use, UseCheckpoints) {
+			f.before(byDisk + id)
+		}
+	}
 }
 
 // who names somebody who writes.

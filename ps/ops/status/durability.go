@@ -2,6 +2,8 @@ package status
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"gradbus/schema"
 )
@@ -12,6 +14,9 @@ const (
 	lateIntervals = 3
 	lateLeast     = 15_000
 )
+
+// UseCheckpoints is what a ps writes to the folder of checkpoints, as its reports name the use of a disk.
+const UseCheckpoints = "checkpoints"
 
 // durabilityOf is what a run's coordinator says of checkpoints, with the age of the newest by the clock here.
 func (t *Tracker) durabilityOf(r *run) *Durability {
@@ -44,9 +49,23 @@ func (j *ranking) durability(job *Job, r *run) {
 			job.Name, d.Version, ago(d.AgeMS), ago(d.LateMS))
 	}
 	if d.Failure != "" {
-		text += ": " + d.Failure
+		text += ": " + gist(d.Failure)
 	}
-	j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl)
+	f := j.find(CodeNotDurable, "%s", text).about(job.Name, "").from(j.s.NowMS-d.LateMS).after(byJob+job.Name, byControl,
+		byDisk+r.coordinator)
+	for _, id := range r.said.Keepers {
+		f.after(byDisk+id, byServer+id)
+	}
+	f.brief = fmt.Sprintf("no version of %s has become durable for %s", job.Name, ago(d.LateMS))
+}
+
+// gist is a failure without what lies between where it was and what was wrong with which file.
+func gist(failure string) string {
+	parts := strings.Split(failure, ": ")
+	if len(parts) > 4 {
+		parts = slices.Concat(parts[:2], parts[len(parts)-2:])
+	}
+	return strings.Join(parts, ": ")
 }
 
 // lateLimit is from when on a version is late, in milliseconds.

@@ -245,6 +245,7 @@ func compareMembers(a, b string) int {
 //	member:JOB/t3        a trainer or a shard of a job
 //	pace:JOB/t3          that it is slow
 //	gpu:NAME             a GPU
+//	disk:ID              the disk of the checkpoints that a ps writes
 //	way:JOB              the network between a job's trainers and its shards
 const (
 	byControl = "control"
@@ -254,6 +255,7 @@ const (
 	byMember  = "member:"
 	byPace    = "pace:"
 	byGPU     = "gpu:"
+	byDisk    = "disk:"
 	byWay     = "way:"
 )
 

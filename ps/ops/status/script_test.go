@@ -23,7 +23,7 @@ import (
 //	play seconds=        what the page says at the end: the sentence, what to do, and all problems (symptoms further in)
 //	set t1 ... | ps=0    what happens to trainers or a ps: stopped, gone, dropped-out, left, away, stuck, slow=3, loss=nan, norm=1e9, digest=7, well,
 //	                     starved, after=0.9, halting=0.7, resends=9, anew=1, lost=9, full, samples=2; of ps: busy=0.97, idle, unready, control-lost,
-//	                     refuses=damaged:9, free=bytes, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
+//	                     refuses=damaged:9, free=bytes, use=, promised=bytes, mismatches=1, cut=1, dropped=9; stalls=0.7; of all: hung,
 //	                     deaf, far=seconds
 //	gpu t1 state= [code= reason= action= xid= throttled= injected]
 //	end [failed=t3 text=]
@@ -201,6 +201,9 @@ func (s *script) setServer(v *sample.Server) {
 	v.Busy, v.Mismatches = s.real("busy"), uint64(s.number("mismatches"))
 	if free := s.number("free"); free > 0 {
 		v.Disk.FreeBytes = int64(free)
+	}
+	if s.d.HasArg("use") {
+		v.Disk.Use = s.text("use")
 	}
 	v.Refused = map[string]uint64{}
 	if reason, n, ok := strings.Cut(s.text("refuses"), ":"); ok {
