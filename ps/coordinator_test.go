@@ -172,11 +172,7 @@ func (s *membership) run() string {
 		return s.tell(s.c.Leave(s.now, from, s.generation(from), &schema.Leave{Reason: s.words("reason"),
 			HandOver: s.d.HasArg("hand-over")}))
 	case "connections":
-		var names []string
-		for _, a := range s.d.CmdArgs {
-			names = append(names, "script/"+a.Key)
-		}
-		s.c.Connections(names)
+		s.connections()
 		return ""
 	case "tick":
 		for i := range s.c.shardServers {
@@ -212,6 +208,14 @@ func (s *membership) heartbeat(from schema.Member) string {
 		return ""
 	}
 	return s.tell(d)
+}
+
+func (s *membership) connections() {
+	var names []string
+	for _, a := range s.d.CmdArgs {
+		names = append(names, "script/"+a.Key)
+	}
+	s.c.Connections(names)
 }
 
 func (s *membership) join(from schema.Member) string {

@@ -46,16 +46,12 @@ func TestDurabilityIsTold(t *testing.T) {
 	s, l := startWatched(t, Config{Shards: 2, CheckpointDir: link, CheckpointBatches: 1, CheckpointKeep: 2})
 	m := gather(t, s, shardtest.New(t, shardtest.SmallJob("kept", 1, 2)), "j-a")[0]
 	stop := m.train()
-	told := func(what string, ok func(j *schema.JobReport, d *schema.DurabilityReport) bool) (found schema.DurabilityReport) {
+	told := func(what string, ok func(j *schema.JobReport, d *schema.DurabilityReport) bool) schema.DurabilityReport {
 		t.Helper()
-		l.own(s, what, func(p *schema.ServerReport) bool {
-			if len(p.Jobs) != 1 || !ok(&p.Jobs[0], p.Jobs[0].Durability) {
-				return false
-			}
-			found = *p.Jobs[0].Durability
-			return true
+		p := l.own(s, what, func(p *schema.ServerReport) bool {
+			return len(p.Jobs) == 1 && ok(&p.Jobs[0], p.Jobs[0].Durability)
 		})
-		return found
+		return *p.Jobs[0].Durability
 	}
 	first := told("a durable version", func(_ *schema.JobReport, d *schema.DurabilityReport) bool { return d.Version > 0 })
 	if first.Off != "" || first.EveryBatches != 1 || first.EveryMS != 0 || first.Bytes == 0 || first.TookSeconds <= 0 ||

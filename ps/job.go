@@ -26,7 +26,8 @@ func newJob(s *Server, c acquisition, found *saved, fitted *schema.Job, window i
 	j := &job{manifest: fitted, run: c.record.RunID, registered: time.Now(), servers: c.servers, ended: c.record.Ended,
 		watching: make([]watching, fitted.Trainers), notSaved: found.not}
 	config := CoordinatorConfig{Job: fitted, RunID: j.run, Generation: generationFirst, Deadline: s.config.Deadline,
-		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config), Resume: found.from(), Returning: found.back}
+		Gather: s.config.Gather, WindowBytes: window, Checkpoints: found.policy(&s.config),
+		Resume: found.from(), Returning: found.back}
 	if fitted != c.job {
 		config.ChunkBytes = c.job.ChunkBytes
 		s.log.Info("smaller chunks than the manifest's, so that a message of every trainer fits", "job", c.job.Name,

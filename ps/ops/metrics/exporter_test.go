@@ -104,14 +104,6 @@ func TestScrapeSaysWhatReportsSay(t *testing.T) {
 		`gradbus_job_phase{job_name="words",phase="ended"}`:                                         0,
 		`gradbus_job_loss{job_name="words"}`:                                                        0.25,
 		`gradbus_job_replicas_equal{job_name="words"}`:                                              1,
-		`gradbus_job_checkpoints_enabled{job_name="words"}`:                                         1,
-		`gradbus_job_durable_version{job_name="words"}`:                                             15,
-		`gradbus_job_durable_age_seconds{job_name="words"}`:                                         12,
-		`gradbus_job_checkpoint_bytes{job_name="words"}`:                                            4096,
-		`gradbus_job_checkpoint_seconds{job_name="words"}`:                                          2.5,
-		`gradbus_job_checkpoint_late_seconds{job_name="words"}`:                                     1.5,
-		`gradbus_job_checkpoint_failing{job_name="words"}`:                                          1,
-		`gradbus_job_checkpoint_failures_total{job_name="words"}`:                                   2,
 		`gradbus_trainer_lag_batches{job_name="words",member="t2"}`:                                 2,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t1"}`:                             1.5,
 		`gradbus_trainer_awaited_seconds{job_name="words",member="t0"}`:                             0,
@@ -182,6 +174,21 @@ func TestWhatIsNotToldIsAbsent(t *testing.T) {
 	}
 	nothing.status = nil
 	absent(t, samples(t, none), "gradbus_ps", "gradbus_job", "gradbus_problem")
+}
+
+// Of a job of which a version is durable, and a later one is not.
+func TestDurable(t *testing.T) {
+	_, e := full(1, 1)
+	wantSamples(t, samples(t, e), map[string]float64{
+		`gradbus_job_checkpoints_enabled{job_name="words"}`:       1,
+		`gradbus_job_durable_version{job_name="words"}`:           15,
+		`gradbus_job_durable_age_seconds{job_name="words"}`:       12,
+		`gradbus_job_checkpoint_bytes{job_name="words"}`:          4096,
+		`gradbus_job_checkpoint_seconds{job_name="words"}`:        2.5,
+		`gradbus_job_checkpoint_late_seconds{job_name="words"}`:   1.5,
+		`gradbus_job_checkpoint_failing{job_name="words"}`:        1,
+		`gradbus_job_checkpoint_failures_total{job_name="words"}`: 2,
+	})
 }
 
 // Of a job of which no version is written, and of one of which none is durable yet, nothing more is told than that.
