@@ -250,7 +250,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 		}
 	}
 	if at < 0 {
-		return c.Refuse(from, c.full())
+		return c.Refuse(from, c.fullFor(now))
 	}
 	var decisions []Decision
 	m := &c.members[at]
@@ -261,6 +261,22 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	m.vacancy.newcomer, m.vacancy.join = from, j
 	return append(append(decisions, c.assign()...), c.offer(now)...)
 }
+
+// fullFor refuses who finds no place, unless one may be free soon: then it asks again.
+func (c *Coordinator) fullFor(now time.Time) *schema.Refused {
+	r := c.full()
+	for i := range c.members {
+		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
+			r.Reason, r.Text = schema.RefusedBusy, fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago",
+				c.config.Job.Name, schema.TrainerMember(i), m.host, rounded(m.For(now)))
+		}
+	}
+	return r
+}
+
+// doubtAfter is how long a trainer, of which something is heard each second, is silent before its place may be free
+// soon.
+const doubtAfter = 2500 * time.Millisecond
 
 // seat gives a vacant place to the newcomer that it is kept for. Where that is gone by now its silence will tell.
 func (c *Coordinator) seat(now time.Time, i int) []Decision {

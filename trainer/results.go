@@ -185,7 +185,8 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	}
 	values, held := v.Float32s(), r.clipped.takes(chunk)
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
-	if h.Weight == 0 && r.shared { // nobody had a sample: nothing changes, and the frame need not say so again
+	// Where nobody had a sample nothing changes. But who begins with the version that the batch has made has none before it.
+	if h.Weight == 0 && r.shared && (r.average || len(values) == 0) {
 		if !held {
 			r.params.state.Keep(chunk)
 		}

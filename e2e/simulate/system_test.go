@@ -2,8 +2,10 @@ package simulate
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -14,6 +16,7 @@ import (
 
 	"gradbus/cuda"
 	"gradbus/fabric"
+	"gradbus/lane"
 	"gradbus/ps"
 	"gradbus/schema"
 	"gradbus/trainer"
@@ -41,7 +44,33 @@ type system struct {
 	trace    []string
 	trainers []*member
 	digests  map[string]string // by member
-	over     bool
+
+	// of the job to which nothing happens: the weights of every version, and what each lane is computed on
+	weights []uint32
+	inputs  map[input][2]uint32
+	over    bool
+}
+
+// input is a lane of a batch.
+type input struct {
+	batch schema.Batch
+	lane  lane.Lane
+}
+
+// remember notes what a lane is computed on when nothing happens.
+func (s *system) remember(b schema.Batch, l lane.Lane, weights, rows uint32) {
+	s.inputs[input{b, l}] = [2]uint32{weights, rows}
+}
+
+// check compares what a lane is computed on with that.
+func (s *system) check(m *member) func(schema.Batch, lane.Lane, uint32, uint32) {
+	return func(b schema.Batch, l lane.Lane, weights, rows uint32) {
+		if want := s.inputs[input{b, l}]; want != [2]uint32{weights, rows} {
+			s.note("%s computes lane %d of batch %d on other weights: %v, on other rows: %v", m.name, l, b,
+				want[0] != weights, want[1] != rows)
+			s.t.Errorf("%s: lane %d of batch %d is computed on other values than it should", m.name, l, b)
+		}
+	}
 }
 
 // member is a trainer process on a machine of its own.
@@ -110,8 +139,16 @@ func (s *system) startTrainer() {
 	s.all.Go(func() {
 		for {
 			session, err := s.train(ctx, config, m, rand.New(rand.NewPCG(seed, 1)))
-			if err == nil || ctx.Err() != nil || !config.Again(session, err) {
+			if err == nil || ctx.Err() != nil {
 				s.note("%s ends: %v", m.name, err)
+				return
+			}
+			if config.Again(session, err) {
+				continue
+			}
+			s.note("%s ends, and is started again: %v", m.name, err)
+			config.Rejoin, config.Resume = 0, false
+			if time.Sleep(time.Second); s.isOver() {
 				return
 			}
 		}
@@ -129,11 +166,15 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		}
 	}()
 	last := session.Version()
-	err = session.Run(ctx, noise{s.job.Seed}, batches-min(batches, uint64(last)), func(p trainer.Progress) {
+	err = session.Run(ctx, noise{s.job.Seed, s.check(m)}, batches-min(batches, uint64(last)), func(p trainer.Progress) {
 		if p.Version != last+1 {
 			s.t.Errorf("%s: version %d after version %d", m.name, p.Version, last)
 		}
 		last = p.Version
+		if have, want := checksum(session.Param("w")), s.weights[p.Batch]; have != want {
+			s.note("%s: version %d has other weights than it should", m.name, p.Version)
+			s.t.Errorf("%s: weights of version %d: %08x, want %08x", m.name, p.Version, have, want)
+		}
 		s.mu.Lock()
 		hold := m.hold
 		m.hold = 0
@@ -155,6 +196,12 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		close(s.done)
 	}
 	return session, nil
+}
+
+func (s *system) isOver() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 // kill ends a trainer process as the end of its machine does.
@@ -179,8 +226,16 @@ func (s *system) alive() (all []*member) {
 	return all
 }
 
-// quiet is the digest of the job when nothing happens to it.
-func quiet(job *schema.Job, backend cuda.Backend) (string, error) {
+// checksum is a checksum of values.
+func checksum(values []float32) uint32 {
+	h := crc32.NewIEEE()
+	_ = binary.Write(h, binary.LittleEndian, values) // never fails
+	return h.Sum32()
+}
+
+// quiet is the digest of the job when nothing happens to it. It notes the weights of every version.
+func (s *system) quiet() (string, error) {
+	job, backend := s.job, s.backend
 	bus := fabric.NewBus()
 	server, err := ps.Start(context.Background(), ps.Config{ID: "quiet"}, ps.Options{Bus: bus, Backend: backend,
 		Log: slog.New(slog.DiscardHandler)})
@@ -196,7 +251,10 @@ func quiet(job *schema.Job, backend cuda.Backend) (string, error) {
 		return "", err
 	}
 	defer func() { _ = session.Close() }()
-	if err := session.Run(context.Background(), noise{job.Seed}, batches, nil); err != nil {
+	err = session.Run(context.Background(), noise{job.Seed, s.remember}, batches, func(p trainer.Progress) {
+		s.weights = append(s.weights, checksum(session.Param("w")))
+	})
+	if err != nil {
 		return "", err
 	}
 	digest, err := session.Digest(context.Background())

@@ -16,7 +16,7 @@ const (
 
 // manifest is the job of a seed.
 func manifest(r *rand.Rand) *schema.Job {
-	job := &schema.Job{Name: "simulated", Workload: "noise", Seed: r.Uint64(), Trainers: 1 + r.IntN(4),
+	job := &schema.Job{Name: "simulated", Workload: "noise", Seed: r.Uint64(), Trainers: 1 + (1+r.IntN(8))/2,
 		ChunkBytes: schema.ChunkBytesMin,
 		Parameters: []schema.Parameter{{Name: "w", Shape: []int{weights}, Init: schema.Normal(1)}},
 		Tables:     []schema.TableSpec{{Name: "t", Rows: rows, Dim: dim, Partitions: 8, Init: schema.Normal(1)}}}
@@ -34,7 +34,11 @@ func manifest(r *rand.Rand) *schema.Job {
 
 // noise is a workload whose gradients follow from batch, lane, and the rows and weights that they are computed on, in
 // which nothing cancels: a gradient that is lost, counted twice, or computed on another version changes the end.
-type noise struct{ seed uint64 }
+type noise struct {
+	seed uint64
+	// seen is told what a lane is computed on: checksums of the weights, and of the rows of its keys in their order.
+	seen func(b schema.Batch, l lane.Lane, weights, rows uint32)
+}
 
 var _ trainer.Workload = noise{}
 
@@ -58,10 +62,11 @@ func (n noise) Lane(step *trainer.LaneStep) (float64, error) {
 	w, grad := step.Param("w"), step.Grad("w")
 	of, ids := step.Rows(0), step.IDs(0)
 	sum := float32(0)
-	gradients := make([]float32, len(ids)*dim)
+	gradients, read := make([]float32, len(ids)*dim), make([]float32, 0, len(ids)*dim)
 	for i, id := range ids {
 		for k := range dim {
 			x := of[int(id)*dim+k]
+			read = append(read, x)
 			sum += float32(x * w[(i*dim+k)%len(w)])
 			gradients[i*dim+k] = float32(x*0.01) + float32(r.NormFloat64())
 		}
@@ -69,6 +74,7 @@ func (n noise) Lane(step *trainer.LaneStep) (float64, error) {
 	for i := range grad {
 		grad[i] = float32(w[i]*0.001) + float32(sum*0.0001) + float32(r.NormFloat64())
 	}
+	n.seen(step.Batch, step.Lane, checksum(w), checksum(read))
 	step.BagGrad(0, 0, nil, gradients)
 	return float64(sum), nil
 }
