@@ -13,8 +13,8 @@ import (
 	"gradbus/schema"
 )
 
-// runningName is the file that a job's folder has while a run of it is under way: with the run's id, so that a ps that
-// is started again knows what was lost with the one before it.
+// runningName is the file that a job's folder has while a run of it is under way: with the run's id, so that a ps
+// that is started again knows what was lost with the one before it.
 const runningName = "running"
 
 func runningText(run schema.RunID) string { return fmt.Sprintf("%016x\n", uint64(run)) }
@@ -34,7 +34,8 @@ func Begin(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
-// End notes that a run of a job has ended, unless a later one is under way. The folder of a job without checkpoints goes.
+// End notes that a run of a job has ended, unless a later one is under way. The folder of a job without checkpoints
+// goes.
 func End(dir string, job schema.JobName, run schema.RunID) error {
 	path := filepath.Join(jobFolder(dir, job), runningName)
 	text, err := os.ReadFile(path)

@@ -25,7 +25,7 @@ func short(url, data string, more ...string) []string {
 }
 
 // A trainer killed with -9 ends the others with an error that names it, and the next job of that name runs at once.
-func TestTrainerKilled(t *testing.T) { killed(t) }
+func TestTrainerKilled(t *testing.T) { killed(t, "--on-lost", "fail") }
 
 // So does one of those who add up among themselves, each of whom has a part of the sums.
 func TestReducingTrainerKilled(t *testing.T) { killed(t, "--apply", "mean", "--reduce", "trainers") }

@@ -9,7 +9,8 @@ import (
 	"gradbus/schema"
 )
 
-// What becomes of the place of a trainer that is lost, in a job whose trainers can be replaced (schema.Job.TakesOver).
+// What becomes of the place of a trainer that is lost, in a job whose trainers can be replaced
+// (schema.Job.TakesOver).
 //
 //  1. The place is vacant. The generation rises, and shards are told: they refuse what its trainer sends from then on,
 //     and say how many batches are complete.
@@ -254,7 +255,8 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 	}
 	var decisions []Decision
 	m := &c.members[at]
-	if name := schema.TrainerMember(at); m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
+	name := schema.TrainerMember(at)
+	if m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
 		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
 			schema.TrainerMember(max(m.by, 0)), name, j.Host))
 	}
@@ -267,8 +269,8 @@ func (c *Coordinator) fullFor(now time.Time) *schema.Refused {
 	r := c.full()
 	for i := range c.members {
 		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
-			r.Reason, r.Text = schema.RefusedBusy, fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago",
-				c.config.Job.Name, schema.TrainerMember(i), m.host, rounded(m.For(now)))
+			r.Reason = schema.RefusedBusy
+			r.Text = fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago", c.config.Job.Name, schema.TrainerMember(i), m.host, rounded(m.For(now)))
 		}
 	}
 	return r
@@ -296,7 +298,8 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 // returnMax is for how long trainers who come back wait for others of their run to do so.
 const returnMax = 10 * time.Second
 
-// startWithout begins a job to which not all trainers of the run that was lost have come back: others have their places.
+// startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
+// places.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
 	if c.phase != Gathering || !c.config.Returning || !c.recovers() || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < returnMax {

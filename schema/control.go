@@ -30,8 +30,8 @@ type Join struct {
 	URL    string `json:"url,omitempty"`  // of its own data server, where trainers reduce; else empty
 	// Resume asks for the newest durable version of the job in place of version 0.
 	Resume bool `json:"resume,omitempty"`
-	// Run is the run of the job that the trainer was part of. It wants to be part of it again, or, with Resume, of one that
-	// goes on from its newest durable version, which is 0 where there is none; 0: any.
+	// Run is the run of the job that the trainer was part of. It wants to be part of it again, or, with Resume, of
+	// one that goes on from its newest durable version, which is 0 where there is none; 0: any.
 	Run RunID `json:"run_id,omitempty,string"`
 	// Process is the process of the trainer, so that a ps on the same machine sees its end; empty: it does not.
 	Process string `json:"process,omitempty"`
@@ -70,14 +70,15 @@ type Joined struct {
 
 	// first credit to each shard, and the most to have under way; 0: 4 MiB
 	WindowBytes int64 `json:"window_bytes,omitempty"`
-	// ParkedBytes is what each shard keeps of lookups of one batch until their rows are there: frames, and 1 KiB for each.
+	// ParkedBytes is what each shard keeps of lookups of one batch until their rows are there: frames, and 1 KiB for
+	// each.
 	ParkedBytes int64 `json:"parked_bytes,omitempty"`
 	// of this run, where all windows together have no room for the manifest's; 0: the manifest's
 	ChunkBytes int `json:"chunk_bytes,omitempty"`
 
 	LR []LRChange `json:"lr,omitempty"` // changes that are decided
-	// Version is the one that the trainer begins with: 0, that of the checkpoint, or, of a place in a job that runs, the
-	// version that the batch under way is computed on.
+	// Version is the one that the trainer begins with: 0, that of the checkpoint, or, of a place in a job that runs,
+	// the version that the batch under way is computed on.
 	Version Version `json:"version,omitempty"`
 	// Durable says that versions of the job are written down, so that it can be resumed when its servers are lost.
 	Durable bool `json:"durable,omitempty"`
@@ -102,8 +103,8 @@ type Refused struct {
 // RefusedLR is the reason of a Refused that answers ScaleLR.
 const RefusedLR = "lr"
 
-// RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again may be
-// admitted.
+// RefusedBusy is the reason of a Refused that is not final: Text says what is in the way, and whoever asks again
+// may be admitted.
 const RefusedBusy = "busy"
 
 // RefusedReplaced is the reason of a Refused that tells a trainer that its place in the job is another's now.
@@ -115,8 +116,8 @@ type Start struct {
 	Batch Batch `json:"batch"`
 }
 
-// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job unless
-// the frame has FlagComplete: then what failed came after the training, and the others have theirs.
+// Leave ends a trainer's membership. A Reason that is not empty says that it could not finish, and fails the job
+// unless the frame has FlagComplete: then what failed came after the training, and the others have theirs.
 type Leave struct {
 	Reason string `json:"reason,omitempty"`
 	// HandOver says that another may compute its lanes from here on.
@@ -158,8 +159,8 @@ type Assign struct {
 	Resume string `json:"resume,omitempty"`
 	// Checkpoints says which versions shards write down; nil: none.
 	Checkpoints *Checkpoints `json:"checkpoints,omitempty"`
-	// Since is of each trainer the generation in which its place was taken last; empty: the first, of all of them. Shards
-	// take frames of that generation alone.
+	// Since is of each trainer the generation in which its place was taken last; empty: the first, of all of them.
+	// Shards take frames of that generation alone.
 	Since []Generation `json:"since,omitempty"`
 }
 
@@ -194,8 +195,8 @@ type Report struct {
 	Done Version `json:"done,omitempty"`
 }
 
-// Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has contributed
-// to a round that they have not, so an idle job waits for nobody.
+// Waiting is what the open rounds of a batch lack on a shard. It lists members only while somebody else has
+// contributed to a round that they have not, so an idle job waits for nobody.
 //
 // First are those of Members who lack the earliest of these rounds. Rounds are sent in one order, so a trainer that
 // lacks a later one may itself have no room to send it before the earliest has closed.

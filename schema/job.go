@@ -26,8 +26,8 @@ type Job struct {
 	Wire   Wire   `json:"wire"`   // how gradients travel
 	Reduce string `json:"reduce"` // who adds up: ReduceShards (also "") or ReduceTrainers
 	Apply  string `json:"apply"`  // ApplyUpdate or ApplyMean
-	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes no bit
-	// (Job.TakesOver), PolicyWait or PolicyFail.
+	// Policy is what becomes of the job when a trainer is lost: PolicyRecover, which is the default where it changes
+	// no bit (Job.TakesOver), PolicyWait or PolicyFail.
 	Policy     string `json:"policy"`
 	ChunkBytes int    `json:"chunk_bytes"` // values in one wire frame: 4 KiB to 4 MiB, default 256 KiB
 	// of all parameters and tables that have none of their own, and of modules
@@ -40,12 +40,13 @@ type Job struct {
 
 	// Sum is when contributions are added up: SumArrival (also "") or SumClose. The bits are the same.
 	Sum string `json:"sum,omitempty"`
-	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""), the
-	// job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave later with
-	// it: a lane's when its backward pass has ended.
+	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""),
+	// the job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave
+	// later with it: a lane's when its backward pass has ended.
 	OnNonfinite string `json:"on_nonfinite,omitempty"`
-	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of which is
-	// small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples of 4.
+	// FirstBucketBytes and BucketBytes are the sizes at which parameters are gathered into buckets, the first of
+	// which is small so that its gradient is on its way early; 0 for 1 MiB and 25 MiB. Else 4 KiB to 1 GiB, multiples
+	// of 4.
 	FirstBucketBytes int `json:"first_bucket_bytes,omitempty"`
 	BucketBytes      int `json:"bucket_bytes,omitempty"`
 	// TableConsistency is "" or ConsistencySync where tables keep to Consistency; ConsistencyAsync where each trainer's
@@ -88,9 +89,10 @@ const (
 
 // Wire says how gradients travel. The zero value is float32 and rows.
 //
-// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node of
-// the lane tree that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the number of
-// trainers, and are the same in each run of as many. ErrorFeedback keeps a remainder for each of these nodes.
+// In float32 results have equal bits at any number of trainers. In 16 bits a trainer rounds the sum over each node
+// of the lane tree that it hosts, and which nodes those are follows from the lanes it has: so bits depend on the
+// number of trainers, and are the same in each run of as many. ErrorFeedback keeps a remainder for each of these
+// nodes.
 type Wire struct {
 	Gradients string `json:"gradients"` // GradientsFloat32 (also ""), GradientsBFloat16 or GradientsFloat16
 	// what rounding to 16 bits took away is added to the next batch's gradient
@@ -98,9 +100,9 @@ type Wire struct {
 	Sparse        string `json:"sparse"` // SparseRows (also ""), SparseBags or SparseAuto
 }
 
-// Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or InitNormal
-// (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or (seed, table name,
-// key).
+// Init says how a tensor's first values are drawn. Kind is InitZeros, InitUniform (in [-Scale, Scale)) or
+// InitNormal (mean 0, standard deviation Scale). Values are a pure function of (seed, tensor name, element) or
+// (seed, table name, key).
 type Init struct {
 	Kind  string  `json:"kind"`
 	Scale float32 `json:"scale"`

@@ -3,9 +3,9 @@ package schema
 import "gradbus/lane"
 
 // WithDefaults gives a copy of the manifest in which every field that is zero and has an obvious value has it: one
-// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, what an optimizer leaves open
-// (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload. Left are the name, what is
-// trained, how that begins (Init) and the learning rate.
+// trainer, lane.Default lanes, ConsistencySync, ApplyUpdate, PolicyRecover or PolicyFail, ChunkBytes, SGD, what an
+// optimizer leaves open (Optimizer.WithDefaults), Partitions for each table, and the job's name as its Workload.
+// Left are the name, what is trained, how that begins (Init) and the learning rate.
 //
 //	job := (&Job{Name: "clicks", Optimizer: Optimizer{LR: 0.1}, Tables: tables}).WithDefaults()
 func (j *Job) WithDefaults() *Job {

@@ -455,3 +455,21 @@ func TestLookupOfNothingWithoutRows(t *testing.T) {
 		t.Errorf("%v, %d frames, more of them: %v", reason, len(outputs), s.Due())
 	}
 }
+
+// subtree is a node and all nodes below it.
+func subtree(n lane.Node) []lane.Node {
+	if n.Count == 1 {
+		return []lane.Node{n}
+	}
+	left, right := n.Split()
+	return append(append([]lane.Node{n}, subtree(left)...), subtree(right)...)
+}
+
+// cut replaces a node by nodes below it, at random.
+func (s *simulation) cut(n lane.Node) []lane.Node {
+	if n.Count == 1 || s.r.IntN(2) == 0 {
+		return []lane.Node{n}
+	}
+	left, right := n.Split()
+	return append(s.cut(left), s.cut(right)...)
+}

@@ -216,24 +216,6 @@ func (s *simulation) contributions() []delivery {
 	return out
 }
 
-// subtree is a node and all nodes below it.
-func subtree(n lane.Node) []lane.Node {
-	if n.Count == 1 {
-		return []lane.Node{n}
-	}
-	left, right := n.Split()
-	return append(append([]lane.Node{n}, subtree(left)...), subtree(right)...)
-}
-
-// cut replaces a node by nodes below it, at random.
-func (s *simulation) cut(n lane.Node) []lane.Node {
-	if n.Count == 1 || s.r.IntN(2) == 0 {
-		return []lane.Node{n}
-	}
-	left, right := n.Split()
-	return append(s.cut(left), s.cut(right)...)
-}
-
 // deliver hands a frame over and checks what comes back.
 func (s *simulation) deliver(d *delivery, want ...schema.Reason) {
 	s.t.Helper()

@@ -6,14 +6,17 @@ import (
 	"gradbus/schema"
 )
 
-// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch under
-// way anew, and all after it. A lane's gradient is a function of job, version and lane. So contributions of before stay,
-// and the same ones of after are repeats; only a sparse contribution of which chunks are missing is dropped, so that no
-// contribution is of two. Nobody else notices: nodes, sequence numbers and windows of the others stay what they are.
+// A trainer's place is taken over when it is lost: by another trainer or a new process, which computes the batch
+// under way anew, and all after it. A lane's gradient is a function of job, version and lane. So contributions of
+// before stay, and the same ones of after are repeats; only a sparse contribution of which chunks are missing is
+// dropped, so that no contribution is of two. Nobody else notices: nodes, sequence numbers and windows of the
+// others stay what they are.
 //
-// The batch under way is computed on rows of its version also where its round over rows has closed: see state.Table.Past.
+// The batch under way is computed on rows of its version also where its round over rows has closed: see
+// state.Table.Past.
 
-// TakeOver says that a contributor's place was taken in a generation: frames of an earlier one are refused from here on.
+// TakeOver says that a contributor's place was taken in a generation: frames of an earlier one are refused from
+// here on.
 func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 	s.since[contributor] = g
 	if l := s.clock.Line(contributor).Sparse; l != nil {
@@ -26,8 +29,8 @@ func (s *Shard) TakeOver(contributor int, g schema.Generation) {
 // Since is the generation in which a contributor's place was taken.
 func (s *Shard) Since(contributor int) schema.Generation { return s.since[contributor] }
 
-// reachesPast reports whether a lookup is of the version before the last round over rows, by a trainer whose place was
-// taken over.
+// reachesPast reports whether a lookup is of the version before the last round over rows, by a trainer whose place
+// was taken over.
 func (s *Shard) reachesPast(contributor int, b schema.Batch) bool {
 	l := s.clock.Line(contributor).Sparse
 	return s.config.KeepsPast && s.since[contributor] > s.config.Generation && l != nil && b+1 == l.Closed()

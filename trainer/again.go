@@ -41,11 +41,13 @@ func (c *Config) Again(s *Session, err error) bool {
 // backEvery is the time between two attempts to reach a server that was lost.
 const backEvery = 250 * time.Millisecond
 
-// joinBack is join; of a trainer that comes back from a run whose servers were lost it tries for BackWithin.
+// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, and where
+// one comes back from a run whose servers were lost.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	for began := time.Now(); ; {
 		s, err := join(ctx, c, job)
-		if err == nil || c.Rejoin == 0 || !c.Resume || !mayComeBack(err) || time.Since(began) > c.BackWithin {
+		again := errors.Is(err, ErrReplaced) || c.Rejoin != 0 && c.Resume && mayComeBack(err)
+		if err == nil || !again || time.Since(began) > c.BackWithin {
 			return s, err
 		}
 		select {

@@ -10,9 +10,9 @@ import (
 	"gradbus/trainer/exchange"
 )
 
-// results puts in place what the owners answer: every dense chunk, which goes into the next version of the parameters
-// as it arrives, and the close of every sparse round. What there is to come, and what has, the exchange knows. Batches
-// are complete in their order, since each round's results are taken in it.
+// results puts in place what the owners answer: every dense chunk, which goes into the next version of the
+// parameters as it arrives, and the close of every sparse round. What there is to come, and what has, the exchange
+// knows. Batches are complete in their order, since each round's results are taken in it.
 type results struct {
 	*exchanging
 	flat     *flatSpace
@@ -185,7 +185,8 @@ func (r *results) apply(owner, chunk int, h *schema.Head, v *schema.View) error 
 	}
 	values, held := v.Float32s(), r.clipped.takes(chunk)
 	at, offset := r.flat.chunks[chunk], r.flat.rounds[chunk].offset
-	// Where nobody had a sample nothing changes. But who begins with the version that the batch has made has none before it.
+	// Where nobody had a sample nothing changes. But who begins with the version that the batch has made has none
+	// before it.
 	if h.Weight == 0 && r.shared && (r.average || len(values) == 0) {
 		if !held {
 			r.params.state.Keep(chunk)

@@ -170,9 +170,10 @@ func (r *run) of(ctx context.Context, one *run, err error) error {
 	return r.failed(ctx, one.newest(), fmt.Errorf("in the place of %s: %w", one.joined.Member, err))
 }
 
-// leaveAll ends the places that were taken besides the session's own.
-func (t *takeovers) leaveAll(reason string) {
+// leaveAll ends the places that were taken besides the session's own, which others may have then.
+func (t *takeovers) leaveAll(reason string, handOver bool) {
 	for _, s := range t.hosted {
+		s.handsOver = handOver
 		if err := s.leave(reason); err != nil {
 			s.config.Log.Warn("leave a place that was taken", "job", s.job.Name, "member", s.joined.Member, "err", err)
 		}

@@ -21,8 +21,9 @@ func faultsCommand() *cobra.Command {
 	c := faults.Config{}
 	asJSON, member := false, ""
 	command := &cobra.Command{
-		Use:   "faults",
-		Short: "Kill trainers and ps of running jobs: pauses, batches computed again, and whether a bit of the weights differs",
+		Use: "faults",
+		Short: "Kill trainers and ps of running jobs: pauses, batches computed again, and whether a bit of the weights " +
+			"differs",
 		Example: `  ./bin/psbench faults --kills 200
   ./bin/psbench faults --kills 20 --only "trainer killed" --json`,
 		Args: cobra.NoArgs,

@@ -1,8 +1,8 @@
-// Package simulate runs whole jobs, of real shards, coordinators, trainers and checkpoints, in virtual time on a network
-// within the process, and has happen to them what a seed draws: messages are lost, repeated, late and out of order,
-// machines are cut off or stand still, trainers and servers end at any moment, and new ones come. Time passes as soon as
-// everybody waits, so hours of timeouts take seconds. Whatever happens, the weights at the end have the bits of a job in
-// which nothing did.
+// Package simulate runs whole jobs, of real shards, coordinators, trainers and checkpoints, in virtual time on a
+// network within the process, and has happen to them what a seed draws: messages are lost, repeated, late and out
+// of order, machines are cut off or stand still, trainers and servers end at any moment, and new ones come. Time
+// passes as soon as everybody waits, so hours of timeouts take seconds. Whatever happens, the weights at the end
+// have the bits of a job in which nothing did.
 //
 //	go test ./e2e/simulate -run Simulate -seeds 500
 //	go test ./e2e/simulate -run Simulate -seed 17 -v

@@ -101,8 +101,9 @@ var _ io.Writer = (*system)(nil)
 
 // startServer starts the server at the address that it always has.
 func (s *system) startServer() {
-	server, err := ps.Start(context.Background(), ps.Config{Port: 4222, ID: "a", Shards: s.shards, Deadline: 3 * time.Second,
-		CheckpointDir: s.dir, CheckpointEvery: time.Second}, ps.Options{Bus: s.bus, Backend: s.backend, Log: s.log})
+	server, err := ps.Start(context.Background(), ps.Config{Port: 4222, ID: "a", Shards: s.shards,
+		Deadline: 3 * time.Second, CheckpointDir: s.dir, CheckpointEvery: time.Second},
+		ps.Options{Bus: s.bus, Backend: s.backend, Log: s.log})
 	if err != nil {
 		s.t.Errorf("start the server: %v", err)
 		return
@@ -147,6 +148,7 @@ func (s *system) startTrainer() {
 				continue
 			}
 			s.note("%s ends, and is started again: %v", m.name, err)
+			s.expect(m, err)
 			config.Rejoin, config.Resume = 0, false
 			if time.Sleep(time.Second); s.isOver() {
 				return
@@ -196,6 +198,21 @@ func (s *system) train(ctx context.Context, config trainer.Config, m *member, r 
 		close(s.done)
 	}
 	return session, nil
+}
+
+// expect checks that an error is one that faults lead to. Any other ends jobs, too, but by a defect.
+func (s *system) expect(m *member, err error) {
+	for _, e := range []error{trainer.ErrServerLost, trainer.ErrRefused, trainer.ErrNoAnswer, trainer.ErrNoServers,
+		fabric.ErrNoServer, fabric.ErrLost} {
+		if errors.Is(err, e) {
+			return
+		}
+	}
+	if errors.Is(err, trainer.ErrJobFailed) && (strings.Contains(err.Error(), "nobody has taken its place") ||
+		strings.Contains(err.Error(), "it ended while this trainer waited")) {
+		return
+	}
+	s.t.Errorf("%s: %v", m.name, err)
 }
 
 func (s *system) isOver() bool {

@@ -158,6 +158,7 @@ var layers = map[string]layer{
 	"e2e/prometheus": {},             // what deploy/ has, with a real Prometheus
 	"e2e/page":       {},             // the page in a browser
 	"e2e/cost":       {},             // what observing a job costs
+	"e2e/simulate":   {},             // whole jobs in virtual time
 	"internal/rules": {},             // tests over the whole repository
 	"internal/config": {own: []string{"", "internal/atomicfile", "internal/certificate", "internal/process",
 		"schema"}, others: []string{"github.com/spf13/", "go.yaml.in/yaml/v3", "golang.org/x/term"}, noStd: noNetwork},
@@ -175,6 +176,11 @@ var layers = map[string]layer{
 		own:    []string{"internal/atomicfile", "bench/harness", "cuda", "lane", "nn", "philox", "ps", "schema", "trainer"},
 		others: []string{"github.com/spf13/pflag"},
 		noStd:  []string{"net/http", "os/exec"},
+	},
+	// It kills real processes.
+	"bench/faults": {
+		own:   []string{"cuda", "examples/packages", "examples/packages/corpus", "trainer"},
+		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
 		own:   []string{"bench/harness", "cuda", "lane", "nn", "schema", "trainer", "examples/mnist"},
