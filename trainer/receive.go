@@ -190,6 +190,10 @@ func (s *Session) refused(from string, v *schema.View) error {
 	switch r.Reason {
 	case schema.ReasonDuplicate.String():
 		return nil
+	case schema.ReasonUnknownSender.String():
+		if from == string(schema.Coordinator) { // it was silent for too long before the start
+			return fmt.Errorf("%w: job %s: %s", ErrReplaced, s.job.Name, r.Text)
+		}
 	case schema.ReasonOldGeneration.String():
 		return fmt.Errorf("%w: job %s: %s: %s", ErrReplaced, s.job.Name, from, r.Text)
 	case schema.ReasonStaleBatch.String():

@@ -69,6 +69,9 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 			wait, pending = r.takeovers.next(ctx)
 			for _, j := range pending {
 				if err := r.take(ctx, j, until); err != nil {
+					if ctx.Err() != nil {
+						err = context.Cause(ctx) // of which the other is a consequence
+					}
 					return r.failed(ctx, r.newest(), err)
 				}
 			}
