@@ -15,7 +15,7 @@ func TestKilledAndResumed(t *testing.T) {
 		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
 	}
 	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
-	flags := []string{"--epochs", "8000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
+	flags := []string{"--epochs", "5000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
 	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
 
 	ps, url := server(t, "--checkpoint-dir", dir, "--checkpoint-every", "100")
@@ -47,5 +47,47 @@ func TestKilledAndResumed(t *testing.T) {
 	if got.WeightsSHA256 != want.WeightsSHA256 || got.Batches >= want.Batches {
 		t.Errorf("resumed: %d batches, weights %s, want fewer than %d, and weights %s", got.Batches, got.WeightsSHA256,
 			want.Batches, want.WeightsSHA256)
+	}
+}
+
+// A trainer killed with -9 is replaced by another, then by a new process, and a ps that is killed and started again has
+// its trainers back: the weights are those of a run in which nothing happened.
+func TestKilledAndReplaced(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short: trainer.TestLostTrainersAreReplaced and e2e/simulate do the same in one process")
+	}
+	for name, flags := range map[string][]string{
+		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "5000",
+			"--optimizer", "adam", "--lr", "0.001"},
+		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "200"},
+		"movielens": {"movielens", "--input", "synthetic", "--epochs", "5000", "--optimizer", "adam", "--lr", "0.001"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			quiet := start(t, "trainer", append(flags, "--local", "--json")...)
+			dir := filepath.Join(t.TempDir(), "checkpoints")
+			keep := []string{"--checkpoint-dir", dir, "--checkpoint-every", "1s"}
+			ps, url := server(t, keep...)
+			trainer := func() *process {
+				return start(t, "trainer", append(flags, "--server", url, "--trainers", "3", "--json")...)
+			}
+			trainers := []*process{trainer(), trainer(), trainer()}
+			trainers[0].says(t, "batch ")
+			trainers[1].signal(t, syscall.SIGKILL)
+			trainers[1].status(t)
+			ps.says(t, "are computed by")
+			trainers[1] = trainer()
+			trainers[1].says(t, "batch ")
+			ps.signal(t, syscall.SIGKILL)
+			ps.status(t)
+			server(t, append(keep, "--listen", strings.TrimPrefix(url, "nats://"))...)
+			quiet.succeeds(t)
+			want := quiet.result(t).WeightsSHA256
+			for i, p := range trainers {
+				p.succeeds(t)
+				if got := p.result(t).WeightsSHA256; got != want {
+					t.Errorf("trainer %d: weights %s, want %s", i, got, want)
+				}
+			}
+		})
 	}
 }

@@ -270,7 +270,8 @@ func (c *Coordinator) fullFor(now time.Time) *schema.Refused {
 	for i := range c.members {
 		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
 			r.Reason = schema.RefusedBusy
-			r.Text = fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago", c.config.Job.Name, schema.TrainerMember(i), m.host, rounded(m.For(now)))
+			r.Text = fmt.Sprintf("job %s has all of its trainers, but %s on %s was last seen %s ago", c.config.Job.Name,
+				schema.TrainerMember(i), m.host, rounded(m.For(now)))
 		}
 	}
 	return r

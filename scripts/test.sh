@@ -7,7 +7,8 @@
 #   cuda         the packages whose arithmetic takes ten times as long under it: without it, then with it what goroutines share
 #   portable     Go's tests without cgo
 #   hosts        several hosts, in network namespaces (as root)
-#   faults       every fault, at its whole volume; a job that is killed and resumed
+#   faults       every fault, at its whole volume; jobs that are killed, resumed and replaced; 500 seeds of
+#                simulated faults, and planted defects that these have to find
 #   page         the page in a real browser
 #   prometheus   a real Prometheus
 #   python       the PyTorch package as its wheel installs it, with this machine's PyTorch, or TORCH=2
@@ -66,7 +67,9 @@ hosts() { go test -tags native -count 1 ./e2e -run SeveralHosts -need-hosts; }
 faults() {
   go test -tags native -timeout 20m -v ./e2e/faults -full
   local status=$?
-  go test -tags native -count 1 ./e2e -run KilledAndResumed && return $status
+  go test -tags native -count 1 ./e2e -run 'KilledAnd(Resumed|Replaced)' || status=1
+  go test -count 1 ./e2e/simulate -run Simulate -seeds 500 || status=1
+  go test -count 1 ./e2e/simulate -run Planted -planted -v && return $status
 }
 page() { go test -tags native -count 1 ./e2e/page -need-browser; }
 prometheus() { go test -tags native -count 1 ./e2e/prometheus -need-prometheus; }

@@ -41,8 +41,8 @@ func (c *Config) Again(s *Session, err error) bool {
 // backEvery is the time between two attempts to reach a server that was lost.
 const backEvery = 250 * time.Millisecond
 
-// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, and where
-// one comes back from a run whose servers were lost.
+// joinBack is join, which it tries again for BackWithin: where the place was lost before the trainer had begun, and
+// where one comes back from a run whose servers were lost.
 func joinBack(ctx context.Context, c Config, job *schema.Job) (*Session, error) {
 	for began := time.Now(); ; {
 		s, err := join(ctx, c, job)
