@@ -132,13 +132,17 @@ func bytesOf(folder string) (n int64, err error) {
 // over; damaged ones are, too, and named in skipped. It is ErrNone where there is no other.
 //
 // It is ErrOther where the newest that is not damaged is of another manifest, and ErrNewer where it is of a newer
-// format: going on from an older one would lose what was trained. trainers and chunk_bytes may differ.
-func Newest(dir string, job *schema.Job) (m *Manifest, skipped []error, err error) {
+// format: going on from an older one would lose what was trained. trainers, chunk_bytes and policy may differ. Those of
+// runs before since are passed over.
+func Newest(dir string, job *schema.Job, since uint64) (m *Manifest, skipped []error, err error) {
 	ids, err := idsOf(dir, job.Name)
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, id := range ids {
+		if id.Epoch < since {
+			break // newest first
+		}
 		m, err := Open(dir, job.Name, id)
 		if errors.Is(err, ErrIncomplete) {
 			continue

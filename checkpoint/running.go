@@ -17,14 +17,14 @@ import (
 // that is started again knows what was lost with the one before it.
 const runningName = "running"
 
-func runningText(run schema.RunID) string { return fmt.Sprintf("%016x\n", uint64(run)) }
+func runningText(run schema.RunID) string { return fmt.Sprintf("%016x ", uint64(run)) }
 
-// Begin notes that a run of a job is under way.
-func Begin(dir string, job schema.JobName, run schema.RunID) error {
+// Begin notes that a run of a job is under way, and the first run of the job's name whose versions it may go on from.
+func Begin(dir string, job schema.JobName, run schema.RunID, since uint64) error {
 	err := atomicfile.MakeFolder(jobFolder(dir, job), folderMode)
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(jobFolder(dir, job), runningName), fileMode, func(w io.Writer) error {
-			_, err := io.WriteString(w, runningText(run))
+			_, err := fmt.Fprintf(w, "%s%d\n", runningText(run), since)
 			return err
 		})
 	}
@@ -39,7 +39,7 @@ func Begin(dir string, job schema.JobName, run schema.RunID) error {
 func End(dir string, job schema.JobName, run schema.RunID) error {
 	path := filepath.Join(jobFolder(dir, job), runningName)
 	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && string(text) != runningText(run) {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !strings.HasPrefix(string(text), runningText(run)) {
 		return nil
 	}
 	if err == nil {
@@ -52,12 +52,14 @@ func End(dir string, job schema.JobName, run schema.RunID) error {
 	return nil
 }
 
-// Running says whether a run of a job was under way when whoever noted it ended, and which.
-func Running(dir string, job schema.JobName) (run schema.RunID, ok bool) {
+// Running says whether a run of a job was under way when whoever noted it ended, which, and since which of its name.
+func Running(dir string, job schema.JobName) (run schema.RunID, since uint64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(jobFolder(dir, job), runningName))
 	if err != nil {
-		return 0, false
+		return 0, 0, false
 	}
-	n, err := fmt.Sscanf(strings.TrimSpace(string(text)), "%016x", (*uint64)(&run))
-	return run, n == 1 && err == nil
+	if n, err := fmt.Sscanf(string(text), "%016x %d", (*uint64)(&run), &since); n < 2 || err != nil {
+		return 0, 0, false
+	}
+	return run, since, true
 }

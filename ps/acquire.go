@@ -17,7 +17,7 @@ type acquireRequest struct {
 	job    *schema.Job
 	joiner schema.Member // who wants to join
 	resume bool          // it wants the newest durable version
-	back   bool          // it comes back from a run that was lost
+	back   schema.RunID  // the run that it comes back from; 0: none
 	over   schema.RunID  // an earlier run of it with shards here, whose coordinator is no more; 0 is none
 }
 
@@ -25,7 +25,7 @@ type acquireRequest struct {
 type acquisition struct {
 	job     *schema.Job
 	resume  bool
-	back    bool
+	back    schema.RunID
 	record  *jobRecord    // nil where another ps has the job, the join came too late, or err is set
 	servers []leaseRecord // that the record names, in its order
 	ended   []endedRun    // of the name, where the join came too late

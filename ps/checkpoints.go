@@ -42,6 +42,8 @@ type checkpointing struct {
 	since   time.Time      // when the last was asked for, or the job started
 	begun   schema.Batch   // of the furthest trainer, at the last tick
 	durable durability
+	drains  bool           // this ps is to end
+	last    schema.Version // that was asked for since; 0: none
 }
 
 // askedVersion is a version that shards write.
@@ -79,7 +81,7 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	if k.at() > schema.Version(begun) || writing {
 		return nil
 	}
-	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every
+	byTime := p.Every > 0 && now.Sub(k.since) >= p.Every || k.drains && k.last == 0
 	if !byTime && (p.Batches == 0 || schema.Version(begun) < max(k.at(), c.first())+p.Batches) {
 		return nil
 	}
@@ -93,9 +95,22 @@ func (c *Coordinator) askCheckpoint(now time.Time) []Decision {
 	k.since = now
 	k.asked = append(k.asked, askedVersion{version: schema.Version(begun + 3*pace + 2), at: now,
 		parts: map[int]schema.CheckpointPart{}})
+	if k.drains && k.last == 0 {
+		k.last = k.at()
+	}
 	c.giveUp(len(k.asked) - askedMax)
 	c.serial++
 	return decisions
+}
+
+// Drain asks for a last version to be durable, as soon as one can be.
+func (c *Coordinator) Drain() { c.checkpoints.drains = true }
+
+// Drained reports that it is, or that there is nothing to wait for.
+func (c *Coordinator) Drained() bool {
+	k := &c.checkpoints
+	return c.config.Checkpoints == nil || c.phase != Running || !c.anybody() ||
+		k.drains && k.last > 0 && k.durable.version >= k.last
 }
 
 // first is the version that the job has begun with.

@@ -37,6 +37,7 @@ type controlLoop struct {
 	deaths    chan death
 	done      chan struct{}
 
+	drains   chan chan struct{}
 	shutting chan struct{}
 	once     sync.Once
 
@@ -57,7 +58,8 @@ type controlLoop struct {
 	ended       []endedJob
 	shown       []schema.JobReport // jobs that have ended lately, as reports tell of them
 	refused     refusedJoins
-	heap        int64 // bytes that the heap was limited to last
+	heap        int64           // bytes that the heap was limited to last
+	drained     []chan struct{} // closed when the last versions of all jobs are durable
 }
 
 // message is a verified control or heartbeat frame.
@@ -72,7 +74,7 @@ func newControlLoop(s *Server) *controlLoop {
 	l := &controlLoop{
 		server: s, messages: make(chan message, messagesMax), news: make(chan shardNews), found: make(chan foundJob),
 		deaths: make(chan death), completed: make(chan completedJob),
-		done:     make(chan struct{}),
+		done: make(chan struct{}), drains: make(chan chan struct{}),
 		shutting: make(chan struct{}), jobs: map[schema.JobName]*job{}, assignments: map[schema.JobName]*assignment{},
 		leaving: map[*assignment]struct{}{},
 		waiting: map[schema.JobName][]message{}, asked: map[schema.JobName]struct{}{},
@@ -158,6 +160,11 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.register(&f)
 		case c := <-l.completed:
 			l.tellCompleted(&c)
+		case done := <-l.drains:
+			l.drained = append(l.drained, done)
+			for _, j := range l.jobs {
+				j.coordinator.Drain()
+			}
 		case d := <-l.deaths:
 			if l.jobs[d.job.manifest.Name] == d.job {
 				l.carryOut(d.job, d.job.coordinator.Died(l.server.now(), d.member, d.generation))
@@ -236,6 +243,7 @@ func (l *controlLoop) tick(ctx context.Context, now time.Time) {
 		}
 	}
 	l.report(now)
+	l.tellDrained()
 }
 
 // askShards asks our shards how they fare. They have answered by the next tick, unless they are at work for longer.
@@ -352,7 +360,7 @@ func (l *controlLoop) shutdown() {
 		l.carryOut(l.jobs[name], l.jobs[name].coordinator.FailServers(schema.Coordinator, why))
 	}
 	for _, name := range slices.Sorted(maps.Keys(l.assignments)) {
-		l.reportFailed(l.assignments[name], l.server.member, why)
+		l.tell(l.assignments[name], schema.Control{Failed: &schema.Failed{Member: l.server.member, Text: why, Back: true}})
 		l.release(l.assignments[name])
 	}
 	for name := range l.waiting {

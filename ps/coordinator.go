@@ -29,9 +29,9 @@ type CoordinatorConfig struct {
 	Checkpoints *CheckpointPolicy
 	// Resume is the version that the job begins with; nil: version 0.
 	Resume *ResumeFrom
-	// Returning says that trainers come back from a run that was lost. Those who do not are not waited for for long, where
-	// others may have their places.
-	Returning bool
+	// Returning is the run that was lost and that trainers come back from; 0 is none. Those who do not are not waited for
+	// for long, where others may have their places.
+	Returning schema.RunID
 	// ChunkBytes is what the manifests of trainers have in place of Job's; 0 is Job's, which else trainers are told.
 	ChunkBytes int
 }
@@ -57,14 +57,18 @@ type Coordinator struct {
 	shardServers []shardServer
 	serial       int               // of what shard servers are told: rises with every change
 	generation   schema.Generation // rises when a place is taken from a trainer
-	failed       *schema.Failed
-	started      time.Time // zero before the start
-	ticks        liveness.Ticks
-	fewest       int              // missing trainers that there have ever been while the job gathers
-	grew         liveness.Silence // since when; before the first Tick it does not last
-	blind        liveness.Silence // since nothing can be heard
-	lr           learningRates
-	checkpoints  checkpointing
+	slowest      struct {          // places that were taken because a batch waited for too long
+		at    schema.Batch
+		times int
+	}
+	failed      *schema.Failed
+	started     time.Time // zero before the start
+	ticks       liveness.Ticks
+	fewest      int              // missing trainers that there have ever been while the job gathers
+	grew        liveness.Silence // since when; before the first Tick it does not last
+	blind       liveness.Silence // since nothing can be heard
+	lr          learningRates
+	checkpoints checkpointing
 	// who left before the start, under the names they joined under; the latest, at most formerMax
 	former []schema.Member
 }
@@ -169,6 +173,9 @@ func (c *Coordinator) Join(now time.Time, from schema.Member, j *schema.Join) []
 		c.members[i].Begin(now)
 		return []Decision{c.joined(i)}
 	}
+	if j.Run != 0 && j.Run != c.config.RunID && j.Run != c.config.Returning {
+		return c.Refuse(from, runOver(c.config.Job.Name))
+	}
 	if c.phase == Running && c.differs(j) == nil {
 		return c.joinRunning(now, from, j)
 	}
@@ -203,7 +210,7 @@ func (c *Coordinator) admit(now time.Time, j *schema.Join) (int, *schema.Refused
 	if refused := c.differs(j); refused != nil {
 		return 0, refused
 	}
-	if j.Resume != (c.config.Resume != nil) && !c.config.Returning {
+	if j.Resume != (c.config.Resume != nil) && c.config.Returning == 0 {
 		return 0, c.refuseResume(j.Resume)
 	}
 	if c.phase != Gathering {
@@ -234,6 +241,12 @@ func (c *Coordinator) differs(j *schema.Join) *schema.Refused {
 	}
 	return &schema.Refused{Reason: "job_differs", Field: field, Have: have, Want: want,
 		Text: fmt.Sprintf("job %s is registered with %s %s, and this trainer has %s", c.config.Job.Name, field, have, want)}
+}
+
+// runOver refuses who comes back to a run that is no more.
+func runOver(job schema.JobName) *schema.Refused {
+	return &schema.Refused{Reason: "job_over",
+		Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", job)}
 }
 
 // full refuses who comes too late.
@@ -378,7 +391,8 @@ func (c *Coordinator) Leave(now time.Time, from schema.Member, g schema.Generati
 		c.endIfEmpty()
 	case l.Reason != "":
 		d.Note = fmt.Sprintf("trainer %s left: %s", name, l.Reason)
-		if l.HandOver && !m.complete && c.recovers() && c.others(i) {
+		// a newcomer that cannot begin gives its place to another one
+		if l.HandOver && !m.complete && c.recovers() && (c.others(i) || m.generation > c.config.Generation) {
 			d.Note = ""
 			text := fmt.Sprintf("trainer %s on %s has left at batch %d: %s", name, m.host, m.batch, l.Reason)
 			return append(append([]Decision{d}, c.vacate(now, i, text)...), c.assign()...)

@@ -19,7 +19,7 @@ import (
 // says what it shows, as a duration since the job was registered.
 //
 //	job trainers= lanes= [policy=fail] [deadline=] [gather=] [consistency=async] [servers=a:2+b:1] [every=] [batches=] [resume=version]
-//	    [returning]
+//	    [returning=run]
 //	join from= [at=] [wanted=] [host=] [lr=] [rows=] [cluster] [resume]
 //	ready [ps=a] [serial=] [generation=] [done=]
 //	unready ps= [serial=]
@@ -141,7 +141,7 @@ func (s *membership) run() string {
 		must(s.t, job.Validate())
 		s.c = NewCoordinator(CoordinatorConfig{Job: job, RunID: 5, Generation: 1, ShardServers: s.servers(),
 			Deadline: s.duration("deadline", "30s"), Gather: s.duration("gather", "0s"), Checkpoints: s.policy(),
-			Resume: s.resumed(), Returning: s.d.HasArg("returning")})
+			Resume: s.resumed(), Returning: schema.RunID(s.count("returning", 0))})
 		assigned := s.c.Assign(s.now)
 		if s.d.HasArg("servers") {
 			return s.tell(assigned)
@@ -155,7 +155,7 @@ func (s *membership) run() string {
 			Generation: schema.Generation(s.count("generation", 0)), Done: schema.Version(s.count("done", 0))}))
 	case "shard-failed":
 		d, ok := s.c.ShardServerFailed(s.server(),
-			&schema.Failed{Member: schema.Member(s.text("member", "")), Text: s.words("text")})
+			&schema.Failed{Member: schema.Member(s.text("member", "")), Text: s.words("text"), Back: s.d.HasArg("back")})
 		if !ok {
 			return "has no shard\n"
 		}

@@ -39,6 +39,10 @@ func (c *Coordinator) excuse(pause time.Duration, now time.Time) {
 	for i := range c.members {
 		c.members[i].Excuse(pause, now)
 		c.members[i].waitedSince.Excuse(pause, now)
+		if v := c.members[i].vacancy; v != nil {
+			v.Excuse(pause, now)
+			v.toldSince.Excuse(pause, now)
+		}
 	}
 	for i := range c.shardServers {
 		c.shardServers[i].Excuse(pause, now)

@@ -23,8 +23,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	j := l.jobs[m.job]
 	if request.Run != 0 && !request.Resume && !l.runs(m.job, request.Run) {
-		l.send(m.job, 0, m.from, schema.Control{Refused: &schema.Refused{Reason: "job_over",
-			Text: fmt.Sprintf("the run of job %s that this trainer was part of has ended", m.job)}})
+		l.send(m.job, 0, m.from, schema.Control{Refused: runOver(m.job)})
 		return
 	}
 	if j != nil && j.attended() {
@@ -50,7 +49,7 @@ func (l *controlLoop) join(m *message, request *schema.Join) {
 	}
 	if j == nil && !asked {
 		select {
-		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, request.Run != 0,
+		case l.server.registry.acquires <- acquireRequest{request.Job, m.from, request.Resume, request.Run,
 			l.server.runHere(m.job)}:
 		default:
 			return // many others come first
@@ -138,6 +137,7 @@ func (l *controlLoop) register(f *foundJob) {
 	if refused != nil {
 		l.server.registry.end(name, endedRun{})
 		l.turnAway(name, refused)
+		l.runOver(name, c.record.RunID)
 		return
 	}
 	j := newJob(l.server, c, &f.saved, fitted, l.window(fitted, l.shardsHere(&c), l.held()))

@@ -210,7 +210,9 @@ func (l *controlLoop) readControl(j *job, m *message, head *schema.Head) *refusa
 	case control.ScaleLR != nil:
 		l.carryOut(j, j.coordinator.ScaleLR(m.from, control.ScaleLR))
 	case control.LRTaken != nil:
-		l.carryOut(j, j.coordinator.LRTaken(m.from, control.LRTaken))
+		if !j.coordinator.outdated(m.from, head.Generation) {
+			l.carryOut(j, j.coordinator.LRTaken(m.from, control.LRTaken))
+		}
 	case control.Leave != nil:
 		if a := l.assignments[m.job]; a != nil && a.run == j.run {
 			a.trainerLeft(m.from)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +30,8 @@ type saved struct {
 	epoch  uint64               // of the run that begins; 0: its versions are not written down
 	resume *checkpoint.Manifest // that it begins with; nil: none
 	not    string               // why its versions are not written down
-	back   bool                 // its trainers come back from a run that was lost
+	back   schema.RunID         // the run that was lost, and that its trainers come back from; 0: none
+	since  uint64               // the first run of the name whose versions are its own
 }
 
 // find looks for the checkpoints of a job that this ps has acquired, on a goroutine of its own, and has it registered.
@@ -40,46 +40,10 @@ func (l *controlLoop) find(c acquisition) {
 	l.looking[c.job.Name] = s.now()
 	s.releasing.Go(func() {
 		f := foundJob{acquisition: c}
-		lost := s.lostRun(c.job.Name)
-		f.saved, f.refused = s.lookForSaved(c.job, c.resume || lost, c.back || lost)
-		if f.saved.epoch > 0 {
-			if err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID); err != nil {
-				s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
-			}
-		}
+		f.saved, f.refused = s.lookForLost(&f.acquisition)
 		select {
 		case l.found <- f:
 		case <-l.done:
-		}
-	})
-}
-
-// backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
-// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
-const backMax = time.Minute
-
-// lostRun reports whether a run of a job was lost with the ps before this one.
-func (s *Server) lostRun(name schema.JobName) bool {
-	if s.config.CheckpointDir == "" || s.now().Sub(s.started) > backMax {
-		return false
-	}
-	run, lost := checkpoint.Running(s.config.CheckpointDir, name)
-	if lost {
-		s.log.Info("job goes on that was lost with the ps before this one", "job", name, "run_id",
-			strconv.FormatUint(uint64(run), 10))
-	}
-	return lost
-}
-
-// runEnded notes that a run of a job has ended, unless it is to go on.
-func (l *controlLoop) runEnded(j *job) {
-	s, failed := l.server, j.coordinator.Failed()
-	if j.coordinator.config.Checkpoints == nil || failed != nil && failed.Back {
-		return
-	}
-	s.releasing.Go(func() {
-		if err := checkpoint.End(s.config.CheckpointDir, j.manifest.Name, j.run); err != nil {
-			s.log.Warn("the end of the job is not noted", "job", j.manifest.Name, "err", err)
 		}
 	})
 }
@@ -103,7 +67,8 @@ type foundJob struct {
 
 // lookForSaved finds the number of a run, and the newest durable version where the job is to be resumed. Trainers that
 // come back begin with version 0 where there is none, as their run did.
-func (s *Server) lookForSaved(job *schema.Job, resume, back bool) (found saved, refused *schema.Refused) {
+func (s *Server) lookForSaved(job *schema.Job, from *coming) (found saved, refused *schema.Refused) {
+	resume := from.resume
 	refuse := func(err error) *schema.Refused {
 		return &schema.Refused{Reason: "invalid_job", Field: "resume", Want: fmt.Sprint(resume),
 			Text: schema.Clip(err.Error())}
@@ -129,15 +94,20 @@ func (s *Server) lookForSaved(job *schema.Job, resume, back bool) (found saved, 
 		s.log.Error("no version of the job is written down", "job", job.Name, "err", err)
 		return saved{not: err.Error()}, nil
 	}
-	if !resume {
+	if found.since = found.epoch; !resume {
 		return found, nil
 	}
-	found.back = back
-	manifest, skipped, err := checkpoint.Newest(dir, job)
+	manifest, skipped, err := checkpoint.Newest(dir, job, from.since)
 	for _, damaged := range skipped {
 		s.log.Error("checkpoint is damaged, the one before it is taken", "job", job.Name, "err", damaged)
 	}
-	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && back {
+	if s.otherSettings(job, from, err) {
+		return found, nil
+	}
+	if found.back = from.lost; from.since > 0 {
+		found.since = from.since
+	}
+	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 && from.lost != 0 {
 		return found, nil
 	}
 	if errors.Is(err, checkpoint.ErrNone) && len(skipped) == 0 {
@@ -147,6 +117,7 @@ func (s *Server) lookForSaved(job *schema.Job, resume, back bool) (found saved, 
 		return saved{}, refuse(fmt.Errorf("job %s cannot be resumed: %w", job.Name, err))
 	}
 	found.resume = manifest
+	found.since = min(found.since, manifest.ID.Epoch)
 	return found, nil
 }
 
@@ -364,4 +335,20 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	}
 	w.checkpoints.Store(c)
 	w.saver.tell()
+}
+
+// tellDrained tells who waits that the last versions of all jobs are durable.
+func (l *controlLoop) tellDrained() {
+	if len(l.drained) == 0 {
+		return
+	}
+	for _, j := range l.jobs {
+		if !j.coordinator.Drained() {
+			return
+		}
+	}
+	for _, done := range l.drained {
+		close(done)
+	}
+	l.drained = nil
 }

@@ -38,6 +38,7 @@ type Server struct {
 	config     Config
 	process    string // this one, as trainers name theirs
 	started    time.Time
+	noting     sync.Mutex // of which runs are under way; a leaf
 	log        *slog.Logger
 	limitHeap  func(bytes int64) // may be nil
 	rounds     func(RoundTimes)  // may be nil
@@ -340,6 +341,24 @@ func (s *Server) Stats() Stats {
 	s.counters.read(&stats)
 	stats.SlowReaders = uint64(s.nats.SlowConsumers())
 	return stats
+}
+
+// Drain has a last version of every job made durable, so that little is to be computed again when the server is started
+// anew, and waits for that, or until ctx ends. Close follows. Training goes on meanwhile.
+func (s *Server) Drain(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case s.loop.drains <- done:
+	case <-s.loop.done:
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-done:
+	case <-s.loop.done:
+	case <-ctx.Done():
+	}
 }
 
 // Close tells the trainers of every job that the server is shutting down, ends all jobs and waits until every goroutine

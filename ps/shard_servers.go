@@ -116,6 +116,9 @@ func (c *Coordinator) ShardServerFailed(from schema.Member, f *schema.Failed) ([
 	if len(c.shardServers) > 1 {
 		text = fmt.Sprintf("%s: %s", c.shardServerName(i), f.Text)
 	}
+	if f.Back {
+		return c.FailServers(f.Member, text), true
+	}
 	return c.Fail(f.Member, text), true
 }
 
@@ -197,7 +200,7 @@ func (c *Coordinator) Blind(now time.Time, server string) []Decision {
 	c.excuse(since, now)
 	c.ticks.Tick(now, c.config.Deadline)
 	if gone := c.blind.For(now); gone > c.config.Deadline {
-		return c.Fail(schema.Coordinator,
+		return c.FailServers(schema.Coordinator,
 			fmt.Sprintf("the control server at %s has been out of reach of the coordinator for %s (deadline %s)", server,
 				rounded(gone), c.config.Deadline))
 	}

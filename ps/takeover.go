@@ -26,7 +26,9 @@ type vacancy struct {
 	why              string        // the trainer that had it has it no more
 	newcomer         schema.Member // whom it is kept for, by the name it joins under; empty: nobody
 	join             *schema.Join  // what the newcomer has said
-	told             int           // the trainer who was told to take it; -1: nobody
+	toldSince        liveness.Silence
+	declined         []int // who were told in vain
+	told             int   // the trainer who was told to take it; -1: nobody
 }
 
 // recovering has the places of lost trainers taken over: by each other, or, under schema.PolicyWait, by new processes
@@ -38,6 +40,9 @@ func (recovering) excludes() bool { return false }
 
 // tick implements policy.
 func (recovering) tick(c *Coordinator, now time.Time) []Decision {
+	if !c.recovers() {
+		return failing{}.tick(c, now)
+	}
 	var decisions []Decision
 	for i := range c.members {
 		m := &c.members[i]
@@ -66,10 +71,16 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	return append(decisions, c.offer(now)...)
 }
 
-// recovers reports that places may be taken over.
+// recovers reports that places may be taken over: not before all values are there that the job begins with.
 func (c *Coordinator) recovers() bool {
 	_, recovers := c.policy.(recovering)
-	return recovers
+	return recovers && c.begun() >= schema.Batch(c.config.Job.StartVersion())
+}
+
+// outdated reports that who speaks has a place no more.
+func (c *Coordinator) outdated(from schema.Member, g schema.Generation) bool {
+	i, ok := c.find(from)
+	return ok && g < c.members[i].generation
 }
 
 // Died is told that the process of a trainer has ended: it is lost without any doubt.
@@ -94,7 +105,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	c.generation++
 	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, why: text,
-		process: m.process, vacancy: &vacancy{why: text, told: -1}}
+		process: m.process, by: -1, vacancy: &vacancy{why: text, told: -1}}
 	m.vacancy.Begin(now)
 	for k := range c.members { // which it was told to take
 		if v := c.members[k].vacancy; v != nil && v.told == i {
@@ -126,6 +137,13 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 			return c.vacate(now, i, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name,
 				m.host, rounded(m.For(now)), m.waitedBatch))
 		case len(first) == 0 || slices.Contains(first, name):
+			if c.slowest.at != m.waitedBatch {
+				c.slowest.at, c.slowest.times = m.waitedBatch, 0
+			}
+			if c.slowest.times++; c.slowest.times > 2*len(c.members) {
+				return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
+					"--deadline", m.waitedBatch, c.config.Deadline))
+			}
 			return c.vacate(now, i, fmt.Sprintf(
 				"trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients", name,
 				m.host, m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline))
@@ -160,8 +178,20 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 		if c.policy == (recovering{waits: true}) {
 			continue
 		}
+		if v.told >= 0 && v.toldSince.For(now) > declineAfter { // it cannot, or does nothing now
+			decisions = append(decisions, c.decline(now, i)...)
+			continue // shards are told first
+		}
 		if v.told < 0 {
-			v.told = c.substitute()
+			if v.told = c.substitute(v.declined); v.told < 0 { // all were told: they may have been at something else
+				v.declined = nil
+				v.told = c.substitute(nil)
+			}
+			v.toldSince.Begin(now)
+			if v.told >= 0 && c.members[v.told].cluster {
+				c.members[i].cluster = true
+				decisions = append(decisions, c.reassign()...)
+			}
 		}
 		if v.told >= 0 {
 			joined := c.joined(i).Control.Joined
@@ -172,11 +202,25 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	return decisions
 }
 
-// substitute is a trainer with a process of its own, of which the fewest places depend; -1 where nobody is there.
-func (c *Coordinator) substitute() int {
+// declineAfter is for how long a trainer may not take the place that it is told to, before another one is told.
+const declineAfter = 5 * time.Second
+
+// decline takes the place from who was told to take it, and has not: should it do so after all, it comes too late.
+func (c *Coordinator) decline(now time.Time, i int) []Decision {
+	v, name := c.members[i].vacancy, schema.TrainerMember(i)
+	declined, since := append(v.declined, v.told), v.Silence
+	decisions := c.vacate(now, i, fmt.Sprintf("%s has not taken the place of %s", schema.TrainerMember(v.told), name))
+	n := c.members[i].vacancy
+	n.why, n.declined, n.Silence = v.why, declined, since
+	return append(decisions, c.assign()...)
+}
+
+// substitute is a trainer with a process of its own, of which the fewest places depend; -1 where there is none but
+// those that cannot.
+func (c *Coordinator) substitute(declined []int) int {
 	best, most := -1, 0
 	for i := range c.members {
-		if m := &c.members[i]; !m.here() || m.by >= 0 {
+		if m := &c.members[i]; !m.here() || m.by >= 0 || slices.Contains(declined, i) {
 			continue
 		}
 		n := 0
@@ -228,7 +272,8 @@ func (c *Coordinator) taken(now time.Time, i int) []Decision {
 		return nil
 	}
 	by := &c.members[v.told]
-	*m = member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told, batch: m.batch}
+	*m = member{joiner: name, host: by.host, process: by.process, generation: m.generation, by: v.told, batch: m.batch,
+		cluster: m.cluster}
 	m.Begin(now)
 	return []Decision{{Who: name, Note: fmt.Sprintf("lanes of %s are computed by %s, after %s", name,
 		schema.TrainerMember(v.told), rounded(v.For(now)))}}
@@ -251,22 +296,29 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 		}
 	}
 	if at < 0 {
-		return c.Refuse(from, c.fullFor(now))
+		return c.Refuse(from, c.fullFor(now, j))
 	}
 	var decisions []Decision
 	m := &c.members[at]
 	name := schema.TrainerMember(at)
-	if m.vacancy == nil || m.vacancy.told >= 0 { // who computes it, or has begun to, is not to do so any more
+	by := m.by
+	if m.vacancy != nil {
+		by = m.vacancy.told
+	}
+	if m.vacancy == nil || by >= 0 { // who computes it, or has begun to, is not to do so any more
 		decisions = c.vacate(now, at, fmt.Sprintf("%s computes lanes of %s no more, which a new trainer on %s will",
-			schema.TrainerMember(max(m.by, 0)), name, j.Host))
+			schema.TrainerMember(by), name, j.Host))
 	}
 	m.vacancy.newcomer, m.vacancy.join = from, j
 	return append(append(decisions, c.assign()...), c.offer(now)...)
 }
 
 // fullFor refuses who finds no place, unless one may be free soon: then it asks again.
-func (c *Coordinator) fullFor(now time.Time) *schema.Refused {
+func (c *Coordinator) fullFor(now time.Time, j *schema.Join) *schema.Refused {
 	r := c.full()
+	if j.Run != 0 { // others may not have noticed yet that it has lost its place
+		r.Reason = schema.RefusedBusy
+	}
 	for i := range c.members {
 		if m := &c.members[i]; m.here() && (m.Cut() || m.For(now) > doubtAfter) {
 			r.Reason = schema.RefusedBusy
@@ -302,7 +354,7 @@ const returnMax = 10 * time.Second
 // startWithout begins a job to which not all trainers of the run that was lost have come back: others have their
 // places.
 func (c *Coordinator) startWithout(now time.Time) (decisions []Decision) {
-	if c.phase != Gathering || !c.config.Returning || !c.recovers() || !c.ready() || !c.anybody() ||
+	if c.phase != Gathering || c.config.Returning == 0 || c.policy != (recovering{}) || !c.ready() || !c.anybody() ||
 		c.grew.For(now) < returnMax {
 		return nil
 	}

@@ -131,7 +131,8 @@ type Left struct{}
 type Failed struct {
 	Member Member `json:"member"`
 	Text   string `json:"text"`
-	// Back says that the job can be resumed: its trainers come back to do so.
+	// Back says that the job can be resumed: its trainers come back to do so. Of a ps it says that this one was told to
+	// end.
 	Back bool `json:"back,omitempty"`
 }
 

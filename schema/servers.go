@@ -33,6 +33,9 @@ func (a *Assign) check() error {
 		a.Own[0] < 0 || a.Own[len(a.Own)-1] >= a.Shards:
 		return fmt.Errorf("own shards %v of %d: want some, ascending, each once", a.Own, a.Shards)
 	}
+	if n := len(a.Since); n > 0 && n != a.Job.Trainers {
+		return fmt.Errorf("generations of %d places: want those of all %d, or none", n, a.Job.Trainers)
+	}
 	return checkLR(a.LR)
 }
 

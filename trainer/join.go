@@ -198,7 +198,8 @@ func (j *joiner) join(ctx context.Context) (*Session, error) {
 		if s.control == nil {
 			return nil, err
 		}
-		if leaving := s.Abort(err); leaving != nil {
+		s.handsOver = true // it has not begun: whoever comes next may
+		if leaving := s.leave(err.Error()); leaving != nil {
 			j.config.Log.Warn("leave after a failed join", "job", j.job.Name, "member", s.Member(), "err", leaving)
 		}
 		return nil, err
@@ -214,7 +215,8 @@ func (j *joiner) session(ctx context.Context, joined *schema.Joined) (*Session, 
 		return s, nil
 	}
 	head := schema.Head{Job: joined.RunID, Generation: joined.Generation, Lanes: uint16(j.job.Lanes)}
-	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(err.Error())}})
+	leave, broken := schema.EncodeControl(head, schema.Control{Leave: &schema.Leave{Reason: schema.Clip(err.Error()),
+		HandOver: true}})
 	if broken == nil {
 		broken = j.conn.Publish(j.subject, leave)
 	}

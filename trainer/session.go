@@ -312,7 +312,7 @@ func (s *Session) leave(reason string) error {
 	if err := s.Err(); err != nil && reason == "" {
 		reason = err.Error()
 	}
-	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), ErrReplaced))
+	s.takeovers.leaveAll(reason, s.handsOver || errors.Is(s.Err(), ErrReplaced) || errors.Is(s.Err(), ErrServerLost))
 	if reason == "" || s.complete.Load() {
 		if err := s.awaitOthers(ctx, reason != ""); err != nil && reason == "" {
 			reason = err.Error()

@@ -102,21 +102,28 @@ func (r *run) take(ctx context.Context, j *schema.Joined, until schema.Version) 
 	c.Member = j.Member
 	s, err := newSession(ctx, c, r.job, *j)
 	if err != nil {
-		return fmt.Errorf("take the place of %s: %w", j.Member, err)
+		return r.cannot(ctx, j, err)
 	}
 	if err = s.connect(ctx, nil); err == nil {
 		err = s.enter(ctx)
 	}
 	if err != nil {
-		s.left = true // it has sent nothing: whoever takes the place next is told by the coordinator
+		s.left = true // it has sent nothing: the coordinator gives the place to another
 		s.close()
-		if errors.Is(err, ErrReplaced) || errors.Is(err, ErrJobFailed) || errors.Is(err, ErrServerLost) {
-			return nil
-		}
-		return fmt.Errorf("take the place of %s: %w", j.Member, err)
+		return r.cannot(ctx, j, err)
 	}
 	s.begin(uint64(until-min(until, s.newest())), nil)
 	*hosted = append(*hosted, s)
+	return nil
+}
+
+// cannot says why a place cannot be taken. The session goes on without it, unless it has ended itself.
+func (r *run) cannot(ctx context.Context, j *schema.Joined, err error) error {
+	if ctx.Err() != nil {
+		return err
+	}
+	r.config.Log.Warn("cannot compute the lanes of a trainer that was lost", "job", r.job.Name, "member", r.joined.Member,
+		"lost", j.Member, "err", err)
 	return nil
 }
 

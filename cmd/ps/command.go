@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -89,6 +90,9 @@ does that for one of them, SIGUSR1 to the ps for all. That is remembered beyond 
 
 // shardsDefault suits a machine of two cores and keeps the parts honest on a larger one.
 const shardsDefault = 2
+
+// drainWithin is for how long a ps that is told to end waits for the last versions of its jobs to be durable.
+const drainWithin = 20 * time.Second
 
 func (f *flags) add(c *cobra.Command) {
 	s, set := &f.server, c.Flags()
@@ -191,6 +195,9 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 	case <-ctx.Done():
 		notify("STOPPING=1", log)
 		log.Info("ending", "reason", "asked to")
+		within, stop := context.WithTimeout(context.Background(), drainWithin)
+		server.Drain(within)
+		stop()
 	case <-server.Done():
 	}
 	server.Close()

@@ -1,0 +1,102 @@
+package ps
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"gradbus/checkpoint"
+	"gradbus/schema"
+)
+
+// A run whose versions are written down leaves a note in the folder until it ends. With the note, a ps that is started
+// again tells trainers that come back to such a run from those that begin a job anew.
+
+// backMax is for how long after its start a ps takes it that whoever joins a job, of which a run was under way when the
+// ps before it ended, comes back to that: a new process that takes the place of one that was lost with it, too.
+const backMax = time.Minute
+
+// coming is what a job that is registered goes on from.
+type coming struct {
+	resume bool         // from the newest durable version
+	lost   schema.RunID // the run that was lost, to which trainers come back; 0: none
+	since  uint64       // the first of its name's runs whose versions are its own; 0: all are
+	asked  bool         // somebody has asked for that, and it is not only assumed
+}
+
+// comesBack finds out whether a job goes on from a run that was lost. refused says that a run is over that somebody
+// wants to come back to.
+func (s *Server) comesBack(c *acquisition) (from coming, refused *schema.Refused) {
+	from = coming{resume: c.resume && c.back == 0, asked: c.resume}
+	var run schema.RunID
+	var since uint64
+	running := false
+	if dir := s.config.CheckpointDir; dir != "" {
+		run, since, running = checkpoint.Running(dir, c.job.Name)
+	}
+	switch {
+	case c.back != 0 && (!running || run != c.back || !c.resume):
+		return from, runOver(c.job.Name)
+	case c.back != 0:
+		from.resume, from.lost, from.since = true, run, since
+	case !running || c.job.Policy == schema.PolicyFail || s.now().Sub(s.started) > backMax:
+		return from, nil
+	case from.resume: // from the newest of all, as was asked
+		from.lost = run
+	default:
+		from = coming{resume: true, lost: run, since: since}
+	}
+	s.log.Info("job goes on that was lost with the ps before this one", "job", c.job.Name, "run_id",
+		strconv.FormatUint(uint64(run), 10))
+	return from, nil
+}
+
+// lookForLost finds what is on the disk of a job, and notes that a run of it begins.
+func (s *Server) lookForLost(c *acquisition) (found saved, refused *schema.Refused) {
+	from, refused := s.comesBack(c)
+	if refused != nil {
+		return found, refused
+	}
+	found, refused = s.lookForSaved(c.job, &from)
+	if found.epoch == 0 {
+		return found, refused
+	}
+	s.noting.Lock()
+	defer s.noting.Unlock()
+	if err := checkpoint.Begin(s.config.CheckpointDir, c.job.Name, c.record.RunID, found.since); err != nil {
+		s.log.Error("a ps that is started again will not know of the job", "job", c.job.Name, "err", err)
+	}
+	return found, refused
+}
+
+// otherSettings reports that a run was lost of which the job is another with the same name, although nobody has asked
+// to go on with it: then it begins anew.
+func (s *Server) otherSettings(job *schema.Job, from *coming, err error) bool {
+	if from.asked || !errors.Is(err, checkpoint.ErrOther) {
+		return false
+	}
+	s.log.Warn("job begins anew: its settings are others than those of the run that was lost", "job", job.Name, "err", err)
+	return true
+}
+
+// runEnded notes that a run of a job has ended, unless it is to go on.
+func (l *controlLoop) runEnded(j *job) {
+	if failed := j.coordinator.Failed(); j.coordinator.config.Checkpoints != nil && (failed == nil || !failed.Back) {
+		l.runOver(j.manifest.Name, j.run)
+	}
+}
+
+// runOver notes that a run has ended, or has not begun after all.
+func (l *controlLoop) runOver(name schema.JobName, run schema.RunID) {
+	s := l.server
+	if s.config.CheckpointDir == "" {
+		return
+	}
+	s.releasing.Go(func() {
+		s.noting.Lock()
+		defer s.noting.Unlock()
+		if err := checkpoint.End(s.config.CheckpointDir, name, run); err != nil {
+			s.log.Warn("the end of the job is not noted", "job", name, "err", err)
+		}
+	})
+}
