@@ -160,6 +160,7 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.register(&f)
 		case c := <-l.completed:
 			l.tellCompleted(&c)
+			l.tellDrained()
 		case done := <-l.drains:
 			l.drained = append(l.drained, done)
 			for _, j := range l.jobs {

@@ -169,7 +169,11 @@ func (f *flags) run(ctx context.Context, out, logTo io.Writer) error {
 		Fit:  verification.Fit(backend, gpus.Fit), Writes: []process.Folder{{Path: gpus.KeptAt(), Use: "state of GPUs"},
 			{Path: f.server.CheckpointDir, Use: status.UseCheckpoints}}}
 	shown.Options(&options)
-	server, err := ps.Start(ctx, f.server, options)
+	running, end := context.WithCancel(context.WithoutCancel(ctx)) // an interrupt ends it when its jobs are durable
+	defer end()
+	started := context.AfterFunc(ctx, end)
+	server, err := ps.Start(running, f.server, options)
+	started()
 	if errors.Is(err, fabric.ErrPortTaken) {
 		return fmt.Errorf("%w (--listen)", err)
 	}
