@@ -112,8 +112,8 @@ func TestTrainerInterrupted(t *testing.T) {
 	if status := waiting.status(t); status != 130 {
 		t.Errorf("interrupted while it waited: status %d, %s", status, waiting.stderr.String())
 	}
-	first := start(t, "trainer", long(url, data, "--trainers", "2", "--id", "t0")...)
-	second := start(t, "trainer", long(url, data, "--trainers", "2", "--id", "t1")...)
+	first := start(t, "trainer", long(url, data, "--on-lost", "fail", "--trainers", "2", "--id", "t0")...)
+	second := start(t, "trainer", long(url, data, "--on-lost", "fail", "--trainers", "2", "--id", "t1")...)
 	first.says(t, "batch 1 of")
 	second.signal(t, syscall.SIGINT)
 	if status := second.status(t); status != 130 {

@@ -174,7 +174,7 @@ func (j *ranking) silentTrainer(job *Job, r *run, out *Trainer, m *schema.Member
 		deadline := int64(finite(s.said().Deadline) * 1000)
 		if leftMS := deadline - out.AgeMS; leftMS > 0 && code == CodeSilent {
 			_, c := rank(code)
-			action = fmt.Sprintf("%s Without a word from it the job fails in %s.", c.Action, ago(leftMS))
+			action = fmt.Sprintf("%s Without a word from it for %s more it counts as lost.", c.Action, ago(leftMS))
 		}
 	}
 	f := j.find(code, "%s", text).at(level).do(action).from(j.s.NowMS - out.AgeMS)
