@@ -6,12 +6,16 @@ type past struct {
 	rows   []float32 // [len(places), dim]
 }
 
-// keepPast moves staged rows into the table, and what they take the place of into past, whose memory they get.
+// keepPast moves staged rows into the table, and keeps what they take the place of.
 func (t *Array) keepPast() {
-	st, p := &t.staged, &t.past
-	t.exchange(st.places, st.rows)
+	st, p, dim := &t.staged, &t.past, t.dim
 	p.places = append(p.places[:0], st.places...)
-	p.rows, st.rows = st.rows, p.rows
+	p.rows = grown(p.rows, len(st.rows))
+	for i, at := range st.places {
+		row, from := t.rows[int(at)*dim:int(at)*dim+dim], i*dim
+		copy(p.rows[from:from+dim], row)
+		copy(row, st.rows[from:from+dim])
+	}
 }
 
 // exchange puts rows in the place of those at places, which are distinct, and those in theirs.
