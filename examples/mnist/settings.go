@@ -76,7 +76,7 @@ func Job(s Settings, data *Data, m nn.Module, library string) *schema.Job {
 		"model":   string(nn.Config(m)),
 	}
 	job.Parameters = Parameters(m)
-	return job
+	return job.WithDefaults()
 }
 
 // Parameters are those of a module as a job has them.

@@ -95,5 +95,5 @@ func Job(s Settings, data *Data) *schema.Job {
 			Replicated: s.Reduce == schema.ReduceTrainers, Init: schema.Init{Kind: philox.Normal, Scale: initialScale},
 			Optimizer: s.TableOptimizer()})
 	}
-	return job
+	return job.WithDefaults()
 }

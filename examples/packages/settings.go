@@ -123,5 +123,5 @@ func Job(s Settings, data *corpus.Data) *schema.Job {
 			Placement:  s.placement(), Pooling: schema.PoolingMean,
 			Init: schema.Init{Kind: philox.Normal, Scale: embeddingScale}, Optimizer: s.TableOptimizer()},
 	}
-	return job
+	return job.WithDefaults()
 }
