@@ -15,7 +15,7 @@ func TestKilledAndResumed(t *testing.T) {
 		t.Skip("-short: trainer.TestResume does the same in one process, on fake time")
 	}
 	data, dir := index(t, 200), filepath.Join(t.TempDir(), "checkpoints")
-	flags := []string{"--epochs", "5000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
+	flags := []string{"--epochs", "4000", "--optimizer", "adam", "--lr", "0.001"} // 48,000 batches
 	quiet := start(t, "trainer", append(slices.Delete(short("", data), 1, 3), append(flags, "--local", "--json")...)...)
 
 	ps, url := server(t, "--checkpoint-dir", dir, "--checkpoint-every", "100")
@@ -57,10 +57,10 @@ func TestKilledAndReplaced(t *testing.T) {
 		t.Skip("-short: trainer.TestLostTrainersAreReplaced and e2e/simulate do the same in one process")
 	}
 	for name, flags := range map[string][]string{
-		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "5000",
+		"packages": {"packages", "--input", index(t, 200), "--lanes", "6", "--batch", "32", "--dim", "8", "--epochs", "4000",
 			"--optimizer", "adam", "--lr", "0.001"},
-		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "200"},
-		"movielens": {"movielens", "--input", "synthetic", "--epochs", "5000", "--optimizer", "adam", "--lr", "0.001"},
+		"mnist":     {"mnist", "--input", "synthetic", "--batch", "48", "--lanes", "6", "--batches", "120"},
+		"movielens": {"movielens", "--input", "synthetic", "--epochs", "4000", "--optimizer", "adam", "--lr", "0.001"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			quiet := start(t, "trainer", append(flags, "--local", "--json")...)

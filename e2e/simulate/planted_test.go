@@ -65,7 +65,7 @@ func TestPlantedDefectsAreFound(t *testing.T) {
 				}
 			}
 			command := exec.Command("go", "test", "-overlay", list, "./e2e/simulate", "-run", "Simulate", "-failfast",
-				"-timeout", "60s", "-seeds", fmt.Sprint(d.seeds))
+				"-timeout", "40s", "-seeds", fmt.Sprint(d.seeds))
 			command.Dir = root
 			out, err := command.CombinedOutput()
 			text := string(out)
