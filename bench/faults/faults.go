@@ -197,7 +197,6 @@ type job struct {
 	name     string
 	history  history
 	trainers []*process
-	failed   []string
 	faults   []fault
 }
 
