@@ -210,7 +210,6 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 		return
 	}
 	if harm := b.line.server.bus.Harm; harm != nil {
-		lent = false // what comes later must be what it was
 		copies, later := harm(b.line.config.Name, at)
 		if later > 0 {
 			data := slices.Clone(data)
@@ -218,12 +217,10 @@ func (b *busSubscription) deliver(at *Subject, data []byte, lent bool) {
 			time.AfterFunc(later, func() { b.arrive(Message{Data: data, subject: at, parsed: true}, data, true) })
 			copies--
 		}
-		for range copies - 1 {
-			b.arrive(m, data, lent)
+		for range copies {
+			b.arrive(m, data, false) // each keeps what it was
 		}
-		if copies < 1 {
-			return
-		}
+		return
 	}
 	b.arrive(m, data, lent)
 }

@@ -163,9 +163,7 @@ func (l *controlLoop) run(ctx context.Context) {
 			l.tellDrained()
 		case done := <-l.drains:
 			l.drained = append(l.drained, done)
-			for _, j := range l.jobs {
-				j.coordinator.Drain()
-			}
+			l.tellDrained()
 		case d := <-l.deaths:
 			if l.jobs[d.job.manifest.Name] == d.job {
 				l.carryOut(d.job, d.job.coordinator.Died(l.server.now(), d.member, d.generation))

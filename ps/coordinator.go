@@ -445,7 +445,7 @@ func (c *Coordinator) others(than int) bool {
 
 // anybody reports that a trainer is there.
 func (c *Coordinator) anybody() bool {
-	return slices.ContainsFunc(c.members, func(m member) bool { return m.joiner != "" && !m.left && !m.lost })
+	return slices.ContainsFunc(c.members, func(m member) bool { return m.here() })
 }
 
 // Fail ends the job and tells every trainer why.

@@ -99,29 +99,37 @@ func (c *Coordinator) findUngathered(now time.Time) []Decision {
 	return nil
 }
 
-// findLost notes who was silent for too long, and who is back, and runs the policy fail for the first whom the others
-// cannot do without.
-func (c *Coordinator) findLost(now time.Time) []Decision {
+// findLost notes who was silent for too long, and who is back. Of one whom the others cannot do without, lose says what
+// becomes.
+func (c *Coordinator) findLost(now time.Time, lose func(i int, text string) []Decision) []Decision {
 	var decisions []Decision
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
 		text, lost := c.lost(now, i)
-		switch was := m.lost; {
-		case lost == was:
-		case was:
-			m.lost = false
+		if m.vacancy != nil || lost == m.lost {
+			continue
+		}
+		m.lost = lost
+		switch {
+		case !lost:
 			decisions = append(decisions,
 				Decision{Note: fmt.Sprintf("trainer %s on %s is back at batch %d", name, m.host, m.batch), Who: name})
-		default:
-			m.lost = true
-			if !c.canDoWithout(m) {
-				return append(decisions, c.Fail(name, text)...)
-			}
+		case c.canDoWithout(m):
 			decisions = append(decisions, Decision{Note: text + "; the job goes on without it", Who: name})
 			c.endIfEmpty()
+		default:
+			decisions = append(decisions, lose(i, text)...)
+			if c.phase == Ended {
+				return decisions
+			}
 		}
 	}
 	return decisions
+}
+
+// failFor ends the job because of a trainer.
+func (c *Coordinator) failFor(i int, text string) []Decision {
+	return c.Fail(schema.TrainerMember(i), text)
 }
 
 // canDoWithout reports that the job may go on without a trainer that has just ended: nobody waits for another, or it
@@ -131,16 +139,16 @@ func (c *Coordinator) canDoWithout(m *member) bool {
 	return c.policy.goesOn() && c.anybody() || m.complete && (c.anybody() || slices.ContainsFunc(c.members, inPeace))
 }
 
-// slow notes whether rounds wait for a trainer, and since when; overdue says that it is too long.
-func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (since time.Duration, overdue bool) {
+// slow notes whether rounds wait for a trainer, and since when; it reports that it is too long.
+func (c *Coordinator) slow(now time.Time, i int, waiting []schema.Waiting) (overdue bool) {
 	m := &c.members[i]
 	at, waited := waitedFor(waiting, schema.TrainerMember(i))
 	if !waited || !m.waited || m.waitedBatch != at {
 		m.waitedSince.Begin(now)
 	}
 	m.waited, m.waitedBatch = waited, at
-	since = m.waitedSince.For(now)
-	return since, waited && (since > c.config.Deadline || m.left && since > liveness.CutMax || m.lost)
+	since := m.waitedSince.For(now)
+	return waited && (since > c.config.Deadline || m.left && since > liveness.CutMax || m.lost)
 }
 
 // findSlow runs the policy fail for a trainer that sends heartbeats but keeps others waiting, or that has left or was
@@ -150,7 +158,7 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	first, slow := firstWaitedFor(waiting), -1
 	for i := range c.members {
 		name := schema.TrainerMember(i)
-		if _, overdue := c.slow(now, i, waiting); !overdue {
+		if !c.slow(now, i, waiting) {
 			continue
 		}
 		if slow < 0 || slices.Contains(first, name) && !slices.Contains(first, schema.TrainerMember(slow)) {
@@ -160,22 +168,24 @@ func (c *Coordinator) findSlow(now time.Time, waiting []schema.Waiting) []Decisi
 	if slow < 0 {
 		return nil
 	}
-	m, name := &c.members[slow], schema.TrainerMember(slow)
+	return c.failFor(slow, c.sayWaited(now, slow, "batch"))
+}
+
+// sayWaited says why it is too late for a trainer that others wait for. What they wait for is named by a word.
+func (c *Coordinator) sayWaited(now time.Time, i int, what string) string {
+	m := &c.members[i]
+	who, needed := fmt.Sprintf("trainer %s on %s", schema.TrainerMember(i), m.host),
+		fmt.Sprintf("and %s %d needs its lanes", what, m.waitedBatch)
 	switch {
 	case m.left && m.why != "":
-		return c.Fail(name, fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: %s", name, m.host,
-			m.waitedBatch, m.why))
+		return fmt.Sprintf("%s has left, %s: %s", who, needed, m.why)
 	case m.left:
-		return c.Fail(name,
-			fmt.Sprintf("trainer %s on %s has left, and batch %d needs its lanes: trainers must run the same number of batches",
-				name, m.host, m.waitedBatch))
+		return fmt.Sprintf("%s has left, %s: trainers must run the same number of batches", who, needed)
 	case m.lost:
-		return c.Fail(name, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name, m.host,
-			rounded(m.For(now)), m.waitedBatch))
+		return fmt.Sprintf("%s was last seen %s ago, %s", who, rounded(m.For(now)), needed)
 	}
-	return c.Fail(name,
-		fmt.Sprintf("trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients",
-			name, m.host, m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline))
+	return fmt.Sprintf("%s has kept %s %d waiting for %s (deadline %s): it is alive but sends no gradients", who, what,
+		m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline)
 }
 
 // firstWaitedFor are the trainers that the earliest round of all shards waits for.

@@ -6,7 +6,8 @@ import (
 	"gradbus/schema"
 )
 
-// generationFirst is the generation of every job: policy fail ends a job rather than change its membership.
+// generationFirst is the generation that every job begins with. One more begins with each place that is taken from a
+// trainer.
 const generationFirst schema.Generation = 1
 
 // job is a job that this ps coordinates. The control loop runs its coordinator.

@@ -1,7 +1,6 @@
 package ps
 
 import (
-	"fmt"
 	"time"
 
 	"gradbus/schema"
@@ -40,7 +39,7 @@ type failing struct{}
 
 // tick implements policy.
 func (failing) tick(c *Coordinator, now time.Time) []Decision {
-	decisions := c.findLost(now)
+	decisions := c.findLost(now, c.failFor)
 	if c.phase == Ended {
 		return decisions
 	}
@@ -54,7 +53,7 @@ func (failing) excludes() bool { return false }
 type goingOn struct{}
 
 // tick implements policy.
-func (goingOn) tick(c *Coordinator, now time.Time) []Decision { return c.findLost(now) }
+func (goingOn) tick(c *Coordinator, now time.Time) []Decision { return c.findLost(now, c.failFor) }
 
 func (goingOn) goesOn() bool   { return true }
 func (goingOn) excludes() bool { return false }
@@ -73,10 +72,8 @@ func (excluding) tick(c *Coordinator, now time.Time) []Decision {
 			continue
 		}
 		text, lost := c.lost(now, i)
-		if since, slow := c.slow(now, i, waiting); slow && !lost {
-			lost, text = true,
-				fmt.Sprintf("trainer %s on %s has kept update %d waiting for %s (deadline %s): it is alive but sends no gradients",
-					name, m.host, m.waitedBatch, rounded(since), c.config.Deadline)
+		if c.slow(now, i, waiting) && !lost {
+			lost, text = true, c.sayWaited(now, i, "update")
 		}
 		if !lost {
 			continue

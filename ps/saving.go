@@ -337,15 +337,19 @@ func (w *worker) wish(c *schema.Checkpoints) {
 	w.saver.tell()
 }
 
-// tellDrained tells who waits that the last versions of all jobs are durable.
+// tellDrained has the last versions of all jobs made durable, where anybody waits for that, and tells them when they
+// are.
 func (l *controlLoop) tellDrained() {
 	if len(l.drained) == 0 {
 		return
 	}
+	open := false
 	for _, j := range l.jobs {
-		if !j.coordinator.Drained() {
-			return
-		}
+		j.coordinator.Drain()
+		open = open || !j.coordinator.Drained()
+	}
+	if open {
+		return
 	}
 	for _, done := range l.drained {
 		close(done)

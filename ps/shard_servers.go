@@ -90,7 +90,11 @@ func (c *Coordinator) Report(now time.Time, from schema.Member, r *schema.Report
 	}
 	decisions := append(append(c.start(now), c.agreeLR()...), c.partsWritten(r.Parts)...)
 	if rose && c.phase == Running {
+		before := c.serial
 		decisions = append(decisions, c.offer(now)...)
+		if c.serial != before {
+			decisions = append(decisions, c.assign()...)
+		}
 	}
 	return decisions, true
 }

@@ -43,24 +43,7 @@ func (recovering) tick(c *Coordinator, now time.Time) []Decision {
 	if !c.recovers() {
 		return failing{}.tick(c, now)
 	}
-	var decisions []Decision
-	for i := range c.members {
-		m := &c.members[i]
-		text, lost := c.lost(now, i)
-		if m.vacancy != nil || lost == m.lost {
-			continue
-		}
-		if m.lost = lost; !lost {
-			continue // of one that was not needed
-		}
-		if m.complete && c.canDoWithout(m) {
-			decisions = append(decisions,
-				Decision{Note: text + "; the job goes on without it", Who: schema.TrainerMember(i)})
-			c.endIfEmpty()
-			continue
-		}
-		decisions = append(decisions, c.vacate(now, i, text)...)
-	}
+	decisions := c.findLost(now, func(i int, text string) []Decision { return c.vacate(now, i, text) })
 	if c.phase == Ended {
 		return decisions
 	}
@@ -95,17 +78,16 @@ func (c *Coordinator) Died(now time.Time, from schema.Member, generation schema.
 	if !c.recovers() || c.phase != Running || m.complete {
 		return nil
 	}
-	m.lost = true
-	return append(c.vacate(now, i, fmt.Sprintf("trainer %s on %s has ended at batch %d", schema.TrainerMember(i), m.host,
-		m.batch)), c.assign()...)
+	text, _ := c.lost(now, i)
+	return append(c.vacate(now, i, text), c.assign()...)
 }
 
-// vacate takes the place of a trainer from it.
+// vacate takes the place of a trainer from it. Shard servers are to be told, by assign.
 func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 	m, name := &c.members[i], schema.TrainerMember(i)
 	c.generation++
-	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true, why: text,
-		process: m.process, by: -1, vacancy: &vacancy{why: text, told: -1}}
+	*m = member{joiner: name, host: m.host, generation: c.generation, batch: m.batch, lost: true,
+		by: -1, vacancy: &vacancy{why: text, told: -1}}
 	m.vacancy.Begin(now)
 	for k := range c.members { // which it was told to take
 		if v := c.members[k].vacancy; v != nil && v.told == i {
@@ -116,7 +98,7 @@ func (c *Coordinator) vacate(now time.Time, i int, text string) []Decision {
 		p.taken[i] = false // who takes the place has to take that, too
 	}
 	note := Decision{Note: fmt.Sprintf("%s; generation %d begins without it", text, c.generation), Who: name}
-	c.serial++ // shard servers are to be told
+	c.serial++
 	return []Decision{note}
 }
 
@@ -127,15 +109,14 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 	first := firstWaitedFor(waiting)
 	for i := range c.members {
 		m, name := &c.members[i], schema.TrainerMember(i)
-		if _, overdue := c.slow(now, i, waiting); !overdue || m.vacancy != nil {
+		if !c.slow(now, i, waiting) || m.vacancy != nil {
 			continue
 		}
-		switch {
+		switch text := c.sayWaited(now, i, "batch"); {
 		case m.left:
 			return c.findSlow(now, waiting)
 		case m.lost:
-			return c.vacate(now, i, fmt.Sprintf("trainer %s on %s was last seen %s ago, and batch %d needs its lanes", name,
-				m.host, rounded(m.For(now)), m.waitedBatch))
+			return c.vacate(now, i, text)
 		case len(first) == 0 || slices.Contains(first, name):
 			if c.slowest.at != m.waitedBatch {
 				c.slowest.at, c.slowest.times = m.waitedBatch, 0
@@ -144,9 +125,7 @@ func (c *Coordinator) findWaitedFor(now time.Time) []Decision {
 				return c.Fail(name, fmt.Sprintf("no trainer computes batch %d within the deadline of %s: raise the server's "+
 					"--deadline", m.waitedBatch, c.config.Deadline))
 			}
-			return c.vacate(now, i, fmt.Sprintf(
-				"trainer %s on %s has kept batch %d waiting for %s (deadline %s): it is alive but sends no gradients", name,
-				m.host, m.waitedBatch, rounded(m.waitedSince.For(now)), c.config.Deadline))
+			return c.vacate(now, i, text)
 		}
 	}
 	return nil
@@ -164,7 +143,8 @@ func (c *Coordinator) findDeserted(now time.Time) []Decision {
 	return nil
 }
 
-// offer says to whom vacant places are given, once all shard servers know that they are vacant.
+// offer says to whom vacant places are given, once all shard servers know that they are vacant. What they are to be
+// told then is for the caller to send, by assign.
 func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 	for i := range c.members {
 		v := c.members[i].vacancy
@@ -190,7 +170,7 @@ func (c *Coordinator) offer(now time.Time) (decisions []Decision) {
 			v.toldSince.Begin(now)
 			if v.told >= 0 && c.members[v.told].cluster {
 				c.members[i].cluster = true
-				decisions = append(decisions, c.reassign()...)
+				c.serial++
 			}
 		}
 		if v.told >= 0 {
@@ -212,7 +192,7 @@ func (c *Coordinator) decline(now time.Time, i int) []Decision {
 	decisions := c.vacate(now, i, fmt.Sprintf("%s has not taken the place of %s", schema.TrainerMember(v.told), name))
 	n := c.members[i].vacancy
 	n.why, n.declined, n.Silence = v.why, declined, since
-	return append(decisions, c.assign()...)
+	return decisions
 }
 
 // substitute is a trainer with a process of its own, of which the fewest places depend; -1 where there is none but
@@ -236,8 +216,8 @@ func (c *Coordinator) substitute(declined []int) int {
 	return best
 }
 
-// here reports that a trainer has the place.
-func (m *member) here() bool { return m.joiner != "" && !m.left && !m.lost && m.vacancy == nil }
+// here reports that a trainer has the place. A vacant one counts as lost.
+func (m *member) here() bool { return m.joiner != "" && !m.left && !m.lost }
 
 // risen reports that all shard servers go by a generation.
 func (c *Coordinator) risen(g schema.Generation) bool {
@@ -310,7 +290,7 @@ func (c *Coordinator) joinRunning(now time.Time, from schema.Member, j *schema.J
 			schema.TrainerMember(by), name, j.Host))
 	}
 	m.vacancy.newcomer, m.vacancy.join = from, j
-	return append(append(decisions, c.assign()...), c.offer(now)...)
+	return append(append(decisions, c.offer(now)...), c.assign()...)
 }
 
 // fullFor refuses who finds no place, unless one may be free soon: then it asks again.
@@ -343,7 +323,7 @@ func (c *Coordinator) seat(now time.Time, i int) []Decision {
 	d.Who, d.Note = name, fmt.Sprintf("trainer %s joined from %s at batch %d, after %s", name, m.host, c.done(),
 		rounded(v.For(now)))
 	if m.cluster {
-		return append([]Decision{d}, c.reassign()...)
+		c.serial++
 	}
 	return []Decision{d}
 }

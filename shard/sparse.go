@@ -94,8 +94,8 @@ func (s *Shard) closeSparse(l *round.Line) error {
 			}
 		}
 		// Nobody needs the rows of version b any more: each trainer has had its own before it contributed to the round,
-		// and what reads besides waits until b is complete. A policy that lets others finish a lost trainer's batch
-		// needs them; its undo log begins here.
+		// and what reads besides waits until b is complete. Where others may finish a lost trainer's batch, tables
+		// keep them (state.Config.KeepsPast).
 		s.commitRows()
 		if s.config.Journal != nil {
 			s.config.Journal(Journal{Kind: schema.KindSparse, From: l.Whose, Batch: b})

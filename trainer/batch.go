@@ -271,7 +271,7 @@ func (b *Batch) Fetch(ctx context.Context) error {
 }
 
 // fetchWithin is Fetch, which waits for the batches before until wait ends, where it is not nil: where that is by
-// ErrAgain, the next call goes on.
+// ErrAgain, the next call goes on. wait ends with the session.
 func (b *Batch) fetchWithin(ctx, wait context.Context) error {
 	b.ctx, b.stop = b.run.running(ctx)
 	err := b.fetch(b.ctx, wait)
@@ -298,11 +298,7 @@ func (b *Batch) fetch(ctx, wait context.Context) error {
 			return err
 		}
 	}
-	if wait != nil {
-		var stop func()
-		wait, stop = r.running(wait)
-		defer stop()
-	} else {
+	if wait == nil {
 		wait = ctx
 	}
 	if err := cmp.Or(b.wait(wait), r.Err()); err != nil { // the report of a batch may have ended the session

@@ -88,7 +88,7 @@
 //
 // # What it leaves out
 //
-// Only the policy fail exists: a session that loses its server or its job has failed. Lanes are computed one after
-// another; a workload uses several processors within a lane. The rows of one table and batch lie in one buffer, so they
-// must fit into memory.
+// A session that loses its server, its job or its place has failed: what is to go on joins anew. Lanes are computed one
+// after another; a workload uses several processors within a lane. The rows of one table and batch lie in one buffer,
+// so they must fit into memory.
 package trainer

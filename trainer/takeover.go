@@ -68,7 +68,7 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 			var pending []*schema.Joined
 			wait, pending = r.takeovers.next(ctx)
 			for _, j := range pending {
-				if err := r.take(ctx, j, until); err != nil {
+				if err := r.take(ctx, j); err != nil {
 					if ctx.Err() != nil {
 						err = context.Cause(ctx) // of which the other is a consequence
 					}
@@ -85,7 +85,7 @@ func (r *run) train(ctx context.Context, w Workload, until schema.Version) error
 
 // take begins to compute the lanes of a place. Where that fails because the place is another's by now, or the job ends,
 // nothing has happened.
-func (r *run) take(ctx context.Context, j *schema.Joined, until schema.Version) error {
+func (r *run) take(ctx context.Context, j *schema.Joined) error {
 	hosted := &r.takeovers.hosted
 	if i := slices.IndexFunc(*hosted, func(s *Session) bool { return s.joined.Member == j.Member }); i >= 0 {
 		if (*hosted)[i].joined.Generation >= j.Generation {
@@ -112,7 +112,6 @@ func (r *run) take(ctx context.Context, j *schema.Joined, until schema.Version) 
 		s.close()
 		return r.cannot(ctx, j, err)
 	}
-	s.begin(uint64(until-min(until, s.newest())), nil)
 	*hosted = append(*hosted, s)
 	return nil
 }
@@ -141,7 +140,7 @@ func (r *run) drop(s *Session) {
 func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Version) (done bool, err error) {
 	next := r
 	for _, s := range r.takeovers.hosted {
-		if s.run == nil { // since the Run before
+		if s.run == nil { // it was just taken, or in the Run before
 			s.begin(uint64(until-min(until, s.newest())), nil)
 		}
 		if s.run.committed < next.committed {
@@ -149,12 +148,11 @@ func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Versio
 		}
 	}
 	if next.committed < until {
-		return false, r.of(ctx, next, next.fill(ctx, wait, w))
+		err := r.within(wait, next, func(wait context.Context) error { return next.fill(ctx, wait, w) })
+		return false, r.of(ctx, next, err)
 	}
 	for _, s := range append([]*Session{r.Session}, r.takeovers.hosted...) {
-		all, stop := s.running(wait)
-		err := s.run.settle(all, s.run.committed)
-		stop()
+		err := r.within(wait, s.run, func(wait context.Context) error { return s.run.settle(wait, s.run.committed) })
 		if err = r.of(ctx, s.run, err); err != nil {
 			return false, err
 		}
@@ -164,6 +162,16 @@ func (r *run) advance(ctx, wait context.Context, w Workload, until schema.Versio
 		s.complete.Store(true)
 	}
 	return true, nil
+}
+
+// within calls do with a context that ends with one of the runs, too. That of Run does with its own.
+func (r *run) within(wait context.Context, one *run, do func(wait context.Context) error) error {
+	if one != r {
+		var stop func()
+		wait, stop = one.running(wait)
+		defer stop()
+	}
+	return do(wait)
 }
 
 // of makes an error of one of the runs that of this one.
