@@ -3,8 +3,9 @@ package faults
 import (
 	"fmt"
 	"io"
-	"slices"
 	"text/tabwriter"
+
+	"gradbus/bench/harness"
 )
 
 // Result is what many kills have cost.
@@ -36,18 +37,10 @@ type Kind struct {
 	notices, pauses []float64
 }
 
-// percentile is the least of values that so many hundredths are not above; 0 of none.
-func percentile(values []float64, hundredths int) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[max(0, (len(sorted)*hundredths+99)/100-1)]
-}
-
 func (k *Kind) finish() {
-	k.NoticeMS = percentile(k.notices, 50)
-	k.P50MS, k.P99MS, k.MaxMS = percentile(k.pauses, 50), percentile(k.pauses, 99), percentile(k.pauses, 100)
+	k.NoticeMS = harness.Percentile(k.notices, 50)
+	k.P50MS, k.P99MS = harness.Percentile(k.pauses, 50), harness.Percentile(k.pauses, 99)
+	k.MaxMS = harness.Percentile(k.pauses, 100)
 }
 
 // Print writes a table.

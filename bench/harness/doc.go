@@ -41,7 +41,7 @@
 //
 // harness.go starts and ends members, handle.go is a member as the driver sees it, member.go as the role does; child.go
 // is the process, bar.go the bar of progress, server.go the role of a parameter server, flags.go the flags that all
-// systems have.
+// systems have, percentile.go what they say of many times.
 //
 // # What it knows, and what it must not know
 //

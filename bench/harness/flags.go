@@ -163,13 +163,3 @@ func PrintJSON(to io.Writer, result any) error {
 	_, err = to.Write(append(line, '\n'))
 	return err
 }
-
-// Median is the middle value, or the mean of the two in the middle; 0 where there are none.
-func Median(values []float64) float64 {
-	n := len(values)
-	if n == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	return (sorted[(n-1)/2] + sorted[n/2]) / 2
-}

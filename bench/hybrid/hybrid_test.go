@@ -3,7 +3,6 @@ package hybrid
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -165,17 +164,6 @@ func TestConfigsRefused(t *testing.T) {
 	}
 	if err := (&Config{}).Validate(); err == nil {
 		t.Error("nothing at all is a configuration")
-	}
-}
-
-func TestPercentile(t *testing.T) {
-	for _, c := range []struct{ p, want float64 }{{0, 1}, {50, 2.5}, {75, 3.25}, {100, 4}} {
-		if got := percentile([]float64{4, 1, 3, 2}, c.p); got != c.want {
-			t.Errorf("p%v is %v, want %v", c.p, got, c.want)
-		}
-	}
-	if fmt.Sprint(percentile([]float64{7}, 95)) != "7" {
-		t.Error("one value is every percentile")
 	}
 }
 

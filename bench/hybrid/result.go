@@ -3,10 +3,10 @@ package hybrid
 import (
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"text/tabwriter"
 
+	"gradbus/bench/harness"
 	"gradbus/trainer"
 )
 
@@ -73,22 +73,11 @@ func (r *Result) add(found []measured) error {
 	r.time += slowest
 	r.Loss, r.WeightsSHA256, r.Dense = losses/float64(len(found)), found[0].Digest, found[0].Dense
 	r.SamplesPerSecond = float64(r.all.samples) / r.time
-	r.P50, r.P75, r.P90, r.P95 = percentile(r.all.epochs, 50), percentile(r.all.epochs, 75), percentile(r.all.epochs, 90),
-		percentile(r.all.epochs, 95)
+	for i, at := range []*float64{&r.P50, &r.P75, &r.P90, &r.P95} {
+		*at = harness.Percentile(r.all.epochs, shown[i])
+	}
 	r.stats = found[0].Stats
 	return nil
-}
-
-// percentile is the value below which p of 100 lie, between neighbours in proportion.
-func percentile(values []float64, p float64) float64 {
-	if len(values) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(values))
-	at := p / 100 * float64(len(sorted)-1)
-	low := int(math.Floor(at))
-	high := min(low+1, len(sorted)-1)
-	return sorted[low] + (at-float64(low))*(sorted[high]-sorted[low])
 }
 
 var shown = []float64{50, 75, 90, 95}
@@ -131,7 +120,7 @@ func (x *row) cells(trainers int) string {
 		perEpoch *= float64(trainers)
 	}
 	for _, p := range shown {
-		v := percentile(x.epochs, p)
+		v := harness.Percentile(x.epochs, p)
 		text += fmt.Sprintf("%.4f\t%.0f\t", v, perEpoch/v)
 	}
 	return text

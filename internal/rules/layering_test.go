@@ -179,7 +179,7 @@ var layers = map[string]layer{
 	},
 	// It kills real processes.
 	"bench/faults": {
-		own:   []string{"cuda", "examples/packages", "examples/packages/corpus", "trainer"},
+		own:   []string{"bench/harness", "cuda", "examples/packages", "examples/packages/corpus", "trainer"},
 		noStd: []string{"net", "net/http"},
 	},
 	"bench/hosted": {
