@@ -273,9 +273,10 @@ func writePort(path, url string) error {
 	return nil
 }
 
+// removePorts removes the files again. What is no file, such as /dev/null, was written to and stays.
 func (f *flags) removePorts() {
 	for _, file := range []string{f.portFile, f.page.portFile} {
-		if file != "" {
+		if info, err := os.Lstat(file); err == nil && info.Mode().IsRegular() {
 			os.Remove(file)
 		}
 	}
