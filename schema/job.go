@@ -38,7 +38,7 @@ type Job struct {
 
 	// What follows is left out of the encoding where it has its default.
 
-	// Sum is when contributions are added up: SumArrival (also "") or SumClose. The bits are the same.
+	// Sum is when contributions are added up: SumFused (also ""), SumArrival or SumClose. The bits are the same.
 	Sum string `json:"sum,omitempty"`
 	// OnNonfinite is what becomes of a lane whose gradient has a value that is not finite: NonfiniteFail (also ""),
 	// the job ends, or NonfiniteSkip, the lane is absent from its batch as one without samples is. Gradients leave
@@ -64,6 +64,7 @@ const (
 	ConsistencyGrouped = "grouped"  // the contributions of the next Group trainers, whoever they are, make one update
 	ReduceShards       = "shards"   // contributions go to shards, which own the sums
 	ReduceTrainers     = "trainers" // every trainer owns some chunks and adds them up for all
+	SumFused           = "fused"    // as SumArrival, but for the last sum, which is made in one pass with the division
 	SumArrival         = "arrival"  // two children of a lane-tree node are added as soon as both are there
 	SumClose           = "close"    // a round keeps all contributions and adds them up when the last has come
 	GradientsFloat32   = "float32"
@@ -223,7 +224,7 @@ func (j *Job) normal() *Job {
 // normalRoutes leaves out what says the default; j has its tables to itself. Fields that a manifest was given after
 // others are absent where they say nothing, so that manifests without them stay what they were.
 func (j *Job) normalRoutes() {
-	if j.Sum == SumArrival {
+	if j.Sum == SumFused {
 		j.Sum = ""
 	}
 	if j.OnNonfinite == NonfiniteFail {

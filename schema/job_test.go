@@ -78,7 +78,7 @@ func TestValidateNamesFieldValueAndRemedy(t *testing.T) {
 			j.Tables = append(j.Tables, TableSpec{Name: "t", Rows: 1, Dim: 1, Partitions: 1, Init: Init{Kind: InitZeros}})
 		}},
 		{"apply", `""`, "update or mean", func(j *Job) { j.Apply = "" }},
-		{"sum", `"often"`, "arrival or close", func(j *Job) { j.Sum = "often" }},
+		{"sum", `"often"`, "fused or arrival or close", func(j *Job) { j.Sum = "often" }},
 		{"first_bucket_bytes", "4095", "4096 to", func(j *Job) { j.FirstBucketBytes = 4095 }},
 		{"bucket_bytes", "4098", "multiple of 4", func(j *Job) { j.BucketBytes = 4098 }},
 		{"tables[0].reduce", `"all"`, "shards or trainers", func(j *Job) { j.Tables[0].Reduce = "all" }},
@@ -207,7 +207,7 @@ func checkSame(t *testing.T, a, b *Job) {
 // A default that is said and one that is not are the same manifest, also by its digest.
 func TestSaidDefaultsAreDefaults(t *testing.T) {
 	a, b := testJob(), testJob()
-	b.Sum, b.FirstBucketBytes, b.BucketBytes, b.Reduce = SumArrival, 1<<20, 25<<20, ReduceShards
+	b.Sum, b.FirstBucketBytes, b.BucketBytes, b.Reduce = SumFused, 1<<20, 25<<20, ReduceShards
 	b.Tables[0].Reduce, b.Tables[1].Reduce = ReduceShards, ReduceShards
 	checkSame(t, a, b)
 	if b.Tables[0].Reduce != ReduceShards {

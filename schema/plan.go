@@ -15,7 +15,7 @@ type Plan struct {
 
 	Reducer       Party // who adds up dense gradients
 	Owner         Party // who owns dense parameters and their optimizer
-	SumAtClose    bool  // contributions are added up when a round closes, not as they arrive
+	Summing       Summing
 	DType         DType // of gradients on the wire
 	ErrorFeedback bool
 	Sparse        SparseForm
@@ -60,6 +60,31 @@ const (
 	ByTrainers
 )
 
+// Summing is when contributions are added up. The bits are the same.
+type Summing uint8
+
+const (
+	// SummingFused adds two children of a lane-tree node as soon as both are there; what the last contribution of a
+	// round completes is left to the pass that divides and runs the optimizer.
+	SummingFused Summing = iota
+	// SummingOnArrival leaves nothing to that pass: the last is added when it arrives, as the others are.
+	SummingOnArrival
+	// SummingAtClose keeps all contributions, and adds them up in that pass.
+	SummingAtClose
+)
+
+func summingOf(word string) Summing {
+	switch word {
+	case SumArrival:
+		return SummingOnArrival
+	case SumClose:
+		return SummingAtClose
+	}
+	return SummingFused
+}
+
+func (s Summing) String() string { return [...]string{SumFused, SumArrival, SumClose}[s] }
+
 // Cut is how a table lies on shards.
 type Cut uint8
 
@@ -87,7 +112,7 @@ const (
 //	if job.Plan().Clock == ClockGrouped { ... }
 func (j *Job) Plan() *Plan {
 	p := &Plan{Clock: ClockOf(j.Consistency), Reducer: partyOf(j.Reduce, ReduceTrainers), Owner: OwnerOf(j.Apply),
-		SumAtClose: j.Sum == SumClose, DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback,
+		Summing: summingOf(j.Sum), DType: j.Wire.DType(), ErrorFeedback: j.Wire.ErrorFeedback,
 		SkipNonfinite: j.OnNonfinite == NonfiniteSkip,
 		AsyncTables:   j.TableConsistency == ConsistencyAsync}
 	if p.Clock == ClockBounded {
@@ -211,7 +236,7 @@ func (f SparseForm) String() string { return [...]string{"rows", "bags", "smalle
 
 // String is the plan in one line, for people.
 //
-//	bounded+2, owned by trainers, reduced by shards at arrival, float32 rows; tables: columns by shards
+//	bounded+2, owned by trainers, reduced by shards, sums fused, float32 rows; tables: columns by shards
 func (p *Plan) String() string {
 	var s strings.Builder
 	s.WriteString(p.Clock.String())
@@ -223,11 +248,7 @@ func (p *Plan) String() string {
 	case p.Clock == ClockGrouped:
 		fmt.Fprintf(&s, " of %d", p.Group)
 	}
-	at := "arrival"
-	if p.SumAtClose {
-		at = "close"
-	}
-	fmt.Fprintf(&s, ", owned by %v, reduced by %v at %s, %v %v", p.Owner, p.Reducer, at, p.DType, p.Sparse)
+	fmt.Fprintf(&s, ", owned by %v, reduced by %v, sums %v, %v %v", p.Owner, p.Reducer, p.Summing, p.DType, p.Sparse)
 	if p.ErrorFeedback {
 		s.WriteString(" with feedback")
 	}

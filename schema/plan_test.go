@@ -39,7 +39,7 @@ func combinations(yield func(words string, j *Job)) {
 		}
 		yield(strings.Join(slices.DeleteFunc(slices.Clone(w), func(s string) bool { return s == "" }), " "), j)
 	}, []string{"sync", "bounded", "async", "grouped", "eager"}, []string{"update", "mean"},
-		[]string{"shards", "trainers"}, []string{"arrival", "close"},
+		[]string{"shards", "trainers"}, []string{SumFused, SumArrival, SumClose},
 		sortedKeys(tables), []string{"", "async"},
 		[]string{"float32", "bfloat16", "float16", "float32+feedback", "bfloat16+feedback"}, []string{"rows", "bags", "auto"})
 }
@@ -88,7 +88,7 @@ func TestPlansOfAllCombinations(t *testing.T) {
 		plans[plan] = string(text)
 		plain := j.Wire == (Wire{Gradients: GradientsFloat32, Sparse: SparseRows}) || len(j.Tables) == 1 &&
 			!j.Tables[0].Replicated && j.Plan().Tables[0].Cut == CutRows
-		if plain && (j.Sum != SumClose || len(j.Tables) == 0) {
+		if plain && (j.Sum == SumFused || len(j.Tables) == 0) {
 			legal = append(legal, words+": "+plan)
 		}
 	})

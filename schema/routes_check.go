@@ -43,7 +43,7 @@ func (c *jobCheck) tableConsistency(j *Job) {
 // routes checks what a manifest says of ways, sums and buckets.
 func (c *jobCheck) routes(j *Job) {
 	if j.Sum != "" {
-		c.oneOf("sum", j.Sum, SumArrival, SumClose)
+		c.oneOf("sum", j.Sum, SumFused, SumArrival, SumClose)
 	}
 	if j.OnNonfinite != "" {
 		c.oneOf("on_nonfinite", j.OnNonfinite, NonfiniteFail, NonfiniteSkip)

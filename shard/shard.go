@@ -142,8 +142,11 @@ func (s *Shard) build(ctx context.Context) (err error) {
 	c := &s.config
 	config := round.ClockConfig{Backend: c.Backend, Job: c.Job, Place: c.Placement, Owner: c.Index,
 		Contributors: c.Contributors,
-		AtClose:      c.Lent || c.Placement.Plan.SumAtClose, Head: schema.Head{Job: c.RunID, Generation: c.Generation},
+		Summing:      c.Placement.Plan.Summing, Head: schema.Head{Job: c.RunID, Generation: c.Generation},
 		Held: s.held, Chunks: s.ownedChunks(), Version: s.version, OnGroup: c.OnGroup}
+	if c.Lent {
+		config.Summing = schema.SummingAtClose
+	}
 	if c.Resumed != nil {
 		config.First = schema.Batch(c.Resumed.Version)
 	}

@@ -241,7 +241,7 @@ func sameDigest(t *testing.T, sessions []*Session) []byte {
 }
 
 // No bit changes by accident: every legal combination of modes gives the weights that it gave when its line was
-// written. When contributions are added up, at arrival or when a round closes, changes none of them.
+// written. When contributions are added up, on arrival or when a round closes, changes none of them.
 func TestDigestsOfAllModes(t *testing.T) {
 	server := startServer(t, 2)
 	config, all := testConfig(t, server), modes()
@@ -251,9 +251,7 @@ func TestDigestsOfAllModes(t *testing.T) {
 		running.Go(func() {
 			for i := worker; i < len(all); i += 2 {
 				m, job := all[i], all[i].job(fmt.Sprint("mode-", i))
-				if i%3 == 0 {
-					job.Sum = schema.SumClose
-				}
+				job.Sum = []string{schema.SumClose, schema.SumArrival, schema.SumFused}[i%3]
 				lines[i] = m.String() + ":" + digests(t, config, job)
 			}
 		})

@@ -35,6 +35,8 @@ var routes = []struct {
 	{"shards, one table by either", schema.ReduceShards, []bool{true, true}, []string{schema.ReduceTrainers, ""}, ""},
 	{"trainers, one table by either, at the end", schema.ReduceTrainers, []bool{true, true},
 		[]string{"", schema.ReduceShards}, schema.SumClose},
+	{"shards, tables replicated, on arrival", schema.ReduceShards, []bool{true, true}, nil, schema.SumArrival},
+	{"shards, tables there, on arrival", schema.ReduceShards, []bool{false, false}, nil, schema.SumArrival},
 	{"shards, tables there, at the end", schema.ReduceShards, []bool{false, false}, nil, schema.SumClose},
 	{"trainers, tables replicated, at the end", schema.ReduceTrainers, []bool{true, true}, nil, schema.SumClose},
 }

@@ -18,17 +18,17 @@ func BenchmarkDense(b *testing.B) {
 	backend := open(b)
 	for _, trainers := range []int{2, 4, 8} {
 		for _, apart := range []bool{false, true} {
-			for _, atClose := range []bool{false, true} {
-				name := fmt.Sprintf("trainers=%d/apart=%v/at_close=%v", trainers, apart, atClose)
-				b.Run(name, func(b *testing.B) { benchDense(b, backend, trainers, apart, atClose) })
+			for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
+				name := fmt.Sprintf("trainers=%d/apart=%v/sum=%v", trainers, apart, summing)
+				b.Run(name, func(b *testing.B) { benchDense(b, backend, trainers, apart, summing) })
 			}
 		}
 	}
 }
 
-func benchDense(b *testing.B, backend cuda.Backend, trainers int, apart, atClose bool) {
+func benchDense(b *testing.B, backend cuda.Backend, trainers int, apart bool, summing schema.Summing) {
 	const chunks, elements = 152, 64 << 10
-	c := DenseConfig{Backend: backend, Lanes: trainers, AtClose: atClose, Held: NewHeld(trainers)}
+	c := DenseConfig{Backend: backend, Lanes: trainers, Summing: summing, Held: NewHeld(trainers)}
 	for i := range chunks {
 		c.Chunks = append(c.Chunks, Chunk{Bucket: 0, Chunk: schema.Chunk(i), Chunks: chunks, Elements: elements})
 	}

@@ -61,7 +61,7 @@ type ClockConfig struct {
 	Place        *schema.Placement
 	Owner        int // whose rounds these are: its number in Place
 	Contributors []Contributor
-	AtClose      bool        // as in DenseConfig
+	Summing      schema.Summing
 	Head         schema.Head // what the heads of results have in common: run id, generation and flags
 	Held         *Held
 	Chunks       []Chunk
@@ -109,13 +109,17 @@ func (c *ClockConfig) results(ctx context.Context, versions int) (*Results, erro
 func (c *ClockConfig) line(whose schema.Member, count, ahead int, node lane.Node, complete complete) *Line {
 	l := &Line{Whose: whose, Node: node, Ahead: schema.Batch(ahead), owner: c.Place.Owner(c.Owner)}
 	lanes, by := c.Job.Lanes, c.Place.PartyOf(c.Owner)
+	summing := c.Summing
+	if complete != nil { // who has a part in a round may change until it closes
+		summing = schema.SummingAtClose
+	}
 	l.Dense = NewDense(DenseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Complete: complete, Ahead: ahead,
-		AtClose: complete != nil || c.AtClose, Held: c.Held, Chunks: c.Chunks, Place: c.Place, First: c.First})
+		Summing: summing, Held: c.Held, Chunks: c.Chunks, Place: c.Place, First: c.First})
 	if c.Place.HasRows(c.Owner) {
 		head := c.Head
 		head.Bucket, head.Node, head.Flags = c.Place.SparseBucket(c.Owner), node, 0
 		l.Sparse = NewSparse(SparseConfig{Backend: c.Backend, Lanes: lanes, Count: count, Ahead: ahead,
-			AtClose: c.AtClose, DType: c.Place.Plan.DType, Held: c.Held, Tables: c.Place.SumTables(c.Owner), First: c.First})
+			Summing: c.Summing, DType: c.Place.Plan.DType, Held: c.Held, Tables: c.Place.SumTables(c.Owner), First: c.First})
 		l.Means = NewRowResults(RowResultsConfig{Backend: c.Backend, Lanes: lanes, ChunkBytes: c.Job.ChunkBytes,
 			Versions: Kept(ahead), Head: head, Tables: Replicated(c.Job, c.Place.Plan, by)})
 	}

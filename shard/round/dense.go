@@ -21,9 +21,8 @@ type DenseConfig struct {
 	// Ahead is how many batches a trainer may be ahead of the oldest open one: rounds of Ahead+1 batches may be open at
 	// once.
 	Ahead int
-	// AtClose leaves all sums to the end of a round. The bits are the same; each round then holds every contribution
-	// until its last has come, and is added up in one pass.
-	AtClose bool
+	// Summing is when contributions are added up: with SummingAtClose each round holds every one until its last has come.
+	Summing schema.Summing
 	// Held counts the bytes of what is held.
 	Held *Held
 	// Chunks are the owner's chunks. Their indices name them in calls.
@@ -186,8 +185,9 @@ func (d *Dense) CheckFinite(c *Contribution) *schema.FrameError {
 		d.config.Place.ElementName(k.Bucket, int(k.Offset)+i), c.Node, value, help)
 }
 
-// Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete: then Next
-// gives all that is left, to be added in one pass. An error is the backend's, and leaves sums that cannot be trusted.
+// Add takes a contribution that Check has passed. It adds up what can be, unless the round is now complete and the rest
+// is to be fused: then Next gives all that is left, to be added in one pass. An error is the backend's, and leaves sums
+// that cannot be trusted.
 func (d *Dense) Add(c *Contribution, w *Weights) error {
 	r := d.chunks[c.Chunk].begin(c.Batch)
 	at, refused := Place(r.nodes, c.Node)
@@ -210,19 +210,19 @@ func (d *Dense) Add(c *Contribution, w *Weights) error {
 			n)
 	})
 	r.sums = slices.Insert(r.sums, at, s)
-	if d.config.AtClose || r.lanes == d.config.Count {
+	if s := d.config.Summing; s == schema.SummingAtClose || s == schema.SummingFused && r.lanes == d.config.Count {
 		return nil
 	}
 	return d.combineUp(c.Chunk, r, at)
 }
 
-// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree, but
-// for the root's children.
+// combineUp adds the sum at index at of a chunk's round to its sibling where that is there, and so on up the tree; the
+// root's children only on arrival.
 func (d *Dense) combineUp(chunk int, r *denseRound, at int) error {
 	for {
 		node := r.sums[at].node
 		parent, ok := lane.Parent(node, d.config.Lanes)
-		if !ok || int(parent.Count) == d.config.Lanes {
+		if !ok || int(parent.Count) == d.config.Lanes && d.config.Summing != schema.SummingOnArrival {
 			return nil
 		}
 		left, right := parent.Split()

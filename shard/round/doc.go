@@ -15,10 +15,10 @@
 //     has of each.
 //   - Sums run along the lane tree, so that the bits do not depend on the order of arrival. Two children of a node
 //     are added as soon as both are there, in the left one's memory, and the right one's is given back at once: what
-//     a round holds while it waits for its last lane is the fewest nodes that cover the others. The addition below
-//     the root is left to the owner, who divides and may run an optimizer in the same pass. Rows of two children are
-//     merged into memory of their own. Either can be left to the end of a round (AtClose), where all are added at
-//     once: the bits are the same.
+//     a round holds while it waits for its last lane is the fewest nodes that cover the others. What the last
+//     contribution completes is left to the owner, who divides and may run an optimizer in the same pass, unless the
+//     job asks for sums on arrival. Rows of two children are merged into memory of their own. All can be left to the
+//     end of a round: the bits are the same (schema.Summing).
 //   - Results over chunks are kept in the frames that they are published in, for as many batches as a trainer may
 //     lack (results.go).
 //
@@ -34,6 +34,6 @@
 //
 // In steady state nothing is allocated. A contribution costs a look-up of its chunk, two binary searches among the
 // nodes that are there, and one pass over its values (CheckFinite). Adding two children early costs a pass over three
-// chunks in the cache, one more than adding all terms in one pass at the end (Config.AtClose); docs/benchmarks.md has
+// chunks in the cache, one more than adding all terms in one pass at the end (SummingAtClose); docs/benchmarks.md has
 // both.
 package round

@@ -17,8 +17,7 @@ type merging struct {
 	keys     []uint64 // chunks of one term put together
 	rows     []float32
 	halves   []uint16 // or these, where values are of 16 bits
-	outKeys  []uint64
-	outRows  []float32
+	out      sumRows  // of a table when the round closes
 	bags     expanding
 	counted  []float32 // rows with their counts, of a table that is divided by them
 	divided  []float32
@@ -34,7 +33,7 @@ func (s *Sparse) Merge(id schema.Table, dim int, total float64) (keys []uint64, 
 	if perRow {
 		dim++
 	}
-	keys, rows, err = s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes))
+	keys, rows, _, err = s.mergeNode(s.round(s.closed), id, dim, lane.Root(s.config.Lanes), &s.merge.out)
 	if err != nil || !perRow {
 		return keys, rows, float32(total), err
 	}
@@ -75,40 +74,42 @@ func (s *Sparse) checkCounts(c *SparseChunk) *schema.FrameError {
 	return nil
 }
 
-// mergeNode is Merge over one node of the tree, whose lanes are there as far as the round needs them.
-func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Node) (keys []uint64, rows cuda.Vector,
-	err error) {
+// mergeNode is Merge over one node of the tree, whose lanes are there as far as the round needs them. Where there is
+// anything to add up, the outcome is merged into the memory of out; else it lies where it came in.
+func (s *Sparse) mergeNode(r *sparseRound, id schema.Table, dim int, at lane.Node, out *sumRows) (keys []uint64,
+	rows cuda.Vector, merged bool, err error) {
 	m := &s.merge
 	defer func() { // payloads are released
 		clear(m.terms)
 		m.lastKeys, m.lastRows = nil, cuda.Vector{}
 	}()
 	if err := s.gather(r, id, at); err != nil {
-		return nil, cuda.Vector{}, err
+		return nil, cuda.Vector{}, false, err
 	}
 	switch len(m.terms) {
 	case 0:
-		return nil, cuda.Vector{}, nil
+		return nil, cuda.Vector{}, false, nil
 	case 1: // a node with one present child is that child
-		return m.lastKeys, m.lastRows, nil
+		return m.lastKeys, m.lastRows, false, nil
 	}
 	most := 0
 	for _, term := range m.terms {
 		most += term.Keys.Len()
 	}
-	m.outKeys, m.outRows = grown(m.outKeys, most), grown(m.outRows, most*dim)
+	out.keys, out.rows = grown(out.keys, most), grown(out.rows, most*dim)
 	n, err := s.config.Backend.Merge(cuda.Merge{
-		Dim: dim, Lanes: s.config.Lanes, Terms: m.terms, OutKeys: cuda.Uint64s(m.outKeys), OutRows: cuda.Float32s(m.outRows),
+		Dim: dim, Lanes: s.config.Lanes, Terms: m.terms, OutKeys: cuda.Uint64s(out.keys), OutRows: cuda.Float32s(out.rows),
 	})
 	if err != nil {
-		return nil, cuda.Vector{}, cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
+		return nil, cuda.Vector{}, false, cuda.NameMismatch(err, func(e *cuda.MismatchError) string {
 			if e.Key < 0 {
 				return fmt.Sprintf("table %q", s.config.Tables[id].Name)
 			}
 			return e.InTable(s.config.Tables[id].Name, uint64(e.Key))
 		})
 	}
-	return m.outKeys[:n], cuda.Float32s(m.outRows[:n*dim]), nil
+	out.keys, out.rows = out.keys[:n], out.rows[:n*dim]
+	return out.keys, cuda.Float32s(out.rows), true, nil
 }
 
 // gather lists the terms of one table below a node. A contribution in one chunk is used where it lies; one in several

@@ -23,11 +23,11 @@ type sumRows struct {
 }
 
 // combineUp adds the contribution of a node, which is complete, to its sibling where that is there too, and so on up
-// the tree, but for the root's children: those are added when the round closes.
+// the tree; the root's children only on arrival.
 func (s *Sparse) combineUp(r *sparseRound, node lane.Node) error {
 	for {
 		parent, ok := lane.Parent(node, s.config.Lanes)
-		if !ok || int(parent.Count) == s.config.Lanes {
+		if !ok || int(parent.Count) == s.config.Lanes && s.config.Summing != schema.SummingOnArrival {
 			return nil
 		}
 		left, right := parent.Split()
@@ -54,11 +54,14 @@ func (s *Sparse) addChildren(r *sparseRound, parent lane.Node) error {
 	sum := s.newSum()
 	sum.node = parent
 	for id := range s.config.Tables {
-		keys, rows, err := s.mergeNode(r, schema.Table(id), s.config.Tables[id].Dim, parent)
+		t := &sum.tables[id]
+		keys, rows, merged, err := s.mergeNode(r, schema.Table(id), s.config.Tables[id].Dim, parent, t)
 		if err != nil {
 			return err
 		}
-		t := &sum.tables[id]
+		if merged {
+			continue
+		}
 		t.keys, t.rows = append(t.keys[:0], keys...), grown(t.rows, rows.Len())
 		if len(keys) == 0 {
 			continue

@@ -12,11 +12,12 @@ import (
 )
 
 // Four lanes by hand: lanes 0 and 1 become one sum as soon as both are there, and their frames are given back; 2 waits
-// for 3. A frame that comes again is still known, and at the end everything is there, in any case.
+// for 3. With sums on arrival the last is added too, and the close has nothing left to add. A frame that comes again is
+// still known, and at the end everything is there, in any case.
 func TestRowsAreSummedOnArrival(t *testing.T) {
-	for _, atClose := range []bool{false, true} {
+	for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
 		s, w := newBagRounds(t, 4, schema.DTypeFloat32)
-		s.config.AtClose, s.config.Held = atClose, NewHeld(4)
+		s.config.Summing, s.config.Held = summing, NewHeld(4)
 		var leases []*lease
 		add := func(l int, keys []uint64, values ...float32) *SparseChunk {
 			c := bagChunk(t, schema.DTypeFloat32, lane.Node{First: lane.Lane(l), Count: 1}, 4, 0, 1,
@@ -33,11 +34,11 @@ func TestRowsAreSummedOnArrival(t *testing.T) {
 				got[i] = l.released
 			}
 			if !slices.Equal(got, want) {
-				t.Errorf("at close %v: released %v times, want %v", atClose, got, want)
+				t.Errorf("%v: released %v times, want %v", summing, got, want)
 			}
 		}
 		early := 1
-		if atClose {
+		if summing == schema.SummingAtClose {
 			early = 0
 		}
 		add(2, []uint64{1}, 100, 200)
@@ -51,6 +52,15 @@ func TestRowsAreSummedOnArrival(t *testing.T) {
 			t.Errorf("%d bytes count in the share of lane 1, want %d until the round closes", held, first.Bytes)
 		}
 		add(3, nil)
+		if summing == schema.SummingOnArrival {
+			released(1, 1, 1, 1)
+		} else {
+			released(0, early, early, 0)
+		}
+		if root := len(s.open[0].sums) == 1 && s.open[0].sums[0].node == lane.Root(4); root !=
+			(summing == schema.SummingOnArrival) {
+			t.Errorf("%v: the sum over all lanes is there before the close: %v", summing, root)
+		}
 		wantMerged(t, s, 0, []uint64{1, 3}, []float32{101, 202, 13, 24})
 		wantMerged(t, s, 1, nil, nil)
 		s.Close(w, 4)
@@ -70,7 +80,8 @@ func TestRowsOnArrivalAgainstAtClose(t *testing.T) {
 		lanes := 1 + random.IntN(9)
 		early, ew := newBagRounds(t, lanes, schema.DTypeFloat32)
 		late, lw := newBagRounds(t, lanes, schema.DTypeFloat32)
-		late.config.AtClose = true
+		early.config.Summing = []schema.Summing{schema.SummingFused, schema.SummingOnArrival}[trial%2]
+		late.config.Summing = schema.SummingAtClose
 		for _, s := range []*Sparse{early, late} {
 			s.config.Held = NewHeld(1)
 		}
@@ -156,16 +167,16 @@ func randomRows(t *testing.T, random *rand.Rand, lanes int) (all []*SparseChunk)
 func BenchmarkRows(b *testing.B) {
 	backend := open(b)
 	for _, trainers := range []int{2, 4, 8} {
-		for _, atClose := range []bool{false, true} {
-			b.Run(fmt.Sprintf("trainers=%d/at_close=%v", trainers, atClose),
-				func(b *testing.B) { benchRows(b, backend, trainers, atClose) })
+		for _, summing := range []schema.Summing{schema.SummingFused, schema.SummingOnArrival, schema.SummingAtClose} {
+			b.Run(fmt.Sprintf("trainers=%d/sum=%v", trainers, summing),
+				func(b *testing.B) { benchRows(b, backend, trainers, summing) })
 		}
 	}
 }
 
-func benchRows(b *testing.B, backend cuda.Backend, trainers int, atClose bool) {
+func benchRows(b *testing.B, backend cuda.Backend, trainers int, summing schema.Summing) {
 	const rows, dim = 800, 1024
-	s := NewSparse(SparseConfig{Backend: backend, Lanes: trainers, AtClose: atClose, DType: schema.DTypeFloat32,
+	s := NewSparse(SparseConfig{Backend: backend, Lanes: trainers, Summing: summing, DType: schema.DTypeFloat32,
 		Held:   NewHeld(trainers),
 		Tables: []schema.TableSpec{{Name: "a", Rows: 1024, Dim: dim}}})
 	var chunks []*SparseChunk

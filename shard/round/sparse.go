@@ -13,9 +13,9 @@ import (
 type SparseConfig struct {
 	Backend cuda.Backend
 	Lanes   int
-	Count   int          // as in DenseConfig
-	Ahead   int          // as in DenseConfig
-	AtClose bool         // as in DenseConfig
+	Count   int // as in DenseConfig
+	Ahead   int // as in DenseConfig
+	Summing schema.Summing
 	DType   schema.DType // of the rows of contributions
 	Held    *Held        // counts the bytes of what is held
 	Tables  []schema.TableSpec
@@ -264,7 +264,8 @@ func (s *Sparse) CheckFinite(c *SparseChunk) *schema.FrameError {
 }
 
 // Add takes a chunk that Check has passed. Where it completes a contribution it adds up what can be, unless the round
-// is now complete: then Merge adds all that is left. An error is the backend's, and leaves sums that cannot be trusted.
+// is now complete and the rest is to be fused: then Merge adds all that is left. An error is the backend's, and leaves
+// sums that cannot be trusted.
 func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 	h := &c.Head
 	r := s.begin(h.Batch)
@@ -288,7 +289,10 @@ func (s *Sparse) Add(c *SparseChunk, w *Weights) error {
 		return nil
 	}
 	r.lanes += int(h.Node.Count)
-	if s.config.AtClose || r.lanes == s.config.Count || s.config.DType != schema.DTypeFloat32 { // sums are float32
+	switch by := s.config.Summing; {
+	case by == schema.SummingAtClose, by == schema.SummingFused && r.lanes == s.config.Count:
+		return nil
+	case s.config.DType != schema.DTypeFloat32: // sums are float32
 		return nil
 	}
 	return s.combineUp(r, h.Node)
