@@ -10,7 +10,7 @@
 // config.go is what the command is told, run.go starts the processes and puts their results together, trainer.go is
 // the role of a trainer, log.go says what happens in the words of the program that this one stands beside.
 //
-// What it leaves out: evaluation, and data from outside. Inputs are drawn, from a normal distribution; labels are
-// zeros, so that the loss says whether the model learns to answer nothing, and for the convolutional model one class of
-// 30 for each image.
+// What it leaves out: evaluation, and data from outside. Inputs are drawn for each batch, from a normal distribution,
+// within the time that is measured. Labels are zeros, so that the loss says whether the model learns to answer nothing.
+// For the convolutional model they are one class of 30 for each place in a trainer's batch, drawn once.
 package update

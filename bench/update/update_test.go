@@ -70,8 +70,9 @@ func reference(t *testing.T, c *Config) []float64 {
 	for b := range c.Warmup + c.Batches {
 		loss, grad := 0.0, make([]float64, len(p))
 		n := float64(c.Trainers * c.BatchSize * c.Out)
-		for _, w := range data {
-			x := w.data[b%len(w.data)]
+		for l, w := range data {
+			w.draw(uint64(b), uint64(l))
+			x := w.x
 			for s := range c.BatchSize {
 				for o := range c.Out {
 					y := p[c.Out*c.In+o]
@@ -165,6 +166,41 @@ func TestLog(t *testing.T) {
 	}
 	if t.Failed() {
 		t.Log(log)
+	}
+}
+
+// Every batch of every lane has inputs of its own, which the seed gives again.
+func TestInputsAreFreshInEveryBatch(t *testing.T) {
+	c := DefaultConfig()
+	backend, err := cuda.Open(cuda.Options{Name: "go"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newWorkload(&c, nn.Env{Backend: backend}, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := map[float32][2]uint64{} // the first of its values
+	sum, squares := 0.0, 0.0
+	for b := range uint64(300) {
+		for l := range uint64(3) {
+			w.draw(b, l)
+			if other, is := of[w.x[0]]; is {
+				t.Errorf("batch and lane %v have the inputs of %v", [2]uint64{b, l}, other)
+			}
+			of[w.x[0]] = [2]uint64{b, l}
+			for _, v := range w.x {
+				sum, squares = sum+float64(v), squares+float64(v)*float64(v)
+			}
+		}
+	}
+	n := 900 * float64(len(w.x))
+	if mean, variance := sum/n, squares/n; math.Abs(mean) > 0.01 || math.Abs(variance-1) > 0.01 {
+		t.Errorf("mean %v and variance %v: want 0 and 1", mean, variance)
+	}
+	w.draw(7, 1)
+	if of[w.x[0]] != [2]uint64{7, 1} {
+		t.Error("batch 7 of lane 1 is not what it was")
 	}
 }
 
