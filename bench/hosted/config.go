@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"gradbus/bench/harness"
-	"gradbus/cuda"
 	"gradbus/examples/mnist"
 	"gradbus/schema"
 )
@@ -27,6 +26,7 @@ const (
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
 	harness.Flags
+	harness.Device
 	Trainers  int
 	Epochs    int
 	Batches   int // of each trainer, measured; 0 is those of Epochs
@@ -36,7 +36,6 @@ type Config struct {
 	Momentum  float64
 	Mode      string // Remote or Pull
 	Sync      string // of Pull
-	GPUs      int
 	Data      string // of mnist.DataNames
 	DataDir   string // empty is data/NAME
 	LocalStep bool   // measure a training step without any server
@@ -44,7 +43,7 @@ type Config struct {
 
 // DefaultConfig is the original's setting.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hosted"), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
+	return Config{Flags: harness.DefaultFlags("hosted"), Device: harness.DefaultDevice(), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
 		Mode: Remote, Sync: Async,
 		Data: mnist.DataMNIST}
 }
@@ -65,7 +64,7 @@ func (c *Config) Validate() error {
 		harness.Between("batches", c.Batches, 0, batchesMax),
 		harness.Between("warmup", c.Warmup, 0, batchesMax),
 		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
-		harness.Between("gpus", c.GPUs, 0, 2),
+		c.Device.Validate(),
 		harness.OneOf("mode", c.Mode, Remote, Pull),
 		harness.OneOf("sync", c.Sync, Async, Sync, Bounded, Reduce),
 		harness.OneOf("input", c.Data, mnist.DataNames()...),
@@ -75,25 +74,7 @@ func (c *Config) Validate() error {
 	if !(c.LR > 0) || c.LR > 1e30 || !(c.Momentum >= 0) || c.Momentum >= 1 {
 		return fmt.Errorf("lr %v and momentum %v: want a finite number above 0, and 0 or more and below 1", c.LR, c.Momentum)
 	}
-	if c.GPUs > 0 {
-		if err := c.checkGPUs(); err != nil {
-			return err
-		}
-	}
 	return c.Flags.Validate(c.Trainers)
-}
-
-// checkGPUs refuses more GPUs than can be used.
-func (c *Config) checkGPUs() error {
-	b, err := cuda.Open(cuda.Options{Name: "cuda"})
-	if err != nil {
-		return fmt.Errorf("gpus %d: want 0 on this machine: %w", c.GPUs, err)
-	}
-	_ = b.Close() // it was opened to see that it can be
-	if c.GPUs > 1 {
-		return fmt.Errorf("gpus %d: want 0 or 1: a hosted module computes on one device", c.GPUs)
-	}
-	return nil
 }
 
 // moduleName is the hosted module's.

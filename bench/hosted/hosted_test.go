@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +17,7 @@ import (
 	"gradbus/bench/harness"
 	"gradbus/examples/mnist"
 	"gradbus/fabric/fabrictest"
+	"gradbus/schema"
 )
 
 func TestMain(m *testing.M) {
@@ -62,11 +66,12 @@ func run(t *testing.T, c Config) (*Result, string) {
 	return found, people.String()
 }
 
-// Both modes go through an epoch of four batches each, say the loss, and look at the whole test set. Trainers of one
+// Both modes go through two epochs of four batches each, say the loss, and look at the whole test set. Trainers of one
 // job begin with the same weights in both, and one trainer alone ends with the same, up to how a library groups what it
 // adds: here, bit for bit.
 func TestBothModes(t *testing.T) {
 	c := small(t)
+	c.Epochs = 2
 	for _, mode := range []string{Remote, Pull} {
 		c.Mode = mode
 		found, said := run(t, c)
@@ -77,10 +82,23 @@ func TestBothModes(t *testing.T) {
 		if rest := found.Accuracy * 6; rest != float64(int(rest)) {
 			t.Errorf("%s: accuracy %v of six images", mode, found.Accuracy)
 		}
-		for _, line := range []string{"t0 batch 4 of 4: loss ", "t1 batch 4 of 4: loss "} {
-			if !strings.Contains(said, line) {
+		for _, trainer := range []string{"t0", "t1"} {
+			var losses []string
+			for line := range strings.Lines(said) {
+				if rest, is := strings.CutPrefix(line, trainer+" training batch "); is {
+					losses = append(losses, strings.Fields(rest)[0])
+				}
+			}
+			if !slices.Equal(losses, []string{"0", "5"}) {
+				t.Errorf("%s: %s tells the loss of batches %v, want those of 0 and 5", mode, trainer, losses)
+			}
+			of, is := found.AccuracyOf[schema.Member(trainer)]
+			if line := fmt.Sprintf("%s accuracy %.4f on 3 test images\n", trainer, of); !is || !strings.Contains(said, line) {
 				t.Errorf("%s: said %q, want %q", mode, said, line)
 			}
+		}
+		if mean := (found.AccuracyOf["t0"] + found.AccuracyOf["t1"]) / 2; math.Abs(mean-found.Accuracy) > 1e-9 {
+			t.Errorf("%s: accuracy %v, of each %v", mode, found.Accuracy, found.AccuracyOf)
 		}
 		text, err := json.Marshal(found)
 		for _, field := range []string{"images_per_second", "accuracy", "loss", "seconds"} {
@@ -103,12 +121,17 @@ func TestBothModes(t *testing.T) {
 
 func TestConfigRefuses(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		`mode "both": want remote or pull`:                      func(c *Config) { c.Mode = "both" },
-		"trainers 0: want 1 to 64":                              func(c *Config) { c.Trainers = 0 },
-		"gpus 3: want 0 to 2":                                   func(c *Config) { c.GPUs = 3 },
+		`mode "both": want remote or pull`:                     func(c *Config) { c.Mode = "both" },
+		"trainers 0: want 1 to 64":                             func(c *Config) { c.Trainers = 0 },
+		"gpus 1: want 0: its layers have no GPU path yet":      func(c *Config) { c.GPUs = 1 },
+		"gpus -1: want 0":                                      func(c *Config) { c.GPUs = -1 },
+		`device "cuda": want cpu: its layers have no GPU path`: func(c *Config) { c.Device.Device = "cuda" },
+		"gpus 2: want 0: its layers": func(c *Config) {
+			c.GPUs, c.Mode, c.Join = 2, Pull, "nats://127.0.0.1:4222"
+		},
 		`input "emnist": want mnist or fashion or synthetic`:    func(c *Config) { c.Data = "emnist" },
 		`sync "never": want async or sync or bounded or reduce`: func(c *Config) { c.Sync = "never" },
-		"momentum 1: want":                                      func(c *Config) { c.Momentum = 1 },
+		"momentum 1: want": func(c *Config) { c.Momentum = 1 },
 	} {
 		c := DefaultConfig()
 		change(&c)

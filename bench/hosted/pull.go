@@ -76,11 +76,5 @@ func (r *runner) evaluateHere(model nn.Module, env nn.Env) error {
 	for _, p := range net.Parameters() {
 		params = append(params, r.session.Param(p.Name))
 	}
-	return mnist.Scan(r.share(), evaluationSamples, func(x []float32, targets []int32) error {
-		y, err := net.Forward(params, x, nn.Mode{})
-		if err != nil {
-			return err
-		}
-		return r.score(y, targets)
-	})
+	return r.test(func(x []float32) ([]float32, error) { return net.Forward(params, x, nn.Mode{}) })
 }

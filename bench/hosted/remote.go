@@ -32,13 +32,7 @@ func (r *runner) remote(ctx context.Context) (err error) {
 	if err := r.end(ctx); err != nil {
 		return err
 	}
-	if err := mnist.Scan(r.share(), evaluationSamples, func(x []float32, targets []int32) error {
-		y, err := module.Evaluate(ctx, x)
-		if err != nil {
-			return err
-		}
-		return r.score(y, targets)
-	}); err != nil {
+	if err := r.test(func(x []float32) ([]float32, error) { return module.Evaluate(ctx, x) }); err != nil {
 		return err
 	}
 	digest, err := module.Digest(ctx)

@@ -14,16 +14,18 @@ import (
 type Result struct {
 	ImagesPerSecond float64 `json:"images_per_second"` // of all trainers together, after the warm-up
 	Accuracy        float64 `json:"accuracy"`          // on the test set, at the end
-	Loss            float64 `json:"loss"`              // on the test set, mean
-	Seconds         float64 `json:"seconds"`           // of the measured batches, until the last trainer had its own
-	TrainLoss       float64 `json:"train_loss"`        // of the last batches, mean
-	Trainers        int     `json:"trainers"`
-	Mode            string  `json:"mode"`
-	Sync            string  `json:"sync,omitempty"` // in mode pull
-	Data            string  `json:"data"`
-	Synthetic       bool    `json:"synthetic"` // the accuracy says nothing about real images
-	Library         string  `json:"library,omitempty"`
-	WeightsSHA256   string  `json:"weights_sha256"`
+	// of each trainer of this host, on its share of the test set
+	AccuracyOf    map[schema.Member]float64 `json:"accuracy_of"`
+	Loss          float64                   `json:"loss"`       // on the test set, mean
+	Seconds       float64                   `json:"seconds"`    // of the measured batches, until the last trainer had its own
+	TrainLoss     float64                   `json:"train_loss"` // of the last batch of each trainer, mean
+	Trainers      int                       `json:"trainers"`
+	Mode          string                    `json:"mode"`
+	Sync          string                    `json:"sync,omitempty"` // in mode pull
+	Data          string                    `json:"data"`
+	Synthetic     bool                      `json:"synthetic"` // the accuracy says nothing about real images
+	Library       string                    `json:"library,omitempty"`
+	WeightsSHA256 string                    `json:"weights_sha256"`
 }
 
 // Run runs the benchmark. What members say goes to out or errs, as harness.Flags.Harness tells.
@@ -64,11 +66,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 		return nil, err
 	}
 	if url == "" {
-		var s harness.ServerSettings
-		if c.GPUs > 0 {
-			s.Backend = "cuda"
-		}
-		if _, url, err = team.StartServers(ctx, 1, s); err != nil {
+		if _, url, err = team.StartServers(ctx, 1, harness.ServerSettings{}); err != nil {
 			return nil, err
 		}
 	}
@@ -87,7 +85,7 @@ func (c *Config) once(ctx context.Context, run int, out, errs io.Writer) (found 
 
 // collect waits for the trainers' results and puts them together.
 func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Result, error) {
-	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data}
+	found := &Result{Trainers: c.Trainers, Mode: c.Mode, Data: c.Data, AccuracyOf: map[schema.Member]float64{}}
 	if c.Mode == Pull {
 		found.Sync = c.Sync
 	}
@@ -98,6 +96,7 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 			return nil, err
 		}
 		images, seen, right = images+t.Images, seen+t.Seen, right+t.Right
+		found.AccuracyOf[t.Member] = ratio(t.Right, t.Seen)
 		found.Seconds = max(found.Seconds, t.Seconds)
 		found.Loss += t.LossSum
 		found.TrainLoss += t.Loss / float64(len(trainers))
@@ -105,7 +104,7 @@ func (c *Config) collect(ctx context.Context, trainers []*harness.Handle) (*Resu
 	}
 	found.ImagesPerSecond = float64(images) / found.Seconds
 	found.Loss /= float64(max(1, seen))
-	found.Accuracy = float64(right) / float64(max(1, seen))
+	found.Accuracy = ratio(right, seen)
 	return found, nil
 }
 

@@ -25,17 +25,18 @@ func Roles() map[string]harness.Role {
 
 // trainerResult is what one trainer found.
 type trainerResult struct {
-	Images  int     `json:"images"`  // that were trained on while time was taken
-	Seconds float64 `json:"seconds"` // that this took
-	Loss    float64 `json:"loss"`    // of the last batches, mean
-	Seen    int     `json:"seen"`    // of its share of the test set
-	Right   int     `json:"right"`
-	LossSum float64 `json:"loss_sum"` // over these
-	Digest  string  `json:"digest"`   // of the weights at the end
-	Library string  `json:"library"`  // that computed here; empty where the server did
+	Member  schema.Member `json:"member"`
+	Images  int           `json:"images"`  // that were trained on while time was taken
+	Seconds float64       `json:"seconds"` // that this took
+	Loss    float64       `json:"loss"`    // of the last batch, mean over its samples
+	Seen    int           `json:"seen"`    // of its share of the test set
+	Right   int           `json:"right"`
+	LossSum float64       `json:"loss_sum"` // over these
+	Digest  string        `json:"digest"`   // of the weights at the end
+	Library string        `json:"library"`  // that computed here; empty where the server did
 }
 
-// lossEvery is how many batches go by from one line about the loss to the next.
+// lossEvery is how many batches go by from one line about the loss to the next, beginning with the first.
 const lossEvery = 5
 
 // runner is one trainer.
@@ -51,8 +52,6 @@ type runner struct {
 	all, warmup int
 	began       time.Time
 	images      int
-	lossSum     float64 // since the last line
-	lossCount   int
 	result      trainerResult
 }
 
@@ -102,14 +101,12 @@ func (r *runner) batchDone(b, samples int, lossSum float64) error {
 	if b >= r.warmup {
 		r.images += samples
 	}
-	r.lossSum, r.lossCount = r.lossSum+lossSum, r.lossCount+samples
 	r.member.Progress(b+1, r.all)
-	if (b+1)%lossEvery != 0 && b+1 != r.all {
+	r.result.Loss = lossSum / float64(max(1, samples))
+	if b%lossEvery != 0 {
 		return nil
 	}
-	r.result.Loss = r.lossSum / float64(max(1, r.lossCount))
-	r.lossSum, r.lossCount = 0, 0
-	return r.member.Say(fmt.Sprintf("%s batch %d of %d: loss %.4f", r.session.Member(), b+1, r.all, r.result.Loss))
+	return r.member.Say(fmt.Sprintf("%s training batch %d loss %.4f", r.session.Member(), b, r.result.Loss))
 }
 
 // begin waits for the others and takes the time; end takes it again and waits until all have trained.
@@ -130,6 +127,25 @@ func (r *runner) share() *mnist.Set {
 	lo, hi := lane.Slice(r.lane(), r.config.Trainers, all.Len())
 	return &mnist.Set{Images: all.Images[lo*mnist.Pixels : hi*mnist.Pixels], Labels: all.Labels[lo:hi]}
 }
+
+// test has a pass of the model over this trainer's share of the test set, and says what came of it.
+func (r *runner) test(pass func(x []float32) (y []float32, err error)) error {
+	if err := mnist.Scan(r.share(), evaluationSamples, func(x []float32, targets []int32) error {
+		y, err := pass(x)
+		if err != nil {
+			return err
+		}
+		return r.score(y, targets)
+	}); err != nil {
+		return err
+	}
+	r.result.Member = r.session.Member()
+	return r.member.Say(fmt.Sprintf("%s accuracy %.4f on %d test images", r.result.Member,
+		ratio(r.result.Right, r.result.Seen), r.result.Seen))
+}
+
+// ratio is a part of a whole; 0 where there is nothing.
+func ratio(part, whole int) float64 { return float64(part) / float64(max(1, whole)) }
 
 // score notes what the model made of some of the test set.
 func (r *runner) score(y []float32, targets []int32) error {

@@ -13,6 +13,7 @@ import (
 // Config is all that can be set. Names in the comments are those of flags.
 type Config struct {
 	harness.Flags
+	harness.Device
 
 	Trainers   int     // trainers
 	Servers    int     // servers
@@ -36,7 +37,7 @@ const (
 
 // DefaultConfig is the setting of the original.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hybrid"), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
+	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
 		Warmup: 5, Batches: 10,
 		LR: 0.05, Mode: ModeAsync, Placement: schema.PlacementColumns, Dense: "auto"}
 }
@@ -67,6 +68,7 @@ func (c *Config) Validate() error {
 		harness.Between("epochs", c.Epochs, 1, epochsMax),
 		harness.Between("warmup", c.Warmup, 0, epochsMax),
 		harness.Between("batches", c.Batches, 1, epochsMax),
+		c.Device.Validate(),
 		harness.OneOf("mode", c.Mode, ModeAsync, ModeSync),
 		harness.OneOf("placement", c.Placement, schema.PlacementColumns, schema.PlacementRows, schema.PlacementTables),
 		harness.OneOf("library", c.Dense, "auto", "onednn", "openblas", "own"),

@@ -19,6 +19,7 @@ const (
 // Config is what the benchmark is told. The zero value is not usable: begin with DefaultConfig.
 type Config struct {
 	harness.Flags
+	harness.Device
 	Trainers       int
 	Batches        int // of each trainer, measured
 	Warmup         int // of each trainer before these
@@ -36,7 +37,7 @@ type Config struct {
 
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("update"), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
+	return Config{Flags: harness.DefaultFlags("update"), Device: harness.DefaultDevice(), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
 		BatchSize: 20, LR: 0.001,
 		Momentum: 0.9, Model: Linear, TelemetryEvery: time.Second, HeartbeatEvery: time.Second, Procs: 1}
 }
@@ -58,6 +59,7 @@ func (c *Config) Validate() error {
 		harness.Between("in", c.In, 1, sizeMax),
 		harness.Between("out", c.Out, 1, sizeMax),
 		harness.Between("trainer-batch", c.BatchSize, 1, batchSizeMax),
+		c.Device.Validate(),
 	); err != nil {
 		return err
 	}

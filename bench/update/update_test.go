@@ -224,6 +224,8 @@ func TestBadFlags(t *testing.T) {
 		`model "resnet": want linear or convnet`:        func(c *Config) { c.Model = "resnet" },
 		"lr NaN and momentum 0.9: want finite numbers":  func(c *Config) { c.LR = math.NaN() },
 		"lr 0.001 and momentum -1: want finite numbers": func(c *Config) { c.Momentum = -1 },
+		"gpus 1: want 0: its layers have no GPU path":   func(c *Config) { c.GPUs = 1 },
+		`device "cuda:0": want cpu`:                     func(c *Config) { c.Device.Device = "cuda:0" },
 		"runs 0: want at least 1":                       func(c *Config) { c.Runs = 0 },
 	} {
 		c := DefaultConfig()

@@ -42,7 +42,7 @@ func hostedCommand() *cobra.Command {
 		"`mode`: remote, the server computes, or pull, trainers pull parameters, compute, and push gradients")
 	set.StringVar(&f.Sync, "sync", f.Sync,
 		"how trainers keep together in mode pull: `async`, sync, bounded, or reduce, between trainers")
-	set.IntVar(&f.GPUs, "gpus", f.GPUs, "`number` of GPUs that the model is computed on")
+	f.Device.AddTo(set)
 	set.StringVar(&f.Data, "input", f.Data, "`data`: mnist, fashion, or synthetic, which is generated")
 	set.StringVar(&f.DataDir, "data-dir", f.DataDir, "`folder` with the idx files of mnist or fashion; empty is data/NAME")
 	set.IntVar(&f.BatchSize, "trainer-batch", f.BatchSize, "`number` of samples in a batch of one trainer")
@@ -50,6 +50,6 @@ func hostedCommand() *cobra.Command {
 	set.Float64Var(&f.Momentum, "momentum", f.Momentum, "`momentum` of SGD")
 	set.BoolVar(&f.LocalStep, "local-step", f.LocalStep, "measure a training step in this process instead")
 	_ = set.MarkHidden("local-step") // it exists
-	f.AddTo(set)
+	f.Flags.AddTo(set)
 	return c
 }

@@ -49,6 +49,7 @@ func hybridCommand() *cobra.Command {
 	set.StringVar(&f.Dense, "library", f.Dense, "products: `name` is one of auto, onednn, openblas, own")
 	set.IntVar(&f.ChunkBytes, "chunk", f.ChunkBytes,
 		"`bytes` of dense gradients in one message; 0 is all of them, or half")
+	f.Device.AddTo(set)
 	f.Flags.AddTo(set)
 	return c
 }

@@ -37,6 +37,7 @@ func updateCommand() *cobra.Command {
 	set.IntVar(&f.UpdateSize, "update-size", f.UpdateSize,
 		"`number` of gradients that make an update, 1 to the number of trainers; 0 is all of them")
 	set.StringVar(&f.Model, "model", f.Model, "`model`: linear, with the L1 loss, or convnet, with squared errors")
+	f.Device.AddTo(set)
 	set.BoolVar(&f.Log, "log", f.Log, "say what happens, line by line")
 	set.IntVar(&f.Procs, "procs", f.Procs,
 		"`number` of processors of Go's scheduler in each process; 0 is as many as there are")
@@ -47,6 +48,6 @@ func updateCommand() *cobra.Command {
 	for _, name := range []string{"procs", "telemetry-every", "heartbeat-every"} {
 		_ = set.MarkHidden(name) // it exists
 	}
-	f.AddTo(set)
+	f.Flags.AddTo(set)
 	return c
 }
