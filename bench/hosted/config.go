@@ -43,7 +43,8 @@ type Config struct {
 
 // DefaultConfig is the original's setting.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hosted"), Device: harness.DefaultDevice(), Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
+	return Config{Flags: harness.DefaultFlags("hosted"), Device: harness.DefaultDevice(),
+		Trainers: 2, Epochs: 1, Warmup: 5, BatchSize: 32, LR: 0.03,
 		Mode: Remote, Sync: Async,
 		Data: mnist.DataMNIST}
 }

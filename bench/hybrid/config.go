@@ -37,7 +37,8 @@ const (
 
 // DefaultConfig is the setting of the original.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(), Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
+	return Config{Flags: harness.DefaultFlags("hybrid"), Device: harness.DefaultDevice(),
+		Trainers: 8, Servers: 8, Embeddings: 300, Dim: 64, Epochs: 100,
 		Warmup: 5, Batches: 10,
 		LR: 0.05, Mode: ModeAsync, Placement: schema.PlacementColumns, Dense: "auto"}
 }

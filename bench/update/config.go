@@ -37,7 +37,8 @@ type Config struct {
 
 // DefaultConfig is the small setting.
 func DefaultConfig() Config {
-	return Config{Flags: harness.DefaultFlags("update"), Device: harness.DefaultDevice(), Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
+	return Config{Flags: harness.DefaultFlags("update"), Device: harness.DefaultDevice(),
+		Trainers: 3, Batches: 200, Warmup: 20, In: 100, Out: 30,
 		BatchSize: 20, LR: 0.001,
 		Momentum: 0.9, Model: Linear, TelemetryEvery: time.Second, HeartbeatEvery: time.Second, Procs: 1}
 }
